@@ -1,0 +1,66 @@
+#include "runtime/base/status.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace meshtrain {
+
+std::string_view StatusCodeName(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk: return "OK";
+    case StatusCode::kCancelled: return "CANCELLED";
+    case StatusCode::kUnknown: return "UNKNOWN";
+    case StatusCode::kInvalidArgument: return "INVALID_ARGUMENT";
+    case StatusCode::kDeadlineExceeded: return "DEADLINE_EXCEEDED";
+    case StatusCode::kNotFound: return "NOT_FOUND";
+    case StatusCode::kAlreadyExists: return "ALREADY_EXISTS";
+    case StatusCode::kPermissionDenied: return "PERMISSION_DENIED";
+    case StatusCode::kResourceExhausted: return "RESOURCE_EXHAUSTED";
+    case StatusCode::kFailedPrecondition: return "FAILED_PRECONDITION";
+    case StatusCode::kAborted: return "ABORTED";
+    case StatusCode::kOutOfRange: return "OUT_OF_RANGE";
+    case StatusCode::kUnimplemented: return "UNIMPLEMENTED";
+    case StatusCode::kInternal: return "INTERNAL";
+    case StatusCode::kUnavailable: return "UNAVAILABLE";
+    case StatusCode::kDataLoss: return "DATA_LOSS";
+    case StatusCode::kUnauthenticated: return "UNAUTHENTICATED";
+  }
+  return "UNKNOWN";
+}
+
+std::string Status::ToString() const {
+  if (ok()) return "OK";
+  return std::string(StatusCodeName(code_)) + ": " + message_;
+}
+
+Status Status::At(std::string_view where) const {
+  if (ok()) return *this;
+  return Status(code_, std::string(where) + ": " + message_);
+}
+
+#define MT_DEFINE_STATUS_(Name) \
+  Status Name(std::string message) { return Status(StatusCode::k##Name, std::move(message)); }
+MT_DEFINE_STATUS_(InvalidArgument)
+MT_DEFINE_STATUS_(NotFound)
+MT_DEFINE_STATUS_(AlreadyExists)
+MT_DEFINE_STATUS_(FailedPrecondition)
+MT_DEFINE_STATUS_(Unimplemented)
+MT_DEFINE_STATUS_(Internal)
+MT_DEFINE_STATUS_(Unavailable)
+MT_DEFINE_STATUS_(DeadlineExceeded)
+MT_DEFINE_STATUS_(DataLoss)
+MT_DEFINE_STATUS_(ResourceExhausted)
+MT_DEFINE_STATUS_(Aborted)
+MT_DEFINE_STATUS_(OutOfRange)
+MT_DEFINE_STATUS_(PermissionDenied)
+MT_DEFINE_STATUS_(Cancelled)
+#undef MT_DEFINE_STATUS_
+
+namespace internal {
+void DieOfBadResult(const Status& status) {
+  std::fprintf(stderr, "meshtrain: value() of a Result that holds %s\n", status.ToString().c_str());
+  std::abort();
+}
+}  // namespace internal
+
+}  // namespace meshtrain

@@ -1,0 +1,129 @@
+// Errors as values. The code decides what happens next (retry, re-read, give up), the message is for people:
+// where, what was expected, `got: X`. gRPC's codes and numbers, so they cross the wire unchanged.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace meshtrain {
+
+enum class StatusCode : int {
+  kOk = 0,
+  kCancelled = 1,
+  kUnknown = 2,
+  kInvalidArgument = 3,   // bad spec or shape: tell the user, no retry
+  kDeadlineExceeded = 4,  // back off, retry
+  kNotFound = 5,
+  kAlreadyExists = 6,
+  kPermissionDenied = 7,
+  kResourceExhausted = 8,
+  kFailedPrecondition = 9,
+  kAborted = 10,     // conflict: read again, plan again
+  kOutOfRange = 11,  // version gone: list again
+  kUnimplemented = 12,
+  kInternal = 13,     // our bug
+  kUnavailable = 14,  // peer or server away: back off, retry
+  kDataLoss = 15,     // checksum wrong: previous checkpoint
+  kUnauthenticated = 16,
+};
+
+// "INVALID_ARGUMENT", as gRPC spells it.
+std::string_view StatusCodeName(StatusCode code);
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;  // OK
+  // `code` must not be kOk.
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == StatusCode::kOk; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+  // "OK" or "INVALID_ARGUMENT: message".
+  std::string ToString() const;
+  // The same error with "where: " in front of its message; OK stays OK.
+  Status At(std::string_view where) const;
+
+  friend bool operator==(const Status&, const Status&) = default;
+
+ private:
+  StatusCode code_ = StatusCode::kOk;
+  std::string message_;
+};
+
+inline Status OkStatus() { return {}; }
+Status InvalidArgument(std::string message);
+Status NotFound(std::string message);
+Status AlreadyExists(std::string message);
+Status FailedPrecondition(std::string message);
+Status Unimplemented(std::string message);
+Status Internal(std::string message);
+Status Unavailable(std::string message);
+Status DeadlineExceeded(std::string message);
+Status DataLoss(std::string message);
+Status ResourceExhausted(std::string message);
+Status Aborted(std::string message);
+Status OutOfRange(std::string message);
+Status PermissionDenied(std::string message);
+Status Cancelled(std::string message);
+
+namespace internal {
+[[noreturn]] void DieOfBadResult(const Status& status);
+}
+
+// A value, or the Status that says why there is none.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  using value_type = T;
+
+  Result(T value) : value_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit on purpose
+  Result(Status status) : value_(std::in_place_index<1>, std::move(status)) {  // NOLINT
+    if (std::get<1>(value_).ok()) {
+      std::get<1>(value_) = Status(StatusCode::kInternal, "an OK status was given where a value was due");
+    }
+  }
+
+  bool ok() const { return value_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+  Status status() const { return ok() ? Status() : std::get<1>(value_); }
+
+  // The process dies with the message when there is no value: for tests and broken invariants.
+  T& value() & { return Checked(); }
+  const T& value() const& { return const_cast<Result*>(this)->Checked(); }
+  T&& value() && { return std::move(Checked()); }
+  T& operator*() & { return Checked(); }
+  const T& operator*() const& { return const_cast<Result*>(this)->Checked(); }
+  T&& operator*() && { return std::move(Checked()); }
+  T* operator->() { return &Checked(); }
+  const T* operator->() const { return &const_cast<Result*>(this)->Checked(); }
+
+ private:
+  T& Checked() {
+    if (!ok()) internal::DieOfBadResult(std::get<1>(value_));
+    return std::get<0>(value_);
+  }
+  std::variant<T, Status> value_;
+};
+
+}  // namespace meshtrain
+
+#define MT_CONCAT_INNER_(a, b) a##b
+#define MT_CONCAT_(a, b) MT_CONCAT_INNER_(a, b)
+
+#define MT_RETURN_IF_ERROR(expr)                                     \
+  do {                                                               \
+    if (::meshtrain::Status mt_status_ = (expr); !mt_status_.ok()) { \
+      return mt_status_;                                             \
+    }                                                                \
+  } while (false)
+
+// MT_ASSIGN_OR_RETURN(auto x, MakeX());
+#define MT_ASSIGN_OR_RETURN(lhs, expr) MT_ASSIGN_OR_RETURN_IMPL_(MT_CONCAT_(mt_result_, __LINE__), lhs, expr)
+#define MT_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \
+  auto tmp = (expr);                              \
+  if (!tmp.ok()) return tmp.status();             \
+  lhs = std::move(*tmp)
