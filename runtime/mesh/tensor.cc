@@ -1,0 +1,82 @@
+#include "runtime/mesh/tensor.h"
+
+#include <cstdlib>
+
+namespace meshtrain::mesh {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+// Calls copy(offset in whole, offset in block, bytes) for each run of `sizes` that is contiguous in both.
+template <typename Copy>
+void ForEachRun(const TensorType& whole, const Dims& offsets, const Dims& sizes, Copy copy) {
+  const int rank = whole.rank();
+  MT_CHECK(static_cast<int>(offsets.size()) == rank && static_cast<int>(sizes.size()) == rank);
+  for (int d = 0; d < rank; ++d) {
+    MT_CHECK(offsets[d] >= 0 && sizes[d] >= 0 && offsets[d] + sizes[d] <= whole.dims[d]);
+  }
+  if (NumElements(sizes) == 0) return;
+  const int64_t item = DTypeBytes(whole.dtype);
+  const Dims strides = Strides(whole.dims);
+  // Trailing dimensions taken whole, and the first one before them, make one run.
+  int inner = rank;
+  int64_t run = 1;
+  while (inner > 0) {
+    --inner;
+    run *= sizes[inner];
+    if (sizes[inner] != whole.dims[inner]) break;
+  }
+  Dims index(sizes.size(), 0);
+  int64_t block_offset = 0;
+  for (;;) {
+    int64_t whole_offset = 0;
+    for (int d = 0; d < rank; ++d) whole_offset += (offsets[d] + index[d]) * strides[d];
+    copy(whole_offset * item, block_offset * item, run * item);
+    block_offset += run;
+    int d = inner - 1;
+    for (; d >= 0; --d) {
+      if (++index[d] < sizes[d]) break;
+      index[d] = 0;
+    }
+    if (d < 0) return;
+  }
+}
+
+}  // namespace
+
+Tensor::Tensor(TensorType type) : type_(std::move(type)) {
+  const size_t bytes = (static_cast<size_t>(type_.num_bytes()) + kAlignment - 1) / kAlignment * kAlignment;
+  auto* p = static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes));
+  MT_CHECK(p != nullptr);
+  data_ = std::shared_ptr<std::byte>(p, [](std::byte* q) { std::free(q); });
+}
+
+double Tensor::Item() const {
+  MT_CHECK(type_.num_elements() == 1);
+  switch (type_.dtype) {
+    case DType::kBool: return values<bool>()[0];
+    case DType::kU8: return values<uint8_t>()[0];
+    case DType::kI32: return values<int32_t>()[0];
+    case DType::kI64: return static_cast<double>(values<int64_t>()[0]);
+    case DType::kF32: return values<float>()[0];
+    case DType::kF64: return values<double>()[0];
+  }
+  return 0;
+}
+
+Tensor Tensor::Slice(const Dims& offsets, const Dims& sizes) const {
+  Tensor block(TensorType{type_.dtype, sizes});
+  ForEachRun(type_, offsets, sizes, [&](int64_t from, int64_t to, int64_t n) {
+    std::memcpy(block.data_.get() + to, data_.get() + from, static_cast<size_t>(n));
+  });
+  return block;
+}
+
+void Tensor::Paste(const Tensor& block, const Dims& offsets) {
+  MT_CHECK(block.type().dtype == type_.dtype);
+  ForEachRun(type_, offsets, block.dims(), [&](int64_t to, int64_t from, int64_t n) {
+    std::memcpy(data_.get() + to, block.data_.get() + from, static_cast<size_t>(n));
+  });
+}
+
+}  // namespace meshtrain::mesh
