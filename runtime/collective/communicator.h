@@ -1,0 +1,56 @@
+// Collectives between the devices of a mesh. One Communicator serves the devices of one process: each call names the
+// buffers of all its local devices at once, so that devices which share memory reduce in place and only one copy of the
+// result leaves the process.
+//
+// Every call is made by every process in the same order (the plan's). A call never waits past the deadline: it ends in
+// kDeadlineExceeded or kUnavailable naming the missing rank, after which every later call gives kUnavailable.
+// One thread issues collectives.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/mesh/layout.h"
+
+namespace meshtrain::collective {
+
+// The buffers of one local device in one collective.
+struct Participant {
+  int64_t rank = 0;           // in the mesh
+  const std::byte* send = nullptr;
+  std::byte* receive = nullptr;  // may equal send for all_reduce and broadcast only
+};
+
+struct GroupCall {
+  std::vector<int> axes;      // mesh axes; groups as Mesh::Group orders them
+  mesh::DType dtype = mesh::DType::kF32;
+  std::string what;           // for messages: "all_reduce of %31 (gradient of hidden_1.kernel)"
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual const mesh::Mesh& mesh() const = 0;
+
+  // receive = reduction over the group of send, `count` elements each.
+  virtual Status AllReduce(const GroupCall& call, mesh::Reduction reduction, int64_t count,
+                           std::span<const Participant> local) = 0;
+  // receive = the group's sends one after another: `count` elements each.
+  virtual Status AllGather(const GroupCall& call, int64_t count, std::span<const Participant> local) = 0;
+  // send: group-size blocks of `count`; receive: the reduction of the own block.
+  virtual Status ReduceScatter(const GroupCall& call, mesh::Reduction reduction, int64_t count,
+                               std::span<const Participant> local) = 0;
+  // send: group-size blocks of `count`, block i goes to member i; receive: block j came from member j.
+  virtual Status AllToAll(const GroupCall& call, int64_t count, std::span<const Participant> local) = 0;
+  // Member `root` of each group gives send; everyone receives it.
+  virtual Status Broadcast(const GroupCall& call, int64_t root, int64_t count, std::span<const Participant> local) = 0;
+
+  // Bytes that the algorithm defines one device to send (ring counting: all-reduce 2(n-1)/n, gather, scatter and
+  // all-to-all (n-1)/n of the whole), summed since creation for the device of the given rank: what the plan predicts.
+  virtual int64_t BytesSent(int64_t rank) const = 0;
+};
+
+}  // namespace meshtrain::collective

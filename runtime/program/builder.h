@@ -1,0 +1,178 @@
+// Records ops. Ordinary code over Values becomes a Program: operators and the functions of ops.h append to the builder
+// that their operands belong to, or to the current one of this thread.
+//
+//   Builder b("step");
+//   Builder::Scope scope(b);
+//   Value x = b.Input("x", {DType::kF32, {8, 4}});
+//   b.Output("loss", ReduceMean(x * 2.0));
+//   MT_ASSIGN_OR_RETURN(Program p, b.Build());
+//
+// The first mistake (shapes that do not fit, values of two builders mixed) is kept with its source line; everything
+// after it is ignored, and Build returns it. Not thread-safe: a builder belongs to the thread that records.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <source_location>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/program/program.h"
+
+namespace meshtrain::program {
+
+class Builder;
+
+// A value of a program being recorded. Cheap to copy; valid while its builder lives.
+class Value {
+ public:
+  Value() = default;  // no value
+  Value(Builder* builder, ValueId id) : builder_(builder), id_(id) {}
+  bool valid() const { return builder_ != nullptr; }
+  Builder* builder() const { return builder_; }
+  ValueId id() const { return id_; }
+  TensorType type() const;  // f32[] after an error
+  Dims dims() const { return type().dims; }
+  DType dtype() const { return type().dtype; }
+  int rank() const { return type().rank(); }
+
+ private:
+  Builder* builder_ = nullptr;
+  ValueId id_ = kNoValue;
+};
+
+// A named piece of state that outlives the steps that read and assign it. Copies are the same variable.
+// What stores its value is the session's business (runtime/execute).
+class Variable {
+ public:
+  Variable() = default;
+  Variable(std::string name, TensorType type, bool trainable = true)
+      : info_(std::make_shared<const Info>(Info{std::move(name), std::move(type), trainable})) {}
+  bool valid() const { return info_ != nullptr; }
+  const std::string& name() const { return info_->name; }
+  const TensorType& type() const { return info_->type; }
+  const Dims& dims() const { return info_->type.dims; }
+  bool trainable() const { return info_->trainable; }
+  // Identity: equal for copies only.
+  const void* key() const { return info_.get(); }
+  friend bool operator==(const Variable& a, const Variable& b) { return a.info_ == b.info_; }
+
+ private:
+  struct Info {
+    std::string name;
+    TensorType type;
+    bool trainable;
+  };
+  std::shared_ptr<const Info> info_;
+};
+
+// Anything an op takes: a Value, a Variable (its newest version), or a number (of the other operand's type).
+// Remembers the line that made it, which is the user's.
+class Operand {
+ public:
+  using Where = std::source_location;
+  Operand(Value value, Where where = Where::current()) : value_(value), where_(where) {}  // NOLINT: implicit
+  Operand(const Variable& variable, Where where = Where::current())                       // NOLINT
+      : variable_(&variable), where_(where) {}
+  Operand(double number, Where where = Where::current())                                  // NOLINT
+      : number_(number), is_number_(true), where_(where) {}
+
+  const Value* value() const { return value_.valid() ? &value_ : nullptr; }
+  const Variable* variable() const { return variable_; }
+  bool is_number() const { return is_number_; }
+  double number() const { return number_; }
+  const Where& where() const { return where_; }
+
+ private:
+  Value value_;
+  const Variable* variable_ = nullptr;
+  double number_ = 0;
+  bool is_number_ = false;
+  Where where_;
+};
+
+class Builder {
+ public:
+  explicit Builder(std::string name);
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  // Makes `builder` this thread's current one while it lives.
+  class Scope {
+   public:
+    explicit Scope(Builder& builder);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Builder* previous_;
+  };
+  // Null outside every Scope.
+  static Builder* Current();
+
+  // Adds `name` to the path of the ops recorded while it lives.
+  class NameScope {
+   public:
+    NameScope(Builder& builder, std::string_view name);
+    ~NameScope();
+    NameScope(const NameScope&) = delete;
+    NameScope& operator=(const NameScope&) = delete;
+
+   private:
+    Builder& builder_;
+    size_t length_;
+  };
+
+  Value Input(std::string name, TensorType type);
+  void Output(std::string name, const Operand& value);
+  // The newest version of the variable; its first use makes it a state of the program. Two variables of one name are
+  // an error.
+  Value Read(const Variable& variable);
+  // From here on Read gives `value`, which must have the variable's type.
+  void Assign(const Variable& variable, const Operand& value);
+
+  // A number as a scalar of the given type.
+  Value Constant(double number, DType dtype, std::source_location where = std::source_location::current());
+  // Appends an op of any kind and returns its results (invalid-typed placeholders after an error).
+  std::vector<Value> Append(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {});
+  Value Append1(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {});
+
+  // d(loss)/d(wrt_i), by walking the ops recorded so far backwards; a zero tensor where the loss does not depend on
+  // it. `loss` must be a scalar.
+  std::vector<Value> Gradient(const Operand& loss, std::span<const Value> wrt);
+  // With respect to the variables' newest versions.
+  std::vector<Value> Gradient(const Operand& loss, std::span<const Variable> wrt);
+
+  // Keeps the first error only.
+  void Fail(Status error, const std::source_location& where = std::source_location::current());
+  const Status& status() const { return status_; }
+  const Program& program() const { return program_; }
+  // The variables touched so far, in the order of program().states.
+  const std::vector<Variable>& variables() const { return variables_; }
+
+  // The program with dead ops removed and checked, or the first error.
+  Result<Program> Build();
+
+ private:
+  struct Version {
+    size_t state;
+    ValueId newest;
+  };
+  Value Resolve(const Operand& operand, DType number_type);
+  ValueId NewValue(TensorType type, int32_t op);
+
+  Program program_;
+  Status status_;
+  std::string path_;
+  std::vector<Variable> variables_;
+  std::map<const void*, Version> versions_;
+  Value poison_;  // what ops give after an error
+
+  friend class Value;
+};
+
+}  // namespace meshtrain::program

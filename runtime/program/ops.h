@@ -1,0 +1,112 @@
+// The operations as functions. Every argument may be a Value, a Variable or a number; element-wise functions broadcast
+// as NumPy does (dimensions aligned at the end, size 1 stretches). Errors go to the builder (builder.h), with the
+// caller's line.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/program/builder.h"
+
+namespace meshtrain::program {
+
+// --- element-wise, broadcasting (ops/elementwise.cc). Operands of one dtype, the result's; comparisons give bool.
+Value operator+(const Operand& a, const Operand& b);
+Value operator-(const Operand& a, const Operand& b);
+Value operator*(const Operand& a, const Operand& b);
+Value operator/(const Operand& a, const Operand& b);
+Value operator-(const Operand& a);
+Value Add(const Operand& a, const Operand& b);
+Value Sub(const Operand& a, const Operand& b);
+Value Mul(const Operand& a, const Operand& b);
+Value Div(const Operand& a, const Operand& b);
+Value Pow(const Operand& a, const Operand& b);
+Value Maximum(const Operand& a, const Operand& b);
+Value Minimum(const Operand& a, const Operand& b);
+Value Neg(const Operand& a);
+Value Abs(const Operand& a);
+Value Sign(const Operand& a);
+Value Floor(const Operand& a);
+Value Square(const Operand& a);
+Value Sqrt(const Operand& a);
+Value Rsqrt(const Operand& a);
+Value Exp(const Operand& a);
+Value Log(const Operand& a);
+Value Log1p(const Operand& a);
+Value Tanh(const Operand& a);
+Value Sigmoid(const Operand& a);
+Value Relu(const Operand& a);
+Value Gelu(const Operand& a, bool approximate = false);
+Value Equal(const Operand& a, const Operand& b);
+Value NotEqual(const Operand& a, const Operand& b);
+Value Less(const Operand& a, const Operand& b);
+Value LessEqual(const Operand& a, const Operand& b);
+Value Greater(const Operand& a, const Operand& b);
+Value GreaterEqual(const Operand& a, const Operand& b);
+Value LogicalAnd(const Operand& a, const Operand& b);
+Value LogicalOr(const Operand& a, const Operand& b);
+Value LogicalNot(const Operand& a);
+// where condition (bool) a else b
+Value Select(const Operand& condition, const Operand& a, const Operand& b);
+Value Cast(const Operand& a, DType dtype);
+Value ClipByValue(const Operand& a, const Operand& low, const Operand& high);
+Value StopGradient(const Operand& a);
+
+// --- linear algebra (ops/linear.cc)
+// [..., M, K] x [..., K, N] -> [..., M, N], leading dimensions equal or absent on one side; transpose_* swap the last two
+// dimensions of an operand first.
+Value MatMul(const Operand& a, const Operand& b, bool transpose_a = false, bool transpose_b = false);
+
+// --- shape (ops/shape.cc)
+Value Reshape(const Operand& a, Dims dims);  // one dimension may be -1
+Value Transpose(const Operand& a, std::vector<int64_t> permutation);
+Value BroadcastTo(const Operand& a, Dims dims);
+Value ExpandDims(const Operand& a, int64_t axis);
+Value Squeeze(const Operand& a, std::vector<int64_t> axes);
+Value Concat(const std::vector<Operand>& parts, int64_t axis);
+// Elements starts[d] .. starts[d] + sizes[d] - 1 of each dimension.
+Value Slice(const Operand& a, Dims starts, Dims sizes);
+Value Pad(const Operand& a, Dims before, Dims after, double value = 0);
+
+// --- reductions (ops/reduce.cc); no axes: all of them; negative axes count from the end
+Value ReduceSum(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
+Value ReduceMean(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
+Value ReduceMax(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
+Value ReduceMin(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
+Value ArgMax(const Operand& a, int64_t axis);  // i64; the first of equals
+
+// --- losses and indices (ops/index.cc)
+Value Softmax(const Operand& logits);     // over the last dimension
+Value LogSoftmax(const Operand& logits);
+// logits [..., C], labels [...] of i32 or i64 in [0, C) -> [...]. A label outside gives NaN in its row (as TensorFlow
+// does on GPUs), so that the step's NaN check names it.
+Value SparseSoftmaxCrossEntropy(const Operand& logits, const Operand& labels);
+Value SoftmaxCrossEntropy(const Operand& logits, const Operand& labels);  // labels [..., C]
+Value SigmoidCrossEntropy(const Operand& logits, const Operand& labels);  // element-wise
+Value OneHot(const Operand& labels, int64_t depth, DType dtype = DType::kF32);
+
+// --- sources (ops/random.cc): recorded in the current builder
+Value Fill(Dims dims, double value, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
+Value Zeros(Dims dims, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
+Value Ones(Dims dims, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
+Value Iota(Dims dims, int64_t axis, DType dtype = DType::kI64, std::source_location where = std::source_location::current());
+// Philox 4x32-10, the same numbers as TensorFlow's stateless_* of the same seed, whatever the layout.
+using Seed = std::array<int64_t, 2>;
+Value StatelessUniform(Dims dims, Seed seed, double minval = 0, double maxval = 1, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
+Value StatelessNormal(Dims dims, Seed seed, double mean = 0, double stddev = 1, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
+Value StatelessTruncatedNormal(Dims dims, Seed seed, double mean = 0, double stddev = 1, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
+// Keeps each element with probability 1 - rate and scales it by 1 / (1 - rate). `step` (i64 scalar) and the op's path
+// key the numbers, so every step and layer draws its own.
+Value Dropout(const Operand& a, double rate, int64_t seed, const Operand& step);
+
+// --- state: records in the current builder
+void Assign(const Variable& variable, const Operand& value);
+void AssignAdd(const Variable& variable, const Operand& value);
+void AssignSub(const Variable& variable, const Operand& value);
+
+// --- layout: the value, which every plan holds in the given specs at this point (`{"batch", "unsharded"}`).
+Value Relayout(const Operand& a, std::vector<std::string> specs);
+
+}  // namespace meshtrain::program

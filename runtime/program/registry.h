@@ -1,0 +1,127 @@
+// The table of operations. Each row says what an op's result is, how its dimensions move together, how its gradient
+// is made and what it costs; everything else (propagation, partial sums, partitioning, the plan, the proof) derives
+// from the row. A new op is one row here (ops/<family>.cc), one kernel per backend, and one row in the table tests.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/program/program.h"
+
+namespace meshtrain::program {
+
+class Value;
+class Builder;
+
+// What an op does along one independent index of its computation.
+enum class FactorKind : uint8_t {
+  kMap,    // result element i needs operand elements i only: may be split freely
+  kSum,    // summed away: splitting it leaves a pending sum
+  kMax,    // reduced by max: leaves a pending max
+  kMin,    // reduced by min: leaves a pending min
+  kWhole,  // needs all of it at once (softmax's classes, sort): must not be split
+};
+
+struct Factor {
+  int64_t size = 1;
+  FactorKind kind = FactorKind::kMap;
+  friend bool operator==(const Factor&, const Factor&) = default;
+};
+
+// Factors of one dimension, slowest first; their sizes multiply to the dimension's. Empty: the dimension is of size 1
+// or is broadcast, and moves with nothing.
+using DimFactors = std::vector<int>;
+
+// Worked example, matmul [8,4]x[4,16]->[8,16]: factors {8 map, 4 sum, 16 map}, operands {{0},{1}} {{1},{2}},
+// results {{0},{2}}. Reshape [2,6]->[12]: factors {2 map, 6 map}, operand {{0},{1}}, result {{0,1}}.
+struct FactorTable {
+  std::vector<Factor> factors;
+  std::vector<std::vector<DimFactors>> operands;  // [operand][dimension]
+  std::vector<std::vector<DimFactors>> results;   // [result][dimension]
+};
+
+// How a pending sum may pass from an operand to the results instead of being reduced first.
+//   kNone    the op is not linear in this operand: reduce first
+//   kAlone   linear in this operand when no other operand is pending (mul, matmul, div's numerator)
+//   kJoint   linear in all kJoint operands together: they must be pending alike (add, concat, select's branches)
+enum class Linearity : uint8_t { kNone, kAlone, kJoint };
+
+struct Cost {
+  double flops = 0;  // floating-point operations
+  double bytes = 0;  // read and written once
+};
+
+// The shapes and attributes one op is called with.
+struct OpCall {
+  std::span<const TensorType> operands;
+  const Attrs& attrs;
+};
+
+struct OpDef {
+  std::string kind;
+  int min_operands = 0;
+  int max_operands = 0;  // -1: any number
+
+  // The results' types. Errors: kInvalidArgument, without the op's name (the builder adds it).
+  Result<std::vector<TensorType>> (*infer)(const OpCall& call) = nullptr;
+
+  // `results` are what infer gave.
+  FactorTable (*factors)(const OpCall& call, std::span<const TensorType> results) = nullptr;
+
+  // Per operand; a shorter list repeats its last entry; empty: kNone.
+  std::vector<Linearity> linearity;
+  // True when results are the operand's elements moved, not changed (transpose, reshape, slice): any pending
+  // reduction passes.
+  bool moves_data = false;
+  // One result element depends on the operands' elements at the same (broadcast) index only: may be fused.
+  bool elementwise = false;
+  // The result depends on global indices (iota, random numbers): the partitioner records where a shard stands, in
+  // the attributes `global_dims` and `layout`.
+  bool index_dependent = false;
+  // The result depends on the op's path (random numbers without a seed).
+  bool path_dependent = false;
+
+  // Cotangents of the operands, given those of the results (an invalid Value: no cotangent). Null: not differentiable,
+  // the op stops gradients. An operand that has no gradient gets an invalid Value.
+  std::vector<Value> (*gradient)(Builder& b, const Op& op, std::span<const Value> operands,
+                                 std::span<const Value> results, std::span<const Value> cotangents) = nullptr;
+
+  Cost (*cost)(const OpCall& call, std::span<const TensorType> results) = nullptr;  // null: bytes only
+
+  // True for ops between devices, which only partitioned programs hold.
+  bool collective = false;
+};
+
+// Linearity of operand i.
+Linearity LinearityOf(const OpDef& def, int operand);
+// The op's cost, by its row or by its bytes.
+Cost CostOf(const OpDef& def, const OpCall& call, std::span<const TensorType> results);
+
+class Registry {
+ public:
+  // All rows. Built on first use, never changed afterwards; thread-safe.
+  static const Registry& Standard();
+
+  // Null when there is no such op.
+  const OpDef* Find(std::string_view kind) const;
+  // Errors: kInvalidArgument with the nearest name.
+  Result<const OpDef*> Get(std::string_view kind) const;
+  // In the order of their names.
+  std::vector<const OpDef*> All() const;
+
+  // Used by ops/*.cc while the table is made. A second row of one kind is a broken invariant.
+  void Add(OpDef def);
+
+ private:
+  std::map<std::string, OpDef, std::less<>> rows_;
+};
+
+// Convention of attributes that carry result dimensions: they are named `dims`, and the partitioner overwrites them
+// with the local ones.
+
+}  // namespace meshtrain::program
