@@ -113,6 +113,9 @@ class Builder {
   };
   // Null outside every Scope.
   static Builder* Current();
+  // The builder that a call with these operands records in: that of the first Value, else the current one. Neither
+  // exists: the process dies naming the line, since an op outside every trace has nowhere to report to.
+  static Builder& Of(std::span<const Operand> operands);
 
   // Adds `name` to the path of the ops recorded while it lives.
   class NameScope {
@@ -137,7 +140,7 @@ class Builder {
 
   // A number as a scalar of the given type.
   Value Constant(double number, DType dtype, std::source_location where = std::source_location::current());
-  // Appends an op of any kind and returns its results (invalid-typed placeholders after an error).
+  // Appends an op of any kind and returns its results (four f32[] placeholders after an error).
   std::vector<Value> Append(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {});
   Value Append1(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {});
 
@@ -164,13 +167,15 @@ class Builder {
   };
   Value Resolve(const Operand& operand, DType number_type);
   ValueId NewValue(TensorType type, int32_t op);
+  SourceLine LineOf(const std::source_location& where) const;
 
   Program program_;
   Status status_;
   std::string path_;
   std::vector<Variable> variables_;
   std::map<const void*, Version> versions_;
-  Value poison_;  // what ops give after an error
+  std::map<std::pair<DType, double>, ValueId> constants_;
+  const SourceLine* forward_line_ = nullptr;  // while a gradient is made: the line of the op it belongs to
 
   friend class Value;
 };

@@ -62,6 +62,9 @@ class Attrs {
   std::map<std::string, Attr, std::less<>> items_;
 };
 
+// As the text form writes it: true, 3, 3.0, "text", [1,2], d[1.0,2.0].
+std::string AttrText(const Attr& attr);
+
 // Where in the user's code an op was recorded. Not part of the hash.
 struct SourceLine {
   std::string file;

@@ -1,0 +1,98 @@
+// Reverse-mode differentiation on the recorded program: walk the ops backwards, ask each row for the cotangents of its
+// operands, add up what meets at one value.
+#include <algorithm>
+
+#include "runtime/base/check.h"
+#include "runtime/program/builder.h"
+#include "runtime/program/registry.h"
+
+namespace meshtrain::program {
+
+std::vector<Value> Builder::Gradient(const Operand& loss_operand, std::span<const Value> wrt) {
+  const std::vector<Value> placeholders(wrt.size(), Value(this, kNoValue));
+  const Value loss = Resolve(loss_operand, DType::kF32);
+  if (!status_.ok()) return placeholders;
+  if (!loss.dims().empty() || !mesh::IsFloat(loss.dtype())) {
+    Fail(InvalidArgument("gradient: expected a scalar floating-point loss, got: " + loss.type().ToString()),
+         loss_operand.where());
+    return placeholders;
+  }
+  for (const Value& v : wrt) {
+    if (v.builder() != this) {
+      Fail(InvalidArgument("gradient: a value of another trace was used"), loss_operand.where());
+      return placeholders;
+    }
+  }
+
+  // Only what depends on `wrt` carries a cotangent.
+  const size_t num_values = program_.values.size();
+  const size_t num_ops = program_.ops.size();
+  std::vector<bool> depends(num_values, false);
+  for (const Value& v : wrt) depends[v.id()] = true;
+  for (const Op& op : program_.ops) {
+    const bool any = std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return depends[v]; });
+    if (!any) continue;
+    for (const ValueId v : op.results) depends[v] = true;
+  }
+
+  std::vector<Value> cotangents(num_values);
+  cotangents[loss.id()] = Constant(1.0, loss.dtype());
+  for (size_t i = num_ops; i-- > 0 && status_.ok();) {
+    const Op op = program_.ops[i];  // a copy: recording below moves the ops
+    const auto depending = [&](ValueId v) { return depends[v]; };
+    if (std::none_of(op.operands.begin(), op.operands.end(), depending)) continue;
+    std::vector<Value> operands, results, given;
+    bool reached = false;
+    for (const ValueId v : op.operands) operands.emplace_back(this, v);
+    for (const ValueId v : op.results) {
+      results.emplace_back(this, v);
+      given.push_back(cotangents[v]);
+      reached = reached || cotangents[v].valid();
+    }
+    const OpDef* def = Registry::Standard().Find(op.kind);
+    MT_CHECK(def != nullptr);
+    if (!reached || def->gradient == nullptr) continue;
+
+    const std::string path = std::exchange(path_, op.path);
+    const SourceLine* line = std::exchange(forward_line_, &op.where);
+    const std::vector<Value> made = def->gradient(*this, op, operands, results, given);
+    if (status_.ok()) {
+      MT_CHECK(made.size() == op.operands.size());
+      for (size_t k = 0; k < made.size(); ++k) {
+        const ValueId v = op.operands[k];
+        if (!made[k].valid() || !depends[v]) continue;
+        if (made[k].type() != program_.type(v)) {
+          Fail(Internal("gradient of " + op.kind + ": expected a cotangent of type " + program_.type(v).ToString() +
+                        " for operand " + std::to_string(k) + ", got: " + made[k].type().ToString()));
+          break;
+        }
+        cotangents[v] = cotangents[v].valid() ? Append1("add", {cotangents[v], made[k]}) : made[k];
+      }
+    }
+    path_ = path;
+    forward_line_ = line;
+  }
+  if (!status_.ok()) return placeholders;
+
+  std::vector<Value> gradients;
+  for (const Value& v : wrt) {
+    if (cotangents[v.id()].valid()) {
+      gradients.push_back(cotangents[v.id()]);
+    } else {
+      gradients.push_back(Append1("fill", {},
+                                  {{"value", 0.0},
+                                   {"dtype", std::string(mesh::DTypeName(v.dtype()))},
+                                   {"dims", v.dims()}}));
+    }
+  }
+  return gradients;
+}
+
+std::vector<Value> Builder::Gradient(const Operand& loss, std::span<const Variable> wrt) {
+  std::vector<Value> values;
+  for (const Variable& v : wrt) values.push_back(Read(v));
+  if (!status_.ok()) return std::vector<Value>(wrt.size(), Value(this, kNoValue));
+  return Gradient(loss, values);
+}
+
+}  // namespace meshtrain::program
