@@ -1,0 +1,44 @@
+#include "runtime/cluster/contract.h"
+
+#include <cctype>
+
+namespace meshtrain::cluster {
+
+std::string_view RoleName(Role role) {
+  switch (role) {
+    case Role::kChief:
+      return "chief";
+    case Role::kWorker:
+      return "worker";
+    case Role::kPs:
+      return "ps";
+    case Role::kEvaluator:
+      return "evaluator";
+  }
+  return "?";
+}
+
+std::optional<Role> ParseRole(std::string_view text) {
+  std::string lower;
+  for (const char c : text) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (lower == "master") return Role::kChief;
+  for (const Role role : kRoles) {
+    if (lower == RoleName(role)) return role;
+  }
+  return std::nullopt;
+}
+
+std::string ToString(TaskId task) { return std::string(RoleName(task.role)) + "-" + std::to_string(task.index); }
+
+std::string PodName(std::string_view job, TaskId task) { return std::string(job) + "-" + ToString(task); }
+std::string TokenSecretName(std::string_view job) { return std::string(job) + "-token"; }
+std::string CheckpointClaimName(std::string_view job) { return std::string(job) + "-checkpoint"; }
+
+ExitClass ClassifyExit(int code) {
+  if (code == kExitDone) return ExitClass::kDone;
+  if (code == kExitIo) return ExitClass::kRetryable;
+  if (code == kExitAborted || code == kExitSegfault) return ExitClass::kPermanent;
+  return code >= 128 ? ExitClass::kRetryable : ExitClass::kPermanent;
+}
+
+}  // namespace meshtrain::cluster
