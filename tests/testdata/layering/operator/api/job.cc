@@ -1,0 +1,3 @@
+#include "operator/api/job.h"
+#include "meshtrain/v1/job.pb.h"
+#include "operator/kube/client.h"

@@ -1,0 +1,2 @@
+#pragma once
+#include "meshtrain/v1/job.pb.h"

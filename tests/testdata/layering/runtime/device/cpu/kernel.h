@@ -1,0 +1,3 @@
+#pragma once
+#include "runtime/plan/plan.h"
+#include <thread>

@@ -1,0 +1,3 @@
+#pragma once
+#include "runtime/base/status.h"
+#include "runtime/plan/plan.h"

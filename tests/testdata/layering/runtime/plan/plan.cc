@@ -1,0 +1,3 @@
+#include "runtime/plan/plan.h"
+#include <fmt/format.h>
+#include "tests/support/seed.h"

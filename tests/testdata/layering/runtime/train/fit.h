@@ -1,0 +1,3 @@
+#pragma once
+#include "runtime/execute/run.h"
+#include <nlohmann/json.hpp>
