@@ -1,0 +1,54 @@
+// The objects that a job wants, as JSON bodies ready to POST: the headless Service, pods with their TF_CONFIG, and what
+// large or declared jobs need beside them. Pure functions of the job and the operator's settings.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "operator/api/training_job.h"
+#include "operator/reconcile/observed.h"
+#include "operator/reconcile/reconcile.h"
+#include "runtime/cluster/tf_config.h"
+
+namespace meshtrain::reconcile {
+
+// Labels that every child of the job carries; the informer's selector is kLabelManagedBy=kManagedByValue.
+std::map<std::string, std::string> SelectorLabels(const api::TrainingJob& job);
+// "meshtrain.dev/job-name=mnist", for status.labelSelector.
+std::string LabelSelector(const api::TrainingJob& job);
+
+// Host and port of every replica; evaluators included.
+cluster::ClusterSpec JobCluster(const api::TrainingJob& job, const Settings& settings);
+// The text for one replica, empty where it gets none (a lone process, a text past the size limit, the user's own).
+std::string TfConfigFor(const api::TrainingJob& job, cluster::TaskId task, const Settings& settings);
+// Whether some replica needs the cluster as a file.
+bool NeedsClusterFile(const api::TrainingJob& job, const Settings& settings);
+
+// Makes bodies of pods; keeps the cluster's text, so that 2,000 pods do not format it 2,000 times. Borrows `job`.
+class PodRenderer {
+ public:
+  PodRenderer(const api::TrainingJob& job, const Settings& settings);
+  // The pod as compact JSON.
+  std::string Body(const CreatePod& pod) const;
+
+ private:
+  const api::TrainingJob& job_;
+  Settings settings_;
+  cluster::ClusterSpec cluster_;
+  std::string cluster_text_;       // of pods that see everything but the evaluator
+  std::string cluster_map_name_;   // empty: no file
+};
+
+// PodRenderer(job, settings).Body(pod).
+std::string PodBody(const api::TrainingJob& job, const Settings& settings, const CreatePod& pod);
+
+std::vector<CreateService> WantedServices(const api::TrainingJob& job);
+CreateSecret TokenSecret(const api::TrainingJob& job);
+CreateClaim CheckpointClaim(const api::TrainingJob& job);
+CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings);
+// {"metadata":{"uid":…,"ownerReferences":[…]}}: the merge patches of AdoptPod and ReleasePod.
+std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod);
+std::string ReleaseBody(const ReleasePod& pod);
+
+}  // namespace meshtrain::reconcile

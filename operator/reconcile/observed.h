@@ -1,0 +1,112 @@
+// The world as last seen, as far as one job needs it. The controller fills this from its store; the local runner from
+// its processes. Order of the lists means nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "operator/api/training_job.h"
+
+namespace meshtrain::reconcile {
+
+enum class PodPhase : uint8_t { kPending, kRunning, kSucceeded, kFailed, kUnknown };
+// kUnseen: the operator may not read Nodes, or the pod has no node yet.
+enum class NodeState : uint8_t { kUnseen, kReady, kNotReady, kGone };
+
+// The few fields of a pod that decisions read. Where a container is meant, it is the training container.
+struct PodSeen {
+  std::string name;
+  std::string uid;
+  // The labels kLabelRole and kLabelIndex; absent where they do not parse.
+  std::optional<cluster::TaskId> task;
+  // All of the job's selector labels (SelectorLabels) are there with our values.
+  bool matches_selector = true;
+  // metadata.ownerReferences' controller; empty: an orphan.
+  std::string controller_uid;
+  int32_t attempt = 0;  // kAnnotationAttempt
+  TimePoint created;
+  // metadata.deletionTimestamp minus deletionGracePeriodSeconds: when the deletion was asked for.
+  std::optional<TimePoint> delete_requested;
+  // metadata.deletionTimestamp: when the grace period ends.
+  std::optional<TimePoint> delete_due;
+
+  PodPhase phase = PodPhase::kPending;
+  bool ready = false;
+  std::string reason;      // status.reason: "Evicted", "NodeLost", …
+  bool disrupted = false;  // condition DisruptionTarget is True
+  std::optional<int32_t> exit_code;  // of the ended container
+  std::string exit_reason;           // "OOMKilled", "Error", "Completed"
+  std::string termination_message;   // at most 4 kB; progress as JSON, or the last lines
+  std::optional<TimePoint> finished;
+  std::optional<int32_t> last_exit_code;  // lastState.terminated.exitCode, of a container restarted in place
+  int32_t restart_count = 0;              // over all containers, as TFJob counts
+  // Why it does not start: a container's waiting.reason, or "Unschedulable" from the condition PodScheduled.
+  std::string waiting_reason;
+  std::string waiting_message;
+
+  std::string node;
+  NodeState node_state = NodeState::kUnseen;
+  std::optional<TimePoint> node_not_ready_since;
+  friend bool operator==(const PodSeen&, const PodSeen&) = default;
+};
+
+struct ServiceSeen {
+  std::string name;
+  std::string controller_uid;
+  friend bool operator==(const ServiceSeen&, const ServiceSeen&) = default;
+};
+
+struct PodGroupSeen {
+  std::string uid;
+  std::string resource_version;
+  std::string controller_uid;
+  std::string phase;  // Volcano: "", "Pending", "Inqueue", "Running", …
+  int32_t min_member = 0;
+  friend bool operator==(const PodGroupSeen&, const PodGroupSeen&) = default;
+};
+
+// What the chief's /progress says, or a termination message.
+struct ProgressSeen {
+  api::Progress progress;  // advanced_at and seconds_per_step are ours to fill in
+  std::optional<api::PlanStatus> plan;
+  std::optional<api::CheckpointStatus> checkpoint;
+  std::string stopped_rank;  // the rank that stopped first, where the worker reports it
+  friend bool operator==(const ProgressSeen&, const ProgressSeen&) = default;
+};
+
+// Why a write that the last Outcome asked for was refused for good (quota, admission, a foreign object of that name).
+// The controller keeps the newest per job until an apply of this job gets through.
+struct RefusedWrite {
+  std::string what;     // "pods \"mnist-worker-2\""
+  std::string reason;   // the API's reason: "Forbidden", "AlreadyExists", …
+  std::string message;  // one line
+  friend bool operator==(const RefusedWrite&, const RefusedWrite&) = default;
+};
+
+enum class GangScheduler : uint8_t { kNone, kVolcano, kSchedulerPlugins };
+
+// The operator's own settings, the same for every job.
+struct Settings {
+  std::string cluster_domain;  // CUSTOM_CLUSTER_DOMAIN; empty: hosts end in ".svc"
+  GangScheduler gang = GangScheduler::kNone;
+  std::string gang_scheduler_name;  // schedulerName of kSchedulerPlugins; "volcano" for kVolcano
+  std::string worker_image = "meshtrain-worker:latest";  // where a job with a `program` has no template
+  int32_t max_creates = 500;  // per Outcome, so that a big job never holds the thread; the rest follows at once
+  friend bool operator==(const Settings&, const Settings&) = default;
+};
+
+struct Observed {
+  // Every pod of the namespace that carries the job's name in kLabelJob or is controlled by its uid.
+  std::vector<PodSeen> pods;
+  // Services with the job's name, or (kubeflow-v1) the name of one of its pods.
+  std::vector<ServiceSeen> services;
+  std::optional<PodGroupSeen> pod_group;
+  std::optional<ProgressSeen> progress;
+  std::optional<RefusedWrite> refused;
+  Settings settings;
+  friend bool operator==(const Observed&, const Observed&) = default;
+};
+
+}  // namespace meshtrain::reconcile

@@ -1,0 +1,145 @@
+// The operator's one decision. Reconcile looks at a job and the world and says what to do; it touches nothing. Around it
+// stand operator/control (a cluster) and operator/local (processes).
+//
+// How to apply an Outcome, so that any crash between two writes converges to the same end:
+//   1. Phases in ascending order; actions of one phase may run in parallel; the first error ends the outcome (look
+//      again later). Status writes that record a decision come before the writes that carry it out.
+//   2. PatchStatus replaces the status and must carry the job's resourceVersion: a conflict means that the decision was
+//      made on old knowledge, and nothing after it may happen.
+//   3. "Already exists" counts as done when the existing object's controller is the job's uid (for CreateSecret always,
+//      since Secrets are not read); else it is a RefusedWrite for Observed.refused.
+//   4. Deletions carry the uid as precondition; "not found" and a uid conflict count as done.
+//   5. Events are best effort and never fail an outcome.
+//
+// Properties (tested): the order of Observed's lists does not matter; an outcome applied to a world that then settles is
+// followed by an empty one; no two live pods of one replica; a job recorded as Succeeded never runs again.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "operator/api/training_job.h"
+#include "operator/reconcile/observed.h"
+#include "runtime/base/clock.h"
+
+namespace meshtrain::reconcile {
+
+// Writes below are in the job's namespace. `body` is the whole object as compact JSON, ready to POST.
+struct CreateService {
+  std::string name;
+  std::string body;
+  friend bool operator==(const CreateService&, const CreateService&) = default;
+};
+// The cluster file of a job too large for TF_CONFIG.
+struct CreateConfigMap {
+  std::string name;
+  std::string body;
+  friend bool operator==(const CreateConfigMap&, const CreateConfigMap&) = default;
+};
+// The job's shared secret. `body` lacks the value: put 32 random bytes, hexadecimal, into stringData[key].
+struct CreateSecret {
+  std::string name;
+  std::string key;
+  std::string body;
+  friend bool operator==(const CreateSecret&, const CreateSecret&) = default;
+};
+struct CreateClaim {  // PersistentVolumeClaim of spec.checkpoint
+  std::string name;
+  std::string body;
+  friend bool operator==(const CreateClaim&, const CreateClaim&) = default;
+};
+struct CreatePodGroup {
+  std::string name;
+  std::string body;
+  friend bool operator==(const CreatePodGroup&, const CreatePodGroup&) = default;
+};
+struct PatchPodGroup {  // merge patch
+  std::string name;
+  std::string body;
+  friend bool operator==(const PatchPodGroup&, const PatchPodGroup&) = default;
+};
+struct DeletePodGroup {
+  std::string name;
+  std::string uid;
+  friend bool operator==(const DeletePodGroup&, const DeletePodGroup&) = default;
+};
+// The body is made when it is sent, by PodBody (children.h): 2,000 bodies of 100 kB would not fit.
+struct CreatePod {
+  std::string name;
+  cluster::TaskId task;
+  int32_t attempt = 0;
+  friend bool operator==(const CreatePod&, const CreatePod&) = default;
+};
+struct DeletePod {
+  std::string name;
+  std::string uid;  // precondition
+  std::optional<int64_t> grace_seconds;  // 0: by force, for a node that will not answer; none: the pod's own
+  std::string why;
+  friend bool operator==(const DeletePod&, const DeletePod&) = default;
+};
+struct AdoptPod {  // set the controller reference; precondition: uid
+  std::string name;
+  std::string uid;
+  friend bool operator==(const AdoptPod&, const AdoptPod&) = default;
+};
+struct ReleasePod {  // take our controller reference away; precondition: uid
+  std::string name;
+  std::string uid;
+  friend bool operator==(const ReleasePod&, const ReleasePod&) = default;
+};
+struct PatchStatus {
+  api::JobStatus status;  // the whole next status; last_reconcile_time is now
+  std::string resource_version;
+  friend bool operator==(const PatchStatus&, const PatchStatus&) = default;
+};
+struct DeleteJob {  // ttlSecondsAfterFinished; propagationPolicy Background
+  std::string uid;
+  friend bool operator==(const DeleteJob&, const DeleteJob&) = default;
+};
+struct RecordEvent {
+  bool warning = false;
+  std::string reason;
+  std::string message;
+  friend bool operator==(const RecordEvent&, const RecordEvent&) = default;
+};
+
+using Write = std::variant<CreateService, CreateConfigMap, CreateSecret, CreateClaim, CreatePodGroup, PatchPodGroup,
+                           DeletePodGroup, CreatePod, DeletePod, AdoptPod, ReleasePod, PatchStatus, DeleteJob,
+                           RecordEvent>;
+
+// In ascending order, these are the phases.
+enum class Phase : uint8_t {
+  kDecide,   // PatchStatus that later phases rely on
+  kRemove,   // DeletePod, AdoptPod, ReleasePod, DeletePodGroup
+  kPrepare,  // CreateService, CreateSecret, CreateConfigMap, CreateClaim, pod group
+  kCreate,   // CreatePod
+  kReport,   // PatchStatus that only tells; DeleteJob
+  kTell,     // RecordEvent
+};
+
+struct Action {
+  Phase phase = Phase::kDecide;
+  Write write;
+  friend bool operator==(const Action&, const Action&) = default;
+};
+
+struct Outcome {
+  std::vector<Action> actions;        // sorted by phase, then by name
+  std::optional<TimePoint> wake_at;   // look again then, if nothing happens before
+  bool again = false;                 // look again as soon as this was applied (Settings::max_creates was reached)
+  bool empty() const { return actions.empty(); }
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+// Decides and touches nothing. `now` is wall time; nothing else tells the time. Never fails: an object that makes no
+// sense becomes a Failed condition.
+Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint now);
+
+// One line per action, for logs and tests: "create pod mnist-worker-0 (attempt 0)".
+std::string ToString(const Action& action);
+std::string ToString(const Outcome& outcome);
+
+}  // namespace meshtrain::reconcile
