@@ -1,0 +1,324 @@
+#include "runtime/data/pipeline.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/mutex.h"
+#include "runtime/data/map.h"
+#include "runtime/data/order.h"
+#include "runtime/data/source.h"
+
+namespace meshtrain::data {
+namespace {
+
+using mesh::Dims;
+using mesh::Tensor;
+using mesh::TensorType;
+
+constexpr int64_t kAutoPrefetch = 2;
+constexpr int64_t kMaxPrefetch = 1024;
+
+std::string Num(int64_t n) { return std::to_string(n); }
+
+// What the stages add up to.
+struct Compiled {
+  std::unique_ptr<Stream<std::vector<int64_t>>> order;
+  std::vector<MapChain> maps;  // per component
+  int64_t steps = 0;           // per pass, see steps_per_epoch()
+  int64_t batch = 0;
+  int64_t prefetch = 0;        // 0: no thread
+  uint64_t fingerprint = 14695981039346656037u;  // FNV-1a
+};
+
+class Compiler {
+ public:
+  explicit Compiler(const Source& source)
+      : source_(source), elements_(std::make_unique<Count>(source.size())), count_(source.size()),
+        ops_(source.element().size()) {
+    Note("source", source.size(), 0, 0);
+  }
+
+  Status Add(const Stage& stage, std::string where) {
+    where_ = std::move(where);
+    return std::visit([this](const auto& s) { return AddStage(s); }, stage);
+  }
+
+  void AddCast(int component, mesh::DType to) { ops_[component].push_back(Cast{to}); }
+
+  Result<Compiled> Finish() {
+    if (batches_ == nullptr) return InvalidArgument("data: expected a batch size, got: none");
+    out_.order = std::move(batches_);
+    out_.steps = count_;
+    for (size_t c = 0; c < ops_.size(); ++c) {
+      MT_ASSIGN_OR_RETURN(MapChain chain, MapChain::Create(ops_[c], source_.element()[c].dtype));
+      out_.maps.push_back(std::move(chain));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  Status Bad(const std::string& message) const { return InvalidArgument("data: " + where_ + ": " + message); }
+
+  void Note(std::string_view what, int64_t a, uint64_t b, int64_t c) {
+    const std::string text = std::string(what) + " " + Num(a) + " " + std::to_string(b) + " " + Num(c) + ";";
+    for (const char ch : text) out_.fingerprint = (out_.fingerprint ^ static_cast<uint8_t>(ch)) * 1099511628211u;
+  }
+
+  Status AddStage(const MapStage& s) {
+    if (s.component < 0 || s.component >= static_cast<int>(ops_.size())) {
+      return Bad("map: expected a component below " + Num(static_cast<int64_t>(ops_.size())) + ", got: " + Num(s.component));
+    }
+    auto& ops = ops_[s.component];
+    ops.insert(ops.end(), s.ops.begin(), s.ops.end());
+    return OkStatus();
+  }
+
+  Status AddStage(const CacheStage&) { return OkStatus(); }
+
+  Status AddStage(const ShuffleStage& s) {
+    if (s.buffer < 1) return Bad("shuffle: expected a buffer of at least 1, got: " + Num(s.buffer));
+    Note("shuffle", s.buffer, s.seed, s.reshuffle);
+    if (batches_ != nullptr) {
+      batches_ = std::make_unique<Shuffled<std::vector<int64_t>>>(std::move(batches_), s.buffer, s.seed, s.reshuffle);
+    } else {
+      elements_ = std::make_unique<Shuffled<int64_t>>(std::move(elements_), s.buffer, s.seed, s.reshuffle);
+    }
+    return OkStatus();
+  }
+
+  Status AddStage(const BatchStage& s) {
+    if (batches_ != nullptr) return Bad("batch: expected one batch stage, got: a second");
+    if (s.size < 1) return Bad("batch: expected a size of at least 1, got: " + Num(s.size));
+    if (s.drop_remainder && count_ < s.size) {
+      return Bad("batch: expected at least one full batch of " + Num(s.size) + " when the remainder is dropped, got: " +
+                 Num(count_) + " elements");
+    }
+    Note("batch", s.size, s.drop_remainder, 0);
+    batches_ = std::make_unique<Batched>(std::move(elements_), s.size, s.drop_remainder);
+    count_ = s.drop_remainder ? count_ / s.size : (count_ + s.size - 1) / s.size;
+    out_.batch = s.size;
+    return OkStatus();
+  }
+
+  Status AddStage(const RepeatStage& s) {
+    if (s.count == 0 || s.count < -1) return Bad("repeat: expected a count of at least 1, or none, got: " + Num(s.count));
+    if (s.count > 0 && __builtin_mul_overflow(count_, s.count, &count_)) return Bad("repeat: count too large");
+    Note("repeat", s.count, 0, 0);
+    if (batches_ != nullptr) {
+      batches_ = std::make_unique<Repeated<std::vector<int64_t>>>(std::move(batches_), s.count);
+    } else {
+      elements_ = std::make_unique<Repeated<int64_t>>(std::move(elements_), s.count);
+    }
+    return OkStatus();
+  }
+
+  Status AddStage(const PrefetchStage& s) {
+    if (s.depth == 0 || s.depth < -1 || s.depth > kMaxPrefetch) {
+      return Bad("prefetch: expected 1 to " + Num(kMaxPrefetch) + " batches, got: " + Num(s.depth));
+    }
+    out_.prefetch = std::max(out_.prefetch, s.depth < 0 ? kAutoPrefetch : s.depth);
+    return OkStatus();
+  }
+
+  const Source& source_;
+  std::string where_;
+  std::unique_ptr<Stream<int64_t>> elements_;
+  std::unique_ptr<Stream<std::vector<int64_t>>> batches_;
+  int64_t count_;
+  std::vector<std::vector<MapOp>> ops_;
+  Compiled out_;
+};
+
+TensorType BatchType(const TensorType& element, mesh::DType dtype, int64_t size) {
+  Dims dims{size};
+  dims.insert(dims.end(), element.dims.begin(), element.dims.end());
+  return {dtype, std::move(dims)};
+}
+
+}  // namespace
+
+class Pipeline::Impl {
+ public:
+  Impl(std::unique_ptr<Source> source, Compiled compiled) : source_(std::move(source)), c_(std::move(compiled)) {
+    position_.fingerprint = c_.fingerprint;
+    c_.order->Reset(0);
+  }
+
+  void Start() {
+    if (c_.prefetch == 0 || thread_.joinable()) return;
+    thread_ = std::jthread([this](std::stop_token stop) { Prefetch(stop); });
+  }
+
+  Result<std::optional<Batch>> Next(std::stop_token stop, Duration timeout) {
+    if (stop.stop_requested()) return Cancelled("data: stopped while waiting for a batch");
+    if (c_.prefetch == 0) return Handed(Make());
+    Start();
+    Result<std::optional<Batch>> item = std::optional<Batch>();
+    {
+      MutexLock lock(mutex_);
+      const bool there = changed_.WaitFor(mutex_, stop, timeout, [this] { return !ready_.empty(); });
+      if (!there) {
+        if (stop.stop_requested()) return Cancelled("data: stopped while waiting for a batch");
+        return DeadlineExceeded("data: waited for batch " + Num(position_.batch) + " of epoch " + Num(position_.epoch) +
+                                " longer than " +
+                                Num(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) + " ms");
+      }
+      if (!ready_.front().ok()) return ready_.front();  // stays: each later call gives it again
+      item = std::move(ready_.front());
+      ready_.pop_front();
+    }
+    changed_.NotifyAll();
+    return Handed(std::move(item));
+  }
+
+  Cursor cursor() const { return position_; }
+
+  Status Restore(const Cursor& cursor) {
+    if (cursor.fingerprint != c_.fingerprint) {
+      return FailedPrecondition("data: expected a cursor of this pipeline (" + position_.ToString() + "), got: " +
+                                cursor.ToString() + "; the data, shuffle, batch or repeat differ from when it was saved");
+    }
+    StopPrefetch();
+    pass_ = cursor.epoch;
+    c_.order->Reset(pass_);
+    for (int64_t i = 0; i < cursor.batch; ++i) {
+      if (c_.order->Next(&indices_)) continue;
+      c_.order->Reset(pass_ = position_.epoch = position_.batch = 0);
+      return InvalidArgument("data: expected a cursor of at most " + Num(i) + " batches in a pass, got: " +
+                             cursor.ToString());
+    }
+    position_ = cursor;
+    return OkStatus();
+  }
+
+  const Compiled& compiled() const { return c_; }
+  const Source& source() const { return *source_; }
+
+ private:
+  Result<std::optional<Batch>> Handed(Result<std::optional<Batch>> item) {
+    if (!item.ok()) return item;
+    if (item->has_value()) {
+      ++position_.batch;
+    } else {
+      ++position_.epoch;
+      position_.batch = 0;
+    }
+    return item;
+  }
+
+  // By the prefetch thread while it runs, else by the caller.
+  Result<std::optional<Batch>> Make() {
+    if (!c_.order->Next(&indices_)) {
+      c_.order->Reset(++pass_);
+      return std::optional<Batch>();
+    }
+    MT_RETURN_IF_ERROR(source_->Ensure(*std::max_element(indices_.begin(), indices_.end()) + 1));
+    Batch batch;
+    batch.size = static_cast<int64_t>(indices_.size());
+    for (size_t c = 0; c < c_.maps.size(); ++c) batch.components.push_back(Gather(static_cast<int>(c)));
+    return std::optional<Batch>(std::move(batch));
+  }
+
+  Tensor Gather(int component) const {
+    const TensorType& element = source_->element()[component];
+    const MapChain& map = c_.maps[component];
+    const auto size = static_cast<int64_t>(indices_.size());
+    Tensor out(BatchType(element, map.output(), size));
+    // A table look-up maps row by row; other maps run once over the gathered rows.
+    const bool by_row = element.dtype == mesh::DType::kU8;
+    Tensor gathered = by_row ? Tensor() : Tensor(BatchType(element, element.dtype, size));
+    std::span<std::byte> rest = by_row ? out.mutable_bytes() : gathered.mutable_bytes();
+    for (const int64_t index : indices_) {
+      const std::span<const std::byte> row = source_->Row(component, index);
+      if (by_row) {
+        const auto row_out = static_cast<size_t>(element.num_elements() * mesh::DTypeBytes(map.output()));
+        map.Run(row, rest.first(row_out));
+        rest = rest.subspan(row_out);
+      } else {
+        std::memcpy(rest.data(), row.data(), row.size());
+        rest = rest.subspan(row.size());
+      }
+    }
+    if (!by_row) map.Run(gathered.bytes(), out.mutable_bytes());
+    return out;
+  }
+
+  void Prefetch(std::stop_token stop) {
+    while (!stop.stop_requested()) {
+      Result<std::optional<Batch>> item = Make();
+      const bool failed = !item.ok();
+      {
+        MutexLock lock(mutex_);
+        ready_.push_back(std::move(item));
+      }
+      changed_.NotifyAll();
+      if (failed) return;
+      MutexLock lock(mutex_);
+      while (!changed_.WaitFor(mutex_, stop, std::chrono::hours(1),
+                               [this] { return static_cast<int64_t>(ready_.size()) < c_.prefetch; })) {
+        if (stop.stop_requested()) return;
+      }
+    }
+  }
+
+  void StopPrefetch() {
+    if (thread_.joinable()) {
+      thread_.request_stop();
+      thread_.join();
+    }
+    MutexLock lock(mutex_);
+    ready_.clear();
+  }
+
+  // The prefetch thread's while it runs.
+  std::unique_ptr<Source> source_;
+  Compiled c_;
+  std::vector<int64_t> indices_;
+  int64_t pass_ = 0;
+  // The caller's.
+  Cursor position_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Result<std::optional<Batch>>> ready_ MT_GUARDED_BY(mutex_);
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+Pipeline::Pipeline(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Pipeline::~Pipeline() = default;
+
+Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<Source> source, OpenSource(spec.source));
+  Compiler compiler(*source);
+  for (size_t i = 0; i < spec.stages.size(); ++i) {
+    MT_RETURN_IF_ERROR(compiler.Add(spec.stages[i], "stage " + Num(static_cast<int64_t>(i) + 1)));
+  }
+  if (const auto* idx = std::get_if<IdxFiles>(&spec.source.from)) compiler.AddCast(1, idx->labels_as);
+  MT_ASSIGN_OR_RETURN(Compiled compiled, compiler.Finish());
+  return std::unique_ptr<Pipeline>(new Pipeline(std::make_unique<Impl>(std::move(source), std::move(compiled))));
+}
+
+void Pipeline::Start() { impl_->Start(); }
+Result<std::optional<Batch>> Pipeline::Next(std::stop_token stop, Duration timeout) {
+  return impl_->Next(std::move(stop), timeout);
+}
+Cursor Pipeline::cursor() const { return impl_->cursor(); }
+Status Pipeline::Restore(const Cursor& cursor) { return impl_->Restore(cursor); }
+int64_t Pipeline::steps_per_epoch() const { return impl_->compiled().steps; }
+int64_t Pipeline::batch_size() const { return impl_->compiled().batch; }
+
+std::vector<TensorType> Pipeline::BatchTypes(int64_t size) const {
+  std::vector<TensorType> types;
+  for (size_t c = 0; c < impl_->compiled().maps.size(); ++c) {
+    types.push_back(BatchType(impl_->source().element()[c], impl_->compiled().maps[c].output(), size));
+  }
+  return types;
+}
+
+}  // namespace meshtrain::data

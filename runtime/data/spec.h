@@ -1,0 +1,79 @@
+// What the manifest's `program.data` says, as plain values: a source and the stages its elements pass, in order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/mesh/shape.h"
+#include "runtime/mesh/tensor.h"
+
+namespace meshtrain::data {
+
+// Elements (image, label). The label's type in the file is u8; batches carry `labels_as`.
+struct IdxFiles {
+  std::string images;
+  std::string labels;
+  mesh::DType labels_as = mesh::DType::kI32;
+};
+
+// Elements cut from the first dimension, which all components share.
+struct Arrays {
+  std::vector<mesh::Tensor> components;
+};
+
+struct SourceSpec {
+  std::variant<IdxFiles, Arrays> from;
+  int64_t take = -1;  // at most so many elements, from the front; -1: all. Nothing behind them is read.
+};
+
+// x * factor, in f32 (f64 stays f64). A factor that is 1/n for a whole n (0.00392156862745098 = 1/255) divides by n
+// instead: bit for bit x / 255.0f, which is what people mean.
+struct Scale {
+  double factor = 1;
+};
+// (x - mean) / deviation, in f32 (f64 stays f64).
+struct Normalize {
+  double mean = 0;
+  double deviation = 1;
+};
+// Towards zero, saturating, where a float becomes an integer.
+struct Cast {
+  mesh::DType to = mesh::DType::kF32;
+};
+using MapOp = std::variant<Scale, Normalize, Cast>;
+
+struct MapStage {
+  std::vector<MapOp> ops;  // in order
+  int component = 0;       // the features
+};
+// Promises that the source is read and decoded once. Holds for the sources there are: decoded elements stay in
+// memory in their stored type (an u8 takes a quarter of its mapped f32, and mapping it is one table look-up).
+struct CacheStage {};
+// tf.data's algorithm: a buffer filled from the input; draw one uniformly, put the next input in its place. Another
+// order in each pass unless `reshuffle` is false. Equal (seed, pass) give equal orders on every machine.
+struct ShuffleStage {
+  int64_t buffer = 0;  // in what flows here: elements before `batch`, batches after it
+  uint64_t seed = 0;
+  bool reshuffle = true;
+};
+// Exactly once in a pipeline.
+struct BatchStage {
+  int64_t size = 0;  // global
+  bool drop_remainder = false;
+};
+struct RepeatStage {
+  int64_t count = -1;  // -1: for ever
+};
+struct PrefetchStage {
+  int64_t depth = -1;  // batches made ahead by a thread; -1: auto
+};
+using Stage = std::variant<MapStage, CacheStage, ShuffleStage, BatchStage, RepeatStage, PrefetchStage>;
+
+struct PipelineSpec {
+  SourceSpec source;
+  std::vector<Stage> stages;  // in the order in which elements pass them
+};
+
+}  // namespace meshtrain::data

@@ -1,0 +1,191 @@
+#include "runtime/data/pipeline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/runtime/data/idx_files.h"
+
+namespace meshtrain::data {
+namespace {
+
+using mesh::Tensor;
+using testing::HasSubstr;
+
+// Element i is the number i.
+SourceSpec Numbers(int64_t n) {
+  Tensor x(mesh::TensorType{mesh::DType::kI64, {n}});
+  for (int64_t i = 0; i < n; ++i) x.mutable_values<int64_t>()[i] = i;
+  return {.from = Arrays{{x}}};
+}
+
+std::unique_ptr<Pipeline> Make(SourceSpec source, std::vector<Stage> stages) {
+  auto pipeline = Pipeline::Create({.source = std::move(source), .stages = std::move(stages)});
+  EXPECT_TRUE(pipeline.ok()) << pipeline.status().ToString();
+  return std::move(*pipeline);
+}
+
+using Ints = std::vector<int64_t>;
+
+// The next `n` answers; an empty list is the end of a pass.
+std::vector<Ints> Take(Pipeline& pipeline, int n) {
+  std::vector<Ints> out;
+  for (int i = 0; i < n; ++i) {
+    auto batch = pipeline.Next();
+    EXPECT_TRUE(batch.ok()) << batch.status().ToString();
+    out.emplace_back();
+    if (!batch->has_value()) continue;
+    const auto values = (*batch)->components[0].values<int64_t>();
+    out.back().assign(values.begin(), values.end());
+    EXPECT_EQ((*batch)->size, static_cast<int64_t>(values.size()));
+  }
+  return out;
+}
+
+TEST(PipelineTest, EndsEachPassOnceAndBeginsTheNext) {
+  auto pipeline = Make(Numbers(5), {BatchStage{2}});
+  EXPECT_EQ(pipeline->steps_per_epoch(), 3);
+  EXPECT_EQ(Take(*pipeline, 5), (std::vector<Ints>{{0, 1}, {2, 3}, {4}, {}, {0, 1}}));
+  EXPECT_EQ(pipeline->cursor().epoch, 1);
+  EXPECT_EQ(pipeline->cursor().batch, 1);
+}
+
+TEST(PipelineTest, StagesActInDeclaredOrder) {
+  // Shuffling batches keeps their members together; batching what was shuffled does not.
+  auto batches = Make(Numbers(40), {BatchStage{4}, ShuffleStage{.buffer = 100, .seed = 1}});
+  for (const Ints& b : Take(*batches, 10)) EXPECT_EQ(b[3], b[0] + 3);
+  auto elements = Make(Numbers(40), {ShuffleStage{.buffer = 100, .seed = 1}, BatchStage{4}});
+  int together = 0;
+  for (const Ints& b : Take(*elements, 10)) together += b[3] == b[0] + 3;
+  EXPECT_LT(together, 3);
+  // Repeat before batch lets a batch span passes.
+  auto spanning = Make(Numbers(3), {RepeatStage{2}, BatchStage{2}});
+  EXPECT_EQ(spanning->steps_per_epoch(), 3);
+  EXPECT_EQ(Take(*spanning, 4), (std::vector<Ints>{{0, 1}, {2, 0}, {1, 2}, {}}));
+  auto apart = Make(Numbers(3), {BatchStage{2}, RepeatStage{2}});
+  EXPECT_EQ(apart->steps_per_epoch(), 4);
+  EXPECT_EQ(Take(*apart, 5), (std::vector<Ints>{{0, 1}, {2}, {0, 1}, {2}, {}}));
+}
+
+TEST(PipelineTest, RepeatForEverHasNoEnd) {
+  auto pipeline = Make(Numbers(3), {BatchStage{3}, RepeatStage{}});
+  EXPECT_EQ(pipeline->steps_per_epoch(), 1);
+  for (const Ints& b : Take(*pipeline, 50)) EXPECT_EQ(b, (Ints{0, 1, 2}));
+}
+
+std::vector<Stage> Shuffling(bool prefetch) {
+  std::vector<Stage> stages = {ShuffleStage{.buffer = 7, .seed = 11}, BatchStage{4}};
+  if (prefetch) stages.push_back(PrefetchStage{3});
+  return stages;
+}
+
+TEST(PipelineTest, PrefetchChangesNothing) {
+  auto plain = Make(Numbers(21), Shuffling(false));
+  auto ahead = Make(Numbers(21), Shuffling(true));
+  ahead->Start();
+  EXPECT_EQ(Take(*plain, 30), Take(*ahead, 30));
+  EXPECT_EQ(plain->cursor(), ahead->cursor());
+}
+
+TEST(PipelineTest, ARestoredCursorGivesTheSameContinuation) {
+  for (const bool prefetch : {false, true}) {
+    auto straight = Make(Numbers(21), Shuffling(prefetch));
+    const std::vector<Ints> all = Take(*straight, 20);
+    for (const int at : {0, 1, 5, 6, 7, 13, 19}) {
+      auto first = Make(Numbers(21), Shuffling(prefetch));
+      Take(*first, at);
+      const auto cursor = Cursor::Parse(first->cursor().ToString());
+      ASSERT_TRUE(cursor.ok());
+      auto second = Make(Numbers(21), Shuffling(prefetch));
+      Take(*second, 3);  // whatever it did before
+      ASSERT_EQ(second->Restore(*cursor), OkStatus());
+      EXPECT_EQ(Take(*second, 20 - at), std::vector<Ints>(all.begin() + at, all.end())) << at;
+    }
+  }
+}
+
+TEST(PipelineTest, RefusesForeignCursors) {
+  auto pipeline = Make(Numbers(21), Shuffling(true));
+  auto other = Make(Numbers(22), Shuffling(true));
+  EXPECT_EQ(pipeline->Restore(other->cursor()).code(), StatusCode::kFailedPrecondition);
+  Cursor far = pipeline->cursor();
+  far.batch = 7;
+  EXPECT_EQ(pipeline->Restore(far).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Take(*pipeline, 7).back(), Ints{});  // still usable, from the beginning
+  for (const char* text : {"", "epoch=1", "epoch=x batch=0 order=0", "epoch=-1 batch=0 order=0",
+                           "epoch=1 batch=0 order=zz", "epoch=1 batch=0 order=0 "}) {
+    EXPECT_EQ(Cursor::Parse(text).status().code(), StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(PipelineTest, ReadsImagesAndLabels) {
+  const TempFolder folder;
+  const IdxFiles files{folder.Write("i.gz", Gzip(Images(10))), folder.Write("l.gz", Gzip(Labels(10)))};
+  auto pipeline = Make({.from = files, .take = 7}, {MapStage{{Scale{1.0 / 255}}}, CacheStage{}, BatchStage{3}, PrefetchStage{}});
+  EXPECT_EQ(pipeline->steps_per_epoch(), 3);
+  EXPECT_EQ(pipeline->BatchTypes(3)[0].ToString(), "f32[3,2,3]");
+  EXPECT_EQ(pipeline->BatchTypes(1)[1].ToString(), "i32[1]");
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int step = 0; step < 3; ++step) {
+      auto batch = pipeline->Next();
+      ASSERT_TRUE(batch.ok() && batch->has_value());
+      const auto images = (*batch)->components[0].values<float>();
+      const auto labels = (*batch)->components[1].values<int32_t>();
+      ASSERT_EQ(labels.size(), step < 2 ? 3u : 1u);
+      for (size_t i = 0; i < labels.size(); ++i) {
+        EXPECT_EQ(labels[i], step * 3 + static_cast<int>(i));
+        EXPECT_EQ(images[i * 6 + 5], static_cast<float>(labels[i] * 7 + 5) / 255.0f);
+      }
+    }
+    EXPECT_FALSE(pipeline->Next()->has_value());
+  }
+}
+
+TEST(PipelineTest, ADamagedFileIsAnErrorThatStays) {
+  const TempFolder folder;
+  std::string broken = Gzip(Images(5000));
+  broken.resize(broken.size() - 50);
+  const IdxFiles files{folder.Write("i.gz", broken), folder.Write("l.gz", Gzip(Labels(5000)))};
+  for (const bool prefetch : {false, true}) {
+    std::vector<Stage> stages = {BatchStage{100}};
+    if (prefetch) stages.push_back(PrefetchStage{2});
+    auto pipeline = Make({.from = files}, stages);
+    Status error;
+    while (error.ok()) error = pipeline->Next().status();
+    EXPECT_EQ(error.code(), StatusCode::kDataLoss);
+    EXPECT_THAT(error.message(), HasSubstr(files.images));
+    EXPECT_EQ(pipeline->Next().status(), error);
+    EXPECT_GT(pipeline->cursor().batch, 10);  // the sound part was served
+  }
+}
+
+TEST(PipelineTest, AWaitEndsWhenAsked) {
+  auto pipeline = Make(Numbers(4), {BatchStage{2}, PrefetchStage{1}});
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(pipeline->Next(stop.get_token()).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(Take(*pipeline, 1)[0], (Ints{0, 1}));
+}
+
+TEST(PipelineTest, SaysWhichStageMakesNoSense) {
+  struct Case {
+    std::vector<Stage> stages;
+    std::string says;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{}, "data: expected a batch size, got: none"},
+           {{BatchStage{0}}, "data: stage 1: batch: expected a size of at least 1, got: 0"},
+           {{BatchStage{2}, BatchStage{2}}, "data: stage 2: batch: expected one batch stage, got: a second"},
+           {{ShuffleStage{.buffer = 0}, BatchStage{2}}, "data: stage 1: shuffle: expected a buffer of at least 1, got: 0"},
+           {{BatchStage{9, true}}, "data: stage 1: batch: expected at least one full batch of 9"},
+           {{RepeatStage{0}, BatchStage{2}}, "data: stage 1: repeat: expected a count"},
+           {{MapStage{{Scale{2}}, 1}, BatchStage{2}}, "data: stage 1: map: expected a component below 1, got: 1"},
+           {{BatchStage{2}, PrefetchStage{0}}, "data: stage 2: prefetch: expected 1 to 1024"},
+       }) {
+    const Status status = Pipeline::Create({.source = Numbers(5), .stages = c.stages}).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr(c.says));
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::data
