@@ -1,9 +1,13 @@
 // A plan: the program of one device put in order, with every buffer at a fixed place. What runs is this and nothing
 // else; it prints, and its hash says whether two processes are about to do the same thing.
 //
-// Kept true: a value's producer is scheduled before its readers; two values whose lifetimes overlap never share bytes,
-// except that an element-wise result may take the place of an operand of the same size that dies there; a state is
-// updated in its own place only after the last read of its entry value (else through a copy at the end).
+// Kept true: a value's producer is scheduled before its readers; two values whose lifetimes overlap never share bytes;
+// a state is updated in its own place by the last reader of its entry value or later (an element-wise step may read the
+// entry and write the exit at the same index), else through a copy at the end. A scalar `constant` that only fused
+// steps read is never stored: its slot is kNone, it is in no step, and readers take the number from the op.
+// Fused steps hold element-wise ops whose results all have the same dimensions D; an operand that enters from outside
+// has D's dimensions, or one element, or is a row (D's trailing dimensions, the leading ones absent or 1) or a column
+// (D's leading dimensions, the trailing ones 1).
 #pragma once
 
 #include <cstdint>
@@ -35,8 +39,8 @@ struct Slot {
 enum class StepKind : uint8_t {
   kOp,          // one op
   kFused,       // a chain of element-wise ops over one index space, run block by block
-  kCollective,  // one collective, or several of one kind and group in one bucket
-  kCopy,        // value `copy_from` into the place of state or output `copy_to`
+  kCollective,  // one op that Communicates, or several of one kind and group in one bucket
+  kCopy,        // the bytes of `copy_from` to `copy_to`: outputs and states that nothing computes in their place
 };
 
 struct Step {
@@ -44,9 +48,13 @@ struct Step {
   std::vector<int> ops;         // indices into the local program's ops, in order
   std::vector<ValueId> reads;   // stored values it reads
   std::vector<ValueId> writes;  // stored values it writes
-  ValueId copy_from = program::kNoValue;
+  Slot copy_from;
   Slot copy_to;
 };
+
+// True for the ops that move bytes between devices; shard_slice and mask_pad only look at the device's coordinates and
+// are steps of kind kOp.
+bool Communicates(const program::Op& op);
 
 struct CollectiveBytes {
   std::string kind;

@@ -1,0 +1,226 @@
+#include <algorithm>
+#include <queue>
+#include <set>
+
+#include "runtime/base/check.h"
+#include "runtime/plan/internal.h"
+#include "runtime/program/registry.h"
+
+namespace meshtrain::plan {
+namespace {
+
+using program::Dims;
+using program::Op;
+using program::OpDef;
+using program::Program;
+
+// The graph of steps while ops are merged into them. A node is a set of ops that run at one point; merging two is
+// allowed only where no path leaves one and enters the other through a third, which would be a cycle.
+class StepGraph {
+ public:
+  explicit StepGraph(const Program& local) : local_(local), node_of_(local.ops.size()) {
+    for (size_t i = 0; i < local.ops.size(); ++i) {
+      node_of_[i] = static_cast<int>(i);
+      nodes_.push_back({{static_cast<int>(i)}, true});
+    }
+  }
+
+  int NodeOf(int op) const { return node_of_[op]; }
+  const std::vector<int>& Ops(int node) const { return nodes_[node].ops; }
+
+  // Merges `from` into `into` unless that makes a cycle. Returns whether it did.
+  bool Merge(int into, int from) {
+    if (into == from) return true;
+    if (ReachesThroughOthers(into, from) || ReachesThroughOthers(from, into)) return false;
+    std::vector<int>& ops = nodes_[into].ops;
+    ops.insert(ops.end(), nodes_[from].ops.begin(), nodes_[from].ops.end());
+    std::sort(ops.begin(), ops.end());
+    for (const int op : nodes_[from].ops) node_of_[op] = into;
+    nodes_[from] = {{}, false};
+    return true;
+  }
+
+  // Live nodes in an order that respects dependencies and otherwise follows the last recorded op of each.
+  std::vector<int> Order() const {
+    std::vector<int> waiting(nodes_.size(), 0);
+    std::vector<std::vector<int>> users(nodes_.size());
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      for (const int before : Before(static_cast<int>(n))) {
+        users[before].push_back(static_cast<int>(n));
+        ++waiting[n];
+      }
+    }
+    using Item = std::pair<int, int>;  // last op, node
+    std::priority_queue<Item, std::vector<Item>, std::greater<>> ready;
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (nodes_[n].live && waiting[n] == 0) ready.push({nodes_[n].ops.back(), static_cast<int>(n)});
+    }
+    std::vector<int> order;
+    while (!ready.empty()) {
+      const int n = ready.top().second;
+      ready.pop();
+      order.push_back(n);
+      for (const int user : users[n]) {
+        if (--waiting[user] == 0) ready.push({nodes_[user].ops.back(), user});
+      }
+    }
+    return order;
+  }
+
+ private:
+  struct Node {
+    std::vector<int> ops;  // ascending
+    bool live;
+  };
+
+  // The nodes whose values `node` reads, itself left out.
+  std::vector<int> Before(int node) const {
+    std::vector<int> before;
+    for (const int op : nodes_[node].ops) {
+      for (const ValueId v : local_.ops[op].operands) {
+        const int producer = local_.values[v].op;
+        if (producer < 0 || node_of_[producer] == node) continue;
+        before.push_back(node_of_[producer]);
+      }
+    }
+    std::sort(before.begin(), before.end());
+    before.erase(std::unique(before.begin(), before.end()), before.end());
+    return before;
+  }
+
+  // Is there a path from `start` to `end` with at least one other node on it?
+  bool ReachesThroughOthers(int start, int end) const {
+    const int earliest = nodes_[start].ops.front();
+    std::vector<int> stack;
+    std::set<int> seen;
+    for (const int n : Before(end)) {
+      if (n != start) stack.push_back(n);
+    }
+    while (!stack.empty()) {
+      const int n = stack.back();
+      stack.pop_back();
+      if (n == start) return true;
+      // Nothing recorded before `start` began can depend on it.
+      if (n == end || nodes_[n].ops.back() < earliest || !seen.insert(n).second) continue;
+      for (const int m : Before(n)) stack.push_back(m);
+    }
+    return false;
+  }
+
+  const Program& local_;
+  std::vector<int> node_of_;
+  std::vector<Node> nodes_;
+};
+
+bool IsScalarConstant(const Program& local, const Op& op) {
+  return op.kind == "constant" && local.type(op.results[0]).num_elements() == 1;
+}
+
+bool CanFuse(const Program& local, const Op& op, const OpDef& def) {
+  if (!def.elementwise || op.results.size() != 1) return false;
+  const Dims& domain = local.type(op.results[0]).dims;
+  return std::all_of(op.operands.begin(), op.operands.end(), [&](ValueId v) {
+    return SpreadOf(local.type(v).dims, domain) != Spread::kOther;
+  });
+}
+
+}  // namespace
+
+Spread SpreadOf(const Dims& operand, const Dims& domain) {
+  if (operand == domain) return Spread::kFull;
+  if (mesh::NumElements(operand) == 1) return Spread::kScalar;
+  if (operand.size() > domain.size()) return Spread::kOther;
+  Dims padded(domain.size() - operand.size(), 1);
+  padded.insert(padded.end(), operand.begin(), operand.end());
+  size_t first = 0;
+  while (first < padded.size() && padded[first] == 1) ++first;
+  if (std::equal(padded.begin() + static_cast<int64_t>(first), padded.end(),
+                 domain.begin() + static_cast<int64_t>(first))) {
+    return Spread::kRow;
+  }
+  size_t last = padded.size();
+  while (last > 0 && padded[last - 1] == 1) --last;
+  if (std::equal(padded.begin(), padded.begin() + static_cast<int64_t>(last), domain.begin())) return Spread::kColumn;
+  return Spread::kOther;
+}
+
+std::vector<Step> Schedule(const Program& local, const Options& options) {
+  const auto& registry = program::Registry::Standard();
+  StepGraph graph(local);
+  std::vector<bool> fusable(local.ops.size(), false);
+  int last_bucket_op = -1;
+  int64_t bucket_bytes = 0;
+  for (size_t i = 0; i < local.ops.size(); ++i) {
+    const Op& op = local.ops[i];
+    const auto index = static_cast<int>(i);
+    const OpDef* def = registry.Find(op.kind);
+    MT_CHECK(def != nullptr);
+    fusable[i] = options.fuse && CanFuse(local, op, *def);
+    if (fusable[i]) {
+      const Dims& domain = local.type(op.results[0]).dims;
+      const auto join = [&](int producer) {
+        if (producer < 0 || !fusable[producer]) return;
+        if (local.type(local.ops[producer].results[0]).dims != domain) return;
+        graph.Merge(graph.NodeOf(producer), graph.NodeOf(index));
+      };
+      for (const ValueId v : op.operands) join(local.values[v].op);
+    }
+    if (op.kind == "all_reduce" && options.bucket_bytes > 0) {
+      const int64_t bytes = local.type(op.results[0]).num_bytes();
+      const bool same = last_bucket_op >= 0 && local.ops[last_bucket_op].attrs == op.attrs &&
+                        local.type(local.ops[last_bucket_op].results[0]).dtype == local.type(op.results[0]).dtype;
+      if (same && bucket_bytes + bytes <= options.bucket_bytes &&
+          graph.Merge(graph.NodeOf(last_bucket_op), graph.NodeOf(index))) {
+        bucket_bytes += bytes;
+      } else {
+        last_bucket_op = index;
+        bucket_bytes = bytes;
+      }
+    }
+  }
+
+  // Which values leave a step: those that another step, an output or an update wants.
+  std::vector<bool> wanted(local.values.size(), false);
+  for (const program::Port& p : local.outputs) wanted[p.value] = true;
+  for (const program::State& s : local.states) wanted[s.exit] = true;
+  std::vector<bool> read_by_op_step(local.values.size(), false);
+  for (size_t i = 0; i < local.ops.size(); ++i) {
+    for (const ValueId v : local.ops[i].operands) {
+      const int producer = local.values[v].op;
+      if (producer < 0 || graph.NodeOf(producer) != graph.NodeOf(static_cast<int>(i))) wanted[v] = true;
+      if (!fusable[i]) read_by_op_step[v] = true;
+    }
+  }
+  std::vector<bool> immediate(local.values.size(), false);
+  for (const Op& op : local.ops) {
+    if (IsScalarConstant(local, op) && options.fuse) immediate[op.results[0]] = !read_by_op_step[op.results[0]];
+  }
+  for (const program::Port& p : local.outputs) immediate[p.value] = false;
+  for (const program::State& s : local.states) immediate[s.exit] = false;
+
+  std::vector<Step> steps;
+  for (const int node : graph.Order()) {
+    Step step;
+    step.ops = graph.Ops(node);
+    const Op& first = local.ops[step.ops.front()];
+    if (IsScalarConstant(local, first) && immediate[first.results[0]]) continue;
+    step.kind = fusable[step.ops.front()] ? StepKind::kFused
+                : Communicates(first)     ? StepKind::kCollective
+                                          : StepKind::kOp;
+    std::set<ValueId> reads, made;
+    for (const int i : step.ops) {
+      for (const ValueId v : local.ops[i].operands) {
+        if (!made.contains(v) && !immediate[v]) reads.insert(v);
+      }
+      made.insert(local.ops[i].results.begin(), local.ops[i].results.end());
+    }
+    step.reads.assign(reads.begin(), reads.end());
+    for (const ValueId v : made) {
+      if (wanted[v] || step.kind != StepKind::kFused) step.writes.push_back(v);
+    }
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+}  // namespace meshtrain::plan

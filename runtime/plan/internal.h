@@ -1,0 +1,25 @@
+// The passes behind MakePlan, each a function from values to values.
+#pragma once
+
+#include <vector>
+
+#include "runtime/plan/plan.h"
+
+namespace meshtrain::plan {
+
+// How an element-wise op's operand meets the result's index space.
+enum class Spread : uint8_t { kFull, kScalar, kRow, kColumn, kOther };
+Spread SpreadOf(const program::Dims& operand, const program::Dims& domain);
+
+// Groups element-wise ops into chains and all-reduces into buckets, and puts everything in an order that keeps close
+// to the recorded one. Fills kind, ops, reads and writes of the steps; scalar constants that only fused steps read get
+// no step.
+std::vector<Step> Schedule(const program::Program& local, const Options& options);
+
+// Gives every stored value its place and appends the copies that outputs and states need.
+void PlaceBuffers(Plan* plan);
+
+// Bytes one device sends for a collective op, ring algorithms counted as communicator.h says; 0 for local ops.
+int64_t BytesSent(const program::Program& local, const program::Op& op);
+
+}  // namespace meshtrain::plan

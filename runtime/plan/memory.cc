@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <map>
+
+#include "runtime/base/check.h"
+#include "runtime/plan/internal.h"
+
+namespace meshtrain::plan {
+namespace {
+
+using program::Program;
+
+constexpr int64_t kAlignment = 64;
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// When a value lives, in step numbers, both ends included.
+struct Life {
+  ValueId value;
+  int first;
+  int last;
+  int64_t bytes;
+};
+
+// Places the largest first, each at the lowest offset that is free for its whole life. Returns the arena's size.
+int64_t Pack(std::vector<Life> lives, std::vector<Slot>* slots) {
+  std::stable_sort(lives.begin(), lives.end(), [](const Life& a, const Life& b) { return a.bytes > b.bytes; });
+  std::vector<const Life*> placed;  // ascending offset
+  int64_t arena = 0;
+  for (const Life& life : lives) {
+    int64_t offset = 0;
+    for (const Life* other : placed) {
+      if (other->last < life.first || life.last < other->first) continue;
+      const int64_t other_offset = (*slots)[other->value].offset;
+      if (offset + life.bytes <= other_offset) break;
+      offset = std::max(offset, other_offset + other->bytes);
+    }
+    (*slots)[life.value] = {SlotKind::kArena, 0, offset, life.bytes};
+    arena = std::max(arena, offset + life.bytes);
+    const auto at = std::upper_bound(placed.begin(), placed.end(), offset, [&](int64_t o, const Life* other) {
+      return o < (*slots)[other->value].offset;
+    });
+    placed.insert(at, &life);
+  }
+  return arena;
+}
+
+}  // namespace
+
+void PlaceBuffers(Plan* plan) {
+  const Program& local = plan->local();
+  std::vector<Slot>& slots = plan->slots;
+  slots.assign(local.values.size(), Slot{});
+  const auto end = static_cast<int>(plan->steps.size());  // the time of the closing copies
+
+  std::vector<int> born(local.values.size(), -1);
+  std::vector<int> dies(local.values.size(), -1);
+  std::vector<bool> stored(local.values.size(), false);
+  for (int s = 0; s < end; ++s) {
+    for (const ValueId v : plan->steps[s].reads) dies[v] = s;
+    for (const ValueId v : plan->steps[s].writes) {
+      born[v] = s;
+      dies[v] = std::max(dies[v], s);
+      stored[v] = true;
+    }
+  }
+  const auto bytes_of = [&](ValueId v) { return local.type(v).num_bytes(); };
+  for (size_t i = 0; i < local.inputs.size(); ++i) {
+    slots[local.inputs[i].value] = {SlotKind::kInput, static_cast<int>(i), 0, bytes_of(local.inputs[i].value)};
+  }
+  for (size_t i = 0; i < local.states.size(); ++i) {
+    slots[local.states[i].entry] = {SlotKind::kState, static_cast<int>(i), 0, bytes_of(local.states[i].entry)};
+  }
+
+  // An entry value that ends as an output or as another state is read at the very end.
+  std::vector<int> last_read = dies;
+  for (const program::Port& p : local.outputs) last_read[p.value] = end;
+  for (const program::State& s : local.states) {
+    if (s.exit != s.entry) last_read[s.exit] = end;
+  }
+
+  struct Copy {
+    ValueId from;
+    Slot to;
+  };
+  std::vector<Copy> copies;
+  for (size_t i = 0; i < local.states.size(); ++i) {
+    const program::State& state = local.states[i];
+    if (state.exit == state.entry) continue;
+    const Slot place{SlotKind::kState, static_cast<int>(i), 0, bytes_of(state.exit)};
+    bool in_place = stored[state.exit] && slots[state.exit].kind == SlotKind::kNone;
+    if (in_place) {
+      const int writer = born[state.exit];
+      const Step& step = plan->steps[writer];
+      const bool same_index = step.kind == StepKind::kFused;
+      in_place = last_read[state.entry] < writer || (last_read[state.entry] == writer && same_index);
+    }
+    if (in_place) {
+      slots[state.exit] = place;
+    } else {
+      copies.push_back({state.exit, place});
+    }
+  }
+  for (size_t i = 0; i < local.outputs.size(); ++i) {
+    const ValueId v = local.outputs[i].value;
+    const Slot place{SlotKind::kOutput, static_cast<int>(i), 0, bytes_of(v)};
+    if (stored[v] && slots[v].kind == SlotKind::kNone) {
+      slots[v] = place;
+    } else {
+      copies.push_back({v, place});
+    }
+  }
+
+  std::vector<Life> lives;
+  for (size_t v = 0; v < local.values.size(); ++v) {
+    if (!stored[v] || slots[v].kind != SlotKind::kNone) continue;
+    lives.push_back({static_cast<ValueId>(v), born[v], std::max(dies[v], last_read[v]), Aligned(bytes_of(static_cast<ValueId>(v)))});
+  }
+  plan->arena_bytes = Pack(std::move(lives), &slots);
+
+  // Outputs are copied before states change; a state that takes another state's old value goes through the arena,
+  // because that one may be overwritten first.
+  std::stable_sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) {
+    return (a.to.kind == SlotKind::kOutput) > (b.to.kind == SlotKind::kOutput);
+  });
+  std::vector<Step> stage, to_states;
+  for (const Copy& copy : copies) {
+    Step step;
+    step.kind = StepKind::kCopy;
+    step.copy_from = slots[copy.from];
+    step.copy_to = copy.to;
+    if (copy.to.kind == SlotKind::kOutput) {
+      plan->steps.push_back(step);
+    } else if (step.copy_from.kind == SlotKind::kState) {
+      Step first = step;
+      first.copy_to = {SlotKind::kArena, 0, plan->arena_bytes, copy.to.bytes};
+      plan->arena_bytes += Aligned(copy.to.bytes);
+      step.copy_from = first.copy_to;
+      stage.push_back(std::move(first));
+      to_states.push_back(std::move(step));
+    } else {
+      to_states.push_back(std::move(step));
+    }
+  }
+  plan->steps.insert(plan->steps.end(), stage.begin(), stage.end());
+  plan->steps.insert(plan->steps.end(), to_states.begin(), to_states.end());
+
+  for (const program::Port& p : local.inputs) plan->input_bytes += bytes_of(p.value);
+  for (const program::State& s : local.states) plan->state_bytes += bytes_of(s.entry);
+  for (const program::Port& p : local.outputs) plan->output_bytes += bytes_of(p.value);
+  plan->peak_bytes = plan->arena_bytes + plan->input_bytes + plan->state_bytes + plan->output_bytes;
+}
+
+}  // namespace meshtrain::plan

@@ -1,0 +1,113 @@
+#include "runtime/plan/plan.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "runtime/base/check.h"
+#include "runtime/plan/internal.h"
+#include "runtime/program/registry.h"
+
+namespace meshtrain::plan {
+namespace {
+
+using program::Op;
+using program::Program;
+
+// Everything that decides what the devices do, as text.
+std::string Identity(const Plan& plan) {
+  const auto& p = plan.partitioned;
+  std::string text = p.mesh.ToString() + "\n";
+  for (const auto& device : p.mesh.devices()) text += device.ToString() + " ";
+  const auto layouts = [&](const char* what, const std::vector<mesh::Layout>& list) {
+    for (const mesh::Layout& l : list) text += fmt::format("\n{} {}", what, l.ToString());
+  };
+  layouts("input", p.input_layouts);
+  layouts("state", p.state_layouts);
+  layouts("output", p.output_layouts);
+  text += "\n" + p.local.ToString();
+  for (const Step& step : plan.steps) {
+    text += fmt::format("\nstep {}", static_cast<int>(step.kind));
+    for (const int op : step.ops) text += fmt::format(" {}", op);
+    if (step.kind == StepKind::kCopy) {
+      text += fmt::format(" {}/{}/{} {}/{}/{}", static_cast<int>(step.copy_from.kind), step.copy_from.index,
+                          step.copy_from.offset, static_cast<int>(step.copy_to.kind), step.copy_to.index,
+                          step.copy_to.offset);
+    }
+  }
+  for (const Slot& slot : plan.slots) {
+    text += fmt::format("\nslot {} {} {} {}", static_cast<int>(slot.kind), slot.index, slot.offset, slot.bytes);
+  }
+  return text;
+}
+
+std::string AxesText(const mesh::Mesh& mesh, const std::vector<int64_t>& axes) {
+  std::string text;
+  for (const int64_t a : axes) text += (text.empty() ? "" : ",") + mesh.axis(static_cast<int>(a)).name;
+  return text;
+}
+
+}  // namespace
+
+bool Communicates(const Op& op) {
+  return op.kind == "all_reduce" || op.kind == "all_gather" || op.kind == "reduce_scatter" || op.kind == "all_to_all";
+}
+
+int64_t BytesSent(const Program& local, const Op& op) {
+  if (!Communicates(op)) return 0;
+  const int64_t n = op.attrs.Int("group", 1);
+  const program::TensorType& in = local.type(op.operands[0]);
+  // The whole that the group handles, padding of uneven shards included.
+  const auto padded = [&](int64_t dim) {
+    const int64_t chunk = (in.dims[dim] + n - 1) / n;
+    return in.dims[dim] == 0 ? 0 : in.num_bytes() / in.dims[dim] * chunk * n;
+  };
+  if (op.kind == "all_reduce") return 2 * in.num_bytes() * (n - 1) / n;
+  if (op.kind == "all_gather") return in.num_bytes() * (n - 1);
+  if (op.kind == "reduce_scatter") return padded(op.attrs.Int("dim")) * (n - 1) / n;
+  return padded(op.attrs.Int("split_dim")) * (n - 1) / n;
+}
+
+std::vector<CollectiveBytes> Plan::Collectives() const {
+  std::vector<CollectiveBytes> rows;
+  for (const Step& step : steps) {
+    if (step.kind != StepKind::kCollective) continue;
+    for (const int i : step.ops) {
+      const Op& op = local().ops[i];
+      const std::string axes = AxesText(partitioned.mesh, op.attrs.Ints("axes"));
+      CollectiveBytes* row = nullptr;
+      for (CollectiveBytes& r : rows) {
+        if (r.kind == op.kind && r.axes == axes) row = &r;
+      }
+      if (row == nullptr) row = &rows.emplace_back(CollectiveBytes{op.kind, axes, 0, 0});
+      row->bytes += BytesSent(local(), op);
+      ++row->count;
+    }
+  }
+  return rows;
+}
+
+int64_t Plan::CollectiveBytesPerStep() const {
+  int64_t bytes = 0;
+  for (const CollectiveBytes& row : Collectives()) bytes += row.bytes;
+  return bytes;
+}
+
+Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options) {
+  MT_RETURN_IF_ERROR(program::Validate(partitioned.local));
+  Plan plan;
+  plan.partitioned = std::move(partitioned);
+  const Program& local = plan.local();
+  plan.steps = Schedule(local, options);
+  PlaceBuffers(&plan);
+  for (const Op& op : local.ops) {
+    std::vector<program::TensorType> operands, results;
+    for (const ValueId v : op.operands) operands.push_back(local.type(v));
+    for (const ValueId v : op.results) results.push_back(local.type(v));
+    plan.flops += program::CostOf(*program::Registry::Standard().Find(op.kind), {operands, op.attrs}, results).flops;
+  }
+  const std::string identity = Identity(plan);
+  plan.hash = XXH3_64bits(identity.data(), identity.size());
+  return plan;
+}
+
+}  // namespace meshtrain::plan
