@@ -1,6 +1,8 @@
 # What quickstart and test share; source it. Changes to the repository's root.
 # shellcheck shell=bash
 set -euo pipefail
+# A failure inside $(...) counts too.
+shopt -s inherit_errexit
 # With stdin closed, the first file that a child opens would become its stdin.
 exec </dev/null
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -12,6 +14,10 @@ mkdir -p "$MESHTRAIN_CACHE"
 
 # Objects compiled in one clone serve the next one.
 export CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
+
+# The Python that scripts fall back to when python3 has no numpy: Debian's, which has it from python3-numpy.
+: "${MT_PYTHON:=/usr/bin/python3}"
+export MT_PYTHON
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -32,20 +38,18 @@ build() {
   cmake --build --preset "$1" -j "$(job_count)"
 }
 
-# venv NAME REQUIREMENTS...: prints the Python of a virtual environment in the cache that holds exactly these
-# requirements (`-r FILE` or specifiers). The folder is keyed by what goes in.
+# venv FOLDER REQUIREMENTS...: prints the Python of a virtual environment $MESHTRAIN_CACHE/FOLDER that was made from
+# these requirements (`-r FILE` or specifiers); another list, or another Python, makes it anew.
 venv() {
-  local name=$1 key folder work
+  local folder=$MESHTRAIN_CACHE/$1 word want
   shift
-  key=$({ printf '%s\n' "$@"; python3 --version; for word in "$@"; do [ ! -f "$word" ] || cat "$word"; done; } |
-    sha256sum | cut -c1-12)
-  folder=$MESHTRAIN_CACHE/venv-$name-$key
-  if [ ! -e "$folder/complete" ]; then
+  want=$(python3 --version; for word in "$@"; do echo "$word"; [ ! -f "$word" ] || cat "$word"; done)
+  if [ "$(cat "$folder/made-from" 2>/dev/null)" != "$want" ]; then
     rm -rf "$folder"
-    # Scripts of an environment hold its path, so it is made in place and marked when done.
     python3 -m venv "$folder" >&2
     "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --retries 3 "$@" >&2
-    touch "$folder/complete"
+    # Last: a half-made environment is made again.
+    printf '%s\n' "$want" >"$folder/made-from"
   fi
   echo "$folder/bin/python"
 }
