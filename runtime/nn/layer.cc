@@ -1,0 +1,119 @@
+#include "runtime/nn/layer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/nn/layout_map.h"
+
+namespace meshtrain::nn {
+
+using program::Builder;
+
+namespace {
+
+CallContext& CurrentContext() {
+  thread_local CallContext context;
+  return context;
+}
+
+}  // namespace
+
+CallContext::Scope::Scope(CallContext context) : previous_(std::exchange(CurrentContext(), std::move(context))) {}
+CallContext::Scope::~Scope() { CurrentContext() = std::move(previous_); }
+const CallContext& CallContext::Current() { return CurrentContext(); }
+
+// The layers being called, innermost first.
+struct Layer::Frame {
+  Layer* layer;
+  Frame* outer;
+  Builder* builder;
+  Where where;
+  std::string path;
+};
+
+Layer::Frame*& Layer::Top() {
+  thread_local Frame* top = nullptr;
+  return top;
+}
+
+Value Regularizer::Record(const program::Variable& weight) const {
+  Value loss;
+  if (l1 != 0) loss = program::ReduceSum(program::Abs(weight)) * l1;
+  if (l2 != 0) {
+    const Value squares = program::ReduceSum(program::Square(weight)) * l2;
+    loss = loss.valid() ? loss + squares : squares;
+  }
+  return loss;
+}
+
+Value Layer::Call(const Value& x) {
+  Fail(InvalidArgument("has no Call"));
+  return x;
+}
+
+Value Layer::CallMany(std::span<const Value> inputs) {
+  if (inputs.size() == 1) return Call(inputs[0]);
+  Fail(InvalidArgument("takes one input, got: " + std::to_string(inputs.size())));
+  return inputs[0];
+}
+
+Value Layer::Run(std::span<const Value> inputs, const Where& where) {
+  Builder* builder = inputs.empty() ? Builder::Current() : inputs[0].builder();
+  // After an error nothing is recorded, and a weight made now would take a meaningless shape.
+  if (inputs.empty() || builder == nullptr || !builder->status().ok()) {
+    if (inputs.empty() && builder != nullptr) {
+      builder->Fail(InvalidArgument("layer `" + name_ + "` was called without an input"), where);
+    }
+    return inputs.empty() ? Value() : inputs[0];
+  }
+  Frame*& top = Top();
+  Frame frame{this, top, builder, where, top != nullptr ? top->path : std::string()};
+  if (!name_.empty()) {
+    if (!frame.path.empty()) frame.path += '.';
+    frame.path += name_;
+  }
+  if (built_) frame.path = path_;  // a layer that is shared keeps the path it got first
+  std::optional<Builder::NameScope> scope;
+  if (!name_.empty()) scope.emplace(*builder, name_);
+  top = &frame;
+  if (!built_) {
+    path_ = frame.path;
+    std::vector<TensorType> types;
+    for (const Value& input : inputs) types.push_back(input.type());
+    Build(types);
+    built_ = builder->status().ok();
+  }
+  Value out = builder->status().ok() ? CallMany(inputs) : inputs[0];
+  top = frame.outer;
+  if (!builder->status().ok()) failed_ = true;
+  if (frame.outer != nullptr) {
+    std::vector<Parameter>& outer = frame.outer->layer->parameters_;
+    for (const Parameter& parameter : parameters_) {
+      if (std::find(outer.begin(), outer.end(), parameter) == outer.end()) outer.push_back(parameter);
+    }
+  }
+  return out;
+}
+
+Parameter Layer::AddParameter(std::string_view name, TensorType type, Initializer initializer,
+                              ParameterOptions options) {
+  const std::string path = path_.empty() ? std::string(name) : path_ + "." + std::string(name);
+  if (!options.layout) {
+    if (const LayoutMap* map = LayoutMap::Current()) {
+      if (const auto rule = map->Find(path)) options.layout = map->specs(*rule);
+    }
+  }
+  if (options.layout) {
+    if (Status fits = CheckRank(*options.layout, path, type.rank()); !fits.ok()) Fail(fits);
+  }
+  parameters_.emplace_back(path, std::move(type), initializer, std::move(options));
+  return parameters_.back();
+}
+
+void Layer::Fail(Status error) {
+  const Frame* frame = Top();
+  if (frame == nullptr) return;
+  frame->builder->Fail(frame->path.empty() ? error : error.At(frame->path), frame->where);
+}
+
+}  // namespace meshtrain::nn

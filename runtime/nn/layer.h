@@ -1,0 +1,99 @@
+// Layers record ops over values; their weights are made on the first call, when the input's dimensions are known, and
+// are the same variables in every program traced after.
+//
+// A weight's path is the names of the layers being called, joined by dots: inside a model without a name, the layer
+// `hidden_1` makes `hidden_1.kernel`. A model of one's own is a class with layers as members and a Call:
+//
+//   class TwoLayers : public nn::Layer {
+//    public:
+//     Value Call(const Value& x) override { return feature_2(feature(x)); }
+//     nn::Dense feature{100, {.name = "feature", .activation = nn::ActivationKind::kRelu}};
+//     nn::Dense feature_2{10, {.name = "feature_2"}};
+//   };                                    // feature.kernel, feature.bias, feature_2.kernel, feature_2.bias
+//
+// Errors go to the builder of the values. Not thread-safe; like a Builder, a layer belongs to the thread that records.
+#pragma once
+
+#include <optional>
+#include <source_location>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/nn/parameter.h"
+#include "runtime/program/builder.h"
+
+namespace meshtrain::nn {
+
+// How layers behave in the trace at hand.
+struct CallContext {
+  bool training = false;
+  int64_t seed = 0;  // of the program; keys dropout
+  // An i64 scalar that counts training steps; dropout draws anew for each.
+  std::optional<program::Variable> step;
+
+  // Makes a context that of this thread while it lives. Outside every scope: not training.
+  class Scope {
+   public:
+    explicit Scope(CallContext context);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    CallContext previous_;
+  };
+  static const CallContext& Current();
+};
+
+class Layer {
+ public:
+  using Where = std::source_location;
+
+  explicit Layer(std::string name = "") : name_(std::move(name)) {}
+  virtual ~Layer() = default;
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+
+  Value operator()(const Value& x, Where where = Where::current()) {
+    return Run(std::span<const Value>(&x, 1), where);
+  }
+  // For layers of several inputs.
+  Value operator()(std::span<const Value> inputs, Where where = Where::current()) { return Run(inputs, where); }
+
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }  // before the first call
+  // "dense": what a container names it after where it has no name.
+  virtual std::string_view kind() const { return "model"; }
+  // Its weights and those of the layers it has called, in the order in which they were made; empty before the first call.
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  // The first error of a trace arose in this layer.
+  bool failed() const { return failed_; }
+
+ protected:
+  Layer(Layer&&) = default;  // for containers that take layers by value, before the first call
+
+  // Makes the weights (AddParameter). Called once, before the first Call, under the layer's name.
+  virtual void Build(std::span<const TensorType> inputs) { (void)inputs; }
+  // One of the two must be overridden.
+  virtual Value Call(const Value& x);
+  virtual Value CallMany(std::span<const Value> inputs);  // hands a single input to Call
+
+  Parameter AddParameter(std::string_view name, TensorType type, Initializer initializer, ParameterOptions options = {});
+  const CallContext& context() const { return CallContext::Current(); }
+  // Gives the error to the builder, with the layer's path before it and the line that called the layer.
+  void Fail(Status error);
+
+ private:
+  struct Frame;
+  Value Run(std::span<const Value> inputs, const Where& where);
+  static Frame*& Top();
+
+  std::string name_;
+  std::string path_;  // once built
+  bool built_ = false;
+  bool failed_ = false;
+  std::vector<Parameter> parameters_;
+};
+
+}  // namespace meshtrain::nn

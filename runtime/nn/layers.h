@@ -1,0 +1,134 @@
+// The layers there are. Each checks its options and its input when it is first called; see layer.h for paths and errors.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/nn/layer.h"
+
+namespace meshtrain::nn {
+
+enum class ActivationKind : uint8_t { kLinear, kRelu, kGelu, kSigmoid, kTanh, kSoftmax };
+std::string_view ActivationName(ActivationKind kind);  // "linear", "relu", ...
+// Every name that ParseActivation knows.
+const std::vector<std::string>& ActivationNames();
+std::optional<ActivationKind> ParseActivation(std::string_view name);
+Value Activate(const Value& x, ActivationKind kind);
+
+struct DenseOptions {
+  std::string name;
+  ActivationKind activation = ActivationKind::kLinear;
+  bool use_bias = true;
+  Initializer kernel_initializer = Initializer::GlorotUniform();
+  Initializer bias_initializer = Initializer::Zeros();
+  std::optional<Regularizer> kernel_regularizer;
+  std::optional<Regularizer> bias_regularizer;
+  std::optional<LayoutSpecs> kernel_layout;
+  std::optional<LayoutSpecs> bias_layout;
+};
+
+// activation(x @ kernel + bias): [..., in] -> [..., units]; kernel [in, units], bias [units], of x's type.
+class Dense final : public Layer {
+ public:
+  explicit Dense(int64_t units, DenseOptions options = {})
+      : Layer(options.name), units_(units), options_(std::move(options)) {}
+  Dense(Dense&&) = default;
+  std::string_view kind() const override { return "dense"; }
+  const Parameter& kernel() const { return kernel_; }
+  const Parameter& bias() const { return bias_; }
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  int64_t units_;
+  DenseOptions options_;
+  Parameter kernel_;
+  Parameter bias_;
+};
+
+// [N, ...] -> [N, product of the others]; [N] -> [N, 1].
+class Flatten final : public Layer {
+ public:
+  explicit Flatten(std::string name = "") : Layer(std::move(name)) {}
+  Flatten(Flatten&&) = default;
+  std::string_view kind() const override { return "flatten"; }
+
+ protected:
+  Value Call(const Value& x) override;
+};
+
+// [N, ...] -> [N, dims...]; one of `dims` may be -1.
+class Reshape final : public Layer {
+ public:
+  explicit Reshape(program::Dims dims, std::string name = "") : Layer(std::move(name)), dims_(std::move(dims)) {}
+  Reshape(Reshape&&) = default;
+  std::string_view kind() const override { return "reshape"; }
+
+ protected:
+  Value Call(const Value& x) override;
+
+ private:
+  program::Dims dims_;
+};
+
+class Activation final : public Layer {
+ public:
+  explicit Activation(ActivationKind activation, std::string name = "")
+      : Layer(std::move(name)), activation_(activation) {}
+  Activation(Activation&&) = default;
+  std::string_view kind() const override { return "activation"; }
+
+ protected:
+  Value Call(const Value& x) override { return Activate(x, activation_); }
+
+ private:
+  ActivationKind activation_;
+};
+
+// In training, zeroes each element with probability `rate` and scales the others by 1 / (1 - rate); else passes x on.
+// Draws from the layer's path, the step and `seed` (the program's without one): the same on any layout.
+class Dropout final : public Layer {
+ public:
+  explicit Dropout(double rate, std::optional<int64_t> seed = {}, std::string name = "")
+      : Layer(std::move(name)), rate_(rate), seed_(seed) {}
+  Dropout(Dropout&&) = default;
+  std::string_view kind() const override { return "dropout"; }
+
+ protected:
+  Value Call(const Value& x) override;
+
+ private:
+  double rate_;
+  std::optional<int64_t> seed_;
+};
+
+// The sum of its inputs, of equal dimensions.
+class Add final : public Layer {
+ public:
+  explicit Add(std::string name = "") : Layer(std::move(name)) {}
+  Add(Add&&) = default;
+  std::string_view kind() const override { return "add"; }
+
+ protected:
+  Value CallMany(std::span<const Value> inputs) override;
+};
+
+// Its inputs joined along `axis` (negative: from the end).
+class Concatenate final : public Layer {
+ public:
+  explicit Concatenate(int64_t axis = -1, std::string name = "") : Layer(std::move(name)), axis_(axis) {}
+  Concatenate(Concatenate&&) = default;
+  std::string_view kind() const override { return "concatenate"; }
+
+ protected:
+  Value CallMany(std::span<const Value> inputs) override;
+
+ private:
+  int64_t axis_;
+};
+
+}  // namespace meshtrain::nn

@@ -1,0 +1,62 @@
+// A weight: a variable, how it begins, how it lies on the mesh and what its size costs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/mesh/layout.h"
+#include "runtime/nn/initializer.h"
+#include "runtime/program/builder.h"
+#include "runtime/program/ops.h"
+
+namespace meshtrain::nn {
+
+// One per dimension: mesh axis ("batch", "batch+model") or "unsharded", as Layout::FromSpecs reads them. Without a mesh,
+// so a model is the same on every mesh that has the axes.
+using LayoutSpecs = std::vector<std::string>;
+
+// l1 * sum |w| + l2 * sum w^2, added to the loss.
+struct Regularizer {
+  double l1 = 0;
+  double l2 = 0;
+  Value Record(const program::Variable& weight) const;
+  friend bool operator==(const Regularizer&, const Regularizer&) = default;
+};
+inline Regularizer L2(double l2) { return {.l2 = l2}; }
+
+struct ParameterOptions {
+  std::optional<LayoutSpecs> layout;  // none: a LayoutMap may give one, else replicated
+  std::optional<Regularizer> regularizer;
+  bool trainable = true;
+};
+
+// Used wherever a Variable is: MatMul(x, kernel) + bias. Copies are the same variable.
+class Parameter : public program::Variable {
+ public:
+  Parameter() = default;
+  // `path` names the state: "hidden_1.kernel".
+  Parameter(std::string path, TensorType type, Initializer initializer, ParameterOptions options = {})
+      : Variable(std::move(path), std::move(type), options.trainable),
+        initializer_(initializer),
+        options_(std::move(options)) {}
+  // The tutorial's DVariable(call_with_layout(initializer, layout, dims)).
+  Parameter(std::string path, program::Dims dims, Initializer initializer, const mesh::Layout& layout)
+      : Parameter(std::move(path), TensorType{program::DType::kF32, std::move(dims)}, initializer,
+                  {.layout = layout.specs()}) {}
+
+  const Initializer& initializer() const { return initializer_; }
+  const std::optional<LayoutSpecs>& layout() const { return options_.layout; }
+  void set_layout(LayoutSpecs specs) { options_.layout = std::move(specs); }
+  const std::optional<Regularizer>& regularizer() const { return options_.regularizer; }
+
+  // Records its initial value in the current builder.
+  Value RecordInitial(int64_t program_seed) const { return initializer_.Record(type(), SeedFor(program_seed, name())); }
+
+ private:
+  Initializer initializer_;
+  ParameterOptions options_;
+};
+
+}  // namespace meshtrain::nn
