@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,10 @@
 #include "runtime/mesh/layout.h"
 
 namespace meshtrain::collective {
+
+// How a communicator may spread local work (adding, copying) over its caller's threads: calls body(begin, end) for
+// pieces of at least `grain` that cover [0, n) and returns after the last.
+using ParallelFor = std::function<void(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body)>;
 
 // The buffers of one local device in one collective.
 struct Participant {
@@ -28,6 +33,7 @@ struct GroupCall {
   std::vector<int> axes;      // mesh axes; groups as Mesh::Group orders them
   mesh::DType dtype = mesh::DType::kF32;
   std::string what;           // for messages: "all_reduce of %31 (gradient of hidden_1.kernel)"
+  const ParallelFor* parallel = nullptr;  // null: on the calling thread. Results do not depend on it.
 };
 
 class Communicator {
@@ -49,7 +55,8 @@ class Communicator {
   virtual Status Broadcast(const GroupCall& call, int64_t root, int64_t count, std::span<const Participant> local) = 0;
 
   // Bytes that the algorithm defines one device to send (ring counting: all-reduce 2(n-1)/n, gather, scatter and
-  // all-to-all (n-1)/n of the whole), summed since creation for the device of the given rank: what the plan predicts.
+  // all-to-all (n-1)/n of the whole, broadcast the whole from its root), summed since creation for the device of the
+  // given rank: what the plan predicts. Fractions are cut off per call. 0 for ranks of other processes.
   virtual int64_t BytesSent(int64_t rank) const = 0;
 };
 
