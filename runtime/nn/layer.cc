@@ -18,8 +18,8 @@ CallContext& CurrentContext() {
 
 }  // namespace
 
-CallContext::Scope::Scope(CallContext context) : previous_(std::exchange(CurrentContext(), std::move(context))) {}
-CallContext::Scope::~Scope() { CurrentContext() = std::move(previous_); }
+ContextScope::ContextScope(CallContext context) : previous_(std::exchange(CurrentContext(), std::move(context))) {}
+ContextScope::~ContextScope() { CurrentContext() = std::move(previous_); }
 const CallContext& CallContext::Current() { return CurrentContext(); }
 
 // The layers being called, innermost first.

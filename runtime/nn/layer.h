@@ -32,18 +32,20 @@ struct CallContext {
   // An i64 scalar that counts training steps; dropout draws anew for each.
   std::optional<program::Variable> step;
 
-  // Makes a context that of this thread while it lives. Outside every scope: not training.
-  class Scope {
-   public:
-    explicit Scope(CallContext context);
-    ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
-
-   private:
-    CallContext previous_;
-  };
+  // This thread's; outside every scope: not training.
   static const CallContext& Current();
+};
+
+// Makes a context that of this thread while it lives.
+class ContextScope {
+ public:
+  explicit ContextScope(CallContext context);
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+ private:
+  CallContext previous_;
 };
 
 class Layer {
