@@ -1,0 +1,128 @@
+// The training loop, over whatever runs the steps. A step is a call of `StepRunner`; between steps come callbacks and
+// the stop token, and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/status.h"
+#include "runtime/mesh/tensor.h"
+
+namespace meshtrain::train {
+
+// Outputs of a step by name, in the program's order: {"loss", 0.8}, {"accuracy", 0.7}.
+using Scalars = std::vector<std::pair<std::string, double>>;
+std::optional<double> FindScalar(const Scalars& scalars, std::string_view name);
+
+// The step's inputs in the programs' order (x, y), of `size` examples.
+struct Batch {
+  std::vector<mesh::Tensor> components;
+  int64_t size = 0;
+};
+
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  // The next batch; nothing at the end of a pass, and then the next pass begins. Errors: the data's; kCancelled when
+  // `stop` was requested.
+  virtual Result<std::optional<Batch>> Next(std::stop_token stop) = 0;
+  // Batches of one pass, -1 when unknown.
+  virtual int64_t steps_per_epoch() const { return -1; }
+};
+
+// Runs traced programs over its states. Called by one thread.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  // One step; on return the states are those after it.
+  virtual Result<Scalars> TrainStep(const Batch& batch) = 0;
+  // Reads the states only.
+  virtual Result<Scalars> EvalStep(const Batch& batch) = 0;
+  // Saves the states as of `step`. May return before the save is durable; a later call or Finish waits for it.
+  virtual Status Save(int64_t step) = 0;
+  // The first op, in program order, that gave a NaN or an infinity in the step just done on `batch`, as people read it:
+  // "log (hidden_1) at model.cc:31". Runs the step again on the states that it began with.
+  virtual Result<std::string> FirstNonFinite(const Batch& batch) = 0;
+};
+
+// Where training stands; enough, with the data's cursor, to go on from a checkpoint with the same epoch means.
+struct Position {
+  int64_t step = 0;   // finished steps
+  int64_t epoch = 0;  // finished epochs
+  int64_t batch = 0;  // finished batches of this epoch
+  std::map<std::string, double> sums;  // of this epoch's batches, by output name
+};
+
+struct StepInfo {
+  const Position& position;  // this step counted
+  int64_t epochs = 0;
+  int64_t steps_per_epoch = -1;
+  int64_t total_steps = -1;
+  int64_t examples = 0;  // in this batch
+  Duration seconds{};    // of this step alone
+  const Scalars& scalars;
+};
+
+// One row of the history: means over the epoch's batches, each batch counting once (spec.md B4).
+struct EpochInfo {
+  int64_t epoch = 0;  // from 1
+  int64_t epochs = 0;
+  int64_t step = 0;   // finished steps at its end
+  Scalars train;
+  Scalars validation;  // empty when none was asked for
+  Duration seconds{};
+};
+
+enum class FitEnd : uint8_t {
+  kFinished,
+  kStopped,    // by the stop token or by a callback
+  kNotFinite,  // a loss that is NaN or infinite
+};
+
+struct FitResult {
+  FitEnd end = FitEnd::kFinished;
+  Position position;
+  std::vector<EpochInfo> history;
+  // Why it ended before its end: "step 12: loss is nan; first in log (logits) at model.cc:31; the last checkpoint is of
+  // step 10".
+  std::string message;
+};
+
+// Called between steps, by the thread of Fit. An error ends Fit with it.
+class Callback {
+ public:
+  virtual ~Callback() = default;
+  virtual Status OnTrainBegin(const Position&) { return OkStatus(); }
+  virtual Status OnStepEnd(const StepInfo&) { return OkStatus(); }
+  virtual Status OnEpochEnd(const EpochInfo&) { return OkStatus(); }
+  virtual Status OnTrainEnd(const FitResult&) { return OkStatus(); }
+  // Asked after each step and epoch.
+  virtual bool WantsStop() const { return false; }
+};
+
+struct FitOptions {
+  int64_t epochs = 1;
+  int64_t steps_per_epoch = -1;  // -1: a pass of the data; else passes are joined end to end
+  BatchSource* validation = nullptr;
+  int64_t validation_steps = -1;  // -1: a pass
+  int64_t validate_every = 1;     // epochs
+  Position start;
+};
+
+// Trains until `epochs` are finished (those before start.epoch counted). Errors: the runner's, the data's, a callback's;
+// kInvalidArgument when a pass holds no batch. A stop is not an error: the state is whole, and what saves it
+// (CheckpointEvery) does so in OnTrainEnd.
+Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& options,
+                      std::span<Callback* const> callbacks, std::stop_token stop, Clock& clock = SystemClock());
+
+// Means over the batches of one pass, or of `steps` batches. Errors: as Fit's; kCancelled when stopped.
+Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps, std::stop_token stop);
+
+}  // namespace meshtrain::train

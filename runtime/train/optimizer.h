@@ -1,0 +1,148 @@
+// Optimizers record how a step changes the weights, given their gradients; they compute nothing themselves.
+//
+// Their state is made of variables: per weight `optimizer.m.hidden_1.kernel` with the weight's type and layout, and
+// scalars such as `optimizer.iterations`. They are made on the first Apply and are the same in every program traced
+// after, so a program for the short last batch goes on with the same state.
+// Formulas and order are Keras 3's (clip the gradients, decay the weights, update, count), except for AdamPaper.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/nn/parameter.h"
+
+namespace meshtrain::train {
+
+using nn::Parameter;
+using program::DType;
+using program::Value;
+
+// What every optimizer takes.
+struct OptimizerOptions {
+  double learning_rate = 0.001;
+  std::optional<double> clipnorm;         // each gradient scaled down to this length
+  std::optional<double> global_clipnorm;  // all of them together
+  std::optional<double> clipvalue;        // each element
+  std::optional<double> weight_decay;     // w -= w * weight_decay * learning_rate, before the update
+};
+
+// One thread at a time, that of the builder.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+  virtual std::string_view kind() const = 0;  // "adam", as the manifest spells it
+
+  // Records one step in the current builder: reads and assigns the weights and the slots. `gradients[i]` is of
+  // weights[i]. Call once per program.
+  void Apply(std::span<const Parameter> weights, std::span<const Value> gradients);
+  // Its state, in the order in which it was made; empty before the first Apply.
+  const std::vector<Parameter>& slots() const { return slots_; }
+  const OptimizerOptions& common() const { return common_; }
+
+ protected:
+  explicit Optimizer(OptimizerOptions common) : common_(common) {}
+
+  // Before the weights: what they share.
+  virtual void Begin() {}
+  virtual void Update(const Parameter& weight, const Value& gradient) = 0;
+  // After the weights: counts the step. Default: iterations += 1, where Begin used it.
+  virtual void End();
+
+  // `optimizer.<kind>.<path of weight>`.
+  Parameter Slot(std::string_view kind, const Parameter& weight, nn::Initializer initial = nn::Initializer::Zeros());
+  // `optimizer.<name>`, a scalar.
+  Parameter Scalar(std::string_view name, DType dtype, double initial);
+  // The number of this step, from 1, as an f64 scalar: `optimizer.iterations` + 1.
+  Value StepNumber();
+  double learning_rate() const { return common_.learning_rate; }
+
+ private:
+  Parameter Find(std::string path, program::TensorType type, nn::Initializer initial, nn::ParameterOptions options);
+  OptimizerOptions common_;
+  std::vector<Parameter> slots_;
+};
+
+// Keras' Adam: w -= alpha * m / (sqrt(v) + epsilon), alpha = learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t).
+// With amsgrad, v's running maximum stands in its place. alpha is computed in f64.
+struct AdamOptions {
+  OptimizerOptions common;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-7;
+  bool amsgrad = false;
+};
+std::unique_ptr<Optimizer> Adam(AdamOptions options = {});
+// Adam with weights that decay (0.004 where none is given).
+std::unique_ptr<Optimizer> AdamW(AdamOptions options = {});
+
+// The one of Kingma & Ba 2014 that DTensor's tutorial writes: m_hat = m / (1 - beta_1^t), v_hat = v / (1 - beta_2^t),
+// w -= learning_rate * m_hat / (sqrt(v_hat) + epsilon). Slots are assigned first and then read back. t is the variable
+// `optimizer.t`, an f64 scalar that begins at 1; 1 - beta and the corrections are computed in f64 (1 - 0.999f would be
+// wrong by 5e-5).
+struct AdamPaperOptions {
+  OptimizerOptions common;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-7;
+};
+std::unique_ptr<Optimizer> AdamPaper(AdamPaperOptions options = {});
+
+struct SgdOptions {
+  OptimizerOptions common = {.learning_rate = 0.01};
+  double momentum = 0;
+  bool nesterov = false;
+};
+std::unique_ptr<Optimizer> Sgd(SgdOptions options = {});
+
+struct RmspropOptions {
+  OptimizerOptions common;
+  double rho = 0.9;
+  double momentum = 0;
+  double epsilon = 1e-7;
+  bool centered = false;
+};
+std::unique_ptr<Optimizer> Rmsprop(RmspropOptions options = {});
+
+struct AdagradOptions {
+  OptimizerOptions common;
+  double initial_accumulator_value = 0.1;
+  double epsilon = 1e-7;
+};
+std::unique_ptr<Optimizer> Adagrad(AdagradOptions options = {});
+
+// Adamax and Nadam (the variants of Adam by its infinity norm, and with Nesterov's momentum).
+struct AdamLikeOptions {
+  OptimizerOptions common;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-7;
+};
+std::unique_ptr<Optimizer> Adamax(AdamLikeOptions options = {});
+std::unique_ptr<Optimizer> Nadam(AdamLikeOptions options = {});
+
+struct FtrlOptions {
+  OptimizerOptions common;
+  double learning_rate_power = -0.5;
+  double initial_accumulator_value = 0.1;
+  double l1_regularization_strength = 0;
+  double l2_regularization_strength = 0;
+  double l2_shrinkage_regularization_strength = 0;
+  double beta = 0;
+};
+std::unique_ptr<Optimizer> Ftrl(FtrlOptions options = {});
+
+struct LionOptions {
+  OptimizerOptions common;
+  double beta_1 = 0.9;
+  double beta_2 = 0.99;
+};
+std::unique_ptr<Optimizer> Lion(LionOptions options = {});
+
+}  // namespace meshtrain::train

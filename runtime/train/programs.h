@@ -1,0 +1,61 @@
+// From a model, a loss and an optimizer to the programs that a session runs.
+//
+//   init        no inputs; its updates give every state its initial value
+//   train_step  inputs x, y; outputs loss and the metrics, by name; updates the states
+//   eval_step   the same inputs and outputs without updates (dropout passes on), states only read
+//
+// All are for one batch size. Call BuildPrograms again with the same Recipe for another (the short last batch): weights
+// and slots are the same variables, and init is the same program.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/nn/layer.h"
+#include "runtime/nn/layout_map.h"
+#include "runtime/program/program.h"
+#include "runtime/train/loss.h"
+#include "runtime/train/optimizer.h"
+
+namespace meshtrain::train {
+
+using program::Program;
+using program::TensorType;
+
+inline constexpr std::string_view kInputName = "x";
+inline constexpr std::string_view kLabelName = "y";
+inline constexpr std::string_view kLossName = "loss";
+
+struct Recipe {
+  std::shared_ptr<nn::Layer> model;
+  Loss loss;
+  std::shared_ptr<Optimizer> optimizer;
+  std::vector<Metric> metrics;
+  nn::LayoutMap layouts;  // rules for the weights that have no layout of their own
+  int64_t seed = 0;       // of initial values and dropout
+  // Counts training steps for dropout; a state only where a layer reads it.
+  Parameter step{"step", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false}};
+};
+
+struct Programs {
+  Program init;
+  Program train_step;
+  Program eval_step;
+  std::vector<Parameter> parameters;  // the model's, in the order of its calls, layout rules applied
+  std::vector<Parameter> slots;       // the optimizer's, and `step` where it is used
+
+  // Parameters, then slots: every state there is.
+  std::vector<Parameter> States() const;
+  // "hidden_1.kernel  f32[784,700]  {unsharded, model}", a line each.
+  std::string Summary() const;
+};
+
+// Errors: kInvalidArgument: the trace's first (with path and source line), or a layout rule that fits nothing.
+Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const TensorType& y);
+
+// The program whose updates give `states` their initial values.
+Result<Program> BuildInit(const std::vector<Parameter>& states, int64_t seed);
+
+}  // namespace meshtrain::train
