@@ -1,0 +1,165 @@
+// Runs plans. A Session owns the backend and the values of the variables; a LoadedStep is one program, planned for a
+// mesh and ready to run again and again over those variables.
+//
+// Devices of one process share memory. By default (merged) a plan for them is made on the collapsed mesh
+// (sharding::CollapseLocal): neighbouring shards are computed by one call, a replicated value is one buffer, and a
+// reduction accumulates in place. `isolated` gives every device its own buffers and runs every collective. Layouts,
+// checks, errors and the printed plan are those of the user's mesh in both.
+//
+// One thread uses a session. A Session outlives what it made.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/device/backend.h"
+#include "runtime/mesh/layout.h"
+#include "runtime/mesh/tensor.h"
+#include "runtime/plan/plan.h"
+#include "runtime/program/builder.h"
+
+namespace meshtrain::collective {
+class Communicator;
+}
+
+namespace meshtrain::execute {
+
+using mesh::Layout;
+using mesh::Mesh;
+using mesh::Tensor;
+using mesh::TensorType;
+
+// A tensor that lies on a mesh. Copies share the bytes; nothing writes to a DTensor after it was made, except that a
+// variable's value changes when a step assigns it (DVariable::Read gives a copy of its own).
+class DTensor {
+ public:
+  DTensor() = default;
+  bool valid() const { return !buffers_.empty(); }
+  const TensorType& type() const { return type_; }
+  const mesh::Dims& dims() const { return type_.dims; }
+  const Layout& layout() const { return layout_; }
+
+ private:
+  friend class Session;
+  friend class LoadedStep;
+  TensorType type_;
+  Layout layout_;       // on the user's mesh
+  Layout run_layout_;   // on the mesh that runs
+  std::vector<std::shared_ptr<device::Buffer>> buffers_;  // per local place of the mesh that runs
+};
+
+struct SessionOptions {
+  bool isolated = false;  // see above
+  int threads = 0;        // 0: one per core
+  sharding::Options sharding;
+  plan::Options plan;
+};
+
+class Session;
+
+class LoadedStep {
+ public:
+  // What the user asked for, on the user's mesh, and what runs. They are equal when isolated.
+  const plan::Plan& plan() const { return plan_; }
+  const plan::Plan& run_plan() const { return run_plan_ ? *run_plan_ : plan_; }
+
+  // Feeds a whole batch from the host; every input must be fed once before the first Run and keeps its value.
+  Status Feed(size_t input, const Tensor& value);
+  // Feeds a tensor on the mesh, without a copy when its layout is the input's.
+  Status Feed(size_t input, const DTensor& value);
+  Status Run();
+  // Output values of the last Run, gathered on the host. Of a one-element output, the number.
+  Result<Tensor> Fetch(size_t output) const;
+  Result<double> FetchNumber(size_t output) const;
+  // Output value as it lies on the mesh, in bytes of its own.
+  Result<DTensor> FetchOnMesh(size_t output) const;
+
+  // Bytes that each device sent in collectives since the step was loaded, as the communicator counted them.
+  int64_t CollectiveBytesSent(int64_t rank) const;
+  int64_t runs() const { return runs_; }
+
+ private:
+  friend class Session;
+  explicit LoadedStep(Session* session) : session_(session) {}
+  Session* session_;
+  plan::Plan plan_;
+  std::optional<plan::Plan> run_plan_;
+  std::unique_ptr<collective::Communicator> communicator_;
+  std::unique_ptr<device::Executable> executable_;
+  std::vector<DTensor> inputs_;
+  std::vector<DTensor> lent_;  // inputs fed without a copy, kept alive
+  std::vector<DTensor> outputs_;
+  std::vector<device::DeviceBuffers> devices_;
+  std::vector<bool> fed_;
+  int64_t runs_ = 0;
+};
+
+class Session {
+ public:
+  // `backend` defaults to the CPU's.
+  static Result<std::unique_ptr<Session>> Create(SessionOptions options = {},
+                                                 std::unique_ptr<device::Backend> backend = nullptr);
+  ~Session();
+  Session(const Session&) = delete;
+
+  const SessionOptions& options() const { return options_; }
+
+  // --- tensors
+  // A host tensor laid out on the layout's mesh (DTensor's copy_to_mesh).
+  Result<DTensor> CopyToMesh(const Tensor& value, const Layout& layout);
+  // One component per device of the mesh, each the valid extent of its shard; copies must agree in shape.
+  // Errors: kInvalidArgument naming the device whose component does not fit.
+  Result<DTensor> Pack(std::span<const Tensor> components, const Layout& layout);
+  Result<std::vector<Tensor>> Unpack(const DTensor& value);
+  // The whole tensor on the host.
+  Result<Tensor> ToHost(const DTensor& value);
+  // The same values in another layout of the same mesh.
+  Result<DTensor> Relayout(const DTensor& value, const Layout& layout);
+
+  // --- variables
+  // Gives `variable` a zero-filled value in `layout`. Errors: kAlreadyExists, kInvalidArgument (rank).
+  Status Declare(const program::Variable& variable, const Layout& layout);
+  bool IsDeclared(const program::Variable& variable) const { return variables_.contains(variable.key()); }
+  Status Forget(const program::Variable& variable);
+  Result<Layout> LayoutOf(const program::Variable& variable) const;
+  // The value now, in bytes of its own.
+  Result<DTensor> Read(const program::Variable& variable);
+  Result<Tensor> ReadToHost(const program::Variable& variable);
+  Status Write(const program::Variable& variable, const Tensor& value);
+  Status Write(const program::Variable& variable, const DTensor& value);
+
+  // --- steps
+  // Shards, plans and compiles `program`. `variables` are those of its states, in their order, all declared.
+  // `layouts` gives inputs and outputs; states have the layouts they were declared with.
+  Result<std::unique_ptr<LoadedStep>> Load(const program::Program& program, const Mesh& mesh,
+                                           std::span<const program::Variable> variables,
+                                           sharding::Given layouts);
+  // The plan alone, for a report: nothing is compiled or allocated.
+  Result<plan::Plan> PlanOnly(const program::Program& program, const Mesh& mesh, const sharding::Given& layouts) const;
+
+ private:
+  friend class LoadedStep;
+  struct Stored {
+    program::Variable variable;
+    DTensor value;
+  };
+
+  Session(SessionOptions options, std::unique_ptr<device::Backend> backend);
+  Result<Mesh> RunMesh(const Mesh& mesh) const;
+  Result<DTensor> Make(const TensorType& type, const Layout& layout);  // zero-filled
+  Status Fill(const DTensor& to, const Tensor& from);
+  Result<Tensor> Gather(const DTensor& value) const;
+  Result<Stored*> Find(const program::Variable& variable);
+
+  SessionOptions options_;
+  std::unique_ptr<device::Backend> backend_;
+  std::map<const void*, Stored> variables_;
+};
+
+}  // namespace meshtrain::execute
