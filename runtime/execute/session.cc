@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "runtime/base/check.h"
-#include "runtime/collective/communicator.h"
 #include "runtime/collective/local.h"
 #include "runtime/program/ops.h"
 #include "runtime/sharding/sharding.h"

@@ -18,15 +18,12 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/collective/communicator.h"
 #include "runtime/device/backend.h"
 #include "runtime/mesh/layout.h"
 #include "runtime/mesh/tensor.h"
 #include "runtime/plan/plan.h"
 #include "runtime/program/builder.h"
-
-namespace meshtrain::collective {
-class Communicator;
-}
 
 namespace meshtrain::execute {
 
