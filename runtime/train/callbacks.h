@@ -18,15 +18,12 @@ class CheckpointEvery final : public Callback {
  public:
   // every <= 0: only at the end. The runner must outlive it.
   CheckpointEvery(StepRunner& runner, int64_t every) : runner_(runner), every_(every) {}
-  Status OnTrainBegin(const Position& start) override;
   Status OnStepEnd(const StepInfo& info) override;
   Status OnTrainEnd(const FitResult& result) override;
-  int64_t last_saved() const { return last_saved_; }  // -1: none
 
  private:
   StepRunner& runner_;
   int64_t every_;
-  int64_t last_saved_ = -1;
 };
 
 // Ends training when `monitor` ("val_loss", "loss", "accuracy", "val_accuracy") has not got better by more than

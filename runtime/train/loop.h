@@ -47,6 +47,8 @@ class StepRunner {
   virtual Result<Scalars> EvalStep(const Batch& batch) = 0;
   // Saves the states as of `step`. May return before the save is durable; a later call or Finish waits for it.
   virtual Status Save(int64_t step) = 0;
+  // The newest step that Save was called for without an error, -1: none.
+  virtual int64_t last_saved() const = 0;
   // The first op, in program order, that gave a NaN or an infinity in the step just done on `batch`, as people read it:
   // "log (hidden_1) at model.cc:31". Runs the step again on the states that it began with.
   virtual Result<std::string> FirstNonFinite(const Batch& batch) = 0;

@@ -1,0 +1,219 @@
+// The manifest's `program`: a model, its data and its training, declared. Plain values; reading a text, checking what
+// can be checked without data, and tracing it into programs.
+//
+//   program:
+//     mesh: {batch: 8}
+//     data: {train: {idx: {images: a.gz, labels: b.gz}}, batch: 128}
+//     model: [flatten, dense: {units: 10}]
+//     loss: {sparse_categorical_crossentropy: {from_logits: true}}
+//     optimizer: adam
+//
+// Every error says "FILE:LINE:COLUMN: PATH: what", with the nearest name that would have been right; all that are found
+// come at once, a line each. Pure: reads no file. docs/reference and the CRD's schema describe the same fields.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/data/spec.h"
+#include "runtime/mesh/mesh.h"
+#include "runtime/nn/model.h"
+#include "runtime/spec/document.h"
+#include "runtime/train/loss.h"
+#include "runtime/train/optimizer.h"
+#include "runtime/train/programs.h"
+
+namespace meshtrain::spec {
+
+// --- model: what each entry says. Names are set (Keras' automatic ones where the text has none).
+
+struct DenseSpec {
+  int64_t units = 0;
+  nn::DenseOptions options;
+};
+struct FlattenSpec {};
+struct ReshapeSpec {
+  mesh::Dims dims;  // without the batch
+};
+struct ActivationSpec {
+  nn::ActivationKind activation = nn::ActivationKind::kLinear;
+};
+struct DropoutSpec {
+  double rate = 0;
+  std::optional<int64_t> seed;
+};
+struct AddSpec {};
+struct ConcatenateSpec {
+  int64_t axis = -1;
+};
+using LayerOptions =
+    std::variant<DenseSpec, FlattenSpec, ReshapeSpec, ActivationSpec, DropoutSpec, AddSpec, ConcatenateSpec>;
+
+struct LayerSpec {
+  std::string kind;  // "dense"
+  std::string name;
+  LayerOptions options;
+  std::vector<std::string> inputs;  // of a functional model: "x", or names of layers before it
+  Place place;
+  std::string path;  // "program.model[1].dense"
+};
+
+struct ModelSpec {
+  bool functional = false;  // `layers:` with `inputs:`, not a list
+  std::vector<LayerSpec> layers;
+  std::string output;  // of a functional model: the layer that it ends with
+};
+
+// --- data
+
+struct DataSpec {
+  data::SourceSpec train;
+  std::optional<data::SourceSpec> test;
+  std::vector<data::MapOp> map;
+  std::optional<data::ShuffleStage> shuffle;  // of train only
+  bool cache = true;
+  std::optional<int64_t> repeat;  // -1: for ever; of train only
+  int64_t prefetch = -1;          // -1: auto; 0: none
+  int64_t batch = 0;              // global
+  bool drop_remainder = false;
+  bool uneven = false;  // the mesh axis need not divide a batch
+};
+
+// map, cache, shuffle, batch, repeat, prefetch: the order does not depend on the text's.
+data::PipelineSpec TrainPipeline(const DataSpec& data);
+// map, cache, batch, prefetch. `data.test` must be there.
+data::PipelineSpec TestPipeline(const DataSpec& data);
+
+// --- loss, optimizer, layout, loop
+
+using OptimizerOptions =
+    std::variant<train::AdamOptions, train::AdamPaperOptions, train::SgdOptions, train::RmspropOptions,
+                 train::AdagradOptions, train::AdamLikeOptions, train::FtrlOptions, train::LionOptions>;
+struct OptimizerSpec {
+  std::string kind;  // "adam"; says which of the optimizers that share a struct is meant
+  OptimizerOptions options;
+};
+
+struct LayoutRule {
+  std::string match;
+  nn::LayoutSpecs specs;
+  Place place;
+};
+struct LayoutSpec {
+  bool automatic = false;  // `layout: auto`: cost decides
+  std::vector<LayoutRule> rules;
+  std::map<std::string, nn::LayoutSpecs> inputs;  // by input name, x or y
+};
+
+struct EarlyStoppingSpec {
+  std::string monitor = "val_loss";
+  int64_t patience = 0;
+  double min_delta = 0;
+};
+struct TrainSpec {
+  int64_t epochs = 1;
+  int64_t steps_per_epoch = -1;   // -1: a pass of the data
+  int64_t validation_steps = -1;  // -1: a pass
+  int64_t validate_every = 1;     // epochs; 0: never
+  std::optional<EarlyStoppingSpec> early_stopping;
+};
+
+struct DevicesSpec {
+  mesh::DeviceKind kind = mesh::DeviceKind::kCpu;
+  std::optional<int64_t> count;  // per process; none: the mesh's size over the processes
+};
+
+struct ProgramSpec {
+  std::string file;  // where it was read from, for errors
+  int64_t seed = 0;
+  std::vector<mesh::Axis> mesh;  // empty: one device
+  DevicesSpec devices;
+  DataSpec data;
+  ModelSpec model;
+  train::Loss loss;
+  OptimizerSpec optimizer;
+  std::vector<train::Metric> metrics;
+  LayoutSpec layout;
+  TrainSpec train;
+  std::string initial_weights;  // "": none
+  bool strict = false;          // `numerics: strict`
+
+  std::map<std::string, Place> places;  // of fields by path ("data.batch"), for errors that come later
+};
+
+// --- reading
+
+struct CheckpointSpec {
+  std::string path;  // "": none
+  int64_t every_steps = 0;
+  int64_t keep = 3;
+  bool resume = true;  // `resume: Latest`; `None` begins anew
+};
+
+// What the worker and the command line need of a TrainingJob; operator/api has all of it.
+struct Manifest {
+  std::string name;       // metadata.name; "" for a program alone
+  std::string name_space;
+  ProgramSpec program;
+  CheckpointSpec checkpoint;
+  std::string strategy;  // "" when the text has none
+  std::map<std::string, int64_t> replicas;  // by role, as written ("worker" -> 3)
+};
+
+struct ReadOptions {
+  int64_t processes = 1;  // in the mesh; devices.count times this must be its size
+  std::optional<int64_t> max_devices;  // a mesh that needs more (per process) is refused; none: any number
+};
+
+// A TrainingJob (its `spec.program`), or a `program` alone: {program: {...}} or its fields at the top. YAML or JSON. With
+// several documents, the one TrainingJob among them. Without options.processes, chief and workers are counted.
+// Errors: kInvalidArgument with every mistake, kNotFound for a TrainingJob without a program.
+Result<Manifest> ParseManifest(std::string_view text, std::string_view file, const ReadOptions& options = {});
+// `node` is the program itself; `path` is what errors call it ("spec.program"). For operator/api.
+Result<ProgramSpec> ParseProgramSpec(const Node& node, std::string_view file, std::string_view path,
+                                     const ReadOptions& options = {});
+
+// --- tracing
+
+// Layouts by name, for sharding::Given. Kept true: every input and, unless the layout is automatic, every state is there.
+struct Layouts {
+  std::map<std::string, mesh::Layout> inputs;
+  std::map<std::string, mesh::Layout> states;
+};
+
+struct Traced {
+  train::Programs programs;
+  mesh::Mesh mesh;
+  Layouts layouts;
+};
+
+// A declared program made ready to be traced, for any number of batch sizes over the same variables.
+class Declared {
+ public:
+  // Errors: kInvalidArgument.
+  static Result<Declared> Create(const ProgramSpec& spec);
+  // `types`: of one batch's components, x and y. Errors: kInvalidArgument with the place in the manifest: a layer that
+  // does not fit its input, a rule that does not fit its weight, a batch that the axis does not divide.
+  Result<Traced> Trace(const std::vector<mesh::TensorType>& types) const;
+  const train::Recipe& recipe() const { return recipe_; }
+  const mesh::Mesh& mesh() const { return mesh_; }
+
+ private:
+  ProgramSpec spec_;
+  mesh::Mesh mesh_;
+  train::Recipe recipe_;
+  std::vector<nn::LayerPtr> layers_;  // in the order of spec_.model.layers
+};
+
+// Create and Trace, for one batch size.
+Result<Traced> Build(const ProgramSpec& spec, const std::vector<mesh::TensorType>& types);
+
+}  // namespace meshtrain::spec
