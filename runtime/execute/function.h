@@ -52,7 +52,7 @@ using AnyBody = std::function<Outputs(std::span<const Value>)>;
 
 template <typename F, typename... Args, size_t... I>
 AnyBody Adapt(F body, Outputs (F::*)(Args...) const, std::index_sequence<I...>) {
-  return [body = std::move(body)](std::span<const Value> v) { return body(v[I]...); };
+  return [body = std::move(body)]([[maybe_unused]] std::span<const Value> v) { return body(v[I]...); };
 }
 template <typename F, typename... Args>
 constexpr size_t Arity(Outputs (F::*)(Args...) const) {

@@ -141,8 +141,11 @@ class Builder {
   // A number as a scalar of the given type.
   Value Constant(double number, DType dtype, std::source_location where = std::source_location::current());
   // Appends an op of any kind and returns its results (four f32[] placeholders after an error).
-  std::vector<Value> Append(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {});
-  Value Append1(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {});
+  // The op's line is that of its first operand; an op without operands gives it in `where`.
+  std::vector<Value> Append(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {},
+                            const std::source_location* where = nullptr);
+  Value Append1(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {},
+                const std::source_location* where = nullptr);
 
   // d(loss)/d(wrt_i), by walking the ops recorded so far backwards; a zero tensor where the loss does not depend on
   // it. `loss` must be a scalar.
@@ -179,5 +182,10 @@ class Builder {
 
   friend class Value;
 };
+
+// Builder::Gradient on the loss's own builder.
+inline std::vector<Value> Gradient(const Value& loss, std::span<const Variable> variables) {
+  return loss.builder()->Gradient(loss, variables);
+}
 
 }  // namespace meshtrain::program
