@@ -33,7 +33,7 @@ class EarlyStopping final : public Callback {
   EarlyStopping(std::string monitor, int64_t patience, double min_delta = 0)
       : monitor_(std::move(monitor)), patience_(patience), min_delta_(min_delta) {}
   Status OnEpochEnd(const EpochInfo& info) override;
-  bool WantsStop() const override { return wait_ > patience_ || (patience_ > 0 && wait_ == patience_); }
+  bool WantsStop() const override { return wait_ > 0 && wait_ >= patience_; }
 
  private:
   std::string monitor_;

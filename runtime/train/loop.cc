@@ -1,0 +1,183 @@
+#include "runtime/train/loop.h"
+
+#include <cmath>
+
+namespace meshtrain::train {
+namespace {
+
+std::string Text(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
+}
+
+Scalars Means(const Scalars& order, const std::map<std::string, double>& sums, int64_t batches) {
+  Scalars means;
+  for (const auto& [name, last] : order) {
+    const auto sum = sums.find(name);
+    means.emplace_back(name, (sum == sums.end() ? 0 : sum->second) / static_cast<double>(batches));
+  }
+  return means;
+}
+
+// The first output that is no number, or null.
+const std::pair<std::string, double>* NotFinite(const Scalars& scalars) {
+  for (const auto& scalar : scalars) {
+    if (!std::isfinite(scalar.second)) return &scalar;
+  }
+  return nullptr;
+}
+
+class Fitting {
+ public:
+  Fitting(StepRunner& runner, BatchSource& data, const FitOptions& options, std::span<Callback* const> callbacks,
+          std::stop_token stop, Clock& clock)
+      : runner_(runner), data_(data), o_(options), callbacks_(callbacks), stop_(std::move(stop)), clock_(clock) {}
+
+  Result<FitResult> Run() {
+    result_.position = o_.start;
+    for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnTrainBegin(result_.position));
+    while (result_.position.epoch < o_.epochs && result_.end == FitEnd::kFinished) {
+      MT_RETURN_IF_ERROR(Epoch());
+    }
+    for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnTrainEnd(result_));
+    return std::move(result_);
+  }
+
+ private:
+  Status Epoch() {
+    const Duration begin = clock_.Monotonic();
+    const int64_t steps = o_.steps_per_epoch > 0 ? o_.steps_per_epoch : data_.steps_per_epoch();
+    Scalars last;
+    bool empty_pass = false;
+    for (;;) {
+      if (o_.steps_per_epoch > 0 && result_.position.batch >= o_.steps_per_epoch) break;
+      if (stop_.stop_requested()) return Stop("a stop was requested");
+      auto next = data_.Next(stop_);
+      if (!next.ok() && stop_.stop_requested()) return Stop("a stop was requested");
+      if (!next.ok()) return next.status();
+      if (!next->has_value()) {
+        if (o_.steps_per_epoch <= 0 && result_.position.batch > 0) break;
+        // Joining passes end to end; two empty ones in a row would go on for ever.
+        if (empty_pass) return InvalidArgument("fit: a pass of the training data holds no batch");
+        empty_pass = true;
+        continue;
+      }
+      empty_pass = false;
+      MT_RETURN_IF_ERROR(Step(**next, steps, &last));
+      if (result_.end != FitEnd::kFinished) return OkStatus();
+    }
+    return EndOfEpoch(begin, last);
+  }
+
+  Status Step(const Batch& batch, int64_t steps_per_epoch, Scalars* last) {
+    const Duration begin = clock_.Monotonic();
+    MT_ASSIGN_OR_RETURN(*last, runner_.TrainStep(batch));
+    const Duration seconds = clock_.Monotonic() - begin;
+    Position& at = result_.position;
+    ++at.step;
+    ++at.batch;
+    if (const auto* bad = NotFinite(*last)) {
+      result_.end = FitEnd::kNotFinite;
+      const auto op = runner_.FirstNonFinite(batch);
+      const int64_t saved = runner_.last_saved();
+      result_.message = "step " + std::to_string(at.step) + ": " + bad->first + " is " + Text(bad->second) +
+                        "; first not finite: " + (op.ok() ? *op : "unknown (" + op.status().message() + ")") + "; " +
+                        (saved < 0 ? "no checkpoint was saved"
+                                   : "the last checkpoint is of step " + std::to_string(saved));
+      return OkStatus();
+    }
+    for (const auto& [name, value] : *last) at.sums[name] += value;
+    const StepInfo info{.position = at,
+                        .epochs = o_.epochs,
+                        .steps_per_epoch = steps_per_epoch,
+                        .total_steps = steps_per_epoch > 0 ? steps_per_epoch * o_.epochs : -1,
+                        .examples = batch.size,
+                        .seconds = seconds,
+                        .scalars = *last};
+    for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnStepEnd(info));
+    return AskCallbacks();
+  }
+
+  Status EndOfEpoch(Duration begin, const Scalars& last) {
+    Position& at = result_.position;
+    // A resumed epoch may have no step left to do: then the names come from the sums.
+    Scalars order = last;
+    if (order.empty()) order.assign(at.sums.begin(), at.sums.end());
+    EpochInfo info{.epoch = at.epoch + 1, .epochs = o_.epochs, .step = at.step};
+    if (at.batch > 0) info.train = Means(order, at.sums, at.batch);
+    if (o_.validation != nullptr && o_.validate_every > 0 && info.epoch % o_.validate_every == 0) {
+      auto validation = Evaluate(runner_, *o_.validation, o_.validation_steps, stop_);
+      if (!validation.ok() && stop_.stop_requested()) return Stop("a stop was requested");
+      if (!validation.ok()) return validation.status().At("validation");
+      info.validation = std::move(*validation);
+    }
+    info.seconds = clock_.Monotonic() - begin;
+    ++at.epoch;
+    at.batch = 0;
+    at.sums.clear();
+    result_.history.push_back(info);
+    for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnEpochEnd(info));
+    if (at.epoch < o_.epochs) return AskCallbacks();
+    return OkStatus();
+  }
+
+  Status AskCallbacks() {
+    for (const Callback* callback : callbacks_) {
+      if (callback->WantsStop()) return Stop("a callback asked to stop");
+    }
+    return OkStatus();
+  }
+
+  Status Stop(std::string_view why) {
+    result_.end = FitEnd::kStopped;
+    result_.message = "step " + std::to_string(result_.position.step) + ": " + std::string(why);
+    return OkStatus();
+  }
+
+  StepRunner& runner_;
+  BatchSource& data_;
+  const FitOptions& o_;
+  std::span<Callback* const> callbacks_;
+  std::stop_token stop_;
+  Clock& clock_;
+  FitResult result_;
+};
+
+}  // namespace
+
+std::optional<double> FindScalar(const Scalars& scalars, std::string_view name) {
+  for (const auto& [known, value] : scalars) {
+    if (known == name) return value;
+  }
+  return std::nullopt;
+}
+
+Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& options,
+                      std::span<Callback* const> callbacks, std::stop_token stop, Clock& clock) {
+  return Fitting(runner, data, options, callbacks, std::move(stop), clock).Run();
+}
+
+Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps, std::stop_token stop) {
+  std::map<std::string, double> sums;
+  Scalars last;
+  int64_t done = 0;
+  bool empty_pass = false;
+  while (steps <= 0 || done < steps) {
+    if (stop.stop_requested()) return Cancelled("evaluate: a stop was requested");
+    MT_ASSIGN_OR_RETURN(std::optional<Batch> batch, data.Next(stop));
+    if (!batch) {
+      if (steps <= 0 && done > 0) break;
+      if (empty_pass) return InvalidArgument("evaluate: a pass of the data holds no batch");
+      empty_pass = true;
+      continue;
+    }
+    empty_pass = false;
+    MT_ASSIGN_OR_RETURN(last, runner.EvalStep(*batch));
+    for (const auto& [name, value] : last) sums[name] += value;
+    ++done;
+  }
+  return Means(last, sums, done);
+}
+
+}  // namespace meshtrain::train

@@ -1,0 +1,68 @@
+#include "runtime/train/optimizer.h"
+
+#include "runtime/base/check.h"
+
+namespace meshtrain::train {
+
+using program::Assign;
+using program::AssignAdd;
+using program::AssignSub;
+using program::TensorType;
+
+namespace {
+
+Value SquaredLength(const Value& g) { return program::ReduceSum(program::Square(g)); }
+
+// g, scaled down where `squared_length` is beyond that of `limit`. A zero gradient stays zero: 0 * (limit / limit).
+Value ClipTo(const Value& g, const Value& squared_length, double limit) {
+  return g * (limit / program::Maximum(program::Sqrt(squared_length), limit));
+}
+
+}  // namespace
+
+void Optimizer::Apply(std::span<const Parameter> weights, std::span<const Value> gradients) {
+  MT_CHECK(weights.size() == gradients.size());
+  std::vector<Value> clipped(gradients.begin(), gradients.end());
+  if (common_.clipnorm) {
+    for (Value& g : clipped) g = ClipTo(g, SquaredLength(g), *common_.clipnorm);
+  } else if (common_.global_clipnorm && !clipped.empty()) {
+    Value squares = SquaredLength(clipped[0]);
+    for (size_t i = 1; i < clipped.size(); ++i) squares = squares + SquaredLength(clipped[i]);
+    for (Value& g : clipped) g = ClipTo(g, squares, *common_.global_clipnorm);
+  } else if (common_.clipvalue) {
+    for (Value& g : clipped) g = program::ClipByValue(g, -*common_.clipvalue, *common_.clipvalue);
+  }
+  if (common_.weight_decay) {
+    for (const Parameter& w : weights) AssignSub(w, w * (*common_.weight_decay * common_.learning_rate));
+  }
+  Begin();
+  for (size_t i = 0; i < weights.size(); ++i) Update(weights[i], clipped[i]);
+  End();
+}
+
+void Optimizer::End() {
+  for (const Parameter& slot : slots_) {
+    if (slot.name() == "optimizer.iterations") AssignAdd(slot, 1);
+  }
+}
+
+Value Optimizer::StepNumber() { return program::Cast(Scalar("iterations", DType::kI64, 0) + 1, DType::kF64); }
+
+Parameter Optimizer::Slot(std::string_view kind, const Parameter& weight, nn::Initializer initial) {
+  return Find("optimizer." + std::string(kind) + "." + weight.name(), weight.type(), initial,
+              {.layout = weight.layout(), .trainable = false});
+}
+
+Parameter Optimizer::Scalar(std::string_view name, DType dtype, double initial) {
+  return Find("optimizer." + std::string(name), TensorType{dtype, {}}, nn::Initializer::Constant(initial),
+              {.layout = nn::LayoutSpecs{}, .trainable = false});
+}
+
+Parameter Optimizer::Find(std::string path, TensorType type, nn::Initializer initial, nn::ParameterOptions options) {
+  for (const Parameter& slot : slots_) {
+    if (slot.name() == path && slot.type() == type) return slot;
+  }
+  return slots_.emplace_back(std::move(path), std::move(type), initial, std::move(options));
+}
+
+}  // namespace meshtrain::train

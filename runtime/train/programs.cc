@@ -1,0 +1,134 @@
+#include "runtime/train/programs.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "runtime/base/text.h"
+
+namespace meshtrain::train {
+
+using program::Builder;
+using program::ReduceMean;
+using program::ReduceSum;
+
+namespace {
+
+struct Forward {
+  Value objective;  // the gradient's
+  Value loss;       // the report's
+};
+
+// Records the model, the loss and the metrics on inputs x and y.
+Forward Record(const Recipe& recipe, Builder& b, const TensorType& x_type, const TensorType& y_type, bool training) {
+  const Value x = b.Input(std::string(kInputName), x_type);
+  const Value y = b.Input(std::string(kLabelName), y_type);
+  Value predictions;
+  {
+    nn::ContextScope context({.training = training, .seed = recipe.seed, .step = recipe.step});
+    predictions = (*recipe.model)(x);
+  }
+  const Value per_example = recipe.loss.PerExample(y, predictions);
+  Forward out;
+  if (recipe.loss.reduction == LossReduction::kMean) {
+    out.objective = out.loss = ReduceMean(per_example);
+  } else {
+    out.objective = ReduceSum(per_example);
+    out.loss = out.objective / static_cast<double>(std::max<int64_t>(1, per_example.type().num_elements()));
+  }
+  for (const Parameter& parameter : recipe.model->parameters()) {
+    if (!parameter.regularizer()) continue;
+    const Value penalty = parameter.regularizer()->Record(parameter);
+    if (!penalty.valid()) continue;
+    out.objective = out.objective + penalty;
+    out.loss = out.loss + penalty;
+  }
+  b.Output(std::string(kLossName), out.loss);
+  for (const Metric& metric : recipe.metrics) b.Output(metric.name, metric.OfBatch(y, predictions, recipe.loss));
+  return out;
+}
+
+bool Uses(const Builder& b, const program::Variable& variable) {
+  return std::find(b.variables().begin(), b.variables().end(), variable) != b.variables().end();
+}
+
+}  // namespace
+
+std::vector<Parameter> Programs::States() const {
+  std::vector<Parameter> states = parameters;
+  states.insert(states.end(), slots.begin(), slots.end());
+  return states;
+}
+
+std::string Programs::Summary() const {
+  size_t width = 0;
+  for (const Parameter& parameter : parameters) width = std::max(width, parameter.name().size());
+  std::string text;
+  int64_t total = 0;
+  for (const Parameter& parameter : parameters) {
+    std::string specs = "replicated";
+    if (parameter.layout()) specs = "{" + Join(*parameter.layout(), ", ") + "}";
+    text += parameter.name() + std::string(width - parameter.name().size() + 2, ' ') + parameter.type().ToString() +
+            "  " + specs + "\n";
+    total += parameter.type().num_elements();
+  }
+  return text + std::to_string(total) + " parameters\n";
+}
+
+Result<Program> BuildInit(const std::vector<Parameter>& states, int64_t seed) {
+  Builder b("init");
+  Builder::Scope scope(b);
+  for (const Parameter& state : states) {
+    Builder::NameScope name(b, state.name());
+    b.Assign(state, state.RecordInitial(seed));
+  }
+  return b.Build();
+}
+
+Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const TensorType& y) {
+  if (recipe.model == nullptr || recipe.optimizer == nullptr) {
+    return InvalidArgument("BuildPrograms: a recipe needs a model and an optimizer");
+  }
+  std::set<std::string> outputs = {std::string(kLossName)};
+  for (const Metric& metric : recipe.metrics) {
+    if (!outputs.insert(metric.name).second) {
+      return InvalidArgument("BuildPrograms: two outputs are named `" + metric.name + "`");
+    }
+  }
+  Programs out;
+  bool counts_steps = false;
+  {
+    Builder b("train_step");
+    Builder::Scope scope(b);
+    const Forward forward = Record(recipe, b, x, y, /*training=*/true);
+    // The first error is what helps; what follows would be about values that are not there.
+    MT_RETURN_IF_ERROR(b.status());
+    out.parameters = recipe.model->parameters();
+    MT_RETURN_IF_ERROR(recipe.layouts.Apply(out.parameters));
+    std::vector<Parameter> trained;
+    std::vector<program::Variable> variables;
+    for (const Parameter& parameter : out.parameters) {
+      if (!parameter.trainable()) continue;
+      trained.push_back(parameter);
+      variables.push_back(parameter);
+    }
+    const std::vector<Value> gradients = b.Gradient(forward.objective, std::span<const program::Variable>(variables));
+    MT_RETURN_IF_ERROR(b.status());
+    recipe.optimizer->Apply(trained, gradients);
+    counts_steps = Uses(b, recipe.step);
+    if (counts_steps) program::AssignAdd(recipe.step, 1);
+    MT_ASSIGN_OR_RETURN(out.train_step, b.Build());
+  }
+  {
+    Builder b("eval_step");
+    Builder::Scope scope(b);
+    Record(recipe, b, x, y, /*training=*/false);
+    MT_ASSIGN_OR_RETURN(out.eval_step, b.Build());
+  }
+  out.slots = recipe.optimizer->slots();
+  if (counts_steps) out.slots.push_back(recipe.step);
+  MT_ASSIGN_OR_RETURN(out.init, BuildInit(out.States(), recipe.seed));
+  return out;
+}
+
+}  // namespace meshtrain::train
