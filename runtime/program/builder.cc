@@ -145,10 +145,13 @@ Value Builder::Resolve(const Operand& operand, DType number_type) {
   return *operand.value();
 }
 
-std::vector<Value> Builder::Append(std::string_view kind, std::vector<Operand> operands, Attrs attrs) {
+std::vector<Value> Builder::Append(std::string_view kind, std::vector<Operand> operands, Attrs attrs,
+                                   const std::source_location* given_where) {
   const std::vector<Value> placeholders(kPlaceholders, Value(this, kNoValue));
   if (!status_.ok()) return placeholders;
-  const std::source_location where = operands.empty() ? std::source_location::current() : operands[0].where();
+  const std::source_location where = given_where != nullptr ? *given_where
+                                     : operands.empty()     ? std::source_location::current()
+                                                            : operands[0].where();
   const auto def = Registry::Standard().Get(kind);
   if (!def.ok()) {
     Fail(def.status(), where);
@@ -191,8 +194,9 @@ std::vector<Value> Builder::Append(std::string_view kind, std::vector<Operand> o
   return values;
 }
 
-Value Builder::Append1(std::string_view kind, std::vector<Operand> operands, Attrs attrs) {
-  return Append(kind, std::move(operands), std::move(attrs))[0];
+Value Builder::Append1(std::string_view kind, std::vector<Operand> operands, Attrs attrs,
+                       const std::source_location* where) {
+  return Append(kind, std::move(operands), std::move(attrs), where)[0];
 }
 
 Result<Program> Builder::Build() {

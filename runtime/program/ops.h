@@ -35,6 +35,7 @@ Value Rsqrt(const Operand& a);
 Value Exp(const Operand& a);
 Value Log(const Operand& a);
 Value Log1p(const Operand& a);
+Value Erf(const Operand& a);
 Value Tanh(const Operand& a);
 Value Sigmoid(const Operand& a);
 Value Relu(const Operand& a);
