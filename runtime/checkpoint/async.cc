@@ -1,0 +1,139 @@
+#include "runtime/checkpoint/async.h"
+
+#include <thread>
+#include <utility>
+
+#include "runtime/base/file.h"
+#include "runtime/base/log.h"
+#include "runtime/base/mutex.h"
+
+namespace meshtrain::checkpoint {
+
+class AsyncSaver::Impl {
+ public:
+  Impl(std::string folder, SaveOptions options, bool background)
+      : folder_(std::move(folder)), options_(options), background_(background) {
+    if (background_) thread_ = std::jthread([this](std::stop_token stop) { Run(stop); });
+  }
+
+  ~Impl() {
+    if (thread_.joinable()) {
+      thread_.request_stop();  // a save under way, or handed over, is still finished
+      thread_.join();
+    }
+    MutexLock lock(mutex_);
+    if (!error_.ok()) LogError("checkpoint not saved", {{"error", error_.ToString()}});
+  }
+
+  Status Save(Snapshot snapshot, std::stop_token stop, Duration timeout) {
+    if (closed_) return FailedPrecondition("checkpoint: expected Save() before Close(), got: it after");
+    MT_RETURN_IF_ERROR(Wait(std::move(stop), timeout));
+    const Duration begin = SystemClock().Monotonic();
+    if (!background_) {
+      Write({std::move(snapshot), begin});
+      return TakeError();
+    }
+    {
+      MutexLock lock(mutex_);
+      pending_ = Job{std::move(snapshot), begin};
+      busy_ = true;
+    }
+    changed_.NotifyAll();
+    return OkStatus();
+  }
+
+  Status Wait(std::stop_token stop, Duration timeout) {
+    {
+      MutexLock lock(mutex_);
+      if (!changed_.WaitFor(mutex_, stop, timeout, [this] { return !busy_; })) {
+        if (stop.stop_requested()) return Cancelled("checkpoint: stopped while waiting for a save");
+        return DeadlineExceeded("checkpoint: waited for the save before longer than " +
+                                std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) + " ms");
+      }
+    }
+    return TakeError();
+  }
+
+  Status Close(Duration timeout) {
+    closed_ = true;
+    return Wait({}, timeout);
+  }
+
+  std::optional<SaveReport> last() const {
+    MutexLock lock(mutex_);
+    return last_;
+  }
+
+ private:
+  struct Job {
+    Snapshot snapshot;
+    Duration begin;
+  };
+
+  Status TakeError() {
+    MutexLock lock(mutex_);
+    return std::exchange(error_, OkStatus());
+  }
+
+  void Write(const Job& job) {
+    Result<std::string> path = checkpoint::Save(folder_, job.snapshot, options_);
+    const Duration took = SystemClock().Monotonic() - job.begin;
+    MutexLock lock(mutex_);
+    if (path.ok()) {
+      last_ = SaveReport{job.snapshot.step, *std::move(path), std::chrono::duration<double>(took).count()};
+    } else {
+      error_ = path.status().At("saving step " + std::to_string(job.snapshot.step));
+    }
+  }
+
+  void Run(std::stop_token stop) {
+    for (;;) {
+      std::optional<Job> job;
+      {
+        MutexLock lock(mutex_);
+        // With `stop` requested this still gives true while a snapshot is waiting.
+        if (!changed_.WaitFor(mutex_, stop, std::chrono::hours(1), [this] { return pending_.has_value(); })) {
+          if (stop.stop_requested()) return;
+          continue;
+        }
+        job = std::exchange(pending_, std::nullopt);
+      }
+      Write(*job);
+      job.reset();  // the tensors go before anybody is told
+      {
+        MutexLock lock(mutex_);
+        busy_ = false;
+      }
+      changed_.NotifyAll();
+    }
+  }
+
+  const std::string folder_;
+  const SaveOptions options_;
+  const bool background_;
+  bool closed_ = false;  // the caller's
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::optional<Job> pending_ MT_GUARDED_BY(mutex_);
+  bool busy_ MT_GUARDED_BY(mutex_) = false;  // from Save() until written
+  Status error_ MT_GUARDED_BY(mutex_);
+  std::optional<SaveReport> last_ MT_GUARDED_BY(mutex_);
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+AsyncSaver::AsyncSaver(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+AsyncSaver::~AsyncSaver() = default;
+
+Result<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string folder, SaveOptions options, bool background) {
+  MT_RETURN_IF_ERROR(MakeDirectories(folder));
+  return std::unique_ptr<AsyncSaver>(new AsyncSaver(std::make_unique<Impl>(std::move(folder), options, background)));
+}
+
+Status AsyncSaver::Save(Snapshot snapshot, std::stop_token stop, Duration timeout) {
+  return impl_->Save(std::move(snapshot), std::move(stop), timeout);
+}
+Status AsyncSaver::Wait(std::stop_token stop, Duration timeout) { return impl_->Wait(std::move(stop), timeout); }
+Status AsyncSaver::Close(Duration timeout) { return impl_->Close(timeout); }
+std::optional<SaveReport> AsyncSaver::last() const { return impl_->last(); }
+
+}  // namespace meshtrain::checkpoint

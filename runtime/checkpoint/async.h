@@ -1,0 +1,49 @@
+// Saving beside training: one thread writes, one snapshot at a time.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/status.h"
+#include "runtime/checkpoint/save.h"
+
+namespace meshtrain::checkpoint {
+
+struct SaveReport {
+  int64_t step = 0;
+  std::string path;
+  double seconds = 0;  // from Save() to the commit
+};
+
+// Called by one thread. Every wait ends with `timeout` (kDeadlineExceeded) or `stop` (kCancelled).
+class AsyncSaver {
+ public:
+  // Without `background` Save() returns when the checkpoint is complete.
+  static Result<std::unique_ptr<AsyncSaver>> Create(std::string folder, SaveOptions options, bool background = true);
+  // Waits for a save that is being written; without Close() its error is only logged.
+  ~AsyncSaver();
+  AsyncSaver(const AsyncSaver&) = delete;
+  AsyncSaver& operator=(const AsyncSaver&) = delete;
+
+  // Waits for the save before this one, then hands the snapshot over. If that save failed, its error comes back here
+  // and this snapshot is not saved: decide, and call again.
+  Status Save(Snapshot snapshot, std::stop_token stop = {}, Duration timeout = std::chrono::minutes(10));
+  // Waits until nothing is being written; gives the last save's error, once.
+  Status Wait(std::stop_token stop = {}, Duration timeout = std::chrono::minutes(10));
+  // Wait(), and takes no more snapshots.
+  Status Close(Duration timeout = std::chrono::minutes(10));
+
+  // The newest save that succeeded.
+  std::optional<SaveReport> last() const;
+
+ private:
+  class Impl;
+  explicit AsyncSaver(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace meshtrain::checkpoint

@@ -1,0 +1,212 @@
+#include "runtime/checkpoint/index.h"
+
+#include <xxhash.h>
+
+#include <charconv>
+#include <cinttypes>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace meshtrain::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kFormat = "meshtrain-checkpoint";
+constexpr int kVersion = 1;
+
+std::string Num(int64_t n) { return std::to_string(n); }
+
+// What a broken index throws inside Parse; never leaves this file.
+struct BadField {
+  std::string message;
+};
+
+uint64_t HashOf(const json& value) {
+  const auto& text = value.get_ref<const std::string&>();
+  uint64_t hash = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  if (error != std::errc() || end != text.data() + text.size()) throw BadField{"expected a checksum, got: " + text};
+  return hash;
+}
+
+json ShardJson(const ShardRecord& s) {
+  std::vector<std::string> chunks;
+  for (const uint64_t h : s.chunks) chunks.push_back(HashText(h));
+  return {{"file", s.file},       {"key", s.key},     {"offsets", s.box.offsets},
+          {"sizes", s.box.sizes}, {"begin", s.begin}, {"chunk_xxh64", chunks}};
+}
+
+ShardRecord ShardOf(const json& value) {
+  ShardRecord s;
+  s.file = value.at("file").get<int>();
+  s.key = value.at("key").get<std::string>();
+  s.box.offsets = value.at("offsets").get<mesh::Dims>();
+  s.box.sizes = value.at("sizes").get<mesh::Dims>();
+  s.begin = value.at("begin").get<int64_t>();
+  for (const json& h : value.at("chunk_xxh64")) s.chunks.push_back(HashOf(h));
+  return s;
+}
+
+json Body(const Index& index) {
+  json files = json::array();
+  for (const FileRecord& f : index.files) {
+    files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"header_bytes", f.header_bytes},
+                     {"header_xxh64", HashText(f.header_hash)}});
+  }
+  json variables = json::object();
+  for (const auto& [name, v] : index.variables) {
+    json shards = json::array();
+    for (const ShardRecord& s : v.shards) shards.push_back(ShardJson(s));
+    variables[name] = {{"type", v.type.ToString()}, {"layout", v.layout}, {"shards", std::move(shards)}};
+  }
+  return {{"format", kFormat},
+          {"version", kVersion},
+          {"step", index.step},
+          {"generation", index.generation},
+          {"mesh", index.mesh},
+          {"program_hash", index.program_hash},
+          {"data_cursor", index.data_cursor},
+          {"metadata", index.metadata},
+          {"chunk_bytes", kChunkBytes},
+          {"files", std::move(files)},
+          {"variables", std::move(variables)}};
+}
+
+std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+Index IndexOf(const json& body) {
+  Index index;
+  if (body.at("chunk_bytes").get<int64_t>() != kChunkBytes) {
+    throw BadField{"chunk_bytes: expected " + Num(kChunkBytes) + ", got: " + body.at("chunk_bytes").dump()};
+  }
+  index.step = body.at("step").get<int64_t>();
+  index.generation = body.at("generation").get<int64_t>();
+  index.mesh = body.at("mesh").get<std::string>();
+  index.program_hash = body.at("program_hash").get<std::string>();
+  index.data_cursor = body.at("data_cursor").get<std::string>();
+  index.metadata = body.at("metadata").get<std::map<std::string, std::string>>();
+  for (const json& f : body.at("files")) {
+    FileRecord file{f.at("name").get<std::string>(), f.at("bytes").get<int64_t>(), f.at("header_bytes").get<int64_t>(),
+                    HashOf(f.at("header_xxh64"))};
+    if (file.name.empty() || file.name.find('/') != std::string::npos || file.name == ".." || file.name == ".") {
+      throw BadField{"files: expected a plain file name, got: " + file.name};
+    }
+    index.files.push_back(std::move(file));
+  }
+  for (const auto& [name, v] : body.at("variables").items()) {
+    VariableRecord variable;
+    auto type = mesh::TensorType::Parse(v.at("type").get<std::string>());
+    if (!type.ok()) throw BadField{"variable `" + name + "`: " + type.status().message()};
+    variable.type = *std::move(type);
+    variable.layout = v.at("layout").get<std::string>();
+    for (const json& s : v.at("shards")) variable.shards.push_back(ShardOf(s));
+    index.variables.emplace(name, std::move(variable));
+  }
+  return index;
+}
+
+Status CheckVariable(const Index& index, const std::string& name, const VariableRecord& v) {
+  const std::string where = "variable `" + name + "` " + v.type.ToString() + ": ";
+  int64_t covered = 0;
+  for (size_t i = 0; i < v.shards.size(); ++i) {
+    const ShardRecord& s = v.shards[i];
+    if (!IsInside(s.box, v.type.dims)) return InvalidArgument(where + "expected its shards inside of it, got: another");
+    const int64_t bytes = s.box.num_elements() * mesh::DTypeBytes(v.type.dtype);
+    if (s.file < 0 || s.file >= static_cast<int>(index.files.size()) || s.begin < 0 ||
+        s.begin > index.files[s.file].bytes - bytes ||
+        static_cast<int64_t>(s.chunks.size()) != (bytes + kChunkBytes - 1) / kChunkBytes) {
+      return InvalidArgument(where + "expected its shards inside their files, with a checksum a piece, got: another");
+    }
+    for (size_t k = 0; k < i; ++k) {
+      if (Intersection(s.box, v.shards[k].box).num_elements() > 0) {
+        return InvalidArgument(where + "expected shards that do not overlap, got: shards " + std::to_string(k) + " and " +
+                               std::to_string(i));
+      }
+    }
+    covered += s.box.num_elements();
+  }
+  if (covered != v.type.num_elements()) {
+    return InvalidArgument(where + "expected shards that cover it, got: " + Num(covered) + " of " +
+                           Num(v.type.num_elements()) + " elements");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string HashText(uint64_t hash) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016" PRIx64, hash);
+  return text;
+}
+
+std::string Index::ToJson() const {
+  const std::string body = Dump(Body(*this));
+  return "{\"index\":" + body + ",\"xxh64\":\"" + HashText(XXH64(body.data(), body.size(), 0)) + "\"}\n";
+}
+
+Result<Index> Index::Parse(std::string_view text, const std::string& path) {
+  try {
+    const json whole = json::parse(text);
+    const json& body = whole.at("index");
+    const std::string compact = Dump(body);
+    const uint64_t hash = XXH64(compact.data(), compact.size(), 0);
+    if (HashOf(whole.at("xxh64")) != hash) {
+      return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) + ": expected checksum " +
+                      whole.at("xxh64").get<std::string>() + ", got: " + HashText(hash));
+    }
+    if (body.at("format") != kFormat) throw BadField{"format: expected " + std::string(kFormat) + ", got: " + Dump(body.at("format"))};
+    if (body.at("version").get<int>() > kVersion) {
+      return Unimplemented(path + ": version: expected at most " + Num(kVersion) + ", got: " + body.at("version").dump());
+    }
+    Index index = IndexOf(body);
+    if (Status sound = CheckIndex(index); !sound.ok()) throw BadField{sound.message()};
+    return index;
+  } catch (const json::parse_error& error) {
+    return DataLoss(path + ": byte " + std::to_string(error.byte > 0 ? error.byte - 1 : 0) + ": expected JSON, got: " + error.what());
+  } catch (const json::exception& error) {
+    return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) + ": expected a checkpoint's index, got: " + error.what());
+  } catch (const BadField& bad) {
+    return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) + ": " + bad.message);
+  }
+}
+
+Status CheckIndex(const Index& index) {
+  for (const auto& [name, v] : index.variables) MT_RETURN_IF_ERROR(CheckVariable(index, name, v));
+  return OkStatus();
+}
+
+Result<Index> MergeIndexes(const std::vector<Index>& parts) {
+  if (parts.empty()) return InvalidArgument("checkpoint: expected at least one part, got: none");
+  Index all = parts[0];
+  for (size_t p = 1; p < parts.size(); ++p) {
+    const Index& part = parts[p];
+    const auto head = [](const Index& i) {
+      return std::tie(i.step, i.generation, i.mesh, i.program_hash, i.data_cursor, i.metadata);
+    };
+    if (head(part) != head(all)) {
+      return InvalidArgument("checkpoint: part " + std::to_string(p) + ": expected the step, mesh, program and cursor of part 0 (step " +
+                             Num(all.step) + ", program " + all.program_hash + "), got: step " + Num(part.step) +
+                             ", program " + part.program_hash);
+    }
+    const int first = static_cast<int>(all.files.size());
+    all.files.insert(all.files.end(), part.files.begin(), part.files.end());
+    for (const auto& [name, v] : part.variables) {
+      VariableRecord& mine = all.variables.try_emplace(name, VariableRecord{v.type, v.layout, {}}).first->second;
+      if (mine.type != v.type) {
+        return InvalidArgument("checkpoint: variable `" + name + "`: expected " + mine.type.ToString() + " in each part, got: " +
+                               v.type.ToString());
+      }
+      for (ShardRecord shard : v.shards) {
+        shard.file += first;
+        mine.shards.push_back(std::move(shard));
+      }
+    }
+  }
+  MT_RETURN_IF_ERROR(CheckIndex(all).At("checkpoint"));
+  return all;
+}
+
+}  // namespace meshtrain::checkpoint

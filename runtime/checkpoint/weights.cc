@@ -1,0 +1,95 @@
+#include "runtime/checkpoint/weights.h"
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "runtime/base/text.h"
+#include "runtime/checkpoint/restore.h"
+
+namespace meshtrain::checkpoint {
+namespace {
+
+using mesh::DType;
+using mesh::Tensor;
+using mesh::TensorType;
+
+// Either kind of file behind one face.
+struct Weights {
+  std::map<std::string, std::optional<TensorType>> types;
+  std::function<Result<Tensor>(const std::string&)> read;
+};
+
+Result<Weights> OpenWeights(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) {
+    MT_ASSIGN_OR_RETURN(auto opened, SafetensorsReader::Open(path));
+    std::shared_ptr<SafetensorsReader> file = std::move(opened);
+    Weights weights;
+    for (const SafetensorsEntry& e : file->header().entries) weights.types[e.name] = e.type();
+    weights.read = [file](const std::string& name) { return file->Read(name); };
+    return weights;
+  }
+  std::string folder = path;
+  if (!fs::exists(fs::path(path) / kIndexName, ignored)) {
+    MT_ASSIGN_OR_RETURN(const Candidate newest, FindLatest(path));
+    folder = newest.path;
+  }
+  MT_ASSIGN_OR_RETURN(auto opened, Checkpoint::Open(folder));
+  std::shared_ptr<Checkpoint> checkpoint = std::move(opened);
+  Weights weights;
+  for (const auto& [name, v] : checkpoint->index().variables) weights.types[name] = v.type;
+  weights.read = [checkpoint](const std::string& name) { return checkpoint->Load(name); };
+  return weights;
+}
+
+bool Convertible(const TensorType& from, const TensorType& to) {
+  return from.dims == to.dims && (from.dtype == to.dtype || (mesh::IsFloat(from.dtype) && mesh::IsFloat(to.dtype)));
+}
+
+Tensor Converted(const Tensor& from, DType to) {
+  if (from.type().dtype == to) return from;
+  Tensor out(TensorType{to, from.dims()});
+  if (to == DType::kF32) {
+    const auto in = from.values<double>();
+    const auto values = out.mutable_values<float>();
+    for (size_t i = 0; i < in.size(); ++i) values[i] = static_cast<float>(in[i]);
+  } else {
+    const auto in = from.values<float>();
+    const auto values = out.mutable_values<double>();
+    for (size_t i = 0; i < in.size(); ++i) values[i] = in[i];
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<Tensor>> LoadWeights(const std::string& path, std::span<const NamedType> parameters) {
+  MT_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(path));
+  std::vector<std::string> names;
+  for (const auto& [name, type] : weights.types) names.push_back(name);
+  std::vector<std::string> wrong;
+  for (const NamedType& p : parameters) {
+    const auto found = weights.types.find(p.name);
+    if (found == weights.types.end()) {
+      wrong.push_back("expected `" + p.name + "` " + p.type.ToString() + ", got: no tensor of that name" + DidYouMean(p.name, names));
+    } else if (!found->second || !Convertible(*found->second, p.type)) {
+      wrong.push_back("`" + p.name + "`: expected " + p.type.ToString() + ", got: " +
+                      (found->second ? found->second->ToString() : "an element type that Meshtrain has not"));
+    }
+  }
+  if (!wrong.empty()) return InvalidArgument(path + ": " + Join(wrong, "; "));
+  std::vector<Tensor> out;
+  for (const NamedType& p : parameters) {
+    MT_ASSIGN_OR_RETURN(const Tensor value, weights.read(p.name));
+    out.push_back(Converted(value, p.type.dtype));
+  }
+  return out;
+}
+
+}  // namespace meshtrain::checkpoint

@@ -1,0 +1,54 @@
+#include "runtime/checkpoint/async.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/restore.h"
+#include "tests/runtime/checkpoint/checkpoint_testing.h"
+
+namespace meshtrain::checkpoint {
+namespace {
+
+Snapshot Small(int64_t step) { return Whole(step, {{"kernel", Counting(Type("f32[100,3]"), static_cast<double>(step))}}); }
+
+TEST(AsyncSaverTest, SavesInOrderAndReports) {
+  for (const bool background : {false, true}) {
+    const TempFolder folder;
+    auto saver = AsyncSaver::Create(folder.At("deep/er"), {.keep = 2}, background);
+    ASSERT_TRUE(saver.ok());
+    EXPECT_FALSE((*saver)->last().has_value());
+    for (int64_t step = 1; step <= 5; ++step) ASSERT_EQ((*saver)->Save(Small(step)), OkStatus());
+    ASSERT_EQ((*saver)->Close(), OkStatus());
+    EXPECT_EQ((*saver)->last()->step, 5);
+    EXPECT_EQ((*saver)->last()->path, folder.At("deep/er/ckpt-00000005"));
+    EXPECT_EQ(FindLatest(folder.At("deep/er"))->step, 5);
+    EXPECT_EQ(ListCheckpoints(folder.At("deep/er"))->size(), 2u);
+    EXPECT_EQ((*saver)->Save(Small(6)).code(), StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST(AsyncSaverTest, AnErrorSurfacesAtTheNextCallOnce) {
+  const TempFolder folder;
+  auto saver = AsyncSaver::Create(folder.path(), {});
+  ASSERT_TRUE(saver.ok());
+  Spill(folder.At("ckpt-00000001"), "a file where the folder should be");
+  ASSERT_EQ((*saver)->Save(Small(1)), OkStatus());
+  const Status error = (*saver)->Save(Small(2));
+  EXPECT_THAT(error.message(), testing::HasSubstr("saving step 1: " + folder.At("ckpt-00000001")));
+  EXPECT_EQ((*saver)->Save(Small(2)), OkStatus());
+  EXPECT_EQ((*saver)->Wait(), OkStatus());
+  EXPECT_EQ((*saver)->last()->step, 2);
+}
+
+TEST(AsyncSaverTest, WhatWasHandedOverIsWrittenEvenWithoutClose) {
+  const TempFolder folder;
+  {
+    auto saver = AsyncSaver::Create(folder.path(), {});
+    ASSERT_TRUE(saver.ok());
+    ASSERT_EQ((*saver)->Save(Small(1)), OkStatus());
+  }
+  EXPECT_EQ(FindLatest(folder.path())->step, 1);
+}
+
+}  // namespace
+}  // namespace meshtrain::checkpoint

@@ -1,0 +1,132 @@
+// A checkpoint saved on one mesh loads on any other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/collect.h"
+#include "runtime/checkpoint/restore.h"
+#include "runtime/checkpoint/runs.h"
+#include "tests/runtime/checkpoint/checkpoint_testing.h"
+
+namespace meshtrain::checkpoint {
+namespace {
+
+using mesh::Layout;
+using mesh::Mesh;
+using mesh::Tensor;
+
+TEST(RunsTest, CopiesWhatBoxesShare) {
+  EXPECT_EQ(CopyRuns({{0, 0}, {4, 6}}, {{1, 2}, {2, 3}}, 4), (std::vector<checkpoint::Run>{{32, 0, 12}, {56, 12, 12}}));
+  EXPECT_EQ(CopyRuns({{0, 0}, {4, 6}}, {{1, 0}, {2, 6}}, 4), (std::vector<checkpoint::Run>{{24, 0, 48}}));
+  EXPECT_EQ(CopyRuns({{2, 0}, {2, 6}}, {{0, 0}, {4, 6}}, 1), (std::vector<checkpoint::Run>{{0, 12, 12}}));
+  EXPECT_EQ(CopyRuns({{0}, {4}}, {{4}, {4}}, 4), std::vector<checkpoint::Run>{});
+  EXPECT_EQ(CopyRuns({}, {}, 8), (std::vector<checkpoint::Run>{{0, 0, 8}}));
+}
+
+struct Plan {
+  std::string mesh;
+  std::string layout;
+};
+
+// Uneven shards, several axes on a dimension, axes that hold copies.
+const std::vector<Plan> kPlans = {
+    {"batch=1", "{*, *}"},          {"batch=8", "{*, *}"},          {"batch=8", "{batch, *}"},
+    {"batch=4", "{*, batch}"},      {"a=2,b=3", "{a, b}"},          {"a=2,b=3", "{b+a, *}"},
+    {"a=2,b=3", "{*, a}"},          {"batch=8", "{*, batch}"},
+};
+
+std::vector<VariableSpec> Specs(const Plan& plan) {
+  const Mesh mesh = *Mesh::Parse(plan.mesh);
+  return {{"kernel", Type("f32[7,5]"), *Layout::Parse(plan.layout, mesh)},
+          {"scalar", Type("i64[]"), Layout::Replicated(mesh, 0)}};
+}
+
+Tensor Global(int variable) { return variable == 0 ? Counting(Type("f32[7,5]")) : Tensor::Scalar<int64_t>(12); }
+
+Snapshot SnapshotOf(const Plan& plan) {
+  const std::vector<VariableSpec> specs = Specs(plan);
+  auto variables = Collect(specs, 0, [&](int v, int64_t rank) { return Storage(Global(v), specs[v].layout, rank); });
+  EXPECT_TRUE(variables.ok()) << variables.status().ToString();
+  return {.step = 1, .mesh = plan.mesh, .variables = *std::move(variables)};
+}
+
+TEST(ReshardTest, AnyMeshToAnyMesh) {
+  for (const Plan& from : kPlans) {
+    const TempFolder folder;
+    const auto path = Save(folder.path(), SnapshotOf(from));
+    ASSERT_TRUE(path.ok()) << from.mesh << from.layout << path.status().ToString();
+    auto checkpoint = Checkpoint::Open(*path);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+    EXPECT_EQ(Bytes(*(*checkpoint)->Load("kernel")), Bytes(Global(0)));
+    EXPECT_EQ((*checkpoint)->index().variables.at("kernel").layout, Specs(from)[0].layout.ToString());
+    for (const Plan& to : kPlans) {
+      const Layout layout = Specs(to)[0].layout;
+      for (int64_t rank = 0; rank < layout.mesh().size(); ++rank) {
+        Tensor want(mesh::TensorType{mesh::DType::kF32, *layout.LocalShape({7, 5})});
+        std::memset(want.mutable_bytes().data(), 0, want.mutable_bytes().size());
+        const auto slice = layout.SliceOf(rank, {7, 5});
+        if (mesh::NumElements(slice.sizes) > 0) want.Paste(Global(0).Slice(slice.offsets, slice.sizes), {0, 0});
+        const auto got = (*checkpoint)->LoadLocal("kernel", layout, rank);
+        ASSERT_TRUE(got.ok()) << got.status().ToString();
+        ASSERT_EQ(Bytes(*got), Bytes(want)) << from.mesh << from.layout << " to " << to.mesh << to.layout << " rank " << rank;
+      }
+    }
+  }
+}
+
+TEST(ReshardTest, CopiesAreWrittenOnce) {
+  const TempFolder folder;
+  auto checkpoint = Checkpoint::Open(*Save(folder.path(), SnapshotOf({"batch=8", "{*, *}"})));
+  ASSERT_TRUE(checkpoint.ok());
+  const Index& index = (*checkpoint)->index();
+  ASSERT_EQ(index.variables.at("kernel").shards.size(), 1u);
+  ASSERT_EQ(index.files.size(), 1u);
+  EXPECT_EQ(index.files[0].bytes - index.files[0].header_bytes, 7 * 5 * 4 + 8);
+}
+
+TEST(ReshardTest, ProcessesShareTheWork) {
+  // Two processes of two devices each; four equal copies of two variables: one each.
+  const std::vector<mesh::Device> devices = {{.process = 0, .index = 0}, {.process = 0, .index = 1},
+                                             {.process = 1, .index = 0}, {.process = 1, .index = 1}};
+  const Mesh mesh = *Mesh::Create({{"batch", 4}}, devices);
+  const std::vector<VariableSpec> specs = {{"a", Type("f32[100]"), Layout::Replicated(mesh, 1)},
+                                           {"b", Type("f32[100]"), Layout::Replicated(mesh, 1)},
+                                           {"c", Type("f32[4]"), *Layout::BatchSharded(mesh, "batch", 1)}};
+  const auto assignments = AssignParts(specs);
+  ASSERT_TRUE(assignments.ok());
+  std::vector<int64_t> ranks;
+  for (const Assignment& a : *assignments) ranks.push_back(a.rank);
+  EXPECT_EQ(ranks, (std::vector<int64_t>{0, 2, 0, 1, 2, 3}));
+
+  const TempFolder folder;
+  std::vector<Index> parts;
+  for (const int process : {0, 1}) {
+    auto variables = Collect(specs, process, [&](int v, int64_t rank) {
+      EXPECT_EQ(devices[rank].process, process);  // nobody is asked for what lives elsewhere
+      return Storage(Counting(specs[v].type, v), specs[v].layout, rank);
+    });
+    ASSERT_TRUE(variables.ok());
+    const auto part = WritePart(folder.path(), {.step = 9, .variables = *variables}, process, 2);
+    ASSERT_TRUE(part.ok()) << part.status().ToString();
+    parts.push_back(*part);
+  }
+  EXPECT_FALSE(Commit(folder.path(), {parts[0]}).ok());  // half of it is not a checkpoint
+  ASSERT_TRUE(Commit(folder.path(), parts).ok());
+  auto checkpoint = Checkpoint::Open(folder.At("ckpt-00000009"));
+  ASSERT_TRUE(checkpoint.ok());
+  EXPECT_EQ((*checkpoint)->index().files.size(), 2u);
+  for (int v = 0; v < 3; ++v) {
+    EXPECT_EQ(Bytes(*(*checkpoint)->Load(specs[v].name)), Bytes(Counting(specs[v].type, v)));
+  }
+  parts[1].program_hash = "another";
+  EXPECT_EQ(Commit(folder.path(), parts).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(ReshardTest, RefusesPendingSums) {
+  const Mesh mesh = *Mesh::Parse("batch=2");
+  const Layout pending = *Layout::Parse("{*} sum(batch)", mesh);
+  const std::vector<VariableSpec> specs = {{"a", Type("f32[4]"), pending}};
+  EXPECT_EQ(AssignParts(specs).status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace meshtrain::checkpoint

@@ -1,0 +1,45 @@
+#include "runtime/checkpoint/weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/save.h"
+#include "tests/runtime/checkpoint/checkpoint_testing.h"
+
+namespace meshtrain::checkpoint {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(WeightsTest, LoadsByPathFromAFileACheckpointOrAFolderOfThem) {
+  const TempFolder folder;
+  const auto kernel = Counting(Type("f32[2,3]"), 0.5);
+  const auto bias = Counting(Type("f64[3]"));
+  ASSERT_TRUE(WriteSafetensors(folder.At("w.safetensors"), {{"a.kernel", kernel}, {"a.bias", bias}, {"more", bias}}).ok());
+  ASSERT_TRUE(Save(folder.At("saved"), Whole(3, {{"a.kernel", kernel}, {"a.bias", bias}})).ok());
+  const std::vector<NamedType> wanted = {{"a.bias", Type("f32[3]")}, {"a.kernel", Type("f32[2,3]")}};
+  for (const char* path : {"w.safetensors", "saved", "saved/ckpt-00000003"}) {
+    const auto got = LoadWeights(folder.At(path), wanted);
+    ASSERT_TRUE(got.ok()) << got.status().ToString();
+    EXPECT_EQ(Bytes((*got)[0]), Bytes(Counting(Type("f32[3]"))));
+    EXPECT_EQ(Bytes((*got)[1]), Bytes(kernel));
+  }
+}
+
+TEST(WeightsTest, NamesAllThatIsWrong) {
+  const TempFolder folder;
+  ASSERT_TRUE(WriteSafetensors(folder.At("w"), {{"hidden_1.kernel", Counting(Type("f32[2,3]"))},
+                                                {"n", Counting(Type("i64[]"))}}).ok());
+  const std::vector<NamedType> wanted = {
+      {"hidden_1.kernal", Type("f32[2,3]")}, {"hidden_1.kernel", Type("f32[3,2]")}, {"n", Type("f32[]")}};
+  const Status status = LoadWeights(folder.At("w"), wanted).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("did you mean `hidden_1.kernel`?"),
+                                      HasSubstr("`hidden_1.kernel`: expected f32[3,2], got: f32[2,3]"),
+                                      HasSubstr("`n`: expected f32[], got: i64[]")));
+  EXPECT_EQ(LoadWeights(folder.At("none"), wanted).status().code(), StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace meshtrain::checkpoint
