@@ -1,0 +1,355 @@
+// Partition: the program of one device. Walks the ops once; every value keeps the list of layouts it exists in, so that
+// two users of one layout share one reshard, and a third layout starts from the nearest one there is.
+#include <algorithm>
+#include <limits>
+
+#include "runtime/base/check.h"
+#include "runtime/sharding/lint.h"
+#include "runtime/sharding/solve.h"
+
+namespace meshtrain::sharding {
+namespace {
+
+using mesh::DType;
+using program::Attrs;
+using program::Op;
+using program::TensorType;
+
+Split Internal(const OpSplit& split) {
+  Split out;
+  for (const mesh::DimSharding& axes : split.factors) {
+    AxisList& list = out.factors.emplace_back();
+    for (const int a : axes) list.Add(a);
+  }
+  for (const mesh::Partial& p : split.passing) out.passing.at[p.axis] = Place::PendingCode(p.reduction);
+  for (const int i : split.passing_operands) out.passing_operands |= 1u << i;
+  return out;
+}
+
+program::FactorTable TableOf(const Program& program, const Op& op) {
+  std::vector<TensorType> operands, results;
+  for (const ValueId v : op.operands) operands.push_back(program.type(v));
+  for (const ValueId v : op.results) results.push_back(program.type(v));
+  const program::OpDef* def = program::Registry::Standard().Find(op.kind);
+  MT_CHECK(def != nullptr);
+  return def->factors({operands, op.attrs}, results);
+}
+
+// x such that reduction(x, y) == y for every y of the type.
+double IdentityOf(mesh::Reduction reduction, DType dtype) {
+  if (reduction == mesh::Reduction::kSum) return 0;
+  const bool max = reduction == mesh::Reduction::kMax;
+  switch (dtype) {
+    case DType::kBool:
+      return max ? 0 : 1;
+    case DType::kU8:
+      return max ? 0 : std::numeric_limits<uint8_t>::max();
+    case DType::kI32:
+      return max ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
+    case DType::kI64:
+      // The largest double below 2^63 stands for the largest integer, which a double cannot hold.
+      return max ? -9223372036854775808.0 : 9223372036854774784.0;
+    case DType::kF32:
+    case DType::kF64:
+      return max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+  }
+  return 0;
+}
+
+std::string LayoutWord(const Layout& layout) { return layout.IsReplicated() ? "replicated" : layout.ToString(); }
+
+std::string OpText(const Op& op) {
+  std::string text = op.kind;
+  if (!op.path.empty()) text += " (" + op.path + ")";
+  if (!op.where.file.empty()) text += " at " + op.where.ToString();
+  return text;
+}
+
+std::vector<int64_t> Ints(const AxisList& axes) { return {axes.begin(), axes.end()}; }
+
+class Partitioner {
+ public:
+  Partitioner(const Sharded& sharded, const Options& options)
+      : sharded_(sharded),
+        global_(sharded.program),
+        options_(options),
+        context_{.sizes = AxisSizes(sharded.mesh), .cost = options.cost},
+        versions_(sharded.program.values.size()) {
+    out_.mesh = sharded.mesh;
+    out_.local.name = global_.name;
+  }
+
+  Result<Partitioned> Run() {
+    for (const program::Port& p : global_.inputs) {
+      const Layout& layout = sharded_.layouts[p.value];
+      out_.local.inputs.push_back({p.name, Enter(p.value, layout)});
+      out_.input_layouts.push_back(layout);
+      out_.input_types.push_back(global_.type(p.value));
+    }
+    for (const program::State& s : global_.states) {
+      const Layout& layout = sharded_.layouts[s.entry];
+      out_.local.states.push_back({s.name, Enter(s.entry, layout), program::kNoValue});
+      out_.state_layouts.push_back(layout);
+      out_.state_types.push_back(global_.type(s.entry));
+    }
+    for (size_t i = 0; i < global_.ops.size(); ++i) MT_RETURN_IF_ERROR(AddOp(static_cast<int>(i)));
+    for (size_t i = 0; i < global_.outputs.size(); ++i) {
+      const program::Port& p = global_.outputs[i];
+      const Layout& layout = sharded_.outputs[i];
+      const std::string what = "output " + p.name;
+      const Want want{.reason = what + " is returned " + LayoutWord(layout),
+                      .advice = "a layout for output `" + p.name + "`",
+                      .asked = sharded_.output_given[i]};
+      MT_ASSIGN_OR_RETURN(const ValueId v, Bring(p.value, PlaceOf(layout), want));
+      out_.local.outputs.push_back({p.name, v});
+      out_.output_layouts.push_back(layout);
+      out_.output_types.push_back(global_.type(p.value));
+    }
+    for (size_t i = 0; i < global_.states.size(); ++i) {
+      const program::State& s = global_.states[i];
+      const Layout& layout = sharded_.exits[i];
+      const Want want{.reason = "state " + s.name + " is stored " + LayoutWord(layout),
+                      .advice = "a layout for state `" + s.name + "`",
+                      .asked = sharded_.state_given[i]};
+      MT_ASSIGN_OR_RETURN(out_.local.states[i].exit, Bring(s.exit, PlaceOf(layout), want));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  struct Version {
+    Place place;
+    ValueId local;
+  };
+  // Why a value is brought somewhere; `op` is the global op that asks, -1: none.
+  struct Want {
+    int op = -1;
+    int operand = 0;
+    std::string reason;
+    std::string advice;
+    bool asked = false;  // somebody asked for exactly this layout
+  };
+  struct Mask {
+    ValueId from;
+    int dim;
+    double value;
+    ValueId local;
+  };
+
+  ValueId NewValue(TensorType type, int32_t op, const Layout& layout, const program::Dims& global) {
+    out_.local.values.push_back({std::move(type), op});
+    out_.layouts.push_back(layout);
+    out_.global_dims.push_back(global);
+    return static_cast<ValueId>(out_.local.values.size()) - 1;
+  }
+
+  TensorType LocalType(ValueId v, const Place& place) const {
+    TensorType type = global_.type(v);
+    for (size_t d = 0; d < type.dims.size(); ++d) {
+      type.dims[d] = LocalExtent(place, static_cast<int>(d), type.dims[d], context_.sizes);
+    }
+    return type;
+  }
+
+  ValueId Enter(ValueId v, const Layout& layout) {
+    const Place place = PlaceOf(layout);
+    const ValueId local = NewValue(LocalType(v, place), -1, layout, global_.type(v).dims);
+    versions_[v].push_back({place, local});
+    return local;
+  }
+
+  // Appends a local op with one result that stands for global value `v` at `place`.
+  ValueId Emit(std::string kind, Attrs attrs, ValueId operand, ValueId v, const Place& place, const Op* origin) {
+    const auto index = static_cast<int32_t>(out_.local.ops.size());
+    const TensorType& type = global_.type(v);
+    const ValueId result =
+        NewValue(LocalType(v, place), index, LayoutOf(place, sharded_.mesh, type.rank()), type.dims);
+    Op op{std::move(kind), std::move(attrs), {operand}, {result}, "", {}};
+    if (origin != nullptr) {
+      op.path = origin->path;
+      op.where = origin->where;
+    }
+    out_.local.ops.push_back(std::move(op));
+    return result;
+  }
+
+  std::string ValueText(ValueId v) const {
+    std::string text = "%" + std::to_string(v) + " " + global_.type(v).ToString();
+    if (global_.values[v].op >= 0) return text + " of " + OpText(global_.ops[global_.values[v].op]);
+    for (const program::Port& p : global_.inputs) {
+      if (p.value == v) return text + " of input " + p.name;
+    }
+    for (const program::State& s : global_.states) {
+      if (s.entry == v) return text + " of state " + s.name;
+    }
+    return text;
+  }
+
+  Result<ValueId> Bring(ValueId v, const Place& place, const Want& want) {
+    std::vector<Version>& versions = versions_[v];
+    for (const Version& version : versions) {
+      if (version.place == place) return version.local;
+    }
+    ReshardPlan best;
+    size_t start = 0;
+    for (size_t i = 0; i < versions.size(); ++i) {
+      ReshardPlan plan = PlanReshard(versions[i].place, place, global_.type(v).dims,
+                                     mesh::DTypeBytes(global_.type(v).dtype), context_);
+      if (!plan.possible || (best.possible && plan.seconds >= best.seconds)) continue;
+      best = std::move(plan);
+      start = i;
+    }
+    MT_CHECK(best.possible);
+    const int rank = global_.type(v).rank();
+    Reshard reshard{.value = ValueText(v),
+                    .from = LayoutOf(versions[start].place, sharded_.mesh, rank),
+                    .to = LayoutOf(place, sharded_.mesh, rank),
+                    .reason = want.reason,
+                    .predicted_seconds = best.seconds};
+    const Op* origin = want.op < 0 ? nullptr : &global_.ops[want.op];
+    if (origin != nullptr) reshard.reason = "input " + std::to_string(want.operand) + " of " + OpText(*origin);
+    if (!want.asked) {
+      const std::string advice = want.advice.empty() ? "a Relayout of it before that op" : want.advice;
+      MT_RETURN_IF_ERROR(CheckReplication(reshard.value, global_.type(v), reshard.from, reshard.to, reshard.reason,
+                                          advice, options_));
+    }
+    ValueId at = versions[start].local;
+    for (const Move& move : best.moves) {
+      reshard.ops.push_back(static_cast<int>(out_.local.ops.size()));
+      reshard.bytes_per_device += move.bytes;
+      at = EmitMove(move, at, v, origin);
+      versions.push_back({move.after, at});
+    }
+    out_.reshards.push_back(std::move(reshard));
+    return at;
+  }
+
+  ValueId EmitMove(const Move& move, ValueId from, ValueId v, const Op* origin) {
+    Attrs attrs{{"axes", Ints(move.axes)}, {"group", context_.sizes.Product(move.axes)}};
+    const auto extent = [&](int dim) {
+      return LocalExtent(move.after, dim, global_.type(v).dims[dim], context_.sizes);
+    };
+    const std::string reduction(mesh::ReductionName(move.reduction));
+    std::string kind;
+    switch (move.kind) {
+      case MoveKind::kSlice:
+        kind = "shard_slice";
+        attrs.Set("dim", int64_t{move.dim});
+        break;
+      case MoveKind::kAllGather:
+        kind = "all_gather";
+        attrs.Set("dim", int64_t{move.dim});
+        attrs.Set("size", extent(move.dim));
+        break;
+      case MoveKind::kReduceScatter:
+        kind = "reduce_scatter";
+        attrs.Set("dim", int64_t{move.dim});
+        attrs.Set("reduction", reduction);
+        break;
+      case MoveKind::kAllReduce:
+        kind = "all_reduce";
+        attrs.Set("reduction", reduction);
+        break;
+      case MoveKind::kAllToAll:
+        kind = "all_to_all";
+        attrs.Set("split_dim", int64_t{move.dim});
+        attrs.Set("concat_dim", int64_t{move.from_dim});
+        attrs.Set("size", extent(move.from_dim));
+        break;
+    }
+    return Emit(std::move(kind), std::move(attrs), from, v, move.after, origin);
+  }
+
+  // `local` stands for `v` at `place`; what pads dimension `dim` becomes the identity of the reduction that crosses it.
+  ValueId Masked(ValueId local, ValueId v, const Place& place, int dim, mesh::Reduction reduction, const Op& origin) {
+    const double value = IdentityOf(reduction, global_.type(v).dtype);
+    for (const Mask& mask : masks_) {
+      if (mask.from == local && mask.dim == dim && mask.value == value) return mask.local;
+    }
+    const ValueId masked = Emit("mask_pad",
+                                {{"axes", Ints(place.AxesOf(dim))},
+                                 {"dim", int64_t{dim}},
+                                 {"size", global_.type(v).dims[dim]},
+                                 {"value", value}},
+                                local, v, place, &origin);
+    masks_.push_back({local, dim, value, masked});
+    return masked;
+  }
+
+  Status AddOp(int index) {
+    const Op& op = global_.ops[index];
+    const program::OpDef& def = *program::Registry::Standard().Find(op.kind);
+    const program::FactorTable table = TableOf(global_, op);
+    const Split split = Internal(sharded_.splits[index]);
+
+    std::vector<ValueId> operands;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const ValueId v = op.operands[i];
+      const Place place = OperandPlace(table, split, static_cast<int>(i));
+      MT_ASSIGN_OR_RETURN(ValueId local, Bring(v, place,
+                                               {.op = index, .operand = static_cast<int>(i),
+                                                .asked = op.kind == "relayout"}));
+      for (size_t d = 0; d < table.operands[i].size(); ++d) {
+        for (const int f : table.operands[i][d]) {
+          if (!Reduces(table.factors[f]) || split.factors[f].empty() ||
+              table.factors[f].size % context_.sizes.Product(split.factors[f]) == 0) {
+            continue;
+          }
+          local = Masked(local, v, place, static_cast<int>(d), ReductionOf(table.factors[f]), op);
+        }
+      }
+      operands.push_back(local);
+    }
+    if (op.kind == "relayout") {  // it was a wish about places, fulfilled above
+      versions_[op.results[0]].push_back({ResultPlace(table, split, 0), operands[0]});
+      return OkStatus();
+    }
+
+    Op local{op.kind, op.attrs, std::move(operands), {}, op.path, op.where};
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const ValueId v = op.results[r];
+      const Place place = ResultPlace(table, split, static_cast<int>(r));
+      const Layout layout = LayoutOf(place, sharded_.mesh, global_.type(v).rank());
+      const ValueId result = NewValue(LocalType(v, place), static_cast<int32_t>(out_.local.ops.size()), layout,
+                                      global_.type(v).dims);
+      local.results.push_back(result);
+      versions_[v].push_back({place, result});
+      if (r > 0) continue;
+      if (local.attrs.Has("dims")) local.attrs.Set("dims", out_.local.type(result).dims);
+      if (def.index_dependent && place.AnySplit()) {
+        local.attrs.Set("global_dims", global_.type(v).dims);
+        local.attrs.Set("layout", layout.ToString());
+      }
+    }
+    out_.local.ops.push_back(std::move(local));
+    return OkStatus();
+  }
+
+  const Sharded& sharded_;
+  const Program& global_;
+  const Options& options_;
+  ReshardContext context_;
+  std::vector<std::vector<Version>> versions_;  // per global value
+  std::vector<Mask> masks_;
+  Partitioned out_;
+};
+
+}  // namespace
+
+Layout OperandLayout(const Sharded& s, int op, int operand) {
+  const Op& o = s.program.ops[op];
+  return LayoutOf(OperandPlace(TableOf(s.program, o), Internal(s.splits[op]), operand), s.mesh,
+                  s.program.type(o.operands[operand]).rank());
+}
+
+Layout ResultLayout(const Sharded& s, int op, int result) {
+  const Op& o = s.program.ops[op];
+  return LayoutOf(ResultPlace(TableOf(s.program, o), Internal(s.splits[op]), result), s.mesh,
+                  s.program.type(o.results[result]).rank());
+}
+
+Result<Partitioned> Partition(const Sharded& sharded, const Options& options) {
+  return Partitioner(sharded, options).Run();
+}
+
+}  // namespace meshtrain::sharding

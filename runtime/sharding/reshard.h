@@ -1,0 +1,50 @@
+// How a value gets from one layout to another: the cheapest sequence of collectives and local cuts, found by a shortest
+// path over the layouts between them.
+//
+// Uneven shards: joining the shards of some of a dimension's axes gives the chunks of the remaining axes only where
+// ceil(D / (kept * joined)) * joined == ceil(D / kept), or where no axis is kept (then the join is cut to D). Other steps
+// are not offered, and the search goes round by the whole dimension.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/sharding/place.h"
+#include "runtime/sharding/sharding.h"
+
+namespace meshtrain::sharding {
+
+enum class MoveKind : uint8_t { kSlice, kAllGather, kReduceScatter, kAllReduce, kAllToAll };
+
+struct Move {
+  MoveKind kind = MoveKind::kSlice;
+  AxisList axes;     // the group, slowest first
+  int dim = 0;       // slice, gather, scatter: the dimension; all_to_all: the one that gets split
+  int from_dim = 0;  // all_to_all: the one that gets joined
+  mesh::Reduction reduction = mesh::Reduction::kSum;
+  Place after;
+  int64_t bytes = 0;  // sent by one device
+  double seconds = 0;
+};
+
+struct ReshardPlan {
+  bool possible = false;  // a value that is not pending cannot become so
+  double seconds = 0;
+  std::vector<Move> moves;
+};
+
+// Shared by all questions about one mesh.
+struct ReshardContext {
+  AxisSizes sizes;
+  CostModel cost;
+};
+
+ReshardPlan PlanReshard(const Place& from, const Place& to, std::span<const int64_t> dims, int64_t element_bytes,
+                        const ReshardContext& context);
+
+// PlanReshard(...).seconds, infinite when impossible.
+double ReshardSeconds(const Place& from, const Place& to, std::span<const int64_t> dims, int64_t element_bytes,
+                      const ReshardContext& context);
+
+}  // namespace meshtrain::sharding
