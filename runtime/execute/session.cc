@@ -202,6 +202,13 @@ Result<Tensor> Session::ReadToHost(const program::Variable& variable) {
   return Gather(stored->value);
 }
 
+Result<Tensor> Session::ReadShard(const program::Variable& variable, int64_t rank) {
+  MT_ASSIGN_OR_RETURN(const Tensor whole, ReadToHost(variable));
+  MT_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(variable));
+  const Layout::Slice slice = layout.SliceOf(rank, whole.dims());
+  return slice.sizes == whole.dims() ? whole : whole.Slice(slice.offsets, slice.sizes);
+}
+
 Result<DTensor> Session::Read(const program::Variable& variable) {
   MT_ASSIGN_OR_RETURN(const Stored* stored, Find(variable));
   MT_ASSIGN_OR_RETURN(const Tensor whole, Gather(stored->value));

@@ -128,6 +128,8 @@ class Session {
   // The value now, in bytes of its own.
   Result<DTensor> Read(const program::Variable& variable);
   Result<Tensor> ReadToHost(const program::Variable& variable);
+  // The valid extent of the shard that device `rank` of the variable's mesh holds.
+  Result<Tensor> ReadShard(const program::Variable& variable, int64_t rank);
   Status Write(const program::Variable& variable, const Tensor& value);
   Status Write(const program::Variable& variable, const DTensor& value);
 

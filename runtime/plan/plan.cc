@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
+
 #include "runtime/base/check.h"
 #include "runtime/plan/internal.h"
 #include "runtime/program/registry.h"
@@ -92,6 +94,29 @@ int64_t Plan::CollectiveBytesPerStep() const {
   return bytes;
 }
 
+namespace {
+
+// Where the guarded outputs are complete; -1 where a state changes before that.
+int GuardStep(const Plan& plan) {
+  int complete = -1;
+  int first_change = static_cast<int>(plan.steps.size());
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
+    const Step& step = plan.steps[s];
+    const auto visit = [&](const Slot& slot) {
+      if (slot.kind == SlotKind::kState) first_change = std::min(first_change, s);
+      if (slot.kind == SlotKind::kOutput &&
+          std::find(plan.guarded.begin(), plan.guarded.end(), slot.index) != plan.guarded.end()) {
+        complete = s;
+      }
+    };
+    for (const ValueId v : step.writes) visit(plan.slots[v]);
+    if (step.kind == StepKind::kCopy) visit(step.copy_to);
+  }
+  return complete < first_change ? complete : -1;
+}
+
+}  // namespace
+
 Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options) {
   MT_RETURN_IF_ERROR(program::Validate(partitioned.local));
   Plan plan;
@@ -99,6 +124,13 @@ Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options)
   const Program& local = plan.local();
   plan.steps = Schedule(local, options);
   PlaceBuffers(&plan);
+  for (size_t i = 0; i < local.outputs.size(); ++i) {
+    const auto& names = options.finite_outputs;
+    if (std::find(names.begin(), names.end(), local.outputs[i].name) != names.end()) {
+      plan.guarded.push_back(static_cast<int>(i));
+    }
+  }
+  plan.guard_step = GuardStep(plan);
   for (const Op& op : local.ops) {
     std::vector<program::TensorType> operands, results;
     for (const ValueId v : op.operands) operands.push_back(local.type(v));

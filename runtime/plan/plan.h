@@ -66,12 +66,19 @@ struct CollectiveBytes {
 struct Options {
   bool fuse = true;
   int64_t bucket_bytes = int64_t{4} << 20;  // all-reduces of one group are joined up to this size; 0: never
+  // Outputs (floating-point) that must be finite before any state changes: see Plan::guard_step.
+  std::vector<std::string> finite_outputs;
 };
 
 struct Plan {
   sharding::Partitioned partitioned;
   std::vector<Step> steps;
   std::vector<Slot> slots;  // per value of partitioned.local
+  // After this step, and before the first that changes a state, the outputs `guarded` are complete; a run whose guarded
+  // output is not finite ends there in kAborted, with every state as it was. -1: no guard (nothing was asked, or an
+  // output depends on an updated state's place).
+  int guard_step = -1;
+  std::vector<int> guarded;  // indices of outputs
   int64_t arena_bytes = 0;
   int64_t state_bytes = 0;   // per device
   int64_t input_bytes = 0;

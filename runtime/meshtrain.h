@@ -1,0 +1,40 @@
+// The one header a program of one's own includes.
+#pragma once
+
+#include "runtime/base/status.h"
+#include "runtime/data/idx.h"
+#include "runtime/execute/function.h"
+#include "runtime/execute/session.h"
+#include "runtime/mesh/layout.h"
+#include "runtime/mesh/mesh.h"
+#include "runtime/mesh/tensor.h"
+#include "runtime/program/builder.h"
+#include "runtime/program/ops.h"
+
+namespace meshtrain {
+
+using execute::CallWithLayout;
+using execute::DTensor;
+using execute::DVariable;
+using execute::FetchLayout;
+using execute::Function;
+using execute::Outputs;
+using execute::RepackLocalTensor;
+using execute::Session;
+using execute::SessionOptions;
+using execute::Uneven;
+using mesh::DType;
+using mesh::Layout;
+using mesh::Mesh;
+using mesh::Tensor;
+using mesh::TensorType;
+using mesh::UNSHARDED;
+using program::Value;
+using program::Variable;
+
+// CreateMesh({{"batch", 8}}): eight logical devices of this process, unless `devices` names others.
+inline Result<Mesh> CreateMesh(std::vector<mesh::Axis> axes, std::vector<mesh::Device> devices = {}) {
+  return Mesh::Create(std::move(axes), std::move(devices));
+}
+
+}  // namespace meshtrain
