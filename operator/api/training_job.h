@@ -275,6 +275,7 @@ struct TrainingJob {
   Spec spec;
   JobStatus status;
   std::vector<FieldError> problems;  // what FromJson could not read; Validate (rules.h) repeats them
+  std::vector<std::string> odd_role_keys;  // spellings of `worker` that the scale subresource does not see
   friend bool operator==(const TrainingJob&, const TrainingJob&) = default;
 };
 
