@@ -1,0 +1,123 @@
+#include "operator/kube/credentials.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "runtime/base/file.h"
+#include "tests/support/fake_clock.h"
+
+namespace meshtrain::kube {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::FakeClock;
+
+class CredentialsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "/credentials_test";
+    ASSERT_TRUE(MakeDirectories(folder_).ok());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = folder_ + "/" + name;
+    EXPECT_TRUE(WriteFileAtomically(path, text).ok());
+    chmod(path.c_str(), 0700);
+    return path;
+  }
+  std::string folder_;
+  FakeClock clock_;
+};
+
+TEST_F(CredentialsTest, ReadsATokenFileAgainAfterAMinute) {
+  ClientConfig config;
+  config.token_file = Write("token", "one\n");
+  Credentials credentials(config, clock_);
+  EXPECT_EQ(credentials.Current()->authorization, "Bearer one");
+  Write("token", "two");
+  EXPECT_EQ(credentials.Current()->authorization, "Bearer one");
+  clock_.Advance(std::chrono::seconds(61));
+  EXPECT_EQ(credentials.Current()->authorization, "Bearer two");
+  // A file that is away for a moment leaves the last token in use.
+  std::filesystem::remove(config.token_file);
+  clock_.Advance(std::chrono::seconds(61));
+  EXPECT_EQ(credentials.Current()->authorization, "Bearer two");
+}
+
+TEST_F(CredentialsTest, ReadsATokenFileAgainWhenRefused) {
+  ClientConfig config;
+  config.token_file = Write("token", "one");
+  Credentials credentials(config, clock_);
+  const auto first = credentials.Current();
+  Write("token", "two");
+  credentials.Refused(*first);
+  EXPECT_EQ(credentials.Current()->authorization, "Bearer two");
+}
+
+TEST_F(CredentialsTest, RunsAPluginOnceUntilItsCredentialExpires) {
+  ClientConfig config;
+  config.server = "https://s";
+  config.exec = ExecPlugin{.api_version = "client.authentication.k8s.io/v1",
+                           .command = Write("plugin", R"(#!/bin/sh
+echo run >> "$COUNT"
+printf '%s' "$KUBERNETES_EXEC_INFO" > "$COUNT.info"
+n=$(wc -l < "$COUNT")
+cat <<J
+{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",
+ "status":{"token":"$1-$n","expirationTimestamp":"2026-01-02T04:04:05Z"}}
+J
+)"),
+                           .args = {"tok"},
+                           .env = {{"COUNT", folder_ + "/count"}},
+                           .provide_cluster_info = true};
+  Credentials credentials(config, clock_);  // it is 2026-01-02T03:04:05Z
+  EXPECT_EQ(credentials.Current()->authorization, "Bearer tok-1");
+  EXPECT_EQ(credentials.Current()->authorization, "Bearer tok-1");
+  EXPECT_THAT(*ReadFile(folder_ + "/count.info"), HasSubstr(R"("server":"https://s")"));
+  clock_.Advance(std::chrono::minutes(60));
+  EXPECT_EQ(credentials.Current()->authorization, "Bearer tok-2");
+}
+
+TEST_F(CredentialsTest, SaysWhatAPluginDidWrong) {
+  struct Case {
+    std::string script, want;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"#!/bin/sh\nexit 3\n", "expected exit code 0, got: 3"},
+           {"#!/bin/sh\necho hello\n", "expected an ExecCredential"},
+           {"#!/bin/sh\necho '{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\"}'\n",
+            "status.token or a client certificate"},
+           {"#!/bin/sh\necho '{\"kind\":\"ExecCredential\",\"apiVersion\":\"x\"}'\n", "got: \"x\""},
+       }) {
+    const ExecPlugin plugin{.api_version = "client.authentication.k8s.io/v1", .command = Write("bad", c.script)};
+    const auto result = RunExecPlugin(plugin, {}, std::chrono::seconds(10));
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.status().code(), StatusCode::kUnauthenticated);
+    EXPECT_THAT(result.status().message(), HasSubstr(c.want));
+  }
+  const ExecPlugin missing{.api_version = "client.authentication.k8s.io/v1", .command = folder_ + "/none"};
+  EXPECT_EQ(RunExecPlugin(missing, {}, std::chrono::seconds(10)).status().code(), StatusCode::kUnauthenticated);
+}
+
+TEST_F(CredentialsTest, EndsAPluginThatHangs) {
+  const ExecPlugin plugin{.api_version = "client.authentication.k8s.io/v1",
+                          .command = Write("hang", "#!/bin/sh\nexec sleep 60\n")};
+  EXPECT_THAT(RunExecPlugin(plugin, {}, std::chrono::milliseconds(100)).status().message(), HasSubstr("in time"));
+}
+
+TEST(TimeTest, RoundTripsAndReadsOffsets) {
+  const auto time = ParseTime("2026-01-02T03:04:05.678901Z");
+  ASSERT_TRUE(time);
+  EXPECT_EQ(FormatTimeMicros(*time), "2026-01-02T03:04:05.678901Z");
+  EXPECT_EQ(FormatTime(*time), "2026-01-02T03:04:05Z");
+  EXPECT_EQ(ParseTime("2026-01-02T05:04:05+02:00"), ParseTime("2026-01-02T03:04:05Z"));
+  for (const char* bad : {"", "2026-01-02", "2026-01-02T03:04:05", "2026-01-02T03:04:05 Z", "soon"}) {
+    EXPECT_FALSE(ParseTime(bad)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::kube

@@ -1,0 +1,130 @@
+#include "tests/support/api_server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "operator/kube/http_client.h"
+#include "operator/kube/json_slice.h"
+#include "runtime/base/file.h"
+#include "runtime/base/text.h"
+
+extern char** environ;
+
+namespace meshtrain::testing {
+namespace {
+
+std::string Script(const std::string& name) { return std::string(MT_SOURCE_DIR) + "/scripts/kubernetes/" + name; }
+
+// The folder of binaries, as scripts/kubernetes/env.sh works it out.
+const std::string& BinFolder() {
+  static const std::string folder = [] {
+    const CommandResult result =
+        RunCommand({"bash", "-c", ". \"$1\" && printf %s \"$KUBE_BIN\"", "_", Script("env.sh")});
+    return result.exit_code == 0 ? result.out : std::string();
+  }();
+  return folder;
+}
+
+}  // namespace
+
+CommandResult RunCommand(const std::vector<std::string>& argv,
+                         const std::vector<std::pair<std::string, std::string>>& env, const std::string& input) {
+  std::vector<std::string> environment;
+  for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
+  for (const auto& [name, value] : env) environment.push_back(name + "=" + value);
+  std::vector<std::string> arguments = argv;
+  std::vector<char*> argv_pointers, env_pointers;
+  for (std::string& s : arguments) argv_pointers.push_back(s.data());
+  argv_pointers.push_back(nullptr);
+  for (auto it = environment.rbegin(); it != environment.rend(); ++it) env_pointers.push_back(it->data());
+  env_pointers.push_back(nullptr);
+
+  // The input goes through an unlinked file, so that neither side can block the other.
+  char in_path[] = "/tmp/meshtrain-input.XXXXXX";
+  const int in = mkostemp(in_path, O_CLOEXEC);
+  unlink(in_path);
+  if (write(in, input.data(), input.size()) != static_cast<ssize_t>(input.size())) return {};
+  lseek(in, 0, SEEK_SET);
+  int out[2];
+  if (pipe2(out, O_CLOEXEC) != 0) return {};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, in, 0);
+  posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+  posix_spawn_file_actions_adddup2(&actions, out[1], 2);
+  pid_t pid = 0;
+  const int error = posix_spawnp(&pid, argv_pointers[0], &actions, nullptr, argv_pointers.data(), env_pointers.data());
+  posix_spawn_file_actions_destroy(&actions);
+  close(in);
+  close(out[1]);
+  CommandResult result;
+  if (error != 0) {
+    close(out[0]);
+    result.out = argv[0] + ": cannot start";
+    return result;
+  }
+  char buffer[4096];
+  ssize_t n;
+  while ((n = read(out[0], buffer, sizeof buffer)) > 0) result.out.append(buffer, static_cast<size_t>(n));
+  close(out[0]);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+bool ApiServer::Available(std::string* why) {
+  if (std::filesystem::exists(BinFolder() + "/kube")) return true;
+  *why = "kube-apiserver was not built: scripts/kubernetes/build";
+  return false;
+}
+
+Result<std::unique_ptr<ApiServer>> ApiServer::Start(bool controllers) {
+  auto server = std::unique_ptr<ApiServer>(new ApiServer);
+  char folder[] = "/tmp/meshtrain-cluster.XXXXXX";
+  if (mkdtemp(folder) == nullptr) return Unavailable("mkdtemp failed");
+  server->folder_ = folder;
+  std::vector<std::string> command = {Script("cluster"), "start", server->folder_, "--owner",
+                                      std::to_string(getpid())};
+  if (controllers) command.push_back("--controllers");
+  const CommandResult started = RunCommand(command);
+  if (started.exit_code != 0) return Unavailable("scripts/kubernetes/cluster start: " + started.out);
+  server->kubeconfig_ = server->folder_ + "/kubeconfig";
+  MT_ASSIGN_OR_RETURN(const std::string url, ReadFile(server->folder_ + "/etcd.url"));
+  server->etcd_url_ = std::string(Trim(url));
+  MT_ASSIGN_OR_RETURN(server->config_, kube::LoadKubeconfig(server->kubeconfig_, ""));
+  MT_ASSIGN_OR_RETURN(server->client_, kube::NewHttpClient(server->config_, {}, SystemClock()));
+  return server;
+}
+
+ApiServer::~ApiServer() {
+  if (folder_.empty()) return;
+  client_.reset();
+  RunCommand({Script("cluster"), "stop", folder_});
+  if (std::getenv("MT_KEEP_CLUSTER_LOGS") == nullptr) std::filesystem::remove_all(folder_);
+}
+
+CommandResult ApiServer::Kubectl(std::vector<std::string> args, const std::string& input) const {
+  args.insert(args.begin(), BinFolder() + "/kubectl");
+  return RunCommand(args, {{"KUBECONFIG", kubeconfig_}}, input);
+}
+
+Status ApiServer::Compact() {
+  // etcd's gateway takes JSON; int64 are strings there.
+  MT_ASSIGN_OR_RETURN(const std::string page,
+                      client_->List(kube::Pods(), {.chunk = 1}, [](std::string_view) {}, [] {}, {}));
+  const std::string body = R"({"revision":")" + page + R"(","physical":true})";
+  const CommandResult done =
+      RunCommand({"curl", "-fsS", "-X", "POST", "-d", body, etcd_url_ + "/v3/kv/compaction"});
+  if (done.exit_code != 0) return Unavailable("etcd compaction: " + done.out);
+  return OkStatus();
+}
+
+}  // namespace meshtrain::testing
