@@ -37,6 +37,15 @@ std::string QuotedText(const std::string& value) {
   return text + '"';
 }
 
+// A name as it is when it reads as one word, else in quotes.
+std::string NameText(const std::string& name) {
+  const bool plain = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_./-").find(c) != std::string_view::npos;
+  });
+  return plain ? name : QuotedText(name);
+}
+
 }  // namespace
 
 // bool true; int 3; double 3.0; text "a\"b\n"; ints [1,2]; doubles d[1.0,2.0]
@@ -100,9 +109,9 @@ std::string SourceLine::ToString() const {
 }
 
 std::string Program::ToString() const {
-  std::string text = fmt::format("program {}\n", name.empty() ? "_" : name);
-  for (const Port& p : inputs) text += fmt::format("input {}: {} = %{}\n", p.name, type(p.value).ToString(), p.value);
-  for (const State& s : states) text += fmt::format("state {}: {} = %{}\n", s.name, type(s.entry).ToString(), s.entry);
+  std::string text = fmt::format("program {}\n", NameText(name));
+  for (const Port& p : inputs) text += fmt::format("input {}: {} = %{}\n", NameText(p.name), type(p.value).ToString(), p.value);
+  for (const State& s : states) text += fmt::format("state {}: {} = %{}\n", NameText(s.name), type(s.entry).ToString(), s.entry);
   for (const Op& op : ops) {
     std::string results, operands, types, attrs;
     for (const ValueId v : op.results) {
@@ -119,9 +128,9 @@ std::string Program::ToString() const {
     if (!op.path.empty()) text += fmt::format(" @{}", QuotedText(op.path));
     text += '\n';
   }
-  for (const Port& p : outputs) text += fmt::format("output {} = %{}\n", p.name, p.value);
+  for (const Port& p : outputs) text += fmt::format("output {} = %{}\n", NameText(p.name), p.value);
   for (const State& s : states) {
-    if (s.exit != s.entry) text += fmt::format("update {} = %{}\n", s.name, s.exit);
+    if (s.exit != s.entry) text += fmt::format("update {} = %{}\n", NameText(s.name), s.exit);
   }
   return text;
 }

@@ -11,7 +11,7 @@ namespace {
 
 using namespace ops;  // NOLINT: the families' own helpers
 
-int64_t Chunk(int64_t size, int64_t group) { return (size + group - 1) / group; }
+int64_t Chunk(int64_t size, int64_t group) { return size / group + (size % group != 0 ? 1 : 0); }
 
 Status CheckGroup(const OpCall& call) {
   const int64_t group = call.attrs.Int("group", 1);
@@ -55,6 +55,7 @@ Result<Types> InferAllGather(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckAxis(dim, type.rank()));
   MT_RETURN_IF_ERROR(CheckChunk(call, dim));
   type.dims[dim] = call.attrs.Int("size");
+  MT_RETURN_IF_ERROR(CheckSize(type.dims));
   return Types{std::move(type)};
 }
 
@@ -87,6 +88,7 @@ Result<Types> InferAllToAll(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckChunk(call, concat));
   type.dims[split] = Chunk(type.dims[split], call.attrs.Int("group"));
   type.dims[concat] = call.attrs.Int("size");
+  MT_RETURN_IF_ERROR(CheckSize(type.dims));
   return Types{std::move(type)};
 }
 

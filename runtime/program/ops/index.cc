@@ -137,6 +137,7 @@ Result<Types> InferOneHot(const OpCall& call) {
   if (depth < 1) return InvalidArgument("expected a depth of at least 1, got: " + std::to_string(depth));
   Dims dims = call.operands[0].dims;
   dims.push_back(depth);
+  MT_RETURN_IF_ERROR(CheckSize(dims));
   return Types{{dtype, std::move(dims)}};
 }
 

@@ -52,6 +52,7 @@ Result<Types> InferMatMul(const OpCall& call) {
   Dims dims = batch_a.empty() ? batch_b : batch_a;
   dims.push_back(d.m);
   dims.push_back(d.n);
+  MT_RETURN_IF_ERROR(CheckSize(dims));
   return Types{{a.dtype, std::move(dims)}};
 }
 

@@ -19,8 +19,7 @@ Result<Types> InferReshape(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"dims", AttrKind::kInts}}));
   const TensorType& a = call.operands[0];
   const Dims dims = call.attrs.Ints("dims");
-  const bool negative = std::any_of(dims.begin(), dims.end(), [](int64_t d) { return d < 0; });
-  if (negative || mesh::NumElements(dims) != a.num_elements()) {
+  if (!CheckSize(dims).ok() || mesh::NumElements(dims) != a.num_elements()) {
     return InvalidArgument("expected dimensions that hold the " + std::to_string(a.num_elements()) + " elements of " +
                            a.ToString() + " (one may be -1), got: " + IntsText(dims));
   }
@@ -174,6 +173,7 @@ Result<Types> InferConcat(const OpCall& call) {
                              " only, got: " + TypesText(call.operands));
     }
     type.dims[axis] += t.dims[axis];
+    MT_RETURN_IF_ERROR(CheckSize(type.dims));
   }
   return Types{std::move(type)};
 }
@@ -211,8 +211,8 @@ Result<Types> InferSlice(const OpCall& call) {
   bool fits = starts.size() == a.dims.size() && sizes.size() == a.dims.size();
   Dims dims = sizes;
   for (size_t d = 0; fits && d < dims.size(); ++d) {
-    if (dims[d] == -1) dims[d] = a.dims[d] - starts[d];
-    fits = starts[d] >= 0 && dims[d] >= 0 && starts[d] + dims[d] <= a.dims[d];
+    if (dims[d] == -1 && starts[d] >= 0) dims[d] = a.dims[d] - starts[d];
+    fits = starts[d] >= 0 && starts[d] <= a.dims[d] && dims[d] >= 0 && dims[d] <= a.dims[d] - starts[d];
   }
   if (!fits) {
     return InvalidArgument("expected starts and sizes inside " + a.ToString() + ", got: starts " + IntsText(starts) +
@@ -250,13 +250,15 @@ Result<Types> InferPad(const OpCall& call) {
   bool fits = before.size() == a.dims.size() && after.size() == a.dims.size();
   Dims dims = a.dims;
   for (size_t d = 0; fits && d < dims.size(); ++d) {
-    fits = before[d] >= 0 && after[d] >= 0;
-    dims[d] += before[d] + after[d];
+    constexpr int64_t kMost = int64_t{1} << 60;
+    fits = before[d] >= 0 && after[d] >= 0 && before[d] < kMost && after[d] < kMost;
+    if (fits) dims[d] += before[d] + after[d];
   }
   if (!fits) {
     return InvalidArgument("expected for each dimension of " + a.ToString() + " at least 0 before and after, got: before " +
                            IntsText(before) + " after " + IntsText(after));
   }
+  MT_RETURN_IF_ERROR(CheckSize(dims));
   return Types{{a.dtype, std::move(dims)}};
 }
 
@@ -329,8 +331,9 @@ void RegisterShapeOps(Registry& registry) {
 Value Reshape(const Operand& a, Dims dims) {
   const int64_t elements = TypeOf(a).num_elements();
   if (std::count(dims.begin(), dims.end(), -1) == 1) {
-    int64_t known = 1;
-    for (const int64_t d : dims) known *= d == -1 ? 1 : d;
+    Dims others = dims;
+    std::erase(others, -1);
+    const int64_t known = CheckSize(others).ok() ? mesh::NumElements(others) : 0;
     if (known > 0 && elements % known == 0) std::replace(dims.begin(), dims.end(), int64_t{-1}, elements / known);
   }
   return Record("reshape", {a}, {{"dims", std::move(dims)}});

@@ -1,6 +1,7 @@
 #include "runtime/program/ops/support.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "runtime/base/text.h"
 #include "runtime/program/ops.h"
@@ -38,11 +39,21 @@ Result<DType> DTypeAttr(const Attrs& attrs) { return mesh::ParseDType(attrs.Text
 
 std::string DTypeText(DType dtype) { return std::string(mesh::DTypeName(dtype)); }
 
-Result<Dims> DimsAttr(const Attrs& attrs) {
-  Dims dims = attrs.Ints("dims");
+Status CheckSize(const Dims& dims) {
+  int64_t elements = 1;
   for (const int64_t d : dims) {
     if (d < 0) return InvalidArgument("expected dimensions of at least 0, got: " + IntsText(dims));
+    if (d > 0 && elements > std::numeric_limits<int64_t>::max() / 8 / d) {
+      return InvalidArgument("expected fewer than 2^60 elements, got: " + IntsText(dims));
+    }
+    elements *= std::max<int64_t>(d, 1);
   }
+  return OkStatus();
+}
+
+Result<Dims> DimsAttr(const Attrs& attrs) {
+  Dims dims = attrs.Ints("dims");
+  MT_RETURN_IF_ERROR(CheckSize(dims));
   return dims;
 }
 
@@ -100,6 +111,7 @@ Result<Dims> BroadcastDims(std::span<const TensorType> types) {
       }
     }
   }
+  MT_RETURN_IF_ERROR(CheckSize(dims));
   return dims;
 }
 

@@ -32,7 +32,9 @@ Status CheckAttrs(const Attrs& attrs, std::initializer_list<AttrRule> rules);
 // The attribute `dtype`, f32 when it is absent.
 Result<DType> DTypeAttr(const Attrs& attrs);
 std::string DTypeText(DType dtype);
-// The attribute `dims`, none of them negative.
+// No dimension is negative, and the bytes of such a tensor can be counted.
+Status CheckSize(const Dims& dims);
+// The attribute `dims`, checked so.
 Result<Dims> DimsAttr(const Attrs& attrs);
 // `axis` counts from 0 and lies in [0, rank).
 Status CheckAxis(int64_t axis, int rank);
