@@ -56,6 +56,7 @@ Value Layer::Run(std::span<const Value> inputs, const Where& where) {
     }
     return inputs.empty() ? Value() : inputs[0];
   }
+  failed_ = false;
   Frame*& top = Top();
   Frame frame{this, top, builder, where, top != nullptr ? top->path : std::string()};
   if (!name_.empty()) {

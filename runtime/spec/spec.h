@@ -132,7 +132,8 @@ struct DevicesSpec {
 };
 
 struct ProgramSpec {
-  std::string file;  // where it was read from, for errors
+  std::string file;               // where it was read from, and
+  std::string path = "program";   // what its fields are under, for errors
   int64_t seed = 0;
   std::vector<mesh::Axis> mesh;  // empty: one device
   DevicesSpec devices;
@@ -146,7 +147,7 @@ struct ProgramSpec {
   std::string initial_weights;  // "": none
   bool strict = false;          // `numerics: strict`
 
-  std::map<std::string, Place> places;  // of fields by path ("data.batch"), for errors that come later
+  std::map<std::string, Place> places;  // of "mesh", "model", "data.batch", for errors that come when it is traced
 };
 
 // --- reading
