@@ -18,11 +18,26 @@ using program::Program;
 // allowed only where no path leaves one and enters the other through a third, which would be a cycle.
 class StepGraph {
  public:
-  explicit StepGraph(const Program& local) : local_(local), node_of_(local.ops.size()) {
+  // `guards`: ops that must run before any op that makes a state's next value, where they do not need one themselves.
+  StepGraph(const Program& local, const std::vector<int>& guards)
+      : local_(local), node_of_(local.ops.size()), after_(local.ops.size()) {
     for (size_t i = 0; i < local.ops.size(); ++i) {
       node_of_[i] = static_cast<int>(i);
       nodes_.push_back({{static_cast<int>(i)}, true});
     }
+    std::vector<bool> needed(local.ops.size(), false);  // by a guard
+    for (const int g : guards) needed[g] = true;
+    for (size_t i = local.ops.size(); i-- > 0;) {
+      if (!needed[i]) continue;
+      for (const ValueId v : local.ops[i].operands) {
+        if (local.values[v].op >= 0) needed[local.values[v].op] = true;
+      }
+    }
+    for (const program::State& s : local.states) {
+      const int producer = local.values[s.exit].op;
+      if (s.exit != s.entry && producer >= 0 && !needed[producer]) after_[producer] = guards;
+    }
+    ordered_by_guards_ = !guards.empty();
   }
 
   int NodeOf(int op) const { return node_of_[op]; }
@@ -82,6 +97,9 @@ class StepGraph {
         if (producer < 0 || node_of_[producer] == node) continue;
         before.push_back(node_of_[producer]);
       }
+      for (const int guard : after_[op]) {
+        if (node_of_[guard] != node) before.push_back(node_of_[guard]);
+      }
     }
     std::sort(before.begin(), before.end());
     before.erase(std::unique(before.begin(), before.end()), before.end());
@@ -100,8 +118,8 @@ class StepGraph {
       const int n = stack.back();
       stack.pop_back();
       if (n == start) return true;
-      // Nothing recorded before `start` began can depend on it.
-      if (n == end || nodes_[n].ops.back() < earliest || !seen.insert(n).second) continue;
+      // Nothing recorded before `start` began can depend on it, unless guards reorder.
+      if (n == end || (!ordered_by_guards_ && nodes_[n].ops.back() < earliest) || !seen.insert(n).second) continue;
       for (const int m : Before(n)) stack.push_back(m);
     }
     return false;
@@ -109,7 +127,9 @@ class StepGraph {
 
   const Program& local_;
   std::vector<int> node_of_;
+  std::vector<std::vector<int>> after_;  // per op: guards that run first
   std::vector<Node> nodes_;
+  bool ordered_by_guards_ = false;
 };
 
 bool IsScalarConstant(const Program& local, const Op& op) {
@@ -146,7 +166,13 @@ Spread SpreadOf(const Dims& operand, const Dims& domain) {
 
 std::vector<Step> Schedule(const Program& local, const Options& options) {
   const auto& registry = program::Registry::Standard();
-  StepGraph graph(local);
+  std::vector<int> guards;
+  for (const program::Port& p : local.outputs) {
+    const bool guarded = std::find(options.finite_outputs.begin(), options.finite_outputs.end(), p.name) !=
+                         options.finite_outputs.end();
+    if (guarded && local.values[p.value].op >= 0) guards.push_back(local.values[p.value].op);
+  }
+  StepGraph graph(local, guards);
   std::vector<bool> fusable(local.ops.size(), false);
   int last_bucket_op = -1;
   int64_t bucket_bytes = 0;

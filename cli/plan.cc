@@ -1,0 +1,55 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "cli/manifest.h"
+#include "cli/verbs.h"
+#include "runtime/cluster/contract.h"
+#include "runtime/plan/plan.h"
+
+namespace meshtrain::cli {
+namespace {
+
+int Plan(const std::string& file) {
+  const auto manifest = ReadManifest(file);
+  if (!manifest.ok()) {
+    PrintError("plan", manifest.status());
+    return ManifestExitCode(manifest.status());
+  }
+  const auto types = BatchTypes(manifest->program);
+  if (!types.ok()) {
+    PrintError("plan", types.status());
+    return DataExitCode(types.status());
+  }
+  const auto print = [&]() -> Status {
+    MT_ASSIGN_OR_RETURN(const spec::Traced traced, spec::Build(manifest->program, *types));
+    const program::Program& step = traced.programs.train_step;
+    sharding::Given given;
+    given.inputs = traced.layouts.inputs;
+    for (const program::State& s : step.states) {
+      if (const auto it = traced.layouts.states.find(s.name); it != traced.layouts.states.end()) given.states.insert(*it);
+    }
+    MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned, sharding::Shard(step, traced.mesh, given));
+    MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(std::move(partitioned)));
+    std::fputs(plan.Report().c_str(), stdout);
+    return OkStatus();
+  };
+  if (const Status status = print(); !status.ok()) {
+    PrintError("plan", status);
+    return ManifestExitCode(status);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void AddPlan(CLI::App& app, Action* chosen) {
+  auto file = std::make_shared<std::string>();
+  CLI::App* verb = app.add_subcommand(
+      "plan", "Print what a training step will do: layouts, collectives with bytes, peak memory per device");
+  verb->add_option("-f,--file", *file, "The manifest, YAML or JSON")->required();
+  verb->callback([file, chosen] { *chosen = [file] { return Plan(*file); }; });
+}
+
+}  // namespace meshtrain::cli
