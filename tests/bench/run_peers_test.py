@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""run_peers.py's arithmetic and its handling of runs that fail, with programs that take no time."""
+import argparse
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+import run_peers  # noqa: E402
+
+ARGS = argparse.Namespace(retries=0, timeout=10.0, noise=1e9)
+
+
+def rows(**medians):
+    return {name: {"step_ms_median": value} for name, value in medians.items()}
+
+
+def named(results):
+    return {what: (figure, target, note) for what, figure, _, target, note in results}
+
+
+class Run(unittest.TestCase):
+    def test_takes_output_peak_and_status(self):
+        result = run_peers.run([sys.executable, "-c", "x = bytearray(64 << 20); print('hello')"], 30)
+        self.assertTrue(result["ok"])
+        self.assertEqual(result["stdout"], "hello\n")
+        self.assertGreater(result["peak_mib"], 64)
+
+    def test_names_the_signal_and_the_last_line(self):
+        result = run_peers.run(["sh", "-c", "echo stuck >&2; kill -ABRT $$"], 10)
+        self.assertFalse(result["ok"])
+        self.assertEqual(result["error"], "signal 6: stuck")
+
+    def test_ends_what_hangs(self):
+        result = run_peers.run(["sleep", "60"], 0.2)
+        self.assertFalse(result["ok"])
+        self.assertIn("no end after", result["error"])
+
+    def test_says_what_cannot_start(self):
+        self.assertIn("No such file", run_peers.run(["/no/such/program"], 1)["error"])
+
+    def test_tries_again_until_it_lives(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = f"[ -e {folder}/again ] && echo lived && exit 0; touch {folder}/again; exit 1"
+            args = argparse.Namespace(retries=1, timeout=10.0, noise=1e9)
+            self.assertEqual(run_peers.quietest(["sh", "-c", script], args)["stdout"], "lived\n")
+
+
+class Ratios(unittest.TestCase):
+    def test_divides_medians(self):
+        ours = rows(one_device=2.0, virtual8=2.5, isolated8=6.0, products=1.5, optimizer=0.5, plan=7.0)
+        peers = rows(**{"tf dtensor x8": 30.0, "jax x8": 15.0, "jax jit": 2.2, "tf xla": 3.0})
+        got = named(run_peers.ratios(ours, peers, {"first_step_s": 0.1, "peak_mib": 90.0}, 70.0))
+        self.assertEqual([figure for figure, _, _ in got.values()], [1.0, 1.25, 3.0, 12.0, 6.0, 1.1, 7.0, 0.1, 90.0, 70.0])
+        self.assertEqual(got["fastest peer on one device / one device"][2], "jax jit")
+
+    def test_waives_a_peer_that_aborted_and_nothing_of_ours(self):
+        ours = rows(one_device=2.0, virtual8=2.5)
+        peers = {"jax x8": {"error": "signal 6"}, "tf dtensor x8": {"step_ms_median": 10.0}}
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            missed = run_peers.print_tables(ours, peers, run_peers.ratios(ours, peers, {}, None))
+        self.assertEqual(missed, ["TensorFlow DTensor x8 / 8 virtual devices"])
+        self.assertIn("waived (signal 6)", text.getvalue())
+        self.assertIn("| planning, ms |  | at most 20 | not measured |", text.getvalue())
+
+
+class Ours(unittest.TestCase):
+    def test_every_mode_must_be_there(self):
+        args = argparse.Namespace(ours="/bin/false", **vars(ARGS))
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(run_peers.measure_ours(args), ({}, False))
+            with tempfile.NamedTemporaryFile("w", suffix=".sh", delete=False) as script:
+                script.write("#!/bin/sh\necho '{\"name\": \"one_device\", \"step_ms_min\": 1, \"step_ms_median\": 1}'\n")
+            os.chmod(script.name, 0o700)
+            got, good = run_peers.measure_ours(argparse.Namespace(ours=script.name, **vars(ARGS)))
+            os.remove(script.name)
+        self.assertFalse(good)
+        self.assertEqual(list(got), ["one_device"])
+
+
+if __name__ == "__main__":
+    unittest.main()
