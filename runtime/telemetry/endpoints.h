@@ -1,0 +1,49 @@
+// A process's small web server: /metrics, /healthz, /readyz, /progress and, where there is one, a page at /.
+// Bounded: few threads, short requests, short waits; clients beyond that queue in the kernel.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/status.h"
+
+namespace meshtrain::telemetry {
+
+struct EndpointsOptions {
+  std::string host = "127.0.0.1";  // "0.0.0.0" in a pod
+  int port = 0;                    // 0: any free one
+};
+
+// Called by the server's threads, several at a time; none may block. An absent one answers 404, absent `healthy` and
+// `ready` answer 200.
+struct EndpointHandlers {
+  std::function<std::string()> metrics;   // Prometheus text
+  std::function<std::string()> progress;  // JSON
+  std::function<bool()> healthy;          // false: 503
+  std::function<bool()> ready;            // false: 503
+  std::function<std::string()> page;      // HTML
+};
+
+class Endpoints {
+ public:
+  // Errors: kUnavailable when the address cannot be bound.
+  static Result<std::unique_ptr<Endpoints>> Start(const EndpointsOptions& options, EndpointHandlers handlers);
+  // Stops; waits for requests in progress, each of which ends within seconds.
+  ~Endpoints();
+  Endpoints(const Endpoints&) = delete;
+  Endpoints& operator=(const Endpoints&) = delete;
+
+  int port() const;
+  // Takes no more requests and waits for those in progress. Errors: kDeadlineExceeded; then they still run.
+  Status Stop(Duration timeout = std::chrono::seconds(5));
+
+ private:
+  class Impl;
+  explicit Endpoints(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace meshtrain::telemetry

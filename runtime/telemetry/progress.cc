@@ -1,0 +1,62 @@
+#include "runtime/telemetry/progress.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace meshtrain::telemetry {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxRanks = 1024;
+constexpr size_t kMaxMessage = 4096;
+
+ordered_json Number(double v) { return std::isfinite(v) ? ordered_json(v) : ordered_json(nullptr); }
+
+template <typename T>
+void PutIf(ordered_json& out, const char* key, const std::optional<T>& value) {
+  if (value) out[key] = Number(static_cast<double>(*value));
+}
+
+ordered_json Json(const Progress& p, bool ranks, bool metrics) {
+  ordered_json out = {{"step", p.step}};
+  if (p.total_steps) out["totalSteps"] = *p.total_steps;
+  out["epoch"] = Number(p.epoch);
+  PutIf(out, "loss", p.loss);
+  if (const auto accuracy = p.metrics.find("accuracy"); accuracy != p.metrics.end()) out["accuracy"] = Number(accuracy->second);
+  if (metrics && !p.metrics.empty()) {
+    for (const auto& [name, value] : p.metrics) out["metrics"][name] = Number(value);
+  }
+  PutIf(out, "examplesPerSecond", p.examples_per_second);
+  PutIf(out, "etaSeconds", p.eta_seconds);
+  if (ranks && !p.rank_step_seconds.empty() && p.rank_step_seconds.size() <= kMaxRanks) {
+    for (const double s : p.rank_step_seconds) out["rankStepSeconds"].push_back(Number(s));
+  }
+  if (p.checkpoint) out["checkpoint"] = {{"step", p.checkpoint->step}, {"path", p.checkpoint->path}};
+  if (p.plan) {
+    out["plan"] = {{"mesh", p.plan->mesh},
+                   {"peakBytesPerDevice", p.plan->peak_bytes_per_device},
+                   {"collectiveBytesPerStep", p.plan->collective_bytes_per_step},
+                   {"hash", p.plan->hash}};
+    out["planHash"] = p.plan->hash;
+  }
+  return out;
+}
+
+std::string Dump(const ordered_json& value) { return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
+
+}  // namespace
+
+std::string ProgressJson(const Progress& progress) { return Dump(Json(progress, true, true)); }
+
+std::string TerminationMessage(const Progress& progress) {
+  std::string text = Dump(Json(progress, false, true));
+  if (text.size() > kMaxMessage) text = Dump(Json(progress, false, false));
+  if (text.size() <= kMaxMessage) return text;
+  Progress bare = progress;  // a path or a mesh of thousands of characters
+  bare.checkpoint.reset();
+  bare.plan.reset();
+  return Dump(Json(bare, false, false));
+}
+
+}  // namespace meshtrain::telemetry

@@ -1,0 +1,66 @@
+// How far a job is: what /progress answers, what the termination message says, what the operator shows.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+
+namespace meshtrain::telemetry {
+
+struct Progress {
+  struct Plan {
+    std::string mesh;
+    int64_t peak_bytes_per_device = 0;
+    int64_t collective_bytes_per_step = 0;
+    std::string hash;
+  };
+  struct Checkpoint {
+    int64_t step = 0;
+    std::string path;
+  };
+
+  int64_t step = 0;
+  std::optional<int64_t> total_steps;
+  double epoch = 0;  // 1.5: half-way through the second pass
+  std::optional<double> loss;
+  std::map<std::string, double> metrics;  // "accuracy"
+  std::optional<double> examples_per_second;
+  std::optional<double> eta_seconds;
+  std::vector<double> rank_step_seconds;  // each rank's own time in the last step, without waiting for others
+  std::optional<Checkpoint> checkpoint;
+  std::optional<Plan> plan;
+};
+
+// Compact JSON, keys as in TrainingJob's status: {"step":120,"totalSteps":120,"epoch":3,"loss":0.18,"accuracy":0.94,
+// "metrics":{"accuracy":0.94},"examplesPerSecond":61000,"etaSeconds":0,"rankStepSeconds":[…],"checkpoint":{"step":120,
+// "path":"…"},"plan":{"mesh":"batch=8","peakBytesPerDevice":…,"collectiveBytesPerStep":…,"hash":"…"},"planHash":"…"}.
+// What is unknown is absent; what is not finite is null. Of more than 1,024 ranks the times are left out: the answer is
+// bounded.
+std::string ProgressJson(const Progress& progress);
+
+// The same in at most 4,096 bytes, Kubernetes' limit for a termination message: without the ranks' times, and in need
+// without metrics.
+std::string TerminationMessage(const Progress& progress);
+
+// The newest progress, from the training thread to whoever asks. Thread-safe.
+class ProgressBoard {
+ public:
+  void Set(Progress progress) {
+    MutexLock lock(mutex_);
+    progress_ = std::move(progress);
+  }
+  Progress Get() const {
+    MutexLock lock(mutex_);
+    return progress_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  Progress progress_ MT_GUARDED_BY(mutex_);
+};
+
+}  // namespace meshtrain::telemetry

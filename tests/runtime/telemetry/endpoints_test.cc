@@ -1,0 +1,99 @@
+#include "runtime/telemetry/endpoints.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+namespace meshtrain::telemetry {
+namespace {
+
+struct Server {
+  std::atomic<bool> ready = false;
+  std::unique_ptr<Endpoints> endpoints;
+
+  Server() {
+    auto started = Endpoints::Start({}, {.metrics = [] { return std::string("meshtrain_steps_total 1\n"); },
+                                         .progress = [] { return std::string("{\"step\":7}"); },
+                                         .ready = [this] { return ready.load(); }});
+    EXPECT_TRUE(started.ok()) << started.status().ToString();
+    endpoints = *std::move(started);
+  }
+};
+
+httplib::Result Get(int port, const std::string& path) { return httplib::Client("127.0.0.1", port).Get(path); }
+
+int Status(int port, const std::string& path) {
+  const auto result = Get(port, path);
+  return result ? result->status : -1;
+}
+
+TEST(EndpointsTest, AnswersEachPath) {
+  Server server;
+  const int port = server.endpoints->port();
+  EXPECT_EQ(Get(port, "/metrics")->body, "meshtrain_steps_total 1\n");
+  EXPECT_THAT(Get(port, "/metrics")->get_header_value("Content-Type"), testing::HasSubstr("version=0.0.4"));
+  EXPECT_EQ(Get(port, "/progress")->body, "{\"step\":7}");
+  EXPECT_EQ(Get(port, "/progress")->get_header_value("Content-Type"), "application/json");
+  EXPECT_EQ(Status(port, "/healthz"), 200);
+  EXPECT_EQ(Status(port, "/readyz"), 503);
+  server.ready = true;
+  EXPECT_EQ(Status(port, "/readyz"), 200);
+  EXPECT_EQ(Status(port, "/"), 404);  // no page was given
+  EXPECT_EQ(Status(port, "/../etc/passwd"), 404);
+  httplib::Client client("127.0.0.1", port);
+  EXPECT_EQ(client.Post("/progress", std::string(100, 'x'), "text/plain")->status, 404);
+  EXPECT_EQ(server.endpoints->Stop(), OkStatus());
+  EXPECT_EQ(Status(port, "/healthz"), -1);
+  EXPECT_EQ(server.endpoints->Stop(), OkStatus());
+}
+
+TEST(EndpointsTest, StopsAtOnceEvenRightAfterTheStart) {
+  for (int i = 0; i < 20; ++i) {
+    Server server;
+    EXPECT_EQ(server.endpoints->Stop(), OkStatus());
+  }
+}
+
+TEST(EndpointsTest, AnAddressThatIsTakenIsAnError) {
+  Server server;
+  // httplib sets SO_REUSEPORT, under which two of our own servers may share a port; one that is not ours is the test.
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(fd, 1), 0);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const auto second = Endpoints::Start({.port = ntohs(address.sin_port)}, {});
+  EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);
+  ::close(fd);
+}
+
+TEST(EndpointsTest, AThrowingHandlerIsAnswered) {
+  auto endpoints = Endpoints::Start({}, {.progress = []() -> std::string { throw std::runtime_error("no"); }});
+  ASSERT_TRUE(endpoints.ok());
+  EXPECT_EQ(Status((*endpoints)->port(), "/progress"), 500);
+  EXPECT_EQ(Status((*endpoints)->port(), "/healthz"), 200);
+}
+
+TEST(EndpointsTest, ManyClientsAtOnceAreServed) {
+  Server server;
+  std::atomic<int> good = 0;
+  {
+    std::vector<std::jthread> clients;
+    for (int i = 0; i < 8; ++i) {
+      clients.emplace_back([&] {
+        for (int k = 0; k < 20; ++k) good += Status(server.endpoints->port(), "/progress") == 200;
+      });
+    }
+  }
+  EXPECT_EQ(good, 160);
+}
+
+}  // namespace
+}  // namespace meshtrain::telemetry

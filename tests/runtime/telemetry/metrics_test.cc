@@ -1,0 +1,73 @@
+#include "runtime/telemetry/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "runtime/telemetry/training_metrics.h"
+
+namespace meshtrain::telemetry {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(MetricsTest, SeriesCarryTheReplicasLabels) {
+  Metrics metrics({"default/mnist", "worker", 3});
+  Counter steps = metrics.AddCounter("meshtrain_steps_total", "Steps.");
+  steps.Add();
+  steps.Add(2);
+  metrics.AddGauge("meshtrain_loss", "Loss.", {{"split", "test"}}).Set(0.25);
+  metrics.AddHistogram("meshtrain_step_seconds", "Step.", {0.1, 1}).Observe(0.5);
+  const std::string text = metrics.Text();
+  EXPECT_THAT(text, HasSubstr("# HELP meshtrain_steps_total Steps.\n# TYPE meshtrain_steps_total counter\n"));
+  const auto series = [&](const std::string& name) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with(name + "{")) return line;
+    }
+    return std::string();
+  };
+  for (const char* label : {"training_job=\"default/mnist\"", "replica_type=\"worker\"", "replica_index=\"3\""}) {
+    EXPECT_THAT(series("meshtrain_steps_total"), HasSubstr(label));
+    EXPECT_THAT(series("meshtrain_step_seconds_bucket"), HasSubstr(label));
+  }
+  EXPECT_THAT(series("meshtrain_steps_total"), testing::EndsWith(" 3"));
+  EXPECT_THAT(series("meshtrain_loss"), HasSubstr("split=\"test\""));
+  EXPECT_THAT(series("meshtrain_loss"), testing::EndsWith(" 0.25"));
+  EXPECT_THAT(series("meshtrain_step_seconds_count"), testing::EndsWith(" 1"));
+}
+
+TEST(MetricsTest, TheSameNameAndLabelsAreTheSameSeries) {
+  Metrics metrics({"j", "chief", 0});
+  metrics.AddCounter("meshtrain_restarts_total", "Restarts.").Add(1);
+  metrics.AddCounter("meshtrain_restarts_total", "Restarts.").Add(1);
+  EXPECT_THAT(metrics.Text(), testing::ContainsRegex("meshtrain_restarts_total\\{[^}]*\\} 2"));
+}
+
+TEST(MetricsDeathTest, NamesKeepTheRules) {
+  Metrics metrics({"j", "chief", 0});
+  EXPECT_DEATH(metrics.AddCounter("meshtrain_steps", ""), "");
+  EXPECT_DEATH(metrics.AddGauge("meshtrain_steps_total", ""), "");
+  EXPECT_DEATH(metrics.AddGauge("steps", ""), "");
+  EXPECT_DEATH(metrics.AddGauge("meshtrain_Steps", ""), "");
+}
+
+TEST(MetricsTest, TheTrainingMetricsHaveNeitherStepNorLossAsALabel) {
+  Metrics metrics({"j", "chief", 0});
+  TrainingMetrics training(metrics);
+  training.steps.Add(5);
+  training.train_loss.Set(0.5);
+  training.step_seconds.Observe(0.002);
+  const std::string text = metrics.Text();
+  const std::regex label("[{,]([a-z_]+)=\"");
+  std::set<std::string> labels;
+  for (std::sregex_iterator it(text.begin(), text.end(), label), end; it != end; ++it) labels.insert((*it)[1]);
+  EXPECT_EQ(labels, (std::set<std::string>{"training_job", "replica_type", "replica_index", "split", "le"}));
+  EXPECT_THAT(text, HasSubstr("meshtrain_checkpoint_saves_total"));
+}
+
+}  // namespace
+}  // namespace meshtrain::telemetry
