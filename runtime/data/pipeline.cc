@@ -32,6 +32,7 @@ struct Compiled {
   std::vector<MapChain> maps;  // per component
   int64_t steps = 0;           // per pass, see steps_per_epoch()
   int64_t batch = 0;
+  int64_t last_batch = 0;      // the short one of a pass; == batch where there is none
   int64_t prefetch = 0;        // 0: no thread
   uint64_t fingerprint = 14695981039346656037u;  // FNV-1a
 };
@@ -101,6 +102,7 @@ class Compiler {
     }
     Note("batch", s.size, s.drop_remainder, 0);
     batches_ = std::make_unique<Batched>(std::move(elements_), s.size, s.drop_remainder);
+    out_.last_batch = s.drop_remainder || count_ % s.size == 0 ? s.size : count_ % s.size;
     count_ = s.drop_remainder ? count_ / s.size : (count_ + s.size - 1) / s.size;
     out_.batch = s.size;
     return OkStatus();
@@ -312,6 +314,7 @@ Cursor Pipeline::cursor() const { return impl_->cursor(); }
 Status Pipeline::Restore(const Cursor& cursor) { return impl_->Restore(cursor); }
 int64_t Pipeline::steps_per_epoch() const { return impl_->compiled().steps; }
 int64_t Pipeline::batch_size() const { return impl_->compiled().batch; }
+int64_t Pipeline::last_batch_size() const { return impl_->compiled().last_batch; }
 
 std::vector<TensorType> Pipeline::BatchTypes(int64_t size) const {
   std::vector<TensorType> types;

@@ -56,6 +56,9 @@ class Pipeline {
   std::vector<mesh::TensorType> BatchTypes(int64_t size) const;
   // As declared by the batch stage.
   int64_t batch_size() const;
+  // Of the last batch of a run through the source: smaller where the batch size does not divide it and the remainder is
+  // not dropped.
+  int64_t last_batch_size() const;
 
  private:
   class Impl;

@@ -1,0 +1,53 @@
+#include "worker/config.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "runtime/base/text.h"
+#include "runtime/cluster/contract.h"
+
+namespace meshtrain::worker {
+
+Status ParseMetricsAddress(const std::string& text, Config* config) {
+  if (text == "none") {
+    config->port.reset();
+    return OkStatus();
+  }
+  const size_t colon = text.rfind(':');
+  const auto port = colon == std::string::npos ? std::nullopt : ParseInt(std::string_view(text).substr(colon + 1));
+  if (!port || *port < 0 || *port > 65535) {
+    return InvalidArgument("--metrics-address: expected HOST:PORT or none, got: " + text);
+  }
+  if (colon > 0) config->host = text.substr(0, colon);
+  config->port = static_cast<int>(*port);
+  return OkStatus();
+}
+
+std::variant<Config, int> ParseArguments(int argc, char** argv) {
+  Config config;
+  std::string address;
+  CLI::App app("Trains the program that a manifest declares.", "meshtrain-worker");
+  app.add_option("-f,--file", config.file, "The manifest, YAML or JSON")->required();
+  app.add_option("-o,--output", config.output, "Folder for metrics, curves, checkpoints and the model")
+      ->capture_default_str();
+  app.add_option("--metrics-address", address,
+                 "HOST:PORT to serve /metrics, /healthz, /readyz, /progress and a live page on; none: do not "
+                 "(default: 127.0.0.1, a free port)");
+  app.add_flag("--isolated", config.isolated, "Give every virtual device its own memory and run every collective");
+  app.add_option("--threads", config.threads, "Threads to compute with (default: one per core)")
+      ->check(CLI::Range(0, 4096));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : cluster::kExitUsage;
+  }
+  if (!address.empty()) {
+    if (const Status status = ParseMetricsAddress(address, &config); !status.ok()) {
+      std::fprintf(stderr, "meshtrain-worker: %s\n", status.message().c_str());
+      return cluster::kExitUsage;
+    }
+  }
+  return config;
+}
+
+}  // namespace meshtrain::worker

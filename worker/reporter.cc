@@ -1,0 +1,215 @@
+#include "worker/reporter.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+
+#include "runtime/base/file.h"
+
+namespace meshtrain::worker {
+namespace {
+
+constexpr double kSmoothing = 0.1;  // weight of the newest step in the shown rate
+
+double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+std::map<std::string, double> ToMap(const train::Scalars& scalars) { return {scalars.begin(), scalars.end()}; }
+
+std::string Today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &utc);
+  return text;
+}
+
+}  // namespace
+
+Reporter::Reporter(const Config& config, Job job, const Checkpoints& checkpoints)
+    : config_(config), job_(std::move(job)), checkpoints_(checkpoints) {
+  metrics_ = std::make_unique<telemetry::Metrics>(
+      telemetry::ReplicaLabels{.training_job = job_.name, .replica_type = "worker", .replica_index = 0});
+  training_ = std::make_unique<telemetry::TrainingMetrics>(*metrics_);
+  training_->planned_bytes.Set(static_cast<double>(job_.plan.peak_bytes_per_device));
+  line_ = std::make_unique<telemetry::ProgressLine>(
+      telemetry::ProgressLine::Options{.terminal = ::isatty(STDOUT_FILENO) != 0}, [](std::string_view text) {
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::fflush(stdout);
+      });
+}
+
+Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job, const Checkpoints& checkpoints,
+                                                   const train::Position& start) {
+  auto reporter = std::unique_ptr<Reporter>(new Reporter(config, std::move(job), checkpoints));
+  MT_RETURN_IF_ERROR(MakeDirectories(config.output));
+  const bool resumed = start.step > 0;
+  MT_ASSIGN_OR_RETURN(reporter->log_,
+                      telemetry::MetricsLog::Open(config.output + "/metrics.jsonl",
+                                                  resumed ? std::optional(start.step) : std::nullopt));
+  MT_ASSIGN_OR_RETURN(reporter->train_events_, telemetry::EventFileWriter::Create(config.output + "/events/train"));
+  MT_ASSIGN_OR_RETURN(reporter->test_events_, telemetry::EventFileWriter::Create(config.output + "/events/test"));
+  {
+    MutexLock lock(reporter->mutex_);
+    reporter->report_.title = reporter->job_.name;
+    reporter->report_.subtitle = fmt::format("{} epochs on {}, {}", reporter->job_.epochs,
+                                             reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh, Today());
+    reporter->report_.facts = {{"mesh", reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh},
+                               {"plan", reporter->job_.plan.hash}};
+  }
+  telemetry::Progress progress;
+  progress.step = start.step;
+  progress.total_steps = reporter->job_.epochs * reporter->job_.steps_per_epoch;
+  progress.plan = reporter->job_.plan;
+  reporter->board_.Set(progress);
+  if (config.port) {
+    Reporter* r = reporter.get();
+    MT_ASSIGN_OR_RETURN(
+        reporter->endpoints_,
+        telemetry::Endpoints::Start({.host = config.host, .port = *config.port},
+                                    {.metrics = [r] { return r->metrics_->Text(); },
+                                     .progress = [r] { return telemetry::ProgressJson(r->board_.Get()); },
+                                     .healthy = {},
+                                     .ready =
+                                         [r] {
+                                           MutexLock lock(r->mutex_);
+                                           return r->ready_;
+                                         },
+                                     .page = [r] { return r->Page(/*live=*/true); }}));
+  }
+  return reporter;
+}
+
+void Reporter::Ready() {
+  MutexLock lock(mutex_);
+  ready_ = true;
+  training_->ready.Set(1);
+}
+
+Status Reporter::OnTrainBegin(const train::Position&) { return OkStatus(); }
+
+std::vector<telemetry::NamedValue> Reporter::RunningMeans(const train::Position& position, int64_t batches) const {
+  std::vector<telemetry::NamedValue> means;
+  for (const auto& [name, sum] : position.sums) means.emplace_back(name, sum / static_cast<double>(batches));
+  return means;
+}
+
+Status Reporter::OnStepEnd(const train::StepInfo& info) {
+  const train::Position& p = info.position;
+  if (epoch_shown_ != p.epoch) {
+    line_->BeginEpoch(p.epoch + 1, info.epochs, std::max<int64_t>(info.steps_per_epoch, 0), p.batch - 1);
+    epoch_shown_ = p.epoch;
+  }
+  line_->Step(p.batch, RunningMeans(p, p.batch));
+
+  telemetry::StepRecord record{.step = p.step, .epoch = p.epoch + 1, .loss = 0, .metrics = {}, .seconds = Seconds(info.seconds)};
+  std::vector<telemetry::NamedValue> others;
+  for (const auto& [name, value] : info.scalars) {
+    if (name == "loss") {
+      record.loss = value;
+    } else {
+      others.emplace_back(name, value);
+    }
+  }
+  record.metrics = others;
+  MT_RETURN_IF_ERROR(log_->Add(record));
+  MT_RETURN_IF_ERROR(train_events_->Add(p.step, info.scalars));
+  Publish(info);
+  return OkStatus();
+}
+
+void Reporter::Publish(const train::StepInfo& info) {
+  const train::Position& p = info.position;
+  const double seconds = Seconds(info.seconds);
+  const double rate = seconds > 0 ? static_cast<double>(info.examples) / seconds : 0;
+  rate_ = rate_ == 0 ? rate : (1 - kSmoothing) * rate_ + kSmoothing * rate;
+  training_->steps.Add();
+  training_->examples.Add(static_cast<double>(info.examples));
+  training_->step_seconds.Observe(seconds);
+  training_->step.Set(static_cast<double>(p.step));
+  training_->examples_per_second.Set(rate_);
+  training_->collective_bytes.Add(static_cast<double>(job_.plan.collective_bytes_per_step));
+
+  telemetry::Progress progress;
+  progress.step = p.step;
+  if (info.total_steps >= 0) progress.total_steps = info.total_steps;
+  progress.epoch = static_cast<double>(p.epoch);
+  if (info.steps_per_epoch > 0) {
+    progress.epoch += static_cast<double>(p.batch) / static_cast<double>(info.steps_per_epoch);
+  }
+  training_->epoch.Set(progress.epoch);
+  for (const auto& [name, value] : info.scalars) {
+    if (name == "loss") {
+      progress.loss = value;
+      training_->train_loss.Set(value);
+    } else {
+      progress.metrics[name] = value;
+      if (name == "accuracy") training_->train_accuracy.Set(value);
+    }
+  }
+  progress.examples_per_second = rate_;
+  if (rate_ > 0 && progress.total_steps) {
+    progress.eta_seconds = static_cast<double>((*progress.total_steps - p.step) * info.examples) / rate_;
+  }
+  progress.rank_step_seconds = {seconds};
+  progress.plan = job_.plan;
+  if (const auto saved = checkpoints_.last()) {
+    progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
+    if (saved->step != saves_counted_) {
+      saves_counted_ = saved->step;
+      training_->checkpoint_saves.Add();
+      training_->checkpoint_seconds.Observe(saved->seconds);
+      training_->checkpoint_step.Set(static_cast<double>(saved->step));
+    }
+  }
+  board_.Set(std::move(progress));
+}
+
+Status Reporter::OnEpochEnd(const train::EpochInfo& info) {
+  std::vector<telemetry::NamedValue> values(info.train.begin(), info.train.end());
+  for (const auto& [name, value] : info.validation) values.emplace_back("test_" + name, value);
+  line_->EndEpoch(values);
+  if (!info.validation.empty()) {
+    MT_RETURN_IF_ERROR(test_events_->Add(info.step, info.validation));
+    if (const auto loss = train::FindScalar(info.validation, "loss")) training_->test_loss.Set(*loss);
+    if (const auto accuracy = train::FindScalar(info.validation, "accuracy")) training_->test_accuracy.Set(*accuracy);
+  }
+  MutexLock lock(mutex_);
+  report_.epochs.push_back({ToMap(info.train), ToMap(info.validation), Seconds(info.seconds)});
+  return OkStatus();
+}
+
+std::string Reporter::Page(bool live) const {
+  MutexLock lock(mutex_);
+  telemetry::Report report = report_;
+  if (live) report.reload_seconds = 2;
+  if (const auto saved = checkpoints_.last()) report.facts.emplace_back("checkpoint", saved->path);
+  return telemetry::RenderReport(report);
+}
+
+Status Reporter::Finish() {
+  MT_RETURN_IF_ERROR(log_->Close());
+  MT_RETURN_IF_ERROR(train_events_->Close());
+  MT_RETURN_IF_ERROR(test_events_->Close());
+  return WriteFileAtomically(config_.output + "/report.html", Page(/*live=*/false));
+}
+
+std::string Reporter::EpochTable() const {
+  MutexLock lock(mutex_);
+  std::string text = fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", "epoch", "train loss", "train accuracy",
+                                 "test loss", "test accuracy");
+  const auto cell = [](const std::map<std::string, double>& figures, const char* name) {
+    const auto it = figures.find(name);
+    return it == figures.end() ? std::string("-") : fmt::format("{:.4f}", it->second);
+  };
+  for (size_t i = 0; i < report_.epochs.size(); ++i) {
+    const telemetry::EpochFigures& e = report_.epochs[i];
+    text += fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", i + 1, cell(e.train, "loss"), cell(e.train, "accuracy"),
+                        cell(e.test, "loss"), cell(e.test, "accuracy"));
+  }
+  return text;
+}
+
+}  // namespace meshtrain::worker

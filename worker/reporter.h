@@ -1,0 +1,74 @@
+// Tells people and machines how training goes: progress line, metrics.jsonl, event files, /metrics, /progress, the live
+// page and the report that stays.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/telemetry/endpoints.h"
+#include "runtime/telemetry/event_file.h"
+#include "runtime/telemetry/metrics_log.h"
+#include "runtime/telemetry/progress.h"
+#include "runtime/telemetry/progress_line.h"
+#include "runtime/telemetry/report.h"
+#include "runtime/telemetry/training_metrics.h"
+#include "runtime/train/loop.h"
+#include "worker/checkpoints.h"
+#include "worker/config.h"
+
+namespace meshtrain::worker {
+
+class Reporter final : public train::Callback {
+ public:
+  struct Job {
+    std::string name;
+    std::string mesh;
+    int64_t epochs = 0;
+    int64_t steps_per_epoch = 0;
+    telemetry::Progress::Plan plan;
+  };
+  // Opens the output files and, where the configuration asks for it, the server. Errors: those of files; kUnavailable for
+  // an address that cannot be bound.
+  static Result<std::unique_ptr<Reporter>> Create(const Config& config, Job job, const Checkpoints& checkpoints,
+                                                  const train::Position& start);
+
+  Status OnTrainBegin(const train::Position& start) override;
+  Status OnStepEnd(const train::StepInfo& info) override;
+  Status OnEpochEnd(const train::EpochInfo& info) override;
+
+  void Ready();       // the first step may come: /readyz answers 200
+  void EndLine() { line_->Interrupt(); }
+  int port() const { return endpoints_ ? endpoints_->port() : 0; }
+  // Writes the report (`report.html`) and closes the files.
+  Status Finish();
+  // The epochs so far as a table with a heading, for people.
+  std::string EpochTable() const;
+  std::string TerminationMessage() const { return telemetry::TerminationMessage(board_.Get()); }
+
+ private:
+  Reporter(const Config& config, Job job, const Checkpoints& checkpoints);
+  void Publish(const train::StepInfo& info);
+  std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position, int64_t batches) const;
+  std::string Page(bool live) const;
+
+  Config config_;
+  Job job_;
+  const Checkpoints& checkpoints_;
+  std::unique_ptr<telemetry::Metrics> metrics_;
+  std::unique_ptr<telemetry::TrainingMetrics> training_;
+  telemetry::ProgressBoard board_;
+  std::unique_ptr<telemetry::ProgressLine> line_;
+  std::unique_ptr<telemetry::MetricsLog> log_;
+  std::unique_ptr<telemetry::EventFileWriter> train_events_, test_events_;
+  mutable Mutex mutex_;
+  telemetry::Report report_ MT_GUARDED_BY(mutex_);
+  bool ready_ MT_GUARDED_BY(mutex_) = false;
+  int64_t epoch_shown_ = -1;
+  int64_t saves_counted_ = -1;
+  double rate_ = 0;  // examples per second, smoothed
+  std::unique_ptr<telemetry::Endpoints> endpoints_;  // last: its threads read what stands above
+};
+
+}  // namespace meshtrain::worker
