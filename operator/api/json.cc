@@ -363,10 +363,13 @@ void ReadRecovery(const Json& json, Recovery* out) {
   for (const auto& [name, count] : Child(json, "countedByRole").items()) {
     if (const auto role = cluster::ParseRole(name)) out->counted_by_role[*role] = Clamped<int32_t>(count);
   }
+  for (const auto& [name, count] : Child(json, "incidentsByRole").items()) {
+    if (const auto role = cluster::ParseRole(name)) out->incidents_by_role[*role] = Clamped<int32_t>(count);
+  }
   for (const Json& item : Child(json, "recent")) {
     const auto role = cluster::ParseRole(Str(item, "role"));
     const auto at = When(item, "at");
-    if (role && at) out->recent.push_back({*at, *role});
+    if (role && at) out->recent.push_back({*at, *role, Flag(item, "counted")});
   }
   for (const Json& item : Child(json, "outOfMemory")) {
     out->out_of_memory.push_back({Str(item, "replica"), Or<int32_t>(item, "attempt", 0)});
@@ -539,8 +542,12 @@ Json WriteRecovery(const Recovery& recovery) {
   for (const auto& [role, count] : recovery.counted_by_role) {
     out["countedByRole"][std::string(cluster::RoleName(role))] = count;
   }
+  for (const auto& [role, count] : recovery.incidents_by_role) {
+    out["incidentsByRole"][std::string(cluster::RoleName(role))] = count;
+  }
   for (const auto& recent : recovery.recent) {
-    out["recent"].push_back({{"at", FormatTime(recent.at)}, {"role", cluster::RoleName(recent.role)}});
+    out["recent"].push_back(
+        {{"at", FormatTime(recent.at)}, {"role", cluster::RoleName(recent.role)}, {"counted", recent.counted}});
   }
   for (const auto& entry : recovery.out_of_memory) {
     out["outOfMemory"].push_back({{"replica", entry.replica}, {"attempt", entry.attempt}});

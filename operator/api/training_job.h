@@ -223,12 +223,14 @@ struct Recovery {
   int32_t counted = 0;            // incidents that count against backoffLimit
   int32_t disruptions = 0;        // incidents that do not
   std::map<Role, int32_t> counted_by_role;
+  std::map<Role, int32_t> incidents_by_role;  // disruptions included
   struct Recent {
     TimePoint at;
     Role role = Role::kWorker;
+    bool counted = true;
     friend bool operator==(const Recent&, const Recent&) = default;
   };
-  std::vector<Recent> recent;  // counted incidents, newest last, at most kMaxRecent
+  std::vector<Recent> recent;  // incidents, newest last, at most kMaxRecent; counted ones stay longer
   struct OutOfMemory {
     std::string replica;  // "worker-3"
     int32_t attempt = 0;  // of the pod that was killed

@@ -1,0 +1,287 @@
+#include "operator/reconcile/children.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace meshtrain::reconcile {
+
+namespace internal {
+std::string UnboundedTfConfig(const api::TrainingJob& job, const cluster::ClusterSpec& all, const std::string& shared,
+                              cluster::TaskId task);
+std::string SharedClusterText(const cluster::ClusterSpec& all);
+}  // namespace internal
+
+namespace {
+
+using Json = nlohmann::json;
+using cluster::Role;
+using cluster::TaskId;
+
+std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Text(std::string_view text) { return std::string(text); }
+
+Json OwnerReference(const api::TrainingJob& job) {
+  return {{"apiVersion", cluster::kApiVersion}, {"kind", cluster::kKind},     {"name", job.metadata.name},
+          {"uid", job.metadata.uid},            {"controller", true},         {"blockOwnerDeletion", true}};
+}
+
+Json Meta(const api::TrainingJob& job, const std::string& name) {
+  return {{"name", name},
+          {"namespace", job.metadata.namespace_name},
+          {"labels", SelectorLabels(job)},
+          {"ownerReferences", Json::array({OwnerReference(job)})}};
+}
+
+std::map<std::string, std::string> ReplicaLabels(const api::TrainingJob& job, TaskId task) {
+  auto labels = SelectorLabels(job);
+  labels[Text(cluster::kLabelRole)] = Text(cluster::RoleName(task.role));
+  labels[Text(cluster::kLabelIndex)] = std::to_string(task.index);
+  return labels;
+}
+
+std::string NameOf(const Json& item) {
+  if (!item.is_object()) return {};
+  const auto name = item.find("name");
+  return name != item.end() && name->is_string() ? name->get<std::string>() : std::string();
+}
+
+// The member as an object, whatever stood there.
+Json& Object(Json* parent, const char* name) {
+  Json& member = (*parent)[name];
+  if (!member.is_object()) member = Json::object();
+  return member;
+}
+
+// Names not in the list, put at its end: what the user gave wins.
+void AddNamed(Json* list, Json item) {
+  if (!list->is_array()) *list = Json::array();
+  for (const Json& other : *list) {
+    if (NameOf(other) == NameOf(item)) return;
+  }
+  list->push_back(std::move(item));
+}
+
+void AddVariable(Json* container, std::string_view name, std::string value) {
+  // Without a value that the kernel would refuse the pod says what is missing instead of failing to start.
+  if (!cluster::FitsEnvironment(name.size(), value.size())) return;
+  AddNamed(&(*container)["env"], {{"name", name}, {"value", std::move(value)}});
+}
+
+void Mount(Json* spec, Json* container, const std::string& volume, Json source, std::string_view path) {
+  source["name"] = volume;
+  AddNamed(&(*spec)["volumes"], std::move(source));
+  AddNamed(&(*container)["volumeMounts"], {{"name", volume}, {"mountPath", path}, {"readOnly", true}});
+}
+
+// FNV-1a, 32 bits, as eight hexadecimal digits: equal texts share a map, others never meet.
+std::string ShortHash(std::string_view text) {
+  uint32_t hash = 2166136261u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  char out[9];
+  std::snprintf(out, sizeof(out), "%08x", hash);
+  return out;
+}
+
+std::string ClusterMapName(const api::TrainingJob& job, const std::string& cluster_text) {
+  return job.metadata.name + "-cluster-" + ShortHash(cluster_text);
+}
+
+Json* TrainingContainer(Json* spec, const std::string& name) {
+  Json& containers = (*spec)["containers"];
+  if (!containers.is_array() || containers.empty()) containers = Json::array({Json::object()});
+  for (Json& container : containers) {
+    if (container.is_object() && NameOf(container) == name) return &container;
+  }
+  if (!containers.front().is_object()) containers.front() = Json::object();
+  return &containers.front();
+}
+
+bool HasPort(const Json& container, std::string_view name) {
+  const auto ports = container.find("ports");
+  if (ports == container.end() || !ports->is_array()) return false;
+  for (const Json& port : *ports) {
+    if (NameOf(port) == name) return true;
+  }
+  return false;
+}
+
+Json CheckpointJson(const api::Checkpoint& checkpoint) {
+  Json out = {{"path", checkpoint.path}, {"resume", checkpoint.resume}};
+  if (checkpoint.every_steps) out["everySteps"] = *checkpoint.every_steps;
+  if (checkpoint.keep) out["keep"] = *checkpoint.keep;
+  return out;
+}
+
+}  // namespace
+
+PodRenderer::PodRenderer(const api::TrainingJob& job, const Settings& settings)
+    : job_(job), settings_(settings), cluster_(JobCluster(job, settings)),
+      cluster_text_(internal::SharedClusterText(cluster_)) {
+  if (NeedsClusterFile(job, settings)) cluster_map_name_ = ClusterMapName(job, cluster_text_);
+}
+
+std::string PodRenderer::Body(const CreatePod& pod) const {
+  const api::ReplicaSpec& replica = job_.spec.replica_specs.at(pod.task.role);
+  const api::PodTemplate& given = replica.pod_template;
+  Json body = given.json.empty() ? Json::object() : Json::parse(given.json, nullptr, false);
+  if (!body.is_object()) body = Json::object();
+  Json meta = body.contains("metadata") && body["metadata"].is_object() ? body["metadata"] : Json::object();
+  for (const auto& [name, value] : ReplicaLabels(job_, pod.task)) Object(&meta, "labels")[name] = value;
+  const bool leads = api::Leader(job_.spec) == pod.task;
+  if (leads) Object(&meta, "labels")[Text(cluster::kLabelLeader)] = "true";
+  Object(&meta, "annotations")[Text(cluster::kAnnotationAttempt)] = std::to_string(pod.attempt);
+  meta["name"] = pod.name;
+  meta["namespace"] = job_.metadata.namespace_name;
+  meta["ownerReferences"] = Json::array({OwnerReference(job_)});
+  for (const char* ours : {"generateName", "uid", "resourceVersion", "creationTimestamp"}) meta.erase(ours);
+
+  Json spec = body.contains("spec") && body["spec"].is_object() ? body["spec"] : Json::object();
+  spec["restartPolicy"] =
+      replica.restart_policy == api::kRestartExitCode ? Text(api::kRestartNever) : replica.restart_policy;
+  spec["hostname"] = pod.name;
+  spec["subdomain"] = job_.metadata.name;
+  // Else every Service of the namespace becomes variables of the container.
+  if (!spec.contains("enableServiceLinks")) spec["enableServiceLinks"] = false;
+  if (settings_.gang != GangScheduler::kNone) {
+    if (!spec.contains("schedulerName")) {
+      spec["schedulerName"] = settings_.gang_scheduler_name.empty() && settings_.gang == GangScheduler::kVolcano
+                                  ? std::string("volcano")
+                                  : settings_.gang_scheduler_name;
+    }
+    if (settings_.gang == GangScheduler::kVolcano) {
+      Object(&meta, "annotations")["scheduling.k8s.io/group-name"] = job_.metadata.name;
+      Object(&meta, "annotations")["volcano.sh/task-spec"] = cluster::RoleName(pod.task.role);
+    } else {
+      Object(&meta, "labels")["scheduling.x-k8s.io/pod-group"] = job_.metadata.name;
+    }
+  }
+
+  Json* container = TrainingContainer(&spec, given.training_container);
+  const bool declared = !job_.spec.program.empty();
+  if (!container->contains("name")) (*container)["name"] = cluster::kTrainingContainers[0];
+  if (declared && !container->contains("image")) (*container)["image"] = settings_.worker_image;
+  if (!given.has_port) {
+    AddNamed(&(*container)["ports"], {{"name", cluster::kTrainingPortName}, {"containerPort", given.port}});
+  }
+  if (declared && !HasPort(*container, cluster::kHttpPortName)) {
+    AddNamed(&(*container)["ports"], {{"name", cluster::kHttpPortName}, {"containerPort", cluster::kHttpPort}});
+  }
+
+  const std::string tf_config =
+      given.has_tf_config ? std::string() : internal::UnboundedTfConfig(job_, cluster_, cluster_text_, pod.task);
+  if (!tf_config.empty()) AddVariable(container, cluster::kEnvTfConfig, tf_config);
+  AddVariable(container, cluster::kEnvJob, job_.metadata.namespace_name + "/" + job_.metadata.name);
+  AddVariable(container, cluster::kEnvRole, Text(cluster::RoleName(pod.task.role)));
+  AddVariable(container, cluster::kEnvIndex, std::to_string(pod.task.index));
+  AddVariable(container, cluster::kEnvAttempt, std::to_string(pod.attempt));
+  if (!cluster_map_name_.empty()) {
+    AddVariable(container, cluster::kEnvClusterFile,
+                Text(cluster::kClusterMountPath) + "/" + Text(cluster::kClusterFileName));
+    Mount(&spec, container, "meshtrain-cluster", {{"configMap", {{"name", cluster_map_name_}}}},
+          cluster::kClusterMountPath);
+  }
+  if (!job_.spec.strategy.empty()) AddVariable(container, cluster::kEnvStrategy, job_.spec.strategy);
+  if (declared) {
+    AddVariable(container, cluster::kEnvProgram, job_.spec.program);
+    AddVariable(container, cluster::kEnvTokenFile,
+                Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName));
+    Mount(&spec, container, "meshtrain-token",
+          {{"secret", {{"secretName", cluster::TokenSecretName(job_.metadata.name)}, {"defaultMode", 0440}}}},
+          cluster::kTokenMountPath);
+  }
+  if (job_.spec.checkpoint) {
+    AddVariable(container, cluster::kEnvCheckpoint, Dump(CheckpointJson(*job_.spec.checkpoint)));
+    if (!job_.spec.checkpoint->volume_claim_template.empty()) {
+      Mount(&spec, container, "meshtrain-checkpoint",
+            {{"persistentVolumeClaim", {{"claimName", cluster::CheckpointClaimName(job_.metadata.name)}}}},
+            job_.spec.checkpoint->path);
+      for (Json& mount : (*container)["volumeMounts"]) {
+        if (NameOf(mount) == "meshtrain-checkpoint") mount.erase("readOnly");
+      }
+    }
+  }
+  return Dump({{"apiVersion", "v1"}, {"kind", "Pod"}, {"metadata", std::move(meta)}, {"spec", std::move(spec)}});
+}
+
+std::string PodBody(const api::TrainingJob& job, const Settings& settings, const CreatePod& pod) {
+  return PodRenderer(job, settings).Body(pod);
+}
+
+std::vector<CreateService> WantedServices(const api::TrainingJob& job) {
+  const auto service = [&](const std::string& name, const std::map<std::string, std::string>& selector, int32_t port) {
+    const Json body = {{"apiVersion", "v1"},
+                       {"kind", "Service"},
+                       {"metadata", Meta(job, name)},
+                       {"spec",
+                        {{"clusterIP", "None"},
+                         {"publishNotReadyAddresses", true},
+                         {"selector", selector},
+                         {"ports", Json::array({{{"name", cluster::kTrainingPortName}, {"port", port}}})}}}};
+    return CreateService{.name = name, .body = Dump(body)};
+  };
+  std::vector<CreateService> out;
+  out.push_back(service(job.metadata.name, SelectorLabels(job), cluster::kTrainingPort));
+  if (job.spec.tf_config_compat == api::kCompatKubeflowV1) {
+    for (const auto& [role, replica] : job.spec.replica_specs) {
+      for (int32_t i = 0; i < replica.replicas; ++i) {
+        const TaskId task{role, i};
+        out.push_back(service(cluster::PodName(job.metadata.name, task), ReplicaLabels(job, task),
+                              replica.pod_template.port));
+      }
+    }
+  }
+  return out;
+}
+
+CreateSecret TokenSecret(const api::TrainingJob& job) {
+  const std::string name = cluster::TokenSecretName(job.metadata.name);
+  return {.name = name,
+          .key = Text(cluster::kTokenFileName),
+          .body = Dump({{"apiVersion", "v1"},
+                        {"kind", "Secret"},
+                        {"metadata", Meta(job, name)},
+                        {"type", "Opaque"},
+                        {"immutable", true},
+                        {"stringData", Json::object()}})};
+}
+
+CreateClaim CheckpointClaim(const api::TrainingJob& job) {
+  const std::string name = cluster::CheckpointClaimName(job.metadata.name);
+  Json body = Json::parse(job.spec.checkpoint ? job.spec.checkpoint->volume_claim_template : "{}", nullptr, false);
+  if (!body.is_object()) body = Json::object();
+  Json meta = Meta(job, name);
+  if (body.contains("metadata") && body["metadata"].is_object()) {
+    for (const char* part : {"labels", "annotations"}) {
+      const auto given = body["metadata"].find(part);
+      if (given == body["metadata"].end() || !given->is_object()) continue;
+      for (const auto& [key, value] : given->items()) {
+        if (!meta.contains(part) || !meta[part].contains(key)) meta[part][key] = value;
+      }
+    }
+  }
+  Json spec = body.contains("spec") ? body["spec"] : Json::object();
+  return {.name = name, .body = Dump({{"apiVersion", "v1"},
+                                      {"kind", "PersistentVolumeClaim"},
+                                      {"metadata", std::move(meta)},
+                                      {"spec", std::move(spec)}})};
+}
+
+CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings) {
+  const std::string text = internal::SharedClusterText(JobCluster(job, settings));
+  const std::string name = ClusterMapName(job, text);
+  return {.name = name, .body = Dump({{"apiVersion", "v1"},
+                                      {"kind", "ConfigMap"},
+                                      {"metadata", Meta(job, name)},
+                                      {"immutable", true},
+                                      {"data", {{Text(cluster::kClusterFileName), "{\"cluster\":" + text + "}"}}}})};
+}
+
+std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod) {
+  return Dump({{"metadata", {{"uid", pod.uid}, {"ownerReferences", Json::array({OwnerReference(job)})}}}});
+}
+
+std::string ReleaseBody(const ReleasePod& pod) {
+  return Dump({{"metadata", {{"uid", pod.uid}, {"ownerReferences", nullptr}}}});
+}
+
+}  // namespace meshtrain::reconcile

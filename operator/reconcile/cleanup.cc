@@ -1,0 +1,78 @@
+#include <algorithm>
+
+#include "operator/reconcile/policy.h"
+
+namespace meshtrain::reconcile {
+
+void DeleteOurs(const View& view, Draft* draft, const char* why, bool (*which)(const PodSeen&)) {
+  for (const auto& [task, pod] : view.ours) {
+    const bool dead = OnDeadNode(view, *pod, draft);
+    // Already going: only force helps, and only where its node will not answer.
+    if (pod->delete_requested ? !dead : !which(*pod)) continue;
+    draft->Add(Phase::kRemove, DeletePod{.name = pod->name,
+                                         .uid = pod->uid,
+                                         .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt,
+                                         .why = why});
+  }
+}
+
+namespace {
+
+bool Live(const PodSeen& pod) { return pod.phase != PodPhase::kSucceeded && pod.phase != PodPhase::kFailed; }
+
+// Counts after the end. A job that succeeded has nothing active: what still ran was not needed (as TFJob counts it).
+void FinalCounts(const View& view, Draft* draft) {
+  const bool succeeded = api::IsTrue(draft->next, ConditionType::kSucceeded);
+  for (auto& [role, counts] : draft->next.replica_statuses) {
+    api::ReplicaStatus now;
+    for (const auto& [task, pod] : view.ours) {
+      if (task.role != role || !view.Wanted(task)) continue;
+      if (!pod->delete_requested) ++now.replicas;
+      if (pod->phase == PodPhase::kRunning && !pod->delete_requested) ++now.active;
+      if (pod->phase == PodPhase::kSucceeded) ++now.succeeded;
+      if (pod->phase == PodPhase::kFailed) ++now.failed;
+    }
+    if (succeeded) {
+      counts.succeeded = std::max(counts.succeeded + counts.active, now.succeeded);
+      counts.active = 0;
+    } else {
+      // Pods that were cleaned away keep the end that they had.
+      counts.succeeded = std::max(counts.succeeded, now.succeeded);
+      counts.failed = std::max(counts.failed, now.failed);
+      counts.active = now.active;
+    }
+    counts.replicas = now.replicas;
+  }
+}
+
+}  // namespace
+
+void CleanUp(const View& view, Draft* draft) {
+  const api::RunPolicy& policy = view.job.spec.run_policy;
+  const auto completed = draft->next.completion_time;
+  if (policy.clean_pod_policy == api::kCleanAll) {
+    DeleteOurs(view, draft, "the job has ended; cleanPodPolicy is All", [](const PodSeen&) { return true; });
+  } else if (policy.clean_pod_policy == api::kCleanRunning) {
+    // A pending pod would run as soon as it is scheduled.
+    DeleteOurs(view, draft, "the job has ended; cleanPodPolicy is Running", Live);
+  } else if (completed) {
+    for (const auto& [task, pod] : view.ours) {
+      // Made by a write that was still under way when the end was recorded: nobody needs it.
+      if (pod->delete_requested || !Live(*pod) || pod->created <= *completed) continue;
+      draft->Add(Phase::kRemove,
+                 DeletePod{.name = pod->name, .uid = pod->uid, .why = "it was made after the job's end"});
+    }
+  }
+  DeleteGang(view, draft);
+  FinalCounts(view, draft);
+  if (policy.ttl_seconds_after_finished && completed) {
+    const TimePoint due = *completed + Duration(std::chrono::seconds(*policy.ttl_seconds_after_finished));
+    if (view.now >= due) {
+      draft->Add(Phase::kReport, DeleteJob{.uid = view.job.metadata.uid});
+    } else {
+      draft->WakeAt(due);
+    }
+  }
+}
+
+}  // namespace meshtrain::reconcile

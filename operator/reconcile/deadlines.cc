@@ -1,0 +1,38 @@
+#include <cmath>
+
+#include "operator/reconcile/policy.h"
+
+namespace meshtrain::reconcile {
+
+// activeDeadlineSeconds counts the time between start (or resume) and now, and what was spent before suspensions.
+// startupDeadlineSeconds counts from the start until the job first ran since then.
+void Deadlines(const View& view, Draft* draft) {
+  const api::RunPolicy& policy = view.job.spec.run_policy;
+  const auto start = draft->next.start_time;
+  if (!start) return;
+  if (policy.active_deadline_seconds) {
+    const auto before = std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(std::round(draft->next.active_seconds_before)));
+    const TimePoint due = *start + Duration(std::chrono::seconds(*policy.active_deadline_seconds)) - before;
+    if (view.now >= due) {
+      return draft->Fail("DeadlineExceeded", "the job was active for longer than runPolicy.activeDeadlineSeconds, " +
+                                                 std::to_string(*policy.active_deadline_seconds) + " s");
+    }
+    draft->WakeAt(due);
+  }
+  if (policy.startup_deadline_seconds) {
+    const auto running = view.job.status.conditions.find(ConditionType::kRunning);
+    const bool ran = running != view.job.status.conditions.end() &&
+                     (running->second.status || running->second.last_transition > *start);
+    if (ran || view.Is(ConditionType::kRestarting)) return;
+    const TimePoint due = *start + Duration(std::chrono::seconds(*policy.startup_deadline_seconds));
+    if (view.now >= due) {
+      return draft->Fail("StartupDeadlineExceeded",
+                         "the job was not running within runPolicy.startupDeadlineSeconds, " +
+                             std::to_string(*policy.startup_deadline_seconds) + " s");
+    }
+    draft->WakeAt(due);
+  }
+}
+
+}  // namespace meshtrain::reconcile

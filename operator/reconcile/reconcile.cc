@@ -1,0 +1,227 @@
+#include "operator/reconcile/reconcile.h"
+
+#include <algorithm>
+
+#include "operator/api/rules.h"
+#include "operator/reconcile/children.h"
+#include "operator/reconcile/policy.h"
+
+namespace meshtrain::reconcile {
+
+View::View(const api::TrainingJob& the_job, const Observed& the_seen, TimePoint the_now)
+    : job(the_job), seen(the_seen), now(the_now), stamp(std::chrono::floor<std::chrono::seconds>(the_now)) {
+  // Lists come in any order; where several pods would claim one place, the name decides, and names are unique.
+  for (const PodSeen& pod : seen.pods) {
+    const bool named = pod.task && pod.name == cluster::PodName(job.metadata.name, *pod.task);
+    const bool controlled = !job.metadata.uid.empty() && pod.controller_uid == job.metadata.uid;
+    if (controlled && !pod.matches_selector) {
+      if (!pod.delete_requested) strays.push_back(&pod);
+      foreign.emplace(pod.name, &pod);
+    } else if (controlled && named) {
+      ours.emplace(*pod.task, &pod);
+    } else if (pod.controller_uid.empty() && pod.matches_selector && named && !pod.delete_requested) {
+      orphans.emplace(*pod.task, &pod);
+    } else {
+      foreign.emplace(pod.name, &pod);
+    }
+  }
+  std::sort(strays.begin(), strays.end(), [](const PodSeen* a, const PodSeen* b) { return a->name < b->name; });
+}
+
+bool View::Wanted(TaskId task) const { return task.index >= 0 && task.index < api::Replicas(job.spec, task.role); }
+
+const PodSeen* View::Ours(TaskId task) const {
+  const auto found = ours.find(task);
+  return found == ours.end() ? nullptr : found->second;
+}
+
+Draft::Draft(const View& the_view) : view(the_view), next(the_view.job.status) {}
+
+void Draft::Event(bool warning, std::string_view reason, std::string message) {
+  Add(Phase::kTell, RecordEvent{.warning = warning, .reason = std::string(reason), .message = std::move(message)});
+}
+
+void Draft::WakeAt(TimePoint when) {
+  if (!wake_at || when < *wake_at) wake_at = when;
+}
+
+void Draft::Set(ConditionType type, bool status, std::string_view reason, std::string message) {
+  // 4 kB is the schema's limit; a line of 500 is as long as anybody reads.
+  if (message.size() > 500) message = message.substr(0, 497) + "...";
+  api::Condition& condition = next.conditions[type];
+  if (condition.status != status || condition.last_transition == TimePoint{}) condition.last_transition = view.stamp;
+  condition.status = status;
+  condition.reason = std::string(reason);
+  condition.message = std::move(message);
+  condition.observed_generation = view.job.metadata.generation;
+}
+
+void Draft::Wait(std::string_view reason, std::string message) {
+  if (!waiting_reason.empty()) return;
+  waiting_reason = std::string(reason);
+  waiting_message = std::move(message);
+}
+
+void Draft::Succeed(std::string message) {
+  next.completion_time = view.stamp;
+  Event(false, "JobSucceeded", message);
+  Set(ConditionType::kSucceeded, true, "JobSucceeded", std::move(message));
+}
+
+void Draft::Fail(std::string_view reason, std::string message) {
+  next.completion_time = view.stamp;
+  Event(true, "JobFailed", message);
+  Set(ConditionType::kFailed, true, reason, std::move(message));
+}
+
+namespace {
+
+std::string NameOf(const Write& write) {
+  return std::visit(
+      [](const auto& what) -> std::string {
+        if constexpr (requires { what.name; }) return what.name;
+        return {};
+      },
+      write);
+}
+
+Outcome Finish(Draft* draft) {
+  Publish(draft->view, draft);
+  // Events go with a record: without one, the same would be told again at every look.
+  const bool recorded = std::any_of(draft->actions.begin(), draft->actions.end(), [](const Action& action) {
+    return std::holds_alternative<PatchStatus>(action.write);
+  });
+  if (!recorded) std::erase_if(draft->actions, [](const Action& action) { return action.phase == Phase::kTell; });
+  Outcome out{.actions = std::move(draft->actions), .wake_at = draft->wake_at, .again = draft->again};
+  std::stable_sort(out.actions.begin(), out.actions.end(), [](const Action& a, const Action& b) {
+    if (a.phase != b.phase) return a.phase < b.phase;
+    // Pods keep the order of ranks, so that the chief is asked for first.
+    if (a.phase == Phase::kCreate || a.phase == Phase::kTell) return false;
+    if (a.write.index() != b.write.index()) return a.write.index() < b.write.index();
+    return NameOf(a.write) < NameOf(b.write);
+  });
+  return out;
+}
+
+std::string Listing(const std::vector<api::FieldError>& errors) {
+  std::string out = api::ToString(errors.front());
+  if (errors.size() > 1) out += " (and " + std::to_string(errors.size() - 1) + " more)";
+  return out;
+}
+
+// Ends the job: the record first, the clean-up when it is seen to be there.
+Outcome End(const std::vector<Failure>& failures, Draft* draft) {
+  const View& view = draft->view;
+  // Deletions and creations that were planned before the end was known are not part of it.
+  std::erase_if(draft->actions, [](const Action& action) { return action.phase != Phase::kTell; });
+  draft->again = false;
+  Counts(view, failures, draft);
+  if (api::IsTrue(draft->next, ConditionType::kSucceeded)) {
+    for (auto& [role, counts] : draft->next.replica_statuses) {
+      counts.succeeded += counts.active;
+      counts.active = 0;
+    }
+  }
+  return Finish(draft);
+}
+
+}  // namespace
+
+Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint now) {
+  if (job.metadata.deleted) return {};  // the garbage collector follows the owner references
+  if (!job.spec.run_policy.managed_by.empty() && job.spec.run_policy.managed_by != cluster::kManagedBy) return {};
+
+  const View view(job, seen, now);
+  Draft draft(view);
+  if (api::IsFinished(job.status)) {
+    CleanUp(view, &draft);
+    return Finish(&draft);
+  }
+  if (const auto errors = api::Validate(job); !errors.empty()) {
+    if (job.status.start_time) {
+      // Pods that train are not stopped for an edit that got past admission, nor for a stricter rule of a new version.
+      draft.Wait("InvalidSpec", Listing(errors));
+    } else {
+      draft.Fail("InvalidSpec", Listing(errors));
+    }
+    return Finish(&draft);
+  }
+
+  ObserveProgress(view, &draft);
+  const std::vector<Failure> failures = JudgeFailures(view, &draft);
+  if (const auto why = Success(view, failures)) {
+    draft.Succeed(*why);
+    return End(failures, &draft);
+  }
+  if (Suspend(view, &draft)) {
+    Counts(view, {}, &draft);
+    return Finish(&draft);
+  }
+  if (!draft.next.start_time) draft.next.start_time = view.stamp;
+  if (!job.status.conditions.contains(ConditionType::kCreated) && !seen.refused) {
+    draft.Set(ConditionType::kCreated, true, "JobCreated", "the job was accepted");
+    draft.Event(false, "JobCreated", "the job is created");
+    for (const api::FieldError& warning : api::Warnings(job)) {
+      draft.Event(true, "Warning", api::ToString(warning));
+    }
+  }
+  if (seen.refused) {
+    draft.Wait(seen.refused->reason.empty() ? "Refused" : seen.refused->reason,
+               seen.refused->what + ": " + seen.refused->message);
+  }
+
+  Restart(view, failures, &draft);
+  if (!draft.finished()) Deadlines(view, &draft);
+  if (draft.finished()) return End(failures, &draft);
+
+  const bool may_create = Gang(view, &draft);
+  Children(view, may_create, &draft);
+  Counts(view, failures, &draft);
+  Tell(view, failures, &draft);
+  WatchForStall(view, &draft);
+  return Finish(&draft);
+}
+
+namespace {
+
+struct Printer {
+  std::string operator()(const CreateService& w) const { return "create service " + w.name; }
+  std::string operator()(const CreateConfigMap& w) const { return "create config map " + w.name; }
+  std::string operator()(const CreateSecret& w) const { return "create secret " + w.name; }
+  std::string operator()(const CreateClaim& w) const { return "create claim " + w.name; }
+  std::string operator()(const CreatePodGroup& w) const { return "create pod group " + w.name; }
+  std::string operator()(const PatchPodGroup& w) const { return "patch pod group " + w.name; }
+  std::string operator()(const DeletePodGroup& w) const { return "delete pod group " + w.name; }
+  std::string operator()(const CreatePod& w) const {
+    return "create pod " + w.name + " (attempt " + std::to_string(w.attempt) + ")";
+  }
+  std::string operator()(const DeletePod& w) const {
+    return (w.grace_seconds == 0 ? "force-delete pod " : "delete pod ") + w.name + " (" + w.why + ")";
+  }
+  std::string operator()(const AdoptPod& w) const { return "adopt pod " + w.name; }
+  std::string operator()(const ReleasePod& w) const { return "release pod " + w.name; }
+  std::string operator()(const PatchStatus& w) const {
+    std::string out = "patch status " + w.status.phase;
+    for (const auto& [type, condition] : w.status.conditions) {
+      if (condition.status) out += " " + std::string(api::ConditionName(type)) + "=" + condition.reason;
+    }
+    return out;
+  }
+  std::string operator()(const DeleteJob&) const { return "delete job"; }
+  std::string operator()(const RecordEvent& w) const {
+    return (w.warning ? "warn " : "tell ") + w.reason + ": " + w.message;
+  }
+};
+
+}  // namespace
+
+std::string ToString(const Action& action) { return std::visit(Printer{}, action.write); }
+
+std::string ToString(const Outcome& outcome) {
+  std::string out;
+  for (const Action& action : outcome.actions) out += ToString(action) + "\n";
+  if (outcome.again) out += "again\n";
+  return out;
+}
+
+}  // namespace meshtrain::reconcile

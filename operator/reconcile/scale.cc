@@ -1,0 +1,100 @@
+// Children that are missing, and children that are too many.
+#include <algorithm>
+
+#include "operator/reconcile/children.h"
+#include "operator/reconcile/policy.h"
+
+namespace meshtrain::reconcile {
+namespace {
+
+// True when every Service is there or asked for; a foreign one of a name that we need blocks the job.
+bool Services(const View& view, Draft* draft) {
+  const auto seen = [&](const std::string& name) {
+    return std::find_if(view.seen.services.begin(), view.seen.services.end(),
+                        [&](const ServiceSeen& service) { return service.name == name; });
+  };
+  const bool legacy = view.job.spec.tf_config_compat == api::kCompatKubeflowV1;
+  // The common case without formatting: one Service, and it is ours.
+  if (const auto found = seen(view.job.metadata.name);
+      !legacy && found != view.seen.services.end() && found->controller_uid == view.job.metadata.uid) {
+    return true;
+  }
+  bool free = true;
+  for (CreateService& service : WantedServices(view.job)) {
+    const auto found = seen(service.name);
+    if (found == view.seen.services.end()) {
+      draft->Add(Phase::kPrepare, std::move(service));
+    } else if (found->controller_uid != view.job.metadata.uid) {
+      draft->Wait("NameTaken", "a Service of the name " + service.name + " belongs to another");
+      free = false;
+    }
+  }
+  return free;
+}
+
+}  // namespace
+
+void Children(const View& view, bool may_create, Draft* draft) {
+  for (const auto& [task, pod] : view.orphans) {
+    if (view.Wanted(task)) draft->Add(Phase::kRemove, AdoptPod{.name = pod->name, .uid = pod->uid});
+  }
+  for (const PodSeen* pod : view.strays) {
+    draft->Add(Phase::kRemove, ReleasePod{.name = pod->name, .uid = pod->uid});
+  }
+  for (const auto& [task, pod] : view.ours) {
+    const bool surplus = !view.Wanted(task);
+    const bool dead = (pod->delete_requested || surplus) && OnDeadNode(view, *pod, draft);
+    if (pod->delete_requested ? dead : surplus) {
+      draft->Add(Phase::kRemove, DeletePod{.name = pod->name,
+                                           .uid = pod->uid,
+                                           .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt,
+                                           .why = surplus ? "the job was scaled down" : "its node will not answer"});
+    }
+  }
+
+  const bool services = Services(view, draft);
+  std::vector<CreatePod> missing;
+  for (const auto& [role, replica] : view.job.spec.replica_specs) {
+    for (int32_t i = 0; i < replica.replicas; ++i) {
+      const TaskId task{role, i};
+      if (view.Ours(task) != nullptr || view.orphans.contains(task)) continue;
+      const std::string name = cluster::PodName(view.job.metadata.name, task);
+      if (const auto other = view.foreign.find(name); other != view.foreign.end()) {
+        draft->Wait("NameTaken", "the pod " + name + (other->second->delete_requested
+                                                          ? " of a former job is still going away"
+                                                          : " belongs to another"));
+        continue;
+      }
+      missing.push_back({.name = name, .task = task, .attempt = draft->next.recovery.attempt});
+    }
+  }
+  if (missing.empty() || !services || !may_create) return;
+  if (api::IsTrue(draft->next, ConditionType::kRestarting)) {
+    if (const auto due = NextAttempt(view, draft->next); due && view.now < *due) {
+      draft->Wait("RestartBackoff", "the next restart waits until " + std::to_string(
+                      std::chrono::duration_cast<std::chrono::seconds>(*due - draft->next.recovery.recent.back().at)
+                          .count()) + " s after the last failure");
+      draft->WakeAt(*due);
+      return;
+    }
+  }
+  const api::Spec& spec = view.job.spec;
+  if (!view.job.status.conditions.contains(ConditionType::kRunning)) {
+    // Until the job first ran, what it needs besides may be missing; all of it may be asked for twice.
+    if (!spec.program.empty()) draft->Add(Phase::kPrepare, TokenSecret(view.job));
+    if (spec.checkpoint && !spec.checkpoint->volume_claim_template.empty()) {
+      draft->Add(Phase::kPrepare, CheckpointClaim(view.job));
+    }
+  }
+  if (NeedsClusterFile(view.job, view.seen.settings)) {
+    draft->Add(Phase::kPrepare, ClusterMap(view.job, view.seen.settings));
+  }
+  const size_t most = static_cast<size_t>(std::max(1, view.seen.settings.max_creates));
+  if (missing.size() > most) {
+    missing.resize(most);
+    draft->again = true;
+  }
+  for (CreatePod& pod : missing) draft->Add(Phase::kCreate, std::move(pod));
+}
+
+}  // namespace meshtrain::reconcile

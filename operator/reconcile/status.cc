@@ -1,0 +1,202 @@
+// Observed pods -> counts and conditions; the write itself where there is news.
+#include <algorithm>
+#include <cmath>
+
+#include "operator/reconcile/children.h"
+#include "operator/reconcile/policy.h"
+#include "operator/reconcile/progress.h"
+#include "runtime/base/text.h"
+
+namespace meshtrain::reconcile {
+namespace {
+
+using std::chrono::seconds;
+
+// A job's status is written at most so often, unless a condition changes.
+constexpr seconds kQuietTime{5};
+constexpr size_t kLongestLine = 200;
+
+// Waiting reasons that are the normal way of a pod to its start.
+bool IsNormalWait(const std::string& reason) {
+  return reason.empty() || reason == "ContainerCreating" || reason == "PodInitializing";
+}
+
+std::string LastLine(const std::string& message) {
+  if (ParseProgress(message, TimePoint{})) return {};
+  std::string_view text = Trim(message);
+  if (const size_t at = text.rfind('\n'); at != std::string_view::npos) text.remove_prefix(at + 1);
+  text = Trim(text);
+  return std::string(text.substr(0, kLongestLine));
+}
+
+std::string PhaseWord(const api::JobStatus& status) {
+  for (const ConditionType type : {ConditionType::kFailed, ConditionType::kSucceeded, ConditionType::kSuspended,
+                                   ConditionType::kRestarting, ConditionType::kStalled, ConditionType::kRunning,
+                                   ConditionType::kWaiting}) {
+    if (api::IsTrue(status, type)) return std::string(api::ConditionName(type));
+  }
+  return "Pending";
+}
+
+void ListWorst(const View& view, const std::vector<Failure>& failures, Draft* draft) {
+  std::vector<api::Trouble> worst;
+  const auto listed = [&](const std::string& pod) {
+    return std::any_of(worst.begin(), worst.end(), [&](const api::Trouble& trouble) { return trouble.pod == pod; });
+  };
+  for (const Failure& failure : failures) {
+    const PodSeen& pod = *failure.pod;
+    worst.push_back({.pod = pod.name,
+                     .exit_code = pod.exit_code,
+                     .reason = !pod.reason.empty() ? pod.reason : pod.exit_reason,
+                     .last_line = LastLine(pod.termination_message)});
+  }
+  for (const auto& [task, pod] : view.ours) {
+    if (pod->phase != PodPhase::kPending && pod->phase != PodPhase::kRunning) continue;
+    if (IsNormalWait(pod->waiting_reason) || listed(pod->name) || pod->delete_requested) continue;
+    worst.push_back({.pod = pod->name,
+                     .exit_code = pod->last_exit_code,
+                     .reason = pod->waiting_reason,
+                     .last_line = pod->waiting_message.substr(0, kLongestLine)});
+  }
+  // Pods that failed before keep their place: their pods are gone, and this is all that is left of them.
+  for (const api::Trouble& trouble : view.job.status.worst) {
+    if (trouble.exit_code && !listed(trouble.pod)) worst.push_back(trouble);
+  }
+  if (worst.size() > api::kMaxWorst) worst.resize(api::kMaxWorst);
+  draft->next.worst = std::move(worst);
+}
+
+bool SameButForTelling(const api::JobStatus& a, const api::JobStatus& b) {
+  // What must be on record before anything else happens, and what people wait for.
+  if (a.conditions.size() != b.conditions.size()) return false;
+  for (const auto& [type, condition] : a.conditions) {
+    const auto other = b.conditions.find(type);
+    if (other == b.conditions.end() || other->second.status != condition.status ||
+        other->second.reason != condition.reason) {
+      return false;
+    }
+  }
+  if (a.recovery != b.recovery || a.start_time != b.start_time || a.completion_time != b.completion_time) return false;
+  // Pods beyond the recorded number are not missed when they vanish: a change of it matters while the job runs.
+  if (!api::IsTrue(a, ConditionType::kRunning)) return true;
+  for (const auto& [role, counts] : a.replica_statuses) {
+    const auto other = b.replica_statuses.find(role);
+    if (other == b.replica_statuses.end() || other->second.replicas != counts.replicas) return false;
+  }
+  return true;
+}
+
+void Account(const View& view, Draft* draft) {
+  api::Goodput& goodput = draft->next.goodput;
+  double active = draft->next.active_seconds_before;
+  const TimePoint end = draft->next.completion_time.value_or(view.now);
+  if (draft->next.start_time && end > *draft->next.start_time) {
+    active += std::chrono::duration<double>(end - *draft->next.start_time).count();
+  }
+  goodput.running_seconds = std::round(std::max(0.0, active - goodput.restarting_seconds));
+  if (active < 1) return;
+  const double each = draft->next.progress ? draft->next.progress->seconds_per_step.value_or(0) : 0;
+  const double useful = goodput.running_seconds - static_cast<double>(goodput.lost_steps) * each;
+  goodput.ratio = std::round(std::clamp(useful / active, 0.0, 1.0) * 1000) / 1000;
+}
+
+}  // namespace
+
+void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft) {
+  std::map<Role, api::ReplicaStatus> counts;
+  int64_t ready = 0;
+  for (const auto& [role, replica] : view.job.spec.replica_specs) {
+    api::ReplicaStatus& count = counts[role];
+    for (auto at = view.ours.lower_bound({role, 0}); at != view.ours.end() && at->first.role == role; ++at) {
+      if (!view.Wanted(at->first) || at->second->delete_requested) continue;
+      ++count.replicas;
+      if (at->second->phase == PodPhase::kRunning) ++count.active;
+      if (at->second->phase == PodPhase::kSucceeded) ++count.succeeded;
+      if (at->second->phase == PodPhase::kFailed) ++count.failed;
+    }
+    ready += count.active + count.succeeded;
+    const auto& incidents = draft->next.recovery.incidents_by_role;
+    const auto found = incidents.find(role);
+    count.restarts = (found == incidents.end() ? 0 : found->second) + RestartsInPlace(view, role);
+  }
+  draft->next.replica_statuses = std::move(counts);
+  draft->next.ready = std::to_string(ready) + "/" + std::to_string(api::TotalReplicas(view.job.spec));
+  int32_t incidents = 0;
+  for (const auto& [role, count] : draft->next.recovery.incidents_by_role) incidents += count;
+  draft->next.restarts = incidents + RestartsInPlace(view, std::nullopt);
+  ListWorst(view, failures, draft);
+}
+
+// Running, as TFJob has it: the chief runs, or without one some worker; but only once every pod is there, since a job
+// that lacks a pod for want of quota does not run. It stays until a restart, a suspension or the end.
+void Tell(const View& view, const std::vector<Failure>& failures, Draft* draft) {
+  const bool restarting = api::IsTrue(draft->next, ConditionType::kRestarting);
+  bool all = true;
+  bool leads = false;
+  const PodSeen* troubled = nullptr;
+  int more = 0;
+  for (const auto& [role, replica] : view.job.spec.replica_specs) {
+    for (int32_t i = 0; i < replica.replicas; ++i) {
+      const PodSeen* pod = view.Ours({role, i});
+      all = all && pod != nullptr && !pod->delete_requested;
+      if (pod == nullptr || pod->delete_requested) continue;
+      const bool up = pod->phase == PodPhase::kRunning || pod->phase == PodPhase::kSucceeded;
+      if (up && role == api::Leader(view.job.spec).role) leads = true;
+      if (!IsNormalWait(pod->waiting_reason) && pod->phase != PodPhase::kFailed &&
+          pod->phase != PodPhase::kSucceeded) {
+        if (troubled == nullptr) troubled = pod;
+        ++more;
+      }
+    }
+  }
+  (void)failures;
+  if (all && leads && !restarting && !view.Is(ConditionType::kRunning)) {
+    draft->Set(ConditionType::kRunning, true, "JobRunning", "the job runs");
+    draft->Event(false, "JobRunning", "the job runs");
+  }
+  if (troubled != nullptr) {
+    std::string message = troubled->name + ": " + troubled->waiting_reason;
+    if (!troubled->waiting_message.empty()) message += ": " + troubled->waiting_message.substr(0, kLongestLine);
+    if (more > 1) message += " (and " + std::to_string(more - 1) + " more)";
+    draft->Wait(troubled->waiting_reason == "Unschedulable" ? "Unschedulable" : "PodsNotStarting", message);
+  }
+}
+
+void Publish(const View& view, Draft* draft) {
+  api::JobStatus& next = draft->next;
+  const api::JobStatus& before = view.job.status;
+  if (!draft->waiting_reason.empty() && !draft->finished()) {
+    draft->Set(ConditionType::kWaiting, true, draft->waiting_reason, draft->waiting_message);
+  } else if (view.Is(ConditionType::kWaiting)) {
+    draft->Set(ConditionType::kWaiting, false, "NotWaiting", "");
+  }
+  if (draft->finished()) {
+    for (const ConditionType type : {ConditionType::kRunning, ConditionType::kRestarting, ConditionType::kStalled,
+                                     ConditionType::kSuspended}) {
+      if (api::IsTrue(next, type)) draft->Set(type, false, "JobFinished", "the job has ended");
+    }
+  }
+  next.phase = PhaseWord(next);
+  next.label_selector = LabelSelector(view.job);
+  next.observed_generation = view.job.metadata.generation;
+
+  if (next == before) return;
+  const bool quiet = SameButForTelling(next, before);
+  if (quiet && before.last_reconcile_time) {
+    const TimePoint due = *before.last_reconcile_time + Duration(kQuietTime);
+    if (view.now < due) {
+      draft->WakeAt(due);
+      return;
+    }
+  }
+  Account(view, draft);
+  next.last_reconcile_time = view.stamp;
+  // The first write tells of pods that were made; every later one comes before what it decides.
+  const bool first = !before.conditions.contains(ConditionType::kCreated) && !draft->finished() &&
+                     !view.seen.refused && next.recovery == before.recovery &&
+                     !api::IsTrue(next, ConditionType::kSuspended);
+  draft->Add(first ? Phase::kReport : Phase::kDecide,
+             PatchStatus{.status = next, .resource_version = view.job.metadata.resource_version});
+}
+
+}  // namespace meshtrain::reconcile
