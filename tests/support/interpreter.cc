@@ -219,6 +219,7 @@ std::vector<Array> Cut(const Array& whole, const Layout& layout, uint64_t seed) 
           part[keeper].at[i] -= small - 2;
         } else {
           part[k].at[i] += reduction == Reduction::kMax ? -small : small;
+          if (whole.type.dtype == DType::kU8) part[k].at[i] = std::clamp(part[k].at[i], 0.0, 255.0);
         }
       }
     }
