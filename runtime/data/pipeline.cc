@@ -102,7 +102,7 @@ class Compiler {
     }
     Note("batch", s.size, s.drop_remainder, 0);
     batches_ = std::make_unique<Batched>(std::move(elements_), s.size, s.drop_remainder);
-    out_.last_batch = s.drop_remainder || count_ % s.size == 0 ? s.size : count_ % s.size;
+    out_.last_batch = s.drop_remainder || endless_ || count_ % s.size == 0 ? s.size : count_ % s.size;
     count_ = s.drop_remainder ? count_ / s.size : (count_ + s.size - 1) / s.size;
     out_.batch = s.size;
     return OkStatus();
@@ -112,6 +112,7 @@ class Compiler {
     if (s.count == 0 || s.count < -1) return Bad("repeat: expected a count of at least 1, or none, got: " + Num(s.count));
     if (s.count > 0 && __builtin_mul_overflow(count_, s.count, &count_)) return Bad("repeat: count too large");
     Note("repeat", s.count, 0, 0);
+    endless_ = endless_ || s.count < 0;
     if (batches_ != nullptr) {
       batches_ = std::make_unique<Repeated<std::vector<int64_t>>>(std::move(batches_), s.count);
     } else {
@@ -133,6 +134,7 @@ class Compiler {
   std::unique_ptr<Stream<int64_t>> elements_;
   std::unique_ptr<Stream<std::vector<int64_t>>> batches_;
   int64_t count_;
+  bool endless_ = false;  // repeated for ever before the batch stage: every batch is full
   std::vector<std::vector<MapOp>> ops_;
   Compiled out_;
 };

@@ -66,6 +66,16 @@ TEST(PipelineTest, StagesActInDeclaredOrder) {
   EXPECT_EQ(Take(*apart, 5), (std::vector<Ints>{{0, 1}, {2}, {0, 1}, {2}, {}}));
 }
 
+TEST(PipelineTest, KnowsItsBatchSizes) {
+  const auto last = [](std::vector<Stage> stages) { return Make(Numbers(5), std::move(stages))->last_batch_size(); };
+  EXPECT_EQ(last({BatchStage{2}}), 1);
+  EXPECT_EQ(last({BatchStage{2, true}}), 2);
+  EXPECT_EQ(last({BatchStage{5}}), 5);
+  EXPECT_EQ(last({BatchStage{8}}), 5);
+  EXPECT_EQ(last({RepeatStage{2}, BatchStage{3}}), 1);
+  EXPECT_EQ(last({RepeatStage{}, BatchStage{3}}), 3);
+}
+
 TEST(PipelineTest, RepeatForEverHasNoEnd) {
   auto pipeline = Make(Numbers(3), {BatchStage{3}, RepeatStage{}});
   EXPECT_EQ(pipeline->steps_per_epoch(), 1);
