@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <utility>
 
 namespace meshtrain {
 
@@ -49,15 +50,20 @@ std::optional<std::string> NearestName(std::string_view word, std::span<const st
   std::optional<std::string> best;
   size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
+    // Optimal string alignment: two neighbours swapped count as one slip, which is what fingers do.
+    std::vector<size_t> before;  // the row above `above`
+    std::vector<size_t> above;
     std::vector<size_t> row(candidate.size() + 1);
     for (size_t j = 0; j < row.size(); ++j) row[j] = j;
     for (size_t i = 1; i <= word.size(); ++i) {
-      size_t diagonal = row[0];
+      before = std::exchange(above, row);
       row[0] = i;
       for (size_t j = 1; j < row.size(); ++j) {
-        const size_t substitute = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
-        diagonal = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+        const bool same = word[i - 1] == candidate[j - 1];
+        row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (same ? 0 : 1)});
+        if (i > 1 && j > 1 && word[i - 1] == candidate[j - 2] && word[i - 2] == candidate[j - 1]) {
+          row[j] = std::min(row[j], before[j - 2] + 1);
+        }
       }
     }
     if (row.back() < best_distance) {

@@ -84,7 +84,18 @@ class Checker {
 
   // Axes of specs must be axes of the mesh, each used once.
   bool Fits(const nn::LayoutSpecs& specs, Place place, const std::string& path) {
-    for (const std::string& spec : specs) Use(spec);
+    std::vector<std::string> axes;
+    for (const mesh::Axis& axis : spec_.mesh) axes.push_back(axis.name);
+    for (const std::string& spec : specs) {
+      Use(spec);
+      for (const std::string& axis : Split(spec, '+')) {
+        if (axis.empty() || axis == "*" || axis == mesh::UNSHARDED || names_.FindAxis(axis)) continue;
+        problems_.Add(place, path,
+                      axes.empty() ? "axis `" + axis + "` needs a mesh, got: a program without one"
+                                   : "unknown mesh axis `" + axis + "`" + Suggest(axis, axes));
+        return false;
+      }
+    }
     const auto layout = mesh::Layout::FromSpecs(specs, names_);
     if (!layout.ok()) problems_.Add(place, path, layout.status().message());
     return layout.ok();

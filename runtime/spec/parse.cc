@@ -27,7 +27,11 @@ std::vector<mesh::Axis> ParseMesh(Problems& problems, const Node& node, const st
   // Names and their number are Mesh's own rule; sizes of 1 leave out what CheckProgram says about devices.
   std::vector<mesh::Axis> ones = axes;
   for (mesh::Axis& axis : ones) axis.size = 1;
-  if (const auto mesh = mesh::Mesh::Create(ones); !mesh.ok()) problems.Add(node.place, path, mesh.status().message());
+  if (const auto mesh = mesh::Mesh::Create(ones); !mesh.ok()) {
+    std::string what = mesh.status().message();
+    if (what.starts_with("mesh: ")) what.erase(0, 6);
+    problems.Add(node.place, path, std::move(what));
+  }
   return axes;
 }
 

@@ -1,5 +1,5 @@
 // Adam and its relatives.
-#include <algorithm>
+#include <map>
 
 #include "runtime/train/optimizer.h"
 
@@ -11,10 +11,25 @@ using program::AssignSub;
 
 namespace {
 
-// As the weight's type; no op where it is that already.
-Value As(const Value& scalar, const Parameter& weight) {
-  return scalar.dtype() == weight.type().dtype ? scalar : program::Cast(scalar, weight.type().dtype);
-}
+// A scalar that all weights share, as each weight's type: cast once per type and program.
+class Shared {
+ public:
+  void Set(const Value& scalar) {
+    scalar_ = scalar;
+    casts_.clear();
+  }
+  Value As(const Parameter& weight) {
+    const DType dtype = weight.type().dtype;
+    if (scalar_.dtype() == dtype) return scalar_;
+    const auto [cast, is_new] = casts_.try_emplace(dtype);
+    if (is_new) cast->second = program::Cast(scalar_, dtype);
+    return cast->second;
+  }
+
+ private:
+  Value scalar_;
+  std::map<DType, Value> casts_;
+};
 
 class AdamOptimizer final : public Optimizer {
  public:
@@ -24,7 +39,8 @@ class AdamOptimizer final : public Optimizer {
  protected:
   void Begin() override {
     const Value t = StepNumber();
-    alpha_ = learning_rate() * program::Sqrt(1.0 - program::Pow(o_.beta_2, t)) / (1.0 - program::Pow(o_.beta_1, t));
+    alpha_.Set(learning_rate() * program::Sqrt(1.0 - program::Pow(o_.beta_2, t)) /
+               (1.0 - program::Pow(o_.beta_1, t)));
   }
   void Update(const Parameter& w, const Value& g) override {
     const Parameter m = Slot("m", w);
@@ -36,13 +52,13 @@ class AdamOptimizer final : public Optimizer {
       scale = Slot("v_max", w);
       Assign(scale, program::Maximum(scale, v));
     }
-    AssignSub(w, m * As(alpha_, w) / (program::Sqrt(scale) + o_.epsilon));
+    AssignSub(w, m * alpha_.As(w) / (program::Sqrt(scale) + o_.epsilon));
   }
 
  private:
   AdamOptions o_;
   std::string_view kind_;
-  Value alpha_;
+  Shared alpha_;
 };
 
 class AdamPaperOptimizer final : public Optimizer {
@@ -53,24 +69,24 @@ class AdamPaperOptimizer final : public Optimizer {
  protected:
   void Begin() override {
     const Parameter t = Scalar("t", DType::kF64, 1);
-    correction_1_ = 1.0 - program::Pow(o_.beta_1, t);
-    correction_2_ = 1.0 - program::Pow(o_.beta_2, t);
+    correction_1_.Set(1.0 - program::Pow(o_.beta_1, t));
+    correction_2_.Set(1.0 - program::Pow(o_.beta_2, t));
   }
   void Update(const Parameter& w, const Value& g) override {
     const Parameter m = Slot("m", w);
     const Parameter v = Slot("v", w);
     Assign(m, o_.beta_1 * m + (1 - o_.beta_1) * g);
     Assign(v, o_.beta_2 * v + (1 - o_.beta_2) * program::Square(g));
-    const Value m_hat = m / As(correction_1_, w);  // the new m and v: reading after assigning
-    const Value v_hat = v / As(correction_2_, w);
+    const Value m_hat = m / correction_1_.As(w);  // the new m and v: reading after assigning
+    const Value v_hat = v / correction_2_.As(w);
     AssignSub(w, learning_rate() * (m_hat / (program::Sqrt(v_hat) + o_.epsilon)));
   }
   void End() override { AssignAdd(Scalar("t", DType::kF64, 1), 1); }
 
  private:
   AdamPaperOptions o_;
-  Value correction_1_;
-  Value correction_2_;
+  Shared correction_1_;
+  Shared correction_2_;
 };
 
 class AdamaxOptimizer final : public Optimizer {
@@ -79,18 +95,18 @@ class AdamaxOptimizer final : public Optimizer {
   std::string_view kind() const override { return "adamax"; }
 
  protected:
-  void Begin() override { alpha_ = learning_rate() / (1.0 - program::Pow(o_.beta_1, StepNumber())); }
+  void Begin() override { alpha_.Set(learning_rate() / (1.0 - program::Pow(o_.beta_1, StepNumber()))); }
   void Update(const Parameter& w, const Value& g) override {
     const Parameter m = Slot("m", w);
     const Parameter u = Slot("u", w);
     AssignAdd(m, (g - m) * (1 - o_.beta_1));
     Assign(u, program::Maximum(o_.beta_2 * u, program::Abs(g)));
-    AssignSub(w, As(alpha_, w) * m / (u + o_.epsilon));
+    AssignSub(w, alpha_.As(w) * m / (u + o_.epsilon));
   }
 
  private:
   AdamLikeOptions o_;
-  Value alpha_;
+  Shared alpha_;
 };
 
 // Dozat 2016, with Keras' schedule of the momentum: beta_1 * (1 - 0.5 * 0.96^t).
@@ -106,25 +122,25 @@ class NadamOptimizer final : public Optimizer {
     const Value u_next = o_.beta_1 * (1.0 - 0.5 * program::Pow(0.96, t + 1.0));
     const Parameter product = Scalar("u_product", DType::kF64, 1);
     Assign(product, product * u);
-    momentum_ = u_next / (1.0 - product * u_next);
-    gradient_ = (1.0 - u) / (1.0 - product);
-    correction_2_ = 1.0 - program::Pow(o_.beta_2, t);
+    momentum_.Set(u_next / (1.0 - product * u_next));
+    gradient_.Set((1.0 - u) / (1.0 - product));
+    correction_2_.Set(1.0 - program::Pow(o_.beta_2, t));
   }
   void Update(const Parameter& w, const Value& g) override {
     const Parameter m = Slot("m", w);
     const Parameter v = Slot("v", w);
     AssignAdd(m, (g - m) * (1 - o_.beta_1));
     AssignAdd(v, (program::Square(g) - v) * (1 - o_.beta_2));
-    const Value m_hat = As(momentum_, w) * m + As(gradient_, w) * g;
-    const Value v_hat = v / As(correction_2_, w);
+    const Value m_hat = momentum_.As(w) * m + gradient_.As(w) * g;
+    const Value v_hat = v / correction_2_.As(w);
     AssignSub(w, m_hat * learning_rate() / (program::Sqrt(v_hat) + o_.epsilon));
   }
 
  private:
   AdamLikeOptions o_;
-  Value momentum_;
-  Value gradient_;
-  Value correction_2_;
+  Shared momentum_;
+  Shared gradient_;
+  Shared correction_2_;
 };
 
 // Chen et al. 2023: the sign of an average.

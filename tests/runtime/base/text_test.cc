@@ -23,6 +23,7 @@ TEST(TextTest, SuggestsOnlyWhatIsNear) {
   const std::vector<std::string> names = {"optimizer", "loss", "metrics"};
   EXPECT_EQ(NearestName("optimiser", names), "optimizer");
   EXPECT_EQ(NearestName("los", names), "loss");
+  EXPECT_EQ(NearestName("lsos", names), "loss");  // two letters swapped are one slip
   EXPECT_EQ(NearestName("banana", names), std::nullopt);
   EXPECT_EQ(DidYouMean("metric", names), ", did you mean `metrics`?");
 }
