@@ -1,0 +1,351 @@
+// The CPU backend: the reference that others are measured against.
+#include "runtime/device/backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "runtime/device/cpu/collective_step.h"
+#include "runtime/device/cpu/gemm.h"
+#include "runtime/device/cpu/kernel.h"
+
+namespace meshtrain::device {
+namespace cpu {
+namespace {
+
+using plan::Plan;
+using plan::Slot;
+using plan::SlotKind;
+using plan::StepKind;
+using program::ValueId;
+
+constexpr int64_t kAlignment = 64;
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Zeroed memory; pages that nobody touches cost nothing.
+class Memory {
+ public:
+  static Result<Memory> Create(int64_t bytes) {
+    Memory m;
+    if (bytes < 0) return InvalidArgument("cpu: a buffer of " + std::to_string(bytes) + " bytes");
+    m.raw_.reset(std::calloc(1, static_cast<size_t>(bytes) + kAlignment));
+    if (m.raw_ == nullptr) {
+      return ResourceExhausted("cpu: no memory for a buffer of " + std::to_string(bytes) + " bytes");
+    }
+    const auto address = reinterpret_cast<uintptr_t>(m.raw_.get());
+    m.data_ = static_cast<std::byte*>(m.raw_.get()) + (kAlignment - address % kAlignment) % kAlignment;
+    return m;
+  }
+  std::byte* data() const { return data_; }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::unique_ptr<void, Free> raw_;
+  std::byte* data_ = nullptr;
+};
+
+class CpuBuffer final : public Buffer {
+ public:
+  CpuBuffer(Memory memory, int64_t bytes) : memory_(std::move(memory)), bytes_(bytes) {}
+  int64_t bytes() const override { return bytes_; }
+  std::byte* host() override { return memory_.data(); }
+
+ private:
+  Memory memory_;
+  int64_t bytes_;
+};
+
+// Where a value's place comes from at each run.
+struct Bound {
+  ValueId value;
+  Slot slot;
+};
+
+struct RunStep {
+  KernelPtr kernel;                         // kOp, kFused
+  std::vector<CollectiveStep> collectives;  // kCollective
+  Slot copy_from, copy_to;                  // kCopy
+  StepKind kind;
+};
+
+// An output that must be finite before states change.
+struct Guarded {
+  int output;
+  mesh::DType dtype;
+  int64_t count;
+  std::string name;
+};
+
+// One device's own memory.
+struct Device {
+  Memory arena, scratch, unread;
+  std::vector<std::byte*> at;  // per value
+};
+
+class CpuExecutable final : public Executable {
+ public:
+  explicit CpuExecutable(Pool& pool) : pool_(pool) {}
+
+  Status Init(const Plan& plan, std::span<const int64_t> ranks, collective::Communicator* communicator) {
+    communicator_ = communicator;
+    const Making making{plan, ranks, pool_.threads()};
+    int64_t scratch = 0;
+    for (const plan::Step& step : plan.steps) {
+      RunStep made{.kind = step.kind};
+      switch (step.kind) {
+        case StepKind::kOp: {
+          const program::Op& op = plan.local().ops[step.ops[0]];
+          MT_ASSIGN_OR_RETURN(made.kernel, MakeOpKernel(making, op));
+          break;
+        }
+        case StepKind::kFused: {
+          MT_ASSIGN_OR_RETURN(made.kernel, MakeFusedKernel(making, step.ops));
+          break;
+        }
+        case StepKind::kCollective:
+          if (communicator == nullptr) {
+            return InvalidArgument("cpu: the plan holds collectives, a communicator is needed");
+          }
+          for (const int op : step.ops) {
+            MT_ASSIGN_OR_RETURN(CollectiveStep one, CollectiveStep::Create(making, plan.local().ops[op]));
+            scratch = std::max(scratch, one.scratch_bytes());
+            made.collectives.push_back(std::move(one));
+          }
+          break;
+        case StepKind::kCopy:
+          made.copy_from = step.copy_from;
+          made.copy_to = step.copy_to;
+          break;
+      }
+      if (made.kernel != nullptr) scratch = std::max(scratch, made.kernel->scratch_bytes());
+      steps_.push_back(std::move(made));
+    }
+    return MakeDevices(plan, ranks, scratch);
+  }
+
+  Status Run(std::span<const DeviceBuffers> devices) override {
+    MT_RETURN_IF_ERROR(Bind(devices));
+    const OneOpenMpThread one;
+    // Devices run alone up to a collective or the guard, where they meet.
+    const auto count = static_cast<int64_t>(steps_.size());
+    for (int64_t i = 0; i < count;) {
+      if (steps_[i].kind == StepKind::kCollective) {
+        for (CollectiveStep& c : steps_[i].collectives) {
+          MT_RETURN_IF_ERROR(c.Run(*communicator_, &parallel_, frames_, [&](const auto& body) { Each(body); }));
+        }
+        ++i;
+      } else {
+        int64_t end = i + 1;
+        while (end < count && steps_[end].kind != StepKind::kCollective && end != guard_step_ + 1) ++end;
+        Each([&](int d) {
+          for (int64_t s = i; s < end; ++s) RunLocal(steps_[s], d, devices[d]);
+        });
+        i = end;
+      }
+      if (i == guard_step_ + 1) MT_RETURN_IF_ERROR(CheckGuarded(devices));
+    }
+    return OkStatus();
+  }
+
+ private:
+  Status MakeDevices(const Plan& plan, std::span<const int64_t> ranks, int64_t scratch) {
+    const program::Program& local = plan.local();
+    // Results that nobody reads are still written by their ops, all to one place.
+    int64_t unread = 0;
+    for (const plan::Step& step : plan.steps) {
+      if (step.kind != StepKind::kOp) continue;
+      for (const ValueId v : local.ops[step.ops[0]].results) {
+        if (plan.slots[v].kind == SlotKind::kNone) unread = std::max(unread, local.type(v).num_bytes());
+      }
+    }
+    for (size_t v = 0; v < plan.slots.size(); ++v) {
+      const Slot& slot = plan.slots[v];
+      if (slot.kind != SlotKind::kNone && slot.kind != SlotKind::kArena) {
+        bound_.push_back({static_cast<ValueId>(v), slot});
+      }
+    }
+    for (const program::Port& p : local.inputs) input_bytes_.push_back(local.type(p.value).num_bytes());
+    for (const program::State& s : local.states) state_bytes_.push_back(local.type(s.entry).num_bytes());
+    for (const program::Port& p : local.outputs) output_bytes_.push_back(local.type(p.value).num_bytes());
+
+    guard_step_ = plan.guard_step;
+    for (const int i : plan.guarded) {
+      const program::Port& port = local.outputs[i];
+      const mesh::TensorType& type = local.type(port.value);
+      guarded_.push_back({i, type.dtype, type.num_elements(), port.name});
+    }
+
+    one_by_one_ = static_cast<int>(ranks.size()) < pool_.threads();
+    for (size_t d = 0; d < ranks.size(); ++d) {
+      Device device;
+      MT_ASSIGN_OR_RETURN(device.arena, Memory::Create(plan.arena_bytes));
+      MT_ASSIGN_OR_RETURN(device.scratch, Memory::Create(Aligned(scratch)));
+      MT_ASSIGN_OR_RETURN(device.unread, Memory::Create(unread));
+      device.at.assign(plan.slots.size(), nullptr);
+      for (size_t v = 0; v < plan.slots.size(); ++v) {
+        const Slot& slot = plan.slots[v];
+        if (slot.kind == SlotKind::kArena) device.at[v] = device.arena.data() + slot.offset;
+        if (slot.kind == SlotKind::kNone) device.at[v] = device.unread.data();
+      }
+      devices_.push_back(std::move(device));
+    }
+    for (size_t d = 0; d < devices_.size(); ++d) {
+      frames_.push_back({devices_[d].at.data(), devices_[d].scratch.data(), one_by_one_ ? &pool_ : nullptr,
+                         static_cast<int>(d)});
+    }
+    return OkStatus();
+  }
+
+  Status CheckGuarded(std::span<const DeviceBuffers> devices) {
+    for (const Guarded& g : guarded_) {
+      for (const DeviceBuffers& d : devices) {
+        const std::byte* at = d.outputs[g.output]->host();
+        bool finite = true;
+        if (g.dtype == mesh::DType::kF32) {
+          for (int64_t i = 0; i < g.count; ++i) finite = finite && std::isfinite(reinterpret_cast<const float*>(at)[i]);
+        } else {
+          for (int64_t i = 0; i < g.count; ++i) finite = finite && std::isfinite(reinterpret_cast<const double*>(at)[i]);
+        }
+        if (!finite) return Aborted("cpu: output `" + g.name + "` is not finite; no state was changed");
+      }
+    }
+    return OkStatus();
+  }
+
+  // body(d) for every device: one after another, each spread over the pool, or side by side on a thread each.
+  template <typename Body>
+  void Each(const Body& body) {
+    const auto count = static_cast<int64_t>(devices_.size());
+    if (one_by_one_) {
+      for (int64_t d = 0; d < count; ++d) body(static_cast<int>(d));
+    } else {
+      pool_.Run(count, [&](int64_t d) { body(static_cast<int>(d)); });
+    }
+  }
+
+  void RunLocal(const RunStep& step, int d, const DeviceBuffers& buffers) {
+    if (step.kernel != nullptr) return step.kernel->Run(frames_[d]);
+    const std::byte* from = PlaceOf(step.copy_from, d, buffers);
+    std::byte* to = PlaceOf(step.copy_to, d, buffers);
+    if (from == to) return;
+    frames_[d].For(step.copy_to.bytes, kGrain * 8,
+                   [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, end - begin); });
+  }
+
+  std::byte* PlaceOf(const Slot& slot, int d, const DeviceBuffers& buffers) const {
+    switch (slot.kind) {
+      case SlotKind::kInput: return buffers.inputs[slot.index]->host() + slot.offset;
+      case SlotKind::kState: return buffers.states[slot.index]->host() + slot.offset;
+      case SlotKind::kOutput: return buffers.outputs[slot.index]->host() + slot.offset;
+      case SlotKind::kArena: return devices_[d].arena.data() + slot.offset;
+      case SlotKind::kNone: break;
+    }
+    return devices_[d].unread.data();
+  }
+
+  Status Bind(std::span<const DeviceBuffers> devices) {
+    if (devices.size() != devices_.size()) {
+      return InvalidArgument("cpu: expected buffers of " + std::to_string(devices_.size()) +
+                             " devices, got: " + std::to_string(devices.size()));
+    }
+    for (size_t d = 0; d < devices.size(); ++d) {
+      MT_RETURN_IF_ERROR(Fits("input", devices[d].inputs, input_bytes_));
+      MT_RETURN_IF_ERROR(Fits("state", devices[d].states, state_bytes_));
+      MT_RETURN_IF_ERROR(Fits("output", devices[d].outputs, output_bytes_));
+      for (const Bound& b : bound_) devices_[d].at[b.value] = PlaceOf(b.slot, static_cast<int>(d), devices[d]);
+    }
+    return OkStatus();
+  }
+
+  static Status Fits(const char* what, const std::vector<Buffer*>& buffers, const std::vector<int64_t>& bytes) {
+    if (buffers.size() != bytes.size()) {
+      return InvalidArgument(std::string("cpu: expected ") + std::to_string(bytes.size()) + " " + what +
+                             " buffers, got: " + std::to_string(buffers.size()));
+    }
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if (buffers[i] != nullptr && buffers[i]->bytes() >= bytes[i]) continue;
+      return InvalidArgument(std::string("cpu: ") + what + " " + std::to_string(i) + ": expected a buffer of " +
+                             std::to_string(bytes[i]) + " bytes, got: " +
+                             (buffers[i] == nullptr ? "none" : std::to_string(buffers[i]->bytes())));
+    }
+    return OkStatus();
+  }
+
+  Pool& pool_;
+  collective::Communicator* communicator_ = nullptr;
+  const collective::ParallelFor parallel_ = [this](int64_t n, int64_t grain,
+                                                   const std::function<void(int64_t, int64_t)>& body) {
+    pool_.For(n, grain, body);
+  };
+  std::vector<RunStep> steps_;
+  std::vector<Device> devices_;
+  std::vector<Frame> frames_;
+  std::vector<Bound> bound_;
+  std::vector<int64_t> input_bytes_, state_bytes_, output_bytes_;
+  int guard_step_ = -1;
+  std::vector<Guarded> guarded_;
+  bool one_by_one_ = true;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(const CpuOptions& options) : pool_(options.threads) {}
+
+  std::string_view name() const override { return "cpu"; }
+
+  Result<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
+    MT_ASSIGN_OR_RETURN(Memory memory, Memory::Create(bytes));
+    return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(std::move(memory), bytes));
+  }
+
+  Status CopyIn(std::span<const std::byte> from, Buffer& to) override {
+    if (static_cast<int64_t>(from.size()) > to.bytes()) return TooLong(from.size(), to.bytes());
+    if (!from.empty()) std::memcpy(to.host(), from.data(), from.size());
+    return OkStatus();
+  }
+
+  Status CopyOut(const Buffer& from, std::span<std::byte> to) override {
+    if (static_cast<int64_t>(to.size()) > from.bytes()) return TooLong(to.size(), from.bytes());
+    if (!to.empty()) std::memcpy(to.data(), const_cast<Buffer&>(from).host(), to.size());
+    return OkStatus();
+  }
+
+  Result<std::unique_ptr<Executable>> Compile(const Plan& plan, std::span<const int64_t> local_ranks,
+                                              collective::Communicator* communicator) override {
+    auto made = std::make_unique<CpuExecutable>(pool_);
+    MT_RETURN_IF_ERROR(made->Init(plan, local_ranks, communicator));
+    return std::unique_ptr<Executable>(std::move(made));
+  }
+
+ private:
+  static Status TooLong(size_t want, int64_t have) {
+    return InvalidArgument("cpu: expected at most the " + std::to_string(have) + " bytes of the buffer, got: " +
+                           std::to_string(want));
+  }
+
+  Pool pool_;
+};
+
+}  // namespace
+
+Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op) {
+  if (IsElementwise(op)) {
+    const int index = static_cast<int>(&op - making.local().ops.data());
+    return MakeFusedKernel(making, {&index, 1});
+  }
+  for (const auto make : {MakeLinearKernel, MakeShapeKernel, MakeReduceKernel, MakeIndexKernel, MakeSourceKernel}) {
+    if (KernelPtr made = make(making, op)) return made;
+  }
+  return Unimplemented("cpu: no kernel for op `" + op.kind + "`");
+}
+
+}  // namespace cpu
+
+std::unique_ptr<Backend> MakeCpuBackend(const CpuOptions& options) { return std::make_unique<cpu::CpuBackend>(options); }
+
+}  // namespace meshtrain::device

@@ -1,0 +1,569 @@
+// Chains of element-wise ops as small programs over blocks that stay in the first-level cache.
+//
+// A chain's ops become nodes (BlockOp, operands); pairs that occur often become one node; then every node becomes one
+// instruction, and a loop over blocks runs the instructions one after the other on a few registers of one block each.
+// Operands: another node, a whole tensor, one element (constant or known at run time), or a tensor that is broadcast,
+// which a load brings into a register.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <optional>
+
+#include "runtime/base/check.h"
+#include "runtime/device/cpu/kernel.h"
+#include "runtime/device/cpu/kernels.h"
+
+namespace meshtrain::device::cpu {
+namespace {
+
+using mesh::Dims;
+using mesh::DType;
+using mesh::TensorType;
+using program::Op;
+using program::Program;
+using program::ValueId;
+
+constexpr int64_t kMaxBlock = 2048;         // elements
+constexpr int64_t kRegisterBytes = 24576;   // of all registers together, to leave room for operands in 32 KiB
+constexpr int64_t kStackBytes = 128 * 1024;  // hard limit
+constexpr int kMaxBases = 256;
+
+// --- what the chain computes
+
+struct Source {
+  enum Kind : uint8_t { kNode, kFull, kElement, kConstant, kBroadcast } kind = kNode;
+  int node = -1;            // kNode
+  ValueId value = -1;       // kFull, kElement, kBroadcast
+  Element constant;         // kConstant
+  DType dtype = DType::kF32;
+
+  bool scalar() const { return kind == kElement || kind == kConstant; }
+};
+
+struct Node {
+  BlockOp op = BlockOp::kCopy;
+  bool cast = false;        // from operand 0's dtype to `dtype`; op says nothing then
+  std::vector<Source> in;
+  DType dtype = DType::kF32;  // of the result
+  ValueId value = -1;       // what it computes, if the program has a name for it
+  bool stored = false;      // must reach memory
+  int uses = 0;
+  bool dead = false;        // merged into its user
+};
+
+struct Kind {
+  BlockOp op;
+  int operands;
+};
+
+const std::map<std::string, Kind, std::less<>>& Kinds() {
+  static const std::map<std::string, Kind, std::less<>> kinds = {
+      {"add", {BlockOp::kAdd, 2}},          {"sub", {BlockOp::kSub, 2}},
+      {"mul", {BlockOp::kMul, 2}},          {"div", {BlockOp::kDiv, 2}},
+      {"pow", {BlockOp::kPow, 2}},          {"maximum", {BlockOp::kMaximum, 2}},
+      {"minimum", {BlockOp::kMinimum, 2}},  {"equal", {BlockOp::kEqual, 2}},
+      {"not_equal", {BlockOp::kNotEqual, 2}}, {"less", {BlockOp::kLess, 2}},
+      {"less_equal", {BlockOp::kLessEqual, 2}}, {"greater", {BlockOp::kGreater, 2}},
+      {"greater_equal", {BlockOp::kGreaterEqual, 2}}, {"logical_and", {BlockOp::kAnd, 2}},
+      {"logical_or", {BlockOp::kOr, 2}},    {"logical_not", {BlockOp::kNot, 1}},
+      {"neg", {BlockOp::kNeg, 1}},          {"abs", {BlockOp::kAbs, 1}},
+      {"sign", {BlockOp::kSign, 1}},        {"floor", {BlockOp::kFloor, 1}},
+      {"square", {BlockOp::kSquare, 1}},    {"sqrt", {BlockOp::kSqrt, 1}},
+      {"rsqrt", {BlockOp::kRsqrt, 1}},      {"exp", {BlockOp::kExp, 1}},
+      {"log", {BlockOp::kLog, 1}},          {"log1p", {BlockOp::kLog1p, 1}},
+      {"erf", {BlockOp::kErf, 1}},          {"tanh", {BlockOp::kTanh, 1}},
+      {"sigmoid", {BlockOp::kSigmoid, 1}},  {"relu", {BlockOp::kRelu, 1}},
+      {"gelu", {BlockOp::kGelu, 1}},        {"stop_gradient", {BlockOp::kCopy, 1}},
+      {"cast", {BlockOp::kCopy, 1}},        {"select", {BlockOp::kSelect, 3}},
+      {"sigmoid_cross_entropy", {BlockOp::kCopy, 2}},
+  };
+  return kinds;
+}
+
+class Chain {
+ public:
+  Chain(const Making& making, std::span<const int> ops) : making_(making), local_(making.local()) {
+    domain_ = local_.type(local_.ops[ops.back()].results[0]).dims;
+    for (const int op : ops) Add(local_.ops[op]);
+    for (Node& n : nodes_) {
+      for (const Source& s : n.in) {
+        if (s.kind == Source::kNode) ++nodes_[s.node].uses;
+      }
+    }
+    MergePairs();
+  }
+
+  const Dims& domain() const { return domain_; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+
+ private:
+  void Add(const Op& op) {
+    const Kind& kind = Kinds().find(op.kind)->second;
+    const TensorType& result = local_.type(op.results[0]);
+    MT_CHECK(mesh::NumElements(result.dims) == mesh::NumElements(domain_));
+    std::vector<Source> in;
+    for (const ValueId v : op.operands) in.push_back(SourceOf(v));
+    if (op.kind == "sigmoid_cross_entropy") {
+      // max(x, 0) - x z + log(1 + exp(-|x|))
+      const DType t = result.dtype;
+      const Source x = in[0], z = in[1];
+      const Source soft = Append(BlockOp::kLog1p, t, {Append(BlockOp::kExp, t, {Append(BlockOp::kNeg, t, {Append(BlockOp::kAbs, t, {x})})})});
+      const Source linear = Append(BlockOp::kNegMulAdd, t, {x, z, Append(BlockOp::kRelu, t, {x})});
+      in = {linear, soft};
+      Finish(op, Append(BlockOp::kAdd, t, in));
+      return;
+    }
+    const bool cast = op.kind == "cast" && in[0].dtype != result.dtype;
+    BlockOp block = kind.op;
+    if (block == BlockOp::kGelu && op.attrs.Bool("approximate")) block = BlockOp::kGeluTanh;
+    const Source made = Append(block, result.dtype, std::move(in));
+    nodes_[made.node].cast = cast;
+    Finish(op, made);
+  }
+
+  Source Append(BlockOp op, DType dtype, std::vector<Source> in) {
+    nodes_.push_back({.op = op, .in = std::move(in), .dtype = dtype});
+    return {.kind = Source::kNode, .node = static_cast<int>(nodes_.size()) - 1, .dtype = dtype};
+  }
+
+  void Finish(const Op& op, const Source& made) {
+    const ValueId v = op.results[0];
+    nodes_[made.node].value = v;
+    nodes_[made.node].stored = making_.plan.slots[v].kind != plan::SlotKind::kNone;
+    made_[v] = made.node;
+  }
+
+  Source SourceOf(ValueId v) const {
+    const TensorType& type = local_.type(v);
+    Source s{.value = v, .dtype = type.dtype};
+    if (const auto it = made_.find(v); it != made_.end()) {
+      s.kind = Source::kNode;
+      s.node = it->second;
+      return s;
+    }
+    const int producer = local_.values[v].op;
+    if (type.num_elements() == 1 && producer >= 0 && local_.ops[producer].kind == "constant") {
+      const program::Attrs& attrs = local_.ops[producer].attrs;
+      s.kind = Source::kConstant;
+      s.constant = ElementOf(type.dtype, attrs.Has("values") ? attrs.Doubles("values")[0] : attrs.Double("value"));
+    } else if (type.num_elements() == mesh::NumElements(domain_)) {
+      s.kind = Source::kFull;  // a broadcast that stretches nothing moves nothing
+    } else if (type.num_elements() == 1) {
+      s.kind = Source::kElement;
+    } else {
+      s.kind = Source::kBroadcast;
+    }
+    return s;
+  }
+
+  // The node that `s` reads, when nothing else needs it.
+  Node* Alone(const Source& s) {
+    if (s.kind != Source::kNode) return nullptr;
+    Node& n = nodes_[s.node];
+    return n.uses == 1 && !n.stored && !n.cast && !n.dead ? &n : nullptr;
+  }
+
+  // Makes `n` compute `op` of `in`, instead of reading `gone`.
+  void Replace(Node& n, Node& gone, BlockOp op, std::vector<Source> in) {
+    n.op = op;
+    n.in = std::move(in);
+    n.cast = false;
+    gone.dead = true;
+  }
+
+  // The vector first: loops take no scalar there.
+  static bool VectorFirst(Node& n) {
+    if (n.in[0].scalar()) std::swap(n.in[0], n.in[1]);
+    return !n.in[0].scalar();
+  }
+
+  void MergePairs() {
+    for (Node& n : nodes_) {
+      if (n.dead || n.cast || !mesh::IsFloat(n.dtype)) continue;
+      if (n.op == BlockOp::kMul) MergeIntoMul(n);
+      if (n.op == BlockOp::kAdd || n.op == BlockOp::kSub) MergeIntoSum(n);
+    }
+  }
+
+  void MergeIntoMul(Node& n) {
+    for (const int i : {0, 1}) {
+      const Source other = n.in[1 - i];
+      if (n.in[i].kind != Source::kNode) continue;
+      Node& from = nodes_[n.in[i].node];
+      if (from.uses != 1 || from.stored || from.dead) continue;
+      if (from.cast) {
+        // The gradient of relu: g * cast(y > s).
+        Node* compare = Alone(from.in[0]);
+        if (compare == nullptr || compare->op != BlockOp::kGreater || compare->in[0].dtype != n.dtype ||
+            compare->in[0].scalar()) {
+          continue;
+        }
+        from.dead = true;
+        return Replace(n, *compare, BlockOp::kKeepWhere, {compare->in[0], other, compare->in[1]});
+      }
+      if (from.op == BlockOp::kSquare && !from.in[0].scalar()) {
+        return Replace(n, from, BlockOp::kSquareMul, {from.in[0], other});
+      }
+      const bool squares = from.op == BlockOp::kMul && from.in[0].kind == from.in[1].kind &&
+                           from.in[0].node == from.in[1].node && from.in[0].value == from.in[1].value &&
+                           (from.in[0].kind == Source::kNode || from.in[0].kind == Source::kFull);
+      if (squares) {
+        if (from.in[0].kind == Source::kNode) --nodes_[from.in[0].node].uses;
+        return Replace(n, from, BlockOp::kSquareMul, {from.in[0], other});
+      }
+    }
+  }
+
+  void MergeIntoSum(Node& n) {
+    const bool add = n.op == BlockOp::kAdd;
+    for (const int i : {0, 1}) {
+      Node* from = Alone(n.in[i]);
+      if (from == nullptr) continue;
+      const Source other = n.in[1 - i];
+      if (from->op == BlockOp::kMul && VectorFirst(*from)) {
+        const BlockOp op = add ? BlockOp::kMulAdd : i == 0 ? BlockOp::kMulSub : BlockOp::kNegMulAdd;
+        return Replace(n, *from, op, {from->in[0], from->in[1], other});
+      }
+      if (from->op == BlockOp::kSqrt && add && !from->in[0].scalar()) {
+        if (Node* product = Alone(from->in[0]); product != nullptr && product->op == BlockOp::kMul && VectorFirst(*product)) {
+          from->dead = true;
+          return Replace(n, *product, BlockOp::kMulSqrtAdd, {product->in[0], product->in[1], other});
+        }
+        return Replace(n, *from, BlockOp::kSqrtAdd, {from->in[0], other});
+      }
+    }
+  }
+
+  const Making& making_;
+  const Program& local_;
+  Dims domain_;
+  std::vector<Node> nodes_;
+  std::map<ValueId, int> made_;
+};
+
+// --- how it runs
+
+// A place that instructions read or write: `stride` is a tensor's element size, 0 for registers and single elements.
+struct Base {
+  enum Kind : uint8_t { kRegister, kValue, kConstant } kind = kRegister;
+  int64_t offset = 0;  // of a register
+  ValueId value = -1;
+  Element constant;
+  int64_t stride = 0;
+};
+
+struct Load {
+  Dims sizes, strides;  // of the domain, in elements of the operand; dimensions joined where possible
+  ValueId value = -1;
+  int64_t width = 4;
+};
+
+struct Instruction {
+  BlockFn fn = nullptr;        // null: fill or load
+  int d = 0, a = 0, b = 0, c = 0;  // bases
+  int load = -1;               // index, or -1: fill d with the element a
+  int64_t width = 4;           // of a fill
+  bool once = false;           // at the start of a piece: its register keeps its value
+};
+
+class FusedKernel final : public Kernel {
+ public:
+  Status Build(const Making& making, const Chain& chain);
+  void Run(const Frame& frame) const override;
+
+ private:
+  friend class Emitter;
+  void RunPiece(const Frame& frame, int64_t begin, int64_t end) const;
+  void RunLoad(const Frame& frame, const Load& load, std::byte* to, int64_t begin, int64_t n) const;
+
+  int64_t n_ = 0;
+  int64_t block_ = kMaxBlock;
+  int64_t registers_bytes_ = 0;  // for one block
+  std::vector<Base> bases_;
+  std::vector<Load> loads_;
+  std::vector<Instruction> code_;
+};
+
+// Turns nodes into instructions. Registers are slots of 8 bytes an element at most, reused after their last reader.
+class Emitter {
+ public:
+  Emitter(const Making& making, const Chain& chain, FusedKernel* out)
+      : making_(making), chain_(chain), out_(out), place_(chain.nodes().size(), -1) {}
+
+  Status Emit() {
+    const std::vector<Node>& nodes = chain_.nodes();
+    left_.resize(nodes.size());
+    for (const Node& n : nodes) {
+      if (n.dead) continue;
+      for (const Source& s : n.in) {
+        if (s.kind == Source::kNode) ++left_[s.node];
+      }
+    }
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (nodes[i].dead || (left_[i] == 0 && !nodes[i].stored)) continue;
+      MT_RETURN_IF_ERROR(EmitNode(static_cast<int>(i)));
+    }
+    for (const auto& [reg, value] : late_) {
+      const DType dtype = making_.local().type(value).dtype;
+      Instruction store{.fn = ActiveKernels().block(BlockOp::kCopy, static_cast<Type>(dtype), 0)};
+      store.a = reg;
+      store.d = ValueBase(value, DTypeBytes(dtype));
+      out_->code_.push_back(store);
+    }
+    if (out_->bases_.size() > kMaxBases) return Unimplemented("element-wise chain of too many operands");
+    return OkStatus();
+  }
+
+  // Registers in units of one block of `width` bytes an element; offsets are per element and scaled by Build.
+  int64_t registers() const { return static_cast<int64_t>(free_.size()); }
+
+ private:
+  Status EmitNode(int index) {
+    const Node& n = chain_.nodes()[index];
+    std::array<int, 3> at{};
+    std::vector<int> temporary;
+    const Type type = static_cast<Type>(n.cast ? n.dtype : n.in.back().dtype);
+    ScalarMask mask = 0;
+    for (size_t k = 0; k < n.in.size(); ++k) {
+      if (n.in[k].scalar()) mask |= 1u << k;
+    }
+    BlockFn fn = n.cast ? nullptr : ActiveKernels().block(n.op, type, mask);
+    const bool served = fn != nullptr;
+    if (n.cast) {
+      fn = ActiveKernels().cast(static_cast<Type>(n.in[0].dtype), type);
+    } else if (!served) {
+      fn = ActiveKernels().block(n.op, type, 0);
+    }
+    if (fn == nullptr) {
+      return Unimplemented("element-wise op of " + std::string(mesh::DTypeName(n.in.back().dtype)) +
+                           (n.value >= 0 ? " that gives %" + std::to_string(n.value) : ""));
+    }
+    for (size_t k = 0; k < n.in.size(); ++k) at[k] = Operand(n.in[k], served, &temporary);
+    const int64_t width = DTypeBytes(n.dtype);
+    // An operand's register may take the result when nothing reads it any more; loops go forward, so a narrower result
+    // may overwrite a wider operand, never the other way round.
+    bool narrow = true;
+    for (const Source& s : n.in) narrow = narrow && (s.scalar() || DTypeBytes(s.dtype) == width);
+    const auto release = [&] {
+      for (const Source& s : n.in) {
+        if (s.kind == Source::kNode && --left_[s.node] == 0) Free(place_[s.node]);
+      }
+      for (const int t : temporary) Free(t);
+    };
+    if (narrow) release();
+    int d;
+    if (n.stored && !ReadLater(index)) {
+      d = ValueBase(n.value, width);
+    } else {
+      d = NewRegister();
+      if (n.stored) late_.emplace_back(d, n.value);
+    }
+    if (!narrow) release();
+    place_[index] = d;
+    pinned_.resize(out_->bases_.size());
+    if (n.stored) pinned_[d] = true;
+    out_->code_.push_back({.fn = fn, .d = d, .a = at[0], .b = at[1], .c = at[2]});
+    return OkStatus();
+  }
+
+  // Does the place of node `index`'s value hold an operand that a later node reads?
+  bool ReadLater(int index) const {
+    const std::vector<Node>& nodes = chain_.nodes();
+    const plan::Slot& mine = making_.plan.slots[nodes[index].value];
+    for (size_t j = static_cast<size_t>(index) + 1; j < nodes.size(); ++j) {
+      if (nodes[j].dead) continue;
+      for (const Source& s : nodes[j].in) {
+        if (s.kind == Source::kNode || s.kind == Source::kConstant) continue;
+        const plan::Slot& other = making_.plan.slots[s.value];
+        if (other.kind == mine.kind && other.index == mine.index && other.offset < mine.offset + mine.bytes &&
+            mine.offset < other.offset + other.bytes) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  int Operand(const Source& s, bool scalars_served, std::vector<int>* temporary) {
+    switch (s.kind) {
+      case Source::kNode: return place_[s.node];
+      case Source::kFull: return ValueBase(s.value, DTypeBytes(s.dtype));
+      case Source::kElement:
+      case Source::kConstant: {
+        int base;
+        if (s.kind == Source::kElement) {
+          base = ValueBase(s.value, 0);
+        } else {
+          base = NewBase({.kind = Base::kConstant, .constant = s.constant});
+        }
+        if (scalars_served) return base;
+        const int d = NewRegister();
+        out_->code_.push_back({.d = d, .a = base, .width = DTypeBytes(s.dtype), .once = true});
+        pinned_.resize(out_->bases_.size());
+        pinned_[d] = true;
+        return d;
+      }
+      case Source::kBroadcast: {
+        const int d = NewRegister();
+        out_->code_.push_back({.d = d, .load = LoadOf(s)});
+        temporary->push_back(d);
+        return d;
+      }
+    }
+    return -1;
+  }
+
+  int LoadOf(const Source& s) {
+    const Dims& domain = chain_.domain();
+    const Dims& dims = making_.local().type(s.value).dims;
+    const Dims strides = mesh::Strides(dims);
+    Load load{.value = s.value, .width = DTypeBytes(s.dtype)};
+    for (size_t d = 0; d < domain.size(); ++d) {
+      if (domain[d] == 1) continue;
+      const size_t missing = domain.size() - dims.size();
+      const int64_t stride = d < missing || dims[d - missing] == 1 ? 0 : strides[d - missing];
+      if (!load.sizes.empty() && load.strides.back() == stride * domain[d]) {
+        load.sizes.back() *= domain[d];
+        load.strides.back() = stride;
+      } else {
+        load.sizes.push_back(domain[d]);
+        load.strides.push_back(stride);
+      }
+    }
+    out_->loads_.push_back(std::move(load));
+    return static_cast<int>(out_->loads_.size()) - 1;
+  }
+
+  int NewBase(Base base) {
+    out_->bases_.push_back(std::move(base));
+    return static_cast<int>(out_->bases_.size()) - 1;
+  }
+
+  int ValueBase(ValueId v, int64_t stride) {
+    for (size_t i = 0; i < out_->bases_.size(); ++i) {
+      const Base& b = out_->bases_[i];
+      if (b.kind == Base::kValue && b.value == v && b.stride == stride) return static_cast<int>(i);
+    }
+    return NewBase({.kind = Base::kValue, .value = v, .stride = stride});
+  }
+
+  int NewRegister() {
+    size_t r = 0;
+    while (r < free_.size() && !free_[r]) ++r;
+    if (r == free_.size()) free_.push_back(true);
+    free_[r] = false;
+    return NewBase({.kind = Base::kRegister, .offset = static_cast<int64_t>(r)});
+  }
+
+  void Free(int base) {
+    if (out_->bases_[base].kind != Base::kRegister) return;
+    if (static_cast<size_t>(base) < pinned_.size() && pinned_[base]) return;
+    free_[out_->bases_[base].offset] = true;
+  }
+
+  const Making& making_;
+  const Chain& chain_;
+  FusedKernel* out_;
+  std::vector<int> place_;                     // per node: the base that holds it
+  std::vector<int> left_;                      // per node: readers to come
+  std::vector<bool> free_;                     // per register
+  std::vector<bool> pinned_;                   // per base: its register is never reused
+  std::vector<std::pair<int, ValueId>> late_;  // stores at the end of the block
+};
+
+Status FusedKernel::Build(const Making& making, const Chain& chain) {
+  n_ = mesh::NumElements(chain.domain());
+  Emitter emitter(making, chain, this);
+  MT_RETURN_IF_ERROR(emitter.Emit());
+  int64_t width = 1;
+  for (const Node& n : chain.nodes()) {
+    width = std::max(width, DTypeBytes(n.dtype));
+    for (const Source& s : n.in) width = std::max(width, DTypeBytes(s.dtype));
+  }
+  const int64_t registers = std::max<int64_t>(1, emitter.registers());
+  while (block_ > 64 && registers * width * block_ > kRegisterBytes) block_ /= 2;
+  registers_bytes_ = registers * width * block_;
+  if (registers_bytes_ > kStackBytes) return Unimplemented("element-wise chain with too many values alive at once");
+  for (Base& b : bases_) {
+    if (b.kind == Base::kRegister) b.offset *= width * block_;
+  }
+  return OkStatus();
+}
+
+void FusedKernel::Run(const Frame& frame) const {
+  const int64_t grain = (kGrain + block_ - 1) / block_ * block_;
+  frame.For(n_, grain, [&](int64_t begin, int64_t end) { RunPiece(frame, begin, end); });
+}
+
+void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end) const {
+  alignas(64) std::byte registers[kStackBytes];
+  struct At {
+    std::byte* p;
+    int64_t stride;
+  };
+  std::array<At, kMaxBases> at;
+  for (size_t i = 0; i < bases_.size(); ++i) {
+    const Base& b = bases_[i];
+    switch (b.kind) {
+      case Base::kRegister: at[i] = {registers + b.offset, 0}; break;
+      case Base::kValue: at[i] = {frame.at[b.value] + begin * b.stride, b.stride}; break;
+      case Base::kConstant: at[i] = {const_cast<std::byte*>(b.constant.bytes), 0}; break;
+    }
+  }
+  bool first = true;
+  for (int64_t from = begin; from < end; from += block_) {
+    const int64_t n = std::min(block_, end - from);
+    for (const Instruction& i : code_) {
+      if (i.fn != nullptr) {
+        i.fn(at[i.d].p, at[i.a].p, at[i.b].p, at[i.c].p, n);
+      } else if (i.load >= 0) {
+        RunLoad(frame, loads_[i.load], at[i.d].p, from, n);
+      } else if (first || !i.once) {
+        ActiveKernels().fill(at[i.d].p, at[i.a].p, i.width, n);
+      }
+    }
+    for (size_t i = 0; i < bases_.size(); ++i) at[i].p += block_ * at[i].stride;
+    first = false;
+  }
+}
+
+void FusedKernel::RunLoad(const Frame& frame, const Load& load, std::byte* to, int64_t begin, int64_t n) const {
+  const std::byte* value = frame.at[load.value];
+  const size_t inner = load.sizes.size() - 1;
+  const int64_t extent = load.sizes[inner];
+  for (int64_t done = 0; done < n;) {
+    // The row of the domain that element begin + done stands in, and how far that row goes.
+    const int64_t index = begin + done;
+    const int64_t column = index % extent;
+    const int64_t count = std::min(extent - column, n - done);
+    int64_t rest = index / extent, offset = column * load.strides[inner];
+    for (size_t d = inner; d-- > 0;) {
+      offset += rest % load.sizes[d] * load.strides[d];
+      rest /= load.sizes[d];
+    }
+    if (load.strides[inner] == 0) {
+      ActiveKernels().fill(to + done * load.width, value + offset * load.width, load.width, count);
+    } else {
+      std::memcpy(to + done * load.width, value + offset * load.width, count * load.width);
+    }
+    done += count;
+  }
+}
+
+}  // namespace
+
+bool IsElementwise(const Op& op) { return Kinds().contains(op.kind); }
+
+Result<KernelPtr> MakeFusedKernel(const Making& making, std::span<const int> ops) {
+  for (const int op : ops) {
+    if (!IsElementwise(making.local().ops[op])) {
+      return Unimplemented("cpu: no element-wise kernel for op `" + making.local().ops[op].kind + "`");
+    }
+  }
+  auto kernel = std::make_unique<FusedKernel>();
+  MT_RETURN_IF_ERROR(kernel->Build(making, Chain(making, ops)).At("cpu"));
+  return KernelPtr(std::move(kernel));
+}
+
+}  // namespace meshtrain::device::cpu

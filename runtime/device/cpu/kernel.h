@@ -1,0 +1,96 @@
+// One op made ready to run: attributes read, loops and sizes chosen, nothing left to look up or allocate.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/device/cpu/pool.h"
+#include "runtime/plan/plan.h"
+
+namespace meshtrain::device::cpu {
+
+// One device in one step.
+struct Frame {
+  std::byte* const* at = nullptr;  // per value of the local program: where it is; null where it is not stored
+  std::byte* scratch = nullptr;    // Kernel::scratch_bytes() of it, 64-byte aligned
+  Pool* pool = nullptr;            // null: on the calling thread alone
+  int device = 0;                  // index into the local ranks
+
+  template <typename T>
+  T* As(program::ValueId v) const {
+    return reinterpret_cast<T*>(at[v]);
+  }
+  // body(begin, end) for pieces that cover [0, n).
+  template <typename Body>
+  void For(int64_t n, int64_t grain, const Body& body) const {
+    if (pool != nullptr) {
+      pool->For(n, grain, body);
+    } else if (n > 0) {
+      body(int64_t{0}, n);
+    }
+  }
+};
+
+// Run is const: devices run one kernel at the same time.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual void Run(const Frame& frame) const = 0;
+  int64_t scratch_bytes() const { return scratch_bytes_; }
+
+ protected:
+  int64_t scratch_bytes_ = 0;
+};
+using KernelPtr = std::unique_ptr<Kernel>;
+
+template <typename Body>
+KernelPtr MakeKernel(Body body, int64_t scratch_bytes = 0) {
+  class Of final : public Kernel {
+   public:
+    Of(Body b, int64_t scratch) : body_(std::move(b)) { scratch_bytes_ = scratch; }
+    void Run(const Frame& frame) const override { body_(frame); }
+
+   private:
+    Body body_;
+  };
+  return std::make_unique<Of>(std::move(body), scratch_bytes);
+}
+
+// What a kernel is made from.
+struct Making {
+  const plan::Plan& plan;
+  std::span<const int64_t> ranks;  // of the local devices
+  int threads = 1;                 // that a kernel may spread over
+  const program::Program& local() const { return plan.partitioned.local; }
+  const mesh::Mesh& mesh() const { return plan.partitioned.mesh; }
+};
+
+// The elements below which a loop of little work per element stays on one thread.
+inline constexpr int64_t kGrain = 16384;
+
+// Errors: kUnimplemented naming the op.
+Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op);
+// A chain of element-wise ops over one index space (fused.cc). Errors: kUnimplemented.
+Result<KernelPtr> MakeFusedKernel(const Making& making, std::span<const int> ops);
+// True for the ops that MakeFusedKernel knows.
+bool IsElementwise(const program::Op& op);
+
+// The families; null when the op is not of the family.
+KernelPtr MakeLinearKernel(const Making& making, const program::Op& op);
+KernelPtr MakeShapeKernel(const Making& making, const program::Op& op);
+KernelPtr MakeReduceKernel(const Making& making, const program::Op& op);
+KernelPtr MakeIndexKernel(const Making& making, const program::Op& op);
+KernelPtr MakeSourceKernel(const Making& making, const program::Op& op);
+
+// The number as an element of `dtype`, in the first bytes of the result.
+struct Element {
+  alignas(8) std::byte bytes[8] = {};
+};
+Element ElementOf(mesh::DType dtype, double number);
+
+}  // namespace meshtrain::device::cpu

@@ -1,0 +1,206 @@
+// Reductions, softmax and the cross-entropies over rows.
+#include "runtime/device/cpu/kernels/math.h"
+#include "runtime/device/cpu/kernels/parts.h"
+
+namespace meshtrain::device::cpu::MT_ISA {
+namespace {
+
+struct Sum {
+  template <typename T> static T Apply(T a, T b) { return static_cast<T>(a + b); }
+};
+template <> inline int32_t Sum::Apply(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
+template <> inline int64_t Sum::Apply(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+// NaN wins, whichever side it is on.
+struct Max {
+  template <typename T> static T Apply(T a, T b) { return (a >= b || a != a) ? a : b; }
+};
+struct Min {
+  template <typename T> static T Apply(T a, T b) { return (a <= b || a != a) ? a : b; }
+};
+
+constexpr int kLanes = 16;
+
+template <typename F, typename T>
+void RowsLoop(T* __restrict d, const T* __restrict a, int64_t rows, int64_t stride, int64_t n, bool first) {
+  // Columns in strips that stay in registers over all rows.
+  constexpr int kStrip = 64;
+  int64_t j = 0;
+  for (; j + kStrip <= n; j += kStrip) {
+    T acc[kStrip];
+    const T* row = a + j;
+    int64_t r = 0;
+    if (first) {
+      for (int k = 0; k < kStrip; ++k) acc[k] = row[k];
+      r = 1;
+    } else {
+      for (int k = 0; k < kStrip; ++k) acc[k] = d[j + k];
+    }
+    for (; r < rows; ++r) {
+      for (int k = 0; k < kStrip; ++k) acc[k] = F::Apply(acc[k], row[r * stride + k]);
+    }
+    for (int k = 0; k < kStrip; ++k) d[j + k] = acc[k];
+  }
+  if (j == n) return;
+  int64_t r = 0;
+  if (first) {
+    for (int64_t k = j; k < n; ++k) d[k] = a[k];
+    r = 1;
+  }
+  for (; r < rows; ++r) {
+    for (int64_t k = j; k < n; ++k) d[k] = F::Apply(d[k], a[r * stride + k]);
+  }
+}
+
+template <typename F, typename T>
+T RowFold(const T* a, int64_t n) {
+  if (n < kLanes) {
+    T acc = a[0];
+    for (int64_t i = 1; i < n; ++i) acc = F::Apply(acc, a[i]);
+    return acc;
+  }
+  T acc[kLanes];
+  for (int k = 0; k < kLanes; ++k) acc[k] = a[k];
+  int64_t i = kLanes;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int k = 0; k < kLanes; ++k) acc[k] = F::Apply(acc[k], a[i + k]);
+  }
+  for (int k = 0; i < n; ++i, ++k) acc[k] = F::Apply(acc[k], a[i]);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int k = 0; k < half; ++k) acc[k] = F::Apply(acc[k], acc[k + half]);
+  }
+  return acc[0];
+}
+
+template <typename T>
+void RowsOf(Fold fold, void* d, const void* a, int64_t rows, int64_t stride, int64_t n, bool first) {
+  T* to = static_cast<T*>(d);
+  const T* from = static_cast<const T*>(a);
+  switch (fold) {
+    case Fold::kSum: return RowsLoop<Sum, T>(to, from, rows, stride, n, first);
+    case Fold::kMax: return RowsLoop<Max, T>(to, from, rows, stride, n, first);
+    case Fold::kMin: return RowsLoop<Min, T>(to, from, rows, stride, n, first);
+  }
+}
+
+template <typename T>
+void RowOf(Fold fold, void* d, const void* a, int64_t n) {
+  T* to = static_cast<T*>(d);
+  const T* from = static_cast<const T*>(a);
+  switch (fold) {
+    case Fold::kSum: *to = RowFold<Sum, T>(from, n); return;
+    case Fold::kMax: *to = RowFold<Max, T>(from, n); return;
+    case Fold::kMin: *to = RowFold<Min, T>(from, n); return;
+  }
+}
+
+// The largest of a row and the sum of exp(a - largest), which goes to d.
+template <typename T>
+T ExpRow(const T* __restrict a, T* __restrict d, int64_t n, T top) {
+  for (int64_t j = 0; j < n; ++j) d[j] = Exp(a[j] - top);
+  return RowFold<Sum, T>(d, n);
+}
+
+template <typename T>
+void SoftmaxOf(bool log, T* __restrict d, const T* __restrict a, int64_t rows, int64_t n) {
+  if (n == 0) return;
+  for (int64_t r = 0; r < rows; ++r, a += n, d += n) {
+    const T top = RowFold<Max, T>(a, n);
+    const T sum = ExpRow(a, d, n, top);
+    if (log) {
+      const T minus = top + Log(sum);
+      for (int64_t j = 0; j < n; ++j) d[j] = a[j] - minus;
+    } else {
+      const T scale = T(1) / sum;
+      for (int64_t j = 0; j < n; ++j) d[j] *= scale;
+    }
+  }
+}
+
+int64_t LabelAt(Type labels, const void* label, int64_t r) {
+  return labels == Type::kI32 ? static_cast<const int32_t*>(label)[r] : static_cast<const int64_t*>(label)[r];
+}
+
+template <typename T>
+void XentOf(Type labels, T* d, const T* a, const void* label, int64_t rows, int64_t n) {
+  constexpr int64_t kChunk = 256;
+  T part[kChunk];
+  for (int64_t r = 0; r < rows; ++r, a += n) {
+    const int64_t at = LabelAt(labels, label, r);
+    if (at < 0 || at >= n) {
+      d[r] = static_cast<T>(__builtin_nan(""));
+      continue;
+    }
+    const T top = RowFold<Max, T>(a, n);
+    T sum = 0;
+    for (int64_t j = 0; j < n; j += kChunk) sum += ExpRow(a + j, part, n - j < kChunk ? n - j : kChunk, top);
+    d[r] = Log(sum) - (a[at] - top);
+  }
+}
+
+template <typename T>
+void XentGradOf(Type labels, T* __restrict d, const T* g, const T* __restrict a, const void* label, int64_t rows,
+                int64_t n) {
+  for (int64_t r = 0; r < rows; ++r, a += n, d += n) {
+    const int64_t at = LabelAt(labels, label, r);
+    if (at < 0 || at >= n) {
+      for (int64_t j = 0; j < n; ++j) d[j] = static_cast<T>(__builtin_nan(""));
+      continue;
+    }
+    const T sum = ExpRow(a, d, n, RowFold<Max, T>(a, n));
+    const T scale = g[r] / sum;
+    for (int64_t j = 0; j < n; ++j) d[j] *= scale;
+    d[at] -= g[r];
+  }
+}
+
+}  // namespace
+
+void FoldRows(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_t stride, int64_t n, bool first) {
+  switch (type) {
+    case Type::kBool:
+    case Type::kU8: return RowsOf<uint8_t>(fold, d, a, rows, stride, n, first);
+    case Type::kI32: return RowsOf<int32_t>(fold, d, a, rows, stride, n, first);
+    case Type::kI64: return RowsOf<int64_t>(fold, d, a, rows, stride, n, first);
+    case Type::kF32: return RowsOf<float>(fold, d, a, rows, stride, n, first);
+    case Type::kF64: return RowsOf<double>(fold, d, a, rows, stride, n, first);
+  }
+}
+
+void FoldRow(Fold fold, Type type, void* d, const void* a, int64_t n) {
+  switch (type) {
+    case Type::kBool:
+    case Type::kU8: return RowOf<uint8_t>(fold, d, a, n);
+    case Type::kI32: return RowOf<int32_t>(fold, d, a, n);
+    case Type::kI64: return RowOf<int64_t>(fold, d, a, n);
+    case Type::kF32: return RowOf<float>(fold, d, a, n);
+    case Type::kF64: return RowOf<double>(fold, d, a, n);
+  }
+}
+
+void Softmax(Type type, bool log, void* d, const void* a, int64_t rows, int64_t n) {
+  if (type == Type::kF32) return SoftmaxOf(log, static_cast<float*>(d), static_cast<const float*>(a), rows, n);
+  SoftmaxOf(log, static_cast<double*>(d), static_cast<const double*>(a), rows, n);
+}
+
+void SparseXent(Type type, Type labels, void* d, const void* a, const void* label, int64_t rows, int64_t n) {
+  if (type == Type::kF32) {
+    return XentOf(labels, static_cast<float*>(d), static_cast<const float*>(a), label, rows, n);
+  }
+  XentOf(labels, static_cast<double*>(d), static_cast<const double*>(a), label, rows, n);
+}
+
+void SparseXentGrad(Type type, Type labels, void* d, const void* g, const void* a, const void* label, int64_t rows,
+                    int64_t n) {
+  if (type == Type::kF32) {
+    return XentGradOf(labels, static_cast<float*>(d), static_cast<const float*>(g), static_cast<const float*>(a), label,
+                      rows, n);
+  }
+  XentGradOf(labels, static_cast<double*>(d), static_cast<const double*>(g), static_cast<const double*>(a), label, rows,
+             n);
+}
+
+}  // namespace meshtrain::device::cpu::MT_ISA

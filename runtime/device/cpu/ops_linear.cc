@@ -1,0 +1,70 @@
+// Matrix products.
+#include "runtime/device/cpu/gemm.h"
+#include "runtime/device/cpu/kernel.h"
+
+namespace meshtrain::device::cpu {
+namespace {
+
+using mesh::Dims;
+using mesh::TensorType;
+using program::Op;
+
+struct Product {
+  GemmShape shape;
+  int64_t batch = 1;
+  int64_t a_step = 0, b_step = 0, c_step = 0;  // elements from one product of the batch to the next
+  GemmSplit split;
+  program::ValueId a = 0, b = 0, c = 0;
+};
+
+template <typename T>
+KernelPtr Multiply(const Product& p) {
+  return MakeKernel([p](const Frame& f) {
+    const T* a = f.As<const T>(p.a);
+    const T* b = f.As<const T>(p.b);
+    T* c = f.As<T>(p.c);
+    const auto piece = [&](int64_t i) {
+      const int64_t k = i / p.split.pieces;
+      const GemmPiece at = PieceOf(p.shape, p.split, i % p.split.pieces);
+      Gemm(at.shape, a + k * p.a_step + at.a, b + k * p.b_step + at.b, c + k * p.c_step + at.c);
+    };
+    if (f.pool != nullptr) {
+      f.pool->Run(p.batch * p.split.pieces, piece);
+    } else {
+      for (int64_t k = 0; k < p.batch; ++k) Gemm(p.shape, a + k * p.a_step, b + k * p.b_step, c + k * p.c_step);
+    }
+  });
+}
+
+}  // namespace
+
+KernelPtr MakeLinearKernel(const Making& making, const Op& op) {
+  if (op.kind != "matmul") return nullptr;
+  const TensorType& a = making.local().type(op.operands[0]);
+  const TensorType& b = making.local().type(op.operands[1]);
+  const TensorType& c = making.local().type(op.results[0]);
+  Product p{.a = op.operands[0], .b = op.operands[1], .c = op.results[0]};
+  GemmShape& s = p.shape;
+  s.transpose_a = op.attrs.Bool("transpose_a");
+  s.transpose_b = op.attrs.Bool("transpose_b");
+  const size_t rank = c.dims.size();
+  s.m = c.dims[rank - 2];
+  s.n = c.dims[rank - 1];
+  s.k = a.dims[a.dims.size() - (s.transpose_a ? 2 : 1)];
+  s.lda = a.dims.back();
+  s.ldb = b.dims.back();
+  s.ldc = c.dims.back();
+  for (size_t d = 0; d + 2 < rank; ++d) p.batch *= c.dims[d];
+  p.a_step = a.dims.size() > 2 ? s.m * s.k : 0;
+  p.b_step = b.dims.size() > 2 ? s.k * s.n : 0;
+  p.c_step = s.m * s.n;
+  if (p.batch > 1 && p.b_step == 0 && !s.transpose_a) {
+    // One product over all rows.
+    s.m *= p.batch;
+    p.batch = 1;
+  }
+  if (p.batch < making.threads) p.split = SplitGemm(s, making.threads);
+  return c.dtype == mesh::DType::kF32 ? Multiply<float>(p) : Multiply<double>(p);
+}
+
+}  // namespace meshtrain::device::cpu

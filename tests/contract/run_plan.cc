@@ -1,0 +1,92 @@
+#include <numeric>
+
+#include "runtime/collective/local.h"
+#include "tests/contract/backend_suite.h"
+
+namespace meshtrain::device {
+namespace {
+
+using meshtrain::testing::Array;
+using meshtrain::testing::Arrays;
+
+using Buffers = std::vector<std::unique_ptr<Buffer>>;
+
+// A buffer for each device, holding its part of `whole`.
+Result<Buffers> Feed(Backend& backend, const Array& whole, const mesh::Layout& layout, uint64_t seed) {
+  Buffers buffers;
+  for (const Array& part : meshtrain::testing::Cut(whole, layout, seed)) {
+    const mesh::Tensor tensor = meshtrain::testing::ToTensor(part);
+    MT_ASSIGN_OR_RETURN(auto buffer, backend.Allocate(part.type.num_bytes()));
+    MT_RETURN_IF_ERROR(backend.CopyIn(tensor.bytes(), *buffer));
+    buffers.push_back(std::move(buffer));
+  }
+  return buffers;
+}
+
+Result<Array> Fetch(Backend& backend, const Buffers& buffers, const mesh::TensorType& global,
+                    const mesh::Layout& layout) {
+  MT_ASSIGN_OR_RETURN(mesh::Dims dims, layout.LocalShape(global.dims));
+  std::vector<Array> parts;
+  for (const auto& buffer : buffers) {
+    mesh::Tensor tensor(mesh::TensorType{global.dtype, dims});
+    MT_RETURN_IF_ERROR(backend.CopyOut(*buffer, tensor.mutable_bytes()));
+    parts.push_back(meshtrain::testing::ToArray(tensor));
+  }
+  return meshtrain::testing::Join(parts, layout, global.dims);
+}
+
+Result<const Array*> Find(const Arrays& arrays, const std::string& name) {
+  const auto it = arrays.find(name);
+  if (it == arrays.end()) return InvalidArgument("nothing given for `" + name + "`");
+  return &it->second;
+}
+
+}  // namespace
+
+Result<meshtrain::testing::StepResult> RunPlan(Backend& backend, const plan::Plan& plan,
+                                               const meshtrain::testing::StepInput& input, const RunOptions& options) {
+  const auto& p = plan.partitioned;
+  std::vector<int64_t> ranks(p.mesh.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto communicator = collective::MakeLocalCommunicator(p.mesh);
+  MT_ASSIGN_OR_RETURN(auto executable, backend.Compile(plan, ranks, communicator.get()));
+  std::vector<Buffers> inputs, states, outputs;
+  for (size_t i = 0; i < p.local.inputs.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(const Array* whole, Find(input.inputs, p.local.inputs[i].name));
+    MT_ASSIGN_OR_RETURN(Buffers b, Feed(backend, *whole, p.input_layouts[i], options.seed));
+    inputs.push_back(std::move(b));
+  }
+  for (size_t i = 0; i < p.local.states.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(const Array* whole, Find(input.states, p.local.states[i].name));
+    MT_ASSIGN_OR_RETURN(Buffers b, Feed(backend, *whole, p.state_layouts[i], options.seed));
+    states.push_back(std::move(b));
+  }
+  for (const program::Port& port : p.local.outputs) {
+    Buffers b;
+    for (size_t d = 0; d < ranks.size(); ++d) {
+      MT_ASSIGN_OR_RETURN(auto buffer, backend.Allocate(p.local.type(port.value).num_bytes()));
+      b.push_back(std::move(buffer));
+    }
+    outputs.push_back(std::move(b));
+  }
+  std::vector<DeviceBuffers> devices(ranks.size());
+  for (size_t d = 0; d < ranks.size(); ++d) {
+    for (const Buffers& b : inputs) devices[d].inputs.push_back(b[d].get());
+    for (const Buffers& b : states) devices[d].states.push_back(b[d].get());
+    for (const Buffers& b : outputs) devices[d].outputs.push_back(b[d].get());
+  }
+  for (int step = 0; step < options.steps; ++step) MT_RETURN_IF_ERROR(executable->Run(devices));
+  if (options.bytes_sent != nullptr) *options.bytes_sent = communicator->BytesSent(0) / options.steps;
+  meshtrain::testing::StepResult result;
+  for (size_t i = 0; i < p.local.outputs.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(result.outputs[p.local.outputs[i].name],
+                        Fetch(backend, outputs[i], p.output_types[i], p.output_layouts[i]));
+  }
+  for (size_t i = 0; i < p.local.states.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(result.states[p.local.states[i].name],
+                        Fetch(backend, states[i], p.state_types[i], p.state_layouts[i]));
+  }
+  return result;
+}
+
+}  // namespace meshtrain::device
