@@ -1,0 +1,263 @@
+#include "operator/control/apply.h"
+
+#include <sys/random.h>
+
+#include <nlohmann/json.hpp>
+
+#include "operator/api/json.h"
+#include "operator/kube/json_slice.h"
+#include "operator/reconcile/children.h"
+#include "runtime/base/check.h"
+#include "runtime/base/log.h"
+
+namespace meshtrain::control {
+namespace {
+
+using kube::CallOptions;
+using kube::PatchType;
+using kube::Resource;
+using nlohmann::json;
+
+Resource Secrets() { return {"", "v1", "secrets"}; }
+Resource ConfigMaps() { return {"", "v1", "configmaps"}; }
+Resource Claims() { return {"", "v1", "persistentvolumeclaims"}; }
+
+// The word the API uses for a refusal.
+const char* ReasonOf(StatusCode code) {
+  switch (code) {
+    case StatusCode::kPermissionDenied: return "Forbidden";
+    case StatusCode::kResourceExhausted: return "ExceededQuota";
+    case StatusCode::kInvalidArgument: return "Invalid";
+    case StatusCode::kAlreadyExists: return "AlreadyExists";
+    default: return nullptr;
+  }
+}
+
+std::string OneLine(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  }
+  return text.substr(0, 1024);
+}
+
+std::string RandomHex32() {
+  unsigned char bytes[32];
+  size_t have = 0;
+  while (have < sizeof bytes) {
+    const ssize_t n = getrandom(bytes + have, sizeof bytes - have, 0);
+    if (n > 0) have += static_cast<size_t>(n);
+  }
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (unsigned char b : bytes) {
+    out += kHex[b >> 4];
+    out += kHex[b & 15];
+  }
+  return out;
+}
+
+}  // namespace
+
+Resource TrainingJobs() { return {std::string(cluster::kGroup), "v1", std::string(cluster::kPlural)}; }
+
+std::optional<Resource> PodGroups(reconcile::GangScheduler gang) {
+  switch (gang) {
+    case reconcile::GangScheduler::kVolcano:
+      return Resource{"scheduling.volcano.sh", "v1beta1", "podgroups"};
+    case reconcile::GangScheduler::kSchedulerPlugins:
+      return Resource{"scheduling.x-k8s.io", "v1alpha1", "podgroups"};
+    case reconcile::GangScheduler::kNone:
+      break;
+  }
+  return std::nullopt;
+}
+
+Applier::Applier(kube::Client& client, kube::EventRecorder& events, Store& store, FanOut& fan_out, Clock& clock,
+                 OnStatus on_status)
+    : client_(client),
+      events_(events),
+      store_(store),
+      fan_out_(fan_out),
+      clock_(clock),
+      on_status_(std::move(on_status)) {}
+
+// One Apply under way. Write() is called from several threads, once per action.
+struct Applier::Run {
+  Applier& applier;
+  const api::TrainingJob& job;
+  const reconcile::Settings& settings;
+  const std::optional<Resource> pod_groups;
+  std::optional<reconcile::PodRenderer> renderer;  // made where pods are created: it formats the whole cluster
+  // Status patches are alone in their phases, so these have one writer at a time.
+  api::JobStatus status_now;
+  std::string version_now;
+  Mutex mutex;
+  std::optional<reconcile::RefusedWrite> refused MT_GUARDED_BY(mutex);
+
+  const std::string& ns() const { return job.metadata.namespace_name; }
+  CallOptions call() const { return {.timeout = std::chrono::seconds(30)}; }
+  kube::Client& client() { return applier.client_; }
+
+  Status Refuse(const Resource& resource, const std::string& name, const Status& status) {
+    const char* reason = ReasonOf(status.code());
+    if (reason != nullptr) {
+      MutexLock lock(mutex);
+      if (!refused) refused = {resource.plural + " \"" + name + "\"", reason, OneLine(status.message())};
+    }
+    return status;
+  }
+
+  // Creates; an object of that name that is already ours counts as made. `wrote` takes the object.
+  template <typename Wrote>
+  Status Create(const Resource& resource, const std::string& name, const std::string& body, Wrote wrote) {
+    Result<std::string> made = client().Create(resource, ns(), body, call());
+    if (made.ok()) {
+      wrote(*made);
+      return OkStatus();
+    }
+    if (made.status().code() != StatusCode::kAlreadyExists) return Refuse(resource, name, made.status());
+    Result<std::string> there = client().Get(resource, ns(), name, call());
+    if (!there.ok()) return there.status();
+    const Result<Meta> meta = ParseMeta(*there);
+    if (!meta.ok()) return meta.status();
+    if (meta->controller_uid != job.metadata.uid) {
+      return Refuse(resource, name,
+                    AlreadyExists(resource.plural + " \"" + name + "\": expected it to be controlled by this job, got: " +
+                                  (meta->controller_uid.empty() ? "an object of somebody else"
+                                                                : "one of " + meta->controller_name)));
+    }
+    wrote(*there);
+    return OkStatus();
+  }
+
+  Status Write(const reconcile::CreateService& write) {
+    return Create(kube::Services(), write.name, write.body, [&](const std::string& made) {
+      applier.store_.WroteService(made);
+    });
+  }
+  Status Write(const reconcile::CreateConfigMap& write) {
+    return Create(ConfigMaps(), write.name, write.body, [](const std::string&) {});
+  }
+  Status Write(const reconcile::CreateClaim& write) {
+    return Create(Claims(), write.name, write.body, [](const std::string&) {});
+  }
+  Status Write(const reconcile::CreateSecret& write) {
+    json body = json::parse(write.body, nullptr, /*allow_exceptions=*/false);
+    MT_CHECK(body.is_object());
+    body["stringData"][write.key] = RandomHex32();
+    const Status status = client().Create(Secrets(), ns(), body.dump(), call()).status();
+    // Secrets are never read, so whose it is cannot be asked.
+    if (status.ok() || status.code() == StatusCode::kAlreadyExists) return OkStatus();
+    return Refuse(Secrets(), write.name, status);
+  }
+  Status Write(const reconcile::CreatePodGroup& write) {
+    if (!pod_groups) return Internal("pod group " + write.name + ": expected a gang scheduler in the settings, got: none");
+    return Create(*pod_groups, write.name, write.body, [&](const std::string& made) {
+      applier.store_.WrotePodGroup(made);
+    });
+  }
+  Status Write(const reconcile::PatchPodGroup& write) {
+    if (!pod_groups) return Internal("pod group " + write.name + ": expected a gang scheduler in the settings, got: none");
+    Result<std::string> patched = client().Patch(*pod_groups, ns(), write.name, "", PatchType::kMerge, write.body, call());
+    if (!patched.ok()) return Refuse(*pod_groups, write.name, patched.status());
+    applier.store_.WrotePodGroup(*patched);
+    return OkStatus();
+  }
+  Status Write(const reconcile::DeletePodGroup& write) {
+    if (!pod_groups) return Internal("pod group " + write.name + ": expected a gang scheduler in the settings, got: none");
+    return Gone(client().Delete(*pod_groups, ns(), write.name, {.uid = write.uid}, call()).status());
+  }
+  Status Write(const reconcile::CreatePod& write) {
+    return Create(kube::Pods(), write.name, renderer->Body(write), [&](const std::string& made) {
+      applier.store_.WrotePod(made);
+    });
+  }
+  Status Write(const reconcile::DeletePod& write) {
+    kube::DeleteOptions options{.uid = write.uid};
+    options.grace_seconds = write.grace_seconds;
+    Result<std::string> deleted = client().Delete(kube::Pods(), ns(), write.name, options, call());
+    MT_RETURN_IF_ERROR(Gone(deleted.status()));
+    applier.store_.DeletedPod(ns(), write.name, write.uid, applier.clock_.Now());
+    return OkStatus();
+  }
+  Status Write(const reconcile::AdoptPod& write) { return PatchPod(write.name, reconcile::AdoptBody(job, write)); }
+  Status Write(const reconcile::ReleasePod& write) { return PatchPod(write.name, reconcile::ReleaseBody(write)); }
+  Status Write(const reconcile::PatchStatus& write) {
+    const std::string patch = api::StatusMergePatch(status_now, write.status);
+    if (patch.empty()) return OkStatus();
+    json body = json::parse(patch, nullptr, /*allow_exceptions=*/false);
+    MT_CHECK(body.is_object());
+    body["metadata"]["resourceVersion"] = version_now;
+    Result<std::string> patched =
+        client().Patch(TrainingJobs(), ns(), job.metadata.name, "status", PatchType::kMerge, body.dump(), call());
+    if (!patched.ok()) return patched.status();
+    if (applier.on_status_) applier.on_status_(job, status_now, write.status);
+    status_now = write.status;
+    version_now = std::string(kube::SliceString(*patched, {"metadata", "resourceVersion"}));
+    applier.store_.WroteJob(*patched);
+    return OkStatus();
+  }
+  Status Write(const reconcile::DeleteJob& write) {
+    const Status status =
+        Gone(client().Delete(TrainingJobs(), ns(), job.metadata.name, {.uid = write.uid}, call()).status());
+    if (status.ok()) applier.store_.DeletedJob(ns(), job.metadata.name, write.uid);
+    return status;
+  }
+  Status Write(const reconcile::RecordEvent& write) {
+    applier.events_.Record({.about = {std::string(cluster::kApiVersion), std::string(cluster::kKind), ns(),
+                                      job.metadata.name, job.metadata.uid},
+                            .warning = write.warning,
+                            .reason = write.reason,
+                            .message = write.message});
+    return OkStatus();
+  }
+
+  Status PatchPod(const std::string& name, const std::string& body) {
+    Result<std::string> patched = client().Patch(kube::Pods(), ns(), name, "", PatchType::kMerge, body, call());
+    if (patched.ok()) {
+      applier.store_.WrotePod(*patched);
+      return OkStatus();
+    }
+    return Gone(patched.status());
+  }
+
+  // A deletion or a patch under a uid: what is gone, or another object by now, needs no more.
+  static Status Gone(const Status& status) {
+    const bool gone = status.code() == StatusCode::kNotFound || status.code() == StatusCode::kAborted;
+    return gone ? OkStatus() : status;
+  }
+};
+
+Applied Applier::Apply(const api::TrainingJob& job, const reconcile::Outcome& outcome,
+                       const reconcile::Settings& settings, std::stop_token stop) {
+  Run run{.applier = *this,
+          .job = job,
+          .settings = settings,
+          .pod_groups = PodGroups(settings.gang),
+          .status_now = job.status,
+          .version_now = job.metadata.resource_version};
+  const auto& actions = outcome.actions;
+  for (const reconcile::Action& action : actions) {
+    if (!std::holds_alternative<reconcile::CreatePod>(action.write)) continue;
+    run.renderer.emplace(job, settings);
+    break;
+  }
+  for (size_t begin = 0; begin < actions.size();) {
+    size_t end = begin;
+    std::vector<std::function<Status()>> calls;
+    for (; end < actions.size() && actions[end].phase == actions[begin].phase; ++end) {
+      calls.emplace_back([&run, &action = actions[end]] {
+        return std::visit([&](const auto& write) { return run.Write(write); }, action.write);
+      });
+    }
+    if (stop.stop_requested()) return {Cancelled("apply: stopped"), {}};
+    if (const Status status = fan_out_.Run(calls); !status.ok()) {
+      MutexLock lock(run.mutex);
+      return {status, run.refused};
+    }
+    begin = end;
+  }
+  return {};
+}
+
+}  // namespace meshtrain::control

@@ -1,0 +1,168 @@
+#include "operator/control/controller.h"
+
+#include <exception>
+#include <thread>
+
+#include "operator/reconcile/progress.h"
+#include "operator/reconcile/reconcile.h"
+#include "runtime/base/log.h"
+
+namespace meshtrain::control {
+namespace {
+
+// A refusal (quota, admission) goes away when somebody else acts, which no watch of ours shows.
+constexpr Duration kLongestRefused = std::chrono::seconds(60);
+
+std::string ManagedSelector() {
+  return std::string(cluster::kLabelManagedBy) + "=" + std::string(cluster::kManagedByValue);
+}
+
+}  // namespace
+
+Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock& clock, Metrics& metrics,
+                       ControllerOptions options)
+    : client_(client),
+      clock_(clock),
+      metrics_(metrics),
+      options_(std::move(options)),
+      queue_(clock, metrics.ForQueue()),
+      store_([this](const std::string& key) { queue_.Add(key); }),
+      fan_out_(options_.helpers),
+      applier_(client, events, store_, fan_out_, clock,
+               [this](const api::TrainingJob&, const api::JobStatus& before, const api::JobStatus& after) {
+                 metrics_.OnStatus(before, after);
+               }),
+      puller_(store_, clock, options_.fetch_progress, reconcile::ParseProgress,
+              [this](const std::string& key) { queue_.Add(key); }) {
+  const auto watch = [&](kube::Resource resource, const std::string& ns, const std::string& selector, Sink sink,
+                         bool needed) {
+    informers_.push_back(
+        {std::make_unique<Informer>(
+             client_, clock_,
+             InformerOptions{.resource = std::move(resource), .ns = ns, .label_selector = selector}, std::move(sink)),
+         needed});
+  };
+  // Children before jobs: a job that is looked at must not seem to have none.
+  watch(kube::Pods(), options_.ns, ManagedSelector(), store_.PodSink(), true);
+  watch(kube::Services(), options_.ns, ManagedSelector(), store_.ServiceSink(), true);
+  if (const auto groups = PodGroups(options_.settings.gang)) {
+    watch(*groups, options_.ns, ManagedSelector(), store_.PodGroupSink(), true);
+  }
+  watch(TrainingJobs(), options_.ns, "", store_.JobSink(), true);
+  if (options_.watch_nodes) watch(kube::Nodes(), "", "", store_.NodeSink(), false);
+  metrics_.SetGauges({.jobs_by_phase = [this] { return store_.Phases(); },
+                      .pods = [this] { return store_.pods(); },
+                      .queue_depth = [this] { return queue_.depth(); },
+                      .unfinished = [this] { return queue_.unfinished(); },
+                      .longest_running = [this] { return queue_.longest_running(); }});
+}
+
+Controller::~Controller() { metrics_.SetGauges({}); }
+
+bool Controller::synced() const {
+  for (const Watching& watching : informers_) {
+    if (watching.needed && !watching.informer->synced()) return false;
+  }
+  return true;
+}
+
+bool Controller::idle() const { return queue_.idle(); }
+
+void Controller::Run(std::stop_token stop) {
+  std::vector<std::jthread> watchers, workers, pullers;
+  for (Watching& watching : informers_) {
+    watchers.emplace_back([informer = watching.informer.get(), stop](std::stop_token) { informer->Run(stop); });
+  }
+  while (!synced() && clock_.SleepFor(std::chrono::milliseconds(5), stop)) {
+  }
+  if (!stop.stop_requested()) {
+    LogInfo("watching", {{"namespace", options_.ns.empty() ? "all" : options_.ns},
+                         {"jobs", std::to_string(store_.jobs())},
+                         {"pods", std::to_string(store_.pods())}});
+    for (int i = 0; i < options_.threads; ++i) workers.emplace_back([this, stop] { Work(stop); });
+    for (int i = 0; i < options_.pullers; ++i) pullers.emplace_back([this, stop] { puller_.Run(stop); });
+  }
+  // The threads end on `stop`; joining them is the wait.
+}
+
+void Controller::Work(std::stop_token stop) {
+  while (const auto key = queue_.Take(stop)) {
+    const Duration start = clock_.Monotonic();
+    const Status status = LookAt(*key, stop);
+    metrics_.OnReconcile(!status.ok(), clock_.Monotonic() - start);
+    queue_.Done(*key);
+  }
+}
+
+Status Controller::LookAt(const std::string& key, std::stop_token stop) {
+  auto view = store_.View(key);
+  if (!view) {
+    queue_.Forget(key);
+    puller_.Forget(key);
+    MutexLock lock(mutex_);
+    refused_.erase(key);
+    return OkStatus();
+  }
+  view->seen.settings = options_.settings;
+  view->seen.progress = puller_.Last(key);
+  {
+    MutexLock lock(mutex_);
+    if (const auto it = refused_.find(key); it != refused_.end()) view->seen.refused = it->second;
+  }
+  reconcile::Outcome outcome;
+  try {
+    outcome = reconcile::Reconcile(*view->job, view->seen, clock_.Now());
+  } catch (const std::exception& e) {
+    // A bug of ours must not take the other jobs down: this one is set aside until it changes.
+    LogError("cannot decide", {{"job", key}, {"error", e.what()}});
+    return Internal(e.what());
+  }
+  if (options_.pullers > 0 && !api::IsFinished(view->job->status)) puller_.Follow(key);
+
+  const Applied applied = applier_.Apply(*view->job, outcome, options_.settings, stop);
+  bool new_refusal = false;
+  {
+    MutexLock lock(mutex_);
+    const auto it = refused_.find(key);
+    if (applied.refused) {
+      new_refusal = it == refused_.end() || it->second != *applied.refused;
+      refused_[key] = *applied.refused;
+    } else if (applied.status.ok() && !outcome.empty() && it != refused_.end()) {
+      // The status write that only reports a refusal does not lift it; a write of children does.
+      for (const reconcile::Action& action : outcome.actions) {
+        const bool tells = std::holds_alternative<reconcile::PatchStatus>(action.write) ||
+                           std::holds_alternative<reconcile::RecordEvent>(action.write);
+        if (tells) continue;
+        refused_.erase(it);
+        break;
+      }
+    }
+  }
+
+  switch (applied.status.code()) {
+    case StatusCode::kOk:
+      queue_.Forget(key);
+      // What was done is in the store already, and its own events wake nobody: look once more, until nothing is left.
+      if (!outcome.empty() || outcome.again) queue_.Add(key);
+      if (outcome.wake_at) queue_.AddAfter(key, *outcome.wake_at - clock_.Now());
+      return OkStatus();
+    case StatusCode::kCancelled:
+      return OkStatus();
+    case StatusCode::kNotFound:
+    case StatusCode::kAborted:
+      // Decided on old knowledge (a conflict), or the job is gone: the watch will bring what changed; ask again in case
+      // it has done so already.
+      queue_.AddRateLimited(key);
+      return OkStatus();
+    default:
+      break;
+  }
+  LogWarning("not applied", {{"job", key}, {"error", applied.status.ToString()}});
+  if (new_refusal) {
+    queue_.Add(key);  // so that the job's status says why
+  }
+  queue_.AddRateLimited(key, applied.refused ? kLongestRefused : std::chrono::seconds(1000));
+  return applied.status;
+}
+
+}  // namespace meshtrain::control

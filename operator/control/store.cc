@@ -1,0 +1,307 @@
+#include "operator/control/store.h"
+
+#include <nlohmann/json.hpp>
+
+#include "operator/api/json.h"
+#include "operator/kube/json_slice.h"
+#include "runtime/base/log.h"
+
+namespace meshtrain::control {
+namespace {
+
+using nlohmann::json;
+
+std::string KeyOf(std::string_view ns, std::string_view name) {
+  std::string key(ns);
+  key += '/';
+  key += name;
+  return key;
+}
+
+// The job that an object belongs to: its controller, else its label.
+std::string JobKeyOf(const Meta& meta, std::string_view text) {
+  if (meta.controller_kind == cluster::kKind) return KeyOf(meta.ns, meta.controller_name);
+  const std::string_view label = kube::SliceString(text, {"metadata", "labels", cluster::kLabelJob});
+  return KeyOf(meta.ns, label.empty() ? meta.name : label);
+}
+
+template <typename Index>
+void Reindex(Index& index, const std::string& object, const std::string* before, const std::string* after) {
+  if (before && (!after || *before != *after)) {
+    const auto it = index.find(*before);
+    if (it != index.end()) {
+      it->second.erase(object);
+      if (it->second.empty()) index.erase(it);
+    }
+  }
+  if (after && (!before || *before != *after)) index[*after].insert(object);
+}
+
+int64_t VersionOf(std::string_view object) {
+  int64_t version = 0;
+  for (char c : kube::SliceString(object, {"metadata", "resourceVersion"})) {
+    if (c < '0' || c > '9') return 0;
+    version = version * 10 + (c - '0');
+  }
+  return version;
+}
+
+}  // namespace
+
+Store::Store(Wake wake)
+    : wake_(std::move(wake)),
+      jobs_([this](const std::string& key, const Job*, const Job*) { touched_.insert(key); }),
+      pods_([this](const std::string& key, const Pod* before, const Pod* after) {
+        const std::string was = before ? KeyOf(before->ns, before->job) : "";
+        const std::string is = after ? KeyOf(after->ns, after->job) : "";
+        Reindex(pods_of_, key, before ? &was : nullptr, after ? &is : nullptr);
+        if (before && after && *before == *after) return;  // a field that nobody reads
+        if (before) touched_.insert(was);
+        if (after) touched_.insert(is);
+      }),
+      services_([this](const std::string& key, const Service* before, const Service* after) {
+        Reindex(services_of_, key, before ? &before->job_key : nullptr, after ? &after->job_key : nullptr);
+        if (before && after && before->seen == after->seen) return;
+        if (before) touched_.insert(before->job_key);
+        if (after) touched_.insert(after->job_key);
+      }),
+      groups_([this](const std::string& key, const PodGroup* before, const PodGroup* after) {
+        if (before) group_of_.erase(before->job_key);
+        if (after) group_of_[after->job_key] = key;
+        if (before) touched_.insert(before->job_key);
+        if (after) touched_.insert(after->job_key);
+      }),
+      nodes_([this](const std::string& key, const Node* before, const Node* after) {
+        if (before && after && *before == *after) return;
+        if (!before && (!after || after->ready)) return;  // a new node tells nobody anything
+        pods_.ForEach([&](const std::string&, const Pod& pod) {
+          if (pod.seen.node == key) touched_.insert(KeyOf(pod.ns, pod.job));
+        });
+      }) {}
+
+void Store::Locked(const std::function<void()>& change) {
+  std::set<std::string> touched;
+  {
+    MutexLock lock(mutex_);
+    change();
+    touched.swap(touched_);
+  }
+  for (const std::string& key : touched) wake_(key);
+}
+
+template <typename T>
+Sink Store::MakeSink(Cache<T>* cache,
+                     std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse) {
+  Sink sink;
+  sink.begin_list = [this, cache] { Locked([&] { cache->BeginList(); }); };
+  sink.listed = [this, cache, parse](std::string_view object) {
+    auto parsed = parse(object);
+    if (!parsed) return;
+    const int64_t version = VersionOf(object);
+    Locked([&] { cache->Listed(parsed->first, version, std::move(parsed->second)); });
+  };
+  sink.end_list = [this, cache](int64_t version) { Locked([&] { cache->EndList(version); }); };
+  sink.watched = [this, cache, parse](kube::WatchEventType type, int64_t version, std::string_view object) {
+    if (type == kube::WatchEventType::kBookmark) {
+      Locked([&] { cache->Bookmark(version); });
+      return;
+    }
+    auto parsed = parse(object);
+    if (!parsed) return;
+    Locked([&] {
+      if (type == kube::WatchEventType::kDeleted) {
+        cache->Watched(parsed->first, version, std::nullopt);
+      } else {
+        cache->Watched(parsed->first, version, std::move(parsed->second));
+      }
+    });
+  };
+  return sink;
+}
+
+namespace {
+
+// What cannot be parsed is our bug, or not the kind we asked for: said once per object, then passed over.
+void LogUnreadable(std::string_view kind, const Status& status) {
+  LogError("object passed over", {{"kind", std::string(kind)}, {"error", status.ToString()}});
+}
+
+std::optional<std::pair<std::string, std::shared_ptr<const api::TrainingJob>>> ParseJob(std::string_view text) {
+  Result<api::TrainingJob> job = api::FromJson(text);
+  if (!job.ok()) {
+    LogUnreadable("trainingjob", job.status());
+    return std::nullopt;
+  }
+  const std::string key = KeyOf(job->metadata.namespace_name, job->metadata.name);
+  return std::pair(key, std::make_shared<const api::TrainingJob>(*std::move(job)));
+}
+
+std::optional<std::pair<std::string, Pod>> ParsePodEntry(std::string_view text) {
+  Result<Pod> pod = ParsePod(text);
+  if (!pod.ok()) {
+    LogUnreadable("pod", pod.status());
+    return std::nullopt;
+  }
+  const std::string key = KeyOf(pod->ns, pod->seen.name);
+  return std::pair(key, *std::move(pod));
+}
+
+}  // namespace
+
+Sink Store::JobSink() { return MakeSink<Job>(&jobs_, ParseJob); }
+Sink Store::PodSink() { return MakeSink<Pod>(&pods_, ParsePodEntry); }
+
+std::optional<std::pair<std::string, Store::Service>> Store::ParseService(std::string_view text) {
+  const Result<Meta> meta = ParseMeta(text);
+  if (!meta.ok()) {
+    LogUnreadable("service", meta.status());
+    return std::nullopt;
+  }
+  return std::pair(KeyOf(meta->ns, meta->name),
+                   Service{JobKeyOf(*meta, text), {.name = meta->name, .controller_uid = meta->controller_uid}});
+}
+
+std::optional<std::pair<std::string, Store::PodGroup>> Store::ParsePodGroup(std::string_view text) {
+  const Result<Meta> meta = ParseMeta(text);
+  if (!meta.ok()) {
+    LogUnreadable("podgroup", meta.status());
+    return std::nullopt;
+  }
+  const json minimum = json::parse(kube::Slice(text, {"spec", "minMember"}), nullptr, /*allow_exceptions=*/false);
+  return std::pair(KeyOf(meta->ns, meta->name),
+                   PodGroup{JobKeyOf(*meta, text),
+                            {.uid = meta->uid,
+                             .resource_version = std::to_string(meta->version),
+                             .controller_uid = meta->controller_uid,
+                             .phase = std::string(kube::SliceString(text, {"status", "phase"})),
+                             .min_member = minimum.is_number_integer() ? minimum.get<int32_t>() : 0}});
+}
+
+Sink Store::ServiceSink() { return MakeSink<Service>(&services_, ParseService); }
+Sink Store::PodGroupSink() { return MakeSink<PodGroup>(&groups_, ParsePodGroup); }
+
+Sink Store::NodeSink() {
+  Sink sink =
+      MakeSink<Node>(&nodes_, [](std::string_view text) -> std::optional<std::pair<std::string, Node>> {
+        const std::string name(kube::SliceString(text, {"metadata", "name"}));
+        if (name.empty()) return std::nullopt;
+        Node node;
+        kube::ForEachElement(kube::Slice(text, {"status", "conditions"}), [&](std::string_view condition) {
+          if (kube::SliceString(condition, {"type"}) != "Ready") return true;
+          node.ready = kube::SliceString(condition, {"status"}) == "True";
+          if (!node.ready) node.not_ready_since = api::ParseTime(kube::SliceString(condition, {"lastTransitionTime"}));
+          return false;
+        });
+        return std::pair(name, node);
+      });
+  auto end_list = sink.end_list;
+  sink.end_list = [this, end_list](int64_t version) {
+    Locked([&] { nodes_known_ = true; });
+    end_list(version);
+  };
+  return sink;
+}
+
+template <typename T>
+void Store::Wrote(Cache<T>* cache, std::optional<std::pair<std::string, T>> parsed, std::string_view text) {
+  if (!parsed) return;
+  const int64_t version = VersionOf(text);
+  Locked([&] { cache->Wrote(parsed->first, version, std::move(parsed->second)); });
+}
+
+void Store::WrotePod(std::string_view text) { Wrote(&pods_, ParsePodEntry(text), text); }
+void Store::WroteJob(std::string_view text) { Wrote(&jobs_, ParseJob(text), text); }
+void Store::WroteService(std::string_view text) { Wrote(&services_, ParseService(text), text); }
+void Store::WrotePodGroup(std::string_view text) { Wrote(&groups_, ParsePodGroup(text), text); }
+
+void Store::DeletedPod(const std::string& ns, const std::string& name, const std::string& uid, TimePoint now) {
+  Locked([&] {
+    Pod* pod = pods_.FindMutable(KeyOf(ns, name));
+    if (pod == nullptr || pod->seen.uid != uid || pod->seen.delete_requested) return;
+    pod->seen.delete_requested = now;
+    pod->seen.delete_due = now;
+    touched_.insert(KeyOf(ns, pod->job));
+  });
+}
+
+void Store::DeletedJob(const std::string& ns, const std::string& name, const std::string& uid) {
+  Locked([&] {
+    Job* job = jobs_.FindMutable(KeyOf(ns, name));
+    if (job == nullptr || (*job)->metadata.uid != uid || (*job)->metadata.deleted) return;
+    auto marked = std::make_shared<api::TrainingJob>(**job);
+    marked->metadata.deleted = TimePoint();
+    *job = std::move(marked);
+  });
+}
+
+std::optional<JobView> Store::View(const std::string& key) const {
+  MutexLock lock(mutex_);
+  const Job* job = jobs_.Find(key);
+  if (job == nullptr) return std::nullopt;
+  JobView view{.job = *job};
+  if (const auto it = pods_of_.find(key); it != pods_of_.end()) {
+    view.seen.pods.reserve(it->second.size());
+    for (const std::string& pod_key : it->second) {
+      reconcile::PodSeen seen = pods_.Find(pod_key)->seen;
+      if (!seen.node.empty() && nodes_known_) {
+        if (const Node* node = nodes_.Find(seen.node)) {
+          seen.node_state = node->ready ? reconcile::NodeState::kReady : reconcile::NodeState::kNotReady;
+          seen.node_not_ready_since = node->not_ready_since;
+        } else if (nodes_.seen() >= pods_.VersionOf(pod_key)) {
+          // The node watch has come past the moment at which this pod had its node: it is gone, not just unseen yet.
+          seen.node_state = reconcile::NodeState::kGone;
+        }
+      }
+      view.seen.pods.push_back(std::move(seen));
+    }
+  }
+  if (const auto it = services_of_.find(key); it != services_of_.end()) {
+    for (const std::string& service : it->second) view.seen.services.push_back(services_.Find(service)->seen);
+  }
+  if (const auto it = group_of_.find(key); it != group_of_.end()) {
+    if (const PodGroup* group = groups_.Find(it->second)) view.seen.pod_group = group->seen;
+  }
+  return view;
+}
+
+std::optional<ProgressTarget> Store::Leader(const std::string& key) const {
+  MutexLock lock(mutex_);
+  const Job* job = jobs_.Find(key);
+  const auto it = pods_of_.find(key);
+  if (job == nullptr || it == pods_of_.end()) return std::nullopt;
+  for (const std::string& pod_key : it->second) {
+    const Pod& pod = *pods_.Find(pod_key);
+    if (pod.leader && pod.http_port > 0 && !pod.ip.empty() && pod.seen.phase == reconcile::PodPhase::kRunning &&
+        !pod.seen.delete_requested && pod.seen.controller_uid == (*job)->metadata.uid) {
+      return ProgressTarget{pod.ip, pod.http_port, pod.seen.uid};
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> Store::JobKeys() const {
+  MutexLock lock(mutex_);
+  std::vector<std::string> keys;
+  keys.reserve(jobs_.size());
+  jobs_.ForEach([&](const std::string& key, const Job&) { keys.push_back(key); });
+  return keys;
+}
+
+int64_t Store::jobs() const {
+  MutexLock lock(mutex_);
+  return static_cast<int64_t>(jobs_.size());
+}
+
+int64_t Store::pods() const {
+  MutexLock lock(mutex_);
+  return static_cast<int64_t>(pods_.size());
+}
+
+std::map<std::string, int64_t> Store::Phases() const {
+  MutexLock lock(mutex_);
+  std::map<std::string, int64_t> phases;
+  jobs_.ForEach([&](const std::string&, const Job& job) { ++phases[job->status.phase]; });
+  return phases;
+}
+
+}  // namespace meshtrain::control

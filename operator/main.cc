@@ -1,0 +1,254 @@
+// meshtrain-operator: watches TrainingJobs and keeps their pods as they should be.
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <thread>
+
+#include "operator/api/crd.h"
+#include "operator/control/controller.h"
+#include "operator/control/metrics.h"
+#include "operator/control/status_server.h"
+#include "operator/kube/config.h"
+#include "operator/kube/events.h"
+#include "operator/kube/http_client.h"
+#include "operator/kube/lease.h"
+#include "runtime/base/file.h"
+#include "runtime/base/log.h"
+#include "runtime/base/text.h"
+
+namespace meshtrain {
+namespace {
+
+struct Flags {
+  std::string kubeconfig, context, ns, metrics_address = ":8080";
+  std::string log_level = "info", log_format = "text";
+  std::string gang = "none", gang_scheduler_name, worker_image, cluster_domain;
+  std::string lease_namespace, lease_name = "meshtrain-operator", identity;
+  bool leader_elect = true, print_crd = false;
+  std::string watch_nodes = "auto";
+  int threads = 4, connections = 16;
+};
+
+std::optional<std::string> Env(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+// Unique per process, and telling to people: the host (in a cluster: the pod) and what no other process has.
+std::string MakeIdentity() {
+  char host[256] = "unknown";
+  gethostname(host, sizeof host - 1);
+  std::string unique = std::to_string(getpid());
+  if (const auto uuid = ReadFile("/proc/sys/kernel/random/uuid", 64); uuid.ok()) unique = std::string(Trim(*uuid));
+  return std::string(host) + "_" + unique;
+}
+
+std::string HostOf(std::string_view url) {
+  const size_t scheme = url.find("://");
+  if (scheme != std::string_view::npos) url.remove_prefix(scheme + 3);
+  return std::string(url.substr(0, url.find('/')));
+}
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--kubeconfig", flags.kubeconfig, "kubeconfig file(s); else $KUBECONFIG, the pod's account, ~/.kube/config");
+  app.add_option("--context", flags.context, "context of the kubeconfig");
+  app.add_option("--namespace", flags.ns, "watch this namespace only; else all");
+  app.add_option("--metrics-address", flags.metrics_address, "HOST:PORT of /metrics, /healthz and /readyz; empty: none")
+      ->capture_default_str();
+  app.add_flag("--leader-elect,!--no-leader-elect", flags.leader_elect, "work only while holding the Lease (default)");
+  app.add_option("--leader-elect-namespace", flags.lease_namespace, "namespace of the Lease; else the pod's");
+  app.add_option("--leader-elect-name", flags.lease_name, "name of the Lease")->capture_default_str();
+  app.add_option("--identity", flags.identity, "who we are in the Lease; else made up");
+  app.add_option("--threads", flags.threads, "jobs looked at at once")->check(CLI::Range(1, 256))->capture_default_str();
+  app.add_option("--connections", flags.connections, "requests to the API server at once")
+      ->check(CLI::Range(2, 1024))
+      ->capture_default_str();
+  app.add_option("--watch-nodes", flags.watch_nodes, "replace pods of nodes that are gone (auto: with all namespaces)")
+      ->check(CLI::IsMember({"auto", "true", "false"}))
+      ->capture_default_str();
+  app.add_option("--gang-scheduler", flags.gang, "pod groups for jobs with a schedulingPolicy")
+      ->check(CLI::IsMember({"none", "volcano", "scheduler-plugins"}))
+      ->capture_default_str();
+  app.add_option("--gang-scheduler-name", flags.gang_scheduler_name, "schedulerName of gang-scheduled pods");
+  app.add_option("--worker-image", flags.worker_image, "image of jobs that declare a program and no template");
+  app.add_option("--cluster-domain", flags.cluster_domain, "DNS domain of the cluster; else $CUSTOM_CLUSTER_DOMAIN");
+  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  app.add_option("--log-format", flags.log_format, "text (key=value) or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  app.add_flag("--print-crd", flags.print_crd, "print the CustomResourceDefinition and end");
+}
+
+reconcile::Settings MakeSettings(const Flags& flags) {
+  reconcile::Settings settings;
+  settings.cluster_domain = !flags.cluster_domain.empty()
+                                ? flags.cluster_domain
+                                : Env(std::string(cluster::kEnvClusterDomain)).value_or("");
+  if (!flags.worker_image.empty()) settings.worker_image = flags.worker_image;
+  if (flags.gang == "volcano") {
+    settings.gang = reconcile::GangScheduler::kVolcano;
+    settings.gang_scheduler_name = "volcano";
+  } else if (flags.gang == "scheduler-plugins") {
+    settings.gang = reconcile::GangScheduler::kSchedulerPlugins;
+    settings.gang_scheduler_name = "scheduler-plugins-scheduler";
+  }
+  if (!flags.gang_scheduler_name.empty()) settings.gang_scheduler_name = flags.gang_scheduler_name;
+  return settings;
+}
+
+LogLevel ParseLevel(const std::string& level) {
+  if (level == "debug") return LogLevel::kDebug;
+  if (level == "warning") return LogLevel::kWarning;
+  if (level == "error") return LogLevel::kError;
+  return LogLevel::kInfo;
+}
+
+// Requests `stop` at the first SIGTERM or SIGINT. The signals are blocked in every thread and waited for here, so no
+// handler runs in the middle of anything; the wait ends with the process.
+void StopOnSignal(std::stop_source& stop, const sigset_t& signals) {
+  while (!stop.stop_requested()) {
+    const timespec tick{.tv_sec = 0, .tv_nsec = 200'000'000};
+    const int signal = sigtimedwait(&signals, nullptr, &tick);
+    if (signal == SIGTERM || signal == SIGINT) {
+      LogInfo("stopping", {{"signal", std::to_string(signal)}});
+      stop.request_stop();
+    }
+  }
+}
+
+Status RunOperator(const Flags& flags, std::stop_source& stop) {
+  Clock& clock = SystemClock();
+  MT_ASSIGN_OR_RETURN(const kube::ClientConfig config, kube::FindConfig(flags.kubeconfig, flags.context, Env));
+  control::Metrics metrics(HostOf(config.server));
+
+  const auto on_request = [&](std::string_view verb, std::string_view code, Duration took) {
+    metrics.OnRequest(verb, code, took);
+  };
+  // The election has a connection of its own: a renewal must not wait behind 500 creations.
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<kube::Client> lease_client,
+                      kube::NewHttpClient(config, {.connections = 2, .on_request = on_request}, clock));
+  const std::string lease_ns = !flags.lease_namespace.empty() ? flags.lease_namespace
+                               : !config.ns.empty()           ? config.ns
+                                                              : "default";
+  kube::LeaderElector elector(*lease_client, clock,
+                              {.ns = lease_ns,
+                               .name = flags.lease_name,
+                               .identity = flags.identity.empty() ? MakeIdentity() : flags.identity});
+  kube::HttpClientOptions options;
+  options.connections = flags.connections;
+  options.on_request = on_request;
+  options.on_wait = [&](std::string_view verb, Duration waited) { metrics.OnWait(verb, waited); };
+  if (flags.leader_elect) {
+    options.may_write = [&] {
+      return elector.Held() ? OkStatus() : FailedPrecondition("the lease is not held: nothing may be written");
+    };
+  }
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<kube::Client> client, kube::NewHttpClient(config, options, clock));
+
+  std::atomic<const control::Controller*> running = nullptr;
+  std::atomic<bool> leading = false;
+  std::unique_ptr<control::StatusServer> server;
+  if (!flags.metrics_address.empty()) {
+    MT_ASSIGN_OR_RETURN(
+        server, control::StatusServer::Start(
+                    flags.metrics_address,
+                    {.metrics = [&] { return metrics.Text(); },
+                     .healthy = [] { return OkStatus(); },
+                     // Standing by is ready: a rolling update must not wait for a lease that the old pod holds.
+                     .ready = [&]() -> Status {
+                       const control::Controller* controller = running;
+                       if (leading && (controller == nullptr || !controller->synced())) return Unavailable("lists are not in yet");
+                       return OkStatus();
+                     }}));
+    LogInfo("serving", {{"address", flags.metrics_address}, {"port", std::to_string(server->port())}});
+  }
+
+  metrics.SetLeader(flags.lease_name, false);
+  if (flags.leader_elect) {
+    const Status acquired = elector.Acquire(stop.get_token(), [](const std::string& holder) {
+      LogInfo("standing by", {{"leader", holder}});
+    });
+    if (!acquired.ok()) return OkStatus();  // stopped while standing by
+    LogInfo("leading", {{"lease", lease_ns + "/" + flags.lease_name}});
+  }
+  metrics.SetLeader(flags.lease_name, true);
+  leading = true;
+
+  kube::EventRecorder events(*client, clock, "meshtrain-operator");
+  control::ControllerOptions controller_options;
+  controller_options.ns = flags.ns;
+  controller_options.threads = flags.threads;
+  // The caller of a fan-out works too; two connections are left for reads.
+  controller_options.helpers = std::max(1, flags.connections - flags.threads - 2);
+  controller_options.watch_nodes = flags.watch_nodes == "true" || (flags.watch_nodes == "auto" && flags.ns.empty());
+  controller_options.settings = MakeSettings(flags);
+  Status lost;
+  {
+    control::Controller controller(*client, events, clock, metrics, controller_options);
+    running = &controller;
+    std::jthread holder;
+    if (flags.leader_elect) {
+      holder = std::jthread([&](std::stop_token) {
+        const Status status = elector.Hold(stop.get_token());
+        if (status.code() != StatusCode::kCancelled) {
+          lost = status;
+          stop.request_stop();
+        }
+      });
+    }
+    controller.Run(stop.get_token());
+    if (holder.joinable()) holder.join();
+    running = nullptr;
+    leading = false;
+  }
+  metrics.SetLeader(flags.lease_name, false);
+  if (!lost.ok()) return lost;  // the process ends and starts anew; nothing it knows may be trusted
+  events.Flush(std::chrono::seconds(2));
+  // All writes have ended: whoever stands by may begin at once.
+  if (flags.leader_elect) {
+    if (const Status status = elector.Release(); !status.ok()) LogWarning("lease not given back", {{"error", status.ToString()}});
+  }
+  LogInfo("stopped");
+  return OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{"The Meshtrain operator: runs TrainingJobs on Kubernetes", "meshtrain-operator"};
+  Flags flags;
+  AddFlags(app, flags);
+  CLI11_PARSE(app, argc, argv);
+  if (flags.print_crd) {
+    std::cout << api::CrdYaml();
+    return 0;
+  }
+  ConfigureLog(ParseLevel(flags.log_level), flags.log_format == "json" ? LogFormat::kJson : LogFormat::kKeyValue);
+
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // inherited by every thread
+  std::stop_source stop;
+  std::jthread signal_thread([&] { StopOnSignal(stop, signals); });
+
+  const Status status = RunOperator(flags, stop);
+  stop.request_stop();
+  if (!status.ok()) {
+    LogError("ended", {{"error", status.ToString()}});
+    return status.code() == StatusCode::kInvalidArgument ? cluster::kExitUsage : 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace meshtrain
+
+int main(int argc, char** argv) { return meshtrain::Main(argc, argv); }
