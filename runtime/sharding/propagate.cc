@@ -20,8 +20,9 @@ Status CheckNames(std::string_view kind, const std::map<std::string, Layout>& gi
                   const std::vector<std::string>& names) {
   for (const auto& [name, layout] : given) {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    return InvalidArgument("layouts: expected the name of an " + std::string(kind) + " of the program, got: `" + name +
-                           "`" + DidYouMean(name, names));
+    const std::string article = kind == "state" ? "a " : "an ";
+    return InvalidArgument("layouts: expected the name of " + article + std::string(kind) +
+                           " of the program, got: `" + name + "`" + DidYouMean(name, names));
   }
   return OkStatus();
 }

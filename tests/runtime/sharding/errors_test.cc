@@ -1,0 +1,178 @@
+// What is refused, in these words; and the mesh of one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/program/ops.h"
+#include "runtime/sharding/sharding.h"
+
+namespace meshtrain::sharding {
+namespace {
+
+using program::Builder;
+using program::DType;
+using program::Value;
+using program::Variable;
+
+program::Program Step(int64_t batch = 8) {
+  Builder b("step");
+  Builder::Scope scope(b);
+  const Variable w("weight", {DType::kF32, {4, 2}});
+  b.Output("logits", Softmax(MatMul(b.Input("images", {DType::kF32, {batch, 4}}), w)));
+  return *b.Build();
+}
+
+std::string Message(const program::Program& program, const Mesh& mesh, const Given& given, const Options& options = {}) {
+  const auto p = Shard(program, mesh, given, options);
+  return p.ok() ? "accepted" : p.status().message();
+}
+
+TEST(ErrorsTest, UnknownNames) {
+  const Mesh mesh = *Mesh::Parse("batch=4");
+  Given given;
+  given.inputs.insert_or_assign("image", *Layout::Parse("{batch, *}", mesh));
+  EXPECT_EQ(Message(Step(), mesh, given),
+            "layouts: expected the name of an input of the program, got: `image`, did you mean `images`?");
+  given = {};
+  given.states.insert_or_assign("kernel", *Layout::Parse("{batch, *}", mesh));
+  EXPECT_EQ(Message(Step(), mesh, given), "layouts: expected the name of a state of the program, got: `kernel`");
+  given = {};
+  given.outputs.insert_or_assign("loss", *Layout::Parse("{}", mesh));
+  EXPECT_EQ(Message(Step(), mesh, given), "layouts: expected the name of an output of the program, got: `loss`");
+}
+
+TEST(ErrorsTest, LayoutsThatDoNotFit) {
+  const Mesh mesh = *Mesh::Parse("batch=4");
+  Given given;
+  given.inputs.insert_or_assign("images", *Layout::Parse("{batch}", mesh));
+  EXPECT_EQ(Message(Step(), mesh, given),
+            "input `images`: expected a layout of rank 2 for f32[8,4], got: {batch}");
+  given.inputs.insert_or_assign("images", *Layout::Parse("{rows, *}", *Mesh::Parse("rows=4")));
+  EXPECT_EQ(Message(Step(), mesh, given), "input `images`: expected a layout on mesh `batch=4`, got one on `rows=4`");
+  given = {};
+  given.states.insert_or_assign("weight", *Layout::Parse("{*, *} sum(batch)", mesh));
+  EXPECT_EQ(Message(Step(), mesh, given),
+            "state `weight`: expected a layout without a pending reduction, got: {*, *} sum(batch)");
+}
+
+TEST(ErrorsTest, UnevenShardsWhereRefused) {
+  const Mesh mesh = *Mesh::Parse("batch=8");
+  Given given;
+  given.inputs.insert_or_assign("images", *Layout::Parse("{batch, *}", mesh));
+  EXPECT_EQ(Message(Step(12), mesh, given), "accepted");
+  EXPECT_EQ(Message(Step(12), mesh, given, {.refuse_uneven = true}),
+            "input `images`: dimension 0 of f32[12,4] over axis `batch`: expected a multiple of 8 (uneven shards are "
+            "refused), got: 12");
+  EXPECT_EQ(Message(Step(16), mesh, given, {.refuse_uneven = true}), "accepted");
+}
+
+// A split that nobody gave does not become uneven either.
+TEST(ErrorsTest, RefusingUnevenShardsKeepsThePlannerFromThem) {
+  const Mesh mesh = *Mesh::Parse("model=3");
+  Builder b("step");
+  Builder::Scope scope(b);
+  const Value x = b.Input("x", {DType::kF32, {8, 6}});
+  b.Output("y", Reshape(MatMul(x, program::Fill({6, 8}, 1.0)), {2, 4, 8}));
+  Given given;
+  given.inputs.insert_or_assign("x", *Layout::Parse("{*, model}", mesh));
+  const auto p = Shard(*b.Build(), mesh, given, {.refuse_uneven = true});
+  ASSERT_TRUE(p.ok()) << p.status().ToString();
+  for (size_t v = 0; v < p->layouts.size(); ++v) EXPECT_TRUE(p->layouts[v].IsEven(p->global_dims[v]));
+}
+
+TEST(ErrorsTest, SilentReplicationNamesTheAlternatives) {
+  const Mesh mesh = *Mesh::Parse("batch=4");
+  Given given;
+  given.inputs.insert_or_assign("images", *Layout::Parse("{batch, *}", mesh));
+  const std::string message = Message(Step(1024), mesh, given, {.replication_limit_bytes = 8192});
+  EXPECT_THAT(message, ::testing::MatchesRegex(
+                           "silent replication: %[0-9]+ f32.1024,2. of softmax at errors_test.cc:[0-9]+, split as "
+                           "\\{batch, \\*\\}, would be gathered \\(8.19 [kK]B\\) whole onto every device for output "
+                           "logits is returned replicated; expected: a layout that keeps it split \\(a layout for "
+                           "output `logits`\\), or a replication limit above its size, got: 8.19 [kK]B"));
+  // Asked for, it is no mistake.
+  given.outputs.insert_or_assign("logits", Layout::Replicated(mesh, 2));
+  EXPECT_EQ(Message(Step(1024), mesh, given, {.replication_limit_bytes = 8192}), "accepted");
+  // Nor when it stays split.
+  given.outputs.insert_or_assign("logits", *Layout::Parse("{batch, *}", mesh));
+  EXPECT_EQ(Message(Step(1024), mesh, given, {.replication_limit_bytes = 8192}), "accepted");
+}
+
+TEST(ErrorsTest, SilentReplicationForAnOpNamesItAndItsLine) {
+  const Mesh mesh = *Mesh::Parse("batch=4");
+  Builder b("step");
+  Builder::Scope scope(b);
+  b.Output("y", ReduceSum(Softmax(b.Input("x", {DType::kF32, {4096}}))));  // the classes are needed whole
+  Given given;
+  given.inputs.insert_or_assign("x", *Layout::Parse("{batch}", mesh));
+  EXPECT_THAT(Message(*b.Build(), mesh, given, {.replication_limit_bytes = 1000}),
+              ::testing::MatchesRegex("silent replication: %0 f32.4096. of input x, split as \\{batch\\}, would be "
+                                      "gathered .* for input 0 of softmax at errors_test.cc:[0-9]+; expected: .*Relayout.*"));
+}
+
+TEST(ErrorsTest, RelayoutThatDoesNotFitTheMesh) {
+  const Mesh mesh = *Mesh::Parse("batch=4");
+  Builder b("step");
+  Builder::Scope scope(b);
+  b.Output("y", Relayout(b.Input("x", {DType::kF32, {8}}), {"model"}));
+  EXPECT_THAT(Message(*b.Build(), mesh, {}),
+              ::testing::MatchesRegex("relayout at errors_test.cc:[0-9]+: mesh batch=4: expected one of its axes, got: "
+                                      "`model`"));
+}
+
+TEST(ErrorsTest, UnusedAxis) {
+  const Mesh mesh = *Mesh::Parse("batch=4,model=2");
+  Given given;
+  given.inputs.insert_or_assign("images", *Layout::Parse("{batch, *}", mesh));
+  EXPECT_EQ(CheckAxesUsed(mesh, given).message(),
+            "mesh `batch=4,model=2`: expected every axis to be used, got: axis `model` in no layout; split an input or a "
+            "variable over `model`, or remove the axis");
+  given.states.insert_or_assign("weight", *Layout::Parse("{*, model}", mesh));
+  EXPECT_TRUE(CheckAxesUsed(mesh, given).ok());
+  EXPECT_TRUE(CheckAxesUsed(*Mesh::Parse("batch=1"), {}).ok());  // one device loses nothing
+}
+
+// --- collapse
+
+Mesh MeshOf(std::vector<mesh::Axis> axes, const std::vector<int>& processes) {
+  std::vector<mesh::Device> devices;
+  std::map<int, int> next;
+  for (const int p : processes) devices.push_back({mesh::DeviceKind::kCpu, p, next[p]++});
+  return *Mesh::Create(std::move(axes), std::move(devices));
+}
+
+TEST(CollapseTest, OneProcessIsOneDevice) {
+  const auto mesh = CollapseLocal(*Mesh::Parse("batch=4,model=2"));
+  ASSERT_TRUE(mesh.ok());
+  EXPECT_EQ(mesh->ToString(), "batch=1,model=1");
+  EXPECT_EQ(CollapseLocal(Mesh())->ToString(), "");
+}
+
+TEST(CollapseTest, ProcessesKeepWhatIsBetweenThem) {
+  const auto rows = CollapseLocal(MeshOf({{"batch", 4}, {"model", 2}}, {0, 0, 0, 0, 1, 1, 1, 1}));
+  ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+  EXPECT_EQ(rows->ToString(), "batch=2,model=1");
+  EXPECT_EQ(rows->devices()[1].process, 1);
+  const auto single = CollapseLocal(MeshOf({{"batch", 2}, {"model", 2}}, {0, 1, 2, 3}));
+  EXPECT_EQ(single->ToString(), "batch=2,model=2");
+  const auto columns = CollapseLocal(MeshOf({{"batch", 2}, {"model", 2}}, {0, 1, 0, 1}));
+  EXPECT_EQ(columns->ToString(), "batch=1,model=2");
+}
+
+TEST(CollapseTest, RefusesUnequalBoxes) {
+  const auto ragged = CollapseLocal(MeshOf({{"batch", 4}}, {0, 0, 0, 1}));
+  EXPECT_EQ(ragged.status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(ragged.status().message(),
+            "mesh `batch=4`: expected processes that hold equal boxes of it, got: process 1 with coordinates 3..3 of axis "
+            "`batch`");
+  EXPECT_EQ(CollapseLocal(MeshOf({{"batch", 4}}, {0, 1, 0, 1})).status().code(), StatusCode::kUnimplemented);
+}
+
+TEST(CollapseTest, LayoutsKeepTheirNames) {
+  const Mesh mesh = *Mesh::Parse("batch=4,model=2");
+  const Layout layout = OnMesh(*Layout::Parse("{batch, model}", mesh), *CollapseLocal(mesh));
+  EXPECT_EQ(layout.ToString(), "{batch, model}");
+  EXPECT_EQ(*layout.LocalShape({10, 6}), (mesh::Dims{10, 6}));
+}
+
+}  // namespace
+}  // namespace meshtrain::sharding
