@@ -94,6 +94,8 @@ struct Case {
   std::string logits = "";
 };
 
+void PrintTo(const Case& c, std::ostream* out) { *out << "batch " << c.batch << " on " << c.mesh; }
+
 class MlpOnMeshTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(MlpOnMeshTest, GivesTheUnshardedNumbers) {
