@@ -1,5 +1,7 @@
 #include "runtime/data/source.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -15,8 +17,8 @@ using mesh::Dims;
 using mesh::Tensor;
 using mesh::TensorType;
 
-// More than this in one file's worth of elements is a mistake, not a data set that should live in memory.
-constexpr int64_t kMaxBytesInMemory = int64_t{16} << 30;
+// Elements live in memory, so more than half of the machine's is a mistake or a gzip bomb with an honest header.
+int64_t MaxBytesInMemory() { return ::sysconf(_SC_PHYS_PAGES) / 2 * ::sysconf(_SC_PAGE_SIZE); }
 
 TensorType ElementOf(const TensorType& whole) {
   return {whole.dtype, Dims(whole.dims.begin() + 1, whole.dims.end())};
@@ -136,9 +138,9 @@ Result<std::unique_ptr<Source>> OpenIdx(const IdxFiles& files, int64_t take) {
     return InvalidArgument(files.images + ": byte 4: expected at least one element, got: " + images->type().ToString() +
                            (take == 0 ? ", of which 0 are taken" : ""));
   }
-  if (size > kMaxBytesInMemory / images->bytes_per_item()) {
-    return InvalidArgument(files.images + ": byte 4: expected at most " + HumanBytes(kMaxBytesInMemory) +
-                           " of elements (`take` limits them), got: " + std::to_string(size) + " of " +
+  if (size > MaxBytesInMemory() / images->bytes_per_item()) {
+    return InvalidArgument(files.images + ": byte 4: expected at most " + HumanBytes(MaxBytesInMemory()) +
+                           " of elements, half of this machine's memory (`take` limits them), got: " + std::to_string(size) + " of " +
                            HumanBytes(images->bytes_per_item()));
   }
   std::vector<std::unique_ptr<IdxReader>> readers;

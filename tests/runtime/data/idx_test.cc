@@ -139,6 +139,19 @@ TEST(IdxSourceTest, RefusesNothing) {
               HasSubstr("of which 0 are taken"));
 }
 
+TEST(IdxSourceTest, RefusesMoreThanTheMachineHolds) {
+  const TempFolder folder;
+  // A terabyte that the file system does not store, declared honestly.
+  const std::string images = folder.Write("images", IdxHeader({1 << 20, 1024, 1024}));
+  const std::string labels = folder.Write("labels", IdxHeader({1 << 20}));
+  std::filesystem::resize_file(images, 16 + (uintmax_t{1} << 40));
+  std::filesystem::resize_file(labels, 8 + (uintmax_t{1} << 20));
+  const Status status = OpenPair(images, labels);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr(images + ": byte 4"), HasSubstr("`take` limits them")));
+  EXPECT_TRUE(OpenPair(images, labels, 100).ok());
+}
+
 TEST(IdxSourceTest, ReadsNoFurtherThanTaken) {
   const TempFolder folder;
   // Broken behind the first 100 images: nobody looks there.
