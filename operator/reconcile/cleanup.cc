@@ -20,28 +20,22 @@ namespace {
 
 bool Live(const PodSeen& pod) { return pod.phase != PodPhase::kSucceeded && pod.phase != PodPhase::kFailed; }
 
-// Counts after the end. A job that succeeded has nothing active: what still ran was not needed (as TFJob counts it).
+// Counts after the end. Those of a job that succeeded stand as they were recorded; one that failed may leave pods
+// running, and they are counted until they end.
 void FinalCounts(const View& view, Draft* draft) {
-  const bool succeeded = api::IsTrue(draft->next, ConditionType::kSucceeded);
+  if (api::IsTrue(draft->next, ConditionType::kSucceeded)) return;
   for (auto& [role, counts] : draft->next.replica_statuses) {
     api::ReplicaStatus now;
     for (const auto& [task, pod] : view.ours) {
       if (task.role != role || !view.Wanted(task)) continue;
-      if (!pod->delete_requested) ++now.replicas;
       if (pod->phase == PodPhase::kRunning && !pod->delete_requested) ++now.active;
       if (pod->phase == PodPhase::kSucceeded) ++now.succeeded;
       if (pod->phase == PodPhase::kFailed) ++now.failed;
     }
-    if (succeeded) {
-      counts.succeeded = std::max(counts.succeeded + counts.active, now.succeeded);
-      counts.active = 0;
-    } else {
-      // Pods that were cleaned away keep the end that they had.
-      counts.succeeded = std::max(counts.succeeded, now.succeeded);
-      counts.failed = std::max(counts.failed, now.failed);
-      counts.active = now.active;
-    }
-    counts.replicas = now.replicas;
+    // Pods that were cleaned away keep the end that they had.
+    counts.succeeded = std::max(counts.succeeded, now.succeeded);
+    counts.failed = std::max(counts.failed, now.failed);
+    counts.active = now.active;
   }
 }
 
@@ -57,10 +51,12 @@ void CleanUp(const View& view, Draft* draft) {
     DeleteOurs(view, draft, "the job has ended; cleanPodPolicy is Running", Live);
   } else if (completed) {
     for (const auto& [task, pod] : view.ours) {
-      // Made by a write that was still under way when the end was recorded: nobody needs it.
-      if (pod->delete_requested || !Live(*pod) || pod->created <= *completed) continue;
+      // None keeps what people may want to look at. A pod that never ran holds nothing, and starting it now, or one made
+      // by a write that was under way when the end was recorded, would run an ended job again.
+      const bool late = Live(*pod) && pod->created > *completed;
+      if (pod->delete_requested || !(late || pod->phase == PodPhase::kPending)) continue;
       draft->Add(Phase::kRemove,
-                 DeletePod{.name = pod->name, .uid = pod->uid, .why = "it was made after the job's end"});
+                 DeletePod{.name = pod->name, .uid = pod->uid, .why = "the job ended before it started"});
     }
   }
   DeleteGang(view, draft);

@@ -219,8 +219,8 @@ void Restart(const View& view, const std::vector<Failure>& failures, Draft* draf
     draft->Add(Phase::kRemove, DeletePod{.name = pod->name, .uid = pod->uid, .why = "all pods restart"});
   }
 
-  // The incident is over when everybody is back.
-  if (!api::IsTrue(draft->next, ConditionType::kRestarting) || !fresh.empty() || !lost.empty()) return;
+  // The incident is over when everybody is back. A pod that is still to be deleted may seem to run: its node is dead.
+  if (!api::IsTrue(draft->next, ConditionType::kRestarting) || !going.empty() || !lost.empty()) return;
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
     for (int32_t i = 0; i < replica.replicas; ++i) {
       const PodSeen* pod = view.Ours({role, i});

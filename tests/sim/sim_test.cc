@@ -1,0 +1,123 @@
+// Histories of a job under faults (world.h). MT_SIM_HISTORIES sets how many, MT_TEST_SEED replays one with its log.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "operator/api/json.h"
+#include "tests/sim/world.h"
+#include "tests/support/job_builder.h"
+
+namespace meshtrain::sim {
+namespace {
+
+constexpr Faults kStorm{.write = 0.06, .watch = 0.15, .chaos = 0.08, .pod = 0.25};
+
+std::string Report(const World& world) {
+  std::string out;
+  for (const std::string& line : world.log()) out += line + "\n";
+  for (const std::string& line : world.violations()) out += "violated: " + line + "\n";
+  return out;
+}
+
+World Live(uint64_t seed, bool log) {
+  World world(seed, kStorm, RandomJob(seed));
+  if (log) world.KeepLog();
+  world.Run(150);
+  return world;
+}
+
+TEST(SimTest, InvariantsHoldInEveryHistory) {
+  if (const char* seed = std::getenv("MT_TEST_SEED")) {
+    const World world = Live(std::strtoull(seed, nullptr, 10), true);
+    EXPECT_TRUE(world.violations().empty()) << Report(world);
+    std::printf("%s%s\n", Report(world).c_str(), world.job() != nullptr ? api::ToJson(*world.job()).c_str() : "deleted");
+    return;
+  }
+  const char* given = std::getenv("MT_SIM_HISTORIES");
+  const uint64_t histories = given != nullptr ? std::strtoull(given, nullptr, 10) : 3000;
+  const char* first_given = std::getenv("MT_SIM_FIRST_SEED");
+  const uint64_t first = first_given != nullptr ? std::strtoull(first_given, nullptr, 10) : 1;
+  std::map<std::string, int64_t> fired;
+  std::map<std::string, int64_t> ends;
+  int64_t reconciles = 0, writes = 0;
+  int broken = 0;
+  for (uint64_t seed = first; seed < first + histories; ++seed) {
+    const World world = Live(seed, false);
+    for (const auto& [fault, count] : world.fired()) fired[fault] += count;
+    ++ends[world.job() == nullptr ? "deleted by its TTL" : world.job()->status.phase];
+    reconciles += world.reconciles();
+    writes += world.writes();
+    if (world.violations().empty()) continue;
+    ADD_FAILURE() << "MT_TEST_SEED=" << seed << "\n" << Report(world);
+    if (++broken >= 5) break;
+  }
+  std::printf("%llu histories, %lld reconciles, %lld writes\n", static_cast<unsigned long long>(histories),
+              static_cast<long long>(reconciles), static_cast<long long>(writes));
+  for (const auto& [end, count] : ends) std::printf("  %8lld ended: %s\n", static_cast<long long>(count), end.c_str());
+  for (const auto& [fault, count] : fired) std::printf("  %8lld fault: %s\n", static_cast<long long>(count), fault.c_str());
+  // A fault that never fires tests nothing.
+  for (const char* fault :
+       {"watch event dropped", "watch event delayed", "watch event doubled", "409", "429", "5xx", "answer lost",
+        "operator dies after a write", "operator dies before a write", "request arrives after its sender died",
+        "another writer changes the job", "leader change", "operator away for minutes", "watch starts again from a list",
+        "node dies", "node vanishes", "node comes back", "pod drained", "pod evicted", "pod deleted by hand, by force",
+        "pod ends with 138", "pod ends with 137", "pod ends with 1", "container restarted in place", "quota",
+        "user suspends", "user scales"}) {
+    EXPECT_GT(fired[fault], 0) << fault << " never fired";
+  }
+}
+
+struct End {
+  std::string phase;
+  int32_t counted = 0;
+  int32_t attempt = 0;
+  std::vector<std::string> pods;
+  friend bool operator==(const End&, const End&) = default;
+};
+End EndOf(const World& world) {
+  const api::JobStatus& status = world.job()->status;
+  return {status.phase, status.recovery.counted, status.recovery.attempt, world.Pods()};
+}
+
+// P3: whichever write the operator dies after, or hears nothing of, the end is the one without the accident.
+TEST(SimTest, DyingAfterAnyWriteOfALifeLeadsToTheSameEnd) {
+  const auto job = testing_support::MakeJob("life").Chief().Workers(2).Clean(api::kCleanRunning).Build();
+  World plain(7, {}, job);
+  plain.Run(60);
+  ASSERT_TRUE(plain.violations().empty()) << Report(plain);
+  const End want = EndOf(plain);
+  EXPECT_EQ(want.phase, "Succeeded");
+  EXPECT_LE(plain.writes(), 3 + 6 + 2) << "creations, status writes and the two deletions of a quiet life";
+  int tried = 0;
+  for (int write = 1; write <= plain.writes(); ++write) {
+    for (const bool dies : {true, false}) {
+      World world(7, {.crash_after_write = dies ? write : 0, .unanswered_write = dies ? 0 : write}, job);
+      world.KeepLog();
+      world.Run(60);
+      EXPECT_TRUE(world.violations().empty()) << "write " << write << "\n" << Report(world);
+      EXPECT_EQ(EndOf(world), want) << "write " << write << "\n" << Report(world);
+      ++tried;
+    }
+  }
+  std::printf("%d lives with one accident each\n", tried);
+}
+
+// Seeds that once broke an invariant, by what they showed.
+struct Found {
+  const char* name;
+  uint64_t seed;
+};
+class FoundTest : public testing::TestWithParam<Found> {};
+TEST_P(FoundTest, StaysFixed) {
+  const World world = Live(GetParam().seed, true);
+  EXPECT_TRUE(world.violations().empty()) << Report(world);
+}
+const Found kFound[] = {
+    // The incident was closed, and opened again, while a pod on a dead node still seemed to run: counted four times.
+    {"IncidentClosedBeforeThePodOnADeadNodeWasGone", 511952},
+};
+INSTANTIATE_TEST_SUITE_P(Seeds, FoundTest, testing::ValuesIn(kFound), [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace meshtrain::sim

@@ -1,0 +1,764 @@
+#include "tests/sim/world.h"
+
+#include <algorithm>
+
+#include "operator/api/json.h"
+#include "operator/reconcile/children.h"
+#include "tests/support/job_builder.h"
+
+namespace meshtrain::sim {
+namespace {
+
+using cluster::Role;
+using reconcile::PodPhase;
+using reconcile::PodSeen;
+using testing_support::At;
+
+Duration Seconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+std::string PodKey(const std::string& name) { return "pod/" + name; }
+const std::string kJobKey = "job";
+const std::string kForeignUid = "somebody-else";
+
+bool Live(const PodSeen& pod) { return pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning; }
+
+}  // namespace
+
+World::World(uint64_t seed, Faults faults, api::TrainingJob job)
+    : random_(seed), faults_(faults), now_(At(0)), nodes_(3), reads_its_writes_(seed % 2 == 1) {
+  deadline_possible_ =
+      job.spec.run_policy.active_deadline_seconds.has_value() || job.spec.run_policy.startup_deadline_seconds.has_value();
+  most_workers_ = api::Replicas(job.spec, Role::kWorker);
+  const std::string name = job.metadata.name;
+  Put(kJobKey, {.job = std::move(job)});
+  // Pods that are not ours: one of another controller with our labels, one of our naming scheme with none of them.
+  PodSeen other;
+  other.name = name + "-worker-99";
+  other.uid = "foreign-1";
+  other.task = TaskId{Role::kWorker, 99};
+  other.controller_uid = kForeignUid;
+  other.phase = PodPhase::kRunning;
+  Put(PodKey(other.name), {.pod = other});
+  other.name = "unrelated";
+  other.uid = "foreign-2";
+  other.controller_uid.clear();
+  other.matches_selector = true;
+  Put(PodKey(other.name), {.pod = other});
+}
+
+bool World::Chance(double probability) {
+  return probability > 0 && std::uniform_real_distribution<double>(0, 1)(random_) < probability;
+}
+int World::Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
+double World::Between(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
+
+void World::Log(const std::string& line) {
+  if (!keep_log_) return;
+  const double at = std::chrono::duration<double>(now_ - At(0)).count();
+  log_.push_back(std::to_string(at) + " " + line);
+}
+
+void World::After(double seconds, Event event) {
+  events_.emplace(std::pair(now_ + Seconds(seconds), ++order_), std::move(event));
+}
+
+void World::RunUntil(TimePoint when) {
+  while (!events_.empty() && events_.begin()->first.first <= when) {
+    auto node = events_.extract(events_.begin());
+    now_ = std::max(now_, node.key().first);
+    node.mapped()();
+  }
+  now_ = std::max(now_, when);
+}
+
+void World::Violate(const std::string& what) {
+  Log("VIOLATION " + what);
+  violations_.push_back(what);
+}
+
+const api::TrainingJob* World::job() const {
+  const Object* object = Now(kJobKey);
+  return object != nullptr && object->job ? &*object->job : nullptr;
+}
+
+std::vector<std::string> World::Pods() const {
+  std::vector<std::string> out;
+  for (const auto& [key, versions] : objects_) {
+    const auto& pod = versions.back().pod;
+    if (!pod || pod->controller_uid == kForeignUid || pod->controller_uid.empty()) continue;
+    out.push_back(pod->name + " " + std::to_string(static_cast<int>(pod->phase)));
+  }
+  return out;
+}
+
+// --- API server -----------------------------------------------------------------------------------------------------------
+
+const World::Object* World::Now(const std::string& key) const {
+  const auto found = objects_.find(key);
+  return found == objects_.end() ? nullptr : &found->second.back();
+}
+
+void World::Put(const std::string& key, Object object) {
+  ++version_;
+  if (object.job) object.job->metadata.resource_version = std::to_string(version_);
+  auto& history = objects_[key];
+  history.push_back(std::move(object));
+  if (process_ == 0) return;
+  const size_t version = history.size() - 1;
+  const int process = process_;
+  double lag = Between(0.0005, 0.02);
+  if (Chance(faults_.watch)) {
+    switch (Below(3)) {
+      case 0:
+        Fire("watch event dropped");
+        return;  // the next event of this object, or the next list, brings it
+      case 1:
+        Fire("watch event delayed");
+        lag = Between(0.1, 15);
+        break;
+      default:
+        Fire("watch event doubled");
+        After(Between(0.0005, 5), [=, this] { Deliver(key, version, process); });
+    }
+  }
+  After(lag, [=, this] { Deliver(key, version, process); });
+}
+
+void World::ChangePod(const std::string& name, const std::string& uid, const std::function<void(PodSeen&)>& change) {
+  const Object* object = Now(PodKey(name));
+  if (object == nullptr || !object->pod || object->pod->uid != uid) return;
+  Object next = *object;
+  change(*next.pod);
+  Put(PodKey(name), std::move(next));
+}
+
+void World::ChangeJob(const std::function<void(api::TrainingJob&)>& change, bool spec) {
+  const Object* object = Now(kJobKey);
+  if (object == nullptr || !object->job) return;
+  Object next = *object;
+  change(*next.job);
+  if (spec) ++next.job->metadata.generation;
+  Put(kJobKey, std::move(next));
+}
+
+void World::RemovePod(const std::string& name, const std::string& uid) {
+  const Object* object = Now(PodKey(name));
+  if (object != nullptr && object->pod && object->pod->uid == uid) Put(PodKey(name), {});
+}
+
+void World::RequestDeletion(const std::string& name, const std::string& uid, double grace) {
+  const Object* object = Now(PodKey(name));
+  if (object == nullptr || !object->pod || object->pod->uid != uid) return;
+  const bool bound = !object->pod->node.empty();
+  if (grace == 0 || !bound) return RemovePod(name, uid);
+  if (object->pod->delete_requested) return;
+  ChangePod(name, uid, [&](PodSeen& pod) {
+    pod.delete_requested = now_;
+    pod.delete_due = now_ + Seconds(grace);
+  });
+  // The kubelet stops the process and lets the object go, if it lives then.
+  const auto stop = [=, this](const auto& self) -> void {
+    const Object* seen = Now(PodKey(name));
+    if (seen == nullptr || !seen->pod || seen->pod->uid != uid) return;
+    const Node& node = nodes_[static_cast<size_t>(seen->pod->node.back() - '0')];
+    if (!node.up) return After(5, [=] { self(self); });
+    if (Live(*seen->pod)) {
+      ChangePod(name, uid, [&](PodSeen& pod) {
+        pod.phase = Below(3) == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;  // some programs leave with 0
+        pod.exit_code = pod.phase == PodPhase::kSucceeded ? 0 : 143;
+        pod.finished = now_;
+      });
+    }
+    After(Between(0.01, 0.5), [=, this] { RemovePod(name, uid); });
+  };
+  After(Between(0.05, 2), [=] { stop(stop); });
+}
+
+// --- kubelet --------------------------------------------------------------------------------------------------------------
+
+void World::Schedule(const std::string& name, const std::string& uid) {
+  std::vector<size_t> up;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].ready && nodes_[i].up && !nodes_[i].gone) up.push_back(i);
+  }
+  if (up.empty()) return After(2, [=, this] { Schedule(name, uid); });
+  const size_t node = up[static_cast<size_t>(Below(static_cast<int>(up.size())))];
+  ChangePod(name, uid, [&](PodSeen& pod) { pod.node = "node-" + std::to_string(node); });
+  After(Between(0.1, 3), [=, this] { Start(name, uid); });
+}
+
+void World::Start(const std::string& name, const std::string& uid) {
+  const Object* object = Now(PodKey(name));
+  if (object == nullptr || !object->pod || object->pod->uid != uid || object->pod->delete_requested) return;
+  if (!Live(*object->pod)) return;
+  if (!nodes_[static_cast<size_t>(object->pod->node.back() - '0')].up) {
+    return After(3, [=, this] { Start(name, uid); });
+  }
+  ChangePod(name, uid, [](PodSeen& pod) {
+    pod.phase = PodPhase::kRunning;
+    pod.ready = true;
+  });
+  After(Between(1, 40), [=, this] { End(name, uid); });
+}
+
+// Whether the program of this pod comes to an end by itself.
+bool World::Decides(const PodSeen& pod) const {
+  const api::TrainingJob& current = *job();
+  if (*pod.task == api::Leader(current.spec)) return true;
+  if (pod.task->role == Role::kEvaluator) return current.spec.wait_for_evaluator;
+  return pod.task->role == Role::kWorker && current.spec.success_policy == api::kSuccessAllWorkers;
+}
+
+bool World::MayRestartInPlace(const PodSeen& pod) const {
+  const auto& specs = job()->spec.replica_specs;
+  const auto found = specs.find(pod.task->role);
+  return found != specs.end() && (found->second.restart_policy == api::kRestartAlways ||
+                                  found->second.restart_policy == api::kRestartOnFailure);
+}
+
+void World::End(const std::string& name, const std::string& uid) {
+  const Object* object = Now(PodKey(name));
+  if (object == nullptr || !object->pod || object->pod->uid != uid || object->pod->delete_requested) return;
+  if (object->pod->phase != PodPhase::kRunning || job() == nullptr) return;
+  if (!nodes_[static_cast<size_t>(object->pod->node.back() - '0')].up) {
+    return After(3, [=, this] { End(name, uid); });
+  }
+  const bool fails = !calm_ && Chance(faults_.pod);
+  if (!fails && !Decides(*object->pod)) return After(Between(5, 40), [=, this] { End(name, uid); });
+  if (!fails) {
+    if (*object->pod->task == api::Leader(job()->spec)) leader_finished_ = true;
+    return ChangePod(name, uid, [&](PodSeen& pod) {
+      pod.phase = PodPhase::kSucceeded;
+      pod.exit_code = 0;
+      pod.finished = now_;
+    });
+  }
+  struct Ending {
+    int code;
+    const char* reason;
+  };
+  const Ending endings[] = {{138, "Error"}, {138, "Error"}, {137, "Error"}, {137, "OOMKilled"}, {143, "Error"},
+                            {74, "Error"},  {129, "Error"}, {1, "Error"}};
+  const Ending ending = endings[Below(static_cast<int>(std::size(endings)) - (Below(4) == 0 ? 0 : 1))];
+  Fire(std::string("pod ends with ") + std::to_string(ending.code));
+  ++job_failures_;
+  Log(name + " ends with " + std::to_string(ending.code));
+  if (MayRestartInPlace(*object->pod)) {
+    Fire("container restarted in place");
+    ChangePod(name, uid, [&](PodSeen& pod) {
+      ++pod.restart_count;
+      pod.last_exit_code = ending.code;
+    });
+    return After(Between(1, 40), [=, this] { End(name, uid); });
+  }
+  ChangePod(name, uid, [&](PodSeen& pod) {
+    pod.phase = PodPhase::kFailed;
+    pod.exit_code = ending.code;
+    pod.exit_reason = ending.reason;
+    pod.finished = now_;
+  });
+}
+
+// --- operator -------------------------------------------------------------------------------------------------------------
+
+void World::StartProcess(double delay) {
+  process_ = 0;
+  busy_ = false;
+  After(delay, [this] {
+    process_ = ++processes_;
+    wake_at_.reset();
+    refused_.reset();
+    failures_in_a_row_ = 0;
+    cache_.clear();
+    Log("operator " + std::to_string(process_) + " leads");
+    Relist(process_);
+    const int process = process_;
+    const auto resync = [this, process](const auto& self) -> void {
+      if (process != process_) return;
+      Relist(process);
+      After(60, [=] { self(self); });
+    };
+    After(60, [=] { resync(resync); });
+  });
+}
+
+void World::Relist(int process) {
+  if (process != process_) return;
+  for (const auto& [key, versions] : objects_) cache_[key] = versions.size() - 1;
+  Wake(0.001);
+}
+
+void World::Deliver(const std::string& key, size_t version, int process) {
+  if (process != process_) return;
+  auto& seen = cache_[key];
+  // A reflector never goes back behind what it has shown.
+  if (version >= seen) seen = version;
+  Wake(0.001);
+}
+
+void World::Wake(double delay) {
+  const int process = process_;
+  if (process == 0) return;
+  const TimePoint when = now_ + Seconds(delay);
+  if (wake_at_ && *wake_at_ <= when) return;
+  wake_at_ = when;
+  const uint64_t id = ++wake_id_;
+  After(delay, [=, this] {
+    if (process != process_ || id != wake_id_) return;
+    wake_at_.reset();
+    Reconcile(process);
+  });
+}
+
+reconcile::Observed World::Observe() {
+  reconcile::Observed seen;
+  for (const auto& [key, version] : cache_) {
+    const Object& object = objects_.at(key)[version];
+    if (object.service) seen.services.push_back(*object.service);
+    if (!object.pod) continue;
+    PodSeen pod = *object.pod;
+    if (!pod.node.empty()) {
+      const Node& node = nodes_[static_cast<size_t>(pod.node.back() - '0')];
+      pod.node_state = node.gone ? reconcile::NodeState::kGone
+                                 : node.ready ? reconcile::NodeState::kReady : reconcile::NodeState::kNotReady;
+      if (!node.ready) pod.node_not_ready_since = node.not_ready_since;
+    }
+    seen.pods.push_back(std::move(pod));
+  }
+  std::shuffle(seen.pods.begin(), seen.pods.end(), random_);
+  seen.refused = refused_;
+  return seen;
+}
+
+void World::Reconcile(int process) {
+  if (busy_) {
+    again_ = true;
+    return;
+  }
+  const auto at = cache_.find(kJobKey);
+  if (at == cache_.end() || !objects_[kJobKey][at->second].job) return;
+  const api::TrainingJob cached = *objects_[kJobKey][at->second].job;
+  ++reconciles_;
+  busy_ = true;
+  again_ = false;
+  const reconcile::Outcome outcome = reconcile::Reconcile(cached, Observe(), now_);
+  if (outcome.wake_at) Wake(std::chrono::duration<double>(*outcome.wake_at - now_).count() + 1e-3);
+  bool failed = false;
+  size_t i = 0;
+  while (i < outcome.actions.size() && !failed) {
+    std::vector<const reconcile::Action*> batch;
+    const reconcile::Phase phase = outcome.actions[i].phase;
+    for (; i < outcome.actions.size() && outcome.actions[i].phase == phase; ++i) batch.push_back(&outcome.actions[i]);
+    std::shuffle(batch.begin(), batch.end(), random_);
+    for (const reconcile::Action* action : batch) {
+      if (std::holds_alternative<reconcile::RecordEvent>(action->write)) continue;
+      bool alive = true;
+      const Answer answer = Send(action->write, cached, &alive);
+      if (!alive || process != process_) return;  // this process is no more
+      if (answer != Answer::kDone) failed = true;
+    }
+  }
+  busy_ = false;
+  if (failed) {
+    // As a rate limited work queue would.
+    Wake(std::min(30.0, 0.01 * static_cast<double>(1 << std::min(++failures_in_a_row_, 12))));
+  } else {
+    failures_in_a_row_ = 0;
+    refused_.reset();
+    if (outcome.again) Wake(0.001);
+  }
+  if (again_) Wake(0.001);
+}
+
+World::Answer World::Send(const reconcile::Write& write, const api::TrainingJob& cached, bool* alive) {
+  ++writes_;
+  const int process = process_;
+  Log("> " + ToString(reconcile::Action{reconcile::Phase::kDecide, write}));
+  const auto die = [&](const char* fault) {
+    Fire(fault);
+    Log(fault);
+    StartProcess(Between(2, 20));
+    *alive = false;
+    return Answer::kDead;
+  };
+  // The world goes on while a request is under way.
+  RunUntil(now_ + Seconds(Between(0.0005, 0.01)));
+  if (process != process_) return Answer::kDead;
+  if (writes_ == faults_.crash_after_write) {
+    Do(write, cached);
+    return die("operator dies after a write");
+  }
+  if (writes_ == faults_.unanswered_write) {
+    Do(write, cached);
+    Fire("answer lost");
+    return Answer::kUnavailable;
+  }
+  if (Chance(faults_.write)) {
+    switch (Below(7)) {
+      case 0:
+        Fire("429");
+        return Answer::kUnavailable;
+      case 1:
+        Fire("5xx");
+        return Answer::kUnavailable;
+      case 2:
+        Do(write, cached);
+        Fire("answer lost");
+        return Answer::kUnavailable;
+      case 3:
+        Do(write, cached);
+        return die("operator dies after a write");
+      case 4:
+        return die("operator dies before a write");
+      case 5:
+        // On its way when its sender dies; over before the next one leads.
+        After(Between(0.01, 1.5), [=, this] { Do(write, cached); });
+        return die("request arrives after its sender died");
+      default:
+        Fire("another writer changes the job");
+        ChangeJob([](api::TrainingJob&) {}, false);
+    }
+  }
+  const Answer answer = Do(write, cached);
+  if (answer != Answer::kDone || !reads_its_writes_) return answer;
+  // A store that takes the server's answers knows its own writes before the watch tells of them.
+  std::string key;
+  if (std::holds_alternative<reconcile::PatchStatus>(write)) key = kJobKey;
+  if (const auto* w = std::get_if<reconcile::CreatePod>(&write)) key = PodKey(w->name);
+  if (const auto* w = std::get_if<reconcile::DeletePod>(&write)) key = PodKey(w->name);
+  if (const auto* w = std::get_if<reconcile::CreateService>(&write)) key = "service/" + w->name;
+  if (const auto at = objects_.find(key); at != objects_.end()) cache_[key] = at->second.size() - 1;
+  return answer;
+}
+
+void World::CheckStatus(const api::TrainingJob& before, const api::JobStatus& next) {
+  using api::ConditionType;
+  const bool succeeded = api::IsTrue(next, ConditionType::kSucceeded);
+  const bool failed = api::IsTrue(next, ConditionType::kFailed);
+  if (succeeded && failed) Violate("Succeeded and Failed at once");
+  if ((succeeded || failed) && (api::IsTrue(next, ConditionType::kRunning) ||
+                                api::IsTrue(next, ConditionType::kRestarting) ||
+                                api::IsTrue(next, ConditionType::kWaiting))) {
+    Violate("Running, Restarting or Waiting beside a terminal condition");
+  }
+  if (api::IsTrue(next, ConditionType::kRunning) && api::IsTrue(next, ConditionType::kRestarting)) {
+    Violate("Running and Restarting at once");
+  }
+  if (api::IsTrue(before.status, ConditionType::kSucceeded) && !succeeded) Violate("P2: Succeeded was taken back");
+  if (api::IsTrue(before.status, ConditionType::kFailed) && !failed) Violate("Failed was taken back");
+  if (succeeded && before.metadata.uid == job()->metadata.uid) succeeded_ = true;
+  if (succeeded && !leader_finished_) Violate("Succeeded, but the leader never finished: it was only told to stop");
+  if (next.recovery.counted > job_failures_) {
+    Violate("counted " + std::to_string(next.recovery.counted) + " restarts, but only " +
+            std::to_string(job_failures_) + " processes failed");
+  }
+  if (next.recovery.attempt < before.status.recovery.attempt) Violate("attempt went back");
+  if (failed && !api::IsTrue(before.status, ConditionType::kFailed)) {
+    const std::string& reason = next.conditions.at(ConditionType::kFailed).reason;
+    const bool deadline = reason == "DeadlineExceeded" || reason == "StartupDeadlineExceeded";
+    if (deadline ? !deadline_possible_ : job_failures_ == 0) {
+      Violate("Failed (" + reason + ") though no process had failed: only disruptions happened");
+    }
+  }
+  if (api::StatusToJson(next).size() > 8192) Violate("status larger than 8 kB");
+  for (const auto& [type, condition] : next.conditions) {
+    if (condition.reason.empty()) Violate("a condition without a reason");
+  }
+}
+
+// Does one write on the server as an API server would, and checks that it may be asked for at all.
+World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& cached) {
+  using namespace reconcile;  // NOLINT: the names of the writes
+  const api::TrainingJob* current = job();
+  const auto taken = [&](const std::string& controller) {
+    if (controller == cached.metadata.uid) return Answer::kDone;
+    refused_ = RefusedWrite{.what = "object", .reason = "AlreadyExists", .message = "is there, and is not ours"};
+    return Answer::kRefused;
+  };
+  if (const auto* w = std::get_if<CreateService>(&write)) {
+    const std::string key = "service/" + w->name;
+    if (const Object* object = Now(key); object != nullptr && object->service) {
+      return taken(object->service->controller_uid);
+    }
+    Put(key, {.service = ServiceSeen{.name = w->name, .controller_uid = cached.metadata.uid}});
+    return Answer::kDone;
+  }
+  if (const auto* w = std::get_if<CreatePod>(&write)) {
+    const std::string key = PodKey(w->name);
+    if (const Object* object = Now(key); object != nullptr && object->pod) return taken(object->pod->controller_uid);
+    if (quota_) {
+      Fire("quota");
+      refused_ = RefusedWrite{.what = "pod " + w->name, .reason = "Forbidden", .message = "exceeded quota"};
+      return Answer::kRefused;
+    }
+    if (succeeded_) Violate("P2: " + w->name + " is created after the job was recorded as Succeeded");
+    const Object* service = Now("service/" + cached.metadata.name);
+    if (service == nullptr || !service->service) Violate("a pod is created before its Service");
+    if (w->task.role == Role::kWorker && w->task.index >= most_workers_) Violate("more workers than were ever wanted");
+    PodSeen pod;
+    pod.name = w->name;
+    pod.uid = "pod-" + std::to_string(++uids_);
+    pod.task = w->task;
+    pod.controller_uid = cached.metadata.uid;
+    pod.attempt = w->attempt;
+    pod.created = std::chrono::floor<std::chrono::seconds>(now_);
+    Put(key, {.pod = pod});
+    After(Between(0.01, 1), [this, name = pod.name, uid = pod.uid] { Schedule(name, uid); });
+    return Answer::kDone;
+  }
+  if (const auto* w = std::get_if<DeletePod>(&write)) {
+    const Object* object = Now(PodKey(w->name));
+    if (object == nullptr || !object->pod || object->pod->uid != w->uid) return Answer::kDone;  // gone, or another
+    const PodSeen& pod = *object->pod;
+    if (pod.controller_uid != cached.metadata.uid) Violate("P9: " + w->name + " is not ours to delete");
+    const Node* node = pod.node.empty() ? nullptr : &nodes_[static_cast<size_t>(pod.node.back() - '0')];
+    const bool silent = node != nullptr && (!node->up || node->gone || !node->ready);
+    if (w->grace_seconds == 0 && !silent && node != nullptr && node->ready && pod.phase == PodPhase::kRunning &&
+        !calm_ && node->not_ready_since + Seconds(60) < now_) {
+      Violate("P1: " + w->name + " is deleted by force on a node that answers");
+    }
+    const bool wanted = pod.task->index < api::Replicas(cached.spec, pod.task->role);
+    if (pod.phase == PodPhase::kRunning && wanted && !silent && !api::IsFinished(cached.status) &&
+        !cached.spec.run_policy.suspend && current != nullptr && pod.attempt >= current->status.recovery.attempt) {
+      // With RestartAll, or a node that came back, pods of earlier attempts go; the newest never do.
+      if (w->grace_seconds != 0) Violate("P4: " + w->name + " runs well and is deleted: " + w->why);
+    }
+    RequestDeletion(w->name, w->uid, w->grace_seconds ? 0 : 30);
+    return Answer::kDone;
+  }
+  if (std::holds_alternative<AdoptPod>(write) || std::holds_alternative<ReleasePod>(write)) {
+    Violate("P9: a foreign pod is adopted or released");
+    return Answer::kDone;
+  }
+  if (const auto* w = std::get_if<PatchStatus>(&write)) {
+    if (current == nullptr) return Answer::kDone;
+    if (current->metadata.resource_version != w->resource_version) {
+      Fire("409");
+      return Answer::kConflict;
+    }
+    ++status_writes_;
+    const api::TrainingJob before = *current;
+    CheckStatus(before, w->status);
+    // What the server hands out went through JSON.
+    api::TrainingJob next = before;
+    next.status = w->status;
+    const auto again = api::FromJson(api::ToJson(next));
+    if (!again.ok() || again->status != w->status) Violate("the status does not survive JSON");
+    ChangeJob([&](api::TrainingJob& server) { server.status = w->status; }, false);
+    return Answer::kDone;
+  }
+  if (const auto* w = std::get_if<DeleteJob>(&write)) {
+    if (current != nullptr && current->metadata.uid == w->uid) {
+      if (!api::IsFinished(current->status)) Violate("a job that has not ended is deleted");
+      Put(kJobKey, {});
+      // The garbage collector.
+      std::vector<std::pair<std::string, std::string>> pods;
+      for (const auto& [key, versions] : objects_) {
+        if (versions.back().pod && versions.back().pod->controller_uid == w->uid) {
+          pods.emplace_back(versions.back().pod->name, versions.back().pod->uid);
+        }
+      }
+      for (const auto& [name, uid] : pods) RequestDeletion(name, uid, 30);
+    }
+    return Answer::kDone;
+  }
+  return Answer::kDone;  // secrets, claims, maps
+}
+
+// --- what happens besides -------------------------------------------------------------------------------------------------
+
+void World::Chaos() {
+  if (calm_) return;
+  After(1, [this] { Chaos(); });
+  if (!Chance(faults_.chaos) || job() == nullptr) return;
+  std::vector<PodSeen> pods;
+  for (const auto& [key, versions] : objects_) {
+    const auto& pod = versions.back().pod;
+    if (pod && pod->controller_uid == job()->metadata.uid && !pod->delete_requested) pods.push_back(*pod);
+  }
+  const auto some = [&]() -> const PodSeen& { return pods[static_cast<size_t>(Below(static_cast<int>(pods.size())))]; };
+  const size_t node = static_cast<size_t>(Below(static_cast<int>(nodes_.size())));
+  switch (Below(11)) {
+    case 0:
+      if (pods.empty()) return;
+      Fire("pod drained");
+      Log("drain " + some().name);
+      return RequestDeletion(some().name, some().uid, 30);
+    case 1: {
+      if (pods.empty()) return;
+      const PodSeen pod = some();
+      if (pod.phase != PodPhase::kRunning) return;
+      Fire("pod evicted");
+      Log("evict " + pod.name);
+      return ChangePod(pod.name, pod.uid, [&](PodSeen& p) {
+        p.phase = PodPhase::kFailed;
+        p.reason = "Evicted";
+        p.disrupted = Below(2) == 0;
+        if (Below(2) == 0) p.exit_code = 137;
+        p.finished = now_;
+      });
+    }
+    case 2:
+      if (!nodes_[node].up) return;
+      Fire("node dies");
+      Log("node " + std::to_string(node) + " dies");
+      nodes_[node].up = false;
+      After(Between(1, 40), [=, this] {
+        if (nodes_[node].up) return;
+        nodes_[node].ready = false;
+        nodes_[node].not_ready_since = now_;
+        Wake(0.001);
+      });
+      After(Between(20, 200), [=, this] {
+        if (Chance(0.3) && !nodes_[node].up) {
+          Fire("node vanishes");
+          nodes_[node].gone = true;
+          Wake(0.001);
+        }
+        After(Between(1, 60), [=, this] {
+          Fire("node comes back");
+          // A node that comes back under its name after it was deleted has no pods of before.
+          if (nodes_[node].gone) {
+            std::vector<std::pair<std::string, std::string>> left;
+            for (const auto& [key, versions] : objects_) {
+              const auto& pod = versions.back().pod;
+              if (pod && pod->node == "node-" + std::to_string(node)) left.emplace_back(pod->name, pod->uid);
+            }
+            for (const auto& [name, uid] : left) RemovePod(name, uid);
+          }
+          nodes_[node] = Node{};
+          nodes_[node].not_ready_since = now_;
+        });
+      });
+      return;
+    case 3:
+      Fire("user suspends");
+      Log("suspend");
+      ChangeJob([](api::TrainingJob& job) { job.spec.run_policy.suspend = true; }, true);
+      return After(Between(0.01, 30), [this] {
+        Log("resume");
+        ChangeJob([](api::TrainingJob& job) { job.spec.run_policy.suspend = false; }, true);
+      });
+    case 4: {
+      const int workers = api::Replicas(job()->spec, Role::kWorker);
+      if (workers < 1 || job()->spec.success_policy == api::kSuccessAllWorkers) return;
+      const int next = 1 + Below(6);
+      Fire("user scales");
+      Log("scale to " + std::to_string(next));
+      most_workers_ = std::max(most_workers_, next);
+      return ChangeJob([&](api::TrainingJob& job) { job.spec.replica_specs[Role::kWorker].replicas = next; }, true);
+    }
+    case 5:
+      Fire("another writer changes the job");
+      return ChangeJob([](api::TrainingJob&) {}, false);
+    case 6:
+      Fire("quota set");
+      quota_ = true;
+      return After(Between(1, 20), [this] { quota_ = false; });
+    case 7:
+      if (process_ == 0) return;
+      Fire("leader change");
+      Log("leader change");
+      return StartProcess(Between(2, 20));
+    case 8:
+      if (process_ == 0) return;
+      Fire("operator away for minutes");
+      Log("operator away");
+      return StartProcess(Between(60, 200));
+    case 9:
+      if (pods.empty()) return;
+      Fire("pod deleted by hand, by force");
+      Log("force " + some().name);
+      return RequestDeletion(some().name, some().uid, 0);
+    default:
+      Fire("watch starts again from a list");
+      return Relist(process_);
+  }
+}
+
+void World::CheckSettled() {
+  const api::TrainingJob* current = job();
+  for (const char* name : {"unrelated"}) {
+    if (const Object* object = Now(PodKey(name)); object == nullptr || !object->pod || object->pod->delete_requested) {
+      Violate(std::string("P9: the foreign pod ") + name + " was touched");
+    }
+  }
+  if (current == nullptr) {
+    if (!Pods().empty()) Violate("pods outlive their job");
+    return;
+  }
+  if (!api::IsFinished(current->status)) {
+    std::string pods;
+    for (const std::string& pod : Pods()) pods += pod + "; ";
+    return Violate("P3: the job never ended; phase " + current->status.phase + "; pods " + pods);
+  }
+  const std::string& policy = current->spec.run_policy.clean_pod_policy;
+  for (const auto& [key, versions] : objects_) {
+    const auto& pod = versions.back().pod;
+    if (!pod || pod->controller_uid != current->metadata.uid) continue;
+    if (pod->phase == PodPhase::kPending) Violate("P2: " + pod->name + " still waits to start after the end");
+    if (policy == api::kCleanAll || (policy == api::kCleanRunning && Live(*pod))) {
+      Violate("P3: " + pod->name + " was left behind, cleanPodPolicy is " + policy);
+    }
+  }
+  Relist(process_);
+  const reconcile::Outcome outcome = reconcile::Reconcile(*current, Observe(), now_);
+  if (!outcome.empty()) Violate("P3: not settled:\n" + ToString(outcome));
+}
+
+void World::Run(double stormy) {
+  StartProcess(0.001);
+  After(1, [this] { Chaos(); });
+  RunUntil(now_ + Seconds(stormy));
+  calm_ = true;
+  faults_.write = faults_.watch = faults_.pod = faults_.chaos = 0;
+  quota_ = false;
+  for (Node& node : nodes_) {
+    node.up = true;
+    node.gone = false;
+    node.ready = true;
+  }
+  if (job() != nullptr && job()->spec.run_policy.suspend) {
+    ChangeJob([](api::TrainingJob& job) { job.spec.run_policy.suspend = false; }, true);
+  }
+  // The longest back-off, deadlines and a good many runs fit into this.
+  RunUntil(now_ + Seconds(1500));
+  CheckSettled();
+}
+
+api::TrainingJob RandomJob(uint64_t seed) {
+  std::mt19937_64 random(seed * 0x9E3779B97F4A7C15ull + 1);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
+  auto builder = testing_support::MakeJob("sim");
+  const std::string_view policies[] = {api::kRestartExitCode, api::kRestartExitCode, api::kRestartOnFailure,
+                                       api::kRestartNever};
+  const auto policy = [&] { return policies[below(4)]; };
+  const bool chief = below(2) == 0;
+  if (chief) builder.Chief(policy());
+  builder.Workers(1 + below(4), policy());
+  if (below(4) == 0) builder.Ps(1 + below(2), policy());
+  const bool evaluator = below(5) == 0;
+  if (evaluator) builder.Evaluator(policy());
+  builder.With([&](api::TrainingJob& job) {
+    api::RunPolicy& run = job.spec.run_policy;
+    const std::string_view clean[] = {api::kCleanAll, api::kCleanRunning, api::kCleanNone};
+    run.clean_pod_policy = std::string(clean[below(3)]);
+    run.dead_node_seconds = 20 + below(60);
+    if (below(2) == 0) run.backoff_limit = below(6);
+    if (run.backoff_limit && below(3) == 0) run.backoff_window_seconds = 60;
+    if (below(8) == 0) run.active_deadline_seconds = 60 + below(200);
+    if (below(8) == 0) run.startup_deadline_seconds = 30 + below(100);
+    if (below(6) == 0) run.ttl_seconds_after_finished = below(30);
+    if (below(4) == 0) job.spec.success_policy = std::string(api::kSuccessAllWorkers);
+    if (evaluator && below(2) == 0) job.spec.wait_for_evaluator = true;
+    const std::string_view actions[] = {api::kActionRestartAll, api::kActionRestart, api::kActionFail};
+    if (below(3) == 0) job.spec.failure_rules.push_back({.exit_codes = {138}, .action = std::string(actions[below(3)])});
+    if (below(8) == 0) job.spec.failure_rules.push_back({.reasons = {"Evicted"}, .action = "RestartAll"});
+    if (below(6) == 0) job.spec.replica_specs[Role::kWorker].restart_budget = api::RestartBudget{.limit = below(4)};
+    if (below(6) == 0) run.suspend = true;
+  });
+  return builder.Build();
+}
+
+}  // namespace meshtrain::sim

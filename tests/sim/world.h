@@ -1,0 +1,153 @@
+// A seeded world around operator/reconcile: an API server with resource versions, kubelets, nodes, a user, and operator
+// processes whose caches lag. Virtual time, one thread; the same seed gives the same history.
+//
+// What the operator is subjected to (each fault is counted): watch events late, dropped until the next list, doubled,
+// and out of order between objects; writes answered 409, 429, 5xx or not at all though they were done; the process dying
+// before or after any write; another process taking over; requests of a dead process arriving late; nodes that die,
+// vanish or come back; pods evicted, drained, killed; quota; a second writer of the job; foreign objects.
+//
+// What must hold, at every write (Violate) and at the end (Settle): P1-P4 and P9 of design.md, see world.cc.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "operator/api/training_job.h"
+#include "operator/reconcile/reconcile.h"
+
+namespace meshtrain::sim {
+
+using cluster::TaskId;
+
+// Which faults may happen, and how often (per chance, 0..1).
+struct Faults {
+  double write = 0;    // per write: refused, unanswered, or the process dies around it
+  double watch = 0;    // per event and process
+  double chaos = 0;    // per second: nodes, evictions, the user, a second writer
+  double pod = 0;      // that a process ends with an error
+  int crash_after_write = 0;  // exactly this write (from 1), else none
+  int unanswered_write = 0;
+};
+
+class World {
+ public:
+  World(uint64_t seed, Faults faults, api::TrainingJob job);
+
+  // Lives through `stormy` seconds with faults, then without them until everything has settled.
+  void Run(double stormy);
+
+  const std::vector<std::string>& violations() const { return violations_; }
+  const std::map<std::string, int>& fired() const { return fired_; }
+  const api::TrainingJob* job() const;  // null when it was deleted
+  int writes() const { return writes_; }
+  int status_writes() const { return status_writes_; }
+  int reconciles() const { return reconciles_; }
+  std::vector<std::string> Pods() const;  // "NAME PHASE", of the job
+  const std::vector<std::string>& log() const { return log_; }
+  void KeepLog() { keep_log_ = true; }
+
+ private:
+  struct Object {  // one of these; none: deleted
+    std::optional<api::TrainingJob> job;
+    std::optional<reconcile::PodSeen> pod;
+    std::optional<reconcile::ServiceSeen> service;
+  };
+  struct Node {
+    bool up = true;      // the kubelet lives
+    bool ready = true;   // as the API server shows it
+    bool gone = false;
+    TimePoint not_ready_since;
+  };
+  enum class Answer { kDone, kRefused, kConflict, kUnavailable, kDead };
+
+  using Event = std::function<void()>;
+
+  bool Chance(double probability);
+  int Below(int n);
+  double Between(double low, double high);
+  void Fire(const std::string& fault) { ++fired_[fault]; }
+  void Log(const std::string& line);
+  void After(double seconds, Event event);
+  void RunUntil(TimePoint when);
+  void Violate(const std::string& what);
+
+  // API server
+  std::vector<Object>& History(const std::string& key) { return objects_[key]; }
+  const Object* Now(const std::string& key) const;
+  void Put(const std::string& key, Object object);
+  reconcile::PodSeen* MutablePod(const std::string& name, const std::string& uid, Object* copy);
+  void ChangePod(const std::string& name, const std::string& uid,
+                 const std::function<void(reconcile::PodSeen&)>& change);
+  void ChangeJob(const std::function<void(api::TrainingJob&)>& change, bool spec);
+  void RequestDeletion(const std::string& name, const std::string& uid, double grace);
+  void RemovePod(const std::string& name, const std::string& uid);
+
+  // kubelet
+  void Schedule(const std::string& name, const std::string& uid);
+  void Start(const std::string& name, const std::string& uid);
+  void End(const std::string& name, const std::string& uid);
+  bool MayRestartInPlace(const reconcile::PodSeen& pod) const;
+  bool Decides(const reconcile::PodSeen& pod) const;
+
+  // operator
+  void StartProcess(double delay);
+  void Deliver(const std::string& key, size_t version, int process);
+  void Relist(int process);
+  void Wake(double delay);
+  void Reconcile(int process);
+  reconcile::Observed Observe();
+  Answer Send(const reconcile::Write& write, const api::TrainingJob& job, bool* alive);
+  Answer Do(const reconcile::Write& write, const api::TrainingJob& cached);
+  void CheckStatus(const api::TrainingJob& before, const api::JobStatus& next);
+
+  void Chaos();
+  void CheckSettled();
+
+  std::mt19937_64 random_;
+  Faults faults_;
+  TimePoint now_;
+  uint64_t order_ = 0;
+  std::map<std::pair<TimePoint, uint64_t>, Event> events_;
+  std::map<std::string, std::vector<Object>> objects_;  // by key, every version
+  int64_t version_ = 0;
+  int uids_ = 0;
+  std::vector<Node> nodes_;
+  bool reads_its_writes_ = false;  // the store takes the answers of writes (odd seeds)
+  bool quota_ = false;
+  bool calm_ = false;
+
+  int process_ = 0;      // the one that leads; 0: none
+  int processes_ = 0;
+  bool busy_ = false;
+  bool again_ = false;
+  std::optional<TimePoint> wake_at_;
+  uint64_t wake_id_ = 0;
+  std::map<std::string, size_t> cache_;  // key -> version seen
+  std::optional<reconcile::RefusedWrite> refused_;
+  int failures_in_a_row_ = 0;
+
+  // For the invariants.
+  int job_failures_ = 0;        // ends with an error that were no disruption
+  bool deadline_possible_ = false;
+  bool succeeded_ = false;        // recorded
+  bool leader_finished_ = false;  // by itself
+  int most_workers_ = 0;
+
+  int writes_ = 0;
+  int status_writes_ = 0;
+  int reconciles_ = 0;
+  std::map<std::string, int> fired_;
+  std::vector<std::string> violations_;
+  std::vector<std::string> log_;
+  bool keep_log_ = false;
+};
+
+// A job of random shape and policies.
+api::TrainingJob RandomJob(uint64_t seed);
+
+}  // namespace meshtrain::sim
