@@ -57,9 +57,7 @@ class Layer {
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
 
-  Value operator()(const Value& x, Where where = Where::current()) {
-    return Run(std::span<const Value>(&x, 1), where);
-  }
+  Value operator()(const Value& x, Where where = Where::current()) { return Run(std::span<const Value>(&x, 1), where); }
   // For layers of several inputs.
   Value operator()(std::span<const Value> inputs, Where where = Where::current()) { return Run(inputs, where); }
 
@@ -67,7 +65,8 @@ class Layer {
   void set_name(std::string name) { name_ = std::move(name); }  // before the first call
   // "dense": what a container names it after where it has no name.
   virtual std::string_view kind() const { return "model"; }
-  // Its weights and those of the layers it has called, in the order in which they were made; empty before the first call.
+  // Its weights and those of the layers it has called, in the order in which they were made; empty before the first
+  // call.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // The first error of a trace arose in this layer.
   bool failed() const { return failed_; }
@@ -81,7 +80,8 @@ class Layer {
   virtual Value Call(const Value& x);
   virtual Value CallMany(std::span<const Value> inputs);  // hands a single input to Call
 
-  Parameter AddParameter(std::string_view name, TensorType type, Initializer initializer, ParameterOptions options = {});
+  Parameter AddParameter(std::string_view name, TensorType type, Initializer initializer,
+                         ParameterOptions options = {});
   const CallContext& context() const { return CallContext::Current(); }
   // Gives the error to the builder, with the layer's path before it and the line that called the layer.
   void Fail(Status error);

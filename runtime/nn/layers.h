@@ -1,4 +1,5 @@
-// The layers there are. Each checks its options and its input when it is first called; see layer.h for paths and errors.
+// The layers there are. Each checks its options and its input when it is first called; see layer.h for paths and
+// errors.
 #pragma once
 
 #include <optional>

@@ -77,12 +77,11 @@ Status LayoutMap::CheckUsed(size_t i, const std::vector<std::string>& paths) con
   }
   const std::string rule = "layout rule `" + rules_[i].key + "`";
   if (taken) {
-    return InvalidArgument(rule + " is never used: `" + *taken + "` matches `" + rules_[*Find(*taken)].key +
-                           "` first");
+    return InvalidArgument(rule + " is never used: `" + *taken + "` matches `" + rules_[*Find(*taken)].key + "` first");
   }
   if (paths.empty()) return InvalidArgument(rule + " matches no parameter: the model has none");
-  return InvalidArgument(rule + " matches no parameter (keys match from the start of a path); near: " +
-                         NearPaths(rules_[i].key, paths));
+  return InvalidArgument(
+      rule + " matches no parameter (keys match from the start of a path); near: " + NearPaths(rules_[i].key, paths));
 }
 
 Status LayoutMap::Apply(std::vector<Parameter>& parameters) const {

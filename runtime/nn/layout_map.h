@@ -41,7 +41,8 @@ class LayoutMap {
   // Gives each parameter without a layout that of its rule. Errors: kInvalidArgument for a rule whose specs do not fit
   // the rank of the parameter, and for a rule that wins for no parameter; that message names near paths.
   Status Apply(std::vector<Parameter>& parameters) const;
-  // The check of Apply alone, over paths: for rule i, what is wrong with it. OK when it is the first to match some path.
+  // The check of Apply alone, over paths: for rule i, what is wrong with it. OK when it is the first to match some
+  // path.
   Status CheckUsed(size_t i, const std::vector<std::string>& paths) const;
 
   // While it lives, weights that layers of this thread create (on their first call) take their layouts from `map`,

@@ -64,8 +64,8 @@ Functional::Functional(std::vector<Symbol> inputs, Symbol output, std::string na
 
 Value Functional::CallMany(std::span<const Value> inputs) {
   if (inputs.size() != inputs_.size()) {
-    Fail(InvalidArgument("the model takes " + std::to_string(inputs_.size()) + " inputs, got: " +
-                         std::to_string(inputs.size())));
+    Fail(InvalidArgument("the model takes " + std::to_string(inputs_.size()) +
+                         " inputs, got: " + std::to_string(inputs.size())));
     return inputs[0];
   }
   std::map<const Symbol::Node*, Value> values;

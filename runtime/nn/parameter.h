@@ -13,8 +13,8 @@
 
 namespace meshtrain::nn {
 
-// One per dimension: mesh axis ("batch", "batch+model") or "unsharded", as Layout::FromSpecs reads them. Without a mesh,
-// so a model is the same on every mesh that has the axes.
+// One per dimension: mesh axis ("batch", "batch+model") or "unsharded", as Layout::FromSpecs reads them. Without a
+// mesh, so a model is the same on every mesh that has the axes.
 using LayoutSpecs = std::vector<std::string>;
 
 // l1 * sum |w| + l2 * sum w^2, added to the loss.

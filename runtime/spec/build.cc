@@ -98,8 +98,8 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types) const
     return at + spec_.path + "." + key;
   };
   if (types.size() != 2) {
-    return InvalidArgument(place("data") + ": expected two components, features and labels, got: " +
-                           std::to_string(types.size()));
+    return InvalidArgument(place("data") +
+                           ": expected two components, features and labels, got: " + std::to_string(types.size()));
   }
   Traced out;
   out.mesh = mesh_;

@@ -59,8 +59,7 @@ class Checker {
         return;
       }
     }
-    const std::string mesh =
-        spec_.mesh.empty() ? "the default mesh" : "mesh " + MeshText(spec_.mesh);
+    const std::string mesh = spec_.mesh.empty() ? "the default mesh" : "mesh " + MeshText(spec_.mesh);
     const std::string needs = mesh + " needs " + Count(size, "device");
     const int64_t processes = std::max<int64_t>(1, options_.processes);
     if (spec_.mesh.empty()) return;  // the strategy makes one

@@ -202,8 +202,8 @@ std::string At(std::string_view file, Place place, std::string_view path) {
 
 Result<std::vector<Node>> ParseDocuments(std::string_view text, std::string_view file, const DocumentLimits& limits) {
   if (static_cast<int64_t>(text.size()) > limits.bytes) {
-    return InvalidArgument(At(file, {}, "") + "expected at most " + HumanBytes(limits.bytes) + ", got: " +
-                           HumanBytes(static_cast<int64_t>(text.size())));
+    return InvalidArgument(At(file, {}, "") + "expected at most " + HumanBytes(limits.bytes) +
+                           ", got: " + HumanBytes(static_cast<int64_t>(text.size())));
   }
   TreeBuilder builder(limits);
   std::istringstream stream{std::string(text)};

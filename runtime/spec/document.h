@@ -63,7 +63,8 @@ struct DocumentLimits {
 
 // The documents of a text ("---" between them), empty ones left out. `file` stands in front of errors.
 // Errors: kInvalidArgument "FILE:LINE:COLUMN: what".
-Result<std::vector<Node>> ParseDocuments(std::string_view text, std::string_view file, const DocumentLimits& limits = {});
+Result<std::vector<Node>> ParseDocuments(std::string_view text, std::string_view file,
+                                         const DocumentLimits& limits = {});
 
 // "FILE:LINE:COLUMN: PATH: ", parts that are unknown left out.
 std::string At(std::string_view file, Place place, std::string_view path);

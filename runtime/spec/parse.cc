@@ -214,13 +214,15 @@ Result<Manifest> ParseManifest(std::string_view text, std::string_view file, con
     }
     const Node* spec = job->Find("spec");
     if (spec == nullptr || !spec->IsMap()) {
-      return InvalidArgument(At(file, spec != nullptr ? spec->place : job->place, "spec") + "expected a map, got: " +
-                             (spec != nullptr ? spec->Describe() : "nothing"));
+      return InvalidArgument(At(file, spec != nullptr ? spec->place : job->place, "spec") +
+                             "expected a map, got: " + (spec != nullptr ? spec->Describe() : "nothing"));
     }
     Fields f(problems, *spec, "spec");
     f.AllowOthers();
     manifest.strategy = f.Text("strategy");
-    if (const Node* node = f.Get("checkpoint")) manifest.checkpoint = ParseCheckpoint(problems, *node, "spec.checkpoint");
+    if (const Node* checkpoint = f.Get("checkpoint")) {
+      manifest.checkpoint = ParseCheckpoint(problems, *checkpoint, "spec.checkpoint");
+    }
     if (const Node* roles = f.Get("replicaSpecs"); roles != nullptr && roles->IsMap()) {
       for (const Node::Member& role : roles->members) {
         Fields r(problems, role.value, "spec.replicaSpecs." + role.key);

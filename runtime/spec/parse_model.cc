@@ -22,8 +22,8 @@ std::optional<nn::Seed> ParseSeed(Fields& fields) {
 
 Initializer ParseInitializer(Fields& layer, std::string_view key, Initializer fallback) {
   static const std::vector<std::string> kKnown = {
-      "zeros",          "ones",          "constant",     "random_uniform", "random_normal", "truncated_normal",
-      "glorot_uniform", "glorot_normal", "he_uniform",   "he_normal",      "xavier_uniform", "xavier_normal"};
+      "zeros",          "ones",          "constant",   "random_uniform", "random_normal",  "truncated_normal",
+      "glorot_uniform", "glorot_normal", "he_uniform", "he_normal",      "xavier_uniform", "xavier_normal"};
   const Node* node = layer.Get(key);
   if (node == nullptr) return fallback;
   const auto named = ReadNamed(layer.problems(), *node, layer.Path(key), "initializer");
@@ -112,9 +112,12 @@ struct LayerRow {
   bool several_inputs;
 };
 constexpr LayerRow kLayers[] = {
-    {"dense", ParseDense, false},           {"flatten", ParseFlatten, false},
-    {"reshape", ParseReshape, false},       {"activation", ParseActivationLayer, false},
-    {"dropout", ParseDropout, false},       {"add", ParseAdd, true},
+    {"dense", ParseDense, false},
+    {"flatten", ParseFlatten, false},
+    {"reshape", ParseReshape, false},
+    {"activation", ParseActivationLayer, false},
+    {"dropout", ParseDropout, false},
+    {"add", ParseAdd, true},
     {"concatenate", ParseConcatenate, true},
 };
 
@@ -228,6 +231,18 @@ ModelSpec ParseModel(Problems& problems, const Node& node, const std::string& pa
     model.output = fields->Text("output", names.back());
     if (std::find(names.begin() + 1, names.end(), model.output) == names.end() && names.size() > 1) {
       fields->Wrong("output", "the name of a layer (" + Join(std::span(names).subspan(1), ", ") + ")");
+      return model;
+    }
+    // Layers stand behind those they use, so one walk from the end finds what the output needs.
+    std::set<std::string, std::less<>> needed = {model.output};
+    for (size_t i = model.layers.size(); i-- > 0;) {
+      const LayerSpec& layer = model.layers[i];
+      if (needed.contains(layer.name)) {
+        needed.insert(layer.inputs.begin(), layer.inputs.end());
+      } else {
+        problems.Add(layer.place, layer.path,
+                     "layer `" + layer.name + "` does not reach the output `" + model.output + "`");
+      }
     }
   }
   return model;

@@ -124,8 +124,7 @@ train::Loss ParseLossSpec(Problems& problems, const Node& node, const std::strin
   if (!named) return loss;
   const auto kind = train::ParseLoss(named->name);
   if (!kind) {
-    problems.Add(named->place, path,
-                 "unknown loss `" + named->name + "`" + Suggest(named->name, train::LossNames()));
+    problems.Add(named->place, path, "unknown loss `" + named->name + "`" + Suggest(named->name, train::LossNames()));
     return loss;
   }
   loss.kind = *kind;

@@ -13,8 +13,7 @@ void Problems::Add(Place place, std::string_view path, std::string what) {
 Status Problems::ToStatus() const {
   if (found_.empty()) return OkStatus();
   std::vector<Problem> sorted = found_;
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Problem& a, const Problem& b) { return a.place < b.place; });
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Problem& a, const Problem& b) { return a.place < b.place; });
   constexpr size_t kMost = 20;
   std::vector<std::string> lines;
   for (const Problem& problem : sorted) {

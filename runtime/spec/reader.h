@@ -89,7 +89,7 @@ class Fields {
 // What people write as `name`, or `name: {options}` (a map of one key): losses, optimizers, layers, initializers.
 struct Named {
   std::string name;
-  Place place;         // of the name
+  Place place;   // of the name
   Node options;  // an empty map when there are none
 };
 // Nothing, with a mistake told, when it is neither. `noun`: "layer".

@@ -132,8 +132,8 @@ struct DevicesSpec {
 };
 
 struct ProgramSpec {
-  std::string file;               // where it was read from, and
-  std::string path = "program";   // what its fields are under, for errors
+  std::string file;              // where it was read from, and
+  std::string path = "program";  // what its fields are under, for errors
   int64_t seed = 0;
   std::vector<mesh::Axis> mesh;  // empty: one device
   DevicesSpec devices;
@@ -161,21 +161,21 @@ struct CheckpointSpec {
 
 // What the worker and the command line need of a TrainingJob; operator/api has all of it.
 struct Manifest {
-  std::string name;       // metadata.name; "" for a program alone
+  std::string name;  // metadata.name; "" for a program alone
   std::string name_space;
   ProgramSpec program;
   CheckpointSpec checkpoint;
-  std::string strategy;  // "" when the text has none
+  std::string strategy;                     // "" when the text has none
   std::map<std::string, int64_t> replicas;  // by role, as written ("worker" -> 3)
 };
 
 struct ReadOptions {
-  int64_t processes = 1;  // in the mesh; devices.count times this must be its size
+  int64_t processes = 1;               // in the mesh; devices.count times this must be its size
   std::optional<int64_t> max_devices;  // a mesh that needs more (per process) is refused; none: any number
 };
 
-// A TrainingJob (its `spec.program`), or a `program` alone: {program: {...}} or its fields at the top. YAML or JSON. With
-// several documents, the one TrainingJob among them. Without options.processes, chief and workers are counted.
+// A TrainingJob (its `spec.program`), or a `program` alone: {program: {...}} or its fields at the top. YAML or JSON.
+// With several documents, the one TrainingJob among them. Without options.processes, chief and workers are counted.
 // Errors: kInvalidArgument with every mistake, kNotFound for a TrainingJob without a program.
 Result<Manifest> ParseManifest(std::string_view text, std::string_view file, const ReadOptions& options = {});
 // `node` is the program itself; `path` is what errors call it ("spec.program"). For operator/api.
@@ -184,7 +184,8 @@ Result<ProgramSpec> ParseProgramSpec(const Node& node, std::string_view file, st
 
 // --- tracing
 
-// Layouts by name, for sharding::Given. Kept true: every input and, unless the layout is automatic, every state is there.
+// Layouts by name, for sharding::Given. Kept true: every input and, unless the layout is automatic, every state is
+// there.
 struct Layouts {
   std::map<std::string, mesh::Layout> inputs;
   std::map<std::string, mesh::Layout> states;

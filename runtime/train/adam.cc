@@ -39,8 +39,7 @@ class AdamOptimizer final : public Optimizer {
  protected:
   void Begin() override {
     const Value t = StepNumber();
-    alpha_.Set(learning_rate() * program::Sqrt(1.0 - program::Pow(o_.beta_2, t)) /
-               (1.0 - program::Pow(o_.beta_1, t)));
+    alpha_.Set(learning_rate() * program::Sqrt(1.0 - program::Pow(o_.beta_2, t)) / (1.0 - program::Pow(o_.beta_1, t)));
   }
   void Update(const Parameter& w, const Value& g) override {
     const Parameter m = Slot("m", w);
@@ -167,9 +166,7 @@ std::unique_ptr<Optimizer> AdamW(AdamOptions options) {
   if (!options.common.weight_decay) options.common.weight_decay = 0.004;
   return std::make_unique<AdamOptimizer>(options, "adamw");
 }
-std::unique_ptr<Optimizer> AdamPaper(AdamPaperOptions options) {
-  return std::make_unique<AdamPaperOptimizer>(options);
-}
+std::unique_ptr<Optimizer> AdamPaper(AdamPaperOptions options) { return std::make_unique<AdamPaperOptimizer>(options); }
 std::unique_ptr<Optimizer> Adamax(AdamLikeOptions options) { return std::make_unique<AdamaxOptimizer>(options); }
 std::unique_ptr<Optimizer> Nadam(AdamLikeOptions options) { return std::make_unique<NadamOptimizer>(options); }
 std::unique_ptr<Optimizer> Lion(LionOptions options) { return std::make_unique<LionOptimizer>(options); }

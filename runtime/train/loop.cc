@@ -81,10 +81,10 @@ class Fitting {
       result_.end = FitEnd::kNotFinite;
       const auto op = runner_.FirstNonFinite(batch);
       const int64_t saved = runner_.last_saved();
-      result_.message = "step " + std::to_string(at.step) + ": " + bad->first + " is " + Text(bad->second) +
-                        "; first not finite: " + (op.ok() ? *op : "unknown (" + op.status().message() + ")") + "; " +
-                        (saved < 0 ? "no checkpoint was saved"
-                                   : "the last checkpoint is of step " + std::to_string(saved));
+      result_.message =
+          "step " + std::to_string(at.step) + ": " + bad->first + " is " + Text(bad->second) +
+          "; first not finite: " + (op.ok() ? *op : "unknown (" + op.status().message() + ")") + "; " +
+          (saved < 0 ? "no checkpoint was saved" : "the last checkpoint is of step " + std::to_string(saved));
       return OkStatus();
     }
     for (const auto& [name, value] : *last) at.sums[name] += value;

@@ -56,9 +56,9 @@ class StepRunner {
 
 // Where training stands; enough, with the data's cursor, to go on from a checkpoint with the same epoch means.
 struct Position {
-  int64_t step = 0;   // finished steps
-  int64_t epoch = 0;  // finished epochs
-  int64_t batch = 0;  // finished batches of this epoch
+  int64_t step = 0;                    // finished steps
+  int64_t epoch = 0;                   // finished epochs
+  int64_t batch = 0;                   // finished batches of this epoch
   std::map<std::string, double> sums;  // of this epoch's batches, by output name
 };
 
@@ -76,7 +76,7 @@ struct StepInfo {
 struct EpochInfo {
   int64_t epoch = 0;  // from 1
   int64_t epochs = 0;
-  int64_t step = 0;   // finished steps at its end
+  int64_t step = 0;  // finished steps at its end
   Scalars train;
   Scalars validation;  // empty when none was asked for
   Duration seconds{};
@@ -118,9 +118,9 @@ struct FitOptions {
   Position start;
 };
 
-// Trains until `epochs` are finished (those before start.epoch counted). Errors: the runner's, the data's, a callback's;
-// kInvalidArgument when a pass holds no batch. A stop is not an error: the state is whole, and what saves it
-// (CheckpointEvery) does so in OnTrainEnd.
+// Trains until `epochs` are finished (those before start.epoch counted). Errors: the runner's, the data's, a
+// callback's; kInvalidArgument when a pass holds no batch. A stop is not an error: the state is whole, and what saves
+// it (CheckpointEvery) does so in OnTrainEnd.
 Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& options,
                       std::span<Callback* const> callbacks, std::stop_token stop, Clock& clock = SystemClock());
 

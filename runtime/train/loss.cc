@@ -61,9 +61,7 @@ Value LikePredictions(const Value& labels, const Value& predictions) {
 // The mean over the last dimension, where there is one besides the batch.
 Value OverFeatures(const Value& x) { return x.rank() > 1 ? program::ReduceMean(x, {-1}) : x; }
 
-Value CutProbabilities(const Value& p) {
-  return program::ClipByValue(p, kProbabilityMargin, 1 - kProbabilityMargin);
-}
+Value CutProbabilities(const Value& p) { return program::ClipByValue(p, kProbabilityMargin, 1 - kProbabilityMargin); }
 
 }  // namespace
 
@@ -121,14 +119,13 @@ Value Metric::OfBatch(const Value& labels, const Value& predictions, const Loss&
   }
   switch (resolved) {
     case MetricKind::kSparseCategoricalAccuracy:
-      return program::ReduceMean(As(
-          program::Equal(program::ArgMax(predictions, -1), As(labels, DType::kI64)), DType::kF32));
+      return program::ReduceMean(
+          As(program::Equal(program::ArgMax(predictions, -1), As(labels, DType::kI64)), DType::kF32));
     case MetricKind::kCategoricalAccuracy:
       return program::ReduceMean(
           As(program::Equal(program::ArgMax(predictions, -1), program::ArgMax(labels, -1)), DType::kF32));
     case MetricKind::kMeanSquaredError:
-      return As(program::ReduceMean(program::Square(predictions - LikePredictions(labels, predictions))),
-                DType::kF32);
+      return As(program::ReduceMean(program::Square(predictions - LikePredictions(labels, predictions))), DType::kF32);
     case MetricKind::kMeanAbsoluteError:
       return As(program::ReduceMean(program::Abs(predictions - LikePredictions(labels, predictions))), DType::kF32);
     default: {

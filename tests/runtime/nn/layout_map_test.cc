@@ -107,9 +107,9 @@ TEST(LayoutMapTest, AScopeReachesSequentialFunctionalAndComposedModels) {
   std::vector<std::shared_ptr<Layer>> models;
   models.push_back(std::make_shared<Sequential>(Dense(3, {.name = "feature"}), Dense(2, {.name = "feature_2"})));
   const Symbol x = Input();
-  models.push_back(std::make_shared<Functional>(
-      std::vector<Symbol>{x},
-      Apply(Make<Dense>(2, DenseOptions{.name = "feature_2"}), Apply(Make<Dense>(3, DenseOptions{.name = "feature"}), x))));
+  models.push_back(std::make_shared<Functional>(std::vector<Symbol>{x},
+                                                Apply(Make<Dense>(2, DenseOptions{.name = "feature_2"}),
+                                                      Apply(Make<Dense>(3, DenseOptions{.name = "feature"}), x))));
   models.push_back(std::make_shared<TwoFeatures>());
 
   for (const auto& model : models) {

@@ -125,8 +125,7 @@ ByHand TraceByHand() {
     const Value predictions = model(x);
     const Value loss = ReduceMean(SparseSoftmaxCrossEntropy(predictions, y));
     b.Output("loss", loss);
-    b.Output("accuracy",
-             ReduceMean(Cast(Equal(ArgMax(predictions, -1), Cast(y, DType::kI64)), DType::kF32)));
+    b.Output("accuracy", ReduceMean(Cast(Equal(ArgMax(predictions, -1), Cast(y, DType::kI64)), DType::kF32)));
     return loss;
   };
   ByHand out;

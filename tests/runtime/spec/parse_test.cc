@@ -9,21 +9,21 @@ namespace {
 
 // Line 1 is `program:`; each test replaces one line.
 const char* const kGood[] = {
-    "program:",                                                                     // 1
-    "  mesh: {batch: 4, model: 2}",                                                 // 2
-    "  data:",                                                                      // 3
-    "    train: {idx: {images: a.gz, labels: b.gz}, take: 5000}",                   // 4
-    "    map: [{scale: 0.5}]",                                                      // 5
-    "    batch: 128",                                                               // 6
-    "  model:",                                                                     // 7
-    "    - flatten",                                                                // 8
-    "    - dense: {name: hidden_1, units: 700, activation: relu}",                  // 9
-    "    - dense: {units: 10}",                                                     // 10
-    "  loss: {sparse_categorical_crossentropy: {from_logits: true}}",               // 11
-    "  optimizer: {adam: {learning_rate: 0.001, epsilon: 1.0e-7}}",                 // 12
-    "  metrics: [accuracy]",                                                        // 13
-    "  layout: {rules: [{match: 'hidden_1.*kernel', spec: [unsharded, model]}]}",   // 14
-    "  train: {epochs: 3}",                                                         // 15
+    "program:",                                                                    // 1
+    "  mesh: {batch: 4, model: 2}",                                                // 2
+    "  data:",                                                                     // 3
+    "    train: {idx: {images: a.gz, labels: b.gz}, take: 5000}",                  // 4
+    "    map: [{scale: 0.5}]",                                                     // 5
+    "    batch: 128",                                                              // 6
+    "  model:",                                                                    // 7
+    "    - flatten",                                                               // 8
+    "    - dense: {name: hidden_1, units: 700, activation: relu}",                 // 9
+    "    - dense: {units: 10}",                                                    // 10
+    "  loss: {sparse_categorical_crossentropy: {from_logits: true}}",              // 11
+    "  optimizer: {adam: {learning_rate: 0.001, epsilon: 1.0e-7}}",                // 12
+    "  metrics: [accuracy]",                                                       // 13
+    "  layout: {rules: [{match: 'hidden_1.*kernel', spec: [unsharded, model]}]}",  // 14
+    "  train: {epochs: 3}",                                                        // 15
 };
 
 // The good text with line `n` (from 1) replaced; 0: nothing.
@@ -77,8 +77,7 @@ TEST_P(ParseErrorTest, SaysWhereAndWhatWouldBeRight) {
 const Case kCases[] = {
     {"UnknownOption", 10, "    - dense: {unit: 10, units: 3}",
      "job.yaml:10:15: program.model[2].dense: unknown option `unit`, did you mean `units`?"},
-    {"MissingOption", 10, "    - dense",
-     "job.yaml:10:7: program.model[2].dense: `units` is missing"},
+    {"MissingOption", 10, "    - dense", "job.yaml:10:7: program.model[2].dense: `units` is missing"},
     {"UnknownLayer", 10, "    - dens: {units: 10}",
      "job.yaml:10:7: program.model[2]: unknown layer `dens`, did you mean `dense`?"},
     {"LayerLikeNothing", 10, "    - transformer",
@@ -110,8 +109,7 @@ const Case kCases[] = {
      "job.yaml:10:7: program.model[2].add: takes several inputs: write the model as `layers:` with `inputs:`"},
     {"UnknownField", 15, "  trian: {epochs: 3}",
      "job.yaml:15:3: program: unknown field `trian`, did you mean `train`?"},
-    {"MissingField", 11, "",
-     "job.yaml:2:3: program: `loss` is missing"},
+    {"MissingField", 11, "", "job.yaml:2:3: program: `loss` is missing"},
     {"UnknownLoss", 11, "  loss: sparse_categorical_crossentrop",
      "job.yaml:11:9: program.loss: unknown loss `sparse_categorical_crossentrop`, did you mean "
      "`sparse_categorical_crossentropy`?"},
@@ -136,12 +134,13 @@ const Case kCases[] = {
     {"BatchNotDivided", 6, "    batch: 130",
      "job.yaml:6:12: program.data.batch: expected a multiple of 4, the size of axis `batch` (or data.uneven: true), "
      "got: 130"},
-    {"BatchMissing", 6, "",
-     "job.yaml:4:5: program.data: `batch` is missing"},
+    {"BatchMissing", 6, "", "job.yaml:4:5: program.data: `batch` is missing"},
     {"RuleOfAnotherRank", 14, "  layout: {rules: [{match: 'hidden_1', spec: [unsharded, model]}]}",
-     "job.yaml:14:20: program.layout.rules[0]: layout [unsharded, model] has 2 entries, but `hidden_1.bias` has rank 1"},
+     "job.yaml:14:20: program.layout.rules[0]: layout [unsharded, model] has 2 entries, but `hidden_1.bias` has rank "
+     "1"},
     {"RuleThatMatchesNothing", 14, "  layout: {rules: [{match: 'hidden_2.*kernel', spec: [unsharded, model]}]}",
-     "job.yaml:14:20: program.layout.rules[0]: layout rule `hidden_2.*kernel` matches no parameter (keys match from the "
+     "job.yaml:14:20: program.layout.rules[0]: layout rule `hidden_2.*kernel` matches no parameter (keys match from "
+     "the "
      "start of a path); near: hidden_1.kernel"},
     {"RuleWithAnUnknownAxis", 14, "  layout: {rules: [{match: 'hidden_1.*kernel', spec: [model, modle]}]}",
      "job.yaml:14:20: program.layout.rules[0]: unknown mesh axis `modle`, did you mean `model`?"},
@@ -172,7 +171,8 @@ TEST(ParseTest, AMeshMustFitTheProcessesAndTheDevicesGiven) {
 
 TEST(ParseTest, JsonIsReadTheSame) {
   const std::string json =
-      "{\n\t\"mesh\": {\"batch\": 8},\n\t\"data\": {\"train\": {\"idx\": {\"images\": \"a\\u002egz\", \"labels\": \"b\"}}, "
+      "{\n\t\"mesh\": {\"batch\": 8},\n\t\"data\": {\"train\": {\"idx\": {\"images\": \"a\\u002egz\", \"labels\": "
+      "\"b\"}}, "
       "\"batch\": 1.28e2},\n\t\"model\": [\"flatten\", {\"dense\": {\"units\": 10}}],\n"
       "\t\"loss\": {\"mse\": {}},\n\t\"optimizer\": \"sgd\",\n\t\"seed\": 3\n}\n";
   const auto manifest = ParseManifest(json, "job.json");
@@ -218,6 +218,10 @@ TEST(ParseTest, AFunctionalModelNamesItsInputs) {
   EXPECT_EQ(ParseManifest(wrong, "f").status().message(),
             "f:11:34: program.model.layers[2].dense.inputs: no layer before this one is named `falt`, did you mean "
             "`flat`?");
+  wrong = text;
+  wrong.replace(wrong.find("[hidden_1, b]"), 13, "[hidden_1, hidden_1]");
+  EXPECT_EQ(ParseManifest(wrong, "f").status().message(),
+            "f:11:7: program.model.layers[2].dense: layer `b` does not reach the output `add`");
 }
 
 TEST(ParseTest, AJobIsFoundAmongOtherDocuments) {
@@ -226,7 +230,8 @@ TEST(ParseTest, AJobIsFoundAmongOtherDocuments) {
   const std::string text =
       "apiVersion: v1\nkind: ConfigMap\n---\napiVersion: meshtrain.dev/v1\nkind: TrainingJob\nmetadata: {name: mlp, "
       "namespace: lab}\nspec:\n  strategy: Mesh\n  replicaSpecs: {chief: {replicas: 1}, worker: {replicas: 3}}\n"
-      "  checkpoint: {path: /ckpt, everySteps: 10, resume: None, volumeClaimTemplate: {}}\n" + program;
+      "  checkpoint: {path: /ckpt, everySteps: 10, resume: None, volumeClaimTemplate: {}}\n" +
+      program;
   const auto manifest = ParseManifest(text, "job.yaml");
   ASSERT_TRUE(manifest.ok()) << manifest.status().message();
   EXPECT_EQ(manifest->name, "mlp");
@@ -239,8 +244,7 @@ TEST(ParseTest, AJobIsFoundAmongOtherDocuments) {
   EXPECT_EQ(ParseManifest("kind: TrainingJob\nspec: {replicaSpecs: {}}", "job.yaml").status(),
             NotFound("job.yaml:2:7: spec: `program` is missing: this job runs an image of its own"));
   EXPECT_EQ(ParseManifest("kind: Pod", "p").status().message(), "p:1:7: kind: expected TrainingJob, got: Pod");
-  EXPECT_EQ(ParseManifest("", "e").status().message(),
-            "e: expected a TrainingJob or a program, got: an empty text");
+  EXPECT_EQ(ParseManifest("", "e").status().message(), "e: expected a TrainingJob or a program, got: an empty text");
 }
 
 TEST(ParseTest, TheExamplesAreGood) {
@@ -279,7 +283,8 @@ TEST(DocumentTest, AliasesMergeKeysAndTags) {
   ASSERT_TRUE(documents.ok()) << documents.status().message();
   EXPECT_EQ((*documents)[0].Find("b")->Find("k")->AsInt(), 1);
   EXPECT_EQ((*documents)[0].Find("c")->AsInt(), std::nullopt);
-  EXPECT_EQ(ParseDocuments("a: &x {k: 1}\nb: {<<: *x}\n", "f").status().message(), "f:2:5: merge keys (<<) are not read");
+  EXPECT_EQ(ParseDocuments("a: &x {k: 1}\nb: {<<: *x}\n", "f").status().message(),
+            "f:2:5: merge keys (<<) are not read");
   EXPECT_EQ(ParseDocuments("a: !!binary 5", "f").status().message(),
             "f:1:4: tags are not read, got: tag:yaml.org,2002:binary");
   EXPECT_EQ(ParseDocuments("a: &x [*x]", "f").status().code(), StatusCode::kInvalidArgument);

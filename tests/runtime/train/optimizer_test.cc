@@ -14,10 +14,10 @@
 namespace meshtrain::train {
 namespace {
 
-using program::Builder;
-using program::Program;
 using meshtrain::testing::Array;
 using meshtrain::testing::Interpret;
+using program::Builder;
+using program::Program;
 
 constexpr int kElements = 3;
 constexpr int kSteps = 5;
@@ -57,14 +57,20 @@ Formula AdamFormula(double lr, bool amsgrad, double decay) {
 
 const std::vector<Case>& Cases() {
   static const std::vector<Case> cases = {
-      {"adam", [] { return Adam({.common = {.learning_rate = 0.01}}); }, [] { return AdamFormula(0.01, false, 0); },
+      {"adam",
+       [] { return Adam({.common = {.learning_rate = 0.01}}); },
+       [] { return AdamFormula(0.01, false, 0); },
        {"optimizer.iterations", "optimizer.m.w", "optimizer.v.w"}},
-      {"adam_amsgrad", [] { return Adam({.common = {.learning_rate = 0.01}, .amsgrad = true}); },
+      {"adam_amsgrad",
+       [] { return Adam({.common = {.learning_rate = 0.01}, .amsgrad = true}); },
        [] { return AdamFormula(0.01, true, 0); },
        {"optimizer.iterations", "optimizer.m.w", "optimizer.v.w", "optimizer.v_max.w"}},
-      {"adamw", [] { return AdamW({.common = {.learning_rate = 0.01, .weight_decay = 0.04}}); },
-       [] { return AdamFormula(0.01, false, 0.04); }, {"optimizer.iterations", "optimizer.m.w", "optimizer.v.w"}},
-      {"adam_paper", [] { return AdamPaper(); },
+      {"adamw",
+       [] { return AdamW({.common = {.learning_rate = 0.01, .weight_decay = 0.04}}); },
+       [] { return AdamFormula(0.01, false, 0.04); },
+       {"optimizer.iterations", "optimizer.m.w", "optimizer.v.w"}},
+      {"adam_paper",
+       [] { return AdamPaper(); },
        [] {
          auto s = std::make_shared<Slots>();
          return Formula([=](int t, int i, double w, double g) {
@@ -76,9 +82,12 @@ const std::vector<Case>& Cases() {
          });
        },
        {"optimizer.t", "optimizer.m.w", "optimizer.v.w"}},
-      {"sgd", [] { return Sgd({.common = {.learning_rate = 0.05}}); },
-       [] { return Formula([](int, int, double w, double g) { return w - 0.05 * g; }); }, {}},
-      {"sgd_momentum", [] { return Sgd({.common = {.learning_rate = 0.05}, .momentum = 0.9}); },
+      {"sgd",
+       [] { return Sgd({.common = {.learning_rate = 0.05}}); },
+       [] { return Formula([](int, int, double w, double g) { return w - 0.05 * g; }); },
+       {}},
+      {"sgd_momentum",
+       [] { return Sgd({.common = {.learning_rate = 0.05}, .momentum = 0.9}); },
        [] {
          auto s = std::make_shared<Slots>();
          return Formula([=](int, int i, double w, double g) {
@@ -87,7 +96,8 @@ const std::vector<Case>& Cases() {
          });
        },
        {"optimizer.momentum.w"}},
-      {"sgd_nesterov", [] { return Sgd({.common = {.learning_rate = 0.05}, .momentum = 0.9, .nesterov = true}); },
+      {"sgd_nesterov",
+       [] { return Sgd({.common = {.learning_rate = 0.05}, .momentum = 0.9, .nesterov = true}); },
        [] {
          auto s = std::make_shared<Slots>();
          return Formula([=](int, int i, double w, double g) {
@@ -108,7 +118,8 @@ const std::vector<Case>& Cases() {
          });
        },
        {"optimizer.velocity.w", "optimizer.average_gradient.w", "optimizer.momentum.w"}},
-      {"rmsprop", [] { return Rmsprop({.common = {.learning_rate = 0.01}}); },
+      {"rmsprop",
+       [] { return Rmsprop({.common = {.learning_rate = 0.01}}); },
        [] {
          auto s = std::make_shared<Slots>();
          return Formula([=](int, int i, double w, double g) {
@@ -117,7 +128,8 @@ const std::vector<Case>& Cases() {
          });
        },
        {"optimizer.velocity.w"}},
-      {"adagrad", [] { return Adagrad({.common = {.learning_rate = 0.05}}); },
+      {"adagrad",
+       [] { return Adagrad({.common = {.learning_rate = 0.05}}); },
        [] {
          auto s = std::make_shared<Slots>();
          for (double& a : s->a) a = 0.1;
@@ -127,7 +139,8 @@ const std::vector<Case>& Cases() {
          });
        },
        {"optimizer.accumulator.w"}},
-      {"adamax", [] { return Adamax({.common = {.learning_rate = 0.01}}); },
+      {"adamax",
+       [] { return Adamax({.common = {.learning_rate = 0.01}}); },
        [] {
          auto s = std::make_shared<Slots>();
          return Formula([=](int t, int i, double w, double g) {
@@ -137,7 +150,8 @@ const std::vector<Case>& Cases() {
          });
        },
        {"optimizer.iterations", "optimizer.m.w", "optimizer.u.w"}},
-      {"nadam", [] { return Nadam({.common = {.learning_rate = 0.01}}); },
+      {"nadam",
+       [] { return Nadam({.common = {.learning_rate = 0.01}}); },
        [] {
          auto s = std::make_shared<Slots>();
          return Formula([=](int t, int i, double w, double g) {
@@ -173,7 +187,8 @@ const std::vector<Case>& Cases() {
          });
        },
        {"optimizer.accumulator.w", "optimizer.linear.w"}},
-      {"lion", [] { return Lion({.common = {.learning_rate = 0.001}}); },
+      {"lion",
+       [] { return Lion({.common = {.learning_rate = 0.001}}); },
        [] {
          auto s = std::make_shared<Slots>();
          return Formula([=](int, int i, double w, double g) {
@@ -253,7 +268,8 @@ TEST(OptimizerOptionsTest, GradientsAreClippedBeforeTheUpdate) {
     const Parameter w("w", kWeight, nn::Initializer::Zeros());
     const auto step = Trace(*optimizer, w);
     ASSERT_TRUE(step.ok()) << step.status().ToString();
-    const auto out = Interpret(*step, {.inputs = {{"g", {kWeight, {3, 4, 0}}}}, .states = {{"w", {kWeight, {0, 0, 0}}}}});
+    const auto out =
+        Interpret(*step, {.inputs = {{"g", {kWeight, {3, 4, 0}}}}, .states = {{"w", {kWeight, {0, 0, 0}}}}});
     ASSERT_TRUE(out.ok()) << out.status().ToString();
     for (int i = 0; i < kElements; ++i) EXPECT_NEAR(out->states.at("w").at[i], -c.want[i], 1e-12);
   }

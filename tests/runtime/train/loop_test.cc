@@ -1,0 +1,222 @@
+#include "runtime/train/loop.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "runtime/train/callbacks.h"
+
+namespace meshtrain::train {
+namespace {
+
+// Batches of 2 examples, the last of a pass of 1; `passes` counts those that ended.
+class FakeData final : public BatchSource {
+ public:
+  explicit FakeData(int64_t batches) : batches_(batches) {}
+  Result<std::optional<Batch>> Next(std::stop_token) override {
+    if (next_ == batches_) {
+      next_ = 0;
+      ++passes;
+      return std::optional<Batch>();
+    }
+    ++next_;
+    return std::optional<Batch>(Batch{.size = next_ == batches_ ? 1 : 2});
+  }
+  int64_t steps_per_epoch() const override { return batches_; }
+  int passes = 0;
+
+ private:
+  int64_t batches_;
+  int64_t next_ = 0;
+};
+
+// Step n has loss 1/n; evaluation gives 10, 20, ...
+class FakeRunner final : public StepRunner {
+ public:
+  Result<Scalars> TrainStep(const Batch& batch) override {
+    examples += batch.size;
+    ++steps;
+    if (before_step_returns) before_step_returns(steps);
+    return Scalars{{"loss", steps == nan_at ? std::nan("") : 1.0 / static_cast<double>(steps)}, {"accuracy", 0.5}};
+  }
+  Result<Scalars> EvalStep(const Batch&) override { return Scalars{{"loss", 10.0 * static_cast<double>(++evals)}}; }
+  Status Save(int64_t step) override {
+    saved.push_back(step);
+    return OkStatus();
+  }
+  int64_t last_saved() const override { return saved.empty() ? -1 : saved.back(); }
+  Result<std::string> FirstNonFinite(const Batch&) override { return std::string("log (hidden_1) at model.cc:31"); }
+
+  int64_t steps = 0, evals = 0, examples = 0, nan_at = -1;
+  std::vector<int64_t> saved;
+  std::function<void(int64_t)> before_step_returns;
+};
+
+double Of(const Scalars& scalars, std::string_view name) {
+  return FindScalar(scalars, name).value_or(std::numeric_limits<double>::quiet_NaN());
+}
+
+TEST(FitTest, AnEpochsFiguresAreTheMeansOfItsBatches) {
+  FakeRunner runner;
+  FakeData data(3), test(2);
+  const auto result = Fit(runner, data, {.epochs = 2, .validation = &test}, {}, {});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->end, FitEnd::kFinished);
+  EXPECT_EQ(result->message, "");
+  ASSERT_EQ(result->history.size(), 2u);
+  EXPECT_EQ(result->history[0].epoch, 1);
+  EXPECT_DOUBLE_EQ(Of(result->history[0].train, "loss"), (1 + 1 / 2.0 + 1 / 3.0) / 3);
+  EXPECT_DOUBLE_EQ(Of(result->history[1].train, "loss"), (1 / 4.0 + 1 / 5.0 + 1 / 6.0) / 3);
+  EXPECT_DOUBLE_EQ(Of(result->history[0].validation, "loss"), 15);
+  EXPECT_DOUBLE_EQ(Of(result->history[1].validation, "loss"), 35);
+  EXPECT_EQ(result->position.step, 6);
+  EXPECT_EQ(result->position.epoch, 2);
+  EXPECT_EQ(runner.examples, 10);
+  EXPECT_EQ(data.passes, 2);
+}
+
+TEST(FitTest, StepsPerEpochJoinsPasses) {
+  FakeRunner runner;
+  FakeData data(3);
+  const auto result = Fit(runner, data, {.epochs = 2, .steps_per_epoch = 4}, {}, {});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(runner.steps, 8);
+  EXPECT_EQ(data.passes, 2);
+  EXPECT_EQ(result->history[1].step, 8);
+}
+
+TEST(FitTest, CallbacksHearOfEveryStepAndEpoch) {
+  FakeRunner runner;
+  FakeData data(2);
+  std::string heard;
+  FunctionCallback callback;
+  callback.on_train_begin = [&](const Position& p) {
+    heard += "begin " + std::to_string(p.step) + "; ";
+    return OkStatus();
+  };
+  callback.on_step_end = [&](const StepInfo& i) {
+    heard += std::to_string(i.position.step) + "/" + std::to_string(i.total_steps) + " of " +
+             std::to_string(i.examples) + "; ";
+    return OkStatus();
+  };
+  callback.on_epoch_end = [&](const EpochInfo& i) {
+    heard += "epoch " + std::to_string(i.epoch) + "/" + std::to_string(i.epochs) + "; ";
+    return OkStatus();
+  };
+  callback.on_train_end = [&](const FitResult& r) {
+    heard += r.end == FitEnd::kFinished ? "end" : "broken off";
+    return OkStatus();
+  };
+  Callback* callbacks[] = {&callback};
+  ASSERT_TRUE(Fit(runner, data, {.epochs = 2}, callbacks, {}).ok());
+  EXPECT_EQ(heard, "begin 0; 1/4 of 2; 2/4 of 1; epoch 1/2; 3/4 of 2; 4/4 of 1; epoch 2/2; end");
+}
+
+TEST(FitTest, AStopIsHonouredBetweenStepsAndSaves) {
+  FakeRunner runner;
+  FakeData data(5);
+  std::stop_source stop;
+  runner.before_step_returns = [&](int64_t step) {
+    if (step == 3) stop.request_stop();
+  };
+  CheckpointEvery checkpoint(runner, 2);
+  Callback* callbacks[] = {&checkpoint};
+  const auto result = Fit(runner, data, {.epochs = 4}, callbacks, stop.get_token());
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->end, FitEnd::kStopped);
+  EXPECT_EQ(result->message, "step 3: a stop was requested");
+  EXPECT_EQ(runner.steps, 3);
+  EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(result->position.batch, 3);
+  EXPECT_DOUBLE_EQ(result->position.sums.at("loss"), 1 + 1 / 2.0 + 1 / 3.0);
+}
+
+TEST(FitTest, GoesOnFromAPositionWithTheSameEpochMeans) {
+  FakeRunner whole;
+  FakeData data(5);
+  const auto want = Fit(whole, data, {.epochs = 1}, {}, {});
+  ASSERT_TRUE(want.ok());
+
+  FakeRunner resumed;
+  resumed.steps = 3;
+  FakeData rest(2);  // what a restored cursor leaves of the pass
+  const Position start{.step = 3, .batch = 3, .sums = {{"loss", 1 + 1 / 2.0 + 1 / 3.0}, {"accuracy", 1.5}}};
+  const auto got = Fit(resumed, rest, {.epochs = 1, .start = start}, {}, {});
+  ASSERT_TRUE(got.ok());
+  ASSERT_EQ(got->history.size(), 1u);
+  EXPECT_DOUBLE_EQ(Of(got->history[0].train, "loss"), Of(want->history[0].train, "loss"));
+  EXPECT_EQ(got->position.step, 5);
+}
+
+TEST(FitTest, ALossThatIsNanStopsNamesTheOpAndKeepsTheLastCheckpoint) {
+  FakeRunner runner;
+  runner.nan_at = 5;
+  FakeData data(10);
+  CheckpointEvery checkpoint(runner, 2);
+  Callback* callbacks[] = {&checkpoint};
+  const auto result = Fit(runner, data, {.epochs = 1}, callbacks, {});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->end, FitEnd::kNotFinite);
+  EXPECT_EQ(result->message,
+            "step 5: loss is nan; first not finite: log (hidden_1) at model.cc:31; the last checkpoint is of step 4");
+  EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 4}));
+  EXPECT_TRUE(result->history.empty());
+}
+
+TEST(FitTest, AnEmptyPassIsAnError) {
+  FakeRunner runner;
+  FakeData data(0);
+  EXPECT_EQ(Fit(runner, data, {.epochs = 1}, {}, {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Fit(runner, data, {.epochs = 1, .steps_per_epoch = 3}, {}, {}).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST(FitTest, ACallbacksErrorEndsIt) {
+  FakeRunner runner;
+  FakeData data(3);
+  FunctionCallback callback;
+  callback.on_step_end = [](const StepInfo&) { return ResourceExhausted("disk full"); };
+  Callback* callbacks[] = {&callback};
+  EXPECT_EQ(Fit(runner, data, {.epochs = 1}, callbacks, {}).status(), ResourceExhausted("disk full"));
+  EXPECT_EQ(runner.steps, 1);
+}
+
+TEST(FitTest, EarlyStoppingWaitsForItsPatience) {
+  FakeRunner runner;  // validation gives 10, 20, 30: never better than the first
+  FakeData data(1), test(1);
+  EarlyStopping stopping("val_loss", 2);
+  Callback* callbacks[] = {&stopping};
+  const auto result = Fit(runner, data, {.epochs = 10, .validation = &test}, callbacks, {});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->end, FitEnd::kStopped);
+  EXPECT_EQ(result->history.size(), 3u);
+
+  EarlyStopping unknown("val_los", 2);
+  Callback* bad[] = {&unknown};
+  EXPECT_EQ(Fit(runner, data, {.epochs = 10, .validation = &test}, bad, {}).status().message(),
+            "early_stopping: `val_los` is not an output of the step");
+}
+
+TEST(CheckpointEveryTest, TheLastStepIsSavedOnce) {
+  FakeRunner runner;
+  FakeData data(4);
+  CheckpointEvery checkpoint(runner, 2);
+  Callback* callbacks[] = {&checkpoint};
+  ASSERT_TRUE(Fit(runner, data, {.epochs = 1}, callbacks, {}).ok());
+  EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 4}));
+}
+
+TEST(EvaluateTest, MeansOverAPassOrSomeSteps) {
+  FakeRunner runner;
+  FakeData data(3);
+  EXPECT_DOUBLE_EQ(Of(*Evaluate(runner, data, -1, {}), "loss"), 20);
+  EXPECT_DOUBLE_EQ(Of(*Evaluate(runner, data, 1, {}), "loss"), 40);
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(Evaluate(runner, data, -1, stop.get_token()).status().code(), StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace meshtrain::train
