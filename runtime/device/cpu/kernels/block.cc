@@ -111,7 +111,7 @@ MT_FUNCTION1(LogOf, T, Log(a))
 MT_FUNCTION1(Log1pOf, T, Log1p(a))
 MT_FUNCTION1(ErfOf, T, Erf(a))
 MT_FUNCTION1(TanhOf, T, Tanh(a))
-MT_FUNCTION1(Sigmoid, T, T(1) / (T(1) + Exp(-a)))
+MT_FUNCTION1(Sigmoid, T, Logistic(a))
 MT_FUNCTION1(Relu, T, (a <= T(0) ? T(0) : a))  // keeps NaN
 MT_FUNCTION1(Gelu, T, T(0.5) * a * (T(1) + Erf(a * T(0.70710678118654752))))
 MT_FUNCTION1(GeluTanh, T, T(0.5) * a * (T(1) + Tanh(T(0.79788456080286536) * (a + T(0.044715) * (a * a * a)))))

@@ -85,6 +85,13 @@ inline float Tanh(float x) {
 }
 inline double Tanh(double x) { return __builtin_tanh(x); }
 
+// e^-|x| cannot overflow, and keeps the small results of large negative x.
+template <typename T>
+inline T Logistic(T x) {
+  const T e = Exp(x < T(0) ? x : -x);
+  return (x < T(0) ? e : T(1)) / (T(1) + e);
+}
+
 inline float Log1p(float x) { return __builtin_log1pf(x); }
 inline double Log1p(double x) { return __builtin_log1p(x); }
 inline float Erf(float x) { return __builtin_erff(x); }

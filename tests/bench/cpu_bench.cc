@@ -1,0 +1,140 @@
+// The CPU backend's parts: products against one thread of oneDNN, the fused Adam update against a loop written by hand,
+// random numbers, what a fork and a join cost. `items` are multiplications and additions, elements or loops.
+//   cpu_bench --benchmark_filter=Gemm
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "runtime/base/check.h"
+#include "runtime/device/backend.h"
+#include "runtime/device/cpu/gemm.h"
+#include "runtime/device/cpu/philox.h"
+#include "runtime/device/cpu/pool.h"
+#include "runtime/plan/plan.h"
+#include "runtime/program/ops.h"
+#include "tests/bench/hand_loops.h"
+
+namespace meshtrain::bench {
+namespace {
+
+using benchmark::State;
+using device::cpu::GemmPiece;
+using device::cpu::GemmShape;
+using device::cpu::GemmSplit;
+using device::cpu::Pool;
+using program::DType;
+using program::Value;
+using program::Variable;
+
+// --- products: threads, m, k, n, transposed a, transposed b
+
+void Gemm(State& state) {
+  Pool pool(static_cast<int>(state.range(0)));
+  GemmShape s{.m = state.range(1), .n = state.range(3), .k = state.range(2), .transpose_a = state.range(4) != 0,
+              .transpose_b = state.range(5) != 0};
+  s.lda = s.transpose_a ? s.m : s.k;
+  s.ldb = s.transpose_b ? s.k : s.n;
+  s.ldc = s.n;
+  std::vector<float> a(s.m * s.k, 0.5f), b(s.k * s.n, 0.25f), c(s.m * s.n);
+  const device::cpu::OneOpenMpThread one;
+  const GemmSplit split = SplitGemm(s, pool.threads());
+  for (auto _ : state) {
+    pool.Run(split.pieces, [&](int64_t i) {
+      const GemmPiece p = PieceOf(s, split, i);
+      device::cpu::Gemm(p.shape, a.data() + p.a, b.data() + p.b, c.data() + p.c);
+    });
+    benchmark::ClobberMemory();
+  }
+  state.counters["flops"] = benchmark::Counter(2.0 * static_cast<double>(s.m * s.n * s.k),
+                                               benchmark::Counter::kIsIterationInvariantRate);
+}
+void MlpShapes(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"threads", "m", "k", "n", "ta", "tb"});
+  const int64_t layers[][2] = {{784, 700}, {700, 500}, {500, 10}};
+  for (const int64_t threads : {1, 2}) {
+    for (const auto& [in, out] : layers) {
+      b->Args({threads, 128, in, out, 0, 0});            // forward
+      b->Args({threads, in, 128, out, 1, 0});            // dW
+      if (in != 784) b->Args({threads, 128, out, in, 0, 1});  // dX
+    }
+  }
+}
+BENCHMARK(Gemm)->Apply(MlpShapes)->UseRealTime();
+
+// --- the optimizer's loop
+
+constexpr int64_t kParameters = 784 * 700 + 700 + 700 * 500 + 500 + 500 * 10 + 10;
+
+void AdamByHand(State& state) {
+  Pool pool(static_cast<int>(state.range(0)));
+  std::vector<float> g(kParameters, 0.01f), m(kParameters), v(kParameters), p(kParameters);
+  const AdamRates rates{.correct1 = 0.1f, .correct2 = 0.001f};
+  for (auto _ : state) {
+    pool.For(kParameters, 16384, [&](int64_t begin, int64_t end) {
+      HandAdam(rates, g.data(), m.data(), v.data(), p.data(), begin, end);
+    });
+  }
+  state.SetItemsProcessed(state.iterations() * kParameters);
+}
+BENCHMARK(AdamByHand)->ArgName("threads")->Arg(1)->Arg(2)->UseRealTime();
+
+// The same recorded as ops, planned and run.
+void AdamPlanned(State& state) {
+  program::Builder b("adam");
+  program::Builder::Scope scope(b);
+  const Variable m("m", {DType::kF32, {kParameters}}), v("v", {DType::kF32, {kParameters}}),
+      p("p", {DType::kF32, {kParameters}}), t("t", {DType::kF32, {}});
+  const Value g = b.Input("g", {DType::kF32, {kParameters}});
+  AssignAdd(t, 1.0);
+  Assign(m, 0.9 * b.Read(m) + (1 - 0.9) * g);
+  Assign(v, 0.999 * b.Read(v) + (1 - 0.999) * Square(g));
+  const Value m_hat = b.Read(m) / (1.0 - program::Pow(0.9, b.Read(t)));
+  const Value v_hat = b.Read(v) / (1.0 - program::Pow(0.999, b.Read(t)));
+  AssignSub(p, 1e-3 * m_hat / (Sqrt(v_hat) + 1e-7));
+  auto partitioned = sharding::Shard(*b.Build(), mesh::Mesh(), {});
+  const auto plan = plan::MakePlan(std::move(*partitioned));
+  const auto backend = device::MakeCpuBackend({.threads = static_cast<int>(state.range(0))});
+  const int64_t rank = 0;
+  const auto executable = *backend->Compile(*plan, {&rank, 1}, nullptr);
+  std::vector<std::unique_ptr<device::Buffer>> owned;
+  device::DeviceBuffers buffers;
+  const auto take = [&](int64_t bytes) {
+    owned.push_back(*backend->Allocate(bytes));
+    return owned.back().get();
+  };
+  buffers.inputs.push_back(take(kParameters * 4));
+  for (const auto& s : plan->local().states) buffers.states.push_back(take(plan->local().type(s.entry).num_bytes()));
+  for (auto& x : std::span(reinterpret_cast<float*>(owned[0]->host()), kParameters)) x = 0.01f;
+  for (auto _ : state) MT_CHECK(executable->Run({&buffers, 1}).ok());
+  state.SetItemsProcessed(state.iterations() * kParameters);
+}
+BENCHMARK(AdamPlanned)->ArgName("threads")->Arg(1)->Arg(2)->UseRealTime();
+
+// --- random numbers, fork and join
+
+void Uniform(State& state) {
+  Pool pool(static_cast<int>(state.range(0)));
+  std::vector<float> out(kParameters);
+  const auto key = device::cpu::PhiloxFromSeed(22, 23);
+  for (auto _ : state) {
+    pool.For(kParameters, 8192, [&](int64_t begin, int64_t end) {
+      device::cpu::FillUniform(key, -0.1f, 0.1f, begin, std::span(out).subspan(begin, end - begin));
+    });
+  }
+  state.SetItemsProcessed(state.iterations() * kParameters);
+}
+BENCHMARK(Uniform)->ArgName("threads")->Arg(1)->Arg(2)->UseRealTime();
+
+void ForkJoin(State& state) {
+  Pool pool(static_cast<int>(state.range(0)));
+  for (auto _ : state) {
+    pool.Run(pool.threads(), [](int64_t i) { benchmark::DoNotOptimize(i); });
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(ForkJoin)->ArgName("threads")->Arg(1)->Arg(2)->UseRealTime();
+
+}  // namespace
+}  // namespace meshtrain::bench

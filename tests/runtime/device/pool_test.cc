@@ -1,0 +1,106 @@
+#include "runtime/device/cpu/pool.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace meshtrain::device::cpu {
+namespace {
+
+TEST(PoolTest, RunsEachPieceOnce) {
+  for (const int threads : {1, 2, 3, 8}) {
+    Pool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    for (const int64_t pieces : {0, 1, 2, 7, 1000, 70000}) {
+      std::vector<std::atomic<int>> ran(pieces);
+      pool.Run(pieces, [&](int64_t i) { ran[i].fetch_add(1, std::memory_order_relaxed); });
+      for (int64_t i = 0; i < pieces; ++i) ASSERT_EQ(ran[i].load(), 1) << i << " of " << pieces;
+    }
+  }
+}
+
+TEST(PoolTest, PiecesOfAForCoverItInGrains) {
+  Pool pool(3);
+  for (const int64_t n : {0, 1, 63, 64, 65, 1000, 12345}) {
+    for (const int64_t grain : {1, 64, 5000}) {
+      std::vector<int> seen(n, 0);  // pieces do not overlap, so plain ints do: the thread sanitizer watches
+      std::atomic<int64_t> pieces{0};
+      pool.For(n, grain, [&](int64_t begin, int64_t end) {
+        EXPECT_EQ(begin % grain, 0);
+        EXPECT_LT(begin, end);
+        ++pieces;
+        for (int64_t i = begin; i < end; ++i) ++seen[i];
+      });
+      EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), int64_t{0}), n);
+      EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), n);
+      if (n < 2 * grain) {
+        EXPECT_LE(pieces.load(), 1);
+      }
+    }
+  }
+}
+
+TEST(PoolTest, WhatALoopWroteIsSeenAfterIt) {
+  Pool pool(4);
+  std::vector<int64_t> values(64, 0);
+  for (int64_t round = 0; round < 3000; ++round) {
+    pool.Run(64, [&](int64_t i) { values[i] += i; });
+    if (round % 500 == 499) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // let the helpers sleep
+  }
+  for (int64_t i = 0; i < 64; ++i) EXPECT_EQ(values[i], 3000 * i);
+}
+
+TEST(PoolTest, LoopsInsideLoopsRunOnTheirCaller) {
+  Pool pool(4);
+  std::atomic<int64_t> count{0};
+  std::atomic<bool> moved{false};
+  pool.Run(16, [&](int64_t) {
+    const auto me = std::this_thread::get_id();
+    pool.Run(8, [&](int64_t) {
+      ++count;
+      if (std::this_thread::get_id() != me) moved = true;
+    });
+  });
+  EXPECT_EQ(count.load(), 16 * 8);
+  EXPECT_FALSE(moved.load());
+}
+
+TEST(PoolTest, SeveralCallersAtOnceAllFinish) {
+  Pool pool(3);
+  std::vector<int64_t> sums(4, 0);
+  {
+    std::vector<std::jthread> callers;
+    for (int64_t& sum : sums) {
+      callers.emplace_back([&pool, &sum] {
+        for (int round = 0; round < 500; ++round) {
+          std::vector<int64_t> parts(16, 0);
+          pool.Run(16, [&](int64_t i) { parts[i] = i; });
+          sum += std::accumulate(parts.begin(), parts.end(), int64_t{0});
+        }
+      });
+    }
+  }
+  for (const int64_t sum : sums) EXPECT_EQ(sum, 500 * 120);
+}
+
+TEST(PoolTest, AnIdlePoolSleeps) {
+  Pool pool(3);
+  std::atomic<int64_t> count{0};
+  pool.Run(100, [&](int64_t) { ++count; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const std::clock_t before = std::clock();  // processor time of all threads
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const double seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  EXPECT_LT(seconds, 0.05);
+  pool.Run(100, [&](int64_t) { ++count; });
+  EXPECT_EQ(count.load(), 200);
+}
+
+}  // namespace
+}  // namespace meshtrain::device::cpu
