@@ -26,7 +26,8 @@ class AsyncSaver::Impl {
   }
 
   Status Save(Snapshot snapshot, std::stop_token stop, Duration timeout) {
-    if (closed_) return FailedPrecondition("checkpoint: expected Save() before Close(), got: it after");
+    if (closed_)
+      return FailedPrecondition("checkpoint: expected Save() before Close(), got: it after");
     MT_RETURN_IF_ERROR(Wait(std::move(stop), timeout));
     const Duration begin = SystemClock().Monotonic();
     if (!background_) {
@@ -47,8 +48,10 @@ class AsyncSaver::Impl {
       MutexLock lock(mutex_);
       if (!changed_.WaitFor(mutex_, stop, timeout, [this] { return !busy_; })) {
         if (stop.stop_requested()) return Cancelled("checkpoint: stopped while waiting for a save");
-        return DeadlineExceeded("checkpoint: waited for the save before longer than " +
-                                std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) + " ms");
+        return DeadlineExceeded(
+            "checkpoint: waited for the save before longer than " +
+            std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) +
+            " ms");
       }
     }
     return TakeError();
@@ -80,7 +83,8 @@ class AsyncSaver::Impl {
     const Duration took = SystemClock().Monotonic() - job.begin;
     MutexLock lock(mutex_);
     if (path.ok()) {
-      last_ = SaveReport{job.snapshot.step, *std::move(path), std::chrono::duration<double>(took).count()};
+      last_ = SaveReport{job.snapshot.step, *std::move(path),
+                         std::chrono::duration<double>(took).count()};
     } else {
       error_ = path.status().At("saving step " + std::to_string(job.snapshot.step));
     }
@@ -92,7 +96,8 @@ class AsyncSaver::Impl {
       {
         MutexLock lock(mutex_);
         // With `stop` requested this still gives true while a snapshot is waiting.
-        if (!changed_.WaitFor(mutex_, stop, std::chrono::hours(1), [this] { return pending_.has_value(); })) {
+        if (!changed_.WaitFor(mutex_, stop, std::chrono::hours(1),
+                              [this] { return pending_.has_value(); })) {
           if (stop.stop_requested()) return;
           continue;
         }
@@ -124,15 +129,19 @@ class AsyncSaver::Impl {
 AsyncSaver::AsyncSaver(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 AsyncSaver::~AsyncSaver() = default;
 
-Result<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string folder, SaveOptions options, bool background) {
+Result<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string folder, SaveOptions options,
+                                                       bool background) {
   MT_RETURN_IF_ERROR(MakeDirectories(folder));
-  return std::unique_ptr<AsyncSaver>(new AsyncSaver(std::make_unique<Impl>(std::move(folder), options, background)));
+  return std::unique_ptr<AsyncSaver>(
+      new AsyncSaver(std::make_unique<Impl>(std::move(folder), options, background)));
 }
 
 Status AsyncSaver::Save(Snapshot snapshot, std::stop_token stop, Duration timeout) {
   return impl_->Save(std::move(snapshot), std::move(stop), timeout);
 }
-Status AsyncSaver::Wait(std::stop_token stop, Duration timeout) { return impl_->Wait(std::move(stop), timeout); }
+Status AsyncSaver::Wait(std::stop_token stop, Duration timeout) {
+  return impl_->Wait(std::move(stop), timeout);
+}
 Status AsyncSaver::Close(Duration timeout) { return impl_->Close(timeout); }
 std::optional<SaveReport> AsyncSaver::last() const { return impl_->last(); }
 

@@ -10,13 +10,18 @@ Result<std::vector<Assignment>> AssignParts(std::span<const VariableSpec> variab
   std::map<int, int64_t> bytes_of;  // per process
   for (size_t i = 0; i < variables.size(); ++i) {
     const VariableSpec& v = variables[i];
-    const auto bad = [&](const std::string& message) { return InvalidArgument("checkpoint: variable `" + v.name + "`: " + message); };
-    if (v.layout.IsPartial()) return bad("expected a layout without pending sums, got: " + v.layout.ToString());
+    const auto bad = [&](const std::string& message) {
+      return InvalidArgument("checkpoint: variable `" + v.name + "`: " + message);
+    };
+    if (v.layout.IsPartial())
+      return bad("expected a layout without pending sums, got: " + v.layout.ToString());
     if (v.layout.rank() != v.type.rank()) {
-      return bad("expected a layout of rank " + std::to_string(v.type.rank()) + ", got: " + v.layout.ToString());
+      return bad("expected a layout of rank " + std::to_string(v.type.rank()) +
+                 ", got: " + v.layout.ToString());
     }
     if (!(v.layout.mesh() == variables[0].layout.mesh())) {
-      return bad("expected the mesh " + variables[0].layout.mesh().ToString() + ", got: " + v.layout.mesh().ToString());
+      return bad("expected the mesh " + variables[0].layout.mesh().ToString() +
+                 ", got: " + v.layout.mesh().ToString());
     }
     const auto& devices = v.layout.mesh().devices();
     struct Part {
@@ -36,14 +41,16 @@ Result<std::vector<Assignment>> AssignParts(std::span<const VariableSpec> variab
       for (const int64_t rank : part.holders) {
         if (bytes_of[devices[rank].process] < bytes_of[devices[best].process]) best = rank;
       }
-      bytes_of[devices[best].process] += mesh::NumElements(part.slice.sizes) * mesh::DTypeBytes(v.type.dtype);
+      bytes_of[devices[best].process] +=
+          mesh::NumElements(part.slice.sizes) * mesh::DTypeBytes(v.type.dtype);
       out.push_back({static_cast<int>(i), best, std::move(part.slice)});
     }
   }
   return out;
 }
 
-Result<std::vector<SavedVariable>> Collect(std::span<const VariableSpec> variables, int process, const FetchLocal& fetch) {
+Result<std::vector<SavedVariable>> Collect(std::span<const VariableSpec> variables, int process,
+                                           const FetchLocal& fetch) {
   MT_ASSIGN_OR_RETURN(const std::vector<Assignment> assignments, AssignParts(variables));
   std::vector<SavedVariable> out;
   for (const VariableSpec& v : variables) out.push_back({v.name, v.type, v.layout.ToString(), {}});
@@ -54,8 +61,10 @@ Result<std::vector<SavedVariable>> Collect(std::span<const VariableSpec> variabl
     if (local.dims() != a.slice.sizes) {
       MT_ASSIGN_OR_RETURN(const mesh::Dims storage, v.layout.LocalShape(v.type.dims));
       if (local.dims() != storage) {
-        return Internal("checkpoint: variable `" + v.name + "`: expected device " + std::to_string(a.rank) + " to hold " +
-                        mesh::TensorType{v.type.dtype, storage}.ToString() + ", got: " + local.type().ToString());
+        return Internal("checkpoint: variable `" + v.name + "`: expected device " +
+                        std::to_string(a.rank) + " to hold " +
+                        mesh::TensorType{v.type.dtype, storage}.ToString() +
+                        ", got: " + local.type().ToString());
       }
       local = local.Slice(mesh::Dims(storage.size(), 0), a.slice.sizes);
     }

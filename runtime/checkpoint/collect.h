@@ -36,6 +36,7 @@ Result<std::vector<Assignment>> AssignParts(std::span<const VariableSpec> variab
 using FetchLocal = std::function<Result<mesh::Tensor>(int variable, int64_t rank)>;
 
 // The parts that `process` writes, as a snapshot's variables: all of them, those of other processes without blocks.
-Result<std::vector<SavedVariable>> Collect(std::span<const VariableSpec> variables, int process, const FetchLocal& fetch);
+Result<std::vector<SavedVariable>> Collect(std::span<const VariableSpec> variables, int process,
+                                           const FetchLocal& fetch);
 
 }  // namespace meshtrain::checkpoint

@@ -27,7 +27,8 @@ uint64_t HashOf(const json& value) {
   const auto& text = value.get_ref<const std::string&>();
   uint64_t hash = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-  if (error != std::errc() || end != text.data() + text.size()) throw BadField{"expected a checksum, got: " + text};
+  if (error != std::errc() || end != text.data() + text.size())
+    throw BadField{"expected a checksum, got: " + text};
   return hash;
 }
 
@@ -52,14 +53,17 @@ ShardRecord ShardOf(const json& value) {
 json Body(const Index& index) {
   json files = json::array();
   for (const FileRecord& f : index.files) {
-    files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"header_bytes", f.header_bytes},
+    files.push_back({{"name", f.name},
+                     {"bytes", f.bytes},
+                     {"header_bytes", f.header_bytes},
                      {"header_xxh64", HashText(f.header_hash)}});
   }
   json variables = json::object();
   for (const auto& [name, v] : index.variables) {
     json shards = json::array();
     for (const ShardRecord& s : v.shards) shards.push_back(ShardJson(s));
-    variables[name] = {{"type", v.type.ToString()}, {"layout", v.layout}, {"shards", std::move(shards)}};
+    variables[name] = {
+        {"type", v.type.ToString()}, {"layout", v.layout}, {"shards", std::move(shards)}};
   }
   return {{"format", kFormat},
           {"version", kVersion},
@@ -74,12 +78,15 @@ json Body(const Index& index) {
           {"variables", std::move(variables)}};
 }
 
-std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
 Index IndexOf(const json& body) {
   Index index;
   if (body.at("chunk_bytes").get<int64_t>() != kChunkBytes) {
-    throw BadField{"chunk_bytes: expected " + Num(kChunkBytes) + ", got: " + body.at("chunk_bytes").dump()};
+    throw BadField{"chunk_bytes: expected " + Num(kChunkBytes) +
+                   ", got: " + body.at("chunk_bytes").dump()};
   }
   index.step = body.at("step").get<int64_t>();
   index.generation = body.at("generation").get<int64_t>();
@@ -88,9 +95,10 @@ Index IndexOf(const json& body) {
   index.data_cursor = body.at("data_cursor").get<std::string>();
   index.metadata = body.at("metadata").get<std::map<std::string, std::string>>();
   for (const json& f : body.at("files")) {
-    FileRecord file{f.at("name").get<std::string>(), f.at("bytes").get<int64_t>(), f.at("header_bytes").get<int64_t>(),
-                    HashOf(f.at("header_xxh64"))};
-    if (file.name.empty() || file.name.find('/') != std::string::npos || file.name == ".." || file.name == ".") {
+    FileRecord file{f.at("name").get<std::string>(), f.at("bytes").get<int64_t>(),
+                    f.at("header_bytes").get<int64_t>(), HashOf(f.at("header_xxh64"))};
+    if (file.name.empty() || file.name.find('/') != std::string::npos || file.name == ".." ||
+        file.name == ".") {
       throw BadField{"files: expected a plain file name, got: " + file.name};
     }
     index.files.push_back(std::move(file));
@@ -112,17 +120,19 @@ Status CheckVariable(const Index& index, const std::string& name, const Variable
   int64_t covered = 0;
   for (size_t i = 0; i < v.shards.size(); ++i) {
     const ShardRecord& s = v.shards[i];
-    if (!IsInside(s.box, v.type.dims)) return InvalidArgument(where + "expected its shards inside of it, got: another");
+    if (!IsInside(s.box, v.type.dims))
+      return InvalidArgument(where + "expected its shards inside of it, got: another");
     const int64_t bytes = s.box.num_elements() * mesh::DTypeBytes(v.type.dtype);
     if (s.file < 0 || s.file >= static_cast<int>(index.files.size()) || s.begin < 0 ||
         s.begin > index.files[s.file].bytes - bytes ||
         static_cast<int64_t>(s.chunks.size()) != (bytes + kChunkBytes - 1) / kChunkBytes) {
-      return InvalidArgument(where + "expected its shards inside their files, with a checksum a piece, got: another");
+      return InvalidArgument(
+          where + "expected its shards inside their files, with a checksum a piece, got: another");
     }
     for (size_t k = 0; k < i; ++k) {
       if (Intersection(s.box, v.shards[k].box).num_elements() > 0) {
-        return InvalidArgument(where + "expected shards that do not overlap, got: shards " + std::to_string(k) + " and " +
-                               std::to_string(i));
+        return InvalidArgument(where + "expected shards that do not overlap, got: shards " +
+                               std::to_string(k) + " and " + std::to_string(i));
       }
     }
     covered += s.box.num_elements();
@@ -144,7 +154,8 @@ std::string HashText(uint64_t hash) {
 
 std::string Index::ToJson() const {
   const std::string body = Dump(Body(*this));
-  return "{\"index\":" + body + ",\"xxh64\":\"" + HashText(XXH64(body.data(), body.size(), 0)) + "\"}\n";
+  return "{\"index\":" + body + ",\"xxh64\":\"" + HashText(XXH64(body.data(), body.size(), 0)) +
+         "\"}\n";
 }
 
 Result<Index> Index::Parse(std::string_view text, const std::string& path) {
@@ -154,20 +165,26 @@ Result<Index> Index::Parse(std::string_view text, const std::string& path) {
     const std::string compact = Dump(body);
     const uint64_t hash = XXH64(compact.data(), compact.size(), 0);
     if (HashOf(whole.at("xxh64")) != hash) {
-      return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) + ": expected checksum " +
-                      whole.at("xxh64").get<std::string>() + ", got: " + HashText(hash));
+      return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) +
+                      ": expected checksum " + whole.at("xxh64").get<std::string>() +
+                      ", got: " + HashText(hash));
     }
-    if (body.at("format") != kFormat) throw BadField{"format: expected " + std::string(kFormat) + ", got: " + Dump(body.at("format"))};
+    if (body.at("format") != kFormat)
+      throw BadField{"format: expected " + std::string(kFormat) +
+                     ", got: " + Dump(body.at("format"))};
     if (body.at("version").get<int>() > kVersion) {
-      return Unimplemented(path + ": version: expected at most " + Num(kVersion) + ", got: " + body.at("version").dump());
+      return Unimplemented(path + ": version: expected at most " + Num(kVersion) +
+                           ", got: " + body.at("version").dump());
     }
     Index index = IndexOf(body);
     if (Status sound = CheckIndex(index); !sound.ok()) throw BadField{sound.message()};
     return index;
   } catch (const json::parse_error& error) {
-    return DataLoss(path + ": byte " + std::to_string(error.byte > 0 ? error.byte - 1 : 0) + ": expected JSON, got: " + error.what());
+    return DataLoss(path + ": byte " + std::to_string(error.byte > 0 ? error.byte - 1 : 0) +
+                    ": expected JSON, got: " + error.what());
   } catch (const json::exception& error) {
-    return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) + ": expected a checkpoint's index, got: " + error.what());
+    return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) +
+                    ": expected a checkpoint's index, got: " + error.what());
   } catch (const BadField& bad) {
     return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) + ": " + bad.message);
   }
@@ -187,17 +204,19 @@ Result<Index> MergeIndexes(const std::vector<Index>& parts) {
       return std::tie(i.step, i.generation, i.mesh, i.program_hash, i.data_cursor, i.metadata);
     };
     if (head(part) != head(all)) {
-      return InvalidArgument("checkpoint: part " + std::to_string(p) + ": expected the step, mesh, program and cursor of part 0 (step " +
-                             Num(all.step) + ", program " + all.program_hash + "), got: step " + Num(part.step) +
-                             ", program " + part.program_hash);
+      return InvalidArgument("checkpoint: part " + std::to_string(p) +
+                             ": expected the step, mesh, program and cursor of part 0 (step " +
+                             Num(all.step) + ", program " + all.program_hash + "), got: step " +
+                             Num(part.step) + ", program " + part.program_hash);
     }
     const int first = static_cast<int>(all.files.size());
     all.files.insert(all.files.end(), part.files.begin(), part.files.end());
     for (const auto& [name, v] : part.variables) {
-      VariableRecord& mine = all.variables.try_emplace(name, VariableRecord{v.type, v.layout, {}}).first->second;
+      VariableRecord& mine =
+          all.variables.try_emplace(name, VariableRecord{v.type, v.layout, {}}).first->second;
       if (mine.type != v.type) {
-        return InvalidArgument("checkpoint: variable `" + name + "`: expected " + mine.type.ToString() + " in each part, got: " +
-                               v.type.ToString());
+        return InvalidArgument("checkpoint: variable `" + name + "`: expected " +
+                               mine.type.ToString() + " in each part, got: " + v.type.ToString());
       }
       for (ShardRecord shard : v.shards) {
         shard.file += first;

@@ -17,7 +17,8 @@ Result<std::unique_ptr<RawReader>> RawReader::Open(const std::string& path) {
   std::unique_ptr<RawReader> reader(new RawReader(path, fd, 0));
   struct stat info {};
   if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
-  if (!S_ISREG(info.st_mode)) return InvalidArgument(path + ": expected a regular file, got: something else");
+  if (!S_ISREG(info.st_mode))
+    return InvalidArgument(path + ": expected a regular file, got: something else");
   reader->size_ = info.st_size;
   return reader;
 }
@@ -30,8 +31,8 @@ Status RawReader::ReadAt(int64_t offset, std::span<std::byte> out) const {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, "cannot read at byte " + std::to_string(offset), path_);
     if (n == 0) {
-      return DataLoss(path_ + ": byte " + std::to_string(offset) + ": expected " + std::to_string(out.size()) +
-                      " more bytes, got: end of file");
+      return DataLoss(path_ + ": byte " + std::to_string(offset) + ": expected " +
+                      std::to_string(out.size()) + " more bytes, got: end of file");
     }
     out = out.subspan(static_cast<size_t>(n));
     offset += n;
@@ -55,7 +56,8 @@ Status RawWriter::Write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, "cannot write at byte " + std::to_string(position_), path_);
+    if (n < 0)
+      return ErrnoStatus(errno, "cannot write at byte " + std::to_string(position_), path_);
     bytes = bytes.subspan(static_cast<size_t>(n));
     position_ += n;
   }

@@ -27,7 +27,8 @@ std::optional<int64_t> StepOf(const std::string& name) {
   constexpr std::string_view kPrefix = "ckpt-";
   if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + 8) return std::nullopt;
   const std::string_view digits = std::string_view(name).substr(kPrefix.size());
-  if (!std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; })) return std::nullopt;
+  if (!std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; }))
+    return std::nullopt;
   return ParseInt(digits);
 }
 
@@ -40,23 +41,28 @@ Result<std::vector<Candidate>> ListFolders(const std::string& folder, bool compl
   for (const auto& entry : entries) {
     const std::optional<int64_t> step = StepOf(entry.path().filename().string());
     if (!step || !entry.is_directory(error)) continue;
-    if (fs::exists(entry.path() / kIndexName, error) == complete) out.push_back({*step, entry.path().string()});
+    if (fs::exists(entry.path() / kIndexName, error) == complete)
+      out.push_back({*step, entry.path().string()});
   }
-  std::sort(out.begin(), out.end(), [](const Candidate& a, const Candidate& b) { return a.step > b.step; });
+  std::sort(out.begin(), out.end(),
+            [](const Candidate& a, const Candidate& b) { return a.step > b.step; });
   return out;
 }
 
-Status CheckHash(const RawReader& file, int64_t begin, std::span<const std::byte> bytes, uint64_t want,
-                 std::string_view what) {
+Status CheckHash(const RawReader& file, int64_t begin, std::span<const std::byte> bytes,
+                 uint64_t want, std::string_view what) {
   const uint64_t got = XXH64(bytes.data(), bytes.size(), 0);
   if (got == want) return OkStatus();
-  return DataLoss(file.path() + ": bytes " + Num(begin) + " to " + Num(begin + static_cast<int64_t>(bytes.size())) + " (" +
-                  std::string(what) + "): expected checksum " + HashText(want) + ", got: " + HashText(got));
+  return DataLoss(file.path() + ": bytes " + Num(begin) + " to " +
+                  Num(begin + static_cast<int64_t>(bytes.size())) + " (" + std::string(what) +
+                  "): expected checksum " + HashText(want) + ", got: " + HashText(got));
 }
 
 }  // namespace
 
-Result<std::vector<Candidate>> ListCheckpoints(const std::string& folder) { return ListFolders(folder, true); }
+Result<std::vector<Candidate>> ListCheckpoints(const std::string& folder) {
+  return ListFolders(folder, true);
+}
 
 std::vector<Candidate> ListIncomplete(const std::string& folder) {
   auto found = ListFolders(folder, false);
@@ -78,12 +84,15 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
     const std::string name = path + "/" + record.name;
     auto file = RawReader::Open(name);
     if (!file.ok() && file.status().code() == StatusCode::kNotFound) {
-      return DataLoss(name + ": byte 0: expected the shard file that " + index_path + " names, got: no such file");
+      return DataLoss(name + ": byte 0: expected the shard file that " + index_path +
+                      " names, got: no such file");
     }
     if (!file.ok()) return file.status();
-    if ((*file)->size() != record.bytes || record.header_bytes > record.bytes || record.header_bytes < 0) {
-      return DataLoss(name + ": byte " + Num(std::min((*file)->size(), record.bytes)) + ": expected a file of " +
-                      Num(record.bytes) + " bytes, got: " + Num((*file)->size()));
+    if ((*file)->size() != record.bytes || record.header_bytes > record.bytes ||
+        record.header_bytes < 0) {
+      return DataLoss(name + ": byte " + Num(std::min((*file)->size(), record.bytes)) +
+                      ": expected a file of " + Num(record.bytes) +
+                      " bytes, got: " + Num((*file)->size()));
     }
     std::vector<std::byte> header(static_cast<size_t>(record.header_bytes));
     MT_RETURN_IF_ERROR((*file)->ReadAt(0, header));
@@ -98,11 +107,13 @@ Result<const VariableRecord*> Checkpoint::Find(std::string_view name) const {
   if (found != index_.variables.end()) return &found->second;
   std::vector<std::string> names;
   for (const auto& [n, v] : index_.variables) names.push_back(n);
-  return NotFound(path_ + ": expected a variable `" + std::string(name) + "`, got: none of that name" + DidYouMean(name, names));
+  return NotFound(path_ + ": expected a variable `" + std::string(name) +
+                  "`, got: none of that name" + DidYouMean(name, names));
 }
 
-Status Checkpoint::ReadShard(std::string_view name, const VariableRecord& variable, const ShardRecord& shard,
-                             const Box& wanted, std::span<std::byte> out) const {
+Status Checkpoint::ReadShard(std::string_view name, const VariableRecord& variable,
+                             const ShardRecord& shard, const Box& wanted,
+                             std::span<std::byte> out) const {
   const RawReader& file = *files_[shard.file];
   const int64_t item = mesh::DTypeBytes(variable.type.dtype);
   const int64_t total = shard.box.num_elements() * item;
@@ -115,7 +126,8 @@ Status Checkpoint::ReadShard(std::string_view name, const VariableRecord& variab
       const int64_t begin = chunk * kChunkBytes;
       const int64_t size = std::min(kChunkBytes, total - begin);
       const int64_t n = std::min(run.from + run.bytes, begin + size) - at;
-      const auto target = out.subspan(static_cast<size_t>(run.to + at - run.from), static_cast<size_t>(n));
+      const auto target =
+          out.subspan(static_cast<size_t>(run.to + at - run.from), static_cast<size_t>(n));
       if (n == size) {  // the whole piece goes to one place
         MT_RETURN_IF_ERROR(file.ReadAt(shard.begin + begin, target));
         MT_RETURN_IF_ERROR(CheckHash(file, shard.begin + begin, target, shard.chunks[chunk], what));
@@ -123,7 +135,8 @@ Status Checkpoint::ReadShard(std::string_view name, const VariableRecord& variab
         if (held != chunk) {
           buffer.resize(static_cast<size_t>(size));
           MT_RETURN_IF_ERROR(file.ReadAt(shard.begin + begin, buffer));
-          MT_RETURN_IF_ERROR(CheckHash(file, shard.begin + begin, buffer, shard.chunks[chunk], what));
+          MT_RETURN_IF_ERROR(
+              CheckHash(file, shard.begin + begin, buffer, shard.chunks[chunk], what));
           held = chunk;
         }
         std::memcpy(target.data(), buffer.data() + (at - begin), static_cast<size_t>(n));
@@ -134,12 +147,14 @@ Status Checkpoint::ReadShard(std::string_view name, const VariableRecord& variab
   return OkStatus();
 }
 
-Result<mesh::Tensor> Checkpoint::LoadSlice(std::string_view name, const mesh::Dims& offsets, const mesh::Dims& sizes) const {
+Result<mesh::Tensor> Checkpoint::LoadSlice(std::string_view name, const mesh::Dims& offsets,
+                                           const mesh::Dims& sizes) const {
   MT_ASSIGN_OR_RETURN(const VariableRecord* variable, Find(name));
   const Box wanted{offsets, sizes};
   if (!IsInside(wanted, variable->type.dims)) {
-    return InvalidArgument(path_ + ": variable `" + std::string(name) + "`: expected a slice inside " +
-                           variable->type.ToString() + ", got: another");
+    return InvalidArgument(path_ + ": variable `" + std::string(name) +
+                           "`: expected a slice inside " + variable->type.ToString() +
+                           ", got: another");
   }
   mesh::Tensor out(mesh::TensorType{variable->type.dtype, sizes});
   for (const ShardRecord& shard : variable->shards) {
@@ -153,17 +168,19 @@ Result<mesh::Tensor> Checkpoint::Load(std::string_view name) const {
   return LoadSlice(name, mesh::Dims(variable->type.dims.size(), 0), variable->type.dims);
 }
 
-Result<mesh::Tensor> Checkpoint::LoadLocal(std::string_view name, const mesh::Layout& layout, int64_t rank) const {
+Result<mesh::Tensor> Checkpoint::LoadLocal(std::string_view name, const mesh::Layout& layout,
+                                           int64_t rank) const {
   MT_ASSIGN_OR_RETURN(const VariableRecord* variable, Find(name));
   if (layout.IsPartial()) {
-    return InvalidArgument(path_ + ": variable `" + std::string(name) + "`: expected a layout without pending sums, got: " +
-                           layout.ToString());
+    return InvalidArgument(path_ + ": variable `" + std::string(name) +
+                           "`: expected a layout without pending sums, got: " + layout.ToString());
   }
   MT_ASSIGN_OR_RETURN(const mesh::Dims local, layout.LocalShape(variable->type.dims));
   const mesh::Layout::Slice slice = layout.SliceOf(rank, variable->type.dims);
   mesh::Tensor out(mesh::TensorType{variable->type.dtype, local});
   std::memset(out.mutable_bytes().data(), 0, out.mutable_bytes().size());
-  if (mesh::NumElements(slice.sizes) == 0) return out;  // an uneven split can leave a device nothing
+  if (mesh::NumElements(slice.sizes) == 0)
+    return out;  // an uneven split can leave a device nothing
   MT_ASSIGN_OR_RETURN(const mesh::Tensor valid, LoadSlice(name, slice.offsets, slice.sizes));
   if (slice.sizes == local) return valid;
   out.Paste(valid, mesh::Dims(local.size(), 0));
@@ -179,20 +196,23 @@ Status Checkpoint::Verify() const {
         const int64_t begin = static_cast<int64_t>(c) * kChunkBytes;
         buffer.resize(static_cast<size_t>(std::min(kChunkBytes, total - begin)));
         MT_RETURN_IF_ERROR(files_[shard.file]->ReadAt(shard.begin + begin, buffer));
-        MT_RETURN_IF_ERROR(CheckHash(*files_[shard.file], shard.begin + begin, buffer, shard.chunks[c], "variable `" + name + "`"));
+        MT_RETURN_IF_ERROR(CheckHash(*files_[shard.file], shard.begin + begin, buffer,
+                                     shard.chunks[c], "variable `" + name + "`"));
       }
     }
   }
   return OkStatus();
 }
 
-Status Checkpoint::Export(const std::string& path, const std::function<bool(std::string_view)>& wanted) const {
+Status Checkpoint::Export(const std::string& path,
+                          const std::function<bool(std::string_view)>& wanted) const {
   std::vector<NamedType> types;
   for (const auto& [name, variable] : index_.variables) {
     if (!wanted || wanted(name)) types.push_back({name, variable.type});
   }
-  MT_ASSIGN_OR_RETURN(const SafetensorsPlan plan,
-                      PlanSafetensors(std::move(types), {{"format", "meshtrain"}, {"step", Num(index_.step)}}));
+  MT_ASSIGN_OR_RETURN(
+      const SafetensorsPlan plan,
+      PlanSafetensors(std::move(types), {{"format", "meshtrain"}, {"step", Num(index_.step)}}));
   const std::string temporary = path + ".tmp." + std::to_string(::getpid());
   MT_ASSIGN_OR_RETURN(auto file, RawWriter::Create(temporary));
   MT_RETURN_IF_ERROR(file->Write(std::as_bytes(std::span(plan.header_bytes))));

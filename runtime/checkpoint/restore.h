@@ -46,8 +46,8 @@ class Checkpoint {
 
   // The whole value. Errors: kNotFound with the nearest name.
   Result<mesh::Tensor> Load(std::string_view name) const;
-  // The box [offsets, offsets + sizes) of the global value, whatever shards it was saved in: reads, and checks, only the
-  // pieces that hold it. Errors: also kInvalidArgument when it is not inside.
+  // The box [offsets, offsets + sizes) of the global value, whatever shards it was saved in: reads, and checks, only
+  // the pieces that hold it. Errors: also kInvalidArgument when it is not inside.
   Result<mesh::Tensor> LoadSlice(std::string_view name, const mesh::Dims& offsets, const mesh::Dims& sizes) const;
   // What device `rank` stores under `layout`, on any mesh: layout.LocalShape() elements, padding zero.
   // Errors: also kInvalidArgument for a layout that does not fit or is partial.

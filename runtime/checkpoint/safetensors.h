@@ -52,7 +52,8 @@ struct SafetensorsPlan {
   SafetensorsHeader header;
   std::string header_bytes;
 };
-Result<SafetensorsPlan> PlanSafetensors(std::vector<NamedType> tensors, const std::map<std::string, std::string>& metadata);
+Result<SafetensorsPlan> PlanSafetensors(std::vector<NamedType> tensors,
+                                        const std::map<std::string, std::string>& metadata);
 
 // Thread-safe.
 class SafetensorsReader {

@@ -44,12 +44,15 @@ Result<std::map<std::string, Part>> PartsByKey(const Snapshot& snapshot) {
   std::map<std::string, Part> parts;
   for (const SavedVariable& v : snapshot.variables) {
     for (const Block& b : v.blocks) {
-      if (b.value.type().dtype != v.type.dtype || !IsInside({b.offsets, b.value.dims()}, v.type.dims)) {
-        return InvalidArgument("checkpoint: variable `" + v.name + "`: expected blocks of " + v.type.ToString() + ", got: " +
-                               b.value.type().ToString() + " at " + List(b.offsets, b.value.dims()));
+      if (b.value.type().dtype != v.type.dtype ||
+          !IsInside({b.offsets, b.value.dims()}, v.type.dims)) {
+        return InvalidArgument("checkpoint: variable `" + v.name + "`: expected blocks of " +
+                               v.type.ToString() + ", got: " + b.value.type().ToString() + " at " +
+                               List(b.offsets, b.value.dims()));
       }
       if (!parts.emplace(KeyOf(v, b), Part{&v, &b}).second) {
-        return InvalidArgument("checkpoint: variable `" + v.name + "`: expected each block once, got: " + KeyOf(v, b) + " twice");
+        return InvalidArgument("checkpoint: variable `" + v.name +
+                               "`: expected each block once, got: " + KeyOf(v, b) + " twice");
       }
     }
   }
@@ -68,10 +71,12 @@ int64_t NextGeneration(const std::string& checkpoint) {
 std::string ShardName(int process, int processes, int64_t generation) {
   char name[80];
   std::snprintf(name, sizeof name, "shard-%05d-of-%05d", process, processes);
-  return std::string(name) + (generation == 0 ? "" : "-g" + std::to_string(generation)) + ".safetensors";
+  return std::string(name) + (generation == 0 ? "" : "-g" + std::to_string(generation)) +
+         ".safetensors";
 }
 
-Status WriteTensor(RawWriter& file, std::span<const std::byte> bytes, std::vector<uint64_t>* chunks) {
+Status WriteTensor(RawWriter& file, std::span<const std::byte> bytes,
+                   std::vector<uint64_t>* chunks) {
   for (size_t at = 0; at < bytes.size(); at += kChunkBytes) {
     const auto chunk = bytes.subspan(at, std::min<size_t>(kChunkBytes, bytes.size() - at));
     chunks->push_back(XXH64(chunk.data(), chunk.size(), 0));
@@ -84,7 +89,9 @@ Status WriteTensor(RawWriter& file, std::span<const std::byte> bytes, std::vecto
 void RemoveQuietly(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error) LogWarning("cannot remove an old checkpoint's file", {{"path", path.string()}, {"error", error.message()}});
+  if (error)
+    LogWarning("cannot remove an old checkpoint's file",
+               {{"path", path.string()}, {"error", error.message()}});
 }
 
 void RemoveCheckpoint(const std::string& checkpoint) {
@@ -108,7 +115,8 @@ void Prune(const std::string& folder, int64_t newest, int keep) {
   std::set<int64_t> steps;
   for (const Candidate& c : *complete) steps.insert(c.step);
   if (keep > 0) {
-    for (size_t i = static_cast<size_t>(keep); i < complete->size(); ++i) RemoveCheckpoint((*complete)[i].path);
+    for (size_t i = static_cast<size_t>(keep); i < complete->size(); ++i)
+      RemoveCheckpoint((*complete)[i].path);
   }
   // Leftovers of crashed saves, older than what is safe now.
   for (const Candidate& c : ListIncomplete(folder)) {
@@ -124,9 +132,11 @@ std::string CheckpointFolder(const std::string& folder, int64_t step) {
   return folder + name;
 }
 
-Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int process, int processes) {
+Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int process,
+                        int processes) {
   if (snapshot.step < 0 || process < 0 || process >= processes) {
-    return InvalidArgument("checkpoint: expected a step from 0 and a process below " + std::to_string(processes) + ", got: step " +
+    return InvalidArgument("checkpoint: expected a step from 0 and a process below " +
+                           std::to_string(processes) + ", got: step " +
                            std::to_string(snapshot.step) + ", process " + std::to_string(process));
   }
   const std::string checkpoint = CheckpointFolder(folder, snapshot.step);
@@ -135,42 +145,53 @@ Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int
   std::vector<NamedType> types;
   for (const auto& [key, part] : parts) types.push_back({key, part.block->value.type()});
   MT_ASSIGN_OR_RETURN(const SafetensorsPlan plan,
-                      PlanSafetensors(std::move(types), {{"step", std::to_string(snapshot.step)}, {"format", "meshtrain"}}));
+                      PlanSafetensors(std::move(types), {{"step", std::to_string(snapshot.step)},
+                                                         {"format", "meshtrain"}}));
 
-  Index index{.step = snapshot.step, .generation = NextGeneration(checkpoint), .mesh = snapshot.mesh,
-              .program_hash = snapshot.program_hash, .data_cursor = snapshot.data_cursor, .metadata = snapshot.metadata};
+  Index index{.step = snapshot.step,
+              .generation = NextGeneration(checkpoint),
+              .mesh = snapshot.mesh,
+              .program_hash = snapshot.program_hash,
+              .data_cursor = snapshot.data_cursor,
+              .metadata = snapshot.metadata};
   const std::string name = ShardName(process, processes, index.generation);
   for (const SavedVariable& v : snapshot.variables) {
     if (!index.variables.emplace(v.name, VariableRecord{v.type, v.layout, {}}).second) {
-      return InvalidArgument("checkpoint: expected each variable once, got: `" + v.name + "` twice");
+      return InvalidArgument("checkpoint: expected each variable once, got: `" + v.name +
+                             "` twice");
     }
   }
   MT_ASSIGN_OR_RETURN(auto file, RawWriter::Create(checkpoint + "/" + name));
   MT_RETURN_IF_ERROR(file->Write(std::as_bytes(std::span(plan.header_bytes))));
   for (const SafetensorsEntry& e : plan.header.entries) {
     const Part& part = parts.at(e.name);
-    ShardRecord shard{.file = 0, .key = e.name, .box = {part.block->offsets, e.dims}, .begin = e.begin};
+    ShardRecord shard{
+        .file = 0, .key = e.name, .box = {part.block->offsets, e.dims}, .begin = e.begin};
     MT_RETURN_IF_ERROR(WriteTensor(*file, part.block->value.bytes(), &shard.chunks));
     index.variables.at(part.variable->name).shards.push_back(std::move(shard));
   }
   const int64_t bytes = file->position();
   MT_RETURN_IF_ERROR(file->Close());
   MT_RETURN_IF_ERROR(SyncFolder(checkpoint));
-  index.files.push_back({name, bytes, plan.header.data_begin, XXH64(plan.header_bytes.data(), plan.header_bytes.size(), 0)});
+  index.files.push_back({name, bytes, plan.header.data_begin,
+                         XXH64(plan.header_bytes.data(), plan.header_bytes.size(), 0)});
   return index;
 }
 
-Result<std::string> Commit(const std::string& folder, const std::vector<Index>& parts, const SaveOptions& options) {
+Result<std::string> Commit(const std::string& folder, const std::vector<Index>& parts,
+                           const SaveOptions& options) {
   MT_ASSIGN_OR_RETURN(const Index index, MergeIndexes(parts));
   const std::string checkpoint = CheckpointFolder(folder, index.step);
-  MT_RETURN_IF_ERROR(WriteFileAtomically(checkpoint + "/" + std::string(kIndexName), index.ToJson()));
+  MT_RETURN_IF_ERROR(
+      WriteFileAtomically(checkpoint + "/" + std::string(kIndexName), index.ToJson()));
   MT_RETURN_IF_ERROR(SyncFolder(folder));
   SweepFolder(checkpoint, index);
   Prune(folder, index.step, options.keep);
   return checkpoint;
 }
 
-Result<std::string> Save(const std::string& folder, const Snapshot& snapshot, const SaveOptions& options) {
+Result<std::string> Save(const std::string& folder, const Snapshot& snapshot,
+                         const SaveOptions& options) {
   MT_ASSIGN_OR_RETURN(Index part, WritePart(folder, snapshot, 0, 1));
   return Commit(folder, {std::move(part)}, options);
 }

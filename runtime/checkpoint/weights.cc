@@ -49,7 +49,8 @@ Result<Weights> OpenWeights(const std::string& path) {
 }
 
 bool Convertible(const TensorType& from, const TensorType& to) {
-  return from.dims == to.dims && (from.dtype == to.dtype || (mesh::IsFloat(from.dtype) && mesh::IsFloat(to.dtype)));
+  return from.dims == to.dims &&
+         (from.dtype == to.dtype || (mesh::IsFloat(from.dtype) && mesh::IsFloat(to.dtype)));
 }
 
 Tensor Converted(const Tensor& from, DType to) {
@@ -69,7 +70,8 @@ Tensor Converted(const Tensor& from, DType to) {
 
 }  // namespace
 
-Result<std::vector<Tensor>> LoadWeights(const std::string& path, std::span<const NamedType> parameters) {
+Result<std::vector<Tensor>> LoadWeights(const std::string& path,
+                                        std::span<const NamedType> parameters) {
   MT_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(path));
   std::vector<std::string> names;
   for (const auto& [name, type] : weights.types) names.push_back(name);
@@ -77,10 +79,12 @@ Result<std::vector<Tensor>> LoadWeights(const std::string& path, std::span<const
   for (const NamedType& p : parameters) {
     const auto found = weights.types.find(p.name);
     if (found == weights.types.end()) {
-      wrong.push_back("expected `" + p.name + "` " + p.type.ToString() + ", got: no tensor of that name" + DidYouMean(p.name, names));
+      wrong.push_back("expected `" + p.name + "` " + p.type.ToString() +
+                      ", got: no tensor of that name" + DidYouMean(p.name, names));
     } else if (!found->second || !Convertible(*found->second, p.type)) {
-      wrong.push_back("`" + p.name + "`: expected " + p.type.ToString() + ", got: " +
-                      (found->second ? found->second->ToString() : "an element type that Meshtrain has not"));
+      wrong.push_back(
+          "`" + p.name + "`: expected " + p.type.ToString() + ", got: " +
+          (found->second ? found->second->ToString() : "an element type that Meshtrain has not"));
     }
   }
   if (!wrong.empty()) return InvalidArgument(path + ": " + Join(wrong, "; "));

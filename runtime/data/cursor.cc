@@ -20,12 +20,14 @@ std::optional<std::string_view> After(std::string_view part, std::string_view ke
 
 std::string Cursor::ToString() const {
   char text[96];
-  std::snprintf(text, sizeof text, "epoch=%" PRId64 " batch=%" PRId64 " order=%016" PRIx64, epoch, batch, fingerprint);
+  std::snprintf(text, sizeof text, "epoch=%" PRId64 " batch=%" PRId64 " order=%016" PRIx64, epoch,
+                batch, fingerprint);
   return text;
 }
 
 Result<Cursor> Cursor::Parse(std::string_view text) {
-  const Status bad = InvalidArgument("data cursor: expected `epoch=N batch=N order=HEX`, got: " + std::string(text));
+  const Status bad = InvalidArgument("data cursor: expected `epoch=N batch=N order=HEX`, got: " +
+                                     std::string(text));
   const std::vector<std::string> parts = Split(text, ' ');
   if (parts.size() != 3) return bad;
   const auto epoch = After(parts[0], "epoch=");
@@ -35,8 +37,10 @@ Result<Cursor> Cursor::Parse(std::string_view text) {
   const std::optional<int64_t> e = ParseInt(*epoch);
   const std::optional<int64_t> b = ParseInt(*batch);
   Cursor cursor;
-  const auto [end, error] = std::from_chars(order->data(), order->data() + order->size(), cursor.fingerprint, 16);
-  if (!e || !b || *e < 0 || *b < 0 || error != std::errc() || end != order->data() + order->size()) return bad;
+  const auto [end, error] =
+      std::from_chars(order->data(), order->data() + order->size(), cursor.fingerprint, 16);
+  if (!e || !b || *e < 0 || *b < 0 || error != std::errc() || end != order->data() + order->size())
+    return bad;
   cursor.epoch = *e;
   cursor.batch = *b;
   return cursor;

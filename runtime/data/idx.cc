@@ -28,11 +28,16 @@ std::string Num(int64_t n) { return std::to_string(n); }
 
 std::optional<mesh::DType> TypeOfCode(uint8_t code) {
   switch (code) {
-    case 0x08: return mesh::DType::kU8;
-    case 0x0C: return mesh::DType::kI32;
-    case 0x0D: return mesh::DType::kF32;
-    case 0x0E: return mesh::DType::kF64;
-    default: return std::nullopt;
+    case 0x08:
+      return mesh::DType::kU8;
+    case 0x0C:
+      return mesh::DType::kI32;
+    case 0x0D:
+      return mesh::DType::kF32;
+    case 0x0E:
+      return mesh::DType::kF64;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -113,7 +118,8 @@ struct IdxReader::Impl {
         if (n == 0) {
           if (stream_ended) break;
           return DataLoss(InFile() + "expected the gzip stream to go on (content so far: " +
-                          Num(content_position + static_cast<int64_t>(done)) + " bytes), got: end of file");
+                          Num(content_position + static_cast<int64_t>(done)) +
+                          " bytes), got: end of file");
         }
       }
       if (stream_ended) {  // another member follows, as `cat a.gz b.gz` makes
@@ -150,7 +156,8 @@ struct IdxReader::Impl {
     if (fd < 0) return ErrnoStatus(errno, "cannot open", path);
     struct stat info {};
     if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
-    if (!S_ISREG(info.st_mode)) return InvalidArgument(path + ": expected a regular file, got: something else");
+    if (!S_ISREG(info.st_mode))
+      return InvalidArgument(path + ": expected a regular file, got: something else");
     file_bytes = info.st_size;
     MT_ASSIGN_OR_RETURN(const size_t n, Refill());
     gzip = n >= 2 && chunk[0] == std::byte{0x1f} && chunk[1] == std::byte{0x8b};
@@ -170,11 +177,13 @@ struct IdxReader::Impl {
     if (u(0) != 0 || u(1) != 0 || rank < 1 || rank > kMaxRank || u(2) < 0x08 || u(2) > 0x0E) {
       char text[16];
       std::snprintf(text, sizeof text, "%02x%02x%02x%02x", u(0), u(1), u(2), u(3));
-      return InvalidArgument(path + ": byte 0: expected IDX's magic number (0000, type, rank 1 to 8), got: " + text);
+      return InvalidArgument(
+          path + ": byte 0: expected IDX's magic number (0000, type, rank 1 to 8), got: " + text);
     }
     if (!dtype) {
-      return InvalidArgument(path + ": byte 2: expected element type 08 (u8), 0c (i32), 0d (f32) or 0e (f64), got: 0" +
-                             "0123456789abcdef"[u(2)]);
+      return InvalidArgument(
+          path + ": byte 2: expected element type 08 (u8), 0c (i32), 0d (f32) or 0e (f64), got: 0" +
+          "0123456789abcdef"[u(2)]);
     }
     type.dtype = *dtype;
     header_bytes = 4 + 4 * static_cast<int64_t>(rank);
@@ -186,8 +195,9 @@ struct IdxReader::Impl {
       for (int i = 0; i < 4; ++i) size = size << 8 | std::to_integer<int64_t>(sizes[4 * d + i]);
       type.dims.push_back(size);
       if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > (int64_t{1} << 46)) {
-        return DataLoss(path + ": byte " + Num(4 + 4 * d) + ": expected dimensions that fit in memory, got: " +
-                        Num(size) + " in dimension " + Num(d));
+        return DataLoss(path + ": byte " + Num(4 + 4 * d) +
+                        ": expected dimensions that fit in memory, got: " + Num(size) +
+                        " in dimension " + Num(d));
       }
     }
     return CheckDeclaredBytes(bytes);
@@ -201,8 +211,9 @@ struct IdxReader::Impl {
                       " compressed bytes can hold, got: " + declared);
     }
     if (!gzip && file_bytes != header_bytes + bytes) {
-      return DataLoss(path + ": byte " + Num(std::min(file_bytes, header_bytes + bytes)) + ": expected the file to hold " +
-                      declared + " after its header, got: " + Num(file_bytes - header_bytes) + " bytes");
+      return DataLoss(path + ": byte " + Num(std::min(file_bytes, header_bytes + bytes)) +
+                      ": expected the file to hold " + declared +
+                      " after its header, got: " + Num(file_bytes - header_bytes) + " bytes");
     }
     return OkStatus();
   }
@@ -224,14 +235,16 @@ int64_t IdxReader::position() const { return impl_->content_position - impl_->he
 
 int64_t IdxReader::bytes_per_item() const {
   const mesh::Dims& dims = impl_->type.dims;
-  return mesh::NumElements(mesh::Dims(dims.begin() + 1, dims.end())) * mesh::DTypeBytes(impl_->type.dtype);
+  return mesh::NumElements(mesh::Dims(dims.begin() + 1, dims.end())) *
+         mesh::DTypeBytes(impl_->type.dtype);
 }
 
 Status IdxReader::Read(std::span<std::byte> out) {
   const int64_t width = mesh::DTypeBytes(impl_->type.dtype);
   MT_CHECK(static_cast<int64_t>(out.size()) % width == 0);
   MT_CHECK(position() + static_cast<int64_t>(out.size()) <= impl_->type.num_bytes());
-  MT_RETURN_IF_ERROR(impl_->PullAll(out, "content up to byte " + Num(impl_->header_bytes + impl_->type.num_bytes()) +
+  MT_RETURN_IF_ERROR(impl_->PullAll(out, "content up to byte " +
+                                             Num(impl_->header_bytes + impl_->type.num_bytes()) +
                                              " (" + impl_->type.ToString() + ")"));
   if (width > 1 && std::endian::native == std::endian::little) SwapBytes(out, width);
   return OkStatus();
@@ -242,8 +255,8 @@ Status IdxReader::Finish() {
   std::byte extra[1];
   MT_ASSIGN_OR_RETURN(const size_t n, impl_->Pull(extra));
   if (n == 0) return OkStatus();
-  return DataLoss(impl_->path + ": byte " + Num(impl_->content_position - 1) + ": expected the end after " +
-                  impl_->type.ToString() + ", got: more bytes");
+  return DataLoss(impl_->path + ": byte " + Num(impl_->content_position - 1) +
+                  ": expected the end after " + impl_->type.ToString() + ", got: more bytes");
 }
 
 }  // namespace meshtrain::data

@@ -20,12 +20,18 @@ using mesh::TensorType;
 template <typename F>
 decltype(auto) WithType(DType dtype, F f) {
   switch (dtype) {
-    case DType::kBool: return f(bool{});
-    case DType::kU8: return f(uint8_t{});
-    case DType::kI32: return f(int32_t{});
-    case DType::kI64: return f(int64_t{});
-    case DType::kF32: return f(float{});
-    case DType::kF64: break;
+    case DType::kBool:
+      return f(bool{});
+    case DType::kU8:
+      return f(uint8_t{});
+    case DType::kI32:
+      return f(int32_t{});
+    case DType::kI64:
+      return f(int64_t{});
+    case DType::kF32:
+      return f(float{});
+    case DType::kF64:
+      break;
   }
   return f(double{});
 }
@@ -37,10 +43,13 @@ To CastTo(From x) {
   } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
     if (std::isnan(x)) return 0;
     // The limits as floats may round up past the type, hence >=.
-    if (x >= static_cast<From>(std::numeric_limits<To>::max())) return std::numeric_limits<To>::max();
-    if (x <= static_cast<From>(std::numeric_limits<To>::min())) return std::numeric_limits<To>::min();
+    if (x >= static_cast<From>(std::numeric_limits<To>::max()))
+      return std::numeric_limits<To>::max();
+    if (x <= static_cast<From>(std::numeric_limits<To>::min()))
+      return std::numeric_limits<To>::min();
     return static_cast<To>(x);
-  } else if constexpr (std::is_integral_v<To> && std::is_integral_v<From> && !std::is_same_v<From, bool>) {
+  } else if constexpr (std::is_integral_v<To> && std::is_integral_v<From> &&
+                       !std::is_same_v<From, bool>) {
     if (std::in_range<To>(x)) return static_cast<To>(x);
     return std::cmp_less(x, 0) ? std::numeric_limits<To>::min() : std::numeric_limits<To>::max();
   } else {
@@ -91,15 +100,19 @@ DType OutputOf(const MapOp& op, DType in) {
 }
 
 Status Check(const MapOp& op) {
-  if (const auto* scale = std::get_if<Scale>(&op); scale != nullptr && !std::isfinite(scale->factor)) {
-    return InvalidArgument("map: scale: expected a finite factor, got: " + std::to_string(scale->factor));
+  if (const auto* scale = std::get_if<Scale>(&op);
+      scale != nullptr && !std::isfinite(scale->factor)) {
+    return InvalidArgument("map: scale: expected a finite factor, got: " +
+                           std::to_string(scale->factor));
   }
   if (const auto* n = std::get_if<Normalize>(&op)) {
     if (!std::isfinite(n->mean)) {
-      return InvalidArgument("map: normalize: expected a finite mean, got: " + std::to_string(n->mean));
+      return InvalidArgument("map: normalize: expected a finite mean, got: " +
+                             std::to_string(n->mean));
     }
     if (!std::isfinite(n->deviation) || n->deviation <= 0) {
-      return InvalidArgument("map: normalize: expected a deviation above 0, got: " + std::to_string(n->deviation));
+      return InvalidArgument("map: normalize: expected a deviation above 0, got: " +
+                             std::to_string(n->deviation));
     }
   }
   return OkStatus();

@@ -32,15 +32,17 @@ struct Compiled {
   std::vector<MapChain> maps;  // per component
   int64_t steps = 0;           // per pass, see steps_per_epoch()
   int64_t batch = 0;
-  int64_t last_batch = 0;      // the short one of a pass; == batch where there is none
-  int64_t prefetch = 0;        // 0: no thread
+  int64_t last_batch = 0;  // the short one of a pass; == batch where there is none
+  int64_t prefetch = 0;    // 0: no thread
   uint64_t fingerprint = 14695981039346656037u;  // FNV-1a
 };
 
 class Compiler {
  public:
   explicit Compiler(const Source& source)
-      : source_(source), elements_(std::make_unique<Count>(source.size())), count_(source.size()),
+      : source_(source),
+        elements_(std::make_unique<Count>(source.size())),
+        count_(source.size()),
         ops_(source.element().size()) {
     Note("source", source.size(), 0, 0);
   }
@@ -64,16 +66,21 @@ class Compiler {
   }
 
  private:
-  Status Bad(const std::string& message) const { return InvalidArgument("data: " + where_ + ": " + message); }
+  Status Bad(const std::string& message) const {
+    return InvalidArgument("data: " + where_ + ": " + message);
+  }
 
   void Note(std::string_view what, int64_t a, uint64_t b, int64_t c) {
-    const std::string text = std::string(what) + " " + Num(a) + " " + std::to_string(b) + " " + Num(c) + ";";
-    for (const char ch : text) out_.fingerprint = (out_.fingerprint ^ static_cast<uint8_t>(ch)) * 1099511628211u;
+    const std::string text =
+        std::string(what) + " " + Num(a) + " " + std::to_string(b) + " " + Num(c) + ";";
+    for (const char ch : text)
+      out_.fingerprint = (out_.fingerprint ^ static_cast<uint8_t>(ch)) * 1099511628211u;
   }
 
   Status AddStage(const MapStage& s) {
     if (s.component < 0 || s.component >= static_cast<int>(ops_.size())) {
-      return Bad("map: expected a component below " + Num(static_cast<int64_t>(ops_.size())) + ", got: " + Num(s.component));
+      return Bad("map: expected a component below " + Num(static_cast<int64_t>(ops_.size())) +
+                 ", got: " + Num(s.component));
     }
     auto& ops = ops_[s.component];
     ops.insert(ops.end(), s.ops.begin(), s.ops.end());
@@ -86,9 +93,11 @@ class Compiler {
     if (s.buffer < 1) return Bad("shuffle: expected a buffer of at least 1, got: " + Num(s.buffer));
     Note("shuffle", s.buffer, s.seed, s.reshuffle);
     if (batches_ != nullptr) {
-      batches_ = std::make_unique<Shuffled<std::vector<int64_t>>>(std::move(batches_), s.buffer, s.seed, s.reshuffle);
+      batches_ = std::make_unique<Shuffled<std::vector<int64_t>>>(std::move(batches_), s.buffer,
+                                                                  s.seed, s.reshuffle);
     } else {
-      elements_ = std::make_unique<Shuffled<int64_t>>(std::move(elements_), s.buffer, s.seed, s.reshuffle);
+      elements_ =
+          std::make_unique<Shuffled<int64_t>>(std::move(elements_), s.buffer, s.seed, s.reshuffle);
     }
     return OkStatus();
   }
@@ -97,20 +106,23 @@ class Compiler {
     if (batches_ != nullptr) return Bad("batch: expected one batch stage, got: a second");
     if (s.size < 1) return Bad("batch: expected a size of at least 1, got: " + Num(s.size));
     if (s.drop_remainder && count_ < s.size) {
-      return Bad("batch: expected at least one full batch of " + Num(s.size) + " when the remainder is dropped, got: " +
-                 Num(count_) + " elements");
+      return Bad("batch: expected at least one full batch of " + Num(s.size) +
+                 " when the remainder is dropped, got: " + Num(count_) + " elements");
     }
     Note("batch", s.size, s.drop_remainder, 0);
     batches_ = std::make_unique<Batched>(std::move(elements_), s.size, s.drop_remainder);
-    out_.last_batch = s.drop_remainder || endless_ || count_ % s.size == 0 ? s.size : count_ % s.size;
+    out_.last_batch =
+        s.drop_remainder || endless_ || count_ % s.size == 0 ? s.size : count_ % s.size;
     count_ = s.drop_remainder ? count_ / s.size : (count_ + s.size - 1) / s.size;
     out_.batch = s.size;
     return OkStatus();
   }
 
   Status AddStage(const RepeatStage& s) {
-    if (s.count == 0 || s.count < -1) return Bad("repeat: expected a count of at least 1, or none, got: " + Num(s.count));
-    if (s.count > 0 && __builtin_mul_overflow(count_, s.count, &count_)) return Bad("repeat: count too large");
+    if (s.count == 0 || s.count < -1)
+      return Bad("repeat: expected a count of at least 1, or none, got: " + Num(s.count));
+    if (s.count > 0 && __builtin_mul_overflow(count_, s.count, &count_))
+      return Bad("repeat: count too large");
     Note("repeat", s.count, 0, 0);
     endless_ = endless_ || s.count < 0;
     if (batches_ != nullptr) {
@@ -149,7 +161,8 @@ TensorType BatchType(const TensorType& element, mesh::DType dtype, int64_t size)
 
 class Pipeline::Impl {
  public:
-  Impl(std::unique_ptr<Source> source, Compiled compiled) : source_(std::move(source)), c_(std::move(compiled)) {
+  Impl(std::unique_ptr<Source> source, Compiled compiled)
+      : source_(std::move(source)), c_(std::move(compiled)) {
     position_.fingerprint = c_.fingerprint;
     c_.order->Reset(0);
   }
@@ -166,12 +179,14 @@ class Pipeline::Impl {
     Result<std::optional<Batch>> item = std::optional<Batch>();
     {
       MutexLock lock(mutex_);
-      const bool there = changed_.WaitFor(mutex_, stop, timeout, [this] { return !ready_.empty(); });
+      const bool there =
+          changed_.WaitFor(mutex_, stop, timeout, [this] { return !ready_.empty(); });
       if (!there) {
         if (stop.stop_requested()) return Cancelled("data: stopped while waiting for a batch");
-        return DeadlineExceeded("data: waited for batch " + Num(position_.batch) + " of epoch " + Num(position_.epoch) +
-                                " longer than " +
-                                Num(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) + " ms");
+        return DeadlineExceeded(
+            "data: waited for batch " + Num(position_.batch) + " of epoch " + Num(position_.epoch) +
+            " longer than " +
+            Num(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) + " ms");
       }
       if (!ready_.front().ok()) return ready_.front();  // stays: each later call gives it again
       item = std::move(ready_.front());
@@ -185,8 +200,9 @@ class Pipeline::Impl {
 
   Status Restore(const Cursor& cursor) {
     if (cursor.fingerprint != c_.fingerprint) {
-      return FailedPrecondition("data: expected a cursor of this pipeline (" + position_.ToString() + "), got: " +
-                                cursor.ToString() + "; the data, shuffle, batch or repeat differ from when it was saved");
+      return FailedPrecondition(
+          "data: expected a cursor of this pipeline (" + position_.ToString() + "), got: " +
+          cursor.ToString() + "; the data, shuffle, batch or repeat differ from when it was saved");
     }
     StopPrefetch();
     pass_ = cursor.epoch;
@@ -194,8 +210,8 @@ class Pipeline::Impl {
     for (int64_t i = 0; i < cursor.batch; ++i) {
       if (c_.order->Next(&indices_)) continue;
       c_.order->Reset(pass_ = position_.epoch = position_.batch = 0);
-      return InvalidArgument("data: expected a cursor of at most " + Num(i) + " batches in a pass, got: " +
-                             cursor.ToString());
+      return InvalidArgument("data: expected a cursor of at most " + Num(i) +
+                             " batches in a pass, got: " + cursor.ToString());
     }
     position_ = cursor;
     return OkStatus();
@@ -225,7 +241,8 @@ class Pipeline::Impl {
     MT_RETURN_IF_ERROR(source_->Ensure(*std::max_element(indices_.begin(), indices_.end()) + 1));
     Batch batch;
     batch.size = static_cast<int64_t>(indices_.size());
-    for (size_t c = 0; c < c_.maps.size(); ++c) batch.components.push_back(Gather(static_cast<int>(c)));
+    for (size_t c = 0; c < c_.maps.size(); ++c)
+      batch.components.push_back(Gather(static_cast<int>(c)));
     return std::optional<Batch>(std::move(batch));
   }
 
@@ -241,7 +258,8 @@ class Pipeline::Impl {
     for (const int64_t index : indices_) {
       const std::span<const std::byte> row = source_->Row(component, index);
       if (by_row) {
-        const auto row_out = static_cast<size_t>(element.num_elements() * mesh::DTypeBytes(map.output()));
+        const auto row_out =
+            static_cast<size_t>(element.num_elements() * mesh::DTypeBytes(map.output()));
         map.Run(row, rest.first(row_out));
         rest = rest.subspan(row_out);
       } else {
@@ -264,8 +282,9 @@ class Pipeline::Impl {
       changed_.NotifyAll();
       if (failed) return;
       MutexLock lock(mutex_);
-      while (!changed_.WaitFor(mutex_, stop, std::chrono::hours(1),
-                               [this] { return static_cast<int64_t>(ready_.size()) < c_.prefetch; })) {
+      while (!changed_.WaitFor(mutex_, stop, std::chrono::hours(1), [this] {
+        return static_cast<int64_t>(ready_.size()) < c_.prefetch;
+      })) {
         if (stop.stop_requested()) return;
       }
     }
@@ -303,9 +322,11 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
   for (size_t i = 0; i < spec.stages.size(); ++i) {
     MT_RETURN_IF_ERROR(compiler.Add(spec.stages[i], "stage " + Num(static_cast<int64_t>(i) + 1)));
   }
-  if (const auto* idx = std::get_if<IdxFiles>(&spec.source.from)) compiler.AddCast(1, idx->labels_as);
+  if (const auto* idx = std::get_if<IdxFiles>(&spec.source.from))
+    compiler.AddCast(1, idx->labels_as);
   MT_ASSIGN_OR_RETURN(Compiled compiled, compiler.Finish());
-  return std::unique_ptr<Pipeline>(new Pipeline(std::make_unique<Impl>(std::move(source), std::move(compiled))));
+  return std::unique_ptr<Pipeline>(
+      new Pipeline(std::make_unique<Impl>(std::move(source), std::move(compiled))));
 }
 
 void Pipeline::Start() { impl_->Start(); }
@@ -321,7 +342,8 @@ int64_t Pipeline::last_batch_size() const { return impl_->compiled().last_batch;
 std::vector<TensorType> Pipeline::BatchTypes(int64_t size) const {
   std::vector<TensorType> types;
   for (size_t c = 0; c < impl_->compiled().maps.size(); ++c) {
-    types.push_back(BatchType(impl_->source().element()[c], impl_->compiled().maps[c].output(), size));
+    types.push_back(
+        BatchType(impl_->source().element()[c], impl_->compiled().maps[c].output(), size));
   }
   return types;
 }

@@ -28,7 +28,8 @@ int64_t Taken(int64_t there, int64_t take) { return take < 0 ? there : std::min(
 
 class ArraySource final : public Source {
  public:
-  ArraySource(std::vector<Tensor> components, int64_t size) : components_(std::move(components)), size_(size) {
+  ArraySource(std::vector<Tensor> components, int64_t size)
+      : components_(std::move(components)), size_(size) {
     for (const Tensor& c : components_) element_.push_back(ElementOf(c.type()));
   }
   int64_t size() const override { return size_; }
@@ -46,13 +47,14 @@ class ArraySource final : public Source {
 };
 
 Result<std::unique_ptr<Source>> OpenArrays(const Arrays& arrays, int64_t take) {
-  if (arrays.components.empty()) return InvalidArgument("data: arrays: expected at least one tensor, got: none");
+  if (arrays.components.empty())
+    return InvalidArgument("data: arrays: expected at least one tensor, got: none");
   for (size_t c = 0; c < arrays.components.size(); ++c) {
     const TensorType& type = arrays.components[c].type();
     if (type.rank() < 1 || type.dims[0] != arrays.components[0].dims()[0]) {
       return InvalidArgument("data: arrays: component " + std::to_string(c) +
-                             ": expected as many elements as component 0 (" + arrays.components[0].type().ToString() +
-                             "), got: " + type.ToString());
+                             ": expected as many elements as component 0 (" +
+                             arrays.components[0].type().ToString() + "), got: " + type.ToString());
     }
   }
   const int64_t size = Taken(arrays.components[0].dims()[0], take);
@@ -106,8 +108,8 @@ class IdxSource final : public Source {
   Status ReadTo(Column& column, int64_t end) {
     const int64_t from = ready_ * column.bytes_per_item;
     const int64_t to = end * column.bytes_per_item;
-    MT_RETURN_IF_ERROR(column.reader->Read(
-        column.elements.mutable_bytes().subspan(static_cast<size_t>(from), static_cast<size_t>(to - from))));
+    MT_RETURN_IF_ERROR(column.reader->Read(column.elements.mutable_bytes().subspan(
+        static_cast<size_t>(from), static_cast<size_t>(to - from))));
     if (end < size_) return OkStatus();
     if (column.whole) MT_RETURN_IF_ERROR(column.reader->Finish());
     column.reader.reset();
@@ -130,18 +132,20 @@ Result<std::unique_ptr<Source>> OpenIdx(const IdxFiles& files, int64_t take) {
                            labels->type().ToString() + " (is it the images' file?)");
   }
   if (labels->type().dims[0] != count) {
-    return InvalidArgument(files.labels + ": byte 4: expected " + std::to_string(count) + " labels, as many as images in " +
-                           files.images + ", got: " + std::to_string(labels->type().dims[0]));
+    return InvalidArgument(files.labels + ": byte 4: expected " + std::to_string(count) +
+                           " labels, as many as images in " + files.images +
+                           ", got: " + std::to_string(labels->type().dims[0]));
   }
   const int64_t size = Taken(count, take);
   if (size == 0 || images->bytes_per_item() == 0) {
-    return InvalidArgument(files.images + ": byte 4: expected at least one element, got: " + images->type().ToString() +
-                           (take == 0 ? ", of which 0 are taken" : ""));
+    return InvalidArgument(files.images + ": byte 4: expected at least one element, got: " +
+                           images->type().ToString() + (take == 0 ? ", of which 0 are taken" : ""));
   }
   if (size > MaxBytesInMemory() / images->bytes_per_item()) {
-    return InvalidArgument(files.images + ": byte 4: expected at most " + HumanBytes(MaxBytesInMemory()) +
-                           " of elements, half of this machine's memory (`take` limits them), got: " + std::to_string(size) + " of " +
-                           HumanBytes(images->bytes_per_item()));
+    return InvalidArgument(
+        files.images + ": byte 4: expected at most " + HumanBytes(MaxBytesInMemory()) +
+        " of elements, half of this machine's memory (`take` limits them), got: " +
+        std::to_string(size) + " of " + HumanBytes(images->bytes_per_item()));
   }
   std::vector<std::unique_ptr<IdxReader>> readers;
   readers.push_back(std::move(images));

@@ -31,7 +31,8 @@ class BoundedPool final : public httplib::TaskQueue {
   void enqueue(std::function<void()> task) override {
     {
       MutexLock lock(mutex_);
-      while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1), [this] { return tasks_.size() < kMaxQueued; })) {
+      while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1),
+                               [this] { return tasks_.size() < kMaxQueued; })) {
       }
       tasks_.push_back(std::move(task));
     }
@@ -53,7 +54,8 @@ class BoundedPool final : public httplib::TaskQueue {
       std::function<void()> task;
       {
         MutexLock lock(mutex_);
-        while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1), [this] { return closing_ || !tasks_.empty(); })) {
+        while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1),
+                                 [this] { return closing_ || !tasks_.empty(); })) {
         }
         if (tasks_.empty()) return;
         task = std::move(tasks_.front());
@@ -89,9 +91,10 @@ class Endpoints::Impl {
     server_.set_keep_alive_max_count(kRequestsPerConnection);
     server_.set_payload_max_length(kMaxRequestBody);
     server_.set_tcp_nodelay(true);
-    server_.set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
-      Answer(response, 500, "internal error\n", "text/plain");
-    });
+    server_.set_exception_handler(
+        [](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
+          Answer(response, 500, "internal error\n", "text/plain");
+        });
     Text("/metrics", handlers_.metrics, "text/plain; version=0.0.4; charset=utf-8");
     Text("/progress", handlers_.progress, "application/json");
     Text("/", handlers_.page, "text/html; charset=utf-8");
@@ -103,11 +106,12 @@ class Endpoints::Impl {
   ~Impl() { (void)Stop(std::chrono::minutes(1)); }
 
   Status Start(const EndpointsOptions& options) {
-    port_ = options.port == 0 ? server_.bind_to_any_port(options.host)
-                              : (server_.bind_to_port(options.host, options.port) ? options.port : -1);
+    port_ = options.port == 0
+                ? server_.bind_to_any_port(options.host)
+                : (server_.bind_to_port(options.host, options.port) ? options.port : -1);
     if (port_ < 0) {
-      return Unavailable("http endpoints: expected to listen on " + options.host + ":" + std::to_string(options.port) +
-                         ", got: the address is taken or not ours");
+      return Unavailable("http endpoints: expected to listen on " + options.host + ":" +
+                         std::to_string(options.port) + ", got: the address is taken or not ours");
     }
     thread_ = std::jthread([this] {
       server_.listen_after_bind();
@@ -121,7 +125,8 @@ class Endpoints::Impl {
   }
 
   Status Stop(Duration timeout) {
-    const Status late = DeadlineExceeded("http endpoints: expected every request to end in time, got: some still running");
+    const Status late = DeadlineExceeded(
+        "http endpoints: expected every request to end in time, got: some still running");
     const Duration begin = SystemClock().Monotonic();
     // httplib ignores a stop() before its loop has begun, and takes only one.
     while (thread_.joinable() && !stopped_ && !Ended(std::chrono::nanoseconds(0))) {
@@ -173,7 +178,8 @@ class Endpoints::Impl {
 Endpoints::Endpoints(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Endpoints::~Endpoints() = default;
 
-Result<std::unique_ptr<Endpoints>> Endpoints::Start(const EndpointsOptions& options, EndpointHandlers handlers) {
+Result<std::unique_ptr<Endpoints>> Endpoints::Start(const EndpointsOptions& options,
+                                                    EndpointHandlers handlers) {
   auto impl = std::make_unique<Impl>(std::move(handlers));
   MT_RETURN_IF_ERROR(impl->Start(options));
   return std::unique_ptr<Endpoints>(new Endpoints(std::move(impl)));

@@ -82,12 +82,14 @@ std::string EventRecord(double wall_time, int64_t step, std::span<const NamedVal
   return Record(event);
 }
 
-Result<std::unique_ptr<EventFileWriter>> EventFileWriter::Create(const std::string& folder, Clock& clock) {
+Result<std::unique_ptr<EventFileWriter>> EventFileWriter::Create(const std::string& folder,
+                                                                 Clock& clock) {
   MT_RETURN_IF_ERROR(MakeDirectories(folder));
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
   const double now = Seconds(clock.Now());
-  const std::string base = folder + "/events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) + "." + host + "." +
+  const std::string base = folder + "/events.out.tfevents." +
+                           std::to_string(static_cast<int64_t>(now)) + "." + host + "." +
                            std::to_string(::getpid()) + ".";
   // TensorBoard reads files in the order of their names; a second file within the second gets the next number.
   for (int n = 0;; ++n) {
@@ -111,7 +113,8 @@ EventFileWriter::~EventFileWriter() {
 Status EventFileWriter::Add(int64_t step, std::span<const NamedValue> scalars) {
   if (fd_ < 0) return FailedPrecondition(path_ + ": expected Add() before Close(), got: it after");
   buffer_ += EventRecord(Seconds(clock_.Now()), step, scalars);
-  if (buffer_.size() < kMaxBuffer && clock_.Monotonic() - flushed_ < std::chrono::seconds(1)) return OkStatus();
+  if (buffer_.size() < kMaxBuffer && clock_.Monotonic() - flushed_ < std::chrono::seconds(1))
+    return OkStatus();
   return Flush();
 }
 

@@ -17,7 +17,9 @@ namespace {
 
 bool IsGoodName(std::string_view name, bool counter) {
   return name.starts_with("meshtrain_") && name.ends_with("_total") == counter &&
-         std::all_of(name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+         });
 }
 
 }  // namespace
@@ -37,24 +39,38 @@ Metrics::~Metrics() = default;
 
 Counter Metrics::AddCounter(const std::string& name, const std::string& help, const Labels& more) {
   MT_CHECK(IsGoodName(name, true));
-  auto& family = prometheus::BuildCounter().Name(name).Help(help).Labels(impl_->common).Register(impl_->registry);
+  auto& family = prometheus::BuildCounter()
+                     .Name(name)
+                     .Help(help)
+                     .Labels(impl_->common)
+                     .Register(impl_->registry);
   return Counter(&family.Add(more));
 }
 
 Gauge Metrics::AddGauge(const std::string& name, const std::string& help, const Labels& more) {
   MT_CHECK(IsGoodName(name, false));
-  auto& family = prometheus::BuildGauge().Name(name).Help(help).Labels(impl_->common).Register(impl_->registry);
+  auto& family = prometheus::BuildGauge()
+                     .Name(name)
+                     .Help(help)
+                     .Labels(impl_->common)
+                     .Register(impl_->registry);
   return Gauge(&family.Add(more));
 }
 
-Histogram Metrics::AddHistogram(const std::string& name, const std::string& help, const std::vector<double>& bounds,
-                                const Labels& more) {
+Histogram Metrics::AddHistogram(const std::string& name, const std::string& help,
+                                const std::vector<double>& bounds, const Labels& more) {
   MT_CHECK(IsGoodName(name, false) && std::is_sorted(bounds.begin(), bounds.end()));
-  auto& family = prometheus::BuildHistogram().Name(name).Help(help).Labels(impl_->common).Register(impl_->registry);
+  auto& family = prometheus::BuildHistogram()
+                     .Name(name)
+                     .Help(help)
+                     .Labels(impl_->common)
+                     .Register(impl_->registry);
   return Histogram(&family.Add(more, bounds));
 }
 
-std::string Metrics::Text() const { return prometheus::TextSerializer().Serialize(impl_->registry.Collect()); }
+std::string Metrics::Text() const {
+  return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
+}
 
 void Counter::Add(double by) {
   if (counter_ != nullptr) counter_->Increment(by);

@@ -67,7 +67,7 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // The same name and labels give the same series. A name against the rules above is a bug of ours and ends the process.
+  // The same name and labels give the same series. A name against the rules above is our bug and ends the process.
   Counter AddCounter(const std::string& name, const std::string& help, const Labels& more = {});
   Gauge AddGauge(const std::string& name, const std::string& help, const Labels& more = {});
   // `bounds`: rising upper bounds of the buckets.

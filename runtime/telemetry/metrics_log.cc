@@ -28,9 +28,11 @@ std::string LinesUpTo(const std::string& text, int64_t last) {
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
     if (end == std::string::npos) break;
-    const auto line = nlohmann::json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
-                                            text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
-    if (line.is_object() && line.contains("step") && line["step"].is_number_integer() && line["step"].get<int64_t>() <= last) {
+    const auto line =
+        nlohmann::json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
+                              text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    if (line.is_object() && line.contains("step") && line["step"].is_number_integer() &&
+        line["step"].get<int64_t>() <= last) {
       kept += text.substr(begin, end + 1 - begin);
     }
     begin = end + 1;
@@ -44,7 +46,9 @@ std::string StepLine(const StepRecord& r) {
   std::string line = fmt::format("{{\"step\":{},\"epoch\":{},\"loss\":", r.step, r.epoch);
   PutNumber(line, r.loss);
   for (const auto& [name, value] : r.metrics) {
-    line += "," + nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + ":";
+    line += "," +
+            nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+            ":";
     PutNumber(line, value);
   }
   if (r.seconds) {
@@ -54,12 +58,14 @@ std::string StepLine(const StepRecord& r) {
   return line + "}\n";
 }
 
-Result<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path, std::optional<int64_t> resume_after) {
+Result<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path,
+                                                     std::optional<int64_t> resume_after) {
   if (resume_after) {
     Result<std::string> old = ReadFile(path);
     if (old.ok()) MT_RETURN_IF_ERROR(WriteFileAtomically(path, LinesUpTo(*old, *resume_after)));
   }
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resume_after ? 0 : O_TRUNC), 0644);
+  const int fd = ::open(
+      path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resume_after ? 0 : O_TRUNC), 0644);
   if (fd < 0) return ErrnoStatus(errno, "cannot create", path);
   return std::unique_ptr<MetricsLog>(new MetricsLog(path, fd));
 }

@@ -30,7 +30,8 @@ std::string StepLine(const StepRecord& record);
 class MetricsLog {
  public:
   // Begins the file anew; with `resume_after`, keeps the lines up to that step (of a run that is being continued).
-  static Result<std::unique_ptr<MetricsLog>> Open(const std::string& path, std::optional<int64_t> resume_after = std::nullopt);
+  static Result<std::unique_ptr<MetricsLog>> Open(const std::string& path,
+                                                  std::optional<int64_t> resume_after = std::nullopt);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;

@@ -36,8 +36,9 @@ struct Progress {
 };
 
 // Compact JSON, keys as in TrainingJob's status: {"step":120,"totalSteps":120,"epoch":3,"loss":0.18,"accuracy":0.94,
-// "metrics":{"accuracy":0.94},"examplesPerSecond":61000,"etaSeconds":0,"rankStepSeconds":[…],"checkpoint":{"step":120,
-// "path":"…"},"plan":{"mesh":"batch=8","peakBytesPerDevice":…,"collectiveBytesPerStep":…,"hash":"…"},"planHash":"…"}.
+// "metrics":{"accuracy":0.94},"examplesPerSecond":61000,"etaSeconds":0,"rankStepSeconds":[…],
+// "checkpoint":{"step":120,"path":"…"},"plan":{"mesh":"batch=8","peakBytesPerDevice":…,"collectiveBytesPerStep":…,
+// "hash":"…"},"planHash":"…"}.
 // What is unknown is absent; what is not finite is null. Of more than 1,024 ranks the times are left out: the answer is
 // bounded.
 std::string ProgressJson(const Progress& progress);

@@ -60,7 +60,8 @@ std::string TerminalLine(const LineState& s, std::span<const NamedValue> values)
   return line;
 }
 
-std::string PlainLine(int64_t epoch, int64_t epochs, const LineState& s, std::span<const NamedValue> values) {
+std::string PlainLine(int64_t epoch, int64_t epochs, const LineState& s,
+                      std::span<const NamedValue> values) {
   std::string line = fmt::format("epoch {}/{}  step {}", epoch, epochs, s.step);
   if (s.steps > 0) line += fmt::format("/{}", s.steps);
   const double per_step = s.step > 0 ? s.seconds / static_cast<double>(s.step) : 0;
@@ -73,8 +74,10 @@ LineState ProgressLine::State(int64_t step, bool done) const {
   const double seconds = std::chrono::duration<double>(clock_.Monotonic() - begun_).count();
   // The rate counts the steps that were done here; a resumed epoch began in its middle.
   const int64_t here = std::max<int64_t>(0, step - first_);
-  const double scaled = here > 0 && !done ? seconds * static_cast<double>(step) / static_cast<double>(here) : seconds;
-  return {.step = step, .steps = steps_, .seconds = options_.terminal ? scaled : seconds, .done = done};
+  const double scaled =
+      here > 0 && !done ? seconds * static_cast<double>(step) / static_cast<double>(here) : seconds;
+  return {
+      .step = step, .steps = steps_, .seconds = options_.terminal ? scaled : seconds, .done = done};
 }
 
 void ProgressLine::BeginEpoch(int64_t epoch, int64_t epochs, int64_t steps, int64_t first) {

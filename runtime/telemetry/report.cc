@@ -12,9 +12,11 @@ namespace meshtrain::telemetry {
 namespace {
 
 constexpr std::string_view kStyle = R"(
-:root { --page: #f7f7f5; --card: #ffffff; --ink: #1d1d1f; --soft: #6b6b70; --rule: #e4e4e0; --s0: #2563b8; --s1: #d9661f; }
+:root { --page: #f7f7f5; --card: #ffffff; --ink: #1d1d1f; --soft: #6b6b70; --rule: #e4e4e0;
+        --s0: #2563b8; --s1: #d9661f; }
 @media (prefers-color-scheme: dark) {
-  :root { --page: #17181a; --card: #202225; --ink: #ececea; --soft: #a0a0a6; --rule: #34363a; --s0: #6ea8f2; --s1: #f09a5b; }
+  :root { --page: #17181a; --card: #202225; --ink: #ececea; --soft: #a0a0a6; --rule: #34363a;
+          --s0: #6ea8f2; --s1: #f09a5b; }
 }
 * { box-sizing: border-box; }
 body { margin: 0; padding: 32px 20px 48px; background: var(--page); color: var(--ink);
@@ -72,18 +74,25 @@ double Find(const std::map<std::string, double>& figures, const std::string& nam
 
 std::string Title(std::string name) {
   std::replace(name.begin(), name.end(), '_', ' ');
-  if (!name.empty() && name[0] >= 'a' && name[0] <= 'z') name[0] = static_cast<char>(name[0] - 'a' + 'A');
+  if (!name.empty() && name[0] >= 'a' && name[0] <= 'z')
+    name[0] = static_cast<char>(name[0] - 'a' + 'A');
   return name;
 }
 
-std::string Figure(double v) { return std::isfinite(v) ? fmt::format("{:.4f}", v) : std::string("–"); }
+std::string Figure(double v) {
+  return std::isfinite(v) ? fmt::format("{:.4f}", v) : std::string("–");
+}
 
 bool HasTest(const Report& report) {
-  return std::any_of(report.epochs.begin(), report.epochs.end(), [](const EpochFigures& e) { return !e.test.empty(); });
+  return std::any_of(report.epochs.begin(), report.epochs.end(),
+                     [](const EpochFigures& e) { return !e.test.empty(); });
 }
 
 std::string ChartOf(const Report& report, const std::string& name, bool test) {
-  Chart chart{.title = Title(name), .x_label = "epoch", .series = {{"train", "s0", {}}}, .from_zero = name == "loss"};
+  Chart chart{.title = Title(name),
+              .x_label = "epoch",
+              .series = {{"train", "s0", {}}},
+              .from_zero = name == "loss"};
   if (test) chart.series.push_back({"test", "s1", {}});
   for (const EpochFigures& e : report.epochs) {
     chart.series[0].values.push_back(Find(e.train, name));
@@ -96,12 +105,14 @@ std::string Table(const Report& report, const std::vector<std::string>& names, b
   std::string out = "<section class=\"card\"><h2>Epochs</h2><table><thead><tr><th>epoch</th>";
   for (const char* split : {"train", "test"}) {
     if (split == std::string_view("test") && !test) continue;
-    for (const std::string& name : names) out += fmt::format("<th>{} {}</th>", split, EscapeHtml(name));
+    for (const std::string& name : names)
+      out += fmt::format("<th>{} {}</th>", split, EscapeHtml(name));
   }
   out += "<th>seconds</th></tr></thead><tbody>\n";
   for (size_t i = 0; i < report.epochs.size(); ++i) {
     const EpochFigures& e = report.epochs[i];
-    out += fmt::format("<tr{}><td>{}</td>", i + 1 == report.epochs.size() ? " class=\"last\"" : "", i + 1);
+    out += fmt::format("<tr{}><td>{}</td>", i + 1 == report.epochs.size() ? " class=\"last\"" : "",
+                       i + 1);
     for (const std::string& name : names) out += "<td>" + Figure(Find(e.train, name)) + "</td>";
     if (test) {
       for (const std::string& name : names) out += "<td>" + Figure(Find(e.test, name)) + "</td>";
@@ -116,11 +127,15 @@ std::string Table(const Report& report, const std::vector<std::string>& names, b
 std::string RenderReport(const Report& report) {
   const std::vector<std::string> names = MetricNames(report);
   const bool test = HasTest(report);
-  std::string out = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-                    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  if (report.reload_seconds) out += fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", *report.reload_seconds);
-  out += "<title>" + EscapeHtml(report.title) + "</title>\n<style>" + std::string(kStyle) + "</style></head>\n<body><main>\n";
-  out += "<h1>" + EscapeHtml(report.title) + "</h1>\n<p class=\"subtitle\">" + EscapeHtml(report.subtitle) + "</p>\n";
+  std::string out =
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
+  if (report.reload_seconds)
+    out += fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", *report.reload_seconds);
+  out += "<title>" + EscapeHtml(report.title) + "</title>\n<style>" + std::string(kStyle) +
+         "</style></head>\n<body><main>\n";
+  out += "<h1>" + EscapeHtml(report.title) + "</h1>\n<p class=\"subtitle\">" +
+         EscapeHtml(report.subtitle) + "</p>\n";
   out += "<div class=\"charts\">\n";
   for (const std::string& name : names) out += ChartOf(report, name, test);
   out += "</div>\n";

@@ -6,29 +6,44 @@ namespace meshtrain::telemetry {
 namespace {
 
 // From a step of a small net on a CPU to one of a large one on many devices.
-const std::vector<double> kStepBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+const std::vector<double> kStepBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                         0.25,   0.5,   1,      2.5,   5,    10,    30,   60};
 const std::vector<double> kSaveBounds = {0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600};
 
 }  // namespace
 
 TrainingMetrics::TrainingMetrics(Metrics& m)
     : steps(m.AddCounter("meshtrain_steps_total", "Training steps finished by this process.")),
-      examples(m.AddCounter("meshtrain_examples_total", "Training examples in the finished steps, of the global batch.")),
-      step_seconds(m.AddHistogram("meshtrain_step_seconds", "Time of a training step.", kStepBounds)),
-      input_wait_seconds(m.AddHistogram("meshtrain_input_wait_seconds", "Time a step waited for its batch.", kStepBounds)),
+      examples(m.AddCounter("meshtrain_examples_total",
+                            "Training examples in the finished steps, of the global batch.")),
+      step_seconds(
+          m.AddHistogram("meshtrain_step_seconds", "Time of a training step.", kStepBounds)),
+      input_wait_seconds(m.AddHistogram("meshtrain_input_wait_seconds",
+                                        "Time a step waited for its batch.", kStepBounds)),
       step(m.AddGauge("meshtrain_step", "The job's current step, across restarts.")),
       epoch(m.AddGauge("meshtrain_epoch", "The current pass over the data, from 1.")),
-      examples_per_second(m.AddGauge("meshtrain_examples_per_second", "Examples per second over the last steps, of the global batch.")),
+      examples_per_second(
+          m.AddGauge("meshtrain_examples_per_second",
+                     "Examples per second over the last steps, of the global batch.")),
       train_loss(m.AddGauge("meshtrain_loss", "Mean loss.", {{"split", "train"}})),
       test_loss(m.AddGauge("meshtrain_loss", "Mean loss.", {{"split", "test"}})),
-      train_accuracy(m.AddGauge("meshtrain_accuracy", "Mean accuracy, 0 to 1.", {{"split", "train"}})),
-      test_accuracy(m.AddGauge("meshtrain_accuracy", "Mean accuracy, 0 to 1.", {{"split", "test"}})),
-      collective_bytes(m.AddCounter("meshtrain_collective_bytes_total", "Bytes that collectives moved, by this process's devices.")),
-      planned_bytes(m.AddGauge("meshtrain_planned_memory_bytes", "Peak memory per device that the plan needs.")),
-      checkpoint_saves(m.AddCounter("meshtrain_checkpoint_saves_total", "Checkpoints made complete.")),
-      checkpoint_failures(m.AddCounter("meshtrain_checkpoint_failures_total", "Checkpoints that could not be saved.")),
-      checkpoint_seconds(m.AddHistogram("meshtrain_checkpoint_save_seconds", "Time from the snapshot to a complete checkpoint.", kSaveBounds)),
-      checkpoint_step(m.AddGauge("meshtrain_checkpoint_step", "Step of the newest complete checkpoint.")),
+      train_accuracy(
+          m.AddGauge("meshtrain_accuracy", "Mean accuracy, 0 to 1.", {{"split", "train"}})),
+      test_accuracy(
+          m.AddGauge("meshtrain_accuracy", "Mean accuracy, 0 to 1.", {{"split", "test"}})),
+      collective_bytes(m.AddCounter("meshtrain_collective_bytes_total",
+                                    "Bytes that collectives moved, by this process's devices.")),
+      planned_bytes(m.AddGauge("meshtrain_planned_memory_bytes",
+                               "Peak memory per device that the plan needs.")),
+      checkpoint_saves(
+          m.AddCounter("meshtrain_checkpoint_saves_total", "Checkpoints made complete.")),
+      checkpoint_failures(m.AddCounter("meshtrain_checkpoint_failures_total",
+                                       "Checkpoints that could not be saved.")),
+      checkpoint_seconds(m.AddHistogram("meshtrain_checkpoint_save_seconds",
+                                        "Time from the snapshot to a complete checkpoint.",
+                                        kSaveBounds)),
+      checkpoint_step(
+          m.AddGauge("meshtrain_checkpoint_step", "Step of the newest complete checkpoint.")),
       ready(m.AddGauge("meshtrain_ready", "1 when training, 0 before and after.")) {}
 
 }  // namespace meshtrain::telemetry

@@ -26,7 +26,8 @@ FIRST_256 = {
 
 def make(out, *arguments):
     script = pathlib.Path(os.environ["MT_ROOT"], "scripts", "make-data")
-    done = subprocess.run([sys.executable, script, "--out", out, *arguments], capture_output=True, text=True, timeout=100)
+    command = [sys.executable, script, "--out", out, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     return done.returncode, done.stdout.strip(), done.stderr
 
 
@@ -37,7 +38,8 @@ def payload(folder, name):
 
 def images(folder, name):
     raw = payload(folder, name)
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape([int.from_bytes(raw[4 + 4 * i:8 + 4 * i], "big") for i in range(raw[3])])
+    rank = raw[3]
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(np.frombuffer(raw, ">u4", rank, 4))
 
 
 class MakeDataTest(unittest.TestCase):

@@ -52,7 +52,8 @@ class SafetensorsTest(unittest.TestCase):
                 self.assert_same(got, want)
 
     def test_its_files_are_read_by_us(self):
-        names = {"hidden_1.kernel": "f32[7,5]", "ids": "i32[9]", "step": "i64[]", "mask": "bool[4]", "pixels": "u8[3,3]"}
+        names = {"hidden_1.kernel": "f32[7,5]", "ids": "i32[9]", "step": "i64[]", "mask": "bool[4]",
+                 "pixels": "u8[3,3]"}
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "w.safetensors")
             save_file({**COUNT, "half": np.zeros(3, np.float16)}, path, {"by": "the package"})

@@ -1,5 +1,5 @@
 // Makes and reads files for the tests beside it:
-//   e2e_python_samples checkpoint FOLDER   a checkpoint of a 2x2 mesh in FOLDER/ckpt-…, exported to FOLDER/model.safetensors
+//   e2e_python_samples checkpoint FOLDER   a checkpoint of a 2x2 mesh in FOLDER/ckpt-…, exported to model.safetensors
 //   e2e_python_samples weights FILE NAME=TYPE...   prints each tensor as NAME TYPE HEX
 //   e2e_python_samples events FOLDER       event files in FOLDER/train and FOLDER/test, and FOLDER/metrics.jsonl
 //   e2e_python_samples digits FOLDER       reads make-data's files; prints SPLIT COUNT SUM_OF_PIXELS LABEL_COUNTS
@@ -27,12 +27,24 @@ Tensor Counting(const TensorType& type) {
   Tensor t(type);
   for (int64_t i = 0; i < type.num_elements(); ++i) {
     switch (type.dtype) {
-      case mesh::DType::kBool: t.mutable_values<bool>()[i] = i % 3 == 0; break;
-      case mesh::DType::kU8: t.mutable_values<uint8_t>()[i] = static_cast<uint8_t>(i); break;
-      case mesh::DType::kI32: t.mutable_values<int32_t>()[i] = static_cast<int32_t>(i - 5); break;
-      case mesh::DType::kI64: t.mutable_values<int64_t>()[i] = (i + 1) << 40; break;
-      case mesh::DType::kF32: t.mutable_values<float>()[i] = static_cast<float>(i) / 7.0f; break;
-      case mesh::DType::kF64: t.mutable_values<double>()[i] = static_cast<double>(i) / 7.0; break;
+      case mesh::DType::kBool:
+        t.mutable_values<bool>()[i] = i % 3 == 0;
+        break;
+      case mesh::DType::kU8:
+        t.mutable_values<uint8_t>()[i] = static_cast<uint8_t>(i);
+        break;
+      case mesh::DType::kI32:
+        t.mutable_values<int32_t>()[i] = static_cast<int32_t>(i - 5);
+        break;
+      case mesh::DType::kI64:
+        t.mutable_values<int64_t>()[i] = (i + 1) << 40;
+        break;
+      case mesh::DType::kF32:
+        t.mutable_values<float>()[i] = static_cast<float>(i) / 7.0f;
+        break;
+      case mesh::DType::kF64:
+        t.mutable_values<double>()[i] = static_cast<double>(i) / 7.0;
+        break;
     }
   }
   return t;
@@ -42,9 +54,12 @@ Status WriteCheckpoint(const std::string& folder) {
   MT_ASSIGN_OR_RETURN(const mesh::Mesh mesh, mesh::Mesh::Parse("batch=2,model=2"));
   std::vector<checkpoint::VariableSpec> specs;
   const std::pair<const char*, std::pair<const char*, const char*>> variables[] = {
-      {"hidden_1.kernel", {"f32[7,5]", "{batch, model}"}}, {"hidden_1.bias", {"f64[5]", "{model}"}},
-      {"ids", {"i32[9]", "{*}"}},                          {"step", {"i64[]", "{}"}},
-      {"mask", {"bool[4]", "{batch}"}},                    {"pixels", {"u8[3,3]", "{*, *}"}},
+      {"hidden_1.kernel", {"f32[7,5]", "{batch, model}"}},
+      {"hidden_1.bias", {"f64[5]", "{model}"}},
+      {"ids", {"i32[9]", "{*}"}},
+      {"step", {"i64[]", "{}"}},
+      {"mask", {"bool[4]", "{batch}"}},
+      {"pixels", {"u8[3,3]", "{*, *}"}},
       {"nothing", {"f32[0,3]", "{*, *}"}},
   };
   for (const auto& [name, how] : variables) {
@@ -57,8 +72,10 @@ Status WriteCheckpoint(const std::string& folder) {
     return Counting(specs[variable].type).Slice(slice.offsets, slice.sizes);
   };
   MT_ASSIGN_OR_RETURN(auto saved, checkpoint::Collect(specs, 0, fetch));
-  MT_ASSIGN_OR_RETURN(const std::string path,
-                      checkpoint::Save(folder, {.step = 120, .mesh = mesh.ToString(), .variables = std::move(saved)}));
+  MT_ASSIGN_OR_RETURN(
+      const std::string path,
+      checkpoint::Save(folder,
+                       {.step = 120, .mesh = mesh.ToString(), .variables = std::move(saved)}));
   MT_ASSIGN_OR_RETURN(const auto reader, checkpoint::Checkpoint::Open(path));
   return reader->Export(folder + "/model.safetensors");
 }
@@ -87,7 +104,10 @@ Status WriteEvents(const std::string& folder) {
     const double loss = 2.0 / std::sqrt(static_cast<double>(step));
     const std::vector<telemetry::NamedValue> values = {{"loss", loss}, {"accuracy", 1 - loss / 2}};
     MT_RETURN_IF_ERROR(train->Add(step, values));
-    MT_RETURN_IF_ERROR(log->Add({.step = step, .epoch = 1 + (step - 1) / 100, .loss = loss, .metrics = std::span(values).subspan(1)}));
+    MT_RETURN_IF_ERROR(log->Add({.step = step,
+                                 .epoch = 1 + (step - 1) / 100,
+                                 .loss = loss,
+                                 .metrics = std::span(values).subspan(1)}));
     if (step % 100 == 0) MT_RETURN_IF_ERROR(test->Add(step, values));
   }
   MT_RETURN_IF_ERROR(log->Close());
@@ -97,9 +117,10 @@ Status WriteEvents(const std::string& folder) {
 
 Status PrintDigits(const std::string& folder) {
   for (const char* split : {"train", "t10k"}) {
-    data::PipelineSpec spec{.source = {.from = data::IdxFiles{folder + "/" + split + "-images-idx3-ubyte.gz",
-                                                              folder + "/" + split + "-labels-idx1-ubyte.gz"}},
-                            .stages = {data::BatchStage{100}}};
+    data::PipelineSpec spec{
+        .source = {.from = data::IdxFiles{folder + "/" + split + "-images-idx3-ubyte.gz",
+                                          folder + "/" + split + "-labels-idx1-ubyte.gz"}},
+        .stages = {data::BatchStage{100}}};
     MT_ASSIGN_OR_RETURN(auto pipeline, data::Pipeline::Create(std::move(spec)));
     int64_t count = 0;
     int64_t sum = 0;
@@ -109,7 +130,8 @@ Status PrintDigits(const std::string& folder) {
       if (!batch) break;
       count += batch->size;
       for (const uint8_t pixel : batch->components[0].values<uint8_t>()) sum += pixel;
-      for (const int32_t label : batch->components[1].values<int32_t>()) ++labels.at(static_cast<size_t>(label));
+      for (const int32_t label : batch->components[1].values<int32_t>())
+        ++labels.at(static_cast<size_t>(label));
     }
     std::printf("%s %lld %lld", split, static_cast<long long>(count), static_cast<long long>(sum));
     for (const int64_t n : labels) std::printf(" %lld", static_cast<long long>(n));

@@ -9,7 +9,9 @@
 namespace meshtrain::checkpoint {
 namespace {
 
-Snapshot Small(int64_t step) { return Whole(step, {{"kernel", Counting(Type("f32[100,3]"), static_cast<double>(step))}}); }
+Snapshot Small(int64_t step) {
+  return Whole(step, {{"kernel", Counting(Type("f32[100,3]"), static_cast<double>(step))}});
+}
 
 TEST(AsyncSaverTest, SavesInOrderAndReports) {
   for (const bool background : {false, true}) {

@@ -47,7 +47,8 @@ TEST(CheckpointTest, ReadsBackWhatItSaved) {
   EXPECT_EQ((*checkpoint)->Load("step")->Item(), 100);
   EXPECT_EQ((*checkpoint)->Verify(), OkStatus());
   EXPECT_THAT((*checkpoint)->Load("kernl").status().message(), HasSubstr("did you mean `kernel`?"));
-  EXPECT_EQ((*checkpoint)->LoadSlice("kernel", {0}, {1}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ((*checkpoint)->LoadSlice("kernel", {0}, {1}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(CheckpointTest, TheIndexReadsBack) {
@@ -65,13 +66,15 @@ TEST(CheckpointTest, KeepsTheNewestAndSweepsLeftovers) {
   Spill(folder.At("ckpt-00000005/shard-00000-of-00001.safetensors"), "half");
   fs::create_directories(folder.At("ckpt-notes"));  // somebody else's
   Spill(folder.At("notes.txt"), "mine");
-  for (const int64_t step : {10, 20, 30, 40}) ASSERT_TRUE(Save(folder.path(), Small(step), {.keep = 2}).ok());
+  for (const int64_t step : {10, 20, 30, 40})
+    ASSERT_TRUE(Save(folder.path(), Small(step), {.keep = 2}).ok());
   EXPECT_EQ(Steps(folder.path()), (std::vector<int64_t>{40, 30}));
   EXPECT_FALSE(fs::exists(folder.At("ckpt-00000005")));
   EXPECT_FALSE(fs::exists(folder.At("ckpt-00000010")));
   EXPECT_TRUE(fs::exists(folder.At("ckpt-notes")));
   EXPECT_TRUE(fs::exists(folder.At("notes.txt")));
-  for (const int64_t step : {50, 60, 70}) ASSERT_TRUE(Save(folder.path(), Small(step), {.keep = 0}).ok());
+  for (const int64_t step : {50, 60, 70})
+    ASSERT_TRUE(Save(folder.path(), Small(step), {.keep = 0}).ok());
   EXPECT_EQ(Steps(folder.path()).size(), 5u);
 }
 
@@ -97,7 +100,8 @@ TEST(CheckpointTest, SavingAStepAgainKeepsTheOldOneUntilTheCommit) {
   ASSERT_TRUE(Commit(folder.path(), {*part}).ok());
   EXPECT_EQ(FirstOf(folder.At("ckpt-00000007")), 1000);
   int files = 0;
-  for (const auto& entry : fs::directory_iterator(folder.At("ckpt-00000007"))) files += entry.is_regular_file();
+  for (const auto& entry : fs::directory_iterator(folder.At("ckpt-00000007")))
+    files += entry.is_regular_file();
   EXPECT_EQ(files, 2);  // the index and the new shard
 }
 
@@ -113,8 +117,11 @@ TEST(CheckpointTest, AFlippedByteIsDataLossWithFileAndOffset) {
       Status status;
       auto opened = Checkpoint::Open(path);
       status = opened.ok() ? (*opened)->Verify() : opened.status();
-      if (file == shard || at + 1 < good.size()) {  // the index's last byte is a line end: turned into another space or not
-        ASSERT_EQ(status.code(), StatusCode::kDataLoss) << file << " byte " << at << ": " << status.ToString();
+      if (file == shard ||
+          at + 1 <
+              good.size()) {  // the index's last byte is a line end: turned into another space or not
+        ASSERT_EQ(status.code(), StatusCode::kDataLoss)
+            << file << " byte " << at << ": " << status.ToString();
         ASSERT_THAT(status.message(), AllOf(HasSubstr(file + ": byte")));
       }
       Spill(file, good);
@@ -125,7 +132,8 @@ TEST(CheckpointTest, AFlippedByteIsDataLossWithFileAndOffset) {
 
 TEST(CheckpointTest, SaysWhichBytesAreWrong) {
   const TempFolder folder;
-  Snapshot snapshot = Whole(1, {{"big", Counting(Type("f32[1000,1000]"))}, {"small", Counting(Type("f32[2]"))}});
+  Snapshot snapshot =
+      Whole(1, {{"big", Counting(Type("f32[1000,1000]"))}, {"small", Counting(Type("f32[2]"))}});
   const std::string path = *Save(folder.path(), snapshot, {});
   const std::string shard = path + "/shard-00000-of-00001.safetensors";
   auto checkpoint = Checkpoint::Open(path);
@@ -134,8 +142,9 @@ TEST(CheckpointTest, SaysWhichBytesAreWrong) {
   FlipByte(shard, static_cast<size_t>(begin + kChunkBytes + 17));
   const Status status = (*checkpoint)->Load("big").status();
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-  EXPECT_THAT(status.message(), HasSubstr(shard + ": bytes " + std::to_string(begin + kChunkBytes) + " to " +
-                                          std::to_string(begin + 2 * kChunkBytes) + " (variable `big`)"));
+  EXPECT_THAT(status.message(),
+              HasSubstr(shard + ": bytes " + std::to_string(begin + kChunkBytes) + " to " +
+                        std::to_string(begin + 2 * kChunkBytes) + " (variable `big`)"));
   // What does not touch those bytes still loads.
   EXPECT_TRUE((*checkpoint)->Load("small").ok());
   EXPECT_TRUE((*checkpoint)->LoadSlice("big", {0, 0}, {200, 1000}).ok());
@@ -197,7 +206,10 @@ TEST(CheckpointTest, ExportsOneFileOfWholeVariables) {
                                   {{0, 1}, Counting(Type("f32[4,3]"), 3).Slice({0, 1}, {4, 2})}};
   auto checkpoint = Checkpoint::Open(*Save(folder.path(), snapshot));
   ASSERT_TRUE(checkpoint.ok());
-  ASSERT_EQ((*checkpoint)->Export(folder.At("model.safetensors"), [](std::string_view n) { return n != "step"; }), OkStatus());
+  ASSERT_EQ(
+      (*checkpoint)
+          ->Export(folder.At("model.safetensors"), [](std::string_view n) { return n != "step"; }),
+      OkStatus());
   auto file = SafetensorsReader::Open(folder.At("model.safetensors"));
   ASSERT_TRUE(file.ok());
   EXPECT_EQ((*file)->header().entries.size(), 1u);

@@ -78,7 +78,10 @@ inline mesh::Tensor Storage(const mesh::Tensor& global, const mesh::Layout& layo
 }
 
 inline Snapshot Whole(int64_t step, std::vector<std::pair<std::string, mesh::Tensor>> tensors) {
-  Snapshot snapshot{.step = step, .mesh = "batch=8", .program_hash = "00c0ffee", .data_cursor = "epoch=1 batch=2 order=3"};
+  Snapshot snapshot{.step = step,
+                    .mesh = "batch=8",
+                    .program_hash = "00c0ffee",
+                    .data_cursor = "epoch=1 batch=2 order=3"};
   for (auto& [name, tensor] : tensors) {
     snapshot.variables.push_back({name, tensor.type(), "", {{mesh::Dims(tensor.dims().size(), 0), tensor}}});
   }

@@ -15,9 +15,12 @@ using mesh::Mesh;
 using mesh::Tensor;
 
 TEST(RunsTest, CopiesWhatBoxesShare) {
-  EXPECT_EQ(CopyRuns({{0, 0}, {4, 6}}, {{1, 2}, {2, 3}}, 4), (std::vector<checkpoint::Run>{{32, 0, 12}, {56, 12, 12}}));
-  EXPECT_EQ(CopyRuns({{0, 0}, {4, 6}}, {{1, 0}, {2, 6}}, 4), (std::vector<checkpoint::Run>{{24, 0, 48}}));
-  EXPECT_EQ(CopyRuns({{2, 0}, {2, 6}}, {{0, 0}, {4, 6}}, 1), (std::vector<checkpoint::Run>{{0, 12, 12}}));
+  EXPECT_EQ(CopyRuns({{0, 0}, {4, 6}}, {{1, 2}, {2, 3}}, 4),
+            (std::vector<checkpoint::Run>{{32, 0, 12}, {56, 12, 12}}));
+  EXPECT_EQ(CopyRuns({{0, 0}, {4, 6}}, {{1, 0}, {2, 6}}, 4),
+            (std::vector<checkpoint::Run>{{24, 0, 48}}));
+  EXPECT_EQ(CopyRuns({{2, 0}, {2, 6}}, {{0, 0}, {4, 6}}, 1),
+            (std::vector<checkpoint::Run>{{0, 12, 12}}));
   EXPECT_EQ(CopyRuns({{0}, {4}}, {{4}, {4}}, 4), std::vector<checkpoint::Run>{});
   EXPECT_EQ(CopyRuns({}, {}, 8), (std::vector<checkpoint::Run>{{0, 0, 8}}));
 }
@@ -29,9 +32,9 @@ struct Plan {
 
 // Uneven shards, several axes on a dimension, axes that hold copies.
 const std::vector<Plan> kPlans = {
-    {"batch=1", "{*, *}"},          {"batch=8", "{*, *}"},          {"batch=8", "{batch, *}"},
-    {"batch=4", "{*, batch}"},      {"a=2,b=3", "{a, b}"},          {"a=2,b=3", "{b+a, *}"},
-    {"a=2,b=3", "{*, a}"},          {"batch=8", "{*, batch}"},
+    {"batch=1", "{*, *}"},     {"batch=8", "{*, *}"},     {"batch=8", "{batch, *}"},
+    {"batch=4", "{*, batch}"}, {"a=2,b=3", "{a, b}"},     {"a=2,b=3", "{b+a, *}"},
+    {"a=2,b=3", "{*, a}"},     {"batch=8", "{*, batch}"},
 };
 
 std::vector<VariableSpec> Specs(const Plan& plan) {
@@ -40,11 +43,14 @@ std::vector<VariableSpec> Specs(const Plan& plan) {
           {"scalar", Type("i64[]"), Layout::Replicated(mesh, 0)}};
 }
 
-Tensor Global(int variable) { return variable == 0 ? Counting(Type("f32[7,5]")) : Tensor::Scalar<int64_t>(12); }
+Tensor Global(int variable) {
+  return variable == 0 ? Counting(Type("f32[7,5]")) : Tensor::Scalar<int64_t>(12);
+}
 
 Snapshot SnapshotOf(const Plan& plan) {
   const std::vector<VariableSpec> specs = Specs(plan);
-  auto variables = Collect(specs, 0, [&](int v, int64_t rank) { return Storage(Global(v), specs[v].layout, rank); });
+  auto variables = Collect(
+      specs, 0, [&](int v, int64_t rank) { return Storage(Global(v), specs[v].layout, rank); });
   EXPECT_TRUE(variables.ok()) << variables.status().ToString();
   return {.step = 1, .mesh = plan.mesh, .variables = *std::move(variables)};
 }
@@ -57,17 +63,20 @@ TEST(ReshardTest, AnyMeshToAnyMesh) {
     auto checkpoint = Checkpoint::Open(*path);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
     EXPECT_EQ(Bytes(*(*checkpoint)->Load("kernel")), Bytes(Global(0)));
-    EXPECT_EQ((*checkpoint)->index().variables.at("kernel").layout, Specs(from)[0].layout.ToString());
+    EXPECT_EQ((*checkpoint)->index().variables.at("kernel").layout,
+              Specs(from)[0].layout.ToString());
     for (const Plan& to : kPlans) {
       const Layout layout = Specs(to)[0].layout;
       for (int64_t rank = 0; rank < layout.mesh().size(); ++rank) {
         Tensor want(mesh::TensorType{mesh::DType::kF32, *layout.LocalShape({7, 5})});
         std::memset(want.mutable_bytes().data(), 0, want.mutable_bytes().size());
         const auto slice = layout.SliceOf(rank, {7, 5});
-        if (mesh::NumElements(slice.sizes) > 0) want.Paste(Global(0).Slice(slice.offsets, slice.sizes), {0, 0});
+        if (mesh::NumElements(slice.sizes) > 0)
+          want.Paste(Global(0).Slice(slice.offsets, slice.sizes), {0, 0});
         const auto got = (*checkpoint)->LoadLocal("kernel", layout, rank);
         ASSERT_TRUE(got.ok()) << got.status().ToString();
-        ASSERT_EQ(Bytes(*got), Bytes(want)) << from.mesh << from.layout << " to " << to.mesh << to.layout << " rank " << rank;
+        ASSERT_EQ(Bytes(*got), Bytes(want))
+            << from.mesh << from.layout << " to " << to.mesh << to.layout << " rank " << rank;
       }
     }
   }
@@ -85,12 +94,15 @@ TEST(ReshardTest, CopiesAreWrittenOnce) {
 
 TEST(ReshardTest, ProcessesShareTheWork) {
   // Two processes of two devices each; four equal copies of two variables: one each.
-  const std::vector<mesh::Device> devices = {{.process = 0, .index = 0}, {.process = 0, .index = 1},
-                                             {.process = 1, .index = 0}, {.process = 1, .index = 1}};
+  const std::vector<mesh::Device> devices = {{.process = 0, .index = 0},
+                                             {.process = 0, .index = 1},
+                                             {.process = 1, .index = 0},
+                                             {.process = 1, .index = 1}};
   const Mesh mesh = *Mesh::Create({{"batch", 4}}, devices);
-  const std::vector<VariableSpec> specs = {{"a", Type("f32[100]"), Layout::Replicated(mesh, 1)},
-                                           {"b", Type("f32[100]"), Layout::Replicated(mesh, 1)},
-                                           {"c", Type("f32[4]"), *Layout::BatchSharded(mesh, "batch", 1)}};
+  const std::vector<VariableSpec> specs = {
+      {"a", Type("f32[100]"), Layout::Replicated(mesh, 1)},
+      {"b", Type("f32[100]"), Layout::Replicated(mesh, 1)},
+      {"c", Type("f32[4]"), *Layout::BatchSharded(mesh, "batch", 1)}};
   const auto assignments = AssignParts(specs);
   ASSERT_TRUE(assignments.ok());
   std::vector<int64_t> ranks;

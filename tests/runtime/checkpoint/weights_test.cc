@@ -16,9 +16,12 @@ TEST(WeightsTest, LoadsByPathFromAFileACheckpointOrAFolderOfThem) {
   const TempFolder folder;
   const auto kernel = Counting(Type("f32[2,3]"), 0.5);
   const auto bias = Counting(Type("f64[3]"));
-  ASSERT_TRUE(WriteSafetensors(folder.At("w.safetensors"), {{"a.kernel", kernel}, {"a.bias", bias}, {"more", bias}}).ok());
+  ASSERT_TRUE(WriteSafetensors(folder.At("w.safetensors"),
+                               {{"a.kernel", kernel}, {"a.bias", bias}, {"more", bias}})
+                  .ok());
   ASSERT_TRUE(Save(folder.At("saved"), Whole(3, {{"a.kernel", kernel}, {"a.bias", bias}})).ok());
-  const std::vector<NamedType> wanted = {{"a.bias", Type("f32[3]")}, {"a.kernel", Type("f32[2,3]")}};
+  const std::vector<NamedType> wanted = {{"a.bias", Type("f32[3]")},
+                                         {"a.kernel", Type("f32[2,3]")}};
   for (const char* path : {"w.safetensors", "saved", "saved/ckpt-00000003"}) {
     const auto got = LoadWeights(folder.At(path), wanted);
     ASSERT_TRUE(got.ok()) << got.status().ToString();
@@ -30,14 +33,17 @@ TEST(WeightsTest, LoadsByPathFromAFileACheckpointOrAFolderOfThem) {
 TEST(WeightsTest, NamesAllThatIsWrong) {
   const TempFolder folder;
   ASSERT_TRUE(WriteSafetensors(folder.At("w"), {{"hidden_1.kernel", Counting(Type("f32[2,3]"))},
-                                                {"n", Counting(Type("i64[]"))}}).ok());
-  const std::vector<NamedType> wanted = {
-      {"hidden_1.kernal", Type("f32[2,3]")}, {"hidden_1.kernel", Type("f32[3,2]")}, {"n", Type("f32[]")}};
+                                                {"n", Counting(Type("i64[]"))}})
+                  .ok());
+  const std::vector<NamedType> wanted = {{"hidden_1.kernal", Type("f32[2,3]")},
+                                         {"hidden_1.kernel", Type("f32[3,2]")},
+                                         {"n", Type("f32[]")}};
   const Status status = LoadWeights(folder.At("w"), wanted).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("did you mean `hidden_1.kernel`?"),
-                                      HasSubstr("`hidden_1.kernel`: expected f32[3,2], got: f32[2,3]"),
-                                      HasSubstr("`n`: expected f32[], got: i64[]")));
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("did you mean `hidden_1.kernel`?"),
+                    HasSubstr("`hidden_1.kernel`: expected f32[3,2], got: f32[2,3]"),
+                    HasSubstr("`n`: expected f32[], got: i64[]")));
   EXPECT_EQ(LoadWeights(folder.At("none"), wanted).status().code(), StatusCode::kNotFound);
 }
 

@@ -21,7 +21,8 @@ std::vector<uint8_t> ReadAll(IdxReader& reader, int64_t n) {
 
 TEST(IdxReaderTest, ReadsPlainAndGzippedFilesAlike) {
   const TempFolder folder;
-  for (const std::string& path : {folder.Write("a", Images(5)), folder.Write("a.gz", Gzip(Images(5)))}) {
+  for (const std::string& path :
+       {folder.Write("a", Images(5)), folder.Write("a.gz", Gzip(Images(5)))}) {
     auto reader = IdxReader::Open(path);
     ASSERT_TRUE(reader.ok()) << reader.status().ToString();
     EXPECT_EQ((*reader)->type().ToString(), "u8[5,2,3]");
@@ -34,7 +35,8 @@ TEST(IdxReaderTest, ReadsPlainAndGzippedFilesAlike) {
 
 TEST(IdxReaderTest, TurnsBigEndianElementsAround) {
   const TempFolder folder;
-  const std::string path = folder.Write("i32", IdxHeader({2}, 0x0C) + std::string("\0\0\1\2\377\377\377\376", 8));
+  const std::string path =
+      folder.Write("i32", IdxHeader({2}, 0x0C) + std::string("\0\0\1\2\377\377\377\376", 8));
   auto reader = IdxReader::Open(path);
   ASSERT_TRUE(reader.ok()) << reader.status().ToString();
   std::vector<int32_t> values(2);
@@ -45,7 +47,8 @@ TEST(IdxReaderTest, TurnsBigEndianElementsAround) {
 TEST(IdxReaderTest, ReadsGzipMembersInARow) {
   const TempFolder folder;
   const std::string whole = Images(4);
-  auto reader = IdxReader::Open(folder.Write("two.gz", Gzip(whole.substr(0, 20)) + Gzip(whole.substr(20))));
+  auto reader =
+      IdxReader::Open(folder.Write("two.gz", Gzip(whole.substr(0, 20)) + Gzip(whole.substr(20))));
   ASSERT_TRUE(reader.ok()) << reader.status().ToString();
   EXPECT_EQ(ReadAll(**reader, 24).back(), 26);
   EXPECT_EQ((*reader)->Finish(), OkStatus());
@@ -89,25 +92,36 @@ TEST_P(BadIdxTest, SaysFileAndByte) {
 INSTANTIATE_TEST_SUITE_P(
     Idx, BadIdxTest,
     testing::ValuesIn(std::vector<Case>{
-        {"Empty", "", StatusCode::kDataLoss, "byte 0: expected the 4 bytes of IDX's magic number, got: end of file"},
-        {"NotIdx", "PK\3\4 something", StatusCode::kInvalidArgument, "byte 0: expected IDX's magic number"},
+        {"Empty", "", StatusCode::kDataLoss,
+         "byte 0: expected the 4 bytes of IDX's magic number, got: end of file"},
+        {"NotIdx", "PK\3\4 something", StatusCode::kInvalidArgument,
+         "byte 0: expected IDX's magic number"},
         {"WrongMagicInGzip", Gzip("\x89PNG\r\n"), StatusCode::kInvalidArgument, "got: 89504e47"},
-        {"UnknownElementType", IdxHeader({1}, 0x0B) + "ab", StatusCode::kInvalidArgument, "byte 2: expected element type"},
-        {"HeaderCut", Cut(IdxHeader({3, 2, 3}), 3), StatusCode::kDataLoss, "expected the header's 3 dimensions"},
-        {"PlainTruncated", Cut(Images(5), 1), StatusCode::kDataLoss, "byte 45: expected the file to hold u8[5,2,3]"},
-        {"PlainTooLong", Images(5) + "x", StatusCode::kDataLoss, "byte 46: expected the file to hold"},
+        {"UnknownElementType", IdxHeader({1}, 0x0B) + "ab", StatusCode::kInvalidArgument,
+         "byte 2: expected element type"},
+        {"HeaderCut", Cut(IdxHeader({3, 2, 3}), 3), StatusCode::kDataLoss,
+         "expected the header's 3 dimensions"},
+        {"PlainTruncated", Cut(Images(5), 1), StatusCode::kDataLoss,
+         "byte 45: expected the file to hold u8[5,2,3]"},
+        {"PlainTooLong", Images(5) + "x", StatusCode::kDataLoss,
+         "byte 46: expected the file to hold"},
         {"GzipTruncated", Cut(Gzip(Images(500)), 200), StatusCode::kDataLoss, "got: end of file"},
         {"GzipTrailerCut", Cut(Gzip(Images(500)), 3), StatusCode::kDataLoss, "got: end of file"},
-        {"GzipChecksumFlipped", Flipped(Gzip(Images(500)), Gzip(Images(500)).size() - 6), StatusCode::kDataLoss,
+        {"GzipChecksumFlipped", Flipped(Gzip(Images(500)), Gzip(Images(500)).size() - 6),
+         StatusCode::kDataLoss,
          "of the compressed file: expected a sound gzip stream, got: incorrect data check"},
-        {"GzipBodyFlipped", Flipped(Gzip(Images(500)), 15), StatusCode::kDataLoss, "sound gzip stream"},
-        {"GzipContentShort", Gzip(Cut(Images(500), 1)), StatusCode::kDataLoss, "expected content up to byte 3016"},
-        {"GzipContentLong", Gzip(Images(500) + "x"), StatusCode::kDataLoss, "byte 3016: expected the end"},
-        {"GzipBomb", Bomb(), StatusCode::kDataLoss, "byte 76: expected the end after u8[10,2,3], got: more bytes"},
-        {"DeclaresMoreThanGzipCanHold", Gzip(IdxHeader({60000, 28, 28}) + "abc"), StatusCode::kDataLoss,
-         "compressed bytes can hold, got: u8[60000,28,28]"},
-        {"DimensionsOverflow", IdxHeader({0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}), StatusCode::kDataLoss,
-         "expected dimensions that fit in memory"},
+        {"GzipBodyFlipped", Flipped(Gzip(Images(500)), 15), StatusCode::kDataLoss,
+         "sound gzip stream"},
+        {"GzipContentShort", Gzip(Cut(Images(500), 1)), StatusCode::kDataLoss,
+         "expected content up to byte 3016"},
+        {"GzipContentLong", Gzip(Images(500) + "x"), StatusCode::kDataLoss,
+         "byte 3016: expected the end"},
+        {"GzipBomb", Bomb(), StatusCode::kDataLoss,
+         "byte 76: expected the end after u8[10,2,3], got: more bytes"},
+        {"DeclaresMoreThanGzipCanHold", Gzip(IdxHeader({60000, 28, 28}) + "abc"),
+         StatusCode::kDataLoss, "compressed bytes can hold, got: u8[60000,28,28]"},
+        {"DimensionsOverflow", IdxHeader({0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}),
+         StatusCode::kDataLoss, "expected dimensions that fit in memory"},
     }),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
 
@@ -120,7 +134,8 @@ TEST(IdxSourceTest, RefusesCountsThatDiffer) {
   const std::string images = folder.Write("images", Images(5));
   const std::string labels = folder.Write("labels", Labels(4));
   EXPECT_EQ(OpenPair(images, labels),
-            InvalidArgument(labels + ": byte 4: expected 5 labels, as many as images in " + images + ", got: 4"));
+            InvalidArgument(labels + ": byte 4: expected 5 labels, as many as images in " + images +
+                            ", got: 4"));
 }
 
 TEST(IdxSourceTest, RefusesImagesForLabels) {
@@ -134,7 +149,8 @@ TEST(IdxSourceTest, RefusesImagesForLabels) {
 TEST(IdxSourceTest, RefusesNothing) {
   const TempFolder folder;
   const std::string none = folder.Write("images", IdxHeader({0, 2, 3}));
-  EXPECT_THAT(OpenPair(none, folder.Write("labels", IdxHeader({0}))).message(), HasSubstr("at least one element"));
+  EXPECT_THAT(OpenPair(none, folder.Write("labels", IdxHeader({0}))).message(),
+              HasSubstr("at least one element"));
   EXPECT_THAT(OpenPair(folder.Write("i5", Images(5)), folder.Write("l5", Labels(5)), 0).message(),
               HasSubstr("of which 0 are taken"));
 }
@@ -148,7 +164,8 @@ TEST(IdxSourceTest, RefusesMoreThanTheMachineHolds) {
   std::filesystem::resize_file(labels, 8 + (uintmax_t{1} << 20));
   const Status status = OpenPair(images, labels);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr(images + ": byte 4"), HasSubstr("`take` limits them")));
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr(images + ": byte 4"), HasSubstr("`take` limits them")));
   EXPECT_TRUE(OpenPair(images, labels, 100).ok());
 }
 

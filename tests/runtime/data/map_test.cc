@@ -45,10 +45,12 @@ TEST(MapTest, OtherFactorsMultiply) {
 }
 
 TEST(MapTest, OpsRunInOrder) {
-  const std::vector<float> got = RunU8({Scale{1.0 / 255}, Normalize{.mean = 0.5, .deviation = 0.25}});
+  const std::vector<float> got =
+      RunU8({Scale{1.0 / 255}, Normalize{.mean = 0.5, .deviation = 0.25}});
   EXPECT_EQ(got[255], 2.0f);
   EXPECT_EQ(got[0], -2.0f);
-  const std::vector<float> other = RunU8({Normalize{.mean = 0.5, .deviation = 0.25}, Scale{1.0 / 255}});
+  const std::vector<float> other =
+      RunU8({Normalize{.mean = 0.5, .deviation = 0.25}, Scale{1.0 / 255}});
   EXPECT_EQ(other[0], -2.0f / 255.0f);
 }
 
@@ -64,7 +66,8 @@ TEST(MapTest, TableEqualsOpsOnFloats) {
 }
 
 TEST(MapTest, CastsSaturate) {
-  const std::vector<float> in = {-3.9f, 2.9f, 300.0f, 1e20f, std::numeric_limits<float>::quiet_NaN()};
+  const std::vector<float> in = {-3.9f, 2.9f, 300.0f, 1e20f,
+                                 std::numeric_limits<float>::quiet_NaN()};
   const Tensor x = Tensor::Of<float>({5}, in);
   const auto u8 = ApplyMap(Cast{DType::kU8}, x);
   EXPECT_EQ(std::vector<uint8_t>(u8.values<uint8_t>().begin(), u8.values<uint8_t>().end()),
@@ -79,7 +82,9 @@ TEST(MapTest, CastsSaturate) {
 TEST(MapTest, RefusesBadNumbers) {
   EXPECT_EQ(MapChain::Create({Normalize{.mean = 0, .deviation = 0}}, DType::kU8).status().code(),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(MapChain::Create({Scale{std::numeric_limits<double>::infinity()}}, DType::kU8).status().code(),
+  EXPECT_EQ(MapChain::Create({Scale{std::numeric_limits<double>::infinity()}}, DType::kU8)
+                .status()
+                .code(),
             StatusCode::kInvalidArgument);
 }
 

@@ -30,7 +30,8 @@ TEST(ShuffleTest, GivesEachElementOnceAndNeverAheadOfItsBuffer) {
   for (const int64_t buffer : {1, 2, 7, 100, 1000}) {
     auto stream = MakeShuffled(100, buffer, 3);
     Ints got = Pass(stream, 0);
-    for (int64_t i = 0; i < 100; ++i) EXPECT_LT(got[i], i + buffer);  // what tf.data's buffer can have seen
+    for (int64_t i = 0; i < 100; ++i)
+      EXPECT_LT(got[i], i + buffer);  // what tf.data's buffer can have seen
     std::sort(got.begin(), got.end());
     Ints want(100);
     std::iota(want.begin(), want.end(), 0);
@@ -80,7 +81,8 @@ TEST(ShuffleTest, DrawsUniformly) {
 
 TEST(RepeatTest, EachRepetitionIsAnotherPassOfItsInput) {
   auto shuffled = MakeShuffled(6, 6, 1);
-  Repeated<int64_t> twice(std::make_unique<Shuffled<int64_t>>(std::make_unique<Count>(6), 6, 1, true), 2);
+  Repeated<int64_t> twice(
+      std::make_unique<Shuffled<int64_t>>(std::make_unique<Count>(6), 6, 1, true), 2);
   for (int64_t pass = 0; pass < 2; ++pass) {
     Ints want = Pass(shuffled, 2 * pass);
     const Ints second = Pass(shuffled, 2 * pass + 1);

@@ -67,7 +67,9 @@ TEST(PipelineTest, StagesActInDeclaredOrder) {
 }
 
 TEST(PipelineTest, KnowsItsBatchSizes) {
-  const auto last = [](std::vector<Stage> stages) { return Make(Numbers(5), std::move(stages))->last_batch_size(); };
+  const auto last = [](std::vector<Stage> stages) {
+    return Make(Numbers(5), std::move(stages))->last_batch_size();
+  };
   EXPECT_EQ(last({BatchStage{2}}), 1);
   EXPECT_EQ(last({BatchStage{2, true}}), 2);
   EXPECT_EQ(last({BatchStage{5}}), 5);
@@ -129,8 +131,10 @@ TEST(PipelineTest, RefusesForeignCursors) {
 
 TEST(PipelineTest, ReadsImagesAndLabels) {
   const TempFolder folder;
-  const IdxFiles files{folder.Write("i.gz", Gzip(Images(10))), folder.Write("l.gz", Gzip(Labels(10)))};
-  auto pipeline = Make({.from = files, .take = 7}, {MapStage{{Scale{1.0 / 255}}}, CacheStage{}, BatchStage{3}, PrefetchStage{}});
+  const IdxFiles files{folder.Write("i.gz", Gzip(Images(10))),
+                       folder.Write("l.gz", Gzip(Labels(10)))};
+  auto pipeline = Make({.from = files, .take = 7}, {MapStage{{Scale{1.0 / 255}}}, CacheStage{},
+                                                    BatchStage{3}, PrefetchStage{}});
   EXPECT_EQ(pipeline->steps_per_epoch(), 3);
   EXPECT_EQ(pipeline->BatchTypes(3)[0].ToString(), "f32[3,2,3]");
   EXPECT_EQ(pipeline->BatchTypes(1)[1].ToString(), "i32[1]");
@@ -184,11 +188,14 @@ TEST(PipelineTest, SaysWhichStageMakesNoSense) {
   for (const Case& c : std::vector<Case>{
            {{}, "data: expected a batch size, got: none"},
            {{BatchStage{0}}, "data: stage 1: batch: expected a size of at least 1, got: 0"},
-           {{BatchStage{2}, BatchStage{2}}, "data: stage 2: batch: expected one batch stage, got: a second"},
-           {{ShuffleStage{.buffer = 0}, BatchStage{2}}, "data: stage 1: shuffle: expected a buffer of at least 1, got: 0"},
+           {{BatchStage{2}, BatchStage{2}},
+            "data: stage 2: batch: expected one batch stage, got: a second"},
+           {{ShuffleStage{.buffer = 0}, BatchStage{2}},
+            "data: stage 1: shuffle: expected a buffer of at least 1, got: 0"},
            {{BatchStage{9, true}}, "data: stage 1: batch: expected at least one full batch of 9"},
            {{RepeatStage{0}, BatchStage{2}}, "data: stage 1: repeat: expected a count"},
-           {{MapStage{{Scale{2}}, 1}, BatchStage{2}}, "data: stage 1: map: expected a component below 1, got: 1"},
+           {{MapStage{{Scale{2}}, 1}, BatchStage{2}},
+            "data: stage 1: map: expected a component below 1, got: 1"},
            {{BatchStage{2}, PrefetchStage{0}}, "data: stage 2: prefetch: expected 1 to 1024"},
        }) {
     const Status status = Pipeline::Create({.source = Numbers(5), .stages = c.stages}).status();

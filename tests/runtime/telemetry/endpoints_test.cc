@@ -18,15 +18,18 @@ struct Server {
   std::unique_ptr<Endpoints> endpoints;
 
   Server() {
-    auto started = Endpoints::Start({}, {.metrics = [] { return std::string("meshtrain_steps_total 1\n"); },
-                                         .progress = [] { return std::string("{\"step\":7}"); },
-                                         .ready = [this] { return ready.load(); }});
+    auto started =
+        Endpoints::Start({}, {.metrics = [] { return std::string("meshtrain_steps_total 1\n"); },
+                              .progress = [] { return std::string("{\"step\":7}"); },
+                              .ready = [this] { return ready.load(); }});
     EXPECT_TRUE(started.ok()) << started.status().ToString();
     endpoints = *std::move(started);
   }
 };
 
-httplib::Result Get(int port, const std::string& path) { return httplib::Client("127.0.0.1", port).Get(path); }
+httplib::Result Get(int port, const std::string& path) {
+  return httplib::Client("127.0.0.1", port).Get(path);
+}
 
 int Status(int port, const std::string& path) {
   const auto result = Get(port, path);
@@ -37,7 +40,8 @@ TEST(EndpointsTest, AnswersEachPath) {
   Server server;
   const int port = server.endpoints->port();
   EXPECT_EQ(Get(port, "/metrics")->body, "meshtrain_steps_total 1\n");
-  EXPECT_THAT(Get(port, "/metrics")->get_header_value("Content-Type"), testing::HasSubstr("version=0.0.4"));
+  EXPECT_THAT(Get(port, "/metrics")->get_header_value("Content-Type"),
+              testing::HasSubstr("version=0.0.4"));
   EXPECT_EQ(Get(port, "/progress")->body, "{\"step\":7}");
   EXPECT_EQ(Get(port, "/progress")->get_header_value("Content-Type"), "application/json");
   EXPECT_EQ(Status(port, "/healthz"), 200);
@@ -64,7 +68,8 @@ TEST(EndpointsTest, AnAddressThatIsTakenIsAnError) {
   Server server;
   // httplib sets SO_REUSEPORT, under which two of our own servers may share a port; one that is not ours is the test.
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  sockaddr_in address{
+      .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
   ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(::listen(fd, 1), 0);
   socklen_t length = sizeof address;
@@ -75,7 +80,8 @@ TEST(EndpointsTest, AnAddressThatIsTakenIsAnError) {
 }
 
 TEST(EndpointsTest, AThrowingHandlerIsAnswered) {
-  auto endpoints = Endpoints::Start({}, {.progress = []() -> std::string { throw std::runtime_error("no"); }});
+  auto endpoints =
+      Endpoints::Start({}, {.progress = []() -> std::string { throw std::runtime_error("no"); }});
   ASSERT_TRUE(endpoints.ok());
   EXPECT_EQ(Status((*endpoints)->port(), "/progress"), 500);
   EXPECT_EQ(Status((*endpoints)->port(), "/healthz"), 200);

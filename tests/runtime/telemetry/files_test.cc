@@ -63,10 +63,13 @@ TEST(EventFileTest, FramesEventsAsTensorBoardReadsThem) {
   const std::vector<std::string> records = Records(FirstRecord(1.5) + EventRecord(2, 300, values));
   ASSERT_EQ(records.size(), 2u);
   const std::string time_1_5("\x09\0\0\0\0\0\0\xf8\x3f", 9);
-  EXPECT_EQ(records[0], time_1_5 + "\x1a\x0d" "brain.Event:2");
+  EXPECT_EQ(records[0], time_1_5 +
+                            "\x1a\x0d"
+                            "brain.Event:2");
   const std::string time_2("\x09\0\0\0\0\0\0\0\x40", 9);
   // step 300 as a varint; summary { value { tag: "loss" simple_value: 0.5 } }
-  EXPECT_EQ(records[1], time_2 + std::string("\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\0\0\0\x3f", 18));
+  EXPECT_EQ(records[1],
+            time_2 + std::string("\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\0\0\0\x3f", 18));
 }
 
 TEST(EventFileTest, WritesIntoAFileOfItsOwn) {
@@ -91,9 +94,13 @@ TEST(EventFileTest, UnwritableFoldersAreErrors) {
 
 TEST(MetricsLogTest, LinesReadBackExactly) {
   const std::vector<NamedValue> metrics = {{"accuracy", 0.0625}, {"odd \"name\"", 1e-9}};
-  EXPECT_EQ(StepLine({.step = 1, .epoch = 1, .loss = 2.362259864807129, .metrics = metrics, .seconds = 0.002}),
-            "{\"step\":1,\"epoch\":1,\"loss\":2.362259864807129,\"accuracy\":0.0625,\"odd \\\"name\\\"\":1e-09,\"seconds\":0.002}\n");
-  EXPECT_EQ(StepLine({.step = 2, .epoch = 1, .loss = std::nan("")}), "{\"step\":2,\"epoch\":1,\"loss\":null}\n");
+  EXPECT_EQ(
+      StepLine(
+          {.step = 1, .epoch = 1, .loss = 2.362259864807129, .metrics = metrics, .seconds = 0.002}),
+      "{\"step\":1,\"epoch\":1,\"loss\":2.362259864807129,\"accuracy\":0.0625,\"odd "
+      "\\\"name\\\"\":1e-09,\"seconds\":0.002}\n");
+  EXPECT_EQ(StepLine({.step = 2, .epoch = 1, .loss = std::nan("")}),
+            "{\"step\":2,\"epoch\":1,\"loss\":null}\n");
   EXPECT_EQ(StepLine({.step = 2, .epoch = 1, .loss = -std::numeric_limits<double>::infinity()}),
             "{\"step\":2,\"epoch\":1,\"loss\":null}\n");
 }
@@ -104,7 +111,8 @@ TEST(MetricsLogTest, AContinuedRunDropsTheStepsItDoesAgain) {
   {
     auto log = MetricsLog::Open(path);
     ASSERT_TRUE(log.ok());
-    for (int64_t step = 1; step <= 5; ++step) ASSERT_EQ((*log)->Add({.step = step, .epoch = 1, .loss = 1}), OkStatus());
+    for (int64_t step = 1; step <= 5; ++step)
+      ASSERT_EQ((*log)->Add({.step = step, .epoch = 1, .loss = 1}), OkStatus());
   }
   std::ofstream(path, std::ios::app) << "{\"step\":6,\"lo";  // killed in between
   {
@@ -113,8 +121,9 @@ TEST(MetricsLogTest, AContinuedRunDropsTheStepsItDoesAgain) {
     ASSERT_EQ((*log)->Add({.step = 4, .epoch = 1, .loss = 2}), OkStatus());
     ASSERT_EQ((*log)->Close(), OkStatus());
   }
-  EXPECT_EQ(Slurp(path), "{\"step\":1,\"epoch\":1,\"loss\":1}\n{\"step\":2,\"epoch\":1,\"loss\":1}\n"
-                         "{\"step\":3,\"epoch\":1,\"loss\":1}\n{\"step\":4,\"epoch\":1,\"loss\":2}\n");
+  EXPECT_EQ(Slurp(path),
+            "{\"step\":1,\"epoch\":1,\"loss\":1}\n{\"step\":2,\"epoch\":1,\"loss\":1}\n"
+            "{\"step\":3,\"epoch\":1,\"loss\":1}\n{\"step\":4,\"epoch\":1,\"loss\":2}\n");
   ASSERT_TRUE(MetricsLog::Open(path).ok());
   EXPECT_EQ(Slurp(path), "");  // a new run begins anew
   EXPECT_EQ(MetricsLog::Open("/proc/none/metrics.jsonl").status().code(), StatusCode::kNotFound);

@@ -21,7 +21,9 @@ TEST(MetricsTest, SeriesCarryTheReplicasLabels) {
   metrics.AddGauge("meshtrain_loss", "Loss.", {{"split", "test"}}).Set(0.25);
   metrics.AddHistogram("meshtrain_step_seconds", "Step.", {0.1, 1}).Observe(0.5);
   const std::string text = metrics.Text();
-  EXPECT_THAT(text, HasSubstr("# HELP meshtrain_steps_total Steps.\n# TYPE meshtrain_steps_total counter\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("# HELP meshtrain_steps_total Steps.\n# TYPE meshtrain_steps_total counter\n"));
   const auto series = [&](const std::string& name) {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
@@ -29,7 +31,8 @@ TEST(MetricsTest, SeriesCarryTheReplicasLabels) {
     }
     return std::string();
   };
-  for (const char* label : {"training_job=\"default/mnist\"", "replica_type=\"worker\"", "replica_index=\"3\""}) {
+  for (const char* label :
+       {"training_job=\"default/mnist\"", "replica_type=\"worker\"", "replica_index=\"3\""}) {
     EXPECT_THAT(series("meshtrain_steps_total"), HasSubstr(label));
     EXPECT_THAT(series("meshtrain_step_seconds_bucket"), HasSubstr(label));
   }
@@ -66,7 +69,8 @@ TEST(MetricsTest, TheTrainingMetricsHaveNeitherStepNorLossAsALabel) {
     const size_t begin = text.find_last_of("{,", at) + 1;
     labels.insert(text.substr(begin, at - begin));
   }
-  EXPECT_EQ(labels, (std::set<std::string>{"training_job", "replica_type", "replica_index", "split", "le"}));
+  EXPECT_EQ(labels, (std::set<std::string>{"training_job", "replica_type", "replica_index", "split",
+                                           "le"}));
   EXPECT_THAT(text, HasSubstr("meshtrain_checkpoint_saves_total"));
 }
 

@@ -41,7 +41,8 @@ TEST(ProgressTest, TheTerminationMessageFits) {
   Progress progress = Full();
   progress.rank_step_seconds.assign(1000, 0.0012345);
   EXPECT_EQ(json::parse(TerminationMessage(progress))["accuracy"], 0.9);
-  for (int i = 0; i < 300; ++i) progress.metrics["metric_number_" + std::to_string(i)] = 1.0 / (i + 1);
+  for (int i = 0; i < 300; ++i)
+    progress.metrics["metric_number_" + std::to_string(i)] = 1.0 / (i + 1);
   EXPECT_LE(TerminationMessage(progress).size(), 4096u);
   progress.checkpoint->path.assign(5000, 'x');
   EXPECT_LE(TerminationMessage(progress).size(), 4096u);
@@ -64,17 +65,22 @@ TEST(ProgressLineTest, LooksLikeKeras) {
   const std::string line = TerminalLine({.step = 30, .steps = 120, .seconds = 0.06}, kValues);
   EXPECT_THAT(line, testing::StartsWith(" 30/120 "));
   EXPECT_THAT(line, testing::EndsWith(" 0s 2ms/step - accuracy: 0.7720 - loss: 0.8310"));
-  EXPECT_THAT(TerminalLine({.step = 1, .steps = 100, .seconds = 2}, {}), HasSubstr(" 3:18 2s/step"));
-  EXPECT_THAT(TerminalLine({.step = 100, .steps = 100, .seconds = 3723, .done = true}, {}), HasSubstr(" 1:02:03 37s/step"));
-  EXPECT_THAT(TerminalLine({.step = 5, .steps = 0, .seconds = 0.001}, {}), HasSubstr("5/? 0s 200us/step"));
-  EXPECT_THAT(TerminalLine({.step = 1, .steps = 2, .seconds = 1}, std::vector<NamedValue>{{"loss", 1.5e-7}}),
+  EXPECT_THAT(TerminalLine({.step = 1, .steps = 100, .seconds = 2}, {}),
+              HasSubstr(" 3:18 2s/step"));
+  EXPECT_THAT(TerminalLine({.step = 100, .steps = 100, .seconds = 3723, .done = true}, {}),
+              HasSubstr(" 1:02:03 37s/step"));
+  EXPECT_THAT(TerminalLine({.step = 5, .steps = 0, .seconds = 0.001}, {}),
+              HasSubstr("5/? 0s 200us/step"));
+  EXPECT_THAT(TerminalLine({.step = 1, .steps = 2, .seconds = 1},
+                           std::vector<NamedValue>{{"loss", 1.5e-7}}),
               HasSubstr("loss: 1.5000e-07"));
 }
 
 TEST(ProgressLineTest, ATerminalIsRedrawnNowAndThen) {
   FakeClock clock;
   std::string out;
-  ProgressLine line({.terminal = true}, [&](std::string_view text) { out += text; }, clock);
+  ProgressLine line(
+      {.terminal = true}, [&](std::string_view text) { out += text; }, clock);
   line.BeginEpoch(1, 3, 40);
   for (int step = 1; step <= 40; ++step) {
     clock.now += std::chrono::milliseconds(10);
@@ -90,15 +96,17 @@ TEST(ProgressLineTest, ATerminalIsRedrawnNowAndThen) {
 TEST(ProgressLineTest, ALogGetsWholeLines) {
   FakeClock clock;
   std::string out;
-  ProgressLine line({}, [&](std::string_view text) { out += text; }, clock);
+  ProgressLine line(
+      {}, [&](std::string_view text) { out += text; }, clock);
   line.BeginEpoch(2, 3, 40);
   for (int step = 1; step <= 40; ++step) {
     clock.now += std::chrono::milliseconds(400);
     line.Step(step, kValues);
   }
   line.EndEpoch(kValues);
-  EXPECT_EQ(out, "epoch 2/3  step 25/40  10.0 s  400.0 ms/step  accuracy 0.7720  loss 0.8310\n"
-                 "epoch 2/3  step 40/40  16.0 s  400.0 ms/step  accuracy 0.7720  loss 0.8310\n");
+  EXPECT_EQ(out,
+            "epoch 2/3  step 25/40  10.0 s  400.0 ms/step  accuracy 0.7720  loss 0.8310\n"
+            "epoch 2/3  step 40/40  16.0 s  400.0 ms/step  accuracy 0.7720  loss 0.8310\n");
 }
 
 }  // namespace

@@ -19,9 +19,10 @@ using testing::Not;
 Report Example() {
   return {.title = "mnist-mlp",
           .subtitle = "3 epochs on batch=8",
-          .epochs = {{{{"loss", .831}, {"accuracy", .772}}, {{"loss", .340}, {"accuracy", .901}}, 0.11},
-                     {{{"loss", .299}, {"accuracy", .911}}, {{"loss", .249}, {"accuracy", .926}}, 0.09},
-                     {{{"loss", .187}, {"accuracy", .946}}, {{"loss", .233}, {"accuracy", .929}}, 0.09}},
+          .epochs =
+              {{{{"loss", .831}, {"accuracy", .772}}, {{"loss", .340}, {"accuracy", .901}}, 0.11},
+               {{{"loss", .299}, {"accuracy", .911}}, {{"loss", .249}, {"accuracy", .926}}, 0.09},
+               {{{"loss", .187}, {"accuracy", .946}}, {{"loss", .233}, {"accuracy", .929}}, 0.09}},
           .facts = {{"checkpoint", "runs/mnist/<best> & \"last\""}}};
 }
 
@@ -53,13 +54,15 @@ TEST(ReportTest, ShowsCurvesAndFigures) {
   const std::string html = RenderReport(Example());
   ExpectWellFormed(html);
   EXPECT_THAT(html, HasSubstr("<title>mnist-mlp</title>"));
-  for (const char* figure : {"0.8310", "0.1870", "0.9460", "0.2330", "0.9290"}) EXPECT_THAT(html, HasSubstr(figure));
+  for (const char* figure : {"0.8310", "0.1870", "0.9460", "0.2330", "0.9290"})
+    EXPECT_THAT(html, HasSubstr(figure));
   EXPECT_LT(html.find("aria-label=\"Loss\""), html.find("aria-label=\"Accuracy\""));
   EXPECT_THAT(html, HasSubstr("runs/mnist/&lt;best&gt; &amp; &quot;last&quot;"));
   EXPECT_EQ(Occurrences(html, "<path class=\"line s0\""), 2);
   EXPECT_EQ(Occurrences(html, "<path class=\"line s1\""), 2);
   EXPECT_EQ(Occurrences(html, "<circle "), 12);
-  if (const char* path = std::getenv("MT_WRITE_REPORT")) std::ofstream(path) << html;  // to look at it
+  if (const char* path = std::getenv("MT_WRITE_REPORT"))
+    std::ofstream(path) << html;  // to look at it
 }
 
 TEST(ReportTest, NeedsNothingFromOutside) {
@@ -71,7 +74,8 @@ TEST(ReportTest, NeedsNothingFromOutside) {
 
 TEST(ReportTest, BearsWhatIsMissing) {
   ExpectWellFormed(RenderReport({.title = "empty", .reload_seconds = 2}));
-  EXPECT_THAT(RenderReport({.title = "empty", .reload_seconds = 2}), HasSubstr("http-equiv=\"refresh\" content=\"2\""));
+  EXPECT_THAT(RenderReport({.title = "empty", .reload_seconds = 2}),
+              HasSubstr("http-equiv=\"refresh\" content=\"2\""));
   Report holes = Example();
   holes.epochs[1].test.clear();
   holes.epochs[2].train["loss"] = std::nan("");
