@@ -6,8 +6,6 @@
 
 namespace meshtrain::control {
 namespace {
-constexpr Duration kPeriod = std::chrono::seconds(5);
-constexpr Duration kLongestPeriod = std::chrono::minutes(1);
 constexpr size_t kMaxBytes = 64 << 10;
 }  // namespace
 
@@ -33,12 +31,13 @@ Result<std::string> FetchProgressOverHttp(const ProgressTarget& target, std::sto
 }
 
 ProgressPuller::ProgressPuller(const Store& store, Clock& clock, FetchProgress fetch, ParseProgress parse,
-                               std::function<void(const std::string& key)> wake)
+                               std::function<void(const std::string& key)> wake, Duration period)
     : store_(store),
       clock_(clock),
       fetch_(std::move(fetch)),
       parse_(std::move(parse)),
       wake_(std::move(wake)),
+      period_(period),
       queue_(clock) {}
 
 void ProgressPuller::Follow(const std::string& key) {
@@ -48,7 +47,7 @@ void ProgressPuller::Follow(const std::string& key) {
     MutexLock lock(mutex_);
     if (!followed_.try_emplace(key).second) return;
   }
-  queue_.AddAfter(key, kPeriod);
+  queue_.AddAfter(key, period_);
 }
 
 void ProgressPuller::Forget(const std::string& key) {
@@ -73,7 +72,7 @@ void ProgressPuller::Run(std::stop_token stop) {
     }
     const Result<std::string> text = fetch_(*target, stop);
     bool changed = false;
-    Duration next = kPeriod;
+    Duration next = period_;
     {
       MutexLock lock(mutex_);
       const auto it = followed_.find(*key);
@@ -92,7 +91,7 @@ void ProgressPuller::Run(std::stop_token stop) {
         followed.last = std::move(parsed);
       } else {
         ++followed.failures;
-        next = std::min(kLongestPeriod, kPeriod * (1 << std::min(followed.failures, 4)));
+        next = std::min(period_ * 12, period_ * (1 << std::min(followed.failures, 4)));
       }
     }
     if (changed) wake_(*key);

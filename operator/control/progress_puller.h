@@ -28,7 +28,7 @@ using ParseProgress = std::function<std::optional<reconcile::ProgressSeen>(std::
 class ProgressPuller {
  public:
   ProgressPuller(const Store& store, Clock& clock, FetchProgress fetch, ParseProgress parse,
-                 std::function<void(const std::string& key)> wake);
+                 std::function<void(const std::string& key)> wake, Duration period = std::chrono::seconds(5));
 
   // Starts asking (it may have been started before). Call it whenever a job is looked at.
   void Follow(const std::string& key);
@@ -51,6 +51,7 @@ class ProgressPuller {
   const FetchProgress fetch_;
   const ParseProgress parse_;
   const std::function<void(const std::string& key)> wake_;
+  const Duration period_;  // failures stretch it up to 12 times
   WorkQueue queue_;
   mutable Mutex mutex_;
   std::map<std::string, Followed> followed_ MT_GUARDED_BY(mutex_);

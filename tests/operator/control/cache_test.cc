@@ -1,0 +1,125 @@
+#include "operator/control/cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace meshtrain::control {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class CacheTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> log_;
+  Cache<std::string> cache_{[this](const std::string& key, const std::string* before, const std::string* after) {
+    log_.push_back(key + ": " + (before ? *before : "-") + " > " + (after ? *after : "-"));
+  }};
+};
+
+TEST_F(CacheTest, FollowsTheWatch) {
+  cache_.Watched("a", 5, "x");
+  cache_.Watched("a", 6, "y");
+  cache_.Watched("a", 7, std::nullopt);
+  EXPECT_THAT(log_, ElementsAre("a: - > x", "a: x > y", "a: y > -"));
+  EXPECT_EQ(cache_.Find("a"), nullptr);
+}
+
+TEST_F(CacheTest, IsSilentWhenTheWatchRepeatsOurOwnWrite) {
+  cache_.Watched("other", 4, "o");
+  cache_.Wrote("a", 5, "x");
+  log_.clear();
+  cache_.Watched("a", 5, "x");
+  EXPECT_THAT(log_, IsEmpty());
+}
+
+TEST_F(CacheTest, DoesNotBringBackWhatTheWatchSawEnd) {
+  cache_.Watched("a", 5, "x");
+  cache_.Watched("a", 6, std::nullopt);
+  cache_.Wrote("a", 5, "x");  // the answer to our creation was slow
+  EXPECT_EQ(cache_.Find("a"), nullptr);
+  cache_.Bookmark(20);
+  cache_.Wrote("b", 15, "z");
+  EXPECT_EQ(cache_.Find("b"), nullptr);
+}
+
+TEST_F(CacheTest, KeepsTheNewerOfTwoAnswers) {
+  cache_.Wrote("a", 9, "new");
+  cache_.Wrote("a", 8, "old");
+  EXPECT_EQ(*cache_.Find("a"), "new");
+  cache_.Watched("a", 8, "old");
+  EXPECT_EQ(*cache_.Find("a"), "new");
+}
+
+TEST_F(CacheTest, AListReplacesAllButWhatWasWrittenAfterIt) {
+  cache_.Watched("gone", 5, "g");
+  cache_.Watched("same", 6, "s");
+  cache_.Watched("changed", 7, "c");
+  cache_.BeginList();
+  cache_.Listed("same", 6, "s");
+  cache_.Listed("changed", 9, "C");
+  cache_.Listed("new", 8, "n");
+  cache_.Wrote("ours", 12, "o");  // while the list was under way
+  log_.clear();
+  cache_.EndList(10);
+  EXPECT_THAT(log_, ::testing::UnorderedElementsAre("gone: g > -", "changed: c > C", "new: - > n"));
+  EXPECT_EQ(*cache_.Find("ours"), "o");
+}
+
+// However answers and events interleave, once all events are in the cache equals the server.
+TEST_F(CacheTest, ConvergesToTheServerForAnyInterleaving) {
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    Cache<std::string> cache([](const std::string&, const std::string*, const std::string*) {});
+    std::map<std::string, std::pair<int64_t, std::string>> server;
+    struct Event {
+      std::string key;
+      int64_t version;
+      std::optional<std::string> value;
+    };
+    std::vector<Event> history, answers;
+    size_t delivered = 0;
+    for (int64_t version = 1; version < 60; ++version) {
+      const std::string key(1, static_cast<char>('a' + random() % 4));
+      if (server.contains(key) && random() % 3 == 0) {
+        server.erase(key);
+        history.push_back({key, version, std::nullopt});
+      } else {
+        server[key] = {version, std::to_string(version)};
+        history.push_back({key, version, std::to_string(version)});
+        if (random() % 2) answers.push_back(history.back());  // this write was ours
+      }
+      while (delivered < history.size() && random() % 2) {
+        cache.Watched(history[delivered].key, history[delivered].version, history[delivered].value);
+        ++delivered;
+      }
+      if (!answers.empty() && random() % 2) {
+        const size_t i = random() % answers.size();
+        cache.Wrote(answers[i].key, answers[i].version, *answers[i].value);
+        answers.erase(answers.begin() + static_cast<long>(i));
+      }
+      if (random() % 20 == 0) {
+        cache.BeginList();
+        for (const auto& [k, v] : server) cache.Listed(k, v.first, v.second);
+        cache.EndList(version);
+        delivered = history.size();
+      }
+    }
+    for (; delivered < history.size(); ++delivered) {
+      cache.Watched(history[delivered].key, history[delivered].version, history[delivered].value);
+    }
+    for (const Event& late : answers) cache.Wrote(late.key, late.version, *late.value);
+    std::map<std::string, std::string> got, want;
+    cache.ForEach([&](const std::string& k, const std::string& v) { got[k] = v; });
+    for (const auto& [k, v] : server) want[k] = v.second;
+    ASSERT_EQ(got, want) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::control

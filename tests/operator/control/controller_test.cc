@@ -1,0 +1,247 @@
+#include "operator/control/controller.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/fake_api.h"
+
+namespace meshtrain::control {
+namespace {
+
+using nlohmann::json;
+using testing::FakeApi;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::string JobText(const std::string& name, int workers) {
+  const json container = {{"name", "trainer"}, {"image", "i"}};
+  const json pod = {{"spec", {{"containers", json::array({container})}}}};
+  return json{{"apiVersion", "meshtrain.dev/v1"},
+              {"kind", "TrainingJob"},
+              {"metadata", {{"name", name}, {"namespace", "ml"}, {"generation", 1}, {"creationTimestamp", "2026-01-02T03:04:05Z"}}},
+              {"spec", {{"replicaSpecs", {{"worker", {{"replicas", workers}, {"restartPolicy", "OnFailure"}, {"template", pod}}}}}}}}
+      .dump();
+}
+
+class ControllerTest : public ::testing::Test {
+ protected:
+  void Start() {
+    stop_ = std::stop_source();
+    events_ = std::make_unique<kube::EventRecorder>(api_, SystemClock(), "test");
+    ControllerOptions options;
+    options.helpers = 4;
+    options.pullers = 0;
+    options.watch_nodes = true;
+    controller_ = std::make_unique<Controller>(api_, *events_, SystemClock(), metrics_, options);
+    thread_ = std::thread([this] { controller_->Run(stop_.get_token()); });
+  }
+  void Stop() {
+    stop_.request_stop();
+    if (thread_.joinable()) thread_.join();
+    controller_.reset();
+    events_.reset();
+  }
+  void TearDown() override { Stop(); }
+
+  template <typename Predicate>
+  bool Eventually(Predicate predicate) {
+    for (int i = 0; i < 5000; ++i) {
+      if (predicate()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+  }
+  json Job(const std::string& name) { return json::parse(api_.Peek(TrainingJobs(), "ml", name)); }
+  // "True", "False" or "" of a condition.
+  std::string Condition(const std::string& name, const std::string& type) {
+    const json job = Job(name);
+    if (!job.contains("status")) return "";
+    for (const json& condition : job["status"].value("conditions", json::array())) {
+      if (condition["type"] == type) return condition["status"];
+    }
+    return "";
+  }
+  void SetPhase(const std::string& pod, const json& status) {
+    json object = json::parse(api_.Peek(kube::Pods(), "ml", pod));
+    object["status"] = status;
+    object["spec"]["nodeName"] = "n1";
+    api_.Put(kube::Pods(), object.dump());
+  }
+  // Quiet for a while: whatever would still happen has happened.
+  void Settle() {
+    int quiet = 0;
+    size_t calls = 0;
+    Eventually([&] {
+      const size_t now = Writes().size();
+      quiet = controller_->idle() && now == calls ? quiet + 1 : 0;
+      calls = now;
+      return quiet > 30;
+    });
+  }
+  std::vector<FakeApi::Call> Writes(bool with_events = false) {
+    std::vector<FakeApi::Call> out;
+    for (const FakeApi::Call& call : api_.calls()) {
+      const bool read = call.verb == "get" || call.verb == "list" || call.verb == "watch";
+      if (!read && (with_events || call.plural != "events")) out.push_back(call);
+    }
+    return out;
+  }
+
+  FakeApi api_;
+  Metrics metrics_{"fake"};
+  std::stop_source stop_;
+  std::unique_ptr<kube::EventRecorder> events_;
+  std::unique_ptr<Controller> controller_;
+  std::thread thread_;
+};
+
+json Running() { return {{"phase", "Running"}, {"conditions", {{{"type", "Ready"}, {"status", "True"}}}}}; }
+json Ended(int code) {
+  return {{"phase", code == 0 ? "Succeeded" : "Failed"},
+          {"containerStatuses",
+           {{{"name", "trainer"},
+             {"restartCount", 0},
+             {"state", {{"terminated", {{"exitCode", code}, {"reason", "Error"}, {"finishedAt", "2026-01-02T03:05:00Z"}}}}}}}}};
+}
+
+TEST_F(ControllerTest, RunsAJobToItsEndWithFewWrites) {
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 3));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 3; }));
+  EXPECT_THAT(api_.All(kube::Services()), SizeIs(1));
+  for (int i = 0; i < 3; ++i) SetPhase("mnist-worker-" + std::to_string(i), Running());
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; })) << api_.Peek(TrainingJobs(), "ml", "mnist");
+  Settle();
+  for (int i = 0; i < 3; ++i) SetPhase("mnist-worker-" + std::to_string(i), Ended(0));
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Succeeded") == "True"; }));
+  Settle();
+  EXPECT_NE(Condition("mnist", "Running"), "True");
+  // 3 pods + 1 service, and the status few times: the issue allows pods + 6.
+  EXPECT_LE(Writes().size(), 3u + 6u);
+}
+
+TEST_F(ControllerTest, LeavesASettledJobAlone) {
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 2));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
+  Settle();
+  api_.ForgetCalls();
+  api_.CutWatches();
+  api_.Compact();  // everything is listed again
+  Settle();
+  EXPECT_THAT(Writes(true), IsEmpty());
+  // Another process that starts on the settled world has nothing to do either.
+  Stop();
+  api_.ForgetCalls();
+  Start();
+  ASSERT_TRUE(Eventually([&] { return controller_->synced(); }));
+  Settle();
+  EXPECT_THAT(Writes(true), IsEmpty());
+}
+
+TEST_F(ControllerTest, TakesAPodThatAlreadyExistsAsMade) {
+  // Every creation's answer is lost once.
+  std::atomic<int> lost = 0;
+  api_.SetFault([&](const FakeApi::Call& call, bool after) {
+    const bool lose = after && call.verb == "create" && call.plural != "events" && lost++ < 4;
+    return lose ? Unavailable("answer lost") : OkStatus();
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 3));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 3 && lost >= 4; }));
+  Settle();
+  std::set<std::string> uids;
+  for (const std::string& pod : api_.All(kube::Pods())) uids.insert(json::parse(pod)["metadata"]["uid"]);
+  EXPECT_THAT(uids, SizeIs(3));
+}
+
+TEST_F(ControllerTest, SaysInTheStatusWhatAQuotaRefused) {
+  std::atomic<bool> full = true;
+  api_.SetFault([&](const FakeApi::Call& call, bool) {
+    const bool refuse = full && call.verb == "create" && call.name == "mnist-worker-2";
+    return refuse ? ResourceExhausted("pods \"mnist-worker-2\" is forbidden: exceeded quota: q") : OkStatus();
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 3));
+  ASSERT_TRUE(Eventually([&] { return api_.Peek(TrainingJobs(), "ml", "mnist").find("exceeded quota") != std::string::npos; }))
+      << api_.Peek(TrainingJobs(), "ml", "mnist");
+  EXPECT_EQ(Condition("mnist", "Waiting"), "True");
+  full = false;
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 3; }));
+  EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") != "True"; }));
+}
+
+TEST_F(ControllerTest, LeavesAForeignPodOfThatNameAlone) {
+  const std::string foreign = R"({"metadata":{"name":"mnist-worker-0","namespace":"ml","uid":"theirs"},"spec":{}})";
+  api_.Put(kube::Pods(), foreign);
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 1));
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") == "True"; })) << api_.Peek(TrainingJobs(), "ml", "mnist");
+  EXPECT_EQ(json::parse(api_.Peek(kube::Pods(), "ml", "mnist-worker-0"))["metadata"]["uid"], "theirs");
+  for (const FakeApi::Call& call : Writes()) {
+    EXPECT_FALSE(call.plural == "pods" && call.verb != "create") << call.verb;
+  }
+}
+
+TEST_F(ControllerTest, DecidesAgainAfterAConflict) {
+  std::atomic<int> conflicts = 0;
+  api_.SetFault([&](const FakeApi::Call& call, bool after) {
+    const bool hit = !after && call.subresource == "status" && conflicts++ < 2;
+    return hit ? Aborted("the object has been modified") : OkStatus();
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 1));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 1; }));
+  EXPECT_TRUE(Eventually([&] { return conflicts >= 3; }));
+}
+
+TEST_F(ControllerTest, GoesOnAfterBeingKilledAtAnyWrite) {
+  // The process ends right after its n-th write (whose answer it never sees); the next one finishes the work.
+  for (int n = 1; n <= 6; ++n) {
+    const std::string name = "job" + std::to_string(n);
+    std::atomic<int> writes = 0;
+    std::atomic<bool> dead = false;
+    api_.SetFault([&](const FakeApi::Call& call, bool after) {
+      const bool write = call.verb == "create" || call.verb == "patch" || call.verb == "delete";
+      if (dead) return FailedPrecondition("this process is dead");
+      if (after && write && call.plural != "events" && ++writes == n) {
+        dead = true;
+        return FailedPrecondition("killed");
+      }
+      return OkStatus();
+    });
+    Start();
+    api_.Put(TrainingJobs(), JobText(name, 3));
+    ASSERT_TRUE(Eventually([&] { return dead || api_.All(kube::Pods()).size() == 3u * n; }));
+    Stop();
+    api_.SetFault({});
+    Start();
+    ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 3u * n; })) << n;
+    ASSERT_TRUE(Eventually([&] { return Condition(name, "Created") == "True"; })) << n;
+    Settle();
+    EXPECT_THAT(api_.All(kube::Services()), SizeIs(n));
+    Stop();
+  }
+}
+
+TEST_F(ControllerTest, ABigJobDoesNotDelayASmallOne) {
+  api_.SetFault([](const FakeApi::Call& call, bool after) {
+    if (after && call.verb == "create" && call.plural == "pods") std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return OkStatus();
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("big", 1200));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() > 50; }));
+  const auto start = std::chrono::steady_clock::now();
+  api_.Put(TrainingJobs(), JobText("small", 1));
+  ASSERT_TRUE(Eventually([&] { return !api_.Peek(kube::Pods(), "ml", "small-worker-0").empty(); }));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  EXPECT_LT(api_.All(kube::Pods()).size(), 1200u) << "the big job should still have been under way";
+}
+
+}  // namespace
+}  // namespace meshtrain::control

@@ -1,0 +1,55 @@
+#include "operator/control/status_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <atomic>
+
+#include "operator/control/metrics.h"
+
+namespace meshtrain::control {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(StatusServerTest, ServesMetricsAndProbes) {
+  Metrics metrics("api:6443");
+  metrics.OnRequest("POST", "201", std::chrono::milliseconds(3));
+  metrics.OnRequest("WATCH", "200", std::chrono::minutes(7));
+  metrics.SetLeader("op", true);
+  metrics.ForQueue().added();
+  api::JobStatus before, after;
+  after.conditions[api::ConditionType::kSucceeded] = {.status = true};
+  metrics.OnStatus(before, after);
+  metrics.OnStatus(after, after);
+  std::atomic<bool> ready = false;
+  auto server = StatusServer::Start("127.0.0.1:0", {.metrics = [&] { return metrics.Text(); },
+                                                    .healthy = [] { return OkStatus(); },
+                                                    .ready = [&] { return ready ? OkStatus() : Unavailable("not yet"); }});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  httplib::Client client("127.0.0.1", (*server)->port());
+  EXPECT_EQ(client.Get("/healthz")->status, 200);
+  EXPECT_EQ(client.Get("/readyz")->status, 503);
+  ready = true;
+  EXPECT_EQ(client.Get("/readyz")->status, 200);
+  const std::string text = client.Get("/metrics")->body;
+  for (const char* line : {"rest_client_requests_total{code=\"201\",host=\"api:6443\",method=\"POST\"} 1",
+                           "rest_client_requests_total{code=\"200\",host=\"api:6443\",method=\"GET\"} 1",
+                           "leader_election_master_status{name=\"op\"} 1", "workqueue_adds_total{name=\"trainingjob\"} 1",
+                           "meshtrain_jobs_condition_total{condition=\"Succeeded\"} 1",
+                           "meshtrain_jobs_condition_total{condition=\"Failed\"} 0"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(StatusServerTest, RefusesBadAndTakenAddresses) {
+  const StatusServer::Handlers handlers{.metrics = [] { return std::string(); },
+                                        .healthy = [] { return OkStatus(); },
+                                        .ready = [] { return OkStatus(); }};
+  EXPECT_EQ(StatusServer::Start("nowhere", handlers).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(StatusServer::Start("x:99999", handlers).status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace meshtrain::control
