@@ -1,0 +1,55 @@
+{{- define "meshtrain.name" -}}
+{{- if contains "meshtrain" .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-meshtrain" .Release.Name | trunc 52 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "meshtrain.selector" -}}
+app.kubernetes.io/name: meshtrain
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "meshtrain.labels" -}}
+{{ include "meshtrain.selector" . }}
+app.kubernetes.io/component: operator
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{- define "meshtrain.account" -}}
+{{ .Values.serviceAccount.name | default (include "meshtrain.name" .) }}
+{{- end }}
+
+{{- /* What the operator may do where jobs live. Secrets are created (a job's token), never read; nothing is executed in pods. */}}
+{{- define "meshtrain.rules" -}}
+- apiGroups: [meshtrain.dev]
+  resources: [trainingjobs]
+  verbs: [get, list, watch, delete]   # delete: ttlSecondsAfterFinished
+- apiGroups: [meshtrain.dev]
+  resources: [trainingjobs/status]
+  verbs: [patch]
+- apiGroups: [meshtrain.dev]
+  resources: [trainingjobs/finalizers]   # to own objects that block the job's deletion
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create]
+- apiGroups: [""]
+  resources: [configmaps, persistentvolumeclaims]
+  verbs: [get, create]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- if eq .Values.gangScheduler "volcano" }}
+- apiGroups: [scheduling.volcano.sh]
+  resources: [podgroups]
+  verbs: [get, list, watch, create, patch, delete]
+{{- else if eq .Values.gangScheduler "scheduler-plugins" }}
+- apiGroups: [scheduling.x-k8s.io]
+  resources: [podgroups]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
+{{- end }}
