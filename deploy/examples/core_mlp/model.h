@@ -51,7 +51,9 @@ class Mlp {
  public:
   Mlp() = default;
   explicit Mlp(std::vector<DenseLayer> layers) : layers_(std::move(layers)) {}
+  // x: [batch, 28, 28] or [batch, 784].
   Value operator()(Value x) const {
+    x = Reshape(x, {x.dims()[0], -1});
     for (const DenseLayer& layer : layers_) x = layer(x);
     return x;
   }
@@ -71,6 +73,15 @@ class Mlp {
   std::vector<DenseLayer> layers_;
 };
 
+// Weight layouts of the three layers. Data parallel: whole everywhere. With an axis `model`, the first kernel is split by
+// its columns and the second by its rows, so one sum over the axis is all the forward pass needs.
+inline std::vector<Layout> WeightLayouts(const Mesh& mesh) {
+  const Layout whole = Layout::Replicated(mesh, 2);
+  const auto model = mesh.FindAxis("model");
+  if (!model) return {whole, whole, whole};
+  return {whole.WithDim(1, {*model}), whole.WithDim(0, {*model}), whole};
+}
+
 // 784 -> 700 relu -> 500 relu -> 10. `layouts` holds each layer's weight layout, from the first to the last.
 inline Result<Mlp> MakeMlp(Session& session, const std::vector<Layout>& layouts, DType dtype = DType::kF32) {
   MT_ASSIGN_OR_RETURN(DenseLayer hidden_1,
@@ -86,7 +97,7 @@ inline Value CrossEntropyLoss(const Value& y_pred, const Value& y) {
 }
 
 inline Value Accuracy(const Value& y_pred, const Value& y) {
-  return ReduceMean(Cast(Equal(ArgMax(y_pred, 1), y), y_pred.dtype()));
+  return ReduceMean(Cast(Equal(ArgMax(y_pred, 1), Cast(y, DType::kI64)), DType::kF32));
 }
 
 // The tutorial's Adam: each slot is assigned first and then read back.
@@ -108,8 +119,8 @@ class Adam {
       return DVariable::Create(session, "optimizer." + slot + "." + var.name(), zeros, /*trainable=*/false);
     };
     for (const DVariable& var : model_vars) {
-      MT_ASSIGN_OR_RETURN(DVariable v, zeros_like(var, "v"));
-      MT_ASSIGN_OR_RETURN(DVariable s, zeros_like(var, "s"));
+      MT_ASSIGN_OR_RETURN(DVariable v, zeros_like(var, "m"));
+      MT_ASSIGN_OR_RETURN(DVariable s, zeros_like(var, "v"));
       adam.v_dvar_.push_back(std::move(v));
       adam.s_dvar_.push_back(std::move(s));
     }
@@ -152,11 +163,16 @@ inline Outputs TestStep(const Mlp& model, const Value& x, const Value& y) {
   return {{"loss", CrossEntropyLoss(y_pred, y)}, {"accuracy", Accuracy(y_pred, y)}};
 }
 
-// Splits a batch along the mesh's axis `batch`; the short last batch of an epoch may fall into unequal shards.
+// Splits a batch along the mesh's axis `batch`, where it has one; the short last batch of an epoch may fall into unequal
+// shards.
 inline Result<std::pair<DTensor, DTensor>> RepackBatch(Session& session, const Tensor& x, const Tensor& y,
                                                        const Mesh& mesh) {
-  MT_ASSIGN_OR_RETURN(const Layout x_layout, Layout::BatchSharded(mesh, "batch", x.type().rank()));
-  MT_ASSIGN_OR_RETURN(const Layout y_layout, Layout::BatchSharded(mesh, "batch", y.type().rank()));
+  Layout x_layout = Layout::Replicated(mesh, x.type().rank());
+  Layout y_layout = Layout::Replicated(mesh, y.type().rank());
+  if (const auto batch = mesh.FindAxis("batch")) {
+    x_layout = x_layout.WithDim(0, {*batch});
+    y_layout = y_layout.WithDim(0, {*batch});
+  }
   MT_ASSIGN_OR_RETURN(DTensor xs, RepackLocalTensor(session, x, x_layout, Uneven::kAllow));
   MT_ASSIGN_OR_RETURN(DTensor ys, RepackLocalTensor(session, y, y_layout, Uneven::kAllow));
   return std::pair(std::move(xs), std::move(ys));
