@@ -82,6 +82,8 @@ std::vector<Failure> JudgeFailures(const View& view, Draft* draft) {
   std::vector<Failure> out;
   for (const auto& [task, pod] : view.ours) {
     if (!view.Wanted(task) || pod->delete_requested) continue;
+    // To be made again anyhow (all pods restart, or the job was suspended since): how it ended is of no more interest.
+    if (pod->attempt < view.job.status.recovery.restart_all_below) continue;
     Failure failure{.pod = pod, .task = task};
     if (pod->phase != PodPhase::kFailed) {
       if (pod->phase == PodPhase::kSucceeded || !OnDeadNode(view, *pod, draft)) continue;

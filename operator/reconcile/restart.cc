@@ -194,9 +194,9 @@ void Restart(const View& view, const std::vector<Failure>& failures, Draft* draf
     }
     if (failure.verdict == Verdict::kIgnore) continue;
     const bool joined = open && failure.pod->attempt < before.attempt;
-    // An open incident of single pods does not cover a rule that wants all of them.
-    const bool covered = failure.verdict != Verdict::kRestartAll || failure.pod->attempt < before.restart_all_below;
-    if (!joined || !covered) fresh.push_back(&failure);
+    // An open incident of single pods does not cover a rule that wants all of them; one of all pods would have kept
+    // this pod from being judged.
+    if (!joined || failure.verdict == Verdict::kRestartAll) fresh.push_back(&failure);
   }
   const std::vector<TaskId> lost = Lost(view);
   RememberMemory(failures, &draft->next.recovery);
@@ -216,7 +216,11 @@ void Restart(const View& view, const std::vector<Failure>& failures, Draft* draf
   }
   for (const auto& [task, pod] : view.ours) {
     if (!view.Wanted(task) || pod->delete_requested || going.contains(task) || pod->attempt >= stale_below) continue;
-    draft->Add(Phase::kRemove, DeletePod{.name = pod->name, .uid = pod->uid, .why = "all pods restart"});
+    const bool dead = OnDeadNode(view, *pod, draft);
+    draft->Add(Phase::kRemove, DeletePod{.name = pod->name,
+                                         .uid = pod->uid,
+                                         .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt,
+                                         .why = "all pods restart"});
   }
 
   // The incident is over when everybody is back. A pod that is still to be deleted may seem to run: its node is dead.

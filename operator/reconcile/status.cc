@@ -138,8 +138,10 @@ void Tell(const View& view, const std::vector<Failure>& failures, Draft* draft) 
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
     for (int32_t i = 0; i < replica.replicas; ++i) {
       const PodSeen* pod = view.Ours({role, i});
-      all = all && pod != nullptr && !pod->delete_requested;
-      if (pod == nullptr || pod->delete_requested) continue;
+      const bool current =
+          pod != nullptr && !pod->delete_requested && pod->attempt >= draft->next.recovery.restart_all_below;
+      all = all && current;
+      if (!current) continue;
       const bool up = pod->phase == PodPhase::kRunning || pod->phase == PodPhase::kSucceeded;
       if (up && role == api::Leader(view.job.spec).role) leads = true;
       if (!IsNormalWait(pod->waiting_reason) && pod->phase != PodPhase::kFailed &&

@@ -13,6 +13,8 @@ bool Suspend(const View& view, Draft* draft) {
       if (next.start_time) {
         next.active_seconds_before +=
             std::round(std::chrono::duration<double>(view.now - *next.start_time).count());
+        // Pods of before may still be seen after the job was resumed; nothing that they did counts then.
+        next.recovery.restart_all_below = ++next.recovery.attempt;
       }
       draft->Event(false, "JobSuspended", "the job is suspended");
     }

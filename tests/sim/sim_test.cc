@@ -116,6 +116,8 @@ TEST_P(FoundTest, StaysFixed) {
 const Found kFound[] = {
     // The incident was closed, and opened again, while a pod on a dead node still seemed to run: counted four times.
     {"IncidentClosedBeforeThePodOnADeadNodeWasGone", 511952},
+    // After a resume, a pod from before the suspension, still in the cache, was counted a second time.
+    {"FailureFromBeforeASuspensionCountedAgain", 711102},
 };
 INSTANTIATE_TEST_SUITE_P(Seeds, FoundTest, testing::ValuesIn(kFound), [](const auto& info) { return info.param.name; });
 

@@ -1,0 +1,175 @@
+// Bodies of the objects that a job wants.
+#include "operator/reconcile/children.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "operator/api/json.h"
+#include "tests/operator/reconcile/scene.h"
+
+namespace meshtrain::reconcile {
+namespace {
+
+using cluster::Role;
+using cluster::TaskId;
+using Json = nlohmann::json;
+
+Json Pod(const api::TrainingJob& job, TaskId task, const Settings& settings = {}, int attempt = 0) {
+  return Json::parse(PodBody(job, settings, {.name = cluster::PodName(job.metadata.name, task), .task = task,
+                                             .attempt = attempt}));
+}
+// The value of a variable of the first container that has it; "" where none has.
+std::string Env(const Json& pod, const std::string& name, size_t container = 0) {
+  const Json& env = pod["spec"]["containers"][container].value("env", Json::array());
+  for (const Json& variable : env) {
+    if (variable["name"] == name) return variable.value("value", "");
+  }
+  return "";
+}
+
+TEST(ChildrenTest, PodCarriesNameLabelsOwnerAndConfig) {
+  const auto job = MakeJob("mnist").Chief().Workers(1).Build();
+  EXPECT_EQ(Pod(job, kWorker0, {}, 2), Json::parse(R"({
+    "apiVersion": "v1", "kind": "Pod",
+    "metadata": {
+      "name": "mnist-worker-0", "namespace": "ml",
+      "annotations": {"meshtrain.dev/attempt": "2"},
+      "labels": {"app.kubernetes.io/managed-by": "meshtrain-operator", "meshtrain.dev/job-name": "mnist",
+                 "meshtrain.dev/replica-index": "0", "meshtrain.dev/replica-type": "worker"},
+      "ownerReferences": [{"apiVersion": "meshtrain.dev/v1", "kind": "TrainingJob", "name": "mnist", "uid": "uid-1",
+                           "controller": true, "blockOwnerDeletion": true}]},
+    "spec": {
+      "restartPolicy": "Never", "hostname": "mnist-worker-0", "subdomain": "mnist", "enableServiceLinks": false,
+      "containers": [{"name": "trainer", "image": "train:1",
+        "ports": [{"name": "tfjob-port", "containerPort": 2222}],
+        "env": [
+          {"name": "TF_CONFIG", "value": "{\"cluster\":{\"chief\":[\"mnist-chief-0.mnist.ml.svc:2222\"],\"worker\":[\"mnist-worker-0.mnist.ml.svc:2222\"]},\"task\":{\"type\":\"worker\",\"index\":0},\"environment\":\"cloud\"}"},
+          {"name": "MESHTRAIN_JOB", "value": "ml/mnist"}, {"name": "MESHTRAIN_ROLE", "value": "worker"},
+          {"name": "MESHTRAIN_INDEX", "value": "0"}, {"name": "MESHTRAIN_ATTEMPT", "value": "2"}]}]}})"));
+  EXPECT_EQ(Pod(job, kChief)["metadata"]["labels"]["meshtrain.dev/leader"], "true");
+}
+
+TEST(ChildrenTest, OnlyTheTrainingContainerIsTouched) {
+  const auto job = MakeJob("mnist").Chief().Workers(1).Template(Role::kWorker, R"({"metadata":{"labels":{"a":"b"},
+    "annotations":{"c":"d"}},"spec":{"restartPolicy":"Always","enableServiceLinks":true,"nodeSelector":{"pool":"gpu"},
+    "containers":[{"name":"log","image":"l"},{"name":"tensorflow","image":"t","env":[{"name":"A","value":"B"}],
+    "ports":[{"name":"tfjob-port","containerPort":9000}]}]}})").Build();
+  const Json pod = Pod(job, kWorker0);
+  EXPECT_EQ(pod["spec"]["containers"][0], Json::parse(R"({"name":"log","image":"l"})"));
+  EXPECT_EQ(Env(pod, "A", 1), "B");
+  EXPECT_THAT(Env(pod, "TF_CONFIG", 1), testing::HasSubstr("mnist-worker-0.mnist.ml.svc:9000"));
+  EXPECT_EQ(pod["spec"]["containers"][1]["ports"].size(), 1u);
+  EXPECT_EQ(pod["metadata"]["labels"]["a"], "b");
+  EXPECT_EQ(pod["metadata"]["annotations"]["c"], "d");
+  EXPECT_EQ(pod["spec"]["nodeSelector"]["pool"], "gpu");
+  EXPECT_EQ(pod["spec"]["enableServiceLinks"], true) << "the user's wish";
+  EXPECT_EQ(pod["spec"]["restartPolicy"], "Never") << "ExitCode, of the replica spec";
+}
+
+TEST(ChildrenTest, TfConfigByRole) {
+  Settings settings;
+  settings.cluster_domain = "cluster.local";
+  EXPECT_EQ(TfConfigFor(MakeJob("a").Workers(1).Build(), kWorker0, settings), "") << "a lone process";
+  const auto own = MakeJob("a").Workers(2).Template(Role::kWorker,
+      R"({"spec":{"containers":[{"name":"t","env":[{"name":"TF_CONFIG","value":"mine"}]}]}})").Build();
+  EXPECT_EQ(TfConfigFor(own, kWorker0, settings), "");
+  EXPECT_EQ(Env(Pod(own, kWorker0), "TF_CONFIG"), "mine");
+  const auto job = MakeJob("a").Chief().Workers(1).Evaluator().Build();
+  EXPECT_EQ(TfConfigFor(job, kChief, settings),
+            R"({"cluster":{"chief":["a-chief-0.a.ml.svc.cluster.local:2222"],)"
+            R"("worker":["a-worker-0.a.ml.svc.cluster.local:2222"]},"task":{"type":"chief","index":0},)"
+            R"("environment":"cloud"})");
+  EXPECT_THAT(TfConfigFor(job, {Role::kEvaluator, 0}, settings), testing::HasSubstr(R"("evaluator":["a-evaluator-0)"));
+}
+
+TEST(ChildrenTest, ElasticWorkersBesideServersGetTheSparseForm) {
+  const auto builder = MakeJob("a").Chief().Workers(3).Ps(2).With([](api::TrainingJob& job) {
+    job.spec.elastic = api::Elastic{1, 5};
+  });
+  EXPECT_EQ(TfConfigFor(builder.Build(), kWorker1, {}),
+            R"({"cluster":{"ps":["a-ps-0.a.ml.svc:2222","a-ps-1.a.ml.svc:2222"],"worker":{"1":"a-worker-1.a.ml.svc:2222"}},)"
+            R"("task":{"type":"worker","index":1},"environment":"cloud"})");
+  EXPECT_THAT(TfConfigFor(builder.Build(), kChief, {}), testing::HasSubstr("a-worker-2.a.ml.svc:2222"));
+  const auto dense = MakeJob("a").Chief().Workers(3).With([](api::TrainingJob& job) { job.spec.elastic = api::Elastic{1, 5}; });
+  EXPECT_THAT(TfConfigFor(dense.Build(), kWorker1, {}), testing::HasSubstr("a-worker-2.a.ml.svc:2222")) << "no ps";
+}
+
+TEST(ChildrenTest, KubeflowCompatibilityHasAServicePerReplicaAndItsStrings) {
+  const auto job = MakeJob("a").Chief().Workers(1).Evaluator().With([](api::TrainingJob& j) {
+    j.spec.tf_config_compat = "kubeflow-v1";
+  }).Build();
+  EXPECT_EQ(TfConfigFor(job, kWorker0, {}),
+            R"({"cluster":{"chief":["a-chief-0.ml.svc:2222"],"evaluator":["a-evaluator-0.ml.svc:2222"],)"
+            R"("worker":["a-worker-0.ml.svc:2222"]},"task":{"type":"worker","index":0},"environment":"cloud"})");
+  std::vector<std::string> names;
+  for (const CreateService& service : WantedServices(job)) names.push_back(service.name);
+  EXPECT_THAT(names, testing::ElementsAre("a", "a-chief-0", "a-worker-0", "a-evaluator-0"));
+}
+
+TEST(ChildrenTest, ServiceIsHeadlessAndPublishesEarly) {
+  const auto job = MakeJob("mnist").Workers(1).Build();
+  const Json service = Json::parse(WantedServices(job).at(0).body);
+  EXPECT_EQ(service["spec"], Json::parse(R"({"clusterIP":"None","publishNotReadyAddresses":true,
+    "selector":{"app.kubernetes.io/managed-by":"meshtrain-operator","meshtrain.dev/job-name":"mnist"},
+    "ports":[{"name":"tfjob-port","port":2222}]})"));
+}
+
+TEST(ChildrenTest, AClusterTooLargeForAVariableGoesIntoAFile) {
+  const auto job = MakeJob("mnist").Workers(4000).Build();
+  ASSERT_TRUE(NeedsClusterFile(job, {}));
+  EXPECT_FALSE(NeedsClusterFile(MakeJob("mnist").Workers(2000).Build(), {}));
+  EXPECT_EQ(TfConfigFor(job, kWorker0, {}), "");
+  const CreateConfigMap map = ClusterMap(job, {});
+  const Json pod = Pod(job, kWorker2);
+  EXPECT_EQ(Env(pod, "TF_CONFIG"), "");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_CLUSTER_FILE"), "/etc/meshtrain/cluster/cluster.json");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_INDEX"), "2");
+  EXPECT_EQ(pod["spec"]["volumes"][0]["configMap"]["name"], map.name);
+  const auto read = cluster::ParseClusterFile(Json::parse(map.body)["data"]["cluster.json"].get<std::string>());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(*read, JobCluster(job, {}));
+  EXPECT_NE(ClusterMap(MakeJob("mnist").Workers(4001).Build(), {}).name, map.name);
+}
+
+TEST(ChildrenTest, AProgramNeedsNoTemplate) {
+  auto builder = MakeJob("mnist").Workers(2).Program(R"({"mesh":{"batch":2},"seed":1})").With([](api::TrainingJob& job) {
+    job.spec.replica_specs[Role::kWorker].pod_template = {};
+    job.spec.strategy = "Mesh";
+    job.spec.program_has_mesh = true;
+    job.spec.checkpoint = api::Checkpoint{.path = "/ckpt", .volume_claim_template = R"({"spec":{"x":1}})", .every_steps = 5};
+  });
+  const Json pod = Pod(builder.Build(), kWorker1);
+  const Json& container = pod["spec"]["containers"][0];
+  EXPECT_EQ(container["image"], "meshtrain-worker:latest");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_PROGRAM"), R"({"mesh":{"batch":2},"seed":1})");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_STRATEGY"), "Mesh");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_CHECKPOINT"), R"({"everySteps":5,"path":"/ckpt","resume":"Latest"})");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_TOKEN_FILE"), "/etc/meshtrain/token/token");
+  EXPECT_EQ(container["ports"][1]["name"], "meshtrain-http");
+  Scene scene(builder);
+  EXPECT_THAT(scene.Look(0), testing::StartsWith("create service mnist\ncreate secret mnist-token\n"
+                                                 "create claim mnist-checkpoint\ncreate pod"))
+      << ToString(scene.last);
+  const Json claim = Json::parse(CheckpointClaim(builder.Build()).body);
+  EXPECT_EQ(claim["spec"]["x"], 1);
+}
+
+TEST(ChildrenTest, OddTemplatesDoNotThrow) {
+  for (const char* text : {"{}", "[]", "5", R"({"spec":5})", R"({"metadata":{"labels":7,"annotations":[]},"spec":{}})",
+                           R"({"spec":{"containers":[5]}})", R"({"spec":{"volumes":[{"name":3}],"containers":[{"name":4,
+                           "env":{"a":1},"ports":7,"volumeMounts":[3]}]}})"}) {
+    auto job = MakeJob("a").Workers(5000).Template(Role::kWorker, text).Program("{}").Build();
+    EXPECT_TRUE(Json::parse(PodBody(job, {}, {.name = "a-worker-0", .task = kWorker0})).is_object()) << text;
+  }
+}
+
+TEST(ChildrenTest, AdoptAndReleaseAreMergePatchesWithTheUid) {
+  const auto job = MakeJob("mnist").Build();
+  EXPECT_EQ(Json::parse(AdoptBody(job, {.name = "p", .uid = "u"}))["metadata"]["ownerReferences"][0]["uid"], "uid-1");
+  EXPECT_EQ(ReleaseBody({.name = "p", .uid = "u"}), R"({"metadata":{"ownerReferences":null,"uid":"u"}})");
+}
+
+}  // namespace
+}  // namespace meshtrain::reconcile

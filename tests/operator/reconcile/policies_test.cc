@@ -1,0 +1,408 @@
+// Failures and what is made of them: restart policies, exit codes, rules, budgets, disruptions, dead nodes, deadlines.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/operator/reconcile/scene.h"
+
+namespace meshtrain::reconcile {
+namespace {
+
+using api::ConditionType;
+using cluster::Role;
+using testing::HasSubstr;
+using testing::Not;
+
+struct ExitCase {
+  std::string name;
+  std::string_view policy;
+  int code;
+  std::string reason;
+  std::string want;  // the phase after it
+};
+class ExitTest : public testing::TestWithParam<ExitCase> {};
+TEST_P(ExitTest, RestartsOrFails) {
+  const ExitCase& c = GetParam();
+  Scene scene(MakeJob("mnist").Chief().Workers(2, c.policy));
+  scene.Running().Pod(EndedPod(scene.job, kWorker1, c.code, c.reason));
+  const std::string did = scene.Look(50);
+  EXPECT_EQ(scene.status().phase, c.want) << did;
+  if (c.want == "Restarting") {
+    EXPECT_THAT(did, HasSubstr("delete pod mnist-worker-1\n"));
+    EXPECT_EQ(scene.status().recovery.counted, 1);
+    EXPECT_EQ(scene.Look(50.5), "delete pod mnist-worker-1\n") << "seen again, it is not counted again";
+    scene.Obey();
+    EXPECT_EQ(scene.Look(51), "create pod mnist-worker-1 (attempt 1)\n");
+    scene.Obey();
+    scene.Look(53);
+    EXPECT_EQ(scene.status().phase, "Running");
+    EXPECT_EQ(scene.status().restarts, 1);
+    EXPECT_EQ(scene.status().replica_statuses[Role::kWorker].restarts, 1);
+    EXPECT_EQ(scene.status().goodput.restarting_seconds, 3);
+  } else {
+    EXPECT_THAT(did, Not(HasSubstr("delete pod"))) << "the record comes first";
+    EXPECT_THAT(scene.status().conditions[ConditionType::kFailed].message, HasSubstr("mnist-worker-1 failed with exit code"));
+  }
+}
+const ExitCase kExits[] = {
+    {"NeverFails", api::kRestartNever, 138, "", "Failed"},
+    {"OnFailureRestartsAnything", api::kRestartOnFailure, 1, "", "Restarting"},
+    {"AlwaysRestartsAnything", api::kRestartAlways, 1, "", "Restarting"},
+    {"Usage", api::kRestartExitCode, 64, "", "Failed"},
+    {"BadConfig", api::kRestartExitCode, 78, "", "Failed"},
+    {"InternalOrNan", api::kRestartExitCode, 70, "", "Failed"},
+    {"CannotCreate", api::kRestartExitCode, 73, "", "Failed"},
+    {"Io", api::kRestartExitCode, 74, "", "Restarting"},
+    {"One", api::kRestartExitCode, 1, "", "Failed"},
+    {"Below128", api::kRestartExitCode, 127, "", "Failed"},
+    {"From128", api::kRestartExitCode, 128, "", "Restarting"},
+    {"Interrupted", api::kRestartExitCode, 130, "", "Restarting"},
+    {"Aborted", api::kRestartExitCode, 134, "", "Failed"},
+    {"Killed", api::kRestartExitCode, 137, "", "Restarting"},
+    {"OutOfMemoryOnce", api::kRestartExitCode, 137, "OOMKilled", "Restarting"},
+    {"RetryMe", api::kRestartExitCode, 138, "", "Restarting"},
+    {"Segfault", api::kRestartExitCode, 139, "", "Failed"},
+    {"Terminated", api::kRestartExitCode, 143, "", "Restarting"},
+};
+INSTANTIATE_TEST_SUITE_P(Codes, ExitTest, testing::ValuesIn(kExits), [](const auto& i) { return i.param.name; });
+
+// Fails a replica, and lets the operator bring it back.
+void FailAndRecover(Scene* scene, cluster::TaskId task, int code, double at, std::string_view reason = "") {
+  PodSeen pod = EndedPod(scene->job, task, code, reason);
+  for (const PodSeen& before : scene->seen.pods) {
+    if (before.task == task) {
+      pod.uid = before.uid;
+      pod.attempt = before.attempt;
+    }
+  }
+  scene->Pod(pod);
+  scene->Look(at);
+  for (int i = 0; i < 4; ++i) {
+    scene->Obey();
+    scene->Look(at + 301 + i);
+  }
+}
+
+TEST(RestartTest, OutOfMemoryTwiceInARowIsPermanent) {
+  Scene scene(MakeJob("mnist").Chief().Workers(2));
+  scene.Running();
+  FailAndRecover(&scene, kWorker1, 137, 100, "OOMKilled");
+  EXPECT_EQ(scene.status().phase, "Running");
+  FailAndRecover(&scene, kWorker0, 137, 1000, "OOMKilled");
+  EXPECT_EQ(scene.status().phase, "Running") << "another replica's first";
+  FailAndRecover(&scene, kWorker1, 137, 2000, "OOMKilled");
+  EXPECT_EQ(scene.status().phase, "Failed");
+  EXPECT_EQ(scene.status().conditions[ConditionType::kFailed].message,
+            "mnist-worker-1 failed with exit code 137 (OOMKilled), the second time in a row");
+}
+
+TEST(RestartTest, OutOfMemoryWithAnotherEndBetweenIsNotInARow) {
+  Scene scene(MakeJob("mnist").Chief().Workers(2));
+  scene.Running();
+  FailAndRecover(&scene, kWorker1, 137, 100, "OOMKilled");
+  FailAndRecover(&scene, kWorker1, 138, 2000);
+  FailAndRecover(&scene, kWorker1, 137, 4000, "OOMKilled");
+  EXPECT_EQ(scene.status().phase, "Running");
+}
+
+TEST(RestartTest, OneIncidentCountsOnceHoweverManyRanksLeave) {
+  Scene scene(MakeJob("mnist").Chief().Workers(3).Backoff(1));
+  scene.Running().Pod(EndedPod(scene.job, kWorker1, 137));
+  scene.Look(50);
+  EXPECT_EQ(scene.status().recovery.counted, 1);
+  // The survivors give up two minutes later, one after the other.
+  scene.Pod(EndedPod(scene.job, kChief, 138)).Pod(EndedPod(scene.job, kWorker0, 138));
+  EXPECT_THAT(scene.Look(170),
+              HasSubstr("delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"));
+  scene.Obey();
+  scene.Pod(EndedPod(scene.job, kWorker2, 138));
+  scene.Look(171);
+  scene.Obey();
+  scene.Look(172);
+  scene.Obey();
+  scene.Look(175);
+  EXPECT_EQ(scene.status().phase, "Running");
+  EXPECT_EQ(scene.status().recovery.counted, 1);
+}
+
+TEST(RestartTest, APodOfTheNewAttemptThatFailsIsANewIncident) {
+  Scene scene(MakeJob("mnist").Chief().Workers(1).Backoff(1));
+  scene.Running().Pod(EndedPod(scene.job, kWorker0, 138));
+  scene.Look(50);
+  scene.Obey();
+  scene.Look(51);
+  scene.Obey();
+  PodSeen again = EndedPod(scene.job, kWorker0, 138);
+  again.attempt = 1;
+  again.uid = "new";
+  for (PodSeen& pod : scene.seen.pods) {
+    if (pod.task == kChief) pod.phase = PodPhase::kFailed, pod.exit_code = 138;
+  }
+  scene.Pod(again);
+  scene.Look(52);
+  EXPECT_EQ(scene.status().phase, "Failed");
+  EXPECT_EQ(scene.Reason(ConditionType::kFailed), "BackoffLimitExceeded");
+  EXPECT_EQ(scene.status().conditions[ConditionType::kFailed].message,
+            "mnist-worker-0 failed with exit code 138 (Error), after 1 restarts, which runPolicy.backoffLimit allows");
+}
+
+TEST(RestartTest, BackoffLimitCountsRecreationsAndContainersRestartedInPlace) {
+  Scene scene(MakeJob("mnist").Chief().Workers(2, api::kRestartOnFailure).Backoff(2));
+  scene.Running();
+  for (PodSeen& pod : scene.seen.pods) {
+    if (pod.task == kWorker0) pod.restart_count = 2, pod.last_exit_code = 1;
+  }
+  scene.Look(50);
+  EXPECT_EQ(scene.status().phase, "Running");
+  scene.Look(60);
+  EXPECT_EQ(scene.status().restarts, 2);
+  PodSeen pod = EndedPod(scene.job, kWorker1, 1);
+  scene.Pod(pod);
+  scene.Look(70);
+  EXPECT_EQ(scene.Reason(ConditionType::kFailed), "BackoffLimitExceeded");
+}
+
+TEST(RestartTest, ContainersThatAllRestartInPlaceWith138CountOnce) {
+  Scene scene(MakeJob("mnist").Chief(api::kRestartOnFailure).Workers(3, api::kRestartOnFailure).Backoff(1));
+  scene.Running();
+  for (PodSeen& pod : scene.seen.pods) pod.restart_count = 1, pod.last_exit_code = 138;
+  scene.Look(50);
+  scene.Look(60);
+  EXPECT_EQ(scene.status().phase, "Running");
+  EXPECT_EQ(scene.status().restarts, 1);
+}
+
+TEST(RestartTest, BudgetsOfARoleAndOfAWindow) {
+  Scene role(MakeJob("mnist").Chief().Workers(2).With([](api::TrainingJob& job) {
+    job.spec.replica_specs[Role::kWorker].restart_budget = api::RestartBudget{.limit = 1};
+  }));
+  role.Running();
+  FailAndRecover(&role, kChief, 138, 100);
+  FailAndRecover(&role, kWorker0, 138, 1000);
+  EXPECT_EQ(role.status().phase, "Running");
+  FailAndRecover(&role, kWorker1, 138, 2000);
+  EXPECT_EQ(role.Reason(ConditionType::kFailed), "RestartBudgetExceeded");
+
+  Scene window(MakeJob("mnist").Chief().Workers(2).Backoff(1).With(
+      [](api::TrainingJob& job) { job.spec.run_policy.backoff_window_seconds = 600; }));
+  window.Running();
+  for (const double at : {1000, 2000, 3000, 4000}) FailAndRecover(&window, kWorker1, 138, at);
+  EXPECT_EQ(window.status().phase, "Running") << "never two within ten minutes";
+  FailAndRecover(&window, kWorker1, 138, 4310);
+  EXPECT_EQ(window.Reason(ConditionType::kFailed), "BackoffLimitExceeded");
+}
+
+TEST(RestartTest, RepeatedRestartsWaitLongerAndLonger) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Running();
+  std::vector<double> waits;
+  double at = 100;
+  for (int i = 0; i < 5; ++i) {
+    PodSeen pod = EndedPod(scene.job, kWorker0, 138);
+    pod.attempt = scene.status().recovery.attempt;
+    pod.uid = "u" + std::to_string(i);
+    scene.Gone(kWorker0).Pod(pod);
+    scene.Look(at);
+    scene.Obey();
+    double wait = 0;
+    while (scene.Look(at + wait).find("create pod") == std::string::npos && wait < 400) wait += 1;
+    waits.push_back(wait);
+    scene.Obey();
+    at += wait + 1;
+    scene.Look(at);
+  }
+  EXPECT_THAT(waits, testing::ElementsAre(0, 5, 10, 20, 40));
+}
+
+struct DisruptionCase {
+  std::string name;
+  std::string_view policy;
+  std::function<void(PodSeen&)> change;
+};
+class DisruptionTest : public testing::TestWithParam<DisruptionCase> {};
+TEST_P(DisruptionTest, NeverCountsAndNeverFailsTheJob) {
+  Scene scene(MakeJob("mnist").Chief(GetParam().policy).Workers(1, GetParam().policy).Backoff(0));
+  PodSeen pod = MakePod(scene.Running().job, kChief);
+  GetParam().change(pod);
+  scene.Pod(pod);
+  const std::string did = scene.Look(400);
+  EXPECT_EQ(scene.status().phase, "Restarting") << did;
+  EXPECT_EQ(scene.status().recovery.counted, 0);
+  EXPECT_EQ(scene.status().recovery.disruptions, 1);
+  scene.Gone(kChief);
+  EXPECT_EQ(scene.Look(401), "create pod mnist-chief-0 (attempt 1)\n");
+  scene.Obey();
+  scene.Look(402);
+  EXPECT_EQ(scene.status().phase, "Running");
+}
+const DisruptionCase kDisruptionCases[] = {
+    {"Evicted", api::kRestartNever, [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "Evicted"; }},
+    {"EvictedWithACode", api::kRestartExitCode,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "Evicted", p.exit_code = 1; }},
+    {"DisruptionTarget", api::kRestartExitCode,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.disrupted = true, p.exit_code = 1; }},
+    {"NodeShutdown", api::kRestartNever, [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "Terminated"; }},
+    {"Drained", api::kRestartNever,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.exit_code = 143, p.delete_requested = At(399); }},
+    {"NodeGone", api::kRestartNever, [](PodSeen& p) { p.node_state = NodeState::kGone; }},
+    {"NodeSilent", api::kRestartNever,
+     [](PodSeen& p) { p.node_state = NodeState::kNotReady, p.node_not_ready_since = At(50); }},
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, DisruptionTest, testing::ValuesIn(kDisruptionCases),
+                         [](const auto& i) { return i.param.name; });
+
+TEST(NodeTest, ASilentNodeIsGivenTime) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  PodSeen pod = MakePod(scene.Running().job, kWorker0);
+  pod.node_state = NodeState::kNotReady;
+  pod.node_not_ready_since = At(50);
+  scene.Pod(pod);
+  EXPECT_EQ(scene.Look(349), "");
+  EXPECT_EQ(scene.last.wake_at, At(350));
+  EXPECT_THAT(scene.Look(350), HasSubstr("force-delete pod mnist-worker-0\n"));
+}
+
+TEST(NodeTest, APodStuckTerminatingOnADeadNodeIsReplaced) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  PodSeen pod = MakePod(scene.Running().job, kWorker0);
+  pod.delete_requested = At(10);
+  pod.delete_due = At(40);
+  scene.Pod(pod);
+  EXPECT_THAT(scene.Look(11), Not(HasSubstr("delete pod"))) << "its node answers";
+  scene.seen.pods[0].node_state = NodeState::kUnseen;  // an operator that may not read nodes
+  EXPECT_EQ(scene.Look(100), "");
+  EXPECT_EQ(scene.last.wake_at, At(340));
+  EXPECT_EQ(scene.Look(340), "force-delete pod mnist-worker-0\n");
+  scene.seen.pods[0].node_state = NodeState::kGone;
+  EXPECT_EQ(scene.Look(100), "force-delete pod mnist-worker-0\n");
+}
+
+TEST(LostTest, APodThatVanishedIsMadeAgainWithAWarning) {
+  Scene scene(MakeJob("mnist").Chief().Workers(1));
+  scene.Running().Gone(kChief);
+  EXPECT_EQ(scene.Look(50),
+            "patch status Restarting Created=JobCreated Restarting=PodLost\n"
+            "create pod mnist-chief-0 (attempt 1)\n"
+            "warn PodLost: mnist-chief-0 was deleted: it is made again, and training goes on from the last checkpoint\n");
+}
+
+struct RuleCase {
+  std::string name;
+  api::FailureRule rule;
+  std::function<void(PodSeen&)> change;
+  std::string want;
+};
+class RuleTest : public testing::TestWithParam<RuleCase> {};
+TEST_P(RuleTest, TheFirstMatchDecides) {
+  Scene scene(MakeJob("mnist").Chief().Workers(2).With([](api::TrainingJob& job) {
+    job.spec.failure_rules = {GetParam().rule, {.action = "Fail"}};
+  }));
+  PodSeen pod = EndedPod(scene.Running().job, kWorker1, 1);
+  GetParam().change(pod);
+  scene.Pod(pod);
+  scene.Look(50);
+  EXPECT_EQ(scene.status().phase, GetParam().want);
+}
+const RuleCase kRules[] = {
+    {"RoleMatches", {.roles = {Role::kWorker}, .action = "Restart"}, [](PodSeen&) {}, "Restarting"},
+    {"RoleDoesNot", {.roles = {Role::kPs}, .action = "Restart"}, [](PodSeen&) {}, "Failed"},
+    {"CodeMatches", {.exit_codes = {2, 1}, .action = "Restart"}, [](PodSeen&) {}, "Restarting"},
+    {"CodeDoesNot", {.exit_codes = {2}, .action = "Restart"}, [](PodSeen&) {}, "Failed"},
+    {"ReasonMatches", {.reasons = {"Error"}, .action = "Restart"}, [](PodSeen&) {}, "Restarting"},
+    {"AllListsMustMatch", {.roles = {Role::kWorker}, .exit_codes = {2}, .action = "Restart"}, [](PodSeen&) {}, "Failed"},
+    {"IgnoreLeavesItLyingThere", {.exit_codes = {1}, .action = "Ignore"}, [](PodSeen&) {}, "Running"},
+    {"ADisruptionNeedsItsReason", {.action = "Fail"}, [](PodSeen& p) { p.reason = "Evicted"; }, "Restarting"},
+    {"ADisruptionByName", {.reasons = {"Evicted"}, .action = "Fail"}, [](PodSeen& p) { p.reason = "Evicted"; }, "Failed"},
+};
+INSTANTIATE_TEST_SUITE_P(Rules, RuleTest, testing::ValuesIn(kRules), [](const auto& i) { return i.param.name; });
+
+TEST(RuleTest, RestartAllMakesEveryPodAgain) {
+  Scene scene(MakeJob("mnist").Chief().Workers(2).With([](api::TrainingJob& job) {
+    job.spec.failure_rules = {{.exit_codes = {138}, .action = "RestartAll"}};
+  }));
+  scene.Running().Pod(EndedPod(scene.job, kWorker1, 138));
+  EXPECT_THAT(scene.Look(50), HasSubstr("Restarting=RestartAll\n"
+                                        "delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"));
+  scene.Obey();
+  EXPECT_EQ(scene.Look(51),
+            "create pod mnist-chief-0 (attempt 1)\ncreate pod mnist-worker-0 (attempt 1)\n"
+            "create pod mnist-worker-1 (attempt 1)\n");
+  scene.Obey();
+  scene.Look(52);
+  EXPECT_EQ(scene.status().phase, "Running");
+  EXPECT_EQ(scene.status().recovery.counted, 1);
+  EXPECT_EQ(scene.Look(100), "");
+}
+
+TEST(DeadlineTest, ActiveTimeIsCountedWithoutSuspensions) {
+  Scene scene(MakeJob("mnist").Workers(1).With(
+      [](api::TrainingJob& job) { job.spec.run_policy.active_deadline_seconds = 100; }));
+  scene.Running();
+  EXPECT_EQ(scene.last.wake_at, At(100));
+  scene.job.spec.run_policy.suspend = true;
+  scene.Look(60);
+  scene.Obey();
+  scene.job.spec.run_policy.suspend = false;
+  scene.Look(1000);
+  scene.Obey();
+  scene.Look(1002);
+  EXPECT_EQ(scene.last.wake_at, At(1040));
+  scene.Look(1039);
+  EXPECT_EQ(scene.status().phase, "Running");
+  scene.Look(1040);
+  EXPECT_EQ(scene.Reason(ConditionType::kFailed), "DeadlineExceeded");
+}
+
+TEST(DeadlineTest, StartupEndsWhenTheJobFirstRuns) {
+  const auto builder = MakeJob("mnist").Workers(1).With(
+      [](api::TrainingJob& job) { job.spec.run_policy.startup_deadline_seconds = 30; });
+  Scene late(builder);
+  late.Look(0);
+  EXPECT_EQ(late.last.wake_at, At(30));
+  late.Look(30);
+  EXPECT_EQ(late.Reason(ConditionType::kFailed), "StartupDeadlineExceeded");
+  Scene soon(builder);
+  soon.Running();
+  soon.Gone(kWorker0);
+  soon.Look(100);
+  soon.Look(200);
+  EXPECT_EQ(soon.status().phase, "Restarting") << "a restart is no start";
+}
+
+TEST(GangTest, VolcanoAdmitsTheGroupFirst) {
+  Scene scene(MakeJob("mnist").Chief().Workers(2).Gpus(8));
+  scene.seen.settings.gang = GangScheduler::kVolcano;
+  EXPECT_EQ(scene.Look(0),
+            "create service mnist\ncreate pod group mnist\n"
+            "patch status Waiting Created=JobCreated Waiting=PodGroupPending\ntell JobCreated: the job is created\n");
+  const auto& group = std::get<CreatePodGroup>(scene.last.actions[1].write);
+  EXPECT_THAT(group.body, HasSubstr(R"("spec":{"minMember":3,"minResources":{"cpu":"1500m","memory":"3221225472",)"
+                                    R"("nvidia.com/gpu":"24"},"queue":"default"})"));
+  scene.Obey();
+  scene.seen.pod_group->phase = "Pending";
+  EXPECT_THAT(scene.Look(1), Not(HasSubstr("create pod")));
+  scene.seen.pod_group->phase = "Inqueue";
+  EXPECT_THAT(scene.Look(2), HasSubstr("create pod mnist-chief-0"));
+  scene.Obey();
+  scene.Look(3);
+  scene.job.spec.replica_specs[Role::kWorker].replicas = 3;
+  EXPECT_THAT(scene.Look(20), HasSubstr("patch pod group mnist\n"));
+  scene.Obey();
+  scene.seen.pod_group->min_member = 4;
+  scene.Pod(EndedPod(scene.job, kChief, 0));
+  scene.Look(50);
+  EXPECT_THAT(scene.Look(51), HasSubstr("delete pod group mnist\n"));
+}
+
+TEST(GangTest, SchedulerPluginsHoldPodsBackThemselves) {
+  Scene scene(MakeJob("mnist").Workers(2).With([](api::TrainingJob& job) {
+    job.spec.run_policy.scheduling_policy = api::SchedulingPolicy{.min_available = 1, .schedule_timeout_seconds = 9};
+  }));
+  scene.seen.settings.gang = GangScheduler::kSchedulerPlugins;
+  EXPECT_THAT(scene.Look(0), HasSubstr("create service mnist\ncreate pod group mnist\n"));
+  EXPECT_THAT(std::get<CreatePodGroup>(scene.last.actions[1].write).body,
+              HasSubstr(R"("spec":{"minMember":1,"scheduleTimeoutSeconds":9})"));
+  EXPECT_THAT(ToString(scene.last), HasSubstr("create pod mnist-worker-1"));
+}
+
+}  // namespace
+}  // namespace meshtrain::reconcile

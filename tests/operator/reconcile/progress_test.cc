@@ -1,0 +1,134 @@
+#include "operator/reconcile/progress.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/operator/reconcile/scene.h"
+
+namespace meshtrain::reconcile {
+namespace {
+
+using api::ConditionType;
+using testing::HasSubstr;
+
+ProgressSeen Step(int64_t step, double at, int64_t total = 1000) {
+  ProgressSeen seen;
+  seen.progress = {.step = step, .total_steps = total, .loss = 0.5, .observed_at = At(at)};
+  return seen;
+}
+
+TEST(ProgressTest, ReadsWhatTheWorkerWrites) {
+  const auto seen = ParseProgress(
+      R"({"step":120,"totalSteps":400,"epoch":1.5,"loss":0.2,"accuracy":0.9,"examplesPerSecond":1000.5,"etaSeconds":3.7,)"
+      R"("rankStepSeconds":[1],"checkpoint":{"step":100,"path":"/c"},"plan":{"mesh":"batch=8","peakBytesPerDevice":5,)"
+      R"("collectiveBytesPerStep":6,"hash":"h"},"stoppedRank":"worker-3"})", At(7));
+  ASSERT_TRUE(seen.has_value());
+  EXPECT_EQ(seen->progress, (api::Progress{.step = 120, .total_steps = 400, .epoch = 1.5, .loss = 0.2, .accuracy = 0.9,
+                                           .examples_per_second = 1000.5, .eta_seconds = 3, .observed_at = At(7)}));
+  EXPECT_EQ(seen->checkpoint, (api::CheckpointStatus{100, "/c"}));
+  EXPECT_EQ(seen->plan->mesh, "batch=8");
+  EXPECT_EQ(seen->stopped_rank, "worker-3");
+}
+
+TEST(ProgressTest, OtherTextsAreNoProgress) {
+  for (const char* text : {"", "Traceback", "{", "[]", "{}", R"({"step":"x"})", R"({"step":-1})", R"({"step":1e300})"}) {
+    EXPECT_FALSE(ParseProgress(text, At(0)).has_value()) << text;
+  }
+  EXPECT_EQ(ParseProgress(R"({"step":1,"loss":null,"plan":7,"checkpoint":[]})", At(0))->progress.loss, std::nullopt);
+}
+
+TEST(ProgressTest, IsWrittenAtMostEveryFiveSeconds) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Running();
+  scene.seen.progress = Step(10, 3);
+  EXPECT_EQ(scene.Look(3), "");
+  EXPECT_EQ(scene.last.wake_at, At(7));
+  scene.seen.progress = Step(30, 7);
+  EXPECT_THAT(scene.Look(7), HasSubstr("patch status Running"));
+  EXPECT_EQ(scene.status().progress->step, 30);
+  EXPECT_EQ(scene.Look(100), "") << "the same again is no news";
+}
+
+TEST(ProgressTest, TheLastWordOfAShortJobIsItsTerminationMessage) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  PodSeen pod = EndedPod(scene.Running().job, kWorker0, 0);
+  pod.termination_message = R"({"step":120,"totalSteps":120,"loss":0.18,"accuracy":0.94})";
+  scene.Pod(pod);
+  scene.Look(51);
+  EXPECT_TRUE(scene.Is(ConditionType::kSucceeded));
+  EXPECT_EQ(scene.status().progress->step, 120);
+  EXPECT_EQ(scene.status().progress->accuracy, 0.94);
+}
+
+TEST(ProgressTest, LearnsTheUsualStepTimeAndGuessesTheEnd) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Running();
+  scene.seen.progress = Step(0, 10);
+  scene.Look(10);
+  scene.seen.progress = Step(10, 20);
+  scene.Look(20);
+  EXPECT_EQ(scene.status().progress->seconds_per_step, 1.0);
+  EXPECT_EQ(scene.status().progress->eta_seconds, 990);
+  EXPECT_EQ(scene.status().progress->advanced_at, At(20));
+}
+
+TEST(ProgressTest, StallsAfterItsDeadlineAndNamesTheRank) {
+  Scene scene(MakeJob("mnist").Workers(1).With(
+      [](api::TrainingJob& job) { job.spec.run_policy.progress_deadline_seconds = 30; }));
+  scene.Running();
+  scene.seen.progress = Step(5, 10);
+  scene.Look(10);
+  EXPECT_EQ(scene.last.wake_at, At(40));
+  scene.seen.progress = Step(5, 39);
+  scene.Look(39);
+  EXPECT_FALSE(scene.Is(ConditionType::kStalled));
+  scene.seen.progress->stopped_rank = "worker-3";
+  EXPECT_THAT(scene.Look(40), HasSubstr("Stalled=NoProgress\nwarn JobStalled: step 5 has not moved on"));
+  EXPECT_THAT(scene.status().conditions[ConditionType::kStalled].message, HasSubstr("worker-3 stopped first"));
+  EXPECT_EQ(scene.status().phase, "Stalled");
+  EXPECT_TRUE(scene.Is(ConditionType::kRunning));
+  scene.seen.progress = Step(6, 60);
+  scene.Look(60);
+  EXPECT_FALSE(scene.Is(ConditionType::kStalled));
+}
+
+TEST(ProgressTest, WithoutADeadlineTenUsualStepsAreTooLong) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Running();
+  for (int i = 1; i <= 3; ++i) {
+    scene.seen.progress = Step(i, 20.0 * i);
+    scene.Look(20.0 * i);
+  }
+  EXPECT_EQ(scene.status().progress->seconds_per_step, 20.0);
+  EXPECT_EQ(scene.last.wake_at, At(260));
+  scene.Look(259);
+  EXPECT_FALSE(scene.Is(ConditionType::kStalled));
+  scene.Look(260);
+  EXPECT_TRUE(scene.Is(ConditionType::kStalled));
+}
+
+TEST(ProgressTest, GoodputCountsRestartsAndLostSteps) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Running();
+  scene.seen.progress = Step(10, 10);
+  scene.Look(10);
+  scene.seen.progress = Step(100, 100);
+  scene.Look(100);
+  PodSeen pod = EndedPod(scene.job, kWorker0, 138);
+  scene.Pod(pod);
+  scene.Look(110);
+  scene.Obey();
+  scene.Look(111);
+  scene.Obey();
+  scene.Look(130);
+  EXPECT_EQ(scene.status().phase, "Running");
+  scene.seen.progress = Step(80, 140);
+  scene.Look(140);
+  EXPECT_EQ(scene.status().goodput.lost_steps, 20);
+  EXPECT_EQ(scene.status().goodput.restarting_seconds, 20);
+  EXPECT_EQ(scene.status().goodput.running_seconds, 120);
+  EXPECT_NEAR(*scene.status().goodput.ratio, (120.0 - 20) / 140, 1e-3);
+}
+
+}  // namespace
+}  // namespace meshtrain::reconcile

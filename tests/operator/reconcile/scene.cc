@@ -1,0 +1,73 @@
+#include "tests/operator/reconcile/scene.h"
+
+#include <algorithm>
+
+namespace meshtrain::reconcile {
+
+Scene::Scene(const JobBuilder& builder) : job(builder.Build()) {}
+
+Scene& Scene::Running() {
+  Look(0);
+  Obey();
+  Look(2);
+  return *this;
+}
+
+Scene& Scene::Pod(PodSeen pod) {
+  const auto found = std::find_if(seen.pods.begin(), seen.pods.end(), [&](const PodSeen& p) { return p.name == pod.name; });
+  if (found == seen.pods.end()) {
+    seen.pods.push_back(std::move(pod));
+  } else {
+    if (pod.attempt == 0) pod.attempt = found->attempt;
+    *found = std::move(pod);
+  }
+  return *this;
+}
+
+Scene& Scene::Gone(cluster::TaskId task) {
+  std::erase_if(seen.pods, [&](const PodSeen& pod) { return pod.task == task; });
+  return *this;
+}
+
+std::string Scene::Look(double at) {
+  last = Reconcile(job, seen, At(at));
+  std::string out;
+  for (const Action& action : last.actions) {
+    if (const auto* patch = std::get_if<PatchStatus>(&action.write)) {
+      job.status = patch->status;
+      job.metadata.resource_version = std::to_string(std::stoi(job.metadata.resource_version) + 1);
+    }
+    std::string line = ToString(action);
+    if (std::holds_alternative<DeletePod>(action.write)) line = line.substr(0, line.find(" ("));
+    out += line + "\n";
+  }
+  return out;
+}
+
+Scene& Scene::Obey() {
+  for (const Action& action : last.actions) {
+    if (const auto* w = std::get_if<CreateService>(&action.write)) {
+      seen.services.push_back({.name = w->name, .controller_uid = job.metadata.uid});
+    } else if (const auto* w = std::get_if<CreatePod>(&action.write)) {
+      PodSeen pod = MakePod(job, w->task);
+      pod.attempt = w->attempt;
+      pod.uid += "-" + std::to_string(w->attempt);
+      Pod(pod);
+    } else if (const auto* w = std::get_if<DeletePod>(&action.write)) {
+      std::erase_if(seen.pods, [&](const PodSeen& pod) { return pod.name == w->name && pod.uid == w->uid; });
+    } else if (std::holds_alternative<CreatePodGroup>(action.write)) {
+      seen.pod_group = PodGroupSeen{.uid = "pg", .controller_uid = job.metadata.uid, .phase = "Inqueue",
+                                    .min_member = static_cast<int32_t>(api::TotalReplicas(job.spec))};
+    } else if (std::holds_alternative<DeletePodGroup>(action.write)) {
+      seen.pod_group.reset();
+    }
+  }
+  return *this;
+}
+
+std::string Scene::Reason(api::ConditionType type) const {
+  const auto found = job.status.conditions.find(type);
+  return found == job.status.conditions.end() ? "" : found->second.reason;
+}
+
+}  // namespace meshtrain::reconcile
