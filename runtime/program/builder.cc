@@ -1,6 +1,7 @@
 #include "runtime/program/builder.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 
@@ -113,7 +114,7 @@ void Builder::Assign(const Variable& variable, const Operand& value) {
 
 Value Builder::Constant(double number, DType dtype, std::source_location where) {
   if (!status_.ok()) return Value(this, kNoValue);
-  const auto [it, is_new] = constants_.try_emplace({dtype, number}, kNoValue);
+  const auto [it, is_new] = constants_.try_emplace({dtype, std::bit_cast<uint64_t>(number)}, kNoValue);
   if (is_new) {
     const auto index = static_cast<int32_t>(program_.ops.size());
     it->second = NewValue({dtype, {}}, index);

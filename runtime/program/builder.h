@@ -177,7 +177,7 @@ class Builder {
   std::string path_;
   std::vector<Variable> variables_;
   std::map<const void*, Version> versions_;
-  std::map<std::pair<DType, double>, ValueId> constants_;
+  std::map<std::pair<DType, uint64_t>, ValueId> constants_;  // by the number's bits: NaN and -0.0 differ
   const SourceLine* forward_line_ = nullptr;  // while a gradient is made: the line of the op it belongs to
 
   friend class Value;

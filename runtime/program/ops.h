@@ -56,8 +56,8 @@ Value ClipByValue(const Operand& a, const Operand& low, const Operand& high);
 Value StopGradient(const Operand& a);
 
 // --- linear algebra (ops/linear.cc)
-// [..., M, K] x [..., K, N] -> [..., M, N], leading dimensions equal or absent on one side; transpose_* swap the last two
-// dimensions of an operand first.
+// [..., M, K] x [..., K, N] -> [..., M, N], leading dimensions equal or absent on one side; transpose_* swap the last
+// two dimensions of an operand first.
 Value MatMul(const Operand& a, const Operand& b, bool transpose_a = false, bool transpose_b = false);
 
 // --- shape (ops/shape.cc)
@@ -89,15 +89,19 @@ Value SigmoidCrossEntropy(const Operand& logits, const Operand& labels);  // ele
 Value OneHot(const Operand& labels, int64_t depth, DType dtype = DType::kF32);
 
 // --- sources (ops/random.cc): recorded in the current builder
-Value Fill(Dims dims, double value, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
-Value Zeros(Dims dims, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
-Value Ones(Dims dims, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
-Value Iota(Dims dims, int64_t axis, DType dtype = DType::kI64, std::source_location where = std::source_location::current());
+using Where = std::source_location;
+Value Fill(Dims dims, double value, DType dtype = DType::kF32, Where where = Where::current());
+Value Zeros(Dims dims, DType dtype = DType::kF32, Where where = Where::current());
+Value Ones(Dims dims, DType dtype = DType::kF32, Where where = Where::current());
+Value Iota(Dims dims, int64_t axis, DType dtype = DType::kI64, Where where = Where::current());
 // Philox 4x32-10, the same numbers as TensorFlow's stateless_* of the same seed, whatever the layout.
 using Seed = std::array<int64_t, 2>;
-Value StatelessUniform(Dims dims, Seed seed, double minval = 0, double maxval = 1, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
-Value StatelessNormal(Dims dims, Seed seed, double mean = 0, double stddev = 1, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
-Value StatelessTruncatedNormal(Dims dims, Seed seed, double mean = 0, double stddev = 1, DType dtype = DType::kF32, std::source_location where = std::source_location::current());
+Value StatelessUniform(Dims dims, Seed seed, double minval = 0, double maxval = 1, DType dtype = DType::kF32,
+                       Where where = Where::current());
+Value StatelessNormal(Dims dims, Seed seed, double mean = 0, double stddev = 1, DType dtype = DType::kF32,
+                      Where where = Where::current());
+Value StatelessTruncatedNormal(Dims dims, Seed seed, double mean = 0, double stddev = 1, DType dtype = DType::kF32,
+                               Where where = Where::current());
 // Keeps each element with probability 1 - rate and scales it by 1 / (1 - rate). `step` (i64 scalar) and the op's path
 // key the numbers, so every step and layer draws its own.
 Value Dropout(const Operand& a, double rate, int64_t seed, const Operand& step);

@@ -110,8 +110,11 @@ std::string SourceLine::ToString() const {
 
 std::string Program::ToString() const {
   std::string text = fmt::format("program {}\n", NameText(name));
-  for (const Port& p : inputs) text += fmt::format("input {}: {} = %{}\n", NameText(p.name), type(p.value).ToString(), p.value);
-  for (const State& s : states) text += fmt::format("state {}: {} = %{}\n", NameText(s.name), type(s.entry).ToString(), s.entry);
+  const auto entry = [&](const char* kind, const std::string& port, ValueId v) {
+    text += fmt::format("{} {}: {} = %{}\n", kind, NameText(port), type(v).ToString(), v);
+  };
+  for (const Port& p : inputs) entry("input", p.name, p.value);
+  for (const State& s : states) entry("state", s.name, s.entry);
   for (const Op& op : ops) {
     std::string results, operands, types, attrs;
     for (const ValueId v : op.results) {
@@ -149,7 +152,9 @@ Status Validate(const Program& program) {
   const auto count = static_cast<ValueId>(program.values.size());
   std::vector<bool> defined(program.values.size(), false);
   const auto define = [&](ValueId v, const std::string& what) -> Status {
-    if (v < 0 || v >= count) return InvalidArgument(what + ": expected a value of the program, got: %" + std::to_string(v));
+    if (v < 0 || v >= count) {
+      return InvalidArgument(what + ": expected a value of the program, got: %" + std::to_string(v));
+    }
     if (defined[v]) return InvalidArgument(what + ": %" + std::to_string(v) + " has two producers");
     defined[v] = true;
     return OkStatus();

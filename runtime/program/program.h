@@ -5,12 +5,12 @@
 // order of its own: a state enters as one value and leaves as another, so reading after assigning is just a use of the
 // newer value and nothing can move a read across a version.
 //
-// Text form (ToString / ParseProgram), worked example:
+// Text form (ToString / ParseProgram); a name that is not one word stands in quotes; worked example:
 //   program double_it
 //   input x: f32[8,4] = %0
 //   state n: f32[] = %1
 //   %2 = mul(%0, %0) : f32[8,4]
-//   %3 = constant() {value=1} : f32[]
+//   %3 = constant() {value=1.0} : f32[]
 //   %4 = add(%1, %3) : f32[]
 //   output y = %2
 //   update n = %4
@@ -77,7 +77,8 @@ struct Op {
   Attrs attrs;
   std::vector<ValueId> operands;
   std::vector<ValueId> results;
-  std::string path;  // the name scopes it was recorded in, "hidden_1"; keys random numbers that have no seed of their own
+  // The name scopes it was recorded in, "hidden_1"; keys random numbers that have no seed of their own.
+  std::string path;
   SourceLine where;
 };
 

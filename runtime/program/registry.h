@@ -37,6 +37,9 @@ struct Factor {
 // or is broadcast, and moves with nothing.
 using DimFactors = std::vector<int>;
 
+// A factor may be split only where it comes first in every dimension that holds it (or after factors that are split
+// down to single elements), and only into equal parts where other factors follow it: chunks of a dimension are
+// contiguous.
 // Worked example, matmul [8,4]x[4,16]->[8,16]: factors {8 map, 4 sum, 16 map}, operands {{0},{1}} {{1},{2}},
 // results {{0},{2}}. Reshape [2,6]->[12]: factors {2 map, 6 map}, operand {{0},{1}}, result {{0,1}}.
 struct FactorTable {

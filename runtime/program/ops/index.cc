@@ -177,7 +177,8 @@ void RegisterIndexOps(Registry& registry) {
     return g - Exp(y) * SumLast(g);
   }>));
   registry.Add(Row("sparse_softmax_cross_entropy", 2, InferSparse, {}, SparseGradient));
-  registry.Add(Row("sparse_softmax_cross_entropy_grad", 3, InferSparseGrad, {kNone, kNone, kAlone}, SparseGradGradient));
+  registry.Add(
+      Row("sparse_softmax_cross_entropy_grad", 3, InferSparseGrad, {kNone, kNone, kAlone}, SparseGradGradient));
   registry.Add(Row("softmax_cross_entropy", 2, InferDense, {kNone, kAlone}, DenseGradient));
   OpDef sigmoid = Row("sigmoid_cross_entropy", 2, InferSigmoid, {}, SigmoidGradient);
   sigmoid.factors = BroadcastTable;

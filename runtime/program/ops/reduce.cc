@@ -68,8 +68,7 @@ std::vector<Value> ReduceSumGradient(Builder&, const Op& op, Span operands, Span
   Value g = cotangents[0];
   const Dims have = g.dims();
   // Broadcasting adds leading dimensions by itself.
-  const bool aligned = std::equal(have.rbegin(), have.rend(), kept.rbegin()) &&
-                       std::all_of(kept.begin(), kept.end() - have.size(), [](int64_t d) { return d == 1; });
+  const bool aligned = std::equal(have.rbegin(), have.rend(), kept.rbegin());
   if (!aligned) g = Reshape(g, kept);
   return {BroadcastTo(g, operands[0].dims())};
 }

@@ -1,6 +1,6 @@
 // Ops that move elements. What they say of a dimension must stay right when the partitioner shrinks it: result shapes
-// come from the attribute `dims`, which it overwrites, or from the operands; slices and pads say "all of it" (start 0 and
-// size -1, pad 0 and 0) of every dimension that they leave whole.
+// come from the attribute `dims`, which it overwrites, or from the operands; slices and pads say "all of it" (start 0
+// and size -1, pad 0 and 0) of every dimension that they leave whole.
 #include <algorithm>
 #include <numeric>
 
@@ -255,8 +255,9 @@ Result<Types> InferPad(const OpCall& call) {
     if (fits) dims[d] += before[d] + after[d];
   }
   if (!fits) {
-    return InvalidArgument("expected for each dimension of " + a.ToString() + " at least 0 before and after, got: before " +
-                           IntsText(before) + " after " + IntsText(after));
+    return InvalidArgument("expected for each dimension of " + a.ToString() +
+                           " at least 0 before and after, got: before " + IntsText(before) + " after " +
+                           IntsText(after));
   }
   MT_RETURN_IF_ERROR(CheckSize(dims));
   return Types{{a.dtype, std::move(dims)}};

@@ -19,8 +19,8 @@ Status CheckAttrs(const Attrs& attrs, std::initializer_list<AttrRule> rules) {
     if (found == nullptr) {
       std::vector<std::string> names;
       for (const AttrRule& rule : rules) names.emplace_back(rule.name);
-      return InvalidArgument("expected " + (names.empty() ? "no attribute" : "one of the attributes " + Join(names, ", ")) +
-                             ", got: `" + name + "`" + DidYouMean(name, names));
+      const std::string wanted = names.empty() ? "no attribute" : "one of the attributes " + Join(names, ", ");
+      return InvalidArgument("expected " + wanted + ", got: `" + name + "`" + DidYouMean(name, names));
     }
     if (value.index() != static_cast<size_t>(found->kind)) {
       return InvalidArgument("attribute `" + name + "`: expected " +

@@ -1,5 +1,5 @@
-// What rows say of their dimensions, as text and against the evaluator: computing an op on pieces and joining them gives
-// what it gives on the whole.
+// What rows say of their dimensions, as text and against the evaluator: computing an op on pieces and joining them
+// gives what it gives on the whole.
 #include <gtest/gtest.h>
 
 #include "runtime/program/registry.h"

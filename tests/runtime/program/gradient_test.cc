@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <random>
 
 #include "runtime/program/builder.h"
@@ -84,8 +85,8 @@ TEST_P(RowGradientTest, MatchesFiniteDifferences) {
       const auto down = Evaluate(*program, feed);
       feed[name].v[k] = x;
       const auto slope = [&](const char* what) { return (up.at(what).v[0] - down.at(what).v[0]) / (2 * kStep); };
-      const double first = at.at("g" + std::to_string(index)).v[k], second_order = at.at("h" + std::to_string(index)).v[k];
-      // stop_gradient is the one row whose gradient is not its slope, and it has none.
+      const double first = at.at("g" + std::to_string(index)).v[k];
+      const double second_order = at.at("h" + std::to_string(index)).v[k];
       EXPECT_NEAR(first, slope("loss"), 1e-6 * (1 + std::abs(first))) << "operand " << i << " element " << k;
       EXPECT_NEAR(second_order, slope("second"), 1e-5 * (1 + std::abs(second_order)))
           << "second order, operand " << i << " element " << k;

@@ -132,11 +132,14 @@ void AddSources(std::vector<OpCase>& cases) {
                    "4map 2map: -> [0,-,1]"});
   cases.push_back({"iota", {}, {{"dims", Ints{4, 2}}, {"axis", int64_t{0}}, {"dtype", "i64"s}}, "i64[4,2]",
                    "4map 2map: -> [0,1]"});
-  cases.push_back({"stateless_uniform", {}, {{"dims", Ints{4, 2}}, {"seed", Ints{22, 23}}, {"minval", 0.0}, {"maxval", 1.0}},
-                   "f32[4,2]", "4map 2map: -> [0,1]"});
+  cases.push_back({"stateless_uniform", {},
+                   {{"dims", Ints{4, 2}}, {"seed", Ints{22, 23}}, {"minval", 0.0}, {"maxval", 1.0}}, "f32[4,2]",
+                   "4map 2map: -> [0,1]"});
   for (const char* kind : {"stateless_normal", "stateless_truncated_normal"}) {
-    cases.push_back({kind, {}, {{"dims", Ints{4, 2}}, {"seed", Ints{1, 2}}, {"mean", 0.0}, {"stddev", 1.0}, {"dtype", "f64"s}},
-                     "f64[4,2]", "4map 2map: -> [0,1]"});
+    cases.push_back(
+        {kind, {},
+         {{"dims", Ints{4, 2}}, {"seed", Ints{1, 2}}, {"mean", 0.0}, {"stddev", 1.0}, {"dtype", "f64"s}}, "f64[4,2]",
+         "4map 2map: -> [0,1]"});
   }
   cases.push_back({"dropout_mask", {"i64[]"}, {{"dims", Ints{4, 2}}, {"rate", 0.5}, {"seed", int64_t{3}}}, "f32[4,2]",
                    "4map 2map: [] -> [0,1]"});

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 #include "runtime/program/program.h"
@@ -64,7 +65,8 @@ TEST(TextTest, AttributesOfEveryKindRoundTrip) {
     // No row takes `odd`, so the message shows what was read.
     const auto status =
         ParseProgram("program p\ninput x: f32[] = %0\n%1 = relu(%0) {odd=" + AttrText(attr) + "} : f32[]\n").status();
-    EXPECT_EQ(status.message(), "program text, line 3, column 6: relu: expected no attribute, got: `odd`") << AttrText(attr);
+    EXPECT_EQ(status.message(), "program text, line 3, column 6: relu: expected no attribute, got: `odd`")
+        << AttrText(attr);
   }
   const std::string constant = "program p\n%0 = constant() {dims=[2], values=d[-0.0,inf]} : f32[2]\noutput y = %0\n";
   EXPECT_EQ(ParseProgram(constant)->ToString(), constant);
@@ -98,7 +100,8 @@ TEST(TextTest, ErrorsNameLineAndColumn) {
       {head + "%2 = relu(%0) : f32[3]", "line 4, column 17: relu: expected a result of type f32[2], got: f32[3]"},
       {head + "%2, %3 = relu(%0) : f32[2]", "line 4, column 1: relu: expected 1 results, got: 2"},
       {head + "%2 = relu(%0) {a=} : f32[2]",
-       "line 4, column 18: expected an attribute's value: true, 3, 3.0, \"text\", [1,2] or d[1.0,2.0], got: } : f32[2]"},
+       "line 4, column 18: expected an attribute's value: true, 3, 3.0, \"text\", [1,2] or d[1.0,2.0], "
+       "got: } : f32[2]"},
       {head + "%2 = relu(%0) {a=1, a=2} : f32[2]", "line 4, column 21: attribute `a` is given twice"},
       {head + "%2 = relu(%0) {a=[1,2.5]} : f32[2]", "line 4, column 21: expected an integer, got: 2.5"},
       {head + "%2 = matmul(%0, %0) : f32[2]",
