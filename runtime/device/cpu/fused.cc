@@ -3,7 +3,10 @@
 // A chain's ops become nodes (BlockOp, operands); pairs that occur often become one node; then every node becomes one
 // instruction, and a loop over blocks runs the instructions one after the other on a few registers of one block each.
 // Operands: another node, a whole tensor, one element (constant or known at run time), or a tensor that is broadcast,
-// which a load brings into a register.
+// which a load brings into a register. What concerns single elements only is computed once per piece, before the blocks.
+//
+// Rounding: a * b + c may be rounded once; x / s by one element is x * (1 / s) (where 1 / s overflows, s being denormal,
+// so does the result), and (x * s) * t is x * (s * t).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -25,20 +28,28 @@ using program::Program;
 using program::ValueId;
 
 constexpr int64_t kMaxBlock = 2048;         // elements
-constexpr int64_t kRegisterBytes = 24576;   // of all registers together, to leave room for operands in 32 KiB
+constexpr int64_t kCacheBytes = 28672;       // registers and operands of one block, in a first-level cache of 32 KiB
 constexpr int64_t kStackBytes = 128 * 1024;  // hard limit
 constexpr int kMaxBases = 256;
+constexpr int kMaxPrologue = 64;
 
 // --- what the chain computes
 
 struct Source {
-  enum Kind : uint8_t { kNode, kFull, kElement, kConstant, kBroadcast } kind = kNode;
-  int node = -1;            // kNode
+  enum Kind : uint8_t { kNode, kFull, kElement, kConstant, kPrologue, kBroadcast } kind = kNode;
+  int node = -1;            // kNode; kPrologue: its index
   ValueId value = -1;       // kFull, kElement, kBroadcast
   Element constant;         // kConstant
   DType dtype = DType::kF32;
 
-  bool scalar() const { return kind == kElement || kind == kConstant; }
+  bool scalar() const { return kind == kElement || kind == kConstant || kind == kPrologue; }
+};
+
+// An element computed before the blocks: op(a, b), of floating-point type.
+struct Prologue {
+  BlockOp op;
+  Source a, b;
+  DType dtype;
 };
 
 struct Node {
@@ -96,6 +107,7 @@ class Chain {
 
   const Dims& domain() const { return domain_; }
   const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<Prologue>& prologue() const { return prologue_; }
 
  private:
   void Add(const Op& op) {
@@ -178,12 +190,39 @@ class Chain {
     return !n.in[0].scalar();
   }
 
+  Source Before(BlockOp op, const Source& a, const Source& b) {
+    prologue_.push_back({op, a, b, a.dtype});
+    return {.kind = Source::kPrologue, .node = static_cast<int>(prologue_.size()) - 1, .dtype = a.dtype};
+  }
+
   void MergePairs() {
     for (Node& n : nodes_) {
       if (n.dead || n.cast || !mesh::IsFloat(n.dtype)) continue;
+      if (n.op == BlockOp::kDiv) MergeIntoDiv(n);
+      if (n.op == BlockOp::kMul) MergeScales(n);
       if (n.op == BlockOp::kMul) MergeIntoMul(n);
       if (n.op == BlockOp::kAdd || n.op == BlockOp::kSub) MergeIntoSum(n);
     }
+  }
+
+  void MergeIntoDiv(Node& n) {
+    if (n.in[1].scalar() && !n.in[0].scalar()) {
+      const Source one{.kind = Source::kConstant, .constant = ElementOf(n.dtype, 1), .dtype = n.dtype};
+      n.op = BlockOp::kMul;
+      n.in[1] = Before(BlockOp::kDiv, one, n.in[1]);
+      return;
+    }
+    Node* from = Alone(n.in[0]);
+    if (n.in[1].scalar() || from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from)) return;
+    Replace(n, *from, BlockOp::kMulDiv, {from->in[0], from->in[1], n.in[1]});
+  }
+
+  // (x * s) * t, both single elements.
+  void MergeScales(Node& n) {
+    if (!VectorFirst(n) || !n.in[1].scalar()) return;
+    Node* from = Alone(n.in[0]);
+    if (from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from) || !from->in[1].scalar()) return;
+    Replace(n, *from, BlockOp::kMul, {from->in[0], Before(BlockOp::kMul, from->in[1], n.in[1])});
   }
 
   void MergeIntoMul(Node& n) {
@@ -239,6 +278,7 @@ class Chain {
   const Program& local_;
   Dims domain_;
   std::vector<Node> nodes_;
+  std::vector<Prologue> prologue_;
   std::map<ValueId, int> made_;
 };
 
@@ -246,8 +286,8 @@ class Chain {
 
 // A place that instructions read or write: `stride` is a tensor's element size, 0 for registers and single elements.
 struct Base {
-  enum Kind : uint8_t { kRegister, kValue, kConstant } kind = kRegister;
-  int64_t offset = 0;  // of a register
+  enum Kind : uint8_t { kRegister, kValue, kConstant, kPrologue } kind = kRegister;
+  int64_t offset = 0;  // of a register or in the prologue's elements
   ValueId value = -1;
   Element constant;
   int64_t stride = 0;
@@ -282,7 +322,7 @@ class FusedKernel final : public Kernel {
   int64_t registers_bytes_ = 0;  // for one block
   std::vector<Base> bases_;
   std::vector<Load> loads_;
-  std::vector<Instruction> code_;
+  std::vector<Instruction> prologue_, code_;
 };
 
 // Turns nodes into instructions. Registers are slots of 8 bytes an element at most, reused after their last reader.
@@ -300,6 +340,13 @@ class Emitter {
         if (s.kind == Source::kNode) ++left_[s.node];
       }
     }
+    for (const Prologue& p : chain_.prologue()) {
+      out_->prologue_.push_back({.fn = ActiveKernels().block(p.op, static_cast<Type>(p.dtype), 0),
+                                 .d = PrologueBase(static_cast<int>(out_->prologue_.size())),
+                                 .a = ElementBase(p.a),
+                                 .b = ElementBase(p.b)});
+    }
+    if (out_->prologue_.size() > kMaxPrologue) return Unimplemented("element-wise chain of too many single elements");
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (nodes[i].dead || (left_[i] == 0 && !nodes[i].stored)) continue;
       MT_RETURN_IF_ERROR(EmitNode(static_cast<int>(i)));
@@ -374,7 +421,7 @@ class Emitter {
     for (size_t j = static_cast<size_t>(index) + 1; j < nodes.size(); ++j) {
       if (nodes[j].dead) continue;
       for (const Source& s : nodes[j].in) {
-        if (s.kind == Source::kNode || s.kind == Source::kConstant) continue;
+        if (s.value < 0) continue;
         const plan::Slot& other = making_.plan.slots[s.value];
         if (other.kind == mine.kind && other.index == mine.index && other.offset < mine.offset + mine.bytes &&
             mine.offset < other.offset + other.bytes) {
@@ -390,13 +437,9 @@ class Emitter {
       case Source::kNode: return place_[s.node];
       case Source::kFull: return ValueBase(s.value, DTypeBytes(s.dtype));
       case Source::kElement:
-      case Source::kConstant: {
-        int base;
-        if (s.kind == Source::kElement) {
-          base = ValueBase(s.value, 0);
-        } else {
-          base = NewBase({.kind = Base::kConstant, .constant = s.constant});
-        }
+      case Source::kConstant:
+      case Source::kPrologue: {
+        const int base = ElementBase(s);
         if (scalars_served) return base;
         const int d = NewRegister();
         out_->code_.push_back({.d = d, .a = base, .width = DTypeBytes(s.dtype), .once = true});
@@ -413,6 +456,14 @@ class Emitter {
     }
     return -1;
   }
+
+  int ElementBase(const Source& s) {
+    if (s.kind == Source::kElement) return ValueBase(s.value, 0);
+    if (s.kind == Source::kPrologue) return PrologueBase(s.node);
+    return NewBase({.kind = Base::kConstant, .constant = s.constant});
+  }
+
+  int PrologueBase(int index) { return NewBase({.kind = Base::kPrologue, .offset = index * 8}); }
 
   int LoadOf(const Source& s) {
     const Dims& domain = chain_.domain();
@@ -482,7 +533,9 @@ Status FusedKernel::Build(const Making& making, const Chain& chain) {
     for (const Source& s : n.in) width = std::max(width, DTypeBytes(s.dtype));
   }
   const int64_t registers = std::max<int64_t>(1, emitter.registers());
-  while (block_ > 64 && registers * width * block_ > kRegisterBytes) block_ /= 2;
+  int64_t streams = registers * width;  // bytes that one element takes in the cache
+  for (const Base& b : bases_) streams += b.kind == Base::kValue ? b.stride : 0;
+  while (block_ > 64 && streams * block_ > kCacheBytes) block_ /= 2;
   registers_bytes_ = registers * width * block_;
   if (registers_bytes_ > kStackBytes) return Unimplemented("element-wise chain with too many values alive at once");
   for (Base& b : bases_) {
@@ -498,6 +551,7 @@ void FusedKernel::Run(const Frame& frame) const {
 
 void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end) const {
   alignas(64) std::byte registers[kStackBytes];
+  alignas(8) std::byte elements[kMaxPrologue * 8];
   struct At {
     std::byte* p;
     int64_t stride;
@@ -509,8 +563,10 @@ void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end) const
       case Base::kRegister: at[i] = {registers + b.offset, 0}; break;
       case Base::kValue: at[i] = {frame.at[b.value] + begin * b.stride, b.stride}; break;
       case Base::kConstant: at[i] = {const_cast<std::byte*>(b.constant.bytes), 0}; break;
+      case Base::kPrologue: at[i] = {elements + b.offset, 0}; break;
     }
   }
+  for (const Instruction& i : prologue_) i.fn(at[i.d].p, at[i.a].p, at[i.b].p, at[i.b].p, 1);
   bool first = true;
   for (int64_t from = begin; from < end; from += block_) {
     const int64_t n = std::min(block_, end - from);

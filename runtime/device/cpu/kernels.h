@@ -29,6 +29,7 @@ enum class BlockOp : uint8_t {
   kSquareMul,   // a * a * b
   kSqrtAdd,     // sqrt(a) + b
   kMulSqrtAdd,  // sqrt(a * b) + c
+  kMulDiv,      // a * b / c, c a vector
   kKeepWhere,   // b * (a > c ? 1 : 0), the gradient of relu
   kCount,
 };

@@ -127,6 +127,7 @@ MT_FUNCTION3(MulAdd, a * b + c)
 MT_FUNCTION3(MulSub, a * b - c)
 MT_FUNCTION3(NegMulAdd, c - a * b)
 MT_FUNCTION3(MulSqrtAdd, Sqrt(a * b) + c)
+MT_FUNCTION3(MulDiv, a * b / c)
 MT_FUNCTION3(KeepWhere, b * (a > c ? T(1) : T(0)))
 #undef MT_FUNCTION3
 
@@ -184,6 +185,7 @@ BlockFn ForFloat(BlockOp op, ScalarMask s) {
     case BlockOp::kMulSub: return ThreeFor<MulSub, T>(s);
     case BlockOp::kNegMulAdd: return ThreeFor<NegMulAdd, T>(s);
     case BlockOp::kMulSqrtAdd: return ThreeFor<MulSqrtAdd, T>(s);
+    case BlockOp::kMulDiv: return ThreeFor<MulDiv, T>(s);
     case BlockOp::kKeepWhere: return ThreeFor<KeepWhere, T>(s);
     case BlockOp::kSelect: return SelectFor<T>(s);
     default: break;

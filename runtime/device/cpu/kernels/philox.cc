@@ -1,46 +1,92 @@
 // Philox 4x32-10 in bulk. Compiled without fused multiply-add: TensorFlow rounds each step of a uniform number.
 #include "runtime/device/cpu/kernels/parts.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace meshtrain::device::cpu::MT_ISA {
+namespace {
+
+// A word per 64-bit lane. Only the low half counts; the high half may hold anything.
+#if defined(__AVX512F__)
+constexpr int kBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kBytes = 32;
+#else
+constexpr int kBytes = 16;
+#endif
+typedef uint64_t Lanes __attribute__((vector_size(kBytes)));
+typedef int64_t Places __attribute__((vector_size(kBytes)));
+constexpr int kLanes = kBytes / 8;
+constexpr int kChains = 4;  // independent groups in flight, since each round waits for the last
+
+// The 64-bit products of the low halves.
+inline Lanes MulLow(Lanes a, uint32_t b) {
+  const Lanes factor = Lanes{} + b;
+#if defined(__AVX512F__)
+  return (Lanes)_mm512_mul_epu32((__m512i)a, (__m512i)factor);
+#elif defined(__AVX2__)
+  return (Lanes)_mm256_mul_epu32((__m256i)a, (__m256i)factor);
+#elif defined(__x86_64__)
+  return (Lanes)_mm_mul_epu32((__m128i)a, (__m128i)factor);
+#else
+  return (a & 0xFFFFFFFFu) * factor;
+#endif
+}
+
+inline Lanes Counting() {
+  Lanes v = {};
+  for (int i = 0; i < kLanes; ++i) v[i] = static_cast<uint64_t>(i);
+  return v;
+}
+
+// lo[0] hi[0] lo[1] hi[1] ...
+inline void Interleave(Lanes lo, Lanes hi, Lanes* d) {
+  Places first = {}, second = {};
+  for (int i = 0; i < kLanes; ++i) {
+    first[i] = i / 2 + (i % 2) * kLanes;
+    second[i] = i / 2 + kLanes / 2 + (i % 2) * kLanes;
+  }
+  d[0] = __builtin_shuffle(lo, hi, first);
+  d[1] = __builtin_shuffle(lo, hi, second);
+}
+
+}  // namespace
 
 void Philox(const uint32_t key[2], const uint32_t counter[4], uint64_t group, int64_t groups, uint32_t* d) {
-  constexpr int kLanes = 16;
   const uint64_t low = uint64_t{counter[0]} | uint64_t{counter[1]} << 32;
   const uint64_t high = uint64_t{counter[2]} | uint64_t{counter[3]} << 32;
-  for (int64_t done = 0; done < groups; done += kLanes) {
-    uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
-    for (int i = 0; i < kLanes; ++i) {
-      const uint64_t step = group + static_cast<uint64_t>(done + i);
-      const uint64_t l = low + step;
-      const uint64_t h = high + (l < low ? 1 : 0);
-      c0[i] = static_cast<uint32_t>(l);
-      c1[i] = static_cast<uint32_t>(l >> 32);
-      c2[i] = static_cast<uint32_t>(h);
-      c3[i] = static_cast<uint32_t>(h >> 32);
+  constexpr int kStep = kLanes * kChains;
+  for (int64_t done = 0; done < groups; done += kStep) {
+    Lanes c0[kChains], c1[kChains], c2[kChains], c3[kChains];
+    for (int j = 0; j < kChains; ++j) {
+      const Lanes l = Counting() + (low + group + static_cast<uint64_t>(done + j * kLanes));
+      const Lanes h = high - (Lanes)(l < low);  // a true lane is -1: the carry
+      c0[j] = l;
+      c1[j] = l >> 32;
+      c2[j] = h;
+      c3[j] = h >> 32;
     }
     uint32_t k0 = key[0], k1 = key[1];
     for (int round = 0; round < 10; ++round) {
-      for (int i = 0; i < kLanes; ++i) {
-        const uint64_t p0 = uint64_t{c0[i]} * 0xD2511F53u;
-        const uint64_t p1 = uint64_t{c2[i]} * 0xCD9E8D57u;
-        const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1[i] ^ k0;
-        const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c3[i] ^ k1;
-        c1[i] = static_cast<uint32_t>(p1);
-        c3[i] = static_cast<uint32_t>(p0);
-        c0[i] = n0;
-        c2[i] = n2;
+      for (int j = 0; j < kChains; ++j) {
+        const Lanes p0 = MulLow(c0[j], 0xD2511F53u);
+        const Lanes p1 = MulLow(c2[j], 0xCD9E8D57u);
+        c0[j] = (p1 >> 32) ^ c1[j] ^ k0;
+        c2[j] = (p0 >> 32) ^ c3[j] ^ k1;
+        c1[j] = p1;
+        c3[j] = p0;
       }
       k0 += 0x9E3779B9u;
       k1 += 0xBB67AE85u;
     }
-    const int64_t left = groups - done < kLanes ? groups - done : kLanes;
-    uint32_t* to = d + done * 4;
-    for (int64_t i = 0; i < left; ++i) {
-      to[4 * i] = c0[i];
-      to[4 * i + 1] = c1[i];
-      to[4 * i + 2] = c2[i];
-      to[4 * i + 3] = c3[i];
+    Lanes words[2 * kChains];
+    for (int j = 0; j < kChains; ++j) {
+      Interleave((c0[j] & 0xFFFFFFFFu) | c1[j] << 32, (c2[j] & 0xFFFFFFFFu) | c3[j] << 32, words + 2 * j);
     }
+    const int64_t left = groups - done < kStep ? groups - done : kStep;
+    __builtin_memcpy(d + done * 4, words, static_cast<uint64_t>(left) * 16);
   }
 }
 
