@@ -123,7 +123,8 @@ Layout DrawLayout(const Mesh& mesh, const TensorType& type, bool may_be_pending,
 
 class Prover {
  public:
-  Prover(const Case& c, uint64_t seed) : case_(c), random_(seed), seed_(seed) {
+  Prover(const Case& c, uint64_t seed, const Executor& also, int one_in)
+      : case_(c), random_(seed), seed_(seed), also_(also), one_in_(one_in) {
     forward_ = Record(c, false);
     const Op& op = forward_.ops[OpIndex()];
     def_ = program::Registry::Standard().Find(op.kind);
@@ -189,13 +190,20 @@ class Prover {
     if (const Status valid = program::Validate(partitioned->local); !valid.ok()) {
       return Fail(what() + valid.ToString() + "\n" + partitioned->local.ToString());
     }
-    const auto got = testing::Interpret(*partitioned, input_, seed_ + static_cast<uint64_t>(tally_.runs));
-    if (!got.ok()) return Fail(what() + got.status().ToString() + "\n" + partitioned->local.ToString());
+    const uint64_t seed = seed_ + static_cast<uint64_t>(tally_.runs);
+    Check(testing::Interpret(*partitioned, input_, seed), *partitioned, want, what);
+    if (also_ == nullptr || tally_.runs % one_in_ != 0) return;
+    Check(also_(*partitioned, input_, seed), *partitioned, want, [&] { return "executor: " + what(); });
+  }
+
+  void Check(const Result<testing::StepResult>& got, const sharding::Partitioned& partitioned,
+             const testing::StepResult& want, const std::function<std::string()>& what) {
+    if (!got.ok()) return Fail(what() + got.status().ToString() + "\n" + partitioned.local.ToString());
     for (const auto& [name, array] : want.outputs) {
       const double difference = Difference(got->outputs.at(name), array);
       if (difference <= kTolerance) continue;
       return Fail(what() + "output " + name + " differs by " + std::to_string(difference) + "\n" +
-                  partitioned->local.ToString());
+                  partitioned.local.ToString());
     }
   }
 
@@ -353,6 +361,8 @@ class Prover {
   const Case& case_;
   std::mt19937_64 random_;
   uint64_t seed_;
+  const Executor& also_;
+  int one_in_;
   Program forward_, backward_;
   const OpDef* def_ = nullptr;
   program::FactorTable table_;
@@ -364,6 +374,8 @@ class Prover {
 
 }  // namespace
 
-Tally Prove(const Case& c, uint64_t seed) { return Prover(c, seed).Run(); }
+Tally Prove(const Case& c, uint64_t seed, const Executor& also, int one_in) {
+  return Prover(c, seed, also, one_in).Run();
+}
 
 }  // namespace meshtrain::prover

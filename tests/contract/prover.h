@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "runtime/program/builder.h"
+#include "runtime/sharding/sharding.h"
+#include "tests/support/interpreter.h"
 
 namespace meshtrain::prover {
 
@@ -45,7 +47,13 @@ struct Tally {
   int runs = 0;
   std::vector<std::string> failures;  // the first few, with everything needed to look into them
 };
-// Tries everything on one case. `seed` decides numbers and drawn layouts.
-Tally Prove(const Case& c, uint64_t seed);
+
+// Something that runs a partitioned program for all devices of its mesh.
+using Executor = std::function<Result<testing::StepResult>(const sharding::Partitioned& partitioned,
+                                                           const testing::StepInput& input, uint64_t seed)>;
+
+// Tries everything on one case. `seed` decides numbers and drawn layouts. One run of `one_in` goes to `also` too, when
+// there is one: a real backend must give what the interpreter gives.
+Tally Prove(const Case& c, uint64_t seed, const Executor& also = nullptr, int one_in = 1);
 
 }  // namespace meshtrain::prover

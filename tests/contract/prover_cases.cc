@@ -150,6 +150,10 @@ void AddReduce(std::vector<Case>& cases) {
     cases.push_back({"reduce_max" + name, {input}, [](In x) { return program::ReduceMax(x[0], {0}); }});
     cases.push_back({"reduce_min" + name, {input}, [](In x) { return program::ReduceMin(x[0], {0}); }});
   }
+  // All below 0, all above: a pad of 0 would win.
+  cases.push_back({"reduce_max, of negatives", {Positive({5, 2})},
+                   [](In x) { return program::ReduceMax(program::Neg(x[0]), {0}); }});
+  cases.push_back({"reduce_min, of positives", {Positive({5, 2})}, [](In x) { return program::ReduceMin(x[0], {0}); }});
   cases.push_back({"argmax", {Any({5, 4})}, [](In x) { return program::ArgMax(x[0], 1); }});
   cases.push_back({"argmax, of rows", {Any({5, 4})}, [](In x) { return program::ArgMax(x[0], 0); }});
 }

@@ -4,7 +4,10 @@
 #include <cstdlib>
 #include <set>
 
+#include "runtime/device/backend.h"
+#include "runtime/plan/plan.h"
 #include "runtime/program/registry.h"
+#include "tests/contract/backend_suite.h"
 #include "tests/contract/prover.h"
 
 namespace meshtrain::prover {
@@ -37,10 +40,18 @@ TEST(ProverTest, CasesHaveNamesOfTheirOwn) {
   for (const Case& c : AllCases()) EXPECT_TRUE(names.insert(c.name).second) << c.name;
 }
 
+// Every device with memory of its own, every collective run.
+Result<testing::StepResult> RunOnCpu(const sharding::Partitioned& partitioned, const testing::StepInput& input,
+                                     uint64_t seed) {
+  static const std::unique_ptr<device::Backend> cpu = device::MakeCpuBackend({.threads = 1});
+  MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(partitioned));
+  return device::RunPlan(*cpu, plan, input, {.seed = seed});
+}
+
 class RuleTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(RuleTest, SplitEqualsWhole) {
-  const Tally tally = Prove(GetParam(), Seed());
+  const Tally tally = Prove(GetParam(), Seed(), RunOnCpu, 7);
   for (const std::string& failure : tally.failures) ADD_FAILURE() << "seed " << Seed() << ", " << failure;
   EXPECT_GT(tally.runs, 20);
 }
