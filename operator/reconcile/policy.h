@@ -110,7 +110,7 @@ void ObserveProgress(const View& view, Draft* draft);
 void WatchForStall(const View& view, Draft* draft);
 // status.cc: counts, conditions that only tell, and the PatchStatus itself where there is news.
 void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft);
-void Tell(const View& view, const std::vector<Failure>& failures, Draft* draft);
+void Tell(const View& view, Draft* draft);
 void Publish(const View& view, Draft* draft);
 
 }  // namespace meshtrain::reconcile

@@ -162,7 +162,7 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
     draft.Set(ConditionType::kCreated, true, "JobCreated", "the job was accepted");
     draft.Event(false, "JobCreated", "the job is created");
     for (const api::FieldError& warning : api::Warnings(job)) {
-      draft.Event(true, "Warning", api::ToString(warning));
+      draft.Event(true, "ManifestWarning", api::ToString(warning));
     }
   }
   if (seen.refused) {
@@ -177,7 +177,7 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
   const bool may_create = Gang(view, &draft);
   Children(view, may_create, &draft);
   Counts(view, failures, &draft);
-  Tell(view, failures, &draft);
+  Tell(view, &draft);
   WatchForStall(view, &draft);
   return Finish(&draft);
 }

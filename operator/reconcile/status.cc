@@ -129,7 +129,7 @@ void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft
 
 // Running, as TFJob has it: the chief runs, or without one some worker; but only once every pod is there, since a job
 // that lacks a pod for want of quota does not run. It stays until a restart, a suspension or the end.
-void Tell(const View& view, const std::vector<Failure>& failures, Draft* draft) {
+void Tell(const View& view, Draft* draft) {
   const bool restarting = api::IsTrue(draft->next, ConditionType::kRestarting);
   bool all = true;
   bool leads = false;
@@ -151,7 +151,6 @@ void Tell(const View& view, const std::vector<Failure>& failures, Draft* draft) 
       }
     }
   }
-  (void)failures;
   if (all && leads && !restarting && !view.Is(ConditionType::kRunning)) {
     draft->Set(ConditionType::kRunning, true, "JobRunning", "the job runs");
     draft->Event(false, "JobRunning", "the job runs");

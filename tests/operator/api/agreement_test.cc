@@ -1,0 +1,128 @@
+// A real API server with our CRD and `Validate` say the same of every manifest: refused or not, in the same words, and
+// with the same defaults.
+#include <gtest/gtest.h>
+
+#include "operator/api/crd.h"
+#include "operator/api/json.h"
+#include "operator/api/rules.h"
+#include "tests/operator/api/manifest_cases.h"
+#include "tests/support/api_server.h"
+
+namespace meshtrain::api {
+namespace {
+
+using cases::Manifest;
+using cases::One;
+using cases::Roles;
+
+const kube::Resource kJobs{"meshtrain.dev", "v1", "trainingjobs"};
+
+class AgreementTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    std::string why;
+    if (!meshtrain::testing::ApiServer::Available(&why)) return;
+    auto server = meshtrain::testing::ApiServer::Start(/*controllers=*/false);
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    server_ = std::move(*server);
+    const auto applied = server_->Kubectl({"apply", "--server-side", "-f", "-"}, CrdYaml());
+    ASSERT_EQ(applied.exit_code, 0) << applied.out;
+    const auto ready = server_->Kubectl(
+        {"wait", "--for=condition=established", "--timeout=30s", "crd/trainingjobs.meshtrain.dev"});
+    ASSERT_EQ(ready.exit_code, 0) << ready.out;
+  }
+  static void TearDownTestSuite() { server_.reset(); }
+  void SetUp() override {
+    std::string why;
+    if (!meshtrain::testing::ApiServer::Available(&why)) GTEST_SKIP() << why;
+    ASSERT_NE(server_, nullptr);
+  }
+
+  static Result<std::string> Create(const std::string& json) {
+    return server_->client().Create(kJobs, "default", json, {});
+  }
+  static void Delete(const std::string& name) {
+    ASSERT_TRUE(server_->client().Delete(kJobs, "default", name, {}, {}).ok());
+  }
+  static std::unique_ptr<meshtrain::testing::ApiServer> server_;
+};
+std::unique_ptr<meshtrain::testing::ApiServer> AgreementTest::server_;
+
+// The words of a rule, without the value that only our side prints.
+std::string Words(const FieldError& error) { return error.message.substr(0, error.message.find(", got: ")); }
+
+TEST_F(AgreementTest, ServerAndValidateSayTheSameOfEveryManifest) {
+  for (const cases::Case& c : cases::kCases) {
+    SCOPED_TRACE(c.name);
+    const std::string json = *YamlToJson(Manifest(c.spec, c.job));
+    const TrainingJob ours = *FromJson(json);
+    std::vector<FieldError> errors = Validate(ours);
+    // The server prunes unknown fields, and cannot add up host names within CEL's budget.
+    std::erase_if(errors, [](const FieldError& e) { return e.message.starts_with("is not a field"); });
+    std::erase_if(errors, [](const FieldError& e) { return e.message.starts_with("must keep the list of all hosts"); });
+    const auto stored = Create(json);
+    EXPECT_EQ(stored.ok(), errors.empty()) << (stored.ok() ? "accepted" : stored.status().ToString());
+    if (stored.ok()) {
+      // Its defaults are ours.
+      EXPECT_EQ(FromJson(*stored)->spec, ours.spec) << *stored;
+      Delete(c.job);
+    } else {
+      for (const FieldError& error : errors) {
+        EXPECT_NE(stored.status().message().find(Words(error)), std::string::npos)
+            << ToString(error) << "\n" << stored.status().message();
+      }
+    }
+  }
+}
+
+TEST_F(AgreementTest, ServerAndValidateUpdateNameTheSameImmutableFields) {
+  const std::string base = Roles(One("worker", 1) + "," + One("ps", 1)) +
+                           ", strategy: ParameterServer, checkpoint: {path: /a}, runPolicy: {managedBy: "
+                           "meshtrain.dev/operator, schedulingPolicy: {queue: a}}";
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string out = base;
+    const size_t at = out.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return out.replace(at, from.size(), to);
+  };
+  const std::string changes[] = {
+      replaced("worker: {replicas: 1", "worker: {replicas: 4"),
+      replaced("runPolicy: {", "runPolicy: {suspend: true, "),
+      replaced(", strategy: ParameterServer", ""),
+      replaced("ps: {replicas: 1", "ps: {replicas: 2"),
+      replaced("worker: {", "chief: {"),
+      replaced("meshtrain.dev/operator", "me"),
+      replaced("queue: a", "queue: b"),
+      replaced("path: /a", "path: /b"),
+      base + ", successPolicy: AllWorkers",
+      base + ", tfConfig: {compat: kubeflow-v1}",
+  };
+  for (const std::string& change : changes) {
+    SCOPED_TRACE(change);
+    const auto stored = Create(*YamlToJson(Manifest(base, "mnist")));
+    ASSERT_TRUE(stored.ok()) << stored.status().ToString();
+    TrainingJob after = *FromJson(*YamlToJson(Manifest(change, "mnist")));
+    const auto errors = ValidateUpdate(*FromJson(*stored), after);
+    after.metadata.resource_version = FromJson(*stored)->metadata.resource_version;
+    const auto updated = server_->client().Update(kJobs, "default", "mnist", ToJson(after), {});
+    EXPECT_EQ(updated.ok(), errors.empty()) << updated.status().ToString();
+    for (const FieldError& error : errors) {
+      EXPECT_NE(updated.status().message().find(Words(error)), std::string::npos) << ToString(error);
+    }
+    Delete("mnist");
+  }
+}
+
+TEST_F(AgreementTest, KubectlExplainsAndScales) {
+  const auto explained = server_->Kubectl({"explain", "trainingjob.spec.runPolicy.backoffLimit"});
+  EXPECT_NE(explained.out.find("one incident counts once"), std::string::npos) << explained.out;
+  ASSERT_TRUE(Create(*YamlToJson(Manifest(Roles(One("worker", 1)), "mnist"))).ok());
+  const auto scaled = server_->Kubectl({"scale", "tj/mnist", "--replicas=3"});
+  EXPECT_EQ(scaled.exit_code, 0) << scaled.out;
+  const auto got = server_->client().Get(kJobs, "default", "mnist", {});
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(Replicas(FromJson(*got)->spec, cluster::Role::kWorker), 3);
+}
+
+}  // namespace
+}  // namespace meshtrain::api
