@@ -1,6 +1,8 @@
 #include "runtime/sharding/lint.h"
 
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "runtime/base/text.h"
 
@@ -32,9 +34,18 @@ Status CheckReplication(const std::string& value, const program::TensorType& typ
                          HumanBytes(options.replication_limit_bytes));
 }
 
-Status CheckAxesUsed(const Mesh& mesh, const Given& given) {
+Status CheckAxesUsed(const Mesh& mesh, const Given& given, const Program* program) {
+  std::vector<bool> wished(mesh.num_axes(), false);
+  if (program != nullptr) {
+    for (const program::Op& op : program->ops) {
+      if (op.kind != "relayout") continue;
+      const auto layout = Layout::Parse(op.attrs.Text("specs"), mesh);
+      if (!layout.ok()) return layout.status().At("relayout at " + op.where.ToString());
+      for (int a = 0; a < mesh.num_axes(); ++a) wished[a] = wished[a] || layout->Uses(a);
+    }
+  }
   for (int a = 0; a < mesh.num_axes(); ++a) {
-    if (mesh.axis(a).size == 1) continue;
+    if (mesh.axis(a).size == 1 || wished[a]) continue;
     const auto used = [&](const std::map<std::string, Layout>& layouts) {
       return std::any_of(layouts.begin(), layouts.end(), [&](const auto& item) {
         const std::optional<int> axis = item.second.mesh().FindAxis(mesh.axis(a).name);

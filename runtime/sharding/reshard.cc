@@ -158,10 +158,7 @@ class Search {
       // Take the fastest axes off dimension d: join them here, or move them to where the target wants them.
       const AxisList have = before.AxesOf(d);
       const AxisList want = to_.AxesOf(d);
-      if (have == want) {
-        // Still worth undoing when its chunks do not line up with a step elsewhere? No: other dimensions are independent.
-        continue;
-      }
+      if (have == want) continue;  // done; what is left to do elsewhere does not depend on it
       for (int keep = have.count - 1; keep >= 0; --keep) {
         AxisList taken;
         for (int i = keep; i < have.count; ++i) taken.Add(have.axis[i]);

@@ -2,8 +2,8 @@
 // path over the layouts between them.
 //
 // Uneven shards: joining the shards of some of a dimension's axes gives the chunks of the remaining axes only where
-// ceil(D / (kept * joined)) * joined == ceil(D / kept), or where no axis is kept (then the join is cut to D). Other steps
-// are not offered, and the search goes round by the whole dimension.
+// ceil(D / (kept * joined)) * joined == ceil(D / kept), or where no axis is kept (then the join is cut to D). Other
+// steps are not offered, and the search goes round by the whole dimension.
 #pragma once
 
 #include <cstdint>

@@ -45,8 +45,8 @@ struct Options {
   bool refuse_uneven = false;
 };
 
-// How an op is split: per factor (registry.h) the mesh axes that split it. A pending reduction may also go through an op
-// that is linear in the operands that carry it: then `passing` names it and `passing_operands` those operands.
+// How an op is split: per factor (registry.h) the mesh axes that split it. A pending reduction may also go through an
+// op that is linear in the operands that carry it: then `passing` names it and `passing_operands` those operands.
 struct OpSplit {
   std::vector<mesh::DimSharding> factors;
   std::vector<mesh::Partial> passing;
@@ -95,13 +95,13 @@ struct Reshard {
 // members as Mesh::Group orders them:
 //   all_reduce      {axes, group, reduction:"sum"}
 //   all_gather      {axes, group, dim, size}     shards joined along dim, cut to `size`
-//   reduce_scatter  {axes, group, dim, reduction}  reduced, then this device's chunk of ceil(D/group); padded at the end
+//   reduce_scatter  {axes, group, dim, reduction}  reduced, then this device's chunk of ceil(D/group), padded at the end
 //   all_to_all      {axes, group, split_dim, concat_dim, size}   split along split_dim into chunks of ceil(D/group),
 //                                                                joined along concat_dim, cut to `size`
 // and local ones that read the device's coordinates:
 //   shard_slice     {axes, group, dim}           this device's chunk of ceil(D/group) of a whole dimension; padded
-//   mask_pad        {axes, dim, size, value}     elements past the valid extent of this device's shard of a dimension of
-//                                                `size` elements, split over `axes`, become `value`
+//   mask_pad        {axes, dim, size, value}     elements past the valid extent of this device's shard of a dimension
+//                                                of `size` elements, split over `axes`, become `value`
 // What pads is undefined unless a mask_pad put it there (zeros after slices and scatters). Index-dependent ops whose
 // result is split carry `global_dims` and `layout` (the result's, as text); without these their shape is global.
 struct Partitioned {
@@ -123,9 +123,9 @@ Result<Partitioned> Partition(const Sharded& sharded, const Options& options = {
 // Propagate, then Partition.
 Result<Partitioned> Shard(const Program& program, const Mesh& mesh, const Given& given, const Options& options = {});
 
-// A mesh axis of more than one device that no layout names does no work: every device along it would compute the same.
-// Errors: kInvalidArgument naming the axis and how to use it.
-Status CheckAxesUsed(const Mesh& mesh, const Given& given);
+// A mesh axis of more than one device that no layout names, nor any relayout of the program when there is one, does no
+// work: every device along it would compute the same. Errors: kInvalidArgument naming the axis and how to use it.
+Status CheckAxesUsed(const Mesh& mesh, const Given& given, const Program* program = nullptr);
 
 // The mesh that one process computes on when its devices share memory: axes whose places all lie in one process become
 // size 1, an axis that is split between processes keeps only its part between them. With one process that is the mesh

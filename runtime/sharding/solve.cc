@@ -302,15 +302,12 @@ class Solver {
       const Op& op = program_.ops[problem_.user[v]];
       if (op.results.size() != 1 || problem_.fixed[op.results[0]]) break;
       const auto at = std::find(op.operands.begin(), op.operands.end(), v) - op.operands.begin();
-      if (PassingOf(*problem_.ops[problem_.user[v]].def, static_cast<int>(at), mesh::Reduction::kSum) !=
-              Linearity::kAlone &&
-          op.operands.size() != 1) {
-        break;
-      }
-      if (PassingOf(*problem_.ops[problem_.user[v]].def, static_cast<int>(at), mesh::Reduction::kSum) ==
-          Linearity::kNone) {
-        break;
-      }
+      const Linearity linearity =
+          PassingOf(*problem_.ops[problem_.user[v]].def, static_cast<int>(at), mesh::Reduction::kSum);
+      // Whether the other operands of a joint op will be pending alike is not known here.
+      const bool alone = linearity == Linearity::kAlone ||
+                         (linearity == Linearity::kJoint && op.operands.size() == 1);
+      if (!alone) break;
       v = op.results[0];
       smallest = std::min(smallest, static_cast<double>(program_.type(v).num_bytes()));
     }

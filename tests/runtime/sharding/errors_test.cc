@@ -21,7 +21,8 @@ program::Program Step(int64_t batch = 8) {
   return *b.Build();
 }
 
-std::string Message(const program::Program& program, const Mesh& mesh, const Given& given, const Options& options = {}) {
+std::string Message(const program::Program& program, const Mesh& mesh, const Given& given,
+                    const Options& options = {}) {
   const auto p = Shard(program, mesh, given, options);
   return p.ok() ? "accepted" : p.status().message();
 }
@@ -129,6 +130,12 @@ TEST(ErrorsTest, UnusedAxis) {
   given.states.insert_or_assign("weight", *Layout::Parse("{*, model}", mesh));
   EXPECT_TRUE(CheckAxesUsed(mesh, given).ok());
   EXPECT_TRUE(CheckAxesUsed(*Mesh::Parse("batch=1"), {}).ok());  // one device loses nothing
+  Builder b("step");
+  Builder::Scope scope(b);
+  b.Output("y", Relayout(b.Input("images", {DType::kF32, {8, 4}}), {"batch", "model"}));
+  const program::Program wish = *b.Build();
+  EXPECT_FALSE(CheckAxesUsed(mesh, {}).ok());
+  EXPECT_TRUE(CheckAxesUsed(mesh, {}, &wish).ok());
 }
 
 // --- collapse
