@@ -38,8 +38,8 @@ class AdamOptimizer final : public Optimizer {
 
  protected:
   void Begin() override {
-    const Value t = StepNumber();
-    alpha_.Set(learning_rate() * program::Sqrt(1.0 - program::Pow(o_.beta_2, t)) / (1.0 - program::Pow(o_.beta_1, t)));
+    t_ = StepNumber();
+    alphas_.clear();
   }
   void Update(const Parameter& w, const Value& g) override {
     const Parameter m = Slot("m", w);
@@ -51,13 +51,25 @@ class AdamOptimizer final : public Optimizer {
       scale = Slot("v_max", w);
       Assign(scale, program::Maximum(scale, v));
     }
-    AssignSub(w, m * alpha_.As(w) / (program::Sqrt(scale) + o_.epsilon));
+    AssignSub(w, m * AlphaFor(w.type().dtype) / (program::Sqrt(scale) + o_.epsilon));
   }
 
  private:
+  // In the weight's own type, as Keras does: in f32, 1 - 0.999^t is off by 5e-5 at first, and Keras' losses with it.
+  Value AlphaFor(DType dtype) {
+    const auto [alpha, is_new] = alphas_.try_emplace(dtype);
+    if (is_new) {
+      const Value t = dtype == t_.dtype() ? t_ : program::Cast(t_, dtype);
+      alpha->second =
+          learning_rate() * program::Sqrt(1.0 - program::Pow(o_.beta_2, t)) / (1.0 - program::Pow(o_.beta_1, t));
+    }
+    return alpha->second;
+  }
+
   AdamOptions o_;
   std::string_view kind_;
-  Shared alpha_;
+  Value t_;
+  std::map<DType, Value> alphas_;  // one for all weights of a type
 };
 
 class AdamPaperOptimizer final : public Optimizer {

@@ -70,7 +70,8 @@ class Optimizer {
 };
 
 // Keras' Adam: w -= alpha * m / (sqrt(v) + epsilon), alpha = learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t).
-// With amsgrad, v's running maximum stands in its place. alpha is computed in f64.
+// With amsgrad, v's running maximum stands in its place. alpha is computed in the weight's type, as
+// Keras computes it.
 struct AdamOptions {
   OptimizerOptions common;
   double beta_1 = 0.9;
