@@ -102,6 +102,7 @@ const World::Object* World::Now(const std::string& key) const {
 void World::Put(const std::string& key, Object object) {
   ++version_;
   if (object.job) object.job->metadata.resource_version = std::to_string(version_);
+  object.version = version_;
   auto& history = objects_[key];
   history.push_back(std::move(object));
   if (process_ == 0) return;
@@ -199,7 +200,11 @@ void World::Start(const std::string& name, const std::string& uid) {
     pod.phase = PodPhase::kRunning;
     pod.ready = true;
   });
-  After(Between(1, 40), [=, this] { End(name, uid); });
+  double runs = Between(1, 40);
+  if (faults_.run_seconds > 0) {
+    runs = std::max(1.0, faults_.run_seconds - std::chrono::duration<double>(now_ - At(0)).count());
+  }
+  After(runs, [=, this] { End(name, uid); });
 }
 
 // Whether the program of this pod comes to an end by itself.
@@ -241,22 +246,55 @@ void World::End(const std::string& name, const std::string& uid) {
   const Ending endings[] = {{138, "Error"}, {138, "Error"}, {137, "Error"}, {137, "OOMKilled"}, {143, "Error"},
                             {74, "Error"},  {129, "Error"}, {1, "Error"}};
   const Ending ending = endings[Below(static_cast<int>(std::size(endings)) - (Below(4) == 0 ? 0 : 1))];
-  Fire(std::string("pod ends with ") + std::to_string(ending.code));
+  Fail(name, uid, ending.code, ending.reason);
+}
+
+void World::Fail(const std::string& name, const std::string& uid, int exit_code, const std::string& reason) {
+  Fire("pod ends with " + std::to_string(exit_code));
   ++job_failures_;
-  Log(name + " ends with " + std::to_string(ending.code));
-  if (MayRestartInPlace(*object->pod)) {
+  Log(name + " ends with " + std::to_string(exit_code));
+  if (MayRestartInPlace(*Now(PodKey(name))->pod)) {
     Fire("container restarted in place");
     ChangePod(name, uid, [&](PodSeen& pod) {
       ++pod.restart_count;
-      pod.last_exit_code = ending.code;
+      pod.last_exit_code = exit_code;
     });
     return After(Between(1, 40), [=, this] { End(name, uid); });
   }
   ChangePod(name, uid, [&](PodSeen& pod) {
     pod.phase = PodPhase::kFailed;
-    pod.exit_code = ending.code;
-    pod.exit_reason = ending.reason;
+    pod.exit_code = exit_code;
+    pod.exit_reason = reason;
     pod.finished = now_;
+  });
+}
+
+void World::KillAt(double second, const std::string& name, int exit_code) {
+  After(second, [=, this] {
+    const Object* object = Now(PodKey(name));
+    if (object != nullptr && object->pod && object->pod->phase == PodPhase::kRunning && !object->pod->delete_requested) {
+      Fail(name, object->pod->uid, exit_code, "Error");
+    }
+  });
+}
+
+void World::EvictAt(double second, const std::string& name) {
+  After(second, [=, this] {
+    const Object* object = Now(PodKey(name));
+    if (object == nullptr || !object->pod || object->pod->phase != PodPhase::kRunning) return;
+    Log("evict " + name);
+    ChangePod(name, object->pod->uid, [&](PodSeen& pod) {
+      pod.phase = PodPhase::kFailed;
+      pod.reason = "Evicted";
+      pod.finished = now_;
+    });
+  });
+}
+
+void World::SuspendAt(double second, bool suspended) {
+  After(second, [=, this] {
+    Log(suspended ? "suspend" : "resume");
+    ChangeJob([&](api::TrainingJob& job) { job.spec.run_policy.suspend = suspended; }, true);
   });
 }
 
@@ -294,6 +332,9 @@ void World::Deliver(const std::string& key, size_t version, int process) {
   auto& seen = cache_[key];
   // A reflector never goes back behind what it has shown.
   if (version >= seen) seen = version;
+  const int64_t at = objects_.at(key)[version].version;
+  if (at < newest_delivered_) Fire("watch event out of order");
+  newest_delivered_ = std::max(newest_delivered_, at);
   Wake(0.001);
 }
 
@@ -340,6 +381,11 @@ void World::Reconcile(int process) {
   if (at == cache_.end() || !objects_[kJobKey][at->second].job) return;
   const api::TrainingJob cached = *objects_[kJobKey][at->second].job;
   ++reconciles_;
+  const bool stale = std::any_of(objects_.begin(), objects_.end(), [&](const auto& entry) {
+    const auto known = cache_.find(entry.first);
+    return known == cache_.end() || known->second + 1 < entry.second.size();
+  });
+  if (stale) Fire("reconcile on a stale cache");
   busy_ = true;
   again_ = false;
   const reconcile::Outcome outcome = reconcile::Reconcile(cached, Observe(), now_);

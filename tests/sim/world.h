@@ -32,11 +32,17 @@ struct Faults {
   double pod = 0;      // that a process ends with an error
   int crash_after_write = 0;  // exactly this write (from 1), else none
   int unanswered_write = 0;
+  double run_seconds = 0;     // programs end at this time, or as soon after as they run; 0: at random
 };
 
 class World {
  public:
   World(uint64_t seed, Faults faults, api::TrainingJob job);
+
+  // What happens at a given second of the history, whatever else does.
+  void KillAt(double second, const std::string& pod, int exit_code);
+  void EvictAt(double second, const std::string& pod);
+  void SuspendAt(double second, bool suspended);
 
   // Lives through `stormy` seconds with faults, then without them until everything has settled.
   void Run(double stormy);
@@ -56,6 +62,7 @@ class World {
     std::optional<api::TrainingJob> job;
     std::optional<reconcile::PodSeen> pod;
     std::optional<reconcile::ServiceSeen> service;
+    int64_t version = 0;
   };
   struct Node {
     bool up = true;      // the kubelet lives
@@ -91,6 +98,7 @@ class World {
   void Schedule(const std::string& name, const std::string& uid);
   void Start(const std::string& name, const std::string& uid);
   void End(const std::string& name, const std::string& uid);
+  void Fail(const std::string& name, const std::string& uid, int exit_code, const std::string& reason);
   bool MayRestartInPlace(const reconcile::PodSeen& pod) const;
   bool Decides(const reconcile::PodSeen& pod) const;
 
@@ -128,6 +136,7 @@ class World {
   std::optional<TimePoint> wake_at_;
   uint64_t wake_id_ = 0;
   std::map<std::string, size_t> cache_;  // key -> version seen
+  int64_t newest_delivered_ = 0;
   std::optional<reconcile::RefusedWrite> refused_;
   int failures_in_a_row_ = 0;
 
