@@ -4,6 +4,7 @@
 #include <httplib.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -586,6 +587,9 @@ Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config, const 
       config.client_key_file.empty() + config.client_key_data.empty()) {
     return InvalidArgument("kubeconfig: expected client-certificate and client-key together, got: only one of them");
   }
+  // OpenSSL writes without MSG_NOSIGNAL: a connection that breaks must be an error, not the end of the process.
+  struct sigaction present {};
+  if (sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
   auto client = std::make_unique<HttpClient>(config, std::move(endpoint), std::move(proxy), options, clock);
   MT_RETURN_IF_ERROR(client->Prepare());
   return std::unique_ptr<Client>(std::move(client));

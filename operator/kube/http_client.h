@@ -27,6 +27,7 @@ struct HttpClientOptions {
 };
 
 // Errors: kInvalidArgument for a server URL, certificate or proxy that cannot be used. Does not connect yet.
+// Where SIGPIPE still ends the process, it is ignored from here on.
 Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config, const HttpClientOptions& options,
                                               Clock& clock);
 
