@@ -147,6 +147,8 @@ const Found kFound[] = {
     {"IncidentClosedBeforeThePodOnADeadNodeWasGone", 511952},
     // After a resume, a pod from before the suspension, still in the cache, was counted a second time.
     {"FailureFromBeforeASuspensionCountedAgain", 711102},
+    // The operator's cache lacked its own Succeeded while the pods went: it made them again (now rule 2 of reconcile.h).
+    {"RunAgainByAnOperatorThatMissedItsOwnSuccess", 1038752},
 };
 INSTANTIATE_TEST_SUITE_P(Seeds, FoundTest, testing::ValuesIn(kFound), [](const auto& info) { return info.param.name; });
 

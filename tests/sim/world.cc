@@ -402,6 +402,10 @@ void World::Reconcile(int process) {
       bool alive = true;
       const Answer answer = Send(action->write, cached, &alive);
       if (!alive || process != process_) return;  // this process is no more
+      // By rule 2 of reconcile.h the answer goes into the store, and without one the job is read anew.
+      if (std::holds_alternative<reconcile::PatchStatus>(action->write)) {
+        cache_[kJobKey] = objects_[kJobKey].size() - 1;
+      }
       if (answer != Answer::kDone) failed = true;
     }
   }
@@ -470,7 +474,6 @@ World::Answer World::Send(const reconcile::Write& write, const api::TrainingJob&
   if (answer != Answer::kDone || !reads_its_writes_) return answer;
   // A store that takes the server's answers knows its own writes before the watch tells of them.
   std::string key;
-  if (std::holds_alternative<reconcile::PatchStatus>(write)) key = kJobKey;
   if (const auto* w = std::get_if<reconcile::CreatePod>(&write)) key = PodKey(w->name);
   if (const auto* w = std::get_if<reconcile::DeletePod>(&write)) key = PodKey(w->name);
   if (const auto* w = std::get_if<reconcile::CreateService>(&write)) key = "service/" + w->name;
