@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "operator/api/json.h"
+#include "operator/kube/json_slice.h"
 #include "runtime/base/text.h"
 
 namespace meshtrain::control {
@@ -54,6 +55,43 @@ PodPhase ParsePhase(const std::string& phase) {
   if (phase == "Failed") return PodPhase::kFailed;
   if (phase == "Unknown") return PodPhase::kUnknown;
   return PodPhase::kPending;
+}
+
+// The members of metadata but managedFields, which nobody reads and which is often a third of an object.
+json MetadataOf(std::string_view object) {
+  json metadata = json::object();
+  kube::ForEachMember(kube::Slice(object, {"metadata"}), [&](std::string_view key, std::string_view value) {
+    if (key != "managedFields") metadata[std::string(key)] = json::parse(value, nullptr, /*allow_exceptions=*/false);
+    return true;
+  });
+  return metadata;
+}
+
+// The parts of a pod that are read below; the rest is not worth building a tree for.
+json Reduced(std::string_view pod) {
+  json out = {{"metadata", MetadataOf(pod)}};
+  const auto parse = [](std::string_view value) { return json::parse(value, nullptr, /*allow_exceptions=*/false); };
+  kube::ForEachMember(pod, [&](std::string_view key, std::string_view value) {
+    if (key == "status") out["status"] = parse(value);
+    if (key != "spec") return true;
+    json& spec = out["spec"] = json::object();
+    kube::ForEachMember(value, [&](std::string_view field, std::string_view content) {
+      if (field == "nodeName") spec["nodeName"] = parse(content);
+      if (field != "containers") return true;
+      json& containers = spec["containers"] = json::array();
+      kube::ForEachElement(content, [&](std::string_view container) {
+        json& reduced = containers.emplace_back(json::object());
+        kube::ForEachMember(container, [&](std::string_view name, std::string_view text) {
+          if (name == "name" || name == "ports") reduced[std::string(name)] = parse(text);
+          return true;
+        });
+        return true;
+      });
+      return true;
+    });
+    return true;
+  });
+  return out;
 }
 
 // The training container: by its preferred names, else the first.
@@ -108,8 +146,7 @@ void ReadContainers(const json& statuses, const std::string& training, reconcile
 }  // namespace
 
 Result<Meta> ParseMeta(std::string_view text) {
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const json& metadata = At(object, "metadata");
+  const json metadata = MetadataOf(text);
   if (Text(metadata, "name").empty()) {
     return InvalidArgument("object: expected metadata.name, got: " + std::string(text.substr(0, 200)));
   }
@@ -117,15 +154,7 @@ Result<Meta> ParseMeta(std::string_view text) {
 }
 
 Result<Pod> ParsePod(std::string_view text) {
-  // The parser need not build what is not read: managed fields alone are often half of the text.
-  const auto keep = [](int depth, json::parse_event_t event, json& parsed) {
-    if (event != json::parse_event_t::key) return true;
-    const auto& key = parsed.get_ref<const std::string&>();
-    if (depth == 2) return key != "managedFields";
-    if (depth == 4) return key != "env" && key != "volumeMounts" && key != "command" && key != "args";
-    return true;
-  };
-  const json object = json::parse(text, keep, /*allow_exceptions=*/false);
+  const json object = Reduced(text);
   const json& metadata = At(object, "metadata");
   if (Text(metadata, "name").empty()) {
     return InvalidArgument("pod: expected metadata.name, got: " + std::string(text.substr(0, 200)));

@@ -106,6 +106,17 @@ Sink Store::MakeSink(Cache<T>* cache,
       Locked([&] { cache->Bookmark(version); });
       return;
     }
+    if (type != kube::WatchEventType::kDeleted) {
+      // Most events repeat a write of our own, whose answer has been read already: no need to parse it twice.
+      const std::string key = KeyOf(kube::SliceString(object, {"metadata", "namespace"}),
+                                    kube::SliceString(object, {"metadata", "name"}));
+      bool known = false;
+      Locked([&] {
+        known = cache->VersionOf(key) >= version;
+        if (known) cache->Bookmark(version);
+      });
+      if (known) return;
+    }
     auto parsed = parse(object);
     if (!parsed) return;
     Locked([&] {

@@ -12,11 +12,16 @@ size_t SkipSpace(std::string_view text, size_t at) {
 
 // `at` stands on a quote; returns the place behind the closing one, or npos.
 size_t SkipString(std::string_view text, size_t at) {
-  for (++at; at < text.size(); ++at) {
-    if (text[at] == '"') return at + 1;
-    if (text[at] == '\\') ++at;
+  const size_t begin = ++at;
+  while (true) {
+    const size_t quote = text.find('"', at);
+    if (quote == std::string_view::npos) return quote;
+    // An odd number of backslashes before it makes it part of the string.
+    size_t slashes = 0;
+    while (quote - slashes > begin && text[quote - slashes - 1] == '\\') ++slashes;
+    if (slashes % 2 == 0) return quote + 1;
+    at = quote + 1;
   }
-  return std::string_view::npos;
 }
 
 // The place behind the value that starts at `at`, or npos.
