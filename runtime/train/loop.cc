@@ -50,6 +50,9 @@ class Fitting {
     const int64_t steps = o_.steps_per_epoch > 0 ? o_.steps_per_epoch : data_.steps_per_epoch();
     Scalars last;
     bool empty_pass = false;
+    // A job that was stopped between an epoch's last batch and the end of its validation: the data may have begun the
+    // next pass already, so it is not asked for the end of this one.
+    if (steps > 0 && result_.position.batch >= steps) return EndOfEpoch(begin, last);
     for (;;) {
       if (o_.steps_per_epoch > 0 && result_.position.batch >= o_.steps_per_epoch) break;
       if (stop_.stop_requested()) return Stop("a stop was requested");

@@ -77,6 +77,25 @@ TEST(FitTest, AnEpochsFiguresAreTheMeansOfItsBatches) {
   EXPECT_EQ(data.passes, 2);
 }
 
+// Found by stopping a job while it validated: the pass had ended, the epoch had not, and a whole epoch was trained again.
+TEST(FitTest, AFullEpochResumedTrainsNoMoreInIt) {
+  for (const bool pass_has_turned : {false, true}) {
+    FakeRunner runner;
+    FakeData data(3), test(2);
+    for (int i = 0; i < (pass_has_turned ? 4 : 3); ++i) ASSERT_TRUE(data.Next({}).ok());
+    const auto result = Fit(runner, data,
+                            {.epochs = 2,
+                             .validation = &test,
+                             .start = {.step = 3, .epoch = 0, .batch = 3, .sums = {{"loss", 6}, {"accuracy", 1.5}}}},
+                            {}, {});
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_EQ(runner.steps, 3);
+    EXPECT_EQ(result->position.step, 6);
+    ASSERT_EQ(result->history.size(), 2u);
+    EXPECT_DOUBLE_EQ(Of(result->history[0].train, "loss"), 2);
+  }
+}
+
 TEST(FitTest, StepsPerEpochJoinsPasses) {
   FakeRunner runner;
   FakeData data(3);

@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""The command line and the worker as a user meets them: good runs, mistakes, damage, signals, and the exit codes of
+runtime/cluster/contract.h.   cli_test.py BIN_FOLDER"""
+import gzip
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+BIN = Path(sys.argv.pop(1)).resolve()
+TIMEOUT = 120
+
+MANIFEST = """
+apiVersion: meshtrain.dev/v1
+kind: TrainingJob
+metadata: {{name: tiny}}
+spec:
+  replicaSpecs: {{worker: {{replicas: 1}}}}
+  checkpoint: {{everySteps: {every}}}
+  program:
+    seed: 3
+    mesh: {mesh}
+    data:
+      train: {{idx: {{images: {folder}/images.gz, labels: {folder}/labels.gz}}}}
+      test: {{idx: {{images: {folder}/images.gz, labels: {folder}/labels.gz}}, take: 40}}
+      map: [{{scale: 0.00392156862745098}}]
+      batch: {batch}
+    model:
+      - flatten
+      - dense: {{name: hidden, units: 12, activation: relu}}
+      - dense: {{name: logits, units: 10}}
+    loss: {{sparse_categorical_crossentropy: {{from_logits: true}}}}
+    optimizer: {{adam: {{learning_rate: {rate}}}}}
+    metrics: [accuracy]
+    train: {{epochs: {epochs}}}
+"""
+
+
+def idx(values, dims):
+    return struct.pack(">HBB", 0, 8, len(dims)) + b"".join(struct.pack(">I", d) for d in dims) + bytes(values)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = Path(self._folder.name)
+        count = 100
+        images = bytearray()
+        for i in range(count):  # class k lights row k
+            images += bytes(200 if row == i % 10 else (i * 7 + row * 3) % 20 for row in range(10) for _ in range(10))
+        (self.folder / "images.gz").write_bytes(gzip.compress(idx(images, (count, 10, 10)), mtime=0))
+        (self.folder / "labels.gz").write_bytes(gzip.compress(idx([i % 10 for i in range(count)], (count,)), mtime=0))
+
+    def tearDown(self):
+        self._folder.cleanup()
+
+    def manifest(self, mesh="{batch: 2}", batch=20, rate=0.01, epochs=2, every=3, edit=lambda text: text):
+        path = self.folder / "job.yaml"
+        path.write_text(edit(MANIFEST.format(folder=self.folder, mesh=mesh, batch=batch, rate=rate, epochs=epochs, every=every)))
+        return str(path)
+
+    def meshtrain(self, *arguments, tool="meshtrain"):
+        return subprocess.run([BIN / tool, *arguments], capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+
+    def run_job(self, manifest, *more, output="out"):
+        return self.meshtrain("run", "-f", manifest, "--output", str(self.folder / output), *more)
+
+    def expect_error(self, result, code, *words):
+        self.assertEqual(result.returncode, code, result.stderr + result.stdout)
+        for word in words:
+            self.assertIn(word, result.stderr)
+        self.assertNotIn("terminate called", result.stderr)
+
+
+class GoodRuns(Case):
+    def test_a_run_leaves_everything_it_names(self):
+        result = self.run_job(self.manifest())
+        self.assertEqual(result.returncode, 0, result.stderr)
+        out = self.folder / "out"
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], list(range(1, 11)))
+        self.assertLess(lines[-1]["loss"], lines[0]["loss"])
+        self.assertIn("epoch 2/2", result.stdout)
+        for name in ("report.html", "plan.txt", "model.safetensors", "checkpoints/ckpt-00000010/index.json"):
+            self.assertTrue((out / name).exists(), name)
+        self.assertTrue(list((out / "events" / "train").glob("events.out.tfevents.*")))
+        report = (out / "report.html").read_text()
+        self.assertIn("<svg", report)
+        self.assertNotIn("http", report.replace("http://www.w3.org", ""))
+
+    def test_isolated_devices_and_shared_memory_agree(self):
+        losses = []
+        for i, more in enumerate(([], ["--isolated"])):
+            self.assertEqual(self.run_job(self.manifest(mesh="{batch: 2, model: 2}", edit=lambda t: t.replace(
+                "    train: {epochs", "    layout: {rules: [{match: hidden.kernel, spec: [unsharded, model]}]}\n    train: {epochs")),
+                *more, output=f"out{i}").returncode, 0)
+            lines = (self.folder / f"out{i}" / "metrics.jsonl").read_text().splitlines()
+            losses.append([json.loads(line)["loss"] for line in lines])
+        for a, b in zip(*losses):
+            self.assertAlmostEqual(a, b, delta=1e-5 * abs(a))
+
+    def test_plan_validate_version_help(self):
+        plan = self.meshtrain("plan", "-f", self.manifest())
+        self.assertEqual(plan.returncode, 0, plan.stderr)
+        for word in ("hidden.kernel", "all_reduce", "peak", "hash"):
+            self.assertIn(word, plan.stdout)
+        self.assertEqual(self.meshtrain("validate", "-f", self.manifest()).returncode, 0)
+        self.assertRegex(self.meshtrain("version").stdout, r"^meshtrain \d+\.\d+\.\d+\n$")
+        self.assertIn("run", self.meshtrain("--help").stdout)
+        self.assertEqual(self.meshtrain("--help").returncode, 0)
+
+    def test_a_short_last_batch_may_be_uneven_when_asked(self):
+        uneven = lambda t: t.replace("      batch:", "      uneven: true\n      batch:")
+        result = self.run_job(self.manifest(mesh="{batch: 8}", batch=30, edit=uneven), "--isolated")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+
+class Mistakes(Case):
+    def test_usage(self):
+        self.assertEqual(self.meshtrain("run").returncode, 64)
+        self.assertEqual(self.meshtrain("run", "--fil", "x").returncode, 64)
+        self.assertEqual(self.meshtrain("frobnicate").returncode, 64)
+        self.assertEqual(self.meshtrain("--file", "x", "--metrics-address", "nowhere", tool="meshtrain-worker").returncode, 64)
+
+    def test_no_such_manifest(self):
+        self.expect_error(self.run_job(str(self.folder / "none.yaml")), 66, "none.yaml")
+
+    def test_unknown_layer_and_option(self):
+        self.expect_error(self.run_job(self.manifest(edit=lambda t: t.replace("- flatten", "- flaten"))), 78, "flaten", "flatten", "job.yaml:")
+        self.expect_error(self.run_job(self.manifest(edit=lambda t: t.replace("units: 12", "unit: 12"))), 78, "`unit`", "units")
+
+    def test_meshes_that_cannot_be(self):
+        self.expect_error(self.run_job(self.manifest(mesh="{batch: 0}")), 78, "batch", "0")
+        self.expect_error(self.run_job(self.manifest(mesh="{batch: 2, model: 2}")), 78, "model")
+        self.expect_error(self.run_job(self.manifest(edit=lambda t: t.replace("    data:", "    devices: {kind: cpu, count: 1}\n    data:"))), 78, "2", "1")
+        self.expect_error(self.run_job(self.manifest(edit=lambda t: t.replace("    data:", "    devices: {kind: cuda}\n    data:"))), 78, "cuda")
+
+    def test_layouts_that_do_not_fit(self):
+        rule = lambda text: (lambda t: t.replace("    train: {epochs", "    layout: {rules: [" + text + "]}\n    train: {epochs"))
+        self.expect_error(self.run_job(self.manifest(edit=rule("{match: hidden.kernel, spec: [batch]}"))), 78, "hidden.kernel", "rank")
+        self.expect_error(self.run_job(self.manifest(edit=rule("{match: hiden.kernel, spec: [unsharded, batch]}"))), 78, "hiden")
+
+    def test_a_batch_that_the_axis_does_not_divide(self):
+        self.expect_error(self.run_job(self.manifest(mesh="{batch: 3}")), 78, "batch", "20", "3")
+
+    def test_an_output_that_cannot_be_written(self):
+        (self.folder / "file").write_text("in the way")
+        result = self.run_job(self.manifest(), output="file/out")
+        self.expect_error(result, 73, "file/out")
+
+
+class BadData(Case):
+    def test_missing(self):
+        (self.folder / "labels.gz").unlink()
+        self.expect_error(self.run_job(self.manifest()), 66, "labels.gz")
+
+    def test_truncated_wrong_magic_and_counts(self):
+        images = (self.folder / "images.gz").read_bytes()
+        (self.folder / "images.gz").write_bytes(images[: len(images) // 2])
+        self.expect_error(self.run_job(self.manifest()), 65, "images.gz")
+        (self.folder / "images.gz").write_bytes(b"not an idx file at all")
+        self.expect_error(self.run_job(self.manifest()), 65, "images.gz")
+        (self.folder / "images.gz").write_bytes(gzip.compress(idx(bytes(100 * 99), (99, 10, 10))))
+        self.expect_error(self.run_job(self.manifest()), 65, "99", "100")
+
+    def test_a_bomb_costs_nothing(self):
+        huge = struct.pack(">HBB", 0, 8, 3) + struct.pack(">III", 100, 10, 10)
+        (self.folder / "images.gz").write_bytes(gzip.compress(huge + bytes(200_000_000), 9))
+        began = time.monotonic()
+        self.expect_error(self.run_job(self.manifest()), 65, "images.gz")
+        self.assertLess(time.monotonic() - began, 60)
+
+
+class Damage(Case):
+    def test_nan_names_the_step_and_the_first_op_and_keeps_the_checkpoint(self):
+        result = self.run_job(self.manifest(rate="1.0e+30", every=1))
+        self.expect_error(result, 70, "step 2", "matmul", "checkpoint")
+        kept = sorted(p.name for p in (self.folder / "out" / "checkpoints").glob("ckpt-*"))
+        self.assertEqual(kept[-1], "ckpt-00000001")
+
+    def test_a_flipped_byte_is_found_and_the_checkpoint_before_is_used(self):
+        folder = self.folder / "saved"
+        given = lambda t: t.replace("checkpoint: {everySteps", f"checkpoint: {{path: {folder}, everySteps")
+        self.assertEqual(self.run_job(self.manifest(epochs=1, every=2, edit=given)).returncode, 0)
+        newest = sorted(folder.glob("ckpt-*"))[-1]
+        shard = next(newest.glob("*.safetensors"))
+        data = bytearray(shard.read_bytes())
+        data[-100] ^= 1
+        shard.write_bytes(data)
+        again = self.run_job(self.manifest(epochs=2, every=2, edit=given))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("damaged", again.stderr)
+        self.assertIn("resuming from", again.stdout)
+        # When none is whole there is nothing to go on from, and nothing is trained over it.
+        for shard in folder.glob("ckpt-*/*.safetensors"):
+            data = bytearray(shard.read_bytes())
+            data[-100] ^= 1
+            shard.write_bytes(data)
+        self.expect_error(self.run_job(self.manifest(epochs=3, every=2, edit=given)), 65, "safetensors")
+
+
+class Stops(Case):
+    def start(self, manifest, *more):
+        child = subprocess.Popen([BIN / "meshtrain", "run", "-f", manifest, "--output", str(self.folder / "out"), *more],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        self.addCleanup(lambda: (child.poll() is None and child.kill(), child.wait(), child.stdout.close(), child.stderr.close()))
+        return child
+
+    def wait_for_step(self, step):
+        path = self.folder / "out" / "metrics.jsonl"
+        deadline = time.monotonic() + TIMEOUT
+        while time.monotonic() < deadline:
+            if path.exists() and len(path.read_text().splitlines()) >= step:
+                return
+            time.sleep(0.02)
+        self.fail("the job never came to step %d" % step)
+
+    def test_a_stopped_job_saves_and_goes_on_to_the_same_end(self):
+        whole = self.run_job(self.manifest(epochs=400, every=0), output="whole")
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        child = self.start(self.manifest(epochs=400, every=0))
+        self.wait_for_step(30)
+        child.send_signal(signal.SIGTERM)
+        out, err = child.communicate(timeout=TIMEOUT)
+        if child.returncode == 0:
+            self.skipTest("the job ended before the signal came")
+        self.assertEqual(child.returncode, 143, err)
+        self.assertIn("saved", out)
+        again = self.run_job(self.manifest(epochs=400, every=0))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("resuming from", again.stdout)
+        last = lambda name: (self.folder / name / "metrics.jsonl").read_text().splitlines()
+        a, b = [[(json.loads(line)["step"], json.loads(line)["loss"]) for line in last(name)] for name in ("whole", "out")]
+        self.assertEqual(a, b)
+        self.assertEqual((self.folder / "whole" / "model.safetensors").read_bytes(), (self.folder / "out" / "model.safetensors").read_bytes())
+
+    def test_interrupt(self):
+        child = self.start(self.manifest(epochs=5000, every=0))
+        self.wait_for_step(3)
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=TIMEOUT)
+        self.assertEqual(child.returncode, 130)
+
+    def test_the_endpoints_answer_while_it_trains(self):
+        child = self.start(self.manifest(epochs=20000, every=0), "--metrics-address", "127.0.0.1:0")
+        url = None
+        for line in child.stdout:
+            if "live page" in line:
+                url = line.split()[-1]
+                break
+        self.wait_for_step(3)
+        get = lambda path: urllib.request.urlopen(url + path, timeout=20).read().decode()
+        self.assertIn("meshtrain_steps_total", get("metrics"))
+        progress = json.loads(get("progress"))
+        self.assertGreaterEqual(progress["step"], 1)
+        self.assertIn("loss", progress)
+        self.assertIn("hash", progress["plan"])
+        get("healthz")
+        get("readyz")
+        self.assertIn("<html", get("").lower())
+        with self.assertRaises(urllib.error.HTTPError):
+            get("nothing")
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=TIMEOUT)
+        self.assertEqual(child.returncode, 143)
+
+
+if __name__ == "__main__":
+    os.environ.pop("TF_CONFIG", None)
+    unittest.main(verbosity=2)
