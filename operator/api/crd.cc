@@ -161,8 +161,9 @@ void EmitYaml(const Json& value, YAML::Emitter* out) {
     // JSON's escapes are YAML's in double quotes; plain words stay plain.
     const auto& text = value.get_ref<const std::string&>();
     // Short words may mean something to a YAML 1.1 reader (yes, on, null, True): quoted.
-    const bool plain = text.size() > 5 && text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/") ==
-                                              std::string::npos;
+    const bool plain =
+        text.size() > 5 &&
+        text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/") == std::string::npos;
     if (plain) {
       *out << text;
     } else {

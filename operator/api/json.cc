@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "operator/api/check.h"
 #include "operator/api/schema.h"
 #include "runtime/base/text.h"
 
@@ -21,177 +22,13 @@ std::string Got(const Json& value) {
   return ", got: " + text;
 }
 
-std::string Sub(const std::string& path, std::string_view name) {
-  return path.empty() ? std::string(name) : path + "." + std::string(name);
-}
-
 bool Absent(const Json& object, std::string_view name) {
   const auto found = object.find(name);
   return found == object.end() || found->is_null();
 }
 
-// --- by the schema ------------------------------------------------------------------------------------------------------
-
-void CheckSpelling(const Json& value, const Field& field, const std::string& path, Problems* problems) {
-  const std::string& text = value.get_ref<const std::string&>();
-  if (field.max_size && static_cast<int64_t>(text.size()) > *field.max_size) {
-    problems->push_back({path, "must be at most " + std::to_string(*field.max_size) + " bytes long, got: " +
-                                   std::to_string(text.size())});
-  }
-  if (field.values.empty() ||
-      std::find(field.values.begin(), field.values.end(), text) != field.values.end()) {
-    return;
-  }
-  std::vector<std::string> known;
-  for (const std::string_view name : field.values) {
-    if (!name.empty()) known.emplace_back(name);
-  }
-  problems->push_back({path, "must be one of " + Join(known, ", ") + Got(value) + DidYouMean(text, known)});
-}
-
-void CheckInteger(const Json& value, const Field& field, const std::string& path, Problems* problems) {
-  const int64_t type_max = field.type == FieldType::kInt32 ? INT32_MAX : INT64_MAX;
-  const int64_t type_min = field.type == FieldType::kInt32 ? INT32_MIN : INT64_MIN;
-  const int64_t low = field.minimum.value_or(type_min);
-  const int64_t high = field.maximum.value_or(type_max);
-  const bool huge = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX};
-  if (!huge && value.get<int64_t>() < low) {
-    problems->push_back({path, "must be at least " + std::to_string(low) + Got(value)});
-  } else if (huge || value.get<int64_t>() > high) {
-    problems->push_back({path, "must be at most " + std::to_string(high) + Got(value)});
-  }
-}
-
-// Fills in defaults and names what is wrong. Values of the wrong type are taken out, so that later reading may trust
-// the types that it finds.
-void Apply(Json* value, const Field& field, const std::string& path, Problems* problems);
-
-void ApplyObject(Json* value, const Field& field, const std::string& path, Problems* problems) {
-  std::vector<std::string> known;
-  for (const Field& member : field.fields) known.emplace_back(member.name);
-  if (!field.open) {
-    for (const auto& [name, unused] : value->items()) {
-      if (std::find(known.begin(), known.end(), name) == known.end()) {
-        problems->push_back({Sub(path, name), "is not a field" + DidYouMean(name, known)});
-      }
-    }
-  }
-  for (const Field& member : field.fields) {
-    const std::string where = Sub(path, member.name);
-    if (Absent(*value, member.name)) {
-      value->erase(std::string(member.name));
-      if (member.required) problems->push_back({where, "must be there, got: nothing"});
-      if (member.default_json.empty()) continue;
-      (*value)[std::string(member.name)] = Json::parse(member.default_json);
-    }
-    Json& child = (*value)[std::string(member.name)];
-    Apply(&child, member, where, problems);
-    if (child.is_null()) value->erase(std::string(member.name));
-  }
-}
-
-void ApplyEach(Json* value, const Field& field, const std::string& path, Problems* problems) {
-  if (field.max_size && static_cast<int64_t>(value->size()) > *field.max_size) {
-    problems->push_back({path, "must have at most " + std::to_string(*field.max_size) + " entries, got: " +
-                                   std::to_string(value->size())});
-  }
-  const bool list = value->is_array();
-  Json kept = list ? Json::array() : Json::object();
-  size_t position = 0;
-  for (auto& [key, item] : value->items()) {
-    const std::string where = list ? path + "[" + std::to_string(position++) + "]" : Sub(path, key);
-    Json child = std::move(item);
-    Apply(&child, field.fields.front(), where, problems);
-    if (child.is_null()) continue;
-    if (list) {
-      kept.push_back(std::move(child));
-    } else {
-      kept[key] = std::move(child);
-    }
-  }
-  *value = std::move(kept);
-}
-
-std::string_view Expected(FieldType type) {
-  switch (type) {
-    case FieldType::kObject:
-    case FieldType::kMap:
-      return "must be an object";
-    case FieldType::kArray:
-      return "must be a list";
-    case FieldType::kString:
-      return "must be a string";
-    case FieldType::kInt32:
-    case FieldType::kInt64:
-      return "must be an integer";
-    case FieldType::kNumber:
-      return "must be a number";
-    case FieldType::kBoolean:
-      return "must be true or false";
-    case FieldType::kTime:
-      return "must be a time such as 2026-01-02T03:04:05Z";
-    case FieldType::kQuantity:
-      return "must be a quantity such as 500m or 2Gi";
-  }
-  return "?";
-}
-
-bool TypeFits(const Json& value, FieldType type) {
-  switch (type) {
-    case FieldType::kObject:
-    case FieldType::kMap:
-      return value.is_object();
-    case FieldType::kArray:
-      return value.is_array();
-    case FieldType::kString:
-      return value.is_string();
-    case FieldType::kInt32:
-    case FieldType::kInt64:
-      return value.is_number_integer();
-    case FieldType::kNumber:
-      return value.is_number();
-    case FieldType::kBoolean:
-      return value.is_boolean();
-    case FieldType::kTime:
-      return value.is_string() && ParseTime(value.get_ref<const std::string&>()).has_value();
-    case FieldType::kQuantity:
-      return value.is_string() || value.is_number();
-  }
-  return false;
-}
-
-void Apply(Json* value, const Field& field, const std::string& path, Problems* problems) {
-  // 3.0 is an integer to people and to Kubernetes' YAML reader.
-  if ((field.type == FieldType::kInt32 || field.type == FieldType::kInt64) && value->is_number_float()) {
-    const double number = value->get<double>();
-    if (number == std::floor(number) && std::abs(number) < 1e15) *value = static_cast<int64_t>(number);
-  }
-  if (!TypeFits(*value, field.type)) {
-    problems->push_back({path, std::string(Expected(field.type)) + Got(*value)});
-    *value = nullptr;
-    return;
-  }
-  switch (field.type) {
-    case FieldType::kObject:
-      ApplyObject(value, field, path, problems);
-      return;
-    case FieldType::kMap:
-    case FieldType::kArray:
-      ApplyEach(value, field, path, problems);
-      return;
-    case FieldType::kString:
-      CheckSpelling(*value, field, path, problems);
-      return;
-    case FieldType::kInt32:
-    case FieldType::kInt64:
-      CheckInteger(*value, field, path, problems);
-      return;
-    default:
-      return;
-  }
-}
-
-// --- reading: types were checked by Apply ---------------------------------------------------------------------------------
+// --- reading: types were checked by ApplySchema
+// ---------------------------------------------------------------------------------
 
 std::string Str(const Json& object, std::string_view name) {
   return Absent(object, name) ? std::string() : object.at(std::string(name)).get<std::string>();
@@ -199,8 +36,8 @@ std::string Str(const Json& object, std::string_view name) {
 template <typename T>
 T Clamped(const Json& value) {
   if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) return std::numeric_limits<T>::max();
-  return static_cast<T>(std::clamp<int64_t>(value.get<int64_t>(), std::numeric_limits<T>::min(),
-                                            std::numeric_limits<T>::max()));
+  return static_cast<T>(
+      std::clamp<int64_t>(value.get<int64_t>(), std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
 }
 template <typename T>
 std::optional<T> Maybe(const Json& object, std::string_view name) {
@@ -444,7 +281,8 @@ void ReadStatus(const Json& json, JobStatus* out) {
                   .ratio = Maybe<double>(goodput, "ratio")};
 }
 
-// --- writing --------------------------------------------------------------------------------------------------------------
+// --- writing
+// --------------------------------------------------------------------------------------------------------------
 
 template <typename T>
 void Put(Json* object, const char* name, const std::optional<T>& value) {
@@ -486,7 +324,8 @@ Json WriteRunPolicy(const RunPolicy& policy) {
     Put(&gang, "minAvailable", policy.scheduling_policy->min_available);
     PutText(&gang, "queue", policy.scheduling_policy->queue);
     PutText(&gang, "priorityClass", policy.scheduling_policy->priority_class);
-    if (!policy.scheduling_policy->min_resources.empty()) gang["minResources"] = policy.scheduling_policy->min_resources;
+    if (!policy.scheduling_policy->min_resources.empty())
+      gang["minResources"] = policy.scheduling_policy->min_resources;
     Put(&gang, "scheduleTimeoutSeconds", policy.scheduling_policy->schedule_timeout_seconds);
   }
   return out;
@@ -592,10 +431,10 @@ Json WriteStatus(const JobStatus& status) {
   if (!out.empty()) out["restarts"] = status.restarts;
   for (const auto& [role, replica] : status.replica_statuses) {
     out["replicaStatuses"][std::string(cluster::RoleName(role))] = {{"replicas", replica.replicas},
-                                                                     {"active", replica.active},
-                                                                     {"succeeded", replica.succeeded},
-                                                                     {"failed", replica.failed},
-                                                                     {"restarts", replica.restarts}};
+                                                                    {"active", replica.active},
+                                                                    {"succeeded", replica.succeeded},
+                                                                    {"failed", replica.failed},
+                                                                    {"restarts", replica.restarts}};
   }
   PutText(&out, "labelSelector", status.label_selector);
   if (status.observed_generation != 0) out["observedGeneration"] = status.observed_generation;
@@ -725,13 +564,13 @@ Result<TrainingJob> FromJson(std::string_view text) {
     }
   }
   Json spec = root.contains("spec") ? std::move(root["spec"]) : Json::object();
-  Apply(&spec, SpecField(), "spec", &job.problems);
+  ApplySchema({&spec}, SpecField(), "spec", &job.problems);
   if (spec.is_object()) ReadSpec(spec, &job);
 
   // The status is ours alone: what cannot be read of it is dropped, never held against the job.
   Json status = root.contains("status") ? std::move(root["status"]) : Json::object();
   Problems ignored;
-  Apply(&status, StatusField(), "status", &ignored);
+  ApplySchema({&status}, StatusField(), "status", &ignored);
   if (status.is_object()) ReadStatus(status, &job.status);
   return job;
 }

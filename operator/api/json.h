@@ -1,5 +1,5 @@
-// TrainingJob <-> JSON text, and YAML text -> JSON text. Reading never fails on content: what cannot be read is named in
-// TrainingJob::problems and left at its default, so that the operator can still say so in the job's status.
+// TrainingJob <-> JSON text, and YAML text -> JSON text. Reading never fails on content: what cannot be read is named
+// in TrainingJob::problems and left at its default, so that the operator can still say so in the job's status.
 #pragma once
 
 #include <string>
@@ -32,7 +32,8 @@ Result<std::string> YamlToJson(std::string_view text, int64_t max_nodes = 1'000'
 // What rules read of a PodTemplateSpec (compact JSON); problems are appended with `path` in front.
 PodTemplate ReadPodTemplate(std::string_view json, const std::string& path, std::vector<FieldError>* problems);
 
-// RFC 3339 in UTC with whole seconds ("2026-01-02T03:04:05Z"), as metav1.Time; fractions are read and kept to nanoseconds.
+// RFC 3339 in UTC with whole seconds ("2026-01-02T03:04:05Z"), as metav1.Time; fractions are read and kept to
+// nanoseconds.
 std::string FormatTime(TimePoint time);
 std::optional<TimePoint> ParseTime(std::string_view text);
 

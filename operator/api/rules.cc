@@ -79,12 +79,12 @@ constexpr Rule kRules[] = {
             "self.spec.replicaSpecs[k].replicas) - 1)) <= 63)",
      .message = "must leave the longest name of its pods, NAME-ROLE-INDEX, within 63 characters",
      .field = "metadata.name",
-     .holds = [](const TrainingJob& job,
-                 const TrainingJob*) { return LongestChild(job).size() <= kMaxNameLength; },
-     .got = [](const TrainingJob& job) {
-       const std::string name = LongestChild(job);
-       return name + " (" + std::to_string(name.size()) + ")";
-     }},
+     .holds = [](const TrainingJob& job, const TrainingJob*) { return LongestChild(job).size() <= kMaxNameLength; },
+     .got =
+         [](const TrainingJob& job) {
+           const std::string name = LongestChild(job);
+           return name + " (" + std::to_string(name.size()) + ")";
+         }},
     {.at = "spec.replicaSpecs",
      .cel = "self.all(k, k.lowerAscii() in ['chief', 'master', 'worker', 'ps', 'evaluator'])",
      .message = "must have roles for keys: chief, worker, ps, evaluator",
@@ -117,9 +117,10 @@ constexpr Rule kRules[] = {
             "self.replicaSpecs[k].replicas > 0)",
      .message = "must have a chief or at least one worker: the job ends when it does",
      .field = "replicaSpecs",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       return Replicas(job.spec, Role::kChief) > 0 || Replicas(job.spec, Role::kWorker) > 0;
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return Replicas(job.spec, Role::kChief) > 0 || Replicas(job.spec, Role::kWorker) > 0;
+         },
      .got = nullptr},
     {.at = "spec",
      .cel = "has(self.program) || self.replicaSpecs.all(k, has(self.replicaSpecs[k].template) && "
@@ -127,31 +128,34 @@ constexpr Rule kRules[] = {
             "size(self.replicaSpecs[k].template.spec.containers) > 0)",
      .message = "must each have a template with at least one container where there is no program",
      .field = "replicaSpecs",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       return !job.spec.program.empty() ||
-              std::all_of(job.spec.replica_specs.begin(), job.spec.replica_specs.end(),
-                          [](const auto& entry) { return entry.second.pod_template.containers > 0; });
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return !job.spec.program.empty() ||
+                  std::all_of(job.spec.replica_specs.begin(), job.spec.replica_specs.end(),
+                              [](const auto& entry) { return entry.second.pod_template.containers > 0; });
+         },
      .got = nullptr},
     {.at = "spec",
      .cel = "!self.replicaSpecs.exists(k, k.lowerAscii() == 'ps' && self.replicaSpecs[k].replicas > 0) || "
             "(!has(self.strategy) && !has(self.program)) || (has(self.strategy) && self.strategy == 'ParameterServer')",
      .message = "must be ParameterServer where there are ps replicas",
      .field = "strategy",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       if (Replicas(job.spec, Role::kPs) == 0) return true;
-       if (job.spec.strategy.empty()) return job.spec.program.empty();
-       return job.spec.strategy == kStrategyParameterServer;
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           if (Replicas(job.spec, Role::kPs) == 0) return true;
+           if (job.spec.strategy.empty()) return job.spec.program.empty();
+           return job.spec.strategy == kStrategyParameterServer;
+         },
      .got = Strategy},
     {.at = "spec",
      .cel = "!has(self.strategy) || self.strategy != 'ParameterServer' || "
             "self.replicaSpecs.exists(k, k.lowerAscii() == 'ps' && self.replicaSpecs[k].replicas > 0)",
      .message = "must be at least 1 with the strategy ParameterServer",
      .field = "replicaSpecs.ps.replicas",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       return job.spec.strategy != kStrategyParameterServer || Replicas(job.spec, Role::kPs) > 0;
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return job.spec.strategy != kStrategyParameterServer || Replicas(job.spec, Role::kPs) > 0;
+         },
      .got = [](const TrainingJob& job) { return Count(job, Role::kPs); }},
     {.at = "spec",
      .cel = "!has(self.program) || !has(self.program.mesh) || !has(self.strategy) || self.strategy == 'Mesh'",
@@ -164,70 +168,79 @@ constexpr Rule kRules[] = {
      .cel = "!has(self.strategy) || self.strategy != 'Mesh' || !has(self.program) || has(self.program.mesh)",
      .message = "must be there with the strategy Mesh",
      .field = "program.mesh",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       return job.spec.strategy != kStrategyMesh || job.spec.program.empty() || job.spec.program_has_mesh;
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return job.spec.strategy != kStrategyMesh || job.spec.program.empty() || job.spec.program_has_mesh;
+         },
      .got = [](const TrainingJob&) { return std::string("nothing"); }},
     {.at = "spec",
      .cel = "!has(self.elastic) || self.elastic.minReplicas <= self.elastic.maxReplicas",
      .message = "must be at least minReplicas",
      .field = "elastic.maxReplicas",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       return !job.spec.elastic || job.spec.elastic->min_replicas <= job.spec.elastic->max_replicas;
-     },
-     .got = [](const TrainingJob& job) {
-       return std::to_string(job.spec.elastic->max_replicas) + " < " + std::to_string(job.spec.elastic->min_replicas);
-     }},
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return !job.spec.elastic || job.spec.elastic->min_replicas <= job.spec.elastic->max_replicas;
+         },
+     .got =
+         [](const TrainingJob& job) {
+           return std::to_string(job.spec.elastic->max_replicas) + " < " +
+                  std::to_string(job.spec.elastic->min_replicas);
+         }},
     {.at = "spec",
      .cel = "!has(self.elastic) || self.replicaSpecs.exists(k, k.lowerAscii() == 'worker' && "
             "self.replicaSpecs[k].replicas >= self.elastic.minReplicas && "
             "self.replicaSpecs[k].replicas <= self.elastic.maxReplicas)",
      .message = "must lie between elastic.minReplicas and elastic.maxReplicas",
      .field = "replicaSpecs.worker.replicas",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       if (!job.spec.elastic) return true;
-       const int32_t workers = Replicas(job.spec, Role::kWorker);
-       return Has(job, Role::kWorker) && workers >= job.spec.elastic->min_replicas &&
-              workers <= job.spec.elastic->max_replicas;
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           if (!job.spec.elastic) return true;
+           const int32_t workers = Replicas(job.spec, Role::kWorker);
+           return Has(job, Role::kWorker) && workers >= job.spec.elastic->min_replicas &&
+                  workers <= job.spec.elastic->max_replicas;
+         },
      .got = Workers},
     {.at = "spec",
      .cel = "!has(self.waitForEvaluator) || !self.waitForEvaluator || "
             "self.replicaSpecs.exists(k, k.lowerAscii() == 'evaluator' && self.replicaSpecs[k].replicas > 0)",
      .message = "must be false without an evaluator",
      .field = "waitForEvaluator",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       return !job.spec.wait_for_evaluator || Replicas(job.spec, Role::kEvaluator) > 0;
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return !job.spec.wait_for_evaluator || Replicas(job.spec, Role::kEvaluator) > 0;
+         },
      .got = [](const TrainingJob&) { return std::string("true"); }},
     {.at = "spec.runPolicy",
      .cel = "!has(self.backoffWindowSeconds) || has(self.backoffLimit)",
      .message = "must be there with backoffWindowSeconds",
      .field = "backoffLimit",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       return !job.spec.run_policy.backoff_window_seconds || job.spec.run_policy.backoff_limit;
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return !job.spec.run_policy.backoff_window_seconds || job.spec.run_policy.backoff_limit;
+         },
      .got = nullptr},
     // The operator remembers the times of the newest 32 restarts (kMaxRecent).
     {.at = "spec.runPolicy",
      .cel = "!has(self.backoffWindowSeconds) || !has(self.backoffLimit) || self.backoffLimit < 32",
      .message = "must be below 32 with backoffWindowSeconds",
      .field = "backoffLimit",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       return !job.spec.run_policy.backoff_window_seconds || job.spec.run_policy.backoff_limit.value_or(0) < 32;
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return !job.spec.run_policy.backoff_window_seconds || job.spec.run_policy.backoff_limit.value_or(0) < 32;
+         },
      .got = [](const TrainingJob& job) { return std::to_string(job.spec.run_policy.backoff_limit.value_or(0)); }},
     {.at = "spec",
      .cel = "self.replicaSpecs.all(k, !has(self.replicaSpecs[k].restartBudget) || "
             "!has(self.replicaSpecs[k].restartBudget.windowSeconds) || self.replicaSpecs[k].restartBudget.limit < 32)",
      .message = "must have limits below 32 in restartBudgets with windowSeconds",
      .field = "replicaSpecs",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       return std::all_of(job.spec.replica_specs.begin(), job.spec.replica_specs.end(), [](const auto& entry) {
-         const auto& budget = entry.second.restart_budget;
-         return !budget || !budget->window_seconds || budget->limit < 32;
-       });
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return std::all_of(job.spec.replica_specs.begin(), job.spec.replica_specs.end(), [](const auto& entry) {
+             const auto& budget = entry.second.restart_budget;
+             return !budget || !budget->window_seconds || budget->limit < 32;
+           });
+         },
      .got = nullptr},
     {.at = "spec",
      .cel = "!has(self.runPolicy.schedulingPolicy) || !has(self.runPolicy.schedulingPolicy.minAvailable) || "
@@ -235,10 +248,11 @@ constexpr Rule kRules[] = {
             "self.replicaSpecs.map(k, self.replicaSpecs[k].replicas).sum()",
      .message = "must be at most the number of all replicas",
      .field = "runPolicy.schedulingPolicy.minAvailable",
-     .holds = [](const TrainingJob& job, const TrainingJob*) {
-       const SchedulingPolicy* gang = Gang(job.spec);
-       return gang == nullptr || gang->min_available.value_or(0) <= TotalReplicas(job.spec);
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           const SchedulingPolicy* gang = Gang(job.spec);
+           return gang == nullptr || gang->min_available.value_or(0) <= TotalReplicas(job.spec);
+         },
      .got = [](const TrainingJob& job) { return std::to_string(Gang(job.spec)->min_available.value_or(0)); }},
     {.at = "spec",
      .cel = "",  // CEL cannot add up host names within its budget
@@ -259,35 +273,40 @@ constexpr Rule kRules[] = {
      .cel = "self.all(k, k in oldSelf) && oldSelf.all(k, k in self)",
      .message = "is immutable in its set of roles",
      .field = "",
-     .holds = [](const TrainingJob& job, const TrainingJob* old) {
-       return std::equal(job.spec.replica_specs.begin(), job.spec.replica_specs.end(), old->spec.replica_specs.begin(),
-                         old->spec.replica_specs.end(), [](const auto& a, const auto& b) { return a.first == b.first; });
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           return std::equal(job.spec.replica_specs.begin(), job.spec.replica_specs.end(),
+                             old->spec.replica_specs.begin(), old->spec.replica_specs.end(),
+                             [](const auto& a, const auto& b) { return a.first == b.first; });
+         },
      .got = nullptr,
      .on_change = true},
     {.at = "spec.replicaSpecs",
      .cel = "self.all(k, k.lowerAscii() == 'worker' || !(k in oldSelf) || self[k].replicas == oldSelf[k].replicas)",
      .message = "is immutable in the replicas of chief, ps and evaluator",
      .field = "",
-     .holds = [](const TrainingJob& job, const TrainingJob* old) {
-       return std::all_of(kRolesButWorker.begin(), kRolesButWorker.end(), [&](Role role) {
-         return !Has(job, role) || !Has(*old, role) || Replicas(job.spec, role) == Replicas(old->spec, role);
-       });
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           return std::all_of(kRolesButWorker.begin(), kRolesButWorker.end(), [&](Role role) {
+             return !Has(job, role) || !Has(*old, role) || Replicas(job.spec, role) == Replicas(old->spec, role);
+           });
+         },
      .got = nullptr,
      .on_change = true},
     {.at = "spec",
      .cel = "",  // CEL sees only the declared part of a template
      .message = "is immutable in its templates unless the job is suspended",
      .field = "replicaSpecs",
-     .holds = [](const TrainingJob& job, const TrainingJob* old) {
-       if (!Launched(*old)) return true;
-       for (const auto& [role, replica] : job.spec.replica_specs) {
-         const auto before = old->spec.replica_specs.find(role);
-         if (before != old->spec.replica_specs.end() && before->second.pod_template != replica.pod_template) return false;
-       }
-       return true;
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           if (!Launched(*old)) return true;
+           for (const auto& [role, replica] : job.spec.replica_specs) {
+             const auto before = old->spec.replica_specs.find(role);
+             if (before != old->spec.replica_specs.end() && before->second.pod_template != replica.pod_template)
+               return false;
+           }
+           return true;
+         },
      .got = nullptr,
      .on_change = true},
     {.at = "spec.runPolicy",
@@ -330,10 +349,11 @@ constexpr Rule kRules[] = {
             "(!has(self.checkpoint) || self.checkpoint.path == oldSelf.checkpoint.path)",
      .message = "is immutable",
      .field = "checkpoint.path",
-     .holds = [](const TrainingJob& job, const TrainingJob* old) {
-       return job.spec.checkpoint.has_value() == old->spec.checkpoint.has_value() &&
-              (!job.spec.checkpoint || job.spec.checkpoint->path == old->spec.checkpoint->path);
-     },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           return job.spec.checkpoint.has_value() == old->spec.checkpoint.has_value() &&
+                  (!job.spec.checkpoint || job.spec.checkpoint->path == old->spec.checkpoint->path);
+         },
      .got = [](const TrainingJob& job) { return job.spec.checkpoint ? job.spec.checkpoint->path : std::string(); },
      .on_change = true},
 };
@@ -389,7 +409,8 @@ std::vector<FieldError> Warnings(const TrainingJob& job) {
     }
   }
   for (const std::string& key : job.odd_role_keys) {
-    warnings.push_back({"spec.replicaSpecs." + key, "is read as worker, but kubectl scale acts on the key worker only"});
+    warnings.push_back(
+        {"spec.replicaSpecs." + key, "is read as worker, but kubectl scale acts on the key worker only"});
   }
   // The list itself, without roles and task: a little under the exact limit.
   if (ClusterBytes(job) + 200 > cluster::kMaxEnvironmentBytes) {

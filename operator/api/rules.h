@@ -1,5 +1,5 @@
-// The one table of what a TrainingJob must satisfy beyond types and ranges. The CRD carries the CEL side, `validate` and
-// the operator run the C++ side; both say the same words at the same path.
+// The one table of what a TrainingJob must satisfy beyond types and ranges. The CRD carries the CEL side, `validate`
+// and the operator run the C++ side; both say the same words at the same path.
 #pragma once
 
 #include <span>

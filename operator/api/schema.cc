@@ -12,7 +12,10 @@ Field Text(std::string_view name, std::string_view description, int64_t max_size
 }
 Field OneOf(std::string_view name, std::string_view description, std::vector<std::string_view> values,
             std::string_view default_json = "") {
-  return {.name = name, .type = kString, .description = description, .default_json = default_json,
+  return {.name = name,
+          .type = kString,
+          .description = description,
+          .default_json = default_json,
           .values = std::move(values)};
 }
 Field Int32(std::string_view name, std::string_view description, std::optional<int64_t> minimum = std::nullopt,
@@ -59,27 +62,28 @@ Field PodTemplateField() {
       "that trains is called trainer, else tensorflow, else it is the first. May be left out with a program.",
       {
           Open("metadata", "Labels and annotations of the pods."),
-          Open("spec", "The PodSpec.",
-               {
-                   Array("containers", "The pod's containers.",
-                         Open("", "A container.",
-                              {
-                                  Text("name", "The container's name.", 63),
-                                  Text("image", "The image to run.", 4096),
-                                  Array("ports", "Ports that the container listens on.",
-                                        Open("", "A port. tfjob-port (2222 where absent) is the one in TF_CONFIG.",
-                                             {
-                                                 Text("name", "The port's name.", 63),
-                                                 Int32("containerPort", "The port's number.", 1, 65535),
-                                             }),
-                                        1000),
-                                  Array("env", "Environment variables. A TF_CONFIG given here wins over the operator's.",
-                                        Open("", "A variable.", {Text("name", "The variable's name.", 4096)}), 10'000),
-                              }),
-                         100),
-                   Text("restartPolicy", "Replaced by the replica spec's restartPolicy.", 63),
-                   Text("schedulerName", "The scheduler of the pods; kept under gang scheduling.", 253),
-               }),
+          Open(
+              "spec", "The PodSpec.",
+              {
+                  Array("containers", "The pod's containers.",
+                        Open("", "A container.",
+                             {
+                                 Text("name", "The container's name.", 63),
+                                 Text("image", "The image to run.", 4096),
+                                 Array("ports", "Ports that the container listens on.",
+                                       Open("", "A port. tfjob-port (2222 where absent) is the one in TF_CONFIG.",
+                                            {
+                                                Text("name", "The port's name.", 63),
+                                                Int32("containerPort", "The port's number.", 1, 65535),
+                                            }),
+                                       1000),
+                                 Array("env", "Environment variables. A TF_CONFIG given here wins over the operator's.",
+                                       Open("", "A variable.", {Text("name", "The variable's name.", 4096)}), 10'000),
+                             }),
+                        100),
+                  Text("restartPolicy", "Replaced by the replica spec's restartPolicy.", 63),
+                  Text("schedulerName", "The scheduler of the pods; kept under gang scheduling.", 253),
+              }),
       });
 }
 
@@ -96,12 +100,12 @@ Field ReplicaSpecField() {
                 "and 139. Evicted, drained and preempted pods are always made again.",
                 {"Always", "OnFailure", "Never", "ExitCode"}, "\"Never\""),
           PodTemplateField(),
-          Object("restartBudget", "A limit on this role's restarts, beside runPolicy.backoffLimit.",
-                 {
-                     Required(Int32("limit", "How many restarts are allowed before the job fails.", 0)),
-                     Int64("windowSeconds", "Count only restarts within so many seconds. Absent: over the job's life.",
-                           1),
-                 }),
+          Object(
+              "restartBudget", "A limit on this role's restarts, beside runPolicy.backoffLimit.",
+              {
+                  Required(Int32("limit", "How many restarts are allowed before the job fails.", 0)),
+                  Int64("windowSeconds", "Count only restarts within so many seconds. Absent: over the job's life.", 1),
+              }),
       });
 }
 
@@ -130,24 +134,24 @@ Field RunPolicyField() {
                     "not count, and one incident counts once. Absent: no limit.",
                     0),
               Int64("backoffWindowSeconds", "backoffLimit counts only restarts within so many seconds.", 1),
-              With(Field{.name = "suspend", .type = kBoolean,
+              With(Field{.name = "suspend",
+                         .type = kBoolean,
                          .description = "True: delete the pods and wait. False: run, from the last checkpoint."},
                    "false"),
               Text("managedBy",
                    "Who manages the job. Absent or meshtrain.dev/operator: this operator. Another value, such as "
                    "kueue.x-k8s.io/multikueue: this operator leaves it alone. Immutable.",
                    253),
-              Object("schedulingPolicy", "Gang scheduling: all pods at once or none.",
-                     {
-                         Int32("minAvailable", "The pods that must fit at once. Absent: all.", 0),
-                         Text("queue", "The queue that the gang waits in. Immutable.", 253),
-                         Text("priorityClass", "The PriorityClass of the gang.", 253),
-                         Map("minResources",
-                             "The resources that must be free. Absent: the requests of minAvailable pods.",
-                             Field{.name = "", .type = kQuantity, .description = "A quantity such as 500m or 2Gi."},
-                             100),
-                         Int32("scheduleTimeoutSeconds", "How long the scheduler tries before it gives up.", 0),
-                     }),
+              Object(
+                  "schedulingPolicy", "Gang scheduling: all pods at once or none.",
+                  {
+                      Int32("minAvailable", "The pods that must fit at once. Absent: all.", 0),
+                      Text("queue", "The queue that the gang waits in. Immutable.", 253),
+                      Text("priorityClass", "The PriorityClass of the gang.", 253),
+                      Map("minResources", "The resources that must be free. Absent: the requests of minAvailable pods.",
+                          Field{.name = "", .type = kQuantity, .description = "A quantity such as 500m or 2Gi."}, 100),
+                      Int32("scheduleTimeoutSeconds", "How long the scheduler tries before it gives up.", 0),
+                  }),
           }),
       "{}");
 }
@@ -186,25 +190,27 @@ const Field& SpecField() {
                 "Empty: the job succeeds with its chief, else with worker 0. AllWorkers: when the chief, where there "
                 "is one, and all workers have succeeded.",
                 {"", "AllWorkers"}, "\"\""),
-          With(Field{.name = "waitForEvaluator", .type = kBoolean,
+          With(Field{.name = "waitForEvaluator",
+                     .type = kBoolean,
                      .description = "Whether success also waits for the evaluator to succeed."},
                "false"),
-          Object("failurePolicy", "What to do with pods that fail, before restartPolicy is asked.",
-                 {Required(Array(
-                     "rules", "The first rule that matches decides.",
-                     Object("", "Matches when each list that is given holds the pod's value.",
-                            {
-                                Array("roles", "Roles of the pod. Absent: any.", Text("", "A role, in any case.", 16), 8),
-                                Array("exitCodes", "Exit codes of the training container. Absent: any.",
-                                      Int32("", "An exit code.", 0, 255), 256),
-                                Array("reasons",
-                                      "Reasons of the end, such as OOMKilled or Evicted. Absent: any but a disruption's.",
-                                      Text("", "A reason.", 128), 32),
-                                Required(OneOf("action",
-                                               "Restart the pod, restart all pods, fail the job, or ignore the failure.",
-                                               {"Restart", "RestartAll", "Fail", "Ignore"})),
-                            }),
-                     32))}),
+          Object(
+              "failurePolicy", "What to do with pods that fail, before restartPolicy is asked.",
+              {Required(Array(
+                  "rules", "The first rule that matches decides.",
+                  Object("", "Matches when each list that is given holds the pod's value.",
+                         {
+                             Array("roles", "Roles of the pod. Absent: any.", Text("", "A role, in any case.", 16), 8),
+                             Array("exitCodes", "Exit codes of the training container. Absent: any.",
+                                   Int32("", "An exit code.", 0, 255), 256),
+                             Array("reasons",
+                                   "Reasons of the end, such as OOMKilled or Evicted. Absent: any but a disruption's.",
+                                   Text("", "A reason.", 128), 32),
+                             Required(OneOf("action",
+                                            "Restart the pod, restart all pods, fail the job, or ignore the failure.",
+                                            {"Restart", "RestartAll", "Fail", "Ignore"})),
+                         }),
+                  32))}),
           Object("elastic", "Lets the number of workers change while the job runs (kubectl scale).",
                  {
                      Required(Int32("minReplicas", "The fewest workers.", 0, kMaxReplicas)),
@@ -301,7 +307,8 @@ const Field& StatusField() {
                                   {
                                       Required(Time("at", "When.")),
                                       Required(Text("role", "The role that failed.", 16)),
-                                      Field{.name = "counted", .type = kBoolean,
+                                      Field{.name = "counted",
+                                            .type = kBoolean,
                                             .description = "Whether it counts against backoffLimit."},
                                   }),
                            32),

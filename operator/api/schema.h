@@ -10,9 +10,9 @@
 namespace meshtrain::api {
 
 enum class FieldType : uint8_t {
-  kObject,    // `fields` are its members
-  kMap,       // `fields[0]` describes each value; keys are free
-  kArray,     // `fields[0]` describes each item
+  kObject,  // `fields` are its members
+  kMap,     // `fields[0]` describes each value; keys are free
+  kArray,   // `fields[0]` describes each item
   kString,
   kInt32,
   kInt64,
@@ -27,12 +27,12 @@ struct Field {
   FieldType type = FieldType::kObject;
   std::string_view description;
   std::vector<Field> fields = {};
-  std::string_view default_json = "";          // JSON text
+  std::string_view default_json = "";  // JSON text
   std::optional<int64_t> minimum = std::nullopt;
   std::optional<int64_t> maximum = std::nullopt;
-  std::vector<std::string_view> values = {};   // spellings allowed
+  std::vector<std::string_view> values = {};  // spellings allowed
   bool required = false;
-  bool open = false;                           // an object that may hold more than `fields`
+  bool open = false;                               // an object that may hold more than `fields`
   std::optional<int64_t> max_size = std::nullopt;  // of strings, arrays and maps
 };
 

@@ -47,10 +47,10 @@ struct PodTemplate {
   int32_t containers = 0;
   std::string training_container;  // "trainer", else "tensorflow", else the first
   int32_t port = cluster::kTrainingPort;
-  bool has_port = false;        // the container declares tfjob-port
-  int32_t http_port = 0;        // meshtrain-http, 0 where absent
-  bool has_tf_config = false;   // the user's own TF_CONFIG wins
-  std::string restart_policy;   // overridden by the replica spec's; a warning where set
+  bool has_port = false;       // the container declares tfjob-port
+  int32_t http_port = 0;       // meshtrain-http, 0 where absent
+  bool has_tf_config = false;  // the user's own TF_CONFIG wins
+  std::string restart_policy;  // overridden by the replica spec's; a warning where set
   std::string scheduler_name;
   friend bool operator==(const PodTemplate&, const PodTemplate&) = default;
 };
@@ -141,8 +141,8 @@ inline constexpr std::string_view kStrategyParameterServer = "ParameterServer";
 
 struct Spec {
   std::map<Role, ReplicaSpec> replica_specs;
-  std::string strategy;     // empty: the image decides
-  std::string program;      // compact JSON; empty: the user's own image
+  std::string strategy;  // empty: the image decides
+  std::string program;   // compact JSON; empty: the user's own image
   bool program_has_mesh = false;
   std::optional<Checkpoint> checkpoint;
   RunPolicy run_policy;
@@ -154,10 +154,18 @@ struct Spec {
   friend bool operator==(const Spec&, const Spec&) = default;
 };
 
-// --- status -----------------------------------------------------------------------------------------------------------
+// --- status
+// -----------------------------------------------------------------------------------------------------------
 
 enum class ConditionType : uint8_t {
-  kCreated, kRunning, kRestarting, kSuspended, kSucceeded, kFailed, kWaiting, kStalled
+  kCreated,
+  kRunning,
+  kRestarting,
+  kSuspended,
+  kSucceeded,
+  kFailed,
+  kWaiting,
+  kStalled
 };
 std::string_view ConditionName(ConditionType type);
 
@@ -171,11 +179,11 @@ struct Condition {
 };
 
 struct ReplicaStatus {
-  int32_t replicas = 0;   // pods that exist and are wanted
-  int32_t active = 0;     // running
+  int32_t replicas = 0;  // pods that exist and are wanted
+  int32_t active = 0;    // running
   int32_t succeeded = 0;
   int32_t failed = 0;
-  int32_t restarts = 0;   // pods made again, and containers restarted in place
+  int32_t restarts = 0;  // pods made again, and containers restarted in place
   friend bool operator==(const ReplicaStatus&, const ReplicaStatus&) = default;
 };
 
@@ -262,7 +270,7 @@ struct JobStatus {
   std::optional<TimePoint> start_time;
   std::optional<TimePoint> completion_time;
   std::optional<TimePoint> last_reconcile_time;  // when this status was written
-  double active_seconds_before = 0;  // spent before the last suspension; activeDeadlineSeconds counts it
+  double active_seconds_before = 0;              // spent before the last suspension; activeDeadlineSeconds counts it
   std::optional<Progress> progress;
   std::optional<PlanStatus> plan;
   std::optional<CheckpointStatus> checkpoint;
@@ -276,14 +284,15 @@ struct TrainingJob {
   ObjectMeta metadata;
   Spec spec;
   JobStatus status;
-  std::vector<FieldError> problems;  // what FromJson could not read; Validate (rules.h) repeats them
+  std::vector<FieldError> problems;        // what FromJson could not read; Validate (rules.h) repeats them
   std::vector<std::string> odd_role_keys;  // spellings of `worker` that the scale subresource does not see
   friend bool operator==(const TrainingJob&, const TrainingJob&) = default;
 };
 
-// --- small questions that several folders ask ---------------------------------------------------------------------------
+// --- small questions that several folders ask
+// ---------------------------------------------------------------------------
 bool IsTrue(const JobStatus& status, ConditionType type);
-bool IsFinished(const JobStatus& status);  // Succeeded or Failed
+bool IsFinished(const JobStatus& status);       // Succeeded or Failed
 int32_t Replicas(const Spec& spec, Role role);  // 0 where the role is absent
 int64_t TotalReplicas(const Spec& spec);
 // The replica whose end decides the job's: the chief, else worker 0.

@@ -21,8 +21,12 @@ std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::er
 std::string Text(std::string_view text) { return std::string(text); }
 
 Json OwnerReference(const api::TrainingJob& job) {
-  return {{"apiVersion", cluster::kApiVersion}, {"kind", cluster::kKind},     {"name", job.metadata.name},
-          {"uid", job.metadata.uid},            {"controller", true},         {"blockOwnerDeletion", true}};
+  return {{"apiVersion", cluster::kApiVersion},
+          {"kind", cluster::kKind},
+          {"name", job.metadata.name},
+          {"uid", job.metadata.uid},
+          {"controller", true},
+          {"blockOwnerDeletion", true}};
 }
 
 Json Meta(const api::TrainingJob& job, const std::string& name) {
@@ -115,7 +119,9 @@ Json CheckpointJson(const api::Checkpoint& checkpoint) {
 }  // namespace
 
 PodRenderer::PodRenderer(const api::TrainingJob& job, const Settings& settings)
-    : job_(job), settings_(settings), cluster_(JobCluster(job, settings)),
+    : job_(job),
+      settings_(settings),
+      cluster_(JobCluster(job, settings)),
       cluster_text_(internal::SharedClusterText(cluster_)) {
   if (NeedsClusterFile(job, settings)) cluster_map_name_ = ClusterMapName(job, cluster_text_);
 }
@@ -225,8 +231,8 @@ std::vector<CreateService> WantedServices(const api::TrainingJob& job) {
     for (const auto& [role, replica] : job.spec.replica_specs) {
       for (int32_t i = 0; i < replica.replicas; ++i) {
         const TaskId task{role, i};
-        out.push_back(service(cluster::PodName(job.metadata.name, task), ReplicaLabels(job, task),
-                              replica.pod_template.port));
+        out.push_back(
+            service(cluster::PodName(job.metadata.name, task), ReplicaLabels(job, task), replica.pod_template.port));
       }
     }
   }
@@ -260,20 +266,22 @@ CreateClaim CheckpointClaim(const api::TrainingJob& job) {
     }
   }
   Json spec = body.contains("spec") ? body["spec"] : Json::object();
-  return {.name = name, .body = Dump({{"apiVersion", "v1"},
-                                      {"kind", "PersistentVolumeClaim"},
-                                      {"metadata", std::move(meta)},
-                                      {"spec", std::move(spec)}})};
+  return {.name = name,
+          .body = Dump({{"apiVersion", "v1"},
+                        {"kind", "PersistentVolumeClaim"},
+                        {"metadata", std::move(meta)},
+                        {"spec", std::move(spec)}})};
 }
 
 CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings) {
   const std::string text = internal::SharedClusterText(JobCluster(job, settings));
   const std::string name = ClusterMapName(job, text);
-  return {.name = name, .body = Dump({{"apiVersion", "v1"},
-                                      {"kind", "ConfigMap"},
-                                      {"metadata", Meta(job, name)},
-                                      {"immutable", true},
-                                      {"data", {{Text(cluster::kClusterFileName), "{\"cluster\":" + text + "}"}}}})};
+  return {.name = name,
+          .body = Dump({{"apiVersion", "v1"},
+                        {"kind", "ConfigMap"},
+                        {"metadata", Meta(job, name)},
+                        {"immutable", true},
+                        {"data", {{Text(cluster::kClusterFileName), "{\"cluster\":" + text + "}"}}}})};
 }
 
 std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod) {

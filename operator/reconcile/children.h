@@ -36,8 +36,8 @@ class PodRenderer {
   const api::TrainingJob& job_;
   Settings settings_;
   cluster::ClusterSpec cluster_;
-  std::string cluster_text_;       // of pods that see everything but the evaluator
-  std::string cluster_map_name_;   // empty: no file
+  std::string cluster_text_;      // of pods that see everything but the evaluator
+  std::string cluster_map_name_;  // empty: no file
 };
 
 // PodRenderer(job, settings).Body(pod).

@@ -51,8 +51,8 @@ void CleanUp(const View& view, Draft* draft) {
     DeleteOurs(view, draft, "the job has ended; cleanPodPolicy is Running", Live);
   } else if (completed) {
     for (const auto& [task, pod] : view.ours) {
-      // None keeps what people may want to look at. A pod that never ran holds nothing, and starting it now, or one made
-      // by a write that was under way when the end was recorded, would run an ended job again.
+      // None keeps what people may want to look at. A pod that never ran holds nothing, and starting it now, or one
+      // made by a write that was under way when the end was recorded, would run an ended job again.
       const bool late = Live(*pod) && pod->created > *completed;
       if (pod->delete_requested || !(late || pod->phase == PodPhase::kPending)) continue;
       draft->Add(Phase::kRemove,

@@ -9,8 +9,8 @@ namespace {
 // status.reason of pods that were ended or turned away by their node or by the scheduler, not by themselves
 // (kubelet's eviction, preemption, graceful shutdown and admission; the taint and garbage controllers).
 constexpr std::array<std::string_view, 12> kDisruptions = {
-    "Evicted",    "Preempting",   "Preempted",   "NodeLost",     "NodeShutdown", "Shutdown",
-    "Terminated", "NodeAffinity", "OutOfcpu",    "OutOfmemory",  "OutOfpods",    "UnexpectedAdmissionError"};
+    "Evicted",    "Preempting",   "Preempted", "NodeLost",    "NodeShutdown", "Shutdown",
+    "Terminated", "NodeAffinity", "OutOfcpu",  "OutOfmemory", "OutOfpods",    "UnexpectedAdmissionError"};
 
 template <typename List, typename Value>
 bool MayBe(const List& list, const Value& value) {
@@ -102,8 +102,8 @@ std::vector<Failure> JudgeFailures(const View& view, Draft* draft) {
                                    [&](const api::FailureRule& candidate) { return Matches(candidate, failure); });
     if (rule != view.job.spec.failure_rules.end()) {
       failure.verdict = ByAction(rule->action);
-      failure.message += ", failurePolicy.rules[" +
-                         std::to_string(rule - view.job.spec.failure_rules.begin()) + "] says " + rule->action;
+      failure.message += ", failurePolicy.rules[" + std::to_string(rule - view.job.spec.failure_rules.begin()) +
+                         "] says " + rule->action;
     } else if (!failure.disruption) {
       failure.verdict = ByPolicy(view, &failure);
     }

@@ -20,10 +20,18 @@ std::optional<double> Thousandths(const Json& value) {
   const auto number = ParseDouble(std::string_view(text).substr(0, digits));
   if (!number) return std::nullopt;
   const std::string suffix = digits == std::string::npos ? "" : text.substr(digits);
-  static const std::map<std::string, double> kFactors = {
-      {"", 1e3},      {"m", 1},          {"k", 1e6},          {"M", 1e9},          {"G", 1e12},         {"T", 1e15},
-      {"P", 1e18},    {"Ki", 1024e3},    {"Mi", 1048576e3},   {"Gi", 1073741824e3}, {"Ti", 1099511627776e3},
-      {"Pi", 1125899906842624e3}};
+  static const std::map<std::string, double> kFactors = {{"", 1e3},
+                                                         {"m", 1},
+                                                         {"k", 1e6},
+                                                         {"M", 1e9},
+                                                         {"G", 1e12},
+                                                         {"T", 1e15},
+                                                         {"P", 1e18},
+                                                         {"Ki", 1024e3},
+                                                         {"Mi", 1048576e3},
+                                                         {"Gi", 1073741824e3},
+                                                         {"Ti", 1099511627776e3},
+                                                         {"Pi", 1125899906842624e3}};
   const auto factor = kFactors.find(suffix);
   if (factor == kFactors.end()) return std::nullopt;
   return *number * factor->second;
@@ -126,8 +134,8 @@ bool Gang(const View& view, Draft* draft) {
     return false;
   }
   if (group->min_member != members) {
-    draft->Add(Phase::kPrepare, PatchPodGroup{.name = view.job.metadata.name,
-                                              .body = Json{{"spec", {{"minMember", members}}}}.dump()});
+    draft->Add(Phase::kPrepare,
+               PatchPodGroup{.name = view.job.metadata.name, .body = Json{{"spec", {{"minMember", members}}}}.dump()});
   }
   if (volcano && (group->phase.empty() || group->phase == "Pending")) {
     draft->Wait("PodGroupPending", "the pod group is not admitted yet");

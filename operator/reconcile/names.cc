@@ -66,9 +66,7 @@ std::string SharedClusterText(const cluster::ClusterSpec& all) {
 }  // namespace internal
 
 namespace {
-bool Fits(const std::string& text) {
-  return cluster::FitsEnvironment(cluster::kEnvTfConfig.size(), text.size());
-}
+bool Fits(const std::string& text) { return cluster::FitsEnvironment(cluster::kEnvTfConfig.size(), text.size()); }
 }  // namespace
 
 std::string TfConfigFor(const api::TrainingJob& job, TaskId task, const Settings& settings) {

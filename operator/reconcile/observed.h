@@ -34,8 +34,8 @@ struct PodSeen {
 
   PodPhase phase = PodPhase::kPending;
   bool ready = false;
-  std::string reason;      // status.reason: "Evicted", "NodeLost", …
-  bool disrupted = false;  // condition DisruptionTarget is True
+  std::string reason;                // status.reason: "Evicted", "NodeLost", …
+  bool disrupted = false;            // condition DisruptionTarget is True
   std::optional<int32_t> exit_code;  // of the ended container
   std::string exit_reason;           // "OOMKilled", "Error", "Completed"
   std::string termination_message;   // at most 4 kB; progress as JSON, or the last lines
@@ -91,7 +91,7 @@ enum class GangScheduler : uint8_t { kNone, kVolcano, kSchedulerPlugins };
 struct Settings {
   std::string cluster_domain;  // CUSTOM_CLUSTER_DOMAIN; empty: hosts end in ".svc"
   GangScheduler gang = GangScheduler::kNone;
-  std::string gang_scheduler_name;  // schedulerName of kSchedulerPlugins; "volcano" for kVolcano
+  std::string gang_scheduler_name;                       // schedulerName of kSchedulerPlugins; "volcano" for kVolcano
   std::string worker_image = "meshtrain-worker:latest";  // where a job with a `program` has no template
   int32_t max_creates = 500;  // per Outcome, so that a big job never holds the thread; the rest follows at once
   friend bool operator==(const Settings&, const Settings&) = default;

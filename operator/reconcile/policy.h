@@ -1,9 +1,10 @@
 // What the policy files share. Internal to operator/reconcile: others include reconcile.h and children.h.
 //
 // How restarts survive crashes: `status.recovery.attempt` grows with each incident, the status is written before
-// anything is deleted, and each pod carries the attempt it was made in. While the condition Restarting is true, a failed
-// pod of an earlier attempt belongs to the incident that is open (so a hundred ranks that leave with 138 count once, and
-// an operator that comes back deletes them without counting again); one of the present attempt opens a new incident.
+// anything is deleted, and each pod carries the attempt it was made in. While the condition Restarting is true, a
+// failed pod of an earlier attempt belongs to the incident that is open (so a hundred ranks that leave with 138 count
+// once, and an operator that comes back deletes them without counting again); one of the present attempt opens a new
+// incident.
 #pragma once
 
 #include <map>
@@ -32,9 +33,9 @@ struct View {
   TimePoint now;
   TimePoint stamp;  // now in whole seconds, as times in a status are
 
-  std::map<TaskId, const PodSeen*> ours;      // controlled by this job, under the names that it gives
-  std::map<TaskId, const PodSeen*> orphans;   // to adopt
-  std::vector<const PodSeen*> strays;         // ours by controller, but our labels are gone: to release
+  std::map<TaskId, const PodSeen*> ours;          // controlled by this job, under the names that it gives
+  std::map<TaskId, const PodSeen*> orphans;       // to adopt
+  std::vector<const PodSeen*> strays;             // ours by controller, but our labels are gone: to release
   std::map<std::string, const PodSeen*> foreign;  // under a name that we want
 
   bool Wanted(TaskId task) const;
@@ -71,10 +72,10 @@ struct Failure {
   const PodSeen* pod = nullptr;
   TaskId task;
   Verdict verdict = Verdict::kRestart;
-  bool disruption = false;    // never counts
+  bool disruption = false;  // never counts
   bool out_of_memory = false;
-  bool force = false;         // its node will not answer
-  std::string message;        // "mnist-worker-1 ended with exit code 1 (Error)"
+  bool force = false;   // its node will not answer
+  std::string message;  // "mnist-worker-1 ended with exit code 1 (Error)"
 };
 
 // failure.cc: what to do with each pod of `ours` that failed, in the order of tasks.

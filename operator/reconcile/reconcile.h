@@ -1,5 +1,5 @@
-// The operator's one decision. Reconcile looks at a job and the world and says what to do; it touches nothing. Around it
-// stand operator/control (a cluster) and operator/local (processes).
+// The operator's one decision. Reconcile looks at a job and the world and says what to do; it touches nothing. Around
+// it stand operator/control (a cluster) and operator/local (processes).
 //
 // How to apply an Outcome, so that any crash between two writes converges to the same end:
 //   1. Phases in ascending order; actions of one phase may run in parallel; the first error ends the outcome (look
@@ -13,8 +13,8 @@
 //   4. Deletions carry the uid as precondition; "not found" and a uid conflict count as done.
 //   5. Events are best effort and never fail an outcome.
 //
-// Properties (tested): the order of Observed's lists does not matter; an outcome applied to a world that then settles is
-// followed by an empty one; no two live pods of one replica; a job recorded as Succeeded never runs again.
+// Properties (tested): the order of Observed's lists does not matter; an outcome applied to a world that then settles
+// is followed by an empty one; no two live pods of one replica; a job recorded as Succeeded never runs again.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +77,7 @@ struct CreatePod {
 };
 struct DeletePod {
   std::string name;
-  std::string uid;  // precondition
+  std::string uid;                       // precondition
   std::optional<int64_t> grace_seconds;  // 0: by force, for a node that will not answer; none: the pod's own
   std::string why;
   friend bool operator==(const DeletePod&, const DeletePod&) = default;
@@ -108,9 +108,9 @@ struct RecordEvent {
   friend bool operator==(const RecordEvent&, const RecordEvent&) = default;
 };
 
-using Write = std::variant<CreateService, CreateConfigMap, CreateSecret, CreateClaim, CreatePodGroup, PatchPodGroup,
-                           DeletePodGroup, CreatePod, DeletePod, AdoptPod, ReleasePod, PatchStatus, DeleteJob,
-                           RecordEvent>;
+using Write =
+    std::variant<CreateService, CreateConfigMap, CreateSecret, CreateClaim, CreatePodGroup, PatchPodGroup,
+                 DeletePodGroup, CreatePod, DeletePod, AdoptPod, ReleasePod, PatchStatus, DeleteJob, RecordEvent>;
 
 // In ascending order, these are the phases.
 enum class Phase : uint8_t {
@@ -129,9 +129,9 @@ struct Action {
 };
 
 struct Outcome {
-  std::vector<Action> actions;        // sorted by phase, then by name
-  std::optional<TimePoint> wake_at;   // look again then, if nothing happens before
-  bool again = false;                 // look again as soon as this was applied (Settings::max_creates was reached)
+  std::vector<Action> actions;       // sorted by phase, then by name
+  std::optional<TimePoint> wake_at;  // look again then, if nothing happens before
+  bool again = false;                // look again as soon as this was applied (Settings::max_creates was reached)
   bool empty() const { return actions.empty(); }
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };

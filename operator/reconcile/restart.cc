@@ -106,7 +106,8 @@ void RememberMemory(const std::vector<Failure>& failures, api::Recovery* recover
     if (failure.disruption || failure.verdict == Verdict::kIgnore) continue;
     const std::string replica = cluster::ToString(failure.task);
     auto& list = recovery->out_of_memory;
-    const auto found = std::find_if(list.begin(), list.end(), [&](const auto& entry) { return entry.replica == replica; });
+    const auto found =
+        std::find_if(list.begin(), list.end(), [&](const auto& entry) { return entry.replica == replica; });
     if (!failure.out_of_memory) {
       if (found != list.end() && found->attempt < failure.pod->attempt) list.erase(found);
     } else if (found != list.end()) {
@@ -151,7 +152,8 @@ void OpenIncident(const View& view, const std::vector<const Failure*>& fresh, co
   // What a pod restarted in place is forgotten with the pod: move it over.
   for (const Failure* failure : fresh) {
     const PodSeen& pod = *failure->pod;
-    const int32_t moved = pod.restart_count - (pod.restart_count > 0 && pod.last_exit_code == cluster::kExitRetry ? 1 : 0);
+    const int32_t moved =
+        pod.restart_count - (pod.restart_count > 0 && pod.last_exit_code == cluster::kExitRetry ? 1 : 0);
     recovery.counted += moved;
     if (moved > 0) recovery.counted_by_role[failure->task.role] += moved;
     if (moved > 0) recovery.incidents_by_role[failure->task.role] += moved;

@@ -60,9 +60,9 @@ void Children(const View& view, bool may_create, Draft* draft) {
       if (view.Ours(task) != nullptr || view.orphans.contains(task)) continue;
       const std::string name = cluster::PodName(view.job.metadata.name, task);
       if (const auto other = view.foreign.find(name); other != view.foreign.end()) {
-        draft->Wait("NameTaken", "the pod " + name + (other->second->delete_requested
-                                                          ? " of a former job is still going away"
-                                                          : " belongs to another"));
+        draft->Wait("NameTaken", "the pod " + name +
+                                     (other->second->delete_requested ? " of a former job is still going away"
+                                                                      : " belongs to another"));
         continue;
       }
       missing.push_back({.name = name, .task = task, .attempt = draft->next.recovery.attempt});
@@ -71,9 +71,11 @@ void Children(const View& view, bool may_create, Draft* draft) {
   if (missing.empty() || !services || !may_create) return;
   if (api::IsTrue(draft->next, ConditionType::kRestarting)) {
     if (const auto due = NextAttempt(view, draft->next); due && view.now < *due) {
-      draft->Wait("RestartBackoff", "the next restart waits until " + std::to_string(
-                      std::chrono::duration_cast<std::chrono::seconds>(*due - draft->next.recovery.recent.back().at)
-                          .count()) + " s after the last failure");
+      draft->Wait("RestartBackoff", "the next restart waits until " +
+                                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
+                                                           *due - draft->next.recovery.recent.back().at)
+                                                           .count()) +
+                                        " s after the last failure");
       draft->WakeAt(*due);
       return;
     }

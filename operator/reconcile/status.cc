@@ -30,9 +30,9 @@ std::string LastLine(const std::string& message) {
 }
 
 std::string PhaseWord(const api::JobStatus& status) {
-  for (const ConditionType type : {ConditionType::kFailed, ConditionType::kSucceeded, ConditionType::kSuspended,
-                                   ConditionType::kRestarting, ConditionType::kStalled, ConditionType::kRunning,
-                                   ConditionType::kWaiting}) {
+  for (const ConditionType type :
+       {ConditionType::kFailed, ConditionType::kSucceeded, ConditionType::kSuspended, ConditionType::kRestarting,
+        ConditionType::kStalled, ConditionType::kRunning, ConditionType::kWaiting}) {
     if (api::IsTrue(status, type)) return std::string(api::ConditionName(type));
   }
   return "Pending";
@@ -144,8 +144,7 @@ void Tell(const View& view, Draft* draft) {
       if (!current) continue;
       const bool up = pod->phase == PodPhase::kRunning || pod->phase == PodPhase::kSucceeded;
       if (up && role == api::Leader(view.job.spec).role) leads = true;
-      if (!IsNormalWait(pod->waiting_reason) && pod->phase != PodPhase::kFailed &&
-          pod->phase != PodPhase::kSucceeded) {
+      if (!IsNormalWait(pod->waiting_reason) && pod->phase != PodPhase::kFailed && pod->phase != PodPhase::kSucceeded) {
         if (troubled == nullptr) troubled = pod;
         ++more;
       }
@@ -172,8 +171,8 @@ void Publish(const View& view, Draft* draft) {
     draft->Set(ConditionType::kWaiting, false, "NotWaiting", "");
   }
   if (draft->finished()) {
-    for (const ConditionType type : {ConditionType::kRunning, ConditionType::kRestarting, ConditionType::kStalled,
-                                     ConditionType::kSuspended}) {
+    for (const ConditionType type :
+         {ConditionType::kRunning, ConditionType::kRestarting, ConditionType::kStalled, ConditionType::kSuspended}) {
       if (api::IsTrue(next, type)) draft->Set(type, false, "JobFinished", "the job has ended");
     }
   }
@@ -193,9 +192,8 @@ void Publish(const View& view, Draft* draft) {
   Account(view, draft);
   next.last_reconcile_time = view.stamp;
   // The first write tells of pods that were made; every later one comes before what it decides.
-  const bool first = !before.conditions.contains(ConditionType::kCreated) && !draft->finished() &&
-                     !view.seen.refused && next.recovery == before.recovery &&
-                     !api::IsTrue(next, ConditionType::kSuspended);
+  const bool first = !before.conditions.contains(ConditionType::kCreated) && !draft->finished() && !view.seen.refused &&
+                     next.recovery == before.recovery && !api::IsTrue(next, ConditionType::kSuspended);
   draft->Add(first ? Phase::kReport : Phase::kDecide,
              PatchStatus{.status = next, .resource_version = view.job.metadata.resource_version});
 }

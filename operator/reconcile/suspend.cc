@@ -11,8 +11,7 @@ bool Suspend(const View& view, Draft* draft) {
   if (view.job.spec.run_policy.suspend) {
     if (!view.Is(ConditionType::kSuspended)) {
       if (next.start_time) {
-        next.active_seconds_before +=
-            std::round(std::chrono::duration<double>(view.now - *next.start_time).count());
+        next.active_seconds_before += std::round(std::chrono::duration<double>(view.now - *next.start_time).count());
         // Pods of before may still be seen after the job was resumed; nothing that they did counts then.
         next.recovery.restart_all_below = ++next.recovery.attempt;
       }

@@ -10,8 +10,9 @@
 
 namespace meshtrain::cluster {
 
-// --- roles ------------------------------------------------------------------------------------------------------------
-// In the order in which ranks are numbered: the chief is rank 0. Ps and evaluator stand outside the mesh.
+// --- roles
+// ------------------------------------------------------------------------------------------------------------ In the
+// order in which ranks are numbered: the chief is rank 0. Ps and evaluator stand outside the mesh.
 enum class Role : uint8_t { kChief = 0, kWorker = 1, kPs = 2, kEvaluator = 3 };
 inline constexpr std::array<Role, 4> kRoles = {Role::kChief, Role::kWorker, Role::kPs, Role::kEvaluator};
 
@@ -28,7 +29,8 @@ struct TaskId {
 };
 std::string ToString(TaskId task);  // "worker-3"
 
-// --- names ------------------------------------------------------------------------------------------------------------
+// --- names
+// ------------------------------------------------------------------------------------------------------------
 inline constexpr std::string_view kGroup = "meshtrain.dev";
 inline constexpr std::string_view kApiVersion = "meshtrain.dev/v1";
 inline constexpr std::string_view kKind = "TrainingJob";
@@ -46,7 +48,8 @@ std::string CheckpointClaimName(std::string_view job);  // "mnist-checkpoint"
 // Containers that train, by preference; else the pod's first container.
 inline constexpr std::string_view kTrainingContainers[] = {"trainer", "tensorflow"};
 
-// --- labels and annotations -------------------------------------------------------------------------------------------
+// --- labels and annotations
+// -------------------------------------------------------------------------------------------
 inline constexpr std::string_view kLabelJob = "meshtrain.dev/job-name";
 inline constexpr std::string_view kLabelRole = "meshtrain.dev/replica-type";
 inline constexpr std::string_view kLabelIndex = "meshtrain.dev/replica-index";
@@ -57,24 +60,26 @@ inline constexpr std::string_view kLabelLeader = "meshtrain.dev/leader";
 // Which attempt of the job a pod was created in: a decimal number, from 0.
 inline constexpr std::string_view kAnnotationAttempt = "meshtrain.dev/attempt";
 
-// --- ports ------------------------------------------------------------------------------------------------------------
+// --- ports
+// ------------------------------------------------------------------------------------------------------------
 inline constexpr std::string_view kTrainingPortName = "tfjob-port";
 inline constexpr int32_t kTrainingPort = 2222;
 inline constexpr std::string_view kHttpPortName = "meshtrain-http";
 inline constexpr int32_t kHttpPort = 2280;
 
-// --- environment ------------------------------------------------------------------------------------------------------
+// --- environment
+// ------------------------------------------------------------------------------------------------------
 inline constexpr std::string_view kEnvTfConfig = "TF_CONFIG";
 // A file with {"cluster":…} where TF_CONFIG would be too long; then the next two say who reads it.
 inline constexpr std::string_view kEnvClusterFile = "MESHTRAIN_CLUSTER_FILE";
 inline constexpr std::string_view kEnvRole = "MESHTRAIN_ROLE";
 inline constexpr std::string_view kEnvIndex = "MESHTRAIN_INDEX";
-inline constexpr std::string_view kEnvJob = "MESHTRAIN_JOB";              // NAMESPACE/NAME
-inline constexpr std::string_view kEnvAttempt = "MESHTRAIN_ATTEMPT";      // as kAnnotationAttempt
-inline constexpr std::string_view kEnvProgram = "MESHTRAIN_PROGRAM";      // spec.program as compact JSON
-inline constexpr std::string_view kEnvStrategy = "MESHTRAIN_STRATEGY";    // spec.strategy
-inline constexpr std::string_view kEnvCheckpoint = "MESHTRAIN_CHECKPOINT";  // spec.checkpoint as compact JSON
-inline constexpr std::string_view kEnvTokenFile = "MESHTRAIN_TOKEN_FILE";   // the job's shared secret
+inline constexpr std::string_view kEnvJob = "MESHTRAIN_JOB";                    // NAMESPACE/NAME
+inline constexpr std::string_view kEnvAttempt = "MESHTRAIN_ATTEMPT";            // as kAnnotationAttempt
+inline constexpr std::string_view kEnvProgram = "MESHTRAIN_PROGRAM";            // spec.program as compact JSON
+inline constexpr std::string_view kEnvStrategy = "MESHTRAIN_STRATEGY";          // spec.strategy
+inline constexpr std::string_view kEnvCheckpoint = "MESHTRAIN_CHECKPOINT";      // spec.checkpoint as compact JSON
+inline constexpr std::string_view kEnvTokenFile = "MESHTRAIN_TOKEN_FILE";       // the job's shared secret
 inline constexpr std::string_view kEnvClusterDomain = "CUSTOM_CLUSTER_DOMAIN";  // read by the operator
 
 inline constexpr std::string_view kClusterMountPath = "/etc/meshtrain/cluster";
@@ -89,22 +94,23 @@ constexpr bool FitsEnvironment(size_t name_bytes, size_t value_bytes) {
   return name_bytes + 1 + value_bytes + 1 <= kMaxEnvironmentBytes;
 }
 
-// --- exit codes -------------------------------------------------------------------------------------------------------
-// sysexits.h where it has a word for it; 128 + signal for what the kernel or a runtime sends.
-inline constexpr int kExitDone = 0;           // and the final checkpoint is durable
+// --- exit codes
+// ------------------------------------------------------------------------------------------------------- sysexits.h
+// where it has a word for it; 128 + signal for what the kernel or a runtime sends.
+inline constexpr int kExitDone = 0;  // and the final checkpoint is durable
 inline constexpr int kExitUsage = 64;
 inline constexpr int kExitBadData = 65;
 inline constexpr int kExitNoInput = 66;
-inline constexpr int kExitInternal = 70;      // a bug of ours, or a loss that is NaN
+inline constexpr int kExitInternal = 70;  // a bug of ours, or a loss that is NaN
 inline constexpr int kExitCannotCreate = 73;
 inline constexpr int kExitIo = 74;
 inline constexpr int kExitBadConfig = 78;
 inline constexpr int kExitInterrupted = 130;  // SIGINT: stopped before the end, after saving
 inline constexpr int kExitAborted = 134;
 inline constexpr int kExitKilled = 137;
-inline constexpr int kExitRetry = 138;        // "retry me": peer lost, collective's deadline, device reset
+inline constexpr int kExitRetry = 138;  // "retry me": peer lost, collective's deadline, device reset
 inline constexpr int kExitSegfault = 139;
-inline constexpr int kExitTerminated = 143;   // SIGTERM: stopped before the end, after saving
+inline constexpr int kExitTerminated = 143;  // SIGTERM: stopped before the end, after saving
 
 enum class ExitClass : uint8_t {
   kDone,

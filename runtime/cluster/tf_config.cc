@@ -65,8 +65,8 @@ Result<ClusterSpec> ReadCluster(std::string_view where, const Json& root) {
     auto& hosts = cluster.hosts[role];
     if (members.is_array()) {
       for (size_t i = 0; i < members.size(); ++i) {
-        MT_RETURN_IF_ERROR(ReadHost(where, path + "[" + std::to_string(i) + "]", members[i],
-                                    &hosts[static_cast<int32_t>(i)]));
+        MT_RETURN_IF_ERROR(
+            ReadHost(where, path + "[" + std::to_string(i) + "]", members[i], &hosts[static_cast<int32_t>(i)]));
       }
     } else if (members.is_object()) {
       for (const auto& [key, value] : members.items()) {
@@ -120,7 +120,8 @@ void AppendHosts(const std::map<int32_t, std::string>& hosts, bool dense, std::s
 }
 
 std::string TaskText(TaskId task) {
-  return "\"task\":{\"type\":\"" + std::string(RoleName(task.role)) + "\",\"index\":" + std::to_string(task.index) + "}";
+  return "\"task\":{\"type\":\"" + std::string(RoleName(task.role)) + "\",\"index\":" + std::to_string(task.index) +
+         "}";
 }
 
 }  // namespace

@@ -23,9 +23,9 @@ namespace meshtrain::cluster {
 struct ClusterSpec {
   std::map<Role, std::map<int32_t, std::string>> hosts;
 
-  int64_t size() const;                 // processes of all roles
+  int64_t size() const;  // processes of all roles
   int64_t count(Role role) const;
-  bool dense(Role role) const;          // also true of an absent role
+  bool dense(Role role) const;  // also true of an absent role
   // Empty where there is no such task.
   std::string host(TaskId task) const;
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
@@ -37,9 +37,9 @@ struct TfConfig {
   friend bool operator==(const TfConfig&, const TfConfig&) = default;
 };
 
-// Reads the text. Accepts: roles in any case, "master" for chief; lists (dense) or objects by index (sparse); the task's
-// index as a number or as a string of digits ("index":"1" is widespread); no task at all where the cluster holds one
-// process. Errors: kInvalidArgument with the field's path: "TF_CONFIG: task.index: must be below 2 …, got: 5".
+// Reads the text. Accepts: roles in any case, "master" for chief; lists (dense) or objects by index (sparse); the
+// task's index as a number or as a string of digits ("index":"1" is widespread); no task at all where the cluster holds
+// one process. Errors: kInvalidArgument with the field's path: "TF_CONFIG: task.index: must be below 2 …, got: 5".
 Result<TfConfig> ParseTfConfig(std::string_view text);
 // Reads {"cluster":…} (kEnvClusterFile), or the same with a task in it, which is ignored. `where` opens messages.
 Result<ClusterSpec> ParseClusterFile(std::string_view text);
@@ -49,9 +49,9 @@ enum class Form : uint8_t {
   kSparse,  // a worker: itself by index and all ps; a ps: all ps and no workers; the chief: dense
 };
 
-// What one replica is to see of the whole cluster. An evaluator is listed in its own only (ParameterServerStrategy waits
-// for it elsewhere). kSparse keeps a worker's text unchanged while others come and go; TensorFlow takes it only beside
-// parameter servers, so the caller must ask for it only then.
+// What one replica is to see of the whole cluster. An evaluator is listed in its own only (ParameterServerStrategy
+// waits for it elsewhere). kSparse keeps a worker's text unchanged while others come and go; TensorFlow takes it only
+// beside parameter servers, so the caller must ask for it only then.
 ClusterSpec ViewFor(const ClusterSpec& all, TaskId task, Form form);
 
 // {"chief":["…"],"worker":["…"]}: the cluster's value alone, roles sorted by name; a role with a gap as {"1":"…"}.
@@ -67,7 +67,7 @@ std::string FormatSparseKubeflow(const ClusterSpec& view, TaskId task);
 struct HostNames {
   std::string job;
   std::string namespace_name;
-  std::string domain;             // "cluster.local"; empty: names end in ".svc"
+  std::string domain;                // "cluster.local"; empty: names end in ".svc"
   bool service_per_replica = false;  // kubeflow-v1: JOB-ROLE-INDEX.NAMESPACE.svc
 };
 // "mnist-worker-3.mnist.ml.svc.cluster.local:2222"

@@ -31,7 +31,8 @@ TEST(SimTest, InvariantsHoldInEveryHistory) {
   if (const char* seed = std::getenv("MT_TEST_SEED")) {
     const World world = Live(std::strtoull(seed, nullptr, 10), true);
     EXPECT_TRUE(world.violations().empty()) << Report(world);
-    std::printf("%s%s\n", Report(world).c_str(), world.job() != nullptr ? api::ToJson(*world.job()).c_str() : "deleted");
+    std::printf("%s%s\n", Report(world).c_str(),
+                world.job() != nullptr ? api::ToJson(*world.job()).c_str() : "deleted");
     return;
   }
   const char* given = std::getenv("MT_SIM_HISTORIES");
@@ -55,16 +56,38 @@ TEST(SimTest, InvariantsHoldInEveryHistory) {
   std::printf("%llu histories, %lld reconciles, %lld writes\n", static_cast<unsigned long long>(histories),
               static_cast<long long>(reconciles), static_cast<long long>(writes));
   for (const auto& [end, count] : ends) std::printf("  %8lld ended: %s\n", static_cast<long long>(count), end.c_str());
-  for (const auto& [fault, count] : fired) std::printf("  %8lld fault: %s\n", static_cast<long long>(count), fault.c_str());
+  for (const auto& [fault, count] : fired)
+    std::printf("  %8lld fault: %s\n", static_cast<long long>(count), fault.c_str());
   // A fault that never fires tests nothing.
-  for (const char* fault :
-       {"watch event dropped", "watch event delayed", "watch event doubled", "watch event out of order",
-        "reconcile on a stale cache", "409", "429", "5xx", "answer lost",
-        "operator dies after a write", "operator dies before a write", "request arrives after its sender died",
-        "another writer changes the job", "leader change", "operator away for minutes", "watch starts again from a list",
-        "node dies", "node vanishes", "node comes back", "pod drained", "pod evicted", "pod deleted by hand, by force",
-        "pod ends with 138", "pod ends with 137", "pod ends with 1", "container restarted in place", "quota",
-        "user suspends", "user scales"}) {
+  for (const char* fault : {"watch event dropped",
+                            "watch event delayed",
+                            "watch event doubled",
+                            "watch event out of order",
+                            "reconcile on a stale cache",
+                            "409",
+                            "429",
+                            "5xx",
+                            "answer lost",
+                            "operator dies after a write",
+                            "operator dies before a write",
+                            "request arrives after its sender died",
+                            "another writer changes the job",
+                            "leader change",
+                            "operator away for minutes",
+                            "watch starts again from a list",
+                            "node dies",
+                            "node vanishes",
+                            "node comes back",
+                            "pod drained",
+                            "pod evicted",
+                            "pod deleted by hand, by force",
+                            "pod ends with 138",
+                            "pod ends with 137",
+                            "pod ends with 1",
+                            "container restarted in place",
+                            "quota",
+                            "user suspends",
+                            "user scales"}) {
     EXPECT_GT(fired[fault], 0) << fault << " never fired";
   }
 }
@@ -107,8 +130,9 @@ TEST_P(CrashTest, DyingAfterAnyWriteOfALifeLeadsToTheSameEnd) {
   int tried = 0;
   for (int write = 1; write <= plain.writes(); ++write) {
     for (const bool dies : {true, false}) {
-      World world(GetParam(), {.crash_after_write = dies ? write : 0, .unanswered_write = dies ? 0 : write,
-                               .run_seconds = 250}, job);
+      World world(GetParam(),
+                  {.crash_after_write = dies ? write : 0, .unanswered_write = dies ? 0 : write, .run_seconds = 250},
+                  job);
       world.KeepLog();
       Script(&world);
       world.Run(300);
@@ -147,7 +171,8 @@ const Found kFound[] = {
     {"IncidentClosedBeforeThePodOnADeadNodeWasGone", 511952},
     // After a resume, a pod from before the suspension, still in the cache, was counted a second time.
     {"FailureFromBeforeASuspensionCountedAgain", 711102},
-    // The operator's cache lacked its own Succeeded while the pods went: it made them again (now rule 2 of reconcile.h).
+    // The operator's cache lacked its own Succeeded while the pods went: it made them again (now rule 2 of
+    // reconcile.h).
     {"RunAgainByAnOperatorThatMissedItsOwnSuccess", 1038752},
 };
 INSTANTIATE_TEST_SUITE_P(Seeds, FoundTest, testing::ValuesIn(kFound), [](const auto& info) { return info.param.name; });

@@ -2,9 +2,9 @@
 // processes whose caches lag. Virtual time, one thread; the same seed gives the same history.
 //
 // What the operator is subjected to (each fault is counted): watch events late, dropped until the next list, doubled,
-// and out of order between objects; writes answered 409, 429, 5xx or not at all though they were done; the process dying
-// before or after any write; another process taking over; requests of a dead process arriving late; nodes that die,
-// vanish or come back; pods evicted, drained, killed; quota; a second writer of the job; foreign objects.
+// and out of order between objects; writes answered 409, 429, 5xx or not at all though they were done; the process
+// dying before or after any write; another process taking over; requests of a dead process arriving late; nodes that
+// die, vanish or come back; pods evicted, drained, killed; quota; a second writer of the job; foreign objects.
 //
 // What must hold, at every write (Violate) and at the end (Settle): P1-P4 and P9 of design.md, see world.cc.
 #pragma once
@@ -26,13 +26,13 @@ using cluster::TaskId;
 
 // Which faults may happen, and how often (per chance, 0..1).
 struct Faults {
-  double write = 0;    // per write: refused, unanswered, or the process dies around it
-  double watch = 0;    // per event and process
-  double chaos = 0;    // per second: nodes, evictions, the user, a second writer
-  double pod = 0;      // that a process ends with an error
+  double write = 0;           // per write: refused, unanswered, or the process dies around it
+  double watch = 0;           // per event and process
+  double chaos = 0;           // per second: nodes, evictions, the user, a second writer
+  double pod = 0;             // that a process ends with an error
   int crash_after_write = 0;  // exactly this write (from 1), else none
   int unanswered_write = 0;
-  double run_seconds = 0;     // programs end at this time, or as soon after as they run; 0: at random
+  double run_seconds = 0;  // programs end at this time, or as soon after as they run; 0: at random
 };
 
 class World {
@@ -65,8 +65,8 @@ class World {
     int64_t version = 0;
   };
   struct Node {
-    bool up = true;      // the kubelet lives
-    bool ready = true;   // as the API server shows it
+    bool up = true;     // the kubelet lives
+    bool ready = true;  // as the API server shows it
     bool gone = false;
     TimePoint not_ready_since;
   };
@@ -129,7 +129,7 @@ class World {
   bool quota_ = false;
   bool calm_ = false;
 
-  int process_ = 0;      // the one that leads; 0: none
+  int process_ = 0;  // the one that leads; 0: none
   int processes_ = 0;
   bool busy_ = false;
   bool again_ = false;
@@ -141,7 +141,7 @@ class World {
   int failures_in_a_row_ = 0;
 
   // For the invariants.
-  int job_failures_ = 0;        // ends with an error that were no disruption
+  int job_failures_ = 0;  // ends with an error that were no disruption
   bool deadline_possible_ = false;
   bool succeeded_ = false;        // recorded
   bool leader_finished_ = false;  // by itself

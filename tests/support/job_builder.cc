@@ -36,7 +36,8 @@ JobBuilder& JobBuilder::Evaluator(std::string_view policy) { return Role(Role::k
 JobBuilder& JobBuilder::Gpus(int count) {
   for (auto& [role, replica] : job_.spec.replica_specs) {
     Template(role, R"({"spec":{"containers":[{"name":"trainer","image":"train:1","resources":{"limits":)"
-                   R"({"nvidia.com/gpu":)" + std::to_string(count) + R"(},"requests":{"cpu":"500m","memory":"1Gi"}}}]}})");
+                   R"({"nvidia.com/gpu":)" +
+                       std::to_string(count) + R"(},"requests":{"cpu":"500m","memory":"1Gi"}}}]}})");
   }
   return *this;
 }

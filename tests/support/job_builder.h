@@ -19,7 +19,7 @@ class JobBuilder {
   JobBuilder& Workers(int count, std::string_view restart_policy = api::kRestartExitCode);
   JobBuilder& Ps(int count, std::string_view restart_policy = api::kRestartExitCode);
   JobBuilder& Evaluator(std::string_view restart_policy = api::kRestartExitCode);
-  JobBuilder& Gpus(int count);                  // per pod, of every role given so far
+  JobBuilder& Gpus(int count);  // per pod, of every role given so far
   JobBuilder& Template(cluster::Role role, std::string_view json);
   JobBuilder& Program(std::string_view json);
   JobBuilder& Backoff(int limit);

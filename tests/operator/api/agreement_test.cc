@@ -27,8 +27,8 @@ class AgreementTest : public ::testing::Test {
     server_ = std::move(*server);
     const auto applied = server_->Kubectl({"apply", "--server-side", "-f", "-"}, CrdYaml());
     ASSERT_EQ(applied.exit_code, 0) << applied.out;
-    const auto ready = server_->Kubectl(
-        {"wait", "--for=condition=established", "--timeout=30s", "crd/trainingjobs.meshtrain.dev"});
+    const auto ready =
+        server_->Kubectl({"wait", "--for=condition=established", "--timeout=30s", "crd/trainingjobs.meshtrain.dev"});
     ASSERT_EQ(ready.exit_code, 0) << ready.out;
   }
   static void TearDownTestSuite() { server_.reset(); }
@@ -68,8 +68,8 @@ TEST_F(AgreementTest, ServerAndValidateSayTheSameOfEveryManifest) {
       Delete(c.job);
     } else {
       for (const FieldError& error : errors) {
-        EXPECT_NE(stored.status().message().find(Words(error)), std::string::npos)
-            << ToString(error) << "\n" << stored.status().message();
+        EXPECT_NE(stored.status().message().find(Words(error)), std::string::npos) << ToString(error) << "\n"
+                                                                                   << stored.status().message();
       }
     }
   }

@@ -19,7 +19,8 @@ const Json& Root() {
 }
 const Json& Schema() { return Root()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]; }
 
-void Walk(const Json& schema, const std::string& path, const std::function<void(const Json&, const std::string&)>& visit) {
+void Walk(const Json& schema, const std::string& path,
+          const std::function<void(const Json&, const std::string&)>& visit) {
   visit(schema, path);
   if (schema.contains("properties")) {
     for (const auto& [name, inner] : schema["properties"].items()) Walk(inner, path + "." + name, visit);
@@ -53,7 +54,8 @@ TEST(CrdTest, KeepsTemplatesAndProgramsWhole) {
   const Json& spec = Schema()["properties"]["spec"]["properties"];
   const Json& pod = spec["replicaSpecs"]["additionalProperties"]["properties"]["template"];
   EXPECT_EQ(pod["x-kubernetes-preserve-unknown-fields"], true);
-  EXPECT_EQ(pod["properties"]["spec"]["properties"]["containers"]["items"]["x-kubernetes-preserve-unknown-fields"], true);
+  EXPECT_EQ(pod["properties"]["spec"]["properties"]["containers"]["items"]["x-kubernetes-preserve-unknown-fields"],
+            true);
   EXPECT_EQ(spec["program"]["x-kubernetes-preserve-unknown-fields"], true);
 }
 

@@ -191,8 +191,12 @@ JobStatus FullStatus() {
   status.plan = PlanStatus{.mesh = "batch=8", .peak_bytes_per_device = 5, .hash = "h"};
   status.checkpoint = CheckpointStatus{5, "/c/5"};
   status.worst = {{.pod = "a-worker-0", .exit_code = 137, .reason = "OOMKilled", .last_line = "boom"}};
-  status.recovery = {.attempt = 2, .restart_all_below = 1, .counted = 1, .disruptions = 1,
-                     .counted_by_role = {{Role::kWorker, 1}}, .recent = {{t, Role::kWorker}},
+  status.recovery = {.attempt = 2,
+                     .restart_all_below = 1,
+                     .counted = 1,
+                     .disruptions = 1,
+                     .counted_by_role = {{Role::kWorker, 1}},
+                     .recent = {{t, Role::kWorker}},
                      .out_of_memory = {{"worker-0", 1}}};
   status.goodput = {.running_seconds = 9, .restarting_seconds = 1, .lost_steps = 3, .ratio = 0.9};
   return status;
@@ -213,8 +217,7 @@ TEST(JsonTest, StatusPatchHoldsOnlyWhatChanged) {
   JobStatus after = before;
   after.progress->step = 8;
   after.checkpoint.reset();
-  EXPECT_EQ(StatusMergePatch(before, after),
-            R"({"status":{"checkpoint":null,"progress":{"percent":"80%","step":8}}})");
+  EXPECT_EQ(StatusMergePatch(before, after), R"({"status":{"checkpoint":null,"progress":{"percent":"80%","step":8}}})");
 }
 
 TEST(JsonTest, AForeignStatusIsNotHeldAgainstTheJob) {
@@ -243,8 +246,8 @@ TEST(JsonTest, SurvivesEveryMutationOfAManifest) {
   SCOPED_TRACE("MT_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   const std::string original = *YamlToJson(kFull);
-  const std::string values[] = {"null", "-1", "1e99", "\"\"", "[]", "{}", "true", "18446744073709551615", "\"x\"", "[{}]",
-                                "0.5", "{\"a\":[null]}"};
+  const std::string values[] = {"null",  "-1",   "1e99", "\"\"",          "[]", "{}", "true", "18446744073709551615",
+                                "\"x\"", "[{}]", "0.5",  "{\"a\":[null]}"};
   int with_problems = 0;
   for (int round = 0; round < 3000; ++round) {
     std::string text = original;

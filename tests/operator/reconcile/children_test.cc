@@ -17,8 +17,8 @@ using cluster::TaskId;
 using Json = nlohmann::json;
 
 Json Pod(const api::TrainingJob& job, TaskId task, const Settings& settings = {}, int attempt = 0) {
-  return Json::parse(PodBody(job, settings, {.name = cluster::PodName(job.metadata.name, task), .task = task,
-                                             .attempt = attempt}));
+  return Json::parse(
+      PodBody(job, settings, {.name = cluster::PodName(job.metadata.name, task), .task = task, .attempt = attempt}));
 }
 // The value of a variable of the first container that has it; "" where none has.
 std::string Env(const Json& pod, const std::string& name, size_t container = 0) {
@@ -52,10 +52,14 @@ TEST(ChildrenTest, PodCarriesNameLabelsOwnerAndConfig) {
 }
 
 TEST(ChildrenTest, OnlyTheTrainingContainerIsTouched) {
-  const auto job = MakeJob("mnist").Chief().Workers(1).Template(Role::kWorker, R"({"metadata":{"labels":{"a":"b"},
+  const auto job = MakeJob("mnist")
+                       .Chief()
+                       .Workers(1)
+                       .Template(Role::kWorker, R"({"metadata":{"labels":{"a":"b"},
     "annotations":{"c":"d"}},"spec":{"restartPolicy":"Always","enableServiceLinks":true,"nodeSelector":{"pool":"gpu"},
     "containers":[{"name":"log","image":"l"},{"name":"tensorflow","image":"t","env":[{"name":"A","value":"B"}],
-    "ports":[{"name":"tfjob-port","containerPort":9000}]}]}})").Build();
+    "ports":[{"name":"tfjob-port","containerPort":9000}]}]}})")
+                       .Build();
   const Json pod = Pod(job, kWorker0);
   EXPECT_EQ(pod["spec"]["containers"][0], Json::parse(R"({"name":"log","image":"l"})"));
   EXPECT_EQ(Env(pod, "A", 1), "B");
@@ -72,8 +76,12 @@ TEST(ChildrenTest, TfConfigByRole) {
   Settings settings;
   settings.cluster_domain = "cluster.local";
   EXPECT_EQ(TfConfigFor(MakeJob("a").Workers(1).Build(), kWorker0, settings), "") << "a lone process";
-  const auto own = MakeJob("a").Workers(2).Template(Role::kWorker,
-      R"({"spec":{"containers":[{"name":"t","env":[{"name":"TF_CONFIG","value":"mine"}]}]}})").Build();
+  const auto own =
+      MakeJob("a")
+          .Workers(2)
+          .Template(Role::kWorker,
+                    R"({"spec":{"containers":[{"name":"t","env":[{"name":"TF_CONFIG","value":"mine"}]}]}})")
+          .Build();
   EXPECT_EQ(TfConfigFor(own, kWorker0, settings), "");
   EXPECT_EQ(Env(Pod(own, kWorker0), "TF_CONFIG"), "mine");
   const auto job = MakeJob("a").Chief().Workers(1).Evaluator().Build();
@@ -88,18 +96,24 @@ TEST(ChildrenTest, ElasticWorkersBesideServersGetTheSparseForm) {
   const auto builder = MakeJob("a").Chief().Workers(3).Ps(2).With([](api::TrainingJob& job) {
     job.spec.elastic = api::Elastic{1, 5};
   });
-  EXPECT_EQ(TfConfigFor(builder.Build(), kWorker1, {}),
-            R"({"cluster":{"ps":["a-ps-0.a.ml.svc:2222","a-ps-1.a.ml.svc:2222"],"worker":{"1":"a-worker-1.a.ml.svc:2222"}},)"
-            R"("task":{"type":"worker","index":1},"environment":"cloud"})");
+  EXPECT_EQ(
+      TfConfigFor(builder.Build(), kWorker1, {}),
+      R"({"cluster":{"ps":["a-ps-0.a.ml.svc:2222","a-ps-1.a.ml.svc:2222"],"worker":{"1":"a-worker-1.a.ml.svc:2222"}},)"
+      R"("task":{"type":"worker","index":1},"environment":"cloud"})");
   EXPECT_THAT(TfConfigFor(builder.Build(), kChief, {}), testing::HasSubstr("a-worker-2.a.ml.svc:2222"));
-  const auto dense = MakeJob("a").Chief().Workers(3).With([](api::TrainingJob& job) { job.spec.elastic = api::Elastic{1, 5}; });
+  const auto dense = MakeJob("a").Chief().Workers(3).With([](api::TrainingJob& job) {
+    job.spec.elastic = api::Elastic{1, 5};
+  });
   EXPECT_THAT(TfConfigFor(dense.Build(), kWorker1, {}), testing::HasSubstr("a-worker-2.a.ml.svc:2222")) << "no ps";
 }
 
 TEST(ChildrenTest, KubeflowCompatibilityHasAServicePerReplicaAndItsStrings) {
-  const auto job = MakeJob("a").Chief().Workers(1).Evaluator().With([](api::TrainingJob& j) {
-    j.spec.tf_config_compat = "kubeflow-v1";
-  }).Build();
+  const auto job = MakeJob("a")
+                       .Chief()
+                       .Workers(1)
+                       .Evaluator()
+                       .With([](api::TrainingJob& j) { j.spec.tf_config_compat = "kubeflow-v1"; })
+                       .Build();
   EXPECT_EQ(TfConfigFor(job, kWorker0, {}),
             R"({"cluster":{"chief":["a-chief-0.ml.svc:2222"],"evaluator":["a-evaluator-0.ml.svc:2222"],)"
             R"("worker":["a-worker-0.ml.svc:2222"]},"task":{"type":"worker","index":0},"environment":"cloud"})");
@@ -134,12 +148,14 @@ TEST(ChildrenTest, AClusterTooLargeForAVariableGoesIntoAFile) {
 }
 
 TEST(ChildrenTest, AProgramNeedsNoTemplate) {
-  auto builder = MakeJob("mnist").Workers(2).Program(R"({"mesh":{"batch":2},"seed":1})").With([](api::TrainingJob& job) {
-    job.spec.replica_specs[Role::kWorker].pod_template = {};
-    job.spec.strategy = "Mesh";
-    job.spec.program_has_mesh = true;
-    job.spec.checkpoint = api::Checkpoint{.path = "/ckpt", .volume_claim_template = R"({"spec":{"x":1}})", .every_steps = 5};
-  });
+  auto builder =
+      MakeJob("mnist").Workers(2).Program(R"({"mesh":{"batch":2},"seed":1})").With([](api::TrainingJob& job) {
+        job.spec.replica_specs[Role::kWorker].pod_template = {};
+        job.spec.strategy = "Mesh";
+        job.spec.program_has_mesh = true;
+        job.spec.checkpoint =
+            api::Checkpoint{.path = "/ckpt", .volume_claim_template = R"({"spec":{"x":1}})", .every_steps = 5};
+      });
   const Json pod = Pod(builder.Build(), kWorker1);
   const Json& container = pod["spec"]["containers"][0];
   EXPECT_EQ(container["image"], "meshtrain-worker:latest");

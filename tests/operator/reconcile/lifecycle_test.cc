@@ -36,16 +36,16 @@ TEST(LifecycleTest, RunsWhenEveryPodIsThereAndTheChiefRuns) {
   scene.Look(2);
   EXPECT_FALSE(scene.Is(ConditionType::kRunning));
   scene.Pod(MakePod(scene.job, kChief));
-  EXPECT_EQ(scene.Look(3), "patch status Running Created=JobCreated Running=JobRunning\ntell JobRunning: the job runs\n");
+  EXPECT_EQ(scene.Look(3),
+            "patch status Running Created=JobCreated Running=JobRunning\ntell JobRunning: the job runs\n");
   EXPECT_EQ(scene.status().ready, "2/3");
   EXPECT_EQ(scene.status().replica_statuses.at(cluster::Role::kWorker),
             (api::ReplicaStatus{.replicas = 2, .active = 1}));
 }
 
 TEST(LifecycleTest, AnUnchangedJobCostsNothing) {
-  Scene scene(MakeJob("mnist").Chief().Workers(2).Ps(1).Evaluator().With([](api::TrainingJob& job) {
-    job.spec.run_policy.backoff_limit = 3;
-  }));
+  Scene scene(MakeJob("mnist").Chief().Workers(2).Ps(1).Evaluator().With(
+      [](api::TrainingJob& job) { job.spec.run_policy.backoff_limit = 3; }));
   scene.Running();
   EXPECT_EQ(scene.Look(100), "");
   EXPECT_EQ(scene.last, Outcome{});
@@ -60,7 +60,8 @@ TEST(LifecycleTest, SucceedsWithItsChief) {
             "tell JobSucceeded: mnist-chief-0 has succeeded\n");
   EXPECT_FALSE(scene.Is(ConditionType::kRunning));
   EXPECT_EQ(scene.status().completion_time, At(50));
-  EXPECT_EQ(scene.status().replica_statuses.at(cluster::Role::kWorker).succeeded, 1) << "as TFJob: what ran was not needed";
+  EXPECT_EQ(scene.status().replica_statuses.at(cluster::Role::kWorker).succeeded, 1)
+      << "as TFJob: what ran was not needed";
   EXPECT_EQ(scene.Look(51), "delete pod mnist-worker-0\n");
   scene.Obey();
   EXPECT_EQ(scene.Look(60), "") << "and never runs again";
@@ -79,8 +80,8 @@ TEST(LifecycleTest, WithoutAChiefWorkerZeroDecides) {
 }
 
 TEST(LifecycleTest, AllWorkersWaitsForAllOfThemAndTheChief) {
-  Scene scene(MakeJob("mnist").Chief().Workers(2).With(
-      [](api::TrainingJob& job) { job.spec.success_policy = "AllWorkers"; }));
+  Scene scene(
+      MakeJob("mnist").Chief().Workers(2).With([](api::TrainingJob& job) { job.spec.success_policy = "AllWorkers"; }));
   scene.Running().Pod(EndedPod(scene.job, kWorker0, 0)).Pod(EndedPod(scene.job, kWorker1, 0));
   scene.Look(50);
   EXPECT_FALSE(scene.Is(ConditionType::kSucceeded));
@@ -91,8 +92,8 @@ TEST(LifecycleTest, AllWorkersWaitsForAllOfThemAndTheChief) {
 
 TEST(LifecycleTest, MayWaitForTheEvaluator) {
   const cluster::TaskId evaluator{cluster::Role::kEvaluator, 0};
-  Scene scene(MakeJob("mnist").Chief().Evaluator().With(
-      [](api::TrainingJob& job) { job.spec.wait_for_evaluator = true; }));
+  Scene scene(
+      MakeJob("mnist").Chief().Evaluator().With([](api::TrainingJob& job) { job.spec.wait_for_evaluator = true; }));
   scene.Running().Pod(EndedPod(scene.job, kChief, 0));
   scene.Look(50);
   EXPECT_FALSE(scene.Is(ConditionType::kSucceeded));
@@ -216,7 +217,8 @@ TEST(LifecycleTest, ScalesUpAndDownTouchingOnlyWhatChanges) {
   EXPECT_TRUE(scene.Is(ConditionType::kRunning)) << "it ran all along";
   EXPECT_EQ(scene.status().ready, "5/5");
   scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 1;
-  EXPECT_THAT(scene.Look(40), HasSubstr("delete pod mnist-worker-1\ndelete pod mnist-worker-2\ndelete pod mnist-worker-3\n"));
+  EXPECT_THAT(scene.Look(40),
+              HasSubstr("delete pod mnist-worker-1\ndelete pod mnist-worker-2\ndelete pod mnist-worker-3\n"));
   scene.Obey();
   scene.Look(50);
   EXPECT_EQ(scene.Look(60), "");
@@ -277,7 +279,8 @@ TEST(LifecycleTest, ForeignPodsAndServicesAreLeftAloneAndNamed) {
   service.seen.services = {{.name = "mnist", .controller_uid = ""}};
   EXPECT_EQ(service.Look(0),
             "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job is created\n");
-  EXPECT_EQ(service.status().conditions[ConditionType::kWaiting].message, "a Service of the name mnist belongs to another");
+  EXPECT_EQ(service.status().conditions[ConditionType::kWaiting].message,
+            "a Service of the name mnist belongs to another");
 }
 
 TEST(LifecycleTest, ANewJobWaitsForThePodsOfTheOneBefore) {
@@ -301,7 +304,8 @@ TEST(LifecycleTest, ARefusedWriteIsWhatTheJobWaitsFor) {
   scene.Gone(kWorker2);
   scene.seen.refused = RefusedWrite{"pods \"mnist-worker-2\"", "Forbidden", "exceeded quota: gpus"};
   EXPECT_EQ(scene.Look(1), "patch status Waiting Waiting=Forbidden\ncreate pod mnist-worker-2 (attempt 0)\n");
-  EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message, "pods \"mnist-worker-2\": exceeded quota: gpus");
+  EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message,
+            "pods \"mnist-worker-2\": exceeded quota: gpus");
   EXPECT_EQ(scene.Look(9), "create pod mnist-worker-2 (attempt 0)\n") << "it keeps trying, and says it once";
   EXPECT_FALSE(scene.Is(ConditionType::kRunning)) << "a job that lacks a pod does not run";
   scene.Obey();

@@ -40,7 +40,8 @@ TEST_P(ExitTest, RestartsOrFails) {
     EXPECT_EQ(scene.status().goodput.restarting_seconds, 3);
   } else {
     EXPECT_THAT(did, Not(HasSubstr("delete pod"))) << "the record comes first";
-    EXPECT_THAT(scene.status().conditions[ConditionType::kFailed].message, HasSubstr("mnist-worker-1 failed with exit code"));
+    EXPECT_THAT(scene.status().conditions[ConditionType::kFailed].message,
+                HasSubstr("mnist-worker-1 failed with exit code"));
   }
 }
 const ExitCase kExits[] = {
@@ -279,10 +280,11 @@ TEST(NodeTest, APodStuckTerminatingOnADeadNodeIsReplaced) {
 TEST(LostTest, APodThatVanishedIsMadeAgainWithAWarning) {
   Scene scene(MakeJob("mnist").Chief().Workers(1));
   scene.Running().Gone(kChief);
-  EXPECT_EQ(scene.Look(50),
-            "patch status Restarting Created=JobCreated Restarting=PodLost\n"
-            "create pod mnist-chief-0 (attempt 1)\n"
-            "warn PodLost: mnist-chief-0 was deleted: it is made again, and training goes on from the last checkpoint\n");
+  EXPECT_EQ(
+      scene.Look(50),
+      "patch status Restarting Created=JobCreated Restarting=PodLost\n"
+      "create pod mnist-chief-0 (attempt 1)\n"
+      "warn PodLost: mnist-chief-0 was deleted: it is made again, and training goes on from the last checkpoint\n");
 }
 
 struct RuleCase {
@@ -308,20 +310,26 @@ const RuleCase kRules[] = {
     {"CodeMatches", {.exit_codes = {2, 1}, .action = "Restart"}, [](PodSeen&) {}, "Restarting"},
     {"CodeDoesNot", {.exit_codes = {2}, .action = "Restart"}, [](PodSeen&) {}, "Failed"},
     {"ReasonMatches", {.reasons = {"Error"}, .action = "Restart"}, [](PodSeen&) {}, "Restarting"},
-    {"AllListsMustMatch", {.roles = {Role::kWorker}, .exit_codes = {2}, .action = "Restart"}, [](PodSeen&) {}, "Failed"},
+    {"AllListsMustMatch",
+     {.roles = {Role::kWorker}, .exit_codes = {2}, .action = "Restart"},
+     [](PodSeen&) {},
+     "Failed"},
     {"IgnoreLeavesItLyingThere", {.exit_codes = {1}, .action = "Ignore"}, [](PodSeen&) {}, "Running"},
     {"ADisruptionNeedsItsReason", {.action = "Fail"}, [](PodSeen& p) { p.reason = "Evicted"; }, "Restarting"},
-    {"ADisruptionByName", {.reasons = {"Evicted"}, .action = "Fail"}, [](PodSeen& p) { p.reason = "Evicted"; }, "Failed"},
+    {"ADisruptionByName",
+     {.reasons = {"Evicted"}, .action = "Fail"},
+     [](PodSeen& p) { p.reason = "Evicted"; },
+     "Failed"},
 };
 INSTANTIATE_TEST_SUITE_P(Rules, RuleTest, testing::ValuesIn(kRules), [](const auto& i) { return i.param.name; });
 
 TEST(RuleTest, RestartAllMakesEveryPodAgain) {
-  Scene scene(MakeJob("mnist").Chief().Workers(2).With([](api::TrainingJob& job) {
-    job.spec.failure_rules = {{.exit_codes = {138}, .action = "RestartAll"}};
-  }));
+  Scene scene(MakeJob("mnist").Chief().Workers(2).With(
+      [](api::TrainingJob& job) { job.spec.failure_rules = {{.exit_codes = {138}, .action = "RestartAll"}}; }));
   scene.Running().Pod(EndedPod(scene.job, kWorker1, 138));
-  EXPECT_THAT(scene.Look(50), HasSubstr("Restarting=RestartAll\n"
-                                        "delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"));
+  EXPECT_THAT(scene.Look(50),
+              HasSubstr("Restarting=RestartAll\n"
+                        "delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"));
   scene.Obey();
   EXPECT_EQ(scene.Look(51),
             "create pod mnist-chief-0 (attempt 1)\ncreate pod mnist-worker-0 (attempt 1)\n"

@@ -21,17 +21,25 @@ TEST(ProgressTest, ReadsWhatTheWorkerWrites) {
   const auto seen = ParseProgress(
       R"({"step":120,"totalSteps":400,"epoch":1.5,"loss":0.2,"accuracy":0.9,"examplesPerSecond":1000.5,"etaSeconds":3.7,)"
       R"("rankStepSeconds":[1],"checkpoint":{"step":100,"path":"/c"},"plan":{"mesh":"batch=8","peakBytesPerDevice":5,)"
-      R"("collectiveBytesPerStep":6,"hash":"h"},"stoppedRank":"worker-3"})", At(7));
+      R"("collectiveBytesPerStep":6,"hash":"h"},"stoppedRank":"worker-3"})",
+      At(7));
   ASSERT_TRUE(seen.has_value());
-  EXPECT_EQ(seen->progress, (api::Progress{.step = 120, .total_steps = 400, .epoch = 1.5, .loss = 0.2, .accuracy = 0.9,
-                                           .examples_per_second = 1000.5, .eta_seconds = 3, .observed_at = At(7)}));
+  EXPECT_EQ(seen->progress, (api::Progress{.step = 120,
+                                           .total_steps = 400,
+                                           .epoch = 1.5,
+                                           .loss = 0.2,
+                                           .accuracy = 0.9,
+                                           .examples_per_second = 1000.5,
+                                           .eta_seconds = 3,
+                                           .observed_at = At(7)}));
   EXPECT_EQ(seen->checkpoint, (api::CheckpointStatus{100, "/c"}));
   EXPECT_EQ(seen->plan->mesh, "batch=8");
   EXPECT_EQ(seen->stopped_rank, "worker-3");
 }
 
 TEST(ProgressTest, OtherTextsAreNoProgress) {
-  for (const char* text : {"", "Traceback", "{", "[]", "{}", R"({"step":"x"})", R"({"step":-1})", R"({"step":1e300})"}) {
+  for (const char* text :
+       {"", "Traceback", "{", "[]", "{}", R"({"step":"x"})", R"({"step":-1})", R"({"step":1e300})"}) {
     EXPECT_FALSE(ParseProgress(text, At(0)).has_value()) << text;
   }
   EXPECT_EQ(ParseProgress(R"({"step":1,"loss":null,"plan":7,"checkpoint":[]})", At(0))->progress.loss, std::nullopt);

@@ -14,7 +14,8 @@ Scene& Scene::Running() {
 }
 
 Scene& Scene::Pod(PodSeen pod) {
-  const auto found = std::find_if(seen.pods.begin(), seen.pods.end(), [&](const PodSeen& p) { return p.name == pod.name; });
+  const auto found =
+      std::find_if(seen.pods.begin(), seen.pods.end(), [&](const PodSeen& p) { return p.name == pod.name; });
   if (found == seen.pods.end()) {
     seen.pods.push_back(std::move(pod));
   } else {
@@ -56,7 +57,9 @@ Scene& Scene::Obey() {
     } else if (const auto* w = std::get_if<DeletePod>(&action.write)) {
       std::erase_if(seen.pods, [&](const PodSeen& pod) { return pod.name == w->name && pod.uid == w->uid; });
     } else if (std::holds_alternative<CreatePodGroup>(action.write)) {
-      seen.pod_group = PodGroupSeen{.uid = "pg", .controller_uid = job.metadata.uid, .phase = "Inqueue",
+      seen.pod_group = PodGroupSeen{.uid = "pg",
+                                    .controller_uid = job.metadata.uid,
+                                    .phase = "Inqueue",
                                     .min_member = static_cast<int32_t>(api::TotalReplicas(job.spec))};
     } else if (std::holds_alternative<DeletePodGroup>(action.write)) {
       seen.pod_group.reset();
