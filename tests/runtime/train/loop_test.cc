@@ -160,7 +160,8 @@ TEST(FitTest, GoesOnFromAPositionWithTheSameEpochMeans) {
 
   FakeRunner resumed;
   resumed.steps = 3;
-  FakeData rest(2);  // what a restored cursor leaves of the pass
+  FakeData rest(5);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(rest.Next({}).ok());  // as a restored cursor leaves it
   const Position start{.step = 3, .batch = 3, .sums = {{"loss", 1 + 1 / 2.0 + 1 / 3.0}, {"accuracy", 1.5}}};
   const auto got = Fit(resumed, rest, {.epochs = 1, .start = start}, {}, {});
   ASSERT_TRUE(got.ok());
