@@ -1,7 +1,12 @@
 // meshtrain: train a manifest here, see what it will cost, check it.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
 
 #include "cli/verbs.h"
+#include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 
 int main(int argc, char** argv) {
@@ -15,6 +20,14 @@ int main(int argc, char** argv) {
   cli::AddPlan(app, &chosen);
   cli::AddValidate(app, &chosen);
   cli::AddVersion(app, &chosen);
+  // CLI11 would only say that a verb is missing.
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end()) {
+    std::fprintf(stderr, "meshtrain: expected one of the verbs %s, got: %s%s\n", meshtrain::Join(verbs, ", ").c_str(),
+                 argv[1], meshtrain::DidYouMean(argv[1], verbs).c_str());
+    return meshtrain::cluster::kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

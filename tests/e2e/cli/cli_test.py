@@ -127,7 +127,8 @@ class Mistakes(Case):
     def test_usage(self):
         self.assertEqual(self.meshtrain("run").returncode, 64)
         self.assertEqual(self.meshtrain("run", "--fil", "x").returncode, 64)
-        self.assertEqual(self.meshtrain("frobnicate").returncode, 64)
+        self.expect_error(self.meshtrain("frobnicate"), 64, "run", "plan")
+        self.expect_error(self.meshtrain("valdate", "-f", "x"), 64, "did you mean `validate`?")
         self.assertEqual(self.meshtrain("--file", "x", "--metrics-address", "nowhere", tool="meshtrain-worker").returncode, 64)
 
     def test_no_such_manifest(self):
