@@ -109,6 +109,9 @@ void Children(const View& view, bool may_create, Draft* draft);
 // progress.cc
 void ObserveProgress(const View& view, Draft* draft);
 void WatchForStall(const View& view, Draft* draft);
+// reconcile.cc: at most `most` bytes of well-formed UTF-8 in one line: other bytes become '?', control characters blanks.
+// What a program said goes through it, since a status that JSON changes on its way would be written again for ever.
+std::string Tidy(std::string_view text, size_t most);
 // status.cc: counts, conditions that only tell, and the PatchStatus itself where there is news.
 void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft);
 void Tell(const View& view, Draft* draft);

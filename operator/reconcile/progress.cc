@@ -31,7 +31,7 @@ std::optional<int64_t> Whole(const Json& object, const char* name) {
 std::string Text(const Json& object, const char* name, size_t most) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_string()) return {};
-  return found->get_ref<const std::string&>().substr(0, most);
+  return Tidy(found->get_ref<const std::string&>(), most);
 }
 
 TimePoint Floor(TimePoint time) { return std::chrono::floor<seconds>(time); }

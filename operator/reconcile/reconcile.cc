@@ -35,6 +35,37 @@ const PodSeen* View::Ours(TaskId task) const {
   return found == ours.end() ? nullptr : found->second;
 }
 
+std::string Tidy(std::string_view text, size_t most) {
+  const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    const unsigned lead = byte(i);
+    // The table of well-formed sequences, Unicode 15, table 3-7: the second byte's range depends on the first.
+    size_t size = 1;
+    unsigned low = 0x80, high = 0xbf;
+    if (lead >= 0xc2 && lead <= 0xdf) size = 2;
+    if (lead >= 0xe0 && lead <= 0xef) size = 3;
+    if (lead >= 0xf0 && lead <= 0xf4) size = 4;
+    if (lead == 0xe0) low = 0xa0;
+    if (lead == 0xed) high = 0x9f;
+    if (lead == 0xf0) low = 0x90;
+    if (lead == 0xf4) high = 0x8f;
+    bool good = lead < 0x80 || (size > 1 && byte(i + 1) >= low && byte(i + 1) <= high);
+    for (size_t k = 2; k < size; ++k) good = good && byte(i + k) >= 0x80 && byte(i + k) <= 0xbf;
+    if (!good) size = 1;
+    if (out.size() + size > most) break;
+    if (!good) {
+      out += '?';
+    } else if (lead < 0x20 || lead == 0x7f) {
+      out += ' ';
+    } else {
+      out += text.substr(i, size);
+    }
+    i += size;
+  }
+  return out;
+}
+
 Draft::Draft(const View& the_view) : view(the_view), next(the_view.job.status) {}
 
 void Draft::Event(bool warning, std::string_view reason, std::string message) {
@@ -46,13 +77,11 @@ void Draft::WakeAt(TimePoint when) {
 }
 
 void Draft::Set(ConditionType type, bool status, std::string_view reason, std::string message) {
-  // 4 kB is the schema's limit; a line of 500 is as long as anybody reads.
-  if (message.size() > 500) message = message.substr(0, 497) + "...";
   api::Condition& condition = next.conditions[type];
   if (condition.status != status || condition.last_transition == TimePoint{}) condition.last_transition = view.stamp;
   condition.status = status;
-  condition.reason = std::string(reason);
-  condition.message = std::move(message);
+  condition.reason = Tidy(reason, 128);  // the schema's limit
+  condition.message = Tidy(message, 500);
   condition.observed_generation = view.job.metadata.generation;
 }
 
@@ -138,7 +167,7 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
     return Finish(&draft);
   }
   if (const auto errors = api::Validate(job); !errors.empty()) {
-    if (job.status.start_time) {
+    if (job.status.start_time || job.status.conditions.contains(ConditionType::kRunning)) {
       // Pods that train are not stopped for an edit that got past admission, nor for a stricter rule of a new version.
       draft.Wait("InvalidSpec", Listing(errors));
     } else {

@@ -26,7 +26,7 @@ std::string LastLine(const std::string& message) {
   std::string_view text = Trim(message);
   if (const size_t at = text.rfind('\n'); at != std::string_view::npos) text.remove_prefix(at + 1);
   text = Trim(text);
-  return std::string(text.substr(0, kLongestLine));
+  return Tidy(text, kLongestLine);
 }
 
 std::string PhaseWord(const api::JobStatus& status) {
@@ -47,7 +47,7 @@ void ListWorst(const View& view, const std::vector<Failure>& failures, Draft* dr
     const PodSeen& pod = *failure.pod;
     worst.push_back({.pod = pod.name,
                      .exit_code = pod.exit_code,
-                     .reason = !pod.reason.empty() ? pod.reason : pod.exit_reason,
+                     .reason = Tidy(!pod.reason.empty() ? pod.reason : pod.exit_reason, 128),
                      .last_line = LastLine(pod.termination_message)});
   }
   for (const auto& [task, pod] : view.ours) {
@@ -55,8 +55,8 @@ void ListWorst(const View& view, const std::vector<Failure>& failures, Draft* dr
     if (IsNormalWait(pod->waiting_reason) || listed(pod->name) || pod->delete_requested) continue;
     worst.push_back({.pod = pod->name,
                      .exit_code = pod->last_exit_code,
-                     .reason = pod->waiting_reason,
-                     .last_line = pod->waiting_message.substr(0, kLongestLine)});
+                     .reason = Tidy(pod->waiting_reason, 128),
+                     .last_line = Tidy(pod->waiting_message, kLongestLine)});
   }
   // Pods that failed before keep their place: their pods are gone, and this is all that is left of them.
   for (const api::Trouble& trouble : view.job.status.worst) {
@@ -156,7 +156,7 @@ void Tell(const View& view, Draft* draft) {
   }
   if (troubled != nullptr) {
     std::string message = troubled->name + ": " + troubled->waiting_reason;
-    if (!troubled->waiting_message.empty()) message += ": " + troubled->waiting_message.substr(0, kLongestLine);
+    if (!troubled->waiting_message.empty()) message += ": " + Tidy(troubled->waiting_message, kLongestLine);
     if (more > 1) message += " (and " + std::to_string(more - 1) + " more)";
     draft->Wait(troubled->waiting_reason == "Unschedulable" ? "Unschedulable" : "PodsNotStarting", message);
   }

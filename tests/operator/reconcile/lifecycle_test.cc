@@ -331,6 +331,22 @@ TEST(LifecycleTest, NamesThePodThatDoesNotStart) {
   EXPECT_EQ(scene.status().worst.size(), 2u);
 }
 
+// Bytes that JSON would change on their way to the server and back make no endless news.
+TEST(LifecycleTest, OddBytesInMessagesAreWrittenOnce) {
+  Scene scene(MakeJob("mnist").Workers(2));
+  scene.Running();
+  PodSeen pod = MakePod(scene.job, kWorker1);
+  pod.waiting_reason = std::string(300, 'R');
+  pod.waiting_message = "a\xff\xc3\x28\xed\xa0\x80\nb\0c" + std::string(150, 'x') + std::string(40, '\xc3');
+  for (int i = 0; i < 60; ++i) pod.waiting_message += "\xe2\x82\xac";
+  scene.Pod(pod);
+  scene.Look(50);
+  ASSERT_EQ(scene.status().worst.size(), 1u);
+  EXPECT_EQ(scene.status().worst[0].reason.size(), 128u);
+  EXPECT_EQ(api::FromJson(api::ToJson(scene.job))->status, scene.status());
+  EXPECT_EQ(scene.Look(100), "");
+}
+
 TEST(LifecycleTest, MakesManyPodsInPortions) {
   Scene scene(MakeJob("big").Workers(10).With([](api::TrainingJob&) {}));
   scene.seen.settings.max_creates = 4;
