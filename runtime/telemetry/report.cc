@@ -26,7 +26,6 @@ h1 { margin: 0; font-size: 26px; font-weight: 650; letter-spacing: -0.01em; }
 .subtitle { margin: 2px 0 24px; color: var(--soft); }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 18px; }
 .card { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 14px 16px; }
-.card + .card, .charts + .card { margin-top: 0; }
 section.card { margin-top: 18px; overflow-x: auto; }
 h2 { margin: 2px 0 8px; font-size: 15px; font-weight: 600; }
 svg { display: block; width: 100%; height: auto; }
