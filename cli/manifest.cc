@@ -3,7 +3,6 @@
 #include <cstdio>
 
 #include "runtime/base/file.h"
-#include "runtime/cluster/contract.h"
 #include "runtime/data/pipeline.h"
 
 namespace meshtrain::cli {
@@ -21,25 +20,6 @@ Result<std::vector<mesh::TensorType>> BatchTypes(const spec::ProgramSpec& progra
 
 void PrintError(const char* verb, const Status& error) {
   std::fprintf(stderr, "meshtrain %s: %s\n", verb, error.message().c_str());
-}
-
-int ManifestExitCode(const Status& error) {
-  switch (error.code()) {
-    case StatusCode::kNotFound: return cluster::kExitNoInput;
-    case StatusCode::kInvalidArgument: return cluster::kExitBadConfig;
-    case StatusCode::kInternal: return cluster::kExitInternal;
-    default: return cluster::kExitIo;
-  }
-}
-
-int DataExitCode(const Status& error) {
-  switch (error.code()) {
-    case StatusCode::kNotFound: return cluster::kExitNoInput;
-    case StatusCode::kInvalidArgument:
-    case StatusCode::kDataLoss: return cluster::kExitBadData;
-    case StatusCode::kInternal: return cluster::kExitInternal;
-    default: return cluster::kExitIo;
-  }
 }
 
 }  // namespace meshtrain::cli

@@ -19,9 +19,4 @@ Result<std::vector<mesh::TensorType>> BatchTypes(const spec::ProgramSpec& progra
 // "meshtrain VERB: MESSAGE" on stderr, each line of the message by itself.
 void PrintError(const char* verb, const Status& error);
 
-// 66 for a manifest that is not there, 78 for one that is wrong.
-int ManifestExitCode(const Status& error);
-// 66 for data that is not there, 65 for data that is bad.
-int DataExitCode(const Status& error);
-
 }  // namespace meshtrain::cli

@@ -5,7 +5,7 @@
 
 #include "cli/manifest.h"
 #include "cli/verbs.h"
-#include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 #include "runtime/plan/plan.h"
 
 namespace meshtrain::cli {
@@ -15,12 +15,12 @@ int Plan(const std::string& file) {
   const auto manifest = ReadManifest(file);
   if (!manifest.ok()) {
     PrintError("plan", manifest.status());
-    return ManifestExitCode(manifest.status());
+    return cluster::ManifestExitCode(manifest.status());
   }
   const auto types = BatchTypes(manifest->program);
   if (!types.ok()) {
     PrintError("plan", types.status());
-    return DataExitCode(types.status());
+    return cluster::DataExitCode(types.status());
   }
   const auto print = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const spec::Traced traced, spec::Build(manifest->program, *types));
@@ -37,7 +37,7 @@ int Plan(const std::string& file) {
   };
   if (const Status status = print(); !status.ok()) {
     PrintError("plan", status);
-    return ManifestExitCode(status);
+    return cluster::ManifestExitCode(status);
   }
   return 0;
 }

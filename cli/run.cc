@@ -11,6 +11,7 @@
 #include "cli/manifest.h"
 #include "cli/verbs.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::cli {
 namespace {
@@ -36,7 +37,7 @@ int Run(const RunFlags& flags) {
   const auto manifest = ReadManifest(flags.file);
   if (!manifest.ok()) {
     PrintError("run", manifest.status());
-    return ManifestExitCode(manifest.status());
+    return cluster::ManifestExitCode(manifest.status());
   }
   std::vector<std::string> args = {WorkerPath(), "--file", flags.file, "--output", flags.output};
   if (!flags.metrics_address.empty()) args.insert(args.end(), {"--metrics-address", flags.metrics_address});

@@ -5,6 +5,7 @@
 
 #include "cli/manifest.h"
 #include "cli/verbs.h"
+#include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::cli {
 namespace {
@@ -13,7 +14,7 @@ int Validate(const std::string& file) {
   const auto manifest = ReadManifest(file);
   if (!manifest.ok()) {
     PrintError("validate", manifest.status());
-    return ManifestExitCode(manifest.status());
+    return cluster::ManifestExitCode(manifest.status());
   }
   std::printf("%s: valid\n", file.c_str());
   return 0;

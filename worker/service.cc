@@ -13,6 +13,7 @@
 #include "runtime/base/file.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/execute/session.h"
 #include "runtime/spec/spec.h"
@@ -30,39 +31,9 @@ struct Ending {
   int exit_code = cluster::kExitInternal;
 };
 
-int ManifestExit(const Status& s) {
-  switch (s.code()) {
-    case StatusCode::kNotFound: return cluster::kExitNoInput;
-    case StatusCode::kInvalidArgument:
-    case StatusCode::kFailedPrecondition:
-    case StatusCode::kUnimplemented: return cluster::kExitBadConfig;
-    case StatusCode::kInternal: return cluster::kExitInternal;
-    default: return cluster::kExitIo;
-  }
-}
-
-int DataExit(const Status& s) {
-  switch (s.code()) {
-    case StatusCode::kNotFound: return cluster::kExitNoInput;
-    case StatusCode::kInvalidArgument:
-    case StatusCode::kDataLoss: return cluster::kExitBadData;
-    case StatusCode::kInternal: return cluster::kExitInternal;
-    default: return cluster::kExitIo;
-  }
-}
-
-int OutputExit(const Status& s) {
-  switch (s.code()) {
-    case StatusCode::kNotFound:
-    case StatusCode::kPermissionDenied:
-    case StatusCode::kAlreadyExists: return cluster::kExitCannotCreate;
-    case StatusCode::kDataLoss: return cluster::kExitBadData;
-    case StatusCode::kInvalidArgument:
-    case StatusCode::kFailedPrecondition: return cluster::kExitBadConfig;
-    case StatusCode::kInternal: return cluster::kExitInternal;
-    default: return cluster::kExitIo;
-  }
-}
+using cluster::DataExitCode;
+using cluster::ManifestExitCode;
+using cluster::OutputExitCode;
 
 #define MT_TRY(lhs, expr, exit_of)                          \
   auto MT_CONCAT_(try_, __LINE__) = (expr);                 \
@@ -119,16 +90,16 @@ class Worker {
   explicit Worker(const Config& config) : config_(config) {}
 
   Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
-    MT_TRY(const std::string text, ReadFile(config_.file, int64_t{4} << 20), ManifestExit);
-    MT_TRY(manifest_, spec::ParseManifest(text, config_.file), ManifestExit);
-    MT_TRY_STATUS(CheckSupported(manifest_, config_), ManifestExit);
+    MT_TRY(const std::string text, ReadFile(config_.file, int64_t{4} << 20), ManifestExitCode);
+    MT_TRY(manifest_, spec::ParseManifest(text, config_.file), ManifestExitCode);
+    MT_TRY_STATUS(CheckSupported(manifest_, config_), ManifestExitCode);
     const spec::ProgramSpec& program = manifest_.program;
 
     // Data first: a prefetching pipeline decodes while the program is traced and planned.
-    MT_TRY(train_data_, data::Pipeline::Create(spec::TrainPipeline(program.data)), DataExit);
+    MT_TRY(train_data_, data::Pipeline::Create(spec::TrainPipeline(program.data)), DataExitCode);
     train_data_->Start();
     if (program.data.test) {
-      MT_TRY(test_data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExit);
+      MT_TRY(test_data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExitCode);
     }
     if (const Ending ending = Prepare(program); !ending.status.ok()) return ending;
 
@@ -137,12 +108,12 @@ class Worker {
         program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch : train_data_->steps_per_epoch();
     const bool own_folder = manifest_.checkpoint.path.empty();
     const std::string folder = own_folder ? config_.output + "/checkpoints" : manifest_.checkpoint.path;
-    MT_TRY_STATUS(MakeDirectories(folder), OutputExit);
+    MT_TRY_STATUS(MakeDirectories(folder), OutputExitCode);
     MT_TRY(checkpoints_,
-           Checkpoints::Create(folder, own_folder, manifest_.checkpoint, *session_, *runner_, *train_data_), OutputExit);
+           Checkpoints::Create(folder, own_folder, manifest_.checkpoint, *session_, *runner_, *train_data_), OutputExitCode);
     MT_TRY(const std::optional<Resumed> resumed,
            checkpoints_->Resume([&](const train::Position& p) { return Finished(p, epochs, steps_per_epoch); }),
-           OutputExit);
+           OutputExitCode);
     const train::Position start = resumed ? resumed->position : train::Position{};
     if (resumed) std::printf("resuming from %s at step %lld\n", resumed->path.c_str(), static_cast<long long>(start.step));
 
@@ -158,8 +129,8 @@ class Worker {
                                       .collective_bytes_per_step = plan.CollectiveBytesPerStep(),
                                       .hash = fmt::format("{:016x}", plan.hash)}},
                             *checkpoints_, start),
-           OutputExit);
-    MT_TRY_STATUS(WriteFileAtomically(config_.output + "/plan.txt", plan.Report()), OutputExit);
+           OutputExitCode);
+    MT_TRY_STATUS(WriteFileAtomically(config_.output + "/plan.txt", plan.Report()), OutputExitCode);
     std::printf("training %s on mesh %s (%s); output in %s\n", manifest_.name.c_str(),
                 runner_->mesh().num_axes() == 0 ? "of one device" : runner_->mesh().ToString().c_str(),
                 config_.isolated ? "each device by itself" : "devices share memory", config_.output.c_str());
@@ -179,8 +150,8 @@ class Worker {
   Ending Prepare(const spec::ProgramSpec& program) {
     execute::SessionOptions options{.isolated = config_.isolated, .threads = config_.threads};
     options.plan.finite_outputs = {std::string(train::kLossName)};
-    MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExit);
-    MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExit);
+    MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExitCode);
+    MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
     const int64_t full = train_data_->batch_size();
     SessionRunner::Options sizes{.types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
     sizes.train_sizes = {train_data_->last_batch_size()};
@@ -189,14 +160,14 @@ class Worker {
       sizes.eval_sizes = {test_data_->last_batch_size()};
       if (test_data_->steps_per_epoch() > 1) sizes.eval_sizes.insert(full);
     }
-    MT_TRY(runner_, SessionRunner::Create(*session_, declared, std::move(sizes)), ManifestExit);
-    MT_TRY_STATUS(runner_->Initialize(), ManifestExit);
+    MT_TRY(runner_, SessionRunner::Create(*session_, declared, std::move(sizes)), ManifestExitCode);
+    MT_TRY_STATUS(runner_->Initialize(), ManifestExitCode);
     if (!program.initial_weights.empty()) {
       std::vector<checkpoint::NamedType> wanted;
       for (const nn::Parameter& p : runner_->programs().parameters) wanted.push_back({p.name(), p.type()});
-      MT_TRY(const std::vector<mesh::Tensor> weights, checkpoint::LoadWeights(program.initial_weights, wanted), DataExit);
+      MT_TRY(const std::vector<mesh::Tensor> weights, checkpoint::LoadWeights(program.initial_weights, wanted), DataExitCode);
       for (size_t i = 0; i < weights.size(); ++i) {
-        MT_TRY_STATUS(session_->Write(runner_->programs().parameters[i], weights[i]), DataExit);
+        MT_TRY_STATUS(session_->Write(runner_->programs().parameters[i], weights[i]), DataExitCode);
       }
     }
     return {OkStatus(), cluster::kExitDone};
@@ -237,14 +208,14 @@ class Worker {
     const Status reported = reporter_->Finish();
     if (!result.ok()) {
       const bool data = !batches.error().ok() || (validation && !validation->error().ok());
-      return {result.status(), data ? DataExit(result.status()) : OutputExit(result.status())};
+      return {result.status(), data ? DataExitCode(result.status()) : OutputExitCode(result.status())};
     }
-    MT_TRY_STATUS(closed, OutputExit);
-    MT_TRY_STATUS(reported, OutputExit);
+    MT_TRY_STATUS(closed, OutputExitCode);
+    MT_TRY_STATUS(reported, OutputExitCode);
     if (result->end == train::FitEnd::kNotFinite) return {Internal(result->message), cluster::kExitInternal};
     std::printf("\n%s\n", reporter_->EpochTable().c_str());
     const std::string model = config_.output + "/model.safetensors";
-    MT_TRY_STATUS(checkpoints_->Export(model), OutputExit);
+    MT_TRY_STATUS(checkpoints_->Export(model), OutputExitCode);
     const auto saved = checkpoints_->last();
     std::printf("curves      %s/report.html\nmetrics     %s/metrics.jsonl\nevents      %s/events\nplan        %s/plan.txt\n",
                 config_.output.c_str(), config_.output.c_str(), config_.output.c_str(), config_.output.c_str());

@@ -1,0 +1,15 @@
+// Which exit code (contract.h) an error means, by what the process was doing. Worker and command line share it.
+#pragma once
+
+#include "runtime/base/status.h"
+
+namespace meshtrain::cluster {
+
+// While reading the manifest and making its program: 66 when it is not there, 78 when it is wrong.
+int ManifestExitCode(const Status& error);
+// While reading data or weights: 66 when they are not there, 65 when they are bad.
+int DataExitCode(const Status& error);
+// While writing or resuming from the job's own files: 73 when they cannot be made, 65 when they are damaged.
+int OutputExitCode(const Status& error);
+
+}  // namespace meshtrain::cluster
