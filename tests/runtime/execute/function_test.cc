@@ -1,0 +1,136 @@
+// Ordinary code as steps over state.
+#include "runtime/execute/function.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/program/ops.h"
+
+namespace meshtrain::execute {
+namespace {
+
+using mesh::DType;
+using program::Variable;
+
+Layout L(const std::string& text, const Mesh& mesh) { return Layout::Parse(text, mesh).value(); }
+
+std::vector<float> Values(const Tensor& t) {
+  const auto values = t.values<float>();
+  return {values.begin(), values.end()};
+}
+
+class FunctionTest : public testing::TestWithParam<bool> {
+ protected:
+  Tensor Host(const Result<DTensor>& x) {
+    EXPECT_TRUE(x.ok()) << x.status().message();
+    return session_->ToHost(*x).value();
+  }
+  DTensor OnMesh(std::vector<float> values, const char* layout) {
+    const auto n = static_cast<int64_t>(values.size());
+    return session_->CopyToMesh(Tensor::Of<float>({n}, values), L(layout, mesh_)).value();
+  }
+  std::unique_ptr<Session> session_ = Session::Create({.isolated = GetParam()}).value();
+  Mesh mesh_ = Mesh::Parse("batch=4").value();
+};
+INSTANTIATE_TEST_SUITE_P(Memory, FunctionTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Isolated" : "Shared"; });
+
+TEST_P(FunctionTest, InitializersRunUnderTheirLayoutAndGiveTheSameNumbersInEach) {
+  const auto make = [] { return program::StatelessUniform({6, 8}, {22, 23}, -1, 1); };
+  const Mesh wide = Mesh::Parse("batch=2,model=4").value();
+  const std::vector<float> want = Values(Host(CallWithLayout(*session_, L("{*, *}", mesh_), make)));
+  for (const Layout& layout : {L("{batch, *}", mesh_), L("{*, batch}", mesh_), L("{model, batch}", wide)}) {
+    const auto got = CallWithLayout(*session_, layout, make);
+    EXPECT_EQ(got->layout(), layout);
+    EXPECT_EQ(Values(Host(got)), want);
+  }
+}
+
+TEST_P(FunctionTest, VariablesKeepTheirLayoutAndAReadAfterAnAssignmentSeesIt) {
+  for (const char* layout : {"{*}", "{batch}"}) {
+    const DVariable v = DVariable::Create(*session_, std::string("v") + layout, OnMesh({1, 2, 3, 4, 5, 6}, layout)).value();
+    Function step(*session_, "step", {"x"}, [&](const Value& x) -> Outputs {
+      const Value before = x + v;
+      AssignAdd(v, x);
+      const Value middle = x + v;
+      Assign(v, 2.0 * v);
+      AssignSub(v, 1.0);
+      return {{"before", before}, {"middle", middle}, {"after", x + v}};
+    });
+    const auto out = step(OnMesh({1, 1, 1, 1, 1, 1}, "{batch}"));
+    ASSERT_TRUE(out.ok()) << out.status().message();
+    EXPECT_EQ(Values(Host((*out)[0])), (std::vector<float>{2, 3, 4, 5, 6, 7}));
+    EXPECT_EQ(Values(Host((*out)[1])), (std::vector<float>{3, 4, 5, 6, 7, 8}));
+    EXPECT_EQ(Values(Host((*out)[2])), (std::vector<float>{4, 6, 8, 10, 12, 14}));
+    EXPECT_EQ(Values(v.ToHost().value()), (std::vector<float>{3, 5, 7, 9, 11, 13}));
+    EXPECT_EQ(*v.layout(), L(layout, mesh_));
+    ASSERT_TRUE(v.Assign(Tensor::Of<float>({6}, std::vector<float>(6, 7))).ok());
+    EXPECT_EQ(Values(Host(v.Read())), std::vector<float>(6, 7));
+  }
+}
+
+TEST_P(FunctionTest, OneTracePerTypesAndLayouts) {
+  int traces = 0;
+  Function twice(*session_, "twice", {"x"}, [&](const Value& x) -> Outputs {
+    ++traces;
+    return {{"y", x * 2.0}};
+  });
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(twice(OnMesh({1, 2, 3, 4}, "{batch}")).ok());
+  EXPECT_EQ(traces, 1);
+  ASSERT_TRUE(twice(OnMesh({1, 2, 3, 4}, "{*}")).ok());
+  ASSERT_TRUE(twice(OnMesh({1, 2, 3}, "{batch}")).ok());
+  EXPECT_EQ(traces, 3);
+}
+
+TEST_P(FunctionTest, TheFirstMistakeComesBackWithItsLine) {
+  Function wrong(*session_, "wrong", {"x"}, [&](const Value& x) -> Outputs { return {{"y", MatMul(x, x)}}; });
+  const Status status = wrong(OnMesh({1, 2, 3, 4}, "{batch}")).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("function_test.cc:"), std::string::npos) << status.message();
+  const Variable nowhere("nowhere", {DType::kF32, {4}});
+  Function unknown(*session_, "unknown", {"x"}, [&](const Value& x) -> Outputs { return {{"y", x + nowhere}}; });
+  EXPECT_EQ(unknown(OnMesh({1, 2, 3, 4}, "{batch}")).status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_P(FunctionTest, AnUnfedInputOrAWrongTypeIsRefused) {
+  Function sum(*session_, "sum", {"a", "b"}, [&](const Value& a, const Value& b) -> Outputs { return {{"y", a + b}}; });
+  const std::vector<TensorType> types(2, {DType::kF32, {4}});
+  const std::vector<Layout> layouts(2, L("{batch}", mesh_));
+  LoadedStep* step = sum.Prepare(types, layouts).value();
+  ASSERT_TRUE(step->Feed(0, Tensor::Of<float>({4}, std::vector<float>{1, 2, 3, 4})).ok());
+  EXPECT_EQ(step->Run().message(), "input `b` was never fed");
+  EXPECT_EQ(step->Feed(1, Tensor::Of<float>({5}, std::vector<float>(5))).message(),
+            "input `b`: expected a tensor of type f32[4], got: f32[5]");
+  ASSERT_TRUE(step->Feed(1, OnMesh({4, 3, 2, 1}, "{batch}")).ok());
+  ASSERT_TRUE(step->Run().ok());
+  EXPECT_EQ(Values(step->Fetch(0).value()), std::vector<float>(4, 5));
+}
+
+// The states are as they were when a guarded output is not finite.
+TEST_P(FunctionTest, AGuardedStepThatIsNotFiniteChangesNothing) {
+  SessionOptions options{.isolated = GetParam()};
+  options.plan.finite_outputs = {"loss"};
+  session_ = Session::Create(std::move(options)).value();
+  const DVariable w = DVariable::Create(*session_, "w", OnMesh({1, 2, 3, 4}, "{*}")).value();
+  Function step(*session_, "step", {"x"}, [&](const Value& x) -> Outputs {
+    const Value loss = ReduceSum(program::Log(x * w));
+    const auto gradients = Gradient(loss, std::vector<Variable>{w});
+    AssignSub(w, gradients[0]);
+    return {{"loss", loss}};
+  });
+  ASSERT_TRUE(step(OnMesh({1, 1, 1, 1}, "{batch}")).ok());
+  const std::vector<float> before = Values(w.ToHost().value());
+  EXPECT_EQ(step(OnMesh({1, -1, 1, 1}, "{batch}")).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(Values(w.ToHost().value()), before);
+}
+
+TEST_P(FunctionTest, OutputsMayBeAskedForInALayout) {
+  Function twice(*session_, "twice", {"x"}, [&](const Value& x) -> Outputs { return {{"y", x * 2.0}}; });
+  twice.WithOutputLayout("y", L("{batch}", mesh_));
+  const auto y = twice(OnMesh({1, 2, 3, 4, 5}, "{*}"));
+  ASSERT_TRUE(y.ok()) << y.status().message();
+  EXPECT_EQ((*y)[0].layout(), L("{batch}", mesh_));
+  EXPECT_EQ(Values(Host((*y)[0])), (std::vector<float>{2, 4, 6, 8, 10}));
+}
+
+}  // namespace
+}  // namespace meshtrain::execute

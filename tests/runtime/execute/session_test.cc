@@ -1,0 +1,121 @@
+// Tensors and variables on a mesh, with devices that share memory and with devices that do not.
+#include "runtime/execute/session.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "runtime/execute/function.h"
+
+namespace meshtrain::execute {
+namespace {
+
+using mesh::DType;
+
+Tensor Numbered(mesh::Dims dims) {
+  Tensor t(TensorType{DType::kF32, std::move(dims)});
+  const auto values = t.mutable_values<float>();
+  std::iota(values.begin(), values.end(), 1.0f);
+  return t;
+}
+
+std::vector<float> Values(const Tensor& t) {
+  const auto values = t.values<float>();
+  return {values.begin(), values.end()};
+}
+
+Layout L(const std::string& text, const Mesh& mesh) { return Layout::Parse(text, mesh).value(); }
+
+class SessionTest : public testing::TestWithParam<bool> {
+ protected:
+  std::unique_ptr<Session> session_ = Session::Create({.isolated = GetParam()}).value();
+  Mesh mesh_ = Mesh::Parse("batch=4,model=2").value();
+};
+INSTANTIATE_TEST_SUITE_P(Memory, SessionTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Isolated" : "Shared"; });
+
+TEST_P(SessionTest, WhatIsCopiedToTheMeshComesBack) {
+  for (const char* layout : {"{*, *}", "{batch, *}", "{model, batch}", "{batch+model, *}", "{*, model+batch}"}) {
+    for (const mesh::Dims& dims : {mesh::Dims{8, 16}, mesh::Dims{5, 3}, mesh::Dims{1, 1}}) {
+      SCOPED_TRACE(layout);
+      const Tensor x = Numbered(dims);
+      const auto on_mesh = session_->CopyToMesh(x, L(layout, mesh_));
+      ASSERT_TRUE(on_mesh.ok()) << on_mesh.status().message();
+      EXPECT_EQ(FetchLayout(*on_mesh), L(layout, mesh_));
+      EXPECT_EQ(Values(session_->ToHost(*on_mesh).value()), Values(x));
+    }
+  }
+}
+
+TEST_P(SessionTest, UnpackGivesEachDevicesShardAndPackUndoesIt) {
+  const Tensor x = Numbered({6, 4});  // over batch=4: rows 2, 2, 2, 0
+  const DTensor on_mesh = session_->CopyToMesh(x, L("{batch, model}", mesh_)).value();
+  const std::vector<Tensor> parts = session_->Unpack(on_mesh).value();
+  ASSERT_EQ(parts.size(), 8u);
+  EXPECT_EQ(Values(parts[0]), (std::vector<float>{1, 2, 5, 6}));
+  EXPECT_EQ(Values(parts[1]), (std::vector<float>{3, 4, 7, 8}));
+  EXPECT_EQ(Values(parts[5]), (std::vector<float>{19, 20, 23, 24}));
+  EXPECT_EQ(parts[6].dims(), (mesh::Dims{0, 2}));
+  const auto again = session_->Pack(parts, L("{batch, model}", mesh_));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(Values(session_->ToHost(*again).value()), Values(x));
+}
+
+TEST_P(SessionTest, PackNamesTheDeviceWhoseComponentDoesNotFit) {
+  std::vector<Tensor> parts(8, Numbered({2, 2}));
+  EXPECT_EQ(session_->Pack(std::span(parts).subspan(1), L("{batch, model}", mesh_)).status().message(),
+            "pack: expected one component for each of the 8 devices, got: 7");
+  parts[3] = Numbered({2, 3});
+  const Status wrong = session_->Pack(parts, L("{batch, model}", mesh_)).status();
+  EXPECT_EQ(wrong.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(wrong.message().find("cpu:3"), std::string::npos) << wrong.message();
+}
+
+TEST_P(SessionTest, RelayoutThereAndBackIsIdentity) {
+  const Tensor x = Numbered({7, 5});
+  const std::vector<std::string> layouts = {"{*, *}", "{batch, *}", "{*, batch}", "{model, batch}", "{batch+model, *}"};
+  for (const std::string& a : layouts) {
+    for (const std::string& b : layouts) {
+      SCOPED_TRACE(a + " -> " + b);
+      const DTensor first = session_->CopyToMesh(x, L(a, mesh_)).value();
+      const auto second = session_->Relayout(first, L(b, mesh_));
+      ASSERT_TRUE(second.ok()) << second.status().message();
+      EXPECT_EQ(second->layout(), L(b, mesh_));
+      const auto third = session_->Relayout(*second, L(a, mesh_));
+      ASSERT_TRUE(third.ok()) << third.status().message();
+      EXPECT_EQ(Values(session_->ToHost(*third).value()), Values(x));
+    }
+  }
+}
+
+TEST_P(SessionTest, OneTensorOnTwoMeshesUnderThreeLayouts) {
+  const Mesh other = Mesh::Parse("x=2,y=3").value();
+  const Tensor x = Numbered({6, 6});
+  for (const Layout& layout : {L("{x, *}", other), L("{*, y}", other), L("{*, *}", other), L("{batch, *}", mesh_)}) {
+    EXPECT_EQ(Values(session_->ToHost(session_->CopyToMesh(x, layout).value()).value()), Values(x));
+  }
+  const DTensor here = session_->CopyToMesh(x, L("{batch, *}", mesh_)).value();
+  EXPECT_EQ(session_->Relayout(here, L("{x, *}", other)).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_P(SessionTest, PartialOrWronglyRankedLayoutsHoldNoTensor) {
+  EXPECT_EQ(session_->CopyToMesh(Numbered({4}), L("{*} sum(batch)", mesh_)).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(session_->CopyToMesh(Numbered({4}), L("{*, *}", mesh_)).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_P(SessionTest, RepackSplitsAlongEveryDimensionAndRefusesOrAllowsUnevenShards) {
+  const Tensor x = Numbered({8, 4});
+  const auto even = RepackLocalTensor(*session_, x, L("{batch, model}", mesh_));
+  ASSERT_TRUE(even.ok());
+  EXPECT_EQ(Values(session_->ToHost(*even).value()), Values(x));
+  const Tensor y = Numbered({9, 4});
+  EXPECT_EQ(RepackLocalTensor(*session_, y, L("{batch, *}", mesh_)).status().message(),
+            "repack: dimension 0 of f32[9,4]: expected a size that the 4 shards of `batch` divide, got: 9 "
+            "(Uneven::kAllow permits unequal shards)");
+  const auto uneven = RepackLocalTensor(*session_, y, L("{batch, *}", mesh_), Uneven::kAllow);
+  ASSERT_TRUE(uneven.ok()) << uneven.status().message();
+  EXPECT_EQ(Values(session_->ToHost(*uneven).value()), Values(y));
+}
+
+}  // namespace
+}  // namespace meshtrain::execute
