@@ -283,6 +283,39 @@ TEST_P(BackendSuite, LargeTensorsAgreeWithTheInterpreter) {
   }
 }
 
+// Bit for bit: a shard draws the numbers that its elements have in the whole tensor.
+TEST_P(BackendSuite, RandomNumbersDoNotDependOnTheLayout) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  using namespace program;  // NOLINT: the ops
+  Builder b("random");
+  Builder::Scope scope(b);
+  const Dims dims = {7, 6, 5};
+  b.Output("uniform", StatelessUniform(dims, {22, 23}));
+  b.Output("uniform_f64", StatelessUniform(dims, {22, 23}, -2, 3, DType::kF64));
+  b.Output("normal", StatelessNormal(dims, {1, 2}, 1, 0.5));
+  b.Output("truncated", StatelessTruncatedNormal(dims, {1, 2}));
+  b.Output("iota", Iota(dims, 1));
+  b.Output("dropped", Dropout(Ones(dims), 0.3, 5, 9.0));
+  const Program program = *b.Build();
+  const auto want = RunPlan(*backend, PlanOf(program, "", {}), {});
+  ASSERT_TRUE(want.ok()) << want.status().ToString();
+  const Mesh mesh = *Mesh::Parse("batch=2,model=3");
+  for (const char* layout : {"{batch, *, *}", "{*, model, *}", "{*, *, batch}", "{model, batch, *}", "{batch, *, model}",
+                             "{batch+model, *, *}", "{*, batch, model}", "{*, *, model+batch}"}) {
+    SCOPED_TRACE(layout);
+    Given given;
+    for (const auto& port : program.outputs) given.outputs.insert_or_assign(port.name, *Layout::Parse(layout, mesh));
+    const plan::Plan plan = PlanOf(program, "batch=2,model=3", given);
+    for (const auto& op : plan.local().ops) {
+      EXPECT_FALSE(plan::Communicates(op)) << "drawn whole: " << op.kind;
+    }
+    const auto got = RunPlan(*backend, plan, {});
+    ASSERT_TRUE(got.ok()) << got.status().ToString();
+    for (const auto& [name, array] : want->outputs) EXPECT_EQ(got->outputs.at(name).at, array.at) << name;
+  }
+}
+
 TEST_P(BackendSuite, EmptyTensorsAreFine) {
   if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
   const auto backend = GetParam().make();

@@ -89,7 +89,7 @@ struct Device {
 
 class CpuExecutable final : public Executable {
  public:
-  explicit CpuExecutable(Pool& pool) : pool_(pool) {}
+  explicit CpuExecutable(std::shared_ptr<Pool> pool) : shared_pool_(std::move(pool)), pool_(*shared_pool_) {}
 
   Status Init(const Plan& plan, std::span<const int64_t> ranks, collective::Communicator* communicator) {
     communicator_ = communicator;
@@ -276,6 +276,7 @@ class CpuExecutable final : public Executable {
     return OkStatus();
   }
 
+  const std::shared_ptr<Pool> shared_pool_;  // may outlive the backend
   Pool& pool_;
   collective::Communicator* communicator_ = nullptr;
   const collective::ParallelFor parallel_ = [this](int64_t n, int64_t grain,
@@ -294,7 +295,7 @@ class CpuExecutable final : public Executable {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(const CpuOptions& options) : pool_(options.threads) {}
+  explicit CpuBackend(const CpuOptions& options) : pool_(std::make_shared<Pool>(options.threads)) {}
 
   std::string_view name() const override { return "cpu"; }
 
@@ -328,7 +329,7 @@ class CpuBackend final : public Backend {
                            std::to_string(want));
   }
 
-  Pool pool_;
+  std::shared_ptr<Pool> pool_;
 };
 
 }  // namespace
