@@ -46,7 +46,7 @@ class AsyncSaver::Impl {
   Status Wait(std::stop_token stop, Duration timeout) {
     {
       MutexLock lock(mutex_);
-      if (!changed_.WaitFor(mutex_, stop, timeout, [this] { return !busy_; })) {
+      if (!changed_.WaitFor(mutex_, stop, timeout, [this]() MT_REQUIRES(mutex_) { return !busy_; })) {
         if (stop.stop_requested()) return Cancelled("checkpoint: stopped while waiting for a save");
         return DeadlineExceeded(
             "checkpoint: waited for the save before longer than " +
@@ -97,7 +97,7 @@ class AsyncSaver::Impl {
         MutexLock lock(mutex_);
         // With `stop` requested this still gives true while a snapshot is waiting.
         if (!changed_.WaitFor(mutex_, stop, std::chrono::hours(1),
-                              [this] { return pending_.has_value(); })) {
+                              [this]() MT_REQUIRES(mutex_) { return pending_.has_value(); })) {
           if (stop.stop_requested()) return;
           continue;
         }

@@ -180,7 +180,7 @@ class Pipeline::Impl {
     {
       MutexLock lock(mutex_);
       const bool there =
-          changed_.WaitFor(mutex_, stop, timeout, [this] { return !ready_.empty(); });
+          changed_.WaitFor(mutex_, stop, timeout, [this]() MT_REQUIRES(mutex_) { return !ready_.empty(); });
       if (!there) {
         if (stop.stop_requested()) return Cancelled("data: stopped while waiting for a batch");
         return DeadlineExceeded(
@@ -282,7 +282,7 @@ class Pipeline::Impl {
       changed_.NotifyAll();
       if (failed) return;
       MutexLock lock(mutex_);
-      while (!changed_.WaitFor(mutex_, stop, std::chrono::hours(1), [this] {
+      while (!changed_.WaitFor(mutex_, stop, std::chrono::hours(1), [this]() MT_REQUIRES(mutex_) {
         return static_cast<int64_t>(ready_.size()) < c_.prefetch;
       })) {
         if (stop.stop_requested()) return;

@@ -32,7 +32,7 @@ class BoundedPool final : public httplib::TaskQueue {
     {
       MutexLock lock(mutex_);
       while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1),
-                               [this] { return tasks_.size() < kMaxQueued; })) {
+                               [this]() MT_REQUIRES(mutex_) { return tasks_.size() < kMaxQueued; })) {
       }
       tasks_.push_back(std::move(task));
     }
@@ -55,7 +55,7 @@ class BoundedPool final : public httplib::TaskQueue {
       {
         MutexLock lock(mutex_);
         while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1),
-                                 [this] { return closing_ || !tasks_.empty(); })) {
+                                 [this]() MT_REQUIRES(mutex_) { return closing_ || !tasks_.empty(); })) {
         }
         if (tasks_.empty()) return;
         task = std::move(tasks_.front());
@@ -148,7 +148,7 @@ class Endpoints::Impl {
   // Waits for the listening thread's end.
   bool Ended(Duration timeout) {
     MutexLock lock(mutex_);
-    return changed_.WaitFor(mutex_, {}, std::max(timeout, Duration(0)), [this] { return ended_; });
+    return changed_.WaitFor(mutex_, {}, std::max(timeout, Duration(0)), [this]() MT_REQUIRES(mutex_) { return ended_; });
   }
 
   void Text(const char* path, const std::function<std::string()>& handler, const char* type) {

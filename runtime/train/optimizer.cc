@@ -4,7 +4,6 @@
 
 namespace meshtrain::train {
 
-using program::Assign;
 using program::AssignAdd;
 using program::AssignSub;
 using program::TensorType;
