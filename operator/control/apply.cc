@@ -246,11 +246,12 @@ Applied Applier::Apply(const api::TrainingJob& job, const reconcile::Outcome& ou
     size_t end = begin;
     std::vector<std::function<Status()>> calls;
     for (; end < actions.size() && actions[end].phase == actions[begin].phase; ++end) {
-      calls.emplace_back([&run, &action = actions[end]] {
+      calls.emplace_back([&run, &stop, &action = actions[end]] {
+        // A phase may hold 500 creations: a hand-over need not wait for all of them.
+        if (stop.stop_requested()) return Cancelled("apply: stopped");
         return std::visit([&](const auto& write) { return run.Write(write); }, action.write);
       });
     }
-    if (stop.stop_requested()) return {Cancelled("apply: stopped"), {}};
     if (const Status status = fan_out_.Run(calls); !status.ok()) {
       MutexLock lock(run.mutex);
       return {status, run.refused};

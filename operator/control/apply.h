@@ -35,7 +35,7 @@ class Applier {
   Applier(kube::Client& client, kube::EventRecorder& events, Store& store, FanOut& fan_out, Clock& clock,
           OnStatus on_status = {});
 
-  // Between phases `stop` ends it with kCancelled; calls under way are finished.
+  // `stop` ends it with kCancelled; calls under way are finished.
   Applied Apply(const api::TrainingJob& job, const reconcile::Outcome& outcome, const reconcile::Settings& settings,
                 std::stop_token stop);
 

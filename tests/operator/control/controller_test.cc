@@ -157,6 +157,7 @@ TEST_F(ControllerTest, TakesAPodThatAlreadyExistsAsMade) {
   std::set<std::string> uids;
   for (const std::string& pod : api_.All(kube::Pods())) uids.insert(json::parse(pod)["metadata"]["uid"]);
   EXPECT_THAT(uids, SizeIs(3));
+  Stop();  // before what the fault captured goes away
 }
 
 TEST_F(ControllerTest, SaysInTheStatusWhatAQuotaRefused) {
@@ -173,6 +174,7 @@ TEST_F(ControllerTest, SaysInTheStatusWhatAQuotaRefused) {
   full = false;
   ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 3; }));
   EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") != "True"; }));
+  Stop();
 }
 
 TEST_F(ControllerTest, LeavesAForeignPodOfThatNameAlone) {
@@ -197,6 +199,7 @@ TEST_F(ControllerTest, DecidesAgainAfterAConflict) {
   api_.Put(TrainingJobs(), JobText("mnist", 1));
   ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 1; }));
   EXPECT_TRUE(Eventually([&] { return conflicts >= 3; }));
+  Stop();
 }
 
 TEST_F(ControllerTest, GoesOnAfterBeingKilledAtAnyWrite) {
@@ -234,13 +237,13 @@ TEST_F(ControllerTest, ABigJobDoesNotDelayASmallOne) {
     return OkStatus();
   });
   Start();
-  api_.Put(TrainingJobs(), JobText("big", 1200));
+  api_.Put(TrainingJobs(), JobText("big", 600));
   ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() > 50; }));
-  const auto start = std::chrono::steady_clock::now();
+  const size_t before = api_.All(kube::Pods()).size();
   api_.Put(TrainingJobs(), JobText("small", 1));
   ASSERT_TRUE(Eventually([&] { return !api_.Peek(kube::Pods(), "ml", "small-worker-0").empty(); }));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
-  EXPECT_LT(api_.All(kube::Pods()).size(), 1200u) << "the big job should still have been under way";
+  // Counted in the big job's creations, not in seconds, so that a busy machine does not matter.
+  EXPECT_LT(api_.All(kube::Pods()).size() - before, 200u);
 }
 
 }  // namespace
