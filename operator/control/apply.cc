@@ -92,6 +92,7 @@ struct Applier::Run {
   api::JobStatus status_now;
   std::string version_now;
   Mutex mutex;
+  bool read_job_anew MT_GUARDED_BY(mutex) = false;
   std::optional<reconcile::RefusedWrite> refused MT_GUARDED_BY(mutex);
 
   const std::string& ns() const { return job.metadata.namespace_name; }
@@ -190,7 +191,11 @@ struct Applier::Run {
     body["metadata"]["resourceVersion"] = version_now;
     Result<std::string> patched =
         client().Patch(TrainingJobs(), ns(), job.metadata.name, "status", PatchType::kMerge, body.dump(), call());
-    if (!patched.ok()) return patched.status();
+    if (!patched.ok()) {
+      MutexLock lock(mutex);
+      read_job_anew = true;
+      return patched.status();
+    }
     if (applier.on_status_) applier.on_status_(job, status_now, write.status);
     status_now = write.status;
     version_now = std::string(kube::SliceString(*patched, {"metadata", "resourceVersion"}));
@@ -254,7 +259,7 @@ Applied Applier::Apply(const api::TrainingJob& job, const reconcile::Outcome& ou
     }
     if (const Status status = fan_out_.Run(calls); !status.ok()) {
       MutexLock lock(run.mutex);
-      return {status, run.refused};
+      return {status, run.refused, run.read_job_anew};
     }
     begin = end;
   }

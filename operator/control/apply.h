@@ -24,6 +24,9 @@ struct Applied {
   Status status;
   // Set where the API server refused a write for good; `status` then says the same.
   std::optional<reconcile::RefusedWrite> refused;
+  // A status write got no good answer (a conflict, an error, silence): the job must be read anew before it is decided on
+  // again, since the write may have happened (reconcile.h, rule 2).
+  bool read_job_anew = false;
 };
 
 // Thread-safe.

@@ -94,13 +94,35 @@ void Controller::Work(std::stop_token stop) {
   }
 }
 
+// Brings the store up to a status write of ours whose fate is unknown. Does nothing for other jobs.
+Status Controller::ReadAnew(const std::string& key, std::stop_token stop) {
+  {
+    MutexLock lock(mutex_);
+    if (!read_anew_.contains(key)) return OkStatus();
+  }
+  const size_t slash = key.find('/');
+  const Result<std::string> job =
+      client_.Get(TrainingJobs(), key.substr(0, slash), key.substr(slash + 1), {.stop = stop});
+  // What is gone cannot be decided on wrongly: every write to it carries its uid or version.
+  if (!job.ok() && job.status().code() != StatusCode::kNotFound) return job.status();
+  if (job.ok()) store_.WroteJob(*job);
+  MutexLock lock(mutex_);
+  read_anew_.erase(key);
+  return OkStatus();
+}
+
 Status Controller::LookAt(const std::string& key, std::stop_token stop) {
+  if (const Status read = ReadAnew(key, stop); !read.ok()) {
+    queue_.AddRateLimited(key);
+    return read;
+  }
   auto view = store_.View(key);
   if (!view) {
     queue_.Forget(key);
     puller_.Forget(key);
     MutexLock lock(mutex_);
     refused_.erase(key);
+    read_anew_.erase(key);
     return OkStatus();
   }
   view->seen.settings = options_.settings;
@@ -123,6 +145,7 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   bool new_refusal = false;
   {
     MutexLock lock(mutex_);
+    if (applied.read_job_anew) read_anew_.insert(key);
     const auto it = refused_.find(key);
     if (applied.refused) {
       new_refusal = it == refused_.end() || it->second != *applied.refused;

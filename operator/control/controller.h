@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ class Controller {
  private:
   void Work(std::stop_token stop);
   // One look. Returns what went wrong, if anything.
+  Status ReadAnew(const std::string& key, std::stop_token stop);
   Status LookAt(const std::string& key, std::stop_token stop);
 
   kube::Client& client_;
@@ -69,6 +71,7 @@ class Controller {
   std::vector<Watching> informers_;
   mutable Mutex mutex_;
   std::map<std::string, reconcile::RefusedWrite> refused_ MT_GUARDED_BY(mutex_);
+  std::set<std::string> read_anew_ MT_GUARDED_BY(mutex_);  // jobs whose last status write may or may not have happened
 };
 
 }  // namespace meshtrain::control

@@ -202,6 +202,28 @@ TEST_F(ControllerTest, DecidesAgainAfterAConflict) {
   Stop();
 }
 
+TEST_F(ControllerTest, ReadsAJobAnewWhenItsStatusWriteGotNoAnswer) {
+  // Silence, then a failing read: nothing may be decided in between, for the write may have happened.
+  std::atomic<int> lost = 0, failed_reads = 0;
+  api_.SetFault([&](const FakeApi::Call& call, bool after) {
+    if (after && call.subresource == "status" && lost == 0) return ++lost, Unavailable("answer lost");
+    if (!after && call.verb == "get" && call.plural == "trainingjobs" && failed_reads < 2) {
+      return ++failed_reads, Unavailable("down");
+    }
+    return OkStatus();
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 2));
+  ASSERT_TRUE(Eventually([&] { return lost == 1 && failed_reads == 2 && Condition("mnist", "Created") == "True"; }));
+  Settle();
+  std::vector<std::string> of_the_job;
+  for (const FakeApi::Call& call : api_.calls()) {
+    if (call.plural == "trainingjobs" && (call.verb == "get" || call.verb == "patch")) of_the_job.push_back(call.verb);
+  }
+  EXPECT_THAT(of_the_job, ::testing::ElementsAre("patch", "get", "get", "get"));
+  Stop();
+}
+
 TEST_F(ControllerTest, GoesOnAfterBeingKilledAtAnyWrite) {
   // The process ends right after its n-th write (whose answer it never sees); the next one finishes the work.
   for (int n = 1; n <= 6; ++n) {
