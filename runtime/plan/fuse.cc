@@ -14,6 +14,9 @@ using program::Op;
 using program::OpDef;
 using program::Program;
 
+// Backends hold a chain's operands and scalars in tables of fixed size; longer chains gain nothing.
+constexpr size_t kMostOpsInAChain = 32;
+
 // The graph of steps while ops are merged into them. A node is a set of ops that run at one point; merging two is
 // allowed only where no path leaves one and enters the other through a third, which would be a cycle.
 class StepGraph {
@@ -187,7 +190,10 @@ std::vector<Step> Schedule(const Program& local, const Options& options) {
       const auto join = [&](int producer) {
         if (producer < 0 || !fusable[producer]) return;
         if (local.type(local.ops[producer].results[0]).dims != domain) return;
-        graph.Merge(graph.NodeOf(producer), graph.NodeOf(index));
+        const int into = graph.NodeOf(producer);
+        const int from = graph.NodeOf(index);
+        if (into == from || graph.Ops(into).size() + graph.Ops(from).size() > kMostOpsInAChain) return;
+        graph.Merge(into, from);
       };
       for (const ValueId v : op.operands) join(local.values[v].op);
     }

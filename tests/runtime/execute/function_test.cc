@@ -123,6 +123,33 @@ TEST_P(FunctionTest, AGuardedStepThatIsNotFiniteChangesNothing) {
   EXPECT_EQ(Values(w.ToHost().value()), before);
 }
 
+// Chains are fused up to a length that every backend can hold.
+TEST_P(FunctionTest, LongChainsOfElementWiseOpsRun) {
+  constexpr int kOps = 400;
+  Function step(*session_, "long", {"x", "s"}, [&](const Value& x, const Value& s) -> Outputs {
+    Value y = x, t = s;
+    std::vector<Value> kept;
+    for (int i = 0; i < kOps; ++i) {
+      t = t + (i % 2 == 0 ? 1.0 : -1.0) * 0.5;
+      y = program::Maximum(y * 1.0 + t, y - static_cast<double>(i) * 1e-6);
+      if (i % 5 == 0) kept.push_back(y);
+    }
+    for (const Value& k : kept) y = y + 0.0 * k;
+    return {{"y", y}, {"t", t}};
+  });
+  const DTensor s = session_->CopyToMesh(Tensor::Scalar(0.0f), L("{}", mesh_)).value();
+  const auto out = step(OnMesh({1, 2, 3, 4}, "{batch}"), s);
+  ASSERT_TRUE(out.ok()) << out.status().message();
+  float t = 0;
+  std::vector<float> want = {1, 2, 3, 4};
+  for (int i = 0; i < kOps; ++i) {
+    t += i % 2 == 0 ? 0.5f : -0.5f;
+    for (float& y : want) y = std::max(y + t, y - static_cast<float>(i * 1e-6));
+  }
+  const std::vector<float> got = Values(Host((*out)[0]));
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-3f * want[i]);
+}
+
 TEST_P(FunctionTest, OutputsMayBeAskedForInALayout) {
   Function twice(*session_, "twice", {"x"}, [&](const Value& x) -> Outputs { return {{"y", x * 2.0}}; });
   twice.WithOutputLayout("y", L("{batch}", mesh_));
