@@ -39,12 +39,14 @@ std::optional<std::string> Env(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-// Unique per process, and telling to people: the host (in a cluster: the pod) and what no other process has.
+// Unique per process, and telling to people: the host (in a cluster: the pod) and what no other
+// process has.
 std::string MakeIdentity() {
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
   std::string unique = std::to_string(getpid());
-  if (const auto uuid = ReadFile("/proc/sys/kernel/random/uuid", 64); uuid.ok()) unique = std::string(Trim(*uuid));
+  if (const auto uuid = ReadFile("/proc/sys/kernel/random/uuid", 64); uuid.ok())
+    unique = std::string(Trim(*uuid));
   return std::string(host) + "_" + unique;
 }
 
@@ -55,28 +57,39 @@ std::string HostOf(std::string_view url) {
 }
 
 void AddFlags(CLI::App& app, Flags& flags) {
-  app.add_option("--kubeconfig", flags.kubeconfig, "kubeconfig file(s); else $KUBECONFIG, the pod's account, ~/.kube/config");
+  app.add_option("--kubeconfig", flags.kubeconfig,
+                 "kubeconfig file(s); else $KUBECONFIG, the pod's account, ~/.kube/config");
   app.add_option("--context", flags.context, "context of the kubeconfig");
   app.add_option("--namespace", flags.ns, "watch this namespace only; else all");
-  app.add_option("--metrics-address", flags.metrics_address, "HOST:PORT of /metrics, /healthz and /readyz; empty: none")
+  app.add_option("--metrics-address", flags.metrics_address,
+                 "HOST:PORT of /metrics, /healthz and /readyz; empty: none")
       ->capture_default_str();
-  app.add_flag("--leader-elect,!--no-leader-elect", flags.leader_elect, "work only while holding the Lease (default)");
-  app.add_option("--leader-elect-namespace", flags.lease_namespace, "namespace of the Lease; else the pod's");
-  app.add_option("--leader-elect-name", flags.lease_name, "name of the Lease")->capture_default_str();
+  app.add_flag("--leader-elect,!--no-leader-elect", flags.leader_elect,
+               "work only while holding the Lease (default)");
+  app.add_option("--leader-elect-namespace", flags.lease_namespace,
+                 "namespace of the Lease; else the pod's");
+  app.add_option("--leader-elect-name", flags.lease_name, "name of the Lease")
+      ->capture_default_str();
   app.add_option("--identity", flags.identity, "who we are in the Lease; else made up");
-  app.add_option("--threads", flags.threads, "jobs looked at at once")->check(CLI::Range(1, 256))->capture_default_str();
+  app.add_option("--threads", flags.threads, "jobs looked at at once")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
   app.add_option("--connections", flags.connections, "requests to the API server at once")
       ->check(CLI::Range(2, 1024))
       ->capture_default_str();
-  app.add_option("--watch-nodes", flags.watch_nodes, "replace pods of nodes that are gone (auto: with all namespaces)")
+  app.add_option("--watch-nodes", flags.watch_nodes,
+                 "replace pods of nodes that are gone (auto: with all namespaces)")
       ->check(CLI::IsMember({"auto", "true", "false"}))
       ->capture_default_str();
   app.add_option("--gang-scheduler", flags.gang, "pod groups for jobs with a schedulingPolicy")
       ->check(CLI::IsMember({"none", "volcano", "scheduler-plugins"}))
       ->capture_default_str();
-  app.add_option("--gang-scheduler-name", flags.gang_scheduler_name, "schedulerName of gang-scheduled pods");
-  app.add_option("--worker-image", flags.worker_image, "image of jobs that declare a program and no template");
-  app.add_option("--cluster-domain", flags.cluster_domain, "DNS domain of the cluster; else $CUSTOM_CLUSTER_DOMAIN");
+  app.add_option("--gang-scheduler-name", flags.gang_scheduler_name,
+                 "schedulerName of gang-scheduled pods");
+  app.add_option("--worker-image", flags.worker_image,
+                 "image of jobs that declare a program and no template");
+  app.add_option("--cluster-domain", flags.cluster_domain,
+                 "DNS domain of the cluster; else $CUSTOM_CLUSTER_DOMAIN");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
@@ -110,8 +123,8 @@ LogLevel ParseLevel(const std::string& level) {
   return LogLevel::kInfo;
 }
 
-// Requests `stop` at the first SIGTERM or SIGINT. The signals are blocked in every thread and waited for here, so no
-// handler runs in the middle of anything; the wait ends with the process.
+// Requests `stop` at the first SIGTERM or SIGINT. The signals are blocked in every thread and
+// waited for here, so no handler runs in the middle of anything; the wait ends with the process.
 void StopOnSignal(std::stop_source& stop, const sigset_t& signals) {
   while (!stop.stop_requested()) {
     const timespec tick{.tv_sec = 0, .tv_nsec = 200'000'000};
@@ -125,32 +138,37 @@ void StopOnSignal(std::stop_source& stop, const sigset_t& signals) {
 
 Status RunOperator(const Flags& flags, std::stop_source& stop) {
   Clock& clock = SystemClock();
-  MT_ASSIGN_OR_RETURN(const kube::ClientConfig config, kube::FindConfig(flags.kubeconfig, flags.context, Env));
+  MT_ASSIGN_OR_RETURN(const kube::ClientConfig config,
+                      kube::FindConfig(flags.kubeconfig, flags.context, Env));
   control::Metrics metrics(HostOf(config.server));
 
   const auto on_request = [&](std::string_view verb, std::string_view code, Duration took) {
     metrics.OnRequest(verb, code, took);
   };
   // The election has a connection of its own: a renewal must not wait behind 500 creations.
-  MT_ASSIGN_OR_RETURN(std::unique_ptr<kube::Client> lease_client,
-                      kube::NewHttpClient(config, {.connections = 2, .on_request = on_request}, clock));
+  MT_ASSIGN_OR_RETURN(
+      std::unique_ptr<kube::Client> lease_client,
+      kube::NewHttpClient(config, {.connections = 2, .on_request = on_request}, clock));
   const std::string lease_ns = !flags.lease_namespace.empty() ? flags.lease_namespace
                                : !config.ns.empty()           ? config.ns
                                                               : "default";
-  kube::LeaderElector elector(*lease_client, clock,
-                              {.ns = lease_ns,
-                               .name = flags.lease_name,
-                               .identity = flags.identity.empty() ? MakeIdentity() : flags.identity});
+  kube::LeaderElector elector(
+      *lease_client, clock,
+      {.ns = lease_ns,
+       .name = flags.lease_name,
+       .identity = flags.identity.empty() ? MakeIdentity() : flags.identity});
   kube::HttpClientOptions options;
   options.connections = flags.connections;
   options.on_request = on_request;
   options.on_wait = [&](std::string_view verb, Duration waited) { metrics.OnWait(verb, waited); };
   if (flags.leader_elect) {
     options.may_write = [&] {
-      return elector.Held() ? OkStatus() : FailedPrecondition("the lease is not held: nothing may be written");
+      return elector.Held() ? OkStatus()
+                            : FailedPrecondition("the lease is not held: nothing may be written");
     };
   }
-  MT_ASSIGN_OR_RETURN(std::unique_ptr<kube::Client> client, kube::NewHttpClient(config, options, clock));
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<kube::Client> client,
+                      kube::NewHttpClient(config, options, clock));
 
   std::atomic<const control::Controller*> running = nullptr;
   std::atomic<bool> leading = false;
@@ -158,16 +176,19 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
   if (!flags.metrics_address.empty()) {
     MT_ASSIGN_OR_RETURN(
         server, control::StatusServer::Start(
-                    flags.metrics_address,
-                    {.metrics = [&] { return metrics.Text(); },
-                     .healthy = [] { return OkStatus(); },
-                     // Standing by is ready: a rolling update must not wait for a lease that the old pod holds.
-                     .ready = [&]() -> Status {
-                       const control::Controller* controller = running;
-                       if (leading && (controller == nullptr || !controller->synced())) return Unavailable("lists are not in yet");
-                       return OkStatus();
-                     }}));
-    LogInfo("serving", {{"address", flags.metrics_address}, {"port", std::to_string(server->port())}});
+                    flags.metrics_address, {.metrics = [&] { return metrics.Text(); },
+                                            .healthy = [] { return OkStatus(); },
+                                            // Standing by is ready: a rolling update must not wait
+                                            // for a lease that the old pod holds.
+                                            .ready = [&]() -> Status {
+                                              const control::Controller* controller = running;
+                                              if (leading &&
+                                                  (controller == nullptr || !controller->synced()))
+                                                return Unavailable("lists are not in yet");
+                                              return OkStatus();
+                                            }}));
+    LogInfo("serving",
+            {{"address", flags.metrics_address}, {"port", std::to_string(server->port())}});
   }
 
   metrics.SetLeader(flags.lease_name, false);
@@ -187,7 +208,8 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
   controller_options.threads = flags.threads;
   // The caller of a fan-out works too; two connections are left for reads.
   controller_options.helpers = std::max(1, flags.connections - flags.threads - 2);
-  controller_options.watch_nodes = flags.watch_nodes == "true" || (flags.watch_nodes == "auto" && flags.ns.empty());
+  controller_options.watch_nodes =
+      flags.watch_nodes == "true" || (flags.watch_nodes == "auto" && flags.ns.empty());
   controller_options.settings = MakeSettings(flags);
   Status lost;
   {
@@ -213,7 +235,8 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
   events.Flush(std::chrono::seconds(2));
   // All writes have ended: whoever stands by may begin at once.
   if (flags.leader_elect) {
-    if (const Status status = elector.Release(); !status.ok()) LogWarning("lease not given back", {{"error", status.ToString()}});
+    if (const Status status = elector.Release(); !status.ok())
+      LogWarning("lease not given back", {{"error", status.ToString()}});
   }
   LogInfo("stopped");
   return OkStatus();
@@ -228,7 +251,8 @@ int Main(int argc, char** argv) {
     std::cout << api::CrdYaml();
     return 0;
   }
-  ConfigureLog(ParseLevel(flags.log_level), flags.log_format == "json" ? LogFormat::kJson : LogFormat::kKeyValue);
+  ConfigureLog(ParseLevel(flags.log_level),
+               flags.log_format == "json" ? LogFormat::kJson : LogFormat::kKeyValue);
 
   signal(SIGPIPE, SIG_IGN);
   sigset_t signals;

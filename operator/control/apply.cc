@@ -25,11 +25,16 @@ Resource Claims() { return {"", "v1", "persistentvolumeclaims"}; }
 // The word the API uses for a refusal.
 const char* ReasonOf(StatusCode code) {
   switch (code) {
-    case StatusCode::kPermissionDenied: return "Forbidden";
-    case StatusCode::kResourceExhausted: return "ExceededQuota";
-    case StatusCode::kInvalidArgument: return "Invalid";
-    case StatusCode::kAlreadyExists: return "AlreadyExists";
-    default: return nullptr;
+    case StatusCode::kPermissionDenied:
+      return "Forbidden";
+    case StatusCode::kResourceExhausted:
+      return "ExceededQuota";
+    case StatusCode::kInvalidArgument:
+      return "Invalid";
+    case StatusCode::kAlreadyExists:
+      return "AlreadyExists";
+    default:
+      return nullptr;
   }
 }
 
@@ -58,7 +63,9 @@ std::string RandomHex32() {
 
 }  // namespace
 
-Resource TrainingJobs() { return {std::string(cluster::kGroup), "v1", std::string(cluster::kPlural)}; }
+Resource TrainingJobs() {
+  return {std::string(cluster::kGroup), "v1", std::string(cluster::kPlural)};
+}
 
 std::optional<Resource> PodGroups(reconcile::GangScheduler gang) {
   switch (gang) {
@@ -72,8 +79,8 @@ std::optional<Resource> PodGroups(reconcile::GangScheduler gang) {
   return std::nullopt;
 }
 
-Applier::Applier(kube::Client& client, kube::EventRecorder& events, Store& store, FanOut& fan_out, Clock& clock,
-                 OnStatus on_status)
+Applier::Applier(kube::Client& client, kube::EventRecorder& events, Store& store, FanOut& fan_out,
+                 Clock& clock, OnStatus on_status)
     : client_(client),
       events_(events),
       store_(store),
@@ -87,7 +94,8 @@ struct Applier::Run {
   const api::TrainingJob& job;
   const reconcile::Settings& settings;
   const std::optional<Resource> pod_groups;
-  std::optional<reconcile::PodRenderer> renderer;  // made where pods are created: it formats the whole cluster
+  std::optional<reconcile::PodRenderer>
+      renderer;  // made where pods are created: it formats the whole cluster
   // Status patches are alone in their phases, so these have one writer at a time.
   api::JobStatus status_now;
   std::string version_now;
@@ -103,38 +111,42 @@ struct Applier::Run {
     const char* reason = ReasonOf(status.code());
     if (reason != nullptr) {
       MutexLock lock(mutex);
-      if (!refused) refused = {resource.plural + " \"" + name + "\"", reason, OneLine(status.message())};
+      if (!refused)
+        refused = {resource.plural + " \"" + name + "\"", reason, OneLine(status.message())};
     }
     return status;
   }
 
   // Creates; an object of that name that is already ours counts as made. `wrote` takes the object.
   template <typename Wrote>
-  Status Create(const Resource& resource, const std::string& name, const std::string& body, Wrote wrote) {
+  Status Create(const Resource& resource, const std::string& name, const std::string& body,
+                Wrote wrote) {
     Result<std::string> made = client().Create(resource, ns(), body, call());
     if (made.ok()) {
       wrote(*made);
       return OkStatus();
     }
-    if (made.status().code() != StatusCode::kAlreadyExists) return Refuse(resource, name, made.status());
+    if (made.status().code() != StatusCode::kAlreadyExists)
+      return Refuse(resource, name, made.status());
     Result<std::string> there = client().Get(resource, ns(), name, call());
     if (!there.ok()) return there.status();
     const Result<Meta> meta = ParseMeta(*there);
     if (!meta.ok()) return meta.status();
     if (meta->controller_uid != job.metadata.uid) {
-      return Refuse(resource, name,
-                    AlreadyExists(resource.plural + " \"" + name + "\": expected it to be controlled by this job, got: " +
-                                  (meta->controller_uid.empty() ? "an object of somebody else"
-                                                                : "one of " + meta->controller_name)));
+      return Refuse(
+          resource, name,
+          AlreadyExists(resource.plural + " \"" + name +
+                        "\": expected it to be controlled by this job, got: " +
+                        (meta->controller_uid.empty() ? "an object of somebody else"
+                                                      : "one of " + meta->controller_name)));
     }
     wrote(*there);
     return OkStatus();
   }
 
   Status Write(const reconcile::CreateService& write) {
-    return Create(kube::Services(), write.name, write.body, [&](const std::string& made) {
-      applier.store_.WroteService(made);
-    });
+    return Create(kube::Services(), write.name, write.body,
+                  [&](const std::string& made) { applier.store_.WroteService(made); });
   }
   Status Write(const reconcile::CreateConfigMap& write) {
     return Create(ConfigMaps(), write.name, write.body, [](const std::string&) {});
@@ -152,26 +164,32 @@ struct Applier::Run {
     return Refuse(Secrets(), write.name, status);
   }
   Status Write(const reconcile::CreatePodGroup& write) {
-    if (!pod_groups) return Internal("pod group " + write.name + ": expected a gang scheduler in the settings, got: none");
-    return Create(*pod_groups, write.name, write.body, [&](const std::string& made) {
-      applier.store_.WrotePodGroup(made);
-    });
+    if (!pod_groups)
+      return Internal("pod group " + write.name +
+                      ": expected a gang scheduler in the settings, got: none");
+    return Create(*pod_groups, write.name, write.body,
+                  [&](const std::string& made) { applier.store_.WrotePodGroup(made); });
   }
   Status Write(const reconcile::PatchPodGroup& write) {
-    if (!pod_groups) return Internal("pod group " + write.name + ": expected a gang scheduler in the settings, got: none");
-    Result<std::string> patched = client().Patch(*pod_groups, ns(), write.name, "", PatchType::kMerge, write.body, call());
+    if (!pod_groups)
+      return Internal("pod group " + write.name +
+                      ": expected a gang scheduler in the settings, got: none");
+    Result<std::string> patched =
+        client().Patch(*pod_groups, ns(), write.name, "", PatchType::kMerge, write.body, call());
     if (!patched.ok()) return Refuse(*pod_groups, write.name, patched.status());
     applier.store_.WrotePodGroup(*patched);
     return OkStatus();
   }
   Status Write(const reconcile::DeletePodGroup& write) {
-    if (!pod_groups) return Internal("pod group " + write.name + ": expected a gang scheduler in the settings, got: none");
-    return Gone(client().Delete(*pod_groups, ns(), write.name, {.uid = write.uid}, call()).status());
+    if (!pod_groups)
+      return Internal("pod group " + write.name +
+                      ": expected a gang scheduler in the settings, got: none");
+    return Gone(
+        client().Delete(*pod_groups, ns(), write.name, {.uid = write.uid}, call()).status());
   }
   Status Write(const reconcile::CreatePod& write) {
-    return Create(kube::Pods(), write.name, renderer->Body(write), [&](const std::string& made) {
-      applier.store_.WrotePod(made);
-    });
+    return Create(kube::Pods(), write.name, renderer->Body(write),
+                  [&](const std::string& made) { applier.store_.WrotePod(made); });
   }
   Status Write(const reconcile::DeletePod& write) {
     kube::DeleteOptions options{.uid = write.uid};
@@ -181,16 +199,20 @@ struct Applier::Run {
     applier.store_.DeletedPod(ns(), write.name, write.uid, applier.clock_.Now());
     return OkStatus();
   }
-  Status Write(const reconcile::AdoptPod& write) { return PatchPod(write.name, reconcile::AdoptBody(job, write)); }
-  Status Write(const reconcile::ReleasePod& write) { return PatchPod(write.name, reconcile::ReleaseBody(write)); }
+  Status Write(const reconcile::AdoptPod& write) {
+    return PatchPod(write.name, reconcile::AdoptBody(job, write));
+  }
+  Status Write(const reconcile::ReleasePod& write) {
+    return PatchPod(write.name, reconcile::ReleaseBody(write));
+  }
   Status Write(const reconcile::PatchStatus& write) {
     const std::string patch = api::StatusMergePatch(status_now, write.status);
     if (patch.empty()) return OkStatus();
     json body = json::parse(patch, nullptr, /*allow_exceptions=*/false);
     MT_CHECK(body.is_object());
     body["metadata"]["resourceVersion"] = version_now;
-    Result<std::string> patched =
-        client().Patch(TrainingJobs(), ns(), job.metadata.name, "status", PatchType::kMerge, body.dump(), call());
+    Result<std::string> patched = client().Patch(TrainingJobs(), ns(), job.metadata.name, "status",
+                                                 PatchType::kMerge, body.dump(), call());
     if (!patched.ok()) {
       MutexLock lock(mutex);
       read_job_anew = true;
@@ -204,21 +226,25 @@ struct Applier::Run {
   }
   Status Write(const reconcile::DeleteJob& write) {
     const Status status =
-        Gone(client().Delete(TrainingJobs(), ns(), job.metadata.name, {.uid = write.uid}, call()).status());
+        Gone(client()
+                 .Delete(TrainingJobs(), ns(), job.metadata.name, {.uid = write.uid}, call())
+                 .status());
     if (status.ok()) applier.store_.DeletedJob(ns(), job.metadata.name, write.uid);
     return status;
   }
   Status Write(const reconcile::RecordEvent& write) {
-    applier.events_.Record({.about = {std::string(cluster::kApiVersion), std::string(cluster::kKind), ns(),
-                                      job.metadata.name, job.metadata.uid},
-                            .warning = write.warning,
-                            .reason = write.reason,
-                            .message = write.message});
+    applier.events_.Record(
+        {.about = {std::string(cluster::kApiVersion), std::string(cluster::kKind), ns(),
+                   job.metadata.name, job.metadata.uid},
+         .warning = write.warning,
+         .reason = write.reason,
+         .message = write.message});
     return OkStatus();
   }
 
   Status PatchPod(const std::string& name, const std::string& body) {
-    Result<std::string> patched = client().Patch(kube::Pods(), ns(), name, "", PatchType::kMerge, body, call());
+    Result<std::string> patched =
+        client().Patch(kube::Pods(), ns(), name, "", PatchType::kMerge, body, call());
     if (patched.ok()) {
       applier.store_.WrotePod(*patched);
       return OkStatus();
@@ -228,7 +254,8 @@ struct Applier::Run {
 
   // A deletion or a patch under a uid: what is gone, or another object by now, needs no more.
   static Status Gone(const Status& status) {
-    const bool gone = status.code() == StatusCode::kNotFound || status.code() == StatusCode::kAborted;
+    const bool gone =
+        status.code() == StatusCode::kNotFound || status.code() == StatusCode::kAborted;
     return gone ? OkStatus() : status;
   }
 };

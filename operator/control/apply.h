@@ -1,6 +1,7 @@
-// Carries out an Outcome on the cluster, by the rules at the head of operator/reconcile/reconcile.h: phases in order,
-// the calls of one phase in parallel, the first error ends it. The answers go into the store, so that the next look at
-// the job already knows them.
+// Carries out an Outcome on the cluster, by the rules at the head of
+// operator/reconcile/reconcile.h: phases in order, the calls of one phase in parallel, the first
+// error ends it. The answers go into the store, so that the next look at the job already knows
+// them.
 #pragma once
 
 #include <functional>
@@ -24,8 +25,8 @@ struct Applied {
   Status status;
   // Set where the API server refused a write for good; `status` then says the same.
   std::optional<reconcile::RefusedWrite> refused;
-  // A status write got no good answer (a conflict, an error, silence): the job must be read anew before it is decided on
-  // again, since the write may have happened (reconcile.h, rule 2).
+  // A status write got no good answer (a conflict, an error, silence): the job must be read anew
+  // before it is decided on again, since the write may have happened (reconcile.h, rule 2).
   bool read_job_anew = false;
 };
 
@@ -35,12 +36,12 @@ class Applier {
   // After each status that was written: before and after.
   using OnStatus = std::function<void(const api::TrainingJob& job, const api::JobStatus& before,
                                       const api::JobStatus& after)>;
-  Applier(kube::Client& client, kube::EventRecorder& events, Store& store, FanOut& fan_out, Clock& clock,
-          OnStatus on_status = {});
+  Applier(kube::Client& client, kube::EventRecorder& events, Store& store, FanOut& fan_out,
+          Clock& clock, OnStatus on_status = {});
 
   // `stop` ends it with kCancelled; calls under way are finished.
-  Applied Apply(const api::TrainingJob& job, const reconcile::Outcome& outcome, const reconcile::Settings& settings,
-                std::stop_token stop);
+  Applied Apply(const api::TrainingJob& job, const reconcile::Outcome& outcome,
+                const reconcile::Settings& settings, std::stop_token stop);
 
  private:
   struct Run;

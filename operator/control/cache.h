@@ -1,9 +1,10 @@
-// The last known state of one kind of object, fed by a watch and by the answers to our own writes, so that it is never
-// behind what this process has done itself. Not thread-safe: its owner locks.
+// The last known state of one kind of object, fed by a watch and by the answers to our own writes,
+// so that it is never behind what this process has done itself. Not thread-safe: its owner locks.
 //
-// resourceVersions grow. An answer is taken only when it is newer than everything the watch has delivered so far; if it
-// is not, the watch has already told this state or a later one. So a deleted object cannot come back, and the event that
-// repeats our own write changes nothing (and wakes nobody).
+// resourceVersions grow. An answer is taken only when it is newer than everything the watch has
+// delivered so far; if it is not, the watch has already told this state or a later one. So a
+// deleted object cannot come back, and the event that repeats our own write changes nothing (and
+// wakes nobody).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ namespace meshtrain::control {
 template <typename T>
 class Cache {
  public:
-  // What happened to one key: before and after; null where absent. The pointers live until on_change returns.
+  // What happened to one key: before and after; null where absent. The pointers live until
+  // on_change returns.
   using OnChange = std::function<void(const std::string& key, const T* before, const T* after)>;
   explicit Cache(OnChange on_change) : on_change_(std::move(on_change)) {}
 
@@ -55,10 +57,12 @@ class Cache {
     Set(key, version, std::move(value));
   }
 
-  // A list: Begin, one Listed per object, End with the list's version. What the list lacks is gone, unless we wrote it
-  // after the list was made.
+  // A list: Begin, one Listed per object, End with the list's version. What the list lacks is gone,
+  // unless we wrote it after the list was made.
   void BeginList() { listed_.clear(); }
-  void Listed(const std::string& key, int64_t version, T value) { listed_.insert_or_assign(key, Entry{version, std::move(value)}); }
+  void Listed(const std::string& key, int64_t version, T value) {
+    listed_.insert_or_assign(key, Entry{version, std::move(value)});
+  }
   void EndList(int64_t version) {
     for (auto it = entries_.begin(); it != entries_.end();) {
       const auto next = std::next(it);
@@ -70,7 +74,9 @@ class Cache {
     for (auto& [key, entry] : listed_) {
       const auto it = entries_.find(key);
       if (it != entries_.end() && it->second.version == entry.version) continue;
-      if (it != entries_.end() && it->second.version > entry.version && it->second.version > version) continue;
+      if (it != entries_.end() && it->second.version > entry.version &&
+          it->second.version > version)
+        continue;
       Set(key, entry.version, std::move(entry.value));
     }
     std::unordered_map<std::string, Entry>().swap(listed_);

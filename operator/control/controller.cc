@@ -19,8 +19,8 @@ std::string ManagedSelector() {
 
 }  // namespace
 
-Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock& clock, Metrics& metrics,
-                       ControllerOptions options)
+Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock& clock,
+                       Metrics& metrics, ControllerOptions options)
     : client_(client),
       clock_(clock),
       metrics_(metrics),
@@ -29,17 +29,17 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
       store_([this](const std::string& key) { queue_.Add(key); }),
       fan_out_(options_.helpers),
       applier_(client, events, store_, fan_out_, clock,
-               [this](const api::TrainingJob&, const api::JobStatus& before, const api::JobStatus& after) {
-                 metrics_.OnStatus(before, after);
-               }),
+               [this](const api::TrainingJob&, const api::JobStatus& before,
+                      const api::JobStatus& after) { metrics_.OnStatus(before, after); }),
       puller_(store_, clock, options_.fetch_progress, reconcile::ParseProgress,
               [this](const std::string& key) { queue_.Add(key); }) {
-  const auto watch = [&](kube::Resource resource, const std::string& ns, const std::string& selector, Sink sink,
-                         bool needed) {
+  const auto watch = [&](kube::Resource resource, const std::string& ns,
+                         const std::string& selector, Sink sink, bool needed) {
     informers_.push_back(
         {std::make_unique<Informer>(
              client_, clock_,
-             InformerOptions{.resource = std::move(resource), .ns = ns, .label_selector = selector}, std::move(sink)),
+             InformerOptions{.resource = std::move(resource), .ns = ns, .label_selector = selector},
+             std::move(sink)),
          needed});
   };
   // Children before jobs: a job that is looked at must not seem to have none.
@@ -71,7 +71,8 @@ bool Controller::idle() const { return queue_.idle(); }
 void Controller::Run(std::stop_token stop) {
   std::vector<std::jthread> watchers, workers, pullers;
   for (Watching& watching : informers_) {
-    watchers.emplace_back([informer = watching.informer.get(), stop](std::stop_token) { informer->Run(stop); });
+    watchers.emplace_back(
+        [informer = watching.informer.get(), stop](std::stop_token) { informer->Run(stop); });
   }
   while (!synced() && clock_.SleepFor(std::chrono::milliseconds(5), stop)) {
   }
@@ -80,7 +81,8 @@ void Controller::Run(std::stop_token stop) {
                          {"jobs", std::to_string(store_.jobs())},
                          {"pods", std::to_string(store_.pods())}});
     for (int i = 0; i < options_.threads; ++i) workers.emplace_back([this, stop] { Work(stop); });
-    for (int i = 0; i < options_.pullers; ++i) pullers.emplace_back([this, stop] { puller_.Run(stop); });
+    for (int i = 0; i < options_.pullers; ++i)
+      pullers.emplace_back([this, stop] { puller_.Run(stop); });
   }
   // The threads end on `stop`; joining them is the wait.
 }
@@ -165,7 +167,8 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   switch (applied.status.code()) {
     case StatusCode::kOk:
       queue_.Forget(key);
-      // What was done is in the store already, and its own events wake nobody: look once more, until nothing is left.
+      // What was done is in the store already, and its own events wake nobody: look once more,
+      // until nothing is left.
       if (!outcome.empty() || outcome.again) queue_.Add(key);
       if (outcome.wake_at) queue_.AddAfter(key, *outcome.wake_at - clock_.Now());
       return OkStatus();
@@ -173,8 +176,8 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
       return OkStatus();
     case StatusCode::kNotFound:
     case StatusCode::kAborted:
-      // Decided on old knowledge (a conflict), or the job is gone: the watch will bring what changed; ask again in case
-      // it has done so already.
+      // Decided on old knowledge (a conflict), or the job is gone: the watch will bring what
+      // changed; ask again in case it has done so already.
       queue_.AddRateLimited(key);
       return OkStatus();
     default:

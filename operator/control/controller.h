@@ -1,5 +1,6 @@
-// The loop: informers fill the store, changes put a job's name on the queue, a thread takes it, asks Reconcile what to
-// do and applies that. Why a job woke is forgotten on purpose: every look starts from the whole of what is known.
+// The loop: informers fill the store, changes put a job's name on the queue, a thread takes it,
+// asks Reconcile what to do and applies that. Why a job woke is forgotten on purpose: every look
+// starts from the whole of what is known.
 #pragma once
 
 #include <atomic>
@@ -24,10 +25,10 @@
 namespace meshtrain::control {
 
 struct ControllerOptions {
-  std::string ns;        // "" = all namespaces
-  int threads = 4;       // looks at jobs at once
-  int helpers = 12;      // further calls at once, shared by all jobs
-  int pullers = 4;       // threads that ask for progress; 0 = never ask
+  std::string ns;    // "" = all namespaces
+  int threads = 4;   // looks at jobs at once
+  int helpers = 12;  // further calls at once, shared by all jobs
+  int pullers = 4;   // threads that ask for progress; 0 = never ask
   bool watch_nodes = true;
   reconcile::Settings settings;
   FetchProgress fetch_progress = FetchProgressOverHttp;
@@ -40,7 +41,8 @@ class Controller {
              ControllerOptions options);
   ~Controller();
 
-  // Until stop; what is being applied then ends with its present phase, so that nothing is written after Run returned.
+  // Until stop; what is being applied then ends with its present phase, so that nothing is written
+  // after Run returned.
   void Run(std::stop_token stop);
 
   // Whether all first lists are in. Any thread.
@@ -71,7 +73,8 @@ class Controller {
   std::vector<Watching> informers_;
   mutable Mutex mutex_;
   std::map<std::string, reconcile::RefusedWrite> refused_ MT_GUARDED_BY(mutex_);
-  std::set<std::string> read_anew_ MT_GUARDED_BY(mutex_);  // jobs whose last status write may or may not have happened
+  std::set<std::string> read_anew_
+      MT_GUARDED_BY(mutex_);  // jobs whose last status write may or may not have happened
 };
 
 }  // namespace meshtrain::control

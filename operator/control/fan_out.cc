@@ -35,7 +35,8 @@ Status FanOut::Run(const std::vector<std::function<Status()>>& calls) {
   while (batch.open()) RunOne(batch);
   batches_.remove(&batch);
   while (batch.running > 0) {
-    finished_.WaitFor(mutex_, std::stop_token(), std::chrono::hours(1), [&] { return batch.running == 0; });
+    finished_.WaitFor(mutex_, std::stop_token(), std::chrono::hours(1),
+                      [&] { return batch.running == 0; });
   }
   return batch.first_error;
 }

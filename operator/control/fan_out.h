@@ -1,6 +1,7 @@
-// Runs a batch of calls in parallel on a few shared threads, and stops at the first error. Several batches take turns,
-// one call each, so that 500 creations of one job do not stand before the three of another. The caller's own thread
-// works too: a batch of one costs no hand-over, and every batch goes on even when all helpers are busy.
+// Runs a batch of calls in parallel on a few shared threads, and stops at the first error. Several
+// batches take turns, one call each, so that 500 creations of one job do not stand before the three
+// of another. The caller's own thread works too: a batch of one costs no hand-over, and every batch
+// goes on even when all helpers are busy.
 #pragma once
 
 #include <functional>
@@ -19,7 +20,8 @@ class FanOut {
   explicit FanOut(int helpers);
   ~FanOut();
 
-  // Returns when no call of this batch is running any more: the first error in time, or OK when all were made.
+  // Returns when no call of this batch is running any more: the first error in time, or OK when all
+  // were made.
   Status Run(const std::vector<std::function<Status()>>& calls);
 
  private:
@@ -36,7 +38,8 @@ class FanOut {
 
   Mutex mutex_;
   CondVar work_, finished_;
-  std::list<Batch*> batches_ MT_GUARDED_BY(mutex_);  // those with calls left; the next in turn first
+  std::list<Batch*> batches_
+      MT_GUARDED_BY(mutex_);  // those with calls left; the next in turn first
   std::vector<std::jthread> helpers_;
 };
 

@@ -23,8 +23,9 @@ class Backoff {
     last_ = now;
     const Duration step = step_;
     step_ = std::min(step_ * 2, kLongestBackoff);
-    return step + Duration(static_cast<int64_t>(static_cast<double>(step.count()) *
-                                                std::uniform_real_distribution<>(0.0, 1.0)(random_)));
+    return step +
+           Duration(static_cast<int64_t>(static_cast<double>(step.count()) *
+                                         std::uniform_real_distribution<>(0.0, 1.0)(random_)));
   }
 
  private:
@@ -49,8 +50,8 @@ Status Informer::ListOnce(std::stop_token stop) {
   ++lists_;
   sink_.begin_list();
   Result<std::string> version = client_.List(
-      options_.resource, {.ns = options_.ns, .label_selector = options_.label_selector}, sink_.listed,
-      sink_.begin_list, {.stop = stop, .timeout = std::chrono::seconds(60)});
+      options_.resource, {.ns = options_.ns, .label_selector = options_.label_selector},
+      sink_.listed, sink_.begin_list, {.stop = stop, .timeout = std::chrono::seconds(60)});
   if (!version.ok()) return version.status();
   sink_.end_list(ParseInt(*version).value_or(0));
   version_ = *version;
@@ -99,7 +100,8 @@ void Informer::Run(std::stop_token stop) {
     if (status.ok() || stop.stop_requested()) continue;
     const bool absent =
         status.code() == StatusCode::kNotFound || status.code() == StatusCode::kPermissionDenied;
-    LogWarning(version_.empty() ? "cannot list" : "watch ended", {{"kind", kind}, {"error", status.ToString()}});
+    LogWarning(version_.empty() ? "cannot list" : "watch ended",
+               {{"kind", kind}, {"error", status.ToString()}});
     clock_.SleepFor(absent ? options_.absent_retry : backoff.Next(), stop);
   }
 }

@@ -1,6 +1,6 @@
-// Keeps a copy of one kind of object up to date: list, then watch from the list's version; a stream that ends is taken
-// up where it ended; a version that is gone (410) means list again; failures back off 0.8 s, 1.6 s, ... 30 s with
-// jitter, as client-go's reflector does.
+// Keeps a copy of one kind of object up to date: list, then watch from the list's version; a stream
+// that ends is taken up where it ended; a version that is gone (410) means list again; failures
+// back off 0.8 s, 1.6 s, ... 30 s with jitter, as client-go's reflector does.
 #pragma once
 
 #include <atomic>

@@ -24,9 +24,12 @@ constexpr char kQueueName[] = "trainingjob";
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
 // client-go's buckets: 10 ns .. 10 s by ten for the queue, and its own list for requests.
-const Histogram::BucketBoundaries kQueueBuckets = {1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10, 100, 1000};
-const Histogram::BucketBoundaries kRequestBuckets = {0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60};
-const Histogram::BucketBoundaries kWorkBuckets = {0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+const Histogram::BucketBoundaries kQueueBuckets = {1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3,
+                                                   1e-2, 1e-1, 1,    10,   100,  1000};
+const Histogram::BucketBoundaries kRequestBuckets = {0.005, 0.025, 0.1, 0.25, 0.5, 1,
+                                                     2,     4,     8,   15,   30,  60};
+const Histogram::BucketBoundaries kWorkBuckets = {0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                  0.5,   1,     2.5,  5,     10,   30,  60};
 
 }  // namespace
 
@@ -45,46 +48,60 @@ struct Metrics::Impl {
   }
 
   prometheus::Family<prometheus::Counter>& requests =
-      Counter("rest_client_requests_total", "Number of HTTP requests, partitioned by status code, method, and host.");
+      Counter("rest_client_requests_total",
+              "Number of HTTP requests, partitioned by status code, method, and host.");
   prometheus::Family<Histogram>& request_seconds =
-      Histograms("rest_client_request_duration_seconds", "Request latency in seconds. Broken down by verb, and host.");
-  prometheus::Family<Histogram>& limiter_seconds = Histograms(
-      "rest_client_rate_limiter_duration_seconds", "Client side rate limiter latency in seconds. Broken down by verb, and host.");
+      Histograms("rest_client_request_duration_seconds",
+                 "Request latency in seconds. Broken down by verb, and host.");
+  prometheus::Family<Histogram>& limiter_seconds =
+      Histograms("rest_client_rate_limiter_duration_seconds",
+                 "Client side rate limiter latency in seconds. Broken down by verb, and host.");
 
   const std::map<std::string, std::string> queue_labels = {{"name", kQueueName}};
   prometheus::Counter& adds =
-      Counter("workqueue_adds_total", "Total number of adds handled by workqueue").Add(queue_labels);
-  prometheus::Counter& retries =
-      Counter("workqueue_retries_total", "Total number of retries handled by workqueue").Add(queue_labels);
-  prometheus::Gauge& depth = Gauge("workqueue_depth", "Current depth of workqueue").Add(queue_labels);
-  prometheus::Gauge& unfinished =
-      Gauge("workqueue_unfinished_work_seconds", "How many seconds of work has been done that is in progress and hasn't been observed by work_duration.")
+      Counter("workqueue_adds_total", "Total number of adds handled by workqueue")
           .Add(queue_labels);
+  prometheus::Counter& retries =
+      Counter("workqueue_retries_total", "Total number of retries handled by workqueue")
+          .Add(queue_labels);
+  prometheus::Gauge& depth =
+      Gauge("workqueue_depth", "Current depth of workqueue").Add(queue_labels);
+  prometheus::Gauge& unfinished = Gauge("workqueue_unfinished_work_seconds",
+                                        "How many seconds of work has been done that is in "
+                                        "progress and hasn't been observed by work_duration.")
+                                      .Add(queue_labels);
   prometheus::Gauge& longest =
-      Gauge("workqueue_longest_running_processor_seconds", "How many seconds has the longest running processor for workqueue been running.")
+      Gauge("workqueue_longest_running_processor_seconds",
+            "How many seconds has the longest running processor for workqueue been running.")
           .Add(queue_labels);
   Histogram& waited =
-      Histograms("workqueue_queue_duration_seconds", "How long in seconds an item stays in workqueue before being requested")
+      Histograms("workqueue_queue_duration_seconds",
+                 "How long in seconds an item stays in workqueue before being requested")
           .Add(queue_labels, kQueueBuckets);
-  Histogram& worked =
-      Histograms("workqueue_work_duration_seconds", "How long in seconds processing an item from workqueue takes.")
-          .Add(queue_labels, kQueueBuckets);
+  Histogram& worked = Histograms("workqueue_work_duration_seconds",
+                                 "How long in seconds processing an item from workqueue takes.")
+                          .Add(queue_labels, kQueueBuckets);
 
   prometheus::Family<prometheus::Counter>& reconciles =
       Counter("meshtrain_operator_reconcile_total", "Looks at a job, by result.");
-  Histogram& reconcile_seconds =
-      Histograms("meshtrain_operator_reconcile_seconds", "Time of a look at a job, with the writes it made.")
-          .Add({}, kWorkBuckets);
-  prometheus::Family<prometheus::Counter>& transitions =
-      Counter("meshtrain_jobs_condition_total", "Jobs for which a condition became true, by condition.");
-  prometheus::Counter& restarts = Counter("meshtrain_restarts_total", "Replicas made again or restarted in place.").Add({});
+  Histogram& reconcile_seconds = Histograms("meshtrain_operator_reconcile_seconds",
+                                            "Time of a look at a job, with the writes it made.")
+                                     .Add({}, kWorkBuckets);
+  prometheus::Family<prometheus::Counter>& transitions = Counter(
+      "meshtrain_jobs_condition_total", "Jobs for which a condition became true, by condition.");
+  prometheus::Counter& restarts =
+      Counter("meshtrain_restarts_total", "Replicas made again or restarted in place.").Add({});
   prometheus::Family<prometheus::Gauge>& jobs = Gauge("meshtrain_jobs", "Jobs by phase.");
   prometheus::Gauge& pods = Gauge("meshtrain_pods", "Pods of jobs, as last seen.").Add({});
-  prometheus::Family<prometheus::Gauge>& leader = Gauge(
-      "leader_election_master_status",
-      "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master.");
-  prometheus::Gauge& resident = Gauge("process_resident_memory_bytes", "Resident memory size in bytes.").Add({});
-  prometheus::Gauge& cpu = Gauge("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.").Add({});
+  prometheus::Family<prometheus::Gauge>& leader =
+      Gauge("leader_election_master_status",
+            "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, "
+            "1 indicates master.");
+  prometheus::Gauge& resident =
+      Gauge("process_resident_memory_bytes", "Resident memory size in bytes.").Add({});
+  prometheus::Gauge& cpu =
+      Gauge("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.")
+          .Add({});
 
   Mutex mutex;
   Gauges gauges MT_GUARDED_BY(mutex);
@@ -93,9 +110,10 @@ struct Metrics::Impl {
 Metrics::Metrics(std::string api_host) : impl_(std::make_unique<Impl>()) {
   impl_->host = std::move(api_host);
   // Counters that stand at 0 from the start can be alerted on.
-  for (const auto type : {api::ConditionType::kCreated, api::ConditionType::kRunning, api::ConditionType::kRestarting,
-                          api::ConditionType::kSuspended, api::ConditionType::kSucceeded, api::ConditionType::kFailed,
-                          api::ConditionType::kWaiting, api::ConditionType::kStalled}) {
+  for (const auto type :
+       {api::ConditionType::kCreated, api::ConditionType::kRunning, api::ConditionType::kRestarting,
+        api::ConditionType::kSuspended, api::ConditionType::kSucceeded, api::ConditionType::kFailed,
+        api::ConditionType::kWaiting, api::ConditionType::kStalled}) {
     impl_->transitions.Add({{"condition", std::string(api::ConditionName(type))}});
   }
   for (const char* result : {"success", "error"}) impl_->reconciles.Add({{"result", result}});
@@ -105,11 +123,14 @@ Metrics::~Metrics() = default;
 
 void Metrics::OnRequest(std::string_view verb, std::string_view code, Duration took) {
   impl_->requests
-      .Add({{"code", std::string(code)}, {"method", verb == "WATCH" ? "GET" : std::string(verb)}, {"host", impl_->host}})
+      .Add({{"code", std::string(code)},
+            {"method", verb == "WATCH" ? "GET" : std::string(verb)},
+            {"host", impl_->host}})
       .Increment();
   // A watch lasts as long as its server lets it; that is no latency.
   if (verb == "WATCH") return;
-  impl_->request_seconds.Add({{"verb", std::string(verb)}, {"host", impl_->host}}, kRequestBuckets).Observe(Seconds(took));
+  impl_->request_seconds.Add({{"verb", std::string(verb)}, {"host", impl_->host}}, kRequestBuckets)
+      .Observe(Seconds(took));
 }
 
 void Metrics::OnWait(std::string_view verb, Duration waited) {
@@ -155,7 +176,8 @@ std::string Metrics::Text() {
     const Gauges& gauges = impl_->gauges;
     if (gauges.jobs_by_phase) {
       auto phases = gauges.jobs_by_phase();
-      for (const char* phase : {"Pending", "Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed", "Waiting"}) {
+      for (const char* phase : {"Pending", "Created", "Running", "Restarting", "Suspended",
+                                "Succeeded", "Failed", "Waiting"}) {
         impl_->jobs.Add({{"phase", phase}}).Set(0);
       }
       for (const auto& [phase, count] : phases) {
@@ -170,12 +192,15 @@ std::string Metrics::Text() {
   if (const auto statm = ReadFile("/proc/self/statm", 4096); statm.ok()) {
     const auto fields = Split(*statm, ' ');
     if (fields.size() > 1) {
-      impl_->resident.Set(static_cast<double>(ParseInt(fields[1]).value_or(0) * sysconf(_SC_PAGESIZE)));
+      impl_->resident.Set(
+          static_cast<double>(ParseInt(fields[1]).value_or(0) * sysconf(_SC_PAGESIZE)));
     }
   }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
   impl_->cpu.Set(seconds(usage.ru_utime) + seconds(usage.ru_stime));
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }

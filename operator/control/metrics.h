@@ -1,5 +1,6 @@
-// What /metrics shows: client-go's own names for the queue, the client and the election (so that dashboards made for any
-// Go operator fit), and counters of jobs. Labels come from closed sets: no job or pod is named.
+// What /metrics shows: client-go's own names for the queue, the client and the election (so that
+// dashboards made for any Go operator fit), and counters of jobs. Labels come from closed sets: no
+// job or pod is named.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ class Metrics {
   void OnStatus(const api::JobStatus& before, const api::JobStatus& after);
   void SetLeader(const std::string& lease, bool leading);
 
-  // Asked at each scrape; the functions may block shortly. Unset them (empty) before what they use goes away.
+  // Asked at each scrape; the functions may block shortly. Unset them (empty) before what they use
+  // goes away.
   struct Gauges {
     std::function<std::map<std::string, int64_t>()> jobs_by_phase;
     std::function<int64_t()> pods, queue_depth;

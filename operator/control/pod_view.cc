@@ -57,20 +57,25 @@ PodPhase ParsePhase(const std::string& phase) {
   return PodPhase::kPending;
 }
 
-// The members of metadata but managedFields, which nobody reads and which is often a third of an object.
+// The members of metadata but managedFields, which nobody reads and which is often a third of an
+// object.
 json MetadataOf(std::string_view object) {
   json metadata = json::object();
-  kube::ForEachMember(kube::Slice(object, {"metadata"}), [&](std::string_view key, std::string_view value) {
-    if (key != "managedFields") metadata[std::string(key)] = json::parse(value, nullptr, /*allow_exceptions=*/false);
-    return true;
-  });
+  kube::ForEachMember(
+      kube::Slice(object, {"metadata"}), [&](std::string_view key, std::string_view value) {
+        if (key != "managedFields")
+          metadata[std::string(key)] = json::parse(value, nullptr, /*allow_exceptions=*/false);
+        return true;
+      });
   return metadata;
 }
 
 // The parts of a pod that are read below; the rest is not worth building a tree for.
 json Reduced(std::string_view pod) {
   json out = {{"metadata", MetadataOf(pod)}};
-  const auto parse = [](std::string_view value) { return json::parse(value, nullptr, /*allow_exceptions=*/false); };
+  const auto parse = [](std::string_view value) {
+    return json::parse(value, nullptr, /*allow_exceptions=*/false);
+  };
   kube::ForEachMember(pod, [&](std::string_view key, std::string_view value) {
     if (key == "status") out["status"] = parse(value);
     if (key != "spec") return true;
@@ -110,7 +115,8 @@ void ReadConditions(const json& status, reconcile::PodSeen& seen) {
     const std::string value = Text(condition, "status");
     if (type == "Ready") seen.ready = value == "True";
     if (type == "DisruptionTarget") seen.disrupted = value == "True";
-    if (type == "PodScheduled" && value == "False" && Text(condition, "reason") == "Unschedulable") {
+    if (type == "PodScheduled" && value == "False" &&
+        Text(condition, "reason") == "Unschedulable") {
       seen.waiting_reason = "Unschedulable";
       seen.waiting_message = Text(condition, "message");
     }
@@ -138,7 +144,8 @@ void ReadContainers(const json& statuses, const std::string& training, reconcile
     }
     if (const json& last = At(At(container, "lastState"), "terminated"); last.is_object()) {
       seen.last_exit_code = static_cast<int32_t>(Number(last, "exitCode"));
-      if (seen.termination_message.empty()) seen.termination_message = Text(last, "message").substr(0, 4096);
+      if (seen.termination_message.empty())
+        seen.termination_message = Text(last, "message").substr(0, 4096);
     }
   }
 }
@@ -148,7 +155,8 @@ void ReadContainers(const json& statuses, const std::string& training, reconcile
 Result<Meta> ParseMeta(std::string_view text) {
   const json metadata = MetadataOf(text);
   if (Text(metadata, "name").empty()) {
-    return InvalidArgument("object: expected metadata.name, got: " + std::string(text.substr(0, 200)));
+    return InvalidArgument("object: expected metadata.name, got: " +
+                           std::string(text.substr(0, 200)));
   }
   return MetaOf(metadata);
 }
@@ -176,15 +184,15 @@ Result<Pod> ParsePod(std::string_view text) {
   if (role && index && *index >= 0 && *index <= INT32_MAX) {
     seen.task = cluster::TaskId{.role = *role, .index = static_cast<int32_t>(*index)};
   }
-  seen.matches_selector =
-      label_job == pod.job && !label_job.empty() &&
-      Text(labels, cluster::kLabelManagedBy.data()) == cluster::kManagedByValue;
+  seen.matches_selector = label_job == pod.job && !label_job.empty() &&
+                          Text(labels, cluster::kLabelManagedBy.data()) == cluster::kManagedByValue;
   seen.attempt = static_cast<int32_t>(
       ParseInt(Text(At(metadata, "annotations"), cluster::kAnnotationAttempt.data())).value_or(0));
   seen.created = Time(metadata, "creationTimestamp").value_or(TimePoint());
   if (const auto due = Time(metadata, "deletionTimestamp")) {
     seen.delete_due = due;
-    seen.delete_requested = *due - std::chrono::seconds(Number(metadata, "deletionGracePeriodSeconds"));
+    seen.delete_requested =
+        *due - std::chrono::seconds(Number(metadata, "deletionGracePeriodSeconds"));
   }
 
   const json& spec = At(object, "spec");
@@ -198,7 +206,8 @@ Result<Pod> ParsePod(std::string_view text) {
   for (const json& container : containers) {
     if (Text(container, "name") != training) continue;
     for (const json& port : At(container, "ports")) {
-      if (Text(port, "name") == cluster::kHttpPortName) pod.http_port = static_cast<int32_t>(Number(port, "containerPort"));
+      if (Text(port, "name") == cluster::kHttpPortName)
+        pod.http_port = static_cast<int32_t>(Number(port, "containerPort"));
     }
   }
   ReadConditions(status, seen);

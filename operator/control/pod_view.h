@@ -1,4 +1,5 @@
-// A pod's JSON -> the few fields that decisions read. The text (often 5 kB and more) is not kept. Pure.
+// A pod's JSON -> the few fields that decisions read. The text (often 5 kB and more) is not kept.
+// Pure.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct Pod {
   std::string ip;
   int32_t http_port = 0;  // the training container's meshtrain-http
   bool leader = false;
-  reconcile::PodSeen seen;  // node_state is filled in from the nodes; matches_selector against the labels of `job`
+  reconcile::PodSeen
+      seen;  // node_state is filled in from the nodes; matches_selector against the labels of `job`
   friend bool operator==(const Pod&, const Pod&) = default;
 };
 
@@ -27,7 +29,8 @@ Result<Pod> ParsePod(std::string_view json);
 // metadata and controller of an object of any kind.
 struct Meta {
   std::string ns, name, uid, controller_uid, controller_kind, controller_name;
-  int64_t version = 0;  // resourceVersion as a number: the API server's versions grow, and compare, as numbers
+  int64_t version =
+      0;  // resourceVersion as a number: the API server's versions grow, and compare, as numbers
   friend bool operator==(const Meta&, const Meta&) = default;
 };
 Result<Meta> ParseMeta(std::string_view json);

@@ -19,18 +19,22 @@ Result<std::string> FetchProgressOverHttp(const ProgressTarget& target, std::sto
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   std::stop_callback on_stop(stop, [&] { client.stop(); });
   const httplib::Result result =
-      client.Get("/progress", httplib::Headers{{"Accept", "application/json"}, {"Accept-Encoding", "identity"}},
+      client.Get("/progress",
+                 httplib::Headers{{"Accept", "application/json"}, {"Accept-Encoding", "identity"}},
                  [&](const char* data, size_t size) {
                    body.append(data, size);
                    return body.size() <= kMaxBytes && std::chrono::steady_clock::now() < until;
                  });
   const std::string where = "http://" + target.ip + ":" + std::to_string(target.port) + "/progress";
-  if (!result) return Unavailable(where + ": expected an answer, got: " + httplib::to_string(result.error()));
-  if (result->status != 200) return Unavailable(where + ": expected 200, got: " + std::to_string(result->status));
+  if (!result)
+    return Unavailable(where + ": expected an answer, got: " + httplib::to_string(result.error()));
+  if (result->status != 200)
+    return Unavailable(where + ": expected 200, got: " + std::to_string(result->status));
   return body;
 }
 
-ProgressPuller::ProgressPuller(const Store& store, Clock& clock, FetchProgress fetch, ParseProgress parse,
+ProgressPuller::ProgressPuller(const Store& store, Clock& clock, FetchProgress fetch,
+                               ParseProgress parse,
                                std::function<void(const std::string& key)> wake, Duration period)
     : store_(store),
       clock_(clock),

@@ -1,6 +1,7 @@
-// Asks the leader of each running job how far it is: GET http://POD:PORT/progress, at most once per 5 s and job, at most
-// 64 KiB and 2 s, no redirects. A pod that does not answer is asked less and less often (up to once a minute). The
-// answers are kept for the controller; what changes wakes the job.
+// Asks the leader of each running job how far it is: GET http://POD:PORT/progress, at most once per
+// 5 s and job, at most 64 KiB and 2 s, no redirects. A pod that does not answer is asked less and
+// less often (up to once a minute). The answers are kept for the controller; what changes wakes the
+// job.
 #pragma once
 
 #include <functional>
@@ -19,16 +20,19 @@
 namespace meshtrain::control {
 
 // The body of one answer, or why there is none.
-using FetchProgress = std::function<Result<std::string>(const ProgressTarget& target, std::stop_token stop)>;
+using FetchProgress =
+    std::function<Result<std::string>(const ProgressTarget& target, std::stop_token stop)>;
 Result<std::string> FetchProgressOverHttp(const ProgressTarget& target, std::stop_token stop);
 
-using ParseProgress = std::function<std::optional<reconcile::ProgressSeen>(std::string_view text, TimePoint now)>;
+using ParseProgress =
+    std::function<std::optional<reconcile::ProgressSeen>(std::string_view text, TimePoint now)>;
 
 // Thread-safe.
 class ProgressPuller {
  public:
   ProgressPuller(const Store& store, Clock& clock, FetchProgress fetch, ParseProgress parse,
-                 std::function<void(const std::string& key)> wake, Duration period = std::chrono::seconds(5));
+                 std::function<void(const std::string& key)> wake,
+                 Duration period = std::chrono::seconds(5));
 
   // Starts asking (it may have been started before). Call it whenever a job is looked at.
   void Follow(const std::string& key);

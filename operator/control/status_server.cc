@@ -23,9 +23,12 @@ StatusServer::~StatusServer() {
 
 int StatusServer::port() const { return impl_->port; }
 
-Result<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& address, Handlers handlers) {
+Result<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& address,
+                                                          Handlers handlers) {
   const size_t colon = address.rfind(':');
-  const auto port = colon == std::string::npos ? std::nullopt : ParseInt(std::string_view(address).substr(colon + 1));
+  const auto port = colon == std::string::npos
+                        ? std::nullopt
+                        : ParseInt(std::string_view(address).substr(colon + 1));
   if (!port || *port < 0 || *port > 65535) {
     return InvalidArgument("metrics address: expected HOST:PORT or :PORT, got: " + address);
   }
@@ -35,7 +38,8 @@ Result<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& add
 
   auto out = std::unique_ptr<StatusServer>(new StatusServer);
   Impl& impl = *out->impl_;
-  // Two threads serve a scrape beside a probe; the library would start one per core, eight at least.
+  // Two threads serve a scrape beside a probe; the library would start one per core, eight at
+  // least.
   impl.server.new_task_queue = [] { return new httplib::ThreadPool(2); };
   impl.server.set_keep_alive_max_count(1);
   impl.server.set_payload_max_length(4096);
@@ -52,8 +56,11 @@ Result<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& add
   impl.server.Get("/healthz", probe(handlers.healthy));
   impl.server.Get("/readyz", probe(handlers.ready));
   impl.port = *port == 0 ? impl.server.bind_to_any_port(host)
-                         : (impl.server.bind_to_port(host, static_cast<int>(*port)) ? static_cast<int>(*port) : -1);
-  if (impl.port <= 0) return Unavailable("metrics address: expected a free one, got: " + address + " (in use)");
+                         : (impl.server.bind_to_port(host, static_cast<int>(*port))
+                                ? static_cast<int>(*port)
+                                : -1);
+  if (impl.port <= 0)
+    return Unavailable("metrics address: expected a free one, got: " + address + " (in use)");
   impl.thread = std::thread([&impl] { impl.server.listen_after_bind(); });
   return out;
 }

@@ -1,5 +1,5 @@
-// The operator's own small HTTP server: /metrics, /healthz (the process lives), /readyz (it leads and has seen the
-// cluster, or stands by for the leader).
+// The operator's own small HTTP server: /metrics, /healthz (the process lives), /readyz (it leads
+// and has seen the cluster, or stands by for the leader).
 #pragma once
 
 #include <functional>

@@ -21,12 +21,14 @@ std::string KeyOf(std::string_view ns, std::string_view name) {
 // The job that an object belongs to: its controller, else its label.
 std::string JobKeyOf(const Meta& meta, std::string_view text) {
   if (meta.controller_kind == cluster::kKind) return KeyOf(meta.ns, meta.controller_name);
-  const std::string_view label = kube::SliceString(text, {"metadata", "labels", cluster::kLabelJob});
+  const std::string_view label =
+      kube::SliceString(text, {"metadata", "labels", cluster::kLabelJob});
   return KeyOf(meta.ns, label.empty() ? meta.name : label);
 }
 
 template <typename Index>
-void Reindex(Index& index, const std::string& object, const std::string* before, const std::string* after) {
+void Reindex(Index& index, const std::string& object, const std::string* before,
+             const std::string* after) {
   if (before && (!after || *before != *after)) {
     const auto it = index.find(*before);
     if (it != index.end()) {
@@ -60,7 +62,8 @@ Store::Store(Wake wake)
         if (after) touched_.insert(is);
       }),
       services_([this](const std::string& key, const Service* before, const Service* after) {
-        Reindex(services_of_, key, before ? &before->job_key : nullptr, after ? &after->job_key : nullptr);
+        Reindex(services_of_, key, before ? &before->job_key : nullptr,
+                after ? &after->job_key : nullptr);
         if (before && after && before->seen == after->seen) return;
         if (before) touched_.insert(before->job_key);
         if (after) touched_.insert(after->job_key);
@@ -90,8 +93,9 @@ void Store::Locked(const std::function<void()>& change) {
 }
 
 template <typename T>
-Sink Store::MakeSink(Cache<T>* cache,
-                     std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse) {
+Sink Store::MakeSink(
+    Cache<T>* cache,
+    std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse) {
   Sink sink;
   sink.begin_list = [this, cache] { Locked([&] { cache->BeginList(); }); };
   sink.listed = [this, cache, parse](std::string_view object) {
@@ -101,13 +105,15 @@ Sink Store::MakeSink(Cache<T>* cache,
     Locked([&] { cache->Listed(parsed->first, version, std::move(parsed->second)); });
   };
   sink.end_list = [this, cache](int64_t version) { Locked([&] { cache->EndList(version); }); };
-  sink.watched = [this, cache, parse](kube::WatchEventType type, int64_t version, std::string_view object) {
+  sink.watched = [this, cache, parse](kube::WatchEventType type, int64_t version,
+                                      std::string_view object) {
     if (type == kube::WatchEventType::kBookmark) {
       Locked([&] { cache->Bookmark(version); });
       return;
     }
     if (type != kube::WatchEventType::kDeleted) {
-      // Most events repeat a write of our own, whose answer has been read already: no need to parse it twice.
+      // Most events repeat a write of our own, whose answer has been read already: no need to parse
+      // it twice.
       const std::string key = KeyOf(kube::SliceString(object, {"metadata", "namespace"}),
                                     kube::SliceString(object, {"metadata", "name"}));
       bool known = false;
@@ -132,12 +138,14 @@ Sink Store::MakeSink(Cache<T>* cache,
 
 namespace {
 
-// What cannot be parsed is our bug, or not the kind we asked for: said once per object, then passed over.
+// What cannot be parsed is our bug, or not the kind we asked for: said once per object, then passed
+// over.
 void LogUnreadable(std::string_view kind, const Status& status) {
   LogError("object passed over", {{"kind", std::string(kind)}, {"error", status.ToString()}});
 }
 
-std::optional<std::pair<std::string, std::shared_ptr<const api::TrainingJob>>> ParseJob(std::string_view text) {
+std::optional<std::pair<std::string, std::shared_ptr<const api::TrainingJob>>> ParseJob(
+    std::string_view text) {
   Result<api::TrainingJob> job = api::FromJson(text);
   if (!job.ok()) {
     LogUnreadable("trainingjob", job.status());
@@ -168,8 +176,9 @@ std::optional<std::pair<std::string, Store::Service>> Store::ParseService(std::s
     LogUnreadable("service", meta.status());
     return std::nullopt;
   }
-  return std::pair(KeyOf(meta->ns, meta->name),
-                   Service{JobKeyOf(*meta, text), {.name = meta->name, .controller_uid = meta->controller_uid}});
+  return std::pair(
+      KeyOf(meta->ns, meta->name),
+      Service{JobKeyOf(*meta, text), {.name = meta->name, .controller_uid = meta->controller_uid}});
 }
 
 std::optional<std::pair<std::string, Store::PodGroup>> Store::ParsePodGroup(std::string_view text) {
@@ -178,31 +187,36 @@ std::optional<std::pair<std::string, Store::PodGroup>> Store::ParsePodGroup(std:
     LogUnreadable("podgroup", meta.status());
     return std::nullopt;
   }
-  const json minimum = json::parse(kube::Slice(text, {"spec", "minMember"}), nullptr, /*allow_exceptions=*/false);
-  return std::pair(KeyOf(meta->ns, meta->name),
-                   PodGroup{JobKeyOf(*meta, text),
-                            {.uid = meta->uid,
-                             .resource_version = std::to_string(meta->version),
-                             .controller_uid = meta->controller_uid,
-                             .phase = std::string(kube::SliceString(text, {"status", "phase"})),
-                             .min_member = minimum.is_number_integer() ? minimum.get<int32_t>() : 0}});
+  const json minimum =
+      json::parse(kube::Slice(text, {"spec", "minMember"}), nullptr, /*allow_exceptions=*/false);
+  return std::pair(
+      KeyOf(meta->ns, meta->name),
+      PodGroup{JobKeyOf(*meta, text),
+               {.uid = meta->uid,
+                .resource_version = std::to_string(meta->version),
+                .controller_uid = meta->controller_uid,
+                .phase = std::string(kube::SliceString(text, {"status", "phase"})),
+                .min_member = minimum.is_number_integer() ? minimum.get<int32_t>() : 0}});
 }
 
 Sink Store::ServiceSink() { return MakeSink<Service>(&services_, ParseService); }
 Sink Store::PodGroupSink() { return MakeSink<PodGroup>(&groups_, ParsePodGroup); }
 
 Sink Store::NodeSink() {
-  Sink sink =
-      MakeSink<Node>(&nodes_, [](std::string_view text) -> std::optional<std::pair<std::string, Node>> {
+  Sink sink = MakeSink<Node>(
+      &nodes_, [](std::string_view text) -> std::optional<std::pair<std::string, Node>> {
         const std::string name(kube::SliceString(text, {"metadata", "name"}));
         if (name.empty()) return std::nullopt;
         Node node;
-        kube::ForEachElement(kube::Slice(text, {"status", "conditions"}), [&](std::string_view condition) {
-          if (kube::SliceString(condition, {"type"}) != "Ready") return true;
-          node.ready = kube::SliceString(condition, {"status"}) == "True";
-          if (!node.ready) node.not_ready_since = api::ParseTime(kube::SliceString(condition, {"lastTransitionTime"}));
-          return false;
-        });
+        kube::ForEachElement(
+            kube::Slice(text, {"status", "conditions"}), [&](std::string_view condition) {
+              if (kube::SliceString(condition, {"type"}) != "Ready") return true;
+              node.ready = kube::SliceString(condition, {"status"}) == "True";
+              if (!node.ready)
+                node.not_ready_since =
+                    api::ParseTime(kube::SliceString(condition, {"lastTransitionTime"}));
+              return false;
+            });
         return std::pair(name, node);
       });
   auto end_list = sink.end_list;
@@ -214,7 +228,8 @@ Sink Store::NodeSink() {
 }
 
 template <typename T>
-void Store::Wrote(Cache<T>* cache, std::optional<std::pair<std::string, T>> parsed, std::string_view text) {
+void Store::Wrote(Cache<T>* cache, std::optional<std::pair<std::string, T>> parsed,
+                  std::string_view text) {
   if (!parsed) return;
   const int64_t version = VersionOf(text);
   Locked([&] { cache->Wrote(parsed->first, version, std::move(parsed->second)); });
@@ -225,7 +240,8 @@ void Store::WroteJob(std::string_view text) { Wrote(&jobs_, ParseJob(text), text
 void Store::WroteService(std::string_view text) { Wrote(&services_, ParseService(text), text); }
 void Store::WrotePodGroup(std::string_view text) { Wrote(&groups_, ParsePodGroup(text), text); }
 
-void Store::DeletedPod(const std::string& ns, const std::string& name, const std::string& uid, TimePoint now) {
+void Store::DeletedPod(const std::string& ns, const std::string& name, const std::string& uid,
+                       TimePoint now) {
   Locked([&] {
     Pod* pod = pods_.FindMutable(KeyOf(ns, name));
     if (pod == nullptr || pod->seen.uid != uid || pod->seen.delete_requested) return;
@@ -256,10 +272,12 @@ std::optional<JobView> Store::View(const std::string& key) const {
       reconcile::PodSeen seen = pods_.Find(pod_key)->seen;
       if (!seen.node.empty() && nodes_known_) {
         if (const Node* node = nodes_.Find(seen.node)) {
-          seen.node_state = node->ready ? reconcile::NodeState::kReady : reconcile::NodeState::kNotReady;
+          seen.node_state =
+              node->ready ? reconcile::NodeState::kReady : reconcile::NodeState::kNotReady;
           seen.node_not_ready_since = node->not_ready_since;
         } else if (nodes_.seen() >= pods_.VersionOf(pod_key)) {
-          // The node watch has come past the moment at which this pod had its node: it is gone, not just unseen yet.
+          // The node watch has come past the moment at which this pod had its node: it is gone, not
+          // just unseen yet.
           seen.node_state = reconcile::NodeState::kGone;
         }
       }
@@ -267,7 +285,8 @@ std::optional<JobView> Store::View(const std::string& key) const {
     }
   }
   if (const auto it = services_of_.find(key); it != services_of_.end()) {
-    for (const std::string& service : it->second) view.seen.services.push_back(services_.Find(service)->seen);
+    for (const std::string& service : it->second)
+      view.seen.services.push_back(services_.Find(service)->seen);
   }
   if (const auto it = group_of_.find(key); it != group_of_.end()) {
     if (const PodGroup* group = groups_.Find(it->second)) view.seen.pod_group = group->seen;
@@ -282,8 +301,9 @@ std::optional<ProgressTarget> Store::Leader(const std::string& key) const {
   if (job == nullptr || it == pods_of_.end()) return std::nullopt;
   for (const std::string& pod_key : it->second) {
     const Pod& pod = *pods_.Find(pod_key);
-    if (pod.leader && pod.http_port > 0 && !pod.ip.empty() && pod.seen.phase == reconcile::PodPhase::kRunning &&
-        !pod.seen.delete_requested && pod.seen.controller_uid == (*job)->metadata.uid) {
+    if (pod.leader && pod.http_port > 0 && !pod.ip.empty() &&
+        pod.seen.phase == reconcile::PodPhase::kRunning && !pod.seen.delete_requested &&
+        pod.seen.controller_uid == (*job)->metadata.uid) {
       return ProgressTarget{pod.ip, pod.http_port, pod.seen.uid};
     }
   }

@@ -1,5 +1,6 @@
-// What the operator knows of the cluster, arranged by job. Informers and the answers to our writes feed it; the
-// controller asks for one job's view. Every change wakes the job it concerns ("namespace/name").
+// What the operator knows of the cluster, arranged by job. Informers and the answers to our writes
+// feed it; the controller asks for one job's view. Every change wakes the job it concerns
+// ("namespace/name").
 #pragma once
 
 #include <functional>
@@ -54,7 +55,8 @@ class Store {
   void WroteService(std::string_view json);
   void WrotePodGroup(std::string_view json);
   // Our deletion was accepted: the pod counts as going until the watch says more.
-  void DeletedPod(const std::string& ns, const std::string& name, const std::string& uid, TimePoint now);
+  void DeletedPod(const std::string& ns, const std::string& name, const std::string& uid,
+                  TimePoint now);
   void DeletedJob(const std::string& ns, const std::string& name, const std::string& uid);
 
   // Nothing where there is no such job.
@@ -88,10 +90,12 @@ class Store {
   // Calls `change` under the lock and wakes the jobs it touched after.
   void Locked(const std::function<void()>& change);
   template <typename T>
-  Sink MakeSink(Cache<T>* cache, std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse);
+  Sink MakeSink(Cache<T>* cache,
+                std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse);
 
   template <typename T>
-  void Wrote(Cache<T>* cache, std::optional<std::pair<std::string, T>> parsed, std::string_view text);
+  void Wrote(Cache<T>* cache, std::optional<std::pair<std::string, T>> parsed,
+             std::string_view text);
 
   const Wake wake_;
   mutable Mutex mutex_;

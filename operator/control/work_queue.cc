@@ -47,14 +47,17 @@ void WorkQueue::AddRateLimited(const std::string& key, Duration longest) {
   {
     MutexLock lock(mutex_);
     const int failures = failures_[key]++;
-    delay = failures >= 30 ? longest : std::min<Duration>(longest, kBase * (int64_t{1} << failures));
+    delay =
+        failures >= 30 ? longest : std::min<Duration>(longest, kBase * (int64_t{1} << failures));
     // One bucket for all keys; it may go into debt, which later failures wait off.
     const Duration now = clock_.Monotonic();
-    tokens_ = std::min(kBurst, tokens_ + std::chrono::duration<double>(now - tokens_at_).count() * kPerSecond);
+    tokens_ = std::min(
+        kBurst, tokens_ + std::chrono::duration<double>(now - tokens_at_).count() * kPerSecond);
     tokens_at_ = now;
     tokens_ -= 1;
     if (tokens_ < 0) {
-      delay = std::max(delay, std::chrono::duration_cast<Duration>(std::chrono::duration<double>(-tokens_ / kPerSecond)));
+      delay = std::max(delay, std::chrono::duration_cast<Duration>(
+                                  std::chrono::duration<double>(-tokens_ / kPerSecond)));
     }
   }
   if (observer_.retried) observer_.retried();

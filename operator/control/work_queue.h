@@ -1,7 +1,8 @@
-// The queue between "something about this job changed" and the threads that look at it. client-go's guarantees and
-// constants: a key waits at most once however often it is added; one thread at a time works on a key; a key added while
-// it is worked on comes again after; order is first come, first served, so that a busy job never starves a quiet one.
-// A key that fails waits 5 ms, 10 ms, ... 1000 s, and all failures together at most 10 a second after a burst of 100.
+// The queue between "something about this job changed" and the threads that look at it. client-go's
+// guarantees and constants: a key waits at most once however often it is added; one thread at a
+// time works on a key; a key added while it is worked on comes again after; order is first come,
+// first served, so that a busy job never starves a quiet one. A key that fails waits 5 ms, 10 ms,
+// ... 1000 s, and all failures together at most 10 a second after a burst of 100.
 #pragma once
 
 #include <cstdint>
@@ -45,11 +46,11 @@ class WorkQueue {
   void Done(const std::string& key);
 
   // For metrics and tests.
-  int64_t depth() const;      // ready and not taken
-  int64_t delayed() const;    // waiting for their time
+  int64_t depth() const;        // ready and not taken
+  int64_t delayed() const;      // waiting for their time
   Duration unfinished() const;  // time that keys being worked on have taken so far, summed
   Duration longest_running() const;
-  bool idle() const;          // nothing ready, nothing worked on
+  bool idle() const;  // nothing ready, nothing worked on
 
  private:
   void AddLocked(const std::string& key) MT_REQUIRES(mutex_);
@@ -61,8 +62,10 @@ class WorkQueue {
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<std::string> ready_ MT_GUARDED_BY(mutex_);
-  std::unordered_map<std::string, Duration> dirty_ MT_GUARDED_BY(mutex_);    // key -> when it was added
-  std::unordered_map<std::string, Duration> working_ MT_GUARDED_BY(mutex_);  // key -> when it was taken
+  std::unordered_map<std::string, Duration> dirty_
+      MT_GUARDED_BY(mutex_);  // key -> when it was added
+  std::unordered_map<std::string, Duration> working_
+      MT_GUARDED_BY(mutex_);  // key -> when it was taken
   std::unordered_map<std::string, Duration> due_ MT_GUARDED_BY(mutex_);
   std::set<std::pair<Duration, std::string>> by_time_ MT_GUARDED_BY(mutex_);
   std::unordered_map<std::string, int> failures_ MT_GUARDED_BY(mutex_);

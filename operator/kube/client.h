@@ -1,11 +1,12 @@
-// What the operator may ask of an API server. Objects travel as JSON text: whoever needs a field parses it (often
-// only a slice, see json_slice.h), and nothing is parsed twice.
+// What the operator may ask of an API server. Objects travel as JSON text: whoever needs a field
+// parses it (often only a slice, see json_slice.h), and nothing is parsed twice.
 //
-// Errors, for every call: kNotFound (404), kAlreadyExists (409), kAborted (409 conflict: a precondition or
-// resourceVersion no longer holds), kOutOfRange (410: list again), kInvalidArgument (400, 413, 415, 422),
-// kPermissionDenied (403), kResourceExhausted (403 by quota), kUnauthenticated (401), kFailedPrecondition (this process
-// may not write now: lease lost), kDeadlineExceeded (504 or our deadline), kUnavailable (429 and 5xx after all
-// retries, or no connection; a write may or may not have happened), kCancelled (stop requested).
+// Errors, for every call: kNotFound (404), kAlreadyExists (409), kAborted (409 conflict: a
+// precondition or resourceVersion no longer holds), kOutOfRange (410: list again), kInvalidArgument
+// (400, 413, 415, 422), kPermissionDenied (403), kResourceExhausted (403 by quota),
+// kUnauthenticated (401), kFailedPrecondition (this process may not write now: lease lost),
+// kDeadlineExceeded (504 or our deadline), kUnavailable (429 and 5xx after all retries, or no
+// connection; a write may or may not have happened), kCancelled (stop requested).
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ inline Resource Events() { return {"", "v1", "events"}; }
 inline Resource Nodes() { return {"", "v1", "nodes"}; }
 inline Resource Leases() { return {"coordination.k8s.io", "v1", "leases"}; }
 
-// "/api/v1/namespaces/ns/pods/name/status"; namespace, name and subresource may be empty. Parts are percent-encoded.
+// "/api/v1/namespaces/ns/pods/name/status"; namespace, name and subresource may be empty. Parts are
+// percent-encoded.
 std::string PathOf(const Resource& resource, std::string_view ns, std::string_view name = {},
                    std::string_view subresource = {});
 
@@ -57,14 +59,14 @@ struct WatchOptions {
   std::string ns;
   std::string label_selector;
   std::string field_selector;
-  std::string resource_version;                     // events after this one
+  std::string resource_version;                       // events after this one
   Duration server_timeout = std::chrono::minutes(7);  // the server ends the stream then
 };
 
 enum class PatchType { kMerge, kJson, kStrategicMerge };
 
 struct DeleteOptions {
-  std::string uid;               // preconditions; "" = none
+  std::string uid;  // preconditions; "" = none
   std::string resource_version;
   std::optional<int64_t> grace_seconds;
   std::string propagation = "Background";
@@ -75,34 +77,42 @@ class Client {
  public:
   virtual ~Client() = default;
 
-  virtual Result<std::string> Get(const Resource& resource, std::string_view ns, std::string_view name,
-                                  const CallOptions& call) = 0;
+  virtual Result<std::string> Get(const Resource& resource, std::string_view ns,
+                                  std::string_view name, const CallOptions& call) = 0;
 
-  // Calls `on_item` with each object's text, in order and on this thread, and returns the list's resourceVersion. A
-  // page that expired (410 on a continue token) starts the list again without pages: on_restart is called before.
+  // Calls `on_item` with each object's text, in order and on this thread, and returns the list's
+  // resourceVersion. A page that expired (410 on a continue token) starts the list again without
+  // pages: on_restart is called before.
   virtual Result<std::string> List(const Resource& resource, const ListOptions& options,
                                    const std::function<void(std::string_view item)>& on_item,
-                                   const std::function<void()>& on_restart, const CallOptions& call) = 0;
+                                   const std::function<void()>& on_restart,
+                                   const CallOptions& call) = 0;
 
-  // Calls `on_event` on this thread for each event of one stream, bookmarks included. OK when the server ended the
-  // stream as it does after server_timeout; kOutOfRange for 410, in the answer or in the stream.
-  virtual Status Watch(const Resource& resource, const WatchOptions& options,
-                       const std::function<void(WatchEventType type, std::string_view resource_version,
-                                                std::string_view object)>& on_event,
-                       std::stop_token stop) = 0;
+  // Calls `on_event` on this thread for each event of one stream, bookmarks included. OK when the
+  // server ended the stream as it does after server_timeout; kOutOfRange for 410, in the answer or
+  // in the stream.
+  virtual Status Watch(
+      const Resource& resource, const WatchOptions& options,
+      const std::function<void(WatchEventType type, std::string_view resource_version,
+                               std::string_view object)>& on_event,
+      std::stop_token stop) = 0;
 
   // The next three return the object as the server stored it.
-  virtual Result<std::string> Create(const Resource& resource, std::string_view ns, std::string_view body,
-                                     const CallOptions& call) = 0;
-  virtual Result<std::string> Update(const Resource& resource, std::string_view ns, std::string_view name,
+  virtual Result<std::string> Create(const Resource& resource, std::string_view ns,
                                      std::string_view body, const CallOptions& call) = 0;
-  virtual Result<std::string> Patch(const Resource& resource, std::string_view ns, std::string_view name,
-                                    std::string_view subresource, PatchType type, std::string_view body,
+  virtual Result<std::string> Update(const Resource& resource, std::string_view ns,
+                                     std::string_view name, std::string_view body,
+                                     const CallOptions& call) = 0;
+  virtual Result<std::string> Patch(const Resource& resource, std::string_view ns,
+                                    std::string_view name, std::string_view subresource,
+                                    PatchType type, std::string_view body,
                                     const CallOptions& call) = 0;
 
-  // The answer's text: the object, now with a deletionTimestamp, or a Status where it is gone at once.
-  virtual Result<std::string> Delete(const Resource& resource, std::string_view ns, std::string_view name,
-                                     const DeleteOptions& options, const CallOptions& call) = 0;
+  // The answer's text: the object, now with a deletionTimestamp, or a Status where it is gone at
+  // once.
+  virtual Result<std::string> Delete(const Resource& resource, std::string_view ns,
+                                     std::string_view name, const DeleteOptions& options,
+                                     const CallOptions& call) = 0;
 };
 
 }  // namespace meshtrain::kube

@@ -20,10 +20,13 @@ Result<std::string> DecodeBase64(std::string_view text, std::string_view where) 
   }
   std::string out(compact.size() / 4 * 3 + 3, '\0');
   const int n = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                                reinterpret_cast<const unsigned char*>(compact.data()), static_cast<int>(compact.size()));
-  if (n < 0) return InvalidArgument(std::string(where) + ": expected base64 text, got: something else");
+                                reinterpret_cast<const unsigned char*>(compact.data()),
+                                static_cast<int>(compact.size()));
+  if (n < 0)
+    return InvalidArgument(std::string(where) + ": expected base64 text, got: something else");
   int padding = 0;
-  while (padding < 2 && padding < static_cast<int>(compact.size()) && compact[compact.size() - 1 - padding] == '=') {
+  while (padding < 2 && padding < static_cast<int>(compact.size()) &&
+         compact[compact.size() - 1 - padding] == '=') {
     ++padding;
   }
   out.resize(n - padding);
@@ -36,13 +39,14 @@ struct Entry {
   std::string file;
 };
 
-std::optional<Entry> FindEntry(const std::vector<std::pair<std::string, YAML::Node>>& documents, const char* list,
-                               const char* member, const std::string& name) {
+std::optional<Entry> FindEntry(const std::vector<std::pair<std::string, YAML::Node>>& documents,
+                               const char* list, const char* member, const std::string& name) {
   for (const auto& [path, document] : documents) {
     const YAML::Node entries = document[list];
     if (!entries || !entries.IsSequence()) continue;
     for (const YAML::Node& entry : entries) {
-      if (entry["name"] && entry["name"].as<std::string>() == name) return Entry{entry[member], path};
+      if (entry["name"] && entry["name"].as<std::string>() == name)
+        return Entry{entry[member], path};
     }
   }
   return std::nullopt;
@@ -76,13 +80,17 @@ Result<ExecPlugin> ParseExec(const YAML::Node& node, const std::string& file) {
   plugin.api_version = Text(entry, "apiVersion");
   if (plugin.api_version != "client.authentication.k8s.io/v1" &&
       plugin.api_version != "client.authentication.k8s.io/v1beta1") {
-    return InvalidArgument(file + ": user.exec.apiVersion: expected client.authentication.k8s.io/v1 or v1beta1, got: " +
-                           plugin.api_version);
+    return InvalidArgument(
+        file +
+        ": user.exec.apiVersion: expected client.authentication.k8s.io/v1 or v1beta1, got: " +
+        plugin.api_version);
   }
   plugin.command = Text(entry, "command");
-  if (plugin.command.empty()) return InvalidArgument(file + ": user.exec.command: expected a command, got: none");
+  if (plugin.command.empty())
+    return InvalidArgument(file + ": user.exec.command: expected a command, got: none");
   // A command with a slash is a path beside the file; a bare one is looked up in PATH.
-  if (plugin.command.find('/') != std::string::npos) plugin.command = RelativeTo(file, plugin.command);
+  if (plugin.command.find('/') != std::string::npos)
+    plugin.command = RelativeTo(file, plugin.command);
   if (const YAML::Node args = node["args"]; args && args.IsSequence()) {
     for (const YAML::Node& arg : args) plugin.args.push_back(arg.as<std::string>());
   }
@@ -95,11 +103,14 @@ Result<ExecPlugin> ParseExec(const YAML::Node& node, const std::string& file) {
   return plugin;
 }
 
-Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files, std::string_view wanted_context) {
+Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files,
+                                    std::string_view wanted_context) {
   std::vector<std::pair<std::string, YAML::Node>> documents;
   for (const KubeconfigText& file : files) {
     YAML::Node document = YAML::Load(file.text);
-    if (!document.IsMap()) return InvalidArgument(file.path + ": expected a kubeconfig (a YAML map), got: something else");
+    if (!document.IsMap())
+      return InvalidArgument(file.path +
+                             ": expected a kubeconfig (a YAML map), got: something else");
     documents.emplace_back(file.path, document);
   }
   std::string context_name(wanted_context);
@@ -108,18 +119,24 @@ Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files, st
     context_name = Text(Entry{document, path}, "current-context");
   }
   const std::string first = files.front().path;
-  if (context_name.empty()) return InvalidArgument(first + ": current-context: expected a context's name, got: none");
+  if (context_name.empty())
+    return InvalidArgument(first + ": current-context: expected a context's name, got: none");
   const auto context = FindEntry(documents, "contexts", "context", context_name);
-  if (!context) return InvalidArgument(first + ": contexts: expected one named " + context_name + ", got: none");
+  if (!context)
+    return InvalidArgument(first + ": contexts: expected one named " + context_name +
+                           ", got: none");
   const std::string cluster_name = Text(*context, "cluster");
   const auto cluster = FindEntry(documents, "clusters", "cluster", cluster_name);
-  if (!cluster) return InvalidArgument(first + ": clusters: expected one named " + cluster_name + ", got: none");
+  if (!cluster)
+    return InvalidArgument(first + ": clusters: expected one named " + cluster_name +
+                           ", got: none");
 
   ClientConfig config;
   config.ns = Text(*context, "namespace");
   config.server = Text(*cluster, "server");
   if (config.server.empty()) {
-    return InvalidArgument(cluster->file + ": clusters." + cluster_name + ".server: expected a URL, got: none");
+    return InvalidArgument(cluster->file + ": clusters." + cluster_name +
+                           ".server: expected a URL, got: none");
   }
   config.tls_server_name = Text(*cluster, "tls-server-name");
   config.insecure_skip_tls_verify = Text(*cluster, "insecure-skip-tls-verify") == "true";
@@ -129,10 +146,12 @@ Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files, st
   const std::string user_name = Text(*context, "user");
   if (user_name.empty()) return config;  // anonymous
   const auto user = FindEntry(documents, "users", "user", user_name);
-  if (!user) return InvalidArgument(first + ": users: expected one named " + user_name + ", got: none");
+  if (!user)
+    return InvalidArgument(first + ": users: expected one named " + user_name + ", got: none");
+  MT_RETURN_IF_ERROR(FileOrData(*user, "client-certificate", config.client_certificate_file,
+                                config.client_certificate_data));
   MT_RETURN_IF_ERROR(
-      FileOrData(*user, "client-certificate", config.client_certificate_file, config.client_certificate_data));
-  MT_RETURN_IF_ERROR(FileOrData(*user, "client-key", config.client_key_file, config.client_key_data));
+      FileOrData(*user, "client-key", config.client_key_file, config.client_key_data));
   config.token = Text(*user, "token");
   config.token_file = RelativeTo(user->file, Text(*user, "tokenFile"));
   config.username = Text(*user, "username");
@@ -141,7 +160,8 @@ Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files, st
     MT_ASSIGN_OR_RETURN(config.exec, ParseExec(user->node["exec"], user->file));
   }
   if (user->node && user->node.IsMap() && user->node["auth-provider"]) {
-    return Unimplemented(user->file + ": users." + user_name + ".auth-provider: expected `exec` instead (Kubernetes " +
+    return Unimplemented(user->file + ": users." + user_name +
+                         ".auth-provider: expected `exec` instead (Kubernetes " +
                          "removed auth providers in 1.26), got: auth-provider");
   }
   return config;
@@ -149,7 +169,8 @@ Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files, st
 
 }  // namespace
 
-Result<ClientConfig> ParseKubeconfig(const std::vector<KubeconfigText>& files, std::string_view context) {
+Result<ClientConfig> ParseKubeconfig(const std::vector<KubeconfigText>& files,
+                                     std::string_view context) {
   if (files.empty()) return InvalidArgument("kubeconfig: expected at least one file, got: none");
   try {
     return ParseDocuments(files, context);
@@ -179,14 +200,18 @@ Result<ClientConfig> InClusterConfig(const GetEnv& env, const std::string& root)
   const auto host = env("KUBERNETES_SERVICE_HOST");
   const auto port = env("KUBERNETES_SERVICE_PORT");
   if (!host || !port || host->empty() || port->empty()) {
-    return NotFound("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT: expected both (inside a pod), got: none");
+    return NotFound(
+        "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT: expected both (inside a pod), got: "
+        "none");
   }
   ClientConfig config;
-  config.server = "https://" + (host->find(':') == std::string::npos ? *host : "[" + *host + "]") + ":" + *port;
+  config.server =
+      "https://" + (host->find(':') == std::string::npos ? *host : "[" + *host + "]") + ":" + *port;
   config.ca_file = folder + "/ca.crt";
   config.token_file = folder + "/token";
   for (const std::string& needed : {config.ca_file, config.token_file}) {
-    if (Result<std::string> text = ReadFile(needed, kMaxConfigBytes); !text.ok()) return text.status();
+    if (Result<std::string> text = ReadFile(needed, kMaxConfigBytes); !text.ok())
+      return text.status();
   }
   if (Result<std::string> ns = ReadFile(folder + "/namespace", kMaxConfigBytes); ns.ok()) {
     config.ns = std::string(Trim(*ns));
@@ -194,15 +219,19 @@ Result<ClientConfig> InClusterConfig(const GetEnv& env, const std::string& root)
   return config;
 }
 
-Result<ClientConfig> FindConfig(const std::string& kubeconfig, std::string_view context, const GetEnv& env) {
+Result<ClientConfig> FindConfig(const std::string& kubeconfig, std::string_view context,
+                                const GetEnv& env) {
   if (!kubeconfig.empty()) return LoadKubeconfig(kubeconfig, context);
-  if (const auto path = env("KUBECONFIG"); path && !path->empty()) return LoadKubeconfig(*path, context);
+  if (const auto path = env("KUBECONFIG"); path && !path->empty())
+    return LoadKubeconfig(*path, context);
   if (Result<ClientConfig> inside = InClusterConfig(env);
       inside.ok() || inside.status().code() != StatusCode::kNotFound) {
     return inside;
   }
   const auto home = env("HOME");
-  if (!home) return NotFound("kubeconfig: expected --kubeconfig, $KUBECONFIG, a pod or ~/.kube/config, got: none");
+  if (!home)
+    return NotFound(
+        "kubeconfig: expected --kubeconfig, $KUBECONFIG, a pod or ~/.kube/config, got: none");
   return LoadKubeconfig(*home + "/.kube/config", context);
 }
 

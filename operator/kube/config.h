@@ -1,5 +1,6 @@
-// Where the API server is and who we are to it: from a kubeconfig (files, contexts, inline data, exec plugins) or from
-// the ServiceAccount of the pod we run in. Format: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/.
+// Where the API server is and who we are to it: from a kubeconfig (files, contexts, inline data,
+// exec plugins) or from the ServiceAccount of the pod we run in. Format:
+// https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/.
 #pragma once
 
 #include <functional>
@@ -44,24 +45,26 @@ struct ClientConfig {
 // One environment variable, or nothing.
 using GetEnv = std::function<std::optional<std::string>(const std::string& name)>;
 
-// Parses one or more kubeconfig texts; the first to name an entry wins, as kubectl merges them. Relative paths are
-// taken from the folder of their file. `context` overrides current-context.
+// Parses one or more kubeconfig texts; the first to name an entry wins, as kubectl merges them.
+// Relative paths are taken from the folder of their file. `context` overrides current-context.
 // Errors: kInvalidArgument naming the file and field.
 struct KubeconfigText {
   std::string path;
   std::string text;
 };
-Result<ClientConfig> ParseKubeconfig(const std::vector<KubeconfigText>& files, std::string_view context);
+Result<ClientConfig> ParseKubeconfig(const std::vector<KubeconfigText>& files,
+                                     std::string_view context);
 
-// `path` may list several files separated by ':', as $KUBECONFIG does; files that are missing are passed over when
-// there are several.
+// `path` may list several files separated by ':', as $KUBECONFIG does; files that are missing are
+// passed over when there are several.
 Result<ClientConfig> LoadKubeconfig(const std::string& path, std::string_view context);
 
-// KUBERNETES_SERVICE_HOST/_PORT and the files under /var/run/secrets/kubernetes.io/serviceaccount (`root` stands before
-// that path, for tests). kNotFound outside a pod.
+// KUBERNETES_SERVICE_HOST/_PORT and the files under /var/run/secrets/kubernetes.io/serviceaccount
+// (`root` stands before that path, for tests). kNotFound outside a pod.
 Result<ClientConfig> InClusterConfig(const GetEnv& env, const std::string& root = "");
 
 // kubectl's order: `kubeconfig` where given, $KUBECONFIG, the pod's ServiceAccount, ~/.kube/config.
-Result<ClientConfig> FindConfig(const std::string& kubeconfig, std::string_view context, const GetEnv& env);
+Result<ClientConfig> FindConfig(const std::string& kubeconfig, std::string_view context,
+                                const GetEnv& env);
 
 }  // namespace meshtrain::kube

@@ -28,7 +28,8 @@ constexpr int64_t kMaxBytes = 1 << 20;
 std::string EncodeBase64(std::string_view text) {
   std::string out((text.size() + 2) / 3 * 4 + 1, '\0');
   const int n = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                                reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
+                                reinterpret_cast<const unsigned char*>(text.data()),
+                                static_cast<int>(text.size()));
   out.resize(n);
   return out;
 }
@@ -37,7 +38,8 @@ std::string EncodeBase64(std::string_view text) {
 std::string ExecInfo(const ExecPlugin& plugin, const ClientConfig& cluster) {
   json spec = {{"interactive", false}};
   if (plugin.provide_cluster_info) {
-    json info = {{"server", cluster.server}, {"insecure-skip-tls-verify", cluster.insecure_skip_tls_verify}};
+    json info = {{"server", cluster.server},
+                 {"insecure-skip-tls-verify", cluster.insecure_skip_tls_verify}};
     if (!cluster.tls_server_name.empty()) info["tls-server-name"] = cluster.tls_server_name;
     std::string ca = cluster.ca_data;
     if (ca.empty() && !cluster.ca_file.empty()) {
@@ -46,7 +48,8 @@ std::string ExecInfo(const ExecPlugin& plugin, const ClientConfig& cluster) {
     if (!ca.empty()) info["certificate-authority-data"] = EncodeBase64(ca);
     spec["cluster"] = info;
   }
-  return json{{"apiVersion", plugin.api_version}, {"kind", "ExecCredential"}, {"spec", spec}}.dump();
+  return json{{"apiVersion", plugin.api_version}, {"kind", "ExecCredential"}, {"spec", spec}}
+      .dump();
 }
 
 struct Pipe {
@@ -66,7 +69,8 @@ Status ReadAll(int fd, Duration timeout, std::string& out) {
   const Duration end = SystemClock().Monotonic() + timeout;
   char buffer[4096];
   while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - SystemClock().Monotonic());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - SystemClock().Monotonic());
     if (left.count() <= 0) return DeadlineExceeded("expected an answer in time, got: none");
     pollfd waiting{fd, POLLIN, 0};
     if (poll(&waiting, 1, static_cast<int>(left.count())) <= 0) continue;
@@ -75,7 +79,8 @@ Status ReadAll(int fd, Duration timeout, std::string& out) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, "read", "exec plugin");
     out.append(buffer, static_cast<size_t>(n));
-    if (out.size() > static_cast<size_t>(kMaxBytes)) return ResourceExhausted("expected at most 1 MiB, got: more");
+    if (out.size() > static_cast<size_t>(kMaxBytes))
+      return ResourceExhausted("expected at most 1 MiB, got: more");
   }
 }
 
@@ -85,8 +90,8 @@ std::optional<TimePoint> ParseTime(std::string_view text) {
   std::tm tm{};
   int used = 0;
   const std::string copy(text);
-  if (std::sscanf(copy.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour,
-                  &tm.tm_min, &tm.tm_sec, &used) != 6) {
+  if (std::sscanf(copy.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday,
+                  &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &used) != 6) {
     return std::nullopt;
   }
   tm.tm_year -= 1900;
@@ -113,7 +118,8 @@ std::optional<TimePoint> ParseTime(std::string_view text) {
 
 namespace {
 std::string FormatSeconds(TimePoint time) {
-  const std::time_t seconds = std::chrono::floor<std::chrono::seconds>(time).time_since_epoch().count();
+  const std::time_t seconds =
+      std::chrono::floor<std::chrono::seconds>(time).time_since_epoch().count();
   std::tm tm{};
   gmtime_r(&seconds, &tm);
   char out[32];
@@ -125,10 +131,12 @@ std::string FormatSeconds(TimePoint time) {
 std::string FormatTime(TimePoint time) { return FormatSeconds(time) + "Z"; }
 
 std::string FormatTimeMicros(TimePoint time) {
-  const auto micros = std::chrono::floor<std::chrono::microseconds>(time) - std::chrono::floor<std::chrono::seconds>(time);
+  const auto micros = std::chrono::floor<std::chrono::microseconds>(time) -
+                      std::chrono::floor<std::chrono::seconds>(time);
   char out[16];
-  std::snprintf(out, sizeof out, ".%06dZ",
-                static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(micros).count()));
+  std::snprintf(
+      out, sizeof out, ".%06dZ",
+      static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(micros).count()));
   return FormatSeconds(time) + out;
 }
 
@@ -141,12 +149,14 @@ Result<ExecCredential> ParseExecCredential(std::string_view text, std::string_vi
     return refuse("an ExecCredential on standard output, got: something else");
   }
   if (parsed.value("apiVersion", json()) != json(api_version)) {
-    return refuse("apiVersion " + std::string(api_version) + ", got: " + parsed.value("apiVersion", json()).dump());
+    return refuse("apiVersion " + std::string(api_version) +
+                  ", got: " + parsed.value("apiVersion", json()).dump());
   }
   const json status = parsed.value("status", json::object());
   const auto field = [&](const char* key) {
     const auto it = status.is_object() ? status.find(key) : status.end();
-    return status.is_object() && it != status.end() && it->is_string() ? it->get<std::string>() : std::string();
+    return status.is_object() && it != status.end() && it->is_string() ? it->get<std::string>()
+                                                                       : std::string();
   };
   ExecCredential out{.token = field("token"),
                      .certificate = field("clientCertificateData"),
@@ -163,7 +173,8 @@ Result<ExecCredential> ParseExecCredential(std::string_view text, std::string_vi
   return out;
 }
 
-Result<ExecCredential> RunExecPlugin(const ExecPlugin& plugin, const ClientConfig& cluster, Duration timeout) {
+Result<ExecCredential> RunExecPlugin(const ExecPlugin& plugin, const ClientConfig& cluster,
+                                     Duration timeout) {
   const std::string where = "exec plugin " + plugin.command;
   Pipe pipe;
   int ends[2];
@@ -191,10 +202,12 @@ Result<ExecCredential> RunExecPlugin(const ExecPlugin& plugin, const ClientConfi
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, pipe.write_end, STDOUT_FILENO);
   pid_t pid = 0;
-  const int error = posix_spawnp(&pid, plugin.command.c_str(), &actions, nullptr, argv.data(), envp.data());
+  const int error =
+      posix_spawnp(&pid, plugin.command.c_str(), &actions, nullptr, argv.data(), envp.data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
-    return Status(StatusCode::kUnauthenticated, ErrnoStatus(error, "cannot start", where).message());
+    return Status(StatusCode::kUnauthenticated,
+                  ErrnoStatus(error, "cannot start", where).message());
   }
   pipe.CloseWrite();
 
@@ -216,17 +229,19 @@ Result<ExecCredential> RunExecPlugin(const ExecPlugin& plugin, const ClientConfi
   return credential;
 }
 
-Credentials::Credentials(ClientConfig config, Clock& clock) : config_(std::move(config)), clock_(clock) {}
+Credentials::Credentials(ClientConfig config, Clock& clock)
+    : config_(std::move(config)), clock_(clock) {}
 
-// The lock is held while files are read and a plugin runs: whoever needs a credential has to wait for it anyway, and
-// one run serves them all.
+// The lock is held while files are read and a plugin runs: whoever needs a credential has to wait
+// for it anyway, and one run serves them all.
 Result<Credential> Credentials::Current() {
   MutexLock lock(mutex_);
   const TimePoint now = clock_.Now();
   if (have_ && now < fetch_again_) return current_;
   Result<Credential> fetched = Fetch(now);
   if (!fetched.ok()) {
-    // A file that is being replaced, or a plugin that fails once: the last credential may still be good.
+    // A file that is being replaced, or a plugin that fails once: the last credential may still be
+    // good.
     if (!have_ || config_.exec) return fetched;
     fetch_again_ = now + std::chrono::seconds(1);
     return current_;
@@ -244,27 +259,31 @@ void Credentials::Refused(const Credential& credential) {
 Result<Credential> Credentials::Fetch(TimePoint now) {
   Credential out;
   fetch_again_ = TimePoint::max();
-  const auto read = [&](const std::string& file, const std::string& data, std::string& text) -> Status {
+  const auto read = [&](const std::string& file, const std::string& data,
+                        std::string& text) -> Status {
     text = data;
     if (file.empty()) return OkStatus();
     MT_ASSIGN_OR_RETURN(text, ReadFile(file, kMaxBytes));
     fetch_again_ = now + std::chrono::minutes(1);
     return OkStatus();
   };
-  MT_RETURN_IF_ERROR(read(config_.client_certificate_file, config_.client_certificate_data, out.certificate));
+  MT_RETURN_IF_ERROR(
+      read(config_.client_certificate_file, config_.client_certificate_data, out.certificate));
   MT_RETURN_IF_ERROR(read(config_.client_key_file, config_.client_key_data, out.key));
   std::string token;
   MT_RETURN_IF_ERROR(read(config_.token_file, config_.token, token));
   token = std::string(Trim(token));
   if (config_.exec) {
-    MT_ASSIGN_OR_RETURN(ExecCredential plugin, RunExecPlugin(*config_.exec, config_, std::chrono::minutes(1)));
+    MT_ASSIGN_OR_RETURN(ExecCredential plugin,
+                        RunExecPlugin(*config_.exec, config_, std::chrono::minutes(1)));
     if (!plugin.token.empty()) token = plugin.token;
     if (!plugin.certificate.empty()) {
       out.certificate = plugin.certificate;
       out.key = plugin.key;
     }
     // A little early, so that no request leaves with a credential that expires on its way.
-    if (plugin.expires != TimePoint::max()) fetch_again_ = plugin.expires - std::chrono::seconds(10);
+    if (plugin.expires != TimePoint::max())
+      fetch_again_ = plugin.expires - std::chrono::seconds(10);
   }
   if (!token.empty()) {
     out.authorization = "Bearer " + token;

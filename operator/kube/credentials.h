@@ -1,5 +1,5 @@
-// Who we are, kept fresh: a token file is read again every minute, an exec plugin is run again before its credential
-// expires or when the server refused it.
+// Who we are, kept fresh: a token file is read again every minute, an exec plugin is run again
+// before its credential expires or when the server refused it.
 #pragma once
 
 #include <memory>
@@ -26,10 +26,12 @@ class Credentials {
  public:
   Credentials(ClientConfig config, Clock& clock);
 
-  // Blocks while a plugin runs (at most a minute). Errors: kUnauthenticated with the plugin's own words.
+  // Blocks while a plugin runs (at most a minute). Errors: kUnauthenticated with the plugin's own
+  // words.
   Result<Credential> Current();
 
-  // The server answered 401 to this credential: the next Current() fetches anew if it still is the current one.
+  // The server answered 401 to this credential: the next Current() fetches anew if it still is the
+  // current one.
   void Refused(const Credential& credential);
 
  private:
@@ -50,12 +52,16 @@ struct ExecCredential {
 };
 Result<ExecCredential> ParseExecCredential(std::string_view json, std::string_view api_version);
 
-// Runs the plugin with KUBERNETES_EXEC_INFO set, standard input closed and standard error passed through.
-Result<ExecCredential> RunExecPlugin(const ExecPlugin& plugin, const ClientConfig& cluster, Duration timeout);
+// Runs the plugin with KUBERNETES_EXEC_INFO set, standard input closed and standard error passed
+// through.
+Result<ExecCredential> RunExecPlugin(const ExecPlugin& plugin, const ClientConfig& cluster,
+                                     Duration timeout);
 
-// "2026-01-02T03:04:05Z" and "2026-01-02T03:04:05.678901Z" (RFC 3339; offsets too); nothing for other text.
+// "2026-01-02T03:04:05Z" and "2026-01-02T03:04:05.678901Z" (RFC 3339; offsets too); nothing for
+// other text.
 std::optional<TimePoint> ParseTime(std::string_view text);
-// Seconds: "2026-01-02T03:04:05Z". Micros: "2026-01-02T03:04:05.678901Z", as metav1.Time and MicroTime.
+// Seconds: "2026-01-02T03:04:05Z". Micros: "2026-01-02T03:04:05.678901Z", as metav1.Time and
+// MicroTime.
 std::string FormatTime(TimePoint time);
 std::string FormatTimeMicros(TimePoint time);
 

@@ -21,7 +21,8 @@ constexpr size_t kMaxWaiting = 1000;
 constexpr size_t kMaxMessage = 1024;  // the API server refuses longer ones
 constexpr std::string_view kCombined = "(combined from similar events): ";
 
-// Forgetting everything now and then bounds memory; the price is that a repeated event is created once more.
+// Forgetting everything now and then bounds memory; the price is that a repeated event is created
+// once more.
 template <typename Map>
 void Bound(Map& map) {
   if (map.size() > kMaxKnown) map.clear();
@@ -73,13 +74,18 @@ std::optional<EventCorrelator::Send> EventCorrelator::Correlate(const Event& eve
   ++known.count;
   if (bucket.tokens < 1) return std::nullopt;
   bucket.tokens -= 1;
-  return Send{.event_name = known.event_name, .event = sent, .count = known.count, .first = known.first, .last = now};
+  return Send{.event_name = known.event_name,
+              .event = sent,
+              .count = known.count,
+              .first = known.first,
+              .last = now};
 }
 
 EventRecorder::EventRecorder(Client& client, Clock& clock, std::string component)
-    : client_(client), clock_(clock), component_(std::move(component)), thread_([this](std::stop_token stop) {
-        Run(stop);
-      }) {}
+    : client_(client),
+      clock_(clock),
+      component_(std::move(component)),
+      thread_([this](std::stop_token stop) { Run(stop); }) {}
 
 EventRecorder::~EventRecorder() = default;
 
@@ -95,7 +101,8 @@ void EventRecorder::Record(Event event) {
 
 bool EventRecorder::Flush(Duration timeout) {
   MutexLock lock(mutex_);
-  return changed_.WaitFor(mutex_, std::stop_token(), timeout, [this] { return waiting_.empty() && !busy_; });
+  return changed_.WaitFor(mutex_, std::stop_token(), timeout,
+                          [this] { return waiting_.empty() && !busy_; });
 }
 
 void EventRecorder::Run(std::stop_token stop) {
@@ -124,12 +131,16 @@ void EventRecorder::SendOne(const Event& event, std::stop_token stop) {
   const Event& e = send->event;
   const CallOptions call{.stop = stop, .timeout = std::chrono::seconds(10)};
   if (send->count > 1) {
-    const json patch = {{"count", send->count}, {"lastTimestamp", FormatTime(send->last)}, {"message", e.message}};
-    const Status patched =
-        client_.Patch(Events(), e.about.ns, send->event_name, "", PatchType::kMerge, patch.dump(), call).status();
+    const json patch = {
+        {"count", send->count}, {"lastTimestamp", FormatTime(send->last)}, {"message", e.message}};
+    const Status patched = client_
+                               .Patch(Events(), e.about.ns, send->event_name, "", PatchType::kMerge,
+                                      patch.dump(), call)
+                               .status();
     // Events live for an hour: one that has gone is made again.
     if (patched.code() != StatusCode::kNotFound) {
-      if (!patched.ok() && !stop.stop_requested()) LogWarning("event not sent", {{"error", patched.ToString()}});
+      if (!patched.ok() && !stop.stop_requested())
+        LogWarning("event not sent", {{"error", patched.ToString()}});
       return;
     }
   }
@@ -151,7 +162,10 @@ void EventRecorder::SendOne(const Event& event, std::stop_token stop) {
                      {"source", {{"component", component_}}},
                      {"reportingComponent", component_}};
   const Status created =
-      client_.Create(Events(), e.about.ns, body.dump(-1, ' ', false, json::error_handler_t::replace), call).status();
+      client_
+          .Create(Events(), e.about.ns, body.dump(-1, ' ', false, json::error_handler_t::replace),
+                  call)
+          .status();
   if (!created.ok() && created.code() != StatusCode::kAlreadyExists && !stop.stop_requested()) {
     LogWarning("event not sent", {{"error", created.ToString()}});
   }

@@ -1,6 +1,7 @@
-// Events that `kubectl describe` shows, without flooding the API server: a repeated event raises the count of the first
-// one; ten similar ones (same object, type and reason) within ten minutes become "(combined from similar events)"; each
-// object may send 25 at once and then one per five minutes. These are client-go's rules and constants.
+// Events that `kubectl describe` shows, without flooding the API server: a repeated event raises
+// the count of the first one; ten similar ones (same object, type and reason) within ten minutes
+// become "(combined from similar events)"; each object may send 25 at once and then one per five
+// minutes. These are client-go's rules and constants.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +63,8 @@ class EventCorrelator {
   int64_t named_ = 0;
 };
 
-// Thread-safe. Sends on a thread of its own; Record never blocks and never fails: when 1,000 wait, new ones are dropped.
+// Thread-safe. Sends on a thread of its own; Record never blocks and never fails: when 1,000 wait,
+// new ones are dropped.
 class EventRecorder {
  public:
   // `component` is event.source.component.

@@ -29,7 +29,8 @@ constexpr Duration kConnectTimeout = std::chrono::seconds(10);
 constexpr size_t kMaxErrorBody = 64 << 10;
 constexpr int kMaxThrottledTries = 10;
 
-// ---- Server address ------------------------------------------------------------------------------------------------
+// ---- Server address
+// ------------------------------------------------------------------------------------------------
 
 struct Endpoint {
   bool tls = true;
@@ -40,7 +41,8 @@ struct Endpoint {
 
 Result<Endpoint> ParseEndpoint(std::string_view url, std::string_view where) {
   const auto refuse = [&] {
-    return InvalidArgument(std::string(where) + ": expected http[s]://host[:port][/path], got: " + std::string(url));
+    return InvalidArgument(std::string(where) +
+                           ": expected http[s]://host[:port][/path], got: " + std::string(url));
   };
   Endpoint out;
   std::string_view rest = url;
@@ -81,7 +83,8 @@ Result<Endpoint> ParseEndpoint(std::string_view url, std::string_view where) {
   return out;
 }
 
-// httplib reads certificates and keys from files. A memory file gives it one without writing secrets to a disk.
+// httplib reads certificates and keys from files. A memory file gives it one without writing
+// secrets to a disk.
 class MemoryFile {
  public:
   MemoryFile() = default;
@@ -109,7 +112,8 @@ class MemoryFile {
   int fd_ = -1;
 };
 
-// ---- One connection ------------------------------------------------------------------------------------------------
+// ---- One connection
+// ------------------------------------------------------------------------------------------------
 
 struct Connection {
   MemoryFile certificate, key;
@@ -143,7 +147,8 @@ void AddParameter(std::string& path, std::string_view name, std::string_view val
 }
 
 Status StatusFromTransport(httplib::Error error, std::string_view what) {
-  return Unavailable(std::string(what) + ": expected an answer from the API server, got: " + httplib::to_string(error));
+  return Unavailable(std::string(what) +
+                     ": expected an answer from the API server, got: " + httplib::to_string(error));
 }
 
 // Retry-After in seconds; `fallback` without one. (The API server never sends a date.)
@@ -155,14 +160,16 @@ Duration RetryAfter(const httplib::Headers& headers, Duration fallback) {
   return std::chrono::seconds(std::min<int64_t>(*seconds, 60));
 }
 
-// A little more than asked for, so that those who were turned away together do not come back together.
+// A little more than asked for, so that those who were turned away together do not come back
+// together.
 Duration Jittered(Duration d) {
   thread_local std::minstd_rand random(std::random_device{}());
   return Duration(static_cast<int64_t>(static_cast<double>(d.count()) *
                                        std::uniform_real_distribution<>(1.0, 1.25)(random)));
 }
 
-// ---- The client ----------------------------------------------------------------------------------------------------
+// ---- The client
+// ----------------------------------------------------------------------------------------------------
 
 struct Answer {
   int status = 0;
@@ -173,8 +180,8 @@ struct Answer {
 
 class HttpClient : public Client {
  public:
-  HttpClient(ClientConfig config, Endpoint endpoint, std::optional<Endpoint> proxy, HttpClientOptions options,
-             Clock& clock)
+  HttpClient(ClientConfig config, Endpoint endpoint, std::optional<Endpoint> proxy,
+             HttpClientOptions options, Clock& clock)
       : config_(std::move(config)),
         endpoint_(std::move(endpoint)),
         proxy_(std::move(proxy)),
@@ -195,7 +202,8 @@ class HttpClient : public Client {
 
   Result<std::string> List(const Resource& resource, const ListOptions& options,
                            const std::function<void(std::string_view item)>& on_item,
-                           const std::function<void()>& on_restart, const CallOptions& call) override {
+                           const std::function<void()>& on_restart,
+                           const CallOptions& call) override {
     std::string next;
     int chunk = options.chunk;
     while (true) {
@@ -219,7 +227,8 @@ class HttpClient : public Client {
                            return true;
                          });
       const std::string version(SliceString(*page, {"metadata", "resourceVersion"}));
-      if (!whole || version.empty()) return Unavailable(path + ": expected a list, got: " + page->substr(0, 200));
+      if (!whole || version.empty())
+        return Unavailable(path + ": expected a list, got: " + page->substr(0, 200));
       next = std::string(SliceString(*page, {"metadata", "continue"}));
       if (next.empty()) return version;
     }
@@ -243,18 +252,22 @@ class HttpClient : public Client {
   Result<std::string> Patch(const Resource& resource, std::string_view ns, std::string_view name,
                             std::string_view subresource, PatchType type, std::string_view body,
                             const CallOptions& call) override {
-    const char* content_type = type == PatchType::kMerge   ? "application/merge-patch+json"
-                               : type == PatchType::kJson ? "application/json-patch+json"
-                                                          : "application/strategic-merge-patch+json";
+    const char* content_type = type == PatchType::kMerge ? "application/merge-patch+json"
+                               : type == PatchType::kJson
+                                   ? "application/json-patch+json"
+                                   : "application/strategic-merge-patch+json";
     return Call("PATCH", PathOf(resource, ns, name, subresource), content_type, body, call);
   }
 
   Result<std::string> Delete(const Resource& resource, std::string_view ns, std::string_view name,
                              const DeleteOptions& options, const CallOptions& call) override {
-    json body = {{"kind", "DeleteOptions"}, {"apiVersion", "v1"}, {"propagationPolicy", options.propagation}};
+    json body = {{"kind", "DeleteOptions"},
+                 {"apiVersion", "v1"},
+                 {"propagationPolicy", options.propagation}};
     if (options.grace_seconds) body["gracePeriodSeconds"] = *options.grace_seconds;
     if (!options.uid.empty()) body["preconditions"]["uid"] = options.uid;
-    if (!options.resource_version.empty()) body["preconditions"]["resourceVersion"] = options.resource_version;
+    if (!options.resource_version.empty())
+      body["preconditions"]["resourceVersion"] = options.resource_version;
     return Call("DELETE", PathOf(resource, ns, name), "application/json", body.dump(), call);
   }
 
@@ -262,11 +275,14 @@ class HttpClient : public Client {
   Result<std::unique_ptr<Connection>> Connect(const Credential& credential) const;
   Result<std::unique_ptr<Connection>> TakeConnection(const Credential& credential);
   void GiveBack(std::unique_ptr<Connection> connection);
-  Result<Answer> SendOnce(std::string_view verb, const std::string& path, std::string_view content_type,
-                          std::string_view body, const CallOptions& call, Duration deadline, bool& refused);
-  Result<std::string> Call(std::string_view verb, const std::string& path, std::string_view content_type,
-                           std::string_view body, const CallOptions& call);
-  httplib::Request MakeRequest(std::string_view verb, const std::string& path, const Credential& credential) const;
+  Result<Answer> SendOnce(std::string_view verb, const std::string& path,
+                          std::string_view content_type, std::string_view body,
+                          const CallOptions& call, Duration deadline, bool& refused);
+  Result<std::string> Call(std::string_view verb, const std::string& path,
+                           std::string_view content_type, std::string_view body,
+                           const CallOptions& call);
+  httplib::Request MakeRequest(std::string_view verb, const std::string& path,
+                               const Credential& credential) const;
 
   const ClientConfig config_;
   const Endpoint endpoint_;
@@ -295,8 +311,8 @@ std::string ResolveAddress(const std::string& host) {
 Result<std::unique_ptr<Connection>> HttpClient::Connect(const Credential& credential) const {
   auto connection = std::make_unique<Connection>();
   connection->credential = credential;
-  // tls-server-name: the certificate is checked against (and SNI carries) the host we name, so we name that one and
-  // map it to the address of the real host.
+  // tls-server-name: the certificate is checked against (and SNI carries) the host we name, so we
+  // name that one and map it to the address of the real host.
   const bool renamed = endpoint_.tls && !config_.tls_server_name.empty();
   const std::string host = renamed ? config_.tls_server_name : endpoint_.host;
   if (endpoint_.tls) {
@@ -304,8 +320,8 @@ Result<std::unique_ptr<Connection>> HttpClient::Connect(const Credential& creden
       MT_RETURN_IF_ERROR(connection->certificate.Write(credential.certificate));
       MT_RETURN_IF_ERROR(connection->key.Write(credential.key));
     }
-    connection->http = std::make_unique<httplib::SSLClient>(host, endpoint_.port, connection->certificate.path(),
-                                                            connection->key.path());
+    connection->http = std::make_unique<httplib::SSLClient>(
+        host, endpoint_.port, connection->certificate.path(), connection->key.path());
     connection->http->enable_server_certificate_verification(!config_.insecure_skip_tls_verify);
     const std::string ca = config_.ca_file.empty() ? ca_.path() : config_.ca_file;
     if (!ca.empty()) connection->http->set_ca_cert_path(ca);
@@ -314,7 +330,9 @@ Result<std::unique_ptr<Connection>> HttpClient::Connect(const Credential& creden
   }
   httplib::ClientImpl& http = *connection->http;
   if (!http.is_valid()) {
-    return InvalidArgument("client certificate and key: expected a PEM pair that belongs together, got: something else");
+    return InvalidArgument(
+        "client certificate and key: expected a PEM pair that belongs together, got: something "
+        "else");
   }
   if (renamed) {
     const std::string address = ResolveAddress(endpoint_.host);
@@ -346,7 +364,8 @@ Result<std::unique_ptr<Connection>> HttpClient::TakeConnection(const Credential&
     while (!idle_.empty()) {
       std::unique_ptr<Connection> last = std::move(idle_.back());  // the warmest
       idle_.pop_back();
-      const bool same = last->credential.certificate == credential.certificate && last->credential.key == credential.key;
+      const bool same = last->credential.certificate == credential.certificate &&
+                        last->credential.key == credential.key;
       if (same) return last;
     }
   }
@@ -366,13 +385,14 @@ httplib::Request HttpClient::MakeRequest(std::string_view verb, const std::strin
   request.headers = {{"Accept", "application/json"},
                      {"Accept-Encoding", "identity"},
                      {"User-Agent", options_.user_agent}};
-  if (!credential.authorization.empty()) request.headers.emplace("Authorization", credential.authorization);
+  if (!credential.authorization.empty())
+    request.headers.emplace("Authorization", credential.authorization);
   return request;
 }
 
-Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& path, std::string_view content_type,
-                                    std::string_view body, const CallOptions& call, Duration deadline,
-                                    bool& refused) {
+Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& path,
+                                    std::string_view content_type, std::string_view body,
+                                    const CallOptions& call, Duration deadline, bool& refused) {
   MT_ASSIGN_OR_RETURN(const Credential credential, credentials_.Current());
   MT_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, TakeConnection(credential));
   httplib::Request request = MakeRequest(verb, path, credential);
@@ -380,7 +400,8 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
     request.body = body;
     request.headers.emplace("Content-Type", content_type);
   }
-  const Duration left = std::max<Duration>(deadline - clock_.Monotonic(), std::chrono::milliseconds(1));
+  const Duration left =
+      std::max<Duration>(deadline - clock_.Monotonic(), std::chrono::milliseconds(1));
   connection->http->set_read_timeout(std::chrono::ceil<std::chrono::microseconds>(left));
   if (verb != "GET" && options_.may_write) MT_RETURN_IF_ERROR(options_.may_write());
 
@@ -393,7 +414,8 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
   if (!result) {
     if (options_.on_request) options_.on_request(verb, "<error>", took);
     if (call.stop.stop_requested()) return Cancelled(path + ": stopped");
-    if (clock_.Monotonic() >= deadline) return DeadlineExceeded(path + ": expected an answer in time, got: none");
+    if (clock_.Monotonic() >= deadline)
+      return DeadlineExceeded(path + ": expected an answer in time, got: none");
     return StatusFromTransport(result.error(), std::string(verb) + " " + path);
   }
   if (options_.on_request) options_.on_request(verb, std::to_string(result->status), took);
@@ -407,8 +429,9 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
   return answer;
 }
 
-Result<std::string> HttpClient::Call(std::string_view verb, const std::string& path, std::string_view content_type,
-                                     std::string_view body, const CallOptions& call) {
+Result<std::string> HttpClient::Call(std::string_view verb, const std::string& path,
+                                     std::string_view content_type, std::string_view body,
+                                     const CallOptions& call) {
   const Duration deadline = clock_.Monotonic() + call.timeout;
   const std::string what = std::string(verb) + " " + path.substr(0, path.find('?'));
   bool refused_before = false;
@@ -421,7 +444,8 @@ Result<std::string> HttpClient::Call(std::string_view verb, const std::string& p
     Result<Answer> answer = SendOnce(verb, path, content_type, body, call, deadline, refused);
     if (!answer.ok()) {
       pacer_.Leave(false, {});
-      // A kept-alive connection that the server has just closed fails once; a read may simply go again.
+      // A kept-alive connection that the server has just closed fails once; a read may simply go
+      // again.
       if (verb == "GET" && !lost_before && answer.status().code() == StatusCode::kUnavailable) {
         lost_before = true;
         continue;
@@ -434,12 +458,15 @@ Result<std::string> HttpClient::Call(std::string_view verb, const std::string& p
       refused_before = true;
       continue;
     }
-    if (answer->throttled && tries < kMaxThrottledTries && clock_.Monotonic() + answer->retry_after < deadline) continue;
+    if (answer->throttled && tries < kMaxThrottledTries &&
+        clock_.Monotonic() + answer->retry_after < deadline)
+      continue;
     return StatusFromHttp(answer->status, answer->body, what);
   }
 }
 
-// ---- Watch ---------------------------------------------------------------------------------------------------------
+// ---- Watch
+// ---------------------------------------------------------------------------------------------------------
 
 std::optional<WatchEventType> ParseEventType(std::string_view type) {
   if (type == "ADDED") return WatchEventType::kAdded;
@@ -449,10 +476,11 @@ std::optional<WatchEventType> ParseEventType(std::string_view type) {
   return std::nullopt;
 }
 
-Status HttpClient::Watch(const Resource& resource, const WatchOptions& options,
-                         const std::function<void(WatchEventType type, std::string_view resource_version,
-                                                  std::string_view object)>& on_event,
-                         std::stop_token stop) {
+Status HttpClient::Watch(
+    const Resource& resource, const WatchOptions& options,
+    const std::function<void(WatchEventType type, std::string_view resource_version,
+                             std::string_view object)>& on_event,
+    std::stop_token stop) {
   std::string path = PathOf(resource, options.ns);
   const std::string what = "WATCH " + path;
   AddParameter(path, "watch", "1");
@@ -460,7 +488,8 @@ Status HttpClient::Watch(const Resource& resource, const WatchOptions& options,
   AddParameter(path, "resourceVersion", options.resource_version);
   AddParameter(path, "labelSelector", options.label_selector);
   AddParameter(path, "fieldSelector", options.field_selector);
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options.server_timeout).count();
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(options.server_timeout).count();
   AddParameter(path, "timeoutSeconds", std::to_string(seconds));
 
   MT_ASSIGN_OR_RETURN(const Credential credential, credentials_.Current());
@@ -487,7 +516,8 @@ Status HttpClient::Watch(const Resource& resource, const WatchOptions& options,
     const auto parsed = ParseEventType(type);
     const std::string_view version = SliceString(object, {"metadata", "resourceVersion"});
     if (!parsed || version.empty()) {
-      failed = Unavailable(what + ": expected a watch event, got: " + std::string(line.substr(0, 200)));
+      failed =
+          Unavailable(what + ": expected a watch event, got: " + std::string(line.substr(0, 200)));
       return false;
     }
     on_event(*parsed, version, object);
@@ -499,7 +529,8 @@ Status HttpClient::Watch(const Resource& resource, const WatchOptions& options,
       return true;
     }
     std::string_view rest(data, size);
-    for (size_t end; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
+    for (size_t end; (end = rest.find('\n')) != std::string_view::npos;
+         rest.remove_prefix(end + 1)) {
       if (pending.empty()) {
         if (!take_line(rest.substr(0, end))) return false;
       } else {
@@ -518,7 +549,8 @@ Status HttpClient::Watch(const Resource& resource, const WatchOptions& options,
     return connection->http->send(request);
   }();
   if (options_.on_request) {
-    options_.on_request("WATCH", status == 0 ? "<error>" : std::to_string(status), clock_.Monotonic() - start);
+    options_.on_request("WATCH", status == 0 ? "<error>" : std::to_string(status),
+                        clock_.Monotonic() - start);
   }
   if (stop.stop_requested()) return Cancelled(what + ": stopped");
   if (!failed.ok()) return failed;
@@ -532,8 +564,9 @@ Status HttpClient::Watch(const Resource& resource, const WatchOptions& options,
 
 std::string PathOf(const Resource& resource, std::string_view ns, std::string_view name,
                    std::string_view subresource) {
-  std::string path = resource.group.empty() ? "/api/" + resource.version
-                                            : "/apis/" + Escape(resource.group) + "/" + resource.version;
+  std::string path = resource.group.empty()
+                         ? "/api/" + resource.version
+                         : "/apis/" + Escape(resource.group) + "/" + resource.version;
   if (!ns.empty()) path += "/namespaces/" + Escape(ns);
   path += "/" + resource.plural;
   if (!name.empty()) path += "/" + Escape(name);
@@ -546,11 +579,13 @@ Status StatusFromHttp(int http_status, std::string_view body, std::string_view w
   const json parsed = json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object() && parsed.contains("message") && parsed["message"].is_string()) {
     message = parsed["message"].get<std::string>();
-    if (parsed.contains("reason") && parsed["reason"].is_string()) reason = parsed["reason"].get<std::string>();
+    if (parsed.contains("reason") && parsed["reason"].is_string())
+      reason = parsed["reason"].get<std::string>();
   } else {
     message = std::string(body.substr(0, 500));
   }
-  const std::string text = std::string(what) + ": HTTP " + std::to_string(http_status) + ": " + message;
+  const std::string text =
+      std::string(what) + ": HTTP " + std::to_string(http_status) + ": " + message;
   switch (http_status) {
     case 401:
       return Status(StatusCode::kUnauthenticated, text);
@@ -575,8 +610,8 @@ Status StatusFromHttp(int http_status, std::string_view body, std::string_view w
   return InvalidArgument(text);
 }
 
-Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config, const HttpClientOptions& options,
-                                              Clock& clock) {
+Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config,
+                                              const HttpClientOptions& options, Clock& clock) {
   MT_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(config.server, "server"));
   std::optional<Endpoint> proxy;
   if (!config.proxy_url.empty()) {
@@ -585,12 +620,16 @@ Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config, const 
   }
   if (config.client_certificate_file.empty() + config.client_certificate_data.empty() !=
       config.client_key_file.empty() + config.client_key_data.empty()) {
-    return InvalidArgument("kubeconfig: expected client-certificate and client-key together, got: only one of them");
+    return InvalidArgument(
+        "kubeconfig: expected client-certificate and client-key together, got: only one of them");
   }
-  // OpenSSL writes without MSG_NOSIGNAL: a connection that breaks must be an error, not the end of the process.
+  // OpenSSL writes without MSG_NOSIGNAL: a connection that breaks must be an error, not the end of
+  // the process.
   struct sigaction present {};
-  if (sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
-  auto client = std::make_unique<HttpClient>(config, std::move(endpoint), std::move(proxy), options, clock);
+  if (sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL)
+    signal(SIGPIPE, SIG_IGN);
+  auto client =
+      std::make_unique<HttpClient>(config, std::move(endpoint), std::move(proxy), options, clock);
   MT_RETURN_IF_ERROR(client->Prepare());
   return std::unique_ptr<Client>(std::move(client));
 }

@@ -1,6 +1,7 @@
-// The Client over HTTP/1.1 and TLS: several kept-alive connections for calls, one connection of its own per watch.
-// Requests that the server turned away before acting (429, 503 with Retry-After) are sent again after the time it
-// names; reads are also sent again after a lost connection, writes never are (the caller plans again from what it sees).
+// The Client over HTTP/1.1 and TLS: several kept-alive connections for calls, one connection of its
+// own per watch. Requests that the server turned away before acting (429, 503 with Retry-After) are
+// sent again after the time it names; reads are also sent again after a lost connection, writes
+// never are (the caller plans again from what it sees).
 #pragma once
 
 #include <functional>
@@ -17,21 +18,23 @@ namespace meshtrain::kube {
 struct HttpClientOptions {
   int connections = 16;  // also the most requests under way at once
   std::string user_agent = "meshtrain-operator";
-  // Asked immediately before each write goes out; an error is returned to the caller instead. This is how a process
-  // that lost its lease stops writing.
+  // Asked immediately before each write goes out; an error is returned to the caller instead. This
+  // is how a process that lost its lease stops writing.
   std::function<Status()> may_write;
-  // After each answer: verb ("GET"), HTTP status ("201", or "<error>" without one), time from send to answer.
+  // After each answer: verb ("GET"), HTTP status ("201", or "<error>" without one), time from send
+  // to answer.
   std::function<void(std::string_view verb, std::string_view code, Duration took)> on_request;
   // Time spent waiting for a turn (Pacer) before a request.
   std::function<void(std::string_view verb, Duration waited)> on_wait;
 };
 
-// Errors: kInvalidArgument for a server URL, certificate or proxy that cannot be used. Does not connect yet.
-// Where SIGPIPE still ends the process, it is ignored from here on.
-Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config, const HttpClientOptions& options,
-                                              Clock& clock);
+// Errors: kInvalidArgument for a server URL, certificate or proxy that cannot be used. Does not
+// connect yet. Where SIGPIPE still ends the process, it is ignored from here on.
+Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config,
+                                              const HttpClientOptions& options, Clock& clock);
 
-// The Status for an HTTP answer that is not 2xx; `body` is the server's Status object where it sent one.
+// The Status for an HTTP answer that is not 2xx; `body` is the server's Status object where it sent
+// one.
 Status StatusFromHttp(int http_status, std::string_view body, std::string_view what);
 
 }  // namespace meshtrain::kube

@@ -6,7 +6,9 @@ namespace meshtrain::kube {
 namespace {
 
 size_t SkipSpace(std::string_view text, size_t at) {
-  while (at < text.size() && (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r')) ++at;
+  while (at < text.size() &&
+         (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r'))
+    ++at;
   return at;
 }
 
@@ -83,7 +85,8 @@ bool ForEachMember(std::string_view object,
   }
 }
 
-bool ForEachElement(std::string_view array, const std::function<bool(std::string_view element)>& visit) {
+bool ForEachElement(std::string_view array,
+                    const std::function<bool(std::string_view element)>& visit) {
   size_t at = SkipSpace(array, 0);
   if (at >= array.size() || array[at] != '[') return false;
   at = SkipSpace(array, at + 1);
@@ -115,9 +118,11 @@ std::string_view Slice(std::string_view object, std::initializer_list<std::strin
   return value;
 }
 
-std::string_view SliceString(std::string_view object, std::initializer_list<std::string_view> path) {
+std::string_view SliceString(std::string_view object,
+                             std::initializer_list<std::string_view> path) {
   const std::string_view value = Slice(object, path);
-  if (value.size() < 2 || value.front() != '"' || value.find('\\') != std::string_view::npos) return {};
+  if (value.size() < 2 || value.front() != '"' || value.find('\\') != std::string_view::npos)
+    return {};
   return value.substr(1, value.size() - 2);
 }
 

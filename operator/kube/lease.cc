@@ -16,8 +16,8 @@ constexpr double kJitter = 1.2;
 
 Duration Jittered(Duration period) {
   thread_local std::minstd_rand random(std::random_device{}());
-  return Duration(
-      static_cast<int64_t>(static_cast<double>(period.count()) * std::uniform_real_distribution<>(1.0, kJitter)(random)));
+  return Duration(static_cast<int64_t>(static_cast<double>(period.count()) *
+                                       std::uniform_real_distribution<>(1.0, kJitter)(random)));
 }
 
 template <typename T>
@@ -38,7 +38,8 @@ LeaderElector::LeaderElector(Client& client, Clock& clock, LeaseOptions options)
 
 std::optional<LeaderElector::Record> LeaderElector::Parse(std::string_view text) {
   const json lease = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!lease.is_object() || !lease.contains("metadata") || !lease["metadata"].is_object()) return std::nullopt;
+  if (!lease.is_object() || !lease.contains("metadata") || !lease["metadata"].is_object())
+    return std::nullopt;
   Record record;
   record.resource_version = Field<std::string>(lease["metadata"], "resourceVersion", "");
   if (lease.contains("spec") && lease["spec"].is_object()) {
@@ -60,7 +61,8 @@ std::string LeaderElector::Body(const Record& record) const {
               {"metadata", metadata},
               {"spec",
                {{"holderIdentity", record.holder},
-                {"leaseDurationSeconds", std::chrono::duration_cast<std::chrono::seconds>(record.duration).count()},
+                {"leaseDurationSeconds",
+                 std::chrono::duration_cast<std::chrono::seconds>(record.duration).count()},
                 {"acquireTime", record.acquire_time},
                 {"renewTime", record.renew_time},
                 {"leaseTransitions", record.transitions}}}}
@@ -93,9 +95,11 @@ Status LeaderElector::TryOnce(std::stop_token stop) {
     ours.transitions = seen_->transitions;
     ours.acquire_time = seen_->acquire_time;
     ours.resource_version = seen_->resource_version;
-    Result<std::string> answer = client_.Update(Leases(), options_.ns, options_.name, Body(ours), call);
+    Result<std::string> answer =
+        client_.Update(Leases(), options_.ns, options_.name, Body(ours), call);
     if (answer.ok()) return won(*answer);
-    if (answer.status().code() != StatusCode::kAborted && answer.status().code() != StatusCode::kNotFound) {
+    if (answer.status().code() != StatusCode::kAborted &&
+        answer.status().code() != StatusCode::kNotFound) {
       return answer.status();
     }
   }
@@ -109,10 +113,13 @@ Status LeaderElector::TryOnce(std::stop_token stop) {
     return won(*created);
   }
   const auto record = Parse(*found);
-  if (!record) return Unavailable("lease " + options_.name + ": expected a Lease, got: " + found->substr(0, 200));
+  if (!record)
+    return Unavailable("lease " + options_.name +
+                       ": expected a Lease, got: " + found->substr(0, 200));
   Observe(*record);
   const bool mine = record->holder == options_.identity;
-  const bool expired = clock_.Monotonic() >= seen_at_ + std::max(record->duration, Duration(std::chrono::seconds(1)));
+  const bool expired = clock_.Monotonic() >=
+                       seen_at_ + std::max(record->duration, Duration(std::chrono::seconds(1)));
   if (!record->holder.empty() && !mine && !expired) {
     held_until_ = INT64_MIN;
     return FailedPrecondition("lease " + options_.name + ": held by " + record->holder);
@@ -120,12 +127,14 @@ Status LeaderElector::TryOnce(std::stop_token stop) {
   ours.resource_version = record->resource_version;
   ours.transitions = mine ? record->transitions : record->transitions + 1;
   if (mine) ours.acquire_time = record->acquire_time;
-  Result<std::string> answer = client_.Update(Leases(), options_.ns, options_.name, Body(ours), call);
+  Result<std::string> answer =
+      client_.Update(Leases(), options_.ns, options_.name, Body(ours), call);
   if (!answer.ok()) return answer.status();
   return won(*answer);
 }
 
-Status LeaderElector::Acquire(std::stop_token stop, const std::function<void(const std::string& holder)>& on_wait) {
+Status LeaderElector::Acquire(std::stop_token stop,
+                              const std::function<void(const std::string& holder)>& on_wait) {
   std::string told;
   while (!stop.stop_requested()) {
     const Status status = TryOnce(stop);
@@ -145,7 +154,8 @@ Status LeaderElector::Acquire(std::stop_token stop, const std::function<void(con
 
 Status LeaderElector::Hold(std::stop_token stop) {
   while (true) {
-    if (!clock_.SleepFor(options_.retry_period, stop)) return Cancelled("lease " + options_.name + ": stopped");
+    if (!clock_.SleepFor(options_.retry_period, stop))
+      return Cancelled("lease " + options_.name + ": stopped");
     if (!Held()) break;
     const Status status = TryOnce(stop);
     if (status.ok()) continue;
@@ -168,7 +178,8 @@ Status LeaderElector::Release() {
                      .renew_time = now,
                      .resource_version = seen_->resource_version};
   return client_
-      .Update(Leases(), options_.ns, options_.name, Body(empty), {.timeout = std::chrono::seconds(3)})
+      .Update(Leases(), options_.ns, options_.name, Body(empty),
+              {.timeout = std::chrono::seconds(3)})
       .status();
 }
 

@@ -1,7 +1,8 @@
-// Leader election on a coordination.k8s.io/v1 Lease, with client-go's protocol and constants: a holder renews every
-// 2 s; others take over when the record has not changed for 15 s by their own clock (timestamps of other machines are
-// never trusted); a holder that could not renew for 10 s stops before anybody can follow it. A holder that ends
-// gracefully empties the record, so that its successor need not wait.
+// Leader election on a coordination.k8s.io/v1 Lease, with client-go's protocol and constants: a
+// holder renews every 2 s; others take over when the record has not changed for 15 s by their own
+// clock (timestamps of other machines are never trusted); a holder that could not renew for 10 s
+// stops before anybody can follow it. A holder that ends gracefully empties the record, so that its
+// successor need not wait.
 #pragma once
 
 #include <atomic>
@@ -30,19 +31,20 @@ class LeaderElector {
   // `client` should serve nothing else: a renewal must not wait behind other requests.
   LeaderElector(Client& client, Clock& clock, LeaseOptions options);
 
-  // Blocks until this process holds the lease, or stop (kCancelled). Calls `on_wait(holder)` when another holder is
-  // first seen.
-  Status Acquire(std::stop_token stop, const std::function<void(const std::string& holder)>& on_wait = {});
+  // Blocks until this process holds the lease, or stop (kCancelled). Calls `on_wait(holder)` when
+  // another holder is first seen.
+  Status Acquire(std::stop_token stop,
+                 const std::function<void(const std::string& holder)>& on_wait = {});
 
-  // Keeps the lease. Returns kCancelled on stop (the lease is still held; call Release when all writes have ended), or
-  // kFailedPrecondition when it was lost.
+  // Keeps the lease. Returns kCancelled on stop (the lease is still held; call Release when all
+  // writes have ended), or kFailedPrecondition when it was lost.
   Status Hold(std::stop_token stop);
 
   // Gives the lease away, if it is still ours. Nothing may be written after.
   Status Release();
 
-  // Whether a write may go out now. Any thread; false from renew_deadline after the last renewal that succeeded was
-  // *sent*, whatever this process did meanwhile (it may have been stopped).
+  // Whether a write may go out now. Any thread; false from renew_deadline after the last renewal
+  // that succeeded was *sent*, whatever this process did meanwhile (it may have been stopped).
   bool Held() const;
 
  private:

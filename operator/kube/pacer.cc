@@ -4,7 +4,8 @@
 
 namespace meshtrain::kube {
 
-Pacer::Pacer(Clock& clock, int most_in_flight) : clock_(clock), most_(std::max(1, most_in_flight)), limit_(most_) {}
+Pacer::Pacer(Clock& clock, int most_in_flight)
+    : clock_(clock), most_(std::max(1, most_in_flight)), limit_(most_) {}
 
 Status Pacer::Enter(std::stop_token stop, Duration timeout) {
   const Duration deadline = clock_.Monotonic() + timeout;
@@ -13,7 +14,8 @@ Status Pacer::Enter(std::stop_token stop, Duration timeout) {
     {
       MutexLock lock(mutex_);
       const Duration now = clock_.Monotonic();
-      if (now >= deadline) return DeadlineExceeded("API server: expected a turn in time, got: none");
+      if (now >= deadline)
+        return DeadlineExceeded("API server: expected a turn in time, got: none");
       if (now < open_at_) {
         closed_for = std::min(open_at_, deadline) - now;
       } else if (in_flight_ < limit_) {

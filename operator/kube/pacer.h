@@ -1,6 +1,7 @@
-// How fast we may speak: as fast as the server takes it. There is no fixed rate; a 429 or 503 with Retry-After closes
-// the gate for that long and halves how many requests may be under way, successes open it again one by one (additive
-// increase, multiplicative decrease, as TCP does), so a busy API server is neither flooded nor left idle.
+// How fast we may speak: as fast as the server takes it. There is no fixed rate; a 429 or 503 with
+// Retry-After closes the gate for that long and halves how many requests may be under way,
+// successes open it again one by one (additive increase, multiplicative decrease, as TCP does), so
+// a busy API server is neither flooded nor left idle.
 #pragma once
 
 #include <stop_token>
@@ -16,8 +17,8 @@ class Pacer {
  public:
   Pacer(Clock& clock, int most_in_flight);
 
-  // Waits for the gate and a place. Errors: kDeadlineExceeded after `timeout`, kCancelled on stop. Each success is
-  // followed by exactly one Leave.
+  // Waits for the gate and a place. Errors: kDeadlineExceeded after `timeout`, kCancelled on stop.
+  // Each success is followed by exactly one Leave.
   Status Enter(std::stop_token stop, Duration timeout);
 
   // `throttled`: the server answered 429, or 503 with Retry-After.

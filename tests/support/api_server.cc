@@ -20,7 +20,9 @@ extern char** environ;
 namespace meshtrain::testing {
 namespace {
 
-std::string Script(const std::string& name) { return std::string(MT_SOURCE_DIR) + "/scripts/kubernetes/" + name; }
+std::string Script(const std::string& name) {
+  return std::string(MT_SOURCE_DIR) + "/scripts/kubernetes/" + name;
+}
 
 // The folder of binaries, as scripts/kubernetes/env.sh works it out.
 const std::string& BinFolder() {
@@ -35,7 +37,8 @@ const std::string& BinFolder() {
 }  // namespace
 
 CommandResult RunCommand(const std::vector<std::string>& argv,
-                         const std::vector<std::pair<std::string, std::string>>& env, const std::string& input) {
+                         const std::vector<std::pair<std::string, std::string>>& env,
+                         const std::string& input) {
   std::vector<std::string> environment;
   for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
   for (const auto& [name, value] : env) environment.push_back(name + "=" + value);
@@ -43,7 +46,8 @@ CommandResult RunCommand(const std::vector<std::string>& argv,
   std::vector<char*> argv_pointers, env_pointers;
   for (std::string& s : arguments) argv_pointers.push_back(s.data());
   argv_pointers.push_back(nullptr);
-  for (auto it = environment.rbegin(); it != environment.rend(); ++it) env_pointers.push_back(it->data());
+  for (auto it = environment.rbegin(); it != environment.rend(); ++it)
+    env_pointers.push_back(it->data());
   env_pointers.push_back(nullptr);
 
   // The input goes through an unlinked file, so that neither side can block the other.
@@ -60,7 +64,8 @@ CommandResult RunCommand(const std::vector<std::string>& argv,
   posix_spawn_file_actions_adddup2(&actions, out[1], 1);
   posix_spawn_file_actions_adddup2(&actions, out[1], 2);
   pid_t pid = 0;
-  const int error = posix_spawnp(&pid, argv_pointers[0], &actions, nullptr, argv_pointers.data(), env_pointers.data());
+  const int error = posix_spawnp(&pid, argv_pointers[0], &actions, nullptr, argv_pointers.data(),
+                                 env_pointers.data());
   posix_spawn_file_actions_destroy(&actions);
   close(in);
   close(out[1]);
@@ -72,7 +77,8 @@ CommandResult RunCommand(const std::vector<std::string>& argv,
   }
   char buffer[4096];
   ssize_t n;
-  while ((n = read(out[0], buffer, sizeof buffer)) > 0) result.out.append(buffer, static_cast<size_t>(n));
+  while ((n = read(out[0], buffer, sizeof buffer)) > 0)
+    result.out.append(buffer, static_cast<size_t>(n));
   close(out[0]);
   int status = 0;
   waitpid(pid, &status, 0);
@@ -95,7 +101,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::Start(bool controllers) {
                                       std::to_string(getpid())};
   if (controllers) command.push_back("--controllers");
   const CommandResult started = RunCommand(command);
-  if (started.exit_code != 0) return Unavailable("scripts/kubernetes/cluster start: " + started.out);
+  if (started.exit_code != 0)
+    return Unavailable("scripts/kubernetes/cluster start: " + started.out);
   server->kubeconfig_ = server->folder_ + "/kubeconfig";
   MT_ASSIGN_OR_RETURN(const std::string url, ReadFile(server->folder_ + "/etcd.url"));
   server->etcd_url_ = std::string(Trim(url));
@@ -119,7 +126,8 @@ CommandResult ApiServer::Kubectl(std::vector<std::string> args, const std::strin
 Status ApiServer::Compact() {
   // etcd's gateway takes JSON; int64 are strings there.
   MT_ASSIGN_OR_RETURN(const std::string page,
-                      client_->List(kube::Pods(), {.chunk = 1}, [](std::string_view) {}, [] {}, {}));
+                      client_->List(
+                          kube::Pods(), {.chunk = 1}, [](std::string_view) {}, [] {}, {}));
   const std::string body = R"({"revision":")" + page + R"(","physical":true})";
   const CommandResult done =
       RunCommand({"curl", "-fsS", "-X", "POST", "-d", body, etcd_url_ + "/v3/kv/compaction"});

@@ -1,4 +1,5 @@
-// A real kube-apiserver and etcd on loopback for the length of a test (scripts/kubernetes), and kubectl to speak to it.
+// A real kube-apiserver and etcd on loopback for the length of a test (scripts/kubernetes), and
+// kubectl to speak to it.
 #pragma once
 
 #include <memory>
@@ -23,10 +24,12 @@ CommandResult RunCommand(const std::vector<std::string>& argv,
 
 class ApiServer {
  public:
-  // Whether the binaries are there; if not, tests skip with `why` (scripts/kubernetes/build makes them).
+  // Whether the binaries are there; if not, tests skip with `why` (scripts/kubernetes/build makes
+  // them).
   static bool Available(std::string* why);
 
-  // Takes about 3 s; `controllers` adds the garbage collector and its kind. Ends with the object, or with this process.
+  // Takes about 3 s; `controllers` adds the garbage collector and its kind. Ends with the object,
+  // or with this process.
   static Result<std::unique_ptr<ApiServer>> Start(bool controllers);
   ~ApiServer();
 

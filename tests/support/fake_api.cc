@@ -13,11 +13,14 @@ using nlohmann::json;
 
 namespace {
 
-std::string FieldOf(const json& object, const char* key) { return object["metadata"].value(key, ""); }
+std::string FieldOf(const json& object, const char* key) {
+  return object["metadata"].value(key, "");
+}
 
 // The server ignores what an update says about these.
 void KeepSystemFields(const json& old, json& next) {
-  for (const char* key : {"uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"}) {
+  for (const char* key : {"uid", "creationTimestamp", "deletionTimestamp",
+                          "deletionGracePeriodSeconds", "generation"}) {
     if (old["metadata"].contains(key)) next["metadata"][key] = old["metadata"][key];
   }
 }
@@ -69,13 +72,14 @@ void FakeApi::Erase(const Key& key) {
   if (it == objects_.end()) return;
   json object = json::parse(it->second);
   object["metadata"]["resourceVersion"] = std::to_string(++version_);
-  history_.push_back({version_, WatchEventType::kDeleted, std::get<0>(key), std::get<1>(key), object.dump()});
+  history_.push_back(
+      {version_, WatchEventType::kDeleted, std::get<0>(key), std::get<1>(key), object.dump()});
   objects_.erase(it);
   changed_.NotifyAll();
 }
 
-Result<std::string> FakeApi::Get(const Resource& resource, std::string_view ns, std::string_view name,
-                                 const CallOptions&) {
+Result<std::string> FakeApi::Get(const Resource& resource, std::string_view ns,
+                                 std::string_view name, const CallOptions&) {
   const Call call{"get", resource.plural, std::string(ns), std::string(name), ""};
   MT_RETURN_IF_ERROR(Begin(call));
   std::string found = Peek(resource, ns, name);
@@ -105,9 +109,10 @@ Result<std::string> FakeApi::List(const Resource& resource, const kube::ListOpti
   return std::to_string(version);
 }
 
-Status FakeApi::Watch(const Resource& resource, const kube::WatchOptions& options,
-                      const std::function<void(WatchEventType, std::string_view, std::string_view)>& on_event,
-                      std::stop_token stop) {
+Status FakeApi::Watch(
+    const Resource& resource, const kube::WatchOptions& options,
+    const std::function<void(WatchEventType, std::string_view, std::string_view)>& on_event,
+    std::stop_token stop) {
   const Call call{"watch", resource.plural, options.ns, "", ""};
   MT_RETURN_IF_ERROR(Begin(call));
   int64_t from = ParseInt(options.resource_version).value_or(0);
@@ -115,13 +120,16 @@ Status FakeApi::Watch(const Resource& resource, const kube::WatchOptions& option
   {
     MutexLock lock(mutex_);
     cuts = cuts_;
-    if (from < compacted_) return OutOfRange("too old resource version: " + options.resource_version);
+    if (from < compacted_)
+      return OutOfRange("too old resource version: " + options.resource_version);
   }
   while (!stop.stop_requested()) {
     std::vector<Change> changes;
     {
       MutexLock lock(mutex_);
-      const auto fresh = [&] { return cuts_ != cuts || (!history_.empty() && history_.back().version > from); };
+      const auto fresh = [&] {
+        return cuts_ != cuts || (!history_.empty() && history_.back().version > from);
+      };
       changed_.WaitFor(mutex_, stop, std::chrono::hours(1), fresh);
       if (cuts_ != cuts) return Unavailable("watch: connection cut");
       for (const Change& change : history_) {
@@ -133,15 +141,16 @@ Status FakeApi::Watch(const Resource& resource, const kube::WatchOptions& option
       const bool everyone = change.type == WatchEventType::kBookmark;
       if (!everyone && change.plural != resource.plural) continue;
       if (!everyone && !options.ns.empty() && change.ns != options.ns) continue;
-      if (!everyone && !MatchesSelector(json::parse(change.object), options.label_selector)) continue;
+      if (!everyone && !MatchesSelector(json::parse(change.object), options.label_selector))
+        continue;
       on_event(change.type, std::to_string(change.version), change.object);
     }
   }
   return Cancelled("watch: stopped");
 }
 
-Result<std::string> FakeApi::Create(const Resource& resource, std::string_view ns, std::string_view body,
-                                    const CallOptions&) {
+Result<std::string> FakeApi::Create(const Resource& resource, std::string_view ns,
+                                    std::string_view body, const CallOptions&) {
   json object = json::parse(body);
   if (FieldOf(object, "name").empty()) return InvalidArgument("metadata.name: required");
   const Call call{"create", resource.plural, std::string(ns), FieldOf(object, "name"), ""};
@@ -150,7 +159,8 @@ Result<std::string> FakeApi::Create(const Resource& resource, std::string_view n
   {
     MutexLock lock(mutex_);
     const Key key{resource.plural, ns, FieldOf(object, "name")};
-    if (objects_.contains(key)) return AlreadyExists(resource.plural + " \"" + call.name + "\" already exists");
+    if (objects_.contains(key))
+      return AlreadyExists(resource.plural + " \"" + call.name + "\" already exists");
     object["metadata"]["namespace"] = ns;
     object["metadata"]["uid"] = "uid-" + std::to_string(++uids_);
     object["metadata"]["generation"] = 1;
@@ -162,8 +172,9 @@ Result<std::string> FakeApi::Create(const Resource& resource, std::string_view n
   return stored;
 }
 
-Result<std::string> FakeApi::Update(const Resource& resource, std::string_view ns, std::string_view name,
-                                    std::string_view body, const CallOptions&) {
+Result<std::string> FakeApi::Update(const Resource& resource, std::string_view ns,
+                                    std::string_view name, std::string_view body,
+                                    const CallOptions&) {
   json object = json::parse(body);
   const Call call{"update", resource.plural, std::string(ns), std::string(name), ""};
   MT_RETURN_IF_ERROR(Begin(call));
@@ -175,7 +186,8 @@ Result<std::string> FakeApi::Update(const Resource& resource, std::string_view n
     if (it == objects_.end()) return NotFound(resource.plural + " \"" + call.name + "\" not found");
     const json old = json::parse(it->second);
     const std::string wanted = FieldOf(object, "resourceVersion");
-    if (!wanted.empty() && wanted != FieldOf(old, "resourceVersion")) return Aborted("the object has been modified");
+    if (!wanted.empty() && wanted != FieldOf(old, "resourceVersion"))
+      return Aborted("the object has been modified");
     KeepSystemFields(old, object);
     object["metadata"]["namespace"] = ns;
     stored = Store(key, std::move(object), WatchEventType::kModified);
@@ -184,10 +196,12 @@ Result<std::string> FakeApi::Update(const Resource& resource, std::string_view n
   return stored;
 }
 
-Result<std::string> FakeApi::Patch(const Resource& resource, std::string_view ns, std::string_view name,
-                                   std::string_view subresource, kube::PatchType type, std::string_view body,
+Result<std::string> FakeApi::Patch(const Resource& resource, std::string_view ns,
+                                   std::string_view name, std::string_view subresource,
+                                   kube::PatchType type, std::string_view body,
                                    const CallOptions&) {
-  const Call call{"patch", resource.plural, std::string(ns), std::string(name), std::string(subresource)};
+  const Call call{"patch", resource.plural, std::string(ns), std::string(name),
+                  std::string(subresource)};
   MT_RETURN_IF_ERROR(Begin(call));
   std::string stored;
   {
@@ -225,8 +239,9 @@ Result<std::string> FakeApi::Patch(const Resource& resource, std::string_view ns
   return stored;
 }
 
-Result<std::string> FakeApi::Delete(const Resource& resource, std::string_view ns, std::string_view name,
-                                    const kube::DeleteOptions& options, const CallOptions&) {
+Result<std::string> FakeApi::Delete(const Resource& resource, std::string_view ns,
+                                    std::string_view name, const kube::DeleteOptions& options,
+                                    const CallOptions&) {
   const Call call{"delete", resource.plural, std::string(ns), std::string(name), ""};
   MT_RETURN_IF_ERROR(Begin(call));
   std::string answer;
@@ -239,11 +254,13 @@ Result<std::string> FakeApi::Delete(const Resource& resource, std::string_view n
     if (!options.uid.empty() && options.uid != FieldOf(object, "uid")) {
       return Aborted("Precondition failed: UID in precondition");
     }
-    if (!options.resource_version.empty() && options.resource_version != FieldOf(object, "resourceVersion")) {
+    if (!options.resource_version.empty() &&
+        options.resource_version != FieldOf(object, "resourceVersion")) {
       return Aborted("Precondition failed: ResourceVersion in precondition");
     }
     // A pod on a node ends gracefully: the kubelet (the test) removes it.
-    const bool graceful = resource.plural == "pods" && object.value("spec", json::object()).contains("nodeName") &&
+    const bool graceful = resource.plural == "pods" &&
+                          object.value("spec", json::object()).contains("nodeName") &&
                           options.grace_seconds.value_or(30) > 0;
     answer = it->second;
     if (!graceful) {
@@ -264,8 +281,8 @@ void FakeApi::Put(const Resource& resource, std::string_view text) {
   const Key key{resource.plural, FieldOf(object, "namespace"), FieldOf(object, "name")};
   const auto it = objects_.find(key);
   if (FieldOf(object, "uid").empty()) {
-    object["metadata"]["uid"] =
-        it != objects_.end() ? FieldOf(json::parse(it->second), "uid") : "uid-" + std::to_string(++uids_);
+    object["metadata"]["uid"] = it != objects_.end() ? FieldOf(json::parse(it->second), "uid")
+                                                     : "uid-" + std::to_string(++uids_);
   }
   const auto type = it == objects_.end() ? WatchEventType::kAdded : WatchEventType::kModified;
   Store(key, std::move(object), type);
@@ -276,7 +293,8 @@ void FakeApi::Remove(const Resource& resource, std::string_view ns, std::string_
   Erase({resource.plural, std::string(ns), std::string(name)});
 }
 
-std::string FakeApi::Peek(const Resource& resource, std::string_view ns, std::string_view name) const {
+std::string FakeApi::Peek(const Resource& resource, std::string_view ns,
+                          std::string_view name) const {
   MutexLock lock(mutex_);
   const auto it = objects_.find({resource.plural, std::string(ns), std::string(name)});
   return it == objects_.end() ? "" : it->second;

@@ -1,6 +1,7 @@
-// An API server in memory: resourceVersions, preconditions, watches with history and compaction, pages, graceful
-// deletion of pods, generated uids, and faults on request. Follows the real server where the operator can tell the
-// difference; the integration tests have the last word. Thread-safe.
+// An API server in memory: resourceVersions, preconditions, watches with history and compaction,
+// pages, graceful deletion of pods, generated uids, and faults on request. Follows the real server
+// where the operator can tell the difference; the integration tests have the last word.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -26,34 +27,41 @@ class FakeApi : public kube::Client {
   };
 
   // --- kube::Client
-  Result<std::string> Get(const kube::Resource& resource, std::string_view ns, std::string_view name,
-                          const kube::CallOptions& call) override;
+  Result<std::string> Get(const kube::Resource& resource, std::string_view ns,
+                          std::string_view name, const kube::CallOptions& call) override;
   Result<std::string> List(const kube::Resource& resource, const kube::ListOptions& options,
                            const std::function<void(std::string_view item)>& on_item,
-                           const std::function<void()>& on_restart, const kube::CallOptions& call) override;
-  Status Watch(const kube::Resource& resource, const kube::WatchOptions& options,
-               const std::function<void(kube::WatchEventType type, std::string_view resource_version,
-                                        std::string_view object)>& on_event,
-               std::stop_token stop) override;
-  Result<std::string> Create(const kube::Resource& resource, std::string_view ns, std::string_view body,
-                             const kube::CallOptions& call) override;
-  Result<std::string> Update(const kube::Resource& resource, std::string_view ns, std::string_view name,
+                           const std::function<void()>& on_restart,
+                           const kube::CallOptions& call) override;
+  Status Watch(
+      const kube::Resource& resource, const kube::WatchOptions& options,
+      const std::function<void(kube::WatchEventType type, std::string_view resource_version,
+                               std::string_view object)>& on_event,
+      std::stop_token stop) override;
+  Result<std::string> Create(const kube::Resource& resource, std::string_view ns,
                              std::string_view body, const kube::CallOptions& call) override;
-  Result<std::string> Patch(const kube::Resource& resource, std::string_view ns, std::string_view name,
-                            std::string_view subresource, kube::PatchType type, std::string_view body,
+  Result<std::string> Update(const kube::Resource& resource, std::string_view ns,
+                             std::string_view name, std::string_view body,
+                             const kube::CallOptions& call) override;
+  Result<std::string> Patch(const kube::Resource& resource, std::string_view ns,
+                            std::string_view name, std::string_view subresource,
+                            kube::PatchType type, std::string_view body,
                             const kube::CallOptions& call) override;
-  Result<std::string> Delete(const kube::Resource& resource, std::string_view ns, std::string_view name,
-                             const kube::DeleteOptions& options, const kube::CallOptions& call) override;
+  Result<std::string> Delete(const kube::Resource& resource, std::string_view ns,
+                             std::string_view name, const kube::DeleteOptions& options,
+                             const kube::CallOptions& call) override;
 
   // --- the world's side (not recorded as calls, never faulted)
   void Put(const kube::Resource& resource, std::string_view object);  // creates or replaces
   void Remove(const kube::Resource& resource, std::string_view ns, std::string_view name);
   // "" where there is none.
-  std::string Peek(const kube::Resource& resource, std::string_view ns, std::string_view name) const;
+  std::string Peek(const kube::Resource& resource, std::string_view ns,
+                   std::string_view name) const;
   std::vector<std::string> All(const kube::Resource& resource) const;
 
   // --- faults
-  // Asked before each call; an error is returned instead of acting. `after`: the call has acted, its answer is lost.
+  // Asked before each call; an error is returned instead of acting. `after`: the call has acted,
+  // its answer is lost.
   using Fault = std::function<Status(const Call& call, bool after)>;
   void SetFault(Fault fault);
   void CutWatches();  // ends every stream with kUnavailable
@@ -73,7 +81,8 @@ class FakeApi : public kube::Client {
   };
   Status Begin(const Call& call);
   Status End(const Call& call);
-  std::string Store(const Key& key, nlohmann::json object, kube::WatchEventType type) MT_REQUIRES(mutex_);
+  std::string Store(const Key& key, nlohmann::json object, kube::WatchEventType type)
+      MT_REQUIRES(mutex_);
   void Erase(const Key& key) MT_REQUIRES(mutex_);
 
   mutable Mutex mutex_;

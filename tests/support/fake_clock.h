@@ -1,5 +1,5 @@
-// A clock that moves only when told, or when somebody sleeps on it: SleepFor returns at once with the time passed.
-// Thread-safe.
+// A clock that moves only when told, or when somebody sleeps on it: SleepFor returns at once with
+// the time passed. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,8 @@ namespace meshtrain::testing {
 
 class FakeClock : public Clock {
  public:
-  explicit FakeClock(TimePoint start = TimePoint(std::chrono::seconds(1'767'323'045))) : start_(start) {}
+  explicit FakeClock(TimePoint start = TimePoint(std::chrono::seconds(1'767'323'045)))
+      : start_(start) {}
 
   TimePoint Now() const override { return start_ + Monotonic(); }
   Duration Monotonic() const override { return Duration(passed_.load()); }

@@ -12,8 +12,8 @@
 namespace meshtrain::testing {
 namespace {
 
-using ::testing::HasSubstr;
 using nlohmann::json;
+using ::testing::HasSubstr;
 
 kube::Resource ConfigMaps() { return {"", "v1", "configmaps"}; }
 
@@ -34,7 +34,8 @@ class ClientTest : public ::testing::Test {
   }
   kube::Client& client() { return api_->client(); }
   Result<std::string> CreateMap(const std::string& name) {
-    return client().Create(ConfigMaps(), "default", json{{"metadata", {{"name", name}}}, {"data", {{"k", "v"}}}}.dump(), {});
+    return client().Create(ConfigMaps(), "default",
+                           json{{"metadata", {{"name", name}}}, {"data", {{"k", "v"}}}}.dump(), {});
   }
   static std::unique_ptr<ApiServer> api_;
 };
@@ -47,13 +48,19 @@ TEST_F(ClientTest, CreatesPatchesAndDeletesUnderPreconditions) {
   EXPECT_EQ(CreateMap("a").status().code(), StatusCode::kAlreadyExists);
   const std::string stale =
       json{{"metadata", {{"resourceVersion", "1"}}}, {"data", {{"k", "w"}}}}.dump();
-  EXPECT_EQ(client().Patch(ConfigMaps(), "default", "a", "", kube::PatchType::kMerge, stale, {}).status().code(),
+  EXPECT_EQ(client()
+                .Patch(ConfigMaps(), "default", "a", "", kube::PatchType::kMerge, stale, {})
+                .status()
+                .code(),
             StatusCode::kAborted);
-  const auto patched = client().Patch(ConfigMaps(), "default", "a", "", kube::PatchType::kMerge, R"({"data":{"k":"w"}})", {});
+  const auto patched = client().Patch(ConfigMaps(), "default", "a", "", kube::PatchType::kMerge,
+                                      R"({"data":{"k":"w"}})", {});
   ASSERT_TRUE(patched.ok());
   EXPECT_EQ(json::parse(*patched)["data"]["k"], "w");
-  EXPECT_EQ(client().Delete(ConfigMaps(), "default", "a", {.uid = "other"}, {}).status().code(), StatusCode::kAborted);
-  EXPECT_TRUE(client().Delete(ConfigMaps(), "default", "a", {.uid = object["metadata"]["uid"]}, {}).ok());
+  EXPECT_EQ(client().Delete(ConfigMaps(), "default", "a", {.uid = "other"}, {}).status().code(),
+            StatusCode::kAborted);
+  EXPECT_TRUE(
+      client().Delete(ConfigMaps(), "default", "a", {.uid = object["metadata"]["uid"]}, {}).ok());
   EXPECT_EQ(client().Get(ConfigMaps(), "default", "a", {}).status().code(), StatusCode::kNotFound);
 }
 
@@ -61,7 +68,8 @@ TEST_F(ClientTest, ListsInPagesThenWatchesFromThere) {
   for (int i = 0; i < 7; ++i) ASSERT_TRUE(CreateMap("page-" + std::to_string(i)).ok());
   int listed = 0;
   const auto version = client().List(
-      ConfigMaps(), {.ns = "default", .field_selector = "metadata.name!=kube-root-ca.crt", .chunk = 2},
+      ConfigMaps(),
+      {.ns = "default", .field_selector = "metadata.name!=kube-root-ca.crt", .chunk = 2},
       [&](std::string_view) { ++listed; }, [] {}, {});
   ASSERT_TRUE(version.ok()) << version.status().ToString();
   EXPECT_EQ(listed, 7);
@@ -81,16 +89,21 @@ TEST_F(ClientTest, ListsInPagesThenWatchesFromThere) {
 
 TEST_F(ClientTest, SeesTheEndOfAWatchAndACompactedVersion) {
   const auto quiet = [](kube::WatchEventType, std::string_view, std::string_view) {};
-  const auto version = client().List(ConfigMaps(), {}, [](std::string_view) {}, [] {}, {});
+  const auto version = client().List(
+      ConfigMaps(), {}, [](std::string_view) {}, [] {}, {});
   ASSERT_TRUE(version.ok());
   EXPECT_TRUE(client()
-                  .Watch(ConfigMaps(), {.resource_version = *version, .server_timeout = std::chrono::seconds(1)}, quiet, {})
+                  .Watch(ConfigMaps(),
+                         {.resource_version = *version, .server_timeout = std::chrono::seconds(1)},
+                         quiet, {})
                   .ok());
-  // Events are the one kind that the API server does not keep in its own memory: etcd's compaction shows at once.
+  // Events are the one kind that the API server does not keep in its own memory: etcd's compaction
+  // shows at once.
   ASSERT_TRUE(CreateMap("before-compaction").ok());
   ASSERT_TRUE(api_->Compact().ok());
   const Status old = client().Watch(
-      kube::Events(), {.resource_version = "2", .server_timeout = std::chrono::seconds(1)}, quiet, {});
+      kube::Events(), {.resource_version = "2", .server_timeout = std::chrono::seconds(1)}, quiet,
+      {});
   EXPECT_EQ(old.code(), StatusCode::kOutOfRange) << old.ToString();
 }
 

@@ -19,7 +19,8 @@ TEST_F(LeaderTest, HandsOverAtOnceOnSigterm) {
   first.Signal(SIGTERM);
   EXPECT_EQ(first.Wait(std::chrono::seconds(10)), 0) << first.Log();
   // The next try comes within 2.4 s; a lease that had to expire would take 15 s.
-  EXPECT_TRUE(Eventually([&] { return second.Log().find("leading") != std::string::npos; }, std::chrono::seconds(6)));
+  EXPECT_TRUE(Eventually([&] { return second.Log().find("leading") != std::string::npos; },
+                         std::chrono::seconds(6)));
   ApplyJob("mnist", 0, 1);
   EXPECT_TRUE(WaitForPods("mnist", 1));
 }
@@ -30,14 +31,16 @@ TEST_F(LeaderTest, AStoppedLeaderIsFollowedAndWritesNothingAfter) {
   ASSERT_TRUE(Eventually([&] { return second.Log().find("standing by") != std::string::npos; }));
   first.Signal(SIGSTOP);
   ApplyJob("mnist", 0, 2);  // the event waits in the stopped process' socket
-  ASSERT_TRUE(Eventually([&] { return second.Log().find("leading") != std::string::npos; }, std::chrono::seconds(30)));
+  ASSERT_TRUE(Eventually([&] { return second.Log().find("leading") != std::string::npos; },
+                         std::chrono::seconds(30)));
   ASSERT_TRUE(WaitForPods("mnist", 2));
   // Now nobody may work, and there is work to do.
   second.Signal(SIGSTOP);
   ApplyJob("late", 0, 1);
   Kubectl({"delete", "pod", "mnist-worker-1"});
   first.Signal(SIGCONT);
-  EXPECT_EQ(first.Wait(std::chrono::seconds(15)), 1) << "it ends when it sees that the lease is lost";
+  EXPECT_EQ(first.Wait(std::chrono::seconds(15)), 1)
+      << "it ends when it sees that the lease is lost";
   EXPECT_THAT(first.Log(), HasSubstr("lease"));
   EXPECT_EQ(Pods("late").size(), 0u);
   EXPECT_EQ(Pods("mnist").size(), 1u);

@@ -36,22 +36,27 @@ TEST_F(LifecycleTest, RunsAJobToSuccessWithFewWrites) {
   EXPECT_EQ(service["spec"]["publishNotReadyAddresses"], true);
   for (const json& pod : Pods("mnist")) {
     EXPECT_EQ(pod["spec"]["enableServiceLinks"], false);
-    EXPECT_THAT(pod["spec"]["containers"][0]["env"].dump(), HasSubstr("mnist-worker-1.mnist." + ns_ + ".svc:2222"));
+    EXPECT_THAT(pod["spec"]["containers"][0]["env"].dump(),
+                HasSubstr("mnist-worker-1.mnist." + ns_ + ".svc:2222"));
   }
   for (const char* pod : {"mnist-chief-0", "mnist-worker-0", "mnist-worker-1"}) SetRunning(pod);
   ASSERT_TRUE(WaitForCondition("mnist", "Running"));
-  EXPECT_TRUE(Eventually([&] { return Kubectl({"get", "tj", "mnist"}).find("3/3") != std::string::npos; }));
+  EXPECT_TRUE(Eventually([&] {
+    return Kubectl({"get", "tj", "mnist"}).find("3/3") != std::string::npos;
+  }));
   SetEnded("mnist-chief-0", 0);
   Kubectl({"wait", "--for=condition=Succeeded", "trainingjob/mnist", "--timeout=20s"});
   EXPECT_NE(Condition("mnist", "Running"), "True");
   EXPECT_THAT(Kubectl({"describe", "tj", "mnist"}), HasSubstr("Events:"));
   EXPECT_THAT(Kubectl({"explain", "trainingjob.spec"}), HasSubstr("replicaSpecs"));
-  // Pods + 6 writes in all are allowed: 3 pods and the service leave 5 for the status (events may patch too).
+  // Pods + 6 writes in all are allowed: 3 pods and the service leave 5 for the status (events may
+  // patch too).
   double patches = 0;
   for (const char* code : {"200", "409"}) {
     const std::string host = api().config().server.substr(std::string("https://").size());
-    patches += std::max(0.0, process.Metric("rest_client_requests_total{code=\"" + std::string(code) + "\",host=\"" + host +
-                                            "\",method=\"PATCH\"}"));
+    patches +=
+        std::max(0.0, process.Metric("rest_client_requests_total{code=\"" + std::string(code) +
+                                     "\",host=\"" + host + "\",method=\"PATCH\"}"));
   }
   EXPECT_GE(patches, 3) << "created, running, succeeded";
   EXPECT_LE(patches, 5);
@@ -70,7 +75,8 @@ TEST_F(LifecycleTest, ReplacesAWorkerThatAsksForARetryAndFailsOnAPermanentCode) 
     return !now.empty() && now != before;
   }));
   EXPECT_EQ(Uid("mnist-chief-0"), chief);
-  ASSERT_TRUE(Eventually([&] { return Get(control::TrainingJobs(), "mnist")["status"].value("restarts", 0) == 1; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return Get(control::TrainingJobs(), "mnist")["status"].value("restarts", 0) == 1; }));
   SetRunning("mnist-worker-1");
   SetEnded("mnist-worker-1", 65);
   ASSERT_TRUE(WaitForCondition("mnist", "Failed"));
@@ -94,25 +100,30 @@ TEST_F(LifecycleTest, SuspendsAndResumes) {
   StartOperator();
   ApplyJob("mnist", 0, 2);
   ASSERT_TRUE(WaitForPods("mnist", 2));
-  Kubectl({"patch", "tj", "mnist", "--type=merge", "-p", R"({"spec":{"runPolicy":{"suspend":true}}})"});
+  Kubectl(
+      {"patch", "tj", "mnist", "--type=merge", "-p", R"({"spec":{"runPolicy":{"suspend":true}}})"});
   ASSERT_TRUE(WaitForPods("mnist", 0));
   ASSERT_TRUE(WaitForCondition("mnist", "Suspended"));
-  Kubectl({"patch", "tj", "mnist", "--type=merge", "-p", R"({"spec":{"runPolicy":{"suspend":false}}})"});
+  Kubectl({"patch", "tj", "mnist", "--type=merge", "-p",
+           R"({"spec":{"runPolicy":{"suspend":false}}})"});
   ASSERT_TRUE(WaitForPods("mnist", 2));
   EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Suspended") != "True"; }));
 }
 
 TEST_F(LifecycleTest, RefusesWhatIsWrongWithItsPath) {
-  const CommandResult negative = TryKubectl({"apply", "-f", "-"}, R"({"apiVersion":"meshtrain.dev/v1",
+  const CommandResult negative =
+      TryKubectl({"apply", "-f", "-"}, R"({"apiVersion":"meshtrain.dev/v1",
     "kind":"TrainingJob","metadata":{"name":"bad"},"spec":{"replicaSpecs":{"worker":{"replicas":-1,"template":{}}}}})");
   EXPECT_NE(negative.exit_code, 0);
   EXPECT_THAT(negative.out, HasSubstr("spec.replicaSpecs.worker.replicas"));
 }
 
 TEST_F(LifecycleTest, RefusesAJobOfSomebodyWhoMayNotCreatePods) {
-  Kubectl({"create", "role", "jobs-only", "--verb=create,get", "--resource=trainingjobs.meshtrain.dev"});
+  Kubectl({"create", "role", "jobs-only", "--verb=create,get",
+           "--resource=trainingjobs.meshtrain.dev"});
   Kubectl({"create", "rolebinding", "jobs-only", "--role=jobs-only", "--user=mallory"});
-  const std::string job = R"({"apiVersion":"meshtrain.dev/v1","kind":"TrainingJob","metadata":{"name":"sneaky"},
+  const std::string job =
+      R"({"apiVersion":"meshtrain.dev/v1","kind":"TrainingJob","metadata":{"name":"sneaky"},
     "spec":{"replicaSpecs":{"worker":{"template":{"spec":{"containers":[{"name":"trainer","image":"i"}]}}}}}})";
   // The policy takes a moment to be in force after it was created.
   CommandResult refused;
@@ -123,13 +134,18 @@ TEST_F(LifecycleTest, RefusesAJobOfSomebodyWhoMayNotCreatePods) {
   EXPECT_THAT(refused.out, HasSubstr("needs the right to create pods"));
   Kubectl({"create", "role", "pods", "--verb=create", "--resource=pods"});
   Kubectl({"create", "rolebinding", "pods", "--role=pods", "--user=mallory"});
-  EXPECT_TRUE(Eventually([&] { return TryKubectl({"create", "--as=mallory", "--dry-run=server", "-f", "-"}, job).exit_code == 0; }));
+  EXPECT_TRUE(Eventually([&] {
+    return TryKubectl({"create", "--as=mallory", "--dry-run=server", "-f", "-"}, job).exit_code ==
+           0;
+  }));
 }
 
 TEST_F(LifecycleTest, WaitsForQuotaAndSaysSo) {
   StartOperator();
   Kubectl({"create", "quota", "q", "--hard=pods=2"});
-  ASSERT_TRUE(Eventually([&] { return TryKubectl({"get", "quota", "q", "-o", "jsonpath={.status.hard.pods}"}).out == "2"; }));
+  ASSERT_TRUE(Eventually([&] {
+    return TryKubectl({"get", "quota", "q", "-o", "jsonpath={.status.hard.pods}"}).out == "2";
+  }));
   ApplyJob("mnist", 0, 3);
   ASSERT_TRUE(WaitForCondition("mnist", "Waiting"));
   EXPECT_THAT(Message("mnist", "Waiting"), HasSubstr("exceeded quota"));
@@ -141,10 +157,11 @@ TEST_F(LifecycleTest, WaitsForQuotaAndSaysSo) {
 
 TEST_F(LifecycleTest, LeavesForeignPodsAlone) {
   StartOperator();
-  const json pod = {{"apiVersion", "v1"},
-                    {"kind", "Pod"},
-                    {"metadata", {{"name", "mnist-worker-0"}, {"labels", {{"meshtrain.dev/job-name", "mnist"}}}}},
-                    {"spec", {{"containers", {{{"name", "c"}, {"image", "i"}}}}}}};
+  const json pod = {
+      {"apiVersion", "v1"},
+      {"kind", "Pod"},
+      {"metadata", {{"name", "mnist-worker-0"}, {"labels", {{"meshtrain.dev/job-name", "mnist"}}}}},
+      {"spec", {{"containers", {{{"name", "c"}, {"image", "i"}}}}}}};
   Kubectl({"create", "-f", "-"}, pod.dump());
   const std::string uid = Uid("mnist-worker-0");
   ApplyJob("mnist", 0, 1);
@@ -166,22 +183,27 @@ TEST_F(LifecycleTest, ReplacesAPodOfANodeThatIsGone) {
                         {"kind", "Binding"},
                         {"metadata", {{"name", "mnist-worker-0"}, {"namespace", ns_}}},
                         {"target", {{"apiVersion", "v1"}, {"kind", "Node"}, {"name", node}}}};
-  Kubectl({"create", "--raw", "/api/v1/namespaces/" + ns_ + "/pods/mnist-worker-0/binding", "-f", "-"}, binding.dump());
+  Kubectl(
+      {"create", "--raw", "/api/v1/namespaces/" + ns_ + "/pods/mnist-worker-0/binding", "-f", "-"},
+      binding.dump());
   SetRunning("mnist-worker-0");
   ASSERT_TRUE(WaitForCondition("mnist", "Running"));
   // Drained, but no kubelet answers: it would stay Terminating for ever.
   Kubectl({"delete", "pod", "mnist-worker-0", "--wait=false"});
   EXPECT_EQ(Uid("mnist-worker-0"), before);
   Kubectl({"delete", "node", node});
-  ASSERT_TRUE(Eventually([&] {
-    const std::string now = Uid("mnist-worker-0");
-    return !now.empty() && now != before;
-  }, std::chrono::seconds(30)));
+  ASSERT_TRUE(Eventually(
+      [&] {
+        const std::string now = Uid("mnist-worker-0");
+        return !now.empty() && now != before;
+      },
+      std::chrono::seconds(30)));
   EXPECT_NE(Condition("mnist", "Failed"), "True");
 }
 
 TEST_F(LifecycleTest, ConvergesHoweverOftenTheOperatorIsKilled) {
-  // Killed a little later into the work each time; without leader election, so that the next may start at once.
+  // Killed a little later into the work each time; without leader election, so that the next may
+  // start at once.
   for (int ms = 0; ms <= 60; ms += 6) {
     const std::string job = "job-" + std::to_string(ms);
     auto run = [&] {
@@ -199,7 +221,8 @@ TEST_F(LifecycleTest, ConvergesHoweverOftenTheOperatorIsKilled) {
     ASSERT_TRUE(Eventually([&] { return second->Log().find("watching") != std::string::npos; }));
     ASSERT_TRUE(WaitForPods(job, 3)) << ms;
     ASSERT_TRUE(WaitForCondition(job, "Created")) << ms;
-    for (const std::string& uid : had) EXPECT_TRUE(Uids(job).contains(uid)) << "a pod was made again, " << ms;
+    for (const std::string& uid : had)
+      EXPECT_TRUE(Uids(job).contains(uid)) << "a pod was made again, " << ms;
     second->Signal(SIGTERM);
     EXPECT_EQ(second->Wait(std::chrono::seconds(10)), 0);
   }
@@ -211,8 +234,9 @@ TEST_F(LifecycleTest, DeletingAJobTakesItsChildrenWithIt) {
   ASSERT_TRUE(WaitForPods("mnist", 2));
   Kubectl({"delete", "tj", "mnist"});
   // The garbage collector learns of new kinds every 30 s.
-  EXPECT_TRUE(Eventually([&] { return Pods("mnist").empty() && Get(kube::Services(), "mnist").is_null(); },
-                         std::chrono::seconds(60)));
+  EXPECT_TRUE(
+      Eventually([&] { return Pods("mnist").empty() && Get(kube::Services(), "mnist").is_null(); },
+                 std::chrono::seconds(60)));
   ApplyJob("mnist", 0, 2);
   EXPECT_TRUE(WaitForPods("mnist", 2));
 }
@@ -229,7 +253,8 @@ TEST_F(LifecycleTest, WhatIsRenderedFromTheChartIsUpToDate) {
       RunCommand({(source / "scripts/kubernetes/render").string(), MT_OPERATOR, work.string()});
   ASSERT_EQ(rendered.exit_code, 0) << rendered.out;
   for (const char* folder : {"helm/meshtrain", "deploy/base", "deploy/namespaced"}) {
-    const CommandResult same = RunCommand({"diff", "-r", (source / folder).string(), (work / folder).string()});
+    const CommandResult same =
+        RunCommand({"diff", "-r", (source / folder).string(), (work / folder).string()});
     EXPECT_EQ(same.exit_code, 0) << "run scripts/kubernetes/render: " << same.out;
   }
   fs::remove_all(work);

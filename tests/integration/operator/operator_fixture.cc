@@ -26,7 +26,8 @@ OperatorProcess::OperatorProcess(const std::string& kubeconfig, std::vector<std:
   char log[] = "/tmp/meshtrain-operator-log.XXXXXX";
   const int fd = mkostemp(log, O_CLOEXEC);
   log_path_ = log;
-  flags.insert(flags.begin(), {MT_OPERATOR, "--kubeconfig", kubeconfig, "--metrics-address", "127.0.0.1:0"});
+  flags.insert(flags.begin(),
+               {MT_OPERATOR, "--kubeconfig", kubeconfig, "--metrics-address", "127.0.0.1:0"});
   std::vector<char*> argv;
   for (std::string& flag : flags) argv.push_back(flag.data());
   argv.push_back(nullptr);
@@ -44,7 +45,8 @@ OperatorProcess::~OperatorProcess() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  if (::testing::Test::HasFailure()) std::fprintf(stderr, "--- operator's log\n%s---\n", Log().c_str());
+  if (::testing::Test::HasFailure())
+    std::fprintf(stderr, "--- operator's log\n%s---\n", Log().c_str());
   unlink(log_path_.c_str());
 }
 
@@ -73,8 +75,8 @@ int OperatorProcess::metrics_port() const {
 }
 
 double OperatorProcess::Metric(const std::string& prefix) const {
-  const CommandResult page =
-      RunCommand({"curl", "-fsS", "http://127.0.0.1:" + std::to_string(metrics_port()) + "/metrics"});
+  const CommandResult page = RunCommand(
+      {"curl", "-fsS", "http://127.0.0.1:" + std::to_string(metrics_port()) + "/metrics"});
   for (const std::string& line : Split(page.out, '\n')) {
     if (line.starts_with(prefix)) return std::atof(line.substr(line.rfind(' ') + 1).c_str());
   }
@@ -90,17 +92,19 @@ void OperatorTest::SetUpTestSuite() {
   const std::string base = std::string(MT_SOURCE_DIR) + "/deploy/base";
   const CommandResult applied = api_->Kubectl({"apply", "--server-side", "-k", base});
   ASSERT_EQ(applied.exit_code, 0) << applied.out;
-  ASSERT_EQ(api_->Kubectl({"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"})
+  ASSERT_EQ(api_->Kubectl({"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev",
+                           "--timeout=30s"})
                 .exit_code,
             0);
   const CommandResult token =
       api_->Kubectl({"-n", "meshtrain-system", "create", "token", "meshtrain", "--duration=2h"});
   ASSERT_EQ(token.exit_code, 0) << token.out;
   operator_kubeconfig_ = api_->kubeconfig() + ".operator";
-  const std::string config = "current-context: c\nclusters: [{name: c, cluster: {server: '" + api_->config().server +
-                             "', certificate-authority: '" + api_->config().ca_file +
-                             "'}}]\nusers: [{name: u, user: {token: '" + std::string(Trim(token.out)) +
-                             "'}}]\ncontexts: [{name: c, context: {cluster: c, user: u, namespace: meshtrain-system}}]\n";
+  const std::string config =
+      "current-context: c\nclusters: [{name: c, cluster: {server: '" + api_->config().server +
+      "', certificate-authority: '" + api_->config().ca_file +
+      "'}}]\nusers: [{name: u, user: {token: '" + std::string(Trim(token.out)) +
+      "'}}]\ncontexts: [{name: c, context: {cluster: c, user: u, namespace: meshtrain-system}}]\n";
   ASSERT_TRUE(WriteFileAtomically(operator_kubeconfig_, config).ok());
 }
 
@@ -111,11 +115,14 @@ void OperatorTest::SetUp() {
   if (!ApiServer::Available(&why)) GTEST_SKIP() << why;
   ASSERT_TRUE(api_);
   std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   ns_ = "t-" + name.substr(0, 60);
   const CommandResult made = api().Kubectl({"create", "namespace", ns_});
   ASSERT_EQ(made.exit_code, 0) << made.out;
-  ASSERT_TRUE(Eventually([&] { return TryKubectl({"get", "serviceaccount", "default"}).exit_code == 0; }));
+  ASSERT_TRUE(Eventually([&] {
+    return TryKubectl({"get", "serviceaccount", "default"}).exit_code == 0;
+  }));
 }
 
 void OperatorTest::TearDown() {
@@ -130,7 +137,8 @@ OperatorProcess& OperatorTest::StartOperator(bool wait_until_leading) {
   OperatorProcess& process = *operators_.back();
   if (wait_until_leading) {
     // A predecessor that was killed leaves a lease of 15 s.
-    EXPECT_TRUE(Eventually([&] { return process.Log().find("watching") != std::string::npos; }, std::chrono::seconds(40)))
+    EXPECT_TRUE(Eventually([&] { return process.Log().find("watching") != std::string::npos; },
+                           std::chrono::seconds(40)))
         << process.Log();
   }
   return process;
@@ -162,9 +170,13 @@ void OperatorTest::ApplyJob(const std::string& name, int chiefs, int workers, co
   json job = {{"apiVersion", "meshtrain.dev/v1"},
               {"kind", "TrainingJob"},
               {"metadata", {{"name", name}, {"namespace", ns_}}},
-              {"spec", {{"replicaSpecs", {{"worker", {{"replicas", workers}, {"restartPolicy", "ExitCode"}, {"template", pod}}}}}}}};
+              {"spec",
+               {{"replicaSpecs",
+                 {{"worker",
+                   {{"replicas", workers}, {"restartPolicy", "ExitCode"}, {"template", pod}}}}}}}};
   if (chiefs > 0) {
-    job["spec"]["replicaSpecs"]["chief"] = {{"replicas", chiefs}, {"restartPolicy", "ExitCode"}, {"template", pod}};
+    job["spec"]["replicaSpecs"]["chief"] = {
+        {"replicas", chiefs}, {"restartPolicy", "ExitCode"}, {"template", pod}};
   }
   job["spec"].merge_patch(spec);
   Kubectl({"apply", "-f", "-"}, job.dump());
@@ -181,7 +193,8 @@ std::vector<json> OperatorTest::Pods(const std::string& job) {
       kube::Pods(), {.ns = ns_, .label_selector = "meshtrain.dev/job-name=" + job},
       [&](std::string_view item) { pods.push_back(json::parse(item)); }, [&] { pods.clear(); }, {});
   EXPECT_TRUE(version.ok()) << version.status().ToString();
-  std::erase_if(pods, [](const json& pod) { return pod["metadata"].contains("deletionTimestamp"); });
+  std::erase_if(pods,
+                [](const json& pod) { return pod["metadata"].contains("deletionTimestamp"); });
   return pods;
 }
 
@@ -214,17 +227,19 @@ bool OperatorTest::WaitForCondition(const std::string& job, const std::string& t
 }
 
 void OperatorTest::SetRunning(const std::string& pod) {
-  const json status = {{"phase", "Running"},
-                       {"startTime", kube::FormatTime(SystemClock().Now())},
-                       {"conditions", {{{"type", "Ready"}, {"status", "True"}}}},
-                       {"containerStatuses",
-                        {{{"name", "trainer"},
-                          {"image", "i"},
-                          {"imageID", "i"},
-                          {"ready", true},
-                          {"restartCount", 0},
-                          {"state", {{"running", {{"startedAt", kube::FormatTime(SystemClock().Now())}}}}}}}}};
-  Kubectl({"patch", "pod", pod, "--subresource=status", "--type=merge", "-p", json{{"status", status}}.dump()});
+  const json status = {
+      {"phase", "Running"},
+      {"startTime", kube::FormatTime(SystemClock().Now())},
+      {"conditions", {{{"type", "Ready"}, {"status", "True"}}}},
+      {"containerStatuses",
+       {{{"name", "trainer"},
+         {"image", "i"},
+         {"imageID", "i"},
+         {"ready", true},
+         {"restartCount", 0},
+         {"state", {{"running", {{"startedAt", kube::FormatTime(SystemClock().Now())}}}}}}}}};
+  Kubectl({"patch", "pod", pod, "--subresource=status", "--type=merge", "-p",
+           json{{"status", status}}.dump()});
 }
 
 void OperatorTest::SetEnded(const std::string& pod, int exit_code) {
@@ -242,7 +257,8 @@ void OperatorTest::SetEnded(const std::string& pod, int exit_code) {
                           {"ready", false},
                           {"restartCount", 0},
                           {"state", {{"running", nullptr}, {"terminated", ended}}}}}}};
-  Kubectl({"patch", "pod", pod, "--subresource=status", "--type=merge", "-p", json{{"status", status}}.dump()});
+  Kubectl({"patch", "pod", pod, "--subresource=status", "--type=merge", "-p",
+           json{{"status", status}}.dump()});
 }
 
 }  // namespace meshtrain::testing

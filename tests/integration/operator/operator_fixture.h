@@ -1,5 +1,5 @@
-// The operator as a process, under its own ServiceAccount and the RBAC of deploy/base, against a real API server. The
-// test plays user (kubectl, HTTP) and kubelet (pod status).
+// The operator as a process, under its own ServiceAccount and the RBAC of deploy/base, against a
+// real API server. The test plays user (kubectl, HTTP) and kubelet (pod status).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -53,7 +53,8 @@ class OperatorTest : public ::testing::Test {
   CommandResult TryKubectl(std::vector<std::string> args, const std::string& input = "");
 
   template <typename Predicate>
-  static bool Eventually(Predicate predicate, std::chrono::seconds timeout = std::chrono::seconds(20)) {
+  static bool Eventually(Predicate predicate,
+                         std::chrono::seconds timeout = std::chrono::seconds(20)) {
     const auto end = std::chrono::steady_clock::now() + timeout;
     while (!predicate()) {
       if (std::chrono::steady_clock::now() > end) return false;
@@ -63,7 +64,8 @@ class OperatorTest : public ::testing::Test {
   }
 
   // A job of chief (where > 0), workers and what `spec` adds or replaces (a merge patch on spec).
-  void ApplyJob(const std::string& name, int chiefs, int workers, const nlohmann::json& spec = nlohmann::json::object());
+  void ApplyJob(const std::string& name, int chiefs, int workers,
+                const nlohmann::json& spec = nlohmann::json::object());
   nlohmann::json Get(const kube::Resource& resource, const std::string& name);  // null where absent
   std::vector<nlohmann::json> Pods(const std::string& job);
   std::string Condition(const std::string& job, const std::string& type);  // "True", "False", ""

@@ -17,9 +17,10 @@ using ::testing::IsEmpty;
 class CacheTest : public ::testing::Test {
  protected:
   std::vector<std::string> log_;
-  Cache<std::string> cache_{[this](const std::string& key, const std::string* before, const std::string* after) {
-    log_.push_back(key + ": " + (before ? *before : "-") + " > " + (after ? *after : "-"));
-  }};
+  Cache<std::string> cache_{
+      [this](const std::string& key, const std::string* before, const std::string* after) {
+        log_.push_back(key + ": " + (before ? *before : "-") + " > " + (after ? *after : "-"));
+      }};
 };
 
 TEST_F(CacheTest, FollowsTheWatch) {

@@ -22,8 +22,15 @@ std::string JobText(const std::string& name, int workers) {
   const json pod = {{"spec", {{"containers", json::array({container})}}}};
   return json{{"apiVersion", "meshtrain.dev/v1"},
               {"kind", "TrainingJob"},
-              {"metadata", {{"name", name}, {"namespace", "ml"}, {"generation", 1}, {"creationTimestamp", "2026-01-02T03:04:05Z"}}},
-              {"spec", {{"replicaSpecs", {{"worker", {{"replicas", workers}, {"restartPolicy", "OnFailure"}, {"template", pod}}}}}}}}
+              {"metadata",
+               {{"name", name},
+                {"namespace", "ml"},
+                {"generation", 1},
+                {"creationTimestamp", "2026-01-02T03:04:05Z"}}},
+              {"spec",
+               {{"replicaSpecs",
+                 {{"worker",
+                   {{"replicas", workers}, {"restartPolicy", "OnFailure"}, {"template", pod}}}}}}}}
       .dump();
 }
 
@@ -99,13 +106,19 @@ class ControllerTest : public ::testing::Test {
   std::thread thread_;
 };
 
-json Running() { return {{"phase", "Running"}, {"conditions", {{{"type", "Ready"}, {"status", "True"}}}}}; }
+json Running() {
+  return {{"phase", "Running"}, {"conditions", {{{"type", "Ready"}, {"status", "True"}}}}};
+}
 json Ended(int code) {
   return {{"phase", code == 0 ? "Succeeded" : "Failed"},
           {"containerStatuses",
            {{{"name", "trainer"},
              {"restartCount", 0},
-             {"state", {{"terminated", {{"exitCode", code}, {"reason", "Error"}, {"finishedAt", "2026-01-02T03:05:00Z"}}}}}}}}};
+             {"state",
+              {{"terminated",
+                {{"exitCode", code},
+                 {"reason", "Error"},
+                 {"finishedAt", "2026-01-02T03:05:00Z"}}}}}}}}};
 }
 
 TEST_F(ControllerTest, RunsAJobToItsEndWithFewWrites) {
@@ -114,7 +127,8 @@ TEST_F(ControllerTest, RunsAJobToItsEndWithFewWrites) {
   ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 3; }));
   EXPECT_THAT(api_.All(kube::Services()), SizeIs(1));
   for (int i = 0; i < 3; ++i) SetPhase("mnist-worker-" + std::to_string(i), Running());
-  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; })) << api_.Peek(TrainingJobs(), "ml", "mnist");
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; }))
+      << api_.Peek(TrainingJobs(), "ml", "mnist");
   Settle();
   for (int i = 0; i < 3; ++i) SetPhase("mnist-worker-" + std::to_string(i), Ended(0));
   ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Succeeded") == "True"; }));
@@ -155,7 +169,8 @@ TEST_F(ControllerTest, TakesAPodThatAlreadyExistsAsMade) {
   ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 3 && lost >= 4; }));
   Settle();
   std::set<std::string> uids;
-  for (const std::string& pod : api_.All(kube::Pods())) uids.insert(json::parse(pod)["metadata"]["uid"]);
+  for (const std::string& pod : api_.All(kube::Pods()))
+    uids.insert(json::parse(pod)["metadata"]["uid"]);
   EXPECT_THAT(uids, SizeIs(3));
   Stop();  // before what the fault captured goes away
 }
@@ -164,12 +179,14 @@ TEST_F(ControllerTest, SaysInTheStatusWhatAQuotaRefused) {
   std::atomic<bool> full = true;
   api_.SetFault([&](const FakeApi::Call& call, bool) {
     const bool refuse = full && call.verb == "create" && call.name == "mnist-worker-2";
-    return refuse ? ResourceExhausted("pods \"mnist-worker-2\" is forbidden: exceeded quota: q") : OkStatus();
+    return refuse ? ResourceExhausted("pods \"mnist-worker-2\" is forbidden: exceeded quota: q")
+                  : OkStatus();
   });
   Start();
   api_.Put(TrainingJobs(), JobText("mnist", 3));
-  ASSERT_TRUE(Eventually([&] { return api_.Peek(TrainingJobs(), "ml", "mnist").find("exceeded quota") != std::string::npos; }))
-      << api_.Peek(TrainingJobs(), "ml", "mnist");
+  ASSERT_TRUE(Eventually([&] {
+    return api_.Peek(TrainingJobs(), "ml", "mnist").find("exceeded quota") != std::string::npos;
+  })) << api_.Peek(TrainingJobs(), "ml", "mnist");
   EXPECT_EQ(Condition("mnist", "Waiting"), "True");
   full = false;
   ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 3; }));
@@ -178,12 +195,15 @@ TEST_F(ControllerTest, SaysInTheStatusWhatAQuotaRefused) {
 }
 
 TEST_F(ControllerTest, LeavesAForeignPodOfThatNameAlone) {
-  const std::string foreign = R"({"metadata":{"name":"mnist-worker-0","namespace":"ml","uid":"theirs"},"spec":{}})";
+  const std::string foreign =
+      R"({"metadata":{"name":"mnist-worker-0","namespace":"ml","uid":"theirs"},"spec":{}})";
   api_.Put(kube::Pods(), foreign);
   Start();
   api_.Put(TrainingJobs(), JobText("mnist", 1));
-  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") == "True"; })) << api_.Peek(TrainingJobs(), "ml", "mnist");
-  EXPECT_EQ(json::parse(api_.Peek(kube::Pods(), "ml", "mnist-worker-0"))["metadata"]["uid"], "theirs");
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") == "True"; }))
+      << api_.Peek(TrainingJobs(), "ml", "mnist");
+  EXPECT_EQ(json::parse(api_.Peek(kube::Pods(), "ml", "mnist-worker-0"))["metadata"]["uid"],
+            "theirs");
   for (const FakeApi::Call& call : Writes()) {
     EXPECT_FALSE(call.plural == "pods" && call.verb != "create") << call.verb;
   }
@@ -203,10 +223,12 @@ TEST_F(ControllerTest, DecidesAgainAfterAConflict) {
 }
 
 TEST_F(ControllerTest, ReadsAJobAnewWhenItsStatusWriteGotNoAnswer) {
-  // Silence, then a failing read: nothing may be decided in between, for the write may have happened.
+  // Silence, then a failing read: nothing may be decided in between, for the write may have
+  // happened.
   std::atomic<int> lost = 0, failed_reads = 0;
   api_.SetFault([&](const FakeApi::Call& call, bool after) {
-    if (after && call.subresource == "status" && lost == 0) return ++lost, Unavailable("answer lost");
+    if (after && call.subresource == "status" && lost == 0)
+      return ++lost, Unavailable("answer lost");
     if (!after && call.verb == "get" && call.plural == "trainingjobs" && failed_reads < 2) {
       return ++failed_reads, Unavailable("down");
     }
@@ -214,18 +236,21 @@ TEST_F(ControllerTest, ReadsAJobAnewWhenItsStatusWriteGotNoAnswer) {
   });
   Start();
   api_.Put(TrainingJobs(), JobText("mnist", 2));
-  ASSERT_TRUE(Eventually([&] { return lost == 1 && failed_reads == 2 && Condition("mnist", "Created") == "True"; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return lost == 1 && failed_reads == 2 && Condition("mnist", "Created") == "True"; }));
   Settle();
   std::vector<std::string> of_the_job;
   for (const FakeApi::Call& call : api_.calls()) {
-    if (call.plural == "trainingjobs" && (call.verb == "get" || call.verb == "patch")) of_the_job.push_back(call.verb);
+    if (call.plural == "trainingjobs" && (call.verb == "get" || call.verb == "patch"))
+      of_the_job.push_back(call.verb);
   }
   EXPECT_THAT(of_the_job, ::testing::ElementsAre("patch", "get", "get", "get"));
   Stop();
 }
 
 TEST_F(ControllerTest, GoesOnAfterBeingKilledAtAnyWrite) {
-  // The process ends right after its n-th write (whose answer it never sees); the next one finishes the work.
+  // The process ends right after its n-th write (whose answer it never sees); the next one finishes
+  // the work.
   for (int n = 1; n <= 6; ++n) {
     const std::string name = "job" + std::to_string(n);
     std::atomic<int> writes = 0;
@@ -255,7 +280,8 @@ TEST_F(ControllerTest, GoesOnAfterBeingKilledAtAnyWrite) {
 
 TEST_F(ControllerTest, ABigJobDoesNotDelayASmallOne) {
   api_.SetFault([](const FakeApi::Call& call, bool after) {
-    if (after && call.verb == "create" && call.plural == "pods") std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (after && call.verb == "create" && call.plural == "pods")
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     return OkStatus();
   });
   Start();

@@ -26,7 +26,8 @@ TEST(FanOutTest, MakesEveryCallOnce) {
 TEST(FanOutTest, StopsAtTheFirstError) {
   FanOut fan_out(3);
   std::atomic<int> made = 0;
-  std::vector<std::function<Status()>> calls(100, [&] { return made++ == 10 ? Aborted("x") : OkStatus(); });
+  std::vector<std::function<Status()>> calls(
+      100, [&] { return made++ == 10 ? Aborted("x") : OkStatus(); });
   EXPECT_EQ(fan_out.Run(calls).code(), StatusCode::kAborted);
   EXPECT_LT(made, 20);
 }

@@ -16,7 +16,8 @@ namespace {
 using testing::FakeApi;
 
 std::string PodText(const std::string& name, const std::string& label = "yes") {
-  return R"({"metadata":{"name":")" + name + R"(","namespace":"ml","labels":{"ours":")" + label + R"("}}})";
+  return R"({"metadata":{"name":")" + name + R"(","namespace":"ml","labels":{"ours":")" + label +
+         R"("}}})";
 }
 
 // A clock whose sleeps are short: back-offs are counted, not waited for.
@@ -49,10 +50,12 @@ class InformerTest : public ::testing::Test {
       std::lock_guard lock(mutex_);
       const std::string name(kube::SliceString(object, {"metadata", "name"}));
       if (type == kube::WatchEventType::kDeleted) seen_.erase(name);
-      if (type == kube::WatchEventType::kAdded || type == kube::WatchEventType::kModified) seen_[name] = object;
+      if (type == kube::WatchEventType::kAdded || type == kube::WatchEventType::kModified)
+        seen_[name] = object;
     };
     informer_ = std::make_unique<Informer>(
-        api_, clock_, InformerOptions{.resource = kube::Pods(), .ns = "ml", .label_selector = "ours=yes"}, sink);
+        api_, clock_,
+        InformerOptions{.resource = kube::Pods(), .ns = "ml", .label_selector = "ours=yes"}, sink);
     thread_ = std::jthread([this](std::stop_token stop) { informer_->Run(stop); });
   }
   // Waits until the informer's copy is what the server has.
@@ -110,7 +113,9 @@ TEST_F(InformerTest, ListsAgainWhenItsVersionIsGone) {
   Start();
   ASSERT_TRUE(Settles());
   // Nothing can be watched while the change happens and is compacted away.
-  api_.SetFault([](const FakeApi::Call& call, bool) { return call.verb == "watch" ? Unavailable("x") : OkStatus(); });
+  api_.SetFault([](const FakeApi::Call& call, bool) {
+    return call.verb == "watch" ? Unavailable("x") : OkStatus();
+  });
   api_.CutWatches();
   api_.Put(kube::Pods(), PodText("b"));
   api_.Remove(kube::Pods(), "ml", "a");

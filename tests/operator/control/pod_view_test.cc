@@ -58,14 +58,17 @@ TEST(PodViewTest, KeepsWhatDecisionsRead) {
 }
 
 TEST(PodViewTest, SaysWhyAPodDoesNotStart) {
-  const Result<Pod> unschedulable = ParsePod(R"({"metadata":{"name":"a"},"status":{"phase":"Pending","conditions":[
+  const Result<Pod> unschedulable =
+      ParsePod(R"({"metadata":{"name":"a"},"status":{"phase":"Pending","conditions":[
     {"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"0/3 nodes"}]}})");
   EXPECT_EQ(unschedulable->seen.waiting_reason, "Unschedulable");
   EXPECT_EQ(unschedulable->seen.waiting_message, "0/3 nodes");
-  const Result<Pod> image = ParsePod(R"({"metadata":{"name":"a"},"spec":{"containers":[{"name":"c"}]},
+  const Result<Pod> image =
+      ParsePod(R"({"metadata":{"name":"a"},"spec":{"containers":[{"name":"c"}]},
     "status":{"containerStatuses":[{"name":"c","state":{"waiting":{"reason":"ImagePullBackOff","message":"m"}}}]}})");
   EXPECT_EQ(image->seen.waiting_reason, "ImagePullBackOff");
-  const Result<Pod> starting = ParsePod(R"({"metadata":{"name":"a"},"spec":{"containers":[{"name":"c"}]},
+  const Result<Pod> starting =
+      ParsePod(R"({"metadata":{"name":"a"},"spec":{"containers":[{"name":"c"}]},
     "status":{"containerStatuses":[{"name":"c","state":{"waiting":{"reason":"ContainerCreating"}}}]}})");
   EXPECT_EQ(starting->seen.waiting_reason, "");
 }

@@ -13,11 +13,14 @@ namespace meshtrain::control {
 namespace {
 
 void PutRunningLeader(Store& store, const std::string& uid, int version) {
-  store.WroteJob(R"({"apiVersion":"meshtrain.dev/v1","kind":"TrainingJob","metadata":{"name":"mnist","namespace":"ml",
-    "uid":"j1","resourceVersion":")" + std::to_string(version) + R"("},"spec":{"replicaSpecs":{"worker":{"template":
+  store.WroteJob(
+      R"({"apiVersion":"meshtrain.dev/v1","kind":"TrainingJob","metadata":{"name":"mnist","namespace":"ml",
+    "uid":"j1","resourceVersion":")" +
+      std::to_string(version) + R"("},"spec":{"replicaSpecs":{"worker":{"template":
     {"spec":{"containers":[{"name":"trainer","image":"i"}]}}}}}})");
-  store.WrotePod(R"({"metadata":{"name":"mnist-worker-0","namespace":"ml","uid":")" + uid + R"(","resourceVersion":")" +
-                 std::to_string(version + 1) + R"(","labels":{"meshtrain.dev/leader":"true"},"ownerReferences":[{
+  store.WrotePod(R"({"metadata":{"name":"mnist-worker-0","namespace":"ml","uid":")" + uid +
+                 R"(","resourceVersion":")" + std::to_string(version + 1) +
+                 R"(","labels":{"meshtrain.dev/leader":"true"},"ownerReferences":[{
     "kind":"TrainingJob","name":"mnist","uid":"j1","controller":true}]},"spec":{"containers":[{"name":"trainer","ports":[
     {"name":"meshtrain-http","containerPort":2280}]}]},"status":{"phase":"Running","podIP":"10.0.0.9"}})");
 }
@@ -66,7 +69,8 @@ TEST(ProgressPullerTest, AsksASilentPodLessAndLess) {
         if (at.size() == 6) stop.request_stop();
         return Unavailable("nobody there");
       },
-      reconcile::ParseProgress, [](const std::string&) { FAIL() << "nothing was learnt"; }, kPeriod);
+      reconcile::ParseProgress, [](const std::string&) { FAIL() << "nothing was learnt"; },
+      kPeriod);
   puller.Follow("ml/mnist");
   puller.Run(stop.get_token());
   EXPECT_GE(at[1] - at[0], 2 * kPeriod);
@@ -77,8 +81,11 @@ TEST(ProgressPullerTest, AsksASilentPodLessAndLess) {
 class ProgressHttpTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    server_.Get("/progress", [this](const httplib::Request&, httplib::Response& response) { handler_(response); });
-    server_.Get("/elsewhere", [this](const httplib::Request&, httplib::Response&) { redirected_ = true; });
+    server_.Get("/progress", [this](const httplib::Request&, httplib::Response& response) {
+      handler_(response);
+    });
+    server_.Get("/elsewhere",
+                [this](const httplib::Request&, httplib::Response&) { redirected_ = true; });
     port_ = server_.bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_.listen_after_bind(); });
     while (!server_.is_running()) std::this_thread::yield();
@@ -97,9 +104,13 @@ class ProgressHttpTest : public ::testing::Test {
 };
 
 TEST_F(ProgressHttpTest, TakesASmallAnswerOnly) {
-  handler_ = [](httplib::Response& response) { response.set_content(R"({"step":1})", "application/json"); };
+  handler_ = [](httplib::Response& response) {
+    response.set_content(R"({"step":1})", "application/json");
+  };
   EXPECT_EQ(*Fetch(), R"({"step":1})");
-  handler_ = [](httplib::Response& response) { response.set_content(std::string(1 << 20, 'x'), "j"); };
+  handler_ = [](httplib::Response& response) {
+    response.set_content(std::string(1 << 20, 'x'), "j");
+  };
   EXPECT_EQ(Fetch().status().code(), StatusCode::kUnavailable);
 }
 

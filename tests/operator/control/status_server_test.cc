@@ -24,9 +24,10 @@ TEST(StatusServerTest, ServesMetricsAndProbes) {
   metrics.OnStatus(before, after);
   metrics.OnStatus(after, after);
   std::atomic<bool> ready = false;
-  auto server = StatusServer::Start("127.0.0.1:0", {.metrics = [&] { return metrics.Text(); },
-                                                    .healthy = [] { return OkStatus(); },
-                                                    .ready = [&] { return ready ? OkStatus() : Unavailable("not yet"); }});
+  auto server = StatusServer::Start(
+      "127.0.0.1:0", {.metrics = [&] { return metrics.Text(); },
+                      .healthy = [] { return OkStatus(); },
+                      .ready = [&] { return ready ? OkStatus() : Unavailable("not yet"); }});
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   httplib::Client client("127.0.0.1", (*server)->port());
   EXPECT_EQ(client.Get("/healthz")->status, 200);
@@ -34,11 +35,13 @@ TEST(StatusServerTest, ServesMetricsAndProbes) {
   ready = true;
   EXPECT_EQ(client.Get("/readyz")->status, 200);
   const std::string text = client.Get("/metrics")->body;
-  for (const char* line : {"rest_client_requests_total{code=\"201\",host=\"api:6443\",method=\"POST\"} 1",
-                           "rest_client_requests_total{code=\"200\",host=\"api:6443\",method=\"GET\"} 1",
-                           "leader_election_master_status{name=\"op\"} 1", "workqueue_adds_total{name=\"trainingjob\"} 1",
-                           "meshtrain_jobs_condition_total{condition=\"Succeeded\"} 1",
-                           "meshtrain_jobs_condition_total{condition=\"Failed\"} 0"}) {
+  for (const char* line :
+       {"rest_client_requests_total{code=\"201\",host=\"api:6443\",method=\"POST\"} 1",
+        "rest_client_requests_total{code=\"200\",host=\"api:6443\",method=\"GET\"} 1",
+        "leader_election_master_status{name=\"op\"} 1",
+        "workqueue_adds_total{name=\"trainingjob\"} 1",
+        "meshtrain_jobs_condition_total{condition=\"Succeeded\"} 1",
+        "meshtrain_jobs_condition_total{condition=\"Failed\"} 0"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

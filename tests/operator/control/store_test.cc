@@ -21,30 +21,41 @@ json JobJson(const std::string& name, int version) {
   const json pod = {{"spec", {{"containers", json::array({container})}}}};
   return {{"apiVersion", "meshtrain.dev/v1"},
           {"kind", "TrainingJob"},
-          {"metadata", {{"name", name}, {"namespace", "ml"}, {"uid", "job-" + name}, {"resourceVersion", std::to_string(version)}}},
+          {"metadata",
+           {{"name", name},
+            {"namespace", "ml"},
+            {"uid", "job-" + name},
+            {"resourceVersion", std::to_string(version)}}},
           {"spec", {{"replicaSpecs", {{"worker", {{"template", pod}}}}}}}};
 }
 
 json PodJson(const std::string& job, int index, int version) {
-  return {{"apiVersion", "v1"},
-          {"kind", "Pod"},
-          {"metadata",
-           {{"name", job + "-worker-" + std::to_string(index)},
-            {"namespace", "ml"},
-            {"uid", "0b4bd9b8-38ba-4dd6-8d0b-" + std::to_string(100000000000 + index)},
-            {"resourceVersion", std::to_string(version)},
-            {"creationTimestamp", "2026-01-02T03:04:05Z"},
-            {"labels",
-             {{"app.kubernetes.io/managed-by", "meshtrain-operator"},
-              {"meshtrain.dev/job-name", job},
-              {"meshtrain.dev/replica-type", "worker"},
-              {"meshtrain.dev/replica-index", std::to_string(index)}}},
-            {"managedFields", {{{"manager", std::string(2000, 'x')}}}},
-            {"ownerReferences", {{{"kind", "TrainingJob"}, {"name", job}, {"uid", "job-" + job}, {"controller", true}}}}}},
-          {"spec",
-           {{"nodeName", "node-" + std::to_string(index % 100)},
-            {"containers", {{{"name", "trainer"}, {"env", {{{"name", "TF_CONFIG"}, {"value", std::string(3000, 'y')}}}}}}}}},
-          {"status", {{"phase", "Running"}, {"podIP", "10.244.100.200"}, {"conditions", {{{"type", "Ready"}, {"status", "True"}}}}}}};
+  return {
+      {"apiVersion", "v1"},
+      {"kind", "Pod"},
+      {"metadata",
+       {{"name", job + "-worker-" + std::to_string(index)},
+        {"namespace", "ml"},
+        {"uid", "0b4bd9b8-38ba-4dd6-8d0b-" + std::to_string(100000000000 + index)},
+        {"resourceVersion", std::to_string(version)},
+        {"creationTimestamp", "2026-01-02T03:04:05Z"},
+        {"labels",
+         {{"app.kubernetes.io/managed-by", "meshtrain-operator"},
+          {"meshtrain.dev/job-name", job},
+          {"meshtrain.dev/replica-type", "worker"},
+          {"meshtrain.dev/replica-index", std::to_string(index)}}},
+        {"managedFields", {{{"manager", std::string(2000, 'x')}}}},
+        {"ownerReferences",
+         {{{"kind", "TrainingJob"}, {"name", job}, {"uid", "job-" + job}, {"controller", true}}}}}},
+      {"spec",
+       {{"nodeName", "node-" + std::to_string(index % 100)},
+        {"containers",
+         {{{"name", "trainer"},
+           {"env", {{{"name", "TF_CONFIG"}, {"value", std::string(3000, 'y')}}}}}}}}},
+      {"status",
+       {{"phase", "Running"},
+        {"podIP", "10.244.100.200"},
+        {"conditions", {{{"type", "Ready"}, {"status", "True"}}}}}}};
 }
 
 class StoreTest : public ::testing::Test {
@@ -93,7 +104,8 @@ TEST_F(StoreTest, TakesANodeForGoneOnlyWhenTheNodeWatchIsPastThePod) {
   nodes_.watched(WatchEventType::kAdded, 15, ready.dump());
   EXPECT_EQ(state(), NodeState::kReady);
   json lost = ready;
-  lost["status"]["conditions"][0] = {{"type", "Ready"}, {"status", "Unknown"}, {"lastTransitionTime", "2026-01-02T03:04:05Z"}};
+  lost["status"]["conditions"][0] = {
+      {"type", "Ready"}, {"status", "Unknown"}, {"lastTransitionTime", "2026-01-02T03:04:05Z"}};
   woken_.clear();
   nodes_.watched(WatchEventType::kModified, 25, lost.dump());
   EXPECT_EQ(state(), NodeState::kNotReady);

@@ -64,8 +64,10 @@ TEST(ConfigTest, ReadsAnExecPluginOfANamedContext) {
 }
 
 TEST(ConfigTest, TheFirstFileToNameAnEntryWins) {
-  const std::string other = "current-context: z\nclusters: [{name: c, cluster: {server: 'https://other'}}]\n";
-  const auto config = ParseKubeconfig({{"/1", "current-context: a\n"}, {"/2", other}, {"/3", kText}}, "");
+  const std::string other =
+      "current-context: z\nclusters: [{name: c, cluster: {server: 'https://other'}}]\n";
+  const auto config =
+      ParseKubeconfig({{"/1", "current-context: a\n"}, {"/2", other}, {"/3", kText}}, "");
   ASSERT_TRUE(config.ok()) << config.status().ToString();
   EXPECT_EQ(config->server, "https://other");
 }

@@ -12,8 +12,8 @@
 namespace meshtrain::kube {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::FakeClock;
+using ::testing::HasSubstr;
 
 class CredentialsTest : public ::testing::Test {
  protected:
@@ -88,24 +88,29 @@ TEST_F(CredentialsTest, SaysWhatAPluginDidWrong) {
   for (const Case& c : std::vector<Case>{
            {"#!/bin/sh\nexit 3\n", "expected exit code 0, got: 3"},
            {"#!/bin/sh\necho hello\n", "expected an ExecCredential"},
-           {"#!/bin/sh\necho '{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\"}'\n",
+           {"#!/bin/sh\necho "
+            "'{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\"}'\n",
             "status.token or a client certificate"},
            {"#!/bin/sh\necho '{\"kind\":\"ExecCredential\",\"apiVersion\":\"x\"}'\n", "got: \"x\""},
        }) {
-    const ExecPlugin plugin{.api_version = "client.authentication.k8s.io/v1", .command = Write("bad", c.script)};
+    const ExecPlugin plugin{.api_version = "client.authentication.k8s.io/v1",
+                            .command = Write("bad", c.script)};
     const auto result = RunExecPlugin(plugin, {}, std::chrono::seconds(10));
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.status().code(), StatusCode::kUnauthenticated);
     EXPECT_THAT(result.status().message(), HasSubstr(c.want));
   }
-  const ExecPlugin missing{.api_version = "client.authentication.k8s.io/v1", .command = folder_ + "/none"};
-  EXPECT_EQ(RunExecPlugin(missing, {}, std::chrono::seconds(10)).status().code(), StatusCode::kUnauthenticated);
+  const ExecPlugin missing{.api_version = "client.authentication.k8s.io/v1",
+                           .command = folder_ + "/none"};
+  EXPECT_EQ(RunExecPlugin(missing, {}, std::chrono::seconds(10)).status().code(),
+            StatusCode::kUnauthenticated);
 }
 
 TEST_F(CredentialsTest, EndsAPluginThatHangs) {
   const ExecPlugin plugin{.api_version = "client.authentication.k8s.io/v1",
                           .command = Write("hang", "#!/bin/sh\nexec sleep 60\n")};
-  EXPECT_THAT(RunExecPlugin(plugin, {}, std::chrono::milliseconds(100)).status().message(), HasSubstr("in time"));
+  EXPECT_THAT(RunExecPlugin(plugin, {}, std::chrono::milliseconds(100)).status().message(),
+              HasSubstr("in time"));
 }
 
 TEST(TimeTest, RoundTripsAndReadsOffsets) {
@@ -114,7 +119,8 @@ TEST(TimeTest, RoundTripsAndReadsOffsets) {
   EXPECT_EQ(FormatTimeMicros(*time), "2026-01-02T03:04:05.678901Z");
   EXPECT_EQ(FormatTime(*time), "2026-01-02T03:04:05Z");
   EXPECT_EQ(ParseTime("2026-01-02T05:04:05+02:00"), ParseTime("2026-01-02T03:04:05Z"));
-  for (const char* bad : {"", "2026-01-02", "2026-01-02T03:04:05", "2026-01-02T03:04:05 Z", "soon"}) {
+  for (const char* bad :
+       {"", "2026-01-02", "2026-01-02T03:04:05", "2026-01-02T03:04:05 Z", "soon"}) {
     EXPECT_FALSE(ParseTime(bad)) << bad;
   }
 }

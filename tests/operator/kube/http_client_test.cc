@@ -16,7 +16,8 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A plain HTTP server whose answers a test scripts. TLS is tested against the real API server (tests/integration).
+// A plain HTTP server whose answers a test scripts. TLS is tested against the real API server
+// (tests/integration).
 class HttpClientTest : public ::testing::Test {
  protected:
   using Handler = std::function<void(const httplib::Request&, httplib::Response&)>;
@@ -60,7 +61,9 @@ class HttpClientTest : public ::testing::Test {
   }
 
   httplib::Server server_;
-  Handler handler_ = [](const httplib::Request&, httplib::Response& response) { response.set_content("{}", "j"); };
+  Handler handler_ = [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("{}", "j");
+  };
   std::mutex mutex_;
   std::vector<std::string> lines_;
   httplib::Request last_;
@@ -87,11 +90,13 @@ TEST_F(HttpClientTest, SpeaksEachVerb) {
   ASSERT_TRUE(client.Delete(Pods(), "ml", "p", {.uid = "u1", .grace_seconds = 0}, {}).ok());
   EXPECT_EQ(json::parse(last_.body)["preconditions"]["uid"], "u1");
   EXPECT_EQ(json::parse(last_.body)["gracePeriodSeconds"], 0);
-  EXPECT_THAT(lines(), ElementsAre("GET /base/apis/meshtrain.dev/v1/namespaces/ml/trainingjobs/mnist",
-                                   "POST /base/api/v1/namespaces/ml/pods",
-                                   "PATCH /base/apis/meshtrain.dev/v1/namespaces/ml/trainingjobs/mnist/status",
-                                   "PUT /base/apis/coordination.k8s.io/v1/namespaces/ml/leases/l",
-                                   "DELETE /base/api/v1/namespaces/ml/pods/p"));
+  EXPECT_THAT(
+      lines(),
+      ElementsAre("GET /base/apis/meshtrain.dev/v1/namespaces/ml/trainingjobs/mnist",
+                  "POST /base/api/v1/namespaces/ml/pods",
+                  "PATCH /base/apis/meshtrain.dev/v1/namespaces/ml/trainingjobs/mnist/status",
+                  "PUT /base/apis/coordination.k8s.io/v1/namespaces/ml/leases/l",
+                  "DELETE /base/api/v1/namespaces/ml/pods/p"));
 }
 
 TEST_F(HttpClientTest, TurnsAnswersIntoCodes) {
@@ -105,7 +110,8 @@ TEST_F(HttpClientTest, TurnsAnswersIntoCodes) {
            {400, "BadRequest", "x", StatusCode::kInvalidArgument},
            {401, "Unauthorized", "x", StatusCode::kUnauthenticated},
            {403, "Forbidden", "x", StatusCode::kPermissionDenied},
-           {403, "Forbidden", "pods \"a\" is forbidden: exceeded quota: q", StatusCode::kResourceExhausted},
+           {403, "Forbidden", "pods \"a\" is forbidden: exceeded quota: q",
+            StatusCode::kResourceExhausted},
            {404, "NotFound", "x", StatusCode::kNotFound},
            {409, "AlreadyExists", "x", StatusCode::kAlreadyExists},
            {409, "Conflict", "x", StatusCode::kAborted},
@@ -116,7 +122,8 @@ TEST_F(HttpClientTest, TurnsAnswersIntoCodes) {
        }) {
     handler_ = [&](const httplib::Request&, httplib::Response& response) {
       response.status = c.http;
-      response.set_content(json{{"kind", "Status"}, {"reason", c.reason}, {"message", c.message}}.dump(), "j");
+      response.set_content(
+          json{{"kind", "Status"}, {"reason", c.reason}, {"message", c.message}}.dump(), "j");
     };
     const Status status = client.Create(Pods(), "ml", "{}", {}).status();
     EXPECT_EQ(status.code(), c.want) << c.http;
@@ -153,7 +160,8 @@ TEST_F(HttpClientTest, AsksBeforeEachWriteButNotBeforeReads) {
   options.may_write = [] { return FailedPrecondition("lease lost"); };
   Client& client = MakeClient(options);
   EXPECT_EQ(client.Create(Pods(), "ml", "{}", {}).status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(client.Delete(Pods(), "ml", "p", {}, {}).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(client.Delete(Pods(), "ml", "p", {}, {}).status().code(),
+            StatusCode::kFailedPrecondition);
   EXPECT_TRUE(client.Get(Pods(), "ml", "p", {}).ok());
   EXPECT_THAT(lines(), ElementsAre("GET /api/v1/namespaces/ml/pods/p"));
 }
@@ -165,9 +173,12 @@ TEST_F(HttpClientTest, ListsInPagesAndStartsAgainWhenATokenExpired) {
       response.status = 410;
       response.set_content(R"({"code":410,"reason":"Expired","message":"gone"})", "j");
     } else if (request.has_param("limit")) {
-      response.set_content(R"({"metadata":{"resourceVersion":"5","continue":"a/b="},"items":[{"n":1},{"n":2}]})", "j");
+      response.set_content(
+          R"({"metadata":{"resourceVersion":"5","continue":"a/b="},"items":[{"n":1},{"n":2}]})",
+          "j");
     } else {
-      response.set_content(R"({"metadata":{"resourceVersion":"9"},"items":[{"n":1},{"n":2},{"n":3}]})", "j");
+      response.set_content(
+          R"({"metadata":{"resourceVersion":"9"},"items":[{"n":1},{"n":2},{"n":3}]})", "j");
     }
   };
   std::vector<std::string> items;
@@ -177,26 +188,31 @@ TEST_F(HttpClientTest, ListsInPagesAndStartsAgainWhenATokenExpired) {
   ASSERT_TRUE(version.ok()) << version.status().ToString();
   EXPECT_EQ(*version, "9");
   EXPECT_THAT(items, ElementsAre(R"({"n":1})", R"({"n":2})", R"({"n":3})"));
-  EXPECT_THAT(lines(), ElementsAre("GET /api/v1/namespaces/ml/pods?labelSelector=a%3Db&limit=2",
-                                   "GET /api/v1/namespaces/ml/pods?labelSelector=a%3Db&limit=2&continue=a%2Fb%3D",
-                                   "GET /api/v1/namespaces/ml/pods?labelSelector=a%3Db"));
+  EXPECT_THAT(
+      lines(),
+      ElementsAre("GET /api/v1/namespaces/ml/pods?labelSelector=a%3Db&limit=2",
+                  "GET /api/v1/namespaces/ml/pods?labelSelector=a%3Db&limit=2&continue=a%2Fb%3D",
+                  "GET /api/v1/namespaces/ml/pods?labelSelector=a%3Db"));
 }
 
 TEST_F(HttpClientTest, RefusesAListThatWasCutOff) {
   handler_ = [](const httplib::Request&, httplib::Response& response) {
     response.set_content(R"({"metadata":{"resourceVersion":"5"},"items":[{"n":1},{"n")", "j");
   };
-  const auto version = MakeClient().List(Pods(), {}, [](std::string_view) {}, [] {}, {});
+  const auto version = MakeClient().List(
+      Pods(), {}, [](std::string_view) {}, [] {}, {});
   EXPECT_EQ(version.status().code(), StatusCode::kUnavailable);
 }
 
 // Streams the chunks, then ends.
 void Stream(httplib::Response& response, std::vector<std::string> chunks) {
-  response.set_chunked_content_provider("application/json", [chunks](size_t, httplib::DataSink& sink) {
-    for (const std::string& chunk : chunks) sink.write(chunk.data(), chunk.size());
-    sink.done();
-    return true;
-  });
+  response.set_chunked_content_provider("application/json",
+                                        [chunks](size_t, httplib::DataSink& sink) {
+                                          for (const std::string& chunk : chunks)
+                                            sink.write(chunk.data(), chunk.size());
+                                          sink.done();
+                                          return true;
+                                        });
 }
 
 TEST_F(HttpClientTest, WatchesEventsHoweverTheyAreCut) {
@@ -210,7 +226,9 @@ TEST_F(HttpClientTest, WatchesEventsHoweverTheyAreCut) {
   for (const size_t cut : {size_t{1}, size_t{7}, size_t{80}, text.size()}) {
     std::vector<std::string> chunks;
     for (size_t at = 0; at < text.size(); at += cut) chunks.push_back(text.substr(at, cut));
-    handler_ = [&](const httplib::Request&, httplib::Response& response) { Stream(response, chunks); };
+    handler_ = [&](const httplib::Request&, httplib::Response& response) {
+      Stream(response, chunks);
+    };
     std::vector<std::string> seen;
     const Status status = MakeClient().Watch(
         Pods(), {.ns = "ml", .resource_version = "5", .server_timeout = std::chrono::seconds(9)},
@@ -222,13 +240,15 @@ TEST_F(HttpClientTest, WatchesEventsHoweverTheyAreCut) {
     EXPECT_THAT(seen, ElementsAre("0@6", "3@8", "2@9")) << cut;
   }
   EXPECT_EQ(lines()[0],
-            "GET /api/v1/namespaces/ml/pods?watch=1&allowWatchBookmarks=true&resourceVersion=5&timeoutSeconds=9");
+            "GET "
+            "/api/v1/namespaces/ml/"
+            "pods?watch=1&allowWatchBookmarks=true&resourceVersion=5&timeoutSeconds=9");
 }
 
 TEST_F(HttpClientTest, ReportsAnOldVersionFromTheAnswerAndFromTheStream) {
   const auto watch = [&] {
-    return MakeClient().Watch(
-        Pods(), {.resource_version = "1"}, [](WatchEventType, std::string_view, std::string_view) {}, {});
+    return MakeClient().Watch(Pods(), {.resource_version = "1"},
+                              [](WatchEventType, std::string_view, std::string_view) {}, {});
   };
   handler_ = [](const httplib::Request&, httplib::Response& response) {
     response.status = 410;
@@ -236,7 +256,8 @@ TEST_F(HttpClientTest, ReportsAnOldVersionFromTheAnswerAndFromTheStream) {
   };
   EXPECT_EQ(watch().code(), StatusCode::kOutOfRange);
   handler_ = [](const httplib::Request&, httplib::Response& response) {
-    Stream(response, {R"({"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}})", "\n"});
+    Stream(response,
+           {R"({"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}})", "\n"});
   };
   EXPECT_EQ(watch().code(), StatusCode::kOutOfRange);
 }
@@ -246,7 +267,8 @@ TEST_F(HttpClientTest, StopsAWaitingWatchAtOnce) {
   handler_ = [&](const httplib::Request&, httplib::Response& response) {
     response.set_chunked_content_provider("j", [this, &streaming](size_t, httplib::DataSink& sink) {
       streaming = true;
-      while (!over_ && sink.is_writable()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      while (!over_ && sink.is_writable())
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
       sink.done();
       return true;
     });
@@ -256,8 +278,8 @@ TEST_F(HttpClientTest, StopsAWaitingWatchAtOnce) {
   std::stop_source stop;
   std::thread watcher([&] {
     status = client.Watch(
-        Pods(), {.resource_version = "1"}, [](WatchEventType, std::string_view, std::string_view) {},
-        stop.get_token());
+        Pods(), {.resource_version = "1"},
+        [](WatchEventType, std::string_view, std::string_view) {}, stop.get_token());
   });
   while (!streaming) std::this_thread::yield();
   const auto before = std::chrono::steady_clock::now();

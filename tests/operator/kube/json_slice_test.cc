@@ -47,10 +47,14 @@ TEST(JsonSliceTest, AgreesWithAFullParser) {
   std::mt19937 random(7);
   std::function<json(int)> make = [&](int depth) -> json {
     switch (random() % (depth > 3 ? 4 : 6)) {
-      case 0: return static_cast<int>(random() % 100) - 50;
-      case 1: return random() % 2 == 0;
-      case 2: return nullptr;
-      case 3: return std::string(random() % 5, "\"\\{}[],:a"[random() % 9]);
+      case 0:
+        return static_cast<int>(random() % 100) - 50;
+      case 1:
+        return random() % 2 == 0;
+      case 2:
+        return nullptr;
+      case 3:
+        return std::string(random() % 5, "\"\\{}[],:a"[random() % 9]);
       case 4: {
         json out = json::array();
         for (unsigned i = random() % 4; i > 0; --i) out.push_back(make(depth + 1));

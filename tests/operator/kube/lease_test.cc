@@ -15,7 +15,9 @@ using std::chrono::seconds;
 using testing::FakeApi;
 using testing::FakeClock;
 
-LeaseOptions Options(const std::string& identity) { return {.ns = "sys", .name = "op", .identity = identity}; }
+LeaseOptions Options(const std::string& identity) {
+  return {.ns = "sys", .name = "op", .identity = identity};
+}
 
 json Spec(const FakeApi& api) { return json::parse(api.Peek(Leases(), "sys", "op"))["spec"]; }
 
