@@ -17,6 +17,13 @@ double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
 std::map<std::string, double> ToMap(const train::Scalars& scalars) { return {scalars.begin(), scalars.end()}; }
 
+// Of the epoch so far, which holds at least one batch.
+std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position) {
+  std::vector<telemetry::NamedValue> means;
+  for (const auto& [name, sum] : position.sums) means.emplace_back(name, sum / static_cast<double>(position.batch));
+  return means;
+}
+
 std::string Today() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm utc{};
@@ -88,21 +95,13 @@ void Reporter::Ready() {
   training_->ready.Set(1);
 }
 
-Status Reporter::OnTrainBegin(const train::Position&) { return OkStatus(); }
-
-std::vector<telemetry::NamedValue> Reporter::RunningMeans(const train::Position& position, int64_t batches) const {
-  std::vector<telemetry::NamedValue> means;
-  for (const auto& [name, sum] : position.sums) means.emplace_back(name, sum / static_cast<double>(batches));
-  return means;
-}
-
 Status Reporter::OnStepEnd(const train::StepInfo& info) {
   const train::Position& p = info.position;
   if (epoch_shown_ != p.epoch) {
     line_->BeginEpoch(p.epoch + 1, info.epochs, std::max<int64_t>(info.steps_per_epoch, 0), p.batch - 1);
     epoch_shown_ = p.epoch;
   }
-  line_->Step(p.batch, RunningMeans(p, p.batch));
+  line_->Step(p.batch, RunningMeans(p));
 
   telemetry::StepRecord record{.step = p.step, .epoch = p.epoch + 1, .loss = 0, .metrics = {}, .seconds = Seconds(info.seconds)};
   std::vector<telemetry::NamedValue> others;

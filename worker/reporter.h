@@ -34,7 +34,6 @@ class Reporter final : public train::Callback {
   static Result<std::unique_ptr<Reporter>> Create(const Config& config, Job job, const Checkpoints& checkpoints,
                                                   const train::Position& start);
 
-  Status OnTrainBegin(const train::Position& start) override;
   Status OnStepEnd(const train::StepInfo& info) override;
   Status OnEpochEnd(const train::EpochInfo& info) override;
 
@@ -50,7 +49,6 @@ class Reporter final : public train::Callback {
  private:
   Reporter(const Config& config, Job job, const Checkpoints& checkpoints);
   void Publish(const train::StepInfo& info);
-  std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position, int64_t batches) const;
   std::string Page(bool live) const;
 
   Config config_;

@@ -8,6 +8,20 @@ namespace meshtrain::worker {
 using execute::LoadedStep;
 using program::Program;
 
+namespace {
+
+// Feeds the batch's components, x and y, to the inputs of those names; a program may use only one of them.
+Status FeedBatch(const Program& program, const train::Batch& batch, LoadedStep& step) {
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const size_t component = program.inputs[i].name == train::kInputName ? 0 : 1;
+    MT_CHECK(component < batch.components.size());
+    MT_RETURN_IF_ERROR(step.Feed(i, batch.components[component]));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
 Result<std::unique_ptr<SessionRunner>> SessionRunner::Create(execute::Session& session, const spec::Declared& declared,
                                                              Options options) {
   auto runner = std::unique_ptr<SessionRunner>(new SessionRunner(session, declared.mesh()));
@@ -81,11 +95,7 @@ Result<train::Scalars> SessionRunner::Run(std::map<int64_t, Steps>& steps, const
   }
   LoadedStep& step = *it->second.step;
   const Program& program = it->second.program;
-  for (size_t i = 0; i < program.inputs.size(); ++i) {
-    const size_t component = program.inputs[i].name == train::kInputName ? 0 : 1;
-    MT_CHECK(component < batch.components.size());
-    MT_RETURN_IF_ERROR(step.Feed(i, batch.components[component]));
-  }
+  MT_RETURN_IF_ERROR(FeedBatch(program, batch, step));
   const Status run = step.Run();
   if (!run.ok() && run.code() != StatusCode::kAborted) return run;  // kAborted: the loss is not finite, and says so
   train::Scalars scalars;
@@ -114,10 +124,7 @@ Result<std::string> SessionRunner::FirstNonFinite(const train::Batch& batch) {
   sharding::Given given;
   given.inputs = layouts_.inputs;
   MT_ASSIGN_OR_RETURN(auto step, session_.Load(check.program, mesh_, variables, std::move(given)));
-  for (size_t i = 0; i < check.program.inputs.size(); ++i) {
-    const size_t component = check.program.inputs[i].name == train::kInputName ? 0 : 1;
-    MT_RETURN_IF_ERROR(step->Feed(i, batch.components[component]));
-  }
+  MT_RETURN_IF_ERROR(FeedBatch(check.program, batch, *step));
   MT_RETURN_IF_ERROR(step->Run());
   for (size_t i = 0; i < check.places.size(); ++i) {
     MT_ASSIGN_OR_RETURN(const double flag, step->FetchNumber(i));
