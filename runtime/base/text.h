@@ -15,6 +15,8 @@ std::string Join(std::span<const std::string> parts, std::string_view separator)
 std::vector<std::string> Split(std::string_view text, char separator);
 std::string_view Trim(std::string_view text);  // spaces, tabs, line ends
 
+std::string ToLower(std::string_view text);  // A-Z only
+
 // The whole text as a decimal number, or nothing.
 std::optional<int64_t> ParseInt(std::string_view text);
 std::optional<double> ParseDouble(std::string_view text);

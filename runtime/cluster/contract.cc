@@ -1,6 +1,6 @@
 #include "runtime/cluster/contract.h"
 
-#include <cctype>
+#include "runtime/base/text.h"
 
 namespace meshtrain::cluster {
 
@@ -19,8 +19,7 @@ std::string_view RoleName(Role role) {
 }
 
 std::optional<Role> ParseRole(std::string_view text) {
-  std::string lower;
-  for (const char c : text) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string lower = ToLower(text);
   if (lower == "master") return Role::kChief;
   for (const Role role : kRoles) {
     if (lower == RoleName(role)) return role;

@@ -80,6 +80,13 @@ inline constexpr std::string_view kEnvProgram = "MESHTRAIN_PROGRAM";            
 inline constexpr std::string_view kEnvStrategy = "MESHTRAIN_STRATEGY";          // spec.strategy
 inline constexpr std::string_view kEnvCheckpoint = "MESHTRAIN_CHECKPOINT";      // spec.checkpoint as compact JSON
 inline constexpr std::string_view kEnvTokenFile = "MESHTRAIN_TOKEN_FILE";       // the job's shared secret
+// PEM files for mutual TLS between the processes of a job: all three or none.
+inline constexpr std::string_view kEnvTlsCa = "MESHTRAIN_TLS_CA";
+inline constexpr std::string_view kEnvTlsCertificate = "MESHTRAIN_TLS_CERT";
+inline constexpr std::string_view kEnvTlsKey = "MESHTRAIN_TLS_KEY";
+inline constexpr std::string_view kEnvPeerReturn = "MESHTRAIN_PEER_RETURN_SECONDS";  // runPolicy.peerReturnSeconds
+// A file for the last progress, as a pod's termination message; the container's default where it is not set.
+inline constexpr std::string_view kEnvTerminationLog = "MESHTRAIN_TERMINATION_LOG";
 inline constexpr std::string_view kEnvClusterDomain = "CUSTOM_CLUSTER_DOMAIN";  // read by the operator
 
 inline constexpr std::string_view kClusterMountPath = "/etc/meshtrain/cluster";
