@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <utility>
+
+#include "runtime/collective/groups.h"
+#include "runtime/collective/work.h"
 
 namespace meshtrain::collective {
 namespace {
 
-using mesh::DType;
 using mesh::Reduction;
 
 // Elements summed at a time: small enough that the accumulator stays in the first-level cache.
@@ -16,81 +19,30 @@ constexpr int64_t kBlock = 2048;
 // Below this many elements a second thread costs more than it gives.
 constexpr int64_t kGrain = 16384;
 
-struct Sum {
-  template <typename T>
-  static T Apply(T a, T b) { return static_cast<T>(a + b); }
-};
-// Both keep a NaN, whichever side it is on.
-struct Max {
-  template <typename T>
-  static T Apply(T a, T b) { return (b > a || b != b) ? b : a; }
-};
-struct Min {
-  template <typename T>
-  static T Apply(T a, T b) { return (b < a || b != b) ? b : a; }
-};
-
-template <typename T, typename R>
-void ReduceBlock(std::byte* acc_bytes, const std::byte* from_bytes, int64_t n) {
-  T* __restrict acc = reinterpret_cast<T*>(acc_bytes);
-  const T* __restrict from = reinterpret_cast<const T*>(from_bytes);
-  for (int64_t i = 0; i < n; ++i) acc[i] = R::template Apply<T>(acc[i], from[i]);
-}
-
-using ReduceFn = void (*)(std::byte* acc, const std::byte* from, int64_t n);
-
-template <typename T>
-ReduceFn ReduceOf(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::kSum: return ReduceBlock<T, Sum>;
-    case Reduction::kMax: return ReduceBlock<T, Max>;
-    case Reduction::kMin: return ReduceBlock<T, Min>;
-  }
-  return nullptr;
-}
-
-// Null where the reduction means nothing.
-ReduceFn FindReduce(DType dtype, Reduction reduction) {
-  switch (dtype) {
-    case DType::kF32: return ReduceOf<float>(reduction);
-    case DType::kF64: return ReduceOf<double>(reduction);
-    case DType::kI32: return ReduceOf<int32_t>(reduction);
-    case DType::kI64: return ReduceOf<int64_t>(reduction);
-    case DType::kU8: return ReduceOf<uint8_t>(reduction);
-    case DType::kBool: return reduction == Reduction::kSum ? nullptr : ReduceOf<uint8_t>(reduction);
-  }
-  return nullptr;
-}
-
-// The groups of one set of axes, as ranks.
-struct Groups {
-  int64_t size = 1;
-  std::vector<std::vector<int64_t>> members;  // per group
-  std::vector<std::pair<int, int>> place;     // per rank: its group, its index there
-};
-
 class LocalCommunicator final : public Communicator {
  public:
-  explicit LocalCommunicator(mesh::Mesh mesh) : mesh_(std::move(mesh)), sent_(mesh_.size(), 0), by_rank_(mesh_.size()) {}
+  explicit LocalCommunicator(mesh::Mesh mesh)
+      : mesh_(std::move(mesh)), ranks_(mesh_.size()), sent_(mesh_.size(), 0), by_rank_(mesh_.size()) {
+    std::iota(ranks_.begin(), ranks_.end(), 0);
+  }
 
   const mesh::Mesh& mesh() const override { return mesh_; }
 
   Status AllReduce(const GroupCall& call, Reduction reduction, int64_t count,
                    std::span<const Participant> local) override {
-    const ReduceFn reduce = FindReduce(call.dtype, reduction);
-    if (reduce == nullptr) return NoReduction(call, reduction);
+    MT_ASSIGN_OR_RETURN(const ReduceFn reduce, ReduceOf(call, reduction));
     MT_ASSIGN_OR_RETURN(const Groups* groups, Prepare(call, count, local, true));
     const int64_t width = mesh::DTypeBytes(call.dtype);
     const int64_t blocks = (count + kBlock - 1) / kBlock;
     // All members are read before any is written, block by block: receive may be send.
-    Spread(call, groups->members.size() * blocks, [&](int64_t begin, int64_t end) {
+    SpreadItems(call, groups->members.size() * blocks, [&](int64_t begin, int64_t end) {
       alignas(64) std::byte acc[kBlock * 8];
       for (int64_t item = begin; item < end; ++item) {
         const auto& members = groups->members[item / blocks];
         const int64_t first = item % blocks * kBlock;
         const int64_t n = std::min(kBlock, count - first);
         std::memcpy(acc, by_rank_[members[0]].send + first * width, n * width);
-        for (size_t i = 1; i < members.size(); ++i) reduce(acc, by_rank_[members[i]].send + first * width, n);
+        for (size_t i = 1; i < members.size(); ++i) reduce(acc, acc, by_rank_[members[i]].send + first * width, n);
         for (const int64_t rank : members) std::memcpy(by_rank_[rank].receive + first * width, acc, n * width);
       }
     });
@@ -111,12 +63,11 @@ class LocalCommunicator final : public Communicator {
 
   Status ReduceScatter(const GroupCall& call, Reduction reduction, int64_t count,
                        std::span<const Participant> local) override {
-    const ReduceFn reduce = FindReduce(call.dtype, reduction);
-    if (reduce == nullptr) return NoReduction(call, reduction);
+    MT_ASSIGN_OR_RETURN(const ReduceFn reduce, ReduceOf(call, reduction));
     MT_ASSIGN_OR_RETURN(const Groups* groups, Prepare(call, count, local, false));
     const int64_t width = mesh::DTypeBytes(call.dtype);
     const int64_t blocks = (count + kBlock - 1) / kBlock;
-    Spread(call, mesh_.size() * blocks, [&](int64_t begin, int64_t end) {
+    SpreadItems(call, mesh_.size() * blocks, [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
         const int64_t rank = item / blocks;
         const auto& members = groups->members[groups->place[rank].first];
@@ -125,7 +76,7 @@ class LocalCommunicator final : public Communicator {
         const int64_t from = (groups->place[rank].second * count + first) * width;
         std::byte* acc = by_rank_[rank].receive + first * width;
         std::memcpy(acc, by_rank_[members[0]].send + from, n * width);
-        for (size_t i = 1; i < members.size(); ++i) reduce(acc, by_rank_[members[i]].send + from, n);
+        for (size_t i = 1; i < members.size(); ++i) reduce(acc, acc, by_rank_[members[i]].send + from, n);
       }
     });
     Count((groups->size - 1) * count * width);
@@ -145,10 +96,7 @@ class LocalCommunicator final : public Communicator {
 
   Status Broadcast(const GroupCall& call, int64_t root, int64_t count, std::span<const Participant> local) override {
     MT_ASSIGN_OR_RETURN(const Groups* groups, Prepare(call, count, local, true));
-    if (root < 0 || root >= groups->size) {
-      return InvalidArgument(call.what + ": root must be in 0.." + std::to_string(groups->size - 1) +
-                             ", got: " + std::to_string(root));
-    }
+    MT_RETURN_IF_ERROR(CheckRoot(call, root, groups->size));
     const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
     SpreadCopies(call, 1, bytes, [&](int64_t rank, int64_t) {
       const int64_t from = groups->members[groups->place[rank].first][root];
@@ -160,87 +108,65 @@ class LocalCommunicator final : public Communicator {
     return OkStatus();
   }
 
+  Status Permute(const GroupCall& call, std::span<const int64_t> source_of, int64_t count,
+                 std::span<const Participant> local) override {
+    MT_ASSIGN_OR_RETURN(const Groups* groups, Prepare(call, count, local, false));
+    MT_RETURN_IF_ERROR(CheckSources(call, source_of, groups->size));
+    const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
+    SpreadCopies(call, 1, bytes, [&](int64_t rank, int64_t) {
+      const auto [group, index] = groups->place[rank];
+      const int64_t source = source_of[index];
+      const std::byte* from = source < 0 ? nullptr : by_rank_[groups->members[group][source]].send;
+      return std::pair(by_rank_[rank].receive, from);
+    });
+    for (int64_t m = 0; m < groups->size; ++m) {
+      if (source_of[m] < 0 || source_of[m] == m) continue;
+      for (const auto& members : groups->members) sent_[members[source_of[m]]] += bytes;
+    }
+    return OkStatus();
+  }
+
   int64_t BytesSent(int64_t rank) const override { return sent_.at(rank); }
 
  private:
   // Checks the call and fills by_rank_.
   Result<const Groups*> Prepare(const GroupCall& call, int64_t count, std::span<const Participant> local,
                                 bool in_place) {
-    const auto bad = [&](const std::string& text) { return InvalidArgument(call.what + ": " + text); };
     MT_ASSIGN_OR_RETURN(const Groups* groups, FindGroups(call));
-    if (static_cast<int64_t>(local.size()) != mesh_.size()) {
-      return bad("each of the " + std::to_string(mesh_.size()) + " devices must take part, got: " +
-                 std::to_string(local.size()));
-    }
-    if (count < 0) return bad("count must be at least 0, got: " + std::to_string(count));
-    seen_.assign(mesh_.size(), false);
-    for (const Participant& p : local) {
-      if (p.rank < 0 || p.rank >= mesh_.size() || seen_[p.rank]) {
-        return bad("each rank of the mesh must take part once, got: " + std::to_string(p.rank));
-      }
-      seen_[p.rank] = true;
-      if (count > 0 && (p.send == nullptr || p.receive == nullptr)) {
-        return bad("rank " + std::to_string(p.rank) + " has no buffer");
-      }
-      if (!in_place && count > 0 && p.send == p.receive) {
-        return bad("rank " + std::to_string(p.rank) + " receives into the buffer that it sends");
-      }
-      by_rank_[p.rank] = p;
-    }
+    MT_RETURN_IF_ERROR(TakeParticipants(call, count, local, ranks_, in_place, by_rank_));
     return groups;
   }
 
   Result<const Groups*> FindGroups(const GroupCall& call) {
     const auto found = groups_.find(call.axes);
     if (found != groups_.end()) return &found->second;
-    for (size_t i = 0; i < call.axes.size(); ++i) {
-      const int axis = call.axes[i];
-      if (axis < 0 || axis >= mesh_.num_axes() ||
-          std::find(call.axes.begin(), call.axes.begin() + i, axis) != call.axes.begin() + i) {
-        return InvalidArgument(call.what + ": mesh " + mesh_.ToString() + " has no such group of axes, got: axis " +
-                               std::to_string(axis));
-      }
-    }
-    Groups made;
-    made.place.assign(mesh_.size(), {-1, 0});
-    for (int64_t rank = 0; rank < mesh_.size(); ++rank) {
-      if (made.place[rank].first >= 0) continue;
-      const std::vector<int64_t> members = mesh_.Group(rank, call.axes);
-      for (size_t i = 0; i < members.size(); ++i) {
-        made.place[members[i]] = {static_cast<int>(made.members.size()), static_cast<int>(i)};
-      }
-      made.size = static_cast<int64_t>(members.size());
-      made.members.push_back(members);
-    }
-    return &groups_.emplace(call.axes, std::move(made)).first->second;
-  }
-
-  Status NoReduction(const GroupCall& call, Reduction reduction) const {
-    return InvalidArgument(call.what + ": no " + std::string(mesh::ReductionName(reduction)) + " of " +
-                           std::string(mesh::DTypeName(call.dtype)));
+    Result<Groups> made = GroupsOver(mesh_, call.axes);
+    if (!made.ok()) return made.status().At(call.what);
+    return &groups_.emplace(call.axes, std::move(*made)).first->second;
   }
 
   // Items are of about kBlock elements each.
   template <typename Body>
-  void Spread(const GroupCall& call, int64_t items, const Body& body) {
-    if (call.parallel != nullptr && items * kBlock >= 2 * kGrain) {
-      (*call.parallel)(items, kGrain / kBlock, std::cref(body));
-    } else {
-      body(0, items);
-    }
+  void SpreadItems(const GroupCall& call, int64_t items, const Body& body) {
+    Spread(call.parallel, items, kGrain / kBlock, body);
   }
 
-  // For each rank and j < parts: copies `bytes`; `ends(rank, j)` gives (to, from).
+  // For each rank and j < parts: copies `bytes`; `ends(rank, j)` gives (to, from). From null come zeros.
   template <typename Ends>
   void SpreadCopies(const GroupCall& call, int64_t parts, int64_t bytes, const Ends& ends) {
     constexpr int64_t kCopy = kBlock * 8;
     const int64_t blocks = (bytes + kCopy - 1) / kCopy;
-    Spread(call, mesh_.size() * parts * blocks, [&](int64_t begin, int64_t end) {
+    SpreadItems(call, mesh_.size() * parts * blocks, [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
         const int64_t pair = item / blocks;
         const int64_t first = item % blocks * kCopy;
         const auto [to, from] = ends(pair / parts, pair % parts);
-        if (to != from) std::memcpy(to + first, from + first, std::min(kCopy, bytes - first));
+        const int64_t n = std::min(kCopy, bytes - first);
+        if (from == nullptr) {
+          std::memset(to + first, 0, n);
+        } else if (to != from) {
+          std::memcpy(to + first, from + first, n);
+        }
       }
     });
   }
@@ -250,9 +176,9 @@ class LocalCommunicator final : public Communicator {
   }
 
   mesh::Mesh mesh_;
+  std::vector<int64_t> ranks_;                // all of them
   std::vector<int64_t> sent_;                 // per rank
   std::vector<Participant> by_rank_;          // of the call in progress
-  std::vector<bool> seen_;
   std::map<std::vector<int>, Groups> groups_;  // by axes
 };
 

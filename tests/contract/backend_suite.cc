@@ -373,6 +373,43 @@ TEST_P(BackendSuite, TrainingStepsUpdateStatesInPlaceAndCountBytes) {
   }
 }
 
+TEST_P(BackendSuite, CollectivesBesideTheStepChangeNothing) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  const sharding::MlpSizes sizes{.batch = 8, .widths = {6, 7, 4, 3}, .dtype = DType::kF64};
+  const Program program = sharding::MlpTrainStep(sizes);
+  StepInput input = InputFor(program, 17);
+  for (auto& [name, array] : input.states) {
+    for (double& x : array.at) x = name == "t" ? 0 : name.ends_with(".v") ? x * x : x;
+  }
+  for (const char* mesh : {"batch=2", "batch=4,model=2", "model=2"}) {
+    Given given;
+    const Mesh m = *Mesh::Parse(mesh);
+    if (m.FindAxis("batch")) given.inputs.insert_or_assign("x", *Layout::BatchSharded(m, "batch", 2));
+    if (m.FindAxis("model")) {
+      sharding::GiveLayer(given, "hidden_1", *Layout::Parse("{*, model}", m));
+      sharding::GiveLayer(given, "hidden_2", *Layout::Parse("{model, *}", m));
+    }
+    // Small buckets: many calls in flight.
+    const plan::Plan beside = PlanOf(program, mesh, given,
+                                     {.overlap = true, .overlap_bucket_bytes = 64, .finite_outputs = {"loss"}});
+    size_t waits = 0;
+    for (const plan::Step& step : beside.steps) waits += step.waits.size();
+    EXPECT_GT(waits, 0u) << mesh;
+    const auto want = RunPlan(*backend, PlanOf(program, mesh, given, {.finite_outputs = {"loss"}}), input, {.steps = 5});
+    ASSERT_TRUE(want.ok()) << want.status().ToString();
+    for (uint64_t seed = 0; seed < 10; ++seed) {
+      SCOPED_TRACE(std::string(mesh) + " seed " + std::to_string(seed));
+      int64_t bytes = 0, calls = 0;
+      const auto got = RunPlan(*backend, beside, input, {.seed = seed, .steps = 5, .bytes_sent = &bytes, .calls_beside = &calls});
+      ASSERT_TRUE(got.ok()) << got.status().ToString();
+      ExpectNear(*got, *want, 0);
+      EXPECT_EQ(bytes, beside.CollectiveBytesPerStep());
+      EXPECT_GT(calls, 0);
+    }
+  }
+}
+
 TEST_P(BackendSuite, AGuardedOutputThatIsNotFiniteLeavesStatesAlone) {
   if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
   const auto backend = GetParam().make();

@@ -1,6 +1,6 @@
 // What every communicator keeps, whatever carries its bytes. A new one joins by
 //   INSTANTIATE_TEST_SUITE_P(Shm, CommunicatorSuite, testing::Values(CommunicatorFactory{...}), FactoryName);
-// Each process of a case is a thread here, which owns one communicator and issues its calls.
+// Each process checks what its own devices receive, so that a process may be a child.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,15 @@
 #include <gtest/gtest.h>
 
 #include "runtime/collective/communicator.h"
+#include "tests/contract/communicator_processes.h"
 
 namespace meshtrain::collective {
 
 struct CommunicatorFactory {
   std::string name;
   int max_processes = 1;
-  // One communicator per process of the mesh's devices, in the order of processes.
-  std::function<std::vector<std::unique_ptr<Communicator>>(const mesh::Mesh& mesh, int processes)> make;
+  // Runs `body` in so many processes; what each returned, "" where all is well.
+  std::function<std::vector<std::string>(int processes, const std::function<std::string(Member&)>& body)> run;
   friend std::ostream& operator<<(std::ostream& out, const CommunicatorFactory& f) { return out << f.name; }
 };
 

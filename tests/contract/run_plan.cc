@@ -1,4 +1,7 @@
+#include <chrono>
 #include <numeric>
+#include <random>
+#include <thread>
 
 #include "runtime/collective/local.h"
 #include "tests/contract/backend_suite.h"
@@ -35,6 +38,56 @@ Result<Array> Fetch(Backend& backend, const Buffers& buffers, const mesh::Tensor
   return meshtrain::testing::Join(parts, layout, global.dims);
 }
 
+// Collectives in memory that take as long as a network's, now more, now less.
+class SlowCommunicator final : public collective::Communicator {
+  using GroupCall = collective::GroupCall;
+  using Participants = std::span<const collective::Participant>;
+
+ public:
+  SlowCommunicator(const mesh::Mesh& mesh, uint64_t seed, int64_t* beside)
+      : base_(collective::MakeLocalCommunicator(mesh)), random_(seed), beside_(beside) {}
+  const mesh::Mesh& mesh() const override { return base_->mesh(); }
+  bool remote() const override { return true; }
+  bool waits() const override { return true; }
+  Status AllReduce(const GroupCall& call, mesh::Reduction reduction, int64_t count, Participants local) override {
+    TakeTime();
+    return base_->AllReduce(call, reduction, count, local);
+  }
+  Status AllGather(const GroupCall& call, int64_t count, Participants local) override {
+    TakeTime();
+    return base_->AllGather(call, count, local);
+  }
+  Status ReduceScatter(const GroupCall& call, mesh::Reduction reduction, int64_t count, Participants local) override {
+    TakeTime();
+    return base_->ReduceScatter(call, reduction, count, local);
+  }
+  Status AllToAll(const GroupCall& call, int64_t count, Participants local) override {
+    TakeTime();
+    return base_->AllToAll(call, count, local);
+  }
+  Status Broadcast(const GroupCall& call, int64_t root, int64_t count, Participants local) override {
+    TakeTime();
+    return base_->Broadcast(call, root, count, local);
+  }
+  Status Permute(const GroupCall& call, std::span<const int64_t> source_of, int64_t count,
+                 Participants local) override {
+    TakeTime();
+    return base_->Permute(call, source_of, count, local);
+  }
+  int64_t BytesSent(int64_t rank) const override { return base_->BytesSent(rank); }
+
+ private:
+  void TakeTime() {
+    if (std::this_thread::get_id() != maker_) ++*beside_;
+    std::this_thread::sleep_for(std::chrono::microseconds(random_() % 300));
+  }
+
+  std::unique_ptr<collective::Communicator> base_;
+  std::mt19937_64 random_;
+  int64_t* beside_;
+  std::thread::id maker_ = std::this_thread::get_id();
+};
+
 Result<const Array*> Find(const Arrays& arrays, const std::string& name) {
   const auto it = arrays.find(name);
   if (it == arrays.end()) return InvalidArgument("nothing given for `" + name + "`");
@@ -48,7 +101,12 @@ Result<meshtrain::testing::StepResult> RunPlan(Backend& backend, const plan::Pla
   const auto& p = plan.partitioned;
   std::vector<int64_t> ranks(p.mesh.size());
   std::iota(ranks.begin(), ranks.end(), 0);
-  const auto communicator = collective::MakeLocalCommunicator(p.mesh);
+  std::unique_ptr<collective::Communicator> communicator;
+  if (options.calls_beside != nullptr) {
+    communicator = std::make_unique<SlowCommunicator>(p.mesh, options.seed, options.calls_beside);
+  } else {
+    communicator = collective::MakeLocalCommunicator(p.mesh);
+  }
   MT_ASSIGN_OR_RETURN(auto executable, backend.Compile(plan, ranks, communicator.get()));
   std::vector<Buffers> inputs, states, outputs;
   for (size_t i = 0; i < p.local.inputs.size(); ++i) {

@@ -1,0 +1,736 @@
+// What goes wrong between processes, and that it ends in an error that names who and where: soon, in every process, and
+// not in a hang. Every test sees to it that its fault happened.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "runtime/base/check.h"
+#include "runtime/collective/fabric_impl.h"
+#include "tests/contract/communicator_processes.h"
+#include "tests/contract/communicator_proxy.h"
+
+namespace meshtrain::collective {
+namespace {
+
+using mesh::DType;
+using mesh::Mesh;
+using mesh::Reduction;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+// One device per process.
+Mesh Line(int processes) {
+  std::vector<mesh::Device> devices;
+  for (int p = 0; p < processes; ++p) devices.push_back({mesh::DeviceKind::kCpu, p, 0});
+  return *Mesh::Create({{"batch", processes}}, devices);
+}
+
+// Sums `count` ones over all processes; a wrong sum is kInternal.
+Status SumOnes(Communicator& c, int process, int64_t count = 1000, const std::string& what = "all_reduce of %31") {
+  std::vector<float> data(count, 1.0f);
+  const Participant us{process, reinterpret_cast<std::byte*>(data.data()), reinterpret_cast<std::byte*>(data.data())};
+  MT_RETURN_IF_ERROR(c.AllReduce({{0}, DType::kF32, what}, Reduction::kSum, count, {&us, 1}));
+  for (const float x : data) {
+    if (x != static_cast<float>(c.mesh().size())) return Internal("a wrong sum: " + std::to_string(x));
+  }
+  return OkStatus();
+}
+
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// The ways between processes, for faults that all of them must stand.
+struct Way {
+  std::string name;
+  bool shared_memory;
+  std::vector<std::string> hosts;  // of three
+  friend std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
+};
+const Way kWays[] = {{"shared", true, {"h", "h", "h"}}, {"tcp", false, {"h", "h", "h"}}, {"both", true, {"g", "h", "h"}}};
+
+ProcessesOptions Three(const Way& way, bool forked) {
+  ProcessesOptions options;
+  options.processes = 3;
+  options.forked = forked;
+  options.shared_memory = way.shared_memory;
+  options.hosts = way.hosts;
+  return options;
+}
+
+class FaultsOnEveryWay : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, FaultsOnEveryWay, testing::ValuesIn(kWays),
+                         [](const auto& info) { return info.param.name; });
+
+std::set<std::string> SharedMemoryFiles() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().filename());
+  return names;
+}
+
+// --- a process that dies
+
+TEST_P(FaultsOnEveryWay, AKilledProcessIsNamedByAllOthersSoonAndLeavesNothingBehind) {
+  const std::set<std::string> before = SharedMemoryFiles();
+  for (const int64_t count : {1000, 3'000'000}) {
+    ProcessesOptions options = Three(GetParam(), true);
+    options.leave_together = false;
+    options.beside = [](Board& board) {
+      // In the middle of whatever it does.
+      ASSERT_TRUE(WaitUntil([&] { return board.flags[0].load() >= 3; }));
+      kill(board.places[2].pid.load(), SIGKILL);
+    };
+    const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+      if (!member.connected.ok()) return member.connected.ToString();
+      const auto c = member.make(Line(3));
+      const auto begin = steady_clock::now();
+      while (steady_clock::now() - begin < seconds(60)) {
+        const Status status = SumOnes(*c, member.process, count);
+        if (status.ok()) {
+          if (member.process == 2) member.board->flags[0].fetch_add(1);
+          continue;
+        }
+        const Status later = SumOnes(*c, member.process);
+        return status.ToString() + " / " + later.ToString();
+      }
+      return "no error";
+    });
+    EXPECT_EQ(texts[2], "died of signal 9");
+    for (const int p : {0, 1}) {
+      EXPECT_TRUE(Has(texts[p], "UNAVAILABLE: all_reduce of %31")) << texts[p];
+      EXPECT_TRUE(Has(texts[p], "worker-2 is lost: its connection closed")) << texts[p];
+      EXPECT_TRUE(Has(texts[p], " / UNAVAILABLE")) << texts[p];
+    }
+  }
+  EXPECT_EQ(SharedMemoryFiles(), before);
+}
+
+TEST_P(FaultsOnEveryWay, SurvivorsGoOnWithTheNextIncarnationAndAProcessInItsPlace) {
+  // Process 3 takes the place of worker-2 in incarnation 2.
+  ProcessesOptions options;
+  options.processes = 4;
+  options.forked = true;
+  options.shared_memory = GetParam().shared_memory;
+  options.connected = false;
+  options.leave_together = false;
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    const auto group_of = [&](uint64_t incarnation, std::vector<int> who) {
+      FabricGroup group;
+      group.incarnation = incarnation;
+      for (size_t p = 0; p < who.size(); ++p) {
+        if (who[p] == member.process) group.process = static_cast<int>(p);
+        FabricGroup::Peer peer = member.group.processes[who[p]];
+        peer.name = WorkerName(static_cast<int>(p));
+        peer.host = GetParam().hosts[p];
+        group.processes.push_back(peer);
+      }
+      return group;
+    };
+    const auto c = member.make(Line(3));
+    const std::span<std::byte> bucket = c->BucketMemory(400'000);
+    const auto in_bucket = [&](int place) -> Status {
+      if (bucket.empty()) return OkStatus();
+      float* data = reinterpret_cast<float*>(bucket.data());
+      std::fill(data, data + 100'000, 2.0f);
+      const Participant us{place, bucket.data(), bucket.data()};
+      MT_RETURN_IF_ERROR(c->AllReduce({{0}, DType::kF32, "bucket"}, Reduction::kSum, 100'000, {&us, 1}));
+      return std::all_of(data, data + 100'000, [](float x) { return x == 6.0f; }) ? OkStatus() : Internal("a wrong sum");
+    };
+    if (member.process < 3) {
+      Status status = member.fabric->Connect(group_of(1, {0, 1, 2}), seconds(60), {});
+      if (status.ok()) status = SumOnes(*c, member.process);
+      if (status.ok()) status = in_bucket(member.process);
+      if (!status.ok()) return status.ToString();
+      member.board->flags[0].fetch_add(1);
+      if (!WaitUntil([&] { return member.board->flags[0].load() == 3; })) return "not all got their sums";
+      if (member.process == 2) raise(SIGKILL);
+      status = SumOnes(*c, member.process);
+      if (status.code() != StatusCode::kUnavailable) return "first: " + status.ToString();
+    }
+    Status status = member.fabric->Connect(group_of(2, {0, 1, 3}), seconds(60), {});
+    const int place = std::min(member.process, 2);
+    if (status.ok()) status = SumOnes(*c, place);
+    if (status.ok()) status = in_bucket(place);
+    if (status.ok()) status = SumOnes(*c, place, 500'000);
+    if (member.fabric->waiting().collective != (bucket.empty() ? 2u : 3u)) return "collectives are not counted anew";
+    return status.ok() ? "" : status.ToString();
+  });
+  EXPECT_EQ(texts[2], "died of signal 9");
+  for (const int p : {0, 1, 3}) EXPECT_EQ(texts[p], "") << p;
+}
+
+// --- a process that stands still
+
+char StateOf(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t at = text.rfind(')');
+  return at == std::string::npos || at + 2 >= text.size() ? '?' : text[at + 2];
+}
+
+TEST_P(FaultsOnEveryWay, AStoppedProcessIsNamedByAllOthersAtTheDeadlineAndSpoilsNothingWhenItWakes) {
+  for (const int64_t count : {1000, 3'000'000}) {
+    ProcessesOptions options = Three(GetParam(), true);
+    options.deadline = milliseconds(1500);
+    options.beside = [](Board& board) {
+      ASSERT_TRUE(WaitUntil([&] { return board.flags[0].load() >= 3; }));
+      const int pid = board.places[2].pid.load();
+      kill(pid, SIGSTOP);
+      EXPECT_TRUE(WaitUntil([&] { return StateOf(pid) == 'T'; }));
+      // The others fail, and are in the next incarnation, before it wakes.
+      EXPECT_TRUE(WaitUntil([&] { return board.flags[1].load() == 2; }));
+      EXPECT_EQ(StateOf(pid), 'T');
+      kill(pid, SIGCONT);
+    };
+    const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+      if (!member.connected.ok()) return member.connected.ToString();
+      const auto c = member.make(Line(3));
+      Status status;
+      const auto begin = steady_clock::now();
+      while (status.ok() && steady_clock::now() - begin < seconds(60)) {
+        status = SumOnes(*c, member.process, count);
+        if (member.process == 2) member.board->flags[0].fetch_add(1);
+      }
+      if (member.process < 2) member.board->flags[1].fetch_add(1);
+      FabricGroup next = member.group;
+      next.incarnation = 2;
+      Status again = member.fabric->Connect(next, seconds(60), {});
+      if (again.ok()) again = SumOnes(*c, member.process, count);
+      return status.ToString() + " / " + again.ToString();
+    });
+    for (const int p : {0, 1}) {
+      EXPECT_TRUE(Has(texts[p], "all_reduce of %31 (collective ")) << texts[p];
+      EXPECT_TRUE(Has(texts[p], "nothing came for 1.5 s: worker-2 does not answer")) << texts[p];
+      EXPECT_TRUE(Has(texts[p], " / OK")) << texts[p];
+    }
+    EXPECT_TRUE(Has(texts[2], "UNAVAILABLE: ")) << texts[2];
+    EXPECT_TRUE(Has(texts[2], " / OK")) << texts[2];
+  }
+}
+
+TEST_P(FaultsOnEveryWay, AProcessThatIsAliveButDoesNotComeIsNamedWithWhereItIs) {
+  ProcessesOptions options = Three(GetParam(), false);
+  options.deadline = milliseconds(500);
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (!member.connected.ok()) return member.connected.ToString();
+    const auto c = member.make(Line(3));
+    Status status = SumOnes(*c, member.process, 10, "all_reduce of %7");
+    if (member.process == 1) {  // computes for ever
+      // What the others gave before they gave up may still be there for the first call.
+      WaitUntil([&] { return member.board->done.load() == 2; });
+      WaitUntil([&] { return !(status = SumOnes(*c, member.process)).ok(); });
+      return status.ToString();
+    }
+    return SumOnes(*c, member.process).ToString();
+  });
+  for (const int p : {0, 2}) {
+    EXPECT_TRUE(Has(texts[p], "nothing came for 0.5 s: worker-1 has not come: it is past collective 1 (all_reduce of %7)"))
+        << texts[p];
+    EXPECT_TRUE(Has(texts[p], "all_reduce of %31 (collective 2)")) << texts[p];
+  }
+  EXPECT_TRUE(Has(texts[1], "UNAVAILABLE")) << texts[1];
+}
+
+TEST_P(FaultsOnEveryWay, WaitingSaysForWhom) {
+  ProcessesOptions options = Three(GetParam(), false);
+  options.connect = seconds(60);
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (!member.connected.ok()) return member.connected.ToString();
+    const auto c = member.make(Line(3));
+    if (member.process == 1) {
+      // Until the others are seen waiting.
+      if (!WaitUntil([&] { return member.board->flags[0].load() == 2; })) return "the others did not wait";
+      return SumOnes(*c, member.process).ToString();
+    }
+    std::jthread watcher([&] {
+      WaitUntil([&] {
+        const Waiting w = member.fabric->waiting();
+        return w.collective == 1 && w.what == "all_reduce of %31" && !w.peers.empty();
+      });
+      member.board->flags[0].fetch_add(1);
+    });
+    const Status status = SumOnes(*c, member.process);
+    watcher.join();
+    const Waiting after = member.fabric->waiting();
+    return after.what.empty() && after.peers.empty() && after.collective == 1 ? status.ToString() : "still waiting";
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, "OK");
+}
+
+// --- programs that diverge
+
+TEST_P(FaultsOnEveryWay, AnotherPlanIsAnErrorThatNamesBoth) {
+  const auto texts = RunProcesses(Three(GetParam(), false), [&](Member& member) -> std::string {
+    if (!member.connected.ok()) return member.connected.ToString();
+    const auto c = MakeProcessCommunicator(*member.fabric, Line(3), member.process == 2 ? 0xbad : 0x600d);
+    return SumOnes(*c, member.process).ToString();
+  });
+  int named = 0;
+  for (int p = 0; p < 3; ++p) {
+    EXPECT_FALSE(Has(texts[p], "OK")) << texts[p];
+    EXPECT_TRUE(Has(texts[p], "another plan: worker-")) << texts[p];
+    EXPECT_TRUE(Has(texts[p], "0000000000000bad") && Has(texts[p], "000000000000600d")) << texts[p];
+    named += Has(texts[p], "FAILED_PRECONDITION");
+  }
+  EXPECT_GE(named, 1);  // by the ones who saw it; the others are told
+}
+
+TEST_P(FaultsOnEveryWay, AnotherOrderOfCollectivesIsAnErrorThatNamesBoth) {
+  // One that leaves a collective out, one that makes another, one that makes it longer.
+  for (const int kind : {0, 1, 2}) {
+    const auto texts = RunProcesses(Three(GetParam(), false), [&](Member& member) -> std::string {
+      if (!member.connected.ok()) return member.connected.ToString();
+      const auto c = member.make(Line(3));
+      Status status = SumOnes(*c, member.process);
+      const bool other = member.process == 2;
+      if (status.ok() && !(kind == 0 && other)) {
+        const std::string what = kind == 1 && other ? "all_reduce of %9" : "all_reduce of %8";
+        status = SumOnes(*c, member.process, kind == 2 && other ? 2000 : 1000, what);
+      }
+      if (status.ok()) status = SumOnes(*c, member.process, 1000, "all_reduce of %12");
+      return status.ToString();
+    });
+    for (int p = 0; p < 3; ++p) {
+      EXPECT_TRUE(Has(texts[p], "programs diverge: worker-")) << kind << ": " << texts[p];
+      EXPECT_TRUE(Has(texts[p], "is at collective 2 (all_reduce of %")) << kind << ": " << texts[p];
+      EXPECT_TRUE(Has(texts[p], "we are at collective 2 (all_reduce of %")) << kind << ": " << texts[p];
+      EXPECT_TRUE(Has(texts[p], "%8")) << kind << ": " << texts[p];
+      EXPECT_TRUE(kind == 2 || Has(texts[p], kind == 0 ? "%12" : "%9")) << kind << ": " << texts[p];
+    }
+  }
+}
+
+// --- who may take part
+
+TEST(FabricTest, APeerWithAnotherTokenIsTurnedAway) {
+  for (const int wrong : {0, 1}) {
+    ProcessesOptions options;
+    options.processes = 2;
+    options.connect = milliseconds(1500);
+    options.adjust_options = [&](int process, FabricOptions& o) {
+      if (process == wrong) o.token = "of another job";
+    };
+    const auto texts = RunProcesses(options, [&](Member& member) { return member.connected.ToString(); });
+    // Worker-1 connects to worker-0: it learns that the other side does not know its token, whoever of them is right.
+    EXPECT_TRUE(Has(texts[1], "UNAUTHENTICATED: incarnation 1: worker-0 at 127.0.0.1:")) << texts[1];
+    EXPECT_TRUE(Has(texts[1], "does not know this job's token")) << texts[1];
+    EXPECT_TRUE(Has(texts[0], "DEADLINE_EXCEEDED")) << texts[0];
+    EXPECT_TRUE(Has(texts[0], "worker-1: has not connected")) << texts[0];
+    EXPECT_TRUE(Has(texts[0], "turned away process 1 from 127.0.0.1: it does not know this job's token")) << texts[0];
+  }
+}
+
+TEST(FabricTest, AnOldIncarnationIsOverAndItsProcessMayJoinTheNew) {
+  ProcessesOptions options;
+  options.processes = 2;
+  options.connected = false;
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    FabricGroup group = member.group;
+    group.incarnation = 5;
+    if (member.process == 0) {
+      std::jthread late([&] { WaitUntil([&] { return member.board->flags[0].load() == 1; }); });
+      const Status status = member.fabric->Connect(group, seconds(60), {});
+      return status.ToString();
+    }
+    group.incarnation = 4;
+    const Status old = member.fabric->Connect(group, seconds(60), {});
+    member.board->flags[0].store(1);
+    group.incarnation = 5;
+    const Status status = member.fabric->Connect(group, seconds(60), {});
+    return old.ToString() + " / " + status.ToString();
+  });
+  EXPECT_EQ(texts[0], "OK");
+  EXPECT_TRUE(Has(texts[1], "FAILED_PRECONDITION: incarnation 4: worker-0 at 127.0.0.1:")) << texts[1];
+  EXPECT_TRUE(Has(texts[1], "turns us away: incarnation 4 is over, this is 5 / OK")) << texts[1];
+}
+
+TEST(FabricTest, APeerThatIsEarlyWaitsForTheOthers) {
+  ProcessesOptions options;
+  options.processes = 3;
+  options.connected = false;
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    FabricGroup group = member.group;
+    Status status = member.fabric->Connect(group, seconds(60), {});
+    const auto c = member.make(Line(3));
+    if (status.ok()) status = SumOnes(*c, member.process);
+    member.board->flags[0].fetch_add(1);
+    if (!WaitUntil([&] { return member.board->flags[0].load() == 3; })) return "not all got their sums";
+    // Worker-2 goes ahead at once; that ends the old incarnation for the others, and is no fault in the new one.
+    group.incarnation = 2;
+    if (status.ok() && member.process == 2) status = member.fabric->Connect(group, seconds(60), {});
+    if (status.ok() && member.process != 2) {
+      if (!WaitUntil([&] { return !SumOnes(*c, member.process).ok(); })) return "the old incarnation goes on";
+      std::this_thread::sleep_for(milliseconds(100 * member.process));
+      status = member.fabric->Connect(group, seconds(60), {});
+    }
+    if (status.ok()) status = SumOnes(*c, member.process);
+    return status.ToString();
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, "OK");
+}
+
+TEST(FabricTest, APeerOfAnotherGroupIsTurnedAway) {
+  ProcessesOptions options;
+  options.processes = 2;
+  options.connect = milliseconds(1500);
+  options.adjust_group = [](int process, FabricGroup& group, Board&) {
+    if (process == 1) group.processes[0].name = "chief-0";
+  };
+  const auto texts = RunProcesses(options, [&](Member& member) { return member.connected.ToString(); });
+  EXPECT_TRUE(Has(texts[1], "FAILED_PRECONDITION")) << texts[1];
+  EXPECT_TRUE(Has(texts[1], "it joined another group under incarnation 1")) << texts[1];
+  EXPECT_TRUE(Has(texts[0], "worker-1: has not connected")) << texts[0];
+}
+
+TEST(FabricTest, ThoseWhoAreMissingAreNamed) {
+  ProcessesOptions options;
+  options.processes = 3;
+  options.connected = false;
+  options.leave_together = true;
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (member.process == 1) return "absent";
+    return member.fabric->Connect(member.group, milliseconds(700), {}).ToString();
+  });
+  EXPECT_TRUE(Has(texts[0], "DEADLINE_EXCEEDED")) << texts[0];
+  EXPECT_TRUE(Has(texts[0], "worker-1: has not connected")) << texts[0];
+  EXPECT_FALSE(Has(texts[0], "worker-2: has not")) << texts[0];
+  // It listens, and knows the token, but has not joined: no verdict.
+  EXPECT_TRUE(Has(texts[2], "missing: worker-1 (127.0.0.1:")) << texts[2];
+}
+
+TEST(FabricTest, ConnectEndsWhenItIsStopped) {
+  ProcessesOptions options;
+  options.processes = 2;
+  options.connected = false;
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (member.process == 1) return "absent";
+    std::stop_source stop;
+    std::jthread stopper([&] {
+      std::this_thread::sleep_for(milliseconds(100));
+      stop.request_stop();
+    });
+    const auto begin = steady_clock::now();
+    const Status status = member.fabric->Connect(member.group, seconds(60), stop.get_token());
+    return std::string(StatusCodeName(status.code())) + (steady_clock::now() - begin < seconds(20) ? " soon" : " late");
+  });
+  EXPECT_EQ(texts[0], "CANCELLED soon");
+}
+
+TEST(FabricTest, APortThatIsTakenIsAnError) {
+  FabricOptions options;
+  options.bind = "127.0.0.1";
+  Result<std::unique_ptr<Fabric>> first = Fabric::Create(options);
+  ASSERT_TRUE(first.ok());
+  options.port = (*first)->port();
+  const Status status = Fabric::Create(options).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(Has(status.message(), "cannot listen on 127.0.0.1:" + std::to_string(options.port))) << status.ToString();
+  options.bind = "localhost";
+  EXPECT_EQ(Fabric::Create(options).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(FabricTest, PeersAreFoundByName) {
+  ProcessesOptions options;
+  options.processes = 3;
+  options.adjust_group = [](int, FabricGroup& group, Board&) {
+    for (auto& peer : group.processes) peer.address = "localhost" + peer.address.substr(peer.address.rfind(':'));
+  };
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (!member.connected.ok()) return member.connected.ToString();
+    return SumOnes(*member.make(Line(3)), member.process).ToString();
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, "OK");
+}
+
+TEST(FabricTest, BeforeConnectEveryCallIsUnavailable) {
+  FabricOptions options;
+  options.bind = "127.0.0.1";
+  std::unique_ptr<Fabric> fabric = std::move(*Fabric::Create(options));
+  const auto c = MakeProcessCommunicator(*fabric, Line(1), 7);
+  EXPECT_EQ(SumOnes(*c, 0).code(), StatusCode::kUnavailable);
+  FabricGroup alone;
+  alone.processes.push_back({"worker-0", "127.0.0.1:1", Fabric::HostId()});
+  ASSERT_TRUE(fabric->Connect(alone, seconds(10), {}).ok());
+  EXPECT_EQ(SumOnes(*c, 0), OkStatus());
+  EXPECT_EQ(Fabric::HostId(), Fabric::HostId());
+}
+
+// --- strangers
+
+// Connections that say nothing, and some that say what they should not.
+class Strangers {
+ public:
+  void Come(int port, int count, const std::string& say) {
+    for (int i = 0; i < count; ++i) {
+      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      address.sin_port = htons(static_cast<uint16_t>(port));
+      if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+        ++came_;
+        if (!say.empty()) static_cast<void>(!send(fd, say.data(), say.size(), MSG_NOSIGNAL));
+      }
+      fds_.push_back(fd);
+    }
+  }
+  ~Strangers() {
+    for (const int fd : fds_) close(fd);
+  }
+  int came() const { return came_; }
+
+ private:
+  std::vector<int> fds_;
+  int came_ = 0;
+};
+
+TEST(FabricTest, AThousandIdleConnectionsDoNotHurt) {
+  ProcessesOptions options;
+  options.processes = 3;
+  options.connected = false;
+  Strangers strangers;
+  std::atomic<int64_t> ended{0};
+  options.beside = [&](Board& board) {
+    ASSERT_TRUE(WaitUntil([&] { return board.places[0].port.load() != 0; }));
+    strangers.Come(board.places[0].port.load(), 1000, "");
+    strangers.Come(board.places[0].port.load(), 20, "GET / HTTP/1.1\r\nHost: worker-0\r\nAccept: everything at all\r\n\r\n");
+    board.flags[0].store(1);
+    // More of them while the others talk.
+    ASSERT_TRUE(WaitUntil([&] { return board.flags[1].load() == 1; }));
+    strangers.Come(board.places[0].port.load(), 500, "x");
+    board.flags[0].store(2);
+  };
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (!WaitUntil([&] { return member.board->flags[0].load() == 1; })) return "no strangers";
+    const auto begin = steady_clock::now();
+    Status status = member.fabric->Connect(member.group, seconds(60), {});
+    if (!status.ok()) return status.ToString();
+    if (steady_clock::now() - begin > seconds(30)) return "late";
+    const auto c = member.make(Line(3));
+    for (int i = 0; i < 50 && status.ok(); ++i) status = SumOnes(*c, member.process);
+    member.board->flags[1].store(1);
+    if (!WaitUntil([&] { return member.board->flags[0].load() == 2; })) return "no more strangers";
+    for (int i = 0; i < 50 && status.ok(); ++i) status = SumOnes(*c, member.process);
+    if (member.process == 0) {
+      // Never more than so many are kept.
+      const Keeper& keeper = *member.fabric->impl().keeper;
+      WaitUntil([&] { return keeper.half_open_ended() >= 1520 - Keeper::kMaxHalfOpen; });
+      ended.store(keeper.half_open_ended());
+    }
+    return status.ToString();
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, "OK");
+  EXPECT_EQ(strangers.came(), 1520);
+  EXPECT_GE(ended.load(), 1520 - Keeper::kMaxHalfOpen);
+}
+
+// --- bytes that change on their way
+
+// Worker-1 reaches worker-0 through the proxy.
+TEST(FabricTest, AFlippedBitInAPayloadIsNamedAndEndsTheIncarnation) {
+  // In a payload or in a header of either direction. The hello is 132 bytes to the acceptor, up to 500 from it; what comes
+  // then on the data connection are frames.
+  struct Case {
+    int64_t at;
+    bool towards_connector;
+    int sees;  // who receives it
+  };
+  for (const Case& k : {Case{500'000, true, 1}, Case{500'000, false, 0}}) {
+    BitFlipper proxy(k.at, k.towards_connector);
+    ProcessesOptions options;
+    options.processes = 3;
+    options.shared_memory = false;
+    options.adjust_group = [&](int process, FabricGroup& group, Board& board) {
+      proxy.Target(board.places[0].port.load());
+      if (process == 1) group.processes[0].address = "127.0.0.1:" + std::to_string(proxy.port());
+    };
+    const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+      if (!member.connected.ok()) return member.connected.ToString();
+      const auto c = member.make(Line(3));
+      for (int i = 0; i < 200; ++i) {
+        // Around the ring 0 -> 1 -> 2 -> 0, and back.
+        Status status = SumOnes(*c, member.process, 300'000);
+        if (status.ok()) {
+          std::vector<float> send(30'000, 1), receive(30'000);
+          const int64_t back[] = {1, 2, 0};
+          const Participant us{member.process, reinterpret_cast<std::byte*>(send.data()),
+                               reinterpret_cast<std::byte*>(receive.data())};
+          status = c->Permute({{0}, DType::kF32, "permute of %5"}, back, 30'000, {&us, 1});
+          if (status.ok() && receive != send) return "wrong bytes";
+        }
+        if (!status.ok()) return status.ToString() + " / " + SumOnes(*c, member.process).ToString();
+      }
+      return "no error";
+    });
+    EXPECT_GE(proxy.flipped(), 1);
+    for (int p = 0; p < 3; ++p) {
+      EXPECT_TRUE(Has(texts[p], "bytes were changed on their way from worker-" + std::to_string(1 - k.sees) + " to worker-" +
+                                    std::to_string(k.sees)) ||
+                  Has(texts[p], "the frame's header was changed on its way"))
+          << texts[p];
+      EXPECT_TRUE(Has(texts[p], "(collective ")) << texts[p];
+      EXPECT_EQ(texts[p].rfind("DATA_LOSS", 0) == 0, p == k.sees) << texts[p];
+      EXPECT_TRUE(Has(texts[p], " / UNAVAILABLE")) << texts[p];
+    }
+  }
+}
+
+// --- abort, and leaving
+
+TEST_P(FaultsOnEveryWay, AbortWakesEverybodySoonAndTheNextConnectMendsIt) {
+  const auto texts = RunProcesses(Three(GetParam(), false), [&](Member& member) -> std::string {
+    if (!member.connected.ok()) return member.connected.ToString();
+    const auto c = member.make(Line(3));
+    Status status = SumOnes(*c, member.process);
+    if (!status.ok()) return status.ToString();
+    steady_clock::time_point begin;
+    std::string text;
+    if (member.process == 2) {
+      // The others are in a collective that we never begin.
+      if (!WaitUntil([&] { return member.board->flags[0].load() == 2; })) return "the others did not wait";
+      begin = steady_clock::now();
+      member.fabric->Abort(Unavailable("the watcher says so"));
+      text = SumOnes(*c, member.process).ToString();
+    } else {
+      std::jthread watcher([&] {
+        WaitUntil([&] { return !member.fabric->waiting().peers.empty(); });
+        member.board->flags[0].fetch_add(1);
+      });
+      text = SumOnes(*c, member.process).ToString();
+      begin = steady_clock::now();
+      const std::string later = SumOnes(*c, member.process).ToString();
+      if (!Has(later, "UNAVAILABLE")) return "later: " + later;
+    }
+    if (steady_clock::now() - begin > seconds(10)) return "late";
+    if (!Has(text, "UNAVAILABLE") || !Has(text, "the watcher says so")) return text;
+    FabricGroup next = member.group;
+    next.incarnation = 2;
+    status = member.fabric->Connect(next, seconds(60), {});
+    if (status.ok()) status = SumOnes(*c, member.process, 100'000);
+    return status.ToString();
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, "OK");
+}
+
+// How long it takes, on a machine that has nothing else to do, is printed; asserted is only that nobody waits for a
+// deadline.
+TEST_P(FaultsOnEveryWay, AbortTakesMilliseconds) {
+  std::atomic<int64_t> begun{0}, ended{0};
+  ProcessesOptions options = Three(GetParam(), false);
+  options.processes = 2;
+  options.hosts.resize(2);
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (!member.connected.ok()) return member.connected.ToString();
+    const auto c = member.make(Line(2));
+    if (member.process == 1) {
+      WaitUntil([&] { return member.board->flags[0].load() == 1; });
+      return "";
+    }
+    std::jthread aborter([&] {
+      WaitUntil([&] { return !member.fabric->waiting().peers.empty(); });
+      begun.store(steady_clock::now().time_since_epoch().count());
+      member.fabric->Abort(Unavailable("now"));
+    });
+    const Status status = SumOnes(*c, member.process);
+    ended.store(steady_clock::now().time_since_epoch().count());
+    member.board->flags[0].store(1);
+    return status.code() == StatusCode::kUnavailable ? "" : status.ToString();
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, "");
+  std::cout << "abort took " << static_cast<double>(ended.load() - begun.load()) * 1e-6 << " ms\n";
+  EXPECT_LT(ended.load() - begun.load(), 10'000'000'000);
+}
+
+TEST_P(FaultsOnEveryWay, AProcessThatLeavesIsNotLostUntilItIsNeeded) {
+  ProcessesOptions options = Three(GetParam(), false);
+  options.leave_together = false;
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (!member.connected.ok()) return member.connected.ToString();
+    const auto c = member.make(Line(3));
+    Status status = SumOnes(*c, member.process, 200'000);
+    if (!status.ok() || member.process == 2) return status.ToString();
+    std::this_thread::sleep_for(milliseconds(200));
+    return SumOnes(*c, member.process).ToString();
+  });
+  EXPECT_EQ(texts[2], "OK");
+  for (const int p : {0, 1}) {
+    EXPECT_TRUE(Has(texts[p], "UNAVAILABLE: all_reduce of %31")) << texts[p];
+    EXPECT_TRUE(Has(texts[p], "has left the job")) << texts[p];
+  }
+}
+
+// Incarnation after incarnation, each ended by one of the processes in the middle of its collectives.
+TEST_P(FaultsOnEveryWay, ManyIncarnationsLeaveNothingOpen) {
+  const auto open_files = [] {
+    int64_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      static_cast<void>(entry);
+      ++count;
+    }
+    return count;
+  };
+  const int64_t before = open_files();
+  std::atomic<int> aborted{0};
+  const auto texts = RunProcesses(Three(GetParam(), false), [&](Member& member) -> std::string {
+    const auto c = member.make(Line(3));
+    Status status = member.connected;
+    for (uint64_t incarnation = 1; incarnation <= 12; ++incarnation) {
+      if (!status.ok()) return std::to_string(incarnation) + ": " + status.ToString();
+      std::jthread aborter;
+      if (static_cast<int>(incarnation % 3) == member.process) {
+        aborter = std::jthread([&] {
+          WaitUntil([&] { return member.fabric->waiting().collective > 20; });
+          member.fabric->Abort(Unavailable("again"));
+          aborted.fetch_add(1);
+        });
+      }
+      const auto begin = steady_clock::now();
+      int64_t sums = 0;
+      while (status.ok() && steady_clock::now() - begin < seconds(60)) {
+        status = SumOnes(*c, member.process, sums % 5 == 0 ? 100'000 : 100);
+        ++sums;
+      }
+      if (status.code() != StatusCode::kUnavailable || !Has(status.message(), "again")) return status.ToString();
+      FabricGroup next = member.group;
+      next.incarnation = incarnation + 1;
+      if (aborter.joinable()) aborter.join();
+      status = member.fabric->Connect(next, seconds(60), {});
+    }
+    return status.ToString();
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, "OK");
+  EXPECT_EQ(aborted.load(), 12);
+  EXPECT_EQ(open_files(), before);
+}
+
+// What travels between hosts: only the leaders' bytes, and the ring's formula.
+TEST(FabricTest, OnlyLeadersUseTheNetwork) {
+  std::atomic<int64_t> sent[4] = {};
+  ProcessesOptions options;
+  options.processes = 4;
+  options.hosts = {"g", "g", "h", "h"};
+  const int64_t count = 1 << 20;
+  const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
+    if (!member.connected.ok()) return member.connected.ToString();
+    const Status status = SumOnes(*member.make(Line(4)), member.process, count);
+    sent[member.process].store(member.fabric->impl().network.bytes_sent());
+    return status.ToString();
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, "OK");
+  EXPECT_EQ(sent[0].load(), count * 4);  // 2 (2-1)/2 of it
+  EXPECT_EQ(sent[1].load(), 0);
+  EXPECT_EQ(sent[2].load(), count * 4);
+  EXPECT_EQ(sent[3].load(), 0);
+}
+
+}  // namespace
+}  // namespace meshtrain::collective
