@@ -1,0 +1,403 @@
+#include "runtime/distribute/rendezvous_server.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "proto/meshtrain/v1/rendezvous.grpc.pb.h"
+#include "runtime/base/log.h"
+#include "runtime/base/mutex.h"
+#include "runtime/distribute/grpc_internal.h"
+#include "runtime/distribute/rendezvous_wire.h"
+
+namespace meshtrain::distribute {
+namespace {
+
+constexpr std::string_view kAttend = "/meshtrain.v1.Rendezvous/Attend";
+constexpr std::string_view kAgree = "/meshtrain.v1.Rendezvous/Agree";
+// What one message may take: an agreement's text and its frame.
+constexpr int64_t kMaxReceiveBytes = int64_t{2} << 20;
+
+Duration Now() { return SystemClock().Monotonic(); }
+
+// Tells the server's log why somebody was sent away, but not a thousand times.
+class Refusals {
+ public:
+  void Log(const std::string& peer, const Status& why) {
+    {
+      MutexLock lock(mutex_);
+      const Duration now = Now();
+      if (last_ && now - *last_ < std::chrono::seconds(1)) return;
+      last_ = now;
+    }
+    LogWarning("rendezvous refused a caller", {{"peer", peer}, {"why", why.ToString()}});
+  }
+
+ private:
+  Mutex mutex_;
+  std::optional<Duration> last_ MT_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
+ public:
+  explicit Impl(RendezvousServerOptions options) : options_(std::move(options)), roster_(options_.roster) {}
+  ~Impl() override { Stop(Duration(0)); }
+
+  Status Start();
+  int port() const { return server_->port(); }
+  void Stop(Duration grace);
+
+  grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays>* Attend(grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Agree(grpc::CallbackServerContext* context, const v1::AgreeRequest* request,
+                                  v1::AgreeReply* reply) override;
+
+ private:
+  class Stream;
+  class Call;
+  class Refusal;
+
+  // The roster's answers go to their streams' queues in the order in which the roster gave them: under the lock. What
+  // then touches the wire runs outside it.
+  void Handle(const RosterEvent& event);
+  void Run(std::stop_token stop);
+  void Pulse();
+  void Forget(uint64_t connection);
+  void ForgetCall(uint64_t call);
+
+  const RendezvousServerOptions options_;
+  Refusals refusals_;
+  Mutex mutex_;
+  Roster roster_ MT_GUARDED_BY(mutex_);
+  uint64_t next_number_ MT_GUARDED_BY(mutex_) = 1;
+  bool stopped_ MT_GUARDED_BY(mutex_) = false;
+  std::map<uint64_t, std::shared_ptr<Stream>> streams_ MT_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::shared_ptr<Call>> calls_ MT_GUARDED_BY(mutex_);
+  std::unique_ptr<GrpcServer> server_;
+  std::jthread ticking_;
+};
+
+// One member's stream. Lives until gRPC is done with it. Locks: the server's before the stream's, never the other way.
+class RendezvousServer::Impl::Stream final : public grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays> {
+ public:
+  Stream(Impl& owner, uint64_t number, std::string peer) : owner_(owner), number_(number), peer_(std::move(peer)) {}
+
+  const std::string& peer() const { return peer_; }
+
+  // `self` keeps this alive until OnDone.
+  void Begin(std::shared_ptr<Stream> self) {
+    {
+      MutexLock lock(mutex_);
+      self_ = std::move(self);
+    }
+    StartRead(&heard_);
+  }
+
+  // Any thread, also under the server's lock: they only put things into the queue. Pump then sends them.
+  void Enqueue(const RosterMessage& message) {
+    MutexLock lock(mutex_);
+    if (!end_) queue_.push_back(ToWire(message));
+  }
+  // A heartbeat waits for no slow reader: it is dropped.
+  void EnqueuePulse(const PulseMessage& message) {
+    MutexLock lock(mutex_);
+    if (!end_ && !writing_ && queue_.empty()) queue_.push_back(ToWire(message));
+  }
+  void End(const Status& why) {
+    MutexLock lock(mutex_);
+    if (!end_) end_ = why;
+  }
+  void Pump() {
+    std::optional<Status> finish;
+    {
+      MutexLock lock(mutex_);
+      if (writing_ || finished_) return;
+      if (!queue_.empty()) {
+        writing_ = true;
+        said_ = std::move(queue_.front());
+        queue_.pop_front();
+      } else if (end_) {
+        finished_ = true;
+        finish = end_;
+      } else {
+        return;
+      }
+    }
+    if (finish) {
+      Finish(ToGrpc(*finish));
+    } else {
+      StartWrite(&said_);
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      Leave("connection closed");
+      return;
+    }
+    Result<MemberMessage> message = FromWire(heard_);
+    if (!message.ok()) {
+      owner_.Handle(Broken{number_, "sent what nobody understands: " + message.status().message()});
+      End(message.status());
+      Pump();
+      return;
+    }
+    owner_.Handle(Said{number_, std::move(*message)});
+    {
+      MutexLock lock(mutex_);
+      if (finished_) return;
+    }
+    StartRead(&heard_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      MutexLock lock(mutex_);
+      writing_ = false;
+      if (!ok) queue_.clear();
+    }
+    if (!ok) Leave("connection closed");
+    Pump();
+  }
+
+  void OnCancel() override { Leave("connection closed"); }
+
+  void OnDone() override {
+    owner_.Forget(number_);
+    std::shared_ptr<Stream> self;
+    MutexLock lock(mutex_);
+    self.swap(self_);
+  }
+
+ private:
+  void Leave(const std::string& why) {
+    owner_.Handle(Broken{number_, why});
+    End(Status(StatusCode::kCancelled, why));
+    Pump();
+  }
+
+  Impl& owner_;
+  const uint64_t number_;
+  const std::string peer_;
+  v1::MemberSays heard_;
+  v1::RosterSays said_;  // being written
+  Mutex mutex_;
+  std::shared_ptr<Stream> self_ MT_GUARDED_BY(mutex_);
+  std::deque<v1::RosterSays> queue_ MT_GUARDED_BY(mutex_);
+  std::optional<Status> end_ MT_GUARDED_BY(mutex_);
+  bool writing_ MT_GUARDED_BY(mutex_) = false;
+  bool finished_ MT_GUARDED_BY(mutex_) = false;
+};
+
+// One Agree. Lives until gRPC is done with it.
+class RendezvousServer::Impl::Call final : public grpc::ServerUnaryReactor {
+ public:
+  Call(Impl& owner, uint64_t number, grpc::CallbackServerContext* context, v1::AgreeReply* reply)
+      : owner_(owner), number_(number), context_(context), reply_(reply) {}
+
+  void Begin(std::shared_ptr<Call> self) {
+    MutexLock lock(mutex_);
+    self_ = std::move(self);
+  }
+  void Reply(const Answer& answer) {
+    {
+      MutexLock lock(mutex_);
+      if (std::exchange(finished_, true)) return;
+    }
+    context_->AddTrailingMetadata(kAnsweredKey, "1");
+    if (answer.texts != nullptr) {
+      for (const std::string& text : *answer.texts) reply_->add_texts(text);
+    }
+    Finish(ToGrpc(answer.status));
+  }
+  void OnCancel() override {
+    owner_.Handle(Withdrawn{number_});
+    Reply({number_, Status(StatusCode::kCancelled, "the caller waits no longer"), nullptr});
+  }
+  void OnDone() override {
+    owner_.ForgetCall(number_);
+    std::shared_ptr<Call> self;
+    MutexLock lock(mutex_);
+    self.swap(self_);
+  }
+
+ private:
+  Impl& owner_;
+  const uint64_t number_;
+  grpc::CallbackServerContext* const context_;
+  v1::AgreeReply* const reply_;
+  Mutex mutex_;
+  std::shared_ptr<Call> self_ MT_GUARDED_BY(mutex_);
+  bool finished_ MT_GUARDED_BY(mutex_) = false;
+};
+
+class RendezvousServer::Impl::Refusal final : public grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays> {
+ public:
+  explicit Refusal(const Status& why) { Finish(ToGrpc(why)); }
+  void OnDone() override { delete this; }
+};
+
+Status RendezvousServer::Impl::Start() {
+  MT_ASSIGN_OR_RETURN(
+      server_, GrpcServer::Create(
+                   {.port = options_.port, .security = options_.security, .max_receive_bytes = kMaxReceiveBytes}, {this}));
+  ticking_ = std::jthread([this](std::stop_token stop) { Run(std::move(stop)); });
+  return OkStatus();
+}
+
+void RendezvousServer::Impl::Stop(Duration grace) {
+  if (server_ == nullptr) return;
+  const Status why = Unavailable("the rendezvous ends");
+  std::vector<std::shared_ptr<Stream>> streams;
+  std::vector<std::shared_ptr<Call>> calls;
+  {
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    for (const auto& [number, stream] : streams_) streams.push_back(stream);
+    for (const auto& [number, call] : calls_) calls.push_back(call);
+  }
+  for (const auto& stream : streams) {
+    stream->End(why);
+    stream->Pump();
+  }
+  for (const auto& call : calls) call->Reply({0, why, nullptr});
+  streams.clear();
+  calls.clear();
+  ticking_.request_stop();
+  if (ticking_.joinable()) ticking_.join();
+  server_->Shutdown(grace);
+  server_.reset();
+}
+
+grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays>* RendezvousServer::Impl::Attend(
+    grpc::CallbackServerContext* context) {
+  Status checked = CheckCaller(*context, kAttend, options_.job, options_.security, SystemClock().Now());
+  if (!checked.ok()) {
+    refusals_.Log(context->peer(), checked);
+    return new Refusal(checked);
+  }
+  std::shared_ptr<Stream> stream;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return new Refusal(Unavailable("the rendezvous ends"));
+    const uint64_t number = next_number_++;
+    stream = std::make_shared<Stream>(*this, number, context->peer());
+    streams_[number] = stream;
+  }
+  stream->Begin(stream);
+  return stream.get();
+}
+
+grpc::ServerUnaryReactor* RendezvousServer::Impl::Agree(grpc::CallbackServerContext* context,
+                                                        const v1::AgreeRequest* request, v1::AgreeReply* reply) {
+  Status checked = CheckCaller(*context, kAgree, options_.job, options_.security, SystemClock().Now());
+  Result<AgreeMessage> message = checked.ok() ? FromWire(*request) : Result<AgreeMessage>(checked);
+  if (!message.ok()) {
+    refusals_.Log(context->peer(), message.status());
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(message.status()));
+    return reactor;
+  }
+  std::shared_ptr<Call> call;
+  uint64_t number = 0;
+  bool stopped = false;
+  {
+    MutexLock lock(mutex_);
+    stopped = stopped_;
+    number = next_number_++;
+    call = std::make_shared<Call>(*this, number, context, reply);
+    calls_[number] = call;
+  }
+  call->Begin(call);
+  if (stopped) {
+    call->Reply({number, Unavailable("the rendezvous ends"), nullptr});
+  } else {
+    Handle(Asked{number, std::move(*message)});
+  }
+  return call.get();
+}
+
+void RendezvousServer::Impl::Handle(const RosterEvent& event) {
+  std::vector<std::shared_ptr<Stream>> touched;
+  std::vector<std::pair<std::shared_ptr<Call>, Answer>> answered;
+  std::vector<std::pair<std::string, Status>> refused;
+  std::optional<Status> over;
+  uint64_t opened = 0;
+  {
+    MutexLock lock(mutex_);
+    const uint64_t before = roster_.open();
+    for (RosterAnswer& answer : roster_.Handle(event, Now())) {
+      if (auto* tell = std::get_if<Tell>(&answer)) {
+        if (const auto* alarm = std::get_if<AlarmMessage>(&tell->message)) over = alarm->why;
+        const auto stream = streams_.find(tell->connection);
+        if (stream == streams_.end()) continue;
+        stream->second->Enqueue(tell->message);
+        touched.push_back(stream->second);
+      } else if (auto* end = std::get_if<End>(&answer)) {
+        const auto stream = streams_.find(end->connection);
+        if (stream == streams_.end()) continue;
+        if (!end->why.ok()) refused.emplace_back(stream->second->peer(), end->why);
+        stream->second->End(end->why);
+        touched.push_back(stream->second);
+      } else {
+        auto& of_call = std::get<Answer>(answer);
+        const auto call = calls_.find(of_call.call);
+        if (call != calls_.end()) answered.emplace_back(call->second, std::move(of_call));
+      }
+    }
+    if (roster_.open() != before) opened = roster_.open();
+  }
+  for (const auto& stream : touched) stream->Pump();
+  for (const auto& [call, answer] : answered) call->Reply(answer);
+  for (const auto& [peer, why] : refused) refusals_.Log(peer, why);
+  if (over) LogWarning("the incarnation is over", {{"why", over->message()}});
+  if (opened != 0) LogInfo("all members are here", {{"incarnation", std::to_string(opened)}});
+}
+
+void RendezvousServer::Impl::Run(std::stop_token stop) {
+  while (SystemClock().SleepFor(options_.roster.tick, stop)) {
+    Handle(Tick{});
+    Pulse();
+  }
+}
+
+void RendezvousServer::Impl::Pulse() {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    MutexLock lock(mutex_);
+    const PulseMessage waiting{roster_.open() == 0 ? roster_.Missing() : ""};
+    for (const auto& [number, stream] : streams_) {
+      stream->EnqueuePulse(roster_.joining(number) ? waiting : PulseMessage{});
+      streams.push_back(stream);
+    }
+  }
+  for (const auto& stream : streams) stream->Pump();
+}
+
+void RendezvousServer::Impl::Forget(uint64_t connection) {
+  MutexLock lock(mutex_);
+  streams_.erase(connection);
+}
+
+void RendezvousServer::Impl::ForgetCall(uint64_t call) {
+  MutexLock lock(mutex_);
+  calls_.erase(call);
+}
+
+RendezvousServer::RendezvousServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RendezvousServer::~RendezvousServer() = default;
+
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::Create(RendezvousServerOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  MT_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(impl)));
+}
+
+int RendezvousServer::port() const { return impl_->port(); }
+void RendezvousServer::Stop(Duration grace) { impl_->Stop(grace); }
+
+}  // namespace meshtrain::distribute

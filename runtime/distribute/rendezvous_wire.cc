@@ -1,0 +1,170 @@
+#include "runtime/distribute/rendezvous_wire.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/meshtrain/v1/rendezvous.pb.h"
+
+namespace meshtrain::distribute {
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLongest = std::chrono::hours(24 * 365);
+
+void Write(cluster::TaskId task, v1::Task* out) {
+  out->set_role(std::string(cluster::RoleName(task.role)));
+  out->set_index(task.index);
+}
+
+Result<cluster::TaskId> Read(const v1::Task& task) {
+  const auto role = cluster::ParseRole(task.role());
+  if (!role || task.index() < 0) {
+    return InvalidArgument("expected a task like worker 3, got: \"" + task.role() + "\" " +
+                           std::to_string(task.index()));
+  }
+  return cluster::TaskId{*role, task.index()};
+}
+
+Status Empty() { return InvalidArgument("expected a message that says something, got: none that is known"); }
+
+}  // namespace
+
+v1::MemberSays ToWire(const MemberMessage& message) {
+  v1::MemberSays out;
+  if (const auto* join = std::get_if<JoinMessage>(&message)) {
+    v1::JoinRequest& to = *out.mutable_join();
+    Write(join->task, to.mutable_task());
+    to.set_instance(join->instance);
+    to.set_last_incarnation(join->last_incarnation);
+    to.set_checkpoint_step(join->checkpoint_step);
+    to.set_data_address(join->data_address);
+    to.set_host(join->host);
+    for (const cluster::TaskId task : join->expected) Write(task, to.add_expected());
+    for (const uint64_t instance : join->last_members) to.add_last_members(instance);
+  } else if (const auto* beat = std::get_if<BeatMessage>(&message)) {
+    v1::Beat& to = *out.mutable_beat();
+    to.set_incarnation(beat->incarnation);
+    to.set_step(beat->progress.step);
+    to.set_collective(beat->progress.collective);
+    to.set_waiting_at(beat->progress.waiting_at);
+  } else {
+    out.mutable_leave();
+  }
+  return out;
+}
+
+Result<MemberMessage> FromWire(const v1::MemberSays& message) {
+  switch (message.kind_case()) {
+    case v1::MemberSays::kJoin: {
+      const v1::JoinRequest& from = message.join();
+      JoinMessage out;
+      MT_ASSIGN_OR_RETURN(out.task, Read(from.task()));
+      out.instance = from.instance();
+      out.last_incarnation = from.last_incarnation();
+      out.checkpoint_step = from.checkpoint_step();
+      out.data_address = from.data_address();
+      out.host = from.host();
+      for (const v1::Task& task : from.expected()) {
+        MT_ASSIGN_OR_RETURN(const cluster::TaskId expected, Read(task));
+        out.expected.push_back(expected);
+      }
+      out.last_members.assign(from.last_members().begin(), from.last_members().end());
+      return MemberMessage(std::move(out));
+    }
+    case v1::MemberSays::kBeat: {
+      const v1::Beat& from = message.beat();
+      return MemberMessage(
+          BeatMessage{from.incarnation(), Progress{from.step(), from.collective(), from.waiting_at()}});
+    }
+    case v1::MemberSays::kLeave: return MemberMessage(LeaveMessage{});
+    case v1::MemberSays::KIND_NOT_SET: break;
+  }
+  return Empty();
+}
+
+v1::RosterSays ToWire(const RosterMessage& message) {
+  v1::RosterSays out;
+  if (const auto* welcome = std::get_if<WelcomeMessage>(&message)) {
+    v1::Welcome& to = *out.mutable_welcome();
+    to.set_incarnation(welcome->incarnation.id);
+    to.set_process(welcome->incarnation.process);
+    for (const Member& member : welcome->incarnation.members) {
+      v1::Member& one = *to.add_members();
+      Write(member.task, one.mutable_task());
+      one.set_data_address(member.data_address);
+      one.set_host(member.host);
+      one.set_checkpoint_step(member.checkpoint_step);
+      one.set_instance(member.instance);
+    }
+  } else if (const auto* alarm = std::get_if<AlarmMessage>(&message)) {
+    v1::Alarm& to = *out.mutable_alarm();
+    to.set_incarnation(alarm->incarnation);
+    to.set_code(static_cast<int>(alarm->why.code()));
+    to.set_message(alarm->why.message());
+  } else if (const auto* pulse = std::get_if<PulseMessage>(&message)) {
+    out.mutable_pulse()->set_missing(pulse->missing);
+  } else {
+    Write(std::get<LeftMessage>(message).task, out.mutable_left()->mutable_task());
+  }
+  return out;
+}
+
+Result<RosterMessage> FromWire(const v1::RosterSays& message) {
+  switch (message.kind_case()) {
+    case v1::RosterSays::kWelcome: {
+      const v1::Welcome& from = message.welcome();
+      WelcomeMessage out{{.id = from.incarnation(), .process = from.process(), .members = {}}};
+      for (const v1::Member& one : from.members()) {
+        MT_ASSIGN_OR_RETURN(const cluster::TaskId task, Read(one.task()));
+        out.incarnation.members.push_back({task, one.data_address(), one.host(), one.checkpoint_step(), one.instance()});
+      }
+      if (out.incarnation.process < 0 || out.incarnation.process >= static_cast<int>(out.incarnation.members.size())) {
+        return InvalidArgument("expected a place among " + std::to_string(out.incarnation.members.size()) +
+                               " members, got: " + std::to_string(out.incarnation.process));
+      }
+      return RosterMessage(std::move(out));
+    }
+    case v1::RosterSays::kAlarm: {
+      const v1::Alarm& from = message.alarm();
+      const bool known = from.code() > 0 && from.code() <= static_cast<int>(StatusCode::kUnauthenticated);
+      return RosterMessage(AlarmMessage{
+          from.incarnation(),
+          Status(known ? static_cast<StatusCode>(from.code()) : StatusCode::kUnavailable, from.message())});
+    }
+    case v1::RosterSays::kPulse: return RosterMessage(PulseMessage{message.pulse().missing()});
+    case v1::RosterSays::kLeft: {
+      MT_ASSIGN_OR_RETURN(const cluster::TaskId task, Read(message.left().task()));
+      return RosterMessage(LeftMessage{task});
+    }
+    case v1::RosterSays::KIND_NOT_SET: break;
+  }
+  return Empty();
+}
+
+v1::AgreeRequest ToWire(const AgreeMessage& message) {
+  v1::AgreeRequest out;
+  Write(message.task, out.mutable_task());
+  out.set_instance(message.instance);
+  out.set_incarnation(message.incarnation);
+  out.set_round(message.round);
+  out.set_name(message.name);
+  out.set_text(message.text);
+  out.set_timeout_ms(duration_cast<milliseconds>(message.timeout).count());
+  return out;
+}
+
+Result<AgreeMessage> FromWire(const v1::AgreeRequest& message) {
+  AgreeMessage out;
+  MT_ASSIGN_OR_RETURN(out.task, Read(message.task()));
+  out.instance = message.instance();
+  out.incarnation = message.incarnation();
+  out.round = message.round();
+  out.name = message.name();
+  out.text = message.text();
+  out.timeout = milliseconds(std::clamp<int64_t>(message.timeout_ms(), 0, kLongest.count()));
+  return out;
+}
+
+}  // namespace meshtrain::distribute

@@ -1,0 +1,67 @@
+#include "runtime/distribute/rendezvous_wire.h"
+
+#include <gtest/gtest.h>
+
+#include "proto/meshtrain/v1/rendezvous.pb.h"
+
+namespace meshtrain::distribute {
+namespace {
+
+constexpr cluster::TaskId kChief{cluster::Role::kChief, 0};
+constexpr cluster::TaskId kWorker{cluster::Role::kWorker, 12};
+
+TEST(RendezvousWireTest, EveryMessageComesBackAsItWas) {
+  for (const MemberMessage& message : std::vector<MemberMessage>{
+           JoinMessage{kWorker, ~uint64_t{0}, 7, -1, "10.0.0.1:5", "host", {kChief, kWorker}, {1, ~uint64_t{0}}},
+           JoinMessage{}, BeatMessage{9, {41, 17, "all_reduce of %31"}}, BeatMessage{}, LeaveMessage{}}) {
+    const auto back = FromWire(ToWire(message));
+    ASSERT_TRUE(back.ok()) << back.status().ToString();
+    EXPECT_EQ(*back, message);
+  }
+  for (const RosterMessage& message : std::vector<RosterMessage>{
+           WelcomeMessage{{.id = 5, .process = 1, .members = {{kChief, "a", "b", 3, 4}, {kWorker, "c", "d", -1, 5}}}},
+           AlarmMessage{4, Unavailable("worker-12 lost: connection closed")}, PulseMessage{"worker-12 (never came)"},
+           PulseMessage{}, LeftMessage{kWorker}}) {
+    const auto back = FromWire(ToWire(message));
+    ASSERT_TRUE(back.ok()) << back.status().ToString();
+    EXPECT_EQ(*back, message);
+  }
+  const AgreeMessage agree{kWorker, 1, 2, 3, "plan", std::string("a\0b", 3), std::chrono::milliseconds(1500)};
+  const auto back = FromWire(ToWire(agree));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(*back, agree);
+}
+
+TEST(RendezvousWireTest, WhatSaysNothingOrNoSenseIsRefused) {
+  EXPECT_EQ(FromWire(v1::MemberSays()).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(FromWire(v1::RosterSays()).status().code(), StatusCode::kInvalidArgument);
+  v1::MemberSays join;
+  join.mutable_join()->mutable_task()->set_role("king");
+  EXPECT_EQ(FromWire(join).status().code(), StatusCode::kInvalidArgument);
+  join.mutable_join()->mutable_task()->set_role("worker");
+  join.mutable_join()->mutable_task()->set_index(-1);
+  EXPECT_EQ(FromWire(join).status().code(), StatusCode::kInvalidArgument);
+  v1::RosterSays welcome;
+  welcome.mutable_welcome()->set_process(1);
+  EXPECT_EQ(FromWire(welcome).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(RendezvousWireTest, AnAlarmIsNeverOk) {
+  v1::RosterSays alarm;
+  alarm.mutable_alarm()->set_code(0);
+  EXPECT_EQ(std::get<AlarmMessage>(FromWire(alarm).value()).why.code(), StatusCode::kUnavailable);
+  alarm.mutable_alarm()->set_code(99);
+  EXPECT_EQ(std::get<AlarmMessage>(FromWire(alarm).value()).why.code(), StatusCode::kUnavailable);
+}
+
+TEST(RendezvousWireTest, TimeoutsOfStrangersAreBounded) {
+  v1::AgreeRequest request;
+  request.mutable_task()->set_role("chief");
+  request.set_timeout_ms(INT64_MAX);
+  EXPECT_LE(FromWire(request).value().timeout, std::chrono::hours(24 * 365));
+  request.set_timeout_ms(INT64_MIN);
+  EXPECT_EQ(FromWire(request).value().timeout, Duration(0));
+}
+
+}  // namespace
+}  // namespace meshtrain::distribute
