@@ -43,6 +43,9 @@ class StepGraph {
     ordered_by_guards_ = !guards.empty();
   }
 
+  // `op` runs after `before`, which was recorded before it.
+  void Follow(int op, int before) { after_[op].push_back(before); }
+
   int NodeOf(int op) const { return node_of_[op]; }
   const std::vector<int>& Ops(int node) const { return nodes_[node].ops; }
 
@@ -58,8 +61,13 @@ class StepGraph {
     return true;
   }
 
-  // Live nodes in an order that respects dependencies and otherwise follows the last recorded op of each.
-  std::vector<int> Order() const {
+  // Live nodes in an order that respects dependencies and otherwise follows the last recorded op of each; with `eager`,
+  // those that communicate come as soon as they can.
+  std::vector<int> Order(bool eager) const {
+    const auto key = [&](int n) {
+      const std::vector<int>& ops = nodes_[n].ops;
+      return eager && Communicates(local_.ops[ops.front()]) ? -1 : ops.back();
+    };
     std::vector<int> waiting(nodes_.size(), 0);
     std::vector<std::vector<int>> users(nodes_.size());
     for (size_t n = 0; n < nodes_.size(); ++n) {
@@ -68,10 +76,10 @@ class StepGraph {
         ++waiting[n];
       }
     }
-    using Item = std::pair<int, int>;  // last op, node
+    using Item = std::pair<int, int>;  // key, node
     std::priority_queue<Item, std::vector<Item>, std::greater<>> ready;
     for (size_t n = 0; n < nodes_.size(); ++n) {
-      if (nodes_[n].live && waiting[n] == 0) ready.push({nodes_[n].ops.back(), static_cast<int>(n)});
+      if (nodes_[n].live && waiting[n] == 0) ready.push({key(static_cast<int>(n)), static_cast<int>(n)});
     }
     std::vector<int> order;
     while (!ready.empty()) {
@@ -79,7 +87,7 @@ class StepGraph {
       ready.pop();
       order.push_back(n);
       for (const int user : users[n]) {
-        if (--waiting[user] == 0) ready.push({nodes_[user].ops.back(), user});
+        if (--waiting[user] == 0) ready.push({key(user), user});
       }
     }
     return order;
@@ -130,7 +138,7 @@ class StepGraph {
 
   const Program& local_;
   std::vector<int> node_of_;
-  std::vector<std::vector<int>> after_;  // per op: guards that run first
+  std::vector<std::vector<int>> after_;  // per op: ops that run first though it reads nothing of theirs
   std::vector<Node> nodes_;
   bool ordered_by_guards_ = false;
 };
@@ -179,6 +187,31 @@ std::vector<Step> Schedule(const Program& local, const Options& options) {
   std::vector<bool> fusable(local.ops.size(), false);
   int last_bucket_op = -1;
   int64_t bucket_bytes = 0;
+  const int64_t full = options.overlap ? std::min(options.bucket_bytes, options.overlap_bucket_bytes)
+                                       : options.bucket_bytes;
+  const auto bucket = [&](int index) {
+    const Op& op = local.ops[index];
+    if (op.kind != "all_reduce" || options.bucket_bytes <= 0) return;
+    const int64_t bytes = local.type(op.results[0]).num_bytes();
+    const bool same = last_bucket_op >= 0 && local.ops[last_bucket_op].attrs == op.attrs &&
+                      local.type(local.ops[last_bucket_op].results[0]).dtype == local.type(op.results[0]).dtype;
+    if (same && bucket_bytes < full && graph.Merge(graph.NodeOf(last_bucket_op), graph.NodeOf(index))) {
+      bucket_bytes += bytes;
+    } else {
+      last_bucket_op = index;
+      bucket_bytes = bytes;
+    }
+  };
+  if (options.recorded_order) {
+    // Before any chain is made, since what fuses depends on dimensions.
+    int previous = -1;
+    for (int i = 0; i < static_cast<int>(local.ops.size()); ++i) {
+      if (!Communicates(local.ops[i])) continue;
+      if (previous >= 0) graph.Follow(i, previous);
+      previous = i;
+      bucket(i);
+    }
+  }
   for (size_t i = 0; i < local.ops.size(); ++i) {
     const Op& op = local.ops[i];
     const auto index = static_cast<int>(i);
@@ -197,18 +230,7 @@ std::vector<Step> Schedule(const Program& local, const Options& options) {
       };
       for (const ValueId v : op.operands) join(local.values[v].op);
     }
-    if (op.kind == "all_reduce" && options.bucket_bytes > 0) {
-      const int64_t bytes = local.type(op.results[0]).num_bytes();
-      const bool same = last_bucket_op >= 0 && local.ops[last_bucket_op].attrs == op.attrs &&
-                        local.type(local.ops[last_bucket_op].results[0]).dtype == local.type(op.results[0]).dtype;
-      if (same && bucket_bytes + bytes <= options.bucket_bytes &&
-          graph.Merge(graph.NodeOf(last_bucket_op), graph.NodeOf(index))) {
-        bucket_bytes += bytes;
-      } else {
-        last_bucket_op = index;
-        bucket_bytes = bytes;
-      }
-    }
+    if (!options.recorded_order) bucket(index);
   }
 
   // Which values leave a step: those that another step, an output or an update wants.
@@ -231,7 +253,7 @@ std::vector<Step> Schedule(const Program& local, const Options& options) {
   for (const program::State& s : local.states) immediate[s.exit] = false;
 
   std::vector<Step> steps;
-  for (const int node : graph.Order()) {
+  for (const int node : graph.Order(options.overlap)) {
     Step step;
     step.ops = graph.Ops(node);
     const Op& first = local.ops[step.ops.front()];

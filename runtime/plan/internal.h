@@ -16,8 +16,9 @@ Spread SpreadOf(const program::Dims& operand, const program::Dims& domain);
 // no step.
 std::vector<Step> Schedule(const program::Program& local, const Options& options);
 
-// Gives every stored value its place and appends the copies that outputs and states need.
-void PlaceBuffers(Plan* plan);
+// Gives every stored value its place and appends the copies that outputs and states need. With `overlap`, fills
+// Step::waits and keeps the buffers of a collective until it is complete.
+void PlaceBuffers(Plan* plan, bool overlap);
 
 // Bytes one device sends for a collective op, ring algorithms counted as communicator.h says; 0 for local ops.
 int64_t BytesSent(const program::Program& local, const program::Op& op);

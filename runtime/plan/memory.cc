@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "runtime/base/check.h"
 #include "runtime/plan/internal.h"
@@ -43,9 +44,25 @@ int64_t Pack(std::vector<Life> lives, std::vector<Slot>* slots) {
   return arena;
 }
 
+// Where each collective step must be complete: before the first step that touches what it writes.
+std::vector<int> Deadlines(const Plan& plan) {
+  const auto end = static_cast<int>(plan.steps.size());
+  std::vector<int> deadlines(plan.steps.size(), end);
+  std::vector<int> writer(plan.local().values.size(), -1);
+  for (int s = 0; s < end; ++s) {
+    const Step& step = plan.steps[s];
+    for (const ValueId v : step.reads) {
+      if (writer[v] >= 0) deadlines[writer[v]] = std::min(deadlines[writer[v]], s);
+    }
+    if (step.kind != StepKind::kCollective) continue;
+    for (const ValueId v : step.writes) writer[v] = s;
+  }
+  return deadlines;
+}
+
 }  // namespace
 
-void PlaceBuffers(Plan* plan) {
+void PlaceBuffers(Plan* plan, bool overlap) {
   const Program& local = plan->local();
   std::vector<Slot>& slots = plan->slots;
   slots.assign(local.values.size(), Slot{});
@@ -54,12 +71,26 @@ void PlaceBuffers(Plan* plan) {
   std::vector<int> born(local.values.size(), -1);
   std::vector<int> dies(local.values.size(), -1);
   std::vector<bool> stored(local.values.size(), false);
+  std::vector<int> readers(local.values.size(), 0);  // ops
+  for (const program::Op& op : local.ops) {
+    for (const ValueId v : op.operands) ++readers[v];
+  }
   for (int s = 0; s < end; ++s) {
     for (const ValueId v : plan->steps[s].reads) dies[v] = s;
     for (const ValueId v : plan->steps[s].writes) {
       born[v] = s;
       dies[v] = std::max(dies[v], s);
       stored[v] = true;
+    }
+  }
+  if (overlap) {
+    const std::vector<int> deadlines = Deadlines(*plan);
+    for (int s = 0; s < end; ++s) {
+      if (plan->steps[s].kind != StepKind::kCollective) continue;
+      // What it reads and writes stays where it is until it is complete.
+      for (const ValueId v : plan->steps[s].reads) dies[v] = std::max(dies[v], deadlines[s] - 1);
+      for (const ValueId v : plan->steps[s].writes) dies[v] = std::max(dies[v], deadlines[s] - 1);
+      if (deadlines[s] < end) plan->steps[deadlines[s]].waits.push_back(s);
     }
   }
   const auto bytes_of = [&](ValueId v) { return local.type(v).num_bytes(); };
@@ -109,18 +140,46 @@ void PlaceBuffers(Plan* plan) {
     }
   }
 
+  // An all-reduce whose operand nobody else reads leaves its result in the operand's place.
+  std::vector<ValueId> in_place_of(local.values.size(), -1);
+  for (int s = 0; s < end; ++s) {
+    if (plan->steps[s].kind != StepKind::kCollective) continue;
+    for (const int i : plan->steps[s].ops) {
+      const program::Op& op = local.ops[i];
+      const ValueId from = op.operands[0], to = op.results[0];
+      const auto free = [&](ValueId v) { return stored[v] && slots[v].kind == SlotKind::kNone; };
+      if (op.kind != "all_reduce" || readers[from] != 1 || !free(from) || !free(to) || last_read[from] == end) continue;
+      in_place_of[to] = from;
+      ValueId first = from;  // whose place it is
+      while (in_place_of[first] >= 0) first = in_place_of[first];
+      dies[first] = std::max({dies[first], dies[to], last_read[to]});
+    }
+  }
   std::vector<Life> lives;
   for (size_t v = 0; v < local.values.size(); ++v) {
-    if (!stored[v] || slots[v].kind != SlotKind::kNone) continue;
+    if (!stored[v] || slots[v].kind != SlotKind::kNone || in_place_of[v] >= 0) continue;
     lives.push_back({static_cast<ValueId>(v), born[v], std::max(dies[v], last_read[v]), Aligned(bytes_of(static_cast<ValueId>(v)))});
   }
   plan->arena_bytes = Pack(std::move(lives), &slots);
+  for (int s = 0; s < end; ++s) {  // in order: an operand may itself be where another's result was left
+    for (const ValueId v : plan->steps[s].writes) {
+      if (in_place_of[v] >= 0) slots[v] = slots[in_place_of[v]];
+    }
+  }
 
   // Outputs are copied before states change; a state that takes another state's old value goes through the arena,
   // because that one may be overwritten first.
   std::stable_sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) {
     return (a.to.kind == SlotKind::kOutput) > (b.to.kind == SlotKind::kOutput);
   });
+  std::vector<int> open;  // collectives that no step waits for: complete before the copies
+  if (overlap && !copies.empty()) {
+    std::set<int> waited;
+    for (const Step& step : plan->steps) waited.insert(step.waits.begin(), step.waits.end());
+    for (int s = 0; s < end; ++s) {
+      if (plan->steps[s].kind == StepKind::kCollective && !waited.contains(s)) open.push_back(s);
+    }
+  }
   std::vector<Step> stage, to_states;
   for (const Copy& copy : copies) {
     Step step;
@@ -142,6 +201,7 @@ void PlaceBuffers(Plan* plan) {
   }
   plan->steps.insert(plan->steps.end(), stage.begin(), stage.end());
   plan->steps.insert(plan->steps.end(), to_states.begin(), to_states.end());
+  if (!open.empty()) plan->steps[end].waits.insert(plan->steps[end].waits.end(), open.begin(), open.end());
 
   for (const program::Port& p : local.inputs) plan->input_bytes += bytes_of(p.value);
   for (const program::State& s : local.states) plan->state_bytes += bytes_of(s.entry);

@@ -94,9 +94,24 @@ int64_t Plan::CollectiveBytesPerStep() const {
   return bytes;
 }
 
+uint64_t Plan::CollectivesHash() const {
+  std::string text = std::to_string(partitioned.mesh.size()) + " devices";
+  for (const Step& step : steps) {
+    if (step.kind != StepKind::kCollective) continue;
+    text += "\nstep";
+    for (const int i : step.ops) {
+      const Op& op = local().ops[i];
+      text += " " + op.kind;
+      for (const auto& [name, attr] : op.attrs.items()) text += " " + name + "=" + program::AttrText(attr);
+      text += " " + local().type(op.operands[0]).ToString();
+    }
+  }
+  return XXH3_64bits(text.data(), text.size());
+}
+
 namespace {
 
-// Where the guarded outputs are complete; -1 where a state changes before that.
+// The last step before a state changes, where the guarded outputs are complete by then; else -1.
 int GuardStep(const Plan& plan) {
   int complete = -1;
   int first_change = static_cast<int>(plan.steps.size());
@@ -112,7 +127,7 @@ int GuardStep(const Plan& plan) {
     for (const ValueId v : step.writes) visit(plan.slots[v]);
     if (step.kind == StepKind::kCopy) visit(step.copy_to);
   }
-  return complete < first_change ? complete : -1;
+  return complete >= 0 && complete < first_change ? first_change - 1 : -1;
 }
 
 }  // namespace
@@ -123,7 +138,7 @@ Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options)
   plan.partitioned = std::move(partitioned);
   const Program& local = plan.local();
   plan.steps = Schedule(local, options);
-  PlaceBuffers(&plan);
+  PlaceBuffers(&plan, options.overlap);
   for (size_t i = 0; i < local.outputs.size(); ++i) {
     const auto& names = options.finite_outputs;
     if (std::find(names.begin(), names.end(), local.outputs[i].name) != names.end()) {

@@ -1,7 +1,8 @@
 // A plan: the program of one device put in order, with every buffer at a fixed place. What runs is this and nothing
 // else; it prints, and its hash says whether two processes are about to do the same thing.
 //
-// Kept true: a value's producer is scheduled before its readers; two values whose lifetimes overlap never share bytes;
+// Kept true: a value's producer is scheduled before its readers; two values whose lifetimes overlap never share bytes
+// (an all-reduce may leave its result in its operand's place);
 // a state is updated in its own place by the last reader of its entry value or later (an element-wise step may read the
 // entry and write the exit at the same index), else through a copy at the end. A scalar `constant` that only fused
 // steps read is never stored: its slot is kNone, it is in no step, and readers take the number from the op.
@@ -48,6 +49,7 @@ struct Step {
   std::vector<int> ops;         // indices into the local program's ops, in order
   std::vector<ValueId> reads;   // stored values it reads
   std::vector<ValueId> writes;  // stored values it writes
+  std::vector<int> waits;       // collective steps before it that must be complete when it begins (Options::overlap)
   Slot copy_from;
   Slot copy_to;
 };
@@ -65,7 +67,16 @@ struct CollectiveBytes {
 
 struct Options {
   bool fuse = true;
-  int64_t bucket_bytes = int64_t{4} << 20;  // all-reduces of one group are joined up to this size; 0: never
+  // All-reduces of one group are joined into a bucket until it holds this much; 0: never.
+  int64_t bucket_bytes = int64_t{4} << 20;
+  // Collectives begin as soon as their operands are there, and may go on beside the steps after them: each ends before
+  // the first step that reads what it writes (Step::waits), and until then nothing overwrites what it reads. Buckets
+  // are then at most overlap_bucket_bytes, so that the first leaves while the backward pass goes on.
+  bool overlap = false;
+  int64_t overlap_bucket_bytes = int64_t{1} << 20;
+  // Collectives come in the order in which they were recorded, and which of them share a bucket follows from them alone:
+  // programs that differ in dimensions only (replicas with batches of their own sizes) make the same calls.
+  bool recorded_order = false;
   // Outputs (floating-point) that must be finite before any state changes: see Plan::guard_step.
   std::vector<std::string> finite_outputs;
 };
@@ -91,6 +102,9 @@ struct Plan {
   // Per kind and group, in the order of first use.
   std::vector<CollectiveBytes> Collectives() const;
   int64_t CollectiveBytesPerStep() const;
+  // Of the collectives alone: kinds, groups, types, buckets and their order. Equal where plans make the same calls,
+  // whatever they compute between them.
+  uint64_t CollectivesHash() const;
   // For people: mesh, layouts of inputs and states, each reshard with reason, bytes and predicted time, memory, hash.
   std::string Report() const;
 };

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "runtime/device/cpu/beside.h"
 #include "runtime/device/cpu/collective_step.h"
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/kernel.h"
@@ -66,11 +67,20 @@ struct Bound {
   Slot slot;
 };
 
+// A collective between its operands packed and its results unpacked.
+struct RunCollective {
+  CollectiveStep step;
+  std::vector<Memory> scratch;  // per device, where others may be under way beside it; else the device's own serves
+  std::vector<Frame> frames;    // per device
+};
+
 struct RunStep {
-  KernelPtr kernel;                         // kOp, kFused
-  std::vector<CollectiveStep> collectives;  // kCollective
-  Slot copy_from, copy_to;                  // kCopy
+  KernelPtr kernel;                        // kOp, kFused
+  std::vector<RunCollective> collectives;  // kCollective
+  std::vector<int> waits;                  // steps
+  Slot copy_from, copy_to;                 // kCopy
   StepKind kind;
+  uint64_t call = 0;                       // kCollective: its last call beside this run; 0: none is under way
 };
 
 // An output that must be finite before states change.
@@ -83,7 +93,8 @@ struct Guarded {
 
 // One device's own memory.
 struct Device {
-  Memory arena, scratch, unread;
+  Memory own_arena, scratch, unread;
+  std::byte* arena = nullptr;  // own_arena, or the communicator's
   std::vector<std::byte*> at;  // per value
 };
 
@@ -96,7 +107,9 @@ class CpuExecutable final : public Executable {
     const Making making{plan, ranks, pool_.threads()};
     int64_t scratch = 0;
     for (const plan::Step& step : plan.steps) {
-      RunStep made{.kind = step.kind};
+      RunStep made;
+      made.kind = step.kind;
+      made.waits = step.waits;
       switch (step.kind) {
         case StepKind::kOp: {
           const program::Op& op = plan.local().ops[step.ops[0]];
@@ -111,11 +124,8 @@ class CpuExecutable final : public Executable {
           if (communicator == nullptr) {
             return InvalidArgument("cpu: the plan holds collectives, a communicator is needed");
           }
-          for (const int op : step.ops) {
-            MT_ASSIGN_OR_RETURN(CollectiveStep one, CollectiveStep::Create(making, plan.local().ops[op]));
-            scratch = std::max(scratch, one.scratch_bytes());
-            made.collectives.push_back(std::move(one));
-          }
+          MT_RETURN_IF_ERROR(MakeCollectives(making, step, *communicator, &made));
+          for (const RunCollective& c : made.collectives) scratch = std::max(scratch, c.step.scratch_bytes());
           break;
         case StepKind::kCopy:
           made.copy_from = step.copy_from;
@@ -131,28 +141,89 @@ class CpuExecutable final : public Executable {
   Status Run(std::span<const DeviceBuffers> devices) override {
     MT_RETURN_IF_ERROR(Bind(devices));
     const OneOpenMpThread one;
-    // Devices run alone up to a collective or the guard, where they meet.
+    // Beside the run, where the plan has room for it and waiting is what a collective does.
+    beside_now_ = beside_ != nullptr && communicator_->waits();
+    const Status status = RunSteps(devices);
+    if (!beside_now_) return status;
+    const Status finished = beside_->Finish();
+    for (RunStep& step : steps_) step.call = 0;
+    return status.ok() ? finished : status;
+  }
+
+ private:
+  Status RunSteps(std::span<const DeviceBuffers> devices) {
+    // Devices run alone up to a collective, a wait or the guard, where they meet.
     const auto count = static_cast<int64_t>(steps_.size());
     for (int64_t i = 0; i < count;) {
+      for (const int s : steps_[i].waits) MT_RETURN_IF_ERROR(Complete(steps_[s]));
       if (steps_[i].kind == StepKind::kCollective) {
-        for (CollectiveStep& c : steps_[i].collectives) {
-          MT_RETURN_IF_ERROR(c.Run(*communicator_, &parallel_, frames_, [&](const auto& body) { Each(body); }));
-        }
+        MT_RETURN_IF_ERROR(Begin(steps_[i]));
         ++i;
       } else {
         int64_t end = i + 1;
-        while (end < count && steps_[end].kind != StepKind::kCollective && end != guard_step_ + 1) ++end;
+        while (end < count && steps_[end].kind != StepKind::kCollective && steps_[end].waits.empty() &&
+               end != guard_step_ + 1) {
+          ++end;
+        }
         Each([&](int d) {
           for (int64_t s = i; s < end; ++s) RunLocal(steps_[s], d, devices[d]);
         });
         i = end;
       }
-      if (i == guard_step_ + 1) MT_RETURN_IF_ERROR(CheckGuarded(devices));
+      if (i == guard_step_ + 1) {
+        for (const int s : guard_waits_) MT_RETURN_IF_ERROR(Complete(steps_[s]));
+        MT_RETURN_IF_ERROR(CheckGuarded(devices));
+      }
+    }
+    for (RunStep& step : steps_) MT_RETURN_IF_ERROR(Complete(step));
+    return OkStatus();
+  }
+
+  Status Begin(RunStep& step) {
+    const auto each = [this](const auto& body) { Each(body); };
+    for (RunCollective& c : step.collectives) {
+      if (!beside_now_) {
+        MT_RETURN_IF_ERROR(c.step.Run(*communicator_, &parallel_, c.frames, each));
+        continue;
+      }
+      c.step.Pack(c.frames, each);
+      step.call = beside_->Begin([this, &c] { return c.step.Call(*communicator_, nullptr, c.frames); });
     }
     return OkStatus();
   }
 
- private:
+  // Waits for a collective that runs beside, and unpacks it.
+  Status Complete(RunStep& step) {
+    if (step.call == 0) return OkStatus();
+    MT_RETURN_IF_ERROR(beside_->Wait(std::exchange(step.call, 0)));
+    for (RunCollective& c : step.collectives) c.step.Unpack(c.frames, [this](const auto& body) { Each(body); });
+    return OkStatus();
+  }
+
+  // Small all-reduces of a bucket become one call where a call between processes has its price.
+  Status MakeCollectives(const Making& making, const plan::Step& step, const collective::Communicator& communicator,
+                         RunStep* made) {
+    constexpr int64_t kSmall = int64_t{64} << 10;
+    std::vector<int> small;
+    for (const int i : step.ops) {
+      const program::Op& op = making.local().ops[i];
+      if (communicator.remote() && op.kind == "all_reduce" &&
+          making.local().type(op.results[0]).num_bytes() <= kSmall) {
+        small.push_back(i);
+        continue;
+      }
+      MT_ASSIGN_OR_RETURN(CollectiveStep one, CollectiveStep::Create(making, op));
+      made->collectives.push_back({std::move(one), {}, {}});
+    }
+    if (small.size() == 1) {
+      MT_ASSIGN_OR_RETURN(CollectiveStep one, CollectiveStep::Create(making, making.local().ops[small[0]]));
+      made->collectives.push_back({std::move(one), {}, {}});
+    } else if (!small.empty()) {
+      made->collectives.push_back({CollectiveStep::Joined(making, small), {}, {}});
+    }
+    return OkStatus();
+  }
+
   Status MakeDevices(const Plan& plan, std::span<const int64_t> ranks, int64_t scratch) {
     const program::Program& local = plan.local();
     // Results that nobody reads are still written by their ops, all to one place.
@@ -183,13 +254,20 @@ class CpuExecutable final : public Executable {
     one_by_one_ = static_cast<int>(ranks.size()) < pool_.threads();
     for (size_t d = 0; d < ranks.size(); ++d) {
       Device device;
-      MT_ASSIGN_OR_RETURN(device.arena, Memory::Create(plan.arena_bytes));
+      // Where gradients lie in memory that the other processes see, nothing is copied on its way to them.
+      if (ranks.size() == 1 && communicator_ != nullptr && communicator_->remote()) {
+        device.arena = communicator_->BucketMemory(plan.arena_bytes).data();
+      }
+      if (device.arena == nullptr) {
+        MT_ASSIGN_OR_RETURN(device.own_arena, Memory::Create(plan.arena_bytes));
+        device.arena = device.own_arena.data();
+      }
       MT_ASSIGN_OR_RETURN(device.scratch, Memory::Create(Aligned(scratch)));
       MT_ASSIGN_OR_RETURN(device.unread, Memory::Create(unread));
       device.at.assign(plan.slots.size(), nullptr);
       for (size_t v = 0; v < plan.slots.size(); ++v) {
         const Slot& slot = plan.slots[v];
-        if (slot.kind == SlotKind::kArena) device.at[v] = device.arena.data() + slot.offset;
+        if (slot.kind == SlotKind::kArena) device.at[v] = device.arena + slot.offset;
         if (slot.kind == SlotKind::kNone) device.at[v] = device.unread.data();
       }
       devices_.push_back(std::move(device));
@@ -197,6 +275,28 @@ class CpuExecutable final : public Executable {
     for (size_t d = 0; d < devices_.size(); ++d) {
       frames_.push_back({devices_[d].at.data(), devices_[d].scratch.data(), one_by_one_ ? &pool_ : nullptr,
                          static_cast<int>(d)});
+    }
+    const bool overlaps = std::any_of(steps_.begin(), steps_.end(), [](const RunStep& s) { return !s.waits.empty(); });
+    if (overlaps && communicator_->remote()) beside_ = std::make_unique<Beside>();
+    for (RunStep& step : steps_) {
+      for (RunCollective& c : step.collectives) {
+        c.frames = frames_;
+        for (Frame& frame : c.frames) {
+          if (beside_ == nullptr) continue;
+          MT_ASSIGN_OR_RETURN(Memory own, Memory::Create(Aligned(c.step.scratch_bytes())));
+          frame.scratch = own.data();
+          c.scratch.push_back(std::move(own));
+        }
+      }
+    }
+    for (int s = 0; s <= guard_step_; ++s) {
+      for (const ValueId v : plan.steps[s].writes) {
+        const Slot& slot = plan.slots[v];
+        if (plan.steps[s].kind == StepKind::kCollective && slot.kind == SlotKind::kOutput &&
+            std::find(plan.guarded.begin(), plan.guarded.end(), slot.index) != plan.guarded.end()) {
+          guard_waits_.push_back(s);
+        }
+      }
     }
     return OkStatus();
   }
@@ -242,7 +342,7 @@ class CpuExecutable final : public Executable {
       case SlotKind::kInput: return buffers.inputs[slot.index]->host() + slot.offset;
       case SlotKind::kState: return buffers.states[slot.index]->host() + slot.offset;
       case SlotKind::kOutput: return buffers.outputs[slot.index]->host() + slot.offset;
-      case SlotKind::kArena: return devices_[d].arena.data() + slot.offset;
+      case SlotKind::kArena: return devices_[d].arena + slot.offset;
       case SlotKind::kNone: break;
     }
     return devices_[d].unread.data();
@@ -289,8 +389,11 @@ class CpuExecutable final : public Executable {
   std::vector<Bound> bound_;
   std::vector<int64_t> input_bytes_, state_bytes_, output_bytes_;
   int guard_step_ = -1;
+  std::vector<int> guard_waits_;  // collective steps that write what is guarded
   std::vector<Guarded> guarded_;
   bool one_by_one_ = true;
+  bool beside_now_ = false;
+  std::unique_ptr<Beside> beside_;  // last: its thread uses what stands above
 };
 
 class CpuBackend final : public Backend {

@@ -54,6 +54,13 @@ Result<CollectiveStep> CollectiveStep::Create(const Making& making, const progra
   s.from_ = op.operands[0];
   s.to_ = op.results[0];
   s.call_.dtype = from.dtype;
+  const auto pack = [&](std::vector<StridedCopy> copies) {
+    for (StridedCopy& copy : copies) s.packs_.push_back({s.from_, std::move(copy)});
+    s.short_blocks_ = true;
+  };
+  const auto unpack = [&](std::vector<StridedCopy> copies) {
+    for (StridedCopy& copy : copies) s.unpacks_.push_back({s.to_, std::move(copy)});
+  };
   int64_t group = 1;
   for (const int64_t axis : op.attrs.Ints("axes")) {
     s.call_.axes.push_back(static_cast<int>(axis));
@@ -70,7 +77,7 @@ Result<CollectiveStep> CollectiveStep::Create(const Making& making, const progra
     s.count_ = from.num_elements();
     const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
     if (!Contiguous(to.dims, dim, from.dims[dim], group)) {
-      s.unpacks_ = Blocks(to.dims, dim, from.dims[dim], group, width, false);
+      unpack(Blocks(to.dims, dim, from.dims[dim], group, width, false));
       s.unpack_bytes_ = Aligned(group * from.num_bytes());
     }
   } else if (op.kind == "reduce_scatter") {
@@ -78,7 +85,7 @@ Result<CollectiveStep> CollectiveStep::Create(const Making& making, const progra
     s.count_ = to.num_elements();
     const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
     if (!Contiguous(from.dims, dim, to.dims[dim], group)) {
-      s.packs_ = Blocks(from.dims, dim, to.dims[dim], group, width, true);
+      pack(Blocks(from.dims, dim, to.dims[dim], group, width, true));
       s.pack_bytes_ = Aligned(group * to.num_bytes());
     }
   } else if (op.kind == "all_to_all") {
@@ -89,11 +96,11 @@ Result<CollectiveStep> CollectiveStep::Create(const Making& making, const progra
     block[split] = to.dims[split];
     s.count_ = mesh::NumElements(block);
     if (!Contiguous(from.dims, split, to.dims[split], group)) {
-      s.packs_ = Blocks(from.dims, split, to.dims[split], group, width, true);
+      pack(Blocks(from.dims, split, to.dims[split], group, width, true));
       s.pack_bytes_ = Aligned(group * s.count_ * width);
     }
     if (!Contiguous(to.dims, concat, from.dims[concat], group)) {
-      s.unpacks_ = Blocks(to.dims, concat, from.dims[concat], group, width, false);
+      unpack(Blocks(to.dims, concat, from.dims[concat], group, width, false));
       s.unpack_bytes_ = Aligned(group * s.count_ * width);
     }
   } else {
@@ -103,13 +110,35 @@ Result<CollectiveStep> CollectiveStep::Create(const Making& making, const progra
   return s;
 }
 
-void CollectiveStep::Pack(const Frame& frame) const {
-  std::memset(frame.scratch, 0, pack_bytes_);  // blocks that are short end in zeros
-  for (const StridedCopy& copy : packs_) copy.Run(frame, frame.at[from_], frame.scratch);
+CollectiveStep CollectiveStep::Joined(const Making& making, std::span<const int> ops) {
+  CollectiveStep s;
+  const program::Op& first = making.local().ops[ops[0]];
+  const int64_t width = DTypeBytes(making.local().type(first.operands[0]).dtype);
+  s.call_.dtype = making.local().type(first.operands[0]).dtype;
+  for (const int64_t axis : first.attrs.Ints("axes")) s.call_.axes.push_back(static_cast<int>(axis));
+  s.reduction_ = ReductionOf(first);
+  s.call_.what = "all_reduce of ";
+  for (const int i : ops) {
+    const program::Op& op = making.local().ops[i];
+    const int64_t elements = making.local().type(op.operands[0]).num_elements();
+    if (i != ops[0]) s.call_.what += ", ";
+    s.call_.what += "%" + std::to_string(op.operands[0]);
+    s.packs_.push_back({op.operands[0], StridedCopy({elements}, {1}, 0, {1}, s.count_, width)});
+    s.unpacks_.push_back({op.results[0], StridedCopy({elements}, {1}, s.count_, {1}, 0, width)});
+    s.count_ += elements;
+  }
+  s.pack_bytes_ = s.unpack_bytes_ = Aligned(s.count_ * width);
+  for (const int64_t rank : making.ranks) s.participants_.push_back({.rank = rank});
+  return s;
 }
 
-void CollectiveStep::Unpack(const Frame& frame) const {
-  for (const StridedCopy& copy : unpacks_) copy.Run(frame, frame.scratch + pack_bytes_, frame.at[to_]);
+void CollectiveStep::PackOne(const Frame& frame) const {
+  if (short_blocks_) std::memset(frame.scratch, 0, pack_bytes_);  // and end in zeros
+  for (const Piece& p : packs_) p.copy.Run(frame, frame.at[p.value], frame.scratch);
+}
+
+void CollectiveStep::UnpackOne(const Frame& frame) const {
+  for (const Piece& p : unpacks_) p.copy.Run(frame, frame.scratch + pack_bytes_, frame.at[p.value]);
 }
 
 Status CollectiveStep::Call(collective::Communicator& communicator, const collective::ParallelFor* parallel,

@@ -1,5 +1,6 @@
 // One collective between the local devices and the rest of the mesh: packs each device's operand into blocks, calls the
-// communicator, unpacks. Where blocks lie in the operand or result as they are, nothing is packed.
+// communicator, unpacks. Where blocks lie in the operand or result as they are, nothing is packed. Small all-reduces
+// between processes are packed into one.
 #pragma once
 
 #include <memory>
@@ -16,34 +17,51 @@ class CollectiveStep {
  public:
   // Errors: kUnimplemented.
   static Result<CollectiveStep> Create(const Making& making, const program::Op& op);
+  // All-reduces of one group, reduction and type as one call.
+  static CollectiveStep Joined(const Making& making, std::span<const int> ops);
 
   int64_t scratch_bytes() const { return pack_bytes_ + unpack_bytes_; }
 
-  // `frames`: one per local device, with scratch. `each(body)` calls body(device) for all, in parallel where it may.
+  // Pack, Call, Unpack. `frames`: one per local device, with scratch. `each(body)` calls body(device) for all, in
+  // parallel where it may.
   template <typename Each>
   Status Run(collective::Communicator& communicator, const collective::ParallelFor* parallel,
              std::span<const Frame> frames, const Each& each) {
-    if (!packs_.empty()) each([&](int d) { Pack(frames[d]); });
+    Pack(frames, each);
     MT_RETURN_IF_ERROR(Call(communicator, parallel, frames));
-    if (!unpacks_.empty()) each([&](int d) { Unpack(frames[d]); });
+    Unpack(frames, each);
     return OkStatus();
+  }
+
+  template <typename Each>
+  void Pack(std::span<const Frame> frames, const Each& each) const {
+    if (!packs_.empty()) each([&](int d) { PackOne(frames[d]); });
+  }
+  Status Call(collective::Communicator& communicator, const collective::ParallelFor* parallel,
+              std::span<const Frame> frames);
+  template <typename Each>
+  void Unpack(std::span<const Frame> frames, const Each& each) const {
+    if (!unpacks_.empty()) each([&](int d) { UnpackOne(frames[d]); });
   }
 
  private:
   enum class Kind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
+  struct Piece {
+    program::ValueId value;
+    StridedCopy copy;
+  };
 
-  void Pack(const Frame& frame) const;
-  void Unpack(const Frame& frame) const;
-  Status Call(collective::Communicator& communicator, const collective::ParallelFor* parallel,
-              std::span<const Frame> frames);
+  void PackOne(const Frame& frame) const;
+  void UnpackOne(const Frame& frame) const;
 
   Kind kind_ = Kind::kAllReduce;
   collective::GroupCall call_;
   mesh::Reduction reduction_ = mesh::Reduction::kSum;
   int64_t count_ = 0;  // elements, as the communicator's call takes them
   program::ValueId from_ = 0, to_ = 0;
-  std::vector<StridedCopy> packs_;    // operand -> scratch, one per block
-  std::vector<StridedCopy> unpacks_;  // scratch + pack_bytes_ -> result
+  std::vector<Piece> packs_;    // operands -> scratch
+  std::vector<Piece> unpacks_;  // scratch + pack_bytes_ -> results
+  bool short_blocks_ = false;   // packed blocks may end in what no operand fills
   int64_t pack_bytes_ = 0, unpack_bytes_ = 0;
   std::vector<collective::Participant> participants_;
 };

@@ -1,0 +1,68 @@
+#include "runtime/device/cpu/beside.h"
+
+#include <chrono>
+#include <utility>
+
+namespace meshtrain::device::cpu {
+
+Beside::Beside() : thread_([this](std::stop_token stop) { Work(stop); }) {}
+
+Beside::~Beside() { (void)Finish(); }
+
+uint64_t Beside::Begin(std::function<Status()> call) {
+  uint64_t number;
+  {
+    MutexLock lock(mutex_);
+    waiting_.push_back(std::move(call));
+    number = ++begun_;
+  }
+  changed_.NotifyAll();
+  return number;
+}
+
+Status Beside::Wait(uint64_t number) {
+  MutexLock lock(mutex_);
+  // The hour only bounds one look: a call ends by its own deadline.
+  while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1),
+                           [&]() MT_REQUIRES(mutex_) { return ended_ >= number; })) {
+  }
+  return error_;
+}
+
+Status Beside::Finish() {
+  uint64_t last;
+  {
+    MutexLock lock(mutex_);
+    last = begun_;
+  }
+  (void)Wait(last);
+  MutexLock lock(mutex_);
+  return std::exchange(error_, OkStatus());
+}
+
+void Beside::Work(std::stop_token stop) {
+  for (;;) {
+    std::function<Status()> call;
+    bool skip;
+    {
+      MutexLock lock(mutex_);
+      if (!changed_.WaitFor(mutex_, stop, std::chrono::hours(1),
+                            [&]() MT_REQUIRES(mutex_) { return !waiting_.empty(); })) {
+        if (stop.stop_requested()) return;
+        continue;
+      }
+      call = std::move(waiting_.front());
+      waiting_.pop_front();
+      skip = !error_.ok();
+    }
+    const Status status = skip ? OkStatus() : call();
+    {
+      MutexLock lock(mutex_);
+      if (!status.ok() && error_.ok()) error_ = status;
+      ++ended_;
+    }
+    changed_.NotifyAll();
+  }
+}
+
+}  // namespace meshtrain::device::cpu
