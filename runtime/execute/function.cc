@@ -99,12 +99,7 @@ Result<DTensor> RepackLocalTensor(Session& session, const Tensor& x, const Layou
                              " (Uneven::kAllow permits unequal shards)");
     }
   }
-  std::vector<Tensor> components;
-  for (int64_t r = 0; r < layout.mesh().size(); ++r) {
-    const Layout::Slice slice = layout.SliceOf(r, x.dims());
-    components.push_back(x.Slice(slice.offsets, slice.sizes));
-  }
-  return session.Pack(components, layout);
+  return session.CopyToMesh(x, layout);
 }
 
 }  // namespace meshtrain::execute

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "runtime/base/check.h"
 #include "runtime/collective/local.h"
@@ -9,13 +10,6 @@
 #include "runtime/sharding/sharding.h"
 
 namespace meshtrain::execute {
-namespace {
-
-// Ranks of `mesh` that this process computes. One process today: all of them.
-std::vector<int64_t> LocalRanks(const Mesh& mesh) { return mesh.LocalRanks(mesh.devices()[0].process); }
-
-}  // namespace
-
 Session::Session(SessionOptions options, std::unique_ptr<device::Backend> backend)
     : options_(std::move(options)), backend_(std::move(backend)) {}
 Session::~Session() = default;
@@ -43,48 +37,97 @@ Result<DTensor> Session::Make(const TensorType& type, const Layout& layout) {
   tensor.run_layout_ = options_.isolated ? layout : sharding::OnMesh(layout, mesh);
   MT_ASSIGN_OR_RETURN(mesh::Dims local, tensor.run_layout_.LocalShape(type.dims));
   const TensorType shard{type.dtype, std::move(local)};
-  for (size_t i = 0; i < LocalRanks(mesh).size(); ++i) {
+  const size_t count = LocalRanks(mesh).size();
+  if (count == 0) {
+    return InvalidArgument("mesh " + layout.mesh().ToString() + ": expected devices of process " +
+                           std::to_string(options_.process) + ", got: none");
+  }
+  for (size_t i = 0; i < count; ++i) {
     MT_ASSIGN_OR_RETURN(std::unique_ptr<device::Buffer> buffer, backend_->Allocate(shard.num_bytes()));
     tensor.buffers_.push_back(std::move(buffer));
   }
   return tensor;
 }
 
-Status Session::Fill(const DTensor& to, const Tensor& from) {
-  if (from.type() != to.type_) {
-    return InvalidArgument("expected a tensor of type " + to.type_.ToString() + ", got: " + from.type().ToString());
+Status Session::Copy(const DTensor& from, const DTensor& to) {
+  const TensorType shard{from.type_.dtype, from.run_layout_.LocalShape(from.type_.dims).value()};
+  Tensor bytes(shard);
+  for (size_t i = 0; i < from.buffers_.size(); ++i) {
+    MT_RETURN_IF_ERROR(backend_->CopyOut(*from.buffers_[i], bytes.mutable_bytes()));
+    MT_RETURN_IF_ERROR(backend_->CopyIn(bytes.bytes(), *to.buffers_[i]));
   }
+  return OkStatus();
+}
+
+Result<DTensor> Session::Clone(const DTensor& value) {
+  MT_ASSIGN_OR_RETURN(DTensor copy, Make(value.type_, value.layout_));
+  MT_RETURN_IF_ERROR(Copy(value, copy));
+  return copy;
+}
+
+Status Session::FillShards(const DTensor& to, const std::function<Tensor(const Layout::Slice&)>& piece) {
   const Layout& layout = to.run_layout_;
   const std::vector<int64_t> ranks = LocalRanks(layout.mesh());
   for (size_t i = 0; i < ranks.size(); ++i) {
-    if (layout.Canonical().IsReplicated()) {
-      MT_RETURN_IF_ERROR(backend_->CopyIn(from.bytes(), *to.buffers_[i]));
-      continue;
-    }
-    const Layout::Slice slice = layout.SliceOf(ranks[i], from.dims());
-    Tensor shard(TensorType{from.type().dtype, layout.LocalShape(from.dims()).value()});
+    const Layout::Slice slice = layout.SliceOf(ranks[i], to.type_.dims);
+    Tensor shard(TensorType{to.type_.dtype, layout.LocalShape(to.type_.dims).value()});
     if (slice.sizes != shard.dims()) std::memset(shard.mutable_bytes().data(), 0, shard.mutable_bytes().size());
-    shard.Paste(from.Slice(slice.offsets, slice.sizes), mesh::Dims(slice.offsets.size(), 0));
+    shard.Paste(piece(slice), mesh::Dims(slice.offsets.size(), 0));
     MT_RETURN_IF_ERROR(backend_->CopyIn(shard.bytes(), *to.buffers_[i]));
   }
   return OkStatus();
 }
 
-Result<Tensor> Session::Gather(const DTensor& value) const {
+Status Session::Fill(const DTensor& to, const Tensor& from) {
+  if (from.type() != to.type_) {
+    return InvalidArgument("expected a tensor of type " + to.type_.ToString() + ", got: " + from.type().ToString());
+  }
+  if (to.run_layout_.Canonical().IsReplicated()) {
+    for (const auto& buffer : to.buffers_) MT_RETURN_IF_ERROR(backend_->CopyIn(from.bytes(), *buffer));
+    return OkStatus();
+  }
+  return FillShards(to, [&](const Layout::Slice& slice) { return from.Slice(slice.offsets, slice.sizes); });
+}
+
+Result<Tensor> Session::ShardAt(const DTensor& value, size_t i) const {
+  const Layout& layout = value.run_layout_;
+  const int64_t rank = LocalRanks(layout.mesh())[i];
+  Tensor shard(TensorType{value.type_.dtype, layout.LocalShape(value.type_.dims).value()});
+  MT_RETURN_IF_ERROR(backend_->CopyOut(*value.buffers_[i], shard.mutable_bytes()));
+  const Layout::Slice slice = layout.SliceOf(rank, value.type_.dims);
+  if (slice.sizes == shard.dims()) return shard;
+  return shard.Slice(mesh::Dims(slice.sizes.size(), 0), slice.sizes);
+}
+
+bool Session::IsWholeHere(const DTensor& value) const {
+  std::set<mesh::Dims> seen;
+  int64_t elements = 0;
+  for (const int64_t rank : LocalRanks(value.run_layout_.mesh())) {
+    const Layout::Slice slice = value.run_layout_.SliceOf(rank, value.type_.dims);
+    const int64_t here = mesh::NumElements(slice.sizes);
+    if (here > 0 && seen.insert(slice.offsets).second) elements += here;
+  }
+  return elements == value.type_.num_elements();
+}
+
+Result<Tensor> Session::Gather(const DTensor& value) {
   MT_CHECK(value.valid());
   const Layout& layout = value.run_layout_;
-  const std::vector<int64_t> ranks = LocalRanks(layout.mesh());
   Tensor whole(value.type_);
   if (layout.Canonical().IsReplicated()) {
     MT_RETURN_IF_ERROR(backend_->CopyOut(*value.buffers_[0], whole.mutable_bytes()));
     return whole;
   }
-  const TensorType shard_type{value.type_.dtype, layout.LocalShape(value.type_.dims).value()};
+  if (!IsWholeHere(value)) {
+    MT_ASSIGN_OR_RETURN(const DTensor copies,
+                        Relayout(value, Layout::Replicated(value.layout_.mesh(), value.type_.rank())));
+    MT_RETURN_IF_ERROR(backend_->CopyOut(*copies.buffers_[0], whole.mutable_bytes()));
+    return whole;
+  }
+  const std::vector<int64_t> ranks = LocalRanks(layout.mesh());
   for (size_t i = 0; i < ranks.size(); ++i) {
-    const Layout::Slice slice = layout.SliceOf(ranks[i], value.type_.dims);
-    Tensor shard(shard_type);
-    MT_RETURN_IF_ERROR(backend_->CopyOut(*value.buffers_[i], shard.mutable_bytes()));
-    whole.Paste(shard.Slice(mesh::Dims(slice.sizes.size(), 0), slice.sizes), slice.offsets);
+    MT_ASSIGN_OR_RETURN(const Tensor shard, ShardAt(value, i));
+    whole.Paste(shard, layout.SliceOf(ranks[i], value.type_.dims).offsets);
   }
   return whole;
 }
@@ -97,46 +140,69 @@ Result<DTensor> Session::CopyToMesh(const Tensor& value, const Layout& layout) {
 
 Result<DTensor> Session::Pack(std::span<const Tensor> components, const Layout& layout) {
   const Mesh& mesh = layout.mesh();
-  if (static_cast<int64_t>(components.size()) != mesh.size()) {
-    return InvalidArgument("pack: expected one component for each of the " + std::to_string(mesh.size()) +
+  const std::vector<int64_t> ranks = LocalRanks(mesh);
+  if (components.size() != ranks.size() || ranks.empty()) {
+    return InvalidArgument("pack: expected one component for each of the " + std::to_string(ranks.size()) +
                            " devices, got: " + std::to_string(components.size()));
   }
-  // The global extent of a dimension is the sum over the shards along it, taken at coordinate 0 of the other axes.
+  const bool all_here = static_cast<int64_t>(ranks.size()) == mesh.size();
   TensorType type{components[0].type().dtype, mesh::Dims(layout.rank(), 0)};
-  for (int64_t r = 0; r < mesh.size(); ++r) {
-    const Tensor& c = components[r];
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const Tensor& c = components[i];
     if (c.type().rank() != layout.rank() || c.type().dtype != type.dtype) {
-      return InvalidArgument("pack: component of " + mesh.devices()[r].ToString() + ": expected " +
+      return InvalidArgument("pack: component of " + mesh.devices()[ranks[i]].ToString() + ": expected " +
                              std::string(mesh::DTypeName(type.dtype)) + " of rank " + std::to_string(layout.rank()) +
                              ", got: " + c.type().ToString());
     }
-    const std::vector<int64_t> at = mesh.Coordinates(r);
+    // The global extent of a dimension is the sum over the shards along it, taken at coordinate 0 of the other axes;
+    // where not all shards are here, they are as large as the first.
+    const std::vector<int64_t> at = mesh.Coordinates(ranks[i]);
     for (int d = 0; d < layout.rank(); ++d) {
       bool first_of_others = true;
       for (int a = 0; a < mesh.num_axes(); ++a) {
         const bool along = std::find(layout.dim(d).begin(), layout.dim(d).end(), a) != layout.dim(d).end();
         first_of_others = first_of_others && (along || at[a] == 0);
       }
-      if (first_of_others) type.dims[d] += c.dims()[d];
+      if (!all_here) {
+        type.dims[d] = components[0].dims()[d] * layout.NumShards(d);
+      } else if (first_of_others) {
+        type.dims[d] += c.dims()[d];
+      }
     }
   }
-  Tensor whole(type);
-  for (int64_t r = 0; r < mesh.size(); ++r) {
-    const Layout::Slice slice = layout.SliceOf(r, type.dims);
-    if (components[r].dims() != slice.sizes) {
-      return InvalidArgument("pack: component of " + mesh.devices()[r].ToString() + ": expected " +
-                             TensorType{type.dtype, slice.sizes}.ToString() + " of " + type.ToString() + " in " +
-                             layout.ToString() + ", got: " + components[r].type().ToString());
+  std::vector<Layout::Slice> slices;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    slices.push_back(layout.SliceOf(ranks[i], type.dims));
+    if (components[i].dims() != slices[i].sizes) {
+      return InvalidArgument("pack: component of " + mesh.devices()[ranks[i]].ToString() + ": expected " +
+                             TensorType{type.dtype, slices[i].sizes}.ToString() + " of " + type.ToString() + " in " +
+                             layout.ToString() + ", got: " + components[i].type().ToString());
     }
-    whole.Paste(components[r], slice.offsets);
   }
-  return CopyToMesh(whole, layout);
+  MT_ASSIGN_OR_RETURN(DTensor packed, Make(type, layout));
+  // A shard of the mesh that runs is a box of whole components.
+  MT_RETURN_IF_ERROR(FillShards(packed, [&](const Layout::Slice& shard) {
+    Tensor out(TensorType{type.dtype, shard.sizes});
+    for (size_t i = 0; i < slices.size(); ++i) {
+      mesh::Dims from(shard.offsets.size()), to(shard.offsets.size()), sizes(shard.offsets.size());
+      for (size_t d = 0; d < sizes.size(); ++d) {
+        const int64_t low = std::max(shard.offsets[d], slices[i].offsets[d]);
+        const int64_t high = std::min(shard.offsets[d] + shard.sizes[d], slices[i].offsets[d] + slices[i].sizes[d]);
+        sizes[d] = std::max<int64_t>(0, high - low);
+        from[d] = low - slices[i].offsets[d];
+        to[d] = low - shard.offsets[d];
+      }
+      if (mesh::NumElements(sizes) > 0) out.Paste(components[i].Slice(from, sizes), to);
+    }
+    return out;
+  }));
+  return packed;
 }
 
 Result<std::vector<Tensor>> Session::Unpack(const DTensor& value) {
   MT_ASSIGN_OR_RETURN(const Tensor whole, ToHost(value));
   std::vector<Tensor> components;
-  for (int64_t r = 0; r < value.layout_.mesh().size(); ++r) {
+  for (const int64_t r : LocalRanks(value.layout_.mesh())) {
     const Layout::Slice slice = value.layout_.SliceOf(r, whole.dims());
     components.push_back(whole.Slice(slice.offsets, slice.sizes));
   }
@@ -202,17 +268,47 @@ Result<Tensor> Session::ReadToHost(const program::Variable& variable) {
   return Gather(stored->value);
 }
 
-Result<Tensor> Session::ReadShard(const program::Variable& variable, int64_t rank) {
-  MT_ASSIGN_OR_RETURN(const Tensor whole, ReadToHost(variable));
-  MT_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(variable));
-  const Layout::Slice slice = layout.SliceOf(rank, whole.dims());
-  return slice.sizes == whole.dims() ? whole : whole.Slice(slice.offsets, slice.sizes);
+Result<Layout> Session::StoredLayoutOf(const program::Variable& variable) const {
+  MT_ASSIGN_OR_RETURN(const Stored* stored, const_cast<Session*>(this)->Find(variable));
+  return stored->value.run_layout_;
+}
+
+Result<size_t> Session::LocalIndex(const program::Variable& variable, const DTensor& value, int64_t rank) const {
+  const std::vector<int64_t> ranks = LocalRanks(value.run_layout_.mesh());
+  const auto at = std::find(ranks.begin(), ranks.end(), rank);
+  if (at == ranks.end()) {
+    return InvalidArgument("variable `" + variable.name() + "`: expected a device of this process, got: rank " +
+                           std::to_string(rank));
+  }
+  return static_cast<size_t>(at - ranks.begin());
+}
+
+Result<Tensor> Session::ReadStored(const program::Variable& variable, int64_t rank) {
+  MT_ASSIGN_OR_RETURN(const Stored* stored, Find(variable));
+  MT_ASSIGN_OR_RETURN(const size_t i, LocalIndex(variable, stored->value, rank));
+  return ShardAt(stored->value, i);
+}
+
+Status Session::WriteStored(const program::Variable& variable, int64_t rank, const Tensor& value) {
+  MT_ASSIGN_OR_RETURN(const Stored* stored, Find(variable));
+  MT_ASSIGN_OR_RETURN(const size_t i, LocalIndex(variable, stored->value, rank));
+  const DTensor& to = stored->value;
+  const Layout::Slice slice = to.run_layout_.SliceOf(rank, to.type_.dims);
+  const TensorType extent{to.type_.dtype, slice.sizes};
+  if (value.type() != extent) {
+    return InvalidArgument("variable `" + variable.name() + "`: rank " + std::to_string(rank) + ": expected " +
+                           extent.ToString() + ", got: " + value.type().ToString());
+  }
+  Tensor shard(TensorType{extent.dtype, to.run_layout_.LocalShape(to.type_.dims).value()});
+  if (slice.sizes == shard.dims()) return backend_->CopyIn(value.bytes(), *to.buffers_[i]);
+  std::memset(shard.mutable_bytes().data(), 0, shard.mutable_bytes().size());
+  shard.Paste(value, mesh::Dims(slice.offsets.size(), 0));
+  return backend_->CopyIn(shard.bytes(), *to.buffers_[i]);
 }
 
 Result<DTensor> Session::Read(const program::Variable& variable) {
   MT_ASSIGN_OR_RETURN(const Stored* stored, Find(variable));
-  MT_ASSIGN_OR_RETURN(const Tensor whole, Gather(stored->value));
-  return CopyToMesh(whole, stored->value.layout_);
+  return Clone(stored->value);
 }
 
 Status Session::Write(const program::Variable& variable, const Tensor& value) {
@@ -221,6 +317,9 @@ Status Session::Write(const program::Variable& variable, const Tensor& value) {
 }
 
 Status Session::Write(const program::Variable& variable, const DTensor& value) {
+  if (!value.valid()) return InvalidArgument("variable `" + variable.name() + "`: got: an empty tensor");
+  MT_ASSIGN_OR_RETURN(const Stored* stored, Find(variable));
+  if (value.type_ == stored->value.type_ && value.layout_ == stored->value.layout_) return Copy(value, stored->value);
   MT_ASSIGN_OR_RETURN(const Tensor whole, ToHost(value));
   return Write(variable, whole);
 }
@@ -228,25 +327,37 @@ Status Session::Write(const program::Variable& variable, const DTensor& value) {
 Result<plan::Plan> Session::PlanOnly(const program::Program& program, const Mesh& mesh,
                                      const sharding::Given& layouts) const {
   MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned, sharding::Shard(program, mesh, layouts, options_.sharding));
-  return plan::MakePlan(std::move(partitioned), options_.plan);
+  plan::Options options = options_.plan;
+  const auto& devices = mesh.devices();
+  options.overlap = std::any_of(devices.begin(), devices.end(),
+                                [&](const mesh::Device& d) { return d.process != devices[0].process; });
+  return plan::MakePlan(std::move(partitioned), options);
 }
 
-Result<std::unique_ptr<LoadedStep>> Session::Load(const program::Program& program, const Mesh& mesh,
-                                                  std::span<const program::Variable> variables,
-                                                  sharding::Given layouts) {
+Result<std::vector<Session::Stored*>> Session::StatesOf(const program::Program& program, const Mesh& mesh,
+                                                        std::span<const program::Variable> variables) {
   if (variables.size() != program.states.size()) {
     return InvalidArgument("program " + program.name + ": expected " + std::to_string(program.states.size()) +
                            " variables, got: " + std::to_string(variables.size()));
   }
   std::vector<Stored*> states;
-  for (size_t i = 0; i < variables.size(); ++i) {
-    MT_ASSIGN_OR_RETURN(Stored * stored, Find(variables[i]));
+  for (const program::Variable& variable : variables) {
+    MT_ASSIGN_OR_RETURN(Stored * stored, Find(variable));
     if (!(stored->value.layout_.mesh() == mesh)) {
-      return InvalidArgument("variable `" + variables[i].name() + "`: expected it on mesh " + mesh.ToString() +
+      return InvalidArgument("variable `" + variable.name() + "`: expected it on mesh " + mesh.ToString() +
                              ", got: " + stored->value.layout_.mesh().ToString());
     }
-    layouts.states.insert_or_assign(program.states[i].name, stored->value.layout_);
     states.push_back(stored);
+  }
+  return states;
+}
+
+Result<std::unique_ptr<LoadedStep>> Session::Load(const program::Program& program, const Mesh& mesh,
+                                                  std::span<const program::Variable> variables,
+                                                  sharding::Given layouts) {
+  MT_ASSIGN_OR_RETURN(const std::vector<Stored*> states, StatesOf(program, mesh, variables));
+  for (size_t i = 0; i < states.size(); ++i) {
+    layouts.states.insert_or_assign(program.states[i].name, states[i]->value.layout_);
   }
   auto step = std::unique_ptr<LoadedStep>(new LoadedStep(this));
   MT_ASSIGN_OR_RETURN(step->plan_, PlanOnly(program, mesh, layouts));
@@ -267,30 +378,79 @@ Result<std::unique_ptr<LoadedStep>> Session::Load(const program::Program& progra
     }
     MT_ASSIGN_OR_RETURN(step->run_plan_, PlanOnly(program, run_mesh, given));
   }
-  const plan::Plan& plan = step->run_plan();
-  const std::vector<int64_t> ranks = LocalRanks(plan.partitioned.mesh);
-  step->communicator_ = collective::MakeLocalCommunicator(plan.partitioned.mesh);
-  MT_ASSIGN_OR_RETURN(step->executable_, backend_->Compile(plan, ranks, step->communicator_.get()));
-
-  step->devices_.resize(ranks.size());
-  const auto make = [&](const TensorType& type, const Layout& layout) { return Make(type, layout); };
-  for (size_t i = 0; i < program.inputs.size(); ++i) {
-    MT_ASSIGN_OR_RETURN(DTensor input,
-                        make(asked.partitioned.input_types[i], asked.partitioned.input_layouts[i]));
-    step->inputs_.push_back(std::move(input));
-  }
-  for (size_t i = 0; i < program.outputs.size(); ++i) {
-    MT_ASSIGN_OR_RETURN(DTensor output,
-                        make(asked.partitioned.output_types[i], asked.partitioned.output_layouts[i]));
-    step->outputs_.push_back(std::move(output));
-  }
-  step->fed_.assign(program.inputs.size(), false);
-  for (size_t d = 0; d < ranks.size(); ++d) {
-    for (const DTensor& t : step->inputs_) step->devices_[d].inputs.push_back(t.buffers_[d].get());
-    for (const Stored* s : states) step->devices_[d].states.push_back(s->value.buffers_[d].get());
-    for (const DTensor& t : step->outputs_) step->devices_[d].outputs.push_back(t.buffers_[d].get());
-  }
+  MT_RETURN_IF_ERROR(Finish(*step, states, step->run_plan().hash));
   return step;
+}
+
+Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(const program::Program& program, const Mesh& mesh,
+                                                         std::span<const program::Variable> variables,
+                                                         std::optional<int64_t> bucket_bytes) {
+  if (!options_.isolated || LocalRanks(mesh).size() != 1) {
+    return FailedPrecondition("program " + program.name + ": a replica has an isolated session with one device of mesh " +
+                              mesh.ToString() + ", got: " + std::to_string(LocalRanks(mesh).size()) + " devices" +
+                              (options_.isolated ? "" : ", not isolated"));
+  }
+  MT_ASSIGN_OR_RETURN(const std::vector<Stored*> states, StatesOf(program, mesh, variables));
+  for (const Stored* s : states) {
+    if (s->value.layout_.Canonical().IsReplicated()) continue;
+    return InvalidArgument("variable `" + s->variable.name() + "`: expected a copy on each replica, got layout: " +
+                           s->value.layout_.ToString());
+  }
+  // Every value is whole where it is: what replicas hold of the same name are values of their own.
+  sharding::Partitioned whole;
+  whole.local = program;
+  whole.mesh = mesh;
+  const auto add = [&](program::ValueId value, std::vector<Layout>& layouts, std::vector<TensorType>& types) {
+    layouts.push_back(Layout::Replicated(mesh, program.type(value).rank()));
+    types.push_back(program.type(value));
+  };
+  for (const program::Port& p : program.inputs) add(p.value, whole.input_layouts, whole.input_types);
+  for (const program::State& s : program.states) add(s.entry, whole.state_layouts, whole.state_types);
+  for (const program::Port& p : program.outputs) add(p.value, whole.output_layouts, whole.output_types);
+  for (const program::ValueInfo& value : program.values) {
+    whole.layouts.push_back(Layout::Replicated(mesh, value.type.rank()));
+    whole.global_dims.push_back(value.type.dims);
+  }
+  plan::Options options = options_.plan;
+  options.overlap = mesh.size() > 1;
+  options.recorded_order = true;
+  if (bucket_bytes) options.bucket_bytes = options.overlap_bucket_bytes = *bucket_bytes;
+  auto step = std::unique_ptr<LoadedStep>(new LoadedStep(this));
+  MT_ASSIGN_OR_RETURN(step->plan_, plan::MakePlan(std::move(whole), options));
+  MT_RETURN_IF_ERROR(Finish(*step, states, step->plan_.CollectivesHash()));
+  return step;
+}
+
+Status Session::Finish(LoadedStep& step, std::span<Stored* const> states, uint64_t communicator_hash) {
+  const plan::Plan& plan = step.run_plan();
+  const Mesh& mesh = plan.partitioned.mesh;
+  const std::vector<int64_t> ranks = LocalRanks(mesh);
+  if (static_cast<int64_t>(ranks.size()) == mesh.size()) {
+    step.communicator_ = collective::MakeLocalCommunicator(mesh);
+  } else if (options_.communicator) {
+    MT_ASSIGN_OR_RETURN(step.communicator_, options_.communicator(mesh, communicator_hash));
+  } else {
+    return FailedPrecondition("mesh " + mesh.ToString() + ": it spans processes, and this session is joined to none");
+  }
+  MT_ASSIGN_OR_RETURN(step.executable_, backend_->Compile(plan, ranks, step.communicator_.get()));
+
+  const sharding::Partitioned& asked = step.plan_.partitioned;
+  step.devices_.resize(ranks.size());
+  for (size_t i = 0; i < asked.input_types.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(DTensor input, Make(asked.input_types[i], asked.input_layouts[i]));
+    step.inputs_.push_back(std::move(input));
+  }
+  for (size_t i = 0; i < asked.output_types.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(DTensor output, Make(asked.output_types[i], asked.output_layouts[i]));
+    step.outputs_.push_back(std::move(output));
+  }
+  step.fed_.assign(step.inputs_.size(), false);
+  for (size_t d = 0; d < ranks.size(); ++d) {
+    for (const DTensor& t : step.inputs_) step.devices_[d].inputs.push_back(t.buffers_[d].get());
+    for (const Stored* s : states) step.devices_[d].states.push_back(s->value.buffers_[d].get());
+    for (const DTensor& t : step.outputs_) step.devices_[d].outputs.push_back(t.buffers_[d].get());
+  }
+  return OkStatus();
 }
 
 Status LoadedStep::Feed(size_t input, const Tensor& value) {
@@ -345,8 +505,8 @@ Result<double> LoadedStep::FetchNumber(size_t output) const {
 }
 
 Result<DTensor> LoadedStep::FetchOnMesh(size_t output) const {
-  MT_ASSIGN_OR_RETURN(const Tensor whole, Fetch(output));
-  return session_->CopyToMesh(whole, outputs_[output].layout_);
+  MT_CHECK(output < outputs_.size());
+  return session_->Clone(outputs_[output]);
 }
 
 int64_t LoadedStep::CollectiveBytesSent(int64_t rank) const { return communicator_->BytesSent(rank); }

@@ -6,10 +6,16 @@
 // reduction accumulates in place. `isolated` gives every device its own buffers and runs every collective. Layouts,
 // checks, errors and the printed plan are those of the user's mesh in both.
 //
+// Many processes: each has a session of its own for its devices of one mesh and runs the same program. What moves bytes
+// between them (a step, Relayout, and ToHost, Unpack or Fetch of a value whose shards lie in several processes) is
+// called by every process, in the same order. An error of such a call (kUnavailable, kDeadlineExceeded) leaves the
+// variables as they may be: give them values again before going on.
+//
 // One thread uses a session. A Session outlives what it made.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -51,9 +57,15 @@ class DTensor {
   std::vector<std::shared_ptr<device::Buffer>> buffers_;  // per local place of the mesh that runs
 };
 
+// Makes the communicator of a plan on a mesh of several processes; `plan_hash` is the plan's.
+using MakeCommunicator =
+    std::function<Result<std::unique_ptr<collective::Communicator>>(const Mesh& mesh, uint64_t plan_hash)>;
+
 struct SessionOptions {
   bool isolated = false;  // see above
   int threads = 0;        // 0: one per core
+  int process = 0;        // whose devices of a mesh this session computes
+  MakeCommunicator communicator;  // for meshes of several processes
   sharding::Options sharding;
   plan::Options plan;
 };
@@ -110,9 +122,11 @@ class Session {
   // --- tensors
   // A host tensor laid out on the layout's mesh (DTensor's copy_to_mesh).
   Result<DTensor> CopyToMesh(const Tensor& value, const Layout& layout);
-  // One component per device of the mesh, each the valid extent of its shard; copies must agree in shape.
+  // One component per device of this process, in the order of their ranks, each the valid extent of its shard; copies
+  // must agree in shape. Where the mesh spans processes all shards must be of one size.
   // Errors: kInvalidArgument naming the device whose component does not fit.
   Result<DTensor> Pack(std::span<const Tensor> components, const Layout& layout);
+  // The components of this process's devices.
   Result<std::vector<Tensor>> Unpack(const DTensor& value);
   // The whole tensor on the host.
   Result<Tensor> ToHost(const DTensor& value);
@@ -128,8 +142,11 @@ class Session {
   // The value now, in bytes of its own.
   Result<DTensor> Read(const program::Variable& variable);
   Result<Tensor> ReadToHost(const program::Variable& variable);
-  // The valid extent of the shard that device `rank` of the variable's mesh holds.
-  Result<Tensor> ReadShard(const program::Variable& variable, int64_t rank);
+  // How the value lies in memory: the variable's layout on the mesh that runs, and the valid extent of what device
+  // `rank` of that mesh, one of this process, holds. For saving: no byte moves between devices.
+  Result<Layout> StoredLayoutOf(const program::Variable& variable) const;
+  Result<Tensor> ReadStored(const program::Variable& variable, int64_t rank);
+  Status WriteStored(const program::Variable& variable, int64_t rank, const Tensor& value);
   Status Write(const program::Variable& variable, const Tensor& value);
   Status Write(const program::Variable& variable, const DTensor& value);
 
@@ -139,6 +156,14 @@ class Session {
   Result<std::unique_ptr<LoadedStep>> Load(const program::Program& program, const Mesh& mesh,
                                            std::span<const program::Variable> variables,
                                            sharding::Given layouts);
+  // A program that was traced for one replica of several: it runs as it is, over the values of this session's one
+  // device, and what it moves between replicas are the collectives that it holds (axes by index into `mesh`, which has a
+  // device of a process of its own for each replica). `variables` as Load has them, all replicated. Programs of
+  // different replicas may differ in dimensions, so the communicator gets the hash of their collectives alone.
+  // `bucket_bytes`: instead of the options', for this program's all-reduces.
+  Result<std::unique_ptr<LoadedStep>> LoadReplica(const program::Program& program, const Mesh& mesh,
+                                                  std::span<const program::Variable> variables,
+                                                  std::optional<int64_t> bucket_bytes = {});
   // The plan alone, for a report: nothing is compiled or allocated.
   Result<plan::Plan> PlanOnly(const program::Program& program, const Mesh& mesh, const sharding::Given& layouts) const;
 
@@ -151,9 +176,22 @@ class Session {
 
   Session(SessionOptions options, std::unique_ptr<device::Backend> backend);
   Result<Mesh> RunMesh(const Mesh& mesh) const;
+  std::vector<int64_t> LocalRanks(const Mesh& mesh) const { return mesh.LocalRanks(options_.process); }
   Result<DTensor> Make(const TensorType& type, const Layout& layout);  // zero-filled
+  Result<DTensor> Clone(const DTensor& value);
+  Status Copy(const DTensor& from, const DTensor& to);  // of one layout
   Status Fill(const DTensor& to, const Tensor& from);
-  Result<Tensor> Gather(const DTensor& value) const;
+  // `piece(slice)` gives the values of each local shard's valid extent.
+  Status FillShards(const DTensor& to, const std::function<Tensor(const Layout::Slice&)>& piece);
+  Result<size_t> LocalIndex(const program::Variable& variable, const DTensor& value, int64_t rank) const;
+  Result<Tensor> ShardAt(const DTensor& value, size_t i) const;  // the valid extent of local shard i
+  bool IsWholeHere(const DTensor& value) const;
+  // The variables behind the program's states, which must lie on `mesh`.
+  Result<std::vector<Stored*>> StatesOf(const program::Program& program, const Mesh& mesh,
+                                        std::span<const program::Variable> variables);
+  // Compiles a step that is planned, and gives it its buffers.
+  Status Finish(LoadedStep& step, std::span<Stored* const> states, uint64_t communicator_hash);
+  Result<Tensor> Gather(const DTensor& value);
   Result<Stored*> Find(const program::Variable& variable);
 
   SessionOptions options_;
