@@ -31,12 +31,12 @@ class AsyncSaver::Impl {
     MT_RETURN_IF_ERROR(Wait(std::move(stop), timeout));
     const Duration begin = SystemClock().Monotonic();
     if (!background_) {
-      Write({std::move(snapshot), begin});
+      Write({std::move(snapshot), begin, options_});
       return TakeError();
     }
     {
       MutexLock lock(mutex_);
-      pending_ = Job{std::move(snapshot), begin};
+      pending_ = Job{std::move(snapshot), begin, options_};
       busy_ = true;
     }
     changed_.NotifyAll();
@@ -62,6 +62,14 @@ class AsyncSaver::Impl {
     return Wait({}, timeout);
   }
 
+  void set_generation(int64_t generation) {
+    options_.generation = generation;
+    abandon_ = std::stop_source();
+    options_.abandon = abandon_.get_token();
+  }
+
+  void Abandon() { abandon_.request_stop(); }
+
   std::optional<SaveReport> last() const {
     MutexLock lock(mutex_);
     return last_;
@@ -71,6 +79,7 @@ class AsyncSaver::Impl {
   struct Job {
     Snapshot snapshot;
     Duration begin;
+    SaveOptions options;
   };
 
   Status TakeError() {
@@ -79,7 +88,7 @@ class AsyncSaver::Impl {
   }
 
   void Write(const Job& job) {
-    Result<std::string> path = checkpoint::Save(folder_, job.snapshot, options_);
+    Result<std::string> path = checkpoint::Save(folder_, job.snapshot, job.options);
     const Duration took = SystemClock().Monotonic() - job.begin;
     MutexLock lock(mutex_);
     if (path.ok()) {
@@ -114,7 +123,8 @@ class AsyncSaver::Impl {
   }
 
   const std::string folder_;
-  const SaveOptions options_;
+  SaveOptions options_;  // the caller's, as
+  std::stop_source abandon_;
   const bool background_;
   bool closed_ = false;  // the caller's
   mutable Mutex mutex_;
@@ -142,6 +152,8 @@ Status AsyncSaver::Save(Snapshot snapshot, std::stop_token stop, Duration timeou
 Status AsyncSaver::Wait(std::stop_token stop, Duration timeout) {
   return impl_->Wait(std::move(stop), timeout);
 }
+void AsyncSaver::set_generation(int64_t generation) { impl_->set_generation(generation); }
+void AsyncSaver::Abandon() { impl_->Abandon(); }
 Status AsyncSaver::Close(Duration timeout) { return impl_->Close(timeout); }
 std::optional<SaveReport> AsyncSaver::last() const { return impl_->last(); }
 

@@ -32,6 +32,10 @@ class AsyncSaver {
   // Waits for the save before this one, then hands the snapshot over. If that save failed, its error comes back here
   // and this snapshot is not saved: decide, and call again.
   Status Save(Snapshot snapshot, std::stop_token stop = {}, Duration timeout = std::chrono::minutes(10));
+  // For the saves to come: see SaveOptions::generation. Between saves.
+  void set_generation(int64_t generation);
+  // The others are gone: a save of this generation that still waits for their parts ends in kCancelled.
+  void Abandon();
   // Waits until nothing is being written; gives the last save's error, once.
   Status Wait(std::stop_token stop = {}, Duration timeout = std::chrono::minutes(10));
   // Wait(), and takes no more snapshots.

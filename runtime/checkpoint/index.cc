@@ -159,6 +159,14 @@ std::string Index::ToJson() const {
 }
 
 Result<Index> Index::Parse(std::string_view text, const std::string& path) {
+  MT_ASSIGN_OR_RETURN(Index index, ParsePart(text, path));
+  if (Status sound = CheckIndex(index); !sound.ok()) {
+    return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) + ": " + sound.message());
+  }
+  return index;
+}
+
+Result<Index> Index::ParsePart(std::string_view text, const std::string& path) {
   try {
     const json whole = json::parse(text);
     const json& body = whole.at("index");
@@ -176,9 +184,7 @@ Result<Index> Index::Parse(std::string_view text, const std::string& path) {
       return Unimplemented(path + ": version: expected at most " + Num(kVersion) +
                            ", got: " + body.at("version").dump());
     }
-    Index index = IndexOf(body);
-    if (Status sound = CheckIndex(index); !sound.ok()) throw BadField{sound.message()};
-    return index;
+    return IndexOf(body);
   } catch (const json::parse_error& error) {
     return DataLoss(path + ": byte " + std::to_string(error.byte > 0 ? error.byte - 1 : 0) +
                     ": expected JSON, got: " + error.what());

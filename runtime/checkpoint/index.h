@@ -62,6 +62,8 @@ struct Index {
   // `path` is for messages. Errors: kDataLoss naming the byte for text that is not JSON, whose checksum differs or that
   // breaks a rule above; kUnimplemented for a later version.
   static Result<Index> Parse(std::string_view text, const std::string& path);
+  // The same for one process's part, whose shards need not cover the variables.
+  static Result<Index> ParsePart(std::string_view text, const std::string& path);
   friend bool operator==(const Index&, const Index&) = default;
 };
 

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/save.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -8,6 +9,7 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/file.h"
@@ -109,6 +111,40 @@ void SweepFolder(const std::string& checkpoint, const Index& index) {
   }
 }
 
+// The index of one process's part, left for process 0; swept away by the commit.
+std::string PartPath(const std::string& checkpoint, const SaveOptions& options, int process) {
+  return fmt::format("{}/part-{}-{:05}-of-{:05}.json", checkpoint, options.generation, process, options.processes);
+}
+
+// The parts of processes 1 and up, as they appear.
+Result<std::vector<Index>> CollectParts(const std::string& checkpoint, const SaveOptions& options) {
+  constexpr Duration kLook = std::chrono::milliseconds(20);  // files have no other bell across hosts
+  const Duration end = SystemClock().Monotonic() + options.parts_timeout;
+  std::vector<Index> parts;
+  for (int process = 1; process < options.processes; ++process) {
+    const std::string path = PartPath(checkpoint, options, process);
+    for (;;) {
+      const Result<std::string> text = ReadFile(path);
+      if (text.ok()) {
+        MT_ASSIGN_OR_RETURN(Index part, Index::ParsePart(*text, path));
+        parts.push_back(std::move(part));
+        break;
+      }
+      if (text.status().code() != StatusCode::kNotFound) return text.status();
+      if (options.abandon.stop_requested()) {
+        return Cancelled(fmt::format("{}: abandoned without the part of process {}", path, process));
+      }
+      if (SystemClock().Monotonic() >= end) {
+        return DeadlineExceeded(fmt::format("{}: expected the part of process {} of {} (a folder that all processes "
+                                            "share), got: nothing in {} s", path, process, options.processes,
+                                            std::chrono::duration_cast<std::chrono::seconds>(options.parts_timeout).count()));
+      }
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+  return parts;
+}
+
 void Prune(const std::string& folder, int64_t newest, int keep) {
   const Result<std::vector<Candidate>> complete = ListCheckpoints(folder);
   if (!complete.ok()) return;
@@ -133,7 +169,7 @@ std::string CheckpointFolder(const std::string& folder, int64_t step) {
 }
 
 Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int process,
-                        int processes) {
+                        int processes, int64_t generation) {
   if (snapshot.step < 0 || process < 0 || process >= processes) {
     return InvalidArgument("checkpoint: expected a step from 0 and a process below " +
                            std::to_string(processes) + ", got: step " +
@@ -149,7 +185,7 @@ Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int
                                                          {"format", "meshtrain"}}));
 
   Index index{.step = snapshot.step,
-              .generation = NextGeneration(checkpoint),
+              .generation = generation > 0 ? generation : NextGeneration(checkpoint),
               .mesh = snapshot.mesh,
               .program_hash = snapshot.program_hash,
               .data_cursor = snapshot.data_cursor,
@@ -192,8 +228,16 @@ Result<std::string> Commit(const std::string& folder, const std::vector<Index>& 
 
 Result<std::string> Save(const std::string& folder, const Snapshot& snapshot,
                          const SaveOptions& options) {
-  MT_ASSIGN_OR_RETURN(Index part, WritePart(folder, snapshot, 0, 1));
-  return Commit(folder, {std::move(part)}, options);
+  MT_ASSIGN_OR_RETURN(Index part, WritePart(folder, snapshot, options.process, options.processes, options.generation));
+  if (options.processes == 1) return Commit(folder, {std::move(part)}, options);
+  const std::string checkpoint = CheckpointFolder(folder, snapshot.step);
+  if (options.process != 0) {
+    MT_RETURN_IF_ERROR(WriteFileAtomically(PartPath(checkpoint, options, options.process), part.ToJson()));
+    return checkpoint;
+  }
+  MT_ASSIGN_OR_RETURN(std::vector<Index> parts, CollectParts(checkpoint, options));
+  parts.insert(parts.begin(), std::move(part));
+  return Commit(folder, parts, options);
 }
 
 }  // namespace meshtrain::checkpoint

@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <thread>
+
+#include "runtime/checkpoint/async.h"
 #include "runtime/checkpoint/collect.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/runs.h"
@@ -131,6 +135,70 @@ TEST(ReshardTest, ProcessesShareTheWork) {
   }
   parts[1].program_hash = "another";
   EXPECT_EQ(Commit(folder.path(), parts).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Two processes, each with two of four devices, save one variable that is split over all of them.
+class SharedSaveTest : public testing::Test {
+ protected:
+  Snapshot PartOf(int process, float first) {
+    std::vector<mesh::Device> devices;
+    for (int d = 0; d < 4; ++d) devices.push_back({mesh::DeviceKind::kCpu, d / 2, d % 2});
+    const Mesh mesh = *Mesh::Create({{"batch", 4}}, devices);
+    const std::vector<VariableSpec> specs = {{"a", Type("f32[8]"), *Layout::BatchSharded(mesh, "batch", 1)}};
+    Snapshot snapshot{.step = 9};
+    snapshot.variables = *Collect(specs, process, [&](int, int64_t rank) {
+      return Storage(Counting(specs[0].type, first), specs[0].layout, rank);
+    });
+    return snapshot;
+  }
+  Result<std::string> SavePart(int process, float first, int64_t generation, Duration timeout = std::chrono::seconds(30)) {
+    return Save(folder_.path(), PartOf(process, first),
+                {.process = process, .processes = 2, .generation = generation, .parts_timeout = timeout});
+  }
+  const TempFolder folder_;
+};
+
+TEST_F(SharedSaveTest, TheLastPartMakesItWhole) {
+  Result<std::string> chief = Internal("not run");
+  {
+    std::jthread waits([&] { chief = SavePart(0, 5, 3); });
+    ASSERT_TRUE(SavePart(1, 5, 3).ok());
+  }
+  ASSERT_TRUE(chief.ok()) << chief.status().message();
+  auto checkpoint = Checkpoint::Open(*chief);
+  ASSERT_TRUE(checkpoint.ok());
+  EXPECT_EQ(Bytes(*(*checkpoint)->Load("a")), Bytes(Counting(Type("f32[8]"), 5)));
+  // Nothing but the index and the two shards is left.
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(*chief)) files += entry.is_regular_file();
+  EXPECT_EQ(files, 3);
+}
+
+TEST_F(SharedSaveTest, APartOfALostAttemptIsNotTakenForThisOne) {
+  ASSERT_TRUE(SavePart(1, 100, 3).ok());  // then process 0 was lost, and with it the attempt
+  const auto alone = SavePart(0, 5, 4, std::chrono::milliseconds(100));
+  ASSERT_FALSE(alone.ok());
+  EXPECT_EQ(alone.status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_NE(alone.status().message().find("the part of process 1 of 2"), std::string::npos) << alone.status().message();
+  ASSERT_TRUE(SavePart(1, 5, 4).ok());
+  const auto both = SavePart(0, 5, 4);
+  ASSERT_TRUE(both.ok()) << both.status().message();
+  EXPECT_EQ(Bytes(*(*Checkpoint::Open(*both))->Load("a")), Bytes(Counting(Type("f32[8]"), 5)));
+}
+
+TEST_F(SharedSaveTest, WhatTheOthersWillNotCompleteIsAbandoned) {
+  auto saver = AsyncSaver::Create(folder_.path(), {.process = 0, .processes = 2, .parts_timeout = std::chrono::hours(1)});
+  ASSERT_TRUE(saver.ok());
+  (*saver)->set_generation(7);
+  ASSERT_TRUE((*saver)->Save(PartOf(0, 5)).ok());
+  (*saver)->Abandon();
+  EXPECT_EQ((*saver)->Wait().code(), StatusCode::kCancelled);
+  // The next generation is not.
+  (*saver)->set_generation(8);
+  ASSERT_TRUE((*saver)->Save(PartOf(0, 5)).ok());
+  ASSERT_TRUE(SavePart(1, 5, 8).ok());
+  const Status saved = (*saver)->Close();
+  EXPECT_TRUE(saved.ok()) << saved.message();
 }
 
 TEST(ReshardTest, RefusesPendingSums) {
