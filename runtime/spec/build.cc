@@ -53,7 +53,7 @@ Result<Declared> Declared::Create(const ProgramSpec& spec) {
     std::vector<mesh::Device> devices;
     int64_t size = 1;
     for (const mesh::Axis& axis : spec.mesh) size *= axis.size;
-    const int64_t count = std::max<int64_t>(1, spec.devices.count.value_or(size));
+    const int64_t count = std::max<int64_t>(1, spec.devices.count.value_or(size / std::max<int64_t>(1, spec.processes)));
     for (int64_t i = 0; i < size; ++i) {
       devices.push_back({spec.devices.kind, static_cast<int>(i / count), static_cast<int>(i % count)});
     }

@@ -35,6 +35,24 @@ std::vector<mesh::Axis> ParseMesh(Problems& problems, const Node& node, const st
   return axes;
 }
 
+// The axes as `order` names them: each once. (A Kubernetes API server gives the keys of a map back sorted.)
+void OrderAxes(Problems& problems, Place place, const std::string& path, const std::vector<std::string>& order,
+               std::vector<mesh::Axis>* axes) {
+  std::vector<mesh::Axis> ordered;
+  for (const std::string& name : order) {
+    const auto axis = std::find_if(axes->begin(), axes->end(), [&](const mesh::Axis& a) { return a.name == name; });
+    const bool again = std::any_of(ordered.begin(), ordered.end(), [&](const mesh::Axis& a) { return a.name == name; });
+    if (axis != axes->end() && !again) ordered.push_back(*axis);
+  }
+  if (ordered.size() != axes->size() || order.size() != axes->size()) {
+    std::vector<std::string> names;
+    for (const mesh::Axis& axis : *axes) names.push_back(axis.name);
+    problems.Add(place, path, "expected each axis of `mesh` once (" + Join(names, ", ") + "), got: " + Join(order, ", "));
+    return;
+  }
+  *axes = std::move(ordered);
+}
+
 DevicesSpec ParseDevices(Problems& problems, const Node& node, const std::string& path) {
   static const std::vector<std::string> kKinds = {"cpu", "cuda", "tpu", "pjrt"};
   DevicesSpec devices;
@@ -133,6 +151,9 @@ ProgramSpec ReadProgram(Problems& problems, const Node& node, const std::string&
   Fields fields(problems, node, path);
   spec.seed = fields.Int("seed", 0);
   if (const Node* mesh = fields.Get("mesh")) spec.mesh = ParseMesh(problems, *mesh, fields.Path("mesh"));
+  if (fields.Get("mesh_order") != nullptr) {
+    OrderAxes(problems, fields.PlaceOf("mesh_order"), fields.Path("mesh_order"), fields.Texts("mesh_order"), &spec.mesh);
+  }
   if (const Node* devices = fields.Get("devices")) {
     spec.devices = ParseDevices(problems, *devices, fields.Path("devices"));
   }
@@ -172,7 +193,7 @@ CheckpointSpec ParseCheckpoint(Problems& problems, const Node& node, const std::
   checkpoint.path = fields.Text("path");
   checkpoint.every_steps = fields.Int("everySteps", 0, 0);
   checkpoint.keep = fields.Int("keep", checkpoint.keep, 1);
-  const std::vector<std::string> resume = {"Latest", "None"};
+  const std::vector<std::string> resume = {"Latest", "Never"};
   checkpoint.resume = fields.Choice("resume", resume, "Latest") == "Latest";
   fields.AllowOthers();  // volumeClaimTemplate is the operator's
   return checkpoint;
@@ -203,6 +224,7 @@ Result<Manifest> ParseManifest(std::string_view text, std::string_view file, con
   Problems problems(file);
   ReadOptions read = options;
   const Node* program = nullptr;
+  Place strategy_place;
   if (job != nullptr) {
     Fields fields(problems, *job, "");
     fields.AllowOthers();
@@ -220,6 +242,7 @@ Result<Manifest> ParseManifest(std::string_view text, std::string_view file, con
     Fields f(problems, *spec, "spec");
     f.AllowOthers();
     manifest.strategy = f.Text("strategy");
+    strategy_place = f.PlaceOf("strategy");
     if (const Node* checkpoint = f.Get("checkpoint")) {
       manifest.checkpoint = ParseCheckpoint(problems, *checkpoint, "spec.checkpoint");
     }
@@ -231,7 +254,10 @@ Result<Manifest> ParseManifest(std::string_view text, std::string_view file, con
       }
       int64_t in_mesh = 0;
       for (const auto& [role, count] : manifest.replicas) {
-        if (role == "chief" || role == "worker") in_mesh += count;
+        // As the operator reads roles: in any case, and TFJob's older word for the chief.
+        if (const std::string lower = ToLower(role); lower == "chief" || lower == "master" || lower == "worker") {
+          in_mesh += count;
+        }
       }
       if (options.processes == 1 && in_mesh > 0) read.processes = in_mesh;
     }
@@ -252,6 +278,10 @@ Result<Manifest> ParseManifest(std::string_view text, std::string_view file, con
     if (program == nullptr) program = &documents[0];
   }
   manifest.program = ReadProgram(problems, *program, "program");
+  // Beside parameter servers every process computes by itself.
+  if (manifest.strategy == "ParameterServer") read.processes = 1;
+  if (problems.empty()) ApplyStrategy(problems, strategy_place, read, &manifest);
+  manifest.program.processes = read.processes;
   if (problems.empty()) CheckProgram(problems, manifest.program, read);
   MT_RETURN_IF_ERROR(problems.ToStatus());
   return manifest;

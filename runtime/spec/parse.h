@@ -16,6 +16,9 @@ OptimizerSpec ParseOptimizer(Problems& problems, const Node& node, const std::st
 // What can be checked with no data: axes, devices, divisibility, layout rules against the model's paths and ranks.
 void CheckProgram(Problems& problems, const ProgramSpec& spec, const ReadOptions& options);
 
+// What the strategy means for the program: its mesh, where it makes one. Wrong names and combinations are problems.
+void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options, Manifest* manifest);
+
 // A weight that a layer will make.
 struct WeightShape {
   std::string path;

@@ -137,6 +137,7 @@ struct ProgramSpec {
   int64_t seed = 0;
   std::vector<mesh::Axis> mesh;  // empty: one device
   DevicesSpec devices;
+  int64_t processes = 1;  // that share the mesh, process-major
   DataSpec data;
   ModelSpec model;
   train::Loss loss;
@@ -156,7 +157,7 @@ struct CheckpointSpec {
   std::string path;  // "": none
   int64_t every_steps = 0;
   int64_t keep = 3;
-  bool resume = true;  // `resume: Latest`; `None` begins anew
+  bool resume = true;  // `resume: Latest`; `Never` begins anew
 };
 
 // What the worker and the command line need of a TrainingJob; operator/api has all of it.
@@ -165,7 +166,7 @@ struct Manifest {
   std::string name_space;
   ProgramSpec program;
   CheckpointSpec checkpoint;
-  std::string strategy;                     // "" when the text has none
+  std::string strategy;                     // "" when the text has none; what it means is in `program`
   std::map<std::string, int64_t> replicas;  // by role, as written ("worker" -> 3)
 };
 

@@ -169,6 +169,17 @@ TEST(ParseTest, AMeshMustFitTheProcessesAndTheDevicesGiven) {
             "f:2:3: program.mesh: mesh batch=4,model=2 needs 8 devices, 4 in each process, got: 2");
 }
 
+TEST(ParseTest, TheOrderOfTheMeshMayBeSaid) {
+  const auto manifest = ParseManifest(With(2, "  mesh: {batch: 4, model: 2}\n  mesh_order: [model, batch]"), "f");
+  ASSERT_TRUE(manifest.ok()) << manifest.status().message();
+  EXPECT_EQ(manifest->program.mesh, (std::vector<mesh::Axis>{{"model", 2}, {"batch", 4}}));
+  for (const char* order : {"[batch]", "[batch, batch]", "[batch, modle]", "[batch, model, model]"}) {
+    const auto wrong = ParseManifest(With(2, "  mesh: {batch: 4, model: 2}\n  mesh_order: " + std::string(order)), "f");
+    EXPECT_NE(wrong.status().message().find("mesh_order: expected each axis of `mesh` once (batch, model), got: batch"),
+              std::string::npos) << wrong.status().message();
+  }
+}
+
 TEST(ParseTest, JsonIsReadTheSame) {
   const std::string json =
       "{\n\t\"mesh\": {\"batch\": 8},\n\t\"data\": {\"train\": {\"idx\": {\"images\": \"a\\u002egz\", \"labels\": "
@@ -230,7 +241,7 @@ TEST(ParseTest, AJobIsFoundAmongOtherDocuments) {
   const std::string text =
       "apiVersion: v1\nkind: ConfigMap\n---\napiVersion: meshtrain.dev/v1\nkind: TrainingJob\nmetadata: {name: mlp, "
       "namespace: lab}\nspec:\n  strategy: Mesh\n  replicaSpecs: {chief: {replicas: 1}, worker: {replicas: 3}}\n"
-      "  checkpoint: {path: /ckpt, everySteps: 10, resume: None, volumeClaimTemplate: {}}\n" +
+      "  checkpoint: {path: /ckpt, everySteps: 10, resume: Never, volumeClaimTemplate: {}}\n" +
       program;
   const auto manifest = ParseManifest(text, "job.yaml");
   ASSERT_TRUE(manifest.ok()) << manifest.status().message();

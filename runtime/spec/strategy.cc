@@ -1,0 +1,50 @@
+// Strategies as presets: each that is synchronous is a mesh of one axis, `batch`, over the devices it is given.
+#include <algorithm>
+#include <array>
+
+#include "runtime/base/text.h"
+#include "runtime/spec/parse.h"
+
+namespace meshtrain::spec {
+namespace {
+
+constexpr std::array<std::string_view, 8> kStrategies = {
+    "Mesh", "Default", "OneDevice", "Mirrored", "CentralStorage", "MultiWorkerMirrored", "ParameterServer", "TPU"};
+
+}  // namespace
+
+void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options, Manifest* manifest) {
+  ProgramSpec& program = manifest->program;
+  const std::string& strategy = manifest->strategy;
+  const auto refuse = [&](const std::string& what) { problems.Add(place, "spec.strategy", what); };
+  if (std::find(kStrategies.begin(), kStrategies.end(), strategy) == kStrategies.end() && !strategy.empty()) {
+    const std::vector<std::string> names(kStrategies.begin(), kStrategies.end());
+    return refuse("unknown strategy `" + strategy + "`" + Suggest(strategy, names));
+  }
+  const int64_t processes = std::max<int64_t>(1, options.processes);
+  if (!program.mesh.empty()) {
+    if (!strategy.empty() && strategy != "Mesh") {
+      refuse("`" + strategy + "` makes its own mesh: expected no program.mesh beside it, or the strategy Mesh");
+    }
+    return;
+  }
+  if (strategy == "Mesh") return refuse("the strategy Mesh needs program.mesh, got: none");
+  // What one process computes on by itself: a ps's worker too.
+  if (strategy == "ParameterServer") return;
+  const bool many = strategy == "MultiWorkerMirrored" || strategy == "TPU" || strategy.empty();
+  if (processes > 1 && !many) {
+    return refuse("`" + strategy + "` trains in one process, got: " + std::to_string(processes) +
+                  " (MultiWorkerMirrored takes many)");
+  }
+  const int64_t devices = program.devices.count.value_or(1);
+  if ((strategy == "Default" || strategy == "OneDevice") && devices != 1) {
+    return refuse("`" + strategy + "` trains on one device, got: devices.count: " + std::to_string(devices));
+  }
+  // One device and nothing said: the mesh of one device, whose programs hold no collective.
+  if (devices * processes == 1) return;
+  program.mesh = {{"batch", devices * processes}};
+  program.devices.count = devices;
+  program.data.uneven = true;  // the last batch is shared as it is; its examples weigh what they should
+}
+
+}  // namespace meshtrain::spec

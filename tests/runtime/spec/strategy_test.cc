@@ -1,0 +1,85 @@
+// What `strategy` makes of a program without a mesh.
+#include <gtest/gtest.h>
+
+#include "runtime/spec/spec.h"
+
+namespace meshtrain::spec {
+namespace {
+
+std::string Job(const std::string& strategy, const std::string& replicas, const std::string& program = "") {
+  return "kind: TrainingJob\nspec:\n" + (strategy.empty() ? "" : "  strategy: " + strategy + "\n") +
+         "  replicaSpecs: {" + replicas + "}\n  program:\n" + program +
+         "    data: {train: {idx: {images: a, labels: b}}, batch: 10}\n    model: [flatten, dense: {units: 1}]\n"
+         "    loss: mse\n    optimizer: sgd\n";
+}
+
+struct Case {
+  std::string name;
+  std::string text;
+  std::string mesh;      // of the program then
+  int64_t processes = 1;
+};
+
+class StrategyTest : public testing::TestWithParam<Case> {};
+
+TEST_P(StrategyTest, MakesTheMesh) {
+  const auto manifest = ParseManifest(GetParam().text, "job.yaml");
+  ASSERT_TRUE(manifest.ok()) << manifest.status().message();
+  const auto declared = Declared::Create(manifest->program);
+  ASSERT_TRUE(declared.ok()) << declared.status().message();
+  EXPECT_EQ(declared->mesh().ToString(), GetParam().mesh);
+  EXPECT_EQ(manifest->program.processes, GetParam().processes);
+  // Process-major: as many devices in each.
+  const int64_t each = declared->mesh().size() / GetParam().processes;
+  for (int64_t r = 0; r < declared->mesh().size(); ++r) EXPECT_EQ(declared->mesh().devices()[r].process, r / each);
+}
+
+const Case kCases[] = {
+    {"NothingSaid", Job("", "worker: {replicas: 1}"), ""},
+    {"Default", Job("Default", "chief: {replicas: 1}"), ""},
+    {"OneDevice", Job("OneDevice", "chief: {replicas: 1}", "    devices: {count: 1}\n"), ""},
+    {"Mirrored", Job("Mirrored", "chief: {replicas: 1}", "    devices: {count: 2}\n"), "batch=2"},
+    {"MirroredOnOneDevice", Job("Mirrored", "chief: {replicas: 1}"), ""},
+    {"CentralStorage", Job("CentralStorage", "chief: {replicas: 1}", "    devices: {count: 4}\n"), "batch=4"},
+    {"ManyWorkers", Job("MultiWorkerMirrored", "Chief: {replicas: 1}, Worker: {replicas: 2}", "    devices: {count: 2}\n"),
+     "batch=6", 3},
+    {"OldNames", Job("MultiWorkerMirrored", "Master: {replicas: 1}, Worker: {replicas: 1}"), "batch=2", 2},
+    {"ManyWorkersAndNothingSaid", Job("", "worker: {replicas: 2}"), "batch=2", 2},
+    {"EvaluatorStandsOutside", Job("MultiWorkerMirrored", "worker: {replicas: 2}, evaluator: {replicas: 1}"), "batch=2", 2},
+    {"ParameterServers", Job("ParameterServer", "chief: {replicas: 1}, worker: {replicas: 2}, ps: {replicas: 1}"), ""},
+    {"Mesh", Job("Mesh", "worker: {replicas: 2}", "    mesh: {batch: 2, model: 2}\n    layout: {rules: [{match: "
+                         "'.*kernel', spec: [unsharded, model]}]}\n"), "batch=2,model=2", 2},
+};
+
+INSTANTIATE_TEST_SUITE_P(Presets, StrategyTest, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
+
+struct Wrong {
+  std::string name;
+  std::string text;
+  std::string want;
+};
+class WrongStrategyTest : public testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongStrategyTest, IsRefused) {
+  EXPECT_EQ(ParseManifest(GetParam().text, "job.yaml").status().message(), GetParam().want);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Wrong, WrongStrategyTest,
+    testing::Values(
+        Wrong{"Unknown", Job("Mirorred", "chief: {replicas: 1}"),
+              "job.yaml:3:3: spec.strategy: unknown strategy `Mirorred`, did you mean `Mirrored`?"},
+        Wrong{"MirroredInManyProcesses", Job("Mirrored", "worker: {replicas: 2}"),
+              "job.yaml:3:3: spec.strategy: `Mirrored` trains in one process, got: 2 (MultiWorkerMirrored takes many)"},
+        Wrong{"OneDeviceWithTwo", Job("OneDevice", "chief: {replicas: 1}", "    devices: {count: 2}\n"),
+              "job.yaml:3:3: spec.strategy: `OneDevice` trains on one device, got: devices.count: 2"},
+        Wrong{"MeshWithoutOne", Job("Mesh", "chief: {replicas: 1}"),
+              "job.yaml:3:3: spec.strategy: the strategy Mesh needs program.mesh, got: none"},
+        Wrong{"StrategyAndMesh", Job("Mirrored", "chief: {replicas: 1}", "    mesh: {batch: 2}\n"),
+              "job.yaml:3:3: spec.strategy: `Mirrored` makes its own mesh: expected no program.mesh beside it, or the "
+              "strategy Mesh"}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace meshtrain::spec
