@@ -1,0 +1,193 @@
+// Which worker runs which step, decided from what has happened: (state, event) -> (state, actions). Pure; dispatcher.h
+// carries the actions out and brings back the events.
+//
+// Kept true, whatever happens and in whatever order:
+//   - a submitted step ends once: in kFinish, or in kCancel after an error of the job
+//   - a step runs on one worker at a time as far as is known; one whose worker is lost runs again, before those that were
+//     submitted after it
+//   - an answer from an incarnation that has ended changes nothing
+//   - nothing is sent to a worker that is not set up, lacks an entry that the step needs, or has its hands full
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/status.h"
+
+namespace meshtrain::parameter {
+
+struct ScheduleOptions {
+  int workers = 1;
+  int in_flight = 1;      // steps that a worker holds at once
+  int max_attempts = 10;  // a step during which so many workers were lost is the job's error: it may well kill them
+};
+
+// --- events
+
+struct StepSubmitted {
+  int64_t step = 0;
+  int64_t entries = 0;  // that a worker must have
+};
+struct EntriesAdded {
+  int64_t entries = 0;  // that there are now
+};
+// A worker may be there: on its first try, or some time after it was lost.
+struct WorkerTried {
+  int worker = 0;
+};
+struct WorkerSetUp {
+  int worker = 0;
+  int64_t incarnation = 0;
+  int64_t entries = 0;  // that it was given
+};
+struct WorkerLoaded {
+  int worker = 0;
+  int64_t incarnation = 0;
+  int64_t entries = 0;  // that it has now
+};
+struct WorkerLost {
+  int worker = 0;
+  int64_t incarnation = 0;
+};
+// An entry that no worker can take (a program that cannot be planned).
+struct EntryRefused {
+  int worker = 0;
+  int64_t incarnation = 0;
+  Status error;
+};
+struct StepDone {
+  int worker = 0;
+  int64_t incarnation = 0;
+  int64_t step = 0;
+};
+// By its own fault.
+struct StepFailed {
+  int worker = 0;
+  int64_t incarnation = 0;
+  int64_t step = 0;
+  Status error;
+};
+// Neither done nor at fault: a server was away.
+struct StepReturned {
+  int worker = 0;
+  int64_t incarnation = 0;
+  int64_t step = 0;
+};
+struct ServerLost {
+  int server = 0;
+};
+struct ServerBack {
+  int server = 0;
+};
+// While a gate is closed no step begins.
+struct GateSet {
+  bool closed = false;
+};
+// Nobody came back in time, a server lost its state.
+struct JobFailed {
+  Status error;
+};
+// The error was told to the user.
+struct ErrorTold {};
+
+using ScheduleEvent = std::variant<StepSubmitted, EntriesAdded, WorkerTried, WorkerSetUp, WorkerLoaded, WorkerLost,
+                                   EntryRefused, StepDone, StepFailed, StepReturned, ServerLost, ServerBack, GateSet,
+                                   JobFailed, ErrorTold>;
+
+// --- actions
+
+struct ScheduleAction {
+  enum class Kind : uint8_t {
+    kSetUp,   // worker, incarnation: give it entries [0, to)
+    kLoad,    // worker, incarnation: give it entries [from, to)
+    kRun,     // worker, incarnation, step
+    kFinish,  // step: its result stands
+    kCancel,  // step, error
+  };
+  Kind kind = Kind::kRun;
+  int worker = -1;
+  int64_t incarnation = 0;
+  int64_t step = -1;
+  int64_t from = 0;
+  int64_t to = 0;
+  Status error;
+  friend bool operator==(const ScheduleAction&, const ScheduleAction&) = default;
+  std::string ToString() const;  // "run step 3 on worker-1 (2)"
+};
+
+class Schedule {
+ public:
+  explicit Schedule(ScheduleOptions options);
+
+  std::vector<ScheduleAction> On(const ScheduleEvent& event);
+
+  // Every submitted step has ended.
+  bool idle() const { return steps_.empty(); }
+  int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
+  int64_t running() const { return static_cast<int64_t>(steps_.size() - queue_.size()); }
+  bool ready(int worker) const { return workers_[worker].phase == Phase::kReady; }
+  bool away(int worker) const { return workers_[worker].phase == Phase::kAway; }
+  int64_t incarnation(int worker) const { return workers_[worker].incarnation; }
+  const std::set<int>& servers_away() const { return servers_away_; }
+  const std::optional<Status>& error() const { return error_; }
+  int64_t workers_lost() const { return workers_lost_; }
+  int64_t steps_rerun() const { return steps_rerun_; }
+
+ private:
+  enum class Phase : uint8_t { kAway, kSettingUp, kReady };
+  struct Worker {
+    Phase phase = Phase::kAway;
+    int64_t incarnation = 0;  // of the last set-up
+    int64_t entries = 0;
+    bool loading = false;
+    std::set<int64_t> running;
+  };
+  struct Step {
+    int64_t entries = 0;
+    int lost = 0;     // workers
+    int worker = -1;  // -1: queued
+  };
+
+  // The worker, if it is in this incarnation and not away.
+  Worker* Find(int worker, int64_t incarnation);
+  // The step's entry, if that worker runs it; it runs there no more.
+  std::map<int64_t, Step>::iterator Take(int worker, int64_t incarnation, int64_t step);
+  void Fail(const Status& error);
+  void PutBack(std::map<int64_t, Step>::iterator step);
+  void Dispatch();
+
+  void Handle(const StepSubmitted& e);
+  void Handle(const EntriesAdded& e);
+  void Handle(const WorkerTried& e);
+  void Handle(const WorkerSetUp& e);
+  void Handle(const WorkerLoaded& e);
+  void Handle(const WorkerLost& e);
+  void Handle(const EntryRefused& e);
+  void Handle(const StepDone& e);
+  void Handle(const StepFailed& e);
+  void Handle(const StepReturned& e);
+  void Handle(const ServerLost& e) { servers_away_.insert(e.server); }
+  void Handle(const ServerBack& e) { servers_away_.erase(e.server); }
+  void Handle(const GateSet& e) { gate_closed_ = e.closed; }
+  void Handle(const JobFailed& e) { Fail(e.error); }
+  void Handle(const ErrorTold&) { error_.reset(); }
+
+  ScheduleOptions options_;
+  std::vector<Worker> workers_;
+  std::map<int64_t, Step> steps_;  // not ended
+  std::set<int64_t> queue_;        // those that run nowhere; the lowest is next
+  int64_t entries_ = 0;
+  std::set<int> servers_away_;
+  bool gate_closed_ = false;
+  std::optional<Status> error_;
+  int64_t workers_lost_ = 0;
+  int64_t steps_rerun_ = 0;
+  std::vector<ScheduleAction> actions_;  // of the event at hand
+};
+
+}  // namespace meshtrain::parameter

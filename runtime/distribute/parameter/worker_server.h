@@ -1,0 +1,32 @@
+// The process of a worker: an executor behind a port. It needs nothing but its address; the coordinator tells the rest.
+#pragma once
+
+#include <memory>
+
+#include "runtime/base/status.h"
+#include "runtime/distribute/parameter/executor.h"
+
+namespace meshtrain::parameter {
+
+struct WorkerOptions {
+  int port = 0;  // 0: any free one
+  ExecutorOptions executor;
+};
+
+class WorkerServer {
+ public:
+  // Errors: kUnavailable for a port that is taken; of the certificate files.
+  static Result<std::unique_ptr<WorkerServer>> Serve(WorkerOptions options);
+  ~WorkerServer();
+  WorkerServer(const WorkerServer&) = delete;
+  WorkerServer& operator=(const WorkerServer&) = delete;
+
+  int port() const;
+
+ private:
+  class Impl;
+  explicit WorkerServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace meshtrain::parameter
