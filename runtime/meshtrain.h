@@ -3,13 +3,24 @@
 
 #include "runtime/base/status.h"
 #include "runtime/data/idx.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/distribute/strategy/dataset.h"
+#include "runtime/distribute/strategy/estimator.h"
+#include "runtime/distribute/strategy/model.h"
+#include "runtime/distribute/strategy/multi_worker.h"
+#include "runtime/distribute/strategy/progress_bar.h"
+#include "runtime/distribute/strategy/strategy.h"
 #include "runtime/execute/function.h"
 #include "runtime/execute/session.h"
 #include "runtime/mesh/layout.h"
 #include "runtime/mesh/mesh.h"
 #include "runtime/mesh/tensor.h"
+#include "runtime/nn/layers.h"
+#include "runtime/nn/model.h"
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
+#include "runtime/train/loss.h"
+#include "runtime/train/optimizer.h"
 
 namespace meshtrain {
 

@@ -1,6 +1,22 @@
 #include "runtime/nn/parameter.h"
 
+#include <utility>
+
 namespace meshtrain::nn {
+namespace {
+
+// This thread's innermost scope; set and restored by ParameterScope only.
+thread_local ParameterScope* current_scope = nullptr;
+
+}  // namespace
+
+ParameterScope::ParameterScope(std::function<void(const Parameter&)> made)
+    : made_(std::move(made)), previous_(std::exchange(current_scope, this)) {}
+ParameterScope::~ParameterScope() { current_scope = previous_; }
+
+void ParameterScope::Tell(const Parameter& parameter) {
+  if (current_scope != nullptr) current_scope->made_(parameter);
+}
 
 Value Regularizer::Record(const program::Variable& weight) const {
   Value loss;

@@ -1,6 +1,7 @@
 // A weight: a variable, how it begins, how it lies on the mesh and what its size costs.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,6 +33,24 @@ struct ParameterOptions {
   bool trainable = true;
 };
 
+class Parameter;
+
+// While it lives, `made` is told of each parameter that this thread makes (copies are the same one): how a strategy
+// learns of its variables. Of nested scopes the innermost is told.
+class ParameterScope {
+ public:
+  explicit ParameterScope(std::function<void(const Parameter&)> made);
+  ~ParameterScope();
+  ParameterScope(const ParameterScope&) = delete;
+  ParameterScope& operator=(const ParameterScope&) = delete;
+
+ private:
+  friend class Parameter;
+  static void Tell(const Parameter& parameter);
+  std::function<void(const Parameter&)> made_;
+  ParameterScope* previous_;
+};
+
 // Used wherever a Variable is: MatMul(x, kernel) + bias. Copies are the same variable.
 class Parameter : public program::Variable {
  public:
@@ -40,7 +59,9 @@ class Parameter : public program::Variable {
   Parameter(std::string path, TensorType type, Initializer initializer, ParameterOptions options = {})
       : Variable(std::move(path), std::move(type), options.trainable),
         initializer_(initializer),
-        options_(std::move(options)) {}
+        options_(std::move(options)) {
+    ParameterScope::Tell(*this);
+  }
   // The tutorial's DVariable(call_with_layout(initializer, layout, dims)).
   Parameter(std::string path, program::Dims dims, Initializer initializer, const mesh::Layout& layout)
       : Parameter(std::move(path), TensorType{program::DType::kF32, std::move(dims)}, initializer,

@@ -1,5 +1,7 @@
 #include "runtime/train/optimizer.h"
 
+#include <utility>
+
 #include "runtime/base/check.h"
 
 namespace meshtrain::train {
@@ -17,11 +19,22 @@ Value ClipTo(const Value& g, const Value& squared_length, double limit) {
   return g * (limit / program::Maximum(program::Sqrt(squared_length), limit));
 }
 
+// This thread's innermost scope; set and restored by GradientScope only.
+thread_local GradientScope* current_scope = nullptr;
+
 }  // namespace
+
+GradientScope::GradientScope(Reduce reduce)
+    : reduce_(std::move(reduce)), previous_(std::exchange(current_scope, this)) {}
+GradientScope::~GradientScope() { current_scope = previous_; }
 
 void Optimizer::Apply(std::span<const Parameter> weights, std::span<const Value> gradients) {
   MT_CHECK(weights.size() == gradients.size());
   std::vector<Value> clipped(gradients.begin(), gradients.end());
+  if (current_scope != nullptr) {
+    clipped = current_scope->reduce_(gradients);
+    MT_CHECK(clipped.size() == weights.size());
+  }
   if (common_.clipnorm) {
     for (Value& g : clipped) g = ClipTo(g, SquaredLength(g), *common_.clipnorm);
   } else if (common_.global_clipnorm && !clipped.empty()) {

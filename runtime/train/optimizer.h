@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,22 @@ struct OptimizerOptions {
   std::optional<double> global_clipnorm;  // all of them together
   std::optional<double> clipvalue;        // each element
   std::optional<double> weight_decay;     // w -= w * weight_decay * learning_rate, before the update
+};
+
+// While it lives, optimizers of this thread hand their gradients to `reduce` before they do anything with them, and go on
+// with what it gives back: how a strategy sums gradients over its replicas. Of nested scopes the innermost counts.
+class GradientScope {
+ public:
+  using Reduce = std::function<std::vector<Value>(std::span<const Value>)>;
+  explicit GradientScope(Reduce reduce);
+  ~GradientScope();
+  GradientScope(const GradientScope&) = delete;
+  GradientScope& operator=(const GradientScope&) = delete;
+
+ private:
+  friend class Optimizer;
+  Reduce reduce_;
+  GradientScope* previous_;
 };
 
 // One thread at a time, that of the builder.

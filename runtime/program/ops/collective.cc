@@ -1,4 +1,4 @@
-// Ops that only partitioned programs hold (sharding/sharding.h, Partitioned). `axes` are mesh axes and `group` is the
+// Ops that only partitioned programs hold, and programs traced per replica (sharding/sharding.h, Partitioned). `axes` are mesh axes and `group` is the
 // product of their sizes, so that types follow from the op alone. A dimension of D elements over n devices is stored in
 // chunks of ceil(D/n), padded at the end.
 #include <algorithm>
@@ -42,6 +42,25 @@ Result<Types> InferAllReduce(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckGroup(call));
   MT_RETURN_IF_ERROR(CheckReduction(call));
   return Types{call.operands[0]};
+}
+
+// Every member's loss depends on every member's operand, so what goes back is summed as well (the loss is the sum of
+// the members').
+std::vector<Value> AllReduceGradient(Builder& b, const Op& op, Span, Span, Span cotangents) {
+  if (op.attrs.Text("reduction") != "sum") {
+    b.Fail(Unimplemented("all_reduce: only a sum has a gradient, got: " + op.attrs.Text("reduction")));
+    return {Value()};
+  }
+  return {b.Append1("all_reduce", {cotangents[0]}, op.attrs)};
+}
+
+// Each member gets back the sum of what all members' losses say about its own part.
+std::vector<Value> AllGatherGradient(Builder& b, const Op& op, Span, Span, Span cotangents) {
+  return {b.Append1("reduce_scatter", {cotangents[0]},
+                    {{"axes", op.attrs.Ints("axes")},
+                     {"group", op.attrs.Int("group", 1)},
+                     {"dim", op.attrs.Int("dim")},
+                     {"reduction", std::string("sum")}})};
 }
 
 Result<Types> InferAllGather(const OpCall& call) {
@@ -144,6 +163,9 @@ void RegisterCollectiveOps(Registry& registry) {
   for (OpDef row : {Row("all_reduce", InferAllReduce), Row("all_gather", InferAllGather),
                     Row("reduce_scatter", InferReduceScatter), Row("all_to_all", InferAllToAll)}) {
     row.collective = true;
+    // The two that a program traced per replica may hold.
+    if (row.kind == "all_reduce") row.gradient = AllReduceGradient;
+    if (row.kind == "all_gather") row.gradient = AllGatherGradient;
     registry.Add(std::move(row));
   }
   // Between no devices, but they read the own device's place.

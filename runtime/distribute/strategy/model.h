@@ -1,0 +1,125 @@
+// Compile, Fit, Evaluate, Predict under a strategy, as Keras has them.
+//
+//   auto scope = strategy->Scope();
+//   Model model(std::make_shared<nn::Sequential>(nn::Dense(1, {.kernel_regularizer = nn::L2(1e-4)})));
+//   MT_RETURN_IF_ERROR(model.Compile({.loss = {train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+//   MT_ASSIGN_OR_RETURN(History history, model.Fit(*pipeline, {.epochs = 2}));
+//
+// A step is one program over the whole batch, split over the strategy's mesh: means are over all examples, whatever a
+// device's share of them. Losses of an epoch are the plain mean over its batches; Keras' progress bar shows another figure
+// (History::keras_bar). One thread; with several processes each calls the same with the same data.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/distribute/strategy/mesh_runner.h"
+#include "runtime/distribute/strategy/strategy.h"
+#include "runtime/nn/layer.h"
+#include "runtime/train/loop.h"
+#include "runtime/train/loss.h"
+#include "runtime/train/optimizer.h"
+#include "runtime/train/programs.h"
+
+namespace meshtrain::distribute {
+
+struct CompileOptions {
+  train::Loss loss;
+  std::shared_ptr<train::Optimizer> optimizer;
+  std::vector<train::Metric> metrics = {};  // train::MetricOf("accuracy")
+  int64_t seed = 0;                         // of dropout; initial values follow the strategy's
+};
+
+// x [N, ...] and y [N, ...] at hand, in batches of `batch_size`.
+struct Arrays {
+  mesh::Tensor x;
+  mesh::Tensor y;
+  int64_t batch_size = 32;
+};
+
+struct FitOptions {
+  int64_t epochs = 1;
+  int64_t steps_per_epoch = -1;  // -1: a pass; else passes are joined end to end
+  data::Pipeline* validation = nullptr;
+  int64_t validation_steps = -1;
+  int64_t validate_every = 1;  // epochs
+  std::vector<train::Callback*> callbacks = {};
+  std::stop_token stop = {};
+};
+
+struct History {
+  std::vector<train::EpochInfo> epochs;
+  // Per epoch, what Keras' progress bar shows at its end: the mean of the running means, the last of them twice.
+  std::vector<train::Scalars> keras_bar;
+  train::FitEnd end = train::FitEnd::kFinished;
+  std::string message;  // why it ended before its end
+  // One output over the epochs: "loss", "accuracy", "val_loss". Empty where there is none.
+  std::vector<double> Of(const std::string& name) const;
+};
+
+class Model {
+ public:
+  // `strategy` outlives the model. Its weights are made when the first batch is seen.
+  explicit Model(std::shared_ptr<nn::Layer> layer, Strategy& strategy = GetStrategy());
+  ~Model();
+
+  // Errors (of the first Fit, Evaluate or Predict too): kInvalidArgument with the place in the model.
+  Status Compile(CompileOptions options);
+  Result<History> Fit(data::Pipeline& data, FitOptions options = {});
+  Result<History> Fit(Arrays data, FitOptions options = {});
+  // Batches from anywhere, of x and y; `types`: of a full one.
+  Result<History> Fit(train::BatchSource& batches, const std::vector<mesh::TensorType>& types, FitOptions options = {});
+  // Means over the batches of a pass, or of `steps` batches.
+  Result<train::Scalars> Evaluate(data::Pipeline& data, int64_t steps = -1, std::stop_token stop = {});
+  Result<train::Scalars> Evaluate(Arrays data);
+  // The predictions for every example of a pass (of its first component), in order.
+  Result<mesh::Tensor> Predict(data::Pipeline& data, std::stop_token stop = {});
+  Result<mesh::Tensor> Predict(mesh::Tensor x, int64_t batch_size = 32);
+  // The predictions for one batch.
+  Result<mesh::Tensor> PredictOnBatch(const mesh::Tensor& x);
+  // Makes the weights, for batches of this type; else the first batch does.
+  Status Build(const mesh::TensorType& x) { return PredictFor(x).status(); }
+
+  const std::vector<nn::Parameter>& parameters() const { return layer_->parameters(); }
+  int64_t steps() const { return step_; }  // trained so far
+  // Saves weights and slots as of the step at hand (in the chief); goes on from the newest save.
+  Result<std::string> Save(const std::string& folder);
+  Status Restore(const std::string& folder);
+
+ private:
+  struct PredictStep {
+    std::vector<nn::Parameter> parameters;
+    std::unique_ptr<execute::LoadedStep> step;
+  };
+  // Makes the runner for batches of these types.
+  Status Prepare(const std::vector<mesh::TensorType>& types);
+  // The same for a pipeline's batches, and plans for their sizes.
+  Status Prepare(data::Pipeline& data, bool training);
+  Result<PredictStep*> PredictFor(const mesh::TensorType& x);
+
+  std::shared_ptr<nn::Layer> layer_;
+  Strategy& strategy_;
+  std::unique_ptr<train::Recipe> recipe_;
+  std::unique_ptr<MeshRunner> runner_;
+  std::map<std::string, PredictStep> predict_;  // by input type
+  int64_t step_ = 0;
+};
+
+// Batches of a pipeline for train::Fit, the same in every process.
+class PipelineBatches final : public train::BatchSource {
+ public:
+  explicit PipelineBatches(data::Pipeline& pipeline) : pipeline_(pipeline) {}
+  Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
+  int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
+
+ private:
+  data::Pipeline& pipeline_;
+};
+
+}  // namespace meshtrain::distribute

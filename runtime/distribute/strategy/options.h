@@ -1,0 +1,75 @@
+// What makers of strategies take. The words are tf.distribute's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/execute/session.h"
+
+namespace meshtrain::distribute {
+
+class Team;
+
+// How the replicas of one process sum their gradients. They share memory here, so each choice is about the order of
+// additions and who makes them; kAuto is one pass over all copies and the fastest.
+enum class CrossDeviceOps : uint8_t {
+  kAuto,
+  kNccl,                  // needs GPUs; without them a warning, and kAuto
+  kHierarchicalCopy,      // pairs, then pairs of pairs
+  kReductionToOneDevice,  // all onto the first device, and back
+  kRing,                  // chunk by chunk around
+};
+
+// Gradients go together: in so many packs of about the same size, or in packs of so many bytes; num_packs 0: each alone.
+struct Packing {
+  std::optional<int> num_packs;
+  std::optional<int64_t> bytes_per_pack;
+};
+
+struct StrategyOptions {
+  int64_t seed = 0;  // of initial values
+  int threads = 0;   // of this process; 0: one per core
+  Duration deadline = std::chrono::seconds(60);  // how long a replica waits for another one
+};
+
+struct MirroredOptions {
+  std::vector<std::string> devices;  // "cpu:0", "cpu:1"; none: `count` of them
+  int64_t count = 0;                 // 0: those that are found, which without GPUs is one CPU
+  CrossDeviceOps cross_device_ops = CrossDeviceOps::kAuto;
+  Packing packing;
+  StrategyOptions common;
+};
+
+struct CentralStorageOptions {
+  std::vector<std::string> compute_devices;  // none: `count` of them
+  int64_t count = 0;
+  StrategyOptions common;
+};
+
+// How processes sum their gradients. Between CPUs there is one way: over shared memory and TCP, of which algorithm
+// follows from the size; kNccl without GPUs is a warning, and that.
+enum class Communication : uint8_t { kAuto, kRing, kNccl };
+
+struct MultiWorkerOptions {
+  // The processes: those of a team that has joined, or whatever `communicator` joins. Neither: one process.
+  Team* team = nullptr;
+  int process = 0;
+  int processes = 1;
+  execute::MakeCommunicator communicator;
+  int64_t devices_per_worker = 1;
+  Communication communication = Communication::kAuto;
+  Packing packing;
+  StrategyOptions common;
+};
+
+// tf.distribute's TPUClusterResolver: where the TPU is.
+struct TpuClusterResolver {
+  std::string tpu;  // name or address; "local": of this host
+  std::string zone;
+  std::string project;
+};
+
+}  // namespace meshtrain::distribute

@@ -1,0 +1,53 @@
+#include "runtime/distribute/strategy/progress_bar.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+namespace meshtrain::distribute {
+
+ProgressBar::ProgressBar()
+    : ProgressBar({.terminal = ::isatty(STDOUT_FILENO) != 0}, [](std::string_view text) {
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::fflush(stdout);
+      }) {}
+
+ProgressBar::ProgressBar(telemetry::ProgressLine::Options options, std::function<void(std::string_view)> write,
+                         Clock& clock)
+    : line_(std::make_unique<telemetry::ProgressLine>(options, std::move(write), clock)) {}
+
+Status ProgressBar::OnTrainBegin(const train::Position&) {
+  epoch_ = -1;
+  return OkStatus();
+}
+
+Status ProgressBar::OnStepEnd(const train::StepInfo& info) {
+  const train::Position& at = info.position;
+  if (epoch_ != at.epoch) {
+    line_->BeginEpoch(at.epoch + 1, info.epochs, std::max<int64_t>(info.steps_per_epoch, 0), at.batch - 1);
+    epoch_ = at.epoch;
+  }
+  std::vector<telemetry::NamedValue> means;
+  for (const auto& [name, last] : info.scalars) {
+    means.emplace_back(name, at.sums.at(name) / static_cast<double>(at.batch));
+  }
+  line_->Step(at.batch, means);
+  return OkStatus();
+}
+
+Status ProgressBar::OnEpochEnd(const train::EpochInfo& info) {
+  std::vector<telemetry::NamedValue> values(info.train.begin(), info.train.end());
+  for (const auto& [name, value] : info.validation) values.emplace_back("val_" + name, value);
+  line_->EndEpoch(values);
+  return OkStatus();
+}
+
+Status ProgressBar::OnTrainEnd(const train::FitResult& result) {
+  if (result.end != train::FitEnd::kFinished) line_->Interrupt();
+  return OkStatus();
+}
+
+}  // namespace meshtrain::distribute

@@ -1,0 +1,30 @@
+// Keras' progress line as a callback of Model::Fit; in the chief only, where there are several processes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "runtime/telemetry/progress_line.h"
+#include "runtime/train/loop.h"
+
+namespace meshtrain::distribute {
+
+class ProgressBar final : public train::Callback {
+ public:
+  // On stdout: drawn anew where that is a terminal, now and then a line elsewhere.
+  ProgressBar();
+  explicit ProgressBar(telemetry::ProgressLine::Options options, std::function<void(std::string_view)> write,
+                       Clock& clock = SystemClock());
+
+  Status OnTrainBegin(const train::Position& position) override;
+  Status OnStepEnd(const train::StepInfo& info) override;
+  Status OnEpochEnd(const train::EpochInfo& info) override;
+  Status OnTrainEnd(const train::FitResult& result) override;
+
+ private:
+  std::unique_ptr<telemetry::ProgressLine> line_;
+  int64_t epoch_ = -1;  // that the line shows
+};
+
+}  // namespace meshtrain::distribute

@@ -1,0 +1,214 @@
+// Compile, Fit, Evaluate, Predict under every strategy, with the numbers of the Keras example.
+#include "runtime/distribute/strategy/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/distribute/strategy/dataset.h"
+#include "runtime/distribute/strategy/progress_bar.h"
+#include "runtime/nn/layers.h"
+#include "runtime/nn/model.h"
+#include "runtime/program/ops.h"
+#include "tests/runtime/distribute/strategy/strategy_testing.h"
+
+namespace meshtrain::distribute {
+namespace {
+
+using mesh::DType;
+using mesh::Tensor;
+using testing::HasSubstr;
+
+Tensor Ones(int64_t n) { return Floats({n, 1}, std::vector<float>(static_cast<size_t>(n), 1)); }
+
+std::shared_ptr<nn::Layer> DenseOne(double w0, double l2) {
+  nn::DenseOptions options{.kernel_initializer = nn::Initializer::Constant(w0)};
+  if (l2 != 0) options.kernel_regularizer = nn::L2(l2);
+  return std::make_shared<nn::Sequential>(nn::Dense(1, options));
+}
+
+CompileOptions Mse(double learning_rate) {
+  return {.loss = {.kind = train::LossKind::kMeanSquaredError},
+          .optimizer = train::Sgd({.common = {.learning_rate = learning_rate}})};
+}
+
+class ModelTest : public testing::TestWithParam<StrategyCase> {};
+INSTANTIATE_TEST_SUITE_P(Strategies, ModelTest, testing::ValuesIn(AllStrategies()),
+                         [](const auto& info) { return info.param.name; });
+
+bool Near(const std::vector<double>& got, const std::vector<double>& want, double tolerance) {
+  if (got.size() != want.size()) return false;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!(std::abs(got[i] - want[i]) <= tolerance)) return false;
+  }
+  return true;
+}
+
+// The Keras example: Dense(1), kernel L2 1e-4, mse, SGD 0.01, ([1], [1]) x 100 in batches of 10.
+TEST_P(ModelTest, FitEvaluateFitGivesTheTutorialsFigures) {
+  const Guide& guide = GuideNumbers();
+  ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+    const auto scope = strategy.Scope();
+    Model model(DenseOne(guide.fit_w0, 1e-4));
+    MT_RETURN_IF_ERROR(model.Compile(Mse(0.01)));
+    MT_ASSIGN_OR_RETURN(const auto data, ArraysPipeline({Ones(100), Ones(100)}, 10));
+    MT_ASSIGN_OR_RETURN(const History first, model.Fit(*data, {.epochs = 2}));
+    MT_ASSIGN_OR_RETURN(const train::Scalars evaluated, model.Evaluate(*data));
+    MT_ASSIGN_OR_RETURN(const History second, model.Fit(Arrays{Ones(100), Ones(100), 10}, {.epochs = 2}));
+    MT_WANT(model.steps() == 40);
+
+    // Ours: the mean of each epoch's batches.
+    std::vector<double> ours = first.Of("loss");
+    ours.push_back(train::FindScalar(evaluated, "loss").value());
+    for (const double loss : second.Of("loss")) ours.push_back(loss);
+    MT_WANT(Near(ours, guide.fit, 1e-6));
+
+    // Keras': what its progress bar makes of them; the tutorial prints four digits, cut or rounded.
+    std::vector<double> bar;
+    for (const train::Scalars& s : first.keras_bar) bar.push_back(train::FindScalar(s, "loss").value());
+    bar.push_back(ours[2]);
+    for (const train::Scalars& s : second.keras_bar) bar.push_back(train::FindScalar(s, "loss").value());
+    MT_WANT(Near(bar, guide.fit_bar, 1e-6));
+    MT_WANT(Near(bar, guide.fit_printed, 1e-4));
+    return OkStatus();
+  });
+}
+
+TEST_P(ModelTest, FitsAsTensorFlowDid) {
+  std::ifstream file(MT_TESTDATA "/guide/tf_strategies.json");
+  const nlohmann::json fit = nlohmann::json::parse(file).at("fit");
+  ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+    Model model(DenseOne(fit.at("w0"), 1e-4), strategy);
+    MT_RETURN_IF_ERROR(model.Compile(Mse(0.01)));
+    const Arrays ones{Ones(100), Ones(100), 10};
+    MT_ASSIGN_OR_RETURN(const History first, model.Fit(ones, {.epochs = 2}));
+    MT_WANT(Near(first.Of("loss"), fit.at("loss").get<std::vector<double>>(), 1e-6));
+    MT_ASSIGN_OR_RETURN(const train::Scalars evaluated, model.Evaluate(ones));
+    MT_WANT(std::abs(train::FindScalar(evaluated, "loss").value() - fit.at("evaluate").get<double>()) <= 1e-6);
+    MT_ASSIGN_OR_RETURN(const History second, model.Fit(ones, {.epochs = 2}));
+    MT_WANT(Near(second.Of("loss"), fit.at("loss_numpy").get<std::vector<double>>(), 1e-6));
+    return OkStatus();
+  });
+}
+
+TEST_P(ModelTest, FiveEpochsOfTenStepsDriveTheLossToZeroAndPredictGivesOne) {
+  ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+    const auto scope = strategy.Scope();
+    Model model(DenseOne(0.194, 0));
+    MT_RETURN_IF_ERROR(model.Compile(Mse(0.1)));
+    MT_ASSIGN_OR_RETURN(const auto data, ArraysPipeline({Ones(70), Ones(70)}, 10));  // passes of seven steps
+    MT_ASSIGN_OR_RETURN(const History history, model.Fit(*data, {.epochs = 5, .steps_per_epoch = 10}));
+    MT_WANT(model.steps() == 50);
+    const std::vector<double> losses = history.Of("loss");
+    MT_WANT(losses.size() == 5 && losses[4] < 1e-6);
+    for (size_t i = 1; i < losses.size(); ++i) MT_WANT(losses[i] < losses[i - 1]);
+    MT_ASSIGN_OR_RETURN(const Tensor ones, model.Predict(Ones(7), 4));
+    MT_WANT(ones.dims() == (mesh::Dims{7, 1}));
+    for (const float p : FloatsOf(ones)) MT_WANT(std::abs(p - 1) < 1e-6);
+    return OkStatus();
+  });
+}
+
+// --- batches that do not divide, metrics, validation
+
+std::vector<Tensor> Examples(int64_t n) {
+  Tensor x(mesh::TensorType{DType::kF32, {n, 4}}), y(mesh::TensorType{DType::kI32, {n}});
+  for (int64_t i = 0; i < n * 4; ++i) x.mutable_values<float>()[static_cast<size_t>(i)] = std::sin(static_cast<float>(i));
+  for (int64_t i = 0; i < n; ++i) y.mutable_values<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i * i % 3);
+  return {x, y};
+}
+
+std::shared_ptr<nn::Layer> Classifier() {
+  return std::make_shared<nn::Sequential>(nn::Dense(5, {.activation = nn::ActivationKind::kTanh}), nn::Dense(3));
+}
+
+Result<History> FitExamples(Model& model, int64_t batch) {
+  MT_RETURN_IF_ERROR(model.Compile({.loss = {.from_logits = true},
+                                    .optimizer = train::Adam({.common = {.learning_rate = 0.05}}),
+                                    .metrics = {train::MetricOf("accuracy")}}));
+  MT_ASSIGN_OR_RETURN(const auto data, ArraysPipeline(Examples(11), batch));
+  MT_ASSIGN_OR_RETURN(const auto validation, ArraysPipeline(Examples(5), 3));
+  return model.Fit(*data, {.epochs = 3, .validation = validation.get()});
+}
+
+TEST_P(ModelTest, UnevenBatchesGiveTheNumbersOfOneDevice) {
+  const auto one = Strategy::OneDevice("cpu:0").value();
+  for (const int64_t batch : {1, 4, 7}) {
+    Model reference(Classifier(), *one);
+    const History want = FitExamples(reference, batch).value();
+    ASSERT_EQ(want.Of("val_loss").size(), 3u);
+    ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+      Model model(Classifier(), strategy);
+      MT_ASSIGN_OR_RETURN(const History got, FitExamples(model, batch));
+      for (const char* name : {"loss", "accuracy", "val_loss", "val_accuracy"}) {
+        MT_WANT(Near(got.Of(name), want.Of(name), 2e-5));
+      }
+      return OkStatus();
+    });
+  }
+}
+
+TEST(ModelOnceTest, FitAndACustomLoopShareTheVariables) {
+  const auto strategy = Strategy::Mirrored({.count = 2}).value();
+  const auto scope = strategy->Scope();
+  const auto layer = DenseOne(0, 0);
+  Model model(layer);
+  ASSERT_TRUE(model.Compile(Mse(0.1)).ok());
+  ASSERT_TRUE(model.Fit(Arrays{Ones(8), Ones(8), 8}).ok());  // w = b = 0.2
+  const auto sgd = train::Sgd({.common = {.learning_rate = 0.1}});
+  const ReplicaFunction step("step", [&](Value x, Value y) {
+    const Value loss = ComputeAverageLoss(program::ReduceSum(program::Square((*layer)(x) - y), {1}));
+    const std::vector<program::Variable> weights(layer->parameters().begin(), layer->parameters().end());
+    sgd->Apply(layer->parameters(), program::Gradient(loss, weights));
+  });
+  const std::vector<Tensor> batch = {Ones(4), Ones(4)};
+  ASSERT_TRUE(strategy->Run(step, strategy->DistributeBatch(batch).value()).ok());
+  EXPECT_NEAR(strategy->Read(layer->parameters()[0]).value().Item(), 0.32, 1e-6);  // 0.2 + 0.1 * 2 * (1 - 0.4)
+  ASSERT_TRUE(model.Fit(Arrays{Ones(8), Ones(8), 8}).ok());
+  EXPECT_NEAR(strategy->Read(layer->parameters()[0]).value().Item(), 0.392, 1e-6);  // 0.32 + 0.1 * 2 * (1 - 0.64)
+  EXPECT_NEAR(model.Predict(Ones(1)).value().Item(), 0.784, 1e-6);
+}
+
+TEST(ModelOnceTest, RefusesWhatItCannotTrain) {
+  Model bare(DenseOne(0, 0));
+  EXPECT_EQ(bare.Fit(Arrays{Ones(4), Ones(4)}).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(bare.Compile({}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(bare.Save("/nowhere").status().code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(bare.Compile(Mse(0.1)).ok());
+  const auto lonely = ArraysPipeline({Ones(4)}, 2).value();
+  EXPECT_THAT(bare.Fit(*lonely).status().message(), HasSubstr("data of x and y, got: 1 components"));
+  // Two columns into a kernel made for one.
+  ASSERT_TRUE(bare.Fit(Arrays{Ones(4), Ones(4)}).ok());
+  EXPECT_EQ(bare.Predict(Floats({2, 2}, {1, 2, 3, 4})).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(ModelOnceTest, ALossThatIsNotFiniteEndsFitAndLeavesTheWeights) {
+  const auto strategy = Strategy::Mirrored({.count = 2}).value();
+  Model model(DenseOne(0.5, 0), *strategy);
+  ASSERT_TRUE(model.Compile(Mse(0.1)).ok());
+  Tensor x = Floats({4, 1}, {1, 1, std::numeric_limits<float>::infinity(), 1});
+  const auto history = model.Fit(Arrays{x, Ones(4), 2}, {.epochs = 2});
+  ASSERT_TRUE(history.ok()) << history.status().ToString();
+  EXPECT_EQ(history->end, train::FitEnd::kNotFinite);
+  EXPECT_THAT(history->message, HasSubstr("step 2: loss is"));
+  const float w = FloatsOf(strategy->Read(model.parameters()[0]).value())[0];
+  EXPECT_NEAR(w, 0.6, 1e-6);  // of the first step alone
+}
+
+TEST(ModelOnceTest, TheProgressLineIsKeras) {
+  std::string out;
+  ProgressBar bar({.terminal = false}, [&](std::string_view text) { out += text; });
+  Model model(DenseOne(0, 0));
+  ASSERT_TRUE(model.Compile(Mse(0.1)).ok());
+  const auto validation = ArraysPipeline({Ones(2), Ones(2)}, 2).value();
+  ASSERT_TRUE(model.Fit(Arrays{Ones(4), Ones(4), 2}, {.epochs = 2, .validation = validation.get(), .callbacks = {&bar}}).ok());
+  EXPECT_THAT(out, HasSubstr("epoch 1/2  step 2/2"));
+  EXPECT_THAT(out, HasSubstr("epoch 2/2  step 2/2"));
+  EXPECT_THAT(out, HasSubstr("val_loss"));
+}
+
+}  // namespace
+}  // namespace meshtrain::distribute

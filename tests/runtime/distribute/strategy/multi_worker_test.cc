@@ -1,0 +1,134 @@
+// MultiWorkerMirrored over real links: processes as threads, each with a team that joins through TF_CONFIG.
+#include "runtime/distribute/strategy/multi_worker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <thread>
+
+#include "runtime/distribute/strategy/dataset.h"
+#include "runtime/distribute/strategy/model.h"
+#include "runtime/nn/layers.h"
+#include "runtime/nn/model.h"
+#include "runtime/program/ops.h"
+#include "tests/runtime/distribute/membership_testing.h"
+#include "tests/runtime/distribute/strategy/strategy_testing.h"
+
+namespace meshtrain::distribute {
+namespace {
+
+using mesh::Tensor;
+using testing::HasSubstr;
+
+Environment Of(std::map<std::string, std::string> variables) {
+  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
+    const auto it = variables.find(std::string(name));
+    return it == variables.end() ? std::nullopt : std::optional(it->second);
+  };
+}
+
+// Runs body in `n` workers that find each other through TF_CONFIG on the loopback.
+std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options, const std::function<Status(Strategy&)>& body) {
+  std::vector<ReservedPort> ports(static_cast<size_t>(n));
+  std::string hosts;
+  for (const ReservedPort& p : ports) hosts += (hosts.empty() ? "\"" : ",\"") + p.address() + "\"";
+  std::vector<Status> ends(static_cast<size_t>(n));
+  std::vector<std::jthread> threads;
+  for (int p = 0; p < n; ++p) {
+    threads.emplace_back([&, p] {
+      const auto run = [&]() -> Status {
+        const std::string config = "{\"cluster\":{\"worker\":[" + hosts + "]},\"task\":{\"type\":\"worker\",\"index\":" +
+                                   std::to_string(p) + "}}";
+        MT_ASSIGN_OR_RETURN(JoinedWorker worker, JoinMultiWorkerMirrored(options, {}, Of({{"TF_CONFIG", config}})));
+        MT_WANT(worker.team->process() == p);
+        MT_RETURN_IF_ERROR(body(*worker.strategy));
+        return worker.Leave();
+      };
+      ends[static_cast<size_t>(p)] = run();
+    });
+  }
+  threads.clear();
+  return ends;
+}
+
+TEST(MultiWorkerTest, TheGuidesLoopOverRealLinks) {
+  const Guide& guide = GuideNumbers();
+  // Two workers with two devices each: global batches of 20.
+  const MultiWorkerOptions options{.devices_per_worker = 2, .communication = Communication::kRing};
+  const auto ends = RunWorkers(2, options, [&](Strategy& strategy) -> Status {
+    const auto scope = strategy.Scope();
+    nn::Sequential model(
+        nn::Dense(1, {.kernel_initializer = nn::Initializer::Constant(guide.w0), .kernel_regularizer = nn::L2(1e-4)}));
+    const auto sgd = train::Sgd();
+    const ReplicaFunction step("step", [&](Value x, Value y) -> Value {
+      const train::Loss loss_of{.kind = train::LossKind::kBinaryCrossentropy, .from_logits = true};
+      const Value loss = ComputeAverageLoss(loss_of.PerExample(y, model(x))) +
+                         ScaleRegularizationLoss(RegularizationLoss(model.parameters()));
+      const std::vector<program::Variable> weights(model.parameters().begin(), model.parameters().end());
+      sgd->Apply(model.parameters(), program::Gradient(loss, weights));
+      return loss;
+    });
+    const Tensor ones = Floats({840, 1}, std::vector<float>(840, 1));
+    MT_ASSIGN_OR_RETURN(DistributedDataset data, strategy.DistributeArrays({ones, ones}, 20));
+    DistributedIterator steps = data.Iterate(60);
+    for (size_t i = 0; i < 60; ++i) {
+      MT_ASSIGN_OR_RETURN(const auto batch, steps.Next());
+      MT_ASSIGN_OR_RETURN(const auto losses, strategy.Run(step, *batch));
+      MT_ASSIGN_OR_RETURN(const Tensor loss, strategy.Reduce(ReduceOp::kSum, losses[0]));
+      MT_WANT(std::abs(loss.Item() - guide.losses[i]) <= 1e-6);
+    }
+    return OkStatus();
+  });
+  for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
+}
+
+TEST(MultiWorkerTest, FitOverRealLinksWithUnevenBatches) {
+  const auto fit = [](Strategy& strategy) -> Result<std::vector<double>> {
+    Model model(std::make_shared<nn::Sequential>(nn::Dense(4), nn::Dense(1)), strategy);
+    MT_RETURN_IF_ERROR(
+        model.Compile({.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Adam()}));
+    Tensor x(mesh::TensorType{mesh::DType::kF32, {11, 2}}), y(mesh::TensorType{mesh::DType::kF32, {11, 1}});
+    for (size_t i = 0; i < 22; ++i) x.mutable_values<float>()[i] = std::cos(static_cast<float>(i));
+    for (size_t i = 0; i < 11; ++i) y.mutable_values<float>()[i] = std::sin(static_cast<float>(i));
+    MT_ASSIGN_OR_RETURN(const History history, model.Fit(Arrays{x, y, 4}, {.epochs = 3}));
+    MT_ASSIGN_OR_RETURN(const Tensor predicted, model.Predict(x, 4));
+    std::vector<double> out = history.Of("loss");
+    for (const float p : FloatsOf(predicted)) out.push_back(p);
+    return out;
+  };
+  const std::vector<double> want = fit(*Strategy::Default().value()).value();
+  const auto ends = RunWorkers(3, {}, [&](Strategy& strategy) -> Status {
+    MT_ASSIGN_OR_RETURN(const std::vector<double> got, fit(strategy));
+    MT_WANT(got.size() == want.size());
+    for (size_t i = 0; i < got.size(); ++i) MT_WANT(std::abs(got[i] - want[i]) <= 1e-6);
+    return OkStatus();
+  });
+  for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
+}
+
+TEST(MultiWorkerTest, WithoutAClusterAWorkerIsAlone) {
+  const auto alone = JoinMultiWorkerMirrored({.devices_per_worker = 2}, {}, Of({}));
+  ASSERT_TRUE(alone.ok()) << alone.status().ToString();
+  EXPECT_EQ(alone->team, nullptr);
+  EXPECT_EQ(alone->strategy->num_replicas_in_sync(), 2);
+  EXPECT_EQ(alone->strategy->name(), "MultiWorkerMirroredStrategy");
+}
+
+TEST(MultiWorkerTest, SaysWhichVariableIsWrong) {
+  EXPECT_THAT(JoinMultiWorkerMirrored({}, {}, Of({{"TF_CONFIG", "{"}})).status().message(), HasSubstr("TF_CONFIG"));
+  EXPECT_THAT(ClusterOf(Of({{"MESHTRAIN_CLUSTER_FILE", "/nowhere/cluster.json"}})).status().message(),
+              HasSubstr("/nowhere/cluster.json"));
+  const std::string ps = R"({"cluster":{"worker":["127.0.0.1:1"],"ps":["127.0.0.1:2"]},"task":{"type":"ps","index":0}})";
+  EXPECT_EQ(JoinMultiWorkerMirrored({}, {}, Of({{"TF_CONFIG", ps}})).status().code(), StatusCode::kInvalidArgument);
+  const std::string two =
+      R"({"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":1}})";
+  EXPECT_THAT(JoinMultiWorkerMirrored({}, {}, Of({{"TF_CONFIG", two}, {"MESHTRAIN_PEER_RETURN_SECONDS", "soon"}}))
+                  .status()
+                  .message(),
+              HasSubstr("MESHTRAIN_PEER_RETURN_SECONDS"));
+}
+
+}  // namespace
+}  // namespace meshtrain::distribute

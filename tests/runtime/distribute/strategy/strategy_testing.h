@@ -1,0 +1,55 @@
+// What the tests of strategies share: the guide's numbers, its custom loop, and processes as threads.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/distribute/strategy/strategy.h"
+
+namespace meshtrain::distribute {
+
+// tests/testdata/guide/guide_series.json: what TensorFlow's guide prints, and where it comes from.
+struct Guide {
+  std::vector<double> losses;  // 210 steps of the custom loop
+  double w0 = 0;               // the kernel behind them
+  double fit_w0 = 0;           // and behind Fit's
+  std::vector<double> fit;     // epoch 1, epoch 2, evaluate, epochs 1 and 2 on arrays: means of batches
+  std::vector<double> fit_printed;
+  std::vector<double> fit_bar;  // what Keras' progress bar makes of them, unrounded
+};
+const Guide& GuideNumbers();
+
+// One process of several, as a thread of the test.
+struct FakeProcess {
+  int process = 0;
+  int processes = 1;
+  execute::MakeCommunicator communicator;  // null for one
+};
+// Runs body in each; a process that returns an error ends the others' waiting. All statuses, by process.
+std::vector<Status> RunProcesses(int processes, const std::function<Status(FakeProcess&)>& body);
+
+// How a test makes its strategy.
+struct StrategyCase {
+  std::string name;
+  int processes = 1;
+  std::function<Result<std::unique_ptr<Strategy>>(FakeProcess&)> make;
+};
+// Every strategy of spec D8: one replica, two, one and three processes.
+std::vector<StrategyCase> AllStrategies();
+// The body of a test under a strategy: in each process.
+void ForStrategy(const StrategyCase& c, const std::function<Status(Strategy&)>& body);
+
+// A tensor of f32 from a list.
+mesh::Tensor Floats(mesh::Dims dims, std::vector<float> values);
+std::vector<float> FloatsOf(const mesh::Tensor& x);
+
+}  // namespace meshtrain::distribute
+
+// In a body that returns Status: ends it with the line where `condition` is false.
+#define MT_WANT(condition)                                                                   \
+  do {                                                                                       \
+    if (!(condition)) return ::meshtrain::Internal(std::string(__FILE__) + ":" +             \
+                                                   std::to_string(__LINE__) + ": " #condition); \
+  } while (false)
