@@ -100,6 +100,7 @@ RunPolicy ReadRunPolicy(const Json& json) {
   out.startup_deadline_seconds = Maybe<int64_t>(json, "startupDeadlineSeconds");
   out.progress_deadline_seconds = Maybe<int64_t>(json, "progressDeadlineSeconds");
   out.dead_node_seconds = Or<int64_t>(json, "deadNodeSeconds", 300);
+  out.peer_return_seconds = Maybe<int64_t>(json, "peerReturnSeconds");
   out.backoff_limit = Maybe<int32_t>(json, "backoffLimit");
   out.backoff_window_seconds = Maybe<int64_t>(json, "backoffWindowSeconds");
   out.suspend = Flag(json, "suspend");
@@ -315,6 +316,7 @@ Json WriteRunPolicy(const RunPolicy& policy) {
   Put(&out, "startupDeadlineSeconds", policy.startup_deadline_seconds);
   Put(&out, "progressDeadlineSeconds", policy.progress_deadline_seconds);
   out["deadNodeSeconds"] = policy.dead_node_seconds;
+  Put(&out, "peerReturnSeconds", policy.peer_return_seconds);
   Put(&out, "backoffLimit", policy.backoff_limit);
   Put(&out, "backoffWindowSeconds", policy.backoff_window_seconds);
   out["suspend"] = policy.suspend;

@@ -129,6 +129,10 @@ Field RunPolicyField() {
               With(Int64("deadNodeSeconds",
                          "Replace a pod by force when its node was not heard of for so many seconds.", 0),
                    "300"),
+              Int64("peerReturnSeconds",
+                    "How long the other processes of a program wait for the return of a lost one before they leave "
+                    "themselves, to be restarted. 0: not at all. Absent: 120.",
+                    0),
               Int32("backoffLimit",
                     "How many restarts are allowed before the job fails; disruptions (eviction, drain, preemption) do "
                     "not count, and one incident counts once. Absent: no limit.",

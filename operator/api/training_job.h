@@ -105,6 +105,7 @@ struct RunPolicy {
   std::optional<int64_t> startup_deadline_seconds;
   std::optional<int64_t> progress_deadline_seconds;
   int64_t dead_node_seconds = 300;  // a pod on a node not heard of for so long is replaced
+  std::optional<int64_t> peer_return_seconds;  // what the worker does with it: cluster::kEnvPeerReturn
   std::optional<int32_t> backoff_limit;
   std::optional<int64_t> backoff_window_seconds;  // the limit counts restarts within it only
   bool suspend = false;

@@ -189,6 +189,9 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
   if (!job_.spec.strategy.empty()) AddVariable(container, cluster::kEnvStrategy, job_.spec.strategy);
   if (declared) {
     AddVariable(container, cluster::kEnvProgram, job_.spec.program);
+    if (const auto& seconds = job_.spec.run_policy.peer_return_seconds) {
+      AddVariable(container, cluster::kEnvPeerReturn, std::to_string(*seconds));
+    }
     AddVariable(container, cluster::kEnvTokenFile,
                 Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName));
     Mount(&spec, container, "meshtrain-token",

@@ -64,6 +64,7 @@ spec:
     activeDeadlineSeconds: 3600
     startupDeadlineSeconds: 60
     progressDeadlineSeconds: 30
+    peerReturnSeconds: 0
     backoffLimit: 3
     backoffWindowSeconds: 600
     suspend: true

@@ -153,6 +153,7 @@ TEST(ChildrenTest, AProgramNeedsNoTemplate) {
         job.spec.replica_specs[Role::kWorker].pod_template = {};
         job.spec.strategy = "Mesh";
         job.spec.program_has_mesh = true;
+        job.spec.run_policy.peer_return_seconds = 7;
         job.spec.checkpoint =
             api::Checkpoint{.path = "/ckpt", .volume_claim_template = R"({"spec":{"x":1}})", .every_steps = 5};
       });
@@ -161,6 +162,7 @@ TEST(ChildrenTest, AProgramNeedsNoTemplate) {
   EXPECT_EQ(container["image"], "meshtrain-worker:latest");
   EXPECT_EQ(Env(pod, "MESHTRAIN_PROGRAM"), R"({"mesh":{"batch":2},"seed":1})");
   EXPECT_EQ(Env(pod, "MESHTRAIN_STRATEGY"), "Mesh");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_PEER_RETURN_SECONDS"), "7");
   EXPECT_EQ(Env(pod, "MESHTRAIN_CHECKPOINT"), R"({"everySteps":5,"path":"/ckpt","resume":"Latest"})");
   EXPECT_EQ(Env(pod, "MESHTRAIN_TOKEN_FILE"), "/etc/meshtrain/token/token");
   EXPECT_EQ(container["ports"][1]["name"], "meshtrain-http");

@@ -1,0 +1,233 @@
+#include "operator/local/launch.h"
+
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "operator/local/pod.h"
+#include "operator/reconcile/children.h"
+#include "runtime/base/file.h"
+#include "runtime/base/text.h"
+
+namespace meshtrain::local {
+namespace {
+
+using Json = nlohmann::json;
+using cluster::Role;
+
+constexpr char kLoopback[] = "127.0.0.1";
+
+std::string Address(const std::string& host, int port) { return host + ":" + std::to_string(port); }
+std::string Text(std::string_view text) { return std::string(text); }
+
+std::string RandomHex32() {
+  unsigned char bytes[32];
+  size_t have = 0;
+  while (have < sizeof bytes) {
+    const ssize_t n = ::getrandom(bytes + have, sizeof bytes - have, 0);
+    if (n > 0) have += static_cast<size_t>(n);
+  }
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (const unsigned char b : bytes) {
+    out += kHex[b >> 4];
+    out += kHex[b & 15];
+  }
+  return out;
+}
+
+// Sets the variable where the operator's own value stands, not where the user gave another.
+void Replace(Container* container, std::string_view name, const std::string& from, const std::string& to) {
+  for (auto& [variable, value] : container->environment) {
+    if (variable == name && value == from) value = to;
+  }
+}
+
+}  // namespace
+
+int CoresFor(int cores, int processes, int place) {
+  if (processes < 1) return std::max(1, cores);
+  return std::max(1, cores / processes + (place < cores % processes ? 1 : 0));
+}
+
+Result<std::unique_ptr<Launcher>> Launcher::Create(const api::TrainingJob& job, LaunchOptions options) {
+  auto launcher = std::unique_ptr<Launcher>(new Launcher(job, std::move(options)));
+  const cluster::ClusterSpec all = reconcile::JobCluster(job, {});
+  for (const auto& [role, hosts] : all.hosts) {
+    for (const auto& [index, host] : hosts) {
+      Ports& ports = launcher->ports_[{role, index}];
+      MT_ASSIGN_OR_RETURN(ports.training, launcher->reservation_.Take());
+      MT_ASSIGN_OR_RETURN(ports.http, launcher->reservation_.Take());
+      launcher->hosts_[host] = Address(kLoopback, ports.training);
+    }
+  }
+  const char* temporary = std::getenv("TMPDIR");
+  std::string folder = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
+  folder += "/meshtrain-XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) return ErrnoStatus(errno, "cannot make a folder", folder);
+  launcher->private_folder_ = std::move(folder);
+  return launcher;
+}
+
+Launcher::~Launcher() {
+  std::error_code ignored;
+  if (!private_folder_.empty()) std::filesystem::remove_all(private_folder_, ignored);
+}
+
+std::string Launcher::OutputFolder(TaskId task) const {
+  return task == api::Leader(job_.spec) ? options_.output : options_.output + "/" + cluster::ToString(task);
+}
+
+std::optional<std::string> Launcher::MetricsAddress(TaskId task) const {
+  const int port = ports_.at(task).http;
+  if (task != api::Leader(job_.spec) || options_.metrics_address.empty()) return Address(kLoopback, port);
+  if (options_.metrics_address == "none") return std::nullopt;
+  if (options_.metrics_address.ends_with(":0")) {
+    const std::string host = options_.metrics_address.substr(0, options_.metrics_address.size() - 2);
+    return Address(host.empty() ? kLoopback : host, port);
+  }
+  return options_.metrics_address;
+}
+
+void Launcher::AddWorkerArguments(TaskId task, const std::string& directory,
+                                  std::vector<std::string>* arguments) const {
+  std::string output = OutputFolder(task);
+  if (!directory.empty()) output = std::filesystem::absolute(output).string();
+  arguments->insert(arguments->end(),
+                    {"--output", output, "--metrics-address", MetricsAddress(task).value_or("none")});
+  if (options_.isolated) arguments->emplace_back("--isolated");
+  int threads = options_.threads;
+  if (threads == 0 && api::TotalReplicas(job_.spec) > 1) {
+    // Those that hold devices of the mesh share the cores; a ps and an evaluator are beside it.
+    const int chiefs = api::Replicas(job_.spec, Role::kChief);
+    const int meshed = chiefs + api::Replicas(job_.spec, Role::kWorker);
+    if (task.role == Role::kChief) threads = CoresFor(options_.cores, meshed, 0);
+    if (task.role == Role::kWorker) threads = CoresFor(options_.cores, meshed, chiefs + task.index);
+    if (task.role == Role::kPs || task.role == Role::kEvaluator) threads = 1;
+  }
+  if (threads > 0) arguments->insert(arguments->end(), {"--threads", std::to_string(threads)});
+}
+
+// `given`: the variable's value, or nothing. A claim is a folder; and processes that share no folder of their own need
+// one for their checkpoints.
+std::string Launcher::LocalCheckpoint(const std::string& given) const {
+  Json checkpoint = Json::parse(given.empty() ? "{}" : given, nullptr, /*allow_exceptions=*/false);
+  if (!checkpoint.is_object()) return given;
+  if (job_.spec.checkpoint && !job_.spec.checkpoint->volume_claim_template.empty()) {
+    checkpoint["path"] = options_.output + "/claims/" + cluster::CheckpointClaimName(job_.metadata.name);
+  } else if (api::TotalReplicas(job_.spec) > 1 && checkpoint.value("path", "").empty()) {
+    checkpoint["path"] = options_.output + "/checkpoints";
+  } else {
+    return given;
+  }
+  return checkpoint.dump();
+}
+
+Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
+  const std::string where = "spec.replicaSpecs." + Text(cluster::RoleName(pod.task.role)) + ".template.spec.containers";
+  auto read = ReadPod(reconcile::PodBody(job_, {}, pod));
+  if (!read.ok()) return read.status().At(where);
+  Container container = std::move(*read);
+  const std::string named = where + "[" + container.name + "]";
+
+  // The user's own TF_CONFIG stays as it is.
+  if (!job_.spec.replica_specs.at(pod.task.role).pod_template.has_tf_config) {
+    for (auto& [variable, value] : container.environment) {
+      if (variable == cluster::kEnvTfConfig) value = WithHosts(value, hosts_);
+    }
+  }
+  Replace(&container, cluster::kEnvTokenFile, Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName),
+          private_folder_ + "/" + Text(cluster::kTokenFileName));
+  Replace(&container, cluster::kEnvClusterFile,
+          Text(cluster::kClusterMountPath) + "/" + Text(cluster::kClusterFileName),
+          private_folder_ + "/" + Text(cluster::kClusterFileName));
+  const bool declared = !job_.spec.program.empty();
+  bool has_checkpoint = false;
+  for (auto& [variable, value] : container.environment) {
+    if (variable != cluster::kEnvCheckpoint) continue;
+    value = LocalCheckpoint(value);
+    has_checkpoint = true;
+  }
+  if (declared && !has_checkpoint) {
+    if (const std::string checkpoint = LocalCheckpoint(""); !checkpoint.empty()) {
+      container.environment.emplace_back(cluster::kEnvCheckpoint, checkpoint);
+    }
+  }
+
+  Launch launch{.restart_policy = container.restart_policy, .grace = container.grace};
+  launch.termination_log = private_folder_ + "/" + cluster::ToString(pod.task) + ".log";
+  const std::optional<std::string> metrics = MetricsAddress(pod.task);
+  if (metrics) launch.progress_addresses.push_back(*metrics);
+  if (container.http_port > 0 && !container.command.empty()) {
+    launch.progress_addresses.push_back(Address(kLoopback, container.http_port));
+  }
+
+  // $(NAME) stands for the container's own variables only, as in a cluster.
+  const std::map<std::string, std::string> own = Expand(container.environment);
+  std::map<std::string, std::string> variables(options_.environment.begin(), options_.environment.end());
+  variables["HOSTNAME"] = pod.name;
+  variables[Text(cluster::kEnvTerminationLog)] = launch.termination_log;
+  if (metrics) variables[Text(kEnvMetricsAddress)] = *metrics;
+  for (const auto& [name, value] : own) variables[name] = value;
+  for (const auto& [name, value] : variables) launch.command.environment.push_back(name + "=" + value);
+
+  std::vector<std::string>& arguments = launch.command.arguments;
+  for (const std::string& word : container.command) arguments.push_back(Expand(word, own));
+  const bool our_worker = arguments.empty() && declared;
+  if (our_worker) arguments.push_back(options_.worker);
+  if (arguments.empty()) {
+    return FailedPrecondition(named +
+                              ".command: expected a command to run here, since an image's own entry point is not known "
+                              "without the image, got: none");
+  }
+  for (const std::string& word : container.args) arguments.push_back(Expand(word, own));
+  if (our_worker) AddWorkerArguments(pod.task, container.working_directory, &arguments);
+  launch.command.directory = container.working_directory;
+  launch.command.inherits_output = api::TotalReplicas(job_.spec) == 1;
+  return launch;
+}
+
+Status Launcher::Check(std::vector<std::string>* notes) const {
+  std::string wrong;
+  for (const auto& [role, replica] : job_.spec.replica_specs) {
+    if (replica.replicas < 1) continue;
+    const TaskId task{role, 0};
+    const reconcile::CreatePod pod{.name = cluster::PodName(job_.metadata.name, task), .task = task};
+    if (const auto launch = Prepare(pod); !launch.ok()) {
+      wrong += (wrong.empty() ? "" : "\n") + launch.status().message();
+      continue;
+    }
+    const auto container = ReadPod(reconcile::PodBody(job_, {}, pod));
+    if (!container.ok() || container->left_out.empty()) continue;
+    notes->push_back("spec.replicaSpecs." + Text(cluster::RoleName(role)) +
+                     ".template: a local process goes without " + Join(container->left_out, ", "));
+  }
+  return wrong.empty() ? OkStatus() : FailedPrecondition(wrong);
+}
+
+Status Launcher::Make(const reconcile::CreateSecret& secret) {
+  const std::string path = private_folder_ + "/" + secret.key;
+  if (::access(path.c_str(), F_OK) == 0) return OkStatus();
+  // The folder is nobody else's (mkdtemp).
+  return WriteFileAtomically(path, RandomHex32());
+}
+
+Status Launcher::Make(const reconcile::CreateConfigMap& map) {
+  const Json body = Json::parse(map.body, nullptr, /*allow_exceptions=*/false);
+  const std::string file = Text(cluster::kClusterFileName);
+  const std::string text = body.is_object() ? body.value(Json::json_pointer("/data/" + file), "") : "";
+  if (text.empty()) return Internal(map.name + ": expected data." + file + ", got: none");
+  return WriteFileAtomically(private_folder_ + "/" + file, WithHosts(text, hosts_));
+}
+
+Status Launcher::Make(const reconcile::CreateClaim& claim) {
+  return MakeDirectories(options_.output + "/claims/" + claim.name);
+}
+
+}  // namespace meshtrain::local

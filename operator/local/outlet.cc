@@ -1,0 +1,91 @@
+#include "operator/local/outlet.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "runtime/base/file.h"
+
+namespace meshtrain::local {
+
+void Outlet::WriteLine(std::string_view line) {
+  if (last_ != '\n') Write("\n");
+  Write(line);
+  Write("\n");
+}
+
+void Outlet::Flush() {
+  while (!pending_.empty()) {
+    pollfd room{.fd = fd_, .events = POLLOUT};
+    if (::poll(&room, 1, 0) != 1) return;
+    // A pipe with room takes PIPE_BUF bytes without waiting (pipe(7)).
+    const ssize_t n = ::write(fd_, pending_.data(), std::min<size_t>(pending_.size(), PIPE_BUF));
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (n < 0) {
+      broken_ = true;
+      pending_.clear();
+      return;
+    }
+    pending_.erase(0, static_cast<size_t>(n));
+  }
+}
+
+void Outlet::FlushFor(int milliseconds) {
+  Flush();
+  while (!pending_.empty()) {
+    pollfd room{.fd = fd_, .events = POLLOUT};
+    if (::poll(&room, 1, milliseconds) != 1) return;
+    Flush();
+  }
+}
+
+void LineCutter::Add(std::string_view bytes, const std::function<void(std::string_view line)>& each) {
+  while (!bytes.empty()) {
+    const size_t end = bytes.find('\n');
+    const std::string_view part = bytes.substr(0, end);
+    if (end == std::string_view::npos) {
+      rest_ += part;
+      if (rest_.size() >= kLongest) Finish(each);
+      return;
+    }
+    if (rest_.empty()) {
+      each(part);
+    } else {
+      rest_ += part;
+      Finish(each);
+    }
+    bytes.remove_prefix(end + 1);
+  }
+}
+
+void LineCutter::Finish(const std::function<void(std::string_view line)>& each) {
+  if (rest_.empty()) return;
+  const std::string line = std::exchange(rest_, {});
+  each(line);
+}
+
+Result<LogFile> LogFile::Open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) return ErrnoStatus(errno, "cannot write", path);
+  return LogFile(fd);
+}
+
+LogFile::~LogFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void LogFile::Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+}  // namespace meshtrain::local
