@@ -1,15 +1,21 @@
-#include <unistd.h>
+#include <sched.h>
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cli/job.h"
 #include "cli/manifest.h"
 #include "cli/verbs.h"
+#include "operator/local/runner.h"
+#include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
 
@@ -24,6 +30,10 @@ struct RunFlags {
   int threads = 0;
 };
 
+// What a container would have from its image, its node and its device plugin; all else is the manifest's to give.
+constexpr std::array kFromHere = {"PATH", "HOME",   "USER",            "LANG",                 "LC_ALL",
+                                  "TZ",   "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "TERM"};
+
 // The worker that was built with this command line stands beside it.
 std::string WorkerPath() {
   std::error_code error;
@@ -31,38 +41,85 @@ std::string WorkerPath() {
   return error ? "meshtrain-worker" : (self.parent_path() / "meshtrain-worker").string();
 }
 
-// Becomes the worker: signals and the exit code are the worker's own.
-int Run(const RunFlags& flags) {
-  // Checked here first, so that a wrong manifest is told before anything starts.
-  const auto manifest = ReadManifest(flags.file);
-  if (!manifest.ok()) {
-    PrintError("run", manifest.status());
-    return cluster::ManifestExitCode(manifest.status());
+int Cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// A replica takes a handful of descriptors; the usual limit of 1,024 is made for programs that select(2).
+void AllowManyFiles() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 65536));
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // less room otherwise
+}
+
+bool IsAddress(const std::string& text) {
+  if (text.empty() || text == "none") return true;
+  const size_t colon = text.rfind(':');
+  const auto port = colon == std::string::npos ? std::nullopt : ParseInt(std::string_view(text).substr(colon + 1));
+  return port && *port >= 0 && *port <= 65535;
+}
+
+// Mistakes that show only when the program meets its data are told here, once and with their place in the manifest,
+// instead of by each of its processes. Where templates say how it runs, they may also say that its data is elsewhere.
+int CheckProgram(const Job& job) {
+  if (!job.program) return cluster::kExitDone;
+  for (const auto& [role, replica] : job.job.spec.replica_specs) {
+    if (!replica.pod_template.json.empty()) return cluster::kExitDone;
   }
-  std::vector<std::string> args = {WorkerPath(), "--file", flags.file, "--output", flags.output};
-  if (!flags.metrics_address.empty()) args.insert(args.end(), {"--metrics-address", flags.metrics_address});
-  if (flags.isolated) args.emplace_back("--isolated");
-  if (flags.threads > 0) args.insert(args.end(), {"--threads", std::to_string(flags.threads)});
-  std::vector<char*> argv;
-  for (std::string& arg : args) argv.push_back(arg.data());
-  argv.push_back(nullptr);
-  ::execv(argv[0], argv.data());
-  std::fprintf(stderr, "meshtrain run: %s: cannot start the worker: %s\n", argv[0], std::strerror(errno));
-  return cluster::kExitInternal;
+  const auto types = BatchTypes(job.program->program);
+  if (!types.ok()) {
+    PrintError("run", types.status());
+    return cluster::DataExitCode(types.status());
+  }
+  const auto traced = spec::Build(job.program->program, *types);
+  if (traced.ok()) return cluster::kExitDone;
+  PrintError("run", traced.status());
+  return cluster::ManifestExitCode(traced.status());
+}
+
+int Run(const RunFlags& flags) {
+  if (!IsAddress(flags.metrics_address)) {
+    PrintError("run", InvalidArgument("--metrics-address: expected HOST:PORT or none, got: " + flags.metrics_address));
+    return cluster::kExitUsage;
+  }
+  auto job = ReadJob(flags.file);
+  if (!job.ok()) {
+    PrintError("run", job.status());
+    return cluster::ManifestExitCode(job.status());
+  }
+  if (const int code = CheckProgram(*job); code != cluster::kExitDone) return code;
+  AllowManyFiles();
+  local::RunnerOptions options;
+  options.launch = {.output = flags.output,
+                    .worker = WorkerPath(),
+                    .metrics_address = flags.metrics_address,
+                    .isolated = flags.isolated,
+                    .threads = flags.threads,
+                    .cores = Cores()};
+  for (const char* name : kFromHere) {
+    if (const char* value = std::getenv(name)) options.launch.environment.emplace_back(name, value);
+  }
+  local::StopSignals signals;  // before the runner has threads
+  return local::Runner(std::move(job->job), std::move(options)).Run(signals).exit_code;
 }
 
 }  // namespace
 
 void AddRun(CLI::App& app, Action* chosen) {
   auto flags = std::make_shared<RunFlags>();
-  CLI::App* verb = app.add_subcommand("run", "Train the manifest's program on this machine");
+  CLI::App* verb = app.add_subcommand("run", "Run the job on this machine, as a cluster would: processes for pods");
   verb->add_option("-f,--file", flags->file, "The manifest, YAML or JSON")->required();
-  verb->add_option("-o,--output", flags->output, "Folder for metrics, curves and the model")->capture_default_str();
+  verb->add_option("-o,--output", flags->output, "Folder for metrics, curves, the model and logs")
+      ->capture_default_str();
   verb->add_option("--metrics-address", flags->metrics_address,
-                   "HOST:PORT to serve /metrics, /healthz and /progress on (port 0: any free one)");
+                   "HOST:PORT for the leader to serve /metrics, /healthz and /progress on (port 0: any free one); none: "
+                   "it does not");
   verb->add_flag("--isolated", flags->isolated,
                  "Give every virtual device its own memory and run every collective");
-  verb->add_option("--threads", flags->threads, "Threads to compute with (default: one per core)");
+  verb->add_option("--threads", flags->threads,
+                   "Threads that each process computes with (default: the cores, divided among the mesh's processes)");
   verb->callback([flags, chosen] { *chosen = [flags] { return Run(*flags); }; });
 }
 

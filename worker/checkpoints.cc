@@ -9,10 +9,11 @@
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/collect.h"
-#include "runtime/checkpoint/restore.h"
 
 namespace meshtrain::worker {
 namespace {
+
+constexpr Duration kAgreeTimeout = std::chrono::minutes(10);  // a slow volume may take its time
 
 // The loop's position in a checkpoint's metadata; sums as hexadecimal floats, which read back bit for bit.
 std::map<std::string, std::string> PositionToMetadata(const train::Position& p) {
@@ -39,73 +40,231 @@ Result<train::Position> PositionOf(const checkpoint::Index& index, const std::st
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoints>> Checkpoints::Create(std::string folder, bool own_folder,
-                                                         const spec::CheckpointSpec& spec, execute::Session& session,
+Result<std::unique_ptr<Checkpoints>> Checkpoints::Create(Options options, execute::Session& session,
                                                          SessionRunner& runner, data::Pipeline& data) {
-  auto checkpoints = std::unique_ptr<Checkpoints>(
-      new Checkpoints(std::move(folder), own_folder, spec, session, runner, data));
-  MT_ASSIGN_OR_RETURN(checkpoints->saver_, checkpoint::AsyncSaver::Create(
-                                               checkpoints->folder_, {.keep = static_cast<int>(spec.keep)}));
+  auto checkpoints = std::unique_ptr<Checkpoints>(new Checkpoints(std::move(options), session, runner, data));
+  const Options& o = checkpoints->o_;
+  checkpoint::SaveOptions save{.keep = static_cast<int>(o.spec.keep)};
+  if (o.team != nullptr && checkpoints->shared()) {
+    save.process = o.team->process();
+    save.processes = o.team->processes();
+  }
+  MT_ASSIGN_OR_RETURN(checkpoints->saver_, checkpoint::AsyncSaver::Create(o.folder, save));
   return checkpoints;
 }
 
-Result<std::optional<Resumed>> Checkpoints::Resume(const std::function<bool(const train::Position&)>& finished) {
-  MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates, checkpoint::ListCheckpoints(folder_));
-  if (candidates.empty()) return std::optional<Resumed>();
-  if (!spec_.resume && !own_folder_) {
-    return FailedPrecondition(folder_ + ": it holds checkpoints up to step " + std::to_string(candidates[0].step) +
+Result<std::optional<Resumed>> Checkpoints::Resume(const std::function<bool(const train::Position&)>& finished,
+                                                   uint64_t incarnation, std::stop_token stop) {
+  // A save that a lost peer left without its part is over, whatever came of it.
+  saver_->Abandon();
+  if (const Status before = saver_->Wait(); !before.ok()) {
+    LogWarning("a checkpoint was not completed", {{"error", before.message()}});
+  }
+  saver_->set_generation(static_cast<int64_t>(incarnation));
+  auto resumed = o_.team == nullptr ? ResumeAlone(finished) : ResumeTogether(finished, stop);
+  if (resumed.ok()) {
+    resumed_before_ = true;
+    runner_.set_last_saved(*resumed ? (*resumed)->position.step : -1);
+  }
+  return resumed;
+}
+
+Result<std::vector<checkpoint::Candidate>> Checkpoints::Candidates() {
+  MT_ASSIGN_OR_RETURN(std::vector<checkpoint::Candidate> candidates, checkpoint::ListCheckpoints(o_.folder));
+  if (candidates.empty() || o_.spec.resume || resumed_before_) return candidates;
+  if (!o_.own_folder) {
+    return FailedPrecondition(o_.folder + ": it holds checkpoints up to step " + std::to_string(candidates[0].step) +
                               ", but the manifest says not to resume: expected `checkpoint.resume: Latest` or another "
                               "`checkpoint.path`");
   }
-  Resumed resumed;
-  Status why = OkStatus();
-  bool begin_anew = !spec_.resume;
-  for (const checkpoint::Candidate& candidate : candidates) {
-    if (begin_anew) break;
-    why = Load(candidate.path, &resumed);
-    if (why.ok()) {
-      if (own_folder_ && finished(resumed.position)) {
-        begin_anew = true;
-        break;
-      }
-      runner_.set_last_saved(resumed.position.step);
-      return std::optional<Resumed>(resumed);
-    }
-    if (why.code() != StatusCode::kDataLoss) return why;
-    LogWarning("checkpoint is damaged, trying the one before", {{"path", candidate.path}, {"error", why.message()}});
-  }
-  if (!begin_anew) return why.At("no whole checkpoint is left");
-  // The run before this one, in the output folder of this one: it is done, and what follows replaces it.
+  MT_RETURN_IF_ERROR(Remove(candidates));
+  return std::vector<checkpoint::Candidate>();
+}
+
+Status Checkpoints::Remove(const std::vector<checkpoint::Candidate>& candidates) {
   for (const checkpoint::Candidate& candidate : candidates) {
     std::error_code error;
     std::filesystem::remove_all(candidate.path, error);
     if (error) return ErrnoStatus(error.value(), "cannot remove", candidate.path);
   }
+  return OkStatus();
+}
+
+Status Checkpoints::BeginAnew() {
+  position_ = {};
   MT_RETURN_IF_ERROR(runner_.Initialize());
-  MT_RETURN_IF_ERROR(data_.Restore({.fingerprint = data_.cursor().fingerprint}));
+  const data::Cursor at = data_.cursor();
+  if (at.epoch == 0 && at.batch == 0) return OkStatus();  // batches made ahead stay
+  return data_.Restore({.fingerprint = at.fingerprint});
+}
+
+Result<std::optional<Resumed>> Checkpoints::ResumeAlone(const std::function<bool(const train::Position&)>& finished) {
+  MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates, Candidates());
+  Status why = OkStatus();
+  for (const checkpoint::Candidate& candidate : candidates) {
+    auto loaded = Load(candidate.path);
+    if (loaded.ok()) {
+      // The run before this one, in the output folder of this one: it is done, and what follows replaces it.
+      if (o_.own_folder && finished(loaded->position)) {
+        MT_RETURN_IF_ERROR(Remove(candidates));
+        break;
+      }
+      MT_RETURN_IF_ERROR(Apply(*loaded));
+      return std::optional<Resumed>({loaded->position, loaded->path});
+    }
+    why = loaded.status();
+    if (why.code() != StatusCode::kDataLoss) return why;
+    LogWarning("checkpoint is damaged, trying the one before", {{"path", candidate.path}, {"error", why.message()}});
+    if (&candidate == &candidates.back()) return why.At("no whole checkpoint is left");
+  }
+  MT_RETURN_IF_ERROR(BeginAnew());
   return std::optional<Resumed>();
 }
 
-Status Checkpoints::Load(const std::string& path, Resumed* resumed) {
-  MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
-  // Everything is read before anything is changed: a damaged checkpoint leaves no half of itself behind.
-  std::vector<mesh::Tensor> values;
-  for (const nn::Parameter& p : runner_.states()) {
-    auto value = checkpoint->Load(p.name());
-    if (!value.ok()) return value.status();
-    if (value->type() != p.type()) {
-      return InvalidArgument(path + ": `" + p.name() + "`: expected " + p.type().ToString() + ", got: " +
-                             value->type().ToString());
+Result<std::optional<Resumed>> Checkpoints::ResumeTogether(const std::function<bool(const train::Position&)>& finished,
+                                                           std::stop_token stop) {
+  distribute::Team& team = *o_.team;
+  std::vector<checkpoint::Candidate> candidates;  // the chief's
+  Status listed = OkStatus();
+  if (chief()) {
+    auto list = Candidates();
+    listed = list.status();
+    if (list.ok()) candidates = std::move(*list);
+  }
+  for (size_t next = 0;; ++next) {
+    // The chief says which; "" is none, '!' why it cannot go on.
+    std::string offer;
+    if (!listed.ok()) {
+      offer = "!" + listed.message();
+    } else if (next < candidates.size()) {
+      offer = std::to_string(candidates[next].step);
+    } else if (next > 0) {
+      offer = "!no whole checkpoint is left";
     }
-    values.push_back(std::move(*value));
+    MT_ASSIGN_OR_RETURN(std::vector<std::string> said, team.Agree("resume from", chief() ? offer : "", kAgreeTimeout, stop));
+    offer = said[0];
+    if (offer.starts_with('!')) {
+      const std::string message = team.name(0) + ": " + offer.substr(1);
+      return next > 0 ? DataLoss(message) : FailedPrecondition(message);
+    }
+    if (offer.empty()) {
+      MT_RETURN_IF_ERROR(BeginAnew());
+      return std::optional<Resumed>();
+    }
+    const std::string path = checkpoint::CheckpointFolder(o_.folder, ParseInt(offer).value_or(0));
+    auto loaded = shared() ? Load(path) : LoadTogether(path, stop);
+    if (!loaded.ok() && distribute::Team::IsLoss(loaded.status())) return loaded.status();
+    const bool damaged = !loaded.ok() && loaded.status().code() == StatusCode::kDataLoss;
+    MT_ASSIGN_OR_RETURN(said, team.Agree("loaded", loaded.ok() ? "" : (damaged ? "damaged " : "failed ") + loaded.status().message(),
+                                         kAgreeTimeout, stop));
+    bool all = true;
+    for (int p = 0; p < team.processes(); ++p) {
+      if (said[p].starts_with("failed ")) {
+        return loaded.ok() ? FailedPrecondition(team.name(p) + ": " + said[p].substr(7)) : loaded.status();
+      }
+      if (said[p].empty()) continue;
+      all = false;
+      if (chief()) {
+        LogWarning("checkpoint is damaged, trying the one before",
+                   {{"path", path}, {"rank", team.name(p)}, {"error", said[p].substr(8)}});
+      }
+    }
+    if (!all) continue;
+    if (o_.own_folder && !resumed_before_ && finished(loaded->position)) {
+      if (chief()) MT_RETURN_IF_ERROR(Remove(candidates));
+      MT_RETURN_IF_ERROR(BeginAnew());
+      return std::optional<Resumed>();
+    }
+    MT_RETURN_IF_ERROR(Apply(*loaded));
+    return std::optional<Resumed>({loaded->position, loaded->path});
   }
-  MT_ASSIGN_OR_RETURN(resumed->position, PositionOf(checkpoint->index(), path));
-  resumed->path = path;
-  if (const std::string& text = checkpoint->index().data_cursor; !text.empty()) {
-    MT_ASSIGN_OR_RETURN(const data::Cursor cursor, data::Cursor::Parse(text));
-    MT_RETURN_IF_ERROR(data_.Restore(cursor).At(path));
+}
+
+Result<Checkpoints::Loaded> Checkpoints::Load(const std::string& path) {
+  MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
+  Loaded loaded{.shards = {}, .position = {}, .cursor = checkpoint->index().data_cursor, .path = path};
+  for (const nn::Parameter& p : runner_.states()) {
+    const auto& variables = checkpoint->index().variables;
+    if (const auto saved = variables.find(p.name()); saved != variables.end() && saved->second.type != p.type()) {
+      return InvalidArgument(path + ": `" + p.name() + "`: expected " + p.type().ToString() + ", got: " +
+                             saved->second.type.ToString());
+    }
+    MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.StoredLayoutOf(p));
+    std::vector<mesh::Tensor>& shards = loaded.shards.emplace_back();
+    for (const int64_t rank : layout.mesh().LocalRanks(session_.options().process)) {
+      const mesh::Layout::Slice slice = layout.SliceOf(rank, p.type().dims);
+      MT_ASSIGN_OR_RETURN(mesh::Tensor shard, checkpoint->LoadSlice(p.name(), slice.offsets, slice.sizes));
+      shards.push_back(std::move(shard));
+    }
   }
-  for (size_t i = 0; i < values.size(); ++i) MT_RETURN_IF_ERROR(session_.Write(runner_.states()[i], values[i]));
+  MT_ASSIGN_OR_RETURN(loaded.position, PositionOf(checkpoint->index(), path));
+  return loaded;
+}
+
+Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path, std::stop_token stop) {
+  // What is not a tensor travels as an index without any.
+  std::string head;
+  std::unique_ptr<checkpoint::Checkpoint> checkpoint;
+  Status failed = OkStatus();
+  std::vector<mesh::Tensor> values;
+  if (chief()) {
+    auto opened = checkpoint::Checkpoint::Open(path);
+    failed = opened.status();
+    if (opened.ok()) {
+      checkpoint = std::move(*opened);
+      checkpoint::Index index = checkpoint->index();
+      index.variables.clear();
+      index.files.clear();
+      head = index.ToJson();
+    }
+    for (const nn::Parameter& p : runner_.states()) {
+      if (!failed.ok()) break;
+      auto value = checkpoint->Load(p.name());
+      failed = value.status();
+      if (!value.ok()) break;
+      if (value->type() != p.type()) {
+        failed = InvalidArgument(path + ": `" + p.name() + "`: expected " + p.type().ToString() + ", got: " +
+                                 value->type().ToString());
+      } else {
+        values.push_back(std::move(*value));
+      }
+    }
+    if (!failed.ok()) head.clear();
+  }
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> said, o_.team->Agree("state of the chief", head, kAgreeTimeout, stop));
+  if (!failed.ok()) return failed;
+  if (said[0].empty()) return DataLoss(path + ": the chief cannot read it");
+  MT_ASSIGN_OR_RETURN(const checkpoint::Index index, checkpoint::Index::ParsePart(said[0], path));
+  Loaded loaded{.shards = {}, .position = {}, .cursor = index.data_cursor, .path = path};
+  for (size_t i = 0; i < runner_.states().size(); ++i) {
+    const nn::Parameter& p = runner_.states()[i];
+    mesh::Tensor value = chief() ? std::move(values[i]) : mesh::Tensor(p.type());
+    MT_RETURN_IF_ERROR(o_.team->BroadcastFromChief(value.mutable_bytes()));
+    MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.StoredLayoutOf(p));
+    std::vector<mesh::Tensor>& shards = loaded.shards.emplace_back();
+    for (const int64_t rank : layout.mesh().LocalRanks(session_.options().process)) {
+      const mesh::Layout::Slice slice = layout.SliceOf(rank, p.type().dims);
+      shards.push_back(value.Slice(slice.offsets, slice.sizes));
+    }
+  }
+  MT_ASSIGN_OR_RETURN(loaded.position, PositionOf(index, path));
+  return loaded;
+}
+
+Status Checkpoints::Apply(const Loaded& loaded) {
+  if (!loaded.cursor.empty()) {
+    MT_ASSIGN_OR_RETURN(const data::Cursor cursor, data::Cursor::Parse(loaded.cursor));
+    MT_RETURN_IF_ERROR(data_.Restore(cursor).At(loaded.path));
+  }
+  for (size_t i = 0; i < loaded.shards.size(); ++i) {
+    const nn::Parameter& p = runner_.states()[i];
+    MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.StoredLayoutOf(p));
+    const std::vector<int64_t> ranks = layout.mesh().LocalRanks(session_.options().process);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      MT_RETURN_IF_ERROR(session_.WriteStored(p, ranks[r], loaded.shards[i][r]));
+    }
+  }
+  position_ = loaded.position;
   return OkStatus();
 }
 
@@ -116,14 +275,29 @@ Status Checkpoints::Save(int64_t step) {
   snapshot.program_hash = fmt::format("{:016x}", program::HashProgram(runner_.programs().train_step));
   snapshot.data_cursor = data_.cursor().ToString();
   snapshot.metadata = PositionToMetadata(position_);
-  std::vector<checkpoint::VariableSpec> specs;
-  for (const nn::Parameter& p : runner_.states()) {
-    MT_ASSIGN_OR_RETURN(mesh::Layout layout, session_.LayoutOf(p));
-    specs.push_back({p.name(), p.type(), std::move(layout)});
+  if (shared()) {
+    std::vector<checkpoint::VariableSpec> specs;
+    for (const nn::Parameter& p : runner_.states()) {
+      MT_ASSIGN_OR_RETURN(mesh::Layout layout, session_.StoredLayoutOf(p));
+      specs.push_back({p.name(), p.type(), std::move(layout)});
+    }
+    const int process = session_.options().process;
+    MT_ASSIGN_OR_RETURN(snapshot.variables, checkpoint::Collect(specs, process, [&](int variable, int64_t rank) {
+                          return session_.ReadStored(runner_.states()[variable], rank);
+                        }));
+  } else {
+    // All take part in gathering what is split.
+    for (const nn::Parameter& p : runner_.states()) {
+      MT_ASSIGN_OR_RETURN(mesh::Tensor value, session_.ReadToHost(p));
+      mesh::Dims origin(p.type().dims.size(), 0);
+      if (chief()) snapshot.variables.push_back({p.name(), p.type(), "", {{std::move(origin), std::move(value)}}});
+    }
+    if (!chief()) return OkStatus();
   }
-  MT_ASSIGN_OR_RETURN(snapshot.variables, checkpoint::Collect(specs, /*process=*/0, [&](int variable, int64_t rank) {
-                        return session_.ReadShard(runner_.states()[variable], rank);
-                      }));
+  for (size_t i = 0; i < snapshot.variables.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.LayoutOf(runner_.states()[i]));
+    snapshot.variables[i].layout = layout.ToString();  // as people wrote it
+  }
   return saver_->Save(std::move(snapshot));
 }
 
@@ -135,7 +309,7 @@ Status Checkpoints::Export(const std::string& path) const {
   if (newest) {
     from = newest->path;
   } else {
-    MT_ASSIGN_OR_RETURN(const checkpoint::Candidate latest, checkpoint::FindLatest(folder_));
+    MT_ASSIGN_OR_RETURN(const checkpoint::Candidate latest, checkpoint::FindLatest(o_.folder));
     from = latest.path;
   }
   MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(from));

@@ -27,12 +27,12 @@ std::variant<Config, int> ParseArguments(int argc, char** argv) {
   Config config;
   std::string address;
   CLI::App app("Trains the program that a manifest declares.", "meshtrain-worker");
-  app.add_option("-f,--file", config.file, "The manifest, YAML or JSON")->required();
+  app.add_option("-f,--file", config.file, "The manifest, YAML or JSON (default: the program in the environment)");
   app.add_option("-o,--output", config.output, "Folder for metrics, curves, checkpoints and the model")
       ->capture_default_str();
   app.add_option("--metrics-address", address,
                  "HOST:PORT to serve /metrics, /healthz, /readyz, /progress and a live page on; none: do not "
-                 "(default: 127.0.0.1, a free port)");
+                 "(default: 127.0.0.1 and a free port; in a job, 0.0.0.0:2280)");
   app.add_flag("--isolated", config.isolated, "Give every virtual device its own memory and run every collective");
   app.add_option("--threads", config.threads, "Threads to compute with (default: one per core)")
       ->check(CLI::Range(0, 4096));
@@ -40,6 +40,22 @@ std::variant<Config, int> ParseArguments(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : cluster::kExitUsage;
+  }
+  auto job = ReadEnvironment(ProcessEnvironment());
+  if (!job.ok()) {
+    std::fprintf(stderr, "meshtrain-worker: %s\n", job.status().message().c_str());
+    return cluster::kExitBadConfig;
+  }
+  config.job = std::move(*job);
+  if (config.file.empty()) {
+    if (config.job.manifest.empty()) {
+      std::fprintf(stderr, "meshtrain-worker: expected --file MANIFEST, or a program in %s\n",
+                   std::string(cluster::kEnvProgram).c_str());
+      return cluster::kExitUsage;
+    }
+    // The operator reads /progress from outside of the pod.
+    config.host = "0.0.0.0";
+    config.port = cluster::kHttpPort;
   }
   if (!address.empty()) {
     if (const Status status = ParseMetricsAddress(address, &config); !status.ok()) {

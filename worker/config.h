@@ -1,4 +1,4 @@
-// What a worker process was asked to do, from its arguments.
+// What a worker process was asked to do, from its arguments and its environment.
 #pragma once
 
 #include <optional>
@@ -6,16 +6,18 @@
 #include <variant>
 
 #include "runtime/base/status.h"
+#include "worker/environment.h"
 
 namespace meshtrain::worker {
 
 struct Config {
-  std::string file;              // the manifest
+  std::string file;              // the manifest; "": job.manifest
   std::string output = "runs";   // for metrics, curves, checkpoints and the model
   std::string host = "127.0.0.1";
   std::optional<int> port = 0;   // 0: any free one; none: no server
   bool isolated = false;
   int threads = 0;               // 0: one per core
+  JobEnvironment job;
 };
 
 // The configuration, or the exit code of a process that only had to say something (--help, a wrong option).

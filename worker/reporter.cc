@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 
@@ -38,7 +39,9 @@ std::string Today() {
 Reporter::Reporter(const Config& config, Job job, const Checkpoints& checkpoints)
     : config_(config), job_(std::move(job)), checkpoints_(checkpoints) {
   metrics_ = std::make_unique<telemetry::Metrics>(
-      telemetry::ReplicaLabels{.training_job = job_.name, .replica_type = "worker", .replica_index = 0});
+      telemetry::ReplicaLabels{.training_job = job_.name,
+                               .replica_type = std::string(cluster::RoleName(job_.task.role)),
+                               .replica_index = job_.task.index});
   training_ = std::make_unique<telemetry::TrainingMetrics>(*metrics_);
   training_->planned_bytes.Set(static_cast<double>(job_.plan.peak_bytes_per_device));
   line_ = std::make_unique<telemetry::ProgressLine>(
@@ -52,12 +55,12 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
                                                    const train::Position& start) {
   auto reporter = std::unique_ptr<Reporter>(new Reporter(config, std::move(job), checkpoints));
   MT_RETURN_IF_ERROR(MakeDirectories(config.output));
-  const bool resumed = start.step > 0;
-  MT_ASSIGN_OR_RETURN(reporter->log_,
-                      telemetry::MetricsLog::Open(config.output + "/metrics.jsonl",
-                                                  resumed ? std::optional(start.step) : std::nullopt));
-  MT_ASSIGN_OR_RETURN(reporter->train_events_, telemetry::EventFileWriter::Create(config.output + "/events/train"));
-  MT_ASSIGN_OR_RETURN(reporter->test_events_, telemetry::EventFileWriter::Create(config.output + "/events/test"));
+  reporter->first_epoch_ = start.epoch;
+  if (reporter->job_.chief) {
+    MT_RETURN_IF_ERROR(reporter->OpenLog(start));
+    MT_ASSIGN_OR_RETURN(reporter->train_events_, telemetry::EventFileWriter::Create(config.output + "/events/train"));
+    MT_ASSIGN_OR_RETURN(reporter->test_events_, telemetry::EventFileWriter::Create(config.output + "/events/test"));
+  }
   {
     MutexLock lock(reporter->mutex_);
     reporter->report_.title = reporter->job_.name;
@@ -89,6 +92,25 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
   return reporter;
 }
 
+Status Reporter::OpenLog(const train::Position& start) {
+  const auto from = start.step > 0 ? std::optional(start.step) : std::nullopt;
+  MT_ASSIGN_OR_RETURN(log_, telemetry::MetricsLog::Open(config_.output + "/metrics.jsonl", from));
+  return OkStatus();
+}
+
+Status Reporter::RollBack(const train::Position& start) {
+  line_->Interrupt();
+  epoch_shown_ = -1;
+  {
+    MutexLock lock(mutex_);
+    const auto keep = static_cast<size_t>(std::max<int64_t>(0, start.epoch - first_epoch_));
+    if (report_.epochs.size() > keep) report_.epochs.resize(keep);
+  }
+  if (!job_.chief) return OkStatus();
+  MT_RETURN_IF_ERROR(log_->Close());
+  return OpenLog(start);
+}
+
 void Reporter::Ready() {
   MutexLock lock(mutex_);
   ready_ = true;
@@ -96,6 +118,12 @@ void Reporter::Ready() {
 }
 
 Status Reporter::OnStepEnd(const train::StepInfo& info) {
+  if (job_.chief) MT_RETURN_IF_ERROR(Record(info));
+  Publish(info);
+  return OkStatus();
+}
+
+Status Reporter::Record(const train::StepInfo& info) {
   const train::Position& p = info.position;
   if (epoch_shown_ != p.epoch) {
     line_->BeginEpoch(p.epoch + 1, info.epochs, std::max<int64_t>(info.steps_per_epoch, 0), p.batch - 1);
@@ -114,9 +142,7 @@ Status Reporter::OnStepEnd(const train::StepInfo& info) {
   }
   record.metrics = others;
   MT_RETURN_IF_ERROR(log_->Add(record));
-  MT_RETURN_IF_ERROR(train_events_->Add(p.step, info.scalars));
-  Publish(info);
-  return OkStatus();
+  return train_events_->Add(p.step, info.scalars);
 }
 
 void Reporter::Publish(const train::StepInfo& info) {
@@ -169,9 +195,9 @@ void Reporter::Publish(const train::StepInfo& info) {
 Status Reporter::OnEpochEnd(const train::EpochInfo& info) {
   std::vector<telemetry::NamedValue> values(info.train.begin(), info.train.end());
   for (const auto& [name, value] : info.validation) values.emplace_back("test_" + name, value);
-  line_->EndEpoch(values);
+  if (job_.chief) line_->EndEpoch(values);
   if (!info.validation.empty()) {
-    MT_RETURN_IF_ERROR(test_events_->Add(info.step, info.validation));
+    if (job_.chief) MT_RETURN_IF_ERROR(test_events_->Add(info.step, info.validation));
     if (const auto loss = train::FindScalar(info.validation, "loss")) training_->test_loss.Set(*loss);
     if (const auto accuracy = train::FindScalar(info.validation, "accuracy")) training_->test_accuracy.Set(*accuracy);
   }
@@ -189,6 +215,13 @@ std::string Reporter::Page(bool live) const {
 }
 
 Status Reporter::Finish() {
+  // The last save came after the last step.
+  if (const auto saved = checkpoints_.last()) {
+    telemetry::Progress progress = board_.Get();
+    progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
+    board_.Set(std::move(progress));
+  }
+  if (!job_.chief) return OkStatus();
   MT_RETURN_IF_ERROR(log_->Close());
   MT_RETURN_IF_ERROR(train_events_->Close());
   MT_RETURN_IF_ERROR(test_events_->Close());

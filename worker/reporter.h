@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/cluster/contract.h"
 #include "runtime/telemetry/endpoints.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
@@ -28,6 +29,8 @@ class Reporter final : public train::Callback {
     int64_t epochs = 0;
     int64_t steps_per_epoch = 0;
     telemetry::Progress::Plan plan;
+    cluster::TaskId task{cluster::Role::kWorker, 0};
+    bool chief = true;  // writes the files and the progress line; the others only answer at their address
   };
   // Opens the output files and, where the configuration asks for it, the server. Errors: those of files; kUnavailable for
   // an address that cannot be bound.
@@ -37,10 +40,12 @@ class Reporter final : public train::Callback {
   Status OnStepEnd(const train::StepInfo& info) override;
   Status OnEpochEnd(const train::EpochInfo& info) override;
 
+  // Training goes on from `start`, which lies before what was told already.
+  Status RollBack(const train::Position& start);
   void Ready();       // the first step may come: /readyz answers 200
   void EndLine() { line_->Interrupt(); }
   int port() const { return endpoints_ ? endpoints_->port() : 0; }
-  // Writes the report (`report.html`) and closes the files.
+  // Writes the report (`report.html`) and closes the files, where there are any.
   Status Finish();
   // The epochs so far as a table with a heading, for people.
   std::string EpochTable() const;
@@ -48,7 +53,9 @@ class Reporter final : public train::Callback {
 
  private:
   Reporter(const Config& config, Job job, const Checkpoints& checkpoints);
-  void Publish(const train::StepInfo& info);
+  Status OpenLog(const train::Position& start);
+  Status Record(const train::StepInfo& info);  // files and the line
+  void Publish(const train::StepInfo& info);   // what is asked for over HTTP
   std::string Page(bool live) const;
 
   Config config_;
@@ -63,6 +70,7 @@ class Reporter final : public train::Callback {
   mutable Mutex mutex_;
   telemetry::Report report_ MT_GUARDED_BY(mutex_);
   bool ready_ MT_GUARDED_BY(mutex_) = false;
+  int64_t first_epoch_ = 0;  // that this process saw
   int64_t epoch_shown_ = -1;
   int64_t saves_counted_ = -1;
   double rate_ = 0;  // examples per second, smoothed

@@ -82,7 +82,19 @@ Result<std::vector<program::Variable>> SessionRunner::VariablesOf(const Program&
 Status SessionRunner::Initialize() {
   MT_ASSIGN_OR_RETURN(const std::vector<program::Variable> variables, VariablesOf(programs_.init));
   MT_ASSIGN_OR_RETURN(auto step, session_.Load(programs_.init, mesh_, variables, {}));
-  return step->Run();
+  MT_RETURN_IF_ERROR(step->Run());
+  for (size_t i = 0; i < initial_weights_.size(); ++i) {
+    MT_RETURN_IF_ERROR(session_.Write(programs_.parameters[i], initial_weights_[i]));
+  }
+  return OkStatus();
+}
+
+std::vector<uint64_t> SessionRunner::plan_hashes() const {
+  std::vector<uint64_t> hashes;
+  for (const auto* steps : {&train_, &eval_}) {
+    for (const auto& [size, s] : *steps) hashes.push_back(s.step->plan().hash);
+  }
+  return hashes;
 }
 
 const plan::Plan& SessionRunner::plan() const { return train_.at(full_size_).step->plan(); }

@@ -29,8 +29,10 @@ class SessionRunner final : public train::StepRunner {
   static Result<std::unique_ptr<SessionRunner>> Create(execute::Session& session, const spec::Declared& declared,
                                                        Options options);
 
-  // Gives every state its initial value.
+  // Gives every state its initial value; the weights those that were set, if any were.
   Status Initialize();
+  // One per parameter, of its type.
+  void set_initial_weights(std::vector<mesh::Tensor> weights) { initial_weights_ = std::move(weights); }
 
   Result<train::Scalars> TrainStep(const train::Batch& batch) override;
   Result<train::Scalars> EvalStep(const train::Batch& batch) override;
@@ -48,6 +50,8 @@ class SessionRunner final : public train::StepRunner {
   // The training step for full batches, on the user's mesh.
   const plan::Plan& plan() const;
   const mesh::Mesh& mesh() const { return mesh_; }
+  // Of every step there is, training first; equal where processes are about to do the same.
+  std::vector<uint64_t> plan_hashes() const;
 
  private:
   struct Steps {
@@ -65,6 +69,7 @@ class SessionRunner final : public train::StepRunner {
   std::vector<nn::Parameter> states_;
   std::map<std::string, program::Variable> by_name_;
   std::map<int64_t, Steps> train_, eval_;
+  std::vector<mesh::Tensor> initial_weights_;
   int64_t full_size_ = 0;
   std::function<Status(int64_t)> saver_;
   int64_t last_saved_ = -1;

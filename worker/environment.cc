@@ -1,0 +1,116 @@
+#include "worker/environment.h"
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/file.h"
+#include "runtime/base/text.h"
+#include "runtime/cluster/contract.h"
+
+namespace meshtrain::worker {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Result<Json> ParseVariable(std::string_view name, const std::string& text) {
+  Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded() || !json.is_object()) {
+    return InvalidArgument(std::string(name) + ": expected a JSON object, got: " + text.substr(0, 80));
+  }
+  return json;
+}
+
+// TF_CONFIG; a cluster too large for it lies in a file, and two more variables say who reads it.
+Result<std::optional<cluster::TfConfig>> ReadCluster(const Environment& environment) {
+  const auto file = environment(cluster::kEnvClusterFile);
+  const auto text = environment(cluster::kEnvTfConfig);
+  if (!file) {
+    if (!text || text->empty()) return std::optional<cluster::TfConfig>();
+    MT_ASSIGN_OR_RETURN(cluster::TfConfig config, cluster::ParseTfConfig(*text));
+    return std::optional(std::move(config));
+  }
+  MT_ASSIGN_OR_RETURN(const std::string content, ReadFile(*file, int64_t{16} << 20));
+  auto parsed = cluster::ParseClusterFile(content);
+  if (!parsed.ok()) return parsed.status().At(*file);
+  const std::string role_text = environment(cluster::kEnvRole).value_or("");
+  const auto role = cluster::ParseRole(role_text);
+  if (!role) {
+    return InvalidArgument(std::string(cluster::kEnvRole) + ": expected chief, worker, ps or evaluator, got: " + role_text);
+  }
+  const std::string index_text = environment(cluster::kEnvIndex).value_or("");
+  const auto index = ParseInt(index_text);
+  if (!index || *index < 0) {
+    return InvalidArgument(std::string(cluster::kEnvIndex) + ": expected a number from 0, got: " + index_text);
+  }
+  return std::optional(cluster::TfConfig{std::move(*parsed), {*role, static_cast<int32_t>(*index)}});
+}
+
+}  // namespace
+
+Environment ProcessEnvironment() {
+  return [](std::string_view name) -> std::optional<std::string> {
+    const char* value = std::getenv(std::string(name).c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+int64_t JobEnvironment::mesh_processes() const {
+  if (!tf_config) return 1;
+  return tf_config->cluster.count(cluster::Role::kChief) + tf_config->cluster.count(cluster::Role::kWorker);
+}
+
+std::optional<int> JobEnvironment::process() const {
+  if (!tf_config) return 0;
+  int place = 0;
+  for (const cluster::Role role : {cluster::Role::kChief, cluster::Role::kWorker}) {
+    const auto hosts = tf_config->cluster.hosts.find(role);
+    if (hosts == tf_config->cluster.hosts.end()) continue;
+    for (const auto& [index, host] : hosts->second) {
+      if (tf_config->task == cluster::TaskId{role, index}) return place;
+      ++place;
+    }
+  }
+  return std::nullopt;
+}
+
+Result<JobEnvironment> ReadEnvironment(const Environment& environment) {
+  JobEnvironment out;
+  MT_ASSIGN_OR_RETURN(out.tf_config, ReadCluster(environment));
+  out.job = environment(cluster::kEnvJob).value_or("");
+  if (const auto text = environment(cluster::kEnvAttempt)) {
+    const auto attempt = ParseInt(*text);
+    if (!attempt || *attempt < 0) {
+      return InvalidArgument(std::string(cluster::kEnvAttempt) + ": expected a number from 0, got: " + *text);
+    }
+    out.attempt = static_cast<int32_t>(*attempt);
+  }
+  if (const auto text = environment(cluster::kEnvPeerReturn)) {
+    const auto seconds = ParseInt(*text);
+    if (!seconds || *seconds < 0) {
+      return InvalidArgument(std::string(cluster::kEnvPeerReturn) + ": expected seconds from 0, got: " + *text);
+    }
+    out.peer_return = std::chrono::seconds(*seconds);
+  }
+  out.strategy = environment(cluster::kEnvStrategy).value_or("");
+  out.termination_log = environment(cluster::kEnvTerminationLog).value_or("");
+
+  const auto program = environment(cluster::kEnvProgram);
+  if (!program || program->empty()) return out;
+  MT_ASSIGN_OR_RETURN(Json program_json, ParseVariable(cluster::kEnvProgram, *program));
+  Json spec = {{"program", std::move(program_json)}};
+  if (const auto checkpoint = environment(cluster::kEnvCheckpoint); checkpoint && !checkpoint->empty()) {
+    MT_ASSIGN_OR_RETURN(spec["checkpoint"], ParseVariable(cluster::kEnvCheckpoint, *checkpoint));
+  }
+  if (!out.strategy.empty()) spec["strategy"] = out.strategy;
+  const size_t slash = out.job.find('/');
+  Json metadata = {{"name", slash == std::string::npos ? out.job : out.job.substr(slash + 1)}};
+  if (slash != std::string::npos) metadata["namespace"] = out.job.substr(0, slash);
+  out.manifest = Json{{"apiVersion", cluster::kApiVersion},
+                      {"kind", cluster::kKind},
+                      {"metadata", std::move(metadata)},
+                      {"spec", std::move(spec)}}
+                     .dump();
+  return out;
+}
+
+}  // namespace meshtrain::worker

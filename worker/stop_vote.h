@@ -1,0 +1,35 @@
+// Stopping together: a process that was asked to stop tells the others between two steps, and all stop after the same
+// one, so that what they save is one state.
+//
+// They ask each other in a small collective, about every 100 ms: the chief's measured steps say after how many steps the
+// next one comes.
+#pragma once
+
+#include <cstdint>
+#include <stop_token>
+
+#include "runtime/distribute/team.h"
+#include "runtime/train/loop.h"
+
+namespace meshtrain::worker {
+
+// After how many steps to ask again, when a step takes `seconds`: at least 1, at most 1,000. Pure.
+int64_t StepsBetweenVotes(double seconds);
+
+class StopVote final : public train::Callback {
+ public:
+  // `mine`: what this process was asked; `all`: requested when any process wants to stop.
+  StopVote(distribute::Team& team, std::stop_token mine, std::stop_source all)
+      : team_(team), mine_(std::move(mine)), all_(std::move(all)) {}
+  Status OnTrainBegin(const train::Position& position) override;
+  Status OnStepEnd(const train::StepInfo& info) override;
+
+ private:
+  distribute::Team& team_;
+  std::stop_token mine_;
+  std::stop_source all_;
+  int64_t next_ = 0;
+  double seconds_ = 0;  // of a step, smoothed
+};
+
+}  // namespace meshtrain::worker
