@@ -20,14 +20,15 @@ set(table
   "runtime/program: runtime/mesh"
   "runtime/sharding: runtime/program"
   "runtime/plan: runtime/sharding"
-  "runtime/collective: runtime/mesh"
+  "runtime/collective/algorithms:"
+  "runtime/collective: runtime/mesh runtime/collective/algorithms"
   "runtime/device: runtime/plan runtime/collective"
   "runtime/data: runtime/mesh"
   "runtime/checkpoint: runtime/mesh"
   "runtime/nn: runtime/program"
   "runtime/train: runtime/nn"
   "runtime/execute: runtime/plan runtime/device runtime/collective"
-  "runtime/distribute: runtime/execute runtime/cluster runtime/nn runtime/train runtime/data runtime/checkpoint"
+  "runtime/distribute: runtime/execute runtime/cluster runtime/nn runtime/train runtime/data runtime/checkpoint runtime/telemetry"
   "runtime/spec: runtime/nn runtime/train runtime/data"
   "runtime: runtime/distribute runtime/spec runtime/telemetry"
   "operator/api: runtime/spec runtime/cluster"
@@ -38,8 +39,8 @@ set(table
   "operator: operator/control"
   "worker: runtime"
   "cli: operator/local operator/kube runtime/plan runtime/checkpoint runtime/telemetry")
-set(pure runtime/cluster runtime/mesh runtime/program runtime/sharding runtime/plan runtime/spec operator/api
-  operator/reconcile)
+set(pure runtime/cluster runtime/collective/algorithms runtime/mesh runtime/program runtime/sharding runtime/plan
+  runtime/spec operator/api operator/reconcile)
 set(device_code runtime/collective runtime/device runtime/execute runtime/distribute)
 
 set(wire_headers "^(nlohmann|yaml-cpp|grpc|grpcpp|google/protobuf|fmt|spdlog)/|^httplib\\.h$|\\.pb\\.h$")

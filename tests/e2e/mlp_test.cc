@@ -3,87 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "deploy/examples/core_mlp/model.h"
-#include "runtime/base/file.h"
-#include "runtime/data/pipeline.h"
 #include "runtime/program/ops.h"
 #include "runtime/spec/spec.h"
+#include "tests/e2e/core_mlp_run.h"
 #include "worker/runner.h"
 
 namespace meshtrain {
 namespace {
 
-constexpr int kGoldenSteps = 39;  // the 40th batch of 5,000 images is short; the fixture's is not
-const std::string kData = std::string(MT_TESTDATA) + "/mlp/";
-
-std::vector<double> Golden(const std::string& run) {
-  const auto json = nlohmann::json::parse(ReadFile(kData + "golden.json").value());
-  return json.at("runs").at(run).at("loss").get<std::vector<double>>();
-}
-
-// Batches of 128 in the fixture's order: images [128,28,28] in [0,1], labels [128].
-const std::vector<data::Batch>& Batches() {
-  static const std::vector<data::Batch> batches = [] {
-    data::PipelineSpec spec;
-    spec.source = {data::IdxFiles{kData + "digits5120-images-idx3-ubyte.gz", kData + "digits5120-labels-idx1-ubyte.gz"}, -1};
-    spec.stages = {data::MapStage{{data::Scale{1.0 / 255}}}, data::BatchStage{128}};
-    auto pipeline = data::Pipeline::Create(std::move(spec)).value();
-    std::vector<data::Batch> all;
-    while (auto batch = pipeline->Next().value()) all.push_back(std::move(*batch));
-    return all;
-  }();
-  return batches;
-}
-
-Tensor AsF64(const Tensor& x) {
-  Tensor y(TensorType{DType::kF64, x.dims()});
-  const auto from = x.values<float>();
-  std::copy(from.begin(), from.end(), y.mutable_values<double>().begin());
-  return y;
-}
-
-struct Trained {
-  std::vector<double> losses;
-  int64_t planned_bytes = 0;  // collective bytes per step and device
-  int64_t counted_bytes = 0;  // as the communicator counted over all steps
-};
-
-// The core example for `steps` steps on `mesh`.
-Trained TrainCoreMlp(const std::string& mesh_text, bool isolated, int steps, DType dtype = DType::kF32) {
-  const Mesh mesh = Mesh::Parse(mesh_text).value();
-  const auto session = Session::Create({.isolated = isolated}).value();
-  const core_mlp::Mlp model = core_mlp::MakeMlp(*session, core_mlp::WeightLayouts(mesh), dtype).value();
-  const core_mlp::Adam optimizer = core_mlp::Adam::Create(*session, model.variables()).value();
-  Function train(*session, "train_step", {"x", "y"},
-                 [&](const Value& x, const Value& y) { return core_mlp::TrainStep(model, optimizer, x, y); });
-  Trained run;
-  execute::LoadedStep* step = nullptr;
-  for (int i = 0; i < steps; ++i) {
-    const data::Batch& batch = Batches()[i % Batches().size()];
-    const Tensor x = dtype == DType::kF64 ? AsF64(batch.components[0]) : batch.components[0];
-    const auto xy = core_mlp::RepackBatch(*session, x, batch.components[1], mesh).value();
-    if (step == nullptr) {
-      step = train.Prepare(std::vector<TensorType>{xy.first.type(), xy.second.type()},
-                           std::vector<Layout>{xy.first.layout(), xy.second.layout()})
-                 .value();
-    }
-    EXPECT_TRUE(step->Feed(0, xy.first).ok());
-    EXPECT_TRUE(step->Feed(1, xy.second).ok());
-    EXPECT_TRUE(step->Run().ok());
-    run.losses.push_back(step->FetchNumber(0).value());
-  }
-  run.planned_bytes = step->plan().CollectiveBytesPerStep();
-  run.counted_bytes = step->CollectiveBytesSent(0);
-  return run;
-}
-
-void ExpectClose(const std::vector<double>& got, const std::vector<double>& want, int count, double relative) {
-  ASSERT_GE(static_cast<int>(got.size()), count);
-  for (int i = 0; i < count; ++i) EXPECT_NEAR(got[i], want[i], relative * std::abs(want[i])) << "step " << i + 1;
+// On devices of this process.
+Trained TrainCoreMlp(const std::string& mesh, bool isolated, int steps, DType dtype = DType::kF32) {
+  return meshtrain::TrainCoreMlp(Mesh::Parse(mesh).value(), {.isolated = isolated}, steps, dtype);
 }
 
 TEST(CoreMlpTest, OneDeviceGivesTheReferenceLosses) {
@@ -144,7 +77,7 @@ std::string Manifest(const std::string& optimizer) {
 program:
   mesh: {batch: 8}
   data:
-    train: {idx: {images: )" + kData + "digits5120-images-idx3-ubyte.gz, labels: " + kData +
+    train: {idx: {images: )" + MlpData() + "digits5120-images-idx3-ubyte.gz, labels: " + MlpData() +
          R"(digits5120-labels-idx1-ubyte.gz}}
     map: [{scale: 0.00392156862745098}]
     batch: 128

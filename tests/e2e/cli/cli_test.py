@@ -225,9 +225,9 @@ class Stops(Case):
         self.fail("the job never came to step %d" % step)
 
     def test_a_stopped_job_saves_and_goes_on_to_the_same_end(self):
-        whole = self.run_job(self.manifest(epochs=400, every=0), output="whole")
+        whole = self.run_job(self.manifest(epochs=400, every=1000000), output="whole")
         self.assertEqual(whole.returncode, 0, whole.stderr)
-        child = self.start(self.manifest(epochs=400, every=0))
+        child = self.start(self.manifest(epochs=400, every=1000000))
         self.wait_for_step(30)
         child.send_signal(signal.SIGTERM)
         out, err = child.communicate(timeout=TIMEOUT)
@@ -235,7 +235,7 @@ class Stops(Case):
             self.skipTest("the job ended before the signal came")
         self.assertEqual(child.returncode, 143, err)
         self.assertIn("saved", out)
-        again = self.run_job(self.manifest(epochs=400, every=0))
+        again = self.run_job(self.manifest(epochs=400, every=1000000))
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertIn("resuming from", again.stdout)
         last = lambda name: (self.folder / name / "metrics.jsonl").read_text().splitlines()
@@ -244,14 +244,14 @@ class Stops(Case):
         self.assertEqual((self.folder / "whole" / "model.safetensors").read_bytes(), (self.folder / "out" / "model.safetensors").read_bytes())
 
     def test_interrupt(self):
-        child = self.start(self.manifest(epochs=5000, every=0))
+        child = self.start(self.manifest(epochs=5000, every=1000000))
         self.wait_for_step(3)
         child.send_signal(signal.SIGINT)
         child.communicate(timeout=TIMEOUT)
         self.assertEqual(child.returncode, 130)
 
     def test_the_endpoints_answer_while_it_trains(self):
-        child = self.start(self.manifest(epochs=20000, every=0), "--metrics-address", "127.0.0.1:0")
+        child = self.start(self.manifest(epochs=20000, every=1000000), "--metrics-address", "127.0.0.1:0")
         url = None
         for line in child.stdout:
             if "live page" in line:

@@ -1,0 +1,203 @@
+"""Data parallel training over processes: what more processes give, and what a network takes.
+
+  run_processes.py --worker build/release/bin/meshtrain-worker --data FOLDER [--out FILE]
+
+Prints, as ratios within one run:
+  2 processes of one thread each against 1 process of one thread, for the MLP of deploy/examples/mnist-mlp.yaml at global
+  batches of 128 and 1,024;
+  as root, 4 hosts (network namespaces) with a link of 1 Gbit each against what the link's measured goodput allows: the
+  larger of computing and of sending the plan's bytes.
+FOLDER holds MNIST-like IDX files (scripts/make-data). Rounds alternate, medians are shown. Standard library only.
+"""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+MANIFEST = """
+apiVersion: meshtrain.dev/v1
+kind: TrainingJob
+metadata: {{name: bench}}
+spec:
+  replicaSpecs: {{worker: {{replicas: {processes}}}}}
+  program:
+    mesh: {{batch: {processes}}}
+    data:
+      train: {{idx: {{images: {data}/train-images-idx3-ubyte.gz, labels: {data}/train-labels-idx1-ubyte.gz}}, take: 4096}}
+      map: [{{scale: 0.00392156862745098}}]
+      batch: {batch}
+    model:
+      - flatten
+      - dense: {{units: 700, activation: relu}}
+      - dense: {{units: 500, activation: relu}}
+      - dense: {{units: 10}}
+    loss: {{sparse_categorical_crossentropy: {{from_logits: true}}}}
+    optimizer: {{adam_paper: {{learning_rate: 0.001}}}}
+    train: {{epochs: {epochs}}}
+"""
+DEADLINE = 600
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
+def train(options, processes, batch, steps, hosts=None, prefix=lambda index: []):
+    """Median seconds of a step, the first fifth left out, and the plan's collective bytes a step."""
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = pathlib.Path(folder) / "job.yaml"
+        epochs = max(1, steps * batch // 4096)
+        manifest.write_text(MANIFEST.format(processes=processes, data=os.path.abspath(options.data), batch=batch, epochs=epochs))
+        hosts = hosts or [f"127.0.0.1:{port}" for port in free_ports(processes)]
+        running = []
+        for index in range(processes):
+            environment = dict(os.environ)
+            if processes > 1:
+                config = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}}
+                environment["TF_CONFIG"] = json.dumps(config)
+            running.append(subprocess.Popen(
+                prefix(index) + [os.path.abspath(options.worker), "-f", str(manifest), "--output", f"{folder}/{index}",
+                                 "--threads", "1", "--metrics-address", "none"],
+                env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+        for process in running:
+            _, errors = process.communicate(timeout=DEADLINE)
+            if process.returncode != 0:
+                raise SystemExit(f"a worker left with {process.returncode}: {errors[-2000:]}")
+        seconds = [json.loads(line)["seconds"] for line in open(f"{folder}/0/metrics.jsonl")]
+        sent = [line for line in open(f"{folder}/0/plan.txt") if "all_reduce" in line and " x " in line]
+        return statistics.median(seconds[len(seconds) // 5:]), sum(int(line.split(" x ")[1].split()[0]) for line in sent)
+
+
+def speed_up(options):
+    rows = []
+    for batch in (128, 1024):
+        one, two = [], []
+        for _ in range(options.rounds):
+            one.append(train(options, 1, batch, options.steps)[0])
+            two.append(train(options, 2, batch, options.steps)[0])
+        rows.append({"what": f"2 processes, batch {batch}", "one_ms": statistics.median(one) * 1e3,
+                     "two_ms": statistics.median(two) * 1e3, "speed_up": statistics.median(one) / statistics.median(two)})
+    return rows
+
+
+class Hosts:
+    """Network namespaces on a bridge, each with a shaped link."""
+
+    def __init__(self, count, rate):
+        self.name = f"mb{os.getpid() % 100000}"
+        self.count = count
+        self.rate = rate
+
+    def ip(self, *command):
+        subprocess.run(["ip", *command], check=True, capture_output=True)
+
+    def __enter__(self):
+        switch = f"{self.name}-sw"
+        self.ip("netns", "add", switch)
+        self.ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        self.ip("-n", switch, "link", "set", "br0", "up")
+        for index in range(self.count):
+            host = f"{self.name}-{index}"
+            self.ip("netns", "add", host)
+            self.ip("-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{index}", "netns", switch)
+            self.ip("-n", switch, "link", "set", f"port{index}", "master", "br0", "up")
+            self.ip("-n", host, "address", "add", f"{self.address(index)}/24", "dev", "eth0")
+            self.ip("-n", host, "link", "set", "eth0", "up")
+            self.ip("-n", host, "link", "set", "lo", "up")
+            for where, device in ((host, "eth0"), (switch, f"port{index}")):  # both directions
+                subprocess.run(["ip", "netns", "exec", where, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate",
+                                self.rate, "burst", "256kb", "latency", "20ms"], check=True, capture_output=True)
+        return self
+
+    def __exit__(self, *_):
+        for name in [f"{self.name}-{index}" for index in range(self.count)] + [f"{self.name}-sw"]:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+    def address(self, index):
+        return f"10.78.0.{index + 1}"
+
+    def prefix(self, index):
+        return ["ip", "netns", "exec", f"{self.name}-{index}"]
+
+    def goodput(self, seconds=3):
+        """Bytes a second that each host sends to the next while all do so: a ring, as the collectives run."""
+        program = """
+import socket, sys, threading, time
+own, peer, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+server = socket.create_server((own, 7777))
+got = 0
+def receive():
+    global got
+    connection, _ = server.accept()
+    buffer = bytearray(1 << 20)
+    while True:
+        n = connection.recv_into(buffer)
+        if n == 0: return
+        got += n
+thread = threading.Thread(target=receive); thread.start()
+for _ in range(100):
+    try: out = socket.create_connection((peer, 7777), timeout=5); break
+    except OSError: time.sleep(0.05)
+time.sleep(0.5)
+block = bytes(1 << 20); end = time.monotonic() + seconds; begin = time.monotonic()
+while time.monotonic() < end: out.sendall(block)
+out.shutdown(socket.SHUT_WR); thread.join()
+print(got / (time.monotonic() - begin))
+"""
+        running = [subprocess.Popen(self.prefix(i) + [sys.executable, "-c", program, self.address(i),
+                                                      self.address((i + 1) % self.count), str(seconds)],
+                                    stdout=subprocess.PIPE, text=True) for i in range(self.count)]
+        return min(float(process.communicate(timeout=60)[0]) for process in running)
+
+
+def network(options):
+    count = 4
+    with Hosts(count, "1gbit") as hosts:
+        goodput = hosts.goodput()
+        addresses = [f"{hosts.address(i)}:2222" for i in range(count)]
+        measured, sent = [], 0
+        for _ in range(options.rounds):
+            seconds, sent = train(options, count, 128, options.steps, addresses, hosts.prefix)
+            measured.append(seconds)
+        # Without the shaped link: what computing takes with so many processes on these cores.
+        compute = statistics.median(train(options, count, 128, options.steps)[0] for _ in range(options.rounds))
+        allowed = max(sent / goodput, compute)
+        return {"what": "4 hosts, 1 Gbit", "goodput_MBps": goodput / 1e6, "bytes_per_step": sent,
+                "compute_ms": compute * 1e3, "allowed_ms": allowed * 1e3, "measured_ms": statistics.median(measured) * 1e3,
+                "share": allowed / statistics.median(measured)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worker", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=96)
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    rows = speed_up(options)
+    for row in rows:
+        print(f"{row['what']:<28} one {row['one_ms']:7.2f} ms  two {row['two_ms']:7.2f} ms  {row['speed_up']:.2f} x")
+    if os.geteuid() == 0:
+        row = network(options)
+        rows.append(row)
+        print(f"{row['what']:<28} link {row['goodput_MBps']:.1f} MB/s, {row['bytes_per_step']} bytes a step: at least "
+              f"{row['allowed_ms']:.2f} ms; measured {row['measured_ms']:.2f} ms: {row['share']:.2f} of what it allows")
+    print(f"load when it began: {load:.1f}")
+    if options.out:
+        pathlib.Path(options.out).write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

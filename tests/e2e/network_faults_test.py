@@ -1,0 +1,197 @@
+"""Three hosts, each a network namespace, train one job while the network between them is cut, loses packets or is slow.
+
+After each fault: the weights of the undisturbed run, bit for bit. The packets that a fault dropped are counted; a fault
+that dropped none fails its test. Needs root, iproute2 and nftables; skipped (77) where namespaces cannot be made.
+Usage: network_faults_test.py WORKER FOLDER_OF_IDX_FILES
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from process_job import DEADLINE, Job
+
+WORKER, DATA = sys.argv[1:3]
+NAME = f"mt{os.getpid() % 100000}"  # of this run's namespaces; an interface's name holds 15 characters
+PORT = 2222
+LOSSY_SECONDS = 40  # then the network is whole again, however far the job came
+
+
+def run(*command, check=True):
+    return subprocess.run(command, check=check, capture_output=True, text=True)
+
+
+def address(index):
+    return f"10.77.0.{index + 1}"
+
+
+def inside(index, *command, check=True):
+    return run("ip", "netns", "exec", f"{NAME}-{index}", *command, check=check)
+
+
+def make_hosts():
+    """A bridge in a namespace of its own, and three hosts on it."""
+    run("ip", "netns", "add", f"{NAME}-sw")
+    run("ip", "-n", f"{NAME}-sw", "link", "add", "br0", "type", "bridge")
+    run("ip", "-n", f"{NAME}-sw", "link", "set", "br0", "up")
+    for index in range(3):
+        host = f"{NAME}-{index}"
+        run("ip", "netns", "add", host)
+        run("ip", "-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{index}", "netns", f"{NAME}-sw")
+        run("ip", "-n", f"{NAME}-sw", "link", "set", f"port{index}", "master", "br0", "up")
+        run("ip", "-n", host, "address", "add", f"{address(index)}/24", "dev", "eth0")
+        run("ip", "-n", host, "link", "set", "eth0", "up")
+        run("ip", "-n", host, "link", "set", "lo", "up")
+
+
+def remove_hosts():
+    for name in [f"{NAME}-{index}" for index in range(3)] + [f"{NAME}-sw"]:
+        run("ip", "netns", "del", name, check=False)
+
+
+class NetworkFaultsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.root = pathlib.Path(tempfile.mkdtemp(prefix="network-"))
+        cls.references = {}
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.root, ignore_errors=True)
+
+    def tearDown(self):
+        for index in range(3):
+            inside(index, "nft", "flush", "ruleset", check=False)
+            inside(index, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
+
+    def job(self, name=None, **options):
+        folder = self.root / (name or self.id().rsplit(".", 1)[-1])
+        folder.mkdir()
+        job = Job(folder, WORKER, DATA, hosts=[f"{address(i)}:{PORT}" for i in range(3)],
+                  prefix=lambda i: ["ip", "netns", "exec", f"{NAME}-{i}"], **options)
+        self.addCleanup(job.close)
+        return job
+
+    def reference(self, **options):
+        """The undisturbed run with these options."""
+        key = tuple(sorted(options.items()))
+        if key not in self.references:
+            job = self.job(name=f"reference-{len(self.references)}", **options)
+            job.start_all()
+            self.assertEqual([job.wait(i) for i in range(3)], [0, 0, 0], job.logs())
+            self.references[key] = (job.weights(), [x["loss"] for x in job.losses()])
+            job.close()
+        return self.references[key]
+
+    def drop(self, index, *rule):
+        """Drops what `rule` matches of the packets that host `index` sends or receives, and counts it."""
+        inside(index, "nft", "add", "table", "inet", "fault")
+        for hook in ("input", "output"):
+            inside(index, "nft", f"add chain inet fault {hook} {{ type filter hook {hook} priority 0 ; }}")
+        for hook, match in rule:
+            inside(index, "nft", f"add rule inet fault {hook} {match} counter drop")
+
+    def heal(self, index):
+        """Ends the fault; the packets it dropped."""
+        rules = json.loads(inside(index, "nft", "-j", "list", "table", "inet", "fault").stdout)
+        inside(index, "nft", "delete", "table", "inet", "fault")
+        return sum(part["counter"]["packets"] for entry in rules["nftables"] for part in entry.get("rule", {}).get("expr", [])
+                   if "counter" in part)
+
+    def finish(self, job, reference, timeout=DEADLINE):
+        self.assertEqual([job.wait(i, timeout) for i in range(3)], [0, 0, 0], job.logs())
+        self.assertEqual(job.weights(), reference[0])
+        self.assertEqual([x["loss"] for x in job.losses()], reference[1])
+
+    def partition(self, index, seconds, hooks, lost):
+        reference = self.reference()
+        job = self.job()
+        job.start_all()
+        job.wait_for_step(35)
+        self.drop(index, *[(hook, "iifname eth0" if hook == "input" else "oifname eth0") for hook in hooks])
+        time.sleep(seconds)
+        at = job.step()
+        dropped = self.heal(index)
+        print(f"cut off for {seconds} s at step {at}: {dropped} packets dropped")
+        self.assertGreater(dropped, 0)
+        self.assertLess(at, job.steps)
+        self.finish(job, reference)
+        if lost:
+            self.assertIn(f"worker-{index}", job.log((index + 1) % 3))
+
+    def test_worker_cut_off_for_5_seconds(self):
+        self.partition(1, 5, ["input", "output"], lost=True)
+
+    def test_chief_cut_off_for_5_seconds(self):
+        self.partition(0, 5, ["input", "output"], lost=True)
+
+    def test_worker_cut_off_for_30_seconds(self):
+        self.partition(2, 30, ["input", "output"], lost=True)
+
+    def test_worker_hears_nothing_for_5_seconds(self):
+        self.partition(1, 5, ["input"], lost=True)
+
+    def test_worker_is_not_heard_for_5_seconds(self):
+        self.partition(1, 5, ["output"], lost=True)
+
+    def test_chief_is_not_heard_for_30_seconds(self):
+        self.partition(0, 30, ["output"], lost=True)
+
+    def lose(self, percent, **options):
+        reference = self.reference(**options)
+        job = self.job(**options)
+        job.start_all()
+        job.wait_for_step(5)
+        for index in range(3):
+            self.drop(index, ("input", f"iifname eth0 numgen random mod 100 < {percent}"))
+        begin = time.monotonic()
+        while job.step() < job.steps and time.monotonic() - begin < LOSSY_SECONDS:
+            if all(p.poll() is not None for p in job.processes.values()):
+                break
+            time.sleep(0.1)
+        dropped = sum(self.heal(index) for index in range(3))
+        print(f"{percent} % lost: {dropped} packets dropped, step {job.step()} of {job.steps}, {time.monotonic() - begin:.1f} s")
+        self.assertGreater(dropped, 0)
+        self.finish(job, reference)
+
+    def test_1_percent_of_packets_lost(self):
+        self.lose(1, epochs=2)
+
+    def test_5_percent_of_packets_lost(self):
+        self.lose(5, epochs=1)
+
+    def test_20_percent_of_packets_lost(self):
+        self.lose(20, epochs=1, every=1)
+
+    def test_a_slow_link_is_only_slow(self):
+        reference = self.reference(epochs=1)
+        for index in range(3):
+            run("ip", "netns", "exec", f"{NAME}-{index}", "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "100mbit",
+                "burst", "64kb", "latency", "50ms")
+        job = self.job(epochs=1)
+        job.start_all()
+        self.finish(job, reference)
+        self.assertNotIn("interrupted", job.log(0))
+
+
+def main():
+    try:
+        make_hosts()
+        run("ip", "netns", "exec", f"{NAME}-0", "nft", "list", "ruleset")
+    except (OSError, subprocess.CalledProcessError) as error:
+        remove_hosts()
+        print(f"skipped: network namespaces cannot be made here: {getattr(error, 'stderr', '') or error}")
+        sys.exit(77)
+    try:
+        unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)
+    finally:
+        remove_hosts()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Three processes of meshtrain-worker train one job while one of them is killed, stopped, told to leave, or never comes.
+
+After each fault: the weights of the undisturbed run, bit for bit, or the exit code 138 and the name of the lost rank. Every
+case says that its fault was there when training was under way; one that did not happen fails its test. Standard library
+only. Usage: process_faults_test.py WORKER FOLDER_OF_IDX_FILES
+"""
+import pathlib
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import unittest
+
+from process_job import DEADLINE, Job
+
+WORKER, DATA = sys.argv[1:3]
+RETRY = 138
+
+class ProcessFaultsTest(unittest.TestCase):
+    reference = None  # weights and losses of the undisturbed run
+
+    @classmethod
+    def setUpClass(cls):
+        cls.root = pathlib.Path(tempfile.mkdtemp(prefix="faults-"))
+        job = Job(cls.make("reference"), WORKER, DATA)
+        try:
+            job.start_all()
+            codes = [job.wait(i) for i in range(3)]
+            assert codes == [0, 0, 0], (codes, job.logs())
+            cls.reference = job.weights()
+            cls.reference_losses = [(x["step"], x["loss"]) for x in job.losses()]
+        finally:
+            job.close()
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.root, ignore_errors=True)
+
+    @classmethod
+    def make(cls, name):
+        folder = cls.root / name
+        folder.mkdir()
+        return folder
+
+    def job(self, **options):
+        job = Job(self.make(self.id().rsplit(".", 1)[-1]), WORKER, DATA, **options)
+        self.addCleanup(job.close)
+        return job
+
+    def assert_undisturbed(self, job):
+        self.assertEqual([job.wait(i) for i in range(3)], [0, 0, 0], job.logs())
+        self.assertEqual(job.weights(), self.reference)
+        self.assertEqual([(x["step"], x["loss"]) for x in job.losses()], self.reference_losses)
+
+    def kill(self, job, index, number=signal.SIGKILL):
+        process = job.processes[index]
+        self.assertIsNone(process.poll(), "the fault came too late")
+        process.send_signal(number)
+        return job.wait(index)
+
+    def assert_noticed(self, job, survivor, text):
+        self.assertIn(text, job.log(survivor), job.logs())
+
+    def test_worker_killed_in_a_step(self):
+        job = self.job()
+        job.start_all()
+        job.wait_for_step(35)
+        self.kill(job, 1)
+        job.start(1)
+        self.assert_undisturbed(job)
+        self.assert_noticed(job, 0, "worker-1")
+        self.assert_noticed(job, 2, "worker-1")
+
+    def test_chief_killed_in_a_step(self):
+        job = self.job()
+        job.start_all()
+        job.wait_for_step(35)
+        self.kill(job, 0)
+        job.start(0)
+        self.assert_undisturbed(job)
+        self.assert_noticed(job, 1, "worker-0")
+
+    def test_worker_killed_while_saving_every_step(self):
+        job = self.job(every=1)
+        job.start_all()
+        job.wait_for_step(20)
+        self.kill(job, 2)
+        job.start(2)
+        job.wait_for_step(60)
+        self.kill(job, 2)
+        job.start(2)
+        self.assert_undisturbed(job)
+
+    def test_worker_killed_in_rendezvous(self):
+        job = self.job()
+        job.start(1)
+        time.sleep(0.5)  # it looks for the others
+        self.kill(job, 1)
+        job.start_all()
+        self.assert_undisturbed(job)
+
+    def test_worker_told_to_leave_saves_and_is_waited_for(self):
+        job = self.job()
+        job.start_all()
+        job.wait_for_step(35)
+        self.assertEqual(self.kill(job, 2, signal.SIGTERM), 143)
+        job.start(2)
+        self.assert_undisturbed(job)
+        self.assert_noticed(job, 0, "another process stops")
+
+    def test_chief_told_to_leave_saves_and_is_waited_for(self):
+        job = self.job()
+        job.start_all()
+        job.wait_for_step(35)
+        self.assertEqual(self.kill(job, 0, signal.SIGTERM), 143)
+        job.start(0)
+        self.assert_undisturbed(job)
+
+    def test_all_told_to_leave_go_on_where_they_stopped(self):
+        job = self.job()
+        job.start_all()
+        job.wait_for_step(35)
+        for index in range(3):
+            self.assertIsNone(job.processes[index].poll())
+            job.processes[index].send_signal(signal.SIGTERM)
+        self.assertEqual([job.wait(i) for i in range(3)], [143] * 3, job.logs())
+        self.assertLess(job.step(), job.steps)
+        job.start_all()
+        self.assert_undisturbed(job)
+
+    def stopped(self, index):
+        job = self.job()
+        job.start_all()
+        job.wait_for_step(35)
+        process = job.processes[index]
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGSTOP)
+        other = (index + 1) % 3
+        begin = time.monotonic()
+        while f"worker-{index}" not in job.log(other) and time.monotonic() - begin < DEADLINE:
+            time.sleep(0.01)
+        print(f"worker-{index} stopped: named by worker-{other} after {time.monotonic() - begin:.2f} s")
+        process.send_signal(signal.SIGCONT)
+        self.assert_undisturbed(job)
+        self.assert_noticed(job, other, f"worker-{index}")
+
+    def test_worker_stopped_and_continued(self):
+        self.stopped(1)
+
+    def test_chief_stopped_and_continued(self):
+        self.stopped(0)
+
+    def test_replaced_while_stopped_is_refused(self):
+        job = self.job()
+        job.start_all()
+        job.wait_for_step(35)
+        old = job.processes[1]
+        old.send_signal(signal.SIGSTOP)
+        job.start(1)
+        try:
+            self.assert_undisturbed(job)
+        finally:
+            old.send_signal(signal.SIGCONT)
+        self.assertNotEqual(old.wait(timeout=DEADLINE), 0)  # it has no part in what came after it
+        self.assertEqual(job.weights(), self.reference)
+
+    def test_lost_for_good_ends_in_retry_me(self):
+        job = self.job(peer_return=2)
+        job.start_all()
+        job.wait_for_step(35)
+        self.kill(job, 1)
+        self.assertEqual([job.wait(0), job.wait(2)], [RETRY, RETRY], job.logs())
+        self.assert_noticed(job, 0, "missing: worker-1")
+        # What is restarted goes on from the last checkpoint.
+        job.start_all()
+        self.assert_undisturbed(job)
+
+    def test_peer_return_zero_leaves_at_once(self):
+        job = self.job(peer_return=0)
+        job.start_all()
+        job.wait_for_step(35)
+        self.kill(job, 2)
+        self.assertEqual([job.wait(0), job.wait(1)], [RETRY, RETRY], job.logs())
+        self.assert_noticed(job, 0, "worker-2")
+
+    def test_wrong_token_and_another_job_are_refused(self):
+        job = self.job()
+        job.start(0)
+        for options in ({"token": "wrong"}, {"job": "test/other"}):
+            stranger = job.start(1, **options)
+            self.assertNotEqual(stranger.wait(timeout=DEADLINE), 0, job.logs())
+        job.start(1)
+        job.start(2)
+        self.assert_undisturbed(job)
+
+    def test_port_taken(self):
+        job = self.job()
+        host, port = job.hosts[0].split(":")
+        with socket.socket() as taken:
+            taken.bind(("0.0.0.0", int(port)))
+            taken.listen()
+            code = job.start(0).wait(timeout=DEADLINE)
+            self.assertNotEqual(code, 0)
+            self.assertIn(port, job.log(0))
+
+    def test_another_plan_is_named(self):
+        job = self.job()
+        other = job.folder / "other.yaml"
+        other.write_text(job.manifest.read_text().replace("units: 48", "units: 47"))
+        job.start(0)
+        job.start(1)
+        job.start(2, manifest=other)
+        codes = [job.wait(i) for i in range(3)]
+        self.assertNotIn(0, codes, job.logs())
+        self.assert_noticed(job, 0, "worker-2")
+        self.assert_noticed(job, 0, "different plans")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)

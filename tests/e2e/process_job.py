@@ -1,0 +1,123 @@
+"""Jobs of several meshtrain-worker processes, for the tests that disturb them. Standard library only."""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+DEADLINE = 120  # seconds until a case counts as hanging; generous, since other tests share the cores
+
+MANIFEST = """
+apiVersion: meshtrain.dev/v1
+kind: TrainingJob
+metadata: {{name: faults}}
+spec:
+  replicaSpecs: {{worker: {{replicas: 3}}}}
+  checkpoint: {{path: {checkpoints}, everySteps: {every}}}
+  program:
+    seed: 7
+    mesh: {{batch: 3}}
+    data:
+      train: {{idx: {{images: {data}/digits5120-images-idx3-ubyte.gz, labels: {data}/digits5120-labels-idx1-ubyte.gz}}}}
+      map: [{{scale: 0.00392156862745098}}]
+      shuffle: {{buffer: 1000, seed: 3}}
+      batch: 64
+      uneven: true
+    model: [flatten, dense: {{units: 48, activation: relu}}, dense: {{units: 10}}]
+    loss: {{sparse_categorical_crossentropy: {{from_logits: true}}}}
+    optimizer: adam
+    train: {{epochs: {epochs}}}
+"""
+STEPS_PER_EPOCH = 80
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
+class Job:
+    """The three processes of one job, in a folder of its own.
+
+    hosts: "HOST:PORT" of each (free ports of 127.0.0.1 without); prefix(index): what its command line begins with.
+    """
+
+    def __init__(self, folder, worker, data, epochs=4, every=10, peer_return=60, hosts=None, prefix=lambda index: []):
+        self.folder = pathlib.Path(folder)
+        self.worker = worker
+        self.steps = epochs * STEPS_PER_EPOCH
+        self.peer_return = peer_return
+        self.hosts = hosts or [f"127.0.0.1:{port}" for port in free_ports(3)]
+        self.prefix = prefix
+        self.manifest = self.folder / "job.yaml"
+        self.manifest.write_text(
+            MANIFEST.format(checkpoints=self.folder / "checkpoints", data=data, every=every, epochs=epochs))
+        self.processes = {}
+
+    def start(self, index, token="secret", job="test/faults", manifest=None):
+        token_file = self.folder / f"token-{index}"
+        token_file.write_text(token)
+        config = {"cluster": {"worker": self.hosts}, "task": {"type": "worker", "index": index}}
+        environment = {
+            "PATH": os.environ["PATH"], "TF_CONFIG": json.dumps(config), "MESHTRAIN_JOB": job,
+            "MESHTRAIN_TOKEN_FILE": str(token_file), "MESHTRAIN_PEER_RETURN_SECONDS": str(self.peer_return),
+        }
+        for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
+            if name in os.environ:
+                environment[name] = os.environ[name]
+        with open(self.folder / f"log-{index}", "ab") as log:
+            self.processes[index] = subprocess.Popen(
+                self.prefix(index) + [self.worker, "-f", str(manifest or self.manifest), "--output", str(self.folder / str(index)), "--threads", "1"],
+                env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        return self.processes[index]
+
+    def start_all(self):
+        for index in range(3):
+            self.start(index)
+
+    def step(self):
+        try:
+            lines = (self.folder / "0" / "metrics.jsonl").read_text().splitlines()
+            return json.loads(lines[-1])["step"]
+        except (OSError, IndexError, json.JSONDecodeError):
+            return 0
+
+    def wait_for_step(self, step):
+        end = time.monotonic() + DEADLINE
+        while self.step() < step:
+            if time.monotonic() > end:
+                raise AssertionError(f"step {step} was not reached; {self.logs()}")
+            for index, process in self.processes.items():
+                if process.poll() not in (None, 0):
+                    raise AssertionError(f"worker-{index} left with {process.returncode}; {self.logs()}")
+            time.sleep(0.01)
+
+    def wait(self, index, timeout=DEADLINE):
+        try:
+            return self.processes[index].wait(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"worker-{index} hangs; {self.logs()}") from None
+
+    def weights(self):
+        return (self.folder / "0" / "model.safetensors").read_bytes()
+
+    def losses(self):
+        return [json.loads(line) for line in (self.folder / "0" / "metrics.jsonl").read_text().splitlines()]
+
+    def log(self, index):
+        return (self.folder / f"log-{index}").read_text(errors="replace")
+
+    def logs(self):
+        return "".join(f"\n--- worker-{i}\n{self.log(i)[-1500:]}" for i in sorted(self.processes))
+
+    def close(self):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
