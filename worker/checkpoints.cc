@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <set>
 
 #include "runtime/base/file.h"
@@ -14,29 +13,6 @@ namespace meshtrain::worker {
 namespace {
 
 constexpr Duration kAgreeTimeout = std::chrono::minutes(10);  // a slow volume may take its time
-
-// The loop's position in a checkpoint's metadata; sums as hexadecimal floats, which read back bit for bit.
-std::map<std::string, std::string> PositionToMetadata(const train::Position& p) {
-  std::map<std::string, std::string> metadata = {{"epoch", std::to_string(p.epoch)}, {"batch", std::to_string(p.batch)}};
-  for (const auto& [name, sum] : p.sums) metadata["sum." + name] = fmt::format("{:a}", sum);
-  return metadata;
-}
-
-Result<train::Position> PositionOf(const checkpoint::Index& index, const std::string& path) {
-  train::Position position{.step = index.step};
-  for (const auto& [key, text] : index.metadata) {
-    if (key == "epoch" || key == "batch") {
-      const auto value = ParseInt(text);
-      if (!value) return DataLoss(path + ": `" + key + "`: expected a number, got: " + text);
-      (key == "epoch" ? position.epoch : position.batch) = *value;
-    } else if (key.starts_with("sum.")) {
-      char* end = nullptr;
-      position.sums[key.substr(4)] = std::strtod(text.c_str(), &end);
-      if (end != text.c_str() + text.size()) return DataLoss(path + ": `" + key + "`: expected a number, got: " + text);
-    }
-  }
-  return position;
-}
 
 }  // namespace
 
@@ -70,24 +46,7 @@ Result<std::optional<Resumed>> Checkpoints::Resume(const std::function<bool(cons
 }
 
 Result<std::vector<checkpoint::Candidate>> Checkpoints::Candidates() {
-  MT_ASSIGN_OR_RETURN(std::vector<checkpoint::Candidate> candidates, checkpoint::ListCheckpoints(o_.folder));
-  if (candidates.empty() || o_.spec.resume || resumed_before_) return candidates;
-  if (!o_.own_folder) {
-    return FailedPrecondition(o_.folder + ": it holds checkpoints up to step " + std::to_string(candidates[0].step) +
-                              ", but the manifest says not to resume: expected `checkpoint.resume: Latest` or another "
-                              "`checkpoint.path`");
-  }
-  MT_RETURN_IF_ERROR(Remove(candidates));
-  return std::vector<checkpoint::Candidate>();
-}
-
-Status Checkpoints::Remove(const std::vector<checkpoint::Candidate>& candidates) {
-  for (const checkpoint::Candidate& candidate : candidates) {
-    std::error_code error;
-    std::filesystem::remove_all(candidate.path, error);
-    if (error) return ErrnoStatus(error.value(), "cannot remove", candidate.path);
-  }
-  return OkStatus();
+  return ResumeCandidates(o_.folder, o_.own_folder, o_.spec.resume || resumed_before_);
 }
 
 Status Checkpoints::BeginAnew() {
@@ -106,7 +65,7 @@ Result<std::optional<Resumed>> Checkpoints::ResumeAlone(const std::function<bool
     if (loaded.ok()) {
       // The run before this one, in the output folder of this one: it is done, and what follows replaces it.
       if (o_.own_folder && finished(loaded->position)) {
-        MT_RETURN_IF_ERROR(Remove(candidates));
+        MT_RETURN_IF_ERROR(RemoveCheckpoints(candidates));
         break;
       }
       MT_RETURN_IF_ERROR(Apply(*loaded));
@@ -171,7 +130,7 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(const std::function<b
     }
     if (!all) continue;
     if (o_.own_folder && !resumed_before_ && finished(loaded->position)) {
-      if (chief()) MT_RETURN_IF_ERROR(Remove(candidates));
+      if (chief()) MT_RETURN_IF_ERROR(RemoveCheckpoints(candidates));
       MT_RETURN_IF_ERROR(BeginAnew());
       return std::optional<Resumed>();
     }

@@ -16,15 +16,10 @@
 #include "runtime/execute/session.h"
 #include "runtime/spec/spec.h"
 #include "runtime/train/loop.h"
+#include "worker/resume.h"
 #include "worker/runner.h"
 
 namespace meshtrain::worker {
-
-// Where a resumed job goes on.
-struct Resumed {
-  train::Position position;
-  std::string path;  // the checkpoint's folder
-};
 
 // Called by every process of a team, each with its own session. Where `shared`, every process writes and reads its own
 // shards in one folder; else the chief alone saves, and sends what it reads.
@@ -84,7 +79,6 @@ class Checkpoints {
   Result<std::optional<Resumed>> ResumeAlone(const std::function<bool(const train::Position&)>& finished);
   Result<std::optional<Resumed>> ResumeTogether(const std::function<bool(const train::Position&)>& finished,
                                                 std::stop_token stop);
-  Status Remove(const std::vector<checkpoint::Candidate>& candidates);
 
   Options o_;
   execute::Session& session_;

@@ -36,8 +36,8 @@ std::string Today() {
 
 }  // namespace
 
-Reporter::Reporter(const Config& config, Job job, const Checkpoints& checkpoints)
-    : config_(config), job_(std::move(job)), checkpoints_(checkpoints) {
+Reporter::Reporter(const Config& config, Job job, LastSave last_save)
+    : config_(config), job_(std::move(job)), last_save_(std::move(last_save)) {
   metrics_ = std::make_unique<telemetry::Metrics>(
       telemetry::ReplicaLabels{.training_job = job_.name,
                                .replica_type = std::string(cluster::RoleName(job_.task.role)),
@@ -51,9 +51,9 @@ Reporter::Reporter(const Config& config, Job job, const Checkpoints& checkpoints
       });
 }
 
-Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job, const Checkpoints& checkpoints,
+Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job, LastSave last_save,
                                                    const train::Position& start) {
-  auto reporter = std::unique_ptr<Reporter>(new Reporter(config, std::move(job), checkpoints));
+  auto reporter = std::unique_ptr<Reporter>(new Reporter(config, std::move(job), std::move(last_save)));
   MT_RETURN_IF_ERROR(MakeDirectories(config.output));
   reporter->first_epoch_ = start.epoch;
   if (reporter->job_.chief) {
@@ -180,7 +180,7 @@ void Reporter::Publish(const train::StepInfo& info) {
   }
   progress.rank_step_seconds = {seconds};
   progress.plan = job_.plan;
-  if (const auto saved = checkpoints_.last()) {
+  if (const auto saved = last_save_()) {
     progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
     if (saved->step != saves_counted_) {
       saves_counted_ = saved->step;
@@ -210,13 +210,13 @@ std::string Reporter::Page(bool live) const {
   MutexLock lock(mutex_);
   telemetry::Report report = report_;
   if (live) report.reload_seconds = 2;
-  if (const auto saved = checkpoints_.last()) report.facts.emplace_back("checkpoint", saved->path);
+  if (const auto saved = last_save_()) report.facts.emplace_back("checkpoint", saved->path);
   return telemetry::RenderReport(report);
 }
 
 Status Reporter::Finish() {
   // The last save came after the last step.
-  if (const auto saved = checkpoints_.last()) {
+  if (const auto saved = last_save_()) {
     telemetry::Progress progress = board_.Get();
     progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
     board_.Set(std::move(progress));

@@ -2,11 +2,14 @@
 // page and the report that stays.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/checkpoint/async.h"
 #include "runtime/cluster/contract.h"
 #include "runtime/telemetry/endpoints.h"
 #include "runtime/telemetry/event_file.h"
@@ -16,7 +19,6 @@
 #include "runtime/telemetry/report.h"
 #include "runtime/telemetry/training_metrics.h"
 #include "runtime/train/loop.h"
-#include "worker/checkpoints.h"
 #include "worker/config.h"
 
 namespace meshtrain::worker {
@@ -32,9 +34,11 @@ class Reporter final : public train::Callback {
     cluster::TaskId task{cluster::Role::kWorker, 0};
     bool chief = true;  // writes the files and the progress line; the others only answer at their address
   };
+  // The newest complete checkpoint. Called by several threads.
+  using LastSave = std::function<std::optional<checkpoint::SaveReport>()>;
   // Opens the output files and, where the configuration asks for it, the server. Errors: those of files; kUnavailable for
   // an address that cannot be bound.
-  static Result<std::unique_ptr<Reporter>> Create(const Config& config, Job job, const Checkpoints& checkpoints,
+  static Result<std::unique_ptr<Reporter>> Create(const Config& config, Job job, LastSave last_save,
                                                   const train::Position& start);
 
   Status OnStepEnd(const train::StepInfo& info) override;
@@ -44,6 +48,8 @@ class Reporter final : public train::Callback {
   Status RollBack(const train::Position& start);
   void Ready();       // the first step may come: /readyz answers 200
   void EndLine() { line_->Interrupt(); }
+  // For figures beside those of every training.
+  telemetry::Metrics& metrics() { return *metrics_; }
   int port() const { return endpoints_ ? endpoints_->port() : 0; }
   // Writes the report (`report.html`) and closes the files, where there are any.
   Status Finish();
@@ -52,7 +58,7 @@ class Reporter final : public train::Callback {
   std::string TerminationMessage() const { return telemetry::TerminationMessage(board_.Get()); }
 
  private:
-  Reporter(const Config& config, Job job, const Checkpoints& checkpoints);
+  Reporter(const Config& config, Job job, LastSave last_save);
   Status OpenLog(const train::Position& start);
   Status Record(const train::StepInfo& info);  // files and the line
   void Publish(const train::StepInfo& info);   // what is asked for over HTTP
@@ -60,7 +66,7 @@ class Reporter final : public train::Callback {
 
   Config config_;
   Job job_;
-  const Checkpoints& checkpoints_;
+  LastSave last_save_;
   std::unique_ptr<telemetry::Metrics> metrics_;
   std::unique_ptr<telemetry::TrainingMetrics> training_;
   telemetry::ProgressBoard board_;

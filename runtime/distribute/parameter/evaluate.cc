@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/base/file.h"
 #include "runtime/base/log.h"
 
 namespace meshtrain::parameter {
@@ -14,6 +15,15 @@ bool SaysFinal(const checkpoint::Index& index) {
 }
 
 }  // namespace
+
+Status MarkFinal(const std::string& path) {
+  const std::string file = path + "/" + std::string(checkpoint::kIndexName);
+  MT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+  MT_ASSIGN_OR_RETURN(checkpoint::Index index, checkpoint::Index::Parse(text, file));
+  if (SaysFinal(index)) return OkStatus();
+  index.metadata[std::string(kFinalKey)] = "true";
+  return WriteFileAtomically(file, index.ToJson());
+}
 
 Result<int64_t> EvaluateLoop(const std::string& folder,
                              const std::function<Status(const checkpoint::Checkpoint& checkpoint)>& evaluate,
@@ -40,7 +50,11 @@ Result<int64_t> EvaluateLoop(const std::string& folder,
       }
       MT_RETURN_IF_ERROR(status);
       ++evaluated;
-      if (is_final((*checkpoint)->index())) return evaluated;
+    }
+    // Asked of the newest each time: a job may only know later that it was the last.
+    if (!candidates.empty()) {
+      const auto checkpoint = checkpoint::Checkpoint::Open(candidates.back().path);
+      if (checkpoint.ok() && is_final((*checkpoint)->index())) return evaluated;
     }
     if (options.clock->Monotonic() - since > options.patience) {
       return DeadlineExceeded(folder + ": expected the final checkpoint, got: nothing after step " +

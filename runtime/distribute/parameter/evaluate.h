@@ -14,6 +14,8 @@ namespace meshtrain::parameter {
 
 // In a checkpoint's metadata, for the last one of a job.
 inline constexpr std::string_view kFinalKey = "final";
+// Says so of the complete checkpoint at `path` (its own folder); what it holds stays. Errors: base/file.h's; kDataLoss.
+Status MarkFinal(const std::string& path);
 
 struct EvaluateOptions {
   int64_t after_step = -1;  // checkpoints up to this step were evaluated before
@@ -25,8 +27,8 @@ struct EvaluateOptions {
   Clock* clock = &SystemClock();
 };
 
-// Calls `evaluate` for each complete checkpoint, in the order of their steps; returns how many, after the final one or
-// when `stop` was requested. One that was removed before its turn (the job keeps only so many) is passed over; one that is
+// Calls `evaluate` for each complete checkpoint, in the order of their steps; returns how many, when the newest is the
+// final one and had its turn, or when `stop` was requested. One that was removed before its turn (the job keeps only so many) is passed over; one that is
 // damaged is logged and passed over, unless it is the final one (kDataLoss). Errors: evaluate's; a folder that cannot be
 // read.
 Result<int64_t> EvaluateLoop(const std::string& folder,

@@ -61,6 +61,31 @@ TEST(EvaluateLoopTest, GoesOnAfterARestart) {
   EXPECT_EQ(watched.steps, std::vector<int64_t>{30});
 }
 
+TEST(EvaluateLoopTest, EndsWhenTheNewestIsMarkedLater) {
+  const TempFolder folder;
+  SaveAt(folder.path(), 10);
+  SaveAt(folder.path(), 20);
+  testing::FakeClock clock;
+  int polls = 0;
+  clock.on_sleep = [&](Duration) {
+    if (++polls < 3) return;
+    const Status marked = MarkFinal(checkpoint::CheckpointFolder(folder.path(), 20));
+    EXPECT_TRUE(marked.ok()) << marked.ToString();
+  };
+  Watched watched;
+  EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), {.clock = &clock}, {}), 2);
+  EXPECT_EQ(polls, 3);
+  // Marking changes nothing else, and a second time nothing at all.
+  const auto checkpoint = Checkpoint::Open(checkpoint::CheckpointFolder(folder.path(), 20));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+  EXPECT_TRUE((*checkpoint)->Verify().ok());
+  EXPECT_TRUE(MarkFinal(checkpoint::CheckpointFolder(folder.path(), 20)).ok());
+  // An evaluator that had finished and is started again has nothing to wait for.
+  EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), {.after_step = 20, .clock = &clock}, {}), 0);
+  EXPECT_EQ(watched.steps, (std::vector<int64_t>{10, 20}));
+  EXPECT_EQ(MarkFinal(checkpoint::CheckpointFolder(folder.path(), 30)).code(), StatusCode::kNotFound);
+}
+
 TEST(EvaluateLoopTest, PassesOverWhatIsDamagedButNotInSilenceAtTheEnd) {
   const TempFolder folder;
   SaveAt(folder.path(), 10);

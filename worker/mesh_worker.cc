@@ -1,0 +1,301 @@
+#include "worker/mesh_worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "runtime/base/file.h"
+#include "runtime/base/log.h"
+#include "runtime/checkpoint/weights.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/distribute/parameter/evaluate.h"
+#include "runtime/distribute/team.h"
+#include "runtime/execute/session.h"
+#include "runtime/train/callbacks.h"
+#include "worker/checkpoints.h"
+#include "worker/reporter.h"
+#include "worker/resume.h"
+#include "worker/role.h"
+#include "worker/runner.h"
+#include "worker/stop_vote.h"
+
+namespace meshtrain::worker {
+namespace {
+
+Status CheckSupported(const spec::Manifest& manifest, const Config& config) {
+  const std::string file = SourceName(config);
+  if (manifest.program.processes > 1 && !config.job.tf_config) {
+    return InvalidArgument(file + ": its mesh lies in " + std::to_string(manifest.program.processes) +
+                           " processes: expected TF_CONFIG to say who they are, got: none");
+  }
+  if (!config.job.process()) {
+    return InvalidArgument("TF_CONFIG: expected a chief or a worker, or the strategy ParameterServer, got: " +
+                           cluster::ToString(config.job.tf_config->task));
+  }
+  if (manifest.program.strict && (config.isolated || manifest.program.processes > 1)) {
+    return Unimplemented(file + ": program.numerics: strict holds where the devices share memory, not " +
+                         (config.isolated ? "with --isolated" : "between processes"));
+  }
+  return OkStatus();
+}
+
+class Worker {
+ public:
+  Worker(const Config& config, spec::Manifest manifest) : config_(config), manifest_(std::move(manifest)) {}
+
+  Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
+    MT_TRY_STATUS(CheckSupported(manifest_, config_), ManifestExitCode);
+    const spec::ProgramSpec& program = manifest_.program;
+
+    // Data first: a prefetching pipeline decodes while the program is traced and planned.
+    MT_TRY(train_data_, data::Pipeline::Create(spec::TrainPipeline(program.data)), DataExitCode);
+    train_data_->Start();
+    if (program.data.test) {
+      MT_TRY(test_data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExitCode);
+    }
+    if (program.processes > 1) {
+      MT_TRY(team_, MakeTeam(), ManifestExitCode);
+    }
+    if (const Ending ending = Prepare(program); !ending.status.ok()) return ending;
+
+    epochs_ = program.train.epochs;
+    steps_per_epoch_ = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch : train_data_->steps_per_epoch();
+    const CheckpointFolder folder = CheckpointFolderOf(config_, manifest_);
+    MT_TRY_STATUS(MakeDirectories(folder.path), OutputExitCode);
+    MT_TRY(checkpoints_,
+           Checkpoints::Create({folder.path, folder.own, manifest_.checkpoint, team_.get()}, *session_, *runner_,
+                               *train_data_),
+           OutputExitCode);
+    // Each round begins at the newest checkpoint and ends with the job, with an error, or with the loss of a peer.
+    for (;;) {
+      uint64_t incarnation = 0;
+      if (team_) {
+        const auto joined = Gather(stop);
+        if (!joined.ok()) return Leave(stop, joined.status(), stop_exit_code);
+        incarnation = *joined;
+      }
+      const auto resumed = checkpoints_->Resume([this](const train::Position& p) { return Finished(p); }, incarnation, stop);
+      if (!resumed.ok()) {
+        if (Lost(resumed.status())) continue;
+        return Leave(stop, resumed.status(), stop_exit_code);
+      }
+      const train::Position start = *resumed ? (*resumed)->position : train::Position{};
+      resumed_from_ = *resumed ? (*resumed)->path : "";
+      if (*resumed) Say(fmt::format("resuming from {} at step {}", (*resumed)->path, start.step));
+      MT_TRY_STATUS(Report(start), OutputExitCode);
+      std::stop_source all;
+      const auto result = Train(start, stop, all);
+      if (!result.ok() && Lost(result.status())) continue;
+      // Another process was asked to stop and leaves; what was saved together is where we go on when it is back.
+      if (team_ && result.ok() && result->end == train::FitEnd::kStopped && all.stop_requested() &&
+          !stop.stop_requested()) {
+        Say("another process stops; waiting for its return");
+        continue;
+      }
+      return Finish(result, stop, stop_exit_code);
+    }
+  }
+
+ private:
+  bool Finished(const train::Position& p) const { return IsEnd(p, epochs_, steps_per_epoch_); }
+  bool chief() const { return team_ == nullptr || team_->chief(); }
+  Result<std::unique_ptr<distribute::Team>> MakeTeam() const {
+    MT_ASSIGN_OR_RETURN(distribute::Security security, distribute::SecurityFromEnvironment(ProcessEnvironment()));
+    return distribute::Team::Create({.config = *config_.job.tf_config,
+                                     .security = std::move(security),
+                                     .job = config_.job.job,
+                                     .peer_return = config_.job.peer_return});
+  }
+
+  // All are here and about to run the same plans. The incarnation's id.
+  Result<uint64_t> Gather(std::stop_token stop) {
+    for (;;) {
+      MT_ASSIGN_OR_RETURN(const distribute::Incarnation now, team_->Join(runner_->last_saved(), stop));
+      const Status agreed = team_->AgreeOnPlans(runner_->plan_hashes(), stop);
+      if (agreed.ok()) return now.id;
+      if (!Lost(agreed)) return agreed;
+    }
+  }
+
+  // Whether the error means that a peer is gone, which the next round waits for.
+  bool Lost(const Status& status) {
+    if (team_ == nullptr || !distribute::Team::IsLoss(status)) return false;
+    if (reporter_) reporter_->EndLine();
+    LogWarning("training is interrupted", {{"error", status.message()}});
+    return true;
+  }
+
+  // The end of a process that cannot go on with the others.
+  Ending Leave(const std::stop_token& stop, const Status& why, const std::function<int()>& stop_exit_code) {
+    if (stop.stop_requested()) {
+      Depart();
+      return {OkStatus(), stop_exit_code()};
+    }
+    if (team_ && distribute::Team::IsLoss(why)) return {why, cluster::kExitRetry};
+    Depart();
+    // "Stale incarnation": a newer process of our task is at work; whoever restarts us would only disturb it.
+    return {why, OutputExitCode(why)};
+  }
+
+  void Depart() {
+    if (team_ == nullptr) return;
+    if (const Status left = team_->Leave(std::chrono::seconds(5)); !left.ok()) {
+      LogInfo("left without a word", {{"error", left.message()}});
+    }
+  }
+
+  // Files, endpoints and the first lines; or, after a loss, the same turned back to `start`.
+  Status Report(const train::Position& start) {
+    if (reporter_) return reporter_->RollBack(start);
+    const plan::Plan& plan = runner_->plan();
+    Reporter::Job job{.name = JobName(manifest_),
+                      .mesh = runner_->mesh().ToString(),
+                      .epochs = epochs_,
+                      .steps_per_epoch = steps_per_epoch_,
+                      .plan = {.mesh = runner_->mesh().ToString(),
+                               .peak_bytes_per_device = plan.peak_bytes,
+                               .collective_bytes_per_step = plan.CollectiveBytesPerStep(),
+                               .hash = fmt::format("{:016x}", plan.hash)},
+                      .chief = chief()};
+    if (config_.job.tf_config) job.task = config_.job.tf_config->task;
+    MT_ASSIGN_OR_RETURN(reporter_, Reporter::Create(config_, std::move(job), [this] { return checkpoints_->last(); }, start));
+    if (chief()) MT_RETURN_IF_ERROR(WriteFileAtomically(config_.output + "/plan.txt", plan.Report()));
+    const std::string mesh = runner_->mesh().num_axes() == 0 ? "of one device" : runner_->mesh().ToString();
+    Say(fmt::format("training {} on mesh {} ({}{}); output in {}", manifest_.name, mesh,
+                    config_.isolated ? "each device by itself" : "devices share memory",
+                    team_ ? fmt::format(", process {} of {}", team_->process(), team_->processes()) : "", config_.output));
+    if (reporter_->port() > 0 && chief()) Say(fmt::format("live page: http://{}:{}/", config_.host, reporter_->port()));
+    return OkStatus();
+  }
+
+  // Session, steps and initial weights.
+  Ending Prepare(const spec::ProgramSpec& program) {
+    execute::SessionOptions options{.isolated = config_.isolated, .threads = config_.threads};
+    if (team_) {
+      options.process = team_->process();
+      options.communicator = team_->communicators();
+    }
+    options.plan.finite_outputs = {std::string(train::kLossName)};
+    MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExitCode);
+    MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
+    const int64_t full = train_data_->batch_size();
+    SessionRunner::Options sizes{.types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
+    sizes.train_sizes = {train_data_->last_batch_size()};
+    if (train_data_->steps_per_epoch() > 1) sizes.train_sizes.insert(full);
+    if (test_data_) {
+      sizes.eval_sizes = {test_data_->last_batch_size()};
+      if (test_data_->steps_per_epoch() > 1) sizes.eval_sizes.insert(full);
+    }
+    MT_TRY(runner_, SessionRunner::Create(*session_, declared, std::move(sizes)), ManifestExitCode);
+    if (!program.initial_weights.empty()) {
+      std::vector<checkpoint::NamedType> wanted;
+      for (const nn::Parameter& p : runner_->programs().parameters) wanted.push_back({p.name(), p.type()});
+      MT_TRY(std::vector<mesh::Tensor> weights, checkpoint::LoadWeights(program.initial_weights, wanted), DataExitCode);
+      runner_->set_initial_weights(std::move(weights));
+    }
+    return {OkStatus(), cluster::kExitDone};
+  }
+
+  Result<train::FitResult> Train(const train::Position& start, std::stop_token stop, const std::stop_source& all) {
+    const spec::TrainSpec& train = manifest_.program.train;
+    batches_.emplace(*train_data_);
+    validation_.reset();
+    if (test_data_) {
+      // A validation that a loss has cut short begins anew.
+      if (const data::Cursor at = test_data_->cursor(); at.batch != 0) {
+        MT_RETURN_IF_ERROR(test_data_->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint}));
+      }
+      validation_.emplace(*test_data_);
+    }
+    runner_->set_saver([&](int64_t step) { return checkpoints_->Save(step); });
+    train::CheckpointEvery save(*runner_, manifest_.checkpoint.every_steps);
+    train::FunctionCallback note;  // before `save`, which stores it
+    note.on_step_end = [&](const train::StepInfo& info) {
+      checkpoints_->Note(info.position);
+      return OkStatus();
+    };
+    note.on_train_end = [&](const train::FitResult& result) {
+      checkpoints_->Note(result.position);
+      return OkStatus();
+    };
+    std::vector<train::Callback*> callbacks = {&note, reporter_.get(), &save};
+    std::optional<StopVote> vote;
+    if (team_) callbacks.push_back(&vote.emplace(*team_, stop, all));
+    std::optional<train::EarlyStopping> early;
+    if (train.early_stopping) {
+      early.emplace(train.early_stopping->monitor, train.early_stopping->patience, train.early_stopping->min_delta);
+      callbacks.push_back(&*early);
+    }
+    train::FitOptions fit{.epochs = train.epochs,
+                          .steps_per_epoch = train.steps_per_epoch,
+                          .validation = validation_ && train.validate_every > 0 ? &*validation_ : nullptr,
+                          .validation_steps = train.validation_steps,
+                          .validate_every = std::max<int64_t>(train.validate_every, 1),
+                          .start = start};
+    reporter_->Ready();
+    // Many processes stop by their vote only: one that stopped by itself would leave the others waiting in a collective.
+    auto result = train::Fit(*runner_, *batches_, fit, callbacks, team_ ? all.get_token() : stop);
+    reporter_->EndLine();
+    return result;
+  }
+
+  Ending Finish(const Result<train::FitResult>& result, const std::stop_token& stop,
+                const std::function<int()>& stop_exit_code) {
+    if (!result.ok()) checkpoints_->Abandon();
+    Status closed = checkpoints_->Close();
+    if (team_ && result.ok()) {
+      // Done only when the chief has committed: nobody leaves before.
+      const auto said = team_->Agree("end", closed.ok() ? "" : closed.message(), std::chrono::minutes(10), {});
+      if (said.ok() && closed.ok() && !(*said)[0].empty()) closed = DataLoss(team_->name(0) + ": " + (*said)[0]);
+      if (!said.ok()) LogWarning("the others were not told of the end", {{"error", said.status().message()}});
+    }
+    Depart();
+    const Status reported = reporter_->Finish();
+    TellTermination(config_, reporter_->TerminationMessage());
+    if (!result.ok()) {
+      const bool data = !batches_->error().ok() || (validation_ && !validation_->error().ok());
+      return {result.status(), data ? DataExitCode(result.status()) : OutputExitCode(result.status())};
+    }
+    MT_TRY_STATUS(closed, OutputExitCode);
+    MT_TRY_STATUS(reported, OutputExitCode);
+    if (result->end == train::FitEnd::kNotFinite) return {Internal(result->message), cluster::kExitInternal};
+    const bool stopped = result->end == train::FitEnd::kStopped && stop.stop_requested();
+    if (chief()) {
+      MT_TRY_STATUS(checkpoints_->Export(ModelPath(config_)), OutputExitCode);
+      std::string last;
+      if (const auto saved = checkpoints_->last()) last = saved->path;
+      if (last.empty()) last = resumed_from_;
+      if (!stopped && !last.empty()) MT_TRY_STATUS(parameter::MarkFinal(last), OutputExitCode);
+      TellResults(config_, *reporter_, last);
+    }
+    if (!stopped) return {OkStatus(), cluster::kExitDone};
+    TellStopped(result->position.step);
+    return {OkStatus(), stop_exit_code()};
+  }
+
+  Config config_;
+  spec::Manifest manifest_;
+  // In the order in which they lean on each other.
+  std::unique_ptr<distribute::Team> team_;  // null: one process
+  std::unique_ptr<data::Pipeline> train_data_, test_data_;
+  std::optional<PipelineBatches> batches_, validation_;
+  int64_t epochs_ = 0, steps_per_epoch_ = 0;
+  std::unique_ptr<execute::Session> session_;
+  std::unique_ptr<SessionRunner> runner_;
+  std::unique_ptr<Checkpoints> checkpoints_;
+  std::string resumed_from_;  // the checkpoint's folder; "": none
+  std::unique_ptr<Reporter> reporter_;
+};
+
+}  // namespace
+
+Ending RunMeshWorker(const Config& config, spec::Manifest manifest, std::stop_token stop,
+                     const std::function<int()>& stop_exit_code) {
+  return Worker(config, std::move(manifest)).Run(stop, stop_exit_code);
+}
+
+}  // namespace meshtrain::worker

@@ -1,0 +1,33 @@
+// Where a job goes on: the loop's position in a checkpoint, and which checkpoints the manifest lets it go on from.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/checkpoint/index.h"
+#include "runtime/checkpoint/restore.h"
+#include "runtime/train/loop.h"
+
+namespace meshtrain::worker {
+
+// Where a resumed job goes on.
+struct Resumed {
+  train::Position position;
+  std::string path;  // the checkpoint's folder
+};
+
+// As a checkpoint's metadata, bit for bit.
+std::map<std::string, std::string> PositionToMetadata(const train::Position& position);
+// `path` is for messages. Errors: kDataLoss.
+Result<train::Position> PositionOf(const checkpoint::Index& index, const std::string& path);
+// Whether a job of so many epochs is done there.
+bool IsEnd(const train::Position& position, int64_t epochs, int64_t steps_per_epoch);
+
+// The checkpoints in `folder` that a job may go on from, newest first. With `resume` false there are none: a folder of our
+// own (`own`) is emptied. Errors: kFailedPrecondition for one of the user's that holds some; ListCheckpoints'.
+Result<std::vector<checkpoint::Candidate>> ResumeCandidates(const std::string& folder, bool own, bool resume);
+Status RemoveCheckpoints(const std::vector<checkpoint::Candidate>& candidates);
+
+}  // namespace meshtrain::worker

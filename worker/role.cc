@@ -1,0 +1,95 @@
+#include "worker/role.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/base/file.h"
+#include "runtime/base/log.h"
+#include "runtime/base/text.h"
+#include "runtime/cluster/contract.h"
+
+namespace meshtrain::worker {
+
+namespace {
+
+// Kubernetes' default for a container's terminationMessagePath.
+constexpr char kTerminationLog[] = "/dev/termination-log";
+
+}  // namespace
+
+std::string SourceName(const Config& config) {
+  return config.file.empty() ? std::string(cluster::kEnvProgram) : config.file;
+}
+
+Result<spec::Manifest> ReadManifest(const Config& config) {
+  const spec::ReadOptions options{.processes = config.job.mesh_processes()};
+  if (config.file.empty()) return spec::ParseManifest(config.job.manifest, SourceName(config), options);
+  MT_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.file, int64_t{4} << 20));
+  return spec::ParseManifest(text, config.file, options);
+}
+
+std::string JobName(const spec::Manifest& manifest) { return manifest.name.empty() ? "program" : manifest.name; }
+
+CheckpointFolder CheckpointFolderOf(const Config& config, const spec::Manifest& manifest) {
+  if (manifest.checkpoint.path.empty()) return {config.output + "/checkpoints", true};
+  return {manifest.checkpoint.path, false};
+}
+
+Result<parameter::Identity> IdentityOf(const Config& config) {
+  parameter::Identity identity{.job = config.job.job};
+  MT_ASSIGN_OR_RETURN(identity.security, distribute::SecurityFromEnvironment(ProcessEnvironment()));
+  return identity;
+}
+
+Result<int> OwnPort(const cluster::TfConfig& config) {
+  const std::string host = config.cluster.host(config.task);
+  const size_t colon = host.rfind(':');
+  const auto port = colon == std::string::npos ? std::nullopt : ParseInt(std::string_view(host).substr(colon + 1));
+  if (!port || *port < 1 || *port > 65535) {
+    return InvalidArgument("TF_CONFIG: cluster: expected HOST:PORT for " + cluster::ToString(config.task) + ", got: " +
+                           (host.empty() ? "none" : host));
+  }
+  return static_cast<int>(*port);
+}
+
+Result<std::optional<train::Batch>> PipelineBatches::Next(std::stop_token stop) {
+  auto next = pipeline_.Next(stop);
+  if (!next.ok()) {
+    if (next.status().code() != StatusCode::kCancelled) error_ = next.status();
+    return next.status();
+  }
+  if (!next->has_value()) return std::optional<train::Batch>();
+  return std::optional<train::Batch>({std::move((*next)->components), (*next)->size});
+}
+
+void Say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void TellTermination(const Config& config, const std::string& message) {
+  std::string path = config.job.termination_log;
+  if (path.empty() && !config.job.job.empty() && std::filesystem::exists(kTerminationLog)) path = kTerminationLog;
+  if (path.empty()) return;
+  std::ofstream file(path, std::ios::trunc);  // a device of the container's runtime: cannot be renamed over
+  file << message;
+  if (!file.flush()) LogWarning("cannot write the termination message", {{"path", path}});
+}
+
+std::string ModelPath(const Config& config) { return config.output + "/model.safetensors"; }
+
+void TellResults(const Config& config, const Reporter& reporter, const std::string& checkpoint) {
+  const std::string& out = config.output;
+  Say(fmt::format("\n{}\ncurves      {}/report.html\nmetrics     {}/metrics.jsonl\nevents      {}/events\n"
+                  "plan        {}/plan.txt",
+                  reporter.EpochTable(), out, out, out, out));
+  if (!checkpoint.empty()) Say("checkpoint  " + checkpoint);
+  Say("model       " + ModelPath(config));
+}
+
+void TellStopped(int64_t step) { Say(fmt::format("stopped at step {}, saved; run again to go on", step)); }
+
+}  // namespace meshtrain::worker

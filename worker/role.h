@@ -1,0 +1,59 @@
+// What the roles of a job share: the manifest, the data's batches for the loop, and what is said at the end.
+#pragma once
+
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "runtime/base/status.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/distribute/parameter/transfer.h"
+#include "runtime/spec/spec.h"
+#include "runtime/train/loop.h"
+#include "worker/config.h"
+#include "worker/reporter.h"
+
+namespace meshtrain::worker {
+
+// What errors call the manifest: its file, or the variable that holds it.
+std::string SourceName(const Config& config);
+// From the file, or from what the environment holds. Errors: ParseManifest's, ReadFile's.
+Result<spec::Manifest> ReadManifest(const Config& config);
+// Of the manifest, or "program".
+std::string JobName(const spec::Manifest& manifest);
+// Where checkpoints go; `own`: the manifest names no folder, and it is one of the output's.
+struct CheckpointFolder {
+  std::string path;
+  bool own = false;
+};
+CheckpointFolder CheckpointFolderOf(const Config& config, const spec::Manifest& manifest);
+
+// What a process shows to the parameter servers, and they to it. Errors: SecurityFromEnvironment's.
+Result<parameter::Identity> IdentityOf(const Config& config);
+// The port of this process in TF_CONFIG, whose task must be in its cluster. Errors: kInvalidArgument.
+Result<int> OwnPort(const cluster::TfConfig& config);
+
+class PipelineBatches final : public train::BatchSource {
+ public:
+  explicit PipelineBatches(data::Pipeline& pipeline) : pipeline_(pipeline) {}
+  Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
+  int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
+  // The data's own error, if one ended the loop: it decides the exit code.
+  const Status& error() const { return error_; }
+
+ private:
+  data::Pipeline& pipeline_;
+  Status error_;
+};
+
+// A line on stdout, at once.
+void Say(const std::string& line);
+// The last progress, for the operator that may look after this process is gone.
+void TellTermination(const Config& config, const std::string& message);
+// The epochs, and where everything lies. `checkpoint`: the last one's folder, "" where there is none.
+void TellResults(const Config& config, const Reporter& reporter, const std::string& checkpoint);
+void TellStopped(int64_t step);
+// Where the trained weights go.
+std::string ModelPath(const Config& config);
+
+}  // namespace meshtrain::worker
