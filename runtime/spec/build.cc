@@ -91,6 +91,15 @@ Result<Declared> Declared::Create(const ProgramSpec& spec) {
   return declared;
 }
 
+namespace {
+
+bool SharesUpdate(const ProgramSpec& spec) {
+  if (spec.layout.update == UpdateSharing::kAuto) return spec.processes > 1 && !spec.strict;
+  return spec.layout.update == UpdateSharing::kShared;
+}
+
+}  // namespace
+
 Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types) const {
   const auto place = [&](const std::string& key) {
     const auto found = spec_.places.find(key);
@@ -141,6 +150,14 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types) const
     auto layout = mesh::Layout::FromSpecs(*state.layout(), mesh_);
     if (!layout.ok()) return layout.status().At(place("layout") + ": " + state.name());
     out.layouts.states.emplace(state.name(), std::move(*layout));
+  }
+  if (SharesUpdate(spec_)) {
+    const mesh::Layout& batch = out.layouts.inputs.at(names[0]);
+    for (const nn::Parameter& slot : out.programs.slots) {
+      const auto layout = out.layouts.states.find(slot.name());
+      if (layout == out.layouts.states.end()) continue;
+      layout->second = train::SharedUpdateLayout(layout->second, slot.type(), batch);
+    }
   }
   return out;
 }

@@ -76,6 +76,9 @@ LayoutSpec ParseLayoutSpec(Problems& problems, const Node& node, const std::stri
     return layout;
   }
   Fields fields(problems, node, path);
+  static const std::vector<std::string> kUpdates = {"auto", "shared", "copied"};  // UpdateSharing
+  const auto update = std::find(kUpdates.begin(), kUpdates.end(), fields.Choice("update", kUpdates, "auto"));
+  layout.update = static_cast<UpdateSharing>(update - kUpdates.begin());
   if (const Node* rules = fields.Get("rules")) {
     if (!rules->IsList()) fields.Wrong("rules", "a list");
     for (size_t i = 0; i < rules->list.size(); ++i) {

@@ -107,8 +107,15 @@ struct LayoutRule {
   nn::LayoutSpecs specs;
   Place place;
 };
+// How the optimizer's slots lie where the batch is split and the weight is not.
+enum class UpdateSharing : uint8_t {
+  kAuto,    // split where processes share the mesh, else as the weight
+  kShared,  // split: each device updates its part of the weight, then all gather it
+  kCopied,  // as the weight: each device does the whole update
+};
 struct LayoutSpec {
   bool automatic = false;  // `layout: auto`: cost decides
+  UpdateSharing update = UpdateSharing::kAuto;
   std::vector<LayoutRule> rules;
   std::map<std::string, nn::LayoutSpecs> inputs;  // by input name, x or y
 };

@@ -131,4 +131,16 @@ Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const 
   return out;
 }
 
+mesh::Layout SharedUpdateLayout(const mesh::Layout& slot, const TensorType& type, const mesh::Layout& batch) {
+  if (type.rank() == 0 || batch.rank() == 0 || type.num_bytes() < kSharedUpdateBytes) return slot;
+  if (!slot.dims()[0].empty()) return slot;
+  mesh::DimSharding axes;
+  for (const int axis : batch.dims()[0]) {
+    if (slot.DimOf(axis) < 0) axes.push_back(axis);
+  }
+  if (axes.empty()) return slot;
+  const mesh::Layout shared = slot.WithDim(0, std::move(axes));
+  return shared.NumShards(0) > 1 && shared.IsEven(type.dims) ? shared : slot;
+}
+
 }  // namespace meshtrain::train

@@ -55,6 +55,15 @@ struct Programs {
 // Errors: kInvalidArgument: the trace's first (with path and source line), or a layout rule that fits nothing.
 Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const TensorType& y);
 
+// The layout of an optimizer's slot whose update is shared out over the devices that hold copies of the weight: `slot`,
+// the weight's own layout, with dimension 0 split over those axes of the batch's dimension 0 that it does not use. The
+// gradient is then reduced to shards instead of copies, each device updates its part, and the new weight is gathered:
+// the bytes on the way stay the same, the work and the slots' memory become a share. (Xu et al. 2020, "Automatic
+// cross-replica sharding of weight update"; stage 1 of ZeRO, Rajbhandari et al. 2020.)
+// `slot` itself where dimension 0 is split already, would not be even, or holds less than kSharedUpdateBytes.
+inline constexpr int64_t kSharedUpdateBytes = int64_t{64} << 10;
+mesh::Layout SharedUpdateLayout(const mesh::Layout& slot, const TensorType& type, const mesh::Layout& batch);
+
 // The program whose updates give `states` their initial values.
 Result<Program> BuildInit(const std::vector<Parameter>& states, int64_t seed);
 

@@ -259,6 +259,32 @@ TEST(BuildTest, RulesGiveLayoutsToWeightsAndTheirSlots) {
   EXPECT_EQ(traced->layouts.states.size(), traced->programs.States().size());
 }
 
+TEST(BuildTest, TheUpdateIsSharedWhereProcessesShareTheMeshOrWhereAskedFor) {
+  const auto slots = [](const std::string& layout, int64_t processes) -> std::string {
+    const std::string text =
+        "mesh: {batch: 4}\n"
+        "data: {train: {idx: {images: a, labels: b}}, batch: 128}\n"
+        "model:\n"
+        "  - flatten\n"
+        "  - dense: {units: 700}\n"
+        "loss: mse\n"
+        "optimizer: adam\n" + layout;
+    const auto manifest = ParseManifest(text, "job.yaml", {.processes = processes});
+    if (!manifest.ok()) return manifest.status().message();
+    const auto traced = Build(manifest->program, {kImages, TensorType{DType::kF32, {128, 700}}});
+    if (!traced.ok()) return traced.status().message();
+    return traced->layouts.states.at("dense.kernel").ToString() + " " +
+           traced->layouts.states.at("optimizer.m.dense.kernel").ToString() + " " +
+           traced->layouts.states.at("optimizer.m.dense.bias").ToString();
+  };
+  EXPECT_EQ(slots("", 1), "{*, *} {*, *} {*}");
+  EXPECT_EQ(slots("", 2), "{*, *} {batch, *} {*}");
+  EXPECT_EQ(slots("layout: {update: copied}\n", 2), "{*, *} {*, *} {*}");
+  EXPECT_EQ(slots("layout: {update: shared}\n", 1), "{*, *} {batch, *} {*}");
+  EXPECT_EQ(slots("layout: {update: both}\n", 1),
+            "job.yaml:8:18: program.layout.update: expected one of auto, shared, copied, got: both");
+}
+
 const char* const kSmall =
     "mesh: {batch: 2}\n"
     "data: {train: {idx: {images: a, labels: b}}, batch: 4}\n"

@@ -164,6 +164,26 @@ TEST(ProgramsTest, ARuleThatMatchesNothingIsAnError) {
             "dense.bias");
 }
 
+TEST(SharedUpdateTest, LargeSlotsAreSplitOverTheBatchWhereTheirWeightIsNot) {
+  const mesh::Mesh mesh = mesh::Mesh::Create({{"batch", 4}, {"model", 2}}).value();
+  const auto layout = [&](const std::vector<std::string>& specs) { return mesh::Layout::FromSpecs(specs, mesh).value(); };
+  const auto shared = [&](const std::vector<std::string>& specs, mesh::Dims dims, const std::vector<std::string>& batch) {
+    return SharedUpdateLayout(layout(specs), {DType::kF32, std::move(dims)}, layout(batch)).ToString();
+  };
+  const std::vector<std::string> batch = {"batch", "unsharded"};
+  EXPECT_EQ(shared({"unsharded", "unsharded"}, {784, 700}, batch), "{batch, *}");
+  EXPECT_EQ(shared({"unsharded", "model"}, {784, 700}, batch), "{batch, model}");
+  EXPECT_EQ(shared({"unsharded", "unsharded"}, {784, 700}, {"batch+model", "unsharded"}), "{batch+model, *}");
+  EXPECT_EQ(shared({"unsharded", "model"}, {784, 700}, {"batch+model", "unsharded"}), "{batch, model}");
+  // Left as they are: split already, uneven, small, scalars, and where nothing splits the batch.
+  EXPECT_EQ(shared({"model", "unsharded"}, {784, 700}, batch), "{model, *}");
+  EXPECT_EQ(shared({"unsharded", "unsharded"}, {783, 700}, batch), "{*, *}");
+  EXPECT_EQ(shared({"unsharded"}, {16380}, batch), "{*}");
+  EXPECT_EQ(shared({"unsharded"}, {16384}, batch), "{batch}");
+  EXPECT_EQ(shared({}, {}, batch), "{}");
+  EXPECT_EQ(shared({"unsharded", "unsharded"}, {784, 700}, {"unsharded", "batch"}), "{*, *}");
+}
+
 TEST(ProgramsTest, TheFirstErrorOfTheTraceComesBack) {
   Recipe recipe = SmallRecipe();
   const auto programs = BuildPrograms(recipe, {DType::kU8, {4, 3}}, kY);
