@@ -62,7 +62,7 @@ void EncodeFrame(const FrameHeader& h, FrameBytes& out) {
 
 Result<FrameHeader> DecodeFrame(const FrameBytes& bytes) {
   if (Get<uint32_t>(bytes, 52) != HeaderCheck(bytes)) {
-    return DataLoss("the frame's header was changed on its way: expected check " + Hex(HeaderCheck(bytes)) +
+    return Unavailable("the frame's header was changed on its way: expected check " + Hex(HeaderCheck(bytes)) +
                     ", got: " + Hex(Get<uint32_t>(bytes, 52)));
   }
   if (Get<uint32_t>(bytes, 0) != kMagic || Get<uint16_t>(bytes, 4) != kVersion) {

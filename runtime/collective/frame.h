@@ -37,7 +37,7 @@ struct FrameHeader {
 };
 
 void EncodeFrame(const FrameHeader& header, FrameBytes& out);
-// Errors: kDataLoss (bytes changed on the way), kFailedPrecondition (another version's frame).
+// Errors: kUnavailable (bytes changed on the way), kFailedPrecondition (another version's frame).
 Result<FrameHeader> DecodeFrame(const FrameBytes& bytes);
 
 // The first thing in which a frame differs from the one that was expected, in the order of what it says most about.

@@ -186,7 +186,8 @@ Status Meeting::Impl::Meet(int party, const Wanted& wanted, const GroupCall& cal
   ++rounds_;
   round_end_ = status;
   Clear();
-  if (!status.ok()) Break(status);
+  // A call that makes no sense was refused before anything moved, to all alike: the next one works.
+  if (!status.ok() && status.code() != StatusCode::kInvalidArgument) Break(status);
   changed_.NotifyAll();
   return status;
 }

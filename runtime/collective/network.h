@@ -37,7 +37,7 @@ class Network {
   void Attach(int process, Socket link) { links_[process] = std::move(link); }
 
   // `members`: the processes that the schedule's numbers stand for.
-  // Errors: kUnavailable (a peer closed its end), kDataLoss (a checksum), what call.diagnosis says.
+  // Errors: kUnavailable (a peer closed its end; a checksum), what call.diagnosis says.
   Status Run(const Call& call, std::span<const int> members, const Schedule& schedule, const Operands& operands);
 
   // Payload bytes given to the system since creation.

@@ -42,7 +42,7 @@ TEST(FrameTest, EveryFlippedBitIsNoticed) {
     FrameBytes flipped = bytes;
     flipped[bit / 8] ^= std::byte{1} << static_cast<int>(bit % 8);
     const Result<FrameHeader> decoded = DecodeFrame(flipped);
-    EXPECT_EQ(decoded.status().code(), StatusCode::kDataLoss) << "bit " << bit;
+    EXPECT_EQ(decoded.status().code(), StatusCode::kUnavailable) << "bit " << bit;
   }
 }
 
