@@ -14,6 +14,11 @@ namespace {
 
 constexpr Duration kAgreeTimeout = std::chrono::minutes(10);  // a slow volume may take its time
 
+// A save that was abandoned is one whose other parts were lost.
+Status OfSaving(const Status& status) {
+  return status.code() == StatusCode::kCancelled ? Unavailable(status.message()) : status;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Checkpoints>> Checkpoints::Create(Options options, execute::Session& session,
@@ -32,11 +37,13 @@ Result<std::unique_ptr<Checkpoints>> Checkpoints::Create(Options options, execut
 Result<std::optional<Resumed>> Checkpoints::Resume(const std::function<bool(const train::Position&)>& finished,
                                                    uint64_t incarnation, std::stop_token stop) {
   // A save that a lost peer left without its part is over, whatever came of it.
+  on_loss_.reset();
   saver_->Abandon();
   if (const Status before = saver_->Wait(); !before.ok()) {
     LogWarning("a checkpoint was not completed", {{"error", before.message()}});
   }
   saver_->set_generation(static_cast<int64_t>(incarnation));
+  if (o_.team != nullptr) on_loss_.emplace(o_.team->lost(), [this] { saver_->Abandon(); });
   auto resumed = o_.team == nullptr ? ResumeAlone(finished) : ResumeTogether(finished, stop);
   if (resumed.ok()) {
     resumed_before_ = true;
@@ -257,10 +264,14 @@ Status Checkpoints::Save(int64_t step) {
     MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.LayoutOf(runner_.states()[i]));
     snapshot.variables[i].layout = layout.ToString();  // as people wrote it
   }
-  return saver_->Save(std::move(snapshot));
+  return OfSaving(saver_->Save(std::move(snapshot)));
 }
 
-Status Checkpoints::Close() { return saver_->Close(); }
+Status Checkpoints::Wait() { return OfSaving(saver_->Wait()); }
+
+bool Checkpoints::Holds(int64_t step) const {
+  return checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(o_.folder, step)).ok();
+}
 
 Status Checkpoints::Export(const std::string& path) const {
   const auto newest = saver_->last();

@@ -46,12 +46,14 @@ class Checkpoints {
 
   // Called by the loop, between steps.
   void Note(const train::Position& position) { position_ = position; }
-  // Takes the states now; writing goes on beside training. Errors: those of the save before.
+  // Takes the states now; writing goes on beside training. Errors: those of the save before, as Wait gives them.
   Status Save(int64_t step);
   // What the others will not complete is not waited for.
   void Abandon() { saver_->Abandon(); }
-  // Waits for the last save.
-  Status Close();
+  // Waits for the last save. With a team: kUnavailable when somebody was lost whose part of it is missing.
+  Status Wait();
+  // Whether a complete checkpoint of this step lies in the folder, whoever completed it.
+  bool Holds(int64_t step) const;
   // The newest complete one; in processes other than the chief, the newest whose part is written.
   std::optional<checkpoint::SaveReport> last() const { return saver_->last(); }
   // The trained weights of the newest checkpoint, whole, in one safetensors file. Errors: kNotFound before any save.
@@ -85,6 +87,8 @@ class Checkpoints {
   SessionRunner& runner_;
   data::Pipeline& data_;
   std::unique_ptr<checkpoint::AsyncSaver> saver_;
+  // Lives between a resume and the next: the lost will not complete what waits for them.
+  std::optional<std::stop_callback<std::function<void()>>> on_loss_;
   train::Position position_;
   bool resumed_before_ = false;
 };

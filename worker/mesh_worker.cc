@@ -7,7 +7,9 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/weights.h"
@@ -25,6 +27,9 @@
 
 namespace meshtrain::worker {
 namespace {
+
+// From the last part of a checkpoint to its commit by the chief.
+constexpr Duration kCommitTakes = std::chrono::seconds(5);
 
 Status CheckSupported(const spec::Manifest& manifest, const Config& config) {
   const std::string file = SourceName(config);
@@ -96,7 +101,11 @@ class Worker {
         Say("another process stops; waiting for its return");
         continue;
       }
-      return Finish(result, stop, stop_exit_code);
+      if (!result.ok()) checkpoints_->Abandon();
+      const bool leaves = stop.stop_requested();
+      const Status saved = result.ok() ? EndTogether(result->position.step, leaves) : checkpoints_->Wait();
+      if (result.ok() && !leaves && Lost(saved)) continue;
+      return Finish(result, saved, stop, stop_exit_code);
     }
   }
 
@@ -243,16 +252,25 @@ class Worker {
     return result;
   }
 
-  Ending Finish(const Result<train::FitResult>& result, const std::stop_token& stop,
-                const std::function<int()>& stop_exit_code) {
-    if (!result.ok()) checkpoints_->Abandon();
-    Status closed = checkpoints_->Close();
-    if (team_ && result.ok()) {
-      // Done only when the chief has committed: nobody leaves before.
-      const auto said = team_->Agree("end", closed.ok() ? "" : closed.message(), std::chrono::minutes(10), {});
-      if (said.ok() && closed.ok() && !(*said)[0].empty()) closed = DataLoss(team_->name(0) + ": " + (*said)[0]);
-      if (!said.ok()) LogWarning("the others were not told of the end", {{"error", said.status().message()}});
+  // Done only when the chief has committed what was saved last, of `step`: nobody leaves before. When somebody is lost
+  // before that, kUnavailable: what the lost one did not write is computed again. Who `leaves` has written its part.
+  Status EndTogether(int64_t step, bool leaves) {
+    const Status saved = checkpoints_->Wait();
+    if (!team_ || distribute::Team::IsLoss(saved)) return saved;
+    const auto said = team_->Agree("end", saved.ok() ? "" : saved.message(), std::chrono::minutes(10), {});
+    if (said.ok()) return saved.ok() && !(*said)[0].empty() ? DataLoss(team_->name(0) + ": " + (*said)[0]) : saved;
+    // What is complete stays so, whoever is lost afterwards; the chief may be about to make it complete.
+    if (!saved.ok() || leaves || chief()) return saved;
+    const Duration end = SystemClock().Monotonic() + kCommitTakes;
+    while (!checkpoints_->Holds(step)) {
+      if (SystemClock().Monotonic() >= end) return said.status();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
+    return OkStatus();
+  }
+
+  Ending Finish(const Result<train::FitResult>& result, const Status& saved, const std::stop_token& stop,
+                const std::function<int()>& stop_exit_code) {
     Depart();
     const Status reported = reporter_->Finish();
     TellTermination(config_, reporter_->TerminationMessage());
@@ -260,14 +278,15 @@ class Worker {
       const bool data = !batches_->error().ok() || (validation_ && !validation_->error().ok());
       return {result.status(), data ? DataExitCode(result.status()) : OutputExitCode(result.status())};
     }
-    MT_TRY_STATUS(closed, OutputExitCode);
+    if (team_ && distribute::Team::IsLoss(saved)) return {saved, cluster::kExitRetry};
+    MT_TRY_STATUS(saved, OutputExitCode);
     MT_TRY_STATUS(reported, OutputExitCode);
     if (result->end == train::FitEnd::kNotFinite) return {Internal(result->message), cluster::kExitInternal};
     const bool stopped = result->end == train::FitEnd::kStopped && stop.stop_requested();
     if (chief()) {
       MT_TRY_STATUS(checkpoints_->Export(ModelPath(config_)), OutputExitCode);
       std::string last;
-      if (const auto saved = checkpoints_->last()) last = saved->path;
+      if (const auto newest = checkpoints_->last()) last = newest->path;
       if (last.empty()) last = resumed_from_;
       if (!stopped && !last.empty()) MT_TRY_STATUS(parameter::MarkFinal(last), OutputExitCode);
       TellResults(config_, *reporter_, last);

@@ -34,7 +34,8 @@ class AsyncSaver {
   Status Save(Snapshot snapshot, std::stop_token stop = {}, Duration timeout = std::chrono::minutes(10));
   // For the saves to come: see SaveOptions::generation. Between saves.
   void set_generation(int64_t generation);
-  // The others are gone: a save of this generation that still waits for their parts ends in kCancelled.
+  // The others are gone: a save of this generation that still waits for their parts ends in kCancelled. From any thread,
+  // but not beside set_generation.
   void Abandon();
   // Waits until nothing is being written; gives the last save's error, once.
   Status Wait(std::stop_token stop = {}, Duration timeout = std::chrono::minutes(10));

@@ -81,14 +81,18 @@ class Team::Impl {
         {
           MutexLock lock(mutex_);
           well_ = true;
+          lost_ = std::stop_source();
         }
         membership_->OnLost([this](const Status& lost) {
           fabric_->Abort(lost);
+          std::stop_source told;
           {
             MutexLock lock(mutex_);
             well_ = false;
+            told = lost_;
           }
           wake_.NotifyAll();
+          told.request_stop();
         });
         return now;
       }
@@ -103,6 +107,11 @@ class Team::Impl {
     MutexLock lock(mutex_);
     if (well_) (void)wake_.WaitFor(mutex_, stop, kNotice, [this]() MT_REQUIRES(mutex_) { return !well_; });
     well_ = false;
+  }
+
+  std::stop_token lost() {
+    MutexLock lock(mutex_);
+    return lost_.get_token();
   }
 
   Result<float> Largest(float mine) {
@@ -145,6 +154,7 @@ class Team::Impl {
   Mutex mutex_;
   CondVar wake_;
   bool well_ MT_GUARDED_BY(mutex_) = false;  // in an incarnation of which no loss is known
+  std::stop_source lost_ MT_GUARDED_BY(mutex_);
   std::jthread watcher_;  // last: it uses all of the above
 };
 
@@ -201,6 +211,8 @@ Result<float> Team::Largest(float mine) { return impl_->Largest(mine); }
 Status Team::BroadcastFromChief(std::span<std::byte> bytes) { return impl_->BroadcastFromChief(bytes); }
 void Team::ReportStep(int64_t step) { impl_->step_ = step; }
 Status Team::Leave(Duration timeout) { return impl_->membership_->Leave(timeout); }
+
+std::stop_token Team::lost() const { return impl_->lost(); }
 
 bool Team::IsLoss(const Status& status) {
   return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;

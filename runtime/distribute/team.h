@@ -10,7 +10,7 @@
 //
 // When a member is lost, or stands still while others wait for it, every collective under way ends in kUnavailable
 // naming it, on all survivors. Their variables may then be half updated: roll back before going on.
-// Join, Agree, AnyOf and BroadcastFromChief are called by every process, in the same order, by the thread that runs the
+// Join, Agree, Largest and BroadcastFromChief are called by every process, in the same order, by the thread that runs the
 // steps. The rest may be called from any thread.
 #pragma once
 
@@ -74,6 +74,9 @@ class Team {
 
   void ReportStep(int64_t step);
   Status Leave(Duration timeout);
+
+  // Requested when the incarnation that the last Join gave is over.
+  std::stop_token lost() const;
 
   // True for errors that mean a lost or stuck member: join again, or leave with "retry me".
   static bool IsLoss(const Status& status);

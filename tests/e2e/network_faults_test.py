@@ -4,10 +4,12 @@ After each fault: the weights of the undisturbed run, bit for bit. The packets t
 that dropped none fails its test. Needs root, iproute2 and nftables; skipped (77) where namespaces cannot be made.
 Usage: network_faults_test.py WORKER FOLDER_OF_IDX_FILES
 """
+import contextlib
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,17 +42,21 @@ def make_hosts():
     run("ip", "-n", f"{NAME}-sw", "link", "add", "br0", "type", "bridge")
     run("ip", "-n", f"{NAME}-sw", "link", "set", "br0", "up")
     for index in range(3):
-        host = f"{NAME}-{index}"
-        run("ip", "netns", "add", host)
-        run("ip", "-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{index}", "netns", f"{NAME}-sw")
-        run("ip", "-n", f"{NAME}-sw", "link", "set", f"port{index}", "master", "br0", "up")
-        run("ip", "-n", host, "address", "add", f"{address(index)}/24", "dev", "eth0")
-        run("ip", "-n", host, "link", "set", "eth0", "up")
-        run("ip", "-n", host, "link", "set", "lo", "up")
+        make_host(index)
+        run("ip", "-n", f"{NAME}-{index}", "address", "add", f"{address(index)}/24", "dev", "eth0")
+
+
+def make_host(index):
+    host = f"{NAME}-{index}"
+    run("ip", "netns", "add", host)
+    run("ip", "-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{index}", "netns", f"{NAME}-sw")
+    run("ip", "-n", f"{NAME}-sw", "link", "set", f"port{index}", "master", "br0", "up")
+    run("ip", "-n", host, "link", "set", "eth0", "up")
+    run("ip", "-n", host, "link", "set", "lo", "up")
 
 
 def remove_hosts():
-    for name in [f"{NAME}-{index}" for index in range(3)] + [f"{NAME}-sw"]:
+    for name in [f"{NAME}-{index}" for index in range(4)] + [f"{NAME}-sw"]:
         run("ip", "netns", "del", name, check=False)
 
 
@@ -96,12 +102,24 @@ class NetworkFaultsTest(unittest.TestCase):
         for hook, match in rule:
             inside(index, "nft", f"add rule inet fault {hook} {match} counter drop")
 
-    def heal(self, index):
-        """Ends the fault; the packets it dropped."""
-        rules = json.loads(inside(index, "nft", "-j", "list", "table", "inet", "fault").stdout)
-        inside(index, "nft", "delete", "table", "inet", "fault")
+    def counted(self, index, family):
+        rules = json.loads(inside(index, "nft", "-j", "list", "table", family, "fault").stdout)
         return sum(part["counter"]["packets"] for entry in rules["nftables"] for part in entry.get("rule", {}).get("expr", [])
                    if "counter" in part)
+
+    def heal(self, index):
+        """Ends the fault; the packets it dropped."""
+        dropped = self.counted(index, "inet")
+        inside(index, "nft", "delete", "table", "inet", "fault")
+        return dropped
+
+    @contextlib.contextmanager
+    def another_host(self, index):
+        make_host(index)
+        try:
+            yield
+        finally:
+            run("ip", "netns", "del", f"{NAME}-{index}", check=False)
 
     def finish(self, job, reference, timeout=DEADLINE):
         self.assertEqual([job.wait(i, timeout) for i in range(3)], [0, 0, 0], job.logs())
@@ -167,6 +185,58 @@ class NetworkFaultsTest(unittest.TestCase):
 
     def test_20_percent_of_packets_lost(self):
         self.lose(20, epochs=1, every=1)
+
+    def test_bytes_changed_on_the_way_are_noticed(self):
+        reference = self.reference()
+        job = self.job()
+        job.start_all()
+        for step in (35, 60, 85):
+            job.wait_for_step(step)
+            inside(1, "nft", "add", "table", "ip", "fault")
+            inside(1, "nft", "add chain ip fault output { type filter hook output priority 0 ; }")
+            # Two bytes of the first large packet. The receiver's kernel trusts a virtual link and checks nothing.
+            inside(1, "nft", "add rule ip fault output oifname eth0 ip length > 1000 limit rate 1/hour burst 1 packets "
+                             "counter @th,2400,16 set 0x5aa5")
+            begin = time.monotonic()
+            while not (changed := self.counted(1, "ip")) and time.monotonic() - begin < DEADLINE:
+                time.sleep(0.01)
+            self.assertGreater(changed, 0)
+            inside(1, "nft", "delete", "table", "ip", "fault")
+        self.finish(job, reference)
+        said = job.log(0) + job.log(2)
+        print("said of it:", [line for line in said.splitlines() if "checksum" in line][:3])
+        self.assertIn("checksum", said)
+
+    def test_a_chief_that_was_replaced_and_returns_is_refused(self):
+        reference = self.reference(epochs=16)  # goes on while the old one asks to be let in
+        job = self.job(epochs=16)
+        job.start_all()
+        job.wait_for_step(35)
+        old = job.processes[0]
+        old.send_signal(signal.SIGSTOP)
+        # Another host takes the chief's address; the old one keeps its processes, and gets an address of its own.
+        with self.another_host(3):
+            run("ip", "-n", f"{NAME}-0", "address", "del", f"{address(0)}/24", "dev", "eth0")
+            run("ip", "-n", f"{NAME}-0", "address", "add", f"{address(100)}/24", "dev", "eth0")
+            run("ip", "-n", f"{NAME}-3", "address", "add", f"{address(0)}/24", "dev", "eth0")
+            for index in (1, 2):
+                run("ip", "-n", f"{NAME}-{index}", "neigh", "flush", "all")
+            try:
+                job.start(0, host=3)
+                job.wait_for_step(50)
+                old.send_signal(signal.SIGCONT)
+                self.finish(job, reference)
+                self.assertNotEqual(old.wait(timeout=DEADLINE), 0)
+                self.assertIn("stale incarnation", job.log(0))
+                self.assertEqual(job.weights(), reference[0])
+            finally:
+                if old.poll() is None:
+                    old.kill()
+                    old.wait()
+                run("ip", "-n", f"{NAME}-0", "address", "flush", "dev", "eth0")
+                run("ip", "-n", f"{NAME}-0", "address", "add", f"{address(0)}/24", "dev", "eth0")
+        for index in (1, 2):
+            run("ip", "-n", f"{NAME}-{index}", "neigh", "flush", "all")
 
     def test_a_slow_link_is_only_slow(self):
         reference = self.reference(epochs=1)

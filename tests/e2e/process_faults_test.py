@@ -4,6 +4,7 @@ After each fault: the weights of the undisturbed run, bit for bit, or the exit c
 case says that its fault was there when training was under way; one that did not happen fails its test. Standard library
 only. Usage: process_faults_test.py WORKER FOLDER_OF_IDX_FILES
 """
+import contextlib
 import pathlib
 import shutil
 import signal
@@ -194,6 +195,32 @@ class ProcessFaultsTest(unittest.TestCase):
         job.start(1)
         job.start(2)
         self.assert_undisturbed(job)
+
+    def test_worker_killed_in_shutdown(self):
+        job = self.job()
+        job.start_all()
+        job.wait_for_step(job.steps)  # written by the chief in the last step; saving and the common end follow
+        self.kill(job, 1)
+        self.assertEqual([job.wait(0), job.wait(2)], [0, 0], job.logs())
+        self.assertEqual(job.weights(), self.reference)
+
+    def test_a_thousand_idle_connections_disturb_nobody(self):
+        job = self.job()
+        with contextlib.ExitStack() as stack:
+            job.start(0)
+            job.start(1)
+            ports = set()
+            end = time.monotonic() + DEADLINE
+            while len(ports) < 3 and time.monotonic() < end:  # the chief's rendezvous, and each one's data
+                ports = {(index, port) for index in (0, 1) for port in job.listening_ports(index)}
+            self.assertGreaterEqual(len(ports), 3, job.logs())
+            for i in range(1000):
+                index, port = sorted(ports)[i % len(ports)]
+                host = job.hosts[index].split(":")[0]
+                stack.enter_context(socket.create_connection((host, port), timeout=DEADLINE))
+            job.start(2)
+            self.assert_undisturbed(job)
+        self.assertNotIn("interrupted", job.log(0))
 
     def test_port_taken(self):
         job = self.job()

@@ -60,7 +60,8 @@ class Job:
             MANIFEST.format(checkpoints=self.folder / "checkpoints", data=data, every=every, epochs=epochs))
         self.processes = {}
 
-    def start(self, index, token="secret", job="test/faults", manifest=None):
+    def start(self, index, token="secret", job="test/faults", manifest=None, host=None):
+        """`host`: the index that `prefix` is asked with, where it is not the process' own."""
         token_file = self.folder / f"token-{index}"
         token_file.write_text(token)
         config = {"cluster": {"worker": self.hosts}, "task": {"type": "worker", "index": index}}
@@ -73,7 +74,7 @@ class Job:
                 environment[name] = os.environ[name]
         with open(self.folder / f"log-{index}", "ab") as log:
             self.processes[index] = subprocess.Popen(
-                self.prefix(index) + [self.worker, "-f", str(manifest or self.manifest), "--output", str(self.folder / str(index)), "--threads", "1"],
+                self.prefix(index if host is None else host) + [self.worker, "-f", str(manifest or self.manifest), "--output", str(self.folder / str(index)), "--threads", "1"],
                 env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         return self.processes[index]
 
@@ -103,6 +104,23 @@ class Job:
             return self.processes[index].wait(timeout=timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"worker-{index} hangs; {self.logs()}") from None
+
+    def listening_ports(self, index):
+        """The TCP ports on which a process listens, by its open sockets."""
+        pid = self.processes[index].pid
+        inodes = set()
+        for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = os.readlink(entry)
+                if target.startswith("socket:["):
+                    inodes.add(target[len("socket:["):-1])
+        ports = set()
+        for table in ("tcp", "tcp6"):
+            for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in inodes:
+                    ports.add(int(fields[1].rsplit(":", 1)[1], 16))
+        return sorted(ports)
 
     def weights(self):
         return (self.folder / "0" / "model.safetensors").read_bytes()
