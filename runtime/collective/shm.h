@@ -1,8 +1,8 @@
 // Collectives between processes of one host, through the memory that each shares with the others.
 //
 // Nobody writes another's memory: each posts what it gives (in a slot, or where it lies when that is in its segment),
-// says so by its ticket, and takes what it needs from the others. Waiting yields, then sleeps on the peer's tick; it
-// ends with the incarnation, and at the call's deadline.
+// says so by its ticket, and takes what it needs from the others. Waiting looks again for a moment where every process
+// has a core, yields, then sleeps on the peer's tick; it ends with the incarnation, and at the call's deadline.
 //
 // Results: every element of a reduction is computed from the members' operands in the order of the team, by one process
 // that the others copy from, or by each of them with the same operations: all get the same bits.
@@ -38,7 +38,7 @@ class SharedMemory {
 
   // A new incarnation of so many processes: forgets the peers, begins tickets anew. Before the segment is given to them.
   void Start(int processes);
-  void Attach(int process, PeerSegment segment) { peers_[process] = std::move(segment); }
+  void Attach(int process, PeerSegment segment);
 
   // `in` may be `out`; counts in elements.
   Status AllReduce(const HostCall& host, const std::byte* in, std::byte* out, int64_t count, const Reducing& how);
@@ -71,6 +71,8 @@ class SharedMemory {
 
   Segment& own_;
   std::vector<PeerSegment> peers_;  // by process; none for us and those of other hosts
+  int here_ = 1;                    // processes of this host, we among them
+  bool spins_ = false;              // each of them has a core: a short wait need not give ours away
   Use uses_[kSlots];
   Yielder yielder_;
 };

@@ -39,9 +39,11 @@ spec:
       - dense: {{units: 10}}
     loss: {{sparse_categorical_crossentropy: {{from_logits: true}}}}
     optimizer: {{adam_paper: {{learning_rate: 0.001}}}}
+    layout: {{update: {update}}}
     train: {{epochs: {epochs}}}
 """
 DEADLINE = 600
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
 def free_ports(count):
@@ -57,7 +59,8 @@ def train(options, processes, batch, steps, hosts=None, prefix=lambda index: [])
     with tempfile.TemporaryDirectory() as folder:
         manifest = pathlib.Path(folder) / "job.yaml"
         epochs = max(1, steps * batch // 4096)
-        manifest.write_text(MANIFEST.format(processes=processes, data=os.path.abspath(options.data), batch=batch, epochs=epochs))
+        manifest.write_text(MANIFEST.format(processes=processes, data=os.path.abspath(options.data), batch=batch, epochs=epochs,
+                                            update=options.update))
         hosts = hosts or [f"127.0.0.1:{port}" for port in free_ports(processes)]
         running = []
         for index in range(processes):
@@ -74,7 +77,7 @@ def train(options, processes, batch, steps, hosts=None, prefix=lambda index: [])
             if process.returncode != 0:
                 raise SystemExit(f"a worker left with {process.returncode}: {errors[-2000:]}")
         seconds = [json.loads(line)["seconds"] for line in open(f"{folder}/0/metrics.jsonl")]
-        sent = [line for line in open(f"{folder}/0/plan.txt") if "all_reduce" in line and " x " in line]
+        sent = [line for line in open(f"{folder}/0/plan.txt") if " x " in line and any(kind in line for kind in COLLECTIVES)]
         return statistics.median(seconds[len(seconds) // 5:]), sum(int(line.split(" x ")[1].split()[0]) for line in sent)
 
 
@@ -183,13 +186,15 @@ def main():
     parser.add_argument("--data", required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=96)
+    parser.add_argument("--update", default="auto", choices=("auto", "shared", "copied"), help="layout.update of the job")
+    parser.add_argument("--only", choices=("speed-up", "network"))
     parser.add_argument("--out")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    rows = speed_up(options)
+    rows = speed_up(options) if options.only != "network" else []
     for row in rows:
         print(f"{row['what']:<28} one {row['one_ms']:7.2f} ms  two {row['two_ms']:7.2f} ms  {row['speed_up']:.2f} x")
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and options.only != "speed-up":
         row = network(options)
         rows.append(row)
         print(f"{row['what']:<28} link {row['goodput_MBps']:.1f} MB/s, {row['bytes_per_step']} bytes a step: at least "
