@@ -147,15 +147,15 @@ class Team::Impl {
   const TeamOptions options_;
   const std::vector<cluster::TaskId> tasks_;
   const int process_;
-  std::unique_ptr<collective::Fabric> fabric_;
-  std::unique_ptr<collective::Communicator> control_;
-  std::unique_ptr<Membership> membership_;
   std::atomic<int64_t> step_ = 0;
   Mutex mutex_;
   CondVar wake_;
   bool well_ MT_GUARDED_BY(mutex_) = false;  // in an incarnation of which no loss is known
   std::stop_source lost_ MT_GUARDED_BY(mutex_);
-  std::jthread watcher_;  // last: it uses all of the above
+  std::unique_ptr<collective::Fabric> fabric_;
+  std::unique_ptr<collective::Communicator> control_;
+  std::unique_ptr<Membership> membership_;  // its threads tell of losses until it ends, through all of the above
+  std::jthread watcher_;                    // last: it uses all of the above
 };
 
 Team::Team(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
