@@ -52,6 +52,19 @@ void Optimizer::Apply(std::span<const Parameter> weights, std::span<const Value>
   End();
 }
 
+void Optimizer::Minimize(const Value& loss, std::span<const Parameter> weights) {
+  std::vector<Parameter> trained;
+  std::vector<program::Variable> variables;
+  for (const Parameter& weight : weights) {
+    if (!weight.trainable()) continue;
+    trained.push_back(weight);
+    variables.push_back(weight);
+  }
+  const std::vector<Value> gradients = program::Gradient(loss, variables);
+  // After an error of the trace nothing more is worth recording.
+  if (loss.builder()->status().ok()) Apply(trained, gradients);
+}
+
 void Optimizer::End() {
   for (const Parameter& slot : slots_) {
     if (slot.name() == "optimizer.iterations") AssignAdd(slot, 1);

@@ -59,6 +59,8 @@ class Optimizer {
   // Records one step in the current builder: reads and assigns the weights and the slots. `gradients[i]` is of
   // weights[i]. Call once per program.
   void Apply(std::span<const Parameter> weights, std::span<const Value> gradients);
+  // Apply, with the gradients of the scalar `loss` to those of `weights` that are trainable.
+  void Minimize(const Value& loss, std::span<const Parameter> weights);
   // Its state, in the order in which it was made; empty before the first Apply.
   const std::vector<Parameter>& slots() const { return slots_; }
   const OptimizerOptions& common() const { return common_; }

@@ -105,16 +105,8 @@ Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const 
     MT_RETURN_IF_ERROR(b.status());
     out.parameters = recipe.model->parameters();
     MT_RETURN_IF_ERROR(recipe.layouts.Apply(out.parameters));
-    std::vector<Parameter> trained;
-    std::vector<program::Variable> variables;
-    for (const Parameter& parameter : out.parameters) {
-      if (!parameter.trainable()) continue;
-      trained.push_back(parameter);
-      variables.push_back(parameter);
-    }
-    const std::vector<Value> gradients = b.Gradient(forward.objective, std::span<const program::Variable>(variables));
+    recipe.optimizer->Minimize(forward.objective, out.parameters);
     MT_RETURN_IF_ERROR(b.status());
-    recipe.optimizer->Apply(trained, gradients);
     counts_steps = Uses(b, recipe.step);
     if (counts_steps) program::AssignAdd(recipe.step, 1);
     MT_ASSIGN_OR_RETURN(out.train_step, b.Build());
