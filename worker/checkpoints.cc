@@ -22,7 +22,7 @@ Status OfSaving(const Status& status) {
 }  // namespace
 
 Result<std::unique_ptr<Checkpoints>> Checkpoints::Create(Options options, execute::Session& session,
-                                                         SessionRunner& runner, data::Pipeline& data) {
+                                                         distribute::MeshRunner& runner, data::Pipeline& data) {
   auto checkpoints = std::unique_ptr<Checkpoints>(new Checkpoints(std::move(options), session, runner, data));
   const Options& o = checkpoints->o_;
   checkpoint::SaveOptions save{.keep = static_cast<int>(o.spec.keep)};

@@ -12,12 +12,12 @@
 #include "runtime/checkpoint/async.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/data/pipeline.h"
+#include "runtime/distribute/strategy/mesh_runner.h"
 #include "runtime/distribute/team.h"
 #include "runtime/execute/session.h"
 #include "runtime/spec/spec.h"
 #include "runtime/train/loop.h"
 #include "worker/resume.h"
-#include "worker/runner.h"
 
 namespace meshtrain::worker {
 
@@ -32,8 +32,8 @@ class Checkpoints {
     spec::CheckpointSpec spec;
     distribute::Team* team = nullptr;  // null: one process
   };
-  static Result<std::unique_ptr<Checkpoints>> Create(Options options, execute::Session& session, SessionRunner& runner,
-                                                     data::Pipeline& data);
+  static Result<std::unique_ptr<Checkpoints>> Create(Options options, execute::Session& session,
+                                                     distribute::MeshRunner& runner, data::Pipeline& data);
 
   // Loads the newest whole checkpoint into the states and puts the data's cursor where it stood; a damaged one is logged
   // and the one before it taken. Where there is none, or the manifest begins anew, the states get their initial values.
@@ -68,7 +68,7 @@ class Checkpoints {
     std::string path;
   };
 
-  Checkpoints(Options options, execute::Session& session, SessionRunner& runner, data::Pipeline& data)
+  Checkpoints(Options options, execute::Session& session, distribute::MeshRunner& runner, data::Pipeline& data)
       : o_(std::move(options)), session_(session), runner_(runner), data_(data) {}
   bool chief() const { return o_.team == nullptr || o_.team->chief(); }
   bool shared() const { return o_.team == nullptr || !o_.own_folder; }
@@ -84,7 +84,7 @@ class Checkpoints {
 
   Options o_;
   execute::Session& session_;
-  SessionRunner& runner_;
+  distribute::MeshRunner& runner_;
   data::Pipeline& data_;
   std::unique_ptr<checkpoint::AsyncSaver> saver_;
   // Lives between a resume and the next: the lost will not complete what waits for them.

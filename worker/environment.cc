@@ -1,9 +1,7 @@
 #include "worker/environment.h"
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "runtime/base/file.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 
@@ -20,39 +18,7 @@ Result<Json> ParseVariable(std::string_view name, const std::string& text) {
   return json;
 }
 
-// TF_CONFIG; a cluster too large for it lies in a file, and two more variables say who reads it.
-Result<std::optional<cluster::TfConfig>> ReadCluster(const Environment& environment) {
-  const auto file = environment(cluster::kEnvClusterFile);
-  const auto text = environment(cluster::kEnvTfConfig);
-  if (!file) {
-    if (!text || text->empty()) return std::optional<cluster::TfConfig>();
-    MT_ASSIGN_OR_RETURN(cluster::TfConfig config, cluster::ParseTfConfig(*text));
-    return std::optional(std::move(config));
-  }
-  MT_ASSIGN_OR_RETURN(const std::string content, ReadFile(*file, int64_t{16} << 20));
-  auto parsed = cluster::ParseClusterFile(content);
-  if (!parsed.ok()) return parsed.status().At(*file);
-  const std::string role_text = environment(cluster::kEnvRole).value_or("");
-  const auto role = cluster::ParseRole(role_text);
-  if (!role) {
-    return InvalidArgument(std::string(cluster::kEnvRole) + ": expected chief, worker, ps or evaluator, got: " + role_text);
-  }
-  const std::string index_text = environment(cluster::kEnvIndex).value_or("");
-  const auto index = ParseInt(index_text);
-  if (!index || *index < 0) {
-    return InvalidArgument(std::string(cluster::kEnvIndex) + ": expected a number from 0, got: " + index_text);
-  }
-  return std::optional(cluster::TfConfig{std::move(*parsed), {*role, static_cast<int32_t>(*index)}});
-}
-
 }  // namespace
-
-Environment ProcessEnvironment() {
-  return [](std::string_view name) -> std::optional<std::string> {
-    const char* value = std::getenv(std::string(name).c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
-}
 
 int64_t JobEnvironment::mesh_processes() const {
   if (!tf_config) return 1;
@@ -75,7 +41,7 @@ std::optional<int> JobEnvironment::process() const {
 
 Result<JobEnvironment> ReadEnvironment(const Environment& environment) {
   JobEnvironment out;
-  MT_ASSIGN_OR_RETURN(out.tf_config, ReadCluster(environment));
+  MT_ASSIGN_OR_RETURN(out.tf_config, distribute::ClusterOf(environment));
   out.job = environment(cluster::kEnvJob).value_or("");
   if (const auto text = environment(cluster::kEnvAttempt)) {
     const auto attempt = ParseInt(*text);
@@ -84,13 +50,8 @@ Result<JobEnvironment> ReadEnvironment(const Environment& environment) {
     }
     out.attempt = static_cast<int32_t>(*attempt);
   }
-  if (const auto text = environment(cluster::kEnvPeerReturn)) {
-    const auto seconds = ParseInt(*text);
-    if (!seconds || *seconds < 0) {
-      return InvalidArgument(std::string(cluster::kEnvPeerReturn) + ": expected seconds from 0, got: " + *text);
-    }
-    out.peer_return = std::chrono::seconds(*seconds);
-  }
+  MT_ASSIGN_OR_RETURN(const auto peer_return, distribute::PeerReturnOf(environment));
+  out.peer_return = peer_return.value_or(out.peer_return);
   out.strategy = environment(cluster::kEnvStrategy).value_or("");
   out.termination_log = environment(cluster::kEnvTerminationLog).value_or("");
 

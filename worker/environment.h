@@ -3,20 +3,18 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/cluster/tf_config.h"
+#include "runtime/distribute/environment.h"
 
 namespace meshtrain::worker {
 
-// The value of a variable, nothing where it is not set.
-using Environment = std::function<std::optional<std::string>(std::string_view name)>;
-Environment ProcessEnvironment();
+using distribute::Environment;
+using distribute::ProcessEnvironment;
 
 struct JobEnvironment {
   // TF_CONFIG, with the cluster of MESHTRAIN_CLUSTER_FILE where that names a file. Nothing for a lone process.

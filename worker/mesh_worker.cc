@@ -192,14 +192,14 @@ class Worker {
     MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExitCode);
     MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
     const int64_t full = train_data_->batch_size();
-    SessionRunner::Options sizes{.types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
+    distribute::MeshRunner::Options sizes{.types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
     sizes.train_sizes = {train_data_->last_batch_size()};
     if (train_data_->steps_per_epoch() > 1) sizes.train_sizes.insert(full);
     if (test_data_) {
       sizes.eval_sizes = {test_data_->last_batch_size()};
       if (test_data_->steps_per_epoch() > 1) sizes.eval_sizes.insert(full);
     }
-    MT_TRY(runner_, SessionRunner::Create(*session_, declared, std::move(sizes)), ManifestExitCode);
+    MT_TRY(runner_, MakeRunner(*session_, declared, std::move(sizes)), ManifestExitCode);
     if (!program.initial_weights.empty()) {
       std::vector<checkpoint::NamedType> wanted;
       for (const nn::Parameter& p : runner_->programs().parameters) wanted.push_back({p.name(), p.type()});
@@ -304,7 +304,7 @@ class Worker {
   std::optional<PipelineBatches> batches_, validation_;
   int64_t epochs_ = 0, steps_per_epoch_ = 0;
   std::unique_ptr<execute::Session> session_;
-  std::unique_ptr<SessionRunner> runner_;
+  std::unique_ptr<distribute::MeshRunner> runner_;
   std::unique_ptr<Checkpoints> checkpoints_;
   std::string resumed_from_;  // the checkpoint's folder; "": none
   std::unique_ptr<Reporter> reporter_;

@@ -97,7 +97,7 @@ std::vector<double> TrainDeclared(const std::string& optimizer, bool isolated, D
   EXPECT_TRUE(manifest.ok()) << manifest.status().message();
   const auto declared = spec::Declared::Create(manifest->program).value();
   const auto session = Session::Create({.isolated = isolated}).value();
-  const auto runner = worker::SessionRunner::Create(
+  const auto runner = worker::MakeRunner(
       *session, declared, {.types = {{dtype, {128, 28, 28}}, Batches()[0].components[1].type()}});
   EXPECT_TRUE(runner.ok()) << runner.status().message();
   EXPECT_TRUE((*runner)->Initialize().ok());
@@ -156,7 +156,7 @@ TEST(DeclaredMlpTest, AnInfiniteInputIsNamedAndLeavesTheWeightsAlone) {
   execute::SessionOptions options;
   options.plan.finite_outputs = {"loss"};
   const auto session = Session::Create(std::move(options)).value();
-  const auto runner = worker::SessionRunner::Create(
+  const auto runner = worker::MakeRunner(
                           *session, declared,
                           {.types = {Batches()[0].components[0].type(), Batches()[0].components[1].type()}})
                           .value();

@@ -92,7 +92,11 @@ Result<std::vector<program::Variable>> MeshRunner::VariablesOf(const Program& pr
 Status MeshRunner::Initialize() {
   MT_ASSIGN_OR_RETURN(const std::vector<program::Variable> variables, VariablesOf(programs_.init));
   MT_ASSIGN_OR_RETURN(auto step, session_.Load(programs_.init, mesh_, variables, {}));
-  return step->Run();
+  MT_RETURN_IF_ERROR(step->Run());
+  for (size_t i = 0; i < initial_weights_.size(); ++i) {
+    MT_RETURN_IF_ERROR(session_.Write(programs_.parameters[i], initial_weights_[i]));
+  }
+  return OkStatus();
 }
 
 std::vector<uint64_t> MeshRunner::plan_hashes() const {

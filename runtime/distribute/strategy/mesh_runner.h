@@ -1,4 +1,5 @@
-// Runs traced steps on a session, one plan per batch size over one set of states: what train::Fit calls.
+// Runs traced steps on a session, one plan per batch size over one set of states: what train::Fit calls, for a declared
+// program (worker/runner.h) as for a Model.
 //
 // Kept true: the steps of all batch sizes share one set of states; a training step whose loss is not finite leaves them
 // as they were (where the session's plan options say which output is the loss).
@@ -42,8 +43,10 @@ class MeshRunner final : public train::StepRunner {
   static Result<std::unique_ptr<MeshRunner>> Create(execute::Session& session, mesh::Mesh mesh, Trace trace,
                                                     Options options);
 
-  // Gives every state its initial value.
+  // Gives every state its initial value; the weights those that were set, if any were.
   Status Initialize();
+  // One per parameter, of its type.
+  void set_initial_weights(std::vector<mesh::Tensor> weights) { initial_weights_ = std::move(weights); }
   // Plans for one more batch size. Nothing where that was done.
   Status PlanTraining(int64_t size);
   Status PlanEvaluation(int64_t size);
@@ -89,6 +92,7 @@ class MeshRunner final : public train::StepRunner {
   std::vector<nn::Parameter> states_;
   std::map<std::string, program::Variable> by_name_;
   BySize train_, eval_;
+  std::vector<mesh::Tensor> initial_weights_;
   int64_t full_size_ = 0;
   std::function<Status(int64_t)> saver_;
   int64_t last_saved_ = -1;
