@@ -57,6 +57,7 @@ DevicesSpec ParseDevices(Problems& problems, const Node& node, const std::string
   static const std::vector<std::string> kKinds = {"cpu", "cuda", "tpu", "pjrt"};
   DevicesSpec devices;
   Fields fields(problems, node, path);
+  devices.kind_given = fields.Get("kind") != nullptr;
   const std::string kind = fields.Choice("kind", kKinds, "cpu");
   for (size_t i = 0; i < kKinds.size(); ++i) {
     if (kKinds[i] == kind) devices.kind = static_cast<mesh::DeviceKind>(i);

@@ -135,6 +135,7 @@ struct TrainSpec {
 
 struct DevicesSpec {
   mesh::DeviceKind kind = mesh::DeviceKind::kCpu;
+  bool kind_given = false;       // by the text; else the strategy may choose
   std::optional<int64_t> count;  // per process; none: the mesh's size over the processes
 };
 

@@ -36,6 +36,13 @@ void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options, 
     return refuse("`" + strategy + "` trains in one process, got: " + std::to_string(processes) +
                   " (MultiWorkerMirrored takes many)");
   }
+  if (strategy == "TPU") {
+    const mesh::DeviceKind kind = program.devices.kind_given ? program.devices.kind : mesh::DeviceKind::kTpu;
+    if (kind != mesh::DeviceKind::kTpu && kind != mesh::DeviceKind::kPjrt) {
+      return refuse("`TPU` trains on devices of kind tpu, got: devices.kind: " + std::string(mesh::DeviceKindName(kind)));
+    }
+    program.devices.kind = kind;
+  }
   const int64_t devices = program.devices.count.value_or(1);
   if ((strategy == "Default" || strategy == "OneDevice") && devices != 1) {
     return refuse("`" + strategy + "` trains on one device, got: devices.count: " + std::to_string(devices));

@@ -65,11 +65,9 @@ struct MultiWorkerOptions {
   StrategyOptions common;
 };
 
-// tf.distribute's TPUClusterResolver: where the TPU is.
+// tf.distribute's TPUClusterResolver: which TPU. tpu.h says what each form means.
 struct TpuClusterResolver {
-  std::string tpu;  // name or address; "local": of this host
-  std::string zone;
-  std::string project;
+  std::string tpu;  // "local": this host's; "HOST:PORT" or "grpc://HOST:PORT", several with commas; "": the environment's
 };
 
 }  // namespace meshtrain::distribute

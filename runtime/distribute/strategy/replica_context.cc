@@ -92,6 +92,11 @@ Value ScaleRegularizationLoss(const Value& loss) {
 }
 
 Value RegularizationLoss(std::span<const nn::Parameter> parameters) {
+  MT_CHECK(Builder::Current() != nullptr);
+  if (parameters.empty()) {
+    Builder::Current()->Fail(
+        InvalidArgument("regularization loss: expected the weights of a model that was called before, got: none"));
+  }
   Value sum;
   for (const nn::Parameter& p : parameters) {
     const Value own = p.regularizer() ? p.regularizer()->Record(p) : Value();
@@ -99,7 +104,6 @@ Value RegularizationLoss(std::span<const nn::Parameter> parameters) {
     sum = sum.valid() ? sum + own : own;
   }
   if (sum.valid()) return sum;
-  MT_CHECK(Builder::Current() != nullptr);
   return Builder::Current()->Constant(0, program::DType::kF32);
 }
 

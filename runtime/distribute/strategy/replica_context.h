@@ -75,7 +75,9 @@ struct AverageLossOptions {
 Value ComputeAverageLoss(const Value& per_example, const AverageLossOptions& options = {});
 // sum(loss) / replicas: every replica adds its part of what the weights cost.
 Value ScaleRegularizationLoss(const Value& loss);
-// What the regularizers of `parameters` add to a loss, unscaled; 0 where there are none. Records in the current builder.
+// What the regularizers of `parameters` add to a loss, unscaled; 0 where none has one. Records in the current builder.
+// Errors (of the builder): kInvalidArgument for no parameters: a model has its weights after its first call, so call it
+// first.
 Value RegularizationLoss(std::span<const nn::Parameter> parameters);
 
 }  // namespace meshtrain::distribute

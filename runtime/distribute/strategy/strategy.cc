@@ -13,6 +13,7 @@
 #include "runtime/distribute/strategy/cross_device.h"
 #include "runtime/distribute/strategy/dataset.h"
 #include "runtime/distribute/strategy/replicas.h"
+#include "runtime/distribute/strategy/tpu.h"
 #include "runtime/distribute/strategy/variables.h"
 #include "runtime/distribute/team.h"
 
@@ -205,10 +206,11 @@ Result<std::unique_ptr<Strategy>> Strategy::MultiWorkerMirrored(MultiWorkerOptio
   return Make(std::move(setup));
 }
 
-Result<std::unique_ptr<Strategy>> Strategy::Tpu(const TpuClusterResolver& resolver, StrategyOptions) {
-  if (resolver.tpu.empty()) return InvalidArgument("TPUStrategy: expected a TPU's name or address, got: none");
-  return Unimplemented("TPUStrategy on `" + resolver.tpu +
-                       "`: expected a build with the PJRT backend and a plugin for TPUs (libtpu.so), got: a build for "
+Result<std::unique_ptr<Strategy>> Strategy::Tpu(const TpuClusterResolver& resolver, StrategyOptions,
+                                                const Environment& environment) {
+  MT_ASSIGN_OR_RETURN(const TpuCluster tpu, ResolveTpu(resolver, environment));
+  return Unimplemented("TPUStrategy on " + tpu.ToString() +
+                       ": expected a build with the PJRT backend and a plugin for TPUs (libtpu.so), got: a build for "
                        "CPUs; everything else of this strategy is MirroredStrategy");
 }
 

@@ -22,6 +22,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/data/pipeline.h"
+#include "runtime/distribute/environment.h"
 #include "runtime/distribute/strategy/options.h"
 #include "runtime/distribute/strategy/replica_context.h"
 #include "runtime/distribute/strategy/replica_function.h"
@@ -63,8 +64,9 @@ class Strategy {
   // One copy of each variable, on the host; the other devices get it before each step.
   static Result<std::unique_ptr<Strategy>> CentralStorage(CentralStorageOptions options = {});
   static Result<std::unique_ptr<Strategy>> MultiWorkerMirrored(MultiWorkerOptions options = {});
-  // Errors: kUnimplemented saying what is missing, until there is a backend for TPUs.
-  static Result<std::unique_ptr<Strategy>> Tpu(const TpuClusterResolver& resolver, StrategyOptions options = {});
+  // Finds the TPU (tpu.h). Errors: ResolveTpu's; kUnimplemented saying what is missing, until there is a backend for it.
+  static Result<std::unique_ptr<Strategy>> Tpu(const TpuClusterResolver& resolver = {}, StrategyOptions options = {},
+                                               const Environment& environment = ProcessEnvironment());
   ~Strategy();
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;

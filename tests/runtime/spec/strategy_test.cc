@@ -18,6 +18,7 @@ struct Case {
   std::string text;
   std::string mesh;      // of the program then
   int64_t processes = 1;
+  mesh::DeviceKind kind = mesh::DeviceKind::kCpu;
 };
 
 class StrategyTest : public testing::TestWithParam<Case> {};
@@ -29,6 +30,7 @@ TEST_P(StrategyTest, MakesTheMesh) {
   ASSERT_TRUE(declared.ok()) << declared.status().message();
   EXPECT_EQ(declared->mesh().ToString(), GetParam().mesh);
   EXPECT_EQ(manifest->program.processes, GetParam().processes);
+  EXPECT_EQ(manifest->program.devices.kind, GetParam().kind);
   // Process-major: as many devices in each.
   const int64_t each = declared->mesh().size() / GetParam().processes;
   for (int64_t r = 0; r < declared->mesh().size(); ++r) EXPECT_EQ(declared->mesh().devices()[r].process, r / each);
@@ -46,6 +48,7 @@ const Case kCases[] = {
     {"OldNames", Job("MultiWorkerMirrored", "Master: {replicas: 1}, Worker: {replicas: 1}"), "batch=2", 2},
     {"ManyWorkersAndNothingSaid", Job("", "worker: {replicas: 2}"), "batch=2", 2},
     {"EvaluatorStandsOutside", Job("MultiWorkerMirrored", "worker: {replicas: 2}, evaluator: {replicas: 1}"), "batch=2", 2},
+    {"Tpu", Job("TPU", "worker: {replicas: 2}", "    devices: {count: 4}\n"), "batch=8", 2, mesh::DeviceKind::kTpu},
     {"ParameterServers", Job("ParameterServer", "chief: {replicas: 1}, worker: {replicas: 2}, ps: {replicas: 1}"), ""},
     {"Mesh", Job("Mesh", "worker: {replicas: 2}", "    mesh: {batch: 2, model: 2}\n    layout: {rules: [{match: "
                          "'.*kernel', spec: [unsharded, model]}]}\n"), "batch=2,model=2", 2},
@@ -74,6 +77,8 @@ INSTANTIATE_TEST_SUITE_P(
               "job.yaml:3:3: spec.strategy: `Mirrored` trains in one process, got: 2 (MultiWorkerMirrored takes many)"},
         Wrong{"OneDeviceWithTwo", Job("OneDevice", "chief: {replicas: 1}", "    devices: {count: 2}\n"),
               "job.yaml:3:3: spec.strategy: `OneDevice` trains on one device, got: devices.count: 2"},
+        Wrong{"TpuOnCpus", Job("TPU", "worker: {replicas: 1}", "    devices: {kind: cpu}\n"),
+              "job.yaml:3:3: spec.strategy: `TPU` trains on devices of kind tpu, got: devices.kind: cpu"},
         Wrong{"MeshWithoutOne", Job("Mesh", "chief: {replicas: 1}"),
               "job.yaml:3:3: spec.strategy: the strategy Mesh needs program.mesh, got: none"},
         Wrong{"StrategyAndMesh", Job("Mirrored", "chief: {replicas: 1}", "    mesh: {batch: 2}\n"),

@@ -7,53 +7,15 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/distribute/strategy/dataset.h"
-#include "runtime/nn/layers.h"
-#include "runtime/nn/model.h"
-#include "runtime/train/loss.h"
-#include "runtime/train/optimizer.h"
 #include "tests/runtime/distribute/strategy/strategy_testing.h"
 
 namespace meshtrain::distribute {
 namespace {
 
-using program::Builder;
-
-// The guide's model, its optimizer and its step.
-class GuideLoop {
- public:
-  explicit GuideLoop(double w0)
-      : model_(nn::Dense(1, {.kernel_initializer = nn::Initializer::Constant(w0), .kernel_regularizer = nn::L2(1e-4)})),
-        step_("train_step", [this](Value x, Value y) -> Value { return Step(x, y); }) {}
-
-  const ReplicaFunction& step() const { return step_; }
-  const std::vector<nn::Parameter>& parameters() const { return model_.parameters(); }
-
- private:
-  Value Step(const Value& x, const Value& y) {
-    const Value predictions = model_(x);
-    const Value loss = ComputeAverageLoss(loss_.PerExample(y, predictions)) +
-                       ScaleRegularizationLoss(RegularizationLoss(model_.parameters()));
-    const std::vector<program::Variable> weights(model_.parameters().begin(), model_.parameters().end());
-    optimizer_->Apply(model_.parameters(), program::Gradient(loss, weights));
-    return loss;
-  }
-
-  nn::Sequential model_;
-  std::unique_ptr<train::Optimizer> optimizer_ = train::Sgd();
-  train::Loss loss_{.kind = train::LossKind::kBinaryCrossentropy, .from_logits = true};
-  ReplicaFunction step_;
-};
-
 // ([1.], [1.]) x n
 Result<DistributedDataset> Ones(Strategy& strategy, int64_t n, int64_t per_replica) {
   const mesh::Tensor ones = Floats({n, 1}, std::vector<float>(static_cast<size_t>(n), 1));
   return strategy.DistributeArrays({ones, ones}, per_replica * strategy.num_replicas_in_sync());
-}
-
-Result<double> Step(Strategy& strategy, const GuideLoop& loop, const PerReplicaBatch& batch) {
-  MT_ASSIGN_OR_RETURN(const std::vector<PerReplica> losses, strategy.Run(loop.step(), batch));
-  MT_ASSIGN_OR_RETURN(const mesh::Tensor loss, strategy.Reduce(ReduceOp::kSum, losses[0]));
-  return loss.Item();
 }
 
 class GuideTest : public testing::TestWithParam<StrategyCase> {};
@@ -74,7 +36,7 @@ TEST_P(GuideTest, Prints210Losses) {
     for (;;) {
       MT_ASSIGN_OR_RETURN(const auto batch, pass.Next());
       if (!batch) break;
-      MT_ASSIGN_OR_RETURN(const double loss, Step(strategy, loop, *batch));
+      MT_ASSIGN_OR_RETURN(const double loss, loop.Step(strategy, *batch));
       losses.push_back(loss);
     }
     MT_WANT(losses.size() == 200);
@@ -82,16 +44,12 @@ TEST_P(GuideTest, Prints210Losses) {
     for (int i = 0; i < 10; ++i) {
       MT_ASSIGN_OR_RETURN(const auto batch, ten.Next());
       MT_WANT(batch.has_value());
-      MT_ASSIGN_OR_RETURN(const double loss, Step(strategy, loop, *batch));
+      MT_ASSIGN_OR_RETURN(const double loss, loop.Step(strategy, *batch));
       losses.push_back(loss);
     }
     MT_ASSIGN_OR_RETURN(const auto end, ten.Next());
     MT_WANT(!end.has_value());
-    for (size_t i = 0; i < losses.size(); ++i) {
-      if (std::abs(losses[i] - guide.losses[i]) <= 1e-6) continue;
-      return Internal("step " + std::to_string(i) + ": expected " + std::to_string(guide.losses[i]) + ", got: " +
-                      std::to_string(losses[i]));
-    }
+    MT_RETURN_IF_ERROR(CheckGuideLosses(losses));
     // One trace for all replicas and steps: an uneven batch would have made more.
     MT_WANT(strategy.last_plan(loop.step()) != nullptr);
     const bool communicates = strategy.num_replicas_in_sync() > 1;
@@ -118,7 +76,7 @@ TEST_P(GuideTest, EndsWithTensorFlowsWeights) {
     for (;; ++steps) {
       MT_ASSIGN_OR_RETURN(const auto batch, pass.Next());
       if (!batch) break;
-      MT_ASSIGN_OR_RETURN(last, Step(strategy, loop, *batch));
+      MT_ASSIGN_OR_RETURN(last, loop.Step(strategy, *batch));
     }
     MT_WANT(steps == want.at("steps"));
     MT_ASSIGN_OR_RETURN(const mesh::Tensor w, strategy.Read(loop.parameters()[0]));
@@ -138,7 +96,7 @@ TEST_P(GuideTest, CopiesStayEqualBitForBit) {
     DistributedIterator twenty = dataset.Iterate(20);
     for (int i = 0; i < 20; ++i) {
       MT_ASSIGN_OR_RETURN(const auto batch, twenty.Next());
-      MT_ASSIGN_OR_RETURN(const double loss, Step(strategy, loop, *batch));
+      MT_ASSIGN_OR_RETURN(const double loss, loop.Step(strategy, *batch));
       MT_WANT(std::isfinite(loss));
     }
     const bool one = strategy.name() == "CentralStorageStrategy";

@@ -161,8 +161,7 @@ TEST(ModelOnceTest, FitAndACustomLoopShareTheVariables) {
   const auto sgd = train::Sgd({.common = {.learning_rate = 0.1}});
   const ReplicaFunction step("step", [&](Value x, Value y) {
     const Value loss = ComputeAverageLoss(program::ReduceSum(program::Square((*layer)(x) - y), {1}));
-    const std::vector<program::Variable> weights(layer->parameters().begin(), layer->parameters().end());
-    sgd->Apply(layer->parameters(), program::Gradient(loss, weights));
+    sgd->Minimize(loss, layer->parameters());
   });
   const std::vector<Tensor> batch = {Ones(4), Ones(4)};
   ASSERT_TRUE(strategy->Run(step, strategy->DistributeBatch(batch).value()).ok());

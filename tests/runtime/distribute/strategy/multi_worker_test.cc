@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 #include <thread>
 
 #include "runtime/distribute/strategy/dataset.h"
@@ -22,13 +21,6 @@ namespace {
 using mesh::Tensor;
 using testing::HasSubstr;
 
-Environment Of(std::map<std::string, std::string> variables) {
-  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
-    const auto it = variables.find(std::string(name));
-    return it == variables.end() ? std::nullopt : std::optional(it->second);
-  };
-}
-
 // Runs body in `n` workers that find each other through TF_CONFIG on the loopback.
 std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options, const std::function<Status(Strategy&)>& body) {
   std::vector<ReservedPort> ports(static_cast<size_t>(n));
@@ -41,7 +33,7 @@ std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options, const s
       const auto run = [&]() -> Status {
         const std::string config = "{\"cluster\":{\"worker\":[" + hosts + "]},\"task\":{\"type\":\"worker\",\"index\":" +
                                    std::to_string(p) + "}}";
-        MT_ASSIGN_OR_RETURN(JoinedWorker worker, JoinMultiWorkerMirrored(options, {}, Of({{"TF_CONFIG", config}})));
+        MT_ASSIGN_OR_RETURN(JoinedWorker worker, JoinMultiWorkerMirrored(options, {}, EnvironmentOf({{"TF_CONFIG", config}})));
         MT_WANT(worker.team->process() == p);
         MT_RETURN_IF_ERROR(body(*worker.strategy));
         return worker.Leave();
@@ -54,32 +46,21 @@ std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options, const s
 }
 
 TEST(MultiWorkerTest, TheGuidesLoopOverRealLinks) {
-  const Guide& guide = GuideNumbers();
   // Two workers with two devices each: global batches of 20.
   const MultiWorkerOptions options{.devices_per_worker = 2, .communication = Communication::kRing};
   const auto ends = RunWorkers(2, options, [&](Strategy& strategy) -> Status {
     const auto scope = strategy.Scope();
-    nn::Sequential model(
-        nn::Dense(1, {.kernel_initializer = nn::Initializer::Constant(guide.w0), .kernel_regularizer = nn::L2(1e-4)}));
-    const auto sgd = train::Sgd();
-    const ReplicaFunction step("step", [&](Value x, Value y) -> Value {
-      const train::Loss loss_of{.kind = train::LossKind::kBinaryCrossentropy, .from_logits = true};
-      const Value loss = ComputeAverageLoss(loss_of.PerExample(y, model(x))) +
-                         ScaleRegularizationLoss(RegularizationLoss(model.parameters()));
-      const std::vector<program::Variable> weights(model.parameters().begin(), model.parameters().end());
-      sgd->Apply(model.parameters(), program::Gradient(loss, weights));
-      return loss;
-    });
+    const GuideLoop loop(GuideNumbers().w0);
     const Tensor ones = Floats({840, 1}, std::vector<float>(840, 1));
     MT_ASSIGN_OR_RETURN(DistributedDataset data, strategy.DistributeArrays({ones, ones}, 20));
     DistributedIterator steps = data.Iterate(60);
-    for (size_t i = 0; i < 60; ++i) {
+    std::vector<double> losses;
+    for (int i = 0; i < 60; ++i) {
       MT_ASSIGN_OR_RETURN(const auto batch, steps.Next());
-      MT_ASSIGN_OR_RETURN(const auto losses, strategy.Run(step, *batch));
-      MT_ASSIGN_OR_RETURN(const Tensor loss, strategy.Reduce(ReduceOp::kSum, losses[0]));
-      MT_WANT(std::abs(loss.Item() - guide.losses[i]) <= 1e-6);
+      MT_ASSIGN_OR_RETURN(const double loss, loop.Step(strategy, *batch));
+      losses.push_back(loss);
     }
-    return OkStatus();
+    return CheckGuideLosses(losses);
   });
   for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
 }
@@ -108,8 +89,28 @@ TEST(MultiWorkerTest, FitOverRealLinksWithUnevenBatches) {
   for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
 }
 
+TEST(MultiWorkerTest, WorkersThatEndWithoutAWordDisturbNobodysEnd) {
+  // Each ends when its body does, and hears of the other's end while it takes its own team apart.
+  for (int round = 0; round < 5; ++round) {
+    const auto ends = RunWorkers(2, {}, [](Strategy&) { return Aborted("enough"); });
+    for (const Status& end : ends) EXPECT_EQ(end.code(), StatusCode::kAborted) << end.ToString();
+  }
+}
+
+TEST(MultiWorkerTest, ALostWorkerIsNamed) {
+  const auto ends = RunWorkers(2, {}, [](Strategy& strategy) -> Status {
+    if (!strategy.chief()) return Aborted("enough");
+    const ReplicaFunction sum("sum", []() -> Value {
+      return ReplicaContext::Current()->AllReduce(ReduceOp::kSum, program::Fill({}, 1));
+    });
+    return strategy.Run(sum).status();
+  });
+  EXPECT_TRUE(Team::IsLoss(ends[0])) << ends[0].ToString();
+  EXPECT_THAT(ends[0].message(), HasSubstr("worker-1"));
+}
+
 TEST(MultiWorkerTest, WithoutAClusterAWorkerIsAlone) {
-  const auto alone = JoinMultiWorkerMirrored({.devices_per_worker = 2}, {}, Of({}));
+  const auto alone = JoinMultiWorkerMirrored({.devices_per_worker = 2}, {}, EnvironmentOf({}));
   ASSERT_TRUE(alone.ok()) << alone.status().ToString();
   EXPECT_EQ(alone->team, nullptr);
   EXPECT_EQ(alone->strategy->num_replicas_in_sync(), 2);
@@ -117,14 +118,14 @@ TEST(MultiWorkerTest, WithoutAClusterAWorkerIsAlone) {
 }
 
 TEST(MultiWorkerTest, SaysWhichVariableIsWrong) {
-  EXPECT_THAT(JoinMultiWorkerMirrored({}, {}, Of({{"TF_CONFIG", "{"}})).status().message(), HasSubstr("TF_CONFIG"));
-  EXPECT_THAT(ClusterOf(Of({{"MESHTRAIN_CLUSTER_FILE", "/nowhere/cluster.json"}})).status().message(),
+  EXPECT_THAT(JoinMultiWorkerMirrored({}, {}, EnvironmentOf({{"TF_CONFIG", "{"}})).status().message(), HasSubstr("TF_CONFIG"));
+  EXPECT_THAT(ClusterOf(EnvironmentOf({{"MESHTRAIN_CLUSTER_FILE", "/nowhere/cluster.json"}})).status().message(),
               HasSubstr("/nowhere/cluster.json"));
   const std::string ps = R"({"cluster":{"worker":["127.0.0.1:1"],"ps":["127.0.0.1:2"]},"task":{"type":"ps","index":0}})";
-  EXPECT_EQ(JoinMultiWorkerMirrored({}, {}, Of({{"TF_CONFIG", ps}})).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(JoinMultiWorkerMirrored({}, {}, EnvironmentOf({{"TF_CONFIG", ps}})).status().code(), StatusCode::kInvalidArgument);
   const std::string two =
       R"({"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":1}})";
-  EXPECT_THAT(JoinMultiWorkerMirrored({}, {}, Of({{"TF_CONFIG", two}, {"MESHTRAIN_PEER_RETURN_SECONDS", "soon"}}))
+  EXPECT_THAT(JoinMultiWorkerMirrored({}, {}, EnvironmentOf({{"TF_CONFIG", two}, {"MESHTRAIN_PEER_RETURN_SECONDS", "soon"}}))
                   .status()
                   .message(),
               HasSubstr("MESHTRAIN_PEER_RETURN_SECONDS"));

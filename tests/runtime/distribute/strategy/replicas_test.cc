@@ -190,8 +190,7 @@ class Classifier {
           const Value per_example = train::Loss{.from_logits = true}.PerExample(y, model_(x));
           const Value loss =
               ComputeAverageLoss(per_example) + ScaleRegularizationLoss(RegularizationLoss(model_.parameters()));
-          const std::vector<program::Variable> weights(model_.parameters().begin(), model_.parameters().end());
-          optimizer_->Apply(model_.parameters(), program::Gradient(loss, weights));
+          optimizer_->Minimize(loss, model_.parameters());
           return loss;
         }) {}
   const std::vector<nn::Parameter>& parameters() const { return model_.parameters(); }
@@ -324,6 +323,27 @@ TEST(ReplicasTest, WeightsOfExamplesAndAGivenBatchSizeCount) {
   const Builder::Scope scope(b);
   b.Output("loss", ComputeAverageLoss(b.Input("x", {DType::kF32, {4}})));
   EXPECT_TRUE(b.Build().ok());
+}
+
+TEST(ReplicasTest, WhatRegularizersAddIsAskedForAfterTheModelsFirstCall) {
+  const auto strategy = Mirrored(2);
+  const auto scope = strategy->Scope();
+  nn::Sequential model(nn::Dense(1, {.kernel_initializer = nn::Initializer::Constant(3), .kernel_regularizer = nn::L2(1e-4)}));
+  const std::vector<Tensor> batch = {Floats({2, 1}, {1, 1})};
+  const ReplicaFunction early("early", [&](Value x) -> Value {
+    const Value cost = RegularizationLoss(model.parameters());
+    return cost + program::ReduceSum(model(x));
+  });
+  const Status refused = strategy->Run(early, strategy->DistributeBatch(batch).value()).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("expected the weights of a model that was called before, got: none"));
+  const ReplicaFunction late("late", [&](Value x) -> Value {
+    const Value y = model(x);
+    return ScaleRegularizationLoss(RegularizationLoss(model.parameters())) + program::ReduceSum(y) * 0.0;
+  });
+  const auto got = strategy->Run(late, strategy->DistributeBatch(batch).value());
+  ASSERT_TRUE(got.ok()) << got.status().ToString();
+  EXPECT_NEAR(strategy->Reduce(ReduceOp::kSum, (*got)[0]).value().Item(), 1e-4 * 9, 1e-9);
 }
 
 // --- failures

@@ -41,8 +41,7 @@ class Loop {
         model_(nn::Dense(6, {.activation = nn::ActivationKind::kTanh}), nn::Dense(1)),
         step_("step", [this](Value x, Value y) -> Value {
           const Value loss = ComputeAverageLoss(program::ReduceSum(program::Square(model_(x) - y), {1}));
-          const std::vector<program::Variable> weights(model_.parameters().begin(), model_.parameters().end());
-          adam_->Apply(model_.parameters(), program::Gradient(loss, weights));
+          adam_->Minimize(loss, model_.parameters());
           return loss;
         }) {}
 

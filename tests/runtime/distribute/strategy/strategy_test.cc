@@ -63,13 +63,6 @@ TEST(StrategyTest, DevicesAreChecked) {
   EXPECT_THAT(cuda.message(), HasSubstr("OneDeviceStrategy: device cuda:0: this build has no backend for cuda"));
 }
 
-TEST(StrategyTest, TpuSaysWhatIsMissing) {
-  const Status tpu = Strategy::Tpu({.tpu = "local"}).status();
-  EXPECT_EQ(tpu.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(tpu.message(), HasSubstr("PJRT"));
-  EXPECT_EQ(Strategy::Tpu({}).status().code(), StatusCode::kInvalidArgument);
-}
-
 TEST(StrategyTest, AskingForNcclWithoutGpusWarns) {
   testing::internal::CaptureStderr();
   ASSERT_TRUE(Strategy::MultiWorkerMirrored({.communication = Communication::kNccl}).ok());

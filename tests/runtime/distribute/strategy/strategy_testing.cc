@@ -10,6 +10,7 @@
 #include "runtime/base/check.h"
 #include "runtime/collective/local.h"
 #include "runtime/collective/meeting.h"
+#include "runtime/train/loss.h"
 
 namespace meshtrain::distribute {
 
@@ -28,6 +29,38 @@ const Guide& GuideNumbers() {
     return g;
   }();
   return guide;
+}
+
+Status CheckGuideLosses(const std::vector<double>& losses) {
+  const std::vector<double>& want = GuideNumbers().losses;
+  MT_CHECK(losses.size() <= want.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    if (std::abs(losses[i] - want[i]) <= 1e-6) continue;
+    return Internal("step " + std::to_string(i) + ": expected " + std::to_string(want[i]) + ", got: " +
+                    std::to_string(losses[i]));
+  }
+  return OkStatus();
+}
+
+GuideLoop::GuideLoop(double w0)
+    : model_(nn::Dense(1, {.kernel_initializer = nn::Initializer::Constant(w0), .kernel_regularizer = nn::L2(1e-4)})),
+      step_("train_step", [this](Value x, Value y) -> Value {
+        const Value loss = Loss(x, y);
+        optimizer_->Minimize(loss, model_.parameters());
+        return loss;
+      }) {}
+
+Value GuideLoop::Loss(const Value& x, const Value& y) {
+  const train::Loss loss{.kind = train::LossKind::kBinaryCrossentropy, .from_logits = true};
+  const Value predictions = model_(x);  // the first call makes the weights, which come next
+  return ComputeAverageLoss(loss.PerExample(y, predictions)) +
+         ScaleRegularizationLoss(RegularizationLoss(model_.parameters()));
+}
+
+Result<double> GuideLoop::Step(Strategy& strategy, const PerReplicaBatch& batch) const {
+  MT_ASSIGN_OR_RETURN(const std::vector<PerReplica> losses, strategy.Run(step_, batch));
+  MT_ASSIGN_OR_RETURN(const mesh::Tensor loss, strategy.Reduce(ReduceOp::kSum, losses[0]));
+  return loss.Item();
 }
 
 std::vector<Status> RunProcesses(int processes, const std::function<Status(FakeProcess&)>& body) {
@@ -91,6 +124,13 @@ void ForStrategy(const StrategyCase& c, const std::function<Status(Strategy&)>& 
     return body(*strategy);
   });
   for (size_t p = 0; p < ends.size(); ++p) EXPECT_TRUE(ends[p].ok()) << "process " << p << ": " << ends[p].ToString();
+}
+
+Environment EnvironmentOf(std::map<std::string, std::string> variables) {
+  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
+    const auto it = variables.find(std::string(name));
+    return it == variables.end() ? std::nullopt : std::optional(it->second);
+  };
 }
 
 mesh::Tensor Floats(mesh::Dims dims, std::vector<float> values) {

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/distribute/strategy/strategy.h"
+#include "runtime/nn/layers.h"
+#include "runtime/nn/model.h"
+#include "runtime/train/optimizer.h"
 
 namespace meshtrain::distribute {
 
@@ -20,6 +24,25 @@ struct Guide {
   std::vector<double> fit_bar;  // what Keras' progress bar makes of them, unrounded
 };
 const Guide& GuideNumbers();
+// Whether `losses` are the first of the guide's to 1e-6. Errors: kInternal naming the step.
+Status CheckGuideLosses(const std::vector<double>& losses);
+
+// The guide's custom loop: Dense(1), kernel L2 1e-4, SGD 0.01, binary cross-entropy from logits. Made under a scope.
+class GuideLoop {
+ public:
+  explicit GuideLoop(double w0);
+  // One step over all replicas: the global loss.
+  Result<double> Step(Strategy& strategy, const PerReplicaBatch& batch) const;
+  const ReplicaFunction& step() const { return step_; }
+  const std::vector<nn::Parameter>& parameters() const { return model_.parameters(); }
+
+ private:
+  Value Loss(const Value& x, const Value& y);
+
+  nn::Sequential model_;
+  std::unique_ptr<train::Optimizer> optimizer_ = train::Sgd();
+  ReplicaFunction step_;
+};
 
 // One process of several, as a thread of the test.
 struct FakeProcess {
@@ -40,6 +63,9 @@ struct StrategyCase {
 std::vector<StrategyCase> AllStrategies();
 // The body of a test under a strategy: in each process.
 void ForStrategy(const StrategyCase& c, const std::function<Status(Strategy&)>& body);
+
+// An environment of these variables alone.
+Environment EnvironmentOf(std::map<std::string, std::string> variables);
 
 // A tensor of f32 from a list.
 mesh::Tensor Floats(mesh::Dims dims, std::vector<float> values);
