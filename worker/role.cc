@@ -55,16 +55,6 @@ Result<int> OwnPort(const cluster::TfConfig& config) {
   return static_cast<int>(*port);
 }
 
-Result<std::optional<train::Batch>> PipelineBatches::Next(std::stop_token stop) {
-  auto next = pipeline_.Next(stop);
-  if (!next.ok()) {
-    if (next.status().code() != StatusCode::kCancelled) error_ = next.status();
-    return next.status();
-  }
-  if (!next->has_value()) return std::optional<train::Batch>();
-  return std::optional<train::Batch>({std::move((*next)->components), (*next)->size});
-}
-
 void Say(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);

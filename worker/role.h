@@ -1,15 +1,12 @@
 // What the roles of a job share: the manifest, the data's batches for the loop, and what is said at the end.
 #pragma once
 
-#include <optional>
-#include <stop_token>
 #include <string>
 
 #include "runtime/base/status.h"
-#include "runtime/data/pipeline.h"
 #include "runtime/distribute/parameter/transfer.h"
+#include "runtime/distribute/strategy/dataset.h"
 #include "runtime/spec/spec.h"
-#include "runtime/train/loop.h"
 #include "worker/config.h"
 #include "worker/reporter.h"
 
@@ -33,18 +30,7 @@ Result<parameter::Identity> IdentityOf(const Config& config);
 // The port of this process in TF_CONFIG, whose task must be in its cluster. Errors: kInvalidArgument.
 Result<int> OwnPort(const cluster::TfConfig& config);
 
-class PipelineBatches final : public train::BatchSource {
- public:
-  explicit PipelineBatches(data::Pipeline& pipeline) : pipeline_(pipeline) {}
-  Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
-  int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
-  // The data's own error, if one ended the loop: it decides the exit code.
-  const Status& error() const { return error_; }
-
- private:
-  data::Pipeline& pipeline_;
-  Status error_;
-};
+using distribute::PipelineBatches;
 
 // A line on stdout, at once.
 void Say(const std::string& line);

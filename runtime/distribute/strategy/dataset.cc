@@ -53,6 +53,16 @@ DistributedIterator DistributedDataset::Iterate(int64_t steps) {
 int64_t DistributedDataset::steps_per_epoch() const { return shared_->pipeline->steps_per_epoch(); }
 int64_t DistributedDataset::global_batch_size() const { return shared_->pipeline->batch_size(); }
 
+Result<std::optional<train::Batch>> PipelineBatches::Next(std::stop_token stop) {
+  auto next = pipeline_.Next(std::move(stop));
+  if (!next.ok()) {
+    if (next.status().code() != StatusCode::kCancelled) error_ = next.status();
+    return next.status();
+  }
+  if (!next->has_value()) return std::optional<train::Batch>();
+  return std::optional<train::Batch>({std::move((*next)->components), (*next)->size});
+}
+
 Status BeginPass(data::Pipeline& pipeline) {
   data::Cursor at = pipeline.cursor();
   if (at.batch == 0) return OkStatus();

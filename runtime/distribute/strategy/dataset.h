@@ -11,7 +11,6 @@
 // An iterator begins a pass of its own (a shuffle orders each anew) and ends the one before it. One thread.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -19,6 +18,7 @@
 #include "runtime/base/status.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/distribute/strategy/values.h"
+#include "runtime/train/loop.h"
 
 namespace meshtrain::distribute {
 
@@ -50,6 +50,20 @@ class DistributedDataset {
 
  private:
   std::shared_ptr<DistributedIterator::Shared> shared_;
+};
+
+// Batches of a pipeline for train::Fit, the same in every process.
+class PipelineBatches final : public train::BatchSource {
+ public:
+  explicit PipelineBatches(data::Pipeline& pipeline) : pipeline_(pipeline) {}
+  Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
+  int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
+  // The data's own error, if one ended the loop; being asked to stop is none.
+  const Status& error() const { return error_; }
+
+ private:
+  data::Pipeline& pipeline_;
+  Status error_;
 };
 
 // Puts a pipeline to the beginning of a pass: where it stands, if that is one, else the next. Errors: the pipeline's.

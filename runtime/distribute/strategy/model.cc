@@ -42,12 +42,6 @@ class KerasBar final : public train::Callback {
 
 }  // namespace
 
-Result<std::optional<train::Batch>> PipelineBatches::Next(std::stop_token stop) {
-  MT_ASSIGN_OR_RETURN(std::optional<data::Batch> batch, pipeline_.Next(stop));
-  if (!batch) return std::optional<train::Batch>();
-  return std::optional<train::Batch>({std::move(batch->components), batch->size});
-}
-
 std::vector<double> History::Of(const std::string& name) const {
   std::vector<double> values;
   for (const train::EpochInfo& e : epochs) {

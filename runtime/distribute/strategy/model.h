@@ -111,15 +111,4 @@ class Model {
   int64_t step_ = 0;
 };
 
-// Batches of a pipeline for train::Fit, the same in every process.
-class PipelineBatches final : public train::BatchSource {
- public:
-  explicit PipelineBatches(data::Pipeline& pipeline) : pipeline_(pipeline) {}
-  Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
-  int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
-
- private:
-  data::Pipeline& pipeline_;
-};
-
 }  // namespace meshtrain::distribute
