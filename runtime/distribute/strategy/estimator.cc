@@ -156,6 +156,14 @@ Status LinearRegressor::Open(Side& side, std::shared_ptr<train::Optimizer> optim
   return side.model->Compile({.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = std::move(optimizer)});
 }
 
+Status LinearRegressor::Load(Side& side) {
+  if (config_.model_dir.empty()) return OkStatus();
+  const Status restored = side.model->Restore(config_.model_dir);
+  if (!restored.ok() && restored.code() != StatusCode::kNotFound) return restored;
+  global_step_ = side.model->steps();
+  return OkStatus();
+}
+
 const std::vector<nn::Parameter>& LinearRegressor::parameters() const {
   static const std::vector<nn::Parameter> none;
   if (train_.layer != nullptr) return train_.layer->parameters();
@@ -164,13 +172,9 @@ const std::vector<nn::Parameter>& LinearRegressor::parameters() const {
 
 Status LinearRegressor::Train(const InputFn& input_fn, int64_t steps) {
   if (steps < 1) return InvalidArgument("train: expected at least 1 step, got: " + std::to_string(steps));
-  const bool first = train_.model == nullptr;
   MT_RETURN_IF_ERROR(Open(train_, optimizer_));
-  if (first && !config_.model_dir.empty()) {
-    const Status restored = train_.model->Restore(config_.model_dir);
-    if (!restored.ok() && restored.code() != StatusCode::kNotFound) return restored;
-    global_step_ = train_.model->steps();
-  }
+  if (!trained_) MT_RETURN_IF_ERROR(Load(train_));
+  trained_ = true;
   MT_ASSIGN_OR_RETURN(Examples examples, input_fn());
   MT_ASSIGN_OR_RETURN(JoinedBatches batches, JoinedBatches::Create(columns_, std::move(examples),
                                                                    train_.strategy->num_replicas_in_sync()));
@@ -182,7 +186,6 @@ Status LinearRegressor::Train(const InputFn& input_fn, int64_t steps) {
 }
 
 Status LinearRegressor::CopyWeights() {
-  if (train_.layer == nullptr) return OkStatus();
   const std::vector<nn::Parameter>& from = train_.layer->parameters();
   const std::vector<nn::Parameter>& to = eval_.layer->parameters();
   for (size_t i = 0; i < from.size(); ++i) {
@@ -201,7 +204,11 @@ Result<Evaluation> LinearRegressor::Evaluate(const InputFn& input_fn, int64_t st
   MT_ASSIGN_OR_RETURN(JoinedBatches batches, JoinedBatches::Create(columns_, std::move(examples),
                                                                    side.strategy->num_replicas_in_sync()));
   MT_RETURN_IF_ERROR(side.model->Build(batches.types()[0]));
-  if (!shared) MT_RETURN_IF_ERROR(CopyWeights());
+  if (!trained_) {
+    MT_RETURN_IF_ERROR(Load(side));
+  } else if (!shared) {
+    MT_RETURN_IF_ERROR(CopyWeights());
+  }
   Evaluation out{.global_step = global_step_};
   int64_t count = 0, examples_seen = 0;
   bool empty_pass = false;

@@ -42,7 +42,8 @@ using InputFn = std::function<Result<Examples>()>;
 struct RunConfig {
   Strategy* train_distribute = nullptr;
   Strategy* eval_distribute = nullptr;
-  // Where Train goes on from and saves to; "": nowhere.
+  // Where Train goes on from and saves to, and what Evaluate loads before there was a Train; "": nowhere. With several
+  // processes a folder that all of them share.
   std::string model_dir;
 };
 
@@ -81,12 +82,15 @@ class LinearRegressor {
     std::unique_ptr<Model> model;
   };
   Status Open(Side& side, std::shared_ptr<train::Optimizer> optimizer);
+  // The newest checkpoint of model_dir, if there is one.
+  Status Load(Side& side);
   Status CopyWeights();
 
   std::vector<NumericColumn> columns_;
   std::shared_ptr<train::Optimizer> optimizer_;
   RunConfig config_;
   Side train_, eval_;
+  bool trained_ = false;  // by us: what counts is in train_
   int64_t global_step_ = 0;
 };
 

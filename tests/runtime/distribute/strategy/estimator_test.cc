@@ -124,9 +124,16 @@ TEST(EstimatorOnceTest, GoesOnFromItsModelDir) {
     const auto strategy = Strategy::Mirrored({.count = run}).value();
     LinearRegressor regressor({{"feats"}}, Sgd(kRate),
                               {.train_distribute = strategy.get(), .eval_distribute = strategy.get(), .model_dir = folder});
+    // What there is before any training of its own.
+    const Evaluation before = regressor.Evaluate(OneIsOne(), 1).value();
+    EXPECT_EQ(before.global_step, 5 * (run - 1));
+    EXPECT_NEAR(before.prediction_mean, 1 - std::pow(1 - 4 * kRate, 5 * (run - 1)), 1e-6);
     ASSERT_TRUE(regressor.Train(OneIsOne(), 5).ok());
     EXPECT_EQ(regressor.global_step(), 5 * run);
     EXPECT_NEAR(regressor.Evaluate(OneIsOne(), 1).value().prediction_mean, 1 - std::pow(1 - 4 * kRate, 5 * run), 1e-6);
+    const auto other = Strategy::OneDevice("cpu:0").value();
+    LinearRegressor elsewhere({{"feats"}}, Sgd(kRate), {.eval_distribute = other.get(), .model_dir = folder});
+    EXPECT_EQ(elsewhere.Evaluate(OneIsOne(), 1).value().global_step, 5 * run);
   }
   std::filesystem::remove_all(folder);
 }
