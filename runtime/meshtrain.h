@@ -10,6 +10,7 @@
 #include "runtime/distribute/strategy/multi_worker.h"
 #include "runtime/distribute/strategy/progress_bar.h"
 #include "runtime/distribute/strategy/strategy.h"
+#include "runtime/distribute/strategy/tensorboard.h"
 #include "runtime/distribute/strategy/tpu.h"
 #include "runtime/execute/function.h"
 #include "runtime/execute/session.h"

@@ -72,7 +72,7 @@ struct StepInfo {
   const Scalars& scalars;
 };
 
-// One row of the history: means over the epoch's batches, each batch counting once (spec.md B4).
+// One row of the history: means over the epoch's batches, each batch counting once.
 struct EpochInfo {
   int64_t epoch = 0;  // from 1
   int64_t epochs = 0;

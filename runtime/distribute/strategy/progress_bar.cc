@@ -9,15 +9,15 @@
 
 namespace meshtrain::distribute {
 
-ProgressBar::ProgressBar()
-    : ProgressBar({.terminal = ::isatty(STDOUT_FILENO) != 0}, [](std::string_view text) {
+ProgressBar::ProgressBar(const Strategy& strategy)
+    : ProgressBar(strategy, {.terminal = ::isatty(STDOUT_FILENO) != 0}, [](std::string_view text) {
         std::fwrite(text.data(), 1, text.size(), stdout);
         std::fflush(stdout);
       }) {}
 
-ProgressBar::ProgressBar(telemetry::ProgressLine::Options options, std::function<void(std::string_view)> write,
-                         Clock& clock)
-    : line_(std::make_unique<telemetry::ProgressLine>(options, std::move(write), clock)) {}
+ProgressBar::ProgressBar(const Strategy& strategy, telemetry::ProgressLine::Options options,
+                         std::function<void(std::string_view)> write, Clock& clock)
+    : line_(strategy.chief() ? std::make_unique<telemetry::ProgressLine>(options, std::move(write), clock) : nullptr) {}
 
 Status ProgressBar::OnTrainBegin(const train::Position&) {
   epoch_ = -1;
@@ -25,6 +25,7 @@ Status ProgressBar::OnTrainBegin(const train::Position&) {
 }
 
 Status ProgressBar::OnStepEnd(const train::StepInfo& info) {
+  if (line_ == nullptr) return OkStatus();
   const train::Position& at = info.position;
   if (epoch_ != at.epoch) {
     line_->BeginEpoch(at.epoch + 1, info.epochs, std::max<int64_t>(info.steps_per_epoch, 0), at.batch - 1);
@@ -39,6 +40,7 @@ Status ProgressBar::OnStepEnd(const train::StepInfo& info) {
 }
 
 Status ProgressBar::OnEpochEnd(const train::EpochInfo& info) {
+  if (line_ == nullptr) return OkStatus();
   std::vector<telemetry::NamedValue> values(info.train.begin(), info.train.end());
   for (const auto& [name, value] : info.validation) values.emplace_back("val_" + name, value);
   line_->EndEpoch(values);
@@ -46,7 +48,7 @@ Status ProgressBar::OnEpochEnd(const train::EpochInfo& info) {
 }
 
 Status ProgressBar::OnTrainEnd(const train::FitResult& result) {
-  if (result.end != train::FitEnd::kFinished) line_->Interrupt();
+  if (line_ != nullptr && result.end != train::FitEnd::kFinished) line_->Interrupt();
   return OkStatus();
 }
 

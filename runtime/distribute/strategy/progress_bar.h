@@ -1,10 +1,11 @@
-// Keras' progress line as a callback of Model::Fit; in the chief only, where there are several processes.
+// Keras' progress line as a callback of Model::Fit. With several processes the chief draws it, and the others nothing.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string_view>
 
+#include "runtime/distribute/strategy/strategy.h"
 #include "runtime/telemetry/progress_line.h"
 #include "runtime/train/loop.h"
 
@@ -13,9 +14,9 @@ namespace meshtrain::distribute {
 class ProgressBar final : public train::Callback {
  public:
   // On stdout: drawn anew where that is a terminal, now and then a line elsewhere.
-  ProgressBar();
-  explicit ProgressBar(telemetry::ProgressLine::Options options, std::function<void(std::string_view)> write,
-                       Clock& clock = SystemClock());
+  explicit ProgressBar(const Strategy& strategy = GetStrategy());
+  ProgressBar(const Strategy& strategy, telemetry::ProgressLine::Options options,
+              std::function<void(std::string_view)> write, Clock& clock = SystemClock());
 
   Status OnTrainBegin(const train::Position& position) override;
   Status OnStepEnd(const train::StepInfo& info) override;
@@ -23,8 +24,8 @@ class ProgressBar final : public train::Callback {
   Status OnTrainEnd(const train::FitResult& result) override;
 
  private:
-  std::unique_ptr<telemetry::ProgressLine> line_;
-  int64_t epoch_ = -1;  // that the line shows
+  std::unique_ptr<telemetry::ProgressLine> line_;  // null: not the chief
+  int64_t epoch_ = -1;                             // that the line shows
 };
 
 }  // namespace meshtrain::distribute

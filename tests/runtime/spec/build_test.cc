@@ -35,7 +35,7 @@ ProgramSpec ReadExample(const std::string& name) {
   return Read(text.ok() ? *text : "", name);
 }
 
-// --- by hand: spec.md B, the tutorial's classes in C++
+// --- by hand: the tutorial's classes in C++
 
 class DenseLayer {
  public:

@@ -111,7 +111,7 @@ TEST(ProgramsTest, AStepIsWhatTheFormulasSay) {
   EXPECT_EQ(eval->states.at("dense.kernel").at, in.states.at("dense.kernel").at);
 }
 
-// The gradient is of the sum; only the report divides by the batch's size (spec.md C6).
+// The gradient is of the sum; only the report divides by the batch's size.
 TEST(ProgramsTest, ASummedLossReportsItsMean) {
   Recipe recipe = SmallRecipe();
   recipe.loss.reduction = LossReduction::kSum;

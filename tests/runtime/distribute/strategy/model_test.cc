@@ -3,13 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "runtime/distribute/strategy/dataset.h"
 #include "runtime/distribute/strategy/progress_bar.h"
+#include "runtime/distribute/strategy/tensorboard.h"
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
 #include "runtime/program/ops.h"
@@ -197,9 +200,44 @@ TEST(ModelOnceTest, ALossThatIsNotFiniteEndsFitAndLeavesTheWeights) {
   EXPECT_NEAR(w, 0.6, 1e-6);  // of the first step alone
 }
 
+TEST_P(ModelTest, OnlyTheChiefDrawsALineAndWritesSummaries) {
+  std::string folder = (std::filesystem::temp_directory_path() / "strategy-events-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+    const std::string own = folder + "/" + std::to_string(strategy.process());
+    std::string out;
+    const auto scope = strategy.Scope();
+    ProgressBar bar(strategy, {.terminal = false}, [&](std::string_view text) { out += text; });
+    TensorBoard board(own);
+    Model model(DenseOne(0, 0));
+    MT_RETURN_IF_ERROR(model.Compile(Mse(0.1)));
+    MT_ASSIGN_OR_RETURN(const auto validation, ArraysPipeline({Ones(2), Ones(2)}, 2));
+    MT_RETURN_IF_ERROR(
+        model.Fit(Arrays{Ones(4), Ones(4), 2}, {.epochs = 2, .validation = validation.get(), .callbacks = {&bar, &board}})
+            .status());
+    MT_WANT(out.empty() == !strategy.chief());
+    MT_WANT(std::filesystem::exists(own) == strategy.chief());
+    if (!strategy.chief()) return OkStatus();
+    // A record for each step, and for each epoch's validation; first in each file the version.
+    for (const auto& [run, records] : {std::pair("train", 4), std::pair("validation", 2)}) {
+      std::string bytes;
+      for (const auto& file : std::filesystem::directory_iterator(own + "/" + run)) {
+        std::ifstream in(file.path(), std::ios::binary);
+        bytes.append(std::istreambuf_iterator<char>(in), {});
+      }
+      int found = 0;
+      for (size_t at = bytes.find("loss"); at != std::string::npos; at = bytes.find("loss", at + 1)) ++found;
+      MT_WANT(bytes.find("brain.Event") != std::string::npos);
+      MT_WANT(found == records);
+    }
+    return OkStatus();
+  });
+  std::filesystem::remove_all(folder);
+}
+
 TEST(ModelOnceTest, TheProgressLineIsKeras) {
   std::string out;
-  ProgressBar bar({.terminal = false}, [&](std::string_view text) { out += text; });
+  ProgressBar bar(GetStrategy(), {.terminal = false}, [&](std::string_view text) { out += text; });
   Model model(DenseOne(0, 0));
   ASSERT_TRUE(model.Compile(Mse(0.1)).ok());
   const auto validation = ArraysPipeline({Ones(2), Ones(2)}, 2).value();

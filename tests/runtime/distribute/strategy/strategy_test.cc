@@ -253,5 +253,21 @@ TEST(CrossDeviceTest, EachWayAddsInItsOwnOrder) {
   EXPECT_EQ(sum(CrossDeviceOps::kRing), 16777220);                  // ((1 + 1) + 1) + big
 }
 
+TEST(CrossDeviceTest, AStrategyAddsAsItWasAsked) {
+  const auto sum = [](CrossDeviceOps ops) {
+    const auto strategy = Strategy::Mirrored({.count = 4, .cross_device_ops = ops}).value();
+    const ReplicaFunction add("add", [](Value x) -> Value {
+      return ReplicaContext::Current()->AllReduce(ReduceOp::kSum, program::ReduceSum(x));
+    });
+    const std::vector<Tensor> batch = {Floats({4}, {16777216, 1, 1, 1})};
+    const std::vector<PerReplica> sums = strategy->Run(add, strategy->DistributeBatch(batch).value()).value();
+    for (const Tensor& s : sums[0].values) EXPECT_EQ(s.Item(), sums[0].values[0].Item());
+    return sums[0].values[0].Item();
+  };
+  EXPECT_EQ(sum(CrossDeviceOps::kReductionToOneDevice), 16777216);
+  EXPECT_EQ(sum(CrossDeviceOps::kHierarchicalCopy), 16777218);
+  EXPECT_EQ(sum(CrossDeviceOps::kRing), 16777220);
+}
+
 }  // namespace
 }  // namespace meshtrain::distribute
