@@ -50,7 +50,7 @@ struct FitOptions {
   int64_t validation_steps = -1;
   int64_t validate_every = 1;  // epochs
   std::vector<train::Callback*> callbacks = {};
-  std::stop_token stop = {};
+  std::stop_token stop = {};  // with several processes: asked of all between the same two steps
 };
 
 struct History {

@@ -111,7 +111,8 @@ class Strategy {
   // it. The chief writes; the checkpoint's folder, "" in other processes. Errors: kFailedPrecondition for two variables
   // of one path; the disk's.
   Result<std::string> Save(const std::string& folder, int64_t step, std::span<const program::Variable> variables = {});
-  // Loads the newest whole checkpoint in `folder`, for the variables there are and those that come to be; its step.
+  // Loads the newest whole checkpoint in `folder`, which every process reads, for the variables there are and those that
+  // come to be; its step.
   // Errors: kNotFound where there is none, kInvalidArgument naming a variable of another type, kDataLoss.
   Result<int64_t> Restore(const std::string& folder);
 
