@@ -1,5 +1,5 @@
-"""The guide's two examples under every strategy, in real processes: from C++ (deploy/examples/custom_loop) and from a manifest
-(meshtrain-worker), with one process and with three; saved under one strategy and resumed under another and under none.
+"""The guide's two examples under every strategy, in real processes: from C++ (deploy/examples/custom_loop) and from a
+manifest (meshtrain-worker), with one process and with three; saved under one strategy, resumed under another and under none.
 
 Standard library only. Usage: strategies_test.py WORKER CUSTOM_LOOP FOLDER_OF_GUIDE_FILES
 """
@@ -57,16 +57,23 @@ spec:
   program:
     devices: {{count: {devices}}}
     data:
-      train: {{idx: {{images: {ones}/x.idx, labels: {ones}/y.idx, labels_as: f32}}, take: {examples}}}
+      train: {train_data}
       {test}
       map: [{{cast: f32}}]
       batch: {batch}
       {repeat}
-    model: [dense: {{units: 1, kernel_initializer: {{constant: {{value: {w0}}}}}, kernel_regularizer: {{l2: 1.0e-4}}}}]
+    model: {model}
     loss: {loss}
-    optimizer: {{sgd: {{learning_rate: 0.01}}}}
+    optimizer: {optimizer}
     train: {train}
 """
+GUIDE_MODEL = "[dense: {{units: 1, kernel_initializer: {{constant: {{value: {w0}}}}}, kernel_regularizer: {{l2: 1.0e-4}}}}]"
+SGD = "{sgd: {learning_rate: 0.01}}"
+BAD_CONFIGURATION = 78
+
+
+def write_idx(path, dims, data):
+    path.write_bytes(struct.pack(f">4B{len(dims)}I", 0, 0, 8, len(dims), *dims) + bytes(data))
 
 
 class StrategiesTest(unittest.TestCase):
@@ -74,8 +81,11 @@ class StrategiesTest(unittest.TestCase):
     def setUpClass(cls):
         cls.root = pathlib.Path(tempfile.mkdtemp(prefix="strategies-"))
         count = 3000  # ([1.], [1.]), as often as the largest job's 200 steps need
-        (cls.root / "x.idx").write_bytes(struct.pack(">4B2I", 0, 0, 8, 2, count, 1) + b"\1" * count)
-        (cls.root / "y.idx").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, count) + b"\1" * count)
+        write_idx(cls.root / "ones-x", [count, 1], [1] * count)
+        write_idx(cls.root / "ones-y", [count], [1] * count)
+        # Small numbers without a pattern, in three classes.
+        write_idx(cls.root / "classes-x", [25, 4], [(i * i * 7 + i // 3) % 5 for i in range(100)])
+        write_idx(cls.root / "classes-y", [25], [i * i % 3 for i in range(25)])
 
     @classmethod
     def tearDownClass(cls):
@@ -85,8 +95,8 @@ class StrategiesTest(unittest.TestCase):
         self.folder = self.root / self.id().rsplit(".", 1)[-1]
         self.folder.mkdir()
 
-    def run_processes(self, strategy, command):
-        """Runs command(process) as every process of a job; what each wrote to its output."""
+    def run_processes(self, strategy, command, code=0):
+        """Runs command(process) as every process of a job, which leaves with `code`; what each wrote (its errors, then)."""
         hosts = [f"127.0.0.1:{port}" for port in free_ports(strategy.processes)]
         running, outputs = [], []
         try:
@@ -105,27 +115,29 @@ class StrategiesTest(unittest.TestCase):
                     process.kill()
                     process.communicate()
         for process, (out, err) in zip(running, ends):
-            self.assertEqual(process.returncode, 0, f"{strategy}: {out[-2000:]}{err[-2000:]}")
-            outputs.append(out)
+            self.assertEqual(process.returncode, code, f"{strategy}: {out[-2000:]}{err[-2000:]}")
+            outputs.append(err if code else out)
         return outputs
 
-    def run_manifest(self, strategy, folder, *, train, batch, examples, w0, loss, checkpoints=None, repeat=True, test=False):
+    def run_manifest(self, strategy, folder, *, train, batch, examples, model, loss, data="ones", labels_as="f32",
+                     optimizer=SGD, checkpoints=None, repeat=True, test=False, code=0):
         """Runs a job of meshtrain-worker; what each process printed."""
         folder.mkdir()
-        source = f"{{idx: {{images: {self.root}/x.idx, labels: {self.root}/y.idx, labels_as: f32}}, take: {examples}}}"
+        files = f"images: {self.root}/{data}-x, labels: {self.root}/{data}-y, labels_as: {labels_as}"
+        source = f"{{idx: {{{files}}}, take: %d}}"
         (folder / "job.yaml").write_text(MANIFEST.format(
             strategy=f"strategy: {strategy.name}" if strategy.name else "", processes=strategy.processes,
-            checkpoints=checkpoints or folder / "checkpoints", devices=strategy.devices, ones=self.root,
-            examples=examples, test=f"test: {source}" if test else "", batch=batch, repeat="repeat: true" if repeat else "",
-            w0=w0, loss=loss, train=train))
+            checkpoints=checkpoints or folder / "checkpoints", devices=strategy.devices, train_data=source % examples,
+            test=f"test: {source % test}" if test else "", batch=batch, repeat="repeat: true" if repeat else "",
+            model=model, loss=loss, optimizer=optimizer, train=train))
         return self.run_processes(strategy, lambda index: [
-            WORKER, "-f", str(folder / "job.yaml"), "--output", str(folder / str(index)), "--threads", "1"])
+            WORKER, "-f", str(folder / "job.yaml"), "--output", str(folder / str(index)), "--threads", "1"], code)
 
     def run_loop(self, strategy, folder, epochs=1, batch=None, checkpoints=None):
         """The custom loop's losses from a manifest: `epochs` of two halves of its 210 steps."""
         per_pass = 5 * strategy.replicas
         self.run_manifest(strategy, folder, train=f"{{epochs: {epochs}, steps_per_epoch: 105}}", batch=batch or per_pass,
-                          examples=200 * (batch or per_pass), w0=GUIDE["w0"], checkpoints=checkpoints,
+                          examples=200 * (batch or per_pass), model=GUIDE_MODEL.format(w0=GUIDE["w0"]), checkpoints=checkpoints,
                           loss="{binary_crossentropy: {from_logits: true}}")
         return self.losses(folder)
 
@@ -133,10 +145,10 @@ class StrategiesTest(unittest.TestCase):
     def losses(folder):
         return [json.loads(line)["loss"] for line in (folder / "0" / "metrics.jsonl").read_text().splitlines()]
 
-    def assert_near(self, got, want, what):
+    def assert_near(self, got, want, what, tolerance=TOLERANCE):
         self.assertEqual(len(got), len(want), what)
         for step, (g, w) in enumerate(zip(got, want)):
-            self.assertAlmostEqual(g, w, delta=TOLERANCE, msg=f"{what}, step {step}")
+            self.assertAlmostEqual(g, w, delta=tolerance, msg=f"{what}, step {step}")
 
     def test_the_custom_loop_from_cpp(self):
         for strategy in STRATEGIES:
@@ -166,13 +178,38 @@ class StrategiesTest(unittest.TestCase):
             with self.subTest(str(strategy)):
                 folder = self.folder / str(number)
                 outputs = self.run_manifest(strategy, folder, train="{epochs: 4}", batch=10, examples=100, repeat=False,
-                                            test=True, w0=GUIDE["fit_mse"]["w0_from_first_batch"], loss="mse")
+                                            test=100, loss="mse",
+                                            model=GUIDE_MODEL.format(w0=GUIDE["fit_mse"]["w0_from_first_batch"]))
                 losses = self.losses(folder)
                 means = [sum(losses[i:i + 10]) / 10 for i in range(0, 40, 10)]
                 self.assert_near(means, [epoch1, epoch2, epoch3, epoch4], str(strategy))
                 row = re.search(r"^ +2 +([0-9.]+) +\S+ +([0-9.]+)", outputs[0], re.MULTILINE)
                 self.assertIsNotNone(row, outputs[0])
                 self.assertEqual((row[1], row[2]), (f"{epoch2:.4f}", f"{evaluated:.4f}"))
+
+    def test_batches_that_do_not_divide_weigh_as_on_one_device(self):
+        # 25 examples in batches of 7, 7, 7 and 4; over three, 3 + 3 + 1 and 2 + 2. The last evaluation is of 4 of 11.
+        want = None
+        for number, strategy in enumerate(STRATEGIES):
+            with self.subTest(str(strategy)):
+                folder = self.folder / str(number)
+                outputs = self.run_manifest(
+                    strategy, folder, train="{epochs: 5}", batch=7, examples=25, repeat=False, test=11, data="classes",
+                    labels_as="i32", model="[dense: {units: 5, activation: tanh}, dense: {units: 3}]", optimizer="adam",
+                    loss="{sparse_categorical_crossentropy: {from_logits: true}}")
+                table = re.findall(r"^ +[1-5] +([0-9.]+) +\S+ +([0-9.]+) +\S+$", outputs[0], re.MULTILINE)
+                self.assertEqual(len(table), 5, outputs[0])
+                got = self.losses(folder), [float(cell) for row in table for cell in row]
+                want = want or got
+                self.assertEqual(len(got[0]), 20)
+                self.assertGreater(abs(got[0][3] - got[0][0]), 1e-3, "a short batch whose weight would not show")
+                self.assert_near(got[0], want[0], str(strategy), tolerance=1e-5)
+                self.assert_near(got[1], want[1], str(strategy), tolerance=1.1e-4)  # as printed, with four digits
+
+    def test_a_tpu_that_is_not_there_is_no_cpu(self):
+        said = self.run_manifest(Strategy("TPU", devices=4), self.folder / "job", train="{epochs: 1}", batch=8, examples=100,
+                                 repeat=False, model=GUIDE_MODEL.format(w0=0), loss="mse", code=BAD_CONFIGURATION)
+        self.assertIn("this worker computes on cpu, got: tpu", said[0])
 
     def test_saved_under_one_strategy_and_resumed_under_another_and_under_none(self):
         # Batches of 10 whatever the number of replicas: 5 + 5, and 4 + 4 + 2.
