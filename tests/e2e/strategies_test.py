@@ -1,7 +1,7 @@
 """The guide's two examples under every strategy, in real processes: from C++ (deploy/examples/custom_loop) and from a
-manifest (meshtrain-worker), with one process and with three; saved under one strategy, resumed under another and under none.
+manifest (meshtrain-worker), with one process and with three; saved under one strategy, resumed under another, under none.
 
-Standard library only. Usage: strategies_test.py WORKER CUSTOM_LOOP FOLDER_OF_GUIDE_FILES
+Standard library only. Usage: strategies_test.py WORKER CUSTOM_LOOP MESHTRAIN REPOSITORY
 """
 import dataclasses
 import json
@@ -17,8 +17,9 @@ import unittest
 
 from process_job import DEADLINE, free_ports
 
-WORKER, CUSTOM_LOOP, GUIDE_FOLDER = sys.argv[1:4]
-GUIDE = json.loads((pathlib.Path(GUIDE_FOLDER) / "guide_series.json").read_text())
+WORKER, CUSTOM_LOOP, MESHTRAIN = sys.argv[1:4]
+REPOSITORY = pathlib.Path(sys.argv[4])
+GUIDE = json.loads((REPOSITORY / "tests/testdata/guide/guide_series.json").read_text())
 LOSSES = GUIDE["printed_in_text"]
 TOLERANCE = 1e-6
 
@@ -157,6 +158,15 @@ class StrategiesTest(unittest.TestCase):
                     strategy, lambda _, s=strategy: [CUSTOM_LOOP, "--strategy", s.loop, "--devices", str(s.devices)])
                 self.assert_near([float(line) for line in outputs[0].splitlines()], LOSSES, str(strategy))
                 self.assertEqual("".join(outputs[1:]), "", "only the chief prints")
+
+    def test_the_custom_loop_as_a_job_of_three_processes(self):
+        run = subprocess.run(
+            [MESHTRAIN, "run", "-f", str(REPOSITORY / "deploy/examples/custom-loop.yaml"),
+             "--output", str(self.folder / "out")],
+            env=dict(os.environ, PATH=f"{pathlib.Path(CUSTOM_LOOP).parent}:{os.environ['PATH']}"),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE)
+        self.assertEqual(run.returncode, 0, run.stderr[-3000:])
+        self.assert_near([float(line) for line in run.stdout.splitlines()], LOSSES, "meshtrain run")
 
     def test_the_custom_loop_from_a_manifest(self):
         for number, strategy in enumerate(STRATEGIES):
