@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <cmath>
+#include <filesystem>
 #include <thread>
 
 #include "runtime/distribute/strategy/dataset.h"
@@ -21,19 +23,23 @@ namespace {
 using mesh::Tensor;
 using testing::HasSubstr;
 
+// Of worker `index` of those at `ports`.
+Environment EnvironmentOfWorker(const std::vector<ReservedPort>& ports, int index) {
+  std::string hosts;
+  for (const ReservedPort& p : ports) hosts += (hosts.empty() ? "\"" : ",\"") + p.address() + "\"";
+  return EnvironmentOf({{"TF_CONFIG", "{\"cluster\":{\"worker\":[" + hosts + "]},\"task\":{\"type\":\"worker\",\"index\":" +
+                                          std::to_string(index) + "}}"}});
+}
+
 // Runs body in `n` workers that find each other through TF_CONFIG on the loopback.
 std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options, const std::function<Status(Strategy&)>& body) {
   std::vector<ReservedPort> ports(static_cast<size_t>(n));
-  std::string hosts;
-  for (const ReservedPort& p : ports) hosts += (hosts.empty() ? "\"" : ",\"") + p.address() + "\"";
   std::vector<Status> ends(static_cast<size_t>(n));
   std::vector<std::jthread> threads;
   for (int p = 0; p < n; ++p) {
     threads.emplace_back([&, p] {
       const auto run = [&]() -> Status {
-        const std::string config = "{\"cluster\":{\"worker\":[" + hosts + "]},\"task\":{\"type\":\"worker\",\"index\":" +
-                                   std::to_string(p) + "}}";
-        MT_ASSIGN_OR_RETURN(JoinedWorker worker, JoinMultiWorkerMirrored(options, {}, EnvironmentOf({{"TF_CONFIG", config}})));
+        MT_ASSIGN_OR_RETURN(JoinedWorker worker, JoinMultiWorkerMirrored(options, {}, EnvironmentOfWorker(ports, p)));
         MT_WANT(worker.team->process() == p);
         MT_RETURN_IF_ERROR(body(*worker.strategy));
         return worker.Leave();
@@ -107,6 +113,59 @@ TEST(MultiWorkerTest, ALostWorkerIsNamed) {
   });
   EXPECT_TRUE(Team::IsLoss(ends[0])) << ends[0].ToString();
   EXPECT_THAT(ends[0].message(), HasSubstr("worker-1"));
+}
+
+TEST(MultiWorkerTest, ALoopGoesOnFromItsCheckpointWhenALostWorkerIsBack) {
+  constexpr size_t kSaved = 6, kLost = 9, kSteps = 15;
+  std::string folder = (std::filesystem::temp_directory_path() / "multi-worker-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  std::vector<ReservedPort> ports(2);
+  std::vector<std::string> losses_seen(2);
+  int rounds = 0;  // that worker 0 began
+  // One life of a worker: trains to the end, or to step kLost if it is to be lost there.
+  const auto live = [&](int index, bool to_be_lost) -> Status {
+    MT_ASSIGN_OR_RETURN(JoinedWorker worker, JoinMultiWorkerMirrored({}, {}, EnvironmentOfWorker(ports, index)));
+    Strategy& strategy = *worker.strategy;
+    const auto scope = strategy.Scope();
+    const GuideLoop loop(GuideNumbers().w0);
+    const Tensor ones = Floats({10, 1}, std::vector<float>(10, 1));
+    MT_ASSIGN_OR_RETURN(const PerReplicaBatch batch, strategy.DistributeBatch(std::vector<Tensor>{ones, ones}));
+    const auto round = [&]() -> Status {
+      const Result<int64_t> saved = strategy.Restore(folder);
+      if (!saved.ok() && saved.status().code() != StatusCode::kNotFound) return saved.status();
+      for (auto step = static_cast<size_t>(saved.ok() ? *saved : 0); step < kSteps; ++step) {
+        if (to_be_lost && step == kLost) return Aborted("lost");
+        MT_ASSIGN_OR_RETURN(const double loss, loop.Step(strategy, batch));
+        MT_WANT(std::abs(loss - GuideNumbers().losses[step]) <= 1e-6);
+        if (step + 1 == kSaved) MT_RETURN_IF_ERROR(strategy.Save(folder, kSaved).status());
+      }
+      return OkStatus();
+    };
+    for (;;) {
+      if (index == 0) ++rounds;
+      const Status end = round();
+      if (!Team::IsLoss(end)) {
+        MT_RETURN_IF_ERROR(end);
+        return worker.Leave();
+      }
+      losses_seen[static_cast<size_t>(index)] = end.message();
+      MT_RETURN_IF_ERROR(worker.team->Join(kSaved, {}).status());
+    }
+  };
+  Status ends[3];
+  {
+    std::jthread stays([&] { ends[0] = live(0, false); });
+    std::jthread comes_back([&] {
+      ends[1] = live(1, true);
+      ends[2] = live(1, false);
+    });
+  }
+  EXPECT_TRUE(ends[0].ok()) << ends[0].ToString();
+  EXPECT_EQ(ends[1].code(), StatusCode::kAborted) << ends[1].ToString();
+  EXPECT_TRUE(ends[2].ok()) << ends[2].ToString();
+  EXPECT_EQ(rounds, 2);
+  EXPECT_THAT(losses_seen[0], HasSubstr("worker-1"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(MultiWorkerTest, WithoutAClusterAWorkerIsAlone) {
