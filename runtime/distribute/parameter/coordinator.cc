@@ -55,13 +55,15 @@ class Coordinator::Saver {
   void Begin(int64_t step, std::map<std::string, std::string> metadata, std::string program_hash) {
     thread_ = std::jthread([this, step, metadata = std::move(metadata),
                             program_hash = std::move(program_hash)](std::stop_token stop) {
+      const Duration begin = SystemClock().Monotonic();
       const Status status = Write(step, metadata, program_hash, stop);
+      const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
       MutexLock lock(mutex_);
       status_ = status;
-      if (status.ok()) last_ = step;
+      if (status.ok()) last_ = {step, checkpoint::CheckpointFolder(folder_, step), took.count()};
     });
   }
-  int64_t last() const {
+  std::optional<checkpoint::SaveReport> last() const {
     MutexLock lock(mutex_);
     return last_;
   }
@@ -86,7 +88,7 @@ class Coordinator::Saver {
   const Duration timeout_;
   mutable Mutex mutex_;
   Status status_ MT_GUARDED_BY(mutex_);
-  int64_t last_ MT_GUARDED_BY(mutex_) = -1;
+  std::optional<checkpoint::SaveReport> last_ MT_GUARDED_BY(mutex_);
   std::jthread thread_;
 };
 
@@ -286,6 +288,15 @@ Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metada
 }
 
 Status Coordinator::WaitForSave() { return saver_->Wait(); }
-int64_t Coordinator::last_saved() const { return saver_->last(); }
+std::optional<checkpoint::SaveReport> Coordinator::last_save() const { return saver_->last(); }
+int64_t Coordinator::last_saved() const {
+  const auto last = saver_->last();
+  return last ? last->step : -1;
+}
+
+void Coordinator::End(Duration timeout) {
+  dispatcher_->EndWorkers(timeout);
+  servers_->End(timeout);
+}
 
 }  // namespace meshtrain::parameter

@@ -33,7 +33,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
-#include "runtime/checkpoint/save.h"
+#include "runtime/checkpoint/async.h"
 #include "runtime/cluster/tf_config.h"
 #include "runtime/data/spec.h"
 #include "runtime/distribute/parameter/dispatcher.h"
@@ -169,6 +169,11 @@ class Coordinator {
   Status WaitForSave();
   // The newest step whose checkpoint is complete, of this session; -1: none.
   int64_t last_saved() const;
+  // The same, with where it lies and how long it took. Thread-safe.
+  std::optional<checkpoint::SaveReport> last_save() const;
+
+  // The job is done: servers and workers may go. Nothing is scheduled after it.
+  void End(Duration timeout = std::chrono::seconds(5));
 
   DispatcherStats stats() const { return dispatcher_->stats(); }
 

@@ -105,6 +105,7 @@ class Dispatcher::Impl {
   Result<StepOutcome> Wait(const Handle& step, Duration timeout, std::stop_token stop);
   Status CloseGate(Duration timeout, std::stop_token stop);
   void OpenGate() { Feed(GateSet{false}); }
+  void EndWorkers(Duration timeout);
   DispatcherStats stats();
 
  private:
@@ -488,6 +489,29 @@ Status Dispatcher::Impl::CloseGate(Duration timeout, std::stop_token stop) {
                           " that still run");
 }
 
+void Dispatcher::Impl::EndWorkers(Duration timeout) {
+  struct Told {
+    Mutex mutex;
+    CondVar changed;
+    size_t left;
+  };
+  const auto told = std::make_shared<Told>();
+  told->left = peers_.size();
+  for (const auto& peer : peers_) {
+    peer->Call(kWorkerEnd, {Encode(EndRequest{options_.session}), {}}, timeout, nullptr,
+               [told, address = peer->address()](const Result<std::string>& answer) {
+                 if (!answer.ok()) {
+                   LogInfo("a worker was not told of the end", {{"worker", address}, {"error", answer.status().message()}});
+                 }
+                 MutexLock lock(told->mutex);
+                 --told->left;
+                 told->changed.NotifyAll();
+               });
+  }
+  MutexLock lock(told->mutex);
+  told->changed.WaitFor(told->mutex, {}, 2 * timeout, [&] { return told->left == 0; });
+}
+
 DispatcherStats Dispatcher::Impl::stats() {
   MutexLock lock(mutex_);
   DispatcherStats stats = stats_;
@@ -641,6 +665,7 @@ Result<StepOutcome> Dispatcher::Wait(const Handle& step, Duration timeout, std::
 }
 Status Dispatcher::CloseGate(Duration timeout, std::stop_token stop) { return impl_->CloseGate(timeout, stop); }
 void Dispatcher::OpenGate() { impl_->OpenGate(); }
+void Dispatcher::EndWorkers(Duration timeout) { impl_->EndWorkers(timeout); }
 DispatcherStats Dispatcher::stats() const { return impl_->stats(); }
 
 }  // namespace meshtrain::parameter

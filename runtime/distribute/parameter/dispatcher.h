@@ -99,6 +99,9 @@ class Dispatcher {
   Status CloseGate(Duration timeout, std::stop_token stop);
   void OpenGate();
 
+  // The job is done: tells every worker. Who does not hear it in time lives on.
+  void EndWorkers(Duration timeout);
+
   DispatcherStats stats() const;
 
  private:

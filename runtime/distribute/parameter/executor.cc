@@ -5,7 +5,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <random>
 #include <set>
 #include <thread>
 
@@ -26,17 +25,6 @@ namespace {
 constexpr Duration kIdle = std::chrono::seconds(1);
 constexpr Duration kRetryAfter = std::chrono::milliseconds(100);
 constexpr Duration kDataTimeout = std::chrono::minutes(5);
-
-uint64_t DrawBoot() {
-  std::random_device device;
-  return (static_cast<uint64_t>(device()) << 32 | device()) | 1;
-}
-
-// The server may be back, or have room, in a moment.
-bool IsAway(StatusCode code) {
-  return code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded || code == StatusCode::kCancelled ||
-         code == StatusCode::kResourceExhausted;
-}
 
 int64_t RowBytes(const TensorType& type) {
   return type.dims.empty() || type.dims[0] == 0 ? type.num_bytes() : type.num_bytes() / type.dims[0];

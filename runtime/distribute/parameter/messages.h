@@ -31,10 +31,12 @@ inline constexpr char kServerCut[] = "/meshtrain.v1.ParameterServer/Cut";
 inline constexpr char kServerWrite[] = "/meshtrain.v1.ParameterServer/Write";
 inline constexpr char kServerCommitted[] = "/meshtrain.v1.ParameterServer/Committed";
 inline constexpr char kServerPing[] = "/meshtrain.v1.ParameterServer/Ping";
+inline constexpr char kServerEnd[] = "/meshtrain.v1.ParameterServer/End";
 inline constexpr char kWorkerSetUp[] = "/meshtrain.v1.ParameterWorker/SetUp";
 inline constexpr char kWorkerLoad[] = "/meshtrain.v1.ParameterWorker/Load";
 inline constexpr char kWorkerRun[] = "/meshtrain.v1.ParameterWorker/Run";
 inline constexpr char kWorkerPing[] = "/meshtrain.v1.ParameterWorker/Ping";
+inline constexpr char kWorkerEnd[] = "/meshtrain.v1.ParameterWorker/End";
 
 // --- servers
 
@@ -55,6 +57,10 @@ struct SetUpRequest {
   std::string restore;
   int64_t staleness_bound = -1;
   friend bool operator==(const SetUpRequest&, const SetUpRequest&) = default;
+};
+// To workers too: the session was the job's last, its processes may go.
+struct EndRequest {
+  int64_t session = 0;
 };
 struct DefineRequest {
   int64_t session = 0;
@@ -245,6 +251,7 @@ struct WorkerPingReply {
 // --- bytes
 
 std::string Encode(const SetUpRequest& message);
+std::string Encode(const EndRequest& message);
 std::string Encode(const DefineRequest& message);
 std::string Encode(const PushRequest& message);
 std::string Encode(const PushReply& message);

@@ -132,6 +132,17 @@ Result<SetUpRequest> Decode<SetUpRequest>(std::string_view bytes) {
   return SetUpRequest{o.session(), o.server(), o.servers(), o.restore(), o.staleness_bound()};
 }
 
+std::string Encode(const EndRequest& m) {
+  wire::EndRequest out;
+  out.set_session(m.session);
+  return out.SerializeAsString();
+}
+template <>
+Result<EndRequest> Decode<EndRequest>(std::string_view bytes) {
+  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::EndRequest>(bytes));
+  return EndRequest{m.session()};
+}
+
 std::string Encode(const DefineRequest& m) {
   wire::DefineRequest out;
   out.set_session(m.session);

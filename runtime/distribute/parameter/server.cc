@@ -1,10 +1,10 @@
 #include "runtime/distribute/parameter/server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <list>
 #include <optional>
-#include <random>
 #include <thread>
 #include <variant>
 
@@ -20,11 +20,6 @@ namespace {
 
 constexpr Duration kIdle = std::chrono::seconds(1);
 constexpr Duration kWaiterCheck = std::chrono::milliseconds(50);
-
-uint64_t DrawBoot() {
-  std::random_device device;
-  return (static_cast<uint64_t>(device()) << 32 | device()) | 1;
-}
 
 // Runs tasks one after the other on a thread of its own; those left at the end are dropped.
 class TaskThread {
@@ -104,6 +99,13 @@ class ParameterServer::Impl {
     MutexLock lock(mutex_);
     return health_;
   }
+  bool ended() const { return ended_; }
+  ServerStats stats() {
+    ServerStats stats{.pushes = pushes_, .pulls = pulls_, .pushed_bytes = pushed_bytes_, .pulled_bytes = pulled_bytes_};
+    MutexLock lock(mutex_);
+    stats.log_bytes = view_.log_bytes;
+    return stats;
+  }
 
  private:
   struct PushWork {
@@ -143,12 +145,14 @@ class ParameterServer::Impl {
   void ApplyGroup(std::span<PushWork*> group);
   void PublishView();
   void ServeWaiters();
-  static Result<Frame> Answer(const PullRequest& request, const Snapshot& snapshot);
+  Result<Frame> Answer(const PullRequest& request, const Snapshot& snapshot);
   void Pull(Request request, Reply reply);
   void Write(Request request, Reply reply);
 
   std::unique_ptr<Store> store_;  // the loop's
   const uint64_t boot_;
+  std::atomic<bool> ended_ = false;
+  std::atomic<int64_t> pushes_ = 0, pulls_ = 0, pushed_bytes_ = 0, pulled_bytes_ = 0;
   std::optional<Cut> cut_;  // the loop's: the last one, until it is written
 
   Mutex mutex_;
@@ -171,8 +175,11 @@ Method ParameterServer::Impl::StoreMethod(Handle handle) {
             if (!message.ok()) return reply(message.status());
             // std::function wants copies; a reply has none.
             auto shared = std::make_shared<Reply>(std::move(reply));
-            Add(Task([message = std::move(*message), shared, handle](Store& store) {
-              (*shared)(handle(store, message));
+            Add(Task([this, message = std::move(*message), shared, handle](Store& store) {
+              Result<Frame> answer = handle(store, message);
+              // First: whoever hears the answer may ask at once, and pings are answered from the view.
+              PublishView();
+              (*shared)(std::move(answer));
             }));
           }};
 }
@@ -209,6 +216,14 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
   });
   methods[kServerCommitted] = StoreMethod<CommittedRequest>([](Store& store, const CommittedRequest& r) -> Result<Frame> {
     MT_RETURN_IF_ERROR(store.Committed(r));
+    return Frame{};
+  });
+  methods[kServerEnd] = StoreMethod<EndRequest>([this](Store& store, const EndRequest& r) -> Result<Frame> {
+    if (r.session != store.session()) {
+      return FailedPrecondition("expected session " + std::to_string(store.session()) + ", got: " +
+                                std::to_string(r.session));
+    }
+    ended_ = true;
     return Frame{};
   });
   methods[kServerWrite] = {nullptr, [this](Request request, Reply reply) { Write(std::move(request), std::move(reply)); }};
@@ -281,7 +296,6 @@ void ParameterServer::Impl::Do(std::vector<Work> work) {
     ApplyGroup(group);
     group.clear();
     std::get<Task>(item)(*store_);
-    PublishView();
   }
   ApplyGroup(group);
 }
@@ -294,6 +308,8 @@ void ParameterServer::Impl::ApplyGroup(std::span<PushWork*> group) {
   PublishView();
   for (size_t i = 0; i < group.size(); ++i) {
     if (results[i].ok()) {
+      ++pushes_;
+      for (const Tensor& value : pushes[i].values) pushed_bytes_ += value.type().num_bytes();
       group[i]->reply(Frame{Encode(*results[i]), {}});
     } else {
       group[i]->reply(results[i].status());
@@ -315,6 +331,7 @@ void ParameterServer::Impl::PublishView() {
 }
 
 Result<Frame> ParameterServer::Impl::Answer(const PullRequest& request, const Snapshot& snapshot) {
+  ++pulls_;
   if (request.have_version == snapshot.version) return Frame{Encode(PullReply{snapshot.version, true, {}}), {}};
   PullReply reply{snapshot.version, false, {}};
   Frame frame;
@@ -324,6 +341,7 @@ Result<Frame> ParameterServer::Impl::Answer(const PullRequest& request, const Sn
       return FailedPrecondition("expected a variable of this server, got: `" + name + "`");
     }
     reply.types.push_back(it->second.type());
+    pulled_bytes_ += it->second.type().num_bytes();
     frame.payload.push_back(PieceOf(it->second));
   }
   frame.head = Encode(reply);
@@ -409,5 +427,7 @@ Result<std::unique_ptr<ParameterServer>> ParameterServer::Serve(ServerOptions op
 
 int ParameterServer::port() const { return impl_->port(); }
 Status ParameterServer::health() const { return impl_->health(); }
+bool ParameterServer::ended() const { return impl_->ended(); }
+ServerStats ParameterServer::stats() const { return impl_->stats(); }
 
 }  // namespace meshtrain::parameter

@@ -20,6 +20,15 @@ struct ServerOptions {
   StoreOptions store;  // `folder` on the checkpoint volume, a folder for each server
 };
 
+// Since the process began.
+struct ServerStats {
+  int64_t pushes = 0;  // acknowledged, those that came again too
+  int64_t pulls = 0;   // answered
+  int64_t pushed_bytes = 0;
+  int64_t pulled_bytes = 0;
+  int64_t log_bytes = 0;  // now
+};
+
 class ParameterServer {
  public:
   // Recovers what the folder holds, then listens. Errors: Store::Open's; kUnavailable for a port that is taken.
@@ -32,6 +41,9 @@ class ParameterServer {
   int port() const;
   // Thread-safe. Not OK: the disk failed, nothing is acknowledged any more, and the process should be started anew.
   Status health() const;
+  // Thread-safe. The coordinator has said that the job is done.
+  bool ended() const;
+  ServerStats stats() const;
 
  private:
   class Impl;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "runtime/base/check.h"
+#include "runtime/base/log.h"
 
 namespace meshtrain::parameter {
 
@@ -19,11 +20,6 @@ constexpr int32_t kCoordinator = -1;
 std::string Name(int server) { return "ps-" + std::to_string(server); }
 
 }  // namespace
-
-bool IsAway(StatusCode code) {
-  return code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded || code == StatusCode::kCancelled ||
-         code == StatusCode::kResourceExhausted;
-}
 
 ServerGroup::ServerGroup(std::vector<std::unique_ptr<Peer>> peers, Duration rpc_timeout)
     : peers_(std::move(peers)), rpc_timeout_(rpc_timeout), versions_(peers_.size(), 0), log_bytes_(peers_.size(), 0) {}
@@ -114,6 +110,18 @@ Status ServerGroup::SetUp(const SetUpRequest& request, Duration timeout, std::st
   session_ = request.session;
   definitions_ = 0;
   return OkStatus();
+}
+
+void ServerGroup::End(Duration timeout) {
+  EndRequest request;
+  {
+    MutexLock lock(mutex_);
+    request.session = session_;
+  }
+  const std::vector<std::optional<Frame>> requests(peers_.size(), Frame{Encode(request), {}});
+  if (const auto told = CallEach(kServerEnd, requests, timeout, timeout, {}); !told.ok()) {
+    LogInfo("a parameter server was not told of the end", {{"error", told.status().message()}});
+  }
 }
 
 Status ServerGroup::Define(const std::vector<Definition>& definitions, Duration timeout, std::stop_token stop) {

@@ -19,9 +19,6 @@
 
 namespace meshtrain::parameter {
 
-// The peer may be back, or have room, in a moment.
-bool IsAway(StatusCode code);
-
 class ServerGroup {
  public:
   static Result<std::unique_ptr<ServerGroup>> Create(const std::vector<std::string>& addresses,
@@ -32,6 +29,8 @@ class ServerGroup {
 
   // Begins a session on all of them. Errors: kUnavailable naming the server that did not answer in time; a server's.
   Status SetUp(const SetUpRequest& request, Duration timeout, std::stop_token stop);
+  // The job is done. Who does not hear it in time lives on.
+  void End(Duration timeout);
   Status Define(const std::vector<Definition>& definitions, Duration timeout, std::stop_token stop);
 
   // A state by its parts, put together; of copies, the one that is saved.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <random>
 #include <set>
 
 #include "runtime/base/check.h"
@@ -168,6 +169,16 @@ class FrameReader {
 };
 
 }  // namespace
+
+uint64_t DrawBoot() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32 | device()) | 1;
+}
+
+bool IsAway(StatusCode code) {
+  return code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded || code == StatusCode::kCancelled ||
+         code == StatusCode::kResourceExhausted;
+}
 
 Piece PieceOf(const Tensor& tensor) {
   auto owner = std::make_shared<const Tensor>(tensor);

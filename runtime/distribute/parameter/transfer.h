@@ -43,6 +43,12 @@ Piece PieceOf(const mesh::Tensor& tensor);
 // Rows [row, row + rows) of a tensor; all of a scalar.
 Piece RowsOf(const mesh::Tensor& tensor, int64_t row, int64_t rows);
 
+// Tells two lives of a process apart; not 0.
+uint64_t DrawBoot();
+
+// Whether a call's error says that the peer may be back, or have room, in a moment.
+bool IsAway(StatusCode code);
+
 struct Frame {
   std::string head;
   std::vector<Piece> payload;

@@ -1,5 +1,7 @@
 #include "runtime/distribute/parameter/worker_server.h"
 
+#include <atomic>
+#include <string>
 #include <utility>
 
 namespace meshtrain::parameter {
@@ -75,10 +77,21 @@ class WorkerServer::Impl {
     methods[kWorkerPing] = {nullptr, [this](Request, Reply reply) {
                               reply(Frame{Encode(executor_.Ping()), {}});
                             }};
+    methods[kWorkerEnd] = {nullptr, [this](Request request, Reply reply) {
+                             const auto end = Decode<EndRequest>(request.head);
+                             if (!end.ok()) return reply(end.status());
+                             if (const int64_t ours = executor_.Ping().session; end->session != ours) {
+                               return reply(FailedPrecondition("expected session " + std::to_string(ours) + ", got: " +
+                                                               std::to_string(end->session)));
+                             }
+                             ended_ = true;
+                             reply(Frame{});
+                           }};
     MT_ASSIGN_OR_RETURN(listener_, Listener::Create(port, identity, std::move(methods)));
     return OkStatus();
   }
   int port() const { return listener_->port(); }
+  bool ended() const { return ended_; }
 
   // Calls that come while the executor ends are refused by it; the listener, which waits for answers, goes last.
   void Close() {
@@ -88,6 +101,7 @@ class WorkerServer::Impl {
 
  private:
   Executor executor_;
+  std::atomic<bool> ended_ = false;
   std::unique_ptr<Listener> listener_;
 };
 
@@ -102,5 +116,6 @@ Result<std::unique_ptr<WorkerServer>> WorkerServer::Serve(WorkerOptions options)
 }
 
 int WorkerServer::port() const { return impl_->port(); }
+bool WorkerServer::ended() const { return impl_->ended(); }
 
 }  // namespace meshtrain::parameter

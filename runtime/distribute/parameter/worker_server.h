@@ -22,6 +22,8 @@ class WorkerServer {
   WorkerServer& operator=(const WorkerServer&) = delete;
 
   int port() const;
+  // Thread-safe. The coordinator has said that the job is done.
+  bool ended() const;
 
  private:
   class Impl;

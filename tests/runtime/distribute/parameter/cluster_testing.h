@@ -39,6 +39,8 @@ class TestCluster {
     servers_[server] = std::move(*made);
     server_ports_[server] = servers_[server]->port();
   }
+  const ParameterServer& server(int server) const { return *servers_[server]; }
+  const WorkerServer& worker(int worker) const { return *workers_[worker]; }
   void StopServer(int server) { servers_[server].reset(); }
   void StartWorker(int worker) {
     WorkerOptions options{.port = worker_ports_[worker], .executor = {.identity = TestIdentity()}};

@@ -23,6 +23,7 @@ using mesh::Tensor;
 using mesh::TensorType;
 using program::Builder;
 using program::Value;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_folder::TempFolder;
 
@@ -249,6 +250,38 @@ TEST(CoordinatorTest, DefinitionsThatDoNotFitAreRefusedAtOnce) {
   EXPECT_EQ(coordinator->Write("n", Tensor::Scalar(1.0f)).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(coordinator->Save(1).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(coordinator->Schedule(Function{{7}}, {}).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(CoordinatorTest, TheEndIsToldToEveryProcessThatIsThere) {
+  TestCluster cluster(2, 3);
+  const auto coordinator = Connect(cluster.options());
+  const Parameter n("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false});
+  const std::vector<Parameter> variables = {n};
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  program::Builder b("count");
+  {
+    program::Builder::Scope scope(b);
+    program::AssignAdd(n, 1);
+  }
+  const Function count = Must(coordinator->DefineFunction(b.Build().value()));
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
+  ASSERT_TRUE(coordinator->Join({}, seconds(60)).ok());
+  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 3; ++i) SystemClock().SleepFor(milliseconds(50), {});
+  EXPECT_FALSE(cluster.worker(0).ended());
+  EXPECT_FALSE(cluster.server(0).ended());
+  cluster.StopWorker(2);
+  coordinator->End(seconds(10));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(cluster.worker(i).ended());
+    EXPECT_TRUE(cluster.server(i).ended());
+    EXPECT_GT(cluster.server(i).stats().pulls + cluster.server(1 - i).stats().pulls, 0);
+  }
+  // A coordinator of before ends nobody who works for another one.
+  const auto next = Connect(cluster.options());
+  cluster.StopServer(0);
+  cluster.StartServer(0);
+  coordinator->End(seconds(2));
+  EXPECT_FALSE(cluster.server(0).ended());
 }
 
 TEST(CoordinatorTest, ATooStalePushIsComputedAnew) {

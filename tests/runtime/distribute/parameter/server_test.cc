@@ -98,6 +98,17 @@ TEST(ServerTest, WhatWasPushedIsPulled) {
   EXPECT_TRUE(server->health().ok());
 }
 
+// A coordinator that pings right after SetUp took the answer of before for the loss of what was acknowledged.
+TEST(ServerTest, PingsKnowWhatWasAnswered) {
+  const auto server = ServeAt();
+  Client client(server->port());
+  for (int64_t session = 1; session <= 200; ++session) {
+    ASSERT_TRUE(client.SetUp(session).ok());
+    ASSERT_EQ(client.Ping()->session, session);
+    ASSERT_EQ(client.Ping()->definitions, 2);
+  }
+}
+
 TEST(ServerTest, APullWaitsForItsVersion) {
   const auto server = ServeAt();
   Client client(server->port());
