@@ -174,10 +174,13 @@ ProgramSpec ReadProgram(Problems& problems, const Node& node, const std::string&
     spec.layout = ParseLayoutSpec(problems, *layout, fields.Path("layout"));
   }
   if (const Node* train = fields.Get("train")) spec.train = ParseTrain(problems, *train, fields.Path("train"));
+  if (const Node* servers = fields.Get("parameter_server")) {
+    spec.parameter_server = ParseParameterServer(problems, *servers, fields.Path("parameter_server"));
+  }
   spec.initial_weights = fields.Text("initial_weights");
   const std::vector<std::string> numerics = {"fast", "strict"};
   spec.strict = fields.Choice("numerics", numerics, "fast") == "strict";
-  for (const std::string_view key : {"mesh", "devices", "data", "model", "layout", "train"}) {
+  for (const std::string_view key : {"mesh", "devices", "data", "model", "layout", "train", "parameter_server"}) {
     spec.places[std::string(key)] = fields.PlaceOf(key);
   }
   if (const Node* data = fields.Get("data")) {

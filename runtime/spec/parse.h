@@ -13,6 +13,8 @@ DataSpec ParseData(Problems& problems, const Node& node, const std::string& path
 train::Loss ParseLossSpec(Problems& problems, const Node& node, const std::string& path);
 OptimizerSpec ParseOptimizer(Problems& problems, const Node& node, const std::string& path);
 
+ParameterServerSpec ParseParameterServer(Problems& problems, const Node& node, const std::string& path);
+
 // What can be checked with no data: axes, devices, divisibility, layout rules against the model's paths and ranks.
 void CheckProgram(Problems& problems, const ProgramSpec& spec, const ReadOptions& options);
 

@@ -139,6 +139,26 @@ struct DevicesSpec {
   std::optional<int64_t> count;  // per process; none: the mesh's size over the processes
 };
 
+// How the variables of parameter servers are cut: TensorFlow's partitioners, by their names and arguments.
+struct WholeVariables {};
+struct FixedShardsSpec {
+  int64_t num_shards = 1;
+};
+struct MinSizeSpec {
+  int64_t min_shard_bytes = int64_t{256} << 10;
+  int64_t max_shards = 1;
+};
+struct MaxSizeSpec {
+  int64_t max_shard_bytes = 0;
+  int64_t max_shards = 0;  // 0: any number
+};
+// Of the strategy ParameterServer.
+struct ParameterServerSpec {
+  std::variant<WholeVariables, FixedShardsSpec, MinSizeSpec, MaxSizeSpec> partitioner;
+  int64_t staleness_bound = -1;          // -1: none
+  std::optional<int64_t> steps_in_flight;  // of the whole job; none: one for each worker
+};
+
 struct ProgramSpec {
   std::string file;              // where it was read from, and
   std::string path = "program";  // what its fields are under, for errors
@@ -153,6 +173,7 @@ struct ProgramSpec {
   std::vector<train::Metric> metrics;
   LayoutSpec layout;
   TrainSpec train;
+  std::optional<ParameterServerSpec> parameter_server;
   std::string initial_weights;  // "": none
   bool strict = false;          // `numerics: strict`
 

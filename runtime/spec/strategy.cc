@@ -1,4 +1,5 @@
-// Strategies as presets: each that is synchronous is a mesh of one axis, `batch`, over the devices it is given.
+// Strategies as presets: each that is synchronous is a mesh of one axis, `batch`, over the devices it is given. And what
+// the one that is not takes beside it.
 #include <algorithm>
 #include <array>
 
@@ -13,6 +14,34 @@ constexpr std::array<std::string_view, 8> kStrategies = {
 
 }  // namespace
 
+ParameterServerSpec ParseParameterServer(Problems& problems, const Node& node, const std::string& path) {
+  ParameterServerSpec spec;
+  Fields fields(problems, node, path);
+  if (const Node* value = fields.Get("variable_partitioner")) {
+    const std::string at = fields.Path("variable_partitioner");
+    if (const auto named = ReadNamed(problems, *value, at, "partitioner")) {
+      Fields f(problems, named->options, at + "." + named->name, "option");
+      if (named->name == "fixed_shards") {
+        f.Need("num_shards");
+        spec.partitioner = FixedShardsSpec{f.Int("num_shards", 1, 1)};
+      } else if (named->name == "min_size") {
+        const MinSizeSpec fallback;
+        spec.partitioner = MinSizeSpec{f.Int("min_shard_bytes", fallback.min_shard_bytes, 1), f.Int("max_shards", 1, 1)};
+      } else if (named->name == "max_size") {
+        f.Need("max_shard_bytes");
+        spec.partitioner = MaxSizeSpec{f.Int("max_shard_bytes", 1, 1), f.Int("max_shards", 0, 1)};
+      } else {
+        const std::vector<std::string> known = {"fixed_shards", "min_size", "max_size"};
+        problems.Add(named->place, at, "unknown partitioner `" + named->name + "`" + Suggest(named->name, known));
+        f.AllowOthers();
+      }
+    }
+  }
+  spec.staleness_bound = fields.Int("staleness_bound", -1, 0);
+  if (fields.Get("steps_in_flight") != nullptr) spec.steps_in_flight = fields.Int("steps_in_flight", 1, 1);
+  return spec;
+}
+
 void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options, Manifest* manifest) {
   ProgramSpec& program = manifest->program;
   const std::string& strategy = manifest->strategy;
@@ -20,6 +49,10 @@ void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options, 
   if (std::find(kStrategies.begin(), kStrategies.end(), strategy) == kStrategies.end() && !strategy.empty()) {
     const std::vector<std::string> names(kStrategies.begin(), kStrategies.end());
     return refuse("unknown strategy `" + strategy + "`" + Suggest(strategy, names));
+  }
+  if (program.parameter_server && strategy != "ParameterServer") {
+    problems.Add(program.places.at("parameter_server"), "program.parameter_server",
+                 "expected the strategy ParameterServer, got: " + (strategy.empty() ? "none" : strategy));
   }
   const int64_t processes = std::max<int64_t>(1, options.processes);
   if (!program.mesh.empty()) {

@@ -1,4 +1,5 @@
 // What `strategy` makes of a program without a mesh.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/spec/spec.h"
@@ -56,6 +57,47 @@ const Case kCases[] = {
 
 INSTANTIATE_TEST_SUITE_P(Presets, StrategyTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
+
+TEST(ParameterServerSpecTest, ReadsThePartitionersOfTensorFlowByTheirNames) {
+  const auto read = [](const std::string& options) {
+    const auto manifest = ParseManifest(Job("ParameterServer", "chief: {replicas: 1}, worker: {replicas: 3}, ps: {replicas: 2}",
+                                            "    parameter_server: " + options + "\n"), "job.yaml");
+    EXPECT_TRUE(manifest.ok()) << manifest.status().ToString();
+    return manifest.ok() ? manifest->program.parameter_server.value() : ParameterServerSpec{};
+  };
+  EXPECT_EQ(std::get<FixedShardsSpec>(read("{variable_partitioner: {fixed_shards: {num_shards: 4}}}").partitioner).num_shards, 4);
+  const auto min_size = std::get<MinSizeSpec>(read("{variable_partitioner: {min_size: {max_shards: 2}}}").partitioner);
+  EXPECT_EQ(min_size.min_shard_bytes, 256 << 10);
+  EXPECT_EQ(min_size.max_shards, 2);
+  const auto max_size = std::get<MaxSizeSpec>(read("{variable_partitioner: {max_size: {max_shard_bytes: 100}}}").partitioner);
+  EXPECT_EQ(max_size.max_shard_bytes, 100);
+  EXPECT_EQ(max_size.max_shards, 0);
+  const ParameterServerSpec other = read("{staleness_bound: 3, steps_in_flight: 2}");
+  EXPECT_TRUE(std::holds_alternative<WholeVariables>(other.partitioner));
+  EXPECT_EQ(other.staleness_bound, 3);
+  EXPECT_EQ(other.steps_in_flight, 2);
+  const ParameterServerSpec none = read("{}");
+  EXPECT_EQ(none.staleness_bound, -1);
+  EXPECT_EQ(none.steps_in_flight, std::nullopt);
+}
+
+TEST(ParameterServerSpecTest, TellsEveryMistake) {
+  const auto wrong = [](const std::string& strategy, const std::string& options) {
+    return ParseManifest(Job(strategy, "chief: {replicas: 1}", "    parameter_server: " + options + "\n"), "job.yaml")
+        .status().message();
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(wrong("ParameterServer", "{variable_partitioner: {min_sise: {}}}"),
+              HasSubstr("unknown partitioner `min_sise`, did you mean `min_size`?"));
+  EXPECT_THAT(wrong("ParameterServer", "{variable_partitioner: {fixed_shards: {num_shards: 0}}}"),
+              HasSubstr("program.parameter_server.variable_partitioner.fixed_shards.num_shards: expected a whole number of at "
+                        "least 1, got: 0"));
+  EXPECT_THAT(wrong("ParameterServer", "{variable_partitioner: {max_size: {}}}"), HasSubstr("max_shard_bytes"));
+  EXPECT_THAT(wrong("ParameterServer", "{steps_in_flight: 0}"), HasSubstr("steps_in_flight"));
+  EXPECT_THAT(wrong("ParameterServer", "{staleness: 1}"), HasSubstr("staleness_bound"));
+  EXPECT_THAT(wrong("Default", "{staleness_bound: 1}"),
+              HasSubstr("program.parameter_server: expected the strategy ParameterServer, got: Default"));
+}
 
 struct Wrong {
   std::string name;
