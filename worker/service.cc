@@ -3,11 +3,16 @@
 #include <cstdio>
 
 #include "worker/ending.h"
+#include "worker/evaluator.h"
 #include "worker/mesh_worker.h"
+#include "worker/parameter_chief.h"
+#include "worker/parameter_processes.h"
 #include "worker/role.h"
 
 namespace meshtrain::worker {
 namespace {
+
+using cluster::Role;
 
 Status CheckDevices(const Config& config, const spec::Manifest& manifest) {
   const mesh::DeviceKind kind = manifest.program.devices.kind;
@@ -19,6 +24,27 @@ Status CheckDevices(const Config& config, const spec::Manifest& manifest) {
 Ending Run(const Config& config, std::stop_token stop, const std::function<int()>& stop_exit_code) {
   MT_TRY(spec::Manifest manifest, ReadManifest(config), ManifestExitCode);
   MT_TRY_STATUS(CheckDevices(config, manifest), ManifestExitCode);
+  const bool servers = manifest.strategy == "ParameterServer";
+  if (!config.job.tf_config) {
+    if (!servers) return RunMeshWorker(config, std::move(manifest), stop, stop_exit_code);
+    return {InvalidArgument(SourceName(config) + ": spec.strategy: ParameterServer needs chief, worker and ps processes: "
+                            "expected TF_CONFIG to say who they are, got: none"),
+            cluster::kExitBadConfig};
+  }
+  const cluster::ClusterSpec& cluster = config.job.tf_config->cluster;
+  const cluster::TaskId task = config.job.tf_config->task;
+  if (task.role == Role::kEvaluator) return RunEvaluator(config, std::move(manifest), stop, stop_exit_code);
+  if (servers) {
+    if (cluster.count(Role::kPs) == 0) {
+      return {InvalidArgument("TF_CONFIG: cluster.ps: ParameterServer needs at least one, got: none"),
+              cluster::kExitBadConfig};
+    }
+    if (task.role == Role::kPs) return RunParameterServer(config, manifest, stop, stop_exit_code);
+    // Without a chief worker 0 is that too.
+    const bool leads = task.role == Role::kChief || (cluster.count(Role::kChief) == 0 && task.index == 0);
+    if (leads) return RunParameterChief(config, std::move(manifest), stop, stop_exit_code);
+    return RunParameterWorker(config, manifest, stop, stop_exit_code);
+  }
   return RunMeshWorker(config, std::move(manifest), stop, stop_exit_code);
 }
 

@@ -1,0 +1,179 @@
+"""Jobs with parameter servers: one process of meshtrain-worker for each role, which tests disturb. Standard library only."""
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import time
+
+from process_job import DEADLINE, free_ports
+
+HEAD = """
+apiVersion: meshtrain.dev/v1
+kind: TrainingJob
+metadata: {{name: servers}}
+spec:
+  strategy: ParameterServer
+  replicaSpecs: {{chief: {{replicas: 1}}, worker: {{replicas: 1}}, ps: {{replicas: 1}}}}
+  checkpoint: {{path: {folder}/checkpoints, everySteps: {every}}}
+"""
+
+# An MLP on drawn digits, its kernels cut.
+DIGITS = """
+  program:
+    seed: 7
+    parameter_server: {{variable_partitioner: {{min_size: {{min_shard_bytes: 8192, max_shards: 3}}}}{options}}}
+    data:
+      train: {{idx: {{images: {data}/digits5120-images-idx3-ubyte.gz, labels: {data}/digits5120-labels-idx1-ubyte.gz}}}}
+      test: {{idx: {{images: {data}/digits5120-images-idx3-ubyte.gz, labels: {data}/digits5120-labels-idx1-ubyte.gz}}, take: 2000}}
+      map: [{{scale: 0.00392156862745098}}]
+      shuffle: {{buffer: 1000, seed: 3}}
+      batch: 64
+    model: [flatten, dense: {{units: 48, activation: relu}}, dense: {{units: 10}}]
+    loss: {{sparse_categorical_crossentropy: {{from_logits: true}}}}
+    optimizer: adam
+    metrics: [accuracy]
+    train: {{epochs: {epochs}, steps_per_epoch: {steps}}}
+"""
+
+
+def write_idx(path, code, dims, body):
+    path.write_bytes(struct.pack(">HBB", 0, code, len(dims)) + b"".join(struct.pack(">I", d) for d in dims) + body)
+
+
+# The guide's Dense(1) on ([1.], [1.]), its data as files in the job's folder.
+GUIDE = """
+  program:
+    parameter_server: {{steps_in_flight: 1}}
+    data:
+      train: {{idx: {{images: {folder}/x.idx, labels: {folder}/y.idx, labels_as: f32}}}}
+      batch: 5
+    model:
+      - dense: {{units: 1, kernel_initializer: {{constant: {{value: {w0!r}}}}}, kernel_regularizer: {{l2: 1.0e-4}}}}
+      - reshape: {{dims: []}}
+    loss: {{binary_crossentropy: {{from_logits: true}}}}
+    optimizer: {{sgd: {{learning_rate: 0.01}}}}
+    train: {{epochs: 1, steps_per_epoch: 210}}
+"""
+
+
+def write_guide_data(folder):
+    write_idx(folder / "x.idx", 0x0D, [1000, 1], struct.pack(">1000f", *[1.0] * 1000))
+    write_idx(folder / "y.idx", 0x08, [1000], bytes([1] * 1000))
+
+
+class Job:
+    """The processes of one job, in a folder of its own. `manifest`: its text, formatted."""
+
+    def __init__(self, folder, worker, manifest, workers=1, servers=1, chief=True, evaluator=False, peer_return=60,
+                 metrics=False):
+        self.folder = pathlib.Path(folder)
+        self.worker = worker
+        self.peer_return = peer_return
+        self.metrics = metrics
+        counts = {"chief": int(chief), "worker": workers, "ps": servers, "evaluator": int(evaluator)}
+        self.tasks = [(role, index) for role, count in counts.items() for index in range(count)]
+        ports = iter(free_ports(2 * len(self.tasks)))
+        self.hosts = {task: f"127.0.0.1:{next(ports)}" for task in self.tasks}
+        self.addresses = {task: f"127.0.0.1:{next(ports)}" for task in self.tasks}
+        self.leader = ("chief", 0) if chief else ("worker", 0)
+        self.manifest = self.folder / "job.yaml"
+        self.manifest.write_text(manifest)
+        (self.folder / "token").write_text("secret")
+        self.processes = {}
+
+    def output(self, task):
+        return self.folder / f"{task[0]}-{task[1]}"
+
+    def start(self, task):
+        # An evaluator is listed in its own TF_CONFIG only.
+        cluster = {}
+        for (role, index), host in self.hosts.items():
+            if role != "evaluator" or task[0] == "evaluator":
+                cluster.setdefault(role, []).append(host)
+        environment = {
+            "PATH": os.environ["PATH"], "MESHTRAIN_JOB": "test/servers", "MESHTRAIN_TOKEN_FILE": str(self.folder / "token"),
+            "MESHTRAIN_PEER_RETURN_SECONDS": str(self.peer_return),
+            "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task[0], "index": task[1]}}),
+        }
+        for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
+            if name in os.environ:
+                environment[name] = os.environ[name]
+        with open(self.folder / f"log-{task[0]}-{task[1]}", "ab") as log:
+            self.processes[task] = subprocess.Popen(
+                [self.worker, "-f", str(self.manifest), "--output", str(self.output(task)), "--threads", "1",
+                 "--metrics-address", self.addresses[task] if self.metrics else "none"],
+                env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        return self.processes[task]
+
+    def start_all(self):
+        for task in self.tasks:
+            self.start(task)
+
+    def kill(self, task):
+        process = self.processes[task]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def wait(self, task, timeout=DEADLINE):
+        try:
+            return self.processes[task].wait(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{task} hangs; {self.logs()}") from None
+
+    def expect_end(self, timeout=DEADLINE):
+        """Every process ends with 0."""
+        for task in [self.leader] + [t for t in self.tasks if t != self.leader]:
+            code = self.wait(task, timeout)
+            if code != 0:
+                raise AssertionError(f"{task}: expected 0, got: {code}; {self.logs()}")
+
+    def lines(self, task=None):
+        try:
+            text = (self.output(task or self.leader) / "metrics.jsonl").read_text()
+        except OSError:
+            return []
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def step(self):
+        lines = self.lines()
+        return lines[-1]["step"] if lines else 0
+
+    def wait_for_step(self, step):
+        end = time.monotonic() + DEADLINE
+        while self.step() < step:
+            if time.monotonic() > end:
+                raise AssertionError(f"step {step} was not reached; {self.logs()}")
+            if self.processes[self.leader].poll() is not None:
+                raise AssertionError(f"{self.leader} left; {self.logs()}")
+            time.sleep(0.01)
+
+    def log(self, task):
+        return (self.folder / f"log-{task[0]}-{task[1]}").read_text(errors="replace")
+
+    def logs(self):
+        return "".join(f"\n--- {t[0]}-{t[1]} (left with {p.poll()})\n{self.log(t)[-1500:]}"
+                       for t, p in self.processes.items())
+
+    def checkpoint_steps(self):
+        return sorted(int(p.parent.name.split("-")[1]) for p in (self.folder / "checkpoints").glob("ckpt-*/index.json"))
+
+    def count_in_checkpoint(self, step, name="optimizer.iterations"):
+        """A whole number that a checkpoint holds."""
+        folder = self.folder / "checkpoints" / f"ckpt-{step:08d}"
+        index = json.loads((folder / "index.json").read_text())["index"]
+        for file in index["files"]:
+            data = (folder / file["name"]).read_bytes()
+            head = struct.unpack("<Q", data[:8])[0]
+            for key, tensor in json.loads(data[8:8 + head]).items():
+                if key.startswith(name) and key != "__metadata__":
+                    begin, end = tensor["data_offsets"]
+                    return struct.unpack("<q" if end - begin == 8 else "<i", data[8 + head + begin:8 + head + end])[0]
+        raise AssertionError(f"{folder}: expected {name}, got: {[f['name'] for f in index['files']]}")
+
+    def close(self):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()

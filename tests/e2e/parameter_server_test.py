@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""Parameter servers from a manifest, with a process for each role.
+parameter_server_test.py BIN_FOLDER DATA_FOLDER GUIDE_JSON EXAMPLE"""
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+from process_job import DEADLINE
+
+from parameter_job import DIGITS, GUIDE, HEAD, Job, write_guide_data
+
+BIN, DATA, GUIDE_JSON, EXAMPLE = (pathlib.Path(sys.argv.pop(1)).resolve() for _ in range(4))
+WORKER = str(BIN / "meshtrain-worker")
+TIMEOUT = 180
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self._folder.name)
+        self.jobs = []
+
+    def tearDown(self):
+        for job in self.jobs:
+            job.close()
+        self._folder.cleanup()
+
+    def job(self, name, manifest, **options):
+        folder = self.folder / name
+        folder.mkdir()
+        if "x.idx" in manifest:
+            write_guide_data(folder)
+        self.jobs.append(Job(folder, WORKER, manifest.format(folder=folder, **self.values), **options))
+        return self.jobs[-1]
+
+    values = {"data": DATA, "every": 20, "epochs": 2, "steps": 60, "options": ""}
+
+
+class Guide(Case):
+    """The 210 losses that every strategy must give, one step at a time."""
+
+    def check(self, workers):
+        guide = json.loads(GUIDE_JSON.read_text())
+        want = guide["printed_in_text"]
+        self.assertEqual(len(want), 210)
+        self.values = dict(self.values, w0=guide["w0"], every=0)
+        job = self.job("guide", HEAD + GUIDE, workers=workers, servers=2)
+        job.start_all()
+        job.expect_end()
+        got = [line["loss"] for line in job.lines()]
+        self.assertEqual(len(got), 210)
+        for step, (a, b) in enumerate(zip(got, want)):
+            self.assertLess(abs(a - b), 1e-6, f"step {step + 1}")
+
+    def test_one_worker(self):
+        self.check(1)
+
+    def test_three_workers(self):
+        self.check(3)
+
+
+class Example(Case):
+    def manifest(self):
+        text = EXAMPLE.read_text()
+        for part in ("images-idx3", "labels-idx1"):
+            for kind in ("train", "t10k"):
+                text = text.replace(f"data/{kind}-{part}-ubyte.gz", f"{DATA}/digits5120-{part}-ubyte.gz")
+        text = text.replace("path: checkpoints/", f"path: {self.folder}/checkpoints/")
+        path = self.folder / "job.yaml"
+        path.write_text(text)
+        return str(path)
+
+    def test_meshtrain_run_starts_every_role_and_succeeds(self):
+        manifest = self.manifest()
+        valid = subprocess.run([BIN / "meshtrain", "validate", "-f", manifest], capture_output=True, text=True, timeout=TIMEOUT)
+        self.assertEqual(valid.returncode, 0, valid.stderr)
+        out = self.folder / "out"
+        run = subprocess.run([BIN / "meshtrain", "run", "-f", manifest, "--output", str(out)], capture_output=True,
+                             text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        self.assertEqual(run.returncode, 0, run.stderr + run.stdout)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], list(range(1, 121)))
+        self.assertLess(lines[-1]["loss"], lines[0]["loss"])
+        for name in ("report.html", "plan.txt", "model.safetensors"):
+            self.assertTrue((out / name).exists(), name)
+        self.assertIn("hidden.kernel/part_1", (out / "plan.txt").read_text())
+        # Each checkpoint once; the last is of the weights that the chief validated last.
+        evaluated = [json.loads(line) for line in (out / "evaluator-0" / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(evaluated[-1]["step"], 120)
+        self.assertEqual(sorted({line["step"] for line in evaluated}), [line["step"] for line in evaluated])
+        self.assertTrue(list((out / "evaluator-0" / "events" / "evaluator").glob("events.out.tfevents.*")))
+        validated = float(re.findall(r"test_loss (\d+\.\d+)", run.stdout)[-1])
+        self.assertAlmostEqual(evaluated[-1]["loss"], validated, delta=1e-4)
+        status = json.loads((out / "status.json").read_text())
+        self.assertEqual(status["replicaStatuses"]["worker"]["succeeded"], 3, status)
+        self.assertTrue(any(c["type"] == "Succeeded" and c["status"] == "True" for c in status["conditions"]), status)
+
+
+class Life(Case):
+    def test_stop_saves_and_the_job_goes_on_as_if_it_had_not_stopped(self):
+        self.values = dict(self.values, options=", steps_in_flight: 1", epochs=10)
+        calm = self.job("calm", HEAD + DIGITS, servers=2)
+        calm.start_all()
+        calm.expect_end()
+        want = [(line["step"], line["loss"]) for line in calm.lines()]
+        self.assertEqual(len(want), 600)
+
+        job = self.job("stopped", HEAD + DIGITS, servers=2)
+        job.start_all()
+        job.wait_for_step(33)
+        job.processes[job.leader].send_signal(signal.SIGTERM)
+        self.assertEqual(job.wait(job.leader), 143, job.logs())
+        saved = job.checkpoint_steps()[-1]
+        self.assertEqual(saved, job.step())
+        self.assertIn(f"stopped at step {saved}", job.log(job.leader))
+        # The others live on, and take the next chief.
+        self.assertTrue(all(p.poll() is None for t, p in job.processes.items() if t != job.leader))
+        job.start(job.leader)
+        job.expect_end()
+        self.assertIn(f"at step {saved}", job.log(job.leader))
+        self.assertEqual([(line["step"], line["loss"]) for line in job.lines()], want)
+        self.assertEqual(job.count_in_checkpoint(600), 600)
+
+    def test_a_killed_chief_goes_on_from_its_checkpoint(self):
+        self.values = dict(self.values, epochs=10)
+        job = self.job("killed", HEAD + DIGITS, workers=2, servers=2)
+        job.start_all()
+        job.wait_for_step(45)
+        job.kill(job.leader)
+        job.start(job.leader)
+        job.expect_end()
+        self.assertIn("resuming from", job.log(job.leader))
+        self.assertEqual(job.step(), 600)
+        self.assertGreaterEqual(job.count_in_checkpoint(600), 600)
+
+    def test_worker_0_is_the_chief_where_there_is_none_and_everyone_answers(self):
+        self.values = dict(self.values, epochs=10000)
+        job = self.job("chiefless", (HEAD + DIGITS).replace("chief: {{replicas: 1}}, ", ""), workers=2, chief=False,
+                       evaluator=True, metrics=True)
+        job.start_all()
+        job.wait_for_step(25)
+        end = time.monotonic() + DEADLINE
+        while not job.lines(("evaluator", 0)):
+            self.assertLess(time.monotonic(), end, job.logs())
+            time.sleep(0.05)
+        pages = {(task, path): self.fetch(job.addresses[task], path)
+                 for task in job.tasks for path in ("metrics", "healthz", "readyz", "progress")}
+        for task in job.tasks:
+            self.assertIn(f'replica_type="{task[0]}"', pages[task, "metrics"])
+        self.assertIn("meshtrain_parameter_pushes_total", pages[("ps", 0), "metrics"])
+        self.assertIn("meshtrain_parameter_workers_ready", pages[job.leader, "metrics"])
+        self.assertGreaterEqual(json.loads(pages[job.leader, "progress"])["step"], 25)
+        self.assertEqual(json.loads(pages[("evaluator", 0), "progress"])["step"] % 20, 0)
+        # Asked to stop, every role does.
+        for task in job.tasks:
+            job.processes[task].send_signal(signal.SIGTERM)
+            self.assertEqual(job.wait(task), 143, job.logs())
+
+    def fetch(self, address, path):
+        with urllib.request.urlopen(f"http://{address}/{path}", timeout=60) as answer:
+            return answer.read().decode()
+
+    def test_a_server_that_stays_away_ends_the_chief_with_138(self):
+        self.values = dict(self.values, epochs=100)
+        job = self.job("away", HEAD + DIGITS, peer_return=5)
+        job.start_all()
+        job.wait_for_step(5)
+        job.kill(("ps", 0))
+        self.assertEqual(job.wait(job.leader), 138, job.logs())
+        self.assertIn("ps-0", job.log(job.leader))
+
+    def test_a_loss_that_is_no_number_ends_it_with_70(self):
+        job = self.job("nan", (HEAD + DIGITS).replace("optimizer: adam", "optimizer: {{sgd: {{learning_rate: 1.0e+30}}}}"))
+        job.start_all()
+        self.assertEqual(job.wait(job.leader), 70, job.logs())
+        self.assertIn("loss is nan", job.log(job.leader))
+
+
+class Mistakes(Case):
+    def refused(self, job, task, *words):
+        job.start(task)
+        self.assertEqual(job.wait(task), 78, job.logs())
+        for word in words:
+            self.assertIn(word, job.log(task))
+
+    def test_no_tf_config(self):
+        job = self.job("alone", HEAD + DIGITS)
+        run = subprocess.run([WORKER, "-f", str(job.manifest), "--output", str(self.folder / "out")], env={}, timeout=TIMEOUT,
+                             capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        self.assertEqual(run.returncode, 78, run.stderr)
+        self.assertIn("expected TF_CONFIG", run.stderr)
+
+    def test_what_a_role_needs(self):
+        self.refused(self.job("servers", HEAD + DIGITS, servers=0), ("chief", 0), "cluster.ps")
+        no_path = (HEAD + DIGITS).replace("path: {folder}/checkpoints, ", "")
+        self.refused(self.job("folder", no_path), ("ps", 0), "checkpoint.path")
+        self.refused(self.job("folder2", no_path, evaluator=True), ("evaluator", 0), "checkpoint.path")
+        no_test = re.sub(r"      test:.*\n", "", HEAD + DIGITS)
+        self.refused(self.job("test", no_test, evaluator=True), ("evaluator", 0), "data.test")
+        no_strategy = (HEAD + DIGITS).replace("  strategy: ParameterServer\n", "  strategy: MultiWorkerMirrored\n")
+        self.refused(self.job("strategy", no_strategy), ("ps", 0), "program.parameter_server")
+        plain = re.sub(r"    parameter_server:.*\n", "", no_strategy)
+        self.refused(self.job("ps", plain), ("ps", 0), "strategy ParameterServer")
+
+
+class EvaluatorOfAMesh(Case):
+    def test_every_checkpoint_of_two_workers_and_an_evaluator(self):
+        text = (HEAD + DIGITS).replace("  strategy: ParameterServer\n", "  waitForEvaluator: true\n")
+        text = re.sub(r"  replicaSpecs:.*\n", "  replicaSpecs: {{worker: {{replicas: 2}}, evaluator: {{replicas: 1}}}}\n", text)
+        text = re.sub(r"    parameter_server:.*\n", "    mesh: {{batch: 2}}\n", text)
+        path = self.folder / "job.yaml"
+        path.write_text(text.format(folder=self.folder, **self.values))
+        out = self.folder / "out"
+        run = subprocess.run([BIN / "meshtrain", "run", "-f", path, "--output", out], capture_output=True, text=True,
+                             timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        self.assertEqual(run.returncode, 0, run.stderr + run.stdout)
+        evaluated = [json.loads(line) for line in (out / "evaluator-0" / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(evaluated[-1]["step"], 120)
+        validated = float(re.findall(r"test_loss (\d+\.\d+)", run.stdout)[-1])
+        self.assertAlmostEqual(evaluated[-1]["loss"], validated, delta=1e-4)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

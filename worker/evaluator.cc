@@ -1,0 +1,175 @@
+#include "worker/evaluator.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "runtime/base/file.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/distribute/parameter/evaluate.h"
+#include "runtime/execute/session.h"
+#include "runtime/telemetry/event_file.h"
+#include "runtime/telemetry/metrics_log.h"
+#include "worker/presence.h"
+#include "worker/resume.h"
+#include "worker/role.h"
+#include "worker/runner.h"
+
+namespace meshtrain::worker {
+
+namespace {
+
+// The step of the last whole line; -1 where there is none.
+int64_t LastStep(const std::string& path) {
+  const auto text = ReadFile(path);
+  if (!text.ok()) return -1;
+  int64_t last = -1;
+  size_t begin = 0;
+  for (size_t end = text->find('\n'); end != std::string::npos; end = text->find('\n', begin)) {
+    const auto line = nlohmann::json::parse(text->begin() + static_cast<std::ptrdiff_t>(begin),
+                                            text->begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    begin = end + 1;
+    if (line.is_object() && line.contains("step") && line["step"].is_number_integer()) last = line["step"];
+  }
+  return last;
+}
+
+class Evaluator {
+ public:
+  Evaluator(const Config& config, spec::Manifest manifest) : config_(config), manifest_(std::move(manifest)) {}
+
+  Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
+    spec::ProgramSpec& program = manifest_.program;
+    const std::string file = SourceName(config_);
+    if (!program.data.test) {
+      MT_TRY_STATUS(InvalidArgument(file + ": program.data.test: the evaluator expects data to evaluate on, got: none"),
+                    ManifestExitCode);
+    }
+    if (manifest_.checkpoint.path.empty()) {
+      MT_TRY_STATUS(InvalidArgument(file + ": spec.checkpoint.path: the evaluator expects the folder that the job saves "
+                                           "to, got: none"),
+                    ManifestExitCode);
+    }
+    // The mesh of the job, all of it in this process, so that its layouts hold.
+    int64_t devices = 1;
+    for (const mesh::Axis& axis : program.mesh) devices *= axis.size;
+    program.processes = 1;
+    program.devices.count = devices;
+    MT_TRY(data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExitCode);
+    MT_TRY(session_, execute::Session::Create({.isolated = config_.isolated, .threads = config_.threads}), ManifestExitCode);
+    MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
+    distribute::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
+    sizes.eval_sizes = {data_->batch_size(), data_->last_batch_size()};
+    MT_TRY(runner_, MakeRunner(*session_, declared, std::move(sizes)), ManifestExitCode);
+
+    const std::string log_path = config_.output + "/metrics.jsonl";
+    MT_TRY_STATUS(MakeDirectories(config_.output), OutputExitCode);
+    const int64_t before = LastStep(log_path);
+    MT_TRY(log_, telemetry::MetricsLog::Open(log_path, before < 0 ? std::nullopt : std::optional(before)), OutputExitCode);
+    MT_TRY(events_, telemetry::EventFileWriter::Create(config_.output + "/events/evaluator"), OutputExitCode);
+    MT_TRY(presence_, Presence::Create(config_, JobName(manifest_)), OutputExitCode);
+    loss_ = presence_->metrics().AddGauge("meshtrain_loss", "Loss of the newest step or evaluation.", {{"split", "test"}});
+    accuracy_ = presence_->metrics().AddGauge("meshtrain_accuracy", "Accuracy of the newest step or evaluation.",
+                                              {{"split", "test"}});
+    count_ = presence_->metrics().AddCounter("meshtrain_evaluations_total", "Checkpoints that were evaluated.");
+    Say(fmt::format("evaluating checkpoints in {}; output in {}", manifest_.checkpoint.path, config_.output));
+    presence_->Ready();
+
+    const int64_t epochs = program.train.epochs;
+    const bool may_end_early = program.train.early_stopping.has_value();
+    parameter::EvaluateOptions options{.after_step = before, .poll = std::chrono::milliseconds(500)};
+    // A job that goes on for more epochs than it had first has marked what is its last checkpoint no more.
+    options.is_final = [&](const checkpoint::Index& index) {
+      const auto final = index.metadata.find(std::string(parameter::kFinalKey));
+      if (final == index.metadata.end() || final->second != "true") return false;
+      const auto at = PositionOf(index, "");
+      return may_end_early || (at.ok() && at->epoch >= epochs - 1);
+    };
+    const auto count = parameter::EvaluateLoop(
+        manifest_.checkpoint.path, [&](const checkpoint::Checkpoint& c) { return Evaluate(c, stop); }, options, stop);
+    const Status events = events_->Close();
+    const Status log = log_->Close();
+    TellTermination(config_, telemetry::TerminationMessage(presence_->board().Get()));
+    if (stop.stop_requested()) return {OkStatus(), stop_exit_code()};
+    if (!count.ok()) return {count.status(), data_error_ ? DataExitCode(count.status()) : OutputExitCode(count.status())};
+    MT_TRY_STATUS(events, OutputExitCode);
+    MT_TRY_STATUS(log, OutputExitCode);
+    Say(fmt::format("evaluated {} checkpoints; metrics in {}", *count, log_path));
+    return {OkStatus(), cluster::kExitDone};
+  }
+
+ private:
+  Status Evaluate(const checkpoint::Checkpoint& checkpoint, std::stop_token stop) {
+    const Duration begin = SystemClock().Monotonic();
+    // All are read before one is written: a checkpoint that is damaged leaves nothing behind.
+    std::vector<mesh::Tensor> values;
+    for (const nn::Parameter& p : runner_->programs().parameters) {
+      MT_ASSIGN_OR_RETURN(mesh::Tensor value, checkpoint.Load(p.name()));
+      if (value.type() != p.type()) {
+        return InvalidArgument(checkpoint.path() + ": `" + p.name() + "`: expected " + p.type().ToString() + ", got: " +
+                               value.type().ToString());
+      }
+      values.push_back(std::move(value));
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      MT_RETURN_IF_ERROR(session_->Write(runner_->programs().parameters[i], values[i]));
+    }
+    PipelineBatches batches(*data_);
+    MT_RETURN_IF_ERROR(distribute::BeginPass(*data_));
+    const auto scalars = train::Evaluate(*runner_, batches, manifest_.program.train.validation_steps, stop);
+    data_error_ = !batches.error().ok();
+    if (!scalars.ok()) return scalars.status();
+    const int64_t step = checkpoint.index().step;
+    MT_ASSIGN_OR_RETURN(const train::Position position, PositionOf(checkpoint.index(), checkpoint.path()));
+    const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
+
+    telemetry::Progress progress{.step = step, .epoch = static_cast<double>(position.epoch)};
+    telemetry::StepRecord record{.step = step, .epoch = position.epoch + (position.batch > 0 ? 1 : 0), .seconds = took.count()};
+    std::vector<telemetry::NamedValue> others;
+    std::string line = fmt::format("step {}", step);
+    for (const auto& [name, value] : *scalars) {
+      line += fmt::format("  {} {:.4f}", name, value);
+      if (name == train::kLossName) {
+        record.loss = value;
+        progress.loss = value;
+        loss_.Set(value);
+        continue;
+      }
+      others.emplace_back(name, value);
+      progress.metrics[name] = value;
+      if (name == "accuracy") accuracy_.Set(value);
+    }
+    record.metrics = others;
+    progress.checkpoint = telemetry::Progress::Checkpoint{step, checkpoint.path()};
+    MT_RETURN_IF_ERROR(log_->Add(record));
+    MT_RETURN_IF_ERROR(events_->Add(step, *scalars));
+    presence_->board().Set(std::move(progress));
+    count_.Add();
+    Say(line);
+    return OkStatus();
+  }
+
+  const Config& config_;
+  spec::Manifest manifest_;
+  std::unique_ptr<data::Pipeline> data_;
+  std::unique_ptr<execute::Session> session_;
+  std::unique_ptr<distribute::MeshRunner> runner_;
+  std::unique_ptr<telemetry::MetricsLog> log_;
+  std::unique_ptr<telemetry::EventFileWriter> events_;
+  telemetry::Gauge loss_, accuracy_;
+  telemetry::Counter count_;
+  bool data_error_ = false;
+  std::unique_ptr<Presence> presence_;
+};
+
+}  // namespace
+
+Ending RunEvaluator(const Config& config, spec::Manifest manifest, std::stop_token stop,
+                    const std::function<int()>& stop_exit_code) {
+  return Evaluator(config, std::move(manifest)).Run(stop, stop_exit_code);
+}
+
+}  // namespace meshtrain::worker

@@ -1,0 +1,355 @@
+#include "worker/parameter_chief.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "runtime/base/file.h"
+#include "runtime/base/log.h"
+#include "runtime/checkpoint/weights.h"
+#include "runtime/distribute/parameter/coordinator.h"
+#include "runtime/distribute/parameter/evaluate.h"
+#include "runtime/train/callbacks.h"
+#include "worker/parameter_processes.h"
+#include "worker/parameter_steps.h"
+#include "worker/reporter.h"
+#include "worker/resume.h"
+#include "worker/role.h"
+
+namespace meshtrain::worker {
+
+namespace {
+
+using parameter::Coordinator;
+using std::chrono::seconds;
+
+// Less than that is no time for a process to come back in.
+constexpr Duration kLeastReturn = seconds(5);
+constexpr char kTrainingData[] = "train";
+
+// The servers or workers are away, for longer than they are waited for.
+int JobExitCode(const Status& error) {
+  const bool away = error.code() == StatusCode::kUnavailable || error.code() == StatusCode::kDeadlineExceeded;
+  return away ? cluster::kExitRetry : OutputExitCode(error);
+}
+
+parameter::Partitioner PartitionerOf(const spec::ParameterServerSpec& spec) {
+  struct Visitor {
+    parameter::Partitioner operator()(const spec::WholeVariables&) const { return parameter::Whole{}; }
+    parameter::Partitioner operator()(const spec::FixedShardsSpec& s) const {
+      return parameter::FixedShards{s.num_shards};
+    }
+    parameter::Partitioner operator()(const spec::MinSizeSpec& s) const {
+      return parameter::MinSize{s.min_shard_bytes, s.max_shards};
+    }
+    parameter::Partitioner operator()(const spec::MaxSizeSpec& s) const {
+      return parameter::MaxSize{s.max_shard_bytes, s.max_shards};
+    }
+  };
+  return std::visit(Visitor{}, spec.partitioner);
+}
+
+std::string Count(int64_t n, const std::string& one) { return std::to_string(n) + " " + one + (n == 1 ? "" : "s"); }
+
+// Where every variable lies.
+std::string PlacementText(const parameter::Planner& planner, const std::vector<std::string>& servers) {
+  std::string text;
+  for (size_t s = 0; s < servers.size(); ++s) {
+    text += fmt::format("ps-{} at {}\n", s, servers[s]);
+    for (const parameter::Shard& shard : planner.shards()) {
+      if (shard.server != static_cast<int>(s)) continue;
+      text += fmt::format("  {:<40} {:<20} {:>12} bytes\n", shard.name, shard.type.ToString(), shard.type.num_bytes());
+    }
+  }
+  return text;
+}
+
+// Figures of the strategy beside those of every training.
+class StrategyMetrics final : public train::Callback {
+ public:
+  StrategyMetrics(telemetry::Metrics& metrics, const Coordinator& coordinator)
+      : coordinator_(coordinator),
+        pulled_(metrics.AddCounter("meshtrain_parameter_pulled_bytes_total", "Bytes of variables that were pulled.")),
+        pushed_(metrics.AddCounter("meshtrain_parameter_pushed_bytes_total", "Bytes of values that were pushed.")),
+        rerun_(metrics.AddCounter("meshtrain_parameter_steps_rerun_total", "Steps that a lost worker left.")),
+        workers_lost_(metrics.AddCounter("meshtrain_parameter_workers_lost_total", "Workers lost.")),
+        servers_lost_(metrics.AddCounter("meshtrain_parameter_servers_lost_total", "Parameter servers lost.")),
+        ready_(metrics.AddGauge("meshtrain_parameter_workers_ready", "Workers that take steps.")) {}
+
+  Status OnStepEnd(const train::StepInfo&) override {
+    const parameter::DispatcherStats now = coordinator_.stats();
+    const auto add = [](telemetry::Counter& counter, int64_t to, int64_t from) {
+      if (to > from) counter.Add(static_cast<double>(to - from));
+    };
+    add(pulled_, now.pulled_bytes, seen_.pulled_bytes);
+    add(pushed_, now.pushed_bytes, seen_.pushed_bytes);
+    add(rerun_, now.steps_rerun, seen_.steps_rerun);
+    add(workers_lost_, now.workers_lost, seen_.workers_lost);
+    add(servers_lost_, now.servers_lost, seen_.servers_lost);
+    ready_.Set(now.workers_ready);
+    seen_ = now;
+    return OkStatus();
+  }
+
+ private:
+  const Coordinator& coordinator_;
+  telemetry::Counter pulled_, pushed_, rerun_, workers_lost_, servers_lost_;
+  telemetry::Gauge ready_;
+  parameter::DispatcherStats seen_;
+};
+
+class Chief {
+ public:
+  Chief(const Config& config, spec::Manifest manifest) : config_(config), manifest_(std::move(manifest)) {}
+
+  Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
+    const spec::ProgramSpec& program = manifest_.program;
+    const cluster::TfConfig& tf_config = *config_.job.tf_config;
+    // Workers serve before anything else is ready, also the one in this process.
+    if (tf_config.task.role == cluster::Role::kWorker) {
+      MT_TRY(own_worker_, ServeWorker(config_, manifest_), JobExitCode);
+    }
+    MT_TRY(folder_, SharedFolder(config_, manifest_), ManifestExitCode);
+    MT_TRY_STATUS(MakeDirectories(folder_), OutputExitCode);
+    MT_TRY(train_data_, data::Pipeline::Create(spec::TrainPipeline(program.data)), DataExitCode);
+    if (program.data.test) {
+      MT_TRY(test_data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExitCode);
+    }
+    epochs_ = program.train.epochs;
+    steps_per_epoch_ = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch : train_data_->steps_per_epoch();
+    if (const Ending traced = Trace(); !traced.status.ok()) return traced;
+
+    auto resumed = Begin(stop);
+    if (!resumed.ok()) return Leave(resumed.status(), stop, stop_exit_code);
+    const train::Position start = *resumed ? (*resumed)->position : train::Position{};
+    if (*resumed) {
+      resumed_from_ = (*resumed)->path;
+      Say(fmt::format("resuming from {} at step {}", resumed_from_, start.step));
+    }
+    MT_TRY_STATUS(Report(start), OutputExitCode);
+    const auto result = Train(start, stop);
+    return Finish(result, stop, stop_exit_code);
+  }
+
+ private:
+  // The step's hash, the batches' types, the weights to begin with.
+  Ending Trace() {
+    const spec::ProgramSpec& program = manifest_.program;
+    MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
+    const int64_t full = train_data_->batch_size();
+    std::set<int64_t> sizes = {train_data_->last_batch_size()};
+    if (train_data_->steps_per_epoch() > 1) sizes.insert(full);
+    if (test_data_) {
+      sizes.insert(test_data_->last_batch_size());
+      if (test_data_->steps_per_epoch() > 1) sizes.insert(full);
+    }
+    for (const int64_t size : sizes) {
+      const std::vector<mesh::TensorType> types = train_data_->BatchTypes(size);
+      MT_TRY(const spec::Traced traced, declared.Trace(types), ManifestExitCode);
+      types_.emplace_back(types[0], types[1]);
+      if (program_hash_.empty() || size == full) {
+        program_hash_ = fmt::format("{:016x}", program::HashProgram(traced.programs.train_step));
+        parameters_ = traced.programs.parameters;
+      }
+    }
+    if (!program.initial_weights.empty()) {
+      std::vector<checkpoint::NamedType> wanted;
+      for (const nn::Parameter& p : parameters_) wanted.push_back({p.name(), p.type()});
+      MT_TRY(initial_weights_, checkpoint::LoadWeights(program.initial_weights, wanted), DataExitCode);
+    }
+    return {OkStatus(), cluster::kExitDone};
+  }
+
+  // A session on the servers, from the newest whole checkpoint or from the beginning.
+  Result<std::optional<Resumed>> Begin(std::stop_token stop) {
+    MT_ASSIGN_OR_RETURN(const auto candidates, ResumeCandidates(folder_, /*own=*/false, manifest_.checkpoint.resume));
+    for (const checkpoint::Candidate& candidate : candidates) {
+      auto resumed = ResumeFrom(candidate, stop);
+      if (resumed.ok()) return std::optional<Resumed>(std::move(*resumed));
+      if (resumed.status().code() != StatusCode::kDataLoss) return resumed.status();
+      if (&candidate == &candidates.back()) return resumed.status().At("no whole checkpoint is left");
+      LogWarning("checkpoint is damaged, trying the one before",
+                 {{"path", candidate.path}, {"error", resumed.status().message()}});
+    }
+    MT_RETURN_IF_ERROR(Define("", stop));
+    for (size_t i = 0; i < initial_weights_.size(); ++i) {
+      MT_RETURN_IF_ERROR(coordinator_->Write(parameters_[i].name(), initial_weights_[i], stop));
+    }
+    return std::optional<Resumed>();
+  }
+
+  Result<Resumed> ResumeFrom(const checkpoint::Candidate& candidate, std::stop_token stop) {
+    MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(candidate.path));
+    MT_ASSIGN_OR_RETURN(train::Position position, PositionOf(checkpoint->index(), candidate.path));
+    MT_RETURN_IF_ERROR(Define(candidate.path, stop));
+    return Resumed{std::move(position), candidate.path};
+  }
+
+  Status Define(const std::string& restore, std::stop_token stop) {
+    const spec::ParameterServerSpec spec = manifest_.program.parameter_server.value_or(spec::ParameterServerSpec{});
+    parameter::CoordinatorOptions options;
+    options.cluster = config_.job.tf_config->cluster;
+    MT_ASSIGN_OR_RETURN(options.identity, IdentityOf(config_));
+    options.partitioner = PartitionerOf(spec);
+    options.seed = manifest_.program.seed;
+    options.restore = restore;
+    options.staleness_bound = spec.staleness_bound;
+    options.checkpoint_folder = folder_;
+    options.keep = static_cast<int>(manifest_.checkpoint.keep);
+    options.return_timeout = std::max<Duration>(config_.job.peer_return, kLeastReturn);
+    MT_ASSIGN_OR_RETURN(servers_, parameter::AddressesOf(options.cluster, cluster::Role::kPs));
+    MT_ASSIGN_OR_RETURN(const auto workers, parameter::AddressesOf(options.cluster, cluster::Role::kWorker));
+    const auto count = static_cast<int64_t>(workers.size());
+    const int64_t in_flight = spec.steps_in_flight.value_or(count);
+    options.steps_in_flight = static_cast<int>((in_flight + count - 1) / count);
+    // Where every worker may hold equally many, as many more lie ready for whoever is done first.
+    window_ = in_flight % count == 0 ? 2 * in_flight : in_flight;
+    coordinator_.reset();
+    MT_ASSIGN_OR_RETURN(coordinator_, Coordinator::Create(std::move(options), stop));
+    // A trace of its own: a session before this one has used up the other's.
+    MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest_.program));
+    MT_ASSIGN_OR_RETURN(training_, coordinator_->DefineTraining(declared.recipe(), types_));
+    MT_ASSIGN_OR_RETURN(data_, coordinator_->CreatePerWorkerDataset(kTrainingData,
+                                                                     spec::TrainPipeline(manifest_.program.data)));
+    return OkStatus();
+  }
+
+  Status Report(const train::Position& start) {
+    const std::string places = Count(coordinator_->num_workers(), "worker") + ", " +
+                               Count(coordinator_->num_servers(), "parameter server");
+    Reporter::Job job{.name = JobName(manifest_),
+                      .mesh = places,
+                      .epochs = epochs_,
+                      .steps_per_epoch = steps_per_epoch_,
+                      .plan = {.mesh = places, .hash = program_hash_},
+                      .task = config_.job.tf_config->task};
+    MT_ASSIGN_OR_RETURN(reporter_,
+                        Reporter::Create(config_, std::move(job), [this] { return coordinator_->last_save(); }, start));
+    MT_RETURN_IF_ERROR(
+        WriteFileAtomically(config_.output + "/plan.txt", PlacementText(coordinator_->planner(), servers_)));
+    Say(fmt::format("training {} with {}; output in {}", manifest_.name, places, config_.output));
+    if (reporter_->port() > 0) Say(fmt::format("live page: http://{}:{}/", config_.host, reporter_->port()));
+    return OkStatus();
+  }
+
+  Result<train::FitResult> Train(const train::Position& start, std::stop_token stop) {
+    const spec::TrainSpec& train = manifest_.program.train;
+    StepWindow training(*coordinator_, training_.step, stop), evaluation(*coordinator_, training_.evaluate, stop);
+    RemoteRunner runner(*coordinator_, training, evaluation, program_hash_);
+    runner.set_last_saved(resumed_from_.empty() ? -1 : start.step);
+    std::stop_source end;
+    RemoteTraining source(training, {.data = data_,
+                                     .boundaries = {.first = start.step - start.batch,
+                                                    .steps_per_epoch = steps_per_epoch_,
+                                                    .save_every = manifest_.checkpoint.every_steps},
+                                     .step = start.step,
+                                     .window = window_,
+                                     .batch_size = train_data_->batch_size(),
+                                     .stop = stop,
+                                     .end = end});
+    runner.set_source(&source);
+    std::optional<RemoteValidation> validation;
+    if (test_data_) {
+      validation.emplace(evaluation, *test_data_, train.validation_steps, 2 * coordinator_->num_workers());
+    }
+    train::CheckpointEvery save(runner, manifest_.checkpoint.every_steps);
+    train::FunctionCallback note;  // before `save`, which stores it
+    note.on_step_end = [&](const train::StepInfo& info) {
+      runner.Note(info.position);
+      return OkStatus();
+    };
+    note.on_train_end = [&](const train::FitResult& result) {
+      runner.Note(result.position);
+      return OkStatus();
+    };
+    StrategyMetrics metrics(reporter_->metrics(), *coordinator_);
+    std::vector<train::Callback*> callbacks = {&note, &metrics, reporter_.get(), &save};
+    std::optional<train::EarlyStopping> early;
+    if (train.early_stopping) {
+      early.emplace(train.early_stopping->monitor, train.early_stopping->patience, train.early_stopping->min_delta);
+      callbacks.push_back(&*early);
+    }
+    const train::FitOptions fit{.epochs = epochs_,
+                                .steps_per_epoch = steps_per_epoch_,
+                                .validation = validation && train.validate_every > 0 ? &*validation : nullptr,
+                                .validation_steps = train.validation_steps,
+                                .validate_every = std::max<int64_t>(train.validate_every, 1),
+                                .start = start};
+    reporter_->Ready();
+    auto result = train::Fit(runner, source, fit, callbacks, end.get_token());
+    reporter_->EndLine();
+    if (validation) data_error_ = validation->error();
+    return result;
+  }
+
+  Ending Finish(const Result<train::FitResult>& result, const std::stop_token& stop,
+                const std::function<int()>& stop_exit_code) {
+    const Status saved = coordinator_->WaitForSave();
+    const Status reported = reporter_->Finish();
+    TellTermination(config_, reporter_->TerminationMessage());
+    if (!result.ok()) {
+      if (!data_error_.ok()) return {data_error_, DataExitCode(data_error_)};
+      return Leave(result.status(), stop, stop_exit_code);
+    }
+    MT_TRY_STATUS(saved, JobExitCode);
+    MT_TRY_STATUS(reported, OutputExitCode);
+    if (result->end == train::FitEnd::kNotFinite) return {Internal(result->message), cluster::kExitInternal};
+    const bool stopped = result->end == train::FitEnd::kStopped && stop.stop_requested();
+    const auto save = coordinator_->last_save();
+    const std::string last = save ? save->path : resumed_from_;
+    if (!last.empty()) {
+      MT_TRY_STATUS(Export(last), OutputExitCode);
+      if (!stopped) MT_TRY_STATUS(parameter::MarkFinal(last), OutputExitCode);
+    }
+    TellResults(config_, *reporter_, last);
+    if (stopped) {
+      TellStopped(result->position.step);
+      return {OkStatus(), stop_exit_code()};
+    }
+    coordinator_->End();
+    return {OkStatus(), cluster::kExitDone};
+  }
+
+  Status Export(const std::string& path) const {
+    MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
+    const std::set<std::string, std::less<>> weights(training_.parameters.begin(), training_.parameters.end());
+    return checkpoint->Export(ModelPath(config_), [&](std::string_view name) { return weights.contains(name); });
+  }
+
+  static Ending Leave(const Status& why, const std::stop_token& stop, const std::function<int()>& stop_exit_code) {
+    if (!stop.stop_requested()) return {why, JobExitCode(why)};
+    LogWarning("stopped without saving; the last checkpoint is where it goes on", {{"error", why.message()}});
+    return {OkStatus(), stop_exit_code()};
+  }
+
+  const Config& config_;
+  spec::Manifest manifest_;
+  std::string folder_;
+  std::unique_ptr<parameter::WorkerServer> own_worker_;  // where this process is a worker too
+  std::unique_ptr<data::Pipeline> train_data_, test_data_;
+  int64_t epochs_ = 0, steps_per_epoch_ = 0, window_ = 1;
+  std::vector<std::pair<mesh::TensorType, mesh::TensorType>> types_;
+  std::string program_hash_;
+  std::vector<nn::Parameter> parameters_;
+  std::vector<mesh::Tensor> initial_weights_;
+  std::vector<std::string> servers_;  // addresses
+  std::unique_ptr<Coordinator> coordinator_;
+  parameter::Training training_;
+  parameter::PerWorker data_;
+  std::string resumed_from_;  // the checkpoint's folder; "": none
+  Status data_error_;
+  std::unique_ptr<Reporter> reporter_;  // last: it asks the coordinator
+};
+
+}  // namespace
+
+Ending RunParameterChief(const Config& config, spec::Manifest manifest, std::stop_token stop,
+                         const std::function<int()>& stop_exit_code) {
+  return Chief(config, std::move(manifest)).Run(stop, stop_exit_code);
+}
+
+}  // namespace meshtrain::worker

@@ -1,0 +1,113 @@
+#include "worker/parameter_processes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/file.h"
+#include "runtime/base/log.h"
+#include "runtime/distribute/parameter/server.h"
+#include "worker/presence.h"
+#include "worker/role.h"
+
+namespace meshtrain::worker {
+
+namespace {
+
+constexpr Duration kLook = std::chrono::milliseconds(100);
+
+// A port that is taken may be free for the next attempt.
+int ServeExitCode(const Status& error) {
+  return error.code() == StatusCode::kUnavailable ? cluster::kExitRetry : OutputExitCode(error);
+}
+
+// Counts what a total has grown by.
+class Grown {
+ public:
+  explicit Grown(telemetry::Counter counter) : counter_(counter) {}
+  void Set(int64_t total) {
+    counter_.Add(static_cast<double>(std::max<int64_t>(0, total - seen_)));
+    seen_ = total;
+  }
+
+ private:
+  telemetry::Counter counter_;
+  int64_t seen_ = 0;
+};
+
+}  // namespace
+
+Result<std::string> SharedFolder(const Config& config, const spec::Manifest& manifest) {
+  if (manifest.checkpoint.path.empty()) {
+    return InvalidArgument(SourceName(config) +
+                           ": spec.checkpoint.path: expected a folder that every process of the job reaches, since "
+                           "parameter servers write checkpoints and their logs there, got: none");
+  }
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(manifest.checkpoint.path, error);
+  if (error) return ErrnoStatus(error.value(), "cannot find", manifest.checkpoint.path);
+  return path.lexically_normal().string();
+}
+
+Ending RunParameterServer(const Config& config, const spec::Manifest& manifest, std::stop_token stop,
+                          const std::function<int()>& stop_exit_code) {
+  const cluster::TfConfig& tf_config = *config.job.tf_config;
+  parameter::ServerOptions options;
+  MT_TRY(options.port, OwnPort(tf_config), ManifestExitCode);
+  MT_TRY(options.identity, IdentityOf(config), ManifestExitCode);
+  MT_TRY(const std::string folder, SharedFolder(config, manifest), ManifestExitCode);
+  options.store.folder = folder + "/parameter_servers/" + cluster::ToString(tf_config.task);
+  options.store.threads = std::max(1, config.threads);
+  MT_TRY(const auto server, parameter::ParameterServer::Serve(options), ServeExitCode);
+  const parameter::ParameterServer& s = *server;
+  MT_TRY(const auto presence, Presence::Create(config, JobName(manifest), [&s] { return s.health().ok(); }),
+         ServeExitCode);
+  Say(fmt::format("parameter server {} at port {}; log in {}", tf_config.task.index, server->port(),
+                  options.store.folder));
+  telemetry::Metrics& m = presence->metrics();
+  Grown pushes(m.AddCounter("meshtrain_parameter_pushes_total", "Pushes that were applied."));
+  Grown pulls(m.AddCounter("meshtrain_parameter_pulls_total", "Pulls that were answered."));
+  Grown pushed(m.AddCounter("meshtrain_parameter_pushed_bytes_total", "Bytes of values that were pushed."));
+  Grown pulled(m.AddCounter("meshtrain_parameter_pulled_bytes_total", "Bytes of variables that were pulled."));
+  telemetry::Gauge log = m.AddGauge("meshtrain_parameter_log_bytes", "Bytes of the push log on the disk.");
+  presence->Ready();
+  while (!stop.stop_requested() && !server->ended() && server->health().ok()) {
+    SystemClock().SleepFor(kLook, stop);
+    const parameter::ServerStats stats = server->stats();
+    pushes.Set(stats.pushes);
+    pulls.Set(stats.pulls);
+    pushed.Set(stats.pushed_bytes);
+    pulled.Set(stats.pulled_bytes);
+    log.Set(static_cast<double>(stats.log_bytes));
+  }
+  if (const Status health = server->health(); !health.ok()) return {health, cluster::kExitIo};
+  if (server->ended()) return {OkStatus(), cluster::kExitDone};
+  return {OkStatus(), stop_exit_code()};
+}
+
+Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& config, const spec::Manifest& manifest) {
+  parameter::WorkerOptions options;
+  MT_ASSIGN_OR_RETURN(options.port, OwnPort(*config.job.tf_config));
+  MT_ASSIGN_OR_RETURN(options.executor.identity, IdentityOf(config));
+  options.executor.session = {.isolated = config.isolated, .threads = config.threads};
+  if (const int64_t devices = manifest.program.devices.count.value_or(1); devices > 1) {
+    MT_ASSIGN_OR_RETURN(options.executor.mesh, mesh::Mesh::Create({{"batch", devices}}));
+  }
+  return parameter::WorkerServer::Serve(std::move(options));
+}
+
+Ending RunParameterWorker(const Config& config, const spec::Manifest& manifest, std::stop_token stop,
+                          const std::function<int()>& stop_exit_code) {
+  MT_TRY(const auto server, ServeWorker(config, manifest), ServeExitCode);
+  MT_TRY(const auto presence, Presence::Create(config, JobName(manifest)), ServeExitCode);
+  Say(fmt::format("worker {} at port {}, for the chief's steps", config.job.tf_config->task.index, server->port()));
+  presence->Ready();
+  while (!stop.stop_requested() && !server->ended()) SystemClock().SleepFor(kLook, stop);
+  if (server->ended()) return {OkStatus(), cluster::kExitDone};
+  return {OkStatus(), stop_exit_code()};
+}
+
+}  // namespace meshtrain::worker
