@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/cluster/contract.h"
 #include "runtime/meshtrain.h"
 
 namespace {
@@ -94,7 +95,9 @@ int main(int argc, char** argv) {
   app.add_option("--devices", flags.devices, "Replicas of this process, where the strategy has more than one")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  const meshtrain::Status status = Train(flags);
-  if (!status.ok()) std::fprintf(stderr, "custom_loop: %s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 70;
+  const Status status = Train(flags);
+  if (status.ok()) return cluster::kExitDone;
+  std::fprintf(stderr, "custom_loop: %s\n", status.ToString().c_str());
+  // A lost worker: whoever runs this job may start it again.
+  return Team::IsLoss(status) ? cluster::kExitRetry : cluster::kExitInternal;
 }
