@@ -83,6 +83,7 @@ void Attendance::Opening(Duration now) {
   wants_end_ = false;
   end_why_.reset();
   last_heard_ = now;
+  last_tick_ = now;  // a pause before this stream is no part of what it will tell
   outgoing_.clear();
 }
 

@@ -37,6 +37,9 @@ Roster::Roster(RosterOptions options) : options_(std::move(options)) {
 std::vector<RosterAnswer> Roster::Handle(const RosterEvent& event, Duration now) {
   Answers out;
   std::visit([&](const auto& e) { On(e, now, out); }, event);
+  for (const RosterAnswer& answer : out) {
+    if (const auto* end = std::get_if<End>(&answer)) ended_.insert(end->connection);
+  }
   return out;
 }
 
@@ -61,6 +64,7 @@ std::string Roster::Missing() const {
 }
 
 void Roster::On(const Said& event, Duration now, Answers& out) {
+  if (ended_.contains(event.connection)) return;
   if (const auto* join = std::get_if<JoinMessage>(&event.message)) {
     OnJoin(event.connection, *join, now, out);
     return;
@@ -235,6 +239,7 @@ void Roster::OnLeave(Place& place, Answers& out) {
 }
 
 void Roster::On(const Broken& event, Duration, Answers& out) {
+  ended_.erase(event.connection);
   if (Place* place = Attached(event.connection)) Detach(*place, event.why, true, out);
 }
 

@@ -12,6 +12,7 @@
 //     Once it is gone, the first other process that joins replaces it for good ("stale incarnation"). A new server learns
 //     who was replaced from the joiners: each says which processes shared its last incarnation. Where nobody knows, the
 //     process that was a member later is the newer; one that never was a member is newer than all that were.
+//   - A connection that was told to end counts no more: what it still says was said before it knew.
 //   - An agreement gives every member the same answer. There is one at a time: rounds count from 0 in each incarnation.
 #pragma once
 
@@ -148,6 +149,7 @@ class Roster {
   RosterOptions options_;
   std::vector<Place> places_;
   std::map<uint64_t, size_t> by_connection_;  // the places that are attached
+  std::set<uint64_t> ended_;                  // connections told to end, until they are broken
   uint64_t open_ = 0;
   uint64_t last_id_ = 0;
   uint64_t highest_reported_ = 0;

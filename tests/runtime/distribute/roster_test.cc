@@ -146,6 +146,23 @@ TEST_F(RosterTest, SilenceIsALossAndOneMayComeBack) {
   EXPECT_EQ(roster_.open(), 1001u);
 }
 
+TEST_F(RosterTest, WhatIsSaidOnAConnectionThatWasToldToEndCountsNoMore) {
+  JoinAll();
+  Tick(seconds(2), {1, 2});
+  ASSERT_EQ(roster_.open(), 0u);
+  Join(1, kChief, 11, 1000);
+  Join(2, kWorker0, 12, 1000);
+  // Written when worker-1 woke up, before it read that its stream is over. Else an incarnation would open that the end of
+  // the stream closes at once.
+  Join(3, kWorker1, 13, 1000);
+  EXPECT_EQ(Said_(), Texts{});
+  EXPECT_EQ(roster_.open(), 0u);
+  Handle(Broken{3, "closed"});
+  EXPECT_EQ(Said_(), Texts{});
+  Join(4, kWorker1, 13, 1000);
+  EXPECT_EQ(roster_.open(), 1001u);
+}
+
 TEST_F(RosterTest, AServerThatStoodStillBlamesNobodyForIt) {
   JoinAll();
   Tick(milliseconds(200), {1, 2, 3});
