@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Parameter servers under kill -9, with a process for each role: a worker killed every 2 s, a server once.
+parameter_faults_test.py WORKER DATA_FOLDER SECONDS
+
+Shown: the job finishes; every acknowledged push is in it (the count of updates in the last checkpoint is at least the number
+of steps, and no more than the steps that ran again explain); its loss is as low as without faults; and a checkpoint that is
+damaged costs the job no more than what came after the one before."""
+import pathlib
+import re
+import signal
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+from parameter_job import DIGITS, HEAD, Job
+from process_job import DEADLINE
+
+WORKER = sys.argv.pop(1)
+DATA = pathlib.Path(sys.argv.pop(1)).resolve()
+SECONDS = int(sys.argv.pop(1))
+MORE = 100  # steps after the faults
+
+
+class Faults(unittest.TestCase):
+    def setUp(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self._folder.name)
+        self.jobs = []
+
+    def tearDown(self):
+        for job in self.jobs:
+            job.close()
+        self._folder.cleanup()
+
+    def manifest(self, folder, steps, every):
+        return (HEAD + DIGITS).format(folder=folder, data=DATA, every=every, epochs=1, steps=steps, options="")
+
+    def job(self, name, steps, every=200, **options):
+        folder = self.folder / name
+        folder.mkdir()
+        self.jobs.append(Job(folder, WORKER, self.manifest(folder, steps, every), servers=2, metrics=True, **options))
+        return self.jobs[-1]
+
+    def metric(self, job, name):
+        with urllib.request.urlopen(f"http://{job.addresses[job.leader]}/metrics", timeout=60) as answer:
+            return float(re.search(rf"^{name}{{.*}} (\S+)$", answer.read().decode(), re.M).group(1))
+
+    def last_losses(self, job):
+        losses = [line["loss"] for line in job.lines()[-100:]]
+        return sum(losses) / len(losses)
+
+    def test_killed_workers_and_a_killed_server(self):
+        job = self.job("faults", steps=1000000, workers=3)
+        job.start_all()
+        job.wait_for_step(20)
+        kills, server_killed, begin, before = 0, False, time.monotonic(), 0
+        while kills < SECONDS // 2 or not server_killed:
+            self.assertLess(time.monotonic() - begin, 10 * SECONDS + DEADLINE, job.logs())
+            time.sleep(2)
+            # On a slow machine less often: there must be something to disturb.
+            if job.step() == before:
+                continue
+            before = job.step()
+            victim = ("worker", kills % 3)
+            job.kill(victim)
+            job.start(victim)
+            kills += 1
+            if not server_killed and kills >= SECONDS // 4:
+                job.kill(("ps", 1))
+                time.sleep(0.3)
+                job.start(("ps", 1))
+                server_killed = True
+        job.wait_for_step(job.step() + MORE)
+        reruns = self.metric(job, "meshtrain_parameter_steps_rerun_total")
+        lost = self.metric(job, "meshtrain_parameter_workers_lost_total")
+        self.assertGreaterEqual(lost, 1)
+        self.assertGreaterEqual(self.metric(job, "meshtrain_parameter_servers_lost_total"), 1)
+        job.processes[job.leader].send_signal(signal.SIGTERM)
+        self.assertEqual(job.wait(job.leader), 143, job.logs())
+        step = job.step()
+        self.assertEqual(job.checkpoint_steps()[-1], step)
+        count = job.count_in_checkpoint(step)
+        self.assertGreaterEqual(count, step)
+        self.assertLessEqual(count, step + reruns)
+
+        # And to its end.
+        job.manifest.write_text(self.manifest(job.folder, step + MORE, 200))
+        job.start(job.leader)
+        job.expect_end()
+        self.assertEqual([line["step"] for line in job.lines()], list(range(1, step + MORE + 1)))
+        self.assertGreaterEqual(job.count_in_checkpoint(step + MORE), step + MORE)
+
+        calm = self.job("calm", steps=step + MORE, workers=3)
+        calm.start_all()
+        calm.expect_end(timeout=DEADLINE + 20 * SECONDS)
+        self.assertEqual(calm.count_in_checkpoint(step + MORE), step + MORE)
+        faulty_loss, calm_loss = self.last_losses(job), self.last_losses(calm)
+        print(f"{step + MORE} steps, {kills} workers killed ({lost:.0f} seen, {reruns:.0f} steps run again), 1 server killed: "
+              f"{count} updates after {step} steps; loss {faulty_loss:.4f}, undisturbed {calm_loss:.4f}")
+        self.assertLess(faulty_loss, 1.25 * calm_loss + 0.02)
+
+    def test_a_damaged_checkpoint_costs_what_came_after_the_one_before(self):
+        job = self.job("damaged", steps=1000000, every=20)
+        job.start_all()
+        job.wait_for_step(45)
+        job.processes[job.leader].send_signal(signal.SIGTERM)
+        self.assertEqual(job.wait(job.leader), 143, job.logs())
+        newest, before = job.checkpoint_steps()[-1], job.checkpoint_steps()[-2]
+        shard = next((job.folder / "checkpoints" / f"ckpt-{newest:08d}").glob("*.safetensors"))
+        data = bytearray(shard.read_bytes())
+        data[-5] ^= 0xFF
+        shard.write_bytes(data)
+        job.manifest.write_text(self.manifest(job.folder, newest + 10, 20))
+        job.start(job.leader)
+        job.expect_end()
+        self.assertIn("checkpoint is damaged", job.log(job.leader))
+        self.assertIn(f"at step {before}", job.log(job.leader))
+        self.assertEqual(job.count_in_checkpoint(newest + 10), newest + 10)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
