@@ -121,6 +121,13 @@ struct Running {
   PerWorker data;
 };
 
+data::PipelineSpec Batches(const Tensor& x, const Tensor& y, int64_t size) {
+  data::PipelineSpec spec;
+  spec.source.from = data::Arrays{{x, y}};
+  spec.stages.emplace_back(data::BatchStage{size});
+  return spec;
+}
+
 void BeginGuide(Running& r) {
   const Parameter w("w", TensorType{DType::kF32, {1, 1}}, nn::Initializer::Constant(-0.3822425901889801));
   const Parameter b("b", TensorType{DType::kF32, {1}}, nn::Initializer::Zeros());
@@ -141,8 +148,7 @@ void BeginGuide(Running& r) {
   builder.Output("loss", loss);
   r.step = Must(r.coordinator->DefineFunction(Must(builder.Build())));
   const Tensor ones = Tensor::Of<float>({1000, 1}, std::vector<float>(1000, 1.0f));
-  r.data = Must(r.coordinator->CreatePerWorkerDataset(
-      "ones", {.source = {.from = data::Arrays{{ones, ones}}}, .stages = {data::BatchStage{5}}}));
+  r.data = Must(r.coordinator->CreatePerWorkerDataset("ones", Batches(ones, ones, 5)));
 }
 
 void BeginMlp(Running& r, int batch) {
@@ -159,8 +165,7 @@ void BeginMlp(Running& r, int batch) {
   uint32_t state = 1;
   for (float& v : x.mutable_values<float>()) v = static_cast<float>((state = state * 1664525 + 1013904223) >> 8) / 16777216;
   for (int32_t& v : y.mutable_values<int32_t>()) v = static_cast<int32_t>((state = state * 1664525 + 1013904223) >> 8) % 10;
-  r.data = Must(r.coordinator->CreatePerWorkerDataset(
-      "noise", {.source = {.from = data::Arrays{{x, y}}}, .stages = {data::BatchStage{batch}}}));
+  r.data = Must(r.coordinator->CreatePerWorkerDataset("noise", Batches(x, y, batch)));
 }
 
 void RunSetup(const Setup& setup) {
