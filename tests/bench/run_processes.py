@@ -10,15 +10,16 @@ Prints, as ratios within one run:
 FOLDER holds MNIST-like IDX files (scripts/make-data). Rounds alternate, medians are shown. Standard library only.
 """
 import argparse
-import contextlib
 import json
 import os
 import pathlib
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from hosts import Hosts, free_ports  # noqa: E402
 
 MANIFEST = """
 apiVersion: meshtrain.dev/v1
@@ -44,14 +45,6 @@ spec:
 """
 DEADLINE = 600
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
 
 
 def train(options, processes, batch, steps, hosts=None, prefix=lambda index: []):
@@ -93,44 +86,18 @@ def speed_up(options):
     return rows
 
 
-class Hosts:
-    """Network namespaces on a bridge, each with a shaped link."""
+class ShapedHosts(Hosts):
+    """Each with a link of this rate, both ways."""
 
     def __init__(self, count, rate):
-        self.name = f"mb{os.getpid() % 100000}"
-        self.count = count
+        super().__init__("mb", "10.78.0", count)
         self.rate = rate
 
-    def ip(self, *command):
-        subprocess.run(["ip", *command], check=True, capture_output=True)
-
     def __enter__(self):
-        switch = f"{self.name}-sw"
-        self.ip("netns", "add", switch)
-        self.ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        self.ip("-n", switch, "link", "set", "br0", "up")
+        super().__enter__()
         for index in range(self.count):
-            host = f"{self.name}-{index}"
-            self.ip("netns", "add", host)
-            self.ip("-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{index}", "netns", switch)
-            self.ip("-n", switch, "link", "set", f"port{index}", "master", "br0", "up")
-            self.ip("-n", host, "address", "add", f"{self.address(index)}/24", "dev", "eth0")
-            self.ip("-n", host, "link", "set", "eth0", "up")
-            self.ip("-n", host, "link", "set", "lo", "up")
-            for where, device in ((host, "eth0"), (switch, f"port{index}")):  # both directions
-                subprocess.run(["ip", "netns", "exec", where, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate",
-                                self.rate, "burst", "256kb", "latency", "20ms"], check=True, capture_output=True)
+            self.shape(index, self.rate, "256kb", "20ms", both=True)
         return self
-
-    def __exit__(self, *_):
-        for name in [f"{self.name}-{index}" for index in range(self.count)] + [f"{self.name}-sw"]:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-
-    def address(self, index):
-        return f"10.78.0.{index + 1}"
-
-    def prefix(self, index):
-        return ["ip", "netns", "exec", f"{self.name}-{index}"]
 
     def goodput(self, seconds=3):
         """Bytes a second that each host sends to the next while all do so: a ring, as the collectives run."""
@@ -165,7 +132,7 @@ print(got / (time.monotonic() - begin))
 
 def network(options):
     count = 4
-    with Hosts(count, "1gbit") as hosts:
+    with ShapedHosts(count, "1gbit") as hosts:
         goodput = hosts.goodput()
         addresses = [f"{hosts.address(i)}:2222" for i in range(count)]
         measured, sent = [], 0

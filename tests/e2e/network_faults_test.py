@@ -4,9 +4,7 @@ After each fault: the weights of the undisturbed run, bit for bit. The packets t
 that dropped none fails its test. Needs root, iproute2 and nftables; skipped (77) where namespaces cannot be made.
 Usage: network_faults_test.py WORKER FOLDER_OF_IDX_FILES
 """
-import contextlib
 import json
-import os
 import pathlib
 import shutil
 import signal
@@ -17,47 +15,12 @@ import time
 import unittest
 
 from process_job import DEADLINE, Job
+from hosts import Hosts, skip_without_namespaces
 
 WORKER, DATA = sys.argv[1:3]
-NAME = f"mt{os.getpid() % 100000}"  # of this run's namespaces; an interface's name holds 15 characters
+HOSTS = Hosts("mt", "10.77.0", 3)
 PORT = 2222
 LOSSY_SECONDS = 40  # then the network is whole again, however far the job came
-
-
-def run(*command, check=True):
-    return subprocess.run(command, check=check, capture_output=True, text=True)
-
-
-def address(index):
-    return f"10.77.0.{index + 1}"
-
-
-def inside(index, *command, check=True):
-    return run("ip", "netns", "exec", f"{NAME}-{index}", *command, check=check)
-
-
-def make_hosts():
-    """A bridge in a namespace of its own, and three hosts on it."""
-    run("ip", "netns", "add", f"{NAME}-sw")
-    run("ip", "-n", f"{NAME}-sw", "link", "add", "br0", "type", "bridge")
-    run("ip", "-n", f"{NAME}-sw", "link", "set", "br0", "up")
-    for index in range(3):
-        make_host(index)
-        run("ip", "-n", f"{NAME}-{index}", "address", "add", f"{address(index)}/24", "dev", "eth0")
-
-
-def make_host(index):
-    host = f"{NAME}-{index}"
-    run("ip", "netns", "add", host)
-    run("ip", "-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{index}", "netns", f"{NAME}-sw")
-    run("ip", "-n", f"{NAME}-sw", "link", "set", f"port{index}", "master", "br0", "up")
-    run("ip", "-n", host, "link", "set", "eth0", "up")
-    run("ip", "-n", host, "link", "set", "lo", "up")
-
-
-def remove_hosts():
-    for name in [f"{NAME}-{index}" for index in range(4)] + [f"{NAME}-sw"]:
-        run("ip", "netns", "del", name, check=False)
 
 
 class NetworkFaultsTest(unittest.TestCase):
@@ -72,14 +35,14 @@ class NetworkFaultsTest(unittest.TestCase):
 
     def tearDown(self):
         for index in range(3):
-            inside(index, "nft", "flush", "ruleset", check=False)
-            inside(index, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
+            HOSTS.inside(index, "nft", "flush", "ruleset", check=False)
+            HOSTS.inside(index, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
 
     def job(self, name=None, **options):
         folder = self.root / (name or self.id().rsplit(".", 1)[-1])
         folder.mkdir()
-        job = Job(folder, WORKER, DATA, hosts=[f"{address(i)}:{PORT}" for i in range(3)],
-                  prefix=lambda i: ["ip", "netns", "exec", f"{NAME}-{i}"], **options)
+        job = Job(folder, WORKER, DATA, hosts=[f"{HOSTS.address(i)}:{PORT}" for i in range(3)],
+                  prefix=HOSTS.prefix, **options)
         self.addCleanup(job.close)
         return job
 
@@ -96,30 +59,22 @@ class NetworkFaultsTest(unittest.TestCase):
 
     def drop(self, index, *rule):
         """Drops what `rule` matches of the packets that host `index` sends or receives, and counts it."""
-        inside(index, "nft", "add", "table", "inet", "fault")
+        HOSTS.inside(index, "nft", "add", "table", "inet", "fault")
         for hook in ("input", "output"):
-            inside(index, "nft", f"add chain inet fault {hook} {{ type filter hook {hook} priority 0 ; }}")
+            HOSTS.inside(index, "nft", f"add chain inet fault {hook} {{ type filter hook {hook} priority 0 ; }}")
         for hook, match in rule:
-            inside(index, "nft", f"add rule inet fault {hook} {match} counter drop")
+            HOSTS.inside(index, "nft", f"add rule inet fault {hook} {match} counter drop")
 
     def counted(self, index, family):
-        rules = json.loads(inside(index, "nft", "-j", "list", "table", family, "fault").stdout)
+        rules = json.loads(HOSTS.inside(index, "nft", "-j", "list", "table", family, "fault").stdout)
         return sum(part["counter"]["packets"] for entry in rules["nftables"] for part in entry.get("rule", {}).get("expr", [])
                    if "counter" in part)
 
     def heal(self, index):
         """Ends the fault; the packets it dropped."""
         dropped = self.counted(index, "inet")
-        inside(index, "nft", "delete", "table", "inet", "fault")
+        HOSTS.inside(index, "nft", "delete", "table", "inet", "fault")
         return dropped
-
-    @contextlib.contextmanager
-    def another_host(self, index):
-        make_host(index)
-        try:
-            yield
-        finally:
-            run("ip", "netns", "del", f"{NAME}-{index}", check=False)
 
     def finish(self, job, reference, timeout=DEADLINE):
         self.assertEqual([job.wait(i, timeout) for i in range(3)], [0, 0, 0], job.logs())
@@ -192,16 +147,16 @@ class NetworkFaultsTest(unittest.TestCase):
         job.start_all()
         for step in (35, 60, 85):
             job.wait_for_step(step)
-            inside(1, "nft", "add", "table", "ip", "fault")
-            inside(1, "nft", "add chain ip fault output { type filter hook output priority 0 ; }")
+            HOSTS.inside(1, "nft", "add", "table", "ip", "fault")
+            HOSTS.inside(1, "nft", "add chain ip fault output { type filter hook output priority 0 ; }")
             # Two bytes of the first large packet. The receiver's kernel trusts a virtual link and checks nothing.
-            inside(1, "nft", "add rule ip fault output oifname eth0 ip length > 1000 limit rate 1/hour burst 1 packets "
+            HOSTS.inside(1, "nft", "add rule ip fault output oifname eth0 ip length > 1000 limit rate 1/hour burst 1 packets "
                              "counter @th,2400,16 set 0x5aa5")
             begin = time.monotonic()
             while not (changed := self.counted(1, "ip")) and time.monotonic() - begin < DEADLINE:
                 time.sleep(0.01)
             self.assertGreater(changed, 0)
-            inside(1, "nft", "delete", "table", "ip", "fault")
+            HOSTS.inside(1, "nft", "delete", "table", "ip", "fault")
         self.finish(job, reference)
         said = job.log(0) + job.log(2)
         print("said of it:", [line for line in said.splitlines() if "checksum" in line][:3])
@@ -215,53 +170,45 @@ class NetworkFaultsTest(unittest.TestCase):
         old = job.processes[0]
         old.send_signal(signal.SIGSTOP)
         # Another host takes the chief's address; the old one keeps its processes, and gets an address of its own.
-        with self.another_host(3):
-            run("ip", "-n", f"{NAME}-0", "address", "del", f"{address(0)}/24", "dev", "eth0")
-            run("ip", "-n", f"{NAME}-0", "address", "add", f"{address(100)}/24", "dev", "eth0")
-            run("ip", "-n", f"{NAME}-3", "address", "add", f"{address(0)}/24", "dev", "eth0")
-            for index in (1, 2):
-                run("ip", "-n", f"{NAME}-{index}", "neigh", "flush", "all")
-            try:
-                job.start(0, host=3)
-                job.wait_for_step(50)
-                old.send_signal(signal.SIGCONT)
-                self.finish(job, reference)
-                self.assertNotEqual(old.wait(timeout=DEADLINE), 0)
-                self.assertIn("stale incarnation", job.log(0))
-                self.assertEqual(job.weights(), reference[0])
-            finally:
-                if old.poll() is None:
-                    old.kill()
-                    old.wait()
-                run("ip", "-n", f"{NAME}-0", "address", "flush", "dev", "eth0")
-                run("ip", "-n", f"{NAME}-0", "address", "add", f"{address(0)}/24", "dev", "eth0")
+        HOSTS.add(3, address=False)
+        self.addCleanup(self.give_back)
+        HOSTS.take(0, HOSTS.address(0))
+        HOSTS.give(0, HOSTS.address(100))
+        HOSTS.give(3, HOSTS.address(0))
         for index in (1, 2):
-            run("ip", "-n", f"{NAME}-{index}", "neigh", "flush", "all")
+            HOSTS.forget_neighbours(index)
+        try:
+            job.start(0, host=3)
+            job.wait_for_step(50)
+            old.send_signal(signal.SIGCONT)
+            self.finish(job, reference)
+            self.assertNotEqual(old.wait(timeout=DEADLINE), 0)
+            self.assertIn("stale incarnation", job.log(0))
+            self.assertEqual(job.weights(), reference[0])
+        finally:
+            if old.poll() is None:
+                old.kill()
+                old.wait()
+
+    def give_back(self):
+        """The chief's address to its first host."""
+        HOSTS.remove(3)
+        HOSTS.take(0, HOSTS.address(100))
+        HOSTS.give(0, HOSTS.address(0))
+        for index in (1, 2):
+            HOSTS.forget_neighbours(index)
 
     def test_a_slow_link_is_only_slow(self):
         reference = self.reference(epochs=1)
         for index in range(3):
-            run("ip", "netns", "exec", f"{NAME}-{index}", "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "100mbit",
-                "burst", "64kb", "latency", "50ms")
+            HOSTS.shape(index, "100mbit", "64kb", "50ms")
         job = self.job(epochs=1)
         job.start_all()
         self.finish(job, reference)
         self.assertNotIn("interrupted", job.log(0))
 
 
-def main():
-    try:
-        make_hosts()
-        run("ip", "netns", "exec", f"{NAME}-0", "nft", "list", "ruleset")
-    except (OSError, subprocess.CalledProcessError) as error:
-        remove_hosts()
-        print(f"skipped: network namespaces cannot be made here: {getattr(error, 'stderr', '') or error}")
-        sys.exit(77)
-    try:
-        unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)
-    finally:
-        remove_hosts()
-
-
 if __name__ == "__main__":
-    main()
+    skip_without_namespaces("mp")
+    with HOSTS:
+        unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)

@@ -4,9 +4,12 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
+import sys
 import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from hosts import free_ports  # noqa: E402
 
 DEADLINE = 120  # seconds until a case counts as hanging; generous, since other tests share the cores
 
@@ -32,14 +35,6 @@ spec:
     train: {{epochs: {epochs}}}
 """
 STEPS_PER_EPOCH = 80
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
 
 
 class Job:

@@ -14,9 +14,11 @@ import sys
 import tempfile
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from hosts import Hosts, skip_without_namespaces  # noqa: E402
+
 PODS_OF = sys.argv[1]
 TRAIN = str(pathlib.Path(__file__).with_name("train.py"))
-NAME = f"mf{os.getpid() % 100000}"
 DEADLINE = 300
 
 JOB = """
@@ -31,15 +33,11 @@ spec:
 REPLICA = "    {role}: {{replicas: {count}, template: {{spec: {{containers: [{{name: tensorflow, image: tf}}]}}}}}}\n"
 
 
-def ip(*command, check=True):
-    return subprocess.run(["ip", *command], check=check, capture_output=True, text=True)
-
-
 class TensorFlowTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tensorflow-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.hosts = []
+        self.hosts = Hosts("mf", "10.79.0").__enter__()
         self.processes = {}
         self.addCleanup(self.remove)
 
@@ -48,9 +46,9 @@ class TensorFlowTest(unittest.TestCase):
             if process.poll() is None:
                 process.kill()
             process.wait()
-        for host in self.hosts:
-            ip("netns", "del", host, check=False)
-            shutil.rmtree(f"/etc/netns/{host}", ignore_errors=True)
+        for index in self.hosts.added:
+            shutil.rmtree(f"/etc/netns/{self.hosts.name(index)}", ignore_errors=True)
+        self.hosts.__exit__()
 
     def pods(self, strategy, **counts):
         manifest = self.folder / "job.yaml"
@@ -59,22 +57,11 @@ class TensorFlowTest(unittest.TestCase):
         return json.loads(subprocess.run([PODS_OF, manifest], check=True, capture_output=True, text=True).stdout)
 
     def start(self, pods, mode):
-        switch = f"{NAME}-sw"
-        self.hosts.append(switch)
-        ip("netns", "add", switch)
-        ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        ip("-n", switch, "link", "set", "br0", "up")
-        names = "127.0.0.1 localhost\n" + "".join(f"10.79.0.{i + 1} {pod['name']}.tf.ml.svc\n" for i, pod in enumerate(pods))
-        for index, pod in enumerate(pods):
-            host = f"{NAME}-{index}"
-            self.hosts.append(host)
-            ip("netns", "add", host)
-            ip("-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{index}", "netns", switch)
-            ip("-n", switch, "link", "set", f"port{index}", "master", "br0", "up")
-            ip("-n", host, "address", "add", f"10.79.0.{index + 1}/24", "dev", "eth0")
-            ip("-n", host, "link", "set", "eth0", "up")
-            ip("-n", host, "link", "set", "lo", "up")
-            folder = pathlib.Path("/etc/netns") / host
+        names = "127.0.0.1 localhost\n" + "".join(
+            f"{self.hosts.address(i)} {pod['name']}.tf.ml.svc\n" for i, pod in enumerate(pods))
+        for index in range(len(pods)):
+            self.hosts.add(index)
+            folder = pathlib.Path("/etc/netns") / self.hosts.name(index)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "hosts").write_text(names)
         for index, pod in enumerate(pods):
@@ -84,8 +71,7 @@ class TensorFlowTest(unittest.TestCase):
             environment["CUDA_VISIBLE_DEVICES"] = ""
             with open(self.folder / pod["name"], "w") as log:
                 self.processes[pod["name"]] = subprocess.Popen(
-                    ["ip", "netns", "exec", f"{NAME}-{index}", sys.executable, TRAIN, mode], env=environment, stdout=log,
-                    stderr=log)
+                    self.hosts.prefix(index) + [sys.executable, TRAIN, mode], env=environment, stdout=log, stderr=log)
 
     def result(self, name):
         text = (self.folder / name).read_text()
@@ -122,13 +108,7 @@ def main():
     if importlib.util.find_spec("tensorflow") is None:
         print("skipped: this Python has no TensorFlow")
         sys.exit(77)
-    probe = f"{NAME}-probe"
-    try:
-        ip("netns", "add", probe)
-        ip("netns", "del", probe)
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"skipped: network namespaces cannot be made here: {error}")
-        sys.exit(77)
+    skip_without_namespaces("mf")
     unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=2)
 
 
