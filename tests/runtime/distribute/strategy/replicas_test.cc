@@ -488,5 +488,30 @@ TEST(ReplicasTest, DropoutDrawsAMaskOfItsOwnOnEachReplica) {
   EXPECT_EQ(FloatsOf(masks(*Mirrored(2))[1]), FloatsOf(two[1])) << "the same in every run";
 }
 
+TEST(ReplicasTest, DropoutInALoopDrawsAnewInEachStep) {
+  const auto draw = [] {
+    const auto strategy = Mirrored(2);
+    const auto scope = strategy->Scope();
+    nn::Sequential model(nn::Dropout(0.5));
+    const nn::Parameter steps("steps", {DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false});
+    const ReplicaFunction step("step", [&](Value x) -> Value {
+      const nn::ContextScope training({.training = true, .seed = 3, .step = steps});
+      const Value y = model(x);
+      program::AssignAdd(steps, 1);
+      return y;
+    });
+    const std::vector<Tensor> batch = {Floats({2, 64}, std::vector<float>(128, 1))};
+    std::vector<std::vector<float>> masks;
+    for (int i = 0; i < 2; ++i) {
+      const std::vector<PerReplica> y = strategy->Run(step, strategy->DistributeBatch(batch).value()).value();
+      for (const Tensor& own : y[0].values) masks.push_back(FloatsOf(own));
+    }
+    return masks;
+  };
+  const std::vector<std::vector<float>> masks = draw();
+  EXPECT_EQ(std::set<std::vector<float>>(masks.begin(), masks.end()).size(), 4u) << "of two steps and two replicas";
+  EXPECT_EQ(masks, draw()) << "the same in every run";
+}
+
 }  // namespace
 }  // namespace meshtrain::distribute
