@@ -4,7 +4,8 @@
 // HMAC-SHA256(token, method, job, time, nonce). The token itself never travels. The proof keeps out who does not know the
 // token: another job, a scanner, a pod of a neighbour. It says nothing about what is sent after it, does not hide it,
 // does not prove the server to the client, and whoever reads the wire may repeat a call for kClockSlack. Where the
-// network itself is not trusted, use certificates: with them both sides prove themselves and every byte is sealed (TLS).
+// network itself is not trusted, use certificates: with them both sides prove themselves and every byte of a call is
+// sealed (TLS). The collectives' own links are not encrypted.
 #pragma once
 
 #include <cstdint>

@@ -70,6 +70,11 @@ class ProcessFaultsTest(unittest.TestCase):
         job.wait_for_step(35)
         self.kill(job, 1)
         job.start(1)
+        begin = time.monotonic()
+        while "resuming from" not in job.log(0) and time.monotonic() - begin < DEADLINE:
+            time.sleep(0.01)
+        job.wait_for_step(41)
+        print(f"worker-1 killed and back: its job trains again {time.monotonic() - begin:.2f} s after its return")
         self.assert_undisturbed(job)
         self.assert_noticed(job, 0, "worker-1")
         self.assert_noticed(job, 2, "worker-1")
