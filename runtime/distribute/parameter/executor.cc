@@ -25,6 +25,8 @@ namespace {
 constexpr Duration kIdle = std::chrono::seconds(1);
 constexpr Duration kRetryAfter = std::chrono::milliseconds(100);
 constexpr Duration kDataTimeout = std::chrono::minutes(5);
+// Variables of one server that are no larger come back with the answer to a push, which saves the next step its pull.
+constexpr int64_t kWantBytes = int64_t{64} << 10;
 
 int64_t RowBytes(const TensorType& type) {
   return type.dims.empty() || type.dims[0] == 0 ? type.num_bytes() : type.num_bytes() / type.dims[0];
@@ -99,6 +101,7 @@ class Executor::Impl {
     std::vector<TensorType> inputs;
     std::unique_ptr<LoadedStep> step;
     std::set<int32_t> servers;  // that it reads
+    std::map<int32_t, std::vector<const PulledPart*>> wanted;  // by server, where they are small
   };
   using Loaded = std::variant<std::unique_ptr<Function>, std::unique_ptr<data::Pipeline>, Tensor>;
   // A variable as last pulled.
@@ -107,6 +110,13 @@ class Executor::Impl {
     Tensor host;
     std::map<std::string, int64_t> versions;  // by shard
     bool written = false;                     // the session has what `host` has
+  };
+  // Variables that came with the answer to a push, until the thread takes them over.
+  struct Arrived {
+    int64_t version = -1;
+    std::vector<PulledPart> parts;
+    std::vector<std::string> variables;  // that they are parts of
+    std::vector<Tensor> values;
   };
   // One step from its request to its answer.
   struct StepRun {
@@ -125,6 +135,7 @@ class Executor::Impl {
     std::set<size_t> open MT_GUARDED_BY(mutex);       // of function->spec.pushes, those not acknowledged
     std::set<size_t> sent MT_GUARDED_BY(mutex);       // of those, the ones under way
     bool stale MT_GUARDED_BY(mutex) = false;          // computed from too old a version: again
+    bool pull_anew = false;                           // what is held is too old, whatever its version
     std::vector<int64_t> based_on;                    // by server
   };
   using RunPtr = std::shared_ptr<StepRun>;
@@ -160,9 +171,13 @@ class Executor::Impl {
   void Compute(const RunPtr& run);
   Status Pull(StepRun& run);
   Status PullFrom(StepRun& run, const std::vector<int32_t>& servers);
+  void TakeArrived();
+  std::optional<int64_t> HeldVersion(const StepRun& run, int32_t server) const;
+  Status WriteHeld(const StepRun& run);
   Status Step(StepRun& run);
   void Send(const RunPtr& run, size_t push);
-  void Sent(const RunPtr& run, size_t push, const Result<std::string>& answer);
+  void Sent(const RunPtr& run, size_t push, const Result<std::string>& answer, std::vector<Tensor> values);
+  void Keep(const StepRun& run, int32_t server, int64_t version, std::vector<Tensor> values);
   // Answers with `status`, once.
   void Finish(StepRun& run, const Status& status, RunReply::Cause cause = RunReply::Cause::kStep, int32_t server = 0);
 
@@ -179,6 +194,7 @@ class Executor::Impl {
   std::stop_source abort_ MT_GUARDED_BY(mutex_);
   std::set<int64_t> seqs_ MT_GUARDED_BY(mutex_);  // of pushes under way
   std::set<RunPtr> runs_ MT_GUARDED_BY(mutex_);   // begun and not answered
+  std::map<int32_t, Arrived> arrived_ MT_GUARDED_BY(mutex_);  // by server, the newest
 
   // The thread's.
   std::stop_token stop_;  // of this incarnation
@@ -236,6 +252,7 @@ Status Executor::Impl::DoSetUp(WorkerSetUpRequest request) {
     MutexLock lock(mutex_);
     later_.clear();
     seqs_.clear();
+    arrived_.clear();
   }
   next_seq_ = 0;
   worker_ = request.worker;
@@ -319,6 +336,7 @@ Result<std::unique_ptr<Executor::Impl::Function>> Executor::Impl::LoadFunction(S
     return InvalidArgument("expected where each variable lies, got: " + std::to_string(spec.pulls.size()));
   }
   std::vector<Variable> variables;
+  std::map<int32_t, int64_t> bytes_of;  // by server
   for (size_t i = 0; i < program.states.size(); ++i) {
     const TensorType& type = program.type(program.states[i].entry);
     MT_ASSIGN_OR_RETURN(Variable variable, Hold(program.states[i].name, type));
@@ -332,6 +350,7 @@ Result<std::unique_ptr<Executor::Impl::Function>> Executor::Impl::LoadFunction(S
       }
       function->servers.insert(part.server);
       bytes += part.type.num_bytes();
+      bytes_of[part.server] += part.type.num_bytes();
     }
     if (bytes != type.num_bytes()) {
       return InvalidArgument("variable `" + program.states[i].name + "`: expected parts that make it up, got: others");
@@ -358,6 +377,11 @@ Result<std::unique_ptr<Executor::Impl::Function>> Executor::Impl::LoadFunction(S
   }
   MT_ASSIGN_OR_RETURN(function->step, session_->Load(program, options_.mesh, variables, std::move(given)));
   function->spec = std::move(spec);
+  for (const std::vector<PulledPart>& parts : function->spec.pulls) {
+    for (const PulledPart& part : parts) {
+      if (bytes_of[part.server] <= kWantBytes) function->wanted[part.server].push_back(&part);
+    }
+  }
   return function;
 }
 
@@ -477,10 +501,22 @@ void Executor::Impl::Compute(const RunPtr& run) {
 }
 
 Status Executor::Impl::Pull(StepRun& run) {
-  std::vector<int32_t> servers(run.function->servers.begin(), run.function->servers.end());
+  TakeArrived();
+  std::vector<int32_t> servers;
+  for (const int32_t server : run.function->servers) {
+    // What the coordinator knew of when it sent the step must be in the values; a worker's own last push brought them.
+    const std::optional<int64_t> held = run.pull_anew ? std::nullopt : HeldVersion(run, server);
+    const auto& least = run.request.min_versions;
+    if (held && static_cast<size_t>(server) < least.size() && *held >= least[server]) {
+      run.based_on[server] = run.reply.versions[server] = *held;
+    } else {
+      servers.push_back(server);
+    }
+  }
   for (;;) {
     const Status status = PullFrom(run, servers);
-    if (status.ok() || !IsAway(status.code())) return status;
+    if (status.ok()) return WriteHeld(run);
+    if (!IsAway(status.code())) return status;
     if (stop_.stop_requested()) return Cancelled("the step was stopped");
     if (SystemClock().Monotonic() + kRetryAfter >= run.until) return status;
     SystemClock().SleepFor(kRetryAfter, stop_);
@@ -488,7 +524,56 @@ Status Executor::Impl::Pull(StepRun& run) {
   }
 }
 
-// Asks all of `servers` at once; returns the first error. Variables that came are in the session.
+// To the host's copies, where they are newer.
+void Executor::Impl::TakeArrived() {
+  std::map<int32_t, Arrived> arrived;
+  {
+    MutexLock lock(mutex_);
+    arrived.swap(arrived_);
+  }
+  for (auto& [server, a] : arrived) {
+    for (size_t i = 0; i < a.parts.size(); ++i) {
+      const PulledPart& part = a.parts[i];
+      Held& held = held_.at(a.variables[i]);
+      const auto version = held.versions.find(part.shard);
+      if (version != held.versions.end() && version->second >= a.version) continue;
+      const auto bytes = a.values[i].bytes();
+      std::copy(bytes.begin(), bytes.end(),
+                held.host.mutable_bytes().begin() + part.row * RowBytes(held.variable.type()));
+      held.versions[part.shard] = a.version;
+      held.written = false;
+    }
+  }
+}
+
+// The version of all that the step reads of a server, if it is one.
+std::optional<int64_t> Executor::Impl::HeldVersion(const StepRun& run, int32_t server) const {
+  const StepFunction& spec = run.function->spec;
+  std::optional<int64_t> common;
+  for (size_t i = 0; i < spec.pulls.size(); ++i) {
+    const Held& held = held_.at(spec.program.states[i].name);
+    for (const PulledPart& part : spec.pulls[i]) {
+      if (part.server != server) continue;
+      const auto version = held.versions.find(part.shard);
+      if (version == held.versions.end() || (common && *common != version->second)) return std::nullopt;
+      common = version->second;
+    }
+  }
+  return common;
+}
+
+// What the step reads, from the host's copies to the session.
+Status Executor::Impl::WriteHeld(const StepRun& run) {
+  for (const program::State& state : run.function->spec.program.states) {
+    Held& held = held_.at(state.name);
+    if (held.written) continue;
+    MT_RETURN_IF_ERROR(session_->Write(held.variable, held.host));
+    held.written = true;
+  }
+  return OkStatus();
+}
+
+// Asks all of `servers` at once; returns the first error. Variables that came are in the host's copies.
 Status Executor::Impl::PullFrom(StepRun& run, const std::vector<int32_t>& servers) {
   const StepFunction& spec = run.function->spec;
   struct Asked {
@@ -578,14 +663,7 @@ Status Executor::Impl::PullFrom(StepRun& run, const std::vector<int32_t>& server
       run.reply.pulled_bytes += part->type.num_bytes();
     }
   }
-  MT_RETURN_IF_ERROR(first);
-  for (const program::State& state : spec.program.states) {
-    Held& held = held_.at(state.name);
-    if (held.written) continue;
-    MT_RETURN_IF_ERROR(session_->Write(held.variable, held.host));
-    held.written = true;
-  }
-  return OkStatus();
+  return first;
 }
 
 Status Executor::Impl::Step(StepRun& run) {
@@ -634,13 +712,27 @@ void Executor::Impl::Send(const RunPtr& run, size_t push) {
     MutexLock lock(mutex_);
     if (!seqs_.empty()) request.settled = *seqs_.begin();
   }
+  if (const auto wanted = run->function->wanted.find(to.server); wanted != run->function->wanted.end()) {
+    for (const PulledPart* part : wanted->second) request.want.push_back(part->shard);
+  }
   frame.head = Encode(request);
-  peers_[to.server]->Call(kServerPush, std::move(frame), options_.rpc_timeout, nullptr,
-                          [this, run, push](const Result<std::string>& answer) { Sent(run, push, answer); });
+  auto values = std::make_shared<std::vector<Tensor>>();
+  const Land land = [values](std::string_view head) -> Result<std::vector<std::span<std::byte>>> {
+    MT_ASSIGN_OR_RETURN(const PushReply reply, Decode<PushReply>(head));
+    std::vector<std::span<std::byte>> to;
+    for (const TensorType& type : reply.types) values->emplace_back(type);
+    for (Tensor& value : *values) to.push_back(value.mutable_bytes());
+    return to;
+  };
+  peers_[to.server]->Call(kServerPush, std::move(frame), options_.rpc_timeout, land,
+                          [this, run, push, values](const Result<std::string>& answer) {
+                            Sent(run, push, answer, std::move(*values));
+                          });
 }
 
 // On a gRPC thread.
-void Executor::Impl::Sent(const RunPtr& run, size_t push, const Result<std::string>& answer) {
+void Executor::Impl::Sent(const RunPtr& run, size_t push, const Result<std::string>& answer,
+                          std::vector<Tensor> values) {
   const ServerPush& to = run->function->spec.pushes[push];
   Status status = answer.status().At("ps-" + std::to_string(to.server));
   bool all = false;
@@ -654,6 +746,8 @@ void Executor::Impl::Sent(const RunPtr& run, size_t push, const Result<std::stri
       if (reply.ok()) {
         run->open.erase(push);
         run->reply.versions[to.server] = reply->version;
+        for (const Tensor& value : values) run->reply.pulled_bytes += value.type().num_bytes();
+        if (!values.empty()) Keep(*run, to.server, reply->values_version, std::move(values));
       } else {
         status = reply.status();
       }
@@ -663,6 +757,7 @@ void Executor::Impl::Sent(const RunPtr& run, size_t push, const Result<std::stri
     }
     all = run->open.empty();
     again = run->stale && run->sent.empty();
+    if (again) run->pull_anew = true;
   }
   if (all) return Finish(*run, OkStatus());
   const Duration now = SystemClock().Monotonic();
@@ -692,6 +787,26 @@ void Executor::Impl::Sent(const RunPtr& run, size_t push, const Result<std::stri
     }
     Compute(run);
   });
+}
+
+// Variables that came with an answer, for the next step; under the run's lock.
+void Executor::Impl::Keep(const StepRun& run, int32_t server, int64_t version, std::vector<Tensor> values) {
+  const StepFunction& spec = run.function->spec;
+  Arrived next{.version = version, .values = std::move(values)};
+  for (size_t i = 0; i < spec.pulls.size(); ++i) {
+    for (const PulledPart& part : spec.pulls[i]) {
+      if (part.server != server) continue;
+      next.parts.push_back(part);
+      next.variables.push_back(spec.program.states[i].name);
+    }
+  }
+  bool fits = next.parts.size() == next.values.size();
+  for (size_t i = 0; fits && i < next.parts.size(); ++i) fits = next.parts[i].type == next.values[i].type();
+  if (!fits) return;
+  MutexLock lock(mutex_);
+  if (run.request.incarnation != incarnation_) return;
+  Arrived& kept = arrived_[server];
+  if (kept.version < version) kept = std::move(next);
 }
 
 void Executor::Impl::Finish(StepRun& run, const Status& status, RunReply::Cause cause, int32_t server) {

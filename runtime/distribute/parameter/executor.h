@@ -1,6 +1,9 @@
 // What a worker does with the steps that it is sent: reads the variables from the servers, runs the program, sends what
 // it pushes, and answers when the servers have acknowledged.
 //
+// Small variables come back with the answer to a push. A step reads the servers only where what is held so lacks
+// something that the coordinator knew of when it sent the step.
+//
 // Steps begin in the order in which they were sent, on one thread. The next one may begin while the pushes of the one
 // before are still under way: how many, the coordinator decides by how many it sends. A server that is away is tried
 // again until the step's time for it is over; a push that was computed from too old a version is computed anew, from the

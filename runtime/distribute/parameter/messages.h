@@ -74,10 +74,13 @@ struct PushRequest {
   std::string update;
   std::vector<std::string> names;
   int64_t based_on = -1;
+  std::vector<std::string> want;
 };
 struct PushReply {
   int64_t version = 0;
   bool repeated_push = false;
+  int64_t values_version = 0;
+  std::vector<mesh::TensorType> types;
 };
 struct PullRequest {
   int64_t session = 0;

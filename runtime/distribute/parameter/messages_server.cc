@@ -168,25 +168,30 @@ std::string Encode(const PushRequest& m) {
   out.set_update(m.update);
   ToWire(m.names, out.mutable_names());
   out.set_based_on(m.based_on);
+  ToWire(m.want, out.mutable_want());
   return out.SerializeAsString();
 }
 template <>
 Result<PushRequest> Decode<PushRequest>(std::string_view bytes) {
   MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::PushRequest>(bytes));
   return PushRequest{m.session(), {m.worker(), m.incarnation(), m.seq()}, m.settled(), m.update(), Texts(m.names()),
-                     m.based_on()};
+                     m.based_on(), Texts(m.want())};
 }
 
 std::string Encode(const PushReply& m) {
   wire::PushReply out;
   out.set_version(m.version);
   out.set_repeated_push(m.repeated_push);
+  out.set_values_version(m.values_version);
+  TypesToWire(m.types, out.mutable_types());
   return out.SerializeAsString();
 }
 template <>
 Result<PushReply> Decode<PushReply>(std::string_view bytes) {
   MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::PushReply>(bytes));
-  return PushReply{m.version(), m.repeated_push()};
+  PushReply out{m.version(), m.repeated_push(), m.values_version(), {}};
+  MT_ASSIGN_OR_RETURN(out.types, Types(m.types()));
+  return out;
 }
 
 std::string Encode(const PullRequest& m) {

@@ -143,6 +143,7 @@ class ParameterServer::Impl {
   void Loop(std::stop_token stop);
   void Do(std::vector<Work> work);
   void ApplyGroup(std::span<PushWork*> group);
+  void AddWanted(const std::vector<std::string>& names, const Snapshot& snapshot, PushReply* reply, Frame* frame);
   void PublishView();
   void ServeWaiters();
   Result<Frame> Answer(const PullRequest& request, const Snapshot& snapshot);
@@ -300,17 +301,38 @@ void ParameterServer::Impl::Do(std::vector<Work> work) {
   ApplyGroup(group);
 }
 
+// What a push wants back, if all of it is there.
+void ParameterServer::Impl::AddWanted(const std::vector<std::string>& names, const Snapshot& snapshot, PushReply* reply,
+                                      Frame* frame) {
+  reply->values_version = snapshot.version;
+  for (const std::string& name : names) {
+    const auto it = snapshot.values.find(name);
+    if (it == snapshot.values.end()) {
+      reply->types.clear();
+      frame->payload.clear();
+      return;
+    }
+    reply->types.push_back(it->second.type());
+    frame->payload.push_back(PieceOf(it->second));
+  }
+  for (const TensorType& type : reply->types) pulled_bytes_ += type.num_bytes();
+}
+
 void ParameterServer::Impl::ApplyGroup(std::span<PushWork*> group) {
   if (group.empty()) return;
   std::vector<Push> pushes;
   for (PushWork* work : group) pushes.push_back(std::move(work->push));
-  const std::vector<Result<PushReply>> results = store_->Apply(pushes);
+  std::vector<Result<PushReply>> results = store_->Apply(pushes);
   PublishView();
+  const Snapshot& snapshot = *store_->snapshot();
   for (size_t i = 0; i < group.size(); ++i) {
     if (results[i].ok()) {
       ++pushes_;
       for (const Tensor& value : pushes[i].values) pushed_bytes_ += value.type().num_bytes();
-      group[i]->reply(Frame{Encode(*results[i]), {}});
+      Frame answer;
+      AddWanted(pushes[i].request.want, snapshot, &*results[i], &answer);
+      answer.head = Encode(*results[i]);
+      group[i]->reply(std::move(answer));
     } else {
       group[i]->reply(results[i].status());
     }

@@ -244,7 +244,7 @@ std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {
       results.push_back(FailedPrecondition("push of worker-" + std::to_string(r.id.worker) + ": incarnation " +
                                            std::to_string(r.id.incarnation) + " has ended"));
     } else if (verdict == PushTable::Verdict::kSeen) {
-      results.push_back(PushReply{version, true});
+      results.push_back(PushReply{.version = version, .repeated_push = true});
     } else if (setup_->staleness_bound >= 0 && r.based_on >= 0 && version - r.based_on > setup_->staleness_bound) {
       results.push_back(Aborted("push of worker-" + std::to_string(r.id.worker) + ": expected values computed from one " +
                                 "of the last " + std::to_string(setup_->staleness_bound) + " versions before " +
@@ -263,7 +263,7 @@ std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {
       ++version;
       seen.Add(r.id, r.settled);
       accepted.push_back(results.size());
-      results.push_back(PushReply{version, false});
+      results.push_back(PushReply{.version = version});
     }
   }
   if (accepted.empty()) return results;

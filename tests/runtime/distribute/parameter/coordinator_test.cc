@@ -67,6 +67,24 @@ TEST(CoordinatorTest, OneStepAtATimeIsTheGuidesSeries) {
     ASSERT_NEAR(LossOf(outputs), guide.losses[i], 1e-6) << "step " << i;
   }
   ASSERT_TRUE(coordinator->Join({}, seconds(60)).ok());
+  // So small a model comes back with the answers to its pushes.
+  EXPECT_LE(cluster.server(0).stats().pulls, 5);
+  EXPECT_GE(cluster.server(0).stats().pushes, 210);
+}
+
+// Whoever computes it: what a worker held from its own last push lacks the others', and is not used.
+TEST(CoordinatorTest, OneStepAtATimeIsTheGuidesSeriesWithThreeWorkers) {
+  const GuideSeries guide = ReadGuide();
+  TestCluster cluster(2, 3);
+  const auto coordinator = Connect(cluster.options());
+  const std::pair<TensorType, TensorType> types[] = {{F32({5, 1}), F32({5, 1})}};
+  const Training training = Must(coordinator->DefineTraining(GuideRecipe(guide.w0), types));
+  const PerWorker data = Must(coordinator->CreatePerWorkerDataset("train", GuideData()));
+  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 3; ++i) SystemClock().SleepFor(milliseconds(50), {});
+  for (size_t i = 0; i < 210; ++i) {
+    const RemoteValue value = Must(coordinator->Schedule(training.step, {data}));
+    ASSERT_NEAR(LossOf(Must(coordinator->Fetch(value, {}, seconds(60)))), guide.losses[i], 1e-6) << "step " << i;
+  }
 }
 
 TEST(CoordinatorTest, OneStepAtATimeIsTheSingleProcess) {

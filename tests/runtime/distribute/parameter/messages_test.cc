@@ -48,6 +48,8 @@ TEST(MessagesTest, ServerMessagesComeBack) {
   EXPECT_EQ(push.names, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(push.based_on, 9);
   EXPECT_TRUE(RoundTrip(PushReply{5, true}).repeated_push);
+  EXPECT_EQ(RoundTrip(PushReply{5, false, 6, {{DType::kF32, {2}}}}).types.size(), 1u);
+  EXPECT_EQ(RoundTrip(PushRequest{.want = {"w"}}).want, (std::vector<std::string>{"w"}));
   EXPECT_EQ(RoundTrip(PullRequest{7, {"a"}, 3, -1}).have_version, -1);
   EXPECT_EQ(RoundTrip(PullReply{4, false, {{DType::kF64, {2}}}}).types[0], (TensorType{DType::kF64, {2}}));
   EXPECT_EQ(RoundTrip(ReadRequest{7, {"a"}}).names[0], "a");
