@@ -1,5 +1,5 @@
 """The guide's two examples under every strategy, in real processes: from C++ (deploy/examples/custom_loop) and from a
-manifest (meshtrain-worker), with one process and with three; saved under one strategy, resumed under another, under none.
+manifest (meshtrain-worker), with one process and with three; saved under one strategy, resumed under another.
 
 Standard library only. Usage: strategies_test.py WORKER CUSTOM_LOOP MESHTRAIN REPOSITORY
 """
@@ -97,7 +97,7 @@ class StrategiesTest(unittest.TestCase):
         self.folder.mkdir()
 
     def run_processes(self, strategy, command, code=0):
-        """Runs command(process) as every process of a job, which leaves with `code`; what each wrote (its errors, then)."""
+        """Runs command(process) as every process of a job, which leaves with `code`; what each wrote, to stderr if not 0."""
         hosts = [f"127.0.0.1:{port}" for port in free_ports(strategy.processes)]
         running, outputs = [], []
         try:
@@ -136,9 +136,9 @@ class StrategiesTest(unittest.TestCase):
 
     def run_loop(self, strategy, folder, epochs=1, batch=None, checkpoints=None):
         """The custom loop's losses from a manifest: `epochs` of two halves of its 210 steps."""
-        per_pass = 5 * strategy.replicas
-        self.run_manifest(strategy, folder, train=f"{{epochs: {epochs}, steps_per_epoch: 105}}", batch=batch or per_pass,
-                          examples=200 * (batch or per_pass), model=GUIDE_MODEL.format(w0=GUIDE["w0"]), checkpoints=checkpoints,
+        batch = batch or 5 * strategy.replicas
+        self.run_manifest(strategy, folder, train=f"{{epochs: {epochs}, steps_per_epoch: 105}}", checkpoints=checkpoints,
+                          batch=batch, examples=200 * batch, model=GUIDE_MODEL.format(w0=GUIDE["w0"]),
                           loss="{binary_crossentropy: {from_logits: true}}")
         return self.losses(folder)
 

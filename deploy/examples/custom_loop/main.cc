@@ -53,8 +53,8 @@ Status Train(const Flags& flags) {
   const Tensor ones = Tensor::Of<float>({examples, 1}, std::vector<float>(static_cast<size_t>(examples), 1));
   MT_ASSIGN_OR_RETURN(DistributedDataset dataset, strategy.DistributeArrays({ones, ones}, global_batch_size));
 
-  // What one replica does with its part of a batch. Minimize sums the gradients over all replicas before it applies them,
-  // so every replica weighs its examples as parts of the whole batch.
+  // What one replica does with its part of a batch. Minimize sums the gradients over all replicas before it applies
+  // them, so every replica weighs its examples as parts of the whole batch.
   const ReplicaFunction train_step("train_step", [&](Value features, Value labels) -> Value {
     const Value predictions = model(features);
     const Value loss = ComputeAverageLoss(loss_object.PerExample(labels, predictions)) +

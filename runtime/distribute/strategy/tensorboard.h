@@ -1,5 +1,5 @@
-// Keras' TensorBoard callback: what Model::Fit reports, as event files. With several processes the chief writes, and the
-// others nothing, so that all may be given the same folder.
+// Keras' TensorBoard callback: what Model::Fit reports, as event files. With several processes the chief writes, and
+// the others nothing, so that all may be given the same folder.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ class TensorBoard final : public train::Callback {
  private:
   const std::string folder_;
   const bool chief_;
-  std::unique_ptr<telemetry::EventFileWriter> train_, validation_;  // validation_: made when there is something to write
+  std::unique_ptr<telemetry::EventFileWriter> train_, validation_;  // the second: made by the first epoch that has one
 };
 
 }  // namespace meshtrain::distribute

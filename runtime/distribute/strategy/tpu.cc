@@ -90,8 +90,8 @@ Result<TpuCluster> Find(const std::string& asked, const Environment& environment
     tpu = Value(environment, kName);
     where = kName;
     if (tpu.empty()) {
-      return InvalidArgument("TPUClusterResolver: expected a TPU's address, `local`, or one of " + std::string(kEndpoints) +
-                             ", " + std::string(kHostnames) + " and " + std::string(kName) +
+      return InvalidArgument("TPUClusterResolver: expected a TPU's address, `local`, or one of " +
+                             std::string(kEndpoints) + ", " + std::string(kHostnames) + " and " + std::string(kName) +
                              " in the environment, got: none of them");
     }
   }

@@ -30,9 +30,10 @@ struct TpuCluster {
   std::string ToString() const;
 };
 
-// Errors: kInvalidArgument naming the variable or the address that is wrong, or what was looked for in vain; kUnimplemented
-// for a TPU's name, which only Cloud TPU's own service can look up.
-Result<TpuCluster> ResolveTpu(const TpuClusterResolver& resolver, const Environment& environment = ProcessEnvironment());
+// Errors: kInvalidArgument naming the variable or the address that is wrong, or what was looked for in vain;
+// kUnimplemented for a TPU's name, which only Cloud TPU's own service can look up.
+Result<TpuCluster> ResolveTpu(const TpuClusterResolver& resolver,
+                              const Environment& environment = ProcessEnvironment());
 
 // The mesh of the strategy: one axis, `batch`, over every chip, host after host. Errors: kFailedPrecondition where the
 // number of chips is not known.
