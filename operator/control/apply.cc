@@ -148,6 +148,11 @@ struct Applier::Run {
     return Create(kube::Services(), write.name, write.body,
                   [&](const std::string& made) { applier.store_.WroteService(made); });
   }
+  Status Write(const reconcile::DeleteService& write) {
+    const Status deleted = Gone(client().Delete(kube::Services(), ns(), write.name, {.uid = write.uid}, call()).status());
+    if (deleted.ok()) applier.store_.DeletedService(ns(), write.name, write.uid);
+    return deleted;
+  }
   Status Write(const reconcile::CreateConfigMap& write) {
     return Create(ConfigMaps(), write.name, write.body, [](const std::string&) {});
   }

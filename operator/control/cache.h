@@ -57,6 +57,11 @@ class Cache {
     Set(key, version, std::move(value));
   }
 
+  // What our own deletion took away for good, until list or watch say otherwise.
+  void Forget(const std::string& key) {
+    if (const auto it = entries_.find(key); it != entries_.end()) Erase(it);
+  }
+
   // A list: Begin, one Listed per object, End with the list's version. What the list lacks is gone,
   // unless we wrote it after the list was made.
   void BeginList() { listed_.clear(); }

@@ -178,7 +178,7 @@ std::optional<std::pair<std::string, Store::Service>> Store::ParseService(std::s
   }
   return std::pair(
       KeyOf(meta->ns, meta->name),
-      Service{JobKeyOf(*meta, text), {.name = meta->name, .controller_uid = meta->controller_uid}});
+      Service{JobKeyOf(*meta, text), {.name = meta->name, .uid = meta->uid, .controller_uid = meta->controller_uid}});
 }
 
 std::optional<std::pair<std::string, Store::PodGroup>> Store::ParsePodGroup(std::string_view text) {
@@ -248,6 +248,15 @@ void Store::DeletedPod(const std::string& ns, const std::string& name, const std
     pod->seen.delete_requested = now;
     pod->seen.delete_due = now;
     touched_.insert(KeyOf(ns, pod->job));
+  });
+}
+
+void Store::DeletedService(const std::string& ns, const std::string& name, const std::string& uid) {
+  Locked([&] {
+    const std::string key = KeyOf(ns, name);
+    const Service* service = services_.Find(key);
+    // A Service has no grace period: it is gone, and the watch will say so.
+    if (service != nullptr && service->seen.uid == uid) services_.Forget(key);
   });
 }
 

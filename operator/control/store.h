@@ -57,6 +57,7 @@ class Store {
   // Our deletion was accepted: the pod counts as going until the watch says more.
   void DeletedPod(const std::string& ns, const std::string& name, const std::string& uid,
                   TimePoint now);
+  void DeletedService(const std::string& ns, const std::string& name, const std::string& uid);
   void DeletedJob(const std::string& ns, const std::string& name, const std::string& uid);
 
   // Nothing where there is no such job.

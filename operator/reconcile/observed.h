@@ -54,6 +54,7 @@ struct PodSeen {
 
 struct ServiceSeen {
   std::string name;
+  std::string uid;
   std::string controller_uid;
   friend bool operator==(const ServiceSeen&, const ServiceSeen&) = default;
 };

@@ -215,6 +215,7 @@ namespace {
 
 struct Printer {
   std::string operator()(const CreateService& w) const { return "create service " + w.name; }
+  std::string operator()(const DeleteService& w) const { return "delete service " + w.name; }
   std::string operator()(const CreateConfigMap& w) const { return "create config map " + w.name; }
   std::string operator()(const CreateSecret& w) const { return "create secret " + w.name; }
   std::string operator()(const CreateClaim& w) const { return "create claim " + w.name; }

@@ -35,6 +35,11 @@ struct CreateService {
   std::string body;
   friend bool operator==(const CreateService&, const CreateService&) = default;
 };
+struct DeleteService {  // of a replica that is wanted no more (kubeflow-v1)
+  std::string name;
+  std::string uid;
+  friend bool operator==(const DeleteService&, const DeleteService&) = default;
+};
 // The cluster file of a job too large for TF_CONFIG.
 struct CreateConfigMap {
   std::string name;
@@ -109,13 +114,13 @@ struct RecordEvent {
 };
 
 using Write =
-    std::variant<CreateService, CreateConfigMap, CreateSecret, CreateClaim, CreatePodGroup, PatchPodGroup,
+    std::variant<CreateService, DeleteService, CreateConfigMap, CreateSecret, CreateClaim, CreatePodGroup, PatchPodGroup,
                  DeletePodGroup, CreatePod, DeletePod, AdoptPod, ReleasePod, PatchStatus, DeleteJob, RecordEvent>;
 
 // In ascending order, these are the phases.
 enum class Phase : uint8_t {
   kDecide,   // PatchStatus that later phases rely on
-  kRemove,   // DeletePod, AdoptPod, ReleasePod, DeletePodGroup
+  kRemove,   // DeletePod, AdoptPod, ReleasePod, DeleteService, DeletePodGroup
   kPrepare,  // CreateService, CreateSecret, CreateConfigMap, CreateClaim, pod group
   kCreate,   // CreatePod
   kReport,   // PatchStatus that only tells; DeleteJob

@@ -1,5 +1,7 @@
 // Children that are missing, and children that are too many.
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "operator/reconcile/children.h"
 #include "operator/reconcile/policy.h"
@@ -20,13 +22,23 @@ bool Services(const View& view, Draft* draft) {
     return true;
   }
   bool free = true;
+  std::set<std::string> wanted;
   for (CreateService& service : WantedServices(view.job)) {
+    wanted.insert(service.name);
     const auto found = seen(service.name);
     if (found == view.seen.services.end()) {
       draft->Add(Phase::kPrepare, std::move(service));
     } else if (found->controller_uid != view.job.metadata.uid) {
       draft->Wait("NameTaken", "a Service of the name " + service.name + " belongs to another");
       free = false;
+    }
+  }
+  for (const ServiceSeen& service : view.seen.services) {
+    // A name that a replica of this job had; what the user hung on the job under another name is the user's.
+    const bool ours = service.controller_uid == view.job.metadata.uid &&
+                      service.name.starts_with(view.job.metadata.name + "-");
+    if (ours && !wanted.contains(service.name)) {
+      draft->Add(Phase::kRemove, DeleteService{.name = service.name, .uid = service.uid});
     }
   }
   return free;

@@ -381,5 +381,21 @@ TEST(LifecycleTest, StatusStaysSmallAtTenThousandPods) {
   EXPECT_LT(api::StatusToJson(scene.status()).size(), 8192u);
 }
 
+TEST(LifecycleTest, ServicesOfReplicasThatAreWantedNoMoreGo) {
+  Scene scene(MakeJob("mnist").Workers(3).With([](api::TrainingJob& job) {
+    job.spec.tf_config_compat = "kubeflow-v1";
+    job.spec.elastic = api::Elastic{1, 5};
+  }));
+  scene.Running();
+  ASSERT_EQ(scene.seen.services.size(), 4u);
+  // Under names that no replica can have, or of somebody else: not ours to delete.
+  scene.seen.services.push_back({.name = "dashboard", .uid = "u1", .controller_uid = scene.job.metadata.uid});
+  scene.seen.services.push_back({.name = "mnist-worker-7", .uid = "u2", .controller_uid = "another"});
+  scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 2;
+  EXPECT_THAT(scene.Look(20), testing::HasSubstr("delete service mnist-worker-2\ndelete pod mnist-worker-2\n"));
+  scene.Obey();
+  EXPECT_THAT(scene.Look(21), testing::Not(testing::HasSubstr("service")));
+}
+
 }  // namespace
 }  // namespace meshtrain::reconcile

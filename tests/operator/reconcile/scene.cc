@@ -48,7 +48,9 @@ std::string Scene::Look(double at) {
 Scene& Scene::Obey() {
   for (const Action& action : last.actions) {
     if (const auto* w = std::get_if<CreateService>(&action.write)) {
-      seen.services.push_back({.name = w->name, .controller_uid = job.metadata.uid});
+      seen.services.push_back({.name = w->name, .uid = "uid-" + w->name, .controller_uid = job.metadata.uid});
+    } else if (const auto* w = std::get_if<DeleteService>(&action.write)) {
+      std::erase_if(seen.services, [&](const ServiceSeen& s) { return s.name == w->name && s.uid == w->uid; });
     } else if (const auto* w = std::get_if<CreatePod>(&action.write)) {
       PodSeen pod = MakePod(job, w->task);
       pod.attempt = w->attempt;
