@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -38,7 +41,7 @@ const std::string& BinFolder() {
 
 CommandResult RunCommand(const std::vector<std::string>& argv,
                          const std::vector<std::pair<std::string, std::string>>& env,
-                         const std::string& input) {
+                         const std::string& input, std::chrono::seconds timeout) {
   std::vector<std::string> environment;
   for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
   for (const auto& [name, value] : env) environment.push_back(name + "=" + value);
@@ -75,14 +78,28 @@ CommandResult RunCommand(const std::vector<std::string>& argv,
     result.out = argv[0] + ": cannot start";
     return result;
   }
-  char buffer[4096];
-  ssize_t n;
-  while ((n = read(out[0], buffer, sizeof buffer)) > 0)
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  bool late = false;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    pollfd ready = {.fd = out[0], .events = POLLIN, .revents = 0};
+    const int polled = poll(&ready, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    if (polled < 0 && errno == EINTR) continue;
+    if (polled == 0) {
+      late = true;
+      kill(pid, SIGKILL);
+      result.out += "\n" + argv[0] + ": expected to end within " + std::to_string(timeout.count()) + " s; killed";
+      break;
+    }
+    char buffer[4096];
+    const ssize_t n = read(out[0], buffer, sizeof buffer);
+    if (n <= 0) break;
     result.out.append(buffer, static_cast<size_t>(n));
+  }
   close(out[0]);
   int status = 0;
   waitpid(pid, &status, 0);
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.exit_code = late ? 137 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }
 
@@ -100,7 +117,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::Start(bool controllers) {
   std::vector<std::string> command = {Script("cluster"), "start", server->folder_, "--owner",
                                       std::to_string(getpid())};
   if (controllers) command.push_back("--controllers");
-  const CommandResult started = RunCommand(command);
+  const CommandResult started = RunCommand(command, {}, "", std::chrono::minutes(5));
   if (started.exit_code != 0)
     return Unavailable("scripts/kubernetes/cluster start: " + started.out);
   server->kubeconfig_ = server->folder_ + "/kubeconfig";
@@ -121,6 +138,14 @@ ApiServer::~ApiServer() {
 CommandResult ApiServer::Kubectl(std::vector<std::string> args, const std::string& input) const {
   args.insert(args.begin(), BinFolder() + "/kubectl");
   return RunCommand(args, {{"KUBECONFIG", kubeconfig_}}, input);
+}
+
+CommandResult ApiServer::Helm(std::vector<std::string> args) const {
+  args.insert(args.begin(), BinFolder() + "/helm");
+  return RunCommand(args, {{"KUBECONFIG", kubeconfig_},
+                           {"HELM_CACHE_HOME", folder_ + "/helm/cache"},
+                           {"HELM_CONFIG_HOME", folder_ + "/helm/config"},
+                           {"HELM_DATA_HOME", folder_ + "/helm/data"}});
 }
 
 Status ApiServer::Compact() {

@@ -2,6 +2,7 @@
 // kubectl to speak to it.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,10 +18,10 @@ struct CommandResult {
   std::string out;  // standard output and error together
 };
 
-// Runs a command and waits for it.
+// Runs a command and waits for its end; one that takes longer than `timeout` is killed (exit code 137, and `out` says so).
 CommandResult RunCommand(const std::vector<std::string>& argv,
                          const std::vector<std::pair<std::string, std::string>>& env = {},
-                         const std::string& input = "");
+                         const std::string& input = "", std::chrono::seconds timeout = std::chrono::seconds(120));
 
 class ApiServer {
  public:
@@ -40,6 +41,9 @@ class ApiServer {
 
   // kubectl with `args`; `input` goes to its standard input.
   CommandResult Kubectl(std::vector<std::string> args, const std::string& input = "") const;
+
+  // helm with `args`; its own files go into this server's folder.
+  CommandResult Helm(std::vector<std::string> args) const;
 
   // Forgets all history before now, as etcd's compaction does: old watches answer 410.
   Status Compact();

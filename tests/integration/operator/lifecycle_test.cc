@@ -96,6 +96,22 @@ TEST_F(LifecycleTest, ScalesWithKubectlTouchingOnlyWhatChanges) {
   EXPECT_EQ(Uids("mnist"), before);
 }
 
+TEST_F(LifecycleTest, ServicesOfReplicasGoWithTheirReplicas) {
+  StartOperator();
+  ApplyJob("mnist", 1, 1,
+           {{"tfConfig", {{"compat", "kubeflow-v1"}}}, {"elastic", {{"minReplicas", 1}, {"maxReplicas", 8}}}});
+  const auto services = [&] {
+    return TryKubectl({"get", "services", "-l", "meshtrain.dev/job-name=mnist", "-o", "name"}).out;
+  };
+  const std::string two = "service/mnist\nservice/mnist-chief-0\nservice/mnist-worker-0\n";
+  ASSERT_TRUE(Eventually([&] { return services() == two; })) << services();
+  Kubectl({"scale", "tj", "mnist", "--replicas=3"});
+  ASSERT_TRUE(
+      Eventually([&] { return services() == two + "service/mnist-worker-1\nservice/mnist-worker-2\n"; }));
+  Kubectl({"scale", "tj", "mnist", "--replicas=1"});
+  EXPECT_TRUE(Eventually([&] { return services() == two; })) << services();
+}
+
 TEST_F(LifecycleTest, SuspendsAndResumes) {
   StartOperator();
   ApplyJob("mnist", 0, 2);

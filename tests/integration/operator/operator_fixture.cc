@@ -20,7 +20,7 @@ namespace meshtrain::testing {
 using nlohmann::json;
 
 std::unique_ptr<ApiServer> OperatorTest::api_;
-std::string OperatorTest::operator_kubeconfig_;
+std::string OperatorTest::operator_kubeconfig_, OperatorTest::operator_token_;
 
 OperatorProcess::OperatorProcess(const std::string& kubeconfig, std::vector<std::string> flags) {
   char log[] = "/tmp/meshtrain-operator-log.XXXXXX";
@@ -83,12 +83,17 @@ double OperatorProcess::Metric(const std::string& prefix) const {
   return -1;
 }
 
-void OperatorTest::SetUpTestSuite() {
+void OperatorTest::StartApiServer() {
   std::string why;
   if (api_ || !ApiServer::Available(&why)) return;
   auto started = ApiServer::Start(/*controllers=*/true);
   ASSERT_TRUE(started.ok()) << started.status().ToString();
   api_ = *std::move(started);
+}
+
+void OperatorTest::SetUpTestSuite() {
+  StartApiServer();
+  if (!api_) return;
   const std::string base = std::string(MT_SOURCE_DIR) + "/deploy/base";
   const CommandResult applied = api_->Kubectl({"apply", "--server-side", "-k", base});
   ASSERT_EQ(applied.exit_code, 0) << applied.out;
@@ -99,13 +104,19 @@ void OperatorTest::SetUpTestSuite() {
   const CommandResult token =
       api_->Kubectl({"-n", "meshtrain-system", "create", "token", "meshtrain", "--duration=2h"});
   ASSERT_EQ(token.exit_code, 0) << token.out;
-  operator_kubeconfig_ = api_->kubeconfig() + ".operator";
-  const std::string config =
-      "current-context: c\nclusters: [{name: c, cluster: {server: '" + api_->config().server +
-      "', certificate-authority: '" + api_->config().ca_file +
-      "'}}]\nusers: [{name: u, user: {token: '" + std::string(Trim(token.out)) +
-      "'}}]\ncontexts: [{name: c, context: {cluster: c, user: u, namespace: meshtrain-system}}]\n";
-  ASSERT_TRUE(WriteFileAtomically(operator_kubeconfig_, config).ok());
+  operator_token_ = std::string(Trim(token.out));
+  operator_kubeconfig_ = KubeconfigFor(api_->config().server);
+}
+
+std::string OperatorTest::KubeconfigFor(const std::string& server) {
+  const std::string path = api_->kubeconfig() + ".operator." + server.substr(server.rfind(':') + 1);
+  const std::string config = "current-context: c\nclusters: [{name: c, cluster: {server: '" + server +
+                             "', certificate-authority: '" + api_->config().ca_file +
+                             "'}}]\nusers: [{name: u, user: {token: '" + operator_token_ +
+                             "'}}]\ncontexts: [{name: c, context: {cluster: c, user: u, namespace: "
+                             "meshtrain-system}}]\n";
+  EXPECT_TRUE(WriteFileAtomically(path, config).ok());
+  return path;
 }
 
 void OperatorTest::TearDownTestSuite() { api_.reset(); }
@@ -226,7 +237,7 @@ bool OperatorTest::WaitForCondition(const std::string& job, const std::string& t
   return Eventually([&] { return Condition(job, type) == "True"; });
 }
 
-void OperatorTest::SetRunning(const std::string& pod) {
+bool OperatorTest::TrySetRunning(const std::string& pod) {
   const json status = {
       {"phase", "Running"},
       {"startTime", kube::FormatTime(SystemClock().Now())},
@@ -238,11 +249,13 @@ void OperatorTest::SetRunning(const std::string& pod) {
          {"ready", true},
          {"restartCount", 0},
          {"state", {{"running", {{"startedAt", kube::FormatTime(SystemClock().Now())}}}}}}}}};
-  Kubectl({"patch", "pod", pod, "--subresource=status", "--type=merge", "-p",
-           json{{"status", status}}.dump()});
+  return api()
+      .client()
+      .Patch(kube::Pods(), ns_, pod, "status", kube::PatchType::kMerge, json{{"status", status}}.dump(), {})
+      .ok();
 }
 
-void OperatorTest::SetEnded(const std::string& pod, int exit_code) {
+bool OperatorTest::TrySetEnded(const std::string& pod, int exit_code) {
   const std::string now = kube::FormatTime(SystemClock().Now());
   const json ended = {{"exitCode", exit_code},
                       {"reason", exit_code == 0 ? "Completed" : "Error"},
@@ -257,8 +270,10 @@ void OperatorTest::SetEnded(const std::string& pod, int exit_code) {
                           {"ready", false},
                           {"restartCount", 0},
                           {"state", {{"running", nullptr}, {"terminated", ended}}}}}}};
-  Kubectl({"patch", "pod", pod, "--subresource=status", "--type=merge", "-p",
-           json{{"status", status}}.dump()});
+  return api()
+      .client()
+      .Patch(kube::Pods(), ns_, pod, "status", kube::PatchType::kMerge, json{{"status", status}}.dump(), {})
+      .ok();
 }
 
 }  // namespace meshtrain::testing

@@ -40,6 +40,7 @@ class OperatorTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite();
   static void TearDownTestSuite();
+  static void StartApiServer();  // alone, without the CRD and deploy/base
   void SetUp() override;
   void TearDown() override;
 
@@ -72,12 +73,17 @@ class OperatorTest : public ::testing::Test {
   std::string Message(const std::string& job, const std::string& type);
   bool WaitForPods(const std::string& job, size_t count);
   bool WaitForCondition(const std::string& job, const std::string& type);
-  // The kubelet's part.
-  void SetRunning(const std::string& pod);
-  void SetEnded(const std::string& pod, int exit_code);
+  // The kubelet's part; false where the pod is gone meanwhile.
+  bool TrySetRunning(const std::string& pod);
+  bool TrySetEnded(const std::string& pod, int exit_code);
+  void SetRunning(const std::string& pod) { EXPECT_TRUE(TrySetRunning(pod)) << pod; }
+  void SetEnded(const std::string& pod, int exit_code) { EXPECT_TRUE(TrySetEnded(pod, exit_code)) << pod; }
+
+  // A kubeconfig of the operator's ServiceAccount for a server (an ApiProxy) in place of the real one.
+  static std::string KubeconfigFor(const std::string& server);
 
   static std::unique_ptr<ApiServer> api_;
-  static std::string operator_kubeconfig_;
+  static std::string operator_kubeconfig_, operator_token_;
   std::string ns_;
   std::vector<std::unique_ptr<OperatorProcess>> operators_;
 };
