@@ -1,6 +1,7 @@
 """A small client of the API server: kept-alive connections per thread, and watches that note when they saw what."""
 import http.client
 import json
+import re
 import ssl
 import subprocess
 import threading
@@ -43,6 +44,17 @@ class Api:
     def patch(self, path, body, ok=(200,)):
         return self.call("PATCH", path, body, "application/merge-patch+json", ok)
 
+    def writes(self, resources):
+        """Requests that created or changed one of `resources`, from all clients since the server started."""
+        connection = self.connect(60)
+        connection.request("GET", "/metrics")
+        total = 0
+        for line in connection.getresponse().read().decode().splitlines():
+            if line.startswith("apiserver_request_total{") and re.search(r'verb="(POST|PUT|PATCH)"', line) and \
+                    re.search(r'resource="([^"]*)"', line.replace("subresource", "")).group(1) in resources:
+                total += float(line.rsplit(" ", 1)[1])
+        return total
+
     def token(self, namespace, account):
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         return self.call("POST", path, {"spec": {"expirationSeconds": 36000}})["status"]["token"]
@@ -50,20 +62,25 @@ class Api:
 
 class World:
     """What one client sees of one namespace: per job (a pod's owner) when each pod was first seen and first ran, and
-    per job when each condition was first true. Ends with the process."""
+    per job when each condition was first true. Ends with the process. Without `phases` it asks for the metadata of pods
+    alone, so that a pod's size costs it nothing."""
+    METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-    def __init__(self, api, namespace, jobs_path):
+    def __init__(self, api, namespace, jobs_path, phases):
         self.api, self.changed = api, threading.Condition()
         self.created, self.running, self.pods, self.gone, self.conditions, self.jobs = {}, {}, {}, set(), {}, {}
-        for path, handle in ((f"/api/v1/namespaces/{namespace}/pods", self.on_pod), (jobs_path, self.on_job)):
+        for path, accept, handle in (
+                (f"/api/v1/namespaces/{namespace}/pods", "application/json" if phases else self.METADATA, self.on_pod),
+                (jobs_path, "application/json", self.on_job)):
             version = api.call("GET", path + "?limit=1")["metadata"]["resourceVersion"]
-            threading.Thread(target=self.watch, args=(path, version, handle), daemon=True).start()
+            threading.Thread(target=self.watch, args=(path, accept, version, handle), daemon=True).start()
 
-    def watch(self, path, version, handle):
+    def watch(self, path, accept, version, handle):
         while True:
             try:
                 connection = self.api.connect(3600)
-                connection.request("GET", f"{path}?watch=1&allowWatchBookmarks=true&resourceVersion={version}")
+                connection.request("GET", f"{path}?watch=1&allowWatchBookmarks=true&resourceVersion={version}",
+                                   headers={"Accept": accept})
                 stream = connection.getresponse()
                 while line := stream.readline():
                     event = json.loads(line)

@@ -30,7 +30,7 @@ def main():
         ("  peak", ("many", "peak_mib"), 1, None),
         (f"  the jobs created, s", ("many", "wall_s"), 1, None),
         ("each pod of a big job, KiB", ("kib_per_pod",), 2, ("most", 2)),
-        ("writes per job, creation to success, events aside", ("writes_per_job",), 2, ("most", 9)),
+        ("creations and updates per job, to its success", ("writes_per_job",), 2, ("most", 9)),
         ("  all requests per job", ("calls_per_job",), 2, None),
         ("requests in 10 s without news", ("unchanged_calls",), 0, ("most", 0)),
         (f"writes of a new process over {many} jobs", ("restart_writes",), 0, ("most", 0)),

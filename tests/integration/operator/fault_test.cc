@@ -129,6 +129,45 @@ class FaultTest : public OperatorTest {
   std::unique_ptr<OperatorProcess> alone_;
 };
 
+TEST_F(FaultTest, AQuietLifeIsCheapAndANewProcessHasNothingToWrite) {
+  ASSERT_NO_FATAL_FAILURE(Run());
+  const auto list = [&](const std::string& of) {
+    std::string out;
+    for (const ApiProxy::Call& call : proxy_->calls()) {
+      const bool its = call.target.find('/' + of) != std::string::npos ||
+                       call.body.find("\"name\":\"" + of) != std::string::npos;
+      if (call.IsWrite() && its) out += call.method + " " + call.target + " " + call.body + "\n";
+    }
+    return out;
+  };
+  ApplyLife("mnist");
+  ASSERT_TRUE(WaitForPods("mnist", 3));
+  for (const char* pod : {"mnist-chief-0", "mnist-worker-0", "mnist-worker-1"}) SetRunning(pod);
+  ASSERT_TRUE(Eventually([&] { return Job("mnist")["status"]["ready"] == "3/3"; }));
+  SetEnded("mnist-chief-0", 0);
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Succeeded") == "True" && Pods("mnist").size() == 1; }));
+  ApplyJob("pending", 1, 2);
+  ASSERT_TRUE(Eventually([&] {  // the last that there is to write of it
+    const json status = Job("pending")["status"];
+    return status.contains("replicaStatuses") && status["replicaStatuses"]["worker"]["replicas"] == 2;
+  }));
+  const std::string life = list("mnist");
+  const int64_t deletions = 2;
+  const int64_t writes = std::count(life.begin(), life.end(), '\n') - deletions;
+  EXPECT_LE(writes, 3 + 6) << life;
+  std::printf("%lld creations and status writes in a life of 3 pods\n", static_cast<long long>(writes));
+  alone_->Signal(SIGTERM);
+  EXPECT_EQ(alone_->Wait(std::chrono::seconds(15)), 0);
+  const int64_t before = proxy_->writes();
+  ASSERT_NO_FATAL_FAILURE(Run());
+  // A third job shows that the new process has looked at what was there before it.
+  ApplyJob("new", 0, 1);
+  ASSERT_TRUE(WaitForPods("new", 1));
+  ASSERT_TRUE(WaitForCondition("new", "Created"));
+  const std::string later = list("new");
+  EXPECT_EQ(proxy_->writes() - before, std::count(later.begin(), later.end(), '\n')) << list("");
+}
+
 TEST_F(FaultTest, KilledAfterAnyWriteOfALifeTheNextOperatorEndsItAlike) {
   OneAccidentPerWrite([&] {
     alone_->Signal(SIGKILL);
