@@ -1,4 +1,5 @@
 // meshtrain-operator: watches TrainingJobs and keeps their pods as they should be.
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -121,6 +122,14 @@ LogLevel ParseLevel(const std::string& level) {
   if (level == "warning") return LogLevel::kWarning;
   if (level == "error") return LogLevel::kError;
   return LogLevel::kInfo;
+}
+
+// What a burst needed goes back to the system: two arenas in place of eight per core, and large texts (a pod of a job of
+// thousands) in mappings of their own, which leave no holes.
+void KeepHeapSmall() {
+  mallopt(M_ARENA_MAX, 2);
+  mallopt(M_MMAP_THRESHOLD, 64 << 10);
+  mallopt(M_TRIM_THRESHOLD, 256 << 10);
 }
 
 // Requests `stop` at the first SIGTERM or SIGINT. The signals are blocked in every thread and
@@ -254,6 +263,7 @@ int Main(int argc, char** argv) {
   ConfigureLog(ParseLevel(flags.log_level),
                flags.log_format == "json" ? LogFormat::kJson : LogFormat::kKeyValue);
 
+  KeepHeapSmall();
   signal(SIGPIPE, SIG_IGN);
   sigset_t signals;
   sigemptyset(&signals);
