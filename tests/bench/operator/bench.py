@@ -161,16 +161,20 @@ class Run:
     def big_beside_small(self):
         self.operator.stop()
         self.operator.start()
+        self.create("warm", 50, chief=False)  # connections and threads are not counted as pods
+        self.all_created(["warm"], 50)
         time.sleep(3)
         before = self.operator.usage()["rss"]
         self.create("big", self.options.big, chief=False)
         self.world.wait(lambda: len(self.world.created.get("big", ())) >= 20, "the big job to be under way", 120)
         start = self.create("small", 1, chief=False)
-        self.all_created(["small"], 1)
+        # Asked for, not watched: with large pods the server's watches run a second or two behind.
+        while self.api.call("GET", f"{self.base}/pods/small-worker-0", ok=(200, 404))["kind"] != "Pod":
+            time.sleep(0.005)
+        self.results["small_beside_big_s"] = time.monotonic() - start
         self.all_created(["big"], self.options.big)
         time.sleep(3)
         after = self.operator.usage()["rss"]
-        self.results["small_beside_big_s"] = min(self.world.created["small"].values()) - start
         self.results["kib_per_pod"] = (after - before) * 1024 / self.options.big
 
     def on_api_server_alone(self):
