@@ -148,13 +148,16 @@ Status Reporter::Record(const train::StepInfo& info) {
 void Reporter::Publish(const train::StepInfo& info) {
   const train::Position& p = info.position;
   const double seconds = Seconds(info.seconds);
-  const double rate = seconds > 0 ? static_cast<double>(info.examples) / seconds : 0;
-  rate_ = rate_ == 0 ? rate : (1 - kSmoothing) * rate_ + kSmoothing * rate;
+  // Examples and seconds apart: steps that end together, as parameter servers' do, take no time of their own.
+  const double fresh = smoothed_examples_ == 0 ? 1 : kSmoothing;
+  smoothed_examples_ += fresh * (static_cast<double>(info.examples) - smoothed_examples_);
+  smoothed_seconds_ += fresh * (seconds - smoothed_seconds_);
+  const double rate = smoothed_seconds_ > 0 ? smoothed_examples_ / smoothed_seconds_ : 0;
   training_->steps.Add();
   training_->examples.Add(static_cast<double>(info.examples));
   training_->step_seconds.Observe(seconds);
   training_->step.Set(static_cast<double>(p.step));
-  training_->examples_per_second.Set(rate_);
+  training_->examples_per_second.Set(rate);
   training_->collective_bytes.Add(static_cast<double>(job_.plan.collective_bytes_per_step));
 
   telemetry::Progress progress;
@@ -174,9 +177,9 @@ void Reporter::Publish(const train::StepInfo& info) {
       if (name == "accuracy") training_->train_accuracy.Set(value);
     }
   }
-  progress.examples_per_second = rate_;
-  if (rate_ > 0 && progress.total_steps) {
-    progress.eta_seconds = static_cast<double>((*progress.total_steps - p.step) * info.examples) / rate_;
+  progress.examples_per_second = rate;
+  if (rate > 0 && progress.total_steps) {
+    progress.eta_seconds = static_cast<double>((*progress.total_steps - p.step) * info.examples) / rate;
   }
   progress.rank_step_seconds = {seconds};
   progress.plan = job_.plan;

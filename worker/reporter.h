@@ -79,7 +79,7 @@ class Reporter final : public train::Callback {
   int64_t first_epoch_ = 0;  // that this process saw
   int64_t epoch_shown_ = -1;
   int64_t saves_counted_ = -1;
-  double rate_ = 0;  // examples per second, smoothed
+  double smoothed_examples_ = 0, smoothed_seconds_ = 0;  // of a step
   std::unique_ptr<telemetry::Endpoints> endpoints_;  // last: its threads read what stands above
 };
 

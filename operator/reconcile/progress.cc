@@ -37,6 +37,14 @@ std::string Text(const Json& object, const char* name, size_t most) {
 TimePoint Floor(TimePoint time) { return std::chrono::floor<seconds>(time); }
 
 // What is newest: the answer of /progress, or what the leader said when it ended.
+// Six digits: printer columns show what they are given, and the worker's own records have them all.
+std::optional<double> ForPeople(std::optional<double> value) {
+  if (!value) return value;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", *value);
+  return std::strtod(text, nullptr);
+}
+
 std::optional<ProgressSeen> Newest(const View& view) {
   std::optional<ProgressSeen> best = view.seen.progress;
   const PodSeen* leader = view.Ours(api::Leader(view.job.spec));
@@ -59,9 +67,9 @@ std::optional<ProgressSeen> ParseProgress(std::string_view text, TimePoint obser
   out.progress = {.step = *step,
                   .total_steps = Whole(json, "totalSteps"),
                   .epoch = Number(json, "epoch"),
-                  .loss = Number(json, "loss"),
-                  .accuracy = Number(json, "accuracy"),
-                  .examples_per_second = Number(json, "examplesPerSecond"),
+                  .loss = ForPeople(Number(json, "loss")),
+                  .accuracy = ForPeople(Number(json, "accuracy")),
+                  .examples_per_second = ForPeople(Number(json, "examplesPerSecond")),
                   .eta_seconds = Whole(json, "etaSeconds"),
                   .observed_at = observed_at};
   if (const auto plan = json.find("plan"); plan != json.end() && plan->is_object()) {

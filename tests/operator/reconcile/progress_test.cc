@@ -45,6 +45,12 @@ TEST(ProgressTest, OtherTextsAreNoProgress) {
   EXPECT_EQ(ParseProgress(R"({"step":1,"loss":null,"plan":7,"checkpoint":[]})", At(0))->progress.loss, std::nullopt);
 }
 
+TEST(ProgressTest, NumbersAreRoundedAsAColumnShowsThem) {
+  const auto seen = ParseProgress(R"({"step":1,"loss":0.03232154622673988,"examplesPerSecond":1234567.8})", At(0));
+  EXPECT_EQ(seen->progress.loss, 0.0323215);
+  EXPECT_EQ(seen->progress.examples_per_second, 1234570);
+}
+
 TEST(ProgressTest, IsWrittenAtMostEveryFiveSeconds) {
   Scene scene(MakeJob("mnist").Workers(1));
   scene.Running();
