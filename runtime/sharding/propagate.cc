@@ -87,7 +87,8 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
   Problem problem{.program = &program,
                   .mesh = &mesh,
                   .reshard = {.sizes = AxisSizes(mesh), .cost = options.cost},
-                  .refuse_uneven = options.refuse_uneven};
+                  .refuse_uneven = options.refuse_uneven,
+                  .replication_limit_bytes = options.replication_limit_bytes};
   const program::Registry& registry = program::Registry::Standard();
   problem.ops.reserve(program.ops.size());
   problem.hints.resize(program.values.size());

@@ -16,6 +16,8 @@ using program::Linearity;
 using program::Op;
 using program::OpDef;
 
+// Of what would be an error later: taken only where nothing else is possible, so that the error names it.
+constexpr double kRefused = 1e6;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 // What an axis may do in an op, besides splitting factor f >= 0.
 constexpr int kIdle = -1;
@@ -256,6 +258,7 @@ class Solver {
         if (bring == 0) break;
       }
       seconds += bring;
+      if (ReplicatesSilently(v, want)) seconds += kRefused;
       bytes += static_cast<double>(LocalElements(want, problem_.dims(v), sizes) * problem_.element_bytes(v));
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
@@ -271,6 +274,12 @@ class Solver {
       part *= static_cast<double>(CeilDiv(info.table.factors[f].size, sizes.Product(split.factors[f]))) / size;
     }
     return seconds + info.cost.flops * part / cost.flops_per_second + bytes / cost.memory_bytes_per_second;
+  }
+
+  // Partition would refuse to gather the value whole for this (CheckReplication).
+  bool ReplicatesSilently(ValueId v, const Place& want) const {
+    if (want.AnySplit() || program_.type(v).num_bytes() < problem_.replication_limit_bytes) return false;
+    return std::all_of(available_[v].begin(), available_[v].end(), [](const Place& have) { return have.AnySplit(); });
   }
 
   // What it will cost to bring a value that was left at `place` to where its users want it.

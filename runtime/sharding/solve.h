@@ -24,6 +24,7 @@ struct Problem {
   const Mesh* mesh = nullptr;
   ReshardContext reshard;
   bool refuse_uneven = false;
+  int64_t replication_limit_bytes = 0;
 
   std::vector<OpInfo> ops;
   // Per value: which axes should split it, as far as something given says so. Nothing is ever pending here, except in

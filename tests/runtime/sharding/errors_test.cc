@@ -110,6 +110,34 @@ TEST(ErrorsTest, SilentReplicationForAnOpNamesItAndItsLine) {
                                       "gathered .* for input 0 of softmax at errors_test.cc:[0-9]+; expected: .*Relayout.*"));
 }
 
+// What would be refused is not chosen where something else is possible: here the sum of a large gradient, not the exchange
+// of small activations that costs less.
+TEST(ErrorsTest, TheLimitKeepsThePlannerFromReplicating) {
+  const Mesh mesh = *Mesh::Parse("batch=4");
+  Builder b("step");
+  Builder::Scope scope(b);
+  const Variable m("m", {DType::kF32, {1024, 512}});
+  const Value x = b.Input("x", {DType::kF32, {16, 1024}});
+  const Value dy = b.Input("dy", {DType::kF32, {16, 512}});
+  program::AssignAdd(m, MatMul(Transpose(x, {1, 0}), dy));
+  const program::Program program = *b.Build();
+  Given given;
+  given.inputs.insert_or_assign("x", *Layout::Parse("{batch, *}", mesh));
+  given.inputs.insert_or_assign("dy", *Layout::Parse("{batch, *}", mesh));
+  given.states.insert_or_assign("m", *Layout::Parse("{batch, *}", mesh));
+  const auto kinds = [&](int64_t limit) {
+    std::string text;
+    const auto p = Shard(program, mesh, given, {.replication_limit_bytes = limit});
+    if (!p.ok()) return p.status().message();
+    for (const program::Op& op : p->local.ops) {
+      if (op.kind.starts_with("all_") || op.kind == "reduce_scatter") text += op.kind + " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(kinds(int64_t{64} << 20), "all_to_all all_gather ");
+  EXPECT_EQ(kinds(30'000), "reduce_scatter ");
+}
+
 TEST(ErrorsTest, RelayoutThatDoesNotFitTheMesh) {
   const Mesh mesh = *Mesh::Parse("batch=4");
   Builder b("step");
