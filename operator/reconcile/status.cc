@@ -87,6 +87,8 @@ bool SameButForTelling(const api::JobStatus& a, const api::JobStatus& b) {
 }
 
 void Account(const View& view, Draft* draft) {
+  // Pods that wait for a node are not a job that runs.
+  if (!draft->next.conditions.contains(ConditionType::kRunning)) return;
   api::Goodput& goodput = draft->next.goodput;
   double active = draft->next.active_seconds_before;
   const TimePoint end = draft->next.completion_time.value_or(view.now);

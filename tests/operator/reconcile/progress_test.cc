@@ -121,6 +121,21 @@ TEST(ProgressTest, WithoutADeadlineTenUsualStepsAreTooLong) {
   EXPECT_TRUE(scene.Is(ConditionType::kStalled));
 }
 
+TEST(ProgressTest, AJobThatNeverRanHasNoGoodput) {
+  Scene scene(MakeJob("mnist").Workers(2));
+  scene.Look(0);
+  scene.Obey();
+  PodSeen pod = MakePod(scene.job, kWorker1);
+  pod.phase = PodPhase::kPending;
+  scene.Pod(pod);
+  pod = MakePod(scene.job, kWorker0);
+  pod.phase = PodPhase::kPending;
+  scene.Pod(pod);
+  scene.Look(60);
+  EXPECT_EQ(scene.status().replica_statuses[cluster::Role::kWorker].replicas, 2);
+  EXPECT_EQ(scene.status().goodput, api::Goodput{});
+}
+
 TEST(ProgressTest, GoodputCountsRestartsAndLostSteps) {
   Scene scene(MakeJob("mnist").Workers(1));
   scene.Running();
