@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
@@ -297,11 +298,16 @@ Result<std::unique_ptr<Peer>> Peer::Create(const std::string& address, const Ide
 }
 
 Peer::~Peer() {
-  MutexLock lock(impl_->mutex_);
-  for (Impl::ClientCall* call : impl_->calls_) call->Cancel();
-  // gRPC ends a cancelled call at once; what may take a moment is a `done` that is running.
-  while (!impl_->changed_.WaitFor(impl_->mutex_, {}, std::chrono::minutes(1), [&] { return impl_->calls_.empty(); })) {
+  {
+    MutexLock lock(impl_->mutex_);
+    for (Impl::ClientCall* call : impl_->calls_) call->Cancel();
+    // gRPC ends a cancelled call at once; what may take a moment is a `done` that is running.
+    while (!impl_->changed_.WaitFor(impl_->mutex_, {}, std::chrono::minutes(1), [&] { return impl_->calls_.empty(); })) {
+    }
   }
+  // A call that has told its end is still being destroyed on gRPC's thread. The channel must not go with it there: the last
+  // one of a process ends gRPC's threads, and a thread that ends itself leaves its queue to be used after it is gone.
+  while (impl_.use_count() > 1) std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
 const std::string& Peer::address() const { return impl_->address_; }

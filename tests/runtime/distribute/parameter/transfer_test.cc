@@ -94,6 +94,18 @@ class EchoServer {
   std::unique_ptr<Listener> listener_;
 };
 
+// The last gRPC object of a process, gone as soon as its call has told its end: gRPC's threads end with it, and used to
+// end themselves.
+TEST(TransferTest, APeerMayGoAsSoonAsItsCallHasEnded) {
+  for (int i = 0; i < 20; ++i) {
+    auto peer = Peer::Create("127.0.0.1:1", {.job = "tests/transfer", .security = {}});
+    ASSERT_TRUE(peer.ok()) << peer.status().ToString();
+    const auto answer = (*peer)->CallAndWait("/x/y", {}, std::chrono::seconds(30), {});
+    EXPECT_EQ(answer.status().code(), StatusCode::kUnavailable) << answer.status().ToString();
+    peer->reset();
+  }
+}
+
 TEST(TransferTest, TensorsComeBackBitForBit) {
   EchoServer server;
   const auto peer = Peer::Create(server.address(), kUs);
@@ -172,7 +184,7 @@ TEST(TransferTest, ACallEndsWithItsDeadlineOrItsStop) {
   EXPECT_EQ((*peer)->CallAndWait("/test/Hold", {}, milliseconds(200), {}).status().code(),
             StatusCode::kDeadlineExceeded);
   EXPECT_GT(server.left(), Duration(0));
-  EXPECT_LE(server.left(), Duration(milliseconds(200)));
+  EXPECT_LE(server.left(), Duration(milliseconds(300)));
   server.LetGo();
   std::stop_source stop;
   std::jthread stopper([&] {
