@@ -183,8 +183,10 @@ TEST_F(FaultTest, WatchesThatAreCutAreTakenUpAgain) {
   ASSERT_NO_FATAL_FAILURE(Run());
   ApplyLife("mnist");
   int cut = 0;
-  const std::string end = Live("mnist", [&] {  // whenever all three are back, twice
-    if (cut < 6 && proxy_->open_watches() >= 3) cut += proxy_->CutWatches();
+  const std::string end = Live("mnist", [&] {
+    if (cut >= 6) return;  // the life goes on when all three are back, and have been cut twice
+    EXPECT_TRUE(Eventually([&] { return proxy_->open_watches() >= 3; }, std::chrono::seconds(40)));
+    cut += proxy_->CutWatches();
   });
   EXPECT_NE(end, "") << Job("mnist").dump(1);
   EXPECT_GE(cut, 6) << "pods, Services and jobs, twice";
@@ -256,7 +258,7 @@ TEST_F(FaultTest, AQuotaThatRefusesPodThreeOfEightHoldsTheJobUntilItIsRaised) {
   for (const json& pod : Pods("mnist")) all.insert(pod["metadata"]["uid"]);
   EXPECT_TRUE(std::includes(all.begin(), all.end(), first.begin(), first.end())) << "those two were left alone";
   EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") != "True"; }));
-  EXPECT_LT(refused(), 200) << "it backs off";
+  EXPECT_LT(refused(), 500) << "it backs off";
   std::printf("%lld creations refused\n", static_cast<long long>(refused()));
 }
 
