@@ -16,7 +16,7 @@ namespace {
 using std::chrono::steady_clock;
 
 // Small enough that a frame stays in the second-level cache while it is checked and added.
-constexpr int64_t kFrameBytes = 128 << 10;
+constexpr int64_t kFrameBytes = 256 << 10;
 constexpr int64_t kSmallestFrame = 16 << 10;
 // Of all that a member receives: up to here a waiter yields before it sleeps.
 constexpr int64_t kSmallBytes = 64 << 10;
