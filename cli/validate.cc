@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "cli/job.h"
 #include "cli/manifest.h"
 #include "cli/verbs.h"
 #include "runtime/cluster/exit_code.h"
@@ -11,10 +12,10 @@ namespace meshtrain::cli {
 namespace {
 
 int Validate(const std::string& file) {
-  const auto manifest = ReadManifest(file);
-  if (!manifest.ok()) {
-    PrintError("validate", manifest.status());
-    return cluster::ManifestExitCode(manifest.status());
+  const auto job = ReadJob(file);
+  if (!job.ok()) {
+    PrintError("validate", job.status());
+    return cluster::ManifestExitCode(job.status());
   }
   std::printf("%s: valid\n", file.c_str());
   return 0;
@@ -24,7 +25,7 @@ int Validate(const std::string& file) {
 
 void AddValidate(CLI::App& app, Action* chosen) {
   auto file = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("validate", "Check a manifest: every mistake with its line and column");
+  CLI::App* verb = app.add_subcommand("validate", "Check a manifest as the operator and the worker would: every mistake with its line and column");
   verb->add_option("-f,--file", *file, "The manifest, YAML or JSON")->required();
   verb->callback([file, chosen] { *chosen = [file] { return Validate(*file); }; });
 }

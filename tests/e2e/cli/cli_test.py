@@ -117,6 +117,20 @@ class GoodRuns(Case):
         self.assertIn("run", self.meshtrain("--help").stdout)
         self.assertEqual(self.meshtrain("--help").returncode, 0)
 
+    def test_validate_goes_by_the_operators_rules_too(self):
+        # A job of the user's own image declares no program.
+        job = self.folder / "own.yaml"
+        text = ("apiVersion: meshtrain.dev/v1\nkind: TrainingJob\nmetadata: {name: own}\nspec:\n  replicaSpecs:\n"
+                "    worker: {replicas: 2, template: {spec: {containers: [{name: tensorflow, image: tf}]}}}\n")
+        job.write_text(text)
+        result = self.meshtrain("validate", "-f", str(job))
+        self.assertEqual((result.returncode, result.stdout), (0, f"{job}: valid\n"), result.stderr)
+        job.write_text(text.replace("replicas: 2", "replicas: -1"))
+        self.expect_error(self.meshtrain("validate", "-f", str(job)), 78, "own.yaml:6:14", "spec.replicaSpecs.worker.replicas")
+        for example in sorted((Path(__file__).resolve().parents[3] / "deploy" / "examples").glob("*.yaml")):
+            result = self.meshtrain("validate", "-f", str(example))
+            self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_a_short_last_batch_may_be_uneven_when_asked(self):
         uneven = lambda t: t.replace("      batch:", "      uneven: true\n      batch:")
         result = self.run_job(self.manifest(mesh="{batch: 8}", batch=30, edit=uneven), "--isolated")
