@@ -1,4 +1,3 @@
-#include <sched.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +14,7 @@
 #include "cli/manifest.h"
 #include "cli/verbs.h"
 #include "operator/local/runner.h"
+#include "runtime/base/cores.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
@@ -39,11 +39,6 @@ std::string WorkerPath() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   return error ? "meshtrain-worker" : (self.parent_path() / "meshtrain-worker").string();
-}
-
-int Cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 // A replica takes a handful of descriptors; the usual limit of 1,024 is made for programs that select(2).
@@ -97,7 +92,7 @@ int Run(const RunFlags& flags) {
                     .metrics_address = flags.metrics_address,
                     .isolated = flags.isolated,
                     .threads = flags.threads,
-                    .cores = Cores()};
+                    .cores = UsableCores()};
   for (const char* name : kFromHere) {
     if (const char* value = std::getenv(name)) options.launch.environment.emplace_back(name, value);
   }

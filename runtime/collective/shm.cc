@@ -1,13 +1,13 @@
 #include "runtime/collective/shm.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/cores.h"
 #include "runtime/collective/work.h"
 
 namespace meshtrain::collective {
@@ -39,20 +39,6 @@ void FutexWait(const std::atomic<uint32_t>& word, uint32_t seen, std::chrono::na
 }
 void FutexWake(const std::atomic<uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0); }
 
-int CoresOfThisProcess() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
-// Tells the core that this is a loop that waits.
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 }  // namespace
 
 void SharedMemory::Start(int processes) {
@@ -67,7 +53,7 @@ void SharedMemory::Start(int processes) {
 
 void SharedMemory::Attach(int process, PeerSegment segment) {
   peers_[process] = std::move(segment);
-  spins_ = ++here_ <= CoresOfThisProcess();
+  spins_ = ++here_ <= UsableCores();
 }
 
 void SharedMemory::Post(uint64_t ticket, std::span<const int> members, int me) {

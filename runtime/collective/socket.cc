@@ -17,7 +17,6 @@ namespace meshtrain::collective {
 namespace {
 
 constexpr int kBacklog = 4096;  // the system cuts it to net.core.somaxconn
-constexpr int kBufferBytes = 4 << 20;
 
 std::string ErrorText(int error) { return std::strerror(error); }
 
@@ -127,10 +126,7 @@ int ConnectError(const Socket& socket) {
   return getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
 }
 
-void TuneLink(const Socket& socket) {
-  SetInt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, 1);
-  static_cast<void>(kBufferBytes);
-}
+void TuneLink(const Socket& socket) { SetInt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, 1); }
 
 int64_t SendSome(int fd, const void* data, size_t bytes) {
   const ssize_t n = send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -61,7 +61,7 @@ int PortOf(const Socket& socket);
 Result<Socket> StartConnect(const SocketAddress& address);
 int ConnectError(const Socket& socket);  // 0: made
 
-// No delay of small messages. Buffers of the system's choice are left to its tuning where it would grant less.
+// No delay of small messages. Buffers are left to the system's tuning, which grants more than may be asked for.
 void TuneLink(const Socket& socket);
 
 // Sends what fits, possibly nothing. -1: error in errno, other than "would block". A closed peer raises no signal.

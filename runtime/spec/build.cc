@@ -44,6 +44,11 @@ std::shared_ptr<train::Optimizer> MakeOptimizer(const OptimizerSpec& spec) {
   return std::visit(Maker{spec.kind}, spec.options);
 }
 
+bool SharesUpdate(const ProgramSpec& spec) {
+  if (spec.layout.update == UpdateSharing::kAuto) return spec.processes > 1 && !spec.strict;
+  return spec.layout.update == UpdateSharing::kShared;
+}
+
 }  // namespace
 
 Result<Declared> Declared::Create(const ProgramSpec& spec) {
@@ -90,15 +95,6 @@ Result<Declared> Declared::Create(const ProgramSpec& spec) {
   }
   return declared;
 }
-
-namespace {
-
-bool SharesUpdate(const ProgramSpec& spec) {
-  if (spec.layout.update == UpdateSharing::kAuto) return spec.processes > 1 && !spec.strict;
-  return spec.layout.update == UpdateSharing::kShared;
-}
-
-}  // namespace
 
 Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types) const {
   const auto place = [&](const std::string& key) {

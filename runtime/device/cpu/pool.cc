@@ -6,8 +6,6 @@
 
 #include "runtime/device/cpu/pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,6 +16,7 @@
 #include <unsupported/Eigen/CXX11/ThreadPool>
 
 #include "runtime/base/check.h"
+#include "runtime/base/cores.h"
 #include "runtime/device/cpu/gemm.h"
 
 namespace meshtrain::device::cpu {
@@ -31,18 +30,6 @@ constexpr int64_t kPiecesPerThread = 3;
 constexpr uint64_t kMaxPieces = 0xFFFF;
 
 thread_local bool inside_loop = false;
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
-int UsableCores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
-}
 
 }  // namespace
 

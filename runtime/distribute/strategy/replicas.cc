@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/cores.h"
 #include "runtime/base/mutex.h"
 #include "runtime/collective/local.h"
 #include "runtime/distribute/strategy/replica_context.h"
@@ -81,7 +82,7 @@ Result<std::unique_ptr<Replicas>> Replicas::Create(Options options) {
   std::vector<std::string> names;
   for (int64_t i = 0; i < o.count; ++i) names.push_back("replica " + std::to_string(o.first + i));
   made->meeting_ = std::make_unique<collective::Meeting>(names, collective::MeetingOptions{.deadline = o.deadline});
-  const int cores = o.threads > 0 ? o.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int cores = o.threads > 0 ? o.threads : UsableCores();
   for (int64_t i = 0; i < o.count; ++i) {
     auto replica = std::make_unique<Replica>();
     replica->name = names[static_cast<size_t>(i)];
