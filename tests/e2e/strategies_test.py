@@ -7,12 +7,16 @@ import dataclasses
 import json
 import os
 import pathlib
+import pty
 import re
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import time
+import tty
 import unittest
 
 from process_job import DEADLINE, free_ports
@@ -167,6 +171,46 @@ class StrategiesTest(unittest.TestCase):
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE)
         self.assertEqual(run.returncode, 0, run.stderr[-3000:])
         self.assert_near([float(line) for line in run.stdout.splitlines()], LOSSES, "meshtrain run")
+
+    def test_a_custom_loop_whose_peer_is_lost_for_good_leaves_with_138_and_names_it(self):
+        # The chief prints to a terminal whose output is held: after its first step it stands in the write of that loss, so
+        # that all have met, and none can have come to the end, when the peer is killed.
+        hosts = [f"127.0.0.1:{port}" for port in free_ports(3)]
+        terminal, theirs = pty.openpty()
+        self.addCleanup(os.close, terminal)
+        self.addCleanup(os.close, theirs)
+        tty.setraw(theirs)
+        termios.tcflow(theirs, termios.TCOOFF)
+        running = []
+        try:
+            for index in range(3):
+                environment = {"PATH": os.environ["PATH"], "MESHTRAIN_PEER_RETURN_SECONDS": "0", "TF_CONFIG": json.dumps(
+                    {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})}
+                environment.update({k: v for k, v in os.environ.items() if k.endswith("SAN_OPTIONS")})
+                running.append(subprocess.Popen([CUSTOM_LOOP, "--strategy", "multi-worker"], env=environment,
+                                                stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, text=True))
+            end = time.monotonic() + DEADLINE
+            while not self.writes_to_stdout(running[0].pid):
+                self.assertIsNone(running[0].poll(), "the chief left")
+                self.assertLess(time.monotonic(), end, "the chief came to no loss")
+                time.sleep(0.01)
+            running[2].kill()
+            termios.tcflow(theirs, termios.TCOON)
+            said = [process.communicate(timeout=DEADLINE)[1] for process in running]
+        finally:
+            for process in running:
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
+        for index in (0, 1):
+            self.assertEqual(running[index].returncode, 138, said[index])
+            self.assertRegex(said[index], r"custom_loop: UNAVAILABLE: .*worker-2 is lost")
+
+    @staticmethod
+    def writes_to_stdout(pid):
+        """Whether a process stands in write(1, ...), by the number of the call on x86-64 and on arm64."""
+        call = pathlib.Path(f"/proc/{pid}/syscall").read_text().split()
+        return call[:2] in (["1", "0x1"], ["64", "0x1"])
 
     def test_the_custom_loop_from_a_manifest(self):
         for number, strategy in enumerate(STRATEGIES):
