@@ -276,7 +276,8 @@ void ReadStatus(const Json& json, JobStatus* out) {
   }
   ReadRecovery(Child(json, "recovery"), &out->recovery);
   const Json& goodput = Child(json, "goodput");
-  out->goodput = {.running_seconds = Or<double>(goodput, "runningSeconds", 0),
+  out->goodput = {.waiting_seconds = Or<double>(goodput, "waitingSeconds", 0),
+                  .running_seconds = Or<double>(goodput, "runningSeconds", 0),
                   .restarting_seconds = Or<double>(goodput, "restartingSeconds", 0),
                   .lost_steps = Or<int64_t>(goodput, "lostSteps", 0),
                   .ratio = Maybe<double>(goodput, "ratio")};
@@ -466,6 +467,7 @@ Json WriteStatus(const JobStatus& status) {
   if (Json recovery = WriteRecovery(status.recovery); !recovery.empty()) out["recovery"] = std::move(recovery);
   const Goodput& goodput = status.goodput;
   Json spent = Json::object();
+  if (goodput.waiting_seconds != 0) spent["waitingSeconds"] = goodput.waiting_seconds;
   if (goodput.running_seconds != 0) spent["runningSeconds"] = goodput.running_seconds;
   if (goodput.restarting_seconds != 0) spent["restartingSeconds"] = goodput.restarting_seconds;
   if (goodput.lost_steps != 0) spent["lostSteps"] = goodput.lost_steps;

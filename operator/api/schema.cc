@@ -326,6 +326,7 @@ const Field& StatusField() {
                  }),
           Object("goodput", "Where the time since the start went.",
                  {
+                     Number("waitingSeconds", "Seconds until the job first ran, after a start or a resumption."),
                      Number("runningSeconds", "Seconds in which the job ran."),
                      Number("restartingSeconds", "Seconds spent on restarts."),
                      Int64("lostSteps", "Steps that were done twice."),

@@ -253,6 +253,7 @@ inline constexpr size_t kMaxWorst = 10;
 
 // Where the wall time since the start went.
 struct Goodput {
+  double waiting_seconds = 0;  // from the start, or from a resumption, until the job first ran
   double running_seconds = 0;
   double restarting_seconds = 0;
   int64_t lost_steps = 0;  // steps that were done twice

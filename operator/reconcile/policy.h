@@ -43,6 +43,9 @@ struct View {
   bool Is(ConditionType type) const { return api::IsTrue(job.status, type); }
 };
 
+// Why Running is not true while a job is suspended, and until it runs again after that.
+inline constexpr std::string_view kJobSuspended = "JobSuspended";
+
 // The next status and what is to be done, as it grows.
 struct Draft {
   explicit Draft(const View& view);
@@ -112,6 +115,10 @@ void WatchForStall(const View& view, Draft* draft);
 // reconcile.cc: at most `most` bytes of well-formed UTF-8 in one line: other bytes become '?', control characters blanks.
 // What a program said goes through it, since a status that JSON changes on its way would be written again for ever.
 std::string Tidy(std::string_view text, size_t most);
+// status.cc: seconds since the start, or the resumption, where the job has not run since; else 0.
+double OngoingWait(const api::JobStatus& status, TimePoint now);
+// The wait ends, and its time goes on record. Before Running is set, to whatever.
+void EndWait(Draft* draft);
 // status.cc: counts, conditions that only tell, and the PatchStatus itself where there is news.
 void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft);
 void Tell(const View& view, Draft* draft);

@@ -163,6 +163,7 @@ void OpenIncident(const View& view, const std::vector<const Failure*>& fresh, co
   if (all) recovery.restart_all_below = recovery.attempt;
   const char* reason = cause == nullptr ? "PodLost" : cause->disruption ? "PodDisrupted" : "PodFailed";
   draft->Set(ConditionType::kRestarting, true, all ? "RestartAll" : reason, message);
+  EndWait(draft);
   draft->Set(ConditionType::kRunning, false, "JobRestarting", message);
   draft->Event(true, cause == nullptr ? "PodLost" : "JobRestarting",
                cause == nullptr ? message + ": it is made again, and training goes on from the last checkpoint"

@@ -95,7 +95,8 @@ void Account(const View& view, Draft* draft) {
   if (draft->next.start_time && end > *draft->next.start_time) {
     active += std::chrono::duration<double>(end - *draft->next.start_time).count();
   }
-  goodput.running_seconds = std::round(std::max(0.0, active - goodput.restarting_seconds));
+  const double waiting = goodput.waiting_seconds + OngoingWait(draft->next, end);
+  goodput.running_seconds = std::round(std::max(0.0, active - waiting - goodput.restarting_seconds));
   if (active < 1) return;
   const double each = draft->next.progress ? draft->next.progress->seconds_per_step.value_or(0) : 0;
   const double useful = goodput.running_seconds - static_cast<double>(goodput.lost_steps) * each;
@@ -103,6 +104,18 @@ void Account(const View& view, Draft* draft) {
 }
 
 }  // namespace
+
+double OngoingWait(const api::JobStatus& status, TimePoint now) {
+  if (!status.start_time || now <= *status.start_time) return 0;
+  const auto running = status.conditions.find(ConditionType::kRunning);
+  const bool ran = running != status.conditions.end() &&
+                   (running->second.status || running->second.reason != kJobSuspended);
+  return ran ? 0 : std::chrono::duration<double>(now - *status.start_time).count();
+}
+
+void EndWait(Draft* draft) {
+  draft->next.goodput.waiting_seconds += std::round(OngoingWait(draft->next, draft->view.now));
+}
 
 void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft) {
   std::map<Role, api::ReplicaStatus> counts;
@@ -153,6 +166,7 @@ void Tell(const View& view, Draft* draft) {
     }
   }
   if (all && leads && !restarting && !view.Is(ConditionType::kRunning)) {
+    EndWait(draft);
     draft->Set(ConditionType::kRunning, true, "JobRunning", "the job runs");
     draft->Event(false, "JobRunning", "the job runs");
   }

@@ -11,6 +11,7 @@ bool Suspend(const View& view, Draft* draft) {
   if (view.job.spec.run_policy.suspend) {
     if (!view.Is(ConditionType::kSuspended)) {
       if (next.start_time) {
+        EndWait(draft);
         next.active_seconds_before += std::round(std::chrono::duration<double>(view.now - *next.start_time).count());
         // Pods of before may still be seen after the job was resumed; nothing that they did counts then.
         next.recovery.restart_all_below = ++next.recovery.attempt;
@@ -21,7 +22,7 @@ bool Suspend(const View& view, Draft* draft) {
     draft->Set(ConditionType::kCreated, true, "JobCreated", "the job was accepted");
     draft->Set(ConditionType::kSuspended, true, "JobSuspended", "runPolicy.suspend is true");
     for (const ConditionType type : {ConditionType::kRunning, ConditionType::kRestarting, ConditionType::kStalled}) {
-      if (next.conditions.contains(type)) draft->Set(type, false, "JobSuspended", "the job is suspended");
+      if (next.conditions.contains(type)) draft->Set(type, false, kJobSuspended, "the job is suspended");
     }
     DeleteOurs(view, draft, "the job is suspended", [](const PodSeen&) { return true; });
     DeleteGang(view, draft);

@@ -199,7 +199,7 @@ JobStatus FullStatus() {
                      .counted_by_role = {{Role::kWorker, 1}},
                      .recent = {{t, Role::kWorker}},
                      .out_of_memory = {{"worker-0", 1}}};
-  status.goodput = {.running_seconds = 9, .restarting_seconds = 1, .lost_steps = 3, .ratio = 0.9};
+  status.goodput = {.waiting_seconds = 2, .running_seconds = 9, .restarting_seconds = 1, .lost_steps = 3, .ratio = 0.9};
   return status;
 }
 

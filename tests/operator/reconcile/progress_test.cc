@@ -155,8 +155,60 @@ TEST(ProgressTest, GoodputCountsRestartsAndLostSteps) {
   scene.Look(140);
   EXPECT_EQ(scene.status().goodput.lost_steps, 20);
   EXPECT_EQ(scene.status().goodput.restarting_seconds, 20);
+  EXPECT_EQ(scene.status().goodput.waiting_seconds, 2);
+  EXPECT_EQ(scene.status().goodput.running_seconds, 118);
+  EXPECT_NEAR(*scene.status().goodput.ratio, (118.0 - 20) / 140, 1e-3);
+}
+
+TEST(ProgressTest, GoodputTellsWaitingFromRunning) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Look(0);
+  scene.Look(1);
+  scene.Look(50);  // nowhere to run yet
+  scene.Obey();
+  scene.Look(60);
+  scene.seen.progress = Step(100, 160);
+  scene.Look(160);
+  EXPECT_EQ(scene.status().goodput.waiting_seconds, 60);
+  EXPECT_EQ(scene.status().goodput.running_seconds, 100);
+  EXPECT_NEAR(*scene.status().goodput.ratio, 100.0 / 160, 1e-3);
+
+  scene.job.spec.run_policy.suspend = true;
+  scene.Look(170);
+  scene.Obey();
+  scene.Look(1000);
+  scene.job.spec.run_policy.suspend = false;
+  scene.Look(2000);
+  scene.Look(2030);
+  scene.Obey();
+  scene.Look(2040);
+  scene.seen.progress = Step(120, 2050);
+  scene.Look(2050);
+  EXPECT_EQ(scene.status().goodput.waiting_seconds, 100);
   EXPECT_EQ(scene.status().goodput.running_seconds, 120);
-  EXPECT_NEAR(*scene.status().goodput.ratio, (120.0 - 20) / 140, 1e-3);
+}
+
+TEST(ProgressTest, GoodputCountsNoWaitTwice) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Look(0);
+  scene.Obey();
+  scene.Pod(EndedPod(scene.job, kWorker0, 138));  // before anybody saw it run
+  scene.Look(20);
+  EXPECT_TRUE(scene.Is(ConditionType::kRestarting));
+  EXPECT_EQ(scene.status().goodput.waiting_seconds, 20);
+  scene.Look(21);
+  scene.Obey();
+  scene.Look(30);
+  scene.Look(31);
+  scene.Obey();
+  scene.Look(40);
+  scene.seen.progress = Step(10, 100);
+  scene.Look(100);
+  EXPECT_TRUE(scene.Is(ConditionType::kRunning));
+  EXPECT_EQ(scene.status().goodput.waiting_seconds, 20);
+  EXPECT_EQ(scene.status().goodput.waiting_seconds + scene.status().goodput.restarting_seconds +
+                scene.status().goodput.running_seconds,
+            100);
 }
 
 }  // namespace
