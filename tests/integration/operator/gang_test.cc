@@ -1,5 +1,5 @@
 // Jobs whose pods are scheduled together. The schedulers are not here: the test does what they do to the objects. Their
-// PodGroups are declared with the fields, types and subresources of the projects' own CRDs.
+// PodGroups are declared by the projects' own CRDs (tests/testdata/crds).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,32 +13,9 @@ using ::testing::HasSubstr;
 
 class GangTest : public OperatorTest {
  protected:
-  // Declares a PodGroup and gives the operator the rights on it that the chart gives.
-  void Declare(const std::string& scheduler, const std::string& group, const std::string& version, json spec,
-               json subresources) {
-    const json quantity = {{"x-kubernetes-int-or-string", true}};
-    spec["minMember"] = {{"type", "integer"}, {"format", "int32"}};
-    spec["minResources"] = {{"type", "object"}, {"additionalProperties", quantity}};
-    const json object = {{"type", "object"},
-                         {"properties",
-                          {{"spec", {{"type", "object"}, {"properties", spec}}},
-                           {"status", {{"type", "object"}, {"properties", {{"phase", {{"type", "string"}}}}}}}}}};
-    json annotations = json::object();  // what ends in k8s.io is reserved
-    if (group.ends_with("k8s.io")) annotations["api-approved.kubernetes.io"] = "https://example.com/test";
-    const json crd = {{"apiVersion", "apiextensions.k8s.io/v1"},
-                      {"kind", "CustomResourceDefinition"},
-                      {"metadata", {{"name", "podgroups." + group}, {"annotations", annotations}}},
-                      {"spec",
-                       {{"group", group},
-                        {"scope", "Namespaced"},
-                        {"names", {{"kind", "PodGroup"}, {"plural", "podgroups"}, {"singular", "podgroup"}}},
-                        {"versions",
-                         {{{"name", version},
-                           {"served", true},
-                           {"storage", true},
-                           {"subresources", std::move(subresources)},
-                           {"schema", {{"openAPIV3Schema", object}}}}}}}}};
-    Kubectl({"apply", "-f", "-"}, crd.dump());
+  // Declares the PodGroup of `group` and gives the operator the rights on it that the chart gives.
+  void Declare(const std::string& scheduler, const std::string& group) {
+    Kubectl({"apply", "-f", std::string(MT_SOURCE_DIR) + "/tests/testdata/crds/" + group + "_podgroups.yaml"});
     Kubectl({"wait", "--for=condition=Established", "crd/podgroups." + group, "--timeout=30s"});
     const CommandResult rights =
         api().Helm({"template", "meshtrain", std::string(MT_SOURCE_DIR) + "/helm/meshtrain", "--namespace",
@@ -62,10 +39,7 @@ const kube::Resource kVolcanoGroups = {"scheduling.volcano.sh", "v1beta1", "podg
 const kube::Resource kPluginGroups = {"scheduling.x-k8s.io", "v1alpha1", "podgroups"};
 
 TEST_F(GangTest, VolcanosGroupComesBeforePodsAndGoesWithTheEnd) {
-  const json text = {{"type", "string"}};
-  ASSERT_NO_FATAL_FAILURE(
-      Declare("volcano", "scheduling.volcano.sh", "v1beta1",
-              {{"queue", {{"type", "string"}, {"default", "default"}}}, {"priorityClassName", text}}, json::object()));
+  ASSERT_NO_FATAL_FAILURE(Declare("volcano", "scheduling.volcano.sh"));
   ApplyJob("mnist", 1, 2, {{"runPolicy", {{"schedulingPolicy", {{"queue", "research"}, {"minAvailable", 2}}}}}});
   ASSERT_TRUE(Eventually([&] { return !Get(kVolcanoGroups, "mnist").is_null(); }));
   const json group = Get(kVolcanoGroups, "mnist");
@@ -93,9 +67,7 @@ TEST_F(GangTest, VolcanosGroupComesBeforePodsAndGoesWithTheEnd) {
 }
 
 TEST_F(GangTest, SchedulerPluginsGroupFollowsTheScale) {
-  ASSERT_NO_FATAL_FAILURE(Declare("scheduler-plugins", "scheduling.x-k8s.io", "v1alpha1",
-                                  {{"scheduleTimeoutSeconds", {{"type", "integer"}, {"format", "int32"}}}},
-                                  {{"status", json::object()}}));
+  ASSERT_NO_FATAL_FAILURE(Declare("scheduler-plugins", "scheduling.x-k8s.io"));
   ApplyJob("mnist", 0, 2,
            {{"elastic", {{"minReplicas", 1}, {"maxReplicas", 8}}},
             {"runPolicy", {{"schedulingPolicy", {{"scheduleTimeoutSeconds", 30}}}}}});
