@@ -389,7 +389,21 @@ void Runner::Reap(Child* child) {
 void Runner::Summarize() {
   const api::JobStatus& status = job_.status;
   if (signal_ && !api::IsFinished(status)) {
-    if (leader_code_ == cluster::kExitKilled) Tell("stopped; its leader was killed before it had saved");
+    if (leader_code_ == cluster::kExitKilled) {
+      Tell("stopped; its leader was killed before it had saved");
+      return;
+    }
+    // What the leader said last.
+    std::string line = "stopped";
+    if (progress_) line += " at step " + std::to_string(progress_->progress.step);
+    if (progress_ && progress_->checkpoint) {
+      line += "; checkpoint of step " + std::to_string(progress_->checkpoint->step);
+      if (!progress_->checkpoint->path.empty()) line += " in " + progress_->checkpoint->path;
+    }
+    if (leader_code_ && *leader_code_ > 0 && *leader_code_ < 128) {
+      line += "; its leader left with exit code " + std::to_string(*leader_code_);
+    }
+    Tell(line);
     return;
   }
   if (!api::IsFinished(status)) {

@@ -505,12 +505,17 @@ TEST_P(SignalTest, StopsEverything) {
 const SignalCase kSignals[] = {
     {"Term", "trap 'echo chief saved; exit 143' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", 143,
      "chief saved\n"},
+    {"SaysWhereItIs",
+     R"(trap 'printf %s "{\"step\":7,\"checkpoint\":{\"step\":6,\"path\":\"/c/6\"}}" > $MESHTRAIN_TERMINATION_LOG; )"
+     "exit 143' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done",
+     143, "mnist: stopped at step 7; checkpoint of step 6 in /c/6\n"},
     {"Int", "trap 'echo chief saved; exit 143' TERM; kill -INT $RUNNER; while :; do sleep 0.02; done", 130,
      "chief saved\n"},
     {"Hangup", "trap 'echo chief saved; exit 143' TERM; kill -HUP $RUNNER; while :; do sleep 0.02; done", 129,
      "chief saved\n"},
     {"ZeroIsNoSuccess", "trap 'exit 0' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", 143, ""},
-    {"SavingFailed", "trap 'exit 73' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", 73, ""},
+    {"SavingFailed", "trap 'exit 73' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", 73,
+     "mnist: stopped; its leader left with exit code 73\n"},
     {"TheSecondKills",
      "trap '[ $again ] || { again=1; echo asked; kill -TERM $RUNNER; }' TERM; kill -TERM $RUNNER; while :; do sleep "
      "0.02; done",
