@@ -14,6 +14,7 @@
 #include "runtime/distribute/parameter/coordinator.h"
 #include "runtime/distribute/parameter/evaluate.h"
 #include "runtime/train/callbacks.h"
+#include "worker/leaving.h"
 #include "worker/parameter_processes.h"
 #include "worker/parameter_steps.h"
 #include "worker/reporter.h"
@@ -107,6 +108,17 @@ class Chief {
   Chief(const Config& config, spec::Manifest manifest) : config_(config), manifest_(std::move(manifest)) {}
 
   Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
+    MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
+    end_steps_.emplace(stop, times.steps);
+    give_up_.emplace(stop, times.save);
+    const Ending end = RunJob(stop, stop_exit_code);
+    // They may have been asked to stop as well, and serve for as long as we need them.
+    if (coordinator_ && end.exit_code != cluster::kExitDone) coordinator_->Leave();
+    return end;
+  }
+
+ private:
+  Ending RunJob(std::stop_token stop, const std::function<int()>& stop_exit_code) {
     const spec::ProgramSpec& program = manifest_.program;
     const cluster::TfConfig& tf_config = *config_.job.tf_config;
     // Workers serve before anything else is ready, also the one in this process.
@@ -135,7 +147,6 @@ class Chief {
     return Finish(result, stop, stop_exit_code);
   }
 
- private:
   // The step's hash, the batches' types, the weights to begin with.
   Ending Trace() {
     const spec::ProgramSpec& program = manifest_.program;
@@ -238,8 +249,9 @@ class Chief {
 
   Result<train::FitResult> Train(const train::Position& start, std::stop_token stop) {
     const spec::TrainSpec& train = manifest_.program.train;
-    StepWindow training(*coordinator_, training_.step, stop), evaluation(*coordinator_, training_.evaluate, stop);
-    RemoteRunner runner(*coordinator_, training, evaluation, program_hash_);
+    StepWindow training(*coordinator_, training_.step, stop, end_steps_->token());
+    StepWindow evaluation(*coordinator_, training_.evaluate, stop, end_steps_->token());
+    RemoteRunner runner(*coordinator_, training, evaluation, program_hash_, give_up_->token());
     runner.set_last_saved(resumed_from_.empty() ? -1 : start.step);
     std::stop_source end;
     RemoteTraining source(training, {.data = data_,
@@ -254,7 +266,11 @@ class Chief {
     runner.set_source(&source);
     std::optional<RemoteValidation> validation;
     if (test_data_) {
-      validation.emplace(evaluation, *test_data_, train.validation_steps, 2 * coordinator_->num_workers());
+      validation.emplace(evaluation, *test_data_,
+                         RemoteValidation::Options{.steps = train.validation_steps,
+                                                   .ahead = 2 * coordinator_->num_workers(),
+                                                   .stop = stop,
+                                                   .end = end});
     }
     train::CheckpointEvery save(runner, manifest_.checkpoint.every_steps);
     train::FunctionCallback note;  // before `save`, which stores it
@@ -288,13 +304,14 @@ class Chief {
 
   Ending Finish(const Result<train::FitResult>& result, const std::stop_token& stop,
                 const std::function<int()>& stop_exit_code) {
-    const Status saved = coordinator_->WaitForSave();
+    const Status saved = coordinator_->WaitForSave(give_up_->token());
     const Status reported = reporter_->Finish();
     TellTermination(config_, reporter_->TerminationMessage());
     if (!result.ok()) {
       if (!data_error_.ok()) return {data_error_, DataExitCode(data_error_)};
       return Leave(result.status(), stop, stop_exit_code);
     }
+    if (saved.code() == StatusCode::kCancelled) return Leave(saved, stop, stop_exit_code);
     MT_TRY_STATUS(saved, JobExitCode);
     MT_TRY_STATUS(reported, OutputExitCode);
     if (result->end == train::FitEnd::kNotFinite) return {Internal(result->message), cluster::kExitInternal};
@@ -328,6 +345,8 @@ class Chief {
 
   const Config& config_;
   spec::Manifest manifest_;
+  std::optional<LateStop> end_steps_;  // when steps that are under way have no time left
+  std::optional<LateStop> give_up_;    // when a checkpoint has none
   std::string folder_;
   std::unique_ptr<parameter::WorkerServer> own_worker_;  // where this process is a worker too
   std::unique_ptr<data::Pipeline> train_data_, test_data_;

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/distribute/parameter/server.h"
+#include "worker/leaving.h"
 #include "worker/presence.h"
 #include "worker/role.h"
 
@@ -38,6 +41,34 @@ class Grown {
   int64_t seen_ = 0;
 };
 
+// What is left of a server's or a worker's life once it was asked to stop (leaving.h).
+class Serving {
+ public:
+  // `serve`: for at most so long.
+  Serving(Duration serve, std::stop_token stop) : serve_(serve), stop_(std::move(stop)) {}
+  bool MayEnd(const parameter::ChiefSeen& chief) {
+    if (!stop_.stop_requested()) return false;
+    const Duration now = SystemClock().Monotonic();
+    const bool first = !asked_;
+    if (first) asked_ = now;
+    if (MayLeave(chief, *asked_, now, serve_)) {
+      if (now - *asked_ >= serve_) LogWarning("asked to stop, and the chief has not come to its end in time", {});
+      return true;
+    }
+    if (first) {
+      Say(fmt::format("asked to stop: serving until the chief has saved, for {} s at most",
+                      std::chrono::ceil<std::chrono::seconds>(serve_).count()));
+    }
+    return false;
+  }
+  void Pause() const { SystemClock().SleepFor(kLook, asked_ ? std::stop_token{} : stop_); }
+
+ private:
+  const Duration serve_;
+  const std::stop_token stop_;
+  std::optional<Duration> asked_;  // when we first saw that, monotonic
+};
+
 }  // namespace
 
 Result<std::string> SharedFolder(const Config& config, const spec::Manifest& manifest) {
@@ -55,6 +86,7 @@ Result<std::string> SharedFolder(const Config& config, const spec::Manifest& man
 Ending RunParameterServer(const Config& config, const spec::Manifest& manifest, std::stop_token stop,
                           const std::function<int()>& stop_exit_code) {
   const cluster::TfConfig& tf_config = *config.job.tf_config;
+  MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
   parameter::ServerOptions options;
   MT_TRY(options.port, OwnPort(tf_config), ManifestExitCode);
   MT_TRY(options.identity, IdentityOf(config), ManifestExitCode);
@@ -74,8 +106,9 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest, 
   Grown pulled(m.AddCounter("meshtrain_parameter_pulled_bytes_total", "Bytes of variables that were pulled."));
   telemetry::Gauge log = m.AddGauge("meshtrain_parameter_log_bytes", "Bytes of the push log on the disk.");
   presence->Ready();
-  while (!stop.stop_requested() && !server->ended() && server->health().ok()) {
-    SystemClock().SleepFor(kLook, stop);
+  Serving serving(times.serve, stop);
+  while (!server->ended() && server->health().ok() && !serving.MayEnd(server->chief())) {
+    serving.Pause();
     const parameter::ServerStats stats = server->stats();
     pushes.Set(stats.pushes);
     pulls.Set(stats.pulls);
@@ -101,11 +134,13 @@ Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& confi
 
 Ending RunParameterWorker(const Config& config, const spec::Manifest& manifest, std::stop_token stop,
                           const std::function<int()>& stop_exit_code) {
+  MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
   MT_TRY(const auto server, ServeWorker(config, manifest), ServeExitCode);
   MT_TRY(const auto presence, Presence::Create(config, JobName(manifest)), ServeExitCode);
   Say(fmt::format("worker {} at port {}, for the chief's steps", config.job.tf_config->task.index, server->port()));
   presence->Ready();
-  while (!stop.stop_requested() && !server->ended()) SystemClock().SleepFor(kLook, stop);
+  Serving serving(times.serve, stop);
+  while (!server->ended() && !serving.MayEnd(server->chief())) serving.Pause();
   if (server->ended()) return {OkStatus(), cluster::kExitDone};
   return {OkStatus(), stop_exit_code()};
 }

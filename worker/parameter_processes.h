@@ -1,6 +1,7 @@
 // The roles that serve under the strategy ParameterServer: a ps holds variables, a worker runs the steps it is sent. Both
 // learn everything from the chief (parameter_chief.h) and live until it says that the job is done (0), until they are
-// asked to stop (143, 130), or, a ps, until its disk fails (74).
+// asked to stop and the chief, which may have been asked at the same time, has come to its end (143, 130; leaving.h),
+// or, a ps, until its disk fails (74).
 #pragma once
 
 #include <functional>

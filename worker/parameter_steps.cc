@@ -10,9 +10,7 @@ namespace meshtrain::worker {
 
 namespace {
 
-// How long steps that are under way may still take once a stop was requested: a pod's grace is 30 s, and the checkpoint
-// comes after them.
-constexpr Duration kStopGrace = std::chrono::seconds(15);
+constexpr Duration kWhy = std::chrono::seconds(15);
 constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
 
 }  // namespace
@@ -26,13 +24,10 @@ Status StepWindow::Schedule(const std::vector<parameter::Arg>& arguments) {
 Result<train::Scalars> StepWindow::Take() {
   const parameter::RemoteValue step = std::move(steps_.front());
   steps_.pop_front();
-  auto outputs = coordinator_.Fetch(step, stop_, kNoLimit);
-  if (!outputs.ok() && outputs.status().code() == StatusCode::kCancelled && stop_.stop_requested()) {
-    outputs = coordinator_.Fetch(step, {}, kStopGrace);
-  }
-  if (!outputs.ok() && outputs.status().code() == StatusCode::kCancelled && !stop_.stop_requested()) {
+  auto outputs = coordinator_.Fetch(step, give_up_, kNoLimit);
+  if (!outputs.ok() && outputs.status().code() == StatusCode::kCancelled && !give_up_.stop_requested()) {
     // Because of something else, which Join tells.
-    if (const Status why = coordinator_.Join(stop_, kStopGrace); !why.ok()) return why;
+    if (const Status why = coordinator_.Join(give_up_, kWhy); !why.ok()) return why;
   }
   if (!outputs.ok() && outputs.status().code() == StatusCode::kAborted) {
     not_finite_ = outputs.status().message();
@@ -67,8 +62,8 @@ Result<std::optional<train::Batch>> RemoteTraining::Next(std::stop_token) {
 Result<std::optional<train::Batch>> RemoteValidation::Next(std::stop_token stop) {
   const auto room = [&] {
     // Never into the next validation.
-    const int64_t end = steps_ > 0 ? (given_ / steps_ + 1) * steps_ : std::numeric_limits<int64_t>::max();
-    return !pass_over_ && window_.size() < ahead_ && scheduled_ < end;
+    const int64_t end = o_.steps > 0 ? (given_ / o_.steps + 1) * o_.steps : std::numeric_limits<int64_t>::max();
+    return !o_.stop.stop_requested() && !pass_over_ && window_.size() < o_.ahead && scheduled_ < end;
   };
   while (room()) {
     auto batch = pipeline_.Next(stop);
@@ -82,11 +77,17 @@ Result<std::optional<train::Batch>> RemoteValidation::Next(std::stop_token stop)
     }
     std::vector<parameter::Arg> arguments;
     for (mesh::Tensor& component : (*batch)->components) arguments.emplace_back(std::move(component));
-    MT_RETURN_IF_ERROR(window_.Schedule(arguments));
+    const Status scheduled = window_.Schedule(arguments);
+    if (!scheduled.ok() && o_.stop.stop_requested()) break;
+    MT_RETURN_IF_ERROR(scheduled);
     sizes_.push_back((*batch)->size);
     ++scheduled_;
   }
   if (sizes_.empty()) {
+    if (o_.stop.stop_requested()) {
+      o_.end.request_stop();
+      return Cancelled("validation: a stop was requested");
+    }
     pass_over_ = false;
     return std::optional<train::Batch>();
   }
@@ -105,7 +106,7 @@ Result<train::Scalars> RemoteRunner::TrainStep(const train::Batch&) {
 Result<train::Scalars> RemoteRunner::EvalStep(const train::Batch&) { return evaluation_.Take(); }
 
 Status RemoteRunner::Save(int64_t step) {
-  MT_RETURN_IF_ERROR(coordinator_.Save(step, PositionToMetadata(position_), program_hash_));
+  MT_RETURN_IF_ERROR(coordinator_.Save(step, PositionToMetadata(position_), program_hash_, give_up_));
   last_saved_ = step;
   return OkStatus();
 }

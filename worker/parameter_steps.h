@@ -25,9 +25,13 @@ namespace meshtrain::worker {
 // Of one function, in the order in which they were scheduled. Used by one thread.
 class StepWindow {
  public:
-  // `stop`: what ends a wait, some time after it was requested.
-  StepWindow(parameter::Coordinator& coordinator, parameter::Function function, std::stop_token stop)
-      : coordinator_(coordinator), function_(std::move(function)), stop_(std::move(stop)) {}
+  // `stop`: no step begins any more. `give_up`, some time later: nor is the end of those that are under way waited for.
+  StepWindow(parameter::Coordinator& coordinator, parameter::Function function, std::stop_token stop,
+             std::stop_token give_up)
+      : coordinator_(coordinator),
+        function_(std::move(function)),
+        stop_(std::move(stop)),
+        give_up_(std::move(give_up)) {}
   Status Schedule(const std::vector<parameter::Arg>& arguments);
   int64_t size() const { return static_cast<int64_t>(steps_.size()); }
   // What the oldest gave. A step whose loss is not finite gives a NaN, and `not_finite` says why.
@@ -37,7 +41,7 @@ class StepWindow {
  private:
   parameter::Coordinator& coordinator_;
   parameter::Function function_;
-  std::stop_token stop_;
+  const std::stop_token stop_, give_up_;
   std::deque<parameter::RemoteValue> steps_;
   std::string not_finite_;
 };
@@ -78,9 +82,14 @@ class RemoteTraining final : public train::BatchSource {
 // Batches of validation: read here, and sent with the step.
 class RemoteValidation final : public train::BatchSource {
  public:
-  // `steps`: of one validation; -1: a pass.
-  RemoteValidation(StepWindow& window, data::Pipeline& pipeline, int64_t steps, int64_t ahead)
-      : window_(window), pipeline_(pipeline), steps_(steps), ahead_(ahead) {}
+  struct Options {
+    int64_t steps = -1;    // of one validation; -1: a pass
+    int64_t ahead = 1;     // steps to schedule
+    std::stop_token stop;  // as RemoteTraining's
+    std::stop_source end;
+  };
+  RemoteValidation(StepWindow& window, data::Pipeline& pipeline, Options options)
+      : window_(window), pipeline_(pipeline), o_(std::move(options)) {}
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
   int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
   const Status& error() const { return error_; }  // the data's
@@ -88,7 +97,7 @@ class RemoteValidation final : public train::BatchSource {
  private:
   StepWindow& window_;
   data::Pipeline& pipeline_;
-  const int64_t steps_, ahead_;
+  Options o_;
   int64_t scheduled_ = 0, given_ = 0;  // of all validations
   std::deque<int64_t> sizes_;          // of batches that were scheduled and not given
   bool pass_over_ = false;
@@ -98,8 +107,14 @@ class RemoteValidation final : public train::BatchSource {
 // Runs nothing itself: takes what the windows give.
 class RemoteRunner final : public train::StepRunner {
  public:
-  RemoteRunner(parameter::Coordinator& coordinator, StepWindow& training, StepWindow& evaluation, std::string program_hash)
-      : coordinator_(coordinator), training_(training), evaluation_(evaluation), program_hash_(std::move(program_hash)) {}
+  // `give_up`: ends a save that takes too long.
+  RemoteRunner(parameter::Coordinator& coordinator, StepWindow& training, StepWindow& evaluation,
+               std::string program_hash, std::stop_token give_up)
+      : coordinator_(coordinator),
+        training_(training),
+        evaluation_(evaluation),
+        program_hash_(std::move(program_hash)),
+        give_up_(std::move(give_up)) {}
   void set_source(RemoteTraining* source) { source_ = source; }
   // Of the step that Save is about to be called for.
   void Note(const train::Position& position) { position_ = position; }
@@ -117,6 +132,7 @@ class RemoteRunner final : public train::StepRunner {
   StepWindow& training_;
   StepWindow& evaluation_;
   const std::string program_hash_;
+  const std::stop_token give_up_;
   RemoteTraining* source_ = nullptr;
   train::Position position_;
   int64_t last_saved_ = -1;

@@ -67,11 +67,12 @@ class Job:
     """The processes of one job, in a folder of its own. `manifest`: its text, formatted."""
 
     def __init__(self, folder, worker, manifest, workers=1, servers=1, chief=True, evaluator=False, peer_return=60,
-                 metrics=False):
+                 metrics=False, grace=None):
         self.folder = pathlib.Path(folder)
         self.worker = worker
         self.peer_return = peer_return
         self.metrics = metrics
+        self.grace = grace  # seconds between SIGTERM and SIGKILL, as the processes are told; None: they take 30
         counts = {"chief": int(chief), "worker": workers, "ps": servers, "evaluator": int(evaluator)}
         self.tasks = [(role, index) for role, count in counts.items() for index in range(count)]
         ports = iter(free_ports(2 * len(self.tasks)))
@@ -97,6 +98,8 @@ class Job:
             "MESHTRAIN_PEER_RETURN_SECONDS": str(self.peer_return),
             "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task[0], "index": task[1]}}),
         }
+        if self.grace is not None:
+            environment["MESHTRAIN_STOP_GRACE_SECONDS"] = str(self.grace)
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
             if name in os.environ:
                 environment[name] = os.environ[name]

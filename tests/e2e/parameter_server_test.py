@@ -2,6 +2,7 @@
 """Parameter servers from a manifest, with a process for each role.
 parameter_server_test.py BIN_FOLDER DATA_FOLDER GUIDE_JSON EXAMPLE"""
 import json
+import os
 import pathlib
 import re
 import signal
@@ -103,6 +104,73 @@ class Example(Case):
         self.assertTrue(any(c["type"] == "Succeeded" and c["status"] == "True" for c in status["conditions"]), status)
 
 
+    def wait_for_step(self, out, step, child):
+        end = time.monotonic() + DEADLINE
+        while True:
+            try:
+                if (out / "metrics.jsonl").read_text().count("\n") >= step:
+                    return
+            except OSError:
+                pass
+            self.assertIsNone(child.poll(), "meshtrain run left")
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+
+    def test_an_interrupt_of_the_terminal_saves_and_the_next_run_goes_on(self):
+        text = self.manifest()
+        out = self.folder / "out"
+        command = [BIN / "meshtrain", "run", "-f", text, "--output", str(out)]
+        # As a terminal does with Ctrl-C: to everybody in the group of the foreground.
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               stdin=subprocess.DEVNULL, start_new_session=True)
+        self.addCleanup(lambda: run.poll() is None and run.kill())
+        self.wait_for_step(out, 20, run)
+        os.killpg(run.pid, signal.SIGINT)
+        _, err = run.communicate(timeout=TIMEOUT)
+        self.assertEqual(run.returncode, 130, err)
+        said = re.search(r": stopped at step (\d+); checkpoint of step (\d+) in (\S+)\n", err)
+        self.assertTrue(said, err)
+        self.assertEqual(said[1], said[2])
+        self.assertTrue((pathlib.Path(said[3]) / "index.json").is_file(), said[3])
+        self.assertNotIn("without saving", err)
+        again = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn(f"resuming from {said[3]} at step {said[1]}", again.stdout)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], list(range(1, 121)))
+
+    def test_a_second_interrupt_ends_it_at_once(self):
+        out = self.folder / "out"
+        run = subprocess.Popen([BIN / "meshtrain", "run", "-f", self.manifest(), "--output", str(out)],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+                               start_new_session=True)
+        self.addCleanup(lambda: run.poll() is None and run.kill())
+        self.wait_for_step(out, 3, run)
+        # Nobody can be done before the second one: the servers stand still.
+        servers = [int(p.name) for p in pathlib.Path("/proc").iterdir() if p.name.isdigit() and self.is_server(p, out)]
+        self.assertEqual(len(servers), 2)
+        for pid in servers:
+            os.kill(pid, signal.SIGSTOP)
+        os.killpg(run.pid, signal.SIGINT)
+        for line in run.stderr:
+            if "a second signal kills them" in line:
+                break
+        asked = time.monotonic()
+        os.killpg(run.pid, signal.SIGINT)
+        _, err = run.communicate(timeout=TIMEOUT)
+        self.assertEqual(run.returncode, 130, err)
+        self.assertIn("killing what still runs", err)
+        self.assertLess(time.monotonic() - asked, 10)
+        self.assertFalse(any(pathlib.Path(f"/proc/{pid}").exists() for pid in servers))
+
+    def is_server(self, process, out):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            return False
+        return "meshtrain-worker" in words[0] and any(w.startswith(str(out) + "/ps-") for w in words)
+
+
 class Life(Case):
     def test_stop_saves_and_the_job_goes_on_as_if_it_had_not_stopped(self):
         self.values = dict(self.values, options=", steps_in_flight: 1", epochs=10)
@@ -181,6 +249,113 @@ class Life(Case):
         job.start_all()
         self.assertEqual(job.wait(job.leader), 70, job.logs())
         self.assertIn("loss is nan", job.log(job.leader))
+
+
+class Stopping(Case):
+    """Pods that are deleted together get SIGTERM at about the same time."""
+
+    def ask(self, job, tasks):
+        for task in tasks:
+            job.processes[task].send_signal(signal.SIGTERM)
+
+    def stopped(self, job):
+        """Everyone left with 143, and the chief saved the step that it came to."""
+        self.assertEqual(job.wait(job.leader), 143, job.logs())
+        for task in job.tasks:
+            self.assertEqual(job.wait(task), 143, job.logs())
+        saved = job.checkpoint_steps()[-1]
+        self.assertEqual(saved, job.step(), job.logs())
+        self.assertIn(f"stopped at step {saved}, saved", job.log(job.leader))
+        return saved
+
+    def test_everyone_at_once_and_the_job_goes_on_as_if_it_had_not_stopped(self):
+        self.values = dict(self.values, options=", steps_in_flight: 1", epochs=4)
+        calm = self.job("calm", HEAD + DIGITS, servers=2)
+        calm.start_all()
+        calm.expect_end()
+        want = [(line["step"], line["loss"]) for line in calm.lines()]
+        self.assertEqual(len(want), 240)
+        job = self.job("stopped", HEAD + DIGITS, servers=2, evaluator=True)
+        job.start_all()
+        # In the middle of an epoch, in or beside its validation (60), beside a save (100): wherever they are by then.
+        for step in (7, 60, 99, 140):
+            job.wait_for_step(step)
+            self.ask(job, job.tasks)
+            saved = self.stopped(job)
+            self.assertGreaterEqual(saved, step)
+            # Not a push more or less than the steps that were told.
+            self.assertEqual(job.count_in_checkpoint(saved), saved)
+            job.start_all()
+        job.expect_end()
+        self.assertEqual([(line["step"], line["loss"]) for line in job.lines()], want)
+        self.assertEqual(job.count_in_checkpoint(240), 240)
+
+    def test_servers_and_workers_wait_for_a_chief_that_hears_of_it_later(self):
+        self.values = dict(self.values, epochs=10000)
+        job = self.job("later", HEAD + DIGITS, workers=2, servers=2)
+        job.start_all()
+        job.wait_for_step(25)
+        others = [task for task in job.tasks if task != job.leader]
+        self.ask(job, others)
+        # They serve: training goes on.
+        job.wait_for_step(job.step() + 50)
+        self.assertTrue(all(job.processes[task].poll() is None for task in others), job.logs())
+        self.ask(job, [job.leader])
+        saved = self.stopped(job)
+        self.assertGreaterEqual(job.count_in_checkpoint(saved), saved)
+        for task in others:
+            self.assertIn("asked to stop: serving until the chief has saved, for 27 s at most", job.log(task))
+
+    def test_a_server_and_a_worker_that_leave_alone_are_replaced(self):
+        self.values = dict(self.values, epochs=10000)
+        job = self.job("drained", HEAD + DIGITS, workers=2, servers=2, grace=2)
+        job.start_all()
+        job.wait_for_step(25)
+        for task in (("ps", 1), ("worker", 0)):
+            step = job.step()
+            self.ask(job, [task])
+            self.assertEqual(job.wait(task), 143, job.logs())
+            self.assertIn("the chief has not come to its end in time", job.log(task))
+            job.start(task)
+            job.wait_for_step(step + 100)
+        self.assertNotIn("resuming from", job.log(job.leader))
+        self.ask(job, job.tasks)
+        saved = self.stopped(job)
+        # What the worker left may have been pushed in part, and ran again; nothing that was acknowledged is missing.
+        self.assertGreaterEqual(job.count_in_checkpoint(saved), saved)
+
+    def test_nobody_waits_for_a_chief_that_is_gone_or_has_never_come(self):
+        self.values = dict(self.values, epochs=10000)
+        job = self.job("gone", HEAD + DIGITS, servers=2, grace=600)
+        job.start_all()
+        job.wait_for_step(5)
+        job.kill(job.leader)
+        others = [task for task in job.tasks if task != job.leader]
+        self.ask(job, others)
+        for task in others:
+            self.assertEqual(job.wait(task), 143, job.logs())
+        lonely = self.job("lonely", HEAD + DIGITS, grace=600)
+        for task in (("worker", 0), ("ps", 0)):
+            lonely.start(task)
+            end = time.monotonic() + DEADLINE
+            while " at port " not in lonely.log(task):
+                self.assertLess(time.monotonic(), end, lonely.logs())
+                time.sleep(0.02)
+            self.ask(lonely, [task])
+            self.assertEqual(lonely.wait(task), 143, lonely.logs())
+            self.assertNotIn("asked to stop", lonely.log(task))
+
+    def test_a_chief_that_cannot_save_in_time_says_so(self):
+        self.values = dict(self.values, epochs=10000, every=0)
+        job = self.job("late", HEAD + DIGITS, servers=2, grace=3)
+        job.start_all()
+        job.wait_for_step(25)
+        # Stands still: no step can end, and its part of a checkpoint cannot be written.
+        job.processes[("ps", 1)].send_signal(signal.SIGSTOP)
+        self.ask(job, [job.leader])
+        self.assertEqual(job.wait(job.leader), 143, job.logs())
+        self.assertIn("stopped without saving", job.log(job.leader))
+        self.assertEqual(job.checkpoint_steps(), [])
 
 
 class Mistakes(Case):

@@ -45,8 +45,9 @@ class Coordinator::Saver {
     if (thread_.joinable()) thread_.join();
   }
 
-  // The one before, and its error, told once.
-  Status Wait() {
+  // The one before, and its error, told once. `stop` ends it: what is not complete by then will not be.
+  Status Wait(std::stop_token stop) {
+    const std::stop_callback give_up(stop, [this] { thread_.request_stop(); });
     if (thread_.joinable()) thread_.join();
     MutexLock lock(mutex_);
     return std::exchange(status_, OkStatus());
@@ -272,7 +273,7 @@ Status Coordinator::Write(std::string_view name, const Tensor& value, std::stop_
 Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metadata, const std::string& program_hash,
                          std::stop_token stop) {
   if (options_.checkpoint_folder.empty()) return FailedPrecondition("checkpoint: expected a folder, got: none");
-  MT_RETURN_IF_ERROR(saver_->Wait());
+  MT_RETURN_IF_ERROR(saver_->Wait(stop));
   Status cut = dispatcher_->CloseGate(options_.step_timeout, stop);
   if (cut.ok()) {
     for (const Dispatcher::Cursor& at : dispatcher_->cursors()) {
@@ -287,7 +288,7 @@ Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metada
   return OkStatus();
 }
 
-Status Coordinator::WaitForSave() { return saver_->Wait(); }
+Status Coordinator::WaitForSave(std::stop_token stop) { return saver_->Wait(stop); }
 std::optional<checkpoint::SaveReport> Coordinator::last_save() const { return saver_->last(); }
 int64_t Coordinator::last_saved() const {
   const auto last = saver_->last();
@@ -295,8 +296,13 @@ int64_t Coordinator::last_saved() const {
 }
 
 void Coordinator::End(Duration timeout) {
-  dispatcher_->EndWorkers(timeout);
-  servers_->End(timeout);
+  dispatcher_->EndWorkers(/*goes_on=*/false, timeout);
+  servers_->End(/*goes_on=*/false, timeout);
+}
+
+void Coordinator::Leave(Duration timeout) {
+  dispatcher_->EndWorkers(/*goes_on=*/true, timeout);
+  servers_->End(/*goes_on=*/true, timeout);
 }
 
 }  // namespace meshtrain::parameter

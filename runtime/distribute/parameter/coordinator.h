@@ -166,7 +166,8 @@ class Coordinator {
   // strategy.
   Status Save(int64_t step, std::map<std::string, std::string> metadata = {}, const std::string& program_hash = "",
               std::stop_token stop = {});
-  Status WaitForSave();
+  // `stop`: gives it up, with kCancelled where it is not complete yet.
+  Status WaitForSave(std::stop_token stop = {});
   // The newest step whose checkpoint is complete, of this session; -1: none.
   int64_t last_saved() const;
   // The same, with where it lies and how long it took. Thread-safe.
@@ -174,6 +175,8 @@ class Coordinator {
 
   // The job is done: servers and workers may go. Nothing is scheduled after it.
   void End(Duration timeout = std::chrono::seconds(5));
+  // We leave, and the job will go on with another chief: whoever was asked to stop need not wait for us any longer.
+  void Leave(Duration timeout = std::chrono::seconds(2));
 
   DispatcherStats stats() const { return dispatcher_->stats(); }
 

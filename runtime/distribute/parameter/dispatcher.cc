@@ -10,6 +10,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
 #include "runtime/data/cursor.h"
+#include "runtime/distribute/parameter/chief_watch.h"
 #include "runtime/distribute/parameter/schedule.h"
 
 namespace meshtrain::parameter {
@@ -105,7 +106,7 @@ class Dispatcher::Impl {
   Result<StepOutcome> Wait(const Handle& step, Duration timeout, std::stop_token stop);
   Status CloseGate(Duration timeout, std::stop_token stop);
   void OpenGate() { Feed(GateSet{false}); }
-  void EndWorkers(Duration timeout);
+  void EndWorkers(bool goes_on, Duration timeout);
   DispatcherStats stats();
 
  private:
@@ -489,7 +490,7 @@ Status Dispatcher::Impl::CloseGate(Duration timeout, std::stop_token stop) {
                           " that still run");
 }
 
-void Dispatcher::Impl::EndWorkers(Duration timeout) {
+void Dispatcher::Impl::EndWorkers(bool goes_on, Duration timeout) {
   struct Told {
     Mutex mutex;
     CondVar changed;
@@ -498,10 +499,11 @@ void Dispatcher::Impl::EndWorkers(Duration timeout) {
   const auto told = std::make_shared<Told>();
   told->left = peers_.size();
   for (const auto& peer : peers_) {
-    peer->Call(kWorkerEnd, {Encode(EndRequest{options_.session}), {}}, timeout, nullptr,
+    peer->Call(goes_on ? kWorkerLeave : kWorkerEnd, {Encode(EndRequest{options_.session}), {}}, timeout, nullptr,
                [told, address = peer->address()](const Result<std::string>& answer) {
                  if (!answer.ok()) {
-                   LogInfo("a worker was not told of the end", {{"worker", address}, {"error", answer.status().message()}});
+                   LogInfo("a worker was not told that we leave",
+                           {{"worker", address}, {"error", answer.status().message()}});
                  }
                  MutexLock lock(told->mutex);
                  --told->left;
@@ -665,7 +667,7 @@ Result<StepOutcome> Dispatcher::Wait(const Handle& step, Duration timeout, std::
 }
 Status Dispatcher::CloseGate(Duration timeout, std::stop_token stop) { return impl_->CloseGate(timeout, stop); }
 void Dispatcher::OpenGate() { impl_->OpenGate(); }
-void Dispatcher::EndWorkers(Duration timeout) { impl_->EndWorkers(timeout); }
+void Dispatcher::EndWorkers(bool goes_on, Duration timeout) { impl_->EndWorkers(goes_on, timeout); }
 DispatcherStats Dispatcher::stats() const { return impl_->stats(); }
 
 }  // namespace meshtrain::parameter

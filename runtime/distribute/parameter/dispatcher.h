@@ -99,8 +99,9 @@ class Dispatcher {
   Status CloseGate(Duration timeout, std::stop_token stop);
   void OpenGate();
 
-  // The job is done: tells every worker. Who does not hear it in time lives on.
-  void EndWorkers(Duration timeout);
+  // Tells every worker that the job is done, or that it goes on with another chief. Who does not hear it in time lives
+  // on.
+  void EndWorkers(bool goes_on, Duration timeout);
 
   DispatcherStats stats() const;
 

@@ -100,6 +100,7 @@ class ParameterServer::Impl {
     return health_;
   }
   bool ended() const { return ended_; }
+  ChiefSeen chief() const { return chief_.seen(); }
   ServerStats stats() {
     ServerStats stats{.pushes = pushes_, .pulls = pulls_, .pushed_bytes = pushed_bytes_, .pulled_bytes = pulled_bytes_};
     MutexLock lock(mutex_);
@@ -153,6 +154,7 @@ class ParameterServer::Impl {
   std::unique_ptr<Store> store_;  // the loop's
   const uint64_t boot_;
   std::atomic<bool> ended_ = false;
+  ChiefWatch chief_;
   std::atomic<int64_t> pushes_ = 0, pulls_ = 0, pushed_bytes_ = 0, pulled_bytes_ = 0;
   std::optional<Cut> cut_;  // the loop's: the last one, until it is written
 
@@ -190,6 +192,7 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
   methods[kServerSetUp] = StoreMethod<SetUpRequest>([this](Store& store, const SetUpRequest& r) -> Result<Frame> {
     cut_.reset();
     MT_RETURN_IF_ERROR(store.SetUp(r));
+    chief_.Began();
     return Frame{};
   });
   methods[kServerDefine] = StoreMethod<DefineRequest>([](Store& store, const DefineRequest& r) -> Result<Frame> {
@@ -219,17 +222,22 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
     MT_RETURN_IF_ERROR(store.Committed(r));
     return Frame{};
   });
-  methods[kServerEnd] = StoreMethod<EndRequest>([this](Store& store, const EndRequest& r) -> Result<Frame> {
-    if (r.session != store.session()) {
-      return FailedPrecondition("expected session " + std::to_string(store.session()) + ", got: " +
-                                std::to_string(r.session));
-    }
-    ended_ = true;
-    return Frame{};
-  });
+  const auto told = [this](auto what) {
+    return StoreMethod<EndRequest>([what](Store& store, const EndRequest& r) -> Result<Frame> {
+      if (r.session != store.session()) {
+        return FailedPrecondition("expected session " + std::to_string(store.session()) + ", got: " +
+                                  std::to_string(r.session));
+      }
+      what();
+      return Frame{};
+    });
+  };
+  methods[kServerEnd] = told([this] { ended_ = true; });
+  methods[kServerLeave] = told([this] { chief_.Left(); });
   methods[kServerWrite] = {nullptr, [this](Request request, Reply reply) { Write(std::move(request), std::move(reply)); }};
   methods[kServerPull] = {nullptr, [this](Request request, Reply reply) { Pull(std::move(request), std::move(reply)); }};
   methods[kServerPing] = {nullptr, [this](Request, Reply reply) {
+                            chief_.Heard();
                             ServerPingReply answer{.boot = boot_};
                             {
                               MutexLock lock(mutex_);
@@ -450,6 +458,7 @@ Result<std::unique_ptr<ParameterServer>> ParameterServer::Serve(ServerOptions op
 int ParameterServer::port() const { return impl_->port(); }
 Status ParameterServer::health() const { return impl_->health(); }
 bool ParameterServer::ended() const { return impl_->ended(); }
+ChiefSeen ParameterServer::chief() const { return impl_->chief(); }
 ServerStats ParameterServer::stats() const { return impl_->stats(); }
 
 }  // namespace meshtrain::parameter

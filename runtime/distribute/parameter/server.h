@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/base/status.h"
+#include "runtime/distribute/parameter/chief_watch.h"
 #include "runtime/distribute/parameter/store.h"
 #include "runtime/distribute/parameter/transfer.h"
 
@@ -43,6 +44,8 @@ class ParameterServer {
   Status health() const;
   // Thread-safe. The coordinator has said that the job is done.
   bool ended() const;
+  // Thread-safe.
+  ChiefSeen chief() const;
   ServerStats stats() const;
 
  private:

@@ -6,6 +6,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
+#include "runtime/distribute/parameter/chief_watch.h"
 
 namespace meshtrain::parameter {
 
@@ -112,15 +113,15 @@ Status ServerGroup::SetUp(const SetUpRequest& request, Duration timeout, std::st
   return OkStatus();
 }
 
-void ServerGroup::End(Duration timeout) {
+void ServerGroup::End(bool goes_on, Duration timeout) {
   EndRequest request;
   {
     MutexLock lock(mutex_);
     request.session = session_;
   }
   const std::vector<std::optional<Frame>> requests(peers_.size(), Frame{Encode(request), {}});
-  if (const auto told = CallEach(kServerEnd, requests, timeout, timeout, {}); !told.ok()) {
-    LogInfo("a parameter server was not told of the end", {{"error", told.status().message()}});
+  if (const auto told = CallEach(goes_on ? kServerLeave : kServerEnd, requests, timeout, timeout, {}); !told.ok()) {
+    LogInfo("a parameter server was not told that we leave", {{"error", told.status().message()}});
   }
 }
 

@@ -29,8 +29,8 @@ class ServerGroup {
 
   // Begins a session on all of them. Errors: kUnavailable naming the server that did not answer in time; a server's.
   Status SetUp(const SetUpRequest& request, Duration timeout, std::stop_token stop);
-  // The job is done. Who does not hear it in time lives on.
-  void End(Duration timeout);
+  // The job is done, or goes on with another chief. Who does not hear it in time lives on.
+  void End(bool goes_on, Duration timeout);
   Status Define(const std::vector<Definition>& definitions, Duration timeout, std::stop_token stop);
 
   // A state by its parts, put together; of copies, the one that is saved.

@@ -45,6 +45,7 @@ class WorkerServer::Impl {
         EntriesMethod<WorkerSetUpRequest>([this](WorkerSetUpRequest request, std::shared_ptr<Reply> reply) {
           executor_.SetUp(std::move(request), [this, reply](const Status& status) {
             if (!status.ok()) return (*reply)(status);
+            chief_.Began();
             (*reply)(Frame{Encode(WorkerSetUpReply{executor_.Ping().boot}), {}});
           });
         });
@@ -75,23 +76,29 @@ class WorkerServer::Impl {
                                            });
                            }};
     methods[kWorkerPing] = {nullptr, [this](Request, Reply reply) {
+                              chief_.Heard();
                               reply(Frame{Encode(executor_.Ping()), {}});
                             }};
-    methods[kWorkerEnd] = {nullptr, [this](Request request, Reply reply) {
-                             const auto end = Decode<EndRequest>(request.head);
-                             if (!end.ok()) return reply(end.status());
-                             if (const int64_t ours = executor_.Ping().session; end->session != ours) {
-                               return reply(FailedPrecondition("expected session " + std::to_string(ours) + ", got: " +
-                                                               std::to_string(end->session)));
-                             }
-                             ended_ = true;
-                             reply(Frame{});
-                           }};
+    const auto told = [this](auto what) {
+      return Method{nullptr, [this, what](Request request, Reply reply) {
+                      const auto end = Decode<EndRequest>(request.head);
+                      if (!end.ok()) return reply(end.status());
+                      if (const int64_t ours = executor_.Ping().session; end->session != ours) {
+                        return reply(FailedPrecondition("expected session " + std::to_string(ours) + ", got: " +
+                                                        std::to_string(end->session)));
+                      }
+                      what();
+                      reply(Frame{});
+                    }};
+    };
+    methods[kWorkerEnd] = told([this] { ended_ = true; });
+    methods[kWorkerLeave] = told([this] { chief_.Left(); });
     MT_ASSIGN_OR_RETURN(listener_, Listener::Create(port, identity, std::move(methods)));
     return OkStatus();
   }
   int port() const { return listener_->port(); }
   bool ended() const { return ended_; }
+  ChiefSeen chief() const { return chief_.seen(); }
 
   // Calls that come while the executor ends are refused by it; the listener, which waits for answers, goes last.
   void Close() {
@@ -102,6 +109,7 @@ class WorkerServer::Impl {
  private:
   Executor executor_;
   std::atomic<bool> ended_ = false;
+  ChiefWatch chief_;
   std::unique_ptr<Listener> listener_;
 };
 
@@ -117,5 +125,6 @@ Result<std::unique_ptr<WorkerServer>> WorkerServer::Serve(WorkerOptions options)
 
 int WorkerServer::port() const { return impl_->port(); }
 bool WorkerServer::ended() const { return impl_->ended(); }
+ChiefSeen WorkerServer::chief() const { return impl_->chief(); }
 
 }  // namespace meshtrain::parameter

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "runtime/base/status.h"
+#include "runtime/distribute/parameter/chief_watch.h"
 #include "runtime/distribute/parameter/executor.h"
 
 namespace meshtrain::parameter {
@@ -24,6 +25,8 @@ class WorkerServer {
   int port() const;
   // Thread-safe. The coordinator has said that the job is done.
   bool ended() const;
+  // Thread-safe.
+  ChiefSeen chief() const;
 
  private:
   class Impl;
