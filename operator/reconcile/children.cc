@@ -1,7 +1,10 @@
 #include "operator/reconcile/children.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+
+#include "runtime/cluster/stop_grace.h"
 
 namespace meshtrain::reconcile {
 
@@ -191,6 +194,10 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
     AddVariable(container, cluster::kEnvProgram, job_.spec.program);
     if (const auto& seconds = job_.spec.run_policy.peer_return_seconds) {
       AddVariable(container, cluster::kEnvPeerReturn, std::to_string(*seconds));
+    }
+    const auto grace = spec.find("terminationGracePeriodSeconds");
+    if (grace != spec.end() && grace->is_number_integer()) {
+      AddVariable(container, cluster::kEnvStopGrace, std::to_string(std::max<int64_t>(0, grace->get<int64_t>())));
     }
     AddVariable(container, cluster::kEnvTokenFile,
                 Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName));

@@ -174,6 +174,18 @@ TEST(ChildrenTest, AProgramNeedsNoTemplate) {
   EXPECT_EQ(claim["spec"]["x"], 1);
 }
 
+// So that servers and workers know for how long they may go on serving a chief that saves.
+TEST(ChildrenTest, ADeclaredProgramIsToldTheGracePeriodOfItsTemplate) {
+  const auto env = [](const char* spec, const char* program) {
+    auto job = MakeJob("mnist").Workers(2).Template(Role::kWorker, std::string(R"({"spec":)") + spec + "}");
+    if (*program != 0) job.Program(program);
+    return Env(Pod(job.Build(), kWorker1), "MESHTRAIN_STOP_GRACE_SECONDS");
+  };
+  EXPECT_EQ(env(R"({"terminationGracePeriodSeconds":600})", "{}"), "600");
+  EXPECT_EQ(env("{}", "{}"), "");
+  EXPECT_EQ(env(R"({"terminationGracePeriodSeconds":600,"containers":[{"name":"tensorflow","image":"own"}]})", ""), "");
+}
+
 TEST(ChildrenTest, OddTemplatesDoNotThrow) {
   for (const char* text : {"{}", "[]", "5", R"({"spec":5})", R"({"metadata":{"labels":7,"annotations":[]},"spec":{}})",
                            R"({"spec":{"containers":[5]}})", R"({"spec":{"volumes":[{"name":3}],"containers":[{"name":4,
