@@ -1,9 +1,10 @@
 // What the benchmarks of collectives share: processes that begin together, and one line of JSON per mode.
 #pragma once
 
-#include <sched.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,13 +35,15 @@ struct Together {
   std::atomic<int> count{0}, phase{0};
   std::atomic<int> ports[64]{};
   std::atomic<long> cpu_us{0};  // of all processes
+  // Asleep: who waits awake takes the cores from those who still work, and its time counts as theirs.
   void Wait(int processes) {
     const int before = phase.load();
     if (count.fetch_add(1) + 1 == processes) {
       count.store(0);
       phase.fetch_add(1);
+      syscall(SYS_futex, &phase, FUTEX_WAKE, processes, nullptr, nullptr, 0);
     } else {
-      while (phase.load() == before) sched_yield();
+      while (phase.load() == before) syscall(SYS_futex, &phase, FUTEX_WAIT, before, nullptr, nullptr, 0);
     }
   }
 };
