@@ -8,7 +8,24 @@
 #endif
 
 namespace meshtrain::collective {
+namespace {
 
-uint64_t Checksum(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
+#if defined(__x86_64__)
+// Debian's library (0.8.1) returns with the upper halves of the vector registers in use, which slows the SSE
+// instructions that follow until somebody clears them: on an AMD EPYC (Zen 4) checking, adding and checking 16 MB took
+// 1.9 ms in place of 1.3.
+[[gnu::target("avx")]] void ClearUpperHalves() { __builtin_ia32_vzeroupper(); }
+const bool kHasUpperHalves = __builtin_cpu_supports("avx") != 0;
+#endif
+
+}  // namespace
+
+uint64_t Checksum(const void* data, size_t bytes) {
+  const uint64_t sum = XXH3_64bits(data, bytes);
+#if defined(__x86_64__)
+  if (kHasUpperHalves) ClearUpperHalves();
+#endif
+  return sum;
+}
 
 }  // namespace meshtrain::collective
