@@ -61,7 +61,9 @@ int PortOf(const Socket& socket);
 Result<Socket> StartConnect(const SocketAddress& address);
 int ConnectError(const Socket& socket);  // 0: made
 
-// No delay of small messages. Buffers are left to the system's tuning, which grants more than may be asked for.
+// No delay of small messages, and between two ends of one address nothing that paces the sending (elsewhere the system's
+// choice of congestion control stays). For a connection that is made; Listen and StartConnect call it. Buffers are left
+// to the system's tuning, which grants more than may be asked for.
 void TuneLink(const Socket& socket);
 
 // Sends what fits, possibly nothing. -1: error in errno, other than "would block". A closed peer raises no signal.

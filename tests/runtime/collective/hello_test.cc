@@ -1,9 +1,13 @@
 #include "runtime/collective/hello.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 
 #include <cstring>
 
+#include "runtime/base/file.h"
 #include "runtime/collective/control.h"
 #include "runtime/collective/socket.h"
 
@@ -152,6 +156,46 @@ TEST(SocketTest, NumericAddressesNeedNoLookUp) {
   EXPECT_TRUE(NumericAddress("127.0.0.1", 5).ok());
   EXPECT_TRUE(NumericAddress("::1", 5).ok());
   EXPECT_EQ(NumericAddress("localhost", 5).status().code(), StatusCode::kInvalidArgument);
+}
+
+std::string CongestionControl(const Socket& socket) {
+  char name[64] = {};
+  socklen_t length = sizeof name - 1;
+  EXPECT_EQ(getsockopt(socket.fd(), IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
+  return name;
+}
+
+TEST(SocketTest, OnlyConnectionsWithinTheSystemLeaveItsCongestionControl) {
+  std::string others = *ReadFile("/proc/sys/net/ipv4/tcp_congestion_control", 64);
+  others.resize(others.find('\n'));
+  for (const std::string bind : {"127.0.0.1", "0.0.0.0"}) {
+    const Result<Socket> listener = Listen(*NumericAddress(bind, 0), bind);
+    ASSERT_TRUE(listener.ok()) << listener.status().ToString();
+    EXPECT_EQ(CongestionControl(*listener), bind == "127.0.0.1" ? "reno" : others);
+    const Result<Socket> caller = StartConnect(*NumericAddress("127.0.0.1", PortOf(*listener)));
+    ASSERT_TRUE(caller.ok()) << caller.status().ToString();
+    EXPECT_EQ(CongestionControl(*caller), "reno");
+    pollfd coming = {listener->fd(), POLLIN, 0};
+    ASSERT_EQ(poll(&coming, 1, 10'000), 1);
+    const Socket accepted(accept4(listener->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    ASSERT_TRUE(accepted);
+    TuneLink(accepted);
+    EXPECT_EQ(CongestionControl(accepted), "reno");
+  }
+  // Two addresses, as two hosts have; here the system answers to both.
+  const Result<Socket> listener = Listen(*NumericAddress("0.0.0.0", 0), "0.0.0.0");
+  ASSERT_TRUE(listener.ok()) << listener.status().ToString();
+  const Socket far(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const SocketAddress ours = *NumericAddress("127.0.0.2", 0), theirs = *NumericAddress("127.0.0.1", PortOf(*listener));
+  ASSERT_EQ(bind(far.fd(), reinterpret_cast<const sockaddr*>(&ours.bytes), ours.length), 0);
+  ASSERT_EQ(connect(far.fd(), reinterpret_cast<const sockaddr*>(&theirs.bytes), theirs.length), 0);
+  const Socket accepted(accept4(listener->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  ASSERT_TRUE(accepted);
+  TuneLink(accepted);
+  EXPECT_EQ(CongestionControl(accepted), others);
+  const Socket nowhere(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  TuneLink(nowhere);
+  EXPECT_EQ(CongestionControl(nowhere), others);
 }
 
 }  // namespace
