@@ -4,6 +4,7 @@
 //     shared_copy     payloads elsewhere, through shared memory
 //     tcp             over loopback, as between hosts
 //     raw_ring        what the connections alone allow: the bytes of a ring, moved without adding or checking
+//     raw_ring_reno   the same under Reno, which ours has over loopback whatever the system's choice is
 // Prints one line of JSON. Every all-reduce is checked once.
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -83,15 +84,18 @@ int Ours(const std::string& mode, long bytes, int processes, int rounds) {
 // --- the ring alone. Asking the system for all that is left of a part at once is the best way: pieces of 32 to 256 kB
 // cost more calls and take up to 1.4 times as long.
 
-void Tune(int fd) {
+void Tune(int fd, bool reno) {
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  if (reno) MT_CHECK(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4) == 0);
 }
 
-int RawRing(long bytes, int processes, int rounds) {
+int RawRing(const std::string& mode, long bytes, int processes, int rounds) {
   auto* together = Shared<Together>();
   const int process = Fork(processes);
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  const bool reno = mode == "raw_ring_reno";
+  Tune(listener, reno);  // what it accepts inherits
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -101,12 +105,11 @@ int RawRing(long bytes, int processes, int rounds) {
   together->ports[process].store(ntohs(address.sin_port));
   together->Wait(processes);
   const int right = socket(AF_INET, SOCK_STREAM, 0);
+  Tune(right, reno);
   address.sin_port = htons(static_cast<uint16_t>(together->ports[(process + 1) % processes].load()));
   MT_CHECK(connect(right, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
   const int left = accept(listener, nullptr, nullptr);
   MT_CHECK(left >= 0);
-  Tune(right);
-  Tune(left);
   fcntl(right, F_SETFL, O_NONBLOCK);
   fcntl(left, F_SETFL, O_NONBLOCK);
   std::vector<char> data(bytes, 1);
@@ -142,7 +145,7 @@ int RawRing(long bytes, int processes, int rounds) {
   };
   run();
   const Times times = Measure(*together, processes, rounds, bytes <= 65536, run);
-  if (process == 0) Print("raw_ring", processes, bytes, times);
+  if (process == 0) Print(mode, processes, bytes, times);
   return Finish(process);
 }
 
@@ -154,10 +157,12 @@ int main(int argc, char** argv) {
   const long bytes = argc > 2 ? std::atol(argv[2]) : 16 << 20;
   const int processes = argc > 3 ? std::atoi(argv[3]) : 4;
   const int rounds = argc > 4 ? std::atoi(argv[4]) : (bytes <= 65536 ? 2000 : 25);
-  if (mode == "raw_ring") return meshtrain::bench::RawRing(bytes, processes, rounds);
+  if (mode == "raw_ring" || mode == "raw_ring_reno") return meshtrain::bench::RawRing(mode, bytes, processes, rounds);
   if (mode == "shared" || mode == "shared_copy" || mode == "tcp") {
     return meshtrain::bench::Ours(mode, bytes, processes, rounds);
   }
-  std::fprintf(stderr, "collective_bench: expected a mode (shared, shared_copy, tcp, raw_ring), got: %s\n", mode.c_str());
+  std::fprintf(stderr,
+               "collective_bench: expected a mode (shared, shared_copy, tcp, raw_ring, raw_ring_reno), got: %s\n",
+               mode.c_str());
   return 64;
 }

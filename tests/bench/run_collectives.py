@@ -1,4 +1,4 @@
-"""All-reduce among processes of one host: ours, Gloo's algorithms, and a ring of raw connections, in turn, one table.
+"""All-reduce among processes of one host: ours, Gloo's algorithms, and rings of raw connections, in turn, one table.
 
     run_collectives.py --ours build/bench/bin/collective_bench [--gloo build/bench/bin/collective_gloo_bench]
         [--processes 4] [--rounds 5] [--out FILE] [--check]
@@ -16,6 +16,7 @@ import sys
 
 LARGE, SMALL = 16 << 20, 1 << 10
 OURS = ("shared", "shared_copy", "tcp")
+RAW = ("raw_ring", "raw_ring_reno")
 GLOO = ("gloo_ring", "gloo_bcube", "gloo_hd", "gloo_chunked")
 SECONDS = 120  # of one run
 
@@ -25,7 +26,7 @@ def measure(options):
     seen = {}
     for _ in range(options.rounds):
         for size in (LARGE, SMALL):
-            for program, names in ((options.ours, OURS + (("raw_ring",) if size == LARGE else ())), (options.gloo, GLOO)):
+            for program, names in ((options.ours, OURS + (RAW if size == LARGE else ())), (options.gloo, GLOO)):
                 for name in names if program else ():
                     done = subprocess.run([program, name, str(size), str(options.processes)], capture_output=True, text=True,
                                           timeout=SECONDS)
@@ -44,6 +45,8 @@ def ratios(times):
     return [("16 MB through shared memory, of Gloo's best speed", over(LARGE, "shared"), 4),
             ("16 MB over loopback TCP, of Gloo's best speed", over(LARGE, "tcp"), 1),
             ("16 MB over loopback TCP, of a raw ring's speed", times["raw_ring", LARGE] / times["tcp", LARGE], 0.8),
+            ("16 MB over loopback TCP, of a raw ring's under Reno",
+             times["raw_ring_reno", LARGE] / times["tcp", LARGE], 0.8),
             ("1 kB through shared memory, Gloo's best time over ours", over(SMALL, "shared"), 1),
             ("1 kB over loopback TCP, Gloo's best time over ours", over(SMALL, "tcp"), 1)]
 
