@@ -122,9 +122,15 @@ TEST(DeclaredMlpTest, AdamPaperGivesTheTutorialsLosses) {
 // Isolated devices add gradients in another order than the reference. With this optimizer that moves one pre-activation
 // of step 6 across relu's kink in f32, so the comparison there ends before; in f64 it holds throughout.
 TEST(DeclaredMlpTest, AdamGivesKerasLosses) {
+  // A sanitizer's checks stand between products and sums that the compiler would join into one rounding: the same kink.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr int kSameRounding = 6;
+#else
+  constexpr int kSameRounding = kGoldenSteps;
+#endif
   const std::string adam = "{adam: {learning_rate: 0.001, epsilon: 1.0e-7}}";
   const std::vector<double> golden = Golden("keras3_adam_1e-3_eps1e-7_f32");
-  ExpectClose(TrainDeclared(adam, false), golden, kGoldenSteps, 1e-4);
+  ExpectClose(TrainDeclared(adam, false), golden, kSameRounding, 1e-4);
   ExpectClose(TrainDeclared(adam, true), golden, 6, 1e-5);
   ExpectClose(TrainDeclared(adam, true, DType::kF64), TrainDeclared(adam, false, DType::kF64), kGoldenSteps, 1e-9);
 }
