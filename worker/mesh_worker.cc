@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/distribute/parameter/evaluate.h"
+#include "runtime/distribute/strategy/cross_device.h"
 #include "runtime/distribute/team.h"
 #include "runtime/execute/session.h"
 #include "runtime/train/callbacks.h"
@@ -45,6 +46,38 @@ Status CheckSupported(const spec::Manifest& manifest, const Config& config) {
     return Unimplemented(file + ": program.numerics: strict holds where the devices share memory, not " +
                          (config.isolated ? "with --isolated" : "between processes"));
   }
+  return OkStatus();
+}
+
+void WarnOfNccl(std::string_view field, std::string_view instead) {
+  LogWarning("NCCL was asked for, but there are no GPUs", {{"field", std::string(field)}, {"instead", std::string(instead)}});
+}
+
+// What a manifest says about its strategy's sums (docs/strategies.md).
+Status ApplyStrategyOptions(const spec::ProgramSpec& program, const spec::Declared& declared,
+                            const std::vector<mesh::TensorType>& types, execute::SessionOptions* options) {
+  if (const auto& mirrored = program.mirrored) {
+    if (mirrored->cross_device_ops == spec::CrossDeviceOps::kNccl) WarnOfNccl("program.mirrored.cross_device_ops", "Auto");
+    if (mirrored->isolated()) {
+      options->isolated = true;
+      static_assert(static_cast<int>(spec::CrossDeviceOps::kRing) == static_cast<int>(distribute::CrossDeviceOps::kRing));
+      const auto ops = mirrored->cross_device_ops == spec::CrossDeviceOps::kNccl
+                           ? distribute::CrossDeviceOps::kAuto
+                           : static_cast<distribute::CrossDeviceOps>(mirrored->cross_device_ops);
+      options->local_communicator = [ops](const mesh::Mesh& mesh,
+                                    uint64_t) -> Result<std::unique_ptr<collective::Communicator>> {
+        return distribute::MakeCrossDeviceCommunicator(mesh, ops);
+      };
+    }
+  }
+  if (program.multi_worker_mirrored && program.multi_worker_mirrored->communication == spec::Communication::kNccl) {
+    WarnOfNccl("program.multi_worker_mirrored.communication", "RING");
+  }
+  if (!program.packing().given()) return OkStatus();
+  MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(types));
+  int64_t gradients = 0;
+  for (const nn::Parameter& p : traced.programs.parameters) gradients += p.type().num_bytes();
+  options->plan.bucket_bytes = options->plan.overlap_bucket_bytes = *spec::BytesPerPack(program.packing(), gradients);
   return OkStatus();
 }
 
@@ -111,6 +144,9 @@ class Worker {
 
  private:
   bool Finished(const train::Position& p) const { return IsEnd(p, epochs_, steps_per_epoch_); }
+  bool isolated() const {
+    return config_.isolated || (manifest_.program.mirrored && manifest_.program.mirrored->isolated());
+  }
   bool chief() const { return team_ == nullptr || team_->chief(); }
   Result<std::unique_ptr<distribute::Team>> MakeTeam() const {
     MT_ASSIGN_OR_RETURN(distribute::Security security, distribute::SecurityFromEnvironment(ProcessEnvironment()));
@@ -175,7 +211,7 @@ class Worker {
     if (chief()) MT_RETURN_IF_ERROR(WriteFileAtomically(config_.output + "/plan.txt", plan.Report()));
     const std::string mesh = runner_->mesh().num_axes() == 0 ? "of one device" : runner_->mesh().ToString();
     Say(fmt::format("training {} on mesh {} ({}{}); output in {}", manifest_.name, mesh,
-                    config_.isolated ? "each device by itself" : "devices share memory",
+                    isolated() ? "each device by itself" : "devices share memory",
                     team_ ? fmt::format(", process {} of {}", team_->process(), team_->processes()) : "", config_.output));
     if (reporter_->port() > 0 && chief()) Say(fmt::format("live page: http://{}:{}/", config_.host, reporter_->port()));
     return OkStatus();
@@ -189,9 +225,10 @@ class Worker {
       options.communicator = team_->communicators();
     }
     options.plan.finite_outputs = {std::string(train::kLossName)};
-    MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExitCode);
     MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
     const int64_t full = train_data_->batch_size();
+    MT_TRY_STATUS(ApplyStrategyOptions(program, declared, train_data_->BatchTypes(full), &options), ManifestExitCode);
+    MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExitCode);
     distribute::MeshRunner::Options sizes{.types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
     sizes.train_sizes = {train_data_->last_batch_size()};
     if (train_data_->steps_per_epoch() > 1) sizes.train_sizes.insert(full);

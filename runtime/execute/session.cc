@@ -426,7 +426,11 @@ Status Session::Finish(LoadedStep& step, std::span<Stored* const> states, uint64
   const Mesh& mesh = plan.partitioned.mesh;
   const std::vector<int64_t> ranks = LocalRanks(mesh);
   if (static_cast<int64_t>(ranks.size()) == mesh.size()) {
-    step.communicator_ = collective::MakeLocalCommunicator(mesh);
+    if (options_.local_communicator && mesh.size() > 1) {
+      MT_ASSIGN_OR_RETURN(step.communicator_, options_.local_communicator(mesh, communicator_hash));
+    } else {
+      step.communicator_ = collective::MakeLocalCommunicator(mesh);
+    }
   } else if (options_.communicator) {
     MT_ASSIGN_OR_RETURN(step.communicator_, options_.communicator(mesh, communicator_hash));
   } else {

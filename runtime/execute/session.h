@@ -57,7 +57,7 @@ class DTensor {
   std::vector<std::shared_ptr<device::Buffer>> buffers_;  // per local place of the mesh that runs
 };
 
-// Makes the communicator of a plan on a mesh of several processes; `plan_hash` is the plan's.
+// Makes the communicator of a plan on a mesh; `plan_hash` is the plan's.
 using MakeCommunicator =
     std::function<Result<std::unique_ptr<collective::Communicator>>(const Mesh& mesh, uint64_t plan_hash)>;
 
@@ -65,7 +65,8 @@ struct SessionOptions {
   bool isolated = false;  // see above
   int threads = 0;        // 0: one per core
   int process = 0;        // whose devices of a mesh this session computes
-  MakeCommunicator communicator;  // for meshes of several processes
+  MakeCommunicator communicator;        // for meshes of several processes
+  MakeCommunicator local_communicator;  // for meshes of several devices of this process; none: its own
   sharding::Options sharding;
   plan::Options plan;
 };

@@ -177,10 +177,17 @@ ProgramSpec ReadProgram(Problems& problems, const Node& node, const std::string&
   if (const Node* servers = fields.Get("parameter_server")) {
     spec.parameter_server = ParseParameterServer(problems, *servers, fields.Path("parameter_server"));
   }
+  if (const Node* mirrored = fields.Get("mirrored")) {
+    spec.mirrored = ParseMirrored(problems, *mirrored, fields.Path("mirrored"));
+  }
+  if (const Node* many = fields.Get("multi_worker_mirrored")) {
+    spec.multi_worker_mirrored = ParseMultiWorkerMirrored(problems, *many, fields.Path("multi_worker_mirrored"));
+  }
   spec.initial_weights = fields.Text("initial_weights");
   const std::vector<std::string> numerics = {"fast", "strict"};
   spec.strict = fields.Choice("numerics", numerics, "fast") == "strict";
-  for (const std::string_view key : {"mesh", "devices", "data", "model", "layout", "train", "parameter_server"}) {
+  for (const std::string_view key : {"mesh", "devices", "data", "model", "layout", "train", "parameter_server",
+                                     "mirrored", "multi_worker_mirrored"}) {
     spec.places[std::string(key)] = fields.PlaceOf(key);
   }
   if (const Node* data = fields.Get("data")) {

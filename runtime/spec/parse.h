@@ -14,6 +14,8 @@ train::Loss ParseLossSpec(Problems& problems, const Node& node, const std::strin
 OptimizerSpec ParseOptimizer(Problems& problems, const Node& node, const std::string& path);
 
 ParameterServerSpec ParseParameterServer(Problems& problems, const Node& node, const std::string& path);
+MirroredSpec ParseMirrored(Problems& problems, const Node& node, const std::string& path);
+MultiWorkerMirroredSpec ParseMultiWorkerMirrored(Problems& problems, const Node& node, const std::string& path);
 
 // What can be checked with no data: axes, devices, divisibility, layout rules against the model's paths and ranks.
 void CheckProgram(Problems& problems, const ProgramSpec& spec, const ReadOptions& options);

@@ -159,6 +159,34 @@ struct ParameterServerSpec {
   std::optional<int64_t> steps_in_flight;  // of the whole job; none: one for each worker
 };
 
+// How gradients go together, of strategies that sum them: in so many packs, 0: each alone, or in packs of so many bytes.
+struct PackingSpec {
+  std::optional<int64_t> num_packs;
+  std::optional<int64_t> bytes_per_pack;
+  bool given() const { return num_packs || bytes_per_pack; }
+};
+// Bytes of a pack, as plan::Options::bucket_bytes, where all gradients together have `gradient_bytes`; nothing: as the
+// plan has it. {.num_packs = 3} of 100 gives 34.
+std::optional<int64_t> BytesPerPack(const PackingSpec& packing, int64_t gradient_bytes);
+
+// Of the strategy Mirrored: tf.distribute's CrossDeviceOps, by their names.
+enum class CrossDeviceOps : uint8_t { kAuto, kNccl, kHierarchicalCopy, kReductionToOneDevice, kRing };
+struct MirroredSpec {
+  CrossDeviceOps cross_device_ops = CrossDeviceOps::kAuto;
+  PackingSpec packing;
+  // Devices share memory, where nothing has to be summed between them, unless the sums were described. NCCL without GPUs
+  // describes none.
+  bool isolated() const {
+    return packing.given() || (cross_device_ops != CrossDeviceOps::kAuto && cross_device_ops != CrossDeviceOps::kNccl);
+  }
+};
+// Of the strategy MultiWorkerMirrored: tf.distribute's CommunicationImplementation.
+enum class Communication : uint8_t { kAuto, kRing, kNccl };
+struct MultiWorkerMirroredSpec {
+  Communication communication = Communication::kAuto;
+  PackingSpec packing;
+};
+
 struct ProgramSpec {
   std::string file;              // where it was read from, and
   std::string path = "program";  // what its fields are under, for errors
@@ -174,6 +202,10 @@ struct ProgramSpec {
   LayoutSpec layout;
   TrainSpec train;
   std::optional<ParameterServerSpec> parameter_server;
+  std::optional<MirroredSpec> mirrored;
+  std::optional<MultiWorkerMirroredSpec> multi_worker_mirrored;
+  // Of the strategy; nothing said: nothing.
+  PackingSpec packing() const;
   std::string initial_weights;  // "": none
   bool strict = false;          // `numerics: strict`
 

@@ -12,7 +12,58 @@ namespace {
 constexpr std::array<std::string_view, 8> kStrategies = {
     "Mesh", "Default", "OneDevice", "Mirrored", "CentralStorage", "MultiWorkerMirrored", "ParameterServer", "TPU"};
 
+PackingSpec ParsePacking(Problems& problems, const Node& node, const std::string& path) {
+  PackingSpec packing;
+  Fields fields(problems, node, path);
+  const bool packs = fields.Get("num_packs") != nullptr, bytes = fields.Get("bytes_per_pack") != nullptr;
+  if (packs) packing.num_packs = fields.Int("num_packs", 0, 0);
+  if (bytes) packing.bytes_per_pack = fields.Int("bytes_per_pack", 1, 1);
+  if (node.IsMap() && packs == bytes) {
+    problems.Add(node.place, path, std::string("expected num_packs or bytes_per_pack, got: ") + (packs ? "both" : "neither"));
+  }
+  return packing;
+}
+
+// The place of `name` among `names`, which are those of an enum in its order.
+template <typename Enum>
+Enum ChoiceOf(Fields& fields, std::string_view key, const std::vector<std::string>& names) {
+  const auto at = std::find(names.begin(), names.end(), fields.Choice(key, names, names[0]));
+  return static_cast<Enum>(at - names.begin());
+}
+
 }  // namespace
+
+std::optional<int64_t> BytesPerPack(const PackingSpec& packing, int64_t gradient_bytes) {
+  if (packing.bytes_per_pack) return packing.bytes_per_pack;
+  if (!packing.num_packs || *packing.num_packs == 0) return packing.num_packs;
+  return std::max<int64_t>(1, (gradient_bytes + *packing.num_packs - 1) / *packing.num_packs);
+}
+
+PackingSpec ProgramSpec::packing() const {
+  if (mirrored) return mirrored->packing;
+  return multi_worker_mirrored ? multi_worker_mirrored->packing : PackingSpec{};
+}
+
+MirroredSpec ParseMirrored(Problems& problems, const Node& node, const std::string& path) {
+  MirroredSpec spec;
+  Fields fields(problems, node, path);
+  spec.cross_device_ops = ChoiceOf<CrossDeviceOps>(
+      fields, "cross_device_ops", {"Auto", "NCCL", "HierarchicalCopy", "ReductionToOneDevice", "Ring"});
+  if (const Node* packing = fields.Get("packing")) {
+    spec.packing = ParsePacking(problems, *packing, fields.Path("packing"));
+  }
+  return spec;
+}
+
+MultiWorkerMirroredSpec ParseMultiWorkerMirrored(Problems& problems, const Node& node, const std::string& path) {
+  MultiWorkerMirroredSpec spec;
+  Fields fields(problems, node, path);
+  spec.communication = ChoiceOf<Communication>(fields, "communication", {"AUTO", "RING", "NCCL"});
+  if (const Node* packing = fields.Get("packing")) {
+    spec.packing = ParsePacking(problems, *packing, fields.Path("packing"));
+  }
+  return spec;
+}
 
 ParameterServerSpec ParseParameterServer(Problems& problems, const Node& node, const std::string& path) {
   ParameterServerSpec spec;
@@ -50,9 +101,25 @@ void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options, 
     const std::vector<std::string> names(kStrategies.begin(), kStrategies.end());
     return refuse("unknown strategy `" + strategy + "`" + Suggest(strategy, names));
   }
-  if (program.parameter_server && strategy != "ParameterServer") {
-    problems.Add(program.places.at("parameter_server"), "program.parameter_server",
-                 "expected the strategy ParameterServer, got: " + (strategy.empty() ? "none" : strategy));
+  const auto options_of = [&](bool given, const std::string& key, const std::string& wanted) {
+    if (!given || strategy == wanted) return;
+    problems.Add(program.places.at(key), "program." + key,
+                 "expected the strategy " + wanted + ", got: " + (strategy.empty() ? "none" : strategy));
+  };
+  options_of(program.parameter_server.has_value(), "parameter_server", "ParameterServer");
+  options_of(program.mirrored.has_value(), "mirrored", "Mirrored");
+  options_of(program.multi_worker_mirrored.has_value(), "multi_worker_mirrored", "MultiWorkerMirrored");
+  if (program.strict && program.mirrored && program.mirrored->isolated()) {
+    problems.Add(program.places.at("mirrored"), "program.mirrored",
+                 "numerics: strict holds where the devices share memory: expected cross_device_ops: Auto and no packing");
+  }
+  if (program.packing().given()) {
+    if (program.layout.update == UpdateSharing::kShared) {
+      problems.Add(program.places.at("layout"), "program.layout.update",
+                   "shared sums each gradient where it is used: expected auto or copied beside `packing`, got: shared");
+    }
+    // What goes in packs is gradients that every device gets whole.
+    program.layout.update = UpdateSharing::kCopied;
   }
   const int64_t processes = std::max<int64_t>(1, options.processes);
   if (!program.mesh.empty()) {

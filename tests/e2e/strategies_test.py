@@ -61,6 +61,7 @@ spec:
   checkpoint: {{path: {checkpoints}}}
   program:
     devices: {{count: {devices}}}
+    {options}
     data:
       train: {train_data}
       {test}
@@ -100,8 +101,9 @@ class StrategiesTest(unittest.TestCase):
         self.folder = self.root / self.id().rsplit(".", 1)[-1]
         self.folder.mkdir()
 
-    def run_processes(self, strategy, command, code=0):
-        """Runs command(process) as every process of a job, which leaves with `code`; what each wrote, to stderr if not 0."""
+    def run_processes(self, strategy, command, code=0, both=False):
+        """Runs command(process) as every process of a job, which leaves with `code`; what each wrote, to stderr if not 0,
+        or to stdout and stderr."""
         hosts = [f"127.0.0.1:{port}" for port in free_ports(strategy.processes)]
         running, outputs = [], []
         try:
@@ -121,12 +123,12 @@ class StrategiesTest(unittest.TestCase):
                     process.communicate()
         for process, (out, err) in zip(running, ends):
             self.assertEqual(process.returncode, code, f"{strategy}: {out[-2000:]}{err[-2000:]}")
-            outputs.append(err if code else out)
+            outputs.append(err if code else out + (err if both else ""))
         return outputs
 
     def run_manifest(self, strategy, folder, *, train, batch, examples, model, loss, data="ones", labels_as="f32",
-                     optimizer=SGD, checkpoints=None, repeat=True, test=False, code=0):
-        """Runs a job of meshtrain-worker; what each process printed."""
+                     optimizer=SGD, checkpoints=None, repeat=True, test=False, options="", code=0):
+        """Runs a job of meshtrain-worker; what each process printed. `options`: of the program, one line."""
         folder.mkdir()
         files = f"images: {self.root}/{data}-x, labels: {self.root}/{data}-y, labels_as: {labels_as}"
         source = f"{{idx: {{{files}}}, take: %d}}"
@@ -134,16 +136,19 @@ class StrategiesTest(unittest.TestCase):
             strategy=f"strategy: {strategy.name}" if strategy.name else "", processes=strategy.processes,
             checkpoints=checkpoints or folder / "checkpoints", devices=strategy.devices, train_data=source % examples,
             test=f"test: {source % test}" if test else "", batch=batch, repeat="repeat: true" if repeat else "",
-            model=model, loss=loss, optimizer=optimizer, train=train))
+            model=model, loss=loss, optimizer=optimizer, train=train, options=options))
         return self.run_processes(strategy, lambda index: [
-            WORKER, "-f", str(folder / "job.yaml"), "--output", str(folder / str(index)), "--threads", "1"], code)
+            WORKER, "-f", str(folder / "job.yaml"), "--output", str(folder / str(index)), "--threads", "1"], code,
+            both=code == 0)
 
-    def run_loop(self, strategy, folder, epochs=1, batch=None, checkpoints=None):
-        """The custom loop's losses from a manifest: `epochs` of two halves of its 210 steps."""
+    def run_loop(self, strategy, folder, epochs=1, batch=None, checkpoints=None, options="", said=None):
+        """The custom loop's losses from a manifest: `epochs` of two halves of its 210 steps. What was printed, to `said`."""
         batch = batch or 5 * strategy.replicas
-        self.run_manifest(strategy, folder, train=f"{{epochs: {epochs}, steps_per_epoch: 105}}", checkpoints=checkpoints,
+        outputs = self.run_manifest(strategy, folder, train=f"{{epochs: {epochs}, steps_per_epoch: 105}}", checkpoints=checkpoints,
                           batch=batch, examples=200 * batch, model=GUIDE_MODEL.format(w0=GUIDE["w0"]),
-                          loss="{binary_crossentropy: {from_logits: true}}")
+                          loss="{binary_crossentropy: {from_logits: true}}", options=options)
+        if said is not None:
+            said.extend(outputs)
         return self.losses(folder)
 
     @staticmethod
@@ -224,6 +229,45 @@ class StrategiesTest(unittest.TestCase):
                 for index in range(1, strategy.processes):
                     left = [p for p in (folder / str(index)).rglob("*") if p.is_file()]
                     self.assertEqual(left, [], f"of worker-{index}")
+
+    def test_the_options_of_strategies_from_a_manifest(self):
+        one, many = "mirrored", "multi_worker_mirrored"
+        cases = [(MIRRORED, f"{one}: {{cross_device_ops: {ops}}}") for ops in
+                 ("Auto", "NCCL", "HierarchicalCopy", "ReductionToOneDevice", "Ring")]
+        cases += [(MIRRORED, f"{one}: {{cross_device_ops: Ring, packing: {{num_packs: 2}}}}"),
+                  (MIRRORED, f"{one}: {{packing: {{bytes_per_pack: 1}}}}")]
+        cases += [(MANY, f"{many}: {{communication: {way}}}") for way in ("AUTO", "RING", "NCCL")]
+        cases += [(MANY, f"{many}: {{packing: {packing}}}") for packing in ("{num_packs: 0}", "{bytes_per_pack: 64}")]
+        for number, (strategy, options) in enumerate(cases):
+            with self.subTest(f"{strategy} with {options}"):
+                folder = self.folder / str(number)
+                said = []
+                self.assert_near(self.run_loop(strategy, folder, options=options, said=said), LOSSES[:105], options)
+                self.assertEqual("NCCL was asked for, but there are no GPUs" in said[0], "NCCL" in options, said[0])
+                # Asked for another way than Auto the devices have gradients of their own, and sum them so.
+                if strategy is MIRRORED:
+                    alone = "Auto" not in options and "NCCL" not in options
+                    self.assertIn("each device by itself" if alone else "devices share memory", said[0])
+
+    def test_packing_says_how_many_sums_there_are(self):
+        steps = {}
+        for number, packing in enumerate(("", "{num_packs: 0}", "{num_packs: 1}", "{bytes_per_pack: 1}")):
+            folder = self.folder / str(number)
+            self.run_manifest(MIRRORED, folder, train="{epochs: 1}", batch=5, examples=25, data="classes", labels_as="i32",
+                              model="[dense: {units: 4}, dense: {units: 3}]", repeat=False,
+                              loss="{sparse_categorical_crossentropy: {from_logits: true}}",
+                              options=f"mirrored: {{packing: {packing}}}" if packing else "")
+            text = (folder / "0" / "plan.txt").read_text()
+            planned = subprocess.run([MESHTRAIN, "plan", "-f", folder / "job.yaml"], capture_output=True, text=True,
+                                     timeout=DEADLINE, stdin=subprocess.DEVNULL)
+            self.assertEqual(planned.returncode, 0, planned.stderr)
+            counts = [re.search(r"^steps +(\d+)", t, re.M) for t in (text, planned.stdout)]
+            self.assertEqual(counts[0][1], counts[1][1], "meshtrain plan shows what runs")
+            steps[packing] = int(counts[0][1])
+        # Four gradients, and the loss, which goes with them: each alone they are four sums more than in one pack.
+        self.assertEqual(steps["{num_packs: 0}"], steps["{num_packs: 1}"] + 4, steps)
+        self.assertEqual(steps["{bytes_per_pack: 1}"], steps["{num_packs: 0}"], steps)
+        self.assertEqual(steps[""], steps["{num_packs: 1}"], steps)
 
     def test_the_keras_example_from_a_manifest(self):
         # Two epochs, an evaluation and two epochs more: four epochs, evaluated after each.

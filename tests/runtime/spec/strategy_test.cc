@@ -99,6 +99,81 @@ TEST(ParameterServerSpecTest, TellsEveryMistake) {
               HasSubstr("program.parameter_server: expected the strategy ParameterServer, got: Default"));
 }
 
+// --- Mirrored, MultiWorkerMirrored
+
+Result<Manifest> WithOptions(const std::string& strategy, const std::string& options, const std::string& more = "") {
+  return ParseManifest(Job(strategy, "chief: {replicas: 1}", "    devices: {count: 2}\n    " + options + "\n" + more), "job.yaml");
+}
+
+TEST(StrategyOptionsTest, AreTensorFlowsByTheirNames) {
+  const std::pair<const char*, CrossDeviceOps> kOps[] = {{"Auto", CrossDeviceOps::kAuto},
+                                                         {"NCCL", CrossDeviceOps::kNccl},
+                                                         {"HierarchicalCopy", CrossDeviceOps::kHierarchicalCopy},
+                                                         {"ReductionToOneDevice", CrossDeviceOps::kReductionToOneDevice},
+                                                         {"Ring", CrossDeviceOps::kRing}};
+  for (const auto& [name, want] : kOps) {
+    const auto manifest = WithOptions("Mirrored", std::string("mirrored: {cross_device_ops: ") + name + "}");
+    ASSERT_TRUE(manifest.ok()) << manifest.status().message();
+    EXPECT_EQ(manifest->program.mirrored.value().cross_device_ops, want);
+    EXPECT_EQ(manifest->program.mirrored->isolated(), want != CrossDeviceOps::kAuto && want != CrossDeviceOps::kNccl);
+    EXPECT_FALSE(manifest->program.packing().given());
+  }
+  const std::pair<const char*, Communication> kWays[] = {
+      {"AUTO", Communication::kAuto}, {"RING", Communication::kRing}, {"NCCL", Communication::kNccl}};
+  for (const auto& [name, want] : kWays) {
+    const auto manifest = WithOptions("MultiWorkerMirrored", std::string("multi_worker_mirrored: {communication: ") + name + "}");
+    ASSERT_TRUE(manifest.ok()) << manifest.status().message();
+    EXPECT_EQ(manifest->program.multi_worker_mirrored.value().communication, want);
+    EXPECT_EQ(manifest->program.layout.update, UpdateSharing::kAuto);
+  }
+  EXPECT_EQ(WithOptions("Mirrored", "mirrored: {}")->program.mirrored->cross_device_ops, CrossDeviceOps::kAuto);
+  EXPECT_FALSE(WithOptions("Mirrored", "")->program.mirrored);
+}
+
+TEST(StrategyOptionsTest, PacksAreOfGradientsThatEveryDeviceGetsWhole) {
+  const auto packs = WithOptions("Mirrored", "mirrored: {packing: {num_packs: 3}}");
+  ASSERT_TRUE(packs.ok()) << packs.status().message();
+  EXPECT_EQ(packs->program.packing().num_packs, 3);
+  EXPECT_EQ(BytesPerPack(packs->program.packing(), 100), 34);
+  EXPECT_EQ(BytesPerPack(packs->program.packing(), 0), 1);
+  EXPECT_TRUE(packs->program.mirrored->isolated());
+  EXPECT_EQ(packs->program.layout.update, UpdateSharing::kCopied);
+  EXPECT_EQ(BytesPerPack(WithOptions("Mirrored", "mirrored: {packing: {num_packs: 0}}")->program.packing(), 100), 0);
+  const auto bytes = WithOptions("MultiWorkerMirrored", "multi_worker_mirrored: {packing: {bytes_per_pack: 4096}}");
+  ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+  EXPECT_EQ(BytesPerPack(bytes->program.packing(), 100), 4096);
+  EXPECT_EQ(bytes->program.layout.update, UpdateSharing::kCopied);
+  EXPECT_EQ(BytesPerPack({}, 100), std::nullopt);
+}
+
+TEST(StrategyOptionsTest, TellEveryMistakeWithItsPlace) {
+  const auto wrong = [](const std::string& strategy, const std::string& options, const std::string& more = "") {
+    const auto manifest = WithOptions(strategy, options, more);
+    return manifest.ok() ? "" : manifest.status().message();
+  };
+  EXPECT_EQ(wrong("Mirrored", "mirrored: {cross_device_ops: Rnig}"),
+            "job.yaml:7:34: program.mirrored.cross_device_ops: expected one of Auto, NCCL, HierarchicalCopy, "
+            "ReductionToOneDevice, Ring, got: Rnig, did you mean `Ring`?");
+  using testing::HasSubstr;
+  EXPECT_THAT(wrong("Mirrored", "mirrored: {cross_device_op: Ring}"),
+              HasSubstr("job.yaml:7:16: program.mirrored: unknown field `cross_device_op`, did you mean `cross_device_ops`?"));
+  EXPECT_THAT(wrong("MultiWorkerMirrored", "multi_worker_mirrored: {communication: RNIG}"), HasSubstr("did you mean `RING`?"));
+  EXPECT_EQ(wrong("Mirrored", "mirrored: {packing: {num_packs: 1, bytes_per_pack: 1}}"),
+            "job.yaml:7:25: program.mirrored.packing: expected num_packs or bytes_per_pack, got: both");
+  EXPECT_THAT(wrong("Mirrored", "mirrored: {packing: {}}"), HasSubstr("expected num_packs or bytes_per_pack, got: neither"));
+  EXPECT_THAT(wrong("Mirrored", "mirrored: {packing: {num_packs: -1}}"), HasSubstr("program.mirrored.packing.num_packs"));
+  EXPECT_THAT(wrong("Mirrored", "mirrored: {packing: {bytes_per_pack: 0}}"),
+              HasSubstr("program.mirrored.packing.bytes_per_pack"));
+  EXPECT_EQ(wrong("CentralStorage", "mirrored: {}"),
+            "job.yaml:7:5: program.mirrored: expected the strategy Mirrored, got: CentralStorage");
+  EXPECT_EQ(wrong("Mirrored", "multi_worker_mirrored: {}"),
+            "job.yaml:7:5: program.multi_worker_mirrored: expected the strategy MultiWorkerMirrored, got: Mirrored");
+  EXPECT_THAT(wrong("Mirrored", "mirrored: {cross_device_ops: Ring}", "    numerics: strict\n"),
+              HasSubstr("program.mirrored: numerics: strict holds where the devices share memory"));
+  EXPECT_THAT(wrong("MultiWorkerMirrored", "multi_worker_mirrored: {packing: {num_packs: 2}}", "    layout: {update: shared}\n"),
+              HasSubstr("program.layout.update: shared sums each gradient where it is used"));
+}
+
 struct Wrong {
   std::string name;
   std::string text;
