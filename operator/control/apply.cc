@@ -111,8 +111,12 @@ struct Applier::Run {
     const char* reason = ReasonOf(status.code());
     if (reason != nullptr) {
       MutexLock lock(mutex);
-      if (!refused)
-        refused = {resource.plural + " \"" + name + "\"", reason, OneLine(status.message())};
+      if (!refused) {
+        refused = {.what = resource.plural + " \"" + name + "\"",
+                   .reason = reason,
+                   .message = OneLine(status.message()),
+                   .service = resource == kube::Services()};
+      }
     }
     return status;
   }

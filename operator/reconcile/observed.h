@@ -83,6 +83,7 @@ struct RefusedWrite {
   std::string what;     // "pods \"mnist-worker-2\""
   std::string reason;   // the API's reason: "Forbidden", "AlreadyExists", …
   std::string message;  // one line
+  bool service = false;  // it was to create a Service of the job
   friend bool operator==(const RefusedWrite&, const RefusedWrite&) = default;
 };
 

@@ -14,7 +14,8 @@
 //   5. Events are best effort and never fail an outcome.
 //
 // Properties (tested): the order of Observed's lists does not matter; an outcome applied to a world that then settles
-// is followed by an empty one; no two live pods of one replica; a job recorded as Succeeded never runs again.
+// is followed by an empty one; no two live pods of one replica; a job recorded as Succeeded never runs again; no pod but
+// the first is created before the job's Service was asked for, and after the first look none before it is there.
 #pragma once
 
 #include <cstdint>
@@ -121,8 +122,9 @@ using Write =
 enum class Phase : uint8_t {
   kDecide,   // PatchStatus that later phases rely on
   kRemove,   // DeletePod, AdoptPod, ReleasePod, DeleteService, DeletePodGroup
+  kFirst,    // CreatePod of the first pod, at a new job's first look
   kPrepare,  // CreateService, CreateSecret, CreateConfigMap, CreateClaim, pod group
-  kCreate,   // CreatePod
+  kCreate,   // CreatePod; after kFirst also CreateService, before them
   kReport,   // PatchStatus that only tells; DeleteJob
   kTell,     // RecordEvent
 };

@@ -9,8 +9,10 @@
 namespace meshtrain::reconcile {
 namespace {
 
-// True when every Service is there or asked for; a foreign one of a name that we need blocks the job.
-bool Services(const View& view, Draft* draft) {
+enum class Names : uint8_t { kThere, kAskedFor, kTaken };
+
+// Asks for the Services that are missing; a foreign one of a name that we need blocks the job.
+Names Services(const View& view, Draft* draft) {
   const auto seen = [&](const std::string& name) {
     return std::find_if(view.seen.services.begin(), view.seen.services.end(),
                         [&](const ServiceSeen& service) { return service.name == name; });
@@ -19,18 +21,19 @@ bool Services(const View& view, Draft* draft) {
   // The common case without formatting: one Service, and it is ours.
   if (const auto found = seen(view.job.metadata.name);
       !legacy && found != view.seen.services.end() && found->controller_uid == view.job.metadata.uid) {
-    return true;
+    return Names::kThere;
   }
-  bool free = true;
+  Names names = Names::kThere;
   std::set<std::string> wanted;
   for (CreateService& service : WantedServices(view.job)) {
     wanted.insert(service.name);
     const auto found = seen(service.name);
     if (found == view.seen.services.end()) {
       draft->Add(Phase::kPrepare, std::move(service));
+      if (names == Names::kThere) names = Names::kAskedFor;
     } else if (found->controller_uid != view.job.metadata.uid) {
       draft->Wait("NameTaken", "a Service of the name " + service.name + " belongs to another");
-      free = false;
+      names = Names::kTaken;
     }
   }
   for (const ServiceSeen& service : view.seen.services) {
@@ -41,7 +44,26 @@ bool Services(const View& view, Draft* draft) {
       draft->Add(Phase::kRemove, DeleteService{.name = service.name, .uid = service.uid});
     }
   }
-  return free;
+  return names;
+}
+
+TaskId First(const api::Spec& spec) {
+  for (const auto& [role, replica] : spec.replica_specs) {
+    if (replica.replicas > 0) return {role, 0};
+  }
+  return api::Leader(spec);
+}
+
+// What was asked for beside a Service that was then refused goes away again before it starts: who looks at the job is to
+// find that it waits, with nothing made.
+void TakeBack(const View& view, Draft* draft) {
+  const bool refused = view.seen.refused && view.seen.refused->service;
+  if (!refused || view.job.status.conditions.contains(ConditionType::kRunning)) return;
+  if (api::IsTrue(draft->next, ConditionType::kRestarting)) return;  // a pod that failed is judged as any other
+  for (const auto& [task, pod] : view.ours) {
+    if (!view.Wanted(task) || pod->phase != PodPhase::kPending || pod->delete_requested) continue;
+    draft->Add(Phase::kRemove, DeletePod{.name = pod->name, .uid = pod->uid, .why = "the job's Service was refused"});
+  }
 }
 
 }  // namespace
@@ -64,7 +86,8 @@ void Children(const View& view, bool may_create, Draft* draft) {
     }
   }
 
-  const bool services = Services(view, draft);
+  const Names names = Services(view, draft);
+  if (names == Names::kAskedFor) TakeBack(view, draft);
   std::vector<CreatePod> missing;
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
     for (int32_t i = 0; i < replica.replicas; ++i) {
@@ -80,7 +103,7 @@ void Children(const View& view, bool may_create, Draft* draft) {
       missing.push_back({.name = name, .task = task, .attempt = draft->next.recovery.attempt});
     }
   }
-  if (missing.empty() || !services || !may_create) return;
+  if (missing.empty() || names == Names::kTaken || !may_create) return;
   if (api::IsTrue(draft->next, ConditionType::kRestarting)) {
     if (const auto due = NextAttempt(view, draft->next); due && view.now < *due) {
       draft->Wait("RestartBackoff", "the next restart waits until " +
@@ -108,7 +131,22 @@ void Children(const View& view, bool may_create, Draft* draft) {
     missing.resize(most);
     draft->again = true;
   }
-  for (CreatePod& pod : missing) draft->Add(Phase::kCreate, std::move(pod));
+  // Names have to resolve when pods have addresses, which is far later than their creation. So at the very first look the
+  // first pod waits for nothing but what it mounts, and the Service is asked for with the others. From then on the
+  // Service comes first, so that one that is refused again and again costs no pods again and again.
+  const bool mounts = std::any_of(draft->actions.begin(), draft->actions.end(), [](const Action& action) {
+    return action.phase == Phase::kPrepare && !std::holds_alternative<CreateService>(action.write);
+  });
+  const bool at_once = names == Names::kAskedFor && !mounts && !view.seen.refused &&
+                       view.job.status.conditions.empty() && missing.front().task == First(spec);
+  if (at_once) {
+    for (Action& action : draft->actions) {
+      if (action.phase == Phase::kPrepare) action.phase = Phase::kCreate;
+    }
+  }
+  for (size_t i = 0; i < missing.size(); ++i) {
+    draft->Add(at_once && i == 0 ? Phase::kFirst : Phase::kCreate, std::move(missing[i]));
+  }
 }
 
 }  // namespace meshtrain::reconcile

@@ -23,6 +23,8 @@ std::string Report(const World& world) {
 World Live(uint64_t seed, bool log) {
   World world(seed, kStorm, RandomJob(seed));
   if (log) world.KeepLog();
+  if (seed % 10 == 3) world.RefuseServiceUntil(static_cast<double>(seed % 77), World::Refusal::kNameTaken);
+  if (seed % 10 == 6) world.RefuseServiceUntil(static_cast<double>(seed % 77), World::Refusal::kQuota);
   world.Run(150);
   return world;
 }
@@ -86,6 +88,10 @@ TEST(SimTest, InvariantsHoldInEveryHistory) {
                             "pod ends with 1",
                             "container restarted in place",
                             "quota",
+                            "quota of Services",
+                            "name of the Service taken",
+                            "the first pod is there before its Service",
+                            "a pod is there before the Service that was asked for with it",
                             "user suspends",
                             "user scales"}) {
     EXPECT_GT(fired[fault], 0) << fault << " never fired";
@@ -144,6 +150,40 @@ TEST_P(CrashTest, DyingAfterAnyWriteOfALifeLeadsToTheSameEnd) {
   std::printf("%d lives of %d writes with one accident each\n", tried, plain.writes());
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, CrashTest, testing::Values(7, 8));
+
+// While the Service is refused there are no pods, and afterwards the job runs as any other, whichever write of the
+// time before its operator dies after.
+class RefusedServiceTest : public testing::TestWithParam<World::Refusal> {};
+TEST_P(RefusedServiceTest, LeavesNoPodsAndIsMendedByItself) {
+  for (const uint64_t seed : {7, 8}) {
+    const auto job = testing_support::MakeJob("life").Chief().Workers(2).Clean(api::kCleanRunning).Build();
+    World plain(seed, {.run_seconds = 250}, job);
+    plain.KeepLog();
+    plain.RefuseServiceUntil(60, GetParam());
+    plain.Run(300);
+    ASSERT_TRUE(plain.violations().empty()) << Report(plain);
+    const End want = EndOf(plain);
+    EXPECT_EQ(want.phase, "Succeeded") << Report(plain);
+    EXPECT_EQ(want.counted + want.disruptions + want.attempt, 0) << Report(plain);
+    for (int write = 1; write <= plain.writes(); ++write) {
+      for (const bool dies : {true, false}) {
+        World world(seed,
+                    {.crash_after_write = dies ? write : 0, .unanswered_write = dies ? 0 : write, .run_seconds = 250},
+                    job);
+        world.KeepLog();
+        world.RefuseServiceUntil(60, GetParam());
+        world.Run(300);
+        EXPECT_TRUE(world.violations().empty()) << "write " << write << "\n" << Report(world);
+        EXPECT_EQ(EndOf(world), want) << "write " << write << (dies ? " dies" : " unanswered") << "\n" << Report(world);
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Refusals, RefusedServiceTest,
+                         testing::Values(World::Refusal::kNameTaken, World::Refusal::kQuota),
+                         [](const auto& info) {
+                           return info.param == World::Refusal::kQuota ? "Quota" : "NameTaken";
+                         });
 
 // creations + status writes <= pods + 6 over the life of a job that nothing happens to.
 TEST(SimTest, AQuietLifeIsCheap) {

@@ -20,6 +20,15 @@ Duration Seconds(double seconds) {
 std::string PodKey(const std::string& name) { return "pod/" + name; }
 const std::string kJobKey = "job";
 const std::string kForeignUid = "somebody-else";
+const std::string kServiceKey = "service/";
+
+// Whose pod may be asked for before the Service.
+TaskId First(const api::Spec& spec) {
+  for (const auto& [role, replica] : spec.replica_specs) {
+    if (replica.replicas > 0) return {role, 0};
+  }
+  return {};
+}
 
 bool Live(const PodSeen& pod) { return pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning; }
 
@@ -301,6 +310,23 @@ void World::SuspendAt(double second, bool suspended) {
   });
 }
 
+void World::RefuseServiceUntil(double second, Refusal refusal) {
+  const std::string key = kServiceKey + job()->metadata.name;
+  if (refusal == Refusal::kQuota) {
+    service_quota_ = true;
+  } else {
+    Put(key, {.service = reconcile::ServiceSeen{.name = job()->metadata.name, .controller_uid = kForeignUid}});
+  }
+  After(second, [=, this] {
+    const bool storm = faults_.write > 0 || faults_.chaos > 0 || faults_.crash_after_write + faults_.unanswered_write > 0;
+    if (!storm && !Pods().empty()) Violate("the Service is refused, and " + Pods().front() + " is there");
+    if (!storm && !api::IsTrue(job()->status, api::ConditionType::kWaiting)) Violate("waits without saying so");
+    Log("the Service may be made");
+    service_quota_ = false;
+    if (refusal == Refusal::kNameTaken) Put(key, {});
+  });
+}
+
 // --- operator
 // -------------------------------------------------------------------------------------------------------------
 
@@ -360,7 +386,7 @@ reconcile::Observed World::Observe() {
   reconcile::Observed seen;
   for (const auto& [key, version] : cache_) {
     const Object& object = objects_.at(key)[version];
-    if (object.service) seen.services.push_back(*object.service);
+    if (object.service && object.service->controller_uid != kForeignUid) seen.services.push_back(*object.service);
     if (!object.pod) continue;
     PodSeen pod = *object.pod;
     if (!pod.node.empty()) {
@@ -396,11 +422,15 @@ void World::Reconcile(int process) {
   const reconcile::Outcome outcome = reconcile::Reconcile(cached, Observe(), now_);
   if (outcome.wake_at) Wake(std::chrono::duration<double>(*outcome.wake_at - now_).count() + 1e-3);
   bool failed = false;
+  service_asked_for_ = false;
   size_t i = 0;
   while (i < outcome.actions.size() && !failed) {
     std::vector<const reconcile::Action*> batch;
     const reconcile::Phase phase = outcome.actions[i].phase;
     for (; i < outcome.actions.size() && outcome.actions[i].phase == phase; ++i) batch.push_back(&outcome.actions[i]);
+    for (const reconcile::Action* action : batch) {
+      if (std::holds_alternative<reconcile::CreateService>(action->write)) service_asked_for_ = true;
+    }
     std::shuffle(batch.begin(), batch.end(), random_);
     for (const reconcile::Action* action : batch) {
       if (std::holds_alternative<reconcile::RecordEvent>(action->write)) continue;
@@ -481,7 +511,7 @@ World::Answer World::Send(const reconcile::Write& write, const api::TrainingJob&
   std::string key;
   if (const auto* w = std::get_if<reconcile::CreatePod>(&write)) key = PodKey(w->name);
   if (const auto* w = std::get_if<reconcile::DeletePod>(&write)) key = PodKey(w->name);
-  if (const auto* w = std::get_if<reconcile::CreateService>(&write)) key = "service/" + w->name;
+  if (const auto* w = std::get_if<reconcile::CreateService>(&write)) key = kServiceKey + w->name;
   if (const auto at = objects_.find(key); at != objects_.end()) cache_[key] = at->second.size() - 1;
   return answer;
 }
@@ -525,15 +555,23 @@ void World::CheckStatus(const api::TrainingJob& before, const api::JobStatus& ne
 World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& cached) {
   using namespace reconcile;  // NOLINT: the names of the writes
   const api::TrainingJob* current = job();
-  const auto taken = [&](const std::string& controller) {
+  const auto taken = [&](const std::string& controller, bool service = false) {
     if (controller == cached.metadata.uid) return Answer::kDone;
-    refused_ = RefusedWrite{.what = "object", .reason = "AlreadyExists", .message = "is there, and is not ours"};
+    if (service) Fire("name of the Service taken");
+    refused_ = RefusedWrite{
+        .what = "object", .reason = "AlreadyExists", .message = "is there, and is not ours", .service = service};
     return Answer::kRefused;
   };
   if (const auto* w = std::get_if<CreateService>(&write)) {
-    const std::string key = "service/" + w->name;
+    const std::string key = kServiceKey + w->name;
     if (const Object* object = Now(key); object != nullptr && object->service) {
-      return taken(object->service->controller_uid);
+      return taken(object->service->controller_uid, true);
+    }
+    if (service_quota_) {
+      Fire("quota of Services");
+      refused_ = RefusedWrite{
+          .what = "service " + w->name, .reason = "Forbidden", .message = "exceeded quota", .service = true};
+      return Answer::kRefused;
     }
     Put(key, {.service = ServiceSeen{.name = w->name, .controller_uid = cached.metadata.uid}});
     return Answer::kDone;
@@ -547,8 +585,15 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
       return Answer::kRefused;
     }
     if (succeeded_) Violate("P2: " + w->name + " is created after the job was recorded as Succeeded");
-    const Object* service = Now("service/" + cached.metadata.name);
-    if (service == nullptr || !service->service) Violate("a pod is created before its Service");
+    const Object* service = Now(kServiceKey + cached.metadata.name);
+    if (service == nullptr || !service->service) {
+      // Once, the first one comes before it and others may be asked for together with it.
+      const bool first = w->task == First(cached.spec);
+      if (!cached.status.conditions.empty()) Violate("a pod is created before its Service, after the first look");
+      if (!first && !service_asked_for_) Violate("a pod other than the first is created before its Service");
+      if (!first) Fire("a pod is there before the Service that was asked for with it");
+      if (first) Fire("the first pod is there before its Service");
+    }
     if (w->task.role == Role::kWorker && w->task.index >= most_workers_) Violate("more workers than were ever wanted");
     PodSeen pod;
     pod.name = w->name;
@@ -573,7 +618,11 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
       Violate("P1: " + w->name + " is deleted by force on a node that answers");
     }
     const bool wanted = pod.task->index < api::Replicas(cached.spec, pod.task->role);
-    if (pod.phase == PodPhase::kRunning && wanted && !silent && !api::IsFinished(cached.status) &&
+    // Pods go while their Service is refused, even those that started before the deletion came.
+    const Object* service = Now(kServiceKey + cached.metadata.name);
+    const bool served =
+        service != nullptr && service->service && service->service->controller_uid == cached.metadata.uid;
+    if (served && pod.phase == PodPhase::kRunning && wanted && !silent && !api::IsFinished(cached.status) &&
         !cached.spec.run_policy.suspend && current != nullptr && pod.attempt >= current->status.recovery.attempt) {
       // With RestartAll, or a node that came back, pods of earlier attempts go; the newest never do.
       if (w->grace_seconds != 0) Violate("P4: " + w->name + " runs well and is deleted: " + w->why);

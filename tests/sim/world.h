@@ -43,6 +43,10 @@ class World {
   void KillAt(double second, const std::string& pod, int exit_code);
   void EvictAt(double second, const std::string& pod);
   void SuspendAt(double second, bool suspended);
+  // Until then the job's Service is refused: its name is another's (whom a watch of our labels does not show), or the
+  // namespace may have no more Services. Without faults nothing may be left of the job by then, and it must say so.
+  enum class Refusal { kNameTaken, kQuota };
+  void RefuseServiceUntil(double second, Refusal refusal);
 
   // Lives through `stormy` seconds with faults, then without them until everything has settled.
   void Run(double stormy);
@@ -127,6 +131,8 @@ class World {
   std::vector<Node> nodes_;
   bool reads_its_writes_ = false;  // the store takes the answers of writes (odd seeds)
   bool quota_ = false;
+  bool service_quota_ = false;
+  bool service_asked_for_ = false;  // by the outcome that is being applied, or was last
   bool calm_ = false;
 
   int process_ = 0;  // the one that leads; 0: none

@@ -171,6 +171,19 @@ TEST_F(LifecycleTest, WaitsForQuotaAndSaysSo) {
   EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") != "True"; }));
 }
 
+TEST_F(LifecycleTest, HasNoPodsWhileItsServicesNameIsAnothers) {
+  Kubectl({"create", "service", "clusterip", "mnist", "--clusterip=None"});
+  StartOperator();
+  ApplyJob("mnist", 1, 2);
+  ASSERT_TRUE(WaitForCondition("mnist", "Waiting"));
+  EXPECT_THAT(Message("mnist", "Waiting"), HasSubstr("services \"mnist\""));
+  EXPECT_TRUE(Eventually([&] { return Pods("mnist").empty(); }));
+  EXPECT_EQ(Get(kube::Services(), "mnist")["metadata"]["labels"]["app"], "mnist") << "left as it was";
+  Kubectl({"delete", "service", "mnist"});
+  EXPECT_TRUE(Eventually([&] { return Pods("mnist").size() == 3; }, std::chrono::seconds(70)));
+  EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") != "True"; }));
+}
+
 TEST_F(LifecycleTest, LeavesForeignPodsAlone) {
   StartOperator();
   const json pod = {

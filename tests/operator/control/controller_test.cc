@@ -209,6 +209,31 @@ TEST_F(ControllerTest, LeavesAForeignPodOfThatNameAlone) {
   }
 }
 
+TEST_F(ControllerTest, MakesNothingBesideAForeignServiceOfItsName) {
+  // Without our labels: no watch shows it, the creation's answer is the first to tell.
+  api_.Put(kube::Services(), R"({"metadata":{"name":"mnist","namespace":"ml","uid":"theirs"},"spec":{}})");
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 2));
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") == "True"; }));
+  EXPECT_TRUE(Eventually([&] { return api_.All(kube::Pods()).empty(); })) << api_.All(kube::Pods()).front();
+  Settle();
+  EXPECT_THAT(api_.All(kube::Pods()), IsEmpty());
+  EXPECT_THAT(api_.Peek(TrainingJobs(), "ml", "mnist"), HasSubstr("an object of somebody else"));
+  EXPECT_EQ(json::parse(api_.Peek(kube::Services(), "ml", "mnist"))["metadata"]["uid"], "theirs");
+  // A new process leaves it at that.
+  Stop();
+  api_.ForgetCalls();
+  Start();
+  Settle();
+  EXPECT_THAT(api_.All(kube::Pods()), IsEmpty());
+  for (const FakeApi::Call& call : Writes()) EXPECT_NE(call.plural, "pods") << call.verb;
+  // And when the name is free, the job runs.
+  api_.Remove(kube::Services(), "ml", "mnist");
+  api_.Put(TrainingJobs(), api_.Peek(TrainingJobs(), "ml", "mnist"));  // wakes it before the next try is due
+  EXPECT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
+  EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") != "True"; }));
+}
+
 TEST_F(ControllerTest, DecidesAgainAfterAConflict) {
   std::atomic<int> conflicts = 0;
   api_.SetFault([&](const FakeApi::Call& call, bool after) {

@@ -12,17 +12,108 @@ using api::ConditionType;
 using testing::HasSubstr;
 using testing::Not;
 
-TEST(LifecycleTest, CreatesTheServiceThenPodsThenTells) {
+// The phases in which a look creates a Service and pods: "first mnist-chief-0; create service; create …".
+std::string Creations(const Outcome& outcome) {
+  std::string out;
+  for (const Action& action : outcome.actions) {
+    const std::string phase = action.phase == Phase::kFirst     ? "first "
+                              : action.phase == Phase::kPrepare ? "prepare "
+                                                                : "create ";
+    if (std::holds_alternative<CreateService>(action.write)) out += phase + "service; ";
+    if (const auto* pod = std::get_if<CreatePod>(&action.write)) out += phase + pod->name + "; ";
+  }
+  return out;
+}
+
+TEST(LifecycleTest, CreatesPodsAndTheServiceThenTells) {
   Scene scene(MakeJob("mnist").Chief().Workers(2));
   EXPECT_EQ(scene.Look(0),
-            "create service mnist\n"
             "create pod mnist-chief-0 (attempt 0)\n"
+            "create service mnist\n"
             "create pod mnist-worker-0 (attempt 0)\n"
             "create pod mnist-worker-1 (attempt 0)\n"
             "patch status Pending Created=JobCreated\n"
             "tell JobCreated: the job is created\n");
   EXPECT_EQ(scene.status().start_time, At(0));
   EXPECT_EQ(scene.status().conditions.at(ConditionType::kCreated).observed_generation, 1);
+}
+
+TEST(LifecycleTest, TheFirstPodComesFirstOnceAndLaterTheServiceDoes) {
+  const auto at_first = [](const JobBuilder& builder) {
+    Scene scene(builder);
+    scene.Look(0);
+    return Creations(scene.last);
+  };
+  EXPECT_EQ(at_first(MakeJob("m").Chief().Workers(2)),
+            "first m-chief-0; create service; create m-worker-0; create m-worker-1; ");
+  EXPECT_EQ(at_first(MakeJob("m").Workers(1)), "first m-worker-0; create service; ");
+  EXPECT_EQ(at_first(MakeJob("m").Workers(1).With([](api::TrainingJob& job) { job.spec.program = "{}"; })),
+            "prepare service; create m-worker-0; ")
+      << "its Secret is mounted";
+
+  // A process that died between the two: the Service, then the pods that are missing.
+  Scene half(MakeJob("m").Chief().Workers(1));
+  half.Pod(MakePod(half.job, kChief, PodPhase::kPending));
+  half.Look(0);
+  EXPECT_EQ(Creations(half.last), "prepare service; create m-worker-0; ");
+
+  // Once anything was told, or refused, the Service comes first.
+  Scene later(MakeJob("m").Chief().Workers(1));
+  later.Look(0);
+  later.Look(1);
+  EXPECT_EQ(Creations(later.last), "prepare service; create m-chief-0; create m-worker-0; ");
+  Scene refused(MakeJob("m").Chief().Workers(1));
+  refused.seen.refused = RefusedWrite{"pods \"m-chief-0\"", "Forbidden", "exceeded quota"};
+  refused.Look(0);
+  EXPECT_EQ(Creations(refused.last), "prepare service; create m-chief-0; create m-worker-0; ");
+
+  // A pod of another in the first one's place makes no other the first.
+  Scene taken(MakeJob("m").Chief().Workers(1));
+  PodSeen other = MakePod(taken.job, kChief);
+  other.controller_uid = "another";
+  taken.Pod(other);
+  taken.Look(0);
+  EXPECT_EQ(Creations(taken.last), "prepare service; create m-worker-0; ");
+}
+
+TEST(LifecycleTest, WhatWasMadeBesideARefusedServiceGoes) {
+  const RefusedWrite refusal{
+      .what = "services \"m\"", .reason = "AlreadyExists", .message = "another's", .service = true};
+  Scene scene(MakeJob("m").Chief().Workers(2));
+  scene.seen.refused = refusal;
+  scene.Pod(MakePod(scene.job, kChief, PodPhase::kPending));
+  EXPECT_THAT(scene.Look(0), testing::StartsWith("patch status Waiting Waiting=AlreadyExists\n"
+                                                 "delete pod m-chief-0\n"
+                                                 "create service m\n"));
+  EXPECT_EQ(Creations(scene.last), "prepare service; create m-worker-0; create m-worker-1; ");
+  EXPECT_THAT(scene.status().conditions.at(ConditionType::kWaiting).message, HasSubstr("services \"m\": another's"));
+  scene.Gone(kChief);
+  scene.Look(1);
+  EXPECT_EQ(Creations(scene.last), "prepare service; create m-chief-0; create m-worker-0; create m-worker-1; ");
+
+  Scene all(MakeJob("m").Chief().Workers(1));
+  all.seen.refused = refusal;
+  all.Pod(MakePod(all.job, kChief)).Pod(MakePod(all.job, kWorker0, PodPhase::kPending));
+  EXPECT_THAT(all.Look(0), HasSubstr("delete pod m-worker-0\n"));
+  EXPECT_THAT(ToString(all.last), Not(HasSubstr("delete pod m-chief-0"))) << "it runs";
+
+  // No pod goes of a job that ran, nor where something else was refused, nor where the Service is there.
+  const auto deletes = [&](const std::function<void(Scene*)>& change) {
+    Scene other(MakeJob("m").Chief().Workers(2));
+    other.seen.refused = refusal;
+    other.Pod(MakePod(other.job, kChief, PodPhase::kPending));
+    change(&other);
+    return other.Look(0).find("delete pod") != std::string::npos;
+  };
+  EXPECT_TRUE(deletes([](Scene*) {}));
+  EXPECT_FALSE(deletes([](Scene* s) { s->Pod(MakePod(s->job, kChief)); }));
+  EXPECT_FALSE(deletes([](Scene* s) { s->seen.refused->service = false; }));
+  EXPECT_FALSE(deletes([](Scene* s) {
+    s->seen.services.push_back({.name = "m", .uid = "s", .controller_uid = s->job.metadata.uid});
+  }));
+  EXPECT_FALSE(deletes([](Scene* s) {
+    s->status().conditions[ConditionType::kRunning] = {.status = false, .reason = "JobSuspended"};
+  }));
 }
 
 TEST(LifecycleTest, RunsWhenEveryPodIsThereAndTheChiefRuns) {
@@ -271,7 +362,7 @@ TEST(LifecycleTest, ForeignPodsAndServicesAreLeftAloneAndNamed) {
   foreign.controller_uid = "another";
   scene.Pod(foreign);
   EXPECT_EQ(scene.Look(0),
-            "create service mnist\ncreate pod mnist-worker-0 (attempt 0)\n"
+            "create pod mnist-worker-0 (attempt 0)\ncreate service mnist\n"
             "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job is created\n");
   EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message, "the pod mnist-worker-1 belongs to another");
 
