@@ -83,14 +83,28 @@ void Controller::Run(std::stop_token stop) {
     for (int i = 0; i < options_.threads; ++i) workers.emplace_back([this, stop] { Work(stop); });
     for (int i = 0; i < options_.pullers; ++i)
       pullers.emplace_back([this, stop] { puller_.Run(stop); });
+    Rest(stop);
   }
   // The threads end on `stop`; joining them is the wait.
+}
+
+void Controller::Rest(std::stop_token stop) {
+  int64_t seen = 0, rested = 0;
+  while (clock_.SleepFor(std::chrono::seconds(1), stop)) {
+    const int64_t looks = looks_;
+    if (looks == seen && looks != rested && queue_.idle()) {
+      rested = looks;
+      if (options_.on_rest) options_.on_rest();
+    }
+    seen = looks;
+  }
 }
 
 void Controller::Work(std::stop_token stop) {
   while (const auto key = queue_.Take(stop)) {
     const Duration start = clock_.Monotonic();
     const Status status = LookAt(*key, stop);
+    ++looks_;
     metrics_.OnReconcile(!status.ok(), clock_.Monotonic() - start);
     queue_.Done(*key);
   }

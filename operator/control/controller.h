@@ -32,6 +32,9 @@ struct ControllerOptions {
   bool watch_nodes = true;
   reconcile::Settings settings;
   FetchProgress fetch_progress = FetchProgressOverHttp;
+  // Called when a second has passed without a look, once after each time there were some: the moment to give back what
+  // they needed.
+  std::function<void()> on_rest;
 };
 
 class Controller {
@@ -53,6 +56,7 @@ class Controller {
 
  private:
   void Work(std::stop_token stop);
+  void Rest(std::stop_token stop);
   // One look. Returns what went wrong, if anything.
   Status ReadAnew(const std::string& key, std::stop_token stop);
   Status LookAt(const std::string& key, std::stop_token stop);
@@ -63,6 +67,7 @@ class Controller {
   const ControllerOptions options_;
   WorkQueue queue_;
   Store store_;
+  std::atomic<int64_t> looks_ = 0;
   FanOut fan_out_;
   Applier applier_;
   ProgressPuller puller_;

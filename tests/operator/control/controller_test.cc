@@ -43,6 +43,7 @@ class ControllerTest : public ::testing::Test {
     options.helpers = 4;
     options.pullers = 0;
     options.watch_nodes = true;
+    options.on_rest = [this] { ++rests_; };
     controller_ = std::make_unique<Controller>(api_, *events_, SystemClock(), metrics_, options);
     thread_ = std::thread([this] { controller_->Run(stop_.get_token()); });
   }
@@ -99,6 +100,7 @@ class ControllerTest : public ::testing::Test {
   }
 
   FakeApi api_;
+  std::atomic<int> rests_ = 0;
   Metrics metrics_{"fake"};
   std::stop_source stop_;
   std::unique_ptr<kube::EventRecorder> events_;
@@ -155,6 +157,23 @@ TEST_F(ControllerTest, LeavesASettledJobAlone) {
   ASSERT_TRUE(Eventually([&] { return controller_->synced(); }));
   Settle();
   EXPECT_THAT(Writes(true), IsEmpty());
+}
+
+TEST_F(ControllerTest, RestsOnceAfterEachTimeOfWork) {
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 2));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
+  // Worker 0 leads: once it runs all is told, and no timer is left.
+  SetPhase("mnist-worker-1", Running());
+  SetPhase("mnist-worker-0", Running());
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  const int rests = rests_;
+  EXPECT_GE(rests, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  EXPECT_EQ(rests_, rests) << "nothing has happened since";
+  SetPhase("mnist-worker-1", Ended(0));
+  EXPECT_TRUE(Eventually([&] { return rests_ > rests; }));
 }
 
 TEST_F(ControllerTest, TakesAPodThatAlreadyExistsAsMade) {
