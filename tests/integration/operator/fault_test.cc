@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <set>
+#include <thread>
 
+#include "runtime/base/mutex.h"
 #include "tests/integration/operator/api_proxy.h"
 #include "tests/integration/operator/operator_fixture.h"
 
@@ -35,8 +37,12 @@ class FaultTest : public OperatorTest {
 
   // An operator of this namespace behind the proxy, without an election, so that the next may start at once.
   void Run() {
-    alone_ = std::make_unique<OperatorProcess>(
+    auto next = std::make_unique<OperatorProcess>(
         KubeconfigFor(proxy_->url()), std::vector<std::string>{"--no-leader-elect", "--namespace", ns_});
+    {
+      MutexLock lock(mutex_);
+      alone_.swap(next);
+    }
     ASSERT_TRUE(Eventually([&] { return alone_->Log().find("watching") != std::string::npos; }));
   }
   int64_t Answers(int status) {
@@ -126,6 +132,7 @@ class FaultTest : public OperatorTest {
   }
 
   std::unique_ptr<ApiProxy> proxy_;
+  Mutex mutex_;  // while `alone_` is changed, and while another thread uses it
   std::unique_ptr<OperatorProcess> alone_;
 };
 
@@ -170,6 +177,7 @@ TEST_F(FaultTest, AQuietLifeIsCheapAndANewProcessHasNothingToWrite) {
 
 TEST_F(FaultTest, KilledAfterAnyWriteOfALifeTheNextOperatorEndsItAlike) {
   OneAccidentPerWrite([&] {
+    MutexLock lock(mutex_);  // this is the proxy's thread
     alone_->Signal(SIGKILL);
     return Verdict::kLose;
   });
@@ -279,6 +287,12 @@ TEST_F(FaultTest, TheLeaderThatSleptWritesNothingAfterItsLease) {
   ASSERT_TRUE(Eventually([&] { return proxy_->held() >= 8; }));
   proxy_->SetHook(nullptr);
   first.Signal(SIGSTOP);
+  // What it had sent by then may still be on its way to the proxy.
+  ASSERT_TRUE(Eventually([&] {
+    const int64_t seen = proxy_->writes();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    return seen == proxy_->writes();
+  }));
   const int held = proxy_->held();
   const int64_t pods_before = static_cast<int64_t>(Pods("mnist").size());
   const int64_t before = proxy_->writes();
