@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -50,9 +49,10 @@ class Serving {
     if (!stop_.stop_requested()) return false;
     const Duration now = SystemClock().Monotonic();
     const bool first = !asked_;
-    if (first) asked_ = now;
-    if (MayLeave(chief, *asked_, now, serve_)) {
-      if (now - *asked_ >= serve_) LogWarning("asked to stop, and the chief has not come to its end in time", {});
+    if (first) asked_at_ = now;
+    asked_ = true;
+    if (MayLeave(chief, asked_at_, now, serve_)) {
+      if (now - asked_at_ >= serve_) LogWarning("asked to stop, and the chief has not come to its end in time", {});
       return true;
     }
     if (first) {
@@ -66,7 +66,8 @@ class Serving {
  private:
   const Duration serve_;
   const std::stop_token stop_;
-  std::optional<Duration> asked_;  // when we first saw that, monotonic
+  bool asked_ = false;
+  Duration asked_at_{};  // when we first saw that, monotonic
 };
 
 }  // namespace
