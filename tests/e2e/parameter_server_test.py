@@ -255,8 +255,22 @@ class Stopping(Case):
     """Pods that are deleted together get SIGTERM at about the same time."""
 
     def ask(self, job, tasks):
+        """SIGTERM to all of them at once, as soon as each would take it as a request."""
+        end = time.monotonic() + DEADLINE
+        for task in tasks:
+            while not self.takes_requests(job.processes[task].pid):
+                self.assertLess(time.monotonic(), end, job.logs())
+                time.sleep(0.01)
         for task in tasks:
             job.processes[task].send_signal(signal.SIGTERM)
+
+    def takes_requests(self, pid):
+        """The process waits for SIGTERM itself: it is blocked. (One that has only just started would be ended by it.)"""
+        try:
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return True  # it has left
+        return bool(int(re.search(r"^SigBlk:\s*([0-9a-f]+)", status, re.M)[1], 16) >> (signal.SIGTERM - 1) & 1)
 
     def stopped(self, job):
         """Everyone left with 143, and the chief saved the step that it came to."""
