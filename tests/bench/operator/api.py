@@ -22,13 +22,15 @@ class Api:
     def connect(self, timeout):
         return http.client.HTTPSConnection(self.address.hostname, self.address.port, context=self.tls, timeout=timeout)
 
-    def call(self, method, path, body=None, content_type="application/json", ok=(200, 201, 202)):
+    def call(self, method, path, body=None, content_type="application/json", ok=(200, 201, 202), timeout=60):
         """The answer as JSON; raises where the status is not one of `ok`. A connection that broke is tried once more."""
         data = None if body is None else json.dumps(body)
         for attempt in (1, 2):
             try:
                 if getattr(self.local, "connection", None) is None:
-                    self.local.connection = self.connect(60)
+                    self.local.connection = self.connect(timeout)
+                elif self.local.connection.sock:
+                    self.local.connection.sock.settimeout(timeout)
                 self.local.connection.request(method, path, data, {"Content-Type": content_type})
                 answer = self.local.connection.getresponse()
                 text = answer.read()

@@ -28,8 +28,8 @@ def difference(before, after):
 class Run:
     """One operator in one namespace of its own."""
 
-    def __init__(self, api, operator, options):
-        self.api, self.operator, self.options = api, operator, options
+    def __init__(self, api, operator, options, last):
+        self.api, self.operator, self.options, self.last = api, operator, options, last
         self.namespace = f"b-{operator.name}"
         api.call("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         self.base = f"/api/v1/namespaces/{self.namespace}"
@@ -57,9 +57,9 @@ class Run:
                         f"{condition} on {len(names)} jobs", seconds)
 
     def clear(self):
-        """Leaves nothing of this namespace for whoever is measured next."""
+        """Leaves nothing of this namespace for what is measured next."""
         for path in (self.jobs_path, f"{self.base}/pods"):
-            self.api.call("DELETE", path, {"propagationPolicy": "Background", "gracePeriodSeconds": 0})
+            self.api.call("DELETE", path, {"propagationPolicy": "Background", "gracePeriodSeconds": 0}, timeout=600)
         self.world.wait(lambda: not any(self.world.pods.values()) and not self.world.jobs, "an empty namespace", 900)
         for service in self.api.call("GET", f"{self.base}/services")["items"]:
             self.api.call("DELETE", f"{self.base}/services/{service['metadata']['name']}", ok=(200, 404))
@@ -130,6 +130,19 @@ class Run:
             calls.pop("PUT", None)
         return calls
 
+    def settle(self, seconds=300):
+        """Until the operator has written nothing for six seconds: counts are written at most every five, and a thousand
+        of them take a busy API server a while."""
+        end, since, last = time.monotonic() + seconds, time.monotonic(), None
+        while time.monotonic() - since < 6:
+            calls = self.quiet(self.operator.calls())
+            writes = sum(count for method, count in calls.items() if method != "GET")
+            if writes != last:
+                since, last = time.monotonic(), writes
+            if time.monotonic() > end:
+                raise RuntimeError(f"expected {self.operator.name} to come to rest within {seconds} s, got: still writing")
+            time.sleep(0.5)
+
     def unchanged(self):
         """Requests over ten seconds in which nothing happens; watches that end and begin anew are GETs."""
         time.sleep(3)
@@ -144,7 +157,8 @@ class Run:
         self.create_all(names)
         self.all_created(names)
         last = max(max(self.world.created[name].values()) for name in names)
-        time.sleep(8)  # counts are written at most every 5 s
+        time.sleep(2)
+        self.settle()
         usage = self.operator.usage()
         self.results["many"] = {"wall_s": last - start, "rss_mib": usage["rss"],
                                 "peak_mib": usage["peak"]}
@@ -189,7 +203,8 @@ class Run:
         self.clear()
         self.big_beside_small()
         self.operator.stop()
-        self.clear()
+        if not self.last:  # else the API server ends
+            self.clear()
 
     def on_nodes(self):
         self.operator.start()
@@ -212,7 +227,8 @@ class Run:
             "running_s": max(self.world.conditions["Running"][name] for name in names) - start,
             "wrong_statuses": wrong, "cpu_s": after["cpu"] - before["cpu"], "peak_mib": after["peak"]}
         self.operator.stop()
-        self.clear()
+        if not self.last:
+            self.clear()
 
 
 def start_kwok(api, binary, folder, nodes):
@@ -265,7 +281,7 @@ def main():
         operators.append(TrainingOperator(api, options.folder, options.peer))
     try:
         for operator in operators:
-            one = Run(api, operator, options)
+            one = Run(api, operator, options, last=operator is operators[-1])
             try:
                 one.on_nodes() if options.kwok else one.on_api_server_alone()
             finally:
