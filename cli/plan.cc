@@ -31,10 +31,8 @@ int Plan(const std::string& file) {
       if (const auto it = traced.layouts.states.find(s.name); it != traced.layouts.states.end()) given.states.insert(*it);
     }
     MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned, sharding::Shard(step, traced.mesh, given));
-    int64_t gradients = 0;
-    for (const nn::Parameter& p : traced.programs.parameters) gradients += p.type().num_bytes();
     plan::Options options;
-    if (const auto bytes = spec::BytesPerPack(manifest->program.packing(), gradients)) {
+    if (const auto bytes = spec::BytesPerPack(manifest->program.packing(), traced)) {
       options.bucket_bytes = options.overlap_bucket_bytes = *bytes;
     }
     MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(std::move(partitioned), options));

@@ -75,9 +75,7 @@ Status ApplyStrategyOptions(const spec::ProgramSpec& program, const spec::Declar
   }
   if (!program.packing().given()) return OkStatus();
   MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(types));
-  int64_t gradients = 0;
-  for (const nn::Parameter& p : traced.programs.parameters) gradients += p.type().num_bytes();
-  options->plan.bucket_bytes = options->plan.overlap_bucket_bytes = *spec::BytesPerPack(program.packing(), gradients);
+  options->plan.bucket_bytes = options->plan.overlap_bucket_bytes = *spec::BytesPerPack(program.packing(), traced);
   return OkStatus();
 }
 

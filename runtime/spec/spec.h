@@ -258,6 +258,8 @@ struct Traced {
   mesh::Mesh mesh;
   Layouts layouts;
 };
+// As above, of a traced program's gradients.
+std::optional<int64_t> BytesPerPack(const PackingSpec& packing, const Traced& traced);
 
 // A declared program made ready to be traced, for any number of batch sizes over the same variables.
 class Declared {

@@ -12,14 +12,18 @@ namespace {
 constexpr std::array<std::string_view, 8> kStrategies = {
     "Mesh", "Default", "OneDevice", "Mirrored", "CentralStorage", "MultiWorkerMirrored", "ParameterServer", "TPU"};
 
-PackingSpec ParsePacking(Problems& problems, const Node& node, const std::string& path) {
+// The field `packing` of a strategy's options.
+PackingSpec ParsePacking(Problems& problems, Fields& options) {
   PackingSpec packing;
-  Fields fields(problems, node, path);
+  const Node* const node = options.Get("packing");
+  if (node == nullptr) return packing;
+  const std::string path = options.Path("packing");
+  Fields fields(problems, *node, path);
   const bool packs = fields.Get("num_packs") != nullptr, bytes = fields.Get("bytes_per_pack") != nullptr;
   if (packs) packing.num_packs = fields.Int("num_packs", 0, 0);
   if (bytes) packing.bytes_per_pack = fields.Int("bytes_per_pack", 1, 1);
-  if (node.IsMap() && packs == bytes) {
-    problems.Add(node.place, path, std::string("expected num_packs or bytes_per_pack, got: ") + (packs ? "both" : "neither"));
+  if (node->IsMap() && packs == bytes) {
+    problems.Add(node->place, path, std::string("expected num_packs or bytes_per_pack, got: ") + (packs ? "both" : "neither"));
   }
   return packing;
 }
@@ -39,6 +43,12 @@ std::optional<int64_t> BytesPerPack(const PackingSpec& packing, int64_t gradient
   return std::max<int64_t>(1, (gradient_bytes + *packing.num_packs - 1) / *packing.num_packs);
 }
 
+std::optional<int64_t> BytesPerPack(const PackingSpec& packing, const Traced& traced) {
+  int64_t gradient_bytes = 0;
+  for (const nn::Parameter& p : traced.programs.parameters) gradient_bytes += p.type().num_bytes();
+  return BytesPerPack(packing, gradient_bytes);
+}
+
 PackingSpec ProgramSpec::packing() const {
   if (mirrored) return mirrored->packing;
   return multi_worker_mirrored ? multi_worker_mirrored->packing : PackingSpec{};
@@ -49,9 +59,7 @@ MirroredSpec ParseMirrored(Problems& problems, const Node& node, const std::stri
   Fields fields(problems, node, path);
   spec.cross_device_ops = ChoiceOf<CrossDeviceOps>(
       fields, "cross_device_ops", {"Auto", "NCCL", "HierarchicalCopy", "ReductionToOneDevice", "Ring"});
-  if (const Node* packing = fields.Get("packing")) {
-    spec.packing = ParsePacking(problems, *packing, fields.Path("packing"));
-  }
+  spec.packing = ParsePacking(problems, fields);
   return spec;
 }
 
@@ -59,9 +67,7 @@ MultiWorkerMirroredSpec ParseMultiWorkerMirrored(Problems& problems, const Node&
   MultiWorkerMirroredSpec spec;
   Fields fields(problems, node, path);
   spec.communication = ChoiceOf<Communication>(fields, "communication", {"AUTO", "RING", "NCCL"});
-  if (const Node* packing = fields.Get("packing")) {
-    spec.packing = ParsePacking(problems, *packing, fields.Path("packing"));
-  }
+  spec.packing = ParsePacking(problems, fields);
   return spec;
 }
 
