@@ -1,11 +1,15 @@
 // The MLP's training step at batch 128: on one device, on eight virtual ones, on eight kept apart; beside them its
-// matrix products and its optimizer loop, each alone, and the way from trace to plan. One JSON line each; see README.md.
+// matrix products and its optimizer loop, each alone, and the way from trace to plan. The modes take turns, so that a
+// machine whose speed changes changes them alike. One JSON line each; see README.md.
 //   mlp_bench [seconds per repetition]
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,29 +25,48 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int64_t kBatch = 128;
-constexpr int kRepetitions = 7;
-double seconds_per_repetition = 0.6;
+constexpr int kRepetitions = 21;
 
 double Milliseconds(Clock::time_point from) {
   return std::chrono::duration<double, std::milli>(Clock::now() - from).count();
 }
 
-// As the peers' measure(): a few to warm up, then repetitions of about 0.6 s.
-void Report(const char* name, const std::function<void()>& step) {
-  for (int i = 0; i < 5; ++i) step();
-  auto begin = Clock::now();
-  for (int i = 0; i < 4; ++i) step();
-  const int steps = std::max(4, static_cast<int>(seconds_per_repetition * 1e3 / (Milliseconds(begin) / 4)));
-  std::vector<double> times;
-  for (int r = 0; r < kRepetitions; ++r) {
-    begin = Clock::now();
-    for (int i = 0; i < steps; ++i) step();
-    times.push_back(Milliseconds(begin) / steps);
+// A mode owns what its step uses.
+struct Mode {
+  const char* name;
+  std::function<void()> step;
+  std::function<void()> check = [] {};  // after the last step
+  int steps = 0;              // of one repetition
+  std::vector<double> times;  // milliseconds a step, one of each repetition
+};
+
+// Steps before the clock starts: the mode before has left its own data in the caches.
+void WarmUp(const Mode& mode) {
+  for (int i = 0; i < 5; ++i) mode.step();
+}
+
+void Measure(std::vector<Mode>& modes, double seconds_per_repetition) {
+  for (Mode& mode : modes) {
+    WarmUp(mode);
+    const auto begin = Clock::now();
+    for (int i = 0; i < 4; ++i) mode.step();
+    mode.steps = std::max(4, static_cast<int>(seconds_per_repetition * 1e3 / (Milliseconds(begin) / 4)));
   }
-  std::sort(times.begin(), times.end());
-  std::printf("{\"name\": \"%s\", \"step_ms_min\": %.4f, \"step_ms_median\": %.4f, \"steps\": %d}\n", name, times[0],
-              times[times.size() / 2], steps);
-  std::fflush(stdout);
+  for (int r = 0; r < kRepetitions; ++r) {
+    for (Mode& mode : modes) {
+      WarmUp(mode);
+      const auto begin = Clock::now();
+      for (int i = 0; i < mode.steps; ++i) mode.step();
+      mode.times.push_back(Milliseconds(begin) / mode.steps);
+    }
+  }
+  for (const Mode& mode : modes) mode.check();
+}
+
+void Print(Mode mode) {
+  std::sort(mode.times.begin(), mode.times.end());
+  std::printf("{\"name\": \"%s\", \"step_ms_min\": %.4f, \"step_ms_median\": %.4f, \"steps\": %d}\n", mode.name,
+              mode.times[0], mode.times[mode.times.size() / 2], mode.steps);
 }
 
 Tensor RandomImages() {
@@ -61,97 +84,112 @@ Tensor RandomLabels() {
   return y;
 }
 
-void TrainingStep(const char* name, const char* mesh_text, bool isolated) {
+// What a training step needs for as long as it runs.
+struct Training {
+  std::unique_ptr<Session> session;
+  core_mlp::Mlp model;
+  core_mlp::Adam adam;
+  std::optional<Function> function;
+};
+
+Mode TrainingStep(const char* name, const char* mesh_text, bool isolated) {
   const Mesh mesh = Mesh::Parse(mesh_text).value();
-  const auto session = Session::Create({.isolated = isolated}).value();
-  const core_mlp::Mlp model = core_mlp::MakeMlp(*session, core_mlp::WeightLayouts(mesh)).value();
-  const core_mlp::Adam adam = core_mlp::Adam::Create(*session, model.variables()).value();
-  Function train(*session, "train_step", {"x", "y"},
-                 [&](const Value& x, const Value& y) { return core_mlp::TrainStep(model, adam, x, y); });
-  const auto batch = core_mlp::RepackBatch(*session, RandomImages(), RandomLabels(), mesh).value();
-  execute::LoadedStep* step =
-      train.Prepare(std::vector<TensorType>{batch.first.type(), batch.second.type()},
-                    std::vector<Layout>{batch.first.layout(), batch.second.layout()})
-          .value();
+  const auto training = std::make_shared<Training>();
+  training->session = Session::Create({.isolated = isolated}).value();
+  Session& session = *training->session;
+  training->model = core_mlp::MakeMlp(session, core_mlp::WeightLayouts(mesh)).value();
+  training->adam = core_mlp::Adam::Create(session, training->model.variables()).value();
+  training->function.emplace(session, "train_step", std::vector<std::string>{"x", "y"},
+                             [t = training.get()](const Value& x, const Value& y) {
+                               return core_mlp::TrainStep(t->model, t->adam, x, y);
+                             });
+  const auto batch = core_mlp::RepackBatch(session, RandomImages(), RandomLabels(), mesh).value();
+  execute::LoadedStep* step = training->function
+                                  ->Prepare(std::vector<TensorType>{batch.first.type(), batch.second.type()},
+                                            std::vector<Layout>{batch.first.layout(), batch.second.layout()})
+                                  .value();
   MT_CHECK(step->Feed(0, batch.first).ok() && step->Feed(1, batch.second).ok());
-  Report(name, [&] { MT_CHECK(step->Run().ok()); });
-  MT_CHECK(std::isfinite(step->FetchNumber(0).value()));
+  return {name, [training, step] { MT_CHECK(step->Run().ok()); },
+          [step] { MT_CHECK(std::isfinite(step->FetchNumber(0).value())); }};
 }
 
 // The step's eight products, through oneDNN on the pool.
-void Products() {
-  device::cpu::Pool pool(0);
-  const device::cpu::OneOpenMpThread one;
+Mode Products() {
   struct Product {
     device::cpu::GemmShape shape;
     std::vector<float> a, b, c;
   };
-  std::vector<Product> products;
+  const auto products = std::make_shared<std::vector<Product>>();
   const auto add = [&](int64_t m, int64_t k, int64_t n, bool transpose_a, bool transpose_b) {
     device::cpu::GemmShape s{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .transpose_b = transpose_b};
     s.lda = transpose_a ? m : k;
     s.ldb = transpose_b ? k : n;
     s.ldc = n;
-    products.push_back({s, std::vector<float>(m * k, 0.5f), std::vector<float>(k * n, 0.25f), std::vector<float>(m * n)});
+    products->push_back({s, std::vector<float>(m * k, 0.5f), std::vector<float>(k * n, 0.25f), std::vector<float>(m * n)});
   };
   const int64_t sizes[][2] = {{784, 700}, {700, 500}, {500, 10}};
   for (const auto& [in, out] : sizes) {
-    add(kBatch, in, out, false, false);                      // y = x w
-    add(in, kBatch, out, true, false);                       // dw = x^T dy
-    if (in != 784) add(kBatch, out, in, false, true);        // dx = dy w^T
+    add(kBatch, in, out, false, false);                // y = x w
+    add(in, kBatch, out, true, false);                 // dw = x^T dy
+    if (in != 784) add(kBatch, out, in, false, true);  // dx = dy w^T
   }
-  Report("products", [&] {
-    for (Product& p : products) {
-      const auto split = SplitGemm(p.shape, pool.threads());
-      pool.Run(split.pieces, [&](int64_t i) {
-        const auto piece = PieceOf(p.shape, split, i);
-        device::cpu::Gemm(piece.shape, p.a.data() + piece.a, p.b.data() + piece.b, p.c.data() + piece.c);
-      });
-    }
-  });
+  return {.name = "products", .step = [products, pool = std::make_shared<device::cpu::Pool>(0)] {
+            const device::cpu::OneOpenMpThread one;
+            for (Product& p : *products) {
+              const auto split = SplitGemm(p.shape, pool->threads());
+              pool->Run(split.pieces, [&](int64_t i) {
+                const auto piece = PieceOf(p.shape, split, i);
+                device::cpu::Gemm(piece.shape, p.a.data() + piece.a, p.b.data() + piece.b, p.c.data() + piece.c);
+              });
+            }
+          }};
 }
 
-void OptimizerLoop() {
-  device::cpu::Pool pool(0);
+Mode OptimizerLoop() {
   constexpr int64_t kParameters = 784 * 700 + 700 + 700 * 500 + 500 + 500 * 10 + 10;
-  std::vector<float> g(kParameters, 0.01f), m(kParameters), v(kParameters), p(kParameters);
-  AdamRates rates;
-  Report("optimizer", [&] {
-    rates.correct1 = 0.9f;
-    pool.For(kParameters, 16384, [&](int64_t begin, int64_t end) {
-      HandAdam(rates, g.data(), m.data(), v.data(), p.data(), begin, end);
-    });
-  });
+  struct Adam {
+    std::vector<float> g = std::vector<float>(kParameters, 0.01f), m = std::vector<float>(kParameters), v = m, p = m;
+    AdamRates rates;
+  };
+  const auto adam = std::make_shared<Adam>();
+  return {.name = "optimizer", .step = [adam, pool = std::make_shared<device::cpu::Pool>(0)] {
+            adam->rates.correct1 = 0.9f;
+            pool->For(kParameters, 16384, [&](int64_t begin, int64_t end) {
+              HandAdam(adam->rates, adam->g.data(), adam->m.data(), adam->v.data(), adam->p.data(), begin, end);
+            });
+          }};
 }
 
-void TraceToPlan() {
+Mode TraceToPlan() {
   const Mesh mesh = Mesh::Parse("batch=8").value();
-  const auto session = Session::Create().value();
-  const core_mlp::Mlp model = core_mlp::MakeMlp(*session, core_mlp::WeightLayouts(mesh)).value();
-  const core_mlp::Adam adam = core_mlp::Adam::Create(*session, model.variables()).value();
-  const std::vector<TensorType> types = {{DType::kF32, {kBatch, 784}}, {DType::kI32, {kBatch}}};
-  Report("plan", [&] {
-    const Function train(*session, "train_step", {"x", "y"},
-                         [&](const Value& x, const Value& y) { return core_mlp::TrainStep(model, adam, x, y); });
-    std::vector<Variable> variables;
-    const auto program = train.Trace(types, &variables).value();
-    sharding::Given given;
-    given.inputs = {{"x", Layout::BatchSharded(mesh, "batch", 2).value()},
-                    {"y", Layout::BatchSharded(mesh, "batch", 1).value()}};
-    MT_CHECK(session->PlanOnly(program, mesh, given).ok());
-  });
+  const auto training = std::make_shared<Training>();
+  training->session = Session::Create().value();
+  training->model = core_mlp::MakeMlp(*training->session, core_mlp::WeightLayouts(mesh)).value();
+  training->adam = core_mlp::Adam::Create(*training->session, training->model.variables()).value();
+  sharding::Given given;
+  given.inputs = {{"x", Layout::BatchSharded(mesh, "batch", 2).value()},
+                  {"y", Layout::BatchSharded(mesh, "batch", 1).value()}};
+  return {.name = "plan", .step = [training, mesh, given] {
+            const std::vector<TensorType> types = {{DType::kF32, {kBatch, 784}}, {DType::kI32, {kBatch}}};
+            const Function train(*training->session, "train_step", {"x", "y"}, [&](const Value& x, const Value& y) {
+              return core_mlp::TrainStep(training->model, training->adam, x, y);
+            });
+            std::vector<Variable> variables;
+            const auto program = train.Trace(types, &variables).value();
+            MT_CHECK(training->session->PlanOnly(program, mesh, given).ok());
+          }};
 }
 
 }  // namespace
 }  // namespace meshtrain::bench
 
 int main(int argc, char** argv) {
-  if (argc > 1) meshtrain::bench::seconds_per_repetition = std::atof(argv[1]);
-  meshtrain::bench::TrainingStep("one_device", "batch=1", false);
-  meshtrain::bench::TrainingStep("virtual8", "batch=8", false);
-  meshtrain::bench::TrainingStep("isolated8", "batch=8", true);
-  meshtrain::bench::Products();
-  meshtrain::bench::OptimizerLoop();
-  meshtrain::bench::TraceToPlan();
+  using namespace meshtrain::bench;  // NOLINT: the whole program
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 0.2;
+  std::vector<Mode> modes = {TrainingStep("one_device", "batch=1", false), TrainingStep("virtual8", "batch=8", false),
+                             TrainingStep("isolated8", "batch=8", true),   Products(),
+                             OptimizerLoop(),                             TraceToPlan()};
+  Measure(modes, seconds);
+  for (const Mode& mode : modes) Print(mode);
   return 0;
 }

@@ -5,8 +5,9 @@
         [--meshtrain build/release/bin/meshtrain --job deploy/examples/mnist-mlp.yaml] \
         [--worker build/release/bin/meshtrain-worker] [--out peers.json] [--check]
 
-Medians are compared; the table shows the minima too. A run during which other processes used more than --noise cores is
-repeated, up to --retries times, and the quietest one is kept. A peer that aborts, hangs or is not installed is reported
+All run in turn, --rounds times, since a machine's speed changes with what its neighbours do; what is compared is the
+median of the rounds' medians, and the table shows the minima too. A run during which other processes used more than
+--noise cores is repeated, up to --retries times, and the quietest one is kept. A peer that aborts, hangs or is not installed is reported
 and its ratio waived. What our benchmark must print is in README.md beside this file.
 
 Exit status: 0; 1 when our own benchmark or job failed; with --check also 1 when a ratio that could be measured misses its target.
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -186,6 +188,22 @@ def stripped_mib(program):
     return round(total / 2**20, 1)
 
 
+def over_rounds(rounds):
+    """One row for each name, from the rounds in which it ran: medians of medians, the least minimum, the highest peak."""
+    combine = {"step_ms_median": statistics.median, "spawn_to_first_step_s": statistics.median, "step_ms_min": min,
+               "peak_mib": max, "others_cores": max}
+    rows = {}
+    for name in dict.fromkeys(name for one in rounds for name in one):
+        ran = [one[name] for one in rounds if name in one and "step_ms_median" in one[name]]
+        if not ran:
+            rows[name] = next(one[name] for one in rounds if name in one)
+            continue
+        rows[name] = dict(ran[0], rounds=[row["step_ms_median"] for row in ran])
+        rows[name].update({key: how([row[key] for row in ran if key in row]) for key, how in combine.items()
+                           if any(key in row for row in ran)})
+    return rows
+
+
 def median(rows, name):
     return rows.get(name, {}).get("step_ms_median")
 
@@ -257,6 +275,7 @@ def main():
     parser.add_argument("--worker", help="the worker, for its size")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--reps", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--noise", type=float, default=0.25)
     parser.add_argument("--retries", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=180)
@@ -264,8 +283,13 @@ def main():
     parser.add_argument("--check", action="store_true", help="exit 1 when a measured ratio misses its target")
     args = parser.parse_args()
 
-    ours, good = measure_ours(args) if args.ours else ({}, True)
-    peers = measure_peers(args)
+    ours, peers, good = [], [], True
+    for _ in range(args.rounds):
+        rows, complete = measure_ours(args) if args.ours else ({}, True)
+        good = good and complete
+        ours.append(rows)
+        peers.append(measure_peers(args))
+    ours, peers = over_rounds(ours), over_rounds(peers)
     job = measure_job(args) if args.meshtrain else {}
     size = stripped_mib(args.worker) if args.worker else None
     results = ratios(ours, peers, job, size)

@@ -69,6 +69,24 @@ class Ratios(unittest.TestCase):
         self.assertIn("| planning, ms |  | at most 20 | not measured |", text.getvalue())
 
 
+class Rounds(unittest.TestCase):
+    def test_medians_of_the_rounds_that_ran(self):
+        def row(median, least):
+            return {"step_ms_median": median, "step_ms_min": least, "peak_mib": least, "others_cores": 0.0}
+
+        rounds = [{"a": row(3.0, 1.0), "b": {"error": "signal 6"}}, {"a": row(9.0, 2.0), "b": row(5.0, 4.0)},
+                  {"a": row(4.0, 0.5), "b": {"error": "signal 6"}}]
+        got = run_peers.over_rounds(rounds)
+        self.assertEqual(got["a"]["step_ms_median"], 4.0)
+        self.assertEqual(got["a"]["step_ms_min"], 0.5)
+        self.assertEqual(got["a"]["peak_mib"], 2.0)
+        self.assertEqual(got["a"]["rounds"], [3.0, 9.0, 4.0])
+        self.assertEqual(got["b"]["step_ms_median"], 5.0)
+
+    def test_what_never_ran_keeps_its_error(self):
+        self.assertEqual(run_peers.over_rounds([{"a": {"error": "signal 6"}}] * 2), {"a": {"error": "signal 6"}})
+
+
 class Ours(unittest.TestCase):
     def test_every_mode_must_be_there(self):
         args = argparse.Namespace(ours="/bin/false", **vars(ARGS))
