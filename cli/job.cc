@@ -20,7 +20,8 @@ constexpr int64_t kLargestManifest = int64_t{4} << 20;
 
 Json ToJson(const spec::Node& node) {
   switch (node.kind) {
-    case spec::Node::Kind::kNull: return nullptr;
+    case spec::Node::Kind::kNull:
+      return nullptr;
     case spec::Node::Kind::kScalar: {
       if (node.quoted) return node.scalar;
       if (const auto flag = node.AsBool()) return *flag;
@@ -42,9 +43,12 @@ Json ToJson(const spec::Node& node) {
   return nullptr;
 }
 
-std::string Text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Text(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
-// Where "spec.failurePolicy.rules[1].action" stands; where its nearest parent does, when it is not there.
+// Where "spec.failurePolicy.rules[1].action" stands; where its nearest parent does, when it is not
+// there.
 spec::Place PlaceOf(const spec::Node& root, const std::string& path) {
   const spec::Node* node = &root;
   spec::Place place = root.place;
@@ -68,7 +72,8 @@ spec::Place PlaceOf(const spec::Node& root, const std::string& path) {
   return place;
 }
 
-// "deploy/MNIST MLP.yaml" -> "mnist-mlp": a name that Kubernetes would take, with room for those of its pods.
+// "deploy/MNIST MLP.yaml" -> "mnist-mlp": a name that Kubernetes would take, with room for those of
+// its pods.
 std::string NameAfter(const std::string& file) {
   std::string name;
   for (const char c : std::filesystem::path(file).stem().string()) {
@@ -134,7 +139,8 @@ Result<Job> ReadJob(const std::string& file) {
   job.metadata.created = SystemClock().Now();
 
   std::erase_if(job.problems, [&](const api::FieldError& problem) {
-    return problem.path == "spec.checkpoint.path" && job.spec.checkpoint && job.spec.checkpoint->path.empty();
+    return problem.path == "spec.checkpoint.path" && job.spec.checkpoint &&
+           job.spec.checkpoint->path.empty();
   });
   std::string wrong;
   for (const api::FieldError& error : api::Validate(job)) {

@@ -1,5 +1,5 @@
-// A manifest read once, for verbs that need all of it: the TrainingJob as the operator sees it, and its program as the
-// worker does.
+// A manifest read once, for verbs that need all of it: the TrainingJob as the operator sees it, and
+// its program as the worker does.
 #pragma once
 
 #include <optional>
@@ -16,9 +16,10 @@ struct Job {
   std::optional<spec::Manifest> program;
 };
 
-// Reads a TrainingJob, or a program alone, which becomes a job of one worker named after the file. What only a cluster
-// fills in (namespace, uid, generation) is filled in. `checkpoint.path` may be absent: the output folder has a place for
-// checkpoints. Errors: kNotFound when there is no such file; kInvalidArgument with every mistake, each with its place:
+// Reads a TrainingJob, or a program alone, which becomes a job of one worker named after the file.
+// What only a cluster fills in (namespace, uid, generation) is filled in. `checkpoint.path` may be
+// absent: the output folder has a place for checkpoints. Errors: kNotFound when there is no such
+// file; kInvalidArgument with every mistake, each with its place:
 //   job.yaml:7:17: spec.replicaSpecs.worker.replicas: must be at least 0, got: -1
 Result<Job> ReadJob(const std::string& file);
 

@@ -23,9 +23,11 @@ int main(int argc, char** argv) {
   // CLI11 would only say that a verb is missing.
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
-  if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end()) {
-    std::fprintf(stderr, "meshtrain: expected one of the verbs %s, got: %s%s\n", meshtrain::Join(verbs, ", ").c_str(),
-                 argv[1], meshtrain::DidYouMean(argv[1], verbs).c_str());
+  if (argc > 1 && argv[1][0] != '-' &&
+      std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end()) {
+    std::fprintf(stderr, "meshtrain: expected one of the verbs %s, got: %s%s\n",
+                 meshtrain::Join(verbs, ", ").c_str(), argv[1],
+                 meshtrain::DidYouMean(argv[1], verbs).c_str());
     return meshtrain::cluster::kExitUsage;
   }
   try {

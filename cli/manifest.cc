@@ -14,7 +14,8 @@ Result<spec::Manifest> ReadManifest(const std::string& file) {
 }
 
 Result<std::vector<mesh::TensorType>> BatchTypes(const spec::ProgramSpec& program) {
-  MT_ASSIGN_OR_RETURN(const auto pipeline, data::Pipeline::Create(spec::TrainPipeline(program.data)));
+  MT_ASSIGN_OR_RETURN(const auto pipeline,
+                      data::Pipeline::Create(spec::TrainPipeline(program.data)));
   return pipeline->BatchTypes(pipeline->batch_size());
 }
 

@@ -10,7 +10,8 @@
 
 namespace meshtrain::cli {
 
-// Reads and checks the file. Errors: kNotFound when there is none, kInvalidArgument with every mistake.
+// Reads and checks the file. Errors: kNotFound when there is none, kInvalidArgument with every
+// mistake.
 Result<spec::Manifest> ReadManifest(const std::string& file);
 
 // The types of one full batch of the training data, from the headers of its files.

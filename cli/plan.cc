@@ -1,3 +1,5 @@
+#include "runtime/plan/plan.h"
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -6,7 +8,6 @@
 #include "cli/manifest.h"
 #include "cli/verbs.h"
 #include "runtime/cluster/exit_code.h"
-#include "runtime/plan/plan.h"
 
 namespace meshtrain::cli {
 namespace {
@@ -28,9 +29,12 @@ int Plan(const std::string& file) {
     sharding::Given given;
     given.inputs = traced.layouts.inputs;
     for (const program::State& s : step.states) {
-      if (const auto it = traced.layouts.states.find(s.name); it != traced.layouts.states.end()) given.states.insert(*it);
+      if (const auto it = traced.layouts.states.find(s.name); it != traced.layouts.states.end()) {
+        given.states.insert(*it);
+      }
     }
-    MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned, sharding::Shard(step, traced.mesh, given));
+    MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
+                        sharding::Shard(step, traced.mesh, given));
     plan::Options options;
     if (const auto bytes = spec::BytesPerPack(manifest->program.packing(), traced)) {
       options.bucket_bytes = options.overlap_bucket_bytes = *bytes;
@@ -50,8 +54,9 @@ int Plan(const std::string& file) {
 
 void AddPlan(CLI::App& app, Action* chosen) {
   auto file = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand(
-      "plan", "Print what a training step will do: layouts, collectives with bytes, peak memory per device");
+  CLI::App* verb = app.add_subcommand("plan",
+                                      "Print what a training step will do: layouts, collectives "
+                                      "with bytes, peak memory per device");
   verb->add_option("-f,--file", *file, "The manifest, YAML or JSON")->required();
   verb->callback([file, chosen] { *chosen = [file] { return Plan(*file); }; });
 }

@@ -30,9 +30,18 @@ struct RunFlags {
   int threads = 0;
 };
 
-// What a container would have from its image, its node and its device plugin; all else is the manifest's to give.
-constexpr std::array kFromHere = {"PATH", "HOME",   "USER",            "LANG",                 "LC_ALL",
-                                  "TZ",   "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "TERM"};
+// What a container would have from its image, its node and its device plugin; all else is the
+// manifest's to give.
+constexpr std::array kFromHere = {"PATH",
+                                  "HOME",
+                                  "USER",
+                                  "LANG",
+                                  "LC_ALL",
+                                  "TZ",
+                                  "TMPDIR",
+                                  "LD_LIBRARY_PATH",
+                                  "CUDA_VISIBLE_DEVICES",
+                                  "TERM"};
 
 // The worker that was built with this command line stands beside it.
 std::string WorkerPath() {
@@ -41,7 +50,8 @@ std::string WorkerPath() {
   return error ? "meshtrain-worker" : (self.parent_path() / "meshtrain-worker").string();
 }
 
-// A replica takes a handful of descriptors; the usual limit of 1,024 is made for programs that select(2).
+// A replica takes a handful of descriptors; the usual limit of 1,024 is made for programs that
+// select(2).
 void AllowManyFiles() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -52,12 +62,14 @@ void AllowManyFiles() {
 bool IsAddress(const std::string& text) {
   if (text.empty() || text == "none") return true;
   const size_t colon = text.rfind(':');
-  const auto port = colon == std::string::npos ? std::nullopt : ParseInt(std::string_view(text).substr(colon + 1));
+  const auto port = colon == std::string::npos ? std::nullopt
+                                               : ParseInt(std::string_view(text).substr(colon + 1));
   return port && *port >= 0 && *port <= 65535;
 }
 
-// Mistakes that show only when the program meets its data are told here, once and with their place in the manifest,
-// instead of by each of its processes. Where templates say how it runs, they may also say that its data is elsewhere.
+// Mistakes that show only when the program meets its data are told here, once and with their place
+// in the manifest, instead of by each of its processes. Where templates say how it runs, they may
+// also say that its data is elsewhere.
 int CheckProgram(const Job& job) {
   if (!job.program) return cluster::kExitDone;
   for (const auto& [role, replica] : job.job.spec.replica_specs) {
@@ -76,7 +88,8 @@ int CheckProgram(const Job& job) {
 
 int Run(const RunFlags& flags) {
   if (!IsAddress(flags.metrics_address)) {
-    PrintError("run", InvalidArgument("--metrics-address: expected HOST:PORT or none, got: " + flags.metrics_address));
+    PrintError("run", InvalidArgument("--metrics-address: expected HOST:PORT or none, got: " +
+                                      flags.metrics_address));
     return cluster::kExitUsage;
   }
   auto job = ReadJob(flags.file);
@@ -104,17 +117,20 @@ int Run(const RunFlags& flags) {
 
 void AddRun(CLI::App& app, Action* chosen) {
   auto flags = std::make_shared<RunFlags>();
-  CLI::App* verb = app.add_subcommand("run", "Run the job on this machine, as a cluster would: processes for pods");
+  CLI::App* verb = app.add_subcommand(
+      "run", "Run the job on this machine, as a cluster would: processes for pods");
   verb->add_option("-f,--file", flags->file, "The manifest, YAML or JSON")->required();
   verb->add_option("-o,--output", flags->output, "Folder for metrics, curves, the model and logs")
       ->capture_default_str();
   verb->add_option("--metrics-address", flags->metrics_address,
-                   "HOST:PORT for the leader to serve /metrics, /healthz and /progress on (port 0: any free one); none: "
+                   "HOST:PORT for the leader to serve /metrics, /healthz and /progress on (port 0: "
+                   "any free one); none: "
                    "it does not");
   verb->add_flag("--isolated", flags->isolated,
                  "Give every virtual device its own memory and run every collective");
   verb->add_option("--threads", flags->threads,
-                   "Threads that each process computes with (default: the cores, divided among the mesh's processes)");
+                   "Threads that each process computes with (default: the cores, divided among the "
+                   "mesh's processes)");
   verb->callback([flags, chosen] { *chosen = [flags] { return Run(*flags); }; });
 }
 

@@ -25,7 +25,9 @@ int Validate(const std::string& file) {
 
 void AddValidate(CLI::App& app, Action* chosen) {
   auto file = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("validate", "Check a manifest as the operator and the worker would: every mistake with its line and column");
+  CLI::App* verb = app.add_subcommand("validate",
+                                      "Check a manifest as the operator and the worker would: "
+                                      "every mistake with its line and column");
   verb->add_option("-f,--file", *file, "The manifest, YAML or JSON")->required();
   verb->callback([file, chosen] { *chosen = [file] { return Validate(*file); }; });
 }

@@ -1,5 +1,5 @@
-// One function per verb of the command line. Each adds itself to the parser; what it returns when chosen is the
-// process's exit code (runtime/cluster/contract.h).
+// One function per verb of the command line. Each adds itself to the parser; what it returns when
+// chosen is the process's exit code (runtime/cluster/contract.h).
 #pragma once
 
 #include <functional>

@@ -46,8 +46,9 @@ std::string MakeIdentity() {
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
   std::string unique = std::to_string(getpid());
-  if (const auto uuid = ReadFile("/proc/sys/kernel/random/uuid", 64); uuid.ok())
+  if (const auto uuid = ReadFile("/proc/sys/kernel/random/uuid", 64); uuid.ok()) {
     unique = std::string(Trim(*uuid));
+  }
   return std::string(host) + "_" + unique;
 }
 
@@ -124,8 +125,8 @@ LogLevel ParseLevel(const std::string& level) {
   return LogLevel::kInfo;
 }
 
-// What a burst needed goes back to the system: two arenas in place of eight per core, and large texts (a pod of a job of
-// thousands) in mappings of their own, which leave no holes.
+// What a burst needed goes back to the system: two arenas in place of eight per core, and large
+// texts (a pod of a job of thousands) in mappings of their own, which leave no holes.
 void KeepHeapSmall() {
   mallopt(M_ARENA_MAX, 2);
   mallopt(M_MMAP_THRESHOLD, 64 << 10);
@@ -183,19 +184,20 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
   std::atomic<bool> leading = false;
   std::unique_ptr<control::StatusServer> server;
   if (!flags.metrics_address.empty()) {
-    MT_ASSIGN_OR_RETURN(
-        server, control::StatusServer::Start(
-                    flags.metrics_address, {.metrics = [&] { return metrics.Text(); },
-                                            .healthy = [] { return OkStatus(); },
-                                            // Standing by is ready: a rolling update must not wait
-                                            // for a lease that the old pod holds.
-                                            .ready = [&]() -> Status {
-                                              const control::Controller* controller = running;
-                                              if (leading &&
-                                                  (controller == nullptr || !controller->synced()))
-                                                return Unavailable("lists are not in yet");
-                                              return OkStatus();
-                                            }}));
+    MT_ASSIGN_OR_RETURN(server,
+                        control::StatusServer::Start(
+                            flags.metrics_address,
+                            {.metrics = [&] { return metrics.Text(); },
+                             .healthy = [] { return OkStatus(); },
+                             // Standing by is ready: a rolling update must not wait
+                             // for a lease that the old pod holds.
+                             .ready = [&]() -> Status {
+                               const control::Controller* controller = running;
+                               if (leading && (controller == nullptr || !controller->synced())) {
+                                 return Unavailable("lists are not in yet");
+                               }
+                               return OkStatus();
+                             }}));
     LogInfo("serving",
             {{"address", flags.metrics_address}, {"port", std::to_string(server->port())}});
   }
@@ -246,8 +248,9 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
   events.Flush(std::chrono::seconds(2));
   // All writes have ended: whoever stands by may begin at once.
   if (flags.leader_elect) {
-    if (const Status status = elector.Release(); !status.ok())
+    if (const Status status = elector.Release(); !status.ok()) {
       LogWarning("lease not given back", {{"error", status.ToString()}});
+    }
   }
   LogInfo("stopped");
   return OkStatus();

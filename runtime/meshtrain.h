@@ -46,7 +46,8 @@ using program::Value;
 using program::Variable;
 
 // CreateMesh({{"batch", 8}}): eight logical devices of this process, unless `devices` names others.
-inline Result<Mesh> CreateMesh(std::vector<mesh::Axis> axes, std::vector<mesh::Device> devices = {}) {
+inline Result<Mesh> CreateMesh(std::vector<mesh::Axis> axes,
+                               std::vector<mesh::Device> devices = {}) {
   return Mesh::Create(std::move(axes), std::move(devices));
 }
 

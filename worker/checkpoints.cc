@@ -22,8 +22,10 @@ Status OfSaving(const Status& status) {
 }  // namespace
 
 Result<std::unique_ptr<Checkpoints>> Checkpoints::Create(Options options, execute::Session& session,
-                                                         distribute::MeshRunner& runner, data::Pipeline& data) {
-  auto checkpoints = std::unique_ptr<Checkpoints>(new Checkpoints(std::move(options), session, runner, data));
+                                                         distribute::MeshRunner& runner,
+                                                         data::Pipeline& data) {
+  auto checkpoints =
+      std::unique_ptr<Checkpoints>(new Checkpoints(std::move(options), session, runner, data));
   const Options& o = checkpoints->o_;
   checkpoint::SaveOptions save{.keep = static_cast<int>(o.spec.keep)};
   if (o.team != nullptr && checkpoints->shared()) {
@@ -34,8 +36,9 @@ Result<std::unique_ptr<Checkpoints>> Checkpoints::Create(Options options, execut
   return checkpoints;
 }
 
-Result<std::optional<Resumed>> Checkpoints::Resume(const std::function<bool(const train::Position&)>& finished,
-                                                   uint64_t incarnation, std::stop_token stop) {
+Result<std::optional<Resumed>> Checkpoints::Resume(
+    const std::function<bool(const train::Position&)>& finished, uint64_t incarnation,
+    std::stop_token stop) {
   // A save that a lost peer left without its part is over, whatever came of it.
   on_loss_.reset();
   saver_->Abandon();
@@ -64,13 +67,15 @@ Status Checkpoints::BeginAnew() {
   return data_.Restore({.fingerprint = at.fingerprint});
 }
 
-Result<std::optional<Resumed>> Checkpoints::ResumeAlone(const std::function<bool(const train::Position&)>& finished) {
+Result<std::optional<Resumed>> Checkpoints::ResumeAlone(
+    const std::function<bool(const train::Position&)>& finished) {
   MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates, Candidates());
   Status why = OkStatus();
   for (const checkpoint::Candidate& candidate : candidates) {
     auto loaded = Load(candidate.path);
     if (loaded.ok()) {
-      // The run before this one, in the output folder of this one: it is done, and what follows replaces it.
+      // The run before this one, in the output folder of this one: it is done, and what follows
+      // replaces it.
       if (o_.own_folder && finished(loaded->position)) {
         MT_RETURN_IF_ERROR(RemoveCheckpoints(candidates));
         break;
@@ -80,15 +85,16 @@ Result<std::optional<Resumed>> Checkpoints::ResumeAlone(const std::function<bool
     }
     why = loaded.status();
     if (why.code() != StatusCode::kDataLoss) return why;
-    LogWarning("checkpoint is damaged, trying the one before", {{"path", candidate.path}, {"error", why.message()}});
+    LogWarning("checkpoint is damaged, trying the one before",
+               {{"path", candidate.path}, {"error", why.message()}});
     if (&candidate == &candidates.back()) return why.At("no whole checkpoint is left");
   }
   MT_RETURN_IF_ERROR(BeginAnew());
   return std::optional<Resumed>();
 }
 
-Result<std::optional<Resumed>> Checkpoints::ResumeTogether(const std::function<bool(const train::Position&)>& finished,
-                                                           std::stop_token stop) {
+Result<std::optional<Resumed>> Checkpoints::ResumeTogether(
+    const std::function<bool(const train::Position&)>& finished, std::stop_token stop) {
   distribute::Team& team = *o_.team;
   std::vector<checkpoint::Candidate> candidates;  // the chief's
   Status listed = OkStatus();
@@ -107,7 +113,8 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(const std::function<b
     } else if (next > 0) {
       offer = "!no whole checkpoint is left";
     }
-    MT_ASSIGN_OR_RETURN(std::vector<std::string> said, team.Agree("resume from", chief() ? offer : "", kAgreeTimeout, stop));
+    MT_ASSIGN_OR_RETURN(std::vector<std::string> said,
+                        team.Agree("resume from", chief() ? offer : "", kAgreeTimeout, stop));
     offer = said[0];
     if (offer.starts_with('!')) {
       const std::string message = team.name(0) + ": " + offer.substr(1);
@@ -121,12 +128,16 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(const std::function<b
     auto loaded = shared() ? Load(path) : LoadTogether(path, stop);
     if (!loaded.ok() && distribute::Team::IsLoss(loaded.status())) return loaded.status();
     const bool damaged = !loaded.ok() && loaded.status().code() == StatusCode::kDataLoss;
-    MT_ASSIGN_OR_RETURN(said, team.Agree("loaded", loaded.ok() ? "" : (damaged ? "damaged " : "failed ") + loaded.status().message(),
-                                         kAgreeTimeout, stop));
+    MT_ASSIGN_OR_RETURN(
+        said, team.Agree(
+                  "loaded",
+                  loaded.ok() ? "" : (damaged ? "damaged " : "failed ") + loaded.status().message(),
+                  kAgreeTimeout, stop));
     bool all = true;
     for (int p = 0; p < team.processes(); ++p) {
       if (said[p].starts_with("failed ")) {
-        return loaded.ok() ? FailedPrecondition(team.name(p) + ": " + said[p].substr(7)) : loaded.status();
+        return loaded.ok() ? FailedPrecondition(team.name(p) + ": " + said[p].substr(7))
+                           : loaded.status();
       }
       if (said[p].empty()) continue;
       all = false;
@@ -148,18 +159,21 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(const std::function<b
 
 Result<Checkpoints::Loaded> Checkpoints::Load(const std::string& path) {
   MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
-  Loaded loaded{.shards = {}, .position = {}, .cursor = checkpoint->index().data_cursor, .path = path};
+  Loaded loaded{
+      .shards = {}, .position = {}, .cursor = checkpoint->index().data_cursor, .path = path};
   for (const nn::Parameter& p : runner_.states()) {
     const auto& variables = checkpoint->index().variables;
-    if (const auto saved = variables.find(p.name()); saved != variables.end() && saved->second.type != p.type()) {
-      return InvalidArgument(path + ": `" + p.name() + "`: expected " + p.type().ToString() + ", got: " +
-                             saved->second.type.ToString());
+    if (const auto saved = variables.find(p.name());
+        saved != variables.end() && saved->second.type != p.type()) {
+      return InvalidArgument(path + ": `" + p.name() + "`: expected " + p.type().ToString() +
+                             ", got: " + saved->second.type.ToString());
     }
     MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.StoredLayoutOf(p));
     std::vector<mesh::Tensor>& shards = loaded.shards.emplace_back();
     for (const int64_t rank : layout.mesh().LocalRanks(session_.options().process)) {
       const mesh::Layout::Slice slice = layout.SliceOf(rank, p.type().dims);
-      MT_ASSIGN_OR_RETURN(mesh::Tensor shard, checkpoint->LoadSlice(p.name(), slice.offsets, slice.sizes));
+      MT_ASSIGN_OR_RETURN(mesh::Tensor shard,
+                          checkpoint->LoadSlice(p.name(), slice.offsets, slice.sizes));
       shards.push_back(std::move(shard));
     }
   }
@@ -167,7 +181,8 @@ Result<Checkpoints::Loaded> Checkpoints::Load(const std::string& path) {
   return loaded;
 }
 
-Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path, std::stop_token stop) {
+Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
+                                                      std::stop_token stop) {
   // What is not a tensor travels as an index without any.
   std::string head;
   std::unique_ptr<checkpoint::Checkpoint> checkpoint;
@@ -189,15 +204,16 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path, s
       failed = value.status();
       if (!value.ok()) break;
       if (value->type() != p.type()) {
-        failed = InvalidArgument(path + ": `" + p.name() + "`: expected " + p.type().ToString() + ", got: " +
-                                 value->type().ToString());
+        failed = InvalidArgument(path + ": `" + p.name() + "`: expected " + p.type().ToString() +
+                                 ", got: " + value->type().ToString());
       } else {
         values.push_back(std::move(*value));
       }
     }
     if (!failed.ok()) head.clear();
   }
-  MT_ASSIGN_OR_RETURN(const std::vector<std::string> said, o_.team->Agree("state of the chief", head, kAgreeTimeout, stop));
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> said,
+                      o_.team->Agree("state of the chief", head, kAgreeTimeout, stop));
   if (!failed.ok()) return failed;
   if (said[0].empty()) return DataLoss(path + ": the chief cannot read it");
   MT_ASSIGN_OR_RETURN(const checkpoint::Index index, checkpoint::Index::ParsePart(said[0], path));
@@ -238,7 +254,8 @@ Status Checkpoints::Save(int64_t step) {
   checkpoint::Snapshot snapshot;
   snapshot.step = step;
   snapshot.mesh = runner_.mesh().ToString();
-  snapshot.program_hash = fmt::format("{:016x}", program::HashProgram(runner_.programs().train_step));
+  snapshot.program_hash =
+      fmt::format("{:016x}", program::HashProgram(runner_.programs().train_step));
   snapshot.data_cursor = data_.cursor().ToString();
   snapshot.metadata = PositionToMetadata(position_);
   if (shared()) {
@@ -248,7 +265,8 @@ Status Checkpoints::Save(int64_t step) {
       specs.push_back({p.name(), p.type(), std::move(layout)});
     }
     const int process = session_.options().process;
-    MT_ASSIGN_OR_RETURN(snapshot.variables, checkpoint::Collect(specs, process, [&](int variable, int64_t rank) {
+    MT_ASSIGN_OR_RETURN(snapshot.variables,
+                        checkpoint::Collect(specs, process, [&](int variable, int64_t rank) {
                           return session_.ReadStored(runner_.states()[variable], rank);
                         }));
   } else {
@@ -256,7 +274,10 @@ Status Checkpoints::Save(int64_t step) {
     for (const nn::Parameter& p : runner_.states()) {
       MT_ASSIGN_OR_RETURN(mesh::Tensor value, session_.ReadToHost(p));
       mesh::Dims origin(p.type().dims.size(), 0);
-      if (chief()) snapshot.variables.push_back({p.name(), p.type(), "", {{std::move(origin), std::move(value)}}});
+      if (chief()) {
+        snapshot.variables.push_back(
+            {p.name(), p.type(), "", {{std::move(origin), std::move(value)}}});
+      }
     }
     if (!chief()) return OkStatus();
   }

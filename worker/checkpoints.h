@@ -1,4 +1,5 @@
-// Saving and resuming a job's states: what lies between the session's variables and the checkpoint folder.
+// Saving and resuming a job's states: what lies between the session's variables and the checkpoint
+// folder.
 #pragma once
 
 #include <functional>
@@ -21,66 +22,78 @@
 
 namespace meshtrain::worker {
 
-// Called by every process of a team, each with its own session. Where `shared`, every process writes and reads its own
-// shards in one folder; else the chief alone saves, and sends what it reads.
+// Called by every process of a team, each with its own session. Where `shared`, every process
+// writes and reads its own shards in one folder; else the chief alone saves, and sends what it
+// reads.
 class Checkpoints {
  public:
   struct Options {
-    // The manifest's `checkpoint.path`, or `<output>/checkpoints` where it names none (`own_folder`).
+    // The manifest's `checkpoint.path`, or `<output>/checkpoints` where it names none
+    // (`own_folder`).
     std::string folder;
     bool own_folder = false;
     spec::CheckpointSpec spec;
     distribute::Team* team = nullptr;  // null: one process
   };
   static Result<std::unique_ptr<Checkpoints>> Create(Options options, execute::Session& session,
-                                                     distribute::MeshRunner& runner, data::Pipeline& data);
+                                                     distribute::MeshRunner& runner,
+                                                     data::Pipeline& data);
 
-  // Loads the newest whole checkpoint into the states and puts the data's cursor where it stood; a damaged one is logged
-  // and the one before it taken. Where there is none, or the manifest begins anew, the states get their initial values.
-  // `finished`: whether a position is the end of the job. A finished run in a folder of our own is not resumed but
-  // replaced. With a team all processes take the same one, after Team::Join; `incarnation` is its id, and a second call
-  // rolls back. Errors: kFailedPrecondition for a folder of the user's that holds checkpoints although the manifest asks
-  // to begin anew; kDataLoss when checkpoints are there and none is whole; the team's.
+  // Loads the newest whole checkpoint into the states and puts the data's cursor where it stood; a
+  // damaged one is logged and the one before it taken. Where there is none, or the manifest begins
+  // anew, the states get their initial values. `finished`: whether a position is the end of the
+  // job. A finished run in a folder of our own is not resumed but replaced. With a team all
+  // processes take the same one, after Team::Join; `incarnation` is its id, and a second call rolls
+  // back. Errors: kFailedPrecondition for a folder of the user's that holds checkpoints although
+  // the manifest asks to begin anew; kDataLoss when checkpoints are there and none is whole; the
+  // team's.
   Result<std::optional<Resumed>> Resume(const std::function<bool(const train::Position&)>& finished,
                                         uint64_t incarnation, std::stop_token stop);
 
   // Called by the loop, between steps.
   void Note(const train::Position& position) { position_ = position; }
-  // Takes the states now; writing goes on beside training. Errors: those of the save before, as Wait gives them.
+  // Takes the states now; writing goes on beside training. Errors: those of the save before, as
+  // Wait gives them.
   Status Save(int64_t step);
   // What the others will not complete is not waited for.
   void Abandon() { saver_->Abandon(); }
-  // Waits for the last save. With a team: kUnavailable when somebody was lost whose part of it is missing.
+  // Waits for the last save. With a team: kUnavailable when somebody was lost whose part of it is
+  // missing.
   Status Wait();
   // Whether a complete checkpoint of this step lies in the folder, whoever completed it.
   bool Holds(int64_t step) const;
   // The newest complete one; in processes other than the chief, the newest whose part is written.
   std::optional<checkpoint::SaveReport> last() const { return saver_->last(); }
-  // The trained weights of the newest checkpoint, whole, in one safetensors file. Errors: kNotFound before any save.
+  // The trained weights of the newest checkpoint, whole, in one safetensors file. Errors: kNotFound
+  // before any save.
   Status Export(const std::string& path) const;
 
  private:
   // What a checkpoint holds for this process, read before anything is changed.
   struct Loaded {
-    std::vector<std::vector<mesh::Tensor>> shards;  // per state: of each local rank, or (sent by the chief) the whole
+    std::vector<std::vector<mesh::Tensor>>
+        shards;  // per state: of each local rank, or (sent by the chief) the whole
     train::Position position;
     std::string cursor;
     std::string path;
   };
 
-  Checkpoints(Options options, execute::Session& session, distribute::MeshRunner& runner, data::Pipeline& data)
+  Checkpoints(Options options, execute::Session& session, distribute::MeshRunner& runner,
+              data::Pipeline& data)
       : o_(std::move(options)), session_(session), runner_(runner), data_(data) {}
   bool chief() const { return o_.team == nullptr || o_.team->chief(); }
   bool shared() const { return o_.team == nullptr || !o_.own_folder; }
-  // Candidates that the manifest lets us go on from; empties a folder of our own when it begins anew.
+  // Candidates that the manifest lets us go on from; empties a folder of our own when it begins
+  // anew.
   Result<std::vector<checkpoint::Candidate>> Candidates();
   Result<Loaded> Load(const std::string& path);
   Result<Loaded> LoadTogether(const std::string& path, std::stop_token stop);
   Status Apply(const Loaded& loaded);
   Status BeginAnew();
-  Result<std::optional<Resumed>> ResumeAlone(const std::function<bool(const train::Position&)>& finished);
-  Result<std::optional<Resumed>> ResumeTogether(const std::function<bool(const train::Position&)>& finished,
-                                                std::stop_token stop);
+  Result<std::optional<Resumed>> ResumeAlone(
+      const std::function<bool(const train::Position&)>& finished);
+  Result<std::optional<Resumed>> ResumeTogether(
+      const std::function<bool(const train::Position&)>& finished, std::stop_token stop);
 
   Options o_;
   execute::Session& session_;

@@ -14,7 +14,8 @@ Status ParseMetricsAddress(const std::string& text, Config* config) {
     return OkStatus();
   }
   const size_t colon = text.rfind(':');
-  const auto port = colon == std::string::npos ? std::nullopt : ParseInt(std::string_view(text).substr(colon + 1));
+  const auto port = colon == std::string::npos ? std::nullopt
+                                               : ParseInt(std::string_view(text).substr(colon + 1));
   if (!port || *port < 0 || *port > 65535) {
     return InvalidArgument("--metrics-address: expected HOST:PORT or none, got: " + text);
   }
@@ -27,13 +28,17 @@ std::variant<Config, int> ParseArguments(int argc, char** argv) {
   Config config;
   std::string address;
   CLI::App app("Trains the program that a manifest declares.", "meshtrain-worker");
-  app.add_option("-f,--file", config.file, "The manifest, YAML or JSON (default: the program in the environment)");
-  app.add_option("-o,--output", config.output, "Folder for metrics, curves, checkpoints and the model")
+  app.add_option("-f,--file", config.file,
+                 "The manifest, YAML or JSON (default: the program in the environment)");
+  app.add_option("-o,--output", config.output,
+                 "Folder for metrics, curves, checkpoints and the model")
       ->capture_default_str();
-  app.add_option("--metrics-address", address,
-                 "HOST:PORT to serve /metrics, /healthz, /readyz, /progress and a live page on; none: do not "
-                 "(default: 127.0.0.1 and a free port; in a job, 0.0.0.0:2280)");
-  app.add_flag("--isolated", config.isolated, "Give every virtual device its own memory and run every collective");
+  app.add_option(
+      "--metrics-address", address,
+      "HOST:PORT to serve /metrics, /healthz, /readyz, /progress and a live page on; none: do not "
+      "(default: 127.0.0.1 and a free port; in a job, 0.0.0.0:2280)");
+  app.add_flag("--isolated", config.isolated,
+               "Give every virtual device its own memory and run every collective");
   app.add_option("--threads", config.threads, "Threads to compute with (default: one per core)")
       ->check(CLI::Range(0, 4096));
   try {

@@ -11,16 +11,17 @@
 namespace meshtrain::worker {
 
 struct Config {
-  std::string file;              // the manifest; "": job.manifest
-  std::string output = "runs";   // for metrics, curves, checkpoints and the model
+  std::string file;             // the manifest; "": job.manifest
+  std::string output = "runs";  // for metrics, curves, checkpoints and the model
   std::string host = "127.0.0.1";
-  std::optional<int> port = 0;   // 0: any free one; none: no server
+  std::optional<int> port = 0;  // 0: any free one; none: no server
   bool isolated = false;
-  int threads = 0;               // 0: one per core
+  int threads = 0;  // 0: one per core
   JobEnvironment job;
 };
 
-// The configuration, or the exit code of a process that only had to say something (--help, a wrong option).
+// The configuration, or the exit code of a process that only had to say something (--help, a wrong
+// option).
 std::variant<Config, int> ParseArguments(int argc, char** argv);
 
 // "127.0.0.1:8080", ":0", "none". Errors: kInvalidArgument.

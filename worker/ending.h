@@ -1,4 +1,5 @@
-// How a process of a job ended: what went wrong, if anything, and what it leaves with (runtime/cluster/contract.h).
+// How a process of a job ended: what went wrong, if anything, and what it leaves with
+// (runtime/cluster/contract.h).
 #pragma once
 
 #include "runtime/base/status.h"
@@ -16,16 +17,19 @@ using cluster::DataExitCode;
 using cluster::ManifestExitCode;
 using cluster::OutputExitCode;
 
-// In a function that returns an Ending: `lhs` from a Result, or an end with the exit code that `exit_of` gives its error.
-#define MT_TRY(lhs, expr, exit_of)                          \
-  auto MT_CONCAT_(try_, __LINE__) = (expr);                 \
-  if (!MT_CONCAT_(try_, __LINE__).ok()) {                   \
-    const Status s = MT_CONCAT_(try_, __LINE__).status();   \
-    return Ending{s, exit_of(s)};                           \
-  }                                                         \
+// In a function that returns an Ending: `lhs` from a Result, or an end with the exit code that
+// `exit_of` gives its error.
+#define MT_TRY(lhs, expr, exit_of)                        \
+  auto MT_CONCAT_(try_, __LINE__) = (expr);               \
+  if (!MT_CONCAT_(try_, __LINE__).ok()) {                 \
+    const Status s = MT_CONCAT_(try_, __LINE__).status(); \
+    return Ending{s, exit_of(s)};                         \
+  }                                                       \
   lhs = std::move(*MT_CONCAT_(try_, __LINE__))
 
-#define MT_TRY_STATUS(expr, exit_of) \
-  if (const Status s = (expr); !s.ok()) return Ending { s, exit_of(s) }
+#define MT_TRY_STATUS(expr, exit_of)                    \
+  if (const Status s = (expr); !s.ok()) return Ending { \
+      s, exit_of(s)                                     \
+    }
 
 }  // namespace meshtrain::worker

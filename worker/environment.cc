@@ -13,7 +13,8 @@ using Json = nlohmann::ordered_json;
 Result<Json> ParseVariable(std::string_view name, const std::string& text) {
   Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object()) {
-    return InvalidArgument(std::string(name) + ": expected a JSON object, got: " + text.substr(0, 80));
+    return InvalidArgument(std::string(name) +
+                           ": expected a JSON object, got: " + text.substr(0, 80));
   }
   return json;
 }
@@ -22,7 +23,8 @@ Result<Json> ParseVariable(std::string_view name, const std::string& text) {
 
 int64_t JobEnvironment::mesh_processes() const {
   if (!tf_config) return 1;
-  return tf_config->cluster.count(cluster::Role::kChief) + tf_config->cluster.count(cluster::Role::kWorker);
+  return tf_config->cluster.count(cluster::Role::kChief) +
+         tf_config->cluster.count(cluster::Role::kWorker);
 }
 
 std::optional<int> JobEnvironment::process() const {
@@ -46,7 +48,8 @@ Result<JobEnvironment> ReadEnvironment(const Environment& environment) {
   if (const auto text = environment(cluster::kEnvAttempt)) {
     const auto attempt = ParseInt(*text);
     if (!attempt || *attempt < 0) {
-      return InvalidArgument(std::string(cluster::kEnvAttempt) + ": expected a number from 0, got: " + *text);
+      return InvalidArgument(std::string(cluster::kEnvAttempt) +
+                             ": expected a number from 0, got: " + *text);
     }
     out.attempt = static_cast<int32_t>(*attempt);
   }
@@ -59,7 +62,8 @@ Result<JobEnvironment> ReadEnvironment(const Environment& environment) {
   if (!program || program->empty()) return out;
   MT_ASSIGN_OR_RETURN(Json program_json, ParseVariable(cluster::kEnvProgram, *program));
   Json spec = {{"program", std::move(program_json)}};
-  if (const auto checkpoint = environment(cluster::kEnvCheckpoint); checkpoint && !checkpoint->empty()) {
+  if (const auto checkpoint = environment(cluster::kEnvCheckpoint);
+      checkpoint && !checkpoint->empty()) {
     MT_ASSIGN_OR_RETURN(spec["checkpoint"], ParseVariable(cluster::kEnvCheckpoint, *checkpoint));
   }
   if (!out.strategy.empty()) spec["strategy"] = out.strategy;

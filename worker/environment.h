@@ -1,5 +1,5 @@
-// What the operator, or the local runner, tells a training process through its environment (runtime/cluster/contract.h):
-// the job's program, who the peers are, and where checkpoints go.
+// What the operator, or the local runner, tells a training process through its environment
+// (runtime/cluster/contract.h): the job's program, who the peers are, and where checkpoints go.
 #pragma once
 
 #include <chrono>
@@ -17,14 +17,17 @@ using distribute::Environment;
 using distribute::ProcessEnvironment;
 
 struct JobEnvironment {
-  // TF_CONFIG, with the cluster of MESHTRAIN_CLUSTER_FILE where that names a file. Nothing for a lone process.
+  // TF_CONFIG, with the cluster of MESHTRAIN_CLUSTER_FILE where that names a file. Nothing for a
+  // lone process.
   std::optional<cluster::TfConfig> tf_config;
-  std::string job;           // "namespace/name"; "" outside of a job
-  int32_t attempt = 0;       // which start of the job this is
-  std::string strategy;      // "": the manifest's
-  Duration peer_return = std::chrono::seconds(120);  // how long to wait for a lost peer; 0: not at all
-  std::string termination_log;  // the file for the last progress; "": none
-  // The manifest as JSON, put together from MESHTRAIN_PROGRAM and its neighbours; "" where there is no program.
+  std::string job;       // "namespace/name"; "" outside of a job
+  int32_t attempt = 0;   // which start of the job this is
+  std::string strategy;  // "": the manifest's
+  Duration peer_return =
+      std::chrono::seconds(120);  // how long to wait for a lost peer; 0: not at all
+  std::string termination_log;    // the file for the last progress; "": none
+  // The manifest as JSON, put together from MESHTRAIN_PROGRAM and its neighbours; "" where there is
+  // no program.
   std::string manifest;
 
   // Processes that hold devices of the mesh: chief and workers.

@@ -29,29 +29,37 @@ int64_t LastStep(const std::string& path) {
   int64_t last = -1;
   size_t begin = 0;
   for (size_t end = text->find('\n'); end != std::string::npos; end = text->find('\n', begin)) {
-    const auto line = nlohmann::json::parse(text->begin() + static_cast<std::ptrdiff_t>(begin),
-                                            text->begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    const auto line =
+        nlohmann::json::parse(text->begin() + static_cast<std::ptrdiff_t>(begin),
+                              text->begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
     begin = end + 1;
-    if (line.is_object() && line.contains("step") && line["step"].is_number_integer()) last = line["step"];
+    if (line.is_object() && line.contains("step") && line["step"].is_number_integer()) {
+      last = line["step"];
+    }
   }
   return last;
 }
 
 class Evaluator {
  public:
-  Evaluator(const Config& config, spec::Manifest manifest) : config_(config), manifest_(std::move(manifest)) {}
+  Evaluator(const Config& config, spec::Manifest manifest)
+      : config_(config), manifest_(std::move(manifest)) {}
 
   Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
     spec::ProgramSpec& program = manifest_.program;
     const std::string file = SourceName(config_);
     if (!program.data.test) {
-      MT_TRY_STATUS(InvalidArgument(file + ": program.data.test: the evaluator expects data to evaluate on, got: none"),
-                    ManifestExitCode);
+      MT_TRY_STATUS(
+          InvalidArgument(
+              file + ": program.data.test: the evaluator expects data to evaluate on, got: none"),
+          ManifestExitCode);
     }
     if (manifest_.checkpoint.path.empty()) {
-      MT_TRY_STATUS(InvalidArgument(file + ": spec.checkpoint.path: the evaluator expects the folder that the job saves "
-                                           "to, got: none"),
-                    ManifestExitCode);
+      MT_TRY_STATUS(
+          InvalidArgument(
+              file + ": spec.checkpoint.path: the evaluator expects the folder that the job saves "
+                     "to, got: none"),
+          ManifestExitCode);
     }
     // The mesh of the job, all of it in this process, so that its layouts hold.
     int64_t devices = 1;
@@ -59,7 +67,9 @@ class Evaluator {
     program.processes = 1;
     program.devices.count = devices;
     MT_TRY(data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExitCode);
-    MT_TRY(session_, execute::Session::Create({.isolated = config_.isolated, .threads = config_.threads}), ManifestExitCode);
+    MT_TRY(session_,
+           execute::Session::Create({.isolated = config_.isolated, .threads = config_.threads}),
+           ManifestExitCode);
     MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
     distribute::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
     sizes.eval_sizes = {data_->batch_size(), data_->last_batch_size()};
@@ -68,20 +78,28 @@ class Evaluator {
     const std::string log_path = config_.output + "/metrics.jsonl";
     MT_TRY_STATUS(MakeDirectories(config_.output), OutputExitCode);
     const int64_t before = LastStep(log_path);
-    MT_TRY(log_, telemetry::MetricsLog::Open(log_path, before < 0 ? std::nullopt : std::optional(before)), OutputExitCode);
-    MT_TRY(events_, telemetry::EventFileWriter::Create(config_.output + "/events/evaluator"), OutputExitCode);
+    MT_TRY(log_,
+           telemetry::MetricsLog::Open(log_path, before < 0 ? std::nullopt : std::optional(before)),
+           OutputExitCode);
+    MT_TRY(events_, telemetry::EventFileWriter::Create(config_.output + "/events/evaluator"),
+           OutputExitCode);
     MT_TRY(presence_, Presence::Create(config_, JobName(manifest_)), OutputExitCode);
-    loss_ = presence_->metrics().AddGauge("meshtrain_loss", "Loss of the newest step or evaluation.", {{"split", "test"}});
-    accuracy_ = presence_->metrics().AddGauge("meshtrain_accuracy", "Accuracy of the newest step or evaluation.",
-                                              {{"split", "test"}});
-    count_ = presence_->metrics().AddCounter("meshtrain_evaluations_total", "Checkpoints that were evaluated.");
-    Say(fmt::format("evaluating checkpoints in {}; output in {}", manifest_.checkpoint.path, config_.output));
+    loss_ = presence_->metrics().AddGauge(
+        "meshtrain_loss", "Loss of the newest step or evaluation.", {{"split", "test"}});
+    accuracy_ = presence_->metrics().AddGauge(
+        "meshtrain_accuracy", "Accuracy of the newest step or evaluation.", {{"split", "test"}});
+    count_ = presence_->metrics().AddCounter("meshtrain_evaluations_total",
+                                             "Checkpoints that were evaluated.");
+    Say(fmt::format("evaluating checkpoints in {}; output in {}", manifest_.checkpoint.path,
+                    config_.output));
     presence_->Ready();
 
     const int64_t epochs = program.train.epochs;
     const bool may_end_early = program.train.early_stopping.has_value();
-    parameter::EvaluateOptions options{.after_step = before, .poll = std::chrono::milliseconds(500)};
-    // A job that goes on for more epochs than it had first has marked what is its last checkpoint no more.
+    parameter::EvaluateOptions options{.after_step = before,
+                                       .poll = std::chrono::milliseconds(500)};
+    // A job that goes on for more epochs than it had first has marked what is its last checkpoint
+    // no more.
     options.is_final = [&](const checkpoint::Index& index) {
       const auto final = index.metadata.find(std::string(parameter::kFinalKey));
       if (final == index.metadata.end() || final->second != "true") return false;
@@ -89,12 +107,16 @@ class Evaluator {
       return may_end_early || (at.ok() && at->epoch >= epochs - 1);
     };
     const auto count = parameter::EvaluateLoop(
-        manifest_.checkpoint.path, [&](const checkpoint::Checkpoint& c) { return Evaluate(c, stop); }, options, stop);
+        manifest_.checkpoint.path,
+        [&](const checkpoint::Checkpoint& c) { return Evaluate(c, stop); }, options, stop);
     const Status events = events_->Close();
     const Status log = log_->Close();
     TellTermination(config_, telemetry::TerminationMessage(presence_->board().Get()));
     if (stop.stop_requested()) return {OkStatus(), stop_exit_code()};
-    if (!count.ok()) return {count.status(), data_error_ ? DataExitCode(count.status()) : OutputExitCode(count.status())};
+    if (!count.ok()) {
+      return {count.status(),
+              data_error_ ? DataExitCode(count.status()) : OutputExitCode(count.status())};
+    }
     MT_TRY_STATUS(events, OutputExitCode);
     MT_TRY_STATUS(log, OutputExitCode);
     Say(fmt::format("evaluated {} checkpoints; metrics in {}", *count, log_path));
@@ -109,8 +131,8 @@ class Evaluator {
     for (const nn::Parameter& p : runner_->programs().parameters) {
       MT_ASSIGN_OR_RETURN(mesh::Tensor value, checkpoint.Load(p.name()));
       if (value.type() != p.type()) {
-        return InvalidArgument(checkpoint.path() + ": `" + p.name() + "`: expected " + p.type().ToString() + ", got: " +
-                               value.type().ToString());
+        return InvalidArgument(checkpoint.path() + ": `" + p.name() + "`: expected " +
+                               p.type().ToString() + ", got: " + value.type().ToString());
       }
       values.push_back(std::move(value));
     }
@@ -119,15 +141,19 @@ class Evaluator {
     }
     PipelineBatches batches(*data_);
     MT_RETURN_IF_ERROR(distribute::BeginPass(*data_));
-    const auto scalars = train::Evaluate(*runner_, batches, manifest_.program.train.validation_steps, stop);
+    const auto scalars =
+        train::Evaluate(*runner_, batches, manifest_.program.train.validation_steps, stop);
     data_error_ = !batches.error().ok();
     if (!scalars.ok()) return scalars.status();
     const int64_t step = checkpoint.index().step;
-    MT_ASSIGN_OR_RETURN(const train::Position position, PositionOf(checkpoint.index(), checkpoint.path()));
+    MT_ASSIGN_OR_RETURN(const train::Position position,
+                        PositionOf(checkpoint.index(), checkpoint.path()));
     const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
 
     telemetry::Progress progress{.step = step, .epoch = static_cast<double>(position.epoch)};
-    telemetry::StepRecord record{.step = step, .epoch = position.epoch + (position.batch > 0 ? 1 : 0), .seconds = took.count()};
+    telemetry::StepRecord record{.step = step,
+                                 .epoch = position.epoch + (position.batch > 0 ? 1 : 0),
+                                 .seconds = took.count()};
     std::vector<telemetry::NamedValue> others;
     std::string line = fmt::format("step {}", step);
     for (const auto& [name, value] : *scalars) {

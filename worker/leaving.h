@@ -1,5 +1,5 @@
-// When a process that serves a chief may leave although the job is not done, and when a chief gives up saving
-// (runtime/cluster/stop_grace.h).
+// When a process that serves a chief may leave although the job is not done, and when a chief gives
+// up saving (runtime/cluster/stop_grace.h).
 #pragma once
 
 #include <stop_token>
@@ -24,7 +24,8 @@ inline Result<cluster::StopTimes> StopTimesIn(const distribute::Environment& env
 inline constexpr Duration kChiefSilence = std::chrono::seconds(5);
 
 // Whether a server or worker that was asked to stop at `asked` may go at `now`, both monotonic.
-constexpr bool MayLeave(const parameter::ChiefSeen& chief, Duration asked, Duration now, Duration serve) {
+constexpr bool MayLeave(const parameter::ChiefSeen& chief, Duration asked, Duration now,
+                        Duration serve) {
   return chief.left || !chief.heard || now - *chief.heard >= kChiefSilence || now - asked >= serve;
 }
 

@@ -28,7 +28,8 @@ class Signals {
         const timespec wait{.tv_sec = 0, .tv_nsec = 50'000'000};
         const int signal = ::sigtimedwait(&set_, nullptr, &wait);
         if (signal <= 0) continue;
-        const int exit_code = signal == SIGINT ? meshtrain::cluster::kExitInterrupted : meshtrain::cluster::kExitTerminated;
+        const int exit_code = signal == SIGINT ? meshtrain::cluster::kExitInterrupted
+                                               : meshtrain::cluster::kExitTerminated;
         if (stop_.stop_requested()) ::_exit(exit_code);
         exit_code_ = exit_code;
         stop_.request_stop();

@@ -35,53 +35,65 @@ constexpr Duration kCommitTakes = std::chrono::seconds(5);
 Status CheckSupported(const spec::Manifest& manifest, const Config& config) {
   const std::string file = SourceName(config);
   if (manifest.program.processes > 1 && !config.job.tf_config) {
-    return InvalidArgument(file + ": its mesh lies in " + std::to_string(manifest.program.processes) +
+    return InvalidArgument(file + ": its mesh lies in " +
+                           std::to_string(manifest.program.processes) +
                            " processes: expected TF_CONFIG to say who they are, got: none");
   }
   if (!config.job.process()) {
-    return InvalidArgument("TF_CONFIG: expected a chief or a worker, or the strategy ParameterServer, got: " +
-                           cluster::ToString(config.job.tf_config->task));
+    return InvalidArgument(
+        "TF_CONFIG: expected a chief or a worker, or the strategy ParameterServer, got: " +
+        cluster::ToString(config.job.tf_config->task));
   }
   if (manifest.program.strict && (config.isolated || manifest.program.processes > 1)) {
-    return Unimplemented(file + ": program.numerics: strict holds where the devices share memory, not " +
+    return Unimplemented(file +
+                         ": program.numerics: strict holds where the devices share memory, not " +
                          (config.isolated ? "with --isolated" : "between processes"));
   }
   return OkStatus();
 }
 
 void WarnOfNccl(std::string_view field, std::string_view instead) {
-  LogWarning("NCCL was asked for, but there are no GPUs", {{"field", std::string(field)}, {"instead", std::string(instead)}});
+  LogWarning("NCCL was asked for, but there are no GPUs",
+             {{"field", std::string(field)}, {"instead", std::string(instead)}});
 }
 
 // What a manifest says about its strategy's sums (docs/strategies.md).
 Status ApplyStrategyOptions(const spec::ProgramSpec& program, const spec::Declared& declared,
-                            const std::vector<mesh::TensorType>& types, execute::SessionOptions* options) {
+                            const std::vector<mesh::TensorType>& types,
+                            execute::SessionOptions* options) {
   if (const auto& mirrored = program.mirrored) {
-    if (mirrored->cross_device_ops == spec::CrossDeviceOps::kNccl) WarnOfNccl("program.mirrored.cross_device_ops", "Auto");
+    if (mirrored->cross_device_ops == spec::CrossDeviceOps::kNccl) {
+      WarnOfNccl("program.mirrored.cross_device_ops", "Auto");
+    }
     if (mirrored->isolated()) {
       options->isolated = true;
-      static_assert(static_cast<int>(spec::CrossDeviceOps::kRing) == static_cast<int>(distribute::CrossDeviceOps::kRing));
+      static_assert(static_cast<int>(spec::CrossDeviceOps::kRing) ==
+                    static_cast<int>(distribute::CrossDeviceOps::kRing));
       const auto ops = mirrored->cross_device_ops == spec::CrossDeviceOps::kNccl
                            ? distribute::CrossDeviceOps::kAuto
                            : static_cast<distribute::CrossDeviceOps>(mirrored->cross_device_ops);
-      options->local_communicator = [ops](const mesh::Mesh& mesh,
-                                    uint64_t) -> Result<std::unique_ptr<collective::Communicator>> {
+      options->local_communicator =
+          [ops](const mesh::Mesh& mesh,
+                uint64_t) -> Result<std::unique_ptr<collective::Communicator>> {
         return distribute::MakeCrossDeviceCommunicator(mesh, ops);
       };
     }
   }
-  if (program.multi_worker_mirrored && program.multi_worker_mirrored->communication == spec::Communication::kNccl) {
+  if (program.multi_worker_mirrored &&
+      program.multi_worker_mirrored->communication == spec::Communication::kNccl) {
     WarnOfNccl("program.multi_worker_mirrored.communication", "RING");
   }
   if (!program.packing().given()) return OkStatus();
   MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(types));
-  options->plan.bucket_bytes = options->plan.overlap_bucket_bytes = *spec::BytesPerPack(program.packing(), traced);
+  options->plan.bucket_bytes = options->plan.overlap_bucket_bytes =
+      *spec::BytesPerPack(program.packing(), traced);
   return OkStatus();
 }
 
 class Worker {
  public:
-  Worker(const Config& config, spec::Manifest manifest) : config_(config), manifest_(std::move(manifest)) {}
+  Worker(const Config& config, spec::Manifest manifest)
+      : config_(config), manifest_(std::move(manifest)) {}
 
   Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
     MT_TRY_STATUS(CheckSupported(manifest_, config_), ManifestExitCode);
@@ -99,14 +111,16 @@ class Worker {
     if (const Ending ending = Prepare(program); !ending.status.ok()) return ending;
 
     epochs_ = program.train.epochs;
-    steps_per_epoch_ = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch : train_data_->steps_per_epoch();
+    steps_per_epoch_ = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch
+                                                         : train_data_->steps_per_epoch();
     const CheckpointFolder folder = CheckpointFolderOf(config_, manifest_);
     MT_TRY_STATUS(MakeDirectories(folder.path), OutputExitCode);
     MT_TRY(checkpoints_,
-           Checkpoints::Create({folder.path, folder.own, manifest_.checkpoint, team_.get()}, *session_, *runner_,
-                               *train_data_),
+           Checkpoints::Create({folder.path, folder.own, manifest_.checkpoint, team_.get()},
+                               *session_, *runner_, *train_data_),
            OutputExitCode);
-    // Each round begins at the newest checkpoint and ends with the job, with an error, or with the loss of a peer.
+    // Each round begins at the newest checkpoint and ends with the job, with an error, or with the
+    // loss of a peer.
     for (;;) {
       uint64_t incarnation = 0;
       if (team_) {
@@ -114,7 +128,8 @@ class Worker {
         if (!joined.ok()) return Leave(stop, joined.status(), stop_exit_code);
         incarnation = *joined;
       }
-      const auto resumed = checkpoints_->Resume([this](const train::Position& p) { return Finished(p); }, incarnation, stop);
+      const auto resumed = checkpoints_->Resume(
+          [this](const train::Position& p) { return Finished(p); }, incarnation, stop);
       if (!resumed.ok()) {
         if (Lost(resumed.status())) continue;
         return Leave(stop, resumed.status(), stop_exit_code);
@@ -126,7 +141,8 @@ class Worker {
       std::stop_source all;
       const auto result = Train(start, stop, all);
       if (!result.ok() && Lost(result.status())) continue;
-      // Another process was asked to stop and leaves; what was saved together is where we go on when it is back.
+      // Another process was asked to stop and leaves; what was saved together is where we go on
+      // when it is back.
       if (team_ && result.ok() && result->end == train::FitEnd::kStopped && all.stop_requested() &&
           !stop.stop_requested()) {
         Say("another process stops; waiting for its return");
@@ -134,7 +150,8 @@ class Worker {
       }
       if (!result.ok()) checkpoints_->Abandon();
       const bool leaves = stop.stop_requested();
-      const Status saved = result.ok() ? EndTogether(result->position.step, leaves) : checkpoints_->Wait();
+      const Status saved =
+          result.ok() ? EndTogether(result->position.step, leaves) : checkpoints_->Wait();
       if (result.ok() && !leaves && Lost(saved)) continue;
       return Finish(result, saved, stop, stop_exit_code);
     }
@@ -143,11 +160,13 @@ class Worker {
  private:
   bool Finished(const train::Position& p) const { return IsEnd(p, epochs_, steps_per_epoch_); }
   bool isolated() const {
-    return config_.isolated || (manifest_.program.mirrored && manifest_.program.mirrored->isolated());
+    return config_.isolated ||
+           (manifest_.program.mirrored && manifest_.program.mirrored->isolated());
   }
   bool chief() const { return team_ == nullptr || team_->chief(); }
   Result<std::unique_ptr<distribute::Team>> MakeTeam() const {
-    MT_ASSIGN_OR_RETURN(distribute::Security security, distribute::SecurityFromEnvironment(ProcessEnvironment()));
+    MT_ASSIGN_OR_RETURN(distribute::Security security,
+                        distribute::SecurityFromEnvironment(ProcessEnvironment()));
     return distribute::Team::Create({.config = *config_.job.tf_config,
                                      .security = std::move(security),
                                      .job = config_.job.job,
@@ -157,7 +176,8 @@ class Worker {
   // All are here and about to run the same plans. The incarnation's id.
   Result<uint64_t> Gather(std::stop_token stop) {
     for (;;) {
-      MT_ASSIGN_OR_RETURN(const distribute::Incarnation now, team_->Join(runner_->last_saved(), stop));
+      MT_ASSIGN_OR_RETURN(const distribute::Incarnation now,
+                          team_->Join(runner_->last_saved(), stop));
       const Status agreed = team_->AgreeOnPlans(runner_->plan_hashes(), stop);
       if (agreed.ok()) return now.id;
       if (!Lost(agreed)) return agreed;
@@ -173,14 +193,16 @@ class Worker {
   }
 
   // The end of a process that cannot go on with the others.
-  Ending Leave(const std::stop_token& stop, const Status& why, const std::function<int()>& stop_exit_code) {
+  Ending Leave(const std::stop_token& stop, const Status& why,
+               const std::function<int()>& stop_exit_code) {
     if (stop.stop_requested()) {
       Depart();
       return {OkStatus(), stop_exit_code()};
     }
     if (team_ && distribute::Team::IsLoss(why)) return {why, cluster::kExitRetry};
     Depart();
-    // "Stale incarnation": a newer process of our task is at work; whoever restarts us would only disturb it.
+    // "Stale incarnation": a newer process of our task is at work; whoever restarts us would only
+    // disturb it.
     return {why, OutputExitCode(why)};
   }
 
@@ -205,13 +227,22 @@ class Worker {
                                .hash = fmt::format("{:016x}", plan.hash)},
                       .chief = chief()};
     if (config_.job.tf_config) job.task = config_.job.tf_config->task;
-    MT_ASSIGN_OR_RETURN(reporter_, Reporter::Create(config_, std::move(job), [this] { return checkpoints_->last(); }, start));
-    if (chief()) MT_RETURN_IF_ERROR(WriteFileAtomically(config_.output + "/plan.txt", plan.Report()));
-    const std::string mesh = runner_->mesh().num_axes() == 0 ? "of one device" : runner_->mesh().ToString();
-    Say(fmt::format("training {} on mesh {} ({}{}); output in {}", manifest_.name, mesh,
-                    isolated() ? "each device by itself" : "devices share memory",
-                    team_ ? fmt::format(", process {} of {}", team_->process(), team_->processes()) : "", config_.output));
-    if (reporter_->port() > 0 && chief()) Say(fmt::format("live page: http://{}:{}/", config_.host, reporter_->port()));
+    MT_ASSIGN_OR_RETURN(
+        reporter_, Reporter::Create(
+                       config_, std::move(job), [this] { return checkpoints_->last(); }, start));
+    if (chief()) {
+      MT_RETURN_IF_ERROR(WriteFileAtomically(config_.output + "/plan.txt", plan.Report()));
+    }
+    const std::string mesh =
+        runner_->mesh().num_axes() == 0 ? "of one device" : runner_->mesh().ToString();
+    Say(fmt::format(
+        "training {} on mesh {} ({}{}); output in {}", manifest_.name, mesh,
+        isolated() ? "each device by itself" : "devices share memory",
+        team_ ? fmt::format(", process {} of {}", team_->process(), team_->processes()) : "",
+        config_.output));
+    if (reporter_->port() > 0 && chief()) {
+      Say(fmt::format("live page: http://{}:{}/", config_.host, reporter_->port()));
+    }
     return OkStatus();
   }
 
@@ -225,9 +256,11 @@ class Worker {
     options.plan.finite_outputs = {std::string(train::kLossName)};
     MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
     const int64_t full = train_data_->batch_size();
-    MT_TRY_STATUS(ApplyStrategyOptions(program, declared, train_data_->BatchTypes(full), &options), ManifestExitCode);
+    MT_TRY_STATUS(ApplyStrategyOptions(program, declared, train_data_->BatchTypes(full), &options),
+                  ManifestExitCode);
     MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExitCode);
-    distribute::MeshRunner::Options sizes{.types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
+    distribute::MeshRunner::Options sizes{
+        .types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
     sizes.train_sizes = {train_data_->last_batch_size()};
     if (train_data_->steps_per_epoch() > 1) sizes.train_sizes.insert(full);
     if (test_data_) {
@@ -237,14 +270,18 @@ class Worker {
     MT_TRY(runner_, MakeRunner(*session_, declared, std::move(sizes)), ManifestExitCode);
     if (!program.initial_weights.empty()) {
       std::vector<checkpoint::NamedType> wanted;
-      for (const nn::Parameter& p : runner_->programs().parameters) wanted.push_back({p.name(), p.type()});
-      MT_TRY(std::vector<mesh::Tensor> weights, checkpoint::LoadWeights(program.initial_weights, wanted), DataExitCode);
+      for (const nn::Parameter& p : runner_->programs().parameters) {
+        wanted.push_back({p.name(), p.type()});
+      }
+      MT_TRY(std::vector<mesh::Tensor> weights,
+             checkpoint::LoadWeights(program.initial_weights, wanted), DataExitCode);
       runner_->set_initial_weights(std::move(weights));
     }
     return {OkStatus(), cluster::kExitDone};
   }
 
-  Result<train::FitResult> Train(const train::Position& start, std::stop_token stop, const std::stop_source& all) {
+  Result<train::FitResult> Train(const train::Position& start, std::stop_token stop,
+                                 const std::stop_source& all) {
     const spec::TrainSpec& train = manifest_.program.train;
     batches_.emplace(*train_data_);
     validation_.reset();
@@ -271,30 +308,39 @@ class Worker {
     if (team_) callbacks.push_back(&vote.emplace(*team_, stop, all));
     std::optional<train::EarlyStopping> early;
     if (train.early_stopping) {
-      early.emplace(train.early_stopping->monitor, train.early_stopping->patience, train.early_stopping->min_delta);
+      early.emplace(train.early_stopping->monitor, train.early_stopping->patience,
+                    train.early_stopping->min_delta);
       callbacks.push_back(&*early);
     }
-    train::FitOptions fit{.epochs = train.epochs,
-                          .steps_per_epoch = train.steps_per_epoch,
-                          .validation = validation_ && train.validate_every > 0 ? &*validation_ : nullptr,
-                          .validation_steps = train.validation_steps,
-                          .validate_every = std::max<int64_t>(train.validate_every, 1),
-                          .start = start};
+    train::FitOptions fit{
+        .epochs = train.epochs,
+        .steps_per_epoch = train.steps_per_epoch,
+        .validation = validation_ && train.validate_every > 0 ? &*validation_ : nullptr,
+        .validation_steps = train.validation_steps,
+        .validate_every = std::max<int64_t>(train.validate_every, 1),
+        .start = start};
     reporter_->Ready();
-    // Many processes stop by their vote only: one that stopped by itself would leave the others waiting in a collective.
+    // Many processes stop by their vote only: one that stopped by itself would leave the others
+    // waiting in a collective.
     auto result = train::Fit(*runner_, *batches_, fit, callbacks, team_ ? all.get_token() : stop);
     reporter_->EndLine();
     return result;
   }
 
-  // Done only when the chief has committed what was saved last, of `step`: nobody leaves before. When somebody is lost
-  // before that, kUnavailable: what the lost one did not write is computed again. Who `leaves` has written its part.
+  // Done only when the chief has committed what was saved last, of `step`: nobody leaves before.
+  // When somebody is lost before that, kUnavailable: what the lost one did not write is computed
+  // again. Who `leaves` has written its part.
   Status EndTogether(int64_t step, bool leaves) {
     const Status saved = checkpoints_->Wait();
     if (!team_ || distribute::Team::IsLoss(saved)) return saved;
-    const auto said = team_->Agree("end", saved.ok() ? "" : saved.message(), std::chrono::minutes(10), {});
-    if (said.ok()) return saved.ok() && !(*said)[0].empty() ? DataLoss(team_->name(0) + ": " + (*said)[0]) : saved;
-    // What is complete stays so, whoever is lost afterwards; the chief may be about to make it complete.
+    const auto said =
+        team_->Agree("end", saved.ok() ? "" : saved.message(), std::chrono::minutes(10), {});
+    if (said.ok()) {
+      return saved.ok() && !(*said)[0].empty() ? DataLoss(team_->name(0) + ": " + (*said)[0])
+                                               : saved;
+    }
+    // What is complete stays so, whoever is lost afterwards; the chief may be about to make it
+    // complete.
     if (!saved.ok() || leaves || chief()) return saved;
     const Duration end = SystemClock().Monotonic() + kCommitTakes;
     while (!checkpoints_->Holds(step)) {
@@ -304,19 +350,22 @@ class Worker {
     return OkStatus();
   }
 
-  Ending Finish(const Result<train::FitResult>& result, const Status& saved, const std::stop_token& stop,
-                const std::function<int()>& stop_exit_code) {
+  Ending Finish(const Result<train::FitResult>& result, const Status& saved,
+                const std::stop_token& stop, const std::function<int()>& stop_exit_code) {
     Depart();
     const Status reported = reporter_->Finish();
     TellTermination(config_, reporter_->TerminationMessage());
     if (!result.ok()) {
       const bool data = !batches_->error().ok() || (validation_ && !validation_->error().ok());
-      return {result.status(), data ? DataExitCode(result.status()) : OutputExitCode(result.status())};
+      return {result.status(),
+              data ? DataExitCode(result.status()) : OutputExitCode(result.status())};
     }
     if (team_ && distribute::Team::IsLoss(saved)) return {saved, cluster::kExitRetry};
     MT_TRY_STATUS(saved, OutputExitCode);
     MT_TRY_STATUS(reported, OutputExitCode);
-    if (result->end == train::FitEnd::kNotFinite) return {Internal(result->message), cluster::kExitInternal};
+    if (result->end == train::FitEnd::kNotFinite) {
+      return {Internal(result->message), cluster::kExitInternal};
+    }
     const bool stopped = result->end == train::FitEnd::kStopped && stop.stop_requested();
     if (chief()) {
       MT_TRY_STATUS(checkpoints_->Export(ModelPath(config_)), OutputExitCode);

@@ -34,13 +34,16 @@ constexpr char kTrainingData[] = "train";
 
 // The servers or workers are away, for longer than they are waited for.
 int JobExitCode(const Status& error) {
-  const bool away = error.code() == StatusCode::kUnavailable || error.code() == StatusCode::kDeadlineExceeded;
+  const bool away =
+      error.code() == StatusCode::kUnavailable || error.code() == StatusCode::kDeadlineExceeded;
   return away ? cluster::kExitRetry : OutputExitCode(error);
 }
 
 parameter::Partitioner PartitionerOf(const spec::ParameterServerSpec& spec) {
   struct Visitor {
-    parameter::Partitioner operator()(const spec::WholeVariables&) const { return parameter::Whole{}; }
+    parameter::Partitioner operator()(const spec::WholeVariables&) const {
+      return parameter::Whole{};
+    }
     parameter::Partitioner operator()(const spec::FixedShardsSpec& s) const {
       return parameter::FixedShards{s.num_shards};
     }
@@ -54,16 +57,20 @@ parameter::Partitioner PartitionerOf(const spec::ParameterServerSpec& spec) {
   return std::visit(Visitor{}, spec.partitioner);
 }
 
-std::string Count(int64_t n, const std::string& one) { return std::to_string(n) + " " + one + (n == 1 ? "" : "s"); }
+std::string Count(int64_t n, const std::string& one) {
+  return std::to_string(n) + " " + one + (n == 1 ? "" : "s");
+}
 
 // Where every variable lies.
-std::string PlacementText(const parameter::Planner& planner, const std::vector<std::string>& servers) {
+std::string PlacementText(const parameter::Planner& planner,
+                          const std::vector<std::string>& servers) {
   std::string text;
   for (size_t s = 0; s < servers.size(); ++s) {
     text += fmt::format("ps-{} at {}\n", s, servers[s]);
     for (const parameter::Shard& shard : planner.shards()) {
       if (shard.server != static_cast<int>(s)) continue;
-      text += fmt::format("  {:<40} {:<20} {:>12} bytes\n", shard.name, shard.type.ToString(), shard.type.num_bytes());
+      text += fmt::format("  {:<40} {:<20} {:>12} bytes\n", shard.name, shard.type.ToString(),
+                          shard.type.num_bytes());
     }
   }
   return text;
@@ -74,11 +81,16 @@ class StrategyMetrics final : public train::Callback {
  public:
   StrategyMetrics(telemetry::Metrics& metrics, const Coordinator& coordinator)
       : coordinator_(coordinator),
-        pulled_(metrics.AddCounter("meshtrain_parameter_pulled_bytes_total", "Bytes of variables that were pulled.")),
-        pushed_(metrics.AddCounter("meshtrain_parameter_pushed_bytes_total", "Bytes of values that were pushed.")),
-        rerun_(metrics.AddCounter("meshtrain_parameter_steps_rerun_total", "Steps that a lost worker left.")),
-        workers_lost_(metrics.AddCounter("meshtrain_parameter_workers_lost_total", "Workers lost.")),
-        servers_lost_(metrics.AddCounter("meshtrain_parameter_servers_lost_total", "Parameter servers lost.")),
+        pulled_(metrics.AddCounter("meshtrain_parameter_pulled_bytes_total",
+                                   "Bytes of variables that were pulled.")),
+        pushed_(metrics.AddCounter("meshtrain_parameter_pushed_bytes_total",
+                                   "Bytes of values that were pushed.")),
+        rerun_(metrics.AddCounter("meshtrain_parameter_steps_rerun_total",
+                                  "Steps that a lost worker left.")),
+        workers_lost_(
+            metrics.AddCounter("meshtrain_parameter_workers_lost_total", "Workers lost.")),
+        servers_lost_(metrics.AddCounter("meshtrain_parameter_servers_lost_total",
+                                         "Parameter servers lost.")),
         ready_(metrics.AddGauge("meshtrain_parameter_workers_ready", "Workers that take steps.")) {}
 
   Status OnStepEnd(const train::StepInfo&) override {
@@ -105,7 +117,8 @@ class StrategyMetrics final : public train::Callback {
 
 class Chief {
  public:
-  Chief(const Config& config, spec::Manifest manifest) : config_(config), manifest_(std::move(manifest)) {}
+  Chief(const Config& config, spec::Manifest manifest)
+      : config_(config), manifest_(std::move(manifest)) {}
 
   Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
     MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
@@ -132,7 +145,8 @@ class Chief {
       MT_TRY(test_data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExitCode);
     }
     epochs_ = program.train.epochs;
-    steps_per_epoch_ = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch : train_data_->steps_per_epoch();
+    steps_per_epoch_ = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch
+                                                         : train_data_->steps_per_epoch();
     if (const Ending traced = Trace(); !traced.status.ok()) return traced;
 
     auto resumed = Begin(stop);
@@ -170,19 +184,23 @@ class Chief {
     if (!program.initial_weights.empty()) {
       std::vector<checkpoint::NamedType> wanted;
       for (const nn::Parameter& p : parameters_) wanted.push_back({p.name(), p.type()});
-      MT_TRY(initial_weights_, checkpoint::LoadWeights(program.initial_weights, wanted), DataExitCode);
+      MT_TRY(initial_weights_, checkpoint::LoadWeights(program.initial_weights, wanted),
+             DataExitCode);
     }
     return {OkStatus(), cluster::kExitDone};
   }
 
   // A session on the servers, from the newest whole checkpoint or from the beginning.
   Result<std::optional<Resumed>> Begin(std::stop_token stop) {
-    MT_ASSIGN_OR_RETURN(const auto candidates, ResumeCandidates(folder_, /*own=*/false, manifest_.checkpoint.resume));
+    MT_ASSIGN_OR_RETURN(const auto candidates,
+                        ResumeCandidates(folder_, /*own=*/false, manifest_.checkpoint.resume));
     for (const checkpoint::Candidate& candidate : candidates) {
       auto resumed = ResumeFrom(candidate, stop);
       if (resumed.ok()) return std::optional<Resumed>(std::move(*resumed));
       if (resumed.status().code() != StatusCode::kDataLoss) return resumed.status();
-      if (&candidate == &candidates.back()) return resumed.status().At("no whole checkpoint is left");
+      if (&candidate == &candidates.back()) {
+        return resumed.status().At("no whole checkpoint is left");
+      }
       LogWarning("checkpoint is damaged, trying the one before",
                  {{"path", candidate.path}, {"error", resumed.status().message()}});
     }
@@ -201,7 +219,8 @@ class Chief {
   }
 
   Status Define(const std::string& restore, std::stop_token stop) {
-    const spec::ParameterServerSpec spec = manifest_.program.parameter_server.value_or(spec::ParameterServerSpec{});
+    const spec::ParameterServerSpec spec =
+        manifest_.program.parameter_server.value_or(spec::ParameterServerSpec{});
     parameter::CoordinatorOptions options;
     options.cluster = config_.job.tf_config->cluster;
     MT_ASSIGN_OR_RETURN(options.identity, IdentityOf(config_));
@@ -213,7 +232,8 @@ class Chief {
     options.keep = static_cast<int>(manifest_.checkpoint.keep);
     options.return_timeout = std::max<Duration>(config_.job.peer_return, kLeastReturn);
     MT_ASSIGN_OR_RETURN(servers_, parameter::AddressesOf(options.cluster, cluster::Role::kPs));
-    MT_ASSIGN_OR_RETURN(const auto workers, parameter::AddressesOf(options.cluster, cluster::Role::kWorker));
+    MT_ASSIGN_OR_RETURN(const auto workers,
+                        parameter::AddressesOf(options.cluster, cluster::Role::kWorker));
     const auto count = static_cast<int64_t>(workers.size());
     const int64_t in_flight = spec.steps_in_flight.value_or(count);
     options.steps_in_flight = static_cast<int>((in_flight + count - 1) / count);
@@ -224,8 +244,8 @@ class Chief {
     // A trace of its own: a session before this one has used up the other's.
     MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest_.program));
     MT_ASSIGN_OR_RETURN(training_, coordinator_->DefineTraining(declared.recipe(), types_));
-    MT_ASSIGN_OR_RETURN(data_, coordinator_->CreatePerWorkerDataset(kTrainingData,
-                                                                     spec::TrainPipeline(manifest_.program.data)));
+    MT_ASSIGN_OR_RETURN(data_, coordinator_->CreatePerWorkerDataset(
+                                   kTrainingData, spec::TrainPipeline(manifest_.program.data)));
     return OkStatus();
   }
 
@@ -238,12 +258,15 @@ class Chief {
                       .steps_per_epoch = steps_per_epoch_,
                       .plan = {.mesh = places, .hash = program_hash_},
                       .task = config_.job.tf_config->task};
-    MT_ASSIGN_OR_RETURN(reporter_,
-                        Reporter::Create(config_, std::move(job), [this] { return coordinator_->last_save(); }, start));
-    MT_RETURN_IF_ERROR(
-        WriteFileAtomically(config_.output + "/plan.txt", PlacementText(coordinator_->planner(), servers_)));
+    MT_ASSIGN_OR_RETURN(reporter_, Reporter::Create(
+                                       config_, std::move(job),
+                                       [this] { return coordinator_->last_save(); }, start));
+    MT_RETURN_IF_ERROR(WriteFileAtomically(config_.output + "/plan.txt",
+                                           PlacementText(coordinator_->planner(), servers_)));
     Say(fmt::format("training {} with {}; output in {}", manifest_.name, places, config_.output));
-    if (reporter_->port() > 0) Say(fmt::format("live page: http://{}:{}/", config_.host, reporter_->port()));
+    if (reporter_->port() > 0) {
+      Say(fmt::format("live page: http://{}:{}/", config_.host, reporter_->port()));
+    }
     return OkStatus();
   }
 
@@ -286,15 +309,17 @@ class Chief {
     std::vector<train::Callback*> callbacks = {&note, &metrics, reporter_.get(), &save};
     std::optional<train::EarlyStopping> early;
     if (train.early_stopping) {
-      early.emplace(train.early_stopping->monitor, train.early_stopping->patience, train.early_stopping->min_delta);
+      early.emplace(train.early_stopping->monitor, train.early_stopping->patience,
+                    train.early_stopping->min_delta);
       callbacks.push_back(&*early);
     }
-    const train::FitOptions fit{.epochs = epochs_,
-                                .steps_per_epoch = steps_per_epoch_,
-                                .validation = validation && train.validate_every > 0 ? &*validation : nullptr,
-                                .validation_steps = train.validation_steps,
-                                .validate_every = std::max<int64_t>(train.validate_every, 1),
-                                .start = start};
+    const train::FitOptions fit{
+        .epochs = epochs_,
+        .steps_per_epoch = steps_per_epoch_,
+        .validation = validation && train.validate_every > 0 ? &*validation : nullptr,
+        .validation_steps = train.validation_steps,
+        .validate_every = std::max<int64_t>(train.validate_every, 1),
+        .start = start};
     reporter_->Ready();
     auto result = train::Fit(runner, source, fit, callbacks, end.get_token());
     reporter_->EndLine();
@@ -314,7 +339,9 @@ class Chief {
     if (saved.code() == StatusCode::kCancelled) return Leave(saved, stop, stop_exit_code);
     MT_TRY_STATUS(saved, JobExitCode);
     MT_TRY_STATUS(reported, OutputExitCode);
-    if (result->end == train::FitEnd::kNotFinite) return {Internal(result->message), cluster::kExitInternal};
+    if (result->end == train::FitEnd::kNotFinite) {
+      return {Internal(result->message), cluster::kExitInternal};
+    }
     const bool stopped = result->end == train::FitEnd::kStopped && stop.stop_requested();
     const auto save = coordinator_->last_save();
     const std::string last = save ? save->path : resumed_from_;
@@ -333,13 +360,17 @@ class Chief {
 
   Status Export(const std::string& path) const {
     MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
-    const std::set<std::string, std::less<>> weights(training_.parameters.begin(), training_.parameters.end());
-    return checkpoint->Export(ModelPath(config_), [&](std::string_view name) { return weights.contains(name); });
+    const std::set<std::string, std::less<>> weights(training_.parameters.begin(),
+                                                     training_.parameters.end());
+    return checkpoint->Export(ModelPath(config_),
+                              [&](std::string_view name) { return weights.contains(name); });
   }
 
-  static Ending Leave(const Status& why, const std::stop_token& stop, const std::function<int()>& stop_exit_code) {
+  static Ending Leave(const Status& why, const std::stop_token& stop,
+                      const std::function<int()>& stop_exit_code) {
     if (!stop.stop_requested()) return {why, JobExitCode(why)};
-    LogWarning("stopped without saving; the last checkpoint is where it goes on", {{"error", why.message()}});
+    LogWarning("stopped without saving; the last checkpoint is where it goes on",
+               {{"error", why.message()}});
     return {OkStatus(), stop_exit_code()};
   }
 

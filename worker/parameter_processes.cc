@@ -52,7 +52,9 @@ class Serving {
     if (first) asked_at_ = now;
     asked_ = true;
     if (MayLeave(chief, asked_at_, now, serve_)) {
-      if (now - asked_at_ >= serve_) LogWarning("asked to stop, and the chief has not come to its end in time", {});
+      if (now - asked_at_ >= serve_) {
+        LogWarning("asked to stop, and the chief has not come to its end in time", {});
+      }
       return true;
     }
     if (first) {
@@ -74,9 +76,10 @@ class Serving {
 
 Result<std::string> SharedFolder(const Config& config, const spec::Manifest& manifest) {
   if (manifest.checkpoint.path.empty()) {
-    return InvalidArgument(SourceName(config) +
-                           ": spec.checkpoint.path: expected a folder that every process of the job reaches, since "
-                           "parameter servers write checkpoints and their logs there, got: none");
+    return InvalidArgument(
+        SourceName(config) +
+        ": spec.checkpoint.path: expected a folder that every process of the job reaches, since "
+        "parameter servers write checkpoints and their logs there, got: none");
   }
   std::error_code error;
   const std::filesystem::path path = std::filesystem::absolute(manifest.checkpoint.path, error);
@@ -84,8 +87,8 @@ Result<std::string> SharedFolder(const Config& config, const spec::Manifest& man
   return path.lexically_normal().string();
 }
 
-Ending RunParameterServer(const Config& config, const spec::Manifest& manifest, std::stop_token stop,
-                          const std::function<int()>& stop_exit_code) {
+Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
+                          std::stop_token stop, const std::function<int()>& stop_exit_code) {
   const cluster::TfConfig& tf_config = *config.job.tf_config;
   MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
   parameter::ServerOptions options;
@@ -96,16 +99,20 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest, 
   options.store.threads = std::max(1, config.threads);
   MT_TRY(const auto server, parameter::ParameterServer::Serve(options), ServeExitCode);
   const parameter::ParameterServer& s = *server;
-  MT_TRY(const auto presence, Presence::Create(config, JobName(manifest), [&s] { return s.health().ok(); }),
+  MT_TRY(const auto presence,
+         Presence::Create(config, JobName(manifest), [&s] { return s.health().ok(); }),
          ServeExitCode);
   Say(fmt::format("parameter server {} at port {}; log in {}", tf_config.task.index, server->port(),
                   options.store.folder));
   telemetry::Metrics& m = presence->metrics();
   Grown pushes(m.AddCounter("meshtrain_parameter_pushes_total", "Pushes that were applied."));
   Grown pulls(m.AddCounter("meshtrain_parameter_pulls_total", "Pulls that were answered."));
-  Grown pushed(m.AddCounter("meshtrain_parameter_pushed_bytes_total", "Bytes of values that were pushed."));
-  Grown pulled(m.AddCounter("meshtrain_parameter_pulled_bytes_total", "Bytes of variables that were pulled."));
-  telemetry::Gauge log = m.AddGauge("meshtrain_parameter_log_bytes", "Bytes of the push log on the disk.");
+  Grown pushed(
+      m.AddCounter("meshtrain_parameter_pushed_bytes_total", "Bytes of values that were pushed."));
+  Grown pulled(m.AddCounter("meshtrain_parameter_pulled_bytes_total",
+                            "Bytes of variables that were pulled."));
+  telemetry::Gauge log =
+      m.AddGauge("meshtrain_parameter_log_bytes", "Bytes of the push log on the disk.");
   presence->Ready();
   Serving serving(times.serve, stop);
   while (!server->ended() && server->health().ok() && !serving.MayEnd(server->chief())) {
@@ -122,7 +129,8 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest, 
   return {OkStatus(), stop_exit_code()};
 }
 
-Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& config, const spec::Manifest& manifest) {
+Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& config,
+                                                             const spec::Manifest& manifest) {
   parameter::WorkerOptions options;
   MT_ASSIGN_OR_RETURN(options.port, OwnPort(*config.job.tf_config));
   MT_ASSIGN_OR_RETURN(options.executor.identity, IdentityOf(config));
@@ -133,12 +141,13 @@ Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& confi
   return parameter::WorkerServer::Serve(std::move(options));
 }
 
-Ending RunParameterWorker(const Config& config, const spec::Manifest& manifest, std::stop_token stop,
-                          const std::function<int()>& stop_exit_code) {
+Ending RunParameterWorker(const Config& config, const spec::Manifest& manifest,
+                          std::stop_token stop, const std::function<int()>& stop_exit_code) {
   MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
   MT_TRY(const auto server, ServeWorker(config, manifest), ServeExitCode);
   MT_TRY(const auto presence, Presence::Create(config, JobName(manifest)), ServeExitCode);
-  Say(fmt::format("worker {} at port {}, for the chief's steps", config.job.tf_config->task.index, server->port()));
+  Say(fmt::format("worker {} at port {}, for the chief's steps", config.job.tf_config->task.index,
+                  server->port()));
   presence->Ready();
   Serving serving(times.serve, stop);
   while (!server->ended() && !serving.MayEnd(server->chief())) serving.Pause();

@@ -16,7 +16,8 @@ constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
 }  // namespace
 
 Status StepWindow::Schedule(const std::vector<parameter::Arg>& arguments) {
-  MT_ASSIGN_OR_RETURN(parameter::RemoteValue value, coordinator_.Schedule(function_, arguments, stop_));
+  MT_ASSIGN_OR_RETURN(parameter::RemoteValue value,
+                      coordinator_.Schedule(function_, arguments, stop_));
   steps_.push_back(std::move(value));
   return OkStatus();
 }
@@ -25,7 +26,8 @@ Result<train::Scalars> StepWindow::Take() {
   const parameter::RemoteValue step = std::move(steps_.front());
   steps_.pop_front();
   auto outputs = coordinator_.Fetch(step, give_up_, kNoLimit);
-  if (!outputs.ok() && outputs.status().code() == StatusCode::kCancelled && !give_up_.stop_requested()) {
+  if (!outputs.ok() && outputs.status().code() == StatusCode::kCancelled &&
+      !give_up_.stop_requested()) {
     // Because of something else, which Join tells.
     if (const Status why = coordinator_.Join(give_up_, kWhy); !why.ok()) return why;
   }
@@ -47,7 +49,8 @@ int64_t Boundaries::After(int64_t step) const {
 
 Result<std::optional<train::Batch>> RemoteTraining::Next(std::stop_token) {
   const int64_t end = o_.boundaries.After(o_.step);
-  while (!o_.stop.stop_requested() && failed_.ok() && window_.size() < o_.window && o_.step + window_.size() < end) {
+  while (!o_.stop.stop_requested() && failed_.ok() && window_.size() < o_.window &&
+         o_.step + window_.size() < end) {
     failed_ = window_.Schedule({o_.data});
   }
   if (window_.size() == 0) {
@@ -62,8 +65,10 @@ Result<std::optional<train::Batch>> RemoteTraining::Next(std::stop_token) {
 Result<std::optional<train::Batch>> RemoteValidation::Next(std::stop_token stop) {
   const auto room = [&] {
     // Never into the next validation.
-    const int64_t end = o_.steps > 0 ? (given_ / o_.steps + 1) * o_.steps : std::numeric_limits<int64_t>::max();
-    return !o_.stop.stop_requested() && !pass_over_ && window_.size() < o_.ahead && scheduled_ < end;
+    const int64_t end =
+        o_.steps > 0 ? (given_ / o_.steps + 1) * o_.steps : std::numeric_limits<int64_t>::max();
+    return !o_.stop.stop_requested() && !pass_over_ && window_.size() < o_.ahead &&
+           scheduled_ < end;
   };
   while (room()) {
     auto batch = pipeline_.Next(stop);
@@ -76,7 +81,9 @@ Result<std::optional<train::Batch>> RemoteValidation::Next(std::stop_token stop)
       break;
     }
     std::vector<parameter::Arg> arguments;
-    for (mesh::Tensor& component : (*batch)->components) arguments.emplace_back(std::move(component));
+    for (mesh::Tensor& component : (*batch)->components) {
+      arguments.emplace_back(std::move(component));
+    }
     const Status scheduled = window_.Schedule(arguments);
     if (!scheduled.ok() && o_.stop.stop_requested()) break;
     MT_RETURN_IF_ERROR(scheduled);
@@ -106,7 +113,8 @@ Result<train::Scalars> RemoteRunner::TrainStep(const train::Batch&) {
 Result<train::Scalars> RemoteRunner::EvalStep(const train::Batch&) { return evaluation_.Take(); }
 
 Status RemoteRunner::Save(int64_t step) {
-  MT_RETURN_IF_ERROR(coordinator_.Save(step, PositionToMetadata(position_), program_hash_, give_up_));
+  MT_RETURN_IF_ERROR(
+      coordinator_.Save(step, PositionToMetadata(position_), program_hash_, give_up_));
   last_saved_ = step;
   return OkStatus();
 }

@@ -1,10 +1,11 @@
-// Steps that run on the workers of parameter servers, as the training loop sees them: one after the other, although
-// several run at once.
+// Steps that run on the workers of parameter servers, as the training loop sees them: one after the
+// other, although several run at once.
 //
-// The loop asks for a batch; what it gets stands for a step that was scheduled, and TrainStep or EvalStep waits for the
-// oldest. Kept true: no step is scheduled across the end of an epoch or a step that is saved, so that what a checkpoint
-// or a validation sees is the work of exactly the steps before it; and when a stop is requested, the steps that were
-// scheduled come to their end before the loop does.
+// The loop asks for a batch; what it gets stands for a step that was scheduled, and TrainStep or
+// EvalStep waits for the oldest. Kept true: no step is scheduled across the end of an epoch or a
+// step that is saved, so that what a checkpoint or a validation sees is the work of exactly the
+// steps before it; and when a stop is requested, the steps that were scheduled come to their end
+// before the loop does.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,10 @@ namespace meshtrain::worker {
 // Of one function, in the order in which they were scheduled. Used by one thread.
 class StepWindow {
  public:
-  // `stop`: no step begins any more. `give_up`, some time later: nor is the end of those that are under way waited for.
-  StepWindow(parameter::Coordinator& coordinator, parameter::Function function, std::stop_token stop,
-             std::stop_token give_up)
+  // `stop`: no step begins any more. `give_up`, some time later: nor is the end of those that are
+  // under way waited for.
+  StepWindow(parameter::Coordinator& coordinator, parameter::Function function,
+             std::stop_token stop, std::stop_token give_up)
       : coordinator_(coordinator),
         function_(std::move(function)),
         stop_(std::move(stop)),
@@ -51,7 +53,8 @@ struct Boundaries {
   int64_t first = 0;  // a step with which an epoch begins: 0, or where a resumed epoch began
   int64_t steps_per_epoch = 1;
   int64_t save_every = 0;  // 0: never
-  // The next one after `step` finished steps. {.steps_per_epoch = 10, .save_every = 4}.After(4) == 8, .After(8) == 10
+  // The next one after `step` finished steps. {.steps_per_epoch = 10, .save_every = 4}.After(4) ==
+  // 8, .After(8) == 10
   int64_t After(int64_t step) const;
 };
 

@@ -1,5 +1,5 @@
-// What a process beside the training loop (ps, a ps's worker, evaluator) answers at its address: /metrics, /healthz,
-// /readyz and /progress.
+// What a process beside the training loop (ps, a ps's worker, evaluator) answers at its address:
+// /metrics, /healthz, /readyz and /progress.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,8 @@ namespace meshtrain::worker {
 // Thread-safe after Create.
 class Presence {
  public:
-  // `healthy`: asked by /healthz; absent: always. Errors: kUnavailable for an address that cannot be bound.
+  // `healthy`: asked by /healthz; absent: always. Errors: kUnavailable for an address that cannot
+  // be bound.
   static Result<std::unique_ptr<Presence>> Create(const Config& config, const std::string& job,
                                                   std::function<bool()> healthy = {});
   telemetry::Metrics& metrics() { return metrics_; }

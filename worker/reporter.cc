@@ -16,12 +16,16 @@ constexpr double kSmoothing = 0.1;  // weight of the newest step in the shown ra
 
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
-std::map<std::string, double> ToMap(const train::Scalars& scalars) { return {scalars.begin(), scalars.end()}; }
+std::map<std::string, double> ToMap(const train::Scalars& scalars) {
+  return {scalars.begin(), scalars.end()};
+}
 
 // Of the epoch so far, which holds at least one batch.
 std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position) {
   std::vector<telemetry::NamedValue> means;
-  for (const auto& [name, sum] : position.sums) means.emplace_back(name, sum / static_cast<double>(position.batch));
+  for (const auto& [name, sum] : position.sums) {
+    means.emplace_back(name, sum / static_cast<double>(position.batch));
+  }
   return means;
 }
 
@@ -45,29 +49,36 @@ Reporter::Reporter(const Config& config, Job job, LastSave last_save)
   training_ = std::make_unique<telemetry::TrainingMetrics>(*metrics_);
   training_->planned_bytes.Set(static_cast<double>(job_.plan.peak_bytes_per_device));
   line_ = std::make_unique<telemetry::ProgressLine>(
-      telemetry::ProgressLine::Options{.terminal = ::isatty(STDOUT_FILENO) != 0}, [](std::string_view text) {
+      telemetry::ProgressLine::Options{.terminal = ::isatty(STDOUT_FILENO) != 0},
+      [](std::string_view text) {
         std::fwrite(text.data(), 1, text.size(), stdout);
         std::fflush(stdout);
       });
 }
 
-Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job, LastSave last_save,
+Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job,
+                                                   LastSave last_save,
                                                    const train::Position& start) {
-  auto reporter = std::unique_ptr<Reporter>(new Reporter(config, std::move(job), std::move(last_save)));
+  auto reporter =
+      std::unique_ptr<Reporter>(new Reporter(config, std::move(job), std::move(last_save)));
   MT_RETURN_IF_ERROR(MakeDirectories(config.output));
   reporter->first_epoch_ = start.epoch;
   if (reporter->job_.chief) {
     MT_RETURN_IF_ERROR(reporter->OpenLog(start));
-    MT_ASSIGN_OR_RETURN(reporter->train_events_, telemetry::EventFileWriter::Create(config.output + "/events/train"));
-    MT_ASSIGN_OR_RETURN(reporter->test_events_, telemetry::EventFileWriter::Create(config.output + "/events/test"));
+    MT_ASSIGN_OR_RETURN(reporter->train_events_,
+                        telemetry::EventFileWriter::Create(config.output + "/events/train"));
+    MT_ASSIGN_OR_RETURN(reporter->test_events_,
+                        telemetry::EventFileWriter::Create(config.output + "/events/test"));
   }
   {
     MutexLock lock(reporter->mutex_);
     reporter->report_.title = reporter->job_.name;
-    reporter->report_.subtitle = fmt::format("{} epochs on {}, {}", reporter->job_.epochs,
-                                             reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh, Today());
-    reporter->report_.facts = {{"mesh", reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh},
-                               {"plan", reporter->job_.plan.hash}};
+    reporter->report_.subtitle =
+        fmt::format("{} epochs on {}, {}", reporter->job_.epochs,
+                    reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh, Today());
+    reporter->report_.facts = {
+        {"mesh", reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh},
+        {"plan", reporter->job_.plan.hash}};
   }
   telemetry::Progress progress;
   progress.step = start.step;
@@ -76,18 +87,18 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
   reporter->board_.Set(progress);
   if (config.port) {
     Reporter* r = reporter.get();
-    MT_ASSIGN_OR_RETURN(
-        reporter->endpoints_,
-        telemetry::Endpoints::Start({.host = config.host, .port = *config.port},
-                                    {.metrics = [r] { return r->metrics_->Text(); },
-                                     .progress = [r] { return telemetry::ProgressJson(r->board_.Get()); },
-                                     .healthy = {},
-                                     .ready =
-                                         [r] {
-                                           MutexLock lock(r->mutex_);
-                                           return r->ready_;
-                                         },
-                                     .page = [r] { return r->Page(/*live=*/true); }}));
+    MT_ASSIGN_OR_RETURN(reporter->endpoints_,
+                        telemetry::Endpoints::Start(
+                            {.host = config.host, .port = *config.port},
+                            {.metrics = [r] { return r->metrics_->Text(); },
+                             .progress = [r] { return telemetry::ProgressJson(r->board_.Get()); },
+                             .healthy = {},
+                             .ready =
+                                 [r] {
+                                   MutexLock lock(r->mutex_);
+                                   return r->ready_;
+                                 },
+                             .page = [r] { return r->Page(/*live=*/true); }}));
   }
   return reporter;
 }
@@ -126,12 +137,17 @@ Status Reporter::OnStepEnd(const train::StepInfo& info) {
 Status Reporter::Record(const train::StepInfo& info) {
   const train::Position& p = info.position;
   if (epoch_shown_ != p.epoch) {
-    line_->BeginEpoch(p.epoch + 1, info.epochs, std::max<int64_t>(info.steps_per_epoch, 0), p.batch - 1);
+    line_->BeginEpoch(p.epoch + 1, info.epochs, std::max<int64_t>(info.steps_per_epoch, 0),
+                      p.batch - 1);
     epoch_shown_ = p.epoch;
   }
   line_->Step(p.batch, RunningMeans(p));
 
-  telemetry::StepRecord record{.step = p.step, .epoch = p.epoch + 1, .loss = 0, .metrics = {}, .seconds = Seconds(info.seconds)};
+  telemetry::StepRecord record{.step = p.step,
+                               .epoch = p.epoch + 1,
+                               .loss = 0,
+                               .metrics = {},
+                               .seconds = Seconds(info.seconds)};
   std::vector<telemetry::NamedValue> others;
   for (const auto& [name, value] : info.scalars) {
     if (name == "loss") {
@@ -148,7 +164,8 @@ Status Reporter::Record(const train::StepInfo& info) {
 void Reporter::Publish(const train::StepInfo& info) {
   const train::Position& p = info.position;
   const double seconds = Seconds(info.seconds);
-  // Examples and seconds apart: steps that end together, as parameter servers' do, take no time of their own.
+  // Examples and seconds apart: steps that end together, as parameter servers' do, take no time of
+  // their own.
   const double fresh = smoothed_examples_ == 0 ? 1 : kSmoothing;
   smoothed_examples_ += fresh * (static_cast<double>(info.examples) - smoothed_examples_);
   smoothed_seconds_ += fresh * (seconds - smoothed_seconds_);
@@ -179,7 +196,8 @@ void Reporter::Publish(const train::StepInfo& info) {
   }
   progress.examples_per_second = rate;
   if (rate > 0 && progress.total_steps) {
-    progress.eta_seconds = static_cast<double>((*progress.total_steps - p.step) * info.examples) / rate;
+    progress.eta_seconds =
+        static_cast<double>((*progress.total_steps - p.step) * info.examples) / rate;
   }
   progress.rank_step_seconds = {seconds};
   progress.plan = job_.plan;
@@ -201,8 +219,12 @@ Status Reporter::OnEpochEnd(const train::EpochInfo& info) {
   if (job_.chief) line_->EndEpoch(values);
   if (!info.validation.empty()) {
     if (job_.chief) MT_RETURN_IF_ERROR(test_events_->Add(info.step, info.validation));
-    if (const auto loss = train::FindScalar(info.validation, "loss")) training_->test_loss.Set(*loss);
-    if (const auto accuracy = train::FindScalar(info.validation, "accuracy")) training_->test_accuracy.Set(*accuracy);
+    if (const auto loss = train::FindScalar(info.validation, "loss")) {
+      training_->test_loss.Set(*loss);
+    }
+    if (const auto accuracy = train::FindScalar(info.validation, "accuracy")) {
+      training_->test_accuracy.Set(*accuracy);
+    }
   }
   MutexLock lock(mutex_);
   report_.epochs.push_back({ToMap(info.train), ToMap(info.validation), Seconds(info.seconds)});
@@ -233,16 +255,16 @@ Status Reporter::Finish() {
 
 std::string Reporter::EpochTable() const {
   MutexLock lock(mutex_);
-  std::string text = fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", "epoch", "train loss", "train accuracy",
-                                 "test loss", "test accuracy");
+  std::string text = fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", "epoch", "train loss",
+                                 "train accuracy", "test loss", "test accuracy");
   const auto cell = [](const std::map<std::string, double>& figures, const char* name) {
     const auto it = figures.find(name);
     return it == figures.end() ? std::string("-") : fmt::format("{:.4f}", it->second);
   };
   for (size_t i = 0; i < report_.epochs.size(); ++i) {
     const telemetry::EpochFigures& e = report_.epochs[i];
-    text += fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", i + 1, cell(e.train, "loss"), cell(e.train, "accuracy"),
-                        cell(e.test, "loss"), cell(e.test, "accuracy"));
+    text += fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", i + 1, cell(e.train, "loss"),
+                        cell(e.train, "accuracy"), cell(e.test, "loss"), cell(e.test, "accuracy"));
   }
   return text;
 }

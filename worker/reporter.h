@@ -1,5 +1,5 @@
-// Tells people and machines how training goes: progress line, metrics.jsonl, event files, /metrics, /progress, the live
-// page and the report that stays.
+// Tells people and machines how training goes: progress line, metrics.jsonl, event files, /metrics,
+// /progress, the live page and the report that stays.
 #pragma once
 
 #include <functional>
@@ -32,12 +32,13 @@ class Reporter final : public train::Callback {
     int64_t steps_per_epoch = 0;
     telemetry::Progress::Plan plan;
     cluster::TaskId task{cluster::Role::kWorker, 0};
-    bool chief = true;  // writes the files and the progress line; the others only answer at their address
+    bool chief =
+        true;  // writes the files and the progress line; the others only answer at their address
   };
   // The newest complete checkpoint. Called by several threads.
   using LastSave = std::function<std::optional<checkpoint::SaveReport>()>;
-  // Opens the output files and, where the configuration asks for it, the server. Errors: those of files; kUnavailable for
-  // an address that cannot be bound.
+  // Opens the output files and, where the configuration asks for it, the server. Errors: those of
+  // files; kUnavailable for an address that cannot be bound.
   static Result<std::unique_ptr<Reporter>> Create(const Config& config, Job job, LastSave last_save,
                                                   const train::Position& start);
 
@@ -46,7 +47,7 @@ class Reporter final : public train::Callback {
 
   // Training goes on from `start`, which lies before what was told already.
   Status RollBack(const train::Position& start);
-  void Ready();       // the first step may come: /readyz answers 200
+  void Ready();  // the first step may come: /readyz answers 200
   void EndLine() { line_->Interrupt(); }
   // For figures beside those of every training.
   telemetry::Metrics& metrics() { return *metrics_; }
@@ -80,7 +81,7 @@ class Reporter final : public train::Callback {
   int64_t epoch_shown_ = -1;
   int64_t saves_counted_ = -1;
   double smoothed_examples_ = 0, smoothed_seconds_ = 0;  // of a step
-  std::unique_ptr<telemetry::Endpoints> endpoints_;  // last: its threads read what stands above
+  std::unique_ptr<telemetry::Endpoints> endpoints_;      // last: its threads read what stands above
 };
 
 }  // namespace meshtrain::worker

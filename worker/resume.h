@@ -1,4 +1,5 @@
-// Where a job goes on: the loop's position in a checkpoint, and which checkpoints the manifest lets it go on from.
+// Where a job goes on: the loop's position in a checkpoint, and which checkpoints the manifest lets
+// it go on from.
 #pragma once
 
 #include <map>
@@ -25,9 +26,11 @@ Result<train::Position> PositionOf(const checkpoint::Index& index, const std::st
 // Whether a job of so many epochs is done there.
 bool IsEnd(const train::Position& position, int64_t epochs, int64_t steps_per_epoch);
 
-// The checkpoints in `folder` that a job may go on from, newest first. With `resume` false there are none: a folder of our
-// own (`own`) is emptied. Errors: kFailedPrecondition for one of the user's that holds some; ListCheckpoints'.
-Result<std::vector<checkpoint::Candidate>> ResumeCandidates(const std::string& folder, bool own, bool resume);
+// The checkpoints in `folder` that a job may go on from, newest first. With `resume` false there
+// are none: a folder of our own (`own`) is emptied. Errors: kFailedPrecondition for one of the
+// user's that holds some; ListCheckpoints'.
+Result<std::vector<checkpoint::Candidate>> ResumeCandidates(const std::string& folder, bool own,
+                                                            bool resume);
 Status RemoveCheckpoints(const std::vector<checkpoint::Candidate>& candidates);
 
 }  // namespace meshtrain::worker

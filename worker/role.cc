@@ -26,12 +26,16 @@ std::string SourceName(const Config& config) {
 
 Result<spec::Manifest> ReadManifest(const Config& config) {
   const spec::ReadOptions options{.processes = config.job.mesh_processes()};
-  if (config.file.empty()) return spec::ParseManifest(config.job.manifest, SourceName(config), options);
+  if (config.file.empty()) {
+    return spec::ParseManifest(config.job.manifest, SourceName(config), options);
+  }
   MT_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.file, int64_t{4} << 20));
   return spec::ParseManifest(text, config.file, options);
 }
 
-std::string JobName(const spec::Manifest& manifest) { return manifest.name.empty() ? "program" : manifest.name; }
+std::string JobName(const spec::Manifest& manifest) {
+  return manifest.name.empty() ? "program" : manifest.name;
+}
 
 CheckpointFolder CheckpointFolderOf(const Config& config, const spec::Manifest& manifest) {
   if (manifest.checkpoint.path.empty()) return {config.output + "/checkpoints", true};
@@ -47,10 +51,12 @@ Result<parameter::Identity> IdentityOf(const Config& config) {
 Result<int> OwnPort(const cluster::TfConfig& config) {
   const std::string host = config.cluster.host(config.task);
   const size_t colon = host.rfind(':');
-  const auto port = colon == std::string::npos ? std::nullopt : ParseInt(std::string_view(host).substr(colon + 1));
+  const auto port = colon == std::string::npos ? std::nullopt
+                                               : ParseInt(std::string_view(host).substr(colon + 1));
   if (!port || *port < 1 || *port > 65535) {
-    return InvalidArgument("TF_CONFIG: cluster: expected HOST:PORT for " + cluster::ToString(config.task) + ", got: " +
-                           (host.empty() ? "none" : host));
+    return InvalidArgument("TF_CONFIG: cluster: expected HOST:PORT for " +
+                           cluster::ToString(config.task) +
+                           ", got: " + (host.empty() ? "none" : host));
   }
   return static_cast<int>(*port);
 }
@@ -62,9 +68,12 @@ void Say(const std::string& line) {
 
 void TellTermination(const Config& config, const std::string& message) {
   std::string path = config.job.termination_log;
-  if (path.empty() && !config.job.job.empty() && std::filesystem::exists(kTerminationLog)) path = kTerminationLog;
+  if (path.empty() && !config.job.job.empty() && std::filesystem::exists(kTerminationLog)) {
+    path = kTerminationLog;
+  }
   if (path.empty()) return;
-  std::ofstream file(path, std::ios::trunc);  // a device of the container's runtime: cannot be renamed over
+  std::ofstream file(
+      path, std::ios::trunc);  // a device of the container's runtime: cannot be renamed over
   file << message;
   if (!file.flush()) LogWarning("cannot write the termination message", {{"path", path}});
 }
@@ -73,13 +82,16 @@ std::string ModelPath(const Config& config) { return config.output + "/model.saf
 
 void TellResults(const Config& config, const Reporter& reporter, const std::string& checkpoint) {
   const std::string& out = config.output;
-  Say(fmt::format("\n{}\ncurves      {}/report.html\nmetrics     {}/metrics.jsonl\nevents      {}/events\n"
-                  "plan        {}/plan.txt",
-                  reporter.EpochTable(), out, out, out, out));
+  Say(fmt::format(
+      "\n{}\ncurves      {}/report.html\nmetrics     {}/metrics.jsonl\nevents      {}/events\n"
+      "plan        {}/plan.txt",
+      reporter.EpochTable(), out, out, out, out));
   if (!checkpoint.empty()) Say("checkpoint  " + checkpoint);
   Say("model       " + ModelPath(config));
 }
 
-void TellStopped(int64_t step) { Say(fmt::format("stopped at step {}, saved; run again to go on", step)); }
+void TellStopped(int64_t step) {
+  Say(fmt::format("stopped at step {}, saved; run again to go on", step));
+}
 
 }  // namespace meshtrain::worker

@@ -1,4 +1,5 @@
-// What the roles of a job share: the manifest, the data's batches for the loop, and what is said at the end.
+// What the roles of a job share: the manifest, the data's batches for the loop, and what is said at
+// the end.
 #pragma once
 
 #include <string>
@@ -27,7 +28,8 @@ CheckpointFolder CheckpointFolderOf(const Config& config, const spec::Manifest& 
 
 // What a process shows to the parameter servers, and they to it. Errors: SecurityFromEnvironment's.
 Result<parameter::Identity> IdentityOf(const Config& config);
-// The port of this process in TF_CONFIG, whose task must be in its cluster. Errors: kInvalidArgument.
+// The port of this process in TF_CONFIG, whose task must be in its cluster. Errors:
+// kInvalidArgument.
 Result<int> OwnPort(const cluster::TfConfig& config);
 
 using distribute::PipelineBatches;
@@ -36,7 +38,8 @@ using distribute::PipelineBatches;
 void Say(const std::string& line);
 // The last progress, for the operator that may look after this process is gone.
 void TellTermination(const Config& config, const std::string& message);
-// The epochs, and where everything lies. `checkpoint`: the last one's folder, "" where there is none.
+// The epochs, and where everything lies. `checkpoint`: the last one's folder, "" where there is
+// none.
 void TellResults(const Config& config, const Reporter& reporter, const std::string& checkpoint);
 void TellStopped(int64_t step);
 // Where the trained weights go.

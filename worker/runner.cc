@@ -5,9 +5,11 @@
 
 namespace meshtrain::worker {
 
-Result<std::unique_ptr<distribute::MeshRunner>> MakeRunner(execute::Session& session, const spec::Declared& declared,
-                                                           distribute::MeshRunner::Options options) {
-  const auto trace = [declared](const std::vector<mesh::TensorType>& types) -> Result<distribute::TracedSteps> {
+Result<std::unique_ptr<distribute::MeshRunner>> MakeRunner(
+    execute::Session& session, const spec::Declared& declared,
+    distribute::MeshRunner::Options options) {
+  const auto trace =
+      [declared](const std::vector<mesh::TensorType>& types) -> Result<distribute::TracedSteps> {
     MT_ASSIGN_OR_RETURN(spec::Traced traced, declared.Trace(types));
     sharding::Given layouts;
     layouts.inputs = std::move(traced.layouts.inputs);

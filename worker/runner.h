@@ -10,9 +10,10 @@
 
 namespace meshtrain::worker {
 
-// Traces, plans and compiles every step; the states are zero until Initialize, or until they are written. Errors: those of
-// the trace, with the place in the manifest.
-Result<std::unique_ptr<distribute::MeshRunner>> MakeRunner(execute::Session& session, const spec::Declared& declared,
+// Traces, plans and compiles every step; the states are zero until Initialize, or until they are
+// written. Errors: those of the trace, with the place in the manifest.
+Result<std::unique_ptr<distribute::MeshRunner>> MakeRunner(execute::Session& session,
+                                                           const spec::Declared& declared,
                                                            distribute::MeshRunner::Options options);
 
 }  // namespace meshtrain::worker

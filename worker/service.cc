@@ -17,7 +17,8 @@ using cluster::Role;
 Status CheckDevices(const Config& config, const spec::Manifest& manifest) {
   const mesh::DeviceKind kind = manifest.program.devices.kind;
   if (kind == mesh::DeviceKind::kCpu) return OkStatus();
-  return Unimplemented(SourceName(config) + ": program.devices.kind: this worker computes on cpu, got: " +
+  return Unimplemented(SourceName(config) +
+                       ": program.devices.kind: this worker computes on cpu, got: " +
                        std::string(mesh::DeviceKindName(kind)));
 }
 
@@ -27,21 +28,27 @@ Ending Run(const Config& config, std::stop_token stop, const std::function<int()
   const bool servers = manifest.strategy == "ParameterServer";
   if (!config.job.tf_config) {
     if (!servers) return RunMeshWorker(config, std::move(manifest), stop, stop_exit_code);
-    return {InvalidArgument(SourceName(config) + ": spec.strategy: ParameterServer needs chief, worker and ps processes: "
-                            "expected TF_CONFIG to say who they are, got: none"),
-            cluster::kExitBadConfig};
+    return {
+        InvalidArgument(SourceName(config) +
+                        ": spec.strategy: ParameterServer needs chief, worker and ps processes: "
+                        "expected TF_CONFIG to say who they are, got: none"),
+        cluster::kExitBadConfig};
   }
   const cluster::ClusterSpec& cluster = config.job.tf_config->cluster;
   const cluster::TaskId task = config.job.tf_config->task;
-  if (task.role == Role::kEvaluator) return RunEvaluator(config, std::move(manifest), stop, stop_exit_code);
+  if (task.role == Role::kEvaluator) {
+    return RunEvaluator(config, std::move(manifest), stop, stop_exit_code);
+  }
   if (servers) {
     if (cluster.count(Role::kPs) == 0) {
-      return {InvalidArgument("TF_CONFIG: cluster.ps: ParameterServer needs at least one, got: none"),
-              cluster::kExitBadConfig};
+      return {
+          InvalidArgument("TF_CONFIG: cluster.ps: ParameterServer needs at least one, got: none"),
+          cluster::kExitBadConfig};
     }
     if (task.role == Role::kPs) return RunParameterServer(config, manifest, stop, stop_exit_code);
     // Without a chief worker 0 is that too.
-    const bool leads = task.role == Role::kChief || (cluster.count(Role::kChief) == 0 && task.index == 0);
+    const bool leads =
+        task.role == Role::kChief || (cluster.count(Role::kChief) == 0 && task.index == 0);
     if (leads) return RunParameterChief(config, std::move(manifest), stop, stop_exit_code);
     return RunParameterWorker(config, manifest, stop, stop_exit_code);
   }
@@ -52,7 +59,9 @@ Ending Run(const Config& config, std::stop_token stop, const std::function<int()
 
 int Serve(const Config& config, std::stop_token stop, const std::function<int()>& stop_exit_code) {
   const Ending end = Run(config, stop, stop_exit_code);
-  if (!end.status.ok()) std::fprintf(stderr, "meshtrain-worker: %s\n", end.status.message().c_str());
+  if (!end.status.ok()) {
+    std::fprintf(stderr, "meshtrain-worker: %s\n", end.status.message().c_str());
+  }
   std::fflush(stdout);
   return end.exit_code;
 }

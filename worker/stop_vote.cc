@@ -8,7 +8,8 @@ namespace {
 
 constexpr double kSecondsBetween = 0.1;
 constexpr int64_t kMostSteps = 1000;
-// What a process says that wants to stop; the chief otherwise says a number of steps, the others nothing.
+// What a process says that wants to stop; the chief otherwise says a number of steps, the others
+// nothing.
 constexpr float kStop = 1e9F;
 constexpr double kSmoothing = 0.2;
 
@@ -16,7 +17,8 @@ constexpr double kSmoothing = 0.2;
 
 int64_t StepsBetweenVotes(double seconds) {
   if (!(seconds > 0)) return 1;
-  return std::clamp<int64_t>(static_cast<int64_t>(std::llround(std::min(kSecondsBetween / seconds, 1e6))), 1, kMostSteps);
+  return std::clamp<int64_t>(
+      static_cast<int64_t>(std::llround(std::min(kSecondsBetween / seconds, 1e6))), 1, kMostSteps);
 }
 
 Status StopVote::OnTrainBegin(const train::Position& position) {

@@ -1,8 +1,8 @@
-// Stopping together: a process that was asked to stop tells the others between two steps, and all stop after the same
-// one, so that what they save is one state.
+// Stopping together: a process that was asked to stop tells the others between two steps, and all
+// stop after the same one, so that what they save is one state.
 //
-// They ask each other in a small collective, about every 100 ms: the chief's measured steps say after how many steps the
-// next one comes.
+// They ask each other in a small collective, about every 100 ms: the chief's measured steps say
+// after how many steps the next one comes.
 #pragma once
 
 #include <cstdint>

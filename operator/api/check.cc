@@ -28,23 +28,27 @@ bool Absent(const Json& object, std::string_view name) {
   return found == object.end() || found->is_null();
 }
 
-void CheckSpelling(const Json& value, const Field& field, const std::string& path, Problems* problems) {
+void CheckSpelling(const Json& value, const Field& field, const std::string& path,
+                   Problems* problems) {
   const std::string& text = value.get_ref<const std::string&>();
   if (field.max_size && static_cast<int64_t>(text.size()) > *field.max_size) {
     problems->push_back({path, "must be at most " + std::to_string(*field.max_size) +
                                    " bytes long, got: " + std::to_string(text.size())});
   }
-  if (field.values.empty() || std::find(field.values.begin(), field.values.end(), text) != field.values.end()) {
+  if (field.values.empty() ||
+      std::find(field.values.begin(), field.values.end(), text) != field.values.end()) {
     return;
   }
   std::vector<std::string> known;
   for (const std::string_view name : field.values) {
     if (!name.empty()) known.emplace_back(name);
   }
-  problems->push_back({path, "must be one of " + Join(known, ", ") + Got(value) + DidYouMean(text, known)});
+  problems->push_back(
+      {path, "must be one of " + Join(known, ", ") + Got(value) + DidYouMean(text, known)});
 }
 
-void CheckInteger(const Json& value, const Field& field, const std::string& path, Problems* problems) {
+void CheckInteger(const Json& value, const Field& field, const std::string& path,
+                  Problems* problems) {
   const int64_t type_max = field.type == FieldType::kInt32 ? INT32_MAX : INT64_MAX;
   const int64_t type_min = field.type == FieldType::kInt32 ? INT32_MIN : INT64_MIN;
   const int64_t low = field.minimum.value_or(type_min);
@@ -57,8 +61,8 @@ void CheckInteger(const Json& value, const Field& field, const std::string& path
   }
 }
 
-// Fills in defaults and names what is wrong. Values of the wrong type are taken out, so that later reading may trust
-// the types that it finds.
+// Fills in defaults and names what is wrong. Values of the wrong type are taken out, so that later
+// reading may trust the types that it finds.
 void Apply(Json* value, const Field& field, const std::string& path, Problems* problems);
 
 void ApplyObject(Json* value, const Field& field, const std::string& path, Problems* problems) {
@@ -157,9 +161,12 @@ bool TypeFits(const Json& value, FieldType type) {
 
 void Apply(Json* value, const Field& field, const std::string& path, Problems* problems) {
   // 3.0 is an integer to people and to Kubernetes' YAML reader.
-  if ((field.type == FieldType::kInt32 || field.type == FieldType::kInt64) && value->is_number_float()) {
+  if ((field.type == FieldType::kInt32 || field.type == FieldType::kInt64) &&
+      value->is_number_float()) {
     const double number = value->get<double>();
-    if (number == std::floor(number) && std::abs(number) < 1e15) *value = static_cast<int64_t>(number);
+    if (number == std::floor(number) && std::abs(number) < 1e15) {
+      *value = static_cast<int64_t>(number);
+    }
   }
   if (!TypeFits(*value, field.type)) {
     problems->push_back({path, std::string(Expected(field.type)) + Got(*value)});
@@ -188,7 +195,8 @@ void Apply(Json* value, const Field& field, const std::string& path, Problems* p
 
 }  // namespace
 
-void ApplySchema(JsonRef value, const Field& field, const std::string& path, std::vector<FieldError>* problems) {
+void ApplySchema(JsonRef value, const Field& field, const std::string& path,
+                 std::vector<FieldError>* problems) {
   Apply(static_cast<Json*>(value.json), field, path, problems);
 }
 

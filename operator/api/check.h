@@ -14,8 +14,9 @@ struct JsonRef {
   void* json = nullptr;
 };
 
-// Fills in defaults and appends what is wrong. A value of the wrong type is taken out (at the root: made null), so that
-// whoever reads on may trust the types that it finds.
-void ApplySchema(JsonRef value, const Field& field, const std::string& path, std::vector<FieldError>* problems);
+// Fills in defaults and appends what is wrong. A value of the wrong type is taken out (at the root:
+// made null), so that whoever reads on may trust the types that it finds.
+void ApplySchema(JsonRef value, const Field& field, const std::string& path,
+                 std::vector<FieldError>* problems);
 
 }  // namespace meshtrain::api

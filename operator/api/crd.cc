@@ -82,25 +82,26 @@ Json OpenApi(const Field& field, const std::string& path) {
   return out;
 }
 
-Json Column(const char* name, const char* type, const char* path, const char* description, int priority = 0) {
+Json Column(const char* name, const char* type, const char* path, const char* description,
+            int priority = 0) {
   Json out = {{"name", name}, {"type", type}, {"jsonPath", path}, {"description", description}};
   if (priority != 0) out["priority"] = priority;
   return out;
 }
 
 Json Crd() {
-  Json root = {
-      {"description",
-       "A TrainingJob trains one neural network with a group of processes: chief, workers, parameter servers and an "
-       "evaluator, each told about the others through TF_CONFIG."},
-      {"type", "object"},
-      {"required", {"spec"}},
-      {"properties",
-       {{"apiVersion", {{"type", "string"}, {"description", "meshtrain.dev/v1"}}},
-        {"kind", {{"type", "string"}, {"description", "TrainingJob"}}},
-        {"metadata", {{"type", "object"}}},  // Kubernetes allows no more here
-        {"spec", OpenApi(SpecField(), "spec")},
-        {"status", OpenApi(StatusField(), "status")}}}};
+  Json root = {{"description",
+                "A TrainingJob trains one neural network with a group of processes: chief, "
+                "workers, parameter servers and an "
+                "evaluator, each told about the others through TF_CONFIG."},
+               {"type", "object"},
+               {"required", {"spec"}},
+               {"properties",
+                {{"apiVersion", {{"type", "string"}, {"description", "meshtrain.dev/v1"}}},
+                 {"kind", {{"type", "string"}, {"description", "TrainingJob"}}},
+                 {"metadata", {{"type", "object"}}},  // Kubernetes allows no more here
+                 {"spec", OpenApi(SpecField(), "spec")},
+                 {"status", OpenApi(StatusField(), "status")}}}};
   AddRules(&root, "");
   Json columns = Json::array({
       Column("PHASE", "string", ".status.phase", "The most telling condition."),
@@ -112,8 +113,10 @@ Json Crd() {
       Column("RESTARTS", "integer", ".status.restarts", "Restarts of all roles."),
       Column("AGE", "date", ".metadata.creationTimestamp", "Time since creation."),
       Column("STRATEGY", "string", ".spec.strategy", "How training is distributed.", 1),
-      Column("EXAMPLES/S", "number", ".status.progress.examplesPerSecond", "Examples per second.", 1),
-      Column("WAITING", "string", ".status.conditions[?(@.type==\"Waiting\")].message", "What the job waits for.", 1),
+      Column("EXAMPLES/S", "number", ".status.progress.examplesPerSecond", "Examples per second.",
+             1),
+      Column("WAITING", "string", ".status.conditions[?(@.type==\"Waiting\")].message",
+             "What the job waits for.", 1),
   });
   Json version = {{"name", "v1"},
                   {"served", true},
@@ -163,7 +166,8 @@ void EmitYaml(const Json& value, YAML::Emitter* out) {
     // Short words may mean something to a YAML 1.1 reader (yes, on, null, True): quoted.
     const bool plain =
         text.size() > 5 &&
-        text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/") == std::string::npos;
+        text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/") ==
+            std::string::npos;
     if (plain) {
       *out << text;
     } else {

@@ -14,7 +14,9 @@ namespace {
 using Json = nlohmann::json;  // std::map inside: keys come out sorted
 using Problems = std::vector<FieldError>;
 
-std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 std::string Got(const Json& value) {
   std::string text = Dump(value);
@@ -35,9 +37,11 @@ std::string Str(const Json& object, std::string_view name) {
 }
 template <typename T>
 T Clamped(const Json& value) {
-  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) return std::numeric_limits<T>::max();
-  return static_cast<T>(
-      std::clamp<int64_t>(value.get<int64_t>(), std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) {
+    return std::numeric_limits<T>::max();
+  }
+  return static_cast<T>(std::clamp<int64_t>(value.get<int64_t>(), std::numeric_limits<T>::min(),
+                                            std::numeric_limits<T>::max()));
 }
 template <typename T>
 std::optional<T> Maybe(const Json& object, std::string_view name) {
@@ -57,7 +61,9 @@ bool Flag(const Json& object, std::string_view name) {
   return !Absent(object, name) && object.at(std::string(name)).get<bool>();
 }
 std::optional<TimePoint> When(const Json& object, std::string_view name) {
-  return Absent(object, name) ? std::nullopt : ParseTime(object.at(std::string(name)).get_ref<const std::string&>());
+  return Absent(object, name)
+             ? std::nullopt
+             : ParseTime(object.at(std::string(name)).get_ref<const std::string&>());
 }
 const Json& Child(const Json& object, std::string_view name) {
   static const Json kNothing = Json::object();
@@ -83,7 +89,8 @@ void ReadMeta(const Json& meta, ObjectMeta* out) {
   out->namespace_name = text("namespace");
   out->uid = text("uid");
   out->resource_version = text("resourceVersion");
-  if (const auto found = meta.find("generation"); found != meta.end() && found->is_number_integer()) {
+  if (const auto found = meta.find("generation");
+      found != meta.end() && found->is_number_integer()) {
     out->generation = found->get<int64_t>();
   }
   map("labels", &out->labels);
@@ -128,11 +135,13 @@ void ReadSpec(const Json& json, TrainingJob* job) {
     const auto role = cluster::ParseRole(key);
     if (!role) {
       const std::vector<std::string> known = {"chief", "worker", "ps", "evaluator"};
-      problems->push_back({path, "is not a role, must be chief, worker, ps or evaluator" + DidYouMean(key, known)});
+      problems->push_back(
+          {path, "is not a role, must be chief, worker, ps or evaluator" + DidYouMean(key, known)});
       continue;
     }
     if (out->replica_specs.contains(*role)) {
-      problems->push_back({path, "is a second spelling of the role " + std::string(cluster::RoleName(*role))});
+      problems->push_back(
+          {path, "is a second spelling of the role " + std::string(cluster::RoleName(*role))});
       continue;
     }
     if (*role == Role::kWorker && key != "worker") job->odd_role_keys.push_back(key);
@@ -176,8 +185,12 @@ void ReadSpec(const Json& json, TrainingJob* job) {
                              "must be chief, worker, ps or evaluator" + Got(name)});
       }
     }
-    for (const Json& code : Child(rule, "exitCodes")) read.exit_codes.push_back(Clamped<int32_t>(code));
-    for (const Json& reason : Child(rule, "reasons")) read.reasons.push_back(reason.get<std::string>());
+    for (const Json& code : Child(rule, "exitCodes")) {
+      read.exit_codes.push_back(Clamped<int32_t>(code));
+    }
+    for (const Json& reason : Child(rule, "reasons")) {
+      read.reasons.push_back(reason.get<std::string>());
+    }
     read.action = Str(rule, "action");
     out->failure_rules.push_back(std::move(read));
   }
@@ -189,9 +202,10 @@ void ReadSpec(const Json& json, TrainingJob* job) {
   out->tf_config_compat = Str(Child(json, "tfConfig"), "compat");
 }
 
-constexpr ConditionType kConditions[] = {
-    ConditionType::kCreated,   ConditionType::kRunning, ConditionType::kRestarting, ConditionType::kSuspended,
-    ConditionType::kSucceeded, ConditionType::kFailed,  ConditionType::kWaiting,    ConditionType::kStalled};
+constexpr ConditionType kConditions[] = {ConditionType::kCreated,    ConditionType::kRunning,
+                                         ConditionType::kRestarting, ConditionType::kSuspended,
+                                         ConditionType::kSucceeded,  ConditionType::kFailed,
+                                         ConditionType::kWaiting,    ConditionType::kStalled};
 
 void ReadRecovery(const Json& json, Recovery* out) {
   out->attempt = Or<int32_t>(json, "attempt", 0);
@@ -199,10 +213,14 @@ void ReadRecovery(const Json& json, Recovery* out) {
   out->counted = Or<int32_t>(json, "counted", 0);
   out->disruptions = Or<int32_t>(json, "disruptions", 0);
   for (const auto& [name, count] : Child(json, "countedByRole").items()) {
-    if (const auto role = cluster::ParseRole(name)) out->counted_by_role[*role] = Clamped<int32_t>(count);
+    if (const auto role = cluster::ParseRole(name)) {
+      out->counted_by_role[*role] = Clamped<int32_t>(count);
+    }
   }
   for (const auto& [name, count] : Child(json, "incidentsByRole").items()) {
-    if (const auto role = cluster::ParseRole(name)) out->incidents_by_role[*role] = Clamped<int32_t>(count);
+    if (const auto role = cluster::ParseRole(name)) {
+      out->incidents_by_role[*role] = Clamped<int32_t>(count);
+    }
   }
   for (const Json& item : Child(json, "recent")) {
     const auto role = cluster::ParseRole(Str(item, "role"));
@@ -231,11 +249,12 @@ void ReadStatus(const Json& json, JobStatus* out) {
   for (const Json& item : Child(json, "conditions")) {
     for (const ConditionType type : kConditions) {
       if (Str(item, "type") != ConditionName(type)) continue;
-      out->conditions[type] = {.status = Str(item, "status") == "True",
-                               .reason = Str(item, "reason"),
-                               .message = Str(item, "message"),
-                               .observed_generation = Or<int64_t>(item, "observedGeneration", 0),
-                               .last_transition = When(item, "lastTransitionTime").value_or(TimePoint{})};
+      out->conditions[type] = {
+          .status = Str(item, "status") == "True",
+          .reason = Str(item, "reason"),
+          .message = Str(item, "message"),
+          .observed_generation = Or<int64_t>(item, "observedGeneration", 0),
+          .last_transition = When(item, "lastTransitionTime").value_or(TimePoint{})};
     }
   }
   out->phase = Str(json, "phase");
@@ -327,8 +346,9 @@ Json WriteRunPolicy(const RunPolicy& policy) {
     Put(&gang, "minAvailable", policy.scheduling_policy->min_available);
     PutText(&gang, "queue", policy.scheduling_policy->queue);
     PutText(&gang, "priorityClass", policy.scheduling_policy->priority_class);
-    if (!policy.scheduling_policy->min_resources.empty())
+    if (!policy.scheduling_policy->min_resources.empty()) {
       gang["minResources"] = policy.scheduling_policy->min_resources;
+    }
     Put(&gang, "scheduleTimeoutSeconds", policy.scheduling_policy->schedule_timeout_seconds);
   }
   return out;
@@ -366,7 +386,8 @@ Json WriteSpec(const Spec& spec) {
     out["failurePolicy"]["rules"].push_back(std::move(one));
   }
   if (spec.elastic) {
-    out["elastic"] = {{"minReplicas", spec.elastic->min_replicas}, {"maxReplicas", spec.elastic->max_replicas}};
+    out["elastic"] = {{"minReplicas", spec.elastic->min_replicas},
+                      {"maxReplicas", spec.elastic->max_replicas}};
   }
   if (!spec.tf_config_compat.empty()) out["tfConfig"]["compat"] = spec.tf_config_compat;
   return out;
@@ -388,8 +409,9 @@ Json WriteRecovery(const Recovery& recovery) {
     out["incidentsByRole"][std::string(cluster::RoleName(role))] = count;
   }
   for (const auto& recent : recovery.recent) {
-    out["recent"].push_back(
-        {{"at", FormatTime(recent.at)}, {"role", cluster::RoleName(recent.role)}, {"counted", recent.counted}});
+    out["recent"].push_back({{"at", FormatTime(recent.at)},
+                             {"role", cluster::RoleName(recent.role)},
+                             {"counted", recent.counted}});
   }
   for (const auto& entry : recovery.out_of_memory) {
     out["outOfMemory"].push_back({{"replica", entry.replica}, {"attempt", entry.attempt}});
@@ -406,7 +428,8 @@ Json WriteProgress(const Progress& progress) {
   PutNumber(&out, "examplesPerSecond", progress.examples_per_second);
   Put(&out, "etaSeconds", progress.eta_seconds);
   if (progress.total_steps && *progress.total_steps > 0) {
-    const double percent = 100.0 * static_cast<double>(progress.step) / static_cast<double>(*progress.total_steps);
+    const double percent =
+        100.0 * static_cast<double>(progress.step) / static_cast<double>(*progress.total_steps);
     out["percent"] = std::to_string(static_cast<int64_t>(std::clamp(percent, 0.0, 100.0))) + "%";
   }
   PutTime(&out, "observedAt", progress.observed_at);
@@ -424,7 +447,9 @@ Json WriteStatus(const JobStatus& status) {
     Json one = {{"type", ConditionName(type)}, {"status", condition.status ? "True" : "False"}};
     PutText(&one, "reason", condition.reason);
     PutText(&one, "message", condition.message);
-    if (condition.observed_generation != 0) one["observedGeneration"] = condition.observed_generation;
+    if (condition.observed_generation != 0) {
+      one["observedGeneration"] = condition.observed_generation;
+    }
     PutTime(&one, "lastTransitionTime", condition.last_transition);
     out["conditions"].push_back(std::move(one));
   }
@@ -433,11 +458,12 @@ Json WriteStatus(const JobStatus& status) {
   // Columns and the scale subresource read these, so they are there even at 0 once anything is.
   if (!out.empty()) out["restarts"] = status.restarts;
   for (const auto& [role, replica] : status.replica_statuses) {
-    out["replicaStatuses"][std::string(cluster::RoleName(role))] = {{"replicas", replica.replicas},
-                                                                    {"active", replica.active},
-                                                                    {"succeeded", replica.succeeded},
-                                                                    {"failed", replica.failed},
-                                                                    {"restarts", replica.restarts}};
+    out["replicaStatuses"][std::string(cluster::RoleName(role))] = {
+        {"replicas", replica.replicas},
+        {"active", replica.active},
+        {"succeeded", replica.succeeded},
+        {"failed", replica.failed},
+        {"restarts", replica.restarts}};
   }
   PutText(&out, "labelSelector", status.label_selector);
   if (status.observed_generation != 0) out["observedGeneration"] = status.observed_generation;
@@ -464,7 +490,9 @@ Json WriteStatus(const JobStatus& status) {
     PutText(&one, "lastLine", trouble.last_line);
     out["worst"].push_back(std::move(one));
   }
-  if (Json recovery = WriteRecovery(status.recovery); !recovery.empty()) out["recovery"] = std::move(recovery);
+  if (Json recovery = WriteRecovery(status.recovery); !recovery.empty()) {
+    out["recovery"] = std::move(recovery);
+  }
   const Goodput& goodput = status.goodput;
   Json spent = Json::object();
   if (goodput.waiting_seconds != 0) spent["waitingSeconds"] = goodput.waiting_seconds;
@@ -496,7 +524,8 @@ Json Difference(const Json& before, const Json& after) {
 
 }  // namespace
 
-PodTemplate ReadPodTemplate(std::string_view text, const std::string& path, std::vector<FieldError>* problems) {
+PodTemplate ReadPodTemplate(std::string_view text, const std::string& path,
+                            std::vector<FieldError>* problems) {
   PodTemplate out;
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) {
@@ -508,8 +537,9 @@ PodTemplate ReadPodTemplate(std::string_view text, const std::string& path, std:
   if (!spec.is_object()) return out;
   const auto text_of = [](const Json& object, const char* name) {
     const auto found = object.is_object() ? object.find(name) : object.end();
-    return object.is_object() && found != object.end() && found->is_string() ? found->get<std::string>()
-                                                                             : std::string();
+    return object.is_object() && found != object.end() && found->is_string()
+               ? found->get<std::string>()
+               : std::string();
   };
   out.restart_policy = text_of(spec, "restartPolicy");
   out.scheduler_name = text_of(spec, "schedulerName");
@@ -518,8 +548,9 @@ PodTemplate ReadPodTemplate(std::string_view text, const std::string& path, std:
   out.containers = static_cast<int32_t>(containers.size());
   const Json* training = containers.empty() ? nullptr : &containers.front();
   for (const std::string_view name : cluster::kTrainingContainers) {
-    const auto found = std::find_if(containers.begin(), containers.end(),
-                                    [&](const Json& container) { return text_of(container, "name") == name; });
+    const auto found =
+        std::find_if(containers.begin(), containers.end(),
+                     [&](const Json& container) { return text_of(container, "name") == name; });
     if (found != containers.end()) {
       training = &*found;
       break;
@@ -528,7 +559,10 @@ PodTemplate ReadPodTemplate(std::string_view text, const std::string& path, std:
   if (training == nullptr || !training->is_object()) return out;
   out.training_container = text_of(*training, "name");
   for (const Json& port : Child(*training, "ports")) {
-    if (!port.is_object() || !port.contains("containerPort") || !port["containerPort"].is_number_integer()) continue;
+    if (!port.is_object() || !port.contains("containerPort") ||
+        !port["containerPort"].is_number_integer()) {
+      continue;
+    }
     const auto number = Clamped<int32_t>(port["containerPort"]);
     if (text_of(port, "name") == cluster::kTrainingPortName) {
       out.port = number;
@@ -546,11 +580,14 @@ PodTemplate ReadPodTemplate(std::string_view text, const std::string& path, std:
 Result<TrainingJob> FromJson(std::string_view text) {
   Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded() || !root.is_object()) {
-    return InvalidArgument("TrainingJob: must be a JSON object, got: " + std::string(text.substr(0, 80)));
+    return InvalidArgument("TrainingJob: must be a JSON object, got: " +
+                           std::string(text.substr(0, 80)));
   }
   const auto head = [&](const char* name, std::string_view want) -> Status {
     const auto found = root.find(name);
-    if (found != root.end() && found->is_string() && found->get_ref<const std::string&>() == want) return OkStatus();
+    if (found != root.end() && found->is_string() && found->get_ref<const std::string&>() == want) {
+      return OkStatus();
+    }
     return InvalidArgument(std::string(name) + ": must be " + std::string(want) +
                            (found == root.end() ? std::string(", got: nothing") : Got(*found)));
   };

@@ -10,21 +10,25 @@ namespace {
 
 using cluster::kMaxNameLength;
 
-// CEL knows no helper functions, so the words for "replicas of a role in any spelling" are spelled out.
+// CEL knows no helper functions, so the words for "replicas of a role in any spelling" are spelled
+// out.
 #define MT_KEYS(role_list) "self.replicaSpecs.filter(k, k.lowerAscii() in " role_list ")"
 #define MT_AT_MOST_ONE(role_list) MT_KEYS(role_list) ".all(k, self.replicaSpecs[k].replicas <= 1)"
 
 bool Dns1035(const std::string& name) {
   if (name.empty() || name.front() < 'a' || name.front() > 'z' || name.back() == '-') return false;
-  return std::all_of(name.begin(), name.end(),
-                     [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; });
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
 }
 
 std::string LongestChild(const TrainingJob& job) {
   std::string longest = job.metadata.name;
   for (const auto& [role, replica] : job.spec.replica_specs) {
     int32_t most = replica.replicas;
-    if (role == Role::kWorker && job.spec.elastic) most = std::max(most, job.spec.elastic->max_replicas);
+    if (role == Role::kWorker && job.spec.elastic) {
+      most = std::max(most, job.spec.elastic->max_replicas);
+    }
     if (most < 1) continue;
     const std::string name = cluster::PodName(job.metadata.name, {role, most - 1});
     if (name.size() > longest.size()) longest = name;
@@ -32,9 +36,13 @@ std::string LongestChild(const TrainingJob& job) {
   return longest;
 }
 
-std::string Count(const TrainingJob& job, Role role) { return std::to_string(Replicas(job.spec, role)); }
+std::string Count(const TrainingJob& job, Role role) {
+  return std::to_string(Replicas(job.spec, role));
+}
 bool Has(const TrainingJob& job, Role role) { return job.spec.replica_specs.contains(role); }
-bool MeshStrategy(const Spec& spec) { return spec.strategy.empty() || spec.strategy == kStrategyMesh; }
+bool MeshStrategy(const Spec& spec) {
+  return spec.strategy.empty() || spec.strategy == kStrategyMesh;
+}
 std::string Strategy(const TrainingJob& job) {
   return job.spec.strategy.empty() ? std::string("none") : job.spec.strategy;
 }
@@ -42,21 +50,26 @@ std::string Workers(const TrainingJob& job) { return Count(job, Role::kWorker); 
 const SchedulingPolicy* Gang(const Spec& spec) {
   return spec.run_policy.scheduling_policy ? &*spec.run_policy.scheduling_policy : nullptr;
 }
-std::string Queue(const Spec& spec) { return Gang(spec) != nullptr ? Gang(spec)->queue : std::string(); }
+std::string Queue(const Spec& spec) {
+  return Gang(spec) != nullptr ? Gang(spec)->queue : std::string();
+}
 bool Launched(const TrainingJob& old) { return !old.spec.run_policy.suspend; }
 
 // Job-sized texts stop at what a ConfigMap can carry (1 MiB), with room for its own fields.
 constexpr size_t kMaxClusterBytes = 1'000'000;
 
 size_t ClusterBytes(const TrainingJob& job) {
-  const cluster::HostNames names{.job = job.metadata.name,
-                                 .namespace_name = job.metadata.namespace_name,
-                                 .domain = std::string(32, 'd'),
-                                 .service_per_replica = job.spec.tf_config_compat == kCompatKubeflowV1};
+  const cluster::HostNames names{
+      .job = job.metadata.name,
+      .namespace_name = job.metadata.namespace_name,
+      .domain = std::string(32, 'd'),
+      .service_per_replica = job.spec.tf_config_compat == kCompatKubeflowV1};
   size_t bytes = 0;
   for (const auto& [role, replica] : job.spec.replica_specs) {
     if (replica.replicas < 1) continue;
-    const size_t one = cluster::HostPort(names, {role, replica.replicas - 1}, replica.pod_template.port).size() + 3;
+    const size_t one =
+        cluster::HostPort(names, {role, replica.replicas - 1}, replica.pod_template.port).size() +
+        3;
     bytes += one * static_cast<size_t>(replica.replicas);
   }
   return bytes;
@@ -72,14 +85,17 @@ constexpr Rule kRules[] = {
      .holds = [](const TrainingJob& job, const TrainingJob*) { return Dns1035(job.metadata.name); },
      .got = [](const TrainingJob& job) { return job.metadata.name; }},
     {.at = "",
-     .cel = "size(self.metadata.name) <= 63 && self.spec.replicaSpecs.all(k, self.spec.replicaSpecs[k].replicas < 1 || "
+     .cel = "size(self.metadata.name) <= 63 && self.spec.replicaSpecs.all(k, "
+            "self.spec.replicaSpecs[k].replicas < 1 || "
             "size(self.metadata.name) + 2 + (k in ['Master', 'master', 'MASTER'] ? 5 : size(k)) + "
             "size(string((has(self.spec.elastic) && k in ['worker', 'Worker', 'WORKER'] && "
-            "self.spec.elastic.maxReplicas > self.spec.replicaSpecs[k].replicas ? self.spec.elastic.maxReplicas : "
+            "self.spec.elastic.maxReplicas > self.spec.replicaSpecs[k].replicas ? "
+            "self.spec.elastic.maxReplicas : "
             "self.spec.replicaSpecs[k].replicas) - 1)) <= 63)",
      .message = "must leave the longest name of its pods, NAME-ROLE-INDEX, within 63 characters",
      .field = "metadata.name",
-     .holds = [](const TrainingJob& job, const TrainingJob*) { return LongestChild(job).size() <= kMaxNameLength; },
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob*) { return LongestChild(job).size() <= kMaxNameLength; },
      .got =
          [](const TrainingJob& job) {
            const std::string name = LongestChild(job);
@@ -104,13 +120,15 @@ constexpr Rule kRules[] = {
      .cel = MT_AT_MOST_ONE("['chief', 'master']"),
      .message = "must be at most 1",
      .field = "replicaSpecs.chief.replicas",
-     .holds = [](const TrainingJob& job, const TrainingJob*) { return Replicas(job.spec, Role::kChief) <= 1; },
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob*) { return Replicas(job.spec, Role::kChief) <= 1; },
      .got = [](const TrainingJob& job) { return Count(job, Role::kChief); }},
     {.at = "spec",
      .cel = MT_AT_MOST_ONE("['evaluator']"),
      .message = "must be at most 1",
      .field = "replicaSpecs.evaluator.replicas",
-     .holds = [](const TrainingJob& job, const TrainingJob*) { return Replicas(job.spec, Role::kEvaluator) <= 1; },
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob*) { return Replicas(job.spec, Role::kEvaluator) <= 1; },
      .got = [](const TrainingJob& job) { return Count(job, Role::kEvaluator); }},
     {.at = "spec",
      .cel = "self.replicaSpecs.exists(k, k.lowerAscii() in ['chief', 'master', 'worker'] && "
@@ -124,20 +142,24 @@ constexpr Rule kRules[] = {
      .got = nullptr},
     {.at = "spec",
      .cel = "has(self.program) || self.replicaSpecs.all(k, has(self.replicaSpecs[k].template) && "
-            "has(self.replicaSpecs[k].template.spec) && has(self.replicaSpecs[k].template.spec.containers) && "
+            "has(self.replicaSpecs[k].template.spec) && "
+            "has(self.replicaSpecs[k].template.spec.containers) && "
             "size(self.replicaSpecs[k].template.spec.containers) > 0)",
      .message = "must each have a template with at least one container where there is no program",
      .field = "replicaSpecs",
      .holds =
          [](const TrainingJob& job, const TrainingJob*) {
            return !job.spec.program.empty() ||
-                  std::all_of(job.spec.replica_specs.begin(), job.spec.replica_specs.end(),
-                              [](const auto& entry) { return entry.second.pod_template.containers > 0; });
+                  std::all_of(
+                      job.spec.replica_specs.begin(), job.spec.replica_specs.end(),
+                      [](const auto& entry) { return entry.second.pod_template.containers > 0; });
          },
      .got = nullptr},
     {.at = "spec",
-     .cel = "!self.replicaSpecs.exists(k, k.lowerAscii() == 'ps' && self.replicaSpecs[k].replicas > 0) || "
-            "(!has(self.strategy) && !has(self.program)) || (has(self.strategy) && self.strategy == 'ParameterServer')",
+     .cel = "!self.replicaSpecs.exists(k, k.lowerAscii() == 'ps' && self.replicaSpecs[k].replicas "
+            "> 0) || "
+            "(!has(self.strategy) && !has(self.program)) || (has(self.strategy) && self.strategy "
+            "== 'ParameterServer')",
      .message = "must be ParameterServer where there are ps replicas",
      .field = "strategy",
      .holds =
@@ -148,29 +170,36 @@ constexpr Rule kRules[] = {
          },
      .got = Strategy},
     {.at = "spec",
-     .cel = "!has(self.strategy) || self.strategy != 'ParameterServer' || "
-            "self.replicaSpecs.exists(k, k.lowerAscii() == 'ps' && self.replicaSpecs[k].replicas > 0)",
+     .cel =
+         "!has(self.strategy) || self.strategy != 'ParameterServer' || "
+         "self.replicaSpecs.exists(k, k.lowerAscii() == 'ps' && self.replicaSpecs[k].replicas > 0)",
      .message = "must be at least 1 with the strategy ParameterServer",
      .field = "replicaSpecs.ps.replicas",
      .holds =
          [](const TrainingJob& job, const TrainingJob*) {
-           return job.spec.strategy != kStrategyParameterServer || Replicas(job.spec, Role::kPs) > 0;
+           return job.spec.strategy != kStrategyParameterServer ||
+                  Replicas(job.spec, Role::kPs) > 0;
          },
      .got = [](const TrainingJob& job) { return Count(job, Role::kPs); }},
     {.at = "spec",
-     .cel = "!has(self.program) || !has(self.program.mesh) || !has(self.strategy) || self.strategy == 'Mesh'",
+     .cel = "!has(self.program) || !has(self.program.mesh) || !has(self.strategy) || self.strategy "
+            "== 'Mesh'",
      .message = "must be Mesh, or absent, with program.mesh: the other strategies take no mesh",
      .field = "strategy",
-     .holds = [](const TrainingJob& job,
-                 const TrainingJob*) { return !job.spec.program_has_mesh || MeshStrategy(job.spec); },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return !job.spec.program_has_mesh || MeshStrategy(job.spec);
+         },
      .got = Strategy},
     {.at = "spec",
-     .cel = "!has(self.strategy) || self.strategy != 'Mesh' || !has(self.program) || has(self.program.mesh)",
+     .cel = "!has(self.strategy) || self.strategy != 'Mesh' || !has(self.program) || "
+            "has(self.program.mesh)",
      .message = "must be there with the strategy Mesh",
      .field = "program.mesh",
      .holds =
          [](const TrainingJob& job, const TrainingJob*) {
-           return job.spec.strategy != kStrategyMesh || job.spec.program.empty() || job.spec.program_has_mesh;
+           return job.spec.strategy != kStrategyMesh || job.spec.program.empty() ||
+                  job.spec.program_has_mesh;
          },
      .got = [](const TrainingJob&) { return std::string("nothing"); }},
     {.at = "spec",
@@ -179,7 +208,8 @@ constexpr Rule kRules[] = {
      .field = "elastic.maxReplicas",
      .holds =
          [](const TrainingJob& job, const TrainingJob*) {
-           return !job.spec.elastic || job.spec.elastic->min_replicas <= job.spec.elastic->max_replicas;
+           return !job.spec.elastic ||
+                  job.spec.elastic->min_replicas <= job.spec.elastic->max_replicas;
          },
      .got =
          [](const TrainingJob& job) {
@@ -202,7 +232,8 @@ constexpr Rule kRules[] = {
      .got = Workers},
     {.at = "spec",
      .cel = "!has(self.waitForEvaluator) || !self.waitForEvaluator || "
-            "self.replicaSpecs.exists(k, k.lowerAscii() == 'evaluator' && self.replicaSpecs[k].replicas > 0)",
+            "self.replicaSpecs.exists(k, k.lowerAscii() == 'evaluator' && "
+            "self.replicaSpecs[k].replicas > 0)",
      .message = "must be false without an evaluator",
      .field = "waitForEvaluator",
      .holds =
@@ -226,24 +257,31 @@ constexpr Rule kRules[] = {
      .field = "backoffLimit",
      .holds =
          [](const TrainingJob& job, const TrainingJob*) {
-           return !job.spec.run_policy.backoff_window_seconds || job.spec.run_policy.backoff_limit.value_or(0) < 32;
+           return !job.spec.run_policy.backoff_window_seconds ||
+                  job.spec.run_policy.backoff_limit.value_or(0) < 32;
          },
-     .got = [](const TrainingJob& job) { return std::to_string(job.spec.run_policy.backoff_limit.value_or(0)); }},
+     .got =
+         [](const TrainingJob& job) {
+           return std::to_string(job.spec.run_policy.backoff_limit.value_or(0));
+         }},
     {.at = "spec",
      .cel = "self.replicaSpecs.all(k, !has(self.replicaSpecs[k].restartBudget) || "
-            "!has(self.replicaSpecs[k].restartBudget.windowSeconds) || self.replicaSpecs[k].restartBudget.limit < 32)",
+            "!has(self.replicaSpecs[k].restartBudget.windowSeconds) || "
+            "self.replicaSpecs[k].restartBudget.limit < 32)",
      .message = "must have limits below 32 in restartBudgets with windowSeconds",
      .field = "replicaSpecs",
      .holds =
          [](const TrainingJob& job, const TrainingJob*) {
-           return std::all_of(job.spec.replica_specs.begin(), job.spec.replica_specs.end(), [](const auto& entry) {
-             const auto& budget = entry.second.restart_budget;
-             return !budget || !budget->window_seconds || budget->limit < 32;
-           });
+           return std::all_of(job.spec.replica_specs.begin(), job.spec.replica_specs.end(),
+                              [](const auto& entry) {
+                                const auto& budget = entry.second.restart_budget;
+                                return !budget || !budget->window_seconds || budget->limit < 32;
+                              });
          },
      .got = nullptr},
     {.at = "spec",
-     .cel = "!has(self.runPolicy.schedulingPolicy) || !has(self.runPolicy.schedulingPolicy.minAvailable) || "
+     .cel = "!has(self.runPolicy.schedulingPolicy) || "
+            "!has(self.runPolicy.schedulingPolicy.minAvailable) || "
             "self.runPolicy.schedulingPolicy.minAvailable <= "
             "self.replicaSpecs.map(k, self.replicaSpecs[k].replicas).sum()",
      .message = "must be at most the number of all replicas",
@@ -253,20 +291,26 @@ constexpr Rule kRules[] = {
            const SchedulingPolicy* gang = Gang(job.spec);
            return gang == nullptr || gang->min_available.value_or(0) <= TotalReplicas(job.spec);
          },
-     .got = [](const TrainingJob& job) { return std::to_string(Gang(job.spec)->min_available.value_or(0)); }},
+     .got =
+         [](const TrainingJob& job) {
+           return std::to_string(Gang(job.spec)->min_available.value_or(0));
+         }},
     {.at = "spec",
      .cel = "",  // CEL cannot add up host names within its budget
      .message = "must keep the list of all hosts within 1,000,000 bytes",
      .field = "replicaSpecs",
-     .holds = [](const TrainingJob& job, const TrainingJob*) { return ClusterBytes(job) <= kMaxClusterBytes; },
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob*) { return ClusterBytes(job) <= kMaxClusterBytes; },
      .got = [](const TrainingJob& job) { return std::to_string(ClusterBytes(job)); }},
 
     // --- what may not change ---
     {.at = "spec",
-     .cel = "(has(self.strategy) ? self.strategy : '') == (has(oldSelf.strategy) ? oldSelf.strategy : '')",
+     .cel = "(has(self.strategy) ? self.strategy : '') == (has(oldSelf.strategy) ? "
+            "oldSelf.strategy : '')",
      .message = "is immutable",
      .field = "strategy",
-     .holds = [](const TrainingJob& job, const TrainingJob* old) { return job.spec.strategy == old->spec.strategy; },
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob* old) { return job.spec.strategy == old->spec.strategy; },
      .got = Strategy,
      .on_change = true},
     {.at = "spec.replicaSpecs",
@@ -282,13 +326,15 @@ constexpr Rule kRules[] = {
      .got = nullptr,
      .on_change = true},
     {.at = "spec.replicaSpecs",
-     .cel = "self.all(k, k.lowerAscii() == 'worker' || !(k in oldSelf) || self[k].replicas == oldSelf[k].replicas)",
+     .cel = "self.all(k, k.lowerAscii() == 'worker' || !(k in oldSelf) || self[k].replicas == "
+            "oldSelf[k].replicas)",
      .message = "is immutable in the replicas of chief, ps and evaluator",
      .field = "",
      .holds =
          [](const TrainingJob& job, const TrainingJob* old) {
            return std::all_of(kRolesButWorker.begin(), kRolesButWorker.end(), [&](Role role) {
-             return !Has(job, role) || !Has(*old, role) || Replicas(job.spec, role) == Replicas(old->spec, role);
+             return !Has(job, role) || !Has(*old, role) ||
+                    Replicas(job.spec, role) == Replicas(old->spec, role);
            });
          },
      .got = nullptr,
@@ -302,28 +348,36 @@ constexpr Rule kRules[] = {
            if (!Launched(*old)) return true;
            for (const auto& [role, replica] : job.spec.replica_specs) {
              const auto before = old->spec.replica_specs.find(role);
-             if (before != old->spec.replica_specs.end() && before->second.pod_template != replica.pod_template)
+             if (before != old->spec.replica_specs.end() &&
+                 before->second.pod_template != replica.pod_template) {
                return false;
+             }
            }
            return true;
          },
      .got = nullptr,
      .on_change = true},
     {.at = "spec.runPolicy",
-     .cel = "(has(self.managedBy) ? self.managedBy : '') == (has(oldSelf.managedBy) ? oldSelf.managedBy : '')",
+     .cel = "(has(self.managedBy) ? self.managedBy : '') == (has(oldSelf.managedBy) ? "
+            "oldSelf.managedBy : '')",
      .message = "is immutable",
      .field = "managedBy",
-     .holds = [](const TrainingJob& job,
-                 const TrainingJob* old) { return job.spec.run_policy.managed_by == old->spec.run_policy.managed_by; },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           return job.spec.run_policy.managed_by == old->spec.run_policy.managed_by;
+         },
      .got = [](const TrainingJob& job) { return job.spec.run_policy.managed_by; },
      .on_change = true},
     {.at = "spec.runPolicy",
-     .cel = "(has(self.schedulingPolicy) && has(self.schedulingPolicy.queue) ? self.schedulingPolicy.queue : '') == "
-            "(has(oldSelf.schedulingPolicy) && has(oldSelf.schedulingPolicy.queue) ? oldSelf.schedulingPolicy.queue : "
+     .cel = "(has(self.schedulingPolicy) && has(self.schedulingPolicy.queue) ? "
+            "self.schedulingPolicy.queue : '') == "
+            "(has(oldSelf.schedulingPolicy) && has(oldSelf.schedulingPolicy.queue) ? "
+            "oldSelf.schedulingPolicy.queue : "
             "'')",
      .message = "is immutable",
      .field = "schedulingPolicy.queue",
-     .holds = [](const TrainingJob& job, const TrainingJob* old) { return Queue(job.spec) == Queue(old->spec); },
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob* old) { return Queue(job.spec) == Queue(old->spec); },
      .got = [](const TrainingJob& job) { return Queue(job.spec); },
      .on_change = true},
     {.at = "spec",
@@ -331,17 +385,22 @@ constexpr Rule kRules[] = {
             "(has(oldSelf.successPolicy) ? oldSelf.successPolicy : '')",
      .message = "is immutable",
      .field = "successPolicy",
-     .holds = [](const TrainingJob& job,
-                 const TrainingJob* old) { return job.spec.success_policy == old->spec.success_policy; },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           return job.spec.success_policy == old->spec.success_policy;
+         },
      .got = [](const TrainingJob& job) { return job.spec.success_policy; },
      .on_change = true},
     {.at = "spec",
-     .cel = "(has(self.tfConfig) && has(self.tfConfig.compat) ? self.tfConfig.compat : '') == "
-            "(has(oldSelf.tfConfig) && has(oldSelf.tfConfig.compat) ? oldSelf.tfConfig.compat : '')",
+     .cel =
+         "(has(self.tfConfig) && has(self.tfConfig.compat) ? self.tfConfig.compat : '') == "
+         "(has(oldSelf.tfConfig) && has(oldSelf.tfConfig.compat) ? oldSelf.tfConfig.compat : '')",
      .message = "is immutable",
      .field = "tfConfig.compat",
-     .holds = [](const TrainingJob& job,
-                 const TrainingJob* old) { return job.spec.tf_config_compat == old->spec.tf_config_compat; },
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           return job.spec.tf_config_compat == old->spec.tf_config_compat;
+         },
      .got = [](const TrainingJob& job) { return job.spec.tf_config_compat; },
      .on_change = true},
     {.at = "spec",
@@ -354,7 +413,10 @@ constexpr Rule kRules[] = {
            return job.spec.checkpoint.has_value() == old->spec.checkpoint.has_value() &&
                   (!job.spec.checkpoint || job.spec.checkpoint->path == old->spec.checkpoint->path);
          },
-     .got = [](const TrainingJob& job) { return job.spec.checkpoint ? job.spec.checkpoint->path : std::string(); },
+     .got =
+         [](const TrainingJob& job) {
+           return job.spec.checkpoint ? job.spec.checkpoint->path : std::string();
+         },
      .on_change = true},
 };
 
@@ -379,7 +441,8 @@ std::vector<FieldError> Validate(const TrainingJob& job) {
   for (const Rule& rule : kRules) {
     if (rule.holds == nullptr || rule.on_change || rule.holds(job, nullptr)) continue;
     FieldError error = Broken(rule, job);
-    // A field that could not be read has been named already; what follows from that would only confuse.
+    // A field that could not be read has been named already; what follows from that would only
+    // confuse.
     const bool known = std::any_of(errors.begin(), errors.end(), [&](const FieldError& other) {
       return other.path == error.path || other.path.starts_with(error.path + ".");
     });
@@ -391,7 +454,9 @@ std::vector<FieldError> Validate(const TrainingJob& job) {
 std::vector<FieldError> ValidateUpdate(const TrainingJob& before, const TrainingJob& after) {
   std::vector<FieldError> errors;
   for (const Rule& rule : kRules) {
-    if (rule.holds != nullptr && rule.on_change && !rule.holds(after, &before)) errors.push_back(Broken(rule, after));
+    if (rule.holds != nullptr && rule.on_change && !rule.holds(after, &before)) {
+      errors.push_back(Broken(rule, after));
+    }
   }
   return errors;
 }
@@ -399,24 +464,29 @@ std::vector<FieldError> ValidateUpdate(const TrainingJob& before, const Training
 std::vector<FieldError> Warnings(const TrainingJob& job) {
   std::vector<FieldError> warnings;
   for (const auto& [role, replica] : job.spec.replica_specs) {
-    const std::string path = "spec.replicaSpecs." + std::string(cluster::RoleName(role)) + ".template";
+    const std::string path =
+        "spec.replicaSpecs." + std::string(cluster::RoleName(role)) + ".template";
     if (!replica.pod_template.restart_policy.empty()) {
-      warnings.push_back({path + ".spec.restartPolicy", "is replaced by the replica spec's restartPolicy, got: " +
-                                                            replica.pod_template.restart_policy});
+      warnings.push_back(
+          {path + ".spec.restartPolicy", "is replaced by the replica spec's restartPolicy, got: " +
+                                             replica.pod_template.restart_policy});
     }
     if (replica.pod_template.has_tf_config) {
-      warnings.push_back({path + ".spec.containers", "sets TF_CONFIG itself: the operator's is not given to it"});
+      warnings.push_back(
+          {path + ".spec.containers", "sets TF_CONFIG itself: the operator's is not given to it"});
     }
   }
   for (const std::string& key : job.odd_role_keys) {
-    warnings.push_back(
-        {"spec.replicaSpecs." + key, "is read as worker, but kubectl scale acts on the key worker only"});
+    warnings.push_back({"spec.replicaSpecs." + key,
+                        "is read as worker, but kubectl scale acts on the key worker only"});
   }
   // The list itself, without roles and task: a little under the exact limit.
   if (ClusterBytes(job) + 200 > cluster::kMaxEnvironmentBytes) {
     warnings.push_back({"spec.replicaSpecs",
-                        "is too large for one TF_CONFIG (131,072 bytes): the cluster is mounted as a file, named in " +
-                            std::string(cluster::kEnvClusterFile) + ", which TensorFlow does not read"});
+                        "is too large for one TF_CONFIG (131,072 bytes): the cluster is mounted as "
+                        "a file, named in " +
+                            std::string(cluster::kEnvClusterFile) +
+                            ", which TensorFlow does not read"});
   }
   return warnings;
 }

@@ -1,5 +1,5 @@
-// The one table of what a TrainingJob must satisfy beyond types and ranges. The CRD carries the CEL side, `validate`
-// and the operator run the C++ side; both say the same words at the same path.
+// The one table of what a TrainingJob must satisfy beyond types and ranges. The CRD carries the CEL
+// side, `validate` and the operator run the C++ side; both say the same words at the same path.
 #pragma once
 
 #include <span>
@@ -12,9 +12,11 @@
 namespace meshtrain::api {
 
 struct Rule {
-  // Where the CRD hangs the rule, and what `self` is in it: "", "spec", "spec.runPolicy", "spec.replicaSpecs".
+  // Where the CRD hangs the rule, and what `self` is in it: "", "spec", "spec.runPolicy",
+  // "spec.replicaSpecs".
   std::string_view at;
-  // CEL; empty where CEL cannot say it (then only C++ checks). A rule that names oldSelf compares with the old object.
+  // CEL; empty where CEL cannot say it (then only C++ checks). A rule that names oldSelf compares
+  // with the old object.
   std::string_view cel;
   // After "must"-style path: "may have at most one replica".
   std::string_view message;
@@ -28,13 +30,14 @@ struct Rule {
 };
 std::span<const Rule> Rules();
 
-// Everything wrong with the job: its `problems`, then the rules, in the table's order. Empty: valid.
+// Everything wrong with the job: its `problems`, then the rules, in the table's order. Empty:
+// valid.
 std::vector<FieldError> Validate(const TrainingJob& job);
 // What may not change: "spec.strategy: is immutable, got: Mesh (was Default)".
 std::vector<FieldError> ValidateUpdate(const TrainingJob& before, const TrainingJob& after);
 
-// What is allowed but probably not meant: a role key's odd spelling under `scale`, a template's own restartPolicy, the
-// user's own TF_CONFIG, a cluster so large that it goes into a file.
+// What is allowed but probably not meant: a role key's odd spelling under `scale`, a template's own
+// restartPolicy, the user's own TF_CONFIG, a cluster so large that it goes into a file.
 std::vector<FieldError> Warnings(const TrainingJob& job);
 
 }  // namespace meshtrain::api

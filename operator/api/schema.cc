@@ -10,19 +10,25 @@ using enum FieldType;
 Field Text(std::string_view name, std::string_view description, int64_t max_size = 1024) {
   return {.name = name, .type = kString, .description = description, .max_size = max_size};
 }
-Field OneOf(std::string_view name, std::string_view description, std::vector<std::string_view> values,
-            std::string_view default_json = "") {
+Field OneOf(std::string_view name, std::string_view description,
+            std::vector<std::string_view> values, std::string_view default_json = "") {
   return {.name = name,
           .type = kString,
           .description = description,
           .default_json = default_json,
           .values = std::move(values)};
 }
-Field Int32(std::string_view name, std::string_view description, std::optional<int64_t> minimum = std::nullopt,
+Field Int32(std::string_view name, std::string_view description,
+            std::optional<int64_t> minimum = std::nullopt,
             std::optional<int64_t> maximum = std::nullopt) {
-  return {.name = name, .type = kInt32, .description = description, .minimum = minimum, .maximum = maximum};
+  return {.name = name,
+          .type = kInt32,
+          .description = description,
+          .minimum = minimum,
+          .maximum = maximum};
 }
-Field Int64(std::string_view name, std::string_view description, std::optional<int64_t> minimum = std::nullopt) {
+Field Int64(std::string_view name, std::string_view description,
+            std::optional<int64_t> minimum = std::nullopt) {
   return {.name = name, .type = kInt64, .description = description, .minimum = minimum};
 }
 Field Number(std::string_view name, std::string_view description) {
@@ -35,13 +41,25 @@ Field Object(std::string_view name, std::string_view description, std::vector<Fi
   return {.name = name, .type = kObject, .description = description, .fields = std::move(fields)};
 }
 Field Open(std::string_view name, std::string_view description, std::vector<Field> fields = {}) {
-  return {.name = name, .type = kObject, .description = description, .fields = std::move(fields), .open = true};
+  return {.name = name,
+          .type = kObject,
+          .description = description,
+          .fields = std::move(fields),
+          .open = true};
 }
 Field Array(std::string_view name, std::string_view description, Field item, int64_t max_size) {
-  return {.name = name, .type = kArray, .description = description, .fields = {std::move(item)}, .max_size = max_size};
+  return {.name = name,
+          .type = kArray,
+          .description = description,
+          .fields = {std::move(item)},
+          .max_size = max_size};
 }
 Field Map(std::string_view name, std::string_view description, Field value, int64_t max_size) {
-  return {.name = name, .type = kMap, .description = description, .fields = {std::move(value)}, .max_size = max_size};
+  return {.name = name,
+          .type = kMap,
+          .description = description,
+          .fields = {std::move(value)},
+          .max_size = max_size};
 }
 Field With(Field field, std::string_view default_json) {
   field.default_json = default_json;
@@ -58,32 +76,41 @@ constexpr int64_t kMaxReplicas = 10'000;
 Field PodTemplateField() {
   return Open(
       "template",
-      "The pods to create, as a PodTemplateSpec. Its restartPolicy is replaced by the replica spec's. The container "
-      "that trains is called trainer, else tensorflow, else it is the first. May be left out with a program.",
+      "The pods to create, as a PodTemplateSpec. Its restartPolicy is replaced by the replica "
+      "spec's. The container "
+      "that trains is called trainer, else tensorflow, else it is the first. May be left out with "
+      "a program.",
       {
           Open("metadata", "Labels and annotations of the pods."),
-          Open(
-              "spec", "The PodSpec.",
-              {
-                  Array("containers", "The pod's containers.",
-                        Open("", "A container.",
-                             {
-                                 Text("name", "The container's name.", 63),
-                                 Text("image", "The image to run.", 4096),
-                                 Array("ports", "Ports that the container listens on.",
-                                       Open("", "A port. tfjob-port (2222 where absent) is the one in TF_CONFIG.",
-                                            {
-                                                Text("name", "The port's name.", 63),
-                                                Int32("containerPort", "The port's number.", 1, 65535),
-                                            }),
-                                       1000),
-                                 Array("env", "Environment variables. A TF_CONFIG given here wins over the operator's.",
-                                       Open("", "A variable.", {Text("name", "The variable's name.", 4096)}), 10'000),
-                             }),
-                        100),
-                  Text("restartPolicy", "Replaced by the replica spec's restartPolicy.", 63),
-                  Text("schedulerName", "The scheduler of the pods; kept under gang scheduling.", 253),
-              }),
+          Open("spec", "The PodSpec.",
+               {
+                   Array("containers", "The pod's containers.",
+                         Open("", "A container.",
+                              {
+                                  Text("name", "The container's name.", 63),
+                                  Text("image", "The image to run.", 4096),
+                                  Array("ports", "Ports that the container listens on.",
+                                        Open("",
+                                             "A port. tfjob-port (2222 where absent) is the one in "
+                                             "TF_CONFIG.",
+                                             {
+                                                 Text("name", "The port's name.", 63),
+                                                 Int32("containerPort", "The port's number.", 1,
+                                                       65535),
+                                             }),
+                                        1000),
+                                  Array("env",
+                                        "Environment variables. A TF_CONFIG given here wins over "
+                                        "the operator's.",
+                                        Open("", "A variable.",
+                                             {Text("name", "The variable's name.", 4096)}),
+                                        10'000),
+                              }),
+                         100),
+                   Text("restartPolicy", "Replaced by the replica spec's restartPolicy.", 63),
+                   Text("schedulerName", "The scheduler of the pods; kept under gang scheduling.",
+                        253),
+               }),
       });
 }
 
@@ -91,20 +118,26 @@ Field ReplicaSpecField() {
   return Object(
       "", "The processes of one role.",
       {
-          With(Int32("replicas", "How many processes this role has. At most one for chief and evaluator.", 0,
+          With(Int32("replicas",
+                     "How many processes this role has. At most one for chief and evaluator.", 0,
                      kMaxReplicas),
                "1"),
           OneOf("restartPolicy",
-                "What happens when a process ends with an error. Never: the job fails. OnFailure, Always: it is "
-                "restarted. ExitCode: codes 1-127 fail the job except 74; 74 and codes from 128 restart it except 134 "
+                "What happens when a process ends with an error. Never: the job fails. OnFailure, "
+                "Always: it is "
+                "restarted. ExitCode: codes 1-127 fail the job except 74; 74 and codes from 128 "
+                "restart it except 134 "
                 "and 139. Evicted, drained and preempted pods are always made again.",
                 {"Always", "OnFailure", "Never", "ExitCode"}, "\"Never\""),
           PodTemplateField(),
           Object(
               "restartBudget", "A limit on this role's restarts, beside runPolicy.backoffLimit.",
               {
-                  Required(Int32("limit", "How many restarts are allowed before the job fails.", 0)),
-                  Int64("windowSeconds", "Count only restarts within so many seconds. Absent: over the job's life.", 1),
+                  Required(
+                      Int32("limit", "How many restarts are allowed before the job fails.", 0)),
+                  Int64("windowSeconds",
+                        "Count only restarts within so many seconds. Absent: over the job's life.",
+                        1),
               }),
       });
 }
@@ -115,47 +148,66 @@ Field RunPolicyField() {
           "runPolicy", "How the job runs, ends and is cleaned up.",
           {
               OneOf("cleanPodPolicy",
-                    "Which pods are deleted when the job has ended: All, those still Running, or None.",
+                    "Which pods are deleted when the job has ended: All, those still Running, or "
+                    "None.",
                     {"All", "Running", "None"}, "\"None\""),
-              Int64("ttlSecondsAfterFinished", "Delete the job so many seconds after its end. Absent: keep it.", 0),
+              Int64("ttlSecondsAfterFinished",
+                    "Delete the job so many seconds after its end. Absent: keep it.", 0),
               Int64("activeDeadlineSeconds",
-                    "Fail the job when it was active for so many seconds; time spent suspended does not count.", 1),
-              Int64("startupDeadlineSeconds", "Fail the job when it is not running so many seconds after its start.",
+                    "Fail the job when it was active for so many seconds; time spent suspended "
+                    "does not count.",
                     1),
+              Int64("startupDeadlineSeconds",
+                    "Fail the job when it is not running so many seconds after its start.", 1),
               Int64("progressDeadlineSeconds",
-                    "Set the condition Stalled when the step stands still for so many seconds. Absent: ten times the "
+                    "Set the condition Stalled when the step stands still for so many seconds. "
+                    "Absent: ten times the "
                     "job's own usual step time, at least 60 s.",
                     1),
-              With(Int64("deadNodeSeconds",
-                         "Replace a pod by force when its node was not heard of for so many seconds.", 0),
+              With(Int64(
+                       "deadNodeSeconds",
+                       "Replace a pod by force when its node was not heard of for so many seconds.",
+                       0),
                    "300"),
               Int64("peerReturnSeconds",
-                    "How long the other processes of a program wait for the return of a lost one before they leave "
+                    "How long the other processes of a program wait for the return of a lost one "
+                    "before they leave "
                     "themselves, to be restarted. 0: not at all. Absent: 120.",
                     0),
               Int32("backoffLimit",
-                    "How many restarts are allowed before the job fails; disruptions (eviction, drain, preemption) do "
+                    "How many restarts are allowed before the job fails; disruptions (eviction, "
+                    "drain, preemption) do "
                     "not count, and one incident counts once. Absent: no limit.",
                     0),
-              Int64("backoffWindowSeconds", "backoffLimit counts only restarts within so many seconds.", 1),
-              With(Field{.name = "suspend",
-                         .type = kBoolean,
-                         .description = "True: delete the pods and wait. False: run, from the last checkpoint."},
-                   "false"),
+              Int64("backoffWindowSeconds",
+                    "backoffLimit counts only restarts within so many seconds.", 1),
+              With(
+                  Field{
+                      .name = "suspend",
+                      .type = kBoolean,
+                      .description =
+                          "True: delete the pods and wait. False: run, from the last checkpoint."},
+                  "false"),
               Text("managedBy",
-                   "Who manages the job. Absent or meshtrain.dev/operator: this operator. Another value, such as "
+                   "Who manages the job. Absent or meshtrain.dev/operator: this operator. Another "
+                   "value, such as "
                    "kueue.x-k8s.io/multikueue: this operator leaves it alone. Immutable.",
                    253),
-              Object(
-                  "schedulingPolicy", "Gang scheduling: all pods at once or none.",
-                  {
-                      Int32("minAvailable", "The pods that must fit at once. Absent: all.", 0),
-                      Text("queue", "The queue that the gang waits in. Immutable.", 253),
-                      Text("priorityClass", "The PriorityClass of the gang.", 253),
-                      Map("minResources", "The resources that must be free. Absent: the requests of minAvailable pods.",
-                          Field{.name = "", .type = kQuantity, .description = "A quantity such as 500m or 2Gi."}, 100),
-                      Int32("scheduleTimeoutSeconds", "How long the scheduler tries before it gives up.", 0),
-                  }),
+              Object("schedulingPolicy", "Gang scheduling: all pods at once or none.",
+                     {
+                         Int32("minAvailable", "The pods that must fit at once. Absent: all.", 0),
+                         Text("queue", "The queue that the gang waits in. Immutable.", 253),
+                         Text("priorityClass", "The PriorityClass of the gang.", 253),
+                         Map("minResources",
+                             "The resources that must be free. Absent: the requests of "
+                             "minAvailable pods.",
+                             Field{.name = "",
+                                   .type = kQuantity,
+                                   .description = "A quantity such as 500m or 2Gi."},
+                             100),
+                         Int32("scheduleTimeoutSeconds",
+                               "How long the scheduler tries before it gives up.", 0),
+                     }),
           }),
       "{}");
 }
@@ -167,54 +219,64 @@ const Field& SpecField() {
       "spec", "What to train and how.",
       {
           Required(Map("replicaSpecs",
-                       "The processes of the job by role: chief, worker, ps, evaluator, in any case; Master is "
+                       "The processes of the job by role: chief, worker, ps, evaluator, in any "
+                       "case; Master is "
                        "another word for chief. kubectl scale acts on the key worker.",
                        ReplicaSpecField(), 8)),
           OneOf("strategy",
-                "How training is distributed. Mesh is the default with program.mesh; the others take no mesh. Absent "
+                "How training is distributed. Mesh is the default with program.mesh; the others "
+                "take no mesh. Absent "
                 "without a program: the image decides. Immutable.",
-                {"Mesh", "Default", "OneDevice", "Mirrored", "CentralStorage", "MultiWorkerMirrored", "ParameterServer",
-                 "TPU"}),
+                {"Mesh", "Default", "OneDevice", "Mirrored", "CentralStorage",
+                 "MultiWorkerMirrored", "ParameterServer", "TPU"}),
           Open("program",
-               "What Meshtrain's worker image trains: data, model, loss, optimizer, layout. Absent: the image brings "
+               "What Meshtrain's worker image trains: data, model, loss, optimizer, layout. "
+               "Absent: the image brings "
                "its own program.",
                {Open("mesh", "The mesh's axes and their sizes, in order.")}),
-          Object("checkpoint", "Where checkpoints go and how often.",
-                 {
-                     Required(Text("path", "The directory that every process sees.", 4096)),
-                     Open("volumeClaimTemplate",
-                          "A PersistentVolumeClaim to create for the job and to mount at path. It goes with the job."),
-                     Int64("everySteps", "Save after so many steps.", 1),
-                     Int32("keep", "Keep so many of the newest checkpoints.", 1),
-                     OneOf("resume", "Latest: go on from the newest complete checkpoint. Never: start afresh.",
-                           {"Latest", "Never"}, "\"Latest\""),
-                 }),
+          Object(
+              "checkpoint", "Where checkpoints go and how often.",
+              {
+                  Required(Text("path", "The directory that every process sees.", 4096)),
+                  Open("volumeClaimTemplate",
+                       "A PersistentVolumeClaim to create for the job and to mount at path. It "
+                       "goes with the job."),
+                  Int64("everySteps", "Save after so many steps.", 1),
+                  Int32("keep", "Keep so many of the newest checkpoints.", 1),
+                  OneOf("resume",
+                        "Latest: go on from the newest complete checkpoint. Never: start afresh.",
+                        {"Latest", "Never"}, "\"Latest\""),
+              }),
           RunPolicyField(),
           OneOf("successPolicy",
-                "Empty: the job succeeds with its chief, else with worker 0. AllWorkers: when the chief, where there "
+                "Empty: the job succeeds with its chief, else with worker 0. AllWorkers: when the "
+                "chief, where there "
                 "is one, and all workers have succeeded.",
                 {"", "AllWorkers"}, "\"\""),
           With(Field{.name = "waitForEvaluator",
                      .type = kBoolean,
                      .description = "Whether success also waits for the evaluator to succeed."},
                "false"),
-          Object(
-              "failurePolicy", "What to do with pods that fail, before restartPolicy is asked.",
-              {Required(Array(
-                  "rules", "The first rule that matches decides.",
-                  Object("", "Matches when each list that is given holds the pod's value.",
-                         {
-                             Array("roles", "Roles of the pod. Absent: any.", Text("", "A role, in any case.", 16), 8),
-                             Array("exitCodes", "Exit codes of the training container. Absent: any.",
-                                   Int32("", "An exit code.", 0, 255), 256),
-                             Array("reasons",
-                                   "Reasons of the end, such as OOMKilled or Evicted. Absent: any but a disruption's.",
-                                   Text("", "A reason.", 128), 32),
-                             Required(OneOf("action",
-                                            "Restart the pod, restart all pods, fail the job, or ignore the failure.",
-                                            {"Restart", "RestartAll", "Fail", "Ignore"})),
-                         }),
-                  32))}),
+          Object("failurePolicy", "What to do with pods that fail, before restartPolicy is asked.",
+                 {Required(
+                     Array("rules", "The first rule that matches decides.",
+                           Object("", "Matches when each list that is given holds the pod's value.",
+                                  {
+                                      Array("roles", "Roles of the pod. Absent: any.",
+                                            Text("", "A role, in any case.", 16), 8),
+                                      Array("exitCodes",
+                                            "Exit codes of the training container. Absent: any.",
+                                            Int32("", "An exit code.", 0, 255), 256),
+                                      Array("reasons",
+                                            "Reasons of the end, such as OOMKilled or Evicted. "
+                                            "Absent: any but a disruption's.",
+                                            Text("", "A reason.", 128), 32),
+                                      Required(OneOf("action",
+                                                     "Restart the pod, restart all pods, fail the "
+                                                     "job, or ignore the failure.",
+                                                     {"Restart", "RestartAll", "Fail", "Ignore"})),
+                                  }),
+                           32))}),
           Object("elastic", "Lets the number of workers change while the job runs (kubectl scale).",
                  {
                      Required(Int32("minReplicas", "The fewest workers.", 0, kMaxReplicas)),
@@ -222,7 +284,8 @@ const Field& SpecField() {
                  }),
           Object("tfConfig", "The form of TF_CONFIG.",
                  {OneOf("compat",
-                        "kubeflow-v1: host names and strings as TFJob wrote them, with a Service per replica. "
+                        "kubeflow-v1: host names and strings as TFJob wrote them, with a Service "
+                        "per replica. "
                         "Immutable.",
                         {"", "kubeflow-v1"}, "\"\"")}),
       }));
@@ -233,14 +296,17 @@ const Field& StatusField() {
   static const Field kStatus = Object(
       "status", "What the operator last saw.",
       {
-          Array("conditions", "Created, Running, Restarting, Suspended, Succeeded, Failed, Waiting, Stalled.",
+          Array("conditions",
+                "Created, Running, Restarting, Suspended, Succeeded, Failed, Waiting, Stalled.",
                 Object("", "One condition.",
                        {
                            Required(Text("type", "The condition's name.", 64)),
-                           Required(OneOf("status", "Whether it holds.", {"True", "False", "Unknown"})),
+                           Required(
+                               OneOf("status", "Whether it holds.", {"True", "False", "Unknown"})),
                            Text("reason", "One word for the cause.", 128),
                            Text("message", "The cause in one line.", 4096),
-                           Int64("observedGeneration", "The metadata.generation that this was said about."),
+                           Int64("observedGeneration",
+                                 "The metadata.generation that this was said about."),
                            Time("lastTransitionTime", "When status last changed."),
                        }),
                 16),
@@ -298,35 +364,41 @@ const Field& StatusField() {
                            Text("lastLine", "The last line it had to say.", 512),
                        }),
                 10),
-          Object("recovery", "The operator's memory of restarts.",
-                 {
-                     Int32("attempt", "Grows with each incident; pods carry the attempt that they were made in."),
-                     Int32("restartAllBelow", "Pods of an earlier attempt than this are made again."),
-                     Int32("counted", "Incidents that count against backoffLimit."),
-                     Int32("disruptions", "Incidents that do not: evictions, drains, preemptions, lost pods."),
-                     Map("countedByRole", "Counted incidents by role.", Int32("", "Incidents."), 8),
-                     Map("incidentsByRole", "Incidents by role, disruptions included.", Int32("", "Incidents."), 8),
-                     Array("recent", "The newest incidents.",
-                           Object("", "An incident.",
-                                  {
-                                      Required(Time("at", "When.")),
-                                      Required(Text("role", "The role that failed.", 16)),
-                                      Field{.name = "counted",
-                                            .type = kBoolean,
-                                            .description = "Whether it counts against backoffLimit."},
-                                  }),
-                           32),
-                     Array("outOfMemory", "Replicas whose last end was OOMKilled.",
-                           Object("", "A replica.",
-                                  {
-                                      Required(Text("replica", "ROLE-INDEX.", 64)),
-                                      Required(Int32("attempt", "The attempt of the pod that was killed.")),
-                                  }),
-                           32),
-                 }),
+          Object(
+              "recovery", "The operator's memory of restarts.",
+              {
+                  Int32("attempt",
+                        "Grows with each incident; pods carry the attempt that they were made in."),
+                  Int32("restartAllBelow", "Pods of an earlier attempt than this are made again."),
+                  Int32("counted", "Incidents that count against backoffLimit."),
+                  Int32("disruptions",
+                        "Incidents that do not: evictions, drains, preemptions, lost pods."),
+                  Map("countedByRole", "Counted incidents by role.", Int32("", "Incidents."), 8),
+                  Map("incidentsByRole", "Incidents by role, disruptions included.",
+                      Int32("", "Incidents."), 8),
+                  Array("recent", "The newest incidents.",
+                        Object("", "An incident.",
+                               {
+                                   Required(Time("at", "When.")),
+                                   Required(Text("role", "The role that failed.", 16)),
+                                   Field{.name = "counted",
+                                         .type = kBoolean,
+                                         .description = "Whether it counts against backoffLimit."},
+                               }),
+                        32),
+                  Array("outOfMemory", "Replicas whose last end was OOMKilled.",
+                        Object("", "A replica.",
+                               {
+                                   Required(Text("replica", "ROLE-INDEX.", 64)),
+                                   Required(
+                                       Int32("attempt", "The attempt of the pod that was killed.")),
+                               }),
+                        32),
+              }),
           Object("goodput", "Where the time since the start went.",
                  {
-                     Number("waitingSeconds", "Seconds until the job first ran, after a start or a resumption."),
+                     Number("waitingSeconds",
+                            "Seconds until the job first ran, after a start or a resumption."),
                      Number("runningSeconds", "Seconds in which the job ran."),
                      Number("restartingSeconds", "Seconds spent on restarts."),
                      Int64("lostSteps", "Steps that were done twice."),

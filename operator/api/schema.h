@@ -1,5 +1,6 @@
-// TrainingJob's fields as data: name, type, range, spellings, default, description. FromJson checks and fills in by it,
-// and the CRD's OpenAPI schema is printed from it, so that the two cannot disagree.
+// TrainingJob's fields as data: name, type, range, spellings, default, description. FromJson checks
+// and fills in by it, and the CRD's OpenAPI schema is printed from it, so that the two cannot
+// disagree.
 #pragma once
 
 #include <cstdint>

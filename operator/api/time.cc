@@ -29,12 +29,12 @@ std::optional<TimePoint> ParseTime(std::string_view text) {
     }
     return ParseInt(text.substr(at, size));
   };
-  if (text.size() < 20 || text[4] != '-' || text[7] != '-' || (text[10] != 'T' && text[10] != 't') || text[13] != ':' ||
-      text[16] != ':') {
+  if (text.size() < 20 || text[4] != '-' || text[7] != '-' ||
+      (text[10] != 'T' && text[10] != 't') || text[13] != ':' || text[16] != ':') {
     return std::nullopt;
   }
-  const auto y = number(0, 4), mo = number(5, 2), d = number(8, 2), h = number(11, 2), mi = number(14, 2),
-             s = number(17, 2);
+  const auto y = number(0, 4), mo = number(5, 2), d = number(8, 2), h = number(11, 2),
+             mi = number(14, 2), s = number(17, 2);
   if (!y || !mo || !d || !h || !mi || !s || *h > 23 || *mi > 59 || *s > 60) return std::nullopt;
   // Nanoseconds since 1970 in 64 bits end in 2262.
   if (*y < 1678 || *y > 2261) return std::nullopt;
@@ -46,7 +46,9 @@ std::optional<TimePoint> ParseTime(std::string_view text) {
   if (text[at] == '.') {
     int64_t unit = 100'000'000;
     const size_t first = ++at;
-    for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at, unit /= 10) nanos += (text[at] - '0') * unit;
+    for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at, unit /= 10) {
+      nanos += (text[at] - '0') * unit;
+    }
     if (at == first) return std::nullopt;
   }
   if (at >= text.size()) return std::nullopt;
@@ -55,13 +57,15 @@ std::optional<TimePoint> ParseTime(std::string_view text) {
     if (at + 1 != text.size()) return std::nullopt;
   } else {
     const auto oh = number(at + 1, 2), om = number(at + 4, 2);
-    if ((text[at] != '+' && text[at] != '-') || at + 6 != text.size() || text[at + 3] != ':' || !oh || !om) {
+    if ((text[at] != '+' && text[at] != '-') || at + 6 != text.size() || text[at + 3] != ':' ||
+        !oh || !om) {
       return std::nullopt;
     }
     offset = hours(*oh) + minutes(*om);
     if (text[at] == '-') offset = -offset;
   }
-  return TimePoint(sys_days(date)) + hours(*h) + minutes(*mi) + seconds(*s) + nanoseconds(nanos) - offset;
+  return TimePoint(sys_days(date)) + hours(*h) + minutes(*mi) + seconds(*s) + nanoseconds(nanos) -
+         offset;
 }
 
 }  // namespace meshtrain::api

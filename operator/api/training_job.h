@@ -1,9 +1,11 @@
-// TrainingJob (meshtrain.dev/v1) as plain values. JSON in and out: json.h; checks and defaults: rules.h, defaults.h;
-// the CRD's text: crd.h. Field names and semantics follow Kubeflow's TFJob where it had them.
+// TrainingJob (meshtrain.dev/v1) as plain values. JSON in and out: json.h; checks and defaults:
+// rules.h, defaults.h; the CRD's text: crd.h. Field names and semantics follow Kubeflow's TFJob
+// where it had them.
 //
-// Kept true: a TrainingJob that came from FromJson has its role keys folded ("Master" -> chief), its defaults filled in
-// and, in `problems`, everything that could not be read; text that is opaque to us (pod templates, `program`, the claim
-// template) is compact JSON with the user's key order kept sorted, so equal manifests give equal values.
+// Kept true: a TrainingJob that came from FromJson has its role keys folded ("Master" -> chief),
+// its defaults filled in and, in `problems`, everything that could not be read; text that is opaque
+// to us (pod templates, `program`, the claim template) is compact JSON with the user's key order
+// kept sorted, so equal manifests give equal values.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,8 @@ namespace meshtrain::api {
 
 using cluster::Role;
 
-// One thing wrong with a manifest. ToString: "spec.replicaSpecs.worker.replicas: must be at least 0, got: -1".
+// One thing wrong with a manifest. ToString: "spec.replicaSpecs.worker.replicas: must be at least
+// 0, got: -1".
 struct FieldError {
   std::string path;
   std::string message;
@@ -105,7 +108,8 @@ struct RunPolicy {
   std::optional<int64_t> startup_deadline_seconds;
   std::optional<int64_t> progress_deadline_seconds;
   int64_t dead_node_seconds = 300;  // a pod on a node not heard of for so long is replaced
-  std::optional<int64_t> peer_return_seconds;  // what the worker does with it: cluster::kEnvPeerReturn
+  std::optional<int64_t>
+      peer_return_seconds;  // what the worker does with it: cluster::kEnvPeerReturn
   std::optional<int32_t> backoff_limit;
   std::optional<int64_t> backoff_window_seconds;  // the limit counts restarts within it only
   bool suspend = false;
@@ -119,8 +123,8 @@ inline constexpr std::string_view kActionRestartAll = "RestartAll";
 inline constexpr std::string_view kActionFail = "Fail";
 inline constexpr std::string_view kActionIgnore = "Ignore";
 
-// Matches a failed pod when each list that is not empty holds its value. A disruption (eviction, drain, preemption) is
-// matched only by a rule that names its reason.
+// Matches a failed pod when each list that is not empty holds its value. A disruption (eviction,
+// drain, preemption) is matched only by a rule that names its reason.
 struct FailureRule {
   std::vector<Role> roles;
   std::vector<int32_t> exit_codes;
@@ -225,9 +229,10 @@ struct Trouble {
   friend bool operator==(const Trouble&, const Trouble&) = default;
 };
 
-// The operator's memory of restarts. Bounded, and all of it is needed to decide the same after a crash.
+// The operator's memory of restarts. Bounded, and all of it is needed to decide the same after a
+// crash.
 struct Recovery {
-  int32_t attempt = 0;            // grows with each incident; pods carry the attempt they were made in
+  int32_t attempt = 0;  // grows with each incident; pods carry the attempt they were made in
   int32_t restart_all_below = 0;  // pods of an earlier attempt than this are to be made again
   int32_t counted = 0;            // incidents that count against backoffLimit
   int32_t disruptions = 0;        // incidents that do not
@@ -239,7 +244,8 @@ struct Recovery {
     bool counted = true;
     friend bool operator==(const Recent&, const Recent&) = default;
   };
-  std::vector<Recent> recent;  // incidents, newest last, at most kMaxRecent; counted ones stay longer
+  std::vector<Recent>
+      recent;  // incidents, newest last, at most kMaxRecent; counted ones stay longer
   struct OutOfMemory {
     std::string replica;  // "worker-3"
     int32_t attempt = 0;  // of the pod that was killed
@@ -272,7 +278,8 @@ struct JobStatus {
   std::optional<TimePoint> start_time;
   std::optional<TimePoint> completion_time;
   std::optional<TimePoint> last_reconcile_time;  // when this status was written
-  double active_seconds_before = 0;              // spent before the last suspension; activeDeadlineSeconds counts it
+  double active_seconds_before =
+      0;  // spent before the last suspension; activeDeadlineSeconds counts it
   std::optional<Progress> progress;
   std::optional<PlanStatus> plan;
   std::optional<CheckpointStatus> checkpoint;
@@ -286,8 +293,10 @@ struct TrainingJob {
   ObjectMeta metadata;
   Spec spec;
   JobStatus status;
-  std::vector<FieldError> problems;        // what FromJson could not read; Validate (rules.h) repeats them
-  std::vector<std::string> odd_role_keys;  // spellings of `worker` that the scale subresource does not see
+  std::vector<FieldError>
+      problems;  // what FromJson could not read; Validate (rules.h) repeats them
+  std::vector<std::string>
+      odd_role_keys;  // spellings of `worker` that the scale subresource does not see
   friend bool operator==(const TrainingJob&, const TrainingJob&) = default;
 };
 

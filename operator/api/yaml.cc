@@ -25,7 +25,9 @@ bool AllIn(std::string_view text, std::string_view allowed) {
 
 // YAML 1.2's core schema for a plain scalar (https://yaml.org/spec/1.2.2/#103-core-schema).
 Result<Json> PlainScalar(const std::string& text, const YAML::Mark& mark) {
-  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return Json();
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") {
+    return Json();
+  }
   if (text == "true" || text == "True" || text == "TRUE") return Json(true);
   if (text == "false" || text == "False" || text == "FALSE") return Json(false);
   const bool negative = text[0] == '-';
@@ -38,14 +40,16 @@ Result<Json> PlainScalar(const std::string& text, const YAML::Mark& mark) {
              AllIn(digits.substr(2), "0123456789abcdefABCDEF")) {
     base = 16;
     body = digits.substr(2);
-  } else if (digits.starts_with("0o") && digits.size() == text.size() && AllIn(digits.substr(2), "01234567")) {
+  } else if (digits.starts_with("0o") && digits.size() == text.size() &&
+             AllIn(digits.substr(2), "01234567")) {
     base = 8;
     body = digits.substr(2);
   }
   if (base != 0) {
     const std::string number = (negative ? "-" : "") + std::string(body);
     int64_t value = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value, base);
+    const auto [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), value, base);
     if (error == std::errc() && end == number.data() + number.size()) return Json(value);
     if (base == 10) {
       if (const auto wide = ParseDouble(number)) return Json(*wide);
@@ -53,13 +57,15 @@ Result<Json> PlainScalar(const std::string& text, const YAML::Mark& mark) {
     return InvalidArgument(At(mark) + ": must be a number of at most 64 bits, got: " + text);
   }
   // [-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?
-  if (AllIn(digits, "0123456789.eE+-") && digits.find_first_of("0123456789") <= 1 && digits[0] != '+' &&
-      digits[0] != '-') {
-    if (const auto value = ParseDouble((negative ? "-" : "") + std::string(digits)); value && std::isfinite(*value)) {
+  if (AllIn(digits, "0123456789.eE+-") && digits.find_first_of("0123456789") <= 1 &&
+      digits[0] != '+' && digits[0] != '-') {
+    if (const auto value = ParseDouble((negative ? "-" : "") + std::string(digits));
+        value && std::isfinite(*value)) {
       return Json(*value);
     }
   }
-  if (digits == ".inf" || digits == ".Inf" || digits == ".INF" || text == ".nan" || text == ".NaN" || text == ".NAN") {
+  if (digits == ".inf" || digits == ".Inf" || digits == ".INF" || text == ".nan" ||
+      text == ".NaN" || text == ".NAN") {
     return InvalidArgument(At(mark) + ": must be a finite number, got: " + text);
   }
   return Json(text);
@@ -71,12 +77,13 @@ class Converter {
 
   Result<Json> Convert(const YAML::Node& node, int depth) {
     if (--left_ < 0) {
-      return ResourceExhausted(At(node.Mark()) + ": must have at most " + std::to_string(max_nodes_) +
+      return ResourceExhausted(At(node.Mark()) + ": must have at most " +
+                               std::to_string(max_nodes_) +
                                " values with aliases followed, got: more");
     }
     if (depth > kMaxDepth) {
-      return ResourceExhausted(At(node.Mark()) + ": must nest at most " + std::to_string(kMaxDepth) +
-                               " deep, got: more");
+      return ResourceExhausted(At(node.Mark()) + ": must nest at most " +
+                               std::to_string(kMaxDepth) + " deep, got: more");
     }
     switch (node.Type()) {
       case YAML::NodeType::Undefined:
@@ -109,13 +116,17 @@ class Converter {
     Json out = Json::object();
     Json merged = Json::object();
     for (const auto& entry : node) {
-      if (!entry.first.IsScalar()) return InvalidArgument(At(entry.first.Mark()) + ": a key must be a scalar");
+      if (!entry.first.IsScalar()) {
+        return InvalidArgument(At(entry.first.Mark()) + ": a key must be a scalar");
+      }
       const std::string& key = entry.first.Scalar();
       MT_ASSIGN_OR_RETURN(Json value, Convert(entry.second, depth + 1));
       if (key == "<<" && entry.first.Tag() == "?") {
         const Json list = value.is_array() ? value : Json::array({value});
         for (const Json& map : list) {
-          if (!map.is_object()) return InvalidArgument(At(entry.first.Mark()) + ": << must name maps");
+          if (!map.is_object()) {
+            return InvalidArgument(At(entry.first.Mark()) + ": << must name maps");
+          }
           for (const auto& [name, inner] : map.items()) {
             if (!merged.contains(name)) merged[name] = inner;
           }
@@ -123,7 +134,8 @@ class Converter {
         continue;
       }
       if (out.contains(key)) {
-        return InvalidArgument(At(entry.first.Mark()) + ": must be given once, got: `" + key + "` twice");
+        return InvalidArgument(At(entry.first.Mark()) + ": must be given once, got: `" + key +
+                               "` twice");
       }
       out[key] = std::move(value);
     }

@@ -130,8 +130,9 @@ struct Applier::Run {
       wrote(*made);
       return OkStatus();
     }
-    if (made.status().code() != StatusCode::kAlreadyExists)
+    if (made.status().code() != StatusCode::kAlreadyExists) {
       return Refuse(resource, name, made.status());
+    }
     Result<std::string> there = client().Get(resource, ns(), name, call());
     if (!there.ok()) return there.status();
     const Result<Meta> meta = ParseMeta(*there);
@@ -153,7 +154,8 @@ struct Applier::Run {
                   [&](const std::string& made) { applier.store_.WroteService(made); });
   }
   Status Write(const reconcile::DeleteService& write) {
-    const Status deleted = Gone(client().Delete(kube::Services(), ns(), write.name, {.uid = write.uid}, call()).status());
+    const Status deleted = Gone(
+        client().Delete(kube::Services(), ns(), write.name, {.uid = write.uid}, call()).status());
     if (deleted.ok()) applier.store_.DeletedService(ns(), write.name, write.uid);
     return deleted;
   }
@@ -173,16 +175,18 @@ struct Applier::Run {
     return Refuse(Secrets(), write.name, status);
   }
   Status Write(const reconcile::CreatePodGroup& write) {
-    if (!pod_groups)
+    if (!pod_groups) {
       return Internal("pod group " + write.name +
                       ": expected a gang scheduler in the settings, got: none");
+    }
     return Create(*pod_groups, write.name, write.body,
                   [&](const std::string& made) { applier.store_.WrotePodGroup(made); });
   }
   Status Write(const reconcile::PatchPodGroup& write) {
-    if (!pod_groups)
+    if (!pod_groups) {
       return Internal("pod group " + write.name +
                       ": expected a gang scheduler in the settings, got: none");
+    }
     Result<std::string> patched =
         client().Patch(*pod_groups, ns(), write.name, "", PatchType::kMerge, write.body, call());
     if (!patched.ok()) return Refuse(*pod_groups, write.name, patched.status());
@@ -190,9 +194,10 @@ struct Applier::Run {
     return OkStatus();
   }
   Status Write(const reconcile::DeletePodGroup& write) {
-    if (!pod_groups)
+    if (!pod_groups) {
       return Internal("pod group " + write.name +
                       ": expected a gang scheduler in the settings, got: none");
+    }
     return Gone(
         client().Delete(*pod_groups, ns(), write.name, {.uid = write.uid}, call()).status());
   }

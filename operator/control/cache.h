@@ -80,8 +80,9 @@ class Cache {
       const auto it = entries_.find(key);
       if (it != entries_.end() && it->second.version == entry.version) continue;
       if (it != entries_.end() && it->second.version > entry.version &&
-          it->second.version > version)
+          it->second.version > version) {
         continue;
+      }
       Set(key, entry.version, std::move(entry.value));
     }
     std::unordered_map<std::string, Entry>().swap(listed_);

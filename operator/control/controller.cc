@@ -81,8 +81,9 @@ void Controller::Run(std::stop_token stop) {
                          {"jobs", std::to_string(store_.jobs())},
                          {"pods", std::to_string(store_.pods())}});
     for (int i = 0; i < options_.threads; ++i) workers.emplace_back([this, stop] { Work(stop); });
-    for (int i = 0; i < options_.pullers; ++i)
+    for (int i = 0; i < options_.pullers; ++i) {
       pullers.emplace_back([this, stop] { puller_.Run(stop); });
+    }
     Rest(stop);
   }
   // The threads end on `stop`; joining them is the wait.

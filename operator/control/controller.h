@@ -32,8 +32,8 @@ struct ControllerOptions {
   bool watch_nodes = true;
   reconcile::Settings settings;
   FetchProgress fetch_progress = FetchProgressOverHttp;
-  // Called when a second has passed without a look, once after each time there were some: the moment to give back what
-  // they needed.
+  // Called when a second has passed without a look, once after each time there were some: the
+  // moment to give back what they needed.
   std::function<void()> on_rest;
 };
 

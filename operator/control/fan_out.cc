@@ -31,7 +31,8 @@ Status FanOut::Run(const std::vector<std::function<Status()>>& calls) {
   Batch batch{.calls = &calls};
   MutexLock lock(mutex_);
   batches_.push_back(&batch);
-  // As many as there are further calls: others would wake for nothing, and on few cores before those that have work.
+  // As many as there are further calls: others would wake for nothing, and on few cores before
+  // those that have work.
   for (size_t more = 1; more < calls.size() && more <= helpers_.size(); ++more) work_.NotifyOne();
   while (batch.open()) RunOne(batch);
   batches_.remove(&batch);

@@ -63,8 +63,9 @@ json MetadataOf(std::string_view object) {
   json metadata = json::object();
   kube::ForEachMember(
       kube::Slice(object, {"metadata"}), [&](std::string_view key, std::string_view value) {
-        if (key != "managedFields")
+        if (key != "managedFields") {
           metadata[std::string(key)] = json::parse(value, nullptr, /*allow_exceptions=*/false);
+        }
         return true;
       });
   return metadata;
@@ -144,8 +145,9 @@ void ReadContainers(const json& statuses, const std::string& training, reconcile
     }
     if (const json& last = At(At(container, "lastState"), "terminated"); last.is_object()) {
       seen.last_exit_code = static_cast<int32_t>(Number(last, "exitCode"));
-      if (seen.termination_message.empty())
+      if (seen.termination_message.empty()) {
         seen.termination_message = Text(last, "message").substr(0, 4096);
+      }
     }
   }
 }
@@ -206,8 +208,9 @@ Result<Pod> ParsePod(std::string_view text) {
   for (const json& container : containers) {
     if (Text(container, "name") != training) continue;
     for (const json& port : At(container, "ports")) {
-      if (Text(port, "name") == cluster::kHttpPortName)
+      if (Text(port, "name") == cluster::kHttpPortName) {
         pod.http_port = static_cast<int32_t>(Number(port, "containerPort"));
+      }
     }
   }
   ReadConditions(status, seen);

@@ -26,10 +26,12 @@ Result<std::string> FetchProgressOverHttp(const ProgressTarget& target, std::sto
                    return body.size() <= kMaxBytes && std::chrono::steady_clock::now() < until;
                  });
   const std::string where = "http://" + target.ip + ":" + std::to_string(target.port) + "/progress";
-  if (!result)
+  if (!result) {
     return Unavailable(where + ": expected an answer, got: " + httplib::to_string(result.error()));
-  if (result->status != 200)
+  }
+  if (result->status != 200) {
     return Unavailable(where + ": expected 200, got: " + std::to_string(result->status));
+  }
   return body;
 }
 

@@ -59,8 +59,9 @@ Result<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& add
                          : (impl.server.bind_to_port(host, static_cast<int>(*port))
                                 ? static_cast<int>(*port)
                                 : -1);
-  if (impl.port <= 0)
+  if (impl.port <= 0) {
     return Unavailable("metrics address: expected a free one, got: " + address + " (in use)");
+  }
   impl.thread = std::thread([&impl] { impl.server.listen_after_bind(); });
   return out;
 }

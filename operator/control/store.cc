@@ -178,7 +178,8 @@ std::optional<std::pair<std::string, Store::Service>> Store::ParseService(std::s
   }
   return std::pair(
       KeyOf(meta->ns, meta->name),
-      Service{JobKeyOf(*meta, text), {.name = meta->name, .uid = meta->uid, .controller_uid = meta->controller_uid}});
+      Service{JobKeyOf(*meta, text),
+              {.name = meta->name, .uid = meta->uid, .controller_uid = meta->controller_uid}});
 }
 
 std::optional<std::pair<std::string, Store::PodGroup>> Store::ParsePodGroup(std::string_view text) {
@@ -212,9 +213,10 @@ Sink Store::NodeSink() {
             kube::Slice(text, {"status", "conditions"}), [&](std::string_view condition) {
               if (kube::SliceString(condition, {"type"}) != "Ready") return true;
               node.ready = kube::SliceString(condition, {"status"}) == "True";
-              if (!node.ready)
+              if (!node.ready) {
                 node.not_ready_since =
                     api::ParseTime(kube::SliceString(condition, {"lastTransitionTime"}));
+              }
               return false;
             });
         return std::pair(name, node);
@@ -294,8 +296,9 @@ std::optional<JobView> Store::View(const std::string& key) const {
     }
   }
   if (const auto it = services_of_.find(key); it != services_of_.end()) {
-    for (const std::string& service : it->second)
+    for (const std::string& service : it->second) {
       view.seen.services.push_back(services_.Find(service)->seen);
+    }
   }
   if (const auto it = group_of_.find(key); it != group_of_.end()) {
     if (const PodGroup* group = groups_.Find(it->second)) view.seen.pod_group = group->seen;

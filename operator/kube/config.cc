@@ -22,8 +22,9 @@ Result<std::string> DecodeBase64(std::string_view text, std::string_view where) 
   const int n = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(out.data()),
                                 reinterpret_cast<const unsigned char*>(compact.data()),
                                 static_cast<int>(compact.size()));
-  if (n < 0)
+  if (n < 0) {
     return InvalidArgument(std::string(where) + ": expected base64 text, got: something else");
+  }
   int padding = 0;
   while (padding < 2 && padding < static_cast<int>(compact.size()) &&
          compact[compact.size() - 1 - padding] == '=') {
@@ -45,8 +46,9 @@ std::optional<Entry> FindEntry(const std::vector<std::pair<std::string, YAML::No
     const YAML::Node entries = document[list];
     if (!entries || !entries.IsSequence()) continue;
     for (const YAML::Node& entry : entries) {
-      if (entry["name"] && entry["name"].as<std::string>() == name)
+      if (entry["name"] && entry["name"].as<std::string>() == name) {
         return Entry{entry[member], path};
+      }
     }
   }
   return std::nullopt;
@@ -86,11 +88,13 @@ Result<ExecPlugin> ParseExec(const YAML::Node& node, const std::string& file) {
         plugin.api_version);
   }
   plugin.command = Text(entry, "command");
-  if (plugin.command.empty())
+  if (plugin.command.empty()) {
     return InvalidArgument(file + ": user.exec.command: expected a command, got: none");
+  }
   // A command with a slash is a path beside the file; a bare one is looked up in PATH.
-  if (plugin.command.find('/') != std::string::npos)
+  if (plugin.command.find('/') != std::string::npos) {
     plugin.command = RelativeTo(file, plugin.command);
+  }
   if (const YAML::Node args = node["args"]; args && args.IsSequence()) {
     for (const YAML::Node& arg : args) plugin.args.push_back(arg.as<std::string>());
   }
@@ -108,9 +112,10 @@ Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files,
   std::vector<std::pair<std::string, YAML::Node>> documents;
   for (const KubeconfigText& file : files) {
     YAML::Node document = YAML::Load(file.text);
-    if (!document.IsMap())
+    if (!document.IsMap()) {
       return InvalidArgument(file.path +
                              ": expected a kubeconfig (a YAML map), got: something else");
+    }
     documents.emplace_back(file.path, document);
   }
   std::string context_name(wanted_context);
@@ -119,17 +124,20 @@ Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files,
     context_name = Text(Entry{document, path}, "current-context");
   }
   const std::string first = files.front().path;
-  if (context_name.empty())
+  if (context_name.empty()) {
     return InvalidArgument(first + ": current-context: expected a context's name, got: none");
+  }
   const auto context = FindEntry(documents, "contexts", "context", context_name);
-  if (!context)
+  if (!context) {
     return InvalidArgument(first + ": contexts: expected one named " + context_name +
                            ", got: none");
+  }
   const std::string cluster_name = Text(*context, "cluster");
   const auto cluster = FindEntry(documents, "clusters", "cluster", cluster_name);
-  if (!cluster)
+  if (!cluster) {
     return InvalidArgument(first + ": clusters: expected one named " + cluster_name +
                            ", got: none");
+  }
 
   ClientConfig config;
   config.ns = Text(*context, "namespace");
@@ -146,8 +154,9 @@ Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files,
   const std::string user_name = Text(*context, "user");
   if (user_name.empty()) return config;  // anonymous
   const auto user = FindEntry(documents, "users", "user", user_name);
-  if (!user)
+  if (!user) {
     return InvalidArgument(first + ": users: expected one named " + user_name + ", got: none");
+  }
   MT_RETURN_IF_ERROR(FileOrData(*user, "client-certificate", config.client_certificate_file,
                                 config.client_certificate_data));
   MT_RETURN_IF_ERROR(
@@ -210,8 +219,9 @@ Result<ClientConfig> InClusterConfig(const GetEnv& env, const std::string& root)
   config.ca_file = folder + "/ca.crt";
   config.token_file = folder + "/token";
   for (const std::string& needed : {config.ca_file, config.token_file}) {
-    if (Result<std::string> text = ReadFile(needed, kMaxConfigBytes); !text.ok())
+    if (Result<std::string> text = ReadFile(needed, kMaxConfigBytes); !text.ok()) {
       return text.status();
+    }
   }
   if (Result<std::string> ns = ReadFile(folder + "/namespace", kMaxConfigBytes); ns.ok()) {
     config.ns = std::string(Trim(*ns));
@@ -222,16 +232,18 @@ Result<ClientConfig> InClusterConfig(const GetEnv& env, const std::string& root)
 Result<ClientConfig> FindConfig(const std::string& kubeconfig, std::string_view context,
                                 const GetEnv& env) {
   if (!kubeconfig.empty()) return LoadKubeconfig(kubeconfig, context);
-  if (const auto path = env("KUBECONFIG"); path && !path->empty())
+  if (const auto path = env("KUBECONFIG"); path && !path->empty()) {
     return LoadKubeconfig(*path, context);
+  }
   if (Result<ClientConfig> inside = InClusterConfig(env);
       inside.ok() || inside.status().code() != StatusCode::kNotFound) {
     return inside;
   }
   const auto home = env("HOME");
-  if (!home)
+  if (!home) {
     return NotFound(
         "kubeconfig: expected --kubeconfig, $KUBECONFIG, a pod or ~/.kube/config, got: none");
+  }
   return LoadKubeconfig(*home + "/.kube/config", context);
 }
 

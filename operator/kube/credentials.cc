@@ -79,8 +79,9 @@ Status ReadAll(int fd, Duration timeout, std::string& out) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, "read", "exec plugin");
     out.append(buffer, static_cast<size_t>(n));
-    if (out.size() > static_cast<size_t>(kMaxBytes))
+    if (out.size() > static_cast<size_t>(kMaxBytes)) {
       return ResourceExhausted("expected at most 1 MiB, got: more");
+    }
   }
 }
 
@@ -282,8 +283,9 @@ Result<Credential> Credentials::Fetch(TimePoint now) {
       out.key = plugin.key;
     }
     // A little early, so that no request leaves with a credential that expires on its way.
-    if (plugin.expires != TimePoint::max())
+    if (plugin.expires != TimePoint::max()) {
       fetch_again_ = plugin.expires - std::chrono::seconds(10);
+    }
   }
   if (!token.empty()) {
     out.authorization = "Bearer " + token;

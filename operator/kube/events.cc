@@ -139,8 +139,9 @@ void EventRecorder::SendOne(const Event& event, std::stop_token stop) {
                                .status();
     // Events live for an hour: one that has gone is made again.
     if (patched.code() != StatusCode::kNotFound) {
-      if (!patched.ok() && !stop.stop_requested())
+      if (!patched.ok() && !stop.stop_requested()) {
         LogWarning("event not sent", {{"error", patched.ToString()}});
+      }
       return;
     }
   }

@@ -227,8 +227,9 @@ class HttpClient : public Client {
                            return true;
                          });
       const std::string version(SliceString(*page, {"metadata", "resourceVersion"}));
-      if (!whole || version.empty())
+      if (!whole || version.empty()) {
         return Unavailable(path + ": expected a list, got: " + page->substr(0, 200));
+      }
       next = std::string(SliceString(*page, {"metadata", "continue"}));
       if (next.empty()) return version;
     }
@@ -266,8 +267,9 @@ class HttpClient : public Client {
                  {"propagationPolicy", options.propagation}};
     if (options.grace_seconds) body["gracePeriodSeconds"] = *options.grace_seconds;
     if (!options.uid.empty()) body["preconditions"]["uid"] = options.uid;
-    if (!options.resource_version.empty())
+    if (!options.resource_version.empty()) {
       body["preconditions"]["resourceVersion"] = options.resource_version;
+    }
     return Call("DELETE", PathOf(resource, ns, name), "application/json", body.dump(), call);
   }
 
@@ -385,8 +387,9 @@ httplib::Request HttpClient::MakeRequest(std::string_view verb, const std::strin
   request.headers = {{"Accept", "application/json"},
                      {"Accept-Encoding", "identity"},
                      {"User-Agent", options_.user_agent}};
-  if (!credential.authorization.empty())
+  if (!credential.authorization.empty()) {
     request.headers.emplace("Authorization", credential.authorization);
+  }
   return request;
 }
 
@@ -414,8 +417,9 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
   if (!result) {
     if (options_.on_request) options_.on_request(verb, "<error>", took);
     if (call.stop.stop_requested()) return Cancelled(path + ": stopped");
-    if (clock_.Monotonic() >= deadline)
+    if (clock_.Monotonic() >= deadline) {
       return DeadlineExceeded(path + ": expected an answer in time, got: none");
+    }
     return StatusFromTransport(result.error(), std::string(verb) + " " + path);
   }
   if (options_.on_request) options_.on_request(verb, std::to_string(result->status), took);
@@ -459,8 +463,9 @@ Result<std::string> HttpClient::Call(std::string_view verb, const std::string& p
       continue;
     }
     if (answer->throttled && tries < kMaxThrottledTries &&
-        clock_.Monotonic() + answer->retry_after < deadline)
+        clock_.Monotonic() + answer->retry_after < deadline) {
       continue;
+    }
     return StatusFromHttp(answer->status, answer->body, what);
   }
 }
@@ -579,8 +584,9 @@ Status StatusFromHttp(int http_status, std::string_view body, std::string_view w
   const json parsed = json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object() && parsed.contains("message") && parsed["message"].is_string()) {
     message = parsed["message"].get<std::string>();
-    if (parsed.contains("reason") && parsed["reason"].is_string())
+    if (parsed.contains("reason") && parsed["reason"].is_string()) {
       reason = parsed["reason"].get<std::string>();
+    }
   } else {
     message = std::string(body.substr(0, 500));
   }
@@ -626,8 +632,9 @@ Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config,
   // OpenSSL writes without MSG_NOSIGNAL: a connection that breaks must be an error, not the end of
   // the process.
   struct sigaction present {};
-  if (sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL)
+  if (sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL) {
     signal(SIGPIPE, SIG_IGN);
+  }
   auto client =
       std::make_unique<HttpClient>(config, std::move(endpoint), std::move(proxy), options, clock);
   MT_RETURN_IF_ERROR(client->Prepare());

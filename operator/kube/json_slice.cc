@@ -7,8 +7,9 @@ namespace {
 
 size_t SkipSpace(std::string_view text, size_t at) {
   while (at < text.size() &&
-         (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r'))
+         (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r')) {
     ++at;
+  }
   return at;
 }
 
@@ -121,8 +122,9 @@ std::string_view Slice(std::string_view object, std::initializer_list<std::strin
 std::string_view SliceString(std::string_view object,
                              std::initializer_list<std::string_view> path) {
   const std::string_view value = Slice(object, path);
-  if (value.size() < 2 || value.front() != '"' || value.find('\\') != std::string_view::npos)
+  if (value.size() < 2 || value.front() != '"' || value.find('\\') != std::string_view::npos) {
     return {};
+  }
   return value.substr(1, value.size() - 2);
 }
 

@@ -38,8 +38,9 @@ LeaderElector::LeaderElector(Client& client, Clock& clock, LeaseOptions options)
 
 std::optional<LeaderElector::Record> LeaderElector::Parse(std::string_view text) {
   const json lease = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!lease.is_object() || !lease.contains("metadata") || !lease["metadata"].is_object())
+  if (!lease.is_object() || !lease.contains("metadata") || !lease["metadata"].is_object()) {
     return std::nullopt;
+  }
   Record record;
   record.resource_version = Field<std::string>(lease["metadata"], "resourceVersion", "");
   if (lease.contains("spec") && lease["spec"].is_object()) {
@@ -113,9 +114,10 @@ Status LeaderElector::TryOnce(std::stop_token stop) {
     return won(*created);
   }
   const auto record = Parse(*found);
-  if (!record)
+  if (!record) {
     return Unavailable("lease " + options_.name +
                        ": expected a Lease, got: " + found->substr(0, 200));
+  }
   Observe(*record);
   const bool mine = record->holder == options_.identity;
   const bool expired = clock_.Monotonic() >=
@@ -154,8 +156,9 @@ Status LeaderElector::Acquire(std::stop_token stop,
 
 Status LeaderElector::Hold(std::stop_token stop) {
   while (true) {
-    if (!clock_.SleepFor(options_.retry_period, stop))
+    if (!clock_.SleepFor(options_.retry_period, stop)) {
       return Cancelled("lease " + options_.name + ": stopped");
+    }
     if (!Held()) break;
     const Status status = TryOnce(stop);
     if (status.ok()) continue;

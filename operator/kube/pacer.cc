@@ -14,8 +14,9 @@ Status Pacer::Enter(std::stop_token stop, Duration timeout) {
     {
       MutexLock lock(mutex_);
       const Duration now = clock_.Monotonic();
-      if (now >= deadline)
+      if (now >= deadline) {
         return DeadlineExceeded("API server: expected a turn in time, got: none");
+      }
       if (now < open_at_) {
         closed_for = std::min(open_at_, deadline) - now;
       } else if (in_flight_ < limit_) {

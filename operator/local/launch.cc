@@ -43,7 +43,8 @@ std::string RandomHex32() {
 }
 
 // Sets the variable where the operator's own value stands, not where the user gave another.
-void Replace(Container* container, std::string_view name, const std::string& from, const std::string& to) {
+void Replace(Container* container, std::string_view name, const std::string& from,
+             const std::string& to) {
   for (auto& [variable, value] : container->environment) {
     if (variable == name && value == from) value = to;
   }
@@ -56,7 +57,8 @@ int CoresFor(int cores, int processes, int place) {
   return std::max(1, cores / processes + (place < cores % processes ? 1 : 0));
 }
 
-Result<std::unique_ptr<Launcher>> Launcher::Create(const api::TrainingJob& job, LaunchOptions options) {
+Result<std::unique_ptr<Launcher>> Launcher::Create(const api::TrainingJob& job,
+                                                   LaunchOptions options) {
   auto launcher = std::unique_ptr<Launcher>(new Launcher(job, std::move(options)));
   const cluster::ClusterSpec all = reconcile::JobCluster(job, {});
   for (const auto& [role, hosts] : all.hosts) {
@@ -70,7 +72,9 @@ Result<std::unique_ptr<Launcher>> Launcher::Create(const api::TrainingJob& job, 
   const char* temporary = std::getenv("TMPDIR");
   std::string folder = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
   folder += "/meshtrain-XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) return ErrnoStatus(errno, "cannot make a folder", folder);
+  if (::mkdtemp(folder.data()) == nullptr) {
+    return ErrnoStatus(errno, "cannot make a folder", folder);
+  }
   launcher->private_folder_ = std::move(folder);
   return launcher;
 }
@@ -81,15 +85,19 @@ Launcher::~Launcher() {
 }
 
 std::string Launcher::OutputFolder(TaskId task) const {
-  return task == api::Leader(job_.spec) ? options_.output : options_.output + "/" + cluster::ToString(task);
+  return task == api::Leader(job_.spec) ? options_.output
+                                        : options_.output + "/" + cluster::ToString(task);
 }
 
 std::optional<std::string> Launcher::MetricsAddress(TaskId task) const {
   const int port = ports_.at(task).http;
-  if (task != api::Leader(job_.spec) || options_.metrics_address.empty()) return Address(kLoopback, port);
+  if (task != api::Leader(job_.spec) || options_.metrics_address.empty()) {
+    return Address(kLoopback, port);
+  }
   if (options_.metrics_address == "none") return std::nullopt;
   if (options_.metrics_address.ends_with(":0")) {
-    const std::string host = options_.metrics_address.substr(0, options_.metrics_address.size() - 2);
+    const std::string host =
+        options_.metrics_address.substr(0, options_.metrics_address.size() - 2);
     return Address(host.empty() ? kLoopback : host, port);
   }
   return options_.metrics_address;
@@ -99,8 +107,8 @@ void Launcher::AddWorkerArguments(TaskId task, const std::string& directory,
                                   std::vector<std::string>* arguments) const {
   std::string output = OutputFolder(task);
   if (!directory.empty()) output = std::filesystem::absolute(output).string();
-  arguments->insert(arguments->end(),
-                    {"--output", output, "--metrics-address", MetricsAddress(task).value_or("none")});
+  arguments->insert(arguments->end(), {"--output", output, "--metrics-address",
+                                       MetricsAddress(task).value_or("none")});
   if (options_.isolated) arguments->emplace_back("--isolated");
   int threads = options_.threads;
   if (threads == 0 && api::TotalReplicas(job_.spec) > 1) {
@@ -114,13 +122,14 @@ void Launcher::AddWorkerArguments(TaskId task, const std::string& directory,
   if (threads > 0) arguments->insert(arguments->end(), {"--threads", std::to_string(threads)});
 }
 
-// `given`: the variable's value, or nothing. A claim is a folder; and processes that share no folder of their own need
-// one for their checkpoints.
+// `given`: the variable's value, or nothing. A claim is a folder; and processes that share no
+// folder of their own need one for their checkpoints.
 std::string Launcher::LocalCheckpoint(const std::string& given) const {
   Json checkpoint = Json::parse(given.empty() ? "{}" : given, nullptr, /*allow_exceptions=*/false);
   if (!checkpoint.is_object()) return given;
   if (job_.spec.checkpoint && !job_.spec.checkpoint->volume_claim_template.empty()) {
-    checkpoint["path"] = options_.output + "/claims/" + cluster::CheckpointClaimName(job_.metadata.name);
+    checkpoint["path"] =
+        options_.output + "/claims/" + cluster::CheckpointClaimName(job_.metadata.name);
   } else if (api::TotalReplicas(job_.spec) > 1 && checkpoint.value("path", "").empty()) {
     checkpoint["path"] = options_.output + "/checkpoints";
   } else {
@@ -130,7 +139,8 @@ std::string Launcher::LocalCheckpoint(const std::string& given) const {
 }
 
 Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
-  const std::string where = "spec.replicaSpecs." + Text(cluster::RoleName(pod.task.role)) + ".template.spec.containers";
+  const std::string where =
+      "spec.replicaSpecs." + Text(cluster::RoleName(pod.task.role)) + ".template.spec.containers";
   auto read = ReadPod(reconcile::PodBody(job_, {}, pod));
   if (!read.ok()) return read.status().At(where);
   Container container = std::move(*read);
@@ -142,7 +152,8 @@ Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
       if (variable == cluster::kEnvTfConfig) value = WithHosts(value, hosts_);
     }
   }
-  Replace(&container, cluster::kEnvTokenFile, Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName),
+  Replace(&container, cluster::kEnvTokenFile,
+          Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName),
           private_folder_ + "/" + Text(cluster::kTokenFileName));
   Replace(&container, cluster::kEnvClusterFile,
           Text(cluster::kClusterMountPath) + "/" + Text(cluster::kClusterFileName),
@@ -170,21 +181,25 @@ Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
 
   // $(NAME) stands for the container's own variables only, as in a cluster.
   const std::map<std::string, std::string> own = Expand(container.environment);
-  std::map<std::string, std::string> variables(options_.environment.begin(), options_.environment.end());
+  std::map<std::string, std::string> variables(options_.environment.begin(),
+                                               options_.environment.end());
   variables["HOSTNAME"] = pod.name;
   variables[Text(cluster::kEnvTerminationLog)] = launch.termination_log;
   if (metrics) variables[Text(kEnvMetricsAddress)] = *metrics;
   for (const auto& [name, value] : own) variables[name] = value;
-  for (const auto& [name, value] : variables) launch.command.environment.push_back(name + "=" + value);
+  for (const auto& [name, value] : variables) {
+    launch.command.environment.push_back(name + "=" + value);
+  }
 
   std::vector<std::string>& arguments = launch.command.arguments;
   for (const std::string& word : container.command) arguments.push_back(Expand(word, own));
   const bool our_worker = arguments.empty() && declared;
   if (our_worker) arguments.push_back(options_.worker);
   if (arguments.empty()) {
-    return FailedPrecondition(named +
-                              ".command: expected a command to run here, since an image's own entry point is not known "
-                              "without the image, got: none");
+    return FailedPrecondition(
+        named +
+        ".command: expected a command to run here, since an image's own entry point is not known "
+        "without the image, got: none");
   }
   for (const std::string& word : container.args) arguments.push_back(Expand(word, own));
   if (our_worker) AddWorkerArguments(pod.task, container.working_directory, &arguments);
@@ -198,7 +213,8 @@ Status Launcher::Check(std::vector<std::string>* notes) const {
   for (const auto& [role, replica] : job_.spec.replica_specs) {
     if (replica.replicas < 1) continue;
     const TaskId task{role, 0};
-    const reconcile::CreatePod pod{.name = cluster::PodName(job_.metadata.name, task), .task = task};
+    const reconcile::CreatePod pod{.name = cluster::PodName(job_.metadata.name, task),
+                                   .task = task};
     if (const auto launch = Prepare(pod); !launch.ok()) {
       wrong += (wrong.empty() ? "" : "\n") + launch.status().message();
       continue;
@@ -221,7 +237,8 @@ Status Launcher::Make(const reconcile::CreateSecret& secret) {
 Status Launcher::Make(const reconcile::CreateConfigMap& map) {
   const Json body = Json::parse(map.body, nullptr, /*allow_exceptions=*/false);
   const std::string file = Text(cluster::kClusterFileName);
-  const std::string text = body.is_object() ? body.value(Json::json_pointer("/data/" + file), "") : "";
+  const std::string text =
+      body.is_object() ? body.value(Json::json_pointer("/data/" + file), "") : "";
   if (text.empty()) return Internal(map.name + ": expected data." + file + ", got: none");
   return WriteFileAtomically(private_folder_ + "/" + file, WithHosts(text, hosts_));
 }

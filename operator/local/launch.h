@@ -1,8 +1,10 @@
-// From a pod that operator/reconcile wants to the command that stands for it on this machine: ports for host names,
-// files for secrets and config maps, folders for claims, and the worker beside us for the worker's image.
+// From a pod that operator/reconcile wants to the command that stands for it on this machine: ports
+// for host names, files for secrets and config maps, folders for claims, and the worker beside us
+// for the worker's image.
 //
-// Kept true: every replica has its own loopback ports for as long as the Launcher lives, whatever becomes of its
-// processes, so that what others were told of it stays so. What is guaranteed of the ports: ports.h.
+// Kept true: every replica has its own loopback ports for as long as the Launcher lives, whatever
+// becomes of its processes, so that what others were told of it stays so. What is guaranteed of the
+// ports: ports.h.
 #pragma once
 
 #include <map>
@@ -23,13 +25,15 @@ namespace meshtrain::local {
 
 using cluster::TaskId;
 
-// Where the process serves /progress and its neighbours, for commands that are not our worker: "127.0.0.1:17171".
+// Where the process serves /progress and its neighbours, for commands that are not our worker:
+// "127.0.0.1:17171".
 inline constexpr std::string_view kEnvMetricsAddress = "MESHTRAIN_METRICS_ADDRESS";
 
 struct LaunchOptions {
   std::string output = "runs";  // the leader's folder; the others write to OUTPUT/ROLE-INDEX
   std::string worker;           // the program that trains a `program`
-  // Of the leader: "HOST:PORT", port 0 for any; "none": it serves nothing. Empty: loopback, any port.
+  // Of the leader: "HOST:PORT", port 0 for any; "none": it serves nothing. Empty: loopback, any
+  // port.
   std::string metrics_address;
   bool isolated = false;
   int threads = 0;  // of each process; 0: the cores are divided
@@ -46,27 +50,29 @@ struct Launch {
   std::string termination_log;                  // the file that it may leave its last words in
 };
 
-// How many threads each of `processes` computes with, the first ones more where it does not come out even; at least
-// one. Pure. CoresFor(8, 3, 0) == 3, CoresFor(8, 3, 2) == 2.
+// How many threads each of `processes` computes with, the first ones more where it does not come
+// out even; at least one. Pure. CoresFor(8, 3, 0) == 3, CoresFor(8, 3, 2) == 2.
 int CoresFor(int cores, int processes, int place);
 
 class Launcher {
  public:
-  // Takes the ports and makes a private folder for secrets, which goes with the Launcher. Borrows `job`. Errors:
-  // kResourceExhausted without free ports; those of files.
-  static Result<std::unique_ptr<Launcher>> Create(const api::TrainingJob& job, LaunchOptions options);
+  // Takes the ports and makes a private folder for secrets, which goes with the Launcher. Borrows
+  // `job`. Errors: kResourceExhausted without free ports; those of files.
+  static Result<std::unique_ptr<Launcher>> Create(const api::TrainingJob& job,
+                                                  LaunchOptions options);
   ~Launcher();
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  // Whether each role can run here: kFailedPrecondition with one line for each thing that keeps it from it, with its
-  // path in the manifest. `notes` takes what will be missing and does no harm.
+  // Whether each role can run here: kFailedPrecondition with one line for each thing that keeps it
+  // from it, with its path in the manifest. `notes` takes what will be missing and does no harm.
   Status Check(std::vector<std::string>* notes) const;
 
   // Errors: those of Check, and of files.
   Result<Launch> Prepare(const reconcile::CreatePod& pod) const;
 
-  Status Make(const reconcile::CreateSecret& secret);  // 32 random bytes, hexadecimal; an old one stays
+  Status Make(
+      const reconcile::CreateSecret& secret);  // 32 random bytes, hexadecimal; an old one stays
   Status Make(const reconcile::CreateConfigMap& map);
   Status Make(const reconcile::CreateClaim& claim);
 
@@ -78,9 +84,11 @@ class Launcher {
     int training = 0;
     int http = 0;
   };
-  Launcher(const api::TrainingJob& job, LaunchOptions options) : job_(job), options_(std::move(options)) {}
+  Launcher(const api::TrainingJob& job, LaunchOptions options)
+      : job_(job), options_(std::move(options)) {}
   // The worker's own flags.
-  void AddWorkerArguments(TaskId task, const std::string& directory, std::vector<std::string>* arguments) const;
+  void AddWorkerArguments(TaskId task, const std::string& directory,
+                          std::vector<std::string>* arguments) const;
   std::optional<std::string> MetricsAddress(TaskId task) const;
   std::string LocalCheckpoint(const std::string& given) const;
 

@@ -44,7 +44,8 @@ void Outlet::FlushFor(int milliseconds) {
   }
 }
 
-void LineCutter::Add(std::string_view bytes, const std::function<void(std::string_view line)>& each) {
+void LineCutter::Add(std::string_view bytes,
+                     const std::function<void(std::string_view line)>& each) {
   while (!bytes.empty()) {
     const size_t end = bytes.find('\n');
     const std::string_view part = bytes.substr(0, end);

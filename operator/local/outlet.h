@@ -1,5 +1,5 @@
-// Writing to a terminal, a pipe or a file that may not take it just now, without ever waiting in a write: what is not
-// taken is kept until poll(2) says that there is room.
+// Writing to a terminal, a pipe or a file that may not take it just now, without ever waiting in a
+// write: what is not taken is kept until poll(2) says that there is room.
 #pragma once
 
 #include <functional>
@@ -36,7 +36,7 @@ class Outlet {
   static constexpr size_t kFull = 64 << 10;
   const int fd_;
   std::string pending_;
-  char last_ = '\n';  // the last byte that went into pending_
+  char last_ = '\n';     // the last byte that went into pending_
   bool broken_ = false;  // nobody reads any more
 };
 

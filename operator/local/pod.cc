@@ -24,7 +24,8 @@ std::string Text(const Json& object, std::string_view key) {
 
 bool IsTrue(const Json& object, std::string_view key) { return At(object, key) == Json(true); }
 
-// Kubernetes wants strings; a number or a truth value that YAML made of an unquoted word is forgiven here.
+// Kubernetes wants strings; a number or a truth value that YAML made of an unquoted word is
+// forgiven here.
 std::string Scalar(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   return value.is_number() || value.is_boolean() ? value.dump() : std::string();
@@ -53,15 +54,19 @@ std::optional<std::string> Subscript(const std::string& path, const std::string&
   return path.substr(head.size(), path.size() - head.size() - 2);
 }
 
-// The downward API's fields that mean something here (kubernetes.io/docs/concepts/workloads/pods/downward-api).
+// The downward API's fields that mean something here
+// (kubernetes.io/docs/concepts/workloads/pods/downward-api).
 std::optional<std::string> Field(const Json& pod, const std::string& path) {
   const Json& meta = At(pod, "metadata");
   if (path == "metadata.name") return Text(meta, "name");
   if (path == "metadata.namespace") return Text(meta, "namespace");
   if (const auto key = Subscript(path, "metadata.labels")) return Text(At(meta, "labels"), *key);
-  if (const auto key = Subscript(path, "metadata.annotations")) return Text(At(meta, "annotations"), *key);
+  if (const auto key = Subscript(path, "metadata.annotations")) {
+    return Text(At(meta, "annotations"), *key);
+  }
   if (path == "spec.nodeName") return "localhost";
-  if (path == "status.podIP" || path == "status.hostIP" || path == "status.podIPs" || path == "status.hostIPs") {
+  if (path == "status.podIP" || path == "status.hostIP" || path == "status.podIPs" ||
+      path == "status.hostIPs") {
     return "127.0.0.1";
   }
   return std::nullopt;
@@ -80,19 +85,22 @@ Status ReadVariable(const Json& pod, const Json& variable, Container* out) {
       out->environment.emplace_back(name, *value);
       return OkStatus();
     }
-    return FailedPrecondition("env " + name + ": expected a field that a local process has, got: " + path);
+    return FailedPrecondition("env " + name +
+                              ": expected a field that a local process has, got: " + path);
   }
   for (const auto& [kind, source] : from.items()) {
     if (IsTrue(source, "optional")) return OkStatus();
-    return FailedPrecondition("env " + name + ": expected a value, since there is no cluster to read it from, got: " +
-                              kind);
+    return FailedPrecondition(
+        "env " + name +
+        ": expected a value, since there is no cluster to read it from, got: " + kind);
   }
   return OkStatus();
 }
 
 // Volumes that the operator adds and the local runner has an answer for.
 bool IsOurs(const std::string& volume) {
-  return volume == "meshtrain-token" || volume == "meshtrain-cluster" || volume == "meshtrain-checkpoint";
+  return volume == "meshtrain-token" || volume == "meshtrain-cluster" ||
+         volume == "meshtrain-checkpoint";
 }
 
 void NoteLeftOut(const Json& spec, const Json& container, Container* out) {
@@ -106,7 +114,9 @@ void NoteLeftOut(const Json& spec, const Json& container, Container* out) {
   if (!mounts.is_array()) return;
   for (const Json& mount : mounts) {
     const std::string volume = Text(mount, "name");
-    if (!IsOurs(volume)) out->left_out.push_back("volume " + volume + " at " + Text(mount, "mountPath"));
+    if (!IsOurs(volume)) {
+      out->left_out.push_back("volume " + volume + " at " + Text(mount, "mountPath"));
+    }
   }
 }
 
@@ -127,7 +137,8 @@ Result<Container> ReadPod(std::string_view body) {
   out.working_directory = Text(container, "workingDir");
   out.restart_policy = Text(spec, "restartPolicy");
   const Json& grace = At(spec, "terminationGracePeriodSeconds");
-  out.grace = std::chrono::seconds(grace.is_number_integer() ? std::max<int64_t>(0, grace.get<int64_t>()) : 30);
+  out.grace = std::chrono::seconds(
+      grace.is_number_integer() ? std::max<int64_t>(0, grace.get<int64_t>()) : 30);
   if (const Json& ports = At(container, "ports"); ports.is_array()) {
     for (const Json& port : ports) {
       const Json& number = At(port, "containerPort");
@@ -138,8 +149,10 @@ Result<Container> ReadPod(std::string_view body) {
   }
   if (const Json& sources = At(container, "envFrom"); sources.is_array()) {
     for (const Json& source : sources) {
-      if (!IsTrue(At(source, "configMapRef"), "optional") && !IsTrue(At(source, "secretRef"), "optional")) {
-        return FailedPrecondition("envFrom: expected plain variables in env, since there is no cluster to read from");
+      if (!IsTrue(At(source, "configMapRef"), "optional") &&
+          !IsTrue(At(source, "secretRef"), "optional")) {
+        return FailedPrecondition(
+            "envFrom: expected plain variables in env, since there is no cluster to read from");
       }
     }
   }
@@ -179,7 +192,8 @@ std::string Expand(std::string_view text, const std::map<std::string, std::strin
   return out;
 }
 
-std::map<std::string, std::string> Expand(const std::vector<std::pair<std::string, std::string>>& environment) {
+std::map<std::string, std::string> Expand(
+    const std::vector<std::pair<std::string, std::string>>& environment) {
   std::map<std::string, std::string> out;
   for (const auto& [name, value] : environment) out[name] = Expand(value, out);
   return out;

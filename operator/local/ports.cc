@@ -35,7 +35,8 @@ int Claim(int port) {
   if (fd < 0) return -1;
   sockaddr_un address{.sun_family = AF_UNIX};
   const std::string name = "meshtrain-port-" + std::to_string(port);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // a leading zero: abstract (unix(7))
+  std::memcpy(address.sun_path + 1, name.data(),
+              name.size());  // a leading zero: abstract (unix(7))
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   if (::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0) return fd;
   ::close(fd);
@@ -79,8 +80,9 @@ Result<int> PortReservation::Take() {
     }
     ::close(claim);
   }
-  return ResourceExhausted("loopback: expected a free port in " + std::to_string(range.first) + "-" +
-                           std::to_string(range.last) + ", got: none in 1000 tries (are file descriptors left?)");
+  return ResourceExhausted("loopback: expected a free port in " + std::to_string(range.first) +
+                           "-" + std::to_string(range.last) +
+                           ", got: none in 1000 tries (are file descriptors left?)");
 }
 
 }  // namespace meshtrain::local

@@ -1,13 +1,15 @@
 // Loopback ports that processes started later will listen on.
 //
 // What is guaranteed while a PortReservation lives:
-//   - the kernel gives none of its ports to anybody who asks for "any free port", nor uses it for an outgoing
+//   - the kernel gives none of its ports to anybody who asks for "any free port", nor uses it for
+//   an outgoing
 //     connection: they lie outside of net.ipv4.ip_local_port_range;
-//   - no other PortReservation in this network namespace, of any process or user, holds it: each port is claimed by an
+//   - no other PortReservation in this network namespace, of any process or user, holds it: each
+//   port is claimed by an
 //     abstract UNIX socket named after it, which the kernel takes back when its holder dies;
 //   - when it was taken nobody listened there, on loopback or on any address.
-// What is not: a program that asks for this very number may come first. Servers need no special socket option, since
-// nothing of ours is bound to the port itself.
+// What is not: a program that asks for this very number may come first. Servers need no special
+// socket option, since nothing of ours is bound to the port itself.
 #pragma once
 
 #include <random>
@@ -21,7 +23,8 @@ class PortReservation {
  public:
   PortReservation();
   ~PortReservation();
-  PortReservation(PortReservation&& other) noexcept : random_(other.random_), claims_(std::move(other.claims_)) {
+  PortReservation(PortReservation&& other) noexcept
+      : random_(other.random_), claims_(std::move(other.claims_)) {
     other.claims_.clear();
   }
   PortReservation& operator=(PortReservation&&) = delete;
@@ -34,8 +37,9 @@ class PortReservation {
   std::vector<int> claims_;  // sockets
 };
 
-// The ports to choose from: unprivileged, clear of well-known ones and of the kernel's own range `low..high`; of those
-// below it where there are enough, else of those above; where the range leaves too few, all. Pure.
+// The ports to choose from: unprivileged, clear of well-known ones and of the kernel's own range
+// `low..high`; of those below it where there are enough, else of those above; where the range
+// leaves too few, all. Pure.
 struct PortRange {
   int first = 0;
   int last = 0;

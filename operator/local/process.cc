@@ -36,7 +36,8 @@ struct Note {
   int32_t value = 0;  // a process id, an errno
 };
 
-// All that the children need, made before the fork: between fork and exec only async-signal-safe calls are allowed.
+// All that the children need, made before the fork: between fork and exec only async-signal-safe
+// calls are allowed.
 struct Plan {
   const char* path = nullptr;
   char** arguments = nullptr;
@@ -55,7 +56,9 @@ void Tell(int32_t what, int32_t value) {
   if (::write(kStatusFd, &note, sizeof note) < 0) return;
 }
 
-int CodeOf(const siginfo_t& end) { return end.si_code == CLD_EXITED ? end.si_status : 128 + end.si_status; }
+int CodeOf(const siginfo_t& end) {
+  return end.si_code == CLD_EXITED ? end.si_status : 128 + end.si_status;
+}
 
 // The first process: becomes the program.
 [[noreturn]] void BecomeProgram(const Plan& plan, pid_t guardian) {
@@ -96,8 +99,9 @@ bool KillChildren() {
   return true;
 }
 
-// Ends the whole tree: whoever loses its parent becomes a child of the guardian and is found in the next round. Gives
-// up after ten seconds, on processes that not even SIGKILL ends. Returns the process's exit code.
+// Ends the whole tree: whoever loses its parent becomes a child of the guardian and is found in the
+// next round. Gives up after ten seconds, on processes that not even SIGKILL ends. Returns the
+// process's exit code.
 int EndAll(pid_t process, int code) {
   sigset_t child;
   ::sigemptyset(&child);
@@ -120,7 +124,8 @@ int EndAll(pid_t process, int code) {
 }
 
 [[noreturn]] void BecomeGuardian(const Plan& plan) {
-  // What is ignored here would be ignored by the program too, and SIGCHLD would take the exit codes with it.
+  // What is ignored here would be ignored by the program too, and SIGCHLD would take the exit codes
+  // with it.
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &by_default, nullptr);
@@ -135,7 +140,8 @@ int EndAll(pid_t process, int code) {
   ::fcntl(kStatusFd, F_SETFD, FD_CLOEXEC);
   ::close_range(kStatusFd + 1, ~0U, 0);
   const pid_t self = ::getpid();
-  const pid_t process = ::_Fork();  // without the handlers that libraries of ours may have set for forks
+  const pid_t process =
+      ::_Fork();  // without the handlers that libraries of ours may have set for forks
   if (process == 0) BecomeProgram(plan, self);
   if (process < 0) {
     Tell(Note::kNoExec, errno);
@@ -200,7 +206,9 @@ Status MakePipe(Fd* read_end, Fd* write_end) {
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   *read_end = Raised(ends[0], true);
   *write_end = Raised(ends[1], true);
-  if (read_end->get() < 0 || write_end->get() < 0) return ErrnoStatus(errno, "cannot make a pipe", "process");
+  if (read_end->get() < 0 || write_end->get() < 0) {
+    return ErrnoStatus(errno, "cannot make a pipe", "process");
+  }
   return OkStatus();
 }
 
@@ -215,19 +223,23 @@ std::string Variable(const std::vector<std::string>& environment, std::string_vi
 
 bool IsExecutable(const std::string& path) {
   struct stat info;
-  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0;
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
 }
 
 // The file that a shell would run.
 Result<std::string> FindProgram(const Command& command) {
   const std::string& name = command.arguments.front();
   const auto in_directory = [&](const std::string& path) {
-    return path.starts_with('/') || command.directory.empty() ? path : command.directory + "/" + path;
+    return path.starts_with('/') || command.directory.empty() ? path
+                                                              : command.directory + "/" + path;
   };
   if (name.find('/') != std::string::npos) {
     const std::string path = in_directory(name);
     if (IsExecutable(path)) return name;  // the process is in its folder by then
-    if (::access(path.c_str(), F_OK) != 0) return NotFound(name + ": expected a program, got: no such file");
+    if (::access(path.c_str(), F_OK) != 0) {
+      return NotFound(name + ": expected a program, got: no such file");
+    }
     return PermissionDenied(name + ": expected a program, got: a file that is not executable");
   }
   const std::string path = Variable(command.environment, "PATH");
@@ -250,7 +262,9 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
 }  // namespace
 
 Result<std::unique_ptr<Process>> Process::Start(const Command& command) {
-  if (command.arguments.empty()) return InvalidArgument("process: expected a program, got: no argument");
+  if (command.arguments.empty()) {
+    return InvalidArgument("process: expected a program, got: no argument");
+  }
   if (!command.directory.empty()) {
     struct stat info;
     if (::stat(command.directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
@@ -330,7 +344,9 @@ std::optional<int> Process::Poll() {
     if (n < 0) return std::nullopt;  // EAGAIN
     if (n < static_cast<ssize_t>(sizeof note)) return code_ = Reap();
     if (note.what == Note::kProcess) process_ = note.value;
-    if (note.what == Note::kNoDirectory) start_error_ = program_ + ": its folder: " + std::strerror(note.value);
+    if (note.what == Note::kNoDirectory) {
+      start_error_ = program_ + ": its folder: " + std::strerror(note.value);
+    }
     if (note.what == Note::kNoExec) start_error_ = program_ + ": " + std::strerror(note.value);
   }
 }

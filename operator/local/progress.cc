@@ -29,7 +29,8 @@ std::optional<std::string> Get(const std::string& address, std::stop_token stop)
   const auto until = std::chrono::steady_clock::now() + 2 * kPatience;
   std::stop_callback on_stop(stop, [&] { client.stop(); });
   const httplib::Result result =
-      client.Get("/progress", httplib::Headers{{"Accept", "application/json"}, {"Accept-Encoding", "identity"}},
+      client.Get("/progress",
+                 httplib::Headers{{"Accept", "application/json"}, {"Accept-Encoding", "identity"}},
                  [&](const char* data, size_t size) {
                    body.append(data, size);
                    return body.size() <= kMaxBytes && std::chrono::steady_clock::now() < until;
@@ -41,9 +42,9 @@ std::optional<std::string> Get(const std::string& address, std::stop_token stop)
 }  // namespace
 
 ProgressPuller::ProgressPuller(Duration period)
-    : period_(period), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this](std::stop_token stop) {
-        Work(stop);
-      }) {}
+    : period_(period),
+      event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      thread_([this](std::stop_token stop) { Work(stop); }) {}
 
 ProgressPuller::~ProgressPuller() {
   thread_.request_stop();

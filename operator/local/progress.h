@@ -1,5 +1,5 @@
-// Asks the job's leader how far it is, GET /progress over loopback, from a thread of its own: an answer may take its
-// time, and the runner has none to give.
+// Asks the job's leader how far it is, GET /progress over loopback, from a thread of its own: an
+// answer may take its time, and the runner has none to give.
 #pragma once
 
 #include <optional>
@@ -22,8 +22,8 @@ class ProgressPuller {
   ProgressPuller(const ProgressPuller&) = delete;
   ProgressPuller& operator=(const ProgressPuller&) = delete;
 
-  // Whom to ask from now on: "HOST:PORT", the first that answers; none: nobody. An answer to an earlier list is
-  // dropped.
+  // Whom to ask from now on: "HOST:PORT", the first that answers; none: nobody. An answer to an
+  // earlier list is dropped.
   void Ask(std::vector<std::string> addresses);
   // The newest answer that was not taken yet.
   std::optional<reconcile::ProgressSeen> Take();

@@ -22,7 +22,8 @@ using api::ConditionType;
 using cluster::Role;
 using reconcile::PodSeen;
 
-// As Kubernetes: a termination message has at most 4 kB, and of a log at most 2 kB stand in for one.
+// As Kubernetes: a termination message has at most 4 kB, and of a log at most 2 kB stand in for
+// one.
 constexpr int64_t kLongestMessage = 4096;
 constexpr size_t kTail = 2048;
 // Of a settling: every restart waits or fails the job, so that far fewer do.
@@ -43,7 +44,9 @@ void Earliest(std::optional<TimePoint>* best, std::optional<TimePoint> candidate
   if (candidate && (!*best || *candidate < **best)) *best = candidate;
 }
 
-std::string OnlyTail(std::string text) { return text.size() > kTail ? text.substr(text.size() - kTail) : text; }
+std::string OnlyTail(std::string text) {
+  return text.size() > kTail ? text.substr(text.size() - kTail) : text;
+}
 
 }  // namespace
 
@@ -72,12 +75,16 @@ Ending Runner::Run(StopSignals& signals) {
   if (!launcher.ok()) return refuse(launcher.status(), cluster::OutputExitCode(launcher.status()));
   launcher_ = std::move(*launcher);
   std::vector<std::string> notes;
-  if (const Status fit = launcher_->Check(&notes); !fit.ok()) return refuse(fit, cluster::kExitBadConfig);
+  if (const Status fit = launcher_->Check(&notes); !fit.ok()) {
+    return refuse(fit, cluster::kExitBadConfig);
+  }
   for (const std::string& note : notes) Tell("warning: LeftOut: " + note);
   puller_ = std::make_unique<ProgressPuller>(options_.progress_period);
 
   while (true) {
-    if (!Settle()) return refuse(Internal("it never settles; see status.json"), cluster::kExitInternal);
+    if (!Settle()) {
+      return refuse(Internal("it never settles; see status.json"), cluster::kExitInternal);
+    }
     if (options_.on_settled) options_.on_settled(job_, world_.Observe());
     if (api::IsFinished(job_.status) && !Live()) break;
     if (api::IsTrue(job_.status, ConditionType::kSuspended) && world_.empty()) break;
@@ -105,8 +112,9 @@ bool Runner::Settle() {
       seen.refused = refused_;
       const reconcile::Outcome outcome = reconcile::Reconcile(job_, seen, Now());
       wake_at_ = outcome.wake_at;
-      const bool applied = std::all_of(outcome.actions.begin(), outcome.actions.end(),
-                                       [this](const reconcile::Action& action) { return Apply(action); });
+      const bool applied =
+          std::all_of(outcome.actions.begin(), outcome.actions.end(),
+                      [this](const reconcile::Action& action) { return Apply(action); });
       changed = applied ? !outcome.empty() || outcome.again : refused_ != seen.refused;
       // What was refused is tried again later; until then the status says so.
       if (!applied) Earliest(&wake_at_, Now() + kRefusedWait);
@@ -116,7 +124,8 @@ bool Runner::Settle() {
       CarryOut(order);
       changed = true;
     }
-    std::erase_if(launches_, [this](const auto& launch) { return world_.Find(launch.first) == nullptr; });
+    std::erase_if(launches_,
+                  [this](const auto& launch) { return world_.Find(launch.first) == nullptr; });
     FollowLeader();
     if (!changed) return true;
   }
@@ -126,7 +135,8 @@ bool Runner::Settle() {
 bool Runner::Apply(const reconcile::Action& action) {
   const auto refuse = [&](const std::string& what, const Status& status) {
     const bool news = !refused_ || refused_->message != status.message();
-    refused_ = reconcile::RefusedWrite{.what = what, .reason = "Refused", .message = status.message()};
+    refused_ =
+        reconcile::RefusedWrite{.what = what, .reason = "Refused", .message = status.message()};
     if (news) Tell("warning: Refused: " + what + ": " + status.message());
     return false;
   };
@@ -177,11 +187,14 @@ void Runner::Record(const reconcile::PatchStatus& patch) {
     const std::string& why = job_.status.conditions.at(ConditionType::kFailed).message;
     const reconcile::Observed seen = world_.Observe();
     const PodSeen* cause = nullptr;
-    const auto code = [](const PodSeen& pod) { return pod.exit_code.value_or(pod.last_exit_code.value_or(0)); };
+    const auto code = [](const PodSeen& pod) {
+      return pod.exit_code.value_or(pod.last_exit_code.value_or(0));
+    };
     for (const PodSeen& pod : seen.pods) {
       if (code(pod) == 0) continue;
       const bool named = why.starts_with(pod.name + " ");
-      const bool first = cause == nullptr || pod.finished.value_or(Now()) < cause->finished.value_or(Now());
+      const bool first =
+          cause == nullptr || pod.finished.value_or(Now()) < cause->finished.value_or(Now());
       if (named || first) cause = &pod;
       if (named) break;
     }
@@ -189,8 +202,8 @@ void Runner::Record(const reconcile::PatchStatus& patch) {
     if (reason == "InvalidSpec") failure_code_ = cluster::kExitBadConfig;
     if (cause != nullptr && !reason.ends_with("DeadlineExceeded")) failure_code_ = code(*cause);
   }
-  const Status written =
-      WriteFileAtomically(options_.launch.output + "/status.json", api::StatusToJson(job_.status) + "\n");
+  const Status written = WriteFileAtomically(options_.launch.output + "/status.json",
+                                             api::StatusToJson(job_.status) + "\n");
   if (!written.ok() && !std::exchange(status_lost_, true)) Tell("warning: " + written.message());
 }
 
@@ -210,7 +223,9 @@ void Runner::Start(const std::string& uid) {
   auto process = Process::Start(launch.command);
   if (!process.ok()) {
     Tell("warning: " + pod.name + ": " + process.status().message());
-    world_.Ended(uid, {.code = StartFailureCode(process.status()), .message = process.status().message()}, Now());
+    world_.Ended(
+        uid, {.code = StartFailureCode(process.status()), .message = process.status().message()},
+        Now());
     return;
   }
   Child& child = children_.emplace_back();
@@ -250,7 +265,9 @@ void Runner::EndTheRest() {
   const bool enough = !patient || (linger_until_ && Now() >= *linger_until_);
   for (const PodSeen& pod : world_.Observe().pods) {
     if (!world_.Runs(pod.uid) || pod.delete_requested) continue;
-    if (enough || pod.task->role == Role::kPs) world_.DeletePod(pod.name, pod.uid, std::nullopt, Now());
+    if (enough || pod.task->role == Role::kPs) {
+      world_.DeletePod(pod.name, pod.uid, std::nullopt, Now());
+    }
   }
 }
 
@@ -295,7 +312,9 @@ bool Runner::Wait(StopSignals& signals) {
   if (linger_until_ && *linger_until_ > Now()) Earliest(&until, linger_until_);
   Duration wait = kLongestWait;
   // Never quite at once: a time that is due was just looked at.
-  if (until) wait = std::clamp<Duration>(*until - Now(), std::chrono::milliseconds(1), kLongestWait);
+  if (until) {
+    wait = std::clamp<Duration>(*until - Now(), std::chrono::milliseconds(1), kLongestWait);
+  }
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(wait);
   const timespec timeout{.tv_sec = seconds.count(), .tv_nsec = (wait - seconds).count()};
   if (::ppoll(fds.data(), fds.size(), &timeout, nullptr) > 0) {
@@ -326,7 +345,8 @@ void Runner::OnSignal(int signal) {
   for (const auto& [uid, launch] : launches_) {
     if (world_.Runs(uid)) grace = std::max(grace, launch.grace);
   }
-  Tell("stopping; its processes have " + std::to_string(std::chrono::ceil<std::chrono::seconds>(grace).count()) +
+  Tell("stopping; its processes have " +
+       std::to_string(std::chrono::ceil<std::chrono::seconds>(grace).count()) +
        " s to save, a second signal kills them");
 }
 
@@ -339,7 +359,8 @@ void Runner::Read(Child* child, bool standard_error) {
     if (n == 0) (standard_error ? child->err_open : child->out_open) = false;
     if (n <= 0) return;
     Say(child, standard_error, {buffer.data(), static_cast<size_t>(n)});
-    // One piece at a time, so that no talkative process keeps the others waiting; the last of one that ended at once.
+    // One piece at a time, so that no talkative process keeps the others waiting; the last of one
+    // that ended at once.
     if (!child->process->Poll()) return;
   }
 }
@@ -350,7 +371,9 @@ void Runner::Say(Child* child, bool standard_error, std::string_view bytes) {
   if (leads) (standard_error ? stderr_ : stdout_).Write(bytes);
   (standard_error ? child->err : child->out).Add(bytes, [&](std::string_view line) {
     if (child->log) child->log->Write(std::string(line) + "\n");
-    if (!leads && standard_error) stderr_.WriteLine(cluster::ToString(child->task) + ": " + std::string(line));
+    if (!leads && standard_error) {
+      stderr_.WriteLine(cluster::ToString(child->task) + ": " + std::string(line));
+    }
   });
   (standard_error ? stderr_ : stdout_).Flush();
 }
@@ -411,7 +434,8 @@ void Runner::Summarize() {
     return;
   }
   if (api::TotalReplicas(job_.spec) < 2) return;
-  std::string line = status.phase + ": ready " + status.ready + ", restarts " + std::to_string(status.restarts);
+  std::string line =
+      status.phase + ": ready " + status.ready + ", restarts " + std::to_string(status.restarts);
   if (status.progress) {
     line += ", step " + std::to_string(status.progress->step);
     if (status.progress->total_steps) line += "/" + std::to_string(*status.progress->total_steps);

@@ -1,13 +1,16 @@
-// `meshtrain run`: a TrainingJob on this machine, by the same decisions as in a cluster. One loop asks
-// reconcile::Reconcile what to do, applies the Outcome to a World (world.h) with processes for pods, and waits for a
-// process, a signal or a time.
+// `meshtrain run`: a TrainingJob on this machine, by the same decisions as in a cluster. One loop
+// asks reconcile::Reconcile what to do, applies the Outcome to a World (world.h) with processes for
+// pods, and waits for a process, a signal or a time.
 //
 // What is different from a cluster, and only that:
-//   - a pod is its training container's command, or without one the worker beside this program; no images, volumes,
+//   - a pod is its training container's command, or without one the worker beside this program; no
+//   images, volumes,
 //     init containers or sidecars;
 //   - names are loopback ports (ports.h), claims are folders, secrets are files;
-//   - the job ends with the run. What still runs when it has ended is asked to end: at once after a failure, and what
-//     cleanPodPolicy names; else, after a success, it may end by itself for a while first (a ps never would);
+//   - the job ends with the run. What still runs when it has ended is asked to end: at once after a
+//   failure, and what
+//     cleanPodPolicy names; else, after a success, it may end by itself for a while first (a ps
+//     never would);
 //   - SIGINT, SIGTERM and SIGHUP suspend the job, so that processes save; a second one kills.
 //   - runPolicy.managedBy, schedulingPolicy and the TTL mean nothing here.
 #pragma once
@@ -34,7 +37,8 @@ struct RunnerOptions {
   LaunchOptions launch;
   CrashLoop crash_loop;
   Duration progress_period = std::chrono::seconds(1);
-  Duration linger = std::chrono::seconds(30);  // for processes that may end by themselves after a success
+  Duration linger =
+      std::chrono::seconds(30);  // for processes that may end by themselves after a success
   int stdout_fd = 1;
   int stderr_fd = 2;
   // Each time there is nothing left to decide for the moment: the job and its pods.
@@ -42,8 +46,9 @@ struct RunnerOptions {
 };
 
 struct Ending {
-  // 0 when the job succeeded; of a job that failed, what the replica left with that failed it, else 70; 130, 143 or 129
-  // after a signal; 78 for a job that cannot run here or is suspended; 73 without an output folder.
+  // 0 when the job succeeded; of a job that failed, what the replica left with that failed it, else
+  // 70; 130, 143 or 129 after a signal; 78 for a job that cannot run here or is suspended; 73
+  // without an output folder.
   int exit_code = 0;
   api::JobStatus status;
 };
@@ -108,12 +113,12 @@ class Runner {
   std::optional<TimePoint> linger_until_;
   std::optional<reconcile::ProgressSeen> progress_;
   std::optional<reconcile::RefusedWrite> refused_;
-  std::optional<int> signal_;      // the first that came before the job ended
-  std::optional<int> leader_code_;  // how the leader's process last ended
-  int failure_code_ = 0;           // of the replica that failed the job
-  bool gone_ = false;              // its TTL is over
-  bool hurried_ = false;           // a signal came after the end
-  bool status_lost_ = false;       // status.json could not be written, which was told
+  std::optional<int> signal_;               // the first that came before the job ended
+  std::optional<int> leader_code_;          // how the leader's process last ended
+  int failure_code_ = 0;                    // of the replica that failed the job
+  bool gone_ = false;                       // its TTL is over
+  bool hurried_ = false;                    // a signal came after the end
+  bool status_lost_ = false;                // status.json could not be written, which was told
   std::unique_ptr<ProgressPuller> puller_;  // last: its thread starts when the rest is there
 };
 

@@ -11,7 +11,9 @@ StopSignals::StopSignals() {
   ::sigemptyset(&set);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, signal);
   struct sigaction hangup;
-  if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN) ::sigdelset(&set, SIGHUP);
+  if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN) {
+    ::sigdelset(&set, SIGHUP);
+  }
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &ignore, &pipe_before_);
@@ -20,7 +22,8 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  // What came too late to be taken is not delivered when the mask goes back: it was for the run that is over.
+  // What came too late to be taken is not delivered when the mask goes back: it was for the run
+  // that is over.
   while (Take()) {
   }
   if (fd_ >= 0) ::close(fd_);

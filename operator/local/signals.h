@@ -1,5 +1,5 @@
-// SIGINT, SIGTERM and SIGHUP as something to poll, instead of something that interrupts. Where SIGHUP was ignored
-// (nohup) it stays so.
+// SIGINT, SIGTERM and SIGHUP as something to poll, instead of something that interrupts. Where
+// SIGHUP was ignored (nohup) it stays so.
 #pragma once
 
 #include <signal.h>
@@ -8,8 +8,8 @@
 
 namespace meshtrain::local {
 
-// Blocks them in this thread and in those that it starts later; make one before any other thread exists. Ignores
-// SIGPIPE: a write says itself that nobody reads. Both are as before at its end.
+// Blocks them in this thread and in those that it starts later; make one before any other thread
+// exists. Ignores SIGPIPE: a write says itself that nobody reads. Both are as before at its end.
 class StopSignals {
  public:
   StopSignals();

@@ -19,17 +19,21 @@ std::string Seconds(Duration duration) {
 
 }  // namespace
 
-World::World(std::string job_uid, CrashLoop crash_loop) : job_uid_(std::move(job_uid)), crash_loop_(crash_loop) {}
+World::World(std::string job_uid, CrashLoop crash_loop)
+    : job_uid_(std::move(job_uid)), crash_loop_(crash_loop) {}
 
 Result<std::string> World::AddPod(const NewPod& wanted, TimePoint now) {
-  if (pods_.contains(wanted.task)) return AlreadyExists("pod " + wanted.name + ": is there already");
+  if (pods_.contains(wanted.task)) {
+    return AlreadyExists("pod " + wanted.name + ": is there already");
+  }
   Pod pod{.restart_policy = wanted.restart_policy, .grace = wanted.grace, .start_at = now};
   pod.seen.name = wanted.name;
   pod.seen.uid = job_uid_ + "-pod-" + std::to_string(++made_);
   pod.seen.task = wanted.task;
   pod.seen.controller_uid = job_uid_;
   pod.seen.attempt = wanted.attempt;
-  // In whole seconds, as in a cluster: what is compared with it is so too, a job's completion for one.
+  // In whole seconds, as in a cluster: what is compared with it is so too, a job's completion for
+  // one.
   pod.seen.created = std::chrono::floor<std::chrono::seconds>(now);
   pod.seen.node = "localhost";
   pod.seen.node_state = reconcile::NodeState::kReady;
@@ -38,7 +42,8 @@ Result<std::string> World::AddPod(const NewPod& wanted, TimePoint now) {
   return uid;
 }
 
-World::Pods::iterator World::Delete(Pods::iterator at, std::optional<Duration> grace, TimePoint now) {
+World::Pods::iterator World::Delete(Pods::iterator at, std::optional<Duration> grace,
+                                    TimePoint now) {
   Pod& pod = at->second;
   if (!pod.running) return pods_.erase(at);
   const TimePoint due = now + grace.value_or(pod.grace);
@@ -51,7 +56,8 @@ World::Pods::iterator World::Delete(Pods::iterator at, std::optional<Duration> g
   return ++at;
 }
 
-void World::DeletePod(const std::string& name, const std::string& uid, std::optional<Duration> grace, TimePoint now) {
+void World::DeletePod(const std::string& name, const std::string& uid,
+                      std::optional<Duration> grace, TimePoint now) {
   for (auto at = pods_.begin(); at != pods_.end(); ++at) {
     if (at->second.seen.name != name || at->second.seen.uid != uid) continue;
     Delete(at, grace, now);
@@ -64,7 +70,9 @@ void World::DeleteAll(std::optional<Duration> grace, TimePoint now) {
 }
 
 void World::DeleteWaiting(TimePoint now) {
-  for (auto at = pods_.begin(); at != pods_.end();) at = at->second.start_at ? Delete(at, {}, now) : std::next(at);
+  for (auto at = pods_.begin(); at != pods_.end();) {
+    at = at->second.start_at ? Delete(at, {}, now) : std::next(at);
+  }
 }
 
 std::vector<Order> World::TakeOrders(TimePoint now) {
@@ -115,8 +123,8 @@ void World::Ended(const std::string& uid, const Exit& exit, TimePoint now) {
   }
   seen.ready = false;
   seen.termination_message = exit.message;
-  const bool again =
-      pod->restart_policy == api::kRestartAlways || (pod->restart_policy == api::kRestartOnFailure && exit.code != 0);
+  const bool again = pod->restart_policy == api::kRestartAlways ||
+                     (pod->restart_policy == api::kRestartOnFailure && exit.code != 0);
   if (!again) {
     seen.phase = exit.code == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;
     seen.exit_code = exit.code;
@@ -142,7 +150,9 @@ void World::Ended(const std::string& uid, const Exit& exit, TimePoint now) {
 reconcile::Observed World::Observe() const {
   reconcile::Observed out;
   for (const auto& [task, pod] : pods_) out.pods.push_back(pod.seen);
-  for (const std::string& name : services_) out.services.push_back({.name = name, .controller_uid = job_uid_});
+  for (const std::string& name : services_) {
+    out.services.push_back({.name = name, .controller_uid = job_uid_});
+  }
   return out;
 }
 
@@ -153,7 +163,9 @@ const World::Pod* World::Get(const std::string& uid) const {
   return nullptr;
 }
 
-World::Pod* World::Get(const std::string& uid) { return const_cast<Pod*>(std::as_const(*this).Get(uid)); }
+World::Pod* World::Get(const std::string& uid) {
+  return const_cast<Pod*>(std::as_const(*this).Get(uid));
+}
 
 const PodSeen* World::Find(const std::string& uid) const {
   const Pod* pod = Get(uid);

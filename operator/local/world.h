@@ -1,10 +1,10 @@
-// What a cluster would hold of one job, as values: its pods as a kubelet keeps them, and the small objects beside them.
-// It starts nothing itself: TakeOrders says what is to be done with processes, and Ended is told what became of them.
-// No clock inside: times come in.
+// What a cluster would hold of one job, as values: its pods as a kubelet keeps them, and the small
+// objects beside them. It starts nothing itself: TakeOrders says what is to be done with processes,
+// and Ended is told what became of them. No clock inside: times come in.
 //
-// Kept true: names of pods are unique; an order is given once; a pod that is being deleted goes when its process has
-// ended, at once where none runs; a container that its restart policy brings back waits as long as a kubelet makes it
-// wait.
+// Kept true: names of pods are unique; an order is given once; a pod that is being deleted goes
+// when its process has ended, at once where none runs; a container that its restart policy brings
+// back waits as long as a kubelet makes it wait.
 #pragma once
 
 #include <map>
@@ -20,9 +20,10 @@ namespace meshtrain::local {
 
 using cluster::TaskId;
 
-// How a container that ended is started again in place: at once the first time, then after `first`, doubling up to
-// `longest`; forgotten after a run of `forgive` (kubelet's constants: pkg/kubelet/kubelet.go, MaxContainerBackOff, and
-// client-go's flowcontrol.Backoff, which expires after twice the longest wait).
+// How a container that ended is started again in place: at once the first time, then after `first`,
+// doubling up to `longest`; forgotten after a run of `forgive` (kubelet's constants:
+// pkg/kubelet/kubelet.go, MaxContainerBackOff, and client-go's flowcontrol.Backoff, which expires
+// after twice the longest wait).
 struct CrashLoop {
   Duration first = std::chrono::seconds(10);
   Duration longest = std::chrono::seconds(300);
@@ -57,9 +58,10 @@ class World {
   // --- what an Outcome asks for
   // The new pod's uid. Errors: kAlreadyExists.
   Result<std::string> AddPod(const NewPod& pod, TimePoint now);
-  // Nothing where there is no such pod of that uid. Without a grace period the pod's own; 0: it is killed. Asked again,
-  // only a shorter time counts.
-  void DeletePod(const std::string& name, const std::string& uid, std::optional<Duration> grace, TimePoint now);
+  // Nothing where there is no such pod of that uid. Without a grace period the pod's own; 0: it is
+  // killed. Asked again, only a shorter time counts.
+  void DeletePod(const std::string& name, const std::string& uid, std::optional<Duration> grace,
+                 TimePoint now);
   // False where it was there already.
   bool AddService(const std::string& name) { return services_.insert(name).second; }
 

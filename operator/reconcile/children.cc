@@ -9,8 +9,8 @@
 namespace meshtrain::reconcile {
 
 namespace internal {
-std::string UnboundedTfConfig(const api::TrainingJob& job, const cluster::ClusterSpec& all, const std::string& shared,
-                              cluster::TaskId task);
+std::string UnboundedTfConfig(const api::TrainingJob& job, const cluster::ClusterSpec& all,
+                              const std::string& shared, cluster::TaskId task);
 std::string SharedClusterText(const cluster::ClusterSpec& all);
 }  // namespace internal
 
@@ -20,7 +20,9 @@ using Json = nlohmann::json;
 using cluster::Role;
 using cluster::TaskId;
 
-std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 std::string Text(std::string_view text) { return std::string(text); }
 
 Json OwnerReference(const api::TrainingJob& job) {
@@ -69,15 +71,18 @@ void AddNamed(Json* list, Json item) {
 }
 
 void AddVariable(Json* container, std::string_view name, std::string value) {
-  // Without a value that the kernel would refuse the pod says what is missing instead of failing to start.
+  // Without a value that the kernel would refuse the pod says what is missing instead of failing to
+  // start.
   if (!cluster::FitsEnvironment(name.size(), value.size())) return;
   AddNamed(&(*container)["env"], {{"name", name}, {"value", std::move(value)}});
 }
 
-void Mount(Json* spec, Json* container, const std::string& volume, Json source, std::string_view path) {
+void Mount(Json* spec, Json* container, const std::string& volume, Json source,
+           std::string_view path) {
   source["name"] = volume;
   AddNamed(&(*spec)["volumes"], std::move(source));
-  AddNamed(&(*container)["volumeMounts"], {{"name", volume}, {"mountPath", path}, {"readOnly", true}});
+  AddNamed(&(*container)["volumeMounts"],
+           {{"name", volume}, {"mountPath", path}, {"readOnly", true}});
 }
 
 // FNV-1a, 32 bits, as eight hexadecimal digits: equal texts share a map, others never meet.
@@ -134,28 +139,34 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
   const api::PodTemplate& given = replica.pod_template;
   Json body = given.json.empty() ? Json::object() : Json::parse(given.json, nullptr, false);
   if (!body.is_object()) body = Json::object();
-  Json meta = body.contains("metadata") && body["metadata"].is_object() ? body["metadata"] : Json::object();
-  for (const auto& [name, value] : ReplicaLabels(job_, pod.task)) Object(&meta, "labels")[name] = value;
+  Json meta =
+      body.contains("metadata") && body["metadata"].is_object() ? body["metadata"] : Json::object();
+  for (const auto& [name, value] : ReplicaLabels(job_, pod.task)) {
+    Object(&meta, "labels")[name] = value;
+  }
   const bool leads = api::Leader(job_.spec) == pod.task;
   if (leads) Object(&meta, "labels")[Text(cluster::kLabelLeader)] = "true";
   Object(&meta, "annotations")[Text(cluster::kAnnotationAttempt)] = std::to_string(pod.attempt);
   meta["name"] = pod.name;
   meta["namespace"] = job_.metadata.namespace_name;
   meta["ownerReferences"] = Json::array({OwnerReference(job_)});
-  for (const char* ours : {"generateName", "uid", "resourceVersion", "creationTimestamp"}) meta.erase(ours);
+  for (const char* ours : {"generateName", "uid", "resourceVersion", "creationTimestamp"}) {
+    meta.erase(ours);
+  }
 
   Json spec = body.contains("spec") && body["spec"].is_object() ? body["spec"] : Json::object();
-  spec["restartPolicy"] =
-      replica.restart_policy == api::kRestartExitCode ? Text(api::kRestartNever) : replica.restart_policy;
+  spec["restartPolicy"] = replica.restart_policy == api::kRestartExitCode ? Text(api::kRestartNever)
+                                                                          : replica.restart_policy;
   spec["hostname"] = pod.name;
   spec["subdomain"] = job_.metadata.name;
   // Else every Service of the namespace becomes variables of the container.
   if (!spec.contains("enableServiceLinks")) spec["enableServiceLinks"] = false;
   if (settings_.gang != GangScheduler::kNone) {
     if (!spec.contains("schedulerName")) {
-      spec["schedulerName"] = settings_.gang_scheduler_name.empty() && settings_.gang == GangScheduler::kVolcano
-                                  ? std::string("volcano")
-                                  : settings_.gang_scheduler_name;
+      spec["schedulerName"] =
+          settings_.gang_scheduler_name.empty() && settings_.gang == GangScheduler::kVolcano
+              ? std::string("volcano")
+              : settings_.gang_scheduler_name;
     }
     if (settings_.gang == GangScheduler::kVolcano) {
       Object(&meta, "annotations")["scheduling.k8s.io/group-name"] = job_.metadata.name;
@@ -170,14 +181,17 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
   if (!container->contains("name")) (*container)["name"] = cluster::kTrainingContainers[0];
   if (declared && !container->contains("image")) (*container)["image"] = settings_.worker_image;
   if (!given.has_port) {
-    AddNamed(&(*container)["ports"], {{"name", cluster::kTrainingPortName}, {"containerPort", given.port}});
+    AddNamed(&(*container)["ports"],
+             {{"name", cluster::kTrainingPortName}, {"containerPort", given.port}});
   }
   if (declared && !HasPort(*container, cluster::kHttpPortName)) {
-    AddNamed(&(*container)["ports"], {{"name", cluster::kHttpPortName}, {"containerPort", cluster::kHttpPort}});
+    AddNamed(&(*container)["ports"],
+             {{"name", cluster::kHttpPortName}, {"containerPort", cluster::kHttpPort}});
   }
 
   const std::string tf_config =
-      given.has_tf_config ? std::string() : internal::UnboundedTfConfig(job_, cluster_, cluster_text_, pod.task);
+      given.has_tf_config ? std::string()
+                          : internal::UnboundedTfConfig(job_, cluster_, cluster_text_, pod.task);
   if (!tf_config.empty()) AddVariable(container, cluster::kEnvTfConfig, tf_config);
   AddVariable(container, cluster::kEnvJob, job_.metadata.namespace_name + "/" + job_.metadata.name);
   AddVariable(container, cluster::kEnvRole, Text(cluster::RoleName(pod.task.role)));
@@ -189,7 +203,9 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
     Mount(&spec, container, "meshtrain-cluster", {{"configMap", {{"name", cluster_map_name_}}}},
           cluster::kClusterMountPath);
   }
-  if (!job_.spec.strategy.empty()) AddVariable(container, cluster::kEnvStrategy, job_.spec.strategy);
+  if (!job_.spec.strategy.empty()) {
+    AddVariable(container, cluster::kEnvStrategy, job_.spec.strategy);
+  }
   if (declared) {
     AddVariable(container, cluster::kEnvProgram, job_.spec.program);
     if (const auto& seconds = job_.spec.run_policy.peer_return_seconds) {
@@ -197,26 +213,32 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
     }
     const auto grace = spec.find("terminationGracePeriodSeconds");
     if (grace != spec.end() && grace->is_number_integer()) {
-      AddVariable(container, cluster::kEnvStopGrace, std::to_string(std::max<int64_t>(0, grace->get<int64_t>())));
+      AddVariable(container, cluster::kEnvStopGrace,
+                  std::to_string(std::max<int64_t>(0, grace->get<int64_t>())));
     }
     AddVariable(container, cluster::kEnvTokenFile,
                 Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName));
     Mount(&spec, container, "meshtrain-token",
-          {{"secret", {{"secretName", cluster::TokenSecretName(job_.metadata.name)}, {"defaultMode", 0440}}}},
+          {{"secret",
+            {{"secretName", cluster::TokenSecretName(job_.metadata.name)}, {"defaultMode", 0440}}}},
           cluster::kTokenMountPath);
   }
   if (job_.spec.checkpoint) {
     AddVariable(container, cluster::kEnvCheckpoint, Dump(CheckpointJson(*job_.spec.checkpoint)));
     if (!job_.spec.checkpoint->volume_claim_template.empty()) {
       Mount(&spec, container, "meshtrain-checkpoint",
-            {{"persistentVolumeClaim", {{"claimName", cluster::CheckpointClaimName(job_.metadata.name)}}}},
+            {{"persistentVolumeClaim",
+              {{"claimName", cluster::CheckpointClaimName(job_.metadata.name)}}}},
             job_.spec.checkpoint->path);
       for (Json& mount : (*container)["volumeMounts"]) {
         if (NameOf(mount) == "meshtrain-checkpoint") mount.erase("readOnly");
       }
     }
   }
-  return Dump({{"apiVersion", "v1"}, {"kind", "Pod"}, {"metadata", std::move(meta)}, {"spec", std::move(spec)}});
+  return Dump({{"apiVersion", "v1"},
+               {"kind", "Pod"},
+               {"metadata", std::move(meta)},
+               {"spec", std::move(spec)}});
 }
 
 std::string PodBody(const api::TrainingJob& job, const Settings& settings, const CreatePod& pod) {
@@ -224,15 +246,17 @@ std::string PodBody(const api::TrainingJob& job, const Settings& settings, const
 }
 
 std::vector<CreateService> WantedServices(const api::TrainingJob& job) {
-  const auto service = [&](const std::string& name, const std::map<std::string, std::string>& selector, int32_t port) {
-    const Json body = {{"apiVersion", "v1"},
-                       {"kind", "Service"},
-                       {"metadata", Meta(job, name)},
-                       {"spec",
-                        {{"clusterIP", "None"},
-                         {"publishNotReadyAddresses", true},
-                         {"selector", selector},
-                         {"ports", Json::array({{{"name", cluster::kTrainingPortName}, {"port", port}}})}}}};
+  const auto service = [&](const std::string& name,
+                           const std::map<std::string, std::string>& selector, int32_t port) {
+    const Json body = {
+        {"apiVersion", "v1"},
+        {"kind", "Service"},
+        {"metadata", Meta(job, name)},
+        {"spec",
+         {{"clusterIP", "None"},
+          {"publishNotReadyAddresses", true},
+          {"selector", selector},
+          {"ports", Json::array({{{"name", cluster::kTrainingPortName}, {"port", port}}})}}}};
     return CreateService{.name = name, .body = Dump(body)};
   };
   std::vector<CreateService> out;
@@ -241,8 +265,8 @@ std::vector<CreateService> WantedServices(const api::TrainingJob& job) {
     for (const auto& [role, replica] : job.spec.replica_specs) {
       for (int32_t i = 0; i < replica.replicas; ++i) {
         const TaskId task{role, i};
-        out.push_back(
-            service(cluster::PodName(job.metadata.name, task), ReplicaLabels(job, task), replica.pod_template.port));
+        out.push_back(service(cluster::PodName(job.metadata.name, task), ReplicaLabels(job, task),
+                              replica.pod_template.port));
       }
     }
   }
@@ -263,7 +287,8 @@ CreateSecret TokenSecret(const api::TrainingJob& job) {
 
 CreateClaim CheckpointClaim(const api::TrainingJob& job) {
   const std::string name = cluster::CheckpointClaimName(job.metadata.name);
-  Json body = Json::parse(job.spec.checkpoint ? job.spec.checkpoint->volume_claim_template : "{}", nullptr, false);
+  Json body = Json::parse(job.spec.checkpoint ? job.spec.checkpoint->volume_claim_template : "{}",
+                          nullptr, false);
   if (!body.is_object()) body = Json::object();
   Json meta = Meta(job, name);
   if (body.contains("metadata") && body["metadata"].is_object()) {
@@ -286,16 +311,18 @@ CreateClaim CheckpointClaim(const api::TrainingJob& job) {
 CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings) {
   const std::string text = internal::SharedClusterText(JobCluster(job, settings));
   const std::string name = ClusterMapName(job, text);
-  return {.name = name,
-          .body = Dump({{"apiVersion", "v1"},
-                        {"kind", "ConfigMap"},
-                        {"metadata", Meta(job, name)},
-                        {"immutable", true},
-                        {"data", {{Text(cluster::kClusterFileName), "{\"cluster\":" + text + "}"}}}})};
+  return {
+      .name = name,
+      .body = Dump({{"apiVersion", "v1"},
+                    {"kind", "ConfigMap"},
+                    {"metadata", Meta(job, name)},
+                    {"immutable", true},
+                    {"data", {{Text(cluster::kClusterFileName), "{\"cluster\":" + text + "}"}}}})};
 }
 
 std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod) {
-  return Dump({{"metadata", {{"uid", pod.uid}, {"ownerReferences", Json::array({OwnerReference(job)})}}}});
+  return Dump(
+      {{"metadata", {{"uid", pod.uid}, {"ownerReferences", Json::array({OwnerReference(job)})}}}});
 }
 
 std::string ReleaseBody(const ReleasePod& pod) {

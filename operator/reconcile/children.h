@@ -1,5 +1,6 @@
-// The objects that a job wants, as JSON bodies ready to POST: the headless Service, pods with their TF_CONFIG, and what
-// large or declared jobs need beside them. Pure functions of the job and the operator's settings.
+// The objects that a job wants, as JSON bodies ready to POST: the headless Service, pods with their
+// TF_CONFIG, and what large or declared jobs need beside them. Pure functions of the job and the
+// operator's settings.
 #pragma once
 
 #include <map>
@@ -13,19 +14,23 @@
 
 namespace meshtrain::reconcile {
 
-// Labels that every child of the job carries; the informer's selector is kLabelManagedBy=kManagedByValue.
+// Labels that every child of the job carries; the informer's selector is
+// kLabelManagedBy=kManagedByValue.
 std::map<std::string, std::string> SelectorLabels(const api::TrainingJob& job);
 // "meshtrain.dev/job-name=mnist", for status.labelSelector.
 std::string LabelSelector(const api::TrainingJob& job);
 
 // Host and port of every replica; evaluators included.
 cluster::ClusterSpec JobCluster(const api::TrainingJob& job, const Settings& settings);
-// The text for one replica, empty where it gets none (a lone process, a text past the size limit, the user's own).
-std::string TfConfigFor(const api::TrainingJob& job, cluster::TaskId task, const Settings& settings);
+// The text for one replica, empty where it gets none (a lone process, a text past the size limit,
+// the user's own).
+std::string TfConfigFor(const api::TrainingJob& job, cluster::TaskId task,
+                        const Settings& settings);
 // Whether some replica needs the cluster as a file.
 bool NeedsClusterFile(const api::TrainingJob& job, const Settings& settings);
 
-// Makes bodies of pods; keeps the cluster's text, so that 2,000 pods do not format it 2,000 times. Borrows `job`.
+// Makes bodies of pods; keeps the cluster's text, so that 2,000 pods do not format it 2,000 times.
+// Borrows `job`.
 class PodRenderer {
  public:
   PodRenderer(const api::TrainingJob& job, const Settings& settings);

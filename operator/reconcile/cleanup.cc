@@ -9,19 +9,22 @@ void DeleteOurs(const View& view, Draft* draft, const char* why, bool (*which)(c
     const bool dead = OnDeadNode(view, *pod, draft);
     // Already going: only force helps, and only where its node will not answer.
     if (pod->delete_requested ? !dead : !which(*pod)) continue;
-    draft->Add(Phase::kRemove, DeletePod{.name = pod->name,
-                                         .uid = pod->uid,
-                                         .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt,
-                                         .why = why});
+    draft->Add(Phase::kRemove,
+               DeletePod{.name = pod->name,
+                         .uid = pod->uid,
+                         .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt,
+                         .why = why});
   }
 }
 
 namespace {
 
-bool Live(const PodSeen& pod) { return pod.phase != PodPhase::kSucceeded && pod.phase != PodPhase::kFailed; }
+bool Live(const PodSeen& pod) {
+  return pod.phase != PodPhase::kSucceeded && pod.phase != PodPhase::kFailed;
+}
 
-// Counts after the end. Those of a job that succeeded stand as they were recorded; one that failed may leave pods
-// running, and they are counted until they end.
+// Counts after the end. Those of a job that succeeded stand as they were recorded; one that failed
+// may leave pods running, and they are counted until they end.
 void FinalCounts(const View& view, Draft* draft) {
   if (api::IsTrue(draft->next, ConditionType::kSucceeded)) return;
   for (auto& [role, counts] : draft->next.replica_statuses) {
@@ -45,24 +48,28 @@ void CleanUp(const View& view, Draft* draft) {
   const api::RunPolicy& policy = view.job.spec.run_policy;
   const auto completed = draft->next.completion_time;
   if (policy.clean_pod_policy == api::kCleanAll) {
-    DeleteOurs(view, draft, "the job has ended; cleanPodPolicy is All", [](const PodSeen&) { return true; });
+    DeleteOurs(view, draft, "the job has ended; cleanPodPolicy is All",
+               [](const PodSeen&) { return true; });
   } else if (policy.clean_pod_policy == api::kCleanRunning) {
     // A pending pod would run as soon as it is scheduled.
     DeleteOurs(view, draft, "the job has ended; cleanPodPolicy is Running", Live);
   } else if (completed) {
     for (const auto& [task, pod] : view.ours) {
-      // None keeps what people may want to look at. A pod that never ran holds nothing, and starting it now, or one
-      // made by a write that was under way when the end was recorded, would run an ended job again.
+      // None keeps what people may want to look at. A pod that never ran holds nothing, and
+      // starting it now, or one made by a write that was under way when the end was recorded, would
+      // run an ended job again.
       const bool late = Live(*pod) && pod->created > *completed;
       if (pod->delete_requested || !(late || pod->phase == PodPhase::kPending)) continue;
-      draft->Add(Phase::kRemove,
-                 DeletePod{.name = pod->name, .uid = pod->uid, .why = "the job ended before it started"});
+      draft->Add(
+          Phase::kRemove,
+          DeletePod{.name = pod->name, .uid = pod->uid, .why = "the job ended before it started"});
     }
   }
   DeleteGang(view, draft);
   FinalCounts(view, draft);
   if (policy.ttl_seconds_after_finished && completed) {
-    const TimePoint due = *completed + Duration(std::chrono::seconds(*policy.ttl_seconds_after_finished));
+    const TimePoint due =
+        *completed + Duration(std::chrono::seconds(*policy.ttl_seconds_after_finished));
     if (view.now >= due) {
       draft->Add(Phase::kReport, DeleteJob{.uid = view.job.metadata.uid});
     } else {

@@ -4,8 +4,9 @@
 
 namespace meshtrain::reconcile {
 
-// activeDeadlineSeconds counts the time between start (or resume) and now, and what was spent before suspensions.
-// startupDeadlineSeconds counts from the start until the job first ran since then.
+// activeDeadlineSeconds counts the time between start (or resume) and now, and what was spent
+// before suspensions. startupDeadlineSeconds counts from the start until the job first ran since
+// then.
 void Deadlines(const View& view, Draft* draft) {
   const api::RunPolicy& policy = view.job.spec.run_policy;
   const auto start = draft->next.start_time;
@@ -13,10 +14,12 @@ void Deadlines(const View& view, Draft* draft) {
   if (policy.active_deadline_seconds) {
     const auto before = std::chrono::duration_cast<Duration>(
         std::chrono::duration<double>(std::round(draft->next.active_seconds_before)));
-    const TimePoint due = *start + Duration(std::chrono::seconds(*policy.active_deadline_seconds)) - before;
+    const TimePoint due =
+        *start + Duration(std::chrono::seconds(*policy.active_deadline_seconds)) - before;
     if (view.now >= due) {
-      return draft->Fail("DeadlineExceeded", "the job was active for longer than runPolicy.activeDeadlineSeconds, " +
-                                                 std::to_string(*policy.active_deadline_seconds) + " s");
+      return draft->Fail("DeadlineExceeded",
+                         "the job was active for longer than runPolicy.activeDeadlineSeconds, " +
+                             std::to_string(*policy.active_deadline_seconds) + " s");
     }
     draft->WakeAt(due);
   }

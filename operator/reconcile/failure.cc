@@ -6,11 +6,13 @@
 namespace meshtrain::reconcile {
 namespace {
 
-// status.reason of pods that were ended or turned away by their node or by the scheduler, not by themselves
-// (kubelet's eviction, preemption, graceful shutdown and admission; the taint and garbage controllers).
+// status.reason of pods that were ended or turned away by their node or by the scheduler, not by
+// themselves (kubelet's eviction, preemption, graceful shutdown and admission; the taint and
+// garbage controllers).
 constexpr std::array<std::string_view, 12> kDisruptions = {
-    "Evicted",    "Preempting",   "Preempted", "NodeLost",    "NodeShutdown", "Shutdown",
-    "Terminated", "NodeAffinity", "OutOfcpu",  "OutOfmemory", "OutOfpods",    "UnexpectedAdmissionError"};
+    "Evicted",      "Preempting",  "Preempted",  "NodeLost",
+    "NodeShutdown", "Shutdown",    "Terminated", "NodeAffinity",
+    "OutOfcpu",     "OutOfmemory", "OutOfpods",  "UnexpectedAdmissionError"};
 
 template <typename List, typename Value>
 bool MayBe(const List& list, const Value& value) {
@@ -21,7 +23,9 @@ bool Matches(const api::FailureRule& rule, const Failure& failure) {
   if (failure.disruption && rule.reasons.empty()) return false;
   if (!MayBe(rule.roles, failure.task.role)) return false;
   const PodSeen& pod = *failure.pod;
-  if (!rule.exit_codes.empty() && (!pod.exit_code || !MayBe(rule.exit_codes, *pod.exit_code))) return false;
+  if (!rule.exit_codes.empty() && (!pod.exit_code || !MayBe(rule.exit_codes, *pod.exit_code))) {
+    return false;
+  }
   return rule.reasons.empty() || (!pod.reason.empty() && MayBe(rule.reasons, pod.reason)) ||
          (!pod.exit_reason.empty() && MayBe(rule.reasons, pod.exit_reason));
 }
@@ -35,7 +39,8 @@ Verdict ByAction(std::string_view action) {
 
 bool WasKilledForMemoryBefore(const View& view, const Failure& failure) {
   const std::string replica = cluster::ToString(failure.task);
-  return std::any_of(view.job.status.recovery.out_of_memory.begin(), view.job.status.recovery.out_of_memory.end(),
+  return std::any_of(view.job.status.recovery.out_of_memory.begin(),
+                     view.job.status.recovery.out_of_memory.end(),
                      [&](const api::Recovery::OutOfMemory& entry) {
                        // The same pod, seen again after its end was noted, is not a second time.
                        return entry.replica == replica && entry.attempt < failure.pod->attempt;
@@ -53,8 +58,11 @@ Verdict ByPolicy(const View& view, Failure* failure) {
     failure->message += ", the second time in a row";
     return Verdict::kFail;
   }
-  // A pod that failed although its training container ended well failed elsewhere: worth another try.
-  if (cluster::ClassifyExit(*failure->pod->exit_code) != cluster::ExitClass::kPermanent) return Verdict::kRestart;
+  // A pod that failed although its training container ended well failed elsewhere: worth another
+  // try.
+  if (cluster::ClassifyExit(*failure->pod->exit_code) != cluster::ExitClass::kPermanent) {
+    return Verdict::kRestart;
+  }
   failure->message += ", which is not retried";
   return Verdict::kFail;
 }
@@ -62,7 +70,8 @@ Verdict ByPolicy(const View& view, Failure* failure) {
 }  // namespace
 
 bool IsDisruption(const PodSeen& pod) {
-  return pod.disrupted || std::find(kDisruptions.begin(), kDisruptions.end(), pod.reason) != kDisruptions.end();
+  return pod.disrupted ||
+         std::find(kDisruptions.begin(), kDisruptions.end(), pod.reason) != kDisruptions.end();
 }
 
 bool OnDeadNode(const View& view, const PodSeen& pod, Draft* draft) {
@@ -70,7 +79,8 @@ bool OnDeadNode(const View& view, const PodSeen& pod, Draft* draft) {
   const Duration patience = std::chrono::seconds(view.job.spec.run_policy.dead_node_seconds);
   std::optional<TimePoint> since;
   if (pod.node_state == NodeState::kNotReady) since = pod.node_not_ready_since;
-  // Without a view of nodes, a pod that outlives its grace period by so much has nobody left to end it.
+  // Without a view of nodes, a pod that outlives its grace period by so much has nobody left to end
+  // it.
   if (pod.node_state == NodeState::kUnseen && !pod.node.empty()) since = pod.delete_due;
   if (!since) return false;
   if (view.now >= *since + patience) return true;
@@ -82,7 +92,8 @@ std::vector<Failure> JudgeFailures(const View& view, Draft* draft) {
   std::vector<Failure> out;
   for (const auto& [task, pod] : view.ours) {
     if (!view.Wanted(task) || pod->delete_requested) continue;
-    // To be made again anyhow (all pods restart, or the job was suspended since): how it ended is of no more interest.
+    // To be made again anyhow (all pods restart, or the job was suspended since): how it ended is
+    // of no more interest.
     if (pod->attempt < view.job.status.recovery.restart_all_below) continue;
     Failure failure{.pod = pod, .task = task};
     if (pod->phase != PodPhase::kFailed) {
@@ -93,17 +104,20 @@ std::vector<Failure> JudgeFailures(const View& view, Draft* draft) {
       continue;
     }
     failure.disruption = IsDisruption(*pod);
-    failure.out_of_memory = pod->exit_code == cluster::kExitKilled && pod->exit_reason == "OOMKilled";
+    failure.out_of_memory =
+        pod->exit_code == cluster::kExitKilled && pod->exit_reason == "OOMKilled";
     const std::string reason = !pod->reason.empty() ? pod->reason : pod->exit_reason;
     failure.message = pod->name + (failure.disruption ? " was disrupted" : " failed");
     if (pod->exit_code) failure.message += " with exit code " + std::to_string(*pod->exit_code);
     if (!reason.empty()) failure.message += " (" + reason + ")";
-    const auto rule = std::find_if(view.job.spec.failure_rules.begin(), view.job.spec.failure_rules.end(),
-                                   [&](const api::FailureRule& candidate) { return Matches(candidate, failure); });
+    const auto rule = std::find_if(
+        view.job.spec.failure_rules.begin(), view.job.spec.failure_rules.end(),
+        [&](const api::FailureRule& candidate) { return Matches(candidate, failure); });
     if (rule != view.job.spec.failure_rules.end()) {
       failure.verdict = ByAction(rule->action);
-      failure.message += ", failurePolicy.rules[" + std::to_string(rule - view.job.spec.failure_rules.begin()) +
-                         "] says " + rule->action;
+      failure.message += ", failurePolicy.rules[" +
+                         std::to_string(rule - view.job.spec.failure_rules.begin()) + "] says " +
+                         rule->action;
     } else if (!failure.disruption) {
       failure.verdict = ByPolicy(view, &failure);
     }

@@ -40,7 +40,8 @@ std::optional<double> Thousandths(const Json& value) {
 std::string Quantity(double thousandths) {
   char text[48];
   const bool whole = std::fmod(thousandths, 1000.0) == 0;
-  std::snprintf(text, sizeof(text), whole ? "%.0f" : "%.0fm", whole ? thousandths / 1000 : thousandths);
+  std::snprintf(text, sizeof(text), whole ? "%.0f" : "%.0fm",
+                whole ? thousandths / 1000 : thousandths);
   return text;
 }
 
@@ -79,7 +80,9 @@ std::map<std::string, std::string> MinResources(const api::TrainingJob& job, int
   for (const auto& [role, replica] : job.spec.replica_specs) {
     const int32_t count = std::min(members, replica.replicas);
     members -= count;
-    for (const auto& [name, amount] : PodRequests(replica.pod_template)) sum[name] += amount * count;
+    for (const auto& [name, amount] : PodRequests(replica.pod_template)) {
+      sum[name] += amount * count;
+    }
   }
   std::map<std::string, std::string> out;
   for (const auto& [name, amount] : sum) out[name] = Quantity(amount);
@@ -91,10 +94,14 @@ std::string Body(const View& view, int32_t members) {
   const auto& policy = job.spec.run_policy.scheduling_policy;
   const bool volcano = view.seen.settings.gang == GangScheduler::kVolcano;
   Json spec = {{"minMember", members}};
-  if (const auto resources = MinResources(job, members); !resources.empty()) spec["minResources"] = resources;
+  if (const auto resources = MinResources(job, members); !resources.empty()) {
+    spec["minResources"] = resources;
+  }
   if (volcano) {
     spec["queue"] = policy && !policy->queue.empty() ? policy->queue : "default";
-    if (policy && !policy->priority_class.empty()) spec["priorityClassName"] = policy->priority_class;
+    if (policy && !policy->priority_class.empty()) {
+      spec["priorityClassName"] = policy->priority_class;
+    }
   } else if (policy && policy->schedule_timeout_seconds) {
     spec["scheduleTimeoutSeconds"] = *policy->schedule_timeout_seconds;
   }
@@ -104,7 +111,9 @@ std::string Body(const View& view, int32_t members) {
       {"metadata",
        {{"name", job.metadata.name},
         {"namespace", job.metadata.namespace_name},
-        {"labels", {{cluster::kLabelJob, job.metadata.name}, {cluster::kLabelManagedBy, cluster::kManagedByValue}}},
+        {"labels",
+         {{cluster::kLabelJob, job.metadata.name},
+          {cluster::kLabelManagedBy, cluster::kManagedByValue}}},
         {"ownerReferences", Json::array({{{"apiVersion", cluster::kApiVersion},
                                           {"kind", cluster::kKind},
                                           {"name", job.metadata.name},
@@ -117,25 +126,28 @@ std::string Body(const View& view, int32_t members) {
 
 }  // namespace
 
-// Volcano wants the group admitted before pods exist; scheduler-plugins holds the pods back itself. Kueue needs nothing
-// here: it holds the whole job back through runPolicy.suspend.
+// Volcano wants the group admitted before pods exist; scheduler-plugins holds the pods back itself.
+// Kueue needs nothing here: it holds the whole job back through runPolicy.suspend.
 bool Gang(const View& view, Draft* draft) {
   if (view.seen.settings.gang == GangScheduler::kNone) return true;
   const bool volcano = view.seen.settings.gang == GangScheduler::kVolcano;
   const int32_t members = MinMember(view.job);
   const auto& group = view.seen.pod_group;
   if (!group) {
-    draft->Add(Phase::kPrepare, CreatePodGroup{.name = view.job.metadata.name, .body = Body(view, members)});
+    draft->Add(Phase::kPrepare,
+               CreatePodGroup{.name = view.job.metadata.name, .body = Body(view, members)});
     if (volcano) draft->Wait("PodGroupPending", "the pod group is not admitted yet");
     return !volcano;
   }
   if (group->controller_uid != view.job.metadata.uid) {
-    draft->Wait("NameTaken", "a pod group of the name " + view.job.metadata.name + " belongs to another");
+    draft->Wait("NameTaken",
+                "a pod group of the name " + view.job.metadata.name + " belongs to another");
     return false;
   }
   if (group->min_member != members) {
     draft->Add(Phase::kPrepare,
-               PatchPodGroup{.name = view.job.metadata.name, .body = Json{{"spec", {{"minMember", members}}}}.dump()});
+               PatchPodGroup{.name = view.job.metadata.name,
+                             .body = Json{{"spec", {{"minMember", members}}}}.dump()});
   }
   if (volcano && (group->phase.empty() || group->phase == "Pending")) {
     draft->Wait("PodGroupPending", "the pod group is not admitted yet");

@@ -8,7 +8,9 @@ using cluster::Form;
 using cluster::Role;
 using cluster::TaskId;
 
-bool Legacy(const api::TrainingJob& job) { return job.spec.tf_config_compat == api::kCompatKubeflowV1; }
+bool Legacy(const api::TrainingJob& job) {
+  return job.spec.tf_config_compat == api::kCompatKubeflowV1;
+}
 
 // Elastic workers beside parameter servers; TensorFlow refuses the sparse form elsewhere.
 bool Sparse(const api::TrainingJob& job) {
@@ -43,9 +45,10 @@ cluster::ClusterSpec JobCluster(const api::TrainingJob& job, const Settings& set
 
 namespace internal {
 
-// What `task` would be told if length were no matter; `shared` is ClusterText of the view without evaluators.
-std::string UnboundedTfConfig(const api::TrainingJob& job, const cluster::ClusterSpec& all, const std::string& shared,
-                              TaskId task) {
+// What `task` would be told if length were no matter; `shared` is ClusterText of the view without
+// evaluators.
+std::string UnboundedTfConfig(const api::TrainingJob& job, const cluster::ClusterSpec& all,
+                              const std::string& shared, TaskId task) {
   if (all.size() <= 1) return {};  // a lone process needs to know nobody
   if (Sparse(job) && (task.role == Role::kWorker || task.role == Role::kPs)) {
     const cluster::ClusterSpec view = cluster::ViewFor(all, task, Form::kSparse);
@@ -54,7 +57,8 @@ std::string UnboundedTfConfig(const api::TrainingJob& job, const cluster::Cluste
   }
   if (Legacy(job)) return cluster::TfConfigText(cluster::ClusterText(all), task);
   if (task.role == Role::kEvaluator) {
-    return cluster::FormatTfConfig({.cluster = cluster::ViewFor(all, task, Form::kDense), .task = task});
+    return cluster::FormatTfConfig(
+        {.cluster = cluster::ViewFor(all, task, Form::kDense), .task = task});
   }
   return cluster::TfConfigText(shared, task);
 }
@@ -66,12 +70,16 @@ std::string SharedClusterText(const cluster::ClusterSpec& all) {
 }  // namespace internal
 
 namespace {
-bool Fits(const std::string& text) { return cluster::FitsEnvironment(cluster::kEnvTfConfig.size(), text.size()); }
+bool Fits(const std::string& text) {
+  return cluster::FitsEnvironment(cluster::kEnvTfConfig.size(), text.size());
+}
 }  // namespace
 
 std::string TfConfigFor(const api::TrainingJob& job, TaskId task, const Settings& settings) {
   const auto replica = job.spec.replica_specs.find(task.role);
-  if (replica == job.spec.replica_specs.end() || replica->second.pod_template.has_tf_config) return {};
+  if (replica == job.spec.replica_specs.end() || replica->second.pod_template.has_tf_config) {
+    return {};
+  }
   const cluster::ClusterSpec all = JobCluster(job, settings);
   std::string text = internal::UnboundedTfConfig(job, all, internal::SharedClusterText(all), task);
   return Fits(text) ? text : std::string();
@@ -80,13 +88,17 @@ std::string TfConfigFor(const api::TrainingJob& job, TaskId task, const Settings
 bool NeedsClusterFile(const api::TrainingJob& job, const Settings& settings) {
   // Small jobs are not worth formatting: a host is at most 63 + 63 + 63 + domain long.
   const size_t most = 3 * cluster::kMaxNameLength + settings.cluster_domain.size() + 64;
-  if (static_cast<size_t>(api::TotalReplicas(job.spec)) * most < cluster::kMaxEnvironmentBytes) return false;
+  if (static_cast<size_t>(api::TotalReplicas(job.spec)) * most < cluster::kMaxEnvironmentBytes) {
+    return false;
+  }
   const cluster::ClusterSpec all = JobCluster(job, settings);
   const std::string shared = internal::SharedClusterText(all);
   for (const auto& [role, replica] : job.spec.replica_specs) {
     if (replica.replicas < 1) continue;
     // The last index has the longest task.
-    if (!Fits(internal::UnboundedTfConfig(job, all, shared, {role, replica.replicas - 1}))) return true;
+    if (!Fits(internal::UnboundedTfConfig(job, all, shared, {role, replica.replicas - 1}))) {
+      return true;
+    }
   }
   return false;
 }

@@ -1,5 +1,5 @@
-// The world as last seen, as far as one job needs it. The controller fills this from its store; the local runner from
-// its processes. Order of the lists means nothing.
+// The world as last seen, as far as one job needs it. The controller fills this from its store; the
+// local runner from its processes. Order of the lists means nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ enum class PodPhase : uint8_t { kPending, kRunning, kSucceeded, kFailed, kUnknow
 // kUnseen: the operator may not read Nodes, or the pod has no node yet.
 enum class NodeState : uint8_t { kUnseen, kReady, kNotReady, kGone };
 
-// The few fields of a pod that decisions read. Where a container is meant, it is the training container.
+// The few fields of a pod that decisions read. Where a container is meant, it is the training
+// container.
 struct PodSeen {
   std::string name;
   std::string uid;
@@ -40,9 +41,11 @@ struct PodSeen {
   std::string exit_reason;           // "OOMKilled", "Error", "Completed"
   std::string termination_message;   // at most 4 kB; progress as JSON, or the last lines
   std::optional<TimePoint> finished;
-  std::optional<int32_t> last_exit_code;  // lastState.terminated.exitCode, of a container restarted in place
-  int32_t restart_count = 0;              // over all containers, as TFJob counts
-  // Why it does not start: a container's waiting.reason, or "Unschedulable" from the condition PodScheduled.
+  std::optional<int32_t>
+      last_exit_code;         // lastState.terminated.exitCode, of a container restarted in place
+  int32_t restart_count = 0;  // over all containers, as TFJob counts
+  // Why it does not start: a container's waiting.reason, or "Unschedulable" from the condition
+  // PodScheduled.
   std::string waiting_reason;
   std::string waiting_message;
 
@@ -77,12 +80,13 @@ struct ProgressSeen {
   friend bool operator==(const ProgressSeen&, const ProgressSeen&) = default;
 };
 
-// Why a write that the last Outcome asked for was refused for good (quota, admission, a foreign object of that name).
-// The controller keeps the newest per job until an apply of this job gets through.
+// Why a write that the last Outcome asked for was refused for good (quota, admission, a foreign
+// object of that name). The controller keeps the newest per job until an apply of this job gets
+// through.
 struct RefusedWrite {
-  std::string what;     // "pods \"mnist-worker-2\""
-  std::string reason;   // the API's reason: "Forbidden", "AlreadyExists", …
-  std::string message;  // one line
+  std::string what;      // "pods \"mnist-worker-2\""
+  std::string reason;    // the API's reason: "Forbidden", "AlreadyExists", …
+  std::string message;   // one line
   bool service = false;  // it was to create a Service of the job
   friend bool operator==(const RefusedWrite&, const RefusedWrite&) = default;
 };
@@ -93,14 +97,17 @@ enum class GangScheduler : uint8_t { kNone, kVolcano, kSchedulerPlugins };
 struct Settings {
   std::string cluster_domain;  // CUSTOM_CLUSTER_DOMAIN; empty: hosts end in ".svc"
   GangScheduler gang = GangScheduler::kNone;
-  std::string gang_scheduler_name;                       // schedulerName of kSchedulerPlugins; "volcano" for kVolcano
-  std::string worker_image = "meshtrain-worker:latest";  // where a job with a `program` has no template
-  int32_t max_creates = 500;  // per Outcome, so that a big job never holds the thread; the rest follows at once
+  std::string gang_scheduler_name;  // schedulerName of kSchedulerPlugins; "volcano" for kVolcano
+  std::string worker_image =
+      "meshtrain-worker:latest";  // where a job with a `program` has no template
+  int32_t max_creates =
+      500;  // per Outcome, so that a big job never holds the thread; the rest follows at once
   friend bool operator==(const Settings&, const Settings&) = default;
 };
 
 struct Observed {
-  // Every pod of the namespace that carries the job's name in kLabelJob or is controlled by its uid.
+  // Every pod of the namespace that carries the job's name in kLabelJob or is controlled by its
+  // uid.
   std::vector<PodSeen> pods;
   // Services with the job's name, or (kubeflow-v1) the name of one of its pods.
   std::vector<ServiceSeen> services;

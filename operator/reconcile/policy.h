@@ -1,10 +1,11 @@
-// What the policy files share. Internal to operator/reconcile: others include reconcile.h and children.h.
+// What the policy files share. Internal to operator/reconcile: others include reconcile.h and
+// children.h.
 //
-// How restarts survive crashes: `status.recovery.attempt` grows with each incident, the status is written before
-// anything is deleted, and each pod carries the attempt it was made in. While the condition Restarting is true, a
-// failed pod of an earlier attempt belongs to the incident that is open (so a hundred ranks that leave with 138 count
-// once, and an operator that comes back deletes them without counting again); one of the present attempt opens a new
-// incident.
+// How restarts survive crashes: `status.recovery.attempt` grows with each incident, the status is
+// written before anything is deleted, and each pod carries the attempt it was made in. While the
+// condition Restarting is true, a failed pod of an earlier attempt belongs to the incident that is
+// open (so a hundred ranks that leave with 138 count once, and an operator that comes back deletes
+// them without counting again); one of the present attempt opens a new incident.
 #pragma once
 
 #include <map>
@@ -33,9 +34,9 @@ struct View {
   TimePoint now;
   TimePoint stamp;  // now in whole seconds, as times in a status are
 
-  std::map<TaskId, const PodSeen*> ours;          // controlled by this job, under the names that it gives
-  std::map<TaskId, const PodSeen*> orphans;       // to adopt
-  std::vector<const PodSeen*> strays;             // ours by controller, but our labels are gone: to release
+  std::map<TaskId, const PodSeen*> ours;  // controlled by this job, under the names that it gives
+  std::map<TaskId, const PodSeen*> orphans;  // to adopt
+  std::vector<const PodSeen*> strays;  // ours by controller, but our labels are gone: to release
   std::map<std::string, const PodSeen*> foreign;  // under a name that we want
 
   bool Wanted(TaskId task) const;
@@ -84,14 +85,16 @@ struct Failure {
 // failure.cc: what to do with each pod of `ours` that failed, in the order of tasks.
 std::vector<Failure> JudgeFailures(const View& view, Draft* draft);
 bool IsDisruption(const PodSeen& pod);
-// The pod sits on a node that is gone, or was not heard of for deadNodeSeconds. May ask to be woken.
+// The pod sits on a node that is gone, or was not heard of for deadNodeSeconds. May ask to be
+// woken.
 bool OnDeadNode(const View& view, const PodSeen& pod, Draft* draft);
 
 // success.cc: whether the job has succeeded, and why.
 std::optional<std::string> Success(const View& view, const std::vector<Failure>& failures);
 bool EndedWell(const PodSeen& pod);
 
-// restart.cc: opens, joins and closes incidents; deletes pods to be made again; fails the job past its budget.
+// restart.cc: opens, joins and closes incidents; deletes pods to be made again; fails the job past
+// its budget.
 void Restart(const View& view, const std::vector<Failure>& failures, Draft* draft);
 // When the next pods may be made, by the pace of the last incidents.
 std::optional<TimePoint> NextAttempt(const View& view, const api::JobStatus& status);
@@ -112,8 +115,9 @@ void Children(const View& view, bool may_create, Draft* draft);
 // progress.cc
 void ObserveProgress(const View& view, Draft* draft);
 void WatchForStall(const View& view, Draft* draft);
-// reconcile.cc: at most `most` bytes of well-formed UTF-8 in one line: other bytes become '?', control characters blanks.
-// What a program said goes through it, since a status that JSON changes on its way would be written again for ever.
+// reconcile.cc: at most `most` bytes of well-formed UTF-8 in one line: other bytes become '?',
+// control characters blanks. What a program said goes through it, since a status that JSON changes
+// on its way would be written again for ever.
 std::string Tidy(std::string_view text, size_t most);
 // status.cc: seconds since the start, or the resumption, where the job has not run since; else 0.
 double OngoingWait(const api::JobStatus& status, TimePoint now);

@@ -49,7 +49,8 @@ std::optional<ProgressSeen> Newest(const View& view) {
   std::optional<ProgressSeen> best = view.seen.progress;
   const PodSeen* leader = view.Ours(api::Leader(view.job.spec));
   if (leader != nullptr && !leader->termination_message.empty()) {
-    const auto last = ParseProgress(leader->termination_message, leader->finished.value_or(view.now));
+    const auto last =
+        ParseProgress(leader->termination_message, leader->finished.value_or(view.now));
     if (last && (!best || last->progress.observed_at >= best->progress.observed_at)) best = last;
   }
   return best;
@@ -79,7 +80,9 @@ std::optional<ProgressSeen> ParseProgress(std::string_view text, TimePoint obser
                 .hash = Text(*plan, "hash", 64)};
   }
   if (const auto saved = json.find("checkpoint"); saved != json.end() && saved->is_object()) {
-    if (const auto at = Whole(*saved, "step")) out.checkpoint = {.step = *at, .path = Text(*saved, "path", 1024)};
+    if (const auto at = Whole(*saved, "step")) {
+      out.checkpoint = {.step = *at, .path = Text(*saved, "path", 1024)};
+    }
   }
   out.stopped_rank = Text(json, "stoppedRank", 64);
   return out;
@@ -91,15 +94,19 @@ void ObserveProgress(const View& view, Draft* draft) {
   const auto& before = view.job.status.progress;
   api::Progress now = newest->progress;
   now.observed_at = Floor(now.observed_at);
-  if (before && now.observed_at < before->observed_at) return;  // an answer from an operator that is no more
+  if (before && now.observed_at < before->observed_at) {
+    return;  // an answer from an operator that is no more
+  }
   now.advanced_at = before ? before->advanced_at : now.observed_at;
   now.seconds_per_step = before ? before->seconds_per_step : std::nullopt;
   if (before && now.step > before->step) {
-    const double spent = std::chrono::duration<double>(now.observed_at - before->advanced_at).count();
+    const double spent =
+        std::chrono::duration<double>(now.observed_at - before->advanced_at).count();
     const double each = spent / static_cast<double>(now.step - before->step);
     // Time that a restart took is not the job's usual step time.
     if (spent > 0 && view.Is(ConditionType::kRunning) &&
-        view.job.status.conditions.at(ConditionType::kRunning).last_transition <= before->advanced_at) {
+        view.job.status.conditions.at(ConditionType::kRunning).last_transition <=
+            before->advanced_at) {
       const double old = now.seconds_per_step.value_or(each);
       now.seconds_per_step = std::round((old + kNewShare * (each - old)) * 1e6) / 1e6;
     }
@@ -108,8 +115,9 @@ void ObserveProgress(const View& view, Draft* draft) {
   if (before && now.step != before->step) now.advanced_at = now.observed_at;
   if (!now.total_steps && before) now.total_steps = before->total_steps;
   if (!now.eta_seconds && now.total_steps && now.seconds_per_step) {
-    now.eta_seconds = static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, *now.total_steps - now.step)) *
-                                           *now.seconds_per_step);
+    now.eta_seconds = static_cast<int64_t>(
+        static_cast<double>(std::max<int64_t>(0, *now.total_steps - now.step)) *
+        *now.seconds_per_step);
   }
   // A second look at the same state is no news.
   api::Progress same = now;
@@ -135,20 +143,26 @@ void WatchForStall(const View& view, Draft* draft) {
   } else {
     return calm("no usual step time is known");
   }
-  if (next.progress && next.progress->total_steps && next.progress->step >= *next.progress->total_steps) {
+  if (next.progress && next.progress->total_steps &&
+      next.progress->step >= *next.progress->total_steps) {
     return calm("all steps are done");
   }
   TimePoint since = next.conditions.at(ConditionType::kRunning).last_transition;
   if (next.progress) since = std::max(since, next.progress->advanced_at);
-  const TimePoint due = since + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(limit));
+  const TimePoint due =
+      since + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(limit));
   if (view.now < due) {
     draft->WakeAt(due);
     return calm("the step moves again");
   }
   const auto newest = Newest(view);
-  std::string message = next.progress ? "step " + std::to_string(next.progress->step) : std::string("the first step");
-  message += " has not moved on since " + std::to_string(static_cast<int64_t>(limit)) + " s or more";
-  if (newest && !newest->stopped_rank.empty()) message += "; " + newest->stopped_rank + " stopped first";
+  std::string message =
+      next.progress ? "step " + std::to_string(next.progress->step) : std::string("the first step");
+  message +=
+      " has not moved on since " + std::to_string(static_cast<int64_t>(limit)) + " s or more";
+  if (newest && !newest->stopped_rank.empty()) {
+    message += "; " + newest->stopped_rank + " stopped first";
+  }
   if (!view.Is(ConditionType::kStalled)) draft->Event(true, "JobStalled", message);
   draft->Set(ConditionType::kStalled, true, "NoProgress", message);
 }

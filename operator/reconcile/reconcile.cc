@@ -9,8 +9,12 @@
 namespace meshtrain::reconcile {
 
 View::View(const api::TrainingJob& the_job, const Observed& the_seen, TimePoint the_now)
-    : job(the_job), seen(the_seen), now(the_now), stamp(std::chrono::floor<std::chrono::seconds>(the_now)) {
-  // Lists come in any order; where several pods would claim one place, the name decides, and names are unique.
+    : job(the_job),
+      seen(the_seen),
+      now(the_now),
+      stamp(std::chrono::floor<std::chrono::seconds>(the_now)) {
+  // Lists come in any order; where several pods would claim one place, the name decides, and names
+  // are unique.
   for (const PodSeen& pod : seen.pods) {
     const bool named = pod.task && pod.name == cluster::PodName(job.metadata.name, *pod.task);
     const bool controlled = !job.metadata.uid.empty() && pod.controller_uid == job.metadata.uid;
@@ -19,16 +23,20 @@ View::View(const api::TrainingJob& the_job, const Observed& the_seen, TimePoint 
       foreign.emplace(pod.name, &pod);
     } else if (controlled && named) {
       ours.emplace(*pod.task, &pod);
-    } else if (pod.controller_uid.empty() && pod.matches_selector && named && !pod.delete_requested) {
+    } else if (pod.controller_uid.empty() && pod.matches_selector && named &&
+               !pod.delete_requested) {
       orphans.emplace(*pod.task, &pod);
     } else {
       foreign.emplace(pod.name, &pod);
     }
   }
-  std::sort(strays.begin(), strays.end(), [](const PodSeen* a, const PodSeen* b) { return a->name < b->name; });
+  std::sort(strays.begin(), strays.end(),
+            [](const PodSeen* a, const PodSeen* b) { return a->name < b->name; });
 }
 
-bool View::Wanted(TaskId task) const { return task.index >= 0 && task.index < api::Replicas(job.spec, task.role); }
+bool View::Wanted(TaskId task) const {
+  return task.index >= 0 && task.index < api::Replicas(job.spec, task.role);
+}
 
 const PodSeen* View::Ours(TaskId task) const {
   const auto found = ours.find(task);
@@ -36,11 +44,14 @@ const PodSeen* View::Ours(TaskId task) const {
 }
 
 std::string Tidy(std::string_view text, size_t most) {
-  const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
+  const auto byte = [&](size_t at) {
+    return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u;
+  };
   std::string out;
   for (size_t i = 0; i < text.size();) {
     const unsigned lead = byte(i);
-    // The table of well-formed sequences, Unicode 15, table 3-7: the second byte's range depends on the first.
+    // The table of well-formed sequences, Unicode 15, table 3-7: the second byte's range depends on
+    // the first.
     size_t size = 1;
     unsigned low = 0x80, high = 0xbf;
     if (lead >= 0xc2 && lead <= 0xdf) size = 2;
@@ -69,7 +80,9 @@ std::string Tidy(std::string_view text, size_t most) {
 Draft::Draft(const View& the_view) : view(the_view), next(the_view.job.status) {}
 
 void Draft::Event(bool warning, std::string_view reason, std::string message) {
-  Add(Phase::kTell, RecordEvent{.warning = warning, .reason = std::string(reason), .message = std::move(message)});
+  Add(Phase::kTell,
+      RecordEvent{
+          .warning = warning, .reason = std::string(reason), .message = std::move(message)});
 }
 
 void Draft::WakeAt(TimePoint when) {
@@ -78,7 +91,9 @@ void Draft::WakeAt(TimePoint when) {
 
 void Draft::Set(ConditionType type, bool status, std::string_view reason, std::string message) {
   api::Condition& condition = next.conditions[type];
-  if (condition.status != status || condition.last_transition == TimePoint{}) condition.last_transition = view.stamp;
+  if (condition.status != status || condition.last_transition == TimePoint{}) {
+    condition.last_transition = view.stamp;
+  }
   condition.status = status;
   condition.reason = Tidy(reason, 128);  // the schema's limit
   condition.message = Tidy(message, 500);
@@ -117,11 +132,15 @@ std::string NameOf(const Write& write) {
 Outcome Finish(Draft* draft) {
   Publish(draft->view, draft);
   // Events go with a record: without one, the same would be told again at every look.
-  const bool recorded = std::any_of(draft->actions.begin(), draft->actions.end(), [](const Action& action) {
-    return std::holds_alternative<PatchStatus>(action.write);
-  });
-  if (!recorded) std::erase_if(draft->actions, [](const Action& action) { return action.phase == Phase::kTell; });
-  Outcome out{.actions = std::move(draft->actions), .wake_at = draft->wake_at, .again = draft->again};
+  const bool recorded = std::any_of(
+      draft->actions.begin(), draft->actions.end(),
+      [](const Action& action) { return std::holds_alternative<PatchStatus>(action.write); });
+  if (!recorded) {
+    std::erase_if(draft->actions,
+                  [](const Action& action) { return action.phase == Phase::kTell; });
+  }
+  Outcome out{
+      .actions = std::move(draft->actions), .wake_at = draft->wake_at, .again = draft->again};
   std::stable_sort(out.actions.begin(), out.actions.end(), [](const Action& a, const Action& b) {
     if (a.phase != b.phase) return a.phase < b.phase;
     // Pods keep the order of ranks, so that the chief is asked for first.
@@ -158,7 +177,10 @@ Outcome End(const std::vector<Failure>& failures, Draft* draft) {
 
 Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint now) {
   if (job.metadata.deleted) return {};  // the garbage collector follows the owner references
-  if (!job.spec.run_policy.managed_by.empty() && job.spec.run_policy.managed_by != cluster::kManagedBy) return {};
+  if (!job.spec.run_policy.managed_by.empty() &&
+      job.spec.run_policy.managed_by != cluster::kManagedBy) {
+    return {};
+  }
 
   const View view(job, seen, now);
   Draft draft(view);
@@ -168,7 +190,8 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
   }
   if (const auto errors = api::Validate(job); !errors.empty()) {
     if (job.status.start_time || job.status.conditions.contains(ConditionType::kRunning)) {
-      // Pods that train are not stopped for an edit that got past admission, nor for a stricter rule of a new version.
+      // Pods that train are not stopped for an edit that got past admission, nor for a stricter
+      // rule of a new version.
       draft.Wait("InvalidSpec", Listing(errors));
     } else {
       draft.Fail("InvalidSpec", Listing(errors));
@@ -226,14 +249,17 @@ struct Printer {
     return "create pod " + w.name + " (attempt " + std::to_string(w.attempt) + ")";
   }
   std::string operator()(const DeletePod& w) const {
-    return (w.grace_seconds == 0 ? "force-delete pod " : "delete pod ") + w.name + " (" + w.why + ")";
+    return (w.grace_seconds == 0 ? "force-delete pod " : "delete pod ") + w.name + " (" + w.why +
+           ")";
   }
   std::string operator()(const AdoptPod& w) const { return "adopt pod " + w.name; }
   std::string operator()(const ReleasePod& w) const { return "release pod " + w.name; }
   std::string operator()(const PatchStatus& w) const {
     std::string out = "patch status " + w.status.phase;
     for (const auto& [type, condition] : w.status.conditions) {
-      if (condition.status) out += " " + std::string(api::ConditionName(type)) + "=" + condition.reason;
+      if (condition.status) {
+        out += " " + std::string(api::ConditionName(type)) + "=" + condition.reason;
+      }
     }
     return out;
   }

@@ -1,21 +1,26 @@
-// The operator's one decision. Reconcile looks at a job and the world and says what to do; it touches nothing. Around
-// it stand operator/control (a cluster) and operator/local (processes).
+// The operator's one decision. Reconcile looks at a job and the world and says what to do; it
+// touches nothing. Around it stand operator/control (a cluster) and operator/local (processes).
 //
 // How to apply an Outcome, so that any crash between two writes converges to the same end:
-//   1. Phases in ascending order; actions of one phase may run in parallel; the first error ends the outcome (look
+//   1. Phases in ascending order; actions of one phase may run in parallel; the first error ends
+//   the outcome (look
 //      again later). Status writes that record a decision come before the writes that carry it out.
-//   2. PatchStatus replaces the status and must carry the job's resourceVersion: a conflict means that the decision was
-//      made on old knowledge, and nothing after it may happen. The next Reconcile must know this write: its answer goes
-//      into the store at once, and where there was none (a conflict, an error, silence) the job is read anew. A job
-//      seen as it was before its own Succeeded would be run again once its pods are gone.
-//   3. "Already exists" counts as done when the existing object's controller is the job's uid (for CreateSecret always,
+//   2. PatchStatus replaces the status and must carry the job's resourceVersion: a conflict means
+//   that the decision was
+//      made on old knowledge, and nothing after it may happen. The next Reconcile must know this
+//      write: its answer goes into the store at once, and where there was none (a conflict, an
+//      error, silence) the job is read anew. A job seen as it was before its own Succeeded would be
+//      run again once its pods are gone.
+//   3. "Already exists" counts as done when the existing object's controller is the job's uid (for
+//   CreateSecret always,
 //      since Secrets are not read); else it is a RefusedWrite for Observed.refused.
 //   4. Deletions carry the uid as precondition; "not found" and a uid conflict count as done.
 //   5. Events are best effort and never fail an outcome.
 //
-// Properties (tested): the order of Observed's lists does not matter; an outcome applied to a world that then settles
-// is followed by an empty one; no two live pods of one replica; a job recorded as Succeeded never runs again; no pod but
-// the first is created before the job's Service was asked for, and after the first look none before it is there.
+// Properties (tested): the order of Observed's lists does not matter; an outcome applied to a world
+// that then settles is followed by an empty one; no two live pods of one replica; a job recorded as
+// Succeeded never runs again; no pod but the first is created before the job's Service was asked
+// for, and after the first look none before it is there.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +35,8 @@
 
 namespace meshtrain::reconcile {
 
-// Writes below are in the job's namespace. `body` is the whole object as compact JSON, ready to POST.
+// Writes below are in the job's namespace. `body` is the whole object as compact JSON, ready to
+// POST.
 struct CreateService {
   std::string name;
   std::string body;
@@ -47,7 +53,8 @@ struct CreateConfigMap {
   std::string body;
   friend bool operator==(const CreateConfigMap&, const CreateConfigMap&) = default;
 };
-// The job's shared secret. `body` lacks the value: put 32 random bytes, hexadecimal, into stringData[key].
+// The job's shared secret. `body` lacks the value: put 32 random bytes, hexadecimal, into
+// stringData[key].
 struct CreateSecret {
   std::string name;
   std::string key;
@@ -83,8 +90,9 @@ struct CreatePod {
 };
 struct DeletePod {
   std::string name;
-  std::string uid;                       // precondition
-  std::optional<int64_t> grace_seconds;  // 0: by force, for a node that will not answer; none: the pod's own
+  std::string uid;  // precondition
+  std::optional<int64_t>
+      grace_seconds;  // 0: by force, for a node that will not answer; none: the pod's own
   std::string why;
   friend bool operator==(const DeletePod&, const DeletePod&) = default;
 };
@@ -114,9 +122,9 @@ struct RecordEvent {
   friend bool operator==(const RecordEvent&, const RecordEvent&) = default;
 };
 
-using Write =
-    std::variant<CreateService, DeleteService, CreateConfigMap, CreateSecret, CreateClaim, CreatePodGroup, PatchPodGroup,
-                 DeletePodGroup, CreatePod, DeletePod, AdoptPod, ReleasePod, PatchStatus, DeleteJob, RecordEvent>;
+using Write = std::variant<CreateService, DeleteService, CreateConfigMap, CreateSecret, CreateClaim,
+                           CreatePodGroup, PatchPodGroup, DeletePodGroup, CreatePod, DeletePod,
+                           AdoptPod, ReleasePod, PatchStatus, DeleteJob, RecordEvent>;
 
 // In ascending order, these are the phases.
 enum class Phase : uint8_t {
@@ -138,13 +146,13 @@ struct Action {
 struct Outcome {
   std::vector<Action> actions;       // sorted by phase, then by name
   std::optional<TimePoint> wake_at;  // look again then, if nothing happens before
-  bool again = false;                // look again as soon as this was applied (Settings::max_creates was reached)
+  bool again = false;  // look again as soon as this was applied (Settings::max_creates was reached)
   bool empty() const { return actions.empty(); }
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-// Decides and touches nothing. `now` is wall time; nothing else tells the time. Never fails: an object that makes no
-// sense becomes a Failed condition.
+// Decides and touches nothing. `now` is wall time; nothing else tells the time. Never fails: an
+// object that makes no sense becomes a Failed condition.
 Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint now);
 
 // One line per action, for logs and tests: "create pod mnist-worker-0 (attempt 0)".

@@ -14,10 +14,12 @@ constexpr seconds kFirstDelay{5};
 constexpr seconds kLongestDelay{300};
 
 bool Healthy(const PodSeen& pod) {
-  return !pod.delete_requested && (pod.phase == PodPhase::kRunning || pod.phase == PodPhase::kSucceeded);
+  return !pod.delete_requested &&
+         (pod.phase == PodPhase::kRunning || pod.phase == PodPhase::kSucceeded);
 }
 
-// Pods that were there, all of them, and now are not, though nobody asked us for it: deleted, drained.
+// Pods that were there, all of them, and now are not, though nobody asked us for it: deleted,
+// drained.
 std::vector<TaskId> Lost(const View& view) {
   std::vector<TaskId> out;
   if (!view.Is(ConditionType::kRunning)) return out;
@@ -34,7 +36,8 @@ std::vector<TaskId> Lost(const View& view) {
   return out;
 }
 
-// Restarts in place that count: those with 138 are the same incident as some other pod's, so together they count once.
+// Restarts in place that count: those with 138 are the same incident as some other pod's, so
+// together they count once.
 struct InPlace {
   int32_t own = 0;
   bool retry = false;
@@ -56,8 +59,8 @@ InPlace CountInPlace(const View& view, std::optional<Role> role) {
 
 int32_t CountWithin(const api::Recovery& recovery, TimePoint now, std::optional<int64_t> window,
                     std::optional<Role> role) {
-  return static_cast<int32_t>(
-      std::count_if(recovery.recent.begin(), recovery.recent.end(), [&](const api::Recovery::Recent& recent) {
+  return static_cast<int32_t>(std::count_if(
+      recovery.recent.begin(), recovery.recent.end(), [&](const api::Recovery::Recent& recent) {
         return recent.counted && (!role || recent.role == *role) &&
                (!window || recent.at > now - Duration(seconds(*window)));
       }));
@@ -66,14 +69,17 @@ int32_t CountWithin(const api::Recovery& recovery, TimePoint now, std::optional<
 void CheckBudgets(const View& view, const std::string& message, Draft* draft) {
   const api::RunPolicy& policy = view.job.spec.run_policy;
   const api::Recovery& recovery = draft->next.recovery;
-  const std::string cause = message.empty() ? std::string("containers restarted in place") : message;
+  const std::string cause =
+      message.empty() ? std::string("containers restarted in place") : message;
   if (policy.backoff_limit) {
-    const int32_t used = policy.backoff_window_seconds
-                             ? CountWithin(recovery, view.now, policy.backoff_window_seconds, std::nullopt)
-                             : recovery.counted + CountInPlace(view, std::nullopt).total();
+    const int32_t used =
+        policy.backoff_window_seconds
+            ? CountWithin(recovery, view.now, policy.backoff_window_seconds, std::nullopt)
+            : recovery.counted + CountInPlace(view, std::nullopt).total();
     if (used > *policy.backoff_limit) {
-      return draft->Fail("BackoffLimitExceeded", cause + ", after " + std::to_string(*policy.backoff_limit) +
-                                                     " restarts, which runPolicy.backoffLimit allows");
+      return draft->Fail("BackoffLimitExceeded",
+                         cause + ", after " + std::to_string(*policy.backoff_limit) +
+                             " restarts, which runPolicy.backoffLimit allows");
     }
   }
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
@@ -82,11 +88,13 @@ void CheckBudgets(const View& view, const std::string& message, Draft* draft) {
     const int32_t used =
         replica.restart_budget->window_seconds
             ? CountWithin(recovery, view.now, replica.restart_budget->window_seconds, role)
-            : (counted == recovery.counted_by_role.end() ? 0 : counted->second) + CountInPlace(view, role).total();
+            : (counted == recovery.counted_by_role.end() ? 0 : counted->second) +
+                  CountInPlace(view, role).total();
     if (used > replica.restart_budget->limit) {
-      return draft->Fail("RestartBudgetExceeded", cause + ", after " + std::to_string(replica.restart_budget->limit) +
-                                                      " restarts, which replicaSpecs." +
-                                                      std::string(cluster::RoleName(role)) + ".restartBudget allows");
+      return draft->Fail("RestartBudgetExceeded",
+                         cause + ", after " + std::to_string(replica.restart_budget->limit) +
+                             " restarts, which replicaSpecs." +
+                             std::string(cluster::RoleName(role)) + ".restartBudget allows");
     }
   }
 }
@@ -95,8 +103,9 @@ void Remember(const View& view, Role role, bool counted, api::Recovery* recovery
   recovery->recent.push_back({view.stamp, role, counted});
   if (recovery->recent.size() <= api::kMaxRecent) return;
   // Windows count the counted ones, so the others go first.
-  const auto oldest = std::find_if(recovery->recent.begin(), recovery->recent.end(),
-                                   [](const api::Recovery::Recent& recent) { return !recent.counted; });
+  const auto oldest =
+      std::find_if(recovery->recent.begin(), recovery->recent.end(),
+                   [](const api::Recovery::Recent& recent) { return !recent.counted; });
   recovery->recent.erase(oldest == recovery->recent.end() ? recovery->recent.begin() : oldest);
 }
 
@@ -106,8 +115,8 @@ void RememberMemory(const std::vector<Failure>& failures, api::Recovery* recover
     if (failure.disruption || failure.verdict == Verdict::kIgnore) continue;
     const std::string replica = cluster::ToString(failure.task);
     auto& list = recovery->out_of_memory;
-    const auto found =
-        std::find_if(list.begin(), list.end(), [&](const auto& entry) { return entry.replica == replica; });
+    const auto found = std::find_if(list.begin(), list.end(),
+                                    [&](const auto& entry) { return entry.replica == replica; });
     if (!failure.out_of_memory) {
       if (found != list.end() && found->attempt < failure.pod->attempt) list.erase(found);
     } else if (found != list.end()) {
@@ -118,10 +127,11 @@ void RememberMemory(const std::vector<Failure>& failures, api::Recovery* recover
   }
 }
 
-void OpenIncident(const View& view, const std::vector<const Failure*>& fresh, const std::vector<TaskId>& lost,
-                  Draft* draft) {
+void OpenIncident(const View& view, const std::vector<const Failure*>& fresh,
+                  const std::vector<TaskId>& lost, Draft* draft) {
   api::Recovery& recovery = draft->next.recovery;
-  // Who is to blame: a counted failure that is not itself an answer to another's, else any counted, else a disruption.
+  // Who is to blame: a counted failure that is not itself an answer to another's, else any counted,
+  // else a disruption.
   const Failure* cause = nullptr;
   const auto rank = [](const Failure& failure) {
     if (failure.disruption) return 2;
@@ -153,36 +163,44 @@ void OpenIncident(const View& view, const std::vector<const Failure*>& fresh, co
   for (const Failure* failure : fresh) {
     const PodSeen& pod = *failure->pod;
     const int32_t moved =
-        pod.restart_count - (pod.restart_count > 0 && pod.last_exit_code == cluster::kExitRetry ? 1 : 0);
+        pod.restart_count -
+        (pod.restart_count > 0 && pod.last_exit_code == cluster::kExitRetry ? 1 : 0);
     recovery.counted += moved;
     if (moved > 0) recovery.counted_by_role[failure->task.role] += moved;
     if (moved > 0) recovery.incidents_by_role[failure->task.role] += moved;
   }
-  const bool all = std::any_of(fresh.begin(), fresh.end(),
-                               [](const Failure* failure) { return failure->verdict == Verdict::kRestartAll; });
+  const bool all = std::any_of(fresh.begin(), fresh.end(), [](const Failure* failure) {
+    return failure->verdict == Verdict::kRestartAll;
+  });
   if (all) recovery.restart_all_below = recovery.attempt;
-  const char* reason = cause == nullptr ? "PodLost" : cause->disruption ? "PodDisrupted" : "PodFailed";
+  const char* reason = cause == nullptr    ? "PodLost"
+                       : cause->disruption ? "PodDisrupted"
+                                           : "PodFailed";
   draft->Set(ConditionType::kRestarting, true, all ? "RestartAll" : reason, message);
   EndWait(draft);
   draft->Set(ConditionType::kRunning, false, "JobRestarting", message);
   draft->Event(true, cause == nullptr ? "PodLost" : "JobRestarting",
-               cause == nullptr ? message + ": it is made again, and training goes on from the last checkpoint"
-                                : message + (all ? ": all pods restart" : ": it restarts"));
+               cause == nullptr
+                   ? message + ": it is made again, and training goes on from the last checkpoint"
+                   : message + (all ? ": all pods restart" : ": it restarts"));
 }
 
 }  // namespace
 
-int32_t RestartsInPlace(const View& view, std::optional<Role> role) { return CountInPlace(view, role).total(); }
+int32_t RestartsInPlace(const View& view, std::optional<Role> role) {
+  return CountInPlace(view, role).total();
+}
 
 std::optional<TimePoint> NextAttempt(const View&, const api::JobStatus& status) {
   const auto& recent = status.recovery.recent;
   if (recent.empty()) return std::nullopt;
   const TimePoint last = recent.back().at;
-  const auto before = std::count_if(recent.begin(), recent.end() - 1, [&](const api::Recovery::Recent& entry) {
-    return entry.at > last - Duration(kPaceWindow);
-  });
+  const auto before = std::count_if(
+      recent.begin(), recent.end() - 1,
+      [&](const api::Recovery::Recent& entry) { return entry.at > last - Duration(kPaceWindow); });
   if (before == 0) return std::nullopt;
-  const auto delay = std::min<int64_t>(kLongestDelay.count(), kFirstDelay.count() << std::min<int64_t>(before - 1, 10));
+  const auto delay = std::min<int64_t>(kLongestDelay.count(),
+                                       kFirstDelay.count() << std::min<int64_t>(before - 1, 10));
   return last + Duration(seconds(delay));
 }
 
@@ -197,8 +215,8 @@ void Restart(const View& view, const std::vector<Failure>& failures, Draft* draf
     }
     if (failure.verdict == Verdict::kIgnore) continue;
     const bool joined = open && failure.pod->attempt < before.attempt;
-    // An open incident of single pods does not cover a rule that wants all of them; one of all pods would have kept
-    // this pod from being judged.
+    // An open incident of single pods does not cover a rule that wants all of them; one of all pods
+    // would have kept this pod from being judged.
     if (!joined || failure.verdict == Verdict::kRestartAll) fresh.push_back(&failure);
   }
   const std::vector<TaskId> lost = Lost(view);
@@ -212,33 +230,44 @@ void Restart(const View& view, const std::vector<Failure>& failures, Draft* draf
   for (const Failure& failure : failures) {
     if (failure.verdict == Verdict::kIgnore) continue;
     going.insert(failure.task);
-    draft->Add(Phase::kRemove, DeletePod{.name = failure.pod->name,
-                                         .uid = failure.pod->uid,
-                                         .grace_seconds = failure.force ? std::optional<int64_t>(0) : std::nullopt,
-                                         .why = failure.message});
+    draft->Add(Phase::kRemove,
+               DeletePod{.name = failure.pod->name,
+                         .uid = failure.pod->uid,
+                         .grace_seconds = failure.force ? std::optional<int64_t>(0) : std::nullopt,
+                         .why = failure.message});
   }
   for (const auto& [task, pod] : view.ours) {
-    if (!view.Wanted(task) || pod->delete_requested || going.contains(task) || pod->attempt >= stale_below) continue;
+    if (!view.Wanted(task) || pod->delete_requested || going.contains(task) ||
+        pod->attempt >= stale_below) {
+      continue;
+    }
     const bool dead = OnDeadNode(view, *pod, draft);
-    draft->Add(Phase::kRemove, DeletePod{.name = pod->name,
-                                         .uid = pod->uid,
-                                         .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt,
-                                         .why = "all pods restart"});
+    draft->Add(Phase::kRemove,
+               DeletePod{.name = pod->name,
+                         .uid = pod->uid,
+                         .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt,
+                         .why = "all pods restart"});
   }
 
-  // The incident is over when everybody is back. A pod that is still to be deleted may seem to run: its node is dead.
-  if (!api::IsTrue(draft->next, ConditionType::kRestarting) || !going.empty() || !lost.empty()) return;
+  // The incident is over when everybody is back. A pod that is still to be deleted may seem to run:
+  // its node is dead.
+  if (!api::IsTrue(draft->next, ConditionType::kRestarting) || !going.empty() || !lost.empty()) {
+    return;
+  }
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
     for (int32_t i = 0; i < replica.replicas; ++i) {
       const PodSeen* pod = view.Ours({role, i});
-      const bool ignored = std::any_of(failures.begin(), failures.end(), [&](const Failure& failure) {
-        return failure.pod == pod && failure.verdict == Verdict::kIgnore;
-      });
+      const bool ignored =
+          std::any_of(failures.begin(), failures.end(), [&](const Failure& failure) {
+            return failure.pod == pod && failure.verdict == Verdict::kIgnore;
+          });
       if (pod == nullptr || pod->attempt < stale_below || !(Healthy(*pod) || ignored)) return;
     }
   }
-  const Duration spent = view.now - draft->next.conditions[ConditionType::kRestarting].last_transition;
-  draft->next.goodput.restarting_seconds += std::round(std::chrono::duration<double>(spent).count());
+  const Duration spent =
+      view.now - draft->next.conditions[ConditionType::kRestarting].last_transition;
+  draft->next.goodput.restarting_seconds +=
+      std::round(std::chrono::duration<double>(spent).count());
   draft->Set(ConditionType::kRestarting, false, "JobRunning", "all pods run again");
 }
 

@@ -20,7 +20,8 @@ Names Services(const View& view, Draft* draft) {
   const bool legacy = view.job.spec.tf_config_compat == api::kCompatKubeflowV1;
   // The common case without formatting: one Service, and it is ours.
   if (const auto found = seen(view.job.metadata.name);
-      !legacy && found != view.seen.services.end() && found->controller_uid == view.job.metadata.uid) {
+      !legacy && found != view.seen.services.end() &&
+      found->controller_uid == view.job.metadata.uid) {
     return Names::kThere;
   }
   Names names = Names::kThere;
@@ -37,7 +38,8 @@ Names Services(const View& view, Draft* draft) {
     }
   }
   for (const ServiceSeen& service : view.seen.services) {
-    // A name that a replica of this job had; what the user hung on the job under another name is the user's.
+    // A name that a replica of this job had; what the user hung on the job under another name is
+    // the user's.
     const bool ours = service.controller_uid == view.job.metadata.uid &&
                       service.name.starts_with(view.job.metadata.name + "-");
     if (ours && !wanted.contains(service.name)) {
@@ -54,15 +56,19 @@ TaskId First(const api::Spec& spec) {
   return api::Leader(spec);
 }
 
-// What was asked for beside a Service that was then refused goes away again before it starts: who looks at the job is to
-// find that it waits, with nothing made.
+// What was asked for beside a Service that was then refused goes away again before it starts: who
+// looks at the job is to find that it waits, with nothing made.
 void TakeBack(const View& view, Draft* draft) {
   const bool refused = view.seen.refused && view.seen.refused->service;
   if (!refused || view.job.status.conditions.contains(ConditionType::kRunning)) return;
-  if (api::IsTrue(draft->next, ConditionType::kRestarting)) return;  // a pod that failed is judged as any other
+  if (api::IsTrue(draft->next, ConditionType::kRestarting)) {
+    return;  // a pod that failed is judged as any other
+  }
   for (const auto& [task, pod] : view.ours) {
     if (!view.Wanted(task) || pod->phase != PodPhase::kPending || pod->delete_requested) continue;
-    draft->Add(Phase::kRemove, DeletePod{.name = pod->name, .uid = pod->uid, .why = "the job's Service was refused"});
+    draft->Add(
+        Phase::kRemove,
+        DeletePod{.name = pod->name, .uid = pod->uid, .why = "the job's Service was refused"});
   }
 }
 
@@ -79,10 +85,12 @@ void Children(const View& view, bool may_create, Draft* draft) {
     const bool surplus = !view.Wanted(task);
     const bool dead = (pod->delete_requested || surplus) && OnDeadNode(view, *pod, draft);
     if (pod->delete_requested ? dead : surplus) {
-      draft->Add(Phase::kRemove, DeletePod{.name = pod->name,
-                                           .uid = pod->uid,
-                                           .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt,
-                                           .why = surplus ? "the job was scaled down" : "its node will not answer"});
+      draft->Add(
+          Phase::kRemove,
+          DeletePod{.name = pod->name,
+                    .uid = pod->uid,
+                    .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt,
+                    .why = surplus ? "the job was scaled down" : "its node will not answer"});
     }
   }
 
@@ -95,9 +103,10 @@ void Children(const View& view, bool may_create, Draft* draft) {
       if (view.Ours(task) != nullptr || view.orphans.contains(task)) continue;
       const std::string name = cluster::PodName(view.job.metadata.name, task);
       if (const auto other = view.foreign.find(name); other != view.foreign.end()) {
-        draft->Wait("NameTaken", "the pod " + name +
-                                     (other->second->delete_requested ? " of a former job is still going away"
-                                                                      : " belongs to another"));
+        draft->Wait("NameTaken",
+                    "the pod " + name +
+                        (other->second->delete_requested ? " of a former job is still going away"
+                                                         : " belongs to another"));
         continue;
       }
       missing.push_back({.name = name, .task = task, .attempt = draft->next.recovery.attempt});
@@ -106,18 +115,20 @@ void Children(const View& view, bool may_create, Draft* draft) {
   if (missing.empty() || names == Names::kTaken || !may_create) return;
   if (api::IsTrue(draft->next, ConditionType::kRestarting)) {
     if (const auto due = NextAttempt(view, draft->next); due && view.now < *due) {
-      draft->Wait("RestartBackoff", "the next restart waits until " +
-                                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
-                                                           *due - draft->next.recovery.recent.back().at)
-                                                           .count()) +
-                                        " s after the last failure");
+      draft->Wait("RestartBackoff",
+                  "the next restart waits until " +
+                      std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
+                                         *due - draft->next.recovery.recent.back().at)
+                                         .count()) +
+                      " s after the last failure");
       draft->WakeAt(*due);
       return;
     }
   }
   const api::Spec& spec = view.job.spec;
   if (!view.job.status.conditions.contains(ConditionType::kRunning)) {
-    // Until the job first ran, what it needs besides may be missing; all of it may be asked for twice.
+    // Until the job first ran, what it needs besides may be missing; all of it may be asked for
+    // twice.
     if (!spec.program.empty()) draft->Add(Phase::kPrepare, TokenSecret(view.job));
     if (spec.checkpoint && !spec.checkpoint->volume_claim_template.empty()) {
       draft->Add(Phase::kPrepare, CheckpointClaim(view.job));
@@ -131,12 +142,15 @@ void Children(const View& view, bool may_create, Draft* draft) {
     missing.resize(most);
     draft->again = true;
   }
-  // Names have to resolve when pods have addresses, which is far later than their creation. So at the very first look the
-  // first pod waits for nothing but what it mounts, and the Service is asked for with the others. From then on the
-  // Service comes first, so that one that is refused again and again costs no pods again and again.
-  const bool mounts = std::any_of(draft->actions.begin(), draft->actions.end(), [](const Action& action) {
-    return action.phase == Phase::kPrepare && !std::holds_alternative<CreateService>(action.write);
-  });
+  // Names have to resolve when pods have addresses, which is far later than their creation. So at
+  // the very first look the first pod waits for nothing but what it mounts, and the Service is
+  // asked for with the others. From then on the Service comes first, so that one that is refused
+  // again and again costs no pods again and again.
+  const bool mounts =
+      std::any_of(draft->actions.begin(), draft->actions.end(), [](const Action& action) {
+        return action.phase == Phase::kPrepare &&
+               !std::holds_alternative<CreateService>(action.write);
+      });
   const bool at_once = names == Names::kAskedFor && !mounts && !view.seen.refused &&
                        view.job.status.conditions.empty() && missing.front().task == First(spec);
   if (at_once) {

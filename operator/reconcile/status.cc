@@ -31,8 +31,9 @@ std::string LastLine(const std::string& message) {
 
 std::string PhaseWord(const api::JobStatus& status) {
   for (const ConditionType type :
-       {ConditionType::kFailed, ConditionType::kSucceeded, ConditionType::kSuspended, ConditionType::kRestarting,
-        ConditionType::kStalled, ConditionType::kRunning, ConditionType::kWaiting}) {
+       {ConditionType::kFailed, ConditionType::kSucceeded, ConditionType::kSuspended,
+        ConditionType::kRestarting, ConditionType::kStalled, ConditionType::kRunning,
+        ConditionType::kWaiting}) {
     if (api::IsTrue(status, type)) return std::string(api::ConditionName(type));
   }
   return "Pending";
@@ -41,7 +42,8 @@ std::string PhaseWord(const api::JobStatus& status) {
 void ListWorst(const View& view, const std::vector<Failure>& failures, Draft* draft) {
   std::vector<api::Trouble> worst;
   const auto listed = [&](const std::string& pod) {
-    return std::any_of(worst.begin(), worst.end(), [&](const api::Trouble& trouble) { return trouble.pod == pod; });
+    return std::any_of(worst.begin(), worst.end(),
+                       [&](const api::Trouble& trouble) { return trouble.pod == pod; });
   };
   for (const Failure& failure : failures) {
     const PodSeen& pod = *failure.pod;
@@ -58,7 +60,8 @@ void ListWorst(const View& view, const std::vector<Failure>& failures, Draft* dr
                      .reason = Tidy(pod->waiting_reason, 128),
                      .last_line = Tidy(pod->waiting_message, kLongestLine)});
   }
-  // Pods that failed before keep their place: their pods are gone, and this is all that is left of them.
+  // Pods that failed before keep their place: their pods are gone, and this is all that is left of
+  // them.
   for (const api::Trouble& trouble : view.job.status.worst) {
     if (trouble.exit_code && !listed(trouble.pod)) worst.push_back(trouble);
   }
@@ -76,12 +79,18 @@ bool SameButForTelling(const api::JobStatus& a, const api::JobStatus& b) {
       return false;
     }
   }
-  if (a.recovery != b.recovery || a.start_time != b.start_time || a.completion_time != b.completion_time) return false;
-  // Pods beyond the recorded number are not missed when they vanish: a change of it matters while the job runs.
+  if (a.recovery != b.recovery || a.start_time != b.start_time ||
+      a.completion_time != b.completion_time) {
+    return false;
+  }
+  // Pods beyond the recorded number are not missed when they vanish: a change of it matters while
+  // the job runs.
   if (!api::IsTrue(a, ConditionType::kRunning)) return true;
   for (const auto& [role, counts] : a.replica_statuses) {
     const auto other = b.replica_statuses.find(role);
-    if (other == b.replica_statuses.end() || other->second.replicas != counts.replicas) return false;
+    if (other == b.replica_statuses.end() || other->second.replicas != counts.replicas) {
+      return false;
+    }
   }
   return true;
 }
@@ -96,7 +105,8 @@ void Account(const View& view, Draft* draft) {
     active += std::chrono::duration<double>(end - *draft->next.start_time).count();
   }
   const double waiting = goodput.waiting_seconds + OngoingWait(draft->next, end);
-  goodput.running_seconds = std::round(std::max(0.0, active - waiting - goodput.restarting_seconds));
+  goodput.running_seconds =
+      std::round(std::max(0.0, active - waiting - goodput.restarting_seconds));
   if (active < 1) return;
   const double each = draft->next.progress ? draft->next.progress->seconds_per_step.value_or(0) : 0;
   const double useful = goodput.running_seconds - static_cast<double>(goodput.lost_steps) * each;
@@ -122,7 +132,8 @@ void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft
   int64_t ready = 0;
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
     api::ReplicaStatus& count = counts[role];
-    for (auto at = view.ours.lower_bound({role, 0}); at != view.ours.end() && at->first.role == role; ++at) {
+    for (auto at = view.ours.lower_bound({role, 0});
+         at != view.ours.end() && at->first.role == role; ++at) {
       if (!view.Wanted(at->first) || at->second->delete_requested) continue;
       ++count.replicas;
       if (at->second->phase == PodPhase::kRunning) ++count.active;
@@ -135,15 +146,17 @@ void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft
     count.restarts = (found == incidents.end() ? 0 : found->second) + RestartsInPlace(view, role);
   }
   draft->next.replica_statuses = std::move(counts);
-  draft->next.ready = std::to_string(ready) + "/" + std::to_string(api::TotalReplicas(view.job.spec));
+  draft->next.ready =
+      std::to_string(ready) + "/" + std::to_string(api::TotalReplicas(view.job.spec));
   int32_t incidents = 0;
   for (const auto& [role, count] : draft->next.recovery.incidents_by_role) incidents += count;
   draft->next.restarts = incidents + RestartsInPlace(view, std::nullopt);
   ListWorst(view, failures, draft);
 }
 
-// Running, as TFJob has it: the chief runs, or without one some worker; but only once every pod is there, since a job
-// that lacks a pod for want of quota does not run. It stays until a restart, a suspension or the end.
+// Running, as TFJob has it: the chief runs, or without one some worker; but only once every pod is
+// there, since a job that lacks a pod for want of quota does not run. It stays until a restart, a
+// suspension or the end.
 void Tell(const View& view, Draft* draft) {
   const bool restarting = api::IsTrue(draft->next, ConditionType::kRestarting);
   bool all = true;
@@ -153,13 +166,14 @@ void Tell(const View& view, Draft* draft) {
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
     for (int32_t i = 0; i < replica.replicas; ++i) {
       const PodSeen* pod = view.Ours({role, i});
-      const bool current =
-          pod != nullptr && !pod->delete_requested && pod->attempt >= draft->next.recovery.restart_all_below;
+      const bool current = pod != nullptr && !pod->delete_requested &&
+                           pod->attempt >= draft->next.recovery.restart_all_below;
       all = all && current;
       if (!current) continue;
       const bool up = pod->phase == PodPhase::kRunning || pod->phase == PodPhase::kSucceeded;
       if (up && role == api::Leader(view.job.spec).role) leads = true;
-      if (!IsNormalWait(pod->waiting_reason) && pod->phase != PodPhase::kFailed && pod->phase != PodPhase::kSucceeded) {
+      if (!IsNormalWait(pod->waiting_reason) && pod->phase != PodPhase::kFailed &&
+          pod->phase != PodPhase::kSucceeded) {
         if (troubled == nullptr) troubled = pod;
         ++more;
       }
@@ -172,9 +186,12 @@ void Tell(const View& view, Draft* draft) {
   }
   if (troubled != nullptr) {
     std::string message = troubled->name + ": " + troubled->waiting_reason;
-    if (!troubled->waiting_message.empty()) message += ": " + Tidy(troubled->waiting_message, kLongestLine);
+    if (!troubled->waiting_message.empty()) {
+      message += ": " + Tidy(troubled->waiting_message, kLongestLine);
+    }
     if (more > 1) message += " (and " + std::to_string(more - 1) + " more)";
-    draft->Wait(troubled->waiting_reason == "Unschedulable" ? "Unschedulable" : "PodsNotStarting", message);
+    draft->Wait(troubled->waiting_reason == "Unschedulable" ? "Unschedulable" : "PodsNotStarting",
+                message);
   }
 }
 
@@ -187,8 +204,8 @@ void Publish(const View& view, Draft* draft) {
     draft->Set(ConditionType::kWaiting, false, "NotWaiting", "");
   }
   if (draft->finished()) {
-    for (const ConditionType type :
-         {ConditionType::kRunning, ConditionType::kRestarting, ConditionType::kStalled, ConditionType::kSuspended}) {
+    for (const ConditionType type : {ConditionType::kRunning, ConditionType::kRestarting,
+                                     ConditionType::kStalled, ConditionType::kSuspended}) {
       if (api::IsTrue(next, type)) draft->Set(type, false, "JobFinished", "the job has ended");
     }
   }
@@ -208,8 +225,9 @@ void Publish(const View& view, Draft* draft) {
   Account(view, draft);
   next.last_reconcile_time = view.stamp;
   // The first write tells of pods that were made; every later one comes before what it decides.
-  const bool first = !before.conditions.contains(ConditionType::kCreated) && !draft->finished() && !view.seen.refused &&
-                     next.recovery == before.recovery && !api::IsTrue(next, ConditionType::kSuspended);
+  const bool first = !before.conditions.contains(ConditionType::kCreated) && !draft->finished() &&
+                     !view.seen.refused && next.recovery == before.recovery &&
+                     !api::IsTrue(next, ConditionType::kSuspended);
   draft->Add(first ? Phase::kReport : Phase::kDecide,
              PatchStatus{.status = next, .resource_version = view.job.metadata.resource_version});
 }

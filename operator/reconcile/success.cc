@@ -6,7 +6,8 @@ namespace meshtrain::reconcile {
 
 bool EndedWell(const PodSeen& pod) {
   if (pod.phase != PodPhase::kSucceeded || pod.exit_code.value_or(0) != 0) return false;
-  // Told to stop, a program may well leave with 0 before its work is done; only an end from before the order counts.
+  // Told to stop, a program may well leave with 0 before its work is done; only an end from before
+  // the order counts.
   return !pod.delete_requested || (pod.finished && *pod.finished < *pod.delete_requested);
 }
 
@@ -14,7 +15,8 @@ std::optional<std::string> Success(const View& view, const std::vector<Failure>&
   const api::Spec& spec = view.job.spec;
   const auto done = [&](TaskId task) {
     const PodSeen* pod = view.Ours(task);
-    return pod != nullptr && pod->attempt >= view.job.status.recovery.restart_all_below && EndedWell(*pod);
+    return pod != nullptr && pod->attempt >= view.job.status.recovery.restart_all_below &&
+           EndedWell(*pod);
   };
   const auto ignored = [&](TaskId task) {
     return std::any_of(failures.begin(), failures.end(), [&](const Failure& failure) {
@@ -39,7 +41,9 @@ std::optional<std::string> Success(const View& view, const std::vector<Failure>&
     if (!done(leader)) return std::nullopt;
     message = cluster::PodName(view.job.metadata.name, leader) + " has succeeded";
   }
-  if (spec.wait_for_evaluator && !done({Role::kEvaluator, 0}) && !ignored({Role::kEvaluator, 0})) return std::nullopt;
+  if (spec.wait_for_evaluator && !done({Role::kEvaluator, 0}) && !ignored({Role::kEvaluator, 0})) {
+    return std::nullopt;
+  }
   return message;
 }
 

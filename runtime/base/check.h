@@ -6,9 +6,9 @@ namespace meshtrain::internal {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
 }
 
-#define MT_CHECK(condition)                                                   \
-  do {                                                                        \
-    if (!(condition)) [[unlikely]] {                                          \
-      ::meshtrain::internal::CheckFailed(__FILE__, __LINE__, #condition);     \
-    }                                                                         \
+#define MT_CHECK(condition)                                               \
+  do {                                                                    \
+    if (!(condition)) [[unlikely]] {                                      \
+      ::meshtrain::internal::CheckFailed(__FILE__, __LINE__, #condition); \
+    }                                                                     \
   } while (false)

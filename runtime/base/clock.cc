@@ -12,7 +12,8 @@ class RealClock final : public Clock {
     return std::chrono::time_point_cast<Duration>(std::chrono::system_clock::now());
   }
   Duration Monotonic() const override {
-    return std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch());
+    return std::chrono::duration_cast<Duration>(
+        std::chrono::steady_clock::now().time_since_epoch());
   }
   bool SleepFor(Duration how_long, std::stop_token stop) override {
     std::mutex mutex;

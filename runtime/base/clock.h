@@ -1,4 +1,5 @@
-// Time as a parameter. Pure code takes a TimePoint; code that waits takes a Clock, so that tests need no sleeps.
+// Time as a parameter. Pure code takes a TimePoint; code that waits takes a Clock, so that tests
+// need no sleeps.
 #pragma once
 
 #include <chrono>

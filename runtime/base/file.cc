@@ -51,14 +51,18 @@ Status ErrnoStatus(int error, std::string_view what, std::string_view path) {
   std::string message = std::string(path) + ": " + std::string(what) + ": " + std::strerror(error);
   switch (error) {
     case ENOENT:
-    case ENOTDIR: return NotFound(std::move(message));
+    case ENOTDIR:
+      return NotFound(std::move(message));
     case EACCES:
     case EPERM:
-    case EROFS: return PermissionDenied(std::move(message));
+    case EROFS:
+      return PermissionDenied(std::move(message));
     case ENOSPC:
     case EDQUOT:
-    case EFBIG: return ResourceExhausted(std::move(message));
-    default: return Unavailable(std::move(message));
+    case EFBIG:
+      return ResourceExhausted(std::move(message));
+    default:
+      return Unavailable(std::move(message));
   }
 }
 
@@ -69,7 +73,9 @@ Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
   if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
   if (S_ISDIR(info.st_mode)) return InvalidArgument(path + ": expected a file, got: a folder");
   std::string text;
-  if (info.st_size > 0 && info.st_size <= max_bytes) text.reserve(static_cast<size_t>(info.st_size));
+  if (info.st_size > 0 && info.st_size <= max_bytes) {
+    text.reserve(static_cast<size_t>(info.st_size));
+  }
   char block[65536];
   for (;;) {
     const ssize_t n = ::read(file.get(), block, sizeof block);
@@ -78,7 +84,8 @@ Result<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
     if (n == 0) return text;
     text.append(block, static_cast<size_t>(n));
     if (static_cast<int64_t>(text.size()) > max_bytes) {
-      return ResourceExhausted(path + ": expected at most " + std::to_string(max_bytes) + " bytes, got: more");
+      return ResourceExhausted(path + ": expected at most " + std::to_string(max_bytes) +
+                               " bytes, got: more");
     }
   }
 }

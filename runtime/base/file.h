@@ -1,5 +1,5 @@
-// Files without half-written ones. Errors: kNotFound, kPermissionDenied, kResourceExhausted (disk full),
-// kUnavailable (other I/O), each naming the path.
+// Files without half-written ones. Errors: kNotFound, kPermissionDenied, kResourceExhausted (disk
+// full), kUnavailable (other I/O), each naming the path.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ namespace meshtrain {
 // `max_bytes` guards against a wrong path: larger files are kResourceExhausted.
 Result<std::string> ReadFile(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
 
-// Writes `path`.tmp.<pid>, syncs, renames over `path`, syncs the folder: readers see the old bytes or the new ones.
+// Writes `path`.tmp.<pid>, syncs, renames over `path`, syncs the folder: readers see the old bytes
+// or the new ones.
 Status WriteFileAtomically(const std::string& path, std::string_view bytes);
 
 // Makes the folder and its parents.

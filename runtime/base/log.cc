@@ -13,7 +13,8 @@ struct Logger {
   std::shared_ptr<spdlog::logger> out;
   LogFormat format = LogFormat::kKeyValue;
   Logger() {
-    out = std::make_shared<spdlog::logger>("meshtrain", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    out = std::make_shared<spdlog::logger>("meshtrain",
+                                           std::make_shared<spdlog::sinks::stderr_sink_mt>());
     out->set_pattern("%v");
     out->set_level(spdlog::level::info);
   }
@@ -24,20 +25,23 @@ Logger& TheLogger() {
   return logger;
 }
 
-constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
-                                                 spdlog::level::err};
+constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
+                                                 spdlog::level::warn, spdlog::level::err};
 constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
 
 // Quoted when a reader could not tell where the value ends.
 std::string Quoted(std::string_view text) {
-  if (!text.empty() && text.find_first_of(" \"=\n\t") == std::string_view::npos) return std::string(text);
+  if (!text.empty() && text.find_first_of(" \"=\n\t") == std::string_view::npos) {
+    return std::string(text);
+  }
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string UtcNow() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
   std::tm utc{};
   gmtime_r(&seconds, &utc);
   char text[40];

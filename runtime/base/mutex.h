@@ -1,5 +1,5 @@
-// A mutex that clang's thread-safety analysis understands (preset `tidy`): name what it guards with MT_GUARDED_BY.
-// Hold no lock across I/O, a callback or a collective.
+// A mutex that clang's thread-safety analysis understands (preset `tidy`): name what it guards with
+// MT_GUARDED_BY. Hold no lock across I/O, a callback or a collective.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,8 @@ class MT_THREAD_ANNOTATION_(capability("mutex")) Mutex {
 
 class MT_THREAD_ANNOTATION_(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) MT_THREAD_ANNOTATION_(acquire_capability(mutex)) : mutex_(mutex) {
+  explicit MutexLock(Mutex& mutex) MT_THREAD_ANNOTATION_(acquire_capability(mutex))
+      : mutex_(mutex) {
     mutex_.lock();
   }
   ~MutexLock() MT_THREAD_ANNOTATION_(release_capability()) { mutex_.unlock(); }
@@ -46,10 +47,11 @@ class CondVar {
  public:
   void NotifyOne() { wake_.notify_one(); }
   void NotifyAll() { wake_.notify_all(); }
-  // Called with `mutex` held. Returns predicate() at the end: false means time is up or `stop` was requested.
+  // Called with `mutex` held. Returns predicate() at the end: false means time is up or `stop` was
+  // requested.
   template <typename Predicate>
-  bool WaitFor(Mutex& mutex, std::stop_token stop, std::chrono::nanoseconds timeout, Predicate predicate)
-      MT_REQUIRES(mutex) {
+  bool WaitFor(Mutex& mutex, std::stop_token stop, std::chrono::nanoseconds timeout,
+               Predicate predicate) MT_REQUIRES(mutex) {
     return wake_.wait_for(mutex, stop, timeout, std::move(predicate));
   }
 

@@ -1,5 +1,6 @@
-// Errors as values. The code decides what happens next (retry, re-read, give up), the message is for people:
-// where, what was expected, `got: X`. gRPC's codes and numbers, so they cross the wire unchanged.
+// Errors as values. The code decides what happens next (retry, re-read, give up), the message is
+// for people: where, what was expected, `got: X`. gRPC's codes and numbers, so they cross the wire
+// unchanged.
 #pragma once
 
 #include <optional>
@@ -80,10 +81,12 @@ class [[nodiscard]] Result {
  public:
   using value_type = T;
 
-  Result(T value) : value_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit on purpose
+  Result(T value)
+      : value_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit on purpose
   Result(Status status) : value_(std::in_place_index<1>, std::move(status)) {  // NOLINT
     if (std::get<1>(value_).ok()) {
-      std::get<1>(value_) = Status(StatusCode::kInternal, "an OK status was given where a value was due");
+      std::get<1>(value_) =
+          Status(StatusCode::kInternal, "an OK status was given where a value was due");
     }
   }
 
@@ -122,7 +125,8 @@ class [[nodiscard]] Result {
   } while (false)
 
 // MT_ASSIGN_OR_RETURN(auto x, MakeX());
-#define MT_ASSIGN_OR_RETURN(lhs, expr) MT_ASSIGN_OR_RETURN_IMPL_(MT_CONCAT_(mt_result_, __LINE__), lhs, expr)
+#define MT_ASSIGN_OR_RETURN(lhs, expr) \
+  MT_ASSIGN_OR_RETURN_IMPL_(MT_CONCAT_(mt_result_, __LINE__), lhs, expr)
 #define MT_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \
   auto tmp = (expr);                              \
   if (!tmp.ok()) return tmp.status();             \

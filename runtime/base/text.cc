@@ -52,7 +52,8 @@ std::optional<T> ParseWhole(std::string_view text) {
 std::optional<int64_t> ParseInt(std::string_view text) { return ParseWhole<int64_t>(text); }
 std::optional<double> ParseDouble(std::string_view text) { return ParseWhole<double>(text); }
 
-std::optional<std::string> NearestName(std::string_view word, std::span<const std::string> candidates) {
+std::optional<std::string> NearestName(std::string_view word,
+                                       std::span<const std::string> candidates) {
   std::optional<std::string> best;
   size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {

@@ -21,9 +21,11 @@ std::string ToLower(std::string_view text);  // A-Z only
 std::optional<int64_t> ParseInt(std::string_view text);
 std::optional<double> ParseDouble(std::string_view text);
 
-// The candidate nearest to `word` by edit distance, where one is near enough to be a likely slip (at most a third of
-// the word's length, at least one). NearestName("optimiser", {"optimizer", "loss"}) == "optimizer".
-std::optional<std::string> NearestName(std::string_view word, std::span<const std::string> candidates);
+// The candidate nearest to `word` by edit distance, where one is near enough to be a likely slip
+// (at most a third of the word's length, at least one). NearestName("optimiser", {"optimizer",
+// "loss"}) == "optimizer".
+std::optional<std::string> NearestName(std::string_view word,
+                                       std::span<const std::string> candidates);
 
 // ", did you mean `optimizer`?" or "".
 std::string DidYouMean(std::string_view word, std::span<const std::string> candidates);

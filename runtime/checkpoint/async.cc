@@ -26,8 +26,9 @@ class AsyncSaver::Impl {
   }
 
   Status Save(Snapshot snapshot, std::stop_token stop, Duration timeout) {
-    if (closed_)
+    if (closed_) {
       return FailedPrecondition("checkpoint: expected Save() before Close(), got: it after");
+    }
     MT_RETURN_IF_ERROR(Wait(std::move(stop), timeout));
     const Duration begin = SystemClock().Monotonic();
     if (!background_) {
@@ -46,7 +47,8 @@ class AsyncSaver::Impl {
   Status Wait(std::stop_token stop, Duration timeout) {
     {
       MutexLock lock(mutex_);
-      if (!changed_.WaitFor(mutex_, stop, timeout, [this]() MT_REQUIRES(mutex_) { return !busy_; })) {
+      if (!changed_.WaitFor(mutex_, stop, timeout,
+                            [this]() MT_REQUIRES(mutex_) { return !busy_; })) {
         if (stop.stop_requested()) return Cancelled("checkpoint: stopped while waiting for a save");
         return DeadlineExceeded(
             "checkpoint: waited for the save before longer than " +

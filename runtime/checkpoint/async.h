@@ -23,19 +23,21 @@ struct SaveReport {
 class AsyncSaver {
  public:
   // Without `background` Save() returns when the checkpoint is complete.
-  static Result<std::unique_ptr<AsyncSaver>> Create(std::string folder, SaveOptions options, bool background = true);
+  static Result<std::unique_ptr<AsyncSaver>> Create(std::string folder, SaveOptions options,
+                                                    bool background = true);
   // Waits for a save that is being written; without Close() its error is only logged.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
-  // Waits for the save before this one, then hands the snapshot over. If that save failed, its error comes back here
-  // and this snapshot is not saved: decide, and call again.
-  Status Save(Snapshot snapshot, std::stop_token stop = {}, Duration timeout = std::chrono::minutes(10));
+  // Waits for the save before this one, then hands the snapshot over. If that save failed, its
+  // error comes back here and this snapshot is not saved: decide, and call again.
+  Status Save(Snapshot snapshot, std::stop_token stop = {},
+              Duration timeout = std::chrono::minutes(10));
   // For the saves to come: see SaveOptions::generation. Between saves.
   void set_generation(int64_t generation);
-  // The others are gone: a save of this generation that still waits for their parts ends in kCancelled. From any thread,
-  // but not beside set_generation.
+  // The others are gone: a save of this generation that still waits for their parts ends in
+  // kCancelled. From any thread, but not beside set_generation.
   void Abandon();
   // Waits until nothing is being written; gives the last save's error, once.
   Status Wait(std::stop_token stop = {}, Duration timeout = std::chrono::minutes(10));

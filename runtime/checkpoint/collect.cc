@@ -13,8 +13,9 @@ Result<std::vector<Assignment>> AssignParts(std::span<const VariableSpec> variab
     const auto bad = [&](const std::string& message) {
       return InvalidArgument("checkpoint: variable `" + v.name + "`: " + message);
     };
-    if (v.layout.IsPartial())
+    if (v.layout.IsPartial()) {
       return bad("expected a layout without pending sums, got: " + v.layout.ToString());
+    }
     if (v.layout.rank() != v.type.rank()) {
       return bad("expected a layout of rank " + std::to_string(v.type.rank()) +
                  ", got: " + v.layout.ToString());

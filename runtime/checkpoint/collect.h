@@ -1,4 +1,5 @@
-// Who writes what: variables under their layouts -> each distinct part once, without a word between the processes.
+// Who writes what: variables under their layouts -> each distinct part once, without a word between
+// the processes.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +28,17 @@ struct Assignment {
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
 
-// Every distinct part of every variable, once, given to the holder whose process has the fewest bytes so far (ties: the
-// lowest rank). Equal on every process. Pure. Errors: kInvalidArgument for a layout that is partial or does not fit.
+// Every distinct part of every variable, once, given to the holder whose process has the fewest
+// bytes so far (ties: the lowest rank). Equal on every process. Pure. Errors: kInvalidArgument for
+// a layout that is partial or does not fit.
 Result<std::vector<Assignment>> AssignParts(std::span<const VariableSpec> variables);
 
-// The storage of `variable` on device `rank`: layout.LocalShape() elements, of which the valid extent is taken; or the
-// valid extent itself.
+// The storage of `variable` on device `rank`: layout.LocalShape() elements, of which the valid
+// extent is taken; or the valid extent itself.
 using FetchLocal = std::function<Result<mesh::Tensor>(int variable, int64_t rank)>;
 
-// The parts that `process` writes, as a snapshot's variables: all of them, those of other processes without blocks.
+// The parts that `process` writes, as a snapshot's variables: all of them, those of other processes
+// without blocks.
 Result<std::vector<SavedVariable>> Collect(std::span<const VariableSpec> variables, int process,
                                            const FetchLocal& fetch);
 

@@ -27,8 +27,9 @@ uint64_t HashOf(const json& value) {
   const auto& text = value.get_ref<const std::string&>();
   uint64_t hash = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-  if (error != std::errc() || end != text.data() + text.size())
+  if (error != std::errc() || end != text.data() + text.size()) {
     throw BadField{"expected a checksum, got: " + text};
+  }
   return hash;
 }
 
@@ -120,8 +121,9 @@ Status CheckVariable(const Index& index, const std::string& name, const Variable
   int64_t covered = 0;
   for (size_t i = 0; i < v.shards.size(); ++i) {
     const ShardRecord& s = v.shards[i];
-    if (!IsInside(s.box, v.type.dims))
+    if (!IsInside(s.box, v.type.dims)) {
       return InvalidArgument(where + "expected its shards inside of it, got: another");
+    }
     const int64_t bytes = s.box.num_elements() * mesh::DTypeBytes(v.type.dtype);
     if (s.file < 0 || s.file >= static_cast<int>(index.files.size()) || s.begin < 0 ||
         s.begin > index.files[s.file].bytes - bytes ||
@@ -177,9 +179,10 @@ Result<Index> Index::ParsePart(std::string_view text, const std::string& path) {
                       ": expected checksum " + whole.at("xxh64").get<std::string>() +
                       ", got: " + HashText(hash));
     }
-    if (body.at("format") != kFormat)
+    if (body.at("format") != kFormat) {
       throw BadField{"format: expected " + std::string(kFormat) +
                      ", got: " + Dump(body.at("format"))};
+    }
     if (body.at("version").get<int>() > kVersion) {
       return Unimplemented(path + ": version: expected at most " + Num(kVersion) +
                            ", got: " + body.at("version").dump());

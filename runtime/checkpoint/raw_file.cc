@@ -17,8 +17,9 @@ Result<std::unique_ptr<RawReader>> RawReader::Open(const std::string& path) {
   std::unique_ptr<RawReader> reader(new RawReader(path, fd, 0));
   struct stat info {};
   if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
-  if (!S_ISREG(info.st_mode))
+  if (!S_ISREG(info.st_mode)) {
     return InvalidArgument(path + ": expected a regular file, got: something else");
+  }
   reader->size_ = info.st_size;
   return reader;
 }
@@ -56,8 +57,9 @@ Status RawWriter::Write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
+    if (n < 0) {
       return ErrnoStatus(errno, "cannot write at byte " + std::to_string(position_), path_);
+    }
     bytes = bytes.subspan(static_cast<size_t>(n));
     position_ += n;
   }

@@ -26,7 +26,8 @@ class RawReader {
   Status ReadAt(int64_t offset, std::span<std::byte> out) const;
 
  private:
-  RawReader(std::string path, int fd, int64_t size) : path_(std::move(path)), fd_(fd), size_(size) {}
+  RawReader(std::string path, int fd, int64_t size)
+      : path_(std::move(path)), fd_(fd), size_(size) {}
   std::string path_;
   int fd_;
   int64_t size_;

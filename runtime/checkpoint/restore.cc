@@ -27,8 +27,9 @@ std::optional<int64_t> StepOf(const std::string& name) {
   constexpr std::string_view kPrefix = "ckpt-";
   if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + 8) return std::nullopt;
   const std::string_view digits = std::string_view(name).substr(kPrefix.size());
-  if (!std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; }))
+  if (!std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; })) {
     return std::nullopt;
+  }
   return ParseInt(digits);
 }
 
@@ -41,8 +42,9 @@ Result<std::vector<Candidate>> ListFolders(const std::string& folder, bool compl
   for (const auto& entry : entries) {
     const std::optional<int64_t> step = StepOf(entry.path().filename().string());
     if (!step || !entry.is_directory(error)) continue;
-    if (fs::exists(entry.path() / kIndexName, error) == complete)
+    if (fs::exists(entry.path() / kIndexName, error) == complete) {
       out.push_back({*step, entry.path().string()});
+    }
   }
   std::sort(out.begin(), out.end(),
             [](const Candidate& a, const Candidate& b) { return a.step > b.step; });
@@ -179,8 +181,9 @@ Result<mesh::Tensor> Checkpoint::LoadLocal(std::string_view name, const mesh::La
   const mesh::Layout::Slice slice = layout.SliceOf(rank, variable->type.dims);
   mesh::Tensor out(mesh::TensorType{variable->type.dtype, local});
   std::memset(out.mutable_bytes().data(), 0, out.mutable_bytes().size());
-  if (mesh::NumElements(slice.sizes) == 0)
+  if (mesh::NumElements(slice.sizes) == 0) {
     return out;  // an uneven split can leave a device nothing
+  }
   MT_ASSIGN_OR_RETURN(const mesh::Tensor valid, LoadSlice(name, slice.offsets, slice.sizes));
   if (slice.sizes == local) return valid;
   out.Paste(valid, mesh::Dims(local.size(), 0));

@@ -23,8 +23,9 @@ Box Intersection(const Box& a, const Box& b) {
 bool IsInside(const Box& box, const Dims& dims) {
   if (box.offsets.size() != dims.size() || box.sizes.size() != dims.size()) return false;
   for (size_t d = 0; d < dims.size(); ++d) {
-    if (box.offsets[d] < 0 || box.sizes[d] < 0 || box.offsets[d] > dims[d] - box.sizes[d])
+    if (box.offsets[d] < 0 || box.sizes[d] < 0 || box.offsets[d] > dims[d] - box.sizes[d]) {
       return false;
+    }
   }
   return true;
 }

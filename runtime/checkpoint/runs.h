@@ -29,8 +29,8 @@ struct Run {
   friend bool operator==(const Run&, const Run&) = default;
 };
 
-// How to copy what boxes `from` and `to` share, from a row-major tensor that holds exactly `from` into one that holds
-// exactly `to`. The longest runs contiguous in both, by rising `from` and `to`.
+// How to copy what boxes `from` and `to` share, from a row-major tensor that holds exactly `from`
+// into one that holds exactly `to`. The longest runs contiguous in both, by rising `from` and `to`.
 // from [0,0]+[4,6], to [1,2]+[2,3], 4 bytes an element -> {32, 0, 12}, {56, 12, 12}
 std::vector<Run> CopyRuns(const Box& from, const Box& to, int64_t element_bytes);
 

@@ -75,8 +75,9 @@ Result<json> ParseJson(std::string_view text, const std::string& path) {
       return true;
     });
     if (!twice.empty()) return Bad(path, twice, "expected each name once, got: it twice");
-    if (!header.is_object())
+    if (!header.is_object()) {
       return DataLoss(path + ": byte 8: header: expected a JSON object, got: something else");
+    }
     return header;
   } catch (const json::exception& error) {
     const auto* parse = dynamic_cast<const json::parse_error*>(&error);
@@ -89,12 +90,14 @@ Result<json> ParseJson(std::string_view text, const std::string& path) {
 
 Status ReadMetadata(const json& value, const std::string& path,
                     std::map<std::string, std::string>* out) {
-  if (!value.is_object())
+  if (!value.is_object()) {
     return Bad(path, std::string(kMetadata), "expected an object of texts, got: " + value.dump());
+  }
   for (const auto& [key, text] : value.items()) {
-    if (!text.is_string())
+    if (!text.is_string()) {
       return Bad(path, std::string(kMetadata),
                  "expected a text for `" + key + "`, got: " + text.dump());
+    }
     (*out)[key] = text.get<std::string>();
   }
   return OkStatus();
@@ -130,8 +133,9 @@ Result<SafetensorsEntry> ReadEntry(const std::string& name, const json& value,
   if (const TypeName* type = FindType(entry.dtype)) {
     int64_t bytes = type->bytes;
     bool overflow = false;
-    for (const int64_t d : entry.dims)
+    for (const int64_t d : entry.dims) {
       overflow = overflow || __builtin_mul_overflow(bytes, d, &bytes);
+    }
     if (overflow || bytes != entry.end - entry.begin) {
       return Bad(path, name,
                  "expected as many bytes as " + entry.dtype + " of shape " + value["shape"].dump() +
@@ -163,8 +167,9 @@ Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view bytes, int64_t
                     Num(file_bytes));
   }
   uint64_t length = 0;
-  for (int i = 7; i >= 0; --i)
+  for (int i = 7; i >= 0; --i) {
     length = length << 8 | static_cast<uint8_t>(bytes[static_cast<size_t>(i)]);
+  }
   if (length < 2 || length > kMaxHeader || static_cast<int64_t>(length) > file_bytes - 8) {
     return DataLoss(path + ": byte 0: expected a header length of 2 to " +
                     Num(std::min(kMaxHeader, file_bytes - 8)) + ", got: " + std::to_string(length));
@@ -187,9 +192,10 @@ Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view bytes, int64_t
   });
   int64_t at = out.data_begin;
   for (const SafetensorsEntry& e : out.entries) {
-    if (e.begin != at)
+    if (e.begin != at) {
       return Bad(path, e.name,
                  "expected it to begin at byte " + Num(at) + ", got: byte " + Num(e.begin));
+    }
     at = e.end;
   }
   if (at != file_bytes) {
@@ -238,8 +244,9 @@ Result<SafetensorsPlan> PlanSafetensors(std::vector<NamedType> tensors,
     return InvalidArgument("safetensors: expected a header of at most " + Num(kMaxHeader) +
                            " bytes, got: " + Num(static_cast<int64_t>(text.size())));
   }
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < 8; ++i) {
     plan.header_bytes.push_back(static_cast<char>(text.size() >> (8 * i) & 255));
+  }
   plan.header_bytes += text;
   plan.header.data_begin = static_cast<int64_t>(plan.header_bytes.size());
   for (SafetensorsEntry& e : plan.header.entries) {
@@ -314,8 +321,9 @@ Status WriteSafetensors(const std::string& path, const std::map<std::string, mes
   const std::string temporary = path + ".tmp." + std::to_string(::getpid());
   MT_ASSIGN_OR_RETURN(auto file, RawWriter::Create(temporary));
   MT_RETURN_IF_ERROR(file->Write(std::as_bytes(std::span(plan.header_bytes))));
-  for (const SafetensorsEntry& e : plan.header.entries)
+  for (const SafetensorsEntry& e : plan.header.entries) {
     MT_RETURN_IF_ERROR(file->Write(tensors.at(e.name).bytes()));
+  }
   MT_RETURN_IF_ERROR(file->Close());
   if (::rename(temporary.c_str(), path.c_str()) != 0) {
     const int error = errno;

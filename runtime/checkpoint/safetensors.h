@@ -1,9 +1,11 @@
-// safetensors files, read and written: an u64 header length (little-endian), a JSON header, the tensors' bytes.
-// Format: huggingface/safetensors, README, "Format". Kept true by both sides: tensors lie without gaps or overlaps and
-// fill the file, names are unique, the header is at most 100,000,000 bytes.
+// safetensors files, read and written: an u64 header length (little-endian), a JSON header, the
+// tensors' bytes. Format: huggingface/safetensors, README, "Format". Kept true by both sides:
+// tensors lie without gaps or overlaps and fill the file, names are unique, the header is at most
+// 100,000,000 bytes.
 //
-// Errors: kDataLoss for a file that breaks these rules, naming the byte; kUnimplemented for an element type that
-// Meshtrain has not (such a file opens, its other tensors can be read); base/file.h's.
+// Errors: kDataLoss for a file that breaks these rules, naming the byte; kUnimplemented for an
+// element type that Meshtrain has not (such a file opens, its other tensors can be read);
+// base/file.h's.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +30,8 @@ struct SafetensorsEntry {
   int64_t begin = 0;  // bytes in the file
   int64_t end = 0;
 
-  std::optional<mesh::TensorType> type() const;  // nothing for an element type that Meshtrain has not
+  std::optional<mesh::TensorType> type()
+      const;  // nothing for an element type that Meshtrain has not
 };
 
 struct SafetensorsHeader {
@@ -40,10 +43,12 @@ struct SafetensorsHeader {
 };
 
 // `bytes`: the file's beginning, at least the whole header. Pure.
-Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view bytes, int64_t file_bytes, const std::string& path);
+Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view bytes, int64_t file_bytes,
+                                                 const std::string& path);
 
-// Lays `tensors` out (elements of more bytes first, then by name, which keeps each aligned) and gives the header with
-// its bytes, padded with spaces to 64. Errors: kInvalidArgument for a name twice, or "__metadata__". Pure.
+// Lays `tensors` out (elements of more bytes first, then by name, which keeps each aligned) and
+// gives the header with its bytes, padded with spaces to 64. Errors: kInvalidArgument for a name
+// twice, or "__metadata__". Pure.
 struct NamedType {
   std::string name;
   mesh::TensorType type;
@@ -63,8 +68,10 @@ class SafetensorsReader {
   const SafetensorsHeader& header() const { return header_; }
   // Errors: kNotFound for an unknown name, with the nearest.
   Result<mesh::Tensor> Read(std::string_view name) const;
-  // Reads only the bytes of the box [offsets, offsets + sizes). Errors: also kInvalidArgument when it is not inside.
-  Result<mesh::Tensor> ReadSlice(std::string_view name, const mesh::Dims& offsets, const mesh::Dims& sizes) const;
+  // Reads only the bytes of the box [offsets, offsets + sizes). Errors: also kInvalidArgument when
+  // it is not inside.
+  Result<mesh::Tensor> ReadSlice(std::string_view name, const mesh::Dims& offsets,
+                                 const mesh::Dims& sizes) const;
 
  private:
   SafetensorsReader(std::unique_ptr<RawReader> file, SafetensorsHeader header)

@@ -61,7 +61,8 @@ Result<std::map<std::string, Part>> PartsByKey(const Snapshot& snapshot) {
   return parts;
 }
 
-// One more than that of a complete checkpoint of the same step, whose files must survive until the commit.
+// One more than that of a complete checkpoint of the same step, whose files must survive until the
+// commit.
 int64_t NextGeneration(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + std::string(kIndexName);
   const Result<std::string> text = ReadFile(path);
@@ -91,13 +92,15 @@ Status WriteTensor(RawWriter& file, std::span<const std::byte> bytes,
 void RemoveQuietly(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error)
+  if (error) {
     LogWarning("cannot remove an old checkpoint's file",
                {{"path", path.string()}, {"error", error.message()}});
+  }
 }
 
 void RemoveCheckpoint(const std::string& checkpoint) {
-  // The index first: a crash in between leaves an incomplete checkpoint, never a complete one without its files.
+  // The index first: a crash in between leaves an incomplete checkpoint, never a complete one
+  // without its files.
   ::unlink((checkpoint + "/" + std::string(kIndexName)).c_str());
   RemoveQuietly(checkpoint);
 }
@@ -113,12 +116,14 @@ void SweepFolder(const std::string& checkpoint, const Index& index) {
 
 // The index of one process's part, left for process 0; swept away by the commit.
 std::string PartPath(const std::string& checkpoint, const SaveOptions& options, int process) {
-  return fmt::format("{}/part-{}-{:05}-of-{:05}.json", checkpoint, options.generation, process, options.processes);
+  return fmt::format("{}/part-{}-{:05}-of-{:05}.json", checkpoint, options.generation, process,
+                     options.processes);
 }
 
 // The parts of processes 1 and up, as they appear.
 Result<std::vector<Index>> CollectParts(const std::string& checkpoint, const SaveOptions& options) {
-  constexpr Duration kLook = std::chrono::milliseconds(20);  // files have no other bell across hosts
+  constexpr Duration kLook =
+      std::chrono::milliseconds(20);  // files have no other bell across hosts
   const Duration end = SystemClock().Monotonic() + options.parts_timeout;
   std::vector<Index> parts;
   for (int process = 1; process < options.processes; ++process) {
@@ -132,12 +137,15 @@ Result<std::vector<Index>> CollectParts(const std::string& checkpoint, const Sav
       }
       if (text.status().code() != StatusCode::kNotFound) return text.status();
       if (options.abandon.stop_requested()) {
-        return Cancelled(fmt::format("{}: abandoned without the part of process {}", path, process));
+        return Cancelled(
+            fmt::format("{}: abandoned without the part of process {}", path, process));
       }
       if (SystemClock().Monotonic() >= end) {
-        return DeadlineExceeded(fmt::format("{}: expected the part of process {} of {} (a folder that all processes "
-                                            "share), got: nothing in {} s", path, process, options.processes,
-                                            std::chrono::duration_cast<std::chrono::seconds>(options.parts_timeout).count()));
+        return DeadlineExceeded(fmt::format(
+            "{}: expected the part of process {} of {} (a folder that all processes "
+            "share), got: nothing in {} s",
+            path, process, options.processes,
+            std::chrono::duration_cast<std::chrono::seconds>(options.parts_timeout).count()));
       }
       std::this_thread::sleep_for(kLook);
     }
@@ -151,8 +159,9 @@ void Prune(const std::string& folder, int64_t newest, int keep) {
   std::set<int64_t> steps;
   for (const Candidate& c : *complete) steps.insert(c.step);
   if (keep > 0) {
-    for (size_t i = static_cast<size_t>(keep); i < complete->size(); ++i)
+    for (size_t i = static_cast<size_t>(keep); i < complete->size(); ++i) {
       RemoveCheckpoint((*complete)[i].path);
+    }
   }
   // Leftovers of crashed saves, older than what is safe now.
   for (const Candidate& c : ListIncomplete(folder)) {
@@ -228,11 +237,13 @@ Result<std::string> Commit(const std::string& folder, const std::vector<Index>& 
 
 Result<std::string> Save(const std::string& folder, const Snapshot& snapshot,
                          const SaveOptions& options) {
-  MT_ASSIGN_OR_RETURN(Index part, WritePart(folder, snapshot, options.process, options.processes, options.generation));
+  MT_ASSIGN_OR_RETURN(Index part, WritePart(folder, snapshot, options.process, options.processes,
+                                            options.generation));
   if (options.processes == 1) return Commit(folder, {std::move(part)}, options);
   const std::string checkpoint = CheckpointFolder(folder, snapshot.step);
   if (options.process != 0) {
-    MT_RETURN_IF_ERROR(WriteFileAtomically(PartPath(checkpoint, options, options.process), part.ToJson()));
+    MT_RETURN_IF_ERROR(
+        WriteFileAtomically(PartPath(checkpoint, options, options.process), part.ToJson()));
     return checkpoint;
   }
   MT_ASSIGN_OR_RETURN(std::vector<Index> parts, CollectParts(checkpoint, options));

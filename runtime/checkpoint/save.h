@@ -1,6 +1,6 @@
-// Saving: each process writes its blocks into one safetensors file, then one of them writes the index, whose atomic
-// rename is the commit. Before it, readers see the checkpoint before; a crash leaves a folder without index, which
-// nobody takes for a checkpoint and the next save sweeps away.
+// Saving: each process writes its blocks into one safetensors file, then one of them writes the
+// index, whose atomic rename is the commit. Before it, readers see the checkpoint before; a crash
+// leaves a folder without index, which nobody takes for a checkpoint and the next save sweeps away.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,8 @@ struct SavedVariable {
   std::string name;
   mesh::TensorType type;  // global
   std::string layout;
-  std::vector<Block> blocks;  // the caller's part: together with the other processes' they cover the variable once
+  std::vector<Block>
+      blocks;  // the caller's part: together with the other processes' they cover the variable once
 };
 
 // What a checkpoint is made of. The tensors' bytes must not change until it is saved.
@@ -42,25 +43,33 @@ struct Snapshot {
 
 struct SaveOptions {
   int keep = 5;  // complete checkpoints to keep, the newest; 0: all
-  // Many processes that share the folder: each saves its part, process 0 commits when all parts are there.
+  // Many processes that share the folder: each saves its part, process 0 commits when all parts are
+  // there.
   int process = 0;
   int processes = 1;
-  // Equal in all processes, and higher at each new start of any of them (an incarnation): parts that a lost attempt left
-  // behind are then not taken for this one's. 0: one more than what the folder holds, for a single process.
+  // Equal in all processes, and higher at each new start of any of them (an incarnation): parts
+  // that a lost attempt left behind are then not taken for this one's. 0: one more than what the
+  // folder holds, for a single process.
   int64_t generation = 0;
-  Duration parts_timeout = std::chrono::minutes(5);  // how long process 0 waits for the others' parts
-  std::stop_token abandon;  // when requested, process 0 waits no longer for a part that is not there: kCancelled
+  Duration parts_timeout =
+      std::chrono::minutes(5);  // how long process 0 waits for the others' parts
+  std::stop_token abandon;      // when requested, process 0 waits no longer for a part that is not
+                                // there: kCancelled
 };
 
-// Writes this process's part; process 0 then waits for the others' and commits. Returns the checkpoint's folder; in the
-// other processes before the commit. Errors: base/file.h's for a folder that cannot be written; kInvalidArgument for
-// blocks that do not cover their variables; kDeadlineExceeded naming the processes whose parts did not appear.
-Result<std::string> Save(const std::string& folder, const Snapshot& snapshot, const SaveOptions& options = {});
+// Writes this process's part; process 0 then waits for the others' and commits. Returns the
+// checkpoint's folder; in the other processes before the commit. Errors: base/file.h's for a folder
+// that cannot be written; kInvalidArgument for blocks that do not cover their variables;
+// kDeadlineExceeded naming the processes whose parts did not appear.
+Result<std::string> Save(const std::string& folder, const Snapshot& snapshot,
+                         const SaveOptions& options = {});
 
-// The steps of Save, for callers that carry the indexes themselves. A part that is not committed costs nothing but disk.
-Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int process, int processes,
-                        int64_t generation = 0);
-Result<std::string> Commit(const std::string& folder, const std::vector<Index>& parts, const SaveOptions& options = {});
+// The steps of Save, for callers that carry the indexes themselves. A part that is not committed
+// costs nothing but disk.
+Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int process,
+                        int processes, int64_t generation = 0);
+Result<std::string> Commit(const std::string& folder, const std::vector<Index>& parts,
+                           const SaveOptions& options = {});
 
 // "FOLDER/ckpt-00000100".
 std::string CheckpointFolder(const std::string& folder, int64_t step);

@@ -1,4 +1,5 @@
-// `initial_weights`: tensors by parameter path (`hidden_1.kernel`) from a safetensors file or a checkpoint's folder.
+// `initial_weights`: tensors by parameter path (`hidden_1.kernel`) from a safetensors file or a
+// checkpoint's folder.
 #pragma once
 
 #include <span>
@@ -11,10 +12,12 @@
 
 namespace meshtrain::checkpoint {
 
-// One tensor for each of `parameters`, in their order; other tensors of the file are left alone. f32 and f64 are
-// converted into each other where asked. `path` may be a safetensors file, a checkpoint (its folder), or a folder of
-// checkpoints (the newest). Errors: kInvalidArgument naming every parameter that is missing (with the nearest name) or
-// of another shape or type; the reader's.
-Result<std::vector<mesh::Tensor>> LoadWeights(const std::string& path, std::span<const NamedType> parameters);
+// One tensor for each of `parameters`, in their order; other tensors of the file are left alone.
+// f32 and f64 are converted into each other where asked. `path` may be a safetensors file, a
+// checkpoint (its folder), or a folder of checkpoints (the newest). Errors: kInvalidArgument naming
+// every parameter that is missing (with the nearest name) or of another shape or type; the
+// reader's.
+Result<std::vector<mesh::Tensor>> LoadWeights(const std::string& path,
+                                              std::span<const NamedType> parameters);
 
 }  // namespace meshtrain::checkpoint

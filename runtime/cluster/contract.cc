@@ -27,9 +27,13 @@ std::optional<Role> ParseRole(std::string_view text) {
   return std::nullopt;
 }
 
-std::string ToString(TaskId task) { return std::string(RoleName(task.role)) + "-" + std::to_string(task.index); }
+std::string ToString(TaskId task) {
+  return std::string(RoleName(task.role)) + "-" + std::to_string(task.index);
+}
 
-std::string PodName(std::string_view job, TaskId task) { return std::string(job) + "-" + ToString(task); }
+std::string PodName(std::string_view job, TaskId task) {
+  return std::string(job) + "-" + ToString(task);
+}
 std::string TokenSecretName(std::string_view job) { return std::string(job) + "-token"; }
 std::string CheckpointClaimName(std::string_view job) { return std::string(job) + "-checkpoint"; }
 

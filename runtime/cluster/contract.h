@@ -1,5 +1,6 @@
-// What operator, worker and command line agree on about a job, beside TF_CONFIG (tf_config.h): roles, names, labels,
-// ports, environment variables, exit codes. Nothing here may change meaning between two versions that run together.
+// What operator, worker and command line agree on about a job, beside TF_CONFIG (tf_config.h):
+// roles, names, labels, ports, environment variables, exit codes. Nothing here may change meaning
+// between two versions that run together.
 #pragma once
 
 #include <array>
@@ -11,10 +12,12 @@
 namespace meshtrain::cluster {
 
 // --- roles
-// ------------------------------------------------------------------------------------------------------------ In the
-// order in which ranks are numbered: the chief is rank 0. Ps and evaluator stand outside the mesh.
+// ------------------------------------------------------------------------------------------------------------
+// In the order in which ranks are numbered: the chief is rank 0. Ps and evaluator stand outside the
+// mesh.
 enum class Role : uint8_t { kChief = 0, kWorker = 1, kPs = 2, kEvaluator = 3 };
-inline constexpr std::array<Role, 4> kRoles = {Role::kChief, Role::kWorker, Role::kPs, Role::kEvaluator};
+inline constexpr std::array<Role, 4> kRoles = {Role::kChief, Role::kWorker, Role::kPs,
+                                               Role::kEvaluator};
 
 // "chief", "worker", "ps", "evaluator": as TF_CONFIG spells them.
 std::string_view RoleName(Role role);
@@ -74,20 +77,26 @@ inline constexpr std::string_view kEnvTfConfig = "TF_CONFIG";
 inline constexpr std::string_view kEnvClusterFile = "MESHTRAIN_CLUSTER_FILE";
 inline constexpr std::string_view kEnvRole = "MESHTRAIN_ROLE";
 inline constexpr std::string_view kEnvIndex = "MESHTRAIN_INDEX";
-inline constexpr std::string_view kEnvJob = "MESHTRAIN_JOB";                    // NAMESPACE/NAME
-inline constexpr std::string_view kEnvAttempt = "MESHTRAIN_ATTEMPT";            // as kAnnotationAttempt
-inline constexpr std::string_view kEnvProgram = "MESHTRAIN_PROGRAM";            // spec.program as compact JSON
-inline constexpr std::string_view kEnvStrategy = "MESHTRAIN_STRATEGY";          // spec.strategy
-inline constexpr std::string_view kEnvCheckpoint = "MESHTRAIN_CHECKPOINT";      // spec.checkpoint as compact JSON
-inline constexpr std::string_view kEnvTokenFile = "MESHTRAIN_TOKEN_FILE";       // the job's shared secret
+inline constexpr std::string_view kEnvJob = "MESHTRAIN_JOB";          // NAMESPACE/NAME
+inline constexpr std::string_view kEnvAttempt = "MESHTRAIN_ATTEMPT";  // as kAnnotationAttempt
+inline constexpr std::string_view kEnvProgram =
+    "MESHTRAIN_PROGRAM";  // spec.program as compact JSON
+inline constexpr std::string_view kEnvStrategy = "MESHTRAIN_STRATEGY";  // spec.strategy
+inline constexpr std::string_view kEnvCheckpoint =
+    "MESHTRAIN_CHECKPOINT";  // spec.checkpoint as compact JSON
+inline constexpr std::string_view kEnvTokenFile =
+    "MESHTRAIN_TOKEN_FILE";  // the job's shared secret
 // PEM files for mutual TLS between the processes of a job: all three or none.
 inline constexpr std::string_view kEnvTlsCa = "MESHTRAIN_TLS_CA";
 inline constexpr std::string_view kEnvTlsCertificate = "MESHTRAIN_TLS_CERT";
 inline constexpr std::string_view kEnvTlsKey = "MESHTRAIN_TLS_KEY";
-inline constexpr std::string_view kEnvPeerReturn = "MESHTRAIN_PEER_RETURN_SECONDS";  // runPolicy.peerReturnSeconds
-// A file for the last progress, as a pod's termination message; the container's default where it is not set.
+inline constexpr std::string_view kEnvPeerReturn =
+    "MESHTRAIN_PEER_RETURN_SECONDS";  // runPolicy.peerReturnSeconds
+// A file for the last progress, as a pod's termination message; the container's default where it is
+// not set.
 inline constexpr std::string_view kEnvTerminationLog = "MESHTRAIN_TERMINATION_LOG";
-inline constexpr std::string_view kEnvClusterDomain = "CUSTOM_CLUSTER_DOMAIN";  // read by the operator
+inline constexpr std::string_view kEnvClusterDomain =
+    "CUSTOM_CLUSTER_DOMAIN";  // read by the operator
 
 inline constexpr std::string_view kClusterMountPath = "/etc/meshtrain/cluster";
 inline constexpr std::string_view kClusterFileName = "cluster.json";
@@ -102,8 +111,8 @@ constexpr bool FitsEnvironment(size_t name_bytes, size_t value_bytes) {
 }
 
 // --- exit codes
-// ------------------------------------------------------------------------------------------------------- sysexits.h
-// where it has a word for it; 128 + signal for what the kernel or a runtime sends.
+// -------------------------------------------------------------------------------------------------------
+// sysexits.h where it has a word for it; 128 + signal for what the kernel or a runtime sends.
 inline constexpr int kExitDone = 0;  // and the final checkpoint is durable
 inline constexpr int kExitUsage = 64;
 inline constexpr int kExitBadData = 65;
@@ -115,7 +124,8 @@ inline constexpr int kExitBadConfig = 78;
 inline constexpr int kExitInterrupted = 130;  // SIGINT: stopped before the end, after saving
 inline constexpr int kExitAborted = 134;
 inline constexpr int kExitKilled = 137;
-inline constexpr int kExitRetry = 138;  // "retry me": peer lost, collective's deadline, device reset
+inline constexpr int kExitRetry =
+    138;  // "retry me": peer lost, collective's deadline, device reset
 inline constexpr int kExitSegfault = 139;
 inline constexpr int kExitTerminated = 143;  // SIGTERM: stopped before the end, after saving
 
@@ -124,8 +134,8 @@ enum class ExitClass : uint8_t {
   kPermanent,  // the same would happen again
   kRetryable,
 };
-// What the restart policy ExitCode makes of a code. 137 is retryable here; twice OOMKilled in a row is for the operator
-// to see.
+// What the restart policy ExitCode makes of a code. 137 is retryable here; twice OOMKilled in a row
+// is for the operator to see.
 ExitClass ClassifyExit(int code);
 
 }  // namespace meshtrain::cluster

@@ -6,22 +6,30 @@ namespace meshtrain::cluster {
 
 int ManifestExitCode(const Status& error) {
   switch (error.code()) {
-    case StatusCode::kNotFound: return kExitNoInput;
+    case StatusCode::kNotFound:
+      return kExitNoInput;
     case StatusCode::kInvalidArgument:
     case StatusCode::kFailedPrecondition:
-    case StatusCode::kUnimplemented: return kExitBadConfig;
-    case StatusCode::kInternal: return kExitInternal;
-    default: return kExitIo;
+    case StatusCode::kUnimplemented:
+      return kExitBadConfig;
+    case StatusCode::kInternal:
+      return kExitInternal;
+    default:
+      return kExitIo;
   }
 }
 
 int DataExitCode(const Status& error) {
   switch (error.code()) {
-    case StatusCode::kNotFound: return kExitNoInput;
+    case StatusCode::kNotFound:
+      return kExitNoInput;
     case StatusCode::kInvalidArgument:
-    case StatusCode::kDataLoss: return kExitBadData;
-    case StatusCode::kInternal: return kExitInternal;
-    default: return kExitIo;
+    case StatusCode::kDataLoss:
+      return kExitBadData;
+    case StatusCode::kInternal:
+      return kExitInternal;
+    default:
+      return kExitIo;
   }
 }
 
@@ -29,12 +37,17 @@ int OutputExitCode(const Status& error) {
   switch (error.code()) {
     case StatusCode::kNotFound:
     case StatusCode::kPermissionDenied:
-    case StatusCode::kAlreadyExists: return kExitCannotCreate;
-    case StatusCode::kDataLoss: return kExitBadData;
+    case StatusCode::kAlreadyExists:
+      return kExitCannotCreate;
+    case StatusCode::kDataLoss:
+      return kExitBadData;
     case StatusCode::kInvalidArgument:
-    case StatusCode::kFailedPrecondition: return kExitBadConfig;
-    case StatusCode::kInternal: return kExitInternal;
-    default: return kExitIo;
+    case StatusCode::kFailedPrecondition:
+      return kExitBadConfig;
+    case StatusCode::kInternal:
+      return kExitInternal;
+    default:
+      return kExitIo;
   }
 }
 

@@ -1,4 +1,5 @@
-// Which exit code (contract.h) an error means, by what the process was doing. Worker and command line share it.
+// Which exit code (contract.h) an error means, by what the process was doing. Worker and command
+// line share it.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -9,7 +10,8 @@ namespace meshtrain::cluster {
 int ManifestExitCode(const Status& error);
 // While reading data or weights: 66 when they are not there, 65 when they are bad.
 int DataExitCode(const Status& error);
-// While writing or resuming from the job's own files: 73 when they cannot be made, 65 when they are damaged.
+// While writing or resuming from the job's own files: 73 when they cannot be made, 65 when they are
+// damaged.
 int OutputExitCode(const Status& error);
 
 }  // namespace meshtrain::cluster

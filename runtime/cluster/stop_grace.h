@@ -1,8 +1,9 @@
 // How the processes of a job share the time between SIGTERM and SIGKILL.
 //
-// Deleted or suspended, a job's pods are asked to stop at about the same time, chief, servers and workers alike. The
-// chief must then end the steps under way and save, for which the others must still be there. So they serve until the
-// chief says that it leaves, or is silent as if it had; and in any case no longer than their own time allows.
+// Deleted or suspended, a job's pods are asked to stop at about the same time, chief, servers and
+// workers alike. The chief must then end the steps under way and save, for which the others must
+// still be there. So they serve until the chief says that it leaves, or is silent as if it had; and
+// in any case no longer than their own time allows.
 #pragma once
 
 #include <string>
@@ -25,7 +26,9 @@ struct StopTimes {
   Duration serve{};  // servers and workers: for the chief to come to its end
 };
 // Of a pod's grace period. {30 s} gives 15, 24 and 27.
-constexpr StopTimes StopTimesOf(Duration grace) { return {grace / 10 * 5, grace / 10 * 8, grace / 10 * 9}; }
+constexpr StopTimes StopTimesOf(Duration grace) {
+  return {grace / 10 * 5, grace / 10 * 8, grace / 10 * 9};
+}
 
 // What the variable holds. Errors: kInvalidArgument naming it.
 inline Result<Duration> ParseStopGrace(const std::string& text) {

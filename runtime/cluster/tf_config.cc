@@ -12,17 +12,20 @@ using Json = nlohmann::json;
 
 constexpr int32_t kMaxIndex = 1'000'000;
 
-Status Bad(std::string_view where, std::string_view path, std::string_view expected, const Json& got) {
+Status Bad(std::string_view where, std::string_view path, std::string_view expected,
+           const Json& got) {
   std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return InvalidArgument(std::string(where) + ": " + std::string(path) + ": " + std::string(expected) +
-                         ", got: " + text);
+  return InvalidArgument(std::string(where) + ": " + std::string(path) + ": " +
+                         std::string(expected) + ", got: " + text);
 }
 
 // 7, "7"; nothing for anything else.
 std::optional<int64_t> Index(const Json& value) {
   if (value.is_number_integer()) {
-    if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMaxIndex}) return kMaxIndex + int64_t{1};
+    if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMaxIndex}) {
+      return kMaxIndex + int64_t{1};
+    }
     return value.get<int64_t>();
   }
   if (value.is_string()) return ParseInt(value.get_ref<const std::string&>());
@@ -33,15 +36,19 @@ Result<Role> RoleAt(std::string_view where, const std::string& path, const std::
   if (const auto role = ParseRole(name)) return *role;
   std::vector<std::string> known;
   for (const Role role : kRoles) known.emplace_back(RoleName(role));
-  return InvalidArgument(std::string(where) + ": " + path + ": must be chief, worker, ps or evaluator, got: " + name +
+  return InvalidArgument(std::string(where) + ": " + path +
+                         ": must be chief, worker, ps or evaluator, got: " + name +
                          DidYouMean(name, known));
 }
 
-Status ReadHost(std::string_view where, const std::string& path, const Json& value, std::string* host) {
+Status ReadHost(std::string_view where, const std::string& path, const Json& value,
+                std::string* host) {
   if (!value.is_string()) return Bad(where, path, "must be \"host:port\"", value);
   *host = value.get<std::string>();
   const size_t colon = host->rfind(':');
-  const auto port = colon == std::string::npos ? std::nullopt : ParseInt(std::string_view(*host).substr(colon + 1));
+  const auto port = colon == std::string::npos
+                        ? std::nullopt
+                        : ParseInt(std::string_view(*host).substr(colon + 1));
   if (colon == 0 || !port || *port < 1 || *port > 65535) {
     return Bad(where, path, "must be \"host:port\" with a port from 1 to 65535", value);
   }
@@ -59,14 +66,15 @@ Result<ClusterSpec> ReadCluster(std::string_view where, const Json& root) {
     const std::string path = "cluster." + name;
     MT_ASSIGN_OR_RETURN(const Role role, RoleAt(where, path, name));
     if (cluster.hosts.contains(role)) {
-      return InvalidArgument(std::string(where) + ": " + path + ": must be given once, got: two spellings of " +
+      return InvalidArgument(std::string(where) + ": " + path +
+                             ": must be given once, got: two spellings of " +
                              std::string(RoleName(role)));
     }
     auto& hosts = cluster.hosts[role];
     if (members.is_array()) {
       for (size_t i = 0; i < members.size(); ++i) {
-        MT_RETURN_IF_ERROR(
-            ReadHost(where, path + "[" + std::to_string(i) + "]", members[i], &hosts[static_cast<int32_t>(i)]));
+        MT_RETURN_IF_ERROR(ReadHost(where, path + "[" + std::to_string(i) + "]", members[i],
+                                    &hosts[static_cast<int32_t>(i)]));
       }
     } else if (members.is_object()) {
       for (const auto& [key, value] : members.items()) {
@@ -74,7 +82,8 @@ Result<ClusterSpec> ReadCluster(std::string_view where, const Json& root) {
         if (!index || *index < 0 || *index > kMaxIndex) {
           return Bad(where, path, "must have indices for keys", Json(key));
         }
-        MT_RETURN_IF_ERROR(ReadHost(where, path + "." + key, value, &hosts[static_cast<int32_t>(*index)]));
+        MT_RETURN_IF_ERROR(
+            ReadHost(where, path + "." + key, value, &hosts[static_cast<int32_t>(*index)]));
       }
     } else {
       return Bad(where, path, "must be a list of hosts, or an object of hosts by index", members);
@@ -87,7 +96,8 @@ Result<ClusterSpec> ReadCluster(std::string_view where, const Json& root) {
 Result<Json> ReadJson(std::string_view where, std::string_view text) {
   Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded()) {
-    return InvalidArgument(std::string(where) + ": must be JSON, got: " + std::string(text.substr(0, 80)));
+    return InvalidArgument(std::string(where) +
+                           ": must be JSON, got: " + std::string(text.substr(0, 80)));
   }
   if (!root.is_object()) return Bad(where, "(root)", "must be an object", root);
   return root;
@@ -96,7 +106,8 @@ Result<Json> ReadJson(std::string_view where, std::string_view text) {
 // Host names need no escapes; a text that does gets them all the same.
 void AppendString(std::string_view text, std::string* out) {
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
-    return static_cast<unsigned char>(c) >= 0x20 && static_cast<unsigned char>(c) < 0x7f && c != '"' && c != '\\';
+    return static_cast<unsigned char>(c) >= 0x20 && static_cast<unsigned char>(c) < 0x7f &&
+           c != '"' && c != '\\';
   });
   if (plain) {
     *out += '"';
@@ -120,8 +131,8 @@ void AppendHosts(const std::map<int32_t, std::string>& hosts, bool dense, std::s
 }
 
 std::string TaskText(TaskId task) {
-  return "\"task\":{\"type\":\"" + std::string(RoleName(task.role)) + "\",\"index\":" + std::to_string(task.index) +
-         "}";
+  return "\"task\":{\"type\":\"" + std::string(RoleName(task.role)) +
+         "\",\"index\":" + std::to_string(task.index) + "}";
 }
 
 }  // namespace
@@ -158,20 +169,25 @@ Result<TfConfig> ParseTfConfig(std::string_view text) {
   TfConfig config;
   MT_ASSIGN_OR_RETURN(config.cluster, ReadCluster(kWhere, root));
   if (config.cluster.size() == 0) {
-    return InvalidArgument(std::string(kWhere) + ": cluster: must name at least one host, got: none");
+    return InvalidArgument(std::string(kWhere) +
+                           ": cluster: must name at least one host, got: none");
   }
   const auto task = root.find("task");
   if (task == root.end() || task->is_null()) {
     if (config.cluster.size() != 1) {
       return InvalidArgument(std::string(kWhere) + ": task: must say which of " +
-                             std::to_string(config.cluster.size()) + " processes this one is, got: nothing");
+                             std::to_string(config.cluster.size()) +
+                             " processes this one is, got: nothing");
     }
-    const auto& [role, hosts] = *std::find_if(config.cluster.hosts.begin(), config.cluster.hosts.end(),
-                                              [](const auto& entry) { return !entry.second.empty(); });
+    const auto& [role, hosts] =
+        *std::find_if(config.cluster.hosts.begin(), config.cluster.hosts.end(),
+                      [](const auto& entry) { return !entry.second.empty(); });
     config.task = {role, hosts.begin()->first};
     return config;
   }
-  if (!task->is_object()) return Bad(kWhere, "task", "must be an object with type and index", *task);
+  if (!task->is_object()) {
+    return Bad(kWhere, "task", "must be an object with type and index", *task);
+  }
   const auto type = task->find("type");
   if (type == task->end() || !type->is_string()) {
     return Bad(kWhere, "task.type", "must be a role", type == task->end() ? Json() : *type);
@@ -185,8 +201,8 @@ Result<TfConfig> ParseTfConfig(std::string_view text) {
   config.task.index = static_cast<int32_t>(*number);
   if (config.cluster.host(config.task).empty()) {
     return Bad(kWhere, "task.index",
-               "must be one of the " + std::to_string(config.cluster.count(config.task.role)) + " " +
-                   std::string(RoleName(config.task.role)) + " processes of the cluster",
+               "must be one of the " + std::to_string(config.cluster.count(config.task.role)) +
+                   " " + std::string(RoleName(config.task.role)) + " processes of the cluster",
                index);
   }
   return config;
@@ -201,7 +217,9 @@ Result<ClusterSpec> ParseClusterFile(std::string_view text) {
 ClusterSpec ViewFor(const ClusterSpec& all, TaskId task, Form form) {
   ClusterSpec view = all;
   if (task.role != Role::kEvaluator) view.hosts.erase(Role::kEvaluator);
-  if (form == Form::kDense || task.role == Role::kChief || task.role == Role::kEvaluator) return view;
+  if (form == Form::kDense || task.role == Role::kChief || task.role == Role::kEvaluator) {
+    return view;
+  }
   view.hosts.erase(Role::kChief);
   view.hosts.erase(Role::kWorker);
   if (task.role == Role::kWorker) view.hosts[Role::kWorker][task.index] = all.host(task);
@@ -234,7 +252,9 @@ std::string TfConfigText(std::string_view cluster_text, TaskId task) {
   return out;
 }
 
-std::string FormatTfConfig(const TfConfig& config) { return TfConfigText(ClusterText(config.cluster), config.task); }
+std::string FormatTfConfig(const TfConfig& config) {
+  return TfConfigText(ClusterText(config.cluster), config.task);
+}
 
 std::string FormatSparseKubeflow(const ClusterSpec& view, TaskId task) {
   std::string out = "{\"cluster\":{\"worker\":";

@@ -3,8 +3,8 @@
 //   {"cluster":{"chief":["mnist-chief-0.mnist.ml.svc:2222"],"worker":["…"]},
 //    "task":{"type":"worker","index":0},"environment":"cloud"}
 //
-// compact, keys of `cluster` sorted, as tf.distribute's TFConfigClusterResolver reads it (and as Kubeflow's TFJob wrote
-// it). What TensorFlow 2.21 taught us stands with FormFor.
+// compact, keys of `cluster` sorted, as tf.distribute's TFConfigClusterResolver reads it (and as
+// Kubeflow's TFJob wrote it). What TensorFlow 2.21 taught us stands with FormFor.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,13 @@ struct TfConfig {
   friend bool operator==(const TfConfig&, const TfConfig&) = default;
 };
 
-// Reads the text. Accepts: roles in any case, "master" for chief; lists (dense) or objects by index (sparse); the
-// task's index as a number or as a string of digits ("index":"1" is widespread); no task at all where the cluster holds
-// one process. Errors: kInvalidArgument with the field's path: "TF_CONFIG: task.index: must be below 2 …, got: 5".
+// Reads the text. Accepts: roles in any case, "master" for chief; lists (dense) or objects by index
+// (sparse); the task's index as a number or as a string of digits ("index":"1" is widespread); no
+// task at all where the cluster holds one process. Errors: kInvalidArgument with the field's path:
+// "TF_CONFIG: task.index: must be below 2 …, got: 5".
 Result<TfConfig> ParseTfConfig(std::string_view text);
-// Reads {"cluster":…} (kEnvClusterFile), or the same with a task in it, which is ignored. `where` opens messages.
+// Reads {"cluster":…} (kEnvClusterFile), or the same with a task in it, which is ignored. `where`
+// opens messages.
 Result<ClusterSpec> ParseClusterFile(std::string_view text);
 
 enum class Form : uint8_t {
@@ -49,18 +51,22 @@ enum class Form : uint8_t {
   kSparse,  // a worker: itself by index and all ps; a ps: all ps and no workers; the chief: dense
 };
 
-// What one replica is to see of the whole cluster. An evaluator is listed in its own only (ParameterServerStrategy
-// waits for it elsewhere). kSparse keeps a worker's text unchanged while others come and go; TensorFlow takes it only
-// beside parameter servers, so the caller must ask for it only then.
+// What one replica is to see of the whole cluster. An evaluator is listed in its own only
+// (ParameterServerStrategy waits for it elsewhere). kSparse keeps a worker's text unchanged while
+// others come and go; TensorFlow takes it only beside parameter servers, so the caller must ask for
+// it only then.
 ClusterSpec ViewFor(const ClusterSpec& all, TaskId task, Form form);
 
-// {"chief":["…"],"worker":["…"]}: the cluster's value alone, roles sorted by name; a role with a gap as {"1":"…"}.
+// {"chief":["…"],"worker":["…"]}: the cluster's value alone, roles sorted by name; a role with a
+// gap as {"1":"…"}.
 std::string ClusterText(const ClusterSpec& cluster);
-// {"cluster":CLUSTER,"task":{"type":"worker","index":1},"environment":"cloud"} around a ClusterText.
+// {"cluster":CLUSTER,"task":{"type":"worker","index":1},"environment":"cloud"} around a
+// ClusterText.
 std::string TfConfigText(std::string_view cluster_text, TaskId task);
 // The same from values; ParseTfConfig(FormatTfConfig(x)) == x for x with hosts.
 std::string FormatTfConfig(const TfConfig& config);
-// TFJob's sparse text (enableDynamicWorker): worker before ps, both always there, no environment. For kubeflow-v1.
+// TFJob's sparse text (enableDynamicWorker): worker before ps, both always there, no environment.
+// For kubeflow-v1.
 std::string FormatSparseKubeflow(const ClusterSpec& view, TaskId task);
 
 // How a job's hosts are called.

@@ -14,7 +14,8 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr auto kTick = std::chrono::milliseconds(20);
-constexpr auto kFirstPause = std::chrono::milliseconds(20), kLongestPause = std::chrono::milliseconds(500);
+constexpr auto kFirstPause = std::chrono::milliseconds(20),
+               kLongestPause = std::chrono::milliseconds(500);
 // From the connection to its challenge; the verdict may take as long as the peer needs to join.
 constexpr auto kAnswerTime = std::chrono::seconds(5);
 
@@ -23,7 +24,8 @@ class Attempt {
  public:
   enum class State : uint8_t { kPausing, kConnecting, kChallenge, kVerdict, kDone };
 
-  Attempt(const ConnectOptions& options, ConnectTarget target) : options_(options), target_(std::move(target)) {}
+  Attempt(const ConnectOptions& options, ConnectTarget target)
+      : options_(options), target_(std::move(target)) {}
 
   const ConnectTarget& target() const { return target_; }
   State state() const { return state_; }
@@ -50,7 +52,9 @@ class Attempt {
     } else if (state_ == State::kVerdict && ready) {
       return HearVerdict();
     }
-    if ((state_ == State::kConnecting || state_ == State::kChallenge) && now >= deadline_) Fail("no answer");
+    if ((state_ == State::kConnecting || state_ == State::kChallenge) && now >= deadline_) {
+      Fail("no answer");
+    }
     return OkStatus();
   }
 
@@ -90,7 +94,10 @@ class Attempt {
     hello.nonce = FreshNonce();
     EncodeHello(hello, hello_);
     state_ = State::kChallenge;
-    if (SendSome(socket_.fd(), hello_.data(), hello_.size()) != static_cast<int64_t>(hello_.size())) Fail("closed");
+    if (SendSome(socket_.fd(), hello_.data(), hello_.size()) !=
+        static_cast<int64_t>(hello_.size())) {
+      Fail("closed");
+    }
   }
 
   // Adds to bytes_ up to `wanted`; false: not all there yet, or failed.
@@ -119,9 +126,10 @@ class Attempt {
     const int passed = known && target_.kind == LinkKind::kMemory ? options_.memory_fd : -1;
     const int64_t sent = SendWithFd(socket_.fd(), answer.data(), answer.size(), passed);
     if (!known) {
-      return Status(StatusCode::kUnauthenticated, target_.name + " at " + target_.address +
-                                                      " does not know this job's token: another job's process, or "
-                                                      "another token");
+      return Status(StatusCode::kUnauthenticated,
+                    target_.name + " at " + target_.address +
+                        " does not know this job's token: another job's process, or "
+                        "another token");
     }
     state_ = State::kVerdict;
     if (sent != static_cast<int64_t>(answer.size())) Fail("closed");
@@ -132,13 +140,16 @@ class Attempt {
     if (bytes_.size() < kVerdictHeaderBytes && !Hear(kVerdictHeaderBytes)) return OkStatus();
     const Result<VerdictHeader> header = DecodeVerdictHeader(bytes_);
     if (!header.ok()) return header.status().At(target_.name);
-    if (bytes_.size() < kVerdictHeaderBytes + header->length && !Hear(kVerdictHeaderBytes + header->length)) {
+    if (bytes_.size() < kVerdictHeaderBytes + header->length &&
+        !Hear(kVerdictHeaderBytes + header->length)) {
       return OkStatus();
     }
     const std::string text = bytes_.substr(kVerdictHeaderBytes);
     if (header->code != StatusCode::kOk) {
-      if (header->code == StatusCode::kFailedPrecondition || header->code == StatusCode::kUnauthenticated) {
-        return Status(header->code, target_.name + " at " + target_.address + " turns us away: " + text);
+      if (header->code == StatusCode::kFailedPrecondition ||
+          header->code == StatusCode::kUnauthenticated) {
+        return Status(header->code,
+                      target_.name + " at " + target_.address + " turns us away: " + text);
       }
       Fail(text);
       return OkStatus();
@@ -192,7 +203,8 @@ void Resolver::Start(std::vector<std::string> hosts) {
       }
       if (names.empty()) return;
       MutexLock lock(known->mutex);
-      static_cast<void>(known->changed.WaitFor(known->mutex, stop, std::chrono::milliseconds(300), [] { return false; }));
+      static_cast<void>(known->changed.WaitFor(known->mutex, stop, std::chrono::milliseconds(300),
+                                               [] { return false; }));
     }
   });
 }
@@ -212,9 +224,9 @@ Result<SocketAddress> Resolver::Find(const std::string& host, int port) const {
   return *found;
 }
 
-Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targets, Resolver& resolver,
-                  const Health& health, Duration timeout, std::stop_token stop, Keeper::Arrivals& made,
-                  std::vector<std::string>& missing) {
+Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targets,
+                  Resolver& resolver, const Health& health, Duration timeout, std::stop_token stop,
+                  Keeper::Arrivals& made, std::vector<std::string>& missing) {
   const auto end = steady_clock::now() + timeout;
   std::vector<std::string> hosts;
   std::vector<std::unique_ptr<Attempt>> attempts;
@@ -238,10 +250,12 @@ Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targ
       made[{target.process, target.kind}] = attempt.Take();
       if (target.kind == LinkKind::kData && target.memory) {
         attempts.push_back(std::make_unique<Attempt>(
-            options, ConnectTarget{target.process, LinkKind::kMemory, target.name, attempt.memory_name()}));
+            options,
+            ConnectTarget{target.process, LinkKind::kMemory, target.name, attempt.memory_name()}));
       }
     }
-    std::erase_if(attempts, [](const auto& attempt) { return attempt->state() == Attempt::State::kDone; });
+    std::erase_if(attempts,
+                  [](const auto& attempt) { return attempt->state() == Attempt::State::kDone; });
     if (attempts.empty()) break;
     Status status;
     if (stop.stop_requested()) {
@@ -253,7 +267,8 @@ Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targ
     }
     if (status.ok()) continue;
     for (const auto& attempt : attempts) {
-      missing.push_back(attempt->target().name + " (" + attempt->target().address + "): " + attempt->reason());
+      missing.push_back(attempt->target().name + " (" + attempt->target().address +
+                        "): " + attempt->reason());
     }
     return status;
   }

@@ -20,10 +20,12 @@
 
 namespace meshtrain::collective {
 
-// Names of hosts to addresses, on a thread of its own: the system's resolver knows no deadline. Thread-safe.
+// Names of hosts to addresses, on a thread of its own: the system's resolver knows no deadline.
+// Thread-safe.
 class Resolver {
  public:
-  // Begins to look up the names that are no numeric addresses, again and again until all are known. Forgets what it knew.
+  // Begins to look up the names that are no numeric addresses, again and again until all are known.
+  // Forgets what it knew.
   void Start(std::vector<std::string> hosts);
   // The address, once it is known; kUnavailable with the last error until then.
   Result<SocketAddress> Find(const std::string& host, int port) const;
@@ -50,12 +52,13 @@ struct ConnectOptions {
   int memory_fd = -1;
 };
 
-// Connects to all targets; tries again where nobody answers yet. `made` holds what was reached, also on error.
-// `missing` gets a line for each target that was not, with the last reason.
-// Errors: kDeadlineExceeded, kCancelled, kUnavailable (the incarnation failed); at once kUnauthenticated (the target does
-// not know the token, or says that we do not) and kFailedPrecondition (it refuses our incarnation or group).
-Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targets, Resolver& resolver,
-                  const Health& health, Duration timeout, std::stop_token stop, Keeper::Arrivals& made,
-                  std::vector<std::string>& missing);
+// Connects to all targets; tries again where nobody answers yet. `made` holds what was reached,
+// also on error. `missing` gets a line for each target that was not, with the last reason. Errors:
+// kDeadlineExceeded, kCancelled, kUnavailable (the incarnation failed); at once kUnauthenticated
+// (the target does not know the token, or says that we do not) and kFailedPrecondition (it refuses
+// our incarnation or group).
+Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targets,
+                  Resolver& resolver, const Health& health, Duration timeout, std::stop_token stop,
+                  Keeper::Arrivals& made, std::vector<std::string>& missing);
 
 }  // namespace meshtrain::collective

@@ -45,7 +45,8 @@ Result<bool> TakeControl(std::string& bytes, ControlMessage& out) {
   const uint16_t code = Get<uint16_t>(bytes, 6);
   const uint32_t text = Get<uint32_t>(bytes, 40), asked = Get<uint32_t>(bytes, 44);
   if (Get<uint32_t>(bytes, 0) != kMagic || kind < 1 || kind > 4 ||
-      code > static_cast<uint16_t>(StatusCode::kUnauthenticated) || text > kControlMaxText || asked > kControlMaxText) {
+      code > static_cast<uint16_t>(StatusCode::kUnauthenticated) || text > kControlMaxText ||
+      asked > kControlMaxText) {
     return FailedPrecondition("expected a message between fabrics, got: other bytes");
   }
   if (bytes.size() < kControlHeaderBytes + text + asked) return false;

@@ -1,5 +1,5 @@
-// What processes tell each other beside the collectives, on a connection of their own: that an incarnation is over and
-// why, that one leaves, where one stands. Pure.
+// What processes tell each other beside the collectives, on a connection of their own: that an
+// incarnation is over and why, that one leaves, where one stands. Pure.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,8 @@ inline constexpr size_t kControlHeaderBytes = 48;
 inline constexpr size_t kControlMaxText = 2048;  // of each of the two; longer ones are cut
 
 std::string EncodeControl(const ControlMessage& message);
-// Takes the first message off `bytes`, if it is there whole; then true. Errors: kFailedPrecondition (no such message).
+// Takes the first message off `bytes`, if it is there whole; then true. Errors: kFailedPrecondition
+// (no such message).
 Result<bool> TakeControl(std::string& bytes, ControlMessage& out);
 
 }  // namespace meshtrain::collective

@@ -70,7 +70,8 @@ Result<std::unique_ptr<Fabric>> Fabric::Create(FabricOptions options) {
     }
   }
   impl->transport.emplace(impl->network, impl->shared ? &*impl->shared : nullptr);
-  KeeperOptions keeper{options.bind, options.port, options.token, impl->segment ? impl->segment->fd() : -1};
+  KeeperOptions keeper{options.bind, options.port, options.token,
+                       impl->segment ? impl->segment->fd() : -1};
   MT_ASSIGN_OR_RETURN(impl->keeper, Keeper::Create(std::move(keeper), impl->health));
   impl->options = std::move(options);
   return std::unique_ptr<Fabric>(new Fabric(std::move(impl)));
@@ -79,7 +80,8 @@ Result<std::unique_ptr<Fabric>> Fabric::Create(FabricOptions options) {
 int Fabric::port() const { return impl_->keeper->port(); }
 
 std::string Fabric::HostId() {
-  // Memory is passed over a Unix socket without a file, which reaches exactly one network namespace of one running system.
+  // Memory is passed over a Unix socket without a file, which reaches exactly one network namespace
+  // of one running system.
   const Result<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id", 4096);
   const std::string net = Link("/proc/self/ns/net");
   const Socket memory(memfd_create("meshtrain-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -103,12 +105,13 @@ void Fabric::Impl::Abort(const Status& why) {
 Status Fabric::Impl::Connect(const FabricGroup& wanted, Duration timeout, std::stop_token stop) {
   const int n = static_cast<int>(wanted.processes.size());
   if (wanted.process < 0 || wanted.process >= n) {
-    return InvalidArgument("fabric: our place must be in 0.." + std::to_string(n - 1) + ", got: " +
-                           std::to_string(wanted.process));
+    return InvalidArgument("fabric: our place must be in 0.." + std::to_string(n - 1) +
+                           ", got: " + std::to_string(wanted.process));
   }
   if (busy.exchange(true)) return FailedPrecondition("fabric: a collective is under way");
   if (!health.failed()) {
-    keeper->Leave(Failed(Unavailable("it has gone on to incarnation " + std::to_string(wanted.incarnation))));
+    keeper->Leave(
+        Failed(Unavailable("it has gone on to incarnation " + std::to_string(wanted.incarnation))));
   } else {
     keeper->Leave(Failed(health.why()));
   }
@@ -141,7 +144,9 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
   const auto end = steady_clock::now() + timeout;
   const int n = static_cast<int>(wanted.processes.size()), me = wanted.process;
   std::string alike = std::to_string(n) + (segment ? " shared" : " apart");
-  for (int p = 0; p < n; ++p) alike += "\n" + wanted.processes[p].name + " " + std::to_string(host_of[p]);
+  for (int p = 0; p < n; ++p) {
+    alike += "\n" + wanted.processes[p].name + " " + std::to_string(host_of[p]);
+  }
 
   Keeper::Expected expected;
   expected.incarnation = wanted.incarnation;
@@ -149,7 +154,9 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
   expected.group = Checksum(alike);
   for (int p = me + 1; p < n; ++p) {
     for (const LinkKind kind : {LinkKind::kData, LinkKind::kControl, LinkKind::kMemory}) {
-      if (kind != LinkKind::kMemory || host_of[p] == host_of[me]) expected.links.emplace_back(p, kind);
+      if (kind != LinkKind::kMemory || host_of[p] == host_of[me]) {
+        expected.links.emplace_back(p, kind);
+      }
     }
   }
   const auto wanted_links = expected.links;
@@ -166,7 +173,8 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
   }
   Keeper::Arrivals links;
   std::vector<std::string> missing;
-  Status status = ConnectAll(options_out, std::move(targets), resolver, health, timeout, stop, links, missing);
+  Status status =
+      ConnectAll(options_out, std::move(targets), resolver, health, timeout, stop, links, missing);
   if (status.ok() && !keeper->AwaitArrivals(end - steady_clock::now(), stop)) {
     status = stop.stop_requested() ? Cancelled("connecting to the job's processes was stopped")
              : health.failed()     ? health.Check()
@@ -177,11 +185,15 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
       status.code() != StatusCode::kFailedPrecondition) {
     std::set<std::string> lines(missing.begin(), missing.end());
     for (const auto& link : wanted_links) {
-      if (!links.contains(link)) lines.insert(wanted.processes[link.first].name + ": has not connected");
+      if (!links.contains(link)) {
+        lines.insert(wanted.processes[link.first].name + ": has not connected");
+      }
     }
     for (const std::string& turned : keeper->TurnedAway()) lines.insert("turned away " + turned);
-    status = Status(status.code(), status.message() + "; missing: " +
-                                       meshtrain::Join(std::vector<std::string>(lines.begin(), lines.end()), "; "));
+    status =
+        Status(status.code(),
+               status.message() + "; missing: " +
+                   meshtrain::Join(std::vector<std::string>(lines.begin(), lines.end()), "; "));
   }
   const Status attached = Attach(std::move(links));
   return status.ok() ? attached : status;
@@ -194,8 +206,12 @@ Status Fabric::Impl::Attach(Keeper::Arrivals links) {
   for (auto& [which, arrival] : links) {
     const auto [process, kind] = which;
     switch (kind) {
-      case LinkKind::kData: network.Attach(process, std::move(arrival.link)); break;
-      case LinkKind::kControl: controls.emplace_back(process, std::move(arrival.link)); break;
+      case LinkKind::kData:
+        network.Attach(process, std::move(arrival.link));
+        break;
+      case LinkKind::kControl:
+        controls.emplace_back(process, std::move(arrival.link));
+        break;
       case LinkKind::kMemory: {
         Result<PeerSegment> peer = PeerSegment::Map(arrival.memory);
         if (peer.ok()) {
@@ -213,9 +229,12 @@ Status Fabric::Impl::Attach(Keeper::Arrivals links) {
 
 // --- collectives
 
-Status Fabric::Impl::Run(const GroupCall& group_call, uint64_t plan_hash, uint64_t digest, const Body& body) {
+Status Fabric::Impl::Run(const GroupCall& group_call, uint64_t plan_hash, uint64_t digest,
+                         const Body& body) {
   MT_RETURN_IF_ERROR(health.Check().At(group_call.what));
-  if (busy.exchange(true)) return FailedPrecondition(group_call.what + ": another collective is under way");
+  if (busy.exchange(true)) {
+    return FailedPrecondition(group_call.what + ": another collective is under way");
+  }
   const uint64_t number = health.Begin(plan_hash, digest, group_call.what);
   Call call;
   call.header.incarnation = group.incarnation;
@@ -258,12 +277,18 @@ Status Fabric::Impl::Late(int process) {
     const ControlMessage& answer = at->second;
     const std::string where = "collective " + std::to_string(answer.collective) +
                               (answer.text.empty() ? "" : " (" + answer.text + ")");
-    if (answer.collective == ours.collective && (answer.call != ours.call || answer.plan_hash != ours.plan_hash)) {
+    if (answer.collective == ours.collective &&
+        (answer.call != ours.call || answer.plan_hash != ours.plan_hash)) {
       FrameHeader theirs = ours;
       theirs.source = static_cast<uint32_t>(p);
       theirs.call = answer.call;
       theirs.plan_hash = answer.plan_hash;
-      return Diverged(Compare(theirs, [&] { FrameHeader want = ours; want.source = theirs.source; return want; }()),
+      return Diverged(Compare(theirs,
+                              [&] {
+                                FrameHeader want = ours;
+                                want.source = theirs.source;
+                                return want;
+                              }()),
                       theirs, ours, health.Name(p), {answer.collective, answer.text},
                       {ours.collective, health.WhatWas(ours.collective)});
     }
@@ -274,25 +299,30 @@ Status Fabric::Impl::Late(int process) {
                                                : "past " + where));
     }
   }
-  if (causes.empty()) causes.push_back(health.Name(process) + " has sent nothing, though it is there");
+  if (causes.empty()) {
+    causes.push_back(health.Name(process) + " has sent nothing, though it is there");
+  }
   const auto seconds = std::chrono::duration<double>(running->deadline).count();
   std::string shown = std::to_string(seconds);
   shown.resize(shown.find('.') + 2);
   return DeadlineExceeded("nothing came for " + shown + " s: " + meshtrain::Join(causes, ", "));
 }
 
-Status Fabric::Impl::Diverges(FrameDifference difference, const FrameHeader& got, const FrameHeader& want) {
+Status Fabric::Impl::Diverges(FrameDifference difference, const FrameHeader& got,
+                              const FrameHeader& want) {
   Standing theirs{got.collective, ""};
   const int peer = static_cast<int>(want.source);
   if (difference == FrameDifference::kCollective || difference == FrameDifference::kCall) {
     const auto answers = keeper->Ask({&peer, 1}, got.collective, kAskTime);
     const auto at = answers.find(peer);
     if (at != answers.end()) {
-      theirs.what = at->second.asked.empty() && at->second.collective == got.collective ? at->second.text
-                                                                                        : at->second.asked;
+      theirs.what = at->second.asked.empty() && at->second.collective == got.collective
+                        ? at->second.text
+                        : at->second.asked;
     }
   }
-  return Diverged(difference, got, want, health.Name(peer), theirs, {want.collective, health.WhatWas(want.collective)});
+  return Diverged(difference, got, want, health.Name(peer), theirs,
+                  {want.collective, health.WhatWas(want.collective)});
 }
 
 }  // namespace meshtrain::collective

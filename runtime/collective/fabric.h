@@ -1,9 +1,11 @@
-// Links between the processes of a job, for collectives: frames over TCP between hosts, shared memory within one.
+// Links between the processes of a job, for collectives: frames over TCP between hosts, shared
+// memory within one.
 //
-// A Fabric lives as long as its process. Connect joins it to the peers of one incarnation (membership as rendezvous agreed
-// on it); after Abort, or an error, Connect with the next incarnation makes it whole again. Frames carry incarnation, plan
-// hash, collective id, length and checksum: a peer that runs another plan, or is one collective ahead, is an error that
-// names both, never a hang; a stale incarnation's connection or frame is refused.
+// A Fabric lives as long as its process. Connect joins it to the peers of one incarnation
+// (membership as rendezvous agreed on it); after Abort, or an error, Connect with the next
+// incarnation makes it whole again. Frames carry incarnation, plan hash, collective id, length and
+// checksum: a peer that runs another plan, or is one collective ahead, is an error that names both,
+// never a hang; a stale incarnation's connection or frame is refused.
 #pragma once
 
 #include <chrono>
@@ -23,10 +25,10 @@ namespace meshtrain::collective {
 struct FabricOptions {
   std::string bind = "0.0.0.0";  // where the data port listens: a numeric address, IPv4 or IPv6
   int port = 0;                  // 0: any free one
-  std::string token;             // the job's secret: a peer that does not prove it knows it is refused
+  std::string token;  // the job's secret: a peer that does not prove it knows it is refused
   // Of one collective: how long it may go without a byte from those it waits for.
   Duration deadline = std::chrono::seconds(60);
-  bool shared_memory = true;     // between processes of one host; the same in every process
+  bool shared_memory = true;  // between processes of one host; the same in every process
 };
 
 // The processes of one incarnation, in the order of mesh::Device::process.
@@ -58,15 +60,17 @@ class Fabric {
   Fabric& operator=(const Fabric&) = delete;
 
   int port() const;
-  // Of this machine, as far as memory can be shared: processes in other network namespaces (other pods) have another id.
+  // Of this machine, as far as memory can be shared: processes in other network namespaces (other
+  // pods) have another id.
   static std::string HostId();
 
   // Links to every peer, at the latest at `timeout`. Not while a collective runs.
-  // Errors: kDeadlineExceeded naming the peers that are missing; kUnauthenticated (a peer does not know the token);
-  // kFailedPrecondition (a peer is past this incarnation, or joined another group); kInvalidArgument; kCancelled.
+  // Errors: kDeadlineExceeded naming the peers that are missing; kUnauthenticated (a peer does not
+  // know the token); kFailedPrecondition (a peer is past this incarnation, or joined another
+  // group); kInvalidArgument; kCancelled.
   Status Connect(const FabricGroup& group, Duration timeout, std::stop_token stop);
-  // From any thread: every blocked and every later call ends in kUnavailable with this message, until the next Connect.
-  // The peers are told, so that theirs end too.
+  // From any thread: every blocked and every later call ends in kUnavailable with this message,
+  // until the next Connect. The peers are told, so that theirs end too.
   void Abort(const Status& why);
   Waiting waiting() const;  // from any thread
 
@@ -78,9 +82,11 @@ class Fabric {
   std::unique_ptr<Impl> impl_;
 };
 
-// The communicator of this process for one plan's mesh, whose devices name their process. `fabric` must outlive it; it
-// stays valid over Connects (same number of processes). Devices of this process reduce among themselves first. The
-// communicators of one fabric share its order of collectives: one thread issues them all.
-std::unique_ptr<Communicator> MakeProcessCommunicator(Fabric& fabric, mesh::Mesh mesh, uint64_t plan_hash);
+// The communicator of this process for one plan's mesh, whose devices name their process. `fabric`
+// must outlive it; it stays valid over Connects (same number of processes). Devices of this process
+// reduce among themselves first. The communicators of one fabric share its order of collectives:
+// one thread issues them all.
+std::unique_ptr<Communicator> MakeProcessCommunicator(Fabric& fabric, mesh::Mesh mesh,
+                                                      uint64_t plan_hash);
 
 }  // namespace meshtrain::collective

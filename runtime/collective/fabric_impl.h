@@ -24,13 +24,14 @@ struct Fabric::Impl final : Diagnosis {
   Status Connect(const FabricGroup& wanted, Duration timeout, std::stop_token stop);
   void Abort(const Status& why);
 
-  // One collective of a communicator: body(call) carries it out; call.team is still to be filled. An error ends the
-  // incarnation, here and at the peers.
+  // One collective of a communicator: body(call) carries it out; call.team is still to be filled.
+  // An error ends the incarnation, here and at the peers.
   using Body = std::function<Status(Call& call)>;
   Status Run(const GroupCall& group_call, uint64_t plan_hash, uint64_t digest, const Body& body);
 
   Status Late(int process) override;
-  Status Diverges(FrameDifference difference, const FrameHeader& got, const FrameHeader& want) override;
+  Status Diverges(FrameDifference difference, const FrameHeader& got,
+                  const FrameHeader& want) override;
 
   Status Join(const FabricGroup& wanted, Duration timeout, std::stop_token stop);
   Status Attach(Keeper::Arrivals links);
@@ -47,7 +48,8 @@ struct Fabric::Impl final : Diagnosis {
   // Written by Connect, read by the issuing thread.
   FabricGroup group;
   std::vector<int> host_of;  // per process: a number, equal for those that share memory
-  uint64_t connects = 0;     // successful or not: what communicators remember of the group is of one of them
+  uint64_t connects =
+      0;  // successful or not: what communicators remember of the group is of one of them
   const Call* running = nullptr;
   std::atomic<bool> busy{false};
 };

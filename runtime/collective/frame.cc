@@ -9,7 +9,8 @@
 namespace meshtrain::collective {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "frames are written as they lie in memory");
 
 constexpr uint32_t kMagic = 0x4643544d;  // "MTCF"
 constexpr uint16_t kVersion = 1;
@@ -62,8 +63,8 @@ void EncodeFrame(const FrameHeader& h, FrameBytes& out) {
 
 Result<FrameHeader> DecodeFrame(const FrameBytes& bytes) {
   if (Get<uint32_t>(bytes, 52) != HeaderCheck(bytes)) {
-    return Unavailable("the frame's header was changed on its way: expected check " + Hex(HeaderCheck(bytes)) +
-                    ", got: " + Hex(Get<uint32_t>(bytes, 52)));
+    return Unavailable("the frame's header was changed on its way: expected check " +
+                       Hex(HeaderCheck(bytes)) + ", got: " + Hex(Get<uint32_t>(bytes, 52)));
   }
   if (Get<uint32_t>(bytes, 0) != kMagic || Get<uint16_t>(bytes, 4) != kVersion) {
     return FailedPrecondition("expected a frame of version " + std::to_string(kVersion) +
@@ -92,14 +93,15 @@ FrameDifference Compare(const FrameHeader& got, const FrameHeader& want) {
   return FrameDifference::kNone;
 }
 
-Status Diverged(FrameDifference difference, const FrameHeader& got, const FrameHeader& want, std::string_view peer_name,
-                const Standing& theirs, const Standing& ours) {
+Status Diverged(FrameDifference difference, const FrameHeader& got, const FrameHeader& want,
+                std::string_view peer_name, const Standing& theirs, const Standing& ours) {
   const std::string peer(peer_name);
   const auto pair = [&](const std::string& thing, const std::string& a, const std::string& b) {
     return thing + ": " + peer + " has " + a + ", we have " + b + ", at " + Where(ours);
   };
   switch (difference) {
-    case FrameDifference::kNone: return OkStatus();
+    case FrameDifference::kNone:
+      return OkStatus();
     case FrameDifference::kIncarnation:
       return FailedPrecondition(pair("another incarnation", std::to_string(got.incarnation),
                                      std::to_string(want.incarnation)));
@@ -110,12 +112,14 @@ Status Diverged(FrameDifference difference, const FrameHeader& got, const FrameH
       return FailedPrecondition(pair("another plan", Hex(got.plan_hash), Hex(want.plan_hash)));
     case FrameDifference::kCollective:
     case FrameDifference::kCall:
-      return FailedPrecondition("programs diverge: " + peer + " is at " + Where(theirs) + ", we are at " + Where(ours));
+      return FailedPrecondition("programs diverge: " + peer + " is at " + Where(theirs) +
+                                ", we are at " + Where(ours));
     case FrameDifference::kStep:
       return FailedPrecondition(pair("another step of the algorithm", std::to_string(got.step),
                                      std::to_string(want.step)));
     case FrameDifference::kLength:
-      return FailedPrecondition(pair("another length", std::to_string(got.length), std::to_string(want.length)));
+      return FailedPrecondition(
+          pair("another length", std::to_string(got.length), std::to_string(want.length)));
   }
   return Internal("no such difference between frames");
 }

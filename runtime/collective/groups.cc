@@ -57,8 +57,10 @@ Result<Groups> GroupsOver(const mesh::Mesh& mesh, const std::vector<int>& axes) 
   return made;
 }
 
-std::vector<Team> TeamsOf(const mesh::Mesh& mesh, const Groups& groups, int process, std::span<const int> host_of) {
-  // Every process goes over all groups in the same order, so that all find the same teams and levels.
+std::vector<Team> TeamsOf(const mesh::Mesh& mesh, const Groups& groups, int process,
+                          std::span<const int> host_of) {
+  // Every process goes over all groups in the same order, so that all find the same teams and
+  // levels.
   std::map<std::vector<int>, size_t> found;
   std::vector<Team> teams;
   for (size_t g = 0; g < groups.members.size(); ++g) {
@@ -86,7 +88,8 @@ std::vector<Team> TeamsOf(const mesh::Mesh& mesh, const Groups& groups, int proc
     Seats(team, mesh, groups);
     ours.push_back(std::move(team));
   }
-  std::stable_sort(ours.begin(), ours.end(), [](const Team& a, const Team& b) { return a.level < b.level; });
+  std::stable_sort(ours.begin(), ours.end(),
+                   [](const Team& a, const Team& b) { return a.level < b.level; });
   return ours;
 }
 

@@ -54,7 +54,9 @@ Status Health::why() const {
 
 std::string Health::Name(int process) const {
   MutexLock lock(mutex_);
-  if (process < 0 || process >= static_cast<int>(names_.size())) return "process " + std::to_string(process);
+  if (process < 0 || process >= static_cast<int>(names_.size())) {
+    return "process " + std::to_string(process);
+  }
   return names_[process];
 }
 
@@ -110,7 +112,8 @@ Health::Now Health::now(uint64_t asked) const {
   MutexLock lock(mutex_);
   const uint64_t number = begun();
   const Mark& mark = marks_[number % kRemembered];
-  return {number, inside_, mark.plan_hash, mark.call, number == 0 ? "" : mark.what, std::move(what)};
+  return {number,         inside_, mark.plan_hash, mark.call, number == 0 ? "" : mark.what,
+          std::move(what)};
 }
 
 std::string Health::WhatWas(uint64_t collective) const {

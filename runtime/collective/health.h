@@ -1,6 +1,6 @@
-// What a fabric knows about the incarnation it is in: whether it still holds and if not why, which peers are gone, and
-// what this process is doing. Shared by the thread that issues collectives, the keeper's thread and whoever aborts or
-// watches. Thread-safe, except as said.
+// What a fabric knows about the incarnation it is in: whether it still holds and if not why, which
+// peers are gone, and what this process is doing. Shared by the thread that issues collectives, the
+// keeper's thread and whoever aborts or watches. Thread-safe, except as said.
 #pragma once
 
 #include <array>
@@ -53,11 +53,11 @@ class Health {
   // Where this process stands, for a peer that asks about one of the last collectives.
   struct Now {
     uint64_t begun = 0;
-    bool inside = false;      // of number `begun`
-    uint64_t plan_hash = 0;   // of it
+    bool inside = false;     // of number `begun`
+    uint64_t plan_hash = 0;  // of it
     uint64_t call = 0;
-    std::string what;         // of it
-    std::string asked;        // what the collective was that was asked for; empty where it is forgotten
+    std::string what;   // of it
+    std::string asked;  // what the collective was that was asked for; empty where it is forgotten
   };
   Now now(uint64_t asked) const;
   std::string WhatWas(uint64_t collective) const;

@@ -29,9 +29,12 @@ T Get(const void* at) {
 
 std::string_view LinkKindName(LinkKind kind) {
   switch (kind) {
-    case LinkKind::kData: return "data";
-    case LinkKind::kControl: return "control";
-    case LinkKind::kMemory: return "memory";
+    case LinkKind::kData:
+      return "data";
+    case LinkKind::kControl:
+      return "control";
+    case LinkKind::kMemory:
+      return "memory";
   }
   return "?";
 }
@@ -70,15 +73,16 @@ Proof Prove(std::string_view token, Role role, const HelloBytes& hello, const No
   text.append(reinterpret_cast<const char*>(nonce.data()), nonce.size());
   Proof proof;
   unsigned int length = 0;
-  const unsigned char* made =
-      HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-           reinterpret_cast<unsigned char*>(proof.data()), &length);
+  const unsigned char* made = HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
+                                   reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+                                   reinterpret_cast<unsigned char*>(proof.data()), &length);
   MT_CHECK(made != nullptr && length == kProofBytes);
   return proof;
 }
 
-bool SameProof(const Proof& a, const Proof& b) { return CRYPTO_memcmp(a.data(), b.data(), kProofBytes) == 0; }
+bool SameProof(const Proof& a, const Proof& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), kProofBytes) == 0;
+}
 
 std::string EncodeVerdict(StatusCode code, std::string_view text) {
   text = text.substr(0, kVerdictMaxText);

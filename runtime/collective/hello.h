@@ -1,12 +1,15 @@
-// The first words on a connection between two processes of a job. Each proves to the other that it knows the job's token,
-// without sending it, and says for which incarnation and as whom it comes. Pure.
+// The first words on a connection between two processes of a job. Each proves to the other that it
+// knows the job's token, without sending it, and says for which incarnation and as whom it comes.
+// Pure.
 //
 //   connector -> acceptor   Hello (64 bytes)
 //   acceptor -> connector   Challenge: its nonce, and HMAC-SHA256(token, "acceptor" hello nonce)
-//   connector -> acceptor   HMAC-SHA256(token, "connector" hello nonce); zeros if the acceptor's was wrong
-//   acceptor -> connector   Verdict: a status; when it accepts, its text is the name of its memory socket
-// On a memory connection the third and the fourth carry a file descriptor each: the memory that the sender shares.
-// Nonces are fresh for each connection, so an overheard conversation proves nothing later.
+//   connector -> acceptor   HMAC-SHA256(token, "connector" hello nonce); zeros if the acceptor's
+//   was wrong acceptor -> connector   Verdict: a status; when it accepts, its text is the name of
+//   its memory socket
+// On a memory connection the third and the fourth carry a file descriptor each: the memory that the
+// sender shares. Nonces are fresh for each connection, so an overheard conversation proves nothing
+// later.
 #pragma once
 
 #include <array>
@@ -34,7 +37,8 @@ struct Hello {
   LinkKind kind = LinkKind::kData;
   uint64_t incarnation = 0;
   uint32_t from = 0, to = 0;  // process indices
-  uint64_t group = 0;         // digest of what both must have alike: names, hosts, whether memory is shared
+  uint64_t group =
+      0;  // digest of what both must have alike: names, hosts, whether memory is shared
   Nonce nonce{};
 };
 

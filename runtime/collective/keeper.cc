@@ -29,8 +29,8 @@ constexpr int kTickMs = 250;
 std::string AddressText(const sockaddr_storage& bytes, socklen_t length) {
   if (bytes.ss_family == AF_UNIX) return "this host";
   char host[NI_MAXHOST];
-  const int error = getnameinfo(reinterpret_cast<const sockaddr*>(&bytes), length, host, sizeof host, nullptr, 0,
-                                NI_NUMERICHOST);
+  const int error = getnameinfo(reinterpret_cast<const sockaddr*>(&bytes), length, host,
+                                sizeof host, nullptr, 0, NI_NUMERICHOST);
   return error == 0 ? host : "somewhere";
 }
 
@@ -63,7 +63,8 @@ struct Keeper::Connection {
   bool goodbye = false;
 };
 
-Keeper::Keeper(KeeperOptions options, Health& health) : options_(std::move(options)), health_(health) {}
+Keeper::Keeper(KeeperOptions options, Health& health)
+    : options_(std::move(options)), health_(health) {}
 
 Result<std::unique_ptr<Keeper>> Keeper::Create(KeeperOptions options, Health& health) {
   std::unique_ptr<Keeper> keeper(new Keeper(std::move(options), health));
@@ -80,7 +81,8 @@ Result<std::unique_ptr<Keeper>> Keeper::Create(KeeperOptions options, Health& he
 
 Status Keeper::Open() {
   MT_ASSIGN_OR_RETURN(const SocketAddress address, NumericAddress(options_.bind, options_.port));
-  MT_ASSIGN_OR_RETURN(listener_, Listen(address, options_.bind + ":" + std::to_string(options_.port)));
+  MT_ASSIGN_OR_RETURN(listener_,
+                      Listen(address, options_.bind + ":" + std::to_string(options_.port)));
   port_ = PortOf(listener_);
   if (options_.memory_fd >= 0) {
     const Nonce nonce = FreshNonce();
@@ -156,7 +158,8 @@ bool Keeper::AwaitArrivals(Duration timeout, std::stop_token stop) {
   MutexLock lock(mutex_);
   while (true) {
     // In slices: a failure of the incarnation does not come through here.
-    const Duration left = std::min<Duration>(end - steady_clock::now(), std::chrono::milliseconds(20));
+    const Duration left =
+        std::min<Duration>(end - steady_clock::now(), std::chrono::milliseconds(20));
     if (changed_.WaitFor(mutex_, stop, std::max(left, Duration(0)),
                          [&]() MT_REQUIRES(mutex_) { return arrivals_.size() >= awaited_; })) {
       return true;
@@ -224,7 +227,8 @@ void Keeper::Leave(ControlMessage message) {
   });
 }
 
-std::map<int, ControlMessage> Keeper::Ask(std::span<const int> processes, uint64_t collective, Duration timeout) {
+std::map<int, ControlMessage> Keeper::Ask(std::span<const int> processes, uint64_t collective,
+                                          Duration timeout) {
   ControlMessage question;
   question.kind = ControlKind::kAsk;
   question.collective = collective;
@@ -241,8 +245,8 @@ std::map<int, ControlMessage> Keeper::Ask(std::span<const int> processes, uint64
     }
   });
   MutexLock lock(mutex_);
-  static_cast<void>(changed_.WaitFor(mutex_, {}, timeout,
-                                     [&]() MT_REQUIRES(mutex_) { return answers_.size() >= asked.size(); }));
+  static_cast<void>(changed_.WaitFor(
+      mutex_, {}, timeout, [&]() MT_REQUIRES(mutex_) { return answers_.size() >= asked.size(); }));
   return std::exchange(answers_, {});
 }
 
@@ -287,11 +291,12 @@ void Keeper::Accept(const Socket& listener, bool local) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     sockaddr_storage from{};
     socklen_t length = sizeof from;
-    Socket socket(
-        accept4(listener.fd(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Socket socket(accept4(listener.fd(), reinterpret_cast<sockaddr*>(&from), &length,
+                          SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
       if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-      if (half_open_count_ == 0) {  // nothing of ours to close: leave the others waiting for a while
+      if (half_open_count_ ==
+          0) {  // nothing of ours to close: leave the others waiting for a while
         PauseAccepting(true);
         return;
       }
@@ -315,7 +320,8 @@ void Keeper::Accept(const Socket& listener, bool local) {
 
 void Keeper::PauseAccepting(bool pause) {
   if (pause == paused_until_.has_value()) return;
-  for (const auto& [socket, id] : {std::pair(&listener_, kListenerId), std::pair(&memory_listener_, kMemoryListenerId)}) {
+  for (const auto& [socket, id] :
+       {std::pair(&listener_, kListenerId), std::pair(&memory_listener_, kMemoryListenerId)}) {
     if (!*socket) continue;
     if (pause) {
       epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, socket->fd(), nullptr);
@@ -366,10 +372,18 @@ void Keeper::Ready(uint64_t id) {
   Connection& c = *at->second;
   bool keep = true;
   switch (c.stage) {
-    case Stage::kHello: keep = HearHello(c); break;
-    case Stage::kAnswer: keep = HearAnswer(c); break;
-    case Stage::kParked: keep = false; break;  // it has nothing to say before our verdict: it closed
-    case Stage::kControl: keep = HearControl(c); break;
+    case Stage::kHello:
+      keep = HearHello(c);
+      break;
+    case Stage::kAnswer:
+      keep = HearAnswer(c);
+      break;
+    case Stage::kParked:
+      keep = false;
+      break;  // it has nothing to say before our verdict: it closed
+    case Stage::kControl:
+      keep = HearControl(c);
+      break;
   }
   if (!keep) Close(id);
 }
@@ -391,7 +405,8 @@ bool Keeper::HearHello(Connection& c) {
   std::memcpy(challenge, c.nonce.data(), kNonceBytes);
   std::memcpy(challenge + kNonceBytes, proof.data(), kProofBytes);
   c.stage = Stage::kAnswer;
-  return SendSome(c.socket.fd(), challenge, kChallengeBytes) == static_cast<int64_t>(kChallengeBytes);
+  return SendSome(c.socket.fd(), challenge, kChallengeBytes) ==
+         static_cast<int64_t>(kChallengeBytes);
 }
 
 bool Keeper::HearAnswer(Connection& c) {
@@ -434,13 +449,15 @@ bool Keeper::Decide(Connection& c) {
   const std::pair<int, LinkKind> link(static_cast<int>(hello.from), hello.kind);
   if (hello.to != expected_->process || hello.group != expected_->group ||
       std::find(expected_->links.begin(), expected_->links.end(), link) == expected_->links.end()) {
-    return Refuse(c, StatusCode::kFailedPrecondition,
-                  "it joined another group under incarnation " + std::to_string(hello.incarnation) +
-                      ": names, hosts or the use of shared memory differ, or the order of the processes");
+    return Refuse(
+        c, StatusCode::kFailedPrecondition,
+        "it joined another group under incarnation " + std::to_string(hello.incarnation) +
+            ": names, hosts or the use of shared memory differ, or the order of the processes");
   }
   const std::string verdict = EncodeVerdict(StatusCode::kOk, memory_name_);
   const int passed = hello.kind == LinkKind::kMemory ? options_.memory_fd : -1;
-  if (SendWithFd(c.socket.fd(), verdict.data(), verdict.size(), passed) != static_cast<int64_t>(verdict.size())) {
+  if (SendWithFd(c.socket.fd(), verdict.data(), verdict.size(), passed) !=
+      static_cast<int64_t>(verdict.size())) {
     return false;
   }
   epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, c.socket.fd(), nullptr);
@@ -453,7 +470,8 @@ bool Keeper::Decide(Connection& c) {
 bool Keeper::Refuse(Connection& c, StatusCode code, const std::string& text) {
   const std::string verdict = EncodeVerdict(code, text);
   static_cast<void>(SendSome(c.socket.fd(), verdict.data(), verdict.size()));
-  const std::string line = "process " + std::to_string(c.hello.from) + " from " + c.from + ": " + text;
+  const std::string line =
+      "process " + std::to_string(c.hello.from) + " from " + c.from + ": " + text;
   LogWarning("a connection was turned away", {{"who", line}});
   MutexLock lock(mutex_);
   ++turned_away_[line];
@@ -481,7 +499,9 @@ bool Keeper::HearControl(Connection& c) {
       if (message.kind == ControlKind::kGoodbye) c.goodbye = true;
       const uint64_t id = c.id;
       Handle(c.process, message);
-      if (connections_.find(id) == connections_.end()) return true;  // Handle's answer could not be sent
+      if (connections_.find(id) == connections_.end()) {
+        return true;  // Handle's answer could not be sent
+      }
     }
   }
 }
@@ -492,7 +512,9 @@ void Keeper::Handle(int process, const ControlMessage& message) {
       health_.Fail(Status(message.code == StatusCode::kOk ? StatusCode::kUnavailable : message.code,
                           health_.Name(process) + ": " + message.text));
       return;
-    case ControlKind::kGoodbye: health_.Left(process); return;
+    case ControlKind::kGoodbye:
+      health_.Left(process);
+      return;
     case ControlKind::kAsk: {
       const Health::Now now = health_.now(message.collective);
       ControlMessage answer;
@@ -520,7 +542,9 @@ void Keeper::Handle(int process, const ControlMessage& message) {
 // A message is small: one that does not fit means a peer that has not read for very long.
 void Keeper::Send(Connection& c, const ControlMessage& message) {
   const std::string bytes = EncodeControl(message);
-  if (SendSome(c.socket.fd(), bytes.data(), bytes.size()) == static_cast<int64_t>(bytes.size())) return;
+  if (SendSome(c.socket.fd(), bytes.data(), bytes.size()) == static_cast<int64_t>(bytes.size())) {
+    return;
+  }
   if (!c.goodbye) Lost(c.process, "its connection takes no more");
   Close(c.id);
 }

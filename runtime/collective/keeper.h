@@ -1,11 +1,13 @@
 // The one thread of a fabric: it lets peers in and keeps company with those that are in.
 //
-// It listens on the data port and on a Unix socket for memory, hears hellos, and holds the control connections: through
-// them it learns at once that a peer died, left or gave up, says the same of us, and answers where we stand.
+// It listens on the data port and on a Unix socket for memory, hears hellos, and holds the control
+// connections: through them it learns at once that a peer died, left or gave up, says the same of
+// us, and answers where we stand.
 //
-// Kept true: nobody who connects can make it wait. Its sockets never block; at most kMaxHalfOpen connections that have not
-// yet proved to know the token are kept, each for kHelloTimeout; one more ends the oldest of them. A peer that is known
-// but early (its incarnation is not ours yet) is kept until we are there; a late one is told so.
+// Kept true: nobody who connects can make it wait. Its sockets never block; at most kMaxHalfOpen
+// connections that have not yet proved to know the token are kept, each for kHelloTimeout; one more
+// ends the oldest of them. A peer that is known but early (its incarnation is not ours yet) is kept
+// until we are there; a late one is told so.
 #pragma once
 
 #include <chrono>
@@ -66,9 +68,9 @@ class Keeper {
   void Expect(Expected expected);
   // True when all are here; false at the timeout, on `stop` and when the incarnation failed.
   bool AwaitArrivals(Duration timeout, std::stop_token stop);
-  Arrivals TakeArrivals();                      // those that are here
-  std::vector<std::string> TurnedAway();        // since Expect: who, why, how often
-  int64_t half_open_ended() const;              // since creation: connections ended before they proved anything
+  Arrivals TakeArrivals();                // those that are here
+  std::vector<std::string> TurnedAway();  // since Expect: who, why, how often
+  int64_t half_open_ended() const;  // since creation: connections ended before they proved anything
 
   // The control connections, by process.
   void Adopt(std::vector<std::pair<int, Socket>> controls);
@@ -78,7 +80,8 @@ class Keeper {
   void Leave(ControlMessage message);
 
   // Asks peers where they are; none where no answer came in time.
-  std::map<int, ControlMessage> Ask(std::span<const int> processes, uint64_t collective, Duration timeout);
+  std::map<int, ControlMessage> Ask(std::span<const int> processes, uint64_t collective,
+                                    Duration timeout);
 
  private:
   struct Connection;
@@ -116,7 +119,8 @@ class Keeper {
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;
   std::deque<uint64_t> half_open_;  // oldest first; some may be gone
   int half_open_count_ = 0;
-  std::optional<std::chrono::steady_clock::time_point> paused_until_;  // no file descriptor was left to accept with
+  std::optional<std::chrono::steady_clock::time_point>
+      paused_until_;  // no file descriptor was left to accept with
   std::optional<Expected> expected_;
   std::map<int, uint64_t> controls_;  // process -> connection
 

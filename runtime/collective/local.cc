@@ -22,7 +22,10 @@ constexpr int64_t kGrain = 16384;
 class LocalCommunicator final : public Communicator {
  public:
   explicit LocalCommunicator(mesh::Mesh mesh)
-      : mesh_(std::move(mesh)), ranks_(mesh_.size()), sent_(mesh_.size(), 0), by_rank_(mesh_.size()) {
+      : mesh_(std::move(mesh)),
+        ranks_(mesh_.size()),
+        sent_(mesh_.size(), 0),
+        by_rank_(mesh_.size()) {
     std::iota(ranks_.begin(), ranks_.end(), 0);
   }
 
@@ -42,15 +45,20 @@ class LocalCommunicator final : public Communicator {
         const int64_t first = item % blocks * kBlock;
         const int64_t n = std::min(kBlock, count - first);
         std::memcpy(acc, by_rank_[members[0]].send + first * width, n * width);
-        for (size_t i = 1; i < members.size(); ++i) reduce(acc, acc, by_rank_[members[i]].send + first * width, n);
-        for (const int64_t rank : members) std::memcpy(by_rank_[rank].receive + first * width, acc, n * width);
+        for (size_t i = 1; i < members.size(); ++i) {
+          reduce(acc, acc, by_rank_[members[i]].send + first * width, n);
+        }
+        for (const int64_t rank : members) {
+          std::memcpy(by_rank_[rank].receive + first * width, acc, n * width);
+        }
       }
     });
     Count(2 * (groups->size - 1) * count * width / groups->size);
     return OkStatus();
   }
 
-  Status AllGather(const GroupCall& call, int64_t count, std::span<const Participant> local) override {
+  Status AllGather(const GroupCall& call, int64_t count,
+                   std::span<const Participant> local) override {
     MT_ASSIGN_OR_RETURN(const Groups* groups, Prepare(call, count, local, false));
     const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
     SpreadCopies(call, groups->size, bytes, [&](int64_t rank, int64_t j) {
@@ -76,25 +84,30 @@ class LocalCommunicator final : public Communicator {
         const int64_t from = (groups->place[rank].second * count + first) * width;
         std::byte* acc = by_rank_[rank].receive + first * width;
         std::memcpy(acc, by_rank_[members[0]].send + from, n * width);
-        for (size_t i = 1; i < members.size(); ++i) reduce(acc, acc, by_rank_[members[i]].send + from, n);
+        for (size_t i = 1; i < members.size(); ++i) {
+          reduce(acc, acc, by_rank_[members[i]].send + from, n);
+        }
       }
     });
     Count((groups->size - 1) * count * width);
     return OkStatus();
   }
 
-  Status AllToAll(const GroupCall& call, int64_t count, std::span<const Participant> local) override {
+  Status AllToAll(const GroupCall& call, int64_t count,
+                  std::span<const Participant> local) override {
     MT_ASSIGN_OR_RETURN(const Groups* groups, Prepare(call, count, local, false));
     const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
     SpreadCopies(call, groups->size, bytes, [&](int64_t rank, int64_t j) {
       const auto [group, index] = groups->place[rank];
-      return std::pair(by_rank_[rank].receive + j * bytes, by_rank_[groups->members[group][j]].send + index * bytes);
+      return std::pair(by_rank_[rank].receive + j * bytes,
+                       by_rank_[groups->members[group][j]].send + index * bytes);
     });
     Count((groups->size - 1) * bytes);
     return OkStatus();
   }
 
-  Status Broadcast(const GroupCall& call, int64_t root, int64_t count, std::span<const Participant> local) override {
+  Status Broadcast(const GroupCall& call, int64_t root, int64_t count,
+                   std::span<const Participant> local) override {
     MT_ASSIGN_OR_RETURN(const Groups* groups, Prepare(call, count, local, true));
     MT_RETURN_IF_ERROR(CheckRoot(call, root, groups->size));
     const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
@@ -130,8 +143,8 @@ class LocalCommunicator final : public Communicator {
 
  private:
   // Checks the call and fills by_rank_.
-  Result<const Groups*> Prepare(const GroupCall& call, int64_t count, std::span<const Participant> local,
-                                bool in_place) {
+  Result<const Groups*> Prepare(const GroupCall& call, int64_t count,
+                                std::span<const Participant> local, bool in_place) {
     MT_ASSIGN_OR_RETURN(const Groups* groups, FindGroups(call));
     MT_RETURN_IF_ERROR(TakeParticipants(call, count, local, ranks_, in_place, by_rank_));
     return groups;
@@ -151,7 +164,8 @@ class LocalCommunicator final : public Communicator {
     Spread(call.parallel, items, kGrain / kBlock, body);
   }
 
-  // For each rank and j < parts: copies `bytes`; `ends(rank, j)` gives (to, from). From null come zeros.
+  // For each rank and j < parts: copies `bytes`; `ends(rank, j)` gives (to, from). From null come
+  // zeros.
   template <typename Ends>
   void SpreadCopies(const GroupCall& call, int64_t parts, int64_t bytes, const Ends& ends) {
     constexpr int64_t kCopy = kBlock * 8;
@@ -176,9 +190,9 @@ class LocalCommunicator final : public Communicator {
   }
 
   mesh::Mesh mesh_;
-  std::vector<int64_t> ranks_;                // all of them
-  std::vector<int64_t> sent_;                 // per rank
-  std::vector<Participant> by_rank_;          // of the call in progress
+  std::vector<int64_t> ranks_;                 // all of them
+  std::vector<int64_t> sent_;                  // per rank
+  std::vector<Participant> by_rank_;           // of the call in progress
   std::map<std::vector<int>, Groups> groups_;  // by axes
 };
 

@@ -12,7 +12,14 @@ namespace {
 
 using mesh::Reduction;
 
-enum class Kind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kPermute };
+enum class Kind : uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kPermute
+};
 
 // What a party calls; equal for all parties of one meeting.
 struct Wanted {
@@ -29,12 +36,18 @@ struct Wanted {
 
 std::string_view KindName(Kind kind) {
   switch (kind) {
-    case Kind::kAllReduce: return "all_reduce";
-    case Kind::kAllGather: return "all_gather";
-    case Kind::kReduceScatter: return "reduce_scatter";
-    case Kind::kAllToAll: return "all_to_all";
-    case Kind::kBroadcast: return "broadcast";
-    case Kind::kPermute: return "permute";
+    case Kind::kAllReduce:
+      return "all_reduce";
+    case Kind::kAllGather:
+      return "all_gather";
+    case Kind::kReduceScatter:
+      return "reduce_scatter";
+    case Kind::kAllToAll:
+      return "all_to_all";
+    case Kind::kBroadcast:
+      return "broadcast";
+    case Kind::kPermute:
+      return "permute";
   }
   return "?";
 }
@@ -46,7 +59,8 @@ std::string Describe(const Wanted& w, const std::string& what) {
     text += "(" + std::string(mesh::ReductionName(w.reduction)) + ")";
   }
   if (w.kind == Kind::kBroadcast) text += "(root " + std::to_string(w.root) + ")";
-  text += " of " + std::to_string(w.count) + " " + std::string(mesh::DTypeName(w.dtype)) + " over axes [";
+  text += " of " + std::to_string(w.count) + " " + std::string(mesh::DTypeName(w.dtype)) +
+          " over axes [";
   for (size_t i = 0; i < w.axes.size(); ++i) text += (i > 0 ? "," : "") + std::to_string(w.axes[i]);
   return text + "]" + (what.empty() ? "" : " (" + what + ")");
 }
@@ -64,8 +78,9 @@ class Meeting::Impl {
   int parties() const { return static_cast<int>(parties_.size()); }
 
   // One party's part of one call. `bytes_sent`: per rank, in and out.
-  Status Meet(int party, const Wanted& wanted, const GroupCall& call, std::span<const Participant> local,
-              Communicator& behind, std::map<int64_t, int64_t>& bytes_sent) MT_EXCLUDES(mutex_);
+  Status Meet(int party, const Wanted& wanted, const GroupCall& call,
+              std::span<const Participant> local, Communicator& behind,
+              std::map<int64_t, int64_t>& bytes_sent) MT_EXCLUDES(mutex_);
 
   void Abort(const Status& why) MT_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -88,7 +103,8 @@ class Meeting::Impl {
     std::map<int64_t, int64_t>* bytes_sent = nullptr;
   };
 
-  static Status Run(const Wanted& wanted, const GroupCall& call, std::span<const Participant> all, Communicator& behind);
+  static Status Run(const Wanted& wanted, const GroupCall& call, std::span<const Participant> all,
+                    Communicator& behind);
   void Break(const Status& why) MT_REQUIRES(mutex_) {
     if (broken_.ok()) broken_ = why;
     changed_.NotifyAll();
@@ -113,34 +129,42 @@ class Meeting::Impl {
   CondVar changed_;
   std::vector<Arrival> here_ MT_GUARDED_BY(mutex_);  // of the round that gathers, by party
   int arrived_ MT_GUARDED_BY(mutex_) = 0;
-  bool running_ MT_GUARDED_BY(mutex_) = false;       // all have arrived, and the last one makes the call
-  uint64_t rounds_ MT_GUARDED_BY(mutex_) = 0;        // that ended
-  Status round_end_ MT_GUARDED_BY(mutex_);           // how the last one ended
+  bool running_ MT_GUARDED_BY(mutex_) = false;  // all have arrived, and the last one makes the call
+  uint64_t rounds_ MT_GUARDED_BY(mutex_) = 0;   // that ended
+  Status round_end_ MT_GUARDED_BY(mutex_);      // how the last one ended
   Status broken_ MT_GUARDED_BY(mutex_);
 };
 
 Status Meeting::Impl::Run(const Wanted& w, const GroupCall& call, std::span<const Participant> all,
                           Communicator& behind) {
   switch (w.kind) {
-    case Kind::kAllReduce: return behind.AllReduce(call, w.reduction, w.count, all);
-    case Kind::kAllGather: return behind.AllGather(call, w.count, all);
-    case Kind::kReduceScatter: return behind.ReduceScatter(call, w.reduction, w.count, all);
-    case Kind::kAllToAll: return behind.AllToAll(call, w.count, all);
-    case Kind::kBroadcast: return behind.Broadcast(call, w.root, w.count, all);
-    case Kind::kPermute: return behind.Permute(call, w.source_of, w.count, all);
+    case Kind::kAllReduce:
+      return behind.AllReduce(call, w.reduction, w.count, all);
+    case Kind::kAllGather:
+      return behind.AllGather(call, w.count, all);
+    case Kind::kReduceScatter:
+      return behind.ReduceScatter(call, w.reduction, w.count, all);
+    case Kind::kAllToAll:
+      return behind.AllToAll(call, w.count, all);
+    case Kind::kBroadcast:
+      return behind.Broadcast(call, w.root, w.count, all);
+    case Kind::kPermute:
+      return behind.Permute(call, w.source_of, w.count, all);
   }
   return Internal("meeting: no such collective");
 }
 
-Status Meeting::Impl::Meet(int party, const Wanted& wanted, const GroupCall& call, std::span<const Participant> local,
-                           Communicator& behind, std::map<int64_t, int64_t>& bytes_sent) {
+Status Meeting::Impl::Meet(int party, const Wanted& wanted, const GroupCall& call,
+                           std::span<const Participant> local, Communicator& behind,
+                           std::map<int64_t, int64_t>& bytes_sent) {
   std::vector<Participant> all;
   {
     MutexLock lock(mutex_);
     if (!broken_.ok()) return Over();
     Arrival& mine = here_[static_cast<size_t>(party)];
     if (mine.here) {  // two threads of one party
-      const Status twice = Internal(name(party) + ": " + Describe(wanted, call.what) + ": it is in a call already");
+      const Status twice =
+          Internal(name(party) + ": " + Describe(wanted, call.what) + ": it is in a call already");
       Break(twice);
       return twice;
     }
@@ -148,9 +172,10 @@ Status Meeting::Impl::Meet(int party, const Wanted& wanted, const GroupCall& cal
       if (!here_[i].here) continue;
       if (here_[i].wanted == wanted) break;
       const bool other_plan = here_[i].wanted.signature != wanted.signature;
-      const Status differ = FailedPrecondition(
-          parties_[i] + " calls " + Describe(here_[i].wanted, here_[i].what) + ", " + name(party) +
-          " calls " + Describe(wanted, call.what) + (other_plan ? "; their programs call different collectives" : ""));
+      const Status differ =
+          FailedPrecondition(parties_[i] + " calls " + Describe(here_[i].wanted, here_[i].what) +
+                             ", " + name(party) + " calls " + Describe(wanted, call.what) +
+                             (other_plan ? "; their programs call different collectives" : ""));
       Break(differ);
       return differ;
     }
@@ -158,7 +183,9 @@ Status Meeting::Impl::Meet(int party, const Wanted& wanted, const GroupCall& cal
     ++arrived_;
     if (arrived_ < parties()) {
       const uint64_t round = rounds_;
-      const auto ended = [&]() MT_REQUIRES(mutex_) { return rounds_ != round || (!broken_.ok() && !running_); };
+      const auto ended = [&]() MT_REQUIRES(mutex_) {
+        return rounds_ != round || (!broken_.ok() && !running_);
+      };
       while (!changed_.WaitFor(mutex_, {}, options_.deadline, ended)) {
         if (running_) continue;  // everyone is here: the call behind has a deadline of its own
         const Status late = DeadlineExceeded(name(party) + ": " + Describe(wanted, call.what) +
@@ -171,7 +198,8 @@ Status Meeting::Impl::Meet(int party, const Wanted& wanted, const GroupCall& cal
     running_ = true;
     for (const Arrival& a : here_) all.insert(all.end(), a.local.begin(), a.local.end());
   }
-  std::sort(all.begin(), all.end(), [](const Participant& a, const Participant& b) { return a.rank < b.rank; });
+  std::sort(all.begin(), all.end(),
+            [](const Participant& a, const Participant& b) { return a.rank < b.rank; });
   std::vector<int64_t> before;
   for (const Participant& p : all) before.push_back(behind.BytesSent(p.rank));
   const Status status = Run(wanted, call, all, behind);
@@ -195,9 +223,12 @@ Status Meeting::Impl::Meet(int party, const Wanted& wanted, const GroupCall& cal
 // One party's communicator.
 class Meeting::Seat final : public Communicator {
  public:
-  Seat(std::shared_ptr<Impl> meeting, int party, const std::vector<int64_t>& ranks, uint64_t signature,
-       std::shared_ptr<Communicator> behind)
-      : meeting_(std::move(meeting)), party_(party), signature_(signature), behind_(std::move(behind)) {
+  Seat(std::shared_ptr<Impl> meeting, int party, const std::vector<int64_t>& ranks,
+       uint64_t signature, std::shared_ptr<Communicator> behind)
+      : meeting_(std::move(meeting)),
+        party_(party),
+        signature_(signature),
+        behind_(std::move(behind)) {
     for (const int64_t rank : ranks) sent_[rank] = 0;
   }
 
@@ -209,22 +240,28 @@ class Meeting::Seat final : public Communicator {
                    std::span<const Participant> local) override {
     return Meet({.kind = Kind::kAllReduce, .reduction = reduction, .count = count}, call, local);
   }
-  Status AllGather(const GroupCall& call, int64_t count, std::span<const Participant> local) override {
+  Status AllGather(const GroupCall& call, int64_t count,
+                   std::span<const Participant> local) override {
     return Meet({.kind = Kind::kAllGather, .count = count}, call, local);
   }
   Status ReduceScatter(const GroupCall& call, Reduction reduction, int64_t count,
                        std::span<const Participant> local) override {
-    return Meet({.kind = Kind::kReduceScatter, .reduction = reduction, .count = count}, call, local);
+    return Meet({.kind = Kind::kReduceScatter, .reduction = reduction, .count = count}, call,
+                local);
   }
-  Status AllToAll(const GroupCall& call, int64_t count, std::span<const Participant> local) override {
+  Status AllToAll(const GroupCall& call, int64_t count,
+                  std::span<const Participant> local) override {
     return Meet({.kind = Kind::kAllToAll, .count = count}, call, local);
   }
-  Status Broadcast(const GroupCall& call, int64_t root, int64_t count, std::span<const Participant> local) override {
+  Status Broadcast(const GroupCall& call, int64_t root, int64_t count,
+                   std::span<const Participant> local) override {
     return Meet({.kind = Kind::kBroadcast, .root = root, .count = count}, call, local);
   }
   Status Permute(const GroupCall& call, std::span<const int64_t> source_of, int64_t count,
                  std::span<const Participant> local) override {
-    return Meet({.kind = Kind::kPermute, .source_of = {source_of.begin(), source_of.end()}, .count = count}, call, local);
+    return Meet(
+        {.kind = Kind::kPermute, .source_of = {source_of.begin(), source_of.end()}, .count = count},
+        call, local);
   }
 
   int64_t BytesSent(int64_t rank) const override {
@@ -234,10 +271,12 @@ class Meeting::Seat final : public Communicator {
 
  private:
   Status Meet(Wanted wanted, const GroupCall& call, std::span<const Participant> local) {
-    const bool ours = std::all_of(local.begin(), local.end(), [&](const Participant& p) { return sent_.contains(p.rank); });
+    const bool ours = std::all_of(local.begin(), local.end(),
+                                  [&](const Participant& p) { return sent_.contains(p.rank); });
     if (local.size() != sent_.size() || !ours) {
-      return InvalidArgument(call.what + ": expected the " + std::to_string(sent_.size()) + " ranks of " +
-                             meeting_->name(party_) + ", got: " + std::to_string(local.size()) + " participants");
+      return InvalidArgument(call.what + ": expected the " + std::to_string(sent_.size()) +
+                             " ranks of " + meeting_->name(party_) +
+                             ", got: " + std::to_string(local.size()) + " participants");
     }
     wanted.axes = call.axes;
     wanted.dtype = call.dtype;
@@ -256,7 +295,8 @@ Meeting::Meeting(std::vector<std::string> parties, MeetingOptions options)
     : impl_(std::make_shared<Impl>(std::move(parties), options)) {}
 Meeting::~Meeting() = default;
 
-std::unique_ptr<Communicator> Meeting::Join(int party, const std::vector<int64_t>& ranks, uint64_t signature,
+std::unique_ptr<Communicator> Meeting::Join(int party, const std::vector<int64_t>& ranks,
+                                            uint64_t signature,
                                             std::shared_ptr<Communicator> behind) {
   MT_CHECK(party >= 0 && party < impl_->parties() && behind != nullptr);
   return std::make_unique<Seat>(impl_, party, ranks, signature, std::move(behind));

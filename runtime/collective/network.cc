@@ -22,7 +22,8 @@ constexpr int64_t kSmallestFrame = 16 << 10;
 constexpr int64_t kSmallBytes = 64 << 10;
 constexpr auto kLookUp = std::chrono::milliseconds(100);
 
-// A step's bytes in at least four frames, so that its end does not wait for its beginning. Both sides count alike.
+// A step's bytes in at least four frames, so that its end does not wait for its beginning. Both
+// sides count alike.
 int64_t FrameOf(int64_t step_bytes, int64_t width) {
   return std::clamp(step_bytes / 4, kSmallestFrame, kFrameBytes) / 64 * 64 / width * width;
 }
@@ -31,19 +32,24 @@ struct Bytes {
   const std::byte* begin = nullptr;
   int64_t count = 0;
   bool Overlaps(const Bytes& other) const {
-    return count > 0 && other.count > 0 && begin < other.begin + other.count && other.begin < begin + count;
+    return count > 0 && other.count > 0 && begin < other.begin + other.count &&
+           other.begin < begin + count;
   }
 };
 
 }  // namespace
 
-// One schedule under way. Two cursors go over its steps: the sender's and the receiver's, each frame by frame; each waits
-// for the other where they touch the same bytes.
+// One schedule under way. Two cursors go over its steps: the sender's and the receiver's, each
+// frame by frame; each waits for the other where they touch the same bytes.
 class Network::Running {
  public:
-  Running(Network& network, const Call& call, std::span<const int> members, const Schedule& schedule,
-          const Operands& operands)
-      : network_(network), call_(call), members_(members), steps_(schedule.steps), operands_(operands) {
+  Running(Network& network, const Call& call, std::span<const int> members,
+          const Schedule& schedule, const Operands& operands)
+      : network_(network),
+        call_(call),
+        members_(members),
+        steps_(schedule.steps),
+        operands_(operands) {
     int64_t bytes = 0;
     for (const Step& step : steps_) bytes += step.receive.count * operands_.width;
     small_ = bytes <= kSmallBytes;
@@ -82,7 +88,8 @@ class Network::Running {
     while (send_step_ < steps_.size() && !Sends(steps_[send_step_])) ++send_step_;
   }
 
-  // Whether the next frame's bytes are there: no receive of an earlier step has still to write them.
+  // Whether the next frame's bytes are there: no receive of an earlier step has still to write
+  // them.
   bool MaySend(const Bytes& frame) const {
     for (size_t k = receive_step_; k < send_step_; ++k) {
       if (steps_[k].receive.count == 0) continue;
@@ -101,7 +108,8 @@ class Network::Running {
     if (send_step_ > 0) {
       const Step& last = steps_[send_step_ - 1];
       const Sums& sums = sums_[(send_step_ - 1) % 2];
-      if (Receives(last) && !last.reduce && last.receive == steps_[send_step_].send && sums.step == send_step_ - 1) {
+      if (Receives(last) && !last.reduce && last.receive == steps_[send_step_].send &&
+          sums.step == send_step_ - 1) {
         return sums.of[index];
       }
     }
@@ -127,9 +135,13 @@ class Network::Running {
       const int64_t headers = kFrameHeaderBytes;
       iovec io[2];
       int parts = 0;
-      if (frame_sent_ < headers) io[parts++] = {send_header_.data() + frame_sent_, static_cast<size_t>(headers - frame_sent_)};
+      if (frame_sent_ < headers) {
+        io[parts++] = {send_header_.data() + frame_sent_,
+                       static_cast<size_t>(headers - frame_sent_)};
+      }
       const int64_t payload = std::max<int64_t>(0, frame_sent_ - headers);
-      io[parts++] = {const_cast<std::byte*>(frame_.begin + payload), static_cast<size_t>(frame_.count - payload)};
+      io[parts++] = {const_cast<std::byte*>(frame_.begin + payload),
+                     static_cast<size_t>(frame_.count - payload)};
       msghdr message{};
       message.msg_iov = io;
       message.msg_iovlen = parts;
@@ -202,7 +214,10 @@ class Network::Running {
         if (!step.reduce && !MayWrite({target, length})) return OkStatus();
         iovec io[2];
         int parts = 0;
-        if (received_ < headers) io[parts++] = {receive_header_.data() + received_, static_cast<size_t>(headers - received_)};
+        if (received_ < headers) {
+          io[parts++] = {receive_header_.data() + received_,
+                         static_cast<size_t>(headers - received_)};
+        }
         const int64_t payload = std::max<int64_t>(0, received_ - headers);
         io[parts++] = {into + payload, static_cast<size_t>(length - payload)};
         msghdr message{};
@@ -211,7 +226,9 @@ class Network::Running {
         const ssize_t n = recvmsg(Fd(step.from), &message, MSG_DONTWAIT);
         if (n == 0) return Gone(step.from, 0);
         if (n < 0) {
-          if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return Gone(step.from, errno);
+          if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+            return Gone(step.from, errno);
+          }
           receive_waits_ = true;
           return OkStatus();
         }
@@ -226,8 +243,8 @@ class Network::Running {
       if (sum != expected_sum_) return Spoilt(step, sum);
       if (step.reduce) {
         const std::byte* operand = At(step.operand) + applied_;
-        operands_.reduce(target, step.incoming_left ? into : operand, step.incoming_left ? operand : into,
-                         length / operands_.width);
+        operands_.reduce(target, step.incoming_left ? into : operand,
+                         step.incoming_left ? operand : into, length / operands_.width);
       } else {
         Sums& sums = sums_[receive_step_ % 2];
         if (applied_ == 0) sums.of.clear();
@@ -254,15 +271,18 @@ class Network::Running {
     want.step = static_cast<uint32_t>(receive_step_);
     want.length = static_cast<uint32_t>(length);
     const FrameDifference difference = Compare(*header, want);
-    if (difference != FrameDifference::kNone) return call_.diagnosis->Diverges(difference, *header, want);
+    if (difference != FrameDifference::kNone) {
+      return call_.diagnosis->Diverges(difference, *header, want);
+    }
     expected_sum_ = header->checksum;
     return OkStatus();
   }
 
   Status Spoilt(const Step& step, uint64_t sum) const {
-    return Unavailable("bytes were changed on their way from " + call_.health->Name(members_[step.from]) + " to " +
-                    call_.health->Name(static_cast<int>(call_.header.source)) + ": expected checksum " +
-                    std::to_string(expected_sum_) + ", got: " + std::to_string(sum));
+    return Unavailable(
+        "bytes were changed on their way from " + call_.health->Name(members_[step.from]) + " to " +
+        call_.health->Name(static_cast<int>(call_.header.source)) + ": expected checksum " +
+        std::to_string(expected_sum_) + ", got: " + std::to_string(sum));
   }
 
   // A link that broke. Its process may have said why, on its other connection.
@@ -271,9 +291,11 @@ class Network::Running {
     poll(&event, 1, static_cast<int>(kLookUp.count()));
     MT_RETURN_IF_ERROR(call_.health->Check());
     const int process = members_[member];
-    if (call_.health->HasLeft(process)) return Unavailable(call_.health->Name(process) + " has left the job");
-    return Unavailable("the connection to " + call_.health->Name(process) + " broke: " +
-                       (error == 0 ? "closed" : std::strerror(error)));
+    if (call_.health->HasLeft(process)) {
+      return Unavailable(call_.health->Name(process) + " has left the job");
+    }
+    return Unavailable("the connection to " + call_.health->Name(process) +
+                       " broke: " + (error == 0 ? "closed" : std::strerror(error)));
   }
 
   // --- waiting
@@ -297,11 +319,13 @@ class Network::Running {
     if (receive_waits_) fds[count++] = {Fd(steps_[receive_step_].from), POLLIN, 0};
     if (sending_ && send_blocked_) fds[count++] = {Fd(steps_[send_step_].to), POLLOUT, 0};
     MT_CHECK(count > 1);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(call_.deadline - (steady_clock::now() - since_));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(call_.deadline -
+                                                                   (steady_clock::now() - since_));
     poll(fds, count, static_cast<int>(std::clamp<int64_t>(left.count(), 1, kLookUp.count())));
     MT_RETURN_IF_ERROR(call_.health->Check());
     if (steady_clock::now() - since_ >= call_.deadline) {
-      return call_.diagnosis->Late(members_[receive_waits_ ? steps_[receive_step_].from : steps_[send_step_].to]);
+      return call_.diagnosis->Late(
+          members_[receive_waits_ ? steps_[receive_step_].from : steps_[send_step_].to]);
     }
     return OkStatus();
   }

@@ -1,9 +1,10 @@
 // Carries out schedules over the connections to other processes.
 //
-// Kept true: what is sent is read where it lies and what is received goes where it belongs; only operands of reductions
-// pass through a small buffer that stays in the cache. A message travels in frames; a frame is sent as soon as the bytes
-// it needs have arrived, so a ring is a pipeline, not a row of barriers. One thread; it waits in poll, for the links, an
-// end of the incarnation and the deadline.
+// Kept true: what is sent is read where it lies and what is received goes where it belongs; only
+// operands of reductions pass through a small buffer that stays in the cache. A message travels in
+// frames; a frame is sent as soon as the bytes it needs have arrived, so a ring is a pipeline, not
+// a row of barriers. One thread; it waits in poll, for the links, an end of the incarnation and the
+// deadline.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,8 @@ class Network {
 
   // `members`: the processes that the schedule's numbers stand for.
   // Errors: kUnavailable (a peer closed its end; a checksum), what call.diagnosis says.
-  Status Run(const Call& call, std::span<const int> members, const Schedule& schedule, const Operands& operands);
+  Status Run(const Call& call, std::span<const int> members, const Schedule& schedule,
+             const Operands& operands);
 
   // Payload bytes given to the system since creation.
   int64_t bytes_sent() const { return bytes_sent_; }

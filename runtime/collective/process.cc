@@ -1,5 +1,5 @@
-// The communicator of one process among several: what its devices can do among themselves it does in its own memory, then
-// each of its teams (groups.h) acts as one through the transport.
+// The communicator of one process among several: what its devices can do among themselves it does
+// in its own memory, then each of its teams (groups.h) acts as one through the transport.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -17,7 +17,14 @@ namespace {
 
 using mesh::Reduction;
 
-enum class Kind : int64_t { kAllReduce = 1, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kPermute };
+enum class Kind : int64_t {
+  kAllReduce = 1,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kPermute
+};
 
 std::byte* Room(std::vector<std::byte>& buffer, int64_t bytes) {
   if (static_cast<int64_t>(buffer.size()) < bytes) buffer.resize(bytes);
@@ -27,8 +34,12 @@ std::byte* Room(std::vector<std::byte>& buffer, int64_t bytes) {
 class ProcessCommunicator final : public Communicator {
  public:
   ProcessCommunicator(Fabric::Impl& fabric, mesh::Mesh mesh, uint64_t plan_hash)
-      : fabric_(fabric), mesh_(std::move(mesh)), plan_hash_(plan_hash), mesh_digest_(Checksum(mesh_.ToString())),
-        sent_(mesh_.size(), 0), by_rank_(mesh_.size()) {}
+      : fabric_(fabric),
+        mesh_(std::move(mesh)),
+        plan_hash_(plan_hash),
+        mesh_digest_(Checksum(mesh_.ToString())),
+        sent_(mesh_.size(), 0),
+        by_rank_(mesh_.size()) {}
 
   ~ProcessCommunicator() override {
     for (const std::span<std::byte> bucket : buckets_) fabric_.segment->Free(bucket);
@@ -36,7 +47,8 @@ class ProcessCommunicator final : public Communicator {
 
   const mesh::Mesh& mesh() const override { return mesh_; }
   bool remote() const override { return true; }
-  bool waits() const override {  // memory is copied by whoever calls; a network's bytes are waited for
+  bool waits()
+      const override {  // memory is copied by whoever calls; a network's bytes are waited for
     const auto& hosts = fabric_.host_of;
     return std::any_of(hosts.begin(), hosts.end(), [&](int host) { return host != hosts.front(); });
   }
@@ -45,35 +57,40 @@ class ProcessCommunicator final : public Communicator {
                    std::span<const Participant> local) override {
     MT_ASSIGN_OR_RETURN(const ReduceFn reduce, ReduceOf(call, reduction));
     MT_ASSIGN_OR_RETURN(const Shape* shape, Prepare(call, count, local, true));
-    const Reducing how{mesh::DTypeBytes(call.dtype), reduce, FindOrderedReduce(call.dtype, reduction)};
+    const Reducing how{mesh::DTypeBytes(call.dtype), reduce,
+                       FindOrderedReduce(call.dtype, reduction)};
     const int64_t bytes = count * how.width;
-    MT_RETURN_IF_ERROR(Run(call, *shape, Kind::kAllReduce, {static_cast<int64_t>(reduction), count}, [&](Call& c) {
-      const Team& team = *c.team;
-      const bool one = team.groups.size() == 1;
-      std::byte* packed = one ? nullptr : Room(pack_, static_cast<int64_t>(team.groups.size()) * bytes);
-      const std::byte* in = packed;
-      for (size_t g = 0; g < team.groups.size(); ++g) {
-        const std::vector<Participant> mine = Ours(team, team.groups[g]);
-        std::byte* to = one ? mine[0].receive : packed + static_cast<int64_t>(g) * bytes;
-        if (one) in = mine.size() == 1 && team.size() > 1 ? mine[0].send : to;
-        if (in != mine[0].send || mine.size() > 1) FoldSends(c, how, to, mine, 0, count);
-      }
-      std::byte* out = one ? Ours(team, team.groups[0])[0].receive : packed;
-      if (team.size() > 1) {
-        MT_RETURN_IF_ERROR(fabric_.transport->AllReduce(c, in, out, static_cast<int64_t>(team.groups.size()) * count, how));
-      }
-      for (size_t g = 0; g < team.groups.size(); ++g) {
-        for (const Participant& p : Ours(team, team.groups[g])) {
-          Copy(c.parallel, p.receive, out + static_cast<int64_t>(g) * bytes, bytes);
-        }
-      }
-      return OkStatus();
-    }));
+    MT_RETURN_IF_ERROR(
+        Run(call, *shape, Kind::kAllReduce, {static_cast<int64_t>(reduction), count}, [&](Call& c) {
+          const Team& team = *c.team;
+          const bool one = team.groups.size() == 1;
+          std::byte* packed =
+              one ? nullptr : Room(pack_, static_cast<int64_t>(team.groups.size()) * bytes);
+          const std::byte* in = packed;
+          for (size_t g = 0; g < team.groups.size(); ++g) {
+            const std::vector<Participant> mine = Ours(team, team.groups[g]);
+            std::byte* to = one ? mine[0].receive : packed + static_cast<int64_t>(g) * bytes;
+            if (one) in = mine.size() == 1 && team.size() > 1 ? mine[0].send : to;
+            if (in != mine[0].send || mine.size() > 1) FoldSends(c, how, to, mine, 0, count);
+          }
+          std::byte* out = one ? Ours(team, team.groups[0])[0].receive : packed;
+          if (team.size() > 1) {
+            MT_RETURN_IF_ERROR(fabric_.transport->AllReduce(
+                c, in, out, static_cast<int64_t>(team.groups.size()) * count, how));
+          }
+          for (size_t g = 0; g < team.groups.size(); ++g) {
+            for (const Participant& p : Ours(team, team.groups[g])) {
+              Copy(c.parallel, p.receive, out + static_cast<int64_t>(g) * bytes, bytes);
+            }
+          }
+          return OkStatus();
+        }));
     Count(2 * (shape->groups.size - 1) * bytes / shape->groups.size);
     return OkStatus();
   }
 
-  Status AllGather(const GroupCall& call, int64_t count, std::span<const Participant> local) override {
+  Status AllGather(const GroupCall& call, int64_t count,
+                   std::span<const Participant> local) override {
     MT_ASSIGN_OR_RETURN(const Shape* shape, Prepare(call, count, local, false));
     const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
     MT_RETURN_IF_ERROR(Run(call, *shape, Kind::kAllGather, {count}, [&](Call& c) {
@@ -95,7 +112,8 @@ class ProcessCommunicator final : public Communicator {
         for (size_t i = 0; i < team.seats[p].size(); ++i) {
           const Seat& from = team.seats[p][i];
           for (const Participant& to : Ours(team, from.group)) {
-            Copy(c.parallel, to.receive + from.member * bytes, all + bounds[p] + static_cast<int64_t>(i) * bytes, bytes);
+            Copy(c.parallel, to.receive + from.member * bytes,
+                 all + bounds[p] + static_cast<int64_t>(i) * bytes, bytes);
           }
         }
       }
@@ -109,47 +127,53 @@ class ProcessCommunicator final : public Communicator {
                        std::span<const Participant> local) override {
     MT_ASSIGN_OR_RETURN(const ReduceFn reduce, ReduceOf(call, reduction));
     MT_ASSIGN_OR_RETURN(const Shape* shape, Prepare(call, count, local, false));
-    const Reducing how{mesh::DTypeBytes(call.dtype), reduce, FindOrderedReduce(call.dtype, reduction)};
+    const Reducing how{mesh::DTypeBytes(call.dtype), reduce,
+                       FindOrderedReduce(call.dtype, reduction)};
     const int64_t bytes = count * how.width;
-    MT_RETURN_IF_ERROR(Run(call, *shape, Kind::kReduceScatter, {static_cast<int64_t>(reduction), count}, [&](Call& c) {
-      const Team& team = *c.team;
-      if (team.size() == 1) {
-        for (const Seat& seat : team.seats[0]) {
-          FoldSends(c, how, by_rank_[seat.rank].receive, Ours(team, seat.group), seat.member * bytes, count);
-        }
-        return OkStatus();
-      }
-      const std::vector<int64_t> bounds = Bounds(team, count);
-      if (team.plain) {
-        const Participant& p = by_rank_[team.seats[team.me][0].rank];
-        return fabric_.transport->ReduceScatter(c, p.send, bounds, p.receive, how);
-      }
-      std::byte* in = Room(pack_, bounds.back() * how.width);
-      for (int p = 0; p < team.size(); ++p) {
-        for (size_t i = 0; i < team.seats[p].size(); ++i) {
-          const Seat& seat = team.seats[p][i];
-          FoldSends(c, how, in + bounds[p] * how.width + static_cast<int64_t>(i) * bytes, Ours(team, seat.group),
-                    seat.member * bytes, count);
-        }
-      }
-      const auto& mine = team.seats[team.me];
-      std::byte* out = Room(unpack_, static_cast<int64_t>(mine.size()) * bytes);
-      MT_RETURN_IF_ERROR(fabric_.transport->ReduceScatter(c, in, bounds, out, how));
-      for (size_t i = 0; i < mine.size(); ++i) {
-        Copy(c.parallel, by_rank_[mine[i].rank].receive, out + static_cast<int64_t>(i) * bytes, bytes);
-      }
-      return OkStatus();
-    }));
+    MT_RETURN_IF_ERROR(Run(
+        call, *shape, Kind::kReduceScatter, {static_cast<int64_t>(reduction), count}, [&](Call& c) {
+          const Team& team = *c.team;
+          if (team.size() == 1) {
+            for (const Seat& seat : team.seats[0]) {
+              FoldSends(c, how, by_rank_[seat.rank].receive, Ours(team, seat.group),
+                        seat.member * bytes, count);
+            }
+            return OkStatus();
+          }
+          const std::vector<int64_t> bounds = Bounds(team, count);
+          if (team.plain) {
+            const Participant& p = by_rank_[team.seats[team.me][0].rank];
+            return fabric_.transport->ReduceScatter(c, p.send, bounds, p.receive, how);
+          }
+          std::byte* in = Room(pack_, bounds.back() * how.width);
+          for (int p = 0; p < team.size(); ++p) {
+            for (size_t i = 0; i < team.seats[p].size(); ++i) {
+              const Seat& seat = team.seats[p][i];
+              FoldSends(c, how, in + bounds[p] * how.width + static_cast<int64_t>(i) * bytes,
+                        Ours(team, seat.group), seat.member * bytes, count);
+            }
+          }
+          const auto& mine = team.seats[team.me];
+          std::byte* out = Room(unpack_, static_cast<int64_t>(mine.size()) * bytes);
+          MT_RETURN_IF_ERROR(fabric_.transport->ReduceScatter(c, in, bounds, out, how));
+          for (size_t i = 0; i < mine.size(); ++i) {
+            Copy(c.parallel, by_rank_[mine[i].rank].receive, out + static_cast<int64_t>(i) * bytes,
+                 bytes);
+          }
+          return OkStatus();
+        }));
     Count((shape->groups.size - 1) * bytes);
     return OkStatus();
   }
 
-  Status AllToAll(const GroupCall& call, int64_t count, std::span<const Participant> local) override {
+  Status AllToAll(const GroupCall& call, int64_t count,
+                  std::span<const Participant> local) override {
     MT_ASSIGN_OR_RETURN(const Shape* shape, Prepare(call, count, local, false));
     const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
     MT_RETURN_IF_ERROR(Run(call, *shape, Kind::kAllToAll, {count}, [&](Call& c) {
       const Team& team = *c.team;
-      // From seat `from` to seat `to` of the same group, in the order of senders, then of receivers.
+      // From seat `from` to seat `to` of the same group, in the order of senders, then of
+      // receivers.
       Moves moves;
       for (int p = 0; p < team.size(); ++p) {
         for (const Seat& ours : team.seats[team.me]) {
@@ -173,7 +197,8 @@ class ProcessCommunicator final : public Communicator {
     return OkStatus();
   }
 
-  Status Broadcast(const GroupCall& call, int64_t root, int64_t count, std::span<const Participant> local) override {
+  Status Broadcast(const GroupCall& call, int64_t root, int64_t count,
+                   std::span<const Participant> local) override {
     MT_ASSIGN_OR_RETURN(const Shape* shape, Prepare(call, count, local, true));
     MT_RETURN_IF_ERROR(CheckRoot(call, root, shape->groups.size));
     const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
@@ -188,7 +213,9 @@ class ProcessCommunicator final : public Communicator {
         }
         bounds.push_back(static_cast<int64_t>(order.size()) * bytes);
       }
-      const auto source = [&](int group) { return by_rank_[shape->groups.members[group][root]].send; };
+      const auto source = [&](int group) {
+        return by_rank_[shape->groups.members[group][root]].send;
+      };
       const std::byte* all = nullptr;
       if (team.size() == 1) {
         for (const int g : team.groups) {
@@ -197,11 +224,13 @@ class ProcessCommunicator final : public Communicator {
         return OkStatus();
       }
       if (order.size() == 1) {
-        const int place = static_cast<int>(std::upper_bound(bounds.begin(), bounds.end(), 0) - bounds.begin()) - 1;
+        const int place =
+            static_cast<int>(std::upper_bound(bounds.begin(), bounds.end(), 0) - bounds.begin()) -
+            1;
         const Participant& first = by_rank_[team.seats[team.me][0].rank];
         if (bytes > 0) {
-          MT_RETURN_IF_ERROR(fabric_.transport->Broadcast(c, place, place == team.me ? source(order[0]) : nullptr,
-                                                          first.receive, bytes));
+          MT_RETURN_IF_ERROR(fabric_.transport->Broadcast(
+              c, place, place == team.me ? source(order[0]) : nullptr, first.receive, bytes));
         }
         all = first.receive;
       } else {
@@ -209,7 +238,8 @@ class ProcessCommunicator final : public Communicator {
         for (int64_t at = bounds[team.me]; at < bounds[team.me + 1]; at += bytes) {
           Copy(c.parallel, packed + at, source(order[at / bytes]), bytes);
         }
-        MT_RETURN_IF_ERROR(fabric_.transport->AllGather(c, packed + bounds[team.me], packed, bounds));
+        MT_RETURN_IF_ERROR(
+            fabric_.transport->AllGather(c, packed + bounds[team.me], packed, bounds));
         all = packed;
       }
       for (size_t i = 0; i < order.size(); ++i) {
@@ -235,12 +265,16 @@ class ProcessCommunicator final : public Communicator {
     MT_RETURN_IF_ERROR(Run(call, *shape, Kind::kPermute, parts, [&](Call& c) {
       const Team& team = *c.team;
       Moves moves;
-      const auto place_of = [&](const Seat& seat) {  // of a member of our team: the place of its process
-        const int process = mesh_.devices()[seat.rank].process;
-        return static_cast<int>(std::find(team.processes.begin(), team.processes.end(), process) -
-                                team.processes.begin());
+      const auto place_of =
+          [&](const Seat& seat) {  // of a member of our team: the place of its process
+            const int process = mesh_.devices()[seat.rank].process;
+            return static_cast<int>(
+                std::find(team.processes.begin(), team.processes.end(), process) -
+                team.processes.begin());
+          };
+      const auto source_rank = [&](const Seat& seat) {
+        return shape->groups.members[seat.group][source_of[seat.member]];
       };
-      const auto source_rank = [&](const Seat& seat) { return shape->groups.members[seat.group][source_of[seat.member]]; };
       // In the order of receivers.
       for (int p = 0; p < team.size(); ++p) {
         for (const Seat& seat : team.seats[p]) {
@@ -294,7 +328,8 @@ class ProcessCommunicator final : public Communicator {
   };
 
   // Checks the call and fills by_rank_.
-  Result<const Shape*> Prepare(const GroupCall& call, int64_t count, std::span<const Participant> local, bool in_place) {
+  Result<const Shape*> Prepare(const GroupCall& call, int64_t count,
+                               std::span<const Participant> local, bool in_place) {
     if (fabric_.connects == 0) return fabric_.health.Check().At(call.what);
     if (connects_ != fabric_.connects) {  // hosts, and our place, may be others now
       shapes_.clear();
@@ -302,7 +337,8 @@ class ProcessCommunicator final : public Communicator {
       ranks_ = mesh_.LocalRanks(fabric_.group.process);
       for (const mesh::Device& device : mesh_.devices()) {
         if (device.process >= static_cast<int>(fabric_.host_of.size())) {
-          return InvalidArgument(call.what + ": device " + device.ToString() + " of the mesh is in none of the " +
+          return InvalidArgument(call.what + ": device " + device.ToString() +
+                                 " of the mesh is in none of the " +
                                  std::to_string(fabric_.host_of.size()) + " processes");
         }
       }
@@ -321,7 +357,8 @@ class ProcessCommunicator final : public Communicator {
   }
 
   template <typename Body>
-  Status Run(const GroupCall& call, const Shape& shape, Kind kind, std::vector<int64_t> parts, const Body& body) {
+  Status Run(const GroupCall& call, const Shape& shape, Kind kind, std::vector<int64_t> parts,
+             const Body& body) {
     parts.push_back(static_cast<int64_t>(kind));
     parts.push_back(static_cast<int64_t>(call.dtype));
     parts.push_back(static_cast<int64_t>(mesh_digest_));
@@ -344,8 +381,8 @@ class ProcessCommunicator final : public Communicator {
   }
 
   // to = the sum of what these devices send from `offset` on.
-  void FoldSends(const Call& call, const Reducing& how, std::byte* to, const std::vector<Participant>& from,
-                 int64_t offset, int64_t count) {
+  void FoldSends(const Call& call, const Reducing& how, std::byte* to,
+                 const std::vector<Participant>& from, int64_t offset, int64_t count) {
     std::vector<const std::byte*> sources;
     for (const Participant& p : from) sources.push_back(p.send + offset);
     Fold(call.parallel, how.reduce, to, sources, count, how.width);
@@ -354,12 +391,14 @@ class ProcessCommunicator final : public Communicator {
   // Where each place's blocks begin, of `unit` each.
   static std::vector<int64_t> Bounds(const Team& team, int64_t unit) {
     std::vector<int64_t> bounds = {0};
-    for (const auto& seats : team.seats) bounds.push_back(bounds.back() + static_cast<int64_t>(seats.size()) * unit);
+    for (const auto& seats : team.seats) {
+      bounds.push_back(bounds.back() + static_cast<int64_t>(seats.size()) * unit);
+    }
     return bounds;
   }
 
-  // Both sides name the blocks between two processes in the same order. Those within this process are copied; a single
-  // one to or from each place is not packed.
+  // Both sides name the blocks between two processes in the same order. Those within this process
+  // are copied; a single one to or from each place is not packed.
   Status Exchange(Call& call, const Moves& moves, int64_t bytes) {
     const Team& team = *call.team;
     std::vector<Range> sends(team.size()), receives(team.size());
@@ -374,8 +413,9 @@ class ProcessCommunicator final : public Communicator {
     if (team.size() == 1) return OkStatus();
     if (team.seats[team.me].size() == 1 && InPlace(moves.sends, bytes, team.me, sends) &&
         InPlace(moves.receives, bytes, team.me, receives)) {
-      return fabric_.transport->AllToAll(call, moves.sends.empty() ? nullptr : moves.sends[0].at, sends,
-                                         moves.receives.empty() ? nullptr : moves.receives[0].at, receives);
+      return fabric_.transport->AllToAll(
+          call, moves.sends.empty() ? nullptr : moves.sends[0].at, sends,
+          moves.receives.empty() ? nullptr : moves.receives[0].at, receives);
     }
     std::byte* in = Room(pack_, Packed(moves.sends, bytes, team.me, sends));
     std::byte* out = Room(unpack_, Packed(moves.receives, bytes, team.me, receives));
@@ -393,10 +433,11 @@ class ProcessCommunicator final : public Communicator {
     return OkStatus();
   }
 
-  // The ranges of each place's blocks relative to the first block, if each place's lie one after another. For blocks of
-  // one buffer.
+  // The ranges of each place's blocks relative to the first block, if each place's lie one after
+  // another. For blocks of one buffer.
   template <typename Block>
-  static bool InPlace(const std::vector<Block>& blocks, int64_t bytes, int me, std::vector<Range>& ranges) {
+  static bool InPlace(const std::vector<Block>& blocks, int64_t bytes, int me,
+                      std::vector<Range>& ranges) {
     std::fill(ranges.begin(), ranges.end(), Range{});
     for (const Block& block : blocks) {
       if (block.place == me) continue;
@@ -410,7 +451,8 @@ class ProcessCommunicator final : public Communicator {
   }
   // The ranges when they are packed one after another; gives their sum.
   template <typename Block>
-  static int64_t Packed(const std::vector<Block>& blocks, int64_t bytes, int me, std::vector<Range>& ranges) {
+  static int64_t Packed(const std::vector<Block>& blocks, int64_t bytes, int me,
+                        std::vector<Range>& ranges) {
     std::fill(ranges.begin(), ranges.end(), Range{});
     for (const Block& block : blocks) ranges[block.place].count += block.place == me ? 0 : bytes;
     int64_t sum = 0;
@@ -442,7 +484,8 @@ class ProcessCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> MakeProcessCommunicator(Fabric& fabric, mesh::Mesh mesh, uint64_t plan_hash) {
+std::unique_ptr<Communicator> MakeProcessCommunicator(Fabric& fabric, mesh::Mesh mesh,
+                                                      uint64_t plan_hash) {
   return std::make_unique<ProcessCommunicator>(fabric.impl(), std::move(mesh), plan_hash);
 }
 

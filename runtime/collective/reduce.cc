@@ -10,27 +10,36 @@ using mesh::Reduction;
 
 struct Sum {
   template <typename T>
-  static T Apply(T a, T b) { return static_cast<T>(a + b); }
+  static T Apply(T a, T b) {
+    return static_cast<T>(a + b);
+  }
 };
 struct OrderedSum {
   template <typename T>
   static T Apply(T a, T b) {
     const T sum = static_cast<T>(a + b);
-    if constexpr (std::is_floating_point_v<T>) return sum == sum ? sum : a != a ? a : b != b ? b : sum;
+    if constexpr (std::is_floating_point_v<T>) {
+      return sum == sum ? sum : a != a ? a : b != b ? b : sum;
+    }
     return sum;
   }
 };
 struct Max {
   template <typename T>
-  static T Apply(T a, T b) { return (b > a || (b != b && a == a)) ? b : a; }
+  static T Apply(T a, T b) {
+    return (b > a || (b != b && a == a)) ? b : a;
+  }
 };
 struct Min {
   template <typename T>
-  static T Apply(T a, T b) { return (b < a || (b != b && a == a)) ? b : a; }
+  static T Apply(T a, T b) {
+    return (b < a || (b != b && a == a)) ? b : a;
+  }
 };
 
 template <typename T, typename R>
-void Loop(std::byte* to_bytes, const std::byte* left_bytes, const std::byte* right_bytes, int64_t n) {
+void Loop(std::byte* to_bytes, const std::byte* left_bytes, const std::byte* right_bytes,
+          int64_t n) {
   T* to = reinterpret_cast<T*>(to_bytes);
   const T* left = reinterpret_cast<const T*>(left_bytes);
   const T* right = reinterpret_cast<const T*>(right_bytes);
@@ -41,9 +50,12 @@ void Loop(std::byte* to_bytes, const std::byte* left_bytes, const std::byte* rig
 template <typename T, typename S>
 ReduceFn Of(Reduction reduction) {
   switch (reduction) {
-    case Reduction::kSum: return Loop<T, S>;
-    case Reduction::kMax: return Loop<T, Max>;
-    case Reduction::kMin: return Loop<T, Min>;
+    case Reduction::kSum:
+      return Loop<T, S>;
+    case Reduction::kMax:
+      return Loop<T, Max>;
+    case Reduction::kMin:
+      return Loop<T, Min>;
   }
   return nullptr;
 }
@@ -51,12 +63,18 @@ ReduceFn Of(Reduction reduction) {
 template <typename S>
 ReduceFn Find(DType dtype, Reduction reduction) {
   switch (dtype) {
-    case DType::kF32: return Of<float, S>(reduction);
-    case DType::kF64: return Of<double, S>(reduction);
-    case DType::kI32: return Of<int32_t, S>(reduction);
-    case DType::kI64: return Of<int64_t, S>(reduction);
-    case DType::kU8: return Of<uint8_t, S>(reduction);
-    case DType::kBool: return reduction == Reduction::kSum ? nullptr : Of<uint8_t, S>(reduction);
+    case DType::kF32:
+      return Of<float, S>(reduction);
+    case DType::kF64:
+      return Of<double, S>(reduction);
+    case DType::kI32:
+      return Of<int32_t, S>(reduction);
+    case DType::kI64:
+      return Of<int64_t, S>(reduction);
+    case DType::kU8:
+      return Of<uint8_t, S>(reduction);
+    case DType::kBool:
+      return reduction == Reduction::kSum ? nullptr : Of<uint8_t, S>(reduction);
   }
   return nullptr;
 }
@@ -64,6 +82,8 @@ ReduceFn Find(DType dtype, Reduction reduction) {
 }  // namespace
 
 ReduceFn FindReduce(DType dtype, Reduction reduction) { return Find<Sum>(dtype, reduction); }
-ReduceFn FindOrderedReduce(DType dtype, Reduction reduction) { return Find<OrderedSum>(dtype, reduction); }
+ReduceFn FindOrderedReduce(DType dtype, Reduction reduction) {
+  return Find<OrderedSum>(dtype, reduction);
+}
 
 }  // namespace meshtrain::collective

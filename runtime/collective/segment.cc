@@ -17,7 +17,8 @@ constexpr uint64_t kMagic = 0x314745535f54494dULL;
 constexpr int64_t kPage = 4096;
 
 static_assert(sizeof(SegmentHead) <= kSlotsBegin && sizeof(SlotHead) <= 4096);
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+static_assert(std::atomic<uint64_t>::is_always_lock_free &&
+              std::atomic<uint32_t>::is_always_lock_free);
 
 int64_t RoundUp(int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -29,18 +30,23 @@ Result<std::unique_ptr<Segment>> Segment::Create() {
   };
   Socket memory(memfd_create("meshtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) return failed("memfd_create");
-  const int64_t size =
-      std::max<int64_t>(RoundUp(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)), kBucketsBegin + (64 << 20));
+  const int64_t size = std::max<int64_t>(RoundUp(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)),
+                                         kBucketsBegin + (64 << 20));
   if (ftruncate(memory.fd(), size) != 0) return failed("ftruncate");
   // A reader's map can then never end before its reads do.
-  if (fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return failed("seal");
-  void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory.fd(), 0);
+  if (fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return failed("seal");
+  }
+  void* base =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory.fd(), 0);
   if (base == MAP_FAILED) return failed("mmap");
   madvise(base, size, MADV_DONTDUMP);
-  return std::unique_ptr<Segment>(new Segment(std::move(memory), static_cast<std::byte*>(base), size));
+  return std::unique_ptr<Segment>(
+      new Segment(std::move(memory), static_cast<std::byte*>(base), size));
 }
 
-Segment::Segment(Socket memory, std::byte* base, int64_t size) : memory_(std::move(memory)), base_(base), size_(size) {
+Segment::Segment(Socket memory, std::byte* base, int64_t size)
+    : memory_(std::move(memory)), base_(base), size_(size) {
   new (base_) SegmentHead{.magic = kMagic};
   for (int i = 0; i < kSlots; ++i) new (&slot(i)) SlotHead;
   free_[kBucketsBegin] = size_ - kBucketsBegin;
@@ -50,7 +56,10 @@ Segment::~Segment() { munmap(base_, size_); }
 
 int64_t Segment::OffsetOf(const std::byte* data, int64_t bytes) const {
   const auto at = reinterpret_cast<uintptr_t>(data), base = reinterpret_cast<uintptr_t>(base_);
-  if (at < base || at - base > static_cast<uintptr_t>(size_) || bytes > size_ - static_cast<int64_t>(at - base)) return -1;
+  if (at < base || at - base > static_cast<uintptr_t>(size_) ||
+      bytes > size_ - static_cast<int64_t>(at - base)) {
+    return -1;
+  }
   return static_cast<int64_t>(at - base);
 }
 
@@ -93,17 +102,21 @@ void Segment::Free(std::span<std::byte> memory) {
 Result<PeerSegment> PeerSegment::Map(const Socket& memory) {
   struct stat about {};
   const int seals = fcntl(memory.fd(), F_GET_SEALS);
-  if (fstat(memory.fd(), &about) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || about.st_size < kBucketsBegin) {
+  if (fstat(memory.fd(), &about) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
+      about.st_size < kBucketsBegin) {
     return InvalidArgument("shared memory: expected a peer's sealed segment, got: something else");
   }
   void* base = mmap(nullptr, about.st_size, PROT_READ, MAP_SHARED | MAP_NORESERVE, memory.fd(), 0);
-  if (base == MAP_FAILED) return Unavailable(std::string("shared memory: mmap: ") + std::strerror(errno));
+  if (base == MAP_FAILED) {
+    return Unavailable(std::string("shared memory: mmap: ") + std::strerror(errno));
+  }
   madvise(base, about.st_size, MADV_DONTDUMP);
   PeerSegment peer;
   peer.base_ = static_cast<const std::byte*>(base);
   peer.size_ = about.st_size;
   if (peer.head().magic != kMagic) {
-    return InvalidArgument("shared memory: expected the segment of a peer of this version, got: other bytes");
+    return InvalidArgument(
+        "shared memory: expected the segment of a peer of this version, got: other bytes");
   }
   return peer;
 }

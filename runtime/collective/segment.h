@@ -1,11 +1,11 @@
-// The memory that one process shares with the others of its host. It belongs to a memfd, has no name anywhere and is gone
-// with the last process that holds it, however that ends.
+// The memory that one process shares with the others of its host. It belongs to a memfd, has no
+// name anywhere and is gone with the last process that holds it, however that ends.
 //
-// Kept true: only its owner writes a segment; the others map it read-only. So a process that was stopped and wakes up in
-// another incarnation can spoil nobody's memory.
+// Kept true: only its owner writes a segment; the others map it read-only. So a process that was
+// stopped and wakes up in another incarnation can spoil nobody's memory.
 //
-// Layout: a head, slots through which payloads travel that lie elsewhere, then buckets (Allocate). The file is as large
-// as the machine's memory, but has pages only where it was written to.
+// Layout: a head, slots through which payloads travel that lie elsewhere, then buckets (Allocate).
+// The file is as large as the machine's memory, but has pages only where it was written to.
 #pragma once
 
 #include <atomic>
@@ -22,12 +22,14 @@
 
 namespace meshtrain::collective {
 
-// How far its owner has come, as a number that only rises within an incarnation (shm.cc says what it is made of).
+// How far its owner has come, as a number that only rises within an incarnation (shm.cc says what
+// it is made of).
 struct SegmentHead {
   uint64_t magic = 0;
   alignas(64) std::atomic<uint64_t> ticket{0};
   std::atomic<uint32_t> tick{0};  // changes with each ticket: what waiters sleep on
-  alignas(64) std::atomic<uint32_t> sleeps_on{0};  // process + 1 on whose tick the owner sleeps; 0: awake
+  alignas(64) std::atomic<uint32_t> sleeps_on{
+      0};  // process + 1 on whose tick the owner sleeps; 0: awake
 };
 
 // In front of each slot: what its bytes are of.
@@ -38,8 +40,9 @@ struct SlotHead {
 };
 
 inline constexpr int kSlots = 6;
-inline constexpr int64_t kSlotBytes = 512 << 10;    // payload of one round
-inline constexpr int64_t kResultBytes = 256 << 10;  // and what is computed from it, at most half as much
+inline constexpr int64_t kSlotBytes = 512 << 10;  // payload of one round
+inline constexpr int64_t kResultBytes =
+    256 << 10;  // and what is computed from it, at most half as much
 inline constexpr int64_t kSlotStride = 4096 + kSlotBytes + kResultBytes + 4096;
 inline constexpr int64_t kSlotsBegin = 4096;
 inline constexpr int64_t kBucketsBegin = kSlotsBegin + kSlots * kSlotStride;
@@ -54,7 +57,9 @@ class Segment {
 
   int fd() const { return memory_.fd(); }
   SegmentHead& head() { return *reinterpret_cast<SegmentHead*>(base_); }
-  SlotHead& slot(int i) { return *reinterpret_cast<SlotHead*>(base_ + kSlotsBegin + i * kSlotStride); }
+  SlotHead& slot(int i) {
+    return *reinterpret_cast<SlotHead*>(base_ + kSlotsBegin + i * kSlotStride);
+  }
   std::byte* payload(int i) { return base_ + kSlotsBegin + i * kSlotStride + 4096; }
   std::byte* result(int i) { return payload(i) + kSlotBytes; }
   // Where `bytes` from `data` on lie in the segment; -1: elsewhere.
@@ -86,7 +91,9 @@ class PeerSegment {
 
   explicit operator bool() const { return base_ != nullptr; }
   const SegmentHead& head() const { return *reinterpret_cast<const SegmentHead*>(base_); }
-  const SlotHead& slot(int i) const { return *reinterpret_cast<const SlotHead*>(base_ + kSlotsBegin + i * kSlotStride); }
+  const SlotHead& slot(int i) const {
+    return *reinterpret_cast<const SlotHead*>(base_ + kSlotsBegin + i * kSlotStride);
+  }
   const std::byte* payload(int i) const { return base_ + kSlotsBegin + i * kSlotStride + 4096; }
   const std::byte* result(int i) const { return payload(i) + kSlotBytes; }
   const std::byte* At(int64_t offset) const { return base_ + offset; }

@@ -1,11 +1,13 @@
 // Collectives between processes of one host, through the memory that each shares with the others.
 //
-// Nobody writes another's memory: each posts what it gives (in a slot, or where it lies when that is in its segment),
-// says so by its ticket, and takes what it needs from the others. Waiting looks again for a moment where every process
-// has a core, yields, then sleeps on the peer's tick; it ends with the incarnation, and at the call's deadline.
+// Nobody writes another's memory: each posts what it gives (in a slot, or where it lies when that
+// is in its segment), says so by its ticket, and takes what it needs from the others. Waiting looks
+// again for a moment where every process has a core, yields, then sleeps on the peer's tick; it
+// ends with the incarnation, and at the call's deadline.
 //
-// Results: every element of a reduction is computed from the members' operands in the order of the team, by one process
-// that the others copy from, or by each of them with the same operations: all get the same bits.
+// Results: every element of a reduction is computed from the members' operands in the order of the
+// team, by one process that the others copy from, or by each of them with the same operations: all
+// get the same bits.
 //
 // The members of a call are processes of one host, given by index and in the order of the team.
 #pragma once
@@ -23,7 +25,8 @@
 
 namespace meshtrain::collective {
 
-// One of the steps that a call takes within a host: `stage` tells them apart (0 .. 15), the same for all members.
+// One of the steps that a call takes within a host: `stage` tells them apart (0 .. 15), the same
+// for all members.
 struct HostCall {
   const Call* call = nullptr;
   std::span<const int> members;
@@ -36,23 +39,26 @@ class SharedMemory {
  public:
   explicit SharedMemory(Segment& own) : own_(own) {}
 
-  // A new incarnation of so many processes: forgets the peers, begins tickets anew. Before the segment is given to them.
+  // A new incarnation of so many processes: forgets the peers, begins tickets anew. Before the
+  // segment is given to them.
   void Start(int processes);
   void Attach(int process, PeerSegment segment);
 
   // `in` may be `out`; counts in elements.
-  Status AllReduce(const HostCall& host, const std::byte* in, std::byte* out, int64_t count, const Reducing& how);
+  Status AllReduce(const HostCall& host, const std::byte* in, std::byte* out, int64_t count,
+                   const Reducing& how);
   // Bounds in elements, one more than members. `out` does not overlap `in`.
-  Status ReduceScatter(const HostCall& host, const std::byte* in, std::span<const int64_t> bounds, std::byte* out,
-                       int64_t width, ReduceFn reduce);
+  Status ReduceScatter(const HostCall& host, const std::byte* in, std::span<const int64_t> bounds,
+                       std::byte* out, int64_t width, ReduceFn reduce);
   // Bounds in bytes. `in` may be the own part of `out`. With `only`, just that member takes.
-  Status AllGather(const HostCall& host, const std::byte* in, std::byte* out, std::span<const int64_t> bounds,
-                   int only = -1);
+  Status AllGather(const HostCall& host, const std::byte* in, std::byte* out,
+                   std::span<const int64_t> bounds, int only = -1);
   // Bytes; sends[m] goes to member m. The own parts are copied.
-  Status AllToAll(const HostCall& host, const std::byte* in, std::span<const Range> sends, std::byte* out,
-                  std::span<const Range> receives);
+  Status AllToAll(const HostCall& host, const std::byte* in, std::span<const Range> sends,
+                  std::byte* out, std::span<const Range> receives);
   // The root's `in` to everyone's `out`.
-  Status Broadcast(const HostCall& host, int root, const std::byte* in, std::byte* out, int64_t bytes);
+  Status Broadcast(const HostCall& host, int root, const std::byte* in, std::byte* out,
+                   int64_t bytes);
 
  private:
   struct Use {  // of an own slot, by the last call that used it

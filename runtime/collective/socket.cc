@@ -34,7 +34,8 @@ Result<SocketAddress> Resolve(const std::string& host, int port, int flags) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0 || found == nullptr) {
-    return Unavailable("cannot look up " + host + ": " + (error == 0 ? "no address" : gai_strerror(error)));
+    return Unavailable("cannot look up " + host + ": " +
+                       (error == 0 ? "no address" : gai_strerror(error)));
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
   SocketAddress address;
@@ -55,8 +56,12 @@ std::string_view HostBytes(const SocketAddress& address) {
   const auto bytes = [](const auto& part) {
     return std::string_view(reinterpret_cast<const char*>(&part), sizeof part);
   };
-  if (address.family() == AF_INET) return bytes(reinterpret_cast<const sockaddr_in&>(address.bytes).sin_addr);
-  if (address.family() == AF_INET6) return bytes(reinterpret_cast<const sockaddr_in6&>(address.bytes).sin6_addr);
+  if (address.family() == AF_INET) {
+    return bytes(reinterpret_cast<const sockaddr_in&>(address.bytes).sin_addr);
+  }
+  if (address.family() == AF_INET6) {
+    return bytes(reinterpret_cast<const sockaddr_in6&>(address.bytes).sin6_addr);
+  }
   return {};
 }
 
@@ -74,11 +79,13 @@ bool StaysHere(const Socket& socket) {
   return !host.empty() && host == HostBytes(NameOf(socket, getsockname));
 }
 
-// For bytes that do not leave this system: no path is there to be probed, and what paces its sending for that (BBR, the
-// default of many systems) costs a timer and a wake-up again and again: of an all-reduce of 16 MB a fifth of its CPU time.
-// Best before the connection is made, since pacing that has begun stays. Every Linux has Reno, for everybody.
+// For bytes that do not leave this system: no path is there to be probed, and what paces its
+// sending for that (BBR, the default of many systems) costs a timer and a wake-up again and again:
+// of an all-reduce of 16 MB a fifth of its CPU time. Best before the connection is made, since
+// pacing that has begun stays. Every Linux has Reno, for everybody.
 void ForNoPath(const Socket& socket) {
-  static_cast<void>(setsockopt(socket.fd(), IPPROTO_TCP, TCP_CONGESTION, "reno", 4));  // only speed depends on it
+  static_cast<void>(
+      setsockopt(socket.fd(), IPPROTO_TCP, TCP_CONGESTION, "reno", 4));  // only speed depends on it
 }
 
 }  // namespace
@@ -89,11 +96,15 @@ void Socket::Close() {
 }
 
 Result<HostPort> ParseHostPort(std::string_view text) {
-  const auto bad = [&] { return InvalidArgument("address: expected HOST:PORT, got: " + std::string(text)); };
+  const auto bad = [&] {
+    return InvalidArgument("address: expected HOST:PORT, got: " + std::string(text));
+  };
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) return bad();
   std::string_view host = text.substr(0, colon);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
   const std::optional<int64_t> port = ParseInt(text.substr(colon + 1));
   if (host.empty() || !port || *port < 1 || *port > 65535) return bad();
   return HostPort{std::string(host), static_cast<int>(*port)};
@@ -127,16 +138,19 @@ SocketAddress AbstractAddress(std::string_view name) {
 
 Result<Socket> Listen(const SocketAddress& address, std::string_view what) {
   const auto failed = [&](const char* step) {
-    return Unavailable("cannot listen on " + std::string(what) + ": " + step + ": " + ErrorText(errno));
+    return Unavailable("cannot listen on " + std::string(what) + ": " + step + ": " +
+                       ErrorText(errno));
   };
   Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return failed("socket");
   if (address.family() != AF_UNIX) {
     SetInt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);  // a restarted process gets its port back
-    TuneLink(socket);                                  // accepted sockets inherit; the window's scale is agreed on early
+    TuneLink(socket);  // accepted sockets inherit; the window's scale is agreed on early
     if (IsLoopback(address)) ForNoPath(socket);
   }
-  if (bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address.bytes), address.length) != 0) return failed("bind");
+  if (bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address.bytes), address.length) != 0) {
+    return failed("bind");
+  }
   if (listen(socket.fd(), kBacklog) != 0) return failed("listen");
   return socket;
 }
@@ -145,7 +159,9 @@ int PortOf(const Socket& socket) {
   sockaddr_storage bytes{};
   socklen_t length = sizeof bytes;
   if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&bytes), &length) != 0) return 0;
-  if (bytes.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(bytes).sin6_port);
+  if (bytes.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(bytes).sin6_port);
+  }
   return ntohs(reinterpret_cast<const sockaddr_in&>(bytes).sin_port);
 }
 
@@ -153,7 +169,8 @@ Result<Socket> StartConnect(const SocketAddress& address) {
   Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return Unavailable("socket: " + ErrorText(errno));
   if (IsLoopback(address)) ForNoPath(socket);
-  if (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address.bytes), address.length) != 0 &&
+  if (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address.bytes), address.length) !=
+          0 &&
       errno != EINPROGRESS) {
     return Unavailable("connect: " + ErrorText(errno));
   }
@@ -214,7 +231,8 @@ int64_t ReceiveWithFd(int fd, void* data, size_t bytes, Socket& passed) {
   message.msg_controllen = sizeof control;
   const ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
         header->cmsg_len == CMSG_LEN(sizeof(int))) {
       int got = -1;

@@ -57,16 +57,19 @@ SocketAddress AbstractAddress(std::string_view name);
 // Errors: kUnavailable naming the address.
 Result<Socket> Listen(const SocketAddress& address, std::string_view what);
 int PortOf(const Socket& socket);
-// A connection under way: it is made, or has failed, when the socket can be written to (ConnectError tells).
+// A connection under way: it is made, or has failed, when the socket can be written to
+// (ConnectError tells).
 Result<Socket> StartConnect(const SocketAddress& address);
 int ConnectError(const Socket& socket);  // 0: made
 
-// No delay of small messages, and between two ends of one address nothing that paces the sending (elsewhere the system's
-// choice of congestion control stays). For a connection that is made; Listen and StartConnect call it. Buffers are left
-// to the system's tuning, which grants more than may be asked for.
+// No delay of small messages, and between two ends of one address nothing that paces the sending
+// (elsewhere the system's choice of congestion control stays). For a connection that is made;
+// Listen and StartConnect call it. Buffers are left to the system's tuning, which grants more than
+// may be asked for.
 void TuneLink(const Socket& socket);
 
-// Sends what fits, possibly nothing. -1: error in errno, other than "would block". A closed peer raises no signal.
+// Sends what fits, possibly nothing. -1: error in errno, other than "would block". A closed peer
+// raises no signal.
 int64_t SendSome(int fd, const void* data, size_t bytes);
 // Receives what is there. 0: nothing yet; -1: error in errno; -2: the peer closed.
 int64_t ReceiveSome(int fd, void* data, size_t bytes);

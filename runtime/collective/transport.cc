@@ -5,15 +5,17 @@
 namespace meshtrain::collective {
 namespace {
 
-// From here on a broadcast goes around a ring in frames instead of down a tree: each process sends it once, not up to
-// log2(n) times.
+// From here on a broadcast goes around a ring in frames instead of down a tree: each process sends
+// it once, not up to log2(n) times.
 constexpr int64_t kTreeBytes = 256 << 10;
 
 // A team as its hosts see it.
 struct Hosts {
   explicit Hosts(const Team& team) : team(team), mine(team.hosts[team.me]) {
-    first = static_cast<int>(std::lower_bound(team.hosts.begin(), team.hosts.end(), mine) - team.hosts.begin());
-    const auto last = std::upper_bound(team.hosts.begin(), team.hosts.end(), mine) - team.hosts.begin();
+    first = static_cast<int>(std::lower_bound(team.hosts.begin(), team.hosts.end(), mine) -
+                             team.hosts.begin());
+    const auto last =
+        std::upper_bound(team.hosts.begin(), team.hosts.end(), mine) - team.hosts.begin();
     members = std::span<const int>(team.processes).subspan(first, last - first);
   }
   int count() const { return team.hosts.back() + 1; }
@@ -21,7 +23,9 @@ struct Hosts {
   bool apart() const { return count() == team.size(); }
   bool shared() const { return members.size() > 1; }
   bool leads() const { return team.me == first; }
-  HostCall At(const Call& call, int stage) const { return {&call, members, team.me - first, stage}; }
+  HostCall At(const Call& call, int stage) const {
+    return {&call, members, team.me - first, stage};
+  }
   // Places of the first process of each host, and the team's size.
   std::vector<int> Firsts() const {
     std::vector<int> places;
@@ -60,7 +64,8 @@ Schedule Reduced(int n, int me, int64_t count, const Reducing& how) {
 }
 Schedule Scattered(std::span<const int64_t> bounds, int me, int64_t width) {
   const int n = static_cast<int>(bounds.size()) - 1;
-  return ChooseDirect(bounds.back() * width, n) ? DirectReduceScatter(bounds, me) : RingReduceScatter(bounds, me);
+  return ChooseDirect(bounds.back() * width, n) ? DirectReduceScatter(bounds, me)
+                                                : RingReduceScatter(bounds, me);
 }
 Schedule Gathered(std::span<const int64_t> bounds, int me) {
   const int n = static_cast<int>(bounds.size()) - 1;
@@ -75,8 +80,8 @@ Schedule Spreading(int n, int me, int root, int64_t bytes) {
 
 }  // namespace
 
-Status Transport::ReduceToLeader(const HostCall& host, const std::byte* in, std::byte* out, int64_t count,
-                                 const Reducing& how) {
+Status Transport::ReduceToLeader(const HostCall& host, const std::byte* in, std::byte* out,
+                                 int64_t count, const Reducing& how) {
   const std::vector<int64_t> bounds = EvenBounds(count, host.size());
   std::byte* slice = Room(slice_, (bounds[host.me + 1] - bounds[host.me]) * how.width);
   MT_RETURN_IF_ERROR(shared_->ReduceScatter(host, in, bounds, slice, how.width, how.reduce));
@@ -85,7 +90,8 @@ Status Transport::ReduceToLeader(const HostCall& host, const std::byte* in, std:
   return shared_->AllGather(next, slice, out, Times(bounds, how.width), 0);
 }
 
-Status Transport::AllReduce(const Call& call, const std::byte* in, std::byte* out, int64_t count, const Reducing& how) {
+Status Transport::AllReduce(const Call& call, const std::byte* in, std::byte* out, int64_t count,
+                            const Reducing& how) {
   if (count == 0) return OkStatus();
   const Hosts hosts(*call.team);
   if (hosts.one()) return shared_->AllReduce(hosts.At(call, 0), in, out, count, how);
@@ -95,17 +101,22 @@ Status Transport::AllReduce(const Call& call, const std::byte* in, std::byte* ou
   }
   if (hosts.leads()) {
     const Schedule schedule = Reduced(hosts.count(), hosts.mine, count, how);
-    MT_RETURN_IF_ERROR(network_.Run(call, hosts.Leaders(), schedule,
-                                    {in, out, how.width, schedule.ordered ? how.ordered : how.reduce}));
+    MT_RETURN_IF_ERROR(
+        network_.Run(call, hosts.Leaders(), schedule,
+                     {in, out, how.width, schedule.ordered ? how.ordered : how.reduce}));
   }
-  return hosts.shared() ? shared_->Broadcast(hosts.At(call, 2), 0, out, out, count * how.width) : OkStatus();
+  return hosts.shared() ? shared_->Broadcast(hosts.At(call, 2), 0, out, out, count * how.width)
+                        : OkStatus();
 }
 
-Status Transport::ReduceScatter(const Call& call, const std::byte* in, std::span<const int64_t> bounds, std::byte* out,
+Status Transport::ReduceScatter(const Call& call, const std::byte* in,
+                                std::span<const int64_t> bounds, std::byte* out,
                                 const Reducing& how) {
   if (bounds.back() == 0) return OkStatus();
   const Hosts hosts(*call.team);
-  if (hosts.one()) return shared_->ReduceScatter(hosts.At(call, 0), in, bounds, out, how.width, how.reduce);
+  if (hosts.one()) {
+    return shared_->ReduceScatter(hosts.At(call, 0), in, bounds, out, how.width, how.reduce);
+  }
   const std::vector<int> firsts = hosts.Firsts();
   std::vector<int64_t> by_host;
   for (const int place : firsts) by_host.push_back(bounds[place]);
@@ -113,11 +124,14 @@ Status Transport::ReduceScatter(const Call& call, const std::byte* in, std::span
   if (hosts.shared()) {
     std::byte* whole = hosts.leads() ? Room(whole_, bounds.back() * how.width) : nullptr;
     MT_RETURN_IF_ERROR(ReduceToLeader(hosts.At(call, 0), in, whole, bounds.back(), how));
-    if (hosts.leads()) part = Room(part_, (by_host[hosts.mine + 1] - by_host[hosts.mine]) * how.width);
+    if (hosts.leads()) {
+      part = Room(part_, (by_host[hosts.mine + 1] - by_host[hosts.mine]) * how.width);
+    }
     in = whole;
   }
   if (hosts.leads()) {
-    MT_RETURN_IF_ERROR(network_.Run(call, hosts.Leaders(), Scattered(by_host, hosts.mine, how.width),
+    MT_RETURN_IF_ERROR(network_.Run(call, hosts.Leaders(),
+                                    Scattered(by_host, hosts.mine, how.width),
                                     {in, part, how.width, how.reduce}));
   }
   if (!hosts.shared()) return OkStatus();
@@ -135,39 +149,45 @@ Status Transport::ReduceScatter(const Call& call, const std::byte* in, std::span
   return shared_->AllToAll(hosts.At(call, 2), part, sends, out, receives);
 }
 
-Status Transport::AllGather(const Call& call, const std::byte* in, std::byte* out, std::span<const int64_t> bounds) {
+Status Transport::AllGather(const Call& call, const std::byte* in, std::byte* out,
+                            std::span<const int64_t> bounds) {
   if (bounds.back() == 0) return OkStatus();
   const Hosts hosts(*call.team);
   if (hosts.one()) return shared_->AllGather(hosts.At(call, 0), in, out, bounds);
   if (hosts.shared()) {
-    MT_RETURN_IF_ERROR(shared_->AllGather(hosts.At(call, 0), in, out,
-                                          bounds.subspan(hosts.first, hosts.members.size() + 1), 0));
+    MT_RETURN_IF_ERROR(shared_->AllGather(
+        hosts.At(call, 0), in, out, bounds.subspan(hosts.first, hosts.members.size() + 1), 0));
     in = out + bounds[hosts.first];
   }
   if (hosts.leads()) {
     std::vector<int64_t> by_host;
     for (const int place : hosts.Firsts()) by_host.push_back(bounds[place]);
-    MT_RETURN_IF_ERROR(network_.Run(call, hosts.Leaders(), Gathered(by_host, hosts.mine), {in, out}));
+    MT_RETURN_IF_ERROR(
+        network_.Run(call, hosts.Leaders(), Gathered(by_host, hosts.mine), {in, out}));
   }
-  return hosts.shared() ? shared_->Broadcast(hosts.At(call, 2), 0, out, out, bounds.back()) : OkStatus();
+  return hosts.shared() ? shared_->Broadcast(hosts.At(call, 2), 0, out, out, bounds.back())
+                        : OkStatus();
 }
 
-Status Transport::AllToAll(const Call& call, const std::byte* in, std::span<const Range> sends, std::byte* out,
-                           std::span<const Range> receives) {
+Status Transport::AllToAll(const Call& call, const std::byte* in, std::span<const Range> sends,
+                           std::byte* out, std::span<const Range> receives) {
   const Hosts hosts(*call.team);
-  std::vector<Range> far_sends(sends.begin(), sends.end()), far_receives(receives.begin(), receives.end());
+  std::vector<Range> far_sends(sends.begin(), sends.end()),
+      far_receives(receives.begin(), receives.end());
   if (hosts.shared()) {
     const auto first = static_cast<size_t>(hosts.first), n = hosts.members.size();
-    MT_RETURN_IF_ERROR(
-        shared_->AllToAll(hosts.At(call, 0), in, sends.subspan(first, n), out, receives.subspan(first, n)));
+    MT_RETURN_IF_ERROR(shared_->AllToAll(hosts.At(call, 0), in, sends.subspan(first, n), out,
+                                         receives.subspan(first, n)));
     if (hosts.one()) return OkStatus();
     std::fill_n(far_sends.begin() + hosts.first, n, Range{});
     std::fill_n(far_receives.begin() + hosts.first, n, Range{});
   }
-  return network_.Run(call, call.team->processes, PairwiseAllToAll(far_sends, far_receives, call.team->me), {in, out});
+  return network_.Run(call, call.team->processes,
+                      PairwiseAllToAll(far_sends, far_receives, call.team->me), {in, out});
 }
 
-Status Transport::Broadcast(const Call& call, int root, const std::byte* in, std::byte* out, int64_t bytes) {
+Status Transport::Broadcast(const Call& call, int root, const std::byte* in, std::byte* out,
+                            int64_t bytes) {
   if (bytes == 0) return OkStatus();
   const Hosts hosts(*call.team);
   if (hosts.one()) return shared_->Broadcast(hosts.At(call, 0), root, in, out, bytes);
@@ -176,10 +196,12 @@ Status Transport::Broadcast(const Call& call, int root, const std::byte* in, std
   if (call.team->me == leader) {
     std::vector<int> leaders = hosts.Leaders();
     leaders[root_host] = call.team->processes[root];
-    MT_RETURN_IF_ERROR(
-        network_.Run(call, leaders, Spreading(hosts.count(), hosts.mine, root_host, bytes), {in, out}));
+    MT_RETURN_IF_ERROR(network_.Run(
+        call, leaders, Spreading(hosts.count(), hosts.mine, root_host, bytes), {in, out}));
   }
-  return hosts.shared() ? shared_->Broadcast(hosts.At(call, 2), leader - hosts.first, out, out, bytes) : OkStatus();
+  return hosts.shared()
+             ? shared_->Broadcast(hosts.At(call, 2), leader - hosts.first, out, out, bytes)
+             : OkStatus();
 }
 
 }  // namespace meshtrain::collective

@@ -9,31 +9,38 @@ namespace {
 // Small enough that the partial result stays in the first-level cache.
 constexpr int64_t kBlockBytes = 8 << 10;
 constexpr int64_t kCopyGrain = 128 << 10;
-// Longer ones glibc copies with `rep movsb`, which on Zen 3 falls to a third of its speed where the target lies a little
-// further into its page than the source (glibc bug 30994): our slots against the caller's buffers.
+// Longer ones glibc copies with `rep movsb`, which on Zen 3 falls to a third of its speed where the
+// target lies a little further into its page than the source (glibc bug 30994): our slots against
+// the caller's buffers.
 constexpr int64_t kCopyPiece = 2048;
 
-Status Bad(const GroupCall& call, const std::string& text) { return InvalidArgument(call.what + ": " + text); }
+Status Bad(const GroupCall& call, const std::string& text) {
+  return InvalidArgument(call.what + ": " + text);
+}
 
 }  // namespace
 
 Status TakeParticipants(const GroupCall& call, int64_t count, std::span<const Participant> local,
-                        std::span<const int64_t> ranks, bool in_place, std::vector<Participant>& by_rank) {
+                        std::span<const int64_t> ranks, bool in_place,
+                        std::vector<Participant>& by_rank) {
   if (local.size() != ranks.size()) {
-    return Bad(call, "each of the " + std::to_string(ranks.size()) + " devices of this process must take part, got: " +
-                         std::to_string(local.size()));
+    return Bad(call,
+               "each of the " + std::to_string(ranks.size()) +
+                   " devices of this process must take part, got: " + std::to_string(local.size()));
   }
   if (count < 0) return Bad(call, "count must be at least 0, got: " + std::to_string(count));
   for (const int64_t rank : ranks) by_rank[rank].rank = -1;
   for (const Participant& p : local) {
     if (!std::binary_search(ranks.begin(), ranks.end(), p.rank) || by_rank[p.rank].rank >= 0) {
-      return Bad(call, "each rank of this process must take part once, got: " + std::to_string(p.rank));
+      return Bad(call,
+                 "each rank of this process must take part once, got: " + std::to_string(p.rank));
     }
     if (count > 0 && (p.send == nullptr || p.receive == nullptr)) {
       return Bad(call, "rank " + std::to_string(p.rank) + " has no buffer");
     }
     if (!in_place && count > 0 && p.send == p.receive) {
-      return Bad(call, "rank " + std::to_string(p.rank) + " receives into the buffer that it sends");
+      return Bad(call,
+                 "rank " + std::to_string(p.rank) + " receives into the buffer that it sends");
     }
     by_rank[p.rank] = p;
   }
@@ -42,13 +49,13 @@ Status TakeParticipants(const GroupCall& call, int64_t count, std::span<const Pa
 
 Status CheckSources(const GroupCall& call, std::span<const int64_t> source_of, int64_t group_size) {
   if (static_cast<int64_t>(source_of.size()) != group_size) {
-    return Bad(call, "expected a source for each of the " + std::to_string(group_size) + " members of a group, got: " +
-                         std::to_string(source_of.size()));
+    return Bad(call, "expected a source for each of the " + std::to_string(group_size) +
+                         " members of a group, got: " + std::to_string(source_of.size()));
   }
   for (const int64_t source : source_of) {
     if (source < -1 || source >= group_size) {
-      return Bad(call, "a source must be in -1.." + std::to_string(group_size - 1) + ", got: " +
-                           std::to_string(source));
+      return Bad(call, "a source must be in -1.." + std::to_string(group_size - 1) +
+                           ", got: " + std::to_string(source));
     }
   }
   return OkStatus();
@@ -56,13 +63,15 @@ Status CheckSources(const GroupCall& call, std::span<const int64_t> source_of, i
 
 Status CheckRoot(const GroupCall& call, int64_t root, int64_t group_size) {
   if (root >= 0 && root < group_size) return OkStatus();
-  return Bad(call, "root must be in 0.." + std::to_string(group_size - 1) + ", got: " + std::to_string(root));
+  return Bad(call, "root must be in 0.." + std::to_string(group_size - 1) +
+                       ", got: " + std::to_string(root));
 }
 
 Result<ReduceFn> ReduceOf(const GroupCall& call, mesh::Reduction reduction) {
   const ReduceFn reduce = FindReduce(call.dtype, reduction);
   if (reduce != nullptr) return reduce;
-  return Bad(call, "no " + std::string(mesh::ReductionName(reduction)) + " of " + std::string(mesh::DTypeName(call.dtype)));
+  return Bad(call, "no " + std::string(mesh::ReductionName(reduction)) + " of " +
+                       std::string(mesh::DTypeName(call.dtype)));
 }
 
 void Copy(const ParallelFor* parallel, std::byte* to, const std::byte* from, int64_t bytes) {
@@ -74,8 +83,8 @@ void Copy(const ParallelFor* parallel, std::byte* to, const std::byte* from, int
   });
 }
 
-void Fold(const ParallelFor* parallel, ReduceFn reduce, std::byte* to, std::span<const std::byte* const> sources,
-          int64_t count, int64_t width) {
+void Fold(const ParallelFor* parallel, ReduceFn reduce, std::byte* to,
+          std::span<const std::byte* const> sources, int64_t count, int64_t width) {
   if (sources.size() == 1) return Copy(parallel, to, sources[0], count * width);
   const int64_t block = kBlockBytes / width;
   const bool late = std::find(sources.begin() + 2, sources.end(), to) != sources.end();

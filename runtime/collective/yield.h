@@ -1,10 +1,12 @@
-// Giving the core away before going to sleep: where the peer that is waited for needs just this core for a moment, that
-// is several times quicker than being woken. On a busy machine somebody else takes the core for milliseconds instead, so
-// that a yield which took long is followed by many waits without one.
+// Giving the core away before going to sleep: where the peer that is waited for needs just this
+// core for a moment, that is several times quicker than being woken. On a busy machine somebody
+// else takes the core for milliseconds instead, so that a yield which took long is followed by many
+// waits without one.
 //
-// Measured with collective_bench, 1 kB among 4 processes on 2 cores, median: quiet machine 10 us instead of 30 us with
-// sleep alone; beside four compilers yields alone took 15 us to 4 ms from run to run, sleep alone 50 us.
-// Only for small payloads: with large ones there is always other work for the core. One thread.
+// Measured with collective_bench, 1 kB among 4 processes on 2 cores, median: quiet machine 10 us
+// instead of 30 us with sleep alone; beside four compilers yields alone took 15 us to 4 ms from run
+// to run, sleep alone 50 us. Only for small payloads: with large ones there is always other work
+// for the core. One thread.
 #pragma once
 
 #include <sched.h>

@@ -39,8 +39,10 @@ Result<Cursor> Cursor::Parse(std::string_view text) {
   Cursor cursor;
   const auto [end, error] =
       std::from_chars(order->data(), order->data() + order->size(), cursor.fingerprint, 16);
-  if (!e || !b || *e < 0 || *b < 0 || error != std::errc() || end != order->data() + order->size())
+  if (!e || !b || *e < 0 || *b < 0 || error != std::errc() ||
+      end != order->data() + order->size()) {
     return bad;
+  }
   cursor.epoch = *e;
   cursor.batch = *b;
   return cursor;

@@ -21,7 +21,8 @@ namespace {
 
 constexpr size_t kChunk = 1 << 17;
 constexpr int kMaxRank = 8;
-// Deflate cannot shrink further than this (zlib's technical notes), so a header that declares more lies.
+// Deflate cannot shrink further than this (zlib's technical notes), so a header that declares more
+// lies.
 constexpr int64_t kMaxDeflateRatio = 1032;
 
 std::string Num(int64_t n) { return std::to_string(n); }
@@ -156,8 +157,9 @@ struct IdxReader::Impl {
     if (fd < 0) return ErrnoStatus(errno, "cannot open", path);
     struct stat info {};
     if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
-    if (!S_ISREG(info.st_mode))
+    if (!S_ISREG(info.st_mode)) {
       return InvalidArgument(path + ": expected a regular file, got: something else");
+    }
     file_bytes = info.st_size;
     MT_ASSIGN_OR_RETURN(const size_t n, Refill());
     gzip = n >= 2 && chunk[0] == std::byte{0x1f} && chunk[1] == std::byte{0x8b};

@@ -1,10 +1,12 @@
-// IDX files (the format of MNIST's own): two zero bytes, a type byte, the number of dimensions, the dimensions as
-// big-endian u32, then the elements row by row, big-endian. Plain or gzipped, told apart by their first bytes.
-// Format: the page of the MNIST database, "THE IDX FILE FORMAT"; gzip: RFC 1952.
+// IDX files (the format of MNIST's own): two zero bytes, a type byte, the number of dimensions, the
+// dimensions as big-endian u32, then the elements row by row, big-endian. Plain or gzipped, told
+// apart by their first bytes. Format: the page of the MNIST database, "THE IDX FILE FORMAT"; gzip:
+// RFC 1952.
 //
-// Reading is a stream: only what is asked for is read and inflated, never more than the header declares, so a
-// gzip bomb costs nothing. Errors name the file and the byte: kDataLoss for a file that is damaged or lies about
-// itself, kInvalidArgument for one that is not IDX or of an element type that nobody reads here.
+// Reading is a stream: only what is asked for is read and inflated, never more than the header
+// declares, so a gzip bomb costs nothing. Errors name the file and the byte: kDataLoss for a file
+// that is damaged or lies about itself, kInvalidArgument for one that is not IDX or of an element
+// type that nobody reads here.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +36,8 @@ class IdxReader {
   // Bytes of elements read so far.
   int64_t position() const;
 
-  // Fills `out` with the next out.size() bytes of elements, in this machine's byte order; out.size() must be whole
-  // elements and not pass the declared end.
+  // Fills `out` with the next out.size() bytes of elements, in this machine's byte order;
+  // out.size() must be whole elements and not pass the declared end.
   Status Read(std::span<std::byte> out);
   // Call when all was read: checks that nothing follows, and gzip's own checksum and length.
   Status Finish();

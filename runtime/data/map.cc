@@ -43,10 +43,12 @@ To CastTo(From x) {
   } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
     if (std::isnan(x)) return 0;
     // The limits as floats may round up past the type, hence >=.
-    if (x >= static_cast<From>(std::numeric_limits<To>::max()))
+    if (x >= static_cast<From>(std::numeric_limits<To>::max())) {
       return std::numeric_limits<To>::max();
-    if (x <= static_cast<From>(std::numeric_limits<To>::min()))
+    }
+    if (x <= static_cast<From>(std::numeric_limits<To>::min())) {
       return std::numeric_limits<To>::min();
+    }
     return static_cast<To>(x);
   } else if constexpr (std::is_integral_v<To> && std::is_integral_v<From> &&
                        !std::is_same_v<From, bool>) {

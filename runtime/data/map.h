@@ -15,8 +15,8 @@ namespace meshtrain::data {
 // The value of one op; what each op computes is said in spec.h.
 mesh::Tensor ApplyMap(const MapOp& op, const mesh::Tensor& x);
 
-// A chain of ops, compiled for one input type: u8 in becomes a table of 256 results, bit-equal to the ops in turn.
-// Immutable, so any thread may use it.
+// A chain of ops, compiled for one input type: u8 in becomes a table of 256 results, bit-equal to
+// the ops in turn. Immutable, so any thread may use it.
 class MapChain {
  public:
   // Errors: kInvalidArgument for a deviation of zero or a factor that is not finite.

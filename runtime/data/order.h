@@ -1,5 +1,6 @@
-// The order of elements, as streams of indices: what shuffle, batch and repeat do, without touching a byte of data.
-// That makes skipping ahead (restoring a cursor) cheap and exact. Pure but for the state that each stream keeps.
+// The order of elements, as streams of indices: what shuffle, batch and repeat do, without touching
+// a byte of data. That makes skipping ahead (restoring a cursor) cheap and exact. Pure but for the
+// state that each stream keeps.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +36,16 @@ class Count final : public Stream<int64_t> {
   int64_t next_ = 0;
 };
 
-// Uniform in [0, bound), the same on every machine (std::uniform_int_distribution is not): Lemire, "Fast random
-// integer generation in an interval", with rejection, so without bias.
+// Uniform in [0, bound), the same on every machine (std::uniform_int_distribution is not): Lemire,
+// "Fast random integer generation in an interval", with rejection, so without bias.
 inline uint64_t UniformBelow(std::mt19937_64& random, uint64_t bound) {
   __extension__ using Wide = unsigned __int128;
   Wide product = static_cast<Wide>(random()) * bound;
   if (static_cast<uint64_t>(product) < bound) {
     const uint64_t threshold = -bound % bound;
-    while (static_cast<uint64_t>(product) < threshold) product = static_cast<Wide>(random()) * bound;
+    while (static_cast<uint64_t>(product) < threshold) {
+      product = static_cast<Wide>(random()) * bound;
+    }
   }
   return static_cast<uint64_t>(product >> 64);
 }
@@ -52,13 +55,16 @@ template <typename T>
 class Shuffled final : public Stream<T> {
  public:
   Shuffled(std::unique_ptr<Stream<T>> input, int64_t buffer, uint64_t seed, bool reshuffle)
-      : input_(std::move(input)), size_(static_cast<size_t>(buffer)), seed_(seed), reshuffle_(reshuffle) {}
+      : input_(std::move(input)),
+        size_(static_cast<size_t>(buffer)),
+        seed_(seed),
+        reshuffle_(reshuffle) {}
 
   void Reset(int64_t pass) override {
     input_->Reset(pass);
     const auto p = static_cast<uint64_t>(reshuffle_ ? pass : 0);
-    std::seed_seq words{static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32), static_cast<uint32_t>(p),
-                        static_cast<uint32_t>(p >> 32)};
+    std::seed_seq words{static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32),
+                        static_cast<uint32_t>(p), static_cast<uint32_t>(p >> 32)};
     random_.seed(words);
     buffer_.clear();
     more_ = true;
@@ -95,7 +101,8 @@ class Shuffled final : public Stream<T> {
 template <typename T>
 class Repeated final : public Stream<T> {
  public:
-  Repeated(std::unique_ptr<Stream<T>> input, int64_t count) : input_(std::move(input)), count_(count) {}
+  Repeated(std::unique_ptr<Stream<T>> input, int64_t count)
+      : input_(std::move(input)), count_(count) {}
 
   void Reset(int64_t pass) override {
     first_ = count_ < 0 ? 0 : pass * count_;
@@ -120,7 +127,9 @@ class Repeated final : public Stream<T> {
 class Batched final : public Stream<std::vector<int64_t>> {
  public:
   Batched(std::unique_ptr<Stream<int64_t>> input, int64_t size, bool drop_remainder)
-      : input_(std::move(input)), size_(static_cast<size_t>(size)), drop_remainder_(drop_remainder) {}
+      : input_(std::move(input)),
+        size_(static_cast<size_t>(size)),
+        drop_remainder_(drop_remainder) {}
 
   void Reset(int64_t pass) override { input_->Reset(pass); }
   bool Next(std::vector<int64_t>* out) override {

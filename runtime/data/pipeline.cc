@@ -73,8 +73,9 @@ class Compiler {
   void Note(std::string_view what, int64_t a, uint64_t b, int64_t c) {
     const std::string text =
         std::string(what) + " " + Num(a) + " " + std::to_string(b) + " " + Num(c) + ";";
-    for (const char ch : text)
+    for (const char ch : text) {
       out_.fingerprint = (out_.fingerprint ^ static_cast<uint8_t>(ch)) * 1099511628211u;
+    }
   }
 
   Status AddStage(const MapStage& s) {
@@ -119,10 +120,12 @@ class Compiler {
   }
 
   Status AddStage(const RepeatStage& s) {
-    if (s.count == 0 || s.count < -1)
+    if (s.count == 0 || s.count < -1) {
       return Bad("repeat: expected a count of at least 1, or none, got: " + Num(s.count));
-    if (s.count > 0 && __builtin_mul_overflow(count_, s.count, &count_))
+    }
+    if (s.count > 0 && __builtin_mul_overflow(count_, s.count, &count_)) {
       return Bad("repeat: count too large");
+    }
     Note("repeat", s.count, 0, 0);
     endless_ = endless_ || s.count < 0;
     if (batches_ != nullptr) {
@@ -179,8 +182,8 @@ class Pipeline::Impl {
     Result<std::optional<Batch>> item = std::optional<Batch>();
     {
       MutexLock lock(mutex_);
-      const bool there =
-          changed_.WaitFor(mutex_, stop, timeout, [this]() MT_REQUIRES(mutex_) { return !ready_.empty(); });
+      const bool there = changed_.WaitFor(mutex_, stop, timeout,
+                                          [this]() MT_REQUIRES(mutex_) { return !ready_.empty(); });
       if (!there) {
         if (stop.stop_requested()) return Cancelled("data: stopped while waiting for a batch");
         return DeadlineExceeded(
@@ -241,8 +244,9 @@ class Pipeline::Impl {
     MT_RETURN_IF_ERROR(source_->Ensure(*std::max_element(indices_.begin(), indices_.end()) + 1));
     Batch batch;
     batch.size = static_cast<int64_t>(indices_.size());
-    for (size_t c = 0; c < c_.maps.size(); ++c)
+    for (size_t c = 0; c < c_.maps.size(); ++c) {
       batch.components.push_back(Gather(static_cast<int>(c)));
+    }
     return std::optional<Batch>(std::move(batch));
   }
 
@@ -322,8 +326,9 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
   for (size_t i = 0; i < spec.stages.size(); ++i) {
     MT_RETURN_IF_ERROR(compiler.Add(spec.stages[i], "stage " + Num(static_cast<int64_t>(i) + 1)));
   }
-  if (const auto* idx = std::get_if<IdxFiles>(&spec.source.from))
+  if (const auto* idx = std::get_if<IdxFiles>(&spec.source.from)) {
     compiler.AddCast(1, idx->labels_as);
+  }
   MT_ASSIGN_OR_RETURN(Compiled compiled, compiler.Finish());
   return std::unique_ptr<Pipeline>(
       new Pipeline(std::make_unique<Impl>(std::move(source), std::move(compiled))));

@@ -1,8 +1,9 @@
 // A deterministic input pipeline: a source, stages in declared order, batches of host tensors out.
 //
-// A *pass* (epoch) is one run through the declared stages; Next() gives nothing once at its end, and the call after
-// that begins the next pass, which a shuffle orders anew. With `repeat` for ever a pass has no end.
-// Equal specs over equal data give equal batches, on any machine, with or without prefetch.
+// A *pass* (epoch) is one run through the declared stages; Next() gives nothing once at its end,
+// and the call after that begins the next pass, which a shuffle orders anew. With `repeat` for ever
+// a pass has no end. Equal specs over equal data give equal batches, on any machine, with or
+// without prefetch.
 #pragma once
 
 #include <chrono>
@@ -29,25 +30,29 @@ struct Batch {
 // Called by one thread.
 class Pipeline {
  public:
-  // Opens files and reads headers; elements are decoded when Start() or Next() is called, as far as they are needed.
-  // Errors: kInvalidArgument for a spec that makes no sense (says which stage), else the source's.
+  // Opens files and reads headers; elements are decoded when Start() or Next() is called, as far as
+  // they are needed. Errors: kInvalidArgument for a spec that makes no sense (says which stage),
+  // else the source's.
   static Result<std::unique_ptr<Pipeline>> Create(PipelineSpec spec);
   // Ends the prefetch thread; takes at most as long as making one batch.
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // With a prefetch stage, begins to make batches now; so that decoding overlaps with planning. Else does nothing.
+  // With a prefetch stage, begins to make batches now; so that decoding overlaps with planning.
+  // Else does nothing.
   void Start();
 
-  // The next batch; nothing at the end of a pass. Errors: the source's (each later call gives it again),
-  // kDeadlineExceeded after `timeout` (call again), kCancelled when `stop` was requested.
-  Result<std::optional<Batch>> Next(std::stop_token stop = {}, Duration timeout = std::chrono::seconds(60));
+  // The next batch; nothing at the end of a pass. Errors: the source's (each later call gives it
+  // again), kDeadlineExceeded after `timeout` (call again), kCancelled when `stop` was requested.
+  Result<std::optional<Batch>> Next(std::stop_token stop = {},
+                                    Duration timeout = std::chrono::seconds(60));
 
   // Says what Next() will give: batches made ahead do not count.
   Cursor cursor() const;
-  // The next batch will be the one that followed when `cursor` was taken. Errors: kFailedPrecondition for a cursor of
-  // a pipeline of another order, kInvalidArgument for one past the end of its pass.
+  // The next batch will be the one that followed when `cursor` was taken. Errors:
+  // kFailedPrecondition for a cursor of a pipeline of another order, kInvalidArgument for one past
+  // the end of its pass.
   Status Restore(const Cursor& cursor);
 
   // Batches in one pass; with `repeat` for ever, in one run through the source.
@@ -56,8 +61,8 @@ class Pipeline {
   std::vector<mesh::TensorType> BatchTypes(int64_t size) const;
   // As declared by the batch stage.
   int64_t batch_size() const;
-  // Of the last batch of a run through the source: smaller where the batch size does not divide it and the remainder is
-  // not dropped.
+  // Of the last batch of a run through the source: smaller where the batch size does not divide it
+  // and the remainder is not dropped.
   int64_t last_batch_size() const;
 
  private:

@@ -17,7 +17,8 @@ using mesh::Dims;
 using mesh::Tensor;
 using mesh::TensorType;
 
-// Elements live in memory, so more than half of the machine's is a mistake or a gzip bomb with an honest header.
+// Elements live in memory, so more than half of the machine's is a mistake or a gzip bomb with an
+// honest header.
 int64_t MaxBytesInMemory() { return ::sysconf(_SC_PHYS_PAGES) / 2 * ::sysconf(_SC_PAGE_SIZE); }
 
 TensorType ElementOf(const TensorType& whole) {
@@ -47,8 +48,9 @@ class ArraySource final : public Source {
 };
 
 Result<std::unique_ptr<Source>> OpenArrays(const Arrays& arrays, int64_t take) {
-  if (arrays.components.empty())
+  if (arrays.components.empty()) {
     return InvalidArgument("data: arrays: expected at least one tensor, got: none");
+  }
   for (size_t c = 0; c < arrays.components.size(); ++c) {
     const TensorType& type = arrays.components[c].type();
     if (type.rank() < 1 || type.dims[0] != arrays.components[0].dims()[0]) {

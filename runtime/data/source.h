@@ -1,4 +1,5 @@
-// Where elements come from: a numbered list of tuples of host tensors, read from the front as far as is asked.
+// Where elements come from: a numbered list of tuples of host tensors, read from the front as far
+// as is asked.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +22,16 @@ class Source {
   virtual int64_t size() const = 0;
   // One element's components, as stored.
   virtual const std::vector<mesh::TensorType>& element() const = 0;
-  // Makes elements [0, end) readable. Errors: those of the file behind it; the same again on the next call.
+  // Makes elements [0, end) readable. Errors: those of the file behind it; the same again on the
+  // next call.
   virtual Status Ensure(int64_t end) = 0;
-  // The bytes of a component of an element below the last Ensure's end; valid while the source lives.
+  // The bytes of a component of an element below the last Ensure's end; valid while the source
+  // lives.
   virtual std::span<const std::byte> Row(int component, int64_t index) const = 0;
 };
 
-// Opens files and reads headers only. Errors: kInvalidArgument when nothing is there to read or the components'
-// counts differ, else IdxReader's.
+// Opens files and reads headers only. Errors: kInvalidArgument when nothing is there to read or the
+// components' counts differ, else IdxReader's.
 Result<std::unique_ptr<Source>> OpenSource(const SourceSpec& spec);
 
 }  // namespace meshtrain::data

@@ -1,4 +1,5 @@
-// What the manifest's `program.data` says, as plain values: a source and the stages its elements pass, in order.
+// What the manifest's `program.data` says, as plain values: a source and the stages its elements
+// pass, in order.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +26,12 @@ struct Arrays {
 
 struct SourceSpec {
   std::variant<IdxFiles, Arrays> from;
-  int64_t take = -1;  // at most so many elements, from the front; -1: all. Nothing behind them is read.
+  int64_t take =
+      -1;  // at most so many elements, from the front; -1: all. Nothing behind them is read.
 };
 
-// x * factor, in f32 (f64 stays f64). A factor that is 1/n for a whole n (0.00392156862745098 = 1/255) divides by n
-// instead: bit for bit x / 255.0f, which is what people mean.
+// x * factor, in f32 (f64 stays f64). A factor that is 1/n for a whole n (0.00392156862745098 =
+// 1/255) divides by n instead: bit for bit x / 255.0f, which is what people mean.
 struct Scale {
   double factor = 1;
 };
@@ -48,11 +50,13 @@ struct MapStage {
   std::vector<MapOp> ops;  // in order
   int component = 0;       // the features
 };
-// Promises that the source is read and decoded once. Holds for the sources there are: decoded elements stay in
-// memory in their stored type (an u8 takes a quarter of its mapped f32, and mapping it is one table look-up).
+// Promises that the source is read and decoded once. Holds for the sources there are: decoded
+// elements stay in memory in their stored type (an u8 takes a quarter of its mapped f32, and
+// mapping it is one table look-up).
 struct CacheStage {};
-// tf.data's algorithm: a buffer filled from the input; draw one uniformly, put the next input in its place. Another
-// order in each pass unless `reshuffle` is false. Equal (seed, pass) give equal orders on every machine.
+// tf.data's algorithm: a buffer filled from the input; draw one uniformly, put the next input in
+// its place. Another order in each pass unless `reshuffle` is false. Equal (seed, pass) give equal
+// orders on every machine.
 struct ShuffleStage {
   int64_t buffer = 0;  // in what flows here: elements before `batch`, batches after it
   uint64_t seed = 0;
@@ -69,7 +73,8 @@ struct RepeatStage {
 struct PrefetchStage {
   int64_t depth = -1;  // batches made ahead by a thread; -1: auto
 };
-using Stage = std::variant<MapStage, CacheStage, ShuffleStage, BatchStage, RepeatStage, PrefetchStage>;
+using Stage =
+    std::variant<MapStage, CacheStage, ShuffleStage, BatchStage, RepeatStage, PrefetchStage>;
 
 struct PipelineSpec {
   SourceSpec source;

@@ -1,6 +1,6 @@
-// The machinery that runs plans. A backend owns device memory and turns a plan into something that runs a step on all
-// devices of this process; the CPU's is the reference, `null` keeps shapes and bytes only. tests/contract holds the
-// suite that every backend passes.
+// The machinery that runs plans. A backend owns device memory and turns a plan into something that
+// runs a step on all devices of this process; the CPU's is the reference, `null` keeps shapes and
+// bytes only. tests/contract holds the suite that every backend passes.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,8 @@ class Communicator;
 
 namespace meshtrain::device {
 
-// Bytes on one device; freed with the object. Host-addressable backends show them in host(), others give null.
+// Bytes on one device; freed with the object. Host-addressable backends show them in host(), others
+// give null.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -30,8 +31,8 @@ class Buffer {
   virtual std::byte* host() = 0;
 };
 
-// The buffers of one device for one step, in the order of the plan's inputs, states and outputs. States are read and
-// updated in place, outputs written.
+// The buffers of one device for one step, in the order of the plan's inputs, states and outputs.
+// States are read and updated in place, outputs written.
 struct DeviceBuffers {
   std::vector<Buffer*> inputs;
   std::vector<Buffer*> states;
@@ -54,9 +55,11 @@ class Backend {
   virtual Result<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
   virtual Status CopyIn(std::span<const std::byte> from, Buffer& to) = 0;
   virtual Status CopyOut(const Buffer& from, std::span<std::byte> to) = 0;
-  // `local_ranks`: the places in the plan's mesh that this process computes. `communicator` (not owned, may be null when
-  // the plan holds no collective) must outlive the executable. Errors: kUnimplemented for an op without a kernel.
-  virtual Result<std::unique_ptr<Executable>> Compile(const plan::Plan& plan, std::span<const int64_t> local_ranks,
+  // `local_ranks`: the places in the plan's mesh that this process computes. `communicator` (not
+  // owned, may be null when the plan holds no collective) must outlive the executable. Errors:
+  // kUnimplemented for an op without a kernel.
+  virtual Result<std::unique_ptr<Executable>> Compile(const plan::Plan& plan,
+                                                      std::span<const int64_t> local_ranks,
                                                       collective::Communicator* communicator) = 0;
 };
 

@@ -15,8 +15,10 @@ bool Final(StatusCode code) {
     case StatusCode::kPermissionDenied:
     case StatusCode::kInvalidArgument:
     case StatusCode::kUnimplemented:
-    case StatusCode::kNotFound: return true;
-    default: return false;
+    case StatusCode::kNotFound:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -26,7 +28,9 @@ Attendance::Attendance(AttendanceOptions options) : options_(std::move(options))
 
 void Attendance::Join(int64_t checkpoint_step) {
   MT_CHECK(phase_ != Phase::kLeaving && phase_ != Phase::kGone);
-  if (phase_ == Phase::kOver && options_.task == options_.server && stream_ != Stream::kNone) wants_end_ = true;
+  if (phase_ == Phase::kOver && options_.task == options_.server && stream_ != Stream::kNone) {
+    wants_end_ = true;
+  }
   phase_ = Phase::kJoining;
   checkpoint_step_ = checkpoint_step;
   refused_.reset();
@@ -38,7 +42,8 @@ void Attendance::Join(int64_t checkpoint_step) {
 void Attendance::AbandonJoin() {
   if (phase_ != Phase::kJoining) return;
   phase_ = Phase::kOut;
-  // The server may count us in at this moment: only a stream that ends tells it that we are not there.
+  // The server may count us in at this moment: only a stream that ends tells it that we are not
+  // there.
   if (stream_ != Stream::kNone) wants_end_ = true;
   outgoing_.clear();
 }
@@ -63,13 +68,13 @@ void Attendance::SayJoin() {
   std::vector<uint64_t> last_members;
   for (const Member& member : incarnation_.members) last_members.push_back(member.instance);
   outgoing_.emplace_back(JoinMessage{.task = options_.task,
-                                  .instance = options_.instance,
-                                  .last_incarnation = incarnation_.id,
-                                  .checkpoint_step = checkpoint_step_,
-                                  .data_address = options_.data_address,
-                                  .host = options_.host,
-                                  .expected = options_.expected,
-                                  .last_members = std::move(last_members)});
+                                     .instance = options_.instance,
+                                     .last_incarnation = incarnation_.id,
+                                     .checkpoint_step = checkpoint_step_,
+                                     .data_address = options_.data_address,
+                                     .host = options_.host,
+                                     .expected = options_.expected,
+                                     .last_members = std::move(last_members)});
 }
 
 bool Attendance::wants_stream() const {
@@ -155,14 +160,17 @@ void Attendance::Ended(const Status& why) {
         Raise(cause);
       } else {
         const bool silent = cause.code() == StatusCode::kDeadlineExceeded;
-        Raise(Unavailable(cluster::ToString(options_.server) + " lost: " + (silent ? "" : "connection closed: ") +
-                          last_error_));
+        Raise(Unavailable(cluster::ToString(options_.server) +
+                          " lost: " + (silent ? "" : "connection closed: ") + last_error_));
       }
       break;
-    case Phase::kLeaving: phase_ = Phase::kGone; break;
+    case Phase::kLeaving:
+      phase_ = Phase::kGone;
+      break;
     case Phase::kOut:
     case Phase::kOver:
-    case Phase::kGone: break;
+    case Phase::kGone:
+      break;
   }
 }
 
@@ -171,11 +179,15 @@ void Attendance::Tick(const Progress& progress, Duration now) {
     // It is we who stood still; what the server said meanwhile is about to be read.
     const Duration pause = now - *last_tick_;
     last_heard_ = std::min(now, last_heard_ + pause);
-    // The others may have gone on without us, or the server may have stood still with us and all of us been replaced.
+    // The others may have gone on without us, or the server may have stood still with us and all of
+    // us been replaced.
     if (pause > options_.lost_after && phase_ == Phase::kIn) {
-      Raise(Unavailable(cluster::ToString(options_.task) + " lost: stood still for " + SecondsText(pause)));
+      Raise(Unavailable(cluster::ToString(options_.task) + " lost: stood still for " +
+                        SecondsText(pause)));
     }
-    if (pause > options_.lost_after && phase_ == Phase::kJoining && stream_ != Stream::kNone) wants_end_ = true;
+    if (pause > options_.lost_after && phase_ == Phase::kJoining && stream_ != Stream::kNone) {
+      wants_end_ = true;
+    }
   }
   last_tick_ = now;
   if (stream_ == Stream::kNone || wants_end_) return;
@@ -190,7 +202,8 @@ void Attendance::Tick(const Progress& progress, Duration now) {
     wants_end_ = true;
     return;
   }
-  if (stream_ == Stream::kOpen && now >= next_beat_ && (phase_ != Phase::kLeaving && phase_ != Phase::kGone)) {
+  if (stream_ == Stream::kOpen && now >= next_beat_ &&
+      (phase_ != Phase::kLeaving && phase_ != Phase::kGone)) {
     outgoing_.emplace_back(BeatMessage{incarnation_.id, progress});
     next_beat_ = now + options_.heartbeat;
   }

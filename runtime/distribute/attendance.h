@@ -1,12 +1,13 @@
-// One process' side of the rendezvous: what it wants, what it was told, what it says next. Pure: the code that owns the
-// stream (membership.cc) carries out what this decides.
+// One process' side of the rendezvous: what it wants, what it was told, what it says next. Pure:
+// the code that owns the stream (membership.cc) carries out what this decides.
 //
-//   kOut ---Join---> kJoining ---welcome---> kIn ---alarm, or the stream breaks---> kOver ---Join---> kJoining ...
+//   kOut ---Join---> kJoining ---welcome---> kIn ---alarm, or the stream breaks---> kOver
+//   ---Join---> kJoining ...
 //
-// A stream is wanted from Join on. While joining, one that breaks is made anew; later it is not, until the next Join. The
-// process that serves makes its own anew now and then while it joins: if it was replaced while it stood still, its name
-// leads to another server by now, which refuses it; else it, and whoever is still connected to it, would wait for the
-// others for ever.
+// A stream is wanted from Join on. While joining, one that breaks is made anew; later it is not,
+// until the next Join. The process that serves makes its own anew now and then while it joins: if
+// it was replaced while it stood still, its name leads to another server by now, which refuses it;
+// else it, and whoever is still connected to it, would wait for the others for ever.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +35,12 @@ struct AttendanceOptions {
 class Attendance {
  public:
   enum class Phase : uint8_t {
-    kOut,      // no member yet, and not joining; or a join was given up
+    kOut,  // no member yet, and not joining; or a join was given up
     kJoining,
-    kIn,       // of incarnation().id
-    kOver,     // alarm() says why
+    kIn,    // of incarnation().id
+    kOver,  // alarm() says why
     kLeaving,
-    kGone,     // left; nothing works any more
+    kGone,  // left; nothing works any more
   };
 
   explicit Attendance(AttendanceOptions options);
@@ -50,7 +51,8 @@ class Attendance {
   void Leave();
   void AbandonLeave();  // the server did not answer
 
-  // --- what the stream does. At most one at a time: Opening, then Opened, messages, and Ended; or Opening and Ended.
+  // --- what the stream does. At most one at a time: Opening, then Opened, messages, and Ended; or
+  // Opening and Ended.
   void Opening(Duration now);
   void Opened(Duration now);
   void Heard(const RosterMessage& message, Duration now);
@@ -59,7 +61,7 @@ class Attendance {
   void Tick(const Progress& progress, Duration now);
 
   // --- what the owner of the stream is to do
-  bool wants_stream() const;  // make one, where there is none
+  bool wants_stream() const;                     // make one, where there is none
   bool wants_end() const { return wants_end_; }  // cut the one that is there, then call Ended
   std::vector<MemberMessage> TakeOutgoing();     // in order; only while the stream is open
   bool has_outgoing() const { return stream_ == Stream::kOpen && !outgoing_.empty(); }
@@ -94,7 +96,7 @@ class Attendance {
 
   enum class Stream : uint8_t { kNone, kOpening, kOpen };
   Stream stream_ = Stream::kNone;
-  bool heard_ = false;      // anything on this stream
+  bool heard_ = false;  // anything on this stream
   bool wants_end_ = false;
   std::optional<Status> end_why_;  // why we cut it
   Duration last_heard_{};

@@ -31,15 +31,17 @@ Result<std::optional<cluster::TfConfig>> ClusterOf(const Environment& environmen
   const std::string role_text = environment(cluster::kEnvRole).value_or("");
   const auto role = cluster::ParseRole(role_text);
   if (!role) {
-    return InvalidArgument(std::string(cluster::kEnvRole) + ": expected chief, worker, ps or evaluator, got: " +
-                           role_text);
+    return InvalidArgument(std::string(cluster::kEnvRole) +
+                           ": expected chief, worker, ps or evaluator, got: " + role_text);
   }
   const std::string index_text = environment(cluster::kEnvIndex).value_or("");
   const auto index = ParseInt(index_text);
   if (!index || *index < 0) {
-    return InvalidArgument(std::string(cluster::kEnvIndex) + ": expected a number from 0, got: " + index_text);
+    return InvalidArgument(std::string(cluster::kEnvIndex) +
+                           ": expected a number from 0, got: " + index_text);
   }
-  return std::optional(cluster::TfConfig{std::move(*parsed), {*role, static_cast<int32_t>(*index)}});
+  return std::optional(
+      cluster::TfConfig{std::move(*parsed), {*role, static_cast<int32_t>(*index)}});
 }
 
 Result<std::optional<Duration>> PeerReturnOf(const Environment& environment) {
@@ -47,7 +49,8 @@ Result<std::optional<Duration>> PeerReturnOf(const Environment& environment) {
   if (!text) return std::optional<Duration>();
   const auto seconds = ParseInt(*text);
   if (!seconds || *seconds < 0) {
-    return InvalidArgument(std::string(cluster::kEnvPeerReturn) + ": expected seconds from 0, got: " + *text);
+    return InvalidArgument(std::string(cluster::kEnvPeerReturn) +
+                           ": expected seconds from 0, got: " + *text);
   }
   return std::optional<Duration>(std::chrono::seconds(*seconds));
 }

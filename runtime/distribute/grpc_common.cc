@@ -35,7 +35,8 @@ std::string Nonce() {
 std::string Header(const grpc::ServerContextBase& context, const char* key) {
   const auto& all = context.client_metadata();
   const auto found = all.find(key);
-  return found == all.end() ? std::string() : std::string(found->second.data(), found->second.size());
+  return found == all.end() ? std::string()
+                            : std::string(found->second.data(), found->second.size());
 }
 
 struct Pem {
@@ -55,14 +56,16 @@ Result<Pem> ReadPem(const Security& security) {
 
 grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return {static_cast<grpc::StatusCode>(status.code()), status.message().substr(0, kMaxMessageBytes)};
+  return {static_cast<grpc::StatusCode>(status.code()),
+          status.message().substr(0, kMaxMessageBytes)};
 }
 
 Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return OkStatus();
   const int code = status.error_code();
   const bool known = code > 0 && code <= static_cast<int>(StatusCode::kUnauthenticated);
-  return Status(known ? static_cast<StatusCode>(code) : StatusCode::kUnknown, status.error_message());
+  return Status(known ? static_cast<StatusCode>(code) : StatusCode::kUnknown,
+                status.error_message());
 }
 
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options) {
@@ -77,7 +80,8 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options
   arguments.SetMaxReceiveMessageSize(static_cast<int>(options.max_receive_bytes));
   arguments.SetMaxSendMessageSize(-1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // Also how long one attempt may take: a stopped process accepts connections (its kernel does) and says nothing.
+  // Also how long one attempt may take: a stopped process accepts connections (its kernel does) and
+  // says nothing.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);  // 30 s by default
@@ -104,12 +108,13 @@ std::span<const std::pair<const char*, int>> BulkArguments() {
   return kArguments;
 }
 
-void SignCall(grpc::ClientContext& context, std::string_view method, const std::string& job, const Security& security,
-              TimePoint now) {
+void SignCall(grpc::ClientContext& context, std::string_view method, const std::string& job,
+              const Security& security, TimePoint now) {
   const CallClaim claim{
       .method = std::string(method),
       .job = job,
-      .time_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count(),
+      .time_ms =
+          std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count(),
       .nonce = Nonce()};
   context.AddMetadata(kProtocolKey, std::to_string(kProtocolVersion));
   context.AddMetadata(kJobKey, claim.job);
@@ -118,11 +123,12 @@ void SignCall(grpc::ClientContext& context, std::string_view method, const std::
   context.AddMetadata(kProofKey, ProveClaim(security.token, claim));
 }
 
-Status CheckCaller(const grpc::ServerContextBase& context, std::string_view method, const std::string& job,
-                   const Security& security, TimePoint now) {
+Status CheckCaller(const grpc::ServerContextBase& context, std::string_view method,
+                   const std::string& job, const Security& security, TimePoint now) {
   const std::string protocol = Header(context, kProtocolKey);
   if (protocol != std::to_string(kProtocolVersion)) {
-    return FailedPrecondition("expected a caller that speaks protocol " + std::to_string(kProtocolVersion) +
+    return FailedPrecondition("expected a caller that speaks protocol " +
+                              std::to_string(kProtocolVersion) +
                               " (the same version of the program in every process), got: " +
                               (protocol.empty() ? "none" : protocol));
   }
@@ -137,7 +143,8 @@ Status CheckCaller(const grpc::ServerContextBase& context, std::string_view meth
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Security& security) {
   if (!security.tls()) return grpc::InsecureServerCredentials();
   MT_ASSIGN_OR_RETURN(Pem pem, ReadPem(security));
-  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   options.pem_root_certs = std::move(pem.ca);
   options.pem_key_cert_pairs.push_back({std::move(pem.key), std::move(pem.certificate)});
   return grpc::SslServerCredentials(options);

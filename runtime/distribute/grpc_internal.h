@@ -1,5 +1,6 @@
-// What our gRPC services and clients share: channels, servers, the proof on every call, statuses. For the .cc files of
-// this folder only; gRPC's types are only named here, so that no header leans on gRPC's.
+// What our gRPC services and clients share: channels, servers, the proof on every call, statuses.
+// For the .cc files of this folder only; gRPC's types are only named here, so that no header leans
+// on gRPC's.
 #pragma once
 
 #include <cstdint>
@@ -35,25 +36,26 @@ struct ChannelOptions {
   int64_t max_receive_bytes = int64_t{4} << 20;  // of one message; -1: any
   bool bulk = false;                             // for tensors: see BulkArguments
 };
-// A channel of its own connection, backoff and name look-up (a second channel to the same address shares nothing with
-// it): to make one anew is to look the name up and connect at once. It never goes through an HTTP proxy, and does not
-// resend calls by itself. Connects on the first call. Errors: of the certificate files.
+// A channel of its own connection, backoff and name look-up (a second channel to the same address
+// shares nothing with it): to make one anew is to look the name up and connect at once. It never
+// goes through an HTTP proxy, and does not resend calls by itself. Connects on the first call.
+// Errors: of the certificate files.
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options);
 
-// Channel arguments, both sides', under which messages of megabytes move at about TCP's speed; with gRPC's own a third of
-// it. They cost memory per connection.
+// Channel arguments, both sides', under which messages of megabytes move at about TCP's speed; with
+// gRPC's own a third of it. They cost memory per connection.
 std::span<const std::pair<const char*, int>> BulkArguments();
 
 // Errors: of the certificate files.
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Security& security);
 
 // Puts the caller's claim, its proof and our protocol's version on a call that is about to begin.
-void SignCall(grpc::ClientContext& context, std::string_view method, const std::string& job, const Security& security,
-              TimePoint now);
-// The server's side of it, first thing in every method. Errors: kFailedPrecondition (another job, another version of
-// the protocol), kPermissionDenied (no or a wrong proof).
-Status CheckCaller(const grpc::ServerContextBase& context, std::string_view method, const std::string& job,
-                   const Security& security, TimePoint now);
+void SignCall(grpc::ClientContext& context, std::string_view method, const std::string& job,
+              const Security& security, TimePoint now);
+// The server's side of it, first thing in every method. Errors: kFailedPrecondition (another job,
+// another version of the protocol), kPermissionDenied (no or a wrong proof).
+Status CheckCaller(const grpc::ServerContextBase& context, std::string_view method,
+                   const std::string& job, const Security& security, TimePoint now);
 
 // Raised when an older process could misread what a newer one sends.
 inline constexpr int kProtocolVersion = 1;
@@ -68,18 +70,21 @@ struct ServerOptions {
   bool bulk = false;                             // for tensors: see BulkArguments
 };
 
-// A gRPC server at a port. The port is listened at by a thread of ours that hands connections over: gRPC's own listener
-// never accepts again after the process once ran out of file descriptors (grpc issue 20418), and shares a taken port
-// instead of saying so. A connection that does not speak within seconds is closed.
+// A gRPC server at a port. The port is listened at by a thread of ours that hands connections over:
+// gRPC's own listener never accepts again after the process once ran out of file descriptors (grpc
+// issue 20418), and shares a taken port instead of saying so. A connection that does not speak
+// within seconds is closed.
 class GrpcServer {
  public:
-  // Serves `services`, which must outlive it. Errors: kUnavailable (port taken); of the certificate files.
+  // Serves `services`, which must outlive it. Errors: kUnavailable (port taken); of the certificate
+  // files.
   static Result<std::unique_ptr<GrpcServer>> Create(const ServerOptions& options,
                                                     const std::vector<grpc::Service*>& services);
   ~GrpcServer();  // Shutdown(0)
 
   int port() const;
-  // Accepts nothing more; calls still open after `grace` are cancelled. Returns when the last has ended.
+  // Accepts nothing more; calls still open after `grace` are cancelled. Returns when the last has
+  // ended.
   void Shutdown(Duration grace);
 
  private:

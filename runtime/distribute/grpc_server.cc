@@ -104,13 +104,15 @@ struct GrpcServer::Impl {
 GrpcServer::Impl::Accepted GrpcServer::Impl::AcceptOne() {
   Descriptor connection(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (connection.get() < 0) {
-    const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    const bool exhausted =
+        errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
     return exhausted ? Accepted::kNoDescriptor : Accepted::kYes;
   }
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       static_cast<rlim_t>(connection.get()) + kSpareDescriptors >= limit.rlim_cur) {
-    return Accepted::kTooMany;  // closed at once: the kernel gives the lowest free number, so the ones below are taken
+    return Accepted::kTooMany;  // closed at once: the kernel gives the lowest free number, so the
+                                // ones below are taken
   }
   const int on = 1;
   setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -141,8 +143,8 @@ GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 GrpcServer::~GrpcServer() { Shutdown(Duration(0)); }
 
-Result<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerOptions& options,
-                                                       const std::vector<grpc::Service*>& services) {
+Result<std::unique_ptr<GrpcServer>> GrpcServer::Create(
+    const ServerOptions& options, const std::vector<grpc::Service*>& services) {
   auto impl = std::make_unique<Impl>();
   MT_ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(options.security));
   MT_ASSIGN_OR_RETURN(impl->listener, Listen(options.port));
@@ -152,7 +154,8 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerOptions& opti
 
   grpc::ServerBuilder builder;
   impl->acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, std::move(credentials));
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      std::move(credentials));
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_receive_bytes));
   builder.SetMaxSendMessageSize(-1);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
@@ -163,7 +166,8 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServerOptions& opti
   for (grpc::Service* service : services) builder.RegisterService(service);
   impl->server = builder.BuildAndStart();
   if (impl->server == nullptr) {
-    return Unavailable("port " + std::to_string(impl->port) + ": expected a gRPC server, got: none (its log says why)");
+    return Unavailable("port " + std::to_string(impl->port) +
+                       ": expected a gRPC server, got: none (its log says why)");
   }
   Impl* const raw = impl.get();
   impl->accepting = std::jthread([raw](std::stop_token stop) { raw->Accept(std::move(stop)); });

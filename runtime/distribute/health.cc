@@ -9,12 +9,14 @@ namespace {
 
 // Who computes at a place is behind who waits there.
 auto Place(const Standing& member) {
-  return std::tuple(member.progress.step, member.progress.collective, !member.progress.waiting_at.empty());
+  return std::tuple(member.progress.step, member.progress.collective,
+                    !member.progress.waiting_at.empty());
 }
 
 std::string Where(const Standing& member) {
   const Progress& at = member.progress;
-  return "stands at step " + std::to_string(at.step) + ", collective " + std::to_string(at.collective) +
+  return "stands at step " + std::to_string(at.step) + ", collective " +
+         std::to_string(at.collective) +
          (at.waiting_at.empty() ? ", and computes" : ", in " + at.waiting_at);
 }
 
@@ -27,10 +29,12 @@ void Standing::Report(Progress now_at, Duration now) {
   progress = std::move(now_at);
 }
 
-std::optional<Status> FindStuck(std::span<const Standing> members, Duration now, Duration stuck_after) {
+std::optional<Status> FindStuck(std::span<const Standing> members, Duration now,
+                                Duration stuck_after) {
   if (members.size() < 2) return std::nullopt;
-  const auto last = std::min_element(members.begin(), members.end(),
-                                     [](const Standing& a, const Standing& b) { return Place(a) < Place(b); });
+  const auto last =
+      std::min_element(members.begin(), members.end(),
+                       [](const Standing& a, const Standing& b) { return Place(a) < Place(b); });
   if (now - last->moved < stuck_after) return std::nullopt;
   size_t waiting_long = 0;  // anywhere
   int waiting_ahead = 0;    // for however long
@@ -43,24 +47,29 @@ std::optional<Status> FindStuck(std::span<const Standing> members, Duration now,
     if (now - member.waiting_since >= stuck_after) ++waiting_long;
     if (!ahead) continue;
     ++waiting_ahead;
-    if (longest_ahead == nullptr || member.waiting_since < longest_ahead->waiting_since) longest_ahead = &member;
+    if (longest_ahead == nullptr || member.waiting_since < longest_ahead->waiting_since) {
+      longest_ahead = &member;
+    }
   }
   const std::string since = " for " + SecondsText(now - last->moved);
   if (longest_ahead != nullptr && now - longest_ahead->waiting_since >= stuck_after) {
-    return Unavailable(cluster::ToString(last->task) + (beside > 0 ? " and " + std::to_string(beside) + " more" : "") +
+    return Unavailable(cluster::ToString(last->task) +
+                       (beside > 0 ? " and " + std::to_string(beside) + " more" : "") +
                        " stuck: " + Where(*last) + since + "; " + std::to_string(waiting_ahead) +
                        (waiting_ahead == 1 ? " other waits" : " others wait") + " for it, " +
-                       cluster::ToString(longest_ahead->task) + " longest, in " + longest_ahead->progress.waiting_at);
+                       cluster::ToString(longest_ahead->task) + " longest, in " +
+                       longest_ahead->progress.waiting_at);
   }
   if (waiting_long == members.size()) {
-    return Unavailable(cluster::ToString(last->task) + " and all others stuck: each " + Where(*last) + since +
-                       ", and none is behind");
+    return Unavailable(cluster::ToString(last->task) + " and all others stuck: each " +
+                       Where(*last) + since + ", and none is behind");
   }
   return std::nullopt;
 }
 
 std::string SecondsText(Duration duration) {
-  const int64_t tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
+  const int64_t tenths =
+      std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 

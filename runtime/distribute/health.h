@@ -1,4 +1,5 @@
-// Who is stuck: alive, but standing still while others wait for it. Pure; times are readings of one monotonic clock.
+// Who is stuck: alive, but standing still while others wait for it. Pure; times are readings of one
+// monotonic clock.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +32,12 @@ struct Standing {
   void Report(Progress now_at, Duration now);
 };
 
-// Whose fault it is that nobody moves, as kUnavailable naming the member that is furthest behind and where it stands.
-// Nothing while all is well: while nobody has waited for `stuck_after`, or the one that is furthest behind has moved
-// within it. Members that all wait at one place are stuck too, though none of them is behind.
-std::optional<Status> FindStuck(std::span<const Standing> members, Duration now, Duration stuck_after);
+// Whose fault it is that nobody moves, as kUnavailable naming the member that is furthest behind
+// and where it stands. Nothing while all is well: while nobody has waited for `stuck_after`, or the
+// one that is furthest behind has moved within it. Members that all wait at one place are stuck
+// too, though none of them is behind.
+std::optional<Status> FindStuck(std::span<const Standing> members, Duration now,
+                                Duration stuck_after);
 
 // "1.6 s"
 std::string SecondsText(Duration duration);

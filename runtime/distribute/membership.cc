@@ -29,7 +29,7 @@ constexpr milliseconds kLookAgain{5000};
 // How much longer than the deadline of an agreement we wait for the server to say who missed it.
 constexpr milliseconds kAnswerSlack{2000};
 constexpr milliseconds kServerGrace{1000};
-constexpr std::chrono::hours kLong{1};  // of waits that a change or a stop request ends
+constexpr std::chrono::hours kLong{1};            // of waits that a change or a stop request ends
 constexpr std::chrono::hours kLongest{24 * 365};  // of waits that the caller bounds
 
 Duration Now() { return SystemClock().Monotonic(); }
@@ -60,8 +60,8 @@ uint64_t NewInstance() {
   return out == 0 ? 1 : out;
 }
 
-// One stream to the server. `context` may be cancelled from any thread; `stream` is read by the attending thread and
-// written by the beating one.
+// One stream to the server. `context` may be cancelled from any thread; `stream` is read by the
+// attending thread and written by the beating one.
 struct Session {
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Rendezvous::Stub> stub;
@@ -77,22 +77,23 @@ class Membership::Impl {
       : options_(std::move(options)),
         server_address_(options_.config.cluster.host(members.front())),
         instance_(instance),
-        attendance_({.task = options_.config.task,
-                     .server = members.front(),
-                     .instance = instance,
-                     .data_address = options_.data_address,
-                     .host = options_.host,
-                     .expected = members,
-                     .heartbeat = options_.heartbeat,
-                     .lost_after = options_.lost_after,
-                     .connect_timeout = std::max<Duration>(kConnectTimeout, 2 * options_.lost_after),
-                     .look_again = kLookAgain}) {}
+        attendance_(
+            {.task = options_.config.task,
+             .server = members.front(),
+             .instance = instance,
+             .data_address = options_.data_address,
+             .host = options_.host,
+             .expected = members,
+             .heartbeat = options_.heartbeat,
+             .lost_after = options_.lost_after,
+             .connect_timeout = std::max<Duration>(kConnectTimeout, 2 * options_.lost_after),
+             .look_again = kLookAgain}) {}
   ~Impl();
 
   Status Start(const std::vector<cluster::TaskId>& members);
   Result<Incarnation> Join(int64_t checkpoint_step, const std::stop_token& stop);
-  Result<std::vector<std::string>> Agree(const std::string& name, const std::string& text, Duration timeout,
-                                         const std::stop_token& stop);
+  Result<std::vector<std::string>> Agree(const std::string& name, const std::string& text,
+                                         Duration timeout, const std::stop_token& stop);
   void ReportProgress(int64_t step, uint64_t collective, std::string waiting_at);
   void OnLost(std::function<void(const Status&)> callback);
   Status Leave(Duration timeout);
@@ -105,7 +106,8 @@ class Membership::Impl {
   void Alert(std::stop_token stop);   // thread: calls the callback
   // Returns how the stream ended.
   Status AttendOnce(Session& session);
-  Result<std::vector<std::string>> Ask(const AgreeMessage& message, const std::shared_ptr<grpc::Channel>& channel,
+  Result<std::vector<std::string>> Ask(const AgreeMessage& message,
+                                       const std::shared_ptr<grpc::Channel>& channel,
                                        const std::shared_ptr<grpc::ClientContext>& context);
   // Why agreements are over; OK while they are not.
   Status AgreeState() const MT_REQUIRES(mutex_);
@@ -149,7 +151,8 @@ Status Membership::Impl::Start(const std::vector<cluster::TaskId>& members) {
          .security = options_.security,
          .job = options_.job,
          .roster = {.tasks = members,
-                    .first_id = static_cast<uint64_t>(std::chrono::duration_cast<milliseconds>(since_1970).count()),
+                    .first_id = static_cast<uint64_t>(
+                        std::chrono::duration_cast<milliseconds>(since_1970).count()),
                     .lost_after = options_.lost_after,
                     .stuck_after = options_.stuck_after,
                     .tick = options_.heartbeat}});
@@ -192,13 +195,17 @@ void Membership::Impl::Attend(std::stop_token stop) {
       }
       if (failures_ > 0) {
         // Jitter: all of them lost the server at the same moment.
-        const auto pause = std::min(kLongestPause, kFirstPause * (1 << std::min(failures_ - 1, 10)));
-        const auto spread = std::uniform_int_distribution<int64_t>(pause.count() / 2, pause.count() * 3 / 2)(random);
+        const auto pause =
+            std::min(kLongestPause, kFirstPause * (1 << std::min(failures_ - 1, 10)));
+        const auto spread = std::uniform_int_distribution<int64_t>(pause.count() / 2,
+                                                                   pause.count() * 3 / 2)(random);
         changed_.WaitFor(mutex_, stop, milliseconds(spread),
                          [this]() MT_REQUIRES(mutex_) { return !attendance_.wants_stream(); });
         if (!attendance_.wants_stream()) continue;
       }
-      if (stop.stop_requested()) return;  // from here on the destructor sees the session, and cancels it
+      if (stop.stop_requested()) {
+        return;  // from here on the destructor sees the session, and cancels it
+      }
       ++failures_;
       attendance_.Opening(Now());
       session_ = session;
@@ -251,10 +258,13 @@ Status Membership::Impl::AttendOnce(Session& session) {
       }
       changed_.NotifyAll();
     }
-    if (welcomed != 0) ReportProgress(step, 0, "");  // what was said of the incarnation before counts no longer
+    if (welcomed != 0) {
+      ReportProgress(step, 0, "");  // what was said of the incarnation before counts no longer
+    }
   }
   {
-    // The beating thread is out of the stream before it is finished. A call that is over takes no time to write to.
+    // The beating thread is out of the stream before it is finished. A call that is over takes no
+    // time to write to.
     MutexLock lock(mutex_);
     session_.reset();
     changed_.WaitFor(mutex_, {}, kLong, [this]() MT_REQUIRES(mutex_) { return !writing_; });
@@ -321,11 +331,14 @@ Result<Incarnation> Membership::Impl::Join(int64_t checkpoint_step, const std::s
   MutexLock lock(mutex_);
   if (in_join_) return Busy("join");
   const Phase phase = attendance_.phase();
-  if (phase == Phase::kLeaving || phase == Phase::kGone) return FailedPrecondition("join: this process has left");
+  if (phase == Phase::kLeaving || phase == Phase::kGone) {
+    return FailedPrecondition("join: this process has left");
+  }
   const Duration patience = was_member_ ? options_.peer_return : options_.join_timeout;
   if (was_member_ && patience <= Duration(0)) {
-    return Unavailable((attendance_.alarm() ? attendance_.alarm()->message() : "the incarnation was given up") +
-                       "; nobody waits for its return (peerReturnSeconds: 0)");
+    return Unavailable(
+        (attendance_.alarm() ? attendance_.alarm()->message() : "the incarnation was given up") +
+        "; nobody waits for its return (peerReturnSeconds: 0)");
   }
   in_join_ = true;
   failures_ = 0;
@@ -344,24 +357,30 @@ Result<Incarnation> Membership::Impl::Join(int64_t checkpoint_step, const std::s
   attendance_.AbandonJoin();
   changed_.NotifyAll();
   if (stop.stop_requested()) return Cancelled("join: stopped; " + waiting_for);
-  return DeadlineExceeded("join: expected " + std::to_string(attendance_.options().expected.size()) +
+  return DeadlineExceeded("join: expected " +
+                          std::to_string(attendance_.options().expected.size()) +
                           " members within " + SecondsText(patience) + "; " + waiting_for);
 }
 
 Status Membership::Impl::AgreeState() const {
   switch (attendance_.phase()) {
-    case Phase::kIn: return attendance_.deserted() ? *attendance_.deserted() : OkStatus();
-    case Phase::kOver: return *attendance_.alarm();
+    case Phase::kIn:
+      return attendance_.deserted() ? *attendance_.deserted() : OkStatus();
+    case Phase::kOver:
+      return *attendance_.alarm();
     case Phase::kLeaving:
-    case Phase::kGone: return Cancelled("this process has left");
+    case Phase::kGone:
+      return Cancelled("this process has left");
     case Phase::kOut:
-    case Phase::kJoining: break;
+    case Phase::kJoining:
+      break;
   }
   return FailedPrecondition("expected a member of an incarnation, got: none joined");
 }
 
-Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name, const std::string& text,
-                                                         Duration timeout, const std::stop_token& stop) {
+Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name,
+                                                         const std::string& text, Duration timeout,
+                                                         const std::stop_token& stop) {
   const std::string where = "agree on \"" + name + "\"";
   if (name.size() + text.size() > kMaxAgreeBytes) {
     return InvalidArgument(where + ": expected at most " + std::to_string(kMaxAgreeBytes) +
@@ -396,11 +415,12 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
     in_agree_ = false;
     return texts;
   }
-  if (!stop.stop_requested() && !(channel != nullptr && context->GetServerTrailingMetadata().contains(kAnsweredKey))) {
+  if (!stop.stop_requested() &&
+      !(channel != nullptr && context->GetServerTrailingMetadata().contains(kAnsweredKey))) {
     // The connection failed. Its stream did too, or is about to: that says who was lost.
     changed_.WaitFor(mutex_, stop, options_.lost_after, [&]() MT_REQUIRES(mutex_) {
-      return attendance_.phase() != Phase::kIn || attendance_.incarnation().id != message.incarnation ||
-             attendance_.deserted();
+      return attendance_.phase() != Phase::kIn ||
+             attendance_.incarnation().id != message.incarnation || attendance_.deserted();
     });
   }
   in_agree_ = false;
@@ -409,9 +429,9 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
   return texts.status().At(where);
 }
 
-Result<std::vector<std::string>> Membership::Impl::Ask(const AgreeMessage& message,
-                                                       const std::shared_ptr<grpc::Channel>& channel,
-                                                       const std::shared_ptr<grpc::ClientContext>& context) {
+Result<std::vector<std::string>> Membership::Impl::Ask(
+    const AgreeMessage& message, const std::shared_ptr<grpc::Channel>& channel,
+    const std::shared_ptr<grpc::ClientContext>& context) {
   const auto stub = v1::Rendezvous::NewStub(channel);
   SignCall(*context, kAgree, options_.job, options_.security, SystemClock().Now());
   context->set_deadline(std::chrono::system_clock::now() +
@@ -448,15 +468,16 @@ Status Membership::Impl::Leave(Duration timeout) {
   if (asking != nullptr) asking->TryCancel();
   {
     MutexLock lock(mutex_);
-    noted = changed_.WaitFor(mutex_, {}, timeout,
-                             [this]() MT_REQUIRES(mutex_) { return attendance_.phase() == Phase::kGone; });
+    noted = changed_.WaitFor(mutex_, {}, timeout, [this]() MT_REQUIRES(mutex_) {
+      return attendance_.phase() == Phase::kGone;
+    });
     attendance_.AbandonLeave();
     changed_.NotifyAll();
   }
   if (server_ != nullptr) server_->Stop(kServerGrace);
   if (noted) return OkStatus();
-  return DeadlineExceeded("leave: expected the server at " + server_address_ + " to note it within " +
-                          SecondsText(timeout));
+  return DeadlineExceeded("leave: expected the server at " + server_address_ +
+                          " to note it within " + SecondsText(timeout));
 }
 
 Membership::Membership(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -469,11 +490,13 @@ Result<std::unique_ptr<Membership>> Membership::Create(MembershipOptions options
                            cluster::ToString(options.config.task));
   }
   if (!options.config.cluster.dense(cluster::Role::kWorker)) {
-    return InvalidArgument("TF_CONFIG: expected every worker's address (the dense form), got: a part of them");
+    return InvalidArgument(
+        "TF_CONFIG: expected every worker's address (the dense form), got: a part of them");
   }
   if (options.heartbeat <= Duration(0) || options.lost_after < 2 * options.heartbeat) {
-    return InvalidArgument("membership: expected a silence that counts as lost of at least two heartbeats, got: " +
-                           SecondsText(options.lost_after) + " and heartbeats of " + SecondsText(options.heartbeat));
+    return InvalidArgument(
+        "membership: expected a silence that counts as lost of at least two heartbeats, got: " +
+        SecondsText(options.lost_after) + " and heartbeats of " + SecondsText(options.heartbeat));
   }
   options.join_timeout = std::min<Duration>(options.join_timeout, kLongest);
   options.peer_return = std::min<Duration>(options.peer_return, kLongest);
@@ -485,14 +508,16 @@ Result<std::unique_ptr<Membership>> Membership::Create(MembershipOptions options
 Result<Incarnation> Membership::Join(int64_t checkpoint_step, std::stop_token stop) {
   return impl_->Join(checkpoint_step, stop);
 }
-Result<std::vector<std::string>> Membership::Agree(const std::string& name, const std::string& text, Duration timeout,
-                                                   std::stop_token stop) {
+Result<std::vector<std::string>> Membership::Agree(const std::string& name, const std::string& text,
+                                                   Duration timeout, std::stop_token stop) {
   return impl_->Agree(name, text, timeout, stop);
 }
 void Membership::ReportProgress(int64_t step, uint64_t collective, std::string waiting_at) {
   impl_->ReportProgress(step, collective, std::move(waiting_at));
 }
-void Membership::OnLost(std::function<void(const Status&)> callback) { impl_->OnLost(std::move(callback)); }
+void Membership::OnLost(std::function<void(const Status&)> callback) {
+  impl_->OnLost(std::move(callback));
+}
 Status Membership::Leave(Duration timeout) { return impl_->Leave(timeout); }
 
 }  // namespace meshtrain::distribute

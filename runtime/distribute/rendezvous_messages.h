@@ -1,6 +1,6 @@
-// What a member and the roster say to each other (proto/meshtrain/v1/rendezvous.proto), as plain values for the code
-// that decides. A member's messages go through one stream, in order, and so do the roster's; a stream that breaks loses
-// what was under way.
+// What a member and the roster say to each other (proto/meshtrain/v1/rendezvous.proto), as plain
+// values for the code that decides. A member's messages go through one stream, in order, and so do
+// the roster's; a stream that breaks loses what was under way.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct JoinMessage {
   std::string data_address;
   std::string host;
   std::vector<cluster::TaskId> expected;  // the members, as it knows the cluster
-  std::vector<uint64_t> last_members;     // the instances of last_incarnation, in the order of processes
+  std::vector<uint64_t>
+      last_members;  // the instances of last_incarnation, in the order of processes
   friend bool operator==(const JoinMessage&, const JoinMessage&) = default;
 };
 struct BeatMessage {

@@ -45,24 +45,26 @@ class Refusals {
 
 class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
  public:
-  explicit Impl(RendezvousServerOptions options) : options_(std::move(options)), roster_(options_.roster) {}
+  explicit Impl(RendezvousServerOptions options)
+      : options_(std::move(options)), roster_(options_.roster) {}
   ~Impl() override { Stop(Duration(0)); }
 
   Status Start();
   int port() const { return server_->port(); }
   void Stop(Duration grace);
 
-  grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays>* Attend(grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* Agree(grpc::CallbackServerContext* context, const v1::AgreeRequest* request,
-                                  v1::AgreeReply* reply) override;
+  grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays>* Attend(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Agree(grpc::CallbackServerContext* context,
+                                  const v1::AgreeRequest* request, v1::AgreeReply* reply) override;
 
  private:
   class Stream;
   class Call;
   class Refusal;
 
-  // The roster's answers go to their streams' queues in the order in which the roster gave them: under the lock. What
-  // then touches the wire runs outside it.
+  // The roster's answers go to their streams' queues in the order in which the roster gave them:
+  // under the lock. What then touches the wire runs outside it.
   void Handle(const RosterEvent& event);
   void Run(std::stop_token stop);
   void Pulse();
@@ -81,10 +83,13 @@ class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
   std::jthread ticking_;
 };
 
-// One member's stream. Lives until gRPC is done with it. Locks: the server's before the stream's, never the other way.
-class RendezvousServer::Impl::Stream final : public grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays> {
+// One member's stream. Lives until gRPC is done with it. Locks: the server's before the stream's,
+// never the other way.
+class RendezvousServer::Impl::Stream final
+    : public grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays> {
  public:
-  Stream(Impl& owner, uint64_t number, std::string peer) : owner_(owner), number_(number), peer_(std::move(peer)) {}
+  Stream(Impl& owner, uint64_t number, std::string peer)
+      : owner_(owner), number_(number), peer_(std::move(peer)) {}
 
   const std::string& peer() const { return peer_; }
 
@@ -97,7 +102,8 @@ class RendezvousServer::Impl::Stream final : public grpc::ServerBidiReactor<v1::
     StartRead(&heard_);
   }
 
-  // Any thread, also under the server's lock: they only put things into the queue. Pump then sends them.
+  // Any thread, also under the server's lock: they only put things into the queue. Pump then sends
+  // them.
   void Enqueue(const RosterMessage& message) {
     MutexLock lock(mutex_);
     if (!end_) queue_.push_back(ToWire(message));
@@ -235,16 +241,18 @@ class RendezvousServer::Impl::Call final : public grpc::ServerUnaryReactor {
   bool finished_ MT_GUARDED_BY(mutex_) = false;
 };
 
-class RendezvousServer::Impl::Refusal final : public grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays> {
+class RendezvousServer::Impl::Refusal final
+    : public grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays> {
  public:
   explicit Refusal(const Status& why) { Finish(ToGrpc(why)); }
   void OnDone() override { delete this; }
 };
 
 Status RendezvousServer::Impl::Start() {
-  MT_ASSIGN_OR_RETURN(
-      server_, GrpcServer::Create(
-                   {.port = options_.port, .security = options_.security, .max_receive_bytes = kMaxReceiveBytes}, {this}));
+  MT_ASSIGN_OR_RETURN(server_, GrpcServer::Create({.port = options_.port,
+                                                   .security = options_.security,
+                                                   .max_receive_bytes = kMaxReceiveBytes},
+                                                  {this}));
   ticking_ = std::jthread([this](std::stop_token stop) { Run(std::move(stop)); });
   return OkStatus();
 }
@@ -275,7 +283,8 @@ void RendezvousServer::Impl::Stop(Duration grace) {
 
 grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays>* RendezvousServer::Impl::Attend(
     grpc::CallbackServerContext* context) {
-  Status checked = CheckCaller(*context, kAttend, options_.job, options_.security, SystemClock().Now());
+  Status checked =
+      CheckCaller(*context, kAttend, options_.job, options_.security, SystemClock().Now());
   if (!checked.ok()) {
     refusals_.Log(context->peer(), checked);
     return new Refusal(checked);
@@ -293,8 +302,10 @@ grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays>* RendezvousServer::Impl:
 }
 
 grpc::ServerUnaryReactor* RendezvousServer::Impl::Agree(grpc::CallbackServerContext* context,
-                                                        const v1::AgreeRequest* request, v1::AgreeReply* reply) {
-  Status checked = CheckCaller(*context, kAgree, options_.job, options_.security, SystemClock().Now());
+                                                        const v1::AgreeRequest* request,
+                                                        v1::AgreeReply* reply) {
+  Status checked =
+      CheckCaller(*context, kAgree, options_.job, options_.security, SystemClock().Now());
   Result<AgreeMessage> message = checked.ok() ? FromWire(*request) : Result<AgreeMessage>(checked);
   if (!message.ok()) {
     refusals_.Log(context->peer(), message.status());
@@ -391,7 +402,8 @@ void RendezvousServer::Impl::ForgetCall(uint64_t call) {
 RendezvousServer::RendezvousServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RendezvousServer::~RendezvousServer() = default;
 
-Result<std::unique_ptr<RendezvousServer>> RendezvousServer::Create(RendezvousServerOptions options) {
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::Create(
+    RendezvousServerOptions options) {
   auto impl = std::make_unique<Impl>(std::move(options));
   MT_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(impl)));

@@ -1,4 +1,5 @@
-// The rendezvous of a job as a gRPC service: carries what members say to the roster, and its answers back.
+// The rendezvous of a job as a gRPC service: carries what members say to the roster, and its
+// answers back.
 #pragma once
 
 #include <memory>

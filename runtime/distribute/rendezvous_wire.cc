@@ -27,7 +27,9 @@ Result<cluster::TaskId> Read(const v1::Task& task) {
   return cluster::TaskId{*role, task.index()};
 }
 
-Status Empty() { return InvalidArgument("expected a message that says something, got: none that is known"); }
+Status Empty() {
+  return InvalidArgument("expected a message that says something, got: none that is known");
+}
 
 }  // namespace
 
@@ -75,11 +77,13 @@ Result<MemberMessage> FromWire(const v1::MemberSays& message) {
     }
     case v1::MemberSays::kBeat: {
       const v1::Beat& from = message.beat();
-      return MemberMessage(
-          BeatMessage{from.incarnation(), Progress{from.step(), from.collective(), from.waiting_at()}});
+      return MemberMessage(BeatMessage{
+          from.incarnation(), Progress{from.step(), from.collective(), from.waiting_at()}});
     }
-    case v1::MemberSays::kLeave: return MemberMessage(LeaveMessage{});
-    case v1::MemberSays::KIND_NOT_SET: break;
+    case v1::MemberSays::kLeave:
+      return MemberMessage(LeaveMessage{});
+    case v1::MemberSays::KIND_NOT_SET:
+      break;
   }
   return Empty();
 }
@@ -118,27 +122,34 @@ Result<RosterMessage> FromWire(const v1::RosterSays& message) {
       WelcomeMessage out{{.id = from.incarnation(), .process = from.process(), .members = {}}};
       for (const v1::Member& one : from.members()) {
         MT_ASSIGN_OR_RETURN(const cluster::TaskId task, Read(one.task()));
-        out.incarnation.members.push_back({task, one.data_address(), one.host(), one.checkpoint_step(), one.instance()});
+        out.incarnation.members.push_back(
+            {task, one.data_address(), one.host(), one.checkpoint_step(), one.instance()});
       }
-      if (out.incarnation.process < 0 || out.incarnation.process >= static_cast<int>(out.incarnation.members.size())) {
-        return InvalidArgument("expected a place among " + std::to_string(out.incarnation.members.size()) +
+      if (out.incarnation.process < 0 ||
+          out.incarnation.process >= static_cast<int>(out.incarnation.members.size())) {
+        return InvalidArgument("expected a place among " +
+                               std::to_string(out.incarnation.members.size()) +
                                " members, got: " + std::to_string(out.incarnation.process));
       }
       return RosterMessage(std::move(out));
     }
     case v1::RosterSays::kAlarm: {
       const v1::Alarm& from = message.alarm();
-      const bool known = from.code() > 0 && from.code() <= static_cast<int>(StatusCode::kUnauthenticated);
+      const bool known =
+          from.code() > 0 && from.code() <= static_cast<int>(StatusCode::kUnauthenticated);
       return RosterMessage(AlarmMessage{
           from.incarnation(),
-          Status(known ? static_cast<StatusCode>(from.code()) : StatusCode::kUnavailable, from.message())});
+          Status(known ? static_cast<StatusCode>(from.code()) : StatusCode::kUnavailable,
+                 from.message())});
     }
-    case v1::RosterSays::kPulse: return RosterMessage(PulseMessage{message.pulse().missing()});
+    case v1::RosterSays::kPulse:
+      return RosterMessage(PulseMessage{message.pulse().missing()});
     case v1::RosterSays::kLeft: {
       MT_ASSIGN_OR_RETURN(const cluster::TaskId task, Read(message.left().task()));
       return RosterMessage(LeftMessage{task});
     }
-    case v1::RosterSays::KIND_NOT_SET: break;
+    case v1::RosterSays::KIND_NOT_SET:
+      break;
   }
   return Empty();
 }

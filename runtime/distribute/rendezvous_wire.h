@@ -1,5 +1,5 @@
-// Rendezvous messages as protobuf and back. What a stranger sends is checked here: a message that says nothing, or a
-// role that does not exist, is kInvalidArgument.
+// Rendezvous messages as protobuf and back. What a stranger sends is checked here: a message that
+// says nothing, or a role that does not exist, is kInvalidArgument.
 #pragma once
 
 #include "runtime/distribute/rendezvous_messages.h"

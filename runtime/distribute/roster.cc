@@ -25,7 +25,8 @@ std::string TaskNames(const std::vector<cluster::TaskId>& tasks) {
 }
 
 Status Stale(cluster::TaskId task) {
-  return FailedPrecondition("stale incarnation: " + cluster::ToString(task) + " has a newer process than this one");
+  return FailedPrecondition("stale incarnation: " + cluster::ToString(task) +
+                            " has a newer process than this one");
 }
 
 }  // namespace
@@ -57,8 +58,8 @@ std::string Roster::Missing() const {
   std::vector<std::string> names;
   for (const Place& place : places_) {
     if (place.attached && place.joining) continue;
-    names.push_back(cluster::ToString(place.task) + " (" + (place.attached ? "here, but does not join" : place.absence) +
-                    ")");
+    names.push_back(cluster::ToString(place.task) + " (" +
+                    (place.attached ? "here, but does not join" : place.absence) + ")");
   }
   return Names(names);
 }
@@ -86,7 +87,8 @@ void Roster::Learn(const JoinMessage& join, Answers& out) {
     Place& place = places_[i];
     if (join.last_incarnation <= place.known.incarnation) continue;
     place.known = {join.last_incarnation, join.last_members[i]};
-    const bool stale = place.last_incarnation > 0 && place.last_incarnation < place.known.incarnation &&
+    const bool stale = place.last_incarnation > 0 &&
+                       place.last_incarnation < place.known.incarnation &&
                        place.instance != place.known.instance;
     if (!stale || !place.attached) continue;
     const uint64_t connection = place.newest_connection;
@@ -105,35 +107,42 @@ Status Roster::Admit(const Place& place, uint64_t connection, const JoinMessage&
     return Unavailable("this process has a newer connection");
   }
   if (place.instance == 0 || place.instance == join.instance) return OkStatus();
-  // Another process of the task was here in our time. That one is newer if it was never a member, or was one later.
+  // Another process of the task was here in our time. That one is newer if it was never a member,
+  // or was one later.
   if (join.last_incarnation > 0 &&
       (place.last_incarnation == 0 || join.last_incarnation <= place.last_incarnation)) {
     return Stale(place.task);
   }
   if (join.last_incarnation == 0 && place.attached) {
-    return Unavailable(cluster::ToString(place.task) + ": another process of this task is here and alive");
+    return Unavailable(cluster::ToString(place.task) +
+                       ": another process of this task is here and alive");
   }
   return OkStatus();
 }
 
 void Roster::OnJoin(uint64_t connection, const JoinMessage& join, Duration now, Answers& out) {
-  const auto found = std::find_if(places_.begin(), places_.end(), [&](const Place& p) { return p.task == join.task; });
+  const auto found = std::find_if(places_.begin(), places_.end(),
+                                  [&](const Place& p) { return p.task == join.task; });
   const auto refuse = [&](Status why) { out.push_back(End{connection, std::move(why)}); };
   if (found == places_.end()) {
     return refuse(FailedPrecondition("expected one of the members " + TaskNames(options_.tasks) +
                                      ", got: " + cluster::ToString(join.task)));
   }
   if (join.expected != options_.tasks) {
-    return refuse(FailedPrecondition(cluster::ToString(join.task) + " knows another cluster: expected the members " +
-                                     TaskNames(options_.tasks) + ", got: " + TaskNames(join.expected)));
+    return refuse(FailedPrecondition(
+        cluster::ToString(join.task) + " knows another cluster: expected the members " +
+        TaskNames(options_.tasks) + ", got: " + TaskNames(join.expected)));
   }
   if (join.instance == 0 || join.last_incarnation >= kMaxIncarnation) {
     return refuse(InvalidArgument("expected an instance and an incarnation below 2^53, got: " +
-                                  std::to_string(join.instance) + ", " + std::to_string(join.last_incarnation)));
+                                  std::to_string(join.instance) + ", " +
+                                  std::to_string(join.last_incarnation)));
   }
   Learn(join, out);
   Place& place = *found;
-  if (const Status admitted = Admit(place, connection, join); !admitted.ok()) return refuse(admitted);
+  if (const Status admitted = Admit(place, connection, join); !admitted.ok()) {
+    return refuse(admitted);
+  }
 
   if (place.member && place.instance == join.instance && place.newest_connection == connection) {
     if (join.last_incarnation < open_) {  // it had not heard the welcome yet
@@ -142,8 +151,8 @@ void Roster::OnJoin(uint64_t connection, const JoinMessage& join, Duration now, 
       return;
     }
     place.member = false;  // it knows why, and gets no alarm
-    Close(Unavailable(cluster::ToString(place.task) + " gave up incarnation " + std::to_string(open_) +
-                      " and joins anew"),
+    Close(Unavailable(cluster::ToString(place.task) + " gave up incarnation " +
+                      std::to_string(open_) + " and joins anew"),
           out);
   }
   if (place.instance != join.instance) {
@@ -156,7 +165,8 @@ void Roster::OnJoin(uint64_t connection, const JoinMessage& join, Duration now, 
   } else if (place.attached && place.newest_connection != connection) {
     const uint64_t old_connection = place.newest_connection;
     Detach(place, "connection lost, and made anew", true, out);
-    out.push_back(End{old_connection, Status(StatusCode::kAborted, "this process has a newer connection")});
+    out.push_back(
+        End{old_connection, Status(StatusCode::kAborted, "this process has a newer connection")});
   }
   place.instance = join.instance;
   place.newest_connection = connection;
@@ -167,7 +177,10 @@ void Roster::OnJoin(uint64_t connection, const JoinMessage& join, Duration now, 
   place.last_incarnation = join.last_incarnation;
   place.about = {place.task, join.data_address, join.host, join.checkpoint_step, join.instance};
   place.last_heard = now;
-  if (std::all_of(places_.begin(), places_.end(), [](const Place& p) { return p.attached && p.joining; })) Open(now, out);
+  if (std::all_of(places_.begin(), places_.end(),
+                  [](const Place& p) { return p.attached && p.joining; })) {
+    Open(now, out);
+  }
 }
 
 void Roster::Open(Duration now, Answers& out) {
@@ -199,7 +212,9 @@ void Roster::Close(const Status& why, Answers& out) {
   if (open_ == 0) return;
   FailRound(why, out);
   for (Place& place : places_) {
-    if (place.member && place.attached) out.push_back(Tell{place.newest_connection, AlarmMessage{open_, why}});
+    if (place.member && place.attached) {
+      out.push_back(Tell{place.newest_connection, AlarmMessage{open_, why}});
+    }
     place.member = false;
   }
   open_ = 0;
@@ -212,7 +227,9 @@ void Roster::Detach(Place& place, std::string why, bool lost, Answers& out) {
   by_connection_.erase(place.newest_connection);
   place.joining = false;
   place.absence = lost ? "lost: " + why : why;
-  if (was_member && lost) Close(Unavailable(cluster::ToString(place.task) + " " + place.absence), out);
+  if (was_member && lost) {
+    Close(Unavailable(cluster::ToString(place.task) + " " + place.absence), out);
+  }
 }
 
 void Roster::OnBeat(Place& place, const BeatMessage& beat, Duration now) {
@@ -258,7 +275,8 @@ void Roster::On(const Tick&, Duration now, Answers& out) {
     if (!place.attached || now - place.last_heard <= options_.lost_after) continue;
     const uint64_t connection = place.newest_connection;
     Detach(place, "silent for " + SecondsText(now - place.last_heard), true, out);
-    out.push_back(End{connection, Status(StatusCode::kAborted, cluster::ToString(place.task) + " " + place.absence)});
+    out.push_back(End{connection, Status(StatusCode::kAborted,
+                                         cluster::ToString(place.task) + " " + place.absence)});
   }
   if (open_ != 0) {
     std::vector<Standing> standings;
@@ -273,8 +291,9 @@ void Roster::On(const Tick&, Duration now, Answers& out) {
     for (size_t i = 0; i < places_.size(); ++i) {
       (round_->parts.contains(i) ? here : missing).push_back(cluster::ToString(places_[i].task));
     }
-    FailRound(DeadlineExceeded("agree on \"" + round_->name + "\": " + Names(missing) + " did not come within " +
-                               SecondsText(round_->deadline - round_->started) + "; here: " + Names(here)),
+    FailRound(DeadlineExceeded(
+                  "agree on \"" + round_->name + "\": " + Names(missing) + " did not come within " +
+                  SecondsText(round_->deadline - round_->started) + "; here: " + Names(here)),
               out);
   }
 }
@@ -289,16 +308,19 @@ void Roster::FailRound(const Status& status, Answers& out) {
 }
 
 Status Roster::CheckAsked(const AgreeMessage& message, size_t* index) const {
-  const auto found =
-      std::find_if(places_.begin(), places_.end(), [&](const Place& p) { return p.task == message.task; });
+  const auto found = std::find_if(places_.begin(), places_.end(),
+                                  [&](const Place& p) { return p.task == message.task; });
   if (found == places_.end()) {
     return FailedPrecondition("expected one of the members " + TaskNames(options_.tasks) +
                               ", got: " + cluster::ToString(message.task));
   }
   *index = static_cast<size_t>(found - places_.begin());
   if (found->replaced.contains(message.instance)) return Stale(message.task);
-  if (message.incarnation != 0 && message.incarnation == last_id_ && !closed_why_.ok()) return closed_why_;
-  if (open_ == 0 || message.incarnation != open_ || !found->member || found->instance != message.instance) {
+  if (message.incarnation != 0 && message.incarnation == last_id_ && !closed_why_.ok()) {
+    return closed_why_;
+  }
+  if (open_ == 0 || message.incarnation != open_ || !found->member ||
+      found->instance != message.instance) {
     return FailedPrecondition("stale incarnation: expected a member of " +
                               (open_ == 0 ? std::string("the next one") : std::to_string(open_)) +
                               ", got: " + cluster::ToString(message.task) + " of " +
@@ -308,39 +330,50 @@ Status Roster::CheckAsked(const AgreeMessage& message, size_t* index) const {
     if (place.left) return Unavailable(cluster::ToString(place.task) + " left");
   }
   if (message.name.size() + message.text.size() > kMaxAgreeBytes) {
-    return InvalidArgument("agree: expected at most " + std::to_string(kMaxAgreeBytes) +
-                           " bytes, got: " + std::to_string(message.name.size() + message.text.size()));
+    return InvalidArgument(
+        "agree: expected at most " + std::to_string(kMaxAgreeBytes) +
+        " bytes, got: " + std::to_string(message.name.size() + message.text.size()));
   }
   return OkStatus();
 }
 
 void Roster::On(const Asked& event, Duration now, Answers& out) {
   const AgreeMessage& message = event.message;
-  const auto answer = [&](const Status& status) { out.push_back(Answer{event.call, status, nullptr}); };
+  const auto answer = [&](const Status& status) {
+    out.push_back(Answer{event.call, status, nullptr});
+  };
   size_t index = 0;
   if (const Status checked = CheckAsked(message, &index); !checked.ok()) return answer(checked);
   places_[index].last_heard = now;
-  if (next_round_ > 0 && message.round == next_round_ - 1) {  // asked again, or came after the others' deadline
+  if (next_round_ > 0 &&
+      message.round == next_round_ - 1) {  // asked again, or came after the others' deadline
     out.push_back(Answer{event.call, previous_status_, previous_texts_});
     return;
   }
   if (message.round != next_round_) {
-    return answer(FailedPrecondition("agree on \"" + message.name + "\": expected " + cluster::ToString(message.task) +
-                                     " in round " + std::to_string(next_round_) +
-                                     ", got: " + std::to_string(message.round)));
+    return answer(FailedPrecondition(
+        "agree on \"" + message.name + "\": expected " + cluster::ToString(message.task) +
+        " in round " + std::to_string(next_round_) + ", got: " + std::to_string(message.round)));
   }
   const Duration deadline = now + std::max(message.timeout, Duration(0));
   if (!round_) {
-    round_ = Round{.name = message.name, .first = message.task, .started = now, .deadline = deadline, .parts = {}};
+    round_ = Round{.name = message.name,
+                   .first = message.task,
+                   .started = now,
+                   .deadline = deadline,
+                   .parts = {}};
   }
   round_->deadline = std::min(round_->deadline, deadline);
   Part& part = round_->parts[index];
-  if (part.call != 0) out.push_back(Answer{part.call, Aborted("asked again by the same process"), nullptr});
+  if (part.call != 0) {
+    out.push_back(Answer{part.call, Aborted("asked again by the same process"), nullptr});
+  }
   part = {event.call, message.text};
   if (message.name != round_->name) {
-    FailRound(FailedPrecondition("members disagree on what to agree on: " + cluster::ToString(round_->first) +
-                                 " expects \"" + round_->name + "\", got: \"" + message.name + "\" from " +
-                                 cluster::ToString(message.task)),
+    FailRound(FailedPrecondition(
+                  "members disagree on what to agree on: " + cluster::ToString(round_->first) +
+                  " expects \"" + round_->name + "\", got: \"" + message.name + "\" from " +
+                  cluster::ToString(message.task)),
               out);
     return;
   }
@@ -349,7 +382,9 @@ void Roster::On(const Asked& event, Duration now, Answers& out) {
   for (auto& [place, given] : round_->parts) texts->push_back(std::move(given.text));
   previous_status_ = OkStatus();
   previous_texts_ = std::move(texts);
-  for (const auto& [place, given] : round_->parts) out.push_back(Answer{given.call, OkStatus(), previous_texts_});
+  for (const auto& [place, given] : round_->parts) {
+    out.push_back(Answer{given.call, OkStatus(), previous_texts_});
+  }
   round_.reset();
   ++next_round_;
 }
@@ -358,8 +393,8 @@ void Roster::On(const Withdrawn& event, Duration, Answers& out) {
   if (!round_) return;
   for (const auto& [index, part] : round_->parts) {
     if (part.call != event.call) continue;
-    FailRound(Unavailable("agree on \"" + round_->name + "\": " + cluster::ToString(places_[index].task) +
-                          " waits no longer"),
+    FailRound(Unavailable("agree on \"" + round_->name +
+                          "\": " + cluster::ToString(places_[index].task) + " waits no longer"),
               out);
     return;
   }

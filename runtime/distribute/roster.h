@@ -1,19 +1,26 @@
-// The roster of a job's members, as the process that serves keeps it: who is here, which incarnation is open, what they
-// are about to agree on. Pure: each event goes in with a reading of a monotonic clock, answers come out.
+// The roster of a job's members, as the process that serves keeps it: who is here, which
+// incarnation is open, what they are about to agree on. Pure: each event goes in with a reading of
+// a monotonic clock, answers come out.
 //
 // Kept true:
-//   - At most one incarnation is open. It opens when every task has a process that is attached and joins, and is over as
+//   - At most one incarnation is open. It opens when every task has a process that is attached and
+//   joins, and is over as
 //     soon as one of them is lost, stuck, replaced or joins anew. It never opens again.
-//   - Ids rise strictly: above `first_id` (the server gives its start's wall clock in milliseconds, so that ids rise even
-//     where every process of the job was started anew and nobody remembers the old ones, of which a frame may still be
-//     under way), above the last id here, and above every id that a joiner was a member of (so that they rise even where
-//     the clock of a new server is behind; only where both come together may they fall).
-//   - A task has one process. A live one is never pushed out: another that comes meanwhile is sent away to try again.
-//     Once it is gone, the first other process that joins replaces it for good ("stale incarnation"). A new server learns
-//     who was replaced from the joiners: each says which processes shared its last incarnation. Where nobody knows, the
-//     process that was a member later is the newer; one that never was a member is newer than all that were.
+//   - Ids rise strictly: above `first_id` (the server gives its start's wall clock in milliseconds,
+//   so that ids rise even
+//     where every process of the job was started anew and nobody remembers the old ones, of which a
+//     frame may still be under way), above the last id here, and above every id that a joiner was a
+//     member of (so that they rise even where the clock of a new server is behind; only where both
+//     come together may they fall).
+//   - A task has one process. A live one is never pushed out: another that comes meanwhile is sent
+//   away to try again.
+//     Once it is gone, the first other process that joins replaces it for good ("stale
+//     incarnation"). A new server learns who was replaced from the joiners: each says which
+//     processes shared its last incarnation. Where nobody knows, the process that was a member
+//     later is the newer; one that never was a member is newer than all that were.
 //   - A connection that was told to end counts no more: what it still says was said before it knew.
-//   - An agreement gives every member the same answer. There is one at a time: rounds count from 0 in each incarnation.
+//   - An agreement gives every member the same answer. There is one at a time: rounds count from 0
+//   in each incarnation.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +44,8 @@ struct RosterOptions {
   Duration tick{};  // how often Tick comes: a longer pause was our own, and is nobody's silence
 };
 
-// --- events. A connection is a stream; a call is one Agree. Their numbers are never used twice and rise over time.
+// --- events. A connection is a stream; a call is one Agree. Their numbers are never used twice and
+// rise over time.
 struct Said {
   uint64_t connection = 0;
   MemberMessage message;
@@ -61,8 +69,8 @@ struct Tell {
   uint64_t connection = 0;
   RosterMessage message;
 };
-// The stream is to end with this status, after what was told before. OK after a leave; kAborted: the process was given up
-// as lost, it may come back; kUnavailable: try again; others: do not.
+// The stream is to end with this status, after what was told before. OK after a leave; kAborted:
+// the process was given up as lost, it may come back; kUnavailable: try again; others: do not.
 struct End {
   uint64_t connection = 0;
   Status why;
@@ -82,7 +90,8 @@ class Roster {
 
   // The open incarnation; 0: none.
   uint64_t open() const { return open_; }
-  // Who an incarnation still waits for: "worker-1 (never came), worker-2 (lost: connection closed) and 3 more".
+  // Who an incarnation still waits for: "worker-1 (never came), worker-2 (lost: connection closed)
+  // and 3 more".
   std::string Missing() const;
   bool joining(uint64_t connection) const;
 
@@ -95,11 +104,11 @@ class Roster {
   struct Place {
     cluster::TaskId task;
     Known known;
-    uint64_t instance = 0;     // the newest process; 0: none came
+    uint64_t instance = 0;  // the newest process; 0: none came
     uint64_t newest_connection = 0;
     bool attached = false;
     bool joining = false;
-    bool member = false;            // of the open incarnation
+    bool member = false;  // of the open incarnation
     bool left = false;
     uint64_t last_incarnation = 0;  // of this process
     std::string absence = "never came";
@@ -153,7 +162,7 @@ class Roster {
   uint64_t open_ = 0;
   uint64_t last_id_ = 0;
   uint64_t highest_reported_ = 0;
-  Status closed_why_;  // of last_id_, once it is over
+  Status closed_why_;            // of last_id_, once it is over
   std::vector<Member> members_;  // of last_id_
   std::optional<Duration> last_tick_;
 

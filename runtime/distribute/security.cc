@@ -34,17 +34,20 @@ Result<Security> SecurityFromEnvironment(
     if (!text.ok()) return text.status().At(cluster::kEnvTokenFile);
     out.token = Trim(*text);
     if (out.token.empty()) {
-      return InvalidArgument(std::string(cluster::kEnvTokenFile) + ": " + path + ": expected a token, got: nothing");
+      return InvalidArgument(std::string(cluster::kEnvTokenFile) + ": " + path +
+                             ": expected a token, got: nothing");
     }
   }
   out.ca_file = environment(cluster::kEnvTlsCa).value_or("");
   out.certificate_file = environment(cluster::kEnvTlsCertificate).value_or("");
   out.key_file = environment(cluster::kEnvTlsKey).value_or("");
-  const int given = (out.ca_file.empty() ? 0 : 1) + (out.certificate_file.empty() ? 0 : 1) + (out.key_file.empty() ? 0 : 1);
+  const int given = (out.ca_file.empty() ? 0 : 1) + (out.certificate_file.empty() ? 0 : 1) +
+                    (out.key_file.empty() ? 0 : 1);
   if (given != 0 && given != 3) {
-    return InvalidArgument(std::string(cluster::kEnvTlsCa) + ", " + std::string(cluster::kEnvTlsCertificate) + ", " +
-                           std::string(cluster::kEnvTlsKey) + ": expected all three or none, got: " +
-                           std::to_string(given));
+    return InvalidArgument(std::string(cluster::kEnvTlsCa) + ", " +
+                           std::string(cluster::kEnvTlsCertificate) + ", " +
+                           std::string(cluster::kEnvTlsKey) +
+                           ": expected all three or none, got: " + std::to_string(given));
   }
   return out;
 }
@@ -58,7 +61,8 @@ std::string ProveClaim(const std::string& token, const CallClaim& claim) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int size = 0;
   MT_CHECK(HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-                reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(), &size) != nullptr);
+                reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(),
+                &size) != nullptr);
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string out;
   out.reserve(2 * size);
@@ -69,25 +73,30 @@ std::string ProveClaim(const std::string& token, const CallClaim& claim) {
   return out;
 }
 
-Status CheckClaim(const std::string& token, const CallClaim& claim, std::string_view proof, const std::string& job,
-                  TimePoint now) {
+Status CheckClaim(const std::string& token, const CallClaim& claim, std::string_view proof,
+                  const std::string& job, TimePoint now) {
   // The name first: a peer of another job has another token too, and the name says more.
   if (claim.job != job) {
-    return FailedPrecondition("a process of another job: expected job \"" + job + "\", got: \"" + claim.job + "\"");
+    return FailedPrecondition("a process of another job: expected job \"" + job + "\", got: \"" +
+                              claim.job + "\"");
   }
   const std::string want = ProveClaim(token, claim);
   if (want.size() != proof.size() || CRYPTO_memcmp(want.data(), proof.data(), want.size()) != 0) {
     return Status(StatusCode::kPermissionDenied,
                   "the caller's proof does not fit the token of job \"" + job +
-                      "\": expected the same token in every process (" + std::string(cluster::kEnvTokenFile) + ")");
+                      "\": expected the same token in every process (" +
+                      std::string(cluster::kEnvTokenFile) + ")");
   }
-  const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
-  const int64_t slack_ms = std::chrono::duration_cast<std::chrono::milliseconds>(kClockSlack).count();
+  const int64_t now_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
+  const int64_t slack_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(kClockSlack).count();
   // The claim is proven, so its time is no stranger's; still, no arithmetic that could overflow.
   if (claim.time_ms < now_ms - slack_ms || claim.time_ms > now_ms + slack_ms) {
     return Status(StatusCode::kPermissionDenied,
-                  "clocks too far apart: expected the caller's within " + std::to_string(slack_ms / 1000) +
-                      " s of " + std::to_string(now_ms / 1000) + " s, got: " + std::to_string(claim.time_ms / 1000));
+                  "clocks too far apart: expected the caller's within " +
+                      std::to_string(slack_ms / 1000) + " s of " + std::to_string(now_ms / 1000) +
+                      " s, got: " + std::to_string(claim.time_ms / 1000));
   }
   return OkStatus();
 }

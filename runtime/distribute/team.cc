@@ -15,7 +15,8 @@ namespace {
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(30);
 constexpr Duration kWatchEvery = std::chrono::milliseconds(100);
-// When our links failed first: how long the word of who was lost may take to come. More than silence counts as loss.
+// When our links failed first: how long the word of who was lost may take to come. More than
+// silence counts as loss.
 constexpr Duration kNotice = std::chrono::milliseconds(2500);
 // Who is lost between rendezvous and links is waited for anew; each round has its own deadline.
 constexpr int kMostRounds = 100;
@@ -45,24 +46,29 @@ class Team::Impl {
       : options_(std::move(options)), tasks_(std::move(tasks)), process_(process) {}
 
   Status Start() {
-    MT_ASSIGN_OR_RETURN(fabric_, collective::Fabric::Create({.port = options_.data_port,
-                                                             .token = options_.security.token,
-                                                             .deadline = options_.collective_deadline,
-                                                             .shared_memory = options_.shared_memory}));
+    MT_ASSIGN_OR_RETURN(fabric_,
+                        collective::Fabric::Create({.port = options_.data_port,
+                                                    .token = options_.security.token,
+                                                    .deadline = options_.collective_deadline,
+                                                    .shared_memory = options_.shared_memory}));
     const std::string host = HostOf(options_.config.cluster.host(options_.config.task));
-    MT_ASSIGN_OR_RETURN(membership_,
-                        Membership::Create({.config = options_.config,
-                                            .security = options_.security,
-                                            .job = options_.job,
-                                            .data_address = host + ":" + std::to_string(fabric_->port()),
-                                            .host = collective::Fabric::HostId(),
-                                            .join_timeout = options_.join_timeout,
-                                            .peer_return = options_.peer_return,
-                                            .stuck_after = options_.stuck_after}));
+    MT_ASSIGN_OR_RETURN(
+        membership_,
+        Membership::Create({.config = options_.config,
+                            .security = options_.security,
+                            .job = options_.job,
+                            .data_address = host + ":" + std::to_string(fabric_->port()),
+                            .host = collective::Fabric::HostId(),
+                            .join_timeout = options_.join_timeout,
+                            .peer_return = options_.peer_return,
+                            .stuck_after = options_.stuck_after}));
     std::vector<mesh::Device> devices;
-    for (int p = 0; p < static_cast<int>(tasks_.size()); ++p) devices.push_back({mesh::DeviceKind::kCpu, p, 0});
-    MT_ASSIGN_OR_RETURN(const mesh::Mesh mesh,
-                        mesh::Mesh::Create({{"process", static_cast<int64_t>(devices.size())}}, devices));
+    for (int p = 0; p < static_cast<int>(tasks_.size()); ++p) {
+      devices.push_back({mesh::DeviceKind::kCpu, p, 0});
+    }
+    MT_ASSIGN_OR_RETURN(
+        const mesh::Mesh mesh,
+        mesh::Mesh::Create({{"process", static_cast<int64_t>(devices.size())}}, devices));
     control_ = collective::MakeProcessCommunicator(*fabric_, mesh, kControlHash);
     watcher_ = std::jthread([this](std::stop_token stop) { Watch(stop); });
     return OkStatus();
@@ -74,7 +80,9 @@ class Team::Impl {
     for (int round = 0; round < kMostRounds; ++round) {
       MT_ASSIGN_OR_RETURN(Incarnation now, membership_->Join(checkpoint_step, stop));
       collective::FabricGroup group{.incarnation = now.id, .process = now.process};
-      for (const Member& m : now.members) group.processes.push_back({cluster::ToString(m.task), m.data_address, m.host});
+      for (const Member& m : now.members) {
+        group.processes.push_back({cluster::ToString(m.task), m.data_address, m.host});
+      }
       why = fabric_->Connect(group, kConnectTimeout, stop);
       if (why.ok()) {
         // Also tells of a loss since Join, which Connect has made the links forget.
@@ -102,10 +110,13 @@ class Team::Impl {
     return why;
   }
 
-  // Joining anew gives up an incarnation that is still good, and the others then hear our name instead of the lost one's.
+  // Joining anew gives up an incarnation that is still good, and the others then hear our name
+  // instead of the lost one's.
   void AwaitNotice(const std::stop_token& stop) {
     MutexLock lock(mutex_);
-    if (well_) (void)wake_.WaitFor(mutex_, stop, kNotice, [this]() MT_REQUIRES(mutex_) { return !well_; });
+    if (well_) {
+      (void)wake_.WaitFor(mutex_, stop, kNotice, [this]() MT_REQUIRES(mutex_) { return !well_; });
+    }
     well_ = false;
   }
 
@@ -119,17 +130,20 @@ class Team::Impl {
     const collective::Participant p{.rank = process_,
                                     .send = reinterpret_cast<const std::byte*>(&mine),
                                     .receive = reinterpret_cast<std::byte*>(&largest)};
-    MT_RETURN_IF_ERROR(control_->AllReduce({.axes = {0}, .dtype = mesh::DType::kF32, .what = "vote between processes"},
-                                           mesh::Reduction::kMax, 1, {&p, 1}));
+    MT_RETURN_IF_ERROR(control_->AllReduce(
+        {.axes = {0}, .dtype = mesh::DType::kF32, .what = "vote between processes"},
+        mesh::Reduction::kMax, 1, {&p, 1}));
     return largest;
   }
 
   Status BroadcastFromChief(std::span<std::byte> bytes) {
     std::vector<std::byte> received(process_ == 0 ? 0 : bytes.size());
-    const collective::Participant p{
-        .rank = process_, .send = bytes.data(), .receive = process_ == 0 ? bytes.data() : received.data()};
-    MT_RETURN_IF_ERROR(control_->Broadcast({.axes = {0}, .dtype = mesh::DType::kU8, .what = "state from the chief"}, 0,
-                                           static_cast<int64_t>(bytes.size()), {&p, 1}));
+    const collective::Participant p{.rank = process_,
+                                    .send = bytes.data(),
+                                    .receive = process_ == 0 ? bytes.data() : received.data()};
+    MT_RETURN_IF_ERROR(control_->Broadcast(
+        {.axes = {0}, .dtype = mesh::DType::kU8, .what = "state from the chief"}, 0,
+        static_cast<int64_t>(bytes.size()), {&p, 1}));
     if (process_ != 0) std::copy(received.begin(), received.end(), bytes.begin());
     return OkStatus();
   }
@@ -154,8 +168,9 @@ class Team::Impl {
   std::stop_source lost_ MT_GUARDED_BY(mutex_);
   std::unique_ptr<collective::Fabric> fabric_;
   std::unique_ptr<collective::Communicator> control_;
-  std::unique_ptr<Membership> membership_;  // its threads tell of losses until it ends, through all of the above
-  std::jthread watcher_;                    // last: it uses all of the above
+  std::unique_ptr<Membership>
+      membership_;        // its threads tell of losses until it ends, through all of the above
+  std::jthread watcher_;  // last: it uses all of the above
 };
 
 Team::Team(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -165,8 +180,9 @@ Result<std::unique_ptr<Team>> Team::Create(TeamOptions options) {
   std::vector<cluster::TaskId> tasks = MeshTasks(options.config.cluster);
   const auto at = std::find(tasks.begin(), tasks.end(), options.config.task);
   if (at == tasks.end()) {
-    return InvalidArgument("TF_CONFIG: " + cluster::ToString(options.config.task) +
-                           " holds no part of the mesh: expected the chief or a worker of its cluster");
+    return InvalidArgument(
+        "TF_CONFIG: " + cluster::ToString(options.config.task) +
+        " holds no part of the mesh: expected the chief or a worker of its cluster");
   }
   const auto process = static_cast<int>(at - tasks.begin());
   auto impl = std::make_unique<Impl>(std::move(options), std::move(tasks), process);
@@ -179,8 +195,9 @@ int Team::processes() const { return static_cast<int>(impl_->tasks_.size()); }
 std::string Team::name(int process) const { return cluster::ToString(impl_->tasks_.at(process)); }
 
 execute::MakeCommunicator Team::communicators() {
-  return [impl = impl_.get()](const mesh::Mesh& mesh, uint64_t plan_hash)
-             -> Result<std::unique_ptr<collective::Communicator>> {
+  return [impl = impl_.get()](
+             const mesh::Mesh& mesh,
+             uint64_t plan_hash) -> Result<std::unique_ptr<collective::Communicator>> {
     return collective::MakeProcessCommunicator(*impl->fabric_, mesh, plan_hash);
   };
 }
@@ -189,33 +206,40 @@ Result<Incarnation> Team::Join(int64_t checkpoint_step, std::stop_token stop) {
   return impl_->Join(checkpoint_step, stop);
 }
 
-Result<std::vector<std::string>> Team::Agree(const std::string& name, const std::string& text, Duration timeout,
-                                             std::stop_token stop) {
+Result<std::vector<std::string>> Team::Agree(const std::string& name, const std::string& text,
+                                             Duration timeout, std::stop_token stop) {
   return impl_->membership_->Agree(name, text, timeout, stop);
 }
 
 Status Team::AgreeOnPlans(std::span<const uint64_t> hashes, std::stop_token stop) {
   std::string text;
-  for (const uint64_t hash : hashes) text += fmt::format("{}{:016x}", text.empty() ? "" : " ", hash);
-  MT_ASSIGN_OR_RETURN(const std::vector<std::string> all, Agree("plans", text, std::chrono::minutes(10), stop));
+  for (const uint64_t hash : hashes) {
+    text += fmt::format("{}{:016x}", text.empty() ? "" : " ", hash);
+  }
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      Agree("plans", text, std::chrono::minutes(10), stop));
   for (size_t p = 0; p < all.size(); ++p) {
     if (all[p] == all[0]) continue;
-    return InvalidArgument(fmt::format("{} and {} are about to run different plans: expected {}, got: {} (another "
-                                       "manifest, other data, or another version of this program)",
-                                       name(0), name(static_cast<int>(p)), all[0], all[p]));
+    return InvalidArgument(
+        fmt::format("{} and {} are about to run different plans: expected {}, got: {} (another "
+                    "manifest, other data, or another version of this program)",
+                    name(0), name(static_cast<int>(p)), all[0], all[p]));
   }
   return OkStatus();
 }
 
 Result<float> Team::Largest(float mine) { return impl_->Largest(mine); }
-Status Team::BroadcastFromChief(std::span<std::byte> bytes) { return impl_->BroadcastFromChief(bytes); }
+Status Team::BroadcastFromChief(std::span<std::byte> bytes) {
+  return impl_->BroadcastFromChief(bytes);
+}
 void Team::ReportStep(int64_t step) { impl_->step_ = step; }
 Status Team::Leave(Duration timeout) { return impl_->membership_->Leave(timeout); }
 
 std::stop_token Team::lost() const { return impl_->lost(); }
 
 bool Team::IsLoss(const Status& status) {
-  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
+  return status.code() == StatusCode::kUnavailable ||
+         status.code() == StatusCode::kDeadlineExceeded;
 }
 
 }  // namespace meshtrain::distribute

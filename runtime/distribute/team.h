@@ -1,17 +1,19 @@
-// The processes that hold one mesh, joined: membership (who, since when) and the links that their collectives use.
+// The processes that hold one mesh, joined: membership (who, since when) and the links that their
+// collectives use.
 //
 //   MT_ASSIGN_OR_RETURN(auto team, Team::Create(options));
 //   session options: process = team->process(), communicator = team->communicators()
 //   for (;;) {
 //     MT_ASSIGN_OR_RETURN(Incarnation now, team->Join(step, stop));  // all are here
 //     Status status = TrainFromTheLastCheckpoint();
-//     if (!Team::IsLoss(status)) break;                             // else: somebody was lost; wait for its return
+//     if (!Team::IsLoss(status)) break;                             // else: somebody was lost;
+//     wait for its return
 //   }
 //
-// When a member is lost, or stands still while others wait for it, every collective under way ends in kUnavailable
-// naming it, on all survivors. Their variables may then be half updated: roll back before going on.
-// Join, Agree, Largest and BroadcastFromChief are called by every process, in the same order, by the thread that runs the
-// steps. The rest may be called from any thread.
+// When a member is lost, or stands still while others wait for it, every collective under way ends
+// in kUnavailable naming it, on all survivors. Their variables may then be half updated: roll back
+// before going on. Join, Agree, Largest and BroadcastFromChief are called by every process, in the
+// same order, by the thread that runs the steps. The rest may be called from any thread.
 #pragma once
 
 #include <memory>
@@ -41,14 +43,14 @@ struct TeamOptions {
 
 class Team {
  public:
-  // Listens; talks to nobody yet. Errors: kInvalidArgument (our task holds no part of the mesh), kUnavailable (a port is
-  // taken).
+  // Listens; talks to nobody yet. Errors: kInvalidArgument (our task holds no part of the mesh),
+  // kUnavailable (a port is taken).
   static Result<std::unique_ptr<Team>> Create(TeamOptions options);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  int process() const;      // our place: chief first, then workers by index
+  int process() const;  // our place: chief first, then workers by index
   int processes() const;
   bool chief() const { return process() == 0; }  // or the first worker, where there is no chief
   std::string name(int process) const;           // "worker-2"
@@ -56,15 +58,16 @@ class Team {
   // For SessionOptions; what it makes stays valid from incarnation to incarnation.
   execute::MakeCommunicator communicators();
 
-  // Waits for all and links to them. `checkpoint_step`: the newest that we could go on from, -1: none.
-  // Errors: kDeadlineExceeded, kUnavailable naming who is missing; kPermissionDenied, kFailedPrecondition (another job,
-  // "stale incarnation"); kCancelled.
+  // Waits for all and links to them. `checkpoint_step`: the newest that we could go on from, -1:
+  // none. Errors: kDeadlineExceeded, kUnavailable naming who is missing; kPermissionDenied,
+  // kFailedPrecondition (another job, "stale incarnation"); kCancelled.
   Result<Incarnation> Join(int64_t checkpoint_step, std::stop_token stop);
 
   // Membership::Agree.
-  Result<std::vector<std::string>> Agree(const std::string& name, const std::string& text, Duration timeout,
-                                         std::stop_token stop);
-  // The plan hashes of all processes must be equal. Errors: kInvalidArgument naming two that differ.
+  Result<std::vector<std::string>> Agree(const std::string& name, const std::string& text,
+                                         Duration timeout, std::stop_token stop);
+  // The plan hashes of all processes must be equal. Errors: kInvalidArgument naming two that
+  // differ.
   Status AgreeOnPlans(std::span<const uint64_t> hashes, std::stop_token stop);
 
   // The largest of the processes' numbers, over the links: costs one small collective.

@@ -5,16 +5,21 @@
 
 namespace meshtrain::execute {
 
-Result<DVariable> DVariable::Create(Session& session, std::string name, const DTensor& initial, bool trainable) {
+Result<DVariable> DVariable::Create(Session& session, std::string name, const DTensor& initial,
+                                    bool trainable) {
   program::Variable variable(std::move(name), initial.type(), trainable);
   MT_RETURN_IF_ERROR(session.Declare(variable, initial.layout()));
   MT_RETURN_IF_ERROR(session.Write(variable, initial));
   return DVariable(&session, std::move(variable));
 }
 
-Function::Function(Session& session, std::string name, std::vector<std::string> inputs, size_t arity,
-                   internal::AnyBody body)
-    : session_(session), name_(std::move(name)), inputs_(std::move(inputs)), arity_(arity), body_(std::move(body)) {}
+Function::Function(Session& session, std::string name, std::vector<std::string> inputs,
+                   size_t arity, internal::AnyBody body)
+    : session_(session),
+      name_(std::move(name)),
+      inputs_(std::move(inputs)),
+      arity_(arity),
+      body_(std::move(body)) {}
 
 Function& Function::WithOutputLayout(std::string name, Layout layout) {
   output_layouts_.insert_or_assign(std::move(name), std::move(layout));
@@ -24,8 +29,9 @@ Function& Function::WithOutputLayout(std::string name, Layout layout) {
 Result<program::Program> Function::Trace(std::span<const TensorType> types,
                                          std::vector<program::Variable>* variables) const {
   if (types.size() != inputs_.size() || inputs_.size() != arity_) {
-    return InvalidArgument("function " + name_ + ": it takes " + std::to_string(arity_) + " values and names " +
-                           std::to_string(inputs_.size()) + " inputs, got: " + std::to_string(types.size()));
+    return InvalidArgument("function " + name_ + ": it takes " + std::to_string(arity_) +
+                           " values and names " + std::to_string(inputs_.size()) +
+                           " inputs, got: " + std::to_string(types.size()));
   }
   program::Builder builder(name_);
   program::Builder::Scope scope(builder);
@@ -36,8 +42,11 @@ Result<program::Program> Function::Trace(std::span<const TensorType> types,
   return builder.Build();
 }
 
-Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types, std::span<const Layout> layouts) {
-  if (layouts.size() != types.size()) return InvalidArgument("function " + name_ + ": one layout per input is due");
+Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
+                                      std::span<const Layout> layouts) {
+  if (layouts.size() != types.size()) {
+    return InvalidArgument("function " + name_ + ": one layout per input is due");
+  }
   std::string key;
   for (size_t i = 0; i < types.size(); ++i) {
     key += types[i].ToString() + layouts[i].mesh().ToString() + layouts[i].ToString() + ";";
@@ -66,7 +75,10 @@ Result<std::vector<DTensor>> Function::Call(std::span<const DTensor> inputs) {
   std::vector<TensorType> types;
   std::vector<Layout> layouts;
   for (const DTensor& input : inputs) {
-    if (!input.valid()) return InvalidArgument("function " + name_ + ": expected a tensor on a mesh, got: an empty one");
+    if (!input.valid()) {
+      return InvalidArgument("function " + name_ +
+                             ": expected a tensor on a mesh, got: an empty one");
+    }
     types.push_back(input.type());
     layouts.push_back(input.layout());
   }
@@ -81,20 +93,25 @@ Result<std::vector<DTensor>> Function::Call(std::span<const DTensor> inputs) {
   return outputs;
 }
 
-Result<DTensor> CallWithLayout(Session& session, const Layout& layout, const std::function<Value()>& make) {
-  Function function(session, "call_with_layout", {}, [&]() -> Outputs { return {{"value", make()}}; });
+Result<DTensor> CallWithLayout(Session& session, const Layout& layout,
+                               const std::function<Value()>& make) {
+  Function function(session, "call_with_layout", {}, [&]() -> Outputs {
+    return {{"value", make()}};
+  });
   function.WithOutputLayout("value", layout);
   MT_ASSIGN_OR_RETURN(std::vector<DTensor> values, function.Call({}));
   return values[0];
 }
 
-Result<DTensor> RepackLocalTensor(Session& session, const Tensor& x, const Layout& layout, Uneven uneven) {
+Result<DTensor> RepackLocalTensor(Session& session, const Tensor& x, const Layout& layout,
+                                  Uneven uneven) {
   MT_RETURN_IF_ERROR(layout.LocalShape(x.dims()).status().At("repack"));
   if (uneven == Uneven::kRefuse && !layout.IsEven(x.dims())) {
     for (int d = 0; d < layout.rank(); ++d) {
       if (x.dims()[d] % layout.NumShards(d) == 0) continue;
-      return InvalidArgument("repack: dimension " + std::to_string(d) + " of " + x.type().ToString() +
-                             ": expected a size that the " + std::to_string(layout.NumShards(d)) + " shards of `" +
+      return InvalidArgument("repack: dimension " + std::to_string(d) + " of " +
+                             x.type().ToString() + ": expected a size that the " +
+                             std::to_string(layout.NumShards(d)) + " shards of `" +
                              layout.specs()[d] + "` divide, got: " + std::to_string(x.dims()[d]) +
                              " (Uneven::kAllow permits unequal shards)");
     }

@@ -1,11 +1,12 @@
-// Ordinary code as a step: DVariable holds state, Function traces a callable once per set of input types and layouts
-// and then runs the plan.
+// Ordinary code as a step: DVariable holds state, Function traces a callable once per set of input
+// types and layouts and then runs the plan.
 //
-//   MT_ASSIGN_OR_RETURN(DVariable w, DVariable::Create(session, "w", *CallWithLayout(session, layout, [] {
+//   MT_ASSIGN_OR_RETURN(DVariable w, DVariable::Create(session, "w", *CallWithLayout(session,
+//   layout, [] {
 //     return program::StatelessUniform({784, 700}, {22, 23});
 //   })));
-//   Function step(session, "step", {"x"}, [&](Value x) -> Outputs { return {{"y", MatMul(x, w)}}; });
-//   MT_ASSIGN_OR_RETURN(std::vector<DTensor> y, step(x));
+//   Function step(session, "step", {"x"}, [&](Value x) -> Outputs { return {{"y", MatMul(x, w)}};
+//   }); MT_ASSIGN_OR_RETURN(std::vector<DTensor> y, step(x));
 //
 // Threads: as Session.
 #pragma once
@@ -26,13 +27,15 @@ namespace meshtrain::execute {
 using program::Value;
 using Outputs = std::vector<std::pair<std::string, Value>>;
 
-// A variable with a value in a session. Inside a Function it is read by use and changed by Assign, AssignAdd,
-// AssignSub (program/ops.h); a read after an assignment sees the new value. Copies are the same variable.
+// A variable with a value in a session. Inside a Function it is read by use and changed by Assign,
+// AssignAdd, AssignSub (program/ops.h); a read after an assignment sees the new value. Copies are
+// the same variable.
 class DVariable : public program::Variable {
  public:
   DVariable() = default;
   // In `initial`'s layout and with its value.
-  static Result<DVariable> Create(Session& session, std::string name, const DTensor& initial, bool trainable = true);
+  static Result<DVariable> Create(Session& session, std::string name, const DTensor& initial,
+                                  bool trainable = true);
 
   Result<Layout> layout() const { return session_->LayoutOf(*this); }
   // Between steps.
@@ -52,7 +55,8 @@ using AnyBody = std::function<Outputs(std::span<const Value>)>;
 
 template <typename F, typename... Args, size_t... I>
 AnyBody Adapt(F body, Outputs (F::*)(Args...) const, std::index_sequence<I...>) {
-  return [body = std::move(body)]([[maybe_unused]] std::span<const Value> v) { return body(v[I]...); };
+  return
+      [body = std::move(body)]([[maybe_unused]] std::span<const Value> v) { return body(v[I]...); };
 }
 template <typename F, typename... Args>
 constexpr size_t Arity(Outputs (F::*)(Args...) const) {
@@ -62,8 +66,8 @@ constexpr size_t Arity(Outputs (F::*)(Args...) const) {
 
 class Function {
  public:
-  // `body` takes one Value per name in `inputs` and returns Outputs. `layouts` may fix layouts of outputs; without one
-  // an output is replicated.
+  // `body` takes one Value per name in `inputs` and returns Outputs. `layouts` may fix layouts of
+  // outputs; without one an output is replicated.
   template <typename F>
   Function(Session& session, std::string name, std::vector<std::string> inputs, F body)
       : Function(session, std::move(name), std::move(inputs), internal::Arity(&F::operator()),
@@ -81,13 +85,16 @@ class Function {
   }
   Result<std::vector<DTensor>> Call(std::span<const DTensor> inputs);
 
-  // The step behind a call with these inputs, planned but not run: for its report, or to feed it from the host.
+  // The step behind a call with these inputs, planned but not run: for its report, or to feed it
+  // from the host.
   Result<LoadedStep*> Prepare(std::span<const TensorType> types, std::span<const Layout> layouts);
   // What is recorded for these input types.
-  Result<program::Program> Trace(std::span<const TensorType> types, std::vector<program::Variable>* variables) const;
+  Result<program::Program> Trace(std::span<const TensorType> types,
+                                 std::vector<program::Variable>* variables) const;
 
  private:
-  Function(Session& session, std::string name, std::vector<std::string> inputs, size_t arity, internal::AnyBody body);
+  Function(Session& session, std::string name, std::vector<std::string> inputs, size_t arity,
+           internal::AnyBody body);
 
   Session& session_;
   std::string name_;
@@ -98,8 +105,10 @@ class Function {
   std::map<std::string, std::unique_ptr<LoadedStep>> loaded_;  // by types and layouts
 };
 
-// The value of `make()`, computed in `layout`: no device holds more than its shard (DTensor's call_with_layout).
-Result<DTensor> CallWithLayout(Session& session, const Layout& layout, const std::function<Value()>& make);
+// The value of `make()`, computed in `layout`: no device holds more than its shard (DTensor's
+// call_with_layout).
+Result<DTensor> CallWithLayout(Session& session, const Layout& layout,
+                               const std::function<Value()>& make);
 
 // DTensor's fetch_layout.
 inline const Layout& FetchLayout(const DTensor& value) { return value.layout(); }
@@ -107,9 +116,9 @@ inline const Layout& FetchLayout(const DTensor& value) { return value.layout(); 
 // What to do with a batch that the axis does not divide.
 enum class Uneven { kRefuse, kAllow };
 
-// Splits `x` along every sharded dimension of `layout` and packs the pieces: what each worker of an input pipeline
-// does with its batch. Errors: kInvalidArgument naming dimension, size and axis where a dimension does not divide and
-// `uneven` refuses.
+// Splits `x` along every sharded dimension of `layout` and packs the pieces: what each worker of an
+// input pipeline does with its batch. Errors: kInvalidArgument naming dimension, size and axis
+// where a dimension does not divide and `uneven` refuses.
 Result<DTensor> RepackLocalTensor(Session& session, const Tensor& x, const Layout& layout,
                                   Uneven uneven = Uneven::kRefuse);
 

@@ -14,7 +14,8 @@ Session::Session(SessionOptions options, std::unique_ptr<device::Backend> backen
     : options_(std::move(options)), backend_(std::move(backend)) {}
 Session::~Session() = default;
 
-Result<std::unique_ptr<Session>> Session::Create(SessionOptions options, std::unique_ptr<device::Backend> backend) {
+Result<std::unique_ptr<Session>> Session::Create(SessionOptions options,
+                                                 std::unique_ptr<device::Backend> backend) {
   if (backend == nullptr) backend = device::MakeCpuBackend({.threads = options.threads});
   return std::unique_ptr<Session>(new Session(std::move(options), std::move(backend)));
 }
@@ -26,8 +27,8 @@ Result<Mesh> Session::RunMesh(const Mesh& mesh) const {
 
 Result<DTensor> Session::Make(const TensorType& type, const Layout& layout) {
   if (layout.IsPartial()) {
-    return InvalidArgument("tensor " + type.ToString() + ": a stored tensor cannot be partial, got layout: " +
-                           layout.ToString());
+    return InvalidArgument("tensor " + type.ToString() +
+                           ": a stored tensor cannot be partial, got layout: " + layout.ToString());
   }
   MT_RETURN_IF_ERROR(layout.LocalShape(type.dims).status());
   DTensor tensor;
@@ -43,7 +44,8 @@ Result<DTensor> Session::Make(const TensorType& type, const Layout& layout) {
                            std::to_string(options_.process) + ", got: none");
   }
   for (size_t i = 0; i < count; ++i) {
-    MT_ASSIGN_OR_RETURN(std::unique_ptr<device::Buffer> buffer, backend_->Allocate(shard.num_bytes()));
+    MT_ASSIGN_OR_RETURN(std::unique_ptr<device::Buffer> buffer,
+                        backend_->Allocate(shard.num_bytes()));
     tensor.buffers_.push_back(std::move(buffer));
   }
   return tensor;
@@ -65,13 +67,16 @@ Result<DTensor> Session::Clone(const DTensor& value) {
   return copy;
 }
 
-Status Session::FillShards(const DTensor& to, const std::function<Tensor(const Layout::Slice&)>& piece) {
+Status Session::FillShards(const DTensor& to,
+                           const std::function<Tensor(const Layout::Slice&)>& piece) {
   const Layout& layout = to.run_layout_;
   const std::vector<int64_t> ranks = LocalRanks(layout.mesh());
   for (size_t i = 0; i < ranks.size(); ++i) {
     const Layout::Slice slice = layout.SliceOf(ranks[i], to.type_.dims);
     Tensor shard(TensorType{to.type_.dtype, layout.LocalShape(to.type_.dims).value()});
-    if (slice.sizes != shard.dims()) std::memset(shard.mutable_bytes().data(), 0, shard.mutable_bytes().size());
+    if (slice.sizes != shard.dims()) {
+      std::memset(shard.mutable_bytes().data(), 0, shard.mutable_bytes().size());
+    }
     shard.Paste(piece(slice), mesh::Dims(slice.offsets.size(), 0));
     MT_RETURN_IF_ERROR(backend_->CopyIn(shard.bytes(), *to.buffers_[i]));
   }
@@ -80,13 +85,17 @@ Status Session::FillShards(const DTensor& to, const std::function<Tensor(const L
 
 Status Session::Fill(const DTensor& to, const Tensor& from) {
   if (from.type() != to.type_) {
-    return InvalidArgument("expected a tensor of type " + to.type_.ToString() + ", got: " + from.type().ToString());
+    return InvalidArgument("expected a tensor of type " + to.type_.ToString() +
+                           ", got: " + from.type().ToString());
   }
   if (to.run_layout_.Canonical().IsReplicated()) {
-    for (const auto& buffer : to.buffers_) MT_RETURN_IF_ERROR(backend_->CopyIn(from.bytes(), *buffer));
+    for (const auto& buffer : to.buffers_) {
+      MT_RETURN_IF_ERROR(backend_->CopyIn(from.bytes(), *buffer));
+    }
     return OkStatus();
   }
-  return FillShards(to, [&](const Layout::Slice& slice) { return from.Slice(slice.offsets, slice.sizes); });
+  return FillShards(
+      to, [&](const Layout::Slice& slice) { return from.Slice(slice.offsets, slice.sizes); });
 }
 
 Result<Tensor> Session::ShardAt(const DTensor& value, size_t i) const {
@@ -119,8 +128,9 @@ Result<Tensor> Session::Gather(const DTensor& value) {
     return whole;
   }
   if (!IsWholeHere(value)) {
-    MT_ASSIGN_OR_RETURN(const DTensor copies,
-                        Relayout(value, Layout::Replicated(value.layout_.mesh(), value.type_.rank())));
+    MT_ASSIGN_OR_RETURN(
+        const DTensor copies,
+        Relayout(value, Layout::Replicated(value.layout_.mesh(), value.type_.rank())));
     MT_RETURN_IF_ERROR(backend_->CopyOut(*copies.buffers_[0], whole.mutable_bytes()));
     return whole;
   }
@@ -142,7 +152,8 @@ Result<DTensor> Session::Pack(std::span<const Tensor> components, const Layout& 
   const Mesh& mesh = layout.mesh();
   const std::vector<int64_t> ranks = LocalRanks(mesh);
   if (components.size() != ranks.size() || ranks.empty()) {
-    return InvalidArgument("pack: expected one component for each of the " + std::to_string(ranks.size()) +
+    return InvalidArgument("pack: expected one component for each of the " +
+                           std::to_string(ranks.size()) +
                            " devices, got: " + std::to_string(components.size()));
   }
   const bool all_here = static_cast<int64_t>(ranks.size()) == mesh.size();
@@ -150,17 +161,19 @@ Result<DTensor> Session::Pack(std::span<const Tensor> components, const Layout& 
   for (size_t i = 0; i < ranks.size(); ++i) {
     const Tensor& c = components[i];
     if (c.type().rank() != layout.rank() || c.type().dtype != type.dtype) {
-      return InvalidArgument("pack: component of " + mesh.devices()[ranks[i]].ToString() + ": expected " +
-                             std::string(mesh::DTypeName(type.dtype)) + " of rank " + std::to_string(layout.rank()) +
+      return InvalidArgument("pack: component of " + mesh.devices()[ranks[i]].ToString() +
+                             ": expected " + std::string(mesh::DTypeName(type.dtype)) +
+                             " of rank " + std::to_string(layout.rank()) +
                              ", got: " + c.type().ToString());
     }
-    // The global extent of a dimension is the sum over the shards along it, taken at coordinate 0 of the other axes;
-    // where not all shards are here, they are as large as the first.
+    // The global extent of a dimension is the sum over the shards along it, taken at coordinate 0
+    // of the other axes; where not all shards are here, they are as large as the first.
     const std::vector<int64_t> at = mesh.Coordinates(ranks[i]);
     for (int d = 0; d < layout.rank(); ++d) {
       bool first_of_others = true;
       for (int a = 0; a < mesh.num_axes(); ++a) {
-        const bool along = std::find(layout.dim(d).begin(), layout.dim(d).end(), a) != layout.dim(d).end();
+        const bool along =
+            std::find(layout.dim(d).begin(), layout.dim(d).end(), a) != layout.dim(d).end();
         first_of_others = first_of_others && (along || at[a] == 0);
       }
       if (!all_here) {
@@ -174,9 +187,10 @@ Result<DTensor> Session::Pack(std::span<const Tensor> components, const Layout& 
   for (size_t i = 0; i < ranks.size(); ++i) {
     slices.push_back(layout.SliceOf(ranks[i], type.dims));
     if (components[i].dims() != slices[i].sizes) {
-      return InvalidArgument("pack: component of " + mesh.devices()[ranks[i]].ToString() + ": expected " +
-                             TensorType{type.dtype, slices[i].sizes}.ToString() + " of " + type.ToString() + " in " +
-                             layout.ToString() + ", got: " + components[i].type().ToString());
+      return InvalidArgument("pack: component of " + mesh.devices()[ranks[i]].ToString() +
+                             ": expected " + TensorType{type.dtype, slices[i].sizes}.ToString() +
+                             " of " + type.ToString() + " in " + layout.ToString() +
+                             ", got: " + components[i].type().ToString());
     }
   }
   MT_ASSIGN_OR_RETURN(DTensor packed, Make(type, layout));
@@ -187,7 +201,8 @@ Result<DTensor> Session::Pack(std::span<const Tensor> components, const Layout& 
       mesh::Dims from(shard.offsets.size()), to(shard.offsets.size()), sizes(shard.offsets.size());
       for (size_t d = 0; d < sizes.size(); ++d) {
         const int64_t low = std::max(shard.offsets[d], slices[i].offsets[d]);
-        const int64_t high = std::min(shard.offsets[d] + shard.sizes[d], slices[i].offsets[d] + slices[i].sizes[d]);
+        const int64_t high =
+            std::min(shard.offsets[d] + shard.sizes[d], slices[i].offsets[d] + slices[i].sizes[d]);
         sizes[d] = std::max<int64_t>(0, high - low);
         from[d] = low - slices[i].offsets[d];
         to[d] = low - shard.offsets[d];
@@ -215,20 +230,23 @@ Result<Tensor> Session::ToHost(const DTensor& value) {
 }
 
 Result<DTensor> Session::Relayout(const DTensor& value, const Layout& layout) {
-  if (!value.valid()) return InvalidArgument("relayout: expected a tensor on a mesh, got: an empty one");
+  if (!value.valid()) {
+    return InvalidArgument("relayout: expected a tensor on a mesh, got: an empty one");
+  }
   if (!(layout.mesh() == value.layout_.mesh())) {
-    return InvalidArgument("relayout: expected a layout on mesh " + value.layout_.mesh().ToString() + ", got: " +
-                           layout.mesh().ToString());
+    return InvalidArgument("relayout: expected a layout on mesh " +
+                           value.layout_.mesh().ToString() + ", got: " + layout.mesh().ToString());
   }
   if (layout.rank() != value.type_.rank()) {
-    return InvalidArgument("relayout: expected a layout of rank " + std::to_string(value.type_.rank()) + ", got: " +
-                           layout.ToString());
+    return InvalidArgument("relayout: expected a layout of rank " +
+                           std::to_string(value.type_.rank()) + ", got: " + layout.ToString());
   }
   program::Builder builder("relayout");
   builder.Output("y", program::Relayout(builder.Input("x", value.type_), layout.specs()));
   MT_ASSIGN_OR_RETURN(const program::Program program, builder.Build());
-  MT_ASSIGN_OR_RETURN(auto step, Load(program, layout.mesh(), {},
-                                      {.inputs = {{"x", value.layout_}}, .outputs = {{"y", layout}}}));
+  MT_ASSIGN_OR_RETURN(auto step,
+                      Load(program, layout.mesh(), {},
+                           {.inputs = {{"x", value.layout_}}, .outputs = {{"y", layout}}}));
   MT_RETURN_IF_ERROR(step->Feed(0, value));
   MT_RETURN_IF_ERROR(step->Run());
   return step->FetchOnMesh(0);
@@ -273,11 +291,13 @@ Result<Layout> Session::StoredLayoutOf(const program::Variable& variable) const 
   return stored->value.run_layout_;
 }
 
-Result<size_t> Session::LocalIndex(const program::Variable& variable, const DTensor& value, int64_t rank) const {
+Result<size_t> Session::LocalIndex(const program::Variable& variable, const DTensor& value,
+                                   int64_t rank) const {
   const std::vector<int64_t> ranks = LocalRanks(value.run_layout_.mesh());
   const auto at = std::find(ranks.begin(), ranks.end(), rank);
   if (at == ranks.end()) {
-    return InvalidArgument("variable `" + variable.name() + "`: expected a device of this process, got: rank " +
+    return InvalidArgument("variable `" + variable.name() +
+                           "`: expected a device of this process, got: rank " +
                            std::to_string(rank));
   }
   return static_cast<size_t>(at - ranks.begin());
@@ -296,8 +316,8 @@ Status Session::WriteStored(const program::Variable& variable, int64_t rank, con
   const Layout::Slice slice = to.run_layout_.SliceOf(rank, to.type_.dims);
   const TensorType extent{to.type_.dtype, slice.sizes};
   if (value.type() != extent) {
-    return InvalidArgument("variable `" + variable.name() + "`: rank " + std::to_string(rank) + ": expected " +
-                           extent.ToString() + ", got: " + value.type().ToString());
+    return InvalidArgument("variable `" + variable.name() + "`: rank " + std::to_string(rank) +
+                           ": expected " + extent.ToString() + ", got: " + value.type().ToString());
   }
   Tensor shard(TensorType{extent.dtype, to.run_layout_.LocalShape(to.type_.dims).value()});
   if (slice.sizes == shard.dims()) return backend_->CopyIn(value.bytes(), *to.buffers_[i]);
@@ -317,35 +337,43 @@ Status Session::Write(const program::Variable& variable, const Tensor& value) {
 }
 
 Status Session::Write(const program::Variable& variable, const DTensor& value) {
-  if (!value.valid()) return InvalidArgument("variable `" + variable.name() + "`: got: an empty tensor");
+  if (!value.valid()) {
+    return InvalidArgument("variable `" + variable.name() + "`: got: an empty tensor");
+  }
   MT_ASSIGN_OR_RETURN(const Stored* stored, Find(variable));
-  if (value.type_ == stored->value.type_ && value.layout_ == stored->value.layout_) return Copy(value, stored->value);
+  if (value.type_ == stored->value.type_ && value.layout_ == stored->value.layout_) {
+    return Copy(value, stored->value);
+  }
   MT_ASSIGN_OR_RETURN(const Tensor whole, ToHost(value));
   return Write(variable, whole);
 }
 
 Result<plan::Plan> Session::PlanOnly(const program::Program& program, const Mesh& mesh,
                                      const sharding::Given& layouts) const {
-  MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned, sharding::Shard(program, mesh, layouts, options_.sharding));
+  MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
+                      sharding::Shard(program, mesh, layouts, options_.sharding));
   plan::Options options = options_.plan;
   const auto& devices = mesh.devices();
-  options.overlap = std::any_of(devices.begin(), devices.end(),
-                                [&](const mesh::Device& d) { return d.process != devices[0].process; });
+  options.overlap = std::any_of(devices.begin(), devices.end(), [&](const mesh::Device& d) {
+    return d.process != devices[0].process;
+  });
   return plan::MakePlan(std::move(partitioned), options);
 }
 
-Result<std::vector<Session::Stored*>> Session::StatesOf(const program::Program& program, const Mesh& mesh,
-                                                        std::span<const program::Variable> variables) {
+Result<std::vector<Session::Stored*>> Session::StatesOf(
+    const program::Program& program, const Mesh& mesh,
+    std::span<const program::Variable> variables) {
   if (variables.size() != program.states.size()) {
-    return InvalidArgument("program " + program.name + ": expected " + std::to_string(program.states.size()) +
+    return InvalidArgument("program " + program.name + ": expected " +
+                           std::to_string(program.states.size()) +
                            " variables, got: " + std::to_string(variables.size()));
   }
   std::vector<Stored*> states;
   for (const program::Variable& variable : variables) {
     MT_ASSIGN_OR_RETURN(Stored * stored, Find(variable));
     if (!(stored->value.layout_.mesh() == mesh)) {
-      return InvalidArgument("variable `" + variable.name() + "`: expected it on mesh " + mesh.ToString() +
-                             ", got: " + stored->value.layout_.mesh().ToString());
+      return InvalidArgument("variable `" + variable.name() + "`: expected it on mesh " +
+                             mesh.ToString() + ", got: " + stored->value.layout_.mesh().ToString());
     }
     states.push_back(stored);
   }
@@ -365,16 +393,20 @@ Result<std::unique_ptr<LoadedStep>> Session::Load(const program::Program& progra
   const plan::Plan& asked = step->plan_;
   MT_ASSIGN_OR_RETURN(const Mesh run_mesh, RunMesh(mesh));
   if (!(run_mesh == mesh)) {
-    // What propagation chose on the user's mesh is given on the collapsed one, so that both hold the same layouts.
+    // What propagation chose on the user's mesh is given on the collapsed one, so that both hold
+    // the same layouts.
     sharding::Given given;
     for (size_t i = 0; i < program.inputs.size(); ++i) {
-      given.inputs[program.inputs[i].name] = sharding::OnMesh(asked.partitioned.input_layouts[i], run_mesh);
+      given.inputs[program.inputs[i].name] =
+          sharding::OnMesh(asked.partitioned.input_layouts[i], run_mesh);
     }
     for (size_t i = 0; i < program.states.size(); ++i) {
-      given.states[program.states[i].name] = sharding::OnMesh(asked.partitioned.state_layouts[i], run_mesh);
+      given.states[program.states[i].name] =
+          sharding::OnMesh(asked.partitioned.state_layouts[i], run_mesh);
     }
     for (size_t i = 0; i < program.outputs.size(); ++i) {
-      given.outputs[program.outputs[i].name] = sharding::OnMesh(asked.partitioned.output_layouts[i], run_mesh);
+      given.outputs[program.outputs[i].name] =
+          sharding::OnMesh(asked.partitioned.output_layouts[i], run_mesh);
     }
     MT_ASSIGN_OR_RETURN(step->run_plan_, PlanOnly(program, run_mesh, given));
   }
@@ -382,31 +414,40 @@ Result<std::unique_ptr<LoadedStep>> Session::Load(const program::Program& progra
   return step;
 }
 
-Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(const program::Program& program, const Mesh& mesh,
-                                                         std::span<const program::Variable> variables,
-                                                         std::optional<int64_t> bucket_bytes) {
+Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(
+    const program::Program& program, const Mesh& mesh, std::span<const program::Variable> variables,
+    std::optional<int64_t> bucket_bytes) {
   if (!options_.isolated || LocalRanks(mesh).size() != 1) {
-    return FailedPrecondition("program " + program.name + ": a replica has an isolated session with one device of mesh " +
-                              mesh.ToString() + ", got: " + std::to_string(LocalRanks(mesh).size()) + " devices" +
-                              (options_.isolated ? "" : ", not isolated"));
+    return FailedPrecondition(
+        "program " + program.name + ": a replica has an isolated session with one device of mesh " +
+        mesh.ToString() + ", got: " + std::to_string(LocalRanks(mesh).size()) + " devices" +
+        (options_.isolated ? "" : ", not isolated"));
   }
   MT_ASSIGN_OR_RETURN(const std::vector<Stored*> states, StatesOf(program, mesh, variables));
   for (const Stored* s : states) {
     if (s->value.layout_.Canonical().IsReplicated()) continue;
-    return InvalidArgument("variable `" + s->variable.name() + "`: expected a copy on each replica, got layout: " +
-                           s->value.layout_.ToString());
+    return InvalidArgument(
+        "variable `" + s->variable.name() +
+        "`: expected a copy on each replica, got layout: " + s->value.layout_.ToString());
   }
   // Every value is whole where it is: what replicas hold of the same name are values of their own.
   sharding::Partitioned whole;
   whole.local = program;
   whole.mesh = mesh;
-  const auto add = [&](program::ValueId value, std::vector<Layout>& layouts, std::vector<TensorType>& types) {
+  const auto add = [&](program::ValueId value, std::vector<Layout>& layouts,
+                       std::vector<TensorType>& types) {
     layouts.push_back(Layout::Replicated(mesh, program.type(value).rank()));
     types.push_back(program.type(value));
   };
-  for (const program::Port& p : program.inputs) add(p.value, whole.input_layouts, whole.input_types);
-  for (const program::State& s : program.states) add(s.entry, whole.state_layouts, whole.state_types);
-  for (const program::Port& p : program.outputs) add(p.value, whole.output_layouts, whole.output_types);
+  for (const program::Port& p : program.inputs) {
+    add(p.value, whole.input_layouts, whole.input_types);
+  }
+  for (const program::State& s : program.states) {
+    add(s.entry, whole.state_layouts, whole.state_types);
+  }
+  for (const program::Port& p : program.outputs) {
+    add(p.value, whole.output_layouts, whole.output_types);
+  }
   for (const program::ValueInfo& value : program.values) {
     whole.layouts.push_back(Layout::Replicated(mesh, value.type.rank()));
     whole.global_dims.push_back(value.type.dims);
@@ -421,7 +462,8 @@ Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(const program::Program&
   return step;
 }
 
-Status Session::Finish(LoadedStep& step, std::span<Stored* const> states, uint64_t communicator_hash) {
+Status Session::Finish(LoadedStep& step, std::span<Stored* const> states,
+                       uint64_t communicator_hash) {
   const plan::Plan& plan = step.run_plan();
   const Mesh& mesh = plan.partitioned.mesh;
   const std::vector<int64_t> ranks = LocalRanks(mesh);
@@ -434,7 +476,8 @@ Status Session::Finish(LoadedStep& step, std::span<Stored* const> states, uint64
   } else if (options_.communicator) {
     MT_ASSIGN_OR_RETURN(step.communicator_, options_.communicator(mesh, communicator_hash));
   } else {
-    return FailedPrecondition("mesh " + mesh.ToString() + ": it spans processes, and this session is joined to none");
+    return FailedPrecondition("mesh " + mesh.ToString() +
+                              ": it spans processes, and this session is joined to none");
   }
   MT_ASSIGN_OR_RETURN(step.executable_, backend_->Compile(plan, ranks, step.communicator_.get()));
 
@@ -462,7 +505,9 @@ Status LoadedStep::Feed(size_t input, const Tensor& value) {
   const std::string& name = plan_.local().inputs[input].name;
   // A tensor fed before may have lent its buffers; write to buffers that are ours.
   MT_RETURN_IF_ERROR(session_->Fill(inputs_[input], value).At("input `" + name + "`"));
-  for (size_t d = 0; d < devices_.size(); ++d) devices_[d].inputs[input] = inputs_[input].buffers_[d].get();
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    devices_[d].inputs[input] = inputs_[input].buffers_[d].get();
+  }
   fed_[input] = true;
   return OkStatus();
 }
@@ -471,12 +516,13 @@ Status LoadedStep::Feed(size_t input, const DTensor& value) {
   MT_CHECK(input < inputs_.size());
   const std::string& name = plan_.local().inputs[input].name;
   if (!value.valid() || value.type_ != inputs_[input].type_) {
-    return InvalidArgument("input `" + name + "`: expected a tensor of type " + inputs_[input].type_.ToString() +
-                           ", got: " + value.type_.ToString());
+    return InvalidArgument("input `" + name + "`: expected a tensor of type " +
+                           inputs_[input].type_.ToString() + ", got: " + value.type_.ToString());
   }
   if (!(value.layout_ == inputs_[input].layout_)) {
-    return InvalidArgument("input `" + name + "`: expected layout " + inputs_[input].layout_.ToString() + ", got: " +
-                           value.layout_.ToString());
+    return InvalidArgument("input `" + name + "`: expected layout " +
+                           inputs_[input].layout_.ToString() +
+                           ", got: " + value.layout_.ToString());
   }
   lent_.resize(inputs_.size());
   lent_[input] = value;
@@ -487,7 +533,9 @@ Status LoadedStep::Feed(size_t input, const DTensor& value) {
 
 Status LoadedStep::Run() {
   for (size_t i = 0; i < fed_.size(); ++i) {
-    if (!fed_[i]) return FailedPrecondition("input `" + plan_.local().inputs[i].name + "` was never fed");
+    if (!fed_[i]) {
+      return FailedPrecondition("input `" + plan_.local().inputs[i].name + "` was never fed");
+    }
   }
   MT_RETURN_IF_ERROR(executable_->Run(devices_));
   ++runs_;
@@ -502,8 +550,8 @@ Result<Tensor> LoadedStep::Fetch(size_t output) const {
 Result<double> LoadedStep::FetchNumber(size_t output) const {
   MT_ASSIGN_OR_RETURN(const Tensor value, Fetch(output));
   if (value.type().num_elements() != 1) {
-    return InvalidArgument("output `" + plan_.local().outputs[output].name + "`: expected one element, got: " +
-                           value.type().ToString());
+    return InvalidArgument("output `" + plan_.local().outputs[output].name +
+                           "`: expected one element, got: " + value.type().ToString());
   }
   return value.Item();
 }
@@ -513,6 +561,8 @@ Result<DTensor> LoadedStep::FetchOnMesh(size_t output) const {
   return session_->Clone(outputs_[output]);
 }
 
-int64_t LoadedStep::CollectiveBytesSent(int64_t rank) const { return communicator_->BytesSent(rank); }
+int64_t LoadedStep::CollectiveBytesSent(int64_t rank) const {
+  return communicator_->BytesSent(rank);
+}
 
 }  // namespace meshtrain::execute

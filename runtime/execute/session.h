@@ -1,15 +1,17 @@
-// Runs plans. A Session owns the backend and the values of the variables; a LoadedStep is one program, planned for a
-// mesh and ready to run again and again over those variables.
+// Runs plans. A Session owns the backend and the values of the variables; a LoadedStep is one
+// program, planned for a mesh and ready to run again and again over those variables.
 //
-// Devices of one process share memory. By default (merged) a plan for them is made on the collapsed mesh
-// (sharding::CollapseLocal): neighbouring shards are computed by one call, a replicated value is one buffer, and a
-// reduction accumulates in place. `isolated` gives every device its own buffers and runs every collective. Layouts,
-// checks, errors and the printed plan are those of the user's mesh in both.
+// Devices of one process share memory. By default (merged) a plan for them is made on the collapsed
+// mesh (sharding::CollapseLocal): neighbouring shards are computed by one call, a replicated value
+// is one buffer, and a reduction accumulates in place. `isolated` gives every device its own
+// buffers and runs every collective. Layouts, checks, errors and the printed plan are those of the
+// user's mesh in both.
 //
-// Many processes: each has a session of its own for its devices of one mesh and runs the same program. What moves bytes
-// between them (a step, Relayout, and ToHost, Unpack or Fetch of a value whose shards lie in several processes) is
-// called by every process, in the same order. An error of such a call (kUnavailable, kDeadlineExceeded) leaves the
-// variables as they may be: give them values again before going on.
+// Many processes: each has a session of its own for its devices of one mesh and runs the same
+// program. What moves bytes between them (a step, Relayout, and ToHost, Unpack or Fetch of a value
+// whose shards lie in several processes) is called by every process, in the same order. An error of
+// such a call (kUnavailable, kDeadlineExceeded) leaves the variables as they may be: give them
+// values again before going on.
 //
 // One thread uses a session. A Session outlives what it made.
 #pragma once
@@ -38,8 +40,9 @@ using mesh::Mesh;
 using mesh::Tensor;
 using mesh::TensorType;
 
-// A tensor that lies on a mesh. Copies share the bytes; nothing writes to a DTensor after it was made, except that a
-// variable's value changes when a step assigns it (DVariable::Read gives a copy of its own).
+// A tensor that lies on a mesh. Copies share the bytes; nothing writes to a DTensor after it was
+// made, except that a variable's value changes when a step assigns it (DVariable::Read gives a copy
+// of its own).
 class DTensor {
  public:
   DTensor() = default;
@@ -52,21 +55,22 @@ class DTensor {
   friend class Session;
   friend class LoadedStep;
   TensorType type_;
-  Layout layout_;       // on the user's mesh
-  Layout run_layout_;   // on the mesh that runs
+  Layout layout_;                                         // on the user's mesh
+  Layout run_layout_;                                     // on the mesh that runs
   std::vector<std::shared_ptr<device::Buffer>> buffers_;  // per local place of the mesh that runs
 };
 
 // Makes the communicator of a plan on a mesh; `plan_hash` is the plan's.
-using MakeCommunicator =
-    std::function<Result<std::unique_ptr<collective::Communicator>>(const Mesh& mesh, uint64_t plan_hash)>;
+using MakeCommunicator = std::function<Result<std::unique_ptr<collective::Communicator>>(
+    const Mesh& mesh, uint64_t plan_hash)>;
 
 struct SessionOptions {
-  bool isolated = false;  // see above
-  int threads = 0;        // 0: one per core
-  int process = 0;        // whose devices of a mesh this session computes
-  MakeCommunicator communicator;        // for meshes of several processes
-  MakeCommunicator local_communicator;  // for meshes of several devices of this process; none: its own
+  bool isolated = false;          // see above
+  int threads = 0;                // 0: one per core
+  int process = 0;                // whose devices of a mesh this session computes
+  MakeCommunicator communicator;  // for meshes of several processes
+  MakeCommunicator
+      local_communicator;  // for meshes of several devices of this process; none: its own
   sharding::Options sharding;
   plan::Options plan;
 };
@@ -79,7 +83,8 @@ class LoadedStep {
   const plan::Plan& plan() const { return plan_; }
   const plan::Plan& run_plan() const { return run_plan_ ? *run_plan_ : plan_; }
 
-  // Feeds a whole batch from the host; every input must be fed once before the first Run and keeps its value.
+  // Feeds a whole batch from the host; every input must be fed once before the first Run and keeps
+  // its value.
   Status Feed(size_t input, const Tensor& value);
   // Feeds a tensor on the mesh, without a copy when its layout is the input's.
   Status Feed(size_t input, const DTensor& value);
@@ -90,7 +95,8 @@ class LoadedStep {
   // Output value as it lies on the mesh, in bytes of its own.
   Result<DTensor> FetchOnMesh(size_t output) const;
 
-  // Bytes that each device sent in collectives since the step was loaded, as the communicator counted them.
+  // Bytes that each device sent in collectives since the step was loaded, as the communicator
+  // counted them.
   int64_t CollectiveBytesSent(int64_t rank) const;
   int64_t runs() const { return runs_; }
 
@@ -113,8 +119,8 @@ class LoadedStep {
 class Session {
  public:
   // `backend` defaults to the CPU's.
-  static Result<std::unique_ptr<Session>> Create(SessionOptions options = {},
-                                                 std::unique_ptr<device::Backend> backend = nullptr);
+  static Result<std::unique_ptr<Session>> Create(
+      SessionOptions options = {}, std::unique_ptr<device::Backend> backend = nullptr);
   ~Session();
   Session(const Session&) = delete;
 
@@ -123,9 +129,9 @@ class Session {
   // --- tensors
   // A host tensor laid out on the layout's mesh (DTensor's copy_to_mesh).
   Result<DTensor> CopyToMesh(const Tensor& value, const Layout& layout);
-  // One component per device of this process, in the order of their ranks, each the valid extent of its shard; copies
-  // must agree in shape. Where the mesh spans processes all shards must be of one size.
-  // Errors: kInvalidArgument naming the device whose component does not fit.
+  // One component per device of this process, in the order of their ranks, each the valid extent of
+  // its shard; copies must agree in shape. Where the mesh spans processes all shards must be of one
+  // size. Errors: kInvalidArgument naming the device whose component does not fit.
   Result<DTensor> Pack(std::span<const Tensor> components, const Layout& layout);
   // The components of this process's devices.
   Result<std::vector<Tensor>> Unpack(const DTensor& value);
@@ -135,16 +141,20 @@ class Session {
   Result<DTensor> Relayout(const DTensor& value, const Layout& layout);
 
   // --- variables
-  // Gives `variable` a zero-filled value in `layout`. Errors: kAlreadyExists, kInvalidArgument (rank).
+  // Gives `variable` a zero-filled value in `layout`. Errors: kAlreadyExists, kInvalidArgument
+  // (rank).
   Status Declare(const program::Variable& variable, const Layout& layout);
-  bool IsDeclared(const program::Variable& variable) const { return variables_.contains(variable.key()); }
+  bool IsDeclared(const program::Variable& variable) const {
+    return variables_.contains(variable.key());
+  }
   Status Forget(const program::Variable& variable);
   Result<Layout> LayoutOf(const program::Variable& variable) const;
   // The value now, in bytes of its own.
   Result<DTensor> Read(const program::Variable& variable);
   Result<Tensor> ReadToHost(const program::Variable& variable);
-  // How the value lies in memory: the variable's layout on the mesh that runs, and the valid extent of what device
-  // `rank` of that mesh, one of this process, holds. For saving: no byte moves between devices.
+  // How the value lies in memory: the variable's layout on the mesh that runs, and the valid extent
+  // of what device `rank` of that mesh, one of this process, holds. For saving: no byte moves
+  // between devices.
   Result<Layout> StoredLayoutOf(const program::Variable& variable) const;
   Result<Tensor> ReadStored(const program::Variable& variable, int64_t rank);
   Status WriteStored(const program::Variable& variable, int64_t rank, const Tensor& value);
@@ -152,21 +162,23 @@ class Session {
   Status Write(const program::Variable& variable, const DTensor& value);
 
   // --- steps
-  // Shards, plans and compiles `program`. `variables` are those of its states, in their order, all declared.
-  // `layouts` gives inputs and outputs; states have the layouts they were declared with.
+  // Shards, plans and compiles `program`. `variables` are those of its states, in their order, all
+  // declared. `layouts` gives inputs and outputs; states have the layouts they were declared with.
   Result<std::unique_ptr<LoadedStep>> Load(const program::Program& program, const Mesh& mesh,
                                            std::span<const program::Variable> variables,
                                            sharding::Given layouts);
-  // A program that was traced for one replica of several: it runs as it is, over the values of this session's one
-  // device, and what it moves between replicas are the collectives that it holds (axes by index into `mesh`, which has a
-  // device of a process of its own for each replica). `variables` as Load has them, all replicated. Programs of
-  // different replicas may differ in dimensions, so the communicator gets the hash of their collectives alone.
-  // `bucket_bytes`: instead of the options', for this program's all-reduces.
+  // A program that was traced for one replica of several: it runs as it is, over the values of this
+  // session's one device, and what it moves between replicas are the collectives that it holds
+  // (axes by index into `mesh`, which has a device of a process of its own for each replica).
+  // `variables` as Load has them, all replicated. Programs of different replicas may differ in
+  // dimensions, so the communicator gets the hash of their collectives alone. `bucket_bytes`:
+  // instead of the options', for this program's all-reduces.
   Result<std::unique_ptr<LoadedStep>> LoadReplica(const program::Program& program, const Mesh& mesh,
                                                   std::span<const program::Variable> variables,
                                                   std::optional<int64_t> bucket_bytes = {});
   // The plan alone, for a report: nothing is compiled or allocated.
-  Result<plan::Plan> PlanOnly(const program::Program& program, const Mesh& mesh, const sharding::Given& layouts) const;
+  Result<plan::Plan> PlanOnly(const program::Program& program, const Mesh& mesh,
+                              const sharding::Given& layouts) const;
 
  private:
   friend class LoadedStep;
@@ -177,15 +189,19 @@ class Session {
 
   Session(SessionOptions options, std::unique_ptr<device::Backend> backend);
   Result<Mesh> RunMesh(const Mesh& mesh) const;
-  std::vector<int64_t> LocalRanks(const Mesh& mesh) const { return mesh.LocalRanks(options_.process); }
+  std::vector<int64_t> LocalRanks(const Mesh& mesh) const {
+    return mesh.LocalRanks(options_.process);
+  }
   Result<DTensor> Make(const TensorType& type, const Layout& layout);  // zero-filled
   Result<DTensor> Clone(const DTensor& value);
   Status Copy(const DTensor& from, const DTensor& to);  // of one layout
   Status Fill(const DTensor& to, const Tensor& from);
   // `piece(slice)` gives the values of each local shard's valid extent.
   Status FillShards(const DTensor& to, const std::function<Tensor(const Layout::Slice&)>& piece);
-  Result<size_t> LocalIndex(const program::Variable& variable, const DTensor& value, int64_t rank) const;
-  Result<Tensor> ShardAt(const DTensor& value, size_t i) const;  // the valid extent of local shard i
+  Result<size_t> LocalIndex(const program::Variable& variable, const DTensor& value,
+                            int64_t rank) const;
+  Result<Tensor> ShardAt(const DTensor& value,
+                         size_t i) const;  // the valid extent of local shard i
   bool IsWholeHere(const DTensor& value) const;
   // The variables behind the program's states, which must lie on `mesh`.
   Result<std::vector<Stored*>> StatesOf(const program::Program& program, const Mesh& mesh,

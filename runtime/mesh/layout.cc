@@ -33,15 +33,21 @@ std::string SpecText(const DimSharding& axes, const Mesh& mesh, std::string_view
 
 }  // namespace
 
-std::string_view ReductionName(Reduction reduction) { return kReductionNames[static_cast<int>(reduction)]; }
+std::string_view ReductionName(Reduction reduction) {
+  return kReductionNames[static_cast<int>(reduction)];
+}
 
-Result<Layout> Layout::Create(Mesh mesh, std::vector<DimSharding> dims, std::vector<Partial> partial) {
+Result<Layout> Layout::Create(Mesh mesh, std::vector<DimSharding> dims,
+                              std::vector<Partial> partial) {
   std::vector<bool> used(mesh.num_axes(), false);
   const auto take = [&](int axis) -> Status {
     if (axis < 0 || axis >= mesh.num_axes()) {
-      return InvalidArgument("layout: mesh " + mesh.ToString() + " has no axis number " + std::to_string(axis));
+      return InvalidArgument("layout: mesh " + mesh.ToString() + " has no axis number " +
+                             std::to_string(axis));
     }
-    if (used[axis]) return InvalidArgument("layout: axis `" + mesh.axis(axis).name + "` is used twice");
+    if (used[axis]) {
+      return InvalidArgument("layout: axis `" + mesh.axis(axis).name + "` is used twice");
+    }
     used[axis] = true;
     return OkStatus();
   };
@@ -74,15 +80,19 @@ Layout Layout::Replicated(const Mesh& mesh, int rank) {
 }
 
 Result<Layout> Layout::BatchSharded(const Mesh& mesh, std::string_view axis, int rank) {
-  if (rank < 1) return InvalidArgument("layout: a batch-sharded tensor has at least one dimension, got rank: 0");
+  if (rank < 1) {
+    return InvalidArgument(
+        "layout: a batch-sharded tensor has at least one dimension, got rank: 0");
+  }
   MT_ASSIGN_OR_RETURN(const int index, mesh.AxisIndex(axis));
   return Replicated(mesh, rank).WithDim(0, {index});
 }
 
 Result<Layout> Layout::Parse(std::string_view text, const Mesh& mesh) {
   const auto bad = [&] {
-    return InvalidArgument("layout: expected a text like `{batch, *}` or `{*, *} sum(batch)`, got: " +
-                           std::string(text));
+    return InvalidArgument(
+        "layout: expected a text like `{batch, *}` or `{*, *} sum(batch)`, got: " +
+        std::string(text));
   };
   std::string_view rest = Trim(text);
   const size_t close = rest.find('}');
@@ -102,7 +112,8 @@ Result<Layout> Layout::Parse(std::string_view text, const Mesh& mesh) {
     const size_t open = rest.find('(');
     const size_t end = rest.find(')');
     if (open == std::string_view::npos || end == std::string_view::npos || end < open) return bad();
-    const auto at = std::find(std::begin(kReductionNames), std::end(kReductionNames), rest.substr(0, open));
+    const auto at =
+        std::find(std::begin(kReductionNames), std::end(kReductionNames), rest.substr(0, open));
     if (at == std::end(kReductionNames)) return bad();
     for (const std::string& name : Split(rest.substr(open + 1, end - open - 1), ',')) {
       MT_ASSIGN_OR_RETURN(const int axis, mesh.AxisIndex(Trim(name)));
@@ -139,7 +150,8 @@ std::vector<std::string> Layout::specs() const {
 }
 
 bool Layout::IsReplicated() const {
-  return partial_.empty() && std::all_of(dims_.begin(), dims_.end(), [](const auto& d) { return d.empty(); });
+  return partial_.empty() &&
+         std::all_of(dims_.begin(), dims_.end(), [](const auto& d) { return d.empty(); });
 }
 
 int Layout::DimOf(int axis) const {
@@ -150,8 +162,8 @@ int Layout::DimOf(int axis) const {
 }
 
 bool Layout::Uses(int axis) const {
-  return DimOf(axis) >= 0 ||
-         std::any_of(partial_.begin(), partial_.end(), [&](const Partial& p) { return p.axis == axis; });
+  return DimOf(axis) >= 0 || std::any_of(partial_.begin(), partial_.end(),
+                                         [&](const Partial& p) { return p.axis == axis; });
 }
 
 Layout Layout::Delete(const std::vector<int>& dims) const {
@@ -211,8 +223,8 @@ bool Layout::IsEven(const Dims& global) const {
 
 Result<Dims> Layout::LocalShape(const Dims& global) const {
   if (static_cast<int>(global.size()) != rank()) {
-    return InvalidArgument("layout " + ToString() + ": expected a tensor of rank " + std::to_string(rank()) +
-                           ", got: " + std::to_string(global.size()));
+    return InvalidArgument("layout " + ToString() + ": expected a tensor of rank " +
+                           std::to_string(rank()) + ", got: " + std::to_string(global.size()));
   }
   Dims local(global.size());
   for (int d = 0; d < rank(); ++d) local[d] = (global[d] + NumShards(d) - 1) / NumShards(d);

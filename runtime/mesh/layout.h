@@ -1,11 +1,13 @@
-// How one tensor lies on a mesh: for each dimension the mesh axes that split it, and the axes over which the value is
-// still a pending reduction. Text: `{batch, *}`, two axes on one dimension `{batch+model, *}` (first axis slowest),
-// pending sum over an axis `{*, *} sum(batch)`, a scalar `{}`.
+// How one tensor lies on a mesh: for each dimension the mesh axes that split it, and the axes over
+// which the value is still a pending reduction. Text: `{batch, *}`, two axes on one dimension
+// `{batch+model, *}` (first axis slowest), pending sum over an axis `{*, *} sum(batch)`, a scalar
+// `{}`.
 //
-// Kept true: an axis appears at most once, in a dimension or among the partial ones. An axis of the mesh that does not
-// appear holds copies. Uneven shards: a dimension of D elements over n shards is stored in chunks of ceil(D/n), of which
-// shard k holds the valid extent min(chunk, max(0, D - k*chunk)), at its start.
-// Worked example: f32[10,4] under `{batch, *}` on batch=4: local shape [3,4]; rank 3 holds row 9 alone.
+// Kept true: an axis appears at most once, in a dimension or among the partial ones. An axis of the
+// mesh that does not appear holds copies. Uneven shards: a dimension of D elements over n shards is
+// stored in chunks of ceil(D/n), of which shard k holds the valid extent min(chunk, max(0, D -
+// k*chunk)), at its start. Worked example: f32[10,4] under `{batch, *}` on batch=4: local shape
+// [3,4]; rank 3 holds row 9 alone.
 #pragma once
 
 #include <string>
@@ -37,7 +39,8 @@ class Layout {
   // A scalar on one device.
   Layout() = default;
   // The axes by index. Errors: kInvalidArgument when an axis is unknown or used twice.
-  static Result<Layout> Create(Mesh mesh, std::vector<DimSharding> dims, std::vector<Partial> partial = {});
+  static Result<Layout> Create(Mesh mesh, std::vector<DimSharding> dims,
+                               std::vector<Partial> partial = {});
   // The axes by name, one spec per dimension: UNSHARDED (or "" or "*"), "batch", "batch+model".
   static Result<Layout> FromSpecs(const std::vector<std::string>& specs, const Mesh& mesh);
   static Layout Replicated(const Mesh& mesh, int rank);
@@ -51,11 +54,11 @@ class Layout {
   const std::vector<DimSharding>& dims() const { return dims_; }
   const DimSharding& dim(int d) const { return dims_[d]; }
   const std::vector<Partial>& partial() const { return partial_; }  // ordered by axis
-  std::vector<std::string> specs() const;                           // "unsharded", "batch", "batch+model"
+  std::vector<std::string> specs() const;  // "unsharded", "batch", "batch+model"
 
-  bool IsReplicated() const;                   // nothing split, nothing pending
+  bool IsReplicated() const;  // nothing split, nothing pending
   bool IsPartial() const { return !partial_.empty(); }
-  bool Uses(int axis) const;                   // splits a dimension or is pending
+  bool Uses(int axis) const;  // splits a dimension or is pending
   // The dimension that `axis` splits, or -1.
   int DimOf(int axis) const;
 
@@ -66,11 +69,12 @@ class Layout {
   // Axes of size 1 dropped: two layouts that hold the same bytes compare equal after this.
   Layout Canonical() const;
 
-  int64_t NumShards(int d) const;   // product of the axis sizes on dimension d
+  int64_t NumShards(int d) const;      // product of the axis sizes on dimension d
   std::vector<int64_t> Shape() const;  // shards per dimension
   // True when every shard of `global` holds the same number of elements.
   bool IsEven(const Dims& global) const;
-  // What each device stores: ceil(D/n) per dimension. Errors: kInvalidArgument when the ranks differ.
+  // What each device stores: ceil(D/n) per dimension. Errors: kInvalidArgument when the ranks
+  // differ.
   Result<Dims> LocalShape(const Dims& global) const;
 
   struct Slice {
@@ -78,7 +82,8 @@ class Layout {
     Dims sizes;    // valid extent, at the start of the local storage
     friend bool operator==(const Slice&, const Slice&) = default;
   };
-  // What device `device_rank` of the mesh holds of a tensor of `global` dimensions (of the same rank).
+  // What device `device_rank` of the mesh holds of a tensor of `global` dimensions (of the same
+  // rank).
   Slice SliceOf(int64_t device_rank, const Dims& global) const;
 
   friend bool operator==(const Layout&, const Layout&) = default;

@@ -31,7 +31,8 @@ std::string Device::ToString() const {
 
 Result<Device> Device::Parse(std::string_view text) {
   const auto bad = [&] {
-    return InvalidArgument("device: expected a text like cpu:0 or 1/cuda:3, got: " + std::string(text));
+    return InvalidArgument("device: expected a text like cpu:0 or 1/cuda:3, got: " +
+                           std::string(text));
   };
   Device device;
   std::string_view rest = text;
@@ -68,26 +69,30 @@ Result<Mesh> Mesh::Create(std::vector<Axis> axes, std::vector<Device> devices) {
   int64_t size = 1;
   for (const Axis& axis : axes) {
     if (!IsName(axis.name)) {
-      return InvalidArgument("mesh: expected an axis name of letters, digits and _, got: `" + axis.name + "`");
+      return InvalidArgument("mesh: expected an axis name of letters, digits and _, got: `" +
+                             axis.name + "`");
     }
     if (!names.insert(axis.name).second) {
       return InvalidArgument("mesh: axis `" + axis.name + "` is named twice");
     }
     if (axis.size < 1) {
-      return InvalidArgument("mesh: size of axis `" + axis.name + "` must be at least 1, got: " +
-                             std::to_string(axis.size));
+      return InvalidArgument("mesh: size of axis `" + axis.name +
+                             "` must be at least 1, got: " + std::to_string(axis.size));
     }
     if (axis.size > kMaxDevices / size) {
-      return InvalidArgument("mesh: expected at most " + std::to_string(kMaxDevices) + " devices, got: more");
+      return InvalidArgument("mesh: expected at most " + std::to_string(kMaxDevices) +
+                             " devices, got: more");
     }
     size *= axis.size;
   }
   if (devices.empty()) {
-    for (int64_t i = 0; i < size; ++i) devices.push_back({DeviceKind::kCpu, 0, static_cast<int>(i)});
+    for (int64_t i = 0; i < size; ++i) {
+      devices.push_back({DeviceKind::kCpu, 0, static_cast<int>(i)});
+    }
   }
   if (static_cast<int64_t>(devices.size()) != size) {
-    return InvalidArgument("mesh: the axes ask for " + std::to_string(size) + " devices, got: " +
-                           std::to_string(devices.size()));
+    return InvalidArgument("mesh: the axes ask for " + std::to_string(size) +
+                           " devices, got: " + std::to_string(devices.size()));
   }
   if (std::set<Device>(devices.begin(), devices.end()).size() != devices.size()) {
     return InvalidArgument("mesh: a device is given twice");
@@ -100,8 +105,12 @@ Result<Mesh> Mesh::Parse(std::string_view text) {
   if (!Trim(text).empty()) {
     for (const std::string& part : Split(text, ',')) {
       const size_t equals = part.find('=');
-      const auto size = equals == std::string::npos ? std::nullopt : ParseInt(Trim(part.substr(equals + 1)));
-      if (!size) return InvalidArgument("mesh: expected a text like batch=4,model=2, got: " + std::string(text));
+      const auto size =
+          equals == std::string::npos ? std::nullopt : ParseInt(Trim(part.substr(equals + 1)));
+      if (!size) {
+        return InvalidArgument("mesh: expected a text like batch=4,model=2, got: " +
+                               std::string(text));
+      }
       axes.push_back({std::string(Trim(part.substr(0, equals))), *size});
     }
   }
@@ -128,8 +137,8 @@ Result<int> Mesh::AxisIndex(std::string_view name) const {
   if (const auto i = FindAxis(name)) return *i;
   std::vector<std::string> names;
   for (const Axis& a : axes()) names.push_back(a.name);
-  return InvalidArgument("mesh " + ToString() + ": expected one of its axes, got: `" + std::string(name) + "`" +
-                         DidYouMean(name, names));
+  return InvalidArgument("mesh " + ToString() + ": expected one of its axes, got: `" +
+                         std::string(name) + "`" + DidYouMean(name, names));
 }
 
 std::vector<int64_t> Mesh::Coordinates(int64_t rank) const {
@@ -192,8 +201,9 @@ Result<Mesh> Mesh::SubMesh(const std::map<std::string, int64_t>& fixed) const {
   for (const auto& [name, coordinate] : fixed) {
     MT_ASSIGN_OR_RETURN(const int i, AxisIndex(name));
     if (coordinate < 0 || coordinate >= axis(i).size) {
-      return InvalidArgument("sub-mesh of " + ToString() + ": coordinate of `" + name + "` must be in 0.." +
-                             std::to_string(axis(i).size - 1) + ", got: " + std::to_string(coordinate));
+      return InvalidArgument("sub-mesh of " + ToString() + ": coordinate of `" + name +
+                             "` must be in 0.." + std::to_string(axis(i).size - 1) +
+                             ", got: " + std::to_string(coordinate));
     }
     at[i] = coordinate;
   }

@@ -1,7 +1,8 @@
-// A mesh: devices laid out along named axes. `batch=4,model=2` is eight devices; the last axis varies fastest.
+// A mesh: devices laid out along named axes. `batch=4,model=2` is eight devices; the last axis
+// varies fastest.
 //
-// Kept true: 1 to 8 axes, names unique and [A-Za-z_][A-Za-z0-9_]*, sizes at least 1, one device per place.
-// A Mesh is a value; copies share one immutable description. Thread-safe.
+// Kept true: 1 to 8 axes, names unique and [A-Za-z_][A-Za-z0-9_]*, sizes at least 1, one device per
+// place. A Mesh is a value; copies share one immutable description. Thread-safe.
 #pragma once
 
 #include <map>
@@ -40,7 +41,8 @@ class Mesh {
   // One device, no axis: what an unsharded program runs on.
   Mesh();
   // `devices` in row-major order of the axes; without them cpu:0, cpu:1, ... of process 0.
-  // Errors: kInvalidArgument for a bad axis or when the product of the sizes differs from the number of devices.
+  // Errors: kInvalidArgument for a bad axis or when the product of the sizes differs from the
+  // number of devices.
   static Result<Mesh> Create(std::vector<Axis> axes, std::vector<Device> devices = {});
   // "batch=4,model=2"; "" is the mesh of one device.
   static Result<Mesh> Parse(std::string_view text);
@@ -59,13 +61,13 @@ class Mesh {
   std::vector<int64_t> Coordinates(int64_t rank) const;
   int64_t RankAt(const std::vector<int64_t>& coordinates) const;
 
-  // Ranks of the devices that live in `process`, and for each its coordinate per axis name (DTensor's
-  // local_device_locations).
+  // Ranks of the devices that live in `process`, and for each its coordinate per axis name
+  // (DTensor's local_device_locations).
   std::vector<int64_t> LocalRanks(int process = 0) const;
   std::vector<std::map<std::string, int64_t>> LocalDeviceLocations(int process = 0) const;
 
-  // The ranks that differ from `rank` only along `axes` (rank itself included), ordered by their coordinates along
-  // `axes`, first axis slowest: the members of a collective over those axes.
+  // The ranks that differ from `rank` only along `axes` (rank itself included), ordered by their
+  // coordinates along `axes`, first axis slowest: the members of a collective over those axes.
   std::vector<int64_t> Group(int64_t rank, const std::vector<int>& axes) const;
 
   // The mesh of the axes that are not fixed, at the given coordinates of those that are.
@@ -73,7 +75,8 @@ class Mesh {
   Result<Mesh> SubMesh(const std::map<std::string, int64_t>& fixed) const;
 
   friend bool operator==(const Mesh& a, const Mesh& b) {
-    return a.impl_ == b.impl_ || (a.impl_->axes == b.impl_->axes && a.impl_->devices == b.impl_->devices);
+    return a.impl_ == b.impl_ ||
+           (a.impl_->axes == b.impl_->axes && a.impl_->devices == b.impl_->devices);
   }
 
  private:

@@ -14,8 +14,9 @@ struct DTypeRow {
   std::string_view name;
   int64_t bytes;
 };
-constexpr DTypeRow kDTypes[] = {{DType::kBool, "bool", 1}, {DType::kU8, "u8", 1},   {DType::kI32, "i32", 4},
-                                {DType::kI64, "i64", 8},   {DType::kF32, "f32", 4}, {DType::kF64, "f64", 8}};
+constexpr DTypeRow kDTypes[] = {{DType::kBool, "bool", 1}, {DType::kU8, "u8", 1},
+                                {DType::kI32, "i32", 4},   {DType::kI64, "i64", 8},
+                                {DType::kF32, "f32", 4},   {DType::kF64, "f64", 8}};
 
 const DTypeRow& Row(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
 
@@ -28,7 +29,8 @@ Result<DType> ParseDType(std::string_view name) {
   for (const DTypeRow& row : kDTypes) {
     if (row.name == name) return row.dtype;
   }
-  return InvalidArgument("dtype: expected one of bool u8 i32 i64 f32 f64, got: " + std::string(name));
+  return InvalidArgument("dtype: expected one of bool u8 i32 i64 f32 f64, got: " +
+                         std::string(name));
 }
 
 int64_t NumElements(const Dims& dims) {
@@ -55,7 +57,8 @@ std::string TensorType::ToString() const {
 
 Result<TensorType> TensorType::Parse(std::string_view text) {
   const auto bad = [&] {
-    return InvalidArgument("tensor type: expected a text like f32[8,16], got: " + std::string(text));
+    return InvalidArgument("tensor type: expected a text like f32[8,16], got: " +
+                           std::string(text));
   };
   const size_t open = text.find('[');
   if (open == std::string_view::npos || text.back() != ']') return bad();

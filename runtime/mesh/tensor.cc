@@ -7,7 +7,8 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// Calls copy(offset in whole, offset in block, bytes) for each run of `sizes` that is contiguous in both.
+// Calls copy(offset in whole, offset in block, bytes) for each run of `sizes` that is contiguous in
+// both.
 template <typename Copy>
 void ForEachRun(const TensorType& whole, const Dims& offsets, const Dims& sizes, Copy copy) {
   const int rank = whole.rank();
@@ -45,8 +46,10 @@ void ForEachRun(const TensorType& whole, const Dims& offsets, const Dims& sizes,
 }  // namespace
 
 Tensor::Tensor(TensorType type) : type_(std::move(type)) {
-  const size_t bytes = (static_cast<size_t>(type_.num_bytes()) + kAlignment - 1) / kAlignment * kAlignment;
-  auto* p = static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes));
+  const size_t bytes =
+      (static_cast<size_t>(type_.num_bytes()) + kAlignment - 1) / kAlignment * kAlignment;
+  auto* p =
+      static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes));
   MT_CHECK(p != nullptr);
   data_ = std::shared_ptr<std::byte>(p, [](std::byte* q) { std::free(q); });
 }
@@ -54,12 +57,18 @@ Tensor::Tensor(TensorType type) : type_(std::move(type)) {
 double Tensor::Item() const {
   MT_CHECK(type_.num_elements() == 1);
   switch (type_.dtype) {
-    case DType::kBool: return values<bool>()[0];
-    case DType::kU8: return values<uint8_t>()[0];
-    case DType::kI32: return values<int32_t>()[0];
-    case DType::kI64: return static_cast<double>(values<int64_t>()[0]);
-    case DType::kF32: return values<float>()[0];
-    case DType::kF64: return values<double>()[0];
+    case DType::kBool:
+      return values<bool>()[0];
+    case DType::kU8:
+      return values<uint8_t>()[0];
+    case DType::kI32:
+      return values<int32_t>()[0];
+    case DType::kI64:
+      return static_cast<double>(values<int64_t>()[0]);
+    case DType::kF32:
+      return values<float>()[0];
+    case DType::kF64:
+      return values<double>()[0];
   }
   return 0;
 }

@@ -14,15 +14,33 @@ namespace meshtrain::mesh {
 
 template <typename T>
 struct DTypeOf;
-template <> struct DTypeOf<bool> { static constexpr DType value = DType::kBool; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::kU8; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::kI32; };
-template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::kI64; };
-template <> struct DTypeOf<float> { static constexpr DType value = DType::kF32; };
-template <> struct DTypeOf<double> { static constexpr DType value = DType::kF64; };
+template <>
+struct DTypeOf<bool> {
+  static constexpr DType value = DType::kBool;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::kU8;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::kI32;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::kI64;
+};
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::kF32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::kF64;
+};
 
-// Kept true: bytes() is type().num_bytes() long and 64-byte aligned. Copies share the bytes; they are written only
-// through mutable_bytes(), by whoever made the tensor, before it is handed on.
+// Kept true: bytes() is type().num_bytes() long and 64-byte aligned. Copies share the bytes; they
+// are written only through mutable_bytes(), by whoever made the tensor, before it is handed on.
 class Tensor {
  public:
   Tensor() : Tensor(TensorType{DType::kF32, {0}}) {}
@@ -42,8 +60,12 @@ class Tensor {
 
   const TensorType& type() const { return type_; }
   const Dims& dims() const { return type_.dims; }
-  std::span<const std::byte> bytes() const { return {data_.get(), static_cast<size_t>(type_.num_bytes())}; }
-  std::span<std::byte> mutable_bytes() { return {data_.get(), static_cast<size_t>(type_.num_bytes())}; }
+  std::span<const std::byte> bytes() const {
+    return {data_.get(), static_cast<size_t>(type_.num_bytes())};
+  }
+  std::span<std::byte> mutable_bytes() {
+    return {data_.get(), static_cast<size_t>(type_.num_bytes())};
+  }
 
   // T must be the element type.
   template <typename T>

@@ -6,8 +6,8 @@
 namespace meshtrain::nn {
 namespace {
 
-// In float, as `tf.sqrt(6.) / tf.sqrt(tf.cast(fan_in + fan_out, tf.float32))` does: the last bit of the limit reaches
-// every weight.
+// In float, as `tf.sqrt(6.) / tf.sqrt(tf.cast(fan_in + fan_out, tf.float32))` does: the last bit of
+// the limit reaches every weight.
 double Limit(float numerator, int64_t fans) {
   return std::sqrt(numerator) / std::sqrt(static_cast<float>(std::max<int64_t>(1, fans)));
 }
@@ -53,9 +53,11 @@ Value Initializer::Record(const TensorType& type, Seed fallback) const {
       return program::StatelessUniform(type.dims, s, -limit, limit, type.dtype);
     }
     case Kind::kGlorotNormal:
-      return program::StatelessTruncatedNormal(type.dims, s, 0, TruncatedDeviation(2 / fans), type.dtype);
+      return program::StatelessTruncatedNormal(type.dims, s, 0, TruncatedDeviation(2 / fans),
+                                               type.dtype);
     case Kind::kHeNormal:
-      return program::StatelessTruncatedNormal(type.dims, s, 0, TruncatedDeviation(2 / fan_in), type.dtype);
+      return program::StatelessTruncatedNormal(type.dims, s, 0, TruncatedDeviation(2 / fan_in),
+                                               type.dtype);
   }
   return {};
 }

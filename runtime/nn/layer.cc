@@ -18,7 +18,8 @@ CallContext& CurrentContext() {
 
 }  // namespace
 
-ContextScope::ContextScope(CallContext context) : previous_(std::exchange(CurrentContext(), std::move(context))) {}
+ContextScope::ContextScope(CallContext context)
+    : previous_(std::exchange(CurrentContext(), std::move(context))) {}
 ContextScope::~ContextScope() { CurrentContext() = std::move(previous_); }
 const CallContext& CallContext::Current() { return CurrentContext(); }
 
@@ -80,7 +81,9 @@ Value Layer::Run(std::span<const Value> inputs, const Where& where) {
   if (frame.outer != nullptr) {
     std::vector<Parameter>& outer = frame.outer->layer->parameters_;
     for (const Parameter& parameter : parameters_) {
-      if (std::find(outer.begin(), outer.end(), parameter) == outer.end()) outer.push_back(parameter);
+      if (std::find(outer.begin(), outer.end(), parameter) == outer.end()) {
+        outer.push_back(parameter);
+      }
     }
   }
   return out;

@@ -1,17 +1,20 @@
-// Layers record ops over values; their weights are made on the first call, when the input's dimensions are known, and
-// are the same variables in every program traced after.
+// Layers record ops over values; their weights are made on the first call, when the input's
+// dimensions are known, and are the same variables in every program traced after.
 //
-// A weight's path is the names of the layers being called, joined by dots: inside a model without a name, the layer
-// `hidden_1` makes `hidden_1.kernel`. A model of one's own is a class with layers as members and a Call:
+// A weight's path is the names of the layers being called, joined by dots: inside a model without a
+// name, the layer `hidden_1` makes `hidden_1.kernel`. A model of one's own is a class with layers
+// as members and a Call:
 //
 //   class TwoLayers : public nn::Layer {
 //    public:
 //     Value Call(const Value& x) override { return feature_2(feature(x)); }
 //     nn::Dense feature{100, {.name = "feature", .activation = nn::ActivationKind::kRelu}};
 //     nn::Dense feature_2{10, {.name = "feature_2"}};
-//   };                                    // feature.kernel, feature.bias, feature_2.kernel, feature_2.bias
+//   };                                    // feature.kernel, feature.bias, feature_2.kernel,
+//   feature_2.bias
 //
-// Errors go to the builder of the values. Not thread-safe; like a Builder, a layer belongs to the thread that records.
+// Errors go to the builder of the values. Not thread-safe; like a Builder, a layer belongs to the
+// thread that records.
 #pragma once
 
 #include <optional>
@@ -57,16 +60,20 @@ class Layer {
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
 
-  Value operator()(const Value& x, Where where = Where::current()) { return Run(std::span<const Value>(&x, 1), where); }
+  Value operator()(const Value& x, Where where = Where::current()) {
+    return Run(std::span<const Value>(&x, 1), where);
+  }
   // For layers of several inputs.
-  Value operator()(std::span<const Value> inputs, Where where = Where::current()) { return Run(inputs, where); }
+  Value operator()(std::span<const Value> inputs, Where where = Where::current()) {
+    return Run(inputs, where);
+  }
 
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }  // before the first call
   // "dense": what a container names it after where it has no name.
   virtual std::string_view kind() const { return "model"; }
-  // Its weights and those of the layers it has called, in the order in which they were made; empty before the first
-  // call.
+  // Its weights and those of the layers it has called, in the order in which they were made; empty
+  // before the first call.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // The first error of a trace arose in this layer.
   bool failed() const { return failed_; }
@@ -83,7 +90,8 @@ class Layer {
   Parameter AddParameter(std::string_view name, TensorType type, Initializer initializer,
                          ParameterOptions options = {});
   const CallContext& context() const { return CallContext::Current(); }
-  // Gives the error to the builder, with the layer's path before it and the line that called the layer.
+  // Gives the error to the builder, with the layer's path before it and the line that called the
+  // layer.
   void Fail(Status error);
 
  private:

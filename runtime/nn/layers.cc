@@ -17,7 +17,9 @@ constexpr std::array<std::pair<std::string_view, ActivationKind>, 6> kActivation
 
 }  // namespace
 
-std::string_view ActivationName(ActivationKind kind) { return kActivations[static_cast<size_t>(kind)].first; }
+std::string_view ActivationName(ActivationKind kind) {
+  return kActivations[static_cast<size_t>(kind)].first;
+}
 
 const std::vector<std::string>& ActivationNames() {
   static const std::vector<std::string> names = [] {
@@ -55,20 +57,24 @@ Value Activate(const Value& x, ActivationKind kind) {
 
 void Dense::Build(std::span<const TensorType> inputs) {
   const TensorType& x = inputs[0];
-  if (units_ <= 0) return Fail(InvalidArgument("units must be at least 1, got: " + std::to_string(units_)));
+  if (units_ <= 0) {
+    return Fail(InvalidArgument("units must be at least 1, got: " + std::to_string(units_)));
+  }
   if (x.rank() < 2 || !mesh::IsFloat(x.dtype)) {
     return Fail(InvalidArgument("dense takes floats [..., features], got: " + x.ToString() +
                                 (x.rank() < 2 ? "" : " (scale or cast the input)")));
   }
-  kernel_ = AddParameter("kernel", {x.dtype, {x.dims.back(), units_}}, options_.kernel_initializer,
-                         {.layout = options_.kernel_layout, .regularizer = options_.kernel_regularizer});
+  kernel_ =
+      AddParameter("kernel", {x.dtype, {x.dims.back(), units_}}, options_.kernel_initializer,
+                   {.layout = options_.kernel_layout, .regularizer = options_.kernel_regularizer});
   if (!options_.use_bias) return;
   bias_ = AddParameter("bias", {x.dtype, {units_}}, options_.bias_initializer,
                        {.layout = options_.bias_layout, .regularizer = options_.bias_regularizer});
 }
 
 Value Dense::Call(const Value& x) {
-  // A product of matrices, whatever comes before the features: [N, T, in] -> [N * T, in] -> [N, T, units].
+  // A product of matrices, whatever comes before the features: [N, T, in] -> [N * T, in] -> [N, T,
+  // units].
   const program::Dims dims = x.dims();
   const bool flat = dims.size() > 2;
   Value y = program::MatMul(flat ? program::Reshape(x, {-1, dims.back()}) : x, kernel_);
@@ -121,8 +127,8 @@ Value Add::CallMany(std::span<const Value> inputs) {
   Value sum = inputs[0];
   for (const Value& input : inputs.subspan(1)) {
     if (input.type() != inputs[0].type()) {
-      Fail(InvalidArgument("add takes inputs of one type, got: " + inputs[0].type().ToString() + " and " +
-                           input.type().ToString()));
+      Fail(InvalidArgument("add takes inputs of one type, got: " + inputs[0].type().ToString() +
+                           " and " + input.type().ToString()));
       return sum;
     }
     sum = sum + input;
@@ -134,7 +140,8 @@ Value Concatenate::CallMany(std::span<const Value> inputs) {
   const int64_t rank = inputs[0].rank();
   const int64_t axis = axis_ < 0 ? axis_ + rank : axis_;
   if (axis < 0 || axis >= rank) {
-    Fail(InvalidArgument("axis " + std::to_string(axis_) + " is not one of " + inputs[0].type().ToString()));
+    Fail(InvalidArgument("axis " + std::to_string(axis_) + " is not one of " +
+                         inputs[0].type().ToString()));
     return inputs[0];
   }
   std::vector<program::Operand> parts(inputs.begin(), inputs.end());

@@ -1,5 +1,5 @@
-// The layers there are. Each checks its options and its input when it is first called; see layer.h for paths and
-// errors.
+// The layers there are. Each checks its options and its input when it is first called; see layer.h
+// for paths and errors.
 #pragma once
 
 #include <optional>
@@ -30,7 +30,8 @@ struct DenseOptions {
   std::optional<LayoutSpecs> bias_layout;
 };
 
-// activation(x @ kernel + bias): [..., in] -> [..., units]; kernel [in, units], bias [units], of x's type.
+// activation(x @ kernel + bias): [..., in] -> [..., units]; kernel [in, units], bias [units], of
+// x's type.
 class Dense final : public Layer {
  public:
   explicit Dense(int64_t units, DenseOptions options = {})
@@ -65,7 +66,8 @@ class Flatten final : public Layer {
 // [N, ...] -> [N, dims...]; one of `dims` may be -1.
 class Reshape final : public Layer {
  public:
-  explicit Reshape(program::Dims dims, std::string name = "") : Layer(std::move(name)), dims_(std::move(dims)) {}
+  explicit Reshape(program::Dims dims, std::string name = "")
+      : Layer(std::move(name)), dims_(std::move(dims)) {}
   Reshape(Reshape&&) = default;
   std::string_view kind() const override { return "reshape"; }
 
@@ -90,8 +92,9 @@ class Activation final : public Layer {
   ActivationKind activation_;
 };
 
-// In training, zeroes each element with probability `rate` and scales the others by 1 / (1 - rate); else passes x on.
-// Draws from the layer's path, the step and `seed` (the program's without one): the same on any layout.
+// In training, zeroes each element with probability `rate` and scales the others by 1 / (1 - rate);
+// else passes x on. Draws from the layer's path, the step and `seed` (the program's without one):
+// the same on any layout.
 class Dropout final : public Layer {
  public:
   explicit Dropout(double rate, std::optional<int64_t> seed = {}, std::string name = "")
@@ -121,7 +124,8 @@ class Add final : public Layer {
 // Its inputs joined along `axis` (negative: from the end).
 class Concatenate final : public Layer {
  public:
-  explicit Concatenate(int64_t axis = -1, std::string name = "") : Layer(std::move(name)), axis_(axis) {}
+  explicit Concatenate(int64_t axis = -1, std::string name = "")
+      : Layer(std::move(name)), axis_(axis) {}
   Concatenate(Concatenate&&) = default;
   std::string_view kind() const override { return "concatenate"; }
 

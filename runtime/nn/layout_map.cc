@@ -14,7 +14,8 @@ thread_local const LayoutMap* current_map = nullptr;
 
 std::string Ticked(const LayoutSpecs& specs) { return "[" + Join(specs, ", ") + "]"; }
 
-// At most three paths that `key` may have meant: those that hold its longest plain piece, else the first ones.
+// At most three paths that `key` may have meant: those that hold its longest plain piece, else the
+// first ones.
 std::string NearPaths(std::string_view key, const std::vector<std::string>& paths) {
   std::string piece;
   std::string run;
@@ -42,19 +43,22 @@ std::string NearPaths(std::string_view key, const std::vector<std::string>& path
 Status CheckRank(const LayoutSpecs& specs, std::string_view path, int rank) {
   if (static_cast<int>(specs.size()) == rank) return OkStatus();
   return InvalidArgument("layout " + Ticked(specs) + " has " + std::to_string(specs.size()) +
-                         (specs.size() == 1 ? " entry" : " entries") + ", but `" + std::string(path) + "` has rank " +
-                         std::to_string(rank));
+                         (specs.size() == 1 ? " entry" : " entries") + ", but `" +
+                         std::string(path) + "` has rank " + std::to_string(rank));
 }
 
 Status LayoutMap::Add(std::string_view key, LayoutSpecs specs) {
   for (const Rule& rule : rules_) {
-    if (rule.key == key) return InvalidArgument("layout key `" + std::string(key) + "` is there already");
+    if (rule.key == key) {
+      return InvalidArgument("layout key `" + std::string(key) + "` is there already");
+    }
   }
   RE2::Options options;
   options.set_log_errors(false);
   auto expression = std::make_shared<const RE2>(re2::StringPiece(key.data(), key.size()), options);
   if (!expression->ok()) {
-    return InvalidArgument("layout key `" + std::string(key) + "` is not a regular expression: " + expression->error());
+    return InvalidArgument("layout key `" + std::string(key) +
+                           "` is not a regular expression: " + expression->error());
   }
   rules_.push_back({std::string(key), std::move(specs), std::move(expression)});
   return OkStatus();
@@ -73,15 +77,20 @@ Status LayoutMap::CheckUsed(size_t i, const std::vector<std::string>& paths) con
   for (const std::string& path : paths) {
     if (Find(path) == i) return OkStatus();
     const re2::StringPiece text(path.data(), path.size());
-    if (!taken && rules_[i].expression->Match(text, 0, text.size(), RE2::ANCHOR_START, nullptr, 0)) taken = path;
+    if (!taken &&
+        rules_[i].expression->Match(text, 0, text.size(), RE2::ANCHOR_START, nullptr, 0)) {
+      taken = path;
+    }
   }
   const std::string rule = "layout rule `" + rules_[i].key + "`";
   if (taken) {
-    return InvalidArgument(rule + " is never used: `" + *taken + "` matches `" + rules_[*Find(*taken)].key + "` first");
+    return InvalidArgument(rule + " is never used: `" + *taken + "` matches `" +
+                           rules_[*Find(*taken)].key + "` first");
   }
   if (paths.empty()) return InvalidArgument(rule + " matches no parameter: the model has none");
-  return InvalidArgument(
-      rule + " matches no parameter (keys match from the start of a path); near: " + NearPaths(rules_[i].key, paths));
+  return InvalidArgument(rule +
+                         " matches no parameter (keys match from the start of a path); near: " +
+                         NearPaths(rules_[i].key, paths));
 }
 
 Status LayoutMap::Apply(std::vector<Parameter>& parameters) const {

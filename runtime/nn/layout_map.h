@@ -3,9 +3,10 @@
 //   LayoutMap map;
 //   map.Add("feature.*kernel", {"unsharded", "model"});    // feature.kernel and feature_2.kernel
 //
-// Keys are regular expressions (RE2's syntax), anchored at the start as re.match is: "kernel" does not match
-// "hidden_1.kernel", "feature" matches "feature_2.bias". The first key that matches wins; a path that none matches is
-// replicated. A layout that was given to a weight itself goes before the map.
+// Keys are regular expressions (RE2's syntax), anchored at the start as re.match is: "kernel" does
+// not match "hidden_1.kernel", "feature" matches "feature_2.bias". The first key that matches wins;
+// a path that none matches is replicated. A layout that was given to a weight itself goes before
+// the map.
 #pragma once
 
 #include <memory>
@@ -38,15 +39,16 @@ class LayoutMap {
   // The first rule that matches, or nothing.
   std::optional<size_t> Find(std::string_view path) const;
 
-  // Gives each parameter without a layout that of its rule. Errors: kInvalidArgument for a rule whose specs do not fit
-  // the rank of the parameter, and for a rule that wins for no parameter; that message names near paths.
+  // Gives each parameter without a layout that of its rule. Errors: kInvalidArgument for a rule
+  // whose specs do not fit the rank of the parameter, and for a rule that wins for no parameter;
+  // that message names near paths.
   Status Apply(std::vector<Parameter>& parameters) const;
-  // The check of Apply alone, over paths: for rule i, what is wrong with it. OK when it is the first to match some
-  // path.
+  // The check of Apply alone, over paths: for rule i, what is wrong with it. OK when it is the
+  // first to match some path.
   Status CheckUsed(size_t i, const std::vector<std::string>& paths) const;
 
-  // While it lives, weights that layers of this thread create (on their first call) take their layouts from `map`,
-  // which must outlive it.
+  // While it lives, weights that layers of this thread create (on their first call) take their
+  // layouts from `map`, which must outlive it.
   class Scope {
    public:
     explicit Scope(const LayoutMap& map);

@@ -12,7 +12,9 @@ void NameLayers(const std::vector<LayerPtr>& layers) {
   for (const LayerPtr& layer : layers) {
     if (!layer->name().empty()) continue;
     std::string name(layer->kind());
-    for (int n = 1; taken.contains(name); ++n) name = std::string(layer->kind()) + "_" + std::to_string(n);
+    for (int n = 1; taken.contains(name); ++n) {
+      name = std::string(layer->kind()) + "_" + std::to_string(n);
+    }
     taken.insert(name);
     layer->set_name(name);
   }
@@ -32,7 +34,8 @@ Value Sequential::Call(const Value& x) {
 Symbol Input() { return Symbol(std::make_shared<const Symbol::Node>()); }
 
 Symbol Apply(LayerPtr layer, std::vector<Symbol> inputs) {
-  return Symbol(std::make_shared<const Symbol::Node>(Symbol::Node{std::move(layer), std::move(inputs)}));
+  return Symbol(
+      std::make_shared<const Symbol::Node>(Symbol::Node{std::move(layer), std::move(inputs)}));
 }
 
 Functional::Functional(std::vector<Symbol> inputs, Symbol output, std::string name)

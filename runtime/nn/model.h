@@ -1,13 +1,15 @@
 // Models made of layers: a chain, or a graph.
 //
-//   nn::Sequential model(nn::Flatten(), nn::Dense(128, {.activation = nn::ActivationKind::kRelu}), nn::Dense(10));
-//   Value logits = model(x);                          // dense.kernel, dense.bias, dense_1.kernel, dense_1.bias
+//   nn::Sequential model(nn::Flatten(), nn::Dense(128, {.activation = nn::ActivationKind::kRelu}),
+//   nn::Dense(10)); Value logits = model(x);                          // dense.kernel, dense.bias,
+//   dense_1.kernel, dense_1.bias
 //
 //   nn::Symbol x = nn::Input();
 //   nn::Symbol a = nn::Apply(nn::Make<nn::Dense>(16, ...), x);
 //   nn::Functional model({x}, nn::Apply(nn::Make<nn::Add>(), {a, x}));
 //
-// A layer without a name is called after its kind, with _1, _2 ... behind all but the first of one model.
+// A layer without a name is called after its kind, with _1, _2 ... behind all but the first of one
+// model.
 #pragma once
 
 #include <memory>
@@ -32,8 +34,8 @@ class Sequential final : public Layer {
   explicit Sequential(std::vector<LayerPtr> layers, std::string name = "");
   // Takes layers by value.
   template <typename... Layers>
-    requires(sizeof...(Layers) > 0 && (std::is_base_of_v<Layer, Layers> && ...))
-  explicit Sequential(Layers&&... layers)
+  requires(sizeof...(Layers) > 0 &&
+           (std::is_base_of_v<Layer, Layers> && ...)) explicit Sequential(Layers&&... layers)
       : Sequential(std::vector<LayerPtr>{std::make_shared<Layers>(std::move(layers))...}) {}
   Sequential(Sequential&&) = default;
   std::string_view kind() const override { return "sequential"; }
@@ -46,7 +48,8 @@ class Sequential final : public Layer {
   std::vector<LayerPtr> layers_;
 };
 
-// What a layer will give, before there is a program. A cheap handle on a node of an immutable graph.
+// What a layer will give, before there is a program. A cheap handle on a node of an immutable
+// graph.
 class Symbol {
  public:
   struct Node {
@@ -63,9 +66,12 @@ class Symbol {
 
 Symbol Input();
 Symbol Apply(LayerPtr layer, std::vector<Symbol> inputs);
-inline Symbol Apply(LayerPtr layer, const Symbol& input) { return Apply(std::move(layer), std::vector<Symbol>{input}); }
+inline Symbol Apply(LayerPtr layer, const Symbol& input) {
+  return Apply(std::move(layer), std::vector<Symbol>{input});
+}
 
-// The model from `inputs` to `output`. A layer that stands at several nodes is called at each, with the same weights.
+// The model from `inputs` to `output`. A layer that stands at several nodes is called at each, with
+// the same weights.
 class Functional final : public Layer {
  public:
   Functional(std::vector<Symbol> inputs, Symbol output, std::string name = "");

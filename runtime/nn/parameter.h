@@ -14,8 +14,8 @@
 
 namespace meshtrain::nn {
 
-// One per dimension: mesh axis ("batch", "batch+model") or "unsharded", as Layout::FromSpecs reads them. Without a
-// mesh, so a model is the same on every mesh that has the axes.
+// One per dimension: mesh axis ("batch", "batch+model") or "unsharded", as Layout::FromSpecs reads
+// them. Without a mesh, so a model is the same on every mesh that has the axes.
 using LayoutSpecs = std::vector<std::string>;
 
 // l1 * sum |w| + l2 * sum w^2, added to the loss.
@@ -35,8 +35,8 @@ struct ParameterOptions {
 
 class Parameter;
 
-// While it lives, `made` is told of each parameter that this thread makes (copies are the same one): how a strategy
-// learns of its variables. Of nested scopes the innermost is told.
+// While it lives, `made` is told of each parameter that this thread makes (copies are the same
+// one): how a strategy learns of its variables. Of nested scopes the innermost is told.
 class ParameterScope {
  public:
   explicit ParameterScope(std::function<void(const Parameter&)> made);
@@ -56,14 +56,16 @@ class Parameter : public program::Variable {
  public:
   Parameter() = default;
   // `path` names the state: "hidden_1.kernel".
-  Parameter(std::string path, TensorType type, Initializer initializer, ParameterOptions options = {})
+  Parameter(std::string path, TensorType type, Initializer initializer,
+            ParameterOptions options = {})
       : Variable(std::move(path), std::move(type), options.trainable),
         initializer_(initializer),
         options_(std::move(options)) {
     ParameterScope::Tell(*this);
   }
   // The tutorial's DVariable(call_with_layout(initializer, layout, dims)).
-  Parameter(std::string path, program::Dims dims, Initializer initializer, const mesh::Layout& layout)
+  Parameter(std::string path, program::Dims dims, Initializer initializer,
+            const mesh::Layout& layout)
       : Parameter(std::move(path), TensorType{program::DType::kF32, std::move(dims)}, initializer,
                   {.layout = layout.specs()}) {}
 
@@ -73,7 +75,9 @@ class Parameter : public program::Variable {
   const std::optional<Regularizer>& regularizer() const { return options_.regularizer; }
 
   // Records its initial value in the current builder.
-  Value RecordInitial(int64_t program_seed) const { return initializer_.Record(type(), SeedFor(program_seed, name())); }
+  Value RecordInitial(int64_t program_seed) const {
+    return initializer_.Record(type(), SeedFor(program_seed, name()));
+  }
 
  private:
   Initializer initializer_;

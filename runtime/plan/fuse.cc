@@ -17,11 +17,13 @@ using program::Program;
 // Backends hold a chain's operands and scalars in tables of fixed size; longer chains gain nothing.
 constexpr size_t kMostOpsInAChain = 32;
 
-// The graph of steps while ops are merged into them. A node is a set of ops that run at one point; merging two is
-// allowed only where no path leaves one and enters the other through a third, which would be a cycle.
+// The graph of steps while ops are merged into them. A node is a set of ops that run at one point;
+// merging two is allowed only where no path leaves one and enters the other through a third, which
+// would be a cycle.
 class StepGraph {
  public:
-  // `guards`: ops that must run before any op that makes a state's next value, where they do not need one themselves.
+  // `guards`: ops that must run before any op that makes a state's next value, where they do not
+  // need one themselves.
   StepGraph(const Program& local, const std::vector<int>& guards)
       : local_(local), node_of_(local.ops.size()), after_(local.ops.size()) {
     for (size_t i = 0; i < local.ops.size(); ++i) {
@@ -61,8 +63,8 @@ class StepGraph {
     return true;
   }
 
-  // Live nodes in an order that respects dependencies and otherwise follows the last recorded op of each; with `eager`,
-  // those that communicate come as soon as they can.
+  // Live nodes in an order that respects dependencies and otherwise follows the last recorded op of
+  // each; with `eager`, those that communicate come as soon as they can.
   std::vector<int> Order(bool eager) const {
     const auto key = [&](int n) {
       const std::vector<int>& ops = nodes_[n].ops;
@@ -79,7 +81,9 @@ class StepGraph {
     using Item = std::pair<int, int>;  // key, node
     std::priority_queue<Item, std::vector<Item>, std::greater<>> ready;
     for (size_t n = 0; n < nodes_.size(); ++n) {
-      if (nodes_[n].live && waiting[n] == 0) ready.push({key(static_cast<int>(n)), static_cast<int>(n)});
+      if (nodes_[n].live && waiting[n] == 0) {
+        ready.push({key(static_cast<int>(n)), static_cast<int>(n)});
+      }
     }
     std::vector<int> order;
     while (!ready.empty()) {
@@ -130,7 +134,10 @@ class StepGraph {
       stack.pop_back();
       if (n == start) return true;
       // Nothing recorded before `start` began can depend on it, unless guards reorder.
-      if (n == end || (!ordered_by_guards_ && nodes_[n].ops.back() < earliest) || !seen.insert(n).second) continue;
+      if (n == end || (!ordered_by_guards_ && nodes_[n].ops.back() < earliest) ||
+          !seen.insert(n).second) {
+        continue;
+      }
       for (const int m : Before(n)) stack.push_back(m);
     }
     return false;
@@ -138,7 +145,8 @@ class StepGraph {
 
   const Program& local_;
   std::vector<int> node_of_;
-  std::vector<std::vector<int>> after_;  // per op: ops that run first though it reads nothing of theirs
+  std::vector<std::vector<int>>
+      after_;  // per op: ops that run first though it reads nothing of theirs
   std::vector<Node> nodes_;
   bool ordered_by_guards_ = false;
 };
@@ -171,7 +179,9 @@ Spread SpreadOf(const Dims& operand, const Dims& domain) {
   }
   size_t last = padded.size();
   while (last > 0 && padded[last - 1] == 1) --last;
-  if (std::equal(padded.begin(), padded.begin() + static_cast<int64_t>(last), domain.begin())) return Spread::kColumn;
+  if (std::equal(padded.begin(), padded.begin() + static_cast<int64_t>(last), domain.begin())) {
+    return Spread::kColumn;
+  }
   return Spread::kOther;
 }
 
@@ -179,23 +189,26 @@ std::vector<Step> Schedule(const Program& local, const Options& options) {
   const auto& registry = program::Registry::Standard();
   std::vector<int> guards;
   for (const program::Port& p : local.outputs) {
-    const bool guarded = std::find(options.finite_outputs.begin(), options.finite_outputs.end(), p.name) !=
-                         options.finite_outputs.end();
+    const bool guarded = std::find(options.finite_outputs.begin(), options.finite_outputs.end(),
+                                   p.name) != options.finite_outputs.end();
     if (guarded && local.values[p.value].op >= 0) guards.push_back(local.values[p.value].op);
   }
   StepGraph graph(local, guards);
   std::vector<bool> fusable(local.ops.size(), false);
   int last_bucket_op = -1;
   int64_t bucket_bytes = 0;
-  const int64_t full = options.overlap ? std::min(options.bucket_bytes, options.overlap_bucket_bytes)
-                                       : options.bucket_bytes;
+  const int64_t full = options.overlap
+                           ? std::min(options.bucket_bytes, options.overlap_bucket_bytes)
+                           : options.bucket_bytes;
   const auto bucket = [&](int index) {
     const Op& op = local.ops[index];
     if (op.kind != "all_reduce" || options.bucket_bytes <= 0) return;
     const int64_t bytes = local.type(op.results[0]).num_bytes();
-    const bool same = last_bucket_op >= 0 && local.ops[last_bucket_op].attrs == op.attrs &&
-                      local.type(local.ops[last_bucket_op].results[0]).dtype == local.type(op.results[0]).dtype;
-    if (same && bucket_bytes < full && graph.Merge(graph.NodeOf(last_bucket_op), graph.NodeOf(index))) {
+    const bool same =
+        last_bucket_op >= 0 && local.ops[last_bucket_op].attrs == op.attrs &&
+        local.type(local.ops[last_bucket_op].results[0]).dtype == local.type(op.results[0]).dtype;
+    if (same && bucket_bytes < full &&
+        graph.Merge(graph.NodeOf(last_bucket_op), graph.NodeOf(index))) {
       bucket_bytes += bytes;
     } else {
       last_bucket_op = index;
@@ -225,7 +238,9 @@ std::vector<Step> Schedule(const Program& local, const Options& options) {
         if (local.type(local.ops[producer].results[0]).dims != domain) return;
         const int into = graph.NodeOf(producer);
         const int from = graph.NodeOf(index);
-        if (into == from || graph.Ops(into).size() + graph.Ops(from).size() > kMostOpsInAChain) return;
+        if (into == from || graph.Ops(into).size() + graph.Ops(from).size() > kMostOpsInAChain) {
+          return;
+        }
         graph.Merge(into, from);
       };
       for (const ValueId v : op.operands) join(local.values[v].op);
@@ -241,13 +256,17 @@ std::vector<Step> Schedule(const Program& local, const Options& options) {
   for (size_t i = 0; i < local.ops.size(); ++i) {
     for (const ValueId v : local.ops[i].operands) {
       const int producer = local.values[v].op;
-      if (producer < 0 || graph.NodeOf(producer) != graph.NodeOf(static_cast<int>(i))) wanted[v] = true;
+      if (producer < 0 || graph.NodeOf(producer) != graph.NodeOf(static_cast<int>(i))) {
+        wanted[v] = true;
+      }
       if (!fusable[i]) read_by_op_step[v] = true;
     }
   }
   std::vector<bool> immediate(local.values.size(), false);
   for (const Op& op : local.ops) {
-    if (IsScalarConstant(local, op) && options.fuse) immediate[op.results[0]] = !read_by_op_step[op.results[0]];
+    if (IsScalarConstant(local, op) && options.fuse) {
+      immediate[op.results[0]] = !read_by_op_step[op.results[0]];
+    }
   }
   for (const program::Port& p : local.outputs) immediate[p.value] = false;
   for (const program::State& s : local.states) immediate[s.exit] = false;

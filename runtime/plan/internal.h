@@ -11,16 +11,17 @@ namespace meshtrain::plan {
 enum class Spread : uint8_t { kFull, kScalar, kRow, kColumn, kOther };
 Spread SpreadOf(const program::Dims& operand, const program::Dims& domain);
 
-// Groups element-wise ops into chains and all-reduces into buckets, and puts everything in an order that keeps close
-// to the recorded one. Fills kind, ops, reads and writes of the steps; scalar constants that only fused steps read get
-// no step.
+// Groups element-wise ops into chains and all-reduces into buckets, and puts everything in an order
+// that keeps close to the recorded one. Fills kind, ops, reads and writes of the steps; scalar
+// constants that only fused steps read get no step.
 std::vector<Step> Schedule(const program::Program& local, const Options& options);
 
-// Gives every stored value its place and appends the copies that outputs and states need. With `overlap`, fills
-// Step::waits and keeps the buffers of a collective until it is complete.
+// Gives every stored value its place and appends the copies that outputs and states need. With
+// `overlap`, fills Step::waits and keeps the buffers of a collective until it is complete.
 void PlaceBuffers(Plan* plan, bool overlap);
 
-// Bytes one device sends for a collective op, ring algorithms counted as communicator.h says; 0 for local ops.
+// Bytes one device sends for a collective op, ring algorithms counted as communicator.h says; 0 for
+// local ops.
 int64_t BytesSent(const program::Program& local, const program::Op& op);
 
 }  // namespace meshtrain::plan

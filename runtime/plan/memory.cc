@@ -21,9 +21,11 @@ struct Life {
   int64_t bytes;
 };
 
-// Places the largest first, each at the lowest offset that is free for its whole life. Returns the arena's size.
+// Places the largest first, each at the lowest offset that is free for its whole life. Returns the
+// arena's size.
 int64_t Pack(std::vector<Life> lives, std::vector<Slot>* slots) {
-  std::stable_sort(lives.begin(), lives.end(), [](const Life& a, const Life& b) { return a.bytes > b.bytes; });
+  std::stable_sort(lives.begin(), lives.end(),
+                   [](const Life& a, const Life& b) { return a.bytes > b.bytes; });
   std::vector<const Life*> placed;  // ascending offset
   int64_t arena = 0;
   for (const Life& life : lives) {
@@ -36,9 +38,9 @@ int64_t Pack(std::vector<Life> lives, std::vector<Slot>* slots) {
     }
     (*slots)[life.value] = {SlotKind::kArena, 0, offset, life.bytes};
     arena = std::max(arena, offset + life.bytes);
-    const auto at = std::upper_bound(placed.begin(), placed.end(), offset, [&](int64_t o, const Life* other) {
-      return o < (*slots)[other->value].offset;
-    });
+    const auto at = std::upper_bound(
+        placed.begin(), placed.end(), offset,
+        [&](int64_t o, const Life* other) { return o < (*slots)[other->value].offset; });
     placed.insert(at, &life);
   }
   return arena;
@@ -95,10 +97,12 @@ void PlaceBuffers(Plan* plan, bool overlap) {
   }
   const auto bytes_of = [&](ValueId v) { return local.type(v).num_bytes(); };
   for (size_t i = 0; i < local.inputs.size(); ++i) {
-    slots[local.inputs[i].value] = {SlotKind::kInput, static_cast<int>(i), 0, bytes_of(local.inputs[i].value)};
+    slots[local.inputs[i].value] = {SlotKind::kInput, static_cast<int>(i), 0,
+                                    bytes_of(local.inputs[i].value)};
   }
   for (size_t i = 0; i < local.states.size(); ++i) {
-    slots[local.states[i].entry] = {SlotKind::kState, static_cast<int>(i), 0, bytes_of(local.states[i].entry)};
+    slots[local.states[i].entry] = {SlotKind::kState, static_cast<int>(i), 0,
+                                    bytes_of(local.states[i].entry)};
   }
 
   // An entry value that ends as an output or as another state is read at the very end.
@@ -122,7 +126,8 @@ void PlaceBuffers(Plan* plan, bool overlap) {
       const int writer = born[state.exit];
       const Step& step = plan->steps[writer];
       const bool same_index = step.kind == StepKind::kFused;
-      in_place = last_read[state.entry] < writer || (last_read[state.entry] == writer && same_index);
+      in_place =
+          last_read[state.entry] < writer || (last_read[state.entry] == writer && same_index);
     }
     if (in_place) {
       slots[state.exit] = place;
@@ -148,7 +153,10 @@ void PlaceBuffers(Plan* plan, bool overlap) {
       const program::Op& op = local.ops[i];
       const ValueId from = op.operands[0], to = op.results[0];
       const auto free = [&](ValueId v) { return stored[v] && slots[v].kind == SlotKind::kNone; };
-      if (op.kind != "all_reduce" || readers[from] != 1 || !free(from) || !free(to) || last_read[from] == end) continue;
+      if (op.kind != "all_reduce" || readers[from] != 1 || !free(from) || !free(to) ||
+          last_read[from] == end) {
+        continue;
+      }
       in_place_of[to] = from;
       ValueId first = from;  // whose place it is
       while (in_place_of[first] >= 0) first = in_place_of[first];
@@ -158,17 +166,19 @@ void PlaceBuffers(Plan* plan, bool overlap) {
   std::vector<Life> lives;
   for (size_t v = 0; v < local.values.size(); ++v) {
     if (!stored[v] || slots[v].kind != SlotKind::kNone || in_place_of[v] >= 0) continue;
-    lives.push_back({static_cast<ValueId>(v), born[v], std::max(dies[v], last_read[v]), Aligned(bytes_of(static_cast<ValueId>(v)))});
+    lives.push_back({static_cast<ValueId>(v), born[v], std::max(dies[v], last_read[v]),
+                     Aligned(bytes_of(static_cast<ValueId>(v)))});
   }
   plan->arena_bytes = Pack(std::move(lives), &slots);
-  for (int s = 0; s < end; ++s) {  // in order: an operand may itself be where another's result was left
+  for (int s = 0; s < end;
+       ++s) {  // in order: an operand may itself be where another's result was left
     for (const ValueId v : plan->steps[s].writes) {
       if (in_place_of[v] >= 0) slots[v] = slots[in_place_of[v]];
     }
   }
 
-  // Outputs are copied before states change; a state that takes another state's old value goes through the arena,
-  // because that one may be overwritten first.
+  // Outputs are copied before states change; a state that takes another state's old value goes
+  // through the arena, because that one may be overwritten first.
   std::stable_sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) {
     return (a.to.kind == SlotKind::kOutput) > (b.to.kind == SlotKind::kOutput);
   });
@@ -201,7 +211,9 @@ void PlaceBuffers(Plan* plan, bool overlap) {
   }
   plan->steps.insert(plan->steps.end(), stage.begin(), stage.end());
   plan->steps.insert(plan->steps.end(), to_states.begin(), to_states.end());
-  if (!open.empty()) plan->steps[end].waits.insert(plan->steps[end].waits.end(), open.begin(), open.end());
+  if (!open.empty()) {
+    plan->steps[end].waits.insert(plan->steps[end].waits.end(), open.begin(), open.end());
+  }
 
   for (const program::Port& p : local.inputs) plan->input_bytes += bytes_of(p.value);
   for (const program::State& s : local.states) plan->state_bytes += bytes_of(s.entry);

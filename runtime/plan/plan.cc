@@ -31,27 +31,32 @@ std::string Identity(const Plan& plan) {
     text += fmt::format("\nstep {}", static_cast<int>(step.kind));
     for (const int op : step.ops) text += fmt::format(" {}", op);
     if (step.kind == StepKind::kCopy) {
-      text += fmt::format(" {}/{}/{} {}/{}/{}", static_cast<int>(step.copy_from.kind), step.copy_from.index,
-                          step.copy_from.offset, static_cast<int>(step.copy_to.kind), step.copy_to.index,
-                          step.copy_to.offset);
+      text +=
+          fmt::format(" {}/{}/{} {}/{}/{}", static_cast<int>(step.copy_from.kind),
+                      step.copy_from.index, step.copy_from.offset,
+                      static_cast<int>(step.copy_to.kind), step.copy_to.index, step.copy_to.offset);
     }
   }
   for (const Slot& slot : plan.slots) {
-    text += fmt::format("\nslot {} {} {} {}", static_cast<int>(slot.kind), slot.index, slot.offset, slot.bytes);
+    text += fmt::format("\nslot {} {} {} {}", static_cast<int>(slot.kind), slot.index, slot.offset,
+                        slot.bytes);
   }
   return text;
 }
 
 std::string AxesText(const mesh::Mesh& mesh, const std::vector<int64_t>& axes) {
   std::string text;
-  for (const int64_t a : axes) text += (text.empty() ? "" : ",") + mesh.axis(static_cast<int>(a)).name;
+  for (const int64_t a : axes) {
+    text += (text.empty() ? "" : ",") + mesh.axis(static_cast<int>(a)).name;
+  }
   return text;
 }
 
 }  // namespace
 
 bool Communicates(const Op& op) {
-  return op.kind == "all_reduce" || op.kind == "all_gather" || op.kind == "reduce_scatter" || op.kind == "all_to_all";
+  return op.kind == "all_reduce" || op.kind == "all_gather" || op.kind == "reduce_scatter" ||
+         op.kind == "all_to_all";
 }
 
 int64_t BytesSent(const Program& local, const Op& op) {
@@ -102,7 +107,9 @@ uint64_t Plan::CollectivesHash() const {
     for (const int i : step.ops) {
       const Op& op = local().ops[i];
       text += " " + op.kind;
-      for (const auto& [name, attr] : op.attrs.items()) text += " " + name + "=" + program::AttrText(attr);
+      for (const auto& [name, attr] : op.attrs.items()) {
+        text += " " + name + "=" + program::AttrText(attr);
+      }
       text += " " + local().type(op.operands[0]).ToString();
     }
   }
@@ -150,7 +157,9 @@ Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options)
     std::vector<program::TensorType> operands, results;
     for (const ValueId v : op.operands) operands.push_back(local.type(v));
     for (const ValueId v : op.results) results.push_back(local.type(v));
-    plan.flops += program::CostOf(*program::Registry::Standard().Find(op.kind), {operands, op.attrs}, results).flops;
+    plan.flops +=
+        program::CostOf(*program::Registry::Standard().Find(op.kind), {operands, op.attrs}, results)
+            .flops;
   }
   const std::string identity = Identity(plan);
   plan.hash = XXH3_64bits(identity.data(), identity.size());

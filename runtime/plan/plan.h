@@ -1,14 +1,16 @@
-// A plan: the program of one device put in order, with every buffer at a fixed place. What runs is this and nothing
-// else; it prints, and its hash says whether two processes are about to do the same thing.
+// A plan: the program of one device put in order, with every buffer at a fixed place. What runs is
+// this and nothing else; it prints, and its hash says whether two processes are about to do the
+// same thing.
 //
-// Kept true: a value's producer is scheduled before its readers; two values whose lifetimes overlap never share bytes
-// (an all-reduce may leave its result in its operand's place);
-// a state is updated in its own place by the last reader of its entry value or later (an element-wise step may read the
-// entry and write the exit at the same index), else through a copy at the end. A scalar `constant` that only fused
-// steps read is never stored: its slot is kNone, it is in no step, and readers take the number from the op.
-// Fused steps hold element-wise ops whose results all have the same dimensions D; an operand that enters from outside
-// has D's dimensions, or one element, or is a row (D's trailing dimensions, the leading ones absent or 1) or a column
-// (D's leading dimensions, the trailing ones 1).
+// Kept true: a value's producer is scheduled before its readers; two values whose lifetimes overlap
+// never share bytes (an all-reduce may leave its result in its operand's place); a state is updated
+// in its own place by the last reader of its entry value or later (an element-wise step may read
+// the entry and write the exit at the same index), else through a copy at the end. A scalar
+// `constant` that only fused steps read is never stored: its slot is kNone, it is in no step, and
+// readers take the number from the op. Fused steps hold element-wise ops whose results all have the
+// same dimensions D; an operand that enters from outside has D's dimensions, or one element, or is
+// a row (D's trailing dimensions, the leading ones absent or 1) or a column (D's leading
+// dimensions, the trailing ones 1).
 #pragma once
 
 #include <cstdint>
@@ -23,11 +25,11 @@ namespace meshtrain::plan {
 using program::ValueId;
 
 enum class SlotKind : uint8_t {
-  kNone,      // never stored: inside a fused chain, or dead
-  kArena,     // bytes [offset, offset + bytes) of the arena
-  kInput,     // the buffer fed for input `index`
-  kState,     // state `index`'s own buffer
-  kOutput,    // the buffer of output `index`
+  kNone,    // never stored: inside a fused chain, or dead
+  kArena,   // bytes [offset, offset + bytes) of the arena
+  kInput,   // the buffer fed for input `index`
+  kState,   // state `index`'s own buffer
+  kOutput,  // the buffer of output `index`
 };
 
 struct Slot {
@@ -41,7 +43,8 @@ enum class StepKind : uint8_t {
   kOp,          // one op
   kFused,       // a chain of element-wise ops over one index space, run block by block
   kCollective,  // one op that Communicates, or several of one kind and group in one bucket
-  kCopy,        // the bytes of `copy_from` to `copy_to`: outputs and states that nothing computes in their place
+  kCopy,  // the bytes of `copy_from` to `copy_to`: outputs and states that nothing computes in
+          // their place
 };
 
 struct Step {
@@ -49,33 +52,36 @@ struct Step {
   std::vector<int> ops;         // indices into the local program's ops, in order
   std::vector<ValueId> reads;   // stored values it reads
   std::vector<ValueId> writes;  // stored values it writes
-  std::vector<int> waits;       // collective steps before it that must be complete when it begins (Options::overlap)
+  std::vector<int>
+      waits;  // collective steps before it that must be complete when it begins (Options::overlap)
   Slot copy_from;
   Slot copy_to;
 };
 
-// True for the ops that move bytes between devices; shard_slice and mask_pad only look at the device's coordinates and
-// are steps of kind kOp.
+// True for the ops that move bytes between devices; shard_slice and mask_pad only look at the
+// device's coordinates and are steps of kind kOp.
 bool Communicates(const program::Op& op);
 
 struct CollectiveBytes {
   std::string kind;
-  std::string axes;      // "batch", "batch,model"
-  int64_t bytes = 0;     // sent by one device in one step
-  int count = 0;         // instructions
+  std::string axes;   // "batch", "batch,model"
+  int64_t bytes = 0;  // sent by one device in one step
+  int count = 0;      // instructions
 };
 
 struct Options {
   bool fuse = true;
   // All-reduces of one group are joined into a bucket until it holds this much; 0: never.
   int64_t bucket_bytes = int64_t{4} << 20;
-  // Collectives begin as soon as their operands are there, and may go on beside the steps after them: each ends before
-  // the first step that reads what it writes (Step::waits), and until then nothing overwrites what it reads. Buckets
-  // are then at most overlap_bucket_bytes, so that the first leaves while the backward pass goes on.
+  // Collectives begin as soon as their operands are there, and may go on beside the steps after
+  // them: each ends before the first step that reads what it writes (Step::waits), and until then
+  // nothing overwrites what it reads. Buckets are then at most overlap_bucket_bytes, so that the
+  // first leaves while the backward pass goes on.
   bool overlap = false;
   int64_t overlap_bucket_bytes = int64_t{1} << 20;
-  // Collectives come in the order in which they were recorded, and which of them share a bucket follows from them alone:
-  // programs that differ in dimensions only (replicas with batches of their own sizes) make the same calls.
+  // Collectives come in the order in which they were recorded, and which of them share a bucket
+  // follows from them alone: programs that differ in dimensions only (replicas with batches of
+  // their own sizes) make the same calls.
   bool recorded_order = false;
   // Outputs (floating-point) that must be finite before any state changes: see Plan::guard_step.
   std::vector<std::string> finite_outputs;
@@ -85,27 +91,29 @@ struct Plan {
   sharding::Partitioned partitioned;
   std::vector<Step> steps;
   std::vector<Slot> slots;  // per value of partitioned.local
-  // After this step, and before the first that changes a state, the outputs `guarded` are complete; a run whose guarded
-  // output is not finite ends there in kAborted, with every state as it was. -1: no guard (nothing was asked, or an
-  // output depends on an updated state's place).
+  // After this step, and before the first that changes a state, the outputs `guarded` are complete;
+  // a run whose guarded output is not finite ends there in kAborted, with every state as it was.
+  // -1: no guard (nothing was asked, or an output depends on an updated state's place).
   int guard_step = -1;
   std::vector<int> guarded;  // indices of outputs
   int64_t arena_bytes = 0;
-  int64_t state_bytes = 0;   // per device
+  int64_t state_bytes = 0;  // per device
   int64_t input_bytes = 0;
   int64_t output_bytes = 0;
-  int64_t peak_bytes = 0;    // arena + states + inputs + outputs, per device
-  double flops = 0;          // per device and step
-  uint64_t hash = 0;         // of the local program, layouts, mesh, order and places; not of names of files or lines
+  int64_t peak_bytes = 0;  // arena + states + inputs + outputs, per device
+  double flops = 0;        // per device and step
+  uint64_t hash =
+      0;  // of the local program, layouts, mesh, order and places; not of names of files or lines
 
   const program::Program& local() const { return partitioned.local; }
   // Per kind and group, in the order of first use.
   std::vector<CollectiveBytes> Collectives() const;
   int64_t CollectiveBytesPerStep() const;
-  // Of the collectives alone: kinds, groups, types, buckets and their order. Equal where plans make the same calls,
-  // whatever they compute between them.
+  // Of the collectives alone: kinds, groups, types, buckets and their order. Equal where plans make
+  // the same calls, whatever they compute between them.
   uint64_t CollectivesHash() const;
-  // For people: mesh, layouts of inputs and states, each reshard with reason, bytes and predicted time, memory, hash.
+  // For people: mesh, layouts of inputs and states, each reshard with reason, bytes and predicted
+  // time, memory, hash.
   std::string Report() const;
 };
 

@@ -7,15 +7,17 @@ namespace meshtrain::plan {
 namespace {
 
 std::string Ports(const std::string& title, const std::vector<std::string>& names,
-                  const std::vector<program::TensorType>& types, const std::vector<mesh::Layout>& layouts) {
+                  const std::vector<program::TensorType>& types,
+                  const std::vector<mesh::Layout>& layouts) {
   size_t width = 0;
   for (const std::string& name : names) width = std::max(width, name.size());
   std::string text = title + "\n";
   for (size_t i = 0; i < names.size(); ++i) {
     const auto local = layouts[i].LocalShape(types[i].dims);
     const program::TensorType shard{types[i].dtype, local.ok() ? *local : types[i].dims};
-    text += fmt::format("  {:<{}}  {:<14} {:<22} {:<14} {:>9} a device\n", names[i], width, types[i].ToString(),
-                        layouts[i].ToString(), shard.ToString(), HumanBytes(shard.num_bytes()));
+    text += fmt::format("  {:<{}}  {:<14} {:<22} {:<14} {:>9} a device\n", names[i], width,
+                        types[i].ToString(), layouts[i].ToString(), shard.ToString(),
+                        HumanBytes(shard.num_bytes()));
   }
   return text;
 }
@@ -30,8 +32,9 @@ std::string Duration(double seconds) {
 std::string Plan::Report() const {
   const auto& p = partitioned;
   const program::Program& program = p.local;
-  std::string text = fmt::format("plan of {} on {} device{}, mesh {}\n", program.name.empty() ? "a step" : program.name,
-                                 p.mesh.size(), p.mesh.size() == 1 ? "" : "s",
+  std::string text = fmt::format("plan of {} on {} device{}, mesh {}\n",
+                                 program.name.empty() ? "a step" : program.name, p.mesh.size(),
+                                 p.mesh.size() == 1 ? "" : "s",
                                  p.mesh.num_axes() == 0 ? "(one device)" : p.mesh.ToString());
   std::vector<std::string> inputs, states, outputs;
   for (const auto& port : program.inputs) inputs.push_back(port.name);
@@ -46,14 +49,15 @@ std::string Plan::Report() const {
   for (const sharding::Reshard& r : p.reshards) {
     std::string kinds;
     for (const int op : r.ops) kinds += (kinds.empty() ? "" : " + ") + program.ops[op].kind;
-    text += fmt::format("  {:<28} {} -> {}  {}, {}\n      {}: {}\n", kinds, r.from.ToString(), r.to.ToString(),
-                        HumanBytes(r.bytes_per_device), Duration(r.predicted_seconds), r.value, r.reason);
+    text += fmt::format("  {:<28} {} -> {}  {}, {}\n      {}: {}\n", kinds, r.from.ToString(),
+                        r.to.ToString(), HumanBytes(r.bytes_per_device),
+                        Duration(r.predicted_seconds), r.value, r.reason);
   }
   text += "collectives per step and device\n";
   if (Collectives().empty()) text += "  none\n";
   for (const CollectiveBytes& row : Collectives()) {
-    text += fmt::format("  {:<14} over {:<14} {:>4} x  {:>14} bytes ({})\n", row.kind, row.axes, row.count, row.bytes,
-                        HumanBytes(row.bytes));
+    text += fmt::format("  {:<14} over {:<14} {:>4} x  {:>14} bytes ({})\n", row.kind, row.axes,
+                        row.count, row.bytes, HumanBytes(row.bytes));
   }
   int fused = 0, fused_ops = 0;
   for (const Step& step : steps) {
@@ -61,11 +65,13 @@ std::string Plan::Report() const {
     ++fused;
     fused_ops += static_cast<int>(step.ops.size());
   }
-  text += fmt::format("steps        {} ({} element-wise chains of {} ops in all)\n", steps.size(), fused, fused_ops);
+  text += fmt::format("steps        {} ({} element-wise chains of {} ops in all)\n", steps.size(),
+                      fused, fused_ops);
   text += fmt::format("compute      {:.3g} MFLOP a device\n", flops / 1e6);
-  text += fmt::format("memory       peak {} a device = states {} + inputs {} + outputs {} + arena {}\n",
-                      HumanBytes(peak_bytes), HumanBytes(state_bytes), HumanBytes(input_bytes),
-                      HumanBytes(output_bytes), HumanBytes(arena_bytes));
+  text +=
+      fmt::format("memory       peak {} a device = states {} + inputs {} + outputs {} + arena {}\n",
+                  HumanBytes(peak_bytes), HumanBytes(state_bytes), HumanBytes(input_bytes),
+                  HumanBytes(output_bytes), HumanBytes(arena_bytes));
   text += fmt::format("hash         {:016x}\n", hash);
   return text;
 }

@@ -36,8 +36,8 @@ Builder& Builder::Of(std::span<const Operand> operands) {
   }
   if (current_builder == nullptr) {
     const auto* where = operands.empty() ? nullptr : &operands[0].where();
-    std::fprintf(stderr, "%s:%u: an op was recorded outside every trace\n", where ? where->file_name() : "?",
-                 where ? where->line() : 0);
+    std::fprintf(stderr, "%s:%u: an op was recorded outside every trace\n",
+                 where ? where->file_name() : "?", where ? where->line() : 0);
     std::abort();
   }
   return *current_builder;
@@ -86,7 +86,8 @@ Value Builder::Read(const Variable& variable) {
   if (it != versions_.end()) return Value(this, it->second.newest);
   for (const State& s : program_.states) {
     if (s.name == variable.name()) {
-      Fail(InvalidArgument("variable `" + variable.name() + "`: another variable of this program has the same name"));
+      Fail(InvalidArgument("variable `" + variable.name() +
+                           "`: another variable of this program has the same name"));
       return Value(this, kNoValue);
     }
   }
@@ -102,8 +103,8 @@ void Builder::Assign(const Variable& variable, const Operand& value) {
   const Value v = Resolve(value, variable.valid() ? variable.type().dtype : DType::kF32);
   if (!status_.ok()) return;
   if (v.type() != variable.type()) {
-    Fail(InvalidArgument("variable `" + variable.name() + "`: expected a value of type " + variable.type().ToString() +
-                         ", got: " + v.type().ToString()),
+    Fail(InvalidArgument("variable `" + variable.name() + "`: expected a value of type " +
+                         variable.type().ToString() + ", got: " + v.type().ToString()),
          value.where());
     return;
   }
@@ -114,16 +115,18 @@ void Builder::Assign(const Variable& variable, const Operand& value) {
 
 Value Builder::Constant(double number, DType dtype, std::source_location where) {
   if (!status_.ok()) return Value(this, kNoValue);
-  const auto [it, is_new] = constants_.try_emplace({dtype, std::bit_cast<uint64_t>(number)}, kNoValue);
+  const auto [it, is_new] =
+      constants_.try_emplace({dtype, std::bit_cast<uint64_t>(number)}, kNoValue);
   if (is_new) {
     const auto index = static_cast<int32_t>(program_.ops.size());
     it->second = NewValue({dtype, {}}, index);
-    program_.ops.push_back({"constant",
-                            {{"value", number}, {"dtype", std::string(mesh::DTypeName(dtype))}, {"dims", Dims{}}},
-                            {},
-                            {it->second},
-                            "",
-                            LineOf(where)});
+    program_.ops.push_back(
+        {"constant",
+         {{"value", number}, {"dtype", std::string(mesh::DTypeName(dtype))}, {"dims", Dims{}}},
+         {},
+         {it->second},
+         "",
+         LineOf(where)});
   }
   return Value(this, it->second);
 }
@@ -135,8 +138,10 @@ Value Builder::Resolve(const Operand& operand, DType number_type) {
     return v;
   }
   if (operand.value() == nullptr) {
-    Fail(InvalidArgument("expected a value, got: none (an op failed before, or a gradient that does not exist)"),
-         operand.where());
+    Fail(
+        InvalidArgument(
+            "expected a value, got: none (an op failed before, or a gradient that does not exist)"),
+        operand.where());
     return Value(this, kNoValue);
   }
   if (operand.value()->builder() != this) {
@@ -146,8 +151,8 @@ Value Builder::Resolve(const Operand& operand, DType number_type) {
   return *operand.value();
 }
 
-std::vector<Value> Builder::Append(std::string_view kind, std::vector<Operand> operands, Attrs attrs,
-                                   const std::source_location* given_where) {
+std::vector<Value> Builder::Append(std::string_view kind, std::vector<Operand> operands,
+                                   Attrs attrs, const std::source_location* given_where) {
   const std::vector<Value> placeholders(kPlaceholders, Value(this, kNoValue));
   if (!status_.ok()) return placeholders;
   const std::source_location where = given_where != nullptr ? *given_where
@@ -177,7 +182,9 @@ std::vector<Value> Builder::Append(std::string_view kind, std::vector<Operand> o
   }
   const auto given = static_cast<int>(operands.size());
   if (given < (*def)->min_operands || ((*def)->max_operands >= 0 && given > (*def)->max_operands)) {
-    Fail(InvalidArgument(std::string(kind) + ": wrong number of operands, got: " + std::to_string(given)), where);
+    Fail(InvalidArgument(std::string(kind) +
+                         ": wrong number of operands, got: " + std::to_string(given)),
+         where);
     return placeholders;
   }
   auto results = (*def)->infer({types, op.attrs});

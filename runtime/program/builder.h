@@ -1,5 +1,5 @@
-// Records ops. Ordinary code over Values becomes a Program: operators and the functions of ops.h append to the builder
-// that their operands belong to, or to the current one of this thread.
+// Records ops. Ordinary code over Values becomes a Program: operators and the functions of ops.h
+// append to the builder that their operands belong to, or to the current one of this thread.
 //
 //   Builder b("step");
 //   Builder::Scope scope(b);
@@ -7,8 +7,9 @@
 //   b.Output("loss", ReduceMean(x * 2.0));
 //   MT_ASSIGN_OR_RETURN(Program p, b.Build());
 //
-// The first mistake (shapes that do not fit, values of two builders mixed) is kept with its source line; everything
-// after it is ignored, and Build returns it. Not thread-safe: a builder belongs to the thread that records.
+// The first mistake (shapes that do not fit, values of two builders mixed) is kept with its source
+// line; everything after it is ignored, and Build returns it. Not thread-safe: a builder belongs to
+// the thread that records.
 #pragma once
 
 #include <map>
@@ -44,8 +45,8 @@ class Value {
   ValueId id_ = kNoValue;
 };
 
-// A named piece of state that outlives the steps that read and assign it. Copies are the same variable.
-// What stores its value is the session's business (runtime/execute).
+// A named piece of state that outlives the steps that read and assign it. Copies are the same
+// variable. What stores its value is the session's business (runtime/execute).
 class Variable {
  public:
   Variable() = default;
@@ -69,15 +70,16 @@ class Variable {
   std::shared_ptr<const Info> info_;
 };
 
-// Anything an op takes: a Value, a Variable (its newest version), or a number (of the other operand's type).
-// Remembers the line that made it, which is the user's.
+// Anything an op takes: a Value, a Variable (its newest version), or a number (of the other
+// operand's type). Remembers the line that made it, which is the user's.
 class Operand {
  public:
   using Where = std::source_location;
-  Operand(Value value, Where where = Where::current()) : value_(value), where_(where) {}  // NOLINT: implicit
-  Operand(const Variable& variable, Where where = Where::current())                       // NOLINT
+  Operand(Value value, Where where = Where::current())
+      : value_(value), where_(where) {}                              // NOLINT: implicit
+  Operand(const Variable& variable, Where where = Where::current())  // NOLINT
       : variable_(&variable), where_(where) {}
-  Operand(double number, Where where = Where::current())                                  // NOLINT
+  Operand(double number, Where where = Where::current())  // NOLINT
       : number_(number), is_number_(true), where_(where) {}
 
   const Value* value() const { return value_.valid() ? &value_ : nullptr; }
@@ -113,8 +115,9 @@ class Builder {
   };
   // Null outside every Scope.
   static Builder* Current();
-  // The builder that a call with these operands records in: that of the first Value, else the current one. Neither
-  // exists: the process dies naming the line, since an op outside every trace has nowhere to report to.
+  // The builder that a call with these operands records in: that of the first Value, else the
+  // current one. Neither exists: the process dies naming the line, since an op outside every trace
+  // has nowhere to report to.
   static Builder& Of(std::span<const Operand> operands);
 
   // Adds `name` to the path of the ops recorded while it lives.
@@ -132,14 +135,15 @@ class Builder {
 
   Value Input(std::string name, TensorType type);
   void Output(std::string name, const Operand& value);
-  // The newest version of the variable; its first use makes it a state of the program. Two variables of one name are
-  // an error.
+  // The newest version of the variable; its first use makes it a state of the program. Two
+  // variables of one name are an error.
   Value Read(const Variable& variable);
   // From here on Read gives `value`, which must have the variable's type.
   void Assign(const Variable& variable, const Operand& value);
 
   // A number as a scalar of the given type.
-  Value Constant(double number, DType dtype, std::source_location where = std::source_location::current());
+  Value Constant(double number, DType dtype,
+                 std::source_location where = std::source_location::current());
   // Appends an op of any kind and returns its results (four f32[] placeholders after an error).
   // The op's line is that of its first operand; an op without operands gives it in `where`.
   std::vector<Value> Append(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {},
@@ -147,8 +151,8 @@ class Builder {
   Value Append1(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {},
                 const std::source_location* where = nullptr);
 
-  // d(loss)/d(wrt_i), by walking the ops recorded so far backwards; a zero tensor where the loss does not depend on
-  // it. `loss` must be a scalar.
+  // d(loss)/d(wrt_i), by walking the ops recorded so far backwards; a zero tensor where the loss
+  // does not depend on it. `loss` must be a scalar.
   std::vector<Value> Gradient(const Operand& loss, std::span<const Value> wrt);
   // With respect to the variables' newest versions.
   std::vector<Value> Gradient(const Operand& loss, std::span<const Variable> wrt);
@@ -177,8 +181,10 @@ class Builder {
   std::string path_;
   std::vector<Variable> variables_;
   std::map<const void*, Version> versions_;
-  std::map<std::pair<DType, uint64_t>, ValueId> constants_;  // by the number's bits: NaN and -0.0 differ
-  const SourceLine* forward_line_ = nullptr;  // while a gradient is made: the line of the op it belongs to
+  std::map<std::pair<DType, uint64_t>, ValueId>
+      constants_;  // by the number's bits: NaN and -0.0 differ
+  const SourceLine* forward_line_ =
+      nullptr;  // while a gradient is made: the line of the op it belongs to
 
   friend class Value;
 };

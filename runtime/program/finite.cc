@@ -52,14 +52,17 @@ Result<FiniteCheck> WithFiniteChecks(const Program& original) {
   for (const auto& [value, place] : watched) {
     const TensorType type = program.type(value);
     if (!mesh::IsFloat(type.dtype) || type.num_elements() == 0) continue;
-    // x - x is 0 for numbers and NaN for NaN and the infinities; NaN differs from everything, itself included.
+    // x - x is 0 for numbers and NaN for NaN and the infinities; NaN differs from everything,
+    // itself included.
     MT_ASSIGN_OR_RETURN(const ValueId zero, appender.Append("sub", {value, value}));
     MT_ASSIGN_OR_RETURN(const ValueId bad, appender.Append("not_equal", {zero, zero}));
-    MT_ASSIGN_OR_RETURN(ValueId flag, appender.Append("cast", {bad}, {{"dtype", std::string("f32")}}));
+    MT_ASSIGN_OR_RETURN(ValueId flag,
+                        appender.Append("cast", {bad}, {{"dtype", std::string("f32")}}));
     if (type.rank() > 0) {
       std::vector<int64_t> axes;
       for (int d = 0; d < type.rank(); ++d) axes.push_back(d);
-      MT_ASSIGN_OR_RETURN(flag, appender.Append("reduce_max", {flag}, {{"axes", axes}, {"keep_dims", false}}));
+      MT_ASSIGN_OR_RETURN(
+          flag, appender.Append("reduce_max", {flag}, {{"axes", axes}, {"keep_dims", false}}));
     }
     program.outputs.push_back({"flag_" + std::to_string(check.places.size()), flag});
     check.places.push_back(place);

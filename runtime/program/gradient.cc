@@ -1,5 +1,5 @@
-// Reverse-mode differentiation on the recorded program: walk the ops backwards, ask each row for the cotangents of its
-// operands, add up what meets at one value.
+// Reverse-mode differentiation on the recorded program: walk the ops backwards, ask each row for
+// the cotangents of its operands, add up what meets at one value.
 #include <algorithm>
 
 #include "runtime/base/check.h"
@@ -13,7 +13,8 @@ std::vector<Value> Builder::Gradient(const Operand& loss_operand, std::span<cons
   const Value loss = Resolve(loss_operand, DType::kF32);
   if (!status_.ok()) return placeholders;
   if (!loss.dims().empty() || !mesh::IsFloat(loss.dtype())) {
-    Fail(InvalidArgument("gradient: expected a scalar floating-point loss, got: " + loss.type().ToString()),
+    Fail(InvalidArgument("gradient: expected a scalar floating-point loss, got: " +
+                         loss.type().ToString()),
          loss_operand.where());
     return placeholders;
   }
@@ -30,7 +31,8 @@ std::vector<Value> Builder::Gradient(const Operand& loss_operand, std::span<cons
   std::vector<bool> depends(num_values, false);
   for (const Value& v : wrt) depends[v.id()] = true;
   for (const Op& op : program_.ops) {
-    const bool any = std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return depends[v]; });
+    const bool any =
+        std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return depends[v]; });
     if (!any) continue;
     for (const ValueId v : op.results) depends[v] = true;
   }
@@ -62,8 +64,9 @@ std::vector<Value> Builder::Gradient(const Operand& loss_operand, std::span<cons
         const ValueId v = op.operands[k];
         if (!made[k].valid() || !depends[v]) continue;
         if (made[k].type() != program_.type(v)) {
-          Fail(Internal("gradient of " + op.kind + ": expected a cotangent of type " + program_.type(v).ToString() +
-                        " for operand " + std::to_string(k) + ", got: " + made[k].type().ToString()));
+          Fail(Internal("gradient of " + op.kind + ": expected a cotangent of type " +
+                        program_.type(v).ToString() + " for operand " + std::to_string(k) +
+                        ", got: " + made[k].type().ToString()));
           break;
         }
         cotangents[v] = cotangents[v].valid() ? Append1("add", {cotangents[v], made[k]}) : made[k];

@@ -32,10 +32,12 @@ class Hasher {
 uint64_t HashProgram(const Program& program) {
   std::vector<uint64_t> hashes(program.values.size(), 0);
   for (const Port& p : program.inputs) {
-    hashes[p.value] = Hasher().Add("input").Add(p.name).Add(program.type(p.value).ToString()).Digest();
+    hashes[p.value] =
+        Hasher().Add("input").Add(p.name).Add(program.type(p.value).ToString()).Digest();
   }
   for (const State& s : program.states) {
-    hashes[s.entry] = Hasher().Add("state").Add(s.name).Add(program.type(s.entry).ToString()).Digest();
+    hashes[s.entry] =
+        Hasher().Add("state").Add(s.name).Add(program.type(s.entry).ToString()).Digest();
   }
   for (const Op& op : program.ops) {
     Hasher h;

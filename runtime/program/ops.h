@@ -1,6 +1,6 @@
-// The operations as functions. Every argument may be a Value, a Variable or a number; element-wise functions broadcast
-// as NumPy does (dimensions aligned at the end, size 1 stretches). Errors go to the builder (builder.h), with the
-// caller's line.
+// The operations as functions. Every argument may be a Value, a Variable or a number; element-wise
+// functions broadcast as NumPy does (dimensions aligned at the end, size 1 stretches). Errors go to
+// the builder (builder.h), with the caller's line.
 #pragma once
 
 #include <array>
@@ -12,7 +12,8 @@
 
 namespace meshtrain::program {
 
-// --- element-wise, broadcasting (ops/elementwise.cc). Operands of one dtype, the result's; comparisons give bool.
+// --- element-wise, broadcasting (ops/elementwise.cc). Operands of one dtype, the result's;
+// comparisons give bool.
 Value operator+(const Operand& a, const Operand& b);
 Value operator-(const Operand& a, const Operand& b);
 Value operator*(const Operand& a, const Operand& b);
@@ -56,9 +57,10 @@ Value ClipByValue(const Operand& a, const Operand& low, const Operand& high);
 Value StopGradient(const Operand& a);
 
 // --- linear algebra (ops/linear.cc)
-// [..., M, K] x [..., K, N] -> [..., M, N], leading dimensions equal or absent on one side; transpose_* swap the last
-// two dimensions of an operand first.
-Value MatMul(const Operand& a, const Operand& b, bool transpose_a = false, bool transpose_b = false);
+// [..., M, K] x [..., K, N] -> [..., M, N], leading dimensions equal or absent on one side;
+// transpose_* swap the last two dimensions of an operand first.
+Value MatMul(const Operand& a, const Operand& b, bool transpose_a = false,
+             bool transpose_b = false);
 
 // --- shape (ops/shape.cc)
 Value Reshape(const Operand& a, Dims dims);  // one dimension may be -1
@@ -79,10 +81,10 @@ Value ReduceMin(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims
 Value ArgMax(const Operand& a, int64_t axis);  // i64; the first of equals
 
 // --- losses and indices (ops/index.cc)
-Value Softmax(const Operand& logits);     // over the last dimension
+Value Softmax(const Operand& logits);  // over the last dimension
 Value LogSoftmax(const Operand& logits);
-// logits [..., C], labels [...] of i32 or i64 in [0, C) -> [...]. A label outside gives NaN in its row (as TensorFlow
-// does on GPUs), so that the step's NaN check names it.
+// logits [..., C], labels [...] of i32 or i64 in [0, C) -> [...]. A label outside gives NaN in its
+// row (as TensorFlow does on GPUs), so that the step's NaN check names it.
 Value SparseSoftmaxCrossEntropy(const Operand& logits, const Operand& labels);
 Value SoftmaxCrossEntropy(const Operand& logits, const Operand& labels);  // labels [..., C]
 Value SigmoidCrossEntropy(const Operand& logits, const Operand& labels);  // element-wise
@@ -94,16 +96,17 @@ Value Fill(Dims dims, double value, DType dtype = DType::kF32, Where where = Whe
 Value Zeros(Dims dims, DType dtype = DType::kF32, Where where = Where::current());
 Value Ones(Dims dims, DType dtype = DType::kF32, Where where = Where::current());
 Value Iota(Dims dims, int64_t axis, DType dtype = DType::kI64, Where where = Where::current());
-// Philox 4x32-10, the same numbers as TensorFlow's stateless_* of the same seed, whatever the layout.
+// Philox 4x32-10, the same numbers as TensorFlow's stateless_* of the same seed, whatever the
+// layout.
 using Seed = std::array<int64_t, 2>;
-Value StatelessUniform(Dims dims, Seed seed, double minval = 0, double maxval = 1, DType dtype = DType::kF32,
-                       Where where = Where::current());
-Value StatelessNormal(Dims dims, Seed seed, double mean = 0, double stddev = 1, DType dtype = DType::kF32,
-                      Where where = Where::current());
-Value StatelessTruncatedNormal(Dims dims, Seed seed, double mean = 0, double stddev = 1, DType dtype = DType::kF32,
-                               Where where = Where::current());
-// Keeps each element with probability 1 - rate and scales it by 1 / (1 - rate). `step` (i64 scalar) and the op's path
-// key the numbers, so every step and layer draws its own.
+Value StatelessUniform(Dims dims, Seed seed, double minval = 0, double maxval = 1,
+                       DType dtype = DType::kF32, Where where = Where::current());
+Value StatelessNormal(Dims dims, Seed seed, double mean = 0, double stddev = 1,
+                      DType dtype = DType::kF32, Where where = Where::current());
+Value StatelessTruncatedNormal(Dims dims, Seed seed, double mean = 0, double stddev = 1,
+                               DType dtype = DType::kF32, Where where = Where::current());
+// Keeps each element with probability 1 - rate and scales it by 1 / (1 - rate). `step` (i64 scalar)
+// and the op's path key the numbers, so every step and layer draws its own.
 Value Dropout(const Operand& a, double rate, int64_t seed, const Operand& step);
 
 // --- state: records in the current builder
@@ -111,7 +114,8 @@ void Assign(const Variable& variable, const Operand& value);
 void AssignAdd(const Variable& variable, const Operand& value);
 void AssignSub(const Variable& variable, const Operand& value);
 
-// --- layout: the value, which every plan holds in the given specs at this point (`{"batch", "unsharded"}`).
+// --- layout: the value, which every plan holds in the given specs at this point (`{"batch",
+// "unsharded"}`).
 Value Relayout(const Operand& a, std::vector<std::string> specs);
 
 }  // namespace meshtrain::program

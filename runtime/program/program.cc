@@ -13,7 +13,9 @@ namespace {
 
 std::string DoubleText(double value) {
   std::string text = fmt::format("{}", value);
-  if (text.find_first_of(".einf") == std::string::npos) text += ".0";  // keeps 1.0 apart from the integer 1
+  if (text.find_first_of(".einf") == std::string::npos) {
+    text += ".0";  // keeps 1.0 apart from the integer 1
+  }
   return text;
 }
 
@@ -58,7 +60,9 @@ std::string AttrText(const Attr& attr) {
     std::string operator()(const std::vector<int64_t>& v) const {
       return ListText(v, [](int64_t i) { return std::to_string(i); });
     }
-    std::string operator()(const std::vector<double>& v) const { return "d" + ListText(v, DoubleText); }
+    std::string operator()(const std::vector<double>& v) const {
+      return "d" + ListText(v, DoubleText);
+    }
   };
   return std::visit(Visitor{}, attr);
 }
@@ -121,7 +125,9 @@ std::string Program::ToString() const {
       results += fmt::format("{}%{}", results.empty() ? "" : ", ", v);
       types += fmt::format("{}{}", types.empty() ? "" : ", ", type(v).ToString());
     }
-    for (const ValueId v : op.operands) operands += fmt::format("{}%{}", operands.empty() ? "" : ", ", v);
+    for (const ValueId v : op.operands) {
+      operands += fmt::format("{}%{}", operands.empty() ? "" : ", ", v);
+    }
     for (const auto& [key, value] : op.attrs.items()) {
       attrs += fmt::format("{}{}={}", attrs.empty() ? "" : ", ", key, AttrText(value));
     }
@@ -142,7 +148,9 @@ std::vector<std::vector<int>> Program::Uses() const {
   std::vector<std::vector<int>> uses(values.size());
   for (size_t i = 0; i < ops.size(); ++i) {
     for (const ValueId v : ops[i].operands) {
-      if (uses[v].empty() || uses[v].back() != static_cast<int>(i)) uses[v].push_back(static_cast<int>(i));
+      if (uses[v].empty() || uses[v].back() != static_cast<int>(i)) {
+        uses[v].push_back(static_cast<int>(i));
+      }
     }
   }
   return uses;
@@ -153,7 +161,8 @@ Status Validate(const Program& program) {
   std::vector<bool> defined(program.values.size(), false);
   const auto define = [&](ValueId v, const std::string& what) -> Status {
     if (v < 0 || v >= count) {
-      return InvalidArgument(what + ": expected a value of the program, got: %" + std::to_string(v));
+      return InvalidArgument(what + ": expected a value of the program, got: %" +
+                             std::to_string(v));
     }
     if (defined[v]) return InvalidArgument(what + ": %" + std::to_string(v) + " has two producers");
     defined[v] = true;
@@ -168,7 +177,9 @@ Status Validate(const Program& program) {
   std::set<std::string> names;
   const auto name_once = [&](const std::string& kind, const std::string& name) -> Status {
     if (name.empty()) return InvalidArgument(kind + ": expected a name, got: none");
-    if (!names.insert(kind + " " + name).second) return InvalidArgument(kind + " `" + name + "` is named twice");
+    if (!names.insert(kind + " " + name).second) {
+      return InvalidArgument(kind + " `" + name + "` is named twice");
+    }
     return OkStatus();
   };
   for (const Port& p : program.inputs) {
@@ -191,23 +202,25 @@ Status Validate(const Program& program) {
       operand_types.push_back(program.type(v));
     }
     const auto given = static_cast<int>(op.operands.size());
-    if (given < (*def)->min_operands || ((*def)->max_operands >= 0 && given > (*def)->max_operands)) {
+    if (given < (*def)->min_operands ||
+        ((*def)->max_operands >= 0 && given > (*def)->max_operands)) {
       return InvalidArgument(what + ": wrong number of operands, got: " + std::to_string(given));
     }
     auto types = (*def)->infer({operand_types, op.attrs});
     if (!types.ok()) return types.status().At(what);
     if (types->size() != op.results.size()) {
-      return InvalidArgument(what + ": expected " + std::to_string(types->size()) + " results, got: " +
-                             std::to_string(op.results.size()));
+      return InvalidArgument(what + ": expected " + std::to_string(types->size()) +
+                             " results, got: " + std::to_string(op.results.size()));
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
       MT_RETURN_IF_ERROR(define(op.results[r], what));
       if (program.type(op.results[r]) != (*types)[r]) {
-        return InvalidArgument(what + ": expected a result of type " + (*types)[r].ToString() + ", got: " +
-                               program.type(op.results[r]).ToString());
+        return InvalidArgument(what + ": expected a result of type " + (*types)[r].ToString() +
+                               ", got: " + program.type(op.results[r]).ToString());
       }
       if (program.values[op.results[r]].op != static_cast<int32_t>(i)) {
-        return InvalidArgument(what + ": the producer of %" + std::to_string(op.results[r]) + " is recorded wrongly");
+        return InvalidArgument(what + ": the producer of %" + std::to_string(op.results[r]) +
+                               " is recorded wrongly");
       }
     }
   }
@@ -218,7 +231,8 @@ Status Validate(const Program& program) {
   for (const State& s : program.states) {
     MT_RETURN_IF_ERROR(use(s.exit, "state `" + s.name + "`"));
     if (program.type(s.exit) != program.type(s.entry)) {
-      return InvalidArgument("state `" + s.name + "`: expected an update of type " + program.type(s.entry).ToString() +
+      return InvalidArgument("state `" + s.name + "`: expected an update of type " +
+                             program.type(s.entry).ToString() +
                              ", got: " + program.type(s.exit).ToString());
     }
   }
@@ -232,7 +246,8 @@ Program WithoutDeadOps(const Program& program) {
   std::vector<bool> keep(program.ops.size(), false);
   for (size_t i = program.ops.size(); i-- > 0;) {
     const Op& op = program.ops[i];
-    keep[i] = std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return needed[v]; });
+    keep[i] =
+        std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return needed[v]; });
     if (!keep[i]) continue;
     for (const ValueId v : op.operands) needed[v] = true;
   }
@@ -254,7 +269,9 @@ Program WithoutDeadOps(const Program& program) {
     out.ops.push_back(std::move(op));
   }
   for (const Port& p : program.outputs) out.outputs.push_back({p.name, renamed[p.value]});
-  for (size_t i = 0; i < program.states.size(); ++i) out.states[i].exit = renamed[program.states[i].exit];
+  for (size_t i = 0; i < program.states.size(); ++i) {
+    out.states[i].exit = renamed[program.states[i].exit];
+  }
   return out;
 }
 

@@ -1,11 +1,13 @@
 // A program: a step over whole tensors, as a list of operations in single assignment form.
 //
-// Kept true (Validate checks it): every value has one producer, an op or an input or a state's entry; operands come
-// before their uses; types are what the registry infers; names of inputs, states and outputs are unique. State has no
-// order of its own: a state enters as one value and leaves as another, so reading after assigning is just a use of the
-// newer value and nothing can move a read across a version.
+// Kept true (Validate checks it): every value has one producer, an op or an input or a state's
+// entry; operands come before their uses; types are what the registry infers; names of inputs,
+// states and outputs are unique. State has no order of its own: a state enters as one value and
+// leaves as another, so reading after assigning is just a use of the newer value and nothing can
+// move a read across a version.
 //
-// Text form (ToString / ParseProgram); a name that is not one word stands in quotes; worked example:
+// Text form (ToString / ParseProgram); a name that is not one word stands in quotes; worked
+// example:
 //   program double_it
 //   input x: f32[8,4] = %0
 //   state n: f32[] = %1
@@ -28,15 +30,16 @@
 
 namespace meshtrain::program {
 
-using mesh::DType;
 using mesh::Dims;
+using mesh::DType;
 using mesh::TensorType;
 
 using ValueId = int32_t;
 inline constexpr ValueId kNoValue = -1;
 
 // An attribute. Dtypes are written by name ("f32"), dimensions as integer lists.
-using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
+using Attr =
+    std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
 
 // Ordered by name, so that text and hash do not depend on how it was filled.
 class Attrs {
@@ -45,9 +48,12 @@ class Attrs {
   Attrs(std::initializer_list<std::pair<const std::string, Attr>> items) : items_(items) {}
 
   bool Has(std::string_view name) const { return items_.find(name) != items_.end(); }
-  void Set(std::string name, Attr value) { items_.insert_or_assign(std::move(name), std::move(value)); }
+  void Set(std::string name, Attr value) {
+    items_.insert_or_assign(std::move(name), std::move(value));
+  }
   void Erase(std::string_view name);
-  // The attribute, or `fallback` when it is absent. A present attribute of another type is a broken invariant.
+  // The attribute, or `fallback` when it is absent. A present attribute of another type is a broken
+  // invariant.
   bool Bool(std::string_view name, bool fallback = false) const;
   int64_t Int(std::string_view name, int64_t fallback = 0) const;
   double Double(std::string_view name, double fallback = 0) const;
@@ -77,7 +83,8 @@ struct Op {
   Attrs attrs;
   std::vector<ValueId> operands;
   std::vector<ValueId> results;
-  // The name scopes it was recorded in, "hidden_1"; keys random numbers that have no seed of their own.
+  // The name scopes it was recorded in, "hidden_1"; keys random numbers that have no seed of their
+  // own.
   std::string path;
   SourceLine where;
 };
@@ -120,9 +127,10 @@ Status Validate(const Program& program);
 // The inverse of ToString. Errors: kInvalidArgument with line and column.
 Result<Program> ParseProgram(std::string_view text);
 
-// A hash of what the program computes: of the outputs and updates by name, and of the ops behind them. Value numbers,
-// the order of independent ops, dead ops, the program's name and source lines do not matter; names of inputs, states
-// and outputs, types, attributes do. A path counts only for ops whose result depends on it.
+// A hash of what the program computes: of the outputs and updates by name, and of the ops behind
+// them. Value numbers, the order of independent ops, dead ops, the program's name and source lines
+// do not matter; names of inputs, states and outputs, types, attributes do. A path counts only for
+// ops whose result depends on it.
 uint64_t HashProgram(const Program& program);
 
 // Removes ops that no output or update needs and renumbers values. Inputs and states stay.

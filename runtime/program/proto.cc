@@ -54,9 +54,11 @@ Result<Attr> FromWire(const wire::NamedAttr& from) {
     case wire::NamedAttr::kTextValue:
       return Attr(from.text_value());
     case wire::NamedAttr::kIntsValue:
-      return Attr(std::vector<int64_t>(from.ints_value().items().begin(), from.ints_value().items().end()));
+      return Attr(
+          std::vector<int64_t>(from.ints_value().items().begin(), from.ints_value().items().end()));
     case wire::NamedAttr::kDoublesValue:
-      return Attr(std::vector<double>(from.doubles_value().items().begin(), from.doubles_value().items().end()));
+      return Attr(std::vector<double>(from.doubles_value().items().begin(),
+                                      from.doubles_value().items().end()));
     case wire::NamedAttr::VALUE_NOT_SET:
       break;
   }
@@ -119,7 +121,9 @@ Result<Program> DeserializeProgram(std::string_view bytes) {
   for (const wire::TensorType& type : from.values()) {
     ValueInfo& value = program.values.emplace_back();
     const Status status = FromWire(type, &value.type);
-    if (!status.ok()) return status.At("program: value %" + std::to_string(program.values.size() - 1));
+    if (!status.ok()) {
+      return status.At("program: value %" + std::to_string(program.values.size() - 1));
+    }
   }
   for (const wire::Op& wire_op : from.ops()) {
     Op op;
@@ -141,7 +145,9 @@ Result<Program> DeserializeProgram(std::string_view bytes) {
     program.ops.push_back(std::move(op));
   }
   for (const wire::Port& p : from.inputs()) program.inputs.push_back({p.name(), p.value()});
-  for (const wire::State& s : from.states()) program.states.push_back({s.name(), s.entry(), s.exit()});
+  for (const wire::State& s : from.states()) {
+    program.states.push_back({s.name(), s.entry(), s.exit()});
+  }
   for (const wire::Port& p : from.outputs()) program.outputs.push_back({p.name(), p.value()});
   const Status status = Validate(program);
   if (!status.ok()) return status.At("program");

@@ -46,7 +46,8 @@ Result<const OpDef*> Registry::Get(std::string_view kind) const {
   if (const OpDef* def = Find(kind)) return def;
   std::vector<std::string> names;
   for (const auto& [name, def] : rows_) names.push_back(name);
-  return InvalidArgument("expected a registered op, got: `" + std::string(kind) + "`" + DidYouMean(kind, names));
+  return InvalidArgument("expected a registered op, got: `" + std::string(kind) + "`" +
+                         DidYouMean(kind, names));
 }
 
 std::vector<const OpDef*> Registry::All() const {

@@ -1,6 +1,7 @@
-// The table of operations. Each row says what an op's result is, how its dimensions move together, how its gradient
-// is made and what it costs; everything else (propagation, partial sums, partitioning, the plan, the proof) derives
-// from the row. A new op is one row here (ops/<family>.cc), one kernel per backend, and one row in the table tests.
+// The table of operations. Each row says what an op's result is, how its dimensions move together,
+// how its gradient is made and what it costs; everything else (propagation, partial sums,
+// partitioning, the plan, the proof) derives from the row. A new op is one row here
+// (ops/<family>.cc), one kernel per backend, and one row in the table tests.
 #pragma once
 
 #include <cstdint>
@@ -33,15 +34,15 @@ struct Factor {
   friend bool operator==(const Factor&, const Factor&) = default;
 };
 
-// Factors of one dimension, slowest first; their sizes multiply to the dimension's. Empty: the dimension is of size 1
-// or is broadcast, and moves with nothing.
+// Factors of one dimension, slowest first; their sizes multiply to the dimension's. Empty: the
+// dimension is of size 1 or is broadcast, and moves with nothing.
 using DimFactors = std::vector<int>;
 
-// A factor may be split only where it comes first in every dimension that holds it (or after factors that are split
-// down to single elements), and only into equal parts where other factors follow it: chunks of a dimension are
-// contiguous.
-// Worked example, matmul [8,4]x[4,16]->[8,16]: factors {8 map, 4 sum, 16 map}, operands {{0},{1}} {{1},{2}},
-// results {{0},{2}}. Reshape [2,6]->[12]: factors {2 map, 6 map}, operand {{0},{1}}, result {{0,1}}.
+// A factor may be split only where it comes first in every dimension that holds it (or after
+// factors that are split down to single elements), and only into equal parts where other factors
+// follow it: chunks of a dimension are contiguous. Worked example, matmul [8,4]x[4,16]->[8,16]:
+// factors {8 map, 4 sum, 16 map}, operands {{0},{1}} {{1},{2}}, results {{0},{2}}. Reshape
+// [2,6]->[12]: factors {2 map, 6 map}, operand {{0},{1}}, result {{0,1}}.
 struct FactorTable {
   std::vector<Factor> factors;
   std::vector<std::vector<DimFactors>> operands;  // [operand][dimension]
@@ -51,7 +52,8 @@ struct FactorTable {
 // How a pending sum may pass from an operand to the results instead of being reduced first.
 //   kNone    the op is not linear in this operand: reduce first
 //   kAlone   linear in this operand when no other operand is pending (mul, matmul, div's numerator)
-//   kJoint   linear in all kJoint operands together: they must be pending alike (add, concat, select's branches)
+//   kJoint   linear in all kJoint operands together: they must be pending alike (add, concat,
+//   select's branches)
 enum class Linearity : uint8_t { kNone, kAlone, kJoint };
 
 struct Cost {
@@ -78,23 +80,27 @@ struct OpDef {
 
   // Per operand; a shorter list repeats its last entry; empty: kNone.
   std::vector<Linearity> linearity;
-  // True when results are the operand's elements moved, not changed (transpose, reshape, slice): any pending
-  // reduction passes.
+  // True when results are the operand's elements moved, not changed (transpose, reshape, slice):
+  // any pending reduction passes.
   bool moves_data = false;
-  // One result element depends on the operands' elements at the same (broadcast) index only: may be fused.
+  // One result element depends on the operands' elements at the same (broadcast) index only: may be
+  // fused.
   bool elementwise = false;
-  // The result depends on global indices (iota, random numbers): the partitioner records where a shard stands, in
-  // the attributes `global_dims` and `layout`.
+  // The result depends on global indices (iota, random numbers): the partitioner records where a
+  // shard stands, in the attributes `global_dims` and `layout`.
   bool index_dependent = false;
   // The result depends on the op's path (random numbers without a seed).
   bool path_dependent = false;
 
-  // Cotangents of the operands, given those of the results (an invalid Value: no cotangent). Null: not differentiable,
-  // the op stops gradients. An operand that has no gradient gets an invalid Value.
+  // Cotangents of the operands, given those of the results (an invalid Value: no cotangent). Null:
+  // not differentiable, the op stops gradients. An operand that has no gradient gets an invalid
+  // Value.
   std::vector<Value> (*gradient)(Builder& b, const Op& op, std::span<const Value> operands,
-                                 std::span<const Value> results, std::span<const Value> cotangents) = nullptr;
+                                 std::span<const Value> results,
+                                 std::span<const Value> cotangents) = nullptr;
 
-  Cost (*cost)(const OpCall& call, std::span<const TensorType> results) = nullptr;  // null: bytes only
+  Cost (*cost)(const OpCall& call,
+               std::span<const TensorType> results) = nullptr;  // null: bytes only
 
   // True for ops between devices, which only partitioned programs hold.
   bool collective = false;
@@ -124,7 +130,7 @@ class Registry {
   std::map<std::string, OpDef, std::less<>> rows_;
 };
 
-// Convention of attributes that carry result dimensions: they are named `dims`, and the partitioner overwrites them
-// with the local ones.
+// Convention of attributes that carry result dimensions: they are named `dims`, and the partitioner
+// overwrites them with the local ones.
 
 }  // namespace meshtrain::program

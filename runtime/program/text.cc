@@ -1,10 +1,11 @@
 // The text form read back (program.h describes it).
+#include "runtime/base/text.h"
+
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
 
-#include "runtime/base/text.h"
 #include "runtime/program/program.h"
 #include "runtime/program/registry.h"
 
@@ -12,8 +13,8 @@ namespace meshtrain::program {
 namespace {
 
 bool IsWord(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
-         c == '/' || c == '-';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '.' || c == '/' || c == '-';
 }
 
 class Parser {
@@ -26,8 +27,8 @@ class Parser {
     const auto count = static_cast<ValueId>(values_.size());
     for (const auto& [id, value] : values_) {
       if (id >= count) {
-        return ErrorAt(value.at, "expected value numbers from %0 to %" + std::to_string(count - 1) + ", got: %" +
-                                     std::to_string(id));
+        return ErrorAt(value.at, "expected value numbers from %0 to %" + std::to_string(count - 1) +
+                                     ", got: %" + std::to_string(id));
       }
       program_.values.push_back(value.info);
     }
@@ -57,10 +58,14 @@ class Parser {
     return rest.empty() ? "the end of the line" : std::string(rest.substr(0, 40));
   }
 
-  Status Expected(const std::string& what) const { return ErrorAt(at_, "expected " + what + ", got: " + Rest()); }
+  Status Expected(const std::string& what) const {
+    return ErrorAt(at_, "expected " + what + ", got: " + Rest());
+  }
 
   void SkipSpaces() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t' || text_[at_] == '\r')) ++at_;
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t' || text_[at_] == '\r')) {
+      ++at_;
+    }
   }
 
   // False at the end of the text.
@@ -139,7 +144,9 @@ class Parser {
     SkipSpaces();
     const size_t start = at_;
     MT_ASSIGN_OR_RETURN(const ValueId id, Id());
-    if (!values_.contains(id)) return ErrorAt(start, "%" + std::to_string(id) + " is used before it is produced");
+    if (!values_.contains(id)) {
+      return ErrorAt(start, "%" + std::to_string(id) + " is used before it is produced");
+    }
     return id;
   }
 
@@ -147,7 +154,9 @@ class Parser {
     SkipSpaces();
     const size_t start = at_;
     const size_t close = text_.find_first_of("]\n", at_);
-    if (close == std::string_view::npos || text_[close] == '\n') return Expected("a type such as f32[8,4]");
+    if (close == std::string_view::npos || text_[close] == '\n') {
+      return Expected("a type such as f32[8,4]");
+    }
     at_ = close + 1;
     auto type = TensorType::Parse(text_.substr(start, at_ - start));
     if (!type.ok()) return ErrorAt(start, type.status().message());
@@ -189,7 +198,9 @@ class Parser {
       const size_t start = at_;
       MT_ASSIGN_OR_RETURN(const Attr item, Number());
       const T* value = std::get_if<T>(&item);
-      if (value == nullptr) return ErrorAt(start, std::string("expected ") + what + ", got: " + AttrText(item));
+      if (value == nullptr) {
+        return ErrorAt(start, std::string("expected ") + what + ", got: " + AttrText(item));
+      }
       items.push_back(*value);
     } while (Take(","));
     MT_RETURN_IF_ERROR(Need("]"));
@@ -283,8 +294,8 @@ class Parser {
     }
     const TensorType& want = values_.at(state->entry).info.type;
     if (values_.at(id).info.type != want) {
-      return ErrorAt(id_at, "expected an update of type " + want.ToString() + ", got: " +
-                                values_.at(id).info.type.ToString());
+      return ErrorAt(id_at, "expected an update of type " + want.ToString() +
+                                ", got: " + values_.at(id).info.type.ToString());
     }
     state->exit = id;
     return NeedEndOfLine();
@@ -316,15 +327,17 @@ class Parser {
       MT_RETURN_IF_ERROR(Need(")"));
     }
     const auto given = static_cast<int>(op.operands.size());
-    if (given < (*def)->min_operands || ((*def)->max_operands >= 0 && given > (*def)->max_operands)) {
-      return ErrorAt(kind_at, op.kind + ": wrong number of operands, got: " + std::to_string(given));
+    if (given < (*def)->min_operands ||
+        ((*def)->max_operands >= 0 && given > (*def)->max_operands)) {
+      return ErrorAt(kind_at,
+                     op.kind + ": wrong number of operands, got: " + std::to_string(given));
     }
     MT_ASSIGN_OR_RETURN(op.attrs, AttrList());
     auto inferred = (*def)->infer({operand_types, op.attrs});
     if (!inferred.ok()) return ErrorAt(kind_at, op.kind + ": " + inferred.status().message());
     if (inferred->size() != op.results.size()) {
-      return ErrorAt(result_at[0], op.kind + ": expected " + std::to_string(inferred->size()) + " results, got: " +
-                                       std::to_string(op.results.size()));
+      return ErrorAt(result_at[0], op.kind + ": expected " + std::to_string(inferred->size()) +
+                                       " results, got: " + std::to_string(op.results.size()));
     }
     MT_RETURN_IF_ERROR(Need(":"));
     for (size_t r = 0; r < op.results.size(); ++r) {
@@ -333,11 +346,11 @@ class Parser {
       const size_t type_at = at_;
       MT_ASSIGN_OR_RETURN(TensorType type, Type());
       if (type != (*inferred)[r]) {
-        return ErrorAt(type_at, op.kind + ": expected a result of type " + (*inferred)[r].ToString() + ", got: " +
-                                    type.ToString());
+        return ErrorAt(type_at, op.kind + ": expected a result of type " +
+                                    (*inferred)[r].ToString() + ", got: " + type.ToString());
       }
-      MT_RETURN_IF_ERROR(
-          Define(op.results[r], std::move(type), static_cast<int32_t>(program_.ops.size()), result_at[r]));
+      MT_RETURN_IF_ERROR(Define(op.results[r], std::move(type),
+                                static_cast<int32_t>(program_.ops.size()), result_at[r]));
     }
     if (Take("@")) {
       MT_ASSIGN_OR_RETURN(op.path, Quoted());

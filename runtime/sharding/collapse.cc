@@ -10,7 +10,8 @@ namespace meshtrain::sharding {
 
 Result<Mesh> CollapseLocal(const Mesh& mesh) {
   const auto unequal = [&](const std::string& got) {
-    return Unimplemented("mesh `" + mesh.ToString() + "`: expected processes that hold equal boxes of it, got: " + got);
+    return Unimplemented("mesh `" + mesh.ToString() +
+                         "`: expected processes that hold equal boxes of it, got: " + got);
   };
   // The box of each process: first and last coordinate per axis.
   struct Box {
@@ -37,12 +38,14 @@ Result<Mesh> CollapseLocal(const Mesh& mesh) {
       const int64_t here = box.high[a] - box.low[a] + 1;
       volume *= here;
       if (here != extent[a] || box.low[a] % extent[a] != 0) {
-        return unequal(name + "coordinates " + std::to_string(box.low[a]) + ".." + std::to_string(box.high[a]) +
-                       " of axis `" + mesh.axis(a).name + "`");
+        return unequal(name + "coordinates " + std::to_string(box.low[a]) + ".." +
+                       std::to_string(box.high[a]) + " of axis `" + mesh.axis(a).name + "`");
       }
     }
-    if (volume != box.places) return unequal(name + std::to_string(box.places) + " places in a box of " +
-                                             std::to_string(volume));
+    if (volume != box.places) {
+      return unequal(name + std::to_string(box.places) + " places in a box of " +
+                     std::to_string(volume));
+    }
   }
   std::vector<mesh::Axis> axes = mesh.axes();
   for (int a = 0; a < mesh.num_axes(); ++a) axes[a].size /= extent[a];

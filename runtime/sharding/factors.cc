@@ -10,13 +10,15 @@ using program::Factor;
 using program::FactorKind;
 using program::FactorTable;
 
-bool DimRepresentable(const DimFactors& dim, const FactorTable& table, const Split& split, const AxisSizes& sizes) {
+bool DimRepresentable(const DimFactors& dim, const FactorTable& table, const Split& split,
+                      const AxisSizes& sizes) {
   if (dim.size() < 2) return true;
   bool complete = true;  // every slower factor is split down to single elements
   for (const int f : dim) {
     const int64_t extent = table.factors[f].size;
     const int64_t parts = sizes.Product(split.factors[f]);
-    // A factor that is the whole dimension by its size (its neighbours are 1) is as free as one alone.
+    // A factor that is the whole dimension by its size (its neighbours are 1) is as free as one
+    // alone.
     int64_t rest = 1;
     for (const int g : dim) rest *= g == f ? 1 : table.factors[g].size;
     if (rest == 1 && extent > 1) continue;
@@ -82,17 +84,20 @@ Place OperandPlace(const FactorTable& table, const Split& split, int operand) {
 Place ResultPlace(const FactorTable& table, const Split& split, int result) {
   Place place = DimsPlace(table.results[result], split);
   for (size_t f = 0; f < split.factors.size(); ++f) {
-    if (split.factors[f].empty() || !Reduces(table.factors[f]) || Holds(table.results[result], static_cast<int>(f))) {
+    if (split.factors[f].empty() || !Reduces(table.factors[f]) ||
+        Holds(table.results[result], static_cast<int>(f))) {
       continue;
     }
-    for (const int axis : split.factors[f]) place.at[axis] = Place::PendingCode(ReductionOf(table.factors[f]));
+    for (const int axis : split.factors[f]) {
+      place.at[axis] = Place::PendingCode(ReductionOf(table.factors[f]));
+    }
   }
   AddPassing(split, place);
   return place;
 }
 
-void AxesToFactors(const DimFactors& dim, const FactorTable& table, const AxisList& axes, const AxisSizes& sizes,
-                   std::vector<AxisList>& out) {
+void AxesToFactors(const DimFactors& dim, const FactorTable& table, const AxisList& axes,
+                   const AxisSizes& sizes, std::vector<AxisList>& out) {
   out.assign(dim.size(), {});
   if (dim.size() == 1) {
     out[0] = axes;

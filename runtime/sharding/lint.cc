@@ -13,22 +13,28 @@ Status CheckEven(const std::string& what, const Layout& layout, const program::T
     const int64_t parts = layout.NumShards(d);
     if (type.dims[d] % parts == 0) continue;
     const std::string parts_text = std::to_string(parts);
-    return InvalidArgument(what + ": dimension " + std::to_string(d) + " of " + type.ToString() + " over axis `" +
-                           layout.specs()[d] + "`: expected a multiple of " + parts_text +
+    return InvalidArgument(what + ": dimension " + std::to_string(d) + " of " + type.ToString() +
+                           " over axis `" + layout.specs()[d] + "`: expected a multiple of " +
+                           parts_text +
                            " (uneven shards are refused), got: " + std::to_string(type.dims[d]));
   }
   return OkStatus();
 }
 
-Status CheckReplication(const std::string& value, const program::TensorType& type, const Layout& from, const Layout& to,
-                        const std::string& reason, const std::string& advice, const Options& options) {
+Status CheckReplication(const std::string& value, const program::TensorType& type,
+                        const Layout& from, const Layout& to, const std::string& reason,
+                        const std::string& advice, const Options& options) {
   const auto whole = [](const Layout& layout) {
     const Layout canonical = layout.Canonical();
-    return std::all_of(canonical.dims().begin(), canonical.dims().end(), [](const auto& axes) { return axes.empty(); });
+    return std::all_of(canonical.dims().begin(), canonical.dims().end(),
+                       [](const auto& axes) { return axes.empty(); });
   };
-  if (type.num_bytes() < options.replication_limit_bytes || whole(from) || !whole(to)) return OkStatus();
-  return InvalidArgument("silent replication: " + value + ", split as " + from.ToString() + ", would be gathered (" +
-                         HumanBytes(type.num_bytes()) + ") whole onto every device for " + reason +
+  if (type.num_bytes() < options.replication_limit_bytes || whole(from) || !whole(to)) {
+    return OkStatus();
+  }
+  return InvalidArgument("silent replication: " + value + ", split as " + from.ToString() +
+                         ", would be gathered (" + HumanBytes(type.num_bytes()) +
+                         ") whole onto every device for " + reason +
                          "; expected: a layout that keeps it split (" + advice +
                          "), or a replication limit above its size, got: " +
                          HumanBytes(options.replication_limit_bytes));
@@ -54,8 +60,9 @@ Status CheckAxesUsed(const Mesh& mesh, const Given& given, const Program* progra
     };
     if (used(given.inputs) || used(given.states) || used(given.outputs)) continue;
     const std::string& name = mesh.axis(a).name;
-    return InvalidArgument("mesh `" + mesh.ToString() + "`: expected every axis to be used, got: axis `" + name +
-                           "` in no layout; split an input or a variable over `" + name + "`, or remove the axis");
+    return InvalidArgument(
+        "mesh `" + mesh.ToString() + "`: expected every axis to be used, got: axis `" + name +
+        "` in no layout; split an input or a variable over `" + name + "`, or remove the axis");
   }
   return OkStatus();
 }

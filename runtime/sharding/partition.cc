@@ -1,5 +1,6 @@
-// Partition: the program of one device. Walks the ops once; every value keeps the list of layouts it exists in, so that
-// two users of one layout share one reshard, and a third layout starts from the nearest one there is.
+// Partition: the program of one device. Walks the ops once; every value keeps the list of layouts
+// it exists in, so that two users of one layout share one reshard, and a third layout starts from
+// the nearest one there is.
 #include <algorithm>
 #include <limits>
 
@@ -21,7 +22,9 @@ Split Internal(const OpSplit& split) {
     AxisList& list = out.factors.emplace_back();
     for (const int a : axes) list.Add(a);
   }
-  for (const mesh::Partial& p : split.passing) out.passing.at[p.axis] = Place::PendingCode(p.reduction);
+  for (const mesh::Partial& p : split.passing) {
+    out.passing.at[p.axis] = Place::PendingCode(p.reduction);
+  }
   for (const int i : split.passing_operands) out.passing_operands |= 1u << i;
   return out;
 }
@@ -51,12 +54,15 @@ double IdentityOf(mesh::Reduction reduction, DType dtype) {
       return max ? -9223372036854775808.0 : 9223372036854774784.0;
     case DType::kF32:
     case DType::kF64:
-      return max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+      return max ? -std::numeric_limits<double>::infinity()
+                 : std::numeric_limits<double>::infinity();
   }
   return 0;
 }
 
-std::string LayoutWord(const Layout& layout) { return layout.IsReplicated() ? "replicated" : layout.ToString(); }
+std::string LayoutWord(const Layout& layout) {
+  return layout.IsReplicated() ? "replicated" : layout.ToString();
+}
 
 std::string OpText(const Op& op) {
   std::string text = op.kind;
@@ -159,11 +165,12 @@ class Partitioner {
   }
 
   // Appends a local op with one result that stands for global value `v` at `place`.
-  ValueId Emit(std::string kind, Attrs attrs, ValueId operand, ValueId v, const Place& place, const Op* origin) {
+  ValueId Emit(std::string kind, Attrs attrs, ValueId operand, ValueId v, const Place& place,
+               const Op* origin) {
     const auto index = static_cast<int32_t>(out_.local.ops.size());
     const TensorType& type = global_.type(v);
-    const ValueId result =
-        NewValue(LocalType(v, place), index, LayoutOf(place, sharded_.mesh, type.rank()), type.dims);
+    const ValueId result = NewValue(LocalType(v, place), index,
+                                    LayoutOf(place, sharded_.mesh, type.rank()), type.dims);
     Op op{std::move(kind), std::move(attrs), {operand}, {result}, "", {}};
     if (origin != nullptr) {
       op.path = origin->path;
@@ -207,11 +214,14 @@ class Partitioner {
                     .reason = want.reason,
                     .predicted_seconds = best.seconds};
     const Op* origin = want.op < 0 ? nullptr : &global_.ops[want.op];
-    if (origin != nullptr) reshard.reason = "input " + std::to_string(want.operand) + " of " + OpText(*origin);
+    if (origin != nullptr) {
+      reshard.reason = "input " + std::to_string(want.operand) + " of " + OpText(*origin);
+    }
     if (!want.asked) {
-      const std::string advice = want.advice.empty() ? "a Relayout of it before that op" : want.advice;
-      MT_RETURN_IF_ERROR(CheckReplication(reshard.value, global_.type(v), reshard.from, reshard.to, reshard.reason,
-                                          advice, options_));
+      const std::string advice =
+          want.advice.empty() ? "a Relayout of it before that op" : want.advice;
+      MT_RETURN_IF_ERROR(CheckReplication(reshard.value, global_.type(v), reshard.from, reshard.to,
+                                          reshard.reason, advice, options_));
     }
     ValueId at = versions[start].local;
     for (const Move& move : best.moves) {
@@ -260,8 +270,10 @@ class Partitioner {
     return Emit(std::move(kind), std::move(attrs), from, v, move.after, origin);
   }
 
-  // `local` stands for `v` at `place`; what pads dimension `dim` becomes the identity of the reduction that crosses it.
-  ValueId Masked(ValueId local, ValueId v, const Place& place, int dim, mesh::Reduction reduction, const Op& origin) {
+  // `local` stands for `v` at `place`; what pads dimension `dim` becomes the identity of the
+  // reduction that crosses it.
+  ValueId Masked(ValueId local, ValueId v, const Place& place, int dim, mesh::Reduction reduction,
+                 const Op& origin) {
     const double value = IdentityOf(reduction, global_.type(v).dtype);
     for (const Mask& mask : masks_) {
       if (mask.from == local && mask.dim == dim && mask.value == value) return mask.local;
@@ -286,9 +298,10 @@ class Partitioner {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const ValueId v = op.operands[i];
       const Place place = OperandPlace(table, split, static_cast<int>(i));
-      MT_ASSIGN_OR_RETURN(ValueId local, Bring(v, place,
-                                               {.op = index, .operand = static_cast<int>(i),
-                                                .asked = op.kind == "relayout"}));
+      MT_ASSIGN_OR_RETURN(
+          ValueId local,
+          Bring(v, place,
+                {.op = index, .operand = static_cast<int>(i), .asked = op.kind == "relayout"}));
       for (size_t d = 0; d < table.operands[i].size(); ++d) {
         for (const int f : table.operands[i][d]) {
           if (!Reduces(table.factors[f]) || split.factors[f].empty() ||
@@ -310,8 +323,9 @@ class Partitioner {
       const ValueId v = op.results[r];
       const Place place = ResultPlace(table, split, static_cast<int>(r));
       const Layout layout = LayoutOf(place, sharded_.mesh, global_.type(v).rank());
-      const ValueId result = NewValue(LocalType(v, place), static_cast<int32_t>(out_.local.ops.size()), layout,
-                                      global_.type(v).dims);
+      const ValueId result =
+          NewValue(LocalType(v, place), static_cast<int32_t>(out_.local.ops.size()), layout,
+                   global_.type(v).dims);
       local.results.push_back(result);
       versions_[v].push_back({place, result});
       if (r > 0) continue;

@@ -1,7 +1,9 @@
-// A layout in 16 bytes: what the planner compares, copies and searches over. One entry per mesh axis instead of one
-// list per dimension, so that equality is a memory comparison and nothing is allocated.
+// A layout in 16 bytes: what the planner compares, copies and searches over. One entry per mesh
+// axis instead of one list per dimension, so that equality is a memory comparison and nothing is
+// allocated.
 //
-// Kept true: axes of size 1 are never mentioned (a Place is canonical); `order` is 0 where `at` is not a dimension.
+// Kept true: axes of size 1 are never mentioned (a Place is canonical); `order` is 0 where `at` is
+// not a dimension.
 #pragma once
 
 #include <array>
@@ -65,8 +67,12 @@ struct Place {
   std::array<int8_t, kMaxAxes> at = {-1, -1, -1, -1, -1, -1, -1, -1};
   std::array<int8_t, kMaxAxes> order = {};  // its place among the axes of its dimension, 0 slowest
 
-  static int8_t PendingCode(mesh::Reduction r) { return static_cast<int8_t>(kPendingSum - static_cast<int>(r)); }
-  static mesh::Reduction ReductionOf(int8_t code) { return static_cast<mesh::Reduction>(kPendingSum - code); }
+  static int8_t PendingCode(mesh::Reduction r) {
+    return static_cast<int8_t>(kPendingSum - static_cast<int>(r));
+  }
+  static mesh::Reduction ReductionOf(int8_t code) {
+    return static_cast<mesh::Reduction>(kPendingSum - code);
+  }
 
   bool pending(int axis) const { return at[axis] <= kPendingSum; }
   bool AnyPending() const;

@@ -13,7 +13,9 @@ namespace {
 using program::Op;
 
 // "state `w0`", "input `x`".
-std::string Named(std::string_view kind, const std::string& name) { return std::string(kind) + " `" + name + "`"; }
+std::string Named(std::string_view kind, const std::string& name) {
+  return std::string(kind) + " `" + name + "`";
+}
 
 // Every given name is one of the program's.
 Status CheckNames(std::string_view kind, const std::map<std::string, Layout>& given,
@@ -27,19 +29,21 @@ Status CheckNames(std::string_view kind, const std::map<std::string, Layout>& gi
   return OkStatus();
 }
 
-Status CheckGiven(std::string_view kind, const std::string& name, const Layout& layout, const Mesh& mesh,
-                  const program::TensorType& type, bool may_be_pending, const Options& options) {
+Status CheckGiven(std::string_view kind, const std::string& name, const Layout& layout,
+                  const Mesh& mesh, const program::TensorType& type, bool may_be_pending,
+                  const Options& options) {
   const std::string what = Named(kind, name);
   if (!(layout.mesh() == mesh)) {
-    return InvalidArgument(what + ": expected a layout on mesh `" + mesh.ToString() + "`, got one on `" +
-                           layout.mesh().ToString() + "`");
+    return InvalidArgument(what + ": expected a layout on mesh `" + mesh.ToString() +
+                           "`, got one on `" + layout.mesh().ToString() + "`");
   }
   if (layout.rank() != type.rank()) {
-    return InvalidArgument(what + ": expected a layout of rank " + std::to_string(type.rank()) + " for " +
-                           type.ToString() + ", got: " + layout.ToString());
+    return InvalidArgument(what + ": expected a layout of rank " + std::to_string(type.rank()) +
+                           " for " + type.ToString() + ", got: " + layout.ToString());
   }
   if (layout.IsPartial() && !may_be_pending) {
-    return InvalidArgument(what + ": expected a layout without a pending reduction, got: " + layout.ToString());
+    return InvalidArgument(
+        what + ": expected a layout without a pending reduction, got: " + layout.ToString());
   }
   return options.refuse_uneven ? CheckEven(what, layout, type) : OkStatus();
 }
@@ -50,14 +54,15 @@ const Layout* Find(const std::map<std::string, Layout>& given, const std::string
 }
 
 // The layout that a `relayout` op pins.
-Result<Layout> PinnedLayout(const Op& op, const Mesh& mesh, const program::TensorType& type, const Options& options) {
+Result<Layout> PinnedLayout(const Op& op, const Mesh& mesh, const program::TensorType& type,
+                            const Options& options) {
   const std::string where = op.where.ToString();
   const std::string what = "relayout" + (where.empty() ? "" : " at " + where);
   auto layout = Layout::Parse(op.attrs.Text("specs"), mesh);
   if (!layout.ok()) return layout.status().At(what);
   if (layout->rank() != type.rank()) {
-    return InvalidArgument(what + ": expected " + std::to_string(type.rank()) + " specs for " + type.ToString() +
-                           ", got: " + layout->ToString());
+    return InvalidArgument(what + ": expected " + std::to_string(type.rank()) + " specs for " +
+                           type.ToString() + ", got: " + layout->ToString());
   }
   if (options.refuse_uneven) MT_RETURN_IF_ERROR(CheckEven(what, *layout, type));
   return layout;
@@ -67,7 +72,9 @@ OpSplit Public(const sharding::Split& split) {
   OpSplit out;
   for (const AxisList& axes : split.factors) out.factors.emplace_back(axes.begin(), axes.end());
   for (int a = 0; a < kMaxAxes; ++a) {
-    if (split.passing.pending(a)) out.passing.push_back({a, Place::ReductionOf(split.passing.at[a])});
+    if (split.passing.pending(a)) {
+      out.passing.push_back({a, Place::ReductionOf(split.passing.at[a])});
+    }
   }
   for (int i = 0; i < 32; ++i) {
     if (split.passing_operands >> i & 1) out.passing_operands.push_back(i);
@@ -101,7 +108,8 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
     auto def = registry.Get(op.kind);
     if (!def.ok()) return def.status().At(op.where.ToString());
     if ((*def)->collective) {
-      return InvalidArgument(op.where.ToString() + ": `" + op.kind + "` stands between devices; only a partitioned " +
+      return InvalidArgument(op.where.ToString() + ": `" + op.kind +
+                             "` stands between devices; only a partitioned " +
                              "program may hold it");
     }
     operands.clear();
@@ -109,8 +117,11 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
     for (const ValueId v : op.operands) operands.push_back(program.type(v));
     for (const ValueId v : op.results) results.push_back(program.type(v));
     const program::OpCall call{operands, op.attrs};
-    OpInfo info{.def = *def, .table = (*def)->factors(call, results), .cost = program::CostOf(**def, call, results)};
-    MT_CHECK(info.table.operands.size() == operands.size() && info.table.results.size() == results.size());
+    OpInfo info{.def = *def,
+                .table = (*def)->factors(call, results),
+                .cost = program::CostOf(**def, call, results)};
+    MT_CHECK(info.table.operands.size() == operands.size() &&
+             info.table.results.size() == results.size());
     problem.ops.push_back(std::move(info));
     for (size_t k = 0; k < op.operands.size(); ++k) {
       const ValueId v = op.operands[k];
@@ -124,7 +135,8 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
   return problem;
 }
 
-Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given& given, const Options& options) {
+Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given& given,
+                          const Options& options) {
   std::vector<std::string> inputs, states, outputs;
   for (const program::Port& p : program.inputs) inputs.push_back(p.name);
   for (const program::State& s : program.states) states.push_back(s.name);
@@ -137,7 +149,8 @@ Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given&
   for (const program::Port& p : program.inputs) {
     const Layout* layout = Find(given.inputs, p.name);
     if (layout == nullptr) continue;
-    MT_RETURN_IF_ERROR(CheckGiven("input", p.name, *layout, mesh, program.type(p.value), true, options));
+    MT_RETURN_IF_ERROR(
+        CheckGiven("input", p.name, *layout, mesh, program.type(p.value), true, options));
     problem.hints[p.value] = PlaceOf(*layout);
     problem.fixed[p.value] = 1;
   }
@@ -145,20 +158,23 @@ Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given&
     problem.fixed[s.entry] = 1;
     const Layout* layout = Find(given.states, s.name);
     if (layout == nullptr) continue;
-    MT_RETURN_IF_ERROR(CheckGiven("state", s.name, *layout, mesh, program.type(s.entry), false, options));
+    MT_RETURN_IF_ERROR(
+        CheckGiven("state", s.name, *layout, mesh, program.type(s.entry), false, options));
     problem.hints[s.entry] = PlaceOf(*layout);
   }
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
     if (op.kind != "relayout") continue;
-    MT_ASSIGN_OR_RETURN(const Layout layout, PinnedLayout(op, mesh, program.type(op.results[0]), options));
+    MT_ASSIGN_OR_RETURN(const Layout layout,
+                        PinnedLayout(op, mesh, program.type(op.results[0]), options));
     problem.hints[op.results[0]] = PlaceOf(layout);
     problem.fixed[op.results[0]] = 1;
   }
   for (const program::Port& p : program.outputs) {
     const Layout* layout = Find(given.outputs, p.name);
     if (layout == nullptr) continue;
-    MT_RETURN_IF_ERROR(CheckGiven("output", p.name, *layout, mesh, program.type(p.value), false, options));
+    MT_RETURN_IF_ERROR(
+        CheckGiven("output", p.name, *layout, mesh, program.type(p.value), false, options));
     TakeHint(problem, p.value, *layout);
   }
   for (const program::State& s : program.states) {
@@ -185,7 +201,8 @@ Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given&
   }
   for (const program::Port& p : program.outputs) {
     const Layout* layout = Find(given.outputs, p.name);
-    sharded.outputs.push_back(layout != nullptr ? *layout : Layout::Replicated(mesh, program.type(p.value).rank()));
+    sharded.outputs.push_back(
+        layout != nullptr ? *layout : Layout::Replicated(mesh, program.type(p.value).rank()));
     sharded.output_given.push_back(layout != nullptr);
   }
   sharded.splits.reserve(program.ops.size());
@@ -193,7 +210,8 @@ Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given&
   return sharded;
 }
 
-Result<Partitioned> Shard(const Program& program, const Mesh& mesh, const Given& given, const Options& options) {
+Result<Partitioned> Shard(const Program& program, const Mesh& mesh, const Given& given,
+                          const Options& options) {
   MT_ASSIGN_OR_RETURN(const Sharded sharded, Propagate(program, mesh, given, options));
   return Partition(sharded, options);
 }

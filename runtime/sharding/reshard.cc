@@ -42,24 +42,31 @@ class Search {
     ReshardPlan plan;
     plan.possible = true;
     plan.seconds = nodes_[end].seconds;
-    for (int i = end; nodes_[i].parent >= 0; i = nodes_[i].parent) plan.moves.push_back(nodes_[i].move);
+    for (int i = end; nodes_[i].parent >= 0; i = nodes_[i].parent) {
+      plan.moves.push_back(nodes_[i].move);
+    }
     std::reverse(plan.moves.begin(), plan.moves.end());
     return plan;
   }
 
-  int64_t Bytes(const Place& place) const { return LocalElements(place, dims_, context_.sizes) * element_bytes_; }
+  int64_t Bytes(const Place& place) const {
+    return LocalElements(place, dims_, context_.sizes) * element_bytes_;
+  }
 
   // Chunks of `kept` parts, cut into `more` parts each, are the chunks of kept * more parts.
   bool Aligned(int dim, int64_t kept, int64_t more) const {
     return kept == 1 || CeilDiv(dims_[dim], kept * more) * more == CeilDiv(dims_[dim], kept);
   }
 
-  // The axes that dimension `dim` still lacks, in the target's order, when what it has is how the target begins.
+  // The axes that dimension `dim` still lacks, in the target's order, when what it has is how the
+  // target begins.
   AxisList Missing(const Place& place, int dim) const {
     const AxisList have = place.AxesOf(dim);
     const AxisList want = to_.AxesOf(dim);
     AxisList missing;
-    if (have.count >= want.count || !std::equal(have.begin(), have.end(), want.begin())) return missing;
+    if (have.count >= want.count || !std::equal(have.begin(), have.end(), want.begin())) {
+      return missing;
+    }
     for (int i = have.count; i < want.count; ++i) missing.Add(want.axis[i]);
     return missing;
   }
@@ -111,7 +118,8 @@ class Search {
     node.move = move;
   }
 
-  // The first `count` of the axes that `dim` lacks are appended to it; each must now be as `at` says.
+  // The first `count` of the axes that `dim` lacks are appended to it; each must now be as `at`
+  // says.
   void Append(int parent, MoveKind kind, int dim, int8_t at) {
     const Place before = nodes_[parent].place;
     const AxisList missing = Missing(before, dim);
@@ -134,9 +142,11 @@ class Search {
     const AxisSizes& sizes = context_.sizes;
     const int rank = static_cast<int>(dims_.size());
 
-    // Reduce what the target does not keep pending: all axes of one reduction at once, or one alone.
+    // Reduce what the target does not keep pending: all axes of one reduction at once, or one
+    // alone.
     for (const int8_t code : {Place::kPendingSum, Place::kPendingMax, Place::kPendingMin}) {
-      Move all{.kind = MoveKind::kAllReduce, .reduction = Place::ReductionOf(code), .after = before};
+      Move all{
+          .kind = MoveKind::kAllReduce, .reduction = Place::ReductionOf(code), .after = before};
       for (int a = 0; a < sizes.count; ++a) {
         if (before.at[a] != code || to_.at[a] == code) continue;
         Move one{.kind = MoveKind::kAllReduce, .reduction = all.reduction, .after = before};
@@ -155,7 +165,8 @@ class Search {
       Append(at, MoveKind::kReduceScatter, d, Place::kPendingMax);
       Append(at, MoveKind::kReduceScatter, d, Place::kPendingMin);
 
-      // Take the fastest axes off dimension d: join them here, or move them to where the target wants them.
+      // Take the fastest axes off dimension d: join them here, or move them to where the target
+      // wants them.
       const AxisList have = before.AxesOf(d);
       const AxisList want = to_.AxesOf(d);
       if (have == want) continue;  // done; what is left to do elsewhere does not depend on it
@@ -171,11 +182,19 @@ class Search {
         Reach(at, gather);
         for (int to = 0; to < rank; ++to) {
           if (to == d) continue;
-          // The group's order is the order in which the axes split and join: both dimensions must list them alike.
+          // The group's order is the order in which the axes split and join: both dimensions must
+          // list them alike.
           const AxisList missing = Missing(before, to);
-          if (missing.count < taken.count || !std::equal(taken.begin(), taken.end(), missing.begin())) continue;
+          if (missing.count < taken.count ||
+              !std::equal(taken.begin(), taken.end(), missing.begin())) {
+            continue;
+          }
           if (!Aligned(to, sizes.Product(before.AxesOf(to)), sizes.Product(taken))) continue;
-          Move swap{.kind = MoveKind::kAllToAll, .axes = taken, .dim = to, .from_dim = d, .after = without};
+          Move swap{.kind = MoveKind::kAllToAll,
+                    .axes = taken,
+                    .dim = to,
+                    .from_dim = d,
+                    .after = without};
           for (const int a : taken) swap.after.Append(to, a);
           Reach(at, swap);
         }
@@ -200,15 +219,15 @@ bool Possible(const Place& from, const Place& to) {
 
 }  // namespace
 
-ReshardPlan PlanReshard(const Place& from, const Place& to, std::span<const int64_t> dims, int64_t element_bytes,
-                        const ReshardContext& context) {
+ReshardPlan PlanReshard(const Place& from, const Place& to, std::span<const int64_t> dims,
+                        int64_t element_bytes, const ReshardContext& context) {
   if (from == to) return {.possible = true};
   if (!Possible(from, to)) return {};
   return Search(from, to, dims, element_bytes, context).Run();
 }
 
-double ReshardSeconds(const Place& from, const Place& to, std::span<const int64_t> dims, int64_t element_bytes,
-                      const ReshardContext& context) {
+double ReshardSeconds(const Place& from, const Place& to, std::span<const int64_t> dims,
+                      int64_t element_bytes, const ReshardContext& context) {
   if (from == to) return 0;
   const ReshardPlan plan = PlanReshard(from, to, dims, element_bytes, context);
   return plan.possible ? plan.seconds : std::numeric_limits<double>::infinity();

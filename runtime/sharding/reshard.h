@@ -1,9 +1,10 @@
-// How a value gets from one layout to another: the cheapest sequence of collectives and local cuts, found by a shortest
-// path over the layouts between them.
+// How a value gets from one layout to another: the cheapest sequence of collectives and local cuts,
+// found by a shortest path over the layouts between them.
 //
-// Uneven shards: joining the shards of some of a dimension's axes gives the chunks of the remaining axes only where
-// ceil(D / (kept * joined)) * joined == ceil(D / kept), or where no axis is kept (then the join is cut to D). Other
-// steps are not offered, and the search goes round by the whole dimension.
+// Uneven shards: joining the shards of some of a dimension's axes gives the chunks of the remaining
+// axes only where ceil(D / (kept * joined)) * joined == ceil(D / kept), or where no axis is kept
+// (then the join is cut to D). Other steps are not offered, and the search goes round by the whole
+// dimension.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +41,11 @@ struct ReshardContext {
   CostModel cost;
 };
 
-ReshardPlan PlanReshard(const Place& from, const Place& to, std::span<const int64_t> dims, int64_t element_bytes,
-                        const ReshardContext& context);
+ReshardPlan PlanReshard(const Place& from, const Place& to, std::span<const int64_t> dims,
+                        int64_t element_bytes, const ReshardContext& context);
 
 // PlanReshard(...).seconds, infinite when impossible.
-double ReshardSeconds(const Place& from, const Place& to, std::span<const int64_t> dims, int64_t element_bytes,
-                      const ReshardContext& context);
+double ReshardSeconds(const Place& from, const Place& to, std::span<const int64_t> dims,
+                      int64_t element_bytes, const ReshardContext& context);
 
 }  // namespace meshtrain::sharding

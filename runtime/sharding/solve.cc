@@ -16,7 +16,8 @@ using program::Linearity;
 using program::Op;
 using program::OpDef;
 
-// Of what would be an error later: taken only where nothing else is possible, so that the error names it.
+// Of what would be an error later: taken only where nothing else is possible, so that the error
+// names it.
 constexpr double kRefused = 1e6;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 // What an axis may do in an op, besides splitting factor f >= 0.
@@ -28,7 +29,8 @@ constexpr int kMaxCombinations = 1024;
 constexpr int kChainLength = 16;
 
 struct AxisChoices {
-  std::vector<int> options;  // kIdle first: of equal costs the earlier option is taken, so sums are reduced early
+  std::vector<int> options;  // kIdle first: of equal costs the earlier option is taken, so sums are
+                             // reduced early
   int8_t pass_code = 0;
   uint32_t pass_operands = 0;
 };
@@ -151,13 +153,15 @@ class Solver {
       for (const Place& place : available_[op.operands[i]]) offer(info.table.operands[i], place);
       pending = pending || solution_.places[op.operands[i]].pending(axis);
     }
-    for (size_t r = 0; r < op.results.size(); ++r) offer(info.table.results[r], problem_.hints[op.results[r]]);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      offer(info.table.results[r], problem_.hints[op.results[r]]);
+    }
     if (pending && MayPass(op, *info.def, axis, choices)) choices.options.push_back(kPass);
     return choices;
   }
 
-  // A pending reduction may go through when the op is linear in the operands that are pending alike, and nobody else
-  // waits for the reduced value (it would be reduced twice).
+  // A pending reduction may go through when the op is linear in the operands that are pending
+  // alike, and nobody else waits for the reduced value (it would be reduced twice).
   bool MayPass(const Op& op, const OpDef& def, int axis, AxisChoices& choices) {
     int8_t code = 0;
     uint32_t pending = 0;
@@ -188,8 +192,8 @@ class Solver {
   }
 
   // False when the choices do not go together.
-  bool MakeSplit(const Op& op, const OpInfo& info, const std::vector<AxisChoices>& axes, const std::vector<int>& chosen,
-                 Split& split) {
+  bool MakeSplit(const Op& op, const OpInfo& info, const std::vector<AxisChoices>& axes,
+                 const std::vector<int>& chosen, Split& split) {
     split.factors.assign(info.table.factors.size(), {});
     split.passing = Place();
     split.passing_operands = 0;
@@ -211,12 +215,15 @@ class Solver {
 
   bool IsEven(const OpInfo& info, const Split& split) const {
     for (size_t f = 0; f < split.factors.size(); ++f) {
-      if (info.table.factors[f].size % problem_.reshard.sizes.Product(split.factors[f]) != 0) return false;
+      if (info.table.factors[f].size % problem_.reshard.sizes.Product(split.factors[f]) != 0) {
+        return false;
+      }
     }
     return true;
   }
 
-  // Several axes on one factor stand in the order in which the largest tensor that has them all already holds them.
+  // Several axes on one factor stand in the order in which the largest tensor that has them all
+  // already holds them.
   void OrderAs(const Op& op, const OpInfo& info, int factor, AxisList& axes) {
     int64_t most = -1;
     AxisList order = axes;
@@ -253,33 +260,41 @@ class Solver {
       const Place want = OperandPlace(info.table, split, static_cast<int>(i));
       double bring = kInfinite;
       for (const Place& have : available_[v]) {
-        bring = std::min(bring, ReshardSeconds(have, want, problem_.dims(v), problem_.element_bytes(v),
-                                               problem_.reshard));
+        bring = std::min(bring, ReshardSeconds(have, want, problem_.dims(v),
+                                               problem_.element_bytes(v), problem_.reshard));
         if (bring == 0) break;
       }
       seconds += bring;
       if (ReplicatesSilently(v, want)) seconds += kRefused;
-      bytes += static_cast<double>(LocalElements(want, problem_.dims(v), sizes) * problem_.element_bytes(v));
+      bytes += static_cast<double>(LocalElements(want, problem_.dims(v), sizes) *
+                                   problem_.element_bytes(v));
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
       const ValueId v = op.results[r];
       const Place place = ResultPlace(info.table, split, static_cast<int>(r));
-      bytes += static_cast<double>(LocalElements(place, problem_.dims(v), sizes) * problem_.element_bytes(v));
+      bytes += static_cast<double>(LocalElements(place, problem_.dims(v), sizes) *
+                                   problem_.element_bytes(v));
       seconds += Afterwards(v, place);
     }
     double part = 1;
     for (size_t f = 0; f < split.factors.size(); ++f) {
       if (split.factors[f].empty() || info.table.factors[f].size == 0) continue;
       const auto size = static_cast<double>(info.table.factors[f].size);
-      part *= static_cast<double>(CeilDiv(info.table.factors[f].size, sizes.Product(split.factors[f]))) / size;
+      part *= static_cast<double>(
+                  CeilDiv(info.table.factors[f].size, sizes.Product(split.factors[f]))) /
+              size;
     }
-    return seconds + info.cost.flops * part / cost.flops_per_second + bytes / cost.memory_bytes_per_second;
+    return seconds + info.cost.flops * part / cost.flops_per_second +
+           bytes / cost.memory_bytes_per_second;
   }
 
   // Partition would refuse to gather the value whole for this (CheckReplication).
   bool ReplicatesSilently(ValueId v, const Place& want) const {
-    if (want.AnySplit() || program_.type(v).num_bytes() < problem_.replication_limit_bytes) return false;
-    return std::all_of(available_[v].begin(), available_[v].end(), [](const Place& have) { return have.AnySplit(); });
+    if (want.AnySplit() || program_.type(v).num_bytes() < problem_.replication_limit_bytes) {
+      return false;
+    }
+    return std::all_of(available_[v].begin(), available_[v].end(),
+                       [](const Place& have) { return have.AnySplit(); });
   }
 
   // What it will cost to bring a value that was left at `place` to where its users want it.
@@ -298,11 +313,13 @@ class Solver {
         if (target.pending(a)) target.Clear(a);
       }
     }
-    const double seconds = ReshardSeconds(place, target, problem_.dims(v), problem_.element_bytes(v), problem_.reshard);
+    const double seconds = ReshardSeconds(place, target, problem_.dims(v),
+                                          problem_.element_bytes(v), problem_.reshard);
     return pending ? seconds * SmallestOnTheWay(v) : seconds;
   }
 
-  // A pending value whose only user is linear may be reduced after it: the smallest size on that way, relative to v's.
+  // A pending value whose only user is linear may be reduced after it: the smallest size on that
+  // way, relative to v's.
   double SmallestOnTheWay(ValueId v) const {
     const auto whole = static_cast<double>(std::max<int64_t>(1, program_.type(v).num_bytes()));
     double smallest = whole;
@@ -311,8 +328,8 @@ class Solver {
       const Op& op = program_.ops[problem_.user[v]];
       if (op.results.size() != 1 || problem_.fixed[op.results[0]]) break;
       const auto at = std::find(op.operands.begin(), op.operands.end(), v) - op.operands.begin();
-      const Linearity linearity =
-          PassingOf(*problem_.ops[problem_.user[v]].def, static_cast<int>(at), mesh::Reduction::kSum);
+      const Linearity linearity = PassingOf(*problem_.ops[problem_.user[v]].def,
+                                            static_cast<int>(at), mesh::Reduction::kSum);
       // Whether the other operands of a joint op will be pending alike is not known here.
       const bool alone = linearity == Linearity::kAlone ||
                          (linearity == Linearity::kJoint && op.operands.size() == 1);
@@ -326,7 +343,8 @@ class Solver {
   const Problem& problem_;
   const Program& program_;
   Solution solution_;
-  std::vector<std::vector<Place>> available_;  // per value: the layouts it will exist in so far, the first as produced
+  std::vector<std::vector<Place>>
+      available_;  // per value: the layouts it will exist in so far, the first as produced
   std::vector<AxisList> parts_;
 };
 

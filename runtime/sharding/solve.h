@@ -1,7 +1,8 @@
 // The inside of Propagate, in three steps over one Problem:
 //   MakeProblem   names and given layouts checked, factor tables looked up
 //   SpreadHints   given layouts spread forward and backward through factors, to a fixpoint
-//   Solve         op by op, the cheapest split: what the operands cost to bring, the work itself, what the results
+//   Solve         op by op, the cheapest split: what the operands cost to bring, the work itself,
+//   what the results
 //                 will cost to bring to where their users want them
 #pragma once
 
@@ -27,8 +28,8 @@ struct Problem {
   int64_t replication_limit_bytes = 0;
 
   std::vector<OpInfo> ops;
-  // Per value: which axes should split it, as far as something given says so. Nothing is ever pending here, except in
-  // inputs that are fed so.
+  // Per value: which axes should split it, as far as something given says so. Nothing is ever
+  // pending here, except in inputs that are fed so.
   std::vector<Place> hints;
   // Per value: the hint is the layout itself (inputs, entering states, results of relayout).
   std::vector<char> fixed;
@@ -41,19 +42,21 @@ struct Problem {
   int64_t element_bytes(ValueId v) const { return mesh::DTypeBytes(program->values[v].type.dtype); }
 };
 
-// Fills in everything but the hints of values. Errors: kInvalidArgument for an op that does not exist.
+// Fills in everything but the hints of values. Errors: kInvalidArgument for an op that does not
+// exist.
 Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Options& options);
 
 // Values that are not fixed get axes from their neighbours; axes are only ever added, so this ends.
 void SpreadHints(Problem& problem);
 
 struct Solution {
-  std::vector<Split> splits;   // per op
-  std::vector<Place> places;   // per value, as its producer leaves it
+  std::vector<Split> splits;  // per op
+  std::vector<Place> places;  // per value, as its producer leaves it
 };
 Solution Solve(const Problem& problem);
 
-// How the op treats a pending reduction of this kind in operand i (registry.h; moved data passes any).
+// How the op treats a pending reduction of this kind in operand i (registry.h; moved data passes
+// any).
 program::Linearity PassingOf(const program::OpDef& def, int operand, mesh::Reduction reduction);
 
 }  // namespace meshtrain::sharding

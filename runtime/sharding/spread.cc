@@ -11,7 +11,8 @@ using program::FactorTable;
 using program::Op;
 
 bool IsPrefix(const AxisList& shorter, const AxisList& longer) {
-  return shorter.count <= longer.count && std::equal(shorter.begin(), shorter.end(), longer.begin());
+  return shorter.count <= longer.count &&
+         std::equal(shorter.begin(), shorter.end(), longer.begin());
 }
 
 class Spreader {
@@ -39,14 +40,16 @@ class Spreader {
  private:
   const program::Op& Op(int op) const { return problem_.program->ops[op]; }
 
-  // The axes that the op's tensors together propose for each factor; false when there are none. Where two tensors
-  // disagree, the larger one has its way; where one axis is proposed for two factors, the one that stays in the result.
+  // The axes that the op's tensors together propose for each factor; false when there are none.
+  // Where two tensors disagree, the larger one has its way; where one axis is proposed for two
+  // factors, the one that stays in the result.
   bool Collect(int op) {
     const FactorTable& table = problem_.ops[op].table;
     split_.factors.assign(table.factors.size(), {});
     weights_.assign(table.factors.size(), 0);
     bool any = false;
-    const auto add = [&](const std::vector<ValueId>& values, const std::vector<std::vector<DimFactors>>& tensors) {
+    const auto add = [&](const std::vector<ValueId>& values,
+                         const std::vector<std::vector<DimFactors>>& tensors) {
       for (size_t t = 0; t < values.size(); ++t) {
         const Place& hint = problem_.hints[values[t]];
         if (!hint.AnySplit()) continue;
@@ -131,7 +134,9 @@ class Spreader {
         if (problem_.refuse_uneven) {
           Place more = hint;
           more.Append(static_cast<int>(d), axis);
-          if (!EvenDim(more, static_cast<int>(d), problem_.dims(v)[d], problem_.reshard.sizes)) break;
+          if (!EvenDim(more, static_cast<int>(d), problem_.dims(v)[d], problem_.reshard.sizes)) {
+            break;
+          }
         }
         hint.Append(static_cast<int>(d), axis);
         changed = true;

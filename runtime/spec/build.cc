@@ -1,4 +1,5 @@
-// From the declared program to traced ones: the same layers, optimizers and trace as the C++ interface.
+// From the declared program to traced ones: the same layers, optimizers and trace as the C++
+// interface.
 #include <algorithm>
 
 #include "runtime/base/text.h"
@@ -16,11 +17,19 @@ nn::LayerPtr MakeLayer(const LayerSpec& layer) {
       return nn::Make<nn::Dense>(s.units, std::move(options));
     }
     nn::LayerPtr operator()(const FlattenSpec&) const { return nn::Make<nn::Flatten>(name); }
-    nn::LayerPtr operator()(const ReshapeSpec& s) const { return nn::Make<nn::Reshape>(s.dims, name); }
-    nn::LayerPtr operator()(const ActivationSpec& s) const { return nn::Make<nn::Activation>(s.activation, name); }
-    nn::LayerPtr operator()(const DropoutSpec& s) const { return nn::Make<nn::Dropout>(s.rate, s.seed, name); }
+    nn::LayerPtr operator()(const ReshapeSpec& s) const {
+      return nn::Make<nn::Reshape>(s.dims, name);
+    }
+    nn::LayerPtr operator()(const ActivationSpec& s) const {
+      return nn::Make<nn::Activation>(s.activation, name);
+    }
+    nn::LayerPtr operator()(const DropoutSpec& s) const {
+      return nn::Make<nn::Dropout>(s.rate, s.seed, name);
+    }
     nn::LayerPtr operator()(const AddSpec&) const { return nn::Make<nn::Add>(name); }
-    nn::LayerPtr operator()(const ConcatenateSpec& s) const { return nn::Make<nn::Concatenate>(s.axis, name); }
+    nn::LayerPtr operator()(const ConcatenateSpec& s) const {
+      return nn::Make<nn::Concatenate>(s.axis, name);
+    }
   };
   return std::visit(Maker{layer.name}, layer.options);
 }
@@ -34,12 +43,24 @@ std::shared_ptr<train::Optimizer> MakeOptimizer(const OptimizerSpec& spec) {
     std::unique_ptr<train::Optimizer> operator()(const train::AdamLikeOptions& o) const {
       return kind == "nadam" ? train::Nadam(o) : train::Adamax(o);
     }
-    std::unique_ptr<train::Optimizer> operator()(const train::AdamPaperOptions& o) const { return train::AdamPaper(o); }
-    std::unique_ptr<train::Optimizer> operator()(const train::SgdOptions& o) const { return train::Sgd(o); }
-    std::unique_ptr<train::Optimizer> operator()(const train::RmspropOptions& o) const { return train::Rmsprop(o); }
-    std::unique_ptr<train::Optimizer> operator()(const train::AdagradOptions& o) const { return train::Adagrad(o); }
-    std::unique_ptr<train::Optimizer> operator()(const train::FtrlOptions& o) const { return train::Ftrl(o); }
-    std::unique_ptr<train::Optimizer> operator()(const train::LionOptions& o) const { return train::Lion(o); }
+    std::unique_ptr<train::Optimizer> operator()(const train::AdamPaperOptions& o) const {
+      return train::AdamPaper(o);
+    }
+    std::unique_ptr<train::Optimizer> operator()(const train::SgdOptions& o) const {
+      return train::Sgd(o);
+    }
+    std::unique_ptr<train::Optimizer> operator()(const train::RmspropOptions& o) const {
+      return train::Rmsprop(o);
+    }
+    std::unique_ptr<train::Optimizer> operator()(const train::AdagradOptions& o) const {
+      return train::Adagrad(o);
+    }
+    std::unique_ptr<train::Optimizer> operator()(const train::FtrlOptions& o) const {
+      return train::Ftrl(o);
+    }
+    std::unique_ptr<train::Optimizer> operator()(const train::LionOptions& o) const {
+      return train::Lion(o);
+    }
   };
   return std::visit(Maker{spec.kind}, spec.options);
 }
@@ -58,9 +79,11 @@ Result<Declared> Declared::Create(const ProgramSpec& spec) {
     std::vector<mesh::Device> devices;
     int64_t size = 1;
     for (const mesh::Axis& axis : spec.mesh) size *= axis.size;
-    const int64_t count = std::max<int64_t>(1, spec.devices.count.value_or(size / std::max<int64_t>(1, spec.processes)));
+    const int64_t count = std::max<int64_t>(
+        1, spec.devices.count.value_or(size / std::max<int64_t>(1, spec.processes)));
     for (int64_t i = 0; i < size; ++i) {
-      devices.push_back({spec.devices.kind, static_cast<int>(i / count), static_cast<int>(i % count)});
+      devices.push_back(
+          {spec.devices.kind, static_cast<int>(i / count), static_cast<int>(i % count)});
     }
     MT_ASSIGN_OR_RETURN(declared.mesh_, mesh::Mesh::Create(spec.mesh, std::move(devices)));
   }
@@ -75,13 +98,17 @@ Result<Declared> Declared::Create(const ProgramSpec& spec) {
       std::vector<nn::Symbol> inputs;
       for (const std::string& name : layer.inputs) {
         const auto input = symbols.find(name);
-        if (input == symbols.end()) return InvalidArgument(layer.path + ": no layer before it is named `" + name + "`");
+        if (input == symbols.end()) {
+          return InvalidArgument(layer.path + ": no layer before it is named `" + name + "`");
+        }
         inputs.push_back(input->second);
       }
       symbols.emplace(layer.name, nn::Apply(declared.layers_[i], std::move(inputs)));
     }
     const auto output = symbols.find(spec.model.output);
-    if (output == symbols.end()) return InvalidArgument("model.output: no layer is named `" + spec.model.output + "`");
+    if (output == symbols.end()) {
+      return InvalidArgument("model.output: no layer is named `" + spec.model.output + "`");
+    }
     recipe.model = std::make_shared<nn::Functional>(std::vector<nn::Symbol>{x}, output->second);
   } else {
     recipe.model = std::make_shared<nn::Sequential>(declared.layers_);
@@ -91,7 +118,8 @@ Result<Declared> Declared::Create(const ProgramSpec& spec) {
   recipe.metrics = spec.metrics;
   recipe.seed = spec.seed;
   for (const LayoutRule& rule : spec.layout.rules) {
-    MT_RETURN_IF_ERROR(recipe.layouts.Add(rule.match, rule.specs).At(At(spec.file, rule.place, "") + "layout.rules"));
+    MT_RETURN_IF_ERROR(recipe.layouts.Add(rule.match, rule.specs)
+                           .At(At(spec.file, rule.place, "") + "layout.rules"));
   }
   return declared;
 }
@@ -99,29 +127,32 @@ Result<Declared> Declared::Create(const ProgramSpec& spec) {
 Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types) const {
   const auto place = [&](const std::string& key) {
     const auto found = spec_.places.find(key);
-    const std::string at = At(spec_.file, found == spec_.places.end() ? Place{} : found->second, "");
+    const std::string at =
+        At(spec_.file, found == spec_.places.end() ? Place{} : found->second, "");
     return at + spec_.path + "." + key;
   };
   if (types.size() != 2) {
-    return InvalidArgument(place("data") +
-                           ": expected two components, features and labels, got: " + std::to_string(types.size()));
+    return InvalidArgument(place("data") + ": expected two components, features and labels, got: " +
+                           std::to_string(types.size()));
   }
   Traced out;
   out.mesh = mesh_;
   const std::string names[] = {std::string(train::kInputName), std::string(train::kLabelName)};
   for (size_t i = 0; i < 2; ++i) {
     const nn::LayoutSpecs specs = InputSpecs(spec_, names[i], types[i].rank());
-    MT_RETURN_IF_ERROR(nn::CheckRank(specs, names[i], types[i].rank()).At(place("layout") + ".inputs"));
+    MT_RETURN_IF_ERROR(
+        nn::CheckRank(specs, names[i], types[i].rank()).At(place("layout") + ".inputs"));
     auto layout = mesh::Layout::FromSpecs(specs, mesh_);
     if (!layout.ok()) return layout.status().At(place("layout") + ".inputs." + names[i]);
     if (!spec_.data.uneven && !layout->IsEven(types[i].dims)) {
       const int64_t size = types[i].dims[0];
       const bool last = size != spec_.data.batch;
-      return InvalidArgument(place("data.batch") + ": " + names[i] + " " + types[i].ToString() +
-                             (last ? ", the short last batch," : "") + " does not divide over " + layout->ToString() +
-                             " of mesh " + mesh_.ToString() +
-                             (last ? " (data.drop_remainder: true leaves it out, data.uneven: true takes it)"
-                                   : " (data.uneven: true takes it)"));
+      return InvalidArgument(
+          place("data.batch") + ": " + names[i] + " " + types[i].ToString() +
+          (last ? ", the short last batch," : "") + " does not divide over " + layout->ToString() +
+          " of mesh " + mesh_.ToString() +
+          (last ? " (data.drop_remainder: true leaves it out, data.uneven: true takes it)"
+                : " (data.uneven: true takes it)"));
     }
     out.layouts.inputs.emplace(names[i], std::move(*layout));
   }
@@ -140,7 +171,8 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types) const
   for (const nn::Parameter& state : out.programs.States()) {
     if (!state.layout() && spec_.layout.automatic) continue;
     if (!state.layout()) {
-      out.layouts.states.emplace(state.name(), mesh::Layout::Replicated(mesh_, state.type().rank()));
+      out.layouts.states.emplace(state.name(),
+                                 mesh::Layout::Replicated(mesh_, state.type().rank()));
       continue;
     }
     auto layout = mesh::Layout::FromSpecs(*state.layout(), mesh_);

@@ -16,7 +16,10 @@ std::string MeshText(const std::vector<mesh::Axis>& axes) {
 }
 
 std::string Count(int64_t n, std::string_view one) {
-  return std::to_string(n) + " " + std::string(one) + (n == 1 ? "" : one.back() == 's' ? "es" : "s");
+  return std::to_string(n) + " " + std::string(one) +
+         (n == 1              ? ""
+          : one.back() == 's' ? "es"
+                              : "s");
 }
 
 class Checker {
@@ -55,11 +58,13 @@ class Checker {
     for (const mesh::Axis& axis : spec_.mesh) {
       size *= axis.size;
       if (size > (1 << 20)) {
-        problems_.Add(At("mesh"), Path("mesh"), "expected at most 1048576 devices, got: " + MeshText(spec_.mesh));
+        problems_.Add(At("mesh"), Path("mesh"),
+                      "expected at most 1048576 devices, got: " + MeshText(spec_.mesh));
         return;
       }
     }
-    const std::string mesh = spec_.mesh.empty() ? "the default mesh" : "mesh " + MeshText(spec_.mesh);
+    const std::string mesh =
+        spec_.mesh.empty() ? "the default mesh" : "mesh " + MeshText(spec_.mesh);
     const std::string needs = mesh + " needs " + Count(size, "device");
     const int64_t processes = std::max<int64_t>(1, options_.processes);
     if (spec_.mesh.empty()) return;  // the strategy makes one
@@ -76,7 +81,8 @@ class Checker {
     const int64_t each = (size + processes - 1) / processes;
     if (options_.max_devices && each > *options_.max_devices) {
       problems_.Add(At("mesh"), Path("mesh"),
-                    needs + (processes > 1 ? ", " + std::to_string(each) + " in each process" : "") +
+                    needs +
+                        (processes > 1 ? ", " + std::to_string(each) + " in each process" : "") +
                         ", got: " + std::to_string(*options_.max_devices));
     }
   }
@@ -88,7 +94,9 @@ class Checker {
     for (const std::string& spec : specs) {
       Use(spec);
       for (const std::string& axis : Split(spec, '+')) {
-        if (axis.empty() || axis == "*" || axis == mesh::UNSHARDED || names_.FindAxis(axis)) continue;
+        if (axis.empty() || axis == "*" || axis == mesh::UNSHARDED || names_.FindAxis(axis)) {
+          continue;
+        }
         problems_.Add(place, path,
                       axes.empty() ? "axis `" + axis + "` needs a mesh, got: a program without one"
                                    : "unknown mesh axis `" + axis + "`" + Suggest(axis, axes));
@@ -107,8 +115,8 @@ class Checker {
     for (const LayerSpec& layer : spec_.model.layers) {
       const auto* dense = std::get_if<DenseSpec>(&layer.options);
       if (dense == nullptr) continue;
-      const auto check = [&](const std::optional<nn::LayoutSpecs>& specs, const char* option, const char* weight,
-                             int rank) {
+      const auto check = [&](const std::optional<nn::LayoutSpecs>& specs, const char* option,
+                             const char* weight, int rank) {
         if (!specs) return;
         const std::string path = layer.path + "." + option;
         Fits(*specs, layer.place, path);
@@ -131,7 +139,9 @@ class Checker {
     }
     nn::LayoutMap map;
     std::vector<size_t> index;  // of the rule behind each of the map's
-    const auto path = [&](size_t rule) { return Path("layout.rules[" + std::to_string(rule) + "]"); };
+    const auto path = [&](size_t rule) {
+      return Path("layout.rules[" + std::to_string(rule) + "]");
+    };
     for (size_t i = 0; i < spec_.layout.rules.size(); ++i) {
       const LayoutRule& rule = spec_.layout.rules[i];
       Fits(rule.specs, rule.place, path(i));
@@ -152,7 +162,9 @@ class Checker {
     }
     for (size_t i = 0; i < map.size(); ++i) {
       const Status used = map.CheckUsed(i, paths);
-      if (!used.ok()) problems_.Add(spec_.layout.rules[index[i]].place, path(index[i]), used.message());
+      if (!used.ok()) {
+        problems_.Add(spec_.layout.rules[index[i]].place, path(index[i]), used.message());
+      }
     }
   }
 
@@ -161,7 +173,9 @@ class Checker {
     for (const mesh::Axis& axis : spec_.mesh) {
       if (axis.size == 1 || used_.contains(axis.name)) continue;
       std::string hint;
-      if (!names_.FindAxis("batch")) hint = " (inputs are split over an axis named `batch`, or as layout.inputs says)";
+      if (!names_.FindAxis("batch")) {
+        hint = " (inputs are split over an axis named `batch`, or as layout.inputs says)";
+      }
       problems_.Add(At("mesh"), Path("mesh"),
                     "axis `" + axis.name + "` of size " + std::to_string(axis.size) +
                         " splits nothing: no layout rule and no input uses it" + hint);
@@ -180,7 +194,8 @@ class Checker {
     }
     if (spec_.data.batch % shards == 0) return;
     problems_.Add(At("data.batch"), Path("data.batch"),
-                  "expected a multiple of " + std::to_string(shards) + ", the size of axis `" + specs[0] +
+                  "expected a multiple of " + std::to_string(shards) + ", the size of axis `" +
+                      specs[0] +
                       "` (or data.uneven: true), got: " + std::to_string(spec_.data.batch));
   }
 
@@ -197,8 +212,8 @@ nn::LayoutSpecs InputSpecs(const ProgramSpec& spec, const std::string& input, in
   const auto given = spec.layout.inputs.find(input);
   if (given != spec.layout.inputs.end()) return given->second;
   nn::LayoutSpecs specs(rank < 0 ? 1 : static_cast<size_t>(rank), std::string(mesh::UNSHARDED));
-  const bool has_batch =
-      std::any_of(spec.mesh.begin(), spec.mesh.end(), [](const mesh::Axis& a) { return a.name == "batch"; });
+  const bool has_batch = std::any_of(spec.mesh.begin(), spec.mesh.end(),
+                                     [](const mesh::Axis& a) { return a.name == "batch"; });
   if (has_batch && !specs.empty()) specs[0] = "batch";
   return specs;
 }

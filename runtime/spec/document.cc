@@ -28,7 +28,8 @@ int64_t CountNodes(const Node& node) {
   return n;
 }
 
-// Builds trees from yaml-cpp's events. Its own Node shares what aliases name and forgets where keys stood.
+// Builds trees from yaml-cpp's events. Its own Node shares what aliases name and forgets where keys
+// stood.
 class TreeBuilder final : public YAML::EventHandler {
  public:
   explicit TreeBuilder(const DocumentLimits& limits) : limits_(limits) {}
@@ -59,14 +60,18 @@ class TreeBuilder final : public YAML::EventHandler {
       node.kind = Node::Kind::kNull;
     }
     if (!tag.empty() && tag != "!" && tag != "?") {
-      if (tag != "tag:yaml.org,2002:str") throw Refusal{node.place, "tags are not read, got: " + tag};
+      if (tag != "tag:yaml.org,2002:str") {
+        throw Refusal{node.place, "tags are not read, got: " + tag};
+      }
       node.quoted = true;
     }
     Finish(std::move(node), anchor);
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto known = anchors_.find(anchor);
-    if (known == anchors_.end()) throw Refusal{PlaceOf(mark), "an alias of a node that contains it"};
+    if (known == anchors_.end()) {
+      throw Refusal{PlaceOf(mark), "an alias of a node that contains it"};
+    }
     Count(CountNodes(known->second) - 1, PlaceOf(mark));
     Finish(Node(known->second), 0);
   }
@@ -92,7 +97,8 @@ class TreeBuilder final : public YAML::EventHandler {
   void Count(int64_t nodes, Place place) {
     nodes_ += nodes;
     if (nodes_ > limits_.nodes) {
-      throw Refusal{place, "more than " + std::to_string(limits_.nodes) + " values (aliases counted in full)"};
+      throw Refusal{place, "more than " + std::to_string(limits_.nodes) +
+                               " values (aliases counted in full)"};
     }
   }
   void Start(Node::Kind kind, const YAML::Mark& mark, YAML::anchor_t anchor) {
@@ -122,8 +128,12 @@ class TreeBuilder final : public YAML::EventHandler {
       open.node.list.push_back(std::move(node));
     } else if (!open.key) {
       if (!node.IsScalar()) throw Refusal{node.place, "expected a key, got: " + node.Describe()};
-      if (node.scalar == "<<" && !node.quoted) throw Refusal{node.place, "merge keys (<<) are not read"};
-      if (!open.keys.insert(node.scalar).second) throw Refusal{node.place, "key `" + node.scalar + "` is here twice"};
+      if (node.scalar == "<<" && !node.quoted) {
+        throw Refusal{node.place, "merge keys (<<) are not read"};
+      }
+      if (!open.keys.insert(node.scalar).second) {
+        throw Refusal{node.place, "key `" + node.scalar + "` is here twice"};
+      }
       open.key = std::move(node);
     } else {
       open.node.members.push_back({std::move(open.key->scalar), open.key->place, std::move(node)});
@@ -200,7 +210,8 @@ std::string At(std::string_view file, Place place, std::string_view path) {
   return text;
 }
 
-Result<std::vector<Node>> ParseDocuments(std::string_view text, std::string_view file, const DocumentLimits& limits) {
+Result<std::vector<Node>> ParseDocuments(std::string_view text, std::string_view file,
+                                         const DocumentLimits& limits) {
   if (static_cast<int64_t>(text.size()) > limits.bytes) {
     return InvalidArgument(At(file, {}, "") + "expected at most " + HumanBytes(limits.bytes) +
                            ", got: " + HumanBytes(static_cast<int64_t>(text.size())));

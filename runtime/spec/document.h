@@ -1,7 +1,9 @@
-// YAML and JSON text as a tree that remembers where everything stood, so that each error can say line and column.
+// YAML and JSON text as a tree that remembers where everything stood, so that each error can say
+// line and column.
 //
-// One grammar for both: JSON is YAML 1.2. Kept true: keys of a map are unique scalars; sizes are bounded (text, nodes,
-// depth), aliases counted at their full size, so an alias bomb is an error and not a full machine.
+// One grammar for both: JSON is YAML 1.2. Kept true: keys of a map are unique scalars; sizes are
+// bounded (text, nodes, depth), aliases counted at their full size, so an alias bomb is an error
+// and not a full machine.
 #pragma once
 
 #include <cstdint>
@@ -61,8 +63,8 @@ struct DocumentLimits {
   int depth = 64;
 };
 
-// The documents of a text ("---" between them), empty ones left out. `file` stands in front of errors.
-// Errors: kInvalidArgument "FILE:LINE:COLUMN: what".
+// The documents of a text ("---" between them), empty ones left out. `file` stands in front of
+// errors. Errors: kInvalidArgument "FILE:LINE:COLUMN: what".
 Result<std::vector<Node>> ParseDocuments(std::string_view text, std::string_view file,
                                          const DocumentLimits& limits = {});
 

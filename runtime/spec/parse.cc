@@ -11,7 +11,8 @@ namespace {
 std::vector<mesh::Axis> ParseMesh(Problems& problems, const Node& node, const std::string& path) {
   std::vector<mesh::Axis> axes;
   if (!node.IsMap()) {
-    problems.Add(node.place, path, "expected axes with their sizes, {batch: 8}, got: " + node.Describe());
+    problems.Add(node.place, path,
+                 "expected axes with their sizes, {batch: 8}, got: " + node.Describe());
     return axes;
   }
   for (const Node::Member& member : node.members) {
@@ -24,7 +25,8 @@ std::vector<mesh::Axis> ParseMesh(Problems& problems, const Node& node, const st
     }
     axes.push_back({member.key, *size});
   }
-  // Names and their number are Mesh's own rule; sizes of 1 leave out what CheckProgram says about devices.
+  // Names and their number are Mesh's own rule; sizes of 1 leave out what CheckProgram says about
+  // devices.
   std::vector<mesh::Axis> ones = axes;
   for (mesh::Axis& axis : ones) axis.size = 1;
   if (const auto mesh = mesh::Mesh::Create(ones); !mesh.ok()) {
@@ -35,19 +37,24 @@ std::vector<mesh::Axis> ParseMesh(Problems& problems, const Node& node, const st
   return axes;
 }
 
-// The axes as `order` names them: each once. (A Kubernetes API server gives the keys of a map back sorted.)
-void OrderAxes(Problems& problems, Place place, const std::string& path, const std::vector<std::string>& order,
-               std::vector<mesh::Axis>* axes) {
+// The axes as `order` names them: each once. (A Kubernetes API server gives the keys of a map back
+// sorted.)
+void OrderAxes(Problems& problems, Place place, const std::string& path,
+               const std::vector<std::string>& order, std::vector<mesh::Axis>* axes) {
   std::vector<mesh::Axis> ordered;
   for (const std::string& name : order) {
-    const auto axis = std::find_if(axes->begin(), axes->end(), [&](const mesh::Axis& a) { return a.name == name; });
-    const bool again = std::any_of(ordered.begin(), ordered.end(), [&](const mesh::Axis& a) { return a.name == name; });
+    const auto axis = std::find_if(axes->begin(), axes->end(),
+                                   [&](const mesh::Axis& a) { return a.name == name; });
+    const bool again = std::any_of(ordered.begin(), ordered.end(),
+                                   [&](const mesh::Axis& a) { return a.name == name; });
     if (axis != axes->end() && !again) ordered.push_back(*axis);
   }
   if (ordered.size() != axes->size() || order.size() != axes->size()) {
     std::vector<std::string> names;
     for (const mesh::Axis& axis : *axes) names.push_back(axis.name);
-    problems.Add(place, path, "expected each axis of `mesh` once (" + Join(names, ", ") + "), got: " + Join(order, ", "));
+    problems.Add(
+        place, path,
+        "expected each axis of `mesh` once (" + Join(names, ", ") + "), got: " + Join(order, ", "));
     return;
   }
   *axes = std::move(ordered);
@@ -78,7 +85,8 @@ LayoutSpec ParseLayoutSpec(Problems& problems, const Node& node, const std::stri
   }
   Fields fields(problems, node, path);
   static const std::vector<std::string> kUpdates = {"auto", "shared", "copied"};  // UpdateSharing
-  const auto update = std::find(kUpdates.begin(), kUpdates.end(), fields.Choice("update", kUpdates, "auto"));
+  const auto update =
+      std::find(kUpdates.begin(), kUpdates.end(), fields.Choice("update", kUpdates, "auto"));
   layout.update = static_cast<UpdateSharing>(update - kUpdates.begin());
   if (const Node* rules = fields.Get("rules")) {
     if (!rules->IsList()) fields.Wrong("rules", "a list");
@@ -125,7 +133,8 @@ TrainSpec ParseTrain(Problems& problems, const Node& node, const std::string& pa
   return train;
 }
 
-std::vector<train::Metric> ParseMetrics(Problems& problems, const Node& node, const std::string& path) {
+std::vector<train::Metric> ParseMetrics(Problems& problems, const Node& node,
+                                        const std::string& path) {
   std::vector<train::Metric> metrics;
   if (!node.IsList()) {
     problems.Add(node.place, path, "expected a list, got: " + node.Describe());
@@ -137,9 +146,11 @@ std::vector<train::Metric> ParseMetrics(Problems& problems, const Node& node, co
     if (!entry.IsScalar()) {
       problems.Add(entry.place, at, "expected a metric's name, got: " + entry.Describe());
     } else if (!train::ParseMetric(entry.scalar)) {
-      problems.Add(entry.place, at,
-                   "unknown metric `" + entry.scalar + "`" + Suggest(entry.scalar, train::MetricNames()));
-    } else if (std::any_of(metrics.begin(), metrics.end(), [&](const auto& m) { return m.name == entry.scalar; })) {
+      problems.Add(
+          entry.place, at,
+          "unknown metric `" + entry.scalar + "`" + Suggest(entry.scalar, train::MetricNames()));
+    } else if (std::any_of(metrics.begin(), metrics.end(),
+                           [&](const auto& m) { return m.name == entry.scalar; })) {
       problems.Add(entry.place, at, "metric `" + entry.scalar + "` is here twice");
     } else {
       metrics.push_back(train::MetricOf(entry.scalar));
@@ -154,16 +165,25 @@ ProgramSpec ReadProgram(Problems& problems, const Node& node, const std::string&
   spec.path = path;
   Fields fields(problems, node, path);
   spec.seed = fields.Int("seed", 0);
-  if (const Node* mesh = fields.Get("mesh")) spec.mesh = ParseMesh(problems, *mesh, fields.Path("mesh"));
+  if (const Node* mesh = fields.Get("mesh")) {
+    spec.mesh = ParseMesh(problems, *mesh, fields.Path("mesh"));
+  }
   if (fields.Get("mesh_order") != nullptr) {
-    OrderAxes(problems, fields.PlaceOf("mesh_order"), fields.Path("mesh_order"), fields.Texts("mesh_order"), &spec.mesh);
+    OrderAxes(problems, fields.PlaceOf("mesh_order"), fields.Path("mesh_order"),
+              fields.Texts("mesh_order"), &spec.mesh);
   }
   if (const Node* devices = fields.Get("devices")) {
     spec.devices = ParseDevices(problems, *devices, fields.Path("devices"));
   }
-  if (const Node* data = fields.Need("data")) spec.data = ParseData(problems, *data, fields.Path("data"), spec.seed);
-  if (const Node* model = fields.Need("model")) spec.model = ParseModel(problems, *model, fields.Path("model"));
-  if (const Node* loss = fields.Need("loss")) spec.loss = ParseLossSpec(problems, *loss, fields.Path("loss"));
+  if (const Node* data = fields.Need("data")) {
+    spec.data = ParseData(problems, *data, fields.Path("data"), spec.seed);
+  }
+  if (const Node* model = fields.Need("model")) {
+    spec.model = ParseModel(problems, *model, fields.Path("model"));
+  }
+  if (const Node* loss = fields.Need("loss")) {
+    spec.loss = ParseLossSpec(problems, *loss, fields.Path("loss"));
+  }
   if (const Node* optimizer = fields.Need("optimizer")) {
     spec.optimizer = ParseOptimizer(problems, *optimizer, fields.Path("optimizer"));
   }
@@ -173,21 +193,25 @@ ProgramSpec ReadProgram(Problems& problems, const Node& node, const std::string&
   if (const Node* layout = fields.Get("layout")) {
     spec.layout = ParseLayoutSpec(problems, *layout, fields.Path("layout"));
   }
-  if (const Node* train = fields.Get("train")) spec.train = ParseTrain(problems, *train, fields.Path("train"));
+  if (const Node* train = fields.Get("train")) {
+    spec.train = ParseTrain(problems, *train, fields.Path("train"));
+  }
   if (const Node* servers = fields.Get("parameter_server")) {
-    spec.parameter_server = ParseParameterServer(problems, *servers, fields.Path("parameter_server"));
+    spec.parameter_server =
+        ParseParameterServer(problems, *servers, fields.Path("parameter_server"));
   }
   if (const Node* mirrored = fields.Get("mirrored")) {
     spec.mirrored = ParseMirrored(problems, *mirrored, fields.Path("mirrored"));
   }
   if (const Node* many = fields.Get("multi_worker_mirrored")) {
-    spec.multi_worker_mirrored = ParseMultiWorkerMirrored(problems, *many, fields.Path("multi_worker_mirrored"));
+    spec.multi_worker_mirrored =
+        ParseMultiWorkerMirrored(problems, *many, fields.Path("multi_worker_mirrored"));
   }
   spec.initial_weights = fields.Text("initial_weights");
   const std::vector<std::string> numerics = {"fast", "strict"};
   spec.strict = fields.Choice("numerics", numerics, "fast") == "strict";
-  for (const std::string_view key : {"mesh", "devices", "data", "model", "layout", "train", "parameter_server",
-                                     "mirrored", "multi_worker_mirrored"}) {
+  for (const std::string_view key : {"mesh", "devices", "data", "model", "layout", "train",
+                                     "parameter_server", "mirrored", "multi_worker_mirrored"}) {
     spec.places[std::string(key)] = fields.PlaceOf(key);
   }
   if (const Node* data = fields.Get("data")) {
@@ -225,13 +249,17 @@ Result<ProgramSpec> ParseProgramSpec(const Node& node, std::string_view file, st
   return spec;
 }
 
-Result<Manifest> ParseManifest(std::string_view text, std::string_view file, const ReadOptions& options) {
+Result<Manifest> ParseManifest(std::string_view text, std::string_view file,
+                               const ReadOptions& options) {
   MT_ASSIGN_OR_RETURN(const std::vector<Node> documents, ParseDocuments(text, file));
   const Node* job = nullptr;
   for (const Node& document : documents) {
     const Node* kind = document.Find("kind");
     if (kind == nullptr || kind->scalar != "TrainingJob") continue;
-    if (job != nullptr) return InvalidArgument(At(file, document.place, "") + "expected one TrainingJob, got: another");
+    if (job != nullptr) {
+      return InvalidArgument(At(file, document.place, "") +
+                             "expected one TrainingJob, got: another");
+    }
     job = &document;
   }
   Manifest manifest;
@@ -250,8 +278,9 @@ Result<Manifest> ParseManifest(std::string_view text, std::string_view file, con
     }
     const Node* spec = job->Find("spec");
     if (spec == nullptr || !spec->IsMap()) {
-      return InvalidArgument(At(file, spec != nullptr ? spec->place : job->place, "spec") +
-                             "expected a map, got: " + (spec != nullptr ? spec->Describe() : "nothing"));
+      return InvalidArgument(
+          At(file, spec != nullptr ? spec->place : job->place, "spec") +
+          "expected a map, got: " + (spec != nullptr ? spec->Describe() : "nothing"));
     }
     Fields f(problems, *spec, "spec");
     f.AllowOthers();
@@ -269,7 +298,8 @@ Result<Manifest> ParseManifest(std::string_view text, std::string_view file, con
       int64_t in_mesh = 0;
       for (const auto& [role, count] : manifest.replicas) {
         // As the operator reads roles: in any case, and TFJob's older word for the chief.
-        if (const std::string lower = ToLower(role); lower == "chief" || lower == "master" || lower == "worker") {
+        if (const std::string lower = ToLower(role);
+            lower == "chief" || lower == "master" || lower == "worker") {
           in_mesh += count;
         }
       }
@@ -277,7 +307,8 @@ Result<Manifest> ParseManifest(std::string_view text, std::string_view file, con
     }
     program = f.Get("program");
     if (program == nullptr) {
-      return NotFound(At(file, spec->place, "spec") + "`program` is missing: this job runs an image of its own");
+      return NotFound(At(file, spec->place, "spec") +
+                      "`program` is missing: this job runs an image of its own");
     }
   } else {
     if (documents.size() != 1 || !documents[0].IsMap()) {
@@ -286,7 +317,8 @@ Result<Manifest> ParseManifest(std::string_view text, std::string_view file, con
                              (documents.empty() ? "an empty text" : documents[0].Describe()));
     }
     if (const Node* kind = documents[0].Find("kind"); kind != nullptr) {
-      return InvalidArgument(At(file, kind->place, "kind") + "expected TrainingJob, got: " + kind->Describe());
+      return InvalidArgument(At(file, kind->place, "kind") +
+                             "expected TrainingJob, got: " + kind->Describe());
     }
     program = documents[0].members.size() == 1 ? documents[0].Find("program") : nullptr;
     if (program == nullptr) program = &documents[0];

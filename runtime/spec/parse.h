@@ -1,4 +1,5 @@
-// The parts of a program's text, read one by one. Mistakes go to the problems; what comes back is then incomplete.
+// The parts of a program's text, read one by one. Mistakes go to the problems; what comes back is
+// then incomplete.
 #pragma once
 
 #include <string>
@@ -13,14 +14,18 @@ DataSpec ParseData(Problems& problems, const Node& node, const std::string& path
 train::Loss ParseLossSpec(Problems& problems, const Node& node, const std::string& path);
 OptimizerSpec ParseOptimizer(Problems& problems, const Node& node, const std::string& path);
 
-ParameterServerSpec ParseParameterServer(Problems& problems, const Node& node, const std::string& path);
+ParameterServerSpec ParseParameterServer(Problems& problems, const Node& node,
+                                         const std::string& path);
 MirroredSpec ParseMirrored(Problems& problems, const Node& node, const std::string& path);
-MultiWorkerMirroredSpec ParseMultiWorkerMirrored(Problems& problems, const Node& node, const std::string& path);
+MultiWorkerMirroredSpec ParseMultiWorkerMirrored(Problems& problems, const Node& node,
+                                                 const std::string& path);
 
-// What can be checked with no data: axes, devices, divisibility, layout rules against the model's paths and ranks.
+// What can be checked with no data: axes, devices, divisibility, layout rules against the model's
+// paths and ranks.
 void CheckProgram(Problems& problems, const ProgramSpec& spec, const ReadOptions& options);
 
-// What the strategy means for the program: its mesh, where it makes one. Wrong names and combinations are problems.
+// What the strategy means for the program: its mesh, where it makes one. Wrong names and
+// combinations are problems.
 void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options, Manifest* manifest);
 
 // A weight that a layer will make.

@@ -38,7 +38,9 @@ std::vector<data::MapOp> ParseMap(Problems& problems, const Node& node, const st
     const Node& entry = node.list[i];
     const std::string at = path + "[" + std::to_string(i) + "]";
     if (!entry.IsMap() || entry.members.size() != 1) {
-      problems.Add(entry.place, at, "expected one of scale, normalize, cast with its value, got: " + entry.Describe());
+      problems.Add(
+          entry.place, at,
+          "expected one of scale, normalize, cast with its value, got: " + entry.Describe());
       continue;
     }
     Fields fields(problems, entry, at, "map");
@@ -46,16 +48,20 @@ std::vector<data::MapOp> ParseMap(Problems& problems, const Node& node, const st
     if (kind == "scale") {
       ops.emplace_back(data::Scale{fields.Number("scale", 1)});
     } else if (kind == "cast") {
-      ops.emplace_back(data::Cast{ParseType(fields, "cast", mesh::DType::kF32, {"f32", "f64", "i32", "i64", "u8"})});
+      ops.emplace_back(data::Cast{
+          ParseType(fields, "cast", mesh::DType::kF32, {"f32", "f64", "i32", "i64", "u8"})});
     } else if (kind == "normalize") {
       if (const Node* value = fields.Get("normalize")) {
         Fields f(problems, *value, fields.Path("normalize"), "option");
-        data::Normalize normalize{.mean = f.Number("mean", 0), .deviation = f.Number("deviation", 1)};
+        data::Normalize normalize{.mean = f.Number("mean", 0),
+                                  .deviation = f.Number("deviation", 1)};
         if (normalize.deviation == 0) f.Wrong("deviation", "a number that is not 0");
         ops.emplace_back(normalize);
       }
     } else {
-      for (const std::string& known : kKnown) fields.Get(known);  // so that the complaint knows them
+      for (const std::string& known : kKnown) {
+        fields.Get(known);  // so that the complaint knows them
+      }
     }
   }
   return ops;
@@ -71,10 +77,15 @@ void AddCommonStages(const DataSpec& data, data::PipelineSpec* out) {
 DataSpec ParseData(Problems& problems, const Node& node, const std::string& path, int64_t seed) {
   DataSpec data;
   Fields fields(problems, node, path);
-  if (const Node* train = fields.Need("train")) data.train = ParseSource(problems, *train, fields.Path("train"));
-  if (const Node* test = fields.Get("test")) data.test = ParseSource(problems, *test, fields.Path("test"));
+  if (const Node* train = fields.Need("train")) {
+    data.train = ParseSource(problems, *train, fields.Path("train"));
+  }
+  if (const Node* test = fields.Get("test")) {
+    data.test = ParseSource(problems, *test, fields.Path("test"));
+  }
   if (const Node* map = fields.Get("map")) data.map = ParseMap(problems, *map, fields.Path("map"));
-  if (const Node* shuffle = fields.Get("shuffle"); shuffle != nullptr && shuffle->AsBool() != false) {
+  if (const Node* shuffle = fields.Get("shuffle");
+      shuffle != nullptr && shuffle->AsBool() != false) {
     Fields f(problems, *shuffle, fields.Path("shuffle"));
     data::ShuffleStage stage;
     if (f.Need("buffer") != nullptr) stage.buffer = f.Int("buffer", 1, 1);
@@ -92,7 +103,8 @@ DataSpec ParseData(Problems& problems, const Node& node, const std::string& path
       fields.Wrong("repeat", "true (for ever), false, or a whole number of at least 1");
     }
   }
-  if (const Node* prefetch = fields.Get("prefetch"); prefetch != nullptr && prefetch->scalar != "auto") {
+  if (const Node* prefetch = fields.Get("prefetch");
+      prefetch != nullptr && prefetch->scalar != "auto") {
     const auto depth = prefetch->AsInt();
     if (depth && *depth >= 0) {
       data.prefetch = *depth;

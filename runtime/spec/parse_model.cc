@@ -22,15 +22,18 @@ std::optional<nn::Seed> ParseSeed(Fields& fields) {
 
 Initializer ParseInitializer(Fields& layer, std::string_view key, Initializer fallback) {
   static const std::vector<std::string> kKnown = {
-      "zeros",          "ones",          "constant",   "random_uniform", "random_normal",  "truncated_normal",
-      "glorot_uniform", "glorot_normal", "he_uniform", "he_normal",      "xavier_uniform", "xavier_normal"};
+      "zeros",          "ones",           "constant",
+      "random_uniform", "random_normal",  "truncated_normal",
+      "glorot_uniform", "glorot_normal",  "he_uniform",
+      "he_normal",      "xavier_uniform", "xavier_normal"};
   const Node* node = layer.Get(key);
   if (node == nullptr) return fallback;
   const auto named = ReadNamed(layer.problems(), *node, layer.Path(key), "initializer");
   if (!named) return fallback;
   const std::string& name = named->name;
   if (std::find(kKnown.begin(), kKnown.end(), name) == kKnown.end()) {
-    layer.problems().Add(named->place, layer.Path(key), "unknown initializer `" + name + "`" + Suggest(name, kKnown));
+    layer.problems().Add(named->place, layer.Path(key),
+                         "unknown initializer `" + name + "`" + Suggest(name, kKnown));
     return fallback;
   }
   Fields options(layer.problems(), named->options, layer.Path(key) + "." + name, "option");
@@ -99,7 +102,9 @@ LayerOptions ParseActivationLayer(Fields& fields) {
 LayerOptions ParseDropout(Fields& fields) {
   DropoutSpec dropout;
   if (fields.Need("rate") != nullptr) dropout.rate = fields.Number("rate", 0);
-  if (!(dropout.rate >= 0 && dropout.rate < 1)) fields.Wrong("rate", "a number of at least 0 and below 1");
+  if (!(dropout.rate >= 0 && dropout.rate < 1)) {
+    fields.Wrong("rate", "a number of at least 0 and below 1");
+  }
   if (fields.Get("seed") != nullptr) dropout.seed = fields.Int("seed", 0);
   return dropout;
 }
@@ -147,7 +152,8 @@ std::optional<LayerSpec> ParseLayer(Problems& problems, const Node& node, const 
     if (known.kind == named->name) row = &known;
   }
   if (row == nullptr) {
-    problems.Add(named->place, path, "unknown layer `" + named->name + "`" + Suggest(named->name, LayerKinds()));
+    problems.Add(named->place, path,
+                 "unknown layer `" + named->name + "`" + Suggest(named->name, LayerKinds()));
     return std::nullopt;
   }
   LayerSpec layer{.kind = named->name, .place = named->place, .path = path + "." + named->name};
@@ -159,12 +165,14 @@ std::optional<LayerSpec> ParseLayer(Problems& problems, const Node& node, const 
   layer.options = row->parse(fields);
   if (names == nullptr) {
     if (row->several_inputs) {
-      problems.Add(named->place, layer.path, "takes several inputs: write the model as `layers:` with `inputs:`");
+      problems.Add(named->place, layer.path,
+                   "takes several inputs: write the model as `layers:` with `inputs:`");
     }
     return layer;
   }
   if (const Node* inputs = fields.Get("inputs")) {
-    layer.inputs = inputs->IsScalar() ? std::vector<std::string>{inputs->scalar} : fields.Texts("inputs");
+    layer.inputs =
+        inputs->IsScalar() ? std::vector<std::string>{inputs->scalar} : fields.Texts("inputs");
   } else {
     layer.inputs = {names->back()};
   }
@@ -198,7 +206,8 @@ ModelSpec ParseModel(Problems& problems, const Node& node, const std::string& pa
   }
   if (!list->IsList() || list->list.empty()) {
     problems.Add(list->place, list_path,
-                 "expected a list of layers" + std::string(model.functional ? "" : " (or a map with `layers`)") +
+                 "expected a list of layers" +
+                     std::string(model.functional ? "" : " (or a map with `layers`)") +
                      ", got: " + (list->IsList() ? "an empty list" : list->Describe()));
     return model;
   }
@@ -210,7 +219,8 @@ ModelSpec ParseModel(Problems& problems, const Node& node, const std::string& pa
     if (name == nullptr || !name->IsScalar()) continue;
     if (!taken.insert(name->scalar).second) {
       const size_t index = static_cast<size_t>(&entry - list->list.data());
-      problems.Add(name->place, list_path + "[" + std::to_string(index) + "]." + entry.members[0].key + ".name",
+      problems.Add(name->place,
+                   list_path + "[" + std::to_string(index) + "]." + entry.members[0].key + ".name",
                    name->scalar == "x" ? "`x` names the model's input"
                                        : "another layer is named `" + name->scalar + "` already");
     }
@@ -222,15 +232,19 @@ ModelSpec ParseModel(Problems& problems, const Node& node, const std::string& pa
     if (!layer) continue;
     if (layer->name.empty()) {
       layer->name = layer->kind;
-      for (int n = 1; !taken.insert(layer->name).second; ++n) layer->name = layer->kind + "_" + std::to_string(n);
+      for (int n = 1; !taken.insert(layer->name).second; ++n) {
+        layer->name = layer->kind + "_" + std::to_string(n);
+      }
     }
     names.push_back(layer->name);
     model.layers.push_back(std::move(*layer));
   }
   if (model.functional) {
     model.output = fields->Text("output", names.back());
-    if (std::find(names.begin() + 1, names.end(), model.output) == names.end() && names.size() > 1) {
-      fields->Wrong("output", "the name of a layer (" + Join(std::span(names).subspan(1), ", ") + ")");
+    if (std::find(names.begin() + 1, names.end(), model.output) == names.end() &&
+        names.size() > 1) {
+      fields->Wrong("output",
+                    "the name of a layer (" + Join(std::span(names).subspan(1), ", ") + ")");
       return model;
     }
     // Layers stand behind those they use, so one walk from the end finds what the output needs.

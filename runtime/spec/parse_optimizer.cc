@@ -16,7 +16,8 @@ train::OptimizerOptions Common(Fields& f, double learning_rate = 0.001) {
   o.clipvalue = f.MaybeNumber("clipvalue");
   o.weight_decay = f.MaybeNumber("weight_decay");
   if (o.clipnorm.has_value() + o.global_clipnorm.has_value() + o.clipvalue.has_value() > 1) {
-    f.problems().Add(f.PlaceOf("clipvalue"), f.path(), "takes one of clipnorm, global_clipnorm, clipvalue");
+    f.problems().Add(f.PlaceOf("clipvalue"), f.path(),
+                     "takes one of clipnorm, global_clipnorm, clipvalue");
   }
   return o;
 }
@@ -114,7 +115,8 @@ OptimizerSpec ParseOptimizer(Problems& problems, const Node& node, const std::st
     spec.options = row.read(fields);
     return spec;
   }
-  problems.Add(named->place, path, "unknown optimizer `" + named->name + "`" + Suggest(named->name, known));
+  problems.Add(named->place, path,
+               "unknown optimizer `" + named->name + "`" + Suggest(named->name, known));
   return spec;
 }
 
@@ -124,13 +126,16 @@ train::Loss ParseLossSpec(Problems& problems, const Node& node, const std::strin
   if (!named) return loss;
   const auto kind = train::ParseLoss(named->name);
   if (!kind) {
-    problems.Add(named->place, path, "unknown loss `" + named->name + "`" + Suggest(named->name, train::LossNames()));
+    problems.Add(named->place, path,
+                 "unknown loss `" + named->name + "`" + Suggest(named->name, train::LossNames()));
     return loss;
   }
   loss.kind = *kind;
   Fields fields(problems, named->options, path + "." + named->name, "option");
   const std::vector<std::string> reductions = {"mean", "sum"};
-  if (fields.Choice("reduction", reductions, "mean") == "sum") loss.reduction = train::LossReduction::kSum;
+  if (fields.Choice("reduction", reductions, "mean") == "sum") {
+    loss.reduction = train::LossReduction::kSum;
+  }
   if (*kind != train::LossKind::kMeanSquaredError && *kind != train::LossKind::kMeanAbsoluteError) {
     loss.from_logits = fields.Bool("from_logits", false);
   }

@@ -13,7 +13,8 @@ void Problems::Add(Place place, std::string_view path, std::string what) {
 Status Problems::ToStatus() const {
   if (found_.empty()) return OkStatus();
   std::vector<Problem> sorted = found_;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Problem& a, const Problem& b) { return a.place < b.place; });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Problem& a, const Problem& b) { return a.place < b.place; });
   constexpr size_t kMost = 20;
   std::vector<std::string> lines;
   for (const Problem& problem : sorted) {
@@ -63,7 +64,8 @@ Place Fields::PlaceOf(std::string_view key) const {
 void Fields::Wrong(std::string_view key, std::string_view what) {
   const Node* value = Get(key);
   problems_.Add(value != nullptr ? value->place : PlaceOf(key), Path(key),
-                "expected " + std::string(what) + ", got: " + (value != nullptr ? value->Describe() : "nothing"));
+                "expected " + std::string(what) +
+                    ", got: " + (value != nullptr ? value->Describe() : "nothing"));
 }
 
 int64_t Fields::Int(std::string_view key, int64_t fallback, int64_t least) {
@@ -71,8 +73,9 @@ int64_t Fields::Int(std::string_view key, int64_t fallback, int64_t least) {
   if (value == nullptr) return fallback;
   const auto number = value->AsInt();
   if (number && *number >= least) return *number;
-  Wrong(key, least == std::numeric_limits<int64_t>::min() ? "a whole number"
-                                                          : "a whole number of at least " + std::to_string(least));
+  Wrong(key, least == std::numeric_limits<int64_t>::min()
+                 ? "a whole number"
+                 : "a whole number of at least " + std::to_string(least));
   return fallback;
 }
 
@@ -84,7 +87,9 @@ std::optional<double> Fields::MaybeNumber(std::string_view key) {
   return number;
 }
 
-double Fields::Number(std::string_view key, double fallback) { return MaybeNumber(key).value_or(fallback); }
+double Fields::Number(std::string_view key, double fallback) {
+  return MaybeNumber(key).value_or(fallback);
+}
 
 bool Fields::Bool(std::string_view key, bool fallback) {
   const Node* value = Get(key);
@@ -102,12 +107,16 @@ std::string Fields::Text(std::string_view key, std::string_view fallback) {
   return std::string(fallback);
 }
 
-std::string Fields::NeedText(std::string_view key) { return Need(key) == nullptr ? std::string() : Text(key); }
+std::string Fields::NeedText(std::string_view key) {
+  return Need(key) == nullptr ? std::string() : Text(key);
+}
 
-std::string Fields::Choice(std::string_view key, std::span<const std::string> choices, std::string_view fallback) {
+std::string Fields::Choice(std::string_view key, std::span<const std::string> choices,
+                           std::string_view fallback) {
   const Node* value = Get(key);
   if (value == nullptr) return std::string(fallback);
-  if (value->IsScalar() && std::find(choices.begin(), choices.end(), value->scalar) != choices.end()) {
+  if (value->IsScalar() &&
+      std::find(choices.begin(), choices.end(), value->scalar) != choices.end()) {
     return value->scalar;
   }
   problems_.Add(value->place, Path(key),
@@ -157,12 +166,14 @@ void Fields::Done() {
   done_ = true;
   for (const Node::Member& member : node_.members) {
     if (std::find(known_.begin(), known_.end(), member.key) != known_.end()) continue;
-    problems_.Add(member.place, path_,
-                  "unknown " + std::string(noun_) + " `" + member.key + "`" + Suggest(member.key, known_));
+    problems_.Add(
+        member.place, path_,
+        "unknown " + std::string(noun_) + " `" + member.key + "`" + Suggest(member.key, known_));
   }
 }
 
-std::optional<Named> ReadNamed(Problems& problems, const Node& node, const std::string& path, std::string_view noun) {
+std::optional<Named> ReadNamed(Problems& problems, const Node& node, const std::string& path,
+                               std::string_view noun) {
   Node none;
   none.kind = Node::Kind::kMap;
   none.place = node.place;
@@ -174,8 +185,9 @@ std::optional<Named> ReadNamed(Problems& problems, const Node& node, const std::
   }
   if (node.IsMap() && node.members.size() > 1) {
     problems.Add(node.place, path,
-                 "expected one " + std::string(noun) + ", got: a map of " + std::to_string(node.members.size()) +
-                     " keys (options of `" + node.members[0].key + "` are indented below it)");
+                 "expected one " + std::string(noun) + ", got: a map of " +
+                     std::to_string(node.members.size()) + " keys (options of `" +
+                     node.members[0].key + "` are indented below it)");
   } else {
     problems.Add(node.place, path, "expected a " + std::string(noun) + ", got: " + node.Describe());
   }

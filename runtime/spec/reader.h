@@ -38,8 +38,9 @@ class Problems {
 // ", did you mean `units`?", or "; known: units, name" where nothing is near.
 std::string Suggest(std::string_view word, std::span<const std::string> known);
 
-// The members of a map. Asking for a key makes it known; Done complains of those that nobody asked for. A node that is
-// not a map is a mistake (null: an empty map), and every field then has its fallback.
+// The members of a map. Asking for a key makes it known; Done complains of those that nobody asked
+// for. A node that is not a map is a mistake (null: an empty map), and every field then has its
+// fallback.
 class Fields {
  public:
   // `noun`: what a member is called in errors: "field", "option".
@@ -57,14 +58,16 @@ class Fields {
   // The same; its absence is a mistake.
   const Node* Need(std::string_view key);
 
-  int64_t Int(std::string_view key, int64_t fallback, int64_t least = std::numeric_limits<int64_t>::min());
+  int64_t Int(std::string_view key, int64_t fallback,
+              int64_t least = std::numeric_limits<int64_t>::min());
   double Number(std::string_view key, double fallback);
   std::optional<double> MaybeNumber(std::string_view key);
   bool Bool(std::string_view key, bool fallback);
   std::string Text(std::string_view key, std::string_view fallback = "");
   std::string NeedText(std::string_view key);
   // One of `choices`; `fallback` when absent or wrong.
-  std::string Choice(std::string_view key, std::span<const std::string> choices, std::string_view fallback);
+  std::string Choice(std::string_view key, std::span<const std::string> choices,
+                     std::string_view fallback);
   std::vector<std::string> Texts(std::string_view key);
   std::vector<int64_t> Ints(std::string_view key);
 
@@ -86,13 +89,15 @@ class Fields {
   bool done_ = false;
 };
 
-// What people write as `name`, or `name: {options}` (a map of one key): losses, optimizers, layers, initializers.
+// What people write as `name`, or `name: {options}` (a map of one key): losses, optimizers, layers,
+// initializers.
 struct Named {
   std::string name;
   Place place;   // of the name
   Node options;  // an empty map when there are none
 };
 // Nothing, with a mistake told, when it is neither. `noun`: "layer".
-std::optional<Named> ReadNamed(Problems& problems, const Node& node, const std::string& path, std::string_view noun);
+std::optional<Named> ReadNamed(Problems& problems, const Node& node, const std::string& path,
+                               std::string_view noun);
 
 }  // namespace meshtrain::spec

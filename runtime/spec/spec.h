@@ -1,5 +1,5 @@
-// The manifest's `program`: a model, its data and its training, declared. Plain values; reading a text, checking what
-// can be checked without data, and tracing it into programs.
+// The manifest's `program`: a model, its data and its training, declared. Plain values; reading a
+// text, checking what can be checked without data, and tracing it into programs.
 //
 //   program:
 //     mesh: {batch: 8}
@@ -8,8 +8,9 @@
 //     loss: {sparse_categorical_crossentropy: {from_logits: true}}
 //     optimizer: adam
 //
-// Every error says "FILE:LINE:COLUMN: PATH: what", with the nearest name that would have been right; all that are found
-// come at once, a line each. Pure: reads no file. docs/reference and the CRD's schema describe the same fields.
+// Every error says "FILE:LINE:COLUMN: PATH: what", with the nearest name that would have been
+// right; all that are found come at once, a line each. Pure: reads no file. docs/reference and the
+// CRD's schema describe the same fields.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +55,8 @@ struct AddSpec {};
 struct ConcatenateSpec {
   int64_t axis = -1;
 };
-using LayerOptions =
-    std::variant<DenseSpec, FlattenSpec, ReshapeSpec, ActivationSpec, DropoutSpec, AddSpec, ConcatenateSpec>;
+using LayerOptions = std::variant<DenseSpec, FlattenSpec, ReshapeSpec, ActivationSpec, DropoutSpec,
+                                  AddSpec, ConcatenateSpec>;
 
 struct LayerSpec {
   std::string kind;  // "dense"
@@ -95,8 +96,9 @@ data::PipelineSpec TestPipeline(const DataSpec& data);
 // --- loss, optimizer, layout, loop
 
 using OptimizerOptions =
-    std::variant<train::AdamOptions, train::AdamPaperOptions, train::SgdOptions, train::RmspropOptions,
-                 train::AdagradOptions, train::AdamLikeOptions, train::FtrlOptions, train::LionOptions>;
+    std::variant<train::AdamOptions, train::AdamPaperOptions, train::SgdOptions,
+                 train::RmspropOptions, train::AdagradOptions, train::AdamLikeOptions,
+                 train::FtrlOptions, train::LionOptions>;
 struct OptimizerSpec {
   std::string kind;  // "adam"; says which of the optimizers that share a struct is meant
   OptimizerOptions options;
@@ -139,7 +141,8 @@ struct DevicesSpec {
   std::optional<int64_t> count;  // per process; none: the mesh's size over the processes
 };
 
-// How the variables of parameter servers are cut: TensorFlow's partitioners, by their names and arguments.
+// How the variables of parameter servers are cut: TensorFlow's partitioners, by their names and
+// arguments.
 struct WholeVariables {};
 struct FixedShardsSpec {
   int64_t num_shards = 1;
@@ -155,29 +158,37 @@ struct MaxSizeSpec {
 // Of the strategy ParameterServer.
 struct ParameterServerSpec {
   std::variant<WholeVariables, FixedShardsSpec, MinSizeSpec, MaxSizeSpec> partitioner;
-  int64_t staleness_bound = -1;          // -1: none
+  int64_t staleness_bound = -1;            // -1: none
   std::optional<int64_t> steps_in_flight;  // of the whole job; none: one for each worker
 };
 
-// How gradients go together, of strategies that sum them: in so many packs, 0: each alone, or in packs of so many bytes.
+// How gradients go together, of strategies that sum them: in so many packs, 0: each alone, or in
+// packs of so many bytes.
 struct PackingSpec {
   std::optional<int64_t> num_packs;
   std::optional<int64_t> bytes_per_pack;
   bool given() const { return num_packs || bytes_per_pack; }
 };
-// Bytes of a pack, as plan::Options::bucket_bytes, where all gradients together have `gradient_bytes`; nothing: as the
-// plan has it. {.num_packs = 3} of 100 gives 34.
+// Bytes of a pack, as plan::Options::bucket_bytes, where all gradients together have
+// `gradient_bytes`; nothing: as the plan has it. {.num_packs = 3} of 100 gives 34.
 std::optional<int64_t> BytesPerPack(const PackingSpec& packing, int64_t gradient_bytes);
 
 // Of the strategy Mirrored: tf.distribute's CrossDeviceOps, by their names.
-enum class CrossDeviceOps : uint8_t { kAuto, kNccl, kHierarchicalCopy, kReductionToOneDevice, kRing };
+enum class CrossDeviceOps : uint8_t {
+  kAuto,
+  kNccl,
+  kHierarchicalCopy,
+  kReductionToOneDevice,
+  kRing
+};
 struct MirroredSpec {
   CrossDeviceOps cross_device_ops = CrossDeviceOps::kAuto;
   PackingSpec packing;
-  // Devices share memory, where nothing has to be summed between them, unless the sums were described. NCCL without GPUs
-  // describes none.
+  // Devices share memory, where nothing has to be summed between them, unless the sums were
+  // described. NCCL without GPUs describes none.
   bool isolated() const {
-    return packing.given() || (cross_device_ops != CrossDeviceOps::kAuto && cross_device_ops != CrossDeviceOps::kNccl);
+    return packing.given() ||
+           (cross_device_ops != CrossDeviceOps::kAuto && cross_device_ops != CrossDeviceOps::kNccl);
   }
 };
 // Of the strategy MultiWorkerMirrored: tf.distribute's CommunicationImplementation.
@@ -209,7 +220,8 @@ struct ProgramSpec {
   std::string initial_weights;  // "": none
   bool strict = false;          // `numerics: strict`
 
-  std::map<std::string, Place> places;  // of "mesh", "model", "data.batch", for errors that come when it is traced
+  std::map<std::string, Place>
+      places;  // of "mesh", "model", "data.batch", for errors that come when it is traced
 };
 
 // --- reading
@@ -227,27 +239,30 @@ struct Manifest {
   std::string name_space;
   ProgramSpec program;
   CheckpointSpec checkpoint;
-  std::string strategy;                     // "" when the text has none; what it means is in `program`
+  std::string strategy;  // "" when the text has none; what it means is in `program`
   std::map<std::string, int64_t> replicas;  // by role, as written ("worker" -> 3)
 };
 
 struct ReadOptions {
-  int64_t processes = 1;               // in the mesh; devices.count times this must be its size
-  std::optional<int64_t> max_devices;  // a mesh that needs more (per process) is refused; none: any number
+  int64_t processes = 1;  // in the mesh; devices.count times this must be its size
+  std::optional<int64_t>
+      max_devices;  // a mesh that needs more (per process) is refused; none: any number
 };
 
-// A TrainingJob (its `spec.program`), or a `program` alone: {program: {...}} or its fields at the top. YAML or JSON.
-// With several documents, the one TrainingJob among them. Without options.processes, chief and workers are counted.
-// Errors: kInvalidArgument with every mistake, kNotFound for a TrainingJob without a program.
-Result<Manifest> ParseManifest(std::string_view text, std::string_view file, const ReadOptions& options = {});
+// A TrainingJob (its `spec.program`), or a `program` alone: {program: {...}} or its fields at the
+// top. YAML or JSON. With several documents, the one TrainingJob among them. Without
+// options.processes, chief and workers are counted. Errors: kInvalidArgument with every mistake,
+// kNotFound for a TrainingJob without a program.
+Result<Manifest> ParseManifest(std::string_view text, std::string_view file,
+                               const ReadOptions& options = {});
 // `node` is the program itself; `path` is what errors call it ("spec.program"). For operator/api.
 Result<ProgramSpec> ParseProgramSpec(const Node& node, std::string_view file, std::string_view path,
                                      const ReadOptions& options = {});
 
 // --- tracing
 
-// Layouts by name, for sharding::Given. Kept true: every input and, unless the layout is automatic, every state is
-// there.
+// Layouts by name, for sharding::Given. Kept true: every input and, unless the layout is automatic,
+// every state is there.
 struct Layouts {
   std::map<std::string, mesh::Layout> inputs;
   std::map<std::string, mesh::Layout> states;
@@ -261,13 +276,15 @@ struct Traced {
 // As above, of a traced program's gradients.
 std::optional<int64_t> BytesPerPack(const PackingSpec& packing, const Traced& traced);
 
-// A declared program made ready to be traced, for any number of batch sizes over the same variables.
+// A declared program made ready to be traced, for any number of batch sizes over the same
+// variables.
 class Declared {
  public:
   // Errors: kInvalidArgument.
   static Result<Declared> Create(const ProgramSpec& spec);
-  // `types`: of one batch's components, x and y. Errors: kInvalidArgument with the place in the manifest: a layer that
-  // does not fit its input, a rule that does not fit its weight, a batch that the axis does not divide.
+  // `types`: of one batch's components, x and y. Errors: kInvalidArgument with the place in the
+  // manifest: a layer that does not fit its input, a rule that does not fit its weight, a batch
+  // that the axis does not divide.
   Result<Traced> Trace(const std::vector<mesh::TensorType>& types) const;
   const train::Recipe& recipe() const { return recipe_; }
   const mesh::Mesh& mesh() const { return mesh_; }

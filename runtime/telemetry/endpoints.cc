@@ -20,8 +20,8 @@ constexpr size_t kMaxRequestBody = 1024;  // nobody has anything to send
 constexpr time_t kSocketSeconds = 2;
 constexpr size_t kRequestsPerConnection = 100;
 
-// httplib's own pool queues without limit. This one makes the accepting thread wait, so that the kernel's backlog does.
-// A task must run even at shutdown: it owns a socket, which it closes.
+// httplib's own pool queues without limit. This one makes the accepting thread wait, so that the
+// kernel's backlog does. A task must run even at shutdown: it owns a socket, which it closes.
 class BoundedPool final : public httplib::TaskQueue {
  public:
   BoundedPool() {
@@ -31,8 +31,9 @@ class BoundedPool final : public httplib::TaskQueue {
   void enqueue(std::function<void()> task) override {
     {
       MutexLock lock(mutex_);
-      while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1),
-                               [this]() MT_REQUIRES(mutex_) { return tasks_.size() < kMaxQueued; })) {
+      while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1), [this]() MT_REQUIRES(mutex_) {
+        return tasks_.size() < kMaxQueued;
+      })) {
       }
       tasks_.push_back(std::move(task));
     }
@@ -54,8 +55,9 @@ class BoundedPool final : public httplib::TaskQueue {
       std::function<void()> task;
       {
         MutexLock lock(mutex_);
-        while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1),
-                                 [this]() MT_REQUIRES(mutex_) { return closing_ || !tasks_.empty(); })) {
+        while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1), [this]() MT_REQUIRES(mutex_) {
+          return closing_ || !tasks_.empty();
+        })) {
         }
         if (tasks_.empty()) return;
         task = std::move(tasks_.front());
@@ -148,7 +150,8 @@ class Endpoints::Impl {
   // Waits for the listening thread's end.
   bool Ended(Duration timeout) {
     MutexLock lock(mutex_);
-    return changed_.WaitFor(mutex_, {}, std::max(timeout, Duration(0)), [this]() MT_REQUIRES(mutex_) { return ended_; });
+    return changed_.WaitFor(mutex_, {}, std::max(timeout, Duration(0)),
+                            [this]() MT_REQUIRES(mutex_) { return ended_; });
   }
 
   void Text(const char* path, const std::function<std::string()>& handler, const char* type) {

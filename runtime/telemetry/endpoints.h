@@ -1,5 +1,6 @@
-// A process's small web server: /metrics, /healthz, /readyz, /progress and, where there is one, a page at /.
-// Bounded: few threads, short requests, short waits; clients beyond that queue in the kernel.
+// A process's small web server: /metrics, /healthz, /readyz, /progress and, where there is one, a
+// page at /. Bounded: few threads, short requests, short waits; clients beyond that queue in the
+// kernel.
 #pragma once
 
 #include <chrono>
@@ -17,8 +18,8 @@ struct EndpointsOptions {
   int port = 0;                    // 0: any free one
 };
 
-// Called by the server's threads, several at a time; none may block. An absent one answers 404, absent `healthy` and
-// `ready` answer 200.
+// Called by the server's threads, several at a time; none may block. An absent one answers 404,
+// absent `healthy` and `ready` answer 200.
 struct EndpointHandlers {
   std::function<std::string()> metrics;   // Prometheus text
   std::function<std::string()> progress;  // JSON
@@ -30,14 +31,16 @@ struct EndpointHandlers {
 class Endpoints {
  public:
   // Errors: kUnavailable when the address cannot be bound.
-  static Result<std::unique_ptr<Endpoints>> Start(const EndpointsOptions& options, EndpointHandlers handlers);
+  static Result<std::unique_ptr<Endpoints>> Start(const EndpointsOptions& options,
+                                                  EndpointHandlers handlers);
   // Stops; waits for requests in progress, each of which ends within seconds.
   ~Endpoints();
   Endpoints(const Endpoints&) = delete;
   Endpoints& operator=(const Endpoints&) = delete;
 
   int port() const;
-  // Takes no more requests and waits for those in progress. Errors: kDeadlineExceeded; then they still run.
+  // Takes no more requests and waits for those in progress. Errors: kDeadlineExceeded; then they
+  // still run.
   Status Stop(Duration timeout = std::chrono::seconds(5));
 
  private:

@@ -35,7 +35,8 @@ void PutBytes(std::string& out, uint32_t field, std::string_view bytes) {
   out += bytes;
 }
 
-// message Event { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5; }
+// message Event { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary =
+// 5; }
 std::string EventHead(double wall_time, int64_t step) {
   std::string event;
   PutKey(event, 1, kFixed64);
@@ -70,7 +71,8 @@ std::string FirstRecord(double wall_time) {
 std::string EventRecord(double wall_time, int64_t step, std::span<const NamedValue> scalars) {
   std::string summary;
   for (const auto& [tag, value] : scalars) {
-    // message Summary { message Value { string tag = 1; float simple_value = 2; } repeated Value value = 1; }
+    // message Summary { message Value { string tag = 1; float simple_value = 2; } repeated Value
+    // value = 1; }
     std::string one;
     PutBytes(one, 1, tag);
     PutKey(one, 2, kFixed32);
@@ -91,7 +93,8 @@ Result<std::unique_ptr<EventFileWriter>> EventFileWriter::Create(const std::stri
   const std::string base = folder + "/events.out.tfevents." +
                            std::to_string(static_cast<int64_t>(now)) + "." + host + "." +
                            std::to_string(::getpid()) + ".";
-  // TensorBoard reads files in the order of their names; a second file within the second gets the next number.
+  // TensorBoard reads files in the order of their names; a second file within the second gets the
+  // next number.
   for (int n = 0;; ++n) {
     const std::string path = base + std::to_string(n);
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -113,8 +116,9 @@ EventFileWriter::~EventFileWriter() {
 Status EventFileWriter::Add(int64_t step, std::span<const NamedValue> scalars) {
   if (fd_ < 0) return FailedPrecondition(path_ + ": expected Add() before Close(), got: it after");
   buffer_ += EventRecord(Seconds(clock_.Now()), step, scalars);
-  if (buffer_.size() < kMaxBuffer && clock_.Monotonic() - flushed_ < std::chrono::seconds(1))
+  if (buffer_.size() < kMaxBuffer && clock_.Monotonic() - flushed_ < std::chrono::seconds(1)) {
     return OkStatus();
+  }
   return Flush();
 }
 

@@ -1,6 +1,7 @@
 // TensorBoard's event files: TFRecords of tensorflow.Event messages, here with scalars.
-// Formats: tensorflow/core/lib/io/record_writer.h (length, masked CRC-32C of it, data, masked CRC-32C of it, little-
-// endian), tensorflow/core/util/event.proto and framework/summary.proto; protobuf's wire format.
+// Formats: tensorflow/core/lib/io/record_writer.h (length, masked CRC-32C of it, data, masked
+// CRC-32C of it, little- endian), tensorflow/core/util/event.proto and framework/summary.proto;
+// protobuf's wire format.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,10 @@ std::string FirstRecord(double wall_time);  // the file version
 // Not thread-safe. Errors: base/file.h's, naming the file.
 class EventFileWriter {
  public:
-  // Makes FOLDER/events.out.tfevents.SECONDS.HOST.PID.N; FOLDER is a run's: TensorBoard shows runs/train and runs/test
-  // as two curves in one chart.
-  static Result<std::unique_ptr<EventFileWriter>> Create(const std::string& folder, Clock& clock = SystemClock());
+  // Makes FOLDER/events.out.tfevents.SECONDS.HOST.PID.N; FOLDER is a run's: TensorBoard shows
+  // runs/train and runs/test as two curves in one chart.
+  static Result<std::unique_ptr<EventFileWriter>> Create(const std::string& folder,
+                                                         Clock& clock = SystemClock());
   // Writes what is buffered.
   ~EventFileWriter();
   EventFileWriter(const EventFileWriter&) = delete;
@@ -38,7 +40,8 @@ class EventFileWriter {
   Status Close();
 
  private:
-  EventFileWriter(std::string path, int fd, Clock& clock) : path_(std::move(path)), fd_(fd), clock_(clock) {}
+  EventFileWriter(std::string path, int fd, Clock& clock)
+      : path_(std::move(path)), fd_(fd), clock_(clock) {}
   std::string path_;
   int fd_;
   Clock& clock_;

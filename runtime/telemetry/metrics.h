@@ -1,6 +1,8 @@
-// A process's metrics, served as Prometheus text. Names begin with `meshtrain_`, are in base units, and counters end in
-// `_total` (https://prometheus.io/docs/practices/naming). Every series carries training_job, replica_type and
-// replica_index; further labels come from closed sets: never a step, a loss or a pod's name.
+// A process's metrics, served as Prometheus text. Names begin with `meshtrain_`, are in base units,
+// and counters end in
+// `_total` (https://prometheus.io/docs/practices/naming). Every series carries training_job,
+// replica_type and replica_index; further labels come from closed sets: never a step, a loss or a
+// pod's name.
 //
 // Thread-safe; a handle lives as long as its Metrics.
 #pragma once
@@ -21,7 +23,7 @@ namespace meshtrain::telemetry {
 
 class Counter {
  public:
-  Counter() = default;  // counts for nobody
+  Counter() = default;      // counts for nobody
   void Add(double by = 1);  // by >= 0
 
  private:
@@ -53,8 +55,8 @@ class Histogram {
 };
 
 struct ReplicaLabels {
-  std::string training_job;   // "namespace/name", or the name alone without a cluster
-  std::string replica_type;   // "chief", "worker", "ps", "evaluator"
+  std::string training_job;  // "namespace/name", or the name alone without a cluster
+  std::string replica_type;  // "chief", "worker", "ps", "evaluator"
   int replica_index = 0;
 };
 
@@ -67,12 +69,13 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // The same name and labels give the same series. A name against the rules above is our bug and ends the process.
+  // The same name and labels give the same series. A name against the rules above is our bug and
+  // ends the process.
   Counter AddCounter(const std::string& name, const std::string& help, const Labels& more = {});
   Gauge AddGauge(const std::string& name, const std::string& help, const Labels& more = {});
   // `bounds`: rising upper bounds of the buckets.
-  Histogram AddHistogram(const std::string& name, const std::string& help, const std::vector<double>& bounds,
-                         const Labels& more = {});
+  Histogram AddHistogram(const std::string& name, const std::string& help,
+                         const std::vector<double>& bounds, const Labels& more = {});
 
   // The Prometheus text format, version 0.0.4.
   std::string Text() const;

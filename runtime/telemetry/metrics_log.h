@@ -1,4 +1,5 @@
-// metrics.jsonl: one line of JSON per training step, with at least `step` and `loss`, for people's own scripts.
+// metrics.jsonl: one line of JSON per training step, with at least `step` and `loss`, for people's
+// own scripts.
 //   {"step":1,"epoch":1,"loss":2.362259864807129,"accuracy":0.0625,"seconds":0.0021}
 // Numbers are the shortest text that reads back as the same double; what is not finite is null.
 #pragma once
@@ -26,12 +27,14 @@ struct StepRecord {
 // With the line end. Pure.
 std::string StepLine(const StepRecord& record);
 
-// Each line is one write(): a killed process leaves whole lines. Not thread-safe. Errors: base/file.h's.
+// Each line is one write(): a killed process leaves whole lines. Not thread-safe. Errors:
+// base/file.h's.
 class MetricsLog {
  public:
-  // Begins the file anew; with `resume_after`, keeps the lines up to that step (of a run that is being continued).
-  static Result<std::unique_ptr<MetricsLog>> Open(const std::string& path,
-                                                  std::optional<int64_t> resume_after = std::nullopt);
+  // Begins the file anew; with `resume_after`, keeps the lines up to that step (of a run that is
+  // being continued).
+  static Result<std::unique_ptr<MetricsLog>> Open(
+      const std::string& path, std::optional<int64_t> resume_after = std::nullopt);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;

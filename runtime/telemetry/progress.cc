@@ -23,8 +23,9 @@ ordered_json Json(const Progress& p, bool ranks, bool metrics) {
   if (p.total_steps) out["totalSteps"] = *p.total_steps;
   out["epoch"] = Number(p.epoch);
   PutIf(out, "loss", p.loss);
-  if (const auto accuracy = p.metrics.find("accuracy"); accuracy != p.metrics.end())
+  if (const auto accuracy = p.metrics.find("accuracy"); accuracy != p.metrics.end()) {
     out["accuracy"] = Number(accuracy->second);
+  }
   if (metrics && !p.metrics.empty()) {
     for (const auto& [name, value] : p.metrics) out["metrics"][name] = Number(value);
   }
@@ -33,8 +34,9 @@ ordered_json Json(const Progress& p, bool ranks, bool metrics) {
   if (ranks && !p.rank_step_seconds.empty() && p.rank_step_seconds.size() <= kMaxRanks) {
     for (const double s : p.rank_step_seconds) out["rankStepSeconds"].push_back(Number(s));
   }
-  if (p.checkpoint)
+  if (p.checkpoint) {
     out["checkpoint"] = {{"step", p.checkpoint->step}, {"path", p.checkpoint->path}};
+  }
   if (p.plan) {
     out["plan"] = {{"mesh", p.plan->mesh},
                    {"peakBytesPerDevice", p.plan->peak_bytes_per_device},

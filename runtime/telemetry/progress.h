@@ -1,4 +1,5 @@
-// How far a job is: what /progress answers, what the termination message says, what the operator shows.
+// How far a job is: what /progress answers, what the termination message says, what the operator
+// shows.
 #pragma once
 
 #include <cstdint>
@@ -30,21 +31,23 @@ struct Progress {
   std::map<std::string, double> metrics;  // "accuracy"
   std::optional<double> examples_per_second;
   std::optional<double> eta_seconds;
-  std::vector<double> rank_step_seconds;  // each rank's own time in the last step, without waiting for others
+  std::vector<double>
+      rank_step_seconds;  // each rank's own time in the last step, without waiting for others
   std::optional<Checkpoint> checkpoint;
   std::optional<Plan> plan;
 };
 
-// Compact JSON, keys as in TrainingJob's status: {"step":120,"totalSteps":120,"epoch":3,"loss":0.18,"accuracy":0.94,
+// Compact JSON, keys as in TrainingJob's status:
+// {"step":120,"totalSteps":120,"epoch":3,"loss":0.18,"accuracy":0.94,
 // "metrics":{"accuracy":0.94},"examplesPerSecond":61000,"etaSeconds":0,"rankStepSeconds":[…],
 // "checkpoint":{"step":120,"path":"…"},"plan":{"mesh":"batch=8","peakBytesPerDevice":…,"collectiveBytesPerStep":…,
 // "hash":"…"},"planHash":"…"}.
-// What is unknown is absent; what is not finite is null. Of more than 1,024 ranks the times are left out: the answer is
-// bounded.
+// What is unknown is absent; what is not finite is null. Of more than 1,024 ranks the times are
+// left out: the answer is bounded.
 std::string ProgressJson(const Progress& progress);
 
-// The same in at most 4,096 bytes, Kubernetes' limit for a termination message: without the ranks' times, and in need
-// without metrics.
+// The same in at most 4,096 bytes, Kubernetes' limit for a termination message: without the ranks'
+// times, and in need without metrics.
 std::string TerminationMessage(const Progress& progress);
 
 // The newest progress, from the training thread to whoever asks. Thread-safe.

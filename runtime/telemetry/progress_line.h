@@ -13,8 +13,8 @@
 namespace meshtrain::telemetry {
 
 struct LineState {
-  int64_t step = 0;   // of this epoch
-  int64_t steps = 0;  // 0: unknown
+  int64_t step = 0;    // of this epoch
+  int64_t steps = 0;   // 0: unknown
   double seconds = 0;  // of this epoch so far
   bool done = false;
 };
@@ -25,18 +25,21 @@ struct LineState {
 std::string TerminalLine(const LineState& state, std::span<const NamedValue> values);
 
 // For a log: `epoch 1/3  step 40/40  0.1 s  2.0 ms/step  loss 0.8310  accuracy 0.7720`. Pure.
-std::string PlainLine(int64_t epoch, int64_t epochs, const LineState& state, std::span<const NamedValue> values);
+std::string PlainLine(int64_t epoch, int64_t epochs, const LineState& state,
+                      std::span<const NamedValue> values);
 
 // Not thread-safe; `write` gets whole pieces of text to print.
 class ProgressLine {
  public:
   struct Options {
     bool terminal = false;  // isatty(), by the caller
-    // Between two lines: a terminal is redrawn at most so often; a log gets a line within an epoch at most so often.
+    // Between two lines: a terminal is redrawn at most so often; a log gets a line within an epoch
+    // at most so often.
     Duration redraw = std::chrono::milliseconds(100);
     Duration log = std::chrono::seconds(10);
   };
-  ProgressLine(Options options, std::function<void(std::string_view)> write, Clock& clock = SystemClock())
+  ProgressLine(Options options, std::function<void(std::string_view)> write,
+               Clock& clock = SystemClock())
       : options_(options), write_(std::move(write)), clock_(clock) {}
 
   // `steps`: in this epoch; 0: unknown. `first`: steps of it that a checkpoint has already done.

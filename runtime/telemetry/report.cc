@@ -73,8 +73,9 @@ double Find(const std::map<std::string, double>& figures, const std::string& nam
 
 std::string Title(std::string name) {
   std::replace(name.begin(), name.end(), '_', ' ');
-  if (!name.empty() && name[0] >= 'a' && name[0] <= 'z')
+  if (!name.empty() && name[0] >= 'a' && name[0] <= 'z') {
     name[0] = static_cast<char>(name[0] - 'a' + 'A');
+  }
   return name;
 }
 
@@ -104,8 +105,9 @@ std::string Table(const Report& report, const std::vector<std::string>& names, b
   std::string out = "<section class=\"card\"><h2>Epochs</h2><table><thead><tr><th>epoch</th>";
   for (const char* split : {"train", "test"}) {
     if (split == std::string_view("test") && !test) continue;
-    for (const std::string& name : names)
+    for (const std::string& name : names) {
       out += fmt::format("<th>{} {}</th>", split, EscapeHtml(name));
+    }
   }
   out += "<th>seconds</th></tr></thead><tbody>\n";
   for (size_t i = 0; i < report.epochs.size(); ++i) {
@@ -129,8 +131,9 @@ std::string RenderReport(const Report& report) {
   std::string out =
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  if (report.reload_seconds)
+  if (report.reload_seconds) {
     out += fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", *report.reload_seconds);
+  }
   out += "<title>" + EscapeHtml(report.title) + "</title>\n<style>" + std::string(kStyle) +
          "</style></head>\n<body><main>\n";
   out += "<h1>" + EscapeHtml(report.title) + "</h1>\n<p class=\"subtitle\">" +

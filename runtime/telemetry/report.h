@@ -1,5 +1,5 @@
-// The page that a local run leaves: curves of each metric on training and test data against epochs, the figures, and
-// what was run. One HTML file without outside resources. Pure.
+// The page that a local run leaves: curves of each metric on training and test data against epochs,
+// the figures, and what was run. One HTML file without outside resources. Pure.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ struct Report {
   std::string subtitle;  // "3 epochs on batch=8, 2026-11-21"
   std::vector<EpochFigures> epochs;
   std::vector<std::pair<std::string, std::string>> facts;  // "checkpoint", "runs/…/ckpt-00000120"
-  std::optional<int> reload_seconds;  // of a live page
+  std::optional<int> reload_seconds;                       // of a live page
 };
 
 // Loss comes first, then accuracy, then the other metrics by name.

@@ -1,4 +1,5 @@
-// A line chart as inline SVG, for pages that need no network. Pure: equal values in, equal bytes out.
+// A line chart as inline SVG, for pages that need no network. Pure: equal values in, equal bytes
+// out.
 #pragma once
 
 #include <span>
@@ -9,8 +10,8 @@
 namespace meshtrain::telemetry {
 
 struct Series {
-  std::string name;   // "train"
-  std::string style;  // the CSS class that colours it: "s0", "s1", ...
+  std::string name;            // "train"
+  std::string style;           // the CSS class that colours it: "s0", "s1", ...
   std::vector<double> values;  // per epoch, from 1; what is not finite leaves a gap
 };
 
@@ -24,7 +25,8 @@ struct Chart {
 // With axes, round ticks, a legend, and each point's value as its tooltip.
 std::string RenderSvg(const Chart& chart);
 
-// Round numbers (1, 2 or 5 times a power of ten apart) that span [low, high]: at least two, about `wanted`.
+// Round numbers (1, 2 or 5 times a power of ten apart) that span [low, high]: at least two, about
+// `wanted`.
 std::vector<double> Ticks(double low, double high, int wanted);
 
 // & < > " as entities.

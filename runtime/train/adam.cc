@@ -55,13 +55,14 @@ class AdamOptimizer final : public Optimizer {
   }
 
  private:
-  // In the weight's own type, as Keras does: in f32, 1 - 0.999^t is off by 5e-5 at first, and Keras' losses with it.
+  // In the weight's own type, as Keras does: in f32, 1 - 0.999^t is off by 5e-5 at first, and
+  // Keras' losses with it.
   Value AlphaFor(DType dtype) {
     const auto [alpha, is_new] = alphas_.try_emplace(dtype);
     if (is_new) {
       const Value t = dtype == t_.dtype() ? t_ : program::Cast(t_, dtype);
-      alpha->second =
-          learning_rate() * program::Sqrt(1.0 - program::Pow(o_.beta_2, t)) / (1.0 - program::Pow(o_.beta_1, t));
+      alpha->second = learning_rate() * program::Sqrt(1.0 - program::Pow(o_.beta_2, t)) /
+                      (1.0 - program::Pow(o_.beta_1, t));
     }
     return alpha->second;
   }
@@ -106,7 +107,9 @@ class AdamaxOptimizer final : public Optimizer {
   std::string_view kind() const override { return "adamax"; }
 
  protected:
-  void Begin() override { alpha_.Set(learning_rate() / (1.0 - program::Pow(o_.beta_1, StepNumber()))); }
+  void Begin() override {
+    alpha_.Set(learning_rate() / (1.0 - program::Pow(o_.beta_1, StepNumber())));
+  }
   void Update(const Parameter& w, const Value& g) override {
     const Parameter m = Slot("m", w);
     const Parameter u = Slot("u", w);
@@ -173,14 +176,24 @@ class LionOptimizer final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> Adam(AdamOptions options) { return std::make_unique<AdamOptimizer>(options, "adam"); }
+std::unique_ptr<Optimizer> Adam(AdamOptions options) {
+  return std::make_unique<AdamOptimizer>(options, "adam");
+}
 std::unique_ptr<Optimizer> AdamW(AdamOptions options) {
   if (!options.common.weight_decay) options.common.weight_decay = 0.004;
   return std::make_unique<AdamOptimizer>(options, "adamw");
 }
-std::unique_ptr<Optimizer> AdamPaper(AdamPaperOptions options) { return std::make_unique<AdamPaperOptimizer>(options); }
-std::unique_ptr<Optimizer> Adamax(AdamLikeOptions options) { return std::make_unique<AdamaxOptimizer>(options); }
-std::unique_ptr<Optimizer> Nadam(AdamLikeOptions options) { return std::make_unique<NadamOptimizer>(options); }
-std::unique_ptr<Optimizer> Lion(LionOptions options) { return std::make_unique<LionOptimizer>(options); }
+std::unique_ptr<Optimizer> AdamPaper(AdamPaperOptions options) {
+  return std::make_unique<AdamPaperOptimizer>(options);
+}
+std::unique_ptr<Optimizer> Adamax(AdamLikeOptions options) {
+  return std::make_unique<AdamaxOptimizer>(options);
+}
+std::unique_ptr<Optimizer> Nadam(AdamLikeOptions options) {
+  return std::make_unique<NadamOptimizer>(options);
+}
+std::unique_ptr<Optimizer> Lion(LionOptions options) {
+  return std::make_unique<LionOptimizer>(options);
+}
 
 }  // namespace meshtrain::train

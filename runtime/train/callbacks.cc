@@ -10,14 +10,17 @@ Status CheckpointEvery::OnStepEnd(const StepInfo& info) {
 }
 
 Status CheckpointEvery::OnTrainEnd(const FitResult& result) {
-  if (result.end == FitEnd::kNotFinite || runner_.last_saved() == result.position.step) return OkStatus();
+  if (result.end == FitEnd::kNotFinite || runner_.last_saved() == result.position.step) {
+    return OkStatus();
+  }
   return runner_.Save(result.position.step);
 }
 
 Status EarlyStopping::OnEpochEnd(const EpochInfo& info) {
   const bool validation = monitor_.starts_with("val_");
   const Scalars& scalars = validation ? info.validation : info.train;
-  const auto value = FindScalar(scalars, validation ? std::string_view(monitor_).substr(4) : monitor_);
+  const auto value =
+      FindScalar(scalars, validation ? std::string_view(monitor_).substr(4) : monitor_);
   if (!value) {
     if (validation && info.validation.empty()) return OkStatus();  // not validated in this epoch
     return InvalidArgument("early_stopping: `" + monitor_ + "` is not an output of the step");

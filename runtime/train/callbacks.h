@@ -1,5 +1,5 @@
-// Callbacks that need nothing but the loop. Progress lines, event files and metrics.jsonl are runtime/telemetry's; a
-// FunctionCallback ties them to the loop.
+// Callbacks that need nothing but the loop. Progress lines, event files and metrics.jsonl are
+// runtime/telemetry's; a FunctionCallback ties them to the loop.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace meshtrain::train {
 
-// Saves every `every` steps, and at the end (stopped early or not) unless that step is saved already or the loss was
-// not finite: then the last good checkpoint stays the newest.
+// Saves every `every` steps, and at the end (stopped early or not) unless that step is saved
+// already or the loss was not finite: then the last good checkpoint stays the newest.
 class CheckpointEvery final : public Callback {
  public:
   // every <= 0: only at the end. The runner must outlive it.
@@ -26,8 +26,9 @@ class CheckpointEvery final : public Callback {
   int64_t every_;
 };
 
-// Ends training when `monitor` ("val_loss", "loss", "accuracy", "val_accuracy") has not got better by more than
-// `min_delta` for `patience` epochs in a row. Names that hold "accuracy" are better when larger.
+// Ends training when `monitor` ("val_loss", "loss", "accuracy", "val_accuracy") has not got better
+// by more than `min_delta` for `patience` epochs in a row. Names that hold "accuracy" are better
+// when larger.
 class EarlyStopping final : public Callback {
  public:
   EarlyStopping(std::string monitor, int64_t patience, double min_delta = 0)
@@ -50,10 +51,16 @@ struct FunctionCallback final : public Callback {
   std::function<Status(const EpochInfo&)> on_epoch_end;
   std::function<Status(const FitResult&)> on_train_end;
 
-  Status OnTrainBegin(const Position& p) override { return on_train_begin ? on_train_begin(p) : OkStatus(); }
+  Status OnTrainBegin(const Position& p) override {
+    return on_train_begin ? on_train_begin(p) : OkStatus();
+  }
   Status OnStepEnd(const StepInfo& i) override { return on_step_end ? on_step_end(i) : OkStatus(); }
-  Status OnEpochEnd(const EpochInfo& i) override { return on_epoch_end ? on_epoch_end(i) : OkStatus(); }
-  Status OnTrainEnd(const FitResult& r) override { return on_train_end ? on_train_end(r) : OkStatus(); }
+  Status OnEpochEnd(const EpochInfo& i) override {
+    return on_epoch_end ? on_epoch_end(i) : OkStatus();
+  }
+  Status OnTrainEnd(const FitResult& r) override {
+    return on_train_end ? on_train_end(r) : OkStatus();
+  }
 };
 
 }  // namespace meshtrain::train

@@ -30,13 +30,20 @@ const std::pair<std::string, double>* NotFinite(const Scalars& scalars) {
 
 class Fitting {
  public:
-  Fitting(StepRunner& runner, BatchSource& data, const FitOptions& options, std::span<Callback* const> callbacks,
-          std::stop_token stop, Clock& clock)
-      : runner_(runner), data_(data), o_(options), callbacks_(callbacks), stop_(std::move(stop)), clock_(clock) {}
+  Fitting(StepRunner& runner, BatchSource& data, const FitOptions& options,
+          std::span<Callback* const> callbacks, std::stop_token stop, Clock& clock)
+      : runner_(runner),
+        data_(data),
+        o_(options),
+        callbacks_(callbacks),
+        stop_(std::move(stop)),
+        clock_(clock) {}
 
   Result<FitResult> Run() {
     result_.position = o_.start;
-    for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnTrainBegin(result_.position));
+    for (Callback* callback : callbacks_) {
+      MT_RETURN_IF_ERROR(callback->OnTrainBegin(result_.position));
+    }
     while (result_.position.epoch < o_.epochs && result_.end == FitEnd::kFinished) {
       MT_RETURN_IF_ERROR(Epoch());
     }
@@ -50,8 +57,8 @@ class Fitting {
     const int64_t steps = o_.steps_per_epoch > 0 ? o_.steps_per_epoch : data_.steps_per_epoch();
     Scalars last;
     bool empty_pass = false;
-    // A job that was stopped between an epoch's last batch and the end of its validation: the data may have begun the
-    // next pass already, so it is not asked for the end of this one.
+    // A job that was stopped between an epoch's last batch and the end of its validation: the data
+    // may have begun the next pass already, so it is not asked for the end of this one.
     if (steps > 0 && result_.position.batch >= steps) return EndOfEpoch(begin, last);
     for (;;) {
       if (o_.steps_per_epoch > 0 && result_.position.batch >= o_.steps_per_epoch) break;
@@ -86,8 +93,10 @@ class Fitting {
       const int64_t saved = runner_.last_saved();
       result_.message =
           "step " + std::to_string(at.step) + ": " + bad->first + " is " + Text(bad->second) +
-          "; first not finite: " + (op.ok() ? *op : "unknown (" + op.status().message() + ")") + "; " +
-          (saved < 0 ? "no checkpoint was saved" : "the last checkpoint is of step " + std::to_string(saved));
+          "; first not finite: " + (op.ok() ? *op : "unknown (" + op.status().message() + ")") +
+          "; " +
+          (saved < 0 ? "no checkpoint was saved"
+                     : "the last checkpoint is of step " + std::to_string(saved));
       return OkStatus();
     }
     for (const auto& [name, value] : *last) at.sums[name] += value;
@@ -161,7 +170,8 @@ Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& o
   return Fitting(runner, data, options, callbacks, std::move(stop), clock).Run();
 }
 
-Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps, std::stop_token stop) {
+Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
+                         std::stop_token stop) {
   std::map<std::string, double> sums;
   Scalars last;
   int64_t done = 0;

@@ -1,5 +1,5 @@
-// The training loop, over whatever runs the steps. A step is a call of `StepRunner`; between steps come callbacks and
-// the stop token, and nothing else.
+// The training loop, over whatever runs the steps. A step is a call of `StepRunner`; between steps
+// come callbacks and the stop token, and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct Batch {
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  // The next batch; nothing at the end of a pass, and then the next pass begins. Errors: the data's; kCancelled when
-  // `stop` was requested.
+  // The next batch; nothing at the end of a pass, and then the next pass begins. Errors: the
+  // data's; kCancelled when `stop` was requested.
   virtual Result<std::optional<Batch>> Next(std::stop_token stop) = 0;
   // Batches of one pass, -1 when unknown.
   virtual int64_t steps_per_epoch() const { return -1; }
@@ -45,16 +45,19 @@ class StepRunner {
   virtual Result<Scalars> TrainStep(const Batch& batch) = 0;
   // Reads the states only.
   virtual Result<Scalars> EvalStep(const Batch& batch) = 0;
-  // Saves the states as of `step`. May return before the save is durable; a later call or Finish waits for it.
+  // Saves the states as of `step`. May return before the save is durable; a later call or Finish
+  // waits for it.
   virtual Status Save(int64_t step) = 0;
   // The newest step that Save was called for without an error, -1: none.
   virtual int64_t last_saved() const = 0;
-  // The first op, in program order, that gave a NaN or an infinity in the step just done on `batch`, as people read it:
-  // "log (hidden_1) at model.cc:31". Runs the step again on the states that it began with.
+  // The first op, in program order, that gave a NaN or an infinity in the step just done on
+  // `batch`, as people read it: "log (hidden_1) at model.cc:31". Runs the step again on the states
+  // that it began with.
   virtual Result<std::string> FirstNonFinite(const Batch& batch) = 0;
 };
 
-// Where training stands; enough, with the data's cursor, to go on from a checkpoint with the same epoch means.
+// Where training stands; enough, with the data's cursor, to go on from a checkpoint with the same
+// epoch means.
 struct Position {
   int64_t step = 0;                    // finished steps
   int64_t epoch = 0;                   // finished epochs
@@ -92,8 +95,8 @@ struct FitResult {
   FitEnd end = FitEnd::kFinished;
   Position position;
   std::vector<EpochInfo> history;
-  // Why it ended before its end: "step 12: loss is nan; first in log (logits) at model.cc:31; the last checkpoint is of
-  // step 10".
+  // Why it ended before its end: "step 12: loss is nan; first in log (logits) at model.cc:31; the
+  // last checkpoint is of step 10".
   std::string message;
 };
 
@@ -118,13 +121,16 @@ struct FitOptions {
   Position start;
 };
 
-// Trains until `epochs` are finished (those before start.epoch counted). Errors: the runner's, the data's, a
-// callback's; kInvalidArgument when a pass holds no batch. A stop is not an error: the state is whole, and what saves
-// it (CheckpointEvery) does so in OnTrainEnd.
+// Trains until `epochs` are finished (those before start.epoch counted). Errors: the runner's, the
+// data's, a callback's; kInvalidArgument when a pass holds no batch. A stop is not an error: the
+// state is whole, and what saves it (CheckpointEvery) does so in OnTrainEnd.
 Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& options,
-                      std::span<Callback* const> callbacks, std::stop_token stop, Clock& clock = SystemClock());
+                      std::span<Callback* const> callbacks, std::stop_token stop,
+                      Clock& clock = SystemClock());
 
-// Means over the batches of one pass, or of `steps` batches. Errors: as Fit's; kCancelled when stopped.
-Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps, std::stop_token stop);
+// Means over the batches of one pass, or of `steps` batches. Errors: as Fit's; kCancelled when
+// stopped.
+Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
+                         std::stop_token stop);
 
 }  // namespace meshtrain::train

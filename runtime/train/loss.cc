@@ -54,14 +54,18 @@ Value As(const Value& x, DType dtype) { return x.dtype() == dtype ? x : program:
 // Labels in the predictions' type and dimensions: [N] stands for [N, 1].
 Value LikePredictions(const Value& labels, const Value& predictions) {
   Value y = As(labels, predictions.dtype());
-  if (y.rank() + 1 == predictions.rank() && predictions.dims().back() == 1) y = program::ExpandDims(y, y.rank());
+  if (y.rank() + 1 == predictions.rank() && predictions.dims().back() == 1) {
+    y = program::ExpandDims(y, y.rank());
+  }
   return y;
 }
 
 // The mean over the last dimension, where there is one besides the batch.
 Value OverFeatures(const Value& x) { return x.rank() > 1 ? program::ReduceMean(x, {-1}) : x; }
 
-Value CutProbabilities(const Value& p) { return program::ClipByValue(p, kProbabilityMargin, 1 - kProbabilityMargin); }
+Value CutProbabilities(const Value& p) {
+  return program::ClipByValue(p, kProbabilityMargin, 1 - kProbabilityMargin);
+}
 
 }  // namespace
 
@@ -113,26 +117,34 @@ Metric MetricOf(std::string_view name) {
 Value Metric::OfBatch(const Value& labels, const Value& predictions, const Loss& loss) const {
   MetricKind resolved = kind;
   if (resolved == MetricKind::kAccuracy) {
-    resolved = loss.kind == LossKind::kSparseCategoricalCrossentropy ? MetricKind::kSparseCategoricalAccuracy
-               : loss.kind == LossKind::kCategoricalCrossentropy     ? MetricKind::kCategoricalAccuracy
-                                                                     : MetricKind::kBinaryAccuracy;
+    resolved = loss.kind == LossKind::kSparseCategoricalCrossentropy
+                   ? MetricKind::kSparseCategoricalAccuracy
+               : loss.kind == LossKind::kCategoricalCrossentropy ? MetricKind::kCategoricalAccuracy
+                                                                 : MetricKind::kBinaryAccuracy;
   }
   switch (resolved) {
     case MetricKind::kSparseCategoricalAccuracy:
-      return program::ReduceMean(
-          As(program::Equal(program::ArgMax(predictions, -1), As(labels, DType::kI64)), DType::kF32));
+      return program::ReduceMean(As(
+          program::Equal(program::ArgMax(predictions, -1), As(labels, DType::kI64)), DType::kF32));
     case MetricKind::kCategoricalAccuracy:
       return program::ReduceMean(
-          As(program::Equal(program::ArgMax(predictions, -1), program::ArgMax(labels, -1)), DType::kF32));
+          As(program::Equal(program::ArgMax(predictions, -1), program::ArgMax(labels, -1)),
+             DType::kF32));
     case MetricKind::kMeanSquaredError:
-      return As(program::ReduceMean(program::Square(predictions - LikePredictions(labels, predictions))), DType::kF32);
+      return As(
+          program::ReduceMean(program::Square(predictions - LikePredictions(labels, predictions))),
+          DType::kF32);
     case MetricKind::kMeanAbsoluteError:
-      return As(program::ReduceMean(program::Abs(predictions - LikePredictions(labels, predictions))), DType::kF32);
+      return As(
+          program::ReduceMean(program::Abs(predictions - LikePredictions(labels, predictions))),
+          DType::kF32);
     default: {
       // A probability above one half; a logit above zero says the same.
-      const double threshold = loss.kind == LossKind::kBinaryCrossentropy && loss.from_logits ? 0 : 0.5;
+      const double threshold =
+          loss.kind == LossKind::kBinaryCrossentropy && loss.from_logits ? 0 : 0.5;
       const Value said = As(program::Greater(predictions, threshold), predictions.dtype());
-      return program::ReduceMean(As(program::Equal(said, LikePredictions(labels, predictions)), DType::kF32));
+      return program::ReduceMean(
+          As(program::Equal(said, LikePredictions(labels, predictions)), DType::kF32));
     }
   }
 }

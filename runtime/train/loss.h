@@ -22,17 +22,20 @@ enum class LossKind : uint8_t {
 };
 enum class LossReduction : uint8_t { kMean, kSum };
 
-std::string_view LossName(LossKind kind);  // "sparse_categorical_crossentropy", as the manifest spells it
+std::string_view LossName(
+    LossKind kind);  // "sparse_categorical_crossentropy", as the manifest spells it
 const std::vector<std::string>& LossNames();
 std::optional<LossKind> ParseLoss(std::string_view name);  // also "mse", "mae"
 
 struct Loss {
   LossKind kind = LossKind::kSparseCategoricalCrossentropy;
   bool from_logits = false;
-  // What the gradient is taken of: the mean over the batch, or its sum. The report is the mean in both cases.
+  // What the gradient is taken of: the mean over the batch, or its sum. The report is the mean in
+  // both cases.
   LossReduction reduction = LossReduction::kMean;
 
-  // [N, ...], one value per example (and position). Probabilities (from_logits false) are cut to [1e-7, 1 - 1e-7].
+  // [N, ...], one value per example (and position). Probabilities (from_logits false) are cut to
+  // [1e-7, 1 - 1e-7].
   Value PerExample(const Value& labels, const Value& predictions) const;
 };
 

@@ -14,7 +14,8 @@ namespace {
 
 Value SquaredLength(const Value& g) { return program::ReduceSum(program::Square(g)); }
 
-// g, scaled down where `squared_length` is beyond that of `limit`. A zero gradient stays zero: 0 * (limit / limit).
+// g, scaled down where `squared_length` is beyond that of `limit`. A zero gradient stays zero: 0 *
+// (limit / limit).
 Value ClipTo(const Value& g, const Value& squared_length, double limit) {
   return g * (limit / program::Maximum(program::Sqrt(squared_length), limit));
 }
@@ -45,7 +46,9 @@ void Optimizer::Apply(std::span<const Parameter> weights, std::span<const Value>
     for (Value& g : clipped) g = program::ClipByValue(g, -*common_.clipvalue, *common_.clipvalue);
   }
   if (common_.weight_decay) {
-    for (const Parameter& w : weights) AssignSub(w, w * (*common_.weight_decay * common_.learning_rate));
+    for (const Parameter& w : weights) {
+      AssignSub(w, w * (*common_.weight_decay * common_.learning_rate));
+    }
   }
   Begin();
   for (size_t i = 0; i < weights.size(); ++i) Update(weights[i], clipped[i]);
@@ -71,7 +74,9 @@ void Optimizer::End() {
   }
 }
 
-Value Optimizer::StepNumber() { return program::Cast(Scalar("iterations", DType::kI64, 0) + 1, DType::kF64); }
+Value Optimizer::StepNumber() {
+  return program::Cast(Scalar("iterations", DType::kI64, 0) + 1, DType::kF64);
+}
 
 Parameter Optimizer::Slot(std::string_view kind, const Parameter& weight, nn::Initializer initial) {
   return Find("optimizer." + std::string(kind) + "." + weight.name(), weight.type(), initial,
@@ -79,11 +84,13 @@ Parameter Optimizer::Slot(std::string_view kind, const Parameter& weight, nn::In
 }
 
 Parameter Optimizer::Scalar(std::string_view name, DType dtype, double initial) {
-  return Find("optimizer." + std::string(name), TensorType{dtype, {}}, nn::Initializer::Constant(initial),
+  return Find("optimizer." + std::string(name), TensorType{dtype, {}},
+              nn::Initializer::Constant(initial),
               {.layout = nn::LayoutSpecs{}, .trainable = false});
 }
 
-Parameter Optimizer::Find(std::string path, TensorType type, nn::Initializer initial, nn::ParameterOptions options) {
+Parameter Optimizer::Find(std::string path, TensorType type, nn::Initializer initial,
+                          nn::ParameterOptions options) {
   for (const Parameter& slot : slots_) {
     if (slot.name() == path && slot.type() == type) return slot;
   }

@@ -1,9 +1,11 @@
-// Optimizers record how a step changes the weights, given their gradients; they compute nothing themselves.
+// Optimizers record how a step changes the weights, given their gradients; they compute nothing
+// themselves.
 //
-// Their state is made of variables: per weight `optimizer.m.hidden_1.kernel` with the weight's type and layout, and
-// scalars such as `optimizer.iterations`. They are made on the first Apply and are the same in every program traced
-// after, so a program for the short last batch goes on with the same state.
-// Formulas and order are Keras 3's (clip the gradients, decay the weights, update, count), except for AdamPaper.
+// Their state is made of variables: per weight `optimizer.m.hidden_1.kernel` with the weight's type
+// and layout, and scalars such as `optimizer.iterations`. They are made on the first Apply and are
+// the same in every program traced after, so a program for the short last batch goes on with the
+// same state. Formulas and order are Keras 3's (clip the gradients, decay the weights, update,
+// count), except for AdamPaper.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +31,12 @@ struct OptimizerOptions {
   std::optional<double> clipnorm;         // each gradient scaled down to this length
   std::optional<double> global_clipnorm;  // all of them together
   std::optional<double> clipvalue;        // each element
-  std::optional<double> weight_decay;     // w -= w * weight_decay * learning_rate, before the update
+  std::optional<double> weight_decay;  // w -= w * weight_decay * learning_rate, before the update
 };
 
-// While it lives, optimizers of this thread hand their gradients to `reduce` before they do anything with them, and go on
-// with what it gives back: how a strategy sums gradients over its replicas. Of nested scopes the innermost counts.
+// While it lives, optimizers of this thread hand their gradients to `reduce` before they do
+// anything with them, and go on with what it gives back: how a strategy sums gradients over its
+// replicas. Of nested scopes the innermost counts.
 class GradientScope {
  public:
   using Reduce = std::function<std::vector<Value>(std::span<const Value>)>;
@@ -56,8 +59,8 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
   virtual std::string_view kind() const = 0;  // "adam", as the manifest spells it
 
-  // Records one step in the current builder: reads and assigns the weights and the slots. `gradients[i]` is of
-  // weights[i]. Call once per program.
+  // Records one step in the current builder: reads and assigns the weights and the slots.
+  // `gradients[i]` is of weights[i]. Call once per program.
   void Apply(std::span<const Parameter> weights, std::span<const Value> gradients);
   // Apply, with the gradients of the scalar `loss` to those of `weights` that are trainable.
   void Minimize(const Value& loss, std::span<const Parameter> weights);
@@ -75,7 +78,8 @@ class Optimizer {
   virtual void End();
 
   // `optimizer.<kind>.<path of weight>`.
-  Parameter Slot(std::string_view kind, const Parameter& weight, nn::Initializer initial = nn::Initializer::Zeros());
+  Parameter Slot(std::string_view kind, const Parameter& weight,
+                 nn::Initializer initial = nn::Initializer::Zeros());
   // `optimizer.<name>`, a scalar.
   Parameter Scalar(std::string_view name, DType dtype, double initial);
   // The number of this step, from 1, as an f64 scalar: `optimizer.iterations` + 1.
@@ -83,14 +87,15 @@ class Optimizer {
   double learning_rate() const { return common_.learning_rate; }
 
  private:
-  Parameter Find(std::string path, program::TensorType type, nn::Initializer initial, nn::ParameterOptions options);
+  Parameter Find(std::string path, program::TensorType type, nn::Initializer initial,
+                 nn::ParameterOptions options);
   OptimizerOptions common_;
   std::vector<Parameter> slots_;
 };
 
-// Keras' Adam: w -= alpha * m / (sqrt(v) + epsilon), alpha = learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t).
-// With amsgrad, v's running maximum stands in its place. alpha is computed in the weight's type, as
-// Keras computes it.
+// Keras' Adam: w -= alpha * m / (sqrt(v) + epsilon), alpha = learning_rate * sqrt(1 - beta_2^t) /
+// (1 - beta_1^t). With amsgrad, v's running maximum stands in its place. alpha is computed in the
+// weight's type, as Keras computes it.
 struct AdamOptions {
   OptimizerOptions common;
   double beta_1 = 0.9;
@@ -102,10 +107,10 @@ std::unique_ptr<Optimizer> Adam(AdamOptions options = {});
 // Adam with weights that decay (0.004 where none is given).
 std::unique_ptr<Optimizer> AdamW(AdamOptions options = {});
 
-// The one of Kingma & Ba 2014 that DTensor's tutorial writes: m_hat = m / (1 - beta_1^t), v_hat = v / (1 - beta_2^t),
-// w -= learning_rate * m_hat / (sqrt(v_hat) + epsilon). Slots are assigned first and then read back. t is the variable
-// `optimizer.t`, an f64 scalar that begins at 1; 1 - beta and the corrections are computed in f64 (1 - 0.999f would be
-// wrong by 5e-5).
+// The one of Kingma & Ba 2014 that DTensor's tutorial writes: m_hat = m / (1 - beta_1^t), v_hat = v
+// / (1 - beta_2^t), w -= learning_rate * m_hat / (sqrt(v_hat) + epsilon). Slots are assigned first
+// and then read back. t is the variable `optimizer.t`, an f64 scalar that begins at 1; 1 - beta and
+// the corrections are computed in f64 (1 - 0.999f would be wrong by 5e-5).
 struct AdamPaperOptions {
   OptimizerOptions common;
   double beta_1 = 0.9;

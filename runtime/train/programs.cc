@@ -20,7 +20,8 @@ struct Forward {
 };
 
 // Records the model, the loss and the metrics on inputs x and y.
-Forward Record(const Recipe& recipe, Builder& b, const TensorType& x_type, const TensorType& y_type, bool training) {
+Forward Record(const Recipe& recipe, Builder& b, const TensorType& x_type, const TensorType& y_type,
+               bool training) {
   const Value x = b.Input(std::string(kInputName), x_type);
   const Value y = b.Input(std::string(kLabelName), y_type);
   Value predictions;
@@ -34,7 +35,8 @@ Forward Record(const Recipe& recipe, Builder& b, const TensorType& x_type, const
     out.objective = out.loss = ReduceMean(per_example);
   } else {
     out.objective = ReduceSum(per_example);
-    out.loss = out.objective / static_cast<double>(std::max<int64_t>(1, per_example.type().num_elements()));
+    out.loss = out.objective /
+               static_cast<double>(std::max<int64_t>(1, per_example.type().num_elements()));
   }
   for (const Parameter& parameter : recipe.model->parameters()) {
     if (!parameter.regularizer()) continue;
@@ -44,7 +46,9 @@ Forward Record(const Recipe& recipe, Builder& b, const TensorType& x_type, const
     out.loss = out.loss + penalty;
   }
   b.Output(std::string(kLossName), out.loss);
-  for (const Metric& metric : recipe.metrics) b.Output(metric.name, metric.OfBatch(y, predictions, recipe.loss));
+  for (const Metric& metric : recipe.metrics) {
+    b.Output(metric.name, metric.OfBatch(y, predictions, recipe.loss));
+  }
   return out;
 }
 
@@ -68,8 +72,8 @@ std::string Programs::Summary() const {
   for (const Parameter& parameter : parameters) {
     std::string specs = "replicated";
     if (parameter.layout()) specs = "{" + Join(*parameter.layout(), ", ") + "}";
-    text += parameter.name() + std::string(width - parameter.name().size() + 2, ' ') + parameter.type().ToString() +
-            "  " + specs + "\n";
+    text += parameter.name() + std::string(width - parameter.name().size() + 2, ' ') +
+            parameter.type().ToString() + "  " + specs + "\n";
     total += parameter.type().num_elements();
   }
   return text + std::to_string(total) + " parameters\n";
@@ -123,7 +127,8 @@ Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const 
   return out;
 }
 
-mesh::Layout SharedUpdateLayout(const mesh::Layout& slot, const TensorType& type, const mesh::Layout& batch) {
+mesh::Layout SharedUpdateLayout(const mesh::Layout& slot, const TensorType& type,
+                                const mesh::Layout& batch) {
   if (type.rank() == 0 || batch.rank() == 0 || type.num_bytes() < kSharedUpdateBytes) return slot;
   if (!slot.dims()[0].empty()) return slot;
   mesh::DimSharding axes;

@@ -4,8 +4,8 @@
 //   train_step  inputs x, y; outputs loss and the metrics, by name; updates the states
 //   eval_step   the same inputs and outputs without updates (dropout passes on), states only read
 //
-// All are for one batch size. Call BuildPrograms again with the same Recipe for another (the short last batch): weights
-// and slots are the same variables, and init is the same program.
+// All are for one batch size. Call BuildPrograms again with the same Recipe for another (the short
+// last batch): weights and slots are the same variables, and init is the same program.
 #pragma once
 
 #include <memory>
@@ -36,15 +36,17 @@ struct Recipe {
   nn::LayoutMap layouts;  // rules for the weights that have no layout of their own
   int64_t seed = 0;       // of initial values and dropout
   // Counts training steps for dropout; a state only where a layer reads it.
-  Parameter step{"step", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false}};
+  Parameter step{
+      "step", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false}};
 };
 
 struct Programs {
   Program init;
   Program train_step;
   Program eval_step;
-  std::vector<Parameter> parameters;  // the model's, in the order of its calls, layout rules applied
-  std::vector<Parameter> slots;       // the optimizer's, and `step` where it is used
+  std::vector<Parameter>
+      parameters;                // the model's, in the order of its calls, layout rules applied
+  std::vector<Parameter> slots;  // the optimizer's, and `step` where it is used
 
   // Parameters, then slots: every state there is.
   std::vector<Parameter> States() const;
@@ -52,17 +54,21 @@ struct Programs {
   std::string Summary() const;
 };
 
-// Errors: kInvalidArgument: the trace's first (with path and source line), or a layout rule that fits nothing.
+// Errors: kInvalidArgument: the trace's first (with path and source line), or a layout rule that
+// fits nothing.
 Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const TensorType& y);
 
-// The layout of an optimizer's slot whose update is shared out over the devices that hold copies of the weight: `slot`,
-// the weight's own layout, with dimension 0 split over those axes of the batch's dimension 0 that it does not use. The
-// gradient is then reduced to shards instead of copies, each device updates its part, and the new weight is gathered:
-// the bytes on the way stay the same, the work and the slots' memory become a share. (Xu et al. 2020, "Automatic
+// The layout of an optimizer's slot whose update is shared out over the devices that hold copies of
+// the weight: `slot`, the weight's own layout, with dimension 0 split over those axes of the
+// batch's dimension 0 that it does not use. The gradient is then reduced to shards instead of
+// copies, each device updates its part, and the new weight is gathered: the bytes on the way stay
+// the same, the work and the slots' memory become a share. (Xu et al. 2020, "Automatic
 // cross-replica sharding of weight update"; stage 1 of ZeRO, Rajbhandari et al. 2020.)
-// `slot` itself where dimension 0 is split already, would not be even, or holds less than kSharedUpdateBytes.
+// `slot` itself where dimension 0 is split already, would not be even, or holds less than
+// kSharedUpdateBytes.
 inline constexpr int64_t kSharedUpdateBytes = int64_t{64} << 10;
-mesh::Layout SharedUpdateLayout(const mesh::Layout& slot, const TensorType& type, const mesh::Layout& batch);
+mesh::Layout SharedUpdateLayout(const mesh::Layout& slot, const TensorType& type,
+                                const mesh::Layout& batch);
 
 // The program whose updates give `states` their initial values.
 Result<Program> BuildInit(const std::vector<Parameter>& states, int64_t seed);

@@ -64,7 +64,8 @@ class AdagradOptimizer final : public Optimizer {
 
  protected:
   void Update(const Parameter& w, const Value& g) override {
-    const Parameter sum = Slot("accumulator", w, nn::Initializer::Constant(o_.initial_accumulator_value));
+    const Parameter sum =
+        Slot("accumulator", w, nn::Initializer::Constant(o_.initial_accumulator_value));
     AssignAdd(sum, program::Square(g));
     AssignSub(w, learning_rate() * g / program::Sqrt(sum + o_.epsilon));
   }
@@ -81,7 +82,8 @@ class FtrlOptimizer final : public Optimizer {
 
  protected:
   void Update(const Parameter& w, const Value& g) override {
-    const Parameter sum = Slot("accumulator", w, nn::Initializer::Constant(o_.initial_accumulator_value));
+    const Parameter sum =
+        Slot("accumulator", w, nn::Initializer::Constant(o_.initial_accumulator_value));
     const Parameter linear = Slot("linear", w);
     const double lr = learning_rate();
     const double l2 = o_.l2_regularization_strength + o_.beta / (2 * lr);
@@ -101,9 +103,17 @@ class FtrlOptimizer final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> Sgd(SgdOptions options) { return std::make_unique<SgdOptimizer>(options); }
-std::unique_ptr<Optimizer> Rmsprop(RmspropOptions options) { return std::make_unique<RmspropOptimizer>(options); }
-std::unique_ptr<Optimizer> Adagrad(AdagradOptions options) { return std::make_unique<AdagradOptimizer>(options); }
-std::unique_ptr<Optimizer> Ftrl(FtrlOptions options) { return std::make_unique<FtrlOptimizer>(options); }
+std::unique_ptr<Optimizer> Sgd(SgdOptions options) {
+  return std::make_unique<SgdOptimizer>(options);
+}
+std::unique_ptr<Optimizer> Rmsprop(RmspropOptions options) {
+  return std::make_unique<RmspropOptimizer>(options);
+}
+std::unique_ptr<Optimizer> Adagrad(AdagradOptions options) {
+  return std::make_unique<AdagradOptimizer>(options);
+}
+std::unique_ptr<Optimizer> Ftrl(FtrlOptions options) {
+  return std::make_unique<FtrlOptimizer>(options);
+}
 
 }  // namespace meshtrain::train

@@ -3,9 +3,12 @@
 //     shared          payloads in the communicator's memory
 //     shared_copy     payloads elsewhere, through shared memory
 //     tcp             over loopback, as between hosts
-//     raw_ring        what the connections alone allow: the bytes of a ring, moved without adding or checking
-//     raw_ring_reno   the same under Reno, which ours has over loopback whatever the system's choice is
+//     raw_ring        what the connections alone allow: the bytes of a ring, moved without adding
+//     or checking raw_ring_reno   the same under Reno, which ours has over loopback whatever the
+//     system's choice is
 // Prints one line of JSON. Every all-reduce is checked once.
+#include "tests/bench/collective_bench.h"
+
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -19,7 +22,6 @@
 
 #include "runtime/base/check.h"
 #include "runtime/collective/fabric.h"
-#include "tests/bench/collective_bench.h"
 
 namespace meshtrain::bench {
 namespace {
@@ -53,12 +55,13 @@ int Ours(const std::string& mode, long bytes, int processes, int rounds) {
   group.incarnation = 1;
   group.process = process;
   for (int p = 0; p < processes; ++p) {
-    group.processes.push_back({"worker-" + std::to_string(p), "127.0.0.1:" + std::to_string(together->ports[p].load()),
-                               "host"});
+    group.processes.push_back({"worker-" + std::to_string(p),
+                               "127.0.0.1:" + std::to_string(together->ports[p].load()), "host"});
   }
   Must(fabric->Connect(group, std::chrono::seconds(30), {}));
   {
-    const std::unique_ptr<Communicator> communicator = collective::MakeProcessCommunicator(*fabric, MeshOf(processes), 1);
+    const std::unique_ptr<Communicator> communicator =
+        collective::MakeProcessCommunicator(*fabric, MeshOf(processes), 1);
     const long count = bytes / 4;
     std::vector<float> own(count);
     float* data = own.data();
@@ -68,9 +71,12 @@ int Ours(const std::string& mode, long bytes, int processes, int rounds) {
       data = reinterpret_cast<float*>(bucket.data());
     }
     std::fill(data, data + count, 1.0f);
-    const collective::Participant us{process, reinterpret_cast<std::byte*>(data), reinterpret_cast<std::byte*>(data)};
+    const collective::Participant us{process, reinterpret_cast<std::byte*>(data),
+                                     reinterpret_cast<std::byte*>(data)};
     const collective::GroupCall call{{0}, mesh::DType::kF32, "bench"};
-    const auto run = [&] { Must(communicator->AllReduce(call, mesh::Reduction::kSum, count, {&us, 1})); };
+    const auto run = [&] {
+      Must(communicator->AllReduce(call, mesh::Reduction::kSum, count, {&us, 1}));
+    };
     run();
     for (long i = 0; i < count; ++i) MT_CHECK(data[i] == static_cast<float>(processes));
     std::fill(data, data + count, 0.0f);
@@ -81,8 +87,8 @@ int Ours(const std::string& mode, long bytes, int processes, int rounds) {
   return Finish(process);
 }
 
-// --- the ring alone. Asking the system for all that is left of a part at once is the best way: pieces of 32 to 256 kB
-// cost more calls and take up to 1.4 times as long.
+// --- the ring alone. Asking the system for all that is left of a part at once is the best way:
+// pieces of 32 to 256 kB cost more calls and take up to 1.4 times as long.
 
 void Tune(int fd, bool reno) {
   const int one = 1;
@@ -99,14 +105,16 @@ int RawRing(const std::string& mode, long bytes, int processes, int rounds) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  MT_CHECK(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && listen(listener, 4) == 0);
+  MT_CHECK(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+           listen(listener, 4) == 0);
   socklen_t length = sizeof address;
   getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
   together->ports[process].store(ntohs(address.sin_port));
   together->Wait(processes);
   const int right = socket(AF_INET, SOCK_STREAM, 0);
   Tune(right, reno);
-  address.sin_port = htons(static_cast<uint16_t>(together->ports[(process + 1) % processes].load()));
+  address.sin_port =
+      htons(static_cast<uint16_t>(together->ports[(process + 1) % processes].load()));
   MT_CHECK(connect(right, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
   const int left = accept(listener, nullptr, nullptr);
   MT_CHECK(left >= 0);
@@ -138,7 +146,8 @@ int RawRing(const std::string& mode, long bytes, int processes, int rounds) {
           }
         }
         if (moved) continue;
-        pollfd fds[2] = {{received < part ? left : -1, POLLIN, 0}, {sent < part ? right : -1, POLLOUT, 0}};
+        pollfd fds[2] = {{received < part ? left : -1, POLLIN, 0},
+                         {sent < part ? right : -1, POLLOUT, 0}};
         poll(fds, 2, 1000);
       }
     }
@@ -157,12 +166,15 @@ int main(int argc, char** argv) {
   const long bytes = argc > 2 ? std::atol(argv[2]) : 16 << 20;
   const int processes = argc > 3 ? std::atoi(argv[3]) : 4;
   const int rounds = argc > 4 ? std::atoi(argv[4]) : (bytes <= 65536 ? 2000 : 25);
-  if (mode == "raw_ring" || mode == "raw_ring_reno") return meshtrain::bench::RawRing(mode, bytes, processes, rounds);
+  if (mode == "raw_ring" || mode == "raw_ring_reno") {
+    return meshtrain::bench::RawRing(mode, bytes, processes, rounds);
+  }
   if (mode == "shared" || mode == "shared_copy" || mode == "tcp") {
     return meshtrain::bench::Ours(mode, bytes, processes, rounds);
   }
   std::fprintf(stderr,
-               "collective_bench: expected a mode (shared, shared_copy, tcp, raw_ring, raw_ring_reno), got: %s\n",
+               "collective_bench: expected a mode (shared, shared_copy, tcp, raw_ring, "
+               "raw_ring_reno), got: %s\n",
                mode.c_str());
   return 64;
 }

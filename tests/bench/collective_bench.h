@@ -1,4 +1,5 @@
-// What the benchmarks of collectives share: processes that begin together, and one line of JSON per mode.
+// What the benchmarks of collectives share: processes that begin together, and one line of JSON per
+// mode.
 #pragma once
 
 #include <linux/futex.h>
@@ -27,7 +28,8 @@ inline double Now() {
 // Memory that children share.
 template <typename T>
 T* Shared() {
-  void* memory = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   return memory == MAP_FAILED ? nullptr : new (memory) T;
 }
 
@@ -35,7 +37,8 @@ struct Together {
   std::atomic<int> count{0}, phase{0};
   std::atomic<int> ports[64]{};
   std::atomic<long> cpu_us{0};  // of all processes
-  // Asleep: who waits awake takes the cores from those who still work, and its time counts as theirs.
+  // Asleep: who waits awake takes the cores from those who still work, and its time counts as
+  // theirs.
   void Wait(int processes) {
     const int before = phase.load();
     if (count.fetch_add(1) + 1 == processes) {
@@ -43,7 +46,9 @@ struct Together {
       phase.fetch_add(1);
       syscall(SYS_futex, &phase, FUTEX_WAKE, processes, nullptr, nullptr, 0);
     } else {
-      while (phase.load() == before) syscall(SYS_futex, &phase, FUTEX_WAIT, before, nullptr, nullptr, 0);
+      while (phase.load() == before) {
+        syscall(SYS_futex, &phase, FUTEX_WAIT, before, nullptr, nullptr, 0);
+      }
     }
   }
 };
@@ -63,17 +68,19 @@ inline int Fork(int processes) {
 inline long CpuMicroseconds() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
-  return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1'000'000 + used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+  return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1'000'000 + used.ru_utime.tv_usec +
+         used.ru_stime.tv_usec;
 }
 
 struct Times {
   std::vector<double> seconds;  // sorted
-  double cpu_us = 0;            // per call, of all processes together: what stays true on a busy machine
+  double cpu_us = 0;  // per call, of all processes together: what stays true on a busy machine
 };
 
-// Times `run` on process 0: from when all begin to when all are done. A small payload is timed call by call without
-// meeting in between, as a training step would make it.
-inline Times Measure(Together& together, int processes, int rounds, bool small, const std::function<void()>& run) {
+// Times `run` on process 0: from when all begin to when all are done. A small payload is timed call
+// by call without meeting in between, as a training step would make it.
+inline Times Measure(Together& together, int processes, int rounds, bool small,
+                     const std::function<void()>& run) {
   Times times;
   together.Wait(processes);
   const long before = CpuMicroseconds();
@@ -93,9 +100,11 @@ inline Times Measure(Together& together, int processes, int rounds, bool small, 
 
 inline void Print(const std::string& name, int processes, long bytes, const Times& times) {
   const std::vector<double>& s = times.seconds;
-  std::printf("{\"name\": \"%s\", \"processes\": %d, \"bytes\": %ld, \"best_us\": %.1f, \"median_us\": %.1f, "
-              "\"cpu_us\": %.1f}\n",
-              name.c_str(), processes, bytes, s.front() * 1e6, s[s.size() / 2] * 1e6, times.cpu_us);
+  std::printf(
+      "{\"name\": \"%s\", \"processes\": %d, \"bytes\": %ld, \"best_us\": %.1f, \"median_us\": "
+      "%.1f, "
+      "\"cpu_us\": %.1f}\n",
+      name.c_str(), processes, bytes, s.front() * 1e6, s[s.size() / 2] * 1e6, times.cpu_us);
   std::fflush(stdout);
 }
 

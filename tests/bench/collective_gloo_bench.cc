@@ -1,6 +1,8 @@
 // The same all-reduce with Gloo (libgloo-dev of Debian), for collective_bench to be read beside.
-//   collective_gloo_bench MODE [BYTES] [PROCESSES] [ROUNDS]      MODE: gloo_ring gloo_bcube gloo_hd gloo_chunked
-// One algorithm a process: two of its generations on one context hang. It has no shared memory, only TCP.
+//   collective_gloo_bench MODE [BYTES] [PROCESSES] [ROUNDS]      MODE: gloo_ring gloo_bcube gloo_hd
+//   gloo_chunked
+// One algorithm a process: two of its generations on one context hang. It has no shared memory,
+// only TCP.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
@@ -42,7 +44,8 @@ int main(int argc, char** argv) {
     gloo::AllreduceOptions options(context);
     options.setInputs(pointers, count);
     options.setOutputs(pointers, count);
-    options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
+    options.setReduceFunction(
+        static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
     std::unique_ptr<gloo::Algorithm> algorithm;
     if (mode == "gloo_ring" || mode == "gloo_bcube") {
       options.setAlgorithm(mode == "gloo_ring" ? gloo::AllreduceOptions::Algorithm::RING
@@ -50,9 +53,11 @@ int main(int argc, char** argv) {
       run = [&] { gloo::allreduce(options); };
     } else if (mode == "gloo_hd" || mode == "gloo_chunked") {
       if (mode == "gloo_hd") {
-        algorithm = std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context, pointers, static_cast<int>(count));
+        algorithm = std::make_unique<gloo::AllreduceHalvingDoubling<float>>(
+            context, pointers, static_cast<int>(count));
       } else {
-        algorithm = std::make_unique<gloo::AllreduceRingChunked<float>>(context, pointers, static_cast<int>(count));
+        algorithm = std::make_unique<gloo::AllreduceRingChunked<float>>(context, pointers,
+                                                                        static_cast<int>(count));
       }
       run = [&] { algorithm->run(); };
     } else {

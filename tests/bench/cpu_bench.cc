@@ -1,5 +1,6 @@
-// The CPU backend's parts: products against one thread of oneDNN, the fused Adam update against a loop written by hand,
-// random numbers, what a fork and a join cost. `items` are multiplications and additions, elements or loops.
+// The CPU backend's parts: products against one thread of oneDNN, the fused Adam update against a
+// loop written by hand, random numbers, what a fork and a join cost. `items` are multiplications
+// and additions, elements or loops.
 //   cpu_bench --benchmark_filter=Gemm
 #include <benchmark/benchmark.h>
 
@@ -32,7 +33,10 @@ using program::Variable;
 
 void Gemm(State& state) {
   Pool pool(static_cast<int>(state.range(0)));
-  GemmShape s{.m = state.range(1), .n = state.range(3), .k = state.range(2), .transpose_a = state.range(4) != 0,
+  GemmShape s{.m = state.range(1),
+              .n = state.range(3),
+              .k = state.range(2),
+              .transpose_a = state.range(4) != 0,
               .transpose_b = state.range(5) != 0};
   s.lda = s.transpose_a ? s.m : s.k;
   s.ldb = s.transpose_b ? s.k : s.n;
@@ -55,8 +59,8 @@ void MlpShapes(benchmark::internal::Benchmark* b) {
   const int64_t layers[][2] = {{784, 700}, {700, 500}, {500, 10}};
   for (const int64_t threads : {1, 2}) {
     for (const auto& [in, out] : layers) {
-      b->Args({threads, 128, in, out, 0, 0});            // forward
-      b->Args({threads, in, 128, out, 1, 0});            // dW
+      b->Args({threads, 128, in, out, 0, 0});                 // forward
+      b->Args({threads, in, 128, out, 1, 0});                 // dW
       if (in != 784) b->Args({threads, 128, out, in, 0, 1});  // dX
     }
   }
@@ -105,7 +109,9 @@ void AdamPlanned(State& state) {
     return owned.back().get();
   };
   buffers.inputs.push_back(take(kParameters * 4));
-  for (const auto& s : plan->local().states) buffers.states.push_back(take(plan->local().type(s.entry).num_bytes()));
+  for (const auto& s : plan->local().states) {
+    buffers.states.push_back(take(plan->local().type(s.entry).num_bytes()));
+  }
   for (auto& x : std::span(reinterpret_cast<float*>(owned[0]->host()), kParameters)) x = 0.01f;
   for (auto _ : state) MT_CHECK(executable->Run({&buffers, 1}).ok());
   state.SetItemsProcessed(state.iterations() * kParameters);

@@ -4,8 +4,8 @@
 
 namespace meshtrain::bench {
 
-void HandAdam(const AdamRates& r, const float* __restrict g, float* __restrict m, float* __restrict v,
-              float* __restrict p, int64_t begin, int64_t end) {
+void HandAdam(const AdamRates& r, const float* __restrict g, float* __restrict m,
+              float* __restrict v, float* __restrict p, int64_t begin, int64_t end) {
   const float a = 1 - r.beta1, b = 1 - r.beta2;
   for (int64_t i = begin; i < end; ++i) {
     const float m1 = r.beta1 * m[i] + a * g[i];

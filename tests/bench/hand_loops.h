@@ -10,6 +10,7 @@ struct AdamRates {
   float correct1 = 1, correct2 = 1;  // 1 - beta^t
 };
 // One Adam update of elements [begin, end): the paper's, epsilon outside the root.
-void HandAdam(const AdamRates& r, const float* g, float* m, float* v, float* p, int64_t begin, int64_t end);
+void HandAdam(const AdamRates& r, const float* g, float* m, float* v, float* p, int64_t begin,
+              int64_t end);
 
 }  // namespace meshtrain::bench

@@ -1,6 +1,7 @@
-// The MLP's training step at batch 128: on one device, on eight virtual ones, on eight kept apart; beside them its
-// matrix products and its optimizer loop, each alone, and the way from trace to plan. The modes take turns, so that a
-// machine whose speed changes changes them alike. One JSON line each; see README.md.
+// The MLP's training step at batch 128: on one device, on eight virtual ones, on eight kept apart;
+// beside them its matrix products and its optimizer loop, each alone, and the way from trace to
+// plan. The modes take turns, so that a machine whose speed changes changes them alike. One JSON
+// line each; see README.md.
 //   mlp_bench [seconds per repetition]
 #include <algorithm>
 #include <chrono>
@@ -36,8 +37,8 @@ struct Mode {
   const char* name;
   std::function<void()> step;
   std::function<void()> check = [] {};  // after the last step
-  int steps = 0;              // of one repetition
-  std::vector<double> times;  // milliseconds a step, one of each repetition
+  int steps = 0;                        // of one repetition
+  std::vector<double> times;            // milliseconds a step, one of each repetition
 };
 
 // Steps before the clock starts: the mode before has left its own data in the caches.
@@ -50,7 +51,8 @@ void Measure(std::vector<Mode>& modes, double seconds_per_repetition) {
     WarmUp(mode);
     const auto begin = Clock::now();
     for (int i = 0; i < 4; ++i) mode.step();
-    mode.steps = std::max(4, static_cast<int>(seconds_per_repetition * 1e3 / (Milliseconds(begin) / 4)));
+    mode.steps =
+        std::max(4, static_cast<int>(seconds_per_repetition * 1e3 / (Milliseconds(begin) / 4)));
   }
   for (int r = 0; r < kRepetitions; ++r) {
     for (Mode& mode : modes) {
@@ -65,8 +67,9 @@ void Measure(std::vector<Mode>& modes, double seconds_per_repetition) {
 
 void Print(Mode mode) {
   std::sort(mode.times.begin(), mode.times.end());
-  std::printf("{\"name\": \"%s\", \"step_ms_min\": %.4f, \"step_ms_median\": %.4f, \"steps\": %d}\n", mode.name,
-              mode.times[0], mode.times[mode.times.size() / 2], mode.steps);
+  std::printf(
+      "{\"name\": \"%s\", \"step_ms_min\": %.4f, \"step_ms_median\": %.4f, \"steps\": %d}\n",
+      mode.name, mode.times[0], mode.times[mode.times.size() / 2], mode.steps);
 }
 
 Tensor RandomImages() {
@@ -104,10 +107,11 @@ Mode TrainingStep(const char* name, const char* mesh_text, bool isolated) {
                                return core_mlp::TrainStep(t->model, t->adam, x, y);
                              });
   const auto batch = core_mlp::RepackBatch(session, RandomImages(), RandomLabels(), mesh).value();
-  execute::LoadedStep* step = training->function
-                                  ->Prepare(std::vector<TensorType>{batch.first.type(), batch.second.type()},
-                                            std::vector<Layout>{batch.first.layout(), batch.second.layout()})
-                                  .value();
+  execute::LoadedStep* step =
+      training->function
+          ->Prepare(std::vector<TensorType>{batch.first.type(), batch.second.type()},
+                    std::vector<Layout>{batch.first.layout(), batch.second.layout()})
+          .value();
   MT_CHECK(step->Feed(0, batch.first).ok() && step->Feed(1, batch.second).ok());
   return {name, [training, step] { MT_CHECK(step->Run().ok()); },
           [step] { MT_CHECK(std::isfinite(step->FetchNumber(0).value())); }};
@@ -121,11 +125,13 @@ Mode Products() {
   };
   const auto products = std::make_shared<std::vector<Product>>();
   const auto add = [&](int64_t m, int64_t k, int64_t n, bool transpose_a, bool transpose_b) {
-    device::cpu::GemmShape s{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .transpose_b = transpose_b};
+    device::cpu::GemmShape s{
+        .m = m, .n = n, .k = k, .transpose_a = transpose_a, .transpose_b = transpose_b};
     s.lda = transpose_a ? m : k;
     s.ldb = transpose_b ? k : n;
     s.ldc = n;
-    products->push_back({s, std::vector<float>(m * k, 0.5f), std::vector<float>(k * n, 0.25f), std::vector<float>(m * n)});
+    products->push_back({s, std::vector<float>(m * k, 0.5f), std::vector<float>(k * n, 0.25f),
+                         std::vector<float>(m * n)});
   };
   const int64_t sizes[][2] = {{784, 700}, {700, 500}, {500, 10}};
   for (const auto& [in, out] : sizes) {
@@ -139,7 +145,8 @@ Mode Products() {
               const auto split = SplitGemm(p.shape, pool->threads());
               pool->Run(split.pieces, [&](int64_t i) {
                 const auto piece = PieceOf(p.shape, split, i);
-                device::cpu::Gemm(piece.shape, p.a.data() + piece.a, p.b.data() + piece.b, p.c.data() + piece.c);
+                device::cpu::Gemm(piece.shape, p.a.data() + piece.a, p.b.data() + piece.b,
+                                  p.c.data() + piece.c);
               });
             }
           }};
@@ -148,14 +155,16 @@ Mode Products() {
 Mode OptimizerLoop() {
   constexpr int64_t kParameters = 784 * 700 + 700 + 700 * 500 + 500 + 500 * 10 + 10;
   struct Adam {
-    std::vector<float> g = std::vector<float>(kParameters, 0.01f), m = std::vector<float>(kParameters), v = m, p = m;
+    std::vector<float> g = std::vector<float>(kParameters, 0.01f),
+                       m = std::vector<float>(kParameters), v = m, p = m;
     AdamRates rates;
   };
   const auto adam = std::make_shared<Adam>();
   return {.name = "optimizer", .step = [adam, pool = std::make_shared<device::cpu::Pool>(0)] {
             adam->rates.correct1 = 0.9f;
             pool->For(kParameters, 16384, [&](int64_t begin, int64_t end) {
-              HandAdam(adam->rates, adam->g.data(), adam->m.data(), adam->v.data(), adam->p.data(), begin, end);
+              HandAdam(adam->rates, adam->g.data(), adam->m.data(), adam->v.data(), adam->p.data(),
+                       begin, end);
             });
           }};
 }
@@ -170,10 +179,12 @@ Mode TraceToPlan() {
   given.inputs = {{"x", Layout::BatchSharded(mesh, "batch", 2).value()},
                   {"y", Layout::BatchSharded(mesh, "batch", 1).value()}};
   return {.name = "plan", .step = [training, mesh, given] {
-            const std::vector<TensorType> types = {{DType::kF32, {kBatch, 784}}, {DType::kI32, {kBatch}}};
-            const Function train(*training->session, "train_step", {"x", "y"}, [&](const Value& x, const Value& y) {
-              return core_mlp::TrainStep(training->model, training->adam, x, y);
-            });
+            const std::vector<TensorType> types = {{DType::kF32, {kBatch, 784}},
+                                                   {DType::kI32, {kBatch}}};
+            const Function train(
+                *training->session, "train_step", {"x", "y"}, [&](const Value& x, const Value& y) {
+                  return core_mlp::TrainStep(training->model, training->adam, x, y);
+                });
             std::vector<Variable> variables;
             const auto program = train.Trace(types, &variables).value();
             MT_CHECK(training->session->PlanOnly(program, mesh, given).ok());
@@ -186,9 +197,12 @@ Mode TraceToPlan() {
 int main(int argc, char** argv) {
   using namespace meshtrain::bench;  // NOLINT: the whole program
   const double seconds = argc > 1 ? std::atof(argv[1]) : 0.2;
-  std::vector<Mode> modes = {TrainingStep("one_device", "batch=1", false), TrainingStep("virtual8", "batch=8", false),
-                             TrainingStep("isolated8", "batch=8", true),   Products(),
-                             OptimizerLoop(),                             TraceToPlan()};
+  std::vector<Mode> modes = {TrainingStep("one_device", "batch=1", false),
+                             TrainingStep("virtual8", "batch=8", false),
+                             TrainingStep("isolated8", "batch=8", true),
+                             Products(),
+                             OptimizerLoop(),
+                             TraceToPlan()};
   Measure(modes, seconds);
   for (const Mode& mode : modes) Print(mode);
   return 0;

@@ -1,13 +1,14 @@
-// Steps, pulls and pushes a second of the parameter-server strategy, processes over loopback: the coordinator here,
-// workers and servers as children of this program.
+// Steps, pulls and pushes a second of the parameter-server strategy, processes over loopback: the
+// coordinator here, workers and servers as children of this program.
 //
 //   parameter_bench                      the table of README.md
 //   parameter_bench JOB [name=value ...] one line; JOB: guide, mlp
 //     workers=2 servers=1 window=1 log=FOLDER|none batch=128 seconds=3 steps=0
 //
-// The job `guide` is that of TensorFlow's ParameterServerStrategy in peers/strategies.py: Dense(1) on ([1.], [1.]) in
-// batches of 5, `w` and `b` changed by the step itself and a count beside them. steps=199 after a first one times it as
-// that script does. `mlp` is 784-700-500-10 under Adam, its kernels cut in two.
+// The job `guide` is that of TensorFlow's ParameterServerStrategy in peers/strategies.py: Dense(1)
+// on ([1.], [1.]) in batches of 5, `w` and `b` changed by the step itself and a count beside them.
+// steps=199 after a first one times it as that script does. `mlp` is 784-700-500-10 under Adam, its
+// kernels cut in two.
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -110,8 +111,9 @@ class Child {
 
 struct Setup {
   std::string job = "guide";
-  std::map<std::string, std::string> values = {{"workers", "2"}, {"servers", "1"}, {"window", "1"},   {"log", "none"},
-                                               {"batch", "128"}, {"seconds", "3"}, {"steps", "0"}};
+  std::map<std::string, std::string> values = {{"workers", "2"}, {"servers", "1"}, {"window", "1"},
+                                               {"log", "none"},  {"batch", "128"}, {"seconds", "3"},
+                                               {"steps", "0"}};
   int number(const std::string& name) const { return std::atoi(values.at(name).c_str()); }
 };
 
@@ -129,17 +131,20 @@ data::PipelineSpec Batches(const Tensor& x, const Tensor& y, int64_t size) {
 }
 
 void BeginGuide(Running& r) {
-  const Parameter w("w", TensorType{DType::kF32, {1, 1}}, nn::Initializer::Constant(-0.3822425901889801));
+  const Parameter w("w", TensorType{DType::kF32, {1, 1}},
+                    nn::Initializer::Constant(-0.3822425901889801));
   const Parameter b("b", TensorType{DType::kF32, {1}}, nn::Initializer::Zeros());
-  const Parameter it("it", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false});
+  const Parameter it("it", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
+                     {.trainable = false});
   const std::vector<Parameter> variables = {w, b, it};
   Must(r.coordinator->CreateVariables(variables));
   Builder builder("step");
   Builder::Scope scope(builder);
   const Value x = builder.Input("x", {DType::kF32, {5, 1}});
   const Value y = builder.Input("y", {DType::kF32, {5, 1}});
-  const Value loss = program::ReduceMean(program::SigmoidCrossEntropy(program::MatMul(x, w) + b, y)) +
-                     program::ReduceSum(program::Square(w)) * 1e-4;
+  const Value loss =
+      program::ReduceMean(program::SigmoidCrossEntropy(program::MatMul(x, w) + b, y)) +
+      program::ReduceSum(program::Square(w)) * 1e-4;
   const program::Variable wrt[] = {w, b};
   const std::vector<Value> gradients = builder.Gradient(loss, wrt);
   program::AssignSub(w, gradients[0] * 0.01);
@@ -163,8 +168,12 @@ void BeginMlp(Running& r, int batch) {
   r.step = Must(r.coordinator->DefineTraining(recipe, types)).step;
   Tensor x(TensorType{DType::kF32, {10 * batch, 28, 28}}), y(TensorType{DType::kI32, {10 * batch}});
   uint32_t state = 1;
-  for (float& v : x.mutable_values<float>()) v = static_cast<float>((state = state * 1664525 + 1013904223) >> 8) / 16777216;
-  for (int32_t& v : y.mutable_values<int32_t>()) v = static_cast<int32_t>((state = state * 1664525 + 1013904223) >> 8) % 10;
+  for (float& v : x.mutable_values<float>()) {
+    v = static_cast<float>((state = state * 1664525 + 1013904223) >> 8) / 16777216;
+  }
+  for (int32_t& v : y.mutable_values<int32_t>()) {
+    v = static_cast<int32_t>((state = state * 1664525 + 1013904223) >> 8) % 10;
+  }
   r.data = Must(r.coordinator->CreatePerWorkerDataset("noise", Batches(x, y, batch)));
 }
 
@@ -201,7 +210,9 @@ void RunSetup(const Setup& setup) {
   for (int i = 0; i < 600 && c.stats().workers_ready < workers; ++i) {
     SystemClock().SleepFor(std::chrono::milliseconds(20), {});
   }
-  for (int i = 0; i < 2 * workers * options.steps_in_flight; ++i) Must(c.Schedule(r.step, {r.data}).status());
+  for (int i = 0; i < 2 * workers * options.steps_in_flight; ++i) {
+    Must(c.Schedule(r.step, {r.data}).status());
+  }
   Must(c.Join());
 
   const DispatcherStats before = c.stats();
@@ -210,16 +221,21 @@ void RunSetup(const Setup& setup) {
   if (steps > 0) {
     for (int i = 0; i < steps; ++i) Must(c.Schedule(r.step, {r.data}).status());
   } else {
-    while (now() - begin < std::chrono::seconds(setup.number("seconds"))) Must(c.Schedule(r.step, {r.data}).status());
+    while (now() - begin < std::chrono::seconds(setup.number("seconds"))) {
+      Must(c.Schedule(r.step, {r.data}).status());
+    }
   }
   Must(c.Join());
   const double seconds = static_cast<double>((now() - begin).count()) * 1e-9;
   const DispatcherStats after = c.stats();
   const auto done = static_cast<double>(after.steps_done - before.steps_done);
-  const auto bytes = static_cast<double>(after.pulled_bytes + after.pushed_bytes - before.pulled_bytes - before.pushed_bytes);
-  std::printf("%-6s workers=%d servers=%d window=%d log=%-4s  %8.0f steps/s  %8.0f pulls+pushes/s  %8.1f MB/s\n",
-              setup.job.c_str(), workers, servers, options.steps_in_flight, folder.empty() ? "no" : "yes", done / seconds,
-              2 * servers * done / seconds, bytes / seconds * 1e-6);
+  const auto bytes = static_cast<double>(after.pulled_bytes + after.pushed_bytes -
+                                         before.pulled_bytes - before.pushed_bytes);
+  std::printf(
+      "%-6s workers=%d servers=%d window=%d log=%-4s  %8.0f steps/s  %8.0f pulls+pushes/s  %8.1f "
+      "MB/s\n",
+      setup.job.c_str(), workers, servers, options.steps_in_flight, folder.empty() ? "no" : "yes",
+      done / seconds, 2 * servers * done / seconds, bytes / seconds * 1e-6);
   std::fflush(stdout);
   r.coordinator.reset();
   children.clear();
@@ -257,9 +273,11 @@ int Main(int argc, char** argv) {
   }
   const std::string here = std::filesystem::current_path().string();
   for (const char* job : {"guide", "mlp"}) {
-    for (const auto& [window, log] : {std::pair("1", "none"), std::pair("1", here.c_str()), std::pair("8", here.c_str())}) {
+    for (const auto& [window, log] :
+         {std::pair("1", "none"), std::pair("1", here.c_str()), std::pair("8", here.c_str())}) {
       Setup setup{.job = job};
-      setup.values["window"] = std::strcmp(job, "mlp") == 0 && std::strcmp(window, "8") == 0 ? "2" : window;
+      setup.values["window"] =
+          std::strcmp(job, "mlp") == 0 && std::strcmp(window, "8") == 0 ? "2" : window;
       setup.values["log"] = log;
       RunSetup(setup);
     }

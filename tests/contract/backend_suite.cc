@@ -13,19 +13,19 @@
 namespace meshtrain::device {
 namespace {
 
-using mesh::DType;
 using mesh::Dims;
+using mesh::DType;
 using mesh::Layout;
 using mesh::Mesh;
 using mesh::TensorType;
+using meshtrain::testing::Array;
+using meshtrain::testing::StepInput;
+using meshtrain::testing::StepResult;
 using program::Builder;
 using program::Program;
 using program::Value;
 using program::Variable;
 using sharding::Given;
-using meshtrain::testing::Array;
-using meshtrain::testing::StepInput;
-using meshtrain::testing::StepResult;
 
 // --- memory
 
@@ -61,18 +61,24 @@ TEST_P(BackendSuite, CopiesStayInsideBuffers) {
 
 // --- programs
 
-// Numbers of a type that make every op sensible: floats in (0.1, 2) with both signs, labels and counts small.
+// Numbers of a type that make every op sensible: floats in (0.1, 2) with both signs, labels and
+// counts small.
 Array Numbers(const TensorType& type, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> real(0.1, 2.0);
   Array a{type, std::vector<double>(type.num_elements())};
   for (double& x : a.at) {
     switch (type.dtype) {
-      case DType::kBool: x = static_cast<double>(random() % 2); break;
+      case DType::kBool:
+        x = static_cast<double>(random() % 2);
+        break;
       case DType::kU8:
       case DType::kI32:
-      case DType::kI64: x = static_cast<double>(random() % 3); break;
-      default: x = meshtrain::testing::RoundTo(type.dtype, (random() % 2 == 0 ? 1 : -1) * real(random));
+      case DType::kI64:
+        x = static_cast<double>(random() % 3);
+        break;
+      default:
+        x = meshtrain::testing::RoundTo(type.dtype, (random() % 2 == 0 ? 1 : -1) * real(random));
     }
   }
   return a;
@@ -80,13 +86,18 @@ Array Numbers(const TensorType& type, uint64_t seed) {
 
 StepInput InputFor(const Program& program, uint64_t seed) {
   StepInput input;
-  for (const auto& p : program.inputs) input.inputs[p.name] = Numbers(program.type(p.value), seed++);
-  for (const auto& s : program.states) input.states[s.name] = Numbers(program.type(s.entry), seed++);
+  for (const auto& p : program.inputs) {
+    input.inputs[p.name] = Numbers(program.type(p.value), seed++);
+  }
+  for (const auto& s : program.states) {
+    input.states[s.name] = Numbers(program.type(s.entry), seed++);
+  }
   return input;
 }
 
 void ExpectNear(const StepResult& got, const StepResult& want, double tolerance) {
-  const auto compare = [&](const meshtrain::testing::Arrays& a, const meshtrain::testing::Arrays& b) {
+  const auto compare = [&](const meshtrain::testing::Arrays& a,
+                           const meshtrain::testing::Arrays& b) {
     for (const auto& [name, array] : b) {
       ASSERT_TRUE(a.contains(name)) << name;
       EXPECT_LE(meshtrain::testing::Difference(a.at(name), array), tolerance) << name;
@@ -96,7 +107,8 @@ void ExpectNear(const StepResult& got, const StepResult& want, double tolerance)
   compare(got.states, want.states);
 }
 
-plan::Plan PlanOf(const Program& program, const std::string& mesh_text, const Given& given, plan::Options options = {}) {
+plan::Plan PlanOf(const Program& program, const std::string& mesh_text, const Given& given,
+                  plan::Options options = {}) {
   auto partitioned = sharding::Shard(program, *Mesh::Parse(mesh_text), given);
   EXPECT_TRUE(partitioned.ok()) << partitioned.status().ToString();
   auto plan = plan::MakePlan(std::move(*partitioned), options);
@@ -111,15 +123,17 @@ Given FirstDimension(const Program& program, const std::string& mesh_text) {
   if (mesh.num_axes() == 0) return given;
   for (const auto& p : program.inputs) {
     const int rank = program.type(p.value).rank();
-    if (rank > 0) given.inputs.insert_or_assign(p.name, *Layout::BatchSharded(mesh, mesh.axis(0).name, rank));
+    if (rank > 0) {
+      given.inputs.insert_or_assign(p.name, *Layout::BatchSharded(mesh, mesh.axis(0).name, rank));
+    }
   }
   return given;
 }
 
 struct OpCase {
   std::string name;
-  // Records into the current builder, from `x` f[6,5], `y` f[6,5], `row` f[5], `column` f[6,1], `one` f[], `b` bool[6,5],
-  // `i` i32[6,5], `labels` i64[6], `step` i64[].
+  // Records into the current builder, from `x` f[6,5], `y` f[6,5], `row` f[5], `column` f[6,1],
+  // `one` f[], `b` bool[6,5], `i` i32[6,5], `labels` i64[6], `step` i64[].
   std::function<std::vector<Value>(std::map<std::string, Value>& in)> record;
 };
 
@@ -127,46 +141,194 @@ std::vector<OpCase> OpCases() {
   using namespace program;  // NOLINT: the ops
   using In = std::map<std::string, Value>;
   std::vector<OpCase> cases = {
-      {"arithmetic", [](In& v) { return std::vector<Value>{v["x"] + v["y"], v["x"] - v["y"], v["x"] * v["y"], v["x"] / v["y"], -v["x"]}; }},
-      {"broadcast", [](In& v) { return std::vector<Value>{v["x"] + v["row"], v["column"] - v["x"], v["row"] * v["column"], v["x"] / v["one"], 2.0 - v["x"], v["one"] * v["column"]}; }},
-      {"extremes", [](In& v) { return std::vector<Value>{Maximum(v["x"], v["y"]), Minimum(v["x"], v["row"]), ClipByValue(v["x"], -0.5, 0.5)}; }},
-      {"powers", [](In& v) { Value a = Abs(v["x"]); return std::vector<Value>{Pow(a, v["y"]), Sqrt(a), Rsqrt(a), Square(v["x"]), Log(a), Log1p(a), Exp(v["x"])}; }},
-      {"curves", [](In& v) { Value x = v["x"]; return std::vector<Value>{Tanh(x), Sigmoid(x), Relu(x), Gelu(x), Gelu(x, true), Erf(x), Sign(x), Floor(x), Abs(x), StopGradient(x)}; }},
-      {"comparisons", [](In& v) { Value x = v["x"], y = v["y"]; return std::vector<Value>{Equal(x, y), NotEqual(x, y), Less(x, y), LessEqual(x, y), Greater(x, v["row"]), GreaterEqual(x, 0.5), Greater(v["i"], 1.0), Equal(v["b"], v["b"])}; }},
-      {"logic", [](In& v) { Value p = Greater(v["x"], 0.0); return std::vector<Value>{LogicalAnd(p, v["b"]), LogicalOr(p, v["b"]), LogicalNot(p), Select(p, v["x"], v["row"]), Select(v["b"], 1.0, v["y"]), Select(v["b"], v["i"], 7.0)}; }},
-      {"casts", [](In& v) { return std::vector<Value>{Cast(v["x"], DType::kI32), Cast(v["x"], DType::kF64), Cast(v["x"], DType::kF32), Cast(v["b"], DType::kF32), Cast(v["i"], DType::kU8), Cast(v["labels"], DType::kF64), Cast(v["x"], DType::kBool)}; }},
-      {"integers", [](In& v) { Value i = v["i"]; return std::vector<Value>{i + i, i * 3.0, i - 5.0, -i, Square(i), Maximum(i, 1.0), Abs(i - 2.0), Sign(i - 1.0)}; }},
-      {"matmul", [](In& v) { return std::vector<Value>{MatMul(v["x"], v["y"], false, true), MatMul(v["x"], v["y"], true, false), MatMul(v["x"], Transpose(v["y"], {1, 0})), MatMul(v["x"], Transpose(v["y"], {1, 0}), true, true)}; }},
-      {"batched_matmul", [](In& v) { Value a = Reshape(v["x"], {6, 1, 5}), b = Reshape(v["y"], {6, 5, 1}); return std::vector<Value>{MatMul(a, b), MatMul(b, a), MatMul(a, Reshape(v["row"], {5, 1})), MatMul(a, b, true, true), MatMul(Reshape(v["row"], {1, 5}), b)}; }},
-      {"shapes", [](In& v) { Value x = v["x"]; return std::vector<Value>{Reshape(x, {30}), Reshape(x, {3, 2, 5}), Transpose(x, {1, 0}), Transpose(Reshape(x, {3, 2, 5}), {2, 0, 1}), BroadcastTo(v["row"], {6, 5}), BroadcastTo(v["one"], {4, 3}), ExpandDims(x, 1), Squeeze(v["column"], {1})}; }},
-      {"pieces", [](In& v) { Value x = v["x"]; return std::vector<Value>{Slice(x, {1, 2}, {3, 2}), Slice(x, {0, 1}, {6, 4}), Pad(x, {1, 0}, {0, 2}, 3.5), Concat({x, v["y"]}, 0), Concat({x, v["column"], v["y"]}, 1)}; }},
-      {"sums", [](In& v) { Value x = v["x"]; return std::vector<Value>{ReduceSum(x), ReduceSum(x, {0}), ReduceSum(x, {1}), ReduceSum(x, {0}, true), ReduceMean(x, {1}), ReduceSum(Reshape(x, {3, 2, 5}), {0, 2}), ReduceSum(Reshape(x, {3, 2, 5}), {1}), ReduceSum(v["i"], {0})}; }},
-      {"peaks", [](In& v) { Value x = v["x"]; return std::vector<Value>{ReduceMax(x), ReduceMax(x, {0}), ReduceMin(x, {1}), ReduceMax(Reshape(x, {3, 2, 5}), {0, 2}), ReduceMin(v["i"], {1}), ArgMax(x, 1), ArgMax(x, 0), ArgMax(v["i"], 1)}; }},
-      {"softmax", [](In& v) { return std::vector<Value>{Softmax(v["x"]), LogSoftmax(v["x"]), SoftmaxCrossEntropy(v["x"], v["y"]), SigmoidCrossEntropy(v["x"], v["y"]), SparseSoftmaxCrossEntropy(v["x"], v["labels"]), SparseSoftmaxCrossEntropy(v["x"], Cast(v["labels"], DType::kI32))}; }},
-      {"one_hot", [](In& v) { return std::vector<Value>{OneHot(v["labels"], 4), OneHot(v["labels"] + 2.0, 3), OneHot(v["i"], 3, DType::kF64), OneHot(v["labels"], 2, DType::kI32)}; }},
-      {"bad_labels", [](In& v) { return std::vector<Value>{SparseSoftmaxCrossEntropy(v["x"], v["labels"] + 4.0), SparseSoftmaxCrossEntropy(v["x"], v["labels"] - 1.0)}; }},
-      {"sources", [](In&) { return std::vector<Value>{Fill({3, 2}, 2.5), Zeros({7}), Ones({2, 3}, DType::kI32), Iota({4, 3}, 0), Iota({4, 3}, 1, DType::kF32), Iota({5}, 0, DType::kI32)}; }},
-      {"random", [](In&) { return std::vector<Value>{StatelessUniform({6, 7}, {22, 23}), StatelessUniform({9, 5}, {1, 2}, -1, 3, DType::kF64), StatelessNormal({7, 5}, {3, 4}), StatelessNormal({5, 3}, {3, 4}, 1, 2, DType::kF64), StatelessTruncatedNormal({6, 6}, {5, 6}), StatelessTruncatedNormal({5, 3}, {5, 6}, 1, 2, DType::kF64)}; }},
-      {"dropout", [](In& v) { return std::vector<Value>{Dropout(v["x"], 0.4, 7, v["step"]), Dropout(v["x"], 0.0, 7, 3.0)}; }},
-      {"relayout", [](In& v) { return std::vector<Value>{Relayout(v["x"], {"unsharded", "unsharded"}) + 1.0}; }},
-      {"gradients", [](In& v) {
+      {"arithmetic",
+       [](In& v) {
+         return std::vector<Value>{v["x"] + v["y"], v["x"] - v["y"], v["x"] * v["y"],
+                                   v["x"] / v["y"], -v["x"]};
+       }},
+      {"broadcast",
+       [](In& v) {
+         return std::vector<Value>{v["x"] + v["row"], v["column"] - v["x"], v["row"] * v["column"],
+                                   v["x"] / v["one"], 2.0 - v["x"],         v["one"] * v["column"]};
+       }},
+      {"extremes",
+       [](In& v) {
+         return std::vector<Value>{Maximum(v["x"], v["y"]), Minimum(v["x"], v["row"]),
+                                   ClipByValue(v["x"], -0.5, 0.5)};
+       }},
+      {"powers",
+       [](In& v) {
+         Value a = Abs(v["x"]);
+         return std::vector<Value>{Pow(a, v["y"]), Sqrt(a),  Rsqrt(a),   Square(v["x"]),
+                                   Log(a),         Log1p(a), Exp(v["x"])};
+       }},
+      {"curves",
+       [](In& v) {
+         Value x = v["x"];
+         return std::vector<Value>{Tanh(x), Sigmoid(x), Relu(x),  Gelu(x), Gelu(x, true),
+                                   Erf(x),  Sign(x),    Floor(x), Abs(x),  StopGradient(x)};
+       }},
+      {"comparisons",
+       [](In& v) {
+         Value x = v["x"], y = v["y"];
+         return std::vector<Value>{Equal(x, y),          NotEqual(x, y),       Less(x, y),
+                                   LessEqual(x, y),      Greater(x, v["row"]), GreaterEqual(x, 0.5),
+                                   Greater(v["i"], 1.0), Equal(v["b"], v["b"])};
+       }},
+      {"logic",
+       [](In& v) {
+         Value p = Greater(v["x"], 0.0);
+         return std::vector<Value>{
+             LogicalAnd(p, v["b"]),       LogicalOr(p, v["b"]),        LogicalNot(p),
+             Select(p, v["x"], v["row"]), Select(v["b"], 1.0, v["y"]), Select(v["b"], v["i"], 7.0)};
+       }},
+      {"casts",
+       [](In& v) {
+         return std::vector<Value>{Cast(v["x"], DType::kI32), Cast(v["x"], DType::kF64),
+                                   Cast(v["x"], DType::kF32), Cast(v["b"], DType::kF32),
+                                   Cast(v["i"], DType::kU8),  Cast(v["labels"], DType::kF64),
+                                   Cast(v["x"], DType::kBool)};
+       }},
+      {"integers",
+       [](In& v) {
+         Value i = v["i"];
+         return std::vector<Value>{i + i,     i * 3.0,         i - 5.0,      -i,
+                                   Square(i), Maximum(i, 1.0), Abs(i - 2.0), Sign(i - 1.0)};
+       }},
+      {"matmul",
+       [](In& v) {
+         return std::vector<Value>{MatMul(v["x"], v["y"], false, true),
+                                   MatMul(v["x"], v["y"], true, false),
+                                   MatMul(v["x"], Transpose(v["y"], {1, 0})),
+                                   MatMul(v["x"], Transpose(v["y"], {1, 0}), true, true)};
+       }},
+      {"batched_matmul",
+       [](In& v) {
+         Value a = Reshape(v["x"], {6, 1, 5}), b = Reshape(v["y"], {6, 5, 1});
+         return std::vector<Value>{MatMul(a, b), MatMul(b, a), MatMul(a, Reshape(v["row"], {5, 1})),
+                                   MatMul(a, b, true, true), MatMul(Reshape(v["row"], {1, 5}), b)};
+       }},
+      {"shapes",
+       [](In& v) {
+         Value x = v["x"];
+         return std::vector<Value>{Reshape(x, {30}),
+                                   Reshape(x, {3, 2, 5}),
+                                   Transpose(x, {1, 0}),
+                                   Transpose(Reshape(x, {3, 2, 5}), {2, 0, 1}),
+                                   BroadcastTo(v["row"], {6, 5}),
+                                   BroadcastTo(v["one"], {4, 3}),
+                                   ExpandDims(x, 1),
+                                   Squeeze(v["column"], {1})};
+       }},
+      {"pieces",
+       [](In& v) {
+         Value x = v["x"];
+         return std::vector<Value>{Slice(x, {1, 2}, {3, 2}), Slice(x, {0, 1}, {6, 4}),
+                                   Pad(x, {1, 0}, {0, 2}, 3.5), Concat({x, v["y"]}, 0),
+                                   Concat({x, v["column"], v["y"]}, 1)};
+       }},
+      {"sums",
+       [](In& v) {
+         Value x = v["x"];
+         return std::vector<Value>{ReduceSum(x),
+                                   ReduceSum(x, {0}),
+                                   ReduceSum(x, {1}),
+                                   ReduceSum(x, {0}, true),
+                                   ReduceMean(x, {1}),
+                                   ReduceSum(Reshape(x, {3, 2, 5}), {0, 2}),
+                                   ReduceSum(Reshape(x, {3, 2, 5}), {1}),
+                                   ReduceSum(v["i"], {0})};
+       }},
+      {"peaks",
+       [](In& v) {
+         Value x = v["x"];
+         return std::vector<Value>{ReduceMax(x),           ReduceMax(x, {0}),
+                                   ReduceMin(x, {1}),      ReduceMax(Reshape(x, {3, 2, 5}), {0, 2}),
+                                   ReduceMin(v["i"], {1}), ArgMax(x, 1),
+                                   ArgMax(x, 0),           ArgMax(v["i"], 1)};
+       }},
+      {"softmax",
+       [](In& v) {
+         return std::vector<Value>{
+             Softmax(v["x"]),
+             LogSoftmax(v["x"]),
+             SoftmaxCrossEntropy(v["x"], v["y"]),
+             SigmoidCrossEntropy(v["x"], v["y"]),
+             SparseSoftmaxCrossEntropy(v["x"], v["labels"]),
+             SparseSoftmaxCrossEntropy(v["x"], Cast(v["labels"], DType::kI32))};
+       }},
+      {"one_hot",
+       [](In& v) {
+         return std::vector<Value>{OneHot(v["labels"], 4), OneHot(v["labels"] + 2.0, 3),
+                                   OneHot(v["i"], 3, DType::kF64),
+                                   OneHot(v["labels"], 2, DType::kI32)};
+       }},
+      {"bad_labels",
+       [](In& v) {
+         return std::vector<Value>{SparseSoftmaxCrossEntropy(v["x"], v["labels"] + 4.0),
+                                   SparseSoftmaxCrossEntropy(v["x"], v["labels"] - 1.0)};
+       }},
+      {"sources",
+       [](In&) {
+         return std::vector<Value>{Fill({3, 2}, 2.5),
+                                   Zeros({7}),
+                                   Ones({2, 3}, DType::kI32),
+                                   Iota({4, 3}, 0),
+                                   Iota({4, 3}, 1, DType::kF32),
+                                   Iota({5}, 0, DType::kI32)};
+       }},
+      {"random",
+       [](In&) {
+         return std::vector<Value>{StatelessUniform({6, 7}, {22, 23}),
+                                   StatelessUniform({9, 5}, {1, 2}, -1, 3, DType::kF64),
+                                   StatelessNormal({7, 5}, {3, 4}),
+                                   StatelessNormal({5, 3}, {3, 4}, 1, 2, DType::kF64),
+                                   StatelessTruncatedNormal({6, 6}, {5, 6}),
+                                   StatelessTruncatedNormal({5, 3}, {5, 6}, 1, 2, DType::kF64)};
+       }},
+      {"dropout",
+       [](In& v) {
+         return std::vector<Value>{Dropout(v["x"], 0.4, 7, v["step"]),
+                                   Dropout(v["x"], 0.0, 7, 3.0)};
+       }},
+      {"relayout",
+       [](In& v) {
+         return std::vector<Value>{Relayout(v["x"], {"unsharded", "unsharded"}) + 1.0};
+       }},
+      {"gradients",
+       [](In& v) {
          Value x = v["x"], y = v["y"], row = v["row"];
          Builder& b = *x.builder();
          const Value h = Relu(MatMul(x, y, false, true) + ReduceSum(row));
-         const Value loss = ReduceMean(SparseSoftmaxCrossEntropy(h + Tanh(h) * Sigmoid(h), v["labels"])) +
-                            ReduceMax(Square(x) * Exp(-Abs(y))) + ReduceSum(Select(v["b"], x * row, y));
+         const Value loss =
+             ReduceMean(SparseSoftmaxCrossEntropy(h + Tanh(h) * Sigmoid(h), v["labels"])) +
+             ReduceMax(Square(x) * Exp(-Abs(y))) + ReduceSum(Select(v["b"], x * row, y));
          const Value wrt[] = {x, y, row};
          std::vector<Value> g = b.Gradient(loss, wrt);
          g.push_back(loss);
          return g;
        }},
-      // The pairs that a chain may join into one loop, with vectors, rows and scalars in every place.
-      {"chains", [](In& v) {
+      // The pairs that a chain may join into one loop, with vectors, rows and scalars in every
+      // place.
+      {"chains",
+       [](In& v) {
          Value x = v["x"], y = v["y"], r = v["row"], c = v["column"], s = v["one"];
-         return std::vector<Value>{x * 0.9 + y * 0.1,  0.9 * x - y,          y - 0.9 * x,       x * s + r,       r - c * x,
-                                   x * y - s,          Square(x) * 0.001 + y * 0.999, x * x * s, Sqrt(Abs(x)) + 1e-7, Sqrt(Abs(x) * 2.0) + s,
-                                   y - 0.001 * x / (Sqrt(Square(y) * 0.5) + 1e-7), y * Cast(Greater(x, 0.0), DType::kF32), Cast(Greater(x, r), DType::kF32) * 3.0,
-                                   Square(x * y) * r,  (x + y) * (x + y) * (x - y), x * y + x * y};
+         return std::vector<Value>{x * 0.9 + y * 0.1,
+                                   0.9 * x - y,
+                                   y - 0.9 * x,
+                                   x * s + r,
+                                   r - c * x,
+                                   x * y - s,
+                                   Square(x) * 0.001 + y * 0.999,
+                                   x * x * s,
+                                   Sqrt(Abs(x)) + 1e-7,
+                                   Sqrt(Abs(x) * 2.0) + s,
+                                   y - 0.001 * x / (Sqrt(Square(y) * 0.5) + 1e-7),
+                                   y * Cast(Greater(x, 0.0), DType::kF32),
+                                   Cast(Greater(x, r), DType::kF32) * 3.0,
+                                   Square(x * y) * r,
+                                   (x + y) * (x + y) * (x - y),
+                                   x * y + x * y};
        }},
   };
   return cases;
@@ -206,8 +368,10 @@ TEST_P(BackendSuite, OpsAgreeWithTheInterpreterOnEveryMesh) {
       ASSERT_TRUE(want.ok()) << c.name << ": " << want.status().ToString();
       for (const char* mesh : {"", "batch=2", "batch=4", "batch=3,model=2"}) {
         for (const bool fuse : {true, false}) {
-          SCOPED_TRACE(c.name + " " + std::string(mesh::DTypeName(dtype)) + " on `" + mesh + "`" + (fuse ? " fused" : ""));
-          const plan::Plan plan = PlanOf(program, mesh, FirstDimension(program, mesh), {.fuse = fuse});
+          SCOPED_TRACE(c.name + " " + std::string(mesh::DTypeName(dtype)) + " on `" + mesh + "`" +
+                       (fuse ? " fused" : ""));
+          const plan::Plan plan =
+              PlanOf(program, mesh, FirstDimension(program, mesh), {.fuse = fuse});
           const auto got = RunPlan(*backend, plan, input);
           ASSERT_TRUE(got.ok()) << got.status().ToString();
           ExpectNear(*got, *want, dtype == DType::kF32 ? 2e-6 * 8 : 1e-13 * 8);
@@ -217,7 +381,8 @@ TEST_P(BackendSuite, OpsAgreeWithTheInterpreterOnEveryMesh) {
     }
   }
   // Reshards between two sharded layouts.
-  for (const char* to : {"{*, batch}", "{batch, model}", "{*, *}", "{model, batch}", "{model+batch, *}"}) {
+  for (const char* to :
+       {"{*, batch}", "{batch, model}", "{*, *}", "{model, batch}", "{model+batch, *}"}) {
     Builder b("move");
     const Value x = b.Input("x", {DType::kF32, {6, 5}});
     b.Output("y", x + 1.0);
@@ -274,7 +439,8 @@ TEST_P(BackendSuite, LargeTensorsAgreeWithTheInterpreter) {
   b.Output("flags", Select(Greater(x, row), x, y));
   const Program program = *b.Build();
   const StepInput input = InputFor(program, 3);
-  static const auto want = *meshtrain::testing::Interpret(program, input);  // the same for every backend
+  static const auto want =
+      *meshtrain::testing::Interpret(program, input);  // the same for every backend
   for (const char* mesh : {"", "batch=3"}) {
     SCOPED_TRACE(mesh);
     const auto got = RunPlan(*backend, PlanOf(program, mesh, FirstDimension(program, mesh)), input);
@@ -301,18 +467,23 @@ TEST_P(BackendSuite, RandomNumbersDoNotDependOnTheLayout) {
   const auto want = RunPlan(*backend, PlanOf(program, "", {}), {});
   ASSERT_TRUE(want.ok()) << want.status().ToString();
   const Mesh mesh = *Mesh::Parse("batch=2,model=3");
-  for (const char* layout : {"{batch, *, *}", "{*, model, *}", "{*, *, batch}", "{model, batch, *}", "{batch, *, model}",
-                             "{batch+model, *, *}", "{*, batch, model}", "{*, *, model+batch}"}) {
+  for (const char* layout :
+       {"{batch, *, *}", "{*, model, *}", "{*, *, batch}", "{model, batch, *}", "{batch, *, model}",
+        "{batch+model, *, *}", "{*, batch, model}", "{*, *, model+batch}"}) {
     SCOPED_TRACE(layout);
     Given given;
-    for (const auto& port : program.outputs) given.outputs.insert_or_assign(port.name, *Layout::Parse(layout, mesh));
+    for (const auto& port : program.outputs) {
+      given.outputs.insert_or_assign(port.name, *Layout::Parse(layout, mesh));
+    }
     const plan::Plan plan = PlanOf(program, "batch=2,model=3", given);
     for (const auto& op : plan.local().ops) {
       EXPECT_FALSE(plan::Communicates(op)) << "drawn whole: " << op.kind;
     }
     const auto got = RunPlan(*backend, plan, {});
     ASSERT_TRUE(got.ok()) << got.status().ToString();
-    for (const auto& [name, array] : want->outputs) EXPECT_EQ(got->outputs.at(name).at, array.at) << name;
+    for (const auto& [name, array] : want->outputs) {
+      EXPECT_EQ(got->outputs.at(name).at, array.at) << name;
+    }
   }
 }
 
@@ -357,7 +528,9 @@ TEST_P(BackendSuite, TrainingStepsUpdateStatesInPlaceAndCountBytes) {
       SCOPED_TRACE(std::string(mesh) + (fuse ? " fused" : ""));
       Given given;
       const Mesh m = *Mesh::Parse(mesh);
-      if (m.FindAxis("batch")) given.inputs.insert_or_assign("x", *Layout::BatchSharded(m, "batch", 2));
+      if (m.FindAxis("batch")) {
+        given.inputs.insert_or_assign("x", *Layout::BatchSharded(m, "batch", 2));
+      }
       if (m.FindAxis("model")) {
         sharding::GiveLayer(given, "hidden_1", *Layout::Parse("{*, model}", m));
         sharding::GiveLayer(given, "hidden_2", *Layout::Parse("{model, *}", m));
@@ -385,23 +558,29 @@ TEST_P(BackendSuite, CollectivesBesideTheStepChangeNothing) {
   for (const char* mesh : {"batch=2", "batch=4,model=2", "model=2"}) {
     Given given;
     const Mesh m = *Mesh::Parse(mesh);
-    if (m.FindAxis("batch")) given.inputs.insert_or_assign("x", *Layout::BatchSharded(m, "batch", 2));
+    if (m.FindAxis("batch")) {
+      given.inputs.insert_or_assign("x", *Layout::BatchSharded(m, "batch", 2));
+    }
     if (m.FindAxis("model")) {
       sharding::GiveLayer(given, "hidden_1", *Layout::Parse("{*, model}", m));
       sharding::GiveLayer(given, "hidden_2", *Layout::Parse("{model, *}", m));
     }
     // Small buckets: many calls in flight.
-    const plan::Plan beside = PlanOf(program, mesh, given,
-                                     {.overlap = true, .overlap_bucket_bytes = 64, .finite_outputs = {"loss"}});
+    const plan::Plan beside =
+        PlanOf(program, mesh, given,
+               {.overlap = true, .overlap_bucket_bytes = 64, .finite_outputs = {"loss"}});
     size_t waits = 0;
     for (const plan::Step& step : beside.steps) waits += step.waits.size();
     EXPECT_GT(waits, 0u) << mesh;
-    const auto want = RunPlan(*backend, PlanOf(program, mesh, given, {.finite_outputs = {"loss"}}), input, {.steps = 5});
+    const auto want = RunPlan(*backend, PlanOf(program, mesh, given, {.finite_outputs = {"loss"}}),
+                              input, {.steps = 5});
     ASSERT_TRUE(want.ok()) << want.status().ToString();
     for (uint64_t seed = 0; seed < 10; ++seed) {
       SCOPED_TRACE(std::string(mesh) + " seed " + std::to_string(seed));
       int64_t bytes = 0, calls = 0;
-      const auto got = RunPlan(*backend, beside, input, {.seed = seed, .steps = 5, .bytes_sent = &bytes, .calls_beside = &calls});
+      const auto got =
+          RunPlan(*backend, beside, input,
+                  {.seed = seed, .steps = 5, .bytes_sent = &bytes, .calls_beside = &calls});
       ASSERT_TRUE(got.ok()) << got.status().ToString();
       ExpectNear(*got, *want, 0);
       EXPECT_EQ(bytes, beside.CollectiveBytesPerStep());
@@ -422,7 +601,8 @@ TEST_P(BackendSuite, AGuardedOutputThatIsNotFiniteLeavesStatesAlone) {
   b.Output("loss", loss);
   const Program program = *b.Build();
   for (const char* mesh : {"", "batch=2"}) {
-    const plan::Plan plan = PlanOf(program, mesh, FirstDimension(program, mesh), {.finite_outputs = {"loss"}});
+    const plan::Plan plan =
+        PlanOf(program, mesh, FirstDimension(program, mesh), {.finite_outputs = {"loss"}});
     ASSERT_GE(plan.guard_step, 0);
     std::vector<int64_t> ranks;
     for (int64_t r = 0; r < plan.partitioned.mesh.size(); ++r) ranks.push_back(r);

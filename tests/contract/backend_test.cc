@@ -7,12 +7,15 @@ namespace meshtrain::device {
 namespace {
 
 BackendFactory Cpu(int threads) {
-  return {"cpu_" + std::to_string(threads), true, [threads] { return MakeCpuBackend({.threads = threads}); }};
+  return {"cpu_" + std::to_string(threads), true,
+          [threads] { return MakeCpuBackend({.threads = threads}); }};
 }
 
-// One thread; devices side by side on threads; one device spread over more threads than this machine may have.
+// One thread; devices side by side on threads; one device spread over more threads than this
+// machine may have.
 INSTANTIATE_TEST_SUITE_P(Cpu, BackendSuite, ::testing::Values(Cpu(1), Cpu(2), Cpu(5)), BackendName);
-INSTANTIATE_TEST_SUITE_P(Null, BackendSuite, ::testing::Values(BackendFactory{"null", false, MakeNullBackend}),
+INSTANTIATE_TEST_SUITE_P(Null, BackendSuite,
+                         ::testing::Values(BackendFactory{"null", false, MakeNullBackend}),
                          BackendName);
 
 TEST(NullBackendTest, CountsBytes) {

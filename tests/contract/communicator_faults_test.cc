@@ -1,5 +1,5 @@
-// What goes wrong between processes, and that it ends in an error that names who and where: soon, in every process, and
-// not in a hang. Every test sees to it that its fault happened.
+// What goes wrong between processes, and that it ends in an error that names who and where: soon,
+// in every process, and not in a hang. Every test sees to it that its fault happened.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -36,17 +36,23 @@ Mesh Line(int processes) {
 }
 
 // Sums `count` ones over all processes; a wrong sum is kInternal.
-Status SumOnes(Communicator& c, int process, int64_t count = 1000, const std::string& what = "all_reduce of %31") {
+Status SumOnes(Communicator& c, int process, int64_t count = 1000,
+               const std::string& what = "all_reduce of %31") {
   std::vector<float> data(count, 1.0f);
-  const Participant us{process, reinterpret_cast<std::byte*>(data.data()), reinterpret_cast<std::byte*>(data.data())};
+  const Participant us{process, reinterpret_cast<std::byte*>(data.data()),
+                       reinterpret_cast<std::byte*>(data.data())};
   MT_RETURN_IF_ERROR(c.AllReduce({{0}, DType::kF32, what}, Reduction::kSum, count, {&us, 1}));
   for (const float x : data) {
-    if (x != static_cast<float>(c.mesh().size())) return Internal("a wrong sum: " + std::to_string(x));
+    if (x != static_cast<float>(c.mesh().size())) {
+      return Internal("a wrong sum: " + std::to_string(x));
+    }
   }
   return OkStatus();
 }
 
-bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // The ways between processes, for faults that all of them must stand.
 struct Way {
@@ -55,7 +61,9 @@ struct Way {
   std::vector<std::string> hosts;  // of three
   friend std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
 };
-const Way kWays[] = {{"shared", true, {"h", "h", "h"}}, {"tcp", false, {"h", "h", "h"}}, {"both", true, {"g", "h", "h"}}};
+const Way kWays[] = {{"shared", true, {"h", "h", "h"}},
+                     {"tcp", false, {"h", "h", "h"}},
+                     {"both", true, {"g", "h", "h"}}};
 
 ProcessesOptions Three(const Way& way, bool forked) {
   ProcessesOptions options;
@@ -72,7 +80,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, FaultsOnEveryWay, testing::ValuesIn(kWays),
 
 std::set<std::string> SharedMemoryFiles() {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    names.insert(entry.path().filename());
+  }
   return names;
 }
 
@@ -141,8 +151,11 @@ TEST_P(FaultsOnEveryWay, SurvivorsGoOnWithTheNextIncarnationAndAProcessInItsPlac
       float* data = reinterpret_cast<float*>(bucket.data());
       std::fill(data, data + 100'000, 2.0f);
       const Participant us{place, bucket.data(), bucket.data()};
-      MT_RETURN_IF_ERROR(c->AllReduce({{0}, DType::kF32, "bucket"}, Reduction::kSum, 100'000, {&us, 1}));
-      return std::all_of(data, data + 100'000, [](float x) { return x == 6.0f; }) ? OkStatus() : Internal("a wrong sum");
+      MT_RETURN_IF_ERROR(
+          c->AllReduce({{0}, DType::kF32, "bucket"}, Reduction::kSum, 100'000, {&us, 1}));
+      return std::all_of(data, data + 100'000, [](float x) { return x == 6.0f; })
+                 ? OkStatus()
+                 : Internal("a wrong sum");
     };
     if (member.process < 3) {
       Status status = member.fabric->Connect(group_of(1, {0, 1, 2}), seconds(60), {});
@@ -150,7 +163,9 @@ TEST_P(FaultsOnEveryWay, SurvivorsGoOnWithTheNextIncarnationAndAProcessInItsPlac
       if (status.ok()) status = in_bucket(member.process);
       if (!status.ok()) return status.ToString();
       member.board->flags[0].fetch_add(1);
-      if (!WaitUntil([&] { return member.board->flags[0].load() == 3; })) return "not all got their sums";
+      if (!WaitUntil([&] { return member.board->flags[0].load() == 3; })) {
+        return "not all got their sums";
+      }
       if (member.process == 2) raise(SIGKILL);
       status = SumOnes(*c, member.process);
       if (status.code() != StatusCode::kUnavailable) return "first: " + status.ToString();
@@ -160,7 +175,9 @@ TEST_P(FaultsOnEveryWay, SurvivorsGoOnWithTheNextIncarnationAndAProcessInItsPlac
     if (status.ok()) status = SumOnes(*c, place);
     if (status.ok()) status = in_bucket(place);
     if (status.ok()) status = SumOnes(*c, place, 500'000);
-    if (member.fabric->waiting().collective != (bucket.empty() ? 2u : 3u)) return "collectives are not counted anew";
+    if (member.fabric->waiting().collective != (bucket.empty() ? 2u : 3u)) {
+      return "collectives are not counted anew";
+    }
     return status.ok() ? "" : status.ToString();
   });
   EXPECT_EQ(texts[2], "died of signal 9");
@@ -177,7 +194,8 @@ char StateOf(int pid) {
   return at == std::string::npos || at + 2 >= text.size() ? '?' : text[at + 2];
 }
 
-TEST_P(FaultsOnEveryWay, AStoppedProcessIsNamedByAllOthersAtTheDeadlineAndSpoilsNothingWhenItWakes) {
+TEST_P(FaultsOnEveryWay,
+       AStoppedProcessIsNamedByAllOthersAtTheDeadlineAndSpoilsNothingWhenItWakes) {
   for (const int64_t count : {1000, 3'000'000}) {
     ProcessesOptions options = Three(GetParam(), true);
     options.deadline = milliseconds(1500);
@@ -233,7 +251,9 @@ TEST_P(FaultsOnEveryWay, AProcessThatIsAliveButDoesNotComeIsNamedWithWhereItIs) 
     return SumOnes(*c, member.process).ToString();
   });
   for (const int p : {0, 2}) {
-    EXPECT_TRUE(Has(texts[p], "nothing came for 0.5 s: worker-1 has not come: it is past collective 1 (all_reduce of %7)"))
+    EXPECT_TRUE(Has(texts[p],
+                    "nothing came for 0.5 s: worker-1 has not come: it is past collective 1 "
+                    "(all_reduce of %7)"))
         << texts[p];
     EXPECT_TRUE(Has(texts[p], "all_reduce of %31 (collective 2)")) << texts[p];
   }
@@ -248,7 +268,9 @@ TEST_P(FaultsOnEveryWay, WaitingSaysForWhom) {
     const auto c = member.make(Line(3));
     if (member.process == 1) {
       // Until the others are seen waiting.
-      if (!WaitUntil([&] { return member.board->flags[0].load() == 2; })) return "the others did not wait";
+      if (!WaitUntil([&] { return member.board->flags[0].load() == 2; })) {
+        return "the others did not wait";
+      }
       return SumOnes(*c, member.process).ToString();
     }
     std::jthread watcher([&] {
@@ -261,7 +283,8 @@ TEST_P(FaultsOnEveryWay, WaitingSaysForWhom) {
     const Status status = SumOnes(*c, member.process);
     watcher.join();
     const Waiting after = member.fabric->waiting();
-    return after.what.empty() && after.peers.empty() && after.collective == 1 ? status.ToString() : "still waiting";
+    return after.what.empty() && after.peers.empty() && after.collective == 1 ? status.ToString()
+                                                                              : "still waiting";
   });
   for (const std::string& text : texts) EXPECT_EQ(text, "OK");
 }
@@ -271,7 +294,8 @@ TEST_P(FaultsOnEveryWay, WaitingSaysForWhom) {
 TEST_P(FaultsOnEveryWay, AnotherPlanIsAnErrorThatNamesBoth) {
   const auto texts = RunProcesses(Three(GetParam(), false), [&](Member& member) -> std::string {
     if (!member.connected.ok()) return member.connected.ToString();
-    const auto c = MakeProcessCommunicator(*member.fabric, Line(3), member.process == 2 ? 0xbad : 0x600d);
+    const auto c =
+        MakeProcessCommunicator(*member.fabric, Line(3), member.process == 2 ? 0xbad : 0x600d);
     return SumOnes(*c, member.process).ToString();
   });
   int named = 0;
@@ -302,7 +326,8 @@ TEST_P(FaultsOnEveryWay, AnotherOrderOfCollectivesIsAnErrorThatNamesBoth) {
     for (int p = 0; p < 3; ++p) {
       EXPECT_TRUE(Has(texts[p], "programs diverge: worker-")) << kind << ": " << texts[p];
       EXPECT_TRUE(Has(texts[p], "is at collective 2 (all_reduce of %")) << kind << ": " << texts[p];
-      EXPECT_TRUE(Has(texts[p], "we are at collective 2 (all_reduce of %")) << kind << ": " << texts[p];
+      EXPECT_TRUE(Has(texts[p], "we are at collective 2 (all_reduce of %"))
+          << kind << ": " << texts[p];
       EXPECT_TRUE(Has(texts[p], "%8")) << kind << ": " << texts[p];
       EXPECT_TRUE(kind == 2 || Has(texts[p], kind == 0 ? "%12" : "%9")) << kind << ": " << texts[p];
     }
@@ -319,13 +344,18 @@ TEST(FabricTest, APeerWithAnotherTokenIsTurnedAway) {
     options.adjust_options = [&](int process, FabricOptions& o) {
       if (process == wrong) o.token = "of another job";
     };
-    const auto texts = RunProcesses(options, [&](Member& member) { return member.connected.ToString(); });
-    // Worker-1 connects to worker-0: it learns that the other side does not know its token, whoever of them is right.
-    EXPECT_TRUE(Has(texts[1], "UNAUTHENTICATED: incarnation 1: worker-0 at 127.0.0.1:")) << texts[1];
+    const auto texts =
+        RunProcesses(options, [&](Member& member) { return member.connected.ToString(); });
+    // Worker-1 connects to worker-0: it learns that the other side does not know its token, whoever
+    // of them is right.
+    EXPECT_TRUE(Has(texts[1], "UNAUTHENTICATED: incarnation 1: worker-0 at 127.0.0.1:"))
+        << texts[1];
     EXPECT_TRUE(Has(texts[1], "does not know this job's token")) << texts[1];
     EXPECT_TRUE(Has(texts[0], "DEADLINE_EXCEEDED")) << texts[0];
     EXPECT_TRUE(Has(texts[0], "worker-1: has not connected")) << texts[0];
-    EXPECT_TRUE(Has(texts[0], "turned away process 1 from 127.0.0.1: it does not know this job's token")) << texts[0];
+    EXPECT_TRUE(
+        Has(texts[0], "turned away process 1 from 127.0.0.1: it does not know this job's token"))
+        << texts[0];
   }
 }
 
@@ -349,7 +379,8 @@ TEST(FabricTest, AnOldIncarnationIsOverAndItsProcessMayJoinTheNew) {
     return old.ToString() + " / " + status.ToString();
   });
   EXPECT_EQ(texts[0], "OK");
-  EXPECT_TRUE(Has(texts[1], "FAILED_PRECONDITION: incarnation 4: worker-0 at 127.0.0.1:")) << texts[1];
+  EXPECT_TRUE(Has(texts[1], "FAILED_PRECONDITION: incarnation 4: worker-0 at 127.0.0.1:"))
+      << texts[1];
   EXPECT_TRUE(Has(texts[1], "turns us away: incarnation 4 is over, this is 5 / OK")) << texts[1];
 }
 
@@ -363,12 +394,17 @@ TEST(FabricTest, APeerThatIsEarlyWaitsForTheOthers) {
     const auto c = member.make(Line(3));
     if (status.ok()) status = SumOnes(*c, member.process);
     member.board->flags[0].fetch_add(1);
-    if (!WaitUntil([&] { return member.board->flags[0].load() == 3; })) return "not all got their sums";
-    // Worker-2 goes ahead at once; that ends the old incarnation for the others, and is no fault in the new one.
+    if (!WaitUntil([&] { return member.board->flags[0].load() == 3; })) {
+      return "not all got their sums";
+    }
+    // Worker-2 goes ahead at once; that ends the old incarnation for the others, and is no fault in
+    // the new one.
     group.incarnation = 2;
     if (status.ok() && member.process == 2) status = member.fabric->Connect(group, seconds(60), {});
     if (status.ok() && member.process != 2) {
-      if (!WaitUntil([&] { return !SumOnes(*c, member.process).ok(); })) return "the old incarnation goes on";
+      if (!WaitUntil([&] { return !SumOnes(*c, member.process).ok(); })) {
+        return "the old incarnation goes on";
+      }
       std::this_thread::sleep_for(milliseconds(100 * member.process));
       status = member.fabric->Connect(group, seconds(60), {});
     }
@@ -385,7 +421,8 @@ TEST(FabricTest, APeerOfAnotherGroupIsTurnedAway) {
   options.adjust_group = [](int process, FabricGroup& group, Board&) {
     if (process == 1) group.processes[0].name = "chief-0";
   };
-  const auto texts = RunProcesses(options, [&](Member& member) { return member.connected.ToString(); });
+  const auto texts =
+      RunProcesses(options, [&](Member& member) { return member.connected.ToString(); });
   EXPECT_TRUE(Has(texts[1], "FAILED_PRECONDITION")) << texts[1];
   EXPECT_TRUE(Has(texts[1], "it joined another group under incarnation 1")) << texts[1];
   EXPECT_TRUE(Has(texts[0], "worker-1: has not connected")) << texts[0];
@@ -420,7 +457,8 @@ TEST(FabricTest, ConnectEndsWhenItIsStopped) {
     });
     const auto begin = steady_clock::now();
     const Status status = member.fabric->Connect(member.group, seconds(60), stop.get_token());
-    return std::string(StatusCodeName(status.code())) + (steady_clock::now() - begin < seconds(20) ? " soon" : " late");
+    return std::string(StatusCodeName(status.code())) +
+           (steady_clock::now() - begin < seconds(20) ? " soon" : " late");
   });
   EXPECT_EQ(texts[0], "CANCELLED soon");
 }
@@ -433,7 +471,8 @@ TEST(FabricTest, APortThatIsTakenIsAnError) {
   options.port = (*first)->port();
   const Status status = Fabric::Create(options).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(Has(status.message(), "cannot listen on 127.0.0.1:" + std::to_string(options.port))) << status.ToString();
+  EXPECT_TRUE(Has(status.message(), "cannot listen on 127.0.0.1:" + std::to_string(options.port)))
+      << status.ToString();
   options.bind = "localhost";
   EXPECT_EQ(Fabric::Create(options).status().code(), StatusCode::kInvalidArgument);
 }
@@ -442,7 +481,9 @@ TEST(FabricTest, PeersAreFoundByName) {
   ProcessesOptions options;
   options.processes = 3;
   options.adjust_group = [](int, FabricGroup& group, Board&) {
-    for (auto& peer : group.processes) peer.address = "localhost" + peer.address.substr(peer.address.rfind(':'));
+    for (auto& peer : group.processes) {
+      peer.address = "localhost" + peer.address.substr(peer.address.rfind(':'));
+    }
   };
   const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
     if (!member.connected.ok()) return member.connected.ToString();
@@ -502,7 +543,8 @@ TEST(FabricTest, AThousandIdleConnectionsDoNotHurt) {
   options.beside = [&](Board& board) {
     ASSERT_TRUE(WaitUntil([&] { return board.places[0].port.load() != 0; }));
     strangers.Come(board.places[0].port.load(), 1000, "");
-    strangers.Come(board.places[0].port.load(), 20, "GET / HTTP/1.1\r\nHost: worker-0\r\nAccept: everything at all\r\n\r\n");
+    strangers.Come(board.places[0].port.load(), 20,
+                   "GET / HTTP/1.1\r\nHost: worker-0\r\nAccept: everything at all\r\n\r\n");
     board.flags[0].store(1);
     // More of them while the others talk.
     ASSERT_TRUE(WaitUntil([&] { return board.flags[1].load() == 1; }));
@@ -537,8 +579,8 @@ TEST(FabricTest, AThousandIdleConnectionsDoNotHurt) {
 
 // Worker-1 reaches worker-0 through the proxy.
 TEST(FabricTest, AFlippedBitInAPayloadIsNamedAndEndsTheIncarnation) {
-  // In a payload or in a header of either direction. The hello is 132 bytes to the acceptor, up to 500 from it; what comes
-  // then on the data connection are frames.
+  // In a payload or in a header of either direction. The hello is 132 bytes to the acceptor, up to
+  // 500 from it; what comes then on the data connection are frames.
   struct Case {
     int64_t at;
     bool towards_connector;
@@ -573,7 +615,8 @@ TEST(FabricTest, AFlippedBitInAPayloadIsNamedAndEndsTheIncarnation) {
     });
     EXPECT_GE(proxy.flipped(), 1);
     for (int p = 0; p < 3; ++p) {
-      EXPECT_TRUE(Has(texts[p], "bytes were changed on their way from worker-" + std::to_string(1 - k.sees) + " to worker-" +
+      EXPECT_TRUE(Has(texts[p], "bytes were changed on their way from worker-" +
+                                    std::to_string(1 - k.sees) + " to worker-" +
                                     std::to_string(k.sees)) ||
                   Has(texts[p], "the frame's header was changed on its way"))
           << texts[p];
@@ -596,7 +639,9 @@ TEST_P(FaultsOnEveryWay, AbortWakesEverybodySoonAndTheNextConnectMendsIt) {
     std::string text;
     if (member.process == 2) {
       // The others are in a collective that we never begin.
-      if (!WaitUntil([&] { return member.board->flags[0].load() == 2; })) return "the others did not wait";
+      if (!WaitUntil([&] { return member.board->flags[0].load() == 2; })) {
+        return "the others did not wait";
+      }
       begin = steady_clock::now();
       member.fabric->Abort(Unavailable("the watcher says so"));
       text = SumOnes(*c, member.process).ToString();
@@ -621,8 +666,8 @@ TEST_P(FaultsOnEveryWay, AbortWakesEverybodySoonAndTheNextConnectMendsIt) {
   for (const std::string& text : texts) EXPECT_EQ(text, "OK");
 }
 
-// How long it takes, on a machine that has nothing else to do, is printed; asserted is only that nobody waits for a
-// deadline.
+// How long it takes, on a machine that has nothing else to do, is printed; asserted is only that
+// nobody waits for a deadline.
 TEST_P(FaultsOnEveryWay, AbortTakesMilliseconds) {
   std::atomic<int64_t> begun{0}, ended{0};
   ProcessesOptions options = Three(GetParam(), false);
@@ -668,7 +713,8 @@ TEST_P(FaultsOnEveryWay, AProcessThatLeavesIsNotLostUntilItIsNeeded) {
   }
 }
 
-// Incarnation after incarnation, each ended by one of the processes in the middle of its collectives.
+// Incarnation after incarnation, each ended by one of the processes in the middle of its
+// collectives.
 TEST_P(FaultsOnEveryWay, ManyIncarnationsLeaveNothingOpen) {
   const auto open_files = [] {
     int64_t count = 0;
@@ -699,7 +745,9 @@ TEST_P(FaultsOnEveryWay, ManyIncarnationsLeaveNothingOpen) {
         status = SumOnes(*c, member.process, sums % 5 == 0 ? 100'000 : 100);
         ++sums;
       }
-      if (status.code() != StatusCode::kUnavailable || !Has(status.message(), "again")) return status.ToString();
+      if (status.code() != StatusCode::kUnavailable || !Has(status.message(), "again")) {
+        return status.ToString();
+      }
       FabricGroup next = member.group;
       next.incarnation = incarnation + 1;
       if (aborter.joinable()) aborter.join();

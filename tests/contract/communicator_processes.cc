@@ -35,13 +35,18 @@ std::string RunOne(const ProcessesOptions& options, int process, Board& board,
   member.group.incarnation = 1;
   member.group.process = process;
   for (int p = 0; p < options.processes; ++p) {
-    if (!WaitUntil([&] { return board.places[p].port.load() != 0; })) return WorkerName(p) + " has no port";
-    member.group.processes.push_back({WorkerName(p), "127.0.0.1:" + std::to_string(board.places[p].port.load()),
+    if (!WaitUntil([&] { return board.places[p].port.load() != 0; })) {
+      return WorkerName(p) + " has no port";
+    }
+    member.group.processes.push_back({WorkerName(p),
+                                      "127.0.0.1:" + std::to_string(board.places[p].port.load()),
                                       options.hosts.empty() ? "host" : options.hosts[p]});
   }
   if (options.adjust_group) options.adjust_group(process, member.group, board);
   if (options.connected) member.connected = (*fabric)->Connect(member.group, options.connect, {});
-  member.make = [&fabric](const mesh::Mesh& mesh) { return MakeProcessCommunicator(**fabric, mesh, 7); };
+  member.make = [&fabric](const mesh::Mesh& mesh) {
+    return MakeProcessCommunicator(**fabric, mesh, 7);
+  };
   std::string text = body(member);
   board.done.fetch_add(1);
   if (options.leave_together) WaitUntil([&] { return board.done.load() >= options.processes; });
@@ -51,7 +56,8 @@ std::string RunOne(const ProcessesOptions& options, int process, Board& board,
 // The board lies in memory that children share.
 struct BoardMemory {
   BoardMemory() {
-    void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     MT_CHECK(memory != MAP_FAILED);
     board = new (memory) Board;
   }
@@ -72,7 +78,8 @@ bool WaitUntil(const std::function<bool()>& condition, std::chrono::milliseconds
   return true;
 }
 
-std::vector<std::string> RunProcesses(const ProcessesOptions& options, const std::function<std::string(Member&)>& body) {
+std::vector<std::string> RunProcesses(const ProcessesOptions& options,
+                                      const std::function<std::string(Member&)>& body) {
   MT_CHECK(options.processes <= Board::kMost);
   BoardMemory memory;
   Board& board = *memory.board;
@@ -102,7 +109,8 @@ std::vector<std::string> RunProcesses(const ProcessesOptions& options, const std
   for (int p = 0; p < options.processes; ++p) {
     int how = 0;
     MT_CHECK(waitpid(children[p], &how, 0) == children[p]);
-    texts[p] = WIFSIGNALED(how) ? "died of signal " + std::to_string(WTERMSIG(how)) : board.places[p].text;
+    texts[p] =
+        WIFSIGNALED(how) ? "died of signal " + std::to_string(WTERMSIG(how)) : board.places[p].text;
   }
   return texts;
 }

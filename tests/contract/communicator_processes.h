@@ -1,5 +1,5 @@
-// The processes of a job, for tests of what goes on between them: as threads of the test, or as children that are really
-// processes, each with a fabric of its own, connected on loopback.
+// The processes of a job, for tests of what goes on between them: as threads of the test, or as
+// children that are really processes, each with a fabric of its own, connected on loopback.
 #pragma once
 
 #include <atomic>
@@ -44,9 +44,9 @@ struct Member {
 
 struct ProcessesOptions {
   int processes = 1;
-  bool forked = false;              // children instead of threads
+  bool forked = false;  // children instead of threads
   bool shared_memory = true;
-  std::vector<std::string> hosts;   // per process; empty: all on one
+  std::vector<std::string> hosts;  // per process; empty: all on one
   std::chrono::milliseconds deadline{60'000};
   std::chrono::milliseconds connect{60'000};
   std::string token = "a secret of the test";
@@ -59,9 +59,11 @@ struct ProcessesOptions {
   std::function<void(Board&)> beside;
 };
 
-// Runs `body` in each process, after Connect (whatever came of it, see Member::connected); gives what each returned. "" is meant to say that all
-// went well. A child that dies gives "died of signal 9".
-std::vector<std::string> RunProcesses(const ProcessesOptions& options, const std::function<std::string(Member&)>& body);
+// Runs `body` in each process, after Connect (whatever came of it, see Member::connected); gives
+// what each returned. "" is meant to say that all went well. A child that dies gives "died of
+// signal 9".
+std::vector<std::string> RunProcesses(const ProcessesOptions& options,
+                                      const std::function<std::string(Member&)>& body);
 
 // "worker-2"
 std::string WorkerName(int process);

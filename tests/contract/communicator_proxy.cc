@@ -28,10 +28,12 @@ bool Readable(int fd) {
 
 }  // namespace
 
-BitFlipper::BitFlipper(int64_t at, bool towards_connector) : at_(at), towards_connector_(towards_connector) {
+BitFlipper::BitFlipper(int64_t at, bool towards_connector)
+    : at_(at), towards_connector_(towards_connector) {
   listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = Loopback(0);
-  MT_CHECK(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && listen(listener_, 64) == 0);
+  MT_CHECK(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+           listen(listener_, 64) == 0);
   socklen_t length = sizeof address;
   MT_CHECK(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length) == 0);
   port_ = ntohs(address.sin_port);
@@ -43,7 +45,8 @@ BitFlipper::BitFlipper(int64_t at, bool towards_connector) : at_(at), towards_co
       const int connector = accept(listener_, nullptr, nullptr);
       const int acceptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
       const sockaddr_in target = Loopback(target_.load());
-      if (connector < 0 || connect(acceptor, reinterpret_cast<const sockaddr*>(&target), sizeof target) != 0) {
+      if (connector < 0 ||
+          connect(acceptor, reinterpret_cast<const sockaddr*>(&target), sizeof target) != 0) {
         close(connector);
         close(acceptor);
         continue;
@@ -71,7 +74,8 @@ void BitFlipper::Carry(int from, int to, bool towards_connector) {
     if (!Readable(from)) continue;
     const ssize_t n = recv(from, buffer.data(), buffer.size(), 0);
     if (n <= 0) break;
-    if (towards_connector == towards_connector_ && carried <= at_ && at_ < carried + n && flipped_.fetch_add(1) == 0) {
+    if (towards_connector == towards_connector_ && carried <= at_ && at_ < carried + n &&
+        flipped_.fetch_add(1) == 0) {
       buffer[at_ - carried] ^= 4;
     }
     carried += n;

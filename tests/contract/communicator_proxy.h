@@ -11,8 +11,9 @@ namespace meshtrain::collective {
 
 class BitFlipper {
  public:
-  // Flips one bit of byte `at` of what the listening side sends (`towards_connector`) or receives, on the first connection
-  // that carries so many bytes. Listens at once; forwards to `target`, which may be set later.
+  // Flips one bit of byte `at` of what the listening side sends (`towards_connector`) or receives,
+  // on the first connection that carries so many bytes. Listens at once; forwards to `target`,
+  // which may be set later.
   BitFlipper(int64_t at, bool towards_connector);
   ~BitFlipper();
 

@@ -21,14 +21,16 @@ using mesh::Reduction;
 
 enum class Deal { kBlocks, kRoundRobin };
 
-// Blocks are as equal as can be, the last ones larger; the process of the first block always has the fewest.
+// Blocks are as equal as can be, the last ones larger; the process of the first block always has
+// the fewest.
 Mesh MeshOf(const std::string& text, int processes, Deal deal) {
   const Mesh plain = *Mesh::Parse(text);
   std::vector<mesh::Device> devices;
   std::vector<int> used(processes, 0);
   for (int64_t i = 0; i < plain.size(); ++i) {
-    const int process = deal == Deal::kRoundRobin ? static_cast<int>(i % processes)
-                                                  : static_cast<int>(((i + 1) * processes - 1) / plain.size());
+    const int process = deal == Deal::kRoundRobin
+                            ? static_cast<int>(i % processes)
+                            : static_cast<int>(((i + 1) * processes - 1) / plain.size());
     devices.push_back({mesh::DeviceKind::kCpu, process, used[process]++});
   }
   return *Mesh::Create(plain.axes(), devices);
@@ -38,35 +40,82 @@ struct Group {
   const char* mesh;
   std::vector<int> axes;
 };
-const std::vector<Group> kGroups = {
-    {"batch=1", {0}},         {"batch=3", {0}},         {"batch=4", {0}},         {"batch=4,model=2", {0}},
-    {"batch=4,model=2", {1}}, {"batch=4,model=2", {0, 1}}, {"batch=4,model=2", {1, 0}}, {"batch=3,model=2", {0}},
-    {"batch=3,model=2", {1}}, {"a=2,b=2,c=2", {0, 2}},  {"a=2,b=2,c=2", {}}};
+const std::vector<Group> kGroups = {{"batch=1", {0}},
+                                    {"batch=3", {0}},
+                                    {"batch=4", {0}},
+                                    {"batch=4,model=2", {0}},
+                                    {"batch=4,model=2", {1}},
+                                    {"batch=4,model=2", {0, 1}},
+                                    {"batch=4,model=2", {1, 0}},
+                                    {"batch=3,model=2", {0}},
+                                    {"batch=3,model=2", {1}},
+                                    {"a=2,b=2,c=2", {0, 2}},
+                                    {"a=2,b=2,c=2", {}}};
 
 // --- values
 
-// Small whole numbers, so that sums are exact in every dtype and any order; different for each rank and place.
+// Small whole numbers, so that sums are exact in every dtype and any order; different for each rank
+// and place.
 double Element(int64_t rank, int64_t i) {
-  return static_cast<double>((static_cast<uint32_t>(i) * 2654435761u + static_cast<uint32_t>(rank) * 2246822519u) >> 28);
+  return static_cast<double>(
+      (static_cast<uint32_t>(i) * 2654435761u + static_cast<uint32_t>(rank) * 2246822519u) >> 28);
 }
 
 void Put(DType dtype, double v, std::byte* at) {
   switch (dtype) {
-    case DType::kF32: { const float x = static_cast<float>(v); std::memcpy(at, &x, 4); return; }
-    case DType::kF64: std::memcpy(at, &v, 8); return;
-    case DType::kI32: { const int32_t x = static_cast<int32_t>(v); std::memcpy(at, &x, 4); return; }
-    case DType::kI64: { const int64_t x = static_cast<int64_t>(v); std::memcpy(at, &x, 8); return; }
-    default: { const uint8_t x = static_cast<uint8_t>(v); std::memcpy(at, &x, 1); return; }
+    case DType::kF32: {
+      const float x = static_cast<float>(v);
+      std::memcpy(at, &x, 4);
+      return;
+    }
+    case DType::kF64:
+      std::memcpy(at, &v, 8);
+      return;
+    case DType::kI32: {
+      const int32_t x = static_cast<int32_t>(v);
+      std::memcpy(at, &x, 4);
+      return;
+    }
+    case DType::kI64: {
+      const int64_t x = static_cast<int64_t>(v);
+      std::memcpy(at, &x, 8);
+      return;
+    }
+    default: {
+      const uint8_t x = static_cast<uint8_t>(v);
+      std::memcpy(at, &x, 1);
+      return;
+    }
   }
 }
 
 double Get(DType dtype, const std::byte* at) {
   switch (dtype) {
-    case DType::kF32: { float x; std::memcpy(&x, at, 4); return x; }
-    case DType::kF64: { double x; std::memcpy(&x, at, 8); return x; }
-    case DType::kI32: { int32_t x; std::memcpy(&x, at, 4); return x; }
-    case DType::kI64: { int64_t x; std::memcpy(&x, at, 8); return static_cast<double>(x); }
-    default: { uint8_t x; std::memcpy(&x, at, 1); return x; }
+    case DType::kF32: {
+      float x;
+      std::memcpy(&x, at, 4);
+      return x;
+    }
+    case DType::kF64: {
+      double x;
+      std::memcpy(&x, at, 8);
+      return x;
+    }
+    case DType::kI32: {
+      int32_t x;
+      std::memcpy(&x, at, 4);
+      return x;
+    }
+    case DType::kI64: {
+      int64_t x;
+      std::memcpy(&x, at, 8);
+      return static_cast<double>(x);
+    }
+    default: {
+      uint8_t x;
+      std::memcpy(&x, at, 1);
+      return x;
+    }
   }
 }
 
@@ -76,11 +125,16 @@ double Reduce(Reduction r, double a, double b) {
 
 // --- one process' part of one case
 
-enum class Where { kApart, kInPlace, kBucket };  // the receive buffer; kBucket: in place in the communicator's memory
+enum class Where {
+  kApart,
+  kInPlace,
+  kBucket
+};  // the receive buffer; kBucket: in place in the communicator's memory
 
 class Part {
  public:
-  Part(Member& member, Communicator& communicator, DType dtype, int64_t send, int64_t receive, Where where)
+  Part(Member& member, Communicator& communicator, DType dtype, int64_t send, int64_t receive,
+       Where where)
       : communicator_(communicator), dtype_(dtype), width_(mesh::DTypeBytes(dtype)), where_(where) {
     std::vector<int64_t> ranks = communicator.mesh().LocalRanks(member.process);
     std::reverse(ranks.begin(), ranks.end());  // the order of participants says nothing
@@ -92,7 +146,9 @@ class Part {
       b.to = where == Where::kApart ? b.receive.data() : b.send.data();
       if (where == Where::kBucket && send > 0) {
         const std::span<std::byte> bucket = communicator.BucketMemory(send * width_);
-        if (!bucket.empty()) b.from = b.to = bucket.data();  // else it has none to give, and nothing is to be gained
+        if (!bucket.empty()) {
+          b.from = b.to = bucket.data();  // else it has none to give, and nothing is to be gained
+        }
       }
       for (int64_t i = 0; i < send; ++i) Put(dtype, Element(r, i), b.from + i * width_);
       participants_.push_back({r, b.from, b.to});
@@ -108,8 +164,8 @@ class Part {
     return std::string(reinterpret_cast<const char*>(buffers_[rank].to), count * width_);
   }
 
-  // "" if element i of each local rank is want(group, place, i), where the rank is group[place]; else the first that is
-  // not.
+  // "" if element i of each local rank is want(group, place, i), where the rank is group[place];
+  // else the first that is not.
   template <typename Want>
   std::string Check(const std::vector<int>& axes, int64_t count, const Want& want) {
     for (const auto& [rank, b] : buffers_) {
@@ -140,7 +196,8 @@ class Part {
   std::vector<Participant> participants_;
 };
 
-// Calls body(communicator, axes) in this process for every group and deal; the first text that is not "".
+// Calls body(communicator, axes) in this process for every group and deal; the first text that is
+// not "".
 using GroupBody = std::function<std::string(Communicator& c, const std::vector<int>& axes)>;
 std::string ForEachGroup(Member& member, const GroupBody& body) {
   for (const Group& group : kGroups) {
@@ -158,7 +215,8 @@ std::string ForEachGroup(Member& member, const GroupBody& body) {
   return "";
 }
 
-void ForEachNumberOfProcesses(const CommunicatorFactory& factory, const std::function<std::string(Member&)>& body) {
+void ForEachNumberOfProcesses(const CommunicatorFactory& factory,
+                              const std::function<std::string(Member&)>& body) {
   for (int processes = 1; processes <= factory.max_processes; ++processes) {
     SCOPED_TRACE(std::to_string(processes) + " processes");
     const std::vector<std::string> texts = factory.run(processes, [&](Member& member) {
@@ -173,7 +231,8 @@ int64_t SizeOf(const Communicator& c, const std::vector<int>& axes) {
   return static_cast<int64_t>(c.mesh().Group(0, axes).size());
 }
 
-// None, one element, a few, more than one block, more than one round of shared memory or frame of the network.
+// None, one element, a few, more than one block, more than one round of shared memory or frame of
+// the network.
 const int64_t kCounts[] = {0, 1, 5, 9001, 300'011};
 const DType kDTypes[] = {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kU8};
 // The largest on one group: it takes long, and groups differ in who sends what to whom, not in how.
@@ -193,14 +252,20 @@ TEST_P(CommunicatorSuite, AllReduceGivesEachMemberTheReductionOfItsGroup) {
             for (const Where where : {Where::kApart, Where::kInPlace, Where::kBucket}) {
               if (count == 5 && where != Where::kInPlace && dtype != DType::kF64) continue;
               Part part(member, c, dtype, count, count, where);
-              const Status status = c.AllReduce({axes, dtype, "test"}, reduction, count, part.participants());
+              const Status status =
+                  c.AllReduce({axes, dtype, "test"}, reduction, count, part.participants());
               if (!status.ok()) return status.ToString();
-              const std::string text = part.Check(axes, count, [&](const std::vector<int64_t>& group, int64_t, int64_t i) {
-                double want = Element(group[0], i);
-                for (size_t k = 1; k < group.size(); ++k) want = Reduce(reduction, want, Element(group[k], i));
-                return want;
-              });
-              if (!text.empty()) return std::to_string(count) + " " + std::string(DTypeName(dtype)) + ": " + text;
+              const std::string text = part.Check(
+                  axes, count, [&](const std::vector<int64_t>& group, int64_t, int64_t i) {
+                    double want = Element(group[0], i);
+                    for (size_t k = 1; k < group.size(); ++k) {
+                      want = Reduce(reduction, want, Element(group[k], i));
+                    }
+                    return want;
+                  });
+              if (!text.empty()) {
+                return std::to_string(count) + " " + std::string(DTypeName(dtype)) + ": " + text;
+              }
             }
           }
         }
@@ -219,9 +284,10 @@ TEST_P(CommunicatorSuite, AllGatherJoinsTheGroupInItsOrder) {
         Part part(member, c, DType::kF32, count, n * count, Where::kApart);
         const Status status = c.AllGather({axes, DType::kF32, "test"}, count, part.participants());
         if (!status.ok()) return status.ToString();
-        const std::string text = part.Check(axes, n * count, [&](const std::vector<int64_t>& group, int64_t, int64_t i) {
-          return Element(group[i / count], i % count);
-        });
+        const std::string text =
+            part.Check(axes, n * count, [&](const std::vector<int64_t>& group, int64_t, int64_t i) {
+              return Element(group[i / count], i % count);
+            });
         if (!text.empty()) return std::to_string(count) + ": " + text;
       }
       return "";
@@ -238,14 +304,18 @@ TEST_P(CommunicatorSuite, ReduceScatterGivesEachMemberItsBlockReduced) {
         for (const Reduction reduction : {Reduction::kSum, Reduction::kMax}) {
           if (count > 5 && reduction != Reduction::kSum) continue;
           Part part(member, c, DType::kF64, n * count, count, Where::kApart);
-          const Status status = c.ReduceScatter({axes, DType::kF64, "test"}, reduction, count, part.participants());
+          const Status status =
+              c.ReduceScatter({axes, DType::kF64, "test"}, reduction, count, part.participants());
           if (!status.ok()) return status.ToString();
-          const std::string text = part.Check(axes, count, [&](const std::vector<int64_t>& group, int64_t place, int64_t i) {
-            const int64_t at = place * count + i;
-            double want = Element(group[0], at);
-            for (size_t k = 1; k < group.size(); ++k) want = Reduce(reduction, want, Element(group[k], at));
-            return want;
-          });
+          const std::string text = part.Check(
+              axes, count, [&](const std::vector<int64_t>& group, int64_t place, int64_t i) {
+                const int64_t at = place * count + i;
+                double want = Element(group[0], at);
+                for (size_t k = 1; k < group.size(); ++k) {
+                  want = Reduce(reduction, want, Element(group[k], at));
+                }
+                return want;
+              });
           if (!text.empty()) return std::to_string(count) + ": " + text;
         }
       }
@@ -263,9 +333,10 @@ TEST_P(CommunicatorSuite, AllToAllSendsBlockIToMemberI) {
         Part part(member, c, DType::kI32, n * count, n * count, Where::kApart);
         const Status status = c.AllToAll({axes, DType::kI32, "test"}, count, part.participants());
         if (!status.ok()) return status.ToString();
-        const std::string text = part.Check(axes, n * count, [&](const std::vector<int64_t>& group, int64_t place, int64_t i) {
-          return Element(group[i / count], place * count + i % count);
-        });
+        const std::string text = part.Check(
+            axes, n * count, [&](const std::vector<int64_t>& group, int64_t place, int64_t i) {
+              return Element(group[i / count], place * count + i % count);
+            });
         if (!text.empty()) return std::to_string(count) + ": " + text;
       }
       return "";
@@ -282,11 +353,16 @@ TEST_P(CommunicatorSuite, BroadcastGivesEveryoneTheRoots) {
         for (int64_t root = count > 5 ? n - 1 : 0; root < n; ++root) {
           for (const Where where : {Where::kApart, Where::kInPlace}) {
             Part part(member, c, DType::kI64, count, count, where);
-            const Status status = c.Broadcast({axes, DType::kI64, "test"}, root, count, part.participants());
+            const Status status =
+                c.Broadcast({axes, DType::kI64, "test"}, root, count, part.participants());
             if (!status.ok()) return status.ToString();
             const std::string text =
-                part.Check(axes, count, [&](const std::vector<int64_t>& group, int64_t, int64_t i) { return Element(group[root], i); });
-            if (!text.empty()) return std::to_string(count) + " root " + std::to_string(root) + ": " + text;
+                part.Check(axes, count, [&](const std::vector<int64_t>& group, int64_t, int64_t i) {
+                  return Element(group[root], i);
+                });
+            if (!text.empty()) {
+              return std::to_string(count) + " root " + std::to_string(root) + ": " + text;
+            }
           }
         }
       }
@@ -312,12 +388,14 @@ TEST_P(CommunicatorSuite, PermuteGivesEachMemberItsSourceOrZeros) {
         for (const auto& source_of : patterns) {
           if (count > 9001 && &source_of != &patterns[1]) continue;
           Part part(member, c, DType::kF32, count, count, Where::kApart);
-          const Status status = c.Permute({axes, DType::kF32, "test"}, source_of, count, part.participants());
+          const Status status =
+              c.Permute({axes, DType::kF32, "test"}, source_of, count, part.participants());
           if (!status.ok()) return status.ToString();
-          const std::string text = part.Check(axes, count, [&](const std::vector<int64_t>& group, int64_t place, int64_t i) {
-            const int64_t source = source_of[place];
-            return source < 0 ? 0.0 : Element(group[source], i);
-          });
+          const std::string text = part.Check(
+              axes, count, [&](const std::vector<int64_t>& group, int64_t place, int64_t i) {
+                const int64_t source = source_of[place];
+                return source < 0 ? 0.0 : Element(group[source], i);
+              });
           if (!text.empty()) return testing::PrintToString(source_of) + ": " + text;
         }
       }
@@ -326,43 +404,53 @@ TEST_P(CommunicatorSuite, PermuteGivesEachMemberItsSourceOrZeros) {
   });
 }
 
-std::string Digest(const std::string& bytes) { return std::to_string(std::hash<std::string>{}(bytes)) + " "; }
+std::string Digest(const std::string& bytes) {
+  return std::to_string(std::hash<std::string>{}(bytes)) + " ";
+}
 
-// Magnitudes far apart, so that another order of adding gives other bits; NaNs of different payloads and infinities of
-// both signs, zeros of both signs. Sizes of every algorithm.
+// Magnitudes far apart, so that another order of adding gives other bits; NaNs of different
+// payloads and infinities of both signs, zeros of both signs. Sizes of every algorithm.
 TEST_P(CommunicatorSuite, AllReducesAreEqualBitForBitOnEveryMemberAndFromRunToRun) {
   for (int processes = 1; processes <= GetParam().max_processes; ++processes) {
     SCOPED_TRACE(std::to_string(processes) + " processes");
-    const std::vector<std::string> texts = GetParam().run(processes, [&](Member& member) -> std::string {
-      if (!member.connected.ok()) return member.connected.ToString();
-      const std::unique_ptr<Communicator> c = member.make(MeshOf("batch=8", processes, Deal::kBlocks));
-      std::string text;
-      for (const int64_t count : {3, 1000, 7001, 150'000}) {
-        for (const Reduction reduction : {Reduction::kSum, Reduction::kMax}) {
-          for (int run = 0; run < 2; ++run) {
-            Part part(member, *c, DType::kF32, count, count, run == 0 ? Where::kApart : Where::kBucket);
-            for (int64_t r = 0; r < 8; ++r) {
-              for (int64_t i = 0; i < count; ++i) {
-                part.Set(r, i, std::ldexp(1.0 + 1e-7 * static_cast<double>(i * r), static_cast<int>(r * i % 29)));
+    const std::vector<std::string> texts =
+        GetParam().run(processes, [&](Member& member) -> std::string {
+          if (!member.connected.ok()) return member.connected.ToString();
+          const std::unique_ptr<Communicator> c =
+              member.make(MeshOf("batch=8", processes, Deal::kBlocks));
+          std::string text;
+          for (const int64_t count : {3, 1000, 7001, 150'000}) {
+            for (const Reduction reduction : {Reduction::kSum, Reduction::kMax}) {
+              for (int run = 0; run < 2; ++run) {
+                Part part(member, *c, DType::kF32, count, count,
+                          run == 0 ? Where::kApart : Where::kBucket);
+                for (int64_t r = 0; r < 8; ++r) {
+                  for (int64_t i = 0; i < count; ++i) {
+                    part.Set(r, i,
+                             std::ldexp(1.0 + 1e-7 * static_cast<double>(i * r),
+                                        static_cast<int>(r * i % 29)));
+                  }
+                  part.Set(r, 0, r % 2 == 0 ? 0.0 : -0.0);
+                  part.Set(r, 1, r >= 3 ? std::nan(std::to_string(100 + r).c_str()) : 1.0);
+                  part.Set(r, 2, r == 5 ? -INFINITY : r == 6 ? INFINITY : 2.0);
+                }
+                const Status status =
+                    c->AllReduce({{0}, DType::kF32, "test"}, reduction, count, part.participants());
+                if (!status.ok()) return status.ToString();
+                const std::vector<int64_t> ranks = c->mesh().LocalRanks(member.process);
+                for (const int64_t r : ranks) {
+                  if (part.bytes(r, count) != part.bytes(ranks[0], count)) {
+                    return "two devices of one process differ";
+                  }
+                }
+                const std::string digest = Digest(part.bytes(ranks[0], count));
+                if (run == 1 && !text.ends_with(digest)) return "two runs differ";
+                text += digest;
               }
-              part.Set(r, 0, r % 2 == 0 ? 0.0 : -0.0);
-              part.Set(r, 1, r >= 3 ? std::nan(std::to_string(100 + r).c_str()) : 1.0);
-              part.Set(r, 2, r == 5 ? -INFINITY : r == 6 ? INFINITY : 2.0);
             }
-            const Status status = c->AllReduce({{0}, DType::kF32, "test"}, reduction, count, part.participants());
-            if (!status.ok()) return status.ToString();
-            const std::vector<int64_t> ranks = c->mesh().LocalRanks(member.process);
-            for (const int64_t r : ranks) {
-              if (part.bytes(r, count) != part.bytes(ranks[0], count)) return "two devices of one process differ";
-            }
-            const std::string digest = Digest(part.bytes(ranks[0], count));
-            if (run == 1 && !text.ends_with(digest)) return "two runs differ";
-            text += digest;
           }
-        }
-      }
-      return text;
-    });
+          return text;
+        });
     for (int p = 0; p < processes; ++p) EXPECT_EQ(texts[p], texts[0]) << "process " << p;
     EXPECT_EQ(std::count(texts[0].begin(), texts[0].end(), ' '), 4 * 2 * 2) << texts[0];
   }
@@ -370,11 +458,13 @@ TEST_P(CommunicatorSuite, AllReducesAreEqualBitForBitOnEveryMemberAndFromRunToRu
 
 TEST_P(CommunicatorSuite, MaxKeepsNan) {
   ForEachNumberOfProcesses(GetParam(), [](Member& member) -> std::string {
-    const std::unique_ptr<Communicator> c = member.make(MeshOf("batch=4", member.processes, Deal::kBlocks));
+    const std::unique_ptr<Communicator> c =
+        member.make(MeshOf("batch=4", member.processes, Deal::kBlocks));
     for (int64_t bad = 0; bad < 4; ++bad) {
       Part part(member, *c, DType::kF32, 2, 2, Where::kApart);
       part.Set(bad, 1, std::numeric_limits<double>::quiet_NaN());
-      const Status status = c->AllReduce({{0}, DType::kF32, "test"}, Reduction::kMax, 2, part.participants());
+      const Status status =
+          c->AllReduce({{0}, DType::kF32, "test"}, Reduction::kMax, 2, part.participants());
       if (!status.ok()) return status.ToString();
       for (const int64_t r : c->mesh().LocalRanks(member.process)) {
         if (std::isnan(part.received(r, 0)) || !std::isnan(part.received(r, 1))) {
@@ -397,21 +487,36 @@ TEST_P(CommunicatorSuite, CountsTheBytesOfTheRing) {
   const std::vector<int64_t> right = {-1, 0, 1, 1};
   const Case cases[] = {
       {"all_reduce", 100, 100, [](int64_t) { return 2 * 3 * 400 / 4; },
-       [&](Communicator& c, auto p) { return c.AllReduce({axes, DType::kF32, "t"}, Reduction::kSum, 100, p); }},
+       [&](Communicator& c, auto p) {
+         return c.AllReduce({axes, DType::kF32, "t"}, Reduction::kSum, 100, p);
+       }},
       {"all_gather", 100, 400, [](int64_t) { return 3 * 400; },
-       [&](Communicator& c, auto p) { return c.AllGather({axes, DType::kF32, "t"}, 100, p); }},
+       [&](Communicator& c, auto p) {
+         return c.AllGather({axes, DType::kF32, "t"}, 100, p);
+       }},
       {"reduce_scatter", 400, 100, [](int64_t) { return 3 * 400; },
-       [&](Communicator& c, auto p) { return c.ReduceScatter({axes, DType::kF32, "t"}, Reduction::kSum, 100, p); }},
+       [&](Communicator& c, auto p) {
+         return c.ReduceScatter({axes, DType::kF32, "t"}, Reduction::kSum, 100, p);
+       }},
       {"all_to_all", 400, 400, [](int64_t) { return 3 * 400; },
-       [&](Communicator& c, auto p) { return c.AllToAll({axes, DType::kF32, "t"}, 100, p); }},
+       [&](Communicator& c, auto p) {
+         return c.AllToAll({axes, DType::kF32, "t"}, 100, p);
+       }},
       {"broadcast", 100, 100, [](int64_t r) { return r / 2 == 2 ? 400 : 0; },
-       [&](Communicator& c, auto p) { return c.Broadcast({axes, DType::kF32, "t"}, 2, 100, p); }},
-      {"permute", 100, 100, [](int64_t r) { return r / 2 == 0 ? 400 : r / 2 == 1 ? 800 : 0; },
-       [&](Communicator& c, auto p) { return c.Permute({axes, DType::kF32, "t"}, right, 100, p); }},
+       [&](Communicator& c, auto p) {
+         return c.Broadcast({axes, DType::kF32, "t"}, 2, 100, p);
+       }},
+      {"permute", 100, 100, [](int64_t r) { return r / 2 == 0   ? 400
+                                                   : r / 2 == 1 ? 800
+                                                                : 0; },
+       [&](Communicator& c, auto p) {
+         return c.Permute({axes, DType::kF32, "t"}, right, 100, p);
+       }},
   };
   ForEachNumberOfProcesses(GetParam(), [&](Member& member) -> std::string {
     for (const Case& k : cases) {
-      const std::unique_ptr<Communicator> c = member.make(MeshOf("batch=4,model=2", member.processes, Deal::kBlocks));
+      const std::unique_ptr<Communicator> c =
+          member.make(MeshOf("batch=4,model=2", member.processes, Deal::kBlocks));
       const std::vector<int64_t> ours = c->mesh().LocalRanks(member.process);
       Part part(member, *c, DType::kF32, k.send, k.receive, Where::kApart);
       for (int i = 0; i < 2; ++i) {
@@ -422,8 +527,8 @@ TEST_P(CommunicatorSuite, CountsTheBytesOfTheRing) {
         const bool local = std::find(ours.begin(), ours.end(), r) != ours.end();
         const int64_t want = local ? 2 * k.want(r) : 0;
         if (c->BytesSent(r) != want) {
-          return std::string(k.what) + " rank " + std::to_string(r) + ": expected " + std::to_string(want) + ", got: " +
-                 std::to_string(c->BytesSent(r));
+          return std::string(k.what) + " rank " + std::to_string(r) + ": expected " +
+                 std::to_string(want) + ", got: " + std::to_string(c->BytesSent(r));
         }
       }
     }
@@ -431,23 +536,26 @@ TEST_P(CommunicatorSuite, CountsTheBytesOfTheRing) {
   });
 }
 
-// Calls of every kind, size and group after one another, the same in every process: what one leaves behind (slots, frames,
-// buckets) must not reach the next.
+// Calls of every kind, size and group after one another, the same in every process: what one leaves
+// behind (slots, frames, buckets) must not reach the next.
 TEST_P(CommunicatorSuite, ManyCallsInARowDoNotDisturbEachOther) {
   const char* given = std::getenv("MT_TEST_SEED");
   const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 20261;
   SCOPED_TRACE("MT_TEST_SEED=" + std::to_string(seed));
   ForEachNumberOfProcesses(GetParam(), [&](Member& member) -> std::string {
     std::mt19937_64 random(seed);
-    const std::unique_ptr<Communicator> c = member.make(MeshOf("a=2,b=2,c=2", member.processes, Deal::kBlocks));
-    const std::vector<std::vector<int>> all_axes = {{0}, {1}, {2}, {0, 1}, {1, 2}, {2, 0}, {0, 1, 2}};
+    const std::unique_ptr<Communicator> c =
+        member.make(MeshOf("a=2,b=2,c=2", member.processes, Deal::kBlocks));
+    const std::vector<std::vector<int>> all_axes = {{0},    {1},    {2},      {0, 1},
+                                                    {1, 2}, {2, 0}, {0, 1, 2}};
     for (int call = 0; call < 150; ++call) {
       const std::vector<int>& axes = all_axes[random() % all_axes.size()];
       const int64_t n = SizeOf(*c, axes);
       const int64_t counts[] = {1, 17, 3000, 20'000, 150'000};
       const int64_t count = counts[random() % (call % 10 == 0 ? 5 : 3)];
       const uint64_t kind = random() % 3;
-      Part part(member, *c, DType::kF32, kind == 1 ? n * count : count, kind == 1 ? n * count : count,
+      Part part(member, *c, DType::kF32, kind == 1 ? n * count : count,
+                kind == 1 ? n * count : count,
                 kind == 0 && random() % 2 == 0 ? Where::kInPlace : Where::kApart);
       Status status;
       std::string text;
@@ -460,13 +568,16 @@ TEST_P(CommunicatorSuite, ManyCallsInARowDoNotDisturbEachOther) {
         status = c->Broadcast(what, call % n, count, part.participants());
       }
       if (!status.ok()) return status.ToString();
-      text = part.Check(axes, kind == 1 ? n * count : count, [&](const std::vector<int64_t>& group, int64_t place, int64_t i) {
-        if (kind == 1) return Element(group[i / count], place * count + i % count);
-        if (kind == 2) return Element(group[call % n], i);
-        double sum = 0;
-        for (const int64_t m : group) sum += Element(m, i);
-        return sum;
-      });
+      text = part.Check(axes, kind == 1 ? n * count : count,
+                        [&](const std::vector<int64_t>& group, int64_t place, int64_t i) {
+                          if (kind == 1) {
+                            return Element(group[i / count], place * count + i % count);
+                          }
+                          if (kind == 2) return Element(group[call % n], i);
+                          double sum = 0;
+                          for (const int64_t m : group) sum += Element(m, i);
+                          return sum;
+                        });
       if (!text.empty()) return "call " + std::to_string(call) + ": " + text;
     }
     return "";
@@ -475,7 +586,8 @@ TEST_P(CommunicatorSuite, ManyCallsInARowDoNotDisturbEachOther) {
 
 TEST_P(CommunicatorSuite, RefusesCallsThatMakeNoSense) {
   ForEachNumberOfProcesses(GetParam(), [](Member& member) -> std::string {
-    const std::unique_ptr<Communicator> c = member.make(MeshOf("batch=4,model=2", member.processes, Deal::kBlocks));
+    const std::unique_ptr<Communicator> c =
+        member.make(MeshOf("batch=4,model=2", member.processes, Deal::kBlocks));
     Part part(member, *c, DType::kF32, 32, 32, Where::kApart);
     const auto p = part.participants();
     const std::vector<int64_t> wrong = {0, 1, 2, 4};
@@ -491,11 +603,15 @@ TEST_P(CommunicatorSuite, RefusesCallsThatMakeNoSense) {
     };
     int i = 0;
     for (const Status& status : statuses) {
-      if (status.code() != StatusCode::kInvalidArgument) return std::to_string(i) + ": " + status.ToString();
+      if (status.code() != StatusCode::kInvalidArgument) {
+        return std::to_string(i) + ": " + status.ToString();
+      }
       ++i;
     }
     // None of them counts as a collective: the next one works.
-    return c->AllReduce({{0}, DType::kF32, "t"}, Reduction::kSum, 8, p).ToString() == "OK" ? "" : "the next one failed";
+    return c->AllReduce({{0}, DType::kF32, "t"}, Reduction::kSum, 8, p).ToString() == "OK"
+               ? ""
+               : "the next one failed";
   });
 }
 

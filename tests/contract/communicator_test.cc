@@ -21,13 +21,16 @@ CommunicatorFactory Local() {
 }
 
 // `host_of`: the hosts of up to four processes, as digits.
-CommunicatorFactory Processes(const std::string& name, bool forked, bool shared_memory, const std::string& host_of) {
+CommunicatorFactory Processes(const std::string& name, bool forked, bool shared_memory,
+                              const std::string& host_of) {
   return {name, 4, [=](int processes, const Body& body) {
             ProcessesOptions options;
             options.processes = processes;
             options.forked = forked;
             options.shared_memory = shared_memory;
-            for (int p = 0; p < processes; ++p) options.hosts.push_back(std::string("host-") + host_of[p]);
+            for (int p = 0; p < processes; ++p) {
+              options.hosts.push_back(std::string("host-") + host_of[p]);
+            }
             return RunProcesses(options, body);
           }};
 }
@@ -47,7 +50,8 @@ CommunicatorFactory Meetings() {
                   member.process = p;
                   member.processes = processes;
                   member.make = [&](const mesh::Mesh& mesh) {
-                    return meeting.Join(p, mesh.LocalRanks(p), std::hash<std::string>()(mesh.ToString()),
+                    return meeting.Join(p, mesh.LocalRanks(p),
+                                        std::hash<std::string>()(mesh.ToString()),
                                         MakeLocalCommunicator(mesh));
                   };
                   said[p] = body(member);

@@ -33,11 +33,16 @@ constexpr double kTolerance = 1e-11;
 constexpr size_t kMaxFailures = 3;
 constexpr int kDrawnRuns = 24;
 
-// Costs that lead the planner elsewhere: as usual; moving is nearly free and computing dear; moving is dear.
+// Costs that lead the planner elsewhere: as usual; moving is nearly free and computing dear; moving
+// is dear.
 std::vector<CostModel> CostModels() {
-  CostModel free_moves{.flops_per_second = 1e6, .memory_bytes_per_second = 1e6, .link_bytes_per_second = 1e15,
+  CostModel free_moves{.flops_per_second = 1e6,
+                       .memory_bytes_per_second = 1e6,
+                       .link_bytes_per_second = 1e15,
                        .collective_latency_seconds = 0};
-  CostModel dear_moves{.flops_per_second = 1e15, .memory_bytes_per_second = 1e12, .link_bytes_per_second = 1e3,
+  CostModel dear_moves{.flops_per_second = 1e15,
+                       .memory_bytes_per_second = 1e12,
+                       .link_bytes_per_second = 1e3,
                        .collective_latency_seconds = 0};
   return {CostModel{}, free_moves, dear_moves};
 }
@@ -49,7 +54,9 @@ Program Record(const Case& c, bool gradient) {
   Builder b("case");
   Builder::Scope scope(b);
   std::vector<Value> inputs;
-  for (size_t i = 0; i < c.inputs.size(); ++i) inputs.push_back(b.Input(InputName(i), c.inputs[i].type));
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    inputs.push_back(b.Input(InputName(i), c.inputs[i].type));
+  }
   const Value y = c.record(inputs);
   if (!gradient) {
     b.Output("y", y);
@@ -63,7 +70,9 @@ Program Record(const Case& c, bool gradient) {
     for (size_t i = 0; i < gradients.size(); ++i) b.Output("d" + std::to_string(i), gradients[i]);
   }
   auto program = b.Build();
-  if (!program.ok()) std::fprintf(stderr, "%s: %s\n", c.name.c_str(), program.status().ToString().c_str());
+  if (!program.ok()) {
+    std::fprintf(stderr, "%s: %s\n", c.name.c_str(), program.status().ToString().c_str());
+  }
   MT_CHECK(program.ok());
   return *std::move(program);
 }
@@ -102,7 +111,8 @@ std::vector<Layout> LayoutsOf(const Mesh& mesh, const TensorType& type) {
 }
 
 // One layout of a tensor on any mesh.
-Layout DrawLayout(const Mesh& mesh, const TensorType& type, bool may_be_pending, std::mt19937_64& random) {
+Layout DrawLayout(const Mesh& mesh, const TensorType& type, bool may_be_pending,
+                  std::mt19937_64& random) {
   std::vector<mesh::DimSharding> dims(type.rank());
   std::vector<Partial> partial;
   const auto reduction = static_cast<Reduction>(random() % 3);
@@ -132,10 +142,13 @@ class Prover {
     for (const auto v : op.operands) operands.push_back(forward_.type(v));
     for (const auto v : op.results) results.push_back(forward_.type(v));
     table_ = def_->factors({operands, op.attrs}, results);
-    for (size_t i = 0; i < c.inputs.size(); ++i) input_.inputs[InputName(i)] = Draw(c.inputs[i], random_);
+    for (size_t i = 0; i < c.inputs.size(); ++i) {
+      input_.inputs[InputName(i)] = Draw(c.inputs[i], random_);
+    }
     forward_want_ = Whole(forward_);
-    const bool any_float = std::any_of(c.inputs.begin(), c.inputs.end(),
-                                       [](const CaseInput& i) { return mesh::IsFloat(i.type.dtype); });
+    const bool any_float = std::any_of(c.inputs.begin(), c.inputs.end(), [](const CaseInput& i) {
+      return mesh::IsFloat(i.type.dtype);
+    });
     differentiable_ = def_->gradient != nullptr && any_float && mesh::IsFloat(results[0].dtype);
     if (differentiable_) {
       backward_ = Record(c, true);
@@ -179,7 +192,9 @@ class Prover {
   static std::string Text(const Program& program, const Mesh& mesh, const Given& given) {
     std::string text = "mesh " + mesh.ToString();
     for (const auto& [name, layout] : given.inputs) text += ", " + name + " " + layout.ToString();
-    for (const auto& [name, layout] : given.outputs) text += ", output " + name + " " + layout.ToString();
+    for (const auto& [name, layout] : given.outputs) {
+      text += ", output " + name + " " + layout.ToString();
+    }
     return text + "\n" + program.ToString();
   }
 
@@ -193,12 +208,15 @@ class Prover {
     const uint64_t seed = seed_ + static_cast<uint64_t>(tally_.runs);
     Check(testing::Interpret(*partitioned, input_, seed), *partitioned, want, what);
     if (also_ == nullptr || tally_.runs % one_in_ != 0) return;
-    Check(also_(*partitioned, input_, seed), *partitioned, want, [&] { return "executor: " + what(); });
+    Check(also_(*partitioned, input_, seed), *partitioned, want,
+          [&] { return "executor: " + what(); });
   }
 
   void Check(const Result<testing::StepResult>& got, const sharding::Partitioned& partitioned,
              const testing::StepResult& want, const std::function<std::string()>& what) {
-    if (!got.ok()) return Fail(what() + got.status().ToString() + "\n" + partitioned.local.ToString());
+    if (!got.ok()) {
+      return Fail(what() + got.status().ToString() + "\n" + partitioned.local.ToString());
+    }
     for (const auto& [name, array] : want.outputs) {
       const double difference = Difference(got->outputs.at(name), array);
       if (difference <= kTolerance) continue;
@@ -229,7 +247,9 @@ class Prover {
         }
         for (const Reduction r : {Reduction::kSum, Reduction::kMax, Reduction::kMin}) {
           for (const uint32_t operands : Passing(r)) {
-            if (split.Passes() && (split.passing_operands != operands || Pending(split) != r)) continue;
+            if (split.Passes() && (split.passing_operands != operands || Pending(split) != r)) {
+              continue;
+            }
             sharding::Split next = split;
             next.passing.at[axis] = sharding::Place::PendingCode(r);
             next.passing_operands = operands;
@@ -280,7 +300,8 @@ class Prover {
 
   bool FromInput(program::ValueId v) const { return forward_.values[v].op < 0; }
 
-  // `laid_out`: inputs already lie as the split wants them; else they are copies (unless pending) and are cut on the way.
+  // `laid_out`: inputs already lie as the split wants them; else they are copies (unless pending)
+  // and are cut on the way.
   void Force(const Mesh& mesh, const sharding::Split& split, bool laid_out) {
     const Op& op = forward_.ops[OpIndex()];
     Given given;
@@ -291,8 +312,8 @@ class Prover {
       // An input used twice can only lie one way; and it is pending in both places or in none.
       if (std::count(op.operands.begin(), op.operands.end(), v) > 1 && split.Passes()) return;
       const auto operand = static_cast<int>(at - op.operands.begin());
-      Layout layout =
-          sharding::LayoutOf(sharding::OperandPlace(table_, split, operand), mesh, forward_.type(v).rank());
+      Layout layout = sharding::LayoutOf(sharding::OperandPlace(table_, split, operand), mesh,
+                                         forward_.type(v).rank());
       if (!laid_out && !layout.IsPartial()) layout = Layout::Replicated(mesh, layout.rank());
       given.inputs.insert_or_assign(forward_.inputs[i].name, layout);
     }
@@ -301,9 +322,13 @@ class Prover {
     if (!sharded.ok()) return Fail(what() + sharded.status().ToString());
     sharding::OpSplit& forced = sharded->splits[OpIndex()];
     forced = {};
-    for (const sharding::AxisList& axes : split.factors) forced.factors.emplace_back(axes.begin(), axes.end());
+    for (const sharding::AxisList& axes : split.factors) {
+      forced.factors.emplace_back(axes.begin(), axes.end());
+    }
     for (int a = 0; a < mesh.num_axes(); ++a) {
-      if (split.passing.pending(a)) forced.passing.push_back({a, sharding::Place::ReductionOf(split.passing.at[a])});
+      if (split.passing.pending(a)) {
+        forced.passing.push_back({a, sharding::Place::ReductionOf(split.passing.at[a])});
+      }
     }
     for (int i = 0; i < 32; ++i) {
       if (split.passing_operands >> i & 1) forced.passing_operands.push_back(i);
@@ -319,7 +344,9 @@ class Prover {
     std::vector<size_t> at(choices.size(), 0);
     for (;;) {
       Given given;
-      for (size_t i = 0; i < choices.size(); ++i) given.inputs.insert_or_assign(InputName(i), choices[i][at[i]]);
+      for (size_t i = 0; i < choices.size(); ++i) {
+        given.inputs.insert_or_assign(InputName(i), choices[i][at[i]]);
+      }
       Try(mesh, given);
       size_t i = 0;
       while (i < at.size() && ++at[i] == choices[i].size()) at[i++] = 0;
@@ -332,7 +359,8 @@ class Prover {
     const Mesh mesh = *Mesh::Create({{"a", size()}, {"b", size()}});
     Given given;
     for (size_t i = 0; i < case_.inputs.size(); ++i) {
-      given.inputs.insert_or_assign(InputName(i), DrawLayout(mesh, case_.inputs[i].type, true, random_));
+      given.inputs.insert_or_assign(InputName(i),
+                                    DrawLayout(mesh, case_.inputs[i].type, true, random_));
     }
     Try(mesh, given);
   }
@@ -342,17 +370,18 @@ class Prover {
       TryOne(forward_, forward_want_, mesh, given, cost);
       if (!differentiable_) continue;
       Given both = given;
-      both.inputs.insert_or_assign(
-          "w", DrawLayout(mesh, forward_.type(forward_.outputs[0].value), random_() % 2 == 0, random_));
+      both.inputs.insert_or_assign("w", DrawLayout(mesh, forward_.type(forward_.outputs[0].value),
+                                                   random_() % 2 == 0, random_));
       TryOne(backward_, backward_want_, mesh, std::move(both), cost);
     }
   }
 
-  void TryOne(const Program& program, const testing::StepResult& want, const Mesh& mesh, Given given,
-              const CostModel& cost) {
+  void TryOne(const Program& program, const testing::StepResult& want, const Mesh& mesh,
+              Given given, const CostModel& cost) {
     for (const program::Port& p : program.outputs) {
       if (random_() % 2 == 0) continue;
-      given.outputs.insert_or_assign(p.name, DrawLayout(mesh, program.type(p.value), false, random_));
+      given.outputs.insert_or_assign(p.name,
+                                     DrawLayout(mesh, program.type(p.value), false, random_));
     }
     Compare(sharding::Shard(program, mesh, given, Options{.cost = cost}), want,
             [&] { return Text(program, mesh, given); });

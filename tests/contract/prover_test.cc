@@ -1,4 +1,6 @@
 // The rule prover (prover.h) over every registered op. MT_TEST_SEED replays a run.
+#include "tests/contract/prover.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,7 +10,6 @@
 #include "runtime/plan/plan.h"
 #include "runtime/program/registry.h"
 #include "tests/contract/backend_suite.h"
-#include "tests/contract/prover.h"
 
 namespace meshtrain::prover {
 namespace {
@@ -31,7 +32,8 @@ TEST(ProverTest, EveryRegisteredOpHasACase) {
   }
   for (const program::OpDef* def : program::Registry::Standard().All()) {
     if (IsPartitionersOwn(*def)) continue;
-    EXPECT_TRUE(proved.contains(def->kind)) << "op `" << def->kind << "` has no row in tests/contract/prover_cases.cc";
+    EXPECT_TRUE(proved.contains(def->kind))
+        << "op `" << def->kind << "` has no row in tests/contract/prover_cases.cc";
   }
 }
 
@@ -41,8 +43,8 @@ TEST(ProverTest, CasesHaveNamesOfTheirOwn) {
 }
 
 // Every device with memory of its own, every collective run.
-Result<testing::StepResult> RunOnCpu(const sharding::Partitioned& partitioned, const testing::StepInput& input,
-                                     uint64_t seed) {
+Result<testing::StepResult> RunOnCpu(const sharding::Partitioned& partitioned,
+                                     const testing::StepInput& input, uint64_t seed) {
   static const std::unique_ptr<device::Backend> cpu = device::MakeCpuBackend({.threads = 1});
   MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(partitioned));
   return device::RunPlan(*cpu, plan, input, {.seed = seed});
@@ -52,13 +54,17 @@ class RuleTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(RuleTest, SplitEqualsWhole) {
   const Tally tally = Prove(GetParam(), Seed(), RunOnCpu, 7);
-  for (const std::string& failure : tally.failures) ADD_FAILURE() << "seed " << Seed() << ", " << failure;
+  for (const std::string& failure : tally.failures) {
+    ADD_FAILURE() << "seed " << Seed() << ", " << failure;
+  }
   EXPECT_GT(tally.runs, 20);
 }
 
 std::string TestName(const ::testing::TestParamInfo<Case>& info) {
   std::string name;
-  for (const char c : info.param.name) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  for (const char c : info.param.name) {
+    name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  }
   return name;
 }
 

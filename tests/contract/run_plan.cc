@@ -15,7 +15,8 @@ using meshtrain::testing::Arrays;
 using Buffers = std::vector<std::unique_ptr<Buffer>>;
 
 // A buffer for each device, holding its part of `whole`.
-Result<Buffers> Feed(Backend& backend, const Array& whole, const mesh::Layout& layout, uint64_t seed) {
+Result<Buffers> Feed(Backend& backend, const Array& whole, const mesh::Layout& layout,
+                     uint64_t seed) {
   Buffers buffers;
   for (const Array& part : meshtrain::testing::Cut(whole, layout, seed)) {
     const mesh::Tensor tensor = meshtrain::testing::ToTensor(part);
@@ -49,7 +50,8 @@ class SlowCommunicator final : public collective::Communicator {
   const mesh::Mesh& mesh() const override { return base_->mesh(); }
   bool remote() const override { return true; }
   bool waits() const override { return true; }
-  Status AllReduce(const GroupCall& call, mesh::Reduction reduction, int64_t count, Participants local) override {
+  Status AllReduce(const GroupCall& call, mesh::Reduction reduction, int64_t count,
+                   Participants local) override {
     TakeTime();
     return base_->AllReduce(call, reduction, count, local);
   }
@@ -57,7 +59,8 @@ class SlowCommunicator final : public collective::Communicator {
     TakeTime();
     return base_->AllGather(call, count, local);
   }
-  Status ReduceScatter(const GroupCall& call, mesh::Reduction reduction, int64_t count, Participants local) override {
+  Status ReduceScatter(const GroupCall& call, mesh::Reduction reduction, int64_t count,
+                       Participants local) override {
     TakeTime();
     return base_->ReduceScatter(call, reduction, count, local);
   }
@@ -65,7 +68,8 @@ class SlowCommunicator final : public collective::Communicator {
     TakeTime();
     return base_->AllToAll(call, count, local);
   }
-  Status Broadcast(const GroupCall& call, int64_t root, int64_t count, Participants local) override {
+  Status Broadcast(const GroupCall& call, int64_t root, int64_t count,
+                   Participants local) override {
     TakeTime();
     return base_->Broadcast(call, root, count, local);
   }
@@ -97,7 +101,8 @@ Result<const Array*> Find(const Arrays& arrays, const std::string& name) {
 }  // namespace
 
 Result<meshtrain::testing::StepResult> RunPlan(Backend& backend, const plan::Plan& plan,
-                                               const meshtrain::testing::StepInput& input, const RunOptions& options) {
+                                               const meshtrain::testing::StepInput& input,
+                                               const RunOptions& options) {
   const auto& p = plan.partitioned;
   std::vector<int64_t> ranks(p.mesh.size());
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -134,7 +139,9 @@ Result<meshtrain::testing::StepResult> RunPlan(Backend& backend, const plan::Pla
     for (const Buffers& b : outputs) devices[d].outputs.push_back(b[d].get());
   }
   for (int step = 0; step < options.steps; ++step) MT_RETURN_IF_ERROR(executable->Run(devices));
-  if (options.bytes_sent != nullptr) *options.bytes_sent = communicator->BytesSent(0) / options.steps;
+  if (options.bytes_sent != nullptr) {
+    *options.bytes_sent = communicator->BytesSent(0) / options.steps;
+  }
   meshtrain::testing::StepResult result;
   for (size_t i = 0; i < p.local.outputs.size(); ++i) {
     MT_ASSIGN_OR_RETURN(result.outputs[p.local.outputs[i].name],

@@ -22,7 +22,9 @@ std::vector<double> Golden(const std::string& run) {
 const std::vector<data::Batch>& Batches() {
   static const std::vector<data::Batch> batches = [] {
     data::PipelineSpec spec;
-    spec.source = {data::IdxFiles{MlpData() + "digits5120-images-idx3-ubyte.gz", MlpData() + "digits5120-labels-idx1-ubyte.gz"}, -1};
+    spec.source = {data::IdxFiles{MlpData() + "digits5120-images-idx3-ubyte.gz",
+                                  MlpData() + "digits5120-labels-idx1-ubyte.gz"},
+                   -1};
     spec.stages = {data::MapStage{{data::Scale{1.0 / 255}}}, data::BatchStage{128}};
     auto pipeline = data::Pipeline::Create(std::move(spec)).value();
     std::vector<data::Batch> all;
@@ -42,10 +44,12 @@ Tensor AsF64(const Tensor& x) {
 Trained TrainCoreMlp(const Mesh& mesh, SessionOptions options, int steps, DType dtype) {
   const int64_t first = mesh.LocalRanks(options.process).at(0);
   const auto session = Session::Create(std::move(options)).value();
-  const core_mlp::Mlp model = core_mlp::MakeMlp(*session, core_mlp::WeightLayouts(mesh), dtype).value();
+  const core_mlp::Mlp model =
+      core_mlp::MakeMlp(*session, core_mlp::WeightLayouts(mesh), dtype).value();
   const core_mlp::Adam optimizer = core_mlp::Adam::Create(*session, model.variables()).value();
-  Function train(*session, "train_step", {"x", "y"},
-                 [&](const Value& x, const Value& y) { return core_mlp::TrainStep(model, optimizer, x, y); });
+  Function train(*session, "train_step", {"x", "y"}, [&](const Value& x, const Value& y) {
+    return core_mlp::TrainStep(model, optimizer, x, y);
+  });
   Trained run;
   execute::LoadedStep* step = nullptr;
   for (int i = 0; i < steps; ++i) {
@@ -53,8 +57,9 @@ Trained TrainCoreMlp(const Mesh& mesh, SessionOptions options, int steps, DType 
     const Tensor x = dtype == DType::kF64 ? AsF64(batch.components[0]) : batch.components[0];
     const auto xy = core_mlp::RepackBatch(*session, x, batch.components[1], mesh).value();
     if (step == nullptr) {
-      step = train.Prepare(std::vector<TensorType>{xy.first.type(), xy.second.type()},
-                           std::vector<Layout>{xy.first.layout(), xy.second.layout()})
+      step = train
+                 .Prepare(std::vector<TensorType>{xy.first.type(), xy.second.type()},
+                          std::vector<Layout>{xy.first.layout(), xy.second.layout()})
                  .value();
     }
     EXPECT_TRUE(step->Feed(0, xy.first).ok());
@@ -63,13 +68,17 @@ Trained TrainCoreMlp(const Mesh& mesh, SessionOptions options, int steps, DType 
     run.losses.push_back(step->FetchNumber(0).value());
   }
   run.planned_bytes = step->plan().CollectiveBytesPerStep();
-  run.counted_bytes = step->CollectiveBytesSent(step->run_plan().partitioned.mesh == mesh ? first : 0);
+  run.counted_bytes =
+      step->CollectiveBytesSent(step->run_plan().partitioned.mesh == mesh ? first : 0);
   return run;
 }
 
-void ExpectClose(const std::vector<double>& got, const std::vector<double>& want, int count, double relative) {
+void ExpectClose(const std::vector<double>& got, const std::vector<double>& want, int count,
+                 double relative) {
   ASSERT_GE(static_cast<int>(got.size()), count);
-  for (int i = 0; i < count; ++i) EXPECT_NEAR(got[i], want[i], relative * std::abs(want[i])) << "step " << i + 1;
+  for (int i = 0; i < count; ++i) {
+    EXPECT_NEAR(got[i], want[i], relative * std::abs(want[i])) << "step " << i + 1;
+  }
 }
 
 }  // namespace meshtrain

@@ -1,4 +1,5 @@
-// The core MLP example, run on the fixture's batches against TensorFlow's losses (tests/testdata/mlp).
+// The core MLP example, run on the fixture's batches against TensorFlow's losses
+// (tests/testdata/mlp).
 #pragma once
 
 #include <string>
@@ -9,7 +10,8 @@
 
 namespace meshtrain {
 
-inline constexpr int kGoldenSteps = 39;  // the 40th batch of 5,000 images is short; the fixture's is not
+inline constexpr int kGoldenSteps =
+    39;  // the 40th batch of 5,000 images is short; the fixture's is not
 
 // The folder of the fixture, with a slash at its end.
 const std::string& MlpData();
@@ -22,11 +24,13 @@ Tensor AsF64(const Tensor& x);
 struct Trained {
   std::vector<double> losses;
   int64_t planned_bytes = 0;  // collective bytes per step and device
-  int64_t counted_bytes = 0;  // as the communicator counted over all steps, for the first device of the process
+  int64_t counted_bytes =
+      0;  // as the communicator counted over all steps, for the first device of the process
 };
 // `steps` steps of the example on `mesh`, by the process that `options` names. Dies on an error.
 Trained TrainCoreMlp(const Mesh& mesh, SessionOptions options, int steps, DType dtype);
 
-void ExpectClose(const std::vector<double>& got, const std::vector<double>& want, int count, double relative);
+void ExpectClose(const std::vector<double>& got, const std::vector<double>& want, int count,
+                 double relative);
 
 }  // namespace meshtrain

@@ -1,5 +1,6 @@
-// The main job, number by number: the core MLP written with the C++ API and the same declared in a manifest, against
-// TensorFlow's losses (tests/testdata/mlp/golden.json), on every mesh, in both ways of running virtual devices.
+// The main job, number by number: the core MLP written with the C++ API and the same declared in a
+// manifest, against TensorFlow's losses (tests/testdata/mlp/golden.json), on every mesh, in both
+// ways of running virtual devices.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +21,8 @@ Trained TrainCoreMlp(const std::string& mesh, bool isolated, int steps, DType dt
 }
 
 TEST(CoreMlpTest, OneDeviceGivesTheReferenceLosses) {
-  ExpectClose(TrainCoreMlp("batch=1", false, kGoldenSteps).losses, Golden("text_adam_t_counts_f32"), kGoldenSteps, 1e-4);
+  ExpectClose(TrainCoreMlp("batch=1", false, kGoldenSteps).losses, Golden("text_adam_t_counts_f32"),
+              kGoldenSteps, 1e-4);
 }
 
 class MeshTest : public testing::TestWithParam<const char*> {};
@@ -35,27 +37,34 @@ TEST_P(MeshTest, IsolatedDevicesGiveTheReferenceLossesAndSendThePlannedBytes) {
 
 TEST_P(MeshTest, DevicesThatShareMemoryGiveTheSameLosses) {
   static const Trained one = TrainCoreMlp("batch=1", false, kGoldenSteps);
-  ExpectClose(TrainCoreMlp(GetParam(), /*isolated=*/false, kGoldenSteps).losses, one.losses, kGoldenSteps, 1e-5);
+  ExpectClose(TrainCoreMlp(GetParam(), /*isolated=*/false, kGoldenSteps).losses, one.losses,
+              kGoldenSteps, 1e-5);
 }
 
 TEST_P(MeshTest, InDoublePrecisionAHundredAndTwentyStepsAgree) {
 #if defined(__SANITIZE_THREAD__)
-  constexpr int kSteps = 12;  // a step takes some fifty times longer, and the threads do the same in each
+  constexpr int kSteps =
+      12;  // a step takes some fifty times longer, and the threads do the same in each
 #else
   constexpr int kSteps = 120;
 #endif
   static const Trained one = TrainCoreMlp("batch=1", false, kSteps, DType::kF64);
-  ExpectClose(TrainCoreMlp(GetParam(), /*isolated=*/true, kSteps, DType::kF64).losses, one.losses, kSteps, 1e-9);
+  ExpectClose(TrainCoreMlp(GetParam(), /*isolated=*/true, kSteps, DType::kF64).losses, one.losses,
+              kSteps, 1e-9);
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, MeshTest, testing::Values("batch=8", "batch=4,model=2", "model=8", "batch=1"),
+INSTANTIATE_TEST_SUITE_P(Meshes, MeshTest,
+                         testing::Values("batch=8", "batch=4,model=2", "model=8", "batch=1"),
                          [](const auto& info) {
                            std::string name = info.param;
-                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           for (char& c : name) {
+                             c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           }
                            return name;
                          });
 
-// Reading a slot after assigning it: TensorFlow's DTensor gives other losses on eight devices than on one here.
+// Reading a slot after assigning it: TensorFlow's DTensor gives other losses on eight devices than
+// on one here.
 TEST(CoreMlpTest, AssignThenReadIsTheSameOnOneTwoAndEightDevices) {
   const Trained one = TrainCoreMlp("batch=1", true, kGoldenSteps);
   for (const char* mesh : {"batch=2", "batch=8"}) {
@@ -77,7 +86,8 @@ std::string Manifest(const std::string& optimizer) {
 program:
   mesh: {batch: 8}
   data:
-    train: {idx: {images: )" + MlpData() + "digits5120-images-idx3-ubyte.gz, labels: " + MlpData() +
+    train: {idx: {images: )" +
+         MlpData() + "digits5120-images-idx3-ubyte.gz, labels: " + MlpData() +
          R"(digits5120-labels-idx1-ubyte.gz}}
     map: [{scale: 0.00392156862745098}]
     batch: 128
@@ -87,12 +97,14 @@ program:
     - dense: {name: hidden_2, units: 500, activation: relu, kernel_initializer: {xavier_uniform: {seed: [22, 23]}}}
     - dense: {name: logits, units: 10, kernel_initializer: {xavier_uniform: {seed: [22, 23]}}}
   loss: {sparse_categorical_crossentropy: {from_logits: true}}
-  optimizer: )" + optimizer + R"(
+  optimizer: )" +
+         optimizer + R"(
   metrics: [accuracy]
 )";
 }
 
-std::vector<double> TrainDeclared(const std::string& optimizer, bool isolated, DType dtype = DType::kF32) {
+std::vector<double> TrainDeclared(const std::string& optimizer, bool isolated,
+                                  DType dtype = DType::kF32) {
   const auto manifest = spec::ParseManifest(Manifest(optimizer), "job.yaml");
   EXPECT_TRUE(manifest.ok()) << manifest.status().message();
   const auto declared = spec::Declared::Create(manifest->program).value();
@@ -119,10 +131,12 @@ TEST(DeclaredMlpTest, AdamPaperGivesTheTutorialsLosses) {
   }
 }
 
-// Isolated devices add gradients in another order than the reference. With this optimizer that moves one pre-activation
-// of step 6 across relu's kink in f32, so the comparison there ends before; in f64 it holds throughout.
+// Isolated devices add gradients in another order than the reference. With this optimizer that
+// moves one pre-activation of step 6 across relu's kink in f32, so the comparison there ends
+// before; in f64 it holds throughout.
 TEST(DeclaredMlpTest, AdamGivesKerasLosses) {
-  // A sanitizer's checks stand between products and sums that the compiler would join into one rounding: the same kink.
+  // A sanitizer's checks stand between products and sums that the compiler would join into one
+  // rounding: the same kink.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr int kSameRounding = 6;
 #else
@@ -132,15 +146,18 @@ TEST(DeclaredMlpTest, AdamGivesKerasLosses) {
   const std::vector<double> golden = Golden("keras3_adam_1e-3_eps1e-7_f32");
   ExpectClose(TrainDeclared(adam, false), golden, kSameRounding, 1e-4);
   ExpectClose(TrainDeclared(adam, true), golden, 6, 1e-5);
-  ExpectClose(TrainDeclared(adam, true, DType::kF64), TrainDeclared(adam, false, DType::kF64), kGoldenSteps, 1e-9);
+  ExpectClose(TrainDeclared(adam, true, DType::kF64), TrainDeclared(adam, false, DType::kF64),
+              kGoldenSteps, 1e-9);
 }
 
 TEST(DeclaredMlpTest, SgdGivesTheReferenceLosses) {
-  ExpectClose(TrainDeclared("{sgd: {learning_rate: 0.1}}", true), Golden("sgd_0.1_f32"), kGoldenSteps, 1e-4);
+  ExpectClose(TrainDeclared("{sgd: {learning_rate: 0.1}}", true), Golden("sgd_0.1_f32"),
+              kGoldenSteps, 1e-4);
 }
 
 TEST(DeclaredMlpTest, TheManifestAndTheCppExampleAreOneProgram) {
-  const auto manifest = spec::ParseManifest(Manifest("{adam_paper: {learning_rate: 0.001, epsilon: 1.0e-7}}"), "job.yaml");
+  const auto manifest = spec::ParseManifest(
+      Manifest("{adam_paper: {learning_rate: 0.001, epsilon: 1.0e-7}}"), "job.yaml");
   const std::vector<TensorType> types = {{DType::kF32, {128, 28, 28}}, {DType::kI32, {128}}};
   const auto traced = spec::Build(manifest->program, types);
   ASSERT_TRUE(traced.ok()) << traced.status().message();
@@ -148,8 +165,9 @@ TEST(DeclaredMlpTest, TheManifestAndTheCppExampleAreOneProgram) {
   const auto session = Session::Create().value();
   const core_mlp::Mlp model = core_mlp::MakeMlp(*session, core_mlp::WeightLayouts(mesh)).value();
   const core_mlp::Adam optimizer = core_mlp::Adam::Create(*session, model.variables()).value();
-  const Function train(*session, "train_step", {"x", "y"},
-                       [&](const Value& x, const Value& y) { return core_mlp::TrainStep(model, optimizer, x, y); });
+  const Function train(*session, "train_step", {"x", "y"}, [&](const Value& x, const Value& y) {
+    return core_mlp::TrainStep(model, optimizer, x, y);
+  });
   const auto by_hand = train.Trace(types, nullptr);
   ASSERT_TRUE(by_hand.ok()) << by_hand.status().message();
   EXPECT_EQ(program::HashProgram(*by_hand), program::HashProgram(traced->programs.train_step));
@@ -162,10 +180,11 @@ TEST(DeclaredMlpTest, AnInfiniteInputIsNamedAndLeavesTheWeightsAlone) {
   execute::SessionOptions options;
   options.plan.finite_outputs = {"loss"};
   const auto session = Session::Create(std::move(options)).value();
-  const auto runner = worker::MakeRunner(
-                          *session, declared,
-                          {.types = {Batches()[0].components[0].type(), Batches()[0].components[1].type()}})
-                          .value();
+  const auto runner =
+      worker::MakeRunner(
+          *session, declared,
+          {.types = {Batches()[0].components[0].type(), Batches()[0].components[1].type()}})
+          .value();
   ASSERT_TRUE(runner->Initialize().ok());
   const Tensor before = session->ReadToHost(runner->states()[0]).value();
   Tensor x(Batches()[0].components[0].type());

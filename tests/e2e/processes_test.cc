@@ -1,4 +1,5 @@
-// The core MLP on one mesh of eight devices that lie in 1, 2, 4 or 8 processes: the same losses, step by step.
+// The core MLP on one mesh of eight devices that lie in 1, 2, 4 or 8 processes: the same losses,
+// step by step.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -16,7 +17,8 @@ Mesh Across(const std::string& text, int processes) {
   const int64_t each = one.size() / processes;
   std::vector<mesh::Device> devices;
   for (int64_t r = 0; r < one.size(); ++r) {
-    devices.push_back({mesh::DeviceKind::kCpu, static_cast<int>(r / each), static_cast<int>(r % each)});
+    devices.push_back(
+        {mesh::DeviceKind::kCpu, static_cast<int>(r / each), static_cast<int>(r % each)});
   }
   return Mesh::Create(one.axes(), std::move(devices)).value();
 }
@@ -32,7 +34,9 @@ struct Case {
 
 std::string Name(const testing::TestParamInfo<Case>& info) {
   std::string name = info.param.mesh + "_in_" + std::to_string(info.param.processes) +
-                     (info.param.links == Links::kMemory ? "_memory" : info.param.links == Links::kNetwork ? "_network" : "_both") +
+                     (info.param.links == Links::kMemory    ? "_memory"
+                      : info.param.links == Links::kNetwork ? "_network"
+                                                            : "_both") +
                      (info.param.isolated ? "_isolated" : "");
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
@@ -46,7 +50,8 @@ std::vector<Trained> TrainInProcesses(const Case& c, int steps, DType dtype) {
   for (int p = 0; p < c.processes; ++p) {
     fabrics.push_back(collective::Fabric::Create({.bind = "127.0.0.1", .token = "secret"}).value());
     const int host = c.links == Links::kMemory ? 0 : c.links == Links::kNetwork ? p : p / 2;
-    group.processes.push_back({"worker-" + std::to_string(p), "127.0.0.1:" + std::to_string(fabrics[p]->port()),
+    group.processes.push_back({"worker-" + std::to_string(p),
+                               "127.0.0.1:" + std::to_string(fabrics[p]->port()),
                                collective::Fabric::HostId() + std::to_string(host)});
   }
   std::vector<Trained> trained(c.processes);
@@ -58,7 +63,9 @@ std::vector<Trained> TrainInProcesses(const Case& c, int steps, DType dtype) {
       const Status connected = fabrics[p]->Connect(mine, kConnect, {});
       ASSERT_TRUE(connected.ok()) << connected.message();
       SessionOptions options{.isolated = c.isolated, .threads = 1, .process = p};
-      options.communicator = [&, p](const Mesh& m, uint64_t hash) -> Result<std::unique_ptr<collective::Communicator>> {
+      options.communicator =
+          [&, p](const Mesh& m,
+                 uint64_t hash) -> Result<std::unique_ptr<collective::Communicator>> {
         return collective::MakeProcessCommunicator(*fabrics[p], m, hash);
       };
       trained[p] = TrainCoreMlp(mesh, std::move(options), steps, dtype);
@@ -71,7 +78,8 @@ std::vector<Trained> TrainInProcesses(const Case& c, int steps, DType dtype) {
 class ProcessesTest : public testing::TestWithParam<Case> {};
 
 TEST_P(ProcessesTest, GiveTheLossesOfOne) {
-  static const Trained one = TrainCoreMlp(Mesh::Parse("batch=1").value(), {}, kGoldenSteps, DType::kF32);
+  static const Trained one =
+      TrainCoreMlp(Mesh::Parse("batch=1").value(), {}, kGoldenSteps, DType::kF32);
   const std::vector<Trained> all = TrainInProcesses(GetParam(), kGoldenSteps, DType::kF32);
   for (const Trained& t : all) {
     ExpectClose(t.losses, one.losses, kGoldenSteps, 1e-5);
@@ -97,16 +105,20 @@ TEST_P(DoublePrecisionTest, AHundredAndTwentyStepsAgree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Meshes, ProcessesTest,
-    testing::Values(Case{"batch=8", 2, Links::kMemory, false}, Case{"batch=8", 4, Links::kNetwork, false},
-                    Case{"batch=8", 8, Links::kBoth, false}, Case{"batch=4,model=2", 2, Links::kNetwork, true},
-                    Case{"batch=4,model=2", 4, Links::kBoth, false}, Case{"batch=4,model=2", 8, Links::kMemory, false},
-                    Case{"model=8", 2, Links::kMemory, true}, Case{"model=8", 4, Links::kNetwork, false}),
-    Name);
+INSTANTIATE_TEST_SUITE_P(Meshes, ProcessesTest,
+                         testing::Values(Case{"batch=8", 2, Links::kMemory, false},
+                                         Case{"batch=8", 4, Links::kNetwork, false},
+                                         Case{"batch=8", 8, Links::kBoth, false},
+                                         Case{"batch=4,model=2", 2, Links::kNetwork, true},
+                                         Case{"batch=4,model=2", 4, Links::kBoth, false},
+                                         Case{"batch=4,model=2", 8, Links::kMemory, false},
+                                         Case{"model=8", 2, Links::kMemory, true},
+                                         Case{"model=8", 4, Links::kNetwork, false}),
+                         Name);
 
 INSTANTIATE_TEST_SUITE_P(Meshes, DoublePrecisionTest,
-                         testing::Values(Case{"batch=8", 2, Links::kNetwork, false}, Case{"batch=8", 8, Links::kMemory, false},
+                         testing::Values(Case{"batch=8", 2, Links::kNetwork, false},
+                                         Case{"batch=8", 8, Links::kMemory, false},
                                          Case{"batch=4,model=2", 4, Links::kBoth, false}),
                          Name);
 

@@ -16,7 +16,9 @@ Duration Seconds(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 std::string PodKey(const std::string& name) { return "pod/" + name; }
-bool Live(const PodSeen& pod) { return pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning; }
+bool Live(const PodSeen& pod) {
+  return pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning;
+}
 
 }  // namespace
 
@@ -30,9 +32,13 @@ void World::Chaos() {
   std::vector<PodSeen> pods;
   for (const auto& [key, versions] : objects_) {
     const auto& pod = versions.back().pod;
-    if (pod && pod->controller_uid == job()->metadata.uid && !pod->delete_requested) pods.push_back(*pod);
+    if (pod && pod->controller_uid == job()->metadata.uid && !pod->delete_requested) {
+      pods.push_back(*pod);
+    }
   }
-  const auto some = [&]() -> const PodSeen& { return pods[static_cast<size_t>(Below(static_cast<int>(pods.size())))]; };
+  const auto some = [&]() -> const PodSeen& {
+    return pods[static_cast<size_t>(Below(static_cast<int>(pods.size())))];
+  };
   const size_t node = static_cast<size_t>(Below(static_cast<int>(nodes_.size())));
   switch (Below(11)) {
     case 0:
@@ -78,7 +84,9 @@ void World::Chaos() {
             std::vector<std::pair<std::string, std::string>> left;
             for (const auto& [key, versions] : objects_) {
               const auto& pod = versions.back().pod;
-              if (pod && pod->node == "node-" + std::to_string(node)) left.emplace_back(pod->name, pod->uid);
+              if (pod && pod->node == "node-" + std::to_string(node)) {
+                left.emplace_back(pod->name, pod->uid);
+              }
             }
             for (const auto& [name, uid] : left) RemovePod(name, uid);
           }
@@ -102,7 +110,9 @@ void World::Chaos() {
       Fire("user scales");
       Log("scale to " + std::to_string(next));
       most_workers_ = std::max(most_workers_, next);
-      return ChangeJob([&](api::TrainingJob& job) { job.spec.replica_specs[Role::kWorker].replicas = next; }, true);
+      return ChangeJob(
+          [&](api::TrainingJob& job) { job.spec.replica_specs[Role::kWorker].replicas = next; },
+          true);
     }
     case 5:
       Fire("another writer changes the job");
@@ -135,7 +145,8 @@ void World::Chaos() {
 void World::CheckSettled() {
   const api::TrainingJob* current = job();
   for (const char* name : {"unrelated"}) {
-    if (const Object* object = Now(PodKey(name)); object == nullptr || !object->pod || object->pod->delete_requested) {
+    if (const Object* object = Now(PodKey(name));
+        object == nullptr || !object->pod || object->pod->delete_requested) {
       Violate(std::string("P9: the foreign pod ") + name + " was touched");
     }
   }
@@ -152,7 +163,9 @@ void World::CheckSettled() {
   for (const auto& [key, versions] : objects_) {
     const auto& pod = versions.back().pod;
     if (!pod || pod->controller_uid != current->metadata.uid) continue;
-    if (pod->phase == PodPhase::kPending) Violate("P2: " + pod->name + " still waits to start after the end");
+    if (pod->phase == PodPhase::kPending) {
+      Violate("P2: " + pod->name + " still waits to start after the end");
+    }
     if (policy == api::kCleanAll || (policy == api::kCleanRunning && Live(*pod))) {
       Violate("P3: " + pod->name + " was left behind, cleanPodPolicy is " + policy);
     }
@@ -186,8 +199,8 @@ api::TrainingJob RandomJob(uint64_t seed) {
   std::mt19937_64 random(seed * 0x9E3779B97F4A7C15ull + 1);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
   auto builder = testing_support::MakeJob("sim");
-  const std::string_view policies[] = {api::kRestartExitCode, api::kRestartExitCode, api::kRestartOnFailure,
-                                       api::kRestartNever};
+  const std::string_view policies[] = {api::kRestartExitCode, api::kRestartExitCode,
+                                       api::kRestartOnFailure, api::kRestartNever};
   const auto policy = [&] { return policies[below(4)]; };
   const bool chief = below(2) == 0;
   if (chief) builder.Chief(policy());
@@ -207,11 +220,18 @@ api::TrainingJob RandomJob(uint64_t seed) {
     if (below(6) == 0) run.ttl_seconds_after_finished = below(30);
     if (below(4) == 0) job.spec.success_policy = std::string(api::kSuccessAllWorkers);
     if (evaluator && below(2) == 0) job.spec.wait_for_evaluator = true;
-    const std::string_view actions[] = {api::kActionRestartAll, api::kActionRestart, api::kActionFail};
-    if (below(3) == 0)
-      job.spec.failure_rules.push_back({.exit_codes = {138}, .action = std::string(actions[below(3)])});
-    if (below(8) == 0) job.spec.failure_rules.push_back({.reasons = {"Evicted"}, .action = "RestartAll"});
-    if (below(6) == 0) job.spec.replica_specs[Role::kWorker].restart_budget = api::RestartBudget{.limit = below(4)};
+    const std::string_view actions[] = {api::kActionRestartAll, api::kActionRestart,
+                                        api::kActionFail};
+    if (below(3) == 0) {
+      job.spec.failure_rules.push_back(
+          {.exit_codes = {138}, .action = std::string(actions[below(3)])});
+    }
+    if (below(8) == 0) {
+      job.spec.failure_rules.push_back({.reasons = {"Evicted"}, .action = "RestartAll"});
+    }
+    if (below(6) == 0) {
+      job.spec.replica_specs[Role::kWorker].restart_budget = api::RestartBudget{.limit = below(4)};
+    }
     if (below(6) == 0) run.suspend = true;
   });
   return builder.Build();

@@ -1,4 +1,5 @@
-// Histories of a job under faults (world.h). MT_SIM_HISTORIES sets how many, MT_TEST_SEED replays one with its log.
+// Histories of a job under faults (world.h). MT_SIM_HISTORIES sets how many, MT_TEST_SEED replays
+// one with its log.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -23,8 +24,12 @@ std::string Report(const World& world) {
 World Live(uint64_t seed, bool log) {
   World world(seed, kStorm, RandomJob(seed));
   if (log) world.KeepLog();
-  if (seed % 10 == 3) world.RefuseServiceUntil(static_cast<double>(seed % 77), World::Refusal::kNameTaken);
-  if (seed % 10 == 6) world.RefuseServiceUntil(static_cast<double>(seed % 77), World::Refusal::kQuota);
+  if (seed % 10 == 3) {
+    world.RefuseServiceUntil(static_cast<double>(seed % 77), World::Refusal::kNameTaken);
+  }
+  if (seed % 10 == 6) {
+    world.RefuseServiceUntil(static_cast<double>(seed % 77), World::Refusal::kQuota);
+  }
   world.Run(150);
   return world;
 }
@@ -55,11 +60,15 @@ TEST(SimTest, InvariantsHoldInEveryHistory) {
     ADD_FAILURE() << "MT_TEST_SEED=" << seed << "\n" << Report(world);
     if (++broken >= 5) break;
   }
-  std::printf("%llu histories, %lld reconciles, %lld writes\n", static_cast<unsigned long long>(histories),
-              static_cast<long long>(reconciles), static_cast<long long>(writes));
-  for (const auto& [end, count] : ends) std::printf("  %8lld ended: %s\n", static_cast<long long>(count), end.c_str());
-  for (const auto& [fault, count] : fired)
+  std::printf("%llu histories, %lld reconciles, %lld writes\n",
+              static_cast<unsigned long long>(histories), static_cast<long long>(reconciles),
+              static_cast<long long>(writes));
+  for (const auto& [end, count] : ends) {
+    std::printf("  %8lld ended: %s\n", static_cast<long long>(count), end.c_str());
+  }
+  for (const auto& [fault, count] : fired) {
     std::printf("  %8lld fault: %s\n", static_cast<long long>(count), fault.c_str());
+  }
   // A fault that never fires tests nothing.
   for (const char* fault : {"watch event dropped",
                             "watch event delayed",
@@ -108,10 +117,12 @@ struct End {
 };
 End EndOf(const World& world) {
   const api::JobStatus& status = world.job()->status;
-  return {status.phase, status.recovery.counted, status.recovery.disruptions, status.recovery.attempt, world.Pods()};
+  return {status.phase, status.recovery.counted, status.recovery.disruptions,
+          status.recovery.attempt, world.Pods()};
 }
 
-// A life that has everything in it: a failure, an eviction, a suspension. Seed 7 reads its own writes, 8 does not.
+// A life that has everything in it: a failure, an eviction, a suspension. Seed 7 reads its own
+// writes, 8 does not.
 void Script(World* world) {
   world->KillAt(30, "life-worker-1", 138);
   world->EvictAt(80, "life-worker-0");
@@ -119,10 +130,12 @@ void Script(World* world) {
   world->SuspendAt(160, false);
 }
 
-// P3: whichever write the operator dies after, or hears nothing of, the end is the one without the accident.
+// P3: whichever write the operator dies after, or hears nothing of, the end is the one without the
+// accident.
 class CrashTest : public testing::TestWithParam<uint64_t> {};
 TEST_P(CrashTest, DyingAfterAnyWriteOfALifeLeadsToTheSameEnd) {
-  const auto job = testing_support::MakeJob("life").Chief().Workers(2).Clean(api::kCleanRunning).Build();
+  const auto job =
+      testing_support::MakeJob("life").Chief().Workers(2).Clean(api::kCleanRunning).Build();
   World plain(GetParam(), {.run_seconds = 250}, job);
   plain.KeepLog();
   Script(&plain);
@@ -137,13 +150,16 @@ TEST_P(CrashTest, DyingAfterAnyWriteOfALifeLeadsToTheSameEnd) {
   for (int write = 1; write <= plain.writes(); ++write) {
     for (const bool dies : {true, false}) {
       World world(GetParam(),
-                  {.crash_after_write = dies ? write : 0, .unanswered_write = dies ? 0 : write, .run_seconds = 250},
+                  {.crash_after_write = dies ? write : 0,
+                   .unanswered_write = dies ? 0 : write,
+                   .run_seconds = 250},
                   job);
       world.KeepLog();
       Script(&world);
       world.Run(300);
       EXPECT_TRUE(world.violations().empty()) << "write " << write << "\n" << Report(world);
-      EXPECT_EQ(EndOf(world), want) << "write " << write << (dies ? " dies" : " unanswered") << "\n" << Report(world);
+      EXPECT_EQ(EndOf(world), want) << "write " << write << (dies ? " dies" : " unanswered") << "\n"
+                                    << Report(world);
       ++tried;
     }
   }
@@ -151,12 +167,13 @@ TEST_P(CrashTest, DyingAfterAnyWriteOfALifeLeadsToTheSameEnd) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, CrashTest, testing::Values(7, 8));
 
-// While the Service is refused there are no pods, and afterwards the job runs as any other, whichever write of the
-// time before its operator dies after.
+// While the Service is refused there are no pods, and afterwards the job runs as any other,
+// whichever write of the time before its operator dies after.
 class RefusedServiceTest : public testing::TestWithParam<World::Refusal> {};
 TEST_P(RefusedServiceTest, LeavesNoPodsAndIsMendedByItself) {
   for (const uint64_t seed : {7, 8}) {
-    const auto job = testing_support::MakeJob("life").Chief().Workers(2).Clean(api::kCleanRunning).Build();
+    const auto job =
+        testing_support::MakeJob("life").Chief().Workers(2).Clean(api::kCleanRunning).Build();
     World plain(seed, {.run_seconds = 250}, job);
     plain.KeepLog();
     plain.RefuseServiceUntil(60, GetParam());
@@ -168,13 +185,17 @@ TEST_P(RefusedServiceTest, LeavesNoPodsAndIsMendedByItself) {
     for (int write = 1; write <= plain.writes(); ++write) {
       for (const bool dies : {true, false}) {
         World world(seed,
-                    {.crash_after_write = dies ? write : 0, .unanswered_write = dies ? 0 : write, .run_seconds = 250},
+                    {.crash_after_write = dies ? write : 0,
+                     .unanswered_write = dies ? 0 : write,
+                     .run_seconds = 250},
                     job);
         world.KeepLog();
         world.RefuseServiceUntil(60, GetParam());
         world.Run(300);
         EXPECT_TRUE(world.violations().empty()) << "write " << write << "\n" << Report(world);
-        EXPECT_EQ(EndOf(world), want) << "write " << write << (dies ? " dies" : " unanswered") << "\n" << Report(world);
+        EXPECT_EQ(EndOf(world), want)
+            << "write " << write << (dies ? " dies" : " unanswered") << "\n"
+            << Report(world);
       }
     }
   }
@@ -207,15 +228,19 @@ TEST_P(FoundTest, StaysFixed) {
   EXPECT_TRUE(world.violations().empty()) << Report(world);
 }
 const Found kFound[] = {
-    // The incident was closed, and opened again, while a pod on a dead node still seemed to run: counted four times.
+    // The incident was closed, and opened again, while a pod on a dead node still seemed to run:
+    // counted four times.
     {"IncidentClosedBeforeThePodOnADeadNodeWasGone", 511952},
-    // After a resume, a pod from before the suspension, still in the cache, was counted a second time.
+    // After a resume, a pod from before the suspension, still in the cache, was counted a second
+    // time.
     {"FailureFromBeforeASuspensionCountedAgain", 711102},
-    // The operator's cache lacked its own Succeeded while the pods went: it made them again (now rule 2 of
+    // The operator's cache lacked its own Succeeded while the pods went: it made them again (now
+    // rule 2 of
     // reconcile.h).
     {"RunAgainByAnOperatorThatMissedItsOwnSuccess", 1038752},
 };
-INSTANTIATE_TEST_SUITE_P(Seeds, FoundTest, testing::ValuesIn(kFound), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Seeds, FoundTest, testing::ValuesIn(kFound),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace meshtrain::sim

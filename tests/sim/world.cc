@@ -30,7 +30,9 @@ TaskId First(const api::Spec& spec) {
   return {};
 }
 
-bool Live(const PodSeen& pod) { return pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning; }
+bool Live(const PodSeen& pod) {
+  return pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning;
+}
 
 }  // namespace
 
@@ -41,7 +43,8 @@ World::World(uint64_t seed, Faults faults, api::TrainingJob job)
   most_workers_ = api::Replicas(job.spec, Role::kWorker);
   const std::string name = job.metadata.name;
   Put(kJobKey, {.job = std::move(job)});
-  // Pods that are not ours: one of another controller with our labels, one of our naming scheme with none of them.
+  // Pods that are not ours: one of another controller with our labels, one of our naming scheme
+  // with none of them.
   PodSeen other;
   other.name = name + "-worker-99";
   other.uid = "foreign-1";
@@ -60,7 +63,9 @@ bool World::Chance(double probability) {
   return probability > 0 && std::uniform_real_distribution<double>(0, 1)(random_) < probability;
 }
 int World::Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
-double World::Between(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
+double World::Between(double low, double high) {
+  return std::uniform_real_distribution<double>(low, high)(random_);
+}
 
 void World::Log(const std::string& line) {
   if (!keep_log_) return;
@@ -136,7 +141,8 @@ void World::Put(const std::string& key, Object object) {
   After(lag, [=, this] { Deliver(key, version, process); });
 }
 
-void World::ChangePod(const std::string& name, const std::string& uid, const std::function<void(PodSeen&)>& change) {
+void World::ChangePod(const std::string& name, const std::string& uid,
+                      const std::function<void(PodSeen&)>& change) {
   const Object* object = Now(PodKey(name));
   if (object == nullptr || !object->pod || object->pod->uid != uid) return;
   Object next = *object;
@@ -176,7 +182,8 @@ void World::RequestDeletion(const std::string& name, const std::string& uid, dou
     if (!node.up) return After(5, [=] { self(self); });
     if (Live(*seen->pod)) {
       ChangePod(name, uid, [&](PodSeen& pod) {
-        pod.phase = Below(3) == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;  // some programs leave with 0
+        pod.phase =
+            Below(3) == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;  // some programs leave with 0
         pod.exit_code = pod.phase == PodPhase::kSucceeded ? 0 : 143;
         pod.finished = now_;
       });
@@ -202,7 +209,10 @@ void World::Schedule(const std::string& name, const std::string& uid) {
 
 void World::Start(const std::string& name, const std::string& uid) {
   const Object* object = Now(PodKey(name));
-  if (object == nullptr || !object->pod || object->pod->uid != uid || object->pod->delete_requested) return;
+  if (object == nullptr || !object->pod || object->pod->uid != uid ||
+      object->pod->delete_requested) {
+    return;
+  }
   if (!Live(*object->pod)) return;
   if (!nodes_[static_cast<size_t>(object->pod->node.back() - '0')].up) {
     return After(3, [=, this] { Start(name, uid); });
@@ -235,7 +245,10 @@ bool World::MayRestartInPlace(const PodSeen& pod) const {
 
 void World::End(const std::string& name, const std::string& uid) {
   const Object* object = Now(PodKey(name));
-  if (object == nullptr || !object->pod || object->pod->uid != uid || object->pod->delete_requested) return;
+  if (object == nullptr || !object->pod || object->pod->uid != uid ||
+      object->pod->delete_requested) {
+    return;
+  }
   if (object->pod->phase != PodPhase::kRunning || job() == nullptr) return;
   if (!nodes_[static_cast<size_t>(object->pod->node.back() - '0')].up) {
     return After(3, [=, this] { End(name, uid); });
@@ -256,11 +269,13 @@ void World::End(const std::string& name, const std::string& uid) {
   };
   const Ending endings[] = {{138, "Error"}, {138, "Error"}, {137, "Error"}, {137, "OOMKilled"},
                             {143, "Error"}, {74, "Error"},  {129, "Error"}, {1, "Error"}};
-  const Ending ending = endings[Below(static_cast<int>(std::size(endings)) - (Below(4) == 0 ? 0 : 1))];
+  const Ending ending =
+      endings[Below(static_cast<int>(std::size(endings)) - (Below(4) == 0 ? 0 : 1))];
   Fail(name, uid, ending.code, ending.reason);
 }
 
-void World::Fail(const std::string& name, const std::string& uid, int exit_code, const std::string& reason) {
+void World::Fail(const std::string& name, const std::string& uid, int exit_code,
+                 const std::string& reason) {
   Fire("pod ends with " + std::to_string(exit_code));
   ++job_failures_;
   Log(name + " ends with " + std::to_string(exit_code));
@@ -315,12 +330,18 @@ void World::RefuseServiceUntil(double second, Refusal refusal) {
   if (refusal == Refusal::kQuota) {
     service_quota_ = true;
   } else {
-    Put(key, {.service = reconcile::ServiceSeen{.name = job()->metadata.name, .controller_uid = kForeignUid}});
+    Put(key, {.service = reconcile::ServiceSeen{.name = job()->metadata.name,
+                                                .controller_uid = kForeignUid}});
   }
   After(second, [=, this] {
-    const bool storm = faults_.write > 0 || faults_.chaos > 0 || faults_.crash_after_write + faults_.unanswered_write > 0;
-    if (!storm && !Pods().empty()) Violate("the Service is refused, and " + Pods().front() + " is there");
-    if (!storm && !api::IsTrue(job()->status, api::ConditionType::kWaiting)) Violate("waits without saying so");
+    const bool storm = faults_.write > 0 || faults_.chaos > 0 ||
+                       faults_.crash_after_write + faults_.unanswered_write > 0;
+    if (!storm && !Pods().empty()) {
+      Violate("the Service is refused, and " + Pods().front() + " is there");
+    }
+    if (!storm && !api::IsTrue(job()->status, api::ConditionType::kWaiting)) {
+      Violate("waits without saying so");
+    }
     Log("the Service may be made");
     service_quota_ = false;
     if (refusal == Refusal::kNameTaken) Put(key, {});
@@ -386,7 +407,9 @@ reconcile::Observed World::Observe() {
   reconcile::Observed seen;
   for (const auto& [key, version] : cache_) {
     const Object& object = objects_.at(key)[version];
-    if (object.service && object.service->controller_uid != kForeignUid) seen.services.push_back(*object.service);
+    if (object.service && object.service->controller_uid != kForeignUid) {
+      seen.services.push_back(*object.service);
+    }
     if (!object.pod) continue;
     PodSeen pod = *object.pod;
     if (!pod.node.empty()) {
@@ -427,9 +450,13 @@ void World::Reconcile(int process) {
   while (i < outcome.actions.size() && !failed) {
     std::vector<const reconcile::Action*> batch;
     const reconcile::Phase phase = outcome.actions[i].phase;
-    for (; i < outcome.actions.size() && outcome.actions[i].phase == phase; ++i) batch.push_back(&outcome.actions[i]);
+    for (; i < outcome.actions.size() && outcome.actions[i].phase == phase; ++i) {
+      batch.push_back(&outcome.actions[i]);
+    }
     for (const reconcile::Action* action : batch) {
-      if (std::holds_alternative<reconcile::CreateService>(action->write)) service_asked_for_ = true;
+      if (std::holds_alternative<reconcile::CreateService>(action->write)) {
+        service_asked_for_ = true;
+      }
     }
     std::shuffle(batch.begin(), batch.end(), random_);
     for (const reconcile::Action* action : batch) {
@@ -437,7 +464,8 @@ void World::Reconcile(int process) {
       bool alive = true;
       const Answer answer = Send(action->write, cached, &alive);
       if (!alive || process != process_) return;  // this process is no more
-      // By rule 2 of reconcile.h the answer goes into the store, and without one the job is read anew.
+      // By rule 2 of reconcile.h the answer goes into the store, and without one the job is read
+      // anew.
       if (std::holds_alternative<reconcile::PatchStatus>(action->write)) {
         cache_[kJobKey] = objects_[kJobKey].size() - 1;
       }
@@ -456,7 +484,8 @@ void World::Reconcile(int process) {
   if (again_) Wake(0.001);
 }
 
-World::Answer World::Send(const reconcile::Write& write, const api::TrainingJob& cached, bool* alive) {
+World::Answer World::Send(const reconcile::Write& write, const api::TrainingJob& cached,
+                          bool* alive) {
   ++writes_;
   const int process = process_;
   Log("> " + ToString(reconcile::Action{reconcile::Phase::kDecide, write}));
@@ -521,18 +550,24 @@ void World::CheckStatus(const api::TrainingJob& before, const api::JobStatus& ne
   const bool succeeded = api::IsTrue(next, ConditionType::kSucceeded);
   const bool failed = api::IsTrue(next, ConditionType::kFailed);
   if (succeeded && failed) Violate("Succeeded and Failed at once");
-  if ((succeeded || failed) &&
-      (api::IsTrue(next, ConditionType::kRunning) || api::IsTrue(next, ConditionType::kRestarting) ||
-       api::IsTrue(next, ConditionType::kWaiting))) {
+  if ((succeeded || failed) && (api::IsTrue(next, ConditionType::kRunning) ||
+                                api::IsTrue(next, ConditionType::kRestarting) ||
+                                api::IsTrue(next, ConditionType::kWaiting))) {
     Violate("Running, Restarting or Waiting beside a terminal condition");
   }
   if (api::IsTrue(next, ConditionType::kRunning) && api::IsTrue(next, ConditionType::kRestarting)) {
     Violate("Running and Restarting at once");
   }
-  if (api::IsTrue(before.status, ConditionType::kSucceeded) && !succeeded) Violate("P2: Succeeded was taken back");
-  if (api::IsTrue(before.status, ConditionType::kFailed) && !failed) Violate("Failed was taken back");
+  if (api::IsTrue(before.status, ConditionType::kSucceeded) && !succeeded) {
+    Violate("P2: Succeeded was taken back");
+  }
+  if (api::IsTrue(before.status, ConditionType::kFailed) && !failed) {
+    Violate("Failed was taken back");
+  }
   if (succeeded && before.metadata.uid == job()->metadata.uid) succeeded_ = true;
-  if (succeeded && !leader_finished_) Violate("Succeeded, but the leader never finished: it was only told to stop");
+  if (succeeded && !leader_finished_) {
+    Violate("Succeeded, but the leader never finished: it was only told to stop");
+  }
   if (next.recovery.counted > job_failures_) {
     Violate("counted " + std::to_string(next.recovery.counted) + " restarts, but only " +
             std::to_string(job_failures_) + " processes failed");
@@ -558,8 +593,10 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
   const auto taken = [&](const std::string& controller, bool service = false) {
     if (controller == cached.metadata.uid) return Answer::kDone;
     if (service) Fire("name of the Service taken");
-    refused_ = RefusedWrite{
-        .what = "object", .reason = "AlreadyExists", .message = "is there, and is not ours", .service = service};
+    refused_ = RefusedWrite{.what = "object",
+                            .reason = "AlreadyExists",
+                            .message = "is there, and is not ours",
+                            .service = service};
     return Answer::kRefused;
   };
   if (const auto* w = std::get_if<CreateService>(&write)) {
@@ -569,8 +606,10 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
     }
     if (service_quota_) {
       Fire("quota of Services");
-      refused_ = RefusedWrite{
-          .what = "service " + w->name, .reason = "Forbidden", .message = "exceeded quota", .service = true};
+      refused_ = RefusedWrite{.what = "service " + w->name,
+                              .reason = "Forbidden",
+                              .message = "exceeded quota",
+                              .service = true};
       return Answer::kRefused;
     }
     Put(key, {.service = ServiceSeen{.name = w->name, .controller_uid = cached.metadata.uid}});
@@ -578,23 +617,34 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
   }
   if (const auto* w = std::get_if<CreatePod>(&write)) {
     const std::string key = PodKey(w->name);
-    if (const Object* object = Now(key); object != nullptr && object->pod) return taken(object->pod->controller_uid);
+    if (const Object* object = Now(key); object != nullptr && object->pod) {
+      return taken(object->pod->controller_uid);
+    }
     if (quota_) {
       Fire("quota");
-      refused_ = RefusedWrite{.what = "pod " + w->name, .reason = "Forbidden", .message = "exceeded quota"};
+      refused_ = RefusedWrite{
+          .what = "pod " + w->name, .reason = "Forbidden", .message = "exceeded quota"};
       return Answer::kRefused;
     }
-    if (succeeded_) Violate("P2: " + w->name + " is created after the job was recorded as Succeeded");
+    if (succeeded_) {
+      Violate("P2: " + w->name + " is created after the job was recorded as Succeeded");
+    }
     const Object* service = Now(kServiceKey + cached.metadata.name);
     if (service == nullptr || !service->service) {
       // Once, the first one comes before it and others may be asked for together with it.
       const bool first = w->task == First(cached.spec);
-      if (!cached.status.conditions.empty()) Violate("a pod is created before its Service, after the first look");
-      if (!first && !service_asked_for_) Violate("a pod other than the first is created before its Service");
+      if (!cached.status.conditions.empty()) {
+        Violate("a pod is created before its Service, after the first look");
+      }
+      if (!first && !service_asked_for_) {
+        Violate("a pod other than the first is created before its Service");
+      }
       if (!first) Fire("a pod is there before the Service that was asked for with it");
       if (first) Fire("the first pod is there before its Service");
     }
-    if (w->task.role == Role::kWorker && w->task.index >= most_workers_) Violate("more workers than were ever wanted");
+    if (w->task.role == Role::kWorker && w->task.index >= most_workers_) {
+      Violate("more workers than were ever wanted");
+    }
     PodSeen pod;
     pod.name = w->name;
     pod.uid = "pod-" + std::to_string(++uids_);
@@ -608,23 +658,30 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
   }
   if (const auto* w = std::get_if<DeletePod>(&write)) {
     const Object* object = Now(PodKey(w->name));
-    if (object == nullptr || !object->pod || object->pod->uid != w->uid) return Answer::kDone;  // gone, or another
+    if (object == nullptr || !object->pod || object->pod->uid != w->uid) {
+      return Answer::kDone;  // gone, or another
+    }
     const PodSeen& pod = *object->pod;
-    if (pod.controller_uid != cached.metadata.uid) Violate("P9: " + w->name + " is not ours to delete");
-    const Node* node = pod.node.empty() ? nullptr : &nodes_[static_cast<size_t>(pod.node.back() - '0')];
+    if (pod.controller_uid != cached.metadata.uid) {
+      Violate("P9: " + w->name + " is not ours to delete");
+    }
+    const Node* node =
+        pod.node.empty() ? nullptr : &nodes_[static_cast<size_t>(pod.node.back() - '0')];
     const bool silent = node != nullptr && (!node->up || node->gone || !node->ready);
-    if (w->grace_seconds == 0 && !silent && node != nullptr && node->ready && pod.phase == PodPhase::kRunning &&
-        !calm_ && node->not_ready_since + Seconds(60) < now_) {
+    if (w->grace_seconds == 0 && !silent && node != nullptr && node->ready &&
+        pod.phase == PodPhase::kRunning && !calm_ && node->not_ready_since + Seconds(60) < now_) {
       Violate("P1: " + w->name + " is deleted by force on a node that answers");
     }
     const bool wanted = pod.task->index < api::Replicas(cached.spec, pod.task->role);
     // Pods go while their Service is refused, even those that started before the deletion came.
     const Object* service = Now(kServiceKey + cached.metadata.name);
-    const bool served =
-        service != nullptr && service->service && service->service->controller_uid == cached.metadata.uid;
-    if (served && pod.phase == PodPhase::kRunning && wanted && !silent && !api::IsFinished(cached.status) &&
-        !cached.spec.run_policy.suspend && current != nullptr && pod.attempt >= current->status.recovery.attempt) {
-      // With RestartAll, or a node that came back, pods of earlier attempts go; the newest never do.
+    const bool served = service != nullptr && service->service &&
+                        service->service->controller_uid == cached.metadata.uid;
+    if (served && pod.phase == PodPhase::kRunning && wanted && !silent &&
+        !api::IsFinished(cached.status) && !cached.spec.run_policy.suspend && current != nullptr &&
+        pod.attempt >= current->status.recovery.attempt) {
+      // With RestartAll, or a node that came back, pods of earlier attempts go; the newest never
+      // do.
       if (w->grace_seconds != 0) Violate("P4: " + w->name + " runs well and is deleted: " + w->why);
     }
     RequestDeletion(w->name, w->uid, w->grace_seconds ? 0 : 30);

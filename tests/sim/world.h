@@ -1,12 +1,15 @@
-// A seeded world around operator/reconcile: an API server with resource versions, kubelets, nodes, a user, and operator
-// processes whose caches lag. Virtual time, one thread; the same seed gives the same history.
+// A seeded world around operator/reconcile: an API server with resource versions, kubelets, nodes,
+// a user, and operator processes whose caches lag. Virtual time, one thread; the same seed gives
+// the same history.
 //
-// What the operator is subjected to (each fault is counted): watch events late, dropped until the next list, doubled,
-// and out of order between objects; writes answered 409, 429, 5xx or not at all though they were done; the process
-// dying before or after any write; another process taking over; requests of a dead process arriving late; nodes that
-// die, vanish or come back; pods evicted, drained, killed; quota; a second writer of the job; foreign objects.
+// What the operator is subjected to (each fault is counted): watch events late, dropped until the
+// next list, doubled, and out of order between objects; writes answered 409, 429, 5xx or not at all
+// though they were done; the process dying before or after any write; another process taking over;
+// requests of a dead process arriving late; nodes that die, vanish or come back; pods evicted,
+// drained, killed; quota; a second writer of the job; foreign objects.
 //
-// What must hold, at every write (Violate) and at the end (Settle): P1-P4 and P9 of design.md, see world.cc.
+// What must hold, at every write (Violate) and at the end (Settle): P1-P4 and P9 of design.md, see
+// world.cc.
 #pragma once
 
 #include <functional>
@@ -43,8 +46,9 @@ class World {
   void KillAt(double second, const std::string& pod, int exit_code);
   void EvictAt(double second, const std::string& pod);
   void SuspendAt(double second, bool suspended);
-  // Until then the job's Service is refused: its name is another's (whom a watch of our labels does not show), or the
-  // namespace may have no more Services. Without faults nothing may be left of the job by then, and it must say so.
+  // Until then the job's Service is refused: its name is another's (whom a watch of our labels does
+  // not show), or the namespace may have no more Services. Without faults nothing may be left of
+  // the job by then, and it must say so.
   enum class Refusal { kNameTaken, kQuota };
   void RefuseServiceUntil(double second, Refusal refusal);
 
@@ -102,7 +106,8 @@ class World {
   void Schedule(const std::string& name, const std::string& uid);
   void Start(const std::string& name, const std::string& uid);
   void End(const std::string& name, const std::string& uid);
-  void Fail(const std::string& name, const std::string& uid, int exit_code, const std::string& reason);
+  void Fail(const std::string& name, const std::string& uid, int exit_code,
+            const std::string& reason);
   bool MayRestartInPlace(const reconcile::PodSeen& pod) const;
   bool Decides(const reconcile::PodSeen& pod) const;
 

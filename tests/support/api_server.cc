@@ -49,8 +49,9 @@ CommandResult RunCommand(const std::vector<std::string>& argv,
   std::vector<char*> argv_pointers, env_pointers;
   for (std::string& s : arguments) argv_pointers.push_back(s.data());
   argv_pointers.push_back(nullptr);
-  for (auto it = environment.rbegin(); it != environment.rend(); ++it)
+  for (auto it = environment.rbegin(); it != environment.rend(); ++it) {
     env_pointers.push_back(it->data());
+  }
   env_pointers.push_back(nullptr);
 
   // The input goes through an unlinked file, so that neither side can block the other.
@@ -81,14 +82,16 @@ CommandResult RunCommand(const std::vector<std::string>& argv,
   const auto end = std::chrono::steady_clock::now() + timeout;
   bool late = false;
   while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     pollfd ready = {.fd = out[0], .events = POLLIN, .revents = 0};
     const int polled = poll(&ready, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
     if (polled < 0 && errno == EINTR) continue;
     if (polled == 0) {
       late = true;
       kill(pid, SIGKILL);
-      result.out += "\n" + argv[0] + ": expected to end within " + std::to_string(timeout.count()) + " s; killed";
+      result.out += "\n" + argv[0] + ": expected to end within " + std::to_string(timeout.count()) +
+                    " s; killed";
       break;
     }
     char buffer[4096];
@@ -118,8 +121,9 @@ Result<std::unique_ptr<ApiServer>> ApiServer::Start(bool controllers) {
                                       std::to_string(getpid())};
   if (controllers) command.push_back("--controllers");
   const CommandResult started = RunCommand(command, {}, "", std::chrono::minutes(5));
-  if (started.exit_code != 0)
+  if (started.exit_code != 0) {
     return Unavailable("scripts/kubernetes/cluster start: " + started.out);
+  }
   server->kubeconfig_ = server->folder_ + "/kubeconfig";
   MT_ASSIGN_OR_RETURN(const std::string url, ReadFile(server->folder_ + "/etcd.url"));
   server->etcd_url_ = std::string(Trim(url));

@@ -18,10 +18,12 @@ struct CommandResult {
   std::string out;  // standard output and error together
 };
 
-// Runs a command and waits for its end; one that takes longer than `timeout` is killed (exit code 137, and `out` says so).
+// Runs a command and waits for its end; one that takes longer than `timeout` is killed (exit code
+// 137, and `out` says so).
 CommandResult RunCommand(const std::vector<std::string>& argv,
                          const std::vector<std::pair<std::string, std::string>>& env = {},
-                         const std::string& input = "", std::chrono::seconds timeout = std::chrono::seconds(120));
+                         const std::string& input = "",
+                         std::chrono::seconds timeout = std::chrono::seconds(120));
 
 class ApiServer {
  public:

@@ -120,8 +120,9 @@ Status FakeApi::Watch(
   {
     MutexLock lock(mutex_);
     cuts = cuts_;
-    if (from < compacted_)
+    if (from < compacted_) {
       return OutOfRange("too old resource version: " + options.resource_version);
+    }
   }
   while (!stop.stop_requested()) {
     std::vector<Change> changes;
@@ -141,8 +142,9 @@ Status FakeApi::Watch(
       const bool everyone = change.type == WatchEventType::kBookmark;
       if (!everyone && change.plural != resource.plural) continue;
       if (!everyone && !options.ns.empty() && change.ns != options.ns) continue;
-      if (!everyone && !MatchesSelector(json::parse(change.object), options.label_selector))
+      if (!everyone && !MatchesSelector(json::parse(change.object), options.label_selector)) {
         continue;
+      }
       on_event(change.type, std::to_string(change.version), change.object);
     }
   }
@@ -159,8 +161,9 @@ Result<std::string> FakeApi::Create(const Resource& resource, std::string_view n
   {
     MutexLock lock(mutex_);
     const Key key{resource.plural, ns, FieldOf(object, "name")};
-    if (objects_.contains(key))
+    if (objects_.contains(key)) {
       return AlreadyExists(resource.plural + " \"" + call.name + "\" already exists");
+    }
     object["metadata"]["namespace"] = ns;
     object["metadata"]["uid"] = "uid-" + std::to_string(++uids_);
     object["metadata"]["generation"] = 1;
@@ -186,8 +189,9 @@ Result<std::string> FakeApi::Update(const Resource& resource, std::string_view n
     if (it == objects_.end()) return NotFound(resource.plural + " \"" + call.name + "\" not found");
     const json old = json::parse(it->second);
     const std::string wanted = FieldOf(object, "resourceVersion");
-    if (!wanted.empty() && wanted != FieldOf(old, "resourceVersion"))
+    if (!wanted.empty() && wanted != FieldOf(old, "resourceVersion")) {
       return Aborted("the object has been modified");
+    }
     KeepSystemFields(old, object);
     object["metadata"]["namespace"] = ns;
     stored = Store(key, std::move(object), WatchEventType::kModified);

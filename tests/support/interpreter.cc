@@ -53,7 +53,9 @@ double Combine(Reduction reduction, double a, double b) {
 Array Combined(const std::vector<const Array*>& parts, Reduction reduction) {
   Array out = *parts[0];
   for (size_t i = 0; i < out.at.size(); ++i) {
-    for (size_t k = 1; k < parts.size(); ++k) out.at[i] = Combine(reduction, out.at[i], parts[k]->at[i]);
+    for (size_t k = 1; k < parts.size(); ++k) {
+      out.at[i] = Combine(reduction, out.at[i], parts[k]->at[i]);
+    }
     out.at[i] = RoundTo(out.type.dtype, out.at[i]);
   }
   return out;
@@ -103,7 +105,8 @@ Reduction ReductionAttr(const Op& op) {
 }
 
 // One collective on every device; `x[rank]` is what each sends.
-Result<std::vector<Array>> EvaluateCollective(const Op& op, const Mesh& mesh, const std::vector<const Array*>& x) {
+Result<std::vector<Array>> EvaluateCollective(const Op& op, const Mesh& mesh,
+                                              const std::vector<const Array*>& x) {
   std::vector<int> axes;
   for (const int64_t a : op.attrs.Ints("axes")) axes.push_back(static_cast<int>(a));
   std::vector<Array> out(x.size());
@@ -123,19 +126,26 @@ Result<std::vector<Array>> EvaluateCollective(const Op& op, const Mesh& mesh, co
       out[rank] = Joined(parts, op.attrs.Int("dim"), op.attrs.Int("size"));
     } else if (op.kind == "all_to_all") {
       std::vector<Array> parts;
-      for (const Array* part : sent) parts.push_back(Chunk(*part, op.attrs.Int("split_dim"), place, n));
+      for (const Array* part : sent) {
+        parts.push_back(Chunk(*part, op.attrs.Int("split_dim"), place, n));
+      }
       out[rank] = Joined(parts, op.attrs.Int("concat_dim"), op.attrs.Int("size"));
     } else {
-      return Unimplemented("interpreter: expected a collective that it knows, got: `" + op.kind + "`");
+      return Unimplemented("interpreter: expected a collective that it knows, got: `" + op.kind +
+                           "`");
     }
   }
   return out;
 }
 
-Result<Array> Named(const Arrays& arrays, const std::string& name, const TensorType& type, const std::string& what) {
+Result<Array> Named(const Arrays& arrays, const std::string& name, const TensorType& type,
+                    const std::string& what) {
   const auto it = arrays.find(name);
-  if (it == arrays.end()) return InvalidArgument("interpreter: " + what + " `" + name + "` is missing");
-  if (it->second.type != type || static_cast<int64_t>(it->second.at.size()) != type.num_elements()) {
+  if (it == arrays.end()) {
+    return InvalidArgument("interpreter: " + what + " `" + name + "` is missing");
+  }
+  if (it->second.type != type ||
+      static_cast<int64_t>(it->second.at.size()) != type.num_elements()) {
     return InvalidArgument("interpreter: " + what + " `" + name + "`: expected " + type.ToString() +
                            ", got: " + it->second.type.ToString());
   }
@@ -268,8 +278,9 @@ Result<Array> Join(const std::vector<Array>& parts, const Layout& layout, const 
       for (size_t d = 0; d < index.size(); ++d) at += (index[d] + slice.offsets[d]) * strides[d];
       const bool same = whole.at[at] == value || (std::isnan(whole.at[at]) && std::isnan(value));
       if (filled[at] && !same) {
-        return Internal("copies differ on rank " + std::to_string(rank) + " of mesh " + mesh.ToString() + " at element " +
-                        std::to_string(at) + " of " + type.ToString() + " " + layout.ToString() + ": " +
+        return Internal("copies differ on rank " + std::to_string(rank) + " of mesh " +
+                        mesh.ToString() + " at element " + std::to_string(at) + " of " +
+                        type.ToString() + " " + layout.ToString() + ": " +
                         std::to_string(whole.at[at]) + " and " + std::to_string(value));
       }
       whole.at[at] = value;
@@ -289,15 +300,18 @@ Result<Array> Join(const std::vector<Array>& parts, const Layout& layout, const 
 Result<StepResult> Interpret(const Program& program, const StepInput& input) {
   std::vector<Array> values(program.values.size());
   for (const program::Port& p : program.inputs) {
-    MT_ASSIGN_OR_RETURN(values[p.value], Named(input.inputs, p.name, program.type(p.value), "input"));
+    MT_ASSIGN_OR_RETURN(values[p.value],
+                        Named(input.inputs, p.name, program.type(p.value), "input"));
   }
   for (const program::State& s : program.states) {
-    MT_ASSIGN_OR_RETURN(values[s.entry], Named(input.states, s.name, program.type(s.entry), "state"));
+    MT_ASSIGN_OR_RETURN(values[s.entry],
+                        Named(input.states, s.name, program.type(s.entry), "state"));
   }
   for (const Op& op : program.ops) {
     std::vector<const Array*> operands;
     for (const ValueId v : op.operands) operands.push_back(&values[v]);
-    MT_ASSIGN_OR_RETURN(std::vector<Array> results, EvaluateOp(op, operands, TypesOf(program, op.results), {}));
+    MT_ASSIGN_OR_RETURN(std::vector<Array> results,
+                        EvaluateOp(op, operands, TypesOf(program, op.results), {}));
     for (size_t r = 0; r < results.size(); ++r) values[op.results[r]] = std::move(results[r]);
   }
   StepResult result;
@@ -306,18 +320,21 @@ Result<StepResult> Interpret(const Program& program, const StepInput& input) {
   return result;
 }
 
-Result<StepResult> Interpret(const sharding::Partitioned& partitioned, const StepInput& input, uint64_t seed) {
+Result<StepResult> Interpret(const sharding::Partitioned& partitioned, const StepInput& input,
+                             uint64_t seed) {
   const Program& local = partitioned.local;
   const Mesh& mesh = partitioned.mesh;
   std::vector<std::vector<Array>> values(local.values.size());  // [value][rank]
   for (size_t i = 0; i < local.inputs.size(); ++i) {
     const program::Port& p = local.inputs[i];
-    MT_ASSIGN_OR_RETURN(const Array whole, Named(input.inputs, p.name, partitioned.input_types[i], "input"));
+    MT_ASSIGN_OR_RETURN(const Array whole,
+                        Named(input.inputs, p.name, partitioned.input_types[i], "input"));
     values[p.value] = Cut(whole, partitioned.input_layouts[i], seed + i);
   }
   for (size_t i = 0; i < local.states.size(); ++i) {
     const program::State& s = local.states[i];
-    MT_ASSIGN_OR_RETURN(const Array whole, Named(input.states, s.name, partitioned.state_types[i], "state"));
+    MT_ASSIGN_OR_RETURN(const Array whole,
+                        Named(input.states, s.name, partitioned.state_types[i], "state"));
     values[s.entry] = Cut(whole, partitioned.state_layouts[i], seed + 1000 + i);
   }
   for (const Op& op : local.ops) {
@@ -332,29 +349,34 @@ Result<StepResult> Interpret(const sharding::Partitioned& partitioned, const Ste
       for (int64_t rank = 0; rank < mesh.size(); ++rank) {
         std::vector<const Array*> operands;
         for (const ValueId v : op.operands) operands.push_back(&values[v][rank]);
-        MT_ASSIGN_OR_RETURN(std::vector<Array> results,
-                            EvaluateOp(op, operands, TypesOf(local, op.results), {.mesh = &mesh, .rank = rank}));
-        for (size_t r = 0; r < results.size(); ++r) values[op.results[r]][rank] = std::move(results[r]);
+        MT_ASSIGN_OR_RETURN(
+            std::vector<Array> results,
+            EvaluateOp(op, operands, TypesOf(local, op.results), {.mesh = &mesh, .rank = rank}));
+        for (size_t r = 0; r < results.size(); ++r) {
+          values[op.results[r]][rank] = std::move(results[r]);
+        }
       }
     }
     for (const ValueId v : op.results) {
       for (const Array& a : values[v]) {
         if (a.type == local.type(v)) continue;
-        return Internal("interpreter: " + op.kind + " made " + a.type.ToString() + " where the program says " +
-                        local.type(v).ToString());
+        return Internal("interpreter: " + op.kind + " made " + a.type.ToString() +
+                        " where the program says " + local.type(v).ToString());
       }
     }
   }
   StepResult result;
   for (size_t i = 0; i < local.outputs.size(); ++i) {
     const program::Port& p = local.outputs[i];
-    auto whole = Join(values[p.value], partitioned.output_layouts[i], partitioned.output_types[i].dims);
+    auto whole =
+        Join(values[p.value], partitioned.output_layouts[i], partitioned.output_types[i].dims);
     if (!whole.ok()) return whole.status().At("output `" + p.name + "`");
     result.outputs[p.name] = *std::move(whole);
   }
   for (size_t i = 0; i < local.states.size(); ++i) {
     const program::State& s = local.states[i];
-    auto whole = Join(values[s.exit], partitioned.state_layouts[i], partitioned.state_types[i].dims);
+    auto whole =
+        Join(values[s.exit], partitioned.state_layouts[i], partitioned.state_types[i].dims);
     if (!whole.ok()) return whole.status().At("state `" + s.name + "`");
     result.states[s.name] = *std::move(whole);
   }

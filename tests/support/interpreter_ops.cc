@@ -53,7 +53,9 @@ using Scalar = std::function<double(const double*, const Attrs&)>;
 double Max(double a, double b) { return std::isnan(a) || std::isnan(b) ? kNaN : std::max(a, b); }
 double Min(double a, double b) { return std::isnan(a) || std::isnan(b) ? kNaN : std::min(a, b); }
 
-double SigmoidOf(double x) { return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
+double SigmoidOf(double x) {
+  return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x));
+}
 
 double Gelu(double x, const Attrs& attrs) {
   if (attrs.Bool("approximate")) {
@@ -73,7 +75,10 @@ const std::map<std::string, Scalar>& Elementwise() {
       {"minimum", [](const double* x, const Attrs&) { return Min(x[0], x[1]); }},
       {"neg", [](const double* x, const Attrs&) { return -x[0]; }},
       {"abs", [](const double* x, const Attrs&) { return std::abs(x[0]); }},
-      {"sign", [](const double* x, const Attrs&) { return x[0] > 0 ? 1.0 : x[0] < 0 ? -1.0 : x[0]; }},
+      {"sign",
+       [](const double* x, const Attrs&) { return x[0] > 0   ? 1.0
+                                                  : x[0] < 0 ? -1.0
+                                                             : x[0]; }},
       {"floor", [](const double* x, const Attrs&) { return std::floor(x[0]); }},
       {"square", [](const double* x, const Attrs&) { return x[0] * x[0]; }},
       {"sqrt", [](const double* x, const Attrs&) { return std::sqrt(x[0]); }},
@@ -84,7 +89,8 @@ const std::map<std::string, Scalar>& Elementwise() {
       {"erf", [](const double* x, const Attrs&) { return std::erf(x[0]); }},
       {"tanh", [](const double* x, const Attrs&) { return std::tanh(x[0]); }},
       {"sigmoid", [](const double* x, const Attrs&) { return SigmoidOf(x[0]); }},
-      {"relu", [](const double* x, const Attrs&) { return std::isnan(x[0]) ? x[0] : std::max(x[0], 0.0); }},
+      {"relu",
+       [](const double* x, const Attrs&) { return std::isnan(x[0]) ? x[0] : std::max(x[0], 0.0); }},
       {"gelu", [](const double* x, const Attrs& attrs) { return Gelu(x[0], attrs); }},
       {"cast", [](const double* x, const Attrs&) { return x[0]; }},
       {"stop_gradient", [](const double* x, const Attrs&) { return x[0]; }},
@@ -192,7 +198,9 @@ Array Classes(const Op& op, const Operands& x, const TensorType& type) {
         out.at[r * classes + c] = op.kind == "softmax" ? std::exp(log_p) : log_p;
       }
     } else if (op.kind == "softmax_cross_entropy") {
-      for (int64_t c = 0; c < classes; ++c) out.at[r] -= x[1]->at[r * classes + c] * (row[c] - log_sum);
+      for (int64_t c = 0; c < classes; ++c) {
+        out.at[r] -= x[1]->at[r * classes + c] * (row[c] - log_sum);
+      }
     } else {
       const double label = x[1]->at[r];
       const bool outside = label < 0 || label >= static_cast<double>(classes);
@@ -201,7 +209,8 @@ Array Classes(const Op& op, const Operands& x, const TensorType& type) {
       } else {
         for (int64_t c = 0; c < classes; ++c) {
           const double hot = static_cast<double>(c) == label ? 1 : 0;
-          out.at[r * classes + c] = outside ? kNaN : (std::exp(row[c] - log_sum) - hot) * x[2]->at[r];
+          out.at[r * classes + c] =
+              outside ? kNaN : (std::exp(row[c] - log_sum) - hot) * x[2]->at[r];
         }
       }
     }
@@ -214,7 +223,9 @@ Array OneHot(const Array& labels, const TensorType& type) {
   const int64_t depth = type.dims.back();
   for (size_t i = 0; i < labels.at.size(); ++i) {
     const double label = labels.at[i];
-    if (label >= 0 && label < static_cast<double>(depth)) out.at[i * depth + static_cast<int64_t>(label)] = 1;
+    if (label >= 0 && label < static_cast<double>(depth)) {
+      out.at[i * depth + static_cast<int64_t>(label)] = 1;
+    }
   }
   return out;
 }
@@ -311,7 +322,9 @@ Array MaskPad(const Op& op, const Array& x, const TensorType& type, const Standp
   MT_CHECK(here.mesh != nullptr);
   const std::vector<int64_t> coordinates = here.mesh->Coordinates(here.rank);
   int64_t shard = 0;
-  for (const int64_t a : op.attrs.Ints("axes")) shard = shard * here.mesh->axis(static_cast<int>(a)).size + coordinates[a];
+  for (const int64_t a : op.attrs.Ints("axes")) {
+    shard = shard * here.mesh->axis(static_cast<int>(a)).size + coordinates[a];
+  }
   const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
   const int64_t start = shard * type.dims[dim];
   Array out = x;
@@ -325,7 +338,9 @@ Array ShardSlice(const Op& op, const Array& x, const TensorType& type, const Sta
   MT_CHECK(here.mesh != nullptr);
   const std::vector<int64_t> coordinates = here.mesh->Coordinates(here.rank);
   int64_t shard = 0;
-  for (const int64_t a : op.attrs.Ints("axes")) shard = shard * here.mesh->axis(static_cast<int>(a)).size + coordinates[a];
+  for (const int64_t a : op.attrs.Ints("axes")) {
+    shard = shard * here.mesh->axis(static_cast<int>(a)).size + coordinates[a];
+  }
   Dims shift(type.dims.size(), 0);
   const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
   shift[dim] = shard * type.dims[dim];
@@ -362,22 +377,28 @@ double RoundTo(DType dtype, double value) {
   // What a NaN becomes as an integer is undefined; an odd number shows where it is relied upon.
   if (std::isnan(value)) return 113;
   const double whole = std::trunc(value);
-  if (dtype == DType::kU8) return static_cast<double>(static_cast<uint8_t>(static_cast<int64_t>(whole)));
+  if (dtype == DType::kU8) {
+    return static_cast<double>(static_cast<uint8_t>(static_cast<int64_t>(whole)));
+  }
   return whole;
 }
 
-Result<std::vector<Array>> EvaluateOp(const Op& op, const Operands& x, const std::vector<TensorType>& types,
+Result<std::vector<Array>> EvaluateOp(const Op& op, const Operands& x,
+                                      const std::vector<TensorType>& types,
                                       const Standpoint& here) {
   MT_CHECK(types.size() == 1);
   const TensorType& type = types[0];
   Array out{type, std::vector<double>(type.num_elements())};
   const auto in = [&](std::initializer_list<const char*> kinds) {
-    return std::any_of(kinds.begin(), kinds.end(), [&](const char* kind) { return op.kind == kind; });
+    return std::any_of(kinds.begin(), kinds.end(),
+                       [&](const char* kind) { return op.kind == kind; });
   };
   if (const auto scalar = Elementwise().find(op.kind); scalar != Elementwise().end()) {
     double values[4] = {};
     ForEach(type.dims, [&](const Dims& index, int64_t at) {
-      for (size_t i = 0; i < x.size(); ++i) values[i] = x[i]->at[BroadcastPosition(index, x[i]->type.dims)];
+      for (size_t i = 0; i < x.size(); ++i) {
+        values[i] = x[i]->at[BroadcastPosition(index, x[i]->type.dims)];
+      }
       out.at[at] = scalar->second(values, op.attrs);
     });
   } else if (op.kind == "constant" || op.kind == "fill") {
@@ -411,8 +432,10 @@ Result<std::vector<Array>> EvaluateOp(const Op& op, const Operands& x, const std
     out = Window(*x[0], type, shift, op.attrs.Double("value"));
   } else if (op.kind == "iota") {
     const auto axis = static_cast<size_t>(op.attrs.Int("axis"));
-    out = FromIndex(op, type, here, [&](const Dims& index, int64_t) { return static_cast<double>(index[axis]); });
-  } else if (in({"stateless_uniform", "stateless_normal", "stateless_truncated_normal", "dropout_mask"})) {
+    out = FromIndex(op, type, here,
+                    [&](const Dims& index, int64_t) { return static_cast<double>(index[axis]); });
+  } else if (in({"stateless_uniform", "stateless_normal", "stateless_truncated_normal",
+                 "dropout_mask"})) {
     out = Random(op, x, type, here);
   } else if (op.kind == "mask_pad") {
     out = MaskPad(op, *x[0], type, here);

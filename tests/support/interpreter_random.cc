@@ -1,6 +1,7 @@
-// Philox 4x32-10 (Salmon et al., SC'11) one element at a time, keyed and spread as TensorFlow's stateless_* ops are
-// (tensorflow/core/lib/random/random_distributions.h): the lowest 23 (52) bits make the fraction, Box-Muller makes
-// normals, and a truncated normal's group draws from 256 groups of its own until it is full.
+// Philox 4x32-10 (Salmon et al., SC'11) one element at a time, keyed and spread as TensorFlow's
+// stateless_* ops are (tensorflow/core/lib/random/random_distributions.h): the lowest 23 (52) bits
+// make the fraction, Box-Muller makes normals, and a truncated normal's group draws from 256 groups
+// of its own until it is full.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -20,8 +21,8 @@ Words Group(const RandomKey& key, uint64_t group) {
   uint64_t high = key.counter[2] | static_cast<uint64_t>(key.counter[3]) << 32;
   low += group;
   if (low < group) ++high;
-  Words c = {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
-             static_cast<uint32_t>(high >> 32)};
+  Words c = {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
+             static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)};
   uint32_t k0 = key.key[0];
   uint32_t k1 = key.key[1];
   for (int round = 0; round < 10; ++round) {
@@ -35,7 +36,9 @@ Words Group(const RandomKey& key, uint64_t group) {
   return c;
 }
 
-float Fraction(uint32_t word) { return std::bit_cast<float>((word & 0x7fffff) | (127u << 23)) - 1.0f; }
+float Fraction(uint32_t word) {
+  return std::bit_cast<float>((word & 0x7fffff) | (127u << 23)) - 1.0f;
+}
 double Fraction(uint32_t high, uint32_t low) {
   const uint64_t bits = (static_cast<uint64_t>(high & 0xfffff) << 32) | low;
   return std::bit_cast<double>(bits | (uint64_t{1023} << 52)) - 1.0;
@@ -72,8 +75,8 @@ RandomKey KeyOfSeed(int64_t seed0, int64_t seed1) {
   const auto a = static_cast<uint64_t>(seed0);
   const auto b = static_cast<uint64_t>(seed1);
   const RandomKey scramble{{0x3ec8f720, 0x02461e29},
-                           {static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32), static_cast<uint32_t>(b),
-                            static_cast<uint32_t>(b >> 32)}};
+                           {static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32),
+                            static_cast<uint32_t>(b), static_cast<uint32_t>(b >> 32)}};
   const Words mixed = Group(scramble, 0);
   return {{mixed[0], mixed[1]}, {0, 0, mixed[2], mixed[3]}};
 }
@@ -92,7 +95,8 @@ double NormalAt(const RandomKey& key, mesh::DType dtype, int64_t index) {
 
 double TruncatedNormalAt(const RandomKey& key, mesh::DType dtype, int64_t index) {
   const int64_t per = PerGroup(dtype);
-  const auto first = static_cast<uint64_t>(index / per * per * 64);  // 256 samples of 4 words are 256 * per / 4 groups
+  const auto first = static_cast<uint64_t>(index / per * per *
+                                           64);  // 256 samples of 4 words are 256 * per / 4 groups
   std::array<double, 4> kept{};
   int64_t have = 0;
   for (uint64_t draw = 0; have < per; ++draw) {

@@ -10,7 +10,8 @@ using reconcile::PodSeen;
 
 TimePoint At(double seconds) {
   using namespace std::chrono;
-  return TimePoint(sys_days(year(2026) / 1 / 1)) + duration_cast<Duration>(duration<double>(seconds));
+  return TimePoint(sys_days(year(2026) / 1 / 1)) +
+         duration_cast<Duration>(duration<double>(seconds));
 }
 
 JobBuilder::JobBuilder(std::string name) {
@@ -29,15 +30,22 @@ JobBuilder& JobBuilder::Role(cluster::Role role, int count, std::string_view res
   return Template(role, R"({"spec":{"containers":[{"name":"trainer","image":"train:1"}]}})");
 }
 JobBuilder& JobBuilder::Chief(std::string_view policy) { return Role(Role::kChief, 1, policy); }
-JobBuilder& JobBuilder::Workers(int count, std::string_view policy) { return Role(Role::kWorker, count, policy); }
-JobBuilder& JobBuilder::Ps(int count, std::string_view policy) { return Role(Role::kPs, count, policy); }
-JobBuilder& JobBuilder::Evaluator(std::string_view policy) { return Role(Role::kEvaluator, 1, policy); }
+JobBuilder& JobBuilder::Workers(int count, std::string_view policy) {
+  return Role(Role::kWorker, count, policy);
+}
+JobBuilder& JobBuilder::Ps(int count, std::string_view policy) {
+  return Role(Role::kPs, count, policy);
+}
+JobBuilder& JobBuilder::Evaluator(std::string_view policy) {
+  return Role(Role::kEvaluator, 1, policy);
+}
 
 JobBuilder& JobBuilder::Gpus(int count) {
   for (auto& [role, replica] : job_.spec.replica_specs) {
-    Template(role, R"({"spec":{"containers":[{"name":"trainer","image":"train:1","resources":{"limits":)"
-                   R"({"nvidia.com/gpu":)" +
-                       std::to_string(count) + R"(},"requests":{"cpu":"500m","memory":"1Gi"}}}]}})");
+    Template(role,
+             R"({"spec":{"containers":[{"name":"trainer","image":"train:1","resources":{"limits":)"
+             R"({"nvidia.com/gpu":)" +
+                 std::to_string(count) + R"(},"requests":{"cpu":"500m","memory":"1Gi"}}}]}})");
   }
   return *this;
 }
@@ -79,7 +87,8 @@ PodSeen MakePod(const api::TrainingJob& job, cluster::TaskId task, PodPhase phas
   return pod;
 }
 
-PodSeen EndedPod(const api::TrainingJob& job, cluster::TaskId task, int exit_code, std::string_view reason) {
+PodSeen EndedPod(const api::TrainingJob& job, cluster::TaskId task, int exit_code,
+                 std::string_view reason) {
   PodSeen pod = MakePod(job, task, exit_code == 0 ? PodPhase::kSucceeded : PodPhase::kFailed);
   pod.exit_code = exit_code;
   pod.exit_reason = !reason.empty() ? std::string(reason) : exit_code == 0 ? "Completed" : "Error";

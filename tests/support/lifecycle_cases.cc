@@ -15,7 +15,9 @@ constexpr TaskId kPs0{Role::kPs, 0};
 constexpr TaskId kEvaluator{Role::kEvaluator, 0};
 
 void Success(std::vector<LifecycleCase>* cases) {
-  const auto all_workers = [](api::TrainingJob& job) { job.spec.success_policy = api::kSuccessAllWorkers; };
+  const auto all_workers = [](api::TrainingJob& job) {
+    job.spec.success_policy = api::kSuccessAllWorkers;
+  };
   const auto wait = [](api::TrainingJob& job) { job.spec.wait_for_evaluator = true; };
   cases->push_back({.name = "ALoneWorkerSucceeds",
                     .job = MakeJob("mnist").Workers(1).Build(),
@@ -117,7 +119,10 @@ void Exits(std::vector<LifecycleCase>* cases) {
                     .phase = "Running",
                     .restarts = 2});
   cases->push_back({.name = "OnFailureLetsASuccessBe",
-                    .job = MakeJob("mnist").Chief(api::kRestartOnFailure).Workers(1, api::kRestartOnFailure).Build(),
+                    .job = MakeJob("mnist")
+                               .Chief(api::kRestartOnFailure)
+                               .Workers(1, api::kRestartOnFailure)
+                               .Build(),
                     .ends = {{kChief, 1}, {kChief, 0}},
                     .phase = "Succeeded",
                     .restarts = 1,
@@ -146,18 +151,20 @@ void Budgets(std::vector<LifecycleCase>* cases) {
                     .message = "mnist-worker-0 failed with exit code 137",
                     .restarts = 2,
                     .kept = {kWorker0}});
-  cases->push_back({.name = "RestartsInPlaceCountToo",
-                    .job = MakeJob("mnist").Chief().Workers(1, api::kRestartOnFailure).Backoff(1).Build(),
-                    .ends = {{kWorker0, 1}, {kWorker0, 1}},
-                    .phase = "Failed",
-                    .reason = "BackoffLimitExceeded",
-                    .restarts = 2});
+  cases->push_back(
+      {.name = "RestartsInPlaceCountToo",
+       .job = MakeJob("mnist").Chief().Workers(1, api::kRestartOnFailure).Backoff(1).Build(),
+       .ends = {{kWorker0, 1}, {kWorker0, 1}},
+       .phase = "Failed",
+       .reason = "BackoffLimitExceeded",
+       .restarts = 2});
   cases->push_back({.name = "ARoleHasABudgetOfItsOwn",
                     .job = MakeJob("mnist")
                                .Chief()
                                .Workers(1)
                                .With([](api::TrainingJob& job) {
-                                 job.spec.replica_specs[Role::kWorker].restart_budget = api::RestartBudget{.limit = 0};
+                                 job.spec.replica_specs[Role::kWorker].restart_budget =
+                                     api::RestartBudget{.limit = 0};
                                })
                                .Build(),
                     .ends = {{kChief, 138}, {kWorker0, 138}},
@@ -183,23 +190,26 @@ void Rules(std::vector<LifecycleCase>* cases) {
                     .attempt = 1});
   cases->back().ends.push_back({kWorker0, 0});  // of the new attempt
   cases->back().kept = {kWorker0};
-  cases->push_back({.name = "RuleRestartForgivesAPermanentCode",
-                    .job = with({{.roles = {Role::kWorker}, .exit_codes = {1}, .action = "Restart"}}),
-                    .ends = {{kWorker1, 1}},
-                    .phase = "Running",
-                    .restarts = 1,
-                    .attempt = 1});
+  cases->push_back(
+      {.name = "RuleRestartForgivesAPermanentCode",
+       .job = with({{.roles = {Role::kWorker}, .exit_codes = {1}, .action = "Restart"}}),
+       .ends = {{kWorker1, 1}},
+       .phase = "Running",
+       .restarts = 1,
+       .attempt = 1});
   cases->push_back({.name = "RuleOfAnotherRoleDoesNotMatch",
                     .job = with({{.roles = {Role::kPs}, .action = "Restart"}}),
                     .ends = {{kWorker1, 1}},
                     .phase = "Failed",
                     .kept = {kWorker1}});
-  cases->push_back({.name = "RuleFailEndsARetryableOne",
-                    .job = with({{.exit_codes = {138}, .action = "Fail"}}),
-                    .ends = {{kWorker1, 138}},
-                    .phase = "Failed",
-                    .message = "mnist-worker-1 failed with exit code 138 (Error), failurePolicy.rules[0] says Fail",
-                    .kept = {kWorker1}});
+  cases->push_back(
+      {.name = "RuleFailEndsARetryableOne",
+       .job = with({{.exit_codes = {138}, .action = "Fail"}}),
+       .ends = {{kWorker1, 138}},
+       .phase = "Failed",
+       .message =
+           "mnist-worker-1 failed with exit code 138 (Error), failurePolicy.rules[0] says Fail",
+       .kept = {kWorker1}});
   cases->push_back({.name = "RuleIgnoreLeavesItLyingThere",
                     .job = with({{.exit_codes = {1}, .action = "Ignore"}}),
                     .ends = {{kWorker1, 1}, {kChief, 0}},
@@ -210,20 +220,22 @@ void Rules(std::vector<LifecycleCase>* cases) {
 void CleanUp(std::vector<LifecycleCase>* cases) {
   for (const std::string_view policy : {api::kCleanAll, api::kCleanRunning, api::kCleanNone}) {
     for (const bool fails : {false, true}) {
-      LifecycleCase c{.name = "Clean" + std::string(policy) + (fails ? "AfterAFailure" : "AfterASuccess"),
-                      .job = MakeJob("mnist").Chief().Workers(1).Ps(1).Clean(policy).Build(),
-                      .ends = {{kChief, fails ? 1 : 0}},
-                      .phase = fails ? "Failed" : "Succeeded"};
+      LifecycleCase c{
+          .name = "Clean" + std::string(policy) + (fails ? "AfterAFailure" : "AfterASuccess"),
+          .job = MakeJob("mnist").Chief().Workers(1).Ps(1).Clean(policy).Build(),
+          .ends = {{kChief, fails ? 1 : 0}},
+          .phase = fails ? "Failed" : "Succeeded"};
       if (policy != api::kCleanAll) c.kept = {kChief};
       cases->push_back(std::move(c));
     }
   }
-  cases->push_back({.name = "APsThatEndsIsMadeAgain",
-                    .job = MakeJob("mnist").Chief().Workers(1).Ps(1).Clean(api::kCleanRunning).Build(),
-                    .ends = {{kPs0, 143}, {kChief, 0}},
-                    .phase = "Succeeded",
-                    .restarts = 1,
-                    .kept = {kChief}});
+  cases->push_back(
+      {.name = "APsThatEndsIsMadeAgain",
+       .job = MakeJob("mnist").Chief().Workers(1).Ps(1).Clean(api::kCleanRunning).Build(),
+       .ends = {{kPs0, 143}, {kChief, 0}},
+       .phase = "Succeeded",
+       .restarts = 1,
+       .kept = {kChief}});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// What becomes of a job whose replicas end one after another: one table for everything that carries out what
-// operator/reconcile decides. tests/operator/reconcile plays it over values, tests/operator/local with processes.
+// What becomes of a job whose replicas end one after another: one table for everything that carries
+// out what operator/reconcile decides. tests/operator/reconcile plays it over values,
+// tests/operator/local with processes.
 #pragma once
 
 #include <ostream>
@@ -14,7 +15,8 @@ namespace meshtrain::testing_support {
 struct LifecycleCase {
   std::string name;
   api::TrainingJob job;  // MakeJob("mnist"): its containers have no command
-  // The container of that replica ends so, by itself, while the job runs and everything before has had its effect.
+  // The container of that replica ends so, by itself, while the job runs and everything before has
+  // had its effect.
   struct End {
     cluster::TaskId task;
     int exit_code = 0;

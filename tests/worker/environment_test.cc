@@ -68,13 +68,15 @@ TEST(EnvironmentTest, NothingMeansALoneProcessWithoutAProgram) {
 
 TEST(EnvironmentTest, PsAndEvaluatorStandOutsideTheMesh) {
   const auto job = ReadEnvironment(
-      Of({{"TF_CONFIG", R"({"cluster":{"chief":["c:1"],"ps":["p:1"]},"task":{"type":"ps","index":0}})"}}));
+      Of({{"TF_CONFIG",
+           R"({"cluster":{"chief":["c:1"],"ps":["p:1"]},"task":{"type":"ps","index":0}})"}}));
   ASSERT_TRUE(job.ok());
   EXPECT_EQ(job->process(), std::nullopt);
 }
 
 TEST(EnvironmentTest, ALargeClusterLiesInAFile) {
-  const std::string path = std::filesystem::temp_directory_path() / ("cluster-" + std::to_string(::getpid()));
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("cluster-" + std::to_string(::getpid()));
   ASSERT_TRUE(WriteFileAtomically(path, R"({"cluster":{"worker":["a:1","b:1"]}})").ok());
   const std::map<std::string, std::string> variables = {
       {"MESHTRAIN_CLUSTER_FILE", path}, {"MESHTRAIN_ROLE", "worker"}, {"MESHTRAIN_INDEX", "1"}};
@@ -83,7 +85,8 @@ TEST(EnvironmentTest, ALargeClusterLiesInAFile) {
   EXPECT_EQ(job->process(), 1);
   auto wrong = variables;
   wrong["MESHTRAIN_INDEX"] = "one";
-  EXPECT_EQ(ReadEnvironment(Of(wrong)).status().message(), "MESHTRAIN_INDEX: expected a number from 0, got: one");
+  EXPECT_EQ(ReadEnvironment(Of(wrong)).status().message(),
+            "MESHTRAIN_INDEX: expected a number from 0, got: one");
   std::filesystem::remove(path);
 }
 
@@ -92,8 +95,9 @@ TEST(EnvironmentTest, WhatIsWrongIsNamed) {
             "MESHTRAIN_PROGRAM: expected a JSON object, got: {");
   EXPECT_EQ(ReadEnvironment(Of({{"MESHTRAIN_ATTEMPT", "x"}})).status().message(),
             "MESHTRAIN_ATTEMPT: expected a number from 0, got: x");
-  EXPECT_EQ(ReadEnvironment(Of({{"TF_CONFIG", "{}"}, {"MESHTRAIN_PROGRAM", kProgram}})).status().code(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      ReadEnvironment(Of({{"TF_CONFIG", "{}"}, {"MESHTRAIN_PROGRAM", kProgram}})).status().code(),
+      StatusCode::kInvalidArgument);
 }
 
 }  // namespace

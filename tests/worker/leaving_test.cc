@@ -19,8 +19,8 @@ TEST(LeavingTest, EveryTimeFitsIntoTheOneAfterIt) {
   EXPECT_EQ(usual.steps, seconds(15));
   EXPECT_EQ(usual.save, seconds(24));
   EXPECT_EQ(usual.serve, seconds(27));
-  for (const Duration grace : {Duration{}, Duration{1}, Duration(milliseconds(1)), Duration(seconds(1)),
-                               Duration(std::chrono::hours(1))}) {
+  for (const Duration grace : {Duration{}, Duration{1}, Duration(milliseconds(1)),
+                               Duration(seconds(1)), Duration(std::chrono::hours(1))}) {
     const cluster::StopTimes times = cluster::StopTimesOf(grace);
     EXPECT_LE(times.steps, times.save);
     EXPECT_LE(times.save, times.serve);

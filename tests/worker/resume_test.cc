@@ -13,7 +13,8 @@ namespace {
 using testing_folder::TempFolder;
 
 TEST(ResumeTest, APositionComesBackBitForBit) {
-  const train::Position position{.step = 12, .epoch = 1, .batch = 4, .sums = {{"accuracy", 0.1 + 0.2}, {"loss", 1.0 / 3}}};
+  const train::Position position{
+      .step = 12, .epoch = 1, .batch = 4, .sums = {{"accuracy", 0.1 + 0.2}, {"loss", 1.0 / 3}}};
   checkpoint::Index index{.step = 12};
   index.metadata = PositionToMetadata(position);
   const auto back = PositionOf(index, "x");

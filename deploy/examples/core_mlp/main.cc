@@ -1,5 +1,5 @@
-// The core MLP example as a program: trains on IDX files over a mesh of virtual devices and prints the figures of each
-// epoch. The same model as deploy/examples/mnist-mlp.yaml, written by hand.
+// The core MLP example as a program: trains on IDX files over a mesh of virtual devices and prints
+// the figures of each epoch. The same model as deploy/examples/mnist-mlp.yaml, written by hand.
 //
 //   core_mlp --data data --mesh batch=8 --curves curves.html
 #include <CLI/CLI.hpp>
@@ -25,8 +25,8 @@ struct Flags {
   bool print_steps = false;
 };
 
-Result<std::unique_ptr<data::Pipeline>> OpenDigits(const std::string& images, const std::string& labels,
-                                                   const Flags& flags) {
+Result<std::unique_ptr<data::Pipeline>> OpenDigits(const std::string& images,
+                                                   const std::string& labels, const Flags& flags) {
   data::PipelineSpec spec;
   spec.source = {data::IdxFiles{images, labels}, flags.take};
   spec.stages = {data::MapStage{{data::Scale{1.0 / 255}}}, data::BatchStage{flags.batch}};
@@ -34,14 +34,16 @@ Result<std::unique_ptr<data::Pipeline>> OpenDigits(const std::string& images, co
 }
 
 // Runs `step` over one pass of the data; the means of the batches' losses and accuracies.
-Result<std::map<std::string, double>> RunEpoch(Session& session, const Mesh& mesh, data::Pipeline& batches,
-                                               Function& step, bool print_steps) {
+Result<std::map<std::string, double>> RunEpoch(Session& session, const Mesh& mesh,
+                                               data::Pipeline& batches, Function& step,
+                                               bool print_steps) {
   double loss = 0, accuracy = 0;
   int64_t count = 0;
   for (;;) {
     MT_ASSIGN_OR_RETURN(const std::optional<data::Batch> batch, batches.Next());
     if (!batch) break;
-    MT_ASSIGN_OR_RETURN(const auto xy, RepackBatch(session, batch->components[0], batch->components[1], mesh));
+    MT_ASSIGN_OR_RETURN(const auto xy,
+                        RepackBatch(session, batch->components[0], batch->components[1], mesh));
     MT_ASSIGN_OR_RETURN(const std::vector<DTensor> results, step(xy.first, xy.second));
     MT_ASSIGN_OR_RETURN(const Tensor batch_loss, session.ToHost(results[0]));
     MT_ASSIGN_OR_RETURN(const Tensor batch_accuracy, session.ToHost(results[1]));
@@ -60,23 +62,28 @@ Status Train(const Flags& flags) {
   MT_ASSIGN_OR_RETURN(const Mlp model, MakeMlp(*session, WeightLayouts(mesh)));
   MT_ASSIGN_OR_RETURN(const Adam optimizer, Adam::Create(*session, model.variables()));
 
-  Function train_step(*session, "train_step", {"x", "y"},
-                      [&](const Value& x, const Value& y) { return TrainStep(model, optimizer, x, y); });
+  Function train_step(*session, "train_step", {"x", "y"}, [&](const Value& x, const Value& y) {
+    return TrainStep(model, optimizer, x, y);
+  });
   Function test_step(*session, "test_step", {"x", "y"},
                      [&](const Value& x, const Value& y) { return TestStep(model, x, y); });
 
-  MT_ASSIGN_OR_RETURN(const auto train_data, OpenDigits(flags.data + "/train-images-idx3-ubyte.gz",
-                                                        flags.data + "/train-labels-idx1-ubyte.gz", flags));
-  MT_ASSIGN_OR_RETURN(const auto test_data, OpenDigits(flags.data + "/t10k-images-idx3-ubyte.gz",
-                                                       flags.data + "/t10k-labels-idx1-ubyte.gz", flags));
+  MT_ASSIGN_OR_RETURN(const auto train_data,
+                      OpenDigits(flags.data + "/train-images-idx3-ubyte.gz",
+                                 flags.data + "/train-labels-idx1-ubyte.gz", flags));
+  MT_ASSIGN_OR_RETURN(const auto test_data,
+                      OpenDigits(flags.data + "/t10k-images-idx3-ubyte.gz",
+                                 flags.data + "/t10k-labels-idx1-ubyte.gz", flags));
   telemetry::Report report;
   report.title = "core MLP";
   report.subtitle = std::to_string(flags.epochs) + " epochs on " + flags.mesh;
   for (int epoch = 0; epoch < flags.epochs; ++epoch) {
-    MT_ASSIGN_OR_RETURN(auto train, RunEpoch(*session, mesh, *train_data, train_step, flags.print_steps));
+    MT_ASSIGN_OR_RETURN(auto train,
+                        RunEpoch(*session, mesh, *train_data, train_step, flags.print_steps));
     MT_ASSIGN_OR_RETURN(auto test, RunEpoch(*session, mesh, *test_data, test_step, false));
-    std::printf("epoch %d: train loss %.4f, train accuracy %.4f, test loss %.4f, test accuracy %.4f\n", epoch + 1,
-                train["loss"], train["accuracy"], test["loss"], test["accuracy"]);
+    std::printf(
+        "epoch %d: train loss %.4f, train accuracy %.4f, test loss %.4f, test accuracy %.4f\n",
+        epoch + 1, train["loss"], train["accuracy"], test["loss"], test["accuracy"]);
     report.epochs.push_back({.train = std::move(train), .test = std::move(test), .seconds = 0});
   }
   if (flags.curves.empty()) return OkStatus();
@@ -89,14 +96,16 @@ Status Train(const Flags& flags) {
 int main(int argc, char** argv) {
   core_mlp::Flags flags;
   CLI::App app("Trains the core MLP example.");
-  app.add_option("--data", flags.data, "Folder with the four IDX files, named as MNIST's are")->capture_default_str();
+  app.add_option("--data", flags.data, "Folder with the four IDX files, named as MNIST's are")
+      ->capture_default_str();
   app.add_option("--mesh", flags.mesh, "Mesh, as batch=8")->capture_default_str();
   app.add_option("--take", flags.take, "Images of each set")->capture_default_str();
   app.add_option("--batch", flags.batch, "Global batch size")->capture_default_str();
   app.add_option("--epochs", flags.epochs, "Passes over the data")->capture_default_str();
   app.add_option("--curves", flags.curves, "Write the curves to this HTML file");
   app.add_flag("--isolated", flags.isolated, "Every device with its own memory");
-  app.add_flag("--print-steps", flags.print_steps, "Print the loss and accuracy of each training step");
+  app.add_flag("--print-steps", flags.print_steps,
+               "Print the loss and accuracy of each training step");
   CLI11_PARSE(app, argc, argv);
   const meshtrain::Status status = core_mlp::Train(flags);
   if (!status.ok()) std::fprintf(stderr, "core_mlp: %s\n", status.ToString().c_str());

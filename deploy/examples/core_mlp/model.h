@@ -1,5 +1,5 @@
-// The core MLP example: a multilayer perceptron, its loss and an optimizer of its own, written against the core API
-// only. It follows the DTensor Core tutorial piece by piece.
+// The core MLP example: a multilayer perceptron, its loss and an optimizer of its own, written
+// against the core API only. It follows the DTensor Core tutorial piece by piece.
 #pragma once
 
 #include <cmath>
@@ -19,16 +19,18 @@ using Activation = std::function<Value(const Value&)>;
 inline Value Identity(const Value& x) { return x; }
 inline Value ReluActivation(const Value& x) { return Relu(x); }
 
-// activation(x @ w + b), Xavier-uniform w in `weight_layout`, zero b in the same layout without its first dimension.
+// activation(x @ w + b), Xavier-uniform w in `weight_layout`, zero b in the same layout without its
+// first dimension.
 class DenseLayer {
  public:
-  static Result<DenseLayer> Create(Session& session, const std::string& name, int64_t in, int64_t out,
-                                   const Layout& weight_layout, Activation activation = Identity,
-                                   DType dtype = DType::kF32) {
+  static Result<DenseLayer> Create(Session& session, const std::string& name, int64_t in,
+                                   int64_t out, const Layout& weight_layout,
+                                   Activation activation = Identity, DType dtype = DType::kF32) {
     const double xavier_lim = std::sqrt(6.0f) / std::sqrt(static_cast<float>(in + out));
-    MT_ASSIGN_OR_RETURN(const DTensor w, CallWithLayout(session, weight_layout, [&] {
-      return StatelessUniform({in, out}, /*seed=*/{22, 23}, -xavier_lim, xavier_lim, dtype);
-    }));
+    MT_ASSIGN_OR_RETURN(
+        const DTensor w, CallWithLayout(session, weight_layout, [&] {
+          return StatelessUniform({in, out}, /*seed=*/{22, 23}, -xavier_lim, xavier_lim, dtype);
+        }));
     const Layout bias_layout = weight_layout.Delete({0});
     MT_ASSIGN_OR_RETURN(const DTensor b,
                         CallWithLayout(session, bias_layout, [&] { return Zeros({out}, dtype); }));
@@ -73,8 +75,9 @@ class Mlp {
   std::vector<DenseLayer> layers_;
 };
 
-// Weight layouts of the three layers. Data parallel: whole everywhere. With an axis `model`, the first kernel is split by
-// its columns and the second by its rows, so one sum over the axis is all the forward pass needs.
+// Weight layouts of the three layers. Data parallel: whole everywhere. With an axis `model`, the
+// first kernel is split by its columns and the second by its rows, so one sum over the axis is all
+// the forward pass needs.
 inline std::vector<Layout> WeightLayouts(const Mesh& mesh) {
   const Layout whole = Layout::Replicated(mesh, 2);
   const auto model = mesh.FindAxis("model");
@@ -82,13 +85,16 @@ inline std::vector<Layout> WeightLayouts(const Mesh& mesh) {
   return {whole.WithDim(1, {*model}), whole.WithDim(0, {*model}), whole};
 }
 
-// 784 -> 700 relu -> 500 relu -> 10. `layouts` holds each layer's weight layout, from the first to the last.
-inline Result<Mlp> MakeMlp(Session& session, const std::vector<Layout>& layouts, DType dtype = DType::kF32) {
-  MT_ASSIGN_OR_RETURN(DenseLayer hidden_1,
-                      DenseLayer::Create(session, "hidden_1", 784, 700, layouts[0], ReluActivation, dtype));
-  MT_ASSIGN_OR_RETURN(DenseLayer hidden_2,
-                      DenseLayer::Create(session, "hidden_2", 700, 500, layouts[1], ReluActivation, dtype));
-  MT_ASSIGN_OR_RETURN(DenseLayer logits, DenseLayer::Create(session, "logits", 500, 10, layouts[2], Identity, dtype));
+// 784 -> 700 relu -> 500 relu -> 10. `layouts` holds each layer's weight layout, from the first to
+// the last.
+inline Result<Mlp> MakeMlp(Session& session, const std::vector<Layout>& layouts,
+                           DType dtype = DType::kF32) {
+  MT_ASSIGN_OR_RETURN(DenseLayer hidden_1, DenseLayer::Create(session, "hidden_1", 784, 700,
+                                                              layouts[0], ReluActivation, dtype));
+  MT_ASSIGN_OR_RETURN(DenseLayer hidden_2, DenseLayer::Create(session, "hidden_2", 700, 500,
+                                                              layouts[1], ReluActivation, dtype));
+  MT_ASSIGN_OR_RETURN(DenseLayer logits,
+                      DenseLayer::Create(session, "logits", 500, 10, layouts[2], Identity, dtype));
   return Mlp({std::move(hidden_1), std::move(hidden_2), std::move(logits)});
 }
 
@@ -103,20 +109,23 @@ inline Value Accuracy(const Value& y_pred, const Value& y) {
 // The tutorial's Adam: each slot is assigned first and then read back.
 class Adam {
  public:
-  static Result<Adam> Create(Session& session, const std::vector<DVariable>& model_vars, double learning_rate = 1e-3,
-                             double beta_1 = 0.9, double beta_2 = 0.999, double ep = 1e-7) {
+  static Result<Adam> Create(Session& session, const std::vector<DVariable>& model_vars,
+                             double learning_rate = 1e-3, double beta_1 = 0.9,
+                             double beta_2 = 0.999, double ep = 1e-7) {
     Adam adam;
     adam.model_vars_ = model_vars;
     adam.learning_rate_ = learning_rate;
     adam.beta_1_ = beta_1;
     adam.beta_2_ = beta_2;
     adam.ep_ = ep;
-    const auto zeros_like = [&](const DVariable& var, const std::string& slot) -> Result<DVariable> {
+    const auto zeros_like = [&](const DVariable& var,
+                                const std::string& slot) -> Result<DVariable> {
       MT_ASSIGN_OR_RETURN(const Layout layout, var.layout());
       MT_ASSIGN_OR_RETURN(const DTensor zeros, CallWithLayout(session, layout, [&] {
-        return Zeros(var.dims(), var.type().dtype);
-      }));
-      return DVariable::Create(session, "optimizer." + slot + "." + var.name(), zeros, /*trainable=*/false);
+                            return Zeros(var.dims(), var.type().dtype);
+                          }));
+      return DVariable::Create(session, "optimizer." + slot + "." + var.name(), zeros,
+                               /*trainable=*/false);
     };
     for (const DVariable& var : model_vars) {
       MT_ASSIGN_OR_RETURN(DVariable v, zeros_like(var, "m"));
@@ -125,9 +134,11 @@ class Adam {
       adam.s_dvar_.push_back(std::move(s));
     }
     MT_ASSIGN_OR_RETURN(const Layout layout, model_vars[0].layout());
-    MT_ASSIGN_OR_RETURN(const DTensor one,
-                        session.CopyToMesh(Tensor::Scalar(1.0), Layout::Replicated(layout.mesh(), 0)));
-    MT_ASSIGN_OR_RETURN(adam.t_, DVariable::Create(session, "optimizer.t", one, /*trainable=*/false));
+    MT_ASSIGN_OR_RETURN(
+        const DTensor one,
+        session.CopyToMesh(Tensor::Scalar(1.0), Layout::Replicated(layout.mesh(), 0)));
+    MT_ASSIGN_OR_RETURN(adam.t_,
+                        DVariable::Create(session, "optimizer.t", one, /*trainable=*/false));
     return adam;
   }
 
@@ -163,10 +174,10 @@ inline Outputs TestStep(const Mlp& model, const Value& x, const Value& y) {
   return {{"loss", CrossEntropyLoss(y_pred, y)}, {"accuracy", Accuracy(y_pred, y)}};
 }
 
-// Splits a batch along the mesh's axis `batch`, where it has one; the short last batch of an epoch may fall into unequal
-// shards.
-inline Result<std::pair<DTensor, DTensor>> RepackBatch(Session& session, const Tensor& x, const Tensor& y,
-                                                       const Mesh& mesh) {
+// Splits a batch along the mesh's axis `batch`, where it has one; the short last batch of an epoch
+// may fall into unequal shards.
+inline Result<std::pair<DTensor, DTensor>> RepackBatch(Session& session, const Tensor& x,
+                                                       const Tensor& y, const Mesh& mesh) {
   Layout x_layout = Layout::Replicated(mesh, x.type().rank());
   Layout y_layout = Layout::Replicated(mesh, y.type().rank());
   if (const auto batch = mesh.FindAxis("batch")) {

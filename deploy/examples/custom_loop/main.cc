@@ -1,4 +1,5 @@
-// A custom training loop under a strategy: the one of TensorFlow's guide to distributed training, and its 210 losses.
+// A custom training loop under a strategy: the one of TensorFlow's guide to distributed training,
+// and its 210 losses.
 //
 //   custom_loop                                    one device: 0.9024367, 0.8953863, 0.8884038, ...
 //   custom_loop --strategy mirrored --devices 2    the same losses, from batches twice as large
@@ -23,7 +24,9 @@ struct Flags {
 
 // The team, where there is one, lives as long as the strategy.
 Result<JoinedWorker> MakeStrategy(const Flags& flags) {
-  if (flags.strategy == "multi-worker") return JoinMultiWorkerMirrored({.devices_per_worker = flags.devices});
+  if (flags.strategy == "multi-worker") {
+    return JoinMultiWorkerMirrored({.devices_per_worker = flags.devices});
+  }
   JoinedWorker alone;
   if (flags.strategy == "default") {
     MT_ASSIGN_OR_RETURN(alone.strategy, Strategy::Default());
@@ -50,11 +53,13 @@ Status Train(const Flags& flags) {
 
   const int64_t global_batch_size = 5 * strategy.num_replicas_in_sync();
   const int64_t examples = 200 * global_batch_size;
-  const Tensor ones = Tensor::Of<float>({examples, 1}, std::vector<float>(static_cast<size_t>(examples), 1));
-  MT_ASSIGN_OR_RETURN(DistributedDataset dataset, strategy.DistributeArrays({ones, ones}, global_batch_size));
+  const Tensor ones =
+      Tensor::Of<float>({examples, 1}, std::vector<float>(static_cast<size_t>(examples), 1));
+  MT_ASSIGN_OR_RETURN(DistributedDataset dataset,
+                      strategy.DistributeArrays({ones, ones}, global_batch_size));
 
-  // What one replica does with its part of a batch. Minimize sums the gradients over all replicas before it applies
-  // them, so every replica weighs its examples as parts of the whole batch.
+  // What one replica does with its part of a batch. Minimize sums the gradients over all replicas
+  // before it applies them, so every replica weighs its examples as parts of the whole batch.
   const ReplicaFunction train_step("train_step", [&](Value features, Value labels) -> Value {
     const Value predictions = model(features);
     const Value loss = ComputeAverageLoss(loss_object.PerExample(labels, predictions)) +
@@ -63,7 +68,8 @@ Status Train(const Flags& flags) {
     return loss;
   });
   const auto distributed_train_step = [&](const PerReplicaBatch& batch) -> Status {
-    MT_ASSIGN_OR_RETURN(const std::vector<PerReplica> per_replica_losses, strategy.Run(train_step, batch));
+    MT_ASSIGN_OR_RETURN(const std::vector<PerReplica> per_replica_losses,
+                        strategy.Run(train_step, batch));
     MT_ASSIGN_OR_RETURN(const Tensor loss, strategy.Reduce(ReduceOp::kSum, per_replica_losses[0]));
     if (strategy.chief()) std::printf("%.9g\n", loss.Item());
     return OkStatus();
@@ -88,11 +94,15 @@ Status Train(const Flags& flags) {
 
 int main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Runs the custom training loop of the guide to distributed training; prints a loss for each step.");
+  CLI::App app(
+      "Runs the custom training loop of the guide to distributed training; prints a loss for each "
+      "step.");
   app.add_option("--strategy", flags.strategy, "How to train")
-      ->check(CLI::IsMember({"default", "one-device", "mirrored", "central-storage", "multi-worker"}))
+      ->check(
+          CLI::IsMember({"default", "one-device", "mirrored", "central-storage", "multi-worker"}))
       ->capture_default_str();
-  app.add_option("--devices", flags.devices, "Replicas of this process, where the strategy has more than one")
+  app.add_option("--devices", flags.devices,
+                 "Replicas of this process, where the strategy has more than one")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const Status status = Train(flags);

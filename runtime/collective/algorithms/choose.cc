@@ -11,9 +11,12 @@ constexpr int64_t kDirectBytes = 64 << 10;
 
 std::string_view AllReduceAlgorithmName(AllReduceAlgorithm algorithm) {
   switch (algorithm) {
-    case AllReduceAlgorithm::kDoubling: return "doubling";
-    case AllReduceAlgorithm::kHalving: return "halving";
-    case AllReduceAlgorithm::kRing: return "ring";
+    case AllReduceAlgorithm::kDoubling:
+      return "doubling";
+    case AllReduceAlgorithm::kHalving:
+      return "halving";
+    case AllReduceAlgorithm::kRing:
+      return "ring";
   }
   return "?";
 }
@@ -27,9 +30,12 @@ AllReduceAlgorithm ChooseAllReduce(int64_t bytes, int members) {
 
 Schedule MakeAllReduce(AllReduceAlgorithm algorithm, int n, int me, int64_t count) {
   switch (algorithm) {
-    case AllReduceAlgorithm::kDoubling: return DoublingAllReduce(n, me, count);
-    case AllReduceAlgorithm::kHalving: return HalvingAllReduce(n, me, count);
-    case AllReduceAlgorithm::kRing: break;
+    case AllReduceAlgorithm::kDoubling:
+      return DoublingAllReduce(n, me, count);
+    case AllReduceAlgorithm::kHalving:
+      return HalvingAllReduce(n, me, count);
+    case AllReduceAlgorithm::kRing:
+      break;
   }
   return RingAllReduce(n, me, count);
 }

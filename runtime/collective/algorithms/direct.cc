@@ -50,7 +50,8 @@ Schedule TreeBroadcast(int n, int me, int root, int64_t count) {
   Schedule schedule;
   Memory mine = Memory::kInput;
   if (number == 0) {
-    schedule.steps.push_back({.receive = {Memory::kOutput, 0, count}, .operand = {Memory::kInput, 0, count}});
+    schedule.steps.push_back(
+        {.receive = {Memory::kOutput, 0, count}, .operand = {Memory::kInput, 0, count}});
   } else {
     schedule.steps.emplace_back();
     mine = Memory::kOutput;

@@ -5,18 +5,21 @@
 namespace meshtrain::collective {
 namespace {
 
-// Doubling and halving want a power of two. Of n = power + rest members, the first 2 * rest stand in pairs: the odd one
-// gives its input to the even one, and gets the result from it in the end. Those that remain are numbered 0 .. power-1.
+// Doubling and halving want a power of two. Of n = power + rest members, the first 2 * rest stand
+// in pairs: the odd one gives its input to the even one, and gets the result from it in the end.
+// Those that remain are numbered 0 .. power-1.
 struct Fold {
   int power, rest;
-  explicit Fold(int n) : power(static_cast<int>(std::bit_floor(static_cast<unsigned>(n)))), rest(n - power) {}
+  explicit Fold(int n)
+      : power(static_cast<int>(std::bit_floor(static_cast<unsigned>(n)))), rest(n - power) {}
   bool Gives(int member) const { return member < 2 * rest && member % 2 == 1; }
   bool Takes(int member) const { return member < 2 * rest && member % 2 == 0; }
   int Number(int member) const { return member < 2 * rest ? member / 2 : member - rest; }
   int Member(int number) const { return number < rest ? 2 * number : number + rest; }
 };
 
-// The step before and the one after: every member has both, most of them empty, so that steps keep their numbers.
+// The step before and the one after: every member has both, most of them empty, so that steps keep
+// their numbers.
 Step FoldIn(const Fold& fold, int me, int64_t count) {
   Step step;
   if (fold.Gives(me)) {
@@ -49,7 +52,8 @@ Schedule DoublingAllReduce(int n, int me, int64_t count) {
   Schedule schedule;
   schedule.ordered = true;
   if (n == 1) {
-    schedule.steps.push_back({.receive = {Memory::kOutput, 0, count}, .operand = {Memory::kInput, 0, count}});
+    schedule.steps.push_back(
+        {.receive = {Memory::kOutput, 0, count}, .operand = {Memory::kInput, 0, count}});
     return schedule;
   }
   const Fold fold(n);

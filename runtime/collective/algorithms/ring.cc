@@ -37,11 +37,13 @@ std::vector<int64_t> EvenBounds(int64_t count, int n) {
 Schedule RingAllReduce(int n, int me, int64_t count) {
   Schedule schedule;
   if (n == 1) {
-    schedule.steps.push_back({.receive = {Memory::kOutput, 0, count}, .operand = {Memory::kInput, 0, count}});
+    schedule.steps.push_back(
+        {.receive = {Memory::kOutput, 0, count}, .operand = {Memory::kInput, 0, count}});
     return schedule;
   }
   const std::vector<int64_t> bounds = EvenBounds(count, n);
-  // Part p starts at member p and gathers the others' shares on its way; after n - 1 steps it is whole at member p - 1.
+  // Part p starts at member p and gathers the others' shares on its way; after n - 1 steps it is
+  // whole at member p - 1.
   for (int s = 0; s < n - 1; ++s) {
     Step step = Around(n, me);
     step.send = Of(s == 0 ? Memory::kInput : Memory::kOutput, bounds, Wrap(me - s, n));
@@ -71,15 +73,16 @@ Schedule RingReduceScatter(std::span<const int64_t> bounds, int me) {
   int64_t largest = 0;
   for (int p = 0; p < n; ++p) largest = std::max(largest, bounds[p + 1] - bounds[p]);
   schedule.scratch = n > 2 ? 2 * largest : 0;
-  // Part p starts at member p + 1 and arrives whole at member p. On its way it lies in one half of the scratch while the
-  // one before it leaves from the other.
+  // Part p starts at member p + 1 and arrives whole at member p. On its way it lies in one half of
+  // the scratch while the one before it leaves from the other.
   for (int s = 0; s < n - 1; ++s) {
     Step step = Around(n, me);
     const int sent = Wrap(me - 1 - s, n), received = Wrap(me - 2 - s, n);
     step.send = Of(Memory::kInput, bounds, sent);
     if (s > 0) step.send = {Memory::kScratch, (s - 1) % 2 * largest, step.send.count};
     step.operand = Of(Memory::kInput, bounds, received);
-    step.receive = s == n - 2 ? result : Part{Memory::kScratch, s % 2 * largest, step.operand.count};
+    step.receive =
+        s == n - 2 ? result : Part{Memory::kScratch, s % 2 * largest, step.operand.count};
     step.reduce = true;
     schedule.steps.push_back(step);
   }

@@ -1,18 +1,23 @@
-// Algorithms of collectives as values: for each member of a group, the list of messages that it sends and receives, and
-// what it does with what it received. Pure; network.cc carries them out, a test plays all members against the plain sum.
+// Algorithms of collectives as values: for each member of a group, the list of messages that it
+// sends and receives, and what it does with what it received. Pure; network.cc carries them out, a
+// test plays all members against the plain sum.
 //
 // Kept true:
-//   - A member takes its steps in order, and within a step sends and receives at once. Step s of a member matches step s
-//     of its partner: what `to` is sent at step s, that member receives at its step s, count for count. Hence no buffering
-//     is needed for progress: the member that is least far always finds its partners at its step.
-//   - A send reads its memory as it stood before its step; what is received is in place after the step.
-//   - Every element of an all-reduce's result is computed by one member and then copied, except in DoublingAllReduce,
-//     where all members apply the same operations to the same operands in the same order: left is the lower member's.
-//     Either way all members end with the same bits.
+//   - A member takes its steps in order, and within a step sends and receives at once. Step s of a
+//   member matches step s
+//     of its partner: what `to` is sent at step s, that member receives at its step s, count for
+//     count. Hence no buffering is needed for progress: the member that is least far always finds
+//     its partners at its step.
+//   - A send reads its memory as it stood before its step; what is received is in place after the
+//   step.
+//   - Every element of an all-reduce's result is computed by one member and then copied, except in
+//   DoublingAllReduce,
+//     where all members apply the same operations to the same operands in the same order: left is
+//     the lower member's. Either way all members end with the same bits.
 // Counts and offsets are in elements (of any width). A part may be empty: then no message is sent.
 //
-// Sources: ring, halving and doubling after Thakur, Rabenseifner and Gropp, Optimization of Collective Communication
-// Operations in MPICH, IJHPCA 2005.
+// Sources: ring, halving and doubling after Thakur, Rabenseifner and Gropp, Optimization of
+// Collective Communication Operations in MPICH, IJHPCA 2005.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +26,8 @@
 
 namespace meshtrain::collective {
 
-// What the caller gave to send, where the result goes, and memory for what lies between. Input may be the output.
+// What the caller gave to send, where the result goes, and memory for what lies between. Input may
+// be the output.
 enum class Memory : uint8_t { kInput, kOutput, kScratch };
 
 struct Part {
@@ -34,7 +40,8 @@ struct Part {
 struct Step {
   int to = -1;  // member; -1: sends nothing
   Part send;
-  int from = -1;  // member; -1: receives nothing, but copies `operand` to `receive` where that is not empty
+  int from = -1;  // member; -1: receives nothing, but copies `operand` to `receive` where that is
+                  // not empty
   Part receive;
   bool reduce = false;         // receive = operand (op) incoming, instead of receive = incoming
   Part operand;                // as long as `receive`
@@ -43,8 +50,8 @@ struct Step {
 
 struct Schedule {
   std::vector<Step> steps;
-  int64_t scratch = 0;     // elements
-  bool ordered = false;    // reductions need FindOrderedReduce
+  int64_t scratch = 0;   // elements
+  bool ordered = false;  // reductions need FindOrderedReduce
 };
 
 struct Range {
@@ -62,10 +69,12 @@ std::vector<int64_t> EvenBounds(int64_t count, int n);
 Schedule RingAllReduce(int n, int me, int64_t count);
 // About log2(n) steps of the whole input (two more when n is no power of two): for few bytes.
 Schedule DoublingAllReduce(int n, int me, int64_t count);
-// About 2 log2(n) steps; for a power of two the ring's bytes, else up to twice the input more from some.
+// About 2 log2(n) steps; for a power of two the ring's bytes, else up to twice the input more from
+// some.
 Schedule HalvingAllReduce(int n, int me, int64_t count);
 
-// --- reduce-scatter: the input is n parts (bounds: n + 1 offsets), member m's output is the reduction of part m.
+// --- reduce-scatter: the input is n parts (bounds: n + 1 offsets), member m's output is the
+// reduction of part m.
 Schedule RingReduceScatter(std::span<const int64_t> bounds, int me);
 // The same bytes in messages that depend on nothing: for few bytes.
 Schedule DirectReduceScatter(std::span<const int64_t> bounds, int me);
@@ -74,8 +83,9 @@ Schedule DirectReduceScatter(std::span<const int64_t> bounds, int me);
 Schedule RingAllGather(std::span<const int64_t> bounds, int me);
 Schedule DirectAllGather(std::span<const int64_t> bounds, int me);
 
-// --- all-to-all: sends[p] of the input goes to member p, receives[p] of the output comes from it (p == me: a copy).
-// What p is sent must be as long as what it receives of us; empty where there is nothing.
+// --- all-to-all: sends[p] of the input goes to member p, receives[p] of the output comes from it
+// (p == me: a copy). What p is sent must be as long as what it receives of us; empty where there is
+// nothing.
 Schedule PairwiseAllToAll(std::span<const Range> sends, std::span<const Range> receives, int me);
 
 // --- broadcast of the root's input to everyone's output, along a binomial tree.

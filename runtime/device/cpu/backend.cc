@@ -34,10 +34,12 @@ class Memory {
     if (bytes < 0) return InvalidArgument("cpu: a buffer of " + std::to_string(bytes) + " bytes");
     m.raw_.reset(std::calloc(1, static_cast<size_t>(bytes) + kAlignment));
     if (m.raw_ == nullptr) {
-      return ResourceExhausted("cpu: no memory for a buffer of " + std::to_string(bytes) + " bytes");
+      return ResourceExhausted("cpu: no memory for a buffer of " + std::to_string(bytes) +
+                               " bytes");
     }
     const auto address = reinterpret_cast<uintptr_t>(m.raw_.get());
-    m.data_ = static_cast<std::byte*>(m.raw_.get()) + (kAlignment - address % kAlignment) % kAlignment;
+    m.data_ =
+        static_cast<std::byte*>(m.raw_.get()) + (kAlignment - address % kAlignment) % kAlignment;
     return m;
   }
   std::byte* data() const { return data_; }
@@ -70,8 +72,9 @@ struct Bound {
 // A collective between its operands packed and its results unpacked.
 struct RunCollective {
   CollectiveStep step;
-  std::vector<Memory> scratch;  // per device, where others may be under way beside it; else the device's own serves
-  std::vector<Frame> frames;    // per device
+  std::vector<Memory>
+      scratch;  // per device, where others may be under way beside it; else the device's own serves
+  std::vector<Frame> frames;  // per device
 };
 
 struct RunStep {
@@ -80,7 +83,7 @@ struct RunStep {
   std::vector<int> waits;                  // steps
   Slot copy_from, copy_to;                 // kCopy
   StepKind kind;
-  uint64_t call = 0;                       // kCollective: its last call beside this run; 0: none is under way
+  uint64_t call = 0;  // kCollective: its last call beside this run; 0: none is under way
 };
 
 // An output that must be finite before states change.
@@ -100,9 +103,11 @@ struct Device {
 
 class CpuExecutable final : public Executable {
  public:
-  explicit CpuExecutable(std::shared_ptr<Pool> pool) : shared_pool_(std::move(pool)), pool_(*shared_pool_) {}
+  explicit CpuExecutable(std::shared_ptr<Pool> pool)
+      : shared_pool_(std::move(pool)), pool_(*shared_pool_) {}
 
-  Status Init(const Plan& plan, std::span<const int64_t> ranks, collective::Communicator* communicator) {
+  Status Init(const Plan& plan, std::span<const int64_t> ranks,
+              collective::Communicator* communicator) {
     communicator_ = communicator;
     const Making making{plan, ranks, pool_.threads()};
     int64_t scratch = 0;
@@ -125,7 +130,9 @@ class CpuExecutable final : public Executable {
             return InvalidArgument("cpu: the plan holds collectives, a communicator is needed");
           }
           MT_RETURN_IF_ERROR(MakeCollectives(making, step, *communicator, &made));
-          for (const RunCollective& c : made.collectives) scratch = std::max(scratch, c.step.scratch_bytes());
+          for (const RunCollective& c : made.collectives) {
+            scratch = std::max(scratch, c.step.scratch_bytes());
+          }
           break;
         case StepKind::kCopy:
           made.copy_from = step.copy_from;
@@ -161,8 +168,8 @@ class CpuExecutable final : public Executable {
         ++i;
       } else {
         int64_t end = i + 1;
-        while (end < count && steps_[end].kind != StepKind::kCollective && steps_[end].waits.empty() &&
-               end != guard_step_ + 1) {
+        while (end < count && steps_[end].kind != StepKind::kCollective &&
+               steps_[end].waits.empty() && end != guard_step_ + 1) {
           ++end;
         }
         Each([&](int d) {
@@ -187,7 +194,8 @@ class CpuExecutable final : public Executable {
         continue;
       }
       c.step.Pack(c.frames, each);
-      step.call = beside_->Begin([this, &c] { return c.step.Call(*communicator_, nullptr, c.frames); });
+      step.call =
+          beside_->Begin([this, &c] { return c.step.Call(*communicator_, nullptr, c.frames); });
     }
     return OkStatus();
   }
@@ -196,13 +204,15 @@ class CpuExecutable final : public Executable {
   Status Complete(RunStep& step) {
     if (step.call == 0) return OkStatus();
     MT_RETURN_IF_ERROR(beside_->Wait(std::exchange(step.call, 0)));
-    for (RunCollective& c : step.collectives) c.step.Unpack(c.frames, [this](const auto& body) { Each(body); });
+    for (RunCollective& c : step.collectives) {
+      c.step.Unpack(c.frames, [this](const auto& body) { Each(body); });
+    }
     return OkStatus();
   }
 
   // Small all-reduces of a bucket become one call where a call between processes has its price.
-  Status MakeCollectives(const Making& making, const plan::Step& step, const collective::Communicator& communicator,
-                         RunStep* made) {
+  Status MakeCollectives(const Making& making, const plan::Step& step,
+                         const collective::Communicator& communicator, RunStep* made) {
     constexpr int64_t kSmall = int64_t{64} << 10;
     std::vector<int> small;
     for (const int i : step.ops) {
@@ -216,7 +226,8 @@ class CpuExecutable final : public Executable {
       made->collectives.push_back({std::move(one), {}, {}});
     }
     if (small.size() == 1) {
-      MT_ASSIGN_OR_RETURN(CollectiveStep one, CollectiveStep::Create(making, making.local().ops[small[0]]));
+      MT_ASSIGN_OR_RETURN(CollectiveStep one,
+                          CollectiveStep::Create(making, making.local().ops[small[0]]));
       made->collectives.push_back({std::move(one), {}, {}});
     } else if (!small.empty()) {
       made->collectives.push_back({CollectiveStep::Joined(making, small), {}, {}});
@@ -231,7 +242,9 @@ class CpuExecutable final : public Executable {
     for (const plan::Step& step : plan.steps) {
       if (step.kind != StepKind::kOp) continue;
       for (const ValueId v : local.ops[step.ops[0]].results) {
-        if (plan.slots[v].kind == SlotKind::kNone) unread = std::max(unread, local.type(v).num_bytes());
+        if (plan.slots[v].kind == SlotKind::kNone) {
+          unread = std::max(unread, local.type(v).num_bytes());
+        }
       }
     }
     for (size_t v = 0; v < plan.slots.size(); ++v) {
@@ -240,9 +253,15 @@ class CpuExecutable final : public Executable {
         bound_.push_back({static_cast<ValueId>(v), slot});
       }
     }
-    for (const program::Port& p : local.inputs) input_bytes_.push_back(local.type(p.value).num_bytes());
-    for (const program::State& s : local.states) state_bytes_.push_back(local.type(s.entry).num_bytes());
-    for (const program::Port& p : local.outputs) output_bytes_.push_back(local.type(p.value).num_bytes());
+    for (const program::Port& p : local.inputs) {
+      input_bytes_.push_back(local.type(p.value).num_bytes());
+    }
+    for (const program::State& s : local.states) {
+      state_bytes_.push_back(local.type(s.entry).num_bytes());
+    }
+    for (const program::Port& p : local.outputs) {
+      output_bytes_.push_back(local.type(p.value).num_bytes());
+    }
 
     guard_step_ = plan.guard_step;
     for (const int i : plan.guarded) {
@@ -254,7 +273,8 @@ class CpuExecutable final : public Executable {
     one_by_one_ = static_cast<int>(ranks.size()) < pool_.threads();
     for (size_t d = 0; d < ranks.size(); ++d) {
       Device device;
-      // Where gradients lie in memory that the other processes see, nothing is copied on its way to them.
+      // Where gradients lie in memory that the other processes see, nothing is copied on its way to
+      // them.
       if (ranks.size() == 1 && communicator_ != nullptr && communicator_->remote()) {
         device.arena = communicator_->BucketMemory(plan.arena_bytes).data();
       }
@@ -273,10 +293,11 @@ class CpuExecutable final : public Executable {
       devices_.push_back(std::move(device));
     }
     for (size_t d = 0; d < devices_.size(); ++d) {
-      frames_.push_back({devices_[d].at.data(), devices_[d].scratch.data(), one_by_one_ ? &pool_ : nullptr,
-                         static_cast<int>(d)});
+      frames_.push_back({devices_[d].at.data(), devices_[d].scratch.data(),
+                         one_by_one_ ? &pool_ : nullptr, static_cast<int>(d)});
     }
-    const bool overlaps = std::any_of(steps_.begin(), steps_.end(), [](const RunStep& s) { return !s.waits.empty(); });
+    const bool overlaps = std::any_of(steps_.begin(), steps_.end(),
+                                      [](const RunStep& s) { return !s.waits.empty(); });
     if (overlaps && communicator_->remote()) beside_ = std::make_unique<Beside>();
     for (RunStep& step : steps_) {
       for (RunCollective& c : step.collectives) {
@@ -307,17 +328,24 @@ class CpuExecutable final : public Executable {
         const std::byte* at = d.outputs[g.output]->host();
         bool finite = true;
         if (g.dtype == mesh::DType::kF32) {
-          for (int64_t i = 0; i < g.count; ++i) finite = finite && std::isfinite(reinterpret_cast<const float*>(at)[i]);
+          for (int64_t i = 0; i < g.count; ++i) {
+            finite = finite && std::isfinite(reinterpret_cast<const float*>(at)[i]);
+          }
         } else {
-          for (int64_t i = 0; i < g.count; ++i) finite = finite && std::isfinite(reinterpret_cast<const double*>(at)[i]);
+          for (int64_t i = 0; i < g.count; ++i) {
+            finite = finite && std::isfinite(reinterpret_cast<const double*>(at)[i]);
+          }
         }
-        if (!finite) return Aborted("cpu: output `" + g.name + "` is not finite; no state was changed");
+        if (!finite) {
+          return Aborted("cpu: output `" + g.name + "` is not finite; no state was changed");
+        }
       }
     }
     return OkStatus();
   }
 
-  // body(d) for every device: one after another, each spread over the pool, or side by side on a thread each.
+  // body(d) for every device: one after another, each spread over the pool, or side by side on a
+  // thread each.
   template <typename Body>
   void Each(const Body& body) {
     const auto count = static_cast<int64_t>(devices_.size());
@@ -333,17 +361,23 @@ class CpuExecutable final : public Executable {
     const std::byte* from = PlaceOf(step.copy_from, d, buffers);
     std::byte* to = PlaceOf(step.copy_to, d, buffers);
     if (from == to) return;
-    frames_[d].For(step.copy_to.bytes, kGrain * 8,
-                   [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, end - begin); });
+    frames_[d].For(step.copy_to.bytes, kGrain * 8, [&](int64_t begin, int64_t end) {
+      std::memcpy(to + begin, from + begin, end - begin);
+    });
   }
 
   std::byte* PlaceOf(const Slot& slot, int d, const DeviceBuffers& buffers) const {
     switch (slot.kind) {
-      case SlotKind::kInput: return buffers.inputs[slot.index]->host() + slot.offset;
-      case SlotKind::kState: return buffers.states[slot.index]->host() + slot.offset;
-      case SlotKind::kOutput: return buffers.outputs[slot.index]->host() + slot.offset;
-      case SlotKind::kArena: return devices_[d].arena + slot.offset;
-      case SlotKind::kNone: break;
+      case SlotKind::kInput:
+        return buffers.inputs[slot.index]->host() + slot.offset;
+      case SlotKind::kState:
+        return buffers.states[slot.index]->host() + slot.offset;
+      case SlotKind::kOutput:
+        return buffers.outputs[slot.index]->host() + slot.offset;
+      case SlotKind::kArena:
+        return devices_[d].arena + slot.offset;
+      case SlotKind::kNone:
+        break;
     }
     return devices_[d].unread.data();
   }
@@ -357,21 +391,25 @@ class CpuExecutable final : public Executable {
       MT_RETURN_IF_ERROR(Fits("input", devices[d].inputs, input_bytes_));
       MT_RETURN_IF_ERROR(Fits("state", devices[d].states, state_bytes_));
       MT_RETURN_IF_ERROR(Fits("output", devices[d].outputs, output_bytes_));
-      for (const Bound& b : bound_) devices_[d].at[b.value] = PlaceOf(b.slot, static_cast<int>(d), devices[d]);
+      for (const Bound& b : bound_) {
+        devices_[d].at[b.value] = PlaceOf(b.slot, static_cast<int>(d), devices[d]);
+      }
     }
     return OkStatus();
   }
 
-  static Status Fits(const char* what, const std::vector<Buffer*>& buffers, const std::vector<int64_t>& bytes) {
+  static Status Fits(const char* what, const std::vector<Buffer*>& buffers,
+                     const std::vector<int64_t>& bytes) {
     if (buffers.size() != bytes.size()) {
-      return InvalidArgument(std::string("cpu: expected ") + std::to_string(bytes.size()) + " " + what +
-                             " buffers, got: " + std::to_string(buffers.size()));
+      return InvalidArgument(std::string("cpu: expected ") + std::to_string(bytes.size()) + " " +
+                             what + " buffers, got: " + std::to_string(buffers.size()));
     }
     for (size_t i = 0; i < bytes.size(); ++i) {
       if (buffers[i] != nullptr && buffers[i]->bytes() >= bytes[i]) continue;
-      return InvalidArgument(std::string("cpu: ") + what + " " + std::to_string(i) + ": expected a buffer of " +
-                             std::to_string(bytes[i]) + " bytes, got: " +
-                             (buffers[i] == nullptr ? "none" : std::to_string(buffers[i]->bytes())));
+      return InvalidArgument(
+          std::string("cpu: ") + what + " " + std::to_string(i) + ": expected a buffer of " +
+          std::to_string(bytes[i]) +
+          " bytes, got: " + (buffers[i] == nullptr ? "none" : std::to_string(buffers[i]->bytes())));
     }
     return OkStatus();
   }
@@ -379,10 +417,10 @@ class CpuExecutable final : public Executable {
   const std::shared_ptr<Pool> shared_pool_;  // may outlive the backend
   Pool& pool_;
   collective::Communicator* communicator_ = nullptr;
-  const collective::ParallelFor parallel_ = [this](int64_t n, int64_t grain,
-                                                   const std::function<void(int64_t, int64_t)>& body) {
-    pool_.For(n, grain, body);
-  };
+  const collective::ParallelFor parallel_ =
+      [this](int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+        pool_.For(n, grain, body);
+      };
   std::vector<RunStep> steps_;
   std::vector<Device> devices_;
   std::vector<Frame> frames_;
@@ -419,7 +457,8 @@ class CpuBackend final : public Backend {
     return OkStatus();
   }
 
-  Result<std::unique_ptr<Executable>> Compile(const Plan& plan, std::span<const int64_t> local_ranks,
+  Result<std::unique_ptr<Executable>> Compile(const Plan& plan,
+                                              std::span<const int64_t> local_ranks,
                                               collective::Communicator* communicator) override {
     auto made = std::make_unique<CpuExecutable>(pool_);
     MT_RETURN_IF_ERROR(made->Init(plan, local_ranks, communicator));
@@ -428,8 +467,8 @@ class CpuBackend final : public Backend {
 
  private:
   static Status TooLong(size_t want, int64_t have) {
-    return InvalidArgument("cpu: expected at most the " + std::to_string(have) + " bytes of the buffer, got: " +
-                           std::to_string(want));
+    return InvalidArgument("cpu: expected at most the " + std::to_string(have) +
+                           " bytes of the buffer, got: " + std::to_string(want));
   }
 
   std::shared_ptr<Pool> pool_;
@@ -442,7 +481,8 @@ Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op) {
     const int index = static_cast<int>(&op - making.local().ops.data());
     return MakeFusedKernel(making, {&index, 1});
   }
-  for (const auto make : {MakeLinearKernel, MakeShapeKernel, MakeReduceKernel, MakeIndexKernel, MakeSourceKernel}) {
+  for (const auto make :
+       {MakeLinearKernel, MakeShapeKernel, MakeReduceKernel, MakeIndexKernel, MakeSourceKernel}) {
     if (KernelPtr made = make(making, op)) return made;
   }
   return Unimplemented("cpu: no kernel for op `" + op.kind + "`");
@@ -450,6 +490,8 @@ Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op) {
 
 }  // namespace cpu
 
-std::unique_ptr<Backend> MakeCpuBackend(const CpuOptions& options) { return std::make_unique<cpu::CpuBackend>(options); }
+std::unique_ptr<Backend> MakeCpuBackend(const CpuOptions& options) {
+  return std::make_unique<cpu::CpuBackend>(options);
+}
 
 }  // namespace meshtrain::device

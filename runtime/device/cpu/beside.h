@@ -1,8 +1,8 @@
-// A thread that runs calls one after another beside the caller's own work: collectives that mostly wait for a network,
-// while the caller goes on computing.
+// A thread that runs calls one after another beside the caller's own work: collectives that mostly
+// wait for a network, while the caller goes on computing.
 //
-// Kept true: calls run in the order in which they were begun. One thread begins and waits; no call is left when the
-// object goes.
+// Kept true: calls run in the order in which they were begun. One thread begins and waits; no call
+// is left when the object goes.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class Beside {
 
   // Numbers count up from 1.
   uint64_t Begin(std::function<Status()> call);
-  // Returns when call `number`, and all before it, have ended (each by its own deadline). After an error no call is made
-  // any more, and every Wait gives it.
+  // Returns when call `number`, and all before it, have ended (each by its own deadline). After an
+  // error no call is made any more, and every Wait gives it.
   Status Wait(uint64_t number);
   // Waits for all; gives the first error and forgets it.
   Status Finish();

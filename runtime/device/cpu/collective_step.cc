@@ -11,10 +11,10 @@ using mesh::TensorType;
 
 int64_t Aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Copies between a tensor and `group` blocks of [.., chunk, ..] that lie one after another. The dimension `dim` of the
-// tensor has `size` elements; the last blocks may be short or empty.
-std::vector<StridedCopy> Blocks(const Dims& tensor, size_t dim, int64_t chunk, int64_t group, int64_t width,
-                                bool to_blocks) {
+// Copies between a tensor and `group` blocks of [.., chunk, ..] that lie one after another. The
+// dimension `dim` of the tensor has `size` elements; the last blocks may be short or empty.
+std::vector<StridedCopy> Blocks(const Dims& tensor, size_t dim, int64_t chunk, int64_t group,
+                                int64_t width, bool to_blocks) {
   Dims block = tensor;
   block[dim] = chunk;
   const Dims tensor_strides = mesh::Strides(tensor), block_strides = mesh::Strides(block);
@@ -36,12 +36,15 @@ std::vector<StridedCopy> Blocks(const Dims& tensor, size_t dim, int64_t chunk, i
 // Blocks along the slowest dimension that has more than one element are the tensor itself.
 bool Contiguous(const Dims& tensor, size_t dim, int64_t chunk, int64_t group) {
   if (tensor[dim] != chunk * group) return false;
-  return std::all_of(tensor.begin(), tensor.begin() + static_cast<int64_t>(dim), [](int64_t d) { return d == 1; });
+  return std::all_of(tensor.begin(), tensor.begin() + static_cast<int64_t>(dim),
+                     [](int64_t d) { return d == 1; });
 }
 
 mesh::Reduction ReductionOf(const program::Op& op) {
   const std::string name = op.attrs.Text("reduction", "sum");
-  return name == "max" ? mesh::Reduction::kMax : name == "min" ? mesh::Reduction::kMin : mesh::Reduction::kSum;
+  return name == "max"   ? mesh::Reduction::kMax
+         : name == "min" ? mesh::Reduction::kMin
+                         : mesh::Reduction::kSum;
 }
 
 }  // namespace
@@ -115,7 +118,9 @@ CollectiveStep CollectiveStep::Joined(const Making& making, std::span<const int>
   const program::Op& first = making.local().ops[ops[0]];
   const int64_t width = DTypeBytes(making.local().type(first.operands[0]).dtype);
   s.call_.dtype = making.local().type(first.operands[0]).dtype;
-  for (const int64_t axis : first.attrs.Ints("axes")) s.call_.axes.push_back(static_cast<int>(axis));
+  for (const int64_t axis : first.attrs.Ints("axes")) {
+    s.call_.axes.push_back(static_cast<int>(axis));
+  }
   s.reduction_ = ReductionOf(first);
   s.call_.what = "all_reduce of ";
   for (const int i : ops) {
@@ -141,7 +146,8 @@ void CollectiveStep::UnpackOne(const Frame& frame) const {
   for (const Piece& p : unpacks_) p.copy.Run(frame, frame.scratch + pack_bytes_, frame.at[p.value]);
 }
 
-Status CollectiveStep::Call(collective::Communicator& communicator, const collective::ParallelFor* parallel,
+Status CollectiveStep::Call(collective::Communicator& communicator,
+                            const collective::ParallelFor* parallel,
                             std::span<const Frame> frames) {
   for (size_t d = 0; d < frames.size(); ++d) {
     const Frame& f = frames[d];
@@ -150,10 +156,14 @@ Status CollectiveStep::Call(collective::Communicator& communicator, const collec
   }
   call_.parallel = parallel;
   switch (kind_) {
-    case Kind::kAllReduce: return communicator.AllReduce(call_, reduction_, count_, participants_);
-    case Kind::kAllGather: return communicator.AllGather(call_, count_, participants_);
-    case Kind::kReduceScatter: return communicator.ReduceScatter(call_, reduction_, count_, participants_);
-    case Kind::kAllToAll: return communicator.AllToAll(call_, count_, participants_);
+    case Kind::kAllReduce:
+      return communicator.AllReduce(call_, reduction_, count_, participants_);
+    case Kind::kAllGather:
+      return communicator.AllGather(call_, count_, participants_);
+    case Kind::kReduceScatter:
+      return communicator.ReduceScatter(call_, reduction_, count_, participants_);
+    case Kind::kAllToAll:
+      return communicator.AllToAll(call_, count_, participants_);
   }
   return Internal("no such collective");
 }

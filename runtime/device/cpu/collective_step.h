@@ -1,6 +1,6 @@
-// One collective between the local devices and the rest of the mesh: packs each device's operand into blocks, calls the
-// communicator, unpacks. Where blocks lie in the operand or result as they are, nothing is packed. Small all-reduces
-// between processes are packed into one.
+// One collective between the local devices and the rest of the mesh: packs each device's operand
+// into blocks, calls the communicator, unpacks. Where blocks lie in the operand or result as they
+// are, nothing is packed. Small all-reduces between processes are packed into one.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ class CollectiveStep {
 
   int64_t scratch_bytes() const { return pack_bytes_ + unpack_bytes_; }
 
-  // Pack, Call, Unpack. `frames`: one per local device, with scratch. `each(body)` calls body(device) for all, in
-  // parallel where it may.
+  // Pack, Call, Unpack. `frames`: one per local device, with scratch. `each(body)` calls
+  // body(device) for all, in parallel where it may.
   template <typename Each>
   Status Run(collective::Communicator& communicator, const collective::ParallelFor* parallel,
              std::span<const Frame> frames, const Each& each) {

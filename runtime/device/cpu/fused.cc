@@ -1,12 +1,13 @@
 // Chains of element-wise ops as small programs over blocks that stay in the first-level cache.
 //
-// A chain's ops become nodes (BlockOp, operands); pairs that occur often become one node; then every node becomes one
-// instruction, and a loop over blocks runs the instructions one after the other on a few registers of one block each.
-// Operands: another node, a whole tensor, one element (constant or known at run time), or a tensor that is broadcast,
-// which a load brings into a register. What concerns single elements only is computed once per piece, before the blocks.
+// A chain's ops become nodes (BlockOp, operands); pairs that occur often become one node; then
+// every node becomes one instruction, and a loop over blocks runs the instructions one after the
+// other on a few registers of one block each. Operands: another node, a whole tensor, one element
+// (constant or known at run time), or a tensor that is broadcast, which a load brings into a
+// register. What concerns single elements only is computed once per piece, before the blocks.
 //
-// Rounding: a * b + c may be rounded once; x / s by one element is x * (1 / s) (where 1 / s overflows, s being denormal,
-// so does the result), and (x * s) * t is x * (s * t).
+// Rounding: a * b + c may be rounded once; x / s by one element is x * (1 / s) (where 1 / s
+// overflows, s being denormal, so does the result), and (x * s) * t is x * (s * t).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -27,8 +28,9 @@ using program::Op;
 using program::Program;
 using program::ValueId;
 
-constexpr int64_t kMaxBlock = 2048;         // elements
-constexpr int64_t kCacheBytes = 28672;       // registers and operands of one block, in a first-level cache of 32 KiB
+constexpr int64_t kMaxBlock = 2048;  // elements
+constexpr int64_t kCacheBytes =
+    28672;  // registers and operands of one block, in a first-level cache of 32 KiB
 constexpr int64_t kStackBytes = 128 * 1024;  // hard limit
 constexpr int kMaxBases = 256;
 constexpr int kMaxPrologue = 64;
@@ -37,9 +39,9 @@ constexpr int kMaxPrologue = 64;
 
 struct Source {
   enum Kind : uint8_t { kNode, kFull, kElement, kConstant, kPrologue, kBroadcast } kind = kNode;
-  int node = -1;            // kNode; kPrologue: its index
-  ValueId value = -1;       // kFull, kElement, kBroadcast
-  Element constant;         // kConstant
+  int node = -1;       // kNode; kPrologue: its index
+  ValueId value = -1;  // kFull, kElement, kBroadcast
+  Element constant;    // kConstant
   DType dtype = DType::kF32;
 
   bool scalar() const { return kind == kElement || kind == kConstant || kind == kPrologue; }
@@ -54,13 +56,13 @@ struct Prologue {
 
 struct Node {
   BlockOp op = BlockOp::kCopy;
-  bool cast = false;        // from operand 0's dtype to `dtype`; op says nothing then
+  bool cast = false;  // from operand 0's dtype to `dtype`; op says nothing then
   std::vector<Source> in;
   DType dtype = DType::kF32;  // of the result
-  ValueId value = -1;       // what it computes, if the program has a name for it
-  bool stored = false;      // must reach memory
+  ValueId value = -1;         // what it computes, if the program has a name for it
+  bool stored = false;        // must reach memory
   int uses = 0;
-  bool dead = false;        // merged into its user
+  bool dead = false;  // merged into its user
 };
 
 struct Kind {
@@ -70,23 +72,40 @@ struct Kind {
 
 const std::map<std::string, Kind, std::less<>>& Kinds() {
   static const std::map<std::string, Kind, std::less<>> kinds = {
-      {"add", {BlockOp::kAdd, 2}},          {"sub", {BlockOp::kSub, 2}},
-      {"mul", {BlockOp::kMul, 2}},          {"div", {BlockOp::kDiv, 2}},
-      {"pow", {BlockOp::kPow, 2}},          {"maximum", {BlockOp::kMaximum, 2}},
-      {"minimum", {BlockOp::kMinimum, 2}},  {"equal", {BlockOp::kEqual, 2}},
-      {"not_equal", {BlockOp::kNotEqual, 2}}, {"less", {BlockOp::kLess, 2}},
-      {"less_equal", {BlockOp::kLessEqual, 2}}, {"greater", {BlockOp::kGreater, 2}},
-      {"greater_equal", {BlockOp::kGreaterEqual, 2}}, {"logical_and", {BlockOp::kAnd, 2}},
-      {"logical_or", {BlockOp::kOr, 2}},    {"logical_not", {BlockOp::kNot, 1}},
-      {"neg", {BlockOp::kNeg, 1}},          {"abs", {BlockOp::kAbs, 1}},
-      {"sign", {BlockOp::kSign, 1}},        {"floor", {BlockOp::kFloor, 1}},
-      {"square", {BlockOp::kSquare, 1}},    {"sqrt", {BlockOp::kSqrt, 1}},
-      {"rsqrt", {BlockOp::kRsqrt, 1}},      {"exp", {BlockOp::kExp, 1}},
-      {"log", {BlockOp::kLog, 1}},          {"log1p", {BlockOp::kLog1p, 1}},
-      {"erf", {BlockOp::kErf, 1}},          {"tanh", {BlockOp::kTanh, 1}},
-      {"sigmoid", {BlockOp::kSigmoid, 1}},  {"relu", {BlockOp::kRelu, 1}},
-      {"gelu", {BlockOp::kGelu, 1}},        {"stop_gradient", {BlockOp::kCopy, 1}},
-      {"cast", {BlockOp::kCopy, 1}},        {"select", {BlockOp::kSelect, 3}},
+      {"add", {BlockOp::kAdd, 2}},
+      {"sub", {BlockOp::kSub, 2}},
+      {"mul", {BlockOp::kMul, 2}},
+      {"div", {BlockOp::kDiv, 2}},
+      {"pow", {BlockOp::kPow, 2}},
+      {"maximum", {BlockOp::kMaximum, 2}},
+      {"minimum", {BlockOp::kMinimum, 2}},
+      {"equal", {BlockOp::kEqual, 2}},
+      {"not_equal", {BlockOp::kNotEqual, 2}},
+      {"less", {BlockOp::kLess, 2}},
+      {"less_equal", {BlockOp::kLessEqual, 2}},
+      {"greater", {BlockOp::kGreater, 2}},
+      {"greater_equal", {BlockOp::kGreaterEqual, 2}},
+      {"logical_and", {BlockOp::kAnd, 2}},
+      {"logical_or", {BlockOp::kOr, 2}},
+      {"logical_not", {BlockOp::kNot, 1}},
+      {"neg", {BlockOp::kNeg, 1}},
+      {"abs", {BlockOp::kAbs, 1}},
+      {"sign", {BlockOp::kSign, 1}},
+      {"floor", {BlockOp::kFloor, 1}},
+      {"square", {BlockOp::kSquare, 1}},
+      {"sqrt", {BlockOp::kSqrt, 1}},
+      {"rsqrt", {BlockOp::kRsqrt, 1}},
+      {"exp", {BlockOp::kExp, 1}},
+      {"log", {BlockOp::kLog, 1}},
+      {"log1p", {BlockOp::kLog1p, 1}},
+      {"erf", {BlockOp::kErf, 1}},
+      {"tanh", {BlockOp::kTanh, 1}},
+      {"sigmoid", {BlockOp::kSigmoid, 1}},
+      {"relu", {BlockOp::kRelu, 1}},
+      {"gelu", {BlockOp::kGelu, 1}},
+      {"stop_gradient", {BlockOp::kCopy, 1}},
+      {"cast", {BlockOp::kCopy, 1}},
+      {"select", {BlockOp::kSelect, 3}},
       {"sigmoid_cross_entropy", {BlockOp::kCopy, 2}},
   };
   return kinds;
@@ -120,7 +139,9 @@ class Chain {
       // max(x, 0) - x z + log(1 + exp(-|x|))
       const DType t = result.dtype;
       const Source x = in[0], z = in[1];
-      const Source soft = Append(BlockOp::kLog1p, t, {Append(BlockOp::kExp, t, {Append(BlockOp::kNeg, t, {Append(BlockOp::kAbs, t, {x})})})});
+      const Source soft = Append(
+          BlockOp::kLog1p, t,
+          {Append(BlockOp::kExp, t, {Append(BlockOp::kNeg, t, {Append(BlockOp::kAbs, t, {x})})})});
       const Source linear = Append(BlockOp::kNegMulAdd, t, {x, z, Append(BlockOp::kRelu, t, {x})});
       in = {linear, soft};
       Finish(op, Append(BlockOp::kAdd, t, in));
@@ -158,7 +179,8 @@ class Chain {
     if (type.num_elements() == 1 && producer >= 0 && local_.ops[producer].kind == "constant") {
       const program::Attrs& attrs = local_.ops[producer].attrs;
       s.kind = Source::kConstant;
-      s.constant = ElementOf(type.dtype, attrs.Has("values") ? attrs.Doubles("values")[0] : attrs.Double("value"));
+      s.constant = ElementOf(
+          type.dtype, attrs.Has("values") ? attrs.Doubles("values")[0] : attrs.Double("value"));
     } else if (type.num_elements() == mesh::NumElements(domain_)) {
       s.kind = Source::kFull;  // a broadcast that stretches nothing moves nothing
     } else if (type.num_elements() == 1) {
@@ -192,7 +214,9 @@ class Chain {
 
   Source Before(BlockOp op, const Source& a, const Source& b) {
     prologue_.push_back({op, a, b, a.dtype});
-    return {.kind = Source::kPrologue, .node = static_cast<int>(prologue_.size()) - 1, .dtype = a.dtype};
+    return {.kind = Source::kPrologue,
+            .node = static_cast<int>(prologue_.size()) - 1,
+            .dtype = a.dtype};
   }
 
   void MergePairs() {
@@ -207,13 +231,16 @@ class Chain {
 
   void MergeIntoDiv(Node& n) {
     if (n.in[1].scalar() && !n.in[0].scalar()) {
-      const Source one{.kind = Source::kConstant, .constant = ElementOf(n.dtype, 1), .dtype = n.dtype};
+      const Source one{
+          .kind = Source::kConstant, .constant = ElementOf(n.dtype, 1), .dtype = n.dtype};
       n.op = BlockOp::kMul;
       n.in[1] = Before(BlockOp::kDiv, one, n.in[1]);
       return;
     }
     Node* from = Alone(n.in[0]);
-    if (n.in[1].scalar() || from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from)) return;
+    if (n.in[1].scalar() || from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from)) {
+      return;
+    }
     Replace(n, *from, BlockOp::kMulDiv, {from->in[0], from->in[1], n.in[1]});
   }
 
@@ -221,7 +248,10 @@ class Chain {
   void MergeScales(Node& n) {
     if (!VectorFirst(n) || !n.in[1].scalar()) return;
     Node* from = Alone(n.in[0]);
-    if (from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from) || !from->in[1].scalar()) return;
+    if (from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from) ||
+        !from->in[1].scalar()) {
+      return;
+    }
     Replace(n, *from, BlockOp::kMul, {from->in[0], Before(BlockOp::kMul, from->in[1], n.in[1])});
   }
 
@@ -234,8 +264,8 @@ class Chain {
       if (from.cast) {
         // The gradient of relu: g * cast(y > s).
         Node* compare = Alone(from.in[0]);
-        if (compare == nullptr || compare->op != BlockOp::kGreater || compare->in[0].dtype != n.dtype ||
-            compare->in[0].scalar()) {
+        if (compare == nullptr || compare->op != BlockOp::kGreater ||
+            compare->in[0].dtype != n.dtype || compare->in[0].scalar()) {
           continue;
         }
         from.dead = true;
@@ -245,7 +275,8 @@ class Chain {
         return Replace(n, from, BlockOp::kSquareMul, {from.in[0], other});
       }
       const bool squares = from.op == BlockOp::kMul && from.in[0].kind == from.in[1].kind &&
-                           from.in[0].node == from.in[1].node && from.in[0].value == from.in[1].value &&
+                           from.in[0].node == from.in[1].node &&
+                           from.in[0].value == from.in[1].value &&
                            (from.in[0].kind == Source::kNode || from.in[0].kind == Source::kFull);
       if (squares) {
         if (from.in[0].kind == Source::kNode) --nodes_[from.in[0].node].uses;
@@ -265,9 +296,11 @@ class Chain {
         return Replace(n, *from, op, {from->in[0], from->in[1], other});
       }
       if (from->op == BlockOp::kSqrt && add && !from->in[0].scalar()) {
-        if (Node* product = Alone(from->in[0]); product != nullptr && product->op == BlockOp::kMul && VectorFirst(*product)) {
+        if (Node* product = Alone(from->in[0]);
+            product != nullptr && product->op == BlockOp::kMul && VectorFirst(*product)) {
           from->dead = true;
-          return Replace(n, *product, BlockOp::kMulSqrtAdd, {product->in[0], product->in[1], other});
+          return Replace(n, *product, BlockOp::kMulSqrtAdd,
+                         {product->in[0], product->in[1], other});
         }
         return Replace(n, *from, BlockOp::kSqrtAdd, {from->in[0], other});
       }
@@ -284,7 +317,8 @@ class Chain {
 
 // --- how it runs
 
-// A place that instructions read or write: `stride` is a tensor's element size, 0 for registers and single elements.
+// A place that instructions read or write: `stride` is a tensor's element size, 0 for registers and
+// single elements.
 struct Base {
   enum Kind : uint8_t { kRegister, kValue, kConstant, kPrologue } kind = kRegister;
   int64_t offset = 0;  // of a register or in the prologue's elements
@@ -294,17 +328,18 @@ struct Base {
 };
 
 struct Load {
-  Dims sizes, strides;  // of the domain, in elements of the operand; dimensions joined where possible
+  Dims sizes,
+      strides;  // of the domain, in elements of the operand; dimensions joined where possible
   ValueId value = -1;
   int64_t width = 4;
 };
 
 struct Instruction {
-  BlockFn fn = nullptr;        // null: fill or load
+  BlockFn fn = nullptr;            // null: fill or load
   int d = 0, a = 0, b = 0, c = 0;  // bases
-  int load = -1;               // index, or -1: fill d with the element a
-  int64_t width = 4;           // of a fill
-  bool once = false;           // at the start of a piece: its register keeps its value
+  int load = -1;                   // index, or -1: fill d with the element a
+  int64_t width = 4;               // of a fill
+  bool once = false;               // at the start of a piece: its register keeps its value
 };
 
 class FusedKernel final : public Kernel {
@@ -325,7 +360,8 @@ class FusedKernel final : public Kernel {
   std::vector<Instruction> prologue_, code_;
 };
 
-// Turns nodes into instructions. Registers are slots of 8 bytes an element at most, reused after their last reader.
+// Turns nodes into instructions. Registers are slots of 8 bytes an element at most, reused after
+// their last reader.
 class Emitter {
  public:
   Emitter(const Making& making, const Chain& chain, FusedKernel* out)
@@ -346,7 +382,9 @@ class Emitter {
                                  .a = ElementBase(p.a),
                                  .b = ElementBase(p.b)});
     }
-    if (out_->prologue_.size() > kMaxPrologue) return Unimplemented("element-wise chain of too many single elements");
+    if (out_->prologue_.size() > kMaxPrologue) {
+      return Unimplemented("element-wise chain of too many single elements");
+    }
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (nodes[i].dead || (left_[i] == 0 && !nodes[i].stored)) continue;
       MT_RETURN_IF_ERROR(EmitNode(static_cast<int>(i)));
@@ -358,11 +396,14 @@ class Emitter {
       store.d = ValueBase(value, DTypeBytes(dtype));
       out_->code_.push_back(store);
     }
-    if (out_->bases_.size() > kMaxBases) return Unimplemented("element-wise chain of too many operands");
+    if (out_->bases_.size() > kMaxBases) {
+      return Unimplemented("element-wise chain of too many operands");
+    }
     return OkStatus();
   }
 
-  // Registers in units of one block of `width` bytes an element; offsets are per element and scaled by Build.
+  // Registers in units of one block of `width` bytes an element; offsets are per element and scaled
+  // by Build.
   int64_t registers() const { return static_cast<int64_t>(free_.size()); }
 
  private:
@@ -388,8 +429,8 @@ class Emitter {
     }
     for (size_t k = 0; k < n.in.size(); ++k) at[k] = Operand(n.in[k], served, &temporary);
     const int64_t width = DTypeBytes(n.dtype);
-    // An operand's register may take the result when nothing reads it any more; loops go forward, so a narrower result
-    // may overwrite a wider operand, never the other way round.
+    // An operand's register may take the result when nothing reads it any more; loops go forward,
+    // so a narrower result may overwrite a wider operand, never the other way round.
     bool narrow = true;
     for (const Source& s : n.in) narrow = narrow && (s.scalar() || DTypeBytes(s.dtype) == width);
     const auto release = [&] {
@@ -423,8 +464,8 @@ class Emitter {
       for (const Source& s : nodes[j].in) {
         if (s.value < 0) continue;
         const plan::Slot& other = making_.plan.slots[s.value];
-        if (other.kind == mine.kind && other.index == mine.index && other.offset < mine.offset + mine.bytes &&
-            mine.offset < other.offset + other.bytes) {
+        if (other.kind == mine.kind && other.index == mine.index &&
+            other.offset < mine.offset + mine.bytes && mine.offset < other.offset + other.bytes) {
           return true;
         }
       }
@@ -434,8 +475,10 @@ class Emitter {
 
   int Operand(const Source& s, bool scalars_served, std::vector<int>* temporary) {
     switch (s.kind) {
-      case Source::kNode: return place_[s.node];
-      case Source::kFull: return ValueBase(s.value, DTypeBytes(s.dtype));
+      case Source::kNode:
+        return place_[s.node];
+      case Source::kFull:
+        return ValueBase(s.value, DTypeBytes(s.dtype));
       case Source::kElement:
       case Source::kConstant:
       case Source::kPrologue: {
@@ -537,7 +580,9 @@ Status FusedKernel::Build(const Making& making, const Chain& chain) {
   for (const Base& b : bases_) streams += b.kind == Base::kValue ? b.stride : 0;
   while (block_ > 64 && streams * block_ > kCacheBytes) block_ /= 2;
   registers_bytes_ = registers * width * block_;
-  if (registers_bytes_ > kStackBytes) return Unimplemented("element-wise chain with too many values alive at once");
+  if (registers_bytes_ > kStackBytes) {
+    return Unimplemented("element-wise chain with too many values alive at once");
+  }
   for (Base& b : bases_) {
     if (b.kind == Base::kRegister) b.offset *= width * block_;
   }
@@ -560,10 +605,18 @@ void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end) const
   for (size_t i = 0; i < bases_.size(); ++i) {
     const Base& b = bases_[i];
     switch (b.kind) {
-      case Base::kRegister: at[i] = {registers + b.offset, 0}; break;
-      case Base::kValue: at[i] = {frame.at[b.value] + begin * b.stride, b.stride}; break;
-      case Base::kConstant: at[i] = {const_cast<std::byte*>(b.constant.bytes), 0}; break;
-      case Base::kPrologue: at[i] = {elements + b.offset, 0}; break;
+      case Base::kRegister:
+        at[i] = {registers + b.offset, 0};
+        break;
+      case Base::kValue:
+        at[i] = {frame.at[b.value] + begin * b.stride, b.stride};
+        break;
+      case Base::kConstant:
+        at[i] = {const_cast<std::byte*>(b.constant.bytes), 0};
+        break;
+      case Base::kPrologue:
+        at[i] = {elements + b.offset, 0};
+        break;
     }
   }
   for (const Instruction& i : prologue_) i.fn(at[i.d].p, at[i.a].p, at[i.b].p, at[i.b].p, 1);
@@ -584,7 +637,8 @@ void FusedKernel::RunPiece(const Frame& frame, int64_t begin, int64_t end) const
   }
 }
 
-void FusedKernel::RunLoad(const Frame& frame, const Load& load, std::byte* to, int64_t begin, int64_t n) const {
+void FusedKernel::RunLoad(const Frame& frame, const Load& load, std::byte* to, int64_t begin,
+                          int64_t n) const {
   const std::byte* value = frame.at[load.value];
   const size_t inner = load.sizes.size() - 1;
   const int64_t extent = load.sizes[inner];
@@ -614,7 +668,8 @@ bool IsElementwise(const Op& op) { return Kinds().contains(op.kind); }
 Result<KernelPtr> MakeFusedKernel(const Making& making, std::span<const int> ops) {
   for (const int op : ops) {
     if (!IsElementwise(making.local().ops[op])) {
-      return Unimplemented("cpu: no element-wise kernel for op `" + making.local().ops[op].kind + "`");
+      return Unimplemented("cpu: no element-wise kernel for op `" + making.local().ops[op].kind +
+                           "`");
     }
   }
   auto kernel = std::make_unique<FusedKernel>();

@@ -37,24 +37,27 @@ OneOpenMpThread::~OneOpenMpThread() {
 
 void Gemm(const GemmShape& s, const float* a, const float* b, float* c) {
   if (NothingToAdd(s, c)) return;
-  const dnnl_status_t status = dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, 1.0f, a,
-                                          s.lda, b, s.ldb, 0.0f, c, s.ldc);
+  const dnnl_status_t status = dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m,
+                                          s.n, s.k, 1.0f, a, s.lda, b, s.ldb, 0.0f, c, s.ldc);
   MT_CHECK(status == dnnl_success);
 }
 
 void Gemm(const GemmShape& s, const double* a, const double* b, double* c) {
   if (NothingToAdd(s, c)) return;
-  ActiveKernels().gemm_f64(s.transpose_a, s.transpose_b, s.m, s.n, s.k, a, s.lda, b, s.ldb, c, s.ldc);
+  ActiveKernels().gemm_f64(s.transpose_a, s.transpose_b, s.m, s.n, s.k, a, s.lda, b, s.ldb, c,
+                           s.ldc);
 }
 
 GemmSplit SplitGemm(const GemmShape& s, int threads) {
-  // A piece below this many multiplications takes a few microseconds: little more than to hand it over.
+  // A piece below this many multiplications takes a few microseconds: little more than to hand it
+  // over.
   constexpr double kWorthwhile = 1 << 18;
-  const double work = static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+  const double work =
+      static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
   GemmSplit split;
   split.pieces = std::clamp<int64_t>(static_cast<int64_t>(work / kWorthwhile), 1, threads);
-  // Each piece packs anew what it shares with the others. Measured on the MLP's shapes, cutting rows is never slower
-  // while 32 of them are left (tests/bench/cpu_bench.cc).
+  // Each piece packs anew what it shares with the others. Measured on the MLP's shapes, cutting
+  // rows is never slower while 32 of them are left (tests/bench/cpu_bench.cc).
   split.rows = s.m >= s.n || s.m / split.pieces >= 32;
   split.pieces = std::min(split.pieces, std::max<int64_t>(1, split.rows ? s.m / 16 : s.n / 16));
   return split;

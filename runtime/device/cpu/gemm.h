@@ -1,12 +1,13 @@
-// Matrix products on the calling thread: f32 by oneDNN, f64 by Eigen, both reading transposed operands where they lie.
+// Matrix products on the calling thread: f32 by oneDNN, f64 by Eigen, both reading transposed
+// operands where they lie.
 #pragma once
 
 #include <cstdint>
 
 namespace meshtrain::device::cpu {
 
-// While it lives, OpenMP regions that this thread enters run on it alone: oneDNN must not start a team of its own under
-// our pool.
+// While it lives, OpenMP regions that this thread enters run on it alone: oneDNN must not start a
+// team of its own under our pool.
 class OneOpenMpThread {
  public:
   OneOpenMpThread();
@@ -18,8 +19,8 @@ class OneOpenMpThread {
   int before_;
 };
 
-// One product C[m,n] = A[m,k] B[k,n], row-major. With transpose_a, A lies in memory as [k,m], and so with B.
-// lda, ldb, ldc: elements from one row in memory to the next.
+// One product C[m,n] = A[m,k] B[k,n], row-major. With transpose_a, A lies in memory as [k,m], and
+// so with B. lda, ldb, ldc: elements from one row in memory to the next.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;

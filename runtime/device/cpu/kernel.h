@@ -1,4 +1,5 @@
-// One op made ready to run: attributes read, loops and sizes chosen, nothing left to look up or allocate.
+// One op made ready to run: attributes read, loops and sizes chosen, nothing left to look up or
+// allocate.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +17,11 @@ namespace meshtrain::device::cpu {
 
 // One device in one step.
 struct Frame {
-  std::byte* const* at = nullptr;  // per value of the local program: where it is; null where it is not stored
-  std::byte* scratch = nullptr;    // Kernel::scratch_bytes() of it, 64-byte aligned
-  Pool* pool = nullptr;            // null: on the calling thread alone
-  int device = 0;                  // index into the local ranks
+  std::byte* const* at =
+      nullptr;  // per value of the local program: where it is; null where it is not stored
+  std::byte* scratch = nullptr;  // Kernel::scratch_bytes() of it, 64-byte aligned
+  Pool* pool = nullptr;          // null: on the calling thread alone
+  int device = 0;                // index into the local ranks
 
   template <typename T>
   T* As(program::ValueId v) const {

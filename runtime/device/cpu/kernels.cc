@@ -6,7 +6,8 @@
 
 namespace meshtrain::device::cpu {
 
-#define MT_SAME_TYPE(name) static_assert(static_cast<int>(Type::name) == static_cast<int>(mesh::DType::name))
+#define MT_SAME_TYPE(name) \
+  static_assert(static_cast<int>(Type::name) == static_cast<int>(mesh::DType::name))
 MT_SAME_TYPE(kBool);
 MT_SAME_TYPE(kU8);
 MT_SAME_TYPE(kI32);
@@ -17,9 +18,15 @@ MT_SAME_TYPE(kF64);
 
 #if defined(__x86_64__)
 
-namespace v2 { extern const Kernels kTable; }
-namespace v3 { extern const Kernels kTable; }
-namespace v4 { extern const Kernels kTable; }
+namespace v2 {
+extern const Kernels kTable;
+}
+namespace v3 {
+extern const Kernels kTable;
+}
+namespace v4 {
+extern const Kernels kTable;
+}
 
 namespace {
 
@@ -27,11 +34,12 @@ bool Has(std::string_view name) {
   __builtin_cpu_init();
   if (name == "v2") return true;  // the least that the build asks for
   if (name == "v3") {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-           __builtin_cpu_supports("bmi2");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
   }
   return Has("v3") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
 }
 
 constexpr const Kernels* kAll[] = {&v4::kTable, &v3::kTable, &v2::kTable};
@@ -40,7 +48,9 @@ constexpr const Kernels* kAll[] = {&v4::kTable, &v3::kTable, &v2::kTable};
 
 #else
 
-namespace base { extern const Kernels kTable; }
+namespace base {
+extern const Kernels kTable;
+}
 
 namespace {
 

@@ -1,9 +1,11 @@
-// The inner loops, one set per instruction set. The sources in kernels/ are compiled once for each (CMakeLists.txt), in
-// a namespace of its own, and the best set that this processor has is picked at start.
+// The inner loops, one set per instruction set. The sources in kernels/ are compiled once for each
+// (CMakeLists.txt), in a namespace of its own, and the best set that this processor has is picked
+// at start.
 //
-// Kept true: the files in kernels/ call nothing that the linker could merge with another file's copy (no standard
-// templates, no inline functions outside their namespace), so no code for a newer processor leaks into the rest.
-// A result depends on the operands and, in the last bits, on the instruction set; never on how a loop was split.
+// Kept true: the files in kernels/ call nothing that the linker could merge with another file's
+// copy (no standard templates, no inline functions outside their namespace), so no code for a newer
+// processor leaks into the rest. A result depends on the operands and, in the last bits, on the
+// instruction set; never on how a loop was split.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +18,40 @@ inline constexpr int kTypes = 6;
 
 // Operations on blocks of elements. a, b, c are operands, d the result.
 enum class BlockOp : uint8_t {
-  kAdd, kSub, kMul, kDiv, kPow, kMaximum, kMinimum,
-  kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual,  // d: bool
-  kAnd, kOr,                                                      // bool
-  kNeg, kAbs, kSign, kFloor, kSquare, kSqrt, kRsqrt, kExp, kLog, kLog1p, kErf, kTanh, kSigmoid, kRelu, kGelu, kGeluTanh,
-  kCopy, kNot,
-  kSelect,                                                        // a: bool, d = a ? b : c
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kPow,
+  kMaximum,
+  kMinimum,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,  // d: bool
+  kAnd,
+  kOr,  // bool
+  kNeg,
+  kAbs,
+  kSign,
+  kFloor,
+  kSquare,
+  kSqrt,
+  kRsqrt,
+  kExp,
+  kLog,
+  kLog1p,
+  kErf,
+  kTanh,
+  kSigmoid,
+  kRelu,
+  kGelu,
+  kGeluTanh,
+  kCopy,
+  kNot,
+  kSelect,  // a: bool, d = a ? b : c
   // Pairs that chains are full of, in one pass. f32 and f64 only; a is never a scalar.
   kMulAdd,      // a * b + c
   kMulSub,      // a * b - c
@@ -34,44 +64,52 @@ enum class BlockOp : uint8_t {
   kCount,
 };
 
-// Which operands are one element for the whole block instead of one per element: bit 0 is a, bit 1 b, bit 2 c.
+// Which operands are one element for the whole block instead of one per element: bit 0 is a, bit 1
+// b, bit 2 c.
 using ScalarMask = unsigned;
 
-// d[i] = op(a[i], b[i], c[i]) for i < n. d may be any of the operands, not overlap one in part. No alignment needed.
+// d[i] = op(a[i], b[i], c[i]) for i < n. d may be any of the operands, not overlap one in part. No
+// alignment needed.
 using BlockFn = void (*)(void* d, const void* a, const void* b, const void* c, int64_t n);
 
 enum class Fold : uint8_t { kSum, kMax, kMin };
 
 struct Kernels {
   const char* name;  // "v3"
-  // Of operands of `type` (select: of b and c). Null when there is no such loop: the mask is not served (give the scalar
-  // as a block), or the operation means nothing.
+  // Of operands of `type` (select: of b and c). Null when there is no such loop: the mask is not
+  // served (give the scalar as a block), or the operation means nothing.
   BlockFn (*block)(BlockOp op, Type type, ScalarMask scalars);
   BlockFn (*cast)(Type from, Type to);
   // d[i] = one element of `width` bytes.
   void (*fill)(void* d, const void* element, int64_t width, int64_t n);
 
-  // Reductions of f32, f64, i32, i64, u8, bool (max and min only). fold_rows: d[j] (op)= over r < rows of a[r*stride+j],
-  // j < n, in the order of r; with `first`, d starts from row 0. fold_row: the fold of n contiguous elements, in a fixed
-  // tree (16 lanes, then halves).
-  void (*fold_rows)(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_t stride, int64_t n, bool first);
+  // Reductions of f32, f64, i32, i64, u8, bool (max and min only). fold_rows: d[j] (op)= over r <
+  // rows of a[r*stride+j], j < n, in the order of r; with `first`, d starts from row 0. fold_row:
+  // the fold of n contiguous elements, in a fixed tree (16 lanes, then halves).
+  void (*fold_rows)(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_t stride,
+                    int64_t n, bool first);
   void (*fold_row)(Fold fold, Type type, void* d, const void* a, int64_t n);
 
   // Over the last dimension of [rows, n], f32 or f64.
   void (*softmax)(Type type, bool log, void* d, const void* a, int64_t rows, int64_t n);
-  // d[r] = log(sum_j exp a[r,j]) - a[r, label[r]]; NaN where the label is outside [0, n). Labels i32 or i64.
-  void (*sparse_xent)(Type type, Type labels, void* d, const void* a, const void* label, int64_t rows, int64_t n);
+  // d[r] = log(sum_j exp a[r,j]) - a[r, label[r]]; NaN where the label is outside [0, n). Labels
+  // i32 or i64.
+  void (*sparse_xent)(Type type, Type labels, void* d, const void* a, const void* label,
+                      int64_t rows, int64_t n);
   // d[r,j] = g[r] * (softmax(a)[r,j] - [j == label[r]]); NaN in the row where the label is outside.
-  void (*sparse_xent_grad)(Type type, Type labels, void* d, const void* g, const void* a, const void* label,
-                           int64_t rows, int64_t n);
+  void (*sparse_xent_grad)(Type type, Type labels, void* d, const void* g, const void* a,
+                           const void* label, int64_t rows, int64_t n);
 
-  void (*gemm_f64)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda, const double* b,
-                   int64_t ldb, double* c, int64_t ldc);
+  void (*gemm_f64)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda,
+                   const double* b, int64_t ldb, double* c, int64_t ldc);
 
-  // Philox 4x32-10 (Salmon et al., SC'11): `groups` times four words, from counter `group` on. key: two words;
-  // counter: base of four words, a 128-bit little-endian number to which the group is added.
-  void (*philox)(const uint32_t key[2], const uint32_t counter[4], uint64_t group, int64_t groups, uint32_t* d);
-  // From words: the low 23 bits as a fraction of one, times scale plus low, each rounded (no fused multiply-add).
+  // Philox 4x32-10 (Salmon et al., SC'11): `groups` times four words, from counter `group` on. key:
+  // two words; counter: base of four words, a 128-bit little-endian number to which the group is
+  // added.
+  void (*philox)(const uint32_t key[2], const uint32_t counter[4], uint64_t group, int64_t groups,
+                 uint32_t* d);
+  // From words: the low 23 bits as a fraction of one, times scale plus low, each rounded (no fused
+  // multiply-add).
   void (*uniform_f32)(const uint32_t* words, int64_t n, float scale, float low, float* d);
 };
 

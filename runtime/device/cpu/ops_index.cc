@@ -17,9 +17,12 @@ struct Rows {
   int64_t width, rows, n, grain;
 
   explicit Rows(const TensorType& logits)
-      : type(static_cast<Type>(logits.dtype)), width(DTypeBytes(logits.dtype)), n(logits.dims.back()) {
+      : type(static_cast<Type>(logits.dtype)),
+        width(DTypeBytes(logits.dtype)),
+        n(logits.dims.back()) {
     rows = n == 0 ? 0 : logits.num_elements() / n;
-    grain = std::max<int64_t>(1, kGrain / 8 / std::max<int64_t>(1, n));  // an exponential an element
+    grain =
+        std::max<int64_t>(1, kGrain / 8 / std::max<int64_t>(1, n));  // an exponential an element
   }
 };
 
@@ -34,7 +37,9 @@ KernelPtr DenseXent(const Rows& r, ValueId logits, ValueId labels, ValueId out) 
           const T* log_p = reinterpret_cast<const T*>(f.scratch);
           for (int64_t row = begin; row < end; ++row) {
             T sum = 0;
-            for (int64_t j = 0; j < r.n; ++j) sum += f.As<const T>(labels)[row * r.n + j] * log_p[row * r.n + j];
+            for (int64_t j = 0; j < r.n; ++j) {
+              sum += f.As<const T>(labels)[row * r.n + j] * log_p[row * r.n + j];
+            }
             f.As<T>(out)[row] = -sum;
           }
         });
@@ -86,11 +91,12 @@ KernelPtr MakeIndexKernel(const Making& making, const Op& op) {
         const int64_t at = begin * r.n * r.width;
         const std::byte* label_at = f.at[label] + begin * label_width;
         if (grad) {
-          ActiveKernels().sparse_xent_grad(r.type, labels, f.at[out] + at, f.at[cotangent] + begin * r.width,
-                                           f.at[in] + at, label_at, end - begin, r.n);
+          ActiveKernels().sparse_xent_grad(r.type, labels, f.at[out] + at,
+                                           f.at[cotangent] + begin * r.width, f.at[in] + at,
+                                           label_at, end - begin, r.n);
         } else {
-          ActiveKernels().sparse_xent(r.type, labels, f.at[out] + begin * r.width, f.at[in] + at, label_at, end - begin,
-                                      r.n);
+          ActiveKernels().sparse_xent(r.type, labels, f.at[out] + begin * r.width, f.at[in] + at,
+                                      label_at, end - begin, r.n);
         }
       });
     });
@@ -102,8 +108,9 @@ KernelPtr MakeIndexKernel(const Making& making, const Op& op) {
   }
   if (op.kind == "one_hot") {
     const TensorType& to = making.local().type(out);
-    return first.dtype == DType::kI32 ? OneHot<int32_t>(first.num_elements(), to.dims.back(), to.dtype, in, out)
-                                      : OneHot<int64_t>(first.num_elements(), to.dims.back(), to.dtype, in, out);
+    return first.dtype == DType::kI32
+               ? OneHot<int32_t>(first.num_elements(), to.dims.back(), to.dtype, in, out)
+               : OneHot<int64_t>(first.num_elements(), to.dims.back(), to.dtype, in, out);
   }
   return nullptr;
 }

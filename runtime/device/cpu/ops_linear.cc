@@ -31,7 +31,9 @@ KernelPtr Multiply(const Product& p) {
     if (f.pool != nullptr) {
       f.pool->Run(p.batch * p.split.pieces, piece);
     } else {
-      for (int64_t k = 0; k < p.batch; ++k) Gemm(p.shape, a + k * p.a_step, b + k * p.b_step, c + k * p.c_step);
+      for (int64_t k = 0; k < p.batch; ++k) {
+        Gemm(p.shape, a + k * p.a_step, b + k * p.b_step, c + k * p.c_step);
+      }
     }
   });
 }

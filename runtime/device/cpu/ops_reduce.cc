@@ -46,17 +46,20 @@ Element Identity(Fold fold, DType dtype) {
   const bool max = fold == Fold::kMax;
   switch (dtype) {
     case DType::kI32: {
-      const int32_t v = max ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
+      const int32_t v =
+          max ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
       return ElementOf(dtype, v);
     }
     case DType::kI64: {
-      const int64_t v = max ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
+      const int64_t v =
+          max ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
       Element e;
       std::copy_n(reinterpret_cast<const std::byte*>(&v), sizeof v, e.bytes);
       return e;
     }
     case DType::kU8:
-    case DType::kBool: return ElementOf(dtype, max ? 0 : dtype == DType::kU8 ? 255 : 1);
+    case DType::kBool:
+      return ElementOf(dtype, max ? 0 : dtype == DType::kU8 ? 255 : 1);
     default: {
       const double infinity = std::numeric_limits<double>::infinity();
       return ElementOf(dtype, max ? -infinity : infinity);
@@ -64,11 +67,16 @@ Element Identity(Fold fold, DType dtype) {
   }
 }
 
-// Folds [fold, inner] in parts of whole rows, then the parts in order: the same order whatever the threads.
+// Folds [fold, inner] in parts of whole rows, then the parts in order: the same order whatever the
+// threads.
 class Folding {
  public:
   Folding(Fold fold, DType dtype, Shape3 s)
-      : fold_(fold), type_(static_cast<Type>(dtype)), s_(s), width_(DTypeBytes(dtype)), empty_(Identity(fold, dtype)) {
+      : fold_(fold),
+        type_(static_cast<Type>(dtype)),
+        s_(s),
+        width_(DTypeBytes(dtype)),
+        empty_(Identity(fold, dtype)) {
     rows_ = s.inner >= kPart ? s.fold : std::max<int64_t>(1, kPart / std::max<int64_t>(1, s.inner));
     // Cut columns where there are many, rows where there are few.
     columns_ = s.inner >= 128;
@@ -88,8 +96,8 @@ class Folding {
       for (int64_t o = 0; o < s_.outer; ++o) {
         const int64_t grain = std::max<int64_t>(64, (kGrain / s_.fold + 63) / 64 * 64);
         f.For(s_.inner, grain, [&](int64_t begin, int64_t end) {
-          k.fold_rows(fold_, type_, to + (o * s_.inner + begin) * width_, from + (o * work + begin) * width_, s_.fold,
-                      s_.inner, end - begin, true);
+          k.fold_rows(fold_, type_, to + (o * s_.inner + begin) * width_,
+                      from + (o * work + begin) * width_, s_.fold, s_.inner, end - begin, true);
         });
       }
       return;
@@ -99,7 +107,8 @@ class Folding {
     f.For(s_.outer * parts_, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i % parts_ * rows_;
-        FoldBlock(parts + i * s_.inner * width_, from + (i / parts_ * work + row * s_.inner) * width_,
+        FoldBlock(parts + i * s_.inner * width_,
+                  from + (i / parts_ * work + row * s_.inner) * width_,
                   std::min(rows_, s_.fold - row));
       }
     });
@@ -123,7 +132,7 @@ class Folding {
   Shape3 s_;
   int64_t width_;
   Element empty_;
-  int64_t rows_;   // of one part
+  int64_t rows_;  // of one part
   int64_t parts_;
   bool columns_;
 };
@@ -136,7 +145,8 @@ KernelPtr Reduction(const Making& making, const Op& op, Fold fold) {
   Shape3 s;
   if (AsShape3(from.dims, reduced, &s)) {
     const Folding folding(fold, from.dtype, s);
-    return MakeKernel([=](const Frame& f) { folding.Run(f, f.at[in], f.at[out]); }, folding.scratch_bytes());
+    return MakeKernel([=](const Frame& f) { folding.Run(f, f.at[in], f.at[out]); },
+                      folding.scratch_bytes());
   }
   // The reduced dimensions are brought together first.
   const Dims strides = mesh::Strides(from.dims);
@@ -194,14 +204,21 @@ KernelPtr ArgMaxOf(const Making& making, const Op& op) {
   const TensorType& from = making.local().type(op.operands[0]);
   const auto axis = static_cast<size_t>(op.attrs.Int("axis"));
   Shape3 s;
-  for (size_t d = 0; d < from.dims.size(); ++d) (d < axis ? s.outer : d == axis ? s.fold : s.inner) *= from.dims[d];
+  for (size_t d = 0; d < from.dims.size(); ++d) {
+    (d < axis ? s.outer : d == axis ? s.fold : s.inner) *= from.dims[d];
+  }
   const ValueId in = op.operands[0], out = op.results[0];
   switch (from.dtype) {
-    case DType::kF32: return ArgMax<float>(s, in, out);
-    case DType::kF64: return ArgMax<double>(s, in, out);
-    case DType::kI32: return ArgMax<int32_t>(s, in, out);
-    case DType::kI64: return ArgMax<int64_t>(s, in, out);
-    default: return ArgMax<uint8_t>(s, in, out);
+    case DType::kF32:
+      return ArgMax<float>(s, in, out);
+    case DType::kF64:
+      return ArgMax<double>(s, in, out);
+    case DType::kI32:
+      return ArgMax<int32_t>(s, in, out);
+    case DType::kI64:
+      return ArgMax<int64_t>(s, in, out);
+    default:
+      return ArgMax<uint8_t>(s, in, out);
   }
 }
 

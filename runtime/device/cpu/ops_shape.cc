@@ -17,7 +17,9 @@ KernelPtr Copying(StridedCopy copy, ValueId from, ValueId to) {
   return MakeKernel([=](const Frame& f) { copy.Run(f, f.at[from], f.at[to]); });
 }
 
-int64_t Dot(const Dims& a, const Dims& b) { return std::inner_product(a.begin(), a.end(), b.begin(), int64_t{0}); }
+int64_t Dot(const Dims& a, const Dims& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), int64_t{0});
+}
 
 KernelPtr SameElements(const TensorType& type, const Op& op) {
   const StridedCopy copy({type.num_elements()}, {1}, 0, {1}, 0, DTypeBytes(type.dtype));
@@ -31,29 +33,32 @@ KernelPtr Transposed(const TensorType& from, const TensorType& to, const Op& op)
   const Dims strides = mesh::Strides(from.dims);
   Dims permuted;
   for (const int64_t d : op.attrs.Ints("permutation")) permuted.push_back(strides[d]);
-  return Copying({to.dims, permuted, 0, mesh::Strides(to.dims), 0, DTypeBytes(to.dtype)}, op.operands[0], op.results[0]);
+  return Copying({to.dims, permuted, 0, mesh::Strides(to.dims), 0, DTypeBytes(to.dtype)},
+                 op.operands[0], op.results[0]);
 }
 
 KernelPtr Stretched(const TensorType& from, const TensorType& to, const Op& op) {
   const Dims strides = mesh::Strides(from.dims);
   Dims stretched(to.dims.size(), 0);
   const size_t lead = to.dims.size() - from.dims.size();
-  for (size_t d = 0; d < from.dims.size(); ++d) stretched[lead + d] = from.dims[d] == 1 ? 0 : strides[d];
-  return Copying({to.dims, stretched, 0, mesh::Strides(to.dims), 0, DTypeBytes(to.dtype)}, op.operands[0],
-                 op.results[0]);
+  for (size_t d = 0; d < from.dims.size(); ++d) {
+    stretched[lead + d] = from.dims[d] == 1 ? 0 : strides[d];
+  }
+  return Copying({to.dims, stretched, 0, mesh::Strides(to.dims), 0, DTypeBytes(to.dtype)},
+                 op.operands[0], op.results[0]);
 }
 
 KernelPtr Sliced(const TensorType& from, const TensorType& to, const Op& op) {
   const Dims strides = mesh::Strides(from.dims);
-  return Copying({to.dims, strides, Dot(op.attrs.Ints("starts"), strides), mesh::Strides(to.dims), 0,
-                  DTypeBytes(to.dtype)},
+  return Copying({to.dims, strides, Dot(op.attrs.Ints("starts"), strides), mesh::Strides(to.dims),
+                  0, DTypeBytes(to.dtype)},
                  op.operands[0], op.results[0]);
 }
 
 KernelPtr Padded(const TensorType& from, const TensorType& to, const Op& op) {
   const Dims strides = mesh::Strides(to.dims);
-  const StridedCopy copy(from.dims, mesh::Strides(from.dims), 0, strides, Dot(op.attrs.Ints("before"), strides),
-                         DTypeBytes(to.dtype));
+  const StridedCopy copy(from.dims, mesh::Strides(from.dims), 0, strides,
+                         Dot(op.attrs.Ints("before"), strides), DTypeBytes(to.dtype));
   const Element value = ElementOf(to.dtype, op.attrs.Double("value"));
   const int64_t width = DTypeBytes(to.dtype), n = to.num_elements();
   const ValueId in = op.operands[0], out = op.results[0];
@@ -72,7 +77,8 @@ KernelPtr Joined(const Making& making, const TensorType& to, const Op& op) {
   int64_t at = 0;
   for (const ValueId v : op.operands) {
     const Dims& dims = making.local().type(v).dims;
-    parts.emplace_back(v, StridedCopy(dims, mesh::Strides(dims), 0, strides, at * strides[axis], DTypeBytes(to.dtype)));
+    parts.emplace_back(v, StridedCopy(dims, mesh::Strides(dims), 0, strides, at * strides[axis],
+                                      DTypeBytes(to.dtype)));
     at += dims[axis];
   }
   const ValueId out = op.results[0];

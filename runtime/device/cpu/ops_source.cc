@@ -24,7 +24,9 @@ KernelPtr Constant(const TensorType& type, const Op& op) {
   if (op.attrs.Has("values")) {
     std::vector<std::byte> bytes(n * width);
     const std::vector<double> values = op.attrs.Doubles("values");
-    for (int64_t i = 0; i < n; ++i) std::copy_n(ElementOf(type.dtype, values[i]).bytes, width, &bytes[i * width]);
+    for (int64_t i = 0; i < n; ++i) {
+      std::copy_n(ElementOf(type.dtype, values[i]).bytes, width, &bytes[i * width]);
+    }
     return MakeKernel([=, bytes = std::move(bytes)](const Frame& f) {
       if (!bytes.empty()) std::memcpy(f.at[out], bytes.data(), bytes.size());
     });
@@ -37,11 +39,12 @@ KernelPtr Constant(const TensorType& type, const Op& op) {
   });
 }
 
-// Where each local device's shard stands in the whole tensor. Without `layout` the shard is the whole.
+// Where each local device's shard stands in the whole tensor. Without `layout` the shard is the
+// whole.
 struct Places {
-  Dims global;                               // dimensions of the whole
-  Dims local;                                // of the shard's storage
-  std::vector<mesh::Layout::Slice> slices;   // per local device
+  Dims global;                              // dimensions of the whole
+  Dims local;                               // of the shard's storage
+  std::vector<mesh::Layout::Slice> slices;  // per local device
 
   Places(const Making& making, const TensorType& type, const Op& op) : local(type.dims) {
     if (!op.attrs.Has("layout")) {
@@ -56,17 +59,22 @@ struct Places {
   }
 };
 
-// Calls fill(global index of the first element, local index, count) for the runs of the shard that are contiguous in
-// the whole tensor, spread over threads; sets padding to zero bytes.
+// Calls fill(global index of the first element, local index, count) for the runs of the shard that
+// are contiguous in the whole tensor, spread over threads; sets padding to zero bytes.
 template <typename Fill>
-void ForRuns(const Frame& f, const Places& p, std::byte* out, int64_t width, int64_t grain, const Fill& fill) {
+void ForRuns(const Frame& f, const Places& p, std::byte* out, int64_t width, int64_t grain,
+             const Fill& fill) {
   const mesh::Layout::Slice& slice = p.slices[f.device];
   const int64_t valid = mesh::NumElements(slice.sizes);
   if (valid < mesh::NumElements(p.local)) std::memset(out, 0, mesh::NumElements(p.local) * width);
   if (valid == 0) return;
-  // Dimensions from `inner` on are whole: one run spans them, times the extent of the dimension before.
+  // Dimensions from `inner` on are whole: one run spans them, times the extent of the dimension
+  // before.
   size_t inner = p.local.size();
-  while (inner > 0 && slice.sizes[inner - 1] == p.global[inner - 1] && p.local[inner - 1] == p.global[inner - 1]) --inner;
+  while (inner > 0 && slice.sizes[inner - 1] == p.global[inner - 1] &&
+         p.local[inner - 1] == p.global[inner - 1]) {
+    --inner;
+  }
   const Dims global_strides = mesh::Strides(p.global), local_strides = mesh::Strides(p.local);
   int64_t run = 1;
   for (size_t d = inner == 0 ? 0 : inner - 1; d < p.local.size(); ++d) run *= slice.sizes[d];
@@ -85,7 +93,9 @@ void ForRuns(const Frame& f, const Places& p, std::byte* out, int64_t width, int
   };
   if (runs == 1) {
     const auto [global, local] = ends(0);
-    f.For(run, grain, [&, g = global, l = local](int64_t begin, int64_t end) { fill(g + begin, l + begin, end - begin); });
+    f.For(run, grain, [&, g = global, l = local](int64_t begin, int64_t end) {
+      fill(g + begin, l + begin, end - begin);
+    });
     return;
   }
   f.For(runs, std::max<int64_t>(1, grain / run), [&](int64_t begin, int64_t end) {
@@ -105,7 +115,9 @@ KernelPtr Iota(const Making& making, const TensorType& type, const Op& op) {
   return MakeKernel([=](const Frame& f) {
     T* to = f.As<T>(out);
     ForRuns(f, places, f.at[out], sizeof(T), kGrain, [&](int64_t global, int64_t local, int64_t n) {
-      for (int64_t i = 0; i < n; ++i) to[local + i] = static_cast<T>((global + i) / stride % extent);
+      for (int64_t i = 0; i < n; ++i) {
+        to[local + i] = static_cast<T>((global + i) / stride % extent);
+      }
     });
   });
 }
@@ -114,8 +126,8 @@ template <typename T>
 using Draw = void (*)(const PhiloxKey&, T, T, int64_t, std::span<T>);
 
 template <typename T>
-KernelPtr Random(const Making& making, const TensorType& type, const Op& op, Draw<T> draw, const char* first,
-                 const char* second, int64_t grain) {
+KernelPtr Random(const Making& making, const TensorType& type, const Op& op, Draw<T> draw,
+                 const char* first, const char* second, int64_t grain) {
   const Places places(making, type, op);
   const std::vector<int64_t> seed = op.attrs.Ints("seed");
   const PhiloxKey key = PhiloxFromSeed(seed[0], seed[1]);
@@ -132,13 +144,16 @@ KernelPtr Random(const Making& making, const TensorType& type, const Op& op, Dra
 template <typename T>
 KernelPtr RandomOf(const Making& making, const TensorType& type, const Op& op) {
   if (op.kind == "stateless_uniform") {
-    return Random<T>(making, type, op, static_cast<Draw<T>>(FillUniform), "minval", "maxval", kGrain / 2);
+    return Random<T>(making, type, op, static_cast<Draw<T>>(FillUniform), "minval", "maxval",
+                     kGrain / 2);
   }
   // A logarithm, a sine and a cosine for two numbers.
   if (op.kind == "stateless_normal") {
-    return Random<T>(making, type, op, static_cast<Draw<T>>(FillNormal), "mean", "stddev", kGrain / 16);
+    return Random<T>(making, type, op, static_cast<Draw<T>>(FillNormal), "mean", "stddev",
+                     kGrain / 16);
   }
-  return Random<T>(making, type, op, static_cast<Draw<T>>(FillTruncatedNormal), "mean", "stddev", kGrain / 16);
+  return Random<T>(making, type, op, static_cast<Draw<T>>(FillTruncatedNormal), "mean", "stddev",
+                   kGrain / 16);
 }
 
 template <typename T>
@@ -151,15 +166,18 @@ KernelPtr DropoutMask(const Making& making, const TensorType& type, const Op& op
   return MakeKernel([=, path = op.path](const Frame& f) {
     const PhiloxKey key = DropoutKey(seed, path, *f.As<const int64_t>(step));
     T* to = f.As<T>(out);
-    ForRuns(f, places, f.at[out], sizeof(T), kGrain / 2, [&](int64_t global, int64_t local, int64_t n) {
-      constexpr int64_t kBatch = 1024;
-      float numbers[kBatch];
-      for (int64_t done = 0; done < n; done += kBatch) {
-        const int64_t count = std::min(kBatch, n - done);
-        FillUniform(key, 0.0f, 1.0f, global + done, std::span<float>(numbers, count));
-        for (int64_t i = 0; i < count; ++i) to[local + done + i] = numbers[i] >= rate ? kept : T{0};
-      }
-    });
+    ForRuns(f, places, f.at[out], sizeof(T), kGrain / 2,
+            [&](int64_t global, int64_t local, int64_t n) {
+              constexpr int64_t kBatch = 1024;
+              float numbers[kBatch];
+              for (int64_t done = 0; done < n; done += kBatch) {
+                const int64_t count = std::min(kBatch, n - done);
+                FillUniform(key, 0.0f, 1.0f, global + done, std::span<float>(numbers, count));
+                for (int64_t i = 0; i < count; ++i) {
+                  to[local + done + i] = numbers[i] >= rate ? kept : T{0};
+                }
+              }
+            });
   });
 }
 
@@ -169,7 +187,9 @@ std::vector<int64_t> IndicesAlong(const Making& making, const Op& op) {
   for (const int64_t rank : making.ranks) {
     const std::vector<int64_t> at = making.mesh().Coordinates(rank);
     int64_t index = 0;
-    for (const int64_t axis : op.attrs.Ints("axes")) index = index * making.mesh().axis(axis).size + at[axis];
+    for (const int64_t axis : op.attrs.Ints("axes")) {
+      index = index * making.mesh().axis(axis).size + at[axis];
+    }
     indices.push_back(index);
   }
   return indices;
@@ -187,10 +207,12 @@ KernelPtr ShardSlice(const Making& making, const TensorType& to, const Op& op) {
     Dims sizes = to.dims;
     sizes[dim] = std::clamp<int64_t>(from.dims[dim] - index * chunk, 0, chunk);
     padded.push_back(sizes[dim] < chunk);
-    copies.emplace_back(sizes, strides, index * chunk * strides[dim], mesh::Strides(to.dims), 0, DTypeBytes(to.dtype));
+    copies.emplace_back(sizes, strides, index * chunk * strides[dim], mesh::Strides(to.dims), 0,
+                        DTypeBytes(to.dtype));
   }
   const ValueId in = op.operands[0], out = op.results[0];
-  return MakeKernel([=, copies = std::move(copies), padded = std::move(padded), bytes = to.num_bytes()](const Frame& f) {
+  return MakeKernel([=, copies = std::move(copies), padded = std::move(padded),
+                     bytes = to.num_bytes()](const Frame& f) {
     if (padded[f.device]) std::memset(f.at[out], 0, bytes);
     copies[f.device].Run(f, f.at[in], f.at[out]);
   });
@@ -221,11 +243,16 @@ KernelPtr MaskPad(const Making& making, const TensorType& type, const Op& op) {
 
 KernelPtr IotaOf(const Making& making, const TensorType& type, const Op& op) {
   switch (type.dtype) {
-    case DType::kF32: return Iota<float>(making, type, op);
-    case DType::kF64: return Iota<double>(making, type, op);
-    case DType::kI32: return Iota<int32_t>(making, type, op);
-    case DType::kI64: return Iota<int64_t>(making, type, op);
-    default: return Iota<uint8_t>(making, type, op);
+    case DType::kF32:
+      return Iota<float>(making, type, op);
+    case DType::kF64:
+      return Iota<double>(making, type, op);
+    case DType::kI32:
+      return Iota<int32_t>(making, type, op);
+    case DType::kI64:
+      return Iota<int64_t>(making, type, op);
+    default:
+      return Iota<uint8_t>(making, type, op);
   }
 }
 
@@ -235,12 +262,24 @@ Element ElementOf(DType dtype, double number) {
   Element e;
   const auto put = [&](auto v) { std::memcpy(e.bytes, &v, sizeof v); };
   switch (dtype) {
-    case DType::kBool: put(static_cast<uint8_t>(number != 0)); break;
-    case DType::kU8: put(static_cast<uint8_t>(number)); break;
-    case DType::kI32: put(static_cast<int32_t>(number)); break;
-    case DType::kI64: put(static_cast<int64_t>(number)); break;
-    case DType::kF32: put(static_cast<float>(number)); break;
-    case DType::kF64: put(number); break;
+    case DType::kBool:
+      put(static_cast<uint8_t>(number != 0));
+      break;
+    case DType::kU8:
+      put(static_cast<uint8_t>(number));
+      break;
+    case DType::kI32:
+      put(static_cast<int32_t>(number));
+      break;
+    case DType::kI64:
+      put(static_cast<int64_t>(number));
+      break;
+    case DType::kF32:
+      put(static_cast<float>(number));
+      break;
+    case DType::kF64:
+      put(number);
+      break;
   }
   return e;
 }
@@ -253,7 +292,9 @@ KernelPtr MakeSourceKernel(const Making& making, const Op& op) {
   if (op.kind.starts_with("stateless_")) {
     return f32 ? RandomOf<float>(making, type, op) : RandomOf<double>(making, type, op);
   }
-  if (op.kind == "dropout_mask") return f32 ? DropoutMask<float>(making, type, op) : DropoutMask<double>(making, type, op);
+  if (op.kind == "dropout_mask") {
+    return f32 ? DropoutMask<float>(making, type, op) : DropoutMask<double>(making, type, op);
+  }
   if (op.kind == "shard_slice") return ShardSlice(making, type, op);
   if (op.kind == "mask_pad") return MaskPad(making, type, op);
   return nullptr;

@@ -13,7 +13,8 @@ namespace {
 // Words made at a time.
 constexpr int64_t kBatch = 1024;
 
-// Calls use(words, offset in out, n elements) for batches of whole groups; `per` words make one element.
+// Calls use(words, offset in out, n elements) for batches of whole groups; `per` words make one
+// element.
 template <typename Use>
 void ForWords(const PhiloxKey& key, int64_t per, int64_t first, int64_t count, const Use& use) {
   alignas(64) uint32_t words[kBatch];
@@ -23,7 +24,8 @@ void ForWords(const PhiloxKey& key, int64_t per, int64_t first, int64_t count, c
     const int64_t skip = word % 4;  // the first batch may begin inside a group
     const int64_t elements = std::min(count - done, (kBatch - skip) / per);
     const int64_t groups = (skip + elements * per + 3) / 4;
-    ActiveKernels().philox(key.key.data(), key.counter.data(), static_cast<uint64_t>(word / 4), groups, words);
+    ActiveKernels().philox(key.key.data(), key.counter.data(), static_cast<uint64_t>(word / 4),
+                           groups, words);
     use(words + skip, done, elements);
     done += elements;
   }
@@ -89,16 +91,19 @@ void Normals(const PhiloxKey& key, T mean, T stddev, int64_t first, std::span<T>
     const int64_t group = (first + i) / kCount;
     const int64_t last = (first + count - 1) / kCount;
     const int64_t groups = std::min(last - group + 1, kBatch / 4);
-    ActiveKernels().philox(key.key.data(), key.counter.data(), static_cast<uint64_t>(group), groups, words);
+    ActiveKernels().philox(key.key.data(), key.counter.data(), static_cast<uint64_t>(group), groups,
+                           words);
     for (int64_t g = 0; g < groups; ++g) {
       Maker::Make(words + 4 * g, numbers);
-      for (int64_t k = (first + i) % kCount; k < kCount && i < count; ++k, ++i) out[i] = numbers[k] * stddev + mean;
+      for (int64_t k = (first + i) % kCount; k < kCount && i < count; ++k, ++i) {
+        out[i] = numbers[k] * stddev + mean;
+      }
     }
   }
 }
 
-// TensorFlow keeps 256 samples in reserve for each output: output group g begins kSkip counters after the one before and
-// draws until it is full.
+// TensorFlow keeps 256 samples in reserve for each output: output group g begins kSkip counters
+// after the one before and draws until it is full.
 template <typename Maker, typename T>
 void Truncated(const PhiloxKey& key, T mean, T stddev, int64_t first, std::span<T> out) {
   constexpr int64_t kCount = Maker::kCount;
@@ -110,13 +115,16 @@ void Truncated(const PhiloxKey& key, T mean, T stddev, int64_t first, std::span<
     const int64_t group = (first + i) / kCount;
     int64_t have = 0;
     for (uint64_t draw = 0; have < kCount; ++draw) {
-      const std::array<uint32_t, 4> words = PhiloxGroup(key, static_cast<uint64_t>(group) * kSkip + draw);
+      const std::array<uint32_t, 4> words =
+          PhiloxGroup(key, static_cast<uint64_t>(group) * kSkip + draw);
       Maker::Make(words.data(), drawn);
       for (int64_t k = 0; k < kCount && have < kCount; ++k) {
         if (std::abs(drawn[k]) < kLimit) kept[have++] = drawn[k];
       }
     }
-    for (int64_t k = (first + i) % kCount; k < kCount && i < count; ++k, ++i) out[i] = kept[k] * stddev + mean;
+    for (int64_t k = (first + i) % kCount; k < kCount && i < count; ++k, ++i) {
+      out[i] = kept[k] * stddev + mean;
+    }
   }
 }
 
@@ -131,59 +139,75 @@ std::array<uint32_t, 4> PhiloxGroup(const PhiloxKey& key, uint64_t group) {
 PhiloxKey PhiloxFromSeed(int64_t seed0, int64_t seed1) {
   const auto s0 = static_cast<uint64_t>(seed0), s1 = static_cast<uint64_t>(seed1);
   const PhiloxKey scramble = {{0x3EC8F720u, 0x02461E29u},
-                              {static_cast<uint32_t>(s0), static_cast<uint32_t>(s0 >> 32), static_cast<uint32_t>(s1),
-                               static_cast<uint32_t>(s1 >> 32)}};
+                              {static_cast<uint32_t>(s0), static_cast<uint32_t>(s0 >> 32),
+                               static_cast<uint32_t>(s1), static_cast<uint32_t>(s1 >> 32)}};
   const std::array<uint32_t, 4> mixed = PhiloxGroup(scramble, 0);
   return {{mixed[0], mixed[1]}, {0, 0, mixed[2], mixed[3]}};
 }
 
 void PhiloxWords(const PhiloxKey& key, int64_t first, std::span<uint32_t> out) {
-  ForWords(key, 1, first, static_cast<int64_t>(out.size()), [&](const uint32_t* words, int64_t at, int64_t n) {
-    std::copy_n(words, n, out.data() + at);
-  });
+  ForWords(key, 1, first, static_cast<int64_t>(out.size()),
+           [&](const uint32_t* words, int64_t at, int64_t n) {
+             std::copy_n(words, n, out.data() + at);
+           });
 }
 
 void FillUniform(const PhiloxKey& key, float low, float high, int64_t first, std::span<float> out) {
   const float scale = high - low;
-  ForWords(key, 1, first, static_cast<int64_t>(out.size()), [&](const uint32_t* words, int64_t at, int64_t n) {
-    ActiveKernels().uniform_f32(words, n, scale, low, out.data() + at);
-  });
+  ForWords(key, 1, first, static_cast<int64_t>(out.size()),
+           [&](const uint32_t* words, int64_t at, int64_t n) {
+             ActiveKernels().uniform_f32(words, n, scale, low, out.data() + at);
+           });
 }
 
-void FillUniform(const PhiloxKey& key, double low, double high, int64_t first, std::span<double> out) {
+void FillUniform(const PhiloxKey& key, double low, double high, int64_t first,
+                 std::span<double> out) {
   const double scale = high - low;
-  ForWords(key, 2, first, static_cast<int64_t>(out.size()), [&](const uint32_t* words, int64_t at, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) out[at + i] = ToDouble(words[2 * i], words[2 * i + 1]) * scale + low;
-  });
+  ForWords(key, 2, first, static_cast<int64_t>(out.size()),
+           [&](const uint32_t* words, int64_t at, int64_t n) {
+             for (int64_t i = 0; i < n; ++i) {
+               out[at + i] = ToDouble(words[2 * i], words[2 * i + 1]) * scale + low;
+             }
+           });
 }
 
-void FillUniform(const PhiloxKey& key, int32_t low, int32_t high, int64_t first, std::span<int32_t> out) {
+void FillUniform(const PhiloxKey& key, int32_t low, int32_t high, int64_t first,
+                 std::span<int32_t> out) {
   const uint32_t range = static_cast<uint32_t>(high) - static_cast<uint32_t>(low);
-  ForWords(key, 1, first, static_cast<int64_t>(out.size()), [&](const uint32_t* words, int64_t at, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) out[at + i] = static_cast<int32_t>(static_cast<uint32_t>(low) + words[i] % range);
-  });
+  ForWords(key, 1, first, static_cast<int64_t>(out.size()),
+           [&](const uint32_t* words, int64_t at, int64_t n) {
+             for (int64_t i = 0; i < n; ++i) {
+               out[at + i] = static_cast<int32_t>(static_cast<uint32_t>(low) + words[i] % range);
+             }
+           });
 }
 
-void FillUniform(const PhiloxKey& key, int64_t low, int64_t high, int64_t first, std::span<int64_t> out) {
+void FillUniform(const PhiloxKey& key, int64_t low, int64_t high, int64_t first,
+                 std::span<int64_t> out) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
-  ForWords(key, 2, first, static_cast<int64_t>(out.size()), [&](const uint32_t* words, int64_t at, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) {
-      const uint64_t x = uint64_t{words[2 * i]} | uint64_t{words[2 * i + 1]} << 32;
-      out[at + i] = static_cast<int64_t>(static_cast<uint64_t>(low) + x % range);
-    }
-  });
+  ForWords(key, 2, first, static_cast<int64_t>(out.size()),
+           [&](const uint32_t* words, int64_t at, int64_t n) {
+             for (int64_t i = 0; i < n; ++i) {
+               const uint64_t x = uint64_t{words[2 * i]} | uint64_t{words[2 * i + 1]} << 32;
+               out[at + i] = static_cast<int64_t>(static_cast<uint64_t>(low) + x % range);
+             }
+           });
 }
 
-void FillNormal(const PhiloxKey& key, float mean, float stddev, int64_t first, std::span<float> out) {
+void FillNormal(const PhiloxKey& key, float mean, float stddev, int64_t first,
+                std::span<float> out) {
   Normals<FloatNormals>(key, mean, stddev, first, out);
 }
-void FillNormal(const PhiloxKey& key, double mean, double stddev, int64_t first, std::span<double> out) {
+void FillNormal(const PhiloxKey& key, double mean, double stddev, int64_t first,
+                std::span<double> out) {
   Normals<DoubleNormals>(key, mean, stddev, first, out);
 }
-void FillTruncatedNormal(const PhiloxKey& key, float mean, float stddev, int64_t first, std::span<float> out) {
+void FillTruncatedNormal(const PhiloxKey& key, float mean, float stddev, int64_t first,
+                         std::span<float> out) {
   Truncated<FloatNormals>(key, mean, stddev, first, out);
 }
-void FillTruncatedNormal(const PhiloxKey& key, double mean, double stddev, int64_t first, std::span<double> out) {
+void FillTruncatedNormal(const PhiloxKey& key, double mean, double stddev, int64_t first,
+                         std::span<double> out) {
   Truncated<DoubleNormals>(key, mean, stddev, first, out);
 }
 

@@ -1,5 +1,5 @@
-// Eigen's event count holds fences, which the thread sanitizer does not follow. They order its sleeping and waking only;
-// what threads hand each other goes through atomics.
+// Eigen's event count holds fences, which the thread sanitizer does not follow. They order its
+// sleeping and waking only; what threads hand each other goes through atomics.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wtsan"
 #endif
@@ -11,9 +11,8 @@
 #include <chrono>
 #include <mutex>
 #include <thread>
-#include <vector>
-
 #include <unsupported/Eigen/CXX11/ThreadPool>
+#include <vector>
 
 #include "runtime/base/check.h"
 #include "runtime/base/cores.h"
@@ -22,8 +21,8 @@
 namespace meshtrain::device::cpu {
 namespace {
 
-// How long a thread looks for the next loop before it sleeps: longer than the pauses inside a step and between two
-// steps, short enough that an idle process is idle.
+// How long a thread looks for the next loop before it sleeps: longer than the pauses inside a step
+// and between two steps, short enough that an idle process is idle.
 constexpr std::chrono::microseconds kSpin{100};
 // Pieces per thread of a loop: more even out threads of unequal speed, fewer cost less.
 constexpr int64_t kPiecesPerThread = 3;
@@ -33,9 +32,10 @@ thread_local bool inside_loop = false;
 
 }  // namespace
 
-// The loop in progress is one word: its number (32 bits), the next piece (16) and how many there are (16). A piece is
-// taken by adding one to the middle. Who took a piece may read `call` and `body`: they change only for the next loop,
-// which begins after the last piece of this one was done.
+// The loop in progress is one word: its number (32 bits), the next piece (16) and how many there
+// are (16). A piece is taken by adding one to the middle. Who took a piece may read `call` and
+// `body`: they change only for the next loop, which begins after the last piece of this one was
+// done.
 struct Pool::Impl {
   explicit Impl(int helpers) : awake(helpers) {
     if (helpers > 0) eigen = std::make_unique<Eigen::ThreadPool>(helpers, /*allow_spinning=*/false);
@@ -83,7 +83,10 @@ struct Pool::Impl {
 
   void Wake() {
     for (size_t h = 0; h < awake.size(); ++h) {
-      if (awake[h].load(std::memory_order_seq_cst) || awake[h].exchange(true, std::memory_order_seq_cst)) continue;
+      if (awake[h].load(std::memory_order_seq_cst) ||
+          awake[h].exchange(true, std::memory_order_seq_cst)) {
+        continue;
+      }
       eigen->Schedule([this, h] { Help(static_cast<int>(h)); });
     }
   }
@@ -97,7 +100,9 @@ struct Pool::Impl {
   std::unique_ptr<Eigen::ThreadPool> eigen;  // last: its threads use the rest
 };
 
-Pool::Pool(int threads) : threads_(threads > 0 ? threads : UsableCores()), impl_(std::make_unique<Impl>(threads_ - 1)) {}
+Pool::Pool(int threads)
+    : threads_(threads > 0 ? threads : UsableCores()),
+      impl_(std::make_unique<Impl>(threads_ - 1)) {}
 
 Pool::~Pool() = default;
 
@@ -111,7 +116,9 @@ void Pool::Dispatch(int64_t pieces, Call call, const void* body) {
   const auto alone = [&] {
     for (int64_t i = 0; i < pieces; ++i) call(body, i);
   };
-  if (pieces <= 1 || threads_ == 1 || inside_loop || pieces > static_cast<int64_t>(kMaxPieces)) return alone();
+  if (pieces <= 1 || threads_ == 1 || inside_loop || pieces > static_cast<int64_t>(kMaxPieces)) {
+    return alone();
+  }
   std::unique_lock<std::mutex> lock(impl_->owner, std::try_to_lock);
   if (!lock.owns_lock()) return alone();
 
@@ -125,7 +132,8 @@ void Pool::Dispatch(int64_t pieces, Call call, const void* body) {
   p.Wake();
   while (p.Step()) {
   }
-  // The last pieces are running elsewhere. Give the core away when that takes long: their thread may want it.
+  // The last pieces are running elsewhere. Give the core away when that takes long: their thread
+  // may want it.
   for (int spins = 0; p.done.load(std::memory_order_acquire) < pieces; ++spins) {
     if (spins < 4000) {
       Pause();

@@ -1,10 +1,11 @@
-// Threads that one caller at a time spreads loops over: a fork and a join around a loop whose pieces are taken one by
-// one, on the threads of Eigen's pool.
+// Threads that one caller at a time spreads loops over: a fork and a join around a loop whose
+// pieces are taken one by one, on the threads of Eigen's pool.
 //
-// Kept true: the caller takes part, and never waits for a thread that has not begun a piece, so that a thread which the
-// system holds back costs nothing. After a loop the threads look for the next one for a short while (kSpin in the .cc),
-// then sleep. Called from inside a loop, or while another thread's loop runs, a loop runs on its caller alone.
-// Which thread runs a piece is never part of a result.
+// Kept true: the caller takes part, and never waits for a thread that has not begun a piece, so
+// that a thread which the system holds back costs nothing. After a loop the threads look for the
+// next one for a short while (kSpin in the .cc), then sleep. Called from inside a loop, or while
+// another thread's loop runs, a loop runs on its caller alone. Which thread runs a piece is never
+// part of a result.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,13 @@ class Pool {
   // Calls body(i) once for each i in [0, pieces). `body` must not throw. Thread-safe.
   template <typename Body>
   void Run(int64_t pieces, const Body& body) {
-    Dispatch(pieces, [](const void* b, int64_t i) { (*static_cast<const Body*>(b))(i); }, &body);
+    Dispatch(
+        pieces, [](const void* b, int64_t i) { (*static_cast<const Body*>(b))(i); }, &body);
   }
 
-  // Calls body(begin, end) for pieces that cover [0, n). Pieces start at multiples of `grain` (at least 1) and there are
-  // at most a few per thread; a loop of less than two grains runs on the caller.
+  // Calls body(begin, end) for pieces that cover [0, n). Pieces start at multiples of `grain` (at
+  // least 1) and there are at most a few per thread; a loop of less than two grains runs on the
+  // caller.
   template <typename Body>
   void For(int64_t n, int64_t grain, const Body& body) {
     if (n <= 0) return;

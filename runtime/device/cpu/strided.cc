@@ -7,7 +7,8 @@ namespace meshtrain::device::cpu {
 namespace {
 
 template <typename T>
-void CopyRow(const std::byte* from, int64_t from_stride, std::byte* to, int64_t to_stride, int64_t n) {
+void CopyRow(const std::byte* from, int64_t from_stride, std::byte* to, int64_t to_stride,
+             int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     T element;
     std::memcpy(&element, from + i * from_stride, sizeof element);
@@ -17,13 +18,15 @@ void CopyRow(const std::byte* from, int64_t from_stride, std::byte* to, int64_t 
 
 }  // namespace
 
-StridedCopy::StridedCopy(const mesh::Dims& sizes, const mesh::Dims& from_strides, int64_t from_offset,
-                         const mesh::Dims& to_strides, int64_t to_offset, int64_t width)
+StridedCopy::StridedCopy(const mesh::Dims& sizes, const mesh::Dims& from_strides,
+                         int64_t from_offset, const mesh::Dims& to_strides, int64_t to_offset,
+                         int64_t width)
     : from_offset_(from_offset * width), to_offset_(to_offset * width), width_(width) {
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (sizes[d] == 1) continue;
     const int64_t from = from_strides[d] * width, to = to_strides[d] * width;
-    if (!sizes_.empty() && from_strides_.back() == from * sizes[d] && to_strides_.back() == to * sizes[d]) {
+    if (!sizes_.empty() && from_strides_.back() == from * sizes[d] &&
+        to_strides_.back() == to * sizes[d]) {
       sizes_.back() *= sizes[d];
       from_strides_.back() = from;
       to_strides_.back() = to;
@@ -47,8 +50,9 @@ void StridedCopy::Run(const Frame& frame, const std::byte* from, std::byte* to) 
   from += from_offset_;
   to += to_offset_;
   if (rows_ == 1 && from_strides_[0] == width_ && to_strides_[0] == width_) {
-    frame.For(sizes_[0] * width_, kGrain * 8,
-              [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, end - begin); });
+    frame.For(sizes_[0] * width_, kGrain * 8, [&](int64_t begin, int64_t end) {
+      std::memcpy(to + begin, from + begin, end - begin);
+    });
     return;
   }
   const int64_t grain = std::max<int64_t>(1, kGrain / sizes_.back());

@@ -9,8 +9,8 @@
 
 namespace meshtrain::device::cpu {
 
-// Element (i0, i1, ...) of `sizes` goes from from[offset + sum i_d stride_d] to to[...]. Neighbouring dimensions that
-// lie next to each other on both sides are joined when it is made.
+// Element (i0, i1, ...) of `sizes` goes from from[offset + sum i_d stride_d] to to[...].
+// Neighbouring dimensions that lie next to each other on both sides are joined when it is made.
 class StridedCopy {
  public:
   StridedCopy() = default;

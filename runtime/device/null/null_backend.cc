@@ -40,12 +40,16 @@ class NullBuffer final : public Buffer {
 class NullExecutable final : public Executable {
  public:
   NullExecutable(Counts counts, const plan::Plan& plan, size_t devices)
-      : counts_(counts), arenas_(counts, plan.arena_bytes * static_cast<int64_t>(devices)), devices_(devices),
+      : counts_(counts),
+        arenas_(counts, plan.arena_bytes * static_cast<int64_t>(devices)),
+        devices_(devices),
         collective_bytes_(plan.CollectiveBytesPerStep()) {
     const program::Program& local = plan.local();
     for (const program::Port& p : local.inputs) inputs_.push_back(local.type(p.value).num_bytes());
     for (const program::State& s : local.states) states_.push_back(local.type(s.entry).num_bytes());
-    for (const program::Port& p : local.outputs) outputs_.push_back(local.type(p.value).num_bytes());
+    for (const program::Port& p : local.outputs) {
+      outputs_.push_back(local.type(p.value).num_bytes());
+    }
   }
 
   Status Run(std::span<const DeviceBuffers> devices) override {
@@ -64,16 +68,18 @@ class NullExecutable final : public Executable {
   }
 
  private:
-  static Status Fits(const char* what, const std::vector<Buffer*>& buffers, const std::vector<int64_t>& bytes) {
+  static Status Fits(const char* what, const std::vector<Buffer*>& buffers,
+                     const std::vector<int64_t>& bytes) {
     if (buffers.size() != bytes.size()) {
-      return InvalidArgument(std::string("null: expected ") + std::to_string(bytes.size()) + " " + what +
-                             " buffers, got: " + std::to_string(buffers.size()));
+      return InvalidArgument(std::string("null: expected ") + std::to_string(bytes.size()) + " " +
+                             what + " buffers, got: " + std::to_string(buffers.size()));
     }
     for (size_t i = 0; i < bytes.size(); ++i) {
       if (buffers[i] != nullptr && buffers[i]->bytes() >= bytes[i]) continue;
-      return InvalidArgument(std::string("null: ") + what + " " + std::to_string(i) + ": expected a buffer of " +
-                             std::to_string(bytes[i]) + " bytes, got: " +
-                             (buffers[i] == nullptr ? "none" : std::to_string(buffers[i]->bytes())));
+      return InvalidArgument(
+          std::string("null: ") + what + " " + std::to_string(i) + ": expected a buffer of " +
+          std::to_string(bytes[i]) +
+          " bytes, got: " + (buffers[i] == nullptr ? "none" : std::to_string(buffers[i]->bytes())));
     }
     return OkStatus();
   }
@@ -108,12 +114,14 @@ class NullBackend final : public Backend {
     return OkStatus();
   }
 
-  Result<std::unique_ptr<Executable>> Compile(const plan::Plan& plan, std::span<const int64_t> local_ranks,
+  Result<std::unique_ptr<Executable>> Compile(const plan::Plan& plan,
+                                              std::span<const int64_t> local_ranks,
                                               collective::Communicator* communicator) override {
     if (communicator == nullptr && plan.CollectiveBytesPerStep() > 0) {
       return InvalidArgument("null: the plan holds collectives, a communicator is needed");
     }
-    return std::unique_ptr<Executable>(std::make_unique<NullExecutable>(counts_, plan, local_ranks.size()));
+    return std::unique_ptr<Executable>(
+        std::make_unique<NullExecutable>(counts_, plan, local_ranks.size()));
   }
 
   const NullCounts& counts() const { return *counts_; }
@@ -121,8 +129,8 @@ class NullBackend final : public Backend {
  private:
   static Status Within(size_t want, int64_t have) {
     if (static_cast<int64_t>(want) <= have) return OkStatus();
-    return InvalidArgument("null: expected at most the " + std::to_string(have) + " bytes of the buffer, got: " +
-                           std::to_string(want));
+    return InvalidArgument("null: expected at most the " + std::to_string(have) +
+                           " bytes of the buffer, got: " + std::to_string(want));
   }
 
   Counts counts_ = std::make_shared<NullCounts>();

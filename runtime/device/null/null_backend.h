@@ -1,5 +1,6 @@
-// A backend without hardware: buffers have sizes and no bytes, a run checks that they fit the plan and counts what would
-// have moved. Shows that a plan, its buffers and its collectives fit together on any mesh, at once and in no memory.
+// A backend without hardware: buffers have sizes and no bytes, a run checks that they fit the plan
+// and counts what would have moved. Shows that a plan, its buffers and its collectives fit together
+// on any mesh, at once and in no memory.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ struct NullCounts {
   int64_t collective_bytes = 0;  // sent by one device, as the plan says, over all runs
 };
 
-// `backend` must come from MakeNullBackend. The arenas of executables count as allocated. Not thread-safe.
+// `backend` must come from MakeNullBackend. The arenas of executables count as allocated. Not
+// thread-safe.
 const NullCounts& CountsOfNullBackend(const Backend& backend);
 
 }  // namespace meshtrain::device

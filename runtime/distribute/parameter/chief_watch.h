@@ -1,7 +1,8 @@
-// What a server or a worker knows of its chief: when it heard from it, and whether it left. Thread-safe.
+// What a server or a worker knows of its chief: when it heard from it, and whether it left.
+// Thread-safe.
 //
-// A chief says that it leaves with an EndRequest (messages.h) to these methods instead of End: the job is not done, and
-// another chief will come.
+// A chief says that it leaves with an EndRequest (messages.h) to these methods instead of End: the
+// job is not done, and another chief will come.
 #pragma once
 
 #include <optional>
@@ -15,8 +16,9 @@ inline constexpr char kServerLeave[] = "/meshtrain.v1.ParameterServer/Leave";
 inline constexpr char kWorkerLeave[] = "/meshtrain.v1.ParameterWorker/Leave";
 
 struct ChiefSeen {
-  std::optional<Duration> heard;  // when it last called, by Clock::Monotonic; nothing: no chief came yet
-  bool left = false;              // it said so, and no other has begun since
+  std::optional<Duration>
+      heard;          // when it last called, by Clock::Monotonic; nothing: no chief came yet
+  bool left = false;  // it said so, and no other has begun since
 };
 
 class ChiefWatch {

@@ -16,19 +16,23 @@ namespace {
 
 // Where a worker's dataset stands, in a checkpoint's metadata.
 std::string CursorKey(const std::string& dataset, int worker, int workers) {
-  return "parameter_server.cursor." + dataset + "." + std::to_string(worker) + "/" + std::to_string(workers);
+  return "parameter_server.cursor." + dataset + "." + std::to_string(worker) + "/" +
+         std::to_string(workers);
 }
 
 }  // namespace
 
-Result<std::vector<std::string>> AddressesOf(const cluster::ClusterSpec& cluster, cluster::Role role) {
+Result<std::vector<std::string>> AddressesOf(const cluster::ClusterSpec& cluster,
+                                             cluster::Role role) {
   const std::string name(cluster::RoleName(role));
   const auto it = cluster.hosts.find(role);
   if (it == cluster.hosts.end() || it->second.empty()) {
-    return InvalidArgument("parameter servers: expected at least one " + name + " in the cluster, got: none");
+    return InvalidArgument("parameter servers: expected at least one " + name +
+                           " in the cluster, got: none");
   }
   if (!cluster.dense(role)) {
-    return InvalidArgument("parameter servers: expected every " + name + " from 0 on, got: some of them");
+    return InvalidArgument("parameter servers: expected every " + name +
+                           " from 0 on, got: some of them");
   }
   std::vector<std::string> addresses;
   for (const auto& [index, address] : it->second) addresses.push_back(address);
@@ -45,7 +49,8 @@ class Coordinator::Saver {
     if (thread_.joinable()) thread_.join();
   }
 
-  // The one before, and its error, told once. `stop` ends it: what is not complete by then will not be.
+  // The one before, and its error, told once. `stop` ends it: what is not complete by then will not
+  // be.
   Status Wait(std::stop_token stop) {
     const std::stop_callback give_up(stop, [this] { thread_.request_stop(); });
     if (thread_.joinable()) thread_.join();
@@ -70,15 +75,15 @@ class Coordinator::Saver {
   }
 
  private:
-  Status Write(int64_t step, const std::map<std::string, std::string>& metadata, const std::string& program_hash,
-               std::stop_token stop) {
+  Status Write(int64_t step, const std::map<std::string, std::string>& metadata,
+               const std::string& program_hash, std::stop_token stop) {
     MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Index> parts,
                         servers_.WriteParts(step, program_hash, metadata, timeout_, stop));
     MT_RETURN_IF_ERROR(checkpoint::Commit(folder_, parts, {.keep = keep_}).status());
     // A server that does not hear it keeps its log a little longer.
     if (const Status told = servers_.Committed(step, timeout_, stop); !told.ok()) {
-      LogWarning("a parameter server was not told of a checkpoint", {{"step", std::to_string(step)},
-                                                                     {"error", told.message()}});
+      LogWarning("a parameter server was not told of a checkpoint",
+                 {{"step", std::to_string(step)}, {"error", told.message()}});
     }
     return OkStatus();
   }
@@ -101,16 +106,19 @@ Coordinator::~Coordinator() {
   dispatcher_.reset();
 }
 
-Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions options, std::stop_token stop) {
+Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions options,
+                                                         std::stop_token stop) {
   MT_RETURN_IF_ERROR(CheckPartitioner(options.partitioner));
   MT_ASSIGN_OR_RETURN(const auto servers, AddressesOf(options.cluster, cluster::Role::kPs));
   MT_ASSIGN_OR_RETURN(const auto workers, AddressesOf(options.cluster, cluster::Role::kWorker));
   if (options.steps_in_flight < 1 || options.max_attempts < 1 || options.max_queued < 1) {
-    return InvalidArgument("parameter servers: steps_in_flight, max_attempts, max_queued: expected at least 1");
+    return InvalidArgument(
+        "parameter servers: steps_in_flight, max_attempts, max_queued: expected at least 1");
   }
   if (options.session == 0) {
-    options.session =
-        std::chrono::duration_cast<std::chrono::microseconds>(SystemClock().Now().time_since_epoch()).count();
+    options.session = std::chrono::duration_cast<std::chrono::microseconds>(
+                          SystemClock().Now().time_since_epoch())
+                          .count();
   }
   auto coordinator = std::unique_ptr<Coordinator>(new Coordinator(std::move(options)));
   const CoordinatorOptions& o = coordinator->options_;
@@ -118,23 +126,28 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions opti
     MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(o.restore));
     coordinator->restored_cursors_ = checkpoint->index().metadata;
   }
-  coordinator->planner_ = std::make_unique<Planner>(o.partitioner, static_cast<int>(servers.size()), o.seed);
-  MT_ASSIGN_OR_RETURN(coordinator->servers_, ServerGroup::Create(servers, o.identity, o.rpc_timeout));
+  coordinator->planner_ =
+      std::make_unique<Planner>(o.partitioner, static_cast<int>(servers.size()), o.seed);
+  MT_ASSIGN_OR_RETURN(coordinator->servers_,
+                      ServerGroup::Create(servers, o.identity, o.rpc_timeout));
   MT_RETURN_IF_ERROR(coordinator->servers_->SetUp(
-      {.session = o.session, .restore = o.restore, .staleness_bound = o.staleness_bound}, o.start_timeout, stop));
-  MT_ASSIGN_OR_RETURN(coordinator->dispatcher_, Dispatcher::Create({.workers = workers,
-                                                                    .identity = o.identity,
-                                                                    .session = o.session,
-                                                                    .in_flight = o.steps_in_flight,
-                                                                    .max_attempts = o.max_attempts,
-                                                                    .max_queued = o.max_queued,
-                                                                    .step_timeout = o.step_timeout,
-                                                                    .start_timeout = o.start_timeout,
-                                                                    .return_timeout = o.return_timeout,
-                                                                    .ping = o.ping,
-                                                                    .lost_after = o.lost_after},
-                                                                   coordinator->servers_.get()));
-  coordinator->saver_ = std::make_unique<Saver>(*coordinator->servers_, o.checkpoint_folder, o.keep, o.save_timeout);
+      {.session = o.session, .restore = o.restore, .staleness_bound = o.staleness_bound},
+      o.start_timeout, stop));
+  MT_ASSIGN_OR_RETURN(coordinator->dispatcher_,
+                      Dispatcher::Create({.workers = workers,
+                                          .identity = o.identity,
+                                          .session = o.session,
+                                          .in_flight = o.steps_in_flight,
+                                          .max_attempts = o.max_attempts,
+                                          .max_queued = o.max_queued,
+                                          .step_timeout = o.step_timeout,
+                                          .start_timeout = o.start_timeout,
+                                          .return_timeout = o.return_timeout,
+                                          .ping = o.ping,
+                                          .lost_after = o.lost_after},
+                                         coordinator->servers_.get()));
+  coordinator->saver_ =
+      std::make_unique<Saver>(*coordinator->servers_, o.checkpoint_folder, o.keep, o.save_timeout);
   return coordinator;
 }
 
@@ -152,16 +165,19 @@ Status Coordinator::CreateVariables(std::span<const Parameter> variables) {
   return OkStatus();
 }
 
-Status Coordinator::DefineUpdate(const std::string& name, std::span<const Pushed> pushed, const Updater& updater) {
+Status Coordinator::DefineUpdate(const std::string& name, std::span<const Pushed> pushed,
+                                 const Updater& updater) {
   Planner next = *planner_;
-  MT_ASSIGN_OR_RETURN(const std::vector<Definition> definitions, next.AddUpdate(name, pushed, updater));
+  MT_ASSIGN_OR_RETURN(const std::vector<Definition> definitions,
+                      next.AddUpdate(name, pushed, updater));
   MT_RETURN_IF_ERROR(Define(definitions));
   *planner_ = std::move(next);
   updates_.insert(name);
   return OkStatus();
 }
 
-Result<Function> Coordinator::DefineFunction(const Program& step, const std::string& update, const Updater& updater,
+Result<Function> Coordinator::DefineFunction(const Program& step, const std::string& update,
+                                             const Updater& updater,
                                              std::vector<std::string> finite) {
   MT_ASSIGN_OR_RETURN(const WorkerStep split, SplitStep(step));
   std::string name;
@@ -169,13 +185,16 @@ Result<Function> Coordinator::DefineFunction(const Program& step, const std::str
     name = update.empty() ? step.name : update;
     if (!updates_.contains(name)) MT_RETURN_IF_ERROR(DefineUpdate(name, split.pushed, updater));
   }
-  MT_ASSIGN_OR_RETURN(StepFunction function, planner_->MakeFunction(split, name, std::move(finite)));
+  MT_ASSIGN_OR_RETURN(StepFunction function,
+                      planner_->MakeFunction(split, name, std::move(finite)));
   return Function{{dispatcher_->AddEntry(std::move(function))}};
 }
 
-Result<Training> Coordinator::DefineTraining(const train::Recipe& recipe,
-                                             std::span<const std::pair<TensorType, TensorType>> types) {
-  if (types.empty()) return InvalidArgument("training: expected the types of at least one batch, got: none");
+Result<Training> Coordinator::DefineTraining(
+    const train::Recipe& recipe, std::span<const std::pair<TensorType, TensorType>> types) {
+  if (types.empty()) {
+    return InvalidArgument("training: expected the types of at least one batch, got: none");
+  }
   Training training;
   const std::string update = "training." + std::to_string(updates_.size());
   for (size_t i = 0; i < types.size(); ++i) {
@@ -185,37 +204,46 @@ Result<Training> Coordinator::DefineTraining(const train::Recipe& recipe,
                         train::BuildPrograms(tapped, types[i].first, types[i].second));
     if (i == 0) {
       std::vector<Parameter> variables = programs.parameters;
-      variables.insert(variables.end(), programs.slots.begin(), programs.slots.end());  // `step`, where it is used
+      variables.insert(variables.end(), programs.slots.begin(),
+                       programs.slots.end());  // `step`, where it is used
       MT_RETURN_IF_ERROR(CreateVariables(variables));
       for (const Parameter& p : programs.parameters) training.parameters.push_back(p.name());
     }
-    MT_ASSIGN_OR_RETURN(const Function step, DefineFunction(programs.train_step, update, UpdaterOf(recipe.optimizer),
-                                                            {std::string(train::kLossName)}));
+    MT_ASSIGN_OR_RETURN(const Function step,
+                        DefineFunction(programs.train_step, update, UpdaterOf(recipe.optimizer),
+                                       {std::string(train::kLossName)}));
     MT_ASSIGN_OR_RETURN(const Function evaluate, DefineFunction(programs.eval_step));
-    training.step.entries.insert(training.step.entries.end(), step.entries.begin(), step.entries.end());
-    training.evaluate.entries.insert(training.evaluate.entries.end(), evaluate.entries.begin(), evaluate.entries.end());
+    training.step.entries.insert(training.step.entries.end(), step.entries.begin(),
+                                 step.entries.end());
+    training.evaluate.entries.insert(training.evaluate.entries.end(), evaluate.entries.begin(),
+                                     evaluate.entries.end());
   }
   return training;
 }
 
-Result<PerWorker> Coordinator::CreatePerWorkerDataset(const std::string& name, data::PipelineSpec spec,
-                                                      ShardPolicy policy) {
+Result<PerWorker> Coordinator::CreatePerWorkerDataset(const std::string& name,
+                                                      data::PipelineSpec spec, ShardPolicy policy) {
   for (const auto& [entry, taken] : dataset_names_) {
-    if (taken == name) return AlreadyExists("dataset `" + name + "`: expected a new name, got: one that is taken");
+    if (taken == name) {
+      return AlreadyExists("dataset `" + name + "`: expected a new name, got: one that is taken");
+    }
   }
   std::vector<std::string> cursors;
   for (int w = 0; w < num_workers(); ++w) {
     const auto it = restored_cursors_.find(CursorKey(name, w, num_workers()));
     cursors.push_back(it == restored_cursors_.end() ? "" : it->second);
   }
-  const PerWorker made{dispatcher_->AddEntry(Dataset{name, std::move(spec), policy}, cursors), true};
+  const PerWorker made{dispatcher_->AddEntry(Dataset{name, std::move(spec), policy}, cursors),
+                       true};
   dataset_names_[made.entry] = name;
   return made;
 }
 
-Result<PerWorker> Coordinator::CreatePerWorkerValue(const std::string& name, const std::vector<Tensor>& values) {
+Result<PerWorker> Coordinator::CreatePerWorkerValue(const std::string& name,
+                                                    const std::vector<Tensor>& values) {
   if (static_cast<int>(values.size()) != num_workers()) {
-    return InvalidArgument("per-worker value `" + name + "`: expected one for each of " + std::to_string(num_workers()) +
+    return InvalidArgument("per-worker value `" + name + "`: expected one for each of " +
+                           std::to_string(num_workers()) +
                            " workers, got: " + std::to_string(values.size()));
   }
   std::vector<Entry> entries;
@@ -231,19 +259,22 @@ Result<PerWorker> Coordinator::CreatePerWorkerValue(const std::string& name, con
 
 // --- steps
 
-Result<RemoteValue> Coordinator::Schedule(const Function& function, const std::vector<Arg>& arguments,
-                                          std::stop_token stop) {
+Result<RemoteValue> Coordinator::Schedule(const Function& function,
+                                          const std::vector<Arg>& arguments, std::stop_token stop) {
   std::vector<Argument> list;
   for (const Arg& arg : arguments) list.push_back(arg.argument());
-  MT_ASSIGN_OR_RETURN(auto handle,
-                      dispatcher_->Submit(function.entries, std::move(list), options_.step_timeout, stop));
+  MT_ASSIGN_OR_RETURN(auto handle, dispatcher_->Submit(function.entries, std::move(list),
+                                                       options_.step_timeout, stop));
   return RemoteValue(std::move(handle));
 }
 
-Status Coordinator::Join(std::stop_token stop, Duration timeout) { return dispatcher_->Join(timeout, stop); }
+Status Coordinator::Join(std::stop_token stop, Duration timeout) {
+  return dispatcher_->Join(timeout, stop);
+}
 Result<bool> Coordinator::Done() { return dispatcher_->Done(); }
 
-Result<Outputs> Coordinator::Fetch(const RemoteValue& value, std::stop_token stop, Duration timeout) {
+Result<Outputs> Coordinator::Fetch(const RemoteValue& value, std::stop_token stop,
+                                   Duration timeout) {
   MT_ASSIGN_OR_RETURN(StepOutcome outcome, dispatcher_->Wait(*value.handle_, timeout, stop));
   return std::move(outcome.outputs);
 }
@@ -253,7 +284,8 @@ Result<Outputs> Coordinator::Fetch(const RemoteValue& value, std::stop_token sto
 Result<std::vector<Planner::Part>> Coordinator::PartsOf(std::string_view name) const {
   const auto it = planner_->states().find(std::string(name));
   if (it == planner_->states().end()) {
-    return NotFound("expected a variable of the parameter servers, got: `" + std::string(name) + "`");
+    return NotFound("expected a variable of the parameter servers, got: `" + std::string(name) +
+                    "`");
   }
   return it->second;
 }
@@ -270,15 +302,19 @@ Status Coordinator::Write(std::string_view name, const Tensor& value, std::stop_
 
 // --- checkpoints
 
-Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metadata, const std::string& program_hash,
-                         std::stop_token stop) {
-  if (options_.checkpoint_folder.empty()) return FailedPrecondition("checkpoint: expected a folder, got: none");
+Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metadata,
+                         const std::string& program_hash, std::stop_token stop) {
+  if (options_.checkpoint_folder.empty()) {
+    return FailedPrecondition("checkpoint: expected a folder, got: none");
+  }
   MT_RETURN_IF_ERROR(saver_->Wait(stop));
   Status cut = dispatcher_->CloseGate(options_.step_timeout, stop);
   if (cut.ok()) {
     for (const Dispatcher::Cursor& at : dispatcher_->cursors()) {
       const auto name = dataset_names_.find(at.entry);
-      if (name != dataset_names_.end()) metadata[CursorKey(name->second, at.worker, num_workers())] = at.cursor;
+      if (name != dataset_names_.end()) {
+        metadata[CursorKey(name->second, at.worker, num_workers())] = at.cursor;
+      }
     }
     cut = servers_->Cut(step, options_.checkpoint_folder, options_.return_timeout, stop);
   }

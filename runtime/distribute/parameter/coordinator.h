@@ -1,24 +1,28 @@
 // The chief of the parameter-server strategy: what a training program talks to.
 //
-//   MT_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create({.config = tf_config, .partitioner = MinSize{1 << 18, 2}}));
-//   MT_ASSIGN_OR_RETURN(const Training training, coordinator->DefineTraining(recipe, {{x_type, y_type}}));
-//   MT_ASSIGN_OR_RETURN(const PerWorker data, coordinator->CreatePerWorkerDataset("train", pipeline));
-//   for (int step = 0; step < 1000; ++step) {
+//   MT_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create({.config = tf_config, .partitioner =
+//   MinSize{1 << 18, 2}})); MT_ASSIGN_OR_RETURN(const Training training,
+//   coordinator->DefineTraining(recipe, {{x_type, y_type}})); MT_ASSIGN_OR_RETURN(const PerWorker
+//   data, coordinator->CreatePerWorkerDataset("train", pipeline)); for (int step = 0; step < 1000;
+//   ++step) {
 //     MT_ASSIGN_OR_RETURN(const RemoteValue loss, coordinator->Schedule(training.step, {data}));
 //   }
 //   MT_RETURN_IF_ERROR(coordinator->Join());
 //
-// Variables lie on the servers, cut by the partitioner; a step reads them, runs on one worker and pushes gradients, which
-// the optimizer takes on the servers. Steps run in any order and at the same time: training is asynchronous. With one
-// step at a time (Fetch each before the next) it is the sequence that a single process computes.
+// Variables lie on the servers, cut by the partitioner; a step reads them, runs on one worker and
+// pushes gradients, which the optimizer takes on the servers. Steps run in any order and at the
+// same time: training is asynchronous. With one step at a time (Fetch each before the next) it is
+// the sequence that a single process computes.
 //
-// A worker that is lost loses the steps it was running; they run again elsewhere, and it is set up anew when it is back.
-// Such a step may have pushed to some servers already: its effect there counts twice. A server that is lost is waited
-// for; it comes back with everything it acknowledged. The first error of a step itself ends Join, and cancels the steps
-// that have not begun; the coordinator can be used again after it was told.
+// A worker that is lost loses the steps it was running; they run again elsewhere, and it is set up
+// anew when it is back. Such a step may have pushed to some servers already: its effect there
+// counts twice. A server that is lost is waited for; it comes back with everything it acknowledged.
+// The first error of a step itself ends Join, and cancels the steps that have not begun; the
+// coordinator can be used again after it was told.
 //
-// Names are TensorFlow's (tf.distribute.coordinator.ClusterCoordinator). Thread-safe, except that definitions and Save
-// come from one thread at a time. Every wait has a deadline (options) and ends when `stop` is requested.
+// Names are TensorFlow's (tf.distribute.coordinator.ClusterCoordinator). Thread-safe, except that
+// definitions and Save come from one thread at a time. Every wait has a deadline (options) and ends
+// when `stop` is requested.
 #pragma once
 
 #include <cstdint>
@@ -52,11 +56,14 @@ struct CoordinatorOptions {
   Partitioner partitioner = Whole{};
   int64_t seed = 0;  // of initial values
 
-  int64_t session = 0;        // higher than any before; 0: from the clock
-  std::string restore;        // a checkpoint's own folder, of this strategy or another; "": initial values
-  int64_t staleness_bound = -1;  // a push computed from values so many versions old is computed anew; -1: no bound
-  // Steps that a worker holds at once. With more than one the next step begins while the servers still write the push of
-  // the one before, so its values lack that push; what a lost worker loses grows with it.
+  int64_t session = 0;  // higher than any before; 0: from the clock
+  std::string
+      restore;  // a checkpoint's own folder, of this strategy or another; "": initial values
+  int64_t staleness_bound =
+      -1;  // a push computed from values so many versions old is computed anew; -1: no bound
+  // Steps that a worker holds at once. With more than one the next step begins while the servers
+  // still write the push of the one before, so its values lack that push; what a lost worker loses
+  // grows with it.
   int steps_in_flight = 1;
   int max_attempts = 10;
   int64_t max_queued = 10000;
@@ -66,7 +73,7 @@ struct CoordinatorOptions {
 
   Duration rpc_timeout = std::chrono::seconds(30);
   Duration step_timeout = std::chrono::minutes(10);
-  Duration start_timeout = std::chrono::minutes(10);    // for servers, and the first worker, to come
+  Duration start_timeout = std::chrono::minutes(10);  // for servers, and the first worker, to come
   Duration return_timeout = std::chrono::seconds(120);  // for one that was lost to come back
   Duration save_timeout = std::chrono::minutes(10);
   Duration ping = std::chrono::milliseconds(500);
@@ -74,7 +81,8 @@ struct CoordinatorOptions {
 };
 
 // The addresses, by index. Errors: kInvalidArgument for a gap, or for none.
-Result<std::vector<std::string>> AddressesOf(const cluster::ClusterSpec& cluster, cluster::Role role);
+Result<std::vector<std::string>> AddressesOf(const cluster::ClusterSpec& cluster,
+                                             cluster::Role role);
 
 // Steps over the same variables for different batch sizes: the one that fits the arguments runs.
 struct Function {
@@ -102,8 +110,10 @@ using Outputs = std::vector<std::pair<std::string, mesh::Tensor>>;
 class Arg {
  public:
   Arg(PerWorker own)  // NOLINT: implicit
-      : argument_{own.dataset ? RunArgument::Kind::kDataset : RunArgument::Kind::kValue, own.entry, {}} {}
-  Arg(mesh::Tensor tensor) : argument_{RunArgument::Kind::kTensor, 0, std::move(tensor)} {}  // NOLINT
+      : argument_{
+            own.dataset ? RunArgument::Kind::kDataset : RunArgument::Kind::kValue, own.entry, {}} {}
+  Arg(mesh::Tensor tensor)
+      : argument_{RunArgument::Kind::kTensor, 0, std::move(tensor)} {}  // NOLINT
   const Argument& argument() const { return argument_; }
 
  private:
@@ -118,9 +128,10 @@ struct Training {
 
 class Coordinator {
  public:
-  // Waits until every server is there and begins a session on it; workers may come later. Errors: kInvalidArgument,
-  // kUnavailable naming who did not come, a server's.
-  static Result<std::unique_ptr<Coordinator>> Create(CoordinatorOptions options, std::stop_token stop = {});
+  // Waits until every server is there and begins a session on it; workers may come later. Errors:
+  // kInvalidArgument, kUnavailable naming who did not come, a server's.
+  static Result<std::unique_ptr<Coordinator>> Create(CoordinatorOptions options,
+                                                     std::stop_token stop = {});
   // Ends what is under way. Workers and servers stay.
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
@@ -131,28 +142,37 @@ class Coordinator {
   int64_t session() const { return options_.session; }
 
   // --- definitions
-  // Creates variables on the servers, with their initial values or those of the checkpoint to restore.
+  // Creates variables on the servers, with their initial values or those of the checkpoint to
+  // restore.
   Status CreateVariables(std::span<const Parameter> variables);
   // What the servers do with a push of these values. Variables must be there.
-  Status DefineUpdate(const std::string& name, std::span<const Pushed> pushed, const Updater& updater);
-  // A step, traced: outputs named GradientName(v) and assigned variables go to the servers through `update` (made here,
-  // with `updater`, where there is none of that name); the rest is what Fetch gives. `finite`: outputs that must be
-  // finite numbers, else the step is an error and changes nothing.
-  Result<Function> DefineFunction(const Program& step, const std::string& update = "", const Updater& updater = {},
+  Status DefineUpdate(const std::string& name, std::span<const Pushed> pushed,
+                      const Updater& updater);
+  // A step, traced: outputs named GradientName(v) and assigned variables go to the servers through
+  // `update` (made here, with `updater`, where there is none of that name); the rest is what Fetch
+  // gives. `finite`: outputs that must be finite numbers, else the step is an error and changes
+  // nothing.
+  Result<Function> DefineFunction(const Program& step, const std::string& update = "",
+                                  const Updater& updater = {},
                                   std::vector<std::string> finite = {});
-  // A model with its loss, optimizer and metrics: creates its variables, and a step for each pair of types x and y.
-  Result<Training> DefineTraining(const train::Recipe& recipe,
-                                  std::span<const std::pair<mesh::TensorType, mesh::TensorType>> types);
+  // A model with its loss, optimizer and metrics: creates its variables, and a step for each pair
+  // of types x and y.
+  Result<Training> DefineTraining(
+      const train::Recipe& recipe,
+      std::span<const std::pair<mesh::TensorType, mesh::TensorType>> types);
   Result<PerWorker> CreatePerWorkerDataset(const std::string& name, data::PipelineSpec spec,
                                            ShardPolicy policy = ShardPolicy::kWhole);
   // values[i] is worker i's; all of one type.
-  Result<PerWorker> CreatePerWorkerValue(const std::string& name, const std::vector<mesh::Tensor>& values);
+  Result<PerWorker> CreatePerWorkerValue(const std::string& name,
+                                         const std::vector<mesh::Tensor>& values);
 
   // --- steps
-  Result<RemoteValue> Schedule(const Function& function, const std::vector<Arg>& arguments, std::stop_token stop = {});
+  Result<RemoteValue> Schedule(const Function& function, const std::vector<Arg>& arguments,
+                               std::stop_token stop = {});
   Status Join(std::stop_token stop = {}, Duration timeout = std::chrono::hours(24 * 365));
   Result<bool> Done();
-  Result<Outputs> Fetch(const RemoteValue& value, std::stop_token stop = {}, Duration timeout = std::chrono::hours(24));
+  Result<Outputs> Fetch(const RemoteValue& value, std::stop_token stop = {},
+                        Duration timeout = std::chrono::hours(24));
 
   // --- variables and slots, by their names in checkpoints
   Result<mesh::Tensor> Read(std::string_view name, std::stop_token stop = {});
@@ -160,12 +180,12 @@ class Coordinator {
   const Planner& planner() const { return *planner_; }
 
   // --- checkpoints
-  // Saves every variable and slot as of now: no step is running while the servers take their copies, so every step that
-  // has ended is in it, whole, and none that has not. Steps go on while the copies are written and the checkpoint is made
-  // complete; a later Save, or WaitForSave, waits for that and gives its error. The same checkpoint loads under any
-  // strategy.
-  Status Save(int64_t step, std::map<std::string, std::string> metadata = {}, const std::string& program_hash = "",
-              std::stop_token stop = {});
+  // Saves every variable and slot as of now: no step is running while the servers take their
+  // copies, so every step that has ended is in it, whole, and none that has not. Steps go on while
+  // the copies are written and the checkpoint is made complete; a later Save, or WaitForSave, waits
+  // for that and gives its error. The same checkpoint loads under any strategy.
+  Status Save(int64_t step, std::map<std::string, std::string> metadata = {},
+              const std::string& program_hash = "", std::stop_token stop = {});
   // `stop`: gives it up, with kCancelled where it is not complete yet.
   Status WaitForSave(std::stop_token stop = {});
   // The newest step whose checkpoint is complete, of this session; -1: none.
@@ -175,7 +195,8 @@ class Coordinator {
 
   // The job is done: servers and workers may go. Nothing is scheduled after it.
   void End(Duration timeout = std::chrono::seconds(5));
-  // We leave, and the job will go on with another chief: whoever was asked to stop need not wait for us any longer.
+  // We leave, and the job will go on with another chief: whoever was asked to stop need not wait
+  // for us any longer.
   void Leave(Duration timeout = std::chrono::seconds(2));
 
   DispatcherStats stats() const { return dispatcher_->stats(); }
@@ -190,8 +211,8 @@ class Coordinator {
   std::stop_source stop_;
   std::unique_ptr<Planner> planner_;
   std::set<std::string> updates_;
-  std::map<int64_t, std::string> dataset_names_;          // by entry
-  std::map<std::string, std::string> restored_cursors_;   // by metadata key
+  std::map<int64_t, std::string> dataset_names_;         // by entry
+  std::map<std::string, std::string> restored_cursors_;  // by metadata key
   std::unique_ptr<ServerGroup> servers_;
   std::unique_ptr<Dispatcher> dispatcher_;
   std::unique_ptr<Saver> saver_;

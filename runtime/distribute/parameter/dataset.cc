@@ -36,7 +36,8 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
   MT_ASSIGN_OR_RETURN(const auto source, data::OpenSource(spec.source));
   const int64_t mine = source->size() > worker ? (source->size() - 1 - worker) / workers + 1 : 0;
   if (mine == 0) {
-    return InvalidArgument("dataset " + dataset.name + ": expected an element for each of " + std::to_string(workers) +
+    return InvalidArgument("dataset " + dataset.name + ": expected an element for each of " +
+                           std::to_string(workers) +
                            " workers, got: " + std::to_string(source->size()));
   }
   MT_RETURN_IF_ERROR(source->Ensure(source->size()));
@@ -53,14 +54,16 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
     arrays.components.push_back(std::move(part));
   }
   if (const auto* idx = std::get_if<data::IdxFiles>(&spec.source.from)) {
-    // A pipeline over files makes labels of this type by itself; one over arrays takes them as they are.
+    // A pipeline over files makes labels of this type by itself; one over arrays takes them as they
+    // are.
     spec.stages.insert(spec.stages.begin(), data::MapStage{{data::Cast{idx->labels_as}}, 1});
   }
   spec.source = {.from = std::move(arrays)};
   return spec;
 }
 
-Result<std::unique_ptr<data::Pipeline>> MakePipeline(const Dataset& dataset, int worker, int workers) {
+Result<std::unique_ptr<data::Pipeline>> MakePipeline(const Dataset& dataset, int worker,
+                                                     int workers) {
   MT_ASSIGN_OR_RETURN(data::PipelineSpec spec, SpecOf(dataset, worker, workers));
   MT_ASSIGN_OR_RETURN(auto pipeline, data::Pipeline::Create(std::move(spec)));
   pipeline->Start();

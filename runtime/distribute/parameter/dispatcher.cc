@@ -71,7 +71,8 @@ class Dispatcher::Impl {
     peers_.clear();  // cancels the calls and waits for their answers
     // The servers are not ours, and their pings point here.
     quiet([this] {
-      return std::none_of(pinging_servers_.begin(), pinging_servers_.end(), [](bool b) { return b; });
+      return std::none_of(pinging_servers_.begin(), pinging_servers_.end(),
+                          [](bool b) { return b; });
     });
   }
 
@@ -99,8 +100,9 @@ class Dispatcher::Impl {
     return all;
   }
 
-  Result<std::shared_ptr<Handle>> Submit(std::vector<int64_t> functions, std::vector<Argument> arguments,
-                                         Duration timeout, std::stop_token stop);
+  Result<std::shared_ptr<Handle>> Submit(std::vector<int64_t> functions,
+                                         std::vector<Argument> arguments, Duration timeout,
+                                         std::stop_token stop);
   Status Join(Duration timeout, std::stop_token stop);
   Result<bool> Done();
   Result<StepOutcome> Wait(const Handle& step, Duration timeout, std::stop_token stop);
@@ -166,14 +168,17 @@ class Dispatcher::Impl {
   Schedule schedule_ MT_GUARDED_BY(mutex_);
   std::map<int64_t, Step> steps_ MT_GUARDED_BY(mutex_);
   int64_t next_step_ MT_GUARDED_BY(mutex_) = 0;
-  std::vector<std::shared_ptr<const std::vector<Entry>>> entries_ MT_GUARDED_BY(mutex_);  // one for all, or one each
+  std::vector<std::shared_ptr<const std::vector<Entry>>> entries_
+      MT_GUARDED_BY(mutex_);                      // one for all, or one each
   int64_t performing_ MT_GUARDED_BY(mutex_) = 0;  // calls that are about to be made
-  int waiting_ MT_GUARDED_BY(mutex_) = 0;  // threads in Submit, Wait or CloseGate
+  int waiting_ MT_GUARDED_BY(mutex_) = 0;         // threads in Submit, Wait or CloseGate
   int joining_ MT_GUARDED_BY(mutex_) = 0;
-  std::map<std::pair<int, int64_t>, std::function<void()>> cancels_ MT_GUARDED_BY(mutex_);  // by worker and step
+  std::map<std::pair<int, int64_t>, std::function<void()>> cancels_
+      MT_GUARDED_BY(mutex_);  // by worker and step
   std::vector<bool> pinging_workers_ MT_GUARDED_BY(mutex_), pinging_servers_ MT_GUARDED_BY(mutex_);
-  std::vector<std::map<int64_t, std::string>> cursors_ MT_GUARDED_BY(mutex_);  // by worker and entry
-  std::vector<Status> last_error_ MT_GUARDED_BY(mutex_);                        // by worker
+  std::vector<std::map<int64_t, std::string>> cursors_
+      MT_GUARDED_BY(mutex_);                              // by worker and entry
+  std::vector<Status> last_error_ MT_GUARDED_BY(mutex_);  // by worker
   DispatcherStats stats_ MT_GUARDED_BY(mutex_);
   // Monotonic; when it began, -1: it is not so.
   Duration no_worker_since_ MT_GUARDED_BY(mutex_) = SystemClock().Monotonic();
@@ -193,14 +198,18 @@ void Dispatcher::Impl::HandleEvent(const ScheduleEvent& event, Starts* starts) {
     const int64_t incarnation = action.incarnation;
     switch (action.kind) {
       case Kind::kSetUp:
-        starts->push_back([this, worker, incarnation, to = action.to] { StartSetUp(worker, incarnation, to); });
+        starts->push_back(
+            [this, worker, incarnation, to = action.to] { StartSetUp(worker, incarnation, to); });
         break;
       case Kind::kLoad:
-        starts->push_back(
-            [this, worker, incarnation, from = action.from, to = action.to] { StartLoad(worker, incarnation, from, to); });
+        starts->push_back([this, worker, incarnation, from = action.from, to = action.to] {
+          StartLoad(worker, incarnation, from, to);
+        });
         break;
       case Kind::kRun:
-        starts->push_back([this, worker, incarnation, step = action.step] { StartRun(worker, incarnation, step); });
+        starts->push_back([this, worker, incarnation, step = action.step] {
+          StartRun(worker, incarnation, step);
+        });
         break;
       case Kind::kFinish:
         ++stats_.steps_done;
@@ -222,7 +231,9 @@ void Dispatcher::Impl::End(int64_t step, StepOutcome outcome) {
 }
 
 void Dispatcher::Impl::StartSetUp(int worker, int64_t incarnation, int64_t to) {
-  WorkerSetUpRequest request{.session = options_.session, .worker = worker, .workers = workers(),
+  WorkerSetUpRequest request{.session = options_.session,
+                             .worker = worker,
+                             .workers = workers(),
                              .incarnation = incarnation};
   for (int s = 0; s < servers_->size(); ++s) request.servers.push_back(servers_->address(s));
   {
@@ -285,7 +296,8 @@ void Dispatcher::Impl::Lost(int worker, int64_t incarnation, const Status& why) 
     HandleEvent(WorkerLost{worker, incarnation}, &starts);
     if (was_ready) {
       // What it may still answer is of an incarnation that has ended.
-      for (auto it = cancels_.lower_bound({worker, 0}); it != cancels_.end() && it->first.first == worker;) {
+      for (auto it = cancels_.lower_bound({worker, 0});
+           it != cancels_.end() && it->first.first == worker;) {
         cancels.push_back(std::move(it->second));
         it = cancels_.erase(it);
       }
@@ -295,7 +307,8 @@ void Dispatcher::Impl::Lost(int worker, int64_t incarnation, const Status& why) 
     }
   }
   if (was_ready) {
-    LogWarning("worker is lost, its steps run elsewhere", {{"worker", std::to_string(worker)}, {"error", why.message()}});
+    LogWarning("worker is lost, its steps run elsewhere",
+               {{"worker", std::to_string(worker)}, {"error", why.message()}});
   }
   for (const auto& cancel : cancels) cancel();
   Perform(starts);
@@ -304,7 +317,8 @@ void Dispatcher::Impl::Lost(int worker, int64_t incarnation, const Status& why) 
 void Dispatcher::Impl::StartRun(int worker, int64_t incarnation, int64_t step) {
   RunRequest request{.session = options_.session, .incarnation = incarnation, .step = step};
   request.min_versions = servers_->versions();
-  request.server_wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.return_timeout).count();
+  request.server_wait_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.return_timeout).count();
   Frame frame;
   {
     MutexLock lock(mutex_);
@@ -313,7 +327,9 @@ void Dispatcher::Impl::StartRun(int worker, int64_t incarnation, int64_t step) {
     request.functions = it->second.functions;
     for (const Argument& argument : it->second.arguments) {
       request.arguments.push_back({argument.kind, argument.entry, argument.tensor.type()});
-      if (argument.kind == RunArgument::Kind::kTensor) frame.payload.push_back(PieceOf(argument.tensor));
+      if (argument.kind == RunArgument::Kind::kTensor) {
+        frame.payload.push_back(PieceOf(argument.tensor));
+      }
     }
   }
   frame.head = Encode(request);
@@ -322,26 +338,33 @@ void Dispatcher::Impl::StartRun(int worker, int64_t incarnation, int64_t step) {
     MT_ASSIGN_OR_RETURN(const RunReply reply, Decode<RunReply>(head));
     std::vector<std::span<std::byte>> to;
     payload->reserve(reply.outputs.size());
-    for (const NamedType& output : reply.outputs) to.push_back(payload->emplace_back(output.type).mutable_bytes());
+    for (const NamedType& output : reply.outputs) {
+      to.push_back(payload->emplace_back(output.type).mutable_bytes());
+    }
     return to;
   };
-  auto cancel = peers_[worker]->Call(kWorkerRun, std::move(frame), options_.step_timeout, land,
-                                     [this, worker, incarnation, step, payload](const Result<std::string>& head) {
-                                       Answered(worker, incarnation, step, head, std::move(*payload));
-                                     });
+  auto cancel = peers_[worker]->Call(
+      kWorkerRun, std::move(frame), options_.step_timeout, land,
+      [this, worker, incarnation, step, payload](const Result<std::string>& head) {
+        Answered(worker, incarnation, step, head, std::move(*payload));
+      });
   MutexLock lock(mutex_);
   // The answer may have come already.
-  if (steps_.contains(step) && schedule_.incarnation(worker) == incarnation) cancels_[{worker, step}] = std::move(cancel);
+  if (steps_.contains(step) && schedule_.incarnation(worker) == incarnation) {
+    cancels_[{worker, step}] = std::move(cancel);
+  }
 }
 
-void Dispatcher::Impl::Answered(int worker, int64_t incarnation, int64_t step, const Result<std::string>& head,
-                                std::vector<Tensor> payload) {
+void Dispatcher::Impl::Answered(int worker, int64_t incarnation, int64_t step,
+                                const Result<std::string>& head, std::vector<Tensor> payload) {
   if (!head.ok()) {
     if (IsLost(head.status().code())) return Lost(worker, incarnation, head.status());
     return Feed(StepFailed{worker, incarnation, step, head.status().At(WorkerName(worker))});
   }
   auto reply = Decode<RunReply>(*head);
-  if (!reply.ok()) return Feed(StepFailed{worker, incarnation, step, reply.status().At(WorkerName(worker))});
+  if (!reply.ok()) {
+    return Feed(StepFailed{worker, incarnation, step, reply.status().At(WorkerName(worker))});
+  }
   servers_->NoteVersions(reply->versions);
   Starts starts;
   {
@@ -368,7 +391,9 @@ void Dispatcher::Impl::Answered(int worker, int64_t incarnation, int64_t step, c
       HandleEvent(StepDone{worker, incarnation, step}, &starts);
     } else if (reply->cause == RunReply::Cause::kServerAway) {
       const int server = reply->server;
-      if (server_away_since_.emplace(server, SystemClock().Monotonic()).second) ++stats_.servers_lost;
+      if (server_away_since_.emplace(server, SystemClock().Monotonic()).second) {
+        ++stats_.servers_lost;
+      }
       server_error_[server] = status;
       HandleEvent(ServerLost{server}, &starts);
       HandleEvent(StepReturned{worker, incarnation, step}, &starts);
@@ -393,9 +418,9 @@ std::optional<Status> Dispatcher::Impl::TakeError(Starts* starts) {
   return error;
 }
 
-Result<std::shared_ptr<Dispatcher::Handle>> Dispatcher::Impl::Submit(std::vector<int64_t> functions,
-                                                                     std::vector<Argument> arguments, Duration timeout,
-                                                                     std::stop_token stop) {
+Result<std::shared_ptr<Dispatcher::Handle>> Dispatcher::Impl::Submit(
+    std::vector<int64_t> functions, std::vector<Argument> arguments, Duration timeout,
+    std::stop_token stop) {
   Starts starts;
   std::shared_ptr<Handle> handle;
   std::optional<Status> error;
@@ -408,8 +433,8 @@ Result<std::shared_ptr<Dispatcher::Handle>> Dispatcher::Impl::Submit(std::vector
     --waiting_;
     if (!room) {
       if (stop.stop_requested()) return Cancelled("submit: stopped");
-      return DeadlineExceeded("submit: expected room for a step, got: " + std::to_string(schedule_.queued()) +
-                              " that wait");
+      return DeadlineExceeded("submit: expected room for a step, got: " +
+                              std::to_string(schedule_.queued()) + " that wait");
     }
     error = TakeError(&starts);
     if (!error) {
@@ -419,7 +444,8 @@ Result<std::shared_ptr<Dispatcher::Handle>> Dispatcher::Impl::Submit(std::vector
         if (a.kind != RunArgument::Kind::kTensor) needs = std::max(needs, a.entry + 1);
       }
       if (functions.empty() || needs > static_cast<int64_t>(entries_.size())) {
-        return InvalidArgument("submit: expected functions, datasets and values of this coordinator, got: others");
+        return InvalidArgument(
+            "submit: expected functions, datasets and values of this coordinator, got: others");
       }
       const int64_t step = next_step_++;
       handle = std::shared_ptr<Handle>(new Handle(step));
@@ -442,8 +468,9 @@ Status Dispatcher::Impl::Join(Duration timeout, std::stop_token stop) {
     --joining_;
     if (!ended) {
       if (stop.stop_requested()) return Cancelled("join: stopped");
-      return DeadlineExceeded("join: expected every step to end, got: " + std::to_string(schedule_.queued()) +
-                              " that wait and " + std::to_string(schedule_.running()) + " that run");
+      return DeadlineExceeded(
+          "join: expected every step to end, got: " + std::to_string(schedule_.queued()) +
+          " that wait and " + std::to_string(schedule_.running()) + " that run");
     }
     error = TakeError(&starts);
   }
@@ -465,10 +492,12 @@ Result<bool> Dispatcher::Impl::Done() {
   return idle;
 }
 
-Result<StepOutcome> Dispatcher::Impl::Wait(const Handle& step, Duration timeout, std::stop_token stop) {
+Result<StepOutcome> Dispatcher::Impl::Wait(const Handle& step, Duration timeout,
+                                           std::stop_token stop) {
   MutexLock lock(mutex_);
   ++waiting_;
-  const bool there = changed_.WaitFor(mutex_, stop, timeout, [&] { return step.outcome_ != nullptr; });
+  const bool there =
+      changed_.WaitFor(mutex_, stop, timeout, [&] { return step.outcome_ != nullptr; });
   --waiting_;
   if (there) {
     if (!step.outcome_->status.ok()) return step.outcome_->status;
@@ -482,12 +511,13 @@ Status Dispatcher::Impl::CloseGate(Duration timeout, std::stop_token stop) {
   Feed(GateSet{true});
   MutexLock lock(mutex_);
   ++waiting_;
-  const bool quiet = changed_.WaitFor(mutex_, stop, timeout, [&] { return schedule_.running() == 0; });
+  const bool quiet =
+      changed_.WaitFor(mutex_, stop, timeout, [&] { return schedule_.running() == 0; });
   --waiting_;
   if (quiet) return OkStatus();
   if (stop.stop_requested()) return Cancelled("checkpoint: stopped");
-  return DeadlineExceeded("checkpoint: expected the running steps to end, got: " + std::to_string(schedule_.running()) +
-                          " that still run");
+  return DeadlineExceeded("checkpoint: expected the running steps to end, got: " +
+                          std::to_string(schedule_.running()) + " that still run");
 }
 
 void Dispatcher::Impl::EndWorkers(bool goes_on, Duration timeout) {
@@ -499,7 +529,8 @@ void Dispatcher::Impl::EndWorkers(bool goes_on, Duration timeout) {
   const auto told = std::make_shared<Told>();
   told->left = peers_.size();
   for (const auto& peer : peers_) {
-    peer->Call(goes_on ? kWorkerLeave : kWorkerEnd, {Encode(EndRequest{options_.session}), {}}, timeout, nullptr,
+    peer->Call(goes_on ? kWorkerLeave : kWorkerEnd, {Encode(EndRequest{options_.session}), {}},
+               timeout, nullptr,
                [told, address = peer->address()](const Result<std::string>& answer) {
                  if (!answer.ok()) {
                    LogInfo("a worker was not told that we leave",
@@ -551,17 +582,20 @@ void Dispatcher::Impl::PingWorker(int worker, int64_t incarnation) {
     if (pinging_workers_[worker]) return;
     pinging_workers_[worker] = true;
   }
-  peers_[worker]->Call(kWorkerPing, {}, options_.lost_after, nullptr,
-                       [this, worker, incarnation](const Result<std::string>& answer) {
-                         {
-                           MutexLock lock(mutex_);
-                           pinging_workers_[worker] = false;
-                         }
-                         if (!answer.ok()) return Lost(worker, incarnation, answer.status());
-                         const auto reply = Decode<WorkerPingReply>(*answer);
-                         if (reply.ok() && reply->session == options_.session && reply->incarnation == incarnation) return;
-                         Lost(worker, incarnation, FailedPrecondition("its process is another one"));
-                       });
+  peers_[worker]->Call(
+      kWorkerPing, {}, options_.lost_after, nullptr,
+      [this, worker, incarnation](const Result<std::string>& answer) {
+        {
+          MutexLock lock(mutex_);
+          pinging_workers_[worker] = false;
+        }
+        if (!answer.ok()) return Lost(worker, incarnation, answer.status());
+        const auto reply = Decode<WorkerPingReply>(*answer);
+        if (reply.ok() && reply->session == options_.session && reply->incarnation == incarnation) {
+          return;
+        }
+        Lost(worker, incarnation, FailedPrecondition("its process is another one"));
+      });
 }
 
 void Dispatcher::Impl::PingServer(int server) {
@@ -589,7 +623,10 @@ void Dispatcher::Impl::PingServer(int server) {
         }
       }
     }
-    if (lost) LogWarning("parameter server is away", {{"ps", std::to_string(server)}, {"error", status.message()}});
+    if (lost) {
+      LogWarning("parameter server is away",
+                 {{"ps", std::to_string(server)}, {"error", status.message()}});
+    }
     if (back) LogInfo("parameter server is back", {{"ps", std::to_string(server)}});
     Perform(starts);
     MutexLock lock(mutex_);
@@ -605,15 +642,19 @@ void Dispatcher::Impl::CheckTimes() {
   {
     MutexLock lock(mutex_);
     if (closed_ || schedule_.idle() || schedule_.error()) {
-      if (no_worker_since_ >= Duration(0) && schedule_.idle()) no_worker_since_ = SystemClock().Monotonic();
+      if (no_worker_since_ >= Duration(0) && schedule_.idle()) {
+        no_worker_since_ = SystemClock().Monotonic();
+      }
       return;
     }
     const Duration now = SystemClock().Monotonic();
     for (const auto& [server, since] : server_away_since_) {
       if (now - since < options_.return_timeout) continue;
-      HandleEvent(JobFailed{Unavailable("ps-" + std::to_string(server) + ": expected it back within " +
-                                    Seconds(options_.return_timeout) + ", got: " + server_error_[server].message())},
-              &starts);
+      HandleEvent(
+          JobFailed{Unavailable("ps-" + std::to_string(server) + ": expected it back within " +
+                                Seconds(options_.return_timeout) +
+                                ", got: " + server_error_[server].message())},
+          &starts);
       break;
     }
     const Duration patience = had_worker_ ? options_.return_timeout : options_.start_timeout;
@@ -622,7 +663,9 @@ void Dispatcher::Impl::CheckTimes() {
       for (int w = 0; w < workers(); ++w) {
         got += (w > 0 ? "; " : "") + WorkerName(w) + ": " + last_error_[w].message();
       }
-      HandleEvent(JobFailed{Unavailable("expected a worker within " + Seconds(patience) + ", got: " + got)}, &starts);
+      HandleEvent(
+          JobFailed{Unavailable("expected a worker within " + Seconds(patience) + ", got: " + got)},
+          &starts);
     }
     // What still runs waits for the same.
     if (schedule_.error()) cancels.swap(cancels_);
@@ -636,7 +679,8 @@ void Dispatcher::Impl::CheckTimes() {
 Dispatcher::Dispatcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Dispatcher::~Dispatcher() = default;
 
-Result<std::unique_ptr<Dispatcher>> Dispatcher::Create(DispatcherOptions options, ServerGroup* servers) {
+Result<std::unique_ptr<Dispatcher>> Dispatcher::Create(DispatcherOptions options,
+                                                       ServerGroup* servers) {
   std::vector<std::unique_ptr<Peer>> peers;
   for (const std::string& address : options.workers) {
     MT_ASSIGN_OR_RETURN(auto peer, Peer::Create(address, options.identity));
@@ -656,16 +700,21 @@ int64_t Dispatcher::AddEntries(std::vector<Entry> by_worker) {
 }
 std::vector<Dispatcher::Cursor> Dispatcher::cursors() const { return impl_->cursors(); }
 Result<std::shared_ptr<Dispatcher::Handle>> Dispatcher::Submit(std::vector<int64_t> functions,
-                                                               std::vector<Argument> arguments, Duration timeout,
+                                                               std::vector<Argument> arguments,
+                                                               Duration timeout,
                                                                std::stop_token stop) {
   return impl_->Submit(std::move(functions), std::move(arguments), timeout, stop);
 }
-Status Dispatcher::Join(Duration timeout, std::stop_token stop) { return impl_->Join(timeout, stop); }
+Status Dispatcher::Join(Duration timeout, std::stop_token stop) {
+  return impl_->Join(timeout, stop);
+}
 Result<bool> Dispatcher::Done() { return impl_->Done(); }
 Result<StepOutcome> Dispatcher::Wait(const Handle& step, Duration timeout, std::stop_token stop) {
   return impl_->Wait(step, timeout, stop);
 }
-Status Dispatcher::CloseGate(Duration timeout, std::stop_token stop) { return impl_->CloseGate(timeout, stop); }
+Status Dispatcher::CloseGate(Duration timeout, std::stop_token stop) {
+  return impl_->CloseGate(timeout, stop);
+}
 void Dispatcher::OpenGate() { impl_->OpenGate(); }
 void Dispatcher::EndWorkers(bool goes_on, Duration timeout) { impl_->EndWorkers(goes_on, timeout); }
 DispatcherStats Dispatcher::stats() const { return impl_->stats(); }

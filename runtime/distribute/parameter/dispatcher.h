@@ -1,7 +1,8 @@
 // Sends steps to workers as schedule.h decides, and watches over workers and servers.
 //
-// Everything that happens (an answer, a silence, a new step) becomes an event of the schedule; nothing is decided here,
-// but what counts as an event: a call's status code, a ping's answer, a time that is over.
+// Everything that happens (an answer, a silence, a new step) becomes an event of the schedule;
+// nothing is decided here, but what counts as an event: a call's status code, a ping's answer, a
+// time that is over.
 //
 // Thread-safe.
 #pragma once
@@ -26,15 +27,17 @@ struct DispatcherOptions {
   std::vector<std::string> workers;  // addresses
   Identity identity;
   int64_t session = 0;
-  int in_flight = 1;        // steps that a worker holds at once
-  int max_attempts = 10;    // see schedule.h
+  int in_flight = 1;           // steps that a worker holds at once
+  int max_attempts = 10;       // see schedule.h
   int64_t max_queued = 10000;  // Submit waits where so many steps wait for a worker
-  Duration step_timeout = std::chrono::minutes(10);    // of one step on one worker
-  Duration set_up_timeout = std::chrono::minutes(5);   // of making a worker ready
-  Duration start_timeout = std::chrono::minutes(10);   // for the first worker to come
-  Duration return_timeout = std::chrono::seconds(120); // for one to come back, when all are lost; and for a server
+  Duration step_timeout = std::chrono::minutes(10);   // of one step on one worker
+  Duration set_up_timeout = std::chrono::minutes(5);  // of making a worker ready
+  Duration start_timeout = std::chrono::minutes(10);  // for the first worker to come
+  Duration return_timeout =
+      std::chrono::seconds(120);  // for one to come back, when all are lost; and for a server
   Duration ping = std::chrono::milliseconds(500);
-  Duration lost_after = std::chrono::seconds(5);       // silence; a connection that breaks counts at once
+  Duration lost_after =
+      std::chrono::seconds(5);  // silence; a connection that breaks counts at once
 };
 
 // What a step gave. Set once.
@@ -64,14 +67,15 @@ struct DispatcherStats {
 class Dispatcher {
  public:
   // `servers` must outlive it.
-  static Result<std::unique_ptr<Dispatcher>> Create(DispatcherOptions options, ServerGroup* servers);
+  static Result<std::unique_ptr<Dispatcher>> Create(DispatcherOptions options,
+                                                    ServerGroup* servers);
   ~Dispatcher();
   Dispatcher(const Dispatcher&) = delete;
   Dispatcher& operator=(const Dispatcher&) = delete;
 
   int workers() const;
-  // For every worker the same, or one each; returns the entry's number. `cursors`: where each worker's copy of a dataset
-  // goes on; "", or no list: at its front.
+  // For every worker the same, or one each; returns the entry's number. `cursors`: where each
+  // worker's copy of a dataset goes on; "", or no list: at its front.
   int64_t AddEntry(const Entry& entry, const std::vector<std::string>& cursors = {});
   int64_t AddEntries(std::vector<Entry> by_worker);
   // How far each worker has come in each dataset.
@@ -83,12 +87,13 @@ class Dispatcher {
   std::vector<Cursor> cursors() const;
 
   class Handle;
-  // Queues a step. Errors: the job's, which is told once (as Join's); kDeadlineExceeded, kCancelled while it waits for
-  // room.
-  Result<std::shared_ptr<Handle>> Submit(std::vector<int64_t> functions, std::vector<Argument> arguments,
-                                         Duration timeout, std::stop_token stop);
-  // Until every step has ended; the job's error if there was one, which is then forgotten. Errors: also
-  // kDeadlineExceeded, kCancelled: the steps go on.
+  // Queues a step. Errors: the job's, which is told once (as Join's); kDeadlineExceeded, kCancelled
+  // while it waits for room.
+  Result<std::shared_ptr<Handle>> Submit(std::vector<int64_t> functions,
+                                         std::vector<Argument> arguments, Duration timeout,
+                                         std::stop_token stop);
+  // Until every step has ended; the job's error if there was one, which is then forgotten. Errors:
+  // also kDeadlineExceeded, kCancelled: the steps go on.
   Status Join(Duration timeout, std::stop_token stop);
   // Whether every step has ended. Errors: as Join's, without waiting.
   Result<bool> Done();
@@ -99,8 +104,8 @@ class Dispatcher {
   Status CloseGate(Duration timeout, std::stop_token stop);
   void OpenGate();
 
-  // Tells every worker that the job is done, or that it goes on with another chief. Who does not hear it in time lives
-  // on.
+  // Tells every worker that the job is done, or that it goes on with another chief. Who does not
+  // hear it in time lives on.
   void EndWorkers(bool goes_on, Duration timeout);
 
   DispatcherStats stats() const;

@@ -25,15 +25,17 @@ Status MarkFinal(const std::string& path) {
   return WriteFileAtomically(file, index.ToJson());
 }
 
-Result<int64_t> EvaluateLoop(const std::string& folder,
-                             const std::function<Status(const checkpoint::Checkpoint& checkpoint)>& evaluate,
-                             const EvaluateOptions& options, std::stop_token stop) {
+Result<int64_t> EvaluateLoop(
+    const std::string& folder,
+    const std::function<Status(const checkpoint::Checkpoint& checkpoint)>& evaluate,
+    const EvaluateOptions& options, std::stop_token stop) {
   const auto is_final = options.is_final ? options.is_final : SaysFinal;
   int64_t evaluated = 0;
   int64_t newest = options.after_step;
   Duration since = options.clock->Monotonic();
   while (!stop.stop_requested()) {
-    MT_ASSIGN_OR_RETURN(std::vector<checkpoint::Candidate> candidates, checkpoint::ListCheckpoints(folder));
+    MT_ASSIGN_OR_RETURN(std::vector<checkpoint::Candidate> candidates,
+                        checkpoint::ListCheckpoints(folder));
     std::reverse(candidates.begin(), candidates.end());
     for (const checkpoint::Candidate& candidate : candidates) {
       if (candidate.step <= newest) continue;
@@ -45,7 +47,8 @@ Result<int64_t> EvaluateLoop(const std::string& folder,
       if (status.ok()) status = evaluate(**checkpoint);
       if (status.code() == StatusCode::kNotFound || status.code() == StatusCode::kDataLoss) {
         if (checkpoint.ok() && is_final((*checkpoint)->index())) return status;
-        LogWarning("a checkpoint was not evaluated", {{"path", candidate.path}, {"error", status.message()}});
+        LogWarning("a checkpoint was not evaluated",
+                   {{"path", candidate.path}, {"error", status.message()}});
         continue;
       }
       MT_RETURN_IF_ERROR(status);

@@ -1,4 +1,5 @@
-// The evaluator beside a training job: watches a folder of checkpoints and evaluates each new one, once.
+// The evaluator beside a training job: watches a folder of checkpoints and evaluates each new one,
+// once.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace meshtrain::parameter {
 
 // In a checkpoint's metadata, for the last one of a job.
 inline constexpr std::string_view kFinalKey = "final";
-// Says so of the complete checkpoint at `path` (its own folder); what it holds stays. Errors: base/file.h's; kDataLoss.
+// Says so of the complete checkpoint at `path` (its own folder); what it holds stays. Errors:
+// base/file.h's; kDataLoss.
 Status MarkFinal(const std::string& path);
 
 struct EvaluateOptions {
@@ -27,12 +29,14 @@ struct EvaluateOptions {
   Clock* clock = &SystemClock();
 };
 
-// Calls `evaluate` for each complete checkpoint, in the order of their steps; returns how many, when the newest is the
-// final one and had its turn, or when `stop` was requested. One that was removed before its turn (the job keeps only so many) is passed over; one that is
-// damaged is logged and passed over, unless it is the final one (kDataLoss). Errors: evaluate's; a folder that cannot be
-// read.
-Result<int64_t> EvaluateLoop(const std::string& folder,
-                             const std::function<Status(const checkpoint::Checkpoint& checkpoint)>& evaluate,
-                             const EvaluateOptions& options, std::stop_token stop);
+// Calls `evaluate` for each complete checkpoint, in the order of their steps; returns how many,
+// when the newest is the final one and had its turn, or when `stop` was requested. One that was
+// removed before its turn (the job keeps only so many) is passed over; one that is damaged is
+// logged and passed over, unless it is the final one (kDataLoss). Errors: evaluate's; a folder that
+// cannot be read.
+Result<int64_t> EvaluateLoop(
+    const std::string& folder,
+    const std::function<Status(const checkpoint::Checkpoint& checkpoint)>& evaluate,
+    const EvaluateOptions& options, std::stop_token stop);
 
 }  // namespace meshtrain::parameter

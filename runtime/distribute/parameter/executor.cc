@@ -25,11 +25,13 @@ namespace {
 constexpr Duration kIdle = std::chrono::seconds(1);
 constexpr Duration kRetryAfter = std::chrono::milliseconds(100);
 constexpr Duration kDataTimeout = std::chrono::minutes(5);
-// Variables of one server that are no larger come back with the answer to a push, which saves the next step its pull.
+// Variables of one server that are no larger come back with the answer to a push, which saves the
+// next step its pull.
 constexpr int64_t kWantBytes = int64_t{64} << 10;
 
 int64_t RowBytes(const TensorType& type) {
-  return type.dims.empty() || type.dims[0] == 0 ? type.num_bytes() : type.num_bytes() / type.dims[0];
+  return type.dims.empty() || type.dims[0] == 0 ? type.num_bytes()
+                                                : type.num_bytes() / type.dims[0];
 }
 
 }  // namespace
@@ -61,7 +63,8 @@ class Executor::Impl {
 
   void SetUp(WorkerSetUpRequest request, Done done) {
     {
-      // The step that is running ends at its next wait; what is queued behind it finds its incarnation over.
+      // The step that is running ends at its next wait; what is queued behind it finds its
+      // incarnation over.
       MutexLock lock(mutex_);
       const bool newer = request.session > session_id_ ||
                          (request.session == session_id_ && request.incarnation > incarnation_);
@@ -100,7 +103,7 @@ class Executor::Impl {
     StepFunction spec;
     std::vector<TensorType> inputs;
     std::unique_ptr<LoadedStep> step;
-    std::set<int32_t> servers;  // that it reads
+    std::set<int32_t> servers;                                 // that it reads
     std::map<int32_t, std::vector<const PulledPart*>> wanted;  // by server, where they are small
   };
   using Loaded = std::variant<std::unique_ptr<Function>, std::unique_ptr<data::Pipeline>, Tensor>;
@@ -132,11 +135,11 @@ class Executor::Impl {
     Mutex mutex;
     bool finished MT_GUARDED_BY(mutex) = false;
     std::vector<Tensor> pushed MT_GUARDED_BY(mutex);  // by output of the program
-    std::set<size_t> open MT_GUARDED_BY(mutex);       // of function->spec.pushes, those not acknowledged
-    std::set<size_t> sent MT_GUARDED_BY(mutex);       // of those, the ones under way
-    bool stale MT_GUARDED_BY(mutex) = false;          // computed from too old a version: again
-    bool pull_anew = false;                           // what is held is too old, whatever its version
-    std::vector<int64_t> based_on;                    // by server
+    std::set<size_t> open MT_GUARDED_BY(mutex);  // of function->spec.pushes, those not acknowledged
+    std::set<size_t> sent MT_GUARDED_BY(mutex);  // of those, the ones under way
+    bool stale MT_GUARDED_BY(mutex) = false;     // computed from too old a version: again
+    bool pull_anew = false;                      // what is held is too old, whatever its version
+    std::vector<int64_t> based_on;               // by server
   };
   using RunPtr = std::shared_ptr<StepRun>;
 
@@ -176,10 +179,12 @@ class Executor::Impl {
   Status WriteHeld(const StepRun& run);
   Status Step(StepRun& run);
   void Send(const RunPtr& run, size_t push);
-  void Sent(const RunPtr& run, size_t push, const Result<std::string>& answer, std::vector<Tensor> values);
+  void Sent(const RunPtr& run, size_t push, const Result<std::string>& answer,
+            std::vector<Tensor> values);
   void Keep(const StepRun& run, int32_t server, int64_t version, std::vector<Tensor> values);
   // Answers with `status`, once.
-  void Finish(StepRun& run, const Status& status, RunReply::Cause cause = RunReply::Cause::kStep, int32_t server = 0);
+  void Finish(StepRun& run, const Status& status, RunReply::Cause cause = RunReply::Cause::kStep,
+              int32_t server = 0);
 
   const ExecutorOptions options_;
   const uint64_t boot_;
@@ -192,8 +197,8 @@ class Executor::Impl {
   int64_t session_id_ MT_GUARDED_BY(mutex_) = 0;
   int64_t incarnation_ MT_GUARDED_BY(mutex_) = 0;
   std::stop_source abort_ MT_GUARDED_BY(mutex_);
-  std::set<int64_t> seqs_ MT_GUARDED_BY(mutex_);  // of pushes under way
-  std::set<RunPtr> runs_ MT_GUARDED_BY(mutex_);   // begun and not answered
+  std::set<int64_t> seqs_ MT_GUARDED_BY(mutex_);              // of pushes under way
+  std::set<RunPtr> runs_ MT_GUARDED_BY(mutex_);               // begun and not answered
   std::map<int32_t, Arrived> arrived_ MT_GUARDED_BY(mutex_);  // by server, the newest
 
   // The thread's.
@@ -223,7 +228,8 @@ void Executor::Impl::Loop(std::stop_token stop) {
       } else {
         const Duration wait = later_.empty() ? kIdle : std::min(kIdle, later_.begin()->first - now);
         const size_t timers = later_.size();
-        changed_.WaitFor(mutex_, stop, wait, [&] { return !queue_.empty() || later_.size() > timers; });
+        changed_.WaitFor(mutex_, stop, wait,
+                         [&] { return !queue_.empty() || later_.size() > timers; });
         continue;
       }
     }
@@ -236,9 +242,11 @@ void Executor::Impl::Loop(std::stop_token stop) {
 Status Executor::Impl::DoSetUp(WorkerSetUpRequest request) {
   {
     MutexLock lock(mutex_);
-    if (request.session < session_id_ || (request.session == session_id_ && request.incarnation <= incarnation_)) {
-      return FailedPrecondition("expected an incarnation after " + std::to_string(incarnation_) + " of session " +
-                                std::to_string(session_id_) + ", got: " + std::to_string(request.incarnation) + " of " +
+    if (request.session < session_id_ ||
+        (request.session == session_id_ && request.incarnation <= incarnation_)) {
+      return FailedPrecondition("expected an incarnation after " + std::to_string(incarnation_) +
+                                " of session " + std::to_string(session_id_) +
+                                ", got: " + std::to_string(request.incarnation) + " of " +
                                 std::to_string(request.session));
     }
     session_id_ = request.session;
@@ -272,8 +280,8 @@ Status Executor::Impl::DoLoad(LoadRequest request) {
   {
     MutexLock lock(mutex_);
     if (request.session != session_id_ || request.incarnation != incarnation_) {
-      return FailedPrecondition("expected incarnation " + std::to_string(incarnation_) + ", got: " +
-                                std::to_string(request.incarnation));
+      return FailedPrecondition("expected incarnation " + std::to_string(incarnation_) +
+                                ", got: " + std::to_string(request.incarnation));
     }
   }
   const auto have = static_cast<int64_t>(loaded_.size());
@@ -281,12 +289,14 @@ Status Executor::Impl::DoLoad(LoadRequest request) {
     return FailedPrecondition("expected entries from " + std::to_string(have) + ", got: from " +
                               std::to_string(request.first));
   }
-  const int64_t known = std::min<int64_t>(have - request.first, static_cast<int64_t>(request.entries.size()));
+  const int64_t known =
+      std::min<int64_t>(have - request.first, static_cast<int64_t>(request.entries.size()));
   request.entries.erase(request.entries.begin(), request.entries.begin() + known);
   return LoadEntries(std::move(request.entries), request.cursors);
 }
 
-Status Executor::Impl::LoadEntries(std::vector<Entry> entries, const std::vector<CursorAt>& cursors) {
+Status Executor::Impl::LoadEntries(std::vector<Entry> entries,
+                                   const std::vector<CursorAt>& cursors) {
   const size_t before = loaded_.size();
   for (Entry& entry : entries) {
     if (auto* function = std::get_if<StepFunction>(&entry)) {
@@ -303,7 +313,10 @@ Status Executor::Impl::LoadEntries(std::vector<Entry> entries, const std::vector
     }
   }
   for (const CursorAt& at : cursors) {
-    if (at.entry < static_cast<int64_t>(before) || at.entry >= static_cast<int64_t>(loaded_.size())) continue;
+    if (at.entry < static_cast<int64_t>(before) ||
+        at.entry >= static_cast<int64_t>(loaded_.size())) {
+      continue;
+    }
     if (auto* pipeline = std::get_if<std::unique_ptr<data::Pipeline>>(&loaded_[at.entry])) {
       MT_ASSIGN_OR_RETURN(const data::Cursor cursor, data::Cursor::Parse(at.cursor));
       MT_RETURN_IF_ERROR((*pipeline)->Restore(cursor));
@@ -316,13 +329,14 @@ Result<Variable> Executor::Impl::Hold(const std::string& name, const TensorType&
   const auto it = held_.find(name);
   if (it != held_.end()) {
     if (it->second.variable.type() != type) {
-      return InvalidArgument("variable `" + name + "`: expected " + it->second.variable.type().ToString() + ", got: " +
-                             type.ToString());
+      return InvalidArgument("variable `" + name + "`: expected " +
+                             it->second.variable.type().ToString() + ", got: " + type.ToString());
     }
     return it->second.variable;
   }
   const Variable variable(name, type);
-  MT_RETURN_IF_ERROR(session_->Declare(variable, mesh::Layout::Replicated(options_.mesh, type.rank())));
+  MT_RETURN_IF_ERROR(
+      session_->Declare(variable, mesh::Layout::Replicated(options_.mesh, type.rank())));
   held_.emplace(name, Held{variable, Tensor(type), {}, false});
   return variable;
 }
@@ -333,7 +347,8 @@ Result<std::unique_ptr<Executor::Impl::Function>> Executor::Impl::LoadFunction(S
   MT_RETURN_IF_ERROR(program::Validate(program));
   if (spec.pulls.size() != program.states.size() || spec.outputs < 0 ||
       spec.outputs > static_cast<int32_t>(program.outputs.size())) {
-    return InvalidArgument("expected where each variable lies, got: " + std::to_string(spec.pulls.size()));
+    return InvalidArgument("expected where each variable lies, got: " +
+                           std::to_string(spec.pulls.size()));
   }
   std::vector<Variable> variables;
   std::map<int32_t, int64_t> bytes_of;  // by server
@@ -345,15 +360,16 @@ Result<std::unique_ptr<Executor::Impl::Function>> Executor::Impl::LoadFunction(S
     for (const PulledPart& part : spec.pulls[i]) {
       if (part.server < 0 || part.server >= static_cast<int32_t>(peers_.size()) || part.row < 0 ||
           part.row * RowBytes(type) + part.type.num_bytes() > type.num_bytes()) {
-        return InvalidArgument("variable `" + program.states[i].name + "`: expected parts of it on known servers, got: " +
-                               part.shard);
+        return InvalidArgument("variable `" + program.states[i].name +
+                               "`: expected parts of it on known servers, got: " + part.shard);
       }
       function->servers.insert(part.server);
       bytes += part.type.num_bytes();
       bytes_of[part.server] += part.type.num_bytes();
     }
     if (bytes != type.num_bytes()) {
-      return InvalidArgument("variable `" + program.states[i].name + "`: expected parts that make it up, got: others");
+      return InvalidArgument("variable `" + program.states[i].name +
+                             "`: expected parts that make it up, got: others");
     }
   }
   for (const ServerPush& push : spec.pushes) {
@@ -364,7 +380,9 @@ Result<std::unique_ptr<Executor::Impl::Function>> Executor::Impl::LoadFunction(S
       const TensorType& type = program.type(program.outputs[part.output].value);
       fits = part.row >= 0 && part.row * RowBytes(type) + part.type.num_bytes() <= type.num_bytes();
     }
-    if (!fits) return InvalidArgument("expected pushes of its outputs to known servers, got: others");
+    if (!fits) {
+      return InvalidArgument("expected pushes of its outputs to known servers, got: others");
+    }
   }
   sharding::Given given;
   const auto batch = options_.mesh.FindAxis("batch");
@@ -372,10 +390,12 @@ Result<std::unique_ptr<Executor::Impl::Function>> Executor::Impl::LoadFunction(S
     const TensorType& type = program.type(input.value);
     function->inputs.push_back(type);
     const bool split = batch && type.rank() > 0 && type.dims[0] >= options_.mesh.axis(*batch).size;
-    given.inputs.insert_or_assign(input.name, split ? mesh::Layout::BatchSharded(options_.mesh, "batch", type.rank()).value()
-                                                    : mesh::Layout::Replicated(options_.mesh, type.rank()));
+    given.inputs.insert_or_assign(
+        input.name, split ? mesh::Layout::BatchSharded(options_.mesh, "batch", type.rank()).value()
+                          : mesh::Layout::Replicated(options_.mesh, type.rank()));
   }
-  MT_ASSIGN_OR_RETURN(function->step, session_->Load(program, options_.mesh, variables, std::move(given)));
+  MT_ASSIGN_OR_RETURN(function->step,
+                      session_->Load(program, options_.mesh, variables, std::move(given)));
   function->spec = std::move(spec);
   for (const std::vector<PulledPart>& parts : function->spec.pulls) {
     for (const PulledPart& part : parts) {
@@ -407,8 +427,8 @@ void Executor::Impl::Begin(const RunPtr& run) {
     if (ours) runs_.insert(run);
   }
   if (!ours) {
-    return Finish(*run, FailedPrecondition("expected incarnation " + std::to_string(incarnation) + ", got: " +
-                                           std::to_string(request.incarnation)));
+    return Finish(*run, FailedPrecondition("expected incarnation " + std::to_string(incarnation) +
+                                           ", got: " + std::to_string(request.incarnation)));
   }
   run->until = SystemClock().Monotonic() + std::chrono::milliseconds(request.server_wait_ms);
   run->based_on.assign(peers_.size(), -1);
@@ -434,12 +454,15 @@ Status Executor::Impl::Gather(StepRun& run) {
   size_t next = 0;
   for (const RunArgument& argument : request.arguments) {
     if (argument.kind == RunArgument::Kind::kTensor) {
-      if (next >= sent.size()) return InvalidArgument("expected a tensor for each argument, got: fewer");
+      if (next >= sent.size()) {
+        return InvalidArgument("expected a tensor for each argument, got: fewer");
+      }
       run.inputs.push_back(std::move(sent[next++]));
       continue;
     }
     if (argument.entry < 0 || argument.entry >= static_cast<int64_t>(loaded_.size())) {
-      return InvalidArgument("expected an entry of this worker as argument, got: " + std::to_string(argument.entry));
+      return InvalidArgument("expected an entry of this worker as argument, got: " +
+                             std::to_string(argument.entry));
     }
     Loaded& entry = loaded_[argument.entry];
     if (auto* value = std::get_if<Tensor>(&entry)) {
@@ -456,15 +479,21 @@ Status Executor::Impl::Gather(StepRun& run) {
   for (const int64_t id : request.functions) {
     const bool is_function = id >= 0 && id < static_cast<int64_t>(loaded_.size()) &&
                              std::holds_alternative<std::unique_ptr<Function>>(loaded_[id]);
-    if (!is_function) return InvalidArgument("expected a function of this worker, got: " + std::to_string(id));
+    if (!is_function) {
+      return InvalidArgument("expected a function of this worker, got: " + std::to_string(id));
+    }
     const Function& function = *std::get<std::unique_ptr<Function>>(loaded_[id]);
     bool fits = function.inputs.size() == run.inputs.size();
-    for (size_t i = 0; fits && i < run.inputs.size(); ++i) fits = function.inputs[i] == run.inputs[i].type();
+    for (size_t i = 0; fits && i < run.inputs.size(); ++i) {
+      fits = function.inputs[i] == run.inputs[i].type();
+    }
     if (fits) {
       run.function = &function;
       return OkStatus();
     }
-    for (const TensorType& type : function.inputs) wanted += (wanted.empty() ? "" : ", ") + type.ToString();
+    for (const TensorType& type : function.inputs) {
+      wanted += (wanted.empty() ? "" : ", ") + type.ToString();
+    }
   }
   std::string got;
   for (const Tensor& input : run.inputs) got += (got.empty() ? "" : ", ") + input.type().ToString();
@@ -485,7 +514,8 @@ void Executor::Impl::Compute(const RunPtr& run) {
   if (stop_.stop_requested()) return Finish(*run, Cancelled("the step was stopped"));
   if (!status.ok()) {
     const bool away = IsAway(status.code()) || status.code() == StatusCode::kFailedPrecondition;
-    return Finish(*run, status, away ? RunReply::Cause::kServerAway : RunReply::Cause::kStep, run->reply.server);
+    return Finish(*run, status, away ? RunReply::Cause::kServerAway : RunReply::Cause::kStep,
+                  run->reply.server);
   }
   status = Step(*run);
   if (!status.ok()) return Finish(*run, status);
@@ -504,7 +534,8 @@ Status Executor::Impl::Pull(StepRun& run) {
   TakeArrived();
   std::vector<int32_t> servers;
   for (const int32_t server : run.function->servers) {
-    // What the coordinator knew of when it sent the step must be in the values; a worker's own last push brought them.
+    // What the coordinator knew of when it sent the step must be in the values; a worker's own last
+    // push brought them.
     const std::optional<int64_t> held = run.pull_anew ? std::nullopt : HeldVersion(run, server);
     const auto& least = run.request.min_versions;
     if (held && static_cast<size_t>(server) < least.size() && *held >= least[server]) {
@@ -555,7 +586,9 @@ std::optional<int64_t> Executor::Impl::HeldVersion(const StepRun& run, int32_t s
     for (const PulledPart& part : spec.pulls[i]) {
       if (part.server != server) continue;
       const auto version = held.versions.find(part.shard);
-      if (version == held.versions.end() || (common && *common != version->second)) return std::nullopt;
+      if (version == held.versions.end() || (common && *common != version->second)) {
+        return std::nullopt;
+      }
       common = version->second;
     }
   }
@@ -573,7 +606,8 @@ Status Executor::Impl::WriteHeld(const StepRun& run) {
   return OkStatus();
 }
 
-// Asks all of `servers` at once; returns the first error. Variables that came are in the host's copies.
+// Asks all of `servers` at once; returns the first error. Variables that came are in the host's
+// copies.
 Status Executor::Impl::PullFrom(StepRun& run, const std::vector<int32_t>& servers) {
   const StepFunction& spec = run.function->spec;
   struct Asked {
@@ -608,26 +642,30 @@ Status Executor::Impl::PullFrom(StepRun& run, const std::vector<int32_t>& server
   size_t waiting = asked.size();
   for (size_t s = 0; s < servers.size(); ++s) {
     Asked& a = asked[s];
-    const Land land = [&a, &mutex](std::string_view head) -> Result<std::vector<std::span<std::byte>>> {
+    const Land land = [&a,
+                       &mutex](std::string_view head) -> Result<std::vector<std::span<std::byte>>> {
       MT_ASSIGN_OR_RETURN(a.reply, Decode<PullReply>(head));
       std::vector<std::span<std::byte>> to;
       if (a.reply.unchanged) return to;
-      if (a.reply.types.size() != a.parts.size()) return InvalidArgument("pull: expected each shard once, got: others");
+      if (a.reply.types.size() != a.parts.size()) {
+        return InvalidArgument("pull: expected each shard once, got: others");
+      }
       MutexLock lock(mutex);  // parts of one variable may come from several servers
       for (size_t i = 0; i < a.parts.size(); ++i) {
         const auto& [held, part] = a.parts[i];
         if (a.reply.types[i] != part->type) {
-          return InvalidArgument("pull: shard `" + part->shard + "`: expected " + part->type.ToString() + ", got: " +
-                                 a.reply.types[i].ToString());
+          return InvalidArgument("pull: shard `" + part->shard + "`: expected " +
+                                 part->type.ToString() + ", got: " + a.reply.types[i].ToString());
         }
         held->versions.erase(part->shard);  // until it is all here
         to.push_back(held->host.mutable_bytes().subspan(
-            static_cast<size_t>(part->row * RowBytes(held->variable.type())), static_cast<size_t>(part->type.num_bytes())));
+            static_cast<size_t>(part->row * RowBytes(held->variable.type())),
+            static_cast<size_t>(part->type.num_bytes())));
       }
       return to;
     };
-    a.cancel = peers_[servers[s]]->Call(kServerPull, {Encode(a.request), {}}, options_.rpc_timeout, land,
-                                        [&](Result<std::string> answer) {
+    a.cancel = peers_[servers[s]]->Call(kServerPull, {Encode(a.request), {}}, options_.rpc_timeout,
+                                        land, [&](Result<std::string> answer) {
                                           MutexLock lock(mutex);
                                           a.answer = std::move(answer);
                                           --waiting;
@@ -669,7 +707,9 @@ Status Executor::Impl::PullFrom(StepRun& run, const std::vector<int32_t>& server
 Status Executor::Impl::Step(StepRun& run) {
   const Function& function = *run.function;
   const Program& program = function.spec.program;
-  for (size_t i = 0; i < run.inputs.size(); ++i) MT_RETURN_IF_ERROR(function.step->Feed(i, run.inputs[i]));
+  for (size_t i = 0; i < run.inputs.size(); ++i) {
+    MT_RETURN_IF_ERROR(function.step->Feed(i, run.inputs[i]));
+  }
   MT_RETURN_IF_ERROR(function.step->Run());
   run.outputs.clear();
   run.reply.outputs.clear();
@@ -677,10 +717,11 @@ Status Executor::Impl::Step(StepRun& run) {
     MT_ASSIGN_OR_RETURN(Tensor value, function.step->Fetch(static_cast<size_t>(i)));
     const std::string& name = program.outputs[i].name;
     const auto& finite = function.spec.finite;
-    if (std::find(finite.begin(), finite.end(), name) != finite.end() && value.type().num_elements() == 1 &&
-        !std::isfinite(value.Item())) {
+    if (std::find(finite.begin(), finite.end(), name) != finite.end() &&
+        value.type().num_elements() == 1 && !std::isfinite(value.Item())) {
       return Aborted("step " + std::to_string(run.request.step) + ": output `" + name +
-                     "`: expected a finite number, got: " + std::to_string(value.Item()) + "; nothing was pushed");
+                     "`: expected a finite number, got: " + std::to_string(value.Item()) +
+                     "; nothing was pushed");
     }
     run.reply.outputs.push_back({name, value.type()});
     run.outputs.push_back(std::move(value));
@@ -696,7 +737,11 @@ Status Executor::Impl::Step(StepRun& run) {
 
 void Executor::Impl::Send(const RunPtr& run, size_t push) {
   const ServerPush& to = run->function->spec.pushes[push];
-  PushRequest request{run->request.session, {worker_, run->request.incarnation, run->seq}, run->seq, to.update, {},
+  PushRequest request{run->request.session,
+                      {worker_, run->request.incarnation, run->seq},
+                      run->seq,
+                      to.update,
+                      {},
                       run->based_on[to.server]};
   Frame frame;
   {
@@ -712,7 +757,8 @@ void Executor::Impl::Send(const RunPtr& run, size_t push) {
     MutexLock lock(mutex_);
     if (!seqs_.empty()) request.settled = *seqs_.begin();
   }
-  if (const auto wanted = run->function->wanted.find(to.server); wanted != run->function->wanted.end()) {
+  if (const auto wanted = run->function->wanted.find(to.server);
+      wanted != run->function->wanted.end()) {
     for (const PulledPart* part : wanted->second) request.want.push_back(part->shard);
   }
   frame.head = Encode(request);
@@ -765,7 +811,8 @@ void Executor::Impl::Sent(const RunPtr& run, size_t push, const Result<std::stri
     const bool away = IsAway(status.code());
     if (!away || now + kRetryAfter >= run->until) {
       const bool lost = away || status.code() == StatusCode::kFailedPrecondition;
-      return Finish(*run, status, lost ? RunReply::Cause::kServerAway : RunReply::Cause::kStep, to.server);
+      return Finish(*run, status, lost ? RunReply::Cause::kServerAway : RunReply::Cause::kStep,
+                    to.server);
     }
     {
       MutexLock lock(run->mutex);
@@ -775,8 +822,10 @@ void Executor::Impl::Sent(const RunPtr& run, size_t push, const Result<std::stri
   }
   if (!again) return;
   if (now >= run->until) {
-    return Finish(*run, Unavailable("ps-" + std::to_string(to.server) + ": others change its variables faster than " +
-                                    "the staleness bound lets this worker compute"),
+    return Finish(*run,
+                  Unavailable("ps-" + std::to_string(to.server) +
+                              ": others change its variables faster than " +
+                              "the staleness bound lets this worker compute"),
                   RunReply::Cause::kServerAway, to.server);
   }
   Add([this, run](const Status& alive) {
@@ -790,7 +839,8 @@ void Executor::Impl::Sent(const RunPtr& run, size_t push, const Result<std::stri
 }
 
 // Variables that came with an answer, for the next step; under the run's lock.
-void Executor::Impl::Keep(const StepRun& run, int32_t server, int64_t version, std::vector<Tensor> values) {
+void Executor::Impl::Keep(const StepRun& run, int32_t server, int64_t version,
+                          std::vector<Tensor> values) {
   const StepFunction& spec = run.function->spec;
   Arrived next{.version = version, .values = std::move(values)};
   for (size_t i = 0; i < spec.pulls.size(); ++i) {
@@ -801,7 +851,9 @@ void Executor::Impl::Keep(const StepRun& run, int32_t server, int64_t version, s
     }
   }
   bool fits = next.parts.size() == next.values.size();
-  for (size_t i = 0; fits && i < next.parts.size(); ++i) fits = next.parts[i].type == next.values[i].type();
+  for (size_t i = 0; fits && i < next.parts.size(); ++i) {
+    fits = next.parts[i].type == next.values[i].type();
+  }
   if (!fits) return;
   MutexLock lock(mutex_);
   if (run.request.incarnation != incarnation_) return;
@@ -809,7 +861,8 @@ void Executor::Impl::Keep(const StepRun& run, int32_t server, int64_t version, s
   if (kept.version < version) kept = std::move(next);
 }
 
-void Executor::Impl::Finish(StepRun& run, const Status& status, RunReply::Cause cause, int32_t server) {
+void Executor::Impl::Finish(StepRun& run, const Status& status, RunReply::Cause cause,
+                            int32_t server) {
   {
     MutexLock lock(run.mutex);
     if (run.finished) return;
@@ -821,8 +874,9 @@ void Executor::Impl::Finish(StepRun& run, const Status& status, RunReply::Cause 
     std::erase_if(runs_, [&](const RunPtr& r) { return r.get() == &run; });
   }
   // Not a step's failure: the coordinator has to do something about this worker.
-  const bool over = cause == RunReply::Cause::kStep &&
-                    (status.code() == StatusCode::kFailedPrecondition || status.code() == StatusCode::kCancelled);
+  const bool over =
+      cause == RunReply::Cause::kStep &&
+      (status.code() == StatusCode::kFailedPrecondition || status.code() == StatusCode::kCancelled);
   if (over) return run.done(status, {});
   run.reply.status = status;
   run.reply.cause = cause;
@@ -838,8 +892,12 @@ Executor::Executor(ExecutorOptions options) : impl_(std::make_unique<Impl>(std::
 Executor::~Executor() { Close(); }
 
 void Executor::Close() { impl_->Close(); }
-void Executor::SetUp(WorkerSetUpRequest request, Done done) { impl_->SetUp(std::move(request), std::move(done)); }
-void Executor::Load(LoadRequest request, Done done) { impl_->Load(std::move(request), std::move(done)); }
+void Executor::SetUp(WorkerSetUpRequest request, Done done) {
+  impl_->SetUp(std::move(request), std::move(done));
+}
+void Executor::Load(LoadRequest request, Done done) {
+  impl_->Load(std::move(request), std::move(done));
+}
 void Executor::Run(RunRequest request, std::vector<Tensor> tensors, RunDone done) {
   impl_->Run(std::move(request), std::move(tensors), std::move(done));
 }

@@ -58,11 +58,13 @@ Result<std::vector<Segment>> ListSegments(const std::string& folder) {
   for (; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
     if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
-    const auto number = ParseInt(name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size()));
+    const auto number =
+        ParseInt(name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size()));
     if (number) segments.push_back({*number, it->path().string()});
   }
   if (error) return ErrnoStatus(error.value(), "cannot list", folder);
-  std::sort(segments.begin(), segments.end(), [](const Segment& a, const Segment& b) { return a.number < b.number; });
+  std::sort(segments.begin(), segments.end(),
+            [](const Segment& a, const Segment& b) { return a.number < b.number; });
   return segments;
 }
 

@@ -1,5 +1,5 @@
-// The push log on a disk: a folder of segments, push-00000001.log and so on, each a file of records (push_log.h).
-// Errors are base/file.h's, naming the path.
+// The push log on a disk: a folder of segments, push-00000001.log and so on, each a file of records
+// (push_log.h). Errors are base/file.h's, naming the path.
 #pragma once
 
 #include <cstdint>
@@ -34,18 +34,19 @@ class LogWriter {
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
-  // One record, not durable before Sync. After an error (disk full) the file is as it was before, and the next call may
-  // succeed.
+  // One record, not durable before Sync. After an error (disk full) the file is as it was before,
+  // and the next call may succeed.
   Status Write(std::string_view head, std::span<const Bytes> payload);
-  // All records so far are on the disk. An error is final, here and in every later call: nobody can tell what the disk
-  // holds then.
+  // All records so far are on the disk. An error is final, here and in every later call: nobody can
+  // tell what the disk holds then.
   Status Sync();
 
   const std::string& path() const { return path_; }
   int64_t bytes() const { return end_; }
 
  private:
-  LogWriter(std::string path, int fd, int64_t end) : path_(std::move(path)), fd_(fd), end_(end), synced_(end) {}
+  LogWriter(std::string path, int fd, int64_t end)
+      : path_(std::move(path)), fd_(fd), end_(end), synced_(end) {}
   std::string path_;
   int fd_;
   int64_t end_;

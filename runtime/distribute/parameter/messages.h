@@ -1,5 +1,6 @@
-// What travels between coordinator, workers and servers, and what a server's push log holds, as plain values: the heads
-// of frames and records. proto/meshtrain/v1/{server,worker}.proto say what the fields mean; protobuf stays in messages_*.cc.
+// What travels between coordinator, workers and servers, and what a server's push log holds, as
+// plain values: the heads of frames and records. proto/meshtrain/v1/{server,worker}.proto say what
+// the fields mean; protobuf stays in messages_*.cc.
 #pragma once
 
 #include <cstdint>
@@ -179,7 +180,7 @@ struct StepFunction {
 };
 
 enum class ShardPolicy : uint8_t {
-  kWhole,      // each worker goes through all elements, in an order of its own where they are shuffled
+  kWhole,  // each worker goes through all elements, in an order of its own where they are shuffled
   kByElement,  // worker i of n takes elements i, i + n, ...
 };
 struct Dataset {
@@ -280,8 +281,8 @@ std::string Encode(const WorkerPingReply& message);
 template <typename T>
 Result<T> Decode(std::string_view bytes);
 
-// The tensors of entries, in the order in which they travel: types for the receiver (whose decoded entries hold
-// tensors of these types without values), and the tensors themselves.
+// The tensors of entries, in the order in which they travel: types for the receiver (whose decoded
+// entries hold tensors of these types without values), and the tensors themselves.
 std::vector<mesh::Tensor> EntriesPayload(const std::vector<Entry>& entries);
 // Puts tensors that arrived in their places. Errors: kInvalidArgument when they are not as many.
 Status FillEntries(std::vector<mesh::Tensor> payload, std::vector<Entry>* entries);

@@ -19,7 +19,8 @@ namespace meshtrain::parameter::internal {
 int ToWire(mesh::DType dtype);
 Result<mesh::DType> DTypeFromWire(int dtype);
 void ToWire(const mesh::TensorType& from, v1::TensorType* to);
-// Errors: also for more elements than any memory holds, since whoever receives a type allocates its bytes.
+// Errors: also for more elements than any memory holds, since whoever receives a type allocates its
+// bytes.
 Result<mesh::TensorType> FromWire(const v1::TensorType& from);
 
 // --- lists of the same
@@ -48,7 +49,9 @@ Result<std::vector<mesh::TensorType>> Types(const List& from) {
 // Names and types in two lists of one length.
 template <typename Names, typename WireTypes>
 Result<std::vector<NamedType>> NamedTypes(const Names& names, const WireTypes& types) {
-  if (names.size() != types.size()) return InvalidArgument("expected a type for each name, got: another number");
+  if (names.size() != types.size()) {
+    return InvalidArgument("expected a type for each name, got: another number");
+  }
   std::vector<NamedType> out;
   for (int i = 0; i < names.size(); ++i) {
     MT_ASSIGN_OR_RETURN(mesh::TensorType type, FromWire(types[i]));
@@ -61,8 +64,8 @@ template <typename Message>
 Result<Message> Parse(std::string_view bytes) {
   Message message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return InvalidArgument("expected a " + message.GetTypeName() + " of " + std::to_string(bytes.size()) +
-                           " bytes, got: something else");
+    return InvalidArgument("expected a " + message.GetTypeName() + " of " +
+                           std::to_string(bytes.size()) + " bytes, got: something else");
   }
   return message;
 }

@@ -174,8 +174,10 @@ std::string Encode(const PushRequest& m) {
 template <>
 Result<PushRequest> Decode<PushRequest>(std::string_view bytes) {
   MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::PushRequest>(bytes));
-  return PushRequest{m.session(), {m.worker(), m.incarnation(), m.seq()}, m.settled(), m.update(), Texts(m.names()),
-                     m.based_on(), Texts(m.want())};
+  return PushRequest{m.session(),      {m.worker(), m.incarnation(), m.seq()},
+                     m.settled(),      m.update(),
+                     Texts(m.names()), m.based_on(),
+                     Texts(m.want())};
 }
 
 std::string Encode(const PushReply& m) {
@@ -284,7 +286,8 @@ std::string Encode(const WriteRequest& m) {
 template <>
 Result<WriteRequest> Decode<WriteRequest>(std::string_view bytes) {
   MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::WriteRequest>(bytes));
-  return WriteRequest{m.session(), m.step(), m.program_hash(), {m.metadata().begin(), m.metadata().end()}};
+  return WriteRequest{
+      m.session(), m.step(), m.program_hash(), {m.metadata().begin(), m.metadata().end()}};
 }
 
 std::string Encode(const WriteReply& m) {
@@ -362,7 +365,10 @@ Result<LogRecord> Decode<LogRecord>(std::string_view bytes) {
     const wire::Base& from = m.base();
     Base to{.session = from.session(), .version = from.version()};
     for (const wire::SeenWorker& seen : from.seen()) {
-      to.seen.push_back({seen.worker(), seen.incarnation(), seen.below(), {seen.seqs().begin(), seen.seqs().end()}});
+      to.seen.push_back({seen.worker(),
+                         seen.incarnation(),
+                         seen.below(),
+                         {seen.seqs().begin(), seen.seqs().end()}});
     }
     to.definitions = from.definitions();
     to.initial = from.initial();
@@ -373,8 +379,11 @@ Result<LogRecord> Decode<LogRecord>(std::string_view bytes) {
   }
   if (!m.has_push()) return InvalidArgument("expected a base or a push, got: another record");
   const wire::LoggedPush& from = m.push();
-  return LogRecord(LoggedPush{from.version(), {from.worker(), from.incarnation(), from.seq()}, from.settled(),
-                              from.update(), Texts(from.names())});
+  return LogRecord(LoggedPush{from.version(),
+                              {from.worker(), from.incarnation(), from.seq()},
+                              from.settled(),
+                              from.update(),
+                              Texts(from.names())});
 }
 
 }  // namespace meshtrain::parameter

@@ -73,8 +73,8 @@ Result<data::Stage> FromWire(const wire::DataStage& from) {
     case wire::DataStage::kCache:
       return data::Stage(data::CacheStage{});
     case wire::DataStage::kShuffle:
-      return data::Stage(
-          data::ShuffleStage{from.shuffle().buffer(), from.shuffle().seed(), from.shuffle().reshuffle()});
+      return data::Stage(data::ShuffleStage{from.shuffle().buffer(), from.shuffle().seed(),
+                                            from.shuffle().reshuffle()});
     case wire::DataStage::kBatch:
       return data::Stage(data::BatchStage{from.batch().size(), from.batch().drop_remainder()});
     case wire::DataStage::kRepeat:
@@ -178,7 +178,9 @@ Result<StepFunction> FromWire(const wire::StepFunction& from) {
 }
 
 void ToWire(const Entry& from, wire::Entry* to) {
-  if (const auto* function = std::get_if<StepFunction>(&from)) ToWire(*function, to->mutable_function());
+  if (const auto* function = std::get_if<StepFunction>(&from)) {
+    ToWire(*function, to->mutable_function());
+  }
   if (const auto* dataset = std::get_if<Dataset>(&from)) ToWire(*dataset, to->mutable_dataset());
   if (const auto* value = std::get_if<WorkerValue>(&from)) {
     to->mutable_value()->set_name(value->name);
@@ -201,7 +203,8 @@ Result<Entry> FromWire(const wire::Entry& from) {
       return Entry(WorkerValue{from.value().name(), mesh::Tensor(type)});
     }
     default:
-      return InvalidArgument("expected a function, a dataset or a value, got: another kind of entry");
+      return InvalidArgument(
+          "expected a function, a dataset or a value, got: another kind of entry");
   }
 }
 
@@ -246,8 +249,8 @@ std::string Encode(const WorkerSetUpRequest& m) {
 template <>
 Result<WorkerSetUpRequest> Decode<WorkerSetUpRequest>(std::string_view bytes) {
   MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::WorkerSetUpRequest>(bytes));
-  WorkerSetUpRequest out{m.session(), m.worker(), m.workers(), m.incarnation(), Texts(m.servers()), {},
-                         Cursors(m.cursors())};
+  WorkerSetUpRequest out{m.session(),        m.worker(), m.workers(),         m.incarnation(),
+                         Texts(m.servers()), {},         Cursors(m.cursors())};
   MT_ASSIGN_OR_RETURN(out.entries, Entries(m.entries()));
   return out;
 }
@@ -307,7 +310,8 @@ std::string Encode(const RunRequest& m) {
 template <>
 Result<RunRequest> Decode<RunRequest>(std::string_view bytes) {
   MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::RunRequest>(bytes));
-  RunRequest out{m.session(), m.incarnation(), m.step(), {m.functions().begin(), m.functions().end()}};
+  RunRequest out{
+      m.session(), m.incarnation(), m.step(), {m.functions().begin(), m.functions().end()}};
   for (const wire::RunArgument& argument : m.arguments()) {
     switch (argument.kind_case()) {
       case wire::RunArgument::kDataset:
@@ -322,7 +326,8 @@ Result<RunRequest> Decode<RunRequest>(std::string_view bytes) {
         break;
       }
       default:
-        return InvalidArgument("expected a dataset, a value or a tensor, got: another kind of argument");
+        return InvalidArgument(
+            "expected a dataset, a value or a tensor, got: another kind of argument");
     }
   }
   out.min_versions.assign(m.min_versions().begin(), m.min_versions().end());
@@ -353,9 +358,11 @@ Result<RunReply> Decode<RunReply>(std::string_view bytes) {
   RunReply out;
   if (m.code() != 0) {
     const bool known = m.code() > 0 && m.code() <= static_cast<int>(StatusCode::kUnauthenticated);
-    out.status = Status(known ? static_cast<StatusCode>(m.code()) : StatusCode::kUnknown, m.message());
+    out.status =
+        Status(known ? static_cast<StatusCode>(m.code()) : StatusCode::kUnknown, m.message());
   }
-  out.cause = m.cause() == wire::RunReply::CAUSE_SERVER_AWAY ? RunReply::Cause::kServerAway : RunReply::Cause::kStep;
+  out.cause = m.cause() == wire::RunReply::CAUSE_SERVER_AWAY ? RunReply::Cause::kServerAway
+                                                             : RunReply::Cause::kStep;
   out.server = m.server();
   MT_ASSIGN_OR_RETURN(out.outputs, NamedTypes(m.names(), m.types()));
   out.versions.assign(m.versions().begin(), m.versions().end());
@@ -410,8 +417,8 @@ Status FillEntries(std::vector<mesh::Tensor> payload, std::vector<Entry>* entrie
     }
   }
   if (!fits || next != payload.size()) {
-    return InvalidArgument("expected the tensors that the entries name, got: " + std::to_string(payload.size()) +
-                           " others");
+    return InvalidArgument("expected the tensors that the entries name, got: " +
+                           std::to_string(payload.size()) + " others");
   }
   return OkStatus();
 }

@@ -10,7 +10,8 @@ int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 Status Positive(const char* what, int64_t value) {
   if (value >= 1) return OkStatus();
-  return InvalidArgument(std::string("partitioner: ") + what + ": expected at least 1, got: " + std::to_string(value));
+  return InvalidArgument(std::string("partitioner: ") + what +
+                         ": expected at least 1, got: " + std::to_string(value));
 }
 
 struct Counter {
@@ -50,24 +51,28 @@ mesh::Dims Shard::offsets() const {
   return offsets;
 }
 
-Status CheckPartitioner(const Partitioner& partitioner) { return std::visit(Checker{}, partitioner); }
+Status CheckPartitioner(const Partitioner& partitioner) {
+  return std::visit(Checker{}, partitioner);
+}
 
 int64_t CountShards(const Partitioner& partitioner, const mesh::TensorType& type) {
   if (type.rank() == 0 || type.num_elements() == 0) return 1;
   return std::clamp<int64_t>(std::visit(Counter{type}, partitioner), 1, type.dims[0]);
 }
 
-Result<std::vector<Shard>> Place(std::span<const NamedType> variables, const Partitioner& partitioner, int servers,
-                                 int64_t placed) {
+Result<std::vector<Shard>> Place(std::span<const NamedType> variables,
+                                 const Partitioner& partitioner, int servers, int64_t placed) {
   if (servers < 1) {
-    return InvalidArgument("parameter servers: expected at least one, got: " + std::to_string(servers));
+    return InvalidArgument("parameter servers: expected at least one, got: " +
+                           std::to_string(servers));
   }
   MT_RETURN_IF_ERROR(CheckPartitioner(partitioner));
   std::vector<Shard> shards;
   std::set<std::string> names;
   for (const NamedType& variable : variables) {
     if (!names.insert(variable.name).second) {
-      return InvalidArgument("parameter servers: expected each variable once, got: `" + variable.name + "` twice");
+      return InvalidArgument("parameter servers: expected each variable once, got: `" +
+                             variable.name + "` twice");
     }
   }
   for (size_t v = 0; v < variables.size(); ++v) {
@@ -87,8 +92,9 @@ Result<std::vector<Shard>> Place(std::span<const NamedType> variables, const Par
         row += shard.type.dims[0];
       }
       if (parts > 1 && !names.insert(shard.name).second) {
-        return InvalidArgument("parameter servers: expected a name of its own for each shard, got: `" + shard.name +
-                               "` for a shard and a variable");
+        return InvalidArgument(
+            "parameter servers: expected a name of its own for each shard, got: `" + shard.name +
+            "` for a shard and a variable");
       }
       shards.push_back(std::move(shard));
     }

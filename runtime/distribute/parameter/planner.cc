@@ -20,8 +20,9 @@ void Planner::Remember(const std::vector<std::vector<ServerState>>& made) {
     }
   }
   for (auto& [name, parts] : states_) {
-    std::stable_sort(parts.begin(), parts.end(),
-                     [](const Part& a, const Part& b) { return a.state.offsets < b.state.offsets; });
+    std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+      return a.state.offsets < b.state.offsets;
+    });
   }
 }
 
@@ -29,18 +30,21 @@ Result<std::vector<Definition>> Planner::AddVariables(std::span<const Parameter>
   std::vector<NamedType> types;
   for (const Parameter& variable : variables) {
     if (states_.contains(variable.name())) {
-      return AlreadyExists("variable `" + variable.name() + "`: expected a new name, got: one that is taken");
+      return AlreadyExists("variable `" + variable.name() +
+                           "`: expected a new name, got: one that is taken");
     }
     types.push_back({variable.name(), variable.type()});
   }
   MT_ASSIGN_OR_RETURN(std::vector<Shard> shards,
                       Place(types, partitioner_, servers_, static_cast<int64_t>(shards_.size())));
-  MT_ASSIGN_OR_RETURN(std::vector<ServerStates> made, BuildVariables(variables, shards, servers_, seed_));
+  MT_ASSIGN_OR_RETURN(std::vector<ServerStates> made,
+                      BuildVariables(variables, shards, servers_, seed_));
   for (const ServerStates& server : made) {
     for (const ServerState& state : server.states) {
       for (const auto& known : known_) {
         if (known.contains(state.name)) {
-          return AlreadyExists("variable `" + state.name + "`: expected a new name, got: one that is taken");
+          return AlreadyExists("variable `" + state.name +
+                               "`: expected a new name, got: one that is taken");
         }
       }
     }
@@ -59,13 +63,16 @@ Result<std::vector<Definition>> Planner::AddVariables(std::span<const Parameter>
   return definitions;
 }
 
-Result<std::vector<Definition>> Planner::AddUpdate(const std::string& name, std::span<const Pushed> pushed,
+Result<std::vector<Definition>> Planner::AddUpdate(const std::string& name,
+                                                   std::span<const Pushed> pushed,
                                                    const Updater& updater) {
   if (name.empty() || updates_.contains(name)) {
-    return AlreadyExists("update `" + name + "`: expected a name of its own, got: one that is taken or empty");
+    return AlreadyExists("update `" + name +
+                         "`: expected a name of its own, got: one that is taken or empty");
   }
-  MT_ASSIGN_OR_RETURN(std::vector<ServerUpdate> updates,
-                      BuildUpdate(name, pushed, variables_, shards_, servers_, updater, seed_, known_));
+  MT_ASSIGN_OR_RETURN(
+      std::vector<ServerUpdate> updates,
+      BuildUpdate(name, pushed, variables_, shards_, servers_, updater, seed_, known_));
   std::vector<Definition> definitions;
   std::vector<std::vector<ServerState>> states;
   auto& inputs = updates_[name];
@@ -83,45 +90,57 @@ Result<std::vector<Definition>> Planner::AddUpdate(const std::string& name, std:
 Result<StepFunction> Planner::MakeFunction(const WorkerStep& step, const std::string& update,
                                            std::vector<std::string> finite) const {
   const std::string where = "step " + step.program.name + ": ";
-  StepFunction function{.name = step.program.name, .program = step.program, .outputs = step.outputs};
+  StepFunction function{
+      .name = step.program.name, .program = step.program, .outputs = step.outputs};
   for (const std::string& name : finite) {
-    const bool known = std::any_of(step.program.outputs.begin(), step.program.outputs.begin() + step.outputs,
-                                   [&](const program::Port& p) { return p.name == name; });
-    if (!known) return InvalidArgument(where + "expected outputs of its own to be finite, got: `" + name + "`");
+    const bool known =
+        std::any_of(step.program.outputs.begin(), step.program.outputs.begin() + step.outputs,
+                    [&](const program::Port& p) { return p.name == name; });
+    if (!known) {
+      return InvalidArgument(where + "expected outputs of its own to be finite, got: `" + name +
+                             "`");
+    }
   }
   function.finite = std::move(finite);
   for (const program::State& state : step.program.states) {
     const std::vector<Shard> shards = ShardsOf(state.name);
     if (shards.empty()) {
-      return InvalidArgument(where + "expected variables of the servers, got: `" + state.name + "`");
+      return InvalidArgument(where + "expected variables of the servers, got: `" + state.name +
+                             "`");
     }
     const mesh::TensorType& type = variables_[shards[0].variable].type();
     if (type != step.program.type(state.entry)) {
-      return InvalidArgument(where + "variable `" + state.name + "`: expected " + type.ToString() + ", got: " +
-                             step.program.type(state.entry).ToString());
+      return InvalidArgument(where + "variable `" + state.name + "`: expected " + type.ToString() +
+                             ", got: " + step.program.type(state.entry).ToString());
     }
     std::vector<PulledPart> parts;
-    for (const Shard& shard : shards) parts.push_back({shard.server, shard.name, shard.row, shard.type});
+    for (const Shard& shard : shards) {
+      parts.push_back({shard.server, shard.name, shard.row, shard.type});
+    }
     function.pulls.push_back(std::move(parts));
   }
   if (step.pushed.empty() && update.empty()) return function;
   const auto it = updates_.find(update);
-  if (it == updates_.end()) return InvalidArgument(where + "expected a known update, got: `" + update + "`");
+  if (it == updates_.end()) {
+    return InvalidArgument(where + "expected a known update, got: `" + update + "`");
+  }
   std::set<std::pair<std::string, bool>> wanted, offered;
   for (const Pushed& p : step.pushed) offered.emplace(p.variable, p.gradient);
   for (const auto& inputs : it->second) {
     for (const PushedRows& rows : inputs) wanted.emplace(rows.variable, rows.gradient);
   }
   if (wanted != offered) {
-    return InvalidArgument(where + "expected pushes of the variables that update `" + update + "` takes, got: others");
+    return InvalidArgument(where + "expected pushes of the variables that update `" + update +
+                           "` takes, got: others");
   }
   for (int server = 0; server < servers_; ++server) {
     const std::vector<PushedRows>& inputs = it->second[server];
     if (inputs.empty()) continue;
     ServerPush push{server, update, {}};
     for (const PushedRows& rows : inputs) {
-      const auto pushed = std::find_if(step.pushed.begin(), step.pushed.end(),
-                                       [&](const Pushed& p) { return p.variable == rows.variable; });
+      const auto pushed =
+          std::find_if(step.pushed.begin(), step.pushed.end(),
+                       [&](const Pushed& p) { return p.variable == rows.variable; });
       push.parts.push_back({pushed->output, rows.row, rows.type});
     }
     function.pushes.push_back(std::move(push));

@@ -1,5 +1,5 @@
-// A job's variables and steps, laid out over its servers: who is to hold what, and what a worker does with it. Grows as
-// the coordinator defines more; pure.
+// A job's variables and steps, laid out over its servers: who is to hold what, and what a worker
+// does with it. Grows as the coordinator defines more; pure.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,20 @@ class Planner {
  public:
   // `seed`: of initial values (train::Recipe::seed).
   Planner(Partitioner partitioner, int servers, int64_t seed)
-      : partitioner_(partitioner), servers_(servers), seed_(seed), known_(static_cast<size_t>(servers)) {}
+      : partitioner_(partitioner),
+        servers_(servers),
+        seed_(seed),
+        known_(static_cast<size_t>(servers)) {}
 
   int servers() const { return servers_; }
   const std::vector<Parameter>& variables() const { return variables_; }
-  const std::vector<Shard>& shards() const { return shards_; }  // their `variable` counts in variables()
+  const std::vector<Shard>& shards() const {
+    return shards_;
+  }  // their `variable` counts in variables()
   // Shards of one variable, in the order of their rows; empty for an unknown one.
   std::vector<Shard> ShardsOf(std::string_view variable) const;
-  // Every state of the servers, slots too, by its name in checkpoints; parts in the order of their rows.
+  // Every state of the servers, slots too, by its name in checkpoints; parts in the order of their
+  // rows.
   struct Part {
     int server = 0;
     ServerState state;
@@ -40,9 +46,9 @@ class Planner {
   Result<std::vector<Definition>> AddUpdate(const std::string& name, std::span<const Pushed> pushed,
                                             const Updater& updater);
 
-  // The worker's half of a step, and which update its pushes go to ("" where it pushes nothing). `finite`: outputs that
-  // must be finite. Errors: kInvalidArgument for a state that is no variable here, or of another type, or pushes other
-  // than the update's.
+  // The worker's half of a step, and which update its pushes go to ("" where it pushes nothing).
+  // `finite`: outputs that must be finite. Errors: kInvalidArgument for a state that is no variable
+  // here, or of another type, or pushes other than the update's.
   Result<StepFunction> MakeFunction(const WorkerStep& step, const std::string& update,
                                     std::vector<std::string> finite) const;
 

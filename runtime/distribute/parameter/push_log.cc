@@ -71,10 +71,12 @@ std::optional<Found> RecordAt(Bytes bytes, size_t at) {
 
 }  // namespace
 
-size_t RecordPadding(size_t head_bytes, size_t payload_bytes) { return (8 - (head_bytes + payload_bytes) % 8) % 8; }
+size_t RecordPadding(size_t head_bytes, size_t payload_bytes) {
+  return (8 - (head_bytes + payload_bytes) % 8) % 8;
+}
 
-std::array<std::byte, kRecordHeadBytes> RecordHead(std::string_view head, std::span<const Bytes> payload,
-                                                   int64_t synced) {
+std::array<std::byte, kRecordHeadBytes> RecordHead(std::string_view head,
+                                                   std::span<const Bytes> payload, int64_t synced) {
   MT_CHECK(head.size() <= kMaxHeadBytes);
   uint64_t bytes = 0;
   for (const Bytes& piece : payload) bytes += piece.size();
@@ -115,12 +117,14 @@ Result<ScannedLog> ScanLog(Bytes bytes, const std::string& path) {
   }
   out.end = static_cast<int64_t>(at);
   out.torn = at < bytes.size();
-  // Records begin at multiples of 8. Whatever sound one stands behind the bad one knows whether that had been durable.
+  // Records begin at multiples of 8. Whatever sound one stands behind the bad one knows whether
+  // that had been durable.
   for (size_t next = at + 8; next < bytes.size(); next += 8) {
     const auto found = RecordAt(bytes, next);
     if (found && found->synced > out.end) {
-      return DataLoss(path + ": byte " + std::to_string(at) + ": expected a record, which was on the disk when the one " +
-                      "at byte " + std::to_string(next) + " was written, got: something else");
+      return DataLoss(path + ": byte " + std::to_string(at) +
+                      ": expected a record, which was on the disk when the one " + "at byte " +
+                      std::to_string(next) + " was written, got: something else");
     }
   }
   return out;

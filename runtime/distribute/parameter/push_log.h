@@ -1,12 +1,13 @@
 // The push log's bytes: records, one after the other. Pure; log_file.h puts them on a disk.
 //
 // A record (little-endian, padded with zeros to 8 bytes):
-//   u32 magic "MTP1" | u32 head bytes | u64 payload bytes | u64 synced | u64 XXH3-64 of what stands before it and after
-//   head: a v1::LogRecord | payload: tensors' bytes
+//   u32 magic "MTP1" | u32 head bytes | u64 payload bytes | u64 synced | u64 XXH3-64 of what stands
+//   before it and after head: a v1::LogRecord | payload: tensors' bytes
 //
-// `synced`: how many bytes of this file were on the disk when the record was written. That tells the two kinds of bad
-// record apart. One at the end is a write that a crash cut off: nobody was told that it is there, and reading stops
-// before it. One in front of a record that says it had been synced is damage: acknowledged pushes are gone (kDataLoss).
+// `synced`: how many bytes of this file were on the disk when the record was written. That tells
+// the two kinds of bad record apart. One at the end is a write that a crash cut off: nobody was
+// told that it is there, and reading stops before it. One in front of a record that says it had
+// been synced is damage: acknowledged pushes are gone (kDataLoss).
 #pragma once
 
 #include <array>
@@ -26,8 +27,8 @@ inline constexpr size_t kRecordHeadBytes = 32;
 using Bytes = std::span<const std::byte>;
 
 // What stands in front of `head` in its record. `payload`: pieces of the payload, in order.
-std::array<std::byte, kRecordHeadBytes> RecordHead(std::string_view head, std::span<const Bytes> payload,
-                                                   int64_t synced);
+std::array<std::byte, kRecordHeadBytes> RecordHead(std::string_view head,
+                                                   std::span<const Bytes> payload, int64_t synced);
 // Zeros after a record's payload; at most 7.
 size_t RecordPadding(size_t head_bytes, size_t payload_bytes);
 // A whole record.

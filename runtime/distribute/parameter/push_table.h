@@ -1,7 +1,8 @@
 // Which pushes a server has applied, so that one that is sent again is applied once. A value; pure.
 //
-// A worker numbers its pushes; several may be under way at once and arrive in any order. With each it says below which
-// number nothing comes any more (`settled`), so an entry never grows beyond what is under way.
+// A worker numbers its pushes; several may be under way at once and arrive in any order. With each
+// it says below which number nothing comes any more (`settled`), so an entry never grows beyond
+// what is under way.
 #pragma once
 
 #include <cstdint>

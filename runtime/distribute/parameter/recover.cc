@@ -19,13 +19,17 @@ Result<std::vector<Tensor>> TensorsFrom(Bytes payload, const std::vector<mesh::T
   std::vector<Tensor> tensors;
   for (const mesh::TensorType& type : types) {
     const auto size = static_cast<size_t>(type.num_bytes());
-    if (size > payload.size()) return DataLoss("expected the tensors that the record names, got: fewer bytes");
+    if (size > payload.size()) {
+      return DataLoss("expected the tensors that the record names, got: fewer bytes");
+    }
     Tensor tensor(type);
     std::copy_n(payload.begin(), size, tensor.mutable_bytes().begin());
     payload = payload.subspan(size);
     tensors.push_back(std::move(tensor));
   }
-  if (!payload.empty()) return DataLoss("expected the tensors that the record names, got: more bytes");
+  if (!payload.empty()) {
+    return DataLoss("expected the tensors that the record names, got: more bytes");
+  }
   return tensors;
 }
 
@@ -61,10 +65,12 @@ Status Store::Recover() {
 Result<bool> Store::Usable(const Base& base) const {
   if (base.session != session()) return false;
   if (base.checkpoint_step < 0) return true;
-  const auto checkpoint =
-      checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(base.checkpoint_folder, base.checkpoint_step));
+  const auto checkpoint = checkpoint::Checkpoint::Open(
+      checkpoint::CheckpointFolder(base.checkpoint_folder, base.checkpoint_step));
   if (!checkpoint.ok()) {
-    if (checkpoint.status().code() == StatusCode::kNotFound) return false;  // never complete, or made room for
+    if (checkpoint.status().code() == StatusCode::kNotFound) {
+      return false;  // never complete, or made room for
+    }
     return checkpoint.status();
   }
   const auto& metadata = (*checkpoint)->index().metadata;
@@ -93,7 +99,8 @@ Status Store::RecoverLog() {
     }
     MT_ASSIGN_OR_RETURN(LogRecord first, Decode<LogRecord>(one.log.records[0].head));
     if (!std::holds_alternative<Base>(first)) {
-      return DataLoss(segment.path + ": byte 0: expected the state that the log goes on from, got: a push");
+      return DataLoss(segment.path +
+                      ": byte 0: expected the state that the log goes on from, got: a push");
     }
     one.base = std::get<Base>(std::move(first));
     read.push_back(std::move(one));
@@ -113,11 +120,13 @@ Status Store::RecoverLog() {
                     std::to_string(read.size()) + " whose checkpoints are not");
   }
   --from;
-  MT_RETURN_IF_ERROR(ApplyBase(read[from].base, read[from].log.records[0].payload).At(read[from].segment.path));
+  MT_RETURN_IF_ERROR(
+      ApplyBase(read[from].base, read[from].log.records[0].payload).At(read[from].segment.path));
   for (size_t i = from; i < read.size(); ++i) {
     if (read[i].base.version != version_) {
-      return DataLoss(read[i].segment.path + ": expected it to go on from version " + std::to_string(version_) +
-                      ", where the segment before ends, got: " + std::to_string(read[i].base.version));
+      return DataLoss(
+          read[i].segment.path + ": expected it to go on from version " + std::to_string(version_) +
+          ", where the segment before ends, got: " + std::to_string(read[i].base.version));
     }
     MT_RETURN_IF_ERROR(Replay(read[i].log, read[i].segment.path));
     if (i + 1 < read.size()) {
@@ -135,8 +144,8 @@ Status Store::RecoverLog() {
 Status Store::ApplyBase(const Base& base, Bytes payload) {
   std::unique_ptr<checkpoint::Checkpoint> from;
   if (base.checkpoint_step >= 0) {
-    MT_ASSIGN_OR_RETURN(from, checkpoint::Checkpoint::Open(
-                                  checkpoint::CheckpointFolder(base.checkpoint_folder, base.checkpoint_step)));
+    MT_ASSIGN_OR_RETURN(from, checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(
+                                  base.checkpoint_folder, base.checkpoint_step)));
   } else if (base.initial && !setup_->restore.empty()) {
     MT_ASSIGN_OR_RETURN(from, checkpoint::Checkpoint::Open(setup_->restore));
   }
@@ -145,7 +154,9 @@ Status Store::ApplyBase(const Base& base, Bytes payload) {
     for (const std::string& name : order_) {
       const State& state = states_.at(name);
       // Copies stand in the record; what was defined after a cut is not in its checkpoint.
-      if (base.initial || (state.definition < base.definitions && !state.spec.copy)) states.push_back(state.spec);
+      if (base.initial || (state.definition < base.definitions && !state.spec.copy)) {
+        states.push_back(state.spec);
+      }
     }
     MT_RETURN_IF_ERROR(Restore(*from, states));
   }
@@ -181,21 +192,26 @@ Status Store::Replay(const ScannedLog& log, const std::string& path) {
     const auto* push = std::get_if<LoggedPush>(&record);
     if (push == nullptr || push->version != version_ + 1) {
       return DataLoss(path + ": record " + std::to_string(i) + ": expected the push to version " +
-                      std::to_string(version_ + 1) + ", got: " +
-                      (push == nullptr ? "no push" : std::to_string(push->version)));
+                      std::to_string(version_ + 1) +
+                      ", got: " + (push == nullptr ? "no push" : std::to_string(push->version)));
     }
     std::vector<mesh::TensorType> types;
     if (!push->update.empty()) {
       const auto it = updates_.find(push->update);
-      if (it == updates_.end()) return DataLoss(path + ": expected a known update, got: `" + push->update + "`");
+      if (it == updates_.end()) {
+        return DataLoss(path + ": expected a known update, got: `" + push->update + "`");
+      }
       types = it->second.inputs;
     }
     for (const std::string& name : push->names) {
       const auto it = states_.find(name);
-      if (it == states_.end()) return DataLoss(path + ": expected a known state, got: `" + name + "`");
+      if (it == states_.end()) {
+        return DataLoss(path + ": expected a known state, got: `" + name + "`");
+      }
       types.push_back(it->second.spec.type);
     }
-    MT_ASSIGN_OR_RETURN(const std::vector<Tensor> values, TensorsFrom(log.records[i].payload, types));
+    MT_ASSIGN_OR_RETURN(const std::vector<Tensor> values,
+                        TensorsFrom(log.records[i].payload, types));
     MT_RETURN_IF_ERROR(Run(push->update, push->names, values, &changed).At(path));
     version_ = push->version;
     seen_.Add(push->id, push->settled);

@@ -9,7 +9,8 @@ namespace meshtrain::parameter {
 using Kind = ScheduleAction::Kind;
 
 std::string ScheduleAction::ToString() const {
-  const std::string on = "worker-" + std::to_string(worker) + " (" + std::to_string(incarnation) + ")";
+  const std::string on =
+      "worker-" + std::to_string(worker) + " (" + std::to_string(incarnation) + ")";
   switch (kind) {
     case Kind::kSetUp:
       return "set up " + on + " with " + std::to_string(to);
@@ -25,7 +26,8 @@ std::string ScheduleAction::ToString() const {
   return "?";
 }
 
-Schedule::Schedule(ScheduleOptions options) : options_(options), workers_(static_cast<size_t>(options.workers)) {}
+Schedule::Schedule(ScheduleOptions options)
+    : options_(options), workers_(static_cast<size_t>(options.workers)) {}
 
 std::vector<ScheduleAction> Schedule::On(const ScheduleEvent& event) {
   actions_.clear();
@@ -40,7 +42,8 @@ Schedule::Worker* Schedule::Find(int worker, int64_t incarnation) {
   return w.phase != Phase::kAway && w.incarnation == incarnation ? &w : nullptr;
 }
 
-std::map<int64_t, Schedule::Step>::iterator Schedule::Take(int worker, int64_t incarnation, int64_t step) {
+std::map<int64_t, Schedule::Step>::iterator Schedule::Take(int worker, int64_t incarnation,
+                                                           int64_t step) {
   Worker* const w = Find(worker, incarnation);
   if (w == nullptr || w->running.erase(step) == 0) return steps_.end();
   const auto it = steps_.find(step);
@@ -51,7 +54,9 @@ std::map<int64_t, Schedule::Step>::iterator Schedule::Take(int worker, int64_t i
 void Schedule::Fail(const Status& error) {
   if (!error_) error_ = error;
   for (const int64_t step : queue_) {
-    actions_.push_back({.kind = Kind::kCancel, .step = step, .error = Cancelled("another step failed: " + error.message())});
+    actions_.push_back({.kind = Kind::kCancel,
+                        .step = step,
+                        .error = Cancelled("another step failed: " + error.message())});
     steps_.erase(step);
   }
   queue_.clear();
@@ -59,8 +64,9 @@ void Schedule::Fail(const Status& error) {
 
 void Schedule::PutBack(std::map<int64_t, Step>::iterator step) {
   if (error_) {
-    actions_.push_back(
-        {.kind = Kind::kCancel, .step = step->first, .error = Cancelled("another step failed: " + error_->message())});
+    actions_.push_back({.kind = Kind::kCancel,
+                        .step = step->first,
+                        .error = Cancelled("another step failed: " + error_->message())});
     steps_.erase(step);
     return;
   }
@@ -77,12 +83,17 @@ void Schedule::Dispatch() {
     int best = -1;
     for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
       Worker& w = workers_[i];
-      if (w.phase != Phase::kReady || w.running.size() >= static_cast<size_t>(options_.in_flight)) continue;
+      if (w.phase != Phase::kReady || w.running.size() >= static_cast<size_t>(options_.in_flight)) {
+        continue;
+      }
       if (w.entries < needs) {
         if (!w.loading) {
           w.loading = true;
-          actions_.push_back(
-              {.kind = Kind::kLoad, .worker = i, .incarnation = w.incarnation, .from = w.entries, .to = entries_});
+          actions_.push_back({.kind = Kind::kLoad,
+                              .worker = i,
+                              .incarnation = w.incarnation,
+                              .from = w.entries,
+                              .to = entries_});
         }
         continue;
       }
@@ -92,15 +103,19 @@ void Schedule::Dispatch() {
     queue_.erase(queue_.begin());
     steps_.at(step).worker = best;
     workers_[best].running.insert(step);
-    actions_.push_back({.kind = Kind::kRun, .worker = best, .incarnation = workers_[best].incarnation, .step = step});
+    actions_.push_back({.kind = Kind::kRun,
+                        .worker = best,
+                        .incarnation = workers_[best].incarnation,
+                        .step = step});
   }
 }
 
 void Schedule::Handle(const StepSubmitted& e) {
   MT_CHECK(e.entries <= entries_);
   if (error_) {
-    actions_.push_back(
-        {.kind = Kind::kCancel, .step = e.step, .error = Cancelled("another step failed: " + error_->message())});
+    actions_.push_back({.kind = Kind::kCancel,
+                        .step = e.step,
+                        .error = Cancelled("another step failed: " + error_->message())});
     return;
   }
   MT_CHECK(steps_.emplace(e.step, Step{.entries = e.entries}).second);
@@ -114,7 +129,8 @@ void Schedule::Handle(const WorkerTried& e) {
   if (w.phase != Phase::kAway) return;
   w.phase = Phase::kSettingUp;
   ++w.incarnation;
-  actions_.push_back({.kind = Kind::kSetUp, .worker = e.worker, .incarnation = w.incarnation, .to = entries_});
+  actions_.push_back(
+      {.kind = Kind::kSetUp, .worker = e.worker, .incarnation = w.incarnation, .to = entries_});
 }
 
 void Schedule::Handle(const WorkerSetUp& e) {
@@ -144,8 +160,8 @@ void Schedule::Handle(const WorkerLost& e) {
     const auto it = steps_.find(step);
     if (++it->second.lost >= options_.max_attempts && !error_) {
       Fail(Aborted("step " + std::to_string(step) + ": expected to lose fewer than " +
-                   std::to_string(options_.max_attempts) + " workers while they run it, got: " +
-                   std::to_string(it->second.lost)));
+                   std::to_string(options_.max_attempts) +
+                   " workers while they run it, got: " + std::to_string(it->second.lost)));
     }
     PutBack(it);
   }

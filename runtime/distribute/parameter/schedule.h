@@ -1,12 +1,14 @@
-// Which worker runs which step, decided from what has happened: (state, event) -> (state, actions). Pure; dispatcher.h
-// carries the actions out and brings back the events.
+// Which worker runs which step, decided from what has happened: (state, event) -> (state, actions).
+// Pure; dispatcher.h carries the actions out and brings back the events.
 //
 // Kept true, whatever happens and in whatever order:
 //   - a submitted step ends once: in kFinish, or in kCancel after an error of the job
-//   - a step runs on one worker at a time as far as is known; one whose worker is lost runs again, before those that were
+//   - a step runs on one worker at a time as far as is known; one whose worker is lost runs again,
+//   before those that were
 //     submitted after it
 //   - an answer from an incarnation that has ended changes nothing
-//   - nothing is sent to a worker that is not set up, lacks an entry that the step needs, or has its hands full
+//   - nothing is sent to a worker that is not set up, lacks an entry that the step needs, or has
+//   its hands full
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,8 @@ namespace meshtrain::parameter {
 struct ScheduleOptions {
   int workers = 1;
   int in_flight = 1;      // steps that a worker holds at once
-  int max_attempts = 10;  // a step during which so many workers were lost is the job's error: it may well kill them
+  int max_attempts = 10;  // a step during which so many workers were lost is the job's error: it
+                          // may well kill them
 };
 
 // --- events
@@ -95,9 +98,10 @@ struct JobFailed {
 // The error was told to the user.
 struct ErrorTold {};
 
-using ScheduleEvent = std::variant<StepSubmitted, EntriesAdded, WorkerTried, WorkerSetUp, WorkerLoaded, WorkerLost,
-                                   EntryRefused, StepDone, StepFailed, StepReturned, ServerLost, ServerBack, GateSet,
-                                   JobFailed, ErrorTold>;
+using ScheduleEvent =
+    std::variant<StepSubmitted, EntriesAdded, WorkerTried, WorkerSetUp, WorkerLoaded, WorkerLost,
+                 EntryRefused, StepDone, StepFailed, StepReturned, ServerLost, ServerBack, GateSet,
+                 JobFailed, ErrorTold>;
 
 // --- actions
 

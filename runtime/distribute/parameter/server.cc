@@ -102,7 +102,10 @@ class ParameterServer::Impl {
   bool ended() const { return ended_; }
   ChiefSeen chief() const { return chief_.seen(); }
   ServerStats stats() {
-    ServerStats stats{.pushes = pushes_, .pulls = pulls_, .pushed_bytes = pushed_bytes_, .pulled_bytes = pulled_bytes_};
+    ServerStats stats{.pushes = pushes_,
+                      .pulls = pulls_,
+                      .pushed_bytes = pushed_bytes_,
+                      .pulled_bytes = pulled_bytes_};
     MutexLock lock(mutex_);
     stats.log_bytes = view_.log_bytes;
     return stats;
@@ -144,7 +147,8 @@ class ParameterServer::Impl {
   void Loop(std::stop_token stop);
   void Do(std::vector<Work> work);
   void ApplyGroup(std::span<PushWork*> group);
-  void AddWanted(const std::vector<std::string>& names, const Snapshot& snapshot, PushReply* reply, Frame* frame);
+  void AddWanted(const std::vector<std::string>& names, const Snapshot& snapshot, PushReply* reply,
+                 Frame* frame);
   void PublishView();
   void ServeWaiters();
   Result<Frame> Answer(const PullRequest& request, const Snapshot& snapshot);
@@ -180,7 +184,8 @@ Method ParameterServer::Impl::StoreMethod(Handle handle) {
             auto shared = std::make_shared<Reply>(std::move(reply));
             Add(Task([this, message = std::move(*message), shared, handle](Store& store) {
               Result<Frame> answer = handle(store, message);
-              // First: whoever hears the answer may ask at once, and pings are answered from the view.
+              // First: whoever hears the answer may ask at once, and pings are answered from the
+              // view.
               PublishView();
               (*shared)(std::move(answer));
             }));
@@ -189,44 +194,49 @@ Method ParameterServer::Impl::StoreMethod(Handle handle) {
 
 std::map<std::string, Method> ParameterServer::Impl::Methods() {
   std::map<std::string, Method> methods;
-  methods[kServerSetUp] = StoreMethod<SetUpRequest>([this](Store& store, const SetUpRequest& r) -> Result<Frame> {
-    cut_.reset();
-    MT_RETURN_IF_ERROR(store.SetUp(r));
-    chief_.Began();
-    return Frame{};
-  });
-  methods[kServerDefine] = StoreMethod<DefineRequest>([](Store& store, const DefineRequest& r) -> Result<Frame> {
-    MT_RETURN_IF_ERROR(store.Define(r));
-    return Frame{};
-  });
-  methods[kServerRead] = StoreMethod<ReadRequest>([](Store& store, const ReadRequest& r) -> Result<Frame> {
-    if (r.session != store.session()) {
-      return FailedPrecondition("expected session " + std::to_string(store.session()) + ", got: " +
-                                std::to_string(r.session));
-    }
-    MT_ASSIGN_OR_RETURN(const std::vector<Tensor> values, store.Read(r.names));
-    ReadReply reply{store.version(), {}};
-    Frame frame;
-    for (const Tensor& value : values) {
-      reply.types.push_back(value.type());
-      frame.payload.push_back(PieceOf(value));
-    }
-    frame.head = Encode(reply);
-    return frame;
-  });
-  methods[kServerCut] = StoreMethod<CutRequest>([this](Store& store, const CutRequest& r) -> Result<Frame> {
-    MT_ASSIGN_OR_RETURN(cut_, store.MakeCut(r));
-    return Frame{Encode(CutReply{cut_->version}), {}};
-  });
-  methods[kServerCommitted] = StoreMethod<CommittedRequest>([](Store& store, const CommittedRequest& r) -> Result<Frame> {
-    MT_RETURN_IF_ERROR(store.Committed(r));
-    return Frame{};
-  });
+  methods[kServerSetUp] =
+      StoreMethod<SetUpRequest>([this](Store& store, const SetUpRequest& r) -> Result<Frame> {
+        cut_.reset();
+        MT_RETURN_IF_ERROR(store.SetUp(r));
+        chief_.Began();
+        return Frame{};
+      });
+  methods[kServerDefine] =
+      StoreMethod<DefineRequest>([](Store& store, const DefineRequest& r) -> Result<Frame> {
+        MT_RETURN_IF_ERROR(store.Define(r));
+        return Frame{};
+      });
+  methods[kServerRead] =
+      StoreMethod<ReadRequest>([](Store& store, const ReadRequest& r) -> Result<Frame> {
+        if (r.session != store.session()) {
+          return FailedPrecondition("expected session " + std::to_string(store.session()) +
+                                    ", got: " + std::to_string(r.session));
+        }
+        MT_ASSIGN_OR_RETURN(const std::vector<Tensor> values, store.Read(r.names));
+        ReadReply reply{store.version(), {}};
+        Frame frame;
+        for (const Tensor& value : values) {
+          reply.types.push_back(value.type());
+          frame.payload.push_back(PieceOf(value));
+        }
+        frame.head = Encode(reply);
+        return frame;
+      });
+  methods[kServerCut] =
+      StoreMethod<CutRequest>([this](Store& store, const CutRequest& r) -> Result<Frame> {
+        MT_ASSIGN_OR_RETURN(cut_, store.MakeCut(r));
+        return Frame{Encode(CutReply{cut_->version}), {}};
+      });
+  methods[kServerCommitted] =
+      StoreMethod<CommittedRequest>([](Store& store, const CommittedRequest& r) -> Result<Frame> {
+        MT_RETURN_IF_ERROR(store.Committed(r));
+        return Frame{};
+      });
   const auto told = [this](auto what) {
     return StoreMethod<EndRequest>([what](Store& store, const EndRequest& r) -> Result<Frame> {
       if (r.session != store.session()) {
-        return FailedPrecondition("expected session " + std::to_string(store.session()) + ", got: " +
-                                  std::to_string(r.session));
+        return FailedPrecondition("expected session " + std::to_string(store.session()) +
+                                  ", got: " + std::to_string(r.session));
       }
       what();
       return Frame{};
@@ -234,8 +244,12 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
   };
   methods[kServerEnd] = told([this] { ended_ = true; });
   methods[kServerLeave] = told([this] { chief_.Left(); });
-  methods[kServerWrite] = {nullptr, [this](Request request, Reply reply) { Write(std::move(request), std::move(reply)); }};
-  methods[kServerPull] = {nullptr, [this](Request request, Reply reply) { Pull(std::move(request), std::move(reply)); }};
+  methods[kServerWrite] = {nullptr, [this](Request request, Reply reply) {
+                             Write(std::move(request), std::move(reply));
+                           }};
+  methods[kServerPull] = {nullptr, [this](Request request, Reply reply) {
+                            Pull(std::move(request), std::move(reply));
+                          }};
   methods[kServerPing] = {nullptr, [this](Request, Reply reply) {
                             chief_.Heard();
                             ServerPingReply answer{.boot = boot_};
@@ -257,18 +271,22 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
           catalogue = view_.catalogue;
         }
         if (r.session != catalogue->session) {
-          return FailedPrecondition("expected session " + std::to_string(catalogue->session) + ", got: " +
-                                    std::to_string(r.session));
+          return FailedPrecondition("expected session " + std::to_string(catalogue->session) +
+                                    ", got: " + std::to_string(r.session));
         }
         std::vector<TensorType> types;
         if (!r.update.empty()) {
           const auto it = catalogue->updates.find(r.update);
-          if (it == catalogue->updates.end()) return FailedPrecondition("expected a known update, got: `" + r.update + "`");
+          if (it == catalogue->updates.end()) {
+            return FailedPrecondition("expected a known update, got: `" + r.update + "`");
+          }
           types = it->second;
         }
         for (const std::string& name : r.names) {
           const auto it = catalogue->states.find(name);
-          if (it == catalogue->states.end()) return FailedPrecondition("expected a known state, got: `" + name + "`");
+          if (it == catalogue->states.end()) {
+            return FailedPrecondition("expected a known state, got: `" + name + "`");
+          }
           types.push_back(it->second);
         }
         return types;
@@ -286,7 +304,8 @@ void ParameterServer::Impl::Loop(std::stop_token stop) {
     std::vector<Work> work;
     {
       MutexLock lock(mutex_);
-      changed_.WaitFor(mutex_, stop, waiters_.empty() ? kIdle : kWaiterCheck, [&] { return !queue_.empty(); });
+      changed_.WaitFor(mutex_, stop, waiters_.empty() ? kIdle : kWaiterCheck,
+                       [&] { return !queue_.empty(); });
       work.swap(queue_);
     }
     if (!work.empty()) Do(std::move(work));
@@ -310,8 +329,8 @@ void ParameterServer::Impl::Do(std::vector<Work> work) {
 }
 
 // What a push wants back, if all of it is there.
-void ParameterServer::Impl::AddWanted(const std::vector<std::string>& names, const Snapshot& snapshot, PushReply* reply,
-                                      Frame* frame) {
+void ParameterServer::Impl::AddWanted(const std::vector<std::string>& names,
+                                      const Snapshot& snapshot, PushReply* reply, Frame* frame) {
   reply->values_version = snapshot.version;
   for (const std::string& name : names) {
     const auto it = snapshot.values.find(name);
@@ -357,12 +376,16 @@ void ParameterServer::Impl::PublishView() {
     std::swap(view_, view);
     health_ = health;
   }
-  if (failed_now) LogError("parameter server acknowledges nothing more", {{"error", health.message()}});
+  if (failed_now) {
+    LogError("parameter server acknowledges nothing more", {{"error", health.message()}});
+  }
 }
 
 Result<Frame> ParameterServer::Impl::Answer(const PullRequest& request, const Snapshot& snapshot) {
   ++pulls_;
-  if (request.have_version == snapshot.version) return Frame{Encode(PullReply{snapshot.version, true, {}}), {}};
+  if (request.have_version == snapshot.version) {
+    return Frame{Encode(PullReply{snapshot.version, true, {}}), {}};
+  }
   PullReply reply{snapshot.version, false, {}};
   Frame frame;
   for (const std::string& name : request.names) {
@@ -385,15 +408,17 @@ void ParameterServer::Impl::Pull(Request request, Reply reply) {
   {
     MutexLock lock(mutex_);
     snapshot = view_.snapshot;
-    if (message->session == snapshot->session && message->min_version > snapshot->version && !closed_) {
-      waiters_.push_back({std::move(*message), std::move(reply), SystemClock().Monotonic() + request.left});
+    if (message->session == snapshot->session && message->min_version > snapshot->version &&
+        !closed_) {
+      waiters_.push_back(
+          {std::move(*message), std::move(reply), SystemClock().Monotonic() + request.left});
       changed_.NotifyOne();
       return;
     }
   }
   if (message->session != snapshot->session || snapshot->session == 0) {
-    return reply(FailedPrecondition("expected session " + std::to_string(snapshot->session) + ", got: " +
-                                    std::to_string(message->session)));
+    return reply(FailedPrecondition("expected session " + std::to_string(snapshot->session) +
+                                    ", got: " + std::to_string(message->session)));
   }
   reply(Answer(*message, *snapshot));
 }
@@ -407,7 +432,8 @@ void ParameterServer::Impl::ServeWaiters() {
     snapshot = view_.snapshot;
     for (auto it = waiters_.begin(); it != waiters_.end();) {
       const auto next = std::next(it);
-      if (it->request.session != snapshot->session || it->request.min_version <= snapshot->version || it->until <= now) {
+      if (it->request.session != snapshot->session ||
+          it->request.min_version <= snapshot->version || it->until <= now) {
         ready.splice(ready.end(), waiters_, it);
       }
       it = next;
@@ -415,10 +441,11 @@ void ParameterServer::Impl::ServeWaiters() {
   }
   for (Waiter& waiter : ready) {
     if (waiter.request.session != snapshot->session) {
-      waiter.reply(FailedPrecondition("expected session " + std::to_string(snapshot->session) + ", got: " +
-                                      std::to_string(waiter.request.session)));
+      waiter.reply(FailedPrecondition("expected session " + std::to_string(snapshot->session) +
+                                      ", got: " + std::to_string(waiter.request.session)));
     } else if (waiter.request.min_version > snapshot->version) {
-      waiter.reply(DeadlineExceeded("pull: expected version " + std::to_string(waiter.request.min_version) +
+      waiter.reply(DeadlineExceeded("pull: expected version " +
+                                    std::to_string(waiter.request.min_version) +
                                     " in time, got: " + std::to_string(snapshot->version)));
     } else {
       waiter.reply(Answer(waiter.request, *snapshot));
@@ -433,7 +460,8 @@ void ParameterServer::Impl::Write(Request request, Reply reply) {
   auto shared = std::make_shared<Reply>(std::move(reply));
   Add(Task([this, message = std::move(*message), shared](Store& store) {
     if (!cut_ || cut_->step != message.step || message.session != store.session()) {
-      return (*shared)(FailedPrecondition("expected a step that was cut, got: " + std::to_string(message.step)));
+      return (*shared)(
+          FailedPrecondition("expected a step that was cut, got: " + std::to_string(message.step)));
     }
     auto cut = std::make_shared<Cut>(std::move(*cut_));
     cut_.reset();

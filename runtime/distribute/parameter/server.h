@@ -1,8 +1,8 @@
 // The process of a parameter server: a store behind a port.
 //
-// Pushes that arrive while a group is being written form the next group, which one sync makes durable. Pulls read the
-// newest snapshot and wait for nothing, unless they ask for a version that is yet to come. A push that was acknowledged
-// is seen by every pull after it.
+// Pushes that arrive while a group is being written form the next group, which one sync makes
+// durable. Pulls read the newest snapshot and wait for nothing, unless they ask for a version that
+// is yet to come. A push that was acknowledged is seen by every pull after it.
 #pragma once
 
 #include <memory>
@@ -32,7 +32,8 @@ struct ServerStats {
 
 class ParameterServer {
  public:
-  // Recovers what the folder holds, then listens. Errors: Store::Open's; kUnavailable for a port that is taken.
+  // Recovers what the folder holds, then listens. Errors: Store::Open's; kUnavailable for a port
+  // that is taken.
   static Result<std::unique_ptr<ParameterServer>> Serve(ServerOptions options);
   // Answers what is under way with kCancelled; what was acknowledged stays.
   ~ParameterServer();
@@ -40,7 +41,8 @@ class ParameterServer {
   ParameterServer& operator=(const ParameterServer&) = delete;
 
   int port() const;
-  // Thread-safe. Not OK: the disk failed, nothing is acknowledged any more, and the process should be started anew.
+  // Thread-safe. Not OK: the disk failed, nothing is acknowledged any more, and the process should
+  // be started anew.
   Status health() const;
   // Thread-safe. The coordinator has said that the job is done.
   bool ended() const;

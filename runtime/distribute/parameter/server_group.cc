@@ -23,10 +23,14 @@ std::string Name(int server) { return "ps-" + std::to_string(server); }
 }  // namespace
 
 ServerGroup::ServerGroup(std::vector<std::unique_ptr<Peer>> peers, Duration rpc_timeout)
-    : peers_(std::move(peers)), rpc_timeout_(rpc_timeout), versions_(peers_.size(), 0), log_bytes_(peers_.size(), 0) {}
+    : peers_(std::move(peers)),
+      rpc_timeout_(rpc_timeout),
+      versions_(peers_.size(), 0),
+      log_bytes_(peers_.size(), 0) {}
 
 Result<std::unique_ptr<ServerGroup>> ServerGroup::Create(const std::vector<std::string>& addresses,
-                                                         const Identity& identity, Duration rpc_timeout) {
+                                                         const Identity& identity,
+                                                         Duration rpc_timeout) {
   std::vector<std::unique_ptr<Peer>> peers;
   for (const std::string& address : addresses) {
     MT_ASSIGN_OR_RETURN(auto peer, Peer::Create(address, identity));
@@ -40,10 +44,9 @@ std::vector<std::optional<Frame>> ServerGroup::ToAll(const Message& message) con
   return std::vector<std::optional<Frame>>(peers_.size(), Frame{Encode(message), {}});
 }
 
-Result<std::vector<std::string>> ServerGroup::CallEach(const char* method,
-                                                       const std::vector<std::optional<Frame>>& requests,
-                                                       Duration timeout, Duration rpc_timeout, std::stop_token stop,
-                                                       const std::vector<Land>& lands) {
+Result<std::vector<std::string>> ServerGroup::CallEach(
+    const char* method, const std::vector<std::optional<Frame>>& requests, Duration timeout,
+    Duration rpc_timeout, std::stop_token stop, const std::vector<Land>& lands) {
   const Duration until = SystemClock().Monotonic() + timeout;
   std::vector<std::string> answers(requests.size());
   std::set<size_t> open;
@@ -60,7 +63,8 @@ Result<std::vector<std::string>> ServerGroup::CallEach(const char* method,
     const Duration left = std::max<Duration>(until - SystemClock().Monotonic(), kRetryAfter);
     for (const size_t i : open) {
       cancels.push_back(peers_[i]->Call(method, *requests[i], std::min(left, rpc_timeout),
-                                        lands.empty() ? nullptr : lands[i], [&round, i](Result<std::string> result) {
+                                        lands.empty() ? nullptr : lands[i],
+                                        [&round, i](Result<std::string> result) {
                                           MutexLock lock(round.mutex);
                                           round.results.emplace(i, std::move(result));
                                           round.changed.NotifyAll();
@@ -82,7 +86,8 @@ Result<std::vector<std::string>> ServerGroup::CallEach(const char* method,
       if (result.ok()) {
         answers[i] = std::move(*result);
         open.erase(i);
-      } else if (const Status error = result.status().At(Name(static_cast<int>(i))); IsAway(error.code())) {
+      } else if (const Status error = result.status().At(Name(static_cast<int>(i)));
+                 IsAway(error.code())) {
         away = error;
       } else {
         return error;
@@ -91,7 +96,8 @@ Result<std::vector<std::string>> ServerGroup::CallEach(const char* method,
     if (open.empty()) break;
     if (stop.stop_requested()) return Cancelled(std::string(method) + ": stopped");
     if (SystemClock().Monotonic() + kRetryAfter >= until) {
-      return Unavailable(std::string(method) + ": expected an answer in time, got: " + away.message());
+      return Unavailable(std::string(method) +
+                         ": expected an answer in time, got: " + away.message());
     }
     SystemClock().SleepFor(kRetryAfter, stop);
   }
@@ -120,12 +126,15 @@ void ServerGroup::End(bool goes_on, Duration timeout) {
     request.session = session_;
   }
   const std::vector<std::optional<Frame>> requests(peers_.size(), Frame{Encode(request), {}});
-  if (const auto told = CallEach(goes_on ? kServerLeave : kServerEnd, requests, timeout, timeout, {}); !told.ok()) {
+  if (const auto told =
+          CallEach(goes_on ? kServerLeave : kServerEnd, requests, timeout, timeout, {});
+      !told.ok()) {
     LogInfo("a parameter server was not told that we leave", {{"error", told.status().message()}});
   }
 }
 
-Status ServerGroup::Define(const std::vector<Definition>& definitions, Duration timeout, std::stop_token stop) {
+Status ServerGroup::Define(const std::vector<Definition>& definitions, Duration timeout,
+                           std::stop_token stop) {
   MT_CHECK(static_cast<int>(definitions.size()) == size());
   DefineRequest request;
   {
@@ -145,7 +154,8 @@ Status ServerGroup::Define(const std::vector<Definition>& definitions, Duration 
   return OkStatus();
 }
 
-Result<Tensor> ServerGroup::Read(const std::vector<Planner::Part>& parts, Duration timeout, std::stop_token stop) {
+Result<Tensor> ServerGroup::Read(const std::vector<Planner::Part>& parts, Duration timeout,
+                                 std::stop_token stop) {
   MT_CHECK(!parts.empty());
   int64_t session = 0;
   {
@@ -181,12 +191,13 @@ Result<Tensor> ServerGroup::Read(const std::vector<Planner::Part>& parts, Durati
   return whole;
 }
 
-Status ServerGroup::Write(const std::vector<Planner::Part>& parts, const Tensor& value, Duration timeout,
-                          std::stop_token stop) {
+Status ServerGroup::Write(const std::vector<Planner::Part>& parts, const Tensor& value,
+                          Duration timeout, std::stop_token stop) {
   MT_CHECK(!parts.empty());
   if (value.type() != parts[0].state.global_type) {
     return InvalidArgument("variable `" + parts[0].state.global_name + "`: expected " +
-                           parts[0].state.global_type.ToString() + ", got: " + value.type().ToString());
+                           parts[0].state.global_type.ToString() +
+                           ", got: " + value.type().ToString());
   }
   PushRequest request;
   {
@@ -208,7 +219,8 @@ Status ServerGroup::Write(const std::vector<Planner::Part>& parts, const Tensor&
     frame.head = Encode(one);
     requests[s] = std::move(frame);
   }
-  MT_ASSIGN_OR_RETURN(const auto answers, CallEach(kServerPush, requests, timeout, rpc_timeout_, stop));
+  MT_ASSIGN_OR_RETURN(const auto answers,
+                      CallEach(kServerPush, requests, timeout, rpc_timeout_, stop));
   std::vector<int64_t> versions(peers_.size(), -1);
   for (size_t s = 0; s < answers.size(); ++s) {
     if (!requests[s]) continue;
@@ -219,7 +231,8 @@ Status ServerGroup::Write(const std::vector<Planner::Part>& parts, const Tensor&
   return OkStatus();
 }
 
-Status ServerGroup::Cut(int64_t step, const std::string& folder, Duration timeout, std::stop_token stop) {
+Status ServerGroup::Cut(int64_t step, const std::string& folder, Duration timeout,
+                        std::stop_token stop) {
   CutRequest request{.step = step, .folder = folder};
   {
     MutexLock lock(mutex_);
@@ -228,15 +241,16 @@ Status ServerGroup::Cut(int64_t step, const std::string& folder, Duration timeou
   return CallEach(kServerCut, ToAll(request), timeout, rpc_timeout_, stop).status();
 }
 
-Result<std::vector<checkpoint::Index>> ServerGroup::WriteParts(int64_t step, const std::string& program_hash,
-                                                               const std::map<std::string, std::string>& metadata,
-                                                               Duration timeout, std::stop_token stop) {
+Result<std::vector<checkpoint::Index>> ServerGroup::WriteParts(
+    int64_t step, const std::string& program_hash,
+    const std::map<std::string, std::string>& metadata, Duration timeout, std::stop_token stop) {
   WriteRequest request{.step = step, .program_hash = program_hash, .metadata = metadata};
   {
     MutexLock lock(mutex_);
     request.session = session_;
   }
-  MT_ASSIGN_OR_RETURN(const auto answers, CallEach(kServerWrite, ToAll(request), timeout, timeout, stop));
+  MT_ASSIGN_OR_RETURN(const auto answers,
+                      CallEach(kServerWrite, ToAll(request), timeout, timeout, stop));
   std::vector<checkpoint::Index> parts;
   for (int s = 0; s < size(); ++s) {
     MT_ASSIGN_OR_RETURN(const WriteReply reply, Decode<WriteReply>(answers[s]));
@@ -286,13 +300,15 @@ void ServerGroup::Ping(int server, Duration timeout, std::function<void(Status)>
           MutexLock lock(mutex_);
           log_bytes_[server] = reply->log_bytes;
         }
-        if (reply->session == session && reply->definitions >= definitions && reply->version >= version) {
+        if (reply->session == session && reply->definitions >= definitions &&
+            reply->version >= version) {
           return done(OkStatus());
         }
-        done(DataLoss(Name(server) + ": expected session " + std::to_string(session) + " with " +
-                      std::to_string(definitions) + " definitions at version " + std::to_string(version) +
-                      " or later, got: session " + std::to_string(reply->session) + " with " +
-                      std::to_string(reply->definitions) + " at version " + std::to_string(reply->version)));
+        done(DataLoss(
+            Name(server) + ": expected session " + std::to_string(session) + " with " +
+            std::to_string(definitions) + " definitions at version " + std::to_string(version) +
+            " or later, got: session " + std::to_string(reply->session) + " with " +
+            std::to_string(reply->definitions) + " at version " + std::to_string(reply->version)));
       });
 }
 

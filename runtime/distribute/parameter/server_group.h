@@ -1,7 +1,8 @@
-// The coordinator's side of the servers: calls that go to each of them, and what it knows of their state.
+// The coordinator's side of the servers: calls that go to each of them, and what it knows of their
+// state.
 //
-// A call to a server that is away is made again until its time is over; every call may be repeated safely. Thread-safe,
-// but for SetUp, which comes first.
+// A call to a server that is away is made again until its time is over; every call may be repeated
+// safely. Thread-safe, but for SetUp, which comes first.
 #pragma once
 
 #include <functional>
@@ -22,36 +23,39 @@ namespace meshtrain::parameter {
 class ServerGroup {
  public:
   static Result<std::unique_ptr<ServerGroup>> Create(const std::vector<std::string>& addresses,
-                                                     const Identity& identity, Duration rpc_timeout);
+                                                     const Identity& identity,
+                                                     Duration rpc_timeout);
 
   int size() const { return static_cast<int>(peers_.size()); }
   const std::string& address(int server) const { return peers_[server]->address(); }
 
-  // Begins a session on all of them. Errors: kUnavailable naming the server that did not answer in time; a server's.
+  // Begins a session on all of them. Errors: kUnavailable naming the server that did not answer in
+  // time; a server's.
   Status SetUp(const SetUpRequest& request, Duration timeout, std::stop_token stop);
   // The job is done, or goes on with another chief. Who does not hear it in time lives on.
   void End(bool goes_on, Duration timeout);
   Status Define(const std::vector<Definition>& definitions, Duration timeout, std::stop_token stop);
 
   // A state by its parts, put together; of copies, the one that is saved.
-  Result<mesh::Tensor> Read(const std::vector<Planner::Part>& parts, Duration timeout, std::stop_token stop);
+  Result<mesh::Tensor> Read(const std::vector<Planner::Part>& parts, Duration timeout,
+                            std::stop_token stop);
   // In all its parts and copies; durable on return.
   Status Write(const std::vector<Planner::Part>& parts, const mesh::Tensor& value, Duration timeout,
                std::stop_token stop);
 
   // See store.h. No step may run between Cut's beginning and its end.
   Status Cut(int64_t step, const std::string& folder, Duration timeout, std::stop_token stop);
-  Result<std::vector<checkpoint::Index>> WriteParts(int64_t step, const std::string& program_hash,
-                                                    const std::map<std::string, std::string>& metadata,
-                                                    Duration timeout, std::stop_token stop);
+  Result<std::vector<checkpoint::Index>> WriteParts(
+      int64_t step, const std::string& program_hash,
+      const std::map<std::string, std::string>& metadata, Duration timeout, std::stop_token stop);
   Status Committed(int64_t step, Duration timeout, std::stop_token stop);
 
   // What each server has acknowledged at least.
   std::vector<int64_t> versions() const;
   void NoteVersions(const std::vector<int64_t>& versions);
 
-  // Asks one server how it is: OK, or kUnavailable and the like (away), or kDataLoss: it is there, but not with the state
-  // that it acknowledged.
+  // Asks one server how it is: OK, or kUnavailable and the like (away), or kDataLoss: it is there,
+  // but not with the state that it acknowledged.
   void Ping(int server, Duration timeout, std::function<void(Status)> done);
   // The newest answer's, for figures.
   int64_t log_bytes() const;
@@ -59,8 +63,10 @@ class ServerGroup {
  private:
   ServerGroup(std::vector<std::unique_ptr<Peer>> peers, Duration rpc_timeout);
   // One request each (none: that server is left out); answers in their places.
-  Result<std::vector<std::string>> CallEach(const char* method, const std::vector<std::optional<Frame>>& requests,
-                                            Duration timeout, Duration rpc_timeout, std::stop_token stop,
+  Result<std::vector<std::string>> CallEach(const char* method,
+                                            const std::vector<std::optional<Frame>>& requests,
+                                            Duration timeout, Duration rpc_timeout,
+                                            std::stop_token stop,
                                             const std::vector<Land>& lands = {});
   template <typename Message>
   std::vector<std::optional<Frame>> ToAll(const Message& message) const;

@@ -30,12 +30,16 @@ class Tap final : public train::Optimizer {
   void End() override {}
 };
 
-// "optimizer.m.hidden/part_1" of shard "hidden/part_1" -> "optimizer.m.hidden". Kinds of slots have no dots, so a slot
-// belongs to one shard at most.
-std::optional<std::string> GlobalSlotName(const Parameter& slot, const Shard& shard, const std::string& variable) {
+// "optimizer.m.hidden/part_1" of shard "hidden/part_1" -> "optimizer.m.hidden". Kinds of slots have
+// no dots, so a slot belongs to one shard at most.
+std::optional<std::string> GlobalSlotName(const Parameter& slot, const Shard& shard,
+                                          const std::string& variable) {
   constexpr std::string_view kPrefix = "optimizer.";
   const std::string& name = slot.name();
-  if (!name.starts_with(kPrefix) || !name.ends_with("." + shard.name) || slot.dims() != shard.type.dims) return {};
+  if (!name.starts_with(kPrefix) || !name.ends_with("." + shard.name) ||
+      slot.dims() != shard.type.dims) {
+    return {};
+  }
   const size_t begin = kPrefix.size();
   if (name.size() < begin + 1 + shard.name.size()) return {};
   const std::string kind = name.substr(begin, name.size() - begin - 1 - shard.name.size());
@@ -52,8 +56,10 @@ ServerState StateOfShard(const Shard& shard, const Parameter& variable) {
           .pulled = true};
 }
 
-// A slot is cut where its shard is; what belongs to no shard is a copy that each server has for itself.
-ServerState StateOfSlot(const Parameter& slot, std::span<const Shard> shards, std::span<const Parameter> variables) {
+// A slot is cut where its shard is; what belongs to no shard is a copy that each server has for
+// itself.
+ServerState StateOfSlot(const Parameter& slot, std::span<const Shard> shards,
+                        std::span<const Parameter> variables) {
   for (const Shard& shard : shards) {
     const Parameter& variable = variables[shard.variable];
     if (auto global = GlobalSlotName(slot, shard, variable.name())) {
@@ -84,12 +90,15 @@ Result<Program> BuildInit(std::span<const Parameter> states, int64_t seed) {
 
 // The server's variables that stand for `shard` in a program that is being recorded.
 Parameter ShardParameter(const Shard& shard, const Parameter& variable) {
-  return Parameter(shard.name, shard.type, variable.initializer(), {.trainable = variable.trainable()});
+  return Parameter(shard.name, shard.type, variable.initializer(),
+                   {.trainable = variable.trainable()});
 }
 
 }  // namespace
 
-std::string GradientName(std::string_view variable) { return std::string(kGradientPrefix) + std::string(variable); }
+std::string GradientName(std::string_view variable) {
+  return std::string(kGradientPrefix) + std::string(variable);
+}
 
 std::unique_ptr<train::Optimizer> GradientTap(const train::Optimizer& original) {
   train::OptimizerOptions options = original.common();
@@ -98,9 +107,11 @@ std::unique_ptr<train::Optimizer> GradientTap(const train::Optimizer& original) 
 }
 
 Updater UpdaterOf(std::shared_ptr<train::Optimizer> optimizer) {
-  // It clips again, on a server: what was clipped as a whole is within the limit, so that changes nothing.
-  return {.record = [optimizer](std::span<const Parameter> weights,
-                                std::span<const Value> gradients) { optimizer->Apply(weights, gradients); },
+  // It clips again, on a server: what was clipped as a whole is within the limit, so that changes
+  // nothing.
+  return {.record = [optimizer](
+                        std::span<const Parameter> weights,
+                        std::span<const Value> gradients) { optimizer->Apply(weights, gradients); },
           .slots = [optimizer] { return optimizer->slots(); }};
 }
 
@@ -120,14 +131,17 @@ Result<WorkerStep> SplitStep(const Program& step) {
     const auto state = std::find_if(step.states.begin(), step.states.end(),
                                     [&](const program::State& s) { return s.name == name; });
     if (state == step.states.end()) {
-      return InvalidArgument(where + "expected gradients of variables that it reads, got: one of `" + name + "`");
+      return InvalidArgument(
+          where + "expected gradients of variables that it reads, got: one of `" + name + "`");
     }
     if (step.type(port.value) != step.type(state->entry)) {
-      return InvalidArgument(where + "gradient of `" + name + "`: expected " + step.type(state->entry).ToString() +
+      return InvalidArgument(where + "gradient of `" + name + "`: expected " +
+                             step.type(state->entry).ToString() +
                              ", got: " + step.type(port.value).ToString());
     }
     if (state->exit != state->entry) {
-      return InvalidArgument(where + "variable `" + name + "`: expected a gradient or an assignment, got: both");
+      return InvalidArgument(where + "variable `" + name +
+                             "`: expected a gradient or an assignment, got: both");
     }
     with_gradient.insert(name);
     out.pushed.push_back({name, true, static_cast<int>(program.outputs.size())});
@@ -137,7 +151,8 @@ Result<WorkerStep> SplitStep(const Program& step) {
     if (state.exit == state.entry) continue;
     const TensorType type = program.type(state.entry);
     if (type.dtype == DType::kBool || type.dtype == DType::kU8) {
-      return InvalidArgument(where + "variable `" + state.name + "`: expected a type with differences to assign (i32, " +
+      return InvalidArgument(where + "variable `" + state.name +
+                             "`: expected a type with differences to assign (i32, " +
                              "i64, f32, f64), got: " + type.ToString());
     }
     const auto op = static_cast<int32_t>(program.ops.size());
@@ -153,8 +168,9 @@ Result<WorkerStep> SplitStep(const Program& step) {
   return out;
 }
 
-Result<std::vector<ServerStates>> BuildVariables(std::span<const Parameter> variables, std::span<const Shard> shards,
-                                                 int servers, int64_t seed) {
+Result<std::vector<ServerStates>> BuildVariables(std::span<const Parameter> variables,
+                                                 std::span<const Shard> shards, int servers,
+                                                 int64_t seed) {
   std::vector<ServerStates> out(servers);
   for (int server = 0; server < servers; ++server) {
     Builder b("init");
@@ -173,9 +189,11 @@ Result<std::vector<ServerStates>> BuildVariables(std::span<const Parameter> vari
   return out;
 }
 
-Result<std::vector<ServerUpdate>> BuildUpdate(const std::string& name, std::span<const Pushed> pushed,
-                                              std::span<const Parameter> variables, std::span<const Shard> shards,
-                                              int servers, const Updater& updater, int64_t seed,
+Result<std::vector<ServerUpdate>> BuildUpdate(const std::string& name,
+                                              std::span<const Pushed> pushed,
+                                              std::span<const Parameter> variables,
+                                              std::span<const Shard> shards, int servers,
+                                              const Updater& updater, int64_t seed,
                                               const std::vector<std::set<std::string>>& known) {
   std::vector<ServerUpdate> out(servers);
   std::set<std::string> copied;  // slots that an earlier server has and saves for all
@@ -188,7 +206,10 @@ Result<std::vector<ServerUpdate>> BuildUpdate(const std::string& name, std::span
         if (shard.server != server) continue;
         out[server].inputs.push_back({p.variable, shard.name, shard.type, shard.row, p.gradient});
       }
-      if (!found) return InvalidArgument("update " + name + ": expected a variable of the servers, got: " + p.variable);
+      if (!found) {
+        return InvalidArgument("update " + name +
+                               ": expected a variable of the servers, got: " + p.variable);
+      }
     }
     if (out[server].inputs.empty()) continue;
 
@@ -197,8 +218,8 @@ Result<std::vector<ServerUpdate>> BuildUpdate(const std::string& name, std::span
     std::vector<Parameter> weights, all;
     std::vector<Value> gradients;
     for (const PushedRows& rows : out[server].inputs) {
-      const auto shard =
-          std::find_if(shards.begin(), shards.end(), [&](const Shard& s) { return s.name == rows.shard; });
+      const auto shard = std::find_if(shards.begin(), shards.end(),
+                                      [&](const Shard& s) { return s.name == rows.shard; });
       const Parameter weight = ShardParameter(*shard, variables[shard->variable]);
       const Value value = b.Input(rows.shard, rows.type);
       all.push_back(weight);
@@ -210,7 +231,10 @@ Result<std::vector<ServerUpdate>> BuildUpdate(const std::string& name, std::span
       }
     }
     if (!weights.empty()) {
-      if (!updater.record) return InvalidArgument("update " + name + ": expected an updater for its gradients, got: none");
+      if (!updater.record) {
+        return InvalidArgument("update " + name +
+                               ": expected an updater for its gradients, got: none");
+      }
       updater.record(weights, gradients);
     }
     MT_ASSIGN_OR_RETURN(out[server].program, b.Build());
@@ -221,8 +245,10 @@ Result<std::vector<ServerUpdate>> BuildUpdate(const std::string& name, std::span
       if (std::find(all.begin(), all.end(), used) != all.end()) continue;
       const auto slot = std::find(slots.begin(), slots.end(), used);
       if (slot == slots.end()) {
-        return InvalidArgument("update " + name + ": expected it to use the pushed variables and the updater's slots, " +
-                               "got: `" + used.name() + "`");
+        return InvalidArgument(
+            "update " + name +
+            ": expected it to use the pushed variables and the updater's slots, " + "got: `" +
+            used.name() + "`");
       }
       ServerState state = StateOfSlot(*slot, shards, variables);
       // Whoever has it first saves it, in this update or one before.

@@ -16,10 +16,13 @@ using program::Variable;
 
 namespace {
 
-mesh::Layout LayoutFor(const TensorType& type) { return mesh::Layout::Replicated(mesh::Mesh(), type.rank()); }
+mesh::Layout LayoutFor(const TensorType& type) {
+  return mesh::Layout::Replicated(mesh::Mesh(), type.rank());
+}
 
 Status OtherSession(int64_t got, int64_t ours) {
-  return FailedPrecondition("expected session " + std::to_string(ours) + ", got: " + std::to_string(got));
+  return FailedPrecondition("expected session " + std::to_string(ours) +
+                            ", got: " + std::to_string(got));
 }
 
 }  // namespace
@@ -40,8 +43,9 @@ Result<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
 Status Store::SetUp(const SetUpRequest& request) {
   if (setup_ && *setup_ == request) return OkStatus();
   if (request.session <= session()) {
-    return FailedPrecondition("expected a session after " + std::to_string(session()) + ", got: " +
-                              std::to_string(request.session) + " (of a coordinator that was replaced)");
+    return FailedPrecondition("expected a session after " + std::to_string(session()) +
+                              ", got: " + std::to_string(request.session) +
+                              " (of a coordinator that was replaced)");
   }
   MT_RETURN_IF_ERROR(Forget());
   MT_RETURN_IF_ERROR(Begin(request));
@@ -89,8 +93,8 @@ Status Store::Define(const DefineRequest& request) {
   if (request.session != session()) return OtherSession(request.session, session());
   if (request.number < definitions_) return OkStatus();
   if (request.number > definitions_) {
-    return FailedPrecondition("expected definition " + std::to_string(definitions_) + ", got: " +
-                              std::to_string(request.number));
+    return FailedPrecondition("expected definition " + std::to_string(definitions_) +
+                              ", got: " + std::to_string(request.number));
   }
   const size_t states_before = order_.size();
   std::set<std::string> updates_before;
@@ -113,7 +117,9 @@ Status Store::Define(const DefineRequest& request) {
     std::erase_if(updates_, [&](const auto& item) { return !updates_before.contains(item.first); });
     while (order_.size() > states_before) {
       const auto it = states_.find(order_.back());
-      if (const Status forgotten = session_->Forget(it->second.variable); !forgotten.ok()) broken_ = forgotten;
+      if (const Status forgotten = session_->Forget(it->second.variable); !forgotten.ok()) {
+        broken_ = forgotten;
+      }
       states_.erase(it);
       order_.pop_back();
     }
@@ -128,7 +134,8 @@ Status Store::Define(const DefineRequest& request) {
   return Publish(changed);
 }
 
-// Makes the states, with their initial values, and the updates. What it made stays on an error; Define takes it back.
+// Makes the states, with their initial values, and the updates. What it made stays on an error;
+// Define takes it back.
 Status Store::Prepare(const Definition& definition) {
   for (const ServerState& spec : definition.states) {
     if (states_.contains(spec.name)) {
@@ -144,8 +151,9 @@ Status Store::Prepare(const Definition& definition) {
     for (const program::State& state : program.states) {
       const auto it = states_.find(state.name);
       if (it == states_.end() || it->second.spec.type != program.type(state.entry)) {
-        return InvalidArgument("program " + program.name + ": expected states of this server, got: `" + state.name +
-                               "` of " + program.type(state.entry).ToString());
+        return InvalidArgument("program " + program.name +
+                               ": expected states of this server, got: `" + state.name + "` of " +
+                               program.type(state.entry).ToString());
       }
       variables.push_back(it->second.variable);
     }
@@ -157,10 +165,13 @@ Status Store::Prepare(const Definition& definition) {
   }
   for (const NamedProgram& named : definition.updates) {
     if (named.name.empty() || updates_.contains(named.name)) {
-      return InvalidArgument("expected a name of its own for each update, got: `" + named.name + "`");
+      return InvalidArgument("expected a name of its own for each update, got: `" + named.name +
+                             "`");
     }
     LoadedUpdate update;
-    for (const program::Port& input : named.program.inputs) update.inputs.push_back(named.program.type(input.value));
+    for (const program::Port& input : named.program.inputs) {
+      update.inputs.push_back(named.program.type(input.value));
+    }
     for (const program::State& state : named.program.states) {
       const auto it = states_.find(state.name);
       if (state.exit != state.entry && it != states_.end() && it->second.spec.pulled) {
@@ -173,13 +184,14 @@ Status Store::Prepare(const Definition& definition) {
   return OkStatus();
 }
 
-Status Store::Restore(const checkpoint::Checkpoint& checkpoint, const std::vector<ServerState>& states) {
+Status Store::Restore(const checkpoint::Checkpoint& checkpoint,
+                      const std::vector<ServerState>& states) {
   for (const ServerState& state : states) {
     MT_ASSIGN_OR_RETURN(const Tensor value,
                         checkpoint.LoadSlice(state.global_name, state.offsets, state.type.dims));
     if (value.type() != state.type) {
-      return InvalidArgument(checkpoint.path() + ": `" + state.global_name + "`: expected " + state.type.ToString() +
-                             ", got: " + value.type().ToString());
+      return InvalidArgument(checkpoint.path() + ": `" + state.global_name + "`: expected " +
+                             state.type.ToString() + ", got: " + value.type().ToString());
     }
     MT_RETURN_IF_ERROR(session_->Write(states_.at(state.name).variable, value));
   }
@@ -216,17 +228,23 @@ Status Store::CheckPush(const Push& push) const {
   std::vector<TensorType> types;
   if (!r.update.empty()) {
     const auto it = updates_.find(r.update);
-    if (it == updates_.end()) return FailedPrecondition("expected an update of this server, got: `" + r.update + "`");
+    if (it == updates_.end()) {
+      return FailedPrecondition("expected an update of this server, got: `" + r.update + "`");
+    }
     types = it->second.inputs;
   }
   for (const std::string& name : r.names) {
     const auto it = states_.find(name);
-    if (it == states_.end()) return FailedPrecondition("expected states of this server, got: `" + name + "`");
+    if (it == states_.end()) {
+      return FailedPrecondition("expected states of this server, got: `" + name + "`");
+    }
     types.push_back(it->second.spec.type);
   }
   bool fits = types.size() == push.values.size();
   for (size_t i = 0; fits && i < types.size(); ++i) fits = push.values[i].type() == types[i];
-  return fits ? OkStatus() : InvalidArgument("push of `" + r.update + "`: expected its inputs, got: other tensors");
+  return fits ? OkStatus()
+              : InvalidArgument("push of `" + r.update +
+                                "`: expected its inputs, got: other tensors");
 }
 
 std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {
@@ -241,20 +259,24 @@ std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {
     if (!checked.ok()) {
       results.push_back(checked);
     } else if (verdict == PushTable::Verdict::kStale) {
-      results.push_back(FailedPrecondition("push of worker-" + std::to_string(r.id.worker) + ": incarnation " +
-                                           std::to_string(r.id.incarnation) + " has ended"));
+      results.push_back(FailedPrecondition("push of worker-" + std::to_string(r.id.worker) +
+                                           ": incarnation " + std::to_string(r.id.incarnation) +
+                                           " has ended"));
     } else if (verdict == PushTable::Verdict::kSeen) {
       results.push_back(PushReply{.version = version, .repeated_push = true});
-    } else if (setup_->staleness_bound >= 0 && r.based_on >= 0 && version - r.based_on > setup_->staleness_bound) {
-      results.push_back(Aborted("push of worker-" + std::to_string(r.id.worker) + ": expected values computed from one " +
-                                "of the last " + std::to_string(setup_->staleness_bound) + " versions before " +
+    } else if (setup_->staleness_bound >= 0 && r.based_on >= 0 &&
+               version - r.based_on > setup_->staleness_bound) {
+      results.push_back(Aborted("push of worker-" + std::to_string(r.id.worker) +
+                                ": expected values computed from one " + "of the last " +
+                                std::to_string(setup_->staleness_bound) + " versions before " +
                                 std::to_string(version) + ", got: " + std::to_string(r.based_on)));
     } else {
       if (logs()) {
         std::vector<Bytes> payload;
         for (const Tensor& value : push.values) payload.push_back(value.bytes());
-        const Status written =
-            log_->Write(Encode(LogRecord(LoggedPush{version + 1, r.id, r.settled, r.update, r.names})), payload);
+        const Status written = log_->Write(
+            Encode(LogRecord(LoggedPush{version + 1, r.id, r.settled, r.update, r.names})),
+            payload);
         if (!written.ok()) {
           results.push_back(written);
           continue;
@@ -269,7 +291,8 @@ std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {
   if (accepted.empty()) return results;
   if (logs()) {
     if (const Status synced = log_->Sync(); !synced.ok()) {
-      // Nobody knows what the disk holds now: nothing is acknowledged any more, repeated pushes included.
+      // Nobody knows what the disk holds now: nothing is acknowledged any more, repeated pushes
+      // included.
       broken_ = synced;
       for (Result<PushReply>& result : results) {
         if (result.ok()) result = synced;
@@ -299,22 +322,26 @@ std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {
   }
   if (logs() && log_bytes() > options_.compact_log_bytes) {
     if (const Status compacted = Compact(); !compacted.ok()) {
-      LogWarning("the push log could not be shortened", {{"folder", options_.folder}, {"error", compacted.message()}});
+      LogWarning("the push log could not be shortened",
+                 {{"folder", options_.folder}, {"error", compacted.message()}});
     }
   }
   return results;
 }
 
-Status Store::Run(const std::string& update, const std::vector<std::string>& names, std::span<const Tensor> values,
-                  std::vector<std::string>* changed) {
+Status Store::Run(const std::string& update, const std::vector<std::string>& names,
+                  std::span<const Tensor> values, std::vector<std::string>* changed) {
   size_t next = 0;
   if (!update.empty()) {
     const auto it = updates_.find(update);
     if (it == updates_.end() || values.size() < it->second.inputs.size()) {
-      return InvalidArgument("expected an update of this server and its inputs, got: `" + update + "`");
+      return InvalidArgument("expected an update of this server and its inputs, got: `" + update +
+                             "`");
     }
     const LoadedUpdate& loaded = it->second;
-    for (size_t i = 0; i < loaded.inputs.size(); ++i) MT_RETURN_IF_ERROR(loaded.step->Feed(i, values[next++]));
+    for (size_t i = 0; i < loaded.inputs.size(); ++i) {
+      MT_RETURN_IF_ERROR(loaded.step->Feed(i, values[next++]));
+    }
     MT_RETURN_IF_ERROR(loaded.step->Run());
     changed->insert(changed->end(), loaded.pulled.begin(), loaded.pulled.end());
   }
@@ -334,7 +361,9 @@ Result<std::vector<Tensor>> Store::Read(const std::vector<std::string>& names) {
   std::vector<Tensor> values;
   for (const std::string& name : names) {
     const auto it = states_.find(name);
-    if (it == states_.end()) return NotFound("expected a state of this server, got: `" + name + "`");
+    if (it == states_.end()) {
+      return NotFound("expected a state of this server, got: `" + name + "`");
+    }
     MT_ASSIGN_OR_RETURN(Tensor value, session_->ReadToHost(it->second.variable));
     values.push_back(std::move(value));
   }
@@ -344,10 +373,15 @@ Result<std::vector<Tensor>> Store::Read(const std::vector<std::string>& names) {
 // --- checkpoints
 
 Result<Cut> Store::MakeCut(const CutRequest& request) {
-  if (request.session != session() || request.session == 0) return OtherSession(request.session, session());
+  if (request.session != session() || request.session == 0) {
+    return OtherSession(request.session, session());
+  }
   if (!broken_.ok()) return broken_;
   Cut cut{.options = *setup_, .step = request.step, .folder = request.folder, .version = version_};
-  Base base{.session = session(), .version = version_, .seen = seen_.Entries(), .definitions = definitions_};
+  Base base{.session = session(),
+            .version = version_,
+            .seen = seen_.Entries(),
+            .definitions = definitions_};
   base.checkpoint_step = request.step;
   base.checkpoint_folder = request.folder;
   std::vector<Tensor> copies;
@@ -372,7 +406,8 @@ Result<checkpoint::Index> WriteCut(const Cut& cut, const std::string& program_ha
   snapshot.step = cut.step;
   snapshot.program_hash = program_hash;
   snapshot.metadata = metadata;
-  // So that a server that restarts does not take another run's checkpoint of the same step for its own.
+  // So that a server that restarts does not take another run's checkpoint of the same step for its
+  // own.
   snapshot.metadata[std::string(kSessionKey)] = std::to_string(cut.options.session);
   std::map<std::string, size_t> places;
   for (const auto& [state, value] : cut.states) {
@@ -433,7 +468,10 @@ Status Store::RemoveBefore(size_t segment) {
 }
 
 Status Store::Compact() {
-  Base base{.session = session(), .version = version_, .seen = seen_.Entries(), .definitions = definitions_};
+  Base base{.session = session(),
+            .version = version_,
+            .seen = seen_.Entries(),
+            .definitions = definitions_};
   int64_t bytes = 0;
   for (const auto& [name, state] : states_) bytes += state.spec.type.num_bytes();
   if (2 * bytes > log_bytes()) return OkStatus();  // hardly shorter

@@ -1,14 +1,17 @@
-// What one parameter server holds: shards of variables, their slots, the programs that change them, and the log that
-// makes a push outlive the process.
+// What one parameter server holds: shards of variables, their slots, the programs that change them,
+// and the log that makes a push outlive the process.
 //
-// Kept true: a push that was acknowledged is on the disk, in a checkpoint or in the log, and is applied once, however
-// often it is sent and whenever the process is killed. Pushes are applied in the log's order.
+// Kept true: a push that was acknowledged is on the disk, in a checkpoint or in the log, and is
+// applied once, however often it is sent and whenever the process is killed. Pushes are applied in
+// the log's order.
 //
 // In `folder`, which the server has for itself:
 //   session             what the coordinator gave: options, definitions
-//   push-00000001.log   segments of the log. The first record of each says what state its pushes go on from: the initial
-//                       one, a checkpoint, or states that stand in the record itself. A segment is begun at a cut for a
-//                       checkpoint, and the older ones go when that is complete; and when the log has grown long.
+//   push-00000001.log   segments of the log. The first record of each says what state its pushes go
+//   on from: the initial
+//                       one, a checkpoint, or states that stand in the record itself. A segment is
+//                       begun at a cut for a checkpoint, and the older ones go when that is
+//                       complete; and when the log has grown long.
 //
 // One thread uses a store; Snapshot and Cut are values for any thread.
 #pragma once
@@ -34,7 +37,8 @@ namespace meshtrain::parameter {
 struct StoreOptions {
   std::string folder;  // "": no log. A server that is killed then comes back without its state
   int threads = 1;     // for the updates
-  int64_t compact_log_bytes = int64_t{1} << 30;  // a longer log is replaced by the state that it leads to
+  int64_t compact_log_bytes = int64_t{1}
+                              << 30;  // a longer log is replaced by the state that it leads to
 };
 
 // The variables after some push. Nothing writes to it.
@@ -62,7 +66,8 @@ struct Cut {
   int64_t step = 0;
   std::string folder;  // of checkpoints
   int64_t version = 0;
-  std::vector<std::pair<ServerState, mesh::Tensor>> states;  // those that this server writes, or not (`saved`)
+  std::vector<std::pair<ServerState, mesh::Tensor>>
+      states;  // those that this server writes, or not (`saved`)
 };
 // In a checkpoint's metadata: the session that it was saved in.
 inline constexpr std::string_view kSessionKey = "parameter_server.session";
@@ -73,32 +78,36 @@ Result<checkpoint::Index> WriteCut(const Cut& cut, const std::string& program_ha
 
 class Store {
  public:
-  // Goes on where the folder's last process was killed; a new folder has no session. Errors: base/file.h's; kDataLoss
-  // when something acknowledged is gone.
+  // Goes on where the folder's last process was killed; a new folder has no session. Errors:
+  // base/file.h's; kDataLoss when something acknowledged is gone.
   static Result<std::unique_ptr<Store>> Open(StoreOptions options);
   ~Store();
 
-  // Begins a session, forgetting the one before. The same one again changes nothing. Errors: kFailedPrecondition for a
-  // session that is over.
+  // Begins a session, forgetting the one before. The same one again changes nothing. Errors:
+  // kFailedPrecondition for a session that is over.
   Status SetUp(const SetUpRequest& request);
-  // Errors: kFailedPrecondition for another session or a number that is not the next; one that is here already is no
-  // error. kInvalidArgument, and what loading a program or a checkpoint gives: nothing is changed then.
+  // Errors: kFailedPrecondition for another session or a number that is not the next; one that is
+  // here already is no error. kInvalidArgument, and what loading a program or a checkpoint gives:
+  // nothing is changed then.
   Status Define(const DefineRequest& request);
 
-  // Logs, syncs and applies a group of pushes; on return what is acknowledged is durable and in snapshot(). One result
-  // for each. Errors: kFailedPrecondition (another session, an ended incarnation, states that are not known), kAborted
-  // (computed from a version older than the staleness bound allows), base/file.h's (nothing of it is applied).
+  // Logs, syncs and applies a group of pushes; on return what is acknowledged is durable and in
+  // snapshot(). One result for each. Errors: kFailedPrecondition (another session, an ended
+  // incarnation, states that are not known), kAborted (computed from a version older than the
+  // staleness bound allows), base/file.h's (nothing of it is applied).
   std::vector<Result<PushReply>> Apply(std::span<const Push> pushes);
 
   // Errors: kNotFound.
   Result<std::vector<mesh::Tensor>> Read(const std::vector<std::string>& names);
 
-  // The states now, to be written as the checkpoint of `step`; pushes go on from it in a new segment.
+  // The states now, to be written as the checkpoint of `step`; pushes go on from it in a new
+  // segment.
   Result<Cut> MakeCut(const CutRequest& request);
   // The checkpoint of `step` is complete: the log before its cut goes.
   Status Committed(const CommittedRequest& request);
 
-  // Not OK: the log cannot be trusted any more (a sync failed), and every push is refused with this.
+  // Not OK: the log cannot be trusted any more (a sync failed), and every push is refused with
+  // this.
   const Status& health() const { return broken_; }
   int64_t session() const { return setup_ ? setup_->session : 0; }
   int64_t version() const { return version_; }
@@ -132,8 +141,8 @@ class Store {
   Status Prepare(const Definition& definition);
   Status Restore(const checkpoint::Checkpoint& checkpoint, const std::vector<ServerState>& states);
   Status CheckPush(const Push& push) const;
-  Status Run(const std::string& update, const std::vector<std::string>& names, std::span<const mesh::Tensor> values,
-             std::vector<std::string>* changed);
+  Status Run(const std::string& update, const std::vector<std::string>& names,
+             std::span<const mesh::Tensor> values, std::vector<std::string>* changed);
   Status Publish(const std::vector<std::string>& changed);
   void PublishCatalogue();
 

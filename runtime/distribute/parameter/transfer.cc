@@ -1,8 +1,8 @@
 #include "runtime/distribute/parameter/transfer.h"
 
-#include <grpcpp/grpcpp.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <algorithm>
@@ -82,8 +82,9 @@ class FrameSender {
     const std::byte* const bytes = piece.bytes.data() + at;
     if (size < kCopyBelow) return grpc::Slice(bytes, size);
     auto* const owner = new std::shared_ptr<const void>(piece.owner);
-    return grpc::Slice(const_cast<std::byte*>(bytes), size,
-                       [](void* held) { delete static_cast<std::shared_ptr<const void>*>(held); }, owner);
+    return grpc::Slice(
+        const_cast<std::byte*>(bytes), size,
+        [](void* held) { delete static_cast<std::shared_ptr<const void>*>(held); }, owner);
   }
 
   Frame frame_;
@@ -107,7 +108,9 @@ class FrameReader {
       while (at != end) {
         const size_t left = static_cast<size_t>(end - at);
         if (!landed_) {
-          const size_t wanted = (front_.size() < kFrontBytes ? kFrontBytes : kFrontBytes + head_bytes_) - front_.size();
+          const size_t wanted =
+              (front_.size() < kFrontBytes ? kFrontBytes : kFrontBytes + head_bytes_) -
+              front_.size();
           const size_t size = std::min(left, wanted);
           front_.append(reinterpret_cast<const char*>(at), size);
           at += size;
@@ -129,17 +132,23 @@ class FrameReader {
   std::string TakeHead() { return std::move(head_); }
 
  private:
-  static Status Unexpected(const std::string& got) { return InvalidArgument("frame: expected its end, got: " + got); }
+  static Status Unexpected(const std::string& got) {
+    return InvalidArgument("frame: expected its end, got: " + got);
+  }
 
   // Reads the front once it is here, then the head once that is, and asks where the payload goes.
   Status MaybeBegin() {
     const auto* const bytes = reinterpret_cast<const uint8_t*>(front_.data());
     if (front_.size() == kFrontBytes && !sized_) {
       sized_ = true;
-      if (Get<uint32_t>(bytes) != kMagic) return InvalidArgument("frame: expected its magic number, got: another");
+      if (Get<uint32_t>(bytes) != kMagic) {
+        return InvalidArgument("frame: expected its magic number, got: another");
+      }
       head_bytes_ = Get<uint32_t>(bytes + 4);
       payload_bytes_ = Get<uint64_t>(bytes + 8);
-      if (head_bytes_ > kMaxHeadBytes) return InvalidArgument("frame: expected a head of at most a gigabyte, got: more");
+      if (head_bytes_ > kMaxHeadBytes) {
+        return InvalidArgument("frame: expected a head of at most a gigabyte, got: more");
+      }
     }
     if (!sized_ || front_.size() < kFrontBytes + head_bytes_) return OkStatus();
     head_ = front_.substr(kFrontBytes);
@@ -150,8 +159,8 @@ class FrameReader {
     uint64_t bytes_wanted = 0;
     for (const auto& part : parts_) bytes_wanted += part.size();
     if (bytes_wanted != payload_bytes_) {
-      return InvalidArgument("frame: expected a payload of " + std::to_string(bytes_wanted) + " bytes, got: " +
-                             std::to_string(payload_bytes_));
+      return InvalidArgument("frame: expected a payload of " + std::to_string(bytes_wanted) +
+                             " bytes, got: " + std::to_string(payload_bytes_));
     }
     while (part_ < parts_.size() && parts_[part_].empty()) ++part_;
     landed_ = true;
@@ -177,8 +186,8 @@ uint64_t DrawBoot() {
 }
 
 bool IsAway(StatusCode code) {
-  return code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded || code == StatusCode::kCancelled ||
-         code == StatusCode::kResourceExhausted;
+  return code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded ||
+         code == StatusCode::kCancelled || code == StatusCode::kResourceExhausted;
 }
 
 Piece PieceOf(const Tensor& tensor) {
@@ -191,8 +200,10 @@ Piece RowsOf(const Tensor& tensor, int64_t row, int64_t rows) {
   Piece piece = PieceOf(tensor);
   if (tensor.dims().empty()) return piece;
   MT_CHECK(row >= 0 && rows >= 0 && row + rows <= tensor.dims()[0]);
-  const int64_t row_bytes = tensor.dims()[0] == 0 ? 0 : tensor.type().num_bytes() / tensor.dims()[0];
-  piece.bytes = piece.bytes.subspan(static_cast<size_t>(row * row_bytes), static_cast<size_t>(rows * row_bytes));
+  const int64_t row_bytes =
+      tensor.dims()[0] == 0 ? 0 : tensor.type().num_bytes() / tensor.dims()[0];
+  piece.bytes = piece.bytes.subspan(static_cast<size_t>(row * row_bytes),
+                                    static_cast<size_t>(rows * row_bytes));
   return piece;
 }
 
@@ -215,17 +226,22 @@ class Peer::Impl {
 };
 
 // One call. Lives until gRPC is done with it; whoever may cancel it holds a reference too.
-class Peer::Impl::ClientCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                                     public std::enable_shared_from_this<ClientCall> {
+class Peer::Impl::ClientCall final
+    : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+      public std::enable_shared_from_this<ClientCall> {
  public:
   ClientCall(std::shared_ptr<Impl> peer, Frame request, Land land, Done done)
-      : peer_(std::move(peer)), sender_(std::move(request)), reader_(std::move(land)), done_(std::move(done)) {}
+      : peer_(std::move(peer)),
+        sender_(std::move(request)),
+        reader_(std::move(land)),
+        done_(std::move(done)) {}
 
   void Start(const std::string& method, Duration timeout) {
     self_ = shared_from_this();
     const TimePoint now = SystemClock().Now();
     distribute::SignCall(context_, method, peer_->identity_.job, peer_->identity_.security, now);
-    context_.set_deadline(std::chrono::time_point_cast<std::chrono::system_clock::duration>(now + timeout));
+    context_.set_deadline(
+        std::chrono::time_point_cast<std::chrono::system_clock::duration>(now + timeout));
     context_.set_initial_metadata_corked(true);
     peer_->stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
     StartRead(&incoming_);
@@ -294,7 +310,8 @@ Result<std::unique_ptr<Peer>> Peer::Create(const std::string& address, const Ide
                                                              .security = identity.security,
                                                              .max_receive_bytes = kMaxMessageBytes,
                                                              .bulk = true}));
-  return std::unique_ptr<Peer>(new Peer(std::make_shared<Impl>(address, identity, std::move(channel))));
+  return std::unique_ptr<Peer>(
+      new Peer(std::make_shared<Impl>(address, identity, std::move(channel))));
 }
 
 Peer::~Peer() {
@@ -302,19 +319,22 @@ Peer::~Peer() {
     MutexLock lock(impl_->mutex_);
     for (Impl::ClientCall* call : impl_->calls_) call->Cancel();
     // gRPC ends a cancelled call at once; what may take a moment is a `done` that is running.
-    while (!impl_->changed_.WaitFor(impl_->mutex_, {}, std::chrono::minutes(1), [&] { return impl_->calls_.empty(); })) {
+    while (!impl_->changed_.WaitFor(impl_->mutex_, {}, std::chrono::minutes(1),
+                                    [&] { return impl_->calls_.empty(); })) {
     }
   }
-  // A call that has told its end is still being destroyed on gRPC's thread. The channel must not go with it there: the last
-  // one of a process ends gRPC's threads, and a thread that ends itself leaves its queue to be used after it is gone.
+  // A call that has told its end is still being destroyed on gRPC's thread. The channel must not go
+  // with it there: the last one of a process ends gRPC's threads, and a thread that ends itself
+  // leaves its queue to be used after it is gone.
   while (impl_.use_count() > 1) std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
 const std::string& Peer::address() const { return impl_->address_; }
 
-std::function<void()> Peer::Call(const std::string& method, Frame request, Duration timeout, Land land, Done done) {
-  auto call =
-      std::make_shared<Impl::ClientCall>(impl_, std::move(request), std::move(land), std::move(done));
+std::function<void()> Peer::Call(const std::string& method, Frame request, Duration timeout,
+                                 Land land, Done done) {
+  auto call = std::make_shared<Impl::ClientCall>(impl_, std::move(request), std::move(land),
+                                                 std::move(done));
   {
     MutexLock lock(impl_->mutex_);
     impl_->calls_.insert(call.get());
@@ -325,22 +345,24 @@ std::function<void()> Peer::Call(const std::string& method, Frame request, Durat
   };
 }
 
-Result<std::string> Peer::CallAndWait(const std::string& method, Frame request, Duration timeout, std::stop_token stop,
-                                      Land land) {
+Result<std::string> Peer::CallAndWait(const std::string& method, Frame request, Duration timeout,
+                                      std::stop_token stop, Land land) {
   struct Waiting {
     Mutex mutex;
     CondVar changed;
     std::optional<Result<std::string>> result;
   };
   Waiting waiting;
-  const auto cancel = Call(method, std::move(request), timeout, std::move(land), [&](Result<std::string> result) {
-    MutexLock lock(waiting.mutex);
-    waiting.result = std::move(result);
-    waiting.changed.NotifyAll();
-  });
+  const auto cancel =
+      Call(method, std::move(request), timeout, std::move(land), [&](Result<std::string> result) {
+        MutexLock lock(waiting.mutex);
+        waiting.result = std::move(result);
+        waiting.changed.NotifyAll();
+      });
   const auto wait = [&](std::stop_token until, Duration how_long) {
     MutexLock lock(waiting.mutex);
-    return waiting.changed.WaitFor(waiting.mutex, until, how_long, [&] { return waiting.result.has_value(); });
+    return waiting.changed.WaitFor(waiting.mutex, until, how_long,
+                                   [&] { return waiting.result.has_value(); });
   };
   if (!wait(stop, timeout + std::chrono::seconds(1))) {
     cancel();
@@ -366,15 +388,17 @@ class Listener::Impl final : public grpc::Service {
 };
 
 // One request and its answer. gRPC is done with it only after Finish, so a reply always finds it.
-class Listener::Impl::ServerCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                                         public Reply::Sink {
+class Listener::Impl::ServerCall final
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+      public Reply::Sink {
  public:
-  ServerCall(const Impl& listener, grpc::CallbackServerContext* context, const std::string& name, const Method& method)
+  ServerCall(const Impl& listener, grpc::CallbackServerContext* context, const std::string& name,
+             const Method& method)
       : context_(context),
         method_(method),
         reader_([this](std::string_view head) { return Allocate(head); }) {
-    const Status allowed = distribute::CheckCaller(*context, name, listener.identity_.job, listener.identity_.security,
-                                                   SystemClock().Now());
+    const Status allowed = distribute::CheckCaller(
+        *context, name, listener.identity_.job, listener.identity_.security, SystemClock().Now());
     if (!allowed.ok()) {
       Finish(distribute::ToGrpc(allowed));
       return;
@@ -454,11 +478,13 @@ Listener::Impl::Impl(const Identity& identity, std::map<std::string, Method> met
   int index = 0;
   for (const auto& [name, method] : methods_) {
     // What generated code does for a method of raw messages; gRPC owns both objects.
-    AddMethod(new grpc::internal::RpcServiceMethod(name.c_str(), grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    MarkMethodRawCallback(index++, new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
-                                       [this, name = &name, method = &method](grpc::CallbackServerContext* context) {
-                                         return new ServerCall(*this, context, *name, *method);
-                                       }));
+    AddMethod(new grpc::internal::RpcServiceMethod(
+        name.c_str(), grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+    MarkMethodRawCallback(
+        index++, new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+                     [this, name = &name, method = &method](grpc::CallbackServerContext* context) {
+                       return new ServerCall(*this, context, *name, *method);
+                     }));
   }
 }
 
@@ -468,11 +494,12 @@ Listener::~Listener() { Shutdown(Duration(0)); }
 Result<std::unique_ptr<Listener>> Listener::Create(int port, const Identity& identity,
                                                    std::map<std::string, Method> methods) {
   auto impl = std::make_unique<Impl>(identity, std::move(methods));
-  MT_ASSIGN_OR_RETURN(impl->server_, distribute::GrpcServer::Create({.port = port,
-                                                                     .security = identity.security,
-                                                                     .max_receive_bytes = kMaxMessageBytes,
-                                                                     .bulk = true},
-                                                                    {impl.get()}));
+  MT_ASSIGN_OR_RETURN(impl->server_,
+                      distribute::GrpcServer::Create({.port = port,
+                                                      .security = identity.security,
+                                                      .max_receive_bytes = kMaxMessageBytes,
+                                                      .bulk = true},
+                                                     {impl.get()}));
   return std::unique_ptr<Listener>(new Listener(std::move(impl)));
 }
 

@@ -1,8 +1,10 @@
-// Frames between the processes of a job: a small head (a protobuf message) and tensors' bytes behind it.
+// Frames between the processes of a job: a small head (a protobuf message) and tensors' bytes
+// behind it.
 //
-// gRPC carries them as bidirectional streams of byte buffers: one message of at most a megabyte of payload after the
-// other, whose slices point at the tensors. Nothing is copied on the sending side, and once, into its tensor, on the
-// receiving one. (Measured: protobuf `bytes` move at 1 GB/s over loopback, this at 4 to 6, raw TCP at 5 to 7.)
+// gRPC carries them as bidirectional streams of byte buffers: one message of at most a megabyte of
+// payload after the other, whose slices point at the tensors. Nothing is copied on the sending
+// side, and once, into its tensor, on the receiving one. (Measured: protobuf `bytes` move at 1 GB/s
+// over loopback, this at 4 to 6, raw TCP at 5 to 7.)
 //
 // A frame on the wire, over all messages of its stream (little-endian):
 //   u32 magic "MTF1" | u32 head bytes | u64 payload bytes | head | payload
@@ -56,8 +58,8 @@ struct Frame {
 
 // --- the calling side
 
-// Where the payload behind this head goes, in order; its sizes must add up. Called once, on a gRPC thread. What it
-// points at must stay until the call is done.
+// Where the payload behind this head goes, in order; its sizes must add up. Called once, on a gRPC
+// thread. What it points at must stay until the call is done.
 using Land = std::function<Result<std::vector<std::span<std::byte>>>(std::string_view head)>;
 
 // Another process at "HOST:PORT".
@@ -73,12 +75,14 @@ class Peer {
   const std::string& address() const;
 
   using Done = std::function<void(Result<std::string> head)>;
-  // `done` is called once, on a gRPC thread, and must not block; with the answer's head, or the server's error, or
-  // kUnavailable (no connection, or it broke), kDeadlineExceeded, kCancelled. Without `land` the answer has no payload.
-  // Returns what cancels the call; it may be dropped, and called at any time.
-  std::function<void()> Call(const std::string& method, Frame request, Duration timeout, Land land, Done done);
-  Result<std::string> CallAndWait(const std::string& method, Frame request, Duration timeout, std::stop_token stop,
-                                  Land land = nullptr);
+  // `done` is called once, on a gRPC thread, and must not block; with the answer's head, or the
+  // server's error, or kUnavailable (no connection, or it broke), kDeadlineExceeded, kCancelled.
+  // Without `land` the answer has no payload. Returns what cancels the call; it may be dropped, and
+  // called at any time.
+  std::function<void()> Call(const std::string& method, Frame request, Duration timeout, Land land,
+                             Done done);
+  Result<std::string> CallAndWait(const std::string& method, Frame request, Duration timeout,
+                                  std::stop_token stop, Land land = nullptr);
 
  private:
   class Impl;
@@ -94,7 +98,8 @@ struct Request {
   Duration left{};  // until the caller gives up
 };
 
-// Answers one request, from any thread, once. One that is dropped without an answer says kCancelled.
+// Answers one request, from any thread, once. One that is dropped without an answer says
+// kCancelled.
 class Reply {
  public:
   class Sink {
@@ -127,8 +132,8 @@ struct Method {
 // Listens and answers.
 class Listener {
  public:
-  // `methods` by full name, "/meshtrain.v1.ParameterServer/Push". `port` 0: any free one. Errors: kUnavailable (port
-  // taken); of the certificate files.
+  // `methods` by full name, "/meshtrain.v1.ParameterServer/Push". `port` 0: any free one. Errors:
+  // kUnavailable (port taken); of the certificate files.
   static Result<std::unique_ptr<Listener>> Create(int port, const Identity& identity,
                                                   std::map<std::string, Method> methods);
   // Every reply must have been given, or dropped, by then or soon.

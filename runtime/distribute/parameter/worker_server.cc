@@ -41,40 +41,43 @@ class WorkerServer::Impl {
 
   Status Listen(int port, const Identity& identity) {
     std::map<std::string, Method> methods;
-    methods[kWorkerSetUp] =
-        EntriesMethod<WorkerSetUpRequest>([this](WorkerSetUpRequest request, std::shared_ptr<Reply> reply) {
+    methods[kWorkerSetUp] = EntriesMethod<WorkerSetUpRequest>(
+        [this](WorkerSetUpRequest request, std::shared_ptr<Reply> reply) {
           executor_.SetUp(std::move(request), [this, reply](const Status& status) {
             if (!status.ok()) return (*reply)(status);
             chief_.Began();
             (*reply)(Frame{Encode(WorkerSetUpReply{executor_.Ping().boot}), {}});
           });
         });
-    methods[kWorkerLoad] = EntriesMethod<LoadRequest>([this](LoadRequest request, std::shared_ptr<Reply> reply) {
-      executor_.Load(std::move(request), [reply](const Status& status) {
-        if (!status.ok()) return (*reply)(status);
-        (*reply)(Frame{});
-      });
-    });
-    methods[kWorkerRun] = {[](std::string_view head) -> Result<std::vector<TensorType>> {
-                             MT_ASSIGN_OR_RETURN(const RunRequest request, Decode<RunRequest>(head));
-                             std::vector<TensorType> types;
-                             for (const RunArgument& argument : request.arguments) {
-                               if (argument.kind == RunArgument::Kind::kTensor) types.push_back(argument.type);
-                             }
-                             return types;
-                           },
-                           [this](Request request, Reply reply) {
-                             auto message = Decode<RunRequest>(request.head);
-                             if (!message.ok()) return reply(message.status());
-                             auto shared = std::make_shared<Reply>(std::move(reply));
-                             executor_.Run(std::move(*message), std::move(request.payload),
-                                           [shared](const Result<RunReply>& answer, const std::vector<Tensor>& outputs) {
-                                             if (!answer.ok()) return (*shared)(answer.status());
-                                             Frame frame{Encode(*answer), {}};
-                                             for (const Tensor& t : outputs) frame.payload.push_back(PieceOf(t));
-                                             (*shared)(std::move(frame));
-                                           });
-                           }};
+    methods[kWorkerLoad] =
+        EntriesMethod<LoadRequest>([this](LoadRequest request, std::shared_ptr<Reply> reply) {
+          executor_.Load(std::move(request), [reply](const Status& status) {
+            if (!status.ok()) return (*reply)(status);
+            (*reply)(Frame{});
+          });
+        });
+    methods[kWorkerRun] = {
+        [](std::string_view head) -> Result<std::vector<TensorType>> {
+          MT_ASSIGN_OR_RETURN(const RunRequest request, Decode<RunRequest>(head));
+          std::vector<TensorType> types;
+          for (const RunArgument& argument : request.arguments) {
+            if (argument.kind == RunArgument::Kind::kTensor) types.push_back(argument.type);
+          }
+          return types;
+        },
+        [this](Request request, Reply reply) {
+          auto message = Decode<RunRequest>(request.head);
+          if (!message.ok()) return reply(message.status());
+          auto shared = std::make_shared<Reply>(std::move(reply));
+          executor_.Run(
+              std::move(*message), std::move(request.payload),
+              [shared](const Result<RunReply>& answer, const std::vector<Tensor>& outputs) {
+                if (!answer.ok()) return (*shared)(answer.status());
+                Frame frame{Encode(*answer), {}};
+                for (const Tensor& t : outputs) frame.payload.push_back(PieceOf(t));
+                (*shared)(std::move(frame));
+              });
+        }};
     methods[kWorkerPing] = {nullptr, [this](Request, Reply reply) {
                               chief_.Heard();
                               reply(Frame{Encode(executor_.Ping()), {}});
@@ -84,8 +87,8 @@ class WorkerServer::Impl {
                       const auto end = Decode<EndRequest>(request.head);
                       if (!end.ok()) return reply(end.status());
                       if (const int64_t ours = executor_.Ping().session; end->session != ours) {
-                        return reply(FailedPrecondition("expected session " + std::to_string(ours) + ", got: " +
-                                                        std::to_string(end->session)));
+                        return reply(FailedPrecondition("expected session " + std::to_string(ours) +
+                                                        ", got: " + std::to_string(end->session)));
                       }
                       what();
                       reply(Frame{});
@@ -100,7 +103,8 @@ class WorkerServer::Impl {
   bool ended() const { return ended_; }
   ChiefSeen chief() const { return chief_.seen(); }
 
-  // Calls that come while the executor ends are refused by it; the listener, which waits for answers, goes last.
+  // Calls that come while the executor ends are refused by it; the listener, which waits for
+  // answers, goes last.
   void Close() {
     executor_.Close();
     listener_.reset();

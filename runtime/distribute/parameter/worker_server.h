@@ -1,4 +1,5 @@
-// The process of a worker: an executor behind a port. It needs nothing but its address; the coordinator tells the rest.
+// The process of a worker: an executor behind a port. It needs nothing but its address; the
+// coordinator tells the rest.
 #pragma once
 
 #include <memory>

@@ -17,7 +17,8 @@ DistributedIterator::DistributedIterator(std::shared_ptr<Shared> shared, int64_t
 Result<std::optional<PerReplicaBatch>> DistributedIterator::Next(std::stop_token stop) {
   Shared& s = *shared_;
   if (number_ != s.iterators) {
-    return FailedPrecondition("dataset: expected its newest iterator, got: one that a later Iterate has ended");
+    return FailedPrecondition(
+        "dataset: expected its newest iterator, got: one that a later Iterate has ended");
   }
   MT_RETURN_IF_ERROR(s.begun);
   if (ended_ || steps_ == 0) return std::optional<PerReplicaBatch>();
@@ -31,12 +32,13 @@ Result<std::optional<PerReplicaBatch>> DistributedIterator::Next(std::stop_token
   }
   if (!batch) return InvalidArgument("dataset: a pass of it holds no batch");
   if (steps_ > 0) --steps_;
-  MT_ASSIGN_OR_RETURN(PerReplicaBatch pieces, SplitBatch(batch->components, s.replicas, s.first, s.count));
+  MT_ASSIGN_OR_RETURN(PerReplicaBatch pieces,
+                      SplitBatch(batch->components, s.replicas, s.first, s.count));
   return std::optional<PerReplicaBatch>(std::move(pieces));
 }
 
-DistributedDataset::DistributedDataset(std::unique_ptr<data::Pipeline> pipeline, int64_t replicas, int64_t first,
-                                       int64_t count)
+DistributedDataset::DistributedDataset(std::unique_ptr<data::Pipeline> pipeline, int64_t replicas,
+                                       int64_t first, int64_t count)
     : shared_(std::make_shared<DistributedIterator::Shared>()) {
   shared_->pipeline = std::move(pipeline);
   shared_->replicas = replicas;
@@ -71,7 +73,8 @@ Status BeginPass(data::Pipeline& pipeline) {
   return pipeline.Restore(at);
 }
 
-Result<std::unique_ptr<data::Pipeline>> ArraysPipeline(std::vector<mesh::Tensor> arrays, int64_t batch_size) {
+Result<std::unique_ptr<data::Pipeline>> ArraysPipeline(std::vector<mesh::Tensor> arrays,
+                                                       int64_t batch_size) {
   data::PipelineSpec spec;
   spec.source.from = data::Arrays{std::move(arrays)};
   spec.stages = {data::BatchStage{batch_size}};

@@ -8,7 +8,8 @@
 //   }
 //   auto ten = dataset.Iterate(10);                       // ten steps, through the ends of passes
 //
-// An iterator begins a pass of its own (a shuffle orders each anew) and ends the one before it. One thread.
+// An iterator begins a pass of its own (a shuffle orders each anew) and ends the one before it. One
+// thread.
 #pragma once
 
 #include <memory>
@@ -24,8 +25,9 @@ namespace meshtrain::distribute {
 
 class DistributedIterator {
  public:
-  // The next batch's parts for the replicas of this process; nothing at the end. Errors: the data's;
-  // kFailedPrecondition after the dataset has begun another iterator; kInvalidArgument where a pass holds no batch.
+  // The next batch's parts for the replicas of this process; nothing at the end. Errors: the
+  // data's; kFailedPrecondition after the dataset has begun another iterator; kInvalidArgument
+  // where a pass holds no batch.
   Result<std::optional<PerReplicaBatch>> Next(std::stop_token stop = {});
 
  private:
@@ -41,7 +43,8 @@ class DistributedIterator {
 class DistributedDataset {
  public:
   // Replicas [first, first + count) of `replicas`.
-  DistributedDataset(std::unique_ptr<data::Pipeline> pipeline, int64_t replicas, int64_t first, int64_t count);
+  DistributedDataset(std::unique_ptr<data::Pipeline> pipeline, int64_t replicas, int64_t first,
+                     int64_t count);
 
   // One pass, or exactly `steps` batches.
   DistributedIterator Iterate(int64_t steps = -1);
@@ -66,10 +69,12 @@ class PipelineBatches final : public train::BatchSource {
   Status error_;
 };
 
-// Puts a pipeline to the beginning of a pass: where it stands, if that is one, else the next. Errors: the pipeline's.
+// Puts a pipeline to the beginning of a pass: where it stands, if that is one, else the next.
+// Errors: the pipeline's.
 Status BeginPass(data::Pipeline& pipeline);
 
 // A pipeline of arrays, in batches.
-Result<std::unique_ptr<data::Pipeline>> ArraysPipeline(std::vector<mesh::Tensor> arrays, int64_t batch_size);
+Result<std::unique_ptr<data::Pipeline>> ArraysPipeline(std::vector<mesh::Tensor> arrays,
+                                                       int64_t batch_size);
 
 }  // namespace meshtrain::distribute

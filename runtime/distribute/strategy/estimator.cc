@@ -25,28 +25,36 @@ bool Holds(const TensorType& type, int64_t size) {
 // Joins one batch per replica into a global one: x with the columns side by side, y [N, 1].
 class JoinedBatches final : public train::BatchSource {
  public:
-  static Result<JoinedBatches> Create(const std::vector<NumericColumn>& columns, Examples examples, int64_t replicas) {
+  static Result<JoinedBatches> Create(const std::vector<NumericColumn>& columns, Examples examples,
+                                      int64_t replicas) {
     JoinedBatches made;
-    if (examples.pipeline == nullptr) return InvalidArgument("input function: expected a pipeline, got: none");
-    const std::vector<TensorType> types = examples.pipeline->BatchTypes(examples.pipeline->batch_size());
+    if (examples.pipeline == nullptr) {
+      return InvalidArgument("input function: expected a pipeline, got: none");
+    }
+    const std::vector<TensorType> types =
+        examples.pipeline->BatchTypes(examples.pipeline->batch_size());
     if (types.size() != examples.names.size() + 1) {
       return InvalidArgument("input function: expected " + std::to_string(examples.names.size()) +
-                             " features and the labels, got: " + std::to_string(types.size()) + " components");
+                             " features and the labels, got: " + std::to_string(types.size()) +
+                             " components");
     }
     for (const NumericColumn& column : columns) {
       const auto name = std::find(examples.names.begin(), examples.names.end(), column.key);
       if (name == examples.names.end()) {
-        return InvalidArgument("input function: expected a feature `" + column.key + "`, got none of that name");
+        return InvalidArgument("input function: expected a feature `" + column.key +
+                               "`, got none of that name");
       }
       const auto at = static_cast<size_t>(name - examples.names.begin());
       if (!Holds(types[at], column.size)) {
-        return InvalidArgument("feature `" + column.key + "`: expected f32[N," + std::to_string(column.size) + "], got: " +
-                               types[at].ToString());
+        return InvalidArgument("feature `" + column.key + "`: expected f32[N," +
+                               std::to_string(column.size) + "], got: " + types[at].ToString());
       }
       made.places_.push_back({at, column.size});
       made.width_ += column.size;
     }
-    if (!Holds(types.back(), 1)) return InvalidArgument("labels: expected f32[N,1], got: " + types.back().ToString());
+    if (!Holds(types.back(), 1)) {
+      return InvalidArgument("labels: expected f32[N,1], got: " + types.back().ToString());
+    }
     made.pipeline_ = std::move(examples.pipeline);
     made.replicas_ = replicas;
     return made;
@@ -100,13 +108,15 @@ class JoinedBatches final : public train::BatchSource {
 // The sum of each column's features by its weights, and the bias; all begin at zero.
 class LinearRegressor::Linear final : public nn::Layer {
  public:
-  explicit Linear(std::vector<NumericColumn> columns) : Layer("linear_model"), columns_(std::move(columns)) {}
+  explicit Linear(std::vector<NumericColumn> columns)
+      : Layer("linear_model"), columns_(std::move(columns)) {}
   std::string_view kind() const override { return "linear_model"; }
 
  protected:
   void Build(std::span<const TensorType>) override {
     for (const NumericColumn& c : columns_) {
-      weights_.push_back(AddParameter(c.key + ".weights", {DType::kF32, {c.size, 1}}, nn::Initializer::Zeros()));
+      weights_.push_back(
+          AddParameter(c.key + ".weights", {DType::kF32, {c.size, 1}}, nn::Initializer::Zeros()));
     }
     bias_ = AddParameter("bias_weights", {DType::kF32, {1}}, nn::Initializer::Zeros());
   }
@@ -136,8 +146,8 @@ std::map<std::string, double> Evaluation::ByName() const {
           {"prediction/mean", prediction_mean}};
 }
 
-LinearRegressor::LinearRegressor(std::vector<NumericColumn> columns, std::shared_ptr<train::Optimizer> optimizer,
-                                 RunConfig config)
+LinearRegressor::LinearRegressor(std::vector<NumericColumn> columns,
+                                 std::shared_ptr<train::Optimizer> optimizer, RunConfig config)
     : columns_(std::move(columns)), optimizer_(std::move(optimizer)), config_(std::move(config)) {
   train_.strategy = config_.train_distribute != nullptr ? config_.train_distribute : &GetStrategy();
   eval_.strategy = config_.eval_distribute != nullptr ? config_.eval_distribute : &GetStrategy();
@@ -146,14 +156,18 @@ LinearRegressor::~LinearRegressor() = default;
 
 Status LinearRegressor::Open(Side& side, std::shared_ptr<train::Optimizer> optimizer) {
   if (side.model != nullptr) return OkStatus();
-  if (columns_.empty()) return InvalidArgument("linear regressor: expected a feature column, got: none");
+  if (columns_.empty()) {
+    return InvalidArgument("linear regressor: expected a feature column, got: none");
+  }
   for (const NumericColumn& c : columns_) {
     if (c.size >= 1) continue;
-    return InvalidArgument("column `" + c.key + "`: expected a size of at least 1, got: " + std::to_string(c.size));
+    return InvalidArgument("column `" + c.key +
+                           "`: expected a size of at least 1, got: " + std::to_string(c.size));
   }
   side.layer = std::make_shared<Linear>(columns_);
   side.model = std::make_unique<Model>(side.layer, *side.strategy);
-  return side.model->Compile({.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = std::move(optimizer)});
+  return side.model->Compile(
+      {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = std::move(optimizer)});
 }
 
 Status LinearRegressor::Load(Side& side) {
@@ -171,14 +185,18 @@ const std::vector<nn::Parameter>& LinearRegressor::parameters() const {
 }
 
 Status LinearRegressor::Train(const InputFn& input_fn, int64_t steps) {
-  if (steps < 1) return InvalidArgument("train: expected at least 1 step, got: " + std::to_string(steps));
+  if (steps < 1) {
+    return InvalidArgument("train: expected at least 1 step, got: " + std::to_string(steps));
+  }
   MT_RETURN_IF_ERROR(Open(train_, optimizer_));
   if (!trained_) MT_RETURN_IF_ERROR(Load(train_));
   trained_ = true;
   MT_ASSIGN_OR_RETURN(Examples examples, input_fn());
-  MT_ASSIGN_OR_RETURN(JoinedBatches batches, JoinedBatches::Create(columns_, std::move(examples),
-                                                                   train_.strategy->num_replicas_in_sync()));
-  MT_ASSIGN_OR_RETURN(const History history, train_.model->Fit(batches, batches.types(), {.steps_per_epoch = steps}));
+  MT_ASSIGN_OR_RETURN(JoinedBatches batches,
+                      JoinedBatches::Create(columns_, std::move(examples),
+                                            train_.strategy->num_replicas_in_sync()));
+  MT_ASSIGN_OR_RETURN(const History history,
+                      train_.model->Fit(batches, batches.types(), {.steps_per_epoch = steps}));
   global_step_ = train_.model->steps();
   if (history.end == train::FitEnd::kNotFinite) return Aborted("train: " + history.message);
   if (config_.model_dir.empty()) return OkStatus();
@@ -199,10 +217,12 @@ Result<Evaluation> LinearRegressor::Evaluate(const InputFn& input_fn, int64_t st
   const bool shared = train_.strategy == eval_.strategy;
   Side& side = shared ? train_ : eval_;
   // An optimizer belongs to the side that trains.
-  MT_RETURN_IF_ERROR(Open(side, shared ? optimizer_ : std::shared_ptr<train::Optimizer>(train::Sgd())));
+  MT_RETURN_IF_ERROR(
+      Open(side, shared ? optimizer_ : std::shared_ptr<train::Optimizer>(train::Sgd())));
   MT_ASSIGN_OR_RETURN(Examples examples, input_fn());
-  MT_ASSIGN_OR_RETURN(JoinedBatches batches, JoinedBatches::Create(columns_, std::move(examples),
-                                                                   side.strategy->num_replicas_in_sync()));
+  MT_ASSIGN_OR_RETURN(
+      JoinedBatches batches,
+      JoinedBatches::Create(columns_, std::move(examples), side.strategy->num_replicas_in_sync()));
   MT_RETURN_IF_ERROR(side.model->Build(batches.types()[0]));
   if (!trained_) {
     MT_RETURN_IF_ERROR(Load(side));
@@ -216,13 +236,16 @@ Result<Evaluation> LinearRegressor::Evaluate(const InputFn& input_fn, int64_t st
     MT_ASSIGN_OR_RETURN(const std::optional<train::Batch> batch, batches.Next({}));
     if (!batch) {
       if (steps < 0 && count > 0) break;
-      if (empty_pass || steps < 0) return InvalidArgument("evaluate: a pass of the data holds no batch");
+      if (empty_pass || steps < 0) {
+        return InvalidArgument("evaluate: a pass of the data holds no batch");
+      }
       empty_pass = true;
       continue;
     }
     empty_pass = false;
     MT_ASSIGN_OR_RETURN(const Tensor predicted, side.model->PredictOnBatch(batch->components[0]));
-    const std::span<const float> p = predicted.values<float>(), y = batch->components[1].values<float>();
+    const std::span<const float> p = predicted.values<float>(),
+                                 y = batch->components[1].values<float>();
     double squares = 0;
     for (size_t i = 0; i < y.size(); ++i) {
       const double miss = static_cast<double>(p[i]) - static_cast<double>(y[i]);

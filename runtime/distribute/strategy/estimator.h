@@ -1,11 +1,15 @@
-// LinearRegressor: a linear model over numeric feature columns, trained and evaluated as tf.estimator's.
+// LinearRegressor: a linear model over numeric feature columns, trained and evaluated as
+// tf.estimator's.
 //
-//   LinearRegressor regressor({NumericColumn("feats")}, train::Sgd({.common = {.learning_rate = 0.2}}),
-//                             {.train_distribute = mirrored.get(), .eval_distribute = mirrored.get()});
+//   LinearRegressor regressor({NumericColumn("feats")}, train::Sgd({.common = {.learning_rate =
+//   0.2}}),
+//                             {.train_distribute = mirrored.get(), .eval_distribute =
+//                             mirrored.get()});
 //   MT_RETURN_IF_ERROR(regressor.Train(input_fn, 10));
 //   MT_ASSIGN_OR_RETURN(const Evaluation figures, regressor.Evaluate(input_fn, 10));
 //
-// The batches of an input function are per replica, as with Estimators: a step takes one for each. One thread.
+// The batches of an input function are per replica, as with Estimators: a step takes one for each.
+// One thread.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +34,8 @@ struct NumericColumn {
   int64_t size = 1;
 };
 
-// What an input function gives: components of `pipeline` are the features that `names` names, then the labels, [N] or
-// [N, 1]. Features that no column asks for are left alone.
+// What an input function gives: components of `pipeline` are the features that `names` names, then
+// the labels, [N] or [N, 1]. Features that no column asks for are left alone.
 struct Examples {
   std::vector<std::string> names;
   std::unique_ptr<data::Pipeline> pipeline;
@@ -42,15 +46,15 @@ using InputFn = std::function<Result<Examples>()>;
 struct RunConfig {
   Strategy* train_distribute = nullptr;
   Strategy* eval_distribute = nullptr;
-  // Where Train goes on from and saves to, and what Evaluate loads before there was a Train; "": nowhere. With several
-  // processes a folder that all of them share.
+  // Where Train goes on from and saves to, and what Evaluate loads before there was a Train; "":
+  // nowhere. With several processes a folder that all of them share.
   std::string model_dir;
 };
 
 // The figures that Estimators print.
 struct Evaluation {
-  double average_loss = 0;     // mean of (prediction - label)^2 over the examples
-  double loss = 0;             // the mean of the batches' average losses
+  double average_loss = 0;  // mean of (prediction - label)^2 over the examples
+  double loss = 0;          // the mean of the batches' average losses
   int64_t global_step = 0;
   double label_mean = 0;       // "label/mean"
   double prediction_mean = 0;  // "prediction/mean"
@@ -64,8 +68,9 @@ class LinearRegressor {
                   RunConfig config = {});
   ~LinearRegressor();
 
-  // Trains for `steps` more steps, through the ends of passes. Errors: kInvalidArgument naming the column that the input
-  // function does not give, or gives in another size; kAborted where the loss is not finite.
+  // Trains for `steps` more steps, through the ends of passes. Errors: kInvalidArgument naming the
+  // column that the input function does not give, or gives in another size; kAborted where the loss
+  // is not finite.
   Status Train(const InputFn& input_fn, int64_t steps);
   // Of `steps` batches for each replica, -1: of a pass.
   Result<Evaluation> Evaluate(const InputFn& input_fn, int64_t steps = -1);

@@ -10,7 +10,8 @@ using program::Program;
 
 namespace {
 
-// Feeds the batch's components, x and y, to the inputs of those names; a program may use only one of them.
+// Feeds the batch's components, x and y, to the inputs of those names; a program may use only one
+// of them.
 Status FeedBatch(const Program& program, const train::Batch& batch, LoadedStep& step) {
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const size_t component = program.inputs[i].name == train::kInputName ? 0 : 1;
@@ -25,11 +26,11 @@ Status FeedBatch(const Program& program, const train::Batch& batch, LoadedStep& 
 
 }  // namespace
 
-Result<std::unique_ptr<MeshRunner>> MeshRunner::Create(execute::Session& session, mesh::Mesh mesh, Trace trace,
-                                                       Options options) {
+Result<std::unique_ptr<MeshRunner>> MeshRunner::Create(execute::Session& session, mesh::Mesh mesh,
+                                                       Trace trace, Options options) {
   MT_CHECK(!options.types.empty() && options.types[0].rank() > 0);
-  auto runner =
-      std::unique_ptr<MeshRunner>(new MeshRunner(session, std::move(mesh), std::move(trace), std::move(options)));
+  auto runner = std::unique_ptr<MeshRunner>(
+      new MeshRunner(session, std::move(mesh), std::move(trace), std::move(options)));
   const Options& o = runner->o_;
   runner->full_size_ = o.types[0].dims[0];
   MT_ASSIGN_OR_RETURN(TracedSteps full, runner->TraceSize(runner->full_size_));
@@ -43,11 +44,12 @@ Result<std::unique_ptr<MeshRunner>> MeshRunner::Create(execute::Session& session
     for (const nn::Parameter& p : runner->states_) {
       const auto given = runner->layouts_.states.find(p.name());
       const bool has = given != runner->layouts_.states.end();
-      MT_RETURN_IF_ERROR(
-          session.Declare(p, has ? given->second : mesh::Layout::Replicated(runner->mesh_, p.type().rank())));
+      MT_RETURN_IF_ERROR(session.Declare(
+          p, has ? given->second : mesh::Layout::Replicated(runner->mesh_, p.type().rank())));
     }
   }
-  MT_RETURN_IF_ERROR(runner->Load(runner->programs_.train_step, runner->train_, runner->full_size_));
+  MT_RETURN_IF_ERROR(
+      runner->Load(runner->programs_.train_step, runner->train_, runner->full_size_));
   for (const int64_t size : o.train_sizes) MT_RETURN_IF_ERROR(runner->PlanTraining(size));
   for (const int64_t size : o.eval_sizes) MT_RETURN_IF_ERROR(runner->PlanEvaluation(size));
   return runner;
@@ -61,7 +63,8 @@ Result<TracedSteps> MeshRunner::TraceSize(int64_t size) const {
 
 Status MeshRunner::Load(const Program& program, BySize& into, int64_t size) {
   MT_ASSIGN_OR_RETURN(const std::vector<program::Variable> variables, VariablesOf(program));
-  MT_ASSIGN_OR_RETURN(auto step, session_.Load(program, mesh_, variables, {.inputs = layouts_.inputs}));
+  MT_ASSIGN_OR_RETURN(auto step,
+                      session_.Load(program, mesh_, variables, {.inputs = layouts_.inputs}));
   into.emplace(size, Steps{program, std::move(step)});
   return OkStatus();
 }
@@ -83,7 +86,9 @@ Result<std::vector<program::Variable>> MeshRunner::VariablesOf(const Program& pr
   std::vector<program::Variable> variables;
   for (const program::State& s : program.states) {
     const auto it = by_name_.find(s.name);
-    if (it == by_name_.end()) return Internal("program " + program.name + ": nothing holds its state `" + s.name + "`");
+    if (it == by_name_.end()) {
+      return Internal("program " + program.name + ": nothing holds its state `" + s.name + "`");
+    }
     variables.push_back(it->second);
   }
   return variables;
@@ -112,13 +117,16 @@ const plan::Plan& MeshRunner::plan() const { return train_.at(full_size_).step->
 Result<train::Scalars> MeshRunner::Run(BySize& steps, const train::Batch& batch, const char* what) {
   const auto it = steps.find(batch.size);
   if (it == steps.end()) {
-    return Internal(std::string(what) + ": no plan was made for a batch of " + std::to_string(batch.size));
+    return Internal(std::string(what) + ": no plan was made for a batch of " +
+                    std::to_string(batch.size));
   }
   LoadedStep& step = *it->second.step;
   const Program& program = it->second.program;
   MT_RETURN_IF_ERROR(FeedBatch(program, batch, step));
   const Status run = step.Run();
-  if (!run.ok() && run.code() != StatusCode::kAborted) return run;  // kAborted: the loss is not finite, and says so
+  if (!run.ok() && run.code() != StatusCode::kAborted) {
+    return run;  // kAborted: the loss is not finite, and says so
+  }
   train::Scalars scalars;
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     MT_ASSIGN_OR_RETURN(const double value, step.FetchNumber(i));
@@ -146,10 +154,14 @@ Status MeshRunner::Save(int64_t step) {
 
 Result<std::string> MeshRunner::FirstNonFinite(const train::Batch& batch) {
   const auto it = train_.find(batch.size);
-  if (it == train_.end()) return NotFound("no plan was made for a batch of " + std::to_string(batch.size));
-  MT_ASSIGN_OR_RETURN(const program::FiniteCheck check, program::WithFiniteChecks(it->second.program));
+  if (it == train_.end()) {
+    return NotFound("no plan was made for a batch of " + std::to_string(batch.size));
+  }
+  MT_ASSIGN_OR_RETURN(const program::FiniteCheck check,
+                      program::WithFiniteChecks(it->second.program));
   MT_ASSIGN_OR_RETURN(const std::vector<program::Variable> variables, VariablesOf(check.program));
-  MT_ASSIGN_OR_RETURN(auto step, session_.Load(check.program, mesh_, variables, {.inputs = layouts_.inputs}));
+  MT_ASSIGN_OR_RETURN(auto step,
+                      session_.Load(check.program, mesh_, variables, {.inputs = layouts_.inputs}));
   MT_RETURN_IF_ERROR(FeedBatch(check.program, batch, *step));
   MT_RETURN_IF_ERROR(step->Run());
   for (size_t i = 0; i < check.places.size(); ++i) {

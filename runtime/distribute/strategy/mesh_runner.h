@@ -1,8 +1,9 @@
-// Runs traced steps on a session, one plan per batch size over one set of states: what train::Fit calls, for a declared
-// program (worker/runner.h) as for a Model.
+// Runs traced steps on a session, one plan per batch size over one set of states: what train::Fit
+// calls, for a declared program (worker/runner.h) as for a Model.
 //
-// Kept true: the steps of all batch sizes share one set of states; a training step whose loss is not finite leaves them
-// as they were (where the session's plan options say which output is the loss).
+// Kept true: the steps of all batch sizes share one set of states; a training step whose loss is
+// not finite leaves them as they were (where the session's plan options say which output is the
+// loss).
 #pragma once
 
 #include <cstdint>
@@ -32,21 +33,24 @@ class MeshRunner final : public train::StepRunner {
   using Trace = std::function<Result<TracedSteps>(const std::vector<mesh::TensorType>& types)>;
   struct Options {
     std::vector<mesh::TensorType> types;  // of one full batch's components
-    std::set<int64_t> train_sizes;        // batch sizes to plan for before step 1, besides the full one
+    std::set<int64_t> train_sizes;  // batch sizes to plan for before step 1, besides the full one
     std::set<int64_t> eval_sizes;
     // Other sizes are planned for when they come, instead of being an error.
     bool plan_on_demand = false;
-    // Gives the states a value in the session; without one they are declared with zeros: call Initialize or write them.
+    // Gives the states a value in the session; without one they are declared with zeros: call
+    // Initialize or write them.
     std::function<Status(const std::vector<nn::Parameter>& states)> declare;
   };
   // Traces, plans and compiles every step. `session` outlives the runner.
-  static Result<std::unique_ptr<MeshRunner>> Create(execute::Session& session, mesh::Mesh mesh, Trace trace,
-                                                    Options options);
+  static Result<std::unique_ptr<MeshRunner>> Create(execute::Session& session, mesh::Mesh mesh,
+                                                    Trace trace, Options options);
 
   // Gives every state its initial value; the weights those that were set, if any were.
   Status Initialize();
   // One per parameter, of its type.
-  void set_initial_weights(std::vector<mesh::Tensor> weights) { initial_weights_ = std::move(weights); }
+  void set_initial_weights(std::vector<mesh::Tensor> weights) {
+    initial_weights_ = std::move(weights);
+  }
   // Plans for one more batch size. Nothing where that was done.
   Status PlanTraining(int64_t size);
   Status PlanEvaluation(int64_t size);
@@ -77,7 +81,10 @@ class MeshRunner final : public train::StepRunner {
   };
   using BySize = std::map<int64_t, Steps>;
   MeshRunner(execute::Session& session, mesh::Mesh mesh, Trace trace, Options options)
-      : session_(session), mesh_(std::move(mesh)), trace_(std::move(trace)), o_(std::move(options)) {}
+      : session_(session),
+        mesh_(std::move(mesh)),
+        trace_(std::move(trace)),
+        o_(std::move(options)) {}
   Result<TracedSteps> TraceSize(int64_t size) const;
   Status Load(const program::Program& program, BySize& into, int64_t size);
   Result<train::Scalars> Run(BySize& steps, const train::Batch& batch, const char* what);

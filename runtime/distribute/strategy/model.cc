@@ -46,18 +46,22 @@ std::vector<double> History::Of(const std::string& name) const {
   std::vector<double> values;
   for (const train::EpochInfo& e : epochs) {
     const bool validation = name.starts_with("val_");
-    const auto value = train::FindScalar(validation ? e.validation : e.train, validation ? name.substr(4) : name);
+    const auto value =
+        train::FindScalar(validation ? e.validation : e.train, validation ? name.substr(4) : name);
     if (value) values.push_back(*value);
   }
   return values;
 }
 
-Model::Model(std::shared_ptr<nn::Layer> layer, Strategy& strategy) : layer_(std::move(layer)), strategy_(strategy) {}
+Model::Model(std::shared_ptr<nn::Layer> layer, Strategy& strategy)
+    : layer_(std::move(layer)), strategy_(strategy) {}
 Model::~Model() = default;
 
 Status Model::Compile(CompileOptions options) {
   if (layer_ == nullptr) return InvalidArgument("compile: expected a model, got: none");
-  if (options.optimizer == nullptr) return InvalidArgument("compile: expected an optimizer, got: none");
+  if (options.optimizer == nullptr) {
+    return InvalidArgument("compile: expected an optimizer, got: none");
+  }
   const StrategyScope scope(strategy_);
   recipe_ = std::make_unique<train::Recipe>(train::Recipe{.model = layer_,
                                                           .loss = options.loss,
@@ -81,9 +85,12 @@ Status Model::Prepare(data::Pipeline& data, bool training) {
 }
 
 Status Model::Prepare(const std::vector<TensorType>& types) {
-  if (recipe_ == nullptr) return FailedPrecondition("model: expected Compile before Fit and Evaluate");
+  if (recipe_ == nullptr) {
+    return FailedPrecondition("model: expected Compile before Fit and Evaluate");
+  }
   if (types.size() != 2) {
-    return InvalidArgument("model: expected data of x and y, got: " + std::to_string(types.size()) + " components");
+    return InvalidArgument("model: expected data of x and y, got: " + std::to_string(types.size()) +
+                           " components");
   }
   if (runner_ == nullptr) {
     const auto trace = [this](const std::vector<TensorType>& of) -> Result<TracedSteps> {
@@ -99,9 +106,13 @@ Status Model::Prepare(const std::vector<TensorType>& types) {
       return traced;
     };
     MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
-    MeshRunner::Options options{.types = types, .train_sizes = {}, .eval_sizes = {}, .plan_on_demand = true};
-    options.declare = [this](const std::vector<nn::Parameter>& states) { return strategy_.PrepareOnMesh(states); };
-    MT_ASSIGN_OR_RETURN(runner_, MeshRunner::Create(*session, strategy_.mesh(), trace, std::move(options)));
+    MeshRunner::Options options{
+        .types = types, .train_sizes = {}, .eval_sizes = {}, .plan_on_demand = true};
+    options.declare = [this](const std::vector<nn::Parameter>& states) {
+      return strategy_.PrepareOnMesh(states);
+    };
+    MT_ASSIGN_OR_RETURN(runner_,
+                        MeshRunner::Create(*session, strategy_.mesh(), trace, std::move(options)));
   }
   // A custom loop may have had them since.
   return strategy_.PrepareOnMesh(runner_->states());
@@ -114,7 +125,8 @@ Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
   return Fit(batches, data.BatchTypes(data.batch_size()), std::move(options));
 }
 
-Result<History> Model::Fit(train::BatchSource& batches, const std::vector<TensorType>& types, FitOptions options) {
+Result<History> Model::Fit(train::BatchSource& batches, const std::vector<TensorType>& types,
+                           FitOptions options) {
   MT_RETURN_IF_ERROR(Prepare(types));
   std::optional<PipelineBatches> validation;
   if (options.validation != nullptr) {
@@ -134,11 +146,13 @@ Result<History> Model::Fit(train::BatchSource& batches, const std::vector<Tensor
                                   .start = {.step = step_}},
                                  callbacks, options.stop));
   step_ = result.position.step;
-  return History{std::move(result.history), std::move(bar.epochs), result.end, std::move(result.message)};
+  return History{std::move(result.history), std::move(bar.epochs), result.end,
+                 std::move(result.message)};
 }
 
 Result<History> Model::Fit(Arrays data, FitOptions options) {
-  MT_ASSIGN_OR_RETURN(const auto pipeline, ArraysPipeline({std::move(data.x), std::move(data.y)}, data.batch_size));
+  MT_ASSIGN_OR_RETURN(const auto pipeline,
+                      ArraysPipeline({std::move(data.x), std::move(data.y)}, data.batch_size));
   return Fit(*pipeline, std::move(options));
 }
 
@@ -150,7 +164,8 @@ Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std:
 }
 
 Result<train::Scalars> Model::Evaluate(Arrays data) {
-  MT_ASSIGN_OR_RETURN(const auto pipeline, ArraysPipeline({std::move(data.x), std::move(data.y)}, data.batch_size));
+  MT_ASSIGN_OR_RETURN(const auto pipeline,
+                      ArraysPipeline({std::move(data.x), std::move(data.y)}, data.batch_size));
   return Evaluate(*pipeline);
 }
 
@@ -167,10 +182,12 @@ Result<Model::PredictStep*> Model::PredictFor(const TensorType& x) {
   MT_ASSIGN_OR_RETURN(const program::Program program, builder.Build());
   PredictStep made{.parameters = layer_->parameters(), .step = nullptr};
   MT_RETURN_IF_ERROR(strategy_.PrepareOnMesh(made.parameters));
-  MT_ASSIGN_OR_RETURN(mesh::Layout split, mesh::Layout::BatchSharded(strategy_.mesh(), "batch", x.rank()));
+  MT_ASSIGN_OR_RETURN(mesh::Layout split,
+                      mesh::Layout::BatchSharded(strategy_.mesh(), "batch", x.rank()));
   MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
-  MT_ASSIGN_OR_RETURN(made.step, session->Load(program, strategy_.mesh(), builder.variables(),
-                                               {.inputs = {{std::string(train::kInputName), split}}}));
+  MT_ASSIGN_OR_RETURN(made.step,
+                      session->Load(program, strategy_.mesh(), builder.variables(),
+                                    {.inputs = {{std::string(train::kInputName), split}}}));
   return &predict_.emplace(x.ToString(), std::move(made)).first->second;
 }
 
@@ -193,7 +210,9 @@ Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {
   }
   if (parts.empty()) return InvalidArgument("predict: expected at least one batch, got: none");
   TensorType type = parts[0].type();
-  if (type.rank() == 0) return InvalidArgument("predict: expected predictions [N, ...], got: " + type.ToString());
+  if (type.rank() == 0) {
+    return InvalidArgument("predict: expected predictions [N, ...], got: " + type.ToString());
+  }
   type.dims[0] = 0;
   for (const Tensor& part : parts) type.dims[0] += part.dims()[0];
   Tensor all(type);
@@ -211,9 +230,13 @@ Result<Tensor> Model::Predict(Tensor x, int64_t batch_size) {
 }
 
 Result<std::string> Model::Save(const std::string& folder) {
-  const std::vector<nn::Parameter>& states = runner_ != nullptr ? runner_->states() : layer_->parameters();
-  if (states.empty()) return FailedPrecondition("save: expected a model whose weights are made, got: none");
-  return strategy_.Save(folder, step_, std::vector<program::Variable>(states.begin(), states.end()));
+  const std::vector<nn::Parameter>& states =
+      runner_ != nullptr ? runner_->states() : layer_->parameters();
+  if (states.empty()) {
+    return FailedPrecondition("save: expected a model whose weights are made, got: none");
+  }
+  return strategy_.Save(folder, step_,
+                        std::vector<program::Variable>(states.begin(), states.end()));
 }
 
 Status Model::Restore(const std::string& folder) {

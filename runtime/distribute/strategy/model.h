@@ -1,13 +1,15 @@
 // Compile, Fit, Evaluate, Predict under a strategy, as Keras has them.
 //
 //   auto scope = strategy->Scope();
-//   Model model(std::make_shared<nn::Sequential>(nn::Dense(1, {.kernel_regularizer = nn::L2(1e-4)})));
-//   MT_RETURN_IF_ERROR(model.Compile({.loss = {train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
-//   MT_ASSIGN_OR_RETURN(History history, model.Fit(*pipeline, {.epochs = 2}));
+//   Model model(std::make_shared<nn::Sequential>(nn::Dense(1, {.kernel_regularizer =
+//   nn::L2(1e-4)}))); MT_RETURN_IF_ERROR(model.Compile({.loss =
+//   {train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()})); MT_ASSIGN_OR_RETURN(History
+//   history, model.Fit(*pipeline, {.epochs = 2}));
 //
-// A step is one program over the whole batch, split over the strategy's mesh: means are over all examples, whatever a
-// device's share of them. Losses of an epoch are the plain mean over its batches; Keras' progress bar shows another figure
-// (History::keras_bar). One thread; with several processes each calls the same with the same data.
+// A step is one program over the whole batch, split over the strategy's mesh: means are over all
+// examples, whatever a device's share of them. Losses of an epoch are the plain mean over its
+// batches; Keras' progress bar shows another figure (History::keras_bar). One thread; with several
+// processes each calls the same with the same data.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +57,8 @@ struct FitOptions {
 
 struct History {
   std::vector<train::EpochInfo> epochs;
-  // Per epoch, what Keras' progress bar shows at its end: the mean of the running means, the last of them twice.
+  // Per epoch, what Keras' progress bar shows at its end: the mean of the running means, the last
+  // of them twice.
   std::vector<train::Scalars> keras_bar;
   train::FitEnd end = train::FitEnd::kFinished;
   std::string message;  // why it ended before its end
@@ -69,14 +72,17 @@ class Model {
   explicit Model(std::shared_ptr<nn::Layer> layer, Strategy& strategy = GetStrategy());
   ~Model();
 
-  // Errors (of the first Fit, Evaluate or Predict too): kInvalidArgument with the place in the model.
+  // Errors (of the first Fit, Evaluate or Predict too): kInvalidArgument with the place in the
+  // model.
   Status Compile(CompileOptions options);
   Result<History> Fit(data::Pipeline& data, FitOptions options = {});
   Result<History> Fit(Arrays data, FitOptions options = {});
   // Batches from anywhere, of x and y; `types`: of a full one.
-  Result<History> Fit(train::BatchSource& batches, const std::vector<mesh::TensorType>& types, FitOptions options = {});
+  Result<History> Fit(train::BatchSource& batches, const std::vector<mesh::TensorType>& types,
+                      FitOptions options = {});
   // Means over the batches of a pass, or of `steps` batches.
-  Result<train::Scalars> Evaluate(data::Pipeline& data, int64_t steps = -1, std::stop_token stop = {});
+  Result<train::Scalars> Evaluate(data::Pipeline& data, int64_t steps = -1,
+                                  std::stop_token stop = {});
   Result<train::Scalars> Evaluate(Arrays data);
   // The predictions for every example of a pass (of its first component), in order.
   Result<mesh::Tensor> Predict(data::Pipeline& data, std::stop_token stop = {});

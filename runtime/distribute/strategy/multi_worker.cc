@@ -6,7 +6,9 @@
 
 namespace meshtrain::distribute {
 
-Status JoinedWorker::Leave(Duration timeout) { return team == nullptr ? OkStatus() : team->Leave(timeout); }
+Status JoinedWorker::Leave(Duration timeout) {
+  return team == nullptr ? OkStatus() : team->Leave(timeout);
+}
 
 Result<JoinedWorker> JoinMultiWorkerMirrored(MultiWorkerOptions options, std::stop_token stop,
                                              const Environment& environment) {
@@ -27,7 +29,8 @@ Result<JoinedWorker> JoinMultiWorkerMirrored(MultiWorkerOptions options, std::st
   return JoinMultiWorkerMirrored(std::move(team), std::move(options), std::move(stop));
 }
 
-Result<JoinedWorker> JoinMultiWorkerMirrored(TeamOptions team, MultiWorkerOptions options, std::stop_token stop) {
+Result<JoinedWorker> JoinMultiWorkerMirrored(TeamOptions team, MultiWorkerOptions options,
+                                             std::stop_token stop) {
   JoinedWorker joined;
   MT_ASSIGN_OR_RETURN(joined.team, Team::Create(std::move(team)));
   MT_RETURN_IF_ERROR(joined.team->Join(-1, std::move(stop)).status());

@@ -1,5 +1,5 @@
-// MultiWorkerMirrored from the environment that the operator, or `meshtrain run`, gives a process: TF_CONFIG and what
-// stands beside it.
+// MultiWorkerMirrored from the environment that the operator, or `meshtrain run`, gives a process:
+// TF_CONFIG and what stands beside it.
 #pragma once
 
 #include <memory>
@@ -21,12 +21,14 @@ struct JoinedWorker {
   Status Leave(Duration timeout = std::chrono::seconds(30));
 };
 
-// Joins the other workers, waiting for all of them, and makes the strategy. Without TF_CONFIG: one worker. `options`: its
-// team, process and communicator are set here. Errors: ClusterOf's, Team::Create's (a ps or an evaluator holds no replica)
-// and Team::Join's.
-Result<JoinedWorker> JoinMultiWorkerMirrored(MultiWorkerOptions options = {}, std::stop_token stop = {},
+// Joins the other workers, waiting for all of them, and makes the strategy. Without TF_CONFIG: one
+// worker. `options`: its team, process and communicator are set here. Errors: ClusterOf's,
+// Team::Create's (a ps or an evaluator holds no replica) and Team::Join's.
+Result<JoinedWorker> JoinMultiWorkerMirrored(MultiWorkerOptions options = {},
+                                             std::stop_token stop = {},
                                              const Environment& environment = ProcessEnvironment());
 // The same for a team's options that are known already.
-Result<JoinedWorker> JoinMultiWorkerMirrored(TeamOptions team, MultiWorkerOptions options, std::stop_token stop = {});
+Result<JoinedWorker> JoinMultiWorkerMirrored(TeamOptions team, MultiWorkerOptions options,
+                                             std::stop_token stop = {});
 
 }  // namespace meshtrain::distribute

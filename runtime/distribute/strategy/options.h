@@ -13,8 +13,9 @@ namespace meshtrain::distribute {
 
 class Team;
 
-// How the replicas of one process sum their gradients. They share memory here, so each choice is about the order of
-// additions and who makes them; kAuto is one pass over all copies and the fastest.
+// How the replicas of one process sum their gradients. They share memory here, so each choice is
+// about the order of additions and who makes them; kAuto is one pass over all copies and the
+// fastest.
 enum class CrossDeviceOps : uint8_t {
   kAuto,
   kNccl,                  // needs GPUs; without them a warning, and kAuto
@@ -23,15 +24,16 @@ enum class CrossDeviceOps : uint8_t {
   kRing,                  // chunk by chunk around
 };
 
-// Gradients go together: in so many packs of about the same size, or in packs of so many bytes; num_packs 0: each alone.
+// Gradients go together: in so many packs of about the same size, or in packs of so many bytes;
+// num_packs 0: each alone.
 struct Packing {
   std::optional<int> num_packs;
   std::optional<int64_t> bytes_per_pack;
 };
 
 struct StrategyOptions {
-  int64_t seed = 0;  // of initial values
-  int threads = 0;   // of this process; 0: one per core
+  int64_t seed = 0;                              // of initial values
+  int threads = 0;                               // of this process; 0: one per core
   Duration deadline = std::chrono::seconds(60);  // how long a replica waits for another one
 };
 
@@ -49,12 +51,13 @@ struct CentralStorageOptions {
   StrategyOptions common;
 };
 
-// How processes sum their gradients. Between CPUs there is one way: over shared memory and TCP, of which algorithm
-// follows from the size; kNccl without GPUs is a warning, and that.
+// How processes sum their gradients. Between CPUs there is one way: over shared memory and TCP, of
+// which algorithm follows from the size; kNccl without GPUs is a warning, and that.
 enum class Communication : uint8_t { kAuto, kRing, kNccl };
 
 struct MultiWorkerOptions {
-  // The processes: those of a team that has joined, or whatever `communicator` joins. Neither: one process.
+  // The processes: those of a team that has joined, or whatever `communicator` joins. Neither: one
+  // process.
   Team* team = nullptr;
   int process = 0;
   int processes = 1;
@@ -67,7 +70,8 @@ struct MultiWorkerOptions {
 
 // tf.distribute's TPUClusterResolver: which TPU. tpu.h says what each form means.
 struct TpuClusterResolver {
-  std::string tpu;  // "local": this host's; "HOST:PORT" or "grpc://HOST:PORT", several with commas; "": the environment's
+  std::string tpu;  // "local": this host's; "HOST:PORT" or "grpc://HOST:PORT", several with commas;
+                    // "": the environment's
 };
 
 }  // namespace meshtrain::distribute

@@ -17,7 +17,9 @@ ProgressBar::ProgressBar(const Strategy& strategy)
 
 ProgressBar::ProgressBar(const Strategy& strategy, telemetry::ProgressLine::Options options,
                          std::function<void(std::string_view)> write, Clock& clock)
-    : line_(strategy.chief() ? std::make_unique<telemetry::ProgressLine>(options, std::move(write), clock) : nullptr) {}
+    : line_(strategy.chief()
+                ? std::make_unique<telemetry::ProgressLine>(options, std::move(write), clock)
+                : nullptr) {}
 
 Status ProgressBar::OnTrainBegin(const train::Position&) {
   epoch_ = -1;
@@ -28,7 +30,8 @@ Status ProgressBar::OnStepEnd(const train::StepInfo& info) {
   if (line_ == nullptr) return OkStatus();
   const train::Position& at = info.position;
   if (epoch_ != at.epoch) {
-    line_->BeginEpoch(at.epoch + 1, info.epochs, std::max<int64_t>(info.steps_per_epoch, 0), at.batch - 1);
+    line_->BeginEpoch(at.epoch + 1, info.epochs, std::max<int64_t>(info.steps_per_epoch, 0),
+                      at.batch - 1);
     epoch_ = at.epoch;
   }
   std::vector<telemetry::NamedValue> means;

@@ -1,4 +1,5 @@
-// Keras' progress line as a callback of Model::Fit. With several processes the chief draws it, and the others nothing.
+// Keras' progress line as a callback of Model::Fit. With several processes the chief draws it, and
+// the others nothing.
 #pragma once
 
 #include <functional>

@@ -33,23 +33,27 @@ Value ReplicaContext::replica_id_in_sync_group() {
 Value ReplicaContext::AllReduce(ReduceOp op, const Value& x, Where where) {
   if (replicas_ == 1) return x;
   const program::Operand operand(x, where);
-  const Value sum = builder_.Append1("all_reduce", {operand},
-                                     {{"axes", ReplicaAxis()}, {"group", replicas_}, {"reduction", std::string("sum")}}, &where);
-  return op == ReduceOp::kSum ? sum : program::Div(sum, program::Operand(static_cast<double>(replicas_), where));
+  const Value sum = builder_.Append1(
+      "all_reduce", {operand},
+      {{"axes", ReplicaAxis()}, {"group", replicas_}, {"reduction", std::string("sum")}}, &where);
+  return op == ReduceOp::kSum
+             ? sum
+             : program::Div(sum, program::Operand(static_cast<double>(replicas_), where));
 }
 
 Value ReplicaContext::AllGather(const Value& x, int64_t axis, Where where) {
   const int64_t dim = axis < 0 ? axis + x.rank() : axis;
   if (dim < 0 || dim >= x.rank()) {
-    builder_.Fail(InvalidArgument("all_gather: expected an axis of " + x.type().ToString() + ", got: " +
-                                  std::to_string(axis)),
+    builder_.Fail(InvalidArgument("all_gather: expected an axis of " + x.type().ToString() +
+                                  ", got: " + std::to_string(axis)),
                   where);
     return x;
   }
   if (replicas_ == 1) return x;
   const int64_t size = x.dims()[static_cast<size_t>(dim)] * replicas_;
-  return builder_.Append1("all_gather", {program::Operand(x, where)},
-                          {{"axes", ReplicaAxis()}, {"group", replicas_}, {"dim", dim}, {"size", size}}, &where);
+  return builder_.Append1(
+      "all_gather", {program::Operand(x, where)},
+      {{"axes", ReplicaAxis()}, {"group", replicas_}, {"dim", dim}, {"size", size}}, &where);
 }
 
 struct TraceScope::Gradients {
@@ -58,7 +62,8 @@ struct TraceScope::Gradients {
 };
 
 TraceScope::TraceScope(Builder& builder, int64_t replicas, int64_t global_batch_size)
-    : context_(builder, replicas, global_batch_size), previous_(std::exchange(current_context, &context_)) {
+    : context_(builder, replicas, global_batch_size),
+      previous_(std::exchange(current_context, &context_)) {
   // With one replica too: an outer strategy's scope does not reach in here.
   gradients_ = std::make_unique<Gradients>([this](std::span<const Value> gradients) {
     std::vector<Value> sums;
@@ -73,11 +78,14 @@ Value ComputeAverageLoss(const Value& per_example, const AverageLossOptions& opt
   const ReplicaContext* context = ReplicaContext::Current();
   const int64_t own = per_example.rank() > 0 ? per_example.dims()[0] : 1;
   int64_t global = context == nullptr ? own : own * context->num_replicas_in_sync();
-  if (context != nullptr && context->global_batch_size() >= 0) global = context->global_batch_size();
+  if (context != nullptr && context->global_batch_size() >= 0) {
+    global = context->global_batch_size();
+  }
   if (options.global_batch_size) global = *options.global_batch_size;
   if (global <= 0) {
     per_example.builder()->Fail(
-        InvalidArgument("average loss: expected a global batch of at least 1 example, got: " + std::to_string(global)));
+        InvalidArgument("average loss: expected a global batch of at least 1 example, got: " +
+                        std::to_string(global)));
     return per_example;
   }
   const Value weighted = options.sample_weight ? per_example * *options.sample_weight : per_example;
@@ -94,8 +102,8 @@ Value ScaleRegularizationLoss(const Value& loss) {
 Value RegularizationLoss(std::span<const nn::Parameter> parameters) {
   MT_CHECK(Builder::Current() != nullptr);
   if (parameters.empty()) {
-    Builder::Current()->Fail(
-        InvalidArgument("regularization loss: expected the weights of a model that was called before, got: none"));
+    Builder::Current()->Fail(InvalidArgument(
+        "regularization loss: expected the weights of a model that was called before, got: none"));
   }
   Value sum;
   for (const nn::Parameter& p : parameters) {

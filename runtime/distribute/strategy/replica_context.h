@@ -1,7 +1,8 @@
 // What a function that runs on each replica may ask, and the losses that weigh right over replicas.
 //
-// Strategy::Run traces the function on a Builder of its own, on local shapes: a mean inside is over the replica's own
-// examples. ReplicaContext::Current() is there while it is traced; everything it makes is recorded in that trace.
+// Strategy::Run traces the function on a Builder of its own, on local shapes: a mean inside is over
+// the replica's own examples. ReplicaContext::Current() is there while it is traced; everything it
+// makes is recorded in that trace.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,8 @@ class ReplicaContext {
 // The name of the input that holds a replica's number, in programs that ask for it.
 inline constexpr std::string_view kReplicaIdInput = "replica_id_in_sync_group";
 
-// Makes the context of a trace, and has optimizers sum their gradients over the replicas, while it lives.
+// Makes the context of a trace, and has optimizers sum their gradients over the replicas, while it
+// lives.
 class TraceScope {
  public:
   TraceScope(program::Builder& builder, int64_t replicas, int64_t global_batch_size);
@@ -66,18 +68,20 @@ class TraceScope {
 };
 
 struct AverageLossOptions {
-  std::optional<Value> sample_weight = {};         // of per_example's shape, or one that broadcasts to it
-  std::optional<int64_t> global_batch_size = {};   // none: the batch's that Run got; unknown there: own examples * replicas
+  std::optional<Value> sample_weight = {};  // of per_example's shape, or one that broadcasts to it
+  std::optional<int64_t> global_batch_size =
+      {};  // none: the batch's that Run got; unknown there: own examples * replicas
 };
-// sum(per_example * sample_weight) / global batch size: summed over the replicas, the mean over the whole batch, whatever
-// each replica's share of it is. tf.nn.compute_average_loss, but for the default, which there is the own examples times
-// the number of replicas also where the shares differ. Outside of a replica's function the batch is the whole one.
+// sum(per_example * sample_weight) / global batch size: summed over the replicas, the mean over the
+// whole batch, whatever each replica's share of it is. tf.nn.compute_average_loss, but for the
+// default, which there is the own examples times the number of replicas also where the shares
+// differ. Outside of a replica's function the batch is the whole one.
 Value ComputeAverageLoss(const Value& per_example, const AverageLossOptions& options = {});
 // sum(loss) / replicas: every replica adds its part of what the weights cost.
 Value ScaleRegularizationLoss(const Value& loss);
-// What the regularizers of `parameters` add to a loss, unscaled; 0 where none has one. Records in the current builder.
-// Errors (of the builder): kInvalidArgument for no parameters: a model has its weights after its first call, so call it
-// first.
+// What the regularizers of `parameters` add to a loss, unscaled; 0 where none has one. Records in
+// the current builder. Errors (of the builder): kInvalidArgument for no parameters: a model has its
+// weights after its first call, so call it first.
 Value RegularizationLoss(std::span<const nn::Parameter> parameters);
 
 }  // namespace meshtrain::distribute

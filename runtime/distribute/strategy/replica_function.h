@@ -1,11 +1,12 @@
 // A function that each replica runs on values of its own.
 //
 //   ReplicaFunction step("step", [&](Value x, Value y) -> Value { ...; return loss; });
-//   MT_ASSIGN_OR_RETURN(const auto losses, strategy->Run(step, batch));    // losses[0]: one value per replica
+//   MT_ASSIGN_OR_RETURN(const auto losses, strategy->Run(step, batch));    // losses[0]: one value
+//   per replica
 //
-// The body is called once for each set of local input types, and for each strategy, to record what it does. Keep the
-// object out of the loop: what was traced is forgotten with the last copy of it. What the body captures by reference must
-// live as long.
+// The body is called once for each set of local input types, and for each strategy, to record what
+// it does. Keep the object out of the loop: what was traced is forgotten with the last copy of it.
+// What the body captures by reference must live as long.
 #pragma once
 
 #include <functional>
@@ -32,7 +33,8 @@ class ReplicaFunction {
     Body body;
   };
 
-  // `body` takes one Value per component of the batch and gives a Value (one output), Outputs (named ones) or nothing.
+  // `body` takes one Value per component of the batch and gives a Value (one output), Outputs
+  // (named ones) or nothing.
   template <typename F>
   ReplicaFunction(std::string name, F body)
       : ReplicaFunction(std::move(name), std::move(body), &F::operator()) {}
@@ -43,8 +45,9 @@ class ReplicaFunction {
  private:
   template <typename F, typename R, typename... Args>
   ReplicaFunction(std::string name, F body, R (F::*)(Args...) const)
-      : shape_(std::make_shared<const Shape>(Shape{
-            std::move(name), sizeof...(Args), Adapt<R>(std::move(body), std::index_sequence_for<Args...>())})) {}
+      : shape_(std::make_shared<const Shape>(
+            Shape{std::move(name), sizeof...(Args),
+                  Adapt<R>(std::move(body), std::index_sequence_for<Args...>())})) {}
 
   template <typename R, typename F, size_t... I>
   static Body Adapt(F body, std::index_sequence<I...>) {

@@ -40,7 +40,8 @@ class Replicas::Worker {
   // A job ends by itself: its kernels are finite, and what it waits for has deadlines.
   Status Wait() MT_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    while (!changed_.WaitFor(mutex_, {}, kLook, [this]() MT_REQUIRES(mutex_) { return job_ == nullptr; })) {
+    while (!changed_.WaitFor(mutex_, {}, kLook,
+                             [this]() MT_REQUIRES(mutex_) { return job_ == nullptr; })) {
     }
     return status_;
   }
@@ -51,7 +52,10 @@ class Replicas::Worker {
       std::function<Status()> job;
       {
         MutexLock lock(mutex_);
-        if (!changed_.WaitFor(mutex_, stop, kLook, [this]() MT_REQUIRES(mutex_) { return job_ != nullptr; })) continue;
+        if (!changed_.WaitFor(mutex_, stop, kLook,
+                              [this]() MT_REQUIRES(mutex_) { return job_ != nullptr; })) {
+          continue;
+        }
         job = job_;
       }
       const Status status = job();
@@ -78,10 +82,12 @@ Result<std::unique_ptr<Replicas>> Replicas::Create(Options options) {
   const Options& o = made->o_;
   std::vector<mesh::Device> devices;
   for (int64_t r = 0; r < o.replicas; ++r) devices.push_back({.process = static_cast<int>(r)});
-  MT_ASSIGN_OR_RETURN(made->mesh_, mesh::Mesh::Create({{"replica", o.replicas}}, std::move(devices)));
+  MT_ASSIGN_OR_RETURN(made->mesh_,
+                      mesh::Mesh::Create({{"replica", o.replicas}}, std::move(devices)));
   std::vector<std::string> names;
   for (int64_t i = 0; i < o.count; ++i) names.push_back("replica " + std::to_string(o.first + i));
-  made->meeting_ = std::make_unique<collective::Meeting>(names, collective::MeetingOptions{.deadline = o.deadline});
+  made->meeting_ = std::make_unique<collective::Meeting>(
+      names, collective::MeetingOptions{.deadline = o.deadline});
   const int cores = o.threads > 0 ? o.threads : UsableCores();
   for (int64_t i = 0; i < o.count; ++i) {
     auto replica = std::make_unique<Replica>();
@@ -93,8 +99,10 @@ Result<std::unique_ptr<Replicas>> Replicas::Create(Options options) {
                                     .plan = o.plan};
     session.communicator = [self = made.get(), i](const mesh::Mesh&, uint64_t signature)
         -> Result<std::unique_ptr<collective::Communicator>> {
-      MT_ASSIGN_OR_RETURN(std::shared_ptr<collective::Communicator> behind, self->Behind(signature));
-      return self->meeting_->Join(static_cast<int>(i), {self->o_.first + i}, signature, std::move(behind));
+      MT_ASSIGN_OR_RETURN(std::shared_ptr<collective::Communicator> behind,
+                          self->Behind(signature));
+      return self->meeting_->Join(static_cast<int>(i), {self->o_.first + i}, signature,
+                                  std::move(behind));
     };
     MT_ASSIGN_OR_RETURN(replica->session, execute::Session::Create(std::move(session)));
     if (o.count > 1) replica->worker = std::make_unique<Worker>();
@@ -119,12 +127,15 @@ Result<std::shared_ptr<collective::Communicator>> Replicas::Behind(uint64_t sign
 
 Status Replicas::Declare(const Variable& variable) {
   for (const auto& r : replicas_) {
-    MT_RETURN_IF_ERROR(r->session->Declare(variable, mesh::Layout::Replicated(mesh_, variable.type().rank())));
+    MT_RETURN_IF_ERROR(
+        r->session->Declare(variable, mesh::Layout::Replicated(mesh_, variable.type().rank())));
   }
   return OkStatus();
 }
 
-bool Replicas::IsDeclared(const Variable& variable) const { return replicas_[0]->session->IsDeclared(variable); }
+bool Replicas::IsDeclared(const Variable& variable) const {
+  return replicas_[0]->session->IsDeclared(variable);
+}
 
 Result<Tensor> Replicas::Read(int64_t replica, const Variable& variable) {
   return session(replica).ReadToHost(variable);
@@ -148,13 +159,14 @@ Status Replicas::LoadStep(Replica& replica, const TracedReplica& traced) {
   const program::Program program = ForReplica(traced.program, replica.rank);
   std::optional<int64_t> bucket_bytes;
   if (o_.num_packs > 0) bucket_bytes = BytesPerPack(program, o_.num_packs);
-  MT_ASSIGN_OR_RETURN(auto step, replica.session->LoadReplica(program, mesh_, traced.variables, bucket_bytes));
+  MT_ASSIGN_OR_RETURN(auto step,
+                      replica.session->LoadReplica(program, mesh_, traced.variables, bucket_bytes));
   replica.steps.emplace(&traced, std::move(step));
   return OkStatus();
 }
 
-Status Replicas::RunStep(Replica& replica, const TracedReplica& traced, std::span<const Tensor> inputs,
-                         std::vector<Tensor>* outputs) {
+Status Replicas::RunStep(Replica& replica, const TracedReplica& traced,
+                         std::span<const Tensor> inputs, std::vector<Tensor>* outputs) {
   LoadedStep& step = *replica.steps.at(&traced);
   for (size_t i = 0; i < traced.fed; ++i) MT_RETURN_IF_ERROR(step.Feed(i, inputs[i]));
   if (traced.program.inputs.size() > traced.fed) {
@@ -178,7 +190,9 @@ Status Replicas::Each(const std::function<Status(int64_t i)>& body) {
   if (count() == 1) {
     ends.push_back(job(0));
   } else {
-    for (int64_t i = 0; i < count(); ++i) replicas_[static_cast<size_t>(i)]->worker->Start([&job, i] { return job(i); });
+    for (int64_t i = 0; i < count(); ++i) {
+      replicas_[static_cast<size_t>(i)]->worker->Start([&job, i] { return job(i); });
+    }
     for (const auto& r : replicas_) ends.push_back(r->worker->Wait());
   }
   // kUnavailable is what the others are told when one has failed.
@@ -197,19 +211,22 @@ Result<std::vector<PerReplica>> Replicas::Run(std::span<const TracedReplica* con
     MT_CHECK(batch.replicas[i].size() == traced[i]->fed);
   }
   meeting_->Reset();
-  // Everything is compiled before anything runs, so that what cannot be compiled changes no variable.
+  // Everything is compiled before anything runs, so that what cannot be compiled changes no
+  // variable.
   const auto is_loaded = [&](size_t i) { return replicas_[i]->steps.contains(traced[i]); };
   bool loaded = true;
   for (size_t i = 0; i < replicas_.size(); ++i) loaded = loaded && is_loaded(i);
   if (!loaded) {
     MT_RETURN_IF_ERROR(Each([&](int64_t i) {
-      return is_loaded(static_cast<size_t>(i)) ? OkStatus() : LoadStep(*replicas_[static_cast<size_t>(i)], *traced[i]);
+      return is_loaded(static_cast<size_t>(i))
+                 ? OkStatus()
+                 : LoadStep(*replicas_[static_cast<size_t>(i)], *traced[i]);
     }));
   }
   std::vector<std::vector<Tensor>> outputs(replicas_.size());
   const Status run = Each([&](int64_t i) {
-    return RunStep(*replicas_[static_cast<size_t>(i)], *traced[i], batch.replicas[static_cast<size_t>(i)],
-                   &outputs[static_cast<size_t>(i)]);
+    return RunStep(*replicas_[static_cast<size_t>(i)], *traced[i],
+                   batch.replicas[static_cast<size_t>(i)], &outputs[static_cast<size_t>(i)]);
   });
   if (!run.ok()) {
     torn_ = true;
@@ -250,8 +267,10 @@ Result<Tensor> Replicas::Sum(std::span<const Tensor> values) {
                      .send = values[static_cast<size_t>(i)].bytes().data(),
                      .receive = received[static_cast<size_t>(i)].mutable_bytes().data()});
   }
-  const collective::GroupCall call{.axes = {0}, .dtype = sum.type().dtype, .what = "reduce of " + sum.type().ToString()};
-  MT_RETURN_IF_ERROR(behind->AllReduce(call, mesh::Reduction::kSum, sum.type().num_elements(), local));
+  const collective::GroupCall call{
+      .axes = {0}, .dtype = sum.type().dtype, .what = "reduce of " + sum.type().ToString()};
+  MT_RETURN_IF_ERROR(
+      behind->AllReduce(call, mesh::Reduction::kSum, sum.type().num_elements(), local));
   return received[0];
 }
 
@@ -260,7 +279,8 @@ program::Program ForReplica(program::Program program, int64_t rank) {
   for (program::Op& op : program.ops) {
     if (op.kind != "dropout_mask") continue;
     // Any mixing does that gives each rank a key of its own; this one is SplitMix64's increment.
-    const auto mixed = static_cast<uint64_t>(op.attrs.Int("seed")) + static_cast<uint64_t>(rank) * 0x9e3779b97f4a7c15ULL;
+    const auto mixed = static_cast<uint64_t>(op.attrs.Int("seed")) +
+                       static_cast<uint64_t>(rank) * 0x9e3779b97f4a7c15ULL;
     op.attrs.Set("seed", static_cast<int64_t>(mixed));
   }
   return program;

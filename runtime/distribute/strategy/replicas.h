@@ -1,9 +1,9 @@
-// The replicas of one process: each has a session with copies of the variables of its own, and a thread that runs its
-// steps; they meet for collectives.
+// The replicas of one process: each has a session with copies of the variables of its own, and a
+// thread that runs its steps; they meet for collectives.
 //
-// Kept true: every replica makes the same collectives in the same order, else Run ends with an error that names two of
-// them; a replica that fails aborts the others' waiting. After a Run that failed the copies may differ: `torn()` until
-// Mend. One thread uses a Replicas.
+// Kept true: every replica makes the same collectives in the same order, else Run ends with an
+// error that names two of them; a replica that fails aborts the others' waiting. After a Run that
+// failed the copies may differ: `torn()` until Mend. One thread uses a Replicas.
 #pragma once
 
 #include <functional>
@@ -27,23 +27,26 @@ namespace meshtrain::distribute {
 struct TracedReplica {
   program::Program program;
   std::vector<program::Variable> variables;  // of its states, in their order
-  size_t fed = 0;                            // inputs that the batch gives; behind them may stand kReplicaIdInput
+  size_t fed = 0;  // inputs that the batch gives; behind them may stand kReplicaIdInput
 };
 
 class Replicas {
  public:
   struct Options {
-    int64_t replicas = 1;  // in all processes
-    int64_t first = 0;     // rank of this process's first
-    int64_t count = 1;     // in this process
-    int threads = 0;       // of all replicas here together; 0: one per core
+    int64_t replicas = 1;                          // in all processes
+    int64_t first = 0;                             // rank of this process's first
+    int64_t count = 1;                             // in this process
+    int threads = 0;                               // of all replicas here together; 0: one per core
     Duration deadline = std::chrono::seconds(60);  // how long one replica waits for another
     plan::Options plan;
-    int num_packs = 0;     // over 0: a program's all-reduces go in so many buckets of about the same size
-    // The communicator of this process for `mesh`, whose devices name their process; null: there is one process.
+    int num_packs =
+        0;  // over 0: a program's all-reduces go in so many buckets of about the same size
+    // The communicator of this process for `mesh`, whose devices name their process; null: there is
+    // one process.
     execute::MakeCommunicator communicator;
     mesh::Mesh process_mesh;
-    // What this process's replicas reduce with where it is the only one; null: one pass in shared memory.
+    // What this process's replicas reduce with where it is the only one; null: one pass in shared
+    // memory.
     std::function<std::unique_ptr<collective::Communicator>(const mesh::Mesh&)> local;
   };
   static Result<std::unique_ptr<Replicas>> Create(Options options);
@@ -63,9 +66,11 @@ class Replicas {
   Status RunOnFirst(const program::Program& program, std::span<const program::Variable> variables);
 
   // --- steps
-  // Runs traced[i] on replica i, fed with batch.replicas[i]; outputs by output, then by replica. Compiles what was not
-  // run before. A traced program must live until Forget. Errors: the first that a replica met by itself, with its name.
-  Result<std::vector<PerReplica>> Run(std::span<const TracedReplica* const> traced, const PerReplicaBatch& batch);
+  // Runs traced[i] on replica i, fed with batch.replicas[i]; outputs by output, then by replica.
+  // Compiles what was not run before. A traced program must live until Forget. Errors: the first
+  // that a replica met by itself, with its name.
+  Result<std::vector<PerReplica>> Run(std::span<const TracedReplica* const> traced,
+                                      const PerReplicaBatch& batch);
   void Forget(const TracedReplica* traced);
   bool torn() const { return torn_; }
   void Mend() { torn_ = false; }
@@ -90,8 +95,8 @@ class Replicas {
   explicit Replicas(Options options);
   Result<std::shared_ptr<collective::Communicator>> Behind(uint64_t signature);
   Status LoadStep(Replica& replica, const TracedReplica& traced);
-  static Status RunStep(Replica& replica, const TracedReplica& traced, std::span<const mesh::Tensor> inputs,
-                        std::vector<mesh::Tensor>* outputs);
+  static Status RunStep(Replica& replica, const TracedReplica& traced,
+                        std::span<const mesh::Tensor> inputs, std::vector<mesh::Tensor>* outputs);
   // body(i) for every replica, on its thread; the error that came first by its nature.
   Status Each(const std::function<Status(int64_t i)>& body);
 
@@ -99,13 +104,14 @@ class Replicas {
   mesh::Mesh mesh_;  // axis `replica`, each replica in a process of its own
   std::unique_ptr<collective::Meeting> meeting_;
   Mutex behind_mutex_;
-  std::map<uint64_t, std::shared_ptr<collective::Communicator>> behind_ MT_GUARDED_BY(behind_mutex_);  // by signature
+  std::map<uint64_t, std::shared_ptr<collective::Communicator>> behind_
+      MT_GUARDED_BY(behind_mutex_);  // by signature
   std::vector<std::unique_ptr<Replica>> replicas_;
   bool torn_ = false;
 };
 
-// The program as replica `rank` runs it: dropout draws other masks on each (the first one draws those of a single
-// replica). Pure.
+// The program as replica `rank` runs it: dropout draws other masks on each (the first one draws
+// those of a single replica). Pure.
 program::Program ForReplica(program::Program program, int64_t rank);
 
 // A bucket's bytes so that the program's all-reduces go in about `num_packs` of them. Pure.

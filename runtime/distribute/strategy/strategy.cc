@@ -30,12 +30,15 @@ thread_local Strategy* current_strategy = nullptr;
 // How many devices `names` are, or `count` CPUs; each must be one that this build can use.
 Result<int64_t> CountDevices(const std::vector<std::string>& names, int64_t count) {
   if (names.empty()) {
-    if (count < 0) return InvalidArgument("devices: expected a count of at least 1, got: " + std::to_string(count));
+    if (count < 0) {
+      return InvalidArgument("devices: expected a count of at least 1, got: " +
+                             std::to_string(count));
+    }
     return std::max<int64_t>(1, count);  // found: one CPU
   }
   if (count != 0 && count != static_cast<int64_t>(names.size())) {
-    return InvalidArgument("devices: expected as many names as the count of " + std::to_string(count) + ", got: " +
-                           std::to_string(names.size()));
+    return InvalidArgument("devices: expected as many names as the count of " +
+                           std::to_string(count) + ", got: " + std::to_string(names.size()));
   }
   std::set<mesh::Device> seen;
   for (const std::string& name : names) {
@@ -43,10 +46,13 @@ Result<int64_t> CountDevices(const std::vector<std::string>& names, int64_t coun
     if (device.process != 0) {
       return InvalidArgument("devices: expected devices of this process, got: " + name);
     }
-    if (!seen.insert(device).second) return InvalidArgument("devices: expected each device once, got twice: " + name);
+    if (!seen.insert(device).second) {
+      return InvalidArgument("devices: expected each device once, got twice: " + name);
+    }
     if (device.kind != mesh::DeviceKind::kCpu) {
       return Unimplemented("device " + name + ": this build has no backend for " +
-                           std::string(mesh::DeviceKindName(device.kind)) + " devices, expected: cpu:N");
+                           std::string(mesh::DeviceKindName(device.kind)) +
+                           " devices, expected: cpu:N");
     }
   }
   return static_cast<int64_t>(names.size());
@@ -101,8 +107,8 @@ struct Strategy::Impl {
   int64_t replicas_in_sync() const { return setup.devices * setup.processes; }
   int64_t first() const { return setup.devices * setup.process; }
   Result<execute::Session*> MeshSession();
-  Result<const TracedReplica*> Trace(Strategy& self, const ReplicaFunction& function, std::span<const Tensor> inputs,
-                                     int64_t global_size);
+  Result<const TracedReplica*> Trace(Strategy& self, const ReplicaFunction& function,
+                                     std::span<const Tensor> inputs, int64_t global_size);
   void ForgetOld();
 
   Setup setup;
@@ -111,7 +117,8 @@ struct Strategy::Impl {
   std::unique_ptr<execute::Session> session;  // of `mesh`
   std::unique_ptr<Variables> variables;
   std::map<Key, std::unique_ptr<Traced>> traced;
-  std::map<std::pair<const ReplicaFunction::Shape*, int64_t>, const TracedReplica*> last;  // by function and replica
+  std::map<std::pair<const ReplicaFunction::Shape*, int64_t>, const TracedReplica*>
+      last;  // by function and replica
 };
 
 StrategyScope::StrategyScope(Strategy& strategy)
@@ -125,13 +132,14 @@ Strategy::~Strategy() = default;
 Result<std::unique_ptr<Strategy>> Strategy::Make(Setup setup) {
   MT_RETURN_IF_ERROR(CheckPacking(setup.packing).At(setup.name));
   if (setup.process < 0 || setup.process >= setup.processes || setup.devices < 1) {
-    return InvalidArgument(setup.name + ": expected a process of " + std::to_string(setup.processes) +
-                           " with at least one device, got: process " + std::to_string(setup.process) + " with " +
-                           std::to_string(setup.devices));
+    return InvalidArgument(
+        setup.name + ": expected a process of " + std::to_string(setup.processes) +
+        " with at least one device, got: process " + std::to_string(setup.process) + " with " +
+        std::to_string(setup.devices));
   }
   if (setup.processes > 1 && !setup.communicator) {
-    return InvalidArgument(setup.name + ": expected a communicator between its " + std::to_string(setup.processes) +
-                           " processes, got: none");
+    return InvalidArgument(setup.name + ": expected a communicator between its " +
+                           std::to_string(setup.processes) + " processes, got: none");
   }
   if (setup.processes == 1) setup.communicator = nullptr;
   auto impl = std::make_unique<Impl>();
@@ -139,23 +147,32 @@ Result<std::unique_ptr<Strategy>> Strategy::Make(Setup setup) {
   const Setup& s = impl->setup;
   std::vector<mesh::Device> devices;
   for (int p = 0; p < s.processes; ++p) {
-    for (int64_t d = 0; d < s.devices; ++d) devices.push_back({.process = p, .index = static_cast<int>(d)});
+    for (int64_t d = 0; d < s.devices; ++d) {
+      devices.push_back({.process = p, .index = static_cast<int>(d)});
+    }
   }
-  MT_ASSIGN_OR_RETURN(impl->mesh, mesh::Mesh::Create({{"batch", impl->replicas_in_sync()}}, devices));
+  MT_ASSIGN_OR_RETURN(impl->mesh,
+                      mesh::Mesh::Create({{"batch", impl->replicas_in_sync()}}, devices));
   Replicas::Options options{.replicas = impl->replicas_in_sync(),
                             .first = impl->first(),
                             .count = s.devices,
                             .threads = s.common.threads,
                             .deadline = s.common.deadline,
                             .communicator = s.communicator};
-  if (s.packing.bytes_per_pack) options.plan.bucket_bytes = options.plan.overlap_bucket_bytes = *s.packing.bytes_per_pack;
+  if (s.packing.bytes_per_pack) {
+    options.plan.bucket_bytes = options.plan.overlap_bucket_bytes = *s.packing.bytes_per_pack;
+  }
   if (s.packing.num_packs == 0) options.plan.bucket_bytes = 0;
   options.num_packs = s.packing.num_packs.value_or(0);
-  MT_ASSIGN_OR_RETURN(options.process_mesh, mesh::Mesh::Create({{"replica", options.replicas}}, devices));
-  options.local = [ops = s.ops](const mesh::Mesh& mesh) { return MakeCrossDeviceCommunicator(mesh, ops); };
+  MT_ASSIGN_OR_RETURN(options.process_mesh,
+                      mesh::Mesh::Create({{"replica", options.replicas}}, devices));
+  options.local = [ops = s.ops](const mesh::Mesh& mesh) {
+    return MakeCrossDeviceCommunicator(mesh, ops);
+  };
   MT_ASSIGN_OR_RETURN(impl->replicas, Replicas::Create(std::move(options)));
   impl->variables = std::make_unique<Variables>(
-      *impl->replicas, impl->mesh, [impl = impl.get()] { return impl->MeshSession(); }, s.common.seed);
+      *impl->replicas, impl->mesh, [impl = impl.get()] { return impl->MeshSession(); },
+      s.common.seed);
   return std::unique_ptr<Strategy>(new Strategy(std::move(impl)));
 }
 
@@ -163,7 +180,8 @@ Result<std::unique_ptr<Strategy>> Strategy::Default(StrategyOptions options) {
   return Make({.name = "DefaultStrategy", .common = options});
 }
 
-Result<std::unique_ptr<Strategy>> Strategy::OneDevice(std::string_view device, StrategyOptions options) {
+Result<std::unique_ptr<Strategy>> Strategy::OneDevice(std::string_view device,
+                                                      StrategyOptions options) {
   const auto count = CountDevices({std::string(device)}, 1);
   MT_RETURN_IF_ERROR(count.status().At("OneDeviceStrategy"));
   return Make({.name = "OneDeviceStrategy", .common = options});
@@ -210,7 +228,8 @@ Result<std::unique_ptr<Strategy>> Strategy::Tpu(const TpuClusterResolver& resolv
                                                 const Environment& environment) {
   MT_ASSIGN_OR_RETURN(const TpuCluster tpu, ResolveTpu(resolver, environment));
   return Unimplemented("TPUStrategy on " + tpu.ToString() +
-                       ": expected a build with the PJRT backend and a plugin for TPUs (libtpu.so), got: a build for "
+                       ": expected a build with the PJRT backend and a plugin for TPUs "
+                       "(libtpu.so), got: a build for "
                        "CPUs; everything else of this strategy is MirroredStrategy");
 }
 
@@ -223,8 +242,9 @@ const mesh::Mesh& Strategy::mesh() const { return impl_->mesh; }
 
 Result<execute::Session*> Strategy::Impl::MeshSession() {
   if (session == nullptr) {
-    execute::SessionOptions options{
-        .threads = setup.common.threads, .process = setup.process, .communicator = setup.communicator};
+    execute::SessionOptions options{.threads = setup.common.threads,
+                                    .process = setup.process,
+                                    .communicator = setup.communicator};
     if (setup.packing.bytes_per_pack) {
       options.plan.bucket_bytes = options.plan.overlap_bucket_bytes = *setup.packing.bytes_per_pack;
     }
@@ -255,11 +275,12 @@ void Strategy::Impl::ForgetOld() {
 }
 
 Result<const TracedReplica*> Strategy::Impl::Trace(Strategy& self, const ReplicaFunction& function,
-                                                   std::span<const Tensor> inputs, int64_t global_size) {
+                                                   std::span<const Tensor> inputs,
+                                                   int64_t global_size) {
   const ReplicaFunction::Shape& shape = function.shape();
   if (inputs.size() != shape.arity) {
-    return InvalidArgument("run " + shape.name + ": it takes " + std::to_string(shape.arity) + " values, got: " +
-                           std::to_string(inputs.size()));
+    return InvalidArgument("run " + shape.name + ": it takes " + std::to_string(shape.arity) +
+                           " values, got: " + std::to_string(inputs.size()));
   }
   std::string text = std::to_string(global_size);
   for (const Tensor& x : inputs) text += " " + x.type().ToString();
@@ -271,7 +292,9 @@ Result<const TracedReplica*> Strategy::Impl::Trace(Strategy& self, const Replica
   const StrategyScope scope(self);
   const TraceScope context(builder, replicas_in_sync(), global_size);
   std::vector<Value> values;
-  for (const Tensor& x : inputs) values.push_back(builder.Input("input_" + std::to_string(values.size()), x.type()));
+  for (const Tensor& x : inputs) {
+    values.push_back(builder.Input("input_" + std::to_string(values.size()), x.type()));
+  }
   const Outputs outputs = shape.body(values);
   for (const auto& [name, value] : outputs) builder.Output(name, value);
   auto made = std::make_unique<Traced>();
@@ -282,55 +305,71 @@ Result<const TracedReplica*> Strategy::Impl::Trace(Strategy& self, const Replica
   return &traced.emplace(key, std::move(made)).first->second->replica;
 }
 
-Result<std::vector<PerReplica>> Strategy::Run(const ReplicaFunction& function, const PerReplicaBatch& given) {
+Result<std::vector<PerReplica>> Strategy::Run(const ReplicaFunction& function,
+                                              const PerReplicaBatch& given) {
   Impl& s = *impl_;
   if (s.replicas->torn()) {
-    return FailedPrecondition("run " + function.shape().name +
-                              ": the run before failed, and the replicas' variables may differ: expected Restore or "
-                              "Equalize before");
+    return FailedPrecondition(
+        "run " + function.shape().name +
+        ": the run before failed, and the replicas' variables may differ: expected Restore or "
+        "Equalize before");
   }
   s.ForgetOld();
   PerReplicaBatch batch = given;
   if (batch.replicas.empty()) batch.replicas.resize(static_cast<size_t>(local_replicas()));
   if (static_cast<int64_t>(batch.replicas.size()) != local_replicas()) {
     return InvalidArgument("run " + function.shape().name + ": expected values for the " +
-                           std::to_string(local_replicas()) + " replicas of this process, got: for " +
+                           std::to_string(local_replicas()) +
+                           " replicas of this process, got: for " +
                            std::to_string(batch.replicas.size()));
   }
-  // Traced one after another: layers make their weights on the first call, and user code need not be ready for threads.
+  // Traced one after another: layers make their weights on the first call, and user code need not
+  // be ready for threads.
   std::vector<const TracedReplica*> traced;
   std::vector<Variable> variables;
   for (size_t i = 0; i < batch.replicas.size(); ++i) {
     const auto one = s.Trace(*this, function, batch.replicas[i], batch.global_size);
-    if (!one.ok()) return one.status().At("replica " + std::to_string(first_replica() + static_cast<int64_t>(i)));
+    if (!one.ok()) {
+      return one.status().At("replica " +
+                             std::to_string(first_replica() + static_cast<int64_t>(i)));
+    }
     traced.push_back(*one);
     const TracedReplica& t = **one;
     if (t.program.outputs.size() != traced[0]->program.outputs.size()) {
-      return InvalidArgument("run " + function.shape().name + ": expected as many outputs on each replica, got: " +
+      return InvalidArgument("run " + function.shape().name +
+                             ": expected as many outputs on each replica, got: " +
                              std::to_string(traced[0]->program.outputs.size()) + " and " +
                              std::to_string(t.program.outputs.size()));
     }
     for (const Variable& v : t.variables) {
-      if (std::find(variables.begin(), variables.end(), v) == variables.end()) variables.push_back(v);
+      if (std::find(variables.begin(), variables.end(), v) == variables.end()) {
+        variables.push_back(v);
+      }
     }
   }
   MT_RETURN_IF_ERROR(s.variables->ToReplicas(variables).At("run " + function.shape().name));
   if (s.setup.central) MT_RETURN_IF_ERROR(s.variables->Equalize(variables));
   MT_ASSIGN_OR_RETURN(std::vector<PerReplica> outputs, s.replicas->Run(traced, batch));
-  for (size_t i = 0; i < traced.size(); ++i) s.last[{&function.shape(), static_cast<int64_t>(i)}] = traced[i];
+  for (size_t i = 0; i < traced.size(); ++i) {
+    s.last[{&function.shape(), static_cast<int64_t>(i)}] = traced[i];
+  }
   return outputs;
 }
 
-Result<std::vector<PerReplica>> Strategy::Run(const ReplicaFunction& function, std::span<const PerReplica> values) {
+Result<std::vector<PerReplica>> Strategy::Run(const ReplicaFunction& function,
+                                              std::span<const PerReplica> values) {
   PerReplicaBatch batch;
   batch.replicas.resize(static_cast<size_t>(local_replicas()));
   for (const PerReplica& component : values) {
     if (component.values.size() != batch.replicas.size()) {
       return InvalidArgument("run " + function.shape().name + ": expected values for the " +
-                             std::to_string(local_replicas()) + " replicas of this process, got: for " +
+                             std::to_string(local_replicas()) +
+                             " replicas of this process, got: for " +
                              std::to_string(component.values.size()));
     }
-    for (size_t i = 0; i < batch.replicas.size(); ++i) batch.replicas[i].push_back(component.values[i]);
+    for (size_t i = 0; i < batch.replicas.size(); ++i) {
+      batch.replicas[i].push_back(component.values[i]);
+    }
   }
   return Run(function, batch);
 }
@@ -370,10 +409,12 @@ Result<std::vector<Tensor>> Strategy::LocalResults(const Variable& variable) {
 
 Result<DistributedDataset> Strategy::DistributeDataset(std::unique_ptr<data::Pipeline> pipeline) {
   if (pipeline == nullptr) return InvalidArgument("distribute: expected a pipeline, got: none");
-  return DistributedDataset(std::move(pipeline), num_replicas_in_sync(), first_replica(), local_replicas());
+  return DistributedDataset(std::move(pipeline), num_replicas_in_sync(), first_replica(),
+                            local_replicas());
 }
 
-Result<DistributedDataset> Strategy::DistributeArrays(std::vector<Tensor> arrays, int64_t batch_size) {
+Result<DistributedDataset> Strategy::DistributeArrays(std::vector<Tensor> arrays,
+                                                      int64_t batch_size) {
   MT_ASSIGN_OR_RETURN(auto pipeline, ArraysPipeline(std::move(arrays), batch_size));
   return DistributeDataset(std::move(pipeline));
 }
@@ -395,7 +436,8 @@ Status Strategy::Equalize() {
   return OkStatus();
 }
 
-Result<std::string> Strategy::Save(const std::string& folder, int64_t step, std::span<const Variable> variables) {
+Result<std::string> Strategy::Save(const std::string& folder, int64_t step,
+                                   std::span<const Variable> variables) {
   if (!chief()) return std::string();
   checkpoint::Snapshot snapshot{.step = step, .mesh = impl_->mesh.ToString()};
   std::vector<Variable> saved(variables.begin(), variables.end());
@@ -403,20 +445,23 @@ Result<std::string> Strategy::Save(const std::string& folder, int64_t step, std:
   std::set<std::string> names;
   for (const Variable& v : saved) {
     if (!names.insert(v.name()).second) {
-      return FailedPrecondition("save: expected variables of different paths, got two: " + v.name());
+      return FailedPrecondition("save: expected variables of different paths, got two: " +
+                                v.name());
     }
     MT_ASSIGN_OR_RETURN(Tensor value, impl_->variables->Read(v));
     const mesh::Dims offsets(v.dims().size(), 0);
-    snapshot.variables.push_back({.name = v.name(),
-                                  .type = v.type(),
-                                  .layout = mesh::Layout::Replicated(impl_->mesh, v.type().rank()).ToString(),
-                                  .blocks = {{offsets, std::move(value)}}});
+    snapshot.variables.push_back(
+        {.name = v.name(),
+         .type = v.type(),
+         .layout = mesh::Layout::Replicated(impl_->mesh, v.type().rank()).ToString(),
+         .blocks = {{offsets, std::move(value)}}});
   }
   return checkpoint::Save(folder, snapshot);
 }
 
 Result<int64_t> Strategy::Restore(const std::string& folder) {
-  MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates, checkpoint::ListCheckpoints(folder));
+  MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates,
+                      checkpoint::ListCheckpoints(folder));
   if (candidates.empty()) return NotFound(folder + ": expected a checkpoint, got: none");
   for (const checkpoint::Candidate& candidate : candidates) {
     const auto load = [&]() -> Result<std::map<std::string, Tensor>> {
@@ -429,7 +474,8 @@ Result<int64_t> Strategy::Restore(const std::string& folder) {
       return values;
     };
     auto values = load();
-    if (!values.ok() && values.status().code() == StatusCode::kDataLoss && &candidate != &candidates.back()) {
+    if (!values.ok() && values.status().code() == StatusCode::kDataLoss &&
+        &candidate != &candidates.back()) {
       LogWarning("checkpoint is damaged, trying the one before",
                  {{"path", candidate.path}, {"error", values.status().message()}});
       continue;

@@ -1,5 +1,5 @@
-// Keras' TensorBoard callback: what Model::Fit reports, as event files. With several processes the chief writes, and
-// the others nothing, so that all may be given the same folder.
+// Keras' TensorBoard callback: what Model::Fit reports, as event files. With several processes the
+// chief writes, and the others nothing, so that all may be given the same folder.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace meshtrain::distribute {
 
 class TensorBoard final : public train::Callback {
  public:
-  // FOLDER/train gets losses and metrics by step, FOLDER/validation by epoch. A fit that goes on writes further files
-  // beside the ones there are; TensorBoard shows them as one curve.
+  // FOLDER/train gets losses and metrics by step, FOLDER/validation by epoch. A fit that goes on
+  // writes further files beside the ones there are; TensorBoard shows them as one curve.
   explicit TensorBoard(std::string folder, const Strategy& strategy = GetStrategy());
 
   // Errors, here and below: the disk's, which end Fit.
@@ -26,7 +26,8 @@ class TensorBoard final : public train::Callback {
  private:
   const std::string folder_;
   const bool chief_;
-  std::unique_ptr<telemetry::EventFileWriter> train_, validation_;  // the second: made by the first epoch that has one
+  std::unique_ptr<telemetry::EventFileWriter> train_,
+      validation_;  // the second: made by the first epoch that has one
 };
 
 }  // namespace meshtrain::distribute

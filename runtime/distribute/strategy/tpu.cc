@@ -32,7 +32,8 @@ Result<int64_t> Product(std::string_view name, const std::string& text, char sep
   for (const std::string& part : Split(text, separator)) {
     const auto size = ParseInt(Trim(part));
     if (!size || *size < 1 || *size > kMostChips || product * *size > kMostChips) {
-      return InvalidArgument(std::string(name) + ": expected sizes from 1, as in 2" + separator + "2, got: " + text);
+      return InvalidArgument(std::string(name) + ": expected sizes from 1, as in 2" + separator +
+                             "2, got: " + text);
     }
     product *= *size;
   }
@@ -44,11 +45,13 @@ Result<std::string> Address(const std::string& where, const std::string& text) {
   std::string address(Trim(text));
   if (address.starts_with(kScheme)) address.erase(0, kScheme.size());
   const size_t colon = address.rfind(':');
-  const bool bare_v6 = colon != std::string::npos && address.find(':') != colon && !address.starts_with('[');
+  const bool bare_v6 =
+      colon != std::string::npos && address.find(':') != colon && !address.starts_with('[');
   const bool has_port = colon != std::string::npos && !bare_v6 && !address.ends_with(']');
   const std::string host = has_port ? address.substr(0, colon) : address;
   const auto port = has_port ? ParseInt(address.substr(colon + 1)) : std::optional(kDefaultPort);
-  if (host.empty() || bare_v6 || host.find_first_of("/ ") != std::string::npos || !port || *port < 1 || *port > 65535) {
+  if (host.empty() || bare_v6 || host.find_first_of("/ ") != std::string::npos || !port ||
+      *port < 1 || *port > 65535) {
     return InvalidArgument(where + ": expected HOST:PORT or grpc://HOST:PORT, got: " + text);
   }
   return host + ":" + std::to_string(*port);
@@ -73,8 +76,9 @@ Result<TpuCluster> Local(const Environment& environment) {
   const std::string id = Value(environment, kWorkerId);
   const auto worker = id.empty() && n == 1 ? std::optional<int64_t>(0) : ParseInt(id);
   if (!worker || *worker < 0 || *worker >= n) {
-    return InvalidArgument(std::string(kWorkerId) + ": expected a number below the " + std::to_string(n) + " hosts of " +
-                           std::string(kHostnames) + ", got: " + (id.empty() ? "nothing" : id));
+    return InvalidArgument(std::string(kWorkerId) + ": expected a number below the " +
+                           std::to_string(n) + " hosts of " + std::string(kHostnames) +
+                           ", got: " + (id.empty() ? "nothing" : id));
   }
   cluster.worker = static_cast<int>(*worker);
   return cluster;
@@ -91,13 +95,14 @@ Result<TpuCluster> Find(const std::string& asked, const Environment& environment
     where = kName;
     if (tpu.empty()) {
       return InvalidArgument("TPUClusterResolver: expected a TPU's address, `local`, or one of " +
-                             std::string(kEndpoints) + ", " + std::string(kHostnames) + " and " + std::string(kName) +
-                             " in the environment, got: none of them");
+                             std::string(kEndpoints) + ", " + std::string(kHostnames) + " and " +
+                             std::string(kName) + " in the environment, got: none of them");
     }
   }
   if (tpu == "local") return Local(environment);
   if (tpu.find_first_of(":,") != std::string::npos) return Remote(where, tpu);
-  return Unimplemented(where + ": `" + tpu + "` is a name that only Cloud TPU's own service can look up: expected " +
+  return Unimplemented(where + ": `" + tpu +
+                       "` is a name that only Cloud TPU's own service can look up: expected " +
                        "grpc://HOST:PORT, or `local` on the TPU's own hosts");
 }
 
@@ -108,7 +113,8 @@ std::string TpuCluster::ToString() const {
     return std::to_string(n) + " " + std::string(one) + (n == 1 ? "" : "s");
   };
   std::string text = count(hosts.size(), "host") + " with ";
-  text += chips_per_host > 0 ? count(static_cast<size_t>(chips_per_host), "chip") : "chips of unknown number";
+  text += chips_per_host > 0 ? count(static_cast<size_t>(chips_per_host), "chip")
+                             : "chips of unknown number";
   if (hosts.size() > 1) text += " each";
   return text + (accelerator_type.empty() ? "" : " (" + accelerator_type + ")");
 }
@@ -117,7 +123,8 @@ Result<TpuCluster> ResolveTpu(const TpuClusterResolver& resolver, const Environm
   MT_ASSIGN_OR_RETURN(TpuCluster cluster, Find(std::string(Trim(resolver.tpu)), environment));
   if (!cluster.local) return cluster;  // what the environment says of chips is about this host's
   cluster.accelerator_type = Value(environment, kAccelerator);
-  MT_ASSIGN_OR_RETURN(cluster.chips_per_host, Product(kChipsPerHost, Value(environment, kChipsPerHost), ','));
+  MT_ASSIGN_OR_RETURN(cluster.chips_per_host,
+                      Product(kChipsPerHost, Value(environment, kChipsPerHost), ','));
   MT_ASSIGN_OR_RETURN(const int64_t chips, Product(kTopology, Value(environment, kTopology), 'x'));
   const auto hosts = static_cast<int64_t>(cluster.hosts.size());
   if (cluster.chips_per_host == 0 && chips % hosts == 0) cluster.chips_per_host = chips / hosts;
@@ -126,12 +133,15 @@ Result<TpuCluster> ResolveTpu(const TpuClusterResolver& resolver, const Environm
 
 Result<mesh::Mesh> TpuMesh(const TpuCluster& cluster) {
   if (cluster.chips_per_host < 1) {
-    return FailedPrecondition("TPU: expected " + std::string(kChipsPerHost) + " or " + std::string(kTopology) +
+    return FailedPrecondition("TPU: expected " + std::string(kChipsPerHost) + " or " +
+                              std::string(kTopology) +
                               " to say how many chips there are, got: neither");
   }
   std::vector<mesh::Device> devices;
   for (int host = 0; host < static_cast<int>(cluster.hosts.size()); ++host) {
-    for (int chip = 0; chip < cluster.chips_per_host; ++chip) devices.push_back({mesh::DeviceKind::kTpu, host, chip});
+    for (int chip = 0; chip < cluster.chips_per_host; ++chip) {
+      devices.push_back({mesh::DeviceKind::kTpu, host, chip});
+    }
   }
   const auto size = static_cast<int64_t>(devices.size());
   return mesh::Mesh::Create({{"batch", size}}, std::move(devices));

@@ -17,12 +17,18 @@ namespace {
 template <typename Body>
 Status ForNumbers(DType dtype, const Body& body) {
   switch (dtype) {
-    case DType::kF32: return body(float{});
-    case DType::kF64: return body(double{});
-    case DType::kI32: return body(int32_t{});
-    case DType::kI64: return body(int64_t{});
-    case DType::kU8: return body(uint8_t{});
-    case DType::kBool: break;
+    case DType::kF32:
+      return body(float{});
+    case DType::kF64:
+      return body(double{});
+    case DType::kI32:
+      return body(int32_t{});
+    case DType::kI64:
+      return body(int64_t{});
+    case DType::kU8:
+      return body(uint8_t{});
+    case DType::kBool:
+      break;
   }
   return InvalidArgument("reduce: expected numbers, got: " + std::string(mesh::DTypeName(dtype)));
 }
@@ -45,11 +51,14 @@ Tensor Rows(const Tensor& x, int64_t begin, int64_t end) {
   return x.Slice(offsets, sizes);
 }
 
-Result<PerReplicaBatch> SplitBatch(std::span<const Tensor> components, int64_t replicas, int64_t first, int64_t count) {
+Result<PerReplicaBatch> SplitBatch(std::span<const Tensor> components, int64_t replicas,
+                                   int64_t first, int64_t count) {
   PerReplicaBatch batch;
   batch.replicas.resize(static_cast<size_t>(count));
   for (const Tensor& x : components) {
-    if (x.type().rank() == 0) return InvalidArgument("batch: expected components [N, ...], got: " + x.type().ToString());
+    if (x.type().rank() == 0) {
+      return InvalidArgument("batch: expected components [N, ...], got: " + x.type().ToString());
+    }
     if (batch.global_size >= 0 && x.dims()[0] != batch.global_size) {
       return InvalidArgument("batch: expected " + std::to_string(batch.global_size) +
                              " examples in each component, got: " + x.type().ToString());
@@ -67,8 +76,8 @@ Result<Tensor> AddAll(std::span<const Tensor> values) {
   if (values.empty()) return InvalidArgument("reduce: expected at least one value, got: none");
   for (const Tensor& v : values) {
     if (v.type() == values[0].type()) continue;
-    return InvalidArgument("reduce: expected values of one type on all replicas, got: " + values[0].type().ToString() +
-                           " and " + v.type().ToString());
+    return InvalidArgument("reduce: expected values of one type on all replicas, got: " +
+                           values[0].type().ToString() + " and " + v.type().ToString());
   }
   Tensor sum(values[0].type());
   MT_RETURN_IF_ERROR(ForNumbers(sum.type().dtype, [&](auto zero) {
@@ -88,7 +97,8 @@ Result<Tensor> SumAlong(const Tensor& x, int64_t axis) {
   const int rank = x.type().rank();
   const int64_t at = axis < 0 ? axis + rank : axis;
   if (at < 0 || at >= rank) {
-    return InvalidArgument("reduce: expected an axis of " + x.type().ToString() + ", got: " + std::to_string(axis));
+    return InvalidArgument("reduce: expected an axis of " + x.type().ToString() +
+                           ", got: " + std::to_string(axis));
   }
   int64_t outer = 1, inner = 1;
   for (int64_t d = 0; d < at; ++d) outer *= x.dims()[static_cast<size_t>(d)];

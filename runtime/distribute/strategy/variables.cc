@@ -13,8 +13,8 @@ namespace {
 
 Status CheckType(const nn::Parameter& parameter, const Tensor& value) {
   if (value.type() == parameter.type()) return OkStatus();
-  return InvalidArgument("variable `" + parameter.name() + "`: expected " + parameter.type().ToString() + ", got: " +
-                         value.type().ToString());
+  return InvalidArgument("variable `" + parameter.name() + "`: expected " +
+                         parameter.type().ToString() + ", got: " + value.type().ToString());
 }
 
 }  // namespace
@@ -22,7 +22,9 @@ Status CheckType(const nn::Parameter& parameter, const Tensor& value) {
 void Variables::Add(const nn::Parameter& parameter) {
   if (by_key_.contains(parameter.key())) return;
   auto held = std::make_unique<Held>(Held{.parameter = parameter});
-  if (const auto given = given_.find(parameter.name()); given != given_.end()) held->first = given->second;
+  if (const auto given = given_.find(parameter.name()); given != given_.end()) {
+    held->first = given->second;
+  }
   by_key_.emplace(parameter.key(), held.get());
   held_.push_back(std::move(held));
 }
@@ -43,7 +45,8 @@ Status Variables::Begin(std::span<Held* const> held, Home home) {
   for (Held* h : held) {
     if (home == Home::kMesh) {
       if (!session->IsDeclared(h->parameter)) {
-        MT_RETURN_IF_ERROR(session->Declare(h->parameter, mesh::Layout::Replicated(mesh_, h->parameter.type().rank())));
+        MT_RETURN_IF_ERROR(session->Declare(
+            h->parameter, mesh::Layout::Replicated(mesh_, h->parameter.type().rank())));
       }
     } else if (!replicas_.IsDeclared(h->parameter)) {
       MT_RETURN_IF_ERROR(replicas_.Declare(h->parameter));
@@ -89,8 +92,12 @@ Status Variables::Move(std::span<const Variable> variables, Home home) {
   return OkStatus();
 }
 
-Status Variables::ToReplicas(std::span<const Variable> variables) { return Move(variables, Home::kReplicas); }
-Status Variables::ToMesh(std::span<const Variable> variables) { return Move(variables, Home::kMesh); }
+Status Variables::ToReplicas(std::span<const Variable> variables) {
+  return Move(variables, Home::kReplicas);
+}
+Status Variables::ToMesh(std::span<const Variable> variables) {
+  return Move(variables, Home::kMesh);
+}
 
 Result<Tensor> Variables::ReadAt(const Held& held) {
   if (held.home == Home::kReplicas) return replicas_.Read(0, held.parameter);
@@ -147,7 +154,9 @@ Status Variables::Equalize(std::span<const Variable> variables) {
   if (replicas_.count() == 1) return OkStatus();
   for (const Variable& v : variables) {
     MT_ASSIGN_OR_RETURN(const Tensor value, replicas_.Read(0, v));
-    for (int64_t i = 1; i < replicas_.count(); ++i) MT_RETURN_IF_ERROR(replicas_.Write(i, v, value));
+    for (int64_t i = 1; i < replicas_.count(); ++i) {
+      MT_RETURN_IF_ERROR(replicas_.Write(i, v, value));
+    }
   }
   return OkStatus();
 }
@@ -172,7 +181,9 @@ Status Variables::Give(std::map<std::string, Tensor> values) {
   }
   for (const auto& h : held_) {
     const auto value = values.find(h->parameter.name());
-    if (!h->retired && value != values.end()) MT_RETURN_IF_ERROR(Assign(h->parameter, value->second));
+    if (!h->retired && value != values.end()) {
+      MT_RETURN_IF_ERROR(Assign(h->parameter, value->second));
+    }
   }
   given_ = std::move(values);
   return OkStatus();

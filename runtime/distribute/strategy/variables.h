@@ -1,7 +1,8 @@
 // The variables of a strategy: where each one's value lies now, and how it got its first.
 //
-// Kept true: a variable begins once, with equal values in all replicas and processes. Its value lies either with the
-// replicas (custom loops) or on the strategy's mesh (Model), and moves when the other way wants it. One thread.
+// Kept true: a variable begins once, with equal values in all replicas and processes. Its value
+// lies either with the replicas (custom loops) or on the strategy's mesh (Model), and moves when
+// the other way wants it. One thread.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,8 @@ namespace meshtrain::distribute {
 class Variables {
  public:
   // `session`: of the mesh; made when first asked for.
-  Variables(Replicas& replicas, mesh::Mesh mesh, std::function<Result<execute::Session*>()> session, int64_t seed)
+  Variables(Replicas& replicas, mesh::Mesh mesh, std::function<Result<execute::Session*>()> session,
+            int64_t seed)
       : replicas_(replicas), mesh_(std::move(mesh)), session_(std::move(session)), seed_(seed) {}
 
   // A parameter was made under the strategy's scope.
@@ -45,7 +47,8 @@ class Variables {
   void Retire(const program::Variable& variable);
   // Variables that have a value and are not retired, in the order in which they were made.
   std::vector<program::Variable> Valued() const;
-  // Values by name, for variables there are and those that are made later. Errors: kInvalidArgument (type).
+  // Values by name, for variables there are and those that are made later. Errors: kInvalidArgument
+  // (type).
   Status Give(std::map<std::string, mesh::Tensor> values);
 
  private:
@@ -66,9 +69,9 @@ class Variables {
   mesh::Mesh mesh_;
   std::function<Result<execute::Session*>()> session_;
   int64_t seed_;
-  std::vector<std::unique_ptr<Held>> held_;         // as made
+  std::vector<std::unique_ptr<Held>> held_;  // as made
   std::map<const void*, Held*> by_key_;
-  std::map<std::string, mesh::Tensor> given_;       // for variables that are not there yet
+  std::map<std::string, mesh::Tensor> given_;  // for variables that are not there yet
 };
 
 }  // namespace meshtrain::distribute

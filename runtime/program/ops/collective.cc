@@ -1,6 +1,7 @@
-// Ops that only partitioned programs hold, and programs traced per replica (sharding/sharding.h, Partitioned). `axes` are mesh axes and `group` is the
-// product of their sizes, so that types follow from the op alone. A dimension of D elements over n devices is stored in
-// chunks of ceil(D/n), padded at the end.
+// Ops that only partitioned programs hold, and programs traced per replica (sharding/sharding.h,
+// Partitioned). `axes` are mesh axes and `group` is the product of their sizes, so that types
+// follow from the op alone. A dimension of D elements over n devices is stored in chunks of
+// ceil(D/n), padded at the end.
 #include <algorithm>
 
 #include "runtime/program/ops/families.h"
@@ -32,23 +33,26 @@ Status CheckChunk(const OpCall& call, int64_t dim) {
   const int64_t size = call.attrs.Int("size"), group = call.attrs.Int("group", 1);
   const TensorType& a = call.operands[0];
   if (size >= 0 && a.dims[dim] == Chunk(size, group)) return OkStatus();
-  return InvalidArgument("expected in dimension " + std::to_string(dim) + " a chunk of " + std::to_string(size) +
-                         " elements over " + std::to_string(group) + " devices, got: " + a.ToString());
+  return InvalidArgument("expected in dimension " + std::to_string(dim) + " a chunk of " +
+                         std::to_string(size) + " elements over " + std::to_string(group) +
+                         " devices, got: " + a.ToString());
 }
 
 Result<Types> InferAllReduce(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckAttrs(
-      call.attrs, {{"axes", AttrKind::kInts}, {"group", AttrKind::kInt}, {"reduction", AttrKind::kText}}));
+      call.attrs,
+      {{"axes", AttrKind::kInts}, {"group", AttrKind::kInt}, {"reduction", AttrKind::kText}}));
   MT_RETURN_IF_ERROR(CheckGroup(call));
   MT_RETURN_IF_ERROR(CheckReduction(call));
   return Types{call.operands[0]};
 }
 
-// Every member's loss depends on every member's operand, so what goes back is summed as well (the loss is the sum of
-// the members').
+// Every member's loss depends on every member's operand, so what goes back is summed as well (the
+// loss is the sum of the members').
 std::vector<Value> AllReduceGradient(Builder& b, const Op& op, Span, Span, Span cotangents) {
   if (op.attrs.Text("reduction") != "sum") {
-    b.Fail(Unimplemented("all_reduce: only a sum has a gradient, got: " + op.attrs.Text("reduction")));
+    b.Fail(
+        Unimplemented("all_reduce: only a sum has a gradient, got: " + op.attrs.Text("reduction")));
     return {Value()};
   }
   return {b.Append1("all_reduce", {cotangents[0]}, op.attrs)};
@@ -103,7 +107,9 @@ Result<Types> InferAllToAll(const OpCall& call) {
   TensorType type = call.operands[0];
   MT_RETURN_IF_ERROR(CheckAxis(split, type.rank()));
   MT_RETURN_IF_ERROR(CheckAxis(concat, type.rank()));
-  if (split == concat) return InvalidArgument("expected two dimensions, got: " + std::to_string(split) + " twice");
+  if (split == concat) {
+    return InvalidArgument("expected two dimensions, got: " + std::to_string(split) + " twice");
+  }
   MT_RETURN_IF_ERROR(CheckChunk(call, concat));
   type.dims[split] = Chunk(type.dims[split], call.attrs.Int("group"));
   type.dims[concat] = call.attrs.Int("size");
@@ -112,8 +118,8 @@ Result<Types> InferAllToAll(const OpCall& call) {
 }
 
 Result<Types> InferShardSlice(const OpCall& call) {
-  MT_RETURN_IF_ERROR(
-      CheckAttrs(call.attrs, {{"axes", AttrKind::kInts}, {"group", AttrKind::kInt}, {"dim", AttrKind::kInt}}));
+  MT_RETURN_IF_ERROR(CheckAttrs(
+      call.attrs, {{"axes", AttrKind::kInts}, {"group", AttrKind::kInt}, {"dim", AttrKind::kInt}}));
   MT_RETURN_IF_ERROR(CheckGroup(call));
   const int64_t dim = call.attrs.Int("dim");
   TensorType type = call.operands[0];
@@ -136,14 +142,17 @@ Result<Types> InferMaskPad(const OpCall& call) {
   return Types{call.operands[0]};
 }
 
-// Local, but what it computes depends on the device's place in every dimension: none may be split again.
+// Local, but what it computes depends on the device's place in every dimension: none may be split
+// again.
 FactorTable PlacedTable(const OpCall& call, std::span<const TensorType> results) {
   TableMaker table(call, results);
   const Dims& dims = call.operands[0].dims;
   for (size_t d = 0; d < dims.size(); ++d) {
     const int f = table.Add(dims[d], FactorKind::kWhole);
     table.OnOperand(0, d, f);
-    table.OnResult(0, d, results[0].dims[d] == dims[d] ? f : table.Add(results[0].dims[d], FactorKind::kWhole));
+    table.OnResult(
+        0, d,
+        results[0].dims[d] == dims[d] ? f : table.Add(results[0].dims[d], FactorKind::kWhole));
   }
   return table.Take();
 }

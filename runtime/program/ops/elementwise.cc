@@ -53,7 +53,8 @@ Pair ExtremeGradient(Value a, Value b, Value, Value g) {
   return {Select(first, g, 0.0), Select(first, 0.0, g)};
 }
 
-// d(a^b)/db = a^b log a, taken as 0 where a <= 0 (as TensorFlow does); the logarithm of 1 there keeps it finite.
+// d(a^b)/db = a^b log a, taken as 0 where a <= 0 (as TensorFlow does); the logarithm of 1 there
+// keeps it finite.
 Pair PowGradient(Value a, Value b, Value y, Value g) {
   const Value positive = Greater(a, 0.0);
   return {g * b * Pow(a, b - 1.0), g * y * Log(Select(positive, a, 1.0))};
@@ -71,7 +72,8 @@ std::vector<Value> CastGradient(Builder&, const Op&, Span operands, Span, Span c
 }
 
 // gelu(x) = x P(x), P the normal distribution or its tanh approximation
-//   P(x) = (1 + tanh(c (x + 0.044715 x^3))) / 2, c = sqrt(2 / pi)     (Hendrycks and Gimpel, arXiv:1606.08415)
+//   P(x) = (1 + tanh(c (x + 0.044715 x^3))) / 2, c = sqrt(2 / pi)     (Hendrycks and Gimpel,
+//   arXiv:1606.08415)
 std::vector<Value> GeluGradient(Builder&, const Op& op, Span operands, Span, Span cotangents) {
   const Value x = operands[0];
   if (op.attrs.Bool("approximate")) {
@@ -88,8 +90,9 @@ std::vector<Value> GeluGradient(Builder&, const Op& op, Span operands, Span, Spa
 
 // --- rows
 
-OpDef Row(std::string kind, int operands, decltype(OpDef::infer) infer, std::vector<Linearity> linearity,
-          decltype(OpDef::gradient) gradient, decltype(OpDef::cost) cost = CostPerElement<1>) {
+OpDef Row(std::string kind, int operands, decltype(OpDef::infer) infer,
+          std::vector<Linearity> linearity, decltype(OpDef::gradient) gradient,
+          decltype(OpDef::cost) cost = CostPerElement<1>) {
   OpDef row;
   row.kind = std::move(kind);
   row.min_operands = row.max_operands = operands;
@@ -107,18 +110,19 @@ void RegisterArithmetic(Registry& registry) {
   constexpr auto kInferFloat = InferElementwise<Accepts::kFloat>;
   using enum Linearity;
   registry.Add(Row("add", 2, kInfer, {kJoint}, BinaryGradient<[](Value, Value, Value, Value g) {
-    return Pair{g, g};
-  }>));
+                     return Pair{g, g};
+                   }>));
   registry.Add(Row("sub", 2, kInfer, {kJoint}, BinaryGradient<[](Value, Value, Value, Value g) {
-    return Pair{g, -g};
-  }>));
+                     return Pair{g, -g};
+                   }>));
   registry.Add(Row("mul", 2, kInfer, {kAlone}, BinaryGradient<[](Value a, Value b, Value, Value g) {
-    return Pair{g * b, g * a};
-  }>));
-  registry.Add(Row("div", 2, kInferFloat, {kAlone, kNone}, BinaryGradient<[](Value, Value b, Value y, Value g) {
-    const Value per_b = g / b;
-    return Pair{per_b, -(per_b * y)};
-  }>));
+                     return Pair{g * b, g * a};
+                   }>));
+  registry.Add(Row("div", 2, kInferFloat, {kAlone, kNone},
+                   BinaryGradient<[](Value, Value b, Value y, Value g) {
+                     const Value per_b = g / b;
+                     return Pair{per_b, -(per_b * y)};
+                   }>));
   registry.Add(Row("pow", 2, kInferFloat, {}, BinaryGradient<PowGradient>, CostPerElement<20>));
   registry.Add(Row("maximum", 2, kInfer, {}, BinaryGradient<ExtremeGradient<GreaterEqual>>));
   registry.Add(Row("minimum", 2, kInfer, {}, BinaryGradient<ExtremeGradient<LessEqual>>));
@@ -128,37 +132,47 @@ void RegisterUnary(Registry& registry) {
   constexpr auto kInfer = InferElementwise<Accepts::kNumber>;
   constexpr auto kInferFloat = InferElementwise<Accepts::kFloat>;
   using enum Linearity;
-  registry.Add(Row("neg", 1, kInfer, {kAlone}, UnaryGradient<[](Value, Value, Value g) { return -g; }>));
-  registry.Add(Row("abs", 1, kInfer, {}, UnaryGradient<[](Value x, Value, Value g) { return g * Sign(x); }>));
+  registry.Add(
+      Row("neg", 1, kInfer, {kAlone}, UnaryGradient<[](Value, Value, Value g) { return -g; }>));
+  registry.Add(Row("abs", 1, kInfer, {},
+                   UnaryGradient<[](Value x, Value, Value g) { return g * Sign(x); }>));
   registry.Add(Row("sign", 1, kInfer, {}, nullptr));
   registry.Add(Row("floor", 1, kInferFloat, {}, nullptr));
-  registry.Add(Row("square", 1, kInfer, {}, UnaryGradient<[](Value x, Value, Value g) { return g * (2.0 * x); }>));
-  registry.Add(Row("sqrt", 1, kInferFloat, {}, UnaryGradient<[](Value, Value y, Value g) { return 0.5 * g / y; }>,
+  registry.Add(Row("square", 1, kInfer, {},
+                   UnaryGradient<[](Value x, Value, Value g) { return g * (2.0 * x); }>));
+  registry.Add(Row("sqrt", 1, kInferFloat, {},
+                   UnaryGradient<[](Value, Value y, Value g) { return 0.5 * g / y; }>,
                    CostPerElement<4>));
-  registry.Add(Row("rsqrt", 1, kInferFloat, {}, UnaryGradient<[](Value, Value y, Value g) {
-    return (-0.5 * g) * (y * Square(y));
-  }>, CostPerElement<4>));
-  registry.Add(Row("exp", 1, kInferFloat, {}, UnaryGradient<[](Value, Value y, Value g) { return g * y; }>,
+  registry.Add(
+      Row("rsqrt", 1, kInferFloat, {},
+          UnaryGradient<[](Value, Value y, Value g) { return (-0.5 * g) * (y * Square(y)); }>,
+          CostPerElement<4>));
+  registry.Add(Row("exp", 1, kInferFloat, {},
+                   UnaryGradient<[](Value, Value y, Value g) { return g * y; }>,
                    CostPerElement<10>));
-  registry.Add(Row("log", 1, kInferFloat, {}, UnaryGradient<[](Value x, Value, Value g) { return g / x; }>,
+  registry.Add(Row("log", 1, kInferFloat, {},
+                   UnaryGradient<[](Value x, Value, Value g) { return g / x; }>,
                    CostPerElement<10>));
-  registry.Add(Row("log1p", 1, kInferFloat, {}, UnaryGradient<[](Value x, Value, Value g) { return g / (1.0 + x); }>,
+  registry.Add(Row("log1p", 1, kInferFloat, {},
+                   UnaryGradient<[](Value x, Value, Value g) { return g / (1.0 + x); }>,
                    CostPerElement<10>));
   registry.Add(Row("erf", 1, kInferFloat, {}, UnaryGradient<[](Value x, Value, Value g) {
-    return g * ((2.0 * std::numbers::inv_sqrtpi) * Exp(-Square(x)));
-  }>, CostPerElement<10>));
-  registry.Add(Row("tanh", 1, kInferFloat, {}, UnaryGradient<[](Value, Value y, Value g) {
-    return g * (1.0 - Square(y));
-  }>, CostPerElement<10>));
-  registry.Add(Row("sigmoid", 1, kInferFloat, {}, UnaryGradient<[](Value, Value y, Value g) {
-    return g * (y * (1.0 - y));
-  }>, CostPerElement<10>));
+                     return g * ((2.0 * std::numbers::inv_sqrtpi) * Exp(-Square(x)));
+                   }>,
+                   CostPerElement<10>));
+  registry.Add(Row("tanh", 1, kInferFloat, {},
+                   UnaryGradient<[](Value, Value y, Value g) { return g * (1.0 - Square(y)); }>,
+                   CostPerElement<10>));
+  registry.Add(Row("sigmoid", 1, kInferFloat, {},
+                   UnaryGradient<[](Value, Value y, Value g) { return g * (y * (1.0 - y)); }>,
+                   CostPerElement<10>));
   // 0 at 0, as TensorFlow has it. By the result, so that the operand need not be kept.
-  registry.Add(Row("relu", 1, kInferFloat, {}, UnaryGradient<[](Value, Value y, Value g) {
-    return g * Cast(Greater(y, 0.0), y.dtype());
-  }>));
+  registry.Add(Row(
+      "relu", 1, kInferFloat, {},
+      UnaryGradient<[](Value, Value y, Value g) { return g * Cast(Greater(y, 0.0), y.dtype()); }>));
   registry.Add(Row("gelu", 1, InferGelu, {}, GeluGradient, CostPerElement<20>));
-  // From float to float it is linear too, but a row's list cannot tell types apart: a pending sum is reduced first.
+  // From float to float it is linear too, but a row's list cannot tell types apart: a pending sum
+  // is reduced first.
   registry.Add(Row("cast", 1, InferCast, {}, CastGradient));
   OpDef stop = Row("stop_gradient", 1, InferElementwise<Accepts::kAny>, {kAlone}, nullptr);
   stop.moves_data = true;
@@ -169,13 +183,18 @@ void RegisterLogic(Registry& registry) {
   constexpr auto kInferAny = InferElementwise<Accepts::kAny, true>;
   constexpr auto kInferNumber = InferElementwise<Accepts::kNumber, true>;
   constexpr auto kInferBool = InferElementwise<Accepts::kBool, true>;
-  for (const char* kind : {"equal", "not_equal"}) registry.Add(Row(kind, 2, kInferAny, {}, nullptr));
+  for (const char* kind : {"equal", "not_equal"}) {
+    registry.Add(Row(kind, 2, kInferAny, {}, nullptr));
+  }
   for (const char* kind : {"less", "less_equal", "greater", "greater_equal"}) {
     registry.Add(Row(kind, 2, kInferNumber, {}, nullptr));
   }
-  for (const char* kind : {"logical_and", "logical_or"}) registry.Add(Row(kind, 2, kInferBool, {}, nullptr));
+  for (const char* kind : {"logical_and", "logical_or"}) {
+    registry.Add(Row(kind, 2, kInferBool, {}, nullptr));
+  }
   registry.Add(Row("logical_not", 1, kInferBool, {}, nullptr));
-  registry.Add(Row("select", 3, InferSelect, {Linearity::kNone, Linearity::kJoint}, SelectGradient));
+  registry.Add(
+      Row("select", 3, InferSelect, {Linearity::kNone, Linearity::kJoint}, SelectGradient));
 }
 
 }  // namespace
@@ -225,8 +244,12 @@ Value Relu(const Operand& a) { return Record("relu", {a}); }
 Value LogicalNot(const Operand& a) { return Record("logical_not", {a}); }
 Value StopGradient(const Operand& a) { return Record("stop_gradient", {a}); }
 
-Value Gelu(const Operand& a, bool approximate) { return Record("gelu", {a}, {{"approximate", approximate}}); }
-Value Cast(const Operand& a, DType dtype) { return Record("cast", {a}, {{"dtype", DTypeText(dtype)}}); }
+Value Gelu(const Operand& a, bool approximate) {
+  return Record("gelu", {a}, {{"approximate", approximate}});
+}
+Value Cast(const Operand& a, DType dtype) {
+  return Record("cast", {a}, {{"dtype", DTypeText(dtype)}});
+}
 
 Value Select(const Operand& condition, const Operand& a, const Operand& b) {
   return Record("select", {condition, a, b});

@@ -13,7 +13,8 @@ using namespace ops;  // NOLINT: the families' own helpers
 Status CheckLogits(const TensorType& logits) {
   MT_RETURN_IF_ERROR(CheckAccepts(logits, Accepts::kFloat));
   if (logits.rank() >= 1 && logits.dims.back() >= 1) return OkStatus();
-  return InvalidArgument("expected a last dimension of at least 1 class, got: " + logits.ToString());
+  return InvalidArgument("expected a last dimension of at least 1 class, got: " +
+                         logits.ToString());
 }
 
 Status CheckLabels(const TensorType& labels) {
@@ -52,7 +53,8 @@ Result<Types> InferSoftmax(const OpCall& call) {
   return Types{call.operands[0]};
 }
 
-// --- sparse_softmax_cross_entropy (logits, labels), and its gradient (logits, labels, dloss) -> dlogits
+// --- sparse_softmax_cross_entropy (logits, labels), and its gradient (logits, labels, dloss) ->
+// dlogits
 //   loss_i = log sum_c exp(x_ic) - x_i,label      dx_ic = (softmax(x_i)_c - [c == label_i]) dloss_i
 
 Status CheckSparse(const OpCall& call) {
@@ -62,8 +64,9 @@ Status CheckSparse(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckLogits(logits));
   MT_RETURN_IF_ERROR(CheckLabels(labels));
   if (labels.dims != WithoutLast(logits.dims)) {
-    return InvalidArgument("expected labels of the logits' shape without its last dimension, got: " +
-                           TypesText(call.operands));
+    return InvalidArgument(
+        "expected labels of the logits' shape without its last dimension, got: " +
+        TypesText(call.operands));
   }
   return OkStatus();
 }
@@ -77,13 +80,15 @@ Result<Types> InferSparseGrad(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckSparse(call));
   const TensorType& logits = call.operands[0];
   if (call.operands[2] != TensorType{logits.dtype, WithoutLast(logits.dims)}) {
-    return InvalidArgument("expected a cotangent of the loss's type, got: " + TypesText(call.operands));
+    return InvalidArgument("expected a cotangent of the loss's type, got: " +
+                           TypesText(call.operands));
   }
   return Types{logits};
 }
 
 std::vector<Value> SparseGradient(Builder&, const Op&, Span operands, Span, Span cotangents) {
-  return {Record("sparse_softmax_cross_entropy_grad", {operands[0], operands[1], cotangents[0]}), Value()};
+  return {Record("sparse_softmax_cross_entropy_grad", {operands[0], operands[1], cotangents[0]}),
+          Value()};
 }
 
 // Of (softmax(x) - onehot) dloss, which is linear in dloss.
@@ -95,13 +100,15 @@ std::vector<Value> SparseGradGradient(Builder&, const Op&, Span operands, Span, 
   return {LastOnes(dloss) * (p * (g - along)), Value(), ReduceSum(g * (p - hot), {-1})};
 }
 
-// --- softmax_cross_entropy (logits, labels of the same shape): -sum_c labels_c log_softmax(logits)_c
+// --- softmax_cross_entropy (logits, labels of the same shape): -sum_c labels_c
+// log_softmax(logits)_c
 
 Result<Types> InferDense(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {}));
   MT_RETURN_IF_ERROR(CheckLogits(call.operands[0]));
   if (call.operands[0] != call.operands[1]) {
-    return InvalidArgument("expected logits and labels of one type, got: " + TypesText(call.operands));
+    return InvalidArgument("expected logits and labels of one type, got: " +
+                           TypesText(call.operands));
   }
   return Types{{call.operands[0].dtype, WithoutLast(call.operands[0].dims)}};
 }
@@ -117,7 +124,8 @@ Result<Types> InferSigmoid(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {}));
   MT_RETURN_IF_ERROR(CheckAccepts(call.operands[0], Accepts::kFloat));
   if (call.operands[0] != call.operands[1]) {
-    return InvalidArgument("expected logits and labels of one type, got: " + TypesText(call.operands));
+    return InvalidArgument("expected logits and labels of one type, got: " +
+                           TypesText(call.operands));
   }
   return Types{call.operands[0]};
 }
@@ -130,11 +138,14 @@ std::vector<Value> SigmoidGradient(Builder&, const Op&, Span operands, Span, Spa
 // --- one_hot {depth, dtype}: a label outside gives a row of zeros
 
 Result<Types> InferOneHot(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"depth", AttrKind::kInt}, {"dtype", AttrKind::kText, false}}));
+  MT_RETURN_IF_ERROR(
+      CheckAttrs(call.attrs, {{"depth", AttrKind::kInt}, {"dtype", AttrKind::kText, false}}));
   MT_RETURN_IF_ERROR(CheckLabels(call.operands[0]));
   MT_ASSIGN_OR_RETURN(const DType dtype, DTypeAttr(call.attrs));
   const int64_t depth = call.attrs.Int("depth");
-  if (depth < 1) return InvalidArgument("expected a depth of at least 1, got: " + std::to_string(depth));
+  if (depth < 1) {
+    return InvalidArgument("expected a depth of at least 1, got: " + std::to_string(depth));
+  }
   Dims dims = call.operands[0].dims;
   dims.push_back(depth);
   MT_RETURN_IF_ERROR(CheckSize(dims));
@@ -153,8 +164,8 @@ FactorTable OneHotTable(const OpCall& call, std::span<const TensorType> results)
   return table.Take();
 }
 
-OpDef Row(std::string kind, int operands, decltype(OpDef::infer) infer, std::vector<Linearity> linearity,
-          decltype(OpDef::gradient) gradient) {
+OpDef Row(std::string kind, int operands, decltype(OpDef::infer) infer,
+          std::vector<Linearity> linearity, decltype(OpDef::gradient) gradient) {
   OpDef row;
   row.kind = std::move(kind);
   row.min_operands = row.max_operands = operands;
@@ -170,15 +181,14 @@ OpDef Row(std::string kind, int operands, decltype(OpDef::infer) infer, std::vec
 
 void RegisterIndexOps(Registry& registry) {
   using enum Linearity;
-  registry.Add(Row("softmax", 1, InferSoftmax, {}, UnaryGradient<[](Value, Value y, Value g) {
-    return y * (g - SumLast(g * y));
-  }>));
-  registry.Add(Row("log_softmax", 1, InferSoftmax, {}, UnaryGradient<[](Value, Value y, Value g) {
-    return g - Exp(y) * SumLast(g);
-  }>));
-  registry.Add(Row("sparse_softmax_cross_entropy", 2, InferSparse, {}, SparseGradient));
   registry.Add(
-      Row("sparse_softmax_cross_entropy_grad", 3, InferSparseGrad, {kNone, kNone, kAlone}, SparseGradGradient));
+      Row("softmax", 1, InferSoftmax, {},
+          UnaryGradient<[](Value, Value y, Value g) { return y * (g - SumLast(g * y)); }>));
+  registry.Add(Row("log_softmax", 1, InferSoftmax, {},
+                   UnaryGradient<[](Value, Value y, Value g) { return g - Exp(y) * SumLast(g); }>));
+  registry.Add(Row("sparse_softmax_cross_entropy", 2, InferSparse, {}, SparseGradient));
+  registry.Add(Row("sparse_softmax_cross_entropy_grad", 3, InferSparseGrad, {kNone, kNone, kAlone},
+                   SparseGradGradient));
   registry.Add(Row("softmax_cross_entropy", 2, InferDense, {kNone, kAlone}, DenseGradient));
   OpDef sigmoid = Row("sigmoid_cross_entropy", 2, InferSigmoid, {}, SigmoidGradient);
   sigmoid.factors = BroadcastTable;

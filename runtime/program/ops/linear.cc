@@ -28,26 +28,29 @@ struct MatMulDims {
 };
 
 Result<Types> InferMatMul(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(
-      call.attrs, {{"transpose_a", AttrKind::kBool, false}, {"transpose_b", AttrKind::kBool, false}}));
+  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"transpose_a", AttrKind::kBool, false},
+                                             {"transpose_b", AttrKind::kBool, false}}));
   const TensorType& a = call.operands[0];
   const TensorType& b = call.operands[1];
   MT_RETURN_IF_ERROR(CheckOneDType(call.operands));
   MT_RETURN_IF_ERROR(CheckAccepts(a, Accepts::kFloat));
   if (a.rank() < 2 || b.rank() < 2) {
-    return InvalidArgument("expected operands of at least 2 dimensions, got: " + TypesText(call.operands));
+    return InvalidArgument("expected operands of at least 2 dimensions, got: " +
+                           TypesText(call.operands));
   }
   const MatMulDims d(call);
   const int64_t b_rows = b.dims[d.batch_b + (d.transpose_b ? 1 : 0)];
   if (d.k != b_rows) {
-    std::string text = a.ToString() + (d.transpose_a ? " (transposed)" : "") + " and " + b.ToString() +
-                       (d.transpose_b ? " (transposed)" : "");
-    return InvalidArgument("expected as many columns on the left as rows on the right, got: " + text);
+    std::string text = a.ToString() + (d.transpose_a ? " (transposed)" : "") + " and " +
+                       b.ToString() + (d.transpose_b ? " (transposed)" : "");
+    return InvalidArgument("expected as many columns on the left as rows on the right, got: " +
+                           text);
   }
   const Dims batch_a(a.dims.begin(), a.dims.end() - 2);
   const Dims batch_b(b.dims.begin(), b.dims.end() - 2);
   if (!batch_a.empty() && !batch_b.empty() && batch_a != batch_b) {
-    return InvalidArgument("expected equal leading dimensions, or none on one side, got: " + TypesText(call.operands));
+    return InvalidArgument("expected equal leading dimensions, or none on one side, got: " +
+                           TypesText(call.operands));
   }
   Dims dims = batch_a.empty() ? batch_b : batch_a;
   dims.push_back(d.m);
@@ -80,7 +83,8 @@ FactorTable MatMulTable(const OpCall& call, std::span<const TensorType> results)
 
 Cost MatMulCost(const OpCall& call, std::span<const TensorType> results) {
   Cost cost = ElementCost(call, results, 0);
-  cost.flops = 2.0 * static_cast<double>(results[0].num_elements()) * static_cast<double>(MatMulDims(call).k);
+  cost.flops = 2.0 * static_cast<double>(results[0].num_elements()) *
+               static_cast<double>(MatMulDims(call).k);
   return cost;
 }
 
@@ -90,8 +94,9 @@ Value AsMatrix(Value a) {
   return Reshape(a, {-1, a.dims().back()});
 }
 
-// With a' and b' the operands as multiplied: d a' = g b'^T, d b' = a'^T g; an operand that was transposed gets the
-// transpose of that, and one without the leading dimensions gets the sum over them.
+// With a' and b' the operands as multiplied: d a' = g b'^T, d b' = a'^T g; an operand that was
+// transposed gets the transpose of that, and one without the leading dimensions gets the sum over
+// them.
 std::vector<Value> MatMulGradient(Builder&, const Op& op, Span operands, Span, Span cotangents) {
   const Value a = operands[0], b = operands[1], g = cotangents[0];
   const bool ta = op.attrs.Bool("transpose_a"), tb = op.attrs.Bool("transpose_b");

@@ -34,7 +34,8 @@ Status CheckNumber(double number, DType dtype) {
       break;
   }
   if (number == std::floor(number) && number >= low && number <= high) return OkStatus();
-  return InvalidArgument("expected a number of type " + DTypeText(dtype) + ", got: " + AttrText(number));
+  return InvalidArgument("expected a number of type " + DTypeText(dtype) +
+                         ", got: " + AttrText(number));
 }
 
 Result<TensorType> TypeAttrs(const Attrs& attrs) {
@@ -43,7 +44,8 @@ Result<TensorType> TypeAttrs(const Attrs& attrs) {
   return TensorType{dtype, std::move(dims)};
 }
 
-// --- constant {value | values, dims, dtype}: one number everywhere, or one number per element in row-major order
+// --- constant {value | values, dims, dtype}: one number everywhere, or one number per element in
+// row-major order
 
 Result<Types> InferConstant(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"value", AttrKind::kDouble, false},
@@ -61,8 +63,8 @@ Result<Types> InferConstant(const OpCall& call) {
   }
   const std::vector<double> values = call.attrs.Doubles("values");
   if (static_cast<int64_t>(values.size()) != type.num_elements()) {
-    return InvalidArgument("expected " + std::to_string(type.num_elements()) + " values for " + type.ToString() +
-                           ", got: " + std::to_string(values.size()));
+    return InvalidArgument("expected " + std::to_string(type.num_elements()) + " values for " +
+                           type.ToString() + ", got: " + std::to_string(values.size()));
   }
   for (const double v : values) MT_RETURN_IF_ERROR(CheckNumber(v, type.dtype));
   return Types{std::move(type)};
@@ -87,16 +89,17 @@ Result<Types> InferFill(const OpCall& call) {
 // --- iota {dims, axis, dtype}: each element is its index along `axis`
 
 Result<Types> InferIota(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"dims", AttrKind::kInts},
-                                             {"axis", AttrKind::kInt},
-                                             {"dtype", AttrKind::kText, false}}));
+  MT_RETURN_IF_ERROR(CheckAttrs(
+      call.attrs,
+      {{"dims", AttrKind::kInts}, {"axis", AttrKind::kInt}, {"dtype", AttrKind::kText, false}}));
   MT_ASSIGN_OR_RETURN(TensorType type, TypeAttrs(call.attrs));
   MT_RETURN_IF_ERROR(CheckAccepts(type, Accepts::kNumber));
   MT_RETURN_IF_ERROR(CheckAxis(call.attrs.Int("axis"), type.rank()));
   return Types{std::move(type)};
 }
 
-// --- stateless_* {dims, dtype, seed: [a, b], two parameters}: Philox 4x32-10 as TensorFlow keys and spreads it
+// --- stateless_* {dims, dtype, seed: [a, b], two parameters}: Philox 4x32-10 as TensorFlow keys
+// and spreads it
 
 Result<Types> InferRandom(const OpCall& call, std::string_view first, std::string_view second) {
   MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"dims", AttrKind::kInts},
@@ -107,14 +110,17 @@ Result<Types> InferRandom(const OpCall& call, std::string_view first, std::strin
   MT_ASSIGN_OR_RETURN(TensorType type, TypeAttrs(call.attrs));
   MT_RETURN_IF_ERROR(CheckAccepts(type, Accepts::kFloat));
   const std::vector<int64_t> seed = call.attrs.Ints("seed");
-  if (seed.size() != 2) return InvalidArgument("expected a seed of two integers, got: " + IntsText(seed));
+  if (seed.size() != 2) {
+    return InvalidArgument("expected a seed of two integers, got: " + IntsText(seed));
+  }
   return Types{std::move(type)};
 }
 
 Result<Types> InferUniform(const OpCall& call) { return InferRandom(call, "minval", "maxval"); }
 Result<Types> InferNormal(const OpCall& call) { return InferRandom(call, "mean", "stddev"); }
 
-// --- dropout_mask {dims, dtype, rate, seed} (step): 1 / (1 - rate) with probability 1 - rate, else 0
+// --- dropout_mask {dims, dtype, rate, seed} (step): 1 / (1 - rate) with probability 1 - rate, else
+// 0
 
 Result<Types> InferDropoutMask(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"dims", AttrKind::kInts},
@@ -124,7 +130,9 @@ Result<Types> InferDropoutMask(const OpCall& call) {
   MT_ASSIGN_OR_RETURN(TensorType type, TypeAttrs(call.attrs));
   MT_RETURN_IF_ERROR(CheckAccepts(type, Accepts::kFloat));
   const double rate = call.attrs.Double("rate");
-  if (!(rate >= 0 && rate < 1)) return InvalidArgument("expected a rate in [0, 1), got: " + AttrText(rate));
+  if (!(rate >= 0 && rate < 1)) {
+    return InvalidArgument("expected a rate in [0, 1), got: " + AttrText(rate));
+  }
   if (call.operands[0] != TensorType{DType::kI64, {}}) {
     return InvalidArgument("expected a step of i64[], got: " + call.operands[0].ToString());
   }
@@ -180,26 +188,37 @@ void RegisterRandomOps(Registry& registry) {
 }
 
 Value Fill(Dims dims, double value, DType dtype, std::source_location where) {
-  return RecordSource("fill", {{"dims", std::move(dims)}, {"value", value}, {"dtype", DTypeText(dtype)}}, where);
+  return RecordSource(
+      "fill", {{"dims", std::move(dims)}, {"value", value}, {"dtype", DTypeText(dtype)}}, where);
 }
-Value Zeros(Dims dims, DType dtype, std::source_location where) { return Fill(std::move(dims), 0, dtype, where); }
-Value Ones(Dims dims, DType dtype, std::source_location where) { return Fill(std::move(dims), 1, dtype, where); }
+Value Zeros(Dims dims, DType dtype, std::source_location where) {
+  return Fill(std::move(dims), 0, dtype, where);
+}
+Value Ones(Dims dims, DType dtype, std::source_location where) {
+  return Fill(std::move(dims), 1, dtype, where);
+}
 
 Value Iota(Dims dims, int64_t axis, DType dtype, std::source_location where) {
   const int64_t from_start = FromStart(axis, static_cast<int>(dims.size()));
-  return RecordSource("iota", {{"dims", std::move(dims)}, {"axis", from_start}, {"dtype", DTypeText(dtype)}}, where);
+  return RecordSource(
+      "iota", {{"dims", std::move(dims)}, {"axis", from_start}, {"dtype", DTypeText(dtype)}},
+      where);
 }
 
-Value StatelessUniform(Dims dims, Seed seed, double minval, double maxval, DType dtype, std::source_location where) {
-  return Random("stateless_uniform", std::move(dims), seed, {{"minval", minval}, {"maxval", maxval}}, dtype, where);
+Value StatelessUniform(Dims dims, Seed seed, double minval, double maxval, DType dtype,
+                       std::source_location where) {
+  return Random("stateless_uniform", std::move(dims), seed,
+                {{"minval", minval}, {"maxval", maxval}}, dtype, where);
 }
-Value StatelessNormal(Dims dims, Seed seed, double mean, double stddev, DType dtype, std::source_location where) {
-  return Random("stateless_normal", std::move(dims), seed, {{"mean", mean}, {"stddev", stddev}}, dtype, where);
+Value StatelessNormal(Dims dims, Seed seed, double mean, double stddev, DType dtype,
+                      std::source_location where) {
+  return Random("stateless_normal", std::move(dims), seed, {{"mean", mean}, {"stddev", stddev}},
+                dtype, where);
 }
 Value StatelessTruncatedNormal(Dims dims, Seed seed, double mean, double stddev, DType dtype,
                                std::source_location where) {
-  return Random("stateless_truncated_normal", std::move(dims), seed, {{"mean", mean}, {"stddev", stddev}}, dtype,
-                where);
+  return Random("stateless_truncated_normal", std::move(dims), seed,
+                {{"mean", mean}, {"stddev", stddev}}, dtype, where);
 }
 
 Value Dropout(const Operand& a, double rate, int64_t seed, const Operand& step) {
@@ -207,10 +226,13 @@ Value Dropout(const Operand& a, double rate, int64_t seed, const Operand& step) 
   const Operand operands[] = {a, step};
   Builder& builder = Builder::Of(operands);
   const Operand counted =
-      step.is_number() ? Operand(builder.Constant(step.number(), DType::kI64, step.where()), step.where()) : step;
+      step.is_number()
+          ? Operand(builder.Constant(step.number(), DType::kI64, step.where()), step.where())
+          : step;
   const Value mask = builder.Append1(
       "dropout_mask", {counted},
-      {{"dims", type.dims}, {"dtype", DTypeText(type.dtype)}, {"rate", rate}, {"seed", seed}}, &a.where());
+      {{"dims", type.dims}, {"dtype", DTypeText(type.dtype)}, {"rate", rate}, {"seed", seed}},
+      &a.where());
   return Mul(a, Operand(mask, a.where()));
 }
 

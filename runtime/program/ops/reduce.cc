@@ -20,7 +20,8 @@ std::vector<bool> Reduced(const Attrs& attrs, size_t rank) {
 }
 
 Result<Types> InferReduce(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axes", AttrKind::kInts}, {"keep_dims", AttrKind::kBool, false}}));
+  MT_RETURN_IF_ERROR(
+      CheckAttrs(call.attrs, {{"axes", AttrKind::kInts}, {"keep_dims", AttrKind::kBool, false}}));
   const TensorType& a = call.operands[0];
   MT_RETURN_IF_ERROR(CheckAccepts(a, Accepts::kNumber));
   const std::vector<int64_t> axes = call.attrs.Ints("axes");
@@ -74,11 +75,13 @@ std::vector<Value> ReduceSumGradient(Builder&, const Op& op, Span operands, Span
 }
 
 // The elements that equal the result share its cotangent evenly, as TensorFlow has it.
-std::vector<Value> ExtremeGradient(Builder&, const Op& op, Span operands, Span results, Span cotangents) {
+std::vector<Value> ExtremeGradient(Builder&, const Op& op, Span operands, Span results,
+                                   Span cotangents) {
   const Value x = operands[0];
   const Dims kept = KeptDims(op, x);
   const Value chosen = Cast(Equal(x, Reshape(results[0], kept)), x.dtype());
-  const Value count = Record("reduce_sum", {chosen}, {{"axes", op.attrs.Ints("axes")}, {"keep_dims", true}});
+  const Value count =
+      Record("reduce_sum", {chosen}, {{"axes", op.attrs.Ints("axes")}, {"keep_dims", true}});
   return {chosen * (Reshape(cotangents[0], kept) / count)};
 }
 
@@ -90,7 +93,9 @@ Result<Types> InferArgMax(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckAccepts(a, Accepts::kNumber));
   const int64_t axis = call.attrs.Int("axis");
   MT_RETURN_IF_ERROR(CheckAxis(axis, a.rank()));
-  if (a.dims[axis] == 0) return InvalidArgument("expected at least one element along the axis, got: " + a.ToString());
+  if (a.dims[axis] == 0) {
+    return InvalidArgument("expected at least one element along the axis, got: " + a.ToString());
+  }
   Dims dims = a.dims;
   dims.erase(dims.begin() + axis);
   return Types{{DType::kI64, std::move(dims)}};
@@ -139,8 +144,8 @@ Value Reduce(std::string_view kind, const Operand& a, std::vector<int64_t> axes,
 }  // namespace
 
 void RegisterReduceOps(Registry& registry) {
-  registry.Add(
-      Row("reduce_sum", InferReduce, ReduceTable<FactorKind::kSum>, {Linearity::kAlone}, ReduceSumGradient));
+  registry.Add(Row("reduce_sum", InferReduce, ReduceTable<FactorKind::kSum>, {Linearity::kAlone},
+                   ReduceSumGradient));
   registry.Add(Row("reduce_max", InferReduce, ReduceTable<FactorKind::kMax>, {}, ExtremeGradient));
   registry.Add(Row("reduce_min", InferReduce, ReduceTable<FactorKind::kMin>, {}, ExtremeGradient));
   registry.Add(Row("argmax", InferArgMax, ArgMaxTable, {}, nullptr));

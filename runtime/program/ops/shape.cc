@@ -1,6 +1,7 @@
-// Ops that move elements. What they say of a dimension must stay right when the partitioner shrinks it: result shapes
-// come from the attribute `dims`, which it overwrites, or from the operands; slices and pads say "all of it" (start 0
-// and size -1, pad 0 and 0) of every dimension that they leave whole.
+// Ops that move elements. What they say of a dimension must stay right when the partitioner shrinks
+// it: result shapes come from the attribute `dims`, which it overwrites, or from the operands;
+// slices and pads say "all of it" (start 0 and size -1, pad 0 and 0) of every dimension that they
+// leave whole.
 #include <algorithm>
 #include <numeric>
 
@@ -20,13 +21,15 @@ Result<Types> InferReshape(const OpCall& call) {
   const TensorType& a = call.operands[0];
   const Dims dims = call.attrs.Ints("dims");
   if (!CheckSize(dims).ok() || mesh::NumElements(dims) != a.num_elements()) {
-    return InvalidArgument("expected dimensions that hold the " + std::to_string(a.num_elements()) + " elements of " +
-                           a.ToString() + " (one may be -1), got: " + IntsText(dims));
+    return InvalidArgument("expected dimensions that hold the " + std::to_string(a.num_elements()) +
+                           " elements of " + a.ToString() +
+                           " (one may be -1), got: " + IntsText(dims));
   }
   return Types{{a.dtype, dims}};
 }
 
-// A walk along dimensions from the slowest, `left` elements of the current one still to be told apart.
+// A walk along dimensions from the slowest, `left` elements of the current one still to be told
+// apart.
 struct Walk {
   const Dims& dims;
   size_t d = 0;
@@ -46,19 +49,25 @@ struct Walk {
   }
 };
 
-// From the slowest dimension on, both sides are cut by their greatest common part: [2,6] -> [12] gives {2 map, 6 map}.
-// Where they have none ([3,4] -> [4,3] after a common 1), everything up to the next common boundary is needed whole.
+// From the slowest dimension on, both sides are cut by their greatest common part: [2,6] -> [12]
+// gives {2 map, 6 map}. Where they have none ([3,4] -> [4,3] after a common 1), everything up to
+// the next common boundary is needed whole.
 //
-// A factor may be split only where it comes first in every dimension that holds it (or after factors that are split
-// down to single elements), and, when other factors follow it in a dimension, only into equal parts: chunks of a
-// dimension are contiguous. Then the local reshape is this op again, with local `dims`.
+// A factor may be split only where it comes first in every dimension that holds it (or after
+// factors that are split down to single elements), and, when other factors follow it in a
+// dimension, only into equal parts: chunks of a dimension are contiguous. Then the local reshape is
+// this op again, with local `dims`.
 FactorTable ReshapeTable(const OpCall& call, std::span<const TensorType> results) {
   TableMaker table(call, results);
   const Dims& from = call.operands[0].dims;
   const Dims& to = results[0].dims;
   if (mesh::NumElements(from) == 0) {
-    for (size_t d = 0; d < from.size(); ++d) table.OnOperand(0, d, table.Add(from[d], FactorKind::kWhole));
-    for (size_t d = 0; d < to.size(); ++d) table.OnResult(0, d, table.Add(to[d], FactorKind::kWhole));
+    for (size_t d = 0; d < from.size(); ++d) {
+      table.OnOperand(0, d, table.Add(from[d], FactorKind::kWhole));
+    }
+    for (size_t d = 0; d < to.size(); ++d) {
+      table.OnResult(0, d, table.Add(to[d], FactorKind::kWhole));
+    }
     return table.Take();
   }
   Walk a(from), b(to);
@@ -148,7 +157,8 @@ Result<Types> InferBroadcastTo(const OpCall& call) {
     fits = d == 1 || d == dims[dims.size() - k];
   }
   if (!fits) {
-    return InvalidArgument("expected dimensions that " + a.ToString() + " stretches to, got: " + IntsText(dims));
+    return InvalidArgument("expected dimensions that " + a.ToString() +
+                           " stretches to, got: " + IntsText(dims));
   }
   return Types{{a.dtype, std::move(dims)}};
 }
@@ -185,7 +195,8 @@ FactorTable ConcatTable(const OpCall& call, std::span<const TensorType> results)
     const int f = table.Add(results[0].dims[d], d == axis ? FactorKind::kWhole : FactorKind::kMap);
     table.OnResult(0, d, f);
     for (size_t i = 0; i < call.operands.size(); ++i) {
-      table.OnOperand(i, d, d == axis ? table.Add(call.operands[i].dims[d], FactorKind::kWhole) : f);
+      table.OnOperand(i, d,
+                      d == axis ? table.Add(call.operands[i].dims[d], FactorKind::kWhole) : f);
     }
   }
   return table.Take();
@@ -205,18 +216,20 @@ std::vector<Value> ConcatGradient(Builder&, const Op& op, Span operands, Span, S
 // --- slice {starts, sizes}: size -1 takes everything from the start on
 
 Result<Types> InferSlice(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"starts", AttrKind::kInts}, {"sizes", AttrKind::kInts}}));
+  MT_RETURN_IF_ERROR(
+      CheckAttrs(call.attrs, {{"starts", AttrKind::kInts}, {"sizes", AttrKind::kInts}}));
   const TensorType& a = call.operands[0];
   const Dims starts = call.attrs.Ints("starts"), sizes = call.attrs.Ints("sizes");
   bool fits = starts.size() == a.dims.size() && sizes.size() == a.dims.size();
   Dims dims = sizes;
   for (size_t d = 0; fits && d < dims.size(); ++d) {
     if (dims[d] == -1 && starts[d] >= 0) dims[d] = a.dims[d] - starts[d];
-    fits = starts[d] >= 0 && starts[d] <= a.dims[d] && dims[d] >= 0 && dims[d] <= a.dims[d] - starts[d];
+    fits = starts[d] >= 0 && starts[d] <= a.dims[d] && dims[d] >= 0 &&
+           dims[d] <= a.dims[d] - starts[d];
   }
   if (!fits) {
-    return InvalidArgument("expected starts and sizes inside " + a.ToString() + ", got: starts " + IntsText(starts) +
-                           " sizes " + IntsText(sizes));
+    return InvalidArgument("expected starts and sizes inside " + a.ToString() + ", got: starts " +
+                           IntsText(starts) + " sizes " + IntsText(sizes));
   }
   return Types{{a.dtype, std::move(dims)}};
 }
@@ -233,7 +246,8 @@ FactorTable SliceTable(const OpCall& call, std::span<const TensorType> results) 
   return table.Take();
 }
 
-std::vector<Value> SliceGradient(Builder&, const Op& op, Span operands, Span results, Span cotangents) {
+std::vector<Value> SliceGradient(Builder&, const Op& op, Span operands, Span results,
+                                 Span cotangents) {
   const Dims before = op.attrs.Ints("starts");
   Dims after = operands[0].dims();
   for (size_t d = 0; d < after.size(); ++d) after[d] -= before[d] + results[0].dims()[d];
@@ -243,8 +257,9 @@ std::vector<Value> SliceGradient(Builder&, const Op& op, Span operands, Span res
 // --- pad {before, after, value}
 
 Result<Types> InferPad(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(
-      call.attrs, {{"before", AttrKind::kInts}, {"after", AttrKind::kInts}, {"value", AttrKind::kDouble, false}}));
+  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"before", AttrKind::kInts},
+                                             {"after", AttrKind::kInts},
+                                             {"value", AttrKind::kDouble, false}}));
   const TensorType& a = call.operands[0];
   const Dims before = call.attrs.Ints("before"), after = call.attrs.Ints("after");
   bool fits = before.size() == a.dims.size() && after.size() == a.dims.size();
@@ -256,8 +271,8 @@ Result<Types> InferPad(const OpCall& call) {
   }
   if (!fits) {
     return InvalidArgument("expected for each dimension of " + a.ToString() +
-                           " at least 0 before and after, got: before " + IntsText(before) + " after " +
-                           IntsText(after));
+                           " at least 0 before and after, got: before " + IntsText(before) +
+                           " after " + IntsText(after));
   }
   MT_RETURN_IF_ERROR(CheckSize(dims));
   return Types{{a.dtype, std::move(dims)}};
@@ -288,12 +303,15 @@ Result<Types> InferRelayout(const OpCall& call) {
   const bool braces = specs.size() >= 2 && specs.front() == '{' && specs.back() == '}';
   const auto given = specs == "{}" ? 0 : std::count(specs.begin(), specs.end(), ',') + 1;
   if (!braces || given != a.rank()) {
-    return InvalidArgument("expected one spec for each dimension of " + a.ToString() + ", got: " + specs);
+    return InvalidArgument("expected one spec for each dimension of " + a.ToString() +
+                           ", got: " + specs);
   }
   return Types{a};
 }
 
-std::vector<Value> RelayoutGradient(Builder&, const Op&, Span, Span, Span cotangents) { return {cotangents[0]}; }
+std::vector<Value> RelayoutGradient(Builder&, const Op&, Span, Span, Span cotangents) {
+  return {cotangents[0]};
+}
 
 OpDef Row(std::string kind, decltype(OpDef::infer) infer, decltype(OpDef::factors) factors,
           decltype(OpDef::gradient) gradient) {
@@ -318,12 +336,14 @@ void RegisterShapeOps(Registry& registry) {
   constexpr auto kAlone = Linearity::kAlone;
   registry.Add(Moves(Row("reshape", InferReshape, ReshapeTable, ReshapeGradient), kAlone));
   registry.Add(Moves(Row("transpose", InferTranspose, TransposeTable, TransposeGradient), kAlone));
-  registry.Add(Moves(Row("broadcast_to", InferBroadcastTo, BroadcastTable, BroadcastToGradient), kAlone));
+  registry.Add(
+      Moves(Row("broadcast_to", InferBroadcastTo, BroadcastTable, BroadcastToGradient), kAlone));
   registry.Add(Moves(Row("slice", InferSlice, SliceTable, SliceGradient), kAlone));
   OpDef concat = Moves(Row("concat", InferConcat, ConcatTable, ConcatGradient), Linearity::kJoint);
   concat.max_operands = -1;
   registry.Add(std::move(concat));
-  // Not linear unless the value is 0, which a row's list cannot tell: a pending sum is reduced first.
+  // Not linear unless the value is 0, which a row's list cannot tell: a pending sum is reduced
+  // first.
   registry.Add(Row("pad", InferPad, PadTable, PadGradient));
   // The specs hold no pending reduction, so none passes.
   registry.Add(Row("relayout", InferRelayout, BroadcastTable, RelayoutGradient));
@@ -335,7 +355,9 @@ Value Reshape(const Operand& a, Dims dims) {
     Dims others = dims;
     std::erase(others, -1);
     const int64_t known = CheckSize(others).ok() ? mesh::NumElements(others) : 0;
-    if (known > 0 && elements % known == 0) std::replace(dims.begin(), dims.end(), int64_t{-1}, elements / known);
+    if (known > 0 && elements % known == 0) {
+      std::replace(dims.begin(), dims.end(), int64_t{-1}, elements / known);
+    }
   }
   return Record("reshape", {a}, {{"dims", std::move(dims)}});
 }
@@ -344,7 +366,9 @@ Value Transpose(const Operand& a, std::vector<int64_t> permutation) {
   return Record("transpose", {a}, {{"permutation", std::move(permutation)}});
 }
 
-Value BroadcastTo(const Operand& a, Dims dims) { return Record("broadcast_to", {a}, {{"dims", std::move(dims)}}); }
+Value BroadcastTo(const Operand& a, Dims dims) {
+  return Record("broadcast_to", {a}, {{"dims", std::move(dims)}});
+}
 
 Value ExpandDims(const Operand& a, int64_t axis) {
   Dims dims = TypeOf(a).dims;
@@ -397,7 +421,8 @@ Value Slice(const Operand& a, Dims starts, Dims sizes) {
 }
 
 Value Pad(const Operand& a, Dims before, Dims after, double value) {
-  return Record("pad", {a}, {{"before", std::move(before)}, {"after", std::move(after)}, {"value", value}});
+  return Record("pad", {a},
+                {{"before", std::move(before)}, {"after", std::move(after)}, {"value", value}});
 }
 
 Value Relayout(const Operand& a, std::vector<std::string> specs) {

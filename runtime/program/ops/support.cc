@@ -9,22 +9,28 @@
 namespace meshtrain::program::ops {
 
 Status CheckAttrs(const Attrs& attrs, std::initializer_list<AttrRule> rules) {
-  static constexpr std::string_view kKinds[] = {"a bool",       "an integer", "a floating-point number", "a text",
-                                                "integers", "floating-point numbers"};
-  static constexpr AttrRule kPlacement[] = {{"global_dims", AttrKind::kInts}, {"layout", AttrKind::kText}};
+  static constexpr std::string_view kKinds[] = {"a bool", "an integer", "a floating-point number",
+                                                "a text", "integers",   "floating-point numbers"};
+  static constexpr AttrRule kPlacement[] = {{"global_dims", AttrKind::kInts},
+                                            {"layout", AttrKind::kText}};
   for (const auto& [name, value] : attrs.items()) {
     const AttrRule* found = nullptr;
     for (const AttrRule& rule : rules) found = rule.name == name ? &rule : found;
-    for (const AttrRule& rule : kPlacement) found = found == nullptr && rule.name == name ? &rule : found;
+    for (const AttrRule& rule : kPlacement) {
+      found = found == nullptr && rule.name == name ? &rule : found;
+    }
     if (found == nullptr) {
       std::vector<std::string> names;
       for (const AttrRule& rule : rules) names.emplace_back(rule.name);
-      const std::string wanted = names.empty() ? "no attribute" : "one of the attributes " + Join(names, ", ");
-      return InvalidArgument("expected " + wanted + ", got: `" + name + "`" + DidYouMean(name, names));
+      const std::string wanted =
+          names.empty() ? "no attribute" : "one of the attributes " + Join(names, ", ");
+      return InvalidArgument("expected " + wanted + ", got: `" + name + "`" +
+                             DidYouMean(name, names));
     }
     if (value.index() != static_cast<size_t>(found->kind)) {
       return InvalidArgument("attribute `" + name + "`: expected " +
-                             std::string(kKinds[static_cast<size_t>(found->kind)]) + ", got: " + AttrText(value));
+                             std::string(kKinds[static_cast<size_t>(found->kind)]) +
+                             ", got: " + AttrText(value));
     }
   }
   for (const AttrRule& rule : rules) {
@@ -59,8 +65,8 @@ Result<Dims> DimsAttr(const Attrs& attrs) {
 
 Status CheckAxis(int64_t axis, int rank) {
   if (axis >= 0 && axis < rank) return OkStatus();
-  return InvalidArgument("expected an axis in [-" + std::to_string(rank) + ", " + std::to_string(rank) +
-                         "), got: " + std::to_string(axis));
+  return InvalidArgument("expected an axis in [-" + std::to_string(rank) + ", " +
+                         std::to_string(rank) + "), got: " + std::to_string(axis));
 }
 
 std::string IntsText(const std::vector<int64_t>& items) { return AttrText(items); }
@@ -92,7 +98,9 @@ std::string TypesText(std::span<const TensorType> types) {
 
 Status CheckOneDType(std::span<const TensorType> types) {
   for (const TensorType& t : types) {
-    if (t.dtype != types[0].dtype) return InvalidArgument("expected operands of one dtype, got: " + TypesText(types));
+    if (t.dtype != types[0].dtype) {
+      return InvalidArgument("expected operands of one dtype, got: " + TypesText(types));
+    }
   }
   return OkStatus();
 }
@@ -140,7 +148,8 @@ FactorTable AlignedTable(const OpCall& call, std::span<const TensorType> results
   for (size_t d = 0; d < dims.size(); ++d) {
     const size_t from_end = dims.size() - d;
     const int factor =
-        table.Add(dims[d], from_end <= static_cast<size_t>(whole_last) ? FactorKind::kWhole : FactorKind::kMap);
+        table.Add(dims[d], from_end <= static_cast<size_t>(whole_last) ? FactorKind::kWhole
+                                                                       : FactorKind::kMap);
     table.OnResult(0, d, factor);
     for (size_t i = 0; i < call.operands.size(); ++i) {
       const Dims& operand = call.operands[i].dims;
@@ -170,7 +179,9 @@ Cost ElementCost(const OpCall& call, std::span<const TensorType> results, double
 }
 
 TensorType TypeOf(const Operand& operand) {
-  if (operand.variable() != nullptr && operand.variable()->valid()) return operand.variable()->type();
+  if (operand.variable() != nullptr && operand.variable()->valid()) {
+    return operand.variable()->type();
+  }
   if (operand.value() != nullptr) return operand.value()->type();
   return {DType::kF32, {}};
 }
@@ -188,7 +199,9 @@ Value SumTo(Value g, const Dims& dims) {
   const size_t extra = from.size() - dims.size();
   std::vector<int64_t> axes;
   for (size_t d = 0; d < from.size(); ++d) {
-    if (d < extra || (dims[d - extra] == 1 && from[d] != 1)) axes.push_back(static_cast<int64_t>(d));
+    if (d < extra || (dims[d - extra] == 1 && from[d] != 1)) {
+      axes.push_back(static_cast<int64_t>(d));
+    }
   }
   const Value sum = axes.empty() ? g : ReduceSum(g, axes);
   return sum.dims() == dims ? sum : Reshape(sum, dims);

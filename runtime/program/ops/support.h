@@ -1,4 +1,5 @@
-// What the registry's rows share: checks of attributes and types, factor tables, gradients. Private to ops/.
+// What the registry's rows share: checks of attributes and types, factor tables, gradients. Private
+// to ops/.
 #pragma once
 
 #include <initializer_list>
@@ -26,8 +27,9 @@ struct AttrRule {
   bool required = true;
 };
 
-// Every attribute is one of `rules` and of its kind, and the required ones are there; after that the getters of Attrs
-// cannot fail. What the partitioner adds (`global_dims`, `layout`) is always welcome.
+// Every attribute is one of `rules` and of its kind, and the required ones are there; after that
+// the getters of Attrs cannot fail. What the partitioner adds (`global_dims`, `layout`) is always
+// welcome.
 Status CheckAttrs(const Attrs& attrs, std::initializer_list<AttrRule> rules);
 // The attribute `dtype`, f32 when it is absent.
 Result<DType> DTypeAttr(const Attrs& attrs);
@@ -67,9 +69,11 @@ class TableMaker {
   FactorTable table_;
 };
 
-// One factor per dimension of result 0, and operands aligned with it at the end, as broadcasting does: a dimension that
-// an operand lacks or holds once has no factor there. Dimensions from the end by `whole_last` are kWhole.
-FactorTable AlignedTable(const OpCall& call, std::span<const TensorType> results, int whole_last = 0);
+// One factor per dimension of result 0, and operands aligned with it at the end, as broadcasting
+// does: a dimension that an operand lacks or holds once has no factor there. Dimensions from the
+// end by `whole_last` are kWhole.
+FactorTable AlignedTable(const OpCall& call, std::span<const TensorType> results,
+                         int whole_last = 0);
 // The same, as a row's `factors`.
 FactorTable BroadcastTable(const OpCall& call, std::span<const TensorType> results);
 
@@ -87,7 +91,8 @@ Cost CostPerElement(const OpCall& call, std::span<const TensorType> results) {
 // The type an operand will have; f32[] for a number.
 TensorType TypeOf(const Operand& operand);
 Value Record(std::string_view kind, std::vector<Operand> operands, Attrs attrs = {});
-// `axis` counted from the end when it is negative. What is out of range stays so, for infer to name.
+// `axis` counted from the end when it is negative. What is out of range stays so, for infer to
+// name.
 int64_t FromStart(int64_t axis, int rank);
 
 // --- gradients
@@ -97,7 +102,8 @@ Value SumTo(Value g, const Dims& dims);
 
 // Gradients as small functions: UnaryGradient<[](Value x, Value y, Value g) { return g * y; }>.
 template <auto kFunction>
-std::vector<Value> UnaryGradient(Builder&, const Op&, Span operands, Span results, Span cotangents) {
+std::vector<Value> UnaryGradient(Builder&, const Op&, Span operands, Span results,
+                                 Span cotangents) {
   return {kFunction(operands[0], results[0], cotangents[0])};
 }
 struct Pair {
@@ -105,7 +111,8 @@ struct Pair {
 };
 // ... of two operands that were broadcast: what the function gives is summed back to their shapes.
 template <auto kFunction>
-std::vector<Value> BinaryGradient(Builder&, const Op&, Span operands, Span results, Span cotangents) {
+std::vector<Value> BinaryGradient(Builder&, const Op&, Span operands, Span results,
+                                  Span cotangents) {
   const Pair g = kFunction(operands[0], operands[1], results[0], cotangents[0]);
   return {SumTo(g.a, operands[0].dims()), SumTo(g.b, operands[1].dims())};
 }

@@ -1,8 +1,9 @@
 // Makes and reads files for the tests beside it:
-//   e2e_python_samples checkpoint FOLDER   a checkpoint of a 2x2 mesh in FOLDER/ckpt-…, exported to model.safetensors
-//   e2e_python_samples weights FILE NAME=TYPE...   prints each tensor as NAME TYPE HEX
-//   e2e_python_samples events FOLDER       event files in FOLDER/train and FOLDER/test, and FOLDER/metrics.jsonl
-//   e2e_python_samples digits FOLDER       reads make-data's files; prints SPLIT COUNT SUM_OF_PIXELS LABEL_COUNTS
+//   e2e_python_samples checkpoint FOLDER   a checkpoint of a 2x2 mesh in FOLDER/ckpt-…, exported to
+//   model.safetensors e2e_python_samples weights FILE NAME=TYPE...   prints each tensor as NAME
+//   TYPE HEX e2e_python_samples events FOLDER       event files in FOLDER/train and FOLDER/test,
+//   and FOLDER/metrics.jsonl e2e_python_samples digits FOLDER       reads make-data's files; prints
+//   SPLIT COUNT SUM_OF_PIXELS LABEL_COUNTS
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -130,8 +131,9 @@ Status PrintDigits(const std::string& folder) {
       if (!batch) break;
       count += batch->size;
       for (const uint8_t pixel : batch->components[0].values<uint8_t>()) sum += pixel;
-      for (const int32_t label : batch->components[1].values<int32_t>())
+      for (const int32_t label : batch->components[1].values<int32_t>()) {
         ++labels.at(static_cast<size_t>(label));
+      }
     }
     std::printf("%s %lld %lld", split, static_cast<long long>(count), static_cast<long long>(sum));
     for (const int64_t n : labels) std::printf(" %lld", static_cast<long long>(n));

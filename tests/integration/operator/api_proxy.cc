@@ -21,18 +21,22 @@ httplib::Headers Carried(const httplib::Request& request) {
 // The head goes out, the body breaks off, the connection closes.
 void BreakOff(httplib::Response& response) {
   response.status = 200;
-  response.set_content_provider(64, "application/json", [](size_t, size_t, httplib::DataSink&) { return false; });
+  response.set_content_provider(64, "application/json",
+                                [](size_t, size_t, httplib::DataSink&) { return false; });
 }
 
 void CopyAnswer(const httplib::Response& from, std::string body, httplib::Response& to) {
   to.status = from.status;
-  if (from.has_header("Retry-After")) to.set_header("Retry-After", from.get_header_value("Retry-After"));
+  if (from.has_header("Retry-After")) {
+    to.set_header("Retry-After", from.get_header_value("Retry-After"));
+  }
   to.set_content(std::move(body), from.get_header_value("Content-Type", 0));
 }
 
 }  // namespace
 
-// One watch: a thread reads from the API server into `chunks`, the handler's provider writes them on.
+// One watch: a thread reads from the API server into `chunks`, the handler's provider writes them
+// on.
 struct ApiProxy::Stream {
   std::mutex mutex;
   std::condition_variable changed;
@@ -48,23 +52,33 @@ struct ApiProxy::Stream {
 };
 
 bool ApiProxy::Call::IsWrite() const {
-  return method != "GET" && target.find("/leases") == std::string::npos && target.find("/events") == std::string::npos;
+  return method != "GET" && target.find("/leases") == std::string::npos &&
+         target.find("/events") == std::string::npos;
 }
 
 Result<std::unique_ptr<ApiProxy>> ApiProxy::Start(const kube::ClientConfig& config) {
   auto proxy = std::unique_ptr<ApiProxy>(new ApiProxy);
   proxy->config_ = config;
   const std::string pki = config.ca_file.substr(0, config.ca_file.rfind('/'));
-  auto server = std::make_unique<httplib::SSLServer>((pki + "/apiserver.crt").c_str(), (pki + "/apiserver.key").c_str());
-  if (!server->is_valid()) return Unavailable("proxy: expected " + pki + "/apiserver.crt and .key, got: none");
+  auto server = std::make_unique<httplib::SSLServer>((pki + "/apiserver.crt").c_str(),
+                                                     (pki + "/apiserver.key").c_str());
+  if (!server->is_valid()) {
+    return Unavailable("proxy: expected " + pki + "/apiserver.crt and .key, got: none");
+  }
   proxy->server_ = std::move(server);
   httplib::Server& http = *proxy->server_;
   http.new_task_queue = [] { return new httplib::ThreadPool(96); };
   http.set_tcp_nodelay(true);
   http.set_keep_alive_max_count(1 << 30);
   http.set_keep_alive_timeout(60);
-  const auto handle = [p = proxy.get()](const httplib::Request& in, httplib::Response& out) { p->Handle(in, out); };
-  http.Get(".*", handle).Post(".*", handle).Put(".*", handle).Patch(".*", handle).Delete(".*", handle);
+  const auto handle = [p = proxy.get()](const httplib::Request& in, httplib::Response& out) {
+    p->Handle(in, out);
+  };
+  http.Get(".*", handle)
+      .Post(".*", handle)
+      .Put(".*", handle)
+      .Patch(".*", handle)
+      .Delete(".*", handle);
   proxy->port_ = http.bind_to_any_port("127.0.0.1");
   if (proxy->port_ <= 0) return Unavailable("proxy: expected a free port, got: none");
   proxy->thread_ = std::jthread([&http] { http.listen_after_bind(); });
@@ -153,7 +167,9 @@ void ApiProxy::Handle(const httplib::Request& request, httplib::Response& respon
   out.path = request.target;
   out.headers = Carried(request);
   out.body = request.body;
-  if (!out.body.empty()) out.headers.emplace("Content-Type", request.get_header_value("Content-Type"));
+  if (!out.body.empty()) {
+    out.headers.emplace("Content-Type", request.get_header_value("Content-Type"));
+  }
   httplib::Result result = client->send(out);
   if (!result) return BreakOff(response);
   call.status = result->status;
@@ -174,26 +190,27 @@ void ApiProxy::HandleWatch(const httplib::Request& request, httplib::Response& r
   stream->client->set_read_timeout(std::chrono::seconds(700));
   const auto head = std::make_shared<std::promise<httplib::Response>>();
   std::future<httplib::Response> answered = head->get_future();
-  stream->reader = std::thread([s = stream.get(), head, target = request.target, headers = Carried(request)] {
-    bool told = false;
-    const auto result = s->client->Get(
-        target, headers,
-        [&](const httplib::Response& answer) {
-          told = true;
-          head->set_value(answer);
-          return true;
-        },
-        [&](const char* data, size_t size) {
-          const std::lock_guard lock(s->mutex);
-          s->chunks.emplace_back(data, size);
-          s->changed.notify_all();
-          return !s->cut;
-        });
-    if (!told) head->set_value({});
-    const std::lock_guard lock(s->mutex);
-    s->ended = true;
-    s->changed.notify_all();
-  });
+  stream->reader =
+      std::thread([s = stream.get(), head, target = request.target, headers = Carried(request)] {
+        bool told = false;
+        const auto result = s->client->Get(
+            target, headers,
+            [&](const httplib::Response& answer) {
+              told = true;
+              head->set_value(answer);
+              return true;
+            },
+            [&](const char* data, size_t size) {
+              const std::lock_guard lock(s->mutex);
+              s->chunks.emplace_back(data, size);
+              s->changed.notify_all();
+              return !s->cut;
+            });
+        if (!told) head->set_value({});
+        const std::lock_guard lock(s->mutex);
+        s->ended = true;
+        s->changed.notify_all();
+      });
   const httplib::Response answer = answered.get();
   {
     const std::lock_guard lock(mutex_);
@@ -206,8 +223,9 @@ void ApiProxy::HandleWatch(const httplib::Request& request, httplib::Response& r
   response.set_chunked_content_provider(
       answer.get_header_value("Content-Type", 0), [stream](size_t, httplib::DataSink& sink) {
         std::unique_lock lock(stream->mutex);
-        stream->changed.wait_for(lock, std::chrono::milliseconds(100),
-                                 [&] { return !stream->chunks.empty() || stream->ended || stream->cut; });
+        stream->changed.wait_for(lock, std::chrono::milliseconds(100), [&] {
+          return !stream->chunks.empty() || stream->ended || stream->cut;
+        });
         if (stream->cut || !sink.is_writable()) return false;
         if (!stream->chunks.empty()) {
           const std::string chunk = std::move(stream->chunks.front());

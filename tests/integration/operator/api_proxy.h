@@ -1,5 +1,6 @@
-// Stands between an operator and the API server, over TLS on both sides, and does what networks and crashes do: it
-// counts requests, calls the test between a request and its answer, loses either, holds writes, cuts watches.
+// Stands between an operator and the API server, over TLS on both sides, and does what networks and
+// crashes do: it counts requests, calls the test between a request and its answer, loses either,
+// holds writes, cuts watches.
 #pragma once
 
 #include <atomic>
@@ -39,8 +40,8 @@ class ApiProxy {
     bool OnPods() const { return target.find("/pods") != std::string::npos; }
   };
   enum class Verdict { kPass, kLose };
-  // Called for each write: before it is sent on (call.status is 0; kLose: it never arrives) and once it is answered
-  // (kLose: the answer never arrives). Called from several threads at once.
+  // Called for each write: before it is sent on (call.status is 0; kLose: it never arrives) and
+  // once it is answered (kLose: the answer never arrives). Called from several threads at once.
   using Hook = std::function<Verdict(const Call& call)>;
 
   // `config` tells the server and its CA; the proxy shows the API server's own certificate.

@@ -1,5 +1,5 @@
-// What happens to requests, watches and processes, on a real API server: each fault is placed by a proxy between two
-// known requests, is counted, and a fault that did not fire fails its test.
+// What happens to requests, watches and processes, on a real API server: each fault is placed by a
+// proxy between two known requests, is counted, and a fault that did not fire fails its test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -35,10 +35,12 @@ class FaultTest : public OperatorTest {
     proxy_.reset();
   }
 
-  // An operator of this namespace behind the proxy, without an election, so that the next may start at once.
+  // An operator of this namespace behind the proxy, without an election, so that the next may start
+  // at once.
   void Run() {
     auto next = std::make_unique<OperatorProcess>(
-        KubeconfigFor(proxy_->url()), std::vector<std::string>{"--no-leader-elect", "--namespace", ns_});
+        KubeconfigFor(proxy_->url()),
+        std::vector<std::string>{"--no-leader-elect", "--namespace", ns_});
     {
       MutexLock lock(mutex_);
       alone_.swap(next);
@@ -50,11 +52,13 @@ class FaultTest : public OperatorTest {
   }
   json Job(const std::string& name) { return Get(control::TrainingJobs(), name); }
 
-  void ApplyLife(const std::string& job) { ApplyJob(job, 1, 2, {{"runPolicy", {{"cleanPodPolicy", "Running"}}}}); }
+  void ApplyLife(const std::string& job) {
+    ApplyJob(job, 1, 2, {{"runPolicy", {{"cleanPodPolicy", "Running"}}}});
+  }
 
-  // Plays kubelet through one job's life: what is created runs, worker 1 leaves once with 138, and once that is
-  // mended the chief ends well. `between` is called between looks. Returns what the job looks like at its end, "" when
-  // it did not come to one.
+  // Plays kubelet through one job's life: what is created runs, worker 1 leaves once with 138, and
+  // once that is mended the chief ends well. `between` is called between looks. Returns what the
+  // job looks like at its end, "" when it did not come to one.
   std::string Live(const std::string& job, const std::function<void()>& between) {
     std::string failed;
     const bool ended = Eventually(
@@ -69,7 +73,8 @@ class FaultTest : public OperatorTest {
             running += phase == "Running";
             if (name == job + "-worker-1") worker = pod["metadata"]["uid"];
           }
-          if (running == 3 && Condition(job, "Running") == "True" && Condition(job, "Restarting") != "True") {
+          if (running == 3 && Condition(job, "Running") == "True" &&
+              Condition(job, "Restarting") != "True") {
             if (failed.empty()) {
               failed = worker;
               TrySetEnded(job + "-worker-1", 138);
@@ -86,18 +91,19 @@ class FaultTest : public OperatorTest {
     for (const json& condition : status["conditions"]) {
       if (condition["status"] == "True") truths.insert(condition["type"]);
     }
-    const json end = {{"phase", status["phase"]},
-                      {"restarts", status["restarts"]},
-                      {"true", truths},
-                      {"counted", status["recovery"]["counted"]},
-                      {"disruptions", status["recovery"].value("disruptions", 0)},
-                      {"replicas", status["replicaStatuses"]},
-                      {"left", Pods(job)[0]["metadata"]["name"].get<std::string>().substr(job.size())}};
+    const json end = {
+        {"phase", status["phase"]},
+        {"restarts", status["restarts"]},
+        {"true", truths},
+        {"counted", status["recovery"]["counted"]},
+        {"disruptions", status["recovery"].value("disruptions", 0)},
+        {"replicas", status["replicaStatuses"]},
+        {"left", Pods(job)[0]["metadata"]["name"].get<std::string>().substr(job.size())}};
     return end.dump();
   }
 
-  // One life per write of a life, with `accident` after exactly that write; the last one, of which no write has that
-  // number, is the life without. All must end alike.
+  // One life per write of a life, with `accident` after exactly that write; the last one, of which
+  // no write has that number, is the life without. All must end alike.
   void OneAccidentPerWrite(const std::function<Verdict()>& accident) {
     std::string want;
     std::vector<std::string> ends;
@@ -107,7 +113,8 @@ class FaultTest : public OperatorTest {
       std::atomic<int> seen = 0;
       std::atomic<bool> now = false;
       proxy_->SetHook([&](const ApiProxy::Call& call) {
-        const bool ours = call.target.find(job + "-") != std::string::npos || call.target.ends_with(job + "/status") ||
+        const bool ours = call.target.find(job + "-") != std::string::npos ||
+                          call.target.ends_with(job + "/status") ||
                           call.body.find('"' + job + '"') != std::string::npos;
         if (call.status == 0 || !ours || ++seen != write) return Verdict::kPass;
         now = true;
@@ -126,9 +133,12 @@ class FaultTest : public OperatorTest {
       ++fired;
     }
     std::printf("%d lives with one accident each, one without\n", fired);
-    EXPECT_GE(fired, 12) << "the Service, 3 pods, a deletion, a fourth pod, the statuses, the clean-up";
+    EXPECT_GE(fired, 12)
+        << "the Service, 3 pods, a deletion, a fourth pod, the statuses, the clean-up";
     EXPECT_LT(fired, 60);
-    for (size_t i = 0; i < ends.size(); ++i) EXPECT_EQ(ends[i], ends.back()) << "accident after write " << i + 1;
+    for (size_t i = 0; i < ends.size(); ++i) {
+      EXPECT_EQ(ends[i], ends.back()) << "accident after write " << i + 1;
+    }
   }
 
   std::unique_ptr<ApiProxy> proxy_;
@@ -152,17 +162,20 @@ TEST_F(FaultTest, AQuietLifeIsCheapAndANewProcessHasNothingToWrite) {
   for (const char* pod : {"mnist-chief-0", "mnist-worker-0", "mnist-worker-1"}) SetRunning(pod);
   ASSERT_TRUE(Eventually([&] { return Job("mnist")["status"]["ready"] == "3/3"; }));
   SetEnded("mnist-chief-0", 0);
-  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Succeeded") == "True" && Pods("mnist").size() == 1; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return Condition("mnist", "Succeeded") == "True" && Pods("mnist").size() == 1; }));
   ApplyJob("pending", 1, 2);
   ASSERT_TRUE(Eventually([&] {  // the last that there is to write of it
     const json status = Job("pending")["status"];
-    return status.contains("replicaStatuses") && status["replicaStatuses"]["worker"]["replicas"] == 2;
+    return status.contains("replicaStatuses") &&
+           status["replicaStatuses"]["worker"]["replicas"] == 2;
   }));
   const std::string life = list("mnist");
   const int64_t deletions = 2;
   const int64_t writes = std::count(life.begin(), life.end(), '\n') - deletions;
   EXPECT_LE(writes, 3 + 6) << life;
-  std::printf("%lld creations and status writes in a life of 3 pods\n", static_cast<long long>(writes));
+  std::printf("%lld creations and status writes in a life of 3 pods\n",
+              static_cast<long long>(writes));
   alone_->Signal(SIGTERM);
   EXPECT_EQ(alone_->Wait(std::chrono::seconds(15)), 0);
   const int64_t before = proxy_->writes();
@@ -208,11 +221,11 @@ TEST_F(FaultTest, ConflictingWritersOnlyCostAnotherTry) {
   proxy_->SetHook([&](const ApiProxy::Call& call) {
     if (call.status != 0 || !call.OnStatus() || meddled >= 6) return Verdict::kPass;
     const json patch = {{"metadata", {{"annotations", {{"meddler", std::to_string(++meddled)}}}}}};
-    EXPECT_TRUE(
-        api()
-            .client()
-            .Patch(control::TrainingJobs(), ns_, "mnist", "", kube::PatchType::kMerge, patch.dump(), {})
-            .ok());
+    EXPECT_TRUE(api()
+                    .client()
+                    .Patch(control::TrainingJobs(), ns_, "mnist", "", kube::PatchType::kMerge,
+                           patch.dump(), {})
+                    .ok());
     return Verdict::kPass;
   });
   ASSERT_NO_FATAL_FAILURE(Run());
@@ -244,7 +257,8 @@ TEST_F(FaultTest, AQuotaThatRefusesPodThreeOfEightHoldsTheJobUntilItIsRaised) {
                                        {"spec", {{"hard", {{"pods", std::to_string(pods)}}}}}}
                                       .dump());
     ASSERT_TRUE(Eventually([&] {
-      return TryKubectl({"get", "quota", "q", "-o", "jsonpath={.status.hard.pods}"}).out == std::to_string(pods);
+      return TryKubectl({"get", "quota", "q", "-o", "jsonpath={.status.hard.pods}"}).out ==
+             std::to_string(pods);
     }));
   };
   allow(2);
@@ -254,8 +268,9 @@ TEST_F(FaultTest, AQuotaThatRefusesPodThreeOfEightHoldsTheJobUntilItIsRaised) {
   EXPECT_THAT(Message("mnist", "Waiting"), HasSubstr("exceeded quota"));
   EXPECT_EQ(Pods("mnist").size(), 2u);
   const auto refused = [&] {
-    return proxy_->Count(
-        [](const ApiProxy::Call& call) { return call.status == 403 && call.OnPods() && call.method == "POST"; });
+    return proxy_->Count([](const ApiProxy::Call& call) {
+      return call.status == 403 && call.OnPods() && call.method == "POST";
+    });
   };
   EXPECT_GE(refused(), 1);
   std::set<std::string> first;
@@ -264,18 +279,19 @@ TEST_F(FaultTest, AQuotaThatRefusesPodThreeOfEightHoldsTheJobUntilItIsRaised) {
   ASSERT_TRUE(Eventually([&] { return Pods("mnist").size() == 8; }, std::chrono::seconds(90)));
   std::set<std::string> all;
   for (const json& pod : Pods("mnist")) all.insert(pod["metadata"]["uid"]);
-  EXPECT_TRUE(std::includes(all.begin(), all.end(), first.begin(), first.end())) << "those two were left alone";
+  EXPECT_TRUE(std::includes(all.begin(), all.end(), first.begin(), first.end()))
+      << "those two were left alone";
   EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") != "True"; }));
   EXPECT_LT(refused(), 500) << "it backs off";
   std::printf("%lld creations refused\n", static_cast<long long>(refused()));
 }
 
 TEST_F(FaultTest, TheLeaderThatSleptWritesNothingAfterItsLease) {
-  const std::vector<std::string> election = {"--leader-elect-namespace", "meshtrain-system", "--leader-elect-name",
-                                             "meshtrain"};
+  const std::vector<std::string> election = {"--leader-elect-namespace", "meshtrain-system",
+                                             "--leader-elect-name", "meshtrain"};
   OperatorProcess first(KubeconfigFor(proxy_->url()), election);
-  ASSERT_TRUE(
-      Eventually([&] { return first.Log().find("watching") != std::string::npos; }, std::chrono::seconds(40)));
+  ASSERT_TRUE(Eventually([&] { return first.Log().find("watching") != std::string::npos; },
+                         std::chrono::seconds(40)));
   OperatorProcess& second = StartOperator(/*wait_until_leading=*/false);
   ASSERT_TRUE(Eventually([&] { return second.Log().find("standing by") != std::string::npos; }));
   // It falls asleep with creations on their way and many more in its head.
@@ -302,19 +318,21 @@ TEST_F(FaultTest, TheLeaderThatSleptWritesNothingAfterItsLease) {
     });
   };
   const int64_t renewals = leases();
-  ASSERT_TRUE(
-      Eventually([&] { return second.Log().find("leading") != std::string::npos; }, std::chrono::seconds(40)));
+  ASSERT_TRUE(Eventually([&] { return second.Log().find("leading") != std::string::npos; },
+                         std::chrono::seconds(40)));
   ASSERT_TRUE(WaitForPods("mnist", 40));
   proxy_->LetWritesGo(/*lose=*/true);
   // Pods that the sleeper would miss, if it still might.
   Kubectl({"delete", "pod", "mnist-worker-3", "mnist-worker-39"});
   second.Signal(SIGSTOP);
   first.Signal(SIGCONT);
-  EXPECT_EQ(first.Wait(std::chrono::seconds(20)), 1) << "it ends when it sees that the lease is lost";
+  EXPECT_EQ(first.Wait(std::chrono::seconds(20)), 1)
+      << "it ends when it sees that the lease is lost";
   EXPECT_EQ(proxy_->writes(), before);
   EXPECT_EQ(leases(), renewals);
   EXPECT_LT(pods_before, 40);
-  std::printf("asleep with %lld of 40 pods made, %d creations on their way\n", static_cast<long long>(pods_before), held);
+  std::printf("asleep with %lld of 40 pods made, %d creations on their way\n",
+              static_cast<long long>(pods_before), held);
   second.Signal(SIGCONT);
   EXPECT_TRUE(WaitForPods("mnist", 40));
 }
@@ -334,8 +352,9 @@ TEST_F(FaultTest, PodsOfOthersWithOurLabelsAreLeftAsTheyAre) {
   };
   const std::string elsewhere = ns_ + "-2";
   ASSERT_EQ(api().Kubectl({"create", "namespace", elsewhere}).exit_code, 0);
-  ASSERT_TRUE(Eventually(
-      [&] { return api().Kubectl({"-n", elsewhere, "get", "serviceaccount", "default"}).exit_code == 0; }));
+  ASSERT_TRUE(Eventually([&] {
+    return api().Kubectl({"-n", elsewhere, "get", "serviceaccount", "default"}).exit_code == 0;
+  }));
   Kubectl({"create", "configmap", "keeper"});
   const json keeper = Get({"", "v1", "configmaps"}, "keeper");
   create(ns_, {{"name", "of-another"},
@@ -350,9 +369,11 @@ TEST_F(FaultTest, PodsOfOthersWithOurLabelsAreLeftAsTheyAre) {
   create(elsewhere, {{"name", "mnist-worker-0"}, {"labels", labels(0)}});
   const auto versions = [&] {
     std::string out;
-    for (const auto& [ns, name] : {std::pair(ns_, "of-another"), {ns_, "beyond"}, {elsewhere, "mnist-worker-0"}}) {
+    for (const auto& [ns, name] :
+         {std::pair(ns_, "of-another"), {ns_, "beyond"}, {elsewhere, "mnist-worker-0"}}) {
       const auto text = api().client().Get(kube::Pods(), ns, name, {});
-      out += text.ok() ? json::parse(*text)["metadata"]["resourceVersion"].get<std::string>() + " " : "gone ";
+      out += text.ok() ? json::parse(*text)["metadata"]["resourceVersion"].get<std::string>() + " "
+                       : "gone ";
     }
     return out;
   };
@@ -360,22 +381,25 @@ TEST_F(FaultTest, PodsOfOthersWithOurLabelsAreLeftAsTheyAre) {
   StartOperator();
   ApplyJob("mnist", 0, 2, {{"runPolicy", {{"cleanPodPolicy", "All"}}}});
   ASSERT_TRUE(Eventually([&] {
-    return !Get(kube::Pods(), "mnist-worker-0").is_null() && !Get(kube::Pods(), "mnist-worker-1").is_null();
+    return !Get(kube::Pods(), "mnist-worker-0").is_null() &&
+           !Get(kube::Pods(), "mnist-worker-1").is_null();
   }));
   SetRunning("mnist-worker-0");
   SetEnded("mnist-worker-0", 0);
   ASSERT_TRUE(WaitForCondition("mnist", "Succeeded"));
   ASSERT_TRUE(Eventually([&] {
-    return Get(kube::Pods(), "mnist-worker-0").is_null() && Get(kube::Pods(), "mnist-worker-1").is_null();
+    return Get(kube::Pods(), "mnist-worker-0").is_null() &&
+           Get(kube::Pods(), "mnist-worker-1").is_null();
   }));
   Kubectl({"delete", "tj", "mnist"});
-  EXPECT_TRUE(Eventually([&] { return Get(kube::Services(), "mnist").is_null(); }, std::chrono::seconds(60)));
+  EXPECT_TRUE(Eventually([&] { return Get(kube::Services(), "mnist").is_null(); },
+                         std::chrono::seconds(60)));
   EXPECT_EQ(versions(), before);
   api().Kubectl({"delete", "namespace", elsewhere, "--wait=false"});
 }
 
-// The API server answers watches from its own memory, which etcd's compaction does not touch; without that memory,
-// etcd says 410 itself.
+// The API server answers watches from its own memory, which etcd's compaction does not touch;
+// without that memory, etcd says 410 itself.
 class CompactionTest : public FaultTest {
  protected:
   static void SetUpTestSuite() {
@@ -395,11 +419,13 @@ TEST_F(CompactionTest, ARunningOperatorWhoseVersionWasCompactedListsAgain) {
   ApplyJob("late", 0, 1);
   ASSERT_TRUE(api().Compact().ok());
   proxy_->RefuseWatches(false);
-  EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; }, std::chrono::seconds(60)));
+  EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; },
+                         std::chrono::seconds(60)));
   EXPECT_TRUE(Eventually([&] { return Pods("late").size() == 1; }, std::chrono::seconds(60)));
   const std::string log = alone_->Log();
   int listed_again = 0;
-  for (size_t at = log.find("listing again"); at != std::string::npos; at = log.find("listing again", at + 1)) {
+  for (size_t at = log.find("listing again"); at != std::string::npos;
+       at = log.find("listing again", at + 1)) {
     ++listed_again;
   }
   EXPECT_GE(listed_again, 2) << "pods and jobs";

@@ -1,5 +1,5 @@
-// The chart on a real API server: helm install, upgrade and uninstall; the operator then runs as its Deployment says,
-// under the chart's own ServiceAccount and nothing more.
+// The chart on a real API server: helm install, upgrade and uninstall; the operator then runs as
+// its Deployment says, under the chart's own ServiceAccount and nothing more.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -45,7 +45,8 @@ class HelmTest : public OperatorTest {
     return found;
   }
 
-  // What a kubelet would start, but for the port, which this machine gives: the pod's arguments and account.
+  // What a kubelet would start, but for the port, which this machine gives: the pod's arguments and
+  // account.
   void RunPod() {
     json pod;
     ASSERT_TRUE(Eventually([&] {
@@ -59,8 +60,8 @@ class HelmTest : public OperatorTest {
       if (!arg.starts_with("--metrics-address=")) args.push_back(arg);
     }
     process_ = std::make_unique<OperatorProcess>(KubeconfigFor(api().config().server), args);
-    ASSERT_TRUE(
-        Eventually([&] { return process_->Log().find("watching") != std::string::npos; }, std::chrono::seconds(40)));
+    ASSERT_TRUE(Eventually([&] { return process_->Log().find("watching") != std::string::npos; },
+                           std::chrono::seconds(40)));
   }
   void StopPod() {
     process_->Signal(SIGTERM);
@@ -78,27 +79,33 @@ TEST_F(HelmTest, InstallsUpgradesAndUninstallsLeavingTheJobs) {
   const CommandResult installed = Helm({"install", kRelease, Chart(), "--set", "logFormat=text"});
   ASSERT_EQ(installed.exit_code, 0) << installed.out;
   EXPECT_THAT(installed.out, HasSubstr("kubectl explain trainingjob.spec"));
-  Kubectl({"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
-  EXPECT_THAT(Deployment()["spec"]["template"]["spec"]["containers"][0]["args"], Contains("--threads=4"));
+  Kubectl(
+      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  EXPECT_THAT(Deployment()["spec"]["template"]["spec"]["containers"][0]["args"],
+              Contains("--threads=4"));
   RunPod();
 
   std::string elsewhere = ns_ + "-jobs";
   ASSERT_EQ(api().Kubectl({"create", "namespace", elsewhere}).exit_code, 0);
-  ASSERT_TRUE(Eventually(
-      [&] { return api().Kubectl({"-n", elsewhere, "get", "serviceaccount", "default"}).exit_code == 0; }));
+  ASSERT_TRUE(Eventually([&] {
+    return api().Kubectl({"-n", elsewhere, "get", "serviceaccount", "default"}).exit_code == 0;
+  }));
   std::swap(elsewhere, ns_);  // the helpers below act on the namespace of the jobs
   ApplyJob("mnist", 1, 2);
   EXPECT_TRUE(WaitForPods("mnist", 3));
   for (const char* pod : {"mnist-chief-0", "mnist-worker-0", "mnist-worker-1"}) SetRunning(pod);
   EXPECT_TRUE(WaitForCondition("mnist", "Running"));
-  EXPECT_TRUE(Eventually([&] { return TryKubectl({"get", "events"}).out.find("trainingjob/mnist") != std::string::npos; }))
-      << "events need rights too";
+  EXPECT_TRUE(Eventually([&] {
+    return TryKubectl({"get", "events"}).out.find("trainingjob/mnist") != std::string::npos;
+  })) << "events need rights too";
   std::swap(elsewhere, ns_);
   StopPod();
 
-  const CommandResult upgraded = Helm({"upgrade", kRelease, Chart(), "--reuse-values", "--set", "threads=8"});
+  const CommandResult upgraded =
+      Helm({"upgrade", kRelease, Chart(), "--reuse-values", "--set", "threads=8"});
   ASSERT_EQ(upgraded.exit_code, 0) << upgraded.out;
-  EXPECT_THAT(Deployment()["spec"]["template"]["spec"]["containers"][0]["args"], Contains("--threads=8"));
+  EXPECT_THAT(Deployment()["spec"]["template"]["spec"]["containers"][0]["args"],
+              Contains("--threads=8"));
   EXPECT_EQ(api().Kubectl({"-n", elsewhere, "get", "tj", "mnist"}).exit_code, 0);
 
   const CommandResult gone = Helm({"uninstall", kRelease});
@@ -107,7 +114,8 @@ TEST_F(HelmTest, InstallsUpgradesAndUninstallsLeavingTheJobs) {
   EXPECT_TRUE(Eventually([&] { return Deployment().is_null(); }));
   EXPECT_EQ(api().Kubectl({"get", "clusterrole", kRelease}).exit_code, 1);
   EXPECT_EQ(api().Kubectl({"get", "validatingadmissionpolicy", "meshtrain-pods"}).exit_code, 1);
-  EXPECT_EQ(api().Kubectl({"-n", elsewhere, "get", "tj", "mnist"}).exit_code, 0) << "nobody's job goes with the chart";
+  EXPECT_EQ(api().Kubectl({"-n", elsewhere, "get", "tj", "mnist"}).exit_code, 0)
+      << "nobody's job goes with the chart";
   const CommandResult again = Helm({"install", kRelease, Chart()});
   EXPECT_EQ(again.exit_code, 0) << again.out;
   api().Kubectl({"delete", "namespace", elsewhere, "--wait=false"});
@@ -115,16 +123,18 @@ TEST_F(HelmTest, InstallsUpgradesAndUninstallsLeavingTheJobs) {
 
 TEST_F(HelmTest, InOneNamespaceItNeedsNoRightsInOthers) {
   // A CRD that an uninstalled release of another namespace left behind is taken over.
-  const CommandResult installed =
-      Helm({"install", kRelease, Chart(), "--take-ownership", "--set", "scope=namespace,logFormat=text"});
+  const CommandResult installed = Helm({"install", kRelease, Chart(), "--take-ownership", "--set",
+                                        "scope=namespace,logFormat=text"});
   ASSERT_EQ(installed.exit_code, 0) << installed.out;
-  Kubectl({"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  Kubectl(
+      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
   EXPECT_EQ(api().Kubectl({"get", "clusterrole", kRelease}).exit_code, 1);
   RunPod();
   ApplyJob("mnist", 0, 2);
   EXPECT_TRUE(WaitForPods("mnist", 2));
   const auto may = [&](const std::string& ns, std::vector<std::string> what) {
-    what.insert(what.begin(), {"auth", "can-i", "-n", ns, "--as", "system:serviceaccount:" + ns_ + ":meshtrain"});
+    what.insert(what.begin(),
+                {"auth", "can-i", "-n", ns, "--as", "system:serviceaccount:" + ns_ + ":meshtrain"});
     const CommandResult answer = api().Kubectl(std::move(what));
     EXPECT_TRUE(Trim(answer.out).ends_with(answer.exit_code == 0 ? "yes" : "no")) << answer.out;
     return answer.exit_code == 0;

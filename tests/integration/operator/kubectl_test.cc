@@ -1,4 +1,5 @@
-// What a user sees through kubectl. MT_CAPTURE=FILE keeps the transcript; docs/reference/kubectl.md shows one.
+// What a user sees through kubectl. MT_CAPTURE=FILE keeps the transcript; docs/reference/kubectl.md
+// shows one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
@@ -37,9 +38,10 @@ TEST_F(KubectlTest, ShowsWaitsForAndScalesAJob) {
   // A chief that serves its progress, where the kubelet says it is.
   httplib::Server chief;
   chief.Get("/progress", [](const httplib::Request&, httplib::Response& response) {
-    response.set_content(R"({"step":1200,"totalSteps":4000,"epoch":3.0,"loss":0.0412,"accuracy":0.9871,)"
-                         R"("examplesPerSecond":25210,"etaSeconds":14,"checkpoint":{"step":1000,"path":"/checkpoints"}})",
-                         "application/json");
+    response.set_content(
+        R"({"step":1200,"totalSteps":4000,"epoch":3.0,"loss":0.0412,"accuracy":0.9871,)"
+        R"("examplesPerSecond":25210,"etaSeconds":14,"checkpoint":{"step":1000,"path":"/checkpoints"}})",
+        "application/json");
   });
   const int port = chief.bind_to_any_port("127.0.0.1");
   ASSERT_GT(port, 0);
@@ -55,7 +57,9 @@ TEST_F(KubectlTest, ShowsWaitsForAndScalesAJob) {
   json job = {{"apiVersion", "meshtrain.dev/v1"},
               {"kind", "TrainingJob"},
               {"metadata", {{"name", "mnist"}}},
-              {"spec", {{"elastic", {{"minReplicas", 1}, {"maxReplicas", 8}}}, {"replicaSpecs", {{"chief", role}}}}}};
+              {"spec",
+               {{"elastic", {{"minReplicas", 1}, {"maxReplicas", 8}}},
+                {"replicaSpecs", {{"chief", role}}}}}};
   role["replicas"] = 2;
   job["spec"]["replicaSpecs"]["worker"] = role;
   Kubectl({"create", "-f", "-"}, job.dump());
@@ -79,20 +83,24 @@ TEST_F(KubectlTest, ShowsWaitsForAndScalesAJob) {
   EXPECT_THAT(Shown("scale tj mnist --replicas=4"), HasSubstr("scaled"));
   ASSERT_TRUE(WaitForPods("mnist", 5));
   for (const char* name : {"mnist-worker-2", "mnist-worker-3"}) SetRunning(name);
-  ASSERT_TRUE(Eventually([&] { return Get(control::TrainingJobs(), "mnist")["status"]["ready"] == "5/5"; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return Get(control::TrainingJobs(), "mnist")["status"]["ready"] == "5/5"; }));
   EXPECT_THAT(Shown("get tj mnist"), ContainsRegex("mnist +Running +5/5"));
   SetEnded("mnist-chief-0", 0);
   EXPECT_THAT(Shown("wait --for=condition=Succeeded tj/mnist --timeout=60s"),
               HasSubstr("trainingjob.meshtrain.dev/mnist condition met"));
   ASSERT_TRUE(Eventually([&] {
     const std::string out = TryKubectl({"describe", "tj", "mnist"}).out;
-    return out.find("JobSucceeded  ") != std::string::npos && out.find("JobCreated  ") != std::string::npos;
+    return out.find("JobSucceeded  ") != std::string::npos &&
+           out.find("JobCreated  ") != std::string::npos;
   }));
-  EXPECT_THAT(Shown("describe tj mnist"), AllOf(HasSubstr("Events:"), ContainsRegex("Phase: +Succeeded"),
-                                                ContainsRegex("Normal +JobRunning"), ContainsRegex("Step: +1200")));
+  EXPECT_THAT(Shown("describe tj mnist"),
+              AllOf(HasSubstr("Events:"), ContainsRegex("Phase: +Succeeded"),
+                    ContainsRegex("Normal +JobRunning"), ContainsRegex("Step: +1200")));
   EXPECT_THAT(Shown("explain trainingjob.spec"),
               AllOf(HasSubstr("replicaSpecs"), HasSubstr("-required-"), HasSubstr("runPolicy")));
-  EXPECT_THAT(Shown("explain trainingjob.spec.runPolicy.cleanPodPolicy"), AllOf(HasSubstr("ENUM:"), HasSubstr("Running")));
+  EXPECT_THAT(Shown("explain trainingjob.spec.runPolicy.cleanPodPolicy"),
+              AllOf(HasSubstr("ENUM:"), HasSubstr("Running")));
   const CommandResult negative = TryKubectl({"scale", "tj", "mnist", "--replicas=99"});
   EXPECT_NE(negative.exit_code, 0) << "elastic.maxReplicas is 8";
 
@@ -102,7 +110,9 @@ TEST_F(KubectlTest, ShowsWaitsForAndScalesAJob) {
   }
   const auto docs = ReadFile(std::string(MT_SOURCE_DIR) + "/docs/reference/kubectl.md");
   ASSERT_TRUE(docs.ok());
-  for (const std::string& command : commands_) EXPECT_THAT(*docs, HasSubstr(command)) << "capture it again";
+  for (const std::string& command : commands_) {
+    EXPECT_THAT(*docs, HasSubstr(command)) << "capture it again";
+  }
 }
 
 }  // namespace

@@ -99,15 +99,16 @@ TEST_F(LifecycleTest, ScalesWithKubectlTouchingOnlyWhatChanges) {
 TEST_F(LifecycleTest, ServicesOfReplicasGoWithTheirReplicas) {
   StartOperator();
   ApplyJob("mnist", 1, 1,
-           {{"tfConfig", {{"compat", "kubeflow-v1"}}}, {"elastic", {{"minReplicas", 1}, {"maxReplicas", 8}}}});
+           {{"tfConfig", {{"compat", "kubeflow-v1"}}},
+            {"elastic", {{"minReplicas", 1}, {"maxReplicas", 8}}}});
   const auto services = [&] {
     return TryKubectl({"get", "services", "-l", "meshtrain.dev/job-name=mnist", "-o", "name"}).out;
   };
   const std::string two = "service/mnist\nservice/mnist-chief-0\nservice/mnist-worker-0\n";
   ASSERT_TRUE(Eventually([&] { return services() == two; })) << services();
   Kubectl({"scale", "tj", "mnist", "--replicas=3"});
-  ASSERT_TRUE(
-      Eventually([&] { return services() == two + "service/mnist-worker-1\nservice/mnist-worker-2\n"; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return services() == two + "service/mnist-worker-1\nservice/mnist-worker-2\n"; }));
   Kubectl({"scale", "tj", "mnist", "--replicas=1"});
   EXPECT_TRUE(Eventually([&] { return services() == two; })) << services();
 }
@@ -178,7 +179,8 @@ TEST_F(LifecycleTest, HasNoPodsWhileItsServicesNameIsAnothers) {
   ASSERT_TRUE(WaitForCondition("mnist", "Waiting"));
   EXPECT_THAT(Message("mnist", "Waiting"), HasSubstr("services \"mnist\""));
   EXPECT_TRUE(Eventually([&] { return Pods("mnist").empty(); }));
-  EXPECT_EQ(Get(kube::Services(), "mnist")["metadata"]["labels"]["app"], "mnist") << "left as it was";
+  EXPECT_EQ(Get(kube::Services(), "mnist")["metadata"]["labels"]["app"], "mnist")
+      << "left as it was";
   Kubectl({"delete", "service", "mnist"});
   EXPECT_TRUE(Eventually([&] { return Pods("mnist").size() == 3; }, std::chrono::seconds(70)));
   EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") != "True"; }));
@@ -250,8 +252,9 @@ TEST_F(LifecycleTest, ConvergesHoweverOftenTheOperatorIsKilled) {
     ASSERT_TRUE(Eventually([&] { return second->Log().find("watching") != std::string::npos; }));
     ASSERT_TRUE(WaitForPods(job, 3)) << ms;
     ASSERT_TRUE(WaitForCondition(job, "Created")) << ms;
-    for (const std::string& uid : had)
+    for (const std::string& uid : had) {
       EXPECT_TRUE(Uids(job).contains(uid)) << "a pod was made again, " << ms;
+    }
     second->Signal(SIGTERM);
     EXPECT_EQ(second->Wait(std::chrono::seconds(10)), 0);
   }

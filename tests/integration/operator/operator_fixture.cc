@@ -45,8 +45,9 @@ OperatorProcess::~OperatorProcess() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  if (::testing::Test::HasFailure())
+  if (::testing::Test::HasFailure()) {
     std::fprintf(stderr, "--- operator's log\n%s---\n", Log().c_str());
+  }
   unlink(log_path_.c_str());
 }
 
@@ -110,8 +111,8 @@ void OperatorTest::SetUpTestSuite() {
 
 std::string OperatorTest::KubeconfigFor(const std::string& server) {
   const std::string path = api_->kubeconfig() + ".operator." + server.substr(server.rfind(':') + 1);
-  const std::string config = "current-context: c\nclusters: [{name: c, cluster: {server: '" + server +
-                             "', certificate-authority: '" + api_->config().ca_file +
+  const std::string config = "current-context: c\nclusters: [{name: c, cluster: {server: '" +
+                             server + "', certificate-authority: '" + api_->config().ca_file +
                              "'}}]\nusers: [{name: u, user: {token: '" + operator_token_ +
                              "'}}]\ncontexts: [{name: c, context: {cluster: c, user: u, namespace: "
                              "meshtrain-system}}]\n";
@@ -251,7 +252,8 @@ bool OperatorTest::TrySetRunning(const std::string& pod) {
          {"state", {{"running", {{"startedAt", kube::FormatTime(SystemClock().Now())}}}}}}}}};
   return api()
       .client()
-      .Patch(kube::Pods(), ns_, pod, "status", kube::PatchType::kMerge, json{{"status", status}}.dump(), {})
+      .Patch(kube::Pods(), ns_, pod, "status", kube::PatchType::kMerge,
+             json{{"status", status}}.dump(), {})
       .ok();
 }
 
@@ -272,7 +274,8 @@ bool OperatorTest::TrySetEnded(const std::string& pod, int exit_code) {
                           {"state", {{"running", nullptr}, {"terminated", ended}}}}}}};
   return api()
       .client()
-      .Patch(kube::Pods(), ns_, pod, "status", kube::PatchType::kMerge, json{{"status", status}}.dump(), {})
+      .Patch(kube::Pods(), ns_, pod, "status", kube::PatchType::kMerge,
+             json{{"status", status}}.dump(), {})
       .ok();
 }
 

@@ -77,9 +77,12 @@ class OperatorTest : public ::testing::Test {
   bool TrySetRunning(const std::string& pod);
   bool TrySetEnded(const std::string& pod, int exit_code);
   void SetRunning(const std::string& pod) { EXPECT_TRUE(TrySetRunning(pod)) << pod; }
-  void SetEnded(const std::string& pod, int exit_code) { EXPECT_TRUE(TrySetEnded(pod, exit_code)) << pod; }
+  void SetEnded(const std::string& pod, int exit_code) {
+    EXPECT_TRUE(TrySetEnded(pod, exit_code)) << pod;
+  }
 
-  // A kubeconfig of the operator's ServiceAccount for a server (an ApiProxy) in place of the real one.
+  // A kubeconfig of the operator's ServiceAccount for a server (an ApiProxy) in place of the real
+  // one.
   static std::string KubeconfigFor(const std::string& server);
 
   static std::unique_ptr<ApiServer> api_;

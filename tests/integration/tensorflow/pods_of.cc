@@ -1,4 +1,5 @@
-// pods_of JOB.yaml: the pods that the operator would create for a TrainingJob, as JSON: name, role, index, TF_CONFIG.
+// pods_of JOB.yaml: the pods that the operator would create for a TrainingJob, as JSON: name, role,
+// index, TF_CONFIG.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -24,8 +25,12 @@ int main(int argc, char** argv) {
     for (int32_t index = 0; index < replica.replicas; ++index) {
       const cluster::TaskId task{role, index};
       const std::string name = cluster::PodName(job->metadata.name, task);
-      const auto body = nlohmann::json::parse(reconcile::PodBody(*job, {}, {.name = name, .task = task}));
-      nlohmann::json pod = {{"name", name}, {"role", cluster::RoleName(role)}, {"index", index}, {"tf_config", nullptr}};
+      const auto body =
+          nlohmann::json::parse(reconcile::PodBody(*job, {}, {.name = name, .task = task}));
+      nlohmann::json pod = {{"name", name},
+                            {"role", cluster::RoleName(role)},
+                            {"index", index},
+                            {"tf_config", nullptr}};
       for (const auto& variable : body.at("spec").at("containers").at(0).at("env")) {
         if (variable.at("name") == "TF_CONFIG") pod["tf_config"] = variable.at("value");
       }

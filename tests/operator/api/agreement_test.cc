@@ -1,5 +1,5 @@
-// A real API server with our CRD and `Validate` say the same of every manifest: refused or not, in the same words, and
-// with the same defaults.
+// A real API server with our CRD and `Validate` say the same of every manifest: refused or not, in
+// the same words, and with the same defaults.
 #include <gtest/gtest.h>
 
 #include "operator/api/crd.h"
@@ -27,8 +27,8 @@ class AgreementTest : public ::testing::Test {
     server_ = std::move(*server);
     const auto applied = server_->Kubectl({"apply", "--server-side", "-f", "-"}, CrdYaml());
     ASSERT_EQ(applied.exit_code, 0) << applied.out;
-    const auto ready =
-        server_->Kubectl({"wait", "--for=condition=established", "--timeout=30s", "crd/trainingjobs.meshtrain.dev"});
+    const auto ready = server_->Kubectl(
+        {"wait", "--for=condition=established", "--timeout=30s", "crd/trainingjobs.meshtrain.dev"});
     ASSERT_EQ(ready.exit_code, 0) << ready.out;
   }
   static void TearDownTestSuite() { server_.reset(); }
@@ -49,7 +49,9 @@ class AgreementTest : public ::testing::Test {
 std::unique_ptr<meshtrain::testing::ApiServer> AgreementTest::server_;
 
 // The words of a rule, without the value that only our side prints.
-std::string Words(const FieldError& error) { return error.message.substr(0, error.message.find(", got: ")); }
+std::string Words(const FieldError& error) {
+  return error.message.substr(0, error.message.find(", got: "));
+}
 
 TEST_F(AgreementTest, ServerAndValidateSayTheSameOfEveryManifest) {
   for (const cases::Case& c : cases::kCases) {
@@ -58,27 +60,33 @@ TEST_F(AgreementTest, ServerAndValidateSayTheSameOfEveryManifest) {
     const TrainingJob ours = *FromJson(json);
     std::vector<FieldError> errors = Validate(ours);
     // The server prunes unknown fields, and cannot add up host names within CEL's budget.
-    std::erase_if(errors, [](const FieldError& e) { return e.message.starts_with("is not a field"); });
-    std::erase_if(errors, [](const FieldError& e) { return e.message.starts_with("must keep the list of all hosts"); });
+    std::erase_if(errors,
+                  [](const FieldError& e) { return e.message.starts_with("is not a field"); });
+    std::erase_if(errors, [](const FieldError& e) {
+      return e.message.starts_with("must keep the list of all hosts");
+    });
     const auto stored = Create(json);
-    EXPECT_EQ(stored.ok(), errors.empty()) << (stored.ok() ? "accepted" : stored.status().ToString());
+    EXPECT_EQ(stored.ok(), errors.empty())
+        << (stored.ok() ? "accepted" : stored.status().ToString());
     if (stored.ok()) {
       // Its defaults are ours.
       EXPECT_EQ(FromJson(*stored)->spec, ours.spec) << *stored;
       Delete(c.job);
     } else {
       for (const FieldError& error : errors) {
-        EXPECT_NE(stored.status().message().find(Words(error)), std::string::npos) << ToString(error) << "\n"
-                                                                                   << stored.status().message();
+        EXPECT_NE(stored.status().message().find(Words(error)), std::string::npos)
+            << ToString(error) << "\n"
+            << stored.status().message();
       }
     }
   }
 }
 
 TEST_F(AgreementTest, ServerAndValidateUpdateNameTheSameImmutableFields) {
-  const std::string base = Roles(One("worker", 1) + "," + One("ps", 1)) +
-                           ", strategy: ParameterServer, checkpoint: {path: /a}, runPolicy: {managedBy: "
-                           "meshtrain.dev/operator, schedulingPolicy: {queue: a}}";
+  const std::string base =
+      Roles(One("worker", 1) + "," + One("ps", 1)) +
+      ", strategy: ParameterServer, checkpoint: {path: /a}, runPolicy: {managedBy: "
+      "meshtrain.dev/operator, schedulingPolicy: {queue: a}}";
   const auto replaced = [&](const std::string& from, const std::string& to) {
     std::string out = base;
     const size_t at = out.find(from);
@@ -107,7 +115,8 @@ TEST_F(AgreementTest, ServerAndValidateUpdateNameTheSameImmutableFields) {
     const auto updated = server_->client().Update(kJobs, "default", "mnist", ToJson(after), {});
     EXPECT_EQ(updated.ok(), errors.empty()) << updated.status().ToString();
     for (const FieldError& error : errors) {
-      EXPECT_NE(updated.status().message().find(Words(error)), std::string::npos) << ToString(error);
+      EXPECT_NE(updated.status().message().find(Words(error)), std::string::npos)
+          << ToString(error);
     }
     Delete("mnist");
   }

@@ -23,9 +23,13 @@ void Walk(const Json& schema, const std::string& path,
           const std::function<void(const Json&, const std::string&)>& visit) {
   visit(schema, path);
   if (schema.contains("properties")) {
-    for (const auto& [name, inner] : schema["properties"].items()) Walk(inner, path + "." + name, visit);
+    for (const auto& [name, inner] : schema["properties"].items()) {
+      Walk(inner, path + "." + name, visit);
+    }
   }
-  if (schema.contains("additionalProperties")) Walk(schema["additionalProperties"], path + ".*", visit);
+  if (schema.contains("additionalProperties")) {
+    Walk(schema["additionalProperties"], path + ".*", visit);
+  }
   if (schema.contains("items")) Walk(schema["items"], path + "[]", visit);
 }
 
@@ -34,7 +38,9 @@ TEST(CrdTest, EveryFieldIsDescribed) {
   Walk(Schema(), "", [&](const Json& schema, const std::string& path) {
     if (path == ".metadata") return;
     ++fields;
-    EXPECT_TRUE(schema.contains("description") && schema["description"].get<std::string>().size() > 3) << path;
+    EXPECT_TRUE(schema.contains("description") &&
+                schema["description"].get<std::string>().size() > 3)
+        << path;
     EXPECT_TRUE(schema.contains("type") || schema.contains("x-kubernetes-int-or-string")) << path;
   });
   EXPECT_GT(fields, 120);
@@ -45,7 +51,9 @@ TEST(CrdTest, EveryRuleWithCelStandsInTheSchema) {
   for (const Rule& rule : Rules()) want += rule.cel.empty() ? 0 : 1;
   size_t found = 0;
   Walk(Schema(), "", [&](const Json& schema, const std::string&) {
-    if (schema.contains("x-kubernetes-validations")) found += schema["x-kubernetes-validations"].size();
+    if (schema.contains("x-kubernetes-validations")) {
+      found += schema["x-kubernetes-validations"].size();
+    }
   });
   EXPECT_EQ(found, want);
 }
@@ -54,7 +62,8 @@ TEST(CrdTest, KeepsTemplatesAndProgramsWhole) {
   const Json& spec = Schema()["properties"]["spec"]["properties"];
   const Json& pod = spec["replicaSpecs"]["additionalProperties"]["properties"]["template"];
   EXPECT_EQ(pod["x-kubernetes-preserve-unknown-fields"], true);
-  EXPECT_EQ(pod["properties"]["spec"]["properties"]["containers"]["items"]["x-kubernetes-preserve-unknown-fields"],
+  EXPECT_EQ(pod["properties"]["spec"]["properties"]["containers"]["items"]
+               ["x-kubernetes-preserve-unknown-fields"],
             true);
   EXPECT_EQ(spec["program"]["x-kubernetes-preserve-unknown-fields"], true);
 }
@@ -67,7 +76,8 @@ TEST(CrdTest, HasColumnsSubresourcesAndShortNames) {
   }
   EXPECT_EQ(names, "PHASE READY STEP PROGRESS LOSS ACCURACY RESTARTS AGE ");
   EXPECT_TRUE(version["subresources"].contains("status"));
-  EXPECT_EQ(version["subresources"]["scale"]["specReplicasPath"], ".spec.replicaSpecs.worker.replicas");
+  EXPECT_EQ(version["subresources"]["scale"]["specReplicasPath"],
+            ".spec.replicaSpecs.worker.replicas");
   EXPECT_EQ(Root()["spec"]["names"]["shortNames"][0], "tj");
 }
 
@@ -77,7 +87,9 @@ TEST(CrdTest, YamlSaysTheSameAsJson) {
   EXPECT_EQ(Json::parse(*json), Root());
 }
 
-TEST(CrdTest, FitsAnAnnotation) { EXPECT_LT(CrdJson().size(), 262144u) << "kubectl apply keeps a copy of it"; }
+TEST(CrdTest, FitsAnAnnotation) {
+  EXPECT_LT(CrdJson().size(), 262144u) << "kubectl apply keeps a copy of it";
+}
 
 }  // namespace
 }  // namespace meshtrain::api

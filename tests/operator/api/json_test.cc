@@ -23,7 +23,8 @@ TrainingJob Read(std::string_view yaml) {
 std::vector<std::string> ProblemsOf(std::string_view spec) {
   std::vector<std::string> out;
   const TrainingJob job =
-      Read("apiVersion: meshtrain.dev/v1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n" + std::string(spec));
+      Read("apiVersion: meshtrain.dev/v1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n" +
+           std::string(spec));
   for (const FieldError& error : job.problems) out.push_back(ToString(error));
   return out;
 }
@@ -102,7 +103,8 @@ TEST(JsonTest, ReadsEveryField) {
   EXPECT_EQ(worker.pod_template.restart_policy, "Always");
   EXPECT_EQ(worker.restart_budget, (RestartBudget{.limit = 2, .window_seconds = 60}));
   EXPECT_EQ(spec.checkpoint->every_steps, 100);
-  EXPECT_EQ(spec.checkpoint->volume_claim_template, R"({"spec":{"accessModes":["ReadWriteMany"]}})");
+  EXPECT_EQ(spec.checkpoint->volume_claim_template,
+            R"({"spec":{"accessModes":["ReadWriteMany"]}})");
   EXPECT_EQ(spec.run_policy.ttl_seconds_after_finished, 0);
   EXPECT_TRUE(spec.run_policy.suspend);
   EXPECT_EQ(spec.run_policy.scheduling_policy->min_resources.at("cpu"), "4");
@@ -123,7 +125,8 @@ TEST(JsonTest, WrittenAndReadAgainItIsTheSame) {
 
 TEST(JsonTest, StructDefaultsAreTheSchemasDefaults) {
   const TrainingJob job = Read(
-      "apiVersion: meshtrain.dev/v1\nkind: TrainingJob\nspec: {replicaSpecs: {worker: {}}, checkpoint: {path: /c}}");
+      "apiVersion: meshtrain.dev/v1\nkind: TrainingJob\nspec: {replicaSpecs: {worker: {}}, "
+      "checkpoint: {path: /c}}");
   Spec want;
   want.replica_specs[Role::kWorker] = {};
   want.checkpoint = Checkpoint{.path = "/c"};
@@ -131,7 +134,8 @@ TEST(JsonTest, StructDefaultsAreTheSchemasDefaults) {
 }
 
 TEST(JsonTest, StrategyIsMeshWhereTheProgramHasOne) {
-  const std::string head = "apiVersion: meshtrain.dev/v1\nkind: TrainingJob\nspec:\n  replicaSpecs: {worker: {}}\n";
+  const std::string head =
+      "apiVersion: meshtrain.dev/v1\nkind: TrainingJob\nspec:\n  replicaSpecs: {worker: {}}\n";
   EXPECT_EQ(Read(head + "  program: {mesh: {batch: 8}}").spec.strategy, "Mesh");
   EXPECT_EQ(Read(head + "  program: {seed: 1}").spec.strategy, "");
 }
@@ -144,20 +148,27 @@ TEST(JsonTest, NamesFieldAndValueOfEachProblem) {
   EXPECT_THAT(ProblemsOf("  replicaSpecs: {worker: {replicas: 99999999999999999999}}"),
               ElementsAre("spec.replicaSpecs.worker.replicas: must be an integer, got: 1e+20"));
   EXPECT_THAT(ProblemsOf("  replicaSpecs: {worker: {restartPolicy: OnFalure}}"),
-              ElementsAre("spec.replicaSpecs.worker.restartPolicy: must be one of Always, OnFailure, Never, ExitCode, "
+              ElementsAre("spec.replicaSpecs.worker.restartPolicy: must be one of Always, "
+                          "OnFailure, Never, ExitCode, "
                           "got: \"OnFalure\", did you mean `OnFailure`?"));
   EXPECT_THAT(ProblemsOf("  replicaSpecs: {wroker: {}}"),
-              ElementsAre("spec.replicaSpecs.wroker: is not a role, must be chief, worker, ps or evaluator, did you "
+              ElementsAre("spec.replicaSpecs.wroker: is not a role, must be chief, worker, ps or "
+                          "evaluator, did you "
                           "mean `worker`?"));
   EXPECT_THAT(ProblemsOf("  replicaSpecs: {Chief: {}, master: {}}"),
               ElementsAre("spec.replicaSpecs.master: is a second spelling of the role chief"));
-  EXPECT_THAT(ProblemsOf("  replicaSpecs: {worker: {}}\n  runPolicy: {backofLimit: 3}"),
-              ElementsAre("spec.runPolicy.backofLimit: is not a field, did you mean `backoffLimit`?"));
-  EXPECT_THAT(ProblemsOf("  replicaSpecs: []"), ElementsAre("spec.replicaSpecs: must be an object, got: []"));
-  EXPECT_THAT(ProblemsOf("  runPolicy: {}"), ElementsAre("spec.replicaSpecs: must be there, got: nothing"));
-  EXPECT_THAT(ProblemsOf("  replicaSpecs: {worker: {}}\n  failurePolicy: {rules: [{roles: [x]}]}"),
-              ElementsAre("spec.failurePolicy.rules[0].action: must be there, got: nothing",
-                          "spec.failurePolicy.rules[0].roles: must be chief, worker, ps or evaluator, got: \"x\""));
+  EXPECT_THAT(
+      ProblemsOf("  replicaSpecs: {worker: {}}\n  runPolicy: {backofLimit: 3}"),
+      ElementsAre("spec.runPolicy.backofLimit: is not a field, did you mean `backoffLimit`?"));
+  EXPECT_THAT(ProblemsOf("  replicaSpecs: []"),
+              ElementsAre("spec.replicaSpecs: must be an object, got: []"));
+  EXPECT_THAT(ProblemsOf("  runPolicy: {}"),
+              ElementsAre("spec.replicaSpecs: must be there, got: nothing"));
+  EXPECT_THAT(
+      ProblemsOf("  replicaSpecs: {worker: {}}\n  failurePolicy: {rules: [{roles: [x]}]}"),
+      ElementsAre(
+          "spec.failurePolicy.rules[0].action: must be there, got: nothing",
+          "spec.failurePolicy.rules[0].roles: must be chief, worker, ps or evaluator, got: \"x\""));
 }
 
 TEST(JsonTest, AnUnreadableFieldLeavesTheRestReadable) {
@@ -188,10 +199,12 @@ JobStatus FullStatus() {
   status.observed_generation = 2;
   status.start_time = status.last_reconcile_time = t;
   status.active_seconds_before = 1.5;
-  status.progress = Progress{.step = 7, .total_steps = 10, .loss = 0.25, .observed_at = t, .advanced_at = t};
+  status.progress =
+      Progress{.step = 7, .total_steps = 10, .loss = 0.25, .observed_at = t, .advanced_at = t};
   status.plan = PlanStatus{.mesh = "batch=8", .peak_bytes_per_device = 5, .hash = "h"};
   status.checkpoint = CheckpointStatus{5, "/c/5"};
-  status.worst = {{.pod = "a-worker-0", .exit_code = 137, .reason = "OOMKilled", .last_line = "boom"}};
+  status.worst = {
+      {.pod = "a-worker-0", .exit_code = 137, .reason = "OOMKilled", .last_line = "boom"}};
   status.recovery = {.attempt = 2,
                      .restart_all_below = 1,
                      .counted = 1,
@@ -199,7 +212,11 @@ JobStatus FullStatus() {
                      .counted_by_role = {{Role::kWorker, 1}},
                      .recent = {{t, Role::kWorker}},
                      .out_of_memory = {{"worker-0", 1}}};
-  status.goodput = {.waiting_seconds = 2, .running_seconds = 9, .restarting_seconds = 1, .lost_steps = 3, .ratio = 0.9};
+  status.goodput = {.waiting_seconds = 2,
+                    .running_seconds = 9,
+                    .restarting_seconds = 1,
+                    .lost_steps = 3,
+                    .ratio = 0.9};
   return status;
 }
 
@@ -218,7 +235,8 @@ TEST(JsonTest, StatusPatchHoldsOnlyWhatChanged) {
   JobStatus after = before;
   after.progress->step = 8;
   after.checkpoint.reset();
-  EXPECT_EQ(StatusMergePatch(before, after), R"({"status":{"checkpoint":null,"progress":{"percent":"80%","step":8}}})");
+  EXPECT_EQ(StatusMergePatch(before, after),
+            R"({"status":{"checkpoint":null,"progress":{"percent":"80%","step":8}}})");
 }
 
 TEST(JsonTest, AForeignStatusIsNotHeldAgainstTheJob) {
@@ -234,20 +252,23 @@ TEST(JsonTest, AForeignStatusIsNotHeldAgainstTheJob) {
 TEST(JsonTest, TimesRoundTripAndOddOnesAreRefused) {
   EXPECT_EQ(FormatTime(*ParseTime("2026-02-28T23:59:60Z")), "2026-03-01T00:00:00Z");
   EXPECT_EQ(FormatTime(*ParseTime("2026-01-01T02:00:00.123456789+02:00")), "2026-01-01T00:00:00Z");
-  for (const char* bad : {"", "2026-01-01", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00", "2026-01-01T25:00:00Z",
-                          "2026-01-01T00:00:00.Z", "2026-01-01T00:00:00+0200", "9999-01-01T00:00:00Z"}) {
+  for (const char* bad :
+       {"", "2026-01-01", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00", "2026-01-01T25:00:00Z",
+        "2026-01-01T00:00:00.Z", "2026-01-01T00:00:00+0200", "9999-01-01T00:00:00Z"}) {
     EXPECT_FALSE(ParseTime(bad).has_value()) << bad;
   }
 }
 
-// Whatever is put in place of a value: reading never crashes, and a job without problems is written and read alike.
+// Whatever is put in place of a value: reading never crashes, and a job without problems is written
+// and read alike.
 TEST(JsonTest, SurvivesEveryMutationOfAManifest) {
   const char* given = std::getenv("MT_TEST_SEED");
   const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 11;
   SCOPED_TRACE("MT_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   const std::string original = *YamlToJson(kFull);
-  const std::string values[] = {"null",  "-1",   "1e99", "\"\"",          "[]", "{}", "true", "18446744073709551615",
+  const std::string values[] = {"null",  "-1",   "1e99", "\"\"",
+                                "[]",    "{}",   "true", "18446744073709551615",
                                 "\"x\"", "[{}]", "0.5",  "{\"a\":[null]}"};
   int with_problems = 0;
   for (int round = 0; round < 3000; ++round) {

@@ -1,5 +1,5 @@
-// Manifests, good and bad, with what is to be said of them: for the checks in C++ (rules_test.cc) and for a real API
-// server with our CRD (agreement_test.cc).
+// Manifests, good and bad, with what is to be said of them: for the checks in C++ (rules_test.cc)
+// and for a real API server with our CRD (agreement_test.cc).
 #pragma once
 
 #include <string>
@@ -26,9 +26,14 @@ struct Case {
 
 inline const Case kCases[] = {
     {"Plain", Roles(One("worker", 1)), {}},
-    {"AllRoles", Roles(One("Chief", 1) + "," + One("Worker", 2) + "," + One("PS", 2) + "," + One("Evaluator", 1)), {}},
+    {"AllRoles",
+     Roles(One("Chief", 1) + "," + One("Worker", 2) + "," + One("PS", 2) + "," +
+           One("Evaluator", 1)),
+     {}},
     {"NoWorkersBesideAChief", Roles(One("chief", 1) + "," + One("worker", 0)), {}},
-    {"TwoChiefs", Roles(One("chief", 2)), {"spec.replicaSpecs.chief.replicas: must be at most 1, got: 2"}},
+    {"TwoChiefs",
+     Roles(One("chief", 2)),
+     {"spec.replicaSpecs.chief.replicas: must be at most 1, got: 2"}},
     {"TwoEvaluators",
      Roles(One("worker", 1) + "," + One("evaluator", 2)),
      {"spec.replicaSpecs.evaluator.replicas: must be at most 1, got: 2"}},
@@ -37,25 +42,30 @@ inline const Case kCases[] = {
      {"spec.replicaSpecs: must have a chief or at least one worker: the job ends when it does"}},
     {"NoTemplate",
      Roles("worker: {}"),
-     {"spec.replicaSpecs: must each have a template with at least one container where there is no program"}},
+     {"spec.replicaSpecs: must each have a template with at least one container where there is no "
+      "program"}},
     {"NoTemplateWithProgram", Roles("worker: {}") + ", program: {seed: 1}", {}},
     {"UpperCaseName",
      Roles(One("worker", 1)),
-     {"metadata.name: must be a DNS label: lower case letters, digits and '-', beginning with a letter, got: Mnist"},
+     {"metadata.name: must be a DNS label: lower case letters, digits and '-', beginning with a "
+      "letter, got: Mnist"},
      "Mnist"},
     {"NameBeginsWithADigit",
      Roles(One("worker", 1)),
-     {"metadata.name: must be a DNS label: lower case letters, digits and '-', beginning with a letter, got: 1abc"},
+     {"metadata.name: must be a DNS label: lower case letters, digits and '-', beginning with a "
+      "letter, got: 1abc"},
      "1abc"},
     {"NameAtTheLimit", Roles(One("worker", 1)), {}, std::string(54, 'a')},
     {"NameTooLongForItsPods",
      Roles(One("worker", 11)),
-     {"metadata.name: must leave the longest name of its pods, NAME-ROLE-INDEX, within 63 characters, got: " +
+     {"metadata.name: must leave the longest name of its pods, NAME-ROLE-INDEX, within 63 "
+      "characters, got: " +
       std::string(54, 'a') + "-worker-10 (64)"},
      std::string(54, 'a')},
     {"NameTooLongForPodsToCome",
      Roles(One("worker", 1)) + ", elastic: {minReplicas: 1, maxReplicas: 11}",
-     {"metadata.name: must leave the longest name of its pods, NAME-ROLE-INDEX, within 63 characters, got: " +
+     {"metadata.name: must leave the longest name of its pods, NAME-ROLE-INDEX, within 63 "
+      "characters, got: " +
       std::string(54, 'a') + "-worker-10 (64)"},
      std::string(54, 'a')},
     {"PsWithoutItsStrategy",
@@ -63,20 +73,24 @@ inline const Case kCases[] = {
      {"spec.strategy: must be ParameterServer where there are ps replicas, got: Mirrored"}},
     {"StrategyWithoutPs",
      Roles(One("worker", 1)) + ", strategy: ParameterServer",
-     {"spec.replicaSpecs.ps.replicas: must be at least 1 with the strategy ParameterServer, got: 0"}},
+     {"spec.replicaSpecs.ps.replicas: must be at least 1 with the strategy ParameterServer, got: "
+      "0"}},
     {"MeshBesideAnotherStrategy",
      Roles("worker: {}") + ", program: {mesh: {batch: 2}}, strategy: Mirrored",
-     {"spec.strategy: must be Mesh, or absent, with program.mesh: the other strategies take no mesh, got: Mirrored"}},
+     {"spec.strategy: must be Mesh, or absent, with program.mesh: the other strategies take no "
+      "mesh, got: Mirrored"}},
     {"MeshStrategyWithoutAMesh",
      Roles("worker: {}") + ", program: {seed: 1}, strategy: Mesh",
      {"spec.program.mesh: must be there with the strategy Mesh, got: nothing"}},
     {"ElasticUpsideDown",
      Roles(One("worker", 3)) + ", elastic: {minReplicas: 4, maxReplicas: 2}",
      {"spec.elastic.maxReplicas: must be at least minReplicas, got: 2 < 4",
-      "spec.replicaSpecs.worker.replicas: must lie between elastic.minReplicas and elastic.maxReplicas, got: 3"}},
+      "spec.replicaSpecs.worker.replicas: must lie between elastic.minReplicas and "
+      "elastic.maxReplicas, got: 3"}},
     {"ElasticOutside",
      Roles(One("worker", 9)) + ", elastic: {minReplicas: 1, maxReplicas: 8}",
-     {"spec.replicaSpecs.worker.replicas: must lie between elastic.minReplicas and elastic.maxReplicas, got: 9"}},
+     {"spec.replicaSpecs.worker.replicas: must lie between elastic.minReplicas and "
+      "elastic.maxReplicas, got: 9"}},
     {"WaitsForNobody",
      Roles(One("worker", 1)) + ", waitForEvaluator: true",
      {"spec.waitForEvaluator: must be false without an evaluator, got: true"}},
@@ -91,7 +105,8 @@ inline const Case kCases[] = {
      {"spec.replicaSpecs: must have limits below 32 in restartBudgets with windowSeconds"}},
     {"GangLargerThanTheJob",
      Roles(One("worker", 2)) + ", runPolicy: {schedulingPolicy: {minAvailable: 3}}",
-     {"spec.runPolicy.schedulingPolicy.minAvailable: must be at most the number of all replicas, got: 3"}},
+     {"spec.runPolicy.schedulingPolicy.minAvailable: must be at most the number of all replicas, "
+      "got: 3"}},
     {"MoreHostsThanAFileHolds",
      Roles(One("worker", 10000)),
      {"spec.replicaSpecs: must keep the list of all hosts within 1,000,000 bytes, got: 1460000"},

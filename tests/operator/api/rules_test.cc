@@ -32,49 +32,60 @@ std::vector<std::string> Text(const std::vector<FieldError>& errors) {
 class RulesTest : public testing::TestWithParam<Case> {};
 
 TEST_P(RulesTest, SaysWhereAndWhat) {
-  EXPECT_THAT(Text(Validate(Job(GetParam().spec, GetParam().job))), ElementsAreArray(GetParam().want));
+  EXPECT_THAT(Text(Validate(Job(GetParam().spec, GetParam().job))),
+              ElementsAreArray(GetParam().want));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, RulesTest, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, RulesTest, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
 
 // Each rule of the table that C++ can check is broken by some case above or below.
 TEST(RulesTableTest, EveryRuleHasACase) {
   std::set<std::string> said;
   for (const Case& c : kCases) {
-    for (const FieldError& error : Validate(Job(c.spec, c.job))) said.insert(error.message.substr(0, 40));
+    for (const FieldError& error : Validate(Job(c.spec, c.job))) {
+      said.insert(error.message.substr(0, 40));
+    }
   }
   for (const Rule& rule : Rules()) {
     if (rule.holds == nullptr || rule.on_change) continue;
-    EXPECT_TRUE(said.contains((std::string(rule.message) + (rule.got != nullptr ? ", got: " : "")).substr(0, 40)) ||
-                std::any_of(said.begin(), said.end(),
-                            [&](const std::string& text) {
-                              return text.starts_with(
-                                  rule.message.substr(0, std::min<size_t>(20, rule.message.size())));
-                            }))
+    EXPECT_TRUE(
+        said.contains(
+            (std::string(rule.message) + (rule.got != nullptr ? ", got: " : "")).substr(0, 40)) ||
+        std::any_of(said.begin(), said.end(),
+                    [&](const std::string& text) {
+                      return text.starts_with(
+                          rule.message.substr(0, std::min<size_t>(20, rule.message.size())));
+                    }))
         << rule.message;
   }
 }
 
 TEST(RulesTableTest, AnUnreadableFieldIsNamedOnce) {
-  EXPECT_THAT(Text(Validate(Job("replicaSpecs: 5"))), ElementsAre("spec.replicaSpecs: must be an object, got: 5"));
+  EXPECT_THAT(Text(Validate(Job("replicaSpecs: 5"))),
+              ElementsAre("spec.replicaSpecs: must be an object, got: 5"));
 }
 
 TEST(UpdateTest, NamesImmutableFields) {
-  const TrainingJob before = Job(Roles(One("worker", 1) + "," + One("ps", 1)) +
-                                 ", strategy: ParameterServer, checkpoint: {path: /a}, "
-                                 "runPolicy: {managedBy: meshtrain.dev/operator, schedulingPolicy: {queue: a}}");
+  const TrainingJob before =
+      Job(Roles(One("worker", 1) + "," + One("ps", 1)) +
+          ", strategy: ParameterServer, checkpoint: {path: /a}, "
+          "runPolicy: {managedBy: meshtrain.dev/operator, schedulingPolicy: {queue: a}}");
   EXPECT_THAT(ValidateUpdate(before, before), ElementsAre());
-  const TrainingJob scaled = Job(Roles(One("worker", 4) + "," + One("ps", 1)) +
-                                 ", strategy: ParameterServer, checkpoint: {path: /a}, runPolicy: {suspend: true, "
-                                 "managedBy: meshtrain.dev/operator, schedulingPolicy: {queue: a}}");
-  EXPECT_THAT(Text(ValidateUpdate(before, scaled)), ElementsAre()) << "workers and suspend may change";
-  const TrainingJob after =
-      Job(Roles(One("chief", 1) + "," + One("ps", 2)) +
-          ", strategy: Mirrored, checkpoint: {path: /b}, successPolicy: AllWorkers, "
-          "tfConfig: {compat: kubeflow-v1}, runPolicy: {managedBy: me, schedulingPolicy: {queue: b}}");
+  const TrainingJob scaled =
+      Job(Roles(One("worker", 4) + "," + One("ps", 1)) +
+          ", strategy: ParameterServer, checkpoint: {path: /a}, runPolicy: {suspend: true, "
+          "managedBy: meshtrain.dev/operator, schedulingPolicy: {queue: a}}");
+  EXPECT_THAT(Text(ValidateUpdate(before, scaled)), ElementsAre())
+      << "workers and suspend may change";
+  const TrainingJob after = Job(
+      Roles(One("chief", 1) + "," + One("ps", 2)) +
+      ", strategy: Mirrored, checkpoint: {path: /b}, successPolicy: AllWorkers, "
+      "tfConfig: {compat: kubeflow-v1}, runPolicy: {managedBy: me, schedulingPolicy: {queue: b}}");
   EXPECT_THAT(
       Text(ValidateUpdate(before, after)),
-      ElementsAre("spec.strategy: is immutable, got: Mirrored", "spec.replicaSpecs: is immutable in its set of roles",
+      ElementsAre("spec.strategy: is immutable, got: Mirrored",
+                  "spec.replicaSpecs: is immutable in its set of roles",
                   "spec.replicaSpecs: is immutable in the replicas of chief, ps and evaluator",
                   "spec.runPolicy.managedBy: is immutable, got: me",
                   "spec.runPolicy.schedulingPolicy.queue: is immutable, got: b",
@@ -86,24 +97,31 @@ TEST(UpdateTest, NamesImmutableFields) {
 TEST(UpdateTest, TemplatesMayChangeWhileSuspended) {
   const auto with = [](const std::string& selector, bool suspend) {
     return Job("replicaSpecs: {worker: {template: {spec: {nodeSelector: {pool: " + selector +
-               "}, containers: [{name: t}]}}}}, runPolicy: {suspend: " + (suspend ? "true" : "false") + "}");
+               "}, containers: [{name: t}]}}}}, runPolicy: {suspend: " +
+               (suspend ? "true" : "false") + "}");
   };
-  EXPECT_THAT(ValidateUpdate(with("a", true), with("b", false)), ElementsAre()) << "Kueue puts node selectors in";
-  EXPECT_THAT(Text(ValidateUpdate(with("a", false), with("b", false))),
-              ElementsAre("spec.replicaSpecs: is immutable in its templates unless the job is suspended"));
+  EXPECT_THAT(ValidateUpdate(with("a", true), with("b", false)), ElementsAre())
+      << "Kueue puts node selectors in";
+  EXPECT_THAT(
+      Text(ValidateUpdate(with("a", false), with("b", false))),
+      ElementsAre("spec.replicaSpecs: is immutable in its templates unless the job is suspended"));
 }
 
 TEST(WarningsTest, TellsWhatIsProbablyNotMeant) {
   const TrainingJob job =
-      Job("replicaSpecs: {Worker: {replicas: 2, template: {spec: {restartPolicy: Never, containers: [{name: t, env: "
+      Job("replicaSpecs: {Worker: {replicas: 2, template: {spec: {restartPolicy: Never, "
+          "containers: [{name: t, env: "
           "[{name: TF_CONFIG, value: x}]}]}}}}");
   EXPECT_THAT(
       Text(Warnings(job)),
-      ElementsAre("spec.replicaSpecs.worker.template.spec.restartPolicy: is replaced by the replica spec's "
-                  "restartPolicy, got: Never",
-                  "spec.replicaSpecs.worker.template.spec.containers: sets TF_CONFIG itself: the operator's is "
-                  "not given to it",
-                  "spec.replicaSpecs.Worker: is read as worker, but kubectl scale acts on the key worker only"));
+      ElementsAre(
+          "spec.replicaSpecs.worker.template.spec.restartPolicy: is replaced by the replica spec's "
+          "restartPolicy, got: Never",
+          "spec.replicaSpecs.worker.template.spec.containers: sets TF_CONFIG itself: the "
+          "operator's is "
+          "not given to it",
+          "spec.replicaSpecs.Worker: is read as worker, but kubectl scale acts on the key worker "
+          "only"));
   EXPECT_THAT(Warnings(Job(Roles(One("worker", 2)))), ElementsAre());
   EXPECT_EQ(Warnings(Job(Roles(One("worker", 3000)))).size(), 1u);
 }

@@ -6,9 +6,10 @@ namespace meshtrain::api {
 namespace {
 
 TEST(YamlTest, ReadsCoreSchemaScalars) {
-  EXPECT_EQ(
-      *YamlToJson("[1, -2, 0x10, 0o17, 1.5, 1e-7, .5, true, null, ~, yes, '1', \"true\", 1.2.3, 2026-01-01, -, +5]"),
-      "[1,-2,16,15,1.5,1e-07,0.5,true,null,null,\"yes\",\"1\",\"true\",\"1.2.3\",\"2026-01-01\",\"-\",5]");
+  EXPECT_EQ(*YamlToJson("[1, -2, 0x10, 0o17, 1.5, 1e-7, .5, true, null, ~, yes, '1', \"true\", "
+                        "1.2.3, 2026-01-01, -, +5]"),
+            "[1,-2,16,15,1.5,1e-07,0.5,true,null,null,\"yes\",\"1\",\"true\",\"1.2.3\",\"2026-01-"
+            "01\",\"-\",5]");
   EXPECT_EQ(*YamlToJson("a: !!str 5\nb:\nc: 007"), R"({"a":"5","b":null,"c":7})");
   EXPECT_EQ(*YamlToJson(""), "null");
 }
@@ -19,8 +20,10 @@ TEST(YamlTest, FollowsAliasesAndMerges) {
 }
 
 TEST(YamlTest, NamesLineAndColumn) {
-  EXPECT_EQ(YamlToJson("a: 1\na: 2").status().message(), "line 2, column 1: must be given once, got: `a` twice");
-  EXPECT_EQ(YamlToJson("a: .inf").status().message(), "line 1, column 4: must be a finite number, got: .inf");
+  EXPECT_EQ(YamlToJson("a: 1\na: 2").status().message(),
+            "line 2, column 1: must be given once, got: `a` twice");
+  EXPECT_EQ(YamlToJson("a: .inf").status().message(),
+            "line 1, column 4: must be a finite number, got: .inf");
   EXPECT_EQ(YamlToJson("a: [1").status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(YamlToJson("a: 99999999999999999999999").ok(), true);
 }

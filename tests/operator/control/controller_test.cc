@@ -188,8 +188,9 @@ TEST_F(ControllerTest, TakesAPodThatAlreadyExistsAsMade) {
   ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 3 && lost >= 4; }));
   Settle();
   std::set<std::string> uids;
-  for (const std::string& pod : api_.All(kube::Pods()))
+  for (const std::string& pod : api_.All(kube::Pods())) {
     uids.insert(json::parse(pod)["metadata"]["uid"]);
+  }
   EXPECT_THAT(uids, SizeIs(3));
   Stop();  // before what the fault captured goes away
 }
@@ -230,11 +231,13 @@ TEST_F(ControllerTest, LeavesAForeignPodOfThatNameAlone) {
 
 TEST_F(ControllerTest, MakesNothingBesideAForeignServiceOfItsName) {
   // Without our labels: no watch shows it, the creation's answer is the first to tell.
-  api_.Put(kube::Services(), R"({"metadata":{"name":"mnist","namespace":"ml","uid":"theirs"},"spec":{}})");
+  api_.Put(kube::Services(),
+           R"({"metadata":{"name":"mnist","namespace":"ml","uid":"theirs"},"spec":{}})");
   Start();
   api_.Put(TrainingJobs(), JobText("mnist", 2));
   ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") == "True"; }));
-  EXPECT_TRUE(Eventually([&] { return api_.All(kube::Pods()).empty(); })) << api_.All(kube::Pods()).front();
+  EXPECT_TRUE(Eventually([&] { return api_.All(kube::Pods()).empty(); }))
+      << api_.All(kube::Pods()).front();
   Settle();
   EXPECT_THAT(api_.All(kube::Pods()), IsEmpty());
   EXPECT_THAT(api_.Peek(TrainingJobs(), "ml", "mnist"), HasSubstr("an object of somebody else"));
@@ -248,7 +251,8 @@ TEST_F(ControllerTest, MakesNothingBesideAForeignServiceOfItsName) {
   for (const FakeApi::Call& call : Writes()) EXPECT_NE(call.plural, "pods") << call.verb;
   // And when the name is free, the job runs.
   api_.Remove(kube::Services(), "ml", "mnist");
-  api_.Put(TrainingJobs(), api_.Peek(TrainingJobs(), "ml", "mnist"));  // wakes it before the next try is due
+  api_.Put(TrainingJobs(),
+           api_.Peek(TrainingJobs(), "ml", "mnist"));  // wakes it before the next try is due
   EXPECT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
   EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") != "True"; }));
 }
@@ -271,8 +275,9 @@ TEST_F(ControllerTest, ReadsAJobAnewWhenItsStatusWriteGotNoAnswer) {
   // happened.
   std::atomic<int> lost = 0, failed_reads = 0;
   api_.SetFault([&](const FakeApi::Call& call, bool after) {
-    if (after && call.subresource == "status" && lost == 0)
+    if (after && call.subresource == "status" && lost == 0) {
       return ++lost, Unavailable("answer lost");
+    }
     if (!after && call.verb == "get" && call.plural == "trainingjobs" && failed_reads < 2) {
       return ++failed_reads, Unavailable("down");
     }
@@ -285,8 +290,9 @@ TEST_F(ControllerTest, ReadsAJobAnewWhenItsStatusWriteGotNoAnswer) {
   Settle();
   std::vector<std::string> of_the_job;
   for (const FakeApi::Call& call : api_.calls()) {
-    if (call.plural == "trainingjobs" && (call.verb == "get" || call.verb == "patch"))
+    if (call.plural == "trainingjobs" && (call.verb == "get" || call.verb == "patch")) {
       of_the_job.push_back(call.verb);
+    }
   }
   EXPECT_THAT(of_the_job, ::testing::ElementsAre("patch", "get", "get", "get"));
   Stop();
@@ -324,8 +330,9 @@ TEST_F(ControllerTest, GoesOnAfterBeingKilledAtAnyWrite) {
 
 TEST_F(ControllerTest, ABigJobDoesNotDelayASmallOne) {
   api_.SetFault([](const FakeApi::Call& call, bool after) {
-    if (after && call.verb == "create" && call.plural == "pods")
+    if (after && call.verb == "create" && call.plural == "pods") {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
     return OkStatus();
   });
   Start();

@@ -50,8 +50,9 @@ class InformerTest : public ::testing::Test {
       std::lock_guard lock(mutex_);
       const std::string name(kube::SliceString(object, {"metadata", "name"}));
       if (type == kube::WatchEventType::kDeleted) seen_.erase(name);
-      if (type == kube::WatchEventType::kAdded || type == kube::WatchEventType::kModified)
+      if (type == kube::WatchEventType::kAdded || type == kube::WatchEventType::kModified) {
         seen_[name] = object;
+      }
     };
     informer_ = std::make_unique<Informer>(
         api_, clock_,

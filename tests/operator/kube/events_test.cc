@@ -63,8 +63,9 @@ TEST(EventCorrelatorTest, LimitsOneSubjectAndNotItsNeighbour) {
   FakeClock clock;
   EventCorrelator correlator;
   int sent = 0;
-  for (int i = 0; i < 100; ++i)
+  for (int i = 0; i < 100; ++i) {
     sent += correlator.Correlate(MakeEvent("a"), clock.Now()).has_value();
+  }
   EXPECT_EQ(sent, 25);
   EXPECT_TRUE(correlator.Correlate(MakeEvent("a", "other"), clock.Now()));
   clock.Advance(std::chrono::minutes(5));

@@ -208,8 +208,9 @@ TEST_F(HttpClientTest, RefusesAListThatWasCutOff) {
 void Stream(httplib::Response& response, std::vector<std::string> chunks) {
   response.set_chunked_content_provider("application/json",
                                         [chunks](size_t, httplib::DataSink& sink) {
-                                          for (const std::string& chunk : chunks)
+                                          for (const std::string& chunk : chunks) {
                                             sink.write(chunk.data(), chunk.size());
+                                          }
                                           sink.done();
                                           return true;
                                         });
@@ -267,8 +268,9 @@ TEST_F(HttpClientTest, StopsAWaitingWatchAtOnce) {
   handler_ = [&](const httplib::Request&, httplib::Response& response) {
     response.set_chunked_content_provider("j", [this, &streaming](size_t, httplib::DataSink& sink) {
       streaming = true;
-      while (!over_ && sink.is_writable())
+      while (!over_ && sink.is_writable()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
       sink.done();
       return true;
     });

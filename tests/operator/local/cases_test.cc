@@ -1,7 +1,5 @@
-// tests/support/lifecycle_cases with processes: each replica waits for its exit code, is told it when the table says,
-// and leaves with it.
-#include "tests/support/lifecycle_cases.h"
-
+// tests/support/lifecycle_cases with processes: each replica waits for its exit code, is told it
+// when the table says, and leaves with it.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -11,6 +9,7 @@
 #include <optional>
 
 #include "tests/operator/local/play.h"
+#include "tests/support/lifecycle_cases.h"
 
 namespace meshtrain::local {
 namespace {
@@ -67,7 +66,8 @@ class Director {
       const PodSeen* pod = Find(seen, end.task);
       if (pod == nullptr || pod->phase != PodPhase::kRunning || !pod->ready) return;
       const std::string line = std::to_string(end.exit_code) + "\n";
-      ASSERT_EQ(::write(fifos_.at(end.task), line.data(), line.size()), static_cast<ssize_t>(line.size()));
+      ASSERT_EQ(::write(fifos_.at(end.task), line.data(), line.size()),
+                static_cast<ssize_t>(line.size()));
       told_ = *pod;
       ++next_;
       return;
@@ -102,7 +102,9 @@ TEST_P(LocalCasesTest, ComesToItsEnd) {
   Director director(c, folder_);
   RunnerOptions options{.crash_loop = {.first = std::chrono::milliseconds(50)},
                         .linger = std::chrono::milliseconds(100)};
-  options.on_settled = [&](const api::TrainingJob& job, const Observed& seen) { director.Settled(job, seen); };
+  options.on_settled = [&](const api::TrainingJob& job, const Observed& seen) {
+    director.Settled(job, seen);
+  };
   const Played played = Play(WithScript(c.job, director.Script()), options);
 
   EXPECT_TRUE(director.all_told());
@@ -130,7 +132,8 @@ TEST_P(LocalCasesTest, ComesToItsEnd) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, LocalCasesTest, testing::ValuesIn(testing_support::LifecycleCases()),
+INSTANTIATE_TEST_SUITE_P(Table, LocalCasesTest,
+                         testing::ValuesIn(testing_support::LifecycleCases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -49,10 +49,12 @@ reconcile::CreatePod Pod(TaskId task, int attempt = 0) {
 }
 
 TEST(LauncherTest, APlaceKeepsItsPortsWhateverBecomesOfItsProcess) {
-  const auto job = MakeJob("mnist")
-                       .Workers(2)
-                       .Template(Role::kWorker, R"({"spec":{"containers":[{"name":"trainer","command":["true"]}]}})")
-                       .Build();
+  const auto job =
+      MakeJob("mnist")
+          .Workers(2)
+          .Template(Role::kWorker,
+                    R"({"spec":{"containers":[{"name":"trainer","command":["true"]}]}})")
+          .Build();
   const auto launcher = Launcher::Create(job, {.output = "out"});
   ASSERT_TRUE(launcher.ok()) << launcher.status().message();
   const auto first = (*launcher)->Prepare(Pod({Role::kWorker, 1}));
@@ -83,7 +85,8 @@ TEST(LauncherTest, TheMetricsAddressIsTheLeaders) {
   EXPECT_EQ(address("0.0.0.0:8080", kChief), "0.0.0.0:8080");
   EXPECT_THAT(address("0.0.0.0:0", kChief), testing::MatchesRegex("0\\.0\\.0\\.0:[1-9][0-9]+"));
   EXPECT_THAT(address(":0", kChief), testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]+"));
-  EXPECT_THAT(address("0.0.0.0:8080", {Role::kWorker, 0}), testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]+"));
+  EXPECT_THAT(address("0.0.0.0:8080", {Role::kWorker, 0}),
+              testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]+"));
 }
 
 TEST(LauncherTest, ALargeClusterLiesInAFileOfThisMachine) {
@@ -126,22 +129,26 @@ TEST(LauncherTest, SecretsAreNobodyElsesAndGoWithIt) {
 }
 
 TEST(LauncherTest, OnlyWhatCannotRunIsRefused) {
-  const std::string env = R"("env":[{"name":"KEY","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}])";
-  const auto job = MakeJob("mnist")
-                       .Chief()
-                       .Workers(1)
-                       .Ps(1)
-                       .Template(Role::kChief, R"({"spec":{"containers":[{"name":"trainer","args":["--x"]}]}})")
-                       .Template(Role::kWorker,
-                                 R"({"spec":{"containers":[{"name":"t","command":["true"],)" + env + "}]}}")
-                       .Template(Role::kPs, R"({"spec":{"containers":[{"name":"t","command":["true"]}]}})")
-                       .Build();
+  const std::string env =
+      R"("env":[{"name":"KEY","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}])";
+  const auto job =
+      MakeJob("mnist")
+          .Chief()
+          .Workers(1)
+          .Ps(1)
+          .Template(Role::kChief, R"({"spec":{"containers":[{"name":"trainer","args":["--x"]}]}})")
+          .Template(Role::kWorker,
+                    R"({"spec":{"containers":[{"name":"t","command":["true"],)" + env + "}]}}")
+          .Template(Role::kPs, R"({"spec":{"containers":[{"name":"t","command":["true"]}]}})")
+          .Build();
   const auto launcher = Launcher::Create(job, {});
   std::vector<std::string> notes;
   const Status status = (*launcher)->Check(&notes);
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("spec.replicaSpecs.chief.template.spec.containers[trainer].command"));
-  EXPECT_THAT(status.message(), HasSubstr("spec.replicaSpecs.worker.template.spec.containers: env KEY"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("spec.replicaSpecs.chief.template.spec.containers[trainer].command"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("spec.replicaSpecs.worker.template.spec.containers: env KEY"));
   EXPECT_THAT(status.message(), testing::Not(HasSubstr(".ps.")));
 }
 

@@ -83,7 +83,9 @@ TEST(LineCutterTest, CutsWhateverThePiecesAre) {
     LineCutter cutter;
     std::vector<std::string> lines;
     const auto keep = [&](std::string_view line) { lines.emplace_back(line); };
-    for (size_t i = 0; i < text.size(); i += size) cutter.Add(std::string_view(text).substr(i, size), keep);
+    for (size_t i = 0; i < text.size(); i += size) {
+      cutter.Add(std::string_view(text).substr(i, size), keep);
+    }
     EXPECT_THAT(lines, ElementsAre("one", "", "three")) << size;
     cutter.Finish(keep);
     EXPECT_THAT(lines, ElementsAre("one", "", "three", "four")) << size;
@@ -93,12 +95,15 @@ TEST(LineCutterTest, CutsWhateverThePiecesAre) {
 TEST(LineCutterTest, ALineWithoutEndIsNotKeptForEver) {
   LineCutter cutter;
   size_t got = 0;
-  for (int i = 0; i < 1000; ++i) cutter.Add(std::string(1000, 'x'), [&](std::string_view line) { got += line.size(); });
+  for (int i = 0; i < 1000; ++i) {
+    cutter.Add(std::string(1000, 'x'), [&](std::string_view line) { got += line.size(); });
+  }
   EXPECT_GE(got, 900'000u);
 }
 
 TEST(LogFileTest, GoesOnWithTheFile) {
-  const std::string path = std::filesystem::path(testing::TempDir()) / ("log-" + std::to_string(::getpid()));
+  const std::string path =
+      std::filesystem::path(testing::TempDir()) / ("log-" + std::to_string(::getpid()));
   for (const char* text : {"a\n", "b\n"}) {
     auto log = LogFile::Open(path);
     ASSERT_TRUE(log.ok());

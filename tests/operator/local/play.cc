@@ -16,7 +16,8 @@ std::string ShellTemplate(const std::string& script, const std::string& more_of_
   const std::string text = nlohmann::json(script).dump();
   return R"({"spec":{)" + (more_of_pod.empty() ? "" : more_of_pod + ",") +
          R"("containers":[{"name":"trainer","image":"train:1",)" +
-         (more_of_container.empty() ? "" : more_of_container + ",") + R"("command":["sh","-c",)" + text + "]}]}}";
+         (more_of_container.empty() ? "" : more_of_container + ",") + R"("command":["sh","-c",)" +
+         text + "]}]}}";
 }
 
 const api::Condition& Played::condition(api::ConditionType type) const {
@@ -49,7 +50,8 @@ Played PlayTest::Play(const api::TrainingJob& job, RunnerOptions options) {
   options.stderr_fd = open("stderr");
   if (options.launch.output == "runs") options.launch.output = folder_ + "/out";
   if (options.launch.environment.empty()) {
-    options.launch.environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"TEST_FOLDER", folder_}};
+    options.launch.environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"},
+                                  {"TEST_FOLDER", folder_}};
   }
   const int out = options.stdout_fd;
   const int err = options.stderr_fd;

@@ -21,7 +21,8 @@ struct Played {
   Ending ending;
   std::string out;  // what the run wrote to its stdout and stderr
   std::string err;
-  const api::Condition& condition(api::ConditionType type) const;  // fails the test where there is none
+  const api::Condition& condition(
+      api::ConditionType type) const;  // fails the test where there is none
   bool Is(api::ConditionType type) const { return api::IsTrue(ending.status, type); }
 };
 

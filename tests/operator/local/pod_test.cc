@@ -16,7 +16,8 @@ using testing::Pair;
 
 TEST(ExpandTest, AsKubernetesDoes) {
   // The table of k8s.io/kubernetes/third_party/forked/golang/expansion/expand_test.go, in short.
-  const std::map<std::string, std::string> variables = {{"A", "a"}, {"B", "b"}, {"EMPTY", ""}, {"D", "$(A)"}};
+  const std::map<std::string, std::string> variables = {
+      {"A", "a"}, {"B", "b"}, {"EMPTY", ""}, {"D", "$(A)"}};
   const std::pair<const char*, const char*> cases[] = {
       {"", ""},
       {"$(A)", "a"},
@@ -38,15 +39,21 @@ TEST(ExpandTest, AsKubernetesDoes) {
 }
 
 TEST(ExpandTest, AVariableMayUseThoseBeforeIt) {
-  const auto out = Expand({{"A", "1"}, {"B", "$(A)2"}, {"C", "$(LATER)"}, {"LATER", "x"}, {"A", "3"}});
-  EXPECT_THAT(out, ElementsAre(Pair("A", "3"), Pair("B", "12"), Pair("C", "$(LATER)"), Pair("LATER", "x")));
+  const auto out =
+      Expand({{"A", "1"}, {"B", "$(A)2"}, {"C", "$(LATER)"}, {"LATER", "x"}, {"A", "3"}});
+  EXPECT_THAT(
+      out, ElementsAre(Pair("A", "3"), Pair("B", "12"), Pair("C", "$(LATER)"), Pair("LATER", "x")));
 }
 
 TEST(WithHostsTest, ReplacesWholeStringsOnly) {
-  const std::map<std::string, std::string> hosts = {{"a:1", "127.0.0.1:10001"}, {"b:1", "127.0.0.1:10002"}};
-  EXPECT_EQ(WithHosts(R"({"worker":["a:1","b:1","aa:1"],"x":"a:1 b:1","e":"\"a:1","n":1})", hosts),
-            R"({"worker":["127.0.0.1:10001","127.0.0.1:10002","aa:1"],"x":"a:1 b:1","e":"\"a:1","n":1})");
-  for (const char* torn : {"", "{", "\"", "\"a:1", "\"a:1\\", "\"a:1\\\""}) EXPECT_EQ(WithHosts(torn, hosts), torn);
+  const std::map<std::string, std::string> hosts = {{"a:1", "127.0.0.1:10001"},
+                                                    {"b:1", "127.0.0.1:10002"}};
+  EXPECT_EQ(
+      WithHosts(R"({"worker":["a:1","b:1","aa:1"],"x":"a:1 b:1","e":"\"a:1","n":1})", hosts),
+      R"({"worker":["127.0.0.1:10001","127.0.0.1:10002","aa:1"],"x":"a:1 b:1","e":"\"a:1","n":1})");
+  for (const char* torn : {"", "{", "\"", "\"a:1", "\"a:1\\", "\"a:1\\\""}) {
+    EXPECT_EQ(WithHosts(torn, hosts), torn);
+  }
 }
 
 TEST(WithHostsTest, KeepsEverySpellingOfTfConfig) {
@@ -60,13 +67,16 @@ TEST(WithHostsTest, KeepsEverySpellingOfTfConfig) {
                   R"("task":{"type":"worker","index":1},"environment":"cloud"})"),
             R"({"cluster":{"ps":["127.0.0.1:10002"],"worker":{"1":"127.0.0.1:10001"}},)"
             R"("task":{"type":"worker","index":1},"environment":"cloud"})");
-  EXPECT_EQ(local(R"({"cluster":{"worker":{},"ps":["mnist-ps-0.mnist.ml.svc:2222"]},"task":{"type":"ps","index":0}})"),
-            R"({"cluster":{"worker":{},"ps":["127.0.0.1:10002"]},"task":{"type":"ps","index":0}})");
+  EXPECT_EQ(
+      local(
+          R"({"cluster":{"worker":{},"ps":["mnist-ps-0.mnist.ml.svc:2222"]},"task":{"type":"ps","index":0}})"),
+      R"({"cluster":{"worker":{},"ps":["127.0.0.1:10002"]},"task":{"type":"ps","index":0}})");
 }
 
 class ReadPodTest : public testing::Test {
  protected:
-  static Result<Container> Read(const std::string& spec, std::string_view policy = api::kRestartExitCode) {
+  static Result<Container> Read(const std::string& spec,
+                                std::string_view policy = api::kRestartExitCode) {
     const api::TrainingJob job = testing_support::MakeJob("mnist")
                                      .Workers(2, policy)
                                      .Template(cluster::Role::kWorker, spec)

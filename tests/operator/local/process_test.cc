@@ -38,7 +38,8 @@ int Finish(Process& process, std::string* out = nullptr) {
     }
   };
   while (std::chrono::steady_clock::now() < until) {
-    pollfd fds[] = {{.fd = process.status_fd(), .events = POLLIN}, {.fd = process.stdout_fd(), .events = POLLIN}};
+    pollfd fds[] = {{.fd = process.status_fd(), .events = POLLIN},
+                    {.fd = process.stdout_fd(), .events = POLLIN}};
     ::poll(fds, 2, 1000);
     drain();
     if (const auto code = process.Poll()) {
@@ -119,8 +120,9 @@ std::vector<pid_t> ReadPids(const std::string& path, size_t count) {
 
 // Three generations, one of them a daemon that left its session; each writes its process id.
 std::string Family(const std::string& file) {
-  return "echo $$ >>" + file + "; (echo $$ >/dev/null; sh -c 'echo $$ >>" + file + "; exec sleep 1000') & " +
-         "setsid sh -c 'echo $$ >>" + file + "; trap \"\" TERM INT HUP; while :; do sleep 1000; done' & " +
+  return "echo $$ >>" + file + "; (echo $$ >/dev/null; sh -c 'echo $$ >>" + file +
+         "; exec sleep 1000') & " + "setsid sh -c 'echo $$ >>" + file +
+         "; trap \"\" TERM INT HUP; while :; do sleep 1000; done' & " +
          "sh -c 'sh -c \"echo \\$\\$ >>" + file + "; exec sleep 1000\" & exit 0'; sleep 1000";
 }
 
@@ -170,7 +172,8 @@ TEST(ProcessTest, WhatCannotBeStartedSaysWhy) {
     const auto process = Process::Start(command);
     return process.ok() ? StatusCode::kOk : process.status().code();
   };
-  EXPECT_EQ(code({.arguments = {"no-such-program"}, .environment = {"PATH=/usr/bin:/bin"}}), StatusCode::kNotFound);
+  EXPECT_EQ(code({.arguments = {"no-such-program"}, .environment = {"PATH=/usr/bin:/bin"}}),
+            StatusCode::kNotFound);
   EXPECT_EQ(code({.arguments = {"/no/such/program"}}), StatusCode::kNotFound);
   EXPECT_EQ(code({.arguments = {"/etc/passwd"}}), StatusCode::kPermissionDenied);
   EXPECT_EQ(code({.arguments = {"/"}}), StatusCode::kPermissionDenied);
@@ -193,7 +196,8 @@ TEST(ProcessTest, FindsProgramsAsAShellDoes) {
   const Folder folder;
   std::ofstream(folder / "mine") << "#!/bin/sh\nexit 9\n";
   std::filesystem::permissions(folder / "mine", std::filesystem::perms::owner_all);
-  auto process = Process::Start({.arguments = {"mine"}, .environment = {"PATH=/nowhere:" + folder.path()}});
+  auto process =
+      Process::Start({.arguments = {"mine"}, .environment = {"PATH=/nowhere:" + folder.path()}});
   ASSERT_TRUE(process.ok()) << process.status().message();
   EXPECT_EQ(Finish(**process), 9);
   process = Process::Start({.arguments = {"./mine"}, .directory = folder.path()});
@@ -202,7 +206,8 @@ TEST(ProcessTest, FindsProgramsAsAShellDoes) {
 }
 
 TEST(ProcessTest, SignalsReachTheProcessAlone) {
-  auto process = Process::Start(Shell("trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; done"));
+  auto process = Process::Start(
+      Shell("trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; done"));
   ASSERT_TRUE(process.ok());
   WaitFor(**process, "ready");
   EXPECT_EQ((*process)->Poll(), std::nullopt);
@@ -213,7 +218,8 @@ TEST(ProcessTest, SignalsReachTheProcessAlone) {
 }
 
 TEST(ProcessTest, KillEndsWhatIgnoresEverythingElse) {
-  auto process = Process::Start(Shell("trap '' TERM INT HUP; echo ready; while :; do sleep 1000; done"));
+  auto process =
+      Process::Start(Shell("trap '' TERM INT HUP; echo ready; while :; do sleep 1000; done"));
   ASSERT_TRUE(process.ok());
   WaitFor(**process, "ready");
   (*process)->Signal(SIGTERM);
@@ -223,7 +229,8 @@ TEST(ProcessTest, KillEndsWhatIgnoresEverythingElse) {
 
 TEST(ProcessTest, WhatItStartedEndsWithIt) {
   const Folder folder;
-  auto process = Process::Start(Shell("setsid sleep 1000 & echo $! >" + (folder / "pid") + "; exit 5"));
+  auto process =
+      Process::Start(Shell("setsid sleep 1000 & echo $! >" + (folder / "pid") + "; exit 5"));
   ASSERT_TRUE(process.ok());
   EXPECT_EQ(Finish(**process), 5);
   EXPECT_TRUE(IsGone(ReadPids(folder / "pid", 1).at(0)));
@@ -261,8 +268,9 @@ TEST(ProcessTest, TheWholeFamilyEndsWhenWeAreKilled) {
 TEST(ProcessTest, TheProcessEndsWhenItsGuardianIsKilled) {
   const Folder folder;
   // The guardian is the parent of the process.
-  auto process = Process::Start(Shell("echo $PPID >" + (folder / "guardian") + "; sleep 1000 & echo $! >>" +
-                                      (folder / "pids") + "; echo $$ >>" + (folder / "pids") + "; wait"));
+  auto process =
+      Process::Start(Shell("echo $PPID >" + (folder / "guardian") + "; sleep 1000 & echo $! >>" +
+                           (folder / "pids") + "; echo $$ >>" + (folder / "pids") + "; wait"));
   ASSERT_TRUE(process.ok());
   const std::vector<pid_t> pids = ReadPids(folder / "pids", 2);
   ::kill(ReadPids(folder / "guardian", 1).at(0), SIGKILL);

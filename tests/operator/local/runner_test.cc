@@ -65,7 +65,8 @@ class TfConfigTest : public RunnerTest {
       for (int i = 0; i < replica.replicas; ++i) all += " " + cluster::ToString(TaskId{role, i});
     }
     const std::string script =
-        "cd $TEST_FOLDER; me=$MESHTRAIN_ROLE-$MESHTRAIN_INDEX; printf %s \"${TF_CONFIG-(unset)}\" >tf-$me.new; "
+        "cd $TEST_FOLDER; me=$MESHTRAIN_ROLE-$MESHTRAIN_INDEX; printf %s \"${TF_CONFIG-(unset)}\" "
+        ">tf-$me.new; "
         "mv tf-$me.new tf-$me; for other in" +
         all + "; do until [ -e tf-$other ]; do sleep 0.02; done; done";
     const Played played = Play(WithScript(job, script), Quick());
@@ -120,10 +121,11 @@ TEST_F(TfConfigTest, SparseAndKubeflowKeepTheirSpelling) {
   const auto texts = Texts(MakeJob("mnist").Chief().Workers(2).Ps(1).With(elastic));
   const std::string ps = Parse(texts.at("chief-0")).cluster.host({Role::kPs, 0});
   const std::string worker = Parse(texts.at("chief-0")).cluster.host({Role::kWorker, 1});
-  EXPECT_EQ(texts.at("worker-1"), R"({"cluster":{"ps":[")" + ps + R"("],"worker":{"1":")" + worker +
-                                      R"("}},"task":{"type":"worker","index":1},"environment":"cloud"})");
-  EXPECT_EQ(texts.at("ps-0"),
-            R"({"cluster":{"ps":[")" + ps + R"("]},"task":{"type":"ps","index":0},"environment":"cloud"})");
+  EXPECT_EQ(texts.at("worker-1"),
+            R"({"cluster":{"ps":[")" + ps + R"("],"worker":{"1":")" + worker +
+                R"("}},"task":{"type":"worker","index":1},"environment":"cloud"})");
+  EXPECT_EQ(texts.at("ps-0"), R"({"cluster":{"ps":[")" + ps +
+                                  R"("]},"task":{"type":"ps","index":0},"environment":"cloud"})");
 
   const auto legacy = Texts(MakeJob("mnist").Chief().Workers(2).Ps(1).With(elastic).With(
       [](api::TrainingJob& job) { job.spec.tf_config_compat = api::kCompatKubeflowV1; }));
@@ -133,20 +135,23 @@ TEST_F(TfConfigTest, SparseAndKubeflowKeepTheirSpelling) {
 }
 
 TEST_F(TfConfigTest, TheUsersOwnWinsWithAWarning) {
-  const auto job = MakeJob("mnist")
-                       .Chief()
-                       .Workers(1)
-                       .Template(Role::kChief, ShellTemplate("echo \"got $TF_CONFIG\"",
-                                                             R"("env":[{"name":"TF_CONFIG","value":"mine"}])"))
-                       .Template(Role::kWorker, ShellTemplate("exec sleep 1000"))
-                       .Build();
+  const auto job =
+      MakeJob("mnist")
+          .Chief()
+          .Workers(1)
+          .Template(Role::kChief, ShellTemplate("echo \"got $TF_CONFIG\"",
+                                                R"("env":[{"name":"TF_CONFIG","value":"mine"}])"))
+          .Template(Role::kWorker, ShellTemplate("exec sleep 1000"))
+          .Build();
   RunnerOptions options = Quick();
   options.linger = {};
   const Played played = Play(job, options);
   EXPECT_EQ(played.ending.exit_code, 0);
   EXPECT_EQ(played.out, "got mine\n");
-  EXPECT_THAT(played.err, HasSubstr("warning: ManifestWarning: spec.replicaSpecs.chief.template.spec.containers: sets "
-                                    "TF_CONFIG itself"));
+  EXPECT_THAT(
+      played.err,
+      HasSubstr("warning: ManifestWarning: spec.replicaSpecs.chief.template.spec.containers: sets "
+                "TF_CONFIG itself"));
 }
 
 TEST_F(RunnerTest, TheEnvironmentIsThePodsAndLittleElse) {
@@ -154,16 +159,19 @@ TEST_F(RunnerTest, TheEnvironmentIsThePodsAndLittleElse) {
   const auto job =
       MakeJob("mnist")
           .Workers(1)
-          .Template(Role::kWorker, ShellTemplate("env >$TEST_FOLDER/env; pwd >>$TEST_FOLDER/env; echo $0 $1",
-                                                 R"x("args":["$(MESHTRAIN_JOB)","$(NOT_THERE)"],"workingDir":"/usr")x"))
+          .Template(
+              Role::kWorker,
+              ShellTemplate("env >$TEST_FOLDER/env; pwd >>$TEST_FOLDER/env; echo $0 $1",
+                            R"x("args":["$(MESHTRAIN_JOB)","$(NOT_THERE)"],"workingDir":"/usr")x"))
           .Build();
   const Played played = Play(job, Quick());
   ::unsetenv("MESHTRAIN_PROGRAM");
   EXPECT_EQ(played.ending.exit_code, 0) << played.err;
   const std::string env = File("env");
-  for (const char* line : {"MESHTRAIN_JOB=ml/mnist\n", "MESHTRAIN_ROLE=worker\n", "MESHTRAIN_INDEX=0\n",
-                           "MESHTRAIN_ATTEMPT=0\n", "HOSTNAME=mnist-worker-0\n", "MESHTRAIN_METRICS_ADDRESS=127.0.0.1:",
-                           "MESHTRAIN_TERMINATION_LOG=/", "\n/usr\n"}) {
+  for (const char* line :
+       {"MESHTRAIN_JOB=ml/mnist\n", "MESHTRAIN_ROLE=worker\n", "MESHTRAIN_INDEX=0\n",
+        "MESHTRAIN_ATTEMPT=0\n", "HOSTNAME=mnist-worker-0\n",
+        "MESHTRAIN_METRICS_ADDRESS=127.0.0.1:", "MESHTRAIN_TERMINATION_LOG=/", "\n/usr\n"}) {
     EXPECT_THAT(env, HasSubstr(line));
   }
   EXPECT_THAT(env, Not(HasSubstr("MESHTRAIN_PROGRAM")));
@@ -200,8 +208,8 @@ TEST_F(RunnerTest, AJobWithAProgramRunsTheWorkerBesideUs) {
   const std::string address = " --metrics-address 127.0.0.1:[0-9]+";
   EXPECT_THAT(File("args-chief-0"),
               testing::MatchesRegex("--output " + out + address + " --isolated --threads 3\n"));
-  EXPECT_THAT(File("args-worker-1"),
-              testing::MatchesRegex("--output " + out + "/worker-1" + address + " --isolated --threads 2\n"));
+  EXPECT_THAT(File("args-worker-1"), testing::MatchesRegex("--output " + out + "/worker-1" +
+                                                           address + " --isolated --threads 2\n"));
   EXPECT_EQ(File("program-worker-1"), "{\"mesh\":{\"batch\":3}}\n");
   EXPECT_EQ(File("token-chief-0").size(), 64u);
   EXPECT_EQ(File("token-chief-0"), File("token-worker-1"));
@@ -232,9 +240,12 @@ TEST_F(RunnerTest, AJobWithAProgramRunsTheWorkerBesideUs) {
 
 TEST_F(RunnerTest, OutputGoesWhereItBelongs) {
   const std::string script =
-      "if [ $MESHTRAIN_ROLE = chief ]; then printf 'a\\rb'; echo; echo 'chief warns' >&2; " + Await("said") +
-      "else echo 'worker says'; echo 'worker warns' >&2; printf 'no end' >&2; touch $TEST_FOLDER/said; fi";
-  const Played played = Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), Quick());
+      "if [ $MESHTRAIN_ROLE = chief ]; then printf 'a\\rb'; echo; echo 'chief warns' >&2; " +
+      Await("said") +
+      "else echo 'worker says'; echo 'worker warns' >&2; printf 'no end' >&2; touch "
+      "$TEST_FOLDER/said; fi";
+  const Played played =
+      Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), Quick());
   EXPECT_EQ(played.ending.exit_code, 0);
   EXPECT_EQ(played.out, "a\rb\n") << "the leader's, unchanged";
   EXPECT_THAT(played.err, HasSubstr("chief warns\n"));
@@ -254,7 +265,8 @@ TEST_F(RunnerTest, OutputGoesWhereItBelongs) {
 TEST_F(RunnerTest, NothingOfMuchOutputIsLost) {
   const std::string script = "[ $MESHTRAIN_ROLE = worker ] || seq 1 100000; seq 1 50000 >&2";
   RunnerOptions options = Quick();
-  const Played played = Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), options);
+  const Played played =
+      Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), options);
   EXPECT_EQ(played.ending.exit_code, 0);
   EXPECT_EQ(std::count(played.out.begin(), played.out.end(), '\n'), 100000);
   EXPECT_THAT(played.out, testing::EndsWith("\n100000\n"));
@@ -268,9 +280,11 @@ TEST_F(RunnerTest, AReaderThatDoesNotReadKeepsNobodyFromStopping) {
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   RunnerOptions options = Quick();
   options.stdout_fd = ends[1];
-  const std::string script = "if [ $MESHTRAIN_ROLE = chief ]; then yes; fi; yes | head -c 1000000 >&2; "
-                             "kill -TERM $RUNNER; exec sleep 1000";
-  const Played played = Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), options);
+  const std::string script =
+      "if [ $MESHTRAIN_ROLE = chief ]; then yes; fi; yes | head -c 1000000 >&2; "
+      "kill -TERM $RUNNER; exec sleep 1000";
+  const Played played =
+      Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), options);
   EXPECT_EQ(played.ending.exit_code, 143);
   EXPECT_THAT(Log("worker-0"), HasSubstr("y\ny\n"));
   EXPECT_LT(Log("chief-0").size(), 1'000'000u) << "it is made to wait";
@@ -278,19 +292,21 @@ TEST_F(RunnerTest, AReaderThatDoesNotReadKeepsNobodyFromStopping) {
 }
 
 TEST_F(RunnerTest, ALastMessageIsProgressOrTheReason) {
-  const std::string script =
-      "if [ $MESHTRAIN_ROLE = chief ]; then " + Await("failed") +
-      "printf '{\"step\":7,\"totalSteps\":7,\"loss\":0.5}' >$MESHTRAIN_TERMINATION_LOG; sleep 0.1; exit 0; fi; "
-      "if [ $MESHTRAIN_INDEX = 0 ]; then echo first; echo 'out of cheese' >&2; touch $TEST_FOLDER/failed; exit 1; fi; "
-      "echo noise; printf 'told so' >$MESHTRAIN_TERMINATION_LOG; exit 1";
-  const Played played =
-      Play(WithScript(MakeJob("mnist")
-                          .Chief()
-                          .Workers(2)
-                          .With([](api::TrainingJob& job) { job.spec.failure_rules = {{.action = "Ignore"}}; })
-                          .Build(),
-                      script),
-           Quick());
+  const std::string script = "if [ $MESHTRAIN_ROLE = chief ]; then " + Await("failed") +
+                             "printf '{\"step\":7,\"totalSteps\":7,\"loss\":0.5}' "
+                             ">$MESHTRAIN_TERMINATION_LOG; sleep 0.1; exit 0; fi; "
+                             "if [ $MESHTRAIN_INDEX = 0 ]; then echo first; echo 'out of cheese' "
+                             ">&2; touch $TEST_FOLDER/failed; exit 1; fi; "
+                             "echo noise; printf 'told so' >$MESHTRAIN_TERMINATION_LOG; exit 1";
+  const Played played = Play(WithScript(MakeJob("mnist")
+                                            .Chief()
+                                            .Workers(2)
+                                            .With([](api::TrainingJob& job) {
+                                              job.spec.failure_rules = {{.action = "Ignore"}};
+                                            })
+                                            .Build(),
+                                        script),
+                             Quick());
   EXPECT_EQ(played.ending.exit_code, 0) << played.err;
   ASSERT_TRUE(played.ending.status.progress);
   EXPECT_EQ(played.ending.status.progress->step, 7);
@@ -302,12 +318,17 @@ TEST_F(RunnerTest, ALastMessageIsProgressOrTheReason) {
 }
 
 TEST_F(RunnerTest, AFailureNamesTheReplicaAndLeavesWithItsCode) {
-  const std::string script = "[ $MESHTRAIN_ROLE = chief ] && exec sleep 1000; echo 'no such bucket' >&2; exit 66";
-  const Played played = Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), Quick());
+  const std::string script =
+      "[ $MESHTRAIN_ROLE = chief ] && exec sleep 1000; echo 'no such bucket' >&2; exit 66";
+  const Played played =
+      Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), Quick());
   EXPECT_EQ(played.ending.exit_code, 66);
-  EXPECT_THAT(played.err, HasSubstr("warning: JobFailed: mnist-worker-0 failed with exit code 66 (Error), which is not "
-                                    "retried\n"));
-  EXPECT_THAT(played.err, HasSubstr("mnist: mnist-worker-0: exit code 66 (Error): no such bucket\n"));
+  EXPECT_THAT(
+      played.err,
+      HasSubstr("warning: JobFailed: mnist-worker-0 failed with exit code 66 (Error), which is not "
+                "retried\n"));
+  EXPECT_THAT(played.err,
+              HasSubstr("mnist: mnist-worker-0: exit code 66 (Error): no such bucket\n"));
   EXPECT_THAT(played.err, HasSubstr("mnist: Failed: ready "));
 }
 
@@ -319,7 +340,8 @@ TEST_F(RunnerTest, ProgressIsPulledAndAStallIsSeen) {
   std::atomic<int> asked = 0;
   server.Get("/progress", [&](const httplib::Request&, httplib::Response& response) {
     ++asked;
-    response.set_content(R"({"step":3,"totalSteps":10,"loss":0.25,"stoppedRank":"worker-1"})", "application/json");
+    response.set_content(R"({"step":3,"totalSteps":10,"loss":0.25,"stoppedRank":"worker-1"})",
+                         "application/json");
   });
   const int port = server.bind_to_any_port("127.0.0.1");
   std::thread thread([&] { server.listen_after_bind(); });
@@ -328,8 +350,8 @@ TEST_F(RunnerTest, ProgressIsPulledAndAStallIsSeen) {
           .Chief()
           .Template(Role::kChief,
                     ShellTemplate("exec sleep 1000",
-                                  R"("ports":[{"name":"meshtrain-http","containerPort":)" + std::to_string(port) +
-                                      "}]"))
+                                  R"("ports":[{"name":"meshtrain-http","containerPort":)" +
+                                      std::to_string(port) + "}]"))
           .With([](api::TrainingJob& j) { j.spec.run_policy.progress_deadline_seconds = 1; })
           .Build();
   RunnerOptions options = Quick();
@@ -368,16 +390,17 @@ TEST_F(RunnerTest, TheActiveDeadlineEndsIt) {
 }
 
 TEST_F(RunnerTest, AProgramThatIsNotThereFailsForGood) {
-  auto job = MakeJob("mnist")
-                 .Chief()
-                 .Template(Role::kChief,
-                           R"({"spec":{"containers":[{"name":"trainer","command":["no-such-program"]}]}})")
-                 .Build();
+  auto job =
+      MakeJob("mnist")
+          .Chief()
+          .Template(Role::kChief,
+                    R"({"spec":{"containers":[{"name":"trainer","command":["no-such-program"]}]}})")
+          .Build();
   Played played = Play(job, Quick());
   EXPECT_EQ(played.ending.exit_code, 127);
   EXPECT_THAT(played.err, HasSubstr("mnist-chief-0: no-such-program: expected a program in PATH"));
-  job.spec.replica_specs.at(Role::kChief).pod_template =
-      api::ReadPodTemplate(ShellTemplate("exit 0", R"("workingDir":"/no/such/folder")"), "", nullptr);
+  job.spec.replica_specs.at(Role::kChief).pod_template = api::ReadPodTemplate(
+      ShellTemplate("exit 0", R"("workingDir":"/no/such/folder")"), "", nullptr);
   played = Play(job, Quick());
   EXPECT_EQ(played.ending.exit_code, 127);
   EXPECT_THAT(played.err, HasSubstr("/no/such/folder"));
@@ -387,8 +410,9 @@ TEST_F(RunnerTest, AnImageAloneCannotRunHere) {
   const Played played = Play(MakeJob("mnist").Chief().Workers(1).Build(), Quick());
   EXPECT_EQ(played.ending.exit_code, 78);
   for (const char* role : {"chief", "worker"}) {
-    EXPECT_THAT(played.err, HasSubstr("spec.replicaSpecs." + std::string(role) +
-                                      ".template.spec.containers[trainer].command: expected a command"));
+    EXPECT_THAT(played.err,
+                HasSubstr("spec.replicaSpecs." + std::string(role) +
+                          ".template.spec.containers[trainer].command: expected a command"));
   }
 }
 
@@ -396,18 +420,21 @@ TEST_F(RunnerTest, WhatAPodHasAndAProcessHasNotIsSaid) {
   const auto job =
       MakeJob("mnist")
           .Chief()
-          .Template(Role::kChief, ShellTemplate("exit 0", R"("volumeMounts":[{"name":"data","mountPath":"/data"}])",
-                                                R"("initContainers":[{"name":"fetch","image":"f"}])"))
+          .Template(
+              Role::kChief,
+              ShellTemplate("exit 0", R"("volumeMounts":[{"name":"data","mountPath":"/data"}])",
+                            R"("initContainers":[{"name":"fetch","image":"f"}])"))
           .Build();
   const Played played = Play(job, Quick());
   EXPECT_EQ(played.ending.exit_code, 0);
-  EXPECT_THAT(played.err, HasSubstr("spec.replicaSpecs.chief.template: a local process goes without "
-                                    "spec.initContainers, volume data at /data\n"));
+  EXPECT_THAT(played.err,
+              HasSubstr("spec.replicaSpecs.chief.template: a local process goes without "
+                        "spec.initContainers, volume data at /data\n"));
 }
 
 TEST_F(RunnerTest, ASuspendedJobRunsNothingAndSaysSo) {
-  const Played played =
-      Play(WithScript(MakeJob("mnist").Chief().Suspended().Build(), "touch $TEST_FOLDER/ran"), Quick());
+  const Played played = Play(
+      WithScript(MakeJob("mnist").Chief().Suspended().Build(), "touch $TEST_FOLDER/ran"), Quick());
   EXPECT_EQ(played.ending.exit_code, 78);
   EXPECT_TRUE(played.Is(ConditionType::kSuspended));
   EXPECT_THAT(played.err, HasSubstr("spec.runPolicy.suspend is true: nothing was run\n"));
@@ -428,7 +455,8 @@ TEST_F(RunnerTest, WhatIsAClustersMeansNothingHere) {
                                   .With([](api::TrainingJob& j) {
                                     j.spec.run_policy.managed_by = "kueue.x-k8s.io/multikueue";
                                     j.spec.run_policy.ttl_seconds_after_finished = 0;
-                                    j.spec.run_policy.scheduling_policy = api::SchedulingPolicy{.queue = "big"};
+                                    j.spec.run_policy.scheduling_policy =
+                                        api::SchedulingPolicy{.queue = "big"};
                                   })
                                   .Build(),
                               "exit 0");
@@ -445,13 +473,15 @@ TEST_F(RunnerTest, AnOutputFolderThatCannotBe) {
 }
 
 TEST_F(RunnerTest, AfterASuccessOthersMayComeToTheirEnd) {
-  const std::string script = "[ $MESHTRAIN_ROLE = chief ] && exit 0; trap 'echo asked; exit 143' TERM; "
-                             "[ $MESHTRAIN_ROLE = ps ] && { touch $TEST_FOLDER/ps; while :; do sleep 0.02; done; }; "
-                             "sleep 0.3; echo 'at its end'";
+  const std::string script =
+      "[ $MESHTRAIN_ROLE = chief ] && exit 0; trap 'echo asked; exit 143' TERM; "
+      "[ $MESHTRAIN_ROLE = ps ] && { touch $TEST_FOLDER/ps; while :; do sleep 0.02; done; }; "
+      "sleep 0.3; echo 'at its end'";
   // The chief must not be done before the ps has set its trap.
-  const Played played = Play(WithScript(MakeJob("mnist").Chief().Workers(1).Ps(1).Build(),
-                                        "[ $MESHTRAIN_ROLE = chief ] && { " + Await("ps") + "}; " + script),
-                             Quick());
+  const Played played =
+      Play(WithScript(MakeJob("mnist").Chief().Workers(1).Ps(1).Build(),
+                      "[ $MESHTRAIN_ROLE = chief ] && { " + Await("ps") + "}; " + script),
+           Quick());
   EXPECT_EQ(played.ending.exit_code, 0);
   EXPECT_THAT(Log("worker-0"), HasSubstr("at its end\n"));
   EXPECT_THAT(Log("worker-0"), Not(HasSubstr("asked")));
@@ -460,10 +490,12 @@ TEST_F(RunnerTest, AfterASuccessOthersMayComeToTheirEnd) {
 
 TEST_F(RunnerTest, NothingIsLeftBehind) {
   // $$ is Kubernetes' way to write $.
-  const std::string script = "setsid sh -c 'echo $$$$ >>$TEST_FOLDER/pids; exec sleep 1000' & "
-                             "until [ $(cat $TEST_FOLDER/pids | wc -l) = 2 ]; do sleep 0.02; done; exit 0";
+  const std::string script =
+      "setsid sh -c 'echo $$$$ >>$TEST_FOLDER/pids; exec sleep 1000' & "
+      "until [ $(cat $TEST_FOLDER/pids | wc -l) = 2 ]; do sleep 0.02; done; exit 0";
   ASSERT_TRUE(WriteFileAtomically(folder_ + "/pids", "").ok());
-  const Played played = Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), Quick());
+  const Played played =
+      Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), Quick());
   EXPECT_EQ(played.ending.exit_code, 0);
   int looked = 0;
   for (const std::string& line : Split(File("pids"), '\n')) {
@@ -474,7 +506,8 @@ TEST_F(RunnerTest, NothingIsLeftBehind) {
   }
   EXPECT_EQ(looked, 2);
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    EXPECT_THAT(entry.path().filename().string(), Not(StartsWith("meshtrain-"))) << "the private folder";
+    EXPECT_THAT(entry.path().filename().string(), Not(StartsWith("meshtrain-")))
+        << "the private folder";
   }
 }
 
@@ -490,10 +523,12 @@ void PrintTo(const SignalCase& c, std::ostream* out) { *out << c.name; }
 class SignalTest : public RunnerTest, public testing::WithParamInterface<SignalCase> {};
 
 TEST_P(SignalTest, StopsEverything) {
-  const std::string script = "if [ $MESHTRAIN_ROLE = chief ]; then " + Await("ready") + GetParam().script +
+  const std::string script = "if [ $MESHTRAIN_ROLE = chief ]; then " + Await("ready") +
+                             GetParam().script +
                              "; else trap 'echo saved; exit 143' TERM; touch $TEST_FOLDER/ready; "
                              "while :; do sleep 0.02; done; fi";
-  const Played played = Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), Quick());
+  const Played played =
+      Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), Quick());
   EXPECT_EQ(played.ending.exit_code, GetParam().want) << played.err;
   EXPECT_THAT(played.out + played.err, HasSubstr(GetParam().said));
   if (GetParam().name != "TheSecondKills") {
@@ -503,34 +538,41 @@ TEST_P(SignalTest, StopsEverything) {
 }
 
 const SignalCase kSignals[] = {
-    {"Term", "trap 'echo chief saved; exit 143' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", 143,
-     "chief saved\n"},
+    {"Term",
+     "trap 'echo chief saved; exit 143' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done",
+     143, "chief saved\n"},
     {"SaysWhereItIs",
      R"(trap 'printf %s "{\"step\":7,\"checkpoint\":{\"step\":6,\"path\":\"/c/6\"}}" > $MESHTRAIN_TERMINATION_LOG; )"
      "exit 143' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done",
      143, "mnist: stopped at step 7; checkpoint of step 6 in /c/6\n"},
-    {"Int", "trap 'echo chief saved; exit 143' TERM; kill -INT $RUNNER; while :; do sleep 0.02; done", 130,
+    {"Int",
+     "trap 'echo chief saved; exit 143' TERM; kill -INT $RUNNER; while :; do sleep 0.02; done", 130,
      "chief saved\n"},
-    {"Hangup", "trap 'echo chief saved; exit 143' TERM; kill -HUP $RUNNER; while :; do sleep 0.02; done", 129,
+    {"Hangup",
+     "trap 'echo chief saved; exit 143' TERM; kill -HUP $RUNNER; while :; do sleep 0.02; done", 129,
      "chief saved\n"},
-    {"ZeroIsNoSuccess", "trap 'exit 0' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", 143, ""},
+    {"ZeroIsNoSuccess", "trap 'exit 0' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", 143,
+     ""},
     {"SavingFailed", "trap 'exit 73' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", 73,
      "mnist: stopped; its leader left with exit code 73\n"},
     {"TheSecondKills",
-     "trap '[ $again ] || { again=1; echo asked; kill -TERM $RUNNER; }' TERM; kill -TERM $RUNNER; while :; do sleep "
+     "trap '[ $again ] || { again=1; echo asked; kill -TERM $RUNNER; }' TERM; kill -TERM $RUNNER; "
+     "while :; do sleep "
      "0.02; done",
      143, "its leader was killed before it had saved"},
     {"TheProgramOfItsOwnDoesNotCatchIt", "kill -TERM $RUNNER; exec sleep 1000", 143, ""},
 };
-INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, testing::ValuesIn(kSignals), [](const auto& i) { return i.param.name; });
+INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, testing::ValuesIn(kSignals),
+                         [](const auto& i) { return i.param.name; });
 
 TEST_F(RunnerTest, WhoDoesNotEndInTimeIsKilled) {
-  const auto job = MakeJob("mnist")
-                       .Chief()
-                       .Template(Role::kChief,
-                                 ShellTemplate("trap '' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done", "",
-                                               R"("terminationGracePeriodSeconds":1)"))
-                       .Build();
+  const auto job =
+      MakeJob("mnist")
+          .Chief()
+          .Template(Role::kChief,
+                    ShellTemplate("trap '' TERM; kill -TERM $RUNNER; while :; do sleep 0.02; done",
+                                  "", R"("terminationGracePeriodSeconds":1)"))
+          .Build();
   const Played played = Play(job, Quick());
   EXPECT_EQ(played.ending.exit_code, 143);
   EXPECT_THAT(played.err, HasSubstr("its processes have 1 s to save"));
@@ -539,14 +581,17 @@ TEST_F(RunnerTest, WhoDoesNotEndInTimeIsKilled) {
 
 TEST_F(RunnerTest, ASignalAfterTheEndHurriesIt) {
   // The worker would be waited for, and does not end when asked to.
-  const std::string script = "if [ $MESHTRAIN_ROLE = chief ]; then " + Await("ready") +
-                             "exit 0; fi; trap 'kill -TERM $RUNNER' TERM; touch $TEST_FOLDER/ready; "
-                             "while :; do sleep 0.02; done";
+  const std::string script =
+      "if [ $MESHTRAIN_ROLE = chief ]; then " + Await("ready") +
+      "exit 0; fi; trap 'kill -TERM $RUNNER' TERM; touch $TEST_FOLDER/ready; "
+      "while :; do sleep 0.02; done";
   RunnerOptions options = Quick();
-  options.on_settled = [told = false](const api::TrainingJob& job, const reconcile::Observed&) mutable {
+  options.on_settled = [told = false](const api::TrainingJob& job,
+                                      const reconcile::Observed&) mutable {
     if (api::IsFinished(job.status) && !std::exchange(told, true)) ::kill(::getpid(), SIGINT);
   };
-  const Played played = Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), options);
+  const Played played =
+      Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), script), options);
   EXPECT_EQ(played.ending.exit_code, 0) << "it had succeeded";
 }
 

@@ -16,7 +16,8 @@ constexpr TaskId kWorker0{cluster::Role::kWorker, 0};
 constexpr TaskId kWorker1{cluster::Role::kWorker, 1};
 
 TimePoint At(double s) {
-  return TimePoint(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(1'000'000 + s)));
+  return TimePoint(
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(1'000'000 + s)));
 }
 
 class WorldTest : public testing::Test {
@@ -62,7 +63,8 @@ TEST_F(WorldTest, APodIsSeenAsReconcileLooksForIt) {
   const reconcile::Observed seen = world_.Observe();
   ASSERT_EQ(seen.pods.size(), 1u);
   EXPECT_EQ(seen.pods[0].uid, uid);
-  EXPECT_EQ(seen.services, (std::vector<reconcile::ServiceSeen>{{.name = "mnist", .controller_uid = "job-uid"}}));
+  EXPECT_EQ(seen.services,
+            (std::vector<reconcile::ServiceSeen>{{.name = "mnist", .controller_uid = "job-uid"}}));
 }
 
 TEST_F(WorldTest, StartsInTheOrderOfTasksAndOnce) {
@@ -112,7 +114,8 @@ const EndCase kEnds[] = {
     {"AlwaysZero", api::kRestartAlways, 0, PodPhase::kRunning},
     {"AlwaysOne", api::kRestartAlways, 1, PodPhase::kRunning},
 };
-INSTANTIATE_TEST_SUITE_P(Policies, EndTest, testing::ValuesIn(kEnds), [](const auto& i) { return i.param.name; });
+INSTANTIATE_TEST_SUITE_P(Policies, EndTest, testing::ValuesIn(kEnds),
+                         [](const auto& i) { return i.param.name; });
 
 TEST_F(WorldTest, ACrashLoopWaitsAsAKubeletDoes) {
   const std::string uid = Add(kWorker0, api::kRestartAlways);

@@ -1,10 +1,10 @@
-// tests/support/lifecycle_cases played over values: pods end as the table says, and what is decided is carried out.
-#include "tests/support/lifecycle_cases.h"
-
+// tests/support/lifecycle_cases played over values: pods end as the table says, and what is decided
+// is carried out.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/operator/reconcile/scene.h"
+#include "tests/support/lifecycle_cases.h"
 
 namespace meshtrain::reconcile {
 namespace {

@@ -17,8 +17,9 @@ using cluster::TaskId;
 using Json = nlohmann::json;
 
 Json Pod(const api::TrainingJob& job, TaskId task, const Settings& settings = {}, int attempt = 0) {
-  return Json::parse(
-      PodBody(job, settings, {.name = cluster::PodName(job.metadata.name, task), .task = task, .attempt = attempt}));
+  return Json::parse(PodBody(
+      job, settings,
+      {.name = cluster::PodName(job.metadata.name, task), .task = task, .attempt = attempt}));
 }
 // The value of a variable of the first container that has it; "" where none has.
 std::string Env(const Json& pod, const std::string& name, size_t container = 0) {
@@ -75,21 +76,25 @@ TEST(ChildrenTest, OnlyTheTrainingContainerIsTouched) {
 TEST(ChildrenTest, TfConfigByRole) {
   Settings settings;
   settings.cluster_domain = "cluster.local";
-  EXPECT_EQ(TfConfigFor(MakeJob("a").Workers(1).Build(), kWorker0, settings), "") << "a lone process";
+  EXPECT_EQ(TfConfigFor(MakeJob("a").Workers(1).Build(), kWorker0, settings), "")
+      << "a lone process";
   const auto own =
       MakeJob("a")
           .Workers(2)
-          .Template(Role::kWorker,
-                    R"({"spec":{"containers":[{"name":"t","env":[{"name":"TF_CONFIG","value":"mine"}]}]}})")
+          .Template(
+              Role::kWorker,
+              R"({"spec":{"containers":[{"name":"t","env":[{"name":"TF_CONFIG","value":"mine"}]}]}})")
           .Build();
   EXPECT_EQ(TfConfigFor(own, kWorker0, settings), "");
   EXPECT_EQ(Env(Pod(own, kWorker0), "TF_CONFIG"), "mine");
   const auto job = MakeJob("a").Chief().Workers(1).Evaluator().Build();
-  EXPECT_EQ(TfConfigFor(job, kChief, settings),
-            R"({"cluster":{"chief":["a-chief-0.a.ml.svc.cluster.local:2222"],)"
-            R"("worker":["a-worker-0.a.ml.svc.cluster.local:2222"]},"task":{"type":"chief","index":0},)"
-            R"("environment":"cloud"})");
-  EXPECT_THAT(TfConfigFor(job, {Role::kEvaluator, 0}, settings), testing::HasSubstr(R"("evaluator":["a-evaluator-0)"));
+  EXPECT_EQ(
+      TfConfigFor(job, kChief, settings),
+      R"({"cluster":{"chief":["a-chief-0.a.ml.svc.cluster.local:2222"],)"
+      R"("worker":["a-worker-0.a.ml.svc.cluster.local:2222"]},"task":{"type":"chief","index":0},)"
+      R"("environment":"cloud"})");
+  EXPECT_THAT(TfConfigFor(job, {Role::kEvaluator, 0}, settings),
+              testing::HasSubstr(R"("evaluator":["a-evaluator-0)"));
 }
 
 TEST(ChildrenTest, ElasticWorkersBesideServersGetTheSparseForm) {
@@ -100,11 +105,14 @@ TEST(ChildrenTest, ElasticWorkersBesideServersGetTheSparseForm) {
       TfConfigFor(builder.Build(), kWorker1, {}),
       R"({"cluster":{"ps":["a-ps-0.a.ml.svc:2222","a-ps-1.a.ml.svc:2222"],"worker":{"1":"a-worker-1.a.ml.svc:2222"}},)"
       R"("task":{"type":"worker","index":1},"environment":"cloud"})");
-  EXPECT_THAT(TfConfigFor(builder.Build(), kChief, {}), testing::HasSubstr("a-worker-2.a.ml.svc:2222"));
+  EXPECT_THAT(TfConfigFor(builder.Build(), kChief, {}),
+              testing::HasSubstr("a-worker-2.a.ml.svc:2222"));
   const auto dense = MakeJob("a").Chief().Workers(3).With([](api::TrainingJob& job) {
     job.spec.elastic = api::Elastic{1, 5};
   });
-  EXPECT_THAT(TfConfigFor(dense.Build(), kWorker1, {}), testing::HasSubstr("a-worker-2.a.ml.svc:2222")) << "no ps";
+  EXPECT_THAT(TfConfigFor(dense.Build(), kWorker1, {}),
+              testing::HasSubstr("a-worker-2.a.ml.svc:2222"))
+      << "no ps";
 }
 
 TEST(ChildrenTest, KubeflowCompatibilityHasAServicePerReplicaAndItsStrings) {
@@ -114,9 +122,10 @@ TEST(ChildrenTest, KubeflowCompatibilityHasAServicePerReplicaAndItsStrings) {
                        .Evaluator()
                        .With([](api::TrainingJob& j) { j.spec.tf_config_compat = "kubeflow-v1"; })
                        .Build();
-  EXPECT_EQ(TfConfigFor(job, kWorker0, {}),
-            R"({"cluster":{"chief":["a-chief-0.ml.svc:2222"],"evaluator":["a-evaluator-0.ml.svc:2222"],)"
-            R"("worker":["a-worker-0.ml.svc:2222"]},"task":{"type":"worker","index":0},"environment":"cloud"})");
+  EXPECT_EQ(
+      TfConfigFor(job, kWorker0, {}),
+      R"({"cluster":{"chief":["a-chief-0.ml.svc:2222"],"evaluator":["a-evaluator-0.ml.svc:2222"],)"
+      R"("worker":["a-worker-0.ml.svc:2222"]},"task":{"type":"worker","index":0},"environment":"cloud"})");
   std::vector<std::string> names;
   for (const CreateService& service : WantedServices(job)) names.push_back(service.name);
   EXPECT_THAT(names, testing::ElementsAre("a", "a-chief-0", "a-worker-0", "a-evaluator-0"));
@@ -141,7 +150,8 @@ TEST(ChildrenTest, AClusterTooLargeForAVariableGoesIntoAFile) {
   EXPECT_EQ(Env(pod, "MESHTRAIN_CLUSTER_FILE"), "/etc/meshtrain/cluster/cluster.json");
   EXPECT_EQ(Env(pod, "MESHTRAIN_INDEX"), "2");
   EXPECT_EQ(pod["spec"]["volumes"][0]["configMap"]["name"], map.name);
-  const auto read = cluster::ParseClusterFile(Json::parse(map.body)["data"]["cluster.json"].get<std::string>());
+  const auto read =
+      cluster::ParseClusterFile(Json::parse(map.body)["data"]["cluster.json"].get<std::string>());
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(*read, JobCluster(job, {}));
   EXPECT_NE(ClusterMap(MakeJob("mnist").Workers(4001).Build(), {}).name, map.name);
@@ -149,21 +159,25 @@ TEST(ChildrenTest, AClusterTooLargeForAVariableGoesIntoAFile) {
 
 TEST(ChildrenTest, AProgramNeedsNoTemplate) {
   auto builder =
-      MakeJob("mnist").Workers(2).Program(R"({"mesh":{"batch":2},"seed":1})").With([](api::TrainingJob& job) {
-        job.spec.replica_specs[Role::kWorker].pod_template = {};
-        job.spec.strategy = "Mesh";
-        job.spec.program_has_mesh = true;
-        job.spec.run_policy.peer_return_seconds = 7;
-        job.spec.checkpoint =
-            api::Checkpoint{.path = "/ckpt", .volume_claim_template = R"({"spec":{"x":1}})", .every_steps = 5};
-      });
+      MakeJob("mnist")
+          .Workers(2)
+          .Program(R"({"mesh":{"batch":2},"seed":1})")
+          .With([](api::TrainingJob& job) {
+            job.spec.replica_specs[Role::kWorker].pod_template = {};
+            job.spec.strategy = "Mesh";
+            job.spec.program_has_mesh = true;
+            job.spec.run_policy.peer_return_seconds = 7;
+            job.spec.checkpoint = api::Checkpoint{
+                .path = "/ckpt", .volume_claim_template = R"({"spec":{"x":1}})", .every_steps = 5};
+          });
   const Json pod = Pod(builder.Build(), kWorker1);
   const Json& container = pod["spec"]["containers"][0];
   EXPECT_EQ(container["image"], "meshtrain-worker:latest");
   EXPECT_EQ(Env(pod, "MESHTRAIN_PROGRAM"), R"({"mesh":{"batch":2},"seed":1})");
   EXPECT_EQ(Env(pod, "MESHTRAIN_STRATEGY"), "Mesh");
   EXPECT_EQ(Env(pod, "MESHTRAIN_PEER_RETURN_SECONDS"), "7");
-  EXPECT_EQ(Env(pod, "MESHTRAIN_CHECKPOINT"), R"({"everySteps":5,"path":"/ckpt","resume":"Latest"})");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_CHECKPOINT"),
+            R"({"everySteps":5,"path":"/ckpt","resume":"Latest"})");
   EXPECT_EQ(Env(pod, "MESHTRAIN_TOKEN_FILE"), "/etc/meshtrain/token/token");
   EXPECT_EQ(container["ports"][1]["name"], "meshtrain-http");
   Scene scene(builder);
@@ -177,28 +191,38 @@ TEST(ChildrenTest, AProgramNeedsNoTemplate) {
 // So that servers and workers know for how long they may go on serving a chief that saves.
 TEST(ChildrenTest, ADeclaredProgramIsToldTheGracePeriodOfItsTemplate) {
   const auto env = [](const char* spec, const char* program) {
-    auto job = MakeJob("mnist").Workers(2).Template(Role::kWorker, std::string(R"({"spec":)") + spec + "}");
+    auto job = MakeJob("mnist").Workers(2).Template(Role::kWorker,
+                                                    std::string(R"({"spec":)") + spec + "}");
     if (*program != 0) job.Program(program);
     return Env(Pod(job.Build(), kWorker1), "MESHTRAIN_STOP_GRACE_SECONDS");
   };
   EXPECT_EQ(env(R"({"terminationGracePeriodSeconds":600})", "{}"), "600");
   EXPECT_EQ(env("{}", "{}"), "");
-  EXPECT_EQ(env(R"({"terminationGracePeriodSeconds":600,"containers":[{"name":"tensorflow","image":"own"}]})", ""), "");
+  EXPECT_EQ(
+      env(R"({"terminationGracePeriodSeconds":600,"containers":[{"name":"tensorflow","image":"own"}]})",
+          ""),
+      "");
 }
 
 TEST(ChildrenTest, OddTemplatesDoNotThrow) {
-  for (const char* text : {"{}", "[]", "5", R"({"spec":5})", R"({"metadata":{"labels":7,"annotations":[]},"spec":{}})",
-                           R"({"spec":{"containers":[5]}})", R"({"spec":{"volumes":[{"name":3}],"containers":[{"name":4,
+  for (const char* text :
+       {"{}", "[]", "5", R"({"spec":5})", R"({"metadata":{"labels":7,"annotations":[]},"spec":{}})",
+        R"({"spec":{"containers":[5]}})",
+        R"({"spec":{"volumes":[{"name":3}],"containers":[{"name":4,
                            "env":{"a":1},"ports":7,"volumeMounts":[3]}]}})"}) {
     auto job = MakeJob("a").Workers(5000).Template(Role::kWorker, text).Program("{}").Build();
-    EXPECT_TRUE(Json::parse(PodBody(job, {}, {.name = "a-worker-0", .task = kWorker0})).is_object()) << text;
+    EXPECT_TRUE(Json::parse(PodBody(job, {}, {.name = "a-worker-0", .task = kWorker0})).is_object())
+        << text;
   }
 }
 
 TEST(ChildrenTest, AdoptAndReleaseAreMergePatchesWithTheUid) {
   const auto job = MakeJob("mnist").Build();
-  EXPECT_EQ(Json::parse(AdoptBody(job, {.name = "p", .uid = "u"}))["metadata"]["ownerReferences"][0]["uid"], "uid-1");
-  EXPECT_EQ(ReleaseBody({.name = "p", .uid = "u"}), R"({"metadata":{"ownerReferences":null,"uid":"u"}})");
+  EXPECT_EQ(Json::parse(
+                AdoptBody(job, {.name = "p", .uid = "u"}))["metadata"]["ownerReferences"][0]["uid"],
+            "uid-1");
+  EXPECT_EQ(ReleaseBody({.name = "p", .uid = "u"}),
+            R"({"metadata":{"ownerReferences":null,"uid":"u"}})");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The life of a job that nothing happens to, and its ends: creation, Running, success, suspend, clean-up, TTL.
+// The life of a job that nothing happens to, and its ends: creation, Running, success, suspend,
+// clean-up, TTL.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +13,8 @@ using api::ConditionType;
 using testing::HasSubstr;
 using testing::Not;
 
-// The phases in which a look creates a Service and pods: "first mnist-chief-0; create service; create …".
+// The phases in which a look creates a Service and pods: "first mnist-chief-0; create service;
+// create …".
 std::string Creations(const Outcome& outcome) {
   std::string out;
   for (const Action& action : outcome.actions) {
@@ -47,7 +49,8 @@ TEST(LifecycleTest, TheFirstPodComesFirstOnceAndLaterTheServiceDoes) {
   EXPECT_EQ(at_first(MakeJob("m").Chief().Workers(2)),
             "first m-chief-0; create service; create m-worker-0; create m-worker-1; ");
   EXPECT_EQ(at_first(MakeJob("m").Workers(1)), "first m-worker-0; create service; ");
-  EXPECT_EQ(at_first(MakeJob("m").Workers(1).With([](api::TrainingJob& job) { job.spec.program = "{}"; })),
+  EXPECT_EQ(at_first(MakeJob("m").Workers(1).With(
+                [](api::TrainingJob& job) { job.spec.program = "{}"; })),
             "prepare service; create m-worker-0; ")
       << "its Secret is mounted";
 
@@ -86,10 +89,12 @@ TEST(LifecycleTest, WhatWasMadeBesideARefusedServiceGoes) {
                                                  "delete pod m-chief-0\n"
                                                  "create service m\n"));
   EXPECT_EQ(Creations(scene.last), "prepare service; create m-worker-0; create m-worker-1; ");
-  EXPECT_THAT(scene.status().conditions.at(ConditionType::kWaiting).message, HasSubstr("services \"m\": another's"));
+  EXPECT_THAT(scene.status().conditions.at(ConditionType::kWaiting).message,
+              HasSubstr("services \"m\": another's"));
   scene.Gone(kChief);
   scene.Look(1);
-  EXPECT_EQ(Creations(scene.last), "prepare service; create m-chief-0; create m-worker-0; create m-worker-1; ");
+  EXPECT_EQ(Creations(scene.last),
+            "prepare service; create m-chief-0; create m-worker-0; create m-worker-1; ");
 
   Scene all(MakeJob("m").Chief().Workers(1));
   all.seen.refused = refusal;
@@ -97,7 +102,8 @@ TEST(LifecycleTest, WhatWasMadeBesideARefusedServiceGoes) {
   EXPECT_THAT(all.Look(0), HasSubstr("delete pod m-worker-0\n"));
   EXPECT_THAT(ToString(all.last), Not(HasSubstr("delete pod m-chief-0"))) << "it runs";
 
-  // No pod goes of a job that ran, nor where something else was refused, nor where the Service is there.
+  // No pod goes of a job that ran, nor where something else was refused, nor where the Service is
+  // there.
   const auto deletes = [&](const std::function<void(Scene*)>& change) {
     Scene other(MakeJob("m").Chief().Workers(2));
     other.seen.refused = refusal;
@@ -128,7 +134,8 @@ TEST(LifecycleTest, RunsWhenEveryPodIsThereAndTheChiefRuns) {
   EXPECT_FALSE(scene.Is(ConditionType::kRunning));
   scene.Pod(MakePod(scene.job, kChief));
   EXPECT_EQ(scene.Look(3),
-            "patch status Running Created=JobCreated Running=JobRunning\ntell JobRunning: the job runs\n");
+            "patch status Running Created=JobCreated Running=JobRunning\ntell JobRunning: the job "
+            "runs\n");
   EXPECT_EQ(scene.status().ready, "2/3");
   EXPECT_EQ(scene.status().replica_statuses.at(cluster::Role::kWorker),
             (api::ReplicaStatus{.replicas = 2, .active = 1}));
@@ -171,8 +178,8 @@ TEST(LifecycleTest, WithoutAChiefWorkerZeroDecides) {
 }
 
 TEST(LifecycleTest, AllWorkersWaitsForAllOfThemAndTheChief) {
-  Scene scene(
-      MakeJob("mnist").Chief().Workers(2).With([](api::TrainingJob& job) { job.spec.success_policy = "AllWorkers"; }));
+  Scene scene(MakeJob("mnist").Chief().Workers(2).With(
+      [](api::TrainingJob& job) { job.spec.success_policy = "AllWorkers"; }));
   scene.Running().Pod(EndedPod(scene.job, kWorker0, 0)).Pod(EndedPod(scene.job, kWorker1, 0));
   scene.Look(50);
   EXPECT_FALSE(scene.Is(ConditionType::kSucceeded));
@@ -183,8 +190,8 @@ TEST(LifecycleTest, AllWorkersWaitsForAllOfThemAndTheChief) {
 
 TEST(LifecycleTest, MayWaitForTheEvaluator) {
   const cluster::TaskId evaluator{cluster::Role::kEvaluator, 0};
-  Scene scene(
-      MakeJob("mnist").Chief().Evaluator().With([](api::TrainingJob& job) { job.spec.wait_for_evaluator = true; }));
+  Scene scene(MakeJob("mnist").Chief().Evaluator().With(
+      [](api::TrainingJob& job) { job.spec.wait_for_evaluator = true; }));
   scene.Running().Pod(EndedPod(scene.job, kChief, 0));
   scene.Look(50);
   EXPECT_FALSE(scene.Is(ConditionType::kSucceeded));
@@ -228,14 +235,18 @@ TEST_P(CleanTest, DeletesWhatThePolicySays) {
   EXPECT_EQ(scene.Look(51), c.want);
 }
 const CleanCase kClean[] = {
-    {"All", api::kCleanAll, false, "delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"},
-    {"Running", api::kCleanRunning, false, "delete pod mnist-worker-0\ndelete pod mnist-worker-1\n"},
+    {"All", api::kCleanAll, false,
+     "delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"},
+    {"Running", api::kCleanRunning, false,
+     "delete pod mnist-worker-0\ndelete pod mnist-worker-1\n"},
     {"NoneKeepsAllButPodsThatNeverRan", api::kCleanNone, false, "delete pod mnist-worker-1\n"},
     {"AllAfterAFailure", api::kCleanAll, true,
      "delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"},
-    {"RunningAfterAFailure", api::kCleanRunning, true, "delete pod mnist-worker-0\ndelete pod mnist-worker-1\n"},
+    {"RunningAfterAFailure", api::kCleanRunning, true,
+     "delete pod mnist-worker-0\ndelete pod mnist-worker-1\n"},
 };
-INSTANTIATE_TEST_SUITE_P(Policies, CleanTest, testing::ValuesIn(kClean), [](const auto& i) { return i.param.name; });
+INSTANTIATE_TEST_SUITE_P(Policies, CleanTest, testing::ValuesIn(kClean),
+                         [](const auto& i) { return i.param.name; });
 
 TEST(LifecycleTest, TtlDeletesTheJob) {
   for (const int64_t ttl : {0, 30}) {
@@ -263,7 +274,8 @@ TEST(LifecycleTest, SuspendDeletesPodsAndResumeStartsAnew) {
   EXPECT_EQ(scene.status().start_time, std::nullopt);
   EXPECT_EQ(scene.status().active_seconds_before, 20);
   scene.Obey();
-  EXPECT_EQ(scene.Look(30), "patch status Suspended Created=JobCreated Suspended=JobSuspended\n") << "counts";
+  EXPECT_EQ(scene.Look(30), "patch status Suspended Created=JobCreated Suspended=JobSuspended\n")
+      << "counts";
   EXPECT_EQ(scene.Look(40), "");
   scene.job.spec.run_policy.suspend = false;
   EXPECT_EQ(scene.Look(100),
@@ -282,7 +294,8 @@ TEST(LifecycleTest, WhatPodsDidBeforeASuspensionDoesNotCountAfterIt) {
   scene.job.spec.run_policy.suspend = true;
   scene.Look(20);
   scene.job.spec.run_policy.suspend = false;
-  EXPECT_THAT(scene.Look(21), HasSubstr("delete pod mnist-chief-0\ndelete pod mnist-worker-0\n")) << "seen late";
+  EXPECT_THAT(scene.Look(21), HasSubstr("delete pod mnist-chief-0\ndelete pod mnist-worker-0\n"))
+      << "seen late";
   EXPECT_FALSE(scene.Is(ConditionType::kFailed));
   EXPECT_FALSE(scene.Is(ConditionType::kRunning));
 }
@@ -308,8 +321,10 @@ TEST(LifecycleTest, ScalesUpAndDownTouchingOnlyWhatChanges) {
   EXPECT_TRUE(scene.Is(ConditionType::kRunning)) << "it ran all along";
   EXPECT_EQ(scene.status().ready, "5/5");
   scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 1;
-  EXPECT_THAT(scene.Look(40),
-              HasSubstr("delete pod mnist-worker-1\ndelete pod mnist-worker-2\ndelete pod mnist-worker-3\n"));
+  EXPECT_THAT(
+      scene.Look(40),
+      HasSubstr(
+          "delete pod mnist-worker-1\ndelete pod mnist-worker-2\ndelete pod mnist-worker-3\n"));
   scene.Obey();
   scene.Look(50);
   EXPECT_EQ(scene.Look(60), "");
@@ -353,7 +368,8 @@ TEST(LifecycleTest, AdoptsOrphansAndReleasesStrays) {
   scene.Pod(orphan).Pod(stray);
   EXPECT_EQ(scene.Look(0),
             "adopt pod mnist-worker-0\nrelease pod mnist-worker-1\ncreate service mnist\n"
-            "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job is created\n");
+            "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job "
+            "is created\n");
 }
 
 TEST(LifecycleTest, ForeignPodsAndServicesAreLeftAloneAndNamed) {
@@ -363,13 +379,16 @@ TEST(LifecycleTest, ForeignPodsAndServicesAreLeftAloneAndNamed) {
   scene.Pod(foreign);
   EXPECT_EQ(scene.Look(0),
             "create pod mnist-worker-0 (attempt 0)\ncreate service mnist\n"
-            "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job is created\n");
-  EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message, "the pod mnist-worker-1 belongs to another");
+            "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job "
+            "is created\n");
+  EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message,
+            "the pod mnist-worker-1 belongs to another");
 
   Scene service(MakeJob("mnist").Workers(2));
   service.seen.services = {{.name = "mnist", .controller_uid = ""}};
   EXPECT_EQ(service.Look(0),
-            "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job is created\n");
+            "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job "
+            "is created\n");
   EXPECT_EQ(service.status().conditions[ConditionType::kWaiting].message,
             "a Service of the name mnist belongs to another");
 }
@@ -394,10 +413,12 @@ TEST(LifecycleTest, ARefusedWriteIsWhatTheJobWaitsFor) {
   scene.status() = {};
   scene.Gone(kWorker2);
   scene.seen.refused = RefusedWrite{"pods \"mnist-worker-2\"", "Forbidden", "exceeded quota: gpus"};
-  EXPECT_EQ(scene.Look(1), "patch status Waiting Waiting=Forbidden\ncreate pod mnist-worker-2 (attempt 0)\n");
+  EXPECT_EQ(scene.Look(1),
+            "patch status Waiting Waiting=Forbidden\ncreate pod mnist-worker-2 (attempt 0)\n");
   EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message,
             "pods \"mnist-worker-2\": exceeded quota: gpus");
-  EXPECT_EQ(scene.Look(9), "create pod mnist-worker-2 (attempt 0)\n") << "it keeps trying, and says it once";
+  EXPECT_EQ(scene.Look(9), "create pod mnist-worker-2 (attempt 0)\n")
+      << "it keeps trying, and says it once";
   EXPECT_FALSE(scene.Is(ConditionType::kRunning)) << "a job that lacks a pod does not run";
   scene.Obey();
   scene.seen.refused.reset();
@@ -428,7 +449,8 @@ TEST(LifecycleTest, OddBytesInMessagesAreWrittenOnce) {
   scene.Running();
   PodSeen pod = MakePod(scene.job, kWorker1);
   pod.waiting_reason = std::string(300, 'R');
-  pod.waiting_message = "a\xff\xc3\x28\xed\xa0\x80\nb\0c" + std::string(150, 'x') + std::string(40, '\xc3');
+  pod.waiting_message =
+      "a\xff\xc3\x28\xed\xa0\x80\nb\0c" + std::string(150, 'x') + std::string(40, '\xc3');
   for (int i = 0; i < 60; ++i) pod.waiting_message += "\xe2\x82\xac";
   scene.Pod(pod);
   scene.Look(50);
@@ -480,10 +502,13 @@ TEST(LifecycleTest, ServicesOfReplicasThatAreWantedNoMoreGo) {
   scene.Running();
   ASSERT_EQ(scene.seen.services.size(), 4u);
   // Under names that no replica can have, or of somebody else: not ours to delete.
-  scene.seen.services.push_back({.name = "dashboard", .uid = "u1", .controller_uid = scene.job.metadata.uid});
-  scene.seen.services.push_back({.name = "mnist-worker-7", .uid = "u2", .controller_uid = "another"});
+  scene.seen.services.push_back(
+      {.name = "dashboard", .uid = "u1", .controller_uid = scene.job.metadata.uid});
+  scene.seen.services.push_back(
+      {.name = "mnist-worker-7", .uid = "u2", .controller_uid = "another"});
   scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 2;
-  EXPECT_THAT(scene.Look(20), testing::HasSubstr("delete service mnist-worker-2\ndelete pod mnist-worker-2\n"));
+  EXPECT_THAT(scene.Look(20),
+              testing::HasSubstr("delete service mnist-worker-2\ndelete pod mnist-worker-2\n"));
   scene.Obey();
   EXPECT_THAT(scene.Look(21), testing::Not(testing::HasSubstr("service")));
 }

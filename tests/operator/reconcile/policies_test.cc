@@ -1,4 +1,5 @@
-// Failures and what is made of them: restart policies, exit codes, rules, budgets, disruptions, dead nodes, deadlines.
+// Failures and what is made of them: restart policies, exit codes, rules, budgets, disruptions,
+// dead nodes, deadlines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +30,8 @@ TEST_P(ExitTest, RestartsOrFails) {
   if (c.want == "Restarting") {
     EXPECT_THAT(did, HasSubstr("delete pod mnist-worker-1\n"));
     EXPECT_EQ(scene.status().recovery.counted, 1);
-    EXPECT_EQ(scene.Look(50.5), "delete pod mnist-worker-1\n") << "seen again, it is not counted again";
+    EXPECT_EQ(scene.Look(50.5), "delete pod mnist-worker-1\n")
+        << "seen again, it is not counted again";
     scene.Obey();
     EXPECT_EQ(scene.Look(51), "create pod mnist-worker-1 (attempt 1)\n");
     scene.Obey();
@@ -64,10 +66,12 @@ const ExitCase kExits[] = {
     {"Segfault", api::kRestartExitCode, 139, "", "Failed"},
     {"Terminated", api::kRestartExitCode, 143, "", "Restarting"},
 };
-INSTANTIATE_TEST_SUITE_P(Codes, ExitTest, testing::ValuesIn(kExits), [](const auto& i) { return i.param.name; });
+INSTANTIATE_TEST_SUITE_P(Codes, ExitTest, testing::ValuesIn(kExits),
+                         [](const auto& i) { return i.param.name; });
 
 // Fails a replica, and lets the operator bring it back.
-void FailAndRecover(Scene* scene, cluster::TaskId task, int code, double at, std::string_view reason = "") {
+void FailAndRecover(Scene* scene, cluster::TaskId task, int code, double at,
+                    std::string_view reason = "") {
   PodSeen pod = EndedPod(scene->job, task, code, reason);
   for (const PodSeen& before : scene->seen.pods) {
     if (before.task == task) {
@@ -112,8 +116,10 @@ TEST(RestartTest, OneIncidentCountsOnceHoweverManyRanksLeave) {
   EXPECT_EQ(scene.status().recovery.counted, 1);
   // The survivors give up two minutes later, one after the other.
   scene.Pod(EndedPod(scene.job, kChief, 138)).Pod(EndedPod(scene.job, kWorker0, 138));
-  EXPECT_THAT(scene.Look(170),
-              HasSubstr("delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"));
+  EXPECT_THAT(
+      scene.Look(170),
+      HasSubstr(
+          "delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"));
   scene.Obey();
   scene.Pod(EndedPod(scene.job, kWorker2, 138));
   scene.Look(171);
@@ -143,7 +149,8 @@ TEST(RestartTest, APodOfTheNewAttemptThatFailsIsANewIncident) {
   EXPECT_EQ(scene.status().phase, "Failed");
   EXPECT_EQ(scene.Reason(ConditionType::kFailed), "BackoffLimitExceeded");
   EXPECT_EQ(scene.status().conditions[ConditionType::kFailed].message,
-            "mnist-worker-0 failed with exit code 138 (Error), after 1 restarts, which runPolicy.backoffLimit allows");
+            "mnist-worker-0 failed with exit code 138 (Error), after 1 restarts, which "
+            "runPolicy.backoffLimit allows");
 }
 
 TEST(RestartTest, BackoffLimitCountsRecreationsAndContainersRestartedInPlace) {
@@ -163,7 +170,8 @@ TEST(RestartTest, BackoffLimitCountsRecreationsAndContainersRestartedInPlace) {
 }
 
 TEST(RestartTest, ContainersThatAllRestartInPlaceWith138CountOnce) {
-  Scene scene(MakeJob("mnist").Chief(api::kRestartOnFailure).Workers(3, api::kRestartOnFailure).Backoff(1));
+  Scene scene(
+      MakeJob("mnist").Chief(api::kRestartOnFailure).Workers(3, api::kRestartOnFailure).Backoff(1));
   scene.Running();
   for (PodSeen& pod : scene.seen.pods) pod.restart_count = 1, pod.last_exit_code = 138;
   scene.Look(50);
@@ -236,14 +244,18 @@ TEST_P(DisruptionTest, NeverCountsAndNeverFailsTheJob) {
   EXPECT_EQ(scene.status().phase, "Running");
 }
 const DisruptionCase kDisruptionCases[] = {
-    {"Evicted", api::kRestartNever, [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "Evicted"; }},
+    {"Evicted", api::kRestartNever,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "Evicted"; }},
     {"EvictedWithACode", api::kRestartExitCode,
      [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "Evicted", p.exit_code = 1; }},
     {"DisruptionTarget", api::kRestartExitCode,
      [](PodSeen& p) { p.phase = PodPhase::kFailed, p.disrupted = true, p.exit_code = 1; }},
-    {"NodeShutdown", api::kRestartNever, [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "Terminated"; }},
+    {"NodeShutdown", api::kRestartNever,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "Terminated"; }},
     {"Drained", api::kRestartNever,
-     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.exit_code = 143, p.delete_requested = At(399); }},
+     [](PodSeen& p) {
+       p.phase = PodPhase::kFailed, p.exit_code = 143, p.delete_requested = At(399);
+     }},
     {"NodeGone", api::kRestartNever, [](PodSeen& p) { p.node_state = NodeState::kGone; }},
     {"NodeSilent", api::kRestartNever,
      [](PodSeen& p) { p.node_state = NodeState::kNotReady, p.node_not_ready_since = At(50); }},
@@ -280,11 +292,11 @@ TEST(NodeTest, APodStuckTerminatingOnADeadNodeIsReplaced) {
 TEST(LostTest, APodThatVanishedIsMadeAgainWithAWarning) {
   Scene scene(MakeJob("mnist").Chief().Workers(1));
   scene.Running().Gone(kChief);
-  EXPECT_EQ(
-      scene.Look(50),
-      "patch status Restarting Created=JobCreated Restarting=PodLost\n"
-      "create pod mnist-chief-0 (attempt 1)\n"
-      "warn PodLost: mnist-chief-0 was deleted: it is made again, and training goes on from the last checkpoint\n");
+  EXPECT_EQ(scene.Look(50),
+            "patch status Restarting Created=JobCreated Restarting=PodLost\n"
+            "create pod mnist-chief-0 (attempt 1)\n"
+            "warn PodLost: mnist-chief-0 was deleted: it is made again, and training goes on from "
+            "the last checkpoint\n");
 }
 
 struct RuleCase {
@@ -314,22 +326,32 @@ const RuleCase kRules[] = {
      {.roles = {Role::kWorker}, .exit_codes = {2}, .action = "Restart"},
      [](PodSeen&) {},
      "Failed"},
-    {"IgnoreLeavesItLyingThere", {.exit_codes = {1}, .action = "Ignore"}, [](PodSeen&) {}, "Running"},
-    {"ADisruptionNeedsItsReason", {.action = "Fail"}, [](PodSeen& p) { p.reason = "Evicted"; }, "Restarting"},
+    {"IgnoreLeavesItLyingThere",
+     {.exit_codes = {1}, .action = "Ignore"},
+     [](PodSeen&) {},
+     "Running"},
+    {"ADisruptionNeedsItsReason",
+     {.action = "Fail"},
+     [](PodSeen& p) { p.reason = "Evicted"; },
+     "Restarting"},
     {"ADisruptionByName",
      {.reasons = {"Evicted"}, .action = "Fail"},
      [](PodSeen& p) { p.reason = "Evicted"; },
      "Failed"},
 };
-INSTANTIATE_TEST_SUITE_P(Rules, RuleTest, testing::ValuesIn(kRules), [](const auto& i) { return i.param.name; });
+INSTANTIATE_TEST_SUITE_P(Rules, RuleTest, testing::ValuesIn(kRules),
+                         [](const auto& i) { return i.param.name; });
 
 TEST(RuleTest, RestartAllMakesEveryPodAgain) {
-  Scene scene(MakeJob("mnist").Chief().Workers(2).With(
-      [](api::TrainingJob& job) { job.spec.failure_rules = {{.exit_codes = {138}, .action = "RestartAll"}}; }));
+  Scene scene(MakeJob("mnist").Chief().Workers(2).With([](api::TrainingJob& job) {
+    job.spec.failure_rules = {{.exit_codes = {138}, .action = "RestartAll"}};
+  }));
   scene.Running().Pod(EndedPod(scene.job, kWorker1, 138));
-  EXPECT_THAT(scene.Look(50),
-              HasSubstr("Restarting=RestartAll\n"
-                        "delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"));
+  EXPECT_THAT(
+      scene.Look(50),
+      HasSubstr(
+          "Restarting=RestartAll\n"
+          "delete pod mnist-chief-0\ndelete pod mnist-worker-0\ndelete pod mnist-worker-1\n"));
   scene.Obey();
   EXPECT_EQ(scene.Look(51),
             "create pod mnist-chief-0 (attempt 1)\ncreate pod mnist-worker-0 (attempt 1)\n"
@@ -381,10 +403,13 @@ TEST(GangTest, VolcanoAdmitsTheGroupFirst) {
   scene.seen.settings.gang = GangScheduler::kVolcano;
   EXPECT_EQ(scene.Look(0),
             "create service mnist\ncreate pod group mnist\n"
-            "patch status Waiting Created=JobCreated Waiting=PodGroupPending\ntell JobCreated: the job is created\n");
+            "patch status Waiting Created=JobCreated Waiting=PodGroupPending\ntell JobCreated: the "
+            "job is created\n");
   const auto& group = std::get<CreatePodGroup>(scene.last.actions[1].write);
-  EXPECT_THAT(group.body, HasSubstr(R"("spec":{"minMember":3,"minResources":{"cpu":"1500m","memory":"3221225472",)"
-                                    R"("nvidia.com/gpu":"24"},"queue":"default"})"));
+  EXPECT_THAT(
+      group.body,
+      HasSubstr(R"("spec":{"minMember":3,"minResources":{"cpu":"1500m","memory":"3221225472",)"
+                R"("nvidia.com/gpu":"24"},"queue":"default"})"));
   scene.Obey();
   scene.seen.pod_group->phase = "Pending";
   EXPECT_THAT(scene.Look(1), Not(HasSubstr("create pod")));
@@ -403,7 +428,8 @@ TEST(GangTest, VolcanoAdmitsTheGroupFirst) {
 
 TEST(GangTest, SchedulerPluginsHoldPodsBackThemselves) {
   Scene scene(MakeJob("mnist").Workers(2).With([](api::TrainingJob& job) {
-    job.spec.run_policy.scheduling_policy = api::SchedulingPolicy{.min_available = 1, .schedule_timeout_seconds = 9};
+    job.spec.run_policy.scheduling_policy =
+        api::SchedulingPolicy{.min_available = 1, .schedule_timeout_seconds = 9};
   }));
   scene.seen.settings.gang = GangScheduler::kSchedulerPlugins;
   EXPECT_THAT(scene.Look(0), HasSubstr("create service mnist\ncreate pod group mnist\n"));

@@ -38,15 +38,18 @@ TEST(ProgressTest, ReadsWhatTheWorkerWrites) {
 }
 
 TEST(ProgressTest, OtherTextsAreNoProgress) {
-  for (const char* text :
-       {"", "Traceback", "{", "[]", "{}", R"({"step":"x"})", R"({"step":-1})", R"({"step":1e300})"}) {
+  for (const char* text : {"", "Traceback", "{", "[]", "{}", R"({"step":"x"})", R"({"step":-1})",
+                           R"({"step":1e300})"}) {
     EXPECT_FALSE(ParseProgress(text, At(0)).has_value()) << text;
   }
-  EXPECT_EQ(ParseProgress(R"({"step":1,"loss":null,"plan":7,"checkpoint":[]})", At(0))->progress.loss, std::nullopt);
+  EXPECT_EQ(
+      ParseProgress(R"({"step":1,"loss":null,"plan":7,"checkpoint":[]})", At(0))->progress.loss,
+      std::nullopt);
 }
 
 TEST(ProgressTest, NumbersAreRoundedAsAColumnShowsThem) {
-  const auto seen = ParseProgress(R"({"step":1,"loss":0.03232154622673988,"examplesPerSecond":1234567.8})", At(0));
+  const auto seen = ParseProgress(
+      R"({"step":1,"loss":0.03232154622673988,"examplesPerSecond":1234567.8})", At(0));
   EXPECT_EQ(seen->progress.loss, 0.0323215);
   EXPECT_EQ(seen->progress.examples_per_second, 1234570);
 }
@@ -97,8 +100,10 @@ TEST(ProgressTest, StallsAfterItsDeadlineAndNamesTheRank) {
   scene.Look(39);
   EXPECT_FALSE(scene.Is(ConditionType::kStalled));
   scene.seen.progress->stopped_rank = "worker-3";
-  EXPECT_THAT(scene.Look(40), HasSubstr("Stalled=NoProgress\nwarn JobStalled: step 5 has not moved on"));
-  EXPECT_THAT(scene.status().conditions[ConditionType::kStalled].message, HasSubstr("worker-3 stopped first"));
+  EXPECT_THAT(scene.Look(40),
+              HasSubstr("Stalled=NoProgress\nwarn JobStalled: step 5 has not moved on"));
+  EXPECT_THAT(scene.status().conditions[ConditionType::kStalled].message,
+              HasSubstr("worker-3 stopped first"));
   EXPECT_EQ(scene.status().phase, "Stalled");
   EXPECT_TRUE(scene.Is(ConditionType::kRunning));
   scene.seen.progress = Step(6, 60);

@@ -1,5 +1,5 @@
-// What holds for any job and any world: the order of lists does not matter, the same input gives the same bytes, and
-// nothing is decided that the rules forbid.
+// What holds for any job and any world: the order of lists does not matter, the same input gives
+// the same bytes, and nothing is decided that the rules forbid.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,9 @@ Scene AnyScene(Dice* dice) {
   Scene scene(builder);
   if (!dice->Once(5)) scene.Running();
   if (dice->Once(8)) scene.job.spec.run_policy.suspend = true;
-  if (dice->Once(6)) scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 1 + dice->Below(5);
+  if (dice->Once(6)) {
+    scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 1 + dice->Below(5);
+  }
   for (PodSeen& pod : scene.seen.pods) {
     switch (dice->Below(12)) {
       case 0:
@@ -155,13 +157,15 @@ TEST(PropertyTest, SettlesToAnEmptyOutcome) {
         pod.node_state = NodeState::kReady;
         if (pod.phase == PodPhase::kPending) pod.phase = PodPhase::kRunning;
       }
-      std::erase_if(scene.seen.pods, [](const PodSeen& pod) { return pod.delete_requested.has_value(); });
+      std::erase_if(scene.seen.pods,
+                    [](const PodSeen& pod) { return pod.delete_requested.has_value(); });
     }
     const std::string left = scene.Look(at);
     // A stray or a foreign pod may hold a name for ever; adoption is another's write here.
-    const bool held = std::any_of(scene.seen.pods.begin(), scene.seen.pods.end(), [&](const PodSeen& pod) {
-      return pod.controller_uid != scene.job.metadata.uid || !pod.matches_selector;
-    });
+    const bool held =
+        std::any_of(scene.seen.pods.begin(), scene.seen.pods.end(), [&](const PodSeen& pod) {
+          return pod.controller_uid != scene.job.metadata.uid || !pod.matches_selector;
+        });
     if (!held) {
       ASSERT_EQ(left, "") << scene.status().phase;
     }

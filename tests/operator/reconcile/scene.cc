@@ -14,8 +14,8 @@ Scene& Scene::Running() {
 }
 
 Scene& Scene::Pod(PodSeen pod) {
-  const auto found =
-      std::find_if(seen.pods.begin(), seen.pods.end(), [&](const PodSeen& p) { return p.name == pod.name; });
+  const auto found = std::find_if(seen.pods.begin(), seen.pods.end(),
+                                  [&](const PodSeen& p) { return p.name == pod.name; });
   if (found == seen.pods.end()) {
     seen.pods.push_back(std::move(pod));
   } else {
@@ -48,21 +48,25 @@ std::string Scene::Look(double at) {
 Scene& Scene::Obey() {
   for (const Action& action : last.actions) {
     if (const auto* w = std::get_if<CreateService>(&action.write)) {
-      seen.services.push_back({.name = w->name, .uid = "uid-" + w->name, .controller_uid = job.metadata.uid});
+      seen.services.push_back(
+          {.name = w->name, .uid = "uid-" + w->name, .controller_uid = job.metadata.uid});
     } else if (const auto* w = std::get_if<DeleteService>(&action.write)) {
-      std::erase_if(seen.services, [&](const ServiceSeen& s) { return s.name == w->name && s.uid == w->uid; });
+      std::erase_if(seen.services,
+                    [&](const ServiceSeen& s) { return s.name == w->name && s.uid == w->uid; });
     } else if (const auto* w = std::get_if<CreatePod>(&action.write)) {
       PodSeen pod = MakePod(job, w->task);
       pod.attempt = w->attempt;
       pod.uid += "-" + std::to_string(w->attempt);
       Pod(pod);
     } else if (const auto* w = std::get_if<DeletePod>(&action.write)) {
-      std::erase_if(seen.pods, [&](const PodSeen& pod) { return pod.name == w->name && pod.uid == w->uid; });
+      std::erase_if(seen.pods,
+                    [&](const PodSeen& pod) { return pod.name == w->name && pod.uid == w->uid; });
     } else if (std::holds_alternative<CreatePodGroup>(action.write)) {
-      seen.pod_group = PodGroupSeen{.uid = "pg",
-                                    .controller_uid = job.metadata.uid,
-                                    .phase = "Inqueue",
-                                    .min_member = static_cast<int32_t>(api::TotalReplicas(job.spec))};
+      seen.pod_group =
+          PodGroupSeen{.uid = "pg",
+                       .controller_uid = job.metadata.uid,
+                       .phase = "Inqueue",
+                       .min_member = static_cast<int32_t>(api::TotalReplicas(job.spec))};
     } else if (std::holds_alternative<DeletePodGroup>(action.write)) {
       seen.pod_group.reset();
     }

@@ -1,4 +1,5 @@
-// A job and its pods at one moment, for table tests: Scene(MakeJob("mnist").Workers(2)).Running().Look(At(20)).
+// A job and its pods at one moment, for table tests:
+// Scene(MakeJob("mnist").Workers(2)).Running().Look(At(20)).
 #pragma once
 
 #include <string>
@@ -24,7 +25,8 @@ class Scene {
   // Replaces (or adds) a pod; attempts are kept from the pod before.
   Scene& Pod(PodSeen pod);
   Scene& Gone(cluster::TaskId task);
-  // Asks once, takes over the status, and says what was decided, one line each (deletions' reasons left out).
+  // Asks once, takes over the status, and says what was decided, one line each (deletions' reasons
+  // left out).
   std::string Look(double at);
   // What pods would become: creations and deletions of the last Look are carried out; new pods run.
   Scene& Obey();

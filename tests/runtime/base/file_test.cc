@@ -16,7 +16,9 @@ TEST(FileTest, AnAtomicWriteReplacesTheFileAndLeavesNoOther) {
   ASSERT_TRUE(WriteFileAtomically(path, "two").ok());
   EXPECT_EQ(*ReadFile(path), "two");
   int files = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder + "/a/b")) ++files;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder + "/a/b")) {
+    ++files;
+  }
   EXPECT_EQ(files, 1);
 }
 

@@ -66,15 +66,17 @@ TEST(CheckpointTest, KeepsTheNewestAndSweepsLeftovers) {
   Spill(folder.At("ckpt-00000005/shard-00000-of-00001.safetensors"), "half");
   fs::create_directories(folder.At("ckpt-notes"));  // somebody else's
   Spill(folder.At("notes.txt"), "mine");
-  for (const int64_t step : {10, 20, 30, 40})
+  for (const int64_t step : {10, 20, 30, 40}) {
     ASSERT_TRUE(Save(folder.path(), Small(step), {.keep = 2}).ok());
+  }
   EXPECT_EQ(Steps(folder.path()), (std::vector<int64_t>{40, 30}));
   EXPECT_FALSE(fs::exists(folder.At("ckpt-00000005")));
   EXPECT_FALSE(fs::exists(folder.At("ckpt-00000010")));
   EXPECT_TRUE(fs::exists(folder.At("ckpt-notes")));
   EXPECT_TRUE(fs::exists(folder.At("notes.txt")));
-  for (const int64_t step : {50, 60, 70})
+  for (const int64_t step : {50, 60, 70}) {
     ASSERT_TRUE(Save(folder.path(), Small(step), {.keep = 0}).ok());
+  }
   EXPECT_EQ(Steps(folder.path()).size(), 5u);
 }
 
@@ -100,8 +102,9 @@ TEST(CheckpointTest, SavingAStepAgainKeepsTheOldOneUntilTheCommit) {
   ASSERT_TRUE(Commit(folder.path(), {*part}).ok());
   EXPECT_EQ(FirstOf(folder.At("ckpt-00000007")), 1000);
   int files = 0;
-  for (const auto& entry : fs::directory_iterator(folder.At("ckpt-00000007")))
+  for (const auto& entry : fs::directory_iterator(folder.At("ckpt-00000007"))) {
     files += entry.is_regular_file();
+  }
   EXPECT_EQ(files, 2);  // the index and the new shard
 }
 
@@ -117,9 +120,8 @@ TEST(CheckpointTest, AFlippedByteIsDataLossWithFileAndOffset) {
       Status status;
       auto opened = Checkpoint::Open(path);
       status = opened.ok() ? (*opened)->Verify() : opened.status();
-      if (file == shard ||
-          at + 1 <
-              good.size()) {  // the index's last byte is a line end: turned into another space or not
+      if (file == shard || at + 1 < good.size()) {  // the index's last byte is a line end: turned
+                                                    // into another space or not
         ASSERT_EQ(status.code(), StatusCode::kDataLoss)
             << file << " byte " << at << ": " << status.ToString();
         ASSERT_THAT(status.message(), AllOf(HasSubstr(file + ": byte")));

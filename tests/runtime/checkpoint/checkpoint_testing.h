@@ -49,12 +49,24 @@ inline mesh::Tensor Counting(mesh::TensorType type, double first = 0) {
   for (int64_t i = 0; i < type.num_elements(); ++i) {
     const double v = first + static_cast<double>(i);
     switch (type.dtype) {
-      case mesh::DType::kBool: t.mutable_values<bool>()[i] = i % 3 == 0; break;
-      case mesh::DType::kU8: t.mutable_values<uint8_t>()[i] = static_cast<uint8_t>(i); break;
-      case mesh::DType::kI32: t.mutable_values<int32_t>()[i] = static_cast<int32_t>(v); break;
-      case mesh::DType::kI64: t.mutable_values<int64_t>()[i] = static_cast<int64_t>(v); break;
-      case mesh::DType::kF32: t.mutable_values<float>()[i] = static_cast<float>(v); break;
-      case mesh::DType::kF64: t.mutable_values<double>()[i] = v; break;
+      case mesh::DType::kBool:
+        t.mutable_values<bool>()[i] = i % 3 == 0;
+        break;
+      case mesh::DType::kU8:
+        t.mutable_values<uint8_t>()[i] = static_cast<uint8_t>(i);
+        break;
+      case mesh::DType::kI32:
+        t.mutable_values<int32_t>()[i] = static_cast<int32_t>(v);
+        break;
+      case mesh::DType::kI64:
+        t.mutable_values<int64_t>()[i] = static_cast<int64_t>(v);
+        break;
+      case mesh::DType::kF32:
+        t.mutable_values<float>()[i] = static_cast<float>(v);
+        break;
+      case mesh::DType::kF64:
+        t.mutable_values<double>()[i] = v;
+        break;
     }
   }
   return t;
@@ -63,10 +75,12 @@ inline mesh::Tensor Counting(mesh::TensorType type, double first = 0) {
 inline mesh::TensorType Type(const std::string& text) { return *mesh::TensorType::Parse(text); }
 
 inline std::string Bytes(const mesh::Tensor& t) {
-  return t.type().ToString() + std::string(reinterpret_cast<const char*>(t.bytes().data()), t.bytes().size());
+  return t.type().ToString() +
+         std::string(reinterpret_cast<const char*>(t.bytes().data()), t.bytes().size());
 }
 
-// What device `rank` stores of `global`: its slice at the start of ceil-sized storage, the rest 99s of bytes.
+// What device `rank` stores of `global`: its slice at the start of ceil-sized storage, the rest 99s
+// of bytes.
 inline mesh::Tensor Storage(const mesh::Tensor& global, const mesh::Layout& layout, int64_t rank) {
   mesh::Tensor out(mesh::TensorType{global.type().dtype, *layout.LocalShape(global.dims())});
   std::memset(out.mutable_bytes().data(), 99, out.mutable_bytes().size());
@@ -83,7 +97,8 @@ inline Snapshot Whole(int64_t step, std::vector<std::pair<std::string, mesh::Ten
                     .program_hash = "00c0ffee",
                     .data_cursor = "epoch=1 batch=2 order=3"};
   for (auto& [name, tensor] : tensors) {
-    snapshot.variables.push_back({name, tensor.type(), "", {{mesh::Dims(tensor.dims().size(), 0), tensor}}});
+    snapshot.variables.push_back(
+        {name, tensor.type(), "", {{mesh::Dims(tensor.dims().size(), 0), tensor}}});
   }
   return snapshot;
 }

@@ -75,8 +75,9 @@ TEST(ReshardTest, AnyMeshToAnyMesh) {
         Tensor want(mesh::TensorType{mesh::DType::kF32, *layout.LocalShape({7, 5})});
         std::memset(want.mutable_bytes().data(), 0, want.mutable_bytes().size());
         const auto slice = layout.SliceOf(rank, {7, 5});
-        if (mesh::NumElements(slice.sizes) > 0)
+        if (mesh::NumElements(slice.sizes) > 0) {
           want.Paste(Global(0).Slice(slice.offsets, slice.sizes), {0, 0});
+        }
         const auto got = (*checkpoint)->LoadLocal("kernel", layout, rank);
         ASSERT_TRUE(got.ok()) << got.status().ToString();
         ASSERT_EQ(Bytes(*got), Bytes(want))
@@ -144,16 +145,19 @@ class SharedSaveTest : public testing::Test {
     std::vector<mesh::Device> devices;
     for (int d = 0; d < 4; ++d) devices.push_back({mesh::DeviceKind::kCpu, d / 2, d % 2});
     const Mesh mesh = *Mesh::Create({{"batch", 4}}, devices);
-    const std::vector<VariableSpec> specs = {{"a", Type("f32[8]"), *Layout::BatchSharded(mesh, "batch", 1)}};
+    const std::vector<VariableSpec> specs = {
+        {"a", Type("f32[8]"), *Layout::BatchSharded(mesh, "batch", 1)}};
     Snapshot snapshot{.step = 9};
     snapshot.variables = *Collect(specs, process, [&](int, int64_t rank) {
       return Storage(Counting(specs[0].type, first), specs[0].layout, rank);
     });
     return snapshot;
   }
-  Result<std::string> SavePart(int process, float first, int64_t generation, Duration timeout = std::chrono::seconds(30)) {
-    return Save(folder_.path(), PartOf(process, first),
-                {.process = process, .processes = 2, .generation = generation, .parts_timeout = timeout});
+  Result<std::string> SavePart(int process, float first, int64_t generation,
+                               Duration timeout = std::chrono::seconds(30)) {
+    return Save(
+        folder_.path(), PartOf(process, first),
+        {.process = process, .processes = 2, .generation = generation, .parts_timeout = timeout});
   }
   const TempFolder folder_;
 };
@@ -170,7 +174,9 @@ TEST_F(SharedSaveTest, TheLastPartMakesItWhole) {
   EXPECT_EQ(Bytes(*(*checkpoint)->Load("a")), Bytes(Counting(Type("f32[8]"), 5)));
   // Nothing but the index and the two shards is left.
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(*chief)) files += entry.is_regular_file();
+  for (const auto& entry : std::filesystem::directory_iterator(*chief)) {
+    files += entry.is_regular_file();
+  }
   EXPECT_EQ(files, 3);
 }
 
@@ -179,7 +185,8 @@ TEST_F(SharedSaveTest, APartOfALostAttemptIsNotTakenForThisOne) {
   const auto alone = SavePart(0, 5, 4, std::chrono::milliseconds(100));
   ASSERT_FALSE(alone.ok());
   EXPECT_EQ(alone.status().code(), StatusCode::kDeadlineExceeded);
-  EXPECT_NE(alone.status().message().find("the part of process 1 of 2"), std::string::npos) << alone.status().message();
+  EXPECT_NE(alone.status().message().find("the part of process 1 of 2"), std::string::npos)
+      << alone.status().message();
   ASSERT_TRUE(SavePart(1, 5, 4).ok());
   const auto both = SavePart(0, 5, 4);
   ASSERT_TRUE(both.ok()) << both.status().message();
@@ -187,7 +194,8 @@ TEST_F(SharedSaveTest, APartOfALostAttemptIsNotTakenForThisOne) {
 }
 
 TEST_F(SharedSaveTest, WhatTheOthersWillNotCompleteIsAbandoned) {
-  auto saver = AsyncSaver::Create(folder_.path(), {.process = 0, .processes = 2, .parts_timeout = std::chrono::hours(1)});
+  auto saver = AsyncSaver::Create(
+      folder_.path(), {.process = 0, .processes = 2, .parts_timeout = std::chrono::hours(1)});
   ASSERT_TRUE(saver.ok());
   (*saver)->set_generation(7);
   ASSERT_TRUE((*saver)->Save(PartOf(0, 5)).ok());

@@ -26,10 +26,11 @@ std::string TextFor(const ClusterSpec& all, TaskId task, Form form = Form::kDens
 }
 
 TEST(TfConfigTest, DenseFormIsCompactWithSortedRoles) {
-  EXPECT_EQ(TextFor(Cluster(1, 2, 1, 0), {Role::kWorker, 1}),
-            R"({"cluster":{"chief":["mnist-chief-0.mnist.ml.svc:2222"],"ps":["mnist-ps-0.mnist.ml.svc:2222"],)"
-            R"("worker":["mnist-worker-0.mnist.ml.svc:2222","mnist-worker-1.mnist.ml.svc:2222"]},)"
-            R"("task":{"type":"worker","index":1},"environment":"cloud"})");
+  EXPECT_EQ(
+      TextFor(Cluster(1, 2, 1, 0), {Role::kWorker, 1}),
+      R"({"cluster":{"chief":["mnist-chief-0.mnist.ml.svc:2222"],"ps":["mnist-ps-0.mnist.ml.svc:2222"],)"
+      R"("worker":["mnist-worker-0.mnist.ml.svc:2222","mnist-worker-1.mnist.ml.svc:2222"]},)"
+      R"("task":{"type":"worker","index":1},"environment":"cloud"})");
 }
 
 TEST(TfConfigTest, EvaluatorIsListedInItsOwnOnly) {
@@ -42,14 +43,16 @@ TEST(TfConfigTest, EvaluatorIsListedInItsOwnOnly) {
 
 TEST(TfConfigTest, SparseFormShowsAWorkerItselfAndAllServers) {
   const ClusterSpec all = Cluster(1, 3, 2, 0);
-  EXPECT_EQ(TextFor(all, {Role::kWorker, 1}, Form::kSparse),
-            R"({"cluster":{"ps":["mnist-ps-0.mnist.ml.svc:2222","mnist-ps-1.mnist.ml.svc:2222"],)"
-            R"("worker":{"1":"mnist-worker-1.mnist.ml.svc:2222"}},"task":{"type":"worker","index":1},)"
-            R"("environment":"cloud"})");
+  EXPECT_EQ(
+      TextFor(all, {Role::kWorker, 1}, Form::kSparse),
+      R"({"cluster":{"ps":["mnist-ps-0.mnist.ml.svc:2222","mnist-ps-1.mnist.ml.svc:2222"],)"
+      R"("worker":{"1":"mnist-worker-1.mnist.ml.svc:2222"}},"task":{"type":"worker","index":1},)"
+      R"("environment":"cloud"})");
   EXPECT_EQ(TextFor(all, {Role::kPs, 1}, Form::kSparse),
             R"({"cluster":{"ps":["mnist-ps-0.mnist.ml.svc:2222","mnist-ps-1.mnist.ml.svc:2222"]},)"
             R"("task":{"type":"ps","index":1},"environment":"cloud"})");
-  EXPECT_EQ(ViewFor(all, {Role::kChief, 0}, Form::kSparse), all) << "the chief keeps the full, dense form";
+  EXPECT_EQ(ViewFor(all, {Role::kChief, 0}, Form::kSparse), all)
+      << "the chief keeps the full, dense form";
 }
 
 TEST(TfConfigTest, SparseFormOfAWorkerDoesNotChangeAsOthersComeAndGo) {
@@ -65,8 +68,9 @@ TEST(TfConfigTest, KubeflowSparseTextIsTfJobs) {
             R"({"cluster":{"worker":{"1":"j-worker-1.ns.svc:2222"},"ps":["j-ps-0.ns.svc:2222"]},)"
             R"("task":{"type":"worker","index":1}})");
   view.hosts.erase(Role::kWorker);
-  EXPECT_EQ(FormatSparseKubeflow(view, {Role::kPs, 0}),
-            R"({"cluster":{"worker":{},"ps":["j-ps-0.ns.svc:2222"]},"task":{"type":"ps","index":0}})");
+  EXPECT_EQ(
+      FormatSparseKubeflow(view, {Role::kPs, 0}),
+      R"({"cluster":{"worker":{},"ps":["j-ps-0.ns.svc:2222"]},"task":{"type":"ps","index":0}})");
 }
 
 TEST(TfConfigTest, HostNamesFollowTheServiceAndTheDomain) {
@@ -102,9 +106,11 @@ TEST(TfConfigTest, SaysWhatIsWrongAndWhere) {
       {R"({"cluster":{"worker":["a:1","b:1"]}})",
        "TF_CONFIG: task: must say which of 2 processes this one is, got: nothing"},
       {R"({"cluster":{"wroker":["a:1"]}})",
-       "TF_CONFIG: cluster.wroker: must be chief, worker, ps or evaluator, got: wroker, did you mean `worker`?"},
+       "TF_CONFIG: cluster.wroker: must be chief, worker, ps or evaluator, got: wroker, did you "
+       "mean `worker`?"},
       {R"({"cluster":{"worker":["a"]},"task":{"type":"worker","index":0}})",
-       "TF_CONFIG: cluster.worker[0]: must be \"host:port\" with a port from 1 to 65535, got: \"a\""},
+       "TF_CONFIG: cluster.worker[0]: must be \"host:port\" with a port from 1 to 65535, got: "
+       "\"a\""},
       {R"({"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":1}})",
        "TF_CONFIG: task.index: must be one of the 1 worker processes of the cluster, got: 1"},
       {R"({"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":-1}})",
@@ -124,7 +130,8 @@ TEST(TfConfigTest, ClusterFileNeedsNoTask) {
   EXPECT_EQ(*read, all);
 }
 
-// ParseTfConfig(FormatTfConfig(x)) == x, for dense and sparse views of random clusters with random host names.
+// ParseTfConfig(FormatTfConfig(x)) == x, for dense and sparse views of random clusters with random
+// host names.
 TEST(TfConfigTest, RoundTrips) {
   const char* given = std::getenv("MT_TEST_SEED");
   const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 20240607;
@@ -146,7 +153,9 @@ TEST(TfConfigTest, RoundTrips) {
         for (const Form form : {Form::kDense, Form::kSparse}) {
           const TaskId task{role, index};
           TfConfig config{.cluster = ViewFor(all, task, form), .task = task};
-          if (role == Role::kPs && form == Form::kSparse && config.cluster.host(task).empty()) continue;
+          if (role == Role::kPs && form == Form::kSparse && config.cluster.host(task).empty()) {
+            continue;
+          }
           const std::string text = FormatTfConfig(config);
           const auto read = ParseTfConfig(text);
           ASSERT_TRUE(read.ok()) << read.status().ToString() << "\n" << text;

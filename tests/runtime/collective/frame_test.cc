@@ -10,7 +10,13 @@ namespace meshtrain::collective {
 namespace {
 
 FrameHeader Header() {
-  return {.incarnation = 3, .plan_hash = 0xabcdef, .collective = 41, .call = 99, .source = 2, .step = 5, .length = 4096,
+  return {.incarnation = 3,
+          .plan_hash = 0xabcdef,
+          .collective = 41,
+          .call = 99,
+          .source = 2,
+          .step = 5,
+          .length = 4096,
           .checksum = 0x1122334455667788};
 }
 
@@ -56,15 +62,32 @@ TEST(FrameTest, NamesTheFirstThingThatDiffers) {
       {FrameDifference::kIncarnation, [](FrameHeader& h) { h.incarnation = 2; },
        "another incarnation: worker-2 has 2, we have 3, at collective 41 (all_reduce of %31)"},
       {FrameDifference::kSource, [](FrameHeader& h) { h.source = 1; },
-       "another place in the group: worker-2 has 1, we have 2, at collective 41 (all_reduce of %31)"},
-      {FrameDifference::kPlan, [](FrameHeader& h) { h.plan_hash = 1; h.collective = 7; },
-       "another plan: worker-2 has 0000000000000001, we have 0000000000abcdef, at collective 41 (all_reduce of %31)"},
-      {FrameDifference::kCollective, [](FrameHeader& h) { h.collective = 42; h.call = 1; },
-       "programs diverge: worker-2 is at collective 42 (all_gather of %7), we are at collective 41 (all_reduce of %31)"},
-      {FrameDifference::kCall, [](FrameHeader& h) { h.call = 1; h.length = 1; },
-       "programs diverge: worker-2 is at collective 41 (all_gather of %7), we are at collective 41 (all_reduce of %31)"},
+       "another place in the group: worker-2 has 1, we have 2, at collective 41 (all_reduce of "
+       "%31)"},
+      {FrameDifference::kPlan,
+       [](FrameHeader& h) {
+         h.plan_hash = 1;
+         h.collective = 7;
+       },
+       "another plan: worker-2 has 0000000000000001, we have 0000000000abcdef, at collective 41 "
+       "(all_reduce of %31)"},
+      {FrameDifference::kCollective,
+       [](FrameHeader& h) {
+         h.collective = 42;
+         h.call = 1;
+       },
+       "programs diverge: worker-2 is at collective 42 (all_gather of %7), we are at collective 41 "
+       "(all_reduce of %31)"},
+      {FrameDifference::kCall,
+       [](FrameHeader& h) {
+         h.call = 1;
+         h.length = 1;
+       },
+       "programs diverge: worker-2 is at collective 41 (all_gather of %7), we are at collective 41 "
+       "(all_reduce of %31)"},
       {FrameDifference::kStep, [](FrameHeader& h) { h.step = 6; },
-       "another step of the algorithm: worker-2 has 6, we have 5, at collective 41 (all_reduce of %31)"},
+       "another step of the algorithm: worker-2 has 6, we have 5, at collective 41 (all_reduce of "
+       "%31)"},
       {FrameDifference::kLength, [](FrameHeader& h) { h.length = 1; },
        "another length: worker-2 has 1, we have 4096, at collective 41 (all_reduce of %31)"},
   };
@@ -72,8 +95,8 @@ TEST(FrameTest, NamesTheFirstThingThatDiffers) {
     FrameHeader got = Header();
     c.change(got);
     EXPECT_EQ(Compare(got, Header()), c.difference);
-    const Status status =
-        Diverged(c.difference, got, Header(), "worker-2", {got.collective, "all_gather of %7"}, {41, "all_reduce of %31"});
+    const Status status = Diverged(c.difference, got, Header(), "worker-2",
+                                   {got.collective, "all_gather of %7"}, {41, "all_reduce of %31"});
     EXPECT_EQ(status, FailedPrecondition(c.message));
   }
   FrameHeader same = Header();
@@ -84,7 +107,8 @@ TEST(FrameTest, NamesTheFirstThingThatDiffers) {
 
 TEST(FrameTest, CallsAreTheSameByTheirNumbersAndNamesNotByTheirSourceLines) {
   const int64_t a[] = {1, 2, 3}, b[] = {1, 2, 4};
-  EXPECT_EQ(CallDigest(a, "all_reduce of %31 at model.cc:7"), CallDigest(a, "all_reduce of %31 at /elsewhere/model.cc:9"));
+  EXPECT_EQ(CallDigest(a, "all_reduce of %31 at model.cc:7"),
+            CallDigest(a, "all_reduce of %31 at /elsewhere/model.cc:9"));
   EXPECT_NE(CallDigest(a, "all_reduce of %31"), CallDigest(a, "all_reduce of %32"));
   EXPECT_NE(CallDigest(a, "all_reduce of %31"), CallDigest(b, "all_reduce of %31"));
 }

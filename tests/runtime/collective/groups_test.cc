@@ -20,7 +20,8 @@ Mesh Owned(const std::string& text, const std::string& owners) {
   return *Mesh::Create((*Mesh::Parse(text)).axes(), devices);
 }
 
-std::vector<Team> Teams(const Mesh& mesh, const std::vector<int>& axes, int process, const std::string& hosts) {
+std::vector<Team> Teams(const Mesh& mesh, const std::vector<int>& axes, int process,
+                        const std::string& hosts) {
   std::vector<int> host_of;
   for (const char c : hosts) host_of.push_back(c - '0');
   return TeamsOf(mesh, *GroupsOver(mesh, axes), process, host_of);
@@ -32,7 +33,8 @@ std::string Text(const std::vector<Team>& teams) {
   for (const Team& team : teams) {
     text += "L" + std::to_string(team.level) + (team.plain ? " plain" : "");
     for (int p = 0; p < team.size(); ++p) {
-      text += (p == team.me ? " *" : " ") + std::to_string(team.processes[p]) + "@" + std::to_string(team.hosts[p]) + "[";
+      text += (p == team.me ? " *" : " ") + std::to_string(team.processes[p]) + "@" +
+              std::to_string(team.hosts[p]) + "[";
       for (const Seat& seat : team.seats[p]) {
         text += std::to_string(seat.group) + "." + std::to_string(seat.member) + ",";
       }
@@ -62,15 +64,18 @@ TEST(GroupsTest, TeamsOfTheWorkedExample) {
 }
 
 TEST(GroupsTest, OneDeviceAProcessIsPlain) {
-  EXPECT_EQ(Text(Teams(Owned("batch=3", "012"), {0}, 1, "012")), "L0 plain 0@0[0.0,] *1@1[0.1,] 2@2[0.2,];");
+  EXPECT_EQ(Text(Teams(Owned("batch=3", "012"), {0}, 1, "012")),
+            "L0 plain 0@0[0.0,] *1@1[0.1,] 2@2[0.2,];");
   // Several devices in another process do not matter, one's own would.
-  EXPECT_EQ(Text(Teams(Owned("batch=3", "011"), {0}, 0, "00")), "L0 plain *0@0[0.0,] 1@0[0.1,0.2,];");
+  EXPECT_EQ(Text(Teams(Owned("batch=3", "011"), {0}, 0, "00")),
+            "L0 plain *0@0[0.0,] 1@0[0.1,0.2,];");
   EXPECT_EQ(Text(Teams(Owned("batch=3", "011"), {0}, 1, "00")), "L0 0@0[0.0,] *1@0[0.1,0.2,];");
 }
 
 TEST(GroupsTest, ProcessesOfOneHostStandTogether) {
   // Hosts in turn: the order of the team is not that of the group, so its buffers are packed.
-  EXPECT_EQ(Text(Teams(Owned("batch=4", "0123"), {0}, 2, "0101")), "L0 0@0[0.0,] *2@0[0.2,] 1@1[0.1,] 3@1[0.3,];");
+  EXPECT_EQ(Text(Teams(Owned("batch=4", "0123"), {0}, 2, "0101")),
+            "L0 0@0[0.0,] *2@0[0.2,] 1@1[0.1,] 3@1[0.3,];");
 }
 
 TEST(GroupsTest, TeamsThatShareAProcessHaveRisingLevels) {
@@ -84,7 +89,8 @@ TEST(GroupsTest, TeamsThatShareAProcessHaveRisingLevels) {
   EXPECT_EQ(levels.size(), teams.size());
 }
 
-// All processes see the same teams: members, seats and levels; every rank has one seat; levels rise along each process.
+// All processes see the same teams: members, seats and levels; every rank has one seat; levels rise
+// along each process.
 TEST(GroupsTest, ProcessesAgreeOnTeamsWhateverTheMesh) {
   const char* given = std::getenv("MT_TEST_SEED");
   const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 99;

@@ -78,7 +78,8 @@ TEST(HelloTest, VerdictsCarryAStatusAndAreBounded) {
   ASSERT_TRUE(header.ok());
   EXPECT_EQ(header->code, StatusCode::kFailedPrecondition);
   EXPECT_EQ(bytes.substr(kVerdictHeaderBytes, header->length), "incarnation 3 is over");
-  EXPECT_EQ(EncodeVerdict(StatusCode::kOk, std::string(5000, 'x')).size(), kVerdictHeaderBytes + kVerdictMaxText);
+  EXPECT_EQ(EncodeVerdict(StatusCode::kOk, std::string(5000, 'x')).size(),
+            kVerdictHeaderBytes + kVerdictMaxText);
   EXPECT_FALSE(DecodeVerdictHeader(std::string(8, '\xff')).ok());
 }
 
@@ -137,9 +138,10 @@ TEST(SocketTest, ParsesAddresses) {
     const char* host;
     int port;  // 0: refused
   };
-  for (const Case& c : {Case{"worker-0.job.ns.svc:2222", "worker-0.job.ns.svc", 2222}, Case{"10.0.0.1:1", "10.0.0.1", 1},
-                        Case{"[::1]:80", "::1", 80}, Case{"fe80::1:80", "fe80::1", 80}, Case{"host", "", 0},
-                        Case{":80", "", 0}, Case{"host:", "", 0}, Case{"host:0", "", 0}, Case{"host:70000", "", 0},
+  for (const Case& c : {Case{"worker-0.job.ns.svc:2222", "worker-0.job.ns.svc", 2222},
+                        Case{"10.0.0.1:1", "10.0.0.1", 1}, Case{"[::1]:80", "::1", 80},
+                        Case{"fe80::1:80", "fe80::1", 80}, Case{"host", "", 0}, Case{":80", "", 0},
+                        Case{"host:", "", 0}, Case{"host:0", "", 0}, Case{"host:70000", "", 0},
                         Case{"host:8x", "", 0}}) {
     Result<HostPort> parsed = ParseHostPort(c.text);
     EXPECT_EQ(parsed.ok(), c.port != 0) << c.text;
@@ -186,7 +188,8 @@ TEST(SocketTest, OnlyConnectionsWithinTheSystemLeaveItsCongestionControl) {
   const Result<Socket> listener = Listen(*NumericAddress("0.0.0.0", 0), "0.0.0.0");
   ASSERT_TRUE(listener.ok()) << listener.status().ToString();
   const Socket far(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const SocketAddress ours = *NumericAddress("127.0.0.2", 0), theirs = *NumericAddress("127.0.0.1", PortOf(*listener));
+  const SocketAddress ours = *NumericAddress("127.0.0.2", 0),
+                      theirs = *NumericAddress("127.0.0.1", PortOf(*listener));
   ASSERT_EQ(bind(far.fd(), reinterpret_cast<const sockaddr*>(&ours.bytes), ours.length), 0);
   ASSERT_EQ(connect(far.fd(), reinterpret_cast<const sockaddr*>(&theirs.bytes), theirs.length), 0);
   const Socket accepted(accept4(listener->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));

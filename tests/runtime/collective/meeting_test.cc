@@ -1,4 +1,5 @@
-// Parties on threads of their own meet for collectives; one that does not come, or does something else, is named.
+// Parties on threads of their own meet for collectives; one that does not come, or does something
+// else, is named.
 #include "runtime/collective/meeting.h"
 
 #include <gtest/gtest.h>
@@ -27,8 +28,9 @@ mesh::Mesh Replicas(int64_t n) {
 class MeetingTest : public testing::Test {
  protected:
   void Make(Duration deadline = kLong) {
-    meeting_ = std::make_unique<Meeting>(std::vector<std::string>{"replica 0", "replica 1", "replica 2"},
-                                         MeetingOptions{.deadline = deadline});
+    meeting_ =
+        std::make_unique<Meeting>(std::vector<std::string>{"replica 0", "replica 1", "replica 2"},
+                                  MeetingOptions{.deadline = deadline});
     behind_ = MakeLocalCommunicator(Replicas(3));
     seats_.clear();
     for (int p = 0; p < 3; ++p) seats_.push_back(meeting_->Join(p, {p}, 7, behind_));
@@ -44,11 +46,13 @@ class MeetingTest : public testing::Test {
     return results;
   }
 
-  static Status Sum(Communicator& c, int64_t rank, std::vector<float>& data, const char* what = "sum") {
+  static Status Sum(Communicator& c, int64_t rank, std::vector<float>& data,
+                    const char* what = "sum") {
     const Participant mine{.rank = rank,
                            .send = reinterpret_cast<const std::byte*>(data.data()),
                            .receive = reinterpret_cast<std::byte*>(data.data())};
-    return c.AllReduce({.axes = {0}, .what = what}, Reduction::kSum, static_cast<int64_t>(data.size()), {&mine, 1});
+    return c.AllReduce({.axes = {0}, .what = what}, Reduction::kSum,
+                       static_cast<int64_t>(data.size()), {&mine, 1});
   }
 
   std::unique_ptr<Meeting> meeting_;
@@ -80,25 +84,32 @@ TEST_F(MeetingTest, EveryoneGetsTheSumAgainAndAgain) {
 TEST_F(MeetingTest, WhoIsMissingIsNamedAtTheDeadline) {
   Make(milliseconds(50));
   std::vector<std::vector<float>> data(3, std::vector<float>(4));
-  const std::vector<Status> ends = Run({0, 2}, [&](int p) { return Sum(*seats_[p], p, data[p], "all_reduce of %3"); });
+  const std::vector<Status> ends =
+      Run({0, 2}, [&](int p) { return Sum(*seats_[p], p, data[p], "all_reduce of %3"); });
   int late = 0;
   for (const int p : {0, 2}) {
-    EXPECT_TRUE(ends[p].code() == StatusCode::kDeadlineExceeded || ends[p].code() == StatusCode::kUnavailable);
+    EXPECT_TRUE(ends[p].code() == StatusCode::kDeadlineExceeded ||
+                ends[p].code() == StatusCode::kUnavailable);
     late += ends[p].code() == StatusCode::kDeadlineExceeded ? 1 : 0;
-    EXPECT_NE(ends[p].message().find("waited for replica 1"), std::string::npos) << ends[p].message();
+    EXPECT_NE(ends[p].message().find("waited for replica 1"), std::string::npos)
+        << ends[p].message();
     EXPECT_NE(ends[p].message().find("all_reduce of %3"), std::string::npos) << ends[p].message();
   }
   EXPECT_EQ(late, 1) << "the others are told";
   // Whoever comes later is told at once, and after Reset all is well again.
   EXPECT_EQ(Sum(*seats_[1], 1, data[1]).code(), StatusCode::kUnavailable);
   meeting_->Reset();
-  for (const Status& end : Run({0, 1, 2}, [&](int p) { return Sum(*seats_[p], p, data[p]); })) EXPECT_TRUE(end.ok());
+  for (const Status& end : Run({0, 1, 2}, [&](int p) { return Sum(*seats_[p], p, data[p]); })) {
+    EXPECT_TRUE(end.ok());
+  }
 }
 
 TEST_F(MeetingTest, PartiesThatCallDifferentThingsAreBothNamed) {
   Make();
-  std::vector<std::vector<float>> data = {std::vector<float>(4), std::vector<float>(4), std::vector<float>(5)};
-  const std::vector<Status> ends = Run({0, 1, 2}, [&](int p) { return Sum(*seats_[p], p, data[p]); });
+  std::vector<std::vector<float>> data = {std::vector<float>(4), std::vector<float>(4),
+                                          std::vector<float>(5)};
+  const std::vector<Status> ends =
+      Run({0, 1, 2}, [&](int p) { return Sum(*seats_[p], p, data[p]); });
   int differ = 0;
   for (const Status& end : ends) {
     EXPECT_FALSE(end.ok());
@@ -116,7 +127,8 @@ TEST_F(MeetingTest, PartiesWithOtherProgramsAreRefusedThoughTheCallIsTheSame) {
   std::vector<std::vector<float>> data(3, std::vector<float>(4));
   for (const Status& end : Run({0, 1, 2}, [&](int p) { return Sum(*seats_[p], p, data[p]); })) {
     EXPECT_FALSE(end.ok());
-    EXPECT_NE(end.message().find("their programs call different collectives"), std::string::npos) << end.message();
+    EXPECT_NE(end.message().find("their programs call different collectives"), std::string::npos)
+        << end.message();
   }
 }
 
@@ -138,7 +150,9 @@ TEST_F(MeetingTest, AnErrorBehindIsEverybodys) {
     const Participant mine{.rank = p, .send = nullptr, .receive = nullptr};
     return seats_[p]->AllReduce({.axes = {0}, .what = "nothing"}, Reduction::kSum, 4, {&mine, 1});
   });
-  for (const Status& end : ends) EXPECT_EQ(end.code(), StatusCode::kInvalidArgument) << end.message();
+  for (const Status& end : ends) {
+    EXPECT_EQ(end.code(), StatusCode::kInvalidArgument) << end.message();
+  }
   EXPECT_EQ(Sum(*seats_[0], 0, data[0]).code(), StatusCode::kUnavailable);
 }
 

@@ -1,5 +1,5 @@
-// Plays all members of a schedule against the plain sum, under the least kind conditions: a message is taken only when its
-// receiver is at the step that expects it, and nothing is buffered.
+// Plays all members of a schedule against the plain sum, under the least kind conditions: a message
+// is taken only when its receiver is at the step that expects it, and nothing is buffered.
 #include "runtime/collective/algorithms/schedule.h"
 
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ uint64_t Seed() {
   return seed;
 }
 
-// Values are words over the members whose parts are in them, in the order of the operations: "0123" or "(1 0)". Bits are
-// equal on all members only if the words are.
+// Values are words over the members whose parts are in them, in the order of the operations: "0123"
+// or "(1 0)". Bits are equal on all members only if the words are.
 using Word = std::string;
 using Words = std::vector<Word>;
 
@@ -43,14 +43,16 @@ struct Player {
   Schedule schedule;
   Words input, output, scratch;
   bool in_place = false;
-  size_t at = 0;        // step
-  bool sent = false, received = false;  // of that step
-  Words outgoing;       // what the step sends, as it stood before the step
+  size_t at = 0;                               // step
+  bool sent = false, received = false;         // of that step
+  Words outgoing;                              // what the step sends, as it stood before the step
   int64_t sent_count = 0, received_count = 0;  // elements, in all
   int sends = 0;
 
   Words& Of(Memory memory) {
-    return memory == Memory::kInput && !in_place ? input : memory == Memory::kScratch ? scratch : output;
+    return memory == Memory::kInput && !in_place ? input
+           : memory == Memory::kScratch          ? scratch
+                                                 : output;
   }
   Words Read(const Part& part) {
     Words& from = Of(part.memory);
@@ -64,7 +66,9 @@ struct Player {
     std::copy(words.begin(), words.end(), to.begin() + part.begin);
   }
   bool Sends() const { return schedule.steps[at].to >= 0 && schedule.steps[at].send.count > 0; }
-  bool Receives() const { return schedule.steps[at].from >= 0 && schedule.steps[at].receive.count > 0; }
+  bool Receives() const {
+    return schedule.steps[at].from >= 0 && schedule.steps[at].receive.count > 0;
+  }
   bool done() const { return at == schedule.steps.size(); }
   void Begin() {
     if (done()) return;
@@ -80,7 +84,8 @@ struct Player {
     if (step.reduce) {
       const Words operand = Read(step.operand);
       for (size_t i = 0; i < result.size(); ++i) {
-        result[i] = step.incoming_left ? Combine(incoming[i], operand[i]) : Combine(operand[i], incoming[i]);
+        result[i] = step.incoming_left ? Combine(incoming[i], operand[i])
+                                       : Combine(operand[i], incoming[i]);
       }
     }
     Write(step.receive, result);
@@ -88,7 +93,8 @@ struct Player {
   }
 };
 
-// In an order that the seed decides. Fails the test when all are stuck or a message is not what its receiver expects.
+// In an order that the seed decides. Fails the test when all are stuck or a message is not what its
+// receiver expects.
 void Play(std::vector<Player>& players, std::mt19937_64& random) {
   for (Player& p : players) p.Begin();
   const int n = static_cast<int>(players.size());
@@ -153,16 +159,19 @@ TEST(ScheduleTest, AllReducesGiveEveryMemberTheSameWordOfAllInputs) {
   for (int n = 1; n <= 9; ++n) {
     for (const int64_t count : Counts(n, random)) {
       for (const bool in_place : {false, true}) {
-        for (const auto algorithm : {AllReduceAlgorithm::kRing, AllReduceAlgorithm::kDoubling, AllReduceAlgorithm::kHalving}) {
+        for (const auto algorithm : {AllReduceAlgorithm::kRing, AllReduceAlgorithm::kDoubling,
+                                     AllReduceAlgorithm::kHalving}) {
           SCOPED_TRACE(std::string(AllReduceAlgorithmName(algorithm)) + " n=" + std::to_string(n) +
                        " count=" + std::to_string(count) + (in_place ? " in place" : ""));
-          auto players = Players(n, count, count, in_place, [&](int me) { return MakeAllReduce(algorithm, n, me, count); });
+          auto players = Players(n, count, count, in_place,
+                                 [&](int me) { return MakeAllReduce(algorithm, n, me, count); });
           Play(players, random);
           if (HasFatalFailure()) return;
           for (int64_t i = 0; i < count; ++i) {
             ASSERT_EQ(Inputs(players[0].output[i]), Everyone(n));
             for (const Player& p : players) {
-              // Doubling: every member computes, but the same word. Else one computes and the others copy.
+              // Doubling: every member computes, but the same word. Else one computes and the
+              // others copy.
               ASSERT_EQ(p.output[i], players[0].output[i]) << i;
             }
           }
@@ -176,7 +185,8 @@ TEST(ScheduleTest, RingAndHalvingSendTheBytesOfTheRingFormula) {
   std::mt19937_64 random(Seed());
   for (int n = 2; n <= 9; ++n) {
     const int64_t count = 24 * n;  // that n divides
-    auto ring = Players(n, count, count, false, [&](int me) { return RingAllReduce(n, me, count); });
+    auto ring =
+        Players(n, count, count, false, [&](int me) { return RingAllReduce(n, me, count); });
     Play(ring, random);
     for (const Player& p : ring) {
       EXPECT_EQ(p.sent_count, 2 * (n - 1) * count / n);
@@ -186,13 +196,15 @@ TEST(ScheduleTest, RingAndHalvingSendTheBytesOfTheRingFormula) {
   }
   for (const int n : {2, 4, 8}) {
     const int64_t count = 24 * n;
-    auto halving = Players(n, count, count, false, [&](int me) { return HalvingAllReduce(n, me, count); });
+    auto halving =
+        Players(n, count, count, false, [&](int me) { return HalvingAllReduce(n, me, count); });
     Play(halving, random);
     for (const Player& p : halving) {
       EXPECT_EQ(p.sent_count, 2 * (n - 1) * count / n);
       EXPECT_EQ(p.sends, n == 2 ? 2 : n == 4 ? 4 : 6);  // 2 log2(n)
     }
-    auto doubling = Players(n, count, count, false, [&](int me) { return DoublingAllReduce(n, me, count); });
+    auto doubling =
+        Players(n, count, count, false, [&](int me) { return DoublingAllReduce(n, me, count); });
     Play(doubling, random);
     for (const Player& p : doubling) EXPECT_EQ(p.sends, n == 2 ? 1 : n == 4 ? 2 : 3);  // log2(n)
   }
@@ -204,7 +216,9 @@ TEST(ScheduleTest, RingAndHalvingSendTheBytesOfTheRingFormula) {
 
 std::vector<int64_t> RandomBounds(int n, std::mt19937_64& random) {
   std::vector<int64_t> bounds = {0};
-  for (int i = 0; i < n; ++i) bounds.push_back(bounds.back() + static_cast<int64_t>(random() % 4 == 0 ? 0 : random() % 9));
+  for (int i = 0; i < n; ++i) {
+    bounds.push_back(bounds.back() + static_cast<int64_t>(random() % 4 == 0 ? 0 : random() % 9));
+  }
   return bounds;
 }
 
@@ -262,8 +276,9 @@ TEST(ScheduleTest, AllGathersJoinTheParts) {
     for (int round = 0; round < 4; ++round) {
       const std::vector<int64_t> bounds = RandomBounds(n, random);
       for (const bool ring : {true, false}) {
-        auto players = Players(n, bounds[n], bounds[n], false,
-                               [&](int me) { return ring ? RingAllGather(bounds, me) : DirectAllGather(bounds, me); });
+        auto players = Players(n, bounds[n], bounds[n], false, [&](int me) {
+          return ring ? RingAllGather(bounds, me) : DirectAllGather(bounds, me);
+        });
         for (int me = 0; me < n; ++me) {
           for (int64_t i = 0; i < bounds[me + 1] - bounds[me]; ++i) {
             players[me].input[i] = std::to_string(me) + "." + std::to_string(i);
@@ -301,12 +316,14 @@ TEST(ScheduleTest, AllToAllTakesEachPairsElements) {
     };
     const auto sends = [&](int me) { return ranges([&](int p) { return counts[me][p]; }); };
     const auto receives = [&](int me) { return ranges([&](int p) { return counts[p][me]; }); };
-    auto players = Players(n, 50, 50, false, [&](int me) { return PairwiseAllToAll(sends(me), receives(me), me); });
+    auto players = Players(n, 50, 50, false,
+                           [&](int me) { return PairwiseAllToAll(sends(me), receives(me), me); });
     for (int me = 0; me < n; ++me) {
       for (int p = 0; p < n; ++p) {
         const Range r = sends(me)[p];
         for (int64_t i = 0; i < r.count; ++i) {
-          players[me].input[r.begin + i] = std::to_string(me) + ">" + std::to_string(p) + "." + std::to_string(i);
+          players[me].input[r.begin + i] =
+              std::to_string(me) + ">" + std::to_string(p) + "." + std::to_string(i);
         }
       }
     }
@@ -316,7 +333,8 @@ TEST(ScheduleTest, AllToAllTakesEachPairsElements) {
       for (int p = 0; p < n; ++p) {
         const Range r = receives(me)[p];
         for (int64_t i = 0; i < r.count; ++i) {
-          ASSERT_EQ(players[me].output[r.begin + i], std::to_string(p) + ">" + std::to_string(me) + "." + std::to_string(i));
+          ASSERT_EQ(players[me].output[r.begin + i],
+                    std::to_string(p) + ">" + std::to_string(me) + "." + std::to_string(i));
         }
       }
     }
@@ -328,7 +346,8 @@ TEST(ScheduleTest, BroadcastReachesAllFromEveryRootInLogarithmicallyManySteps) {
   for (int n = 1; n <= 9; ++n) {
     for (int root = 0; root < n; ++root) {
       for (const int64_t count : {0, 1, 17}) {
-        auto players = Players(n, count, count, false, [&](int me) { return TreeBroadcast(n, me, root, count); });
+        auto players = Players(n, count, count, false,
+                               [&](int me) { return TreeBroadcast(n, me, root, count); });
         Play(players, random);
         if (HasFatalFailure()) return;
         for (const Player& p : players) {
@@ -343,16 +362,19 @@ TEST(ScheduleTest, BroadcastReachesAllFromEveryRootInLogarithmicallyManySteps) {
 // Every member has as many steps as the others: numbers match.
 TEST(ScheduleTest, MembersHaveEquallyManySteps) {
   for (int n = 1; n <= 9; ++n) {
-    for (const auto algorithm : {AllReduceAlgorithm::kRing, AllReduceAlgorithm::kDoubling, AllReduceAlgorithm::kHalving}) {
+    for (const auto algorithm :
+         {AllReduceAlgorithm::kRing, AllReduceAlgorithm::kDoubling, AllReduceAlgorithm::kHalving}) {
       for (int me = 1; me < n; ++me) {
-        EXPECT_EQ(MakeAllReduce(algorithm, n, me, 100).steps.size(), MakeAllReduce(algorithm, n, 0, 100).steps.size());
+        EXPECT_EQ(MakeAllReduce(algorithm, n, me, 100).steps.size(),
+                  MakeAllReduce(algorithm, n, 0, 100).steps.size());
       }
     }
   }
 }
 
 TEST(ScheduleTest, PartsAreNearlyEqualAndCoverAll) {
-  for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{100}, (int64_t{1} << 62) + 3}) {
+  for (const int64_t count :
+       {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{100}, (int64_t{1} << 62) + 3}) {
     for (int n = 1; n <= 9; ++n) {
       int64_t next = 0;
       for (int i = 0; i < n; ++i) {
@@ -370,7 +392,8 @@ TEST(ScheduleTest, PartsAreNearlyEqualAndCoverAll) {
 TEST(ChooseTest, SmallAllReducesDoubleAndLargeOnesGoAround) {
   EXPECT_EQ(ChooseAllReduce(1024, 4), AllReduceAlgorithm::kDoubling);
   EXPECT_EQ(ChooseAllReduce(64 << 20, 4), AllReduceAlgorithm::kRing);
-  // More members never ask for an algorithm of more steps at the same size, nor more bytes for one of more bytes.
+  // More members never ask for an algorithm of more steps at the same size, nor more bytes for one
+  // of more bytes.
   for (int n = 2; n <= 64; n *= 2) {
     auto before = AllReduceAlgorithm::kDoubling;
     for (int64_t bytes = 1; bytes <= 1 << 28; bytes *= 2) {

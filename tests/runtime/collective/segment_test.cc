@@ -21,7 +21,8 @@ TEST(SegmentTest, BucketsAreZerosApartAndAtAPagesStart) {
 
 TEST(SegmentTest, WhatIsFreedIsGivenAgainAsZeros) {
   std::unique_ptr<Segment> segment = std::move(*Segment::Create());
-  const std::span<std::byte> a = segment->Allocate(8192), b = segment->Allocate(8192), c = segment->Allocate(8192);
+  const std::span<std::byte> a = segment->Allocate(8192), b = segment->Allocate(8192),
+                             c = segment->Allocate(8192);
   std::memset(b.data(), 1, b.size());
   segment->Free(a);
   segment->Free(c);

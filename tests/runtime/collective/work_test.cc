@@ -21,10 +21,14 @@ TEST(WorkTest, FoldsInOrderIntoAnyOfItsSources) {
   const int64_t n = 5000;
   std::vector<std::vector<float>> sources(4, std::vector<float>(n));
   for (int s = 0; s < 4; ++s) {
-    for (int64_t i = 0; i < n; ++i) sources[s][i] = std::ldexp(1.0f + 1e-3f * static_cast<float>(i % 7), 9 * s % 25);
+    for (int64_t i = 0; i < n; ++i) {
+      sources[s][i] = std::ldexp(1.0f + 1e-3f * static_cast<float>(i % 7), 9 * s % 25);
+    }
   }
   std::vector<float> want(n);
-  for (int64_t i = 0; i < n; ++i) want[i] = ((sources[0][i] + sources[1][i]) + sources[2][i]) + sources[3][i];
+  for (int64_t i = 0; i < n; ++i) {
+    want[i] = ((sources[0][i] + sources[1][i]) + sources[2][i]) + sources[3][i];
+  }
   for (int to = -1; to < 4; ++to) {
     auto copy = sources;
     std::vector<float> apart(n);
@@ -43,7 +47,8 @@ TEST(WorkTest, FoldsTheSameInParallel) {
   std::iota(b.begin(), b.end(), 5);
   const std::byte* from[] = {Bytes(a.data()), Bytes(b.data())};
   int calls = 0;
-  const ParallelFor parallel = [&](int64_t items, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  const ParallelFor parallel = [&](int64_t items, int64_t grain,
+                                   const std::function<void(int64_t, int64_t)>& body) {
     for (int64_t i = 0; i < items; i += grain) {
       body(i, std::min(items, i + grain));
       ++calls;

@@ -35,7 +35,9 @@ class TempFolder {
 inline std::string IdxHeader(const std::vector<uint32_t>& dims, char type = 0x08) {
   std::string bytes{'\0', '\0', type, static_cast<char>(dims.size())};
   for (const uint32_t d : dims) {
-    for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<char>(d >> shift & 255));
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      bytes.push_back(static_cast<char>(d >> shift & 255));
+    }
   }
   return bytes;
 }

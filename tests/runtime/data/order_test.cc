@@ -30,8 +30,9 @@ TEST(ShuffleTest, GivesEachElementOnceAndNeverAheadOfItsBuffer) {
   for (const int64_t buffer : {1, 2, 7, 100, 1000}) {
     auto stream = MakeShuffled(100, buffer, 3);
     Ints got = Pass(stream, 0);
-    for (int64_t i = 0; i < 100; ++i)
+    for (int64_t i = 0; i < 100; ++i) {
       EXPECT_LT(got[i], i + buffer);  // what tf.data's buffer can have seen
+    }
     std::sort(got.begin(), got.end());
     Ints want(100);
     std::iota(want.begin(), want.end(), 0);
@@ -65,8 +66,9 @@ TEST(ShuffleTest, ItsOrderIsFrozen) {
 }
 
 TEST(ShuffleTest, DrawsUniformly) {
-  // Where does element 0 come out, for a buffer as large as the input? Each place is as likely: chi-squared, 9 degrees
-  // of freedom, 99.9 % quantile 27.9. The seeds are fixed, so this either passes or fails for good.
+  // Where does element 0 come out, for a buffer as large as the input? Each place is as likely:
+  // chi-squared, 9 degrees of freedom, 99.9 % quantile 27.9. The seeds are fixed, so this either
+  // passes or fails for good.
   std::vector<int> seen(10);
   constexpr int kRuns = 5000;
   for (uint64_t seed = 0; seed < kRuns; ++seed) {

@@ -1,10 +1,10 @@
 #include "runtime/device/cpu/gemm.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <random>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace meshtrain::device::cpu {
 namespace {
@@ -19,8 +19,8 @@ std::vector<T> Random(size_t n, unsigned seed) {
 }
 
 template <typename T>
-void ExpectProduct(const GemmShape& s, const std::vector<T>& a, const std::vector<T>& b, const std::vector<T>& c,
-                   double tolerance) {
+void ExpectProduct(const GemmShape& s, const std::vector<T>& a, const std::vector<T>& b,
+                   const std::vector<T>& c, double tolerance) {
   for (int64_t i = 0; i < s.m; ++i) {
     for (int64_t j = 0; j < s.n; ++j) {
       double want = 0;
@@ -28,7 +28,8 @@ void ExpectProduct(const GemmShape& s, const std::vector<T>& a, const std::vecto
         want += static_cast<double>(s.transpose_a ? a[k * s.lda + i] : a[i * s.lda + k]) *
                 static_cast<double>(s.transpose_b ? b[j * s.ldb + k] : b[k * s.ldb + j]);
       }
-      ASSERT_NEAR(c[i * s.ldc + j], want, tolerance * std::sqrt(1.0 + static_cast<double>(s.k))) << i << "," << j;
+      ASSERT_NEAR(c[i * s.ldc + j], want, tolerance * std::sqrt(1.0 + static_cast<double>(s.k)))
+          << i << "," << j;
     }
   }
 }
@@ -37,7 +38,8 @@ template <typename T>
 void CheckShape(int64_t m, int64_t n, int64_t k, double tolerance) {
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
-      SCOPED_TRACE(std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n) + (ta ? " T" : " N") + (tb ? "T" : "N"));
+      SCOPED_TRACE(std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n) +
+                   (ta ? " T" : " N") + (tb ? "T" : "N"));
       const GemmShape s{m, n, k, ta, tb, ta ? m : k, tb ? k : n, n};
       const auto a = Random<T>(m * k, 1), b = Random<T>(k * n, 2);
       std::vector<T> whole(m * n, T(99));
@@ -59,7 +61,8 @@ void CheckShape(int64_t m, int64_t n, int64_t k, double tolerance) {
 }
 
 TEST(GemmTest, AgreesWithLoopsWholeAndInPieces) {
-  const int64_t shapes[][3] = {{1, 1, 1}, {3, 5, 7}, {128, 10, 50}, {33, 129, 65}, {300, 17, 200}, {20, 400, 128}};
+  const int64_t shapes[][3] = {{1, 1, 1},     {3, 5, 7},      {128, 10, 50},
+                               {33, 129, 65}, {300, 17, 200}, {20, 400, 128}};
   for (const auto& s : shapes) {
     CheckShape<float>(s[0], s[1], s[2], 1e-6);
     CheckShape<double>(s[0], s[1], s[2], 1e-14);
@@ -68,7 +71,8 @@ TEST(GemmTest, AgreesWithLoopsWholeAndInPieces) {
 
 TEST(GemmTest, NothingToAddGivesZeros) {
   std::vector<float> c(6, 5.0f);
-  Gemm(GemmShape{2, 3, 0, false, false, 1, 3, 3}, static_cast<const float*>(nullptr), nullptr, c.data());
+  Gemm(GemmShape{2, 3, 0, false, false, 1, 3, 3}, static_cast<const float*>(nullptr), nullptr,
+       c.data());
   EXPECT_EQ(c, std::vector<float>(6, 0.0f));
 }
 

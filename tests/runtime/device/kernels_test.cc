@@ -1,5 +1,8 @@
-// The inner loops of each instruction set that this processor has, against plain loops in double precision.
+// The inner loops of each instruction set that this processor has, against plain loops in double
+// precision.
 #include "runtime/device/cpu/kernels.h"
+
+#include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
@@ -8,8 +11,6 @@
 #include <random>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace meshtrain::device::cpu {
 namespace {
@@ -39,7 +40,8 @@ double Ulps(float got, double want) {
 
 // Every float of a sweep over all exponents and both signs, and the special ones.
 std::vector<float> Sweep() {
-  std::vector<float> v = {0.0f, -0.0f, kInf, -kInf, kNan, 1.0f, -1.0f, 88.7f, 88.73f, 89.0f, -87.4f, -103.9f, -104.5f, 0.625f, -0.625f};
+  std::vector<float> v = {0.0f,   -0.0f, kInf,   -kInf,   kNan,    1.0f,   -1.0f,  88.7f,
+                          88.73f, 89.0f, -87.4f, -103.9f, -104.5f, 0.625f, -0.625f};
   for (uint64_t bits = 1; bits < 0x7F800000u; bits += 9973) {
     const auto b = static_cast<uint32_t>(bits);
     float x;
@@ -117,9 +119,11 @@ TEST_P(KernelsTest, LoopsTakeScalarsAndAnyLength) {
   std::uniform_real_distribution<double> real(0.25, 2);
   for (const Case& c : cases) {
     for (ScalarMask mask = 0; mask < (1u << c.operands); ++mask) {
-      const BlockFn f32 = k_->block(c.op, Type::kF32, mask), f64 = k_->block(c.op, Type::kF64, mask);
+      const BlockFn f32 = k_->block(c.op, Type::kF32, mask),
+                    f64 = k_->block(c.op, Type::kF64, mask);
       EXPECT_EQ(f32 == nullptr, f64 == nullptr);
-      // What chains rely on: every mask but those with nothing to run along, and a scalar first where order matters not.
+      // What chains rely on: every mask but those with nothing to run along, and a scalar first
+      // where order matters not.
       const bool all = mask == (1u << c.operands) - 1;
       if (!all && (mask & 1) == 0) {
         EXPECT_NE(f32, nullptr) << static_cast<int>(c.op) << " mask " << mask;
@@ -137,8 +141,10 @@ TEST_P(KernelsTest, LoopsTakeScalarsAndAnyLength) {
         f32(out.data(), a.data(), b.data(), w.data(), n);
         f64(dout.data(), da.data(), db.data(), dw.data(), n);
         for (int64_t i = 0; i < n; ++i) {
-          const double want = c.exact(da[mask & 1 ? 0 : i], db[mask & 2 ? 0 : i], dw[mask & 4 ? 0 : i]);
-          ASSERT_NEAR(out[i], want, 2e-6 * (1 + std::fabs(want))) << static_cast<int>(c.op) << " mask " << mask << " n " << n;
+          const double want =
+              c.exact(da[mask & 1 ? 0 : i], db[mask & 2 ? 0 : i], dw[mask & 4 ? 0 : i]);
+          ASSERT_NEAR(out[i], want, 2e-6 * (1 + std::fabs(want)))
+              << static_cast<int>(c.op) << " mask " << mask << " n " << n;
           ASSERT_NEAR(dout[i], want, 1e-14 * (1 + std::fabs(want)));
         }
         EXPECT_EQ(out[n], -7.0f);
@@ -147,9 +153,12 @@ TEST_P(KernelsTest, LoopsTakeScalarsAndAnyLength) {
         if (n == 200 && mask == 0) {
           for (auto* v : {&a, &b, &w}) {
             std::vector<float> copy = *v;
-            const auto at = [&](const std::vector<float>& x) { return &x == v ? copy.data() : x.data(); };
+            const auto at = [&](const std::vector<float>& x) {
+              return &x == v ? copy.data() : x.data();
+            };
             f32(copy.data(), at(a), at(b), at(w), n);
-            ASSERT_EQ(std::vector<float>(copy.begin(), copy.end() - 1), std::vector<float>(out.begin(), out.end() - 1));
+            ASSERT_EQ(std::vector<float>(copy.begin(), copy.end() - 1),
+                      std::vector<float>(out.begin(), out.end() - 1));
           }
         }
       }
@@ -191,7 +200,9 @@ TEST_P(KernelsTest, FoldsOfEveryType) {
   const auto check = [&]<typename T>(Type type, T) {
     for (const int64_t n : {1, 5, 16, 17, 100, 1000}) {
       std::vector<T> v(n);
-      for (int64_t i = 0; i < n; ++i) v[i] = static_cast<T>((i * 7) % 11 % (type == Type::kU8 ? 2 : 11));
+      for (int64_t i = 0; i < n; ++i) {
+        v[i] = static_cast<T>((i * 7) % 11 % (type == Type::kU8 ? 2 : 11));
+      }
       double sum = 0, top = v[0], low = v[0];
       for (const T x : v) {
         sum += static_cast<double>(x);

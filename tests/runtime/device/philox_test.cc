@@ -1,6 +1,8 @@
 // TensorFlow's own numbers, bit for bit: tests/testdata/rng holds what TensorFlow 2.21 gave.
 #include "runtime/device/cpu/philox.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -8,8 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "runtime/device/cpu/kernels.h"
 
@@ -34,7 +34,8 @@ std::string Hex(T value) {
   std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t> bits;
   std::memcpy(&bits, &value, sizeof bits);
   char text[17];
-  std::snprintf(text, sizeof text, sizeof(T) == 4 ? "%08llx" : "%016llx", static_cast<unsigned long long>(bits));
+  std::snprintf(text, sizeof text, sizeof(T) == 4 ? "%08llx" : "%016llx",
+                static_cast<unsigned long long>(bits));
   return text;
 }
 
@@ -56,10 +57,14 @@ void Check(const json& c, const Fill<T>& fill) {
   std::vector<T> whole(n);
   fill(0, whole);
   const json& head = c.at("head");
-  for (size_t i = 0; i < head.size(); ++i) ASSERT_EQ(Hex(whole[i]), head[i].get<std::string>()) << "element " << i;
+  for (size_t i = 0; i < head.size(); ++i) {
+    ASSERT_EQ(Hex(whole[i]), head[i].get<std::string>()) << "element " << i;
+  }
   if (c.contains("tail")) {
     const json& tail = c.at("tail");
-    for (size_t i = 0; i < tail.size(); ++i) ASSERT_EQ(Hex(whole[n - tail.size() + i]), tail[i].get<std::string>());
+    for (size_t i = 0; i < tail.size(); ++i) {
+      ASSERT_EQ(Hex(whole[n - tail.size() + i]), tail[i].get<std::string>());
+    }
   }
   if (c.contains("fnv1a64")) {
     EXPECT_EQ(Fnv(whole), c.at("fnv1a64").get<std::string>());
@@ -75,7 +80,8 @@ void Check(const json& c, const Fill<T>& fill) {
 }
 
 template <typename T>
-Fill<T> Scaled(void (*fill)(const PhiloxKey&, T, T, int64_t, std::span<T>), const PhiloxKey& key, T a, T b) {
+Fill<T> Scaled(void (*fill)(const PhiloxKey&, T, T, int64_t, std::span<T>), const PhiloxKey& key,
+               T a, T b) {
   return [=](int64_t first, std::span<T> out) { fill(key, a, b, first, out); };
 }
 
@@ -91,8 +97,10 @@ TEST(PhiloxTest, SeedsAreScrambledAsTensorFlowDoes) {
   for (const json& k : all.at("key_counter")) {
     const PhiloxKey key = KeyOf(k.at("seed"));
     EXPECT_EQ(Hex(uint64_t{key.key[1]} << 32 | key.key[0]), k.at("key").get<std::string>());
-    EXPECT_EQ(Hex(uint64_t{key.counter[1]} << 32 | key.counter[0]), k.at("counter")[0].get<std::string>());
-    EXPECT_EQ(Hex(uint64_t{key.counter[3]} << 32 | key.counter[2]), k.at("counter")[1].get<std::string>());
+    EXPECT_EQ(Hex(uint64_t{key.counter[1]} << 32 | key.counter[0]),
+              k.at("counter")[0].get<std::string>());
+    EXPECT_EQ(Hex(uint64_t{key.counter[3]} << 32 | key.counter[2]),
+              k.at("counter")[1].get<std::string>());
   }
 }
 
@@ -106,7 +114,8 @@ TEST(PhiloxTest, EveryStreamEqualsTensorFlowsBitForBit) {
     const PhiloxKey key = KeyOf(c.at("seed"));
     const bool uniform = fn == "stateless_uniform", normal = fn == "stateless_normal";
     if (uniform && dtype == "float32") {
-      Check<float>(c, Scaled<float>(FillUniform, key, Parameter(c, "minval", 0.0f), Parameter(c, "maxval", 1.0f)));
+      Check<float>(c, Scaled<float>(FillUniform, key, Parameter(c, "minval", 0.0f),
+                                    Parameter(c, "maxval", 1.0f)));
     } else if (uniform && dtype == "float64") {
       Check<double>(c, Scaled<double>(FillUniform, key, 0.0, 1.0));
     } else if (uniform && dtype == "int32") {
@@ -114,9 +123,11 @@ TEST(PhiloxTest, EveryStreamEqualsTensorFlowsBitForBit) {
     } else if (uniform && dtype == "int64") {
       Check<int64_t>(c, Scaled<int64_t>(FillUniform, key, c.at("minval"), c.at("maxval")));
     } else if (fn == "stateless_uniform_full_int" && dtype == "uint32") {
-      Check<uint32_t>(c, [&](int64_t first, std::span<uint32_t> out) { PhiloxWords(key, first, out); });
+      Check<uint32_t>(
+          c, [&](int64_t first, std::span<uint32_t> out) { PhiloxWords(key, first, out); });
     } else if (normal && dtype == "float32") {
-      Check<float>(c, Scaled<float>(FillNormal, key, Parameter(c, "mean", 0.0f), Parameter(c, "stddev", 1.0f)));
+      Check<float>(c, Scaled<float>(FillNormal, key, Parameter(c, "mean", 0.0f),
+                                    Parameter(c, "stddev", 1.0f)));
     } else if (normal && dtype == "float64") {
       Check<double>(c, Scaled<double>(FillNormal, key, 0.0, 1.0));
     } else if (fn == "stateless_truncated_normal" && dtype == "float32") {

@@ -1,5 +1,7 @@
 #include "runtime/device/cpu/pool.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -7,8 +9,6 @@
 #include <numeric>
 #include <thread>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace meshtrain::device::cpu {
 namespace {
@@ -29,7 +29,8 @@ TEST(PoolTest, PiecesOfAForCoverItInGrains) {
   Pool pool(3);
   for (const int64_t n : {0, 1, 63, 64, 65, 1000, 12345}) {
     for (const int64_t grain : {1, 64, 5000}) {
-      std::vector<int> seen(n, 0);  // pieces do not overlap, so plain ints do: the thread sanitizer watches
+      std::vector<int> seen(
+          n, 0);  // pieces do not overlap, so plain ints do: the thread sanitizer watches
       std::atomic<int64_t> pieces{0};
       pool.For(n, grain, [&](int64_t begin, int64_t end) {
         EXPECT_EQ(begin % grain, 0);
@@ -51,7 +52,9 @@ TEST(PoolTest, WhatALoopWroteIsSeenAfterIt) {
   std::vector<int64_t> values(64, 0);
   for (int64_t round = 0; round < 3000; ++round) {
     pool.Run(64, [&](int64_t i) { values[i] += i; });
-    if (round % 500 == 499) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // let the helpers sleep
+    if (round % 500 == 499) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // let the helpers sleep
+    }
   }
   for (int64_t i = 0; i < 64; ++i) EXPECT_EQ(values[i], 3000 * i);
 }

@@ -21,7 +21,8 @@ class Alarms {
   // The alarms, once there are `count`; fewer when time is up.
   std::vector<Status> WaitFor(size_t count, Duration patience) {
     MutexLock lock(said_->mutex);
-    said_->changed.WaitFor(said_->mutex, {}, patience, [&] { return said_->heard.size() >= count; });
+    said_->changed.WaitFor(said_->mutex, {}, patience,
+                           [&] { return said_->heard.size() >= count; });
     return said_->heard;
   }
   // OK where there is none when time is up.

@@ -15,7 +15,9 @@ const cluster::TaskId kChief{cluster::Role::kChief, 0}, kWorker{cluster::Role::k
 class AttendanceTest : public testing::Test {
  protected:
   Incarnation Of(uint64_t id) const {
-    return {.id = id, .process = 1, .members = {{.task = kChief, .instance = 5}, {.task = kWorker, .instance = 7}}};
+    return {.id = id,
+            .process = 1,
+            .members = {{.task = kChief, .instance = 5}, {.task = kWorker, .instance = 7}}};
   }
   // A stream over which the worker becomes a member.
   void Become(uint64_t id, Duration now) {
@@ -48,7 +50,8 @@ TEST_F(AttendanceTest, WhoStoodStillLongerThanSilenceMayLastGivesItsIncarnationU
 TEST_F(AttendanceTest, APauseIsNotHeldAgainstTheIncarnationThatBeganAfterIt) {
   Become(1, milliseconds(0));
   worker_.Tick({}, milliseconds(100));
-  // Stopped, given up, continued: the reading thread hears of it and joins again before the beating one looks at its clock.
+  // Stopped, given up, continued: the reading thread hears of it and joins again before the beating
+  // one looks at its clock.
   worker_.Ended(Aborted("worker-0 lost: silent for 1.5 s"));
   EXPECT_EQ(worker_.phase(), Phase::kOver);
   Become(2, milliseconds(1800));

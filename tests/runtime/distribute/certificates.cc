@@ -67,7 +67,8 @@ void WriteCertificates(const std::string& folder) {
   const Certificate ca = Make("test authority", ca_key.get(), nullptr, ca_key.get());
   const Certificate certificate = Make("member", key.get(), ca.get(), ca_key.get());
   WritePem(folder + "/ca.pem", [&](BIO* out) { return PEM_write_bio_X509(out, ca.get()); });
-  WritePem(folder + "/cert.pem", [&](BIO* out) { return PEM_write_bio_X509(out, certificate.get()); });
+  WritePem(folder + "/cert.pem",
+           [&](BIO* out) { return PEM_write_bio_X509(out, certificate.get()); });
   WritePem(folder + "/key.pem", [&](BIO* out) {
     return PEM_write_bio_PrivateKey(out, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
   });

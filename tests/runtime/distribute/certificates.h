@@ -5,8 +5,8 @@
 
 namespace meshtrain::distribute {
 
-// Writes FOLDER/ca.pem and, signed by it, FOLDER/cert.pem with FOLDER/key.pem, good for localhost and 127.0.0.1 for an
-// hour. Each call makes another authority.
+// Writes FOLDER/ca.pem and, signed by it, FOLDER/cert.pem with FOLDER/key.pem, good for localhost
+// and 127.0.0.1 for an hour. Each call makes another authority.
 void WriteCertificates(const std::string& folder);
 
 }  // namespace meshtrain::distribute

@@ -123,12 +123,17 @@ void Forwarder::Run(std::stop_token stop) {
         pair = pairs_.erase(pair);
         continue;
       }
-      const auto events = [](bool read, bool write) { return static_cast<short>((read ? POLLIN : 0) | (write ? POLLOUT : 0)); };
-      const bool from_caller = !pair->over && !block_to_target && pair->to_target.size() < kMostWaiting;
-      const bool from_target = !pair->over && !block_to_caller && pair->to_caller.size() < kMostWaiting;
+      const auto events = [](bool read, bool write) {
+        return static_cast<short>((read ? POLLIN : 0) | (write ? POLLOUT : 0));
+      };
+      const bool from_caller =
+          !pair->over && !block_to_target && pair->to_target.size() < kMostWaiting;
+      const bool from_target =
+          !pair->over && !block_to_caller && pair->to_caller.size() < kMostWaiting;
       const short caller = events(from_caller, !pair->to_caller.empty() && !block_to_caller);
       const short target = events(from_target, !pair->to_target.empty() && !block_to_target);
-      // A negative number: not even what cannot be asked for (an end) is told, while nothing may pass.
+      // A negative number: not even what cannot be asked for (an end) is told, while nothing may
+      // pass.
       polled.push_back({caller != 0 ? pair->caller : -1, caller, 0});
       polled.push_back({target != 0 ? pair->target : -1, target, 0});
       ++pair;
@@ -140,8 +145,14 @@ void Forwarder::Run(std::stop_token stop) {
     for (Pair& pair : pairs_) {
       const short caller = polled[at++].revents;
       const short target = polled[at++].revents;
-      if (!block_to_target) Move(pair.caller, pair.target, pair.to_target, caller & (POLLIN | POLLHUP | POLLERR), pair.over);
-      if (!block_to_caller) Move(pair.target, pair.caller, pair.to_caller, target & (POLLIN | POLLHUP | POLLERR), pair.over);
+      if (!block_to_target) {
+        Move(pair.caller, pair.target, pair.to_target, caller & (POLLIN | POLLHUP | POLLERR),
+             pair.over);
+      }
+      if (!block_to_caller) {
+        Move(pair.target, pair.caller, pair.to_caller, target & (POLLIN | POLLHUP | POLLERR),
+             pair.over);
+      }
       if (pair.over && !block_to_target && !block_to_caller) {
         pair.to_target.clear();
         pair.to_caller.clear();

@@ -1,5 +1,5 @@
-// A piece of network between processes of the loopback: a port that leads to another, and where it leads can change; what
-// passes can be held up in either direction.
+// A piece of network between processes of the loopback: a port that leads to another, and where it
+// leads can change; what passes can be held up in either direction.
 #pragma once
 
 #include <list>

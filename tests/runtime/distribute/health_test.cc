@@ -39,7 +39,8 @@ TEST(StandingTest, MovesWithStepAndCollectiveAndWaitsAnewAtEachPlace) {
 }
 
 TEST(FindStuckTest, NobodyIsStuckBeforeTheTimeIsUp) {
-  const std::vector<Standing> members = {At(0, 5, 3, "all_reduce", seconds(0)), At(1, 5, 2, "", seconds(0))};
+  const std::vector<Standing> members = {At(0, 5, 3, "all_reduce", seconds(0)),
+                                         At(1, 5, 2, "", seconds(0))};
   EXPECT_EQ(Stuck(members, seconds(59)), "");
   EXPECT_NE(Stuck(members, seconds(60)), "");
 }
@@ -48,25 +49,32 @@ TEST(FindStuckTest, NamesTheOneThatComputesWhileOthersWaitAtTheSamePlace) {
   EXPECT_EQ(Stuck({At(0, 5, 3, "all_reduce of %31", seconds(0)), At(1, 5, 3, "", seconds(0)),
                    At(2, 5, 3, "all_reduce of %31", seconds(10))},
                   seconds(60)),
-            "worker-1 stuck: stands at step 5, collective 3, and computes for 60.0 s; 2 others wait for it, worker-0 "
+            "worker-1 stuck: stands at step 5, collective 3, and computes for 60.0 s; 2 others "
+            "wait for it, worker-0 "
             "longest, in all_reduce of %31");
 }
 
 TEST(FindStuckTest, NamesTheFurthestBehindThoughItWaitsToo) {
-  EXPECT_EQ(Stuck({At(0, 5, 3, "all_reduce of %31", seconds(0)), At(1, 5, 2, "all_gather of %7", seconds(0))},
+  EXPECT_EQ(Stuck({At(0, 5, 3, "all_reduce of %31", seconds(0)),
+                   At(1, 5, 2, "all_gather of %7", seconds(0))},
                   seconds(61)),
-            "worker-1 stuck: stands at step 5, collective 2, in all_gather of %7 for 61.0 s; 1 other waits for it, "
+            "worker-1 stuck: stands at step 5, collective 2, in all_gather of %7 for 61.0 s; 1 "
+            "other waits for it, "
             "worker-0 longest, in all_reduce of %31");
 }
 
 TEST(FindStuckTest, CountsThoseThatStandBesideTheLast) {
-  EXPECT_THAT(Stuck({At(0, 5, 3, "x", seconds(0)), At(1, 4, 9, "", seconds(0)), At(2, 4, 9, "", seconds(0))}, seconds(60)),
+  EXPECT_THAT(Stuck({At(0, 5, 3, "x", seconds(0)), At(1, 4, 9, "", seconds(0)),
+                     At(2, 4, 9, "", seconds(0))},
+                    seconds(60)),
               testing::StartsWith("worker-1 and 1 more stuck: stands at step 4"));
 }
 
 TEST(FindStuckTest, ADeadlockOfAllIsSaid) {
-  EXPECT_EQ(Stuck({At(0, 5, 3, "all_reduce", seconds(0)), At(1, 5, 3, "all_reduce", seconds(0))}, seconds(60)),
-            "worker-0 and all others stuck: each stands at step 5, collective 3, in all_reduce for 60.0 s, and none is "
+  EXPECT_EQ(Stuck({At(0, 5, 3, "all_reduce", seconds(0)), At(1, 5, 3, "all_reduce", seconds(0))},
+                  seconds(60)),
+            "worker-0 and all others stuck: each stands at step 5, collective 3, in all_reduce for "
+            "60.0 s, and none is "
             "behind");
 }
 
@@ -77,12 +85,16 @@ TEST(FindStuckTest, WorkThatNobodyWaitsForMayTakeItsTime) {
 
 TEST(FindStuckTest, WhoWaitsOnlyNowHasPatience) {
   // Both compiled for 70 s; one of them is done a moment before the other.
-  EXPECT_EQ(Stuck({{Worker(0), {0, 0, "all_reduce"}, seconds(0), seconds(70)}, At(1, 0, 0, "", seconds(0))}, seconds(71)),
+  EXPECT_EQ(Stuck({{Worker(0), {0, 0, "all_reduce"}, seconds(0), seconds(70)},
+                   At(1, 0, 0, "", seconds(0))},
+                  seconds(71)),
             "");
 }
 
 TEST(FindStuckTest, WhoMovesIsSlowNotStuck) {
-  EXPECT_EQ(Stuck({At(0, 900, 3, "all_reduce", seconds(0)), At(1, 5, 2, "", seconds(30))}, seconds(80)), "");
+  EXPECT_EQ(
+      Stuck({At(0, 900, 3, "all_reduce", seconds(0)), At(1, 5, 2, "", seconds(30))}, seconds(80)),
+      "");
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ class MembershipNetworkTest : public testing::Test {
   void Start(MembershipOptions options = {}) {
     members_.clear();
     for (const cluster::TaskId task : {Chief(), Worker(0), Worker(1)}) {
-      MembershipOptions one = OptionsFor(ChiefAndWorkers(task == Worker(1) ? far_.address() : near_.address(), 2), task);
+      MembershipOptions one = OptionsFor(
+          ChiefAndWorkers(task == Worker(1) ? far_.address() : near_.address(), 2), task);
       if (!options.security.token.empty()) one.security = options.security;
       members_.push_back(Make(one));
     }
@@ -58,7 +59,8 @@ class MembershipNetworkTest : public testing::Test {
     for (const auto& joined : JoinAll()) ASSERT_TRUE(joined.ok()) << joined.status().ToString();
     std::vector<std::future<Result<std::vector<std::string>>>> asking;
     for (const auto& member : members_) {
-      asking.push_back(std::async(std::launch::async, [&member] { return member->Agree("n", "", kPatience, {}); }));
+      asking.push_back(std::async(std::launch::async,
+                                  [&member] { return member->Agree("n", "", kPatience, {}); }));
     }
     for (auto& one : asking) {
       const auto texts = one.get();
@@ -86,7 +88,8 @@ TEST_F(MembershipNetworkTest, AConnectionThatIsCutIsALossForBothSides) {
 TEST_F(MembershipNetworkTest, APartitionInEitherDirectionIsNoticedOnBothSidesAndHeals) {
   Start();
   for (const auto& [to_chief, to_worker] : {std::pair(true, false), {false, true}, {true, true}}) {
-    SCOPED_TRACE(testing::Message() << "blocked to the chief: " << to_chief << ", to the worker: " << to_worker);
+    SCOPED_TRACE(testing::Message()
+                 << "blocked to the chief: " << to_chief << ", to the worker: " << to_worker);
     ExpectTogether();
     Alarms of_chief, of_near, of_far;
     of_chief.Listen(*members_[0]);
@@ -97,8 +100,10 @@ TEST_F(MembershipNetworkTest, APartitionInEitherDirectionIsNoticedOnBothSidesAnd
     EXPECT_THAT(of_near.First(kPatience).message(), HasSubstr("worker-1 lost"));
     const Status far = of_far.First(kPatience);
     EXPECT_EQ(far.code(), StatusCode::kUnavailable);
-    // Blocked towards it: it hears nothing. Else the chief's word arrives: it is the one that was lost.
-    EXPECT_THAT(far.message(), to_worker ? HasSubstr("chief-0 lost: silent for") : HasSubstr("worker-1 lost: silent for"));
+    // Blocked towards it: it hears nothing. Else the chief's word arrives: it is the one that was
+    // lost.
+    EXPECT_THAT(far.message(), to_worker ? HasSubstr("chief-0 lost: silent for")
+                                         : HasSubstr("worker-1 lost: silent for"));
     forwarder_.Block(false, false);
   }
   ExpectTogether();
@@ -140,12 +145,14 @@ TEST_F(MembershipNetworkTest, StrangersAreRefusedAndTheServerGoesOn) {
   });
   EXPECT_EQ(newer.error_code(), grpc::FAILED_PRECONDITION);
   EXPECT_THAT(newer.error_message(), AllOf(HasSubstr("speaks protocol 1"), HasSubstr("got: 2")));
-  const grpc::Status other_job = Attend(
-      near_.port(), [&](grpc::ClientContext& context) { SignCall(context, kMethod, "ml/other", {.token = "s3cret"}, now()); });
+  const grpc::Status other_job = Attend(near_.port(), [&](grpc::ClientContext& context) {
+    SignCall(context, kMethod, "ml/other", {.token = "s3cret"}, now());
+  });
   EXPECT_EQ(other_job.error_code(), grpc::FAILED_PRECONDITION);
   EXPECT_THAT(other_job.error_message(), HasSubstr("another job"));
-  const grpc::Status guess = Attend(
-      near_.port(), [&](grpc::ClientContext& context) { SignCall(context, kMethod, "ml/test", {.token = "guess"}, now()); });
+  const grpc::Status guess = Attend(near_.port(), [&](grpc::ClientContext& context) {
+    SignCall(context, kMethod, "ml/test", {.token = "guess"}, now());
+  });
   EXPECT_EQ(guess.error_code(), grpc::PERMISSION_DENIED);
   const grpc::Status old = Attend(near_.port(), [&](grpc::ClientContext& context) {
     SignCall(context, kMethod, "ml/test", {.token = "s3cret"}, now() - std::chrono::hours(1));
@@ -175,10 +182,13 @@ TEST_F(MembershipNetworkTest, NoiseAtThePortDoesNoHarm) {
   std::vector<int> open;
   for (int i = 0; i < 100; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(near_.port()))};
+    sockaddr_in address{.sin_family = AF_INET,
+                        .sin_port = htons(static_cast<uint16_t>(near_.port()))};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    std::string noise = i % 3 == 0 ? "GET / HTTP/1.1\r\n\r\n" : i % 3 == 1 ? "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" : "";
+    std::string noise = i % 3 == 0   ? "GET / HTTP/1.1\r\n\r\n"
+                        : i % 3 == 1 ? "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+                                     : "";
     for (int byte = 0; byte < 1000; ++byte) noise += static_cast<char>(random());
     send(fd, noise.data(), noise.size(), MSG_NOSIGNAL);
     open.push_back(fd);

@@ -1,7 +1,9 @@
-// One process of a job, for the tests that kill and stop processes. Reads TF_CONFIG and the other variables of
-// runtime/cluster/contract.h, and PEER_SERVE_PORT, PEER_RETURN_MS, PEER_MAX_FILES (open at a time). Joins; after every loss joins again.
+// One process of a job, for the tests that kill and stop processes. Reads TF_CONFIG and the other
+// variables of runtime/cluster/contract.h, and PEER_SERVE_PORT, PEER_RETURN_MS, PEER_MAX_FILES
+// (open at a time). Joins; after every loss joins again.
 //
-// Says, a line each, on stdout:   joined ID PROCESS   agreed TEXT,TEXT...   lost NANOSECONDS STATUS   left
+// Says, a line each, on stdout:   joined ID PROCESS   agreed TEXT,TEXT...   lost NANOSECONDS STATUS
+// left
 //                                 failed STATUS (of Join; then exits with 1)
 // NANOSECONDS: CLOCK_MONOTONIC, which all processes of a host share.
 // Hears, a line each, on stdin:   agree NAME TEXT   leave   progress STEP COLLECTIVE [WAITING_AT]
@@ -86,9 +88,11 @@ int Main() {
                             .job = Variable(cluster::kEnvJob).value_or(""),
                             .data_address = "127.0.0.1:1",
                             .host = "here"};
-  options.serve_port = static_cast<int>(ParseInt(Variable("PEER_SERVE_PORT").value_or("0")).value_or(0));
+  options.serve_port =
+      static_cast<int>(ParseInt(Variable("PEER_SERVE_PORT").value_or("0")).value_or(0));
   options.join_timeout = seconds(60);
-  options.peer_return = milliseconds(ParseInt(Variable("PEER_RETURN_MS").value_or("60000")).value_or(0));
+  options.peer_return =
+      milliseconds(ParseInt(Variable("PEER_RETURN_MS").value_or("60000")).value_or(0));
   auto membership = Membership::Create(std::move(options));
   if (!membership.ok()) {
     Say("failed " + membership.status().ToString());

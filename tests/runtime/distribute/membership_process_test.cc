@@ -42,15 +42,19 @@ class MembershipProcessTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  std::unique_ptr<PeerProcess> Start(cluster::TaskId task, std::map<std::string, std::string> more = {}) {
+  std::unique_ptr<PeerProcess> Start(cluster::TaskId task,
+                                     std::map<std::string, std::string> more = {}) {
     std::map<std::string, std::string> environment = {
-        {std::string(cluster::kEnvTfConfig), cluster::FormatTfConfig({.cluster = cluster_, .task = task})},
+        {std::string(cluster::kEnvTfConfig),
+         cluster::FormatTfConfig({.cluster = cluster_, .task = task})},
         {std::string(cluster::kEnvTokenFile), folder_ + "/token"},
         {std::string(cluster::kEnvJob), "ml/test"}};
     for (auto& [name, value] : more) environment[name] = value;
     return std::make_unique<PeerProcess>(MEMBERSHIP_PEER, environment, Log(task));
   }
-  std::string Log(cluster::TaskId task) const { return folder_ + "/" + cluster::ToString(task) + ".log"; }
+  std::string Log(cluster::TaskId task) const {
+    return folder_ + "/" + cluster::ToString(task) + ".log";
+  }
   std::string LogText(cluster::TaskId task) const { return ReadFile(Log(task)).value(); }
 
   // The id that all of them join; 0 where one does not.
@@ -69,14 +73,15 @@ class MembershipProcessTest : public testing::Test {
     return id;
   }
   // Each says who was lost, soon after `since`. Prints how soon.
-  static void ExpectLost(const std::vector<PeerProcess*>& peers, const std::string& why, Duration since,
-                         const std::string& what) {
+  static void ExpectLost(const std::vector<PeerProcess*>& peers, const std::string& why,
+                         Duration since, const std::string& what) {
     for (PeerProcess* peer : peers) {
       const auto line = peer->Expect("lost ");
       ASSERT_TRUE(line.has_value());
       const auto words = Split(*line, ' ');
       const Duration took = Duration(ParseInt(words[1]).value_or(0)) - since;
-      std::cout << what << ": named after " << std::chrono::duration_cast<milliseconds>(took).count() << " ms: " << *line
+      std::cout << what << ": named after "
+                << std::chrono::duration_cast<milliseconds>(took).count() << " ms: " << *line
                 << "\n";
       EXPECT_THAT(*line, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr(why)));
       EXPECT_GE(took, Duration(0));
@@ -85,7 +90,9 @@ class MembershipProcessTest : public testing::Test {
   }
   static void ExpectAgree(const std::vector<PeerProcess*>& peers) {
     for (size_t i = 0; i < peers.size(); ++i) peers[i]->Tell("agree plan " + std::to_string(i));
-    for (PeerProcess* peer : peers) EXPECT_THAT(peer->Expect("agreed"), Optional(std::string("agreed 0,1,2")));
+    for (PeerProcess* peer : peers) {
+      EXPECT_THAT(peer->Expect("agreed"), Optional(std::string("agreed 0,1,2")));
+    }
   }
   void StartAll(std::map<std::string, std::string> more = {}) {
     chief_ = Start(Chief(), more);
@@ -107,7 +114,8 @@ TEST_F(MembershipProcessTest, AKilledWorkerIsNamedAndItsReturnMakesTheNextIncarn
   StartAll();
   const Duration since = Now();
   other_->Signal(SIGKILL);
-  ExpectLost({chief_.get(), worker_.get()}, "worker-1 lost: connection closed", since, "kill -9 of a worker");
+  ExpectLost({chief_.get(), worker_.get()}, "worker-1 lost: connection closed", since,
+             "kill -9 of a worker");
   const Duration back = Now();
   other_ = Start(Worker(1));
   EXPECT_GT(ExpectJoined({chief_.get(), worker_.get(), other_.get()}), first_);
@@ -120,12 +128,14 @@ TEST_F(MembershipProcessTest, AStoppedWorkerIsNamedReplacedAndRefusedWhenItComes
   StartAll();
   const Duration since = Now();
   other_->Signal(SIGSTOP);
-  ExpectLost({chief_.get(), worker_.get()}, "worker-1 lost: silent for", since, "SIGSTOP of a worker");
+  ExpectLost({chief_.get(), worker_.get()}, "worker-1 lost: silent for", since,
+             "SIGSTOP of a worker");
   const auto replacement = Start(Worker(1));
   EXPECT_GT(ExpectJoined({chief_.get(), worker_.get(), replacement.get()}), first_);
   other_->Signal(SIGCONT);
   EXPECT_THAT(other_->Expect("lost "), Optional(HasSubstr("worker-1 lost")));
-  EXPECT_THAT(other_->Expect("failed "), Optional(AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("stale incarnation"))));
+  EXPECT_THAT(other_->Expect("failed "),
+              Optional(AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("stale incarnation"))));
   EXPECT_EQ(other_->Wait(), 1);
   ExpectAgree({chief_.get(), worker_.get(), replacement.get()});
 }
@@ -133,7 +143,8 @@ TEST_F(MembershipProcessTest, AStoppedWorkerIsNamedReplacedAndRefusedWhenItComes
 TEST_F(MembershipProcessTest, AStoppedWorkerThatWasNotReplacedComesBack) {
   StartAll();
   other_->Signal(SIGSTOP);
-  ExpectLost({chief_.get(), worker_.get()}, "worker-1 lost: silent for", Now(), "SIGSTOP of a worker");
+  ExpectLost({chief_.get(), worker_.get()}, "worker-1 lost: silent for", Now(),
+             "SIGSTOP of a worker");
   other_->Signal(SIGCONT);
   EXPECT_THAT(other_->Expect("lost "), Optional(HasSubstr("worker-1 lost")));
   EXPECT_GT(ExpectJoined({chief_.get(), worker_.get(), other_.get()}), first_);
@@ -155,7 +166,8 @@ TEST_F(MembershipProcessTest, AKilledChiefIsNamedAndItsSuccessorGathersTheOthers
   StartAll();
   const Duration since = Now();
   chief_->Signal(SIGKILL);
-  ExpectLost({worker_.get(), other_.get()}, "chief-0 lost: connection closed", since, "kill -9 of the chief");
+  ExpectLost({worker_.get(), other_.get()}, "chief-0 lost: connection closed", since,
+             "kill -9 of the chief");
   const Duration back = Now();
   chief_ = Start(Chief());
   EXPECT_GT(ExpectJoined({chief_.get(), worker_.get(), other_.get()}), first_);
@@ -168,7 +180,8 @@ TEST_F(MembershipProcessTest, AStoppedChiefThatWasNotReplacedGathersTheOthersAga
   StartAll();
   const Duration since = Now();
   chief_->Signal(SIGSTOP);
-  ExpectLost({worker_.get(), other_.get()}, "chief-0 lost: silent for", since, "SIGSTOP of the chief");
+  ExpectLost({worker_.get(), other_.get()}, "chief-0 lost: silent for", since,
+             "SIGSTOP of the chief");
   chief_->Signal(SIGCONT);
   EXPECT_TRUE(chief_->Expect("lost ").has_value());
   EXPECT_GT(ExpectJoined({chief_.get(), worker_.get(), other_.get()}), first_);
@@ -186,12 +199,14 @@ TEST_F(MembershipProcessTest, AReplacedChiefThatComesBackIsRefused) {
   ASSERT_NE(first_, 0u);
   const Duration since = Now();
   chief_->Signal(SIGSTOP);
-  ExpectLost({worker_.get(), other_.get()}, "chief-0 lost: silent for", since, "SIGSTOP of the chief");
+  ExpectLost({worker_.get(), other_.get()}, "chief-0 lost: silent for", since,
+             "SIGSTOP of the chief");
   name.Lead(new_port.port());
   const auto successor = Start(Chief(), {{"PEER_SERVE_PORT", std::to_string(new_port.port())}});
   EXPECT_GT(ExpectJoined({successor.get(), worker_.get(), other_.get()}), first_);
   chief_->Signal(SIGCONT);
-  EXPECT_THAT(chief_->Expect("failed "), Optional(AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("stale incarnation"))));
+  EXPECT_THAT(chief_->Expect("failed "),
+              Optional(AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("stale incarnation"))));
   EXPECT_EQ(chief_->Wait(), 1);
   ExpectAgree({successor.get(), worker_.get(), other_.get()});
 }
@@ -200,7 +215,8 @@ TEST_F(MembershipProcessTest, WithoutPeerReturnTheSurvivorsGiveUpAtOnce) {
   StartAll({{"PEER_RETURN_MS", "0"}});
   other_->Signal(SIGKILL);
   for (PeerProcess* peer : {chief_.get(), worker_.get()}) {
-    EXPECT_THAT(peer->Expect("failed "), Optional(AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("worker-1 lost"))));
+    EXPECT_THAT(peer->Expect("failed "),
+                Optional(AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("worker-1 lost"))));
     EXPECT_EQ(peer->Wait(), 1);
   }
 }
@@ -221,7 +237,8 @@ TEST_F(MembershipProcessTest, WhoLeavesIsNotLost) {
   EXPECT_THAT(other_->Expect("left"), Optional(std::string("left")));
   EXPECT_EQ(other_->Wait(), 0);
   worker_->Tell("agree plan x");
-  EXPECT_THAT(worker_->Expect(""), Optional(AllOf(StartsWith("disagreed UNAVAILABLE"), HasSubstr("worker-1 left"))));
+  EXPECT_THAT(worker_->Expect(""),
+              Optional(AllOf(StartsWith("disagreed UNAVAILABLE"), HasSubstr("worker-1 left"))));
   for (PeerProcess* peer : {chief_.get(), worker_.get()}) peer->Tell("leave");
   for (PeerProcess* peer : {chief_.get(), worker_.get()}) {
     EXPECT_THAT(peer->Expect(""), Optional(std::string("left")));  // and no "lost" before
@@ -236,20 +253,25 @@ TEST_F(MembershipProcessTest, ATakenPortIsSaid) {
   other_ = Start(Worker(1));
   ExpectJoined({chief_.get(), worker_.get(), other_.get()});
   const auto second = Start(Chief());
-  EXPECT_THAT(second->Expect("failed "), Optional(AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("Address already in use"))));
+  EXPECT_THAT(second->Expect("failed "),
+              Optional(AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("Address already in use"))));
 }
 
 TEST_F(MembershipProcessTest, AWrongTokenAndAnotherJobAreRefusedOnBothSides) {
   StartAll();
-  const auto guesser = Start(Worker(1), {{std::string(cluster::kEnvTokenFile), folder_ + "/other_token"}});
-  EXPECT_THAT(guesser->Expect(""), Optional(AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("token"))));
+  const auto guesser =
+      Start(Worker(1), {{std::string(cluster::kEnvTokenFile), folder_ + "/other_token"}});
+  EXPECT_THAT(guesser->Expect(""),
+              Optional(AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("token"))));
   std::this_thread::sleep_for(milliseconds(1100));  // the log says one refusal a second
   const auto stranger = Start(Worker(1), {{std::string(cluster::kEnvJob), "ml/other"}});
   EXPECT_THAT(stranger->Expect(""),
-              Optional(AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("expected job \"ml/test\", got: \"ml/other\""))));
+              Optional(AllOf(HasSubstr("FAILED_PRECONDITION"),
+                             HasSubstr("expected job \"ml/test\", got: \"ml/other\""))));
   EXPECT_EQ(guesser->Wait(), 1);
   EXPECT_EQ(stranger->Wait(), 1);
-  EXPECT_THAT(LogText(Chief()), AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("got: \\\"ml/other")));
+  EXPECT_THAT(LogText(Chief()),
+              AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("got: \\\"ml/other")));
   ExpectAgree({chief_.get(), worker_.get(), other_.get()});
 }
 

@@ -36,12 +36,15 @@ class MembershipTest : public testing::Test {
 
   void StartAll() {
     members_.clear();
-    for (const cluster::TaskId task : {Chief(), Worker(0), Worker(1)}) members_.push_back(Make(Options(task)));
+    for (const cluster::TaskId task : {Chief(), Worker(0), Worker(1)}) {
+      members_.push_back(Make(Options(task)));
+    }
   }
   std::vector<Result<Incarnation>> JoinAll(int64_t step = 0) {
     std::vector<std::future<Result<Incarnation>>> joining;
     for (const auto& member : members_) {
-      joining.push_back(std::async(std::launch::async, [&member, step] { return member->Join(step, {}); }));
+      joining.push_back(
+          std::async(std::launch::async, [&member, step] { return member->Join(step, {}); }));
     }
     std::vector<Result<Incarnation>> out;
     for (auto& one : joining) out.push_back(one.get());
@@ -102,7 +105,8 @@ TEST_F(MembershipTest, AgreeTakesAMebibyteAndNotMore) {
     ASSERT_TRUE(texts.ok()) << texts.status().ToString();
     EXPECT_EQ(*texts, (std::vector<std::string>{big, big, big}));
   }
-  EXPECT_EQ(members_[1]->Agree("name", big, kPatience, {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(members_[1]->Agree("name", big, kPatience, {}).status().code(),
+            StatusCode::kInvalidArgument);
   // That one call was refused here and is no round: the next still fits the others'.
   for (const auto& texts : AgreeAll({"n", "n", "n"}, {"1", "2", "3"})) EXPECT_TRUE(texts.ok());
 }
@@ -113,14 +117,16 @@ TEST_F(MembershipTest, AgreeNamesBothRanksThatDiffer) {
   for (const auto& texts : AgreeAll({"plan", "plan", "resume"}, {"", "", ""})) {
     ASSERT_FALSE(texts.ok());
     EXPECT_EQ(texts.status().code(), StatusCode::kFailedPrecondition);
-    EXPECT_THAT(texts.status().message(), AllOf(HasSubstr("\"plan\""), HasSubstr("\"resume\""), HasSubstr("worker-1")));
+    EXPECT_THAT(texts.status().message(),
+                AllOf(HasSubstr("\"plan\""), HasSubstr("\"resume\""), HasSubstr("worker-1")));
   }
 }
 
 TEST_F(MembershipTest, AgreeNamesWhoDidNotCome) {
   StartAll();
   JoinAll();
-  auto chief = std::async(std::launch::async, [&] { return members_[0]->Agree("plan", "", milliseconds(300), {}); });
+  auto chief = std::async(std::launch::async,
+                          [&] { return members_[0]->Agree("plan", "", milliseconds(300), {}); });
   const auto worker = members_[1]->Agree("plan", "", kPatience, {});
   const auto chiefs = chief.get();
   for (const auto* texts : {&worker, &chiefs}) {
@@ -129,20 +135,23 @@ TEST_F(MembershipTest, AgreeNamesWhoDidNotCome) {
     EXPECT_THAT(texts->status().message(), HasSubstr("worker-1 did not come within 0.3 s"));
   }
   // Who comes late hears the same, and all are in step again.
-  EXPECT_EQ(members_[2]->Agree("plan", "", kPatience, {}).status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(members_[2]->Agree("plan", "", kPatience, {}).status().code(),
+            StatusCode::kDeadlineExceeded);
   for (const auto& texts : AgreeAll({"n", "n", "n"}, {"1", "2", "3"})) EXPECT_TRUE(texts.ok());
 }
 
 TEST_F(MembershipTest, StopEndsJoinAndAgree) {
   StartAll();
   std::stop_source stop;
-  auto joining = std::async(std::launch::async, [&] { return members_[1]->Join(0, stop.get_token()); });
+  auto joining =
+      std::async(std::launch::async, [&] { return members_[1]->Join(0, stop.get_token()); });
   stop.request_stop();
   EXPECT_EQ(joining.get().status().code(), StatusCode::kCancelled);
   for (const auto& joined : JoinAll()) ASSERT_TRUE(joined.ok()) << joined.status().ToString();
   std::stop_source stop_agree;
-  auto asking = std::async(std::launch::async,
-                           [&] { return members_[1]->Agree("plan", "", kPatience, stop_agree.get_token()); });
+  auto asking = std::async(std::launch::async, [&] {
+    return members_[1]->Agree("plan", "", kPatience, stop_agree.get_token());
+  });
   stop_agree.request_stop();
   EXPECT_EQ(asking.get().status().code(), StatusCode::kCancelled);
 }
@@ -158,7 +167,8 @@ TEST_F(MembershipTest, JoinNamesWhoIsMissing) {
   const Status workers = worker->Join(0, {}).status();
   for (const Status& status : {joining.get().status(), workers}) {
     EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
-    EXPECT_THAT(status.message(), AllOf(HasSubstr("expected 3 members within 1.5 s"), HasSubstr("worker-0 (never came)")));
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("expected 3 members within 1.5 s"),
+                                        HasSubstr("worker-0 (never came)")));
   }
 }
 
@@ -175,7 +185,9 @@ TEST_F(MembershipTest, WorkersComeBeforeTheChief) {
   members_[1] = Make(Options(Worker(0)));
   members_[2] = Make(Options(Worker(1)));
   std::vector<std::future<Result<Incarnation>>> joining;
-  for (int i : {1, 2}) joining.push_back(std::async(std::launch::async, [&, i] { return members_[i]->Join(0, {}); }));
+  for (int i : {1, 2}) {
+    joining.push_back(std::async(std::launch::async, [&, i] { return members_[i]->Join(0, {}); }));
+  }
   std::this_thread::sleep_for(milliseconds(500));
   members_[0] = Make(Options(Chief()));
   const auto chief = members_[0]->Join(0, {});
@@ -189,7 +201,8 @@ TEST_F(MembershipTest, LossIsHeardByAllAndAReturnMakesTheNextIncarnation) {
   Alarms of_chief, of_worker;
   of_chief.Listen(*members_[0]);
   of_worker.Listen(*members_[1]);
-  auto asking = std::async(std::launch::async, [&] { return members_[1]->Agree("plan", "", kPatience, {}); });
+  auto asking =
+      std::async(std::launch::async, [&] { return members_[1]->Agree("plan", "", kPatience, {}); });
   members_[2].reset();
   for (Alarms* alarms : {&of_chief, &of_worker}) {
     const auto heard = alarms->WaitFor(1, kPatience);
@@ -200,7 +213,8 @@ TEST_F(MembershipTest, LossIsHeardByAllAndAReturnMakesTheNextIncarnation) {
   const Status asked = asking.get().status();
   EXPECT_EQ(asked.code(), StatusCode::kUnavailable);
   EXPECT_THAT(asked.message(), HasSubstr("worker-1 lost"));
-  EXPECT_EQ(members_[0]->Agree("plan", "", kPatience, {}).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(members_[0]->Agree("plan", "", kPatience, {}).status().code(),
+            StatusCode::kUnavailable);
 
   members_[2] = Make(Options(Worker(1)));
   for (const auto& joined : JoinAll()) {
@@ -215,7 +229,8 @@ TEST_F(MembershipTest, ALossBeforeOnLostIsToldTooAndAnotherInTheNextIncarnation)
   StartAll();
   JoinAll();
   members_[2].reset();
-  EXPECT_EQ(members_[0]->Agree("plan", "", kPatience, {}).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(members_[0]->Agree("plan", "", kPatience, {}).status().code(),
+            StatusCode::kUnavailable);
   Alarms alarms;
   alarms.Listen(*members_[0]);
   EXPECT_EQ(alarms.WaitFor(1, kPatience).size(), 1u);
@@ -282,12 +297,14 @@ TEST_F(MembershipTest, LeavingAlarmsNobodyAndAgreeSaysWhoLeft) {
   JoinAll();
   Alarms alarms;
   alarms.Listen(*members_[0]);
-  auto asking = std::async(std::launch::async, [&] { return members_[1]->Agree("plan", "", kPatience, {}); });
+  auto asking =
+      std::async(std::launch::async, [&] { return members_[1]->Agree("plan", "", kPatience, {}); });
   EXPECT_TRUE(members_[2]->Leave(kPatience).ok());
   const Status asked = asking.get().status();
   EXPECT_EQ(asked.code(), StatusCode::kUnavailable);
   EXPECT_THAT(asked.message(), HasSubstr("worker-1 left"));
-  EXPECT_THAT(members_[0]->Agree("plan", "", kPatience, {}).status().message(), HasSubstr("worker-1 left"));
+  EXPECT_THAT(members_[0]->Agree("plan", "", kPatience, {}).status().message(),
+              HasSubstr("worker-1 left"));
   members_[2].reset();
   EXPECT_TRUE(alarms.WaitFor(1, milliseconds(300)).empty());
   // The rest can still be lost.
@@ -383,7 +400,8 @@ TEST_F(MembershipTest, ATakenPortIsSaid) {
   const auto first = Make(Options(Chief()));
   const Status status = Membership::Create(Options(Chief())).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr(port_.address()), HasSubstr("Address already in use")));
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr(port_.address()), HasSubstr("Address already in use")));
 }
 
 TEST_F(MembershipTest, WithoutAChiefTheFirstWorkerServes) {

@@ -21,7 +21,8 @@ ReservedPort::ReservedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0
   port_ = ntohs(address.sin_port);
 }
 
-ReservedPort::ReservedPort(ReservedPort&& other) noexcept : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
+ReservedPort::ReservedPort(ReservedPort&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
 
 ReservedPort::~ReservedPort() {
   if (fd_ >= 0) close(fd_);
@@ -30,7 +31,9 @@ ReservedPort::~ReservedPort() {
 cluster::ClusterSpec ChiefAndWorkers(const std::string& chief_address, int workers) {
   cluster::ClusterSpec out;
   out.hosts[cluster::Role::kChief][0] = chief_address;
-  for (int i = 0; i < workers; ++i) out.hosts[cluster::Role::kWorker][i] = "worker-" + std::to_string(i) + ":2222";
+  for (int i = 0; i < workers; ++i) {
+    out.hosts[cluster::Role::kWorker][i] = "worker-" + std::to_string(i) + ":2222";
+  }
   return out;
 }
 

@@ -10,8 +10,8 @@
 
 namespace meshtrain::distribute {
 
-// A port of the loopback that the kernel gives to nobody else while this lives, but at which others may listen: bound
-// with SO_REUSEADDR, and never listened at.
+// A port of the loopback that the kernel gives to nobody else while this lives, but at which others
+// may listen: bound with SO_REUSEADDR, and never listened at.
 class ReservedPort {
  public:
   ReservedPort();

@@ -15,14 +15,17 @@ extern char** environ;  // NOLINT: POSIX's
 
 namespace meshtrain::distribute {
 
-PeerProcess::PeerProcess(const std::string& program, const std::map<std::string, std::string>& environment,
+PeerProcess::PeerProcess(const std::string& program,
+                         const std::map<std::string, std::string>& environment,
                          const std::string& log) {
   int in[2], out[2];
   MT_CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
   const int error = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   MT_CHECK(error >= 0);
   std::vector<std::string> variables;
-  for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    variables.emplace_back(*variable);
+  }
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   std::vector<char*> pointers;
   for (std::string& variable : variables) pointers.push_back(variable.data());
@@ -62,7 +65,9 @@ std::optional<std::string> PeerProcess::Expect(const std::string& start, Duratio
       unread_.erase(0, line_end + 1);
       if (line.starts_with(start)) return line;
     }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - SystemClock().Monotonic()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - SystemClock().Monotonic())
+            .count();
     pollfd waiting{out_, POLLIN, 0};
     if (left <= 0 || poll(&waiting, 1, static_cast<int>(left)) <= 0) return std::nullopt;
     char buffer[4096];

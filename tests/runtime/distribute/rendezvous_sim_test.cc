@@ -1,6 +1,7 @@
-// A job's processes and their network, simulated: the real roster and the real attendances, with virtual time. Streams
-// break and lose what was under way, messages are late, processes are killed, stopped, replaced and resumed, the one
-// that serves too. What must hold always is checked at every step; what must hold in the end, after a while of peace.
+// A job's processes and their network, simulated: the real roster and the real attendances, with
+// virtual time. Streams break and lose what was under way, messages are late, processes are killed,
+// stopped, replaced and resumed, the one that serves too. What must hold always is checked at every
+// step; what must hold in the end, after a while of peace.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,10 +39,10 @@ struct Process {
   Attendance attendance;
   bool alive = true;
   bool stopped = false;
-  Duration act_at{};      // when the program does its next thing
+  Duration act_at{};  // when the program does its next thing
   Duration connect_at{};
   std::shared_ptr<Stream> stream;
-  std::unique_ptr<Roster> roster;  // of one that serves
+  std::unique_ptr<Roster> roster;                        // of one that serves
   std::map<uint64_t, std::shared_ptr<Stream>> accepted;  // by connection
   // The agreement under way.
   uint64_t round = 0;
@@ -87,7 +88,8 @@ class World {
  public:
   World(uint64_t seed, int tasks) : random_(seed) {
     for (int i = 0; i < tasks; ++i) {
-      tasks_.push_back(i == 0 ? cluster::TaskId{cluster::Role::kChief, 0} : cluster::TaskId{cluster::Role::kWorker, i - 1});
+      tasks_.push_back(i == 0 ? cluster::TaskId{cluster::Role::kChief, 0}
+                              : cluster::TaskId{cluster::Role::kWorker, i - 1});
     }
     newest_seen_.resize(tasks_.size());
     respawn_at_.resize(tasks_.size());
@@ -109,12 +111,18 @@ class World {
     std::string states;
     for (const auto& process : processes_) {
       if (!process->alive) continue;
-      states += " " + std::to_string(process->number) + ":" + cluster::ToString(Task(*process)) + " phase " +
-                std::to_string(static_cast<int>(process->attendance.phase())) + " of " +
+      states += " " + std::to_string(process->number) + ":" + cluster::ToString(Task(*process)) +
+                " phase " + std::to_string(static_cast<int>(process->attendance.phase())) + " of " +
                 std::to_string(process->incarnation);
-      if (process->roster != nullptr) states += " (serves; missing: " + process->roster->Missing() + ")";
-      if (process->attendance.phase() == Attendance::Phase::kJoining) states += " " + process->attendance.WaitingFor();
-      if (process->stream && process->stream->server) states += " (at " + std::to_string(process->stream->server->number) + ")";
+      if (process->roster != nullptr) {
+        states += " (serves; missing: " + process->roster->Missing() + ")";
+      }
+      if (process->attendance.phase() == Attendance::Phase::kJoining) {
+        states += " " + process->attendance.WaitingFor();
+      }
+      if (process->stream && process->stream->server) {
+        states += " (at " + std::to_string(process->stream->server->number) + ")";
+      }
       if (process->attendance.phase() != Attendance::Phase::kIn) continue;
       incarnations.insert(process->incarnation);
       here.insert(process->task);
@@ -129,10 +137,14 @@ class World {
   int64_t refused() const { return refused_; }
 
  private:
-  cluster::TaskId Task(const Process& process) const { return tasks_[static_cast<size_t>(process.task)]; }
+  cluster::TaskId Task(const Process& process) const {
+    return tasks_[static_cast<size_t>(process.task)];
+  }
   uint64_t Pick(uint64_t below) { return random_() % below; }
   bool Chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
-  Duration Some(Duration most) { return now_ + Duration(static_cast<int64_t>(Pick(static_cast<uint64_t>(most.count())))); }
+  Duration Some(Duration most) {
+    return now_ + Duration(static_cast<int64_t>(Pick(static_cast<uint64_t>(most.count()))));
+  }
   Duration Soon() { return Chance(0.05) ? Some(milliseconds(900)) : Some(milliseconds(60)); }
 
   Process* Current(int task) {
@@ -144,29 +156,30 @@ class World {
 
   void Spawn(int task) {
     const int number = static_cast<int>(processes_.size()) + 1;
-    auto process = std::make_unique<Process>(
-        task, number,
-        AttendanceOptions{.task = tasks_[static_cast<size_t>(task)],
-                          .server = tasks_[0],
-                          .instance = static_cast<uint64_t>(number),
-                          .data_address = "d",
-                          .host = "h",
-                          .expected = tasks_,
-                          .heartbeat = milliseconds(100),
-                          .lost_after = kLostAfter,
-                          .connect_timeout = seconds(3),
-                          .look_again = seconds(5)});
+    auto process =
+        std::make_unique<Process>(task, number,
+                                  AttendanceOptions{.task = tasks_[static_cast<size_t>(task)],
+                                                    .server = tasks_[0],
+                                                    .instance = static_cast<uint64_t>(number),
+                                                    .data_address = "d",
+                                                    .host = "h",
+                                                    .expected = tasks_,
+                                                    .heartbeat = milliseconds(100),
+                                                    .lost_after = kLostAfter,
+                                                    .connect_timeout = seconds(3),
+                                                    .look_again = seconds(5)});
     process->act_at = Some(seconds(1));
     if (task == 0) {
       // The clock of a new host may be behind.
       const uint64_t clock =
-          1'000'000 + static_cast<uint64_t>(std::chrono::duration_cast<milliseconds>(now_).count()) - Pick(3'000);
-      process->roster = std::make_unique<Roster>(
-          RosterOptions{.tasks = tasks_,
-                        .first_id = clock,
-                        .lost_after = kLostAfter,
-                        .stuck_after = seconds(1000),
-                        .tick = milliseconds(100)});
+          1'000'000 +
+          static_cast<uint64_t>(std::chrono::duration_cast<milliseconds>(now_).count()) -
+          Pick(3'000);
+      process->roster = std::make_unique<Roster>(RosterOptions{.tasks = tasks_,
+                                                               .first_id = clock,
+                                                               .lost_after = kLostAfter,
+                                                               .stuck_after = seconds(1000),
+                                                               .tick = milliseconds(100)});
     }
     processes_.push_back(std::move(process));
   }
@@ -177,11 +190,15 @@ class World {
     Process* victim = Current(static_cast<int>(Pick(tasks_.size())));
     if (victim == nullptr || !victim->alive) return;
     switch (Pick(7)) {
-      case 0: Kill(*victim); break;
+      case 0:
+        Kill(*victim);
+        break;
       case 1:
         victim->stopped = true;
         // It counts as dead, which takes longer than it takes the others to see it as lost.
-        if (Chance(0.5)) respawn_at_[static_cast<size_t>(victim->task)] = 2 * kLostAfter + Some(seconds(2));
+        if (Chance(0.5)) {
+          respawn_at_[static_cast<size_t>(victim->task)] = 2 * kLostAfter + Some(seconds(2));
+        }
         break;
       case 2:
         if (victim->stream != nullptr) Break(victim->stream);
@@ -201,25 +218,34 @@ class World {
     for (const auto& process : processes_) {
       if (!process->alive || !process->stopped || !Chance(0.3)) continue;
       process->stopped = false;
-      if (Current(process->task) == process.get()) respawn_at_[static_cast<size_t>(process->task)].reset();
+      if (Current(process->task) == process.get()) {
+        respawn_at_[static_cast<size_t>(process->task)].reset();
+      }
     }
   }
 
   void Heal() {
     for (const auto& process : processes_) {
       process->stopped = false;
-      if (process->stream != nullptr) process->stream->up.blocked_until = process->stream->down.blocked_until = {};
+      if (process->stream != nullptr) {
+        process->stream->up.blocked_until = process->stream->down.blocked_until = {};
+      }
     }
   }
 
   void Kill(Process& process) {
     process.alive = false;
     if (process.stream != nullptr) CloseClient(process);
-    for (auto& [connection, stream] : process.accepted) CloseServer(*stream, Unavailable("Socket closed"));
+    for (auto& [connection, stream] : process.accepted) {
+      CloseServer(*stream, Unavailable("Socket closed"));
+    }
     process.accepted.clear();
-    if (Current(process.task) == &process) respawn_at_[static_cast<size_t>(process.task)] = Some(seconds(5));
+    if (Current(process.task) == &process) {
+      respawn_at_[static_cast<size_t>(process.task)] = Some(seconds(5));
+    }
   }
-  // The network loses the connection: each end notices by itself, and a part of what was under way is gone.
+  // The network loses the connection: each end notices by itself, and a part of what was under way
+  // is gone.
   void Break(const std::shared_ptr<Stream>& stream) {
     while (!stream->up.queue.empty() && Chance(0.5)) stream->up.queue.pop_back();
     while (!stream->down.queue.empty() && Chance(0.5)) stream->down.queue.pop_back();
@@ -264,7 +290,9 @@ class World {
       while (const auto message = stream->up.Pop(now_)) {
         if (std::holds_alternative<Cut>(*message)) {
           Handle(server, Broken{connection, "connection closed"});
-          for (const uint64_t call : std::exchange(pending_[connection], {})) Handle(server, Withdrawn{call});
+          for (const uint64_t call : std::exchange(pending_[connection], {})) {
+            Handle(server, Withdrawn{call});
+          }
           server.accepted.erase(connection);
           stream->server = nullptr;
           break;
@@ -325,7 +353,9 @@ class World {
       CloseClient(process);
       attendance.Ended(Status(StatusCode::kCancelled, "cancelled"));
     }
-    for (MemberMessage& message : attendance.TakeOutgoing()) process.stream->up.Push(std::move(message), Soon());
+    for (MemberMessage& message : attendance.TakeOutgoing()) {
+      process.stream->up.Push(std::move(message), Soon());
+    }
     if (attendance.wants_stream() && now_ >= process.connect_at) Connect(process);
     Act(process);
   }
@@ -363,7 +393,8 @@ class World {
       process.call = 0;
       if (answer.status.ok()) {
         Agreed(process, *answer.texts);
-      } else if (answer.status.code() == StatusCode::kUnavailable && attendance.phase() == Attendance::Phase::kIn) {
+      } else if (answer.status.code() == StatusCode::kUnavailable &&
+                 attendance.phase() == Attendance::Phase::kIn) {
         Join(process);  // somebody was lost or left
       }
     }
@@ -385,18 +416,22 @@ class World {
     if (!first) return;
     // The newest incarnation, before this one, that a member knows.
     const auto known = [&](uint64_t member) {
-      return member == static_cast<uint64_t>(process.number) ? before : processes_[member - 1]->incarnation;
+      return member == static_cast<uint64_t>(process.number) ? before
+                                                             : processes_[member - 1]->incarnation;
     };
     for (size_t task = 0; task < members.size(); ++task) {
       const auto newer = newest_seen_[task];
       if (newer.first == members[task]) continue;
       newest_seen_[task] = {members[task], incarnation.id};
-      // One that stood still since its start never heard that it is a member: nothing of it is stale.
+      // One that stood still since its start never heard that it is a member: nothing of it is
+      // stale.
       if (newer.first < members[task] || known(members[task]) == 0) continue;
-      // It was a member before another process of its task was. Then nobody here can know of that other.
+      // It was a member before another process of its task was. Then nobody here can know of that
+      // other.
       for (const uint64_t member : members) {
         EXPECT_LT(known(member), newer.second)
-            << "a process that was replaced is a member again: " << cluster::ToString(tasks_[task]) << " " << members[task];
+            << "a process that was replaced is a member again: " << cluster::ToString(tasks_[task])
+            << " " << members[task];
       }
     }
   }
@@ -405,8 +440,8 @@ class World {
     ++agreed_;
     std::vector<std::string> want;
     for (const uint64_t member : members_.at(process.incarnation)) {
-      want.push_back(std::to_string(process.incarnation) + "/" + std::to_string(process.round - 1) + "/" +
-                     std::to_string(member));
+      want.push_back(std::to_string(process.incarnation) + "/" + std::to_string(process.round - 1) +
+                     "/" + std::to_string(member));
     }
     EXPECT_EQ(texts, want) << "an agreement is of the members of one incarnation, in one round";
   }
@@ -423,11 +458,14 @@ class World {
     Attendance& attendance = process.attendance;
     switch (attendance.phase()) {
       case Attendance::Phase::kOut:
-      case Attendance::Phase::kOver: Join(process); break;
+      case Attendance::Phase::kOver:
+        Join(process);
+        break;
       case Attendance::Phase::kJoining:
         if (attendance.refused()) {
           ++refused_;
-          EXPECT_EQ(attendance.refused()->code(), StatusCode::kFailedPrecondition) << attendance.refused()->ToString();
+          EXPECT_EQ(attendance.refused()->code(), StatusCode::kFailedPrecondition)
+              << attendance.refused()->ToString();
           Kill(process);
         } else if (now_ < kTroubled && Chance(0.02)) {
           attendance.AbandonJoin();
@@ -438,17 +476,22 @@ class World {
           Join(process);
         } else if (process.call == 0 && process.stream != nullptr) {
           process.call = next_number_++;
-          const std::string text = std::to_string(process.incarnation) + "/" + std::to_string(process.round) + "/" +
+          const std::string text = std::to_string(process.incarnation) + "/" +
+                                   std::to_string(process.round) + "/" +
                                    std::to_string(process.number);
-          process.stream->up.Push(CallUp{process.call, AgreeMessage{Task(process), static_cast<uint64_t>(process.number),
-                                                                    process.incarnation, process.round, "n", text,
-                                                                    seconds(20)}},
-                                  Soon());
+          process.stream->up.Push(
+              CallUp{process.call,
+                     AgreeMessage{Task(process), static_cast<uint64_t>(process.number),
+                                  process.incarnation, process.round, "n", text, seconds(20)}},
+              Soon());
           ++process.round;
         }
         break;
-      case Attendance::Phase::kLeaving: break;
-      case Attendance::Phase::kGone: Kill(process); break;
+      case Attendance::Phase::kLeaving:
+        break;
+      case Attendance::Phase::kGone:
+        Kill(process);
+        break;
     }
   }
 
@@ -463,7 +506,8 @@ class World {
 
   std::set<uint64_t> opened_ids_;
   std::map<uint64_t, std::vector<uint64_t>> members_;  // by incarnation, as members were told
-  std::vector<std::pair<uint64_t, uint64_t>> newest_seen_;  // by task: process, the first incarnation it was a member of
+  std::vector<std::pair<uint64_t, uint64_t>>
+      newest_seen_;  // by task: process, the first incarnation it was a member of
   int64_t opened_ = 0, agreed_ = 0, refused_ = 0;
 };
 
@@ -481,7 +525,8 @@ TEST(RendezvousSimTest, MembersComeTogetherAndNeverDisagree) {
     refused += world.refused();
     if (testing::Test::HasFailure()) break;
   }
-  std::cout << opened << " incarnations, " << agreed << " agreements, " << refused << " stale processes refused\n";
+  std::cout << opened << " incarnations, " << agreed << " agreements, " << refused
+            << " stale processes refused\n";
   if (given == nullptr) {  // the test saw what it is about
     EXPECT_GT(opened, 5 * static_cast<int64_t>(seeds));
     EXPECT_GT(agreed, 50 * static_cast<int64_t>(seeds));

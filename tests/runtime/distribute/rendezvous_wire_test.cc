@@ -11,22 +11,33 @@ constexpr cluster::TaskId kChief{cluster::Role::kChief, 0};
 constexpr cluster::TaskId kWorker{cluster::Role::kWorker, 12};
 
 TEST(RendezvousWireTest, EveryMessageComesBackAsItWas) {
-  for (const MemberMessage& message : std::vector<MemberMessage>{
-           JoinMessage{kWorker, ~uint64_t{0}, 7, -1, "10.0.0.1:5", "host", {kChief, kWorker}, {1, ~uint64_t{0}}},
-           JoinMessage{}, BeatMessage{9, {41, 17, "all_reduce of %31"}}, BeatMessage{}, LeaveMessage{}}) {
+  for (const MemberMessage& message :
+       std::vector<MemberMessage>{JoinMessage{kWorker,
+                                              ~uint64_t{0},
+                                              7,
+                                              -1,
+                                              "10.0.0.1:5",
+                                              "host",
+                                              {kChief, kWorker},
+                                              {1, ~uint64_t{0}}},
+                                  JoinMessage{}, BeatMessage{9, {41, 17, "all_reduce of %31"}},
+                                  BeatMessage{}, LeaveMessage{}}) {
     const auto back = FromWire(ToWire(message));
     ASSERT_TRUE(back.ok()) << back.status().ToString();
     EXPECT_EQ(*back, message);
   }
   for (const RosterMessage& message : std::vector<RosterMessage>{
-           WelcomeMessage{{.id = 5, .process = 1, .members = {{kChief, "a", "b", 3, 4}, {kWorker, "c", "d", -1, 5}}}},
-           AlarmMessage{4, Unavailable("worker-12 lost: connection closed")}, PulseMessage{"worker-12 (never came)"},
-           PulseMessage{}, LeftMessage{kWorker}}) {
+           WelcomeMessage{{.id = 5,
+         .process = 1,
+         .members = {{kChief, "a", "b", 3, 4}, {kWorker, "c", "d", -1, 5}}}},
+           AlarmMessage{4, Unavailable("worker-12 lost: connection closed")},
+           PulseMessage{"worker-12 (never came)"}, PulseMessage{}, LeftMessage{kWorker}}) {
     const auto back = FromWire(ToWire(message));
     ASSERT_TRUE(back.ok()) << back.status().ToString();
     EXPECT_EQ(*back, message);
   }
-  const AgreeMessage agree{kWorker, 1, 2, 3, "plan", std::string("a\0b", 3), std::chrono::milliseconds(1500)};
+  const AgreeMessage agree{
+      kWorker, 1, 2, 3, "plan", std::string("a\0b", 3), std::chrono::milliseconds(1500)};
   const auto back = FromWire(ToWire(agree));
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(*back, agree);

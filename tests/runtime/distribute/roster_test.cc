@@ -49,9 +49,10 @@ class RosterTest : public testing::Test {
     Join(2, kWorker0, 12);
     Join(3, kWorker1, 13);
   }
-  void Ask(uint64_t call, cluster::TaskId task, uint64_t instance, uint64_t round, std::string name = "plan",
-           std::string text = "t", Duration timeout = seconds(10)) {
-    Handle(Asked{call, AgreeMessage{task, instance, roster_.open(), round, std::move(name), std::move(text), timeout}});
+  void Ask(uint64_t call, cluster::TaskId task, uint64_t instance, uint64_t round,
+           std::string name = "plan", std::string text = "t", Duration timeout = seconds(10)) {
+    Handle(Asked{call, AgreeMessage{task, instance, roster_.open(), round, std::move(name),
+                                    std::move(text), timeout}});
   }
   void Tick(Duration passed, const std::vector<uint64_t>& heard) {
     for (Duration at{}; at < passed; at += milliseconds(100)) {
@@ -71,7 +72,8 @@ class RosterTest : public testing::Test {
         if (const auto* welcome = std::get_if<WelcomeMessage>(&tell->message)) {
           out.push_back(to + "welcome " + std::to_string(welcome->incarnation.id));
         } else if (const auto* alarm = std::get_if<AlarmMessage>(&tell->message)) {
-          out.push_back(to + "alarm " + std::to_string(alarm->incarnation) + " " + alarm->why.ToString());
+          out.push_back(to + "alarm " + std::to_string(alarm->incarnation) + " " +
+                        alarm->why.ToString());
         } else if (const auto* left = std::get_if<LeftMessage>(&tell->message)) {
           out.push_back(to + "left " + cluster::ToString(left->task));
         }
@@ -79,8 +81,9 @@ class RosterTest : public testing::Test {
         out.push_back(std::to_string(end->connection) + "<end " + end->why.ToString());
       } else {
         const auto& of_call = std::get<Answer>(answer);
-        out.push_back("call " + std::to_string(of_call.call) + "<" +
-                      (of_call.texts ? meshtrain::Join(*of_call.texts, ",") : of_call.status.ToString()));
+        out.push_back(
+            "call " + std::to_string(of_call.call) + "<" +
+            (of_call.texts ? meshtrain::Join(*of_call.texts, ",") : of_call.status.ToString()));
       }
     }
     return out;
@@ -102,8 +105,11 @@ TEST_F(RosterTest, OpensWhenTheLastJoins) {
   Join(3, kWorker1, 13);
   EXPECT_EQ(Said_(), (Texts{"1<welcome 1000", "2<welcome 1000", "3<welcome 1000"}));
   const auto& welcome = std::get<WelcomeMessage>(std::get<Tell>(answers_[1]).message);
-  EXPECT_EQ(welcome.incarnation,
-            (Incarnation{1000, 1, {{kChief, "d11", "h", 1, 11}, {kWorker0, "d12", "h", 2, 12}, {kWorker1, "d13", "h", 3, 13}}}));
+  EXPECT_EQ(welcome.incarnation, (Incarnation{1000,
+                                              1,
+                                              {{kChief, "d11", "h", 1, 11},
+                                               {kWorker0, "d12", "h", 2, 12},
+                                               {kWorker1, "d13", "h", 3, 13}}}));
 }
 
 TEST_F(RosterTest, IdsStandAboveWhatAnyJoinerKnows) {
@@ -127,7 +133,8 @@ TEST_F(RosterTest, ABrokenStreamAlarmsTheOthersAndTheReturnOpensTheNext) {
   EXPECT_EQ(Said_(), (Texts{"1<welcome 1001", "2<welcome 1001", "4<welcome 1001"}));
   // The old process of worker-1 comes back: on a new stream, or with an agreement.
   Join(5, kWorker1, 13, 1000);
-  EXPECT_EQ(Said_(), (Texts{"5<end FAILED_PRECONDITION: stale incarnation: worker-1 has a newer process than this one"}));
+  EXPECT_EQ(Said_(), (Texts{"5<end FAILED_PRECONDITION: stale incarnation: worker-1 has a newer "
+                            "process than this one"}));
   Ask(6, kWorker1, 13, 0);
   EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("stale incarnation")));
   EXPECT_EQ(roster_.open(), 1001u);
@@ -152,8 +159,8 @@ TEST_F(RosterTest, WhatIsSaidOnAConnectionThatWasToldToEndCountsNoMore) {
   ASSERT_EQ(roster_.open(), 0u);
   Join(1, kChief, 11, 1000);
   Join(2, kWorker0, 12, 1000);
-  // Written when worker-1 woke up, before it read that its stream is over. Else an incarnation would open that the end of
-  // the stream closes at once.
+  // Written when worker-1 woke up, before it read that its stream is over. Else an incarnation
+  // would open that the end of the stream closes at once.
   Join(3, kWorker1, 13, 1000);
   EXPECT_EQ(Said_(), Texts{});
   EXPECT_EQ(roster_.open(), 0u);
@@ -176,7 +183,8 @@ TEST_F(RosterTest, AServerThatStoodStillBlamesNobodyForIt) {
 TEST_F(RosterTest, AnotherProcessOfALiveTaskWaits) {
   JoinAll();
   Join(4, kWorker1, 14);
-  EXPECT_EQ(Said_(), (Texts{"4<end UNAVAILABLE: worker-1: another process of this task is here and alive"}));
+  EXPECT_EQ(Said_(),
+            (Texts{"4<end UNAVAILABLE: worker-1: another process of this task is here and alive"}));
   EXPECT_EQ(roster_.open(), 1000u);
   Handle(Broken{3, "connection closed"});
   Join(5, kWorker1, 14);
@@ -188,15 +196,17 @@ TEST_F(RosterTest, OneThatWasReplacedBeforeItWasAMemberStaysOut) {
   Handle(Broken{1, "connection closed"});
   Join(2, kWorker1, 14);
   Join(3, kWorker1, 13);
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
+  EXPECT_THAT(Said_(),
+              testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
 }
 
 TEST_F(RosterTest, ANewConnectionOfAMemberEndsTheIncarnation) {
   JoinAll();
   Join(4, kWorker1, 13, 1000);
-  EXPECT_EQ(Said_(), (Texts{"1<alarm 1000 UNAVAILABLE: worker-1 lost: connection lost, and made anew",
-                            "2<alarm 1000 UNAVAILABLE: worker-1 lost: connection lost, and made anew",
-                            "3<end ABORTED: this process has a newer connection"}));
+  EXPECT_EQ(Said_(),
+            (Texts{"1<alarm 1000 UNAVAILABLE: worker-1 lost: connection lost, and made anew",
+                   "2<alarm 1000 UNAVAILABLE: worker-1 lost: connection lost, and made anew",
+                   "3<end ABORTED: this process has a newer connection"}));
   Handle(Broken{3, "connection closed"});  // of the old one, late
   EXPECT_EQ(Said_(), Texts{});
   Join(3, kWorker1, 13, 1000);  // of the old one, later still
@@ -211,18 +221,22 @@ TEST_F(RosterTest, AJoinThatCrossedItsWelcomeIsWelcomedAgain) {
   Join(3, kWorker1, 13);
   EXPECT_EQ(Said_(), (Texts{"3<welcome 1000"}));
   Join(3, kWorker1, 13, 1000);
-  EXPECT_EQ(Said_(), (Texts{"1<alarm 1000 UNAVAILABLE: worker-1 gave up incarnation 1000 and joins anew",
-                            "2<alarm 1000 UNAVAILABLE: worker-1 gave up incarnation 1000 and joins anew"}));
+  EXPECT_EQ(Said_(),
+            (Texts{"1<alarm 1000 UNAVAILABLE: worker-1 gave up incarnation 1000 and joins anew",
+                   "2<alarm 1000 UNAVAILABLE: worker-1 gave up incarnation 1000 and joins anew"}));
 }
 
 TEST_F(RosterTest, ANewServerLearnsWhoWasReplaced) {
-  // Incarnation 900 was of instances 1, 2, 30; before that instance 3 was worker-1. The server is new and knows nothing.
+  // Incarnation 900 was of instances 1, 2, 30; before that instance 3 was worker-1. The server is
+  // new and knows nothing.
   Join(1, kWorker1, 3, 800, {1, 2, 3});
   EXPECT_EQ(Said_(), Texts{});
   Join(2, kWorker0, 2, 900, {1, 2, 30});
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("1<end FAILED_PRECONDITION: stale incarnation")));
+  EXPECT_THAT(Said_(),
+              testing::ElementsAre(HasSubstr("1<end FAILED_PRECONDITION: stale incarnation")));
   Join(3, kWorker1, 3, 800, {1, 2, 3});
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
+  EXPECT_THAT(Said_(),
+              testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
   Join(4, kChief, 100);
   Join(5, kWorker1, 30, 900, {1, 2, 30});
   EXPECT_EQ(Said_(), (Texts{"4<welcome 1000", "2<welcome 1000", "5<welcome 1000"}));
@@ -231,23 +245,30 @@ TEST_F(RosterTest, ANewServerLearnsWhoWasReplaced) {
 TEST_F(RosterTest, BetweenProcessesThatNobodyKnowsTheLaterMemberIsTheNewer) {
   Join(1, kWorker1, 13, 800);
   Join(2, kWorker1, 14, 900);
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("1<end FAILED_PRECONDITION: stale incarnation")));
+  EXPECT_THAT(Said_(),
+              testing::ElementsAre(HasSubstr("1<end FAILED_PRECONDITION: stale incarnation")));
   Join(3, kWorker1, 15, 850);
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
+  EXPECT_THAT(Said_(),
+              testing::ElementsAre(HasSubstr("3<end FAILED_PRECONDITION: stale incarnation")));
   Handle(Broken{2, "connection closed"});
   Join(4, kWorker1, 16);  // never was a member: newer than all
   EXPECT_EQ(Said_(), Texts{});
   Join(5, kWorker1, 14, 900);
-  EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("5<end FAILED_PRECONDITION: stale incarnation")));
+  EXPECT_THAT(Said_(),
+              testing::ElementsAre(HasSubstr("5<end FAILED_PRECONDITION: stale incarnation")));
 }
 
 TEST_F(RosterTest, StrangersAreRefused) {
   Join(1, {cluster::Role::kWorker, 7}, 11);
-  EXPECT_THAT(Said_(), testing::ElementsAre("1<end FAILED_PRECONDITION: expected one of the members chief-0, worker-0, "
-                                            "worker-1, got: worker-7"));
+  EXPECT_THAT(Said_(),
+              testing::ElementsAre(
+                  "1<end FAILED_PRECONDITION: expected one of the members chief-0, worker-0, "
+                  "worker-1, got: worker-7"));
   Handle(Said{2, JoinMessage{.task = kWorker1, .instance = 1, .expected = {kChief, kWorker1}}});
-  EXPECT_THAT(Said_(), testing::ElementsAre("2<end FAILED_PRECONDITION: worker-1 knows another cluster: expected the "
-                                            "members chief-0, worker-0, worker-1, got: chief-0, worker-1"));
+  EXPECT_THAT(Said_(),
+              testing::ElementsAre(
+                  "2<end FAILED_PRECONDITION: worker-1 knows another cluster: expected the "
+                  "members chief-0, worker-0, worker-1, got: chief-0, worker-1"));
   Join(3, kWorker1, 0);
   EXPECT_THAT(Said_(), testing::ElementsAre(HasSubstr("3<end INVALID_ARGUMENT")));
   Join(4, kWorker1, 13, kMaxIncarnation);
@@ -279,7 +300,8 @@ TEST_F(RosterTest, AnAgreementEndsAlikeForAll) {
   Ask(7, kChief, 11, 0, "plan");
   Ask(8, kWorker0, 12, 0, "resume");
   const std::string differ =
-      "FAILED_PRECONDITION: members disagree on what to agree on: chief-0 expects \"plan\", got: \"resume\" from worker-0";
+      "FAILED_PRECONDITION: members disagree on what to agree on: chief-0 expects \"plan\", got: "
+      "\"resume\" from worker-0";
   EXPECT_EQ(Said_(), (Texts{"call 7<" + differ, "call 8<" + differ}));
   Ask(9, kWorker1, 13, 0, "plan");
   EXPECT_EQ(Said_(), (Texts{"call 9<" + differ}));
@@ -287,7 +309,9 @@ TEST_F(RosterTest, AnAgreementEndsAlikeForAll) {
   Ask(10, kChief, 11, 1, "x", "t", seconds(10));
   Ask(11, kWorker1, 13, 1, "x", "t", milliseconds(500));
   Tick(seconds(1), {1, 2, 3});
-  const std::string late = "DEADLINE_EXCEEDED: agree on \"x\": worker-0 did not come within 0.5 s; here: chief-0, worker-1";
+  const std::string late =
+      "DEADLINE_EXCEEDED: agree on \"x\": worker-0 did not come within 0.5 s; here: chief-0, "
+      "worker-1";
   EXPECT_EQ(Said_(), (Texts{"call 10<" + late, "call 11<" + late}));
   Ask(12, kWorker0, 12, 1, "x");
   EXPECT_EQ(Said_(), (Texts{"call 12<" + late}));
@@ -295,7 +319,8 @@ TEST_F(RosterTest, AnAgreementEndsAlikeForAll) {
   Ask(13, kChief, 11, 2, "y");
   Ask(14, kWorker0, 12, 2, "y");
   Handle(Withdrawn{14});
-  EXPECT_THAT(Said_(), testing::Contains("call 13<UNAVAILABLE: agree on \"y\": worker-0 waits no longer"));
+  EXPECT_THAT(Said_(),
+              testing::Contains("call 13<UNAVAILABLE: agree on \"y\": worker-0 waits no longer"));
 
   Ask(15, kChief, 11, 3, "z");
   Handle(Broken{2, "connection closed"});
@@ -308,8 +333,8 @@ TEST_F(RosterTest, ALeaveIsNoAlarm) {
   JoinAll();
   Ask(7, kChief, 11, 0);
   Handle(Said{3, LeaveMessage{}});
-  EXPECT_EQ(Said_(), (Texts{"call 7<UNAVAILABLE: worker-1 left", "1<left worker-1", "2<left worker-1", "3<left worker-1",
-                            "3<end OK"}));
+  EXPECT_EQ(Said_(), (Texts{"call 7<UNAVAILABLE: worker-1 left", "1<left worker-1",
+                            "2<left worker-1", "3<left worker-1", "3<end OK"}));
   Handle(Broken{3, "connection closed"});
   EXPECT_EQ(Said_(), Texts{});
   Ask(8, kWorker0, 12, 1);
@@ -349,7 +374,8 @@ TEST_F(RosterTest, AStuckMemberEndsTheIncarnationOnce) {
   EXPECT_EQ(alarms, 3);  // the stuck one hears it too
 }
 
-// Any sequence of events whatever, of few processes that repeat themselves: what is always true stays true.
+// Any sequence of events whatever, of few processes that repeat themselves: what is always true
+// stays true.
 TEST(RosterFuzzTest, KeepsItsPromisesUnderAnyEvents) {
   const char* given = std::getenv("MT_TEST_SEED");
   const uint64_t first = given != nullptr ? std::strtoull(given, nullptr, 10) : 1;
@@ -380,11 +406,13 @@ TEST(RosterFuzzTest, KeepsItsPromisesUnderAnyEvents) {
       const uint64_t instance = 10 * (1 + place) + (connection / 3) % 3;
       const uint64_t what = pick(100);
       if (what < (roster.open() == 0 ? 50 : 4)) {
-        event = Said{connection, JoinMessage{.task = task,
-                                             .instance = instance,
-                                             .last_incarnation = pick(3) == 0 ? highest : pick(2) * pick(highest + 1),
-                                             .expected = kTasks,
-                                             .last_members = pick(2) == 0 ? instances : std::vector<uint64_t>{}}};
+        event = Said{
+            connection,
+            JoinMessage{.task = task,
+                        .instance = instance,
+                        .last_incarnation = pick(3) == 0 ? highest : pick(2) * pick(highest + 1),
+                        .expected = kTasks,
+                        .last_members = pick(2) == 0 ? instances : std::vector<uint64_t>{}}};
       } else if (what < 53) {
         event = Said{connection, BeatMessage{highest, {}}};
       } else if (what < 56) {
@@ -415,7 +443,9 @@ TEST(RosterFuzzTest, KeepsItsPromisesUnderAnyEvents) {
           if (welcome == nullptr) continue;
           welcomed = welcome->incarnation.id;
           members.clear();
-          for (const Member& member : welcome->incarnation.members) members.push_back(member.instance);
+          for (const Member& member : welcome->incarnation.members) {
+            members.push_back(member.instance);
+          }
         } else if (const auto* of_call = std::get_if<Answer>(&answer)) {
           EXPECT_TRUE(answered.insert(of_call->call).second) << "answered twice";
           const AgreeMessage& asked = calls.at(of_call->call);
@@ -430,8 +460,10 @@ TEST(RosterFuzzTest, KeepsItsPromisesUnderAnyEvents) {
           std::vector<std::string> want;
           for (const uint64_t member : instances) want.push_back(std::to_string(member));
           EXPECT_EQ(*of_call->texts, want);
-          EXPECT_NE(std::find(instances.begin(), instances.end(), asked.instance), instances.end()) << "a stale member";
-          const auto [at, fresh] = outcomes.try_emplace({asked.incarnation, asked.round}, *of_call->texts);
+          EXPECT_NE(std::find(instances.begin(), instances.end(), asked.instance), instances.end())
+              << "a stale member";
+          const auto [at, fresh] =
+              outcomes.try_emplace({asked.incarnation, asked.round}, *of_call->texts);
           EXPECT_EQ(at->second, *of_call->texts);
         }
       }
@@ -447,7 +479,8 @@ TEST(RosterFuzzTest, KeepsItsPromisesUnderAnyEvents) {
     if (testing::Test::HasFailure()) break;
   }
   // The test saw what it is about.
-  EXPECT_TRUE(given != nullptr || (opened > 500 && agreed > 100)) << opened << " opened, " << agreed << " agreed";
+  EXPECT_TRUE(given != nullptr || (opened > 500 && agreed > 100))
+      << opened << " opened, " << agreed << " agreed";
 }
 
 }  // namespace

@@ -70,11 +70,14 @@ TEST_F(SecurityTest, TakesAllThreeCertificateFilesOrNone) {
 }
 
 constexpr TimePoint kNow{std::chrono::seconds(1'760'000'000)};
-const CallClaim kClaim{.method = "/a/B", .job = "ml/mnist", .time_ms = 1'760'000'000'000, .nonce = "00ff"};
+const CallClaim kClaim{
+    .method = "/a/B", .job = "ml/mnist", .time_ms = 1'760'000'000'000, .nonce = "00ff"};
 
-// The value of an independent implementation (Python's hmac module) over the bytes that security.cc describes.
+// The value of an independent implementation (Python's hmac module) over the bytes that security.cc
+// describes.
 TEST(ClaimTest, ProofIsHmacSha256OfTheFieldsWithTheirLengths) {
-  EXPECT_EQ(ProveClaim("s3cret", kClaim), "d109563c2d4648d7524fd77dd58e57438ede70f5691308caeb04681587a56101");
+  EXPECT_EQ(ProveClaim("s3cret", kClaim),
+            "d109563c2d4648d7524fd77dd58e57438ede70f5691308caeb04681587a56101");
 }
 
 TEST(ClaimTest, RightTokenPasses) {
@@ -105,7 +108,8 @@ TEST(ClaimTest, RefusesWhatTheProofDoesNotCover) {
 }
 
 TEST(ClaimTest, NamesBothJobs) {
-  const Status status = CheckClaim("s3cret", kClaim, ProveClaim("s3cret", kClaim), "ml/other", kNow);
+  const Status status =
+      CheckClaim("s3cret", kClaim, ProveClaim("s3cret", kClaim), "ml/other", kNow);
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("expected job \"ml/other\", got: \"ml/mnist\""));
 }
@@ -114,8 +118,8 @@ TEST(ClaimTest, ClocksMayDifferByTheSlackAndNotMore) {
   const std::string proof = ProveClaim("s3cret", kClaim);
   for (const auto sign : {-1, 1}) {
     EXPECT_TRUE(CheckClaim("s3cret", kClaim, proof, "ml/mnist", kNow + sign * kClockSlack).ok());
-    const Status status =
-        CheckClaim("s3cret", kClaim, proof, "ml/mnist", kNow + sign * (kClockSlack + std::chrono::seconds(1)));
+    const Status status = CheckClaim("s3cret", kClaim, proof, "ml/mnist",
+                                     kNow + sign * (kClockSlack + std::chrono::seconds(1)));
     EXPECT_EQ(status.code(), StatusCode::kPermissionDenied);
     EXPECT_THAT(status.message(), HasSubstr("clocks too far apart"));
   }

@@ -38,7 +38,8 @@ TEST_P(FunctionTest, InitializersRunUnderTheirLayoutAndGiveTheSameNumbersInEach)
   const auto make = [] { return program::StatelessUniform({6, 8}, {22, 23}, -1, 1); };
   const Mesh wide = Mesh::Parse("batch=2,model=4").value();
   const std::vector<float> want = Values(Host(CallWithLayout(*session_, L("{*, *}", mesh_), make)));
-  for (const Layout& layout : {L("{batch, *}", mesh_), L("{*, batch}", mesh_), L("{model, batch}", wide)}) {
+  for (const Layout& layout :
+       {L("{batch, *}", mesh_), L("{*, batch}", mesh_), L("{model, batch}", wide)}) {
     const auto got = CallWithLayout(*session_, layout, make);
     EXPECT_EQ(got->layout(), layout);
     EXPECT_EQ(Values(Host(got)), want);
@@ -47,7 +48,9 @@ TEST_P(FunctionTest, InitializersRunUnderTheirLayoutAndGiveTheSameNumbersInEach)
 
 TEST_P(FunctionTest, VariablesKeepTheirLayoutAndAReadAfterAnAssignmentSeesIt) {
   for (const char* layout : {"{*}", "{batch}"}) {
-    const DVariable v = DVariable::Create(*session_, std::string("v") + layout, OnMesh({1, 2, 3, 4, 5, 6}, layout)).value();
+    const DVariable v =
+        DVariable::Create(*session_, std::string("v") + layout, OnMesh({1, 2, 3, 4, 5, 6}, layout))
+            .value();
     Function step(*session_, "step", {"x"}, [&](const Value& x) -> Outputs {
       const Value before = x + v;
       AssignAdd(v, x);
@@ -82,17 +85,24 @@ TEST_P(FunctionTest, OneTracePerTypesAndLayouts) {
 }
 
 TEST_P(FunctionTest, TheFirstMistakeComesBackWithItsLine) {
-  Function wrong(*session_, "wrong", {"x"}, [&](const Value& x) -> Outputs { return {{"y", MatMul(x, x)}}; });
+  Function wrong(*session_, "wrong", {"x"}, [&](const Value& x) -> Outputs {
+    return {{"y", MatMul(x, x)}};
+  });
   const Status status = wrong(OnMesh({1, 2, 3, 4}, "{batch}")).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("function_test.cc:"), std::string::npos) << status.message();
   const Variable nowhere("nowhere", {DType::kF32, {4}});
-  Function unknown(*session_, "unknown", {"x"}, [&](const Value& x) -> Outputs { return {{"y", x + nowhere}}; });
-  EXPECT_EQ(unknown(OnMesh({1, 2, 3, 4}, "{batch}")).status().code(), StatusCode::kFailedPrecondition);
+  Function unknown(*session_, "unknown", {"x"}, [&](const Value& x) -> Outputs {
+    return {{"y", x + nowhere}};
+  });
+  EXPECT_EQ(unknown(OnMesh({1, 2, 3, 4}, "{batch}")).status().code(),
+            StatusCode::kFailedPrecondition);
 }
 
 TEST_P(FunctionTest, AnUnfedInputOrAWrongTypeIsRefused) {
-  Function sum(*session_, "sum", {"a", "b"}, [&](const Value& a, const Value& b) -> Outputs { return {{"y", a + b}}; });
+  Function sum(*session_, "sum", {"a", "b"}, [&](const Value& a, const Value& b) -> Outputs {
+    return {{"y", a + b}};
+  });
   const std::vector<TensorType> types(2, {DType::kF32, {4}});
   const std::vector<Layout> layouts(2, L("{batch}", mesh_));
   LoadedStep* step = sum.Prepare(types, layouts).value();
@@ -151,7 +161,9 @@ TEST_P(FunctionTest, LongChainsOfElementWiseOpsRun) {
 }
 
 TEST_P(FunctionTest, OutputsMayBeAskedForInALayout) {
-  Function twice(*session_, "twice", {"x"}, [&](const Value& x) -> Outputs { return {{"y", x * 2.0}}; });
+  Function twice(*session_, "twice", {"x"}, [&](const Value& x) -> Outputs {
+    return {{"y", x * 2.0}};
+  });
   twice.WithOutputLayout("y", L("{batch}", mesh_));
   const auto y = twice(OnMesh({1, 2, 3, 4, 5}, "{*}"));
   ASSERT_TRUE(y.ok()) << y.status().message();

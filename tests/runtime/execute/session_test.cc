@@ -35,7 +35,8 @@ INSTANTIATE_TEST_SUITE_P(Memory, SessionTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Isolated" : "Shared"; });
 
 TEST_P(SessionTest, WhatIsCopiedToTheMeshComesBack) {
-  for (const char* layout : {"{*, *}", "{batch, *}", "{model, batch}", "{batch+model, *}", "{*, model+batch}"}) {
+  for (const char* layout :
+       {"{*, *}", "{batch, *}", "{model, batch}", "{batch+model, *}", "{*, model+batch}"}) {
     for (const mesh::Dims& dims : {mesh::Dims{8, 16}, mesh::Dims{5, 3}, mesh::Dims{1, 1}}) {
       SCOPED_TRACE(layout);
       const Tensor x = Numbered(dims);
@@ -63,8 +64,9 @@ TEST_P(SessionTest, UnpackGivesEachDevicesShardAndPackUndoesIt) {
 
 TEST_P(SessionTest, PackNamesTheDeviceWhoseComponentDoesNotFit) {
   std::vector<Tensor> parts(8, Numbered({2, 2}));
-  EXPECT_EQ(session_->Pack(std::span(parts).subspan(1), L("{batch, model}", mesh_)).status().message(),
-            "pack: expected one component for each of the 8 devices, got: 7");
+  EXPECT_EQ(
+      session_->Pack(std::span(parts).subspan(1), L("{batch, model}", mesh_)).status().message(),
+      "pack: expected one component for each of the 8 devices, got: 7");
   parts[3] = Numbered({2, 3});
   const Status wrong = session_->Pack(parts, L("{batch, model}", mesh_)).status();
   EXPECT_EQ(wrong.code(), StatusCode::kInvalidArgument);
@@ -73,7 +75,8 @@ TEST_P(SessionTest, PackNamesTheDeviceWhoseComponentDoesNotFit) {
 
 TEST_P(SessionTest, RelayoutThereAndBackIsIdentity) {
   const Tensor x = Numbered({7, 5});
-  const std::vector<std::string> layouts = {"{*, *}", "{batch, *}", "{*, batch}", "{model, batch}", "{batch+model, *}"};
+  const std::vector<std::string> layouts = {"{*, *}", "{batch, *}", "{*, batch}", "{model, batch}",
+                                            "{batch+model, *}"};
   for (const std::string& a : layouts) {
     for (const std::string& b : layouts) {
       SCOPED_TRACE(a + " -> " + b);
@@ -91,16 +94,20 @@ TEST_P(SessionTest, RelayoutThereAndBackIsIdentity) {
 TEST_P(SessionTest, OneTensorOnTwoMeshesUnderThreeLayouts) {
   const Mesh other = Mesh::Parse("x=2,y=3").value();
   const Tensor x = Numbered({6, 6});
-  for (const Layout& layout : {L("{x, *}", other), L("{*, y}", other), L("{*, *}", other), L("{batch, *}", mesh_)}) {
+  for (const Layout& layout :
+       {L("{x, *}", other), L("{*, y}", other), L("{*, *}", other), L("{batch, *}", mesh_)}) {
     EXPECT_EQ(Values(session_->ToHost(session_->CopyToMesh(x, layout).value()).value()), Values(x));
   }
   const DTensor here = session_->CopyToMesh(x, L("{batch, *}", mesh_)).value();
-  EXPECT_EQ(session_->Relayout(here, L("{x, *}", other)).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(session_->Relayout(here, L("{x, *}", other)).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST_P(SessionTest, PartialOrWronglyRankedLayoutsHoldNoTensor) {
-  EXPECT_EQ(session_->CopyToMesh(Numbered({4}), L("{*} sum(batch)", mesh_)).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(session_->CopyToMesh(Numbered({4}), L("{*, *}", mesh_)).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(session_->CopyToMesh(Numbered({4}), L("{*} sum(batch)", mesh_)).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(session_->CopyToMesh(Numbered({4}), L("{*, *}", mesh_)).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST_P(SessionTest, RepackSplitsAlongEveryDimensionAndRefusesOrAllowsUnevenShards) {
@@ -110,7 +117,8 @@ TEST_P(SessionTest, RepackSplitsAlongEveryDimensionAndRefusesOrAllowsUnevenShard
   EXPECT_EQ(Values(session_->ToHost(*even).value()), Values(x));
   const Tensor y = Numbered({9, 4});
   EXPECT_EQ(RepackLocalTensor(*session_, y, L("{batch, *}", mesh_)).status().message(),
-            "repack: dimension 0 of f32[9,4]: expected a size that the 4 shards of `batch` divide, got: 9 "
+            "repack: dimension 0 of f32[9,4]: expected a size that the 4 shards of `batch` divide, "
+            "got: 9 "
             "(Uneven::kAllow permits unequal shards)");
   const auto uneven = RepackLocalTensor(*session_, y, L("{batch, *}", mesh_), Uneven::kAllow);
   ASSERT_TRUE(uneven.ok()) << uneven.status().message();

@@ -13,9 +13,9 @@ const Mesh& TwoAxes() {
 }
 
 TEST(LayoutTest, TextRoundTrips) {
-  for (const std::string text :
-       {"{}", "{*}", "{batch, *}", "{*, model}", "{batch+model, *}", "{model+batch}", "{*, *} sum(batch)",
-        "{batch} max(model)", "{} min(batch,model)", "{} sum(batch) max(model)"}) {
+  for (const std::string text : {"{}", "{*}", "{batch, *}", "{*, model}", "{batch+model, *}",
+                                 "{model+batch}", "{*, *} sum(batch)", "{batch} max(model)",
+                                 "{} min(batch,model)", "{} sum(batch) max(model)"}) {
     const auto layout = Layout::Parse(text, TwoAxes());
     ASSERT_TRUE(layout.ok()) << layout.status().ToString();
     EXPECT_EQ(layout->ToString(), text);
@@ -29,22 +29,26 @@ TEST(LayoutTest, RefusesWithTheReason) {
     const auto layout = Layout::Parse(text, TwoAxes());
     return layout.ok() ? "accepted" : layout.status().message();
   };
-  const std::string shape = "layout: expected a text like `{batch, *}` or `{*, *} sum(batch)`, got: ";
-  for (const std::string text : {"batch", "{batch", "{batch,}", "{batch} sum", "{batch} sum(", "{*} product(batch)"}) {
+  const std::string shape =
+      "layout: expected a text like `{batch, *}` or `{*, *} sum(batch)`, got: ";
+  for (const std::string text :
+       {"batch", "{batch", "{batch,}", "{batch} sum", "{batch} sum(", "{*} product(batch)"}) {
     EXPECT_EQ(message(text), shape + text);
   }
   EXPECT_EQ(message("{batch, batch}"), "layout: axis `batch` is used twice");
   EXPECT_EQ(message("{batch} sum(batch)"), "layout: axis `batch` is used twice");
   EXPECT_EQ(message("{batc}"),
             "mesh batch=4,model=2: expected one of its axes, got: `batc`, did you mean `batch`?");
-  EXPECT_EQ(Layout::Create(TwoAxes(), {{2}}).status().message(), "layout: mesh batch=4,model=2 has no axis number 2");
+  EXPECT_EQ(Layout::Create(TwoAxes(), {{2}}).status().message(),
+            "layout: mesh batch=4,model=2 has no axis number 2");
 }
 
 TEST(LayoutTest, SpeaksDTensor) {
   const auto weight = Layout::FromSpecs({"unsharded", "model"}, TwoAxes());
   ASSERT_TRUE(weight.ok());
   EXPECT_EQ(*weight, *Layout::Parse("{*, model}", TwoAxes()));
-  EXPECT_EQ(*Layout::FromSpecs({std::string(UNSHARDED), "batch"}, TwoAxes()), *Layout::Parse("{*, batch}", TwoAxes()));
+  EXPECT_EQ(*Layout::FromSpecs({std::string(UNSHARDED), "batch"}, TwoAxes()),
+            *Layout::Parse("{*, batch}", TwoAxes()));
   EXPECT_EQ(Layout::Replicated(TwoAxes(), 2).ToString(), "{*, *}");
   EXPECT_TRUE(Layout::Replicated(TwoAxes(), 2).IsReplicated());
   EXPECT_EQ(Layout::BatchSharded(TwoAxes(), "batch", 3)->ToString(), "{batch, *, *}");
@@ -80,7 +84,8 @@ TEST(LayoutTest, WorkedExampleOfTheHeader) {
   EXPECT_EQ(layout.SliceOf(3, {10, 4}), (Layout::Slice{{9, 0}, {1, 4}}));
   EXPECT_FALSE(layout.IsEven({10, 4}));
   EXPECT_TRUE(layout.IsEven({12, 4}));
-  EXPECT_EQ(layout.LocalShape({10}).status().message(), "layout {batch, *}: expected a tensor of rank 2, got: 1");
+  EXPECT_EQ(layout.LocalShape({10}).status().message(),
+            "layout {batch, *}: expected a tensor of rank 2, got: 1");
 }
 
 TEST(LayoutTest, TwelveOverEightLeavesTheLastTwoEmpty) {
@@ -91,12 +96,12 @@ TEST(LayoutTest, TwelveOverEightLeavesTheLastTwoEmpty) {
   EXPECT_EQ(valid, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 0, 0}));
 }
 
-// Property: over the devices of one copy, the valid slices cover the tensor exactly once, and none is larger than what
-// is stored.
+// Property: over the devices of one copy, the valid slices cover the tensor exactly once, and none
+// is larger than what is stored.
 TEST(LayoutTest, SlicesCoverTheTensorOnce) {
   const Mesh mesh = *Mesh::Parse("a=2,b=3,c=4");
-  const std::vector<std::string> layouts = {"{*, *}",     "{a, *}",   "{a, b}",     "{b, a+c}", "{a+b+c, *}",
-                                            "{c+a, b}",   "{*, c+b}", "{a, *} sum(b)"};
+  const std::vector<std::string> layouts = {"{*, *}",     "{a, *}",   "{a, b}",   "{b, a+c}",
+                                            "{a+b+c, *}", "{c+a, b}", "{*, c+b}", "{a, *} sum(b)"};
   for (const std::string& text : layouts) {
     const Layout layout = *Layout::Parse(text, mesh);
     for (int64_t rows = 0; rows <= 9; ++rows) {

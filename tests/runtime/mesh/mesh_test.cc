@@ -30,10 +30,13 @@ TEST(MeshTest, RefusesWithTheReason) {
   EXPECT_EQ(message("batch=-2"), "mesh: size of axis `batch` must be at least 1, got: -2");
   EXPECT_EQ(message("a=2,a=3"), "mesh: axis `a` is named twice");
   EXPECT_EQ(message("2a=2"), "mesh: expected an axis name of letters, digits and _, got: `2a`");
-  EXPECT_EQ(message("a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=1"), "mesh: expected at most 8 axes, got: 9");
+  EXPECT_EQ(message("a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=1"),
+            "mesh: expected at most 8 axes, got: 9");
   EXPECT_EQ(message("a=1000000,b=1000000"), "mesh: expected at most 1048576 devices, got: more");
-  EXPECT_EQ(Mesh::Create({{"batch", 4}}, {Device{}}).status().message(), "mesh: the axes ask for 4 devices, got: 1");
-  EXPECT_EQ(Mesh::Create({{"batch", 2}}, {Device{}, Device{}}).status().message(), "mesh: a device is given twice");
+  EXPECT_EQ(Mesh::Create({{"batch", 4}}, {Device{}}).status().message(),
+            "mesh: the axes ask for 4 devices, got: 1");
+  EXPECT_EQ(Mesh::Create({{"batch", 2}}, {Device{}, Device{}}).status().message(),
+            "mesh: a device is given twice");
   EXPECT_EQ(Mesh::Parse("batch=4,model=2")->AxisIndex("mode").status().message(),
             "mesh batch=4,model=2: expected one of its axes, got: `mode`, did you mean `model`?");
 }
@@ -47,7 +50,8 @@ TEST(MeshTest, DevicesHaveTexts) {
   EXPECT_EQ(Device::Parse("GPU:1")->ToString(), "cuda:1");
   EXPECT_EQ(Device::Parse("0/cpu:2")->ToString(), "cpu:2");
   for (const std::string text : {"", "cpu", "cpu:", "cpu:-1", "quantum:0", "x/cpu:0"}) {
-    EXPECT_EQ(Device::Parse(text).status().message(), "device: expected a text like cpu:0 or 1/cuda:3, got: " + text);
+    EXPECT_EQ(Device::Parse(text).status().message(),
+              "device: expected a text like cpu:0 or 1/cuda:3, got: " + text);
   }
 }
 
@@ -57,7 +61,9 @@ TEST(MeshTest, RanksAndCoordinatesAreInverse) {
   EXPECT_EQ(mesh.Coordinates(0), (std::vector<int64_t>{0, 0, 0}));
   EXPECT_EQ(mesh.Coordinates(1), (std::vector<int64_t>{0, 0, 1}));  // the last axis varies fastest
   EXPECT_EQ(mesh.Coordinates(23), (std::vector<int64_t>{1, 2, 3}));
-  for (int64_t rank = 0; rank < mesh.size(); ++rank) EXPECT_EQ(mesh.RankAt(mesh.Coordinates(rank)), rank);
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    EXPECT_EQ(mesh.RankAt(mesh.Coordinates(rank)), rank);
+  }
 }
 
 TEST(MeshTest, GroupsDifferAlongTheirAxesOnly) {
@@ -65,12 +71,15 @@ TEST(MeshTest, GroupsDifferAlongTheirAxesOnly) {
   EXPECT_EQ(mesh.Group(4, {0}), (std::vector<int64_t>{1, 4}));
   EXPECT_EQ(mesh.Group(4, {1}), (std::vector<int64_t>{3, 4, 5}));
   EXPECT_EQ(mesh.Group(4, {0, 1}), (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(mesh.Group(4, {1, 0}), (std::vector<int64_t>{0, 3, 1, 4, 2, 5}));  // the first axis slowest
+  EXPECT_EQ(mesh.Group(4, {1, 0}),
+            (std::vector<int64_t>{0, 3, 1, 4, 2, 5}));  // the first axis slowest
   EXPECT_EQ(mesh.Group(4, {}), (std::vector<int64_t>{4}));
   // The groups over any axes cut the ranks into classes.
   for (const std::vector<int>& axes : {std::vector<int>{0}, {1}, {0, 1}}) {
     for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-      for (const int64_t member : mesh.Group(rank, axes)) EXPECT_EQ(mesh.Group(member, axes), mesh.Group(rank, axes));
+      for (const int64_t member : mesh.Group(rank, axes)) {
+        EXPECT_EQ(mesh.Group(member, axes), mesh.Group(rank, axes));
+      }
     }
   }
 }
@@ -80,11 +89,14 @@ TEST(MeshTest, SubMeshIsARowOfDevices) {
   const auto row = mesh.SubMesh({{"a", 1}});
   ASSERT_TRUE(row.ok());
   EXPECT_EQ(row->ToString(), "b=3");
-  EXPECT_EQ(row->devices(), (std::vector<Device>{{DeviceKind::kCpu, 0, 3}, {DeviceKind::kCpu, 0, 4},
-                                                 {DeviceKind::kCpu, 0, 5}}));
+  EXPECT_EQ(row->devices(),
+            (std::vector<Device>{
+                {DeviceKind::kCpu, 0, 3}, {DeviceKind::kCpu, 0, 4}, {DeviceKind::kCpu, 0, 5}}));
   const auto column = mesh.SubMesh({{"b", 2}});
-  EXPECT_EQ(column->devices(), (std::vector<Device>{{DeviceKind::kCpu, 0, 2}, {DeviceKind::kCpu, 0, 5}}));
-  EXPECT_EQ(mesh.SubMesh({{"a", 1}, {"b", 1}})->devices(), (std::vector<Device>{{DeviceKind::kCpu, 0, 4}}));
+  EXPECT_EQ(column->devices(),
+            (std::vector<Device>{{DeviceKind::kCpu, 0, 2}, {DeviceKind::kCpu, 0, 5}}));
+  EXPECT_EQ(mesh.SubMesh({{"a", 1}, {"b", 1}})->devices(),
+            (std::vector<Device>{{DeviceKind::kCpu, 0, 4}}));
   EXPECT_EQ(*mesh.SubMesh({}), mesh);
   EXPECT_EQ(mesh.SubMesh({{"b", 3}}).status().message(),
             "sub-mesh of a=2,b=3: coordinate of `b` must be in 0..2, got: 3");

@@ -14,7 +14,9 @@ Tensor Counting(Dims dims) {
   return t;
 }
 
-std::vector<int32_t> Values(const Tensor& t) { return {t.values<int32_t>().begin(), t.values<int32_t>().end()}; }
+std::vector<int32_t> Values(const Tensor& t) {
+  return {t.values<int32_t>().begin(), t.values<int32_t>().end()};
+}
 
 TEST(TensorTest, SliceTakesABlock) {
   const Tensor t = Counting({3, 4});
@@ -28,7 +30,8 @@ TEST(TensorTest, SliceTakesABlock) {
 TEST(TensorTest, PasteIsTheInverseOfSlice) {
   const Dims dims = {3, 4, 5};
   const Tensor t = Counting(dims);
-  for (const Dims& block : {Dims{1, 1, 1}, Dims{2, 3, 2}, Dims{3, 1, 5}, Dims{1, 4, 5}, Dims{3, 4, 5}}) {
+  for (const Dims& block :
+       {Dims{1, 1, 1}, Dims{2, 3, 2}, Dims{3, 1, 5}, Dims{1, 4, 5}, Dims{3, 4, 5}}) {
     Tensor copy(t.type());
     for (int32_t& v : copy.mutable_values<int32_t>()) v = -1;
     for (int64_t a = 0; a < dims[0]; a += block[0]) {
@@ -42,7 +45,9 @@ TEST(TensorTest, PasteIsTheInverseOfSlice) {
           copy.Paste(piece, at);
           EXPECT_EQ(Values(copy.Slice(at, sizes)), Values(piece));
           int64_t changed = 0;
-          for (size_t i = 0; i < before.size(); ++i) changed += before[i] != Values(copy)[i] ? 1 : 0;
+          for (size_t i = 0; i < before.size(); ++i) {
+            changed += before[i] != Values(copy)[i] ? 1 : 0;
+          }
           EXPECT_EQ(changed, piece.type().num_elements());
         }
       }

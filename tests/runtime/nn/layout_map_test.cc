@@ -24,8 +24,9 @@ TEST(LayoutMapTest, KeysMatchFromTheStartOfThePath) {
     std::string path;
     bool matches;
   };
-  for (const Case& c : {Case{"feature.kernel", true}, Case{"feature_2.kernel", true}, Case{"feature.kernel_2", true},
-                        Case{"my_feature.kernel", false}, Case{"feature.bias", false}, Case{"kernel", false}}) {
+  for (const Case& c : {Case{"feature.kernel", true}, Case{"feature_2.kernel", true},
+                        Case{"feature.kernel_2", true}, Case{"my_feature.kernel", false},
+                        Case{"feature.bias", false}, Case{"kernel", false}}) {
     EXPECT_EQ(map.Find(c.path).has_value(), c.matches) << c.path;
   }
 }
@@ -42,15 +43,16 @@ TEST(LayoutMapTest, RefusesAKeyTwiceAndWhatIsNoExpression) {
   LayoutMap map;
   ASSERT_TRUE(map.Add("a", kRows).ok());
   EXPECT_EQ(map.Add("a", kColumns).message(), "layout key `a` is there already");
-  EXPECT_EQ(map.Add("a(", kColumns).message(), "layout key `a(` is not a regular expression: missing ): a(");
+  EXPECT_EQ(map.Add("a(", kColumns).message(),
+            "layout key `a(` is not a regular expression: missing ): a(");
 }
 
 TEST(LayoutMapTest, ApplyGivesLayoutsOnlyWhereThereAreNone) {
   LayoutMap map;
   ASSERT_TRUE(map.Add("hidden.*kernel", kColumns).ok());
-  std::vector<Parameter> weights = {
-      Weight("hidden_1.kernel", {4, 6}), Weight("hidden_1.bias", {6}),
-      Parameter("hidden_2.kernel", TensorType{DType::kF32, {6, 6}}, Initializer::Zeros(), {.layout = kRows})};
+  std::vector<Parameter> weights = {Weight("hidden_1.kernel", {4, 6}), Weight("hidden_1.bias", {6}),
+                                    Parameter("hidden_2.kernel", TensorType{DType::kF32, {6, 6}},
+                                              Initializer::Zeros(), {.layout = kRows})};
   ASSERT_TRUE(map.Apply(weights).ok());
   EXPECT_EQ(weights[0].layout(), kColumns);
   EXPECT_EQ(weights[1].layout(), std::nullopt);
@@ -63,13 +65,15 @@ TEST(LayoutMapTest, ARuleThatMatchesNothingNamesNearPaths) {
   std::vector<Parameter> weights = {Weight("hidden_1.kernel", {4, 6}), Weight("hidden_1.bias", {6}),
                                     Weight("logits.kernel", {6, 2})};
   EXPECT_EQ(map.Apply(weights).message(),
-            "layout rule `hiden_1.*kernel` matches no parameter (keys match from the start of a path); near: "
+            "layout rule `hiden_1.*kernel` matches no parameter (keys match from the start of a "
+            "path); near: "
             "hidden_1.kernel");
   LayoutMap unanchored;
   ASSERT_TRUE(unanchored.Add("kernel", kColumns).ok());
-  EXPECT_EQ(unanchored.Apply(weights).message(),
-            "layout rule `kernel` matches no parameter (keys match from the start of a path); near: "
-            "hidden_1.kernel, logits.kernel");
+  EXPECT_EQ(
+      unanchored.Apply(weights).message(),
+      "layout rule `kernel` matches no parameter (keys match from the start of a path); near: "
+      "hidden_1.kernel, logits.kernel");
 }
 
 TEST(LayoutMapTest, ARuleBehindAnotherThatTakesAllItsPathsIsAnError) {
@@ -86,7 +90,8 @@ TEST(LayoutMapTest, ARuleOfAnotherRankNamesTheWeight) {
   ASSERT_TRUE(map.Add("logits", kColumns).ok());
   std::vector<Parameter> weights = {Weight("logits.kernel", {6, 2}), Weight("logits.bias", {2})};
   EXPECT_EQ(map.Apply(weights).message(),
-            "layout rule `logits`: layout [unsharded, model] has 2 entries, but `logits.bias` has rank 1");
+            "layout rule `logits`: layout [unsharded, model] has 2 entries, but `logits.bias` has "
+            "rank 1");
 }
 
 class TwoFeatures : public Layer {
@@ -105,11 +110,12 @@ TEST(LayoutMapTest, AScopeReachesSequentialFunctionalAndComposedModels) {
   ASSERT_TRUE(map.Add("feature.*bias", LayoutSpecs{"model"}).ok());
 
   std::vector<std::shared_ptr<Layer>> models;
-  models.push_back(std::make_shared<Sequential>(Dense(3, {.name = "feature"}), Dense(2, {.name = "feature_2"})));
+  models.push_back(
+      std::make_shared<Sequential>(Dense(3, {.name = "feature"}), Dense(2, {.name = "feature_2"})));
   const Symbol x = Input();
-  models.push_back(std::make_shared<Functional>(std::vector<Symbol>{x},
-                                                Apply(Make<Dense>(2, DenseOptions{.name = "feature_2"}),
-                                                      Apply(Make<Dense>(3, DenseOptions{.name = "feature"}), x))));
+  models.push_back(std::make_shared<Functional>(
+      std::vector<Symbol>{x}, Apply(Make<Dense>(2, DenseOptions{.name = "feature_2"}),
+                                    Apply(Make<Dense>(3, DenseOptions{.name = "feature"}), x))));
   models.push_back(std::make_shared<TwoFeatures>());
 
   for (const auto& model : models) {

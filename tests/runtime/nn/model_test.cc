@@ -33,11 +33,13 @@ int CountOps(const Program& program, std::string_view kind) {
 }
 
 TEST(ModelTest, SequentialNamesLayersAfterTheirKind) {
-  Sequential model(Flatten(), Dense(5, {.activation = ActivationKind::kRelu}), Dense(4, {.name = "middle"}), Dense(3));
+  Sequential model(Flatten(), Dense(5, {.activation = ActivationKind::kRelu}),
+                   Dense(4, {.name = "middle"}), Dense(3));
   const auto traced = Trace(model, {DType::kF32, {8, 2, 3}});
   ASSERT_TRUE(traced.ok()) << traced.status().ToString();
-  EXPECT_EQ(Paths(model), (std::vector<std::string>{"dense.kernel", "dense.bias", "middle.kernel", "middle.bias",
-                                                    "dense_1.kernel", "dense_1.bias"}));
+  EXPECT_EQ(Paths(model),
+            (std::vector<std::string>{"dense.kernel", "dense.bias", "middle.kernel", "middle.bias",
+                                      "dense_1.kernel", "dense_1.bias"}));
   EXPECT_EQ(model.parameters()[0].dims(), (program::Dims{6, 5}));
   EXPECT_EQ(traced->type(traced->outputs[0].value), (TensorType{DType::kF32, {8, 3}}));
 }
@@ -54,10 +56,12 @@ TEST(ModelTest, ASecondTraceUsesTheSameVariables) {
 
 TEST(ModelTest, ModelsInsideModelsPrefixTheirPaths) {
   Sequential model(std::vector<LayerPtr>{
-      std::make_shared<Sequential>(std::vector<LayerPtr>{Make<Dense>(3), Make<Dense>(3)}, "block"), Make<Dense>(2)});
+      std::make_shared<Sequential>(std::vector<LayerPtr>{Make<Dense>(3), Make<Dense>(3)}, "block"),
+      Make<Dense>(2)});
   ASSERT_TRUE(Trace(model, {DType::kF32, {8, 2}}).ok());
-  EXPECT_EQ(Paths(model), (std::vector<std::string>{"block.dense.kernel", "block.dense.bias", "block.dense_1.kernel",
-                                                    "block.dense_1.bias", "dense.kernel", "dense.bias"}));
+  EXPECT_EQ(Paths(model), (std::vector<std::string>{"block.dense.kernel", "block.dense.bias",
+                                                    "block.dense_1.kernel", "block.dense_1.bias",
+                                                    "dense.kernel", "dense.bias"}));
 }
 
 TEST(ModelTest, AFunctionalModelMayBranchAndJoinAndShareALayer) {
@@ -98,16 +102,21 @@ TEST(ModelTest, ErrorsNameTheLayerAndTheLineThatCalledIt) {
   Composed composed;
   const auto traced = Trace(composed, {DType::kU8, {8, 3}});
   ASSERT_FALSE(traced.ok());
-  EXPECT_NE(traced.status().message().find(
-                "feature: dense takes floats [..., features], got: u8[8,3] (scale or cast the input)"),
-            std::string::npos)
+  EXPECT_NE(
+      traced.status().message().find(
+          "feature: dense takes floats [..., features], got: u8[8,3] (scale or cast the input)"),
+      std::string::npos)
       << traced.status().message();
-  EXPECT_NE(traced.status().message().find("model_test.cc:"), std::string::npos) << traced.status().message();
+  EXPECT_NE(traced.status().message().find("model_test.cc:"), std::string::npos)
+      << traced.status().message();
   EXPECT_TRUE(composed.feature.failed());
   EXPECT_FALSE(composed.feature_2.failed());
 
   Sequential no_units(Dense(0));
-  EXPECT_NE(Trace(no_units, {DType::kF32, {8, 3}}).status().message().find("dense: units must be at least 1, got: 0"),
+  EXPECT_NE(Trace(no_units, {DType::kF32, {8, 3}})
+                .status()
+                .message()
+                .find("dense: units must be at least 1, got: 0"),
             std::string::npos);
 }
 
@@ -124,16 +133,21 @@ TEST(ModelTest, DropoutIsThereInTrainingOnlyAndNeedsAStep) {
   const auto eval = Trace(model, {DType::kF32, {8, 2}});
   ASSERT_TRUE(eval.ok());
   EXPECT_TRUE(eval->ops.empty());
-  const auto train = Trace(model, {DType::kF32, {8, 2}}, {.training = true, .seed = 7, .step = step});
+  const auto train =
+      Trace(model, {DType::kF32, {8, 2}}, {.training = true, .seed = 7, .step = step});
   ASSERT_TRUE(train.ok()) << train.status().ToString();
   EXPECT_FALSE(train->ops.empty());
   ASSERT_EQ(train->states.size(), 1u);
   EXPECT_EQ(train->states[0].name, "step");
-  EXPECT_NE(Trace(model, {DType::kF32, {8, 2}}, {.training = true}).status().message().find("needs a step counter"),
+  EXPECT_NE(Trace(model, {DType::kF32, {8, 2}}, {.training = true})
+                .status()
+                .message()
+                .find("needs a step counter"),
             std::string::npos);
   Sequential bad(Dropout(1.0));
-  EXPECT_NE(Trace(bad, {DType::kF32, {8, 2}}).status().message().find("rate must be in [0, 1), got: 1"),
-            std::string::npos);
+  EXPECT_NE(
+      Trace(bad, {DType::kF32, {8, 2}}).status().message().find("rate must be in [0, 1), got: 1"),
+      std::string::npos);
 }
 
 TEST(ModelTest, TwoDropoutsDrawTheirOwnNumbers) {

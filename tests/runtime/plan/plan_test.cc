@@ -41,7 +41,8 @@ sharding::Partitioned OneDevice(program::Program program) {
   return p;
 }
 
-// What each stored byte range would hold if the plan ran: the value that last wrote it. Reading must find the value.
+// What each stored byte range would hold if the plan ran: the value that last wrote it. Reading
+// must find the value.
 class Memory {
  public:
   explicit Memory(const Plan& plan) : plan_(plan) {}
@@ -51,7 +52,8 @@ class Memory {
       EXPECT_LE(slot.offset + slot.bytes, plan_.arena_bytes);
       EXPECT_EQ(slot.offset % 64, 0);
       for (auto it = arena_.begin(); it != arena_.end();) {
-        const bool overlaps = it->second.begin < slot.offset + slot.bytes && slot.offset < it->second.end;
+        const bool overlaps =
+            it->second.begin < slot.offset + slot.bytes && slot.offset < it->second.end;
         it = overlaps ? arena_.erase(it) : std::next(it);
       }
       arena_[v] = {slot.offset, slot.offset + slot.bytes};
@@ -85,19 +87,26 @@ class Memory {
 void CheckPlan(const Plan& plan) {
   const program::Program& local = plan.local();
   Memory memory(plan);
-  for (size_t i = 0; i < local.inputs.size(); ++i) memory.Write(plan.slots[local.inputs[i].value], local.inputs[i].value);
-  for (size_t i = 0; i < local.states.size(); ++i) memory.Write(plan.slots[local.states[i].entry], local.states[i].entry);
+  for (size_t i = 0; i < local.inputs.size(); ++i) {
+    memory.Write(plan.slots[local.inputs[i].value], local.inputs[i].value);
+  }
+  for (size_t i = 0; i < local.states.size(); ++i) {
+    memory.Write(plan.slots[local.states[i].entry], local.states[i].entry);
+  }
   std::vector<bool> ran(local.ops.size(), false);
   const auto immediate = [&](ValueId v) {
     const int producer = local.values[v].op;
-    return plan.slots[v].kind == SlotKind::kNone && producer >= 0 && local.ops[producer].kind == "constant";
+    return plan.slots[v].kind == SlotKind::kNone && producer >= 0 &&
+           local.ops[producer].kind == "constant";
   };
   for (const Step& step : plan.steps) {
     if (step.kind == StepKind::kCopy) {
       memory.Write(step.copy_to, memory.At(step.copy_from));
       continue;
     }
-    for (const ValueId v : step.reads) EXPECT_TRUE(memory.Holds(plan.slots[v], v)) << "%" << v << "\n" << local.ToString();
+    for (const ValueId v : step.reads) {
+      EXPECT_TRUE(memory.Holds(plan.slots[v], v)) << "%" << v << "\n" << local.ToString();
+    }
     std::vector<ValueId> made;
     for (const int i : step.ops) {
       EXPECT_FALSE(ran[i]);
@@ -111,12 +120,16 @@ void CheckPlan(const Plan& plan) {
     }
     for (const ValueId v : step.writes) memory.Write(plan.slots[v], v);
   }
-  for (size_t i = 0; i < local.ops.size(); ++i) EXPECT_TRUE(ran[i] || immediate(local.ops[i].results[0])) << i;
+  for (size_t i = 0; i < local.ops.size(); ++i) {
+    EXPECT_TRUE(ran[i] || immediate(local.ops[i].results[0])) << i;
+  }
   for (size_t i = 0; i < local.outputs.size(); ++i) {
-    EXPECT_EQ(memory.At({SlotKind::kOutput, static_cast<int>(i), 0, 0}), local.outputs[i].value) << local.ToString();
+    EXPECT_EQ(memory.At({SlotKind::kOutput, static_cast<int>(i), 0, 0}), local.outputs[i].value)
+        << local.ToString();
   }
   for (size_t i = 0; i < local.states.size(); ++i) {
-    EXPECT_EQ(memory.At({SlotKind::kState, static_cast<int>(i), 0, 0}), local.states[i].exit) << local.ToString();
+    EXPECT_EQ(memory.At({SlotKind::kState, static_cast<int>(i), 0, 0}), local.states[i].exit)
+        << local.ToString();
   }
 }
 
@@ -130,7 +143,8 @@ Plan PlanOf(Builder& b, const Options& options = {}) {
 }
 
 int CountSteps(const Plan& plan, StepKind kind) {
-  return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(), [&](const Step& s) { return s.kind == kind; }));
+  return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(),
+                                        [&](const Step& s) { return s.kind == kind; }));
 }
 
 TEST(PlanTest, AnOptimizersUpdateIsOneChainThatWritesStatesInTheirPlace) {
@@ -242,17 +256,35 @@ TEST(PlanTest, RandomProgramsKeepEveryInvariant) {
       const Value a = values[pick(static_cast<int>(values.size()))];
       const Value c = values[pick(static_cast<int>(values.size()))];
       switch (pick(8)) {
-        case 0: values.push_back(a + c); break;
-        case 1: values.push_back(a * c - 1.0); break;
-        case 2: values.push_back(MatMul(a, c)); break;
-        case 3: values.push_back(a * ReduceSum(c, {pick(2)}, true)); break;
-        case 4: values.push_back(b.Read(states[pick(4)])); break;
-        case 5: Assign(states[pick(4)], a); break;
-        case 6: values.push_back(Sqrt(a) / (c + ReduceSum(a))); break;
-        case 7: values.push_back(Relu(a)); break;
+        case 0:
+          values.push_back(a + c);
+          break;
+        case 1:
+          values.push_back(a * c - 1.0);
+          break;
+        case 2:
+          values.push_back(MatMul(a, c));
+          break;
+        case 3:
+          values.push_back(a * ReduceSum(c, {pick(2)}, true));
+          break;
+        case 4:
+          values.push_back(b.Read(states[pick(4)]));
+          break;
+        case 5:
+          Assign(states[pick(4)], a);
+          break;
+        case 6:
+          values.push_back(Sqrt(a) / (c + ReduceSum(a)));
+          break;
+        case 7:
+          values.push_back(Relu(a));
+          break;
       }
     }
-    for (int i = 0; i < 3; ++i) b.Output("o" + std::to_string(i), values[pick(static_cast<int>(values.size()))]);
+    for (int i = 0; i < 3; ++i) {
+      b.Output("o" + std::to_string(i), values[pick(static_cast<int>(values.size()))]);
+    }
     Options options{.fuse = pick(4) != 0};
     if (pick(2) == 0) options.finite_outputs = {"o0", "o2"};
     PlanOf(b, options);

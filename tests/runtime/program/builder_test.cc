@@ -86,21 +86,37 @@ TEST(BuilderTest, EveryFunctionPassesTheLineOn) {
   };
   const Variable scalar("scalar", {DType::kF32, {}});
   const Case cases[] = {
-      {[] { return Reshape(Ones({2, 3}), {4, -1}), __LINE__; },
-       "reshape: expected dimensions that hold the 6 elements of f32[2,3] (one may be -1), got: [4,-1]"},
-      {[] { return Zeros({2, -3}), __LINE__; }, "fill: expected dimensions of at least 0, got: [2,-3]"},
-      {[] { return StatelessNormal({2}, {1, 2}, 0, 1, DType::kI32), __LINE__; },
+      {[] {
+         return Reshape(Ones({2, 3}), {4, -1}), __LINE__;
+       },
+       "reshape: expected dimensions that hold the 6 elements of f32[2,3] (one may be -1), got: "
+       "[4,-1]"},
+      {[] {
+         return Zeros({2, -3}), __LINE__;
+       },
+       "fill: expected dimensions of at least 0, got: [2,-3]"},
+      {[] {
+         return StatelessNormal({2}, {1, 2}, 0, 1, DType::kI32), __LINE__;
+       },
        "stateless_normal: expected f32 or f64, got: i32[2]"},
-      {[] { return ReduceMean(Ones({2}, DType::kI32)), __LINE__; }, "reduce_mean: expected f32 or f64, got: i32[2]"},
-      {[] { return ExpandDims(Ones({2}), 5), __LINE__; }, "expand_dims: expected an axis in [-2, 2), got: 5"},
-      {[] { return Squeeze(Ones({2, 1}), {0}), __LINE__; }, "squeeze: expected axes of size 1 of f32[2,1], got: [0]"},
+      {[] { return ReduceMean(Ones({2}, DType::kI32)), __LINE__; },
+       "reduce_mean: expected f32 or f64, got: i32[2]"},
+      {[] { return ExpandDims(Ones({2}), 5), __LINE__; },
+       "expand_dims: expected an axis in [-2, 2), got: 5"},
+      {[] {
+         return Squeeze(Ones({2, 1}), {0}), __LINE__;
+       },
+       "squeeze: expected axes of size 1 of f32[2,1], got: [0]"},
       {[] { return ClipByValue(Ones({2}, DType::kBool), 0.0, 1.0), __LINE__; },
        "maximum: expected numbers, got: bool[2]"},
-      {[] { return Dropout(Ones({2}), 1.5, 1, 0.0), __LINE__; }, "dropout_mask: expected a rate in [0, 1), got: 1.5"},
+      {[] { return Dropout(Ones({2}), 1.5, 1, 0.0), __LINE__; },
+       "dropout_mask: expected a rate in [0, 1), got: 1.5"},
       {[] { return Ones({2}) + Value(), __LINE__; }, "expected a value, got: none"},
       {[&] { return Assign(scalar, Ones({2})), __LINE__; },
        "variable `scalar`: expected a value of type f32[], got: f32[2]"},
-      {[] { return Concat({Ones({2}), Ones({3, 1})}, 0), __LINE__; },
+      {[] {
+         return Concat({Ones({2}), Ones({3, 1})}, 0), __LINE__;
+       },
        "concat: expected shapes that differ in dimension 0 only, got: f32[2] and f32[3,1]"},
   };
   for (const Case& c : cases) {

@@ -1,5 +1,5 @@
-// What rows say of their dimensions, as text and against the evaluator: computing an op on pieces and joining them
-// gives what it gives on the whole.
+// What rows say of their dimensions, as text and against the evaluator: computing an op on pieces
+// and joining them gives what it gives on the whole.
 #include <gtest/gtest.h>
 
 #include "runtime/program/registry.h"
@@ -29,14 +29,18 @@ std::string DimsText(const std::vector<DimFactors>& dims) {
   for (size_t d = 0; d < dims.size(); ++d) {
     text += d > 0 ? "," : "";
     if (dims[d].empty()) text += "-";
-    for (size_t k = 0; k < dims[d].size(); ++k) text += (k > 0 ? "." : "") + std::to_string(dims[d][k]);
+    for (size_t k = 0; k < dims[d].size(); ++k) {
+      text += (k > 0 ? "." : "") + std::to_string(dims[d][k]);
+    }
   }
   return text + "]";
 }
 
 std::string TableText(const FactorTable& table) {
   std::string text;
-  for (const Factor& f : table.factors) text += (text.empty() ? "" : " ") + std::to_string(f.size) + KindName(f.kind);
+  for (const Factor& f : table.factors) {
+    text += (text.empty() ? "" : " ") + std::to_string(f.size) + KindName(f.kind);
+  }
   text += ":";
   for (const auto& operand : table.operands) text += " " + DimsText(operand);
   text += " ->";
@@ -104,13 +108,14 @@ TEST_P(FactorsTest, SizesMultiplyToDimensions) {
   for (size_t i = 0; i < types_.size(); ++i) {
     ASSERT_EQ(table_.operands[i].size(), types_[i].dims.size());
     for (size_t d = 0; d < types_[i].dims.size(); ++d) {
-      EXPECT_EQ(product(table_.operands[i][d]), types_[i].dims[d]) << "operand " << i << " dimension " << d;
+      EXPECT_EQ(product(table_.operands[i][d]), types_[i].dims[d])
+          << "operand " << i << " dimension " << d;
     }
   }
 }
 
-// Cuts the op along one factor into two to four pieces, unequal ones included where the factor stands alone, and joins
-// what the pieces give.
+// Cuts the op along one factor into two to four pieces, unequal ones included where the factor
+// stands alone, and joins what the pieces give.
 TEST_P(FactorsTest, PiecesMakeTheWhole) {
   const OpCase& c = GetParam();
   if (def_ == nullptr || def_->index_dependent) return;
@@ -165,7 +170,7 @@ TEST_P(FactorsTest, PiecesMakeTheWhole) {
           double& y = joined.v[at];
           const double x = got.v[k++];
           const bool first = start == 0 || factor.kind == FactorKind::kMap;
-          y = first                               ? x
+          y = first                             ? x
               : factor.kind == FactorKind::kSum ? y + x
               : factor.kind == FactorKind::kMax ? std::max(y, x)
                                                 : std::min(y, x);
@@ -173,7 +178,8 @@ TEST_P(FactorsTest, PiecesMakeTheWhole) {
         ASSERT_EQ(k, got.v.size());
       }
       for (size_t at = 0; at < want.v.size(); ++at) {
-        ASSERT_NEAR(joined.v[at], want.v[at], 1e-9) << "factor " << f << " in " << pieces << " pieces";
+        ASSERT_NEAR(joined.v[at], want.v[at], 1e-9)
+            << "factor " << f << " in " << pieces << " pieces";
       }
     }
   }

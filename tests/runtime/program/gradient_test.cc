@@ -23,7 +23,8 @@ Array Draw(const Dims& dims, uint64_t seed) {
   return a;
 }
 
-// --- every differentiable row, first and second order, against finite differences in double precision
+// --- every differentiable row, first and second order, against finite differences in double
+// precision
 
 class RowGradientTest : public testing::TestWithParam<OpCase> {};
 
@@ -32,7 +33,9 @@ TEST_P(RowGradientTest, MatchesFiniteDifferences) {
   const TensorType result = *TensorType::Parse(c.result);
   const OpDef* def = Registry::Standard().Find(c.kind);
   if (def->gradient == nullptr || !mesh::IsFloat(result.dtype)) return;
-  if (def->collective) return;  // no one device can compute them: tests/runtime/distribute/strategy has theirs
+  if (def->collective) {
+    return;  // no one device can compute them: tests/runtime/distribute/strategy has theirs
+  }
 
   // loss = sum(op(x...) * u); each gradient is taken with weights of its own for the second order.
   Builder b(c.kind);
@@ -86,10 +89,13 @@ TEST_P(RowGradientTest, MatchesFiniteDifferences) {
       feed[name].v[k] = x - kStep;
       const auto down = Evaluate(*program, feed);
       feed[name].v[k] = x;
-      const auto slope = [&](const char* what) { return (up.at(what).v[0] - down.at(what).v[0]) / (2 * kStep); };
+      const auto slope = [&](const char* what) {
+        return (up.at(what).v[0] - down.at(what).v[0]) / (2 * kStep);
+      };
       const double first = at.at("g" + std::to_string(index)).v[k];
       const double second_order = at.at("h" + std::to_string(index)).v[k];
-      EXPECT_NEAR(first, slope("loss"), 1e-6 * (1 + std::abs(first))) << "operand " << i << " element " << k;
+      EXPECT_NEAR(first, slope("loss"), 1e-6 * (1 + std::abs(first)))
+          << "operand " << i << " element " << k;
       EXPECT_NEAR(second_order, slope("second"), 1e-5 * (1 + std::abs(second_order)))
           << "second order, operand " << i << " element " << k;
     }
@@ -127,7 +133,8 @@ TEST(GradientTest, TiesGoAsInTensorFlow) {
   EXPECT_EQ(GradientOf([](Value x) { return Maximum(x, 0.0); }, {-1, 0, 1}), (Doubles{0, 1, 1}));
   EXPECT_EQ(GradientOf([](Value x) { return Maximum(0.0, x); }, {-1, 0, 1}), (Doubles{0, 0, 1}));
   EXPECT_EQ(GradientOf([](Value x) { return Minimum(x, 0.0); }, {-1, 0, 1}), (Doubles{1, 1, 0}));
-  EXPECT_EQ(GradientOf([](Value x) { return ClipByValue(x, -1.0, 1.0); }, {-2, -1, 0, 1, 2}), (Doubles{0, 1, 1, 1, 0}));
+  EXPECT_EQ(GradientOf([](Value x) { return ClipByValue(x, -1.0, 1.0); }, {-2, -1, 0, 1, 2}),
+            (Doubles{0, 1, 1, 1, 0}));
   EXPECT_EQ(GradientOf([](Value x) { return ReduceMax(x); }, {3, 1, 3}), (Doubles{0.5, 0, 0.5}));
   EXPECT_EQ(GradientOf([](Value x) { return ReduceMin(x); }, {3, 1, 3}), (Doubles{0, 1, 0}));
 }
@@ -147,8 +154,10 @@ TEST(GradientTest, PowerOfZeroStaysFinite) {
 
 TEST(GradientTest, StopsWhereAsked) {
   EXPECT_EQ(GradientOf([](Value x) { return StopGradient(x) * x; }, {3}), (Doubles{3}));
-  EXPECT_EQ(GradientOf([](Value x) { return Cast(Cast(x, DType::kI64), DType::kF64); }, {3}), (Doubles{0}));
-  EXPECT_EQ(GradientOf([](Value x) { return Cast(ArgMax(x, 0), DType::kF64); }, {3, 4}), (Doubles{0, 0}));
+  EXPECT_EQ(GradientOf([](Value x) { return Cast(Cast(x, DType::kI64), DType::kF64); }, {3}),
+            (Doubles{0}));
+  EXPECT_EQ(GradientOf([](Value x) { return Cast(ArgMax(x, 0), DType::kF64); }, {3, 4}),
+            (Doubles{0, 0}));
 }
 
 TEST(GradientTest, AddsWhatMeetsAtOneValue) {
@@ -171,7 +180,8 @@ TEST(GradientTest, NeedsAScalarLoss) {
   const Value x = b.Input("x", {DType::kF32, {2}});
   const std::vector<Value> wrt = {x};
   b.Gradient(x * 2.0, std::span<const Value>(wrt));
-  EXPECT_THAT(b.status().message(), HasSubstr("gradient: expected a scalar floating-point loss, got: f32[2]"));
+  EXPECT_THAT(b.status().message(),
+              HasSubstr("gradient: expected a scalar floating-point loss, got: f32[2]"));
 }
 
 TEST(GradientTest, OpsCarryThePathAndLineOfTheirForwardOp) {
@@ -199,12 +209,14 @@ TEST(GradientTest, OpsCarryThePathAndLineOfTheirForwardOp) {
   EXPECT_EQ(products, 1);  // the forward one is dead: the gradient of a sum does not need it
 }
 
-// The gradient of a dense layer and its loss, op by op: what the partitioner and the backends will see.
+// The gradient of a dense layer and its loss, op by op: what the partitioner and the backends will
+// see.
 TEST(GradientTest, DenseLayerIsTwoProductsAndASum) {
   Builder b("step");
   const Builder::Scope scope(b);
   const Variable w("w", {DType::kF32, {4, 3}}), bias("bias", {DType::kF32, {3}});
-  const Value x = b.Input("x", {DType::kF32, {8, 4}}), labels = b.Input("labels", {DType::kI64, {8}});
+  const Value x = b.Input("x", {DType::kF32, {8, 4}}),
+              labels = b.Input("labels", {DType::kI64, {8}});
   const Value loss = ReduceMean(SparseSoftmaxCrossEntropy(MatMul(x, w) + bias, labels));
   const std::vector<Variable> wrt = {w, bias};
   const auto g = b.Gradient(loss, std::span<const Variable>(wrt));

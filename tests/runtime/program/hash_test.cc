@@ -48,7 +48,8 @@ TEST(HashTest, DeadOpsDoNotMatter) {
   const Builder::Scope scope(b);
   record(b, true);
   EXPECT_EQ(b.program().ops.size(), 4u);
-  EXPECT_EQ(HashProgram(b.program()), HashOf("alive", [&](Builder& alive) { record(alive, false); }));
+  EXPECT_EQ(HashProgram(b.program()),
+            HashOf("alive", [&](Builder& alive) { record(alive, false); }));
   EXPECT_EQ(HashProgram(b.program()), HashProgram(WithoutDeadOps(b.program())));
 }
 
@@ -66,7 +67,10 @@ TEST(HashTest, WhatIsComputedMatters) {
       y([](Value x) { return x * 2.0000000001; }),
       HashOf("p", [](Builder& b) { b.Output("y", b.Input("other", kType) * 2.0); }),
       HashOf("p", [](Builder& b) { b.Output("other", b.Input("x", kType) * 2.0); }),
-      HashOf("p", [](Builder& b) { b.Output("y", b.Input("x", {DType::kF64, {4, 6}}) * 2.0); }),
+      HashOf("p",
+             [](Builder& b) {
+               b.Output("y", b.Input("x", {DType::kF64, {4, 6}}) * 2.0);
+             }),
       HashOf("p", [](Builder& b) { b.Output("y", b.Read(Variable("x", kType)) * 2.0); }),
       HashOf("p", [](Builder& b) { Assign(Variable("y", kType), b.Input("x", kType) * 2.0); }),
   };

@@ -14,13 +14,15 @@ void AddElementwise(std::vector<OpCase>& cases) {
   for (const char* kind : {"add", "sub", "mul", "maximum", "minimum"}) {
     cases.push_back({kind, {"f32[2,3]", "f32[2,3]"}, {}, "f32[2,3]", same});
     cases.push_back({kind, {"i32[4]", "i32[]"}, {}, "i32[4]", "4map: [0] [] -> [0]"});
-    cases.push_back({kind, {"f64[3]", "f64[2,1]"}, {}, "f64[2,3]", "2map 3map: [1] [0,-] -> [0,1]"});
+    cases.push_back(
+        {kind, {"f64[3]", "f64[2,1]"}, {}, "f64[2,3]", "2map 3map: [1] [0,-] -> [0,1]"});
   }
-  cases.push_back({"div", {"f32[2,3]", "f32[3]"}, {}, "f32[2,3]", "2map 3map: [0,1] [1] -> [0,1]", true});
+  cases.push_back(
+      {"div", {"f32[2,3]", "f32[3]"}, {}, "f32[2,3]", "2map 3map: [0,1] [1] -> [0,1]", true});
   cases.push_back({"pow", {"f64[2,3]", "f64[2,3]"}, {}, "f64[2,3]", same, true});
   cases.push_back({"pow", {"f64[3]", "f64[]"}, {}, "f64[3]", "3map: [0] [] -> [0]", true});
-  for (const char* kind : {"neg", "abs", "sign", "square", "floor", "exp", "erf", "tanh", "sigmoid", "relu",
-                           "stop_gradient"}) {
+  for (const char* kind : {"neg", "abs", "sign", "square", "floor", "exp", "erf", "tanh", "sigmoid",
+                           "relu", "stop_gradient"}) {
     cases.push_back({kind, {"f32[2,3]"}, {}, "f32[2,3]", alone});
   }
   for (const char* kind : {"sqrt", "rsqrt", "log", "log1p"}) {
@@ -28,120 +30,247 @@ void AddElementwise(std::vector<OpCase>& cases) {
   }
   cases.push_back({"neg", {"i64[]"}, {}, "i64[]", ": [] -> []"});
   cases.push_back({"gelu", {"f32[2,3]"}, {}, "f32[2,3]", alone});
-  cases.push_back({"gelu", {"f32[1,3]"}, {{"approximate", true}}, "f32[1,3]", "3map: [-,0] -> [-,0]"});
+  cases.push_back(
+      {"gelu", {"f32[1,3]"}, {{"approximate", true}}, "f32[1,3]", "3map: [-,0] -> [-,0]"});
   cases.push_back({"cast", {"f32[2,3]"}, {{"dtype", "f64"s}}, "f64[2,3]", alone});
   cases.push_back({"cast", {"bool[2,3]"}, {{"dtype", "f32"s}}, "f32[2,3]", alone});
-  for (const char* kind : {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}) {
-    cases.push_back({kind, {"f32[2,3]", "f32[1,3]"}, {}, "bool[2,3]", "2map 3map: [0,1] [-,1] -> [0,1]"});
+  for (const char* kind :
+       {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}) {
+    cases.push_back(
+        {kind, {"f32[2,3]", "f32[1,3]"}, {}, "bool[2,3]", "2map 3map: [0,1] [-,1] -> [0,1]"});
   }
   cases.push_back({"equal", {"bool[2,3]", "bool[2,3]"}, {}, "bool[2,3]", same});
   for (const char* kind : {"logical_and", "logical_or"}) {
     cases.push_back({kind, {"bool[2,3]", "bool[2,3]"}, {}, "bool[2,3]", same});
   }
   cases.push_back({"logical_not", {"bool[2,3]"}, {}, "bool[2,3]", alone});
-  cases.push_back({"select", {"bool[2,1]", "f32[2,3]", "f32[]"}, {}, "f32[2,3]",
+  cases.push_back({"select",
+                   {"bool[2,1]", "f32[2,3]", "f32[]"},
+                   {},
+                   "f32[2,3]",
                    "2map 3map: [0,-] [0,1] [] -> [0,1]"});
   cases.push_back({"sigmoid_cross_entropy", {"f32[2,3]", "f32[2,3]"}, {}, "f32[2,3]", same});
 }
 
 void AddLinear(std::vector<OpCase>& cases) {
   const auto flags = [](bool a, bool b) { return Attrs{{"transpose_a", a}, {"transpose_b", b}}; };
-  cases.push_back({"matmul", {"f32[8,4]", "f32[4,16]"}, {}, "f32[8,16]", "8map 4sum 16map: [0,1] [1,2] -> [0,2]"});
-  cases.push_back({"matmul", {"f32[4,2]", "f32[4,6]"}, flags(true, false), "f32[2,6]",
+  cases.push_back({"matmul",
+                   {"f32[8,4]", "f32[4,16]"},
+                   {},
+                   "f32[8,16]",
+                   "8map 4sum 16map: [0,1] [1,2] -> [0,2]"});
+  cases.push_back({"matmul",
+                   {"f32[4,2]", "f32[4,6]"},
+                   flags(true, false),
+                   "f32[2,6]",
                    "2map 4sum 6map: [1,0] [1,2] -> [0,2]"});
-  cases.push_back({"matmul", {"f32[2,4]", "f32[6,4]"}, flags(false, true), "f32[2,6]",
+  cases.push_back({"matmul",
+                   {"f32[2,4]", "f32[6,4]"},
+                   flags(false, true),
+                   "f32[2,6]",
                    "2map 4sum 6map: [0,1] [2,1] -> [0,2]"});
-  cases.push_back({"matmul", {"f32[4,2]", "f32[6,4]"}, flags(true, true), "f32[2,6]",
+  cases.push_back({"matmul",
+                   {"f32[4,2]", "f32[6,4]"},
+                   flags(true, true),
+                   "f32[2,6]",
                    "2map 4sum 6map: [1,0] [2,1] -> [0,2]"});
-  cases.push_back({"matmul", {"f64[3,2,4]", "f64[3,4,2]"}, {}, "f64[3,2,2]",
+  cases.push_back({"matmul",
+                   {"f64[3,2,4]", "f64[3,4,2]"},
+                   {},
+                   "f64[3,2,2]",
                    "3map 2map 4sum 2map: [0,1,2] [0,2,3] -> [0,1,3]"});
-  cases.push_back({"matmul", {"f64[3,2,4]", "f64[4,2]"}, {}, "f64[3,2,2]",
+  cases.push_back({"matmul",
+                   {"f64[3,2,4]", "f64[4,2]"},
+                   {},
+                   "f64[3,2,2]",
                    "3map 2map 4sum 2map: [0,1,2] [2,3] -> [0,1,3]"});
-  cases.push_back({"matmul", {"f64[3,2,4]", "f64[2,4]"}, flags(false, true), "f64[3,2,2]",
+  cases.push_back({"matmul",
+                   {"f64[3,2,4]", "f64[2,4]"},
+                   flags(false, true),
+                   "f64[3,2,2]",
                    "3map 2map 4sum 2map: [0,1,2] [3,2] -> [0,1,3]"});
-  cases.push_back({"matmul", {"f64[3,4,2]", "f64[4,2]"}, flags(true, false), "f64[3,2,2]",
+  cases.push_back({"matmul",
+                   {"f64[3,4,2]", "f64[4,2]"},
+                   flags(true, false),
+                   "f64[3,2,2]",
                    "3map 2map 4sum 2map: [0,2,1] [2,3] -> [0,1,3]"});
-  cases.push_back({"matmul", {"f64[2,4]", "f64[3,4,2]"}, {}, "f64[3,2,2]",
+  cases.push_back({"matmul",
+                   {"f64[2,4]", "f64[3,4,2]"},
+                   {},
+                   "f64[3,2,2]",
                    "3map 2map 4sum 2map: [1,2] [0,2,3] -> [0,1,3]"});
-  cases.push_back({"matmul", {"f64[1,4]", "f64[4,1]"}, {}, "f64[1,1]", "4sum: [-,0] [0,-] -> [-,-]"});
+  cases.push_back(
+      {"matmul", {"f64[1,4]", "f64[4,1]"}, {}, "f64[1,1]", "4sum: [-,0] [0,-] -> [-,-]"});
 }
 
 void AddShape(std::vector<OpCase>& cases) {
   const auto dims = [](Dims d) { return Attrs{{"dims", std::move(d)}}; };
   cases.push_back({"reshape", {"f32[2,6]"}, dims({12}), "f32[12]", "2map 6map: [0,1] -> [0.1]"});
   cases.push_back({"reshape", {"f32[12]"}, dims({2, 6}), "f32[2,6]", "2map 6map: [0.1] -> [0,1]"});
-  cases.push_back({"reshape", {"f32[8,2,2]"}, dims({8, 4}), "f32[8,4]", "8map 2map 2map: [0,1,2] -> [0,1.2]"});
-  cases.push_back({"reshape", {"f32[6,4]"}, dims({8, 3}), "f32[8,3]",
+  cases.push_back(
+      {"reshape", {"f32[8,2,2]"}, dims({8, 4}), "f32[8,4]", "8map 2map 2map: [0,1,2] -> [0,1.2]"});
+  cases.push_back({"reshape",
+                   {"f32[6,4]"},
+                   dims({8, 3}),
+                   "f32[8,3]",
                    "2map 3whole 4whole 4whole 3whole: [0.1,3] -> [0.2,4]"});
-  cases.push_back({"reshape", {"f32[2,3,5]"}, dims({3, 2, 5}), "f32[3,2,5]",
+  cases.push_back({"reshape",
+                   {"f32[2,3,5]"},
+                   dims({3, 2, 5}),
+                   "f32[3,2,5]",
                    "2whole 3whole 3whole 2whole 5map: [0,2,4] -> [1,3,4]"});
-  cases.push_back({"reshape", {"f32[4,1,3]"}, dims({1, 4, 3, 1}), "f32[1,4,3,1]", "4map 3map: [0,-,1] -> [-,0,1,-]"});
+  cases.push_back({"reshape",
+                   {"f32[4,1,3]"},
+                   dims({1, 4, 3, 1}),
+                   "f32[1,4,3,1]",
+                   "4map 3map: [0,-,1] -> [-,0,1,-]"});
   cases.push_back({"reshape", {"f32[]"}, dims({1, 1}), "f32[1,1]", ": [] -> [-,-]"});
-  cases.push_back({"reshape", {"f32[0,3]"}, dims({3, 0}), "f32[3,0]",
+  cases.push_back({"reshape",
+                   {"f32[0,3]"},
+                   dims({3, 0}),
+                   "f32[3,0]",
                    "0whole 3whole 3whole 0whole: [0,1] -> [2,3]"});
-  cases.push_back({"transpose", {"f32[2,3,4]"}, {{"permutation", Ints{2, 0, 1}}}, "f32[4,2,3]",
+  cases.push_back({"transpose",
+                   {"f32[2,3,4]"},
+                   {{"permutation", Ints{2, 0, 1}}},
+                   "f32[4,2,3]",
                    "4map 2map 3map: [1,2,0] -> [0,1,2]"});
-  cases.push_back({"broadcast_to", {"f32[4,1]"}, dims({2, 4, 3}), "f32[2,4,3]", "2map 4map 3map: [1,-] -> [0,1,2]"});
-  cases.push_back({"concat", {"f32[2,4]", "f32[3,4]"}, {{"axis", int64_t{0}}}, "f32[5,4]",
+  cases.push_back({"broadcast_to",
+                   {"f32[4,1]"},
+                   dims({2, 4, 3}),
+                   "f32[2,4,3]",
+                   "2map 4map 3map: [1,-] -> [0,1,2]"});
+  cases.push_back({"concat",
+                   {"f32[2,4]", "f32[3,4]"},
+                   {{"axis", int64_t{0}}},
+                   "f32[5,4]",
                    "5whole 2whole 3whole 4map: [1,3] [2,3] -> [0,3]"});
-  cases.push_back({"concat", {"f64[2]", "f64[1]", "f64[2]"}, {{"axis", int64_t{0}}}, "f64[5]",
+  cases.push_back({"concat",
+                   {"f64[2]", "f64[1]", "f64[2]"},
+                   {{"axis", int64_t{0}}},
+                   "f64[5]",
                    "5whole 2whole 2whole: [1] [-] [2] -> [0]"});
-  cases.push_back({"slice", {"f32[4,6]"}, {{"starts", Ints{0, 2}}, {"sizes", Ints{-1, 3}}}, "f32[4,3]",
+  cases.push_back({"slice",
+                   {"f32[4,6]"},
+                   {{"starts", Ints{0, 2}}, {"sizes", Ints{-1, 3}}},
+                   "f32[4,3]",
                    "4map 6whole 3whole: [0,1] -> [0,2]"});
-  cases.push_back({"slice", {"f32[4,6]"}, {{"starts", Ints{0, 2}}, {"sizes", Ints{4, -1}}}, "f32[4,4]",
+  cases.push_back({"slice",
+                   {"f32[4,6]"},
+                   {{"starts", Ints{0, 2}}, {"sizes", Ints{4, -1}}},
+                   "f32[4,4]",
                    "4whole 4whole 6whole 4whole: [0,2] -> [1,3]"});
-  cases.push_back({"pad", {"f32[4,6]"}, {{"before", Ints{0, 1}}, {"after", Ints{0, 2}}, {"value", 7.0}}, "f32[4,9]",
+  cases.push_back({"pad",
+                   {"f32[4,6]"},
+                   {{"before", Ints{0, 1}}, {"after", Ints{0, 2}}, {"value", 7.0}},
+                   "f32[4,9]",
                    "4map 6whole 9whole: [0,1] -> [0,2]"});
-  cases.push_back({"relayout", {"f32[4,6]"}, {{"specs", "{batch, *}"s}}, "f32[4,6]", "4map 6map: [0,1] -> [0,1]"});
+  cases.push_back({"relayout",
+                   {"f32[4,6]"},
+                   {{"specs", "{batch, *}"s}},
+                   "f32[4,6]",
+                   "4map 6map: [0,1] -> [0,1]"});
 }
 
 void AddReduce(std::vector<OpCase>& cases) {
   for (const char* name : {"sum", "max", "min"}) {
     const std::string kind = "reduce_"s + name, f = name;
-    cases.push_back({kind, {"f32[2,3,4]"}, {{"axes", Ints{1}}}, "f32[2,4]", "2map 3" + f + " 4map: [0,1,2] -> [0,2]"});
-    cases.push_back({kind, {"f32[2,3,4]"}, {{"axes", Ints{0, 2}}, {"keep_dims", true}}, "f32[1,3,1]",
+    cases.push_back({kind,
+                     {"f32[2,3,4]"},
+                     {{"axes", Ints{1}}},
+                     "f32[2,4]",
+                     "2map 3" + f + " 4map: [0,1,2] -> [0,2]"});
+    cases.push_back({kind,
+                     {"f32[2,3,4]"},
+                     {{"axes", Ints{0, 2}}, {"keep_dims", true}},
+                     "f32[1,3,1]",
                      "2" + f + " 3map 4" + f + ": [0,1,2] -> [-,1,-]"});
-    cases.push_back({kind, {"f64[2,3]"}, {{"axes", Ints{0}}}, "f64[3]", "2" + f + " 3map: [0,1] -> [1]"});
-    cases.push_back({kind, {"i32[2,1]"}, {{"axes", Ints{0, 1}}}, "i32[]", "2" + f + ": [0,-] -> []"});
+    cases.push_back(
+        {kind, {"f64[2,3]"}, {{"axes", Ints{0}}}, "f64[3]", "2" + f + " 3map: [0,1] -> [1]"});
+    cases.push_back(
+        {kind, {"i32[2,1]"}, {{"axes", Ints{0, 1}}}, "i32[]", "2" + f + ": [0,-] -> []"});
   }
-  cases.push_back({"argmax", {"f32[2,3,4]"}, {{"axis", int64_t{1}}}, "i64[2,4]", "2map 3whole 4map: [0,1,2] -> [0,2]"});
+  cases.push_back({"argmax",
+                   {"f32[2,3,4]"},
+                   {{"axis", int64_t{1}}},
+                   "i64[2,4]",
+                   "2map 3whole 4map: [0,1,2] -> [0,2]"});
 }
 
 void AddIndex(std::vector<OpCase>& cases) {
   for (const char* kind : {"softmax", "log_softmax"}) {
-    cases.push_back({kind, {"f32[2,4,3]"}, {}, "f32[2,4,3]", "2map 4map 3whole: [0,1,2] -> [0,1,2]"});
+    cases.push_back(
+        {kind, {"f32[2,4,3]"}, {}, "f32[2,4,3]", "2map 4map 3whole: [0,1,2] -> [0,1,2]"});
   }
-  cases.push_back({"sparse_softmax_cross_entropy", {"f32[4,3]", "i64[4]"}, {}, "f32[4]",
+  cases.push_back({"sparse_softmax_cross_entropy",
+                   {"f32[4,3]", "i64[4]"},
+                   {},
+                   "f32[4]",
                    "4map 3whole: [0,1] [0] -> [0]"});
-  cases.push_back({"sparse_softmax_cross_entropy", {"f64[2,2,3]", "i32[2,2]"}, {}, "f64[2,2]",
+  cases.push_back({"sparse_softmax_cross_entropy",
+                   {"f64[2,2,3]", "i32[2,2]"},
+                   {},
+                   "f64[2,2]",
                    "2map 2map 3whole: [0,1,2] [0,1] -> [0,1]"});
-  cases.push_back({"sparse_softmax_cross_entropy_grad", {"f32[4,3]", "i64[4]", "f32[4]"}, {}, "f32[4,3]",
+  cases.push_back({"sparse_softmax_cross_entropy_grad",
+                   {"f32[4,3]", "i64[4]", "f32[4]"},
+                   {},
+                   "f32[4,3]",
                    "4map 3whole: [0,1] [0] [0] -> [0,1]"});
-  cases.push_back({"softmax_cross_entropy", {"f32[4,3]", "f32[4,3]"}, {}, "f32[4]",
+  cases.push_back({"softmax_cross_entropy",
+                   {"f32[4,3]", "f32[4,3]"},
+                   {},
+                   "f32[4]",
                    "4map 3whole: [0,1] [0,1] -> [0]"});
-  cases.push_back({"one_hot", {"i32[4]"}, {{"depth", int64_t{3}}, {"dtype", "f64"s}}, "f64[4,3]",
+  cases.push_back({"one_hot",
+                   {"i32[4]"},
+                   {{"depth", int64_t{3}}, {"dtype", "f64"s}},
+                   "f64[4,3]",
                    "4map 3whole: [0] -> [0,1]"});
 }
 
 void AddSources(std::vector<OpCase>& cases) {
   cases.push_back({"constant", {}, {{"value", 2.5}}, "f32[]", ": -> []"});
-  cases.push_back({"constant", {}, {{"value", 2.0}, {"dims", Ints{4}}, {"dtype", "i32"s}}, "i32[4]", "4map: -> [0]"});
-  cases.push_back({"constant", {}, {{"values", Doubles{1, 2, 3, 4}}, {"dims", Ints{2, 2}}}, "f32[2,2]",
+  cases.push_back({"constant",
+                   {},
+                   {{"value", 2.0}, {"dims", Ints{4}}, {"dtype", "i32"s}},
+                   "i32[4]",
+                   "4map: -> [0]"});
+  cases.push_back({"constant",
+                   {},
+                   {{"values", Doubles{1, 2, 3, 4}}, {"dims", Ints{2, 2}}},
+                   "f32[2,2]",
                    "2whole 2whole: -> [0,1]"});
-  cases.push_back({"fill", {}, {{"value", 1.0}, {"dims", Ints{4, 1, 2}}, {"dtype", "f64"s}}, "f64[4,1,2]",
+  cases.push_back({"fill",
+                   {},
+                   {{"value", 1.0}, {"dims", Ints{4, 1, 2}}, {"dtype", "f64"s}},
+                   "f64[4,1,2]",
                    "4map 2map: -> [0,-,1]"});
-  cases.push_back({"iota", {}, {{"dims", Ints{4, 2}}, {"axis", int64_t{0}}, {"dtype", "i64"s}}, "i64[4,2]",
+  cases.push_back({"iota",
+                   {},
+                   {{"dims", Ints{4, 2}}, {"axis", int64_t{0}}, {"dtype", "i64"s}},
+                   "i64[4,2]",
                    "4map 2map: -> [0,1]"});
-  cases.push_back({"stateless_uniform", {},
-                   {{"dims", Ints{4, 2}}, {"seed", Ints{22, 23}}, {"minval", 0.0}, {"maxval", 1.0}}, "f32[4,2]",
+  cases.push_back({"stateless_uniform",
+                   {},
+                   {{"dims", Ints{4, 2}}, {"seed", Ints{22, 23}}, {"minval", 0.0}, {"maxval", 1.0}},
+                   "f32[4,2]",
                    "4map 2map: -> [0,1]"});
   for (const char* kind : {"stateless_normal", "stateless_truncated_normal"}) {
-    cases.push_back(
-        {kind, {},
-         {{"dims", Ints{4, 2}}, {"seed", Ints{1, 2}}, {"mean", 0.0}, {"stddev", 1.0}, {"dtype", "f64"s}}, "f64[4,2]",
-         "4map 2map: -> [0,1]"});
+    cases.push_back({kind,
+                     {},
+                     {{"dims", Ints{4, 2}},
+                      {"seed", Ints{1, 2}},
+                      {"mean", 0.0},
+                      {"stddev", 1.0},
+                      {"dtype", "f64"s}},
+                     "f64[4,2]",
+                     "4map 2map: -> [0,1]"});
   }
-  cases.push_back({"dropout_mask", {"i64[]"}, {{"dims", Ints{4, 2}}, {"rate", 0.5}, {"seed", int64_t{3}}}, "f32[4,2]",
+  cases.push_back({"dropout_mask",
+                   {"i64[]"},
+                   {{"dims", Ints{4, 2}}, {"rate", 0.5}, {"seed", int64_t{3}}},
+                   "f32[4,2]",
                    "4map 2map: [] -> [0,1]"});
 }
 
@@ -153,12 +282,24 @@ void AddCollectives(std::vector<OpCase>& cases) {
   };
   const auto n = [](int64_t i) { return i; };
   cases.push_back({"all_reduce", {"f32[3,4]"}, attrs({{"reduction", "sum"s}}), "f32[3,4]", ""});
-  cases.push_back({"all_gather", {"f32[3,4]"}, attrs({{"dim", n(0)}, {"size", n(10)}}), "f32[10,4]", ""});
-  cases.push_back({"reduce_scatter", {"f32[10,4]"}, attrs({{"dim", n(0)}, {"reduction", "max"s}}), "f32[3,4]", ""});
-  cases.push_back({"all_to_all", {"f32[3,6]"}, attrs({{"split_dim", n(1)}, {"concat_dim", n(0)}, {"size", n(10)}}),
-                   "f32[10,2]", ""});
+  cases.push_back(
+      {"all_gather", {"f32[3,4]"}, attrs({{"dim", n(0)}, {"size", n(10)}}), "f32[10,4]", ""});
+  cases.push_back({"reduce_scatter",
+                   {"f32[10,4]"},
+                   attrs({{"dim", n(0)}, {"reduction", "max"s}}),
+                   "f32[3,4]",
+                   ""});
+  cases.push_back({"all_to_all",
+                   {"f32[3,6]"},
+                   attrs({{"split_dim", n(1)}, {"concat_dim", n(0)}, {"size", n(10)}}),
+                   "f32[10,2]",
+                   ""});
   cases.push_back({"shard_slice", {"f32[10,4]"}, attrs({{"dim", n(0)}}), "f32[3,4]", ""});
-  cases.push_back({"mask_pad", {"f32[3,4]"}, attrs({{"dim", n(0)}, {"size", n(10)}, {"value", 0.0}}), "f32[3,4]", ""});
+  cases.push_back({"mask_pad",
+                   {"f32[3,4]"},
+                   attrs({{"dim", n(0)}, {"size", n(10)}, {"value", 0.0}}),
+                   "f32[3,4]",
+                   ""});
 }
 
 }  // namespace
@@ -188,7 +329,7 @@ std::vector<Array> DrawOperands(const OpCase& c, uint64_t seed) {
   for (const TensorType& type : c.types()) {
     Array a{type.dims, {}};
     for (int64_t i = 0; i < type.num_elements(); ++i) {
-      a.v.push_back(mesh::IsFloat(type.dtype)     ? numbers(random)
+      a.v.push_back(mesh::IsFloat(type.dtype)    ? numbers(random)
                     : type.dtype == DType::kBool ? static_cast<double>(random() % 2)
                                                  : static_cast<double>(random() % 3));
     }

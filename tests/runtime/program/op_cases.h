@@ -15,7 +15,8 @@ struct OpCase {
   std::vector<std::string> operands;
   Attrs attrs;
   std::string result;
-  // Factors, then the factors of each dimension of operands and results: "8map 4sum 16map: [0,1] [1,2] -> [0,2]";
+  // Factors, then the factors of each dimension of operands and results: "8map 4sum 16map: [0,1]
+  // [1,2] -> [0,2]";
   // "-" for a dimension that moves with nothing, "0.1" for two factors.
   std::string factors;
   // Operands are drawn from [0.3, 1.7] instead of [-1, 1].

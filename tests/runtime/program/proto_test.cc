@@ -20,7 +20,9 @@ TEST(WireFormTest, RoundTripsWithLines) {
     const auto back = DeserializeProgram(bytes);
     ASSERT_TRUE(back.ok()) << back.status().ToString();
     EXPECT_TRUE(SameProgram(p, *back)) << p.ToString();
-    for (size_t i = 0; i < p.ops.size(); ++i) EXPECT_EQ(p.ops[i].where.ToString(), back->ops[i].where.ToString());
+    for (size_t i = 0; i < p.ops.size(); ++i) {
+      EXPECT_EQ(p.ops[i].where.ToString(), back->ops[i].where.ToString());
+    }
     EXPECT_EQ(SerializeProgram(*back), bytes);
   }
 }
@@ -35,7 +37,8 @@ TEST(WireFormTest, RefusesWhatIsNoProgram) {
   EXPECT_FALSE(DeserializeProgram(SerializeProgram(p)).ok());
   p = RandomProgram(1);
   p.values[0].type.dims = {int64_t{1} << 40, int64_t{1} << 40};
-  EXPECT_THAT(DeserializeProgram(SerializeProgram(p)).status().message(), HasSubstr("program: value %0: tensor type"));
+  EXPECT_THAT(DeserializeProgram(SerializeProgram(p)).status().message(),
+              HasSubstr("program: value %0: tensor type"));
 }
 
 // Damaged bytes are an error or another valid program, never a crash.
@@ -46,7 +49,9 @@ TEST(WireFormTest, SurvivesDamage) {
     std::string bytes = SerializeProgram(RandomProgram(first + i % 5));
     const int kind = static_cast<int>(random() % 3);
     if (kind == 0) bytes.resize(random() % bytes.size());
-    for (int k = 0; kind != 0 && k < kind; ++k) bytes[random() % bytes.size()] ^= static_cast<char>(1 << random() % 8);
+    for (int k = 0; kind != 0 && k < kind; ++k) {
+      bytes[random() % bytes.size()] ^= static_cast<char>(1 << random() % 8);
+    }
     const auto program = DeserializeProgram(bytes);
     EXPECT_TRUE(!program.ok() || Validate(*program).ok());
   }

@@ -17,8 +17,10 @@ class Generator {
 
   Program Make() {
     const Builder::Scope scope(builder_);
-    values_ = {builder_.Input("x", {DType::kF32, {4, 6}}), builder_.Input("odd \"name\":\n\\ = %1", {DType::kF32, {6}}),
-               builder_.Input("labels", {DType::kI64, {4}}), builder_.Input("mask-1/b.c", {DType::kBool, {4, 6}})};
+    values_ = {builder_.Input("x", {DType::kF32, {4, 6}}),
+               builder_.Input("odd \"name\":\n\\ = %1", {DType::kF32, {6}}),
+               builder_.Input("labels", {DType::kI64, {4}}),
+               builder_.Input("mask-1/b.c", {DType::kBool, {4, 6}})};
     const Variable w("hidden_1.kernel", {DType::kF32, {6, 6}}), step("step", {DType::kI64, {}});
     values_.push_back(builder_.Read(w));
     const size_t count = 10 + Pick(40);
@@ -32,7 +34,9 @@ class Generator {
       if (values_.back().type() == w.type() && Pick(2) == 0) Assign(w, values_.back());
     }
     AssignAdd(step, 1.0);
-    for (int i = 0; i < 3; ++i) builder_.Output("out " + std::to_string(i), values_[Pick(values_.size())]);
+    for (int i = 0; i < 3; ++i) {
+      builder_.Output("out " + std::to_string(i), values_[Pick(values_.size())]);
+    }
     builder_.Output("last", values_.back());
     return *builder_.Build();
   }
@@ -63,7 +67,8 @@ class Generator {
         return Pick(2) == 0 ? Gelu(a, true) : Exp(a);
       case 3:
         // Outer products of small values only, so that sizes stay countable.
-        return a.type().num_elements() > 100 ? Neg(a) : MatMul(Reshape(a, {-1, 1}), Reshape(a, {1, -1}));
+        return a.type().num_elements() > 100 ? Neg(a)
+                                             : MatMul(Reshape(a, {-1, 1}), Reshape(a, {1, -1}));
       case 4:
         return Reshape(a, {-1});
       case 5:
@@ -85,11 +90,13 @@ class Generator {
       case 11:
         return Select(Less(a, Number()), a, Softmax(a));
       case 12:
-        return Fill(a.dims(), Number()) - StatelessUniform(a.dims(), {static_cast<int64_t>(random_()), 7});
+        return Fill(a.dims(), Number()) -
+               StatelessUniform(a.dims(), {static_cast<int64_t>(random_()), 7});
       case 13:
         return Dropout(a, 0.25, static_cast<int64_t>(random_()), step);
       case 14:
-        return Relayout(a, std::vector<std::string>(a.dims().size(), Pick(2) == 0 ? "batch" : "unsharded"));
+        return Relayout(
+            a, std::vector<std::string>(a.dims().size(), Pick(2) == 0 ? "batch" : "unsharded"));
       default:
         return OneHot(ArgMax(a, 0), 3);
     }
@@ -110,9 +117,12 @@ uint64_t FirstSeed() {
 }
 
 bool SameProgram(const Program& a, const Program& b) {
-  const auto key = [](const Op& op) { return std::tie(op.kind, op.attrs, op.operands, op.results, op.path); };
+  const auto key = [](const Op& op) {
+    return std::tie(op.kind, op.attrs, op.operands, op.results, op.path);
+  };
   bool same = a.name == b.name && a.inputs == b.inputs && a.outputs == b.outputs &&
-              a.values.size() == b.values.size() && a.ops.size() == b.ops.size() && a.states.size() == b.states.size();
+              a.values.size() == b.values.size() && a.ops.size() == b.ops.size() &&
+              a.states.size() == b.states.size();
   for (size_t i = 0; same && i < a.values.size(); ++i) {
     same = a.values[i].type == b.values[i].type && a.values[i].op == b.values[i].op;
   }

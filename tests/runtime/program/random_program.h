@@ -7,8 +7,8 @@
 
 namespace meshtrain::program {
 
-// A valid program of about 40 ops of most families, with states, paths, odd names and attributes of every kind. The
-// same seed gives the same program.
+// A valid program of about 40 ops of most families, with states, paths, odd names and attributes of
+// every kind. The same seed gives the same program.
 Program RandomProgram(uint64_t seed);
 
 // Where a run of a property test begins: MT_TEST_SEED, or 1.

@@ -56,7 +56,9 @@ const std::map<std::string, Scalar>& Scalars() {
       {"minimum", [](Args a) { return std::min(a[0], a[1]); }},
       {"neg", [](Args a) { return -a[0]; }},
       {"abs", [](Args a) { return std::abs(a[0]); }},
-      {"sign", [](Args a) { return a[0] > 0 ? 1.0 : a[0] < 0 ? -1.0 : 0.0; }},
+      {"sign", [](Args a) { return a[0] > 0   ? 1.0
+                                   : a[0] < 0 ? -1.0
+                                              : 0.0; }},
       {"floor", [](Args a) { return std::floor(a[0]); }},
       {"square", [](Args a) { return a[0] * a[0]; }},
       {"sqrt", [](Args a) { return std::sqrt(a[0]); }},
@@ -82,14 +84,17 @@ const std::map<std::string, Scalar>& Scalars() {
       {"logical_not", [](Args a) { return a[0] != 0 ? 0.0 : 1.0; }},
       {"select", [](Args a) { return a[0] != 0 ? a[1] : a[2]; }},
       {"sigmoid_cross_entropy",
-       [](Args a) { return std::max(a[0], 0.0) - a[0] * a[1] + std::log1p(std::exp(-std::abs(a[0]))); }},
+       [](Args a) {
+         return std::max(a[0], 0.0) - a[0] * a[1] + std::log1p(std::exp(-std::abs(a[0])));
+       }},
   };
   return scalars;
 }
 
 double Gelu(double x, bool approximate) {
   const double inner = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
-  return approximate ? 0.5 * x * (1 + std::tanh(inner)) : 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
+  return approximate ? 0.5 * x * (1 + std::tanh(inner))
+                     : 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2));
 }
 
 // log(softmax) of one row of classes.
@@ -115,11 +120,14 @@ bool EvaluateRows(const std::string& kind, const std::vector<Array>& in, Array& 
       if (kind == "log_softmax") out.v[at] = log_p[c];
       if (kind == "softmax_cross_entropy") dense -= in[1].v[at] * log_p[c];
       if (kind == "sparse_softmax_cross_entropy_grad") {
-        out.v[at] = (std::exp(log_p[c]) - (in[1].v[row] == static_cast<double>(c) ? 1 : 0)) * in[2].v[row];
+        out.v[at] =
+            (std::exp(log_p[c]) - (in[1].v[row] == static_cast<double>(c) ? 1 : 0)) * in[2].v[row];
       }
     }
     if (kind == "softmax_cross_entropy") out.v[row] = dense;
-    if (kind == "sparse_softmax_cross_entropy") out.v[row] = -log_p[static_cast<size_t>(in[1].v[row])];
+    if (kind == "sparse_softmax_cross_entropy") {
+      out.v[row] = -log_p[static_cast<size_t>(in[1].v[row])];
+    }
   }
   return true;
 }
@@ -150,7 +158,10 @@ void Reduce(const std::string& kind, const Attrs& attrs, const Array& in, Array&
   std::vector<bool> reduced(in.dims.size(), false);
   for (const int64_t axis : attrs.Ints("axes")) reduced[axis] = true;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  std::fill(out.v.begin(), out.v.end(), kind == "reduce_sum" ? 0 : kind == "reduce_max" ? -kInfinity : kInfinity);
+  std::fill(out.v.begin(), out.v.end(),
+            kind == "reduce_sum"   ? 0
+            : kind == "reduce_max" ? -kInfinity
+                                   : kInfinity);
   ForEach(in.dims, [&](const Index& index) {
     size_t at = 0;  // dimensions of size 1 do not move it
     for (size_t d = 0; d < index.size(); ++d) {
@@ -174,7 +185,8 @@ Array Block(const Array& a, const Dims& starts, const Dims& sizes) {
   return out;
 }
 
-Array EvaluateOp(const std::string& kind, const Attrs& attrs, const std::vector<Array>& in, const TensorType& result) {
+Array EvaluateOp(const std::string& kind, const Attrs& attrs, const std::vector<Array>& in,
+                 const TensorType& result) {
   Array out{result.dims, std::vector<double>(static_cast<size_t>(result.num_elements()), 0.0)};
   const auto set = [&](const std::function<double(const Index&)>& value) {
     ForEach(out.dims, [&](const Index& index) { out.v[Flat(out.dims, index)] = value(index); });
@@ -186,11 +198,15 @@ Array EvaluateOp(const std::string& kind, const Attrs& attrs, const std::vector<
       return it->second(args);
     });
   } else if (kind == "gelu") {
-    set([&](const Index& index) { return Gelu(Stretched(in[0], index), attrs.Bool("approximate")); });
+    set([&](const Index& index) {
+      return Gelu(Stretched(in[0], index), attrs.Bool("approximate"));
+    });
   } else if (kind == "cast") {
     set([&](const Index& index) {
       const double x = Stretched(in[0], index);
-      return mesh::IsFloat(result.dtype) ? x : result.dtype == DType::kBool ? (x != 0 ? 1.0 : 0.0) : std::trunc(x);
+      return mesh::IsFloat(result.dtype)    ? x
+             : result.dtype == DType::kBool ? (x != 0 ? 1.0 : 0.0)
+                                            : std::trunc(x);
     });
   } else if (kind == "matmul") {
     MatMul(attrs, in, out);
@@ -258,7 +274,8 @@ Array EvaluateOp(const std::string& kind, const Attrs& attrs, const std::vector<
   return out;
 }
 
-std::map<std::string, Array> Evaluate(const Program& program, const std::map<std::string, Array>& inputs) {
+std::map<std::string, Array> Evaluate(const Program& program,
+                                      const std::map<std::string, Array>& inputs) {
   std::vector<Array> values(program.values.size());
   for (const Port& p : program.inputs) values[p.value] = inputs.at(p.name);
   for (const Op& op : program.ops) {

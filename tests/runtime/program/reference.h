@@ -1,5 +1,5 @@
-// A slow evaluator in double precision, written from the ops' definitions and from nothing of the runtime: what rows
-// say (linearity, factors, gradients) is checked against it.
+// A slow evaluator in double precision, written from the ops' definitions and from nothing of the
+// runtime: what rows say (linearity, factors, gradients) is checked against it.
 #pragma once
 
 #include <map>
@@ -20,7 +20,8 @@ Array EvaluateOp(const std::string& kind, const Attrs& attrs, const std::vector<
                  const TensorType& result);
 
 // The outputs of a program, by name.
-std::map<std::string, Array> Evaluate(const Program& program, const std::map<std::string, Array>& inputs);
+std::map<std::string, Array> Evaluate(const Program& program,
+                                      const std::map<std::string, Array>& inputs);
 
 // The elements whose indices lie in [starts, starts + sizes).
 Array Block(const Array& a, const Dims& starts, const Dims& sizes);

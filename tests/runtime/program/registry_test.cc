@@ -43,10 +43,12 @@ TEST_P(RowTest, RefusesUnknownAttributes) {
   const auto types = c.types();
   const auto results = Registry::Standard().Find(c.kind)->infer({types, attrs});
   ASSERT_FALSE(results.ok());
-  EXPECT_NE(results.status().message().find("got: `colour`"), std::string::npos) << results.status().message();
+  EXPECT_NE(results.status().message().find("got: `colour`"), std::string::npos)
+      << results.status().message();
 }
 
-// A row's attributes are looked at before they are used: a text where a number is due is an error, not a crash.
+// A row's attributes are looked at before they are used: a text where a number is due is an error,
+// not a crash.
 TEST_P(RowTest, RefusesAttributesOfAnotherKind) {
   const OpCase& c = GetParam();
   const auto types = c.types();
@@ -57,7 +59,8 @@ TEST_P(RowTest, RefusesAttributesOfAnotherKind) {
   }
 }
 
-// f(a + b) = f(a) + f(b) in every operand that is linear alone, the others held fast; in all joint operands together.
+// f(a + b) = f(a) + f(b) in every operand that is linear alone, the others held fast; in all joint
+// operands together.
 TEST_P(RowTest, IsLinearWhereItSaysSo) {
   const OpCase& c = GetParam();
   const OpDef* def = Registry::Standard().Find(c.kind);
@@ -77,9 +80,12 @@ TEST_P(RowTest, IsLinearWhereItSaysSo) {
       second[i] = b[i];
       for (size_t k = 0; k < sum[i].v.size(); ++k) sum[i].v[k] += b[i].v[k];
     }
-    const Array fa = EvaluateOp(c.kind, c.attrs, a, result), fb = EvaluateOp(c.kind, c.attrs, second, result);
+    const Array fa = EvaluateOp(c.kind, c.attrs, a, result),
+                fb = EvaluateOp(c.kind, c.attrs, second, result);
     const Array fs = EvaluateOp(c.kind, c.attrs, sum, result);
-    for (size_t k = 0; k < fs.v.size(); ++k) ASSERT_NEAR(fs.v[k], fa.v[k] + fb.v[k], 1e-9) << "operand " << moving[0];
+    for (size_t k = 0; k < fs.v.size(); ++k) {
+      ASSERT_NEAR(fs.v[k], fa.v[k] + fb.v[k], 1e-9) << "operand " << moving[0];
+    }
   }
 }
 
@@ -134,13 +140,18 @@ TEST(RegistryTest, FlagsAreAsListed) {
     if (def->index_dependent) indexed.insert(def->kind);
     if (def->path_dependent) pathed.insert(def->kind);
     if (def->collective) collective.insert(def->kind);
-    if (def->kind == "all_reduce" || def->kind == "all_gather") continue;  // programs traced per replica hold them
-    EXPECT_TRUE(def->gradient == nullptr || !(def->collective || def->index_dependent)) << def->kind;
+    if (def->kind == "all_reduce" || def->kind == "all_gather") {
+      continue;  // programs traced per replica hold them
+    }
+    EXPECT_TRUE(def->gradient == nullptr || !(def->collective || def->index_dependent))
+        << def->kind;
   }
-  EXPECT_EQ(indexed, (std::set<std::string>{"dropout_mask", "iota", "mask_pad", "shard_slice", "stateless_normal",
-                                            "stateless_truncated_normal", "stateless_uniform"}));
+  EXPECT_EQ(indexed, (std::set<std::string>{"dropout_mask", "iota", "mask_pad", "shard_slice",
+                                            "stateless_normal", "stateless_truncated_normal",
+                                            "stateless_uniform"}));
   EXPECT_EQ(pathed, (std::set<std::string>{"dropout_mask"}));
-  EXPECT_EQ(collective, (std::set<std::string>{"all_gather", "all_reduce", "all_to_all", "reduce_scatter"}));
+  EXPECT_EQ(collective,
+            (std::set<std::string>{"all_gather", "all_reduce", "all_to_all", "reduce_scatter"}));
 }
 
 TEST(RegistryTest, CostOfMatMulCountsMultiplyAdds) {
@@ -161,78 +172,165 @@ struct BadCall {
 TEST(RegistryTest, BadCallsSayWhatWasExpected) {
   const Ints huge = {int64_t{1} << 40, int64_t{1} << 40};
   const BadCall calls[] = {
-      {"add", {"f32[2,3]", "f32[4]"}, {}, "expected shapes that broadcast, got: f32[2,3] and f32[4]"},
+      {"add",
+       {"f32[2,3]", "f32[4]"},
+       {},
+       "expected shapes that broadcast, got: f32[2,3] and f32[4]"},
       {"add", {"f32[2]", "f64[2]"}, {}, "expected operands of one dtype, got: f32[2] and f64[2]"},
       {"add", {"bool[2]", "bool[2]"}, {}, "expected numbers, got: bool[2]"},
       {"add", {"f32[2]", "f32[2]"}, {{"axis", int64_t{0}}}, "expected no attribute, got: `axis`"},
-      {"mul", {"u8[1099511627776,1]", "u8[1099511627776]"}, {},
+      {"mul",
+       {"u8[1099511627776,1]", "u8[1099511627776]"},
+       {},
        "expected fewer than 2^60 elements, got: [1099511627776,1099511627776]"},
       {"div", {"i32[2]", "i32[2]"}, {}, "expected f32 or f64, got: i32[2]"},
       {"logical_not", {"f32[2]"}, {}, "expected bool, got: f32[2]"},
       {"select", {"f32[2]", "f32[2]", "f32[2]"}, {}, "expected a condition of bool, got: f32[2]"},
-      {"select", {"bool[2]", "f32[2]", "f64[2]"}, {}, "expected operands of one dtype, got: f32[2] and f64[2]"},
+      {"select",
+       {"bool[2]", "f32[2]", "f64[2]"},
+       {},
+       "expected operands of one dtype, got: f32[2] and f64[2]"},
       {"cast", {"f32[2]"}, {}, "expected the attribute `dtype`, got: none"},
-      {"cast", {"f32[2]"}, {{"dtype", "float"s}}, "dtype: expected one of bool u8 i32 i64 f32 f64, got: float"},
-      {"cast", {"f32[2]"}, {{"dtyp", "f32"s}},
+      {"cast",
+       {"f32[2]"},
+       {{"dtype", "float"s}},
+       "dtype: expected one of bool u8 i32 i64 f32 f64, got: float"},
+      {"cast",
+       {"f32[2]"},
+       {{"dtyp", "f32"s}},
        "expected one of the attributes dtype, got: `dtyp`, did you mean `dtype`?"},
-      {"matmul", {"f32[2,3]", "f32[4,5]"}, {},
+      {"matmul",
+       {"f32[2,3]", "f32[4,5]"},
+       {},
        "expected as many columns on the left as rows on the right, got: f32[2,3] and f32[4,5]"},
-      {"matmul", {"f32[2,3]", "f32[3,5]"}, {{"transpose_b", true}},
-       "expected as many columns on the left as rows on the right, got: f32[2,3] and f32[3,5] (transposed)"},
-      {"matmul", {"f32[3]", "f32[3,5]"}, {}, "expected operands of at least 2 dimensions, got: f32[3] and f32[3,5]"},
+      {"matmul",
+       {"f32[2,3]", "f32[3,5]"},
+       {{"transpose_b", true}},
+       "expected as many columns on the left as rows on the right, got: f32[2,3] and f32[3,5] "
+       "(transposed)"},
+      {"matmul",
+       {"f32[3]", "f32[3,5]"},
+       {},
+       "expected operands of at least 2 dimensions, got: f32[3] and f32[3,5]"},
       {"matmul", {"i32[2,3]", "i32[3,5]"}, {}, "expected f32 or f64, got: i32[2,3]"},
-      {"matmul", {"f32[7,2,3]", "f32[8,3,5]"}, {},
+      {"matmul",
+       {"f32[7,2,3]", "f32[8,3,5]"},
+       {},
        "expected equal leading dimensions, or none on one side, got: f32[7,2,3] and f32[8,3,5]"},
-      {"reshape", {"f32[2,6]"}, {{"dims", Ints{5, 2}}},
+      {"reshape",
+       {"f32[2,6]"},
+       {{"dims", Ints{5, 2}}},
        "expected dimensions that hold the 12 elements of f32[2,6] (one may be -1), got: [5,2]"},
-      {"reshape", {"f32[2,6]"}, {{"dims", Ints{-3, -4}}},
+      {"reshape",
+       {"f32[2,6]"},
+       {{"dims", Ints{-3, -4}}},
        "expected dimensions that hold the 12 elements of f32[2,6] (one may be -1), got: [-3,-4]"},
-      {"transpose", {"f32[2,6]"}, {{"permutation", Ints{0, 0}}},
+      {"transpose",
+       {"f32[2,6]"},
+       {{"permutation", Ints{0, 0}}},
        "expected a permutation of the dimensions of f32[2,6], got: [0,0]"},
-      {"broadcast_to", {"f32[2,6]"}, {{"dims", Ints{6}}}, "expected dimensions that f32[2,6] stretches to, got: [6]"},
-      {"broadcast_to", {"f32[1]"}, {{"dims", huge}},
+      {"broadcast_to",
+       {"f32[2,6]"},
+       {{"dims", Ints{6}}},
+       "expected dimensions that f32[2,6] stretches to, got: [6]"},
+      {"broadcast_to",
+       {"f32[1]"},
+       {{"dims", huge}},
        "expected fewer than 2^60 elements, got: [1099511627776,1099511627776]"},
-      {"concat", {"f32[2,6]", "f32[2,5]"}, {{"axis", int64_t{0}}},
+      {"concat",
+       {"f32[2,6]", "f32[2,5]"},
+       {{"axis", int64_t{0}}},
        "expected shapes that differ in dimension 0 only, got: f32[2,6] and f32[2,5]"},
-      {"concat", {"f32[2]", "f32[2]", "f32[2]"}, {{"axis", int64_t{1}}}, "expected an axis in [-1, 1), got: 1"},
-      {"slice", {"f32[4]"}, {{"starts", Ints{2}}, {"sizes", Ints{3}}},
+      {"concat",
+       {"f32[2]", "f32[2]", "f32[2]"},
+       {{"axis", int64_t{1}}},
+       "expected an axis in [-1, 1), got: 1"},
+      {"slice",
+       {"f32[4]"},
+       {{"starts", Ints{2}}, {"sizes", Ints{3}}},
        "expected starts and sizes inside f32[4], got: starts [2] sizes [3]"},
-      {"slice", {"f32[4]"}, {{"starts", Ints{5}}, {"sizes", Ints{-1}}},
+      {"slice",
+       {"f32[4]"},
+       {{"starts", Ints{5}}, {"sizes", Ints{-1}}},
        "expected starts and sizes inside f32[4], got: starts [5] sizes [-1]"},
-      {"pad", {"f32[4]"}, {{"before", Ints{-1}}, {"after", Ints{0}}},
-       "expected for each dimension of f32[4] at least 0 before and after, got: before [-1] after [0]"},
-      {"relayout", {"f32[4,2]"}, {{"specs", "{batch}"s}},
+      {"pad",
+       {"f32[4]"},
+       {{"before", Ints{-1}}, {"after", Ints{0}}},
+       "expected for each dimension of f32[4] at least 0 before and after, got: before [-1] after "
+       "[0]"},
+      {"relayout",
+       {"f32[4,2]"},
+       {{"specs", "{batch}"s}},
        "expected one spec for each dimension of f32[4,2], got: {batch}"},
       {"reduce_sum", {"f32[4,2]"}, {{"axes", Ints{-3}}}, "expected an axis in [-2, 2), got: -3"},
       {"reduce_sum", {"f32[4,2]"}, {{"axes", Ints{1, 1}}}, "expected each axis once, got: [1,1]"},
       {"reduce_max", {"bool[4,2]"}, {{"axes", Ints{1}}}, "expected numbers, got: bool[4,2]"},
-      {"argmax", {"f32[4,0]"}, {{"axis", int64_t{1}}}, "expected at least one element along the axis, got: f32[4,0]"},
+      {"argmax",
+       {"f32[4,0]"},
+       {{"axis", int64_t{1}}},
+       "expected at least one element along the axis, got: f32[4,0]"},
       {"softmax", {"f32[]"}, {}, "expected a last dimension of at least 1 class, got: f32[]"},
-      {"sparse_softmax_cross_entropy", {"f32[4,3]", "f32[4]"}, {}, "expected labels of i32 or i64, got: f32[4]"},
-      {"sparse_softmax_cross_entropy", {"f32[4,3]", "i64[3]"}, {},
+      {"sparse_softmax_cross_entropy",
+       {"f32[4,3]", "f32[4]"},
+       {},
+       "expected labels of i32 or i64, got: f32[4]"},
+      {"sparse_softmax_cross_entropy",
+       {"f32[4,3]", "i64[3]"},
+       {},
        "expected labels of the logits' shape without its last dimension, got: f32[4,3] and i64[3]"},
-      {"softmax_cross_entropy", {"f32[4,3]", "f32[4,2]"}, {},
+      {"softmax_cross_entropy",
+       {"f32[4,3]", "f32[4,2]"},
+       {},
        "expected logits and labels of one type, got: f32[4,3] and f32[4,2]"},
       {"one_hot", {"i32[4]"}, {{"depth", int64_t{0}}}, "expected a depth of at least 1, got: 0"},
       {"constant", {}, {}, "expected either `value` or `values`, got: neither"},
-      {"constant", {}, {{"value", 0.5}, {"dtype", "i32"s}}, "expected a number of type i32, got: 0.5"},
-      {"constant", {}, {{"value", std::nan("")}, {"dtype", "i64"s}}, "expected a number of type i64, got: nan"},
-      {"constant", {}, {{"value", int64_t{1}}}, "attribute `value`: expected a floating-point number, got: 1"},
-      {"constant", {}, {{"values", std::vector<double>{1, 2}}, {"dims", Ints{3}}},
+      {"constant",
+       {},
+       {{"value", 0.5}, {"dtype", "i32"s}},
+       "expected a number of type i32, got: 0.5"},
+      {"constant",
+       {},
+       {{"value", std::nan("")}, {"dtype", "i64"s}},
+       "expected a number of type i64, got: nan"},
+      {"constant",
+       {},
+       {{"value", int64_t{1}}},
+       "attribute `value`: expected a floating-point number, got: 1"},
+      {"constant",
+       {},
+       {{"values", std::vector<double>{1, 2}}, {"dims", Ints{3}}},
        "expected 3 values for f32[3], got: 2"},
-      {"fill", {}, {{"value", 300.0}, {"dims", Ints{2}}, {"dtype", "u8"s}}, "expected a number of type u8, got: 300.0"},
-      {"fill", {}, {{"value", 0.0}, {"dims", Ints{2, -1}}}, "expected dimensions of at least 0, got: [2,-1]"},
-      {"stateless_uniform", {}, {{"dims", Ints{2}}, {"seed", Ints{1}}, {"minval", 0.0}, {"maxval", 1.0}},
+      {"fill",
+       {},
+       {{"value", 300.0}, {"dims", Ints{2}}, {"dtype", "u8"s}},
+       "expected a number of type u8, got: 300.0"},
+      {"fill",
+       {},
+       {{"value", 0.0}, {"dims", Ints{2, -1}}},
+       "expected dimensions of at least 0, got: [2,-1]"},
+      {"stateless_uniform",
+       {},
+       {{"dims", Ints{2}}, {"seed", Ints{1}}, {"minval", 0.0}, {"maxval", 1.0}},
        "expected a seed of two integers, got: [1]"},
-      {"dropout_mask", {"i64[]"}, {{"dims", Ints{2}}, {"rate", 1.0}, {"seed", int64_t{1}}},
+      {"dropout_mask",
+       {"i64[]"},
+       {{"dims", Ints{2}}, {"rate", 1.0}, {"seed", int64_t{1}}},
        "expected a rate in [0, 1), got: 1.0"},
-      {"dropout_mask", {"i32[]"}, {{"dims", Ints{2}}, {"rate", 0.5}, {"seed", int64_t{1}}},
+      {"dropout_mask",
+       {"i32[]"},
+       {{"dims", Ints{2}}, {"rate", 0.5}, {"seed", int64_t{1}}},
        "expected a step of i64[], got: i32[]"},
-      {"all_reduce", {"f32[2]"}, {{"axes", Ints{0}}, {"group", int64_t{0}}, {"reduction", "sum"s}},
+      {"all_reduce",
+       {"f32[2]"},
+       {{"axes", Ints{0}}, {"group", int64_t{0}}, {"reduction", "sum"s}},
        "expected a group of at least 1 device, got: 0"},
-      {"all_reduce", {"f32[2]"}, {{"axes", Ints{0}}, {"group", int64_t{2}}, {"reduction", "mean"s}},
+      {"all_reduce",
+       {"f32[2]"},
+       {{"axes", Ints{0}}, {"group", int64_t{2}}, {"reduction", "mean"s}},
        "expected the reduction sum, max or min, got: mean"},
-      {"all_gather", {"f32[2]"}, {{"axes", Ints{0}}, {"group", int64_t{4}}, {"dim", int64_t{0}}, {"size", int64_t{10}}},
+      {"all_gather",
+       {"f32[2]"},
+       {{"axes", Ints{0}}, {"group", int64_t{4}}, {"dim", int64_t{0}}, {"size", int64_t{10}}},
        "expected in dimension 0 a chunk of 10 elements over 4 devices, got: f32[2]"},
   };
   for (const BadCall& call : calls) {

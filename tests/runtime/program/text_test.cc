@@ -64,11 +64,15 @@ TEST(TextTest, AttributesOfEveryKindRoundTrip) {
   for (const Attr& attr : attrs) {
     // No row takes `odd`, so the message shows what was read.
     const auto status =
-        ParseProgram("program p\ninput x: f32[] = %0\n%1 = relu(%0) {odd=" + AttrText(attr) + "} : f32[]\n").status();
-    EXPECT_EQ(status.message(), "program text, line 3, column 6: relu: expected no attribute, got: `odd`")
+        ParseProgram("program p\ninput x: f32[] = %0\n%1 = relu(%0) {odd=" + AttrText(attr) +
+                     "} : f32[]\n")
+            .status();
+    EXPECT_EQ(status.message(),
+              "program text, line 3, column 6: relu: expected no attribute, got: `odd`")
         << AttrText(attr);
   }
-  const std::string constant = "program p\n%0 = constant() {dims=[2], values=d[-0.0,inf]} : f32[2]\noutput y = %0\n";
+  const std::string constant =
+      "program p\n%0 = constant() {dims=[2], values=d[-0.0,inf]} : f32[2]\noutput y = %0\n";
   EXPECT_EQ(ParseProgram(constant)->ToString(), constant);
 }
 
@@ -86,27 +90,37 @@ TEST(TextTest, ErrorsNameLineAndColumn) {
       {"program p\ninput x f32[2] = %0", "line 2, column 9: expected `:`, got: f32[2] = %0"},
       {"program p\ninput x: f31[2] = %0",
        "line 2, column 10: dtype: expected one of bool u8 i32 i64 f32 f64, got: f31"},
-      {"program p\ninput x: f32 = %0", "line 2, column 10: expected a type such as f32[8,4], got: f32 = %0"},
+      {"program p\ninput x: f32 = %0",
+       "line 2, column 10: expected a type such as f32[8,4], got: f32 = %0"},
       {"program p\ninput x: f32[] = x", "line 2, column 18: expected `%`, got: x"},
-      {"program p\ninput \"x: f32[] = %0", "line 2, column 21: expected a closing quote, got: the end of the line"},
+      {"program p\ninput \"x: f32[] = %0",
+       "line 2, column 21: expected a closing quote, got: the end of the line"},
       {head + "input x: f32[] = %2", "line 4, column 7: input `x` is named twice"},
       {head + "input y: f32[] = %1", "line 4, column 18: %1 has two producers"},
       {head + "inputs y: f32[] = %1",
-       "line 4, column 1: expected input, state, output, update or a value such as %12, got: inputs y: f32[] = %1"},
+       "line 4, column 1: expected input, state, output, update or a value such as %12, got: "
+       "inputs y: f32[] = %1"},
       {head + "%2 = rellu(%0) : f32[2]",
        "line 4, column 6: expected a registered op, got: `rellu`, did you mean `relu`?"},
       {head + "%2 = relu(%7) : f32[2]", "line 4, column 11: %7 is used before it is produced"},
-      {head + "%2 = relu(%0, %0) : f32[2]", "line 4, column 6: relu: wrong number of operands, got: 2"},
-      {head + "%2 = relu(%0) : f32[3]", "line 4, column 17: relu: expected a result of type f32[2], got: f32[3]"},
+      {head + "%2 = relu(%0, %0) : f32[2]",
+       "line 4, column 6: relu: wrong number of operands, got: 2"},
+      {head + "%2 = relu(%0) : f32[3]",
+       "line 4, column 17: relu: expected a result of type f32[2], got: f32[3]"},
       {head + "%2, %3 = relu(%0) : f32[2]", "line 4, column 1: relu: expected 1 results, got: 2"},
       {head + "%2 = relu(%0) {a=} : f32[2]",
-       "line 4, column 18: expected an attribute's value: true, 3, 3.0, \"text\", [1,2] or d[1.0,2.0], "
+       "line 4, column 18: expected an attribute's value: true, 3, 3.0, \"text\", [1,2] or "
+       "d[1.0,2.0], "
        "got: } : f32[2]"},
-      {head + "%2 = relu(%0) {a=1, a=2} : f32[2]", "line 4, column 21: attribute `a` is given twice"},
-      {head + "%2 = relu(%0) {a=[1,2.5]} : f32[2]", "line 4, column 21: expected an integer, got: 2.5"},
+      {head + "%2 = relu(%0) {a=1, a=2} : f32[2]",
+       "line 4, column 21: attribute `a` is given twice"},
+      {head + "%2 = relu(%0) {a=[1,2.5]} : f32[2]",
+       "line 4, column 21: expected an integer, got: 2.5"},
       {head + "%2 = matmul(%0, %0) : f32[2]",
-       "line 4, column 6: matmul: expected operands of at least 2 dimensions, got: f32[2] and f32[2]"},
-      {head + "%9 = relu(%0) : f32[2]", "line 4, column 1: expected value numbers from %0 to %2, got: %9"},
+       "line 4, column 6: matmul: expected operands of at least 2 dimensions, got: f32[2] and "
+       "f32[2]"},
+      {head + "%9 = relu(%0) : f32[2]",
+       "line 4, column 1: expected value numbers from %0 to %2, got: %9"},
       {head + "output y = %5", "line 4, column 12: %5 is used before it is produced"},
       {head + "update m = %1", "line 4, column 8: expected a state, got: `m`, did you mean `n`?"},
       {head + "update n = %0", "line 4, column 12: expected an update of type f32[], got: f32[2]"},

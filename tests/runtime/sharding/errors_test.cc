@@ -32,13 +32,16 @@ TEST(ErrorsTest, UnknownNames) {
   Given given;
   given.inputs.insert_or_assign("image", *Layout::Parse("{batch, *}", mesh));
   EXPECT_EQ(Message(Step(), mesh, given),
-            "layouts: expected the name of an input of the program, got: `image`, did you mean `images`?");
+            "layouts: expected the name of an input of the program, got: `image`, did you mean "
+            "`images`?");
   given = {};
   given.states.insert_or_assign("kernel", *Layout::Parse("{batch, *}", mesh));
-  EXPECT_EQ(Message(Step(), mesh, given), "layouts: expected the name of a state of the program, got: `kernel`");
+  EXPECT_EQ(Message(Step(), mesh, given),
+            "layouts: expected the name of a state of the program, got: `kernel`");
   given = {};
   given.outputs.insert_or_assign("loss", *Layout::Parse("{}", mesh));
-  EXPECT_EQ(Message(Step(), mesh, given), "layouts: expected the name of an output of the program, got: `loss`");
+  EXPECT_EQ(Message(Step(), mesh, given),
+            "layouts: expected the name of an output of the program, got: `loss`");
 }
 
 TEST(ErrorsTest, LayoutsThatDoNotFit) {
@@ -48,11 +51,13 @@ TEST(ErrorsTest, LayoutsThatDoNotFit) {
   EXPECT_EQ(Message(Step(), mesh, given),
             "input `images`: expected a layout of rank 2 for f32[8,4], got: {batch}");
   given.inputs.insert_or_assign("images", *Layout::Parse("{rows, *}", *Mesh::Parse("rows=4")));
-  EXPECT_EQ(Message(Step(), mesh, given), "input `images`: expected a layout on mesh `batch=4`, got one on `rows=4`");
+  EXPECT_EQ(Message(Step(), mesh, given),
+            "input `images`: expected a layout on mesh `batch=4`, got one on `rows=4`");
   given = {};
   given.states.insert_or_assign("weight", *Layout::Parse("{*, *} sum(batch)", mesh));
-  EXPECT_EQ(Message(Step(), mesh, given),
-            "state `weight`: expected a layout without a pending reduction, got: {*, *} sum(batch)");
+  EXPECT_EQ(
+      Message(Step(), mesh, given),
+      "state `weight`: expected a layout without a pending reduction, got: {*, *} sum(batch)");
 }
 
 TEST(ErrorsTest, UnevenShardsWhereRefused) {
@@ -61,7 +66,8 @@ TEST(ErrorsTest, UnevenShardsWhereRefused) {
   given.inputs.insert_or_assign("images", *Layout::Parse("{batch, *}", mesh));
   EXPECT_EQ(Message(Step(12), mesh, given), "accepted");
   EXPECT_EQ(Message(Step(12), mesh, given, {.refuse_uneven = true}),
-            "input `images`: dimension 0 of f32[12,4] over axis `batch`: expected a multiple of 8 (uneven shards are "
+            "input `images`: dimension 0 of f32[12,4] over axis `batch`: expected a multiple of 8 "
+            "(uneven shards are "
             "refused), got: 12");
   EXPECT_EQ(Message(Step(16), mesh, given, {.refuse_uneven = true}), "accepted");
 }
@@ -77,7 +83,9 @@ TEST(ErrorsTest, RefusingUnevenShardsKeepsThePlannerFromThem) {
   given.inputs.insert_or_assign("x", *Layout::Parse("{*, model}", mesh));
   const auto p = Shard(*b.Build(), mesh, given, {.refuse_uneven = true});
   ASSERT_TRUE(p.ok()) << p.status().ToString();
-  for (size_t v = 0; v < p->layouts.size(); ++v) EXPECT_TRUE(p->layouts[v].IsEven(p->global_dims[v]));
+  for (size_t v = 0; v < p->layouts.size(); ++v) {
+    EXPECT_TRUE(p->layouts[v].IsEven(p->global_dims[v]));
+  }
 }
 
 TEST(ErrorsTest, SilentReplicationNamesTheAlternatives) {
@@ -85,11 +93,13 @@ TEST(ErrorsTest, SilentReplicationNamesTheAlternatives) {
   Given given;
   given.inputs.insert_or_assign("images", *Layout::Parse("{batch, *}", mesh));
   const std::string message = Message(Step(1024), mesh, given, {.replication_limit_bytes = 8192});
-  EXPECT_THAT(message, ::testing::MatchesRegex(
-                           "silent replication: %[0-9]+ f32.1024,2. of softmax at errors_test.cc:[0-9]+, split as "
-                           "\\{batch, \\*\\}, would be gathered \\(8.19 [kK]B\\) whole onto every device for output "
-                           "logits is returned replicated; expected: a layout that keeps it split \\(a layout for "
-                           "output `logits`\\), or a replication limit above its size, got: 8.19 [kK]B"));
+  EXPECT_THAT(
+      message,
+      ::testing::MatchesRegex(
+          "silent replication: %[0-9]+ f32.1024,2. of softmax at errors_test.cc:[0-9]+, split as "
+          "\\{batch, \\*\\}, would be gathered \\(8.19 [kK]B\\) whole onto every device for output "
+          "logits is returned replicated; expected: a layout that keeps it split \\(a layout for "
+          "output `logits`\\), or a replication limit above its size, got: 8.19 [kK]B"));
   // Asked for, it is no mistake.
   given.outputs.insert_or_assign("logits", Layout::Replicated(mesh, 2));
   EXPECT_EQ(Message(Step(1024), mesh, given, {.replication_limit_bytes = 8192}), "accepted");
@@ -102,16 +112,19 @@ TEST(ErrorsTest, SilentReplicationForAnOpNamesItAndItsLine) {
   const Mesh mesh = *Mesh::Parse("batch=4");
   Builder b("step");
   Builder::Scope scope(b);
-  b.Output("y", ReduceSum(Softmax(b.Input("x", {DType::kF32, {4096}}))));  // the classes are needed whole
+  b.Output("y", ReduceSum(
+                    Softmax(b.Input("x", {DType::kF32, {4096}}))));  // the classes are needed whole
   Given given;
   given.inputs.insert_or_assign("x", *Layout::Parse("{batch}", mesh));
-  EXPECT_THAT(Message(*b.Build(), mesh, given, {.replication_limit_bytes = 1000}),
-              ::testing::MatchesRegex("silent replication: %0 f32.4096. of input x, split as \\{batch\\}, would be "
-                                      "gathered .* for input 0 of softmax at errors_test.cc:[0-9]+; expected: .*Relayout.*"));
+  EXPECT_THAT(
+      Message(*b.Build(), mesh, given, {.replication_limit_bytes = 1000}),
+      ::testing::MatchesRegex(
+          "silent replication: %0 f32.4096. of input x, split as \\{batch\\}, would be "
+          "gathered .* for input 0 of softmax at errors_test.cc:[0-9]+; expected: .*Relayout.*"));
 }
 
-// What would be refused is not chosen where something else is possible: here the sum of a large gradient, not the exchange
-// of small activations that costs less.
+// What would be refused is not chosen where something else is possible: here the sum of a large
+// gradient, not the exchange of small activations that costs less.
 TEST(ErrorsTest, TheLimitKeepsThePlannerFromReplicating) {
   const Mesh mesh = *Mesh::Parse("batch=4");
   Builder b("step");
@@ -144,8 +157,9 @@ TEST(ErrorsTest, RelayoutThatDoesNotFitTheMesh) {
   Builder::Scope scope(b);
   b.Output("y", Relayout(b.Input("x", {DType::kF32, {8}}), {"model"}));
   EXPECT_THAT(Message(*b.Build(), mesh, {}),
-              ::testing::MatchesRegex("relayout at errors_test.cc:[0-9]+: mesh batch=4: expected one of its axes, got: "
-                                      "`model`"));
+              ::testing::MatchesRegex(
+                  "relayout at errors_test.cc:[0-9]+: mesh batch=4: expected one of its axes, got: "
+                  "`model`"));
 }
 
 TEST(ErrorsTest, UnusedAxis) {
@@ -153,7 +167,8 @@ TEST(ErrorsTest, UnusedAxis) {
   Given given;
   given.inputs.insert_or_assign("images", *Layout::Parse("{batch, *}", mesh));
   EXPECT_EQ(CheckAxesUsed(mesh, given).message(),
-            "mesh `batch=4,model=2`: expected every axis to be used, got: axis `model` in no layout; split an input or a "
+            "mesh `batch=4,model=2`: expected every axis to be used, got: axis `model` in no "
+            "layout; split an input or a "
             "variable over `model`, or remove the axis");
   given.states.insert_or_assign("weight", *Layout::Parse("{*, model}", mesh));
   EXPECT_TRUE(CheckAxesUsed(mesh, given).ok());
@@ -197,9 +212,11 @@ TEST(CollapseTest, RefusesUnequalBoxes) {
   const auto ragged = CollapseLocal(MeshOf({{"batch", 4}}, {0, 0, 0, 1}));
   EXPECT_EQ(ragged.status().code(), StatusCode::kUnimplemented);
   EXPECT_EQ(ragged.status().message(),
-            "mesh `batch=4`: expected processes that hold equal boxes of it, got: process 1 with coordinates 3..3 of axis "
+            "mesh `batch=4`: expected processes that hold equal boxes of it, got: process 1 with "
+            "coordinates 3..3 of axis "
             "`batch`");
-  EXPECT_EQ(CollapseLocal(MeshOf({{"batch", 4}}, {0, 1, 0, 1})).status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(CollapseLocal(MeshOf({{"batch", 4}}, {0, 1, 0, 1})).status().code(),
+            StatusCode::kUnimplemented);
 }
 
 TEST(CollapseTest, LayoutsKeepTheirNames) {

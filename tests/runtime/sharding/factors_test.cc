@@ -15,7 +15,8 @@ const FactorTable kMatMul = {{{8, FactorKind::kMap}, {4, FactorKind::kSum}, {16,
                              {{{0}, {1}}, {{1}, {2}}},
                              {{{0}, {2}}}};
 // [4,6] -> [24]
-const FactorTable kMerge = {{{4, FactorKind::kMap}, {6, FactorKind::kMap}}, {{{0}, {1}}}, {{{0, 1}}}};
+const FactorTable kMerge = {
+    {{4, FactorKind::kMap}, {6, FactorKind::kMap}}, {{{0}, {1}}}, {{{0, 1}}}};
 
 AxisList Axes(std::initializer_list<int> axes) {
   AxisList list;
@@ -52,10 +53,12 @@ TEST(FactorsTest, MergedDimensionsSplitFromTheSlowestFactor) {
     return Representable(kMerge, SplitOf(std::move(factors)), AxisSizes(*Mesh::Parse(mesh)));
   };
   EXPECT_TRUE(representable("a=2,b=3", {Axes({0}), {}}));
-  EXPECT_FALSE(representable("a=2,b=3", {{}, Axes({0})}));          // rows of 6 cut in two are not contiguous in 24
-  EXPECT_FALSE(representable("a=2,b=3", {Axes({1}), {}}));          // 4 over 3 is uneven
-  EXPECT_FALSE(representable("a=2,b=3", {Axes({0}), Axes({1})}));   // two rows each, then thirds of rows
-  EXPECT_TRUE(representable("a=4,b=3", {Axes({0}), Axes({1})}));    // one row each, then thirds of it
+  EXPECT_FALSE(
+      representable("a=2,b=3", {{}, Axes({0})}));  // rows of 6 cut in two are not contiguous in 24
+  EXPECT_FALSE(representable("a=2,b=3", {Axes({1}), {}}));  // 4 over 3 is uneven
+  EXPECT_FALSE(
+      representable("a=2,b=3", {Axes({0}), Axes({1})}));  // two rows each, then thirds of rows
+  EXPECT_TRUE(representable("a=4,b=3", {Axes({0}), Axes({1})}));  // one row each, then thirds of it
   EXPECT_TRUE(representable("a=2,b=2", {Axes({0, 1}), {}}));
 }
 
@@ -67,14 +70,15 @@ TEST(FactorsTest, AxesOfADimensionGoToItsFactorsInOrder) {
   };
   EXPECT_EQ(split("a=4,b=2", {0, 1}), std::pair(Axes({0}), Axes({1})));
   EXPECT_EQ(split("a=2,b=2", {0, 1}), std::pair(Axes({0, 1}), Axes({})));
-  EXPECT_EQ(split("a=2,b=3", {0, 1}), std::pair(Axes({0}), Axes({})));  // 3 does not divide what is left of 4
+  EXPECT_EQ(split("a=2,b=3", {0, 1}),
+            std::pair(Axes({0}), Axes({})));  // 3 does not divide what is left of 4
   EXPECT_EQ(split("a=8,b=3", {0, 1}), std::pair(Axes({}), Axes({})));
 }
 
 TEST(PlaceTest, LayoutsRoundTrip) {
   const Mesh mesh = *Mesh::Parse("a=2,b=3,c=4,d=1");
-  for (const std::string text :
-       {"{*, *}", "{a, b}", "{c+a, *}", "{b+c+a, *}", "{*, *} sum(a)", "{c, *} max(b)", "{*, b} min(a,c)"}) {
+  for (const std::string text : {"{*, *}", "{a, b}", "{c+a, *}", "{b+c+a, *}", "{*, *} sum(a)",
+                                 "{c, *} max(b)", "{*, b} min(a,c)"}) {
     const Layout layout = *Layout::Parse(text, mesh);
     EXPECT_EQ(LayoutOf(PlaceOf(layout), mesh, 2).ToString(), text);
   }

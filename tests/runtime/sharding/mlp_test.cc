@@ -1,4 +1,5 @@
-// The main job's training step on its meshes: expected layouts and collectives as text, and the unsharded numbers.
+// The main job's training step on its meshes: expected layouts and collectives as text, and the
+// unsharded numbers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +12,9 @@ namespace meshtrain::sharding {
 namespace {
 
 // The smallest MLP whose widths 2, 3 and 8 divide unevenly here and there.
-MlpSizes Small(int64_t batch) { return {.batch = batch, .widths = {6, 7, 4, 3}, .dtype = program::DType::kF64}; }
+MlpSizes Small(int64_t batch) {
+  return {.batch = batch, .widths = {6, 7, 4, 3}, .dtype = program::DType::kF64};
+}
 
 Given BatchGiven(const Mesh& mesh) {
   Given given;
@@ -36,8 +39,11 @@ TEST(MlpTest, DataParallelReducesEachGradientOnce) {
   EXPECT_EQ(p->input_layouts[1].ToString(), "{batch}");  // nobody said so: it follows from x
   EXPECT_TRUE(program::Validate(p->local).ok());
   const Reshard& gradient = p->reshards[2];
-  EXPECT_THAT(gradient.value, ::testing::MatchesRegex("%[0-9]+ f32.784,700. of matmul \\(hidden_1\\) at models.cc:[0-9]+"));
-  EXPECT_THAT(gradient.reason, ::testing::MatchesRegex("input 1 of mul \\(adam\\) at models.cc:[0-9]+"));
+  EXPECT_THAT(
+      gradient.value,
+      ::testing::MatchesRegex("%[0-9]+ f32.784,700. of matmul \\(hidden_1\\) at models.cc:[0-9]+"));
+  EXPECT_THAT(gradient.reason,
+              ::testing::MatchesRegex("input 1 of mul \\(adam\\) at models.cc:[0-9]+"));
   EXPECT_EQ(gradient.bytes_per_device, int64_t{784} * 700 * 4 * 2 * 7 / 8);
 }
 
@@ -48,16 +54,17 @@ TEST(MlpTest, TwoAxesShardTheHiddenLayerAsMegatronDoes) {
   GiveLayer(given, "hidden_2", *Layout::Parse("{model, *}", mesh));
   const auto p = Shard(MlpTrainStep(), mesh, given);
   ASSERT_TRUE(p.ok()) << p.status().ToString();
-  EXPECT_EQ(MovesText(*p),
-            "all_reduce f32[128,500] {batch, *} sum(model) -> {batch, *}\n"  // the one of the model axis
-            "all_reduce f32[] {} sum(batch) -> {}\n"
-            "all_reduce f32[] {} sum(batch) -> {}\n"
-            "all_reduce f32[784,700] {*, model} sum(batch) -> {*, model}\n"
-            "all_reduce f32[700] {model} sum(batch) -> {model}\n"
-            "all_reduce f32[700,500] {model, *} sum(batch) -> {model, *}\n"
-            "all_reduce f32[500] {*} sum(batch) -> {*}\n"
-            "all_reduce f32[500,10] {*, *} sum(batch) -> {*, *}\n"
-            "all_reduce f32[10] {*} sum(batch) -> {*}\n");
+  EXPECT_EQ(
+      MovesText(*p),
+      "all_reduce f32[128,500] {batch, *} sum(model) -> {batch, *}\n"  // the one of the model axis
+      "all_reduce f32[] {} sum(batch) -> {}\n"
+      "all_reduce f32[] {} sum(batch) -> {}\n"
+      "all_reduce f32[784,700] {*, model} sum(batch) -> {*, model}\n"
+      "all_reduce f32[700] {model} sum(batch) -> {model}\n"
+      "all_reduce f32[700,500] {model, *} sum(batch) -> {model, *}\n"
+      "all_reduce f32[500] {*} sum(batch) -> {*}\n"
+      "all_reduce f32[500,10] {*, *} sum(batch) -> {*, *}\n"
+      "all_reduce f32[10] {*} sum(batch) -> {*}\n");
 }
 
 TEST(MlpTest, OneDeviceNeedsNothing) {
@@ -77,13 +84,17 @@ TEST(MlpTest, ShardedStatesAreGatheredOrActivationsMovedWhicheverIsLess) {
   GiveLayer(given, "hidden_1", *Layout::Parse("{batch, *}", mesh));
   const auto few = Shard(MlpTrainStep(), mesh, given);
   ASSERT_TRUE(few.ok()) << few.status().ToString();
-  EXPECT_THAT(MovesText(*few), ::testing::HasSubstr("all_to_all f32[128,784] {batch, *} -> {*, batch}\n"));
+  EXPECT_THAT(MovesText(*few),
+              ::testing::HasSubstr("all_to_all f32[128,784] {batch, *} -> {*, batch}\n"));
   EXPECT_THAT(MovesText(*few), ::testing::Not(::testing::HasSubstr("all_gather f32[784,700]")));
   // Batch 16384: the weight is the small operand.
   const auto many = Shard(MlpTrainStep({.batch = 16384}), mesh, given);
   ASSERT_TRUE(many.ok()) << many.status().ToString();
-  EXPECT_THAT(MovesText(*many), ::testing::HasSubstr("all_gather f32[784,700] {batch, *} -> {*, *}\n"));
-  EXPECT_THAT(MovesText(*many), ::testing::HasSubstr("reduce_scatter f32[784,700] {*, *} sum(batch) -> {batch, *}\n"));
+  EXPECT_THAT(MovesText(*many),
+              ::testing::HasSubstr("all_gather f32[784,700] {batch, *} -> {*, *}\n"));
+  EXPECT_THAT(
+      MovesText(*many),
+      ::testing::HasSubstr("reduce_scatter f32[784,700] {*, *} sum(batch) -> {batch, *}\n"));
 }
 
 struct Case {
@@ -109,7 +120,8 @@ TEST_P(MlpOnMeshTest, GivesTheUnshardedNumbers) {
   const program::Program program = MlpTrainStep(Small(c.batch));
   const auto partitioned = Shard(program, mesh, given);
   ASSERT_TRUE(partitioned.ok()) << partitioned.status().ToString();
-  EXPECT_TRUE(program::Validate(partitioned->local).ok()) << program::Validate(partitioned->local).ToString();
+  EXPECT_TRUE(program::Validate(partitioned->local).ok())
+      << program::Validate(partitioned->local).ToString();
   const auto difference = DifferenceFromUnsharded(program, *partitioned);
   ASSERT_TRUE(difference.ok()) << difference.status().ToString();
   EXPECT_LT(*difference, 1e-12) << MovesText(*partitioned);
@@ -130,7 +142,8 @@ INSTANTIATE_TEST_SUITE_P(
         {"batch=2,model=3", 8, "{model, *}", "{*, model}", "{model, *}"},
         {"model=8", 8, "{*, model}", "{model, *}"},
         {"model=4", 4, "{model, *}", "{model, *}", "{model, *}"},
-        {"batch=4", 8, "{batch, *}", "{batch, *}", "{batch, *}"},  // states sharded over the batch axis
+        {"batch=4", 8, "{batch, *}", "{batch, *}",
+         "{batch, *}"},  // states sharded over the batch axis
         {"batch=4", 6, "{*, batch}", "{batch, *}", "{*, batch}"},
         {"batch=2,model=2", 8, "{batch+model, *}", "{model+batch, *}", "{model, batch}"},
         {"batch=2,model=2,extra=2", 6, "{extra, model}", "{model, extra+batch}"},
@@ -147,7 +160,8 @@ TEST(MlpTest, PlansInTime) {
   for (int i = 0; i < 20; ++i) {
     const auto start = std::chrono::steady_clock::now();
     ASSERT_TRUE(Shard(program, mesh, given).ok());
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LT(best, 8e-3);

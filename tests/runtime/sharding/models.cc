@@ -15,7 +15,9 @@ using program::Variable;
 
 std::vector<std::string> MlpLayers(const MlpSizes& sizes) {
   std::vector<std::string> names;
-  for (size_t i = 0; i + 2 < sizes.widths.size(); ++i) names.push_back("hidden_" + std::to_string(i + 1));
+  for (size_t i = 0; i + 2 < sizes.widths.size(); ++i) {
+    names.push_back("hidden_" + std::to_string(i + 1));
+  }
   names.push_back("logits");
   return names;
 }
@@ -28,7 +30,8 @@ program::Program MlpTrainStep(const MlpSizes& sizes) {
   for (size_t i = 0; i < layers.size(); ++i) {
     weights.emplace_back(layers[i] + ".kernel",
                          program::TensorType{sizes.dtype, {sizes.widths[i], sizes.widths[i + 1]}});
-    weights.emplace_back(layers[i] + ".bias", program::TensorType{sizes.dtype, {sizes.widths[i + 1]}});
+    weights.emplace_back(layers[i] + ".bias",
+                         program::TensorType{sizes.dtype, {sizes.widths[i + 1]}});
   }
   Value h = b.Input("x", {sizes.dtype, {sizes.batch, sizes.widths[0]}});
   const Value y = b.Input("y", {DType::kI64, {sizes.batch}});
@@ -83,20 +86,23 @@ std::string MovesText(const Partitioned& partitioned) {
   return text;
 }
 
-Result<double> DifferenceFromUnsharded(const program::Program& program, const Partitioned& partitioned,
-                                       uint64_t seed) {
+Result<double> DifferenceFromUnsharded(const program::Program& program,
+                                       const Partitioned& partitioned, uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto made_up = [&](const program::TensorType& type, bool positive) {
     testing::Array array{type, std::vector<double>(type.num_elements())};
     for (double& v : array.at) {
       const auto step = static_cast<double>(random() % 2001) / 1000 - 1;  // [-1, 1]
-      v = mesh::IsFloat(type.dtype) ? (positive ? step * step : step) : static_cast<double>(random() % 2);
+      v = mesh::IsFloat(type.dtype) ? (positive ? step * step : step)
+                                    : static_cast<double>(random() % 2);
       v = testing::RoundTo(type.dtype, v);
     }
     return array;
   };
   testing::StepInput input;
-  for (const program::Port& p : program.inputs) input.inputs[p.name] = made_up(program.type(p.value), false);
+  for (const program::Port& p : program.inputs) {
+    input.inputs[p.name] = made_up(program.type(p.value), false);
+  }
   for (const program::State& s : program.states) {
     // Second moments are squares, and t counts steps.
     const bool positive = s.name.ends_with(".v") || s.name == "t";
@@ -105,8 +111,12 @@ Result<double> DifferenceFromUnsharded(const program::Program& program, const Pa
   MT_ASSIGN_OR_RETURN(const testing::StepResult want, testing::Interpret(program, input));
   MT_ASSIGN_OR_RETURN(const testing::StepResult got, testing::Interpret(partitioned, input, seed));
   double most = 0;
-  for (const auto& [name, array] : want.outputs) most = std::max(most, Difference(got.outputs.at(name), array));
-  for (const auto& [name, array] : want.states) most = std::max(most, Difference(got.states.at(name), array));
+  for (const auto& [name, array] : want.outputs) {
+    most = std::max(most, Difference(got.outputs.at(name), array));
+  }
+  for (const auto& [name, array] : want.states) {
+    most = std::max(most, Difference(got.states.at(name), array));
+  }
   return most;
 }
 

@@ -37,14 +37,18 @@ class Recorder {
 
 Given Inputs(const Mesh& mesh, const std::map<std::string, std::string>& layouts) {
   Given given;
-  for (const auto& [name, text] : layouts) given.inputs.insert_or_assign(name, *Layout::Parse(text, mesh));
+  for (const auto& [name, text] : layouts) {
+    given.inputs.insert_or_assign(name, *Layout::Parse(text, mesh));
+  }
   return given;
 }
 
 // "matmul {batch, *}" for each op.
 std::string LayoutsText(const Sharded& s) {
   std::string text;
-  for (const program::Op& op : s.program.ops) text += op.kind + " " + s.layouts[op.results[0]].ToString() + "\n";
+  for (const program::Op& op : s.program.ops) {
+    text += op.kind + " " + s.layouts[op.results[0]].ToString() + "\n";
+  }
   return text;
 }
 
@@ -140,7 +144,8 @@ TEST(PendingTest, TwoSumsThatMeetAreReducedTogether) {
   r.Out("both", a + b);
   const auto p = Shard(
       r.Build(), mesh,
-      Inputs(mesh, {{"x", "{batch, *}"}, {"y", "{batch, *}"}, {"u", "{batch, *}"}, {"v", "{batch, *}"}}));
+      Inputs(mesh,
+             {{"x", "{batch, *}"}, {"y", "{batch, *}"}, {"u", "{batch, *}"}, {"v", "{batch, *}"}}));
   ASSERT_TRUE(p.ok());
   EXPECT_EQ(MovesText(*p), "all_reduce f32[64,64] {*, *} sum(batch) -> {*, *}\n");
 }
@@ -170,8 +175,8 @@ TEST(PendingTest, PendingPlusWholeReducesFirst) {
   Recorder r;
   const Value y = MatMul(r.In("x", {8, 64}), r.In("w", {64, 16}));
   r.Out("y", y + r.In("b", {16}));
-  const auto p =
-      Shard(r.Build(), mesh, Inputs(mesh, {{"x", "{*, model}"}, {"w", "{model, *}"}, {"b", "{*}"}}));
+  const auto p = Shard(r.Build(), mesh,
+                       Inputs(mesh, {{"x", "{*, model}"}, {"w", "{model, *}"}, {"b", "{*}"}}));
   ASSERT_TRUE(p.ok());
   EXPECT_EQ(MovesText(*p), "all_reduce f32[8,16] {*, *} sum(model) -> {*, *}\n");
 }
@@ -198,7 +203,9 @@ TEST(CostTest, UsersOfOneLayoutShareOneReshard) {
   r.Out("y", Softmax(x));
   r.Out("z", LogSoftmax(x));
   Given given = Inputs(mesh, {{"x", "{*, a}"}});
-  for (const std::string name : {"y", "z"}) given.outputs.insert_or_assign(name, *Layout::Parse("{a, *}", mesh));
+  for (const std::string name : {"y", "z"}) {
+    given.outputs.insert_or_assign(name, *Layout::Parse("{a, *}", mesh));
+  }
   const auto p = Shard(r.Build(), mesh, given);
   ASSERT_TRUE(p.ok());
   EXPECT_EQ(MovesText(*p), "all_to_all f32[64,64] {*, a} -> {a, *}\n");

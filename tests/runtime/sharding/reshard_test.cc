@@ -1,4 +1,5 @@
-// The planner between two layouts: expected moves as text, and that moving there and back changes nothing.
+// The planner between two layouts: expected moves as text, and that moving there and back changes
+// nothing.
 #include "runtime/sharding/reshard.h"
 
 #include <gtest/gtest.h>
@@ -58,15 +59,17 @@ struct PlanCase {
   int64_t bytes = 0;  // one device sends, 4-byte elements
 };
 
-void PrintTo(const PlanCase& c, std::ostream* out) { *out << c.from << " to " << c.to << " on " << c.mesh; }
+void PrintTo(const PlanCase& c, std::ostream* out) {
+  *out << c.from << " to " << c.to << " on " << c.mesh;
+}
 
 class ReshardPlanTest : public ::testing::TestWithParam<PlanCase> {};
 
 TEST_P(ReshardPlanTest, TakesTheCheapestWay) {
   const PlanCase& c = GetParam();
   const Mesh mesh = *Mesh::Parse(c.mesh);
-  const auto plan = PlanReshard(PlaceOf(*Layout::Parse(c.from, mesh)), PlaceOf(*Layout::Parse(c.to, mesh)), c.dims, 4,
-                                ContextOf(mesh));
+  const auto plan = PlanReshard(PlaceOf(*Layout::Parse(c.from, mesh)),
+                                PlaceOf(*Layout::Parse(c.to, mesh)), c.dims, 4, ContextOf(mesh));
   ASSERT_TRUE(plan.possible);
   EXPECT_EQ(MovesOf(mesh, plan), c.want);
   int64_t bytes = 0;
@@ -84,21 +87,31 @@ INSTANTIATE_TEST_SUITE_P(
         {"a=4", {8, 8}, "{*, *} sum(a)", "{*, *}", "all_reduce a", 2 * 3 * 256 / 4},
         {"a=4", {8, 8}, "{*, *} sum(a)", "{a, *}", "reduce_scatter a dim 0", 3 * 64},
         {"a=4", {8, 8}, "{*, *} max(a)", "{*, a}", "reduce_scatter a dim 1", 3 * 64},
-        // Uneven: 5 rows in chunks of 2; the exchange sends padded chunks of 7 columns in 4 parts of 2.
+        // Uneven: 5 rows in chunks of 2; the exchange sends padded chunks of 7 columns in 4 parts
+        // of 2.
         {"a=4", {5, 7}, "{a, *}", "{*, *}", "all_gather a dim 0", 3 * 2 * 7 * 4},
         {"a=4", {5, 7}, "{a, *}", "{*, a}", "all_to_all a dim 0 to 1", 3 * 2 * 2 * 4},
         {"a=2,b=3", {12, 12}, "{*, *} sum(a,b)", "{*, *}", "all_reduce a+b", 2 * 5 * 576 / 6},
         {"a=2,b=3", {12, 12}, "{*, *} sum(a,b)", "{*, *} sum(a)", "all_reduce b", 2 * 2 * 576 / 3},
         // Tiny: one collective and two cuts; large: what is sent counts more than one more start.
-        {"a=2,b=3", {12, 12}, "{*, *} sum(a,b)", "{a, b}", "all_reduce a+b; slice b dim 1; slice a dim 0",
+        {"a=2,b=3",
+         {12, 12},
+         "{*, *} sum(a,b)",
+         "{a, b}",
+         "all_reduce a+b; slice b dim 1; slice a dim 0",
          2 * 5 * 576 / 6},
-        {"a=2,b=3", {1200, 1200}, "{*, *} sum(a,b)", "{a, b}", "reduce_scatter b dim 1; reduce_scatter a dim 0",
+        {"a=2,b=3",
+         {1200, 1200},
+         "{*, *} sum(a,b)",
+         "{a, b}",
+         "reduce_scatter b dim 1; reduce_scatter a dim 0",
          2 * 1920000 + 960000},
         {"a=2,b=3", {12, 12}, "{a+b, *}", "{a, *}", "all_gather b dim 0", 2 * 96},
         {"a=2,b=3", {12, 12}, "{a+b, *}", "{a, b}", "all_to_all b dim 0 to 1", 2 * 32},
         {"a=2,b=3", {12, 12}, "{*, *}", "{a+b, *}", "slice a+b dim 0", 0},
         {"a=2,b=3", {12, 12}, "{a, *}", "{a+b, *}", "slice b dim 0", 0},
-        // 7 over 6 stores chunks of 2, over 2 chunks of 4: 3 times 2 is not 4, so the row goes round by the whole.
+        // 7 over 6 stores chunks of 2, over 2 chunks of 4: 3 times 2 is not 4, so the row goes
+        // round by the whole.
         {"a=2,b=3", {7, 2}, "{a+b, *}", "{a, *}", "all_gather a+b dim 0; slice a dim 0", 5 * 16},
         {"a=2,b=3", {7, 2}, "{a, *}", "{a+b, *}", "all_gather a dim 0; slice a+b dim 0", 32},
         {"a=1,b=3", {6}, "{a+b}", "{b}", "", 0},  // axes of one device hold nothing apart
@@ -109,17 +122,19 @@ TEST(ReshardPlanTest, NothingBecomesPending) {
   const Mesh mesh = *Mesh::Parse("a=4");
   const program::Dims dims = {8};
   const Place whole = PlaceOf(*Layout::Parse("{*}", mesh));
-  EXPECT_FALSE(PlanReshard(whole, PlaceOf(*Layout::Parse("{*} sum(a)", mesh)), dims, 4, ContextOf(mesh)).possible);
-  EXPECT_FALSE(PlanReshard(PlaceOf(*Layout::Parse("{*} max(a)", mesh)), PlaceOf(*Layout::Parse("{*} sum(a)", mesh)),
-                           dims, 4, ContextOf(mesh))
+  EXPECT_FALSE(
+      PlanReshard(whole, PlaceOf(*Layout::Parse("{*} sum(a)", mesh)), dims, 4, ContextOf(mesh))
+          .possible);
+  EXPECT_FALSE(PlanReshard(PlaceOf(*Layout::Parse("{*} max(a)", mesh)),
+                           PlaceOf(*Layout::Parse("{*} sum(a)", mesh)), dims, 4, ContextOf(mesh))
                    .possible);
 }
 
 // All layouts of a matrix on a mesh of two axes, without pending ones.
 std::vector<Layout> AllLayouts(const Mesh& mesh) {
   std::vector<Layout> layouts;
-  for (const std::string text : {"{*, *}", "{a, *}", "{*, a}", "{b, *}", "{*, b}", "{a, b}", "{b, a}", "{a+b, *}",
-                                 "{b+a, *}", "{*, a+b}", "{*, b+a}"}) {
+  for (const std::string text : {"{*, *}", "{a, *}", "{*, a}", "{b, *}", "{*, b}", "{a, b}",
+                                 "{b, a}", "{a+b, *}", "{b+a, *}", "{*, a+b}", "{*, b+a}"}) {
     layouts.push_back(*Layout::Parse(text, mesh));
   }
   return layouts;
@@ -138,12 +153,16 @@ TEST(ReshardTest, ThereAndBackIsTheIdentity) {
   for (const std::string mesh_text : {"a=2,b=3", "a=2,b=2", "a=4,b=1"}) {
     const Mesh mesh = *Mesh::Parse(mesh_text);
     std::vector<Layout> sources = AllLayouts(mesh);
-    for (const std::string text : {"{*, *} sum(a)", "{b, *} sum(a)", "{*, *} sum(a,b)", "{*, a} max(b)", "{*, *} min(b)"}) {
+    for (const std::string text :
+         {"{*, *} sum(a)", "{b, *} sum(a)", "{*, *} sum(a,b)", "{*, a} max(b)", "{*, *} min(b)"}) {
       sources.push_back(*Layout::Parse(text, mesh));
     }
-    for (const program::Dims& dims : {program::Dims{6, 6}, program::Dims{5, 7}, program::Dims{1, 3}}) {
+    for (const program::Dims& dims :
+         {program::Dims{6, 6}, program::Dims{5, 7}, program::Dims{1, 3}}) {
       testing::Array x{{DType::kF64, dims}, {}};
-      for (int64_t i = 0; i < mesh::NumElements(dims); ++i) x.at.push_back(static_cast<double>(i) - 3);
+      for (int64_t i = 0; i < mesh::NumElements(dims); ++i) {
+        x.at.push_back(static_cast<double>(i) - 3);
+      }
       for (const Layout& from : sources) {
         for (const Layout& via : AllLayouts(mesh)) {
           Given given;
@@ -152,7 +171,8 @@ TEST(ReshardTest, ThereAndBackIsTheIdentity) {
           const auto p = Shard(ThereAndBack(dims, via), mesh, given);
           ASSERT_TRUE(p.ok()) << p.status().ToString();
           const auto got = testing::Interpret(*p, {.inputs = {{"x", x}}});
-          ASSERT_TRUE(got.ok()) << from.ToString() << " via " << via.ToString() << ": " << got.status().ToString();
+          ASSERT_TRUE(got.ok()) << from.ToString() << " via " << via.ToString() << ": "
+                                << got.status().ToString();
           ASSERT_EQ(got->outputs.at("y").at, x.at) << from.ToString() << " via " << via.ToString();
           moved += static_cast<int>(p->reshards.size());
         }

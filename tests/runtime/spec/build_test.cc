@@ -1,5 +1,5 @@
-// One step, said three ways: in the manifest, with Sequential and the library's optimizer, and by hand as the tutorial
-// does it. The programs must be equal by hash.
+// One step, said three ways: in the manifest, with Sequential and the library's optimizer, and by
+// hand as the tutorial does it. The programs must be equal by hash.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,7 +42,8 @@ class DenseLayer {
   using Activation = Value (*)(const program::Operand&);
   DenseLayer(const std::string& name, int64_t in, int64_t out, const mesh::Layout& weight_layout,
              Activation activation = nullptr)
-      : w(name + ".kernel", {in, out}, nn::Initializer::XavierUniform(nn::Seed{22, 23}), weight_layout),
+      : w(name + ".kernel", {in, out}, nn::Initializer::XavierUniform(nn::Seed{22, 23}),
+          weight_layout),
         b(name + ".bias", {out}, nn::Initializer::Zeros(), weight_layout.Delete({0})),
         activation_(activation) {}
 
@@ -125,7 +126,8 @@ ByHand TraceByHand() {
     const Value predictions = model(x);
     const Value loss = ReduceMean(SparseSoftmaxCrossEntropy(predictions, y));
     b.Output("loss", loss);
-    b.Output("accuracy", ReduceMean(Cast(Equal(ArgMax(predictions, -1), Cast(y, DType::kI64)), DType::kF32)));
+    b.Output("accuracy",
+             ReduceMean(Cast(Equal(ArgMax(predictions, -1), Cast(y, DType::kI64)), DType::kF32)));
     return loss;
   };
   ByHand out;
@@ -151,7 +153,8 @@ ByHand TraceByHand() {
     Builder::Scope scope(b);
     for (const Parameter& w : model.Weights()) {
       if (w.dims().size() == 2) {
-        const float limit = std::sqrt(6.0f) / std::sqrt(static_cast<float>(w.dims()[0] + w.dims()[1]));
+        const float limit =
+            std::sqrt(6.0f) / std::sqrt(static_cast<float>(w.dims()[0] + w.dims()[1]));
         Assign(w, program::StatelessUniform(w.dims(), {22, 23}, -limit, limit));
       } else {
         Assign(w, program::Zeros(w.dims()));
@@ -172,14 +175,15 @@ TEST(BuildTest, TheManifestTheLibraryAndHandWrittenCodeAreOneProgram) {
   ASSERT_TRUE(declared.ok()) << declared.status().message();
 
   const auto dense = [](int64_t units, std::string name, ActivationKind activation) {
-    return nn::Dense(units, {.name = std::move(name),
-                             .activation = activation,
-                             .kernel_initializer = nn::Initializer::XavierUniform(nn::Seed{22, 23})});
+    return nn::Dense(units,
+                     {.name = std::move(name),
+                      .activation = activation,
+                      .kernel_initializer = nn::Initializer::XavierUniform(nn::Seed{22, 23})});
   };
   train::Recipe recipe;
-  recipe.model = std::make_shared<nn::Sequential>(nn::Flatten(), dense(700, "hidden_1", ActivationKind::kRelu),
-                                                  dense(500, "hidden_2", ActivationKind::kRelu),
-                                                  dense(10, "logits", ActivationKind::kLinear));
+  recipe.model = std::make_shared<nn::Sequential>(
+      nn::Flatten(), dense(700, "hidden_1", ActivationKind::kRelu),
+      dense(500, "hidden_2", ActivationKind::kRelu), dense(10, "logits", ActivationKind::kLinear));
   recipe.loss = {.kind = train::LossKind::kSparseCategoricalCrossentropy, .from_logits = true};
   recipe.optimizer = train::AdamPaper();
   recipe.metrics = {train::MetricOf("accuracy")};
@@ -223,7 +227,8 @@ TEST(BuildTest, TheShortLastBatchGoesOnWithTheSameStates) {
   const auto declared = Declared::Create(ReadExample("mnist-mlp.yaml"));
   ASSERT_TRUE(declared.ok());
   const auto full = declared->Trace({kImages, kLabels});
-  const auto last = declared->Trace({TensorType{DType::kF32, {8, 28, 28}}, TensorType{DType::kI32, {8}}});
+  const auto last =
+      declared->Trace({TensorType{DType::kF32, {8, 28, 28}}, TensorType{DType::kI32, {8}}});
   ASSERT_TRUE(full.ok() && last.ok());
   const auto a = full->programs.States();
   const auto b = last->programs.States();
@@ -233,15 +238,20 @@ TEST(BuildTest, TheShortLastBatchGoesOnWithTheSameStates) {
   EXPECT_EQ(HashProgram(full->programs.init), HashProgram(last->programs.init));
   EXPECT_NE(HashProgram(full->programs.train_step), HashProgram(last->programs.train_step));
 
-  EXPECT_EQ(declared->Trace({TensorType{DType::kF32, {5, 28, 28}}, TensorType{DType::kI32, {5}}}).status().message(),
-            "mnist-mlp.yaml:31:14: program.data.batch: x f32[5,28,28], the short last batch, does not divide over "
-            "{batch, *, *} of mesh batch=8 (data.drop_remainder: true leaves it out, data.uneven: true takes it)");
+  EXPECT_EQ(declared->Trace({TensorType{DType::kF32, {5, 28, 28}}, TensorType{DType::kI32, {5}}})
+                .status()
+                .message(),
+            "mnist-mlp.yaml:31:14: program.data.batch: x f32[5,28,28], the short last batch, does "
+            "not divide over "
+            "{batch, *, *} of mesh batch=8 (data.drop_remainder: true leaves it out, data.uneven: "
+            "true takes it)");
 }
 
 TEST(BuildTest, RulesGiveLayoutsToWeightsAndTheirSlots) {
   const auto traced = Build(ReadExample("mnist-mlp-model-parallel.yaml"), {kImages, kLabels});
   ASSERT_TRUE(traced.ok()) << traced.status().message();
-  const auto text = [&](const std::map<std::string, mesh::Layout>& layouts, const std::string& name) {
+  const auto text = [&](const std::map<std::string, mesh::Layout>& layouts,
+                        const std::string& name) {
     const auto layout = layouts.find(name);
     return layout == layouts.end() ? "none" : layout->second.ToString();
   };
@@ -268,7 +278,8 @@ TEST(BuildTest, TheUpdateIsSharedWhereProcessesShareTheMeshOrWhereAskedFor) {
         "  - flatten\n"
         "  - dense: {units: 700}\n"
         "loss: mse\n"
-        "optimizer: adam\n" + layout;
+        "optimizer: adam\n" +
+        layout;
     const auto manifest = ParseManifest(text, "job.yaml", {.processes = processes});
     if (!manifest.ok()) return manifest.status().message();
     const auto traced = Build(manifest->program, {kImages, TensorType{DType::kF32, {128, 700}}});
@@ -281,8 +292,9 @@ TEST(BuildTest, TheUpdateIsSharedWhereProcessesShareTheMeshOrWhereAskedFor) {
   EXPECT_EQ(slots("", 2), "{*, *} {batch, *} {*}");
   EXPECT_EQ(slots("layout: {update: copied}\n", 2), "{*, *} {*, *} {*}");
   EXPECT_EQ(slots("layout: {update: shared}\n", 1), "{*, *} {batch, *} {*}");
-  EXPECT_EQ(slots("layout: {update: both}\n", 1),
-            "job.yaml:8:18: program.layout.update: expected one of auto, shared, copied, got: both");
+  EXPECT_EQ(
+      slots("layout: {update: both}\n", 1),
+      "job.yaml:8:18: program.layout.update: expected one of auto, shared, copied, got: both");
 }
 
 const char* const kSmall =
@@ -294,7 +306,8 @@ const char* const kSmall =
     "optimizer: sgd\n";
 
 TEST(BuildTest, ALayerThatDoesNotFitItsInputNamesItsLineInTheManifest) {
-  const auto built = Build(Read(kSmall), {TensorType{DType::kU8, {4, 5}}, TensorType{DType::kF32, {4, 3}}});
+  const auto built =
+      Build(Read(kSmall), {TensorType{DType::kU8, {4, 5}}, TensorType{DType::kF32, {4, 3}}});
   ASSERT_FALSE(built.ok());
   EXPECT_TRUE(built.status().message().starts_with("job.yaml:4:5: program.model[0].dense: "))
       << built.status().message();
@@ -305,13 +318,16 @@ TEST(BuildTest, ALayerThatDoesNotFitItsInputNamesItsLineInTheManifest) {
 
 TEST(BuildTest, InputLayoutsMustFitTheData) {
   const std::string text = std::string(kSmall) + "layout: {inputs: {x: [batch]}}\n";
-  EXPECT_EQ(Build(Read(text), {TensorType{DType::kF32, {4, 5}}, TensorType{DType::kF32, {4, 3}}}).status().message(),
+  EXPECT_EQ(Build(Read(text), {TensorType{DType::kF32, {4, 5}}, TensorType{DType::kF32, {4, 3}}})
+                .status()
+                .message(),
             "job.yaml:7:1: program.layout.inputs: layout [batch] has 1 entry, but `x` has rank 2");
 }
 
 TEST(BuildTest, AnAutomaticLayoutLeavesStatesOpen) {
   const std::string text = std::string(kSmall) + "layout: auto\n";
-  const auto traced = Build(Read(text), {TensorType{DType::kF32, {4, 5}}, TensorType{DType::kF32, {4, 3}}});
+  const auto traced =
+      Build(Read(text), {TensorType{DType::kF32, {4, 5}}, TensorType{DType::kF32, {4, 3}}});
   ASSERT_TRUE(traced.ok()) << traced.status().message();
   EXPECT_TRUE(traced->layouts.states.empty());
   EXPECT_EQ(traced->layouts.inputs.size(), 2u);
@@ -324,7 +340,8 @@ TEST(BuildTest, AFunctionalDeclarationIsTheSequentialOne) {
       "model: {layers: [dense: {units: 3, inputs: x}], output: dense}\n"
       "loss: mse\n"
       "optimizer: sgd\n";
-  const std::vector<TensorType> types = {TensorType{DType::kF32, {4, 5}}, TensorType{DType::kF32, {4, 3}}};
+  const std::vector<TensorType> types = {TensorType{DType::kF32, {4, 5}},
+                                         TensorType{DType::kF32, {4, 3}}};
   const auto a = Build(Read(kSmall), types);
   const auto b = Build(Read(functional), types);
   ASSERT_TRUE(a.ok() && b.ok()) << a.status().message() << b.status().message();

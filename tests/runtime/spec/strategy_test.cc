@@ -7,17 +7,19 @@
 namespace meshtrain::spec {
 namespace {
 
-std::string Job(const std::string& strategy, const std::string& replicas, const std::string& program = "") {
+std::string Job(const std::string& strategy, const std::string& replicas,
+                const std::string& program = "") {
   return "kind: TrainingJob\nspec:\n" + (strategy.empty() ? "" : "  strategy: " + strategy + "\n") +
          "  replicaSpecs: {" + replicas + "}\n  program:\n" + program +
-         "    data: {train: {idx: {images: a, labels: b}}, batch: 10}\n    model: [flatten, dense: {units: 1}]\n"
+         "    data: {train: {idx: {images: a, labels: b}}, batch: 10}\n    model: [flatten, dense: "
+         "{units: 1}]\n"
          "    loss: mse\n    optimizer: sgd\n";
 }
 
 struct Case {
   std::string name;
   std::string text;
-  std::string mesh;      // of the program then
+  std::string mesh;  // of the program then
   int64_t processes = 1;
   mesh::DeviceKind kind = mesh::DeviceKind::kCpu;
 };
@@ -34,7 +36,9 @@ TEST_P(StrategyTest, MakesTheMesh) {
   EXPECT_EQ(manifest->program.devices.kind, GetParam().kind);
   // Process-major: as many devices in each.
   const int64_t each = declared->mesh().size() / GetParam().processes;
-  for (int64_t r = 0; r < declared->mesh().size(); ++r) EXPECT_EQ(declared->mesh().devices()[r].process, r / each);
+  for (int64_t r = 0; r < declared->mesh().size(); ++r) {
+    EXPECT_EQ(declared->mesh().devices()[r].process, r / each);
+  }
 }
 
 const Case kCases[] = {
@@ -43,16 +47,26 @@ const Case kCases[] = {
     {"OneDevice", Job("OneDevice", "chief: {replicas: 1}", "    devices: {count: 1}\n"), ""},
     {"Mirrored", Job("Mirrored", "chief: {replicas: 1}", "    devices: {count: 2}\n"), "batch=2"},
     {"MirroredOnOneDevice", Job("Mirrored", "chief: {replicas: 1}"), ""},
-    {"CentralStorage", Job("CentralStorage", "chief: {replicas: 1}", "    devices: {count: 4}\n"), "batch=4"},
-    {"ManyWorkers", Job("MultiWorkerMirrored", "Chief: {replicas: 1}, Worker: {replicas: 2}", "    devices: {count: 2}\n"),
+    {"CentralStorage", Job("CentralStorage", "chief: {replicas: 1}", "    devices: {count: 4}\n"),
+     "batch=4"},
+    {"ManyWorkers",
+     Job("MultiWorkerMirrored", "Chief: {replicas: 1}, Worker: {replicas: 2}",
+         "    devices: {count: 2}\n"),
      "batch=6", 3},
-    {"OldNames", Job("MultiWorkerMirrored", "Master: {replicas: 1}, Worker: {replicas: 1}"), "batch=2", 2},
+    {"OldNames", Job("MultiWorkerMirrored", "Master: {replicas: 1}, Worker: {replicas: 1}"),
+     "batch=2", 2},
     {"ManyWorkersAndNothingSaid", Job("", "worker: {replicas: 2}"), "batch=2", 2},
-    {"EvaluatorStandsOutside", Job("MultiWorkerMirrored", "worker: {replicas: 2}, evaluator: {replicas: 1}"), "batch=2", 2},
-    {"Tpu", Job("TPU", "worker: {replicas: 2}", "    devices: {count: 4}\n"), "batch=8", 2, mesh::DeviceKind::kTpu},
-    {"ParameterServers", Job("ParameterServer", "chief: {replicas: 1}, worker: {replicas: 2}, ps: {replicas: 1}"), ""},
-    {"Mesh", Job("Mesh", "worker: {replicas: 2}", "    mesh: {batch: 2, model: 2}\n    layout: {rules: [{match: "
-                         "'.*kernel', spec: [unsharded, model]}]}\n"), "batch=2,model=2", 2},
+    {"EvaluatorStandsOutside",
+     Job("MultiWorkerMirrored", "worker: {replicas: 2}, evaluator: {replicas: 1}"), "batch=2", 2},
+    {"Tpu", Job("TPU", "worker: {replicas: 2}", "    devices: {count: 4}\n"), "batch=8", 2,
+     mesh::DeviceKind::kTpu},
+    {"ParameterServers",
+     Job("ParameterServer", "chief: {replicas: 1}, worker: {replicas: 2}, ps: {replicas: 1}"), ""},
+    {"Mesh",
+     Job("Mesh", "worker: {replicas: 2}",
+         "    mesh: {batch: 2, model: 2}\n    layout: {rules: [{match: "
+         "'.*kernel', spec: [unsharded, model]}]}\n"),
+     "batch=2,model=2", 2},
 };
 
 INSTANTIATE_TEST_SUITE_P(Presets, StrategyTest, testing::ValuesIn(kCases),
@@ -60,16 +74,23 @@ INSTANTIATE_TEST_SUITE_P(Presets, StrategyTest, testing::ValuesIn(kCases),
 
 TEST(ParameterServerSpecTest, ReadsThePartitionersOfTensorFlowByTheirNames) {
   const auto read = [](const std::string& options) {
-    const auto manifest = ParseManifest(Job("ParameterServer", "chief: {replicas: 1}, worker: {replicas: 3}, ps: {replicas: 2}",
-                                            "    parameter_server: " + options + "\n"), "job.yaml");
+    const auto manifest = ParseManifest(
+        Job("ParameterServer", "chief: {replicas: 1}, worker: {replicas: 3}, ps: {replicas: 2}",
+            "    parameter_server: " + options + "\n"),
+        "job.yaml");
     EXPECT_TRUE(manifest.ok()) << manifest.status().ToString();
     return manifest.ok() ? manifest->program.parameter_server.value() : ParameterServerSpec{};
   };
-  EXPECT_EQ(std::get<FixedShardsSpec>(read("{variable_partitioner: {fixed_shards: {num_shards: 4}}}").partitioner).num_shards, 4);
-  const auto min_size = std::get<MinSizeSpec>(read("{variable_partitioner: {min_size: {max_shards: 2}}}").partitioner);
+  EXPECT_EQ(std::get<FixedShardsSpec>(
+                read("{variable_partitioner: {fixed_shards: {num_shards: 4}}}").partitioner)
+                .num_shards,
+            4);
+  const auto min_size = std::get<MinSizeSpec>(
+      read("{variable_partitioner: {min_size: {max_shards: 2}}}").partitioner);
   EXPECT_EQ(min_size.min_shard_bytes, 256 << 10);
   EXPECT_EQ(min_size.max_shards, 2);
-  const auto max_size = std::get<MaxSizeSpec>(read("{variable_partitioner: {max_size: {max_shard_bytes: 100}}}").partitioner);
+  const auto max_size = std::get<MaxSizeSpec>(
+      read("{variable_partitioner: {max_size: {max_shard_bytes: 100}}}").partitioner);
   EXPECT_EQ(max_size.max_shard_bytes, 100);
   EXPECT_EQ(max_size.max_shards, 0);
   const ParameterServerSpec other = read("{staleness_bound: 3, steps_in_flight: 2}");
@@ -83,50 +104,65 @@ TEST(ParameterServerSpecTest, ReadsThePartitionersOfTensorFlowByTheirNames) {
 
 TEST(ParameterServerSpecTest, TellsEveryMistake) {
   const auto wrong = [](const std::string& strategy, const std::string& options) {
-    return ParseManifest(Job(strategy, "chief: {replicas: 1}", "    parameter_server: " + options + "\n"), "job.yaml")
-        .status().message();
+    return ParseManifest(
+               Job(strategy, "chief: {replicas: 1}", "    parameter_server: " + options + "\n"),
+               "job.yaml")
+        .status()
+        .message();
   };
   using testing::HasSubstr;
   EXPECT_THAT(wrong("ParameterServer", "{variable_partitioner: {min_sise: {}}}"),
               HasSubstr("unknown partitioner `min_sise`, did you mean `min_size`?"));
   EXPECT_THAT(wrong("ParameterServer", "{variable_partitioner: {fixed_shards: {num_shards: 0}}}"),
-              HasSubstr("program.parameter_server.variable_partitioner.fixed_shards.num_shards: expected a whole number of at "
+              HasSubstr("program.parameter_server.variable_partitioner.fixed_shards.num_shards: "
+                        "expected a whole number of at "
                         "least 1, got: 0"));
-  EXPECT_THAT(wrong("ParameterServer", "{variable_partitioner: {max_size: {}}}"), HasSubstr("max_shard_bytes"));
+  EXPECT_THAT(wrong("ParameterServer", "{variable_partitioner: {max_size: {}}}"),
+              HasSubstr("max_shard_bytes"));
   EXPECT_THAT(wrong("ParameterServer", "{steps_in_flight: 0}"), HasSubstr("steps_in_flight"));
   EXPECT_THAT(wrong("ParameterServer", "{staleness: 1}"), HasSubstr("staleness_bound"));
-  EXPECT_THAT(wrong("Default", "{staleness_bound: 1}"),
-              HasSubstr("program.parameter_server: expected the strategy ParameterServer, got: Default"));
+  EXPECT_THAT(
+      wrong("Default", "{staleness_bound: 1}"),
+      HasSubstr("program.parameter_server: expected the strategy ParameterServer, got: Default"));
 }
 
 // --- Mirrored, MultiWorkerMirrored
 
-Result<Manifest> WithOptions(const std::string& strategy, const std::string& options, const std::string& more = "") {
-  return ParseManifest(Job(strategy, "chief: {replicas: 1}", "    devices: {count: 2}\n    " + options + "\n" + more), "job.yaml");
+Result<Manifest> WithOptions(const std::string& strategy, const std::string& options,
+                             const std::string& more = "") {
+  return ParseManifest(Job(strategy, "chief: {replicas: 1}",
+                           "    devices: {count: 2}\n    " + options + "\n" + more),
+                       "job.yaml");
 }
 
 TEST(StrategyOptionsTest, AreTensorFlowsByTheirNames) {
-  const std::pair<const char*, CrossDeviceOps> kOps[] = {{"Auto", CrossDeviceOps::kAuto},
-                                                         {"NCCL", CrossDeviceOps::kNccl},
-                                                         {"HierarchicalCopy", CrossDeviceOps::kHierarchicalCopy},
-                                                         {"ReductionToOneDevice", CrossDeviceOps::kReductionToOneDevice},
-                                                         {"Ring", CrossDeviceOps::kRing}};
+  const std::pair<const char*, CrossDeviceOps> kOps[] = {
+      {"Auto", CrossDeviceOps::kAuto},
+      {"NCCL", CrossDeviceOps::kNccl},
+      {"HierarchicalCopy", CrossDeviceOps::kHierarchicalCopy},
+      {"ReductionToOneDevice", CrossDeviceOps::kReductionToOneDevice},
+      {"Ring", CrossDeviceOps::kRing}};
   for (const auto& [name, want] : kOps) {
-    const auto manifest = WithOptions("Mirrored", std::string("mirrored: {cross_device_ops: ") + name + "}");
+    const auto manifest =
+        WithOptions("Mirrored", std::string("mirrored: {cross_device_ops: ") + name + "}");
     ASSERT_TRUE(manifest.ok()) << manifest.status().message();
     EXPECT_EQ(manifest->program.mirrored.value().cross_device_ops, want);
-    EXPECT_EQ(manifest->program.mirrored->isolated(), want != CrossDeviceOps::kAuto && want != CrossDeviceOps::kNccl);
+    EXPECT_EQ(manifest->program.mirrored->isolated(),
+              want != CrossDeviceOps::kAuto && want != CrossDeviceOps::kNccl);
     EXPECT_FALSE(manifest->program.packing().given());
   }
-  const std::pair<const char*, Communication> kWays[] = {
-      {"AUTO", Communication::kAuto}, {"RING", Communication::kRing}, {"NCCL", Communication::kNccl}};
+  const std::pair<const char*, Communication> kWays[] = {{"AUTO", Communication::kAuto},
+                                                         {"RING", Communication::kRing},
+                                                         {"NCCL", Communication::kNccl}};
   for (const auto& [name, want] : kWays) {
-    const auto manifest = WithOptions("MultiWorkerMirrored", std::string("multi_worker_mirrored: {communication: ") + name + "}");
+    const auto manifest = WithOptions(
+        "MultiWorkerMirrored", std::string("multi_worker_mirrored: {communication: ") + name + "}");
     ASSERT_TRUE(manifest.ok()) << manifest.status().message();
     EXPECT_EQ(manifest->program.multi_worker_mirrored.value().communication, want);
     EXPECT_EQ(manifest->program.layout.update, UpdateSharing::kAuto);
   }
-  EXPECT_EQ(WithOptions("Mirrored", "mirrored: {}")->program.mirrored->cross_device_ops, CrossDeviceOps::kAuto);
+  EXPECT_EQ(WithOptions("Mirrored", "mirrored: {}")->program.mirrored->cross_device_ops,
+            CrossDeviceOps::kAuto);
   EXPECT_FALSE(WithOptions("Mirrored", "")->program.mirrored);
 }
 
@@ -138,8 +174,12 @@ TEST(StrategyOptionsTest, PacksAreOfGradientsThatEveryDeviceGetsWhole) {
   EXPECT_EQ(BytesPerPack(packs->program.packing(), 0), 1);
   EXPECT_TRUE(packs->program.mirrored->isolated());
   EXPECT_EQ(packs->program.layout.update, UpdateSharing::kCopied);
-  EXPECT_EQ(BytesPerPack(WithOptions("Mirrored", "mirrored: {packing: {num_packs: 0}}")->program.packing(), 100), 0);
-  const auto bytes = WithOptions("MultiWorkerMirrored", "multi_worker_mirrored: {packing: {bytes_per_pack: 4096}}");
+  EXPECT_EQ(
+      BytesPerPack(
+          WithOptions("Mirrored", "mirrored: {packing: {num_packs: 0}}")->program.packing(), 100),
+      0);
+  const auto bytes = WithOptions("MultiWorkerMirrored",
+                                 "multi_worker_mirrored: {packing: {bytes_per_pack: 4096}}");
   ASSERT_TRUE(bytes.ok()) << bytes.status().message();
   EXPECT_EQ(BytesPerPack(bytes->program.packing(), 100), 4096);
   EXPECT_EQ(bytes->program.layout.update, UpdateSharing::kCopied);
@@ -147,30 +187,39 @@ TEST(StrategyOptionsTest, PacksAreOfGradientsThatEveryDeviceGetsWhole) {
 }
 
 TEST(StrategyOptionsTest, TellEveryMistakeWithItsPlace) {
-  const auto wrong = [](const std::string& strategy, const std::string& options, const std::string& more = "") {
+  const auto wrong = [](const std::string& strategy, const std::string& options,
+                        const std::string& more = "") {
     const auto manifest = WithOptions(strategy, options, more);
     return manifest.ok() ? "" : manifest.status().message();
   };
   EXPECT_EQ(wrong("Mirrored", "mirrored: {cross_device_ops: Rnig}"),
-            "job.yaml:7:34: program.mirrored.cross_device_ops: expected one of Auto, NCCL, HierarchicalCopy, "
+            "job.yaml:7:34: program.mirrored.cross_device_ops: expected one of Auto, NCCL, "
+            "HierarchicalCopy, "
             "ReductionToOneDevice, Ring, got: Rnig, did you mean `Ring`?");
   using testing::HasSubstr;
   EXPECT_THAT(wrong("Mirrored", "mirrored: {cross_device_op: Ring}"),
-              HasSubstr("job.yaml:7:16: program.mirrored: unknown field `cross_device_op`, did you mean `cross_device_ops`?"));
-  EXPECT_THAT(wrong("MultiWorkerMirrored", "multi_worker_mirrored: {communication: RNIG}"), HasSubstr("did you mean `RING`?"));
-  EXPECT_EQ(wrong("Mirrored", "mirrored: {packing: {num_packs: 1, bytes_per_pack: 1}}"),
-            "job.yaml:7:25: program.mirrored.packing: expected num_packs or bytes_per_pack, got: both");
-  EXPECT_THAT(wrong("Mirrored", "mirrored: {packing: {}}"), HasSubstr("expected num_packs or bytes_per_pack, got: neither"));
-  EXPECT_THAT(wrong("Mirrored", "mirrored: {packing: {num_packs: -1}}"), HasSubstr("program.mirrored.packing.num_packs"));
+              HasSubstr("job.yaml:7:16: program.mirrored: unknown field `cross_device_op`, did you "
+                        "mean `cross_device_ops`?"));
+  EXPECT_THAT(wrong("MultiWorkerMirrored", "multi_worker_mirrored: {communication: RNIG}"),
+              HasSubstr("did you mean `RING`?"));
+  EXPECT_EQ(
+      wrong("Mirrored", "mirrored: {packing: {num_packs: 1, bytes_per_pack: 1}}"),
+      "job.yaml:7:25: program.mirrored.packing: expected num_packs or bytes_per_pack, got: both");
+  EXPECT_THAT(wrong("Mirrored", "mirrored: {packing: {}}"),
+              HasSubstr("expected num_packs or bytes_per_pack, got: neither"));
+  EXPECT_THAT(wrong("Mirrored", "mirrored: {packing: {num_packs: -1}}"),
+              HasSubstr("program.mirrored.packing.num_packs"));
   EXPECT_THAT(wrong("Mirrored", "mirrored: {packing: {bytes_per_pack: 0}}"),
               HasSubstr("program.mirrored.packing.bytes_per_pack"));
   EXPECT_EQ(wrong("CentralStorage", "mirrored: {}"),
             "job.yaml:7:5: program.mirrored: expected the strategy Mirrored, got: CentralStorage");
   EXPECT_EQ(wrong("Mirrored", "multi_worker_mirrored: {}"),
-            "job.yaml:7:5: program.multi_worker_mirrored: expected the strategy MultiWorkerMirrored, got: Mirrored");
+            "job.yaml:7:5: program.multi_worker_mirrored: expected the strategy "
+            "MultiWorkerMirrored, got: Mirrored");
   EXPECT_THAT(wrong("Mirrored", "mirrored: {cross_device_ops: Ring}", "    numerics: strict\n"),
               HasSubstr("program.mirrored: numerics: strict holds where the devices share memory"));
-  EXPECT_THAT(wrong("MultiWorkerMirrored", "multi_worker_mirrored: {packing: {num_packs: 2}}", "    layout: {update: shared}\n"),
+  EXPECT_THAT(wrong("MultiWorkerMirrored", "multi_worker_mirrored: {packing: {num_packs: 2}}",
+                    "    layout: {update: shared}\n"),
               HasSubstr("program.layout.update: shared sums each gradient where it is used"));
 }
 
@@ -191,15 +240,20 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"Unknown", Job("Mirorred", "chief: {replicas: 1}"),
               "job.yaml:3:3: spec.strategy: unknown strategy `Mirorred`, did you mean `Mirrored`?"},
         Wrong{"MirroredInManyProcesses", Job("Mirrored", "worker: {replicas: 2}"),
-              "job.yaml:3:3: spec.strategy: `Mirrored` trains in one process, got: 2 (MultiWorkerMirrored takes many)"},
-        Wrong{"OneDeviceWithTwo", Job("OneDevice", "chief: {replicas: 1}", "    devices: {count: 2}\n"),
-              "job.yaml:3:3: spec.strategy: `OneDevice` trains on one device, got: devices.count: 2"},
+              "job.yaml:3:3: spec.strategy: `Mirrored` trains in one process, got: 2 "
+              "(MultiWorkerMirrored takes many)"},
+        Wrong{
+            "OneDeviceWithTwo",
+            Job("OneDevice", "chief: {replicas: 1}", "    devices: {count: 2}\n"),
+            "job.yaml:3:3: spec.strategy: `OneDevice` trains on one device, got: devices.count: 2"},
         Wrong{"TpuOnCpus", Job("TPU", "worker: {replicas: 1}", "    devices: {kind: cpu}\n"),
-              "job.yaml:3:3: spec.strategy: `TPU` trains on devices of kind tpu, got: devices.kind: cpu"},
+              "job.yaml:3:3: spec.strategy: `TPU` trains on devices of kind tpu, got: "
+              "devices.kind: cpu"},
         Wrong{"MeshWithoutOne", Job("Mesh", "chief: {replicas: 1}"),
               "job.yaml:3:3: spec.strategy: the strategy Mesh needs program.mesh, got: none"},
         Wrong{"StrategyAndMesh", Job("Mirrored", "chief: {replicas: 1}", "    mesh: {batch: 2}\n"),
-              "job.yaml:3:3: spec.strategy: `Mirrored` makes its own mesh: expected no program.mesh beside it, or the "
+              "job.yaml:3:3: spec.strategy: `Mirrored` makes its own mesh: expected no "
+              "program.mesh beside it, or the "
               "strategy Mesh"}),
     [](const auto& info) { return info.param.name; });
 

@@ -66,7 +66,8 @@ TEST(EndpointsTest, StopsAtOnceEvenRightAfterTheStart) {
 
 TEST(EndpointsTest, AnAddressThatIsTakenIsAnError) {
   Server server;
-  // httplib sets SO_REUSEPORT, under which two of our own servers may share a port; one that is not ours is the test.
+  // httplib sets SO_REUSEPORT, under which two of our own servers may share a port; one that is not
+  // ours is the test.
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{
       .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};

@@ -111,8 +111,9 @@ TEST(MetricsLogTest, AContinuedRunDropsTheStepsItDoesAgain) {
   {
     auto log = MetricsLog::Open(path);
     ASSERT_TRUE(log.ok());
-    for (int64_t step = 1; step <= 5; ++step)
+    for (int64_t step = 1; step <= 5; ++step) {
       ASSERT_EQ((*log)->Add({.step = step, .epoch = 1, .loss = 1}), OkStatus());
+    }
   }
   std::ofstream(path, std::ios::app) << "{\"step\":6,\"lo";  // killed in between
   {

@@ -41,8 +41,9 @@ TEST(ProgressTest, TheTerminationMessageFits) {
   Progress progress = Full();
   progress.rank_step_seconds.assign(1000, 0.0012345);
   EXPECT_EQ(json::parse(TerminationMessage(progress))["accuracy"], 0.9);
-  for (int i = 0; i < 300; ++i)
+  for (int i = 0; i < 300; ++i) {
     progress.metrics["metric_number_" + std::to_string(i)] = 1.0 / (i + 1);
+  }
   EXPECT_LE(TerminationMessage(progress).size(), 4096u);
   progress.checkpoint->path.assign(5000, 'x');
   EXPECT_LE(TerminationMessage(progress).size(), 4096u);

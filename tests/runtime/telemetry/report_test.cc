@@ -54,15 +54,17 @@ TEST(ReportTest, ShowsCurvesAndFigures) {
   const std::string html = RenderReport(Example());
   ExpectWellFormed(html);
   EXPECT_THAT(html, HasSubstr("<title>mnist-mlp</title>"));
-  for (const char* figure : {"0.8310", "0.1870", "0.9460", "0.2330", "0.9290"})
+  for (const char* figure : {"0.8310", "0.1870", "0.9460", "0.2330", "0.9290"}) {
     EXPECT_THAT(html, HasSubstr(figure));
+  }
   EXPECT_LT(html.find("aria-label=\"Loss\""), html.find("aria-label=\"Accuracy\""));
   EXPECT_THAT(html, HasSubstr("runs/mnist/&lt;best&gt; &amp; &quot;last&quot;"));
   EXPECT_EQ(Occurrences(html, "<path class=\"line s0\""), 2);
   EXPECT_EQ(Occurrences(html, "<path class=\"line s1\""), 2);
   EXPECT_EQ(Occurrences(html, "<circle "), 12);
-  if (const char* path = std::getenv("MT_WRITE_REPORT"))
+  if (const char* path = std::getenv("MT_WRITE_REPORT")) {
     std::ofstream(path) << html;  // to look at it
+  }
 }
 
 TEST(ReportTest, NeedsNothingFromOutside) {

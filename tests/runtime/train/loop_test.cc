@@ -39,15 +39,20 @@ class FakeRunner final : public StepRunner {
     examples += batch.size;
     ++steps;
     if (before_step_returns) before_step_returns(steps);
-    return Scalars{{"loss", steps == nan_at ? std::nan("") : 1.0 / static_cast<double>(steps)}, {"accuracy", 0.5}};
+    return Scalars{{"loss", steps == nan_at ? std::nan("") : 1.0 / static_cast<double>(steps)},
+                   {"accuracy", 0.5}};
   }
-  Result<Scalars> EvalStep(const Batch&) override { return Scalars{{"loss", 10.0 * static_cast<double>(++evals)}}; }
+  Result<Scalars> EvalStep(const Batch&) override {
+    return Scalars{{"loss", 10.0 * static_cast<double>(++evals)}};
+  }
   Status Save(int64_t step) override {
     saved.push_back(step);
     return OkStatus();
   }
   int64_t last_saved() const override { return saved.empty() ? -1 : saved.back(); }
-  Result<std::string> FirstNonFinite(const Batch&) override { return std::string("log (hidden_1) at model.cc:31"); }
+  Result<std::string> FirstNonFinite(const Batch&) override {
+    return std::string("log (hidden_1) at model.cc:31");
+  }
 
   int64_t steps = 0, evals = 0, examples = 0, nan_at = -1;
   std::vector<int64_t> saved;
@@ -77,17 +82,19 @@ TEST(FitTest, AnEpochsFiguresAreTheMeansOfItsBatches) {
   EXPECT_EQ(data.passes, 2);
 }
 
-// Found by stopping a job while it validated: the pass had ended, the epoch had not, and a whole epoch was trained again.
+// Found by stopping a job while it validated: the pass had ended, the epoch had not, and a whole
+// epoch was trained again.
 TEST(FitTest, AFullEpochResumedTrainsNoMoreInIt) {
   for (const bool pass_has_turned : {false, true}) {
     FakeRunner runner;
     FakeData data(3), test(2);
     for (int i = 0; i < (pass_has_turned ? 4 : 3); ++i) ASSERT_TRUE(data.Next({}).ok());
-    const auto result = Fit(runner, data,
-                            {.epochs = 2,
-                             .validation = &test,
-                             .start = {.step = 3, .epoch = 0, .batch = 3, .sums = {{"loss", 6}, {"accuracy", 1.5}}}},
-                            {}, {});
+    const auto result = Fit(
+        runner, data,
+        {.epochs = 2,
+         .validation = &test,
+         .start = {.step = 3, .epoch = 0, .batch = 3, .sums = {{"loss", 6}, {"accuracy", 1.5}}}},
+        {}, {});
     ASSERT_TRUE(result.ok()) << result.status().message();
     EXPECT_EQ(runner.steps, 3);
     EXPECT_EQ(result->position.step, 6);
@@ -162,7 +169,8 @@ TEST(FitTest, GoesOnFromAPositionWithTheSameEpochMeans) {
   resumed.steps = 3;
   FakeData rest(5);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(rest.Next({}).ok());  // as a restored cursor leaves it
-  const Position start{.step = 3, .batch = 3, .sums = {{"loss", 1 + 1 / 2.0 + 1 / 3.0}, {"accuracy", 1.5}}};
+  const Position start{
+      .step = 3, .batch = 3, .sums = {{"loss", 1 + 1 / 2.0 + 1 / 3.0}, {"accuracy", 1.5}}};
   const auto got = Fit(resumed, rest, {.epochs = 1, .start = start}, {}, {});
   ASSERT_TRUE(got.ok());
   ASSERT_EQ(got->history.size(), 1u);
@@ -180,7 +188,8 @@ TEST(FitTest, ALossThatIsNanStopsNamesTheOpAndKeepsTheLastCheckpoint) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->end, FitEnd::kNotFinite);
   EXPECT_EQ(result->message,
-            "step 5: loss is nan; first not finite: log (hidden_1) at model.cc:31; the last checkpoint is of step 4");
+            "step 5: loss is nan; first not finite: log (hidden_1) at model.cc:31; the last "
+            "checkpoint is of step 4");
   EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 4}));
   EXPECT_TRUE(result->history.empty());
 }
@@ -199,7 +208,8 @@ TEST(FitTest, ACallbacksErrorEndsIt) {
   FunctionCallback callback;
   callback.on_step_end = [](const StepInfo&) { return ResourceExhausted("disk full"); };
   Callback* callbacks[] = {&callback};
-  EXPECT_EQ(Fit(runner, data, {.epochs = 1}, callbacks, {}).status(), ResourceExhausted("disk full"));
+  EXPECT_EQ(Fit(runner, data, {.epochs = 1}, callbacks, {}).status(),
+            ResourceExhausted("disk full"));
   EXPECT_EQ(runner.steps, 1);
 }
 

@@ -1,5 +1,5 @@
-// Each optimizer's program, run by the interpreter in f64, against its formula written out again as a loop over
-// numbers: Keras 3's (keras/src/optimizers), and the tutorial's for adam_paper.
+// Each optimizer's program, run by the interpreter in f64, against its formula written out again as
+// a loop over numbers: Keras 3's (keras/src/optimizers), and the tutorial's for adam_paper.
 #include "runtime/train/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ const TensorType kWeight{DType::kF64, {kElements}};
 double GradientAt(int t, int i) { return std::sin(1.7 * t + 2.3 * i) * (i == 2 ? 0.01 : 1); }
 double InitialAt(int i) { return 0.5 - 0.4 * i; }
 
-// One weight's reference: the new w, given step t (from 1), w and g. Keeps slots in what it captures, one per element.
+// One weight's reference: the new w, given step t (from 1), w and g. Keeps slots in what it
+// captures, one per element.
 using Formula = std::function<double(int t, int i, double w, double g)>;
 struct Slots {
   double a[kElements] = {};
@@ -107,7 +108,9 @@ const std::vector<Case>& Cases() {
        },
        {"optimizer.momentum.w"}},
       {"rmsprop_centered_momentum",
-       [] { return Rmsprop({.common = {.learning_rate = 0.01}, .momentum = 0.9, .centered = true}); },
+       [] {
+         return Rmsprop({.common = {.learning_rate = 0.01}, .momentum = 0.9, .centered = true});
+       },
        [] {
          auto s = std::make_shared<Slots>();
          return Formula([=](int, int i, double w, double g) {
@@ -160,7 +163,8 @@ const std::vector<Case>& Cases() {
            for (int n = 1; n <= t; ++n) product *= u(n);
            s->a[i] += (g - s->a[i]) * (1 - 0.9);
            s->b[i] += (g * g - s->b[i]) * (1 - 0.999);
-           const double m_hat = u(t + 1) * s->a[i] / (1 - product * u(t + 1)) + (1 - u(t)) * g / (1 - product);
+           const double m_hat =
+               u(t + 1) * s->a[i] / (1 - product * u(t + 1)) + (1 - u(t)) * g / (1 - product);
            const double v_hat = s->b[i] / (1 - std::pow(0.999, t));
            return w - m_hat * 0.01 / (std::sqrt(v_hat) + 1e-7);
          });
@@ -268,8 +272,8 @@ TEST(OptimizerOptionsTest, GradientsAreClippedBeforeTheUpdate) {
     const Parameter w("w", kWeight, nn::Initializer::Zeros());
     const auto step = Trace(*optimizer, w);
     ASSERT_TRUE(step.ok()) << step.status().ToString();
-    const auto out =
-        Interpret(*step, {.inputs = {{"g", {kWeight, {3, 4, 0}}}}, .states = {{"w", {kWeight, {0, 0, 0}}}}});
+    const auto out = Interpret(
+        *step, {.inputs = {{"g", {kWeight, {3, 4, 0}}}}, .states = {{"w", {kWeight, {0, 0, 0}}}}});
     ASSERT_TRUE(out.ok()) << out.status().ToString();
     for (int i = 0; i < kElements; ++i) EXPECT_NEAR(out->states.at("w").at[i], -c.want[i], 1e-12);
   }

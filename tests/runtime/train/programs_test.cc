@@ -44,10 +44,16 @@ TEST(ProgramsTest, HaveTheInputsOutputsAndUpdatesThatTheHeaderSays) {
     EXPECT_EQ(p->outputs[0].name, "loss");
     EXPECT_EQ(p->outputs[1].name, "accuracy");
   }
-  for (const program::State& state : programs->train_step.states) EXPECT_NE(state.entry, state.exit) << state.name;
-  for (const program::State& state : programs->eval_step.states) EXPECT_EQ(state.entry, state.exit) << state.name;
+  for (const program::State& state : programs->train_step.states) {
+    EXPECT_NE(state.entry, state.exit) << state.name;
+  }
+  for (const program::State& state : programs->eval_step.states) {
+    EXPECT_EQ(state.entry, state.exit) << state.name;
+  }
   EXPECT_TRUE(programs->init.inputs.empty());
-  for (const program::State& state : programs->init.states) EXPECT_NE(state.entry, state.exit) << state.name;
+  for (const program::State& state : programs->init.states) {
+    EXPECT_NE(state.entry, state.exit) << state.name;
+  }
   EXPECT_EQ(Names(programs->States()), (std::vector<std::string>{"dense.kernel", "dense.bias"}));
   EXPECT_EQ(programs->Summary(),
             "dense.kernel  f64[3,2]  replicated\n"
@@ -64,7 +70,8 @@ StepInput SmallInput() {
   return in;
 }
 
-// Mean loss and accuracy of SmallInput, and the sum over examples of the gradient by the logits, by hand.
+// Mean loss and accuracy of SmallInput, and the sum over examples of the gradient by the logits, by
+// hand.
 struct Reference {
   double loss = 0;
   double accuracy = 0;
@@ -103,7 +110,8 @@ TEST(ProgramsTest, AStepIsWhatTheFormulasSay) {
   EXPECT_NEAR(out->outputs.at("accuracy").at[0], want.accuracy, 1e-6);
   for (int i = 0; i < 6; ++i) {
     EXPECT_NEAR(out->states.at("dense.kernel").at[i],
-                in.states.at("dense.kernel").at[i] - 0.1 * want.kernel_gradient[i / 2][i % 2] / 4, 1e-12);
+                in.states.at("dense.kernel").at[i] - 0.1 * want.kernel_gradient[i / 2][i % 2] / 4,
+                1e-12);
   }
   const auto eval = Interpret(programs->eval_step, in);
   ASSERT_TRUE(eval.ok()) << eval.status().message();
@@ -128,7 +136,8 @@ TEST(ProgramsTest, ASummedLossReportsItsMean) {
 
 TEST(ProgramsTest, ARegularizerAddsToTheLossAndItsGradient) {
   Recipe recipe = SmallRecipe();
-  recipe.model = std::make_shared<nn::Sequential>(nn::Dense(2, {.kernel_regularizer = nn::L2(0.01)}));
+  recipe.model =
+      std::make_shared<nn::Sequential>(nn::Dense(2, {.kernel_regularizer = nn::L2(0.01)}));
   const auto programs = BuildPrograms(recipe, kX, kY);
   ASSERT_TRUE(programs.ok()) << programs.status().message();
   const StepInput in = SmallInput();
@@ -139,7 +148,8 @@ TEST(ProgramsTest, ARegularizerAddsToTheLossAndItsGradient) {
   ASSERT_TRUE(out.ok()) << out.status().message();
   EXPECT_NEAR(out->outputs.at("loss").at[0], want.loss + 0.01 * squares, 1e-12);
   const double w0 = in.states.at("dense.kernel").at[0];
-  EXPECT_NEAR(out->states.at("dense.kernel").at[0], w0 - 0.1 * (want.kernel_gradient[0][0] / 4 + 2 * 0.01 * w0), 1e-12);
+  EXPECT_NEAR(out->states.at("dense.kernel").at[0],
+              w0 - 0.1 * (want.kernel_gradient[0][0] / 4 + 2 * 0.01 * w0), 1e-12);
 }
 
 TEST(ProgramsTest, DropoutCountsStepsInAStateOfItsOwn) {
@@ -160,21 +170,28 @@ TEST(ProgramsTest, ARuleThatMatchesNothingIsAnError) {
   Recipe recipe = SmallRecipe();
   ASSERT_TRUE(recipe.layouts.Add("hidden", nn::LayoutSpecs{"unsharded", "model"}).ok());
   EXPECT_EQ(BuildPrograms(recipe, kX, kY).status().message(),
-            "layout rule `hidden` matches no parameter (keys match from the start of a path); near: dense.kernel, "
+            "layout rule `hidden` matches no parameter (keys match from the start of a path); "
+            "near: dense.kernel, "
             "dense.bias");
 }
 
 TEST(SharedUpdateTest, LargeSlotsAreSplitOverTheBatchWhereTheirWeightIsNot) {
   const mesh::Mesh mesh = mesh::Mesh::Create({{"batch", 4}, {"model", 2}}).value();
-  const auto layout = [&](const std::vector<std::string>& specs) { return mesh::Layout::FromSpecs(specs, mesh).value(); };
-  const auto shared = [&](const std::vector<std::string>& specs, mesh::Dims dims, const std::vector<std::string>& batch) {
-    return SharedUpdateLayout(layout(specs), {DType::kF32, std::move(dims)}, layout(batch)).ToString();
+  const auto layout = [&](const std::vector<std::string>& specs) {
+    return mesh::Layout::FromSpecs(specs, mesh).value();
+  };
+  const auto shared = [&](const std::vector<std::string>& specs, mesh::Dims dims,
+                          const std::vector<std::string>& batch) {
+    return SharedUpdateLayout(layout(specs), {DType::kF32, std::move(dims)}, layout(batch))
+        .ToString();
   };
   const std::vector<std::string> batch = {"batch", "unsharded"};
   EXPECT_EQ(shared({"unsharded", "unsharded"}, {784, 700}, batch), "{batch, *}");
   EXPECT_EQ(shared({"unsharded", "model"}, {784, 700}, batch), "{batch, model}");
-  EXPECT_EQ(shared({"unsharded", "unsharded"}, {784, 700}, {"batch+model", "unsharded"}), "{batch+model, *}");
-  EXPECT_EQ(shared({"unsharded", "model"}, {784, 700}, {"batch+model", "unsharded"}), "{batch, model}");
+  EXPECT_EQ(shared({"unsharded", "unsharded"}, {784, 700}, {"batch+model", "unsharded"}),
+            "{batch+model, *}");
+  EXPECT_EQ(shared({"unsharded", "model"}, {784, 700}, {"batch+model", "unsharded"}),
+            "{batch, model}");
   // Left as they are: split already, uneven, small, scalars, and where nothing splits the batch.
   EXPECT_EQ(shared({"model", "unsharded"}, {784, 700}, batch), "{model, *}");
   EXPECT_EQ(shared({"unsharded", "unsharded"}, {783, 700}, batch), "{*, *}");
@@ -237,7 +254,12 @@ TEST(LossTest, FollowKerasDefinitions) {
       {"binary_logits", {LossKind::kBinaryCrossentropy, true}, like, targets, logits, bce(targets)},
       {"mse", {LossKind::kMeanSquaredError}, like, targets, probabilities, mse},
       {"mae", {LossKind::kMeanAbsoluteError}, like, targets, probabilities, mae},
-      {"integers as labels", {LossKind::kMeanSquaredError}, {DType::kI32, {2, 3}}, targets, probabilities, mse},
+      {"integers as labels",
+       {LossKind::kMeanSquaredError},
+       {DType::kI32, {2, 3}},
+       targets,
+       probabilities,
+       mse},
   };
   for (const LossCase& c : cases) {
     Builder b("loss");
@@ -249,7 +271,8 @@ TEST(LossTest, FollowKerasDefinitions) {
     b.Output("loss", program::ReduceMean(each));
     const auto program = b.Build();
     ASSERT_TRUE(program.ok()) << c.name << ": " << program.status().message();
-    const auto out = Interpret(*program, {.inputs = {{"y", {c.label_type, c.labels}}, {"p", {like, c.predictions}}}});
+    const auto out = Interpret(
+        *program, {.inputs = {{"y", {c.label_type, c.labels}}, {"p", {like, c.predictions}}}});
     ASSERT_TRUE(out.ok()) << c.name << ": " << out.status().message();
     EXPECT_NEAR(out->outputs.at("loss").at[0], c.want, 1e-9) << c.name;
   }
@@ -297,11 +320,13 @@ TEST(MetricTest, AccuracyIsResolvedByTheLoss) {
   for (const MetricCase& c : cases) {
     Builder b("metric");
     Builder::Scope scope(b);
-    b.Output("m", MetricOf("accuracy").OfBatch(b.Input("y", c.label_type), b.Input("p", c.prediction_type), c.loss));
+    b.Output("m",
+             MetricOf("accuracy")
+                 .OfBatch(b.Input("y", c.label_type), b.Input("p", c.prediction_type), c.loss));
     const auto program = b.Build();
     ASSERT_TRUE(program.ok()) << c.name << ": " << program.status().message();
-    const auto out =
-        Interpret(*program, {.inputs = {{"y", {c.label_type, c.labels}}, {"p", {c.prediction_type, c.predictions}}}});
+    const auto out = Interpret(*program, {.inputs = {{"y", {c.label_type, c.labels}},
+                                                     {"p", {c.prediction_type, c.predictions}}}});
     ASSERT_TRUE(out.ok()) << c.name << ": " << out.status().message();
     EXPECT_EQ(out->outputs.at("m").at[0], c.want) << c.name;
   }

@@ -54,27 +54,43 @@ void SelectLoop(void* d, const void* a, const void* b, const void* c, int64_t n)
 }
 
 // Whole numbers wrap around; done on unsigned ones, where that is defined.
-template <typename T> struct Wrap { using type = T; };
-template <> struct Wrap<int32_t> { using type = uint32_t; };
-template <> struct Wrap<int64_t> { using type = uint64_t; };
-template <> struct Wrap<uint8_t> { using type = uint32_t; };
+template <typename T>
+struct Wrap {
+  using type = T;
+};
+template <>
+struct Wrap<int32_t> {
+  using type = uint32_t;
+};
+template <>
+struct Wrap<int64_t> {
+  using type = uint64_t;
+};
+template <>
+struct Wrap<uint8_t> {
+  using type = uint32_t;
+};
 
-#define MT_WRAPPING(Name, expression)                                \
-  struct Name {                                                      \
-    template <typename T> static T Apply(T a, T b) {                 \
-      using W = typename Wrap<T>::type;                              \
-      const W x = static_cast<W>(a), y = static_cast<W>(b);          \
-      return static_cast<T>(expression);                             \
-    }                                                                \
+#define MT_WRAPPING(Name, expression)                       \
+  struct Name {                                             \
+    template <typename T>                                   \
+    static T Apply(T a, T b) {                              \
+      using W = typename Wrap<T>::type;                     \
+      const W x = static_cast<W>(a), y = static_cast<W>(b); \
+      return static_cast<T>(expression);                    \
+    }                                                       \
   };
 MT_WRAPPING(Add, x + y)
 MT_WRAPPING(Sub, x - y)
-MT_WRAPPING(Mul, x * y)
+MT_WRAPPING(Mul, x* y)
 #undef MT_WRAPPING
 
 #define MT_FUNCTION2(Name, Result, expression) \
   struct Name {                                \
-    template <typename T> static Result Apply(T a, T b) { return expression; } \
+    template <typename T>                      \
+    static Result Apply(T a, T b) {            \
+      return expression;                       \
+    }                                          \
   };
 MT_FUNCTION2(Div, T, a / b)
 MT_FUNCTION2(Power, T, Pow(a, b))
@@ -88,13 +104,16 @@ MT_FUNCTION2(Greater, bool, a > b)
 MT_FUNCTION2(GreaterEqual, bool, a >= b)
 MT_FUNCTION2(And, bool, ((a != 0) & (b != 0)))
 MT_FUNCTION2(Or, bool, ((a != 0) | (b != 0)))
-MT_FUNCTION2(SquareMul, T, a * a * b)
+MT_FUNCTION2(SquareMul, T, a* a* b)
 MT_FUNCTION2(SqrtAdd, T, Sqrt(a) + b)
 #undef MT_FUNCTION2
 
 #define MT_FUNCTION1(Name, Result, expression) \
   struct Name {                                \
-    template <typename T> static Result Apply(T a) { return expression; } \
+    template <typename T>                      \
+    static Result Apply(T a) {                 \
+      return expression;                       \
+    }                                          \
   };
 MT_FUNCTION1(Neg, T, Sub::Apply(T(0), a))
 MT_FUNCTION1(NegFloat, T, -a)
@@ -114,102 +133,161 @@ MT_FUNCTION1(TanhOf, T, Tanh(a))
 MT_FUNCTION1(Sigmoid, T, Logistic(a))
 MT_FUNCTION1(Relu, T, (a <= T(0) ? T(0) : a))  // keeps NaN
 MT_FUNCTION1(Gelu, T, T(0.5) * a * (T(1) + Erf(a * T(0.70710678118654752))))
-MT_FUNCTION1(GeluTanh, T, T(0.5) * a * (T(1) + Tanh(T(0.79788456080286536) * (a + T(0.044715) * (a * a * a)))))
+MT_FUNCTION1(GeluTanh, T,
+             T(0.5) * a * (T(1) + Tanh(T(0.79788456080286536) * (a + T(0.044715) * (a * a * a)))))
 MT_FUNCTION1(Not, bool, a == 0)
 MT_FUNCTION1(Same, T, a)
 #undef MT_FUNCTION1
 
 #define MT_FUNCTION3(Name, expression) \
   struct Name {                        \
-    template <typename T> static T Apply(T a, T b, T c) { return expression; } \
+    template <typename T>              \
+    static T Apply(T a, T b, T c) {    \
+      return expression;               \
+    }                                  \
   };
-MT_FUNCTION3(MulAdd, a * b + c)
-MT_FUNCTION3(MulSub, a * b - c)
+MT_FUNCTION3(MulAdd, a* b + c)
+MT_FUNCTION3(MulSub, a* b - c)
 MT_FUNCTION3(NegMulAdd, c - a * b)
-MT_FUNCTION3(MulSqrtAdd, Sqrt(a * b) + c)
-MT_FUNCTION3(MulDiv, a * b / c)
-MT_FUNCTION3(KeepWhere, b * (a > c ? T(1) : T(0)))
+MT_FUNCTION3(MulSqrtAdd, Sqrt(a* b) + c)
+MT_FUNCTION3(MulDiv, a* b / c)
+MT_FUNCTION3(KeepWhere, b*(a > c ? T(1) : T(0)))
 #undef MT_FUNCTION3
 
 template <typename F, typename T, typename D = T>
 BlockFn TwoFor(ScalarMask scalars) {
   switch (scalars) {
-    case 0: return Binary<F, T, D, false, false>;
-    case 1: return Binary<F, T, D, true, false>;
-    case 2: return Binary<F, T, D, false, true>;
-    default: return nullptr;
+    case 0:
+      return Binary<F, T, D, false, false>;
+    case 1:
+      return Binary<F, T, D, true, false>;
+    case 2:
+      return Binary<F, T, D, false, true>;
+    default:
+      return nullptr;
   }
 }
 
 template <typename F, typename T>
 BlockFn ThreeFor(ScalarMask scalars) {
   switch (scalars) {
-    case 0: return Ternary<F, T, false, false>;
-    case 2: return Ternary<F, T, true, false>;
-    case 4: return Ternary<F, T, false, true>;
-    case 6: return Ternary<F, T, true, true>;
-    default: return nullptr;
+    case 0:
+      return Ternary<F, T, false, false>;
+    case 2:
+      return Ternary<F, T, true, false>;
+    case 4:
+      return Ternary<F, T, false, true>;
+    case 6:
+      return Ternary<F, T, true, true>;
+    default:
+      return nullptr;
   }
 }
 
 template <typename T>
 BlockFn SelectFor(ScalarMask scalars) {
   switch (scalars) {
-    case 0: return SelectLoop<T, false, false>;
-    case 2: return SelectLoop<T, true, false>;
-    case 4: return SelectLoop<T, false, true>;
-    case 6: return SelectLoop<T, true, true>;
-    default: return nullptr;
+    case 0:
+      return SelectLoop<T, false, false>;
+    case 2:
+      return SelectLoop<T, true, false>;
+    case 4:
+      return SelectLoop<T, false, true>;
+    case 6:
+      return SelectLoop<T, true, true>;
+    default:
+      return nullptr;
   }
 }
 
 template <typename T>
 BlockFn ForFloat(BlockOp op, ScalarMask s) {
   switch (op) {
-    case BlockOp::kAdd: return TwoFor<Add, T>(s);
-    case BlockOp::kSub: return TwoFor<Sub, T>(s);
-    case BlockOp::kMul: return TwoFor<Mul, T>(s);
-    case BlockOp::kDiv: return TwoFor<Div, T>(s);
-    case BlockOp::kPow: return TwoFor<Power, T>(s);
-    case BlockOp::kMaximum: return TwoFor<Maximum, T>(s);
-    case BlockOp::kMinimum: return TwoFor<Minimum, T>(s);
-    case BlockOp::kEqual: return TwoFor<Equal, T, bool>(s);
-    case BlockOp::kNotEqual: return TwoFor<NotEqual, T, bool>(s);
-    case BlockOp::kLess: return TwoFor<Less, T, bool>(s);
-    case BlockOp::kLessEqual: return TwoFor<LessEqual, T, bool>(s);
-    case BlockOp::kGreater: return TwoFor<Greater, T, bool>(s);
-    case BlockOp::kGreaterEqual: return TwoFor<GreaterEqual, T, bool>(s);
-    case BlockOp::kSquareMul: return TwoFor<SquareMul, T>(s);
-    case BlockOp::kSqrtAdd: return TwoFor<SqrtAdd, T>(s);
-    case BlockOp::kMulAdd: return ThreeFor<MulAdd, T>(s);
-    case BlockOp::kMulSub: return ThreeFor<MulSub, T>(s);
-    case BlockOp::kNegMulAdd: return ThreeFor<NegMulAdd, T>(s);
-    case BlockOp::kMulSqrtAdd: return ThreeFor<MulSqrtAdd, T>(s);
-    case BlockOp::kMulDiv: return ThreeFor<MulDiv, T>(s);
-    case BlockOp::kKeepWhere: return ThreeFor<KeepWhere, T>(s);
-    case BlockOp::kSelect: return SelectFor<T>(s);
-    default: break;
+    case BlockOp::kAdd:
+      return TwoFor<Add, T>(s);
+    case BlockOp::kSub:
+      return TwoFor<Sub, T>(s);
+    case BlockOp::kMul:
+      return TwoFor<Mul, T>(s);
+    case BlockOp::kDiv:
+      return TwoFor<Div, T>(s);
+    case BlockOp::kPow:
+      return TwoFor<Power, T>(s);
+    case BlockOp::kMaximum:
+      return TwoFor<Maximum, T>(s);
+    case BlockOp::kMinimum:
+      return TwoFor<Minimum, T>(s);
+    case BlockOp::kEqual:
+      return TwoFor<Equal, T, bool>(s);
+    case BlockOp::kNotEqual:
+      return TwoFor<NotEqual, T, bool>(s);
+    case BlockOp::kLess:
+      return TwoFor<Less, T, bool>(s);
+    case BlockOp::kLessEqual:
+      return TwoFor<LessEqual, T, bool>(s);
+    case BlockOp::kGreater:
+      return TwoFor<Greater, T, bool>(s);
+    case BlockOp::kGreaterEqual:
+      return TwoFor<GreaterEqual, T, bool>(s);
+    case BlockOp::kSquareMul:
+      return TwoFor<SquareMul, T>(s);
+    case BlockOp::kSqrtAdd:
+      return TwoFor<SqrtAdd, T>(s);
+    case BlockOp::kMulAdd:
+      return ThreeFor<MulAdd, T>(s);
+    case BlockOp::kMulSub:
+      return ThreeFor<MulSub, T>(s);
+    case BlockOp::kNegMulAdd:
+      return ThreeFor<NegMulAdd, T>(s);
+    case BlockOp::kMulSqrtAdd:
+      return ThreeFor<MulSqrtAdd, T>(s);
+    case BlockOp::kMulDiv:
+      return ThreeFor<MulDiv, T>(s);
+    case BlockOp::kKeepWhere:
+      return ThreeFor<KeepWhere, T>(s);
+    case BlockOp::kSelect:
+      return SelectFor<T>(s);
+    default:
+      break;
   }
   if (s != 0) return nullptr;
   switch (op) {
-    case BlockOp::kNeg: return Unary<NegFloat, T, T>;
-    case BlockOp::kAbs: return Unary<AbsFloat, T, T>;
-    case BlockOp::kSign: return Unary<SignFloat, T, T>;
-    case BlockOp::kFloor: return Unary<FloorOf, T, T>;
-    case BlockOp::kSquare: return Unary<Square, T, T>;
-    case BlockOp::kSqrt: return Unary<SqrtOf, T, T>;
-    case BlockOp::kRsqrt: return Unary<Rsqrt, T, T>;
-    case BlockOp::kExp: return Unary<ExpOf, T, T>;
-    case BlockOp::kLog: return Unary<LogOf, T, T>;
-    case BlockOp::kLog1p: return Unary<Log1pOf, T, T>;
-    case BlockOp::kErf: return Unary<ErfOf, T, T>;
-    case BlockOp::kTanh: return Unary<TanhOf, T, T>;
-    case BlockOp::kSigmoid: return Unary<Sigmoid, T, T>;
-    case BlockOp::kRelu: return Unary<Relu, T, T>;
-    case BlockOp::kGelu: return Unary<Gelu, T, T>;
-    case BlockOp::kGeluTanh: return Unary<GeluTanh, T, T>;
-    case BlockOp::kCopy: return Unary<Same, T, T>;
-    default: return nullptr;
+    case BlockOp::kNeg:
+      return Unary<NegFloat, T, T>;
+    case BlockOp::kAbs:
+      return Unary<AbsFloat, T, T>;
+    case BlockOp::kSign:
+      return Unary<SignFloat, T, T>;
+    case BlockOp::kFloor:
+      return Unary<FloorOf, T, T>;
+    case BlockOp::kSquare:
+      return Unary<Square, T, T>;
+    case BlockOp::kSqrt:
+      return Unary<SqrtOf, T, T>;
+    case BlockOp::kRsqrt:
+      return Unary<Rsqrt, T, T>;
+    case BlockOp::kExp:
+      return Unary<ExpOf, T, T>;
+    case BlockOp::kLog:
+      return Unary<LogOf, T, T>;
+    case BlockOp::kLog1p:
+      return Unary<Log1pOf, T, T>;
+    case BlockOp::kErf:
+      return Unary<ErfOf, T, T>;
+    case BlockOp::kTanh:
+      return Unary<TanhOf, T, T>;
+    case BlockOp::kSigmoid:
+      return Unary<Sigmoid, T, T>;
+    case BlockOp::kRelu:
+      return Unary<Relu, T, T>;
+    case BlockOp::kGelu:
+      return Unary<Gelu, T, T>;
+    case BlockOp::kGeluTanh:
+      return Unary<GeluTanh, T, T>;
+    case BlockOp::kCopy:
+      return Unary<Same, T, T>;
+    default:
+      return nullptr;
   }
 }
 
@@ -218,23 +296,40 @@ BlockFn ForInt(BlockOp op, ScalarMask s) {
   if (op == BlockOp::kSelect) return SelectFor<T>(s);
   if (s != 0) return nullptr;
   switch (op) {
-    case BlockOp::kAdd: return Binary<Add, T, T, false, false>;
-    case BlockOp::kSub: return Binary<Sub, T, T, false, false>;
-    case BlockOp::kMul: return Binary<Mul, T, T, false, false>;
-    case BlockOp::kMaximum: return Binary<Maximum, T, T, false, false>;
-    case BlockOp::kMinimum: return Binary<Minimum, T, T, false, false>;
-    case BlockOp::kEqual: return Binary<Equal, T, bool, false, false>;
-    case BlockOp::kNotEqual: return Binary<NotEqual, T, bool, false, false>;
-    case BlockOp::kLess: return Binary<Less, T, bool, false, false>;
-    case BlockOp::kLessEqual: return Binary<LessEqual, T, bool, false, false>;
-    case BlockOp::kGreater: return Binary<Greater, T, bool, false, false>;
-    case BlockOp::kGreaterEqual: return Binary<GreaterEqual, T, bool, false, false>;
-    case BlockOp::kNeg: return Unary<Neg, T, T>;
-    case BlockOp::kAbs: return Unary<Abs, T, T>;
-    case BlockOp::kSign: return Unary<Sign, T, T>;
-    case BlockOp::kSquare: return Unary<Square, T, T>;
-    case BlockOp::kCopy: return Unary<Same, T, T>;
-    default: return nullptr;
+    case BlockOp::kAdd:
+      return Binary<Add, T, T, false, false>;
+    case BlockOp::kSub:
+      return Binary<Sub, T, T, false, false>;
+    case BlockOp::kMul:
+      return Binary<Mul, T, T, false, false>;
+    case BlockOp::kMaximum:
+      return Binary<Maximum, T, T, false, false>;
+    case BlockOp::kMinimum:
+      return Binary<Minimum, T, T, false, false>;
+    case BlockOp::kEqual:
+      return Binary<Equal, T, bool, false, false>;
+    case BlockOp::kNotEqual:
+      return Binary<NotEqual, T, bool, false, false>;
+    case BlockOp::kLess:
+      return Binary<Less, T, bool, false, false>;
+    case BlockOp::kLessEqual:
+      return Binary<LessEqual, T, bool, false, false>;
+    case BlockOp::kGreater:
+      return Binary<Greater, T, bool, false, false>;
+    case BlockOp::kGreaterEqual:
+      return Binary<GreaterEqual, T, bool, false, false>;
+    case BlockOp::kNeg:
+      return Unary<Neg, T, T>;
+    case BlockOp::kAbs:
+      return Unary<Abs, T, T>;
+    case BlockOp::kSign:
+      return Unary<Sign, T, T>;
+    case BlockOp::kSquare:
+      return Unary<Square, T, T>;
+    case BlockOp::kCopy:
+      return Unary<Same, T, T>;
+    default:
+      return nullptr;
   }
 }
 
@@ -242,17 +337,25 @@ BlockFn ForBool(BlockOp op, ScalarMask s) {
   if (op == BlockOp::kSelect) return SelectFor<uint8_t>(s);
   if (s != 0) return nullptr;
   switch (op) {
-    case BlockOp::kAnd: return Binary<And, uint8_t, bool, false, false>;
-    case BlockOp::kOr: return Binary<Or, uint8_t, bool, false, false>;
-    case BlockOp::kNot: return Unary<Not, uint8_t, bool>;
-    case BlockOp::kEqual: return Binary<Equal, uint8_t, bool, false, false>;
-    case BlockOp::kNotEqual: return Binary<NotEqual, uint8_t, bool, false, false>;
-    case BlockOp::kCopy: return Unary<Same, uint8_t, uint8_t>;
-    default: return nullptr;
+    case BlockOp::kAnd:
+      return Binary<And, uint8_t, bool, false, false>;
+    case BlockOp::kOr:
+      return Binary<Or, uint8_t, bool, false, false>;
+    case BlockOp::kNot:
+      return Unary<Not, uint8_t, bool>;
+    case BlockOp::kEqual:
+      return Binary<Equal, uint8_t, bool, false, false>;
+    case BlockOp::kNotEqual:
+      return Binary<NotEqual, uint8_t, bool, false, false>;
+    case BlockOp::kCopy:
+      return Unary<Same, uint8_t, uint8_t>;
+    default:
+      return nullptr;
   }
 }
 
-// From float to whole numbers: towards zero; NaN and what does not fit give the type's limits or 0 (as XLA).
+// From float to whole numbers: towards zero; NaN and what does not fit give the type's limits or 0
+// (as XLA).
 template <typename From, typename To>
 struct Convert {
   static To Apply(From x) {
@@ -276,12 +379,18 @@ struct Convert<From, bool> {
 template <typename From>
 BlockFn CastFrom(Type to) {
   switch (to) {
-    case Type::kBool: return Unary<Convert<From, bool>, From, bool>;
-    case Type::kU8: return Unary<Convert<From, uint8_t>, From, uint8_t>;
-    case Type::kI32: return Unary<Convert<From, int32_t>, From, int32_t>;
-    case Type::kI64: return Unary<Convert<From, int64_t>, From, int64_t>;
-    case Type::kF32: return Unary<Convert<From, float>, From, float>;
-    case Type::kF64: return Unary<Convert<From, double>, From, double>;
+    case Type::kBool:
+      return Unary<Convert<From, bool>, From, bool>;
+    case Type::kU8:
+      return Unary<Convert<From, uint8_t>, From, uint8_t>;
+    case Type::kI32:
+      return Unary<Convert<From, int32_t>, From, int32_t>;
+    case Type::kI64:
+      return Unary<Convert<From, int64_t>, From, int64_t>;
+    case Type::kF32:
+      return Unary<Convert<From, float>, From, float>;
+    case Type::kF64:
+      return Unary<Convert<From, double>, From, double>;
   }
   return nullptr;
 }
@@ -297,24 +406,36 @@ void FillAs(void* d, const void* element, int64_t n) {
 
 BlockFn FindBlock(BlockOp op, Type type, ScalarMask scalars) {
   switch (type) {
-    case Type::kBool: return ForBool(op, scalars);
-    case Type::kU8: return ForInt<uint8_t>(op, scalars);
-    case Type::kI32: return ForInt<int32_t>(op, scalars);
-    case Type::kI64: return ForInt<int64_t>(op, scalars);
-    case Type::kF32: return ForFloat<float>(op, scalars);
-    case Type::kF64: return ForFloat<double>(op, scalars);
+    case Type::kBool:
+      return ForBool(op, scalars);
+    case Type::kU8:
+      return ForInt<uint8_t>(op, scalars);
+    case Type::kI32:
+      return ForInt<int32_t>(op, scalars);
+    case Type::kI64:
+      return ForInt<int64_t>(op, scalars);
+    case Type::kF32:
+      return ForFloat<float>(op, scalars);
+    case Type::kF64:
+      return ForFloat<double>(op, scalars);
   }
   return nullptr;
 }
 
 BlockFn FindCast(Type from, Type to) {
   switch (from) {
-    case Type::kBool: return CastFrom<uint8_t>(to);
-    case Type::kU8: return CastFrom<uint8_t>(to);
-    case Type::kI32: return CastFrom<int32_t>(to);
-    case Type::kI64: return CastFrom<int64_t>(to);
-    case Type::kF32: return CastFrom<float>(to);
-    case Type::kF64: return CastFrom<double>(to);
+    case Type::kBool:
+      return CastFrom<uint8_t>(to);
+    case Type::kU8:
+      return CastFrom<uint8_t>(to);
+    case Type::kI32:
+      return CastFrom<int32_t>(to);
+    case Type::kI64:
+      return CastFrom<int64_t>(to);
+    case Type::kF32:
+      return CastFrom<float>(to);
+    case Type::kF64:
+      return CastFrom<double>(to);
   }
   return nullptr;
 }

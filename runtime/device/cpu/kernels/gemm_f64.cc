@@ -1,5 +1,5 @@
-// f64 products by Eigen. Its templates are instantiated here for one instruction set, so its namespace is renamed: two
-// sets must not share a function.
+// f64 products by Eigen. Its templates are instantiated here for one instruction set, so its
+// namespace is renamed: two sets must not share a function.
 #include "runtime/device/cpu/kernels/parts.h"
 
 #define MT_EIGEN_INNER(isa) Eigen_##isa
@@ -22,8 +22,8 @@ using Out = Eigen::Map<Rows, 0, Stride>;
 
 }  // namespace
 
-void GemmF64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda, const double* b,
-             int64_t ldb, double* c, int64_t ldc) {
+void GemmF64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda,
+             const double* b, int64_t ldb, double* c, int64_t ldc) {
   const In left(a, ta ? k : m, ta ? m : k, Stride(lda));
   const In right(b, tb ? n : k, tb ? k : n, Stride(ldb));
   Out to(c, m, n, Stride(ldc));

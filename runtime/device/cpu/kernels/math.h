@@ -1,6 +1,7 @@
-// exp, log, tanh without branches, so that loops over them become vector code. f32: a few units in the last place over
-// the whole range, infinities, NaN and denormal results included (tests/runtime/device/kernels_test.cc measures it);
-// polynomials from Cephes (S. L. Moshier). f64 and what is rare go to the C library.
+// exp, log, tanh without branches, so that loops over them become vector code. f32: a few units in
+// the last place over the whole range, infinities, NaN and denormal results included
+// (tests/runtime/device/kernels_test.cc measures it); polynomials from Cephes (S. L. Moshier). f64
+// and what is rare go to the C library.
 #pragma once
 
 #include "runtime/device/cpu/kernels/parts.h"
@@ -13,7 +14,8 @@ inline To Bits(From from) {
 }
 
 inline float Exp(float x) {
-  // e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2. Clamped where the result is 0 or infinite anyway.
+  // e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2. Clamped where the result is 0 or infinite
+  // anyway.
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the rounded integer
@@ -63,7 +65,7 @@ inline float Log(float x) {
   y = y + fe * -2.12194440e-4f;
   y = y - 0.5f * z;
   float r = m + y + fe * 0.693359375f;
-  r = x > 3.40282347e38f ? x : r;                    // infinity
+  r = x > 3.40282347e38f ? x : r;  // infinity
   r = x == 0.0f ? -__builtin_inff() : r;
   r = (x < 0.0f || x != x) ? __builtin_nanf("") : r;
   return r;

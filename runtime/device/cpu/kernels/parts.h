@@ -1,4 +1,5 @@
-// What the files of this folder give each other. MT_ISA is the namespace of the instruction set being compiled for.
+// What the files of this folder give each other. MT_ISA is the namespace of the instruction set
+// being compiled for.
 #pragma once
 
 #include "runtime/device/cpu/kernels.h"
@@ -12,15 +13,18 @@ namespace meshtrain::device::cpu::MT_ISA {
 BlockFn FindBlock(BlockOp op, Type type, ScalarMask scalars);
 BlockFn FindCast(Type from, Type to);
 void Fill(void* d, const void* element, int64_t width, int64_t n);
-void FoldRows(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_t stride, int64_t n, bool first);
+void FoldRows(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_t stride, int64_t n,
+              bool first);
 void FoldRow(Fold fold, Type type, void* d, const void* a, int64_t n);
 void Softmax(Type type, bool log, void* d, const void* a, int64_t rows, int64_t n);
-void SparseXent(Type type, Type labels, void* d, const void* a, const void* label, int64_t rows, int64_t n);
-void SparseXentGrad(Type type, Type labels, void* d, const void* g, const void* a, const void* label, int64_t rows,
-                    int64_t n);
-void GemmF64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda, const double* b,
-             int64_t ldb, double* c, int64_t ldc);
-void Philox(const uint32_t key[2], const uint32_t counter[4], uint64_t group, int64_t groups, uint32_t* d);
+void SparseXent(Type type, Type labels, void* d, const void* a, const void* label, int64_t rows,
+                int64_t n);
+void SparseXentGrad(Type type, Type labels, void* d, const void* g, const void* a,
+                    const void* label, int64_t rows, int64_t n);
+void GemmF64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda,
+             const double* b, int64_t ldb, double* c, int64_t ldc);
+void Philox(const uint32_t key[2], const uint32_t counter[4], uint64_t group, int64_t groups,
+            uint32_t* d);
 void UniformF32(const uint32_t* words, int64_t n, float scale, float low, float* d);
 
 }  // namespace meshtrain::device::cpu::MT_ISA

@@ -1,4 +1,5 @@
-// Philox 4x32-10 in bulk. Compiled without fused multiply-add: TensorFlow rounds each step of a uniform number.
+// Philox 4x32-10 in bulk. Compiled without fused multiply-add: TensorFlow rounds each step of a
+// uniform number.
 #include "runtime/device/cpu/kernels/parts.h"
 
 #if defined(__x86_64__)
@@ -54,7 +55,8 @@ inline void Interleave(Lanes lo, Lanes hi, Lanes* d) {
 
 }  // namespace
 
-void Philox(const uint32_t key[2], const uint32_t counter[4], uint64_t group, int64_t groups, uint32_t* d) {
+void Philox(const uint32_t key[2], const uint32_t counter[4], uint64_t group, int64_t groups,
+            uint32_t* d) {
   const uint64_t low = uint64_t{counter[0]} | uint64_t{counter[1]} << 32;
   const uint64_t high = uint64_t{counter[2]} | uint64_t{counter[3]} << 32;
   constexpr int kStep = kLanes * kChains;
@@ -83,7 +85,8 @@ void Philox(const uint32_t key[2], const uint32_t counter[4], uint64_t group, in
     }
     Lanes words[2 * kChains];
     for (int j = 0; j < kChains; ++j) {
-      Interleave((c0[j] & 0xFFFFFFFFu) | c1[j] << 32, (c2[j] & 0xFFFFFFFFu) | c3[j] << 32, words + 2 * j);
+      Interleave((c0[j] & 0xFFFFFFFFu) | c1[j] << 32, (c2[j] & 0xFFFFFFFFu) | c3[j] << 32,
+                 words + 2 * j);
     }
     const int64_t left = groups - done < kStep ? groups - done : kStep;
     __builtin_memcpy(d + done * 4, words, static_cast<uint64_t>(left) * 16);

@@ -6,26 +6,38 @@ namespace meshtrain::device::cpu::MT_ISA {
 namespace {
 
 struct Sum {
-  template <typename T> static T Apply(T a, T b) { return static_cast<T>(a + b); }
+  template <typename T>
+  static T Apply(T a, T b) {
+    return static_cast<T>(a + b);
+  }
 };
-template <> inline int32_t Sum::Apply(int32_t a, int32_t b) {
+template <>
+inline int32_t Sum::Apply(int32_t a, int32_t b) {
   return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
 }
-template <> inline int64_t Sum::Apply(int64_t a, int64_t b) {
+template <>
+inline int64_t Sum::Apply(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
 }
 // NaN wins, whichever side it is on.
 struct Max {
-  template <typename T> static T Apply(T a, T b) { return (a >= b || a != a) ? a : b; }
+  template <typename T>
+  static T Apply(T a, T b) {
+    return (a >= b || a != a) ? a : b;
+  }
 };
 struct Min {
-  template <typename T> static T Apply(T a, T b) { return (a <= b || a != a) ? a : b; }
+  template <typename T>
+  static T Apply(T a, T b) {
+    return (a <= b || a != a) ? a : b;
+  }
 };
 
 constexpr int kLanes = 16;
 
 template <typename F, typename T>
-void RowsLoop(T* __restrict d, const T* __restrict a, int64_t rows, int64_t stride, int64_t n, bool first) {
+void RowsLoop(T* __restrict d, const T* __restrict a, int64_t rows, int64_t stride, int64_t n,
+              bool first) {
   // Columns in strips that stay in registers over all rows.
   constexpr int kStrip = 64;
   int64_t j = 0;
@@ -76,13 +88,17 @@ T RowFold(const T* a, int64_t n) {
 }
 
 template <typename T>
-void RowsOf(Fold fold, void* d, const void* a, int64_t rows, int64_t stride, int64_t n, bool first) {
+void RowsOf(Fold fold, void* d, const void* a, int64_t rows, int64_t stride, int64_t n,
+            bool first) {
   T* to = static_cast<T*>(d);
   const T* from = static_cast<const T*>(a);
   switch (fold) {
-    case Fold::kSum: return RowsLoop<Sum, T>(to, from, rows, stride, n, first);
-    case Fold::kMax: return RowsLoop<Max, T>(to, from, rows, stride, n, first);
-    case Fold::kMin: return RowsLoop<Min, T>(to, from, rows, stride, n, first);
+    case Fold::kSum:
+      return RowsLoop<Sum, T>(to, from, rows, stride, n, first);
+    case Fold::kMax:
+      return RowsLoop<Max, T>(to, from, rows, stride, n, first);
+    case Fold::kMin:
+      return RowsLoop<Min, T>(to, from, rows, stride, n, first);
   }
 }
 
@@ -91,9 +107,15 @@ void RowOf(Fold fold, void* d, const void* a, int64_t n) {
   T* to = static_cast<T*>(d);
   const T* from = static_cast<const T*>(a);
   switch (fold) {
-    case Fold::kSum: *to = RowFold<Sum, T>(from, n); return;
-    case Fold::kMax: *to = RowFold<Max, T>(from, n); return;
-    case Fold::kMin: *to = RowFold<Min, T>(from, n); return;
+    case Fold::kSum:
+      *to = RowFold<Sum, T>(from, n);
+      return;
+    case Fold::kMax:
+      *to = RowFold<Max, T>(from, n);
+      return;
+    case Fold::kMin:
+      *to = RowFold<Min, T>(from, n);
+      return;
   }
 }
 
@@ -121,7 +143,8 @@ void SoftmaxOf(bool log, T* __restrict d, const T* __restrict a, int64_t rows, i
 }
 
 int64_t LabelAt(Type labels, const void* label, int64_t r) {
-  return labels == Type::kI32 ? static_cast<const int32_t*>(label)[r] : static_cast<const int64_t*>(label)[r];
+  return labels == Type::kI32 ? static_cast<const int32_t*>(label)[r]
+                              : static_cast<const int64_t*>(label)[r];
 }
 
 template <typename T>
@@ -136,14 +159,16 @@ void XentOf(Type labels, T* d, const T* a, const void* label, int64_t rows, int6
     }
     const T top = RowFold<Max, T>(a, n);
     T sum = 0;
-    for (int64_t j = 0; j < n; j += kChunk) sum += ExpRow(a + j, part, n - j < kChunk ? n - j : kChunk, top);
+    for (int64_t j = 0; j < n; j += kChunk) {
+      sum += ExpRow(a + j, part, n - j < kChunk ? n - j : kChunk, top);
+    }
     d[r] = Log(sum) - (a[at] - top);
   }
 }
 
 template <typename T>
-void XentGradOf(Type labels, T* __restrict d, const T* g, const T* __restrict a, const void* label, int64_t rows,
-                int64_t n) {
+void XentGradOf(Type labels, T* __restrict d, const T* g, const T* __restrict a, const void* label,
+                int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; ++r, a += n, d += n) {
     const int64_t at = LabelAt(labels, label, r);
     if (at < 0 || at >= n) {
@@ -159,48 +184,62 @@ void XentGradOf(Type labels, T* __restrict d, const T* g, const T* __restrict a,
 
 }  // namespace
 
-void FoldRows(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_t stride, int64_t n, bool first) {
+void FoldRows(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_t stride, int64_t n,
+              bool first) {
   switch (type) {
     case Type::kBool:
-    case Type::kU8: return RowsOf<uint8_t>(fold, d, a, rows, stride, n, first);
-    case Type::kI32: return RowsOf<int32_t>(fold, d, a, rows, stride, n, first);
-    case Type::kI64: return RowsOf<int64_t>(fold, d, a, rows, stride, n, first);
-    case Type::kF32: return RowsOf<float>(fold, d, a, rows, stride, n, first);
-    case Type::kF64: return RowsOf<double>(fold, d, a, rows, stride, n, first);
+    case Type::kU8:
+      return RowsOf<uint8_t>(fold, d, a, rows, stride, n, first);
+    case Type::kI32:
+      return RowsOf<int32_t>(fold, d, a, rows, stride, n, first);
+    case Type::kI64:
+      return RowsOf<int64_t>(fold, d, a, rows, stride, n, first);
+    case Type::kF32:
+      return RowsOf<float>(fold, d, a, rows, stride, n, first);
+    case Type::kF64:
+      return RowsOf<double>(fold, d, a, rows, stride, n, first);
   }
 }
 
 void FoldRow(Fold fold, Type type, void* d, const void* a, int64_t n) {
   switch (type) {
     case Type::kBool:
-    case Type::kU8: return RowOf<uint8_t>(fold, d, a, n);
-    case Type::kI32: return RowOf<int32_t>(fold, d, a, n);
-    case Type::kI64: return RowOf<int64_t>(fold, d, a, n);
-    case Type::kF32: return RowOf<float>(fold, d, a, n);
-    case Type::kF64: return RowOf<double>(fold, d, a, n);
+    case Type::kU8:
+      return RowOf<uint8_t>(fold, d, a, n);
+    case Type::kI32:
+      return RowOf<int32_t>(fold, d, a, n);
+    case Type::kI64:
+      return RowOf<int64_t>(fold, d, a, n);
+    case Type::kF32:
+      return RowOf<float>(fold, d, a, n);
+    case Type::kF64:
+      return RowOf<double>(fold, d, a, n);
   }
 }
 
 void Softmax(Type type, bool log, void* d, const void* a, int64_t rows, int64_t n) {
-  if (type == Type::kF32) return SoftmaxOf(log, static_cast<float*>(d), static_cast<const float*>(a), rows, n);
+  if (type == Type::kF32) {
+    return SoftmaxOf(log, static_cast<float*>(d), static_cast<const float*>(a), rows, n);
+  }
   SoftmaxOf(log, static_cast<double*>(d), static_cast<const double*>(a), rows, n);
 }
 
-void SparseXent(Type type, Type labels, void* d, const void* a, const void* label, int64_t rows, int64_t n) {
+void SparseXent(Type type, Type labels, void* d, const void* a, const void* label, int64_t rows,
+                int64_t n) {
   if (type == Type::kF32) {
     return XentOf(labels, static_cast<float*>(d), static_cast<const float*>(a), label, rows, n);
   }
   XentOf(labels, static_cast<double*>(d), static_cast<const double*>(a), label, rows, n);
 }
 
-void SparseXentGrad(Type type, Type labels, void* d, const void* g, const void* a, const void* label, int64_t rows,
-                    int64_t n) {
+void SparseXentGrad(Type type, Type labels, void* d, const void* g, const void* a,
+                    const void* label, int64_t rows, int64_t n) {
   if (type == Type::kF32) {
-    return XentGradOf(labels, static_cast<float*>(d), static_cast<const float*>(g), static_cast<const float*>(a), label,
-                      rows, n);
+    return XentGradOf(labels, static_cast<float*>(d), static_cast<const float*>(g),
+                      static_cast<const float*>(a), label, rows, n);
   }
-  XentGradOf(labels, static_cast<double*>(d), static_cast<const double*>(g), static_cast<const double*>(a), label, rows,
-             n);
+  XentGradOf(labels, static_cast<double*>(d), static_cast<const double*>(g),
+             static_cast<const double*>(a), label, rows, n);
 }
 
 }  // namespace meshtrain::device::cpu::MT_ISA

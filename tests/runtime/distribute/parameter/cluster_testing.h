@@ -1,4 +1,5 @@
-// A coordinator's cluster for tests: servers and workers in this process, each behind a port of its own.
+// A coordinator's cluster for tests: servers and workers in this process, each behind a port of its
+// own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -56,10 +57,12 @@ class TestCluster {
   cluster::ClusterSpec spec() const {
     cluster::ClusterSpec spec;
     for (size_t s = 0; s < servers_.size(); ++s) {
-      spec.hosts[cluster::Role::kPs][static_cast<int32_t>(s)] = "127.0.0.1:" + std::to_string(server_ports_[s]);
+      spec.hosts[cluster::Role::kPs][static_cast<int32_t>(s)] =
+          "127.0.0.1:" + std::to_string(server_ports_[s]);
     }
     for (size_t w = 0; w < workers_.size(); ++w) {
-      spec.hosts[cluster::Role::kWorker][static_cast<int32_t>(w)] = "127.0.0.1:" + std::to_string(worker_ports_[w]);
+      spec.hosts[cluster::Role::kWorker][static_cast<int32_t>(w)] =
+          "127.0.0.1:" + std::to_string(worker_ports_[w]);
     }
     return spec;
   }

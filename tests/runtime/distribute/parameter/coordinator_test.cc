@@ -1,4 +1,5 @@
-// The whole strategy over real gRPC, servers and workers as threads of this process. (processes_test.cc kills processes.)
+// The whole strategy over real gRPC, servers and workers as threads of this process.
+// (processes_test.cc kills processes.)
 #include "runtime/distribute/parameter/coordinator.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +49,10 @@ Program CountStep() {
   program::AssignAdd(n, 1);
   return b.Build().value();
 }
-Parameter Counter() { return Parameter("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false}); }
+Parameter Counter() {
+  return Parameter("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
+                   {.trainable = false});
+}
 
 TEST(CoordinatorTest, OneStepAtATimeIsTheGuidesSeries) {
   const GuideSeries guide = ReadGuide();
@@ -72,7 +76,8 @@ TEST(CoordinatorTest, OneStepAtATimeIsTheGuidesSeries) {
   EXPECT_GE(cluster.server(0).stats().pushes, 210);
 }
 
-// Whoever computes it: what a worker held from its own last push lacks the others', and is not used.
+// Whoever computes it: what a worker held from its own last push lacks the others', and is not
+// used.
 TEST(CoordinatorTest, OneStepAtATimeIsTheGuidesSeriesWithThreeWorkers) {
   const GuideSeries guide = ReadGuide();
   TestCluster cluster(2, 3);
@@ -80,10 +85,13 @@ TEST(CoordinatorTest, OneStepAtATimeIsTheGuidesSeriesWithThreeWorkers) {
   const std::pair<TensorType, TensorType> types[] = {{F32({5, 1}), F32({5, 1})}};
   const Training training = Must(coordinator->DefineTraining(GuideRecipe(guide.w0), types));
   const PerWorker data = Must(coordinator->CreatePerWorkerDataset("train", GuideData()));
-  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 3; ++i) SystemClock().SleepFor(milliseconds(50), {});
+  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 3; ++i) {
+    SystemClock().SleepFor(milliseconds(50), {});
+  }
   for (size_t i = 0; i < 210; ++i) {
     const RemoteValue value = Must(coordinator->Schedule(training.step, {data}));
-    ASSERT_NEAR(LossOf(Must(coordinator->Fetch(value, {}, seconds(60)))), guide.losses[i], 1e-6) << "step " << i;
+    ASSERT_NEAR(LossOf(Must(coordinator->Fetch(value, {}, seconds(60)))), guide.losses[i], 1e-6)
+        << "step " << i;
   }
 }
 
@@ -94,16 +102,19 @@ TEST(CoordinatorTest, OneStepAtATimeIsTheSingleProcess) {
   options.seed = 11;
   const auto coordinator = Connect(options);
   const std::pair<TensorType, TensorType> types[] = {{F32({100, 28, 28}), {DType::kI32, {100}}}};
-  const auto optimizer = [] { return train::Adam({.common = {.learning_rate = 0.003, .clipnorm = 0.5}}); };
+  const auto optimizer = [] {
+    return train::Adam({.common = {.learning_rate = 0.003, .clipnorm = 0.5}});
+  };
   std::map<std::string, Tensor> want_states;
   const std::vector<double> want =
-      Must(TrainAlone(DigitsRecipe(optimizer()), DigitsData(100), types[0].first, types[0].second, 30, &want_states));
+      Must(TrainAlone(DigitsRecipe(optimizer()), DigitsData(100), types[0].first, types[0].second,
+                      30, &want_states));
   const Training training = Must(coordinator->DefineTraining(DigitsRecipe(optimizer()), types));
   const PerWorker data = Must(coordinator->CreatePerWorkerDataset("train", DigitsData(100)));
   EXPECT_EQ(coordinator->planner().ShardsOf("hidden.kernel").size(), 3u);
   for (size_t i = 0; i < want.size(); ++i) {
-    const Outputs outputs =
-        Must(coordinator->Fetch(Must(coordinator->Schedule(training.step, {data})), {}, seconds(60)));
+    const Outputs outputs = Must(
+        coordinator->Fetch(Must(coordinator->Schedule(training.step, {data})), {}, seconds(60)));
     ASSERT_NEAR(LossOf(outputs), want[i], 1e-6) << "step " << i;
   }
   for (const auto& [name, value] : want_states) {
@@ -149,12 +160,14 @@ TEST(CoordinatorTest, AsynchronousTrainingLearns) {
   options.seed = 11;
   const auto coordinator = Connect(options);
   const std::pair<TensorType, TensorType> types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
-  const Training training =
-      Must(coordinator->DefineTraining(DigitsRecipe(train::Adam({.common = {.learning_rate = 0.002}})), types));
+  const Training training = Must(coordinator->DefineTraining(
+      DigitsRecipe(train::Adam({.common = {.learning_rate = 0.002}})), types));
   const PerWorker data =
       Must(coordinator->CreatePerWorkerDataset("train", DigitsData(50), ShardPolicy::kByElement));
   std::vector<RemoteValue> losses;
-  for (int i = 0; i < 160; ++i) losses.push_back(Must(coordinator->Schedule(training.step, {data})));
+  for (int i = 0; i < 160; ++i) {
+    losses.push_back(Must(coordinator->Schedule(training.step, {data})));
+  }
   const Status joined = coordinator->Join({}, seconds(100));
   ASSERT_TRUE(joined.ok()) << joined.ToString();
   double first = 0, last = 0;
@@ -166,7 +179,8 @@ TEST(CoordinatorTest, AsynchronousTrainingLearns) {
   EXPECT_LT(last, 0.5 * first);
   // An evaluation changes nothing.
   const Tensor before = Must(coordinator->Read("logits.kernel"));
-  const Outputs evaluated = Must(coordinator->Fetch(Must(coordinator->Schedule(training.evaluate, {data}))));
+  const Outputs evaluated =
+      Must(coordinator->Fetch(Must(coordinator->Schedule(training.evaluate, {data}))));
   EXPECT_EQ(evaluated.size(), 2u);
   EXPECT_EQ(evaluated[1].first, "accuracy");
   const Tensor after = Must(coordinator->Read("logits.kernel"));
@@ -178,7 +192,8 @@ TEST(CoordinatorTest, AShortLastBatchHasItsOwnStep) {
   TestCluster cluster(1, 1);
   const auto coordinator = Connect(cluster.options());
   const train::Recipe recipe = GuideRecipe(-0.38);
-  const std::pair<TensorType, TensorType> types[] = {{F32({5, 1}), F32({5, 1})}, {F32({2, 1}), F32({2, 1})}};
+  const std::pair<TensorType, TensorType> types[] = {{F32({5, 1}), F32({5, 1})},
+                                                     {F32({2, 1}), F32({2, 1})}};
   const Training training = Must(coordinator->DefineTraining(recipe, types));
   data::PipelineSpec seven = GuideData();
   seven.source.take = 7;
@@ -191,16 +206,19 @@ TEST(CoordinatorTest, AShortLastBatchHasItsOwnStep) {
   ASSERT_TRUE(coordinator->Schedule(training.step, {three}).ok());
   const Status wrong = coordinator->Join({}, seconds(60));
   EXPECT_EQ(wrong.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(wrong.message().find("expected arguments of types f32[5,1], f32[5,1], f32[2,1], f32[2,1], got: f32[3,1], "
-                                 "f32[3,1]"),
-            std::string::npos)
+  EXPECT_NE(
+      wrong.message().find(
+          "expected arguments of types f32[5,1], f32[5,1], f32[2,1], f32[2,1], got: f32[3,1], "
+          "f32[3,1]"),
+      std::string::npos)
       << wrong.message();
 }
 
 TEST(CoordinatorTest, WorkersHaveValuesOfTheirOwn) {
   TestCluster cluster(1, 2);
   const auto coordinator = Connect(cluster.options());
-  const std::vector<Parameter> variables = {Parameter("sum", TensorType{DType::kF32, {}}, nn::Initializer::Zeros())};
+  const std::vector<Parameter> variables = {
+      Parameter("sum", TensorType{DType::kF32, {}}, nn::Initializer::Zeros())};
   ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
   Builder b("add");
   {
@@ -211,12 +229,17 @@ TEST(CoordinatorTest, WorkersHaveValuesOfTheirOwn) {
     b.Output("mine", mine);
   }
   const Function add = Must(coordinator->DefineFunction(b.Build().value()));
-  const PerWorker own = Must(coordinator->CreatePerWorkerValue("own", {Tensor::Scalar(1.0f), Tensor::Scalar(100.0f)}));
+  const PerWorker own = Must(
+      coordinator->CreatePerWorkerValue("own", {Tensor::Scalar(1.0f), Tensor::Scalar(100.0f)}));
   std::vector<RemoteValue> values;
-  for (int i = 0; i < 40; ++i) values.push_back(Must(coordinator->Schedule(add, {own, Tensor::Scalar(2.0f)})));
+  for (int i = 0; i < 40; ++i) {
+    values.push_back(Must(coordinator->Schedule(add, {own, Tensor::Scalar(2.0f)})));
+  }
   ASSERT_TRUE(coordinator->Join({}, seconds(60)).ok());
   double sum = 0;
-  for (const RemoteValue& value : values) sum += 2 * Must(coordinator->Fetch(value))[0].second.Item();
+  for (const RemoteValue& value : values) {
+    sum += 2 * Must(coordinator->Fetch(value))[0].second.Item();
+  }
   EXPECT_EQ(Must(coordinator->Read("sum")).Item(), sum);
   EXPECT_EQ(coordinator->CreatePerWorkerValue("few", {Tensor::Scalar(1.0f)}).status().code(),
             StatusCode::kInvalidArgument);
@@ -241,12 +264,14 @@ TEST(CoordinatorTest, AStepsErrorEndsJoinAndCancelsTheRest) {
   for (int i = 0; i < 20; ++i) rest.push_back(Must(coordinator->Schedule(count, {})));
   const Status error = coordinator->Join({}, seconds(60));
   EXPECT_EQ(error.code(), StatusCode::kAborted);
-  EXPECT_NE(error.message().find("output `loss`: expected a finite number, got: inf; nothing was pushed"),
-            std::string::npos)
+  EXPECT_NE(
+      error.message().find("output `loss`: expected a finite number, got: inf; nothing was pushed"),
+      std::string::npos)
       << error.message();
   EXPECT_TRUE(coordinator->Fetch(good, {}, seconds(1)).ok());
   EXPECT_EQ(coordinator->Fetch(bad, {}, seconds(1)).status().code(), StatusCode::kAborted);
-  EXPECT_EQ(coordinator->Fetch(rest.back(), {}, seconds(1)).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(coordinator->Fetch(rest.back(), {}, seconds(1)).status().code(),
+            StatusCode::kCancelled);
   // Told once; then it goes on.
   EXPECT_TRUE(Must(coordinator->Done()));
   const int64_t before = static_cast<int64_t>(Must(coordinator->Read("n")).Item());
@@ -273,7 +298,8 @@ TEST(CoordinatorTest, DefinitionsThatDoNotFitAreRefusedAtOnce) {
 TEST(CoordinatorTest, TheEndIsToldToEveryProcessThatIsThere) {
   TestCluster cluster(2, 3);
   const auto coordinator = Connect(cluster.options());
-  const Parameter n("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false});
+  const Parameter n("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
+                    {.trainable = false});
   const std::vector<Parameter> variables = {n};
   ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
   program::Builder b("count");
@@ -284,7 +310,9 @@ TEST(CoordinatorTest, TheEndIsToldToEveryProcessThatIsThere) {
   const Function count = Must(coordinator->DefineFunction(b.Build().value()));
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
   ASSERT_TRUE(coordinator->Join({}, seconds(60)).ok());
-  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 3; ++i) SystemClock().SleepFor(milliseconds(50), {});
+  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 3; ++i) {
+    SystemClock().SleepFor(milliseconds(50), {});
+  }
   EXPECT_FALSE(cluster.worker(0).ended());
   EXPECT_FALSE(cluster.server(0).ended());
   cluster.StopWorker(2);
@@ -310,7 +338,8 @@ TEST(CoordinatorTest, ATooStalePushIsComputedAnew) {
   const Parameter w("w", TensorType{DType::kF64, {}}, nn::Initializer::Constant(1));
   const std::vector<Parameter> variables = {w};
   ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
-  // Doubling is not what adding late differences makes: 2^20 comes out only where every step saw the one before.
+  // Doubling is not what adding late differences makes: 2^20 comes out only where every step saw
+  // the one before.
   Builder b("double");
   {
     Builder::Scope scope(b);
@@ -408,7 +437,8 @@ TEST(CoordinatorTest, WhoNeverComesIsNamed) {
     ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
     const Status none = coordinator->Join({}, seconds(60));
     EXPECT_EQ(none.code(), StatusCode::kUnavailable);
-    EXPECT_NE(none.message().find("expected a worker within 0 s, got: worker-0: 127.0.0.1:"), std::string::npos)
+    EXPECT_NE(none.message().find("expected a worker within 0 s, got: worker-0: 127.0.0.1:"),
+              std::string::npos)
         << none.message();
   }
   cluster.StopServer(0);
@@ -478,7 +508,9 @@ TEST(CoordinatorTest, ACheckpointIsACutBetweenSteps) {
 TEST(CoordinatorTest, AJobGoesOnFromItsCheckpointAndAMeshWithIt) {
   const TempFolder folder;
   const std::pair<TensorType, TensorType> types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
-  const auto recipe = [] { return DigitsRecipe(train::Adam({.common = {.learning_rate = 0.002}})); };
+  const auto recipe = [] {
+    return DigitsRecipe(train::Adam({.common = {.learning_rate = 0.002}}));
+  };
   const std::vector<double> want =
       Must(TrainAlone(recipe(), DigitsData(50), types[0].first, types[0].second, 20));
   TestCluster cluster(2, 1, folder.path());
@@ -489,8 +521,8 @@ TEST(CoordinatorTest, AJobGoesOnFromItsCheckpointAndAMeshWithIt) {
     const Training training = Must(coordinator.DefineTraining(recipe(), types));
     const PerWorker data = Must(coordinator.CreatePerWorkerDataset("train", DigitsData(50)));
     for (size_t i = from; i < to; ++i) {
-      const Outputs outputs =
-          Must(coordinator.Fetch(Must(coordinator.Schedule(training.step, {data})), {}, seconds(60)));
+      const Outputs outputs = Must(
+          coordinator.Fetch(Must(coordinator.Schedule(training.step, {data})), {}, seconds(60)));
       ASSERT_NEAR(LossOf(outputs), want[i], 1e-6) << "step " << i;
     }
   };
@@ -511,10 +543,12 @@ TEST(CoordinatorTest, AJobGoesOnFromItsCheckpointAndAMeshWithIt) {
   }
   // A mesh reads the very same names and types.
   const auto saved = Must(checkpoint::Checkpoint::Open(path));
-  const train::Programs programs = Must(train::BuildPrograms(recipe(), types[0].first, types[0].second));
+  const train::Programs programs =
+      Must(train::BuildPrograms(recipe(), types[0].first, types[0].second));
   const mesh::Mesh mesh = mesh::Mesh::Parse("batch=2,model=2").value();
   for (const Parameter& p : programs.States()) {
-    const auto value = saved->LoadLocal(p.name(), mesh::Layout::Replicated(mesh, p.type().rank()), 3);
+    const auto value =
+        saved->LoadLocal(p.name(), mesh::Layout::Replicated(mesh, p.type().rank()), 3);
     ASSERT_TRUE(value.ok()) << value.status().ToString();
     EXPECT_EQ(value->type(), p.type()) << p.name();
   }
@@ -524,11 +558,15 @@ TEST(CoordinatorTest, AJobGoesOnFromItsCheckpointAndAMeshWithIt) {
 TEST(CoordinatorTest, AMeshsCheckpointBeginsTheServers) {
   const TempFolder folder;
   const std::pair<TensorType, TensorType> types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
-  const auto recipe = [] { return DigitsRecipe(train::Adam({.common = {.learning_rate = 0.002}})); };
+  const auto recipe = [] {
+    return DigitsRecipe(train::Adam({.common = {.learning_rate = 0.002}}));
+  };
   const std::vector<double> want =
       Must(TrainAlone(recipe(), DigitsData(50, 2000, false), types[0].first, types[0].second, 12));
   std::map<std::string, Tensor> states;
-  ASSERT_TRUE(TrainAlone(recipe(), DigitsData(50, 2000, false), types[0].first, types[0].second, 8, &states).ok());
+  ASSERT_TRUE(
+      TrainAlone(recipe(), DigitsData(50, 2000, false), types[0].first, types[0].second, 8, &states)
+          .ok());
   checkpoint::Snapshot snapshot{.step = 8};
   for (const auto& [name, value] : states) {
     // Cut otherwise than the servers do.
@@ -536,7 +574,8 @@ TEST(CoordinatorTest, AMeshsCheckpointBeginsTheServers) {
     if (value.dims().size() == 2) {
       const int64_t half = value.dims()[1] / 2;
       variable.blocks.push_back({{0, 0}, value.Slice({0, 0}, {value.dims()[0], half})});
-      variable.blocks.push_back({{0, half}, value.Slice({0, half}, {value.dims()[0], value.dims()[1] - half})});
+      variable.blocks.push_back(
+          {{0, half}, value.Slice({0, half}, {value.dims()[0], value.dims()[1] - half})});
     } else {
       variable.blocks.push_back({mesh::Dims(value.dims().size(), 0), value});
     }
@@ -548,12 +587,14 @@ TEST(CoordinatorTest, AMeshsCheckpointBeginsTheServers) {
   options.restore = Must(checkpoint::Save(folder.path() + "/checkpoints", snapshot));
   const auto coordinator = Connect(options);
   const Training training = Must(coordinator->DefineTraining(recipe(), types));
-  const PerWorker data = Must(coordinator->CreatePerWorkerDataset("train", DigitsData(50, 2000, false)));
+  const PerWorker data =
+      Must(coordinator->CreatePerWorkerDataset("train", DigitsData(50, 2000, false)));
   for (int skip = 0; skip < 8; ++skip) {
     ASSERT_TRUE(coordinator->Fetch(Must(coordinator->Schedule(training.evaluate, {data}))).ok());
   }
   for (size_t i = 8; i < 12; ++i) {
-    const Outputs outputs = Must(coordinator->Fetch(Must(coordinator->Schedule(training.step, {data}))));
+    const Outputs outputs =
+        Must(coordinator->Fetch(Must(coordinator->Schedule(training.step, {data}))));
     ASSERT_NEAR(LossOf(outputs), want[i], 1e-6) << "step " << i;
   }
 }

@@ -69,7 +69,8 @@ TEST(DatasetTest, FilesAreDealtOutWithTheirLabels) {
     ASSERT_EQ(part->size, w == 0 ? 51 : 50);
     EXPECT_EQ(part->components[1].type().dtype, mesh::DType::kI32);
     for (int64_t i = 0; i < part->size; ++i) {
-      ASSERT_EQ(part->components[1].values<int32_t>()[i], all->components[1].values<int32_t>()[w + 2 * i]);
+      ASSERT_EQ(part->components[1].values<int32_t>()[i],
+                all->components[1].values<int32_t>()[w + 2 * i]);
       ASSERT_EQ(part->components[0].values<float>()[i * 784 + 400],
                 all->components[0].values<float>()[(w + 2 * i) * 784 + 400]);
     }

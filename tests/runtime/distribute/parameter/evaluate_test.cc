@@ -81,38 +81,45 @@ TEST(EvaluateLoopTest, EndsWhenTheNewestIsMarkedLater) {
   EXPECT_TRUE((*checkpoint)->Verify().ok());
   EXPECT_TRUE(MarkFinal(checkpoint::CheckpointFolder(folder.path(), 20)).ok());
   // An evaluator that had finished and is started again has nothing to wait for.
-  EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), {.after_step = 20, .clock = &clock}, {}), 0);
+  EXPECT_EQ(
+      *EvaluateLoop(folder.path(), std::ref(watched), {.after_step = 20, .clock = &clock}, {}), 0);
   EXPECT_EQ(watched.steps, (std::vector<int64_t>{10, 20}));
-  EXPECT_EQ(MarkFinal(checkpoint::CheckpointFolder(folder.path(), 30)).code(), StatusCode::kNotFound);
+  EXPECT_EQ(MarkFinal(checkpoint::CheckpointFolder(folder.path(), 30)).code(),
+            StatusCode::kNotFound);
 }
 
 TEST(EvaluateLoopTest, PassesOverWhatIsDamagedButNotInSilenceAtTheEnd) {
   const TempFolder folder;
   SaveAt(folder.path(), 10);
   SaveAt(folder.path(), 20, true);
-  const std::string shard = checkpoint::CheckpointFolder(folder.path(), 10) + "/shard-00000-of-00001.safetensors";
+  const std::string shard =
+      checkpoint::CheckpointFolder(folder.path(), 10) + "/shard-00000-of-00001.safetensors";
   std::string bytes = ReadFile(shard).value();
   bytes.pop_back();
   ASSERT_TRUE(WriteFileAtomically(shard, bytes).ok());
   Watched watched;
   EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), {}, {}), 1);
   EXPECT_EQ(watched.steps, std::vector<int64_t>{20});
-  const auto lost = EvaluateLoop(folder.path(), [](const Checkpoint&) { return DataLoss("checksum"); }, {}, {});
+  const auto lost =
+      EvaluateLoop(folder.path(), [](const Checkpoint&) { return DataLoss("checksum"); }, {}, {});
   EXPECT_EQ(lost.status(), DataLoss("checksum"));
 }
 
 TEST(EvaluateLoopTest, EndsWithAnErrorAStopAndImpatience) {
   const TempFolder folder;
   SaveAt(folder.path(), 10);
-  const auto failed = EvaluateLoop(folder.path(), [](const Checkpoint&) { return Internal("no"); }, {}, {});
+  const auto failed =
+      EvaluateLoop(folder.path(), [](const Checkpoint&) { return Internal("no"); }, {}, {});
   EXPECT_EQ(failed.status(), Internal("no"));
   testing::FakeClock clock;
   std::stop_source stop;
   clock.on_sleep = [&](Duration) { stop.request_stop(); };
   Watched watched;
-  EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), {.clock = &clock}, stop.get_token()), 1);
+  EXPECT_EQ(*EvaluateLoop(folder.path(), std::ref(watched), {.clock = &clock}, stop.get_token()),
+            1);
   clock.on_sleep = nullptr;
-  const auto late = EvaluateLoop(folder.path(), std::ref(watched), {.patience = std::chrono::hours(1), .clock = &clock}, {});
+  const auto late = EvaluateLoop(folder.path(), std::ref(watched),
+                                 {.patience = std::chrono::hours(1), .clock = &clock}, {});
   EXPECT_EQ(late.status().code(), StatusCode::kDeadlineExceeded);
 }
 

@@ -18,7 +18,8 @@ using mesh::TensorType;
 using program::Builder;
 using std::chrono::seconds;
 
-const Parameter kN("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false});
+const Parameter kN("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
+                   {.trainable = false});
 
 // Adds `by` to n and gives what it was; or only reads it.
 Program AddStep(bool adds) {
@@ -37,27 +38,42 @@ struct Ran {
 
 class ExecutorTest : public testing::Test {
  protected:
-  ExecutorTest() : cluster_(1, 0), executor_({.identity = TestIdentity(), .session = {.threads = 1}}) {
-    servers_ = ServerGroup::Create(AddressesOf(cluster_.spec(), cluster::Role::kPs).value(), TestIdentity(), seconds(20))
+  ExecutorTest()
+      : cluster_(1, 0), executor_({.identity = TestIdentity(), .session = {.threads = 1}}) {
+    servers_ = ServerGroup::Create(AddressesOf(cluster_.spec(), cluster::Role::kPs).value(),
+                                   TestIdentity(), seconds(20))
                    .value();
     EXPECT_TRUE(servers_->SetUp({.session = 1}, seconds(20), {}).ok());
     const std::vector<Parameter> variables = {kN};
     EXPECT_TRUE(servers_->Define(planner_.AddVariables(variables).value(), seconds(20), {}).ok());
     const WorkerStep add = SplitStep(AddStep(true)).value();
-    EXPECT_TRUE(servers_->Define(planner_.AddUpdate("add", add.pushed, {}).value(), seconds(20), {}).ok());
+    EXPECT_TRUE(
+        servers_->Define(planner_.AddUpdate("add", add.pushed, {}).value(), seconds(20), {}).ok());
     entries_ = {planner_.MakeFunction(add, "add", {}).value(),
                 planner_.MakeFunction(SplitStep(AddStep(false)).value(), "", {}).value()};
   }
 
   Status SetUp(int64_t incarnation, int64_t session = 1) {
     std::promise<Status> done;
-    executor_.SetUp({session, 0, 1, incarnation, AddressesOf(cluster_.spec(), cluster::Role::kPs).value(), entries_, {}},
+    executor_.SetUp({session,
+                     0,
+                     1,
+                     incarnation,
+                     AddressesOf(cluster_.spec(), cluster::Role::kPs).value(),
+                     entries_,
+                     {}},
                     [&](Status status) { done.set_value(std::move(status)); });
     return done.get_future().get();
   }
-  std::future<Ran> Start(int64_t incarnation, int64_t function, int64_t by, int64_t wait_ms = 20000) {
+  std::future<Ran> Start(int64_t incarnation, int64_t function, int64_t by,
+                         int64_t wait_ms = 20000) {
     auto promise = std::make_shared<std::promise<Ran>>();
-    RunRequest request{1, incarnation, next_step_++, {function}, {{RunArgument::Kind::kTensor, 0, {DType::kI64, {}}}}, {},
+    RunRequest request{1,
+                       incarnation,
+                       next_step_++,
+                       {function},
+                       {{RunArgument::Kind::kTensor, 0, {DType::kI64, {}}}},
+                       {},
                        wait_ms};
     executor_.Run(std::move(request), {Tensor::Scalar(by)},
                   [promise](Result<RunReply> reply, std::vector<Tensor> outputs) {
@@ -69,7 +85,8 @@ class ExecutorTest : public testing::Test {
     return Start(incarnation, function, by, wait_ms).get();
   }
   int64_t Count() {
-    return static_cast<int64_t>(servers_->Read(planner_.states().at("n"), seconds(20), {}).value().Item());
+    return static_cast<int64_t>(
+        servers_->Read(planner_.states().at("n"), seconds(20), {}).value().Item());
   }
 
   TestCluster cluster_;
@@ -108,7 +125,8 @@ TEST_F(ExecutorTest, ManyAtOnceAllCount) {
 }
 
 TEST_F(ExecutorTest, AnEndedIncarnationRunsNothing) {
-  EXPECT_EQ(RunStep(1, 0, 1).reply.status().code(), StatusCode::kFailedPrecondition) << "not set up yet";
+  EXPECT_EQ(RunStep(1, 0, 1).reply.status().code(), StatusCode::kFailedPrecondition)
+      << "not set up yet";
   ASSERT_TRUE(SetUp(2).ok());
   EXPECT_EQ(SetUp(2).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(SetUp(5, 0).code(), StatusCode::kFailedPrecondition);
@@ -127,7 +145,8 @@ TEST_F(ExecutorTest, ANewIncarnationEndsAStepThatWaits) {
   const Ran ended = waiting.get();
   EXPECT_FALSE(ended.reply.ok());
   const StatusCode code = ended.reply.status().code();
-  EXPECT_TRUE(code == StatusCode::kCancelled || code == StatusCode::kFailedPrecondition) << ended.reply.status().ToString();
+  EXPECT_TRUE(code == StatusCode::kCancelled || code == StatusCode::kFailedPrecondition)
+      << ended.reply.status().ToString();
 }
 
 TEST_F(ExecutorTest, AServerThatIsAwayIsNamed) {

@@ -55,7 +55,8 @@ struct Job {
     Coordinator& c = *job.coordinator;
     train::Recipe recipe = DigitsRecipe(train::Adam({.common = {.learning_rate = 0.001}}), 32);
     const std::shared_ptr<train::Optimizer> adam = recipe.optimizer;
-    const Parameter it("it", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false});
+    const Parameter it("it", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
+                       {.trainable = false});
     recipe.optimizer = std::make_shared<CountingTap>(it);
     const train::Programs programs =
         Must(train::BuildPrograms(recipe, F32({50, 28, 28}), TensorType{DType::kI32, {50}}));
@@ -80,7 +81,9 @@ struct Job {
     std::vector<RemoteValue> values;
     for (int i = 0; i < 20; ++i) values.push_back(Must(coordinator->Schedule(evaluate, {test})));
     double sum = 0;
-    for (const RemoteValue& value : values) sum += LossOf(Must(coordinator->Fetch(value, {}, seconds(120))));
+    for (const RemoteValue& value : values) {
+      sum += LossOf(Must(coordinator->Fetch(value, {}, seconds(120))));
+    }
     return sum / 20;
   }
 };
@@ -103,7 +106,8 @@ TEST(FaultsTest, WorkersKilledEveryTwoSecondsAndAServerOnce) {
   job.Submit(20);
   ASSERT_TRUE(job.coordinator->Join({}, seconds(120)).ok());
 
-  // Every two seconds, on a machine where a step gets done in that time: else there would be nothing to disturb.
+  // Every two seconds, on a machine where a step gets done in that time: else there would be
+  // nothing to disturb.
   constexpr int kKills = MT_FAULT_SECONDS / 2;
   std::atomic<int> workers_killed = 0;
   std::jthread killer([&](std::stop_token stop) {
@@ -122,11 +126,13 @@ TEST(FaultsTest, WorkersKilledEveryTwoSecondsAndAServerOnce) {
   bool server_killed = false;
   int64_t submitted = 20;
   while (!server_killed || workers_killed < kKills) {
-    ASSERT_LT(SystemClock().Monotonic() - begin, 10 * all + seconds(60)) << workers_killed << " workers killed";
+    ASSERT_LT(SystemClock().Monotonic() - begin, 10 * all + seconds(60))
+        << workers_killed << " workers killed";
     job.Submit(30);
     submitted += 30;
     if (!server_killed && SystemClock().Monotonic() - begin > all / 2) {
-      // A short log to come back from; and one that was cut, but whose checkpoint the kill may prevent.
+      // A short log to come back from; and one that was cut, but whose checkpoint the kill may
+      // prevent.
       ASSERT_TRUE(job.coordinator->Save(submitted).ok());
       ASSERT_TRUE(job.coordinator->WaitForSave().ok());
       job.Submit(30);
@@ -152,13 +158,15 @@ TEST(FaultsTest, WorkersKilledEveryTwoSecondsAndAServerOnce) {
   ASSERT_TRUE(server_killed);
   ASSERT_GE(workers_killed, kKills);
 
-  // Every step ended; every push that was acknowledged is there; none more than the reruns can explain.
+  // Every step ended; every push that was acknowledged is there; none more than the reruns can
+  // explain.
   const DispatcherStats stats = job.coordinator->stats();
   EXPECT_EQ(stats.steps_done, submitted);
   const auto it = static_cast<int64_t>(Must(job.coordinator->Read("it")).Item());
   EXPECT_GE(it, submitted);
   EXPECT_LE(it, submitted + stats.steps_rerun);
-  const auto updates = static_cast<int64_t>(Must(job.coordinator->Read("optimizer.iterations")).Item());
+  const auto updates =
+      static_cast<int64_t>(Must(job.coordinator->Read("optimizer.iterations")).Item());
   EXPECT_GE(updates, submitted);
   EXPECT_LE(updates, submitted + stats.steps_rerun);
   const double loss = job.Loss();
@@ -169,9 +177,11 @@ TEST(FaultsTest, WorkersKilledEveryTwoSecondsAndAServerOnce) {
   calm.Submit(static_cast<int>(std::min<int64_t>(submitted, 9000)));
   ASSERT_TRUE(calm.coordinator->Join({}, seconds(300)).ok());
   const double calm_loss = calm.Loss();
-  std::printf("%lld steps, %d workers killed (%lld steps rerun), 1 server killed: loss %.4f, undisturbed %.4f\n",
-              static_cast<long long>(submitted), workers_killed.load(), static_cast<long long>(stats.steps_rerun), loss,
-              calm_loss);
+  std::printf(
+      "%lld steps, %d workers killed (%lld steps rerun), 1 server killed: loss %.4f, undisturbed "
+      "%.4f\n",
+      static_cast<long long>(submitted), workers_killed.load(),
+      static_cast<long long>(stats.steps_rerun), loss, calm_loss);
   EXPECT_LT(loss, 1.25 * calm_loss + 0.02);
 }
 
@@ -181,7 +191,8 @@ TEST(FaultsTest, AStoppedWorkerIsLostAndItsLateAnswerIgnored) {
   CoordinatorOptions options = cluster.options();
   options.lost_after = milliseconds(1500);
   const auto coordinator = Must(Coordinator::Create(options));
-  const Parameter n("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false});
+  const Parameter n("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
+                    {.trainable = false});
   const std::vector<Parameter> variables = {n};
   ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
   program::Builder b("count");
@@ -192,7 +203,9 @@ TEST(FaultsTest, AStoppedWorkerIsLostAndItsLateAnswerIgnored) {
   const Function count = Must(coordinator->DefineFunction(b.Build().value()));
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
   ASSERT_TRUE(coordinator->Join({}, seconds(60)).ok());
-  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 2; ++i) SystemClock().SleepFor(milliseconds(50), {});
+  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 2; ++i) {
+    SystemClock().SleepFor(milliseconds(50), {});
+  }
   cluster.worker(0).Signal(SIGSTOP);
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
   const Status joined = coordinator->Join({}, seconds(60));
@@ -208,7 +221,8 @@ TEST(FaultsTest, AStoppedWorkerIsLostAndItsLateAnswerIgnored) {
   EXPECT_LE(counted, 120 + stats.steps_rerun);
 }
 
-// The guide's loop as the reference ran it (fixtures' parameter_server.json): two workers, cut variables, 200 steps.
+// The guide's loop as the reference ran it (fixtures' parameter_server.json): two workers, cut
+// variables, 200 steps.
 TEST(FaultsTest, TheGuidesLoopWithTwoWorkers) {
   const GuideSeries guide = ReadGuide();
   ProcessCluster cluster(2, 2, "");
@@ -219,7 +233,9 @@ TEST(FaultsTest, TheGuidesLoopWithTwoWorkers) {
   const Training training = Must(coordinator->DefineTraining(GuideRecipe(guide.w0), types));
   const PerWorker data = Must(coordinator->CreatePerWorkerDataset("ones", GuideData()));
   std::vector<RemoteValue> values;
-  for (int i = 0; i < 200; ++i) values.push_back(Must(coordinator->Schedule(training.step, {data})));
+  for (int i = 0; i < 200; ++i) {
+    values.push_back(Must(coordinator->Schedule(training.step, {data})));
+  }
   ASSERT_TRUE(coordinator->Join({}, seconds(120)).ok());
   double highest = 0;
   for (const RemoteValue& value : values) {

@@ -1,4 +1,5 @@
-// Jobs that several tests run: the guide's Dense(1), an MLP on drawn digits; and what a single process makes of them.
+// Jobs that several tests run: the guide's Dense(1), an MLP on drawn digits; and what a single
+// process makes of them.
 #pragma once
 
 #include <cmath>
@@ -33,8 +34,10 @@ inline GuideSeries ReadGuide() {
 // Dense(1) with an L2 of 1e-4 on its kernel, binary cross-entropy from logits, SGD 0.01.
 inline train::Recipe GuideRecipe(double w0) {
   train::Recipe recipe;
-  recipe.model = std::make_shared<nn::Sequential>(nn::Dense(
-      1, {.name = "dense", .kernel_initializer = nn::Initializer::Constant(w0), .kernel_regularizer = nn::L2(1e-4)}));
+  recipe.model = std::make_shared<nn::Sequential>(
+      nn::Dense(1, {.name = "dense",
+                    .kernel_initializer = nn::Initializer::Constant(w0),
+                    .kernel_regularizer = nn::L2(1e-4)}));
   recipe.loss = {.kind = train::LossKind::kBinaryCrossentropy, .from_logits = true};
   recipe.optimizer = train::Sgd();
   return recipe;
@@ -48,7 +51,8 @@ inline data::PipelineSpec GuideData() {
 }
 
 // 784 -> hidden (relu) -> 10 on drawn digits.
-inline train::Recipe DigitsRecipe(std::shared_ptr<train::Optimizer> optimizer, int64_t hidden = 64) {
+inline train::Recipe DigitsRecipe(std::shared_ptr<train::Optimizer> optimizer,
+                                  int64_t hidden = 64) {
   train::Recipe recipe;
   recipe.model = std::make_shared<nn::Sequential>(
       nn::Flatten(), nn::Dense(hidden, {.name = "hidden", .activation = nn::ActivationKind::kRelu}),
@@ -60,9 +64,10 @@ inline train::Recipe DigitsRecipe(std::shared_ptr<train::Optimizer> optimizer, i
   return recipe;
 }
 inline data::PipelineSpec DigitsData(int64_t batch, int64_t take = 2000, bool shuffle = true) {
-  data::PipelineSpec spec{.source = {.from = data::IdxFiles{MT_TESTDATA "/mlp/digits5120-images-idx3-ubyte.gz",
-                                                            MT_TESTDATA "/mlp/digits5120-labels-idx1-ubyte.gz"},
-                                     .take = take}};
+  data::PipelineSpec spec{
+      .source = {.from = data::IdxFiles{MT_TESTDATA "/mlp/digits5120-images-idx3-ubyte.gz",
+                                        MT_TESTDATA "/mlp/digits5120-labels-idx1-ubyte.gz"},
+                 .take = take}};
   spec.stages.push_back(data::MapStage{{data::Scale{1.0 / 255}}});
   if (shuffle) spec.stages.push_back(data::ShuffleStage{.buffer = take, .seed = 5});
   spec.stages.push_back(data::BatchStage{.size = batch, .drop_remainder = true});
@@ -70,14 +75,15 @@ inline data::PipelineSpec DigitsData(int64_t batch, int64_t take = 2000, bool sh
 }
 
 // The losses of `steps` training steps in one process, on one device.
-inline Result<std::vector<double>> TrainAlone(const train::Recipe& recipe, const data::PipelineSpec& data,
-                                              const mesh::TensorType& x, const mesh::TensorType& y, int steps,
-                                              std::map<std::string, mesh::Tensor>* states = nullptr) {
+inline Result<std::vector<double>> TrainAlone(
+    const train::Recipe& recipe, const data::PipelineSpec& data, const mesh::TensorType& x,
+    const mesh::TensorType& y, int steps, std::map<std::string, mesh::Tensor>* states = nullptr) {
   MT_ASSIGN_OR_RETURN(const train::Programs programs, train::BuildPrograms(recipe, x, y));
   MT_ASSIGN_OR_RETURN(const auto session, execute::Session::Create({.threads = 1}));
   std::map<std::string, program::Variable> variables;
   for (const Parameter& p : programs.States()) {
-    MT_RETURN_IF_ERROR(session->Declare(p, mesh::Layout::Replicated(mesh::Mesh(), p.type().rank())));
+    MT_RETURN_IF_ERROR(
+        session->Declare(p, mesh::Layout::Replicated(mesh::Mesh(), p.type().rank())));
     variables.emplace(p.name(), p);
   }
   const auto load = [&](const Program& program) {

@@ -27,7 +27,9 @@ std::vector<std::string> HeadsIn(const std::string& path) {
 TEST(LogFileTest, ListsSegmentsByNumber) {
   const testing_folder::TempFolder folder;
   EXPECT_TRUE(ListSegments(folder.path() + "/none")->empty());
-  for (const int64_t n : {10, 9, 123456789}) ASSERT_TRUE(LogWriter::Create(SegmentPath(folder.path(), n)).ok());
+  for (const int64_t n : {10, 9, 123456789}) {
+    ASSERT_TRUE(LogWriter::Create(SegmentPath(folder.path(), n)).ok());
+  }
   ASSERT_TRUE(WriteFileAtomically(folder.path() + "/push-x.log", "").ok());
   ASSERT_TRUE(WriteFileAtomically(folder.path() + "/setup", "").ok());
   const auto segments = ListSegments(folder.path());
@@ -52,7 +54,8 @@ TEST(LogFileTest, GoesOnBehindTheLastWholeRecord) {
     end = (*writer)->bytes();
     ASSERT_TRUE((*writer)->Write("two", {}).ok());
   }
-  EXPECT_EQ(LogWriter::Create(path).status().code(), StatusCode::kUnavailable) << "an old log is never written over";
+  EXPECT_EQ(LogWriter::Create(path).status().code(), StatusCode::kUnavailable)
+      << "an old log is never written over";
   std::filesystem::resize_file(path, static_cast<uint64_t>(end) + 11);  // "two" was torn
   EXPECT_EQ(HeadsIn(path), std::vector<std::string>{"one"});
   auto writer = LogWriter::Reopen(path, end);

@@ -36,11 +36,13 @@ Program SampleProgram() {
 }
 
 TEST(MessagesTest, ServerMessagesComeBack) {
-  EXPECT_EQ(RoundTrip(SetUpRequest{7, 1, 3, "/c/ckpt-1", 4}), (SetUpRequest{7, 1, 3, "/c/ckpt-1", 4}));
-  const ServerState state{"w/part_1", {DType::kF32, {2, 3}}, "w", {DType::kF32, {5, 3}}, {3, 0}, true, false, true};
+  EXPECT_EQ(RoundTrip(SetUpRequest{7, 1, 3, "/c/ckpt-1", 4}),
+            (SetUpRequest{7, 1, 3, "/c/ckpt-1", 4}));
+  const ServerState state{
+      "w/part_1", {DType::kF32, {2, 3}}, "w", {DType::kF32, {5, 3}}, {3, 0}, true, false, true};
   const ServerState copy{"c", {DType::kI64, {}}, "c", {DType::kI64, {}}, {}, false, true, false};
-  const DefineRequest define =
-      RoundTrip(DefineRequest{7, 2, {{state, copy}, SampleProgram(), {{"train", SampleProgram()}}}});
+  const DefineRequest define = RoundTrip(
+      DefineRequest{7, 2, {{state, copy}, SampleProgram(), {{"train", SampleProgram()}}}});
   EXPECT_EQ(define.definition.states, (std::vector<ServerState>{state, copy}));
   EXPECT_EQ(define.definition.updates[0].program.ToString(), SampleProgram().ToString());
   const PushRequest push = RoundTrip(PushRequest{7, {-1, 2, 3}, 1, "train", {"a", "b"}, 9});
@@ -51,7 +53,8 @@ TEST(MessagesTest, ServerMessagesComeBack) {
   EXPECT_EQ(RoundTrip(PushReply{5, false, 6, {{DType::kF32, {2}}}}).types.size(), 1u);
   EXPECT_EQ(RoundTrip(PushRequest{.want = {"w"}}).want, (std::vector<std::string>{"w"}));
   EXPECT_EQ(RoundTrip(PullRequest{7, {"a"}, 3, -1}).have_version, -1);
-  EXPECT_EQ(RoundTrip(PullReply{4, false, {{DType::kF64, {2}}}}).types[0], (TensorType{DType::kF64, {2}}));
+  EXPECT_EQ(RoundTrip(PullReply{4, false, {{DType::kF64, {2}}}}).types[0],
+            (TensorType{DType::kF64, {2}}));
   EXPECT_EQ(RoundTrip(ReadRequest{7, {"a"}}).names[0], "a");
   EXPECT_EQ(RoundTrip(ReadReply{3, {{DType::kBool, {}}}}).version, 3);
   EXPECT_EQ(RoundTrip(CutRequest{7, 30, "/c"}).folder, "/c");
@@ -61,22 +64,36 @@ TEST(MessagesTest, ServerMessagesComeBack) {
   EXPECT_EQ(RoundTrip(CommittedRequest{7, 30}).step, 30);
   EXPECT_EQ(RoundTrip(EndRequest{7}).session, 7);
   EXPECT_EQ(RoundTrip(ServerPingReply{7, 1, 2, 3, 4}).log_bytes, 4);
-  const LogRecord base = Base{7, 3, {{0, 1, 5, {7, 9}}, {-1, 1, 0, {}}}, 2, true, 40, "/c", {{"n", {DType::kI64, {}}}}};
+  const LogRecord base = Base{7,  3,    {{0, 1, 5, {7, 9}}, {-1, 1, 0, {}}}, 2, true,
+                              40, "/c", {{"n", {DType::kI64, {}}}}};
   EXPECT_EQ(std::get<Base>(RoundTrip(base)).seen[0].seqs, (std::vector<int64_t>{7, 9}));
-  EXPECT_EQ(std::get<LoggedPush>(RoundTrip(LogRecord(LoggedPush{4, {0, 1, 2}, 2, "u", {"n"}}))).version, 4);
+  EXPECT_EQ(
+      std::get<LoggedPush>(RoundTrip(LogRecord(LoggedPush{4, {0, 1, 2}, 2, "u", {"n"}}))).version,
+      4);
 }
 
 TEST(MessagesTest, WorkerMessagesComeBack) {
-  StepFunction function{"step", SampleProgram(), 1, {"loss"}, {{{1, "w/part_0", 0, {DType::kF32, {2}}}}},
+  StepFunction function{"step",
+                        SampleProgram(),
+                        1,
+                        {"loss"},
+                        {{{1, "w/part_0", 0, {DType::kF32, {2}}}}},
                         {{1, "train", {{2, 3, {DType::kF32, {4, 5}}}}}}};
-  Dataset idx{"idx", {{data::IdxFiles{"a.gz", "b.gz", DType::kI64}, 100}, {}}, ShardPolicy::kByElement};
-  idx.spec.stages = {data::MapStage{{data::Scale{0.5}, data::Normalize{1, 2}, data::Cast{DType::kF64}}, 1},
-                     data::CacheStage{}, data::ShuffleStage{10, 3, false}, data::BatchStage{4, true},
-                     data::RepeatStage{2}, data::PrefetchStage{3}};
+  Dataset idx{
+      "idx", {{data::IdxFiles{"a.gz", "b.gz", DType::kI64}, 100}, {}}, ShardPolicy::kByElement};
+  idx.spec.stages = {
+      data::MapStage{{data::Scale{0.5}, data::Normalize{1, 2}, data::Cast{DType::kF64}}, 1},
+      data::CacheStage{},
+      data::ShuffleStage{10, 3, false},
+      data::BatchStage{4, true},
+      data::RepeatStage{2},
+      data::PrefetchStage{3}};
   const Tensor one = Tensor::Of<float>({2, 1}, std::vector<float>{1, 2});
-  const Dataset arrays{"arrays", {{data::Arrays{{one, one}}, -1}, {data::BatchStage{1}}}, ShardPolicy::kWhole};
+  const Dataset arrays{
+      "arrays", {{data::Arrays{{one, one}}, -1}, {data::BatchStage{1}}}, ShardPolicy::kWhole};
   const WorkerValue value{"v", Tensor::Scalar<int32_t>(9)};
-  const WorkerSetUpRequest request{7, 1, 2, 3, {"a:1", "b:2"}, {function, idx, arrays, value}, {{1, "epoch=0"}}};
+  const WorkerSetUpRequest request{
+      7, 1, 2, 3, {"a:1", "b:2"}, {function, idx, arrays, value}, {{1, "epoch=0"}}};
   WorkerSetUpRequest back = RoundTrip(request);
   ASSERT_EQ(back.entries.size(), 4u);
   EXPECT_EQ(std::get<Dataset>(back.entries[1]).spec.stages.size(), 6u);
@@ -91,12 +108,25 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
 
   EXPECT_EQ(RoundTrip(WorkerSetUpReply{5}).boot, 5u);
   EXPECT_EQ(RoundTrip(LoadRequest{7, 3, 2, {value}, {{2, "c"}}}).cursors[0].cursor, "c");
-  const RunRequest run{7, 3, 11, {0, 4}, {{RunArgument::Kind::kDataset, 1, {}}, {RunArgument::Kind::kValue, 2, {}},
-                                          {RunArgument::Kind::kTensor, 0, {DType::kF32, {3}}}}, {1, -1}, 500};
+  const RunRequest run{7,
+                       3,
+                       11,
+                       {0, 4},
+                       {{RunArgument::Kind::kDataset, 1, {}},
+                        {RunArgument::Kind::kValue, 2, {}},
+                        {RunArgument::Kind::kTensor, 0, {DType::kF32, {3}}}},
+                       {1, -1},
+                       500};
   EXPECT_EQ(RoundTrip(run).arguments, run.arguments);
   EXPECT_EQ(RoundTrip(run).functions, run.functions);
-  RunReply reply{Unavailable("away"), RunReply::Cause::kServerAway, 1, {{"loss", {DType::kF32, {}}}}, {3, -1},
-                 {{1, "c"}}, 10, 20};
+  RunReply reply{Unavailable("away"),
+                 RunReply::Cause::kServerAway,
+                 1,
+                 {{"loss", {DType::kF32, {}}}},
+                 {3, -1},
+                 {{1, "c"}},
+                 10,
+                 20};
   const RunReply got = RoundTrip(reply);
   EXPECT_EQ(got.status, reply.status);
   EXPECT_EQ(got.cause, reply.cause);
@@ -108,7 +138,13 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
 TEST(MessagesPropertyTest, RubbishIsAnError) {
   const uint64_t seed = testing_seed::FromEnvironment();
   const std::string good = Encode(WorkerSetUpRequest{
-      7, 1, 2, 3, {"a:1"}, {StepFunction{"s", SampleProgram(), 1, {}, {{}}, {}}, WorkerValue{"v", Tensor::Scalar(1.0f)}}, {}});
+      7,
+      1,
+      2,
+      3,
+      {"a:1"},
+      {StepFunction{"s", SampleProgram(), 1, {}, {{}}, {}}, WorkerValue{"v", Tensor::Scalar(1.0f)}},
+      {}});
   for (uint64_t s = seed; s < seed + 3000; ++s) {
     std::mt19937_64 random(s);
     std::string bytes = good;

@@ -26,8 +26,10 @@ int WaitForTheEnd(int port) {
 
 int Run(int argc, char** argv) {
   if (argc == 5 && std::strcmp(argv[1], "ps") == 0) {
-    StoreOptions store{.folder = std::strcmp(argv[3], "-") == 0 ? "" : argv[3], .threads = std::atoi(argv[4])};
-    const auto server = ParameterServer::Serve({std::atoi(argv[2]), TestIdentity(), std::move(store)});
+    StoreOptions store{.folder = std::strcmp(argv[3], "-") == 0 ? "" : argv[3],
+                       .threads = std::atoi(argv[4])};
+    const auto server =
+        ParameterServer::Serve({std::atoi(argv[2]), TestIdentity(), std::move(store)});
     if (server.ok()) return WaitForTheEnd((*server)->port());
     std::fprintf(stderr, "parameter_process: %s\n", server.status().ToString().c_str());
     return 1;
@@ -40,7 +42,8 @@ int Run(int argc, char** argv) {
     std::fprintf(stderr, "parameter_process: %s\n", worker.status().ToString().c_str());
     return 1;
   }
-  std::fprintf(stderr, "parameter_process: expected ps PORT FOLDER THREADS, or worker PORT THREADS\n");
+  std::fprintf(stderr,
+               "parameter_process: expected ps PORT FOLDER THREADS, or worker PORT THREADS\n");
   return 64;
 }
 

@@ -27,8 +27,8 @@ TEST_P(CountShardsTest, IsTensorFlows) {
   EXPECT_EQ(CountShards(GetParam().partitioner, {DType::kF32, GetParam().dims}), GetParam().want);
 }
 
-// What TensorFlow's partitioners return for f32 (sharded_variable.py's own examples, and those of peers/strategies.py
-// worked out by its formulas).
+// What TensorFlow's partitioners return for f32 (sharded_variable.py's own examples, and those of
+// peers/strategies.py worked out by its formulas).
 const Case kCases[] = {
     {"FixedOfTenRows", FixedShards{2}, {10, 3}, 2},
     {"FixedOfFewerRows", FixedShards{8}, {3, 100}, 3},
@@ -36,15 +36,15 @@ const Case kCases[] = {
     {"MinSizeOneRowEach", MinSize{4, 10}, {6, 1}, 6},
     {"MinSizeDefaultCap", MinSize{}, {1024, 1024}, 1},
     {"MinSizeOfAMegabyte", MinSize{256 << 10, 16}, {1024, 1024}, 16},
-    {"MinSizeRoundsUp", MinSize{1024, 8}, {1000}, 4},            // 4000 bytes
-    {"MinSizeOfAScalarRow", MinSize{256, 2}, {4}, 1},            // 16 bytes
+    {"MinSizeRoundsUp", MinSize{1024, 8}, {1000}, 4},  // 4000 bytes
+    {"MinSizeOfAScalarRow", MinSize{256, 2}, {4}, 1},  // 16 bytes
     {"MinSizeKernel", MinSize{256 << 10, 2}, {784, 700}, 2},
     {"MinSizeOfOneRow", MinSize{256 << 10, 2}, {1, 100000}, 1},
     {"MinSizeOfThree", MinSize{1024, 8}, {2, 3, 4096}, 2},
     {"MaxSizeOneRowEach", MaxSize{4}, {6, 1}, 6},
     {"MaxSizeCapped", MaxSize{4, 2}, {6, 1}, 2},
     {"MaxSizeAllInOne", MaxSize{1024}, {6, 1}, 1},
-    {"MaxSizeKernel", MaxSize{4096}, {784, 700}, 784},            // a row is 2800 bytes
+    {"MaxSizeKernel", MaxSize{4096}, {784, 700}, 784},  // a row is 2800 bytes
     {"MaxSizeKernelCapped", MaxSize{4096, 3}, {784, 700}, 3},
     {"MaxSizeRowsOfSixteenBytes", MaxSize{4096}, {100, 4}, 1},
     {"MaxSizeSixteenRowsAShard", MaxSize{4096}, {20, 64}, 2},
@@ -58,7 +58,8 @@ INSTANTIATE_TEST_SUITE_P(Partitioner, CountShardsTest, testing::ValuesIn(kCases)
                          [](const auto& info) { return info.param.name; });
 
 TEST(PlaceTest, PlacesAsTheReferenceRun) {
-  // fixtures/reference-runs/parameter_server.json, chief + 2 workers + 2 ps: where v0 .. v4 went there, v0 on 0.
+  // fixtures/reference-runs/parameter_server.json, chief + 2 workers + 2 ps: where v0 .. v4 went
+  // there, v0 on 0.
   const std::vector<NamedType> variables = {{"v0", {DType::kF32, {4}}},
                                             {"v1", {DType::kF32, {100, 4}}},
                                             {"v2", {DType::kF32, {7, 64}}},
@@ -72,9 +73,10 @@ TEST(PlaceTest, PlacesAsTheReferenceRun) {
                   std::to_string(s.server));
   }
   EXPECT_EQ(got, (std::vector<std::string>{
-                     "v0 f32[4] from 0 on 0", "v1/part_0 f32[50,4] from 0 on 1", "v1/part_1 f32[50,4] from 50 on 0",
-                     "v2/part_0 f32[4,64] from 0 on 1", "v2/part_1 f32[3,64] from 4 on 0",
-                     "v3/part_0 f32[500] from 0 on 1", "v3/part_1 f32[500] from 500 on 0", "v4 f32[] from 0 on 1"}));
+                     "v0 f32[4] from 0 on 0", "v1/part_0 f32[50,4] from 0 on 1",
+                     "v1/part_1 f32[50,4] from 50 on 0", "v2/part_0 f32[4,64] from 0 on 1",
+                     "v2/part_1 f32[3,64] from 4 on 0", "v3/part_0 f32[500] from 0 on 1",
+                     "v3/part_1 f32[500] from 500 on 0", "v4 f32[] from 0 on 1"}));
 }
 
 TEST(PlaceTest, GoesOnWhereTheLastPlacementEnded) {
@@ -87,7 +89,8 @@ TEST(PlaceTest, RefusesWhatMakesNoSense) {
   const std::vector<NamedType> twice = {{"a", {DType::kF32, {4}}}, {"a", {DType::kF32, {4}}}};
   EXPECT_EQ(Place(twice, Whole{}, 1).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Place({}, Whole{}, 0).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(Place({}, FixedShards{0}, 1).status().message(), "partitioner: shards: expected at least 1, got: 0");
+  EXPECT_EQ(Place({}, FixedShards{0}, 1).status().message(),
+            "partitioner: shards: expected at least 1, got: 0");
   EXPECT_EQ(Place({}, MinSize{0, 1}, 1).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Place({}, MinSize{1, 0}, 1).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Place({}, MaxSize{}, 1).status().code(), StatusCode::kInvalidArgument);
@@ -99,14 +102,18 @@ TEST(PlacePropertyTest, ShardsCoverEveryVariableOnceAndServersEvenly) {
   for (uint64_t s = seed; s < seed + 300; ++s) {
     SCOPED_TRACE("MT_TEST_SEED=" + std::to_string(s));
     std::mt19937_64 random(s);
-    const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+    const auto below = [&](int64_t n) {
+      return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+    };
     std::vector<NamedType> variables;
     for (int64_t v = below(8); v >= 0; --v) {
       Dims dims;
       for (int64_t d = below(4); d > 0; --d) dims.push_back(below(12));
-      variables.push_back({"v" + std::to_string(v), {below(2) != 0 ? DType::kF32 : DType::kF64, dims}});
+      variables.push_back(
+          {"v" + std::to_string(v), {below(2) != 0 ? DType::kF32 : DType::kF64, dims}});
     }
-    const Partitioner all[] = {Whole{}, FixedShards{1 + below(6)}, MinSize{1 + below(64), 1 + below(6)},
+    const Partitioner all[] = {Whole{}, FixedShards{1 + below(6)},
+                               MinSize{1 + below(64), 1 + below(6)},
                                MaxSize{1 + below(64), below(6)}};
     const Partitioner& partitioner = all[below(4)];
     const int servers = static_cast<int>(1 + below(5));
@@ -136,7 +143,8 @@ TEST(PlacePropertyTest, ShardsCoverEveryVariableOnceAndServersEvenly) {
       if (shard.parts > 1) {
         EXPECT_GE(shard.type.dims[0], 1);
         // What each promises of its shards, beside the first shard's one extra row.
-        if (const auto* p = std::get_if<MaxSize>(&partitioner); p != nullptr && p->max_shards == 0) {
+        if (const auto* p = std::get_if<MaxSize>(&partitioner);
+            p != nullptr && p->max_shards == 0) {
           const int64_t row_bytes = whole.num_bytes() / whole.dims[0];
           EXPECT_TRUE(shard.type.num_bytes() <= p->max_shard_bytes || shard.type.dims[0] == 1 ||
                       row_bytes > p->max_shard_bytes);
@@ -150,7 +158,9 @@ TEST(PlacePropertyTest, ShardsCoverEveryVariableOnceAndServersEvenly) {
       EXPECT_EQ(n, variables[v].type.dims[0]);
       EXPECT_LE(longest[v] - shortest[v], 1);
     }
-    EXPECT_LE(*std::max_element(held.begin(), held.end()) - *std::min_element(held.begin(), held.end()), 1);
+    EXPECT_LE(
+        *std::max_element(held.begin(), held.end()) - *std::min_element(held.begin(), held.end()),
+        1);
     EXPECT_EQ(*Place(variables, partitioner, servers), *shards);
   }
 }

@@ -65,10 +65,13 @@ TEST(PlannerTest, RefusesWhatDoesNotFitAndStaysAsItWas) {
   EXPECT_EQ(planner.MakeFunction(step, "train", {}).status().message(),
             "step step: expected a known update, got: `train`");
   ASSERT_TRUE(planner.AddUpdate("train", step.pushed, SgdUpdater()).ok());
-  EXPECT_EQ(planner.AddUpdate("train", step.pushed, SgdUpdater()).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(planner.AddUpdate("train", step.pushed, SgdUpdater()).status().code(),
+            StatusCode::kAlreadyExists);
   EXPECT_TRUE(planner.MakeFunction(step, "train", {"loss"}).ok());
-  EXPECT_EQ(planner.MakeFunction(step, "train", {"gradient/w"}).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(planner.MakeFunction(SampleStep(true), "train", {}).status().code(), StatusCode::kInvalidArgument)
+  EXPECT_EQ(planner.MakeFunction(step, "train", {"gradient/w"}).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(planner.MakeFunction(SampleStep(true), "train", {}).status().code(),
+            StatusCode::kInvalidArgument)
       << "it pushes b too";
   EXPECT_EQ(planner.ShardsOf("b").size(), 1u);
   EXPECT_TRUE(planner.ShardsOf("c").empty());
@@ -78,7 +81,8 @@ TEST(PlannerTest, AShardsNameMayNotBeAVariables) {
   Planner planner(FixedShards{2}, 1, 0);
   const std::vector<Parameter> cut = {kW};
   ASSERT_TRUE(planner.AddVariables(cut).ok());
-  const std::vector<Parameter> clash = {Parameter("w/part_0", TensorType{DType::kF32, {}}, nn::Initializer::Zeros())};
+  const std::vector<Parameter> clash = {
+      Parameter("w/part_0", TensorType{DType::kF32, {}}, nn::Initializer::Zeros())};
   EXPECT_EQ(planner.AddVariables(clash).status().code(), StatusCode::kAlreadyExists);
 }
 

@@ -19,7 +19,8 @@ extern char** environ;
 
 namespace meshtrain::parameter {
 
-// A parameter_process. Ends with this object, or with the test, whose end closes its standard input.
+// A parameter_process. Ends with this object, or with the test, whose end closes its standard
+// input.
 class Process {
  public:
   explicit Process(std::vector<std::string> arguments) {
@@ -87,8 +88,8 @@ class ProcessCluster {
     server_ports_[server] = servers_[server]->port();
   }
   void StartWorker(int worker) {
-    workers_[worker] =
-        std::make_unique<Process>(std::vector<std::string>{"worker", std::to_string(worker_ports_[worker]), threads_});
+    workers_[worker] = std::make_unique<Process>(
+        std::vector<std::string>{"worker", std::to_string(worker_ports_[worker]), threads_});
     ASSERT_NE(workers_[worker]->port(), 0);
     worker_ports_[worker] = workers_[worker]->port();
   }

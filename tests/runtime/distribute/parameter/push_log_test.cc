@@ -1,5 +1,5 @@
-// The log under damage: whatever is cut off or flipped, no record comes back that was not written, none comes back in
-// part, and a loss of something that was synced is told.
+// The log under damage: whatever is cut off or flipped, no record comes back that was not written,
+// none comes back in part, and a loss of something that was synced is told.
 #include "runtime/distribute/parameter/push_log.h"
 
 #include <gtest/gtest.h>
@@ -58,13 +58,15 @@ void ExpectPrefix(const Log& log, const ScannedLog& got) {
     const Written& want = log.records[i];
     ASSERT_EQ(got.records[i].head, want.head);
     const Bytes payload = got.records[i].payload;
-    ASSERT_EQ(std::string_view(reinterpret_cast<const char*>(payload.data()), payload.size()), want.payload);
+    ASSERT_EQ(std::string_view(reinterpret_cast<const char*>(payload.data()), payload.size()),
+              want.payload);
     ASSERT_EQ(got.records[i].end, static_cast<int64_t>(want.end));
   }
 }
 
 TEST(PushLogTest, ReadsWhatWasWritten) {
-  const std::string one = EncodeRecord("head", std::vector<Bytes>{BytesOf("pay"), BytesOf("load")}, 0);
+  const std::string one =
+      EncodeRecord("head", std::vector<Bytes>{BytesOf("pay"), BytesOf("load")}, 0);
   EXPECT_EQ(one.size() % 8, 0u);
   const std::string log = one + EncodeRecord("", {}, static_cast<int64_t>(one.size()));
   const auto got = ScanLog(BytesOf(log), "log");
@@ -91,7 +93,8 @@ TEST(PushLogTest, SaysWhichByteIsDamaged) {
   log[first - 8] ^= 1;
   const auto got = ScanLog(BytesOf(log), "ps-0/push.log");
   EXPECT_EQ(got.status().code(), StatusCode::kDataLoss);
-  EXPECT_EQ(got.status().message().find("ps-0/push.log: byte 0: expected a record"), 0u) << got.status().message();
+  EXPECT_EQ(got.status().message().find("ps-0/push.log: byte 0: expected a record"), 0u)
+      << got.status().message();
 }
 
 TEST(PushLogPropertyTest, CutOffAtEveryByteGivesTheWholeRecordsBefore) {
@@ -125,7 +128,8 @@ TEST(PushLogPropertyTest, AFlippedBitLosesNothingSyncedInSilence) {
       while (log.records[hit].end <= bit / 8) ++hit;
       const auto got = ScanLog(BytesOf(bytes), "log");
       // Padding says nothing.
-      const bool padding = bit / 8 >= log.records[hit].begin + kRecordHeadBytes + log.records[hit].head.size() +
+      const bool padding = bit / 8 >= log.records[hit].begin + kRecordHeadBytes +
+                                          log.records[hit].head.size() +
                                           log.records[hit].payload.size();
       bool known_durable = false;
       for (size_t i = hit + 1; i < log.records.size(); ++i) {
@@ -155,7 +159,9 @@ TEST(PushLogPropertyTest, AnyRubbishIsReadWithoutHarm) {
     // A stretch overwritten, as a crash leaves pages that never reached the disk.
     const size_t from = random() % log.bytes.size();
     const size_t size = std::min(log.bytes.size() - from, static_cast<size_t>(random() % 200));
-    for (size_t i = from; i < from + size; ++i) log.bytes[i] = random() % 2 == 0 ? '\0' : static_cast<char>(random());
+    for (size_t i = from; i < from + size; ++i) {
+      log.bytes[i] = random() % 2 == 0 ? '\0' : static_cast<char>(random());
+    }
     const auto got = ScanLog(BytesOf(log.bytes), "log");
     if (got.ok()) {
       ExpectPrefix(log, *got);

@@ -37,7 +37,8 @@ TEST(ScheduleTest, StepsGoToIdleWorkersInOrder) {
   EXPECT_THAT(Texts(s.On(StepSubmitted{1, 1})), ElementsAre("run step 1 on worker-1 (1)"));
   EXPECT_THAT(Texts(s.On(StepSubmitted{2, 1})), IsEmpty());
   EXPECT_EQ(s.queued(), 1);
-  EXPECT_THAT(Texts(s.On(StepDone{1, 1, 1})), ElementsAre("finish step 1", "run step 2 on worker-1 (1)"));
+  EXPECT_THAT(Texts(s.On(StepDone{1, 1, 1})),
+              ElementsAre("finish step 1", "run step 2 on worker-1 (1)"));
   EXPECT_THAT(Texts(s.On(StepDone{0, 1, 0})), ElementsAre("finish step 0"));
   EXPECT_FALSE(s.idle());
   EXPECT_THAT(Texts(s.On(StepDone{1, 1, 2})), ElementsAre("finish step 2"));
@@ -50,7 +51,8 @@ TEST(ScheduleTest, ALostWorkersStepRunsElsewhereAndTheReturnedWorkerIsSetUpAnew)
   s.On(StepSubmitted{1, 1});
   s.On(StepSubmitted{2, 1});
   EXPECT_THAT(Texts(s.On(WorkerLost{0, 1})), IsEmpty());
-  EXPECT_THAT(Texts(s.On(StepDone{1, 1, 1})), ElementsAre("finish step 1", "run step 0 on worker-1 (1)"));
+  EXPECT_THAT(Texts(s.On(StepDone{1, 1, 1})),
+              ElementsAre("finish step 1", "run step 0 on worker-1 (1)"));
   EXPECT_THAT(Texts(s.On(StepDone{0, 1, 0})), IsEmpty()) << "its incarnation has ended";
   EXPECT_THAT(Texts(s.On(WorkerTried{0})), ElementsAre("set up worker-0 (2) with 1"));
   EXPECT_THAT(Texts(s.On(WorkerSetUp{0, 1, 1})), IsEmpty()) << "an old answer";
@@ -72,7 +74,8 @@ TEST(ScheduleTest, AWindowFillsTheLeastBusyFirst) {
   Schedule s = ReadySchedule(2);
   for (int64_t i = 0; i < 5; ++i) s.On(StepSubmitted{i, 1});
   EXPECT_EQ(s.running(), 4);
-  EXPECT_THAT(Texts(s.On(StepDone{0, 1, 2})), ElementsAre("finish step 2", "run step 4 on worker-0 (1)"));
+  EXPECT_THAT(Texts(s.On(StepDone{0, 1, 2})),
+              ElementsAre("finish step 2", "run step 4 on worker-0 (1)"));
 }
 
 TEST(ScheduleTest, AFailedStepCancelsTheRest) {
@@ -113,7 +116,8 @@ TEST(ScheduleTest, AStepThatKillsItsWorkersIsTheJobsError) {
     s.On(WorkerSetUp{0, lost + 1, 1});
   }
   ASSERT_TRUE(s.error().has_value());
-  EXPECT_EQ(s.error()->message(), "step 0: expected to lose fewer than 3 workers while they run it, got: 3");
+  EXPECT_EQ(s.error()->message(),
+            "step 0: expected to lose fewer than 3 workers while they run it, got: 3");
   EXPECT_TRUE(s.idle());
 }
 
@@ -121,13 +125,14 @@ TEST(ScheduleTest, AProgramThatNoWorkerTakesIsTheJobsError) {
   Schedule s = ReadySchedule();
   s.On(EntriesAdded{2});
   s.On(StepSubmitted{0, 2});
-  EXPECT_THAT(Texts(s.On(EntryRefused{0, 1, InvalidArgument("no kernel")})), ElementsAre("cancel step 0"));
+  EXPECT_THAT(Texts(s.On(EntryRefused{0, 1, InvalidArgument("no kernel")})),
+              ElementsAre("cancel step 0"));
   EXPECT_EQ(*s.error(), InvalidArgument("no kernel"));
   EXPECT_TRUE(s.away(0));
 }
 
-// A world of workers that are killed, answer late or twice, and servers that come and go; then quiet. Every step has
-// been finished once, and has run at least once.
+// A world of workers that are killed, answer late or twice, and servers that come and go; then
+// quiet. Every step has been finished once, and has run at least once.
 TEST(SchedulePropertyTest, EveryStepEndsOnceWhateverHappens) {
   const uint64_t seed = testing_seed::FromEnvironment();
   for (uint64_t sd = seed; sd < seed + 200; ++sd) {
@@ -142,7 +147,7 @@ TEST(SchedulePropertyTest, EveryStepEndsOnceWhateverHappens) {
     };
     std::vector<ScheduleEvent> answers;  // on their way, in any order
     std::map<int64_t, int> finished, executed;
-    std::vector<std::set<int64_t>> on(workers);         // the newest incarnation's
+    std::vector<std::set<int64_t>> on(workers);  // the newest incarnation's
     std::vector<int64_t> incarnation(workers, 0), entries(workers, 0);
     std::vector<bool> set_up(workers, false);
     int64_t submitted = 0;
@@ -180,7 +185,9 @@ TEST(SchedulePropertyTest, EveryStepEndsOnceWhateverHappens) {
             } else {
               answers.push_back(StepDone{a.worker, a.incarnation, a.step});
             }
-            if (below(10) == 0) answers.push_back(StepDone{a.worker, a.incarnation, a.step});  // heard twice
+            if (below(10) == 0) {
+              answers.push_back(StepDone{a.worker, a.incarnation, a.step});  // heard twice
+            }
             break;
           case Kind::kFinish:
             ++finished[a.step];
@@ -198,7 +205,9 @@ TEST(SchedulePropertyTest, EveryStepEndsOnceWhateverHappens) {
       const ScheduleEvent event = answers[i];
       answers.erase(answers.begin() + static_cast<std::ptrdiff_t>(i));
       if (const auto* up = std::get_if<WorkerSetUp>(&event)) {
-        if (up->incarnation == incarnation[up->worker] && !schedule.away(up->worker)) set_up[up->worker] = true;
+        if (up->incarnation == incarnation[up->worker] && !schedule.away(up->worker)) {
+          set_up[up->worker] = true;
+        }
       }
       if (const auto* done = std::get_if<StepDone>(&event)) {
         if (done->incarnation == incarnation[done->worker]) on[done->worker].erase(done->step);
@@ -215,7 +224,8 @@ TEST(SchedulePropertyTest, EveryStepEndsOnceWhateverHappens) {
       switch (below(9)) {
         case 0:
         case 1:
-          feed(StepSubmitted{submitted++, 1 + static_cast<int64_t>(below(static_cast<uint64_t>(total_entries)))});
+          feed(StepSubmitted{
+              submitted++, 1 + static_cast<int64_t>(below(static_cast<uint64_t>(total_entries)))});
           break;
         case 2:
           feed(WorkerTried{static_cast<int>(below(static_cast<uint64_t>(workers)))});
@@ -235,7 +245,8 @@ TEST(SchedulePropertyTest, EveryStepEndsOnceWhateverHappens) {
           break;
         case 5: {
           const int server = static_cast<int>(below(2));
-          feed(below(2) == 0 ? ScheduleEvent(ServerLost{server}) : ScheduleEvent(ServerBack{server}));
+          feed(below(2) == 0 ? ScheduleEvent(ServerLost{server})
+                             : ScheduleEvent(ServerBack{server}));
           break;
         }
         case 6:

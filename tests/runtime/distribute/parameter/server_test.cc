@@ -21,17 +21,21 @@ using testing_folder::TempFolder;
 // A caller of one server, with the sample job on it.
 class Client {
  public:
-  explicit Client(int port) : peer_(Peer::Create("127.0.0.1:" + std::to_string(port), TestIdentity()).value()) {}
+  explicit Client(int port)
+      : peer_(Peer::Create("127.0.0.1:" + std::to_string(port), TestIdentity()).value()) {}
 
   template <typename Message>
-  Result<std::string> Call(const char* method, const Message& message, Duration timeout = seconds(20)) {
+  Result<std::string> Call(const char* method, const Message& message,
+                           Duration timeout = seconds(20)) {
     return peer_->CallAndWait(method, {Encode(message), {}}, timeout, {});
   }
   Status SetUp(int64_t session) {
     MT_RETURN_IF_ERROR(Call(kServerSetUp, SetUpRequest{.session = session}).status());
     const std::vector<Definition> definitions = SampleDefinitions();
     for (size_t i = 0; i < definitions.size(); ++i) {
-      MT_RETURN_IF_ERROR(Call(kServerDefine, DefineRequest{session, static_cast<int64_t>(i), definitions[i]}).status());
+      MT_RETURN_IF_ERROR(
+          Call(kServerDefine, DefineRequest{session, static_cast<int64_t>(i), definitions[i]})
+              .status());
     }
     return OkStatus();
   }
@@ -39,7 +43,8 @@ class Client {
     const auto push = SamplePush(1, id, 1.0f, id.seq);
     Frame frame{Encode(push.request), {}};
     for (const Tensor& value : push.values) frame.payload.push_back(PieceOf(value));
-    MT_ASSIGN_OR_RETURN(const std::string head, peer_->CallAndWait(kServerPush, std::move(frame), seconds(20), {}));
+    MT_ASSIGN_OR_RETURN(const std::string head,
+                        peer_->CallAndWait(kServerPush, std::move(frame), seconds(20), {}));
     return Decode<PushReply>(head);
   }
   struct Pulled {
@@ -48,19 +53,24 @@ class Client {
   };
   Result<Pulled> Pull(const PullRequest& request, Duration timeout = seconds(20)) {
     Pulled pulled;
-    MT_RETURN_IF_ERROR(peer_->CallAndWait(kServerPull, {Encode(request), {}}, timeout, {},
-                                          [&](std::string_view head) -> Result<std::vector<std::span<std::byte>>> {
-                                            MT_ASSIGN_OR_RETURN(pulled.reply, Decode<PullReply>(head));
-                                            for (const TensorType& type : pulled.reply.types) pulled.values.emplace_back(type);
-                                            std::vector<std::span<std::byte>> to;
-                                            for (Tensor& t : pulled.values) to.push_back(t.mutable_bytes());
-                                            return to;
-                                          })
-                           .status());
+    MT_RETURN_IF_ERROR(
+        peer_
+            ->CallAndWait(kServerPull, {Encode(request), {}}, timeout, {},
+                          [&](std::string_view head) -> Result<std::vector<std::span<std::byte>>> {
+                            MT_ASSIGN_OR_RETURN(pulled.reply, Decode<PullReply>(head));
+                            for (const TensorType& type : pulled.reply.types) {
+                              pulled.values.emplace_back(type);
+                            }
+                            std::vector<std::span<std::byte>> to;
+                            for (Tensor& t : pulled.values) to.push_back(t.mutable_bytes());
+                            return to;
+                          })
+            .status());
     return pulled;
   }
   Result<ServerPingReply> Ping() {
-    MT_ASSIGN_OR_RETURN(const std::string head, peer_->CallAndWait(kServerPing, {}, seconds(20), {}));
+    MT_ASSIGN_OR_RETURN(const std::string head,
+                        peer_->CallAndWait(kServerPing, {}, seconds(20), {}));
     return Decode<ServerPingReply>(head);
   }
 
@@ -90,7 +100,8 @@ TEST(ServerTest, WhatWasPushedIsPulled) {
   EXPECT_TRUE(client.Pull({1, {"n"}, 0, 1})->reply.unchanged);
   EXPECT_EQ(client.Pull({1, {"none"}, 0, -1}).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(client.Pull({2, {"n"}, 0, -1}).status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(client.Pull({1, {"optimizer.iterations"}, 0, -1}).status().code(), StatusCode::kFailedPrecondition)
+  EXPECT_EQ(client.Pull({1, {"optimizer.iterations"}, 0, -1}).status().code(),
+            StatusCode::kFailedPrecondition)
       << "slots stay on the server";
   const auto ping = client.Ping();
   EXPECT_EQ(ping->version, 1);
@@ -98,7 +109,8 @@ TEST(ServerTest, WhatWasPushedIsPulled) {
   EXPECT_TRUE(server->health().ok());
 }
 
-// A coordinator that pings right after SetUp took the answer of before for the loss of what was acknowledged.
+// A coordinator that pings right after SetUp took the answer of before for the loss of what was
+// acknowledged.
 TEST(ServerTest, PingsKnowWhatWasAnswered) {
   const auto server = ServeAt();
   Client client(server->port());
@@ -113,7 +125,8 @@ TEST(ServerTest, APullWaitsForItsVersion) {
   const auto server = ServeAt();
   Client client(server->port());
   ASSERT_TRUE(client.SetUp(1).ok());
-  EXPECT_EQ(client.Pull({1, {"n"}, 1, -1}, milliseconds(300)).status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(client.Pull({1, {"n"}, 1, -1}, milliseconds(300)).status().code(),
+            StatusCode::kDeadlineExceeded);
   std::atomic<int64_t> got{-1};
   std::jthread puller([&] {
     Client other(server->port());
@@ -164,7 +177,8 @@ TEST(ServerTest, WritesWhatItCut) {
   const auto server = ServeAt(folder.path() + "/ps-0");
   Client client(server->port());
   ASSERT_TRUE(client.SetUp(1).ok());
-  EXPECT_EQ(client.Call(kServerWrite, WriteRequest{1, 5}).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(client.Call(kServerWrite, WriteRequest{1, 5}).status().code(),
+            StatusCode::kFailedPrecondition);
   ASSERT_TRUE(client.Push({0, 1, 0}).ok());
   ASSERT_TRUE(client.Call(kServerCut, CutRequest{1, 5, folder.path()}).ok());
   ASSERT_TRUE(client.Push({0, 1, 1}).ok());  // is not in it

@@ -42,7 +42,8 @@ TEST(SplitStepTest, AWorkerReadsAndHandsOver) {
   const auto split = SplitStep(SampleStep());
   ASSERT_TRUE(split.ok()) << split.status().ToString();
   EXPECT_EQ(split->outputs, 1);
-  EXPECT_EQ(Names(split->program.outputs), (std::vector<std::string>{"loss", "gradient/w", "delta/n", "delta/mean"}));
+  EXPECT_EQ(Names(split->program.outputs),
+            (std::vector<std::string>{"loss", "gradient/w", "delta/n", "delta/mean"}));
   std::vector<Pushed> want = {{"w", true, 1}, {"n", false, 2}, {"mean", false, 3}};
   EXPECT_EQ(split->pushed, want);
   for (const program::State& s : split->program.states) EXPECT_EQ(s.entry, s.exit) << s.name;
@@ -59,8 +60,9 @@ TEST(SplitStepTest, RefusesWhatAServerCouldNotDo) {
   };
   EXPECT_EQ(build([&](Builder& b) { b.Output(GradientName("v"), b.Read(w)); }).message(),
             "step step: expected gradients of variables that it reads, got: one of `v`");
-  EXPECT_EQ(build([&](Builder& b) { b.Output(GradientName("w"), program::ReduceSum(w)); }).message(),
-            "step step: gradient of `w`: expected f32[2], got: f32[]");
+  EXPECT_EQ(
+      build([&](Builder& b) { b.Output(GradientName("w"), program::ReduceSum(w)); }).message(),
+      "step step: gradient of `w`: expected f32[2], got: f32[]");
   EXPECT_EQ(build([&](Builder& b) {
               b.Output(GradientName("w"), b.Read(w));
               program::AssignAdd(w, 1);
@@ -86,7 +88,8 @@ Recipe DenseRecipe(std::shared_ptr<train::Optimizer> optimizer) {
 
 TEST(BuildUpdateTest, SlotsLieBesideTheirShards) {
   Recipe r = DenseRecipe(train::Adam());
-  const auto programs = train::BuildPrograms(r.recipe, {DType::kF32, {8, 6}}, {DType::kF32, {8, 4}});
+  const auto programs =
+      train::BuildPrograms(r.recipe, {DType::kF32, {8, 6}}, {DType::kF32, {8, 4}});
   ASSERT_TRUE(programs.ok()) << programs.status().ToString();
   const auto split = SplitStep(programs->train_step);
   ASSERT_TRUE(split.ok()) << split.status().ToString();
@@ -104,37 +107,42 @@ TEST(BuildUpdateTest, SlotsLieBesideTheirShards) {
   }
   EXPECT_EQ(known[0], (std::set<std::string>{"dense.bias/part_0", "dense.kernel/part_0"}));
 
-  const auto update = BuildUpdate("train", split->pushed, programs->parameters, *shards, 2, UpdaterOf(r.optimizer), 0,
-                                  known);
+  const auto update = BuildUpdate("train", split->pushed, programs->parameters, *shards, 2,
+                                  UpdaterOf(r.optimizer), 0, known);
   ASSERT_TRUE(update.ok()) << update.status().ToString();
   ASSERT_EQ(update->size(), 2u);
   const auto describe = [](const ServerUpdate& u) {
     std::vector<std::string> out;
     for (const ServerState& s : u.made.states) {
-      out.push_back(s.name + " " + s.type.ToString() + " of " + s.global_name + " " + s.global_type.ToString() +
-                    (s.offsets.empty() ? "" : " from " + std::to_string(s.offsets[0])) + (s.saved ? "" : " not saved"));
+      out.push_back(s.name + " " + s.type.ToString() + " of " + s.global_name + " " +
+                    s.global_type.ToString() +
+                    (s.offsets.empty() ? "" : " from " + std::to_string(s.offsets[0])) +
+                    (s.saved ? "" : " not saved"));
     }
     return out;
   };
-  EXPECT_EQ(describe((*update)[0]),
-            (std::vector<std::string>{
-                "optimizer.iterations i64[] of optimizer.iterations i64[]",
-                "optimizer.m.dense.kernel/part_0 f32[3,4] of optimizer.m.dense.kernel f32[6,4] from 0",
-                "optimizer.v.dense.kernel/part_0 f32[3,4] of optimizer.v.dense.kernel f32[6,4] from 0",
-                "optimizer.m.dense.bias/part_0 f32[2] of optimizer.m.dense.bias f32[4] from 0",
-                "optimizer.v.dense.bias/part_0 f32[2] of optimizer.v.dense.bias f32[4] from 0"}));
-  EXPECT_EQ(describe((*update)[1])[0], "optimizer.iterations i64[] of optimizer.iterations i64[] not saved");
+  EXPECT_EQ(
+      describe((*update)[0]),
+      (std::vector<std::string>{
+          "optimizer.iterations i64[] of optimizer.iterations i64[]",
+          "optimizer.m.dense.kernel/part_0 f32[3,4] of optimizer.m.dense.kernel f32[6,4] from 0",
+          "optimizer.v.dense.kernel/part_0 f32[3,4] of optimizer.v.dense.kernel f32[6,4] from 0",
+          "optimizer.m.dense.bias/part_0 f32[2] of optimizer.m.dense.bias f32[4] from 0",
+          "optimizer.v.dense.bias/part_0 f32[2] of optimizer.v.dense.bias f32[4] from 0"}));
+  EXPECT_EQ(describe((*update)[1])[0],
+            "optimizer.iterations i64[] of optimizer.iterations i64[] not saved");
   EXPECT_EQ(describe((*update)[1])[1],
             "optimizer.m.dense.kernel/part_1 f32[3,4] of optimizer.m.dense.kernel f32[6,4] from 3");
   ASSERT_TRUE((*update)[1].program.has_value());
-  EXPECT_EQ(Names((*update)[1].program->inputs), (std::vector<std::string>{"dense.kernel/part_1", "dense.bias/part_1"}));
+  EXPECT_EQ(Names((*update)[1].program->inputs),
+            (std::vector<std::string>{"dense.kernel/part_1", "dense.bias/part_1"}));
 
   // The same update of a short last batch makes nothing new.
   for (int s = 0; s < 2; ++s) {
     for (const ServerState& state : (*update)[s].made.states) known[s].insert(state.name);
   }
-  const auto again = BuildUpdate("train", split->pushed, programs->parameters, *shards, 2, UpdaterOf(r.optimizer), 0,
-                                 known);
+  const auto again = BuildUpdate("train", split->pushed, programs->parameters, *shards, 2,
+                                 UpdaterOf(r.optimizer), 0, known);
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE((*again)[0].made.states.empty());
   EXPECT_EQ(HashProgram(*(*again)[0].program), HashProgram(*(*update)[0].program));
@@ -145,7 +153,8 @@ TEST(BuildUpdateTest, AServerWithoutShardsHasNothingToDo) {
   const std::vector<Parameter> variables = {w};
   const auto shards = Place(std::vector<NamedType>{{"w", w.type()}}, Whole{}, 3);
   const std::vector<Pushed> pushed = {{"w", false, 0}};
-  const auto update = BuildUpdate("count", pushed, variables, *shards, 3, {}, 0, std::vector<std::set<std::string>>(3));
+  const auto update = BuildUpdate("count", pushed, variables, *shards, 3, {}, 0,
+                                  std::vector<std::set<std::string>>(3));
   ASSERT_TRUE(update.ok()) << update.status().ToString();
   EXPECT_TRUE((*update)[0].program.has_value());
   EXPECT_FALSE((*update)[1].program.has_value());
@@ -157,17 +166,26 @@ TEST(BuildUpdateTest, RefusesAnUnknownVariableAndGradientsWithoutAnUpdater) {
   const std::vector<Parameter> variables = {w};
   const auto shards = Place(std::vector<NamedType>{{"w", w.type()}}, Whole{}, 1);
   const std::vector<std::set<std::string>> known(1);
-  EXPECT_EQ(BuildUpdate("u", std::vector<Pushed>{{"v", true, 0}}, variables, *shards, 1, {}, 0, known).status().code(),
-            StatusCode::kInvalidArgument);
-  EXPECT_EQ(BuildUpdate("u", std::vector<Pushed>{{"w", true, 0}}, variables, *shards, 1, {}, 0, known).status().code(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      BuildUpdate("u", std::vector<Pushed>{{"v", true, 0}}, variables, *shards, 1, {}, 0, known)
+          .status()
+          .code(),
+      StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      BuildUpdate("u", std::vector<Pushed>{{"w", true, 0}}, variables, *shards, 1, {}, 0, known)
+          .status()
+          .code(),
+      StatusCode::kInvalidArgument);
 }
 
 TEST(GradientTapTest, ClipsAsTheOptimizerDoes) {
-  Recipe r = DenseRecipe(train::Sgd({.common = {.learning_rate = 0.1, .clipvalue = 0.5, .weight_decay = 0.1}}));
-  const auto programs = train::BuildPrograms(r.recipe, {DType::kF32, {8, 6}}, {DType::kF32, {8, 4}});
+  Recipe r = DenseRecipe(
+      train::Sgd({.common = {.learning_rate = 0.1, .clipvalue = 0.5, .weight_decay = 0.1}}));
+  const auto programs =
+      train::BuildPrograms(r.recipe, {DType::kF32, {8, 6}}, {DType::kF32, {8, 4}});
   ASSERT_TRUE(programs.ok()) << programs.status().ToString();
-  EXPECT_NE(programs->train_step.ToString().find("0.5"), std::string::npos) << programs->train_step.ToString();
+  EXPECT_NE(programs->train_step.ToString().find("0.5"), std::string::npos)
+      << programs->train_step.ToString();
   EXPECT_TRUE(programs->slots.empty());
   for (const program::State& s : programs->train_step.states) EXPECT_EQ(s.entry, s.exit) << s.name;
 }

@@ -34,7 +34,8 @@ PushReply ApplyOne(Store& store, const Push& push) {
 Status ErrorOf(Store& store, const Push& push) { return store.Apply({&push, 1})[0].status(); }
 
 // Cuts, writes and commits the checkpoint of `step`, as a coordinator does.
-Status SaveCheckpoint(Store& store, const std::string& folder, int64_t step, bool tell_the_store = true) {
+Status SaveCheckpoint(Store& store, const std::string& folder, int64_t step,
+                      bool tell_the_store = true) {
   MT_ASSIGN_OR_RETURN(const Cut cut, store.MakeCut({store.session(), step, folder}));
   MT_ASSIGN_OR_RETURN(const checkpoint::Index part, WriteCut(cut, "hash", {}));
   MT_RETURN_IF_ERROR(checkpoint::Commit(folder, {part}, {.keep = 2}).status());
@@ -70,8 +71,12 @@ TEST(StoreTest, ShardsBeginAsRowsOfTheWhole) {
   ASSERT_TRUE(store->SetUp({.session = 2}).ok());
   ASSERT_TRUE(store->Define({2, 0, planner.AddVariables(variables).value()[0]}).ok());
   const Tensor& whole = store->snapshot()->values.at("w");
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(whole.values<float>()[i], cut_rows.at("w/part_0").values<float>()[i]);
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(whole.values<float>()[6 + i], cut_rows.at("w/part_1").values<float>()[i]);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(whole.values<float>()[i], cut_rows.at("w/part_0").values<float>()[i]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(whole.values<float>()[6 + i], cut_rows.at("w/part_1").values<float>()[i]);
+  }
 }
 
 TEST(StoreTest, ARepeatedPushIsAcknowledgedAndNotApplied) {
@@ -84,7 +89,8 @@ TEST(StoreTest, ARepeatedPushIsAcknowledgedAndNotApplied) {
   EXPECT_TRUE(results[1]->repeated_push);
   EXPECT_TRUE(ApplyOne(*store, push).repeated_push);
   EXPECT_EQ(CountOf(*store), 1);
-  EXPECT_EQ(ErrorOf(*store, SamplePush(1, {0, 0, 5}, 1.0f)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorOf(*store, SamplePush(1, {0, 0, 5}, 1.0f)).code(),
+            StatusCode::kFailedPrecondition);
   EXPECT_EQ(CountOf(*store), 1);
 }
 
@@ -95,8 +101,9 @@ TEST(StoreTest, RefusesWhatIsTooOldOrNotItsOwn) {
   ApplyOne(*store, SamplePush(5, {1, 1, 0}, 1, 0, 0));
   const Status stale = ErrorOf(*store, SamplePush(5, {2, 1, 0}, 1, 0, 0));
   EXPECT_EQ(stale.code(), StatusCode::kAborted);
-  EXPECT_EQ(stale.message(), "push of worker-2: expected values computed from one of the last 1 versions before 2, "
-                             "got: 0");
+  EXPECT_EQ(stale.message(),
+            "push of worker-2: expected values computed from one of the last 1 versions before 2, "
+            "got: 0");
   ApplyOne(*store, SamplePush(5, {2, 1, 0}, 1, 0, 1));  // pulled again, the same number
   EXPECT_EQ(ErrorOf(*store, SamplePush(4, {0, 1, 1}, 1)).code(), StatusCode::kFailedPrecondition);
   Push other = SamplePush(5, {0, 1, 1}, 1, 0, 3);
@@ -105,7 +112,8 @@ TEST(StoreTest, RefusesWhatIsTooOldOrNotItsOwn) {
   other.request.update = "none";
   EXPECT_EQ(ErrorOf(*store, other).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(store->SetUp({.session = 4}).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(store->SetUp({.session = 5, .staleness_bound = 1}).code(), StatusCode::kOk) << "the same again";
+  EXPECT_EQ(store->SetUp({.session = 5, .staleness_bound = 1}).code(), StatusCode::kOk)
+      << "the same again";
   EXPECT_EQ(CountOf(*store), 3);
   EXPECT_EQ(store->MakeCut({4, 1, ""}).status().code(), StatusCode::kFailedPrecondition);
 }
@@ -116,9 +124,10 @@ TEST(StoreTest, ABadDefinitionChangesNothing) {
   Definition bad = SampleDefinitions()[1];
   bad.states.clear();
   bad.updates[0].name = "again";
-  bad.updates.push_back({"broken", program::ParseProgram("program p\ninput x: f32[2] = %0\nstate none: f32[2] = %1\n"
-                                                         "%2 = add(%0, %1) : f32[2]\nupdate none = %2\n")
-                                       .value()});
+  bad.updates.push_back(
+      {"broken", program::ParseProgram("program p\ninput x: f32[2] = %0\nstate none: f32[2] = %1\n"
+                                       "%2 = add(%0, %1) : f32[2]\nupdate none = %2\n")
+                     .value()});
   const Status refused = store->Define({1, 2, bad});
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused.ToString();
   EXPECT_EQ(store->definitions(), 2);
@@ -145,7 +154,9 @@ TEST(StoreTest, AKilledServerComesBackAsItWas) {
   {
     const auto store = OpenStore(options);
     ASSERT_TRUE(SetUpSample(*store, 3).ok());
-    for (int i = 0; i < 5; ++i) ApplyOne(*store, SamplePush(3, {0, 1, i}, 0.1f * static_cast<float>(i)));
+    for (int i = 0; i < 5; ++i) {
+      ApplyOne(*store, SamplePush(3, {0, 1, i}, 0.1f * static_cast<float>(i)));
+    }
     want = Fingerprint(*store);
   }
   const auto store = OpenStore(options);
@@ -176,7 +187,8 @@ TEST(StoreTest, ACheckpointTrimsTheLogAndIsTheNewBase) {
   EXPECT_EQ(store->version(), 21);
   EXPECT_EQ(Fingerprint(*store), want);
 
-  // A cut whose checkpoint was never complete, pushes after it, a kill: the log goes on from the one before.
+  // A cut whose checkpoint was never complete, pushes after it, a kill: the log goes on from the
+  // one before.
   ASSERT_TRUE(store->MakeCut({1, 30, checkpoints}).ok());
   ApplyOne(*store, SamplePush(1, {0, 1, 21}, 1));
   const std::string newer = Fingerprint(*store);
@@ -201,9 +213,12 @@ TEST(StoreTest, TheCheckpointHoldsWholeVariablesUnderTheirOwnNames) {
   const auto saved = checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(folder.path(), 3));
   ASSERT_TRUE(saved.ok()) << saved.status().ToString();
   std::vector<std::string> names;
-  for (const auto& [name, record] : (*saved)->index().variables) names.push_back(name + " " + record.type.ToString());
-  EXPECT_EQ(names, (std::vector<std::string>{"n i64[]", "optimizer.iterations i64[]", "optimizer.m.w f32[5,2]",
-                                             "optimizer.v.w f32[5,2]", "w f32[5,2]"}));
+  for (const auto& [name, record] : (*saved)->index().variables) {
+    names.push_back(name + " " + record.type.ToString());
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"n i64[]", "optimizer.iterations i64[]",
+                                             "optimizer.m.w f32[5,2]", "optimizer.v.w f32[5,2]",
+                                             "w f32[5,2]"}));
   const auto w = (*saved)->Load("w");
   ASSERT_TRUE(w.ok());
   EXPECT_EQ(w->values<float>()[7], store->snapshot()->values.at("w/part_1").values<float>()[1]);
@@ -243,7 +258,8 @@ TEST(StoreTest, AnotherRunsCheckpointOfTheSameStepIsNotTaken) {
   ASSERT_TRUE(SetUpSample(*store, 2).ok());
   ApplyOne(*store, SamplePush(2, {0, 1, 0}, 1));
   const std::string want = Fingerprint(*store);
-  ASSERT_TRUE(store->MakeCut({2, 7, folder.path()}).ok());  // never written: step 7 is the other run's
+  ASSERT_TRUE(
+      store->MakeCut({2, 7, folder.path()}).ok());  // never written: step 7 is the other run's
   store = OpenStore(options);
   EXPECT_EQ(Fingerprint(*store), want);
 }
@@ -283,8 +299,9 @@ TEST(StoreTest, DamageToWhatWasAcknowledgedIsTold) {
   EXPECT_EQ(store->version(), 0) << "the coordinator sees that, and says so";
 }
 
-// Random lives of a server: pushes in groups, some sent twice, checkpoints complete or not, definitions, kills at any
-// time with a torn write at the end. After each kill the state is that of a server that was never killed.
+// Random lives of a server: pushes in groups, some sent twice, checkpoints complete or not,
+// definitions, kills at any time with a torn write at the end. After each kill the state is that of
+// a server that was never killed.
 TEST(StorePropertyTest, NoAcknowledgedPushIsLostOrAppliedTwice) {
   const uint64_t seed = testing_seed::FromEnvironment();
   for (uint64_t s = seed; s < seed + 12; ++s) {
@@ -292,7 +309,8 @@ TEST(StorePropertyTest, NoAcknowledgedPushIsLostOrAppliedTwice) {
     std::mt19937_64 random(s);
     const auto below = [&](uint64_t n) { return random() % n; };
     const TempFolder folder;
-    const StoreOptions options{.folder = folder.path() + "/ps-0", .compact_log_bytes = below(2) == 0 ? 4000 : 1 << 30};
+    const StoreOptions options{.folder = folder.path() + "/ps-0",
+                               .compact_log_bytes = below(2) == 0 ? 4000 : 1 << 30};
     auto store = OpenStore(options);
     const auto immortal = OpenStore();
     ASSERT_TRUE(SetUpSample(*store, 1).ok());
@@ -311,10 +329,13 @@ TEST(StorePropertyTest, NoAcknowledgedPushIsLostOrAppliedTwice) {
             }
             const auto worker = static_cast<int32_t>(below(3));
             const int64_t seq = next_seq[worker]++;
-            group.push_back(SamplePush(1, {worker, 1, seq}, static_cast<float>(below(100)) / 50 - 1, seq));
+            group.push_back(
+                SamplePush(1, {worker, 1, seq}, static_cast<float>(below(100)) / 50 - 1, seq));
             sent.push_back(group.back());
           }
-          for (const auto& result : store->Apply(group)) ASSERT_TRUE(result.ok()) << result.status().ToString();
+          for (const auto& result : store->Apply(group)) {
+            ASSERT_TRUE(result.ok()) << result.status().ToString();
+          }
           for (const auto& result : immortal->Apply(group)) ASSERT_TRUE(result.ok());
           break;
         }
@@ -337,7 +358,8 @@ TEST(StorePropertyTest, NoAcknowledgedPushIsLostOrAppliedTwice) {
           const std::vector<Segment> segments = *ListSegments(options.folder);
           std::string bytes = ReadFile(segments.back().path).value();
           const Bytes none[] = {{}};
-          std::string torn = EncodeRecord("not to be seen", none, static_cast<int64_t>(bytes.size()));
+          std::string torn =
+              EncodeRecord("not to be seen", none, static_cast<int64_t>(bytes.size()));
           torn.resize(below(torn.size()));
           if (below(2) == 0) std::fill(torn.begin(), torn.end(), '\0');
           ASSERT_TRUE(WriteFileAtomically(segments.back().path, bytes + torn).ok());

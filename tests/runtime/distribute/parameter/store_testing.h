@@ -30,8 +30,10 @@ inline std::vector<Definition> SampleDefinitions() {
   return definitions;
 }
 
-inline Status SetUpSample(Store& store, int64_t session, const std::string& restore = "", int64_t bound = -1) {
-  MT_RETURN_IF_ERROR(store.SetUp({.session = session, .restore = restore, .staleness_bound = bound}));
+inline Status SetUpSample(Store& store, int64_t session, const std::string& restore = "",
+                          int64_t bound = -1) {
+  MT_RETURN_IF_ERROR(
+      store.SetUp({.session = session, .restore = restore, .staleness_bound = bound}));
   const std::vector<Definition> definitions = SampleDefinitions();
   for (size_t i = 0; i < definitions.size(); ++i) {
     MT_RETURN_IF_ERROR(store.Define({session, static_cast<int64_t>(i), definitions[i]}));
@@ -40,7 +42,8 @@ inline Status SetUpSample(Store& store, int64_t session, const std::string& rest
 }
 
 // A push of gradient `g` everywhere, of one step.
-inline Push SamplePush(int64_t session, PushId id, float g, int64_t settled = 0, int64_t based_on = -1) {
+inline Push SamplePush(int64_t session, PushId id, float g, int64_t settled = 0,
+                       int64_t based_on = -1) {
   Push push{{session, id, settled, "train", {}, based_on}, {}};
   push.values.push_back(Tensor::Of<float>({3, 2}, std::vector<float>(6, g)));
   push.values.push_back(Tensor::Of<float>({2, 2}, std::vector<float>(4, g)));
@@ -55,11 +58,14 @@ inline std::string Fingerprint(Store& store) {
     const auto value = store.Read({name});
     EXPECT_TRUE(value.ok()) << value.status().ToString();
     const auto bytes = (*value)[0].bytes();
-    text += name + "=" + std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) + "\n";
+    text +=
+        name + "=" + std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) + "\n";
   }
   return text;
 }
 
-inline int64_t CountOf(Store& store) { return static_cast<int64_t>(store.Read({"n"}).value()[0].Item()); }
+inline int64_t CountOf(Store& store) {
+  return static_cast<int64_t>(store.Read({"n"}).value()[0].Item());
+}
 
 }  // namespace meshtrain::parameter::testing_store

@@ -54,10 +54,13 @@ class EchoServer {
     std::map<std::string, Method> methods;
     methods["/test/Echo"] = {types, [](Request request, Reply reply) {
                                Frame frame{request.head, {}};
-                               for (const Tensor& t : request.payload) frame.payload.push_back(PieceOf(t));
+                               for (const Tensor& t : request.payload) {
+                                 frame.payload.push_back(PieceOf(t));
+                               }
                                reply(std::move(frame));
                              }};
-    methods["/test/Fail"] = {nullptr, [](Request, Reply reply) { reply(Aborted("read again, got: 7")); }};
+    methods["/test/Fail"] = {nullptr,
+                             [](Request, Reply reply) { reply(Aborted("read again, got: 7")); }};
     methods["/test/Hold"] = {nullptr, [this](Request request, Reply reply) {
                                MutexLock lock(mutex_);
                                left_ = request.left;
@@ -94,8 +97,8 @@ class EchoServer {
   std::unique_ptr<Listener> listener_;
 };
 
-// The last gRPC object of a process, gone as soon as its call has told its end: gRPC's threads end with it, and used to
-// end themselves.
+// The last gRPC object of a process, gone as soon as its call has told its end: gRPC's threads end
+// with it, and used to end themselves.
 TEST(TransferTest, APeerMayGoAsSoonAsItsCallHasEnded) {
   for (int i = 0; i < 20; ++i) {
     auto peer = Peer::Create("127.0.0.1:1", {.job = "tests/transfer", .security = {}});
@@ -113,9 +116,14 @@ TEST(TransferTest, TensorsComeBackBitForBit) {
   std::mt19937_64 random(1);
   const int64_t chunk = int64_t{1} << 20;
   // Below and above what is copied; on, before and behind the ends of messages; nothing.
-  for (const std::vector<int64_t>& sizes :
-       {std::vector<int64_t>{}, {0}, {1}, {2047, 2048, 2049}, {chunk}, {chunk - 1, 1, 1}, {0, chunk + 1, 0, 3 * chunk},
-        {5 * chunk + 17, 100000, 3}}) {
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{},
+                                            {0},
+                                            {1},
+                                            {2047, 2048, 2049},
+                                            {chunk},
+                                            {chunk - 1, 1, 1},
+                                            {0, chunk + 1, 0, 3 * chunk},
+                                            {5 * chunk + 17, 100000, 3}}) {
     Frame request;
     std::vector<Tensor> sent, got;
     for (const int64_t size : sizes) {
@@ -125,16 +133,19 @@ TEST(TransferTest, TensorsComeBackBitForBit) {
       request.payload.push_back(PieceOf(sent.back()));
     }
     const std::string head = request.head;
-    const auto answer = (*peer)->CallAndWait("/test/Echo", std::move(request), seconds(20), {}, [&](std::string_view h) {
-      EXPECT_EQ(h, head);
-      std::vector<std::span<std::byte>> parts;
-      for (Tensor& t : got) parts.push_back(t.mutable_bytes());
-      return Result<std::vector<std::span<std::byte>>>(std::move(parts));
-    });
+    const auto answer = (*peer)->CallAndWait(
+        "/test/Echo", std::move(request), seconds(20), {}, [&](std::string_view h) {
+          EXPECT_EQ(h, head);
+          std::vector<std::span<std::byte>> parts;
+          for (Tensor& t : got) parts.push_back(t.mutable_bytes());
+          return Result<std::vector<std::span<std::byte>>>(std::move(parts));
+        });
     ASSERT_TRUE(answer.ok()) << answer.status().ToString();
     EXPECT_EQ(*answer, head);
     for (size_t i = 0; i < sizes.size(); ++i) {
-      ASSERT_EQ(std::memcmp(sent[i].bytes().data(), got[i].bytes().data(), sent[i].bytes().size()), 0) << head;
+      ASSERT_EQ(std::memcmp(sent[i].bytes().data(), got[i].bytes().data(), sent[i].bytes().size()),
+                0)
+          << head;
     }
   }
 }
@@ -153,28 +164,38 @@ TEST(TransferTest, ErrorsKeepTheirCode) {
   const auto peer = Peer::Create(server.address(), kUs);
   const auto failed = (*peer)->CallAndWait("/test/Fail", {}, seconds(20), {});
   EXPECT_EQ(failed.status(), Aborted(server.address() + ": read again, got: 7"));
-  EXPECT_EQ((*peer)->CallAndWait("/test/Echo", {"refuse", {}}, seconds(20), {}).status().code(), StatusCode::kNotFound);
-  EXPECT_EQ((*peer)->CallAndWait("/test/None", {}, seconds(20), {}).status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ((*peer)->CallAndWait("/test/Echo", {"refuse", {}}, seconds(20), {}).status().code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ((*peer)->CallAndWait("/test/None", {}, seconds(20), {}).status().code(),
+            StatusCode::kUnimplemented);
   // More and less payload than the head says.
   const Tensor t = Tensor::Scalar<uint8_t>(1);
   EXPECT_EQ((*peer)->CallAndWait("/test/Echo", {"", {PieceOf(t)}}, seconds(20), {}).status().code(),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ((*peer)->CallAndWait("/test/Echo", {"9", {PieceOf(t)}}, seconds(20), {}).status().code(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      (*peer)->CallAndWait("/test/Echo", {"9", {PieceOf(t)}}, seconds(20), {}).status().code(),
+      StatusCode::kInvalidArgument);
   // A payload that the caller has no place for.
-  EXPECT_EQ((*peer)->CallAndWait("/test/Echo", {"1", {PieceOf(t)}}, seconds(20), {}).status().code(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      (*peer)->CallAndWait("/test/Echo", {"1", {PieceOf(t)}}, seconds(20), {}).status().code(),
+      StatusCode::kInvalidArgument);
 }
 
 TEST(TransferTest, AnotherJobAndAWrongTokenAreRefused) {
   EchoServer server;
   Identity other = kUs;
   other.job = "ns/other";
-  EXPECT_EQ((*Peer::Create(server.address(), other))->CallAndWait("/test/Echo", {}, seconds(20), {}).status().code(),
+  EXPECT_EQ((*Peer::Create(server.address(), other))
+                ->CallAndWait("/test/Echo", {}, seconds(20), {})
+                .status()
+                .code(),
             StatusCode::kFailedPrecondition);
   other = kUs;
   other.security.token = "guess";
-  EXPECT_EQ((*Peer::Create(server.address(), other))->CallAndWait("/test/Echo", {}, seconds(20), {}).status().code(),
+  EXPECT_EQ((*Peer::Create(server.address(), other))
+                ->CallAndWait("/test/Echo", {}, seconds(20), {})
+                .status()
+                .code(),
             StatusCode::kPermissionDenied);
 }
 
@@ -202,7 +223,8 @@ TEST(TransferTest, ADroppedReplyIsAnAnswer) {
     EXPECT_TRUE(server.WaitForHeld());
     server.LetGo();
   });
-  EXPECT_EQ((*peer)->CallAndWait("/test/Hold", {}, seconds(60), {}).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ((*peer)->CallAndWait("/test/Hold", {}, seconds(60), {}).status().code(),
+            StatusCode::kCancelled);
 }
 
 TEST(TransferTest, APeerThatIsGoneIsUnavailableAndComesBack) {
@@ -211,7 +233,8 @@ TEST(TransferTest, APeerThatIsGoneIsUnavailableAndComesBack) {
   const auto peer = Peer::Create(server->address(), kUs);
   ASSERT_TRUE((*peer)->CallAndWait("/test/Echo", {}, seconds(20), {}).ok());
   server.reset();
-  EXPECT_EQ((*peer)->CallAndWait("/test/Echo", {}, seconds(20), {}).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ((*peer)->CallAndWait("/test/Echo", {}, seconds(20), {}).status().code(),
+            StatusCode::kUnavailable);
   server = std::make_unique<EchoServer>(kUs, port);
   bool back = false;
   for (int i = 0; i < 100 && !back; ++i) {
@@ -234,12 +257,16 @@ TEST(TransferTest, ManyCallsAtOnceFromManyThreads) {
           const int64_t size = static_cast<int64_t>(random() % 300000);
           const Tensor sent = RandomBytes(random, size);
           Tensor got(sent.type());
-          const auto answer = (*peer)->CallAndWait(
-              "/test/Echo", {std::to_string(size), {PieceOf(sent)}}, seconds(30), {}, [&](std::string_view) {
-                return Result<std::vector<std::span<std::byte>>>(
-                    std::vector<std::span<std::byte>>{got.mutable_bytes()});
-              });
-          if (answer.ok() && std::memcmp(sent.bytes().data(), got.bytes().data(), sent.bytes().size()) == 0) ++good;
+          const auto answer =
+              (*peer)->CallAndWait("/test/Echo", {std::to_string(size), {PieceOf(sent)}},
+                                   seconds(30), {}, [&](std::string_view) {
+                                     return Result<std::vector<std::span<std::byte>>>(
+                                         std::vector<std::span<std::byte>>{got.mutable_bytes()});
+                                   });
+          if (answer.ok() &&
+              std::memcmp(sent.bytes().data(), got.bytes().data(), sent.bytes().size()) == 0) {
+            ++good;
+          }
         }
       });
     }

@@ -37,7 +37,8 @@ INSTANTIATE_TEST_SUITE_P(Strategies, EstimatorTest, testing::ValuesIn(AllStrateg
 TEST_P(EstimatorTest, TrainsAndEvaluatesTheGuidesExample) {
   ForStrategy(GetParam(), [](Strategy& strategy) -> Status {
     constexpr double kRate = 0.01;
-    LinearRegressor regressor({{"feats"}}, Sgd(kRate), {.train_distribute = &strategy, .eval_distribute = &strategy});
+    LinearRegressor regressor({{"feats"}}, Sgd(kRate),
+                              {.train_distribute = &strategy, .eval_distribute = &strategy});
     MT_RETURN_IF_ERROR(regressor.Train(OneIsOne(), 10));
     MT_ASSIGN_OR_RETURN(const Evaluation e, regressor.Evaluate(OneIsOne(), 10));
     // w = b from zero, prediction p = w + b: p - 1 shrinks by (1 - 4 * rate) in each step.
@@ -60,8 +61,10 @@ TEST_P(EstimatorTest, TrainsAndEvaluatesTheGuidesExample) {
 // y = 2 a + b0 - 3 b1 + 0.5, and least squares finds it.
 InputFn Planted(int64_t n, int64_t batch) {
   return [=]() -> Result<Examples> {
-    Tensor a(mesh::TensorType{mesh::DType::kF32, {n}}), b(mesh::TensorType{mesh::DType::kF32, {n, 2}});
-    Tensor unused(mesh::TensorType{mesh::DType::kF32, {n}}), y(mesh::TensorType{mesh::DType::kF32, {n}});
+    Tensor a(mesh::TensorType{mesh::DType::kF32, {n}}),
+        b(mesh::TensorType{mesh::DType::kF32, {n, 2}});
+    Tensor unused(mesh::TensorType{mesh::DType::kF32, {n}}),
+        y(mesh::TensorType{mesh::DType::kF32, {n}});
     for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
       const auto t = static_cast<float>(i);
       a.mutable_values<float>()[i] = std::sin(t);
@@ -95,14 +98,17 @@ TEST(EstimatorOnceTest, FindsThePlantedWeightsByColumn) {
 }
 
 TEST(EstimatorOnceTest, BatchesArePerReplicaAndAnAverageIsOverExamples) {
-  // Before any training predictions are 0: losses are means of y^2. Labels 1 .. 7 in batches of 4: 4 and 3 examples.
+  // Before any training predictions are 0: losses are means of y^2. Labels 1 .. 7 in batches of 4:
+  // 4 and 3 examples.
   const InputFn input = []() -> Result<Examples> {
     const Tensor y = Floats({7}, {1, 2, 3, 4, 5, 6, 7});
     MT_ASSIGN_OR_RETURN(auto pipeline, ArraysPipeline({y, y}, 4));
     return Examples{{"y"}, std::move(pipeline)};
   };
-  const auto one = Strategy::OneDevice("cpu:0").value(), two = Strategy::Mirrored({.count = 2}).value();
-  LinearRegressor alone({{"y"}}, Sgd(0.1), {.train_distribute = one.get(), .eval_distribute = one.get()});
+  const auto one = Strategy::OneDevice("cpu:0").value(),
+             two = Strategy::Mirrored({.count = 2}).value();
+  LinearRegressor alone({{"y"}}, Sgd(0.1),
+                        {.train_distribute = one.get(), .eval_distribute = one.get()});
   const Evaluation a = alone.Evaluate(input).value();
   EXPECT_DOUBLE_EQ(a.average_loss, 140.0 / 7);
   EXPECT_DOUBLE_EQ(a.loss, (30.0 / 4 + 110.0 / 3) / 2);
@@ -110,7 +116,8 @@ TEST(EstimatorOnceTest, BatchesArePerReplicaAndAnAverageIsOverExamples) {
   EXPECT_EQ(a.prediction_mean, 0);
   EXPECT_EQ(a.global_step, 0);
   // Two replicas take both batches in one step.
-  LinearRegressor both({{"y"}}, Sgd(0.1), {.train_distribute = two.get(), .eval_distribute = two.get()});
+  LinearRegressor both({{"y"}}, Sgd(0.1),
+                       {.train_distribute = two.get(), .eval_distribute = two.get()});
   const Evaluation b = both.Evaluate(input).value();
   EXPECT_DOUBLE_EQ(b.average_loss, 140.0 / 7);
   EXPECT_DOUBLE_EQ(b.loss, 140.0 / 7);
@@ -123,16 +130,20 @@ TEST(EstimatorOnceTest, GoesOnFromItsModelDir) {
   for (int run = 1; run <= 3; ++run) {
     const auto strategy = Strategy::Mirrored({.count = run}).value();
     LinearRegressor regressor({{"feats"}}, Sgd(kRate),
-                              {.train_distribute = strategy.get(), .eval_distribute = strategy.get(), .model_dir = folder});
+                              {.train_distribute = strategy.get(),
+                               .eval_distribute = strategy.get(),
+                               .model_dir = folder});
     // What there is before any training of its own.
     const Evaluation before = regressor.Evaluate(OneIsOne(), 1).value();
     EXPECT_EQ(before.global_step, 5 * (run - 1));
     EXPECT_NEAR(before.prediction_mean, 1 - std::pow(1 - 4 * kRate, 5 * (run - 1)), 1e-6);
     ASSERT_TRUE(regressor.Train(OneIsOne(), 5).ok());
     EXPECT_EQ(regressor.global_step(), 5 * run);
-    EXPECT_NEAR(regressor.Evaluate(OneIsOne(), 1).value().prediction_mean, 1 - std::pow(1 - 4 * kRate, 5 * run), 1e-6);
+    EXPECT_NEAR(regressor.Evaluate(OneIsOne(), 1).value().prediction_mean,
+                1 - std::pow(1 - 4 * kRate, 5 * run), 1e-6);
     const auto other = Strategy::OneDevice("cpu:0").value();
-    LinearRegressor elsewhere({{"feats"}}, Sgd(kRate), {.eval_distribute = other.get(), .model_dir = folder});
+    LinearRegressor elsewhere({{"feats"}}, Sgd(kRate),
+                              {.eval_distribute = other.get(), .model_dir = folder});
     EXPECT_EQ(elsewhere.Evaluate(OneIsOne(), 1).value().global_step, 5 * run);
   }
   std::filesystem::remove_all(folder);
@@ -141,14 +152,19 @@ TEST(EstimatorOnceTest, GoesOnFromItsModelDir) {
 TEST(EstimatorOnceTest, SaysWhatTheInputLacks) {
   const auto s = Strategy::OneDevice("cpu:0").value();
   const RunConfig config{.train_distribute = s.get(), .eval_distribute = s.get()};
-  EXPECT_THAT(LinearRegressor({{"other"}}, Sgd(0.1), config).Train(OneIsOne(), 1).message(), HasSubstr("`other`"));
+  EXPECT_THAT(LinearRegressor({{"other"}}, Sgd(0.1), config).Train(OneIsOne(), 1).message(),
+              HasSubstr("`other`"));
   EXPECT_THAT(LinearRegressor({{"feats", 3}}, Sgd(0.1), config).Train(OneIsOne(), 1).message(),
               HasSubstr("feature `feats`: expected f32[N,3], got: f32[10,1]"));
-  EXPECT_EQ(LinearRegressor({}, Sgd(0.1), config).Train(OneIsOne(), 1).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(LinearRegressor({{"feats"}}, Sgd(0.1), config).Train(OneIsOne(), 0).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(LinearRegressor({}, Sgd(0.1), config).Train(OneIsOne(), 1).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(LinearRegressor({{"feats"}}, Sgd(0.1), config).Train(OneIsOne(), 0).code(),
+            StatusCode::kInvalidArgument);
   const InputFn fails = []() -> Result<Examples> { return NotFound("no such file"); };
-  EXPECT_EQ(LinearRegressor({{"feats"}}, Sgd(0.1), config).Train(fails, 1).code(), StatusCode::kNotFound);
-  EXPECT_EQ(LinearRegressor({{"feats"}}, Sgd(1e30), config).Train(OneIsOne(), 9).code(), StatusCode::kAborted);
+  EXPECT_EQ(LinearRegressor({{"feats"}}, Sgd(0.1), config).Train(fails, 1).code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ(LinearRegressor({{"feats"}}, Sgd(1e30), config).Train(OneIsOne(), 9).code(),
+            StatusCode::kAborted);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The guide's custom loop: Dense(1) on ([1], [1]), global batch 5 x replicas, kernel L2 1e-4, SGD 0.01, binary cross-entropy
-// from logits. Its 210 printed losses come out under every strategy.
+// The guide's custom loop: Dense(1) on ([1], [1]), global batch 5 x replicas, kernel L2 1e-4, SGD
+// 0.01, binary cross-entropy from logits. Its 210 printed losses come out under every strategy.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,8 @@ TEST_P(GuideTest, Prints210Losses) {
     const auto scope = strategy.Scope();
     const GuideLoop loop(guide.w0);
     // The guide's 1,000 examples make 200 steps with one replica; more replicas get as many more.
-    MT_ASSIGN_OR_RETURN(DistributedDataset dataset, Ones(strategy, 1000 * strategy.num_replicas_in_sync(), 5));
+    MT_ASSIGN_OR_RETURN(DistributedDataset dataset,
+                        Ones(strategy, 1000 * strategy.num_replicas_in_sync(), 5));
     MT_WANT(dataset.steps_per_epoch() == 200);
     std::vector<double> losses;
     DistributedIterator pass = dataset.Iterate();
@@ -62,10 +63,12 @@ TEST_P(GuideTest, EndsWithTensorFlowsWeights) {
   std::ifstream file(MT_TESTDATA "/guide/tf_strategies.json");
   const nlohmann::json json = nlohmann::json::parse(file);
   ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
-    // TensorFlow was run with one replica (200 steps of 5) and with two, also as two processes (100 steps of 10).
+    // TensorFlow was run with one replica (200 steps of 5) and with two, also as two processes (100
+    // steps of 10).
     const int64_t replicas = strategy.num_replicas_in_sync();
     if (replicas > 2) return OkStatus();
-    const auto& want = replicas == 1 ? json.at("loops").at("loop_OneDevice") : json.at("multi_worker_loop").at(0);
+    const auto& want =
+        replicas == 1 ? json.at("loops").at("loop_OneDevice") : json.at("multi_worker_loop").at(0);
     MT_WANT(want.at("global_batch") == 5 * replicas);
     const auto scope = strategy.Scope();
     const GuideLoop loop(GuideNumbers().w0);

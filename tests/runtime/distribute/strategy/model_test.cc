@@ -60,7 +60,8 @@ TEST_P(ModelTest, FitEvaluateFitGivesTheTutorialsFigures) {
     MT_ASSIGN_OR_RETURN(const auto data, ArraysPipeline({Ones(100), Ones(100)}, 10));
     MT_ASSIGN_OR_RETURN(const History first, model.Fit(*data, {.epochs = 2}));
     MT_ASSIGN_OR_RETURN(const train::Scalars evaluated, model.Evaluate(*data));
-    MT_ASSIGN_OR_RETURN(const History second, model.Fit(Arrays{Ones(100), Ones(100), 10}, {.epochs = 2}));
+    MT_ASSIGN_OR_RETURN(const History second,
+                        model.Fit(Arrays{Ones(100), Ones(100), 10}, {.epochs = 2}));
     MT_WANT(model.steps() == 40);
 
     // Ours: the mean of each epoch's batches.
@@ -71,9 +72,13 @@ TEST_P(ModelTest, FitEvaluateFitGivesTheTutorialsFigures) {
 
     // Keras': what its progress bar makes of them; the tutorial prints four digits, cut or rounded.
     std::vector<double> bar;
-    for (const train::Scalars& s : first.keras_bar) bar.push_back(train::FindScalar(s, "loss").value());
+    for (const train::Scalars& s : first.keras_bar) {
+      bar.push_back(train::FindScalar(s, "loss").value());
+    }
     bar.push_back(ours[2]);
-    for (const train::Scalars& s : second.keras_bar) bar.push_back(train::FindScalar(s, "loss").value());
+    for (const train::Scalars& s : second.keras_bar) {
+      bar.push_back(train::FindScalar(s, "loss").value());
+    }
     MT_WANT(Near(bar, guide.fit_bar, 1e-6));
     MT_WANT(Near(bar, guide.fit_printed, 1e-4));
     return OkStatus();
@@ -90,7 +95,8 @@ TEST_P(ModelTest, FitsAsTensorFlowDid) {
     MT_ASSIGN_OR_RETURN(const History first, model.Fit(ones, {.epochs = 2}));
     MT_WANT(Near(first.Of("loss"), fit.at("loss").get<std::vector<double>>(), 1e-6));
     MT_ASSIGN_OR_RETURN(const train::Scalars evaluated, model.Evaluate(ones));
-    MT_WANT(std::abs(train::FindScalar(evaluated, "loss").value() - fit.at("evaluate").get<double>()) <= 1e-6);
+    MT_WANT(std::abs(train::FindScalar(evaluated, "loss").value() -
+                     fit.at("evaluate").get<double>()) <= 1e-6);
     MT_ASSIGN_OR_RETURN(const History second, model.Fit(ones, {.epochs = 2}));
     MT_WANT(Near(second.Of("loss"), fit.at("loss_numpy").get<std::vector<double>>(), 1e-6));
     return OkStatus();
@@ -102,8 +108,10 @@ TEST_P(ModelTest, FiveEpochsOfTenStepsDriveTheLossToZeroAndPredictGivesOne) {
     const auto scope = strategy.Scope();
     Model model(DenseOne(0.194, 0));
     MT_RETURN_IF_ERROR(model.Compile(Mse(0.1)));
-    MT_ASSIGN_OR_RETURN(const auto data, ArraysPipeline({Ones(70), Ones(70)}, 10));  // passes of seven steps
-    MT_ASSIGN_OR_RETURN(const History history, model.Fit(*data, {.epochs = 5, .steps_per_epoch = 10}));
+    MT_ASSIGN_OR_RETURN(const auto data,
+                        ArraysPipeline({Ones(70), Ones(70)}, 10));  // passes of seven steps
+    MT_ASSIGN_OR_RETURN(const History history,
+                        model.Fit(*data, {.epochs = 5, .steps_per_epoch = 10}));
     MT_WANT(model.steps() == 50);
     const std::vector<double> losses = history.Of("loss");
     MT_WANT(losses.size() == 5 && losses[4] < 1e-6);
@@ -119,13 +127,18 @@ TEST_P(ModelTest, FiveEpochsOfTenStepsDriveTheLossToZeroAndPredictGivesOne) {
 
 std::vector<Tensor> Examples(int64_t n) {
   Tensor x(mesh::TensorType{DType::kF32, {n, 4}}), y(mesh::TensorType{DType::kI32, {n}});
-  for (int64_t i = 0; i < n * 4; ++i) x.mutable_values<float>()[static_cast<size_t>(i)] = std::sin(static_cast<float>(i));
-  for (int64_t i = 0; i < n; ++i) y.mutable_values<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i * i % 3);
+  for (int64_t i = 0; i < n * 4; ++i) {
+    x.mutable_values<float>()[static_cast<size_t>(i)] = std::sin(static_cast<float>(i));
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    y.mutable_values<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i * i % 3);
+  }
   return {x, y};
 }
 
 std::shared_ptr<nn::Layer> Classifier() {
-  return std::make_shared<nn::Sequential>(nn::Dense(5, {.activation = nn::ActivationKind::kTanh}), nn::Dense(3));
+  return std::make_shared<nn::Sequential>(nn::Dense(5, {.activation = nn::ActivationKind::kTanh}),
+                                          nn::Dense(3));
 }
 
 Result<History> FitExamples(Model& model, int64_t batch) {
@@ -163,7 +176,8 @@ TEST_P(ModelTest, FitAndACustomLoopShareTheVariables) {
     MT_RETURN_IF_ERROR(model.Fit(Arrays{Ones(8), Ones(8), 8}).status());  // w = b = 0.2
     const auto sgd = train::Sgd({.common = {.learning_rate = 0.1}});
     const ReplicaFunction step("step", [&](Value x, Value y) {
-      const Value loss = ComputeAverageLoss(program::ReduceSum(program::Square((*layer)(x) - y), {1}));
+      const Value loss =
+          ComputeAverageLoss(program::ReduceSum(program::Square((*layer)(x)-y), {1}));
       sgd->Minimize(loss, layer->parameters());
     });
     const std::vector<Tensor> batch = {Ones(4), Ones(4)};
@@ -187,10 +201,12 @@ TEST(ModelOnceTest, RefusesWhatItCannotTrain) {
   EXPECT_EQ(bare.Save("/nowhere").status().code(), StatusCode::kFailedPrecondition);
   ASSERT_TRUE(bare.Compile(Mse(0.1)).ok());
   const auto lonely = ArraysPipeline({Ones(4)}, 2).value();
-  EXPECT_THAT(bare.Fit(*lonely).status().message(), HasSubstr("data of x and y, got: 1 components"));
+  EXPECT_THAT(bare.Fit(*lonely).status().message(),
+              HasSubstr("data of x and y, got: 1 components"));
   // Two columns into a kernel made for one.
   ASSERT_TRUE(bare.Fit(Arrays{Ones(4), Ones(4)}).ok());
-  EXPECT_EQ(bare.Predict(Floats({2, 2}, {1, 2, 3, 4})).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(bare.Predict(Floats({2, 2}, {1, 2, 3, 4})).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(ModelOnceTest, ALossThatIsNotFiniteEndsFitAndLeavesTheWeights) {
@@ -219,7 +235,9 @@ TEST_P(ModelTest, OnlyTheChiefDrawsALineAndWritesSummaries) {
     MT_RETURN_IF_ERROR(model.Compile(Mse(0.1)));
     MT_ASSIGN_OR_RETURN(const auto validation, ArraysPipeline({Ones(2), Ones(2)}, 2));
     MT_RETURN_IF_ERROR(
-        model.Fit(Arrays{Ones(4), Ones(4), 2}, {.epochs = 2, .validation = validation.get(), .callbacks = {&bar, &board}})
+        model
+            .Fit(Arrays{Ones(4), Ones(4), 2},
+                 {.epochs = 2, .validation = validation.get(), .callbacks = {&bar, &board}})
             .status());
     MT_WANT(out.empty() == !strategy.chief());
     MT_WANT(std::filesystem::exists(own) == strategy.chief());
@@ -232,7 +250,10 @@ TEST_P(ModelTest, OnlyTheChiefDrawsALineAndWritesSummaries) {
         bytes.append(std::istreambuf_iterator<char>(in), {});
       }
       int found = 0;
-      for (size_t at = bytes.find("loss"); at != std::string::npos; at = bytes.find("loss", at + 1)) ++found;
+      for (size_t at = bytes.find("loss"); at != std::string::npos;
+           at = bytes.find("loss", at + 1)) {
+        ++found;
+      }
       MT_WANT(bytes.find("brain.Event") != std::string::npos);
       MT_WANT(found == records);
     }
@@ -247,7 +268,10 @@ TEST(ModelOnceTest, TheProgressLineIsKeras) {
   Model model(DenseOne(0, 0));
   ASSERT_TRUE(model.Compile(Mse(0.1)).ok());
   const auto validation = ArraysPipeline({Ones(2), Ones(2)}, 2).value();
-  ASSERT_TRUE(model.Fit(Arrays{Ones(4), Ones(4), 2}, {.epochs = 2, .validation = validation.get(), .callbacks = {&bar}}).ok());
+  ASSERT_TRUE(model
+                  .Fit(Arrays{Ones(4), Ones(4), 2},
+                       {.epochs = 2, .validation = validation.get(), .callbacks = {&bar}})
+                  .ok());
   EXPECT_THAT(out, HasSubstr("epoch 1/2  step 2/2"));
   EXPECT_THAT(out, HasSubstr("epoch 2/2  step 2/2"));
   EXPECT_THAT(out, HasSubstr("val_loss"));

@@ -1,4 +1,5 @@
-// MultiWorkerMirrored over real links: processes as threads, each with a team that joins through TF_CONFIG.
+// MultiWorkerMirrored over real links: processes as threads, each with a team that joins through
+// TF_CONFIG.
 #include "runtime/distribute/strategy/multi_worker.h"
 
 #include <gmock/gmock.h>
@@ -27,19 +28,22 @@ using testing::HasSubstr;
 Environment EnvironmentOfWorker(const std::vector<ReservedPort>& ports, int index) {
   std::string hosts;
   for (const ReservedPort& p : ports) hosts += (hosts.empty() ? "\"" : ",\"") + p.address() + "\"";
-  return EnvironmentOf({{"TF_CONFIG", "{\"cluster\":{\"worker\":[" + hosts + "]},\"task\":{\"type\":\"worker\",\"index\":" +
+  return EnvironmentOf({{"TF_CONFIG", "{\"cluster\":{\"worker\":[" + hosts +
+                                          "]},\"task\":{\"type\":\"worker\",\"index\":" +
                                           std::to_string(index) + "}}"}});
 }
 
 // Runs body in `n` workers that find each other through TF_CONFIG on the loopback.
-std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options, const std::function<Status(Strategy&)>& body) {
+std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options,
+                               const std::function<Status(Strategy&)>& body) {
   std::vector<ReservedPort> ports(static_cast<size_t>(n));
   std::vector<Status> ends(static_cast<size_t>(n));
   std::vector<std::jthread> threads;
   for (int p = 0; p < n; ++p) {
     threads.emplace_back([&, p] {
       const auto run = [&]() -> Status {
-        MT_ASSIGN_OR_RETURN(JoinedWorker worker, JoinMultiWorkerMirrored(options, {}, EnvironmentOfWorker(ports, p)));
+        MT_ASSIGN_OR_RETURN(JoinedWorker worker,
+                            JoinMultiWorkerMirrored(options, {}, EnvironmentOfWorker(ports, p)));
         MT_WANT(worker.team->process() == p);
         MT_RETURN_IF_ERROR(body(*worker.strategy));
         return worker.Leave();
@@ -74,9 +78,10 @@ TEST(MultiWorkerTest, TheGuidesLoopOverRealLinks) {
 TEST(MultiWorkerTest, FitOverRealLinksWithUnevenBatches) {
   const auto fit = [](Strategy& strategy) -> Result<std::vector<double>> {
     Model model(std::make_shared<nn::Sequential>(nn::Dense(4), nn::Dense(1)), strategy);
-    MT_RETURN_IF_ERROR(
-        model.Compile({.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Adam()}));
-    Tensor x(mesh::TensorType{mesh::DType::kF32, {11, 2}}), y(mesh::TensorType{mesh::DType::kF32, {11, 1}});
+    MT_RETURN_IF_ERROR(model.Compile(
+        {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Adam()}));
+    Tensor x(mesh::TensorType{mesh::DType::kF32, {11, 2}}),
+        y(mesh::TensorType{mesh::DType::kF32, {11, 1}});
     for (size_t i = 0; i < 22; ++i) x.mutable_values<float>()[i] = std::cos(static_cast<float>(i));
     for (size_t i = 0; i < 11; ++i) y.mutable_values<float>()[i] = std::sin(static_cast<float>(i));
     MT_ASSIGN_OR_RETURN(const History history, model.Fit(Arrays{x, y, 4}, {.epochs = 3}));
@@ -124,12 +129,14 @@ TEST(MultiWorkerTest, ALoopGoesOnFromItsCheckpointWhenALostWorkerIsBack) {
   int rounds = 0;  // that worker 0 began
   // One life of a worker: trains to the end, or to step kLost if it is to be lost there.
   const auto live = [&](int index, bool to_be_lost) -> Status {
-    MT_ASSIGN_OR_RETURN(JoinedWorker worker, JoinMultiWorkerMirrored({}, {}, EnvironmentOfWorker(ports, index)));
+    MT_ASSIGN_OR_RETURN(JoinedWorker worker,
+                        JoinMultiWorkerMirrored({}, {}, EnvironmentOfWorker(ports, index)));
     Strategy& strategy = *worker.strategy;
     const auto scope = strategy.Scope();
     const GuideLoop loop(GuideNumbers().w0);
     const Tensor ones = Floats({10, 1}, std::vector<float>(10, 1));
-    MT_ASSIGN_OR_RETURN(const PerReplicaBatch batch, strategy.DistributeBatch(std::vector<Tensor>{ones, ones}));
+    MT_ASSIGN_OR_RETURN(const PerReplicaBatch batch,
+                        strategy.DistributeBatch(std::vector<Tensor>{ones, ones}));
     const auto round = [&]() -> Status {
       const Result<int64_t> saved = strategy.Restore(folder);
       if (!saved.ok() && saved.status().code() != StatusCode::kNotFound) return saved.status();
@@ -177,17 +184,25 @@ TEST(MultiWorkerTest, WithoutAClusterAWorkerIsAlone) {
 }
 
 TEST(MultiWorkerTest, SaysWhichVariableIsWrong) {
-  EXPECT_THAT(JoinMultiWorkerMirrored({}, {}, EnvironmentOf({{"TF_CONFIG", "{"}})).status().message(), HasSubstr("TF_CONFIG"));
-  EXPECT_THAT(ClusterOf(EnvironmentOf({{"MESHTRAIN_CLUSTER_FILE", "/nowhere/cluster.json"}})).status().message(),
-              HasSubstr("/nowhere/cluster.json"));
-  const std::string ps = R"({"cluster":{"worker":["127.0.0.1:1"],"ps":["127.0.0.1:2"]},"task":{"type":"ps","index":0}})";
-  EXPECT_EQ(JoinMultiWorkerMirrored({}, {}, EnvironmentOf({{"TF_CONFIG", ps}})).status().code(), StatusCode::kInvalidArgument);
-  const std::string two =
-      R"({"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":1}})";
-  EXPECT_THAT(JoinMultiWorkerMirrored({}, {}, EnvironmentOf({{"TF_CONFIG", two}, {"MESHTRAIN_PEER_RETURN_SECONDS", "soon"}}))
+  EXPECT_THAT(
+      JoinMultiWorkerMirrored({}, {}, EnvironmentOf({{"TF_CONFIG", "{"}})).status().message(),
+      HasSubstr("TF_CONFIG"));
+  EXPECT_THAT(ClusterOf(EnvironmentOf({{"MESHTRAIN_CLUSTER_FILE", "/nowhere/cluster.json"}}))
                   .status()
                   .message(),
-              HasSubstr("MESHTRAIN_PEER_RETURN_SECONDS"));
+              HasSubstr("/nowhere/cluster.json"));
+  const std::string ps =
+      R"({"cluster":{"worker":["127.0.0.1:1"],"ps":["127.0.0.1:2"]},"task":{"type":"ps","index":0}})";
+  EXPECT_EQ(JoinMultiWorkerMirrored({}, {}, EnvironmentOf({{"TF_CONFIG", ps}})).status().code(),
+            StatusCode::kInvalidArgument);
+  const std::string two =
+      R"({"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":1}})";
+  EXPECT_THAT(
+      JoinMultiWorkerMirrored(
+          {}, {}, EnvironmentOf({{"TF_CONFIG", two}, {"MESHTRAIN_PEER_RETURN_SECONDS", "soon"}}))
+          .status()
+          .message(),
+      HasSubstr("MESHTRAIN_PEER_RETURN_SECONDS"));
 }
 
 }  // namespace

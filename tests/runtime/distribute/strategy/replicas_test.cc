@@ -1,4 +1,7 @@
-// What replicas see and do: their numbers, sums between them, batches of different sizes, and what happens when one fails.
+// What replicas see and do: their numbers, sums between them, batches of different sizes, and what
+// happens when one fails.
+#include "runtime/distribute/strategy/replicas.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +12,6 @@
 #include <set>
 
 #include "runtime/distribute/strategy/dataset.h"
-#include "runtime/distribute/strategy/replicas.h"
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
 #include "runtime/program/ops.h"
@@ -37,7 +39,9 @@ std::vector<double> Numbers(const PerReplica& value) {
 }
 using Doubles = std::vector<double>;
 
-Value IdAsFloat() { return program::Cast(ReplicaContext::Current()->replica_id_in_sync_group(), DType::kF32); }
+Value IdAsFloat() {
+  return program::Cast(ReplicaContext::Current()->replica_id_in_sync_group(), DType::kF32);
+}
 
 TEST(ReplicasTest, EachKnowsItsNumber) {
   const auto strategy = Mirrored(3);
@@ -70,8 +74,9 @@ TEST(ReplicasTest, SumsMeansAndGathersBetweenReplicas) {
 }
 
 TEST(ReplicasTest, GradientsPassThroughSumsAndGathers) {
-  // Each replica's loss is (own + 1) * (sum of x)^2 + sum(gathered^3), x = own + 1 = 1, 2, 3. Of the replicas' losses
-  // together: d/dx_r = sum_i (i + 1) * 2 * 6 + 3 replicas * 3 x_r^2 = 72 + 9 x_r^2.
+  // Each replica's loss is (own + 1) * (sum of x)^2 + sum(gathered^3), x = own + 1 = 1, 2, 3. Of
+  // the replicas' losses together: d/dx_r = sum_i (i + 1) * 2 * 6 + 3 replicas * 3 x_r^2 = 72 + 9
+  // x_r^2.
   const auto strategy = Mirrored(3);
   const ReplicaFunction slope("slope", []() -> Value {
     ReplicaContext& c = *ReplicaContext::Current();
@@ -91,23 +96,26 @@ TEST(ReplicasTest, OnlyASumHasAGradient) {
   Builder b("max");
   const Builder::Scope scope(b);
   const Value x = b.Input("x", {DType::kF32, {}});
-  const Value max =
-      b.Append1("all_reduce", {x},
-                {{"axes", std::vector<int64_t>{0}}, {"group", int64_t{2}}, {"reduction", std::string("max")}});
+  const Value max = b.Append1("all_reduce", {x},
+                              {{"axes", std::vector<int64_t>{0}},
+                               {"group", int64_t{2}},
+                               {"reduction", std::string("max")}});
   const std::vector<Value> wrt = {x};
   b.Output("g", b.Gradient(max, std::span<const Value>(wrt))[0]);
   EXPECT_THAT(b.Build().status().message(), HasSubstr("only a sum has a gradient"));
 }
 
 TEST(ReplicasTest, AssignmentsAreEachReplicasOwnUnlessTheySumFirst) {
-  // TensorFlow's aggregations: NONE is an assignment of one's own; SUM and MEAN are sums said aloud.
+  // TensorFlow's aggregations: NONE is an assignment of one's own; SUM and MEAN are sums said
+  // aloud.
   std::ifstream file(MT_TESTDATA "/guide/tf_strategies.json");
   const nlohmann::json tf = nlohmann::json::parse(file).at("variable_aggregation");
   const auto run = [](const std::function<Value(Value)>& aggregate) {
     const auto strategy = Mirrored(2);
     const auto scope = strategy->Scope();
     const nn::Parameter v("v", {DType::kF32, {}}, nn::Initializer::Ones(), {.trainable = false});
-    const ReplicaFunction add("add", [&]() { program::AssignAdd(v, aggregate(IdAsFloat() + 1.0)); });
+    const ReplicaFunction add("add",
+                              [&]() { program::AssignAdd(v, aggregate(IdAsFloat() + 1.0)); });
     EXPECT_TRUE(strategy->Run(add).ok());
     PerReplica local{strategy->LocalResults(v).value()};
     EXPECT_EQ(strategy->Read(v).value().Item(), local.values[0].Item());
@@ -151,10 +159,12 @@ TEST(ReplicasTest, ReduceSumsAndMeansOverReplicasAndAnAxis) {
       for (int64_t i = 0; i < s.local_replicas(); ++i) {
         const int64_t r = s.first_replica() + i;
         own.values.push_back(Floats({2}, {static_cast<float>(r), 1}));
-        uneven.values.push_back(Floats({r + 1}, std::vector<float>(static_cast<size_t>(r + 1), static_cast<float>(r))));
+        uneven.values.push_back(
+            Floats({r + 1}, std::vector<float>(static_cast<size_t>(r + 1), static_cast<float>(r))));
       }
       MT_ASSIGN_OR_RETURN(const Tensor total, s.Reduce(ReduceOp::kSum, own));
-      MT_WANT(FloatsOf(total) == (std::vector<float>{static_cast<float>(sum), static_cast<float>(n)}));
+      MT_WANT(FloatsOf(total) ==
+              (std::vector<float>{static_cast<float>(sum), static_cast<float>(n)}));
       MT_ASSIGN_OR_RETURN(const Tensor mean, s.Reduce(ReduceOp::kMean, own));
       MT_WANT(FloatsOf(mean) == (std::vector<float>{static_cast<float>(sum / n), 1}));
       MT_ASSIGN_OR_RETURN(const Tensor along, s.Reduce(ReduceOp::kSum, uneven, 0));
@@ -171,10 +181,12 @@ TEST(ReplicasTest, ReduceRefusesWhatItCannotAdd) {
   const auto s = Mirrored(2);
   EXPECT_EQ(s->Reduce(ReduceOp::kSum, {{Floats({1}, {1}), Floats({2}, {1, 2})}}).status().code(),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(s->Reduce(ReduceOp::kSum, {{Floats({1}, {1})}}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(s->Reduce(ReduceOp::kSum, {{Floats({1}, {1})}}).status().code(),
+            StatusCode::kInvalidArgument);
   const PerReplica ints{{Tensor::Scalar(int64_t{1}), Tensor::Scalar(int64_t{2})}};
   EXPECT_EQ(s->Reduce(ReduceOp::kSum, ints).value().Item(), 3);
-  EXPECT_THAT(s->Reduce(ReduceOp::kMean, ints).status().message(), HasSubstr("a mean takes f32 or f64"));
+  EXPECT_THAT(s->Reduce(ReduceOp::kMean, ints).status().message(),
+              HasSubstr("a mean takes f32 or f64"));
 }
 
 // --- batches that do not divide
@@ -183,13 +195,14 @@ TEST(ReplicasTest, ReduceRefusesWhatItCannotAdd) {
 class Classifier {
  public:
   explicit Classifier(std::unique_ptr<train::Optimizer> optimizer)
-      : model_(nn::Dense(5, {.activation = nn::ActivationKind::kTanh, .kernel_regularizer = nn::L2(1e-2)}),
+      : model_(nn::Dense(5, {.activation = nn::ActivationKind::kTanh,
+                             .kernel_regularizer = nn::L2(1e-2)}),
                nn::Dense(3)),
         optimizer_(std::move(optimizer)),
         step("step", [this](Value x, Value y) -> Value {
           const Value per_example = train::Loss{.from_logits = true}.PerExample(y, model_(x));
-          const Value loss =
-              ComputeAverageLoss(per_example) + ScaleRegularizationLoss(RegularizationLoss(model_.parameters()));
+          const Value loss = ComputeAverageLoss(per_example) +
+                             ScaleRegularizationLoss(RegularizationLoss(model_.parameters()));
           optimizer_->Minimize(loss, model_.parameters());
           return loss;
         }) {}
@@ -205,8 +218,12 @@ class Classifier {
 
 std::vector<Tensor> Examples(int64_t n) {
   Tensor x(mesh::TensorType{DType::kF32, {n, 4}}), y(mesh::TensorType{DType::kI32, {n}});
-  for (int64_t i = 0; i < n * 4; ++i) x.mutable_values<float>()[static_cast<size_t>(i)] = std::sin(static_cast<float>(i));
-  for (int64_t i = 0; i < n; ++i) y.mutable_values<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i * i % 3);
+  for (int64_t i = 0; i < n * 4; ++i) {
+    x.mutable_values<float>()[static_cast<size_t>(i)] = std::sin(static_cast<float>(i));
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    y.mutable_values<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i * i % 3);
+  }
   return {x, y};
 }
 
@@ -246,7 +263,9 @@ TEST(ReplicasTest, UnevenBatchesWeighAsOnOneReplica) {
     const auto check = [&](Strategy& strategy) -> Status {
       MT_ASSIGN_OR_RETURN(const Trained got, TrainUneven(strategy, batch));
       MT_WANT(got.losses.size() == want->losses.size());
-      for (size_t i = 0; i < got.losses.size(); ++i) MT_WANT(std::abs(got.losses[i] - want->losses[i]) <= 2e-6);
+      for (size_t i = 0; i < got.losses.size(); ++i) {
+        MT_WANT(std::abs(got.losses[i] - want->losses[i]) <= 2e-6);
+      }
       MT_WANT(got.weights.size() == 4);
       for (const auto& [name, values] : got.weights) {
         const std::vector<float>& right = want->weights.at(name);
@@ -261,13 +280,16 @@ TEST(ReplicasTest, UnevenBatchesWeighAsOnOneReplica) {
       EXPECT_TRUE(ok.ok()) << ok.ToString();
     }
     const auto ends = RunProcesses(3, [&](FakeProcess& self) -> Status {
-      MT_ASSIGN_OR_RETURN(const auto strategy, Strategy::MultiWorkerMirrored({.process = self.process,
-                                                                              .processes = 3,
-                                                                              .communicator = self.communicator,
-                                                                              .common = {.seed = 3}}));
+      MT_ASSIGN_OR_RETURN(const auto strategy,
+                          Strategy::MultiWorkerMirrored({.process = self.process,
+                                                         .processes = 3,
+                                                         .communicator = self.communicator,
+                                                         .common = {.seed = 3}}));
       return check(*strategy);
     });
-    for (const Status& end : ends) EXPECT_TRUE(end.ok()) << "batch " << batch << ": " << end.ToString();
+    for (const Status& end : ends) {
+      EXPECT_TRUE(end.ok()) << "batch " << batch << ": " << end.ToString();
+    }
   }
 }
 
@@ -278,15 +300,18 @@ TEST(ReplicasTest, ProgramsOfAllSizesCallTheSameCollectives) {
   nn::Dense dense(3);
   const ReplicaFunction norm("norm", [&](Value x) -> Value {
     ReplicaContext& c = *ReplicaContext::Current();
-    const Value n = c.AllReduce(ReduceOp::kSum, program::Fill({}, static_cast<double>(x.dims()[0])));
+    const Value n =
+        c.AllReduce(ReduceOp::kSum, program::Fill({}, static_cast<double>(x.dims()[0])));
     const Value mean = c.AllReduce(ReduceOp::kSum, program::ReduceSum(x, {0})) / n;
     const Value centred = x - mean;
-    const Value variance = c.AllReduce(ReduceOp::kSum, program::ReduceSum(program::Square(centred), {0})) / n;
+    const Value variance =
+        c.AllReduce(ReduceOp::kSum, program::ReduceSum(program::Square(centred), {0})) / n;
     const Value y = dense(centred * program::Rsqrt(variance + 1e-3));
     return c.AllReduce(ReduceOp::kSum, program::ReduceSum(program::Square(y)));
   });
   for (const int64_t n : {1, 5, 8}) {  // 1 0 0 0, 2 2 1 0, 2 2 2 2
-    const PerReplicaBatch batch = strategy->DistributeBatch(std::vector<Tensor>{Examples(n)[0]}).value();
+    const PerReplicaBatch batch =
+        strategy->DistributeBatch(std::vector<Tensor>{Examples(n)[0]}).value();
     const auto got = strategy->Run(norm, batch);
     ASSERT_TRUE(got.ok()) << got.status().ToString();
     std::set<uint64_t> collectives, plans;
@@ -328,7 +353,8 @@ TEST(ReplicasTest, WeightsOfExamplesAndAGivenBatchSizeCount) {
 TEST(ReplicasTest, WhatRegularizersAddIsAskedForAfterTheModelsFirstCall) {
   const auto strategy = Mirrored(2);
   const auto scope = strategy->Scope();
-  nn::Sequential model(nn::Dense(1, {.kernel_initializer = nn::Initializer::Constant(3), .kernel_regularizer = nn::L2(1e-4)}));
+  nn::Sequential model(nn::Dense(
+      1, {.kernel_initializer = nn::Initializer::Constant(3), .kernel_regularizer = nn::L2(1e-4)}));
   const std::vector<Tensor> batch = {Floats({2, 1}, {1, 1})};
   const ReplicaFunction early("early", [&](Value x) -> Value {
     const Value cost = RegularizationLoss(model.parameters());
@@ -336,10 +362,12 @@ TEST(ReplicasTest, WhatRegularizersAddIsAskedForAfterTheModelsFirstCall) {
   });
   const Status refused = strategy->Run(early, strategy->DistributeBatch(batch).value()).status();
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(refused.message(), HasSubstr("expected the weights of a model that was called before, got: none"));
+  EXPECT_THAT(refused.message(),
+              HasSubstr("expected the weights of a model that was called before, got: none"));
   const ReplicaFunction late("late", [&](Value x) -> Value {
     const Value y = model(x);
-    return ScaleRegularizationLoss(RegularizationLoss(model.parameters())) + program::ReduceSum(y) * 0.0;
+    return ScaleRegularizationLoss(RegularizationLoss(model.parameters())) +
+           program::ReduceSum(y) * 0.0;
   });
   const auto got = strategy->Run(late, strategy->DistributeBatch(batch).value());
   ASSERT_TRUE(got.ok()) << got.status().ToString();
@@ -353,12 +381,14 @@ TEST(ReplicasTest, AFunctionThatFailsForOneReplicaIsNamedAndChangesNothing) {
   const auto scope = strategy->Scope();
   const nn::Parameter v("v", {DType::kF32, {2}}, nn::Initializer::Ones());
   const ReplicaFunction add("add", [&](Value x) {
-    program::AssignAdd(v, program::ReduceSum(x, {0}) + program::ReduceSum(program::Slice(x, {0, 0}, {2, 2}), {0}));
+    program::AssignAdd(
+        v, program::ReduceSum(x, {0}) + program::ReduceSum(program::Slice(x, {0, 0}, {2, 2}), {0}));
   });
   // Three examples over two replicas: the second has one row, and a slice of two fails.
   const auto run = [&](int64_t n) {
-    return strategy->Run(add, strategy->DistributeBatch(std::vector<Tensor>{
-                                                            Floats({n, 2}, std::vector<float>(static_cast<size_t>(2 * n), 1))})
+    return strategy->Run(add, strategy
+                                  ->DistributeBatch(std::vector<Tensor>{Floats(
+                                      {n, 2}, std::vector<float>(static_cast<size_t>(2 * n), 1))})
                                   .value());
   };
   const Status failed = run(3).status();
@@ -380,9 +410,11 @@ TEST(ReplicasTest, ReplicasThatCallDifferentCollectivesEndInAnErrorNotAHang) {
     program::AssignAdd(v, ReplicaContext::Current()->AllReduce(ReduceOp::kSum, sum));
   });
   const auto run = [&](int64_t n) {
-    return strategy->Run(odd, strategy->DistributeBatch(std::vector<Tensor>{
-                                                            Floats({n}, std::vector<float>(static_cast<size_t>(n), 1))})
-                                  .value())
+    return strategy
+        ->Run(odd, strategy
+                       ->DistributeBatch(std::vector<Tensor>{
+                           Floats({n}, std::vector<float>(static_cast<size_t>(n), 1))})
+                       .value())
         .status();
   };
   const Status failed = run(5);  // 2 2 1
@@ -403,7 +435,8 @@ TEST(ReplicasTest, AReplicaWithoutItsPeerGivesUpAtTheDeadlineNamingIt) {
     if (self.process == 1) return OkStatus();
     const auto inner = self.communicator;
     collective::MeetingOptions quick{.deadline = std::chrono::milliseconds(100)};
-    auto meeting = std::make_shared<collective::Meeting>(std::vector<std::string>{"worker-0", "worker-1"}, quick);
+    auto meeting = std::make_shared<collective::Meeting>(
+        std::vector<std::string>{"worker-0", "worker-1"}, quick);
     MT_ASSIGN_OR_RETURN(const auto strategy,
                         Strategy::MultiWorkerMirrored(
                             {.process = 0,
@@ -431,7 +464,8 @@ TEST(ReplicasTest, WrongInputsAreRefused) {
   EXPECT_EQ(strategy->Run(one).status().code(), StatusCode::kInvalidArgument);
   PerReplicaBatch three;
   three.replicas.resize(3);
-  EXPECT_THAT(strategy->Run(one, three).status().message(), HasSubstr("2 replicas of this process, got: for 3"));
+  EXPECT_THAT(strategy->Run(one, three).status().message(),
+              HasSubstr("2 replicas of this process, got: for 3"));
 }
 
 // --- packing, dropout
@@ -449,17 +483,21 @@ TEST(ReplicasTest, GradientsArePackedAsAsked) {
     const auto scope = strategy->Scope();
     std::vector<nn::Parameter> w;
     for (int i = 0; i < 4; ++i) {
-      w.emplace_back("w" + std::to_string(i), mesh::TensorType{DType::kF32, {16}}, nn::Initializer::Ones());
+      w.emplace_back("w" + std::to_string(i), mesh::TensorType{DType::kF32, {16}},
+                     nn::Initializer::Ones());
     }
     const auto optimizer = train::Sgd();
     const ReplicaFunction step("step", [&]() {
       Value loss = program::ReduceSum(program::Square(w[0]));
-      for (int i = 1; i < 4; ++i) loss = loss + program::ReduceSum(program::Square(w[static_cast<size_t>(i)]));
+      for (int i = 1; i < 4; ++i) {
+        loss = loss + program::ReduceSum(program::Square(w[static_cast<size_t>(i)]));
+      }
       const std::vector<program::Variable> variables(w.begin(), w.end());
       optimizer->Apply(w, program::Gradient(loss, variables));
     });
     EXPECT_TRUE(strategy->Run(step).ok());
-    EXPECT_EQ(FloatsOf(strategy->Read(w[3]).value())[15], 1 - 0.01f * 4);  // two replicas' gradients of 2
+    EXPECT_EQ(FloatsOf(strategy->Read(w[3]).value())[15],
+              1 - 0.01f * 4);  // two replicas' gradients of 2
     return Buckets(*strategy->last_plan(step));
   };
   EXPECT_EQ(buckets({}), 1);
@@ -471,14 +509,17 @@ TEST(ReplicasTest, GradientsArePackedAsAsked) {
   EXPECT_EQ(buckets({.bytes_per_pack = 65}), 2);
   EXPECT_EQ(Strategy::Mirrored({.packing = {.num_packs = 1, .bytes_per_pack = 1}}).status().code(),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(Strategy::Mirrored({.packing = {.num_packs = -1}}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Strategy::Mirrored({.packing = {.num_packs = -1}}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(ReplicasTest, DropoutDrawsAMaskOfItsOwnOnEachReplica) {
   const auto masks = [](Strategy& strategy) {
     const auto scope = strategy.Scope();
-    const nn::Parameter step("step", {DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false});
-    const ReplicaFunction draw("draw", [&]() -> Value { return program::Dropout(program::Ones({64}), 0.5, 7, step); });
+    const nn::Parameter step("step", {DType::kI64, {}}, nn::Initializer::Zeros(),
+                             {.trainable = false});
+    const ReplicaFunction draw(
+        "draw", [&]() -> Value { return program::Dropout(program::Ones({64}), 0.5, 7, step); });
     return strategy.Run(draw).value()[0].values;
   };
   const auto one = Strategy::OneDevice("cpu:0").value();
@@ -493,7 +534,8 @@ TEST(ReplicasTest, DropoutInALoopDrawsAnewInEachStep) {
     const auto strategy = Mirrored(2);
     const auto scope = strategy->Scope();
     nn::Sequential model(nn::Dropout(0.5));
-    const nn::Parameter steps("steps", {DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false});
+    const nn::Parameter steps("steps", {DType::kI64, {}}, nn::Initializer::Zeros(),
+                              {.trainable = false});
     const ReplicaFunction step("step", [&](Value x) -> Value {
       const nn::ContextScope training({.training = true, .seed = 3, .step = steps});
       const Value y = model(x);
@@ -503,13 +545,15 @@ TEST(ReplicasTest, DropoutInALoopDrawsAnewInEachStep) {
     const std::vector<Tensor> batch = {Floats({2, 64}, std::vector<float>(128, 1))};
     std::vector<std::vector<float>> masks;
     for (int i = 0; i < 2; ++i) {
-      const std::vector<PerReplica> y = strategy->Run(step, strategy->DistributeBatch(batch).value()).value();
+      const std::vector<PerReplica> y =
+          strategy->Run(step, strategy->DistributeBatch(batch).value()).value();
       for (const Tensor& own : y[0].values) masks.push_back(FloatsOf(own));
     }
     return masks;
   };
   const std::vector<std::vector<float>> masks = draw();
-  EXPECT_EQ(std::set<std::vector<float>>(masks.begin(), masks.end()).size(), 4u) << "of two steps and two replicas";
+  EXPECT_EQ(std::set<std::vector<float>>(masks.begin(), masks.end()).size(), 4u)
+      << "of two steps and two replicas";
   EXPECT_EQ(masks, draw()) << "the same in every run";
 }
 

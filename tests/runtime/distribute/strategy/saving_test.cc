@@ -32,7 +32,8 @@ class SavingTest : public testing::Test {
   std::string folder_;
 };
 
-// A model with Adam (slots, a step count), in a custom loop over 12 examples in batches of 5, 5 and 2.
+// A model with Adam (slots, a step count), in a custom loop over 12 examples in batches of 5, 5
+// and 2.
 class Loop {
  public:
   explicit Loop(Strategy& strategy)
@@ -40,7 +41,8 @@ class Loop {
         scope_(strategy),
         model_(nn::Dense(6, {.activation = nn::ActivationKind::kTanh}), nn::Dense(1)),
         step_("step", [this](Value x, Value y) -> Value {
-          const Value loss = ComputeAverageLoss(program::ReduceSum(program::Square(model_(x) - y), {1}));
+          const Value loss =
+              ComputeAverageLoss(program::ReduceSum(program::Square(model_(x) - y), {1}));
           adam_->Minimize(loss, model_.parameters());
           return loss;
         }) {}
@@ -92,11 +94,14 @@ TEST_F(SavingTest, SavedUnderMirroredResumedUnderEveryStrategy) {
     SCOPED_TRACE(c.name);
     ForStrategy(c, [&](Strategy& strategy) -> Status {
       Loop loop(strategy);
-      MT_ASSIGN_OR_RETURN(const int64_t step, strategy.Restore(folder_));  // before there is a weight
+      MT_ASSIGN_OR_RETURN(const int64_t step,
+                          strategy.Restore(folder_));  // before there is a weight
       MT_WANT(step == 6);
       for (int pass = 2; pass < 4; ++pass) {
         MT_ASSIGN_OR_RETURN(const std::vector<double> losses, loop.Pass());
-        for (size_t i = 0; i < 3; ++i) MT_WANT(std::abs(losses[i] - want[static_cast<size_t>(pass) * 3 + i]) <= 1e-6);
+        for (size_t i = 0; i < 3; ++i) {
+          MT_WANT(std::abs(losses[i] - want[static_cast<size_t>(pass) * 3 + i]) <= 1e-6);
+        }
       }
       // And once more, over what is there.
       MT_RETURN_IF_ERROR(strategy.Restore(folder_).status());
@@ -128,8 +133,12 @@ TEST_F(SavingTest, AModelGoesOnUnderAnotherStrategy) {
     return model.Fit(Arrays{x, y, 4}, {.epochs = epochs});
   };
   const auto make = [](Strategy& strategy) {
-    auto model = std::make_unique<Model>(std::make_shared<nn::Sequential>(nn::Dense(3), nn::Dense(1)), strategy);
-    EXPECT_TRUE(model->Compile({.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Adam()}).ok());
+    auto model = std::make_unique<Model>(
+        std::make_shared<nn::Sequential>(nn::Dense(3), nn::Dense(1)), strategy);
+    EXPECT_TRUE(model
+                    ->Compile({.loss = {.kind = train::LossKind::kMeanSquaredError},
+                               .optimizer = train::Adam()})
+                    .ok());
     return model;
   };
   const auto one = Strategy::OneDevice("cpu:0").value();
@@ -143,7 +152,10 @@ TEST_F(SavingTest, AModelGoesOnUnderAnotherStrategy) {
     ASSERT_TRUE(saved.ok()) << saved.status().ToString();
     EXPECT_EQ(*saved, folder_ + "/ckpt-00000006");
     // Compiled anew, with slots of the same paths: the old ones are done and not in the way.
-    ASSERT_TRUE(model->Compile({.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Adam()}).ok());
+    ASSERT_TRUE(model
+                    ->Compile({.loss = {.kind = train::LossKind::kMeanSquaredError},
+                               .optimizer = train::Adam()})
+                    .ok());
     ASSERT_TRUE(fit(*model, 1).ok());
     const auto other = mirrored->Save(folder_ + "/other", 1);
     EXPECT_TRUE(other.ok()) << other.status().ToString();
@@ -185,7 +197,8 @@ TEST_F(SavingTest, Refusals) {
   const nn::Parameter b("v", {DType::kF32, {3}}, nn::Initializer::Ones());
   ASSERT_TRUE(strategy->Read(b).ok());
   EXPECT_THAT(strategy->Save(folder_, 2).status().message(), HasSubstr("got two: v"));
-  EXPECT_THAT(strategy->Restore(folder_).status().message(), HasSubstr("`v`: expected f32[3], got: f32[2]"));
+  EXPECT_THAT(strategy->Restore(folder_).status().message(),
+              HasSubstr("`v`: expected f32[3], got: f32[2]"));
   // A variable that comes to be later is told as well.
   const auto later = Strategy::Default().value();
   const auto later_scope = later->Scope();

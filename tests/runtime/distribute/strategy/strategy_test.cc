@@ -26,12 +26,13 @@ TEST(StrategyTest, HasTheReplicasItWasMadeWith) {
     std::string name;
     int64_t replicas, local;
   };
-  const std::map<std::string, Want> want = {{"Default", {"DefaultStrategy", 1, 1}},
-                                            {"OneDevice", {"OneDeviceStrategy", 1, 1}},
-                                            {"Mirrored2", {"MirroredStrategy", 2, 2}},
-                                            {"CentralStorage2", {"CentralStorageStrategy", 2, 2}},
-                                            {"MultiWorkerMirrored3", {"MultiWorkerMirroredStrategy", 3, 1}},
-                                            {"MultiWorkerMirrored2Times2", {"MultiWorkerMirroredStrategy", 4, 2}}};
+  const std::map<std::string, Want> want = {
+      {"Default", {"DefaultStrategy", 1, 1}},
+      {"OneDevice", {"OneDeviceStrategy", 1, 1}},
+      {"Mirrored2", {"MirroredStrategy", 2, 2}},
+      {"CentralStorage2", {"CentralStorageStrategy", 2, 2}},
+      {"MultiWorkerMirrored3", {"MultiWorkerMirroredStrategy", 3, 1}},
+      {"MultiWorkerMirrored2Times2", {"MultiWorkerMirroredStrategy", 4, 2}}};
   size_t seen = 0;
   for (const StrategyCase& c : AllStrategies()) {
     const auto row = want.find(c.name);
@@ -51,22 +52,29 @@ TEST(StrategyTest, HasTheReplicasItWasMadeWith) {
 }
 
 TEST(StrategyTest, DevicesAreChecked) {
-  EXPECT_EQ(Strategy::Mirrored({.devices = {"cpu:0", "cpu:1", "cpu:2"}}).value()->num_replicas_in_sync(), 3);
-  EXPECT_EQ(Strategy::Mirrored().value()->num_replicas_in_sync(), 1) << "what is found without GPUs";
-  EXPECT_THAT(Strategy::Mirrored({.devices = {"cpu:0", "cpu:0"}}).status().message(), HasSubstr("got twice: cpu:0"));
-  EXPECT_EQ(Strategy::Mirrored({.devices = {"cpu:0"}, .count = 2}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      Strategy::Mirrored({.devices = {"cpu:0", "cpu:1", "cpu:2"}}).value()->num_replicas_in_sync(),
+      3);
+  EXPECT_EQ(Strategy::Mirrored().value()->num_replicas_in_sync(), 1)
+      << "what is found without GPUs";
+  EXPECT_THAT(Strategy::Mirrored({.devices = {"cpu:0", "cpu:0"}}).status().message(),
+              HasSubstr("got twice: cpu:0"));
+  EXPECT_EQ(Strategy::Mirrored({.devices = {"cpu:0"}, .count = 2}).status().code(),
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(Strategy::Mirrored({.count = -1}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Strategy::OneDevice("gpu").status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Strategy::OneDevice("1/cpu:0").status().code(), StatusCode::kInvalidArgument);
   const Status cuda = Strategy::OneDevice("cuda:0").status();
   EXPECT_EQ(cuda.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(cuda.message(), HasSubstr("OneDeviceStrategy: device cuda:0: this build has no backend for cuda"));
+  EXPECT_THAT(cuda.message(),
+              HasSubstr("OneDeviceStrategy: device cuda:0: this build has no backend for cuda"));
 }
 
 TEST(StrategyTest, AskingForNcclWithoutGpusWarns) {
   testing::internal::CaptureStderr();
   ASSERT_TRUE(Strategy::MultiWorkerMirrored({.communication = Communication::kNccl}).ok());
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::AllOf(HasSubstr("no GPUs"), HasSubstr("RING")));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::AllOf(HasSubstr("no GPUs"), HasSubstr("RING")));
   testing::internal::CaptureStderr();
   ASSERT_TRUE(Strategy::Mirrored({.cross_device_ops = CrossDeviceOps::kNccl}).ok());
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("no GPUs"));
@@ -76,8 +84,10 @@ TEST(StrategyTest, AskingForNcclWithoutGpusWarns) {
 }
 
 TEST(StrategyTest, SeveralProcessesNeedACommunicator) {
-  EXPECT_THAT(Strategy::MultiWorkerMirrored({.processes = 2}).status().message(), HasSubstr("expected a communicator"));
-  EXPECT_EQ(Strategy::MultiWorkerMirrored({.process = 1}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(Strategy::MultiWorkerMirrored({.processes = 2}).status().message(),
+              HasSubstr("expected a communicator"));
+  EXPECT_EQ(Strategy::MultiWorkerMirrored({.process = 1}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(StrategyTest, ScopesSayWhoseTheVariablesAre) {
@@ -109,7 +119,8 @@ TEST(StrategyTest, ScopesSayWhoseTheVariablesAre) {
   EXPECT_EQ(inner->Read(*in_inner).value().Item(), 2);
   const Status foreign = outer->Read(*in_inner).status();
   EXPECT_EQ(foreign.code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(foreign.message(), HasSubstr("variable `v`: expected one that was made under this strategy's scope"));
+  EXPECT_THAT(foreign.message(),
+              HasSubstr("variable `v`: expected one that was made under this strategy's scope"));
   // Also when a function uses it.
   const ReplicaFunction read("read", [&]() -> Value { return *in_inner + 0.0; });
   EXPECT_EQ(outer->Run(read).status().code(), StatusCode::kFailedPrecondition);
@@ -124,7 +135,9 @@ TEST(StrategyTest, VariablesBeginEqualInAllReplicasAndProcesses) {
     nn::Dense dense(4);
     const ReplicaFunction call("call", [&](Value x) -> Value { return dense(x); });
     PerReplica x;
-    for (int64_t i = 0; i < s.local_replicas(); ++i) x.values.push_back(Floats({1, 8}, std::vector<float>(8, 1)));
+    for (int64_t i = 0; i < s.local_replicas(); ++i) {
+      x.values.push_back(Floats({1, 8}, std::vector<float>(8, 1)));
+    }
     const std::vector<PerReplica> inputs = {x};
     MT_RETURN_IF_ERROR(s.Run(call, inputs).status());
     MT_ASSIGN_OR_RETURN(const auto copies, s.LocalResults(dense.kernel()));
@@ -135,11 +148,12 @@ TEST(StrategyTest, VariablesBeginEqualInAllReplicasAndProcesses) {
   EXPECT_NE(want, begin(*Strategy::Default({.seed = 12}).value()).value());
   EXPECT_EQ(want, begin(*Strategy::Mirrored({.count = 3, .common = {.seed = 11}}).value()).value());
   const auto ends = RunProcesses(3, [&](FakeProcess& self) -> Status {
-    MT_ASSIGN_OR_RETURN(const auto s, Strategy::MultiWorkerMirrored({.process = self.process,
-                                                                     .processes = 3,
-                                                                     .communicator = self.communicator,
-                                                                     .devices_per_worker = 2,
-                                                                     .common = {.seed = 11}}));
+    MT_ASSIGN_OR_RETURN(const auto s,
+                        Strategy::MultiWorkerMirrored({.process = self.process,
+                                                       .processes = 3,
+                                                       .communicator = self.communicator,
+                                                       .devices_per_worker = 2,
+                                                       .common = {.seed = 11}}));
     MT_ASSIGN_OR_RETURN(const std::vector<float> got, begin(*s));
     MT_WANT(got == want);
     return OkStatus();
@@ -172,7 +186,8 @@ TEST(StrategyTest, AFunctionIsTracedOncePerShapeAndForgottenWithItsLastCopy) {
       return program::ReduceSum(x);
     });
     for (const int64_t n : {4, 4, 3, 4, 3}) {  // 2+2, 2+1
-      const auto batch = s->DistributeBatch(std::vector<Tensor>{Floats({n}, std::vector<float>(static_cast<size_t>(n), 1))});
+      const auto batch = s->DistributeBatch(
+          std::vector<Tensor>{Floats({n}, std::vector<float>(static_cast<size_t>(n), 1))});
       ASSERT_TRUE(s->Run(count, *batch).ok());
     }
     // [2] of a batch of four; [2] and [1] of a batch of three.
@@ -195,7 +210,8 @@ TEST(CrossDeviceTest, EveryWaySumsTheSameAndEverywhereAlike) {
   using collective::Participant;
   for (const CrossDeviceOps ops : {CrossDeviceOps::kAuto, CrossDeviceOps::kHierarchicalCopy,
                                    CrossDeviceOps::kReductionToOneDevice, CrossDeviceOps::kRing}) {
-    for (const char* text : {"batch=1", "batch=2", "batch=3", "batch=5", "batch=8", "batch=3,model=2"}) {
+    for (const char* text :
+         {"batch=1", "batch=2", "batch=3", "batch=5", "batch=8", "batch=3,model=2"}) {
       const mesh::Mesh mesh = mesh::Mesh::Parse(text).value();
       const auto communicator = MakeCrossDeviceCommunicator(mesh, ops);
       for (const int64_t count : {0, 1, 2, 7, 64}) {
@@ -205,19 +221,24 @@ TEST(CrossDeviceTest, EveryWaySumsTheSameAndEverywhereAlike) {
           std::vector<Participant> local;
           for (int64_t r = 0; r < mesh.size(); ++r) {
             auto& own = in[static_cast<size_t>(r)];
-            for (int64_t i = 0; i < count + 1; ++i) own.push_back(static_cast<int32_t>(r * 100 + i));
+            for (int64_t i = 0; i < count + 1; ++i) {
+              own.push_back(static_cast<int32_t>(r * 100 + i));
+            }
             out[static_cast<size_t>(r)] = own;
             auto* send = reinterpret_cast<std::byte*>(own.data());
             auto* receive = reinterpret_cast<std::byte*>(out[static_cast<size_t>(r)].data());
             local.push_back({.rank = r, .send = in_place ? receive : send, .receive = receive});
           }
-          const Status done = communicator->AllReduce({.axes = {0}, .dtype = DType::kI32, .what = "test"},
-                                                      mesh::Reduction::kSum, count, local);
+          const Status done =
+              communicator->AllReduce({.axes = {0}, .dtype = DType::kI32, .what = "test"},
+                                      mesh::Reduction::kSum, count, local);
           ASSERT_TRUE(done.ok()) << done.ToString();
           for (int64_t r = 0; r < mesh.size(); ++r) {
             for (int64_t i = 0; i < count; ++i) {
               int32_t want = 0;
-              for (const int64_t member : mesh.Group(r, {0})) want += in[static_cast<size_t>(member)][static_cast<size_t>(i)];
+              for (const int64_t member : mesh.Group(r, {0})) {
+                want += in[static_cast<size_t>(member)][static_cast<size_t>(i)];
+              }
               ASSERT_EQ(out[static_cast<size_t>(r)][static_cast<size_t>(i)], want);
             }
             // One past the end is nobody's.
@@ -226,8 +247,10 @@ TEST(CrossDeviceTest, EveryWaySumsTheSameAndEverywhereAlike) {
         }
       }
       std::vector<Participant> missing;
-      EXPECT_EQ(communicator->AllReduce({.axes = {0}, .what = "none"}, mesh::Reduction::kSum, 1, missing).code(),
-                StatusCode::kInvalidArgument);
+      EXPECT_EQ(
+          communicator->AllReduce({.axes = {0}, .what = "none"}, mesh::Reduction::kSum, 1, missing)
+              .code(),
+          StatusCode::kInvalidArgument);
     }
   }
 }
@@ -260,7 +283,8 @@ TEST(CrossDeviceTest, AStrategyAddsAsItWasAsked) {
       return ReplicaContext::Current()->AllReduce(ReduceOp::kSum, program::ReduceSum(x));
     });
     const std::vector<Tensor> batch = {Floats({4}, {16777216, 1, 1, 1})};
-    const std::vector<PerReplica> sums = strategy->Run(add, strategy->DistributeBatch(batch).value()).value();
+    const std::vector<PerReplica> sums =
+        strategy->Run(add, strategy->DistributeBatch(batch).value()).value();
     for (const Tensor& s : sums[0].values) EXPECT_EQ(s.Item(), sums[0].values[0].Item());
     return sums[0].values[0].Item();
   };

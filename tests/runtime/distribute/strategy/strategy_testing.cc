@@ -36,14 +36,15 @@ Status CheckGuideLosses(const std::vector<double>& losses) {
   MT_CHECK(losses.size() <= want.size());
   for (size_t i = 0; i < losses.size(); ++i) {
     if (std::abs(losses[i] - want[i]) <= 1e-6) continue;
-    return Internal("step " + std::to_string(i) + ": expected " + std::to_string(want[i]) + ", got: " +
-                    std::to_string(losses[i]));
+    return Internal("step " + std::to_string(i) + ": expected " + std::to_string(want[i]) +
+                    ", got: " + std::to_string(losses[i]));
   }
   return OkStatus();
 }
 
 GuideLoop::GuideLoop(double w0)
-    : model_(nn::Dense(1, {.kernel_initializer = nn::Initializer::Constant(w0), .kernel_regularizer = nn::L2(1e-4)})),
+    : model_(nn::Dense(1, {.kernel_initializer = nn::Initializer::Constant(w0),
+                           .kernel_regularizer = nn::L2(1e-4)})),
       step_("train_step", [this](Value x, Value y) -> Value {
         const Value loss = Loss(x, y);
         optimizer_->Minimize(loss, model_.parameters());
@@ -74,9 +75,11 @@ std::vector<Status> RunProcesses(int processes, const std::function<Status(FakeP
       threads.emplace_back([&, p] {
         FakeProcess self{.process = p, .processes = processes, .communicator = nullptr};
         if (processes > 1) {
-          self.communicator = [&meeting, p](const mesh::Mesh& mesh, uint64_t hash)
-              -> Result<std::unique_ptr<collective::Communicator>> {
-            return meeting.Join(p, mesh.LocalRanks(p), hash, collective::MakeLocalCommunicator(mesh));
+          self.communicator =
+              [&meeting, p](const mesh::Mesh& mesh,
+                            uint64_t hash) -> Result<std::unique_ptr<collective::Communicator>> {
+            return meeting.Join(p, mesh.LocalRanks(p), hash,
+                                collective::MakeLocalCommunicator(mesh));
           };
         }
         ends[static_cast<size_t>(p)] = body(self);
@@ -89,7 +92,8 @@ std::vector<Status> RunProcesses(int processes, const std::function<Status(FakeP
 
 std::vector<StrategyCase> AllStrategies() {
   const auto mirrored = [](int64_t count, CrossDeviceOps ops) {
-    return [=](FakeProcess&) { return Strategy::Mirrored({.count = count, .cross_device_ops = ops}); };
+    return
+        [=](FakeProcess&) { return Strategy::Mirrored({.count = count, .cross_device_ops = ops}); };
   };
   const auto central = [](int64_t count) {
     return [=](FakeProcess&) { return Strategy::CentralStorage({.count = count}); };
@@ -123,7 +127,9 @@ void ForStrategy(const StrategyCase& c, const std::function<Status(Strategy&)>& 
     MT_ASSIGN_OR_RETURN(const auto strategy, c.make(self));
     return body(*strategy);
   });
-  for (size_t p = 0; p < ends.size(); ++p) EXPECT_TRUE(ends[p].ok()) << "process " << p << ": " << ends[p].ToString();
+  for (size_t p = 0; p < ends.size(); ++p) {
+    EXPECT_TRUE(ends[p].ok()) << "process " << p << ": " << ends[p].ToString();
+  }
 }
 
 Environment EnvironmentOf(std::map<std::string, std::string> variables) {

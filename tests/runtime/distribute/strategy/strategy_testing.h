@@ -1,4 +1,5 @@
-// What the tests of strategies share: the guide's numbers, its custom loop, and processes as threads.
+// What the tests of strategies share: the guide's numbers, its custom loop, and processes as
+// threads.
 #pragma once
 
 #include <functional>
@@ -19,7 +20,8 @@ struct Guide {
   std::vector<double> losses;  // 210 steps of the custom loop
   double w0 = 0;               // the kernel behind them
   double fit_w0 = 0;           // and behind Fit's
-  std::vector<double> fit;     // epoch 1, epoch 2, evaluate, epochs 1 and 2 on arrays: means of batches
+  std::vector<double>
+      fit;  // epoch 1, epoch 2, evaluate, epochs 1 and 2 on arrays: means of batches
   std::vector<double> fit_printed;
   std::vector<double> fit_bar;  // what Keras' progress bar makes of them, unrounded
 };
@@ -27,7 +29,8 @@ const Guide& GuideNumbers();
 // Whether `losses` are the first of the guide's to 1e-6. Errors: kInternal naming the step.
 Status CheckGuideLosses(const std::vector<double>& losses);
 
-// The guide's custom loop: Dense(1), kernel L2 1e-4, SGD 0.01, binary cross-entropy from logits. Made under a scope.
+// The guide's custom loop: Dense(1), kernel L2 1e-4, SGD 0.01, binary cross-entropy from logits.
+// Made under a scope.
 class GuideLoop {
  public:
   explicit GuideLoop(double w0);
@@ -50,7 +53,8 @@ struct FakeProcess {
   int processes = 1;
   execute::MakeCommunicator communicator;  // null for one
 };
-// Runs body in each; a process that returns an error ends the others' waiting. All statuses, by process.
+// Runs body in each; a process that returns an error ends the others' waiting. All statuses, by
+// process.
 std::vector<Status> RunProcesses(int processes, const std::function<Status(FakeProcess&)>& body);
 
 // How a test makes its strategy.
@@ -74,8 +78,9 @@ std::vector<float> FloatsOf(const mesh::Tensor& x);
 }  // namespace meshtrain::distribute
 
 // In a body that returns Status: ends it with the line where `condition` is false.
-#define MT_WANT(condition)                                                                   \
-  do {                                                                                       \
-    if (!(condition)) return ::meshtrain::Internal(std::string(__FILE__) + ":" +             \
-                                                   std::to_string(__LINE__) + ": " #condition); \
+#define MT_WANT(condition)                                                                  \
+  do {                                                                                      \
+    if (!(condition))                                                                       \
+      return ::meshtrain::Internal(std::string(__FILE__) + ":" + std::to_string(__LINE__) + \
+                                   ": " #condition);                                        \
   } while (false)

@@ -13,7 +13,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Result<TpuCluster> Resolve(const std::string& tpu, std::map<std::string, std::string> variables = {}) {
+Result<TpuCluster> Resolve(const std::string& tpu,
+                           std::map<std::string, std::string> variables = {}) {
   return ResolveTpu({.tpu = tpu}, EnvironmentOf(std::move(variables)));
 }
 
@@ -44,9 +45,11 @@ TEST(TpuTest, AHostKnowsItsSlice) {
 
 TEST(TpuTest, AddressesAreTakenInTheirForms) {
   EXPECT_THAT(Resolve("grpc://10.0.0.2:8470")->hosts, ElementsAre("10.0.0.2:8470"));
-  EXPECT_THAT(Resolve("grpc://10.0.0.2,grpc://[fd00::3]:9000")->hosts, ElementsAre("10.0.0.2:8470", "[fd00::3]:9000"));
+  EXPECT_THAT(Resolve("grpc://10.0.0.2,grpc://[fd00::3]:9000")->hosts,
+              ElementsAre("10.0.0.2:8470", "[fd00::3]:9000"));
   EXPECT_THAT(Resolve("tpu.example:1234")->hosts, ElementsAre("tpu.example:1234"));
-  const TpuCluster kube = Resolve("", {{"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "grpc://a:1,grpc://b:2"}}).value();
+  const TpuCluster kube =
+      Resolve("", {{"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "grpc://a:1,grpc://b:2"}}).value();
   EXPECT_THAT(kube.hosts, ElementsAre("a:1", "b:2"));
   EXPECT_FALSE(kube.local);
   EXPECT_EQ(kube.ToString(), "2 hosts with chips of unknown number each");
@@ -63,20 +66,42 @@ TEST(TpuTest, SaysWhatIsWrong) {
     std::string want;
   };
   const Case cases[] = {
-      {"", {}, StatusCode::kInvalidArgument, "one of KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_WORKER_HOSTNAMES and TPU_NAME"},
-      {"my-tpu", {}, StatusCode::kUnimplemented, "TPUClusterResolver: `my-tpu` is a name that only Cloud TPU's own"},
+      {"",
+       {},
+       StatusCode::kInvalidArgument,
+       "one of KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_WORKER_HOSTNAMES and TPU_NAME"},
+      {"my-tpu",
+       {},
+       StatusCode::kUnimplemented,
+       "TPUClusterResolver: `my-tpu` is a name that only Cloud TPU's own"},
       {"", {{"TPU_NAME", "my-tpu"}}, StatusCode::kUnimplemented, "TPU_NAME: `my-tpu` is a name"},
-      {"grpc://host:0", {}, StatusCode::kInvalidArgument, "expected HOST:PORT or grpc://HOST:PORT, got: grpc://host:0"},
+      {"grpc://host:0",
+       {},
+       StatusCode::kInvalidArgument,
+       "expected HOST:PORT or grpc://HOST:PORT, got: grpc://host:0"},
       {"http://host:1", {}, StatusCode::kInvalidArgument, "got: http://host:1"},
       {"fd00::3", {}, StatusCode::kInvalidArgument, "got: fd00::3"},
       {"a:1,", {}, StatusCode::kInvalidArgument, "expected HOST:PORT"},
-      {"local", {{"TPU_WORKER_HOSTNAMES", "a,b"}}, StatusCode::kInvalidArgument,
+      {"local",
+       {{"TPU_WORKER_HOSTNAMES", "a,b"}},
+       StatusCode::kInvalidArgument,
        "TPU_WORKER_ID: expected a number below the 2 hosts of TPU_WORKER_HOSTNAMES, got: nothing"},
-      {"local", {{"TPU_WORKER_HOSTNAMES", "a,b"}, {"TPU_WORKER_ID", "2"}}, StatusCode::kInvalidArgument, "got: 2"},
-      {"local", {{"TPU_CHIPS_PER_HOST_BOUNDS", "2,x"}}, StatusCode::kInvalidArgument,
+      {"local",
+       {{"TPU_WORKER_HOSTNAMES", "a,b"}, {"TPU_WORKER_ID", "2"}},
+       StatusCode::kInvalidArgument,
+       "got: 2"},
+      {"local",
+       {{"TPU_CHIPS_PER_HOST_BOUNDS", "2,x"}},
+       StatusCode::kInvalidArgument,
        "TPU_CHIPS_PER_HOST_BOUNDS: expected sizes from 1, as in 2,2, got: 2,x"},
-      {"local", {{"TPU_TOPOLOGY", "4x0"}}, StatusCode::kInvalidArgument, "TPU_TOPOLOGY: expected sizes from 1, as in 2x2"},
-      {"local", {{"TPU_TOPOLOGY", "99999999999x99999999999"}}, StatusCode::kInvalidArgument, "TPU_TOPOLOGY"},
+      {"local",
+       {{"TPU_TOPOLOGY", "4x0"}},
+       StatusCode::kInvalidArgument,
+       "TPU_TOPOLOGY: expected sizes from 1, as in 2x2"},
+      {"local",
+       {{"TPU_TOPOLOGY", "99999999999x99999999999"}},
+       StatusCode::kInvalidArgument,
+       "TPU_TOPOLOGY"},
   };
   for (const Case& c : cases) {
     const Status status = Resolve(c.tpu, c.variables).status();
@@ -88,8 +113,10 @@ TEST(TpuTest, SaysWhatIsWrong) {
 TEST(TpuTest, TheStrategyFindsTheTpuAndSaysThatItsBackendIsMissing) {
   const Status there = Strategy::Tpu({.tpu = "local"}, {}, EnvironmentOf(kGke)).status();
   EXPECT_EQ(there.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(there.message(), HasSubstr("TPUStrategy on 2 hosts with 4 chips each (v5litepod-8): expected a build with "
-                                         "the PJRT backend"));
+  EXPECT_THAT(
+      there.message(),
+      HasSubstr("TPUStrategy on 2 hosts with 4 chips each (v5litepod-8): expected a build with "
+                "the PJRT backend"));
   EXPECT_EQ(Strategy::Tpu({}, {}, EnvironmentOf({})).status().code(), StatusCode::kInvalidArgument);
 }
 

@@ -52,7 +52,8 @@ TEST(ValuesTest, BatchesAreCutAsTensorFlowCutsThem) {
   int cases = 0;
   for (const auto& [name, want] : json.at("batch_cuts").items()) {
     int replicas = 0, n = 0, batch = 0;
-    ASSERT_EQ(std::sscanf(name.c_str(), "replicas=%d n=%d batch=%d", &replicas, &n, &batch), 3) << name;
+    ASSERT_EQ(std::sscanf(name.c_str(), "replicas=%d n=%d batch=%d", &replicas, &n, &batch), 3)
+        << name;
     EXPECT_EQ(Pass(n, batch, replicas, 0, replicas), want) << name;
     ++cases;
   }
@@ -62,16 +63,20 @@ TEST(ValuesTest, BatchesAreCutAsTensorFlowCutsThem) {
 TEST(ValuesTest, EachProcessKeepsItsPartAsTensorFlowsWorkersDo) {
   const nlohmann::json want = TensorFlow().at("multi_worker_data_range18_batch4");
   ASSERT_EQ(want.size(), 2u);
-  for (int64_t worker = 0; worker < 2; ++worker) EXPECT_EQ(Pass(18, 4, 2, worker, 1), want[static_cast<size_t>(worker)]);
+  for (int64_t worker = 0; worker < 2; ++worker) {
+    EXPECT_EQ(Pass(18, 4, 2, worker, 1), want[static_cast<size_t>(worker)]);
+  }
 }
 
 TEST(ValuesTest, CutsCoverTheBatchInOrder) {
   const char* given = std::getenv("MT_TEST_SEED");
-  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  const uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
   SCOPED_TRACE("MT_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 draw(seed);
   for (int i = 0; i < 2000; ++i) {
-    const auto n = static_cast<int64_t>(draw() % 100), replicas = static_cast<int64_t>(1 + draw() % 12);
+    const auto n = static_cast<int64_t>(draw() % 100),
+               replicas = static_cast<int64_t>(1 + draw() % 12);
     int64_t at = 0;
     for (int64_t r = 0; r < replicas; ++r) {
       const auto [begin, end] = RowsOf(n, replicas, r);
