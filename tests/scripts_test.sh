@@ -23,7 +23,7 @@ for script in "$root"/scripts/* "$root"/.ci/run; do
 done
 
 cd /
-for script in test quickstart install-packages; do
+for script in test quickstart install-packages format; do
   message=$("$root/scripts/$script" --no-such-option 2>&1 <&-)
   expect "$script refuses an unknown option" 64 $?
   case $message in
