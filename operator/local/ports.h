@@ -2,11 +2,10 @@
 //
 // What is guaranteed while a PortReservation lives:
 //   - the kernel gives none of its ports to anybody who asks for "any free port", nor uses it for
-//   an outgoing
-//     connection: they lie outside of net.ipv4.ip_local_port_range;
+//     an outgoing connection: they lie outside of net.ipv4.ip_local_port_range;
 //   - no other PortReservation in this network namespace, of any process or user, holds it: each
-//   port is claimed by an
-//     abstract UNIX socket named after it, which the kernel takes back when its holder dies;
+//     port is claimed by an abstract UNIX socket named after it, which the kernel takes back when
+//     its holder dies;
 //   - when it was taken nobody listened there, on loopback or on any address.
 // What is not: a program that asks for this very number may come first. Servers need no special
 // socket option, since nothing of ours is bound to the port itself.

@@ -4,13 +4,11 @@
 //
 // What is different from a cluster, and only that:
 //   - a pod is its training container's command, or without one the worker beside this program; no
-//   images, volumes,
-//     init containers or sidecars;
+//     images, volumes, init containers or sidecars;
 //   - names are loopback ports (ports.h), claims are folders, secrets are files;
 //   - the job ends with the run. What still runs when it has ended is asked to end: at once after a
-//   failure, and what
-//     cleanPodPolicy names; else, after a success, it may end by itself for a while first (a ps
-//     never would);
+//     failure, and what cleanPodPolicy names; else, after a success, it may end by itself for a
+//     while first (a ps never would);
 //   - SIGINT, SIGTERM and SIGHUP suspend the job, so that processes save; a second one kills.
 //   - runPolicy.managedBy, schedulingPolicy and the TTL mean nothing here.
 #pragma once

@@ -3,17 +3,16 @@
 //
 // How to apply an Outcome, so that any crash between two writes converges to the same end:
 //   1. Phases in ascending order; actions of one phase may run in parallel; the first error ends
-//   the outcome (look
-//      again later). Status writes that record a decision come before the writes that carry it out.
+//      the outcome (look again later). Status writes that record a decision come before the writes
+//      that carry it out.
 //   2. PatchStatus replaces the status and must carry the job's resourceVersion: a conflict means
-//   that the decision was
-//      made on old knowledge, and nothing after it may happen. The next Reconcile must know this
-//      write: its answer goes into the store at once, and where there was none (a conflict, an
-//      error, silence) the job is read anew. A job seen as it was before its own Succeeded would be
-//      run again once its pods are gone.
+//      that the decision was made on old knowledge, and nothing after it may happen. The next
+//      Reconcile must know this write: its answer goes into the store at once, and where there was
+//      none (a conflict, an error, silence) the job is read anew. A job seen as it was before its
+//      own Succeeded would be run again once its pods are gone.
 //   3. "Already exists" counts as done when the existing object's controller is the job's uid (for
-//   CreateSecret always,
-//      since Secrets are not read); else it is a RefusedWrite for Observed.refused.
+//      CreateSecret always, since Secrets are not read); else it is a RefusedWrite for
+//      Observed.refused.
 //   4. Deletions carry the uid as precondition; "not found" and a uid conflict count as done.
 //   5. Events are best effort and never fail an outcome.
 //

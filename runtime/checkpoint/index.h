@@ -5,7 +5,7 @@
 //   F/ckpt-00000100/shard-00000-of-00002.safetensors   each a valid safetensors file by itself
 //   F/ckpt-00000100/shard-00001-of-00002.safetensors
 //   F/ckpt-00000100/index.json                          {"index": {...}, "xxh64": of the compact
-//   text of "index"}
+//                                                       text of "index"}
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,8 @@
 // a step ahead, runs another plan or lives in the past is found out by the first byte it sends.
 // Layout, little-endian, 64 bytes:
 //
-//    0 magic "MTCF"   4 version u16   6 zero u16      8 incarnation u64   16 plan hash u64   24
-//    collective u64
+//    0 magic "MTCF"   4 version u16   6 zero u16      8 incarnation u64   16 plan hash u64
+//   24 collective u64
 //   32 call u64      40 source u32   44 step u32     48 length u32        52 header's check u32
 //   56 XXH3-64 of the payload
 //

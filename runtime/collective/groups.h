@@ -5,8 +5,9 @@
 // these: what one process sends to another of its team in this call goes in one piece. Worked
 // example, batch=4,model=2 in two processes:
 //   over `batch`  groups {0,2,4,6} and {1,3,5,7}, both in both processes: one team {0,1} of two
-//   groups over `model`  groups {0,1} {2,3} of process 0 and {4,5} {6,7} of process 1: teams {0}
-//   and {1} of two groups each
+//                 groups
+//   over `model`  groups {0,1} {2,3} of process 0 and {4,5} {6,7} of process 1: teams {0} and {1}
+//                 of two groups each
 // A process may be in several teams of one call. It serves them in the order of their levels, which
 // rise along every process: all its members agree on a team's level, so no circle of teams waits
 // for itself.

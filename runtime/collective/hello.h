@@ -5,8 +5,9 @@
 //   connector -> acceptor   Hello (64 bytes)
 //   acceptor -> connector   Challenge: its nonce, and HMAC-SHA256(token, "acceptor" hello nonce)
 //   connector -> acceptor   HMAC-SHA256(token, "connector" hello nonce); zeros if the acceptor's
-//   was wrong acceptor -> connector   Verdict: a status; when it accepts, its text is the name of
-//   its memory socket
+//                           was wrong
+//   acceptor -> connector   Verdict: a status; when it accepts, its text is the name of its memory
+//                           socket
 // On a memory connection the third and the fourth carry a file descriptor each: the memory that the
 // sender shares. Nonces are fresh for each connection, so an overheard conversation proves nothing
 // later.

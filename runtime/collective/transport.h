@@ -2,10 +2,11 @@
 // network between hosts, and through one process of each host (its leader, the first) where both
 // are needed:
 //   all-reduce      reduce within the host to the leader, all-reduce between leaders, broadcast
-//   within the host reduce-scatter  the same way in, each takes its part from its leader all-gather
-//   gather to the leader, all-gather between leaders, broadcast within the host broadcast       the
-//   root is its host's leader all-to-all      directly, each pair by its own way: nothing could be
-//   reduced on a detour
+//                   within the host
+//   reduce-scatter  the same way in, each takes its part from its leader
+//   all-gather      gather to the leader, all-gather between leaders, broadcast within the host
+//   broadcast       the root is its host's leader
+//   all-to-all      directly, each pair by its own way: nothing could be reduced on a detour
 // Payloads are contiguous and laid out in the order of the team's processes.
 #pragma once
 

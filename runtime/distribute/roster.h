@@ -4,23 +4,21 @@
 //
 // Kept true:
 //   - At most one incarnation is open. It opens when every task has a process that is attached and
-//   joins, and is over as
-//     soon as one of them is lost, stuck, replaced or joins anew. It never opens again.
+//     joins, and is over as soon as one of them is lost, stuck, replaced or joins anew. It never
+//     opens again.
 //   - Ids rise strictly: above `first_id` (the server gives its start's wall clock in milliseconds,
-//   so that ids rise even
-//     where every process of the job was started anew and nobody remembers the old ones, of which a
-//     frame may still be under way), above the last id here, and above every id that a joiner was a
-//     member of (so that they rise even where the clock of a new server is behind; only where both
-//     come together may they fall).
+//     so that ids rise even where every process of the job was started anew and nobody remembers
+//     the old ones, of which a frame may still be under way), above the last id here, and above
+//     every id that a joiner was a member of (so that they rise even where the clock of a new
+//     server is behind; only where both come together may they fall).
 //   - A task has one process. A live one is never pushed out: another that comes meanwhile is sent
-//   away to try again.
-//     Once it is gone, the first other process that joins replaces it for good ("stale
-//     incarnation"). A new server learns who was replaced from the joiners: each says which
+//     away to try again. Once it is gone, the first other process that joins replaces it for good
+//     ("stale incarnation"). A new server learns who was replaced from the joiners: each says which
 //     processes shared its last incarnation. Where nobody knows, the process that was a member
 //     later is the newer; one that never was a member is newer than all that were.
 //   - A connection that was told to end counts no more: what it still says was said before it knew.
 //   - An agreement gives every member the same answer. There is one at a time: rounds count from 0
-//   in each incarnation.
+//     in each incarnation.
 #pragma once
 
 #include <cstdint>

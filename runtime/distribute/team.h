@@ -6,8 +6,7 @@
 //   for (;;) {
 //     MT_ASSIGN_OR_RETURN(Incarnation now, team->Join(step, stop));  // all are here
 //     Status status = TrainFromTheLastCheckpoint();
-//     if (!Team::IsLoss(status)) break;                             // else: somebody was lost;
-//     wait for its return
+//     if (!Team::IsLoss(status)) break;  // else: somebody was lost; wait for its return
 //   }
 //
 // When a member is lost, or stands still while others wait for it, every collective under way ends

@@ -1,12 +1,13 @@
 // Ordinary code as a step: DVariable holds state, Function traces a callable once per set of input
 // types and layouts and then runs the plan.
 //
-//   MT_ASSIGN_OR_RETURN(DVariable w, DVariable::Create(session, "w", *CallWithLayout(session,
-//   layout, [] {
+//   MT_ASSIGN_OR_RETURN(DVariable w, DVariable::Create(
+//       session, "w", *CallWithLayout(session, layout, [] {
 //     return program::StatelessUniform({784, 700}, {22, 23});
 //   })));
-//   Function step(session, "step", {"x"}, [&](Value x) -> Outputs { return {{"y", MatMul(x, w)}};
-//   }); MT_ASSIGN_OR_RETURN(std::vector<DTensor> y, step(x));
+//   Function step(session, "step", {"x"},
+//                 [&](Value x) -> Outputs { return {{"y", MatMul(x, w)}}; });
+//   MT_ASSIGN_OR_RETURN(std::vector<DTensor> y, step(x));
 //
 // Threads: as Session.
 #pragma once

@@ -11,7 +11,7 @@
 //     nn::Dense feature{100, {.name = "feature", .activation = nn::ActivationKind::kRelu}};
 //     nn::Dense feature_2{10, {.name = "feature_2"}};
 //   };                                    // feature.kernel, feature.bias, feature_2.kernel,
-//   feature_2.bias
+//                                         feature_2.bias
 //
 // Errors go to the builder of the values. Not thread-safe; like a Builder, a layer belongs to the
 // thread that records.

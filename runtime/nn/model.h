@@ -1,8 +1,9 @@
 // Models made of layers: a chain, or a graph.
 //
-//   nn::Sequential model(nn::Flatten(), nn::Dense(128, {.activation = nn::ActivationKind::kRelu}),
-//   nn::Dense(10)); Value logits = model(x);                          // dense.kernel, dense.bias,
-//   dense_1.kernel, dense_1.bias
+//   nn::Sequential model(nn::Flatten(),
+//                        nn::Dense(128, {.activation = nn::ActivationKind::kRelu}),
+//                        nn::Dense(10));
+//   Value logits = model(x);  // dense.kernel, dense.bias, dense_1.kernel, dense_1.bias
 //
 //   nn::Symbol x = nn::Input();
 //   nn::Symbol a = nn::Apply(nn::Make<nn::Dense>(16, ...), x);

@@ -53,7 +53,7 @@ struct FactorTable {
 //   kNone    the op is not linear in this operand: reduce first
 //   kAlone   linear in this operand when no other operand is pending (mul, matmul, div's numerator)
 //   kJoint   linear in all kJoint operands together: they must be pending alike (add, concat,
-//   select's branches)
+//            select's branches)
 enum class Linearity : uint8_t { kNone, kAlone, kJoint };
 
 struct Cost {

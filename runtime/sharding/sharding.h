@@ -1,7 +1,7 @@
 // From a program over whole tensors to the program of one device, in two steps:
 //   Propagate  a few given layouts -> a layout for every value and a split for every op
 //   Partition  -> one program over local shards, the same for every device, with explicit
-//   collectives
+//              collectives
 // Pure: the same arguments give the same bytes out.
 #pragma once
 
@@ -102,16 +102,14 @@ struct Reshard {
 //   all_reduce      {axes, group, reduction:"sum"}
 //   all_gather      {axes, group, dim, size}     shards joined along dim, cut to `size`
 //   reduce_scatter  {axes, group, dim, reduction}  reduced, then this device's chunk of
-//   ceil(D/group), padded at the end all_to_all      {axes, group, split_dim, concat_dim, size}
-//   split along split_dim into chunks of ceil(D/group),
-//                                                                joined along concat_dim, cut to
-//                                                                `size`
+//                   ceil(D/group), padded at the end
+//   all_to_all      {axes, group, split_dim, concat_dim, size}  split along split_dim into chunks
+//                   of ceil(D/group), joined along concat_dim, cut to `size`
 // and local ones that read the device's coordinates:
 //   shard_slice     {axes, group, dim}           this device's chunk of ceil(D/group) of a whole
-//   dimension; padded mask_pad        {axes, dim, size, value}     elements past the valid extent
-//   of this device's shard of a dimension
-//                                                of `size` elements, split over `axes`, become
-//                                                `value`
+//                   dimension; padded
+//   mask_pad        {axes, dim, size, value}     elements past the valid extent of this device's
+//                   shard of a dimension of `size` elements, split over `axes`, become `value`
 // What pads is undefined unless a mask_pad put it there (zeros after slices and scatters).
 // Index-dependent ops whose result is split carry `global_dims` and `layout` (the result's, as
 // text); without these their shape is global.

@@ -2,8 +2,7 @@
 //   MakeProblem   names and given layouts checked, factor tables looked up
 //   SpreadHints   given layouts spread forward and backward through factors, to a fixpoint
 //   Solve         op by op, the cheapest split: what the operands cost to bring, the work itself,
-//   what the results
-//                 will cost to bring to where their users want them
+//                 what the results will cost to bring to where their users want them
 #pragma once
 
 #include <vector>

@@ -4,8 +4,9 @@
 //     shared_copy     payloads elsewhere, through shared memory
 //     tcp             over loopback, as between hosts
 //     raw_ring        what the connections alone allow: the bytes of a ring, moved without adding
-//     or checking raw_ring_reno   the same under Reno, which ours has over loopback whatever the
-//     system's choice is
+//                     or checking
+//     raw_ring_reno   the same under Reno, which ours has over loopback whatever the system's
+//                     choice is
 // Prints one line of JSON. Every all-reduce is checked once.
 #include "tests/bench/collective_bench.h"
 

@@ -1,6 +1,6 @@
 // The same all-reduce with Gloo (libgloo-dev of Debian), for collective_bench to be read beside.
 //   collective_gloo_bench MODE [BYTES] [PROCESSES] [ROUNDS]      MODE: gloo_ring gloo_bcube gloo_hd
-//   gloo_chunked
+//       gloo_chunked
 // One algorithm a process: two of its generations on one context hang. It has no shared memory,
 // only TCP.
 #include <gloo/allreduce.h>

@@ -1,6 +1,6 @@
 // What every backend keeps. A new one joins by
 //   INSTANTIATE_TEST_SUITE_P(Cuda, BackendSuite, testing::Values(BackendFactory{...}),
-//   BackendName);
+//                            BackendName);
 // Numbers are compared with the interpreter (tests/support), which shares no code with any backend.
 #pragma once
 

@@ -1,6 +1,6 @@
 // What every communicator keeps, whatever carries its bytes. A new one joins by
 //   INSTANTIATE_TEST_SUITE_P(Shm, CommunicatorSuite, testing::Values(CommunicatorFactory{...}),
-//   FactoryName);
+//                            FactoryName);
 // Each process checks what its own devices receive, so that a process may be a child.
 #pragma once
 

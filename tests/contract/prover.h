@@ -4,10 +4,10 @@
 // (tests/support/interpreter.h), and both must agree.
 //
 //   splits      every splittable factor and every operand that passes a pending reduction, forced
-//   upon the op layouts     every layout of every input, pending ones included, and the planner's
-//   own choice of splits for them,
-//               under cost models that make it choose differently; the op alone, and the op with
-//               its gradient
+//               upon the op
+//   layouts     every layout of every input, pending ones included, and the planner's own choice of
+//               splits for them, under cost models that make it choose differently; the op alone,
+//               and the op with its gradient
 //
 // One mesh axis of size 1, 2, 3, 4: all of them. Two axes: all forced splits, and layouts drawn by
 // seed.

@@ -4,16 +4,14 @@
 //
 // Kept true:
 //   - A member takes its steps in order, and within a step sends and receives at once. Step s of a
-//   member matches step s
-//     of its partner: what `to` is sent at step s, that member receives at its step s, count for
-//     count. Hence no buffering is needed for progress: the member that is least far always finds
-//     its partners at its step.
+//     member matches step s of its partner: what `to` is sent at step s, that member receives at
+//     its step s, count for count. Hence no buffering is needed for progress: the member that is
+//     least far always finds its partners at its step.
 //   - A send reads its memory as it stood before its step; what is received is in place after the
-//   step.
+//     step.
 //   - Every element of an all-reduce's result is computed by one member and then copied, except in
-//   DoublingAllReduce,
-//     where all members apply the same operations to the same operands in the same order: left is
-//     the lower member's. Either way all members end with the same bits.
+//     DoublingAllReduce, where all members apply the same operations to the same operands in the
+//     same order: left is the lower member's. Either way all members end with the same bits.
 // Counts and offsets are in elements (of any width). A part may be empty: then no message is sent.
 //
 // Sources: ring, halving and doubling after Thakur, Rabenseifner and Gropp, Optimization of

@@ -1,10 +1,12 @@
 // The chief of the parameter-server strategy: what a training program talks to.
 //
-//   MT_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create({.config = tf_config, .partitioner =
-//   MinSize{1 << 18, 2}})); MT_ASSIGN_OR_RETURN(const Training training,
-//   coordinator->DefineTraining(recipe, {{x_type, y_type}})); MT_ASSIGN_OR_RETURN(const PerWorker
-//   data, coordinator->CreatePerWorkerDataset("train", pipeline)); for (int step = 0; step < 1000;
-//   ++step) {
+//   MT_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create(
+//       {.config = tf_config, .partitioner = MinSize{1 << 18, 2}}));
+//   MT_ASSIGN_OR_RETURN(const Training training,
+//                       coordinator->DefineTraining(recipe, {{x_type, y_type}}));
+//   MT_ASSIGN_OR_RETURN(const PerWorker data,
+//                       coordinator->CreatePerWorkerDataset("train", pipeline));
+//   for (int step = 0; step < 1000; ++step) {
 //     MT_ASSIGN_OR_RETURN(const RemoteValue loss, coordinator->Schedule(training.step, {data}));
 //   }
 //   MT_RETURN_IF_ERROR(coordinator->Join());

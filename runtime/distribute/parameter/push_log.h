@@ -1,8 +1,9 @@
 // The push log's bytes: records, one after the other. Pure; log_file.h puts them on a disk.
 //
 // A record (little-endian, padded with zeros to 8 bytes):
-//   u32 magic "MTP1" | u32 head bytes | u64 payload bytes | u64 synced | u64 XXH3-64 of what stands
-//   before it and after head: a v1::LogRecord | payload: tensors' bytes
+//   u32 magic "MTP1" | u32 head bytes | u64 payload bytes | u64 synced |
+//   u64 XXH3-64 of what stands before it and after |
+//   head: a v1::LogRecord | payload: tensors' bytes
 //
 // `synced`: how many bytes of this file were on the disk when the record was written. That tells
 // the two kinds of bad record apart. One at the end is a write that a crash cut off: nobody was

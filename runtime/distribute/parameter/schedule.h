@@ -4,11 +4,10 @@
 // Kept true, whatever happens and in whatever order:
 //   - a submitted step ends once: in kFinish, or in kCancel after an error of the job
 //   - a step runs on one worker at a time as far as is known; one whose worker is lost runs again,
-//   before those that were
-//     submitted after it
+//     before those that were submitted after it
 //   - an answer from an incarnation that has ended changes nothing
 //   - nothing is sent to a worker that is not set up, lacks an entry that the step needs, or has
-//   its hands full
+//     its hands full
 #pragma once
 
 #include <cstdint>

@@ -3,10 +3,10 @@
 // The worker's half reads the variables and changes none: its program gives the user's outputs, and
 // one value for each variable that the step changes:
 //   gradient  where the step hands one over (an output named GradientName(variable)): the server's
-//   optimizer takes it delta     where the step assigns the variable itself: its value after less
-//   its value before, which the server adds.
-//             So a counter counts every step, and a moving average moves, in whatever order the
-//             steps arrive.
+//             optimizer takes it
+//   delta     where the step assigns the variable itself: its value after less its value before,
+//             which the server adds. So a counter counts every step, and a moving average moves, in
+//             whatever order the steps arrive.
 //
 //   program step                                    program step
 //   input x: f32[5,1]                               input x: f32[5,1]

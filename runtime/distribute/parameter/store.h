@@ -8,10 +8,9 @@
 // In `folder`, which the server has for itself:
 //   session             what the coordinator gave: options, definitions
 //   push-00000001.log   segments of the log. The first record of each says what state its pushes go
-//   on from: the initial
-//                       one, a checkpoint, or states that stand in the record itself. A segment is
-//                       begun at a cut for a checkpoint, and the older ones go when that is
-//                       complete; and when the log has grown long.
+//                       on from: the initial one, a checkpoint, or states that stand in the record
+//                       itself. A segment is begun at a cut for a checkpoint, and the older ones go
+//                       when that is complete; and when the log has grown long.
 //
 // One thread uses a store; Snapshot and Cut are values for any thread.
 #pragma once

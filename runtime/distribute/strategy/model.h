@@ -1,10 +1,11 @@
 // Compile, Fit, Evaluate, Predict under a strategy, as Keras has them.
 //
 //   auto scope = strategy->Scope();
-//   Model model(std::make_shared<nn::Sequential>(nn::Dense(1, {.kernel_regularizer =
-//   nn::L2(1e-4)}))); MT_RETURN_IF_ERROR(model.Compile({.loss =
-//   {train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()})); MT_ASSIGN_OR_RETURN(History
-//   history, model.Fit(*pipeline, {.epochs = 2}));
+//   Model model(std::make_shared<nn::Sequential>(
+//       nn::Dense(1, {.kernel_regularizer = nn::L2(1e-4)})));
+//   MT_RETURN_IF_ERROR(model.Compile(
+//       {.loss = {train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+//   MT_ASSIGN_OR_RETURN(History history, model.Fit(*pipeline, {.epochs = 2}));
 //
 // A step is one program over the whole batch, split over the strategy's mesh: means are over all
 // examples, whatever a device's share of them. Losses of an epoch are the plain mean over its

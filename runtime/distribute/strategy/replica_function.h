@@ -1,8 +1,8 @@
 // A function that each replica runs on values of its own.
 //
 //   ReplicaFunction step("step", [&](Value x, Value y) -> Value { ...; return loss; });
-//   MT_ASSIGN_OR_RETURN(const auto losses, strategy->Run(step, batch));    // losses[0]: one value
-//   per replica
+//   // losses[0]: one value per replica
+//   MT_ASSIGN_OR_RETURN(const auto losses, strategy->Run(step, batch));
 //
 // The body is called once for each set of local input types, and for each strategy, to record what
 // it does. Keep the object out of the loop: what was traced is forgotten with the last copy of it.

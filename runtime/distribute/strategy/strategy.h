@@ -3,12 +3,13 @@
 //
 //   a custom loop    MT_ASSIGN_OR_RETURN(auto strategy, Strategy::Mirrored({.count = 2}));
 //                    auto scope = strategy->Scope();
-//                    ReplicaFunction step("step", [&](Value x, Value y) -> Value { ...
-//                    optimizer->Apply(...); ... }); MT_ASSIGN_OR_RETURN(auto losses,
-//                    strategy->Run(step, batch)); MT_ASSIGN_OR_RETURN(auto loss,
-//                    strategy->Reduce(ReduceOp::kSum, losses[0]));
+//                    ReplicaFunction step("step", [&](Value x, Value y) -> Value {
+//                      ... optimizer->Apply(...); ...
+//                    });
+//                    MT_ASSIGN_OR_RETURN(auto losses, strategy->Run(step, batch));
+//                    MT_ASSIGN_OR_RETURN(auto loss, strategy->Reduce(ReduceOp::kSum, losses[0]));
 //   Model (model.h)  Compile, Fit, Evaluate, Predict: one program over the whole batch, on the mesh
-//   `batch` = replicas
+//                    `batch` = replicas
 //
 // In a custom loop each replica runs the function on its share of the batch, with copies of the
 // variables; gradients are summed over all replicas where an optimizer applies them.

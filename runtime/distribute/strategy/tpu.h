@@ -2,9 +2,11 @@
 // from the variables that Cloud TPU machines and GKE set. Talks to nobody.
 //
 //   ""              KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, else TPU_WORKER_HOSTNAMES (then as "local"),
-//   else TPU_NAME "local"         this host's chips, and those of the hosts in
-//   TPU_WORKER_HOSTNAMES; we are TPU_WORKER_ID "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"   hosts
-//   that run a TPU's server; the port is 8470 where none is given
+//                   else TPU_NAME
+//   "local"         this host's chips, and those of the hosts in TPU_WORKER_HOSTNAMES; we are
+//                   TPU_WORKER_ID
+//   "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"   hosts that run a TPU's server; the port is 8470
+//                                                 where none is given
 //
 // A TPU's size follows from TPU_CHIPS_PER_HOST_BOUNDS ("2,2,1") and, without it, from TPU_TOPOLOGY
 // ("4x4").

@@ -73,7 +73,7 @@ std::vector<Value> CastGradient(Builder&, const Op&, Span operands, Span, Span c
 
 // gelu(x) = x P(x), P the normal distribution or its tanh approximation
 //   P(x) = (1 + tanh(c (x + 0.044715 x^3))) / 2, c = sqrt(2 / pi)     (Hendrycks and Gimpel,
-//   arXiv:1606.08415)
+//       arXiv:1606.08415)
 std::vector<Value> GeluGradient(Builder&, const Op& op, Span operands, Span, Span cotangents) {
   const Value x = operands[0];
   if (op.attrs.Bool("approximate")) {

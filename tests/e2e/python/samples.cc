@@ -1,9 +1,11 @@
 // Makes and reads files for the tests beside it:
 //   e2e_python_samples checkpoint FOLDER   a checkpoint of a 2x2 mesh in FOLDER/ckpt-…, exported to
-//   model.safetensors e2e_python_samples weights FILE NAME=TYPE...   prints each tensor as NAME
-//   TYPE HEX e2e_python_samples events FOLDER       event files in FOLDER/train and FOLDER/test,
-//   and FOLDER/metrics.jsonl e2e_python_samples digits FOLDER       reads make-data's files; prints
-//   SPLIT COUNT SUM_OF_PIXELS LABEL_COUNTS
+//                                          model.safetensors
+//   e2e_python_samples weights FILE NAME=TYPE...   prints each tensor as NAME TYPE HEX
+//   e2e_python_samples events FOLDER       event files in FOLDER/train and FOLDER/test, and
+//                                          FOLDER/metrics.jsonl
+//   e2e_python_samples digits FOLDER       reads make-data's files; prints SPLIT COUNT
+//                                          SUM_OF_PIXELS LABEL_COUNTS
 #include <cmath>
 #include <cstdio>
 #include <cstring>

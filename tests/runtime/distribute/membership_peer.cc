@@ -2,9 +2,12 @@
 // variables of runtime/cluster/contract.h, and PEER_SERVE_PORT, PEER_RETURN_MS, PEER_MAX_FILES
 // (open at a time). Joins; after every loss joins again.
 //
-// Says, a line each, on stdout:   joined ID PROCESS   agreed TEXT,TEXT...   lost NANOSECONDS STATUS
-// left
-//                                 failed STATUS (of Join; then exits with 1)
+// Says, a line each, on stdout:
+//   joined ID PROCESS
+//   agreed TEXT,TEXT...
+//   lost NANOSECONDS STATUS
+//   left
+//   failed STATUS (of Join; then exits with 1)
 // NANOSECONDS: CLOCK_MONOTONIC, which all processes of a host share.
 // Hears, a line each, on stdin:   agree NAME TEXT   leave   progress STEP COLLECTIVE [WAITING_AT]
 #include <sys/resource.h>
