@@ -42,8 +42,11 @@ Result<std::optional<Resumed>> Checkpoints::Resume(
   // A save that a lost peer left without its part is over, whatever came of it.
   on_loss_.reset();
   saver_->Abandon();
-  if (const Status before = saver_->Wait(); !before.ok()) {
-    LogWarning("a checkpoint was not completed", {{"error", before.message()}});
+  {
+    const distribute::Team::Busy busy(o_.team, "the end of an abandoned save");
+    if (const Status before = saver_->Wait(); !before.ok()) {
+      LogWarning("a checkpoint was not completed", {{"error", before.message()}});
+    }
   }
   saver_->set_generation(static_cast<int64_t>(incarnation));
   if (o_.team != nullptr) on_loss_.emplace(o_.team->lost(), [this] { saver_->Abandon(); });
@@ -158,6 +161,7 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(
 }
 
 Result<Checkpoints::Loaded> Checkpoints::Load(const std::string& path) {
+  const distribute::Team::Busy busy(o_.team, "loading " + path);
   MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
   Loaded loaded{
       .shards = {}, .position = {}, .cursor = checkpoint->index().data_cursor, .path = path};
@@ -189,6 +193,7 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
   Status failed = OkStatus();
   std::vector<mesh::Tensor> values;
   if (chief()) {
+    const distribute::Team::Busy busy(o_.team, "loading " + path);
     auto opened = checkpoint::Checkpoint::Open(path);
     failed = opened.status();
     if (opened.ok()) {
@@ -288,7 +293,10 @@ Status Checkpoints::Save(int64_t step) {
   return OfSaving(saver_->Save(std::move(snapshot)));
 }
 
-Status Checkpoints::Wait() { return OfSaving(saver_->Wait()); }
+Status Checkpoints::Wait() {
+  const distribute::Team::Busy busy(o_.team, "the last save");
+  return OfSaving(saver_->Wait());
+}
 
 bool Checkpoints::Holds(int64_t step) const {
   return checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(o_.folder, step)).ok();

@@ -7,24 +7,28 @@
 namespace meshtrain::distribute {
 namespace {
 
-// Who computes at a place is behind who waits there.
+// Who computes at a place is behind who is busy there, and that one behind who waits there.
 auto Place(const Standing& member) {
-  return std::tuple(member.progress.step, member.progress.collective,
-                    !member.progress.waiting_at.empty());
-}
-
-std::string Where(const Standing& member) {
   const Progress& at = member.progress;
-  return "stands at step " + std::to_string(at.step) + ", collective " +
-         std::to_string(at.collective) +
-         (at.waiting_at.empty() ? ", and computes" : ", in " + at.waiting_at);
+  const int doing = !at.waiting_at.empty() ? 2 : !at.busy_with.empty() ? 1 : 0;
+  return std::tuple(at.step, at.collective, at.agreements, doing);
 }
 
 }  // namespace
 
+std::string Where(const Progress& at) {
+  return "stands at step " + std::to_string(at.step) + ", collective " +
+         std::to_string(at.collective) +
+         (!at.waiting_at.empty()  ? ", in " + at.waiting_at
+          : !at.busy_with.empty() ? ", busy with " + at.busy_with
+                                  : ", and computes");
+}
+
 void Standing::Report(Progress now_at, Duration now) {
-  const bool same_place = now_at.step == progress.step && now_at.collective == progress.collective;
-  if (!same_place) moved = now;
+  const bool same_place = now_at.step == progress.step &&
+                          now_at.collective == progress.collective &&
+                          now_at.agreements == progress.agreements;
+  if (!same_place || now_at.busy_with != progress.busy_with) moved = now;
   if (!same_place || progress.waiting_at.empty()) waiting_since = now;
   progress = std::move(now_at);
 }
@@ -35,7 +39,7 @@ std::optional<Status> FindStuck(std::span<const Standing> members, Duration now,
   const auto last =
       std::min_element(members.begin(), members.end(),
                        [](const Standing& a, const Standing& b) { return Place(a) < Place(b); });
-  if (now - last->moved < stuck_after) return std::nullopt;
+  if (now - last->moved < stuck_after || !last->progress.busy_with.empty()) return std::nullopt;
   size_t waiting_long = 0;  // anywhere
   int waiting_ahead = 0;    // for however long
   int beside = 0;           // at the same place as the last, itself not counted
@@ -54,15 +58,15 @@ std::optional<Status> FindStuck(std::span<const Standing> members, Duration now,
   const std::string since = " for " + SecondsText(now - last->moved);
   if (longest_ahead != nullptr && now - longest_ahead->waiting_since >= stuck_after) {
     return Unavailable(cluster::ToString(last->task) +
-                       (beside > 0 ? " and " + std::to_string(beside) + " more" : "") +
-                       " stuck: " + Where(*last) + since + "; " + std::to_string(waiting_ahead) +
+                       (beside > 0 ? " and " + std::to_string(beside) + " more" : "") + " stuck: " +
+                       Where(last->progress) + since + "; " + std::to_string(waiting_ahead) +
                        (waiting_ahead == 1 ? " other waits" : " others wait") + " for it, " +
                        cluster::ToString(longest_ahead->task) + " longest, in " +
                        longest_ahead->progress.waiting_at);
   }
   if (waiting_long == members.size()) {
     return Unavailable(cluster::ToString(last->task) + " and all others stuck: each " +
-                       Where(*last) + since + ", and none is behind");
+                       Where(last->progress) + since + ", and none is behind");
   }
   return std::nullopt;
 }

@@ -13,11 +13,14 @@
 
 namespace meshtrain::distribute {
 
-// How far a member is, in its own words.
+// How far a member is, in its own words. Every member counts the same collectives and agreements in
+// the same order.
 struct Progress {
   int64_t step = 0;
   uint64_t collective = 0;  // how many were begun in this incarnation
-  std::string waiting_at;   // the instruction that waits for others; "": it computes
+  std::string waiting_at;   // the instruction, or the agreement, that waits for others; "": neither
+  uint64_t agreements = 0;  // how many were begun in this incarnation
+  std::string busy_with;    // what it does by itself that may take long; "": nothing of the kind
   friend bool operator==(const Progress&, const Progress&) = default;
 };
 
@@ -25,17 +28,21 @@ struct Progress {
 struct Standing {
   cluster::TaskId task;
   Progress progress;
-  Duration moved{};          // when step or collective last changed
+  Duration moved{};          // when any of this but waiting_at last changed
   Duration waiting_since{};  // where waiting_at is not empty: since when it waits there
 
   // Takes what the member says now.
   void Report(Progress now_at, Duration now);
 };
 
+// "stands at step 5, collective 3, and computes"
+std::string Where(const Progress& at);
+
 // Whose fault it is that nobody moves, as kUnavailable naming the member that is furthest behind
-// and where it stands. Nothing while all is well: while nobody has waited for `stuck_after`, or the
-// one that is furthest behind has moved within it. Members that all wait at one place are stuck
-// too, though none of them is behind.
+// and where it stands. Nothing while all is well: while nobody has waited for `stuck_after`, the
+// one that is furthest behind has moved within it, or is busy with what may take long (what the
+// others wait in has a deadline of its own). Members that all wait at one place are stuck too,
+// though none of them is behind.
 std::optional<Status> FindStuck(std::span<const Standing> members, Duration now,
                                 Duration stuck_after);
 

@@ -95,6 +95,7 @@ class Membership::Impl {
   Result<std::vector<std::string>> Agree(const std::string& name, const std::string& text,
                                          Duration timeout, const std::stop_token& stop);
   void ReportProgress(int64_t step, uint64_t collective, std::string waiting_at);
+  void ReportBusy(std::string with);
   void OnLost(std::function<void(const Status&)> callback);
   Status Leave(Duration timeout);
 
@@ -129,6 +130,7 @@ class Membership::Impl {
   int failures_ MT_GUARDED_BY(mutex_) = 0;  // of connecting, in a row
   bool in_join_ MT_GUARDED_BY(mutex_) = false;
   bool in_agree_ MT_GUARDED_BY(mutex_) = false;
+  std::string agreeing_ MT_GUARDED_BY(mutex_);  // while in_agree_: `agree on "plans"`
   bool was_member_ MT_GUARDED_BY(mutex_) = false;
   uint64_t next_round_ MT_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<grpc::ClientContext> asking_ MT_GUARDED_BY(mutex_);
@@ -242,25 +244,21 @@ Status Membership::Impl::AttendOnce(Session& session) {
       session.context.TryCancel();
       break;
     }
-    uint64_t welcomed = 0;
-    int64_t step = 0;
+    bool welcomed = false;
     {
       MutexLock lock(mutex_);
       const uint64_t before = attendance_.incarnation().id;
       attendance_.Heard(*message, Now());
       failures_ = 0;
       if (attendance_.incarnation().id != before) {
-        welcomed = attendance_.incarnation().id;
-        const Incarnation& now = attendance_.incarnation();
-        step = now.members[static_cast<size_t>(now.process)].checkpoint_step;
+        welcomed = true;
         next_round_ = 0;
         was_member_ = true;
       }
       changed_.NotifyAll();
     }
-    if (welcomed != 0) {
-      ReportProgress(step, 0, "");  // what was said of the incarnation before counts no longer
-    }
+    // What was said of the incarnation before counts no longer; nobody is ahead by it.
+    if (welcomed) ReportProgress(0, 0, "");
   }
   {
     // The beating thread is out of the stream before it is finished. A call that is over takes no
@@ -286,6 +284,8 @@ void Membership::Impl::Beat(std::stop_token stop) {
     {
       MutexLock lock(mutex_);
       const Phase before = attendance_.phase();
+      progress.agreements = next_round_;
+      if (in_agree_) progress.waiting_at = agreeing_;
       attendance_.Tick(progress, Now());
       if (attendance_.phase() != before) changed_.NotifyAll();
       outgoing = attendance_.TakeOutgoing();
@@ -402,6 +402,7 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
     message.incarnation = attendance_.incarnation().id;
     message.round = next_round_++;
     in_agree_ = true;
+    agreeing_ = where;
     asking_ = context;
   }
   Result<std::vector<std::string>> texts = Unavailable("connection closed");
@@ -447,7 +448,14 @@ Result<std::vector<std::string>> Membership::Impl::Ask(
 
 void Membership::Impl::ReportProgress(int64_t step, uint64_t collective, std::string waiting_at) {
   MutexLock lock(progress_mutex_);
-  progress_ = {step, collective, std::move(waiting_at)};
+  progress_.step = step;
+  progress_.collective = collective;
+  progress_.waiting_at = std::move(waiting_at);
+}
+
+void Membership::Impl::ReportBusy(std::string with) {
+  MutexLock lock(progress_mutex_);
+  progress_.busy_with = std::move(with);
 }
 
 void Membership::Impl::OnLost(std::function<void(const Status&)> callback) {
@@ -515,6 +523,7 @@ Result<std::vector<std::string>> Membership::Agree(const std::string& name, cons
 void Membership::ReportProgress(int64_t step, uint64_t collective, std::string waiting_at) {
   impl_->ReportProgress(step, collective, std::move(waiting_at));
 }
+void Membership::ReportBusy(std::string with) { impl_->ReportBusy(std::move(with)); }
 void Membership::OnLost(std::function<void(const Status&)> callback) {
   impl_->OnLost(std::move(callback));
 }

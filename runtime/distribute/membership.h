@@ -98,8 +98,11 @@ class Membership {
 
   // Where we stand, for those who look for a stuck member: call it often, it only stores.
   // `collective`: how many were begun in this incarnation. `waiting_at`: the instruction that waits
-  // for others; empty: we compute.
+  // for others; empty: we compute. While Agree waits, that is what we wait at.
   void ReportProgress(int64_t step, uint64_t collective, std::string waiting_at);
+  // What we do by ourselves that may take longer than `stuck_after`, such as writing to a slow
+  // volume; "": nothing of the kind any more. Until then we are not taken for stuck.
+  void ReportBusy(std::string with);
 
   // `callback` is called at most once per incarnation, on a thread of ours, when a member (or we,
   // for the others) is lost or stuck: kUnavailable naming it ("worker-2 lost: connection closed",

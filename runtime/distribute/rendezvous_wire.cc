@@ -51,6 +51,8 @@ v1::MemberSays ToWire(const MemberMessage& message) {
     to.set_step(beat->progress.step);
     to.set_collective(beat->progress.collective);
     to.set_waiting_at(beat->progress.waiting_at);
+    to.set_agreements(beat->progress.agreements);
+    to.set_busy_with(beat->progress.busy_with);
   } else {
     out.mutable_leave();
   }
@@ -77,8 +79,12 @@ Result<MemberMessage> FromWire(const v1::MemberSays& message) {
     }
     case v1::MemberSays::kBeat: {
       const v1::Beat& from = message.beat();
-      return MemberMessage(BeatMessage{
-          from.incarnation(), Progress{from.step(), from.collective(), from.waiting_at()}});
+      return MemberMessage(
+          BeatMessage{from.incarnation(), Progress{.step = from.step(),
+                                                   .collective = from.collective(),
+                                                   .waiting_at = from.waiting_at(),
+                                                   .agreements = from.agreements(),
+                                                   .busy_with = from.busy_with()}});
     }
     case v1::MemberSays::kLeave:
       return MemberMessage(LeaveMessage{});

@@ -288,13 +288,20 @@ void Roster::On(const Tick&, Duration now, Answers& out) {
   if (round_ && now >= round_->deadline) {
     std::vector<std::string> here;
     std::vector<std::string> missing;
+    std::string stands;  // where the first that is missing does
     for (size_t i = 0; i < places_.size(); ++i) {
-      (round_->parts.contains(i) ? here : missing).push_back(cluster::ToString(places_[i].task));
+      const Place& place = places_[i];
+      const std::string name = cluster::ToString(place.task);
+      (round_->parts.contains(i) ? here : missing).push_back(name);
+      if (stands.empty() && !round_->parts.contains(i)) {
+        stands = "; " + name + " " + Where(place.standing.progress);
+      }
     }
-    FailRound(DeadlineExceeded(
-                  "agree on \"" + round_->name + "\": " + Names(missing) + " did not come within " +
-                  SecondsText(round_->deadline - round_->started) + "; here: " + Names(here)),
-              out);
+    FailRound(
+        DeadlineExceeded("agree on \"" + round_->name + "\": " + Names(missing) +
+                         " did not come within " + SecondsText(round_->deadline - round_->started) +
+                         "; here: " + Names(here) + stands),
+        out);
   }
 }
 

@@ -77,6 +77,7 @@ class Team::Impl {
   Result<Incarnation> Join(int64_t checkpoint_step, const std::stop_token& stop) {
     Status why;
     AwaitNotice(stop);
+    step_ = 0;  // of all alike, until each says where it goes on
     for (int round = 0; round < kMostRounds; ++round) {
       MT_ASSIGN_OR_RETURN(Incarnation now, membership_->Join(checkpoint_step, stop));
       collective::FabricGroup group{.incarnation = now.id, .process = now.process};
@@ -233,6 +234,12 @@ Status Team::BroadcastFromChief(std::span<std::byte> bytes) {
   return impl_->BroadcastFromChief(bytes);
 }
 void Team::ReportStep(int64_t step) { impl_->step_ = step; }
+Team::Busy::Busy(Team* team, const std::string& with) : team_(team) {
+  if (team_ != nullptr) team_->impl_->membership_->ReportBusy(with);
+}
+Team::Busy::~Busy() {
+  if (team_ != nullptr) team_->impl_->membership_->ReportBusy("");
+}
 Status Team::Leave(Duration timeout) { return impl_->membership_->Leave(timeout); }
 
 std::stop_token Team::lost() const { return impl_->lost(); }

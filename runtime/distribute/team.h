@@ -75,6 +75,19 @@ class Team {
   Status BroadcastFromChief(std::span<std::byte> bytes);
 
   void ReportStep(int64_t step);
+  // While it lives this process is busy with what may take long and nobody can help with: reading
+  // from or writing to a slow volume. The others wait for it to their own deadlines, instead of
+  // taking it for stuck. One at a time.
+  class [[nodiscard]] Busy {
+   public:
+    Busy(Team* team, const std::string& with);  // null: nothing
+    ~Busy();
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+
+   private:
+    Team* team_;
+  };
   Status Leave(Duration timeout);
 
   // Requested when the incarnation that the last Join gave is over.

@@ -91,6 +91,36 @@ TEST(FindStuckTest, WhoWaitsOnlyNowHasPatience) {
             "");
 }
 
+TEST(FindStuckTest, NamesTheOneThatDoesNotComeToAnAgreement) {
+  Standing here = At(0, 0, 0, "agree on \"loaded\"", seconds(0));
+  here.progress.agreements = 3;
+  Standing hangs = At(1, 0, 0, "", seconds(0));
+  hangs.progress.agreements = 2;
+  EXPECT_EQ(
+      Stuck({here, hangs}, seconds(60)),
+      "worker-1 stuck: stands at step 0, collective 0, and computes for 60.0 s; 1 other waits "
+      "for it, worker-0 longest, in agree on \"loaded\"");
+  // It was in the agreement before that one 10 s ago.
+  hangs = At(1, 0, 0, "agree on \"resume from\"", seconds(0));
+  hangs.Report({.agreements = 2}, seconds(50));
+  EXPECT_EQ(Stuck({here, hangs}, seconds(60)), "");
+  EXPECT_NE(Stuck({here, hangs}, seconds(110)), "");
+}
+
+TEST(FindStuckTest, WhoIsBusyWithASlowVolumeIsWaitedForButNoExcuseForAnother) {
+  const Standing here = At(0, 5, 3, "agree on \"end\"", seconds(0));
+  Standing saves = At(1, 5, 3, "", seconds(0));
+  saves.Report({5, 3, "", 0, "the last save"}, seconds(1));
+  EXPECT_EQ(Stuck({here, saves}, seconds(1000)), "");
+  EXPECT_THAT(Stuck({here, saves, At(2, 5, 3, "", seconds(0))}, seconds(60)),
+              testing::StartsWith("worker-2 stuck: stands at step 5, collective 3, and computes"));
+  saves.Report({5, 3, "", 0, ""}, seconds(1000));  // done, and given time to come
+  EXPECT_EQ(Stuck({here, saves}, seconds(1059)), "");
+  EXPECT_NE(Stuck({here, saves}, seconds(1060)), "");
+  EXPECT_EQ(Where({5, 3, "", 0, "the last save"}),
+            "stands at step 5, collective 3, busy with the last save");
+}
+
 TEST(FindStuckTest, WhoMovesIsSlowNotStuck) {
   EXPECT_EQ(
       Stuck({At(0, 900, 3, "all_reduce", seconds(0)), At(1, 5, 2, "", seconds(30))}, seconds(80)),

@@ -375,6 +375,52 @@ TEST_F(MembershipTest, TheFurthestBehindIsNamedWhenOthersWaitForIt) {
   }
 }
 
+TEST_F(MembershipTest, WhoBeatsButDoesNotComeToAnAgreementIsNamedWithIt) {
+  for (const cluster::TaskId task : {Chief(), Worker(0), Worker(1)}) {
+    MembershipOptions options = Options(task);
+    options.stuck_after = milliseconds(800);
+    members_.push_back(Make(options));
+  }
+  JoinAll();
+  for (const auto& texts : AgreeAll({"plans", "plans", "plans"}, {"", "", ""})) {
+    ASSERT_TRUE(texts.ok());
+  }
+  Alarms of_stuck;
+  of_stuck.Listen(*members_[2]);
+  auto chief = std::async(std::launch::async,
+                          [&] { return members_[0]->Agree("loaded", "", kPatience, {}); });
+  const auto worker = members_[1]->Agree("loaded", "", kPatience, {});
+  const auto chiefs = chief.get();
+  for (const auto* texts : {&worker, &chiefs}) {
+    ASSERT_FALSE(texts->ok());
+    EXPECT_EQ(texts->status().code(), StatusCode::kUnavailable);
+    EXPECT_THAT(texts->status().message(),
+                AllOf(HasSubstr("worker-1 stuck: stands at step 0, collective 0, and computes"),
+                      HasSubstr("2 others wait for it"), HasSubstr("in agree on \"loaded\"")));
+  }
+  EXPECT_EQ(of_stuck.WaitFor(1, kPatience).size(), 1u);
+}
+
+TEST_F(MembershipTest, WhoIsBusyIsWaitedForToTheDeadlineOfTheAgreement) {
+  for (const cluster::TaskId task : {Chief(), Worker(0), Worker(1)}) {
+    MembershipOptions options = Options(task);
+    options.stuck_after = milliseconds(300);
+    members_.push_back(Make(options));
+  }
+  JoinAll();
+  members_[2]->ReportBusy("loading step-40");
+  auto chief = std::async(std::launch::async,
+                          [&] { return members_[0]->Agree("loaded", "", seconds(2), {}); });
+  const auto worker = members_[1]->Agree("loaded", "", kPatience, {});
+  const auto chiefs = chief.get();
+  for (const auto* texts : {&worker, &chiefs}) {
+    EXPECT_EQ(texts->status().code(), StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(texts->status().message(),
+                AllOf(HasSubstr("worker-1 did not come within 2.0 s"),
+                      HasSubstr("worker-1 stands at step 0, collective 0, busy with loading")));
+  }
+}
+
 TEST_F(MembershipTest, ASecondProcessOfALiveTaskIsKeptOut) {
   StartAll();
   JoinAll();

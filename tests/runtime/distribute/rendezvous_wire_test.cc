@@ -11,17 +11,17 @@ constexpr cluster::TaskId kChief{cluster::Role::kChief, 0};
 constexpr cluster::TaskId kWorker{cluster::Role::kWorker, 12};
 
 TEST(RendezvousWireTest, EveryMessageComesBackAsItWas) {
-  for (const MemberMessage& message :
-       std::vector<MemberMessage>{JoinMessage{kWorker,
-                                              ~uint64_t{0},
-                                              7,
-                                              -1,
-                                              "10.0.0.1:5",
-                                              "host",
-                                              {kChief, kWorker},
-                                              {1, ~uint64_t{0}}},
-                                  JoinMessage{}, BeatMessage{9, {41, 17, "all_reduce of %31"}},
-                                  BeatMessage{}, LeaveMessage{}}) {
+  for (const MemberMessage& message : std::vector<MemberMessage>{
+           JoinMessage{kWorker,
+                       ~uint64_t{0},
+                       7,
+                       -1,
+                       "10.0.0.1:5",
+                       "host",
+                       {kChief, kWorker},
+                       {1, ~uint64_t{0}}},
+           JoinMessage{}, BeatMessage{9, {41, 17, "all_reduce of %31", 3, "saving"}}, BeatMessage{},
+           LeaveMessage{}}) {
     const auto back = FromWire(ToWire(message));
     ASSERT_TRUE(back.ok()) << back.status().ToString();
     EXPECT_EQ(*back, message);

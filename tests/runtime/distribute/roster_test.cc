@@ -311,7 +311,7 @@ TEST_F(RosterTest, AnAgreementEndsAlikeForAll) {
   Tick(seconds(1), {1, 2, 3});
   const std::string late =
       "DEADLINE_EXCEEDED: agree on \"x\": worker-0 did not come within 0.5 s; here: chief-0, "
-      "worker-1";
+      "worker-1; worker-0 stands at step 0, collective 0, and computes";
   EXPECT_EQ(Said_(), (Texts{"call 10<" + late, "call 11<" + late}));
   Ask(12, kWorker0, 12, 1, "x");
   EXPECT_EQ(Said_(), (Texts{"call 12<" + late}));
