@@ -207,6 +207,12 @@ constexpr ConditionType kConditions[] = {ConditionType::kCreated,    ConditionTy
                                          ConditionType::kSucceeded,  ConditionType::kFailed,
                                          ConditionType::kWaiting,    ConditionType::kStalled};
 
+InPlace ReadInPlace(const Json& json) {
+  return {.incidents = Or<int32_t>(json, "incidents", 0),
+          .own = Or<int32_t>(json, "own", 0),
+          .past = Or<int32_t>(json, "past", 0)};
+}
+
 void ReadRecovery(const Json& json, Recovery* out) {
   out->attempt = Or<int32_t>(json, "attempt", 0);
   out->restart_all_below = Or<int32_t>(json, "restartAllBelow", 0);
@@ -225,7 +231,15 @@ void ReadRecovery(const Json& json, Recovery* out) {
   for (const Json& item : Child(json, "recent")) {
     const auto role = cluster::ParseRole(Str(item, "role"));
     const auto at = When(item, "at");
-    if (role && at) out->recent.push_back({*at, *role, Flag(item, "counted")});
+    if (role && at) {
+      out->recent.push_back({*at, *role, Flag(item, "counted"), Flag(item, "inPlace")});
+    }
+  }
+  out->in_place = ReadInPlace(Child(json, "inPlace"));
+  for (const auto& [name, item] : Child(json, "inPlaceByRole").items()) {
+    if (const auto role = cluster::ParseRole(name)) {
+      out->in_place_by_role[*role] = ReadInPlace(item);
+    }
   }
   for (const Json& item : Child(json, "outOfMemory")) {
     out->out_of_memory.push_back({Str(item, "replica"), Or<int32_t>(item, "attempt", 0)});
@@ -393,6 +407,14 @@ Json WriteSpec(const Spec& spec) {
   return out;
 }
 
+Json WriteInPlace(const InPlace& tally) {
+  Json out = Json::object();
+  if (tally.incidents != 0) out["incidents"] = tally.incidents;
+  if (tally.own != 0) out["own"] = tally.own;
+  if (tally.past != 0) out["past"] = tally.past;
+  return out;
+}
+
 Json WriteRecovery(const Recovery& recovery) {
   Json out = Json::object();
   const auto number = [&](const char* name, int32_t value) {
@@ -412,6 +434,11 @@ Json WriteRecovery(const Recovery& recovery) {
     out["recent"].push_back({{"at", FormatTime(recent.at)},
                              {"role", cluster::RoleName(recent.role)},
                              {"counted", recent.counted}});
+    if (recent.in_place) out["recent"].back()["inPlace"] = true;
+  }
+  if (recovery.in_place != InPlace{}) out["inPlace"] = WriteInPlace(recovery.in_place);
+  for (const auto& [role, tally] : recovery.in_place_by_role) {
+    out["inPlaceByRole"][std::string(cluster::RoleName(role))] = WriteInPlace(tally);
   }
   for (const auto& entry : recovery.out_of_memory) {
     out["outOfMemory"].push_back({{"replica", entry.replica}, {"attempt", entry.attempt}});

@@ -70,6 +70,15 @@ Field Required(Field field) {
   return field;
 }
 
+Field InPlaceTally(std::string_view name, std::string_view description) {
+  return Object(name, description,
+                {
+                    Int32("incidents", "Those that present pods left with 138, each counted once."),
+                    Int32("own", "Further restarts of present pods."),
+                    Int32("past", "Both, of pods that are gone."),
+                });
+}
+
 constexpr int64_t kMaxReplicas = 10'000;
 
 // Only what rules read; Kubernetes checks the rest when the pod is made.
@@ -384,8 +393,14 @@ const Field& StatusField() {
                                    Field{.name = "counted",
                                          .type = kBoolean,
                                          .description = "Whether it counts against backoffLimit."},
+                                   Field{.name = "inPlace",
+                                         .type = kBoolean,
+                                         .description = "Whether the kubelet restarted it."},
                                }),
                         32),
+                  InPlaceTally("inPlace", "Containers restarted in place, of all roles."),
+                  Map("inPlaceByRole", "Containers restarted in place, by role.",
+                      InPlaceTally("", "Of one role."), 8),
                   Array("outOfMemory", "Replicas whose last end was OOMKilled.",
                         Object("", "A replica.",
                                {

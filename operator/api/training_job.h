@@ -229,6 +229,16 @@ struct Trouble {
   friend bool operator==(const Trouble&, const Trouble&) = default;
 };
 
+// What is known of containers that the kubelet restarted. The pods tell how often each was, and how
+// it ended last; what was read from them once stays counted when they are gone.
+struct InPlace {
+  int32_t incidents = 0;  // that present pods left with 138: as many as any of them joined
+  int32_t own = 0;        // further restarts of present pods
+  int32_t past = 0;       // of both kinds, of pods that are gone
+  int32_t total() const { return incidents + own + past; }
+  friend bool operator==(const InPlace&, const InPlace&) = default;
+};
+
 // The operator's memory of restarts. Bounded, and all of it is needed to decide the same after a
 // crash.
 struct Recovery {
@@ -241,11 +251,17 @@ struct Recovery {
   struct Recent {
     TimePoint at;
     Role role = Role::kWorker;
-    bool counted = true;
+    bool counted = true;  // against backoffLimit
+    bool in_place =
+        false;  // by the kubelet: always against the role's budget, and never paced here
     friend bool operator==(const Recent&, const Recent&) = default;
   };
   std::vector<Recent>
       recent;  // incidents, newest last, at most kMaxRecent; counted ones stay longer
+  // Containers restarted in place, of the whole job and by role. One incident that all left with
+  // 138 is one restart.
+  InPlace in_place;
+  std::map<Role, InPlace> in_place_by_role;
   struct OutOfMemory {
     std::string replica;  // "worker-3"
     int32_t attempt = 0;  // of the pod that was killed

@@ -96,9 +96,19 @@ bool EndedWell(const PodSeen& pod);
 // restart.cc: opens, joins and closes incidents; deletes pods to be made again; fails the job past
 // its budget.
 void Restart(const View& view, const std::vector<Failure>& failures, Draft* draft);
-// When the next pods may be made, by the pace of the last incidents.
-std::optional<TimePoint> NextAttempt(const View& view, const api::JobStatus& status);
-int32_t RestartsInPlace(const View& view, std::optional<Role> role);
+// When the next pods may be made, by the pace of the last incidents; nothing: at once.
+struct Pace {
+  TimePoint last;  // incident
+  TimePoint due;
+};
+std::optional<Pace> NextAttempt(const api::JobStatus& status);
+// Notes a restart; past kMaxRecent the least wanted goes.
+void Remember(api::Recovery::Recent entry, api::Recovery* recovery);
+
+// in_place.cc: what pods tell of containers restarted in place, into draft->next.recovery.
+void RecordInPlace(const View& view, Draft* draft);
+// Of a role, or of the job.
+int32_t RestartsInPlace(const api::Recovery& recovery, std::optional<Role> role);
 
 // deadlines.cc
 void Deadlines(const View& view, Draft* draft);

@@ -199,6 +199,7 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
     return Finish(&draft);
   }
 
+  RecordInPlace(view, &draft);
   ObserveProgress(view, &draft);
   const std::vector<Failure> failures = JudgeFailures(view, &draft);
   if (const auto why = Success(view, failures)) {

@@ -36,32 +36,12 @@ std::vector<TaskId> Lost(const View& view) {
   return out;
 }
 
-// Restarts in place that count: those with 138 are the same incident as some other pod's, so
-// together they count once.
-struct InPlace {
-  int32_t own = 0;
-  bool retry = false;
-  int32_t total() const { return own + (retry ? 1 : 0); }
-};
-InPlace CountInPlace(const View& view, std::optional<Role> role) {
-  InPlace out;
-  for (const auto& [task, pod] : view.ours) {
-    if ((role && task.role != *role) || pod->restart_count == 0 || !view.Wanted(task)) continue;
-    if (pod->last_exit_code == cluster::kExitRetry) {
-      out.retry = true;
-      out.own += pod->restart_count - 1;
-    } else {
-      out.own += pod->restart_count;
-    }
-  }
-  return out;
-}
-
 int32_t CountWithin(const api::Recovery& recovery, TimePoint now, std::optional<int64_t> window,
                     std::optional<Role> role) {
   return static_cast<int32_t>(std::count_if(
       recovery.recent.begin(), recovery.recent.end(), [&](const api::Recovery::Recent& recent) {
-        return recent.counted && (!role || recent.role == *role) &&
+        const bool counts = recent.counted || (role && recent.in_place);
+        return counts && (!role || recent.role == *role) &&
                (!window || recent.at > now - Duration(seconds(*window)));
       }));
 }
@@ -75,7 +55,7 @@ void CheckBudgets(const View& view, const std::string& message, Draft* draft) {
     const int32_t used =
         policy.backoff_window_seconds
             ? CountWithin(recovery, view.now, policy.backoff_window_seconds, std::nullopt)
-            : recovery.counted + CountInPlace(view, std::nullopt).total();
+            : recovery.counted + RestartsInPlace(recovery, std::nullopt);
     if (used > *policy.backoff_limit) {
       return draft->Fail("BackoffLimitExceeded",
                          cause + ", after " + std::to_string(*policy.backoff_limit) +
@@ -89,7 +69,7 @@ void CheckBudgets(const View& view, const std::string& message, Draft* draft) {
         replica.restart_budget->window_seconds
             ? CountWithin(recovery, view.now, replica.restart_budget->window_seconds, role)
             : (counted == recovery.counted_by_role.end() ? 0 : counted->second) +
-                  CountInPlace(view, role).total();
+                  RestartsInPlace(recovery, role);
     if (used > replica.restart_budget->limit) {
       return draft->Fail("RestartBudgetExceeded",
                          cause + ", after " + std::to_string(replica.restart_budget->limit) +
@@ -97,16 +77,6 @@ void CheckBudgets(const View& view, const std::string& message, Draft* draft) {
                              std::string(cluster::RoleName(role)) + ".restartBudget allows");
     }
   }
-}
-
-void Remember(const View& view, Role role, bool counted, api::Recovery* recovery) {
-  recovery->recent.push_back({view.stamp, role, counted});
-  if (recovery->recent.size() <= api::kMaxRecent) return;
-  // Windows count the counted ones, so the others go first.
-  const auto oldest =
-      std::find_if(recovery->recent.begin(), recovery->recent.end(),
-                   [](const api::Recovery::Recent& recent) { return !recent.counted; });
-  recovery->recent.erase(oldest == recovery->recent.end() ? recovery->recent.begin() : oldest);
 }
 
 // The list says whose *last* end was for want of memory.
@@ -158,17 +128,7 @@ void OpenIncident(const View& view, const std::vector<const Failure*>& fresh,
   } else {
     ++recovery.disruptions;
   }
-  Remember(view, role, counted, &recovery);
-  // What a pod restarted in place is forgotten with the pod: move it over.
-  for (const Failure* failure : fresh) {
-    const PodSeen& pod = *failure->pod;
-    const int32_t moved =
-        pod.restart_count -
-        (pod.restart_count > 0 && pod.last_exit_code == cluster::kExitRetry ? 1 : 0);
-    recovery.counted += moved;
-    if (moved > 0) recovery.counted_by_role[failure->task.role] += moved;
-    if (moved > 0) recovery.incidents_by_role[failure->task.role] += moved;
-  }
+  Remember({.at = view.stamp, .role = role, .counted = counted}, &recovery);
   const bool all = std::any_of(fresh.begin(), fresh.end(), [](const Failure* failure) {
     return failure->verdict == Verdict::kRestartAll;
   });
@@ -187,21 +147,31 @@ void OpenIncident(const View& view, const std::vector<const Failure*>& fresh,
 
 }  // namespace
 
-int32_t RestartsInPlace(const View& view, std::optional<Role> role) {
-  return CountInPlace(view, role).total();
+void Remember(api::Recovery::Recent entry, api::Recovery* recovery) {
+  recovery->recent.push_back(entry);
+  if (recovery->recent.size() <= api::kMaxRecent) return;
+  // Windows count the counted ones, so the others go first.
+  const auto oldest = std::find_if(
+      recovery->recent.begin(), recovery->recent.end(),
+      [](const api::Recovery::Recent& recent) { return !recent.counted && !recent.in_place; });
+  recovery->recent.erase(oldest == recovery->recent.end() ? recovery->recent.begin() : oldest);
 }
 
-std::optional<TimePoint> NextAttempt(const View&, const api::JobStatus& status) {
-  const auto& recent = status.recovery.recent;
-  if (recent.empty()) return std::nullopt;
-  const TimePoint last = recent.back().at;
-  const auto before = std::count_if(
-      recent.begin(), recent.end() - 1,
-      [&](const api::Recovery::Recent& entry) { return entry.at > last - Duration(kPaceWindow); });
+std::optional<Pace> NextAttempt(const api::JobStatus& status) {
+  // The kubelet paces its own.
+  std::vector<TimePoint> made;
+  for (const api::Recovery::Recent& recent : status.recovery.recent) {
+    if (!recent.in_place) made.push_back(recent.at);
+  }
+  if (made.empty()) return std::nullopt;
+  const TimePoint last = made.back();
+  const auto before = std::count_if(made.begin(), made.end() - 1, [&](TimePoint at) {
+    return at > last - Duration(kPaceWindow);
+  });
   if (before == 0) return std::nullopt;
   const auto delay = std::min<int64_t>(kLongestDelay.count(),
                                        kFirstDelay.count() << std::min<int64_t>(before - 1, 10));
-  return last + Duration(seconds(delay));
+  return Pace{.last = last, .due = last + Duration(seconds(delay))};
 }
 
 void Restart(const View& view, const std::vector<Failure>& failures, Draft* draft) {

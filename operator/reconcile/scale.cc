@@ -114,14 +114,14 @@ void Children(const View& view, bool may_create, Draft* draft) {
   }
   if (missing.empty() || names == Names::kTaken || !may_create) return;
   if (api::IsTrue(draft->next, ConditionType::kRestarting)) {
-    if (const auto due = NextAttempt(view, draft->next); due && view.now < *due) {
+    if (const auto pace = NextAttempt(draft->next); pace && view.now < pace->due) {
       draft->Wait("RestartBackoff",
                   "the next restart waits until " +
-                      std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
-                                         *due - draft->next.recovery.recent.back().at)
-                                         .count()) +
+                      std::to_string(
+                          std::chrono::duration_cast<std::chrono::seconds>(pace->due - pace->last)
+                              .count()) +
                       " s after the last failure");
-      draft->WakeAt(*due);
+      draft->WakeAt(pace->due);
       return;
     }
   }

@@ -69,6 +69,14 @@ void ListWorst(const View& view, const std::vector<Failure>& failures, Draft* dr
   draft->next.worst = std::move(worst);
 }
 
+// Without what the kubelet did: a thousand containers that it restarts are no thousand writes.
+api::Recovery Decisions(api::Recovery recovery) {
+  recovery.in_place = {};
+  recovery.in_place_by_role.clear();
+  std::erase_if(recovery.recent, [](const auto& recent) { return recent.in_place; });
+  return recovery;
+}
+
 bool SameButForTelling(const api::JobStatus& a, const api::JobStatus& b) {
   // What must be on record before anything else happens, and what people wait for.
   if (a.conditions.size() != b.conditions.size()) return false;
@@ -79,7 +87,7 @@ bool SameButForTelling(const api::JobStatus& a, const api::JobStatus& b) {
       return false;
     }
   }
-  if (a.recovery != b.recovery || a.start_time != b.start_time ||
+  if (Decisions(a.recovery) != Decisions(b.recovery) || a.start_time != b.start_time ||
       a.completion_time != b.completion_time) {
     return false;
   }
@@ -143,14 +151,15 @@ void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft
     ready += count.active + count.succeeded;
     const auto& incidents = draft->next.recovery.incidents_by_role;
     const auto found = incidents.find(role);
-    count.restarts = (found == incidents.end() ? 0 : found->second) + RestartsInPlace(view, role);
+    count.restarts = (found == incidents.end() ? 0 : found->second) +
+                     RestartsInPlace(draft->next.recovery, role);
   }
   draft->next.replica_statuses = std::move(counts);
   draft->next.ready =
       std::to_string(ready) + "/" + std::to_string(api::TotalReplicas(view.job.spec));
   int32_t incidents = 0;
   for (const auto& [role, count] : draft->next.recovery.incidents_by_role) incidents += count;
-  draft->next.restarts = incidents + RestartsInPlace(view, std::nullopt);
+  draft->next.restarts = incidents + RestartsInPlace(draft->next.recovery, std::nullopt);
   ListWorst(view, failures, draft);
 }
 
@@ -214,7 +223,13 @@ void Publish(const View& view, Draft* draft) {
   next.observed_generation = view.job.metadata.generation;
 
   if (next == before) return;
-  const bool quiet = SameButForTelling(next, before);
+  // What a pod tells of its restarts is on record before the pod goes.
+  const bool forgets =
+      next.recovery != before.recovery &&
+      std::any_of(draft->actions.begin(), draft->actions.end(), [](const Action& action) {
+        return std::holds_alternative<DeletePod>(action.write);
+      });
+  const bool quiet = !forgets && SameButForTelling(next, before);
   if (quiet && before.last_reconcile_time) {
     const TimePoint due = *before.last_reconcile_time + Duration(kQuietTime);
     if (view.now < due) {

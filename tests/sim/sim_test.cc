@@ -238,6 +238,9 @@ const Found kFound[] = {
     // rule 2 of
     // reconcile.h).
     {"RunAgainByAnOperatorThatMissedItsOwnSuccess", 1038752},
+    // A pod that was on a dead node when the job was scaled down and up again: its restarts in
+    // place were counted twice.
+    {"RestartsInPlaceCountedAgainAfterScaling", 1755},
 };
 INSTANTIATE_TEST_SUITE_P(Seeds, FoundTest, testing::ValuesIn(kFound),
                          [](const auto& info) { return info.param.name; });

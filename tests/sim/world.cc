@@ -568,9 +568,27 @@ void World::CheckStatus(const api::TrainingJob& before, const api::JobStatus& ne
   if (succeeded && !leader_finished_) {
     Violate("Succeeded, but the leader never finished: it was only told to stop");
   }
-  if (next.recovery.counted > job_failures_) {
-    Violate("counted " + std::to_string(next.recovery.counted) + " restarts, but only " +
+  const int32_t counted = next.recovery.counted + next.recovery.in_place.total();
+  if (counted > job_failures_) {
+    Violate("counted " + std::to_string(counted) + " restarts, but only " +
             std::to_string(job_failures_) + " processes failed");
+  }
+  const api::RunPolicy& run = before.spec.run_policy;
+  // A suspended job stands still; it fails when it is resumed.
+  if (!api::IsTrue(next, ConditionType::kSuspended) && run.backoff_limit &&
+      !run.backoff_window_seconds && counted > *run.backoff_limit && !failed && !succeeded) {
+    Violate("counted " + std::to_string(counted) + " restarts, over its backoffLimit " +
+            std::to_string(*run.backoff_limit) + ", and did not fail");
+  }
+  if (next.restarts < before.status.restarts) {
+    Violate("RESTARTS fell from " + std::to_string(before.status.restarts) + " to " +
+            std::to_string(next.restarts));
+  }
+  for (const auto& [role, replicas] : before.status.replica_statuses) {
+    const auto now = next.replica_statuses.find(role);
+    if (now == next.replica_statuses.end() || now->second.restarts < replicas.restarts) {
+      Violate("the restarts of " + std::string(cluster::RoleName(role)) + " fell");
+    }
   }
   if (next.recovery.attempt < before.status.recovery.attempt) Violate("attempt went back");
   if (failed && !api::IsTrue(before.status, ConditionType::kFailed)) {

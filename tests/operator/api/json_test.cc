@@ -205,13 +205,17 @@ JobStatus FullStatus() {
   status.checkpoint = CheckpointStatus{5, "/c/5"};
   status.worst = {
       {.pod = "a-worker-0", .exit_code = 137, .reason = "OOMKilled", .last_line = "boom"}};
-  status.recovery = {.attempt = 2,
-                     .restart_all_below = 1,
-                     .counted = 1,
-                     .disruptions = 1,
-                     .counted_by_role = {{Role::kWorker, 1}},
-                     .recent = {{t, Role::kWorker}},
-                     .out_of_memory = {{"worker-0", 1}}};
+  status.recovery = {
+      .attempt = 2,
+      .restart_all_below = 1,
+      .counted = 1,
+      .disruptions = 1,
+      .counted_by_role = {{Role::kWorker, 1}},
+      .recent = {{t, Role::kWorker},
+                 {.at = t, .role = Role::kChief, .counted = false, .in_place = true}},
+      .in_place = {.incidents = 2, .own = 1, .past = 4},
+      .in_place_by_role = {{Role::kWorker, {.incidents = 2, .past = 1}}},
+      .out_of_memory = {{"worker-0", 1}}};
   status.goodput = {.waiting_seconds = 2,
                     .running_seconds = 9,
                     .restarting_seconds = 1,
