@@ -461,6 +461,7 @@ void Membership::Impl::ReportBusy(std::string with) {
 void Membership::Impl::OnLost(std::function<void(const Status&)> callback) {
   MutexLock lock(mutex_);
   on_lost_ = std::move(callback);
+  alerted_ = 0;
   changed_.NotifyAll();
 }
 

@@ -104,11 +104,11 @@ class Membership {
   // volume; "": nothing of the kind any more. Until then we are not taken for stuck.
   void ReportBusy(std::string with);
 
-  // `callback` is called at most once per incarnation, on a thread of ours, when a member (or we,
-  // for the others) is lost or stuck: kUnavailable naming it ("worker-2 lost: connection closed",
-  // "worker-2 stands at step 41 in all_reduce of %31; 3 others wait for it"); kFailedPrecondition
-  // where we were replaced. Also for a loss before this call. It must not block for long, and not
-  // destroy the Membership.
+  // Each `callback` is called at most once per incarnation, on a thread of ours, when a member (or
+  // we, for the others) is lost or stuck: kUnavailable naming it ("worker-2 lost: connection
+  // closed", "worker-2 stands at step 41 in all_reduce of %31; 3 others wait for it");
+  // kFailedPrecondition where we were replaced. Also for a loss before this call, whoever was told
+  // of it. It must not block for long, and not destroy the Membership.
   void OnLost(std::function<void(const Status&)> callback);
 
   // Leaves on purpose (done, or SIGTERM after saving): the others are not alarmed; what they Agree

@@ -76,38 +76,43 @@ class Team::Impl {
 
   Result<Incarnation> Join(int64_t checkpoint_step, const std::stop_token& stop) {
     Status why;
-    AwaitNotice(stop);
-    step_ = 0;  // of all alike, until each says where it goes on
     for (int round = 0; round < kMostRounds; ++round) {
+      AwaitNotice(stop);
+      step_ = 0;  // of all alike, until each says where it goes on
       MT_ASSIGN_OR_RETURN(Incarnation now, membership_->Join(checkpoint_step, stop));
-      collective::FabricGroup group{.incarnation = now.id, .process = now.process};
-      for (const Member& m : now.members) {
-        group.processes.push_back({cluster::ToString(m.task), m.data_address, m.host});
-      }
-      why = fabric_->Connect(group, kConnectTimeout, stop);
-      if (why.ok()) {
-        // Also tells of a loss since Join, which Connect has made the links forget.
-        {
-          MutexLock lock(mutex_);
-          well_ = true;
-          lost_ = std::stop_source();
-        }
-        membership_->OnLost([this](const Status& lost) {
-          fabric_->Abort(lost);
-          std::stop_source told;
-          {
-            MutexLock lock(mutex_);
-            well_ = false;
-            told = lost_;
-          }
-          wake_.NotifyAll();
-          told.request_stop();
-        });
-        return now;
-      }
+      why = Link(now, stop);
+      if (why.ok()) return now;
       if (!IsLoss(why)) return why;
       LogWarning("a peer was lost while linking; joining again", {{"error", why.message()}});
     }
+    return why;
+  }
+
+  // Links to the members of a new incarnation. Who of them is lost meanwhile ends it at once:
+  // kUnavailable naming that one.
+  Status Link(const Incarnation& now, const std::stop_token& stop) {
+    const auto loss = std::make_shared<Loss>();
+    {
+      MutexLock lock(mutex_);
+      well_ = true;
+      loss_ = loss;
+    }
+    membership_->OnLost([this, loss](const Status& why) { Lose(loss, why); });
+    std::stop_source either;
+    const std::stop_callback on_stop(stop, [&] { either.request_stop(); });
+    const std::stop_callback on_loss(loss->told.get_token(), [&] { either.request_stop(); });
+    collective::FabricGroup group{.incarnation = now.id, .process = now.process};
+    for (const Member& m : now.members) {
+      group.processes.push_back({cluster::ToString(m.task), m.data_address, m.host});
+    }
+    const Status linked = fabric_->Connect(group, kConnectTimeout, either.get_token());
+    if (!loss->told.stop_requested()) return linked;
+    Status why;
+    {
+      MutexLock lock(mutex_);
+      why = loss->why;
+    }
+    fabric_->Abort(why);  // Connect may have begun after it, and forgotten it
     return why;
   }
 
@@ -123,7 +128,7 @@ class Team::Impl {
 
   std::stop_token lost() {
     MutexLock lock(mutex_);
-    return lost_.get_token();
+    return loss_->told.get_token();
   }
 
   Result<float> Largest(float mine) {
@@ -159,6 +164,27 @@ class Team::Impl {
     }
   }
 
+  // The end of one incarnation.
+  struct Loss {
+    std::stop_source told;
+    Status why;  // once told; under mutex_
+  };
+
+  void Lose(const std::shared_ptr<Loss>& loss, const Status& why) {
+    {
+      MutexLock lock(mutex_);
+      if (loss != loss_) return;  // of an incarnation that is behind us
+      loss->why = why;
+    }
+    fabric_->Abort(why);
+    {
+      MutexLock lock(mutex_);
+      if (loss == loss_) well_ = false;
+    }
+    wake_.NotifyAll();
+    loss->told.request_stop();
+  }
+
   const TeamOptions options_;
   const std::vector<cluster::TaskId> tasks_;
   const int process_;
@@ -166,7 +192,7 @@ class Team::Impl {
   Mutex mutex_;
   CondVar wake_;
   bool well_ MT_GUARDED_BY(mutex_) = false;  // in an incarnation of which no loss is known
-  std::stop_source lost_ MT_GUARDED_BY(mutex_);
+  std::shared_ptr<Loss> loss_ MT_GUARDED_BY(mutex_) = std::make_shared<Loss>();
   std::unique_ptr<collective::Fabric> fabric_;
   std::unique_ptr<collective::Communicator> control_;
   std::unique_ptr<Membership>

@@ -57,11 +57,14 @@ class NetworkFaultsTest(unittest.TestCase):
             job.close()
         return self.references[key]
 
-    def drop(self, index, *rule):
-        """Drops what `rule` matches of the packets that host `index` sends or receives, and counts it."""
+    def drop(self, index, *rule, spare=None):
+        """Drops what `rule` matches of the packets that host `index` sends or receives, and counts it; all but those
+        from or to the port `spare`."""
         HOSTS.inside(index, "nft", "add", "table", "inet", "fault")
         for hook in ("input", "output"):
             HOSTS.inside(index, "nft", f"add chain inet fault {hook} {{ type filter hook {hook} priority 0 ; }}")
+            for end in ("sport", "dport") if spare else ():
+                HOSTS.inside(index, "nft", f"add rule inet fault {hook} tcp {end} {spare} accept")
         for hook, match in rule:
             HOSTS.inside(index, "nft", f"add rule inet fault {hook} {match} counter drop")
 
@@ -114,6 +117,34 @@ class NetworkFaultsTest(unittest.TestCase):
 
     def test_chief_is_not_heard_for_30_seconds(self):
         self.partition(0, 30, ["output"], lost=True)
+
+    def lost_while_linking(self, index):
+        """Its links to the others are not let through, so that linking lasts; then it is killed, and comes back."""
+        reference = self.reference()
+        job = self.job()
+        self.drop(index, ("input", "iifname eth0 meta l4proto tcp"), ("output", "oifname eth0 meta l4proto tcp"), spare=PORT)
+        job.start_all()
+        chief, other = 0, 3 - index
+        begin = time.monotonic()  # the first packet on its way to a link: all have met
+        while not self.counted(index, "inet") and time.monotonic() - begin < DEADLINE:
+            time.sleep(0.01)
+        self.assertTrue(all(process.poll() is None for process in job.processes.values()), job.logs())
+        job.processes[index].kill()
+        job.wait(index)
+        begin = time.monotonic()
+        for survivor in (chief, other):
+            job.wait_for_text(survivor, f"worker-{index} lost: connection closed")
+        took = time.monotonic() - begin
+        dropped = self.heal(index)
+        print(f"worker-{index} killed while linking ({dropped} packets dropped): named after {took:.2f} s")
+        self.assertGreater(dropped, 0)
+        self.assertLess(took, 10)  # linking alone would wait for 30 s
+        self.assertEqual(job.step(), 0)
+        job.start(index)
+        self.finish(job, reference)
+
+    def test_worker_killed_while_linking(self):
+        self.lost_while_linking(1)
 
     def lose(self, percent, **options):
         reference = self.reference(**options)

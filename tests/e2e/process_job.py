@@ -94,6 +94,14 @@ class Job:
                     raise AssertionError(f"worker-{index} left with {process.returncode}; {self.logs()}")
             time.sleep(0.01)
 
+    def wait_for_text(self, index, text, timeout=DEADLINE):
+        """Until the process has said it; what it said before counts too."""
+        end = time.monotonic() + timeout
+        while text not in self.log(index):
+            if time.monotonic() > end:
+                raise AssertionError(f"worker-{index} did not say: {text}; {self.logs()}")
+            time.sleep(0.005)
+
     def wait(self, index, timeout=DEADLINE):
         try:
             return self.processes[index].wait(timeout=timeout)
