@@ -17,6 +17,13 @@ using cluster::DataExitCode;
 using cluster::ManifestExitCode;
 using cluster::OutputExitCode;
 
+// While a process takes its ports: one that is taken may be free for the next attempt. Else as
+// `exit_of` says.
+template <int (*exit_of)(const Status&)>
+int PortExitCode(const Status& error) {
+  return error.code() == StatusCode::kUnavailable ? cluster::kExitRetry : exit_of(error);
+}
+
 // In a function that returns an Ending: `lhs` from a Result, or an end with the exit code that
 // `exit_of` gives its error.
 #define MT_TRY(lhs, expr, exit_of)                        \

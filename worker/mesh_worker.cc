@@ -52,6 +52,13 @@ Status CheckSupported(const spec::Manifest& manifest, const Config& config) {
   return OkStatus();
 }
 
+// While a process asks the others to be let in: a token that they do not know is its configuration.
+int JoinExitCode(const Status& error) {
+  const bool refused =
+      error.code() == StatusCode::kPermissionDenied || error.code() == StatusCode::kUnauthenticated;
+  return refused ? cluster::kExitBadConfig : OutputExitCode(error);
+}
+
 void WarnOfNccl(std::string_view field, std::string_view instead) {
   LogWarning("NCCL was asked for, but there are no GPUs",
              {{"field", std::string(field)}, {"instead", std::string(instead)}});
@@ -106,7 +113,7 @@ class Worker {
       MT_TRY(test_data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExitCode);
     }
     if (program.processes > 1) {
-      MT_TRY(team_, MakeTeam(), ManifestExitCode);
+      MT_TRY(team_, MakeTeam(), PortExitCode<ManifestExitCode>);
     }
     if (const Ending ending = Prepare(program); !ending.status.ok()) return ending;
 
@@ -125,19 +132,19 @@ class Worker {
       uint64_t incarnation = 0;
       if (team_) {
         const auto joined = Gather(stop);
-        if (!joined.ok()) return Leave(stop, joined.status(), stop_exit_code);
+        if (!joined.ok()) return Leave(stop, joined.status(), stop_exit_code, JoinExitCode);
         incarnation = *joined;
       }
       const auto resumed = checkpoints_->Resume(
           [this](const train::Position& p) { return Finished(p); }, incarnation, stop);
       if (!resumed.ok()) {
         if (Lost(resumed.status())) continue;
-        return Leave(stop, resumed.status(), stop_exit_code);
+        return Leave(stop, resumed.status(), stop_exit_code, OutputExitCode);
       }
       const train::Position start = *resumed ? (*resumed)->position : train::Position{};
       resumed_from_ = *resumed ? (*resumed)->path : "";
       if (*resumed) Say(fmt::format("resuming from {} at step {}", (*resumed)->path, start.step));
-      MT_TRY_STATUS(Report(start), OutputExitCode);
+      MT_TRY_STATUS(Report(start), PortExitCode<OutputExitCode>);
       std::stop_source all;
       const auto result = Train(start, stop, all);
       if (!result.ok() && Lost(result.status())) continue;
@@ -194,7 +201,7 @@ class Worker {
 
   // The end of a process that cannot go on with the others.
   Ending Leave(const std::stop_token& stop, const Status& why,
-               const std::function<int()>& stop_exit_code) {
+               const std::function<int()>& stop_exit_code, int (*exit_of)(const Status&)) {
     if (stop.stop_requested()) {
       Depart();
       return {OkStatus(), stop_exit_code()};
@@ -203,7 +210,7 @@ class Worker {
     Depart();
     // "Stale incarnation": a newer process of our task is at work; whoever restarts us would only
     // disturb it.
-    return {why, OutputExitCode(why)};
+    return {why, exit_of(why)};
   }
 
   void Depart() {

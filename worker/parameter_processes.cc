@@ -21,10 +21,7 @@ namespace {
 
 constexpr Duration kLook = std::chrono::milliseconds(100);
 
-// A port that is taken may be free for the next attempt.
-int ServeExitCode(const Status& error) {
-  return error.code() == StatusCode::kUnavailable ? cluster::kExitRetry : OutputExitCode(error);
-}
+constexpr auto ServeExitCode = PortExitCode<OutputExitCode>;
 
 // Counts what a total has grown by.
 class Grown {

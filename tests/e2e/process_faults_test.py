@@ -6,6 +6,7 @@ only. Usage: process_faults_test.py WORKER FOLDER_OF_IDX_FILES
 """
 import contextlib
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ from process_job import DEADLINE, Job
 
 WORKER, DATA = sys.argv[1:3]
 RETRY = 138
+BAD_CONFIG = 78
 
 class ProcessFaultsTest(unittest.TestCase):
     reference = None  # weights and losses of the undisturbed run
@@ -194,9 +196,11 @@ class ProcessFaultsTest(unittest.TestCase):
     def test_wrong_token_and_another_job_are_refused(self):
         job = self.job()
         job.start(0)
-        for options in ({"token": "wrong"}, {"job": "test/other"}):
-            stranger = job.start(1, **options)
-            self.assertNotEqual(stranger.wait(timeout=DEADLINE), 0, job.logs())
+        for options, said in (({"token": "wrong"}, "token"),
+                              ({"job": "test/other"}, 'expected job "test/faults", got: "test/other"')):
+            job.start(1, **options)
+            self.assertEqual(job.wait(1), BAD_CONFIG, job.logs())
+            self.assertIn(said, job.log(1).splitlines()[-1])
         job.start(1)
         job.start(2)
         self.assert_undisturbed(job)
@@ -235,9 +239,25 @@ class ProcessFaultsTest(unittest.TestCase):
         with socket.socket() as taken:
             taken.bind(("0.0.0.0", int(port)))
             taken.listen()
-            code = job.start(0).wait(timeout=DEADLINE)
-            self.assertNotEqual(code, 0)
-            self.assertIn(port, job.log(0))
+            job.start(0)
+            self.assertEqual(job.wait(0), RETRY, job.logs())
+            self.assertRegex(job.log(0), f"rendezvous at {re.escape(job.hosts[0])}: .*Address already in use")
+        # The next attempt finds it free.
+        job.start_all()
+        self.assert_undisturbed(job)
+
+    def test_port_of_the_endpoints_taken(self):
+        job = self.job()
+        with socket.socket() as taken:
+            taken.bind(("0.0.0.0", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            for index in range(3):
+                job.start(index, metrics=f"0.0.0.0:{port}" if index == 1 else None)
+            self.assertEqual(job.wait(1), RETRY, job.logs())
+            self.assertRegex(job.log(1), f"expected to listen on 0.0.0.0:{port}, got: .*")
+        job.start(1)
+        self.assert_undisturbed(job)
 
     def test_another_plan_is_named(self):
         job = self.job()

@@ -55,7 +55,7 @@ class Job:
             MANIFEST.format(checkpoints=self.folder / "checkpoints", data=data, every=every, epochs=epochs))
         self.processes = {}
 
-    def start(self, index, token="secret", job="test/faults", manifest=None, host=None):
+    def start(self, index, token="secret", job="test/faults", manifest=None, host=None, metrics=None):
         """`host`: the index that `prefix` is asked with, where it is not the process' own."""
         token_file = self.folder / f"token-{index}"
         token_file.write_text(token)
@@ -69,7 +69,8 @@ class Job:
                 environment[name] = os.environ[name]
         with open(self.folder / f"log-{index}", "ab") as log:
             self.processes[index] = subprocess.Popen(
-                self.prefix(index if host is None else host) + [self.worker, "-f", str(manifest or self.manifest), "--output", str(self.folder / str(index)), "--threads", "1"],
+                self.prefix(index if host is None else host) + [self.worker, "-f", str(manifest or self.manifest), "--output", str(self.folder / str(index)), "--threads", "1"]
+                + (["--metrics-address", metrics] if metrics else []),
                 env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         return self.processes[index]
 
