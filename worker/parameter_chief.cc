@@ -91,6 +91,7 @@ class StrategyMetrics final : public train::Callback {
             metrics.AddCounter("meshtrain_parameter_workers_lost_total", "Workers lost.")),
         servers_lost_(metrics.AddCounter("meshtrain_parameter_servers_lost_total",
                                          "Parameter servers lost.")),
+        damaged_(metrics.AddCounter(kDamagedFrames, kDamagedFramesHelp)),
         ready_(metrics.AddGauge("meshtrain_parameter_workers_ready", "Workers that take steps.")) {}
 
   Status OnStepEnd(const train::StepInfo&) override {
@@ -103,6 +104,9 @@ class StrategyMetrics final : public train::Callback {
     add(rerun_, now.steps_rerun, seen_.steps_rerun);
     add(workers_lost_, now.workers_lost, seen_.workers_lost);
     add(servers_lost_, now.servers_lost, seen_.servers_lost);
+    const int64_t damaged = parameter::DamagedFrames();
+    add(damaged_, damaged, seen_damaged_);
+    seen_damaged_ = damaged;
     ready_.Set(now.workers_ready);
     seen_ = now;
     return OkStatus();
@@ -110,9 +114,10 @@ class StrategyMetrics final : public train::Callback {
 
  private:
   const Coordinator& coordinator_;
-  telemetry::Counter pulled_, pushed_, rerun_, workers_lost_, servers_lost_;
+  telemetry::Counter pulled_, pushed_, rerun_, workers_lost_, servers_lost_, damaged_;
   telemetry::Gauge ready_;
   parameter::DispatcherStats seen_;
+  int64_t seen_damaged_ = 0;
 };
 
 class Chief {

@@ -110,6 +110,7 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
                             "Bytes of variables that were pulled."));
   telemetry::Gauge log =
       m.AddGauge("meshtrain_parameter_log_bytes", "Bytes of the push log on the disk.");
+  Grown damaged(m.AddCounter(kDamagedFrames, kDamagedFramesHelp));
   presence->Ready();
   Serving serving(times.serve, stop);
   while (!server->ended() && server->health().ok() && !serving.MayEnd(server->chief())) {
@@ -119,6 +120,7 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
     pulls.Set(stats.pulls);
     pushed.Set(stats.pushed_bytes);
     pulled.Set(stats.pulled_bytes);
+    damaged.Set(parameter::DamagedFrames());
     log.Set(static_cast<double>(stats.log_bytes));
   }
   if (const Status health = server->health(); !health.ok()) return {health, cluster::kExitIo};
@@ -145,9 +147,13 @@ Ending RunParameterWorker(const Config& config, const spec::Manifest& manifest,
   MT_TRY(const auto presence, Presence::Create(config, JobName(manifest)), ServeExitCode);
   Say(fmt::format("worker {} at port {}, for the chief's steps", config.job.tf_config->task.index,
                   server->port()));
+  Grown damaged(presence->metrics().AddCounter(kDamagedFrames, kDamagedFramesHelp));
   presence->Ready();
   Serving serving(times.serve, stop);
-  while (!server->ended() && !serving.MayEnd(server->chief())) serving.Pause();
+  while (!server->ended() && !serving.MayEnd(server->chief())) {
+    serving.Pause();
+    damaged.Set(parameter::DamagedFrames());
+  }
   if (server->ended()) return {OkStatus(), cluster::kExitDone};
   return {OkStatus(), stop_exit_code()};
 }

@@ -15,6 +15,11 @@
 
 namespace meshtrain::worker {
 
+// Of every role: what parameter::DamagedFrames counts.
+inline constexpr char kDamagedFrames[] = "meshtrain_parameter_damaged_frames_total";
+inline constexpr char kDamagedFramesHelp[] =
+    "Frames whose bytes had changed on the way; they were sent again.";
+
 // Both need config.job.tf_config. The log of a ps lies in `checkpoint.path`, in a folder of its
 // own.
 Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,

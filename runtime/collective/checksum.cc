@@ -7,6 +7,8 @@
 #include <xxhash.h>
 #endif
 
+#include "runtime/base/check.h"
+
 namespace meshtrain::collective {
 namespace {
 
@@ -18,13 +20,33 @@ namespace {
 const bool kHasUpperHalves = __builtin_cpu_supports("avx") != 0;
 #endif
 
+void AfterUse() {
+#if defined(__x86_64__)
+  if (kHasUpperHalves) ClearUpperHalves();
+#endif
+}
+
 }  // namespace
 
 uint64_t Checksum(const void* data, size_t bytes) {
   const uint64_t sum = XXH3_64bits(data, bytes);
-#if defined(__x86_64__)
-  if (kHasUpperHalves) ClearUpperHalves();
-#endif
+  AfterUse();
+  return sum;
+}
+
+RunningChecksum::RunningChecksum() : state_(XXH3_createState()) {
+  MT_CHECK(state_ != nullptr);
+  XXH3_64bits_reset(state_.get());
+}
+void RunningChecksum::Free::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
+
+void RunningChecksum::Add(const void* data, size_t bytes) {
+  XXH3_64bits_update(state_.get(), data, bytes);
+  AfterUse();
+}
+uint64_t RunningChecksum::value() const {
+  const uint64_t sum = XXH3_64bits_digest(state_.get());
+  AfterUse();
   return sum;
 }
 

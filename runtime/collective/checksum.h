@@ -3,11 +3,28 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
+
+struct XXH3_state_s;  // the library's
 
 namespace meshtrain::collective {
 
 uint64_t Checksum(const void* data, size_t bytes);
 inline uint64_t Checksum(std::string_view text) { return Checksum(text.data(), text.size()); }
+
+// The same of bytes that come piece by piece.
+class RunningChecksum {
+ public:
+  RunningChecksum();
+  void Add(const void* data, size_t bytes);
+  uint64_t value() const;  // of what was added until now
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_s* state) const;
+  };
+  std::unique_ptr<XXH3_state_s, Free> state_;
+};
 
 }  // namespace meshtrain::collective

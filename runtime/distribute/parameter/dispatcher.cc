@@ -347,7 +347,8 @@ void Dispatcher::Impl::StartRun(int worker, int64_t incarnation, int64_t step) {
       kWorkerRun, std::move(frame), options_.step_timeout, land,
       [this, worker, incarnation, step, payload](const Result<std::string>& head) {
         Answered(worker, incarnation, step, head, std::move(*payload));
-      });
+      },
+      Repeat::kNever);
   MutexLock lock(mutex_);
   // The answer may have come already.
   if (steps_.contains(step) && schedule_.incarnation(worker) == incarnation) {

@@ -213,6 +213,7 @@ void Executor::Impl::Send(const RunPtr& run, size_t push) {
   auto values = std::make_shared<std::vector<Tensor>>();
   const Land land = [values](std::string_view head) -> Result<std::vector<std::span<std::byte>>> {
     MT_ASSIGN_OR_RETURN(const PushReply reply, Decode<PushReply>(head));
+    values->clear();
     std::vector<std::span<std::byte>> to;
     for (const TensorType& type : reply.types) values->emplace_back(type);
     for (Tensor& value : *values) to.push_back(value.mutable_bytes());

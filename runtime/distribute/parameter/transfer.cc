@@ -6,6 +6,7 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <random>
@@ -13,7 +14,9 @@
 #include <thread>
 
 #include "runtime/base/check.h"
+#include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
+#include "runtime/collective/checksum.h"
 #include "runtime/distribute/grpc_internal.h"
 
 namespace meshtrain::parameter {
@@ -23,12 +26,22 @@ using mesh::TensorType;
 
 namespace {
 
-constexpr uint32_t kMagic = 0x3146544d;  // "MTF1"
-constexpr size_t kFrontBytes = 16;
+constexpr uint32_t kMagic = 0x3246544d;  // "MTF2"
+constexpr size_t kSizesBytes = 16;
+constexpr size_t kSumBytes = 8;
+constexpr size_t kFrontBytes = kSizesBytes + kSumBytes;
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr size_t kCopyBelow = 2048;  // a smaller piece is copied: cheaper than counting its owner
 constexpr uint64_t kMaxHeadBytes = uint64_t{1} << 30;
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;
+// How often in a row a frame that was damaged is sent again at once. On a line that damages more,
+// whoever called tries again after a pause.
+constexpr int kMaxResent = 8;
+
+// A trailing header of an error: the request was damaged on the way, and nobody has read it.
+constexpr const char* kDamagedKey = "meshtrain-damaged";
+
+std::atomic<int64_t> damaged_frames = 0;
 
 template <typename T>
 void Put(T value, uint8_t* to) {
@@ -41,11 +54,18 @@ T Get(const uint8_t* from) {
   return value;
 }
 
+std::string Hex(uint64_t value) {
+  std::string text(16, '0');
+  for (size_t i = 16; i-- > 0; value >>= 4) text[i] = "0123456789abcdef"[value & 15];
+  return text;
+}
+
 // Cuts a frame into messages.
 class FrameSender {
  public:
   explicit FrameSender(Frame frame) : frame_(std::move(frame)) {
     for (const Piece& piece : frame_.payload) left_ += piece.bytes.size();
+    if (left_ > 0) sum_.emplace();
   }
 
   // The next message.
@@ -53,18 +73,24 @@ class FrameSender {
     std::vector<grpc::Slice> slices;
     if (first_) {
       first_ = false;
-      grpc::Slice front(kFrontBytes + frame_.head.size());
+      const size_t size = kFrontBytes + frame_.head.size();
+      grpc::Slice front(size + kSumBytes);
       auto* const at = const_cast<uint8_t*>(front.begin());
       Put(kMagic, at);
       Put(static_cast<uint32_t>(frame_.head.size()), at + 4);
       Put(static_cast<uint64_t>(left_), at + 8);
+      Put(collective::Checksum(at, kSizesBytes), at + kSizesBytes);
       std::memcpy(at + kFrontBytes, frame_.head.data(), frame_.head.size());
+      Put(collective::Checksum(frame_.head), at + size);
       slices.push_back(std::move(front));
     }
     for (size_t room = kChunkBytes; room > 0 && left_ > 0;) {
       const Piece& piece = frame_.payload[piece_];
       const size_t size = std::min(room, piece.bytes.size() - at_);
-      if (size > 0) slices.push_back(SliceOf(piece, at_, size));
+      if (size > 0) {
+        sum_->Add(piece.bytes.data() + at_, size);
+        slices.push_back(SliceOf(piece, at_, size));
+      }
       at_ += size;
       room -= size;
       left_ -= size;
@@ -72,10 +98,17 @@ class FrameSender {
         ++piece_;
         at_ = 0;
       }
+      if (left_ == 0) {
+        uint8_t sum[kSumBytes];
+        Put(sum_->value(), sum);
+        slices.emplace_back(sum, kSumBytes);
+      }
     }
     return grpc::ByteBuffer(slices.data(), slices.size());
   }
   bool done() const { return !first_ && left_ == 0; }
+  // To be sent again. No message may be under way.
+  Frame TakeFrame() { return std::move(frame_); }
 
  private:
   static grpc::Slice SliceOf(const Piece& piece, size_t at, size_t size) {
@@ -91,10 +124,12 @@ class FrameSender {
   bool first_ = true;
   size_t left_ = 0;  // payload bytes
   size_t piece_ = 0;
-  size_t at_ = 0;  // in it
+  size_t at_ = 0;                                   // in it
+  std::optional<collective::RunningChecksum> sum_;  // of the payload that was cut
 };
 
-// Puts a frame together, straight into where its payload goes.
+// Puts a frame together, straight into where its payload goes. It asks for the place only when the
+// head is known to be whole.
 class FrameReader {
  public:
   explicit FrameReader(Land land) : land_(std::move(land)) {}
@@ -109,17 +144,26 @@ class FrameReader {
         const size_t left = static_cast<size_t>(end - at);
         if (!landed_) {
           const size_t wanted =
-              (front_.size() < kFrontBytes ? kFrontBytes : kFrontBytes + head_bytes_) -
+              (front_.size() < kFrontBytes ? kFrontBytes : kFrontBytes + head_bytes_ + kSumBytes) -
               front_.size();
           const size_t size = std::min(left, wanted);
           front_.append(reinterpret_cast<const char*>(at), size);
           at += size;
           MT_RETURN_IF_ERROR(MaybeBegin());
+        } else if (part_ == parts_.size()) {
+          if (complete()) return Damaged("its end", "more bytes");
+          const size_t size = std::min(left, kSumBytes - tail_.size());
+          tail_.append(reinterpret_cast<const char*>(at), size);
+          at += size;
+          if (tail_.size() == kSumBytes) {
+            MT_RETURN_IF_ERROR(
+                CheckSum(reinterpret_cast<const uint8_t*>(tail_.data()), sum_->value(), "payload"));
+          }
         } else {
-          if (part_ == parts_.size()) return Unexpected("more bytes");
           std::span<std::byte>& part = parts_[part_];
           const size_t size = std::min(left, part.size());
-          if (size > 0) std::memcpy(part.data(), at, size);
+          std::memcpy(part.data(), at, size);
+          sum_->Add(part.data(), size);
           part = part.subspan(size);
           at += size;
           while (part_ < parts_.size() && parts_[part_].empty()) ++part_;
@@ -128,12 +172,24 @@ class FrameReader {
     }
     return OkStatus();
   }
-  bool complete() const { return landed_ && part_ == parts_.size(); }
+  bool complete() const {
+    return landed_ && part_ == parts_.size() && (!sum_ || tail_.size() == kSumBytes);
+  }
+  // An error of Take means that the bytes are not those that were sent.
+  bool damaged() const { return damaged_; }
   std::string TakeHead() { return std::move(head_); }
+  Land TakeLand() { return std::move(land_); }
 
  private:
-  static Status Unexpected(const std::string& got) {
-    return InvalidArgument("frame: expected its end, got: " + got);
+  Status Damaged(const std::string& expected, const std::string& got) {
+    damaged_ = true;
+    ++damaged_frames;
+    return Unavailable("frame: expected " + expected + ", got: " + got +
+                       "; bytes changed on the way");
+  }
+  Status CheckSum(const uint8_t* sent, uint64_t ours, const std::string& of) {
+    if (Get<uint64_t>(sent) == ours) return OkStatus();
+    return Damaged("the checksum " + Hex(Get<uint64_t>(sent)) + " of its " + of, Hex(ours));
   }
 
   // Reads the front once it is here, then the head once that is, and asks where the payload goes.
@@ -141,17 +197,20 @@ class FrameReader {
     const auto* const bytes = reinterpret_cast<const uint8_t*>(front_.data());
     if (front_.size() == kFrontBytes && !sized_) {
       sized_ = true;
-      if (Get<uint32_t>(bytes) != kMagic) {
-        return InvalidArgument("frame: expected its magic number, got: another");
-      }
+      if (Get<uint32_t>(bytes) != kMagic) return Damaged("its magic number", "another");
+      MT_RETURN_IF_ERROR(
+          CheckSum(bytes + kSizesBytes, collective::Checksum(bytes, kSizesBytes), "sizes"));
       head_bytes_ = Get<uint32_t>(bytes + 4);
       payload_bytes_ = Get<uint64_t>(bytes + 8);
       if (head_bytes_ > kMaxHeadBytes) {
-        return InvalidArgument("frame: expected a head of at most a gigabyte, got: more");
+        return InvalidArgument("frame: expected a head of at most a gigabyte, got: " +
+                               std::to_string(head_bytes_) + " bytes");
       }
     }
-    if (!sized_ || front_.size() < kFrontBytes + head_bytes_) return OkStatus();
-    head_ = front_.substr(kFrontBytes);
+    if (!sized_ || front_.size() < kFrontBytes + head_bytes_ + kSumBytes) return OkStatus();
+    head_ = front_.substr(kFrontBytes, head_bytes_);
+    MT_RETURN_IF_ERROR(
+        CheckSum(bytes + kFrontBytes + head_bytes_, collective::Checksum(head_), "head"));
     front_.clear();
     if (land_) {
       MT_ASSIGN_OR_RETURN(parts_, land_(head_));
@@ -163,6 +222,7 @@ class FrameReader {
                              " bytes, got: " + std::to_string(payload_bytes_));
     }
     while (part_ < parts_.size() && parts_[part_].empty()) ++part_;
+    if (payload_bytes_ > 0) sum_.emplace();
     landed_ = true;
     return OkStatus();
   }
@@ -176,9 +236,14 @@ class FrameReader {
   uint64_t payload_bytes_ = 0;
   std::vector<std::span<std::byte>> parts_;  // what is left of each
   size_t part_ = 0;
+  std::optional<collective::RunningChecksum> sum_;  // of the payload until here; none: no payload
+  std::string tail_;                                // the payload's checksum as it was sent
+  bool damaged_ = false;
 };
 
 }  // namespace
+
+int64_t DamagedFrames() { return damaged_frames; }
 
 uint64_t DrawBoot() {
   std::random_device device;
@@ -215,6 +280,16 @@ class Peer::Impl {
       : address_(std::move(address)), identity_(std::move(identity)), stub_(std::move(channel)) {}
 
   class ClientCall;
+  // What is asked, over all the calls that it may take. Whoever may cancel it holds a reference.
+  struct Asked {
+    std::string method;
+    Repeat repeat = Repeat::kAllowed;
+    TimePoint until{};
+    int resent = 0;  // in a row
+    Mutex mutex;
+    std::shared_ptr<ClientCall> call MT_GUARDED_BY(mutex);  // the one under way
+    bool cancelled MT_GUARDED_BY(mutex) = false;
+  };
 
   const std::string address_;
   const Identity identity_;
@@ -222,28 +297,42 @@ class Peer::Impl {
 
   Mutex mutex_;
   CondVar changed_;
-  std::set<ClientCall*> calls_ MT_GUARDED_BY(mutex_);  // under way
+  std::set<std::shared_ptr<Asked>> asked_ MT_GUARDED_BY(mutex_);  // under way
+
+  static void Cancel(Asked& asked);
 };
 
-// One call. Lives until gRPC is done with it; whoever may cancel it holds a reference too.
+// One call. Lives until gRPC is done with it.
 class Peer::Impl::ClientCall final
     : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
       public std::enable_shared_from_this<ClientCall> {
  public:
-  ClientCall(std::shared_ptr<Impl> peer, Frame request, Land land, Done done)
+  ClientCall(std::shared_ptr<Impl> peer, std::shared_ptr<Asked> asked, Frame request, Land land,
+             Done done)
       : peer_(std::move(peer)),
+        asked_(std::move(asked)),
         sender_(std::move(request)),
         reader_(std::move(land)),
         done_(std::move(done)) {}
 
-  void Start(const std::string& method, Duration timeout) {
+  // Unless it was cancelled before; then `done` is called at once.
+  void Start() {
     self_ = shared_from_this();
-    const TimePoint now = SystemClock().Now();
-    distribute::SignCall(context_, method, peer_->identity_.job, peer_->identity_.security, now);
-    context_.set_deadline(
-        std::chrono::time_point_cast<std::chrono::system_clock::duration>(now + timeout));
-    context_.set_initial_metadata_corked(true);
-    peer_->stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
+    {
+      MutexLock lock(asked_->mutex);
+      if (!asked_->cancelled) {
+        distribute::SignCall(context_, asked_->method, peer_->identity_.job,
+                             peer_->identity_.security, SystemClock().Now());
+        context_.set_deadline(
+            std::chrono::time_point_cast<std::chrono::system_clock::duration>(asked_->until));
+        context_.set_initial_metadata_corked(true);
+        peer_->stub_.PrepareBidiStreamingCall(&context_, asked_->method, {}, this);
+        asked_->call = self_;
+      } else {
+        error_ = Cancelled("the call was cancelled");
+      }
+    }
+    if (!error_.ok()) return OnDone(grpc::Status::OK);
     StartRead(&incoming_);
     Write();
     StartCall();
@@ -268,20 +357,25 @@ class Peer::Impl::ClientCall final
 
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<ClientCall> self = std::move(self_);
+    {
+      MutexLock lock(asked_->mutex);
+      asked_->call = nullptr;
+    }
+    if (SendAgain(status)) return;
     Result<std::string> result = Internal("not set");
     if (!error_.ok()) {
       result = error_.At(peer_->address_);
     } else if (!status.ok()) {
-      result = distribute::FromGrpc(status).At(peer_->address_);
+      result = StatusOf(status).At(peer_->address_);
     } else if (!reader_.complete()) {
-      result = Internal(peer_->address_ + ": expected an answer, got: a part of one");
+      result = Unavailable(peer_->address_ + ": expected an answer, got: a part of one");
     } else {
       result = reader_.TakeHead();
     }
     const Done done = std::move(done_);
     done(std::move(result));
     MutexLock lock(peer_->mutex_);
-    peer_->calls_.erase(this);
+    peer_->asked_.erase(asked_);
     peer_->changed_.NotifyAll();
   }
 
@@ -295,7 +389,39 @@ class Peer::Impl::ClientCall final
     }
   }
 
+  // Where the error is not the server's own, it is one of the connection, whatever its code: bytes
+  // that change on the way can make anything of gRPC's own frames.
+  Status StatusOf(const grpc::Status& status) {
+    Status error = distribute::FromGrpc(status);
+    const bool broken =
+        error.code() == StatusCode::kInternal || error.code() == StatusCode::kUnknown;
+    if (broken && !context_.GetServerTrailingMetadata().contains(distribute::kAnsweredKey)) {
+      return Unavailable("the connection failed: " + error.message());
+    }
+    return error;
+  }
+
+  // Whether another call has taken this one's place.
+  bool SendAgain(const grpc::Status& status) {
+    const bool answer = reader_.damaged();
+    const bool request = !answer && error_.ok() && !status.ok() &&
+                         context_.GetServerTrailingMetadata().contains(kDamagedKey);
+    if (!request && !answer) return false;
+    LogWarning("bytes changed on the way",
+               {{"peer", peer_->address_},
+                {"method", asked_->method},
+                {"error", answer ? error_.message() : status.error_message()}});
+    if (answer && asked_->repeat == Repeat::kNever) return false;
+    if (asked_->resent == kMaxResent || SystemClock().Now() >= asked_->until) return false;
+    ++asked_->resent;
+    std::make_shared<ClientCall>(peer_, asked_, sender_.TakeFrame(), reader_.TakeLand(),
+                                 std::move(done_))
+        ->Start();
+    return true;
+  }
+
   const std::shared_ptr<Impl> peer_;
+  const std::shared_ptr<Asked> asked_;
   FrameSender sender_;
   FrameReader reader_;
   Done done_;
@@ -304,6 +430,16 @@ class Peer::Impl::ClientCall final
   Status error_;
   std::shared_ptr<ClientCall> self_;
 };
+
+void Peer::Impl::Cancel(Asked& asked) {
+  std::shared_ptr<ClientCall> call;
+  {
+    MutexLock lock(asked.mutex);
+    asked.cancelled = true;
+    call = asked.call;
+  }
+  if (call) call->Cancel();
+}
 
 Result<std::unique_ptr<Peer>> Peer::Create(const std::string& address, const Identity& identity) {
   MT_ASSIGN_OR_RETURN(auto channel, distribute::MakeChannel({.address = address,
@@ -317,10 +453,10 @@ Result<std::unique_ptr<Peer>> Peer::Create(const std::string& address, const Ide
 Peer::~Peer() {
   {
     MutexLock lock(impl_->mutex_);
-    for (Impl::ClientCall* call : impl_->calls_) call->Cancel();
+    for (const auto& asked : impl_->asked_) impl_->Cancel(*asked);
     // gRPC ends a cancelled call at once; what may take a moment is a `done` that is running.
     while (!impl_->changed_.WaitFor(impl_->mutex_, {}, std::chrono::minutes(1),
-                                    [&] { return impl_->calls_.empty(); })) {
+                                    [&] { return impl_->asked_.empty(); })) {
     }
   }
   // A call that has told its end is still being destroyed on gRPC's thread. The channel must not go
@@ -332,16 +468,20 @@ Peer::~Peer() {
 const std::string& Peer::address() const { return impl_->address_; }
 
 std::function<void()> Peer::Call(const std::string& method, Frame request, Duration timeout,
-                                 Land land, Done done) {
-  auto call = std::make_shared<Impl::ClientCall>(impl_, std::move(request), std::move(land),
-                                                 std::move(done));
+                                 Land land, Done done, Repeat repeat) {
+  auto asked = std::make_shared<Impl::Asked>();
+  asked->method = method;
+  asked->repeat = repeat;
+  asked->until = SystemClock().Now() + timeout;
   {
     MutexLock lock(impl_->mutex_);
-    impl_->calls_.insert(call.get());
+    impl_->asked_.insert(asked);
   }
-  call->Start(method, timeout);
-  return [weak = std::weak_ptr<Impl::ClientCall>(call)] {
-    if (const auto still = weak.lock()) still->Cancel();
+  std::make_shared<Impl::ClientCall>(impl_, asked, std::move(request), std::move(land),
+                                     std::move(done))
+      ->Start();
+  return [weak = std::weak_ptr<Impl::Asked>(asked)] {
+    if (const auto still = weak.lock()) Impl::Cancel(*still);
   };
 }
 
@@ -400,7 +540,7 @@ class Listener::Impl::ServerCall final
     const Status allowed = distribute::CheckCaller(
         *context, name, listener.identity_.job, listener.identity_.security, SystemClock().Now());
     if (!allowed.ok()) {
-      Finish(distribute::ToGrpc(allowed));
+      FinishWith(allowed);
       return;
     }
     StartRead(&incoming_);
@@ -414,7 +554,8 @@ class Listener::Impl::ServerCall final
     const Status taken = reader_.Take(incoming_);
     incoming_.Clear();
     if (!taken.ok()) {
-      Finish(distribute::ToGrpc(taken));
+      if (reader_.damaged()) context_->AddTrailingMetadata(kDamagedKey, "1");
+      FinishWith(taken);
       return;
     }
     if (!reader_.complete()) {
@@ -429,7 +570,7 @@ class Listener::Impl::ServerCall final
 
   void Send(Result<Frame> answer) override {
     if (!answer.ok()) {
-      Finish(distribute::ToGrpc(answer.status()));
+      FinishWith(answer.status());
       return;
     }
     sender_.emplace(std::move(*answer));
@@ -447,6 +588,10 @@ class Listener::Impl::ServerCall final
   void OnDone() override { delete this; }
 
  private:
+  void FinishWith(const Status& error) {
+    context_->AddTrailingMetadata(distribute::kAnsweredKey, "1");
+    Finish(distribute::ToGrpc(error));
+  }
   void Write() {
     outgoing_ = sender_->Next();
     if (sender_->done()) {

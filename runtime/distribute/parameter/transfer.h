@@ -7,7 +7,10 @@
 // over loopback, this at 4 to 6, raw TCP at 5 to 7.)
 //
 // A frame on the wire, over all messages of its stream (little-endian):
-//   u32 magic "MTF1" | u32 head bytes | u64 payload bytes | head | payload
+//   u32 magic "MTF2" | u32 head bytes | u64 payload bytes | u64 XXH3-64 of these 16 |
+//   head | u64 XXH3-64 of it | payload | u64 XXH3-64 of it, where there is one
+//
+// A frame whose bytes changed on the way is counted and sent again; nobody acts upon it.
 //
 // Every call has a deadline and the job's proof (security.h). Thread-safe.
 #pragma once
@@ -51,6 +54,9 @@ uint64_t DrawBoot();
 // Whether a call's error says that the peer may be back, or have room, in a moment.
 bool IsAway(StatusCode code);
 
+// Frames that came to this process and had changed on the way, since it began.
+int64_t DamagedFrames();
+
 struct Frame {
   std::string head;
   std::vector<Piece> payload;
@@ -58,9 +64,14 @@ struct Frame {
 
 // --- the calling side
 
-// Where the payload behind this head goes, in order; its sizes must add up. Called once, on a gRPC
-// thread. What it points at must stay until the call is done.
+// Where the payload behind this head goes, in order; its sizes must add up. Called on a gRPC
+// thread, and again for an answer that comes again because its payload was damaged: then it must
+// point at what was given before, or at other places. What it points at must stay until the call is
+// done.
 using Land = std::function<Result<std::vector<std::span<std::byte>>>(std::string_view head)>;
+
+// Whether a method does the same when it is called twice with the same request.
+enum class Repeat { kAllowed, kNever };
 
 // Another process at "HOST:PORT".
 class Peer {
@@ -79,8 +90,12 @@ class Peer {
   // server's error, or kUnavailable (no connection, or it broke), kDeadlineExceeded, kCancelled.
   // Without `land` the answer has no payload. Returns what cancels the call; it may be dropped, and
   // called at any time.
+  //
+  // A request that was damaged on the way is sent again, within `timeout`. So is the request of an
+  // answer that was damaged, where `repeat` allows the method to be carried out twice; else, and
+  // after a few times in a row, it is kUnavailable.
   std::function<void()> Call(const std::string& method, Frame request, Duration timeout, Land land,
-                             Done done);
+                             Done done, Repeat repeat = Repeat::kAllowed);
   Result<std::string> CallAndWait(const std::string& method, Frame request, Duration timeout,
                                   std::stop_token stop, Land land = nullptr);
 

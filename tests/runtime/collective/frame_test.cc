@@ -122,5 +122,22 @@ TEST(ChecksumTest, IsXxh3) {
   EXPECT_NE(Checksum(text), before);
 }
 
+TEST(ChecksumTest, InPiecesIsTheSameAsInOne) {
+  std::string text;
+  for (int i = 0; i < 10'000; ++i) text += std::to_string(i);
+  // Around the sizes at which the function changes its ways (16, 128, 240) and its blocks (1024).
+  for (const size_t size : {0, 1, 16, 17, 129, 240, 241, 1023, 1024, 1025, 38'890}) {
+    const std::string_view all = std::string_view(text).substr(0, size);
+    for (const size_t piece : {1, 7, 64, 1000, 50'000}) {
+      RunningChecksum running;
+      for (size_t at = 0; at < size; at += piece) {
+        const std::string_view part = all.substr(at, piece);
+        running.Add(part.data(), part.size());
+      }
+      EXPECT_EQ(running.value(), Checksum(all)) << size << " in pieces of " << piece;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain::collective
