@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -233,6 +235,15 @@ class Worker {
                                .collective_bytes_per_step = plan.CollectiveBytesPerStep(),
                                .hash = fmt::format("{:016x}", plan.hash)},
                       .chief = chief()};
+    job.rank_step_seconds = [this]() -> std::vector<double> {
+      if (team_ == nullptr) {
+        return own_seconds_ > 0 ? std::vector{own_seconds_.load()} : std::vector<double>();
+      }
+      std::vector<double> seconds = team_->StepSeconds();
+      // Of a rank that has not ended a step there is none.
+      for (double& s : seconds) s = s > 0 ? s : std::numeric_limits<double>::quiet_NaN();
+      return seconds;
+    };
     if (config_.job.tf_config) job.task = config_.job.tf_config->task;
     MT_ASSIGN_OR_RETURN(
         reporter_, Reporter::Create(
@@ -304,6 +315,9 @@ class Worker {
     train::FunctionCallback note;  // before `save`, which stores it
     note.on_step_end = [&](const train::StepInfo& info) {
       checkpoints_->Note(info.position);
+      const Duration own = info.seconds - runner_->waited();
+      own_seconds_ = std::chrono::duration<double>(own).count();
+      if (team_) team_->ReportStepTime(own);
       return OkStatus();
     };
     note.on_train_end = [&](const train::FitResult& result) {
@@ -397,7 +411,8 @@ class Worker {
   std::unique_ptr<execute::Session> session_;
   std::unique_ptr<distribute::MeshRunner> runner_;
   std::unique_ptr<Checkpoints> checkpoints_;
-  std::string resumed_from_;  // the checkpoint's folder; "": none
+  std::string resumed_from_;             // the checkpoint's folder; "": none
+  std::atomic<double> own_seconds_ = 0;  // of the last step, without waiting for others; 0: none
   std::unique_ptr<Reporter> reporter_;
 };
 

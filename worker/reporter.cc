@@ -87,20 +87,26 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
   reporter->board_.Set(progress);
   if (config.port) {
     Reporter* r = reporter.get();
-    MT_ASSIGN_OR_RETURN(reporter->endpoints_,
-                        telemetry::Endpoints::Start(
-                            {.host = config.host, .port = *config.port},
-                            {.metrics = [r] { return r->metrics_->Text(); },
-                             .progress = [r] { return telemetry::ProgressJson(r->board_.Get()); },
-                             .healthy = {},
-                             .ready =
-                                 [r] {
-                                   MutexLock lock(r->mutex_);
-                                   return r->ready_;
-                                 },
-                             .page = [r] { return r->Page(/*live=*/true); }}));
+    MT_ASSIGN_OR_RETURN(
+        reporter->endpoints_,
+        telemetry::Endpoints::Start({.host = config.host, .port = *config.port},
+                                    {.metrics = [r] { return r->metrics_->Text(); },
+                                     .progress = [r] { return telemetry::ProgressJson(r->Now()); },
+                                     .healthy = {},
+                                     .ready =
+                                         [r] {
+                                           MutexLock lock(r->mutex_);
+                                           return r->ready_;
+                                         },
+                                     .page = [r] { return r->Page(/*live=*/true); }}));
   }
   return reporter;
+}
+
+telemetry::Progress Reporter::Now() const {
+  telemetry::Progress progress = board_.Get();
+  if (job_.rank_step_seconds) progress.rank_step_seconds = job_.rank_step_seconds();
+  return progress;
 }
 
 Status Reporter::OpenLog(const train::Position& start) {
@@ -199,7 +205,6 @@ void Reporter::Publish(const train::StepInfo& info) {
     progress.eta_seconds =
         static_cast<double>((*progress.total_steps - p.step) * info.examples) / rate;
   }
-  progress.rank_step_seconds = {seconds};
   progress.plan = job_.plan;
   if (const auto saved = last_save_()) {
     progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};

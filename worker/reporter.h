@@ -31,6 +31,8 @@ class Reporter final : public train::Callback {
     int64_t epochs = 0;
     int64_t steps_per_epoch = 0;
     telemetry::Progress::Plan plan;
+    // Each rank's own time in its last step, in seconds; none: not told. Called by several threads.
+    std::function<std::vector<double>()> rank_step_seconds;
     cluster::TaskId task{cluster::Role::kWorker, 0};
     bool chief =
         true;  // writes the files and the progress line; the others only answer at their address
@@ -63,6 +65,7 @@ class Reporter final : public train::Callback {
   Status OpenLog(const train::Position& start);
   Status Record(const train::StepInfo& info);  // files and the line
   void Publish(const train::StepInfo& info);   // what is asked for over HTTP
+  telemetry::Progress Now() const;             // with the times of the ranks
   std::string Page(bool live) const;
 
   Config config_;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/mesh/mesh.h"
 
@@ -45,6 +46,8 @@ class Executable {
   virtual ~Executable() = default;
   // One step on every local device; `devices[i]` belongs to local_ranks[i] of Compile.
   virtual Status Run(std::span<const DeviceBuffers> devices) = 0;
+  // How long the last Run stood in, or waited for, collectives with other processes.
+  virtual Duration waited() const { return {}; }
 };
 
 class Backend {

@@ -21,6 +21,8 @@ struct Progress {
   std::string waiting_at;   // the instruction, or the agreement, that waits for others; "": neither
   uint64_t agreements = 0;  // how many were begun in this incarnation
   std::string busy_with;    // what it does by itself that may take long; "": nothing of the kind
+  double step_seconds =
+      0;  // its own time in its last step, without waiting for others; 0: none yet
   friend bool operator==(const Progress&, const Progress&) = default;
 };
 

@@ -96,6 +96,10 @@ class Membership::Impl {
                                          Duration timeout, const std::stop_token& stop);
   void ReportProgress(int64_t step, uint64_t collective, std::string waiting_at);
   void ReportBusy(std::string with);
+  void ReportStepTime(Duration own);
+  std::vector<double> StepSeconds() const {
+    return server_ == nullptr ? std::vector<double>() : server_->StepSeconds();
+  }
   void OnLost(std::function<void(const Status&)> callback);
   Status Leave(Duration timeout);
 
@@ -458,6 +462,11 @@ void Membership::Impl::ReportBusy(std::string with) {
   progress_.busy_with = std::move(with);
 }
 
+void Membership::Impl::ReportStepTime(Duration own) {
+  MutexLock lock(progress_mutex_);
+  progress_.step_seconds = std::chrono::duration<double>(own).count();
+}
+
 void Membership::Impl::OnLost(std::function<void(const Status&)> callback) {
   MutexLock lock(mutex_);
   on_lost_ = std::move(callback);
@@ -524,6 +533,8 @@ Result<std::vector<std::string>> Membership::Agree(const std::string& name, cons
 void Membership::ReportProgress(int64_t step, uint64_t collective, std::string waiting_at) {
   impl_->ReportProgress(step, collective, std::move(waiting_at));
 }
+void Membership::ReportStepTime(Duration own) { impl_->ReportStepTime(own); }
+std::vector<double> Membership::StepSeconds() const { return impl_->StepSeconds(); }
 void Membership::ReportBusy(std::string with) { impl_->ReportBusy(std::move(with)); }
 void Membership::OnLost(std::function<void(const Status&)> callback) {
   impl_->OnLost(std::move(callback));

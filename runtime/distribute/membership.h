@@ -100,6 +100,11 @@ class Membership {
   // `collective`: how many were begun in this incarnation. `waiting_at`: the instruction that waits
   // for others; empty: we compute. While Agree waits, that is what we wait at.
   void ReportProgress(int64_t step, uint64_t collective, std::string waiting_at);
+  // Our own time in the step that ended last, without waiting for others.
+  void ReportStepTime(Duration own);
+  // What each member reported so in the incarnation at hand, in seconds and in the order of
+  // processes; 0 where it has not yet. At most a heartbeat old. Empty where another process serves.
+  std::vector<double> StepSeconds() const;
   // What we do by ourselves that may take longer than `stuck_after`, such as writing to a slow
   // volume; "": nothing of the kind any more. Until then we are not taken for stuck.
   void ReportBusy(std::string with);

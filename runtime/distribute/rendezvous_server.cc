@@ -51,6 +51,10 @@ class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
 
   Status Start();
   int port() const { return server_->port(); }
+  std::vector<double> StepSeconds() const {
+    MutexLock lock(mutex_);
+    return roster_.StepSeconds();
+  }
   void Stop(Duration grace);
 
   grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays>* Attend(
@@ -73,7 +77,7 @@ class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
 
   const RendezvousServerOptions options_;
   Refusals refusals_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Roster roster_ MT_GUARDED_BY(mutex_);
   uint64_t next_number_ MT_GUARDED_BY(mutex_) = 1;
   bool stopped_ MT_GUARDED_BY(mutex_) = false;
@@ -410,6 +414,7 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::Create(
 }
 
 int RendezvousServer::port() const { return impl_->port(); }
+std::vector<double> RendezvousServer::StepSeconds() const { return impl_->StepSeconds(); }
 void RendezvousServer::Stop(Duration grace) { impl_->Stop(grace); }
 
 }  // namespace meshtrain::distribute

@@ -24,6 +24,7 @@ class RendezvousServer {
   ~RendezvousServer();
 
   int port() const;
+  std::vector<double> StepSeconds() const;  // Roster::StepSeconds
   // Ends every stream and call; returns when they have ended, at the latest after `grace`.
   void Stop(Duration grace);
 

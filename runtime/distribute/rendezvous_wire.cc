@@ -53,6 +53,7 @@ v1::MemberSays ToWire(const MemberMessage& message) {
     to.set_waiting_at(beat->progress.waiting_at);
     to.set_agreements(beat->progress.agreements);
     to.set_busy_with(beat->progress.busy_with);
+    to.set_step_seconds(beat->progress.step_seconds);
   } else {
     out.mutable_leave();
   }
@@ -84,7 +85,8 @@ Result<MemberMessage> FromWire(const v1::MemberSays& message) {
                                                    .collective = from.collective(),
                                                    .waiting_at = from.waiting_at(),
                                                    .agreements = from.agreements(),
-                                                   .busy_with = from.busy_with()}});
+                                                   .busy_with = from.busy_with(),
+                                                   .step_seconds = from.step_seconds()}});
     }
     case v1::MemberSays::kLeave:
       return MemberMessage(LeaveMessage{});

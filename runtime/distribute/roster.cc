@@ -54,6 +54,13 @@ bool Roster::joining(uint64_t connection) const {
   return found != by_connection_.end() && places_[found->second].joining;
 }
 
+std::vector<double> Roster::StepSeconds() const {
+  std::vector<double> seconds;
+  seconds.reserve(places_.size());
+  for (const Place& place : places_) seconds.push_back(place.standing.progress.step_seconds);
+  return seconds;
+}
+
 std::string Roster::Missing() const {
   std::vector<std::string> names;
   for (const Place& place : places_) {

@@ -92,6 +92,9 @@ class Roster {
   // and 3 more".
   std::string Missing() const;
   bool joining(uint64_t connection) const;
+  // Each place's own time in its last step, as it last said; 0 where it said none in the open
+  // incarnation.
+  std::vector<double> StepSeconds() const;
 
  private:
   // The newest process that is known to have been a member.

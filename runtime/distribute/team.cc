@@ -260,6 +260,8 @@ Status Team::BroadcastFromChief(std::span<std::byte> bytes) {
   return impl_->BroadcastFromChief(bytes);
 }
 void Team::ReportStep(int64_t step) { impl_->step_ = step; }
+void Team::ReportStepTime(Duration own) { impl_->membership_->ReportStepTime(own); }
+std::vector<double> Team::StepSeconds() const { return impl_->membership_->StepSeconds(); }
 Team::Busy::Busy(Team* team, const std::string& with) : team_(team) {
   if (team_ != nullptr) team_->impl_->membership_->ReportBusy(with);
 }

@@ -75,6 +75,9 @@ class Team {
   Status BroadcastFromChief(std::span<std::byte> bytes);
 
   void ReportStep(int64_t step);
+  // Membership's: our own time in the last step, and at the chief those of all.
+  void ReportStepTime(Duration own);
+  std::vector<double> StepSeconds() const;
   // While it lives this process is busy with what may take long and nobody can help with: reading
   // from or writing to a slow volume. The others wait for it to their own deadlines, instead of
   // taking it for stuck. One at a time.

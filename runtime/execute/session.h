@@ -99,6 +99,8 @@ class LoadedStep {
   // counted them.
   int64_t CollectiveBytesSent(int64_t rank) const;
   int64_t runs() const { return runs_; }
+  // How long the last Run stood in, or waited for, collectives with other processes.
+  Duration waited() const { return executable_->waited(); }
 
  private:
   friend class Session;

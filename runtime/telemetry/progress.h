@@ -31,8 +31,9 @@ struct Progress {
   std::map<std::string, double> metrics;  // "accuracy"
   std::optional<double> examples_per_second;
   std::optional<double> eta_seconds;
-  std::vector<double>
-      rank_step_seconds;  // each rank's own time in the last step, without waiting for others
+  // Each rank's own time in its last step, without waiting for others; not finite: none yet. Where
+  // nobody knows them all, empty.
+  std::vector<double> rank_step_seconds;
   std::optional<Checkpoint> checkpoint;
   std::optional<Plan> plan;
 };

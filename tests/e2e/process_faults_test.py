@@ -5,17 +5,21 @@ case says that its fault was there when training was under way; one that did not
 only. Usage: process_faults_test.py WORKER FOLDER_OF_IDX_FILES
 """
 import contextlib
+import json
 import pathlib
 import re
 import shutil
 import signal
 import socket
+import statistics
 import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 
-from process_job import DEADLINE, Job
+from process_job import DEADLINE, HEAVY, Job
+from hosts import free_ports
 
 WORKER, DATA = sys.argv[1:3]
 RETRY = 138
@@ -231,6 +235,33 @@ class ProcessFaultsTest(unittest.TestCase):
                 stack.enter_context(socket.create_connection((host, port), timeout=DEADLINE))
             job.start(2)
             self.assert_undisturbed(job)
+        self.assertNotIn("interrupted", job.log(0))
+
+    def test_a_slow_rank_is_seen_in_the_times_of_the_ranks(self):
+        job = self.job(epochs=400, every=1000, change=HEAVY)
+        port = free_ports(1)[0]
+        job.start(0, metrics=f"127.0.0.1:{port}")
+        job.start(1)
+        job.start(2)
+        job.wait_for_step(3)
+        slow = job.processes[1]
+        seen = []
+        end = time.monotonic() + 12
+        while time.monotonic() < end:  # runs a fifth of the time
+            slow.send_signal(signal.SIGSTOP)
+            time.sleep(0.08)
+            slow.send_signal(signal.SIGCONT)
+            time.sleep(0.02)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/progress", timeout=DEADLINE) as answer:
+                seen.append(json.loads(answer.read())["rankStepSeconds"])
+        self.assertTrue(all(len(times) == 3 for times in seen), seen)
+        own = [statistics.median(times[rank] for times in seen) for rank in range(3)]
+        step = statistics.median(x["seconds"] for x in job.losses()[5:])
+        print(f"own times of the ranks {[f'{1e3 * s:.0f}' for s in own]} ms, of a step {1e3 * step:.0f} ms, {job.step()} steps")
+        self.assertGreater(job.step(), 8)
+        self.assertGreater(own[1], 2 * own[0])
+        self.assertGreater(own[1], 2 * own[2])
+        self.assertLess(max(own[0], own[2]), 0.6 * step)  # they wait for the rest of it
         self.assertNotIn("interrupted", job.log(0))
 
     def test_port_taken(self):

@@ -37,13 +37,18 @@ spec:
 STEPS_PER_EPOCH = 80
 
 
+# Larger steps, in which computing is most.
+HEAVY = {"batch: 64": "batch: 1024", "units: 48": "units: 1536"}
+
+
 class Job:
     """The three processes of one job, in a folder of its own.
 
-    hosts: "HOST:PORT" of each (free ports of 127.0.0.1 without); prefix(index): what its command line begins with.
+    change: {old: new}, replaced in the manifest; hosts: "HOST:PORT" of each (free ports of 127.0.0.1 without); prefix(index): what its command line begins with.
     """
 
-    def __init__(self, folder, worker, data, epochs=4, every=10, peer_return=60, hosts=None, prefix=lambda index: []):
+    def __init__(self, folder, worker, data, epochs=4, every=10, peer_return=60, hosts=None, prefix=lambda index: [],
+                 change=None):
         self.folder = pathlib.Path(folder)
         self.worker = worker
         self.steps = epochs * STEPS_PER_EPOCH
@@ -51,8 +56,11 @@ class Job:
         self.hosts = hosts or [f"127.0.0.1:{port}" for port in free_ports(3)]
         self.prefix = prefix
         self.manifest = self.folder / "job.yaml"
-        self.manifest.write_text(
-            MANIFEST.format(checkpoints=self.folder / "checkpoints", data=data, every=every, epochs=epochs))
+        text = MANIFEST.format(checkpoints=self.folder / "checkpoints", data=data, every=every, epochs=epochs)
+        for old, new in (change or {}).items():
+            assert old in text, old
+            text = text.replace(old, new)
+        self.manifest.write_text(text)
         self.processes = {}
 
     def start(self, index, token="secret", job="test/faults", manifest=None, host=None, metrics=None):

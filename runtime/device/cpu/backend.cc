@@ -150,14 +150,27 @@ class CpuExecutable final : public Executable {
     const OneOpenMpThread one;
     // Beside the run, where the plan has room for it and waiting is what a collective does.
     beside_now_ = beside_ != nullptr && communicator_->waits();
+    waited_ = {};
     const Status status = RunSteps(devices);
     if (!beside_now_) return status;
-    const Status finished = beside_->Finish();
+    const Status finished = Waiting([&] { return beside_->Finish(); });
     for (RunStep& step : steps_) step.call = 0;
     return status.ok() ? finished : status;
   }
 
+  Duration waited() const override { return waited_; }
+
  private:
+  // body, its time counted as that of waiting for other processes.
+  template <typename Body>
+  Status Waiting(const Body& body) {
+    if (communicator_ == nullptr || !communicator_->remote()) return body();
+    const Duration begin = SystemClock().Monotonic();
+    Status status = body();
+    waited_ += SystemClock().Monotonic() - begin;
+    return status;
+  }
+
   Status RunSteps(std::span<const DeviceBuffers> devices) {
     // Devices run alone up to a collective, a wait or the guard, where they meet.
     const auto count = static_cast<int64_t>(steps_.size());
@@ -190,7 +203,8 @@ class CpuExecutable final : public Executable {
     const auto each = [this](const auto& body) { Each(body); };
     for (RunCollective& c : step.collectives) {
       if (!beside_now_) {
-        MT_RETURN_IF_ERROR(c.step.Run(*communicator_, &parallel_, c.frames, each));
+        MT_RETURN_IF_ERROR(
+            Waiting([&] { return c.step.Run(*communicator_, &parallel_, c.frames, each); }));
         continue;
       }
       c.step.Pack(c.frames, each);
@@ -203,7 +217,7 @@ class CpuExecutable final : public Executable {
   // Waits for a collective that runs beside, and unpacks it.
   Status Complete(RunStep& step) {
     if (step.call == 0) return OkStatus();
-    MT_RETURN_IF_ERROR(beside_->Wait(std::exchange(step.call, 0)));
+    MT_RETURN_IF_ERROR(Waiting([&] { return beside_->Wait(std::exchange(step.call, 0)); }));
     for (RunCollective& c : step.collectives) {
       c.step.Unpack(c.frames, [this](const auto& body) { Each(body); });
     }
@@ -431,6 +445,7 @@ class CpuExecutable final : public Executable {
   std::vector<Guarded> guarded_;
   bool one_by_one_ = true;
   bool beside_now_ = false;
+  Duration waited_{};               // in the last Run
   std::unique_ptr<Beside> beside_;  // last: its thread uses what stands above
 };
 

@@ -124,6 +124,7 @@ Result<train::Scalars> MeshRunner::Run(BySize& steps, const train::Batch& batch,
   const Program& program = it->second.program;
   MT_RETURN_IF_ERROR(FeedBatch(program, batch, step));
   const Status run = step.Run();
+  waited_ = step.waited();
   if (!run.ok() && run.code() != StatusCode::kAborted) {
     return run;  // kAborted: the loss is not finite, and says so
   }

@@ -59,6 +59,7 @@ class MeshRunner final : public train::StepRunner {
   Result<train::Scalars> EvalStep(const train::Batch& batch) override;
   Status Save(int64_t step) override;
   int64_t last_saved() const override { return last_saved_; }
+  Duration waited() const { return waited_; }  // of the last step: for other processes
   Result<std::string> FirstNonFinite(const train::Batch& batch) override;
 
   // What Save calls; without one Save does nothing.
@@ -103,6 +104,7 @@ class MeshRunner final : public train::StepRunner {
   int64_t full_size_ = 0;
   std::function<Status(int64_t)> saver_;
   int64_t last_saved_ = -1;
+  Duration waited_{};
 };
 
 }  // namespace meshtrain::distribute

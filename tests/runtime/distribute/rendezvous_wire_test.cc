@@ -20,8 +20,8 @@ TEST(RendezvousWireTest, EveryMessageComesBackAsItWas) {
                        "host",
                        {kChief, kWorker},
                        {1, ~uint64_t{0}}},
-           JoinMessage{}, BeatMessage{9, {41, 17, "all_reduce of %31", 3, "saving"}}, BeatMessage{},
-           LeaveMessage{}}) {
+           JoinMessage{}, BeatMessage{9, {41, 17, "all_reduce of %31", 3, "saving", 0.25}},
+           BeatMessage{}, LeaveMessage{}}) {
     const auto back = FromWire(ToWire(message));
     ASSERT_TRUE(back.ok()) << back.status().ToString();
     EXPECT_EQ(*back, message);
