@@ -22,6 +22,9 @@ Resource Secrets() { return {"", "v1", "secrets"}; }
 Resource ConfigMaps() { return {"", "v1", "configmaps"}; }
 Resource Claims() { return {"", "v1", "persistentvolumeclaims"}; }
 
+// Of the labels that only the operator gives.
+constexpr std::string_view kOurPrefix = "meshtrain.dev/";
+
 // The word the API uses for a refusal.
 const char* ReasonOf(StatusCode code) {
   switch (code) {
@@ -102,6 +105,7 @@ struct Applier::Run {
   Mutex mutex;
   bool read_job_anew MT_GUARDED_BY(mutex) = false;
   std::optional<reconcile::RefusedWrite> refused MT_GUARDED_BY(mutex);
+  bool found MT_GUARDED_BY(mutex) = false;
 
   const std::string& ns() const { return job.metadata.namespace_name; }
   CallOptions call() const { return {.timeout = std::chrono::seconds(30)}; }
@@ -121,13 +125,33 @@ struct Applier::Run {
     return status;
   }
 
-  // Creates; an object of that name that is already ours counts as made. `wrote` takes the object.
-  template <typename Wrote>
+  // Our labels of `body` that the object lacks, as a merge patch; empty where it has them all.
+  // Without them no watch of ours shows it, and it would be asked for again for ever.
+  static std::string MissingLabels(const std::string& body, const std::string& there,
+                                   const std::string& uid) {
+    const auto labels = [](const std::string& text) {
+      const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+      const json::json_pointer at("/metadata/labels");
+      return object.is_object() && object.contains(at) ? object[at] : json::object();
+    };
+    const json has = labels(there), given = labels(body);
+    json missing = json::object();
+    for (const auto& [key, value] : given.items()) {
+      const bool ours = key == cluster::kLabelManagedBy || key.starts_with(kOurPrefix);
+      if (ours && (!has.contains(key) || has[key] != value)) missing[key] = value;
+    }
+    if (missing.empty()) return {};
+    return json{{"metadata", {{"uid", uid}, {"labels", missing}}}}.dump(
+        -1, ' ', false, json::error_handler_t::replace);
+  }
+
+  // Creates; an object of that name that is already ours counts as made, and gets back the labels
+  // by which we watch. `wrote` takes the object; null: the kind is not watched.
   Status Create(const Resource& resource, const std::string& name, const std::string& body,
-                Wrote wrote) {
+                const std::function<void(const std::string&)>& wrote) {
     Result<std::string> made = client().Create(resource, ns(), body, call());
     if (made.ok()) {
-      wrote(*made);
+      if (wrote) wrote(*made);
       return OkStatus();
     }
     if (made.status().code() != StatusCode::kAlreadyExists) {
@@ -145,6 +169,16 @@ struct Applier::Run {
                         (meta->controller_uid.empty() ? "an object of somebody else"
                                                       : "one of " + meta->controller_name)));
     }
+    if (!wrote) return OkStatus();
+    {
+      MutexLock lock(mutex);
+      found = true;
+    }
+    if (const std::string patch = MissingLabels(body, *there, meta->uid); !patch.empty()) {
+      LogWarning("labels are given back", {{"object", resource.plural + " " + ns() + "/" + name}});
+      there = client().Patch(resource, ns(), name, "", PatchType::kMerge, patch, call());
+      if (!there.ok()) return Gone(there.status());
+    }
     wrote(*there);
     return OkStatus();
   }
@@ -160,10 +194,10 @@ struct Applier::Run {
     return deleted;
   }
   Status Write(const reconcile::CreateConfigMap& write) {
-    return Create(ConfigMaps(), write.name, write.body, [](const std::string&) {});
+    return Create(ConfigMaps(), write.name, write.body, {});
   }
   Status Write(const reconcile::CreateClaim& write) {
-    return Create(Claims(), write.name, write.body, [](const std::string&) {});
+    return Create(Claims(), write.name, write.body, {});
   }
   Status Write(const reconcile::CreateSecret& write) {
     json body = json::parse(write.body, nullptr, /*allow_exceptions=*/false);
@@ -217,7 +251,7 @@ struct Applier::Run {
     return PatchPod(write.name, reconcile::AdoptBody(job, write));
   }
   Status Write(const reconcile::ReleasePod& write) {
-    return PatchPod(write.name, reconcile::ReleaseBody(write));
+    return PatchPod(write.name, reconcile::ReleaseBody(job, write));
   }
   Status Write(const reconcile::PatchStatus& write) {
     const std::string patch = api::StatusMergePatch(status_now, write.status);
@@ -258,7 +292,7 @@ struct Applier::Run {
 
   Status PatchPod(const std::string& name, const std::string& body) {
     Result<std::string> patched =
-        client().Patch(kube::Pods(), ns(), name, "", PatchType::kMerge, body, call());
+        client().Patch(kube::Pods(), ns(), name, "", PatchType::kStrategicMerge, body, call());
     if (patched.ok()) {
       applier.store_.WrotePod(*patched);
       return OkStatus();
@@ -300,11 +334,12 @@ Applied Applier::Apply(const api::TrainingJob& job, const reconcile::Outcome& ou
     }
     if (const Status status = fan_out_.Run(calls); !status.ok()) {
       MutexLock lock(run.mutex);
-      return {status, run.refused, run.read_job_anew};
+      return {status, run.refused, run.read_job_anew, run.found};
     }
     begin = end;
   }
-  return {};
+  MutexLock lock(run.mutex);
+  return {.found = run.found};
 }
 
 }  // namespace meshtrain::control

@@ -28,6 +28,9 @@ struct Applied {
   // A status write got no good answer (a conflict, an error, silence): the job must be read anew
   // before it is decided on again, since the write may have happened (reconcile.h, rule 2).
   bool read_job_anew = false;
+  // Something that was to be made was there already, and ours: the store did not know of it, and
+  // perhaps still does not.
+  bool found = false;
 };
 
 // Thread-safe.

@@ -159,7 +159,7 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   if (options_.pullers > 0 && !api::IsFinished(view->job->status)) puller_.Follow(key);
 
   const Applied applied = applier_.Apply(*view->job, outcome, options_.settings, stop);
-  bool new_refusal = false;
+  bool new_refusal = false, lifted = false;
   {
     MutexLock lock(mutex_);
     if (applied.read_job_anew) read_anew_.insert(key);
@@ -167,25 +167,25 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
     if (applied.refused) {
       new_refusal = it == refused_.end() || it->second != *applied.refused;
       refused_[key] = *applied.refused;
-    } else if (applied.status.ok() && !outcome.empty() && it != refused_.end()) {
-      // The status write that only reports a refusal does not lift it; a write of children does.
-      for (const reconcile::Action& action : outcome.actions) {
-        const bool tells = std::holds_alternative<reconcile::PatchStatus>(action.write) ||
-                           std::holds_alternative<reconcile::RecordEvent>(action.write);
-        if (tells) continue;
-        refused_.erase(it);
-        break;
-      }
+    } else if (applied.status.ok() && it != refused_.end()) {
+      // Whatever is still wanted was asked for once more, and got through.
+      refused_.erase(it);
+      lifted = true;
     }
   }
 
   switch (applied.status.code()) {
     case StatusCode::kOk:
+      if (outcome.wake_at) queue_.AddAfter(key, *outcome.wake_at - clock_.Now());
+      // Asked for in vain: the same could happen again at once, and for ever.
+      if (applied.found) {
+        queue_.AddRateLimited(key);
+        return OkStatus();
+      }
       queue_.Forget(key);
       // What was done is in the store already, and its own events wake nobody: look once more,
       // until nothing is left.
-      if (!outcome.empty() || outcome.again) queue_.Add(key);
-      if (outcome.wake_at) queue_.AddAfter(key, *outcome.wake_at - clock_.Now());
+      if (!outcome.empty() || outcome.again || lifted) queue_.Add(key);
       return OkStatus();
     case StatusCode::kCancelled:
       return OkStatus();

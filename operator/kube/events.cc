@@ -133,10 +133,11 @@ void EventRecorder::SendOne(const Event& event, std::stop_token stop) {
   if (send->count > 1) {
     const json patch = {
         {"count", send->count}, {"lastTimestamp", FormatTime(send->last)}, {"message", e.message}};
-    const Status patched = client_
-                               .Patch(Events(), e.about.ns, send->event_name, "", PatchType::kMerge,
-                                      patch.dump(), call)
-                               .status();
+    const Status patched =
+        client_
+            .Patch(Events(), e.about.ns, send->event_name, "", PatchType::kMerge,
+                   patch.dump(-1, ' ', false, json::error_handler_t::replace), call)
+            .status();
     // Events live for an hour: one that has gone is made again.
     if (patched.code() != StatusCode::kNotFound) {
       if (!patched.ok() && !stop.stop_requested()) {

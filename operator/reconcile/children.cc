@@ -325,8 +325,11 @@ std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod) {
       {{"metadata", {{"uid", pod.uid}, {"ownerReferences", Json::array({OwnerReference(job)})}}}});
 }
 
-std::string ReleaseBody(const ReleasePod& pod) {
-  return Dump({{"metadata", {{"uid", pod.uid}, {"ownerReferences", nullptr}}}});
+std::string ReleaseBody(const api::TrainingJob& job, const ReleasePod& pod) {
+  return Dump({{"metadata",
+                {{"uid", pod.uid},
+                 {"ownerReferences",
+                  Json::array({Json{{"$patch", "delete"}, {"uid", job.metadata.uid}}})}}}});
 }
 
 }  // namespace meshtrain::reconcile

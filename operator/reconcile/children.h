@@ -52,8 +52,9 @@ std::vector<CreateService> WantedServices(const api::TrainingJob& job);
 CreateSecret TokenSecret(const api::TrainingJob& job);
 CreateClaim CheckpointClaim(const api::TrainingJob& job);
 CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings);
-// {"metadata":{"uid":…,"ownerReferences":[…]}}: the merge patches of AdoptPod and ReleasePod.
+// {"metadata":{"uid":…,"ownerReferences":[…]}}: the strategic merge patches of AdoptPod and
+// ReleasePod, which leave other owners in place.
 std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod);
-std::string ReleaseBody(const ReleasePod& pod);
+std::string ReleaseBody(const api::TrainingJob& job, const ReleasePod& pod);
 
 }  // namespace meshtrain::reconcile

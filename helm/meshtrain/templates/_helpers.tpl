@@ -2,6 +2,11 @@
 {{- if contains "meshtrain" .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-meshtrain" .Release.Name | trunc 52 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
+{{- /* Policies belong to no namespace: those of releases for one namespace carry its name. */}}
+{{- define "meshtrain.policy" -}}
+{{ include "meshtrain.name" . }}{{ if eq .Values.scope "namespace" }}-{{ .Release.Namespace }}{{ end }}-pods
+{{- end }}
+
 {{- define "meshtrain.selector" -}}
 app.kubernetes.io/name: meshtrain
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -33,7 +38,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, create, patch, delete]   # patch: labels that somebody took away
 - apiGroups: [""]
   resources: [configmaps, persistentvolumeclaims]
   verbs: [get, create]

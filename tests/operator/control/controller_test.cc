@@ -214,6 +214,21 @@ TEST_F(ControllerTest, SaysInTheStatusWhatAQuotaRefused) {
   Stop();
 }
 
+TEST_F(ControllerTest, ARefusalOfWhatIsWantedNoMoreIsForgotten) {
+  api_.SetFault([&](const FakeApi::Call& call, bool) {
+    const bool refuse = call.verb == "create" && call.name == "mnist-worker-2";
+    return refuse ? ResourceExhausted("exceeded quota: q") : OkStatus();
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 3));
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") == "True"; }));
+  json job = Job("mnist");
+  job["spec"]["replicaSpecs"]["worker"]["replicas"] = 2;
+  api_.Put(TrainingJobs(), job.dump());
+  EXPECT_TRUE(Eventually([&] { return Condition("mnist", "Waiting") == "False"; }));
+  Stop();
+}
+
 TEST_F(ControllerTest, LeavesAForeignPodOfThatNameAlone) {
   const std::string foreign =
       R"({"metadata":{"name":"mnist-worker-0","namespace":"ml","uid":"theirs"},"spec":{}})";

@@ -89,6 +89,18 @@ TEST(EventRecorderTest, CreatesThenRaisesTheCount) {
   EXPECT_THAT(event["metadata"]["name"].get<std::string>(), HasSubstr("mnist."));
 }
 
+// A program's words may be cut within a character.
+TEST(EventRecorderTest, ACutCharacterIsReplacedWhenTheEventComesAgainToo) {
+  FakeApi api;
+  EventRecorder recorder(api, SystemClock(), "c");
+  for (int i = 0; i < 3; ++i) recorder.Record(MakeEvent("ends in \xe2\x82"));
+  ASSERT_TRUE(recorder.Flush(std::chrono::seconds(10)));
+  ASSERT_THAT(api.All(Events()), SizeIs(1));
+  const json event = json::parse(api.All(Events())[0]);
+  EXPECT_EQ(event["count"], 3);
+  EXPECT_EQ(event["message"], "ends in \xef\xbf\xbd");
+}
+
 TEST(EventRecorderTest, MakesAnExpiredEventAgainAndSurvivesRefusals) {
   FakeApi api;
   EventRecorder recorder(api, SystemClock(), "c");

@@ -216,13 +216,14 @@ TEST(ChildrenTest, OddTemplatesDoNotThrow) {
   }
 }
 
-TEST(ChildrenTest, AdoptAndReleaseAreMergePatchesWithTheUid) {
+// Strategic merge patches: owners are told apart by uid, and those of others stay.
+TEST(ChildrenTest, AdoptAndReleaseNameOneOwnerUnderThePodsUid) {
   const auto job = MakeJob("mnist").Build();
-  EXPECT_EQ(Json::parse(
-                AdoptBody(job, {.name = "p", .uid = "u"}))["metadata"]["ownerReferences"][0]["uid"],
-            "uid-1");
-  EXPECT_EQ(ReleaseBody({.name = "p", .uid = "u"}),
-            R"({"metadata":{"ownerReferences":null,"uid":"u"}})");
+  const Json adopt = Json::parse(AdoptBody(job, {.name = "p", .uid = "u"}))["metadata"];
+  EXPECT_EQ(adopt["uid"], "u");
+  EXPECT_EQ(adopt["ownerReferences"][0]["uid"], "uid-1");
+  EXPECT_EQ(ReleaseBody(job, {.name = "p", .uid = "u"}),
+            R"({"metadata":{"ownerReferences":[{"$patch":"delete","uid":"uid-1"}],"uid":"u"}})");
 }
 
 }  // namespace

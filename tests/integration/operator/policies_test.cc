@@ -1,0 +1,241 @@
+// What ends, restarts and surrounds a job, on a real API server: one short case each, under the
+// operator's own ServiceAccount, so that each also shows that it may do what it has to.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/integration/operator/operator_fixture.h"
+
+namespace meshtrain::testing {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class PoliciesTest : public OperatorTest {
+ protected:
+  std::string Reason(const std::string& job, const std::string& type) {
+    const json object = Get(control::TrainingJobs(), job);
+    if (!object.is_object() || !object.contains("status")) return "";
+    for (const json& condition : object["status"].value("conditions", json::array())) {
+      if (condition["type"] == type) return condition.value("reason", "");
+    }
+    return "";
+  }
+  std::set<std::string> Uids(const std::string& job) {
+    std::set<std::string> uids;
+    for (const json& pod : Pods(job)) uids.insert(pod["metadata"]["uid"]);
+    return uids;
+  }
+  void Run(const std::string& job, std::vector<std::string> replicas) {
+    ASSERT_TRUE(WaitForPods(job, replicas.size())) << job;
+    for (const std::string& replica : replicas) SetRunning(job + "-" + replica);
+    ASSERT_TRUE(WaitForCondition(job, "Running")) << job;
+  }
+  // The uids of those that own the object, without the job's.
+  std::string Owners(const kube::Resource& resource, const std::string& name) {
+    const json object = Get(resource, name);
+    std::string out;
+    if (!object.is_object()) return "gone";
+    for (const json& owner : object["metadata"].value("ownerReferences", json::array())) {
+      out += owner["kind"].get<std::string>() + " ";
+    }
+    return out;
+  }
+};
+
+json Policy(const json& policy) { return {{"runPolicy", policy}}; }
+json Replica(const std::string& policy) {
+  return {{"replicas", 1},
+          {"restartPolicy", policy},
+          {"template",
+           {{"spec", {{"containers", json::array({{{"name", "trainer"}, {"image", "i"}}})}}}}}};
+}
+
+TEST_F(PoliciesTest, DeadlinesEndAJob) {
+  StartOperator();
+  ApplyJob("active", 0, 1, Policy({{"activeDeadlineSeconds", 4}}));
+  ApplyJob("startup", 0, 1, Policy({{"startupDeadlineSeconds", 2}}));
+  Run("active", {"worker-0"});
+  ASSERT_TRUE(WaitForCondition("startup", "Failed"));
+  EXPECT_EQ(Reason("startup", "Failed"), "StartupDeadlineExceeded");
+  ASSERT_TRUE(WaitForCondition("active", "Failed"));
+  EXPECT_EQ(Reason("active", "Failed"), "DeadlineExceeded");
+}
+
+TEST_F(PoliciesTest, ATtlDeletesTheJobAfterItsEnd) {
+  StartOperator();
+  ApplyJob("mnist", 0, 1, Policy({{"ttlSecondsAfterFinished", 3}}));
+  Run("mnist", {"worker-0"});
+  SetEnded("mnist-worker-0", 0);
+  ASSERT_TRUE(WaitForCondition("mnist", "Succeeded"));
+  EXPECT_TRUE(Eventually([&] { return Get(control::TrainingJobs(), "mnist").is_null(); }));
+}
+
+TEST_F(PoliciesTest, ABackoffLimitEndsAJob) {
+  StartOperator();
+  ApplyJob("mnist", 1, 1, Policy({{"backoffLimit", 1}}));
+  Run("mnist", {"chief-0", "worker-0"});
+  const std::set<std::string> before = Uids("mnist");
+  SetEnded("mnist-worker-0", 138);
+  ASSERT_TRUE(Eventually([&] { return Uids("mnist") != before && Uids("mnist").size() == 2; }));
+  EXPECT_NE(Condition("mnist", "Failed"), "True");
+  SetRunning("mnist-worker-0");
+  SetEnded("mnist-worker-0", 138);
+  ASSERT_TRUE(WaitForCondition("mnist", "Failed"));
+  EXPECT_EQ(Reason("mnist", "Failed"), "BackoffLimitExceeded");
+}
+
+TEST_F(PoliciesTest, FailureRulesComeBeforeRestartPolicies) {
+  StartOperator();
+  const json rules = {
+      {"failurePolicy",
+       {{"rules",
+         {{{"exitCodes", {138}}, {"action", "Fail"}},
+          {{"roles", {"Worker"}}, {"exitCodes", {3}}, {"action", "RestartAll"}}}}}}};
+  ApplyJob("fails", 1, 1, rules);
+  ApplyJob("restarts", 1, 2, rules);
+  Run("fails", {"chief-0", "worker-0"});
+  SetEnded("fails-worker-0", 138);
+  ASSERT_TRUE(WaitForCondition("fails", "Failed"));
+  EXPECT_THAT(Message("fails", "Failed"), HasSubstr("failurePolicy.rules[0] says Fail"));
+
+  Run("restarts", {"chief-0", "worker-0", "worker-1"});
+  const std::set<std::string> before = Uids("restarts");
+  SetEnded("restarts-worker-1", 3);
+  ASSERT_TRUE(Eventually([&] {
+    const std::set<std::string> now = Uids("restarts");
+    return now.size() == 3 && std::none_of(now.begin(), now.end(), [&](const std::string& uid) {
+             return before.contains(uid);
+           });
+  })) << "all three are made again";
+  Run("restarts", {"chief-0", "worker-0", "worker-1"});
+  EXPECT_EQ(Get(control::TrainingJobs(), "restarts")["status"]["restarts"], 1);
+}
+
+TEST_F(PoliciesTest, SuccessMayWaitForAllWorkersAndForTheEvaluator) {
+  StartOperator();
+  ApplyJob("all", 1, 2, {{"successPolicy", "AllWorkers"}});
+  ApplyJob("evaluated", 1, 1,
+           {{"waitForEvaluator", true}, {"replicaSpecs", {{"evaluator", Replica("ExitCode")}}}});
+  Run("all", {"chief-0", "worker-0", "worker-1"});
+  Run("evaluated", {"chief-0", "worker-0", "evaluator-0"});
+  SetEnded("all-chief-0", 0);
+  SetEnded("all-worker-0", 0);
+  SetEnded("evaluated-chief-0", 0);
+  // Told of the ends, and still not done.
+  EXPECT_TRUE(Eventually([&] {
+    const json status = Get(control::TrainingJobs(), "all")["status"];
+    return status["replicaStatuses"]["worker"].value("succeeded", 0) == 1;
+  }));
+  EXPECT_NE(Condition("all", "Succeeded"), "True");
+  EXPECT_NE(Condition("evaluated", "Succeeded"), "True");
+  SetEnded("all-worker-1", 0);
+  SetEnded("evaluated-evaluator-0", 0);
+  EXPECT_TRUE(WaitForCondition("all", "Succeeded"));
+  EXPECT_TRUE(WaitForCondition("evaluated", "Succeeded"));
+}
+
+TEST_F(PoliciesTest, AdoptsAndReleasesLeavingOtherOwnersInPlace) {
+  StartOperator();
+  Kubectl({"create", "configmap", "mine"});
+  const std::string mine =
+      Get({"", "v1", "configmaps"}, "mine")["metadata"]["uid"].get<std::string>();
+  json pod = {
+      {"apiVersion", "v1"},
+      {"kind", "Pod"},
+      {"metadata",
+       {{"name", "mnist-worker-0"},
+        {"labels",
+         {{"meshtrain.dev/job-name", "mnist"},
+          {"meshtrain.dev/replica-type", "worker"},
+          {"meshtrain.dev/replica-index", "0"},
+          {"app.kubernetes.io/managed-by", "meshtrain-operator"}}},
+        {"ownerReferences",
+         {{{"apiVersion", "v1"}, {"kind", "ConfigMap"}, {"name", "mine"}, {"uid", mine}}}}}},
+      {"spec", {{"containers", {{{"name", "trainer"}, {"image", "i"}}}}}}};
+  Kubectl({"create", "-f", "-"}, pod.dump());
+  ApplyJob("mnist", 0, 2);
+  ASSERT_TRUE(WaitForPods("mnist", 2));
+  EXPECT_TRUE(Eventually([&] {
+    return Owners(kube::Pods(), "mnist-worker-0") == "TrainingJob ConfigMap ";
+  })) << Owners(kube::Pods(), "mnist-worker-0");
+  Kubectl({"label", "pod", "mnist-worker-0", "--overwrite", "meshtrain.dev/job-name=other"});
+  EXPECT_TRUE(Eventually([&] { return Owners(kube::Pods(), "mnist-worker-0") == "ConfigMap "; }))
+      << Owners(kube::Pods(), "mnist-worker-0");
+}
+
+TEST_F(PoliciesTest, LabelsThatSomebodyTookAwayAreGivenBackAndNothingIsAskedForInACircle) {
+  OperatorProcess& process = StartOperator();
+  ApplyJob("mnist", 0, 2);
+  Run("mnist", {"worker-0", "worker-1"});
+  const std::string host = api().config().server.substr(std::string("https://").size());
+  const std::set<std::string> before = Uids("mnist");
+  const auto label = [&](const kube::Resource& resource, const std::string& name) {
+    return Get(resource, name)["metadata"]["labels"].value("app.kubernetes.io/managed-by", "");
+  };
+  const auto conflicts = [&] {
+    return std::max(0.0, process.Metric("rest_client_requests_total{code=\"409\",host=\"" + host +
+                                        "\",method=\"POST\"}"));
+  };
+  const double asked = conflicts();
+  Kubectl({"label", "service", "mnist", "app.kubernetes.io/managed-by-"});
+  EXPECT_TRUE(Eventually([&] { return label(kube::Services(), "mnist") == "meshtrain-operator"; }));
+  Kubectl({"label", "pod", "mnist-worker-1", "app.kubernetes.io/managed-by-"});
+  EXPECT_TRUE(
+      Eventually([&] { return label(kube::Pods(), "mnist-worker-1") == "meshtrain-operator"; }));
+  EXPECT_EQ(Uids("mnist"), before);
+  SystemClock().SleepFor(std::chrono::seconds(1), {});
+  EXPECT_LE(conflicts() - asked, 6) << "creations of what is there";
+  EXPECT_NE(Condition("mnist", "Failed"), "True");
+}
+
+TEST_F(PoliciesTest, MakesTheTokenTheClaimAndTheClusterFile) {
+  StartOperator();
+  ApplyJob("mnist", 0, 2,
+           {{"program", {{"seed", 1}}},
+            {"checkpoint",
+             {{"path", "/checkpoints"},
+              {"volumeClaimTemplate",
+               {{"spec",
+                 {{"accessModes", {"ReadWriteMany"}},
+                  {"resources", {{"requests", {{"storage", "1Gi"}}}}}}}}}}}});
+  ASSERT_TRUE(WaitForPods("mnist", 2));
+  const std::string token = cluster::TokenSecretName("mnist");
+  const json secret = Get({"", "v1", "secrets"}, token);
+  ASSERT_TRUE(secret.is_object());
+  EXPECT_EQ(secret["data"].begin()->get<std::string>().size(), 88u) << "64 digits in base64";
+  EXPECT_EQ(Owners({"", "v1", "secrets"}, token), "TrainingJob ");
+  const std::string claim = cluster::CheckpointClaimName("mnist");
+  EXPECT_EQ(Owners({"", "v1", "persistentvolumeclaims"}, claim), "TrainingJob ");
+  const std::string volumes = Get(kube::Pods(), "mnist-worker-1")["spec"]["volumes"].dump();
+  EXPECT_THAT(volumes, HasSubstr(token));
+  EXPECT_THAT(volumes, HasSubstr(claim));
+
+  // Long names make a large cluster of few pods, and a quota keeps most of those from being made.
+  Kubectl({"create", "quota", "q", "--hard=pods=3"});
+  ASSERT_TRUE(Eventually([&] {
+    return TryKubectl({"get", "quota", "q", "-o", "jsonpath={.status.hard.pods}"}).out == "3";
+  }));
+  const std::string large(50, 'l');
+  ApplyJob(large, 0, 900);
+  json map;
+  ASSERT_TRUE(Eventually([&] {
+    std::vector<json> maps;
+    const auto listed = api().client().List(
+        {"", "v1", "configmaps"}, {.ns = ns_, .label_selector = "meshtrain.dev/job-name=" + large},
+        [&](std::string_view item) { maps.push_back(json::parse(item)); }, [&] { maps.clear(); },
+        {});
+    if (listed.ok() && maps.size() == 1) map = maps[0];
+    return maps.size() == 1;
+  }));
+  const json cluster = json::parse(map["data"].begin()->get<std::string>());
+  EXPECT_EQ(cluster["cluster"]["worker"].size(), 900u);
+  ASSERT_TRUE(WaitForPods(large, 1));
+  EXPECT_THAT(Pods(large).at(0)["spec"]["volumes"].dump(),
+              HasSubstr(map["metadata"]["name"].get<std::string>()));
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
