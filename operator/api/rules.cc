@@ -53,7 +53,10 @@ const SchedulingPolicy* Gang(const Spec& spec) {
 std::string Queue(const Spec& spec) {
   return Gang(spec) != nullptr ? Gang(spec)->queue : std::string();
 }
-bool Launched(const TrainingJob& old) { return !old.spec.run_policy.suspend; }
+// Before the change or after it: Kueue takes its node selectors out in the write that suspends.
+bool StandsStill(const TrainingJob& job, const TrainingJob& old) {
+  return job.spec.run_policy.suspend || old.spec.run_policy.suspend;
+}
 
 // Job-sized texts stop at what a ConfigMap can carry (1 MiB), with room for its own fields.
 constexpr size_t kMaxClusterBytes = 1'000'000;
@@ -87,8 +90,8 @@ constexpr Rule kRules[] = {
     {.at = "",
      .cel = "size(self.metadata.name) <= 63 && self.spec.replicaSpecs.all(k, "
             "self.spec.replicaSpecs[k].replicas < 1 || "
-            "size(self.metadata.name) + 2 + (k in ['Master', 'master', 'MASTER'] ? 5 : size(k)) + "
-            "size(string((has(self.spec.elastic) && k in ['worker', 'Worker', 'WORKER'] && "
+            "size(self.metadata.name) + 2 + (k.lowerAscii() == 'master' ? 5 : size(k)) + "
+            "size(string((has(self.spec.elastic) && k.lowerAscii() == 'worker' && "
             "self.spec.elastic.maxReplicas > self.spec.replicaSpecs[k].replicas ? "
             "self.spec.elastic.maxReplicas : "
             "self.spec.replicaSpecs[k].replicas) - 1)) <= 63)",
@@ -241,6 +244,14 @@ constexpr Rule kRules[] = {
            return !job.spec.wait_for_evaluator || Replicas(job.spec, Role::kEvaluator) > 0;
          },
      .got = [](const TrainingJob&) { return std::string("true"); }},
+    {.at = "spec",
+     .cel = "!has(self.failurePolicy) || self.failurePolicy.rules.all(rule, !has(rule.roles) || "
+            "rule.roles.all(role, role.lowerAscii() in "
+            "['chief', 'master', 'worker', 'ps', 'evaluator']))",
+     .message = "must be chief, worker, ps or evaluator",
+     .field = "failurePolicy.rules",
+     .holds = nullptr,  // FromJson names the rule
+     .got = nullptr},
     {.at = "spec.runPolicy",
      .cel = "!has(self.backoffWindowSeconds) || has(self.backoffLimit)",
      .message = "must be there with backoffWindowSeconds",
@@ -339,13 +350,25 @@ constexpr Rule kRules[] = {
          },
      .got = nullptr,
      .on_change = true},
+    // In a schema CEL sees only the declared part of a template or a program; the
+    // ValidatingAdmissionPolicy of the chart sees all of it and says these two.
     {.at = "spec",
-     .cel = "",  // CEL sees only the declared part of a template
+     .cel = "",
+     .message = "is immutable unless the job is suspended",
+     .field = "program",
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           return StandsStill(job, *old) || job.spec.program == old->spec.program;
+         },
+     .got = nullptr,
+     .on_change = true},
+    {.at = "spec",
+     .cel = "",
      .message = "is immutable in its templates unless the job is suspended",
      .field = "replicaSpecs",
      .holds =
          [](const TrainingJob& job, const TrainingJob* old) {
-           if (!Launched(*old)) return true;
+           if (StandsStill(job, *old)) return true;
            for (const auto& [role, replica] : job.spec.replica_specs) {
              const auto before = old->spec.replica_specs.find(role);
              if (before != old->spec.replica_specs.end() &&

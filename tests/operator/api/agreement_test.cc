@@ -14,6 +14,7 @@ namespace {
 using cases::Manifest;
 using cases::One;
 using cases::Roles;
+using cases::Template;
 
 const kube::Resource kJobs{"meshtrain.dev", "v1", "trainingjobs"};
 
@@ -30,6 +31,10 @@ class AgreementTest : public ::testing::Test {
     const auto ready = server_->Kubectl(
         {"wait", "--for=condition=established", "--timeout=30s", "crd/trainingjobs.meshtrain.dev"});
     ASSERT_EQ(ready.exit_code, 0) << ready.out;
+    // The rules on changes that a schema cannot say.
+    const auto policy = server_->Kubectl(
+        {"apply", "-f", std::string(MT_SOURCE_DIR) + "/deploy/base/admission-policy.yaml"});
+    ASSERT_EQ(policy.exit_code, 0) << policy.out;
   }
   static void TearDownTestSuite() { server_.reset(); }
   void SetUp() override {
@@ -43,6 +48,20 @@ class AgreementTest : public ::testing::Test {
   }
   static void Delete(const std::string& name) {
     ASSERT_TRUE(server_->client().Delete(kJobs, "default", name, {}, {}).ok());
+  }
+  // A policy takes a moment to be in force after it was created.
+  static void WaitForPolicy() {
+    ASSERT_TRUE(Create(*YamlToJson(Manifest(Roles(One("worker", 1)), "probe"))).ok());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    bool refused = false;
+    while (!refused && std::chrono::steady_clock::now() < end) {
+      refused = server_
+                    ->Kubectl({"patch", "tj", "probe", "--dry-run=server", "--type=merge", "-p",
+                               R"({"spec":{"program":{"seed":3}}})"})
+                    .exit_code != 0;
+    }
+    Delete("probe");
+    ASSERT_TRUE(refused) << "the policy is not in force";
   }
   static std::unique_ptr<meshtrain::testing::ApiServer> server_;
 };
@@ -102,9 +121,19 @@ TEST_F(AgreementTest, ServerAndValidateUpdateNameTheSameImmutableFields) {
       replaced("meshtrain.dev/operator", "me"),
       replaced("queue: a", "queue: b"),
       replaced("path: /a", "path: /b"),
+      replaced("image: i", "image: j"),
+      replaced("image: i", "image: i, command: [a]"),
+      replaced("{containers", "{nodeSelector: {pool: a}, containers"),
+      // Beside a suspension, as Kueue does.
+      [&] {
+        std::string out = replaced("image: i", "image: j");
+        return out.replace(out.find("runPolicy: {"), 12, "runPolicy: {suspend: true, ");
+      }(),
+      base + ", program: {seed: 2}",
       base + ", successPolicy: AllWorkers",
       base + ", tfConfig: {compat: kubeflow-v1}",
   };
+  WaitForPolicy();
   for (const std::string& change : changes) {
     SCOPED_TRACE(change);
     const auto stored = Create(*YamlToJson(Manifest(base, "mnist")));
@@ -120,6 +149,57 @@ TEST_F(AgreementTest, ServerAndValidateUpdateNameTheSameImmutableFields) {
     }
     Delete("mnist");
   }
+}
+
+// A job that stands still takes another template and another program, and runs with them.
+TEST_F(AgreementTest, ASuspendedJobTakesAnotherTemplate) {
+  WaitForPolicy();
+  const std::string roles = Roles("worker: {" + Template() + "}");
+  ASSERT_TRUE(Create(*YamlToJson(Manifest(
+                         roles + ", program: {seed: 1}, runPolicy: {suspend: true}", "mnist")))
+                  .ok());
+  std::string other =
+      Manifest(roles + ", program: {seed: 2}, runPolicy: {suspend: false}", "mnist");
+  other.replace(other.find("image: i"), 8, "image: j");
+  const auto applied =
+      server_->Kubectl({"apply", "--server-side", "--force-conflicts", "-f", "-"}, other);
+  EXPECT_EQ(applied.exit_code, 0) << applied.out;
+  Delete("mnist");
+}
+
+// Who may change jobs, but not make pods, changes nothing of what the pods run.
+TEST_F(AgreementTest, WhoMayNotCreatePodsChangesNothingThatTheyRun) {
+  WaitForPolicy();
+  const auto kubectl = [](std::vector<std::string> args) {
+    const auto result = server_->Kubectl(std::move(args));
+    EXPECT_EQ(result.exit_code, 0) << result.out;
+  };
+  kubectl({"create", "role", "jobs", "--verb=create,get,patch,update",
+           "--resource=trainingjobs.meshtrain.dev"});
+  kubectl({"create", "rolebinding", "jobs", "--role=jobs", "--user=mallory"});
+  ASSERT_TRUE(
+      Create(*YamlToJson(Manifest(
+                 Roles("worker: {" + Template() + "}") + ", runPolicy: {suspend: true}", "mnist")))
+          .ok());
+  const auto patch = [](const std::string& spec) {
+    return server_->Kubectl(
+        {"patch", "tj", "mnist", "--as=mallory", "--type=json", "-p", "[" + spec + "]"});
+  };
+  const std::string at = R"({"op":"add","path":"/spec/replicaSpecs/worker/template/spec/)";
+  for (const std::string& change :
+       {at + R"(containers/0/command","value":["sh"]})", at + R"(hostNetwork","value":true})",
+        at + R"(serviceAccountName","value":"admin"})",
+        std::string(R"({"op":"add","path":"/spec/program","value":{"seed":1}})")}) {
+    const auto refused = patch(change);
+    EXPECT_NE(refused.exit_code, 0) << change;
+    EXPECT_NE(refused.out.find("needs the right to create pods"), std::string::npos) << refused.out;
+  }
+  // A queue that admits jobs of others chooses their nodes and resumes them.
+  const auto admitted = patch(at + R"(nodeSelector","value":{"pool":"a"}},)" + at +
+                              R"(tolerations","value":[{"operator":"Exists"}]},)" +
+                              R"({"op":"replace","path":"/spec/runPolicy/suspend","value":false})");
+  EXPECT_EQ(admitted.exit_code, 0) << admitted.out;
+  Delete("mnist");
 }
 
 TEST_F(AgreementTest, KubectlExplainsAndScales) {

@@ -68,6 +68,30 @@ inline const Case kCases[] = {
       "characters, got: " +
       std::string(54, 'a') + "-worker-10 (64)"},
      std::string(54, 'a')},
+    {"NameAtTheLimitInAnyCase", Roles(One("wOrKeR", 1)), {}, std::string(54, 'a')},
+    {"NameTooLongForPodsToComeInAnyCase",
+     Roles(One("WorKer", 1)) + ", elastic: {minReplicas: 1, maxReplicas: 11}",
+     {"metadata.name: must leave the longest name of its pods, NAME-ROLE-INDEX, within 63 "
+      "characters, got: " +
+      std::string(54, 'a') + "-worker-10 (64)"},
+     std::string(54, 'a')},
+    {"AMasterIsAChiefInNamesToo", Roles(One("mASTER", 1)), {}, std::string(55, 'a')},
+    {"NameTooLongForItsMaster",
+     Roles(One("mAsTeR", 1)),
+     {"metadata.name: must leave the longest name of its pods, NAME-ROLE-INDEX, within 63 "
+      "characters, got: " +
+      std::string(56, 'a') + "-chief-0 (64)"},
+     std::string(56, 'a')},
+    {"RuleOfRolesInAnyCase",
+     Roles(One("worker", 1)) +
+         ", failurePolicy: {rules: [{roles: [Worker, CHIEF, master], action: Fail}, {action: "
+         "Restart}]}",
+     {}},
+    {"RuleOfAnUnknownRole",
+     Roles(One("worker", 1)) +
+         ", failurePolicy: {rules: [{action: Restart}, {roles: [worker, wroker], action: Fail}]}",
+     {"spec.failurePolicy.rules[1].roles: must be chief, worker, ps or evaluator, got: "
+      "\"wroker\""}},
     {"PsWithoutItsStrategy",
      Roles(One("worker", 1) + "," + One("ps", 1)) + ", strategy: Mirrored",
      {"spec.strategy: must be ParameterServer where there are ps replicas, got: Mirrored"}},

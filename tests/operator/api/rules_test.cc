@@ -102,9 +102,21 @@ TEST(UpdateTest, TemplatesMayChangeWhileSuspended) {
   };
   EXPECT_THAT(ValidateUpdate(with("a", true), with("b", false)), ElementsAre())
       << "Kueue puts node selectors in";
+  EXPECT_THAT(ValidateUpdate(with("a", false), with("b", true)), ElementsAre())
+      << "and takes them out as it suspends";
   EXPECT_THAT(
       Text(ValidateUpdate(with("a", false), with("b", false))),
       ElementsAre("spec.replicaSpecs: is immutable in its templates unless the job is suspended"));
+}
+
+TEST(UpdateTest, ARunningJobKeepsItsProgram) {
+  const auto with = [](int seed, bool suspend) {
+    return Job("replicaSpecs: {worker: {}}, program: {seed: " + std::to_string(seed) +
+               "}, runPolicy: {suspend: " + (suspend ? "true" : "false") + "}");
+  };
+  EXPECT_THAT(ValidateUpdate(with(1, true), with(2, false)), ElementsAre());
+  EXPECT_THAT(Text(ValidateUpdate(with(1, false), with(2, false))),
+              ElementsAre("spec.program: is immutable unless the job is suspended"));
 }
 
 TEST(WarningsTest, TellsWhatIsProbablyNotMeant) {
