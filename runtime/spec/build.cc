@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/text.h"
+#include "runtime/sharding/choose.h"
 #include "runtime/spec/parse.h"
 
 namespace meshtrain::spec {
@@ -168,8 +169,11 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types) const
     return programs.status().At(place("model"));
   }
   out.programs = std::move(*programs);
+  if (spec_.layout.automatic) {
+    MT_ASSIGN_OR_RETURN(out.layouts.states, ChooseLayouts(types, out.layouts));
+  }
   for (const nn::Parameter& state : out.programs.States()) {
-    if (!state.layout() && spec_.layout.automatic) continue;
+    if (out.layouts.states.contains(state.name())) continue;
     if (!state.layout()) {
       out.layouts.states.emplace(state.name(),
                                  mesh::Layout::Replicated(mesh_, state.type().rank()));
@@ -188,6 +192,41 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types) const
     }
   }
   return out;
+}
+
+Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
+    std::vector<mesh::TensorType> types, const Layouts& given) const {
+  for (mesh::TensorType& type : types) {
+    if (type.rank() > 0) type.dims[0] = spec_.data.batch;
+  }
+  MT_ASSIGN_OR_RETURN(const train::Programs programs,
+                      train::BuildPrograms(recipe_, types[0], types[1]));
+  std::vector<sharding::StateGroup> groups;
+  for (const nn::Parameter& weight : programs.parameters) {
+    if (weight.layout() || weight.type().rank() == 0) continue;
+    sharding::StateGroup& group = groups.emplace_back();
+    group.push_back(weight.name());
+    for (const nn::Parameter& slot : programs.slots) {
+      if (!slot.layout() && slot.type().dims == weight.type().dims &&
+          slot.name().ends_with("." + weight.name())) {
+        group.push_back(slot.name());
+      }
+    }
+  }
+  sharding::Given inputs;
+  inputs.inputs = given.inputs;
+  auto chosen = sharding::ChooseStateLayouts(programs.train_step, mesh_, inputs, groups);
+  const auto place = spec_.places.find("layout");
+  const std::string at =
+      At(spec_.file, place == spec_.places.end() ? Place{} : place->second, spec_.path + ".layout");
+  if (!chosen.ok()) return InvalidArgument(at + chosen.status().message());
+  inputs.states = *chosen;
+  if (const Status used = sharding::CheckAxesUsed(mesh_, inputs, &programs.train_step);
+      !used.ok()) {
+    return InvalidArgument(at + "auto: no split of a weight over it makes the step faster; " +
+                           used.message());
+  }
+  return chosen;
 }
 
 Result<Traced> Build(const ProgramSpec& spec, const std::vector<mesh::TensorType>& types) {

@@ -261,8 +261,7 @@ Result<ProgramSpec> ParseProgramSpec(const Node& node, std::string_view file, st
 
 // --- tracing
 
-// Layouts by name, for sharding::Given. Kept true: every input and, unless the layout is automatic,
-// every state is there.
+// Layouts by name, for sharding::Given. Kept true: every input and every state is there.
 struct Layouts {
   std::map<std::string, mesh::Layout> inputs;
   std::map<std::string, mesh::Layout> states;
@@ -290,6 +289,11 @@ class Declared {
   const mesh::Mesh& mesh() const { return mesh_; }
 
  private:
+  // `layout: auto`: of the weights and their slots, for batches of the manifest's size whatever
+  // `types` have, so that all batches find the same.
+  Result<std::map<std::string, mesh::Layout>> ChooseLayouts(std::vector<mesh::TensorType> types,
+                                                            const Layouts& given) const;
+
   ProgramSpec spec_;
   mesh::Mesh mesh_;
   train::Recipe recipe_;

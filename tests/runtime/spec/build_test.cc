@@ -324,13 +324,51 @@ TEST(BuildTest, InputLayoutsMustFitTheData) {
             "job.yaml:7:1: program.layout.inputs: layout [batch] has 1 entry, but `x` has rank 2");
 }
 
-TEST(BuildTest, AnAutomaticLayoutLeavesStatesOpen) {
-  const std::string text = std::string(kSmall) + "layout: auto\n";
-  const auto traced =
-      Build(Read(text), {TensorType{DType::kF32, {4, 5}}, TensorType{DType::kF32, {4, 3}}});
+// Wide enough that splitting its weights pays.
+std::string Wide(int64_t units) {
+  return "mesh: {batch: 2, model: 4}\n"
+         "data: {train: {idx: {images: a, labels: b}}, batch: 64}\n"
+         "model:\n"
+         "  - dense: {name: wide, units: " +
+         std::to_string(units) +
+         "}\n"
+         "  - dense: {name: out, units: 4}\n"
+         "loss: mse\n"
+         "optimizer: adam\n"
+         "layout: auto\n";
+}
+
+TEST(BuildTest, AnAutomaticLayoutIsChosenByCost) {
+  const auto types = [](int64_t batch) {
+    return std::vector<TensorType>{{DType::kF32, {batch, 512}}, {DType::kF32, {batch, 4}}};
+  };
+  const auto traced = Build(Read(Wide(1024)), types(64));
   ASSERT_TRUE(traced.ok()) << traced.status().message();
-  EXPECT_TRUE(traced->layouts.states.empty());
   EXPECT_EQ(traced->layouts.inputs.size(), 2u);
+  EXPECT_EQ(traced->layouts.states.size(), traced->programs.States().size());
+  const mesh::Layout& kernel = traced->layouts.states.at("wide.kernel");
+  EXPECT_TRUE(kernel.Uses(*traced->mesh.FindAxis("model"))) << kernel.ToString();
+  // Its slots lie as it does, and a short last batch finds the same.
+  int slots = 0;
+  for (const auto& [name, layout] : traced->layouts.states) {
+    if (!name.starts_with("optimizer.") || !name.ends_with(".wide.kernel")) continue;
+    ++slots;
+    EXPECT_EQ(layout, kernel) << name;
+  }
+  EXPECT_EQ(slots, 2);
+  const auto last = Build(Read(Wide(1024)), types(2));
+  ASSERT_TRUE(last.ok()) << last.status().message();
+  EXPECT_EQ(last->layouts.states, traced->layouts.states);
+}
+
+TEST(BuildTest, AnAxisThatAnAutomaticLayoutGainsNothingByIsRefused) {
+  const auto built =
+      Build(Read(Wide(2)), {TensorType{DType::kF32, {64, 3}}, TensorType{DType::kF32, {64, 4}}});
+  ASSERT_FALSE(built.ok());
+  EXPECT_TRUE(built.status().message().starts_with(
+      "job.yaml:8:1: program.layout: auto: no split of a weight over it makes the step faster; "))
+      << built.status().message();
+  EXPECT_TRUE(built.status().message().find("axis `model`") != std::string::npos);
 }
 
 TEST(BuildTest, AFunctionalDeclarationIsTheSequentialOne) {
