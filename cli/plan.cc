@@ -35,7 +35,7 @@ int Plan(const std::string& file) {
     }
     MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
                         sharding::Shard(step, traced.mesh, given));
-    plan::Options options;
+    plan::Options options{.overlap = plan::SpansProcesses(traced.mesh)};
     if (const auto bytes = spec::BytesPerPack(manifest->program.packing(), traced)) {
       options.bucket_bytes = options.overlap_bucket_bytes = *bytes;
     }

@@ -353,10 +353,7 @@ Result<plan::Plan> Session::PlanOnly(const program::Program& program, const Mesh
   MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
                       sharding::Shard(program, mesh, layouts, options_.sharding));
   plan::Options options = options_.plan;
-  const auto& devices = mesh.devices();
-  options.overlap = std::any_of(devices.begin(), devices.end(), [&](const mesh::Device& d) {
-    return d.process != devices[0].process;
-  });
+  options.overlap = plan::SpansProcesses(mesh);
   return plan::MakePlan(std::move(partitioned), options);
 }
 
@@ -563,6 +560,14 @@ Result<DTensor> LoadedStep::FetchOnMesh(size_t output) const {
 
 int64_t LoadedStep::CollectiveBytesSent(int64_t rank) const {
   return communicator_->BytesSent(rank);
+}
+
+int64_t LoadedStep::CollectiveBytesSent() const {
+  int64_t bytes = 0;
+  for (const int64_t rank : session_->LocalRanks(run_plan().partitioned.mesh)) {
+    bytes += communicator_->BytesSent(rank);
+  }
+  return bytes;
 }
 
 }  // namespace meshtrain::execute

@@ -74,6 +74,12 @@ int64_t BytesSent(const Program& local, const Op& op) {
   return padded(op.attrs.Int("split_dim")) * (n - 1) / n;
 }
 
+bool SpansProcesses(const mesh::Mesh& mesh) {
+  const auto& devices = mesh.devices();
+  return std::any_of(devices.begin(), devices.end(),
+                     [&](const mesh::Device& d) { return d.process != devices[0].process; });
+}
+
 std::vector<CollectiveBytes> Plan::Collectives() const {
   std::vector<CollectiveBytes> rows;
   for (const Step& step : steps) {

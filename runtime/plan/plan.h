@@ -62,6 +62,11 @@ struct Step {
 // device's coordinates and are steps of kind kOp.
 bool Communicates(const program::Op& op);
 
+// Whether collectives leave the process: what Options::overlap is for.
+bool SpansProcesses(const mesh::Mesh& mesh);
+
+// Where a group of 3, 5, 6, 7 does not divide the bytes, the fraction of one is cut off: here for
+// each op, by a communicator for each call, which may hold several ops.
 struct CollectiveBytes {
   std::string kind;
   std::string axes;   // "batch", "batch,model"
