@@ -130,7 +130,8 @@ void AddRun(CLI::App& app, Action* chosen) {
                  "Give every virtual device its own memory and run every collective");
   verb->add_option("--threads", flags->threads,
                    "Threads that each process computes with (default: the cores, divided among the "
-                   "mesh's processes)");
+                   "mesh's processes)")
+      ->check(CLI::Range(0, 4096));
   verb->callback([flags, chosen] { *chosen = [flags] { return Run(*flags); }; });
 }
 

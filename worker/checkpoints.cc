@@ -72,17 +72,15 @@ Status Checkpoints::BeginAnew() {
 
 Result<std::optional<Resumed>> Checkpoints::ResumeAlone(
     const std::function<bool(const train::Position&)>& finished) {
-  MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates, Candidates());
+  MT_ASSIGN_OR_RETURN(std::vector<checkpoint::Candidate> candidates, Candidates());
+  if (!candidates.empty() && IsDone(candidates[0], finished)) {
+    MT_RETURN_IF_ERROR(RemoveCheckpoints(candidates));
+    candidates.clear();
+  }
   Status why = OkStatus();
   for (const checkpoint::Candidate& candidate : candidates) {
     auto loaded = Load(candidate.path);
     if (loaded.ok()) {
-      // The run before this one, in the output folder of this one: it is done, and what follows
-      // replaces it.
-      if (o_.own_folder && finished(loaded->position)) {
-        MT_RETURN_IF_ERROR(RemoveCheckpoints(candidates));
-        break;
-      }
       MT_RETURN_IF_ERROR(Apply(*loaded));
       return std::optional<Resumed>({loaded->position, loaded->path});
     }
@@ -105,6 +103,10 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(
     auto list = Candidates();
     listed = list.status();
     if (list.ok()) candidates = std::move(*list);
+    if (!candidates.empty() && !resumed_before_ && IsDone(candidates[0], finished)) {
+      listed = RemoveCheckpoints(candidates);
+      candidates.clear();
+    }
   }
   for (size_t next = 0;; ++next) {
     // The chief says which; "" is none, '!' why it cannot go on.
@@ -150,28 +152,50 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(
       }
     }
     if (!all) continue;
-    if (o_.own_folder && !resumed_before_ && finished(loaded->position)) {
-      if (chief()) MT_RETURN_IF_ERROR(RemoveCheckpoints(candidates));
-      MT_RETURN_IF_ERROR(BeginAnew());
-      return std::optional<Resumed>();
-    }
     MT_RETURN_IF_ERROR(Apply(*loaded));
     return std::optional<Resumed>({loaded->position, loaded->path});
   }
 }
 
+bool Checkpoints::IsDone(const checkpoint::Candidate& newest,
+                         const std::function<bool(const train::Position&)>& finished) const {
+  if (!o_.own_folder) return false;
+  const auto checkpoint = checkpoint::Checkpoint::Open(newest.path);
+  if (!checkpoint.ok()) return false;
+  const auto position = PositionOf((*checkpoint)->index(), newest.path);
+  return position.ok() && finished(*position);
+}
+
+Status Checkpoints::CheckFits(const checkpoint::Index& index, const std::string& path) const {
+  for (const nn::Parameter& p : runner_.states()) {
+    const auto saved = index.variables.find(p.name());
+    if (saved != index.variables.end() && saved->second.type == p.type()) continue;
+    return InvalidArgument(
+        path + ": it is of another model: `" + p.name() + "`: expected " + p.type().ToString() +
+        ", got: " +
+        (saved == index.variables.end() ? "no such variable" : saved->second.type.ToString()) +
+        (o_.own_folder ? "; give another --output, or `checkpoint.resume: Never` to begin anew"
+                       : "; give another `checkpoint.path`"));
+  }
+  const std::string ours = ProgramHash();
+  if (chief() && !index.program_hash.empty() && index.program_hash != ours) {
+    LogWarning("the program has changed since the checkpoint; its states fit and are taken",
+               {{"path", path}, {"program", ours}, {"checkpoint", index.program_hash}});
+  }
+  return OkStatus();
+}
+
+std::string Checkpoints::ProgramHash() const {
+  return fmt::format("{:016x}", program::HashProgram(runner_.programs().train_step));
+}
+
 Result<Checkpoints::Loaded> Checkpoints::Load(const std::string& path) {
   const distribute::Team::Busy busy(o_.team, "loading " + path);
   MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
+  MT_RETURN_IF_ERROR(CheckFits(checkpoint->index(), path));
   Loaded loaded{
       .shards = {}, .position = {}, .cursor = checkpoint->index().data_cursor, .path = path};
   for (const nn::Parameter& p : runner_.states()) {
-    const auto& variables = checkpoint->index().variables;
-    if (const auto saved = variables.find(p.name());
-        saved != variables.end() && saved->second.type != p.type()) {
-      return InvalidArgument(path + ": `" + p.name() + "`: expected " + p.type().ToString() +
-                             ", got: " + saved->second.type.ToString());
-    }
     MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.StoredLayoutOf(p));
     std::vector<mesh::Tensor>& shards = loaded.shards.emplace_back();
     for (const int64_t rank : layout.mesh().LocalRanks(session_.options().process)) {
@@ -195,7 +219,7 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
   if (chief()) {
     const distribute::Team::Busy busy(o_.team, "loading " + path);
     auto opened = checkpoint::Checkpoint::Open(path);
-    failed = opened.status();
+    failed = opened.ok() ? CheckFits((*opened)->index(), path) : opened.status();
     if (opened.ok()) {
       checkpoint = std::move(*opened);
       checkpoint::Index index = checkpoint->index();
@@ -207,13 +231,7 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
       if (!failed.ok()) break;
       auto value = checkpoint->Load(p.name());
       failed = value.status();
-      if (!value.ok()) break;
-      if (value->type() != p.type()) {
-        failed = InvalidArgument(path + ": `" + p.name() + "`: expected " + p.type().ToString() +
-                                 ", got: " + value->type().ToString());
-      } else {
-        values.push_back(std::move(*value));
-      }
+      if (value.ok()) values.push_back(std::move(*value));
     }
     if (!failed.ok()) head.clear();
   }
@@ -259,8 +277,7 @@ Status Checkpoints::Save(int64_t step) {
   checkpoint::Snapshot snapshot;
   snapshot.step = step;
   snapshot.mesh = runner_.mesh().ToString();
-  snapshot.program_hash =
-      fmt::format("{:016x}", program::HashProgram(runner_.programs().train_step));
+  snapshot.program_hash = ProgramHash();
   snapshot.data_cursor = data_.cursor().ToString();
   snapshot.metadata = PositionToMetadata(position_);
   if (shared()) {

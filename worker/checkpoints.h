@@ -42,11 +42,12 @@ class Checkpoints {
   // Loads the newest whole checkpoint into the states and puts the data's cursor where it stood; a
   // damaged one is logged and the one before it taken. Where there is none, or the manifest begins
   // anew, the states get their initial values. `finished`: whether a position is the end of the
-  // job. A finished run in a folder of our own is not resumed but replaced. With a team all
-  // processes take the same one, after Team::Join; `incarnation` is its id, and a second call rolls
-  // back. Errors: kFailedPrecondition for a folder of the user's that holds checkpoints although
-  // the manifest asks to begin anew; kDataLoss when checkpoints are there and none is whole; the
-  // team's.
+  // job. A finished run in a folder of our own is not resumed but replaced, whatever its program
+  // was. Of another program than this job's, a checkpoint is taken where its states fit, with a
+  // warning. With a team all processes take the same one, after Team::Join; `incarnation` is its
+  // id, and a second call rolls back. Errors: kFailedPrecondition for a folder of the user's that
+  // holds checkpoints although the manifest asks to begin anew; kInvalidArgument for states that
+  // do not fit; kDataLoss when checkpoints are there and none is whole; the team's.
   Result<std::optional<Resumed>> Resume(const std::function<bool(const train::Position&)>& finished,
                                         uint64_t incarnation, std::stop_token stop);
 
@@ -86,6 +87,12 @@ class Checkpoints {
   // Candidates that the manifest lets us go on from; empties a folder of our own when it begins
   // anew.
   Result<std::vector<checkpoint::Candidate>> Candidates();
+  // Of a run before this one in a folder of our own, which is done: what follows replaces it.
+  bool IsDone(const checkpoint::Candidate& newest,
+              const std::function<bool(const train::Position&)>& finished) const;
+  // Whether the checkpoint's states are this job's.
+  Status CheckFits(const checkpoint::Index& index, const std::string& path) const;
+  std::string ProgramHash() const;
   Result<Loaded> Load(const std::string& path);
   Result<Loaded> LoadTogether(const std::string& path, std::stop_token stop);
   Status Apply(const Loaded& loaded);

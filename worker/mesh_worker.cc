@@ -234,6 +234,7 @@ class Worker {
                                .peak_bytes_per_device = plan.peak_bytes,
                                .collective_bytes_per_step = plan.CollectiveBytesPerStep(),
                                .hash = fmt::format("{:016x}", plan.hash)},
+                      .collective_bytes = [this] { return runner_->CollectiveBytesSent(); },
                       .chief = chief()};
     job.rank_step_seconds = [this]() -> std::vector<double> {
       if (team_ == nullptr) {

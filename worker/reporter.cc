@@ -20,6 +20,10 @@ std::map<std::string, double> ToMap(const train::Scalars& scalars) {
   return {scalars.begin(), scalars.end()};
 }
 
+telemetry::EpochFigures FiguresOf(const train::EpochInfo& info) {
+  return {info.epoch, ToMap(info.train), ToMap(info.validation), Seconds(info.seconds)};
+}
+
 // Of the epoch so far, which holds at least one batch.
 std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position) {
   std::vector<telemetry::NamedValue> means;
@@ -62,7 +66,6 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
   auto reporter =
       std::unique_ptr<Reporter>(new Reporter(config, std::move(job), std::move(last_save)));
   MT_RETURN_IF_ERROR(MakeDirectories(config.output));
-  reporter->first_epoch_ = start.epoch;
   if (reporter->job_.chief) {
     MT_RETURN_IF_ERROR(reporter->OpenLog(start));
     MT_ASSIGN_OR_RETURN(reporter->train_events_,
@@ -80,6 +83,7 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
         {"mesh", reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh},
         {"plan", reporter->job_.plan.hash}};
   }
+  reporter->TakeHistory(start);
   telemetry::Progress progress;
   progress.step = start.step;
   progress.total_steps = reporter->job_.epochs * reporter->job_.steps_per_epoch;
@@ -115,14 +119,18 @@ Status Reporter::OpenLog(const train::Position& start) {
   return OkStatus();
 }
 
+// The epochs that were finished where training goes on.
+void Reporter::TakeHistory(const train::Position& start) {
+  MutexLock lock(mutex_);
+  report_.epochs.clear();
+  if (!start.history) return;
+  for (const train::EpochInfo& epoch : *start.history) report_.epochs.push_back(FiguresOf(epoch));
+}
+
 Status Reporter::RollBack(const train::Position& start) {
   line_->Interrupt();
   epoch_shown_ = -1;
-  {
-    MutexLock lock(mutex_);
-    const auto keep = static_cast<size_t>(std::max<int64_t>(0, start.epoch - first_epoch_));
-    if (report_.epochs.size() > keep) report_.epochs.resize(keep);
-  }
+  TakeHistory(start);
   if (!job_.chief) return OkStatus();
   MT_RETURN_IF_ERROR(log_->Close());
   return OpenLog(start);
@@ -181,7 +189,11 @@ void Reporter::Publish(const train::StepInfo& info) {
   training_->step_seconds.Observe(seconds);
   training_->step.Set(static_cast<double>(p.step));
   training_->examples_per_second.Set(rate);
-  training_->collective_bytes.Add(static_cast<double>(job_.plan.collective_bytes_per_step));
+  if (job_.collective_bytes) {
+    const int64_t sent = job_.collective_bytes();
+    training_->collective_bytes.Add(static_cast<double>(sent - collective_bytes_counted_));
+    collective_bytes_counted_ = sent;
+  }
 
   telemetry::Progress progress;
   progress.step = p.step;
@@ -232,7 +244,7 @@ Status Reporter::OnEpochEnd(const train::EpochInfo& info) {
     }
   }
   MutexLock lock(mutex_);
-  report_.epochs.push_back({ToMap(info.train), ToMap(info.validation), Seconds(info.seconds)});
+  report_.epochs.push_back(FiguresOf(info));
   return OkStatus();
 }
 
@@ -266,9 +278,8 @@ std::string Reporter::EpochTable() const {
     const auto it = figures.find(name);
     return it == figures.end() ? std::string("-") : fmt::format("{:.4f}", it->second);
   };
-  for (size_t i = 0; i < report_.epochs.size(); ++i) {
-    const telemetry::EpochFigures& e = report_.epochs[i];
-    text += fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", i + 1, cell(e.train, "loss"),
+  for (const telemetry::EpochFigures& e : report_.epochs) {
+    text += fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", e.epoch, cell(e.train, "loss"),
                         cell(e.train, "accuracy"), cell(e.test, "loss"), cell(e.test, "accuracy"));
   }
   return text;

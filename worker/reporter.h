@@ -33,6 +33,7 @@ class Reporter final : public train::Callback {
     telemetry::Progress::Plan plan;
     // Each rank's own time in its last step, in seconds; none: not told. Called by several threads.
     std::function<std::vector<double>()> rank_step_seconds;
+    std::function<int64_t()> collective_bytes;  // sent by this process so far; null: none is
     cluster::TaskId task{cluster::Role::kWorker, 0};
     bool chief =
         true;  // writes the files and the progress line; the others only answer at their address
@@ -63,6 +64,7 @@ class Reporter final : public train::Callback {
  private:
   Reporter(const Config& config, Job job, LastSave last_save);
   Status OpenLog(const train::Position& start);
+  void TakeHistory(const train::Position& start) MT_EXCLUDES(mutex_);
   Status Record(const train::StepInfo& info);  // files and the line
   void Publish(const train::StepInfo& info);   // what is asked for over HTTP
   telemetry::Progress Now() const;             // with the times of the ranks
@@ -80,9 +82,9 @@ class Reporter final : public train::Callback {
   mutable Mutex mutex_;
   telemetry::Report report_ MT_GUARDED_BY(mutex_);
   bool ready_ MT_GUARDED_BY(mutex_) = false;
-  int64_t first_epoch_ = 0;  // that this process saw
   int64_t epoch_shown_ = -1;
   int64_t saves_counted_ = -1;
+  int64_t collective_bytes_counted_ = 0;
   double smoothed_examples_ = 0, smoothed_seconds_ = 0;  // of a step
   std::unique_ptr<telemetry::Endpoints> endpoints_;      // last: its threads read what stands above
 };

@@ -98,6 +98,7 @@ class LoadedStep {
   // Bytes that each device sent in collectives since the step was loaded, as the communicator
   // counted them.
   int64_t CollectiveBytesSent(int64_t rank) const;
+  int64_t CollectiveBytesSent() const;  // by all devices of this process together
   int64_t runs() const { return runs_; }
   // How long the last Run stood in, or waited for, collectives with other processes.
   Duration waited() const { return executable_->waited(); }

@@ -41,6 +41,7 @@ class Checker {
     }
     UnusedAxes();
     BatchDivides();
+    Validation();
   }
 
  private:
@@ -179,6 +180,29 @@ class Checker {
       problems_.Add(At("mesh"), Path("mesh"),
                     "axis `" + axis.name + "` of size " + std::to_string(axis.size) +
                         " splits nothing: no layout rule and no input uses it" + hint);
+    }
+  }
+
+  // What is asked of an epoch's figures must be among them.
+  void Validation() {
+    const TrainSpec& train = spec_.train;
+    const bool validates = spec_.data.test && train.validate_every > 0;
+    if (spec_.places.contains("train.validation") && train.validate_every > 0 && !spec_.data.test) {
+      problems_.Add(At("train.validation"), Path("train.validation"),
+                    "expected data.test to validate on, got: none");
+    }
+    if (!train.early_stopping) return;
+    const std::string path = Path("train.early_stopping.monitor");
+    const std::string& monitor = train.early_stopping->monitor;
+    std::vector<std::string> names = {std::string(train::kLossName)};
+    for (const train::Metric& metric : spec_.metrics) names.push_back(metric.name);
+    for (size_t i = 0, n = names.size(); i < n; ++i) names.push_back("val_" + names[i]);
+    if (std::find(names.begin(), names.end(), monitor) == names.end()) {
+      problems_.Add(At("train.early_stopping"), path,
+                    "unknown figure `" + monitor + "`" + Suggest(monitor, names));
+    } else if (monitor.starts_with("val_") && !validates) {
+      problems_.Add(At("train.early_stopping"), path,
+                    "`" + monitor + "` needs data.test and a validation, got: none");
     }
   }
 

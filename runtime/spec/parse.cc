@@ -195,6 +195,11 @@ ProgramSpec ReadProgram(Problems& problems, const Node& node, const std::string&
   }
   if (const Node* train = fields.Get("train")) {
     spec.train = ParseTrain(problems, *train, fields.Path("train"));
+    for (const char* key : {"validation", "early_stopping"}) {
+      if (const Node* part = train->Find(key)) {
+        spec.places["train." + std::string(key)] = part->place;
+      }
+    }
   }
   if (const Node* servers = fields.Get("parameter_server")) {
     spec.parameter_server =

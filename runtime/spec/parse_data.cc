@@ -16,6 +16,7 @@ data::SourceSpec ParseSource(Problems& problems, const Node& node, const std::st
   data::SourceSpec source;
   Fields fields(problems, node, path);
   source.take = fields.Int("take", -1, -1);
+  if (source.take == 0) fields.Wrong("take", "at least 1 example, or -1 for all");
   data::IdxFiles files;
   if (const Node* idx = fields.Need("idx")) {
     Fields f(problems, *idx, fields.Path("idx"));

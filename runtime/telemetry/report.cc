@@ -113,12 +113,12 @@ std::string Table(const Report& report, const std::vector<std::string>& names, b
   for (size_t i = 0; i < report.epochs.size(); ++i) {
     const EpochFigures& e = report.epochs[i];
     out += fmt::format("<tr{}><td>{}</td>", i + 1 == report.epochs.size() ? " class=\"last\"" : "",
-                       i + 1);
+                       e.epoch);
     for (const std::string& name : names) out += "<td>" + Figure(Find(e.train, name)) + "</td>";
     if (test) {
       for (const std::string& name : names) out += "<td>" + Figure(Find(e.test, name)) + "</td>";
     }
-    out += fmt::format("<td>{:.2f}</td></tr>\n", e.seconds);
+    out += e.seconds > 0 ? fmt::format("<td>{:.2f}</td></tr>\n", e.seconds) : "<td>–</td></tr>\n";
   }
   return out + "</tbody></table></section>\n";
 }

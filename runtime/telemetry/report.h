@@ -11,9 +11,10 @@
 namespace meshtrain::telemetry {
 
 struct EpochFigures {
+  int64_t epoch = 0;                    // from 1
   std::map<std::string, double> train;  // "loss", "accuracy", ...
   std::map<std::string, double> test;   // empty where it was not evaluated
-  double seconds = 0;
+  double seconds = 0;                   // 0: not known, of a run before this one
 };
 
 struct Report {

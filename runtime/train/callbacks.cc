@@ -16,6 +16,14 @@ Status CheckpointEvery::OnTrainEnd(const FitResult& result) {
   return runner_.Save(result.position.step);
 }
 
+Status EarlyStopping::OnTrainBegin(const Position& position) {
+  best_ = std::numeric_limits<double>::quiet_NaN();
+  wait_ = 0;
+  if (!position.history) return OkStatus();
+  for (const EpochInfo& epoch : *position.history) MT_RETURN_IF_ERROR(OnEpochEnd(epoch));
+  return OkStatus();
+}
+
 Status EarlyStopping::OnEpochEnd(const EpochInfo& info) {
   const bool validation = monitor_.starts_with("val_");
   const Scalars& scalars = validation ? info.validation : info.train;

@@ -33,6 +33,8 @@ class EarlyStopping final : public Callback {
  public:
   EarlyStopping(std::string monitor, int64_t patience, double min_delta = 0)
       : monitor_(std::move(monitor)), patience_(patience), min_delta_(min_delta) {}
+  // A resumed job goes on counting where it stood.
+  Status OnTrainBegin(const Position& position) override;
   Status OnEpochEnd(const EpochInfo& info) override;
   bool WantsStop() const override { return wait_ > 0 && wait_ >= patience_; }
 

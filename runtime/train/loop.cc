@@ -41,6 +41,7 @@ class Fitting {
 
   Result<FitResult> Run() {
     result_.position = o_.start;
+    if (o_.start.history) result_.history = *o_.start.history;
     for (Callback* callback : callbacks_) {
       MT_RETURN_IF_ERROR(callback->OnTrainBegin(result_.position));
     }
@@ -129,6 +130,7 @@ class Fitting {
     at.batch = 0;
     at.sums.clear();
     result_.history.push_back(info);
+    at.history = std::make_shared<const std::vector<EpochInfo>>(result_.history);
     for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnEpochEnd(info));
     if (at.epoch < o_.epochs) return AskCallbacks();
     return OkStatus();

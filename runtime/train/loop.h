@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -56,13 +57,18 @@ class StepRunner {
   virtual Result<std::string> FirstNonFinite(const Batch& batch) = 0;
 };
 
+struct EpochInfo;
+
 // Where training stands; enough, with the data's cursor, to go on from a checkpoint with the same
-// epoch means.
+// epoch means and the same history.
 struct Position {
   int64_t step = 0;                    // finished steps
   int64_t epoch = 0;                   // finished epochs
   int64_t batch = 0;                   // finished batches of this epoch
   std::map<std::string, double> sums;  // of this epoch's batches, by output name
+  // The finished epochs, as far as they are known: null where none is. Never changed once made, so
+  // that positions are cheap to copy.
+  std::shared_ptr<const std::vector<EpochInfo>> history;
 };
 
 struct StepInfo {
@@ -94,7 +100,7 @@ enum class FitEnd : uint8_t {
 struct FitResult {
   FitEnd end = FitEnd::kFinished;
   Position position;
-  std::vector<EpochInfo> history;
+  std::vector<EpochInfo> history;  // with that of the position it began at
   // Why it ended before its end: "step 12: loss is nan; first in log (logits) at model.cc:31; the
   // last checkpoint is of step 10".
   std::string message;

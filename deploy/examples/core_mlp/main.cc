@@ -8,6 +8,8 @@
 
 #include "deploy/examples/core_mlp/model.h"
 #include "runtime/base/file.h"
+#include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/telemetry/report.h"
 
@@ -25,8 +27,8 @@ struct Flags {
   bool print_steps = false;
 };
 
-Result<std::unique_ptr<data::Pipeline>> OpenDigits(const std::string& images,
-                                                   const std::string& labels, const Flags& flags) {
+Result<std::unique_ptr<data::Pipeline>> OpenSplit(const std::string& images,
+                                                  const std::string& labels, const Flags& flags) {
   data::PipelineSpec spec;
   spec.source = {data::IdxFiles{images, labels}, flags.take};
   spec.stages = {data::MapStage{{data::Scale{1.0 / 255}}}, data::BatchStage{flags.batch}};
@@ -56,8 +58,19 @@ Result<std::map<std::string, double>> RunEpoch(Session& session, const Mesh& mes
                                        {"accuracy", accuracy / static_cast<double>(count)}};
 }
 
-Status Train(const Flags& flags) {
-  MT_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(flags.mesh));
+struct Digits {
+  std::unique_ptr<data::Pipeline> train, test;
+};
+
+Result<Digits> OpenDigits(const Flags& flags) {
+  MT_ASSIGN_OR_RETURN(auto train, OpenSplit(flags.data + "/train-images-idx3-ubyte.gz",
+                                            flags.data + "/train-labels-idx1-ubyte.gz", flags));
+  MT_ASSIGN_OR_RETURN(auto test, OpenSplit(flags.data + "/t10k-images-idx3-ubyte.gz",
+                                           flags.data + "/t10k-labels-idx1-ubyte.gz", flags));
+  return Digits{std::move(train), std::move(test)};
+}
+
+Result<telemetry::Report> Train(const Flags& flags, const Mesh& mesh, const Digits& digits) {
   MT_ASSIGN_OR_RETURN(const auto session, Session::Create({.isolated = flags.isolated}));
   MT_ASSIGN_OR_RETURN(const Mlp model, MakeMlp(*session, WeightLayouts(mesh)));
   MT_ASSIGN_OR_RETURN(const Adam optimizer, Adam::Create(*session, model.variables()));
@@ -68,26 +81,38 @@ Status Train(const Flags& flags) {
   Function test_step(*session, "test_step", {"x", "y"},
                      [&](const Value& x, const Value& y) { return TestStep(model, x, y); });
 
-  MT_ASSIGN_OR_RETURN(const auto train_data,
-                      OpenDigits(flags.data + "/train-images-idx3-ubyte.gz",
-                                 flags.data + "/train-labels-idx1-ubyte.gz", flags));
-  MT_ASSIGN_OR_RETURN(const auto test_data,
-                      OpenDigits(flags.data + "/t10k-images-idx3-ubyte.gz",
-                                 flags.data + "/t10k-labels-idx1-ubyte.gz", flags));
   telemetry::Report report;
   report.title = "core MLP";
   report.subtitle = std::to_string(flags.epochs) + " epochs on " + flags.mesh;
   for (int epoch = 0; epoch < flags.epochs; ++epoch) {
     MT_ASSIGN_OR_RETURN(auto train,
-                        RunEpoch(*session, mesh, *train_data, train_step, flags.print_steps));
-    MT_ASSIGN_OR_RETURN(auto test, RunEpoch(*session, mesh, *test_data, test_step, false));
+                        RunEpoch(*session, mesh, *digits.train, train_step, flags.print_steps));
+    MT_ASSIGN_OR_RETURN(auto test, RunEpoch(*session, mesh, *digits.test, test_step, false));
     std::printf(
         "epoch %d: train loss %.4f, train accuracy %.4f, test loss %.4f, test accuracy %.4f\n",
         epoch + 1, train["loss"], train["accuracy"], test["loss"], test["accuracy"]);
-    report.epochs.push_back({.train = std::move(train), .test = std::move(test), .seconds = 0});
+    report.epochs.push_back(
+        {.epoch = epoch + 1, .train = std::move(train), .test = std::move(test), .seconds = 0});
   }
-  if (flags.curves.empty()) return OkStatus();
-  return WriteFileAtomically(flags.curves, telemetry::RenderReport(report));
+  return report;
+}
+
+// Says what went wrong; the exit code is the one that workers have for it.
+int Fail(const Status& status, int (*exit_code)(const Status&)) {
+  std::fprintf(stderr, "core_mlp: %s\n", status.ToString().c_str());
+  return exit_code(status);
+}
+
+int Main(const Flags& flags) {
+  const auto mesh = Mesh::Parse(flags.mesh);
+  if (!mesh.ok()) return Fail(mesh.status(), cluster::ManifestExitCode);
+  const auto digits = OpenDigits(flags);
+  if (!digits.ok()) return Fail(digits.status(), cluster::DataExitCode);
+  const auto report = Train(flags, *mesh, *digits);
+  if (!report.ok()) return Fail(report.status(), cluster::ManifestExitCode);
+  if (flags.curves.empty()) return cluster::kExitDone;
+  const Status written = WriteFileAtomically(flags.curves, telemetry::RenderReport(*report));
+  return written.ok() ? cluster::kExitDone : Fail(written, cluster::OutputExitCode);
 }
 
 }  // namespace
@@ -106,8 +131,10 @@ int main(int argc, char** argv) {
   app.add_flag("--isolated", flags.isolated, "Every device with its own memory");
   app.add_flag("--print-steps", flags.print_steps,
                "Print the loss and accuracy of each training step");
-  CLI11_PARSE(app, argc, argv);
-  const meshtrain::Status status = core_mlp::Train(flags);
-  if (!status.ok()) std::fprintf(stderr, "core_mlp: %s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 70;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : meshtrain::cluster::kExitUsage;
+  }
+  return core_mlp::Main(flags);
 }

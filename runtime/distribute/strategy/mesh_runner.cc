@@ -104,6 +104,14 @@ Status MeshRunner::Initialize() {
   return OkStatus();
 }
 
+int64_t MeshRunner::CollectiveBytesSent() const {
+  int64_t bytes = 0;
+  for (const BySize* steps : {&train_, &eval_}) {
+    for (const auto& [size, loaded] : *steps) bytes += loaded.step->CollectiveBytesSent();
+  }
+  return bytes;
+}
+
 std::vector<uint64_t> MeshRunner::plan_hashes() const {
   std::vector<uint64_t> hashes;
   for (const BySize* steps : {&train_, &eval_}) {

@@ -72,6 +72,8 @@ class MeshRunner final : public train::StepRunner {
   // The training step for full batches, on the user's mesh.
   const plan::Plan& plan() const;
   const mesh::Mesh& mesh() const { return mesh_; }
+  // That this process's devices sent in collectives so far.
+  int64_t CollectiveBytesSent() const;
   // Of every step there is, training first; equal where processes are about to do the same.
   std::vector<uint64_t> plan_hashes() const;
 

@@ -4,6 +4,7 @@ runtime/cluster/contract.h.   cli_test.py BIN_FOLDER"""
 import gzip
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -137,7 +138,70 @@ class GoodRuns(Case):
         self.assertEqual(result.returncode, 0, result.stderr)
 
 
+class Resumes(Case):
+    @staticmethod
+    def table(result):
+        return re.findall(r"^ +(\d+)  +([\d.]+)  +([\d.]+)  +([\d.]+)  +([\d.]+)$", result.stdout, re.MULTILINE)
+
+    def test_a_longer_run_goes_on_and_keeps_its_epochs(self):
+        whole = self.run_job(self.manifest(epochs=4), output="whole")
+        self.assertEqual(self.run_job(self.manifest(epochs=2)).returncode, 0)
+        result = self.run_job(self.manifest(epochs=4))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("resuming from", result.stdout)
+        self.assertEqual([row[0] for row in self.table(result)], ["1", "2", "3", "4"])
+        self.assertEqual(self.table(result), self.table(whole))
+        epochs = re.findall(r"<tr[^>]*><td>(\d+)</td>", (self.folder / "out" / "report.html").read_text())
+        self.assertEqual(epochs, ["1", "2", "3", "4"])
+
+    def test_a_finished_run_is_replaced_whatever_its_model_was(self):
+        self.assertEqual(self.run_job(self.manifest()).returncode, 0)
+        for old, new in (("units: 12", "units: 14"), ("name: hidden", "name: other"), ("adam:", "sgd:"), ("", "")):
+            with self.subTest(new):
+                result = self.run_job(self.manifest(edit=lambda t: t.replace(old, new)))
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertNotIn("resuming from", result.stdout)
+                self.assertEqual(len((self.folder / "out" / "metrics.jsonl").read_text().splitlines()), 10)
+
+    def test_an_unfinished_run_of_another_model_is_refused(self):
+        self.assertEqual(self.run_job(self.manifest(epochs=1)).returncode, 0)
+        for old, new, words in (("units: 12", "units: 14", "expected f32[100,14], got: f32[100,12]"),
+                                ("name: hidden", "name: other", "`other.kernel`: expected f32[100,12], got: no such variable")):
+            with self.subTest(new):
+                result = self.run_job(self.manifest(epochs=2, edit=lambda t: t.replace(old, new)))
+                self.expect_error(result, 78, "ckpt-00000005: it is of another model", words, "--output")
+        # What fits is taken, and said.
+        result = self.run_job(self.manifest(epochs=2, rate=0.5))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("the program has changed since the checkpoint", result.stderr)
+        self.assertEqual(len((self.folder / "out" / "metrics.jsonl").read_text().splitlines()), 10)
+
+
 class Mistakes(Case):
+    def test_figures_and_counts_that_are_not_there(self):
+        stop = lambda more: lambda t: t.replace("    train: {epochs", "    train: {early_stopping: {%s}, epochs" % more)
+        without_test = lambda edit: lambda t: edit("\n".join(l for l in t.split("\n") if " test: " not in l))
+        for edit, words in (
+                (stop("monitor: val_los"), "unknown figure `val_los`, did you mean `val_loss`?"),
+                (stop("monitor: val_top5"), "unknown figure `val_top5`"),
+                (without_test(stop("patience: 1")), "`val_loss` needs data.test and a validation, got: none"),
+                (without_test(lambda t: t.replace("train: {epochs", "train: {validation: {steps: 1}, epochs")),
+                 "expected data.test to validate on, got: none"),
+                (lambda t: t.replace("take: 40", "take: 0"), "expected at least 1 example, or -1 for all, got: 0")):
+            with self.subTest(words):
+                result = self.meshtrain("validate", "-f", self.manifest(edit=edit))
+                self.expect_error(result, 78, words)
+                self.assertRegex(result.stderr, r"job\.yaml:\d+:\d+: ")
+        for edit in (stop("monitor: val_accuracy"), without_test(stop("monitor: loss")),
+                     without_test(lambda t: t.replace("train: {epochs", "train: {validation: false, epochs"))):
+            result = self.meshtrain("validate", "-f", self.manifest(edit=edit))
+            self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_threads_that_cannot_be(self):
+        for threads in ("-3", "99999", "many"):
+            self.expect_error(self.run_job(self.manifest(), "--threads", threads), 64, "--threads")
+        self.assertFalse((self.folder / "out").exists())
+
     def test_usage(self):
         self.assertEqual(self.meshtrain("run").returncode, 64)
         self.assertEqual(self.meshtrain("run", "--fil", "x").returncode, 64)
@@ -239,17 +303,15 @@ class Stops(Case):
         self.fail("the job never came to step %d" % step)
 
     def test_a_stopped_job_saves_and_goes_on_to_the_same_end(self):
-        whole = self.run_job(self.manifest(epochs=400, every=1000000), output="whole")
+        whole = self.run_job(self.manifest(epochs=1500, every=1000000), output="whole")
         self.assertEqual(whole.returncode, 0, whole.stderr)
-        child = self.start(self.manifest(epochs=400, every=1000000))
+        child = self.start(self.manifest(epochs=1500, every=1000000))
         self.wait_for_step(30)
         child.send_signal(signal.SIGTERM)
         out, err = child.communicate(timeout=TIMEOUT)
-        if child.returncode == 0:
-            self.skipTest("the job ended before the signal came")
         self.assertEqual(child.returncode, 143, err)
         self.assertIn("saved", out)
-        again = self.run_job(self.manifest(epochs=400, every=1000000))
+        again = self.run_job(self.manifest(epochs=1500, every=1000000))
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertIn("resuming from", again.stdout)
         last = lambda name: (self.folder / name / "metrics.jsonl").read_text().splitlines()

@@ -17,13 +17,14 @@ using testing::HasSubstr;
 using testing::Not;
 
 Report Example() {
-  return {.title = "mnist-mlp",
-          .subtitle = "3 epochs on batch=8",
-          .epochs =
-              {{{{"loss", .831}, {"accuracy", .772}}, {{"loss", .340}, {"accuracy", .901}}, 0.11},
-               {{{"loss", .299}, {"accuracy", .911}}, {{"loss", .249}, {"accuracy", .926}}, 0.09},
-               {{{"loss", .187}, {"accuracy", .946}}, {{"loss", .233}, {"accuracy", .929}}, 0.09}},
-          .facts = {{"checkpoint", "runs/mnist/<best> & \"last\""}}};
+  return {
+      .title = "mnist-mlp",
+      .subtitle = "3 epochs on batch=8",
+      .epochs =
+          {{1, {{"loss", .831}, {"accuracy", .772}}, {{"loss", .340}, {"accuracy", .901}}, 0.11},
+           {2, {{"loss", .299}, {"accuracy", .911}}, {{"loss", .249}, {"accuracy", .926}}, 0.09},
+           {3, {{"loss", .187}, {"accuracy", .946}}, {{"loss", .233}, {"accuracy", .929}}, 0.09}},
+      .facts = {{"checkpoint", "runs/mnist/<best> & \"last\""}}};
 }
 
 // Every tag closed, in order.
@@ -48,6 +49,15 @@ int Occurrences(const std::string& text, const std::string& part) {
   int count = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
   return count;
+}
+
+TEST(ReportTest, EpochsKeepTheirNumbers) {
+  Report later = Example();
+  later.epochs.erase(later.epochs.begin());
+  const std::string html = RenderReport(later);
+  EXPECT_THAT(html, HasSubstr("<td>2</td><td>0.2990</td>"));
+  EXPECT_THAT(html, HasSubstr("<td>3</td><td>0.1870</td>"));
+  EXPECT_THAT(html, Not(HasSubstr("<td>1</td>")));
 }
 
 TEST(ReportTest, ShowsCurvesAndFigures) {

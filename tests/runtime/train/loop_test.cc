@@ -213,6 +213,37 @@ TEST(FitTest, ACallbacksErrorEndsIt) {
   EXPECT_EQ(runner.steps, 1);
 }
 
+TEST(FitTest, GoesOnWithTheHistoryOfItsStart) {
+  FakeRunner runner;
+  FakeData data(2);
+  const auto before = Fit(runner, data, {.epochs = 2}, {}, {});
+  ASSERT_TRUE(before.ok());
+  ASSERT_NE(before->position.history, nullptr);
+  const auto after = Fit(runner, data, {.epochs = 3, .start = before->position}, {}, {});
+  ASSERT_TRUE(after.ok());
+  ASSERT_EQ(after->history.size(), 3u);
+  for (int64_t e = 0; e < 3; ++e) EXPECT_EQ(after->history[e].epoch, e + 1);
+  EXPECT_EQ(after->history[0].train, before->history[0].train);
+  EXPECT_EQ(before->position.history->size(), 2u);  // what was told once does not change
+  EXPECT_EQ(after->position.history->size(), 3u);
+}
+
+TEST(FitTest, EarlyStoppingGoesOnCountingWhereAResumedJobStood) {
+  const auto epoch = [](int64_t number, double loss) {
+    return EpochInfo{.epoch = number, .train = {{"loss", loss}}};
+  };
+  const auto history = [&](std::vector<EpochInfo> epochs) {
+    return Position{.history = std::make_shared<const std::vector<EpochInfo>>(std::move(epochs))};
+  };
+  EarlyStopping stopping("loss", 2);
+  ASSERT_TRUE(stopping.OnTrainBegin(history({epoch(1, 1.0), epoch(2, 2.0)})).ok());
+  EXPECT_FALSE(stopping.WantsStop());
+  ASSERT_TRUE(stopping.OnEpochEnd(epoch(3, 1.5)).ok());
+  EXPECT_TRUE(stopping.WantsStop());
+  ASSERT_TRUE(stopping.OnTrainBegin({}).ok());  // from the beginning
+  EXPECT_FALSE(stopping.WantsStop());
+}
+
 TEST(FitTest, EarlyStoppingWaitsForItsPatience) {
   FakeRunner runner;  // validation gives 10, 20, 30: never better than the first
   FakeData data(1), test(1);
