@@ -1,11 +1,13 @@
-// When a process that serves a chief may leave although the job is not done, and when a chief gives
-// up saving (runtime/cluster/stop_grace.h).
+// When a process that serves a chief leaves although the job is not done, and when a chief gives up
+// saving (runtime/cluster/stop_grace.h).
 #pragma once
 
 #include <stop_token>
+#include <string>
 #include <thread>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/status.h"
 #include "runtime/cluster/stop_grace.h"
 #include "runtime/distribute/environment.h"
 #include "runtime/distribute/parameter/chief_watch.h"
@@ -20,7 +22,31 @@ inline Result<cluster::StopTimes> StopTimesIn(const distribute::Environment& env
   return cluster::StopTimesOf(grace);
 }
 
-// As long as the chief takes a silent worker for lost.
+// Then a chief is lost: as long as it gives the others (parameter/dispatcher.h).
+inline constexpr Duration kChiefLost = std::chrono::milliseconds(1500);
+// As long as processes of a mesh wait for each other at first (team.h): pods come up one by one.
+inline constexpr Duration kChiefComes = std::chrono::minutes(10);
+
+// OK, or kUnavailable: no chief came since `began`, or it has not come back in time. Monotonic
+// times; `peer_return` is counted from when it was last heard, 0: it is not waited for.
+inline Status ChiefStays(const std::string& chief, const parameter::ChiefSeen& seen, Duration began,
+                         Duration now, Duration peer_return) {
+  const auto text = [](Duration d) {
+    return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(d).count()) + " s";
+  };
+  if (!seen.heard) {
+    if (now - began < kChiefComes) return OkStatus();
+    return Unavailable(chief + ": expected it to call within " + text(kChiefComes) +
+                       ", got: nothing");
+  }
+  const Duration silent = now - *seen.heard;
+  if ((!seen.left && silent < kChiefLost) || silent < peer_return) return OkStatus();
+  return Unavailable(chief + ": expected it back within " + text(peer_return) +
+                     ", got: " + (seen.left ? "it left " : "nothing for ") + text(silent) +
+                     (seen.left ? " ago" : ""));
+}
+
+// Of a process that was asked to stop: its chief may have been asked too, and be busy with its end.
 inline constexpr Duration kChiefSilence = std::chrono::seconds(5);
 
 // Whether a server or worker that was asked to stop at `asked` may go at `now`, both monotonic.

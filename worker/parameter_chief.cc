@@ -28,8 +28,6 @@ namespace {
 using parameter::Coordinator;
 using std::chrono::seconds;
 
-// Less than that is no time for a process to come back in.
-constexpr Duration kLeastReturn = seconds(5);
 constexpr char kTrainingData[] = "train";
 
 // The servers or workers are away, for longer than they are waited for.
@@ -235,7 +233,7 @@ class Chief {
     options.staleness_bound = spec.staleness_bound;
     options.checkpoint_folder = folder_;
     options.keep = static_cast<int>(manifest_.checkpoint.keep);
-    options.return_timeout = std::max<Duration>(config_.job.peer_return, kLeastReturn);
+    options.return_timeout = config_.job.peer_return;
     MT_ASSIGN_OR_RETURN(servers_, parameter::AddressesOf(options.cluster, cluster::Role::kPs));
     MT_ASSIGN_OR_RETURN(const auto workers,
                         parameter::AddressesOf(options.cluster, cluster::Role::kWorker));

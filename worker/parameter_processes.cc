@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -35,6 +36,50 @@ class Grown {
  private:
   telemetry::Counter counter_;
   int64_t seen_ = 0;
+};
+
+// What a server or a worker makes of its chief, look by look: it says who is lost, and when there
+// is nobody left to serve.
+class ChiefNews {
+ public:
+  ChiefNews(const cluster::TfConfig& tf_config, Duration peer_return)
+      : chief_(cluster::ToString({tf_config.cluster.hosts.contains(cluster::Role::kChief)
+                                      ? cluster::Role::kChief
+                                      : cluster::Role::kWorker,
+                                  0})),
+        self_(cluster::ToString(tf_config.task)),
+        peer_return_(peer_return) {}
+
+  // ChiefStays (leaving.h).
+  Status Look(parameter::ChiefSeen seen) {
+    const Duration now = SystemClock().Monotonic();
+    // Who stood still itself has heard nothing meanwhile.
+    if (now - looked_ > kStoodStill) woke_ = now;
+    looked_ = now;
+    if (seen.heard) seen.heard = std::max(*seen.heard, woke_);
+    const bool silent = seen.heard && !seen.left && now - *seen.heard >= kChiefLost;
+    if (silent && !silent_) LogWarning("the chief is lost", {{"task", chief_}});
+    if (!silent && silent_) LogInfo("the chief is back", {{"task", chief_}});
+    silent_ = silent;
+    std::set<std::string> lost(seen.lost.begin(), seen.lost.end());
+    lost.erase(self_);
+    for (const std::string& task : lost) {
+      if (!lost_.contains(task)) LogWarning("lost, says the chief", {{"task", task}});
+    }
+    lost_ = std::move(lost);
+    return ChiefStays(chief_, seen, began_, now, peer_return_);
+  }
+
+ private:
+  static constexpr Duration kStoodStill = 10 * kLook;
+
+  const std::string chief_, self_;
+  const Duration peer_return_;
+  const Duration began_ = SystemClock().Monotonic();
+  Duration looked_ = began_;
+  Duration woke_ = began_;
+  bool silent_ = false;
+  std::set<std::string> lost_;
 };
 
 // What is left of a server's or a worker's life once it was asked to stop (leaving.h).
@@ -113,8 +158,11 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
   Grown damaged(m.AddCounter(kDamagedFrames, kDamagedFramesHelp));
   presence->Ready();
   Serving serving(times.serve, stop);
+  ChiefNews news(tf_config, config.job.peer_return);
+  Status chief;
   while (!server->ended() && server->health().ok() && !serving.MayEnd(server->chief())) {
     serving.Pause();
+    if (chief = news.Look(server->chief()); !chief.ok() && !stop.stop_requested()) break;
     const parameter::ServerStats stats = server->stats();
     pushes.Set(stats.pushes);
     pulls.Set(stats.pulls);
@@ -125,6 +173,7 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
   }
   if (const Status health = server->health(); !health.ok()) return {health, cluster::kExitIo};
   if (server->ended()) return {OkStatus(), cluster::kExitDone};
+  if (!stop.stop_requested()) return {chief, cluster::kExitRetry};
   return {OkStatus(), stop_exit_code()};
 }
 
@@ -150,11 +199,15 @@ Ending RunParameterWorker(const Config& config, const spec::Manifest& manifest,
   Grown damaged(presence->metrics().AddCounter(kDamagedFrames, kDamagedFramesHelp));
   presence->Ready();
   Serving serving(times.serve, stop);
+  ChiefNews news(*config.job.tf_config, config.job.peer_return);
+  Status chief;
   while (!server->ended() && !serving.MayEnd(server->chief())) {
     serving.Pause();
+    if (chief = news.Look(server->chief()); !chief.ok() && !stop.stop_requested()) break;
     damaged.Set(parameter::DamagedFrames());
   }
   if (server->ended()) return {OkStatus(), cluster::kExitDone};
+  if (!stop.stop_requested()) return {chief, cluster::kExitRetry};
   return {OkStatus(), stop_exit_code()};
 }
 

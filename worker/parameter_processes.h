@@ -1,7 +1,8 @@
 // The roles that serve under the strategy ParameterServer: a ps holds variables, a worker runs the
 // steps it is sent. Both learn everything from the chief (parameter_chief.h) and live until it says
-// that the job is done (0), until they are asked to stop and the chief, which may have been asked
-// at the same time, has come to its end (143, 130; leaving.h), or, a ps, until its disk fails (74).
+// that the job is done (0), until it does not come or come back in time (138), until they are asked
+// to stop and the chief, which may have been asked at the same time, has come to its end (143, 130;
+// leaving.h), or, a ps, until its disk fails (74).
 #pragma once
 
 #include <functional>

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 import unittest
-import urllib.request
 
 from parameter_job import DIGITS, HEAD, Job
 from process_job import DEADLINE
@@ -21,6 +20,9 @@ WORKER = sys.argv.pop(1)
 DATA = pathlib.Path(sys.argv.pop(1)).resolve()
 SECONDS = int(sys.argv.pop(1))
 MORE = 100  # steps after the faults
+NAMED = 2  # seconds until everyone names a process that is lost
+AGAIN = 5  # seconds until training goes on after its return
+BUSY = 1.5  # for other tests on the same cores
 
 
 class Faults(unittest.TestCase):
@@ -42,10 +44,6 @@ class Faults(unittest.TestCase):
         folder.mkdir()
         self.jobs.append(Job(folder, WORKER, self.manifest(folder, steps, every), servers=2, metrics=True, **options))
         return self.jobs[-1]
-
-    def metric(self, job, name):
-        with urllib.request.urlopen(f"http://{job.addresses[job.leader]}/metrics", timeout=60) as answer:
-            return float(re.search(rf"^{name}{{.*}} (\S+)$", answer.read().decode(), re.M).group(1))
 
     def last_losses(self, job):
         losses = [line["loss"] for line in job.lines()[-100:]]
@@ -73,8 +71,8 @@ class Faults(unittest.TestCase):
                 job.start(("ps", 1))
                 server_killed = True
         job.wait_for_step(job.step() + MORE)
-        reruns = self.metric(job, "meshtrain_parameter_steps_rerun_total")
-        lost = self.metric(job, "meshtrain_parameter_workers_lost_total")
+        reruns = job.metric("meshtrain_parameter_steps_rerun_total")
+        lost = job.metric("meshtrain_parameter_workers_lost_total")
         self.assertGreaterEqual(lost, 1, job.logs())
         # It may be back before anybody misses it, so its own log tells.
         self.assertEqual(job.log(("ps", 1)).count("parameter server 1 at port"), 2)
@@ -101,6 +99,82 @@ class Faults(unittest.TestCase):
         print(f"{step + MORE} steps, {kills} workers killed ({lost:.0f} seen, {reruns:.0f} steps run again), 1 server killed: "
               f"{count} updates after {step} steps; loss {faulty_loss:.4f}, undisturbed {calm_loss:.4f}")
         self.assertLess(faulty_loss, 1.25 * calm_loss + 0.02)
+
+    def named(self, job, victim):
+        """How others say that it is lost."""
+        role, index = victim
+        by_chief = {"worker": f"worker is lost.* worker={index} ", "ps": f"parameter server is away.* ps={index} "}
+        others = "the chief is lost" if victim == job.leader else f"lost, says the chief.* task={role}-{index}"
+        return {t: by_chief[role] if t == job.leader else others for t in job.tasks if t != victim}
+
+    def seconds_until_named(self, job, victim, disturb):
+        want = self.named(job, victim)
+        before = {t: len(re.findall(pattern, job.log(t))) for t, pattern in want.items()}
+        begin = time.monotonic()
+        disturb()
+        while any(len(re.findall(pattern, job.log(t))) == before[t] for t, pattern in want.items()):
+            self.assertLess(time.monotonic() - begin, 30, job.logs())
+            time.sleep(0.01)
+        return time.monotonic() - begin
+
+    def test_everyone_names_whoever_stands_still_or_is_killed(self):
+        job = self.job("named", steps=1000000, workers=2)
+        job.start_all()
+        job.wait_for_step(20)
+        for victim in (("worker", 1), ("ps", 0), job.leader):
+            process = job.processes[victim]
+            took = self.seconds_until_named(job, victim, lambda: process.send_signal(signal.SIGSTOP))
+            process.send_signal(signal.SIGCONT)
+            back, step = time.monotonic(), job.step()
+            job.wait_for_step(step + 5)
+            print(f"{victim} stood still: named by all after {took:.2f} s, training again {time.monotonic() - back:.2f} s "
+                  f"after its return")
+            self.assertLess(took, NAMED + BUSY)
+            self.assertLess(time.monotonic() - back, AGAIN + BUSY)
+            job.wait_for_ready(2)
+            time.sleep(0.5)  # everyone hears that it is back
+        for victim in (("worker", 1), ("ps", 0)):
+            took = self.seconds_until_named(job, victim, lambda: job.kill(victim))
+            print(f"{victim} was killed: named by all after {took:.2f} s")
+            self.assertLess(took, NAMED + BUSY)
+            job.start(victim)
+            job.wait_for_step(job.step() + 5)
+            job.wait_for_ready(2)
+            time.sleep(0.5)
+
+    def leave(self, peer_return, at_least, within):
+        """The others leave, after the chief is gone, with 138 and its name."""
+        job = self.job("gone", steps=1000000, peer_return=peer_return)
+        job.start_all()
+        job.wait_for_step(20)
+        begin = time.monotonic()
+        job.kill(job.leader)
+        for task in job.tasks:
+            if task != job.leader:
+                self.assertEqual(job.wait(task), 138, job.logs())
+                took = time.monotonic() - begin
+                print(f"{task} left {took:.2f} s after the chief was killed, of {peer_return} s")
+                self.assertGreater(took, at_least)
+                self.assertLess(took, within)
+                self.assertIn("chief-0: expected it back", job.log(task))
+
+    def test_a_chief_that_stays_away_is_waited_for_so_long(self):
+        self.leave(4, at_least=3.5, within=6 + BUSY)
+
+    def test_a_chief_that_is_lost_is_not_waited_for_without_a_time(self):
+        self.leave(0, at_least=1, within=NAMED + BUSY)
+
+    def test_a_server_that_is_lost_is_not_waited_for_without_a_time(self):
+        job = self.job("at_once", steps=1000000, peer_return=0)
+        job.start_all()
+        job.wait_for_step(20)
+        begin = time.monotonic()
+        job.kill(("ps", 1))
+        self.assertEqual(job.wait(job.leader), 138, job.logs())
+        self.assertLess(time.monotonic() - begin, NAMED + BUSY)
+        self.assertIn("ps-1: expected it back within 0 s", job.log(job.leader))
+        for task in (("ps", 0), ("worker", 0)):
+            self.assertEqual(job.wait(task), 138, job.logs())
 
     def test_a_damaged_checkpoint_costs_what_came_after_the_one_before(self):
         job = self.job("damaged", steps=1000000, every=20)

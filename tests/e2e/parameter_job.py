@@ -2,12 +2,16 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import struct
 import subprocess
 import time
+import urllib.request
 
 from process_job import DEADLINE, free_ports
+
+PORT, HTTP_PORT = 2222, 2280  # of hosts of their own
 
 HEAD = """
 apiVersion: meshtrain.dev/v1
@@ -64,10 +68,12 @@ def write_guide_data(folder):
 
 
 class Job:
-    """The processes of one job, in a folder of its own. `manifest`: its text, formatted."""
+    """The processes of one job, in a folder of its own. `manifest`: its text, formatted.
+
+    host(task): the host of each, 127.0.0.1 without; prefix(task): what its command line begins with."""
 
     def __init__(self, folder, worker, manifest, workers=1, servers=1, chief=True, evaluator=False, peer_return=60,
-                 metrics=False, grace=None):
+                 metrics=False, grace=None, host=lambda task: None, prefix=lambda task: []):
         self.folder = pathlib.Path(folder)
         self.worker = worker
         self.peer_return = peer_return
@@ -76,25 +82,28 @@ class Job:
         counts = {"chief": int(chief), "worker": workers, "ps": servers, "evaluator": int(evaluator)}
         self.tasks = [(role, index) for role, count in counts.items() for index in range(count)]
         ports = iter(free_ports(2 * len(self.tasks)))
-        self.hosts = {task: f"127.0.0.1:{next(ports)}" for task in self.tasks}
-        self.addresses = {task: f"127.0.0.1:{next(ports)}" for task in self.tasks}
+        self.hosts = {task: f"{host(task)}:{PORT}" if host(task) else f"127.0.0.1:{next(ports)}" for task in self.tasks}
+        self.addresses = {task: f"{host(task)}:{HTTP_PORT}" if host(task) else f"127.0.0.1:{next(ports)}"
+                          for task in self.tasks}
+        self.prefix = prefix
         self.leader = ("chief", 0) if chief else ("worker", 0)
         self.manifest = self.folder / "job.yaml"
         self.manifest.write_text(manifest)
-        (self.folder / "token").write_text("secret")
         self.processes = {}
 
     def output(self, task):
         return self.folder / f"{task[0]}-{task[1]}"
 
-    def start(self, task):
+    def start(self, task, token="secret"):
+        token_file = self.folder / f"token-{task[0]}-{task[1]}"
+        token_file.write_text(token)
         # An evaluator is listed in its own TF_CONFIG only.
         cluster = {}
         for (role, index), host in self.hosts.items():
             if role != "evaluator" or task[0] == "evaluator":
                 cluster.setdefault(role, []).append(host)
         environment = {
-            "PATH": os.environ["PATH"], "MESHTRAIN_JOB": "test/servers", "MESHTRAIN_TOKEN_FILE": str(self.folder / "token"),
+            "PATH": os.environ["PATH"], "MESHTRAIN_JOB": "test/servers", "MESHTRAIN_TOKEN_FILE": str(token_file),
             "MESHTRAIN_PEER_RETURN_SECONDS": str(self.peer_return),
             "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task[0], "index": task[1]}}),
         }
@@ -105,7 +114,7 @@ class Job:
                 environment[name] = os.environ[name]
         with open(self.folder / f"log-{task[0]}-{task[1]}", "ab") as log:
             self.processes[task] = subprocess.Popen(
-                [self.worker, "-f", str(self.manifest), "--output", str(self.output(task)), "--threads", "1",
+                self.prefix(task) + [self.worker, "-f", str(self.manifest), "--output", str(self.output(task)), "--threads", "1",
                  "--metrics-address", self.addresses[task] if self.metrics else "none"],
                 env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         return self.processes[task]
@@ -151,6 +160,18 @@ class Job:
             if self.processes[self.leader].poll() is not None:
                 raise AssertionError(f"{self.leader} left; {self.logs()}")
             time.sleep(0.01)
+
+    def metric(self, name, task=None):
+        with urllib.request.urlopen(f"http://{self.addresses[task or self.leader]}/metrics", timeout=60) as answer:
+            return float(re.search(rf"^{name}{{.*}} (\S+)$", answer.read().decode(), re.M).group(1))
+
+    def wait_for_ready(self, workers):
+        """The chief counts so many workers that take steps."""
+        end = time.monotonic() + DEADLINE
+        while self.metric("meshtrain_parameter_workers_ready") < workers:
+            if time.monotonic() > end:
+                raise AssertionError(f"{workers} workers were not ready; {self.logs()}")
+            time.sleep(0.02)
 
     def log(self, task):
         return (self.folder / f"log-{task[0]}-{task[1]}").read_text(errors="replace")

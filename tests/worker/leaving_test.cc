@@ -54,6 +54,34 @@ TEST(LeavingTest, ServesWhileTheChiefIsThere) {
   EXPECT_TRUE(MayLeave(talks, asked, seconds(127), serve)) << "its own time is over";
 }
 
+TEST(LeavingTest, AChiefIsWaitedForSoLongAndNotLonger) {
+  const Duration began = seconds(100);
+  const auto stays = [&](parameter::ChiefSeen seen, Duration now, Duration peer_return) {
+    const Status status = ChiefStays("chief-0", seen, began, now, peer_return);
+    if (!status.ok()) {
+      EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+      EXPECT_EQ(status.message().rfind("chief-0: expected it", 0), 0u) << status.ToString();
+    }
+    return status.ok();
+  };
+  // At first: ten minutes, whatever the time to return.
+  EXPECT_TRUE(stays({}, seconds(700) - Duration{1}, Duration{}));
+  EXPECT_FALSE(stays({}, seconds(700), seconds(3600)));
+  // Once it was there.
+  const parameter::ChiefSeen heard{.heard = seconds(1000)};
+  EXPECT_TRUE(stays(heard, seconds(1120) - Duration{1}, seconds(120)));
+  EXPECT_FALSE(stays(heard, seconds(1120), seconds(120)));
+  // At once: as soon as it is lost.
+  EXPECT_TRUE(stays(heard, seconds(1001), Duration{}));
+  EXPECT_TRUE(stays(heard, seconds(1001), seconds(1)));
+  EXPECT_FALSE(stays(heard, seconds(1000) + kChiefLost, Duration{}));
+  // One that has left is waited for too, but not missed first.
+  const parameter::ChiefSeen left{.heard = seconds(1000), .left = true};
+  EXPECT_TRUE(stays(left, seconds(1119), seconds(120)));
+  EXPECT_FALSE(stays(left, seconds(1120), seconds(120)));
+  EXPECT_FALSE(stays(left, seconds(1000), Duration{}));
+}
+
 TEST(LeavingTest, GoesAtOnceWhereThereIsNoChief) {
   const Duration now = seconds(100), serve = seconds(27);
   EXPECT_TRUE(MayLeave({}, now, now, serve)) << "none came";
@@ -68,7 +96,7 @@ TEST(LeavingTest, GoesAtOnceWhereThereIsNoChief) {
   EXPECT_FALSE(may());
   watch.Left();
   EXPECT_TRUE(may());
-  watch.Heard();
+  watch.Heard({});
   EXPECT_TRUE(may()) << "a ping that was on its way does not bring it back";
   watch.Began();
   EXPECT_FALSE(may()) << "the next chief is there";

@@ -6,6 +6,9 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
@@ -19,15 +22,17 @@ struct ChiefSeen {
   std::optional<Duration>
       heard;          // when it last called, by Clock::Monotonic; nothing: no chief came yet
   bool left = false;  // it said so, and no other has begun since
+  std::vector<std::string> lost;  // whom it missed when it last called: "worker-3"
 };
 
 class ChiefWatch {
  public:
   // A chief begins a session.
   void Began() { Set(/*left=*/false); }
-  void Heard() {
+  void Heard(std::vector<std::string> lost) {
     MutexLock lock(mutex_);
     seen_.heard = SystemClock().Monotonic();
+    seen_.lost = std::move(lost);
   }
   void Left() { Set(/*left=*/true); }
   ChiefSeen seen() const {
@@ -38,7 +43,7 @@ class ChiefWatch {
  private:
   void Set(bool left) {
     MutexLock lock(mutex_);
-    seen_ = {SystemClock().Monotonic(), left};
+    seen_ = {SystemClock().Monotonic(), left, {}};
   }
 
   mutable Mutex mutex_;

@@ -14,6 +14,8 @@ using mesh::TensorType;
 
 namespace {
 
+constexpr Duration kFirstPings = std::chrono::milliseconds(300);
+
 // Where a worker's dataset stands, in a checkpoint's metadata.
 std::string CursorKey(const std::string& dataset, int worker, int workers) {
   return "parameter_server.cursor." + dataset + "." + std::to_string(worker) + "/" +
@@ -130,9 +132,20 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions opti
       std::make_unique<Planner>(o.partitioner, static_cast<int>(servers.size()), o.seed);
   MT_ASSIGN_OR_RETURN(coordinator->servers_,
                       ServerGroup::Create(servers, o.identity, o.rpc_timeout));
-  MT_RETURN_IF_ERROR(coordinator->servers_->SetUp(
-      {.session = o.session, .restore = o.restore, .staleness_bound = o.staleness_bound},
-      o.start_timeout, stop));
+  {
+    // Those that are there already hear that we are too, while the others are waited for.
+    const std::jthread pinging([&](std::stop_token done) {
+      while (!done.stop_requested()) {
+        for (int s = 0; s < coordinator->servers_->size(); ++s) {
+          coordinator->servers_->Ping(s, {}, o.lost_after, [](const Status&) {});
+        }
+        SystemClock().SleepFor(kFirstPings, done);
+      }
+    });
+    MT_RETURN_IF_ERROR(coordinator->servers_->SetUp(
+        {.session = o.session, .restore = o.restore, .staleness_bound = o.staleness_bound},
+        o.start_timeout, stop));
+  }
   MT_ASSIGN_OR_RETURN(coordinator->dispatcher_,
                       Dispatcher::Create({.workers = workers,
                                           .identity = o.identity,

@@ -76,10 +76,11 @@ struct CoordinatorOptions {
   Duration rpc_timeout = std::chrono::seconds(30);
   Duration step_timeout = std::chrono::minutes(10);
   Duration start_timeout = std::chrono::minutes(10);  // for servers, and the first worker, to come
-  Duration return_timeout = std::chrono::seconds(120);  // for one that was lost to come back
+  // For one that was lost to come back; 0: it is not waited for.
+  Duration return_timeout = std::chrono::seconds(120);
   Duration save_timeout = std::chrono::minutes(10);
-  Duration ping = std::chrono::milliseconds(500);
-  Duration lost_after = std::chrono::seconds(5);
+  Duration ping = std::chrono::milliseconds(100);  // see dispatcher.h
+  Duration lost_after = std::chrono::milliseconds(1500);
 };
 
 // The addresses, by index. Errors: kInvalidArgument for a gap, or for none.

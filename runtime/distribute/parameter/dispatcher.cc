@@ -20,7 +20,13 @@ using Kind = ScheduleAction::Kind;
 
 namespace {
 
+// How often it is tried to set a worker up that is away.
+constexpr Duration kTryEvery = std::chrono::milliseconds(300);
+// A monitor that has not looked for so long stood still, and the process with it.
+constexpr Duration kStoodStill = std::chrono::seconds(1);
+
 std::string WorkerName(int worker) { return "worker-" + std::to_string(worker); }
+std::string ServerName(int server) { return "ps-" + std::to_string(server); }
 
 // Of a call to a worker: it was lost, or is to be set up anew. Other errors would come again.
 bool IsLost(StatusCode code) {
@@ -49,6 +55,7 @@ class Dispatcher::Impl {
         schedule_({.workers = static_cast<int>(peers_.size()),
                    .in_flight = options_.in_flight,
                    .max_attempts = options_.max_attempts}),
+        lost_workers_(peers_.size(), false),
         pinging_workers_(peers_.size(), false),
         pinging_servers_(static_cast<size_t>(servers_->size()), false),
         cursors_(peers_.size()),
@@ -154,8 +161,16 @@ class Dispatcher::Impl {
   void Lost(int worker, int64_t incarnation, const Status& why);
 
   void Monitor(std::stop_token stop);
-  void PingWorker(int worker, int64_t incarnation);
+  // `judge`: whether no answer means that it is lost.
+  void PingWorker(int worker, int64_t incarnation, bool judge);
   void PingServer(int server);
+  void ServerAnswered(int server, const Status& status);
+  std::vector<std::string> LostNames() MT_REQUIRES(mutex_);
+  // Whether an answer that did not come in time says nothing: nobody hears while he stands still.
+  bool StoodStillSince(Duration asked) {
+    MutexLock lock(mutex_);
+    return woke_ >= asked || SystemClock().Monotonic() - looked_ > kStoodStill;
+  }
   void CheckTimes();
 
   const DispatcherOptions options_;
@@ -174,12 +189,15 @@ class Dispatcher::Impl {
   int waiting_ MT_GUARDED_BY(mutex_) = 0;         // threads in Submit, Wait or CloseGate
   int joining_ MT_GUARDED_BY(mutex_) = 0;
   std::map<std::pair<int, int64_t>, std::function<void()>> cancels_
-      MT_GUARDED_BY(mutex_);  // by worker and step
+      MT_GUARDED_BY(mutex_);                              // by worker and step
+  std::vector<bool> lost_workers_ MT_GUARDED_BY(mutex_);  // and not set up anew yet
   std::vector<bool> pinging_workers_ MT_GUARDED_BY(mutex_), pinging_servers_ MT_GUARDED_BY(mutex_);
   std::vector<std::map<int64_t, std::string>> cursors_
       MT_GUARDED_BY(mutex_);                              // by worker and entry
   std::vector<Status> last_error_ MT_GUARDED_BY(mutex_);  // by worker
   DispatcherStats stats_ MT_GUARDED_BY(mutex_);
+  Duration looked_ MT_GUARDED_BY(mutex_) = SystemClock().Monotonic();  // the monitor
+  Duration woke_ MT_GUARDED_BY(mutex_){};  // when it went on after it had stood still
   // Monotonic; when it began, -1: it is not so.
   Duration no_worker_since_ MT_GUARDED_BY(mutex_) = SystemClock().Monotonic();
   bool had_worker_ MT_GUARDED_BY(mutex_) = false;
@@ -252,6 +270,7 @@ void Dispatcher::Impl::StartSetUp(int worker, int64_t incarnation, int64_t to) {
                          {
                            MutexLock lock(mutex_);
                            had_worker_ = true;
+                           lost_workers_[worker] = false;
                            no_worker_since_ = Duration(-1);
                          }
                          LogInfo("worker is ready", {{"worker", std::to_string(worker)},
@@ -295,6 +314,7 @@ void Dispatcher::Impl::Lost(int worker, int64_t incarnation, const Status& why) 
     was_ready = schedule_.ready(worker) && schedule_.incarnation(worker) == incarnation;
     HandleEvent(WorkerLost{worker, incarnation}, &starts);
     if (was_ready) {
+      lost_workers_[worker] = true;
       // What it may still answer is of an incarnation that has ended.
       for (auto it = cancels_.lower_bound({worker, 0});
            it != cancels_.end() && it->first.first == worker;) {
@@ -558,18 +578,29 @@ DispatcherStats Dispatcher::Impl::stats() {
 // --- watching
 
 void Dispatcher::Impl::Monitor(std::stop_token stop) {
+  Duration next_try{};  // monotonic
   while (!stop.stop_requested()) {
+    const Duration now = SystemClock().Monotonic();
+    const bool may_try = now >= next_try;
+    if (may_try) next_try = now + kTryEvery;
+    {
+      MutexLock lock(mutex_);
+      if (now - looked_ > kStoodStill) woke_ = now;
+      looked_ = now;
+    }
     for (int w = 0; w < workers(); ++w) {
-      bool away = false, ready = false;
+      bool away = false, ready = false, failed = false;
       int64_t incarnation = 0;
       {
         MutexLock lock(mutex_);
-        away = schedule_.away(w) && !schedule_.error();
+        away = schedule_.away(w);
         ready = schedule_.ready(w);
         incarnation = schedule_.incarnation(w);
+        failed = schedule_.error().has_value();
       }
-      if (away) Feed(WorkerTried{w});
-      if (ready) PingWorker(w, incarnation);
+      // One that is being set up is not judged: it only hears that we are there.
+      if (!away) PingWorker(w, incarnation, ready);
+      if (away && may_try && !failed) Feed(WorkerTried{w});
     }
     for (int s = 0; s < servers_->size(); ++s) PingServer(s);
     CheckTimes();
@@ -577,18 +608,34 @@ void Dispatcher::Impl::Monitor(std::stop_token stop) {
   }
 }
 
-void Dispatcher::Impl::PingWorker(int worker, int64_t incarnation) {
+std::vector<std::string> Dispatcher::Impl::LostNames() {
+  std::vector<std::string> names;
+  for (int w = 0; w < workers(); ++w) {
+    if (lost_workers_[w]) names.push_back(WorkerName(w));
+  }
+  for (const auto& [server, since] : server_away_since_) names.push_back(ServerName(server));
+  return names;
+}
+
+void Dispatcher::Impl::PingWorker(int worker, int64_t incarnation, bool judge) {
+  PingRequest request;
   {
     MutexLock lock(mutex_);
     if (pinging_workers_[worker]) return;
     pinging_workers_[worker] = true;
+    request.lost = LostNames();
   }
+  const Duration asked = SystemClock().Monotonic();
   peers_[worker]->Call(
-      kWorkerPing, {}, options_.lost_after, nullptr,
-      [this, worker, incarnation](const Result<std::string>& answer) {
+      kWorkerPing, {Encode(request), {}}, options_.lost_after, nullptr,
+      [this, worker, incarnation, judge, asked](const Result<std::string>& answer) {
         {
           MutexLock lock(mutex_);
           pinging_workers_[worker] = false;
+        }
+        if (!judge) return;
+        if (answer.status().code() == StatusCode::kDeadlineExceeded && StoodStillSince(asked)) {
+          return;
         }
         if (!answer.ok()) return Lost(worker, incarnation, answer.status());
         const auto reply = Decode<WorkerPingReply>(*answer);
@@ -600,40 +647,49 @@ void Dispatcher::Impl::PingWorker(int worker, int64_t incarnation) {
 }
 
 void Dispatcher::Impl::PingServer(int server) {
+  std::vector<std::string> names;
   {
     MutexLock lock(mutex_);
     if (closed_ || pinging_servers_[server]) return;
     pinging_servers_[server] = true;
+    names = LostNames();
   }
-  servers_->Ping(server, options_.lost_after, [this, server](const Status& status) {
-    Starts starts;
-    bool lost = false, back = false;
-    {
-      MutexLock lock(mutex_);
-      if (!closed_) {
-        if (status.ok()) {
-          back = server_away_since_.erase(server) > 0;
-          HandleEvent(ServerBack{server}, &starts);
-        } else if (status.code() == StatusCode::kDataLoss) {
-          HandleEvent(JobFailed{status}, &starts);
-        } else {
-          lost = server_away_since_.emplace(server, SystemClock().Monotonic()).second;
-          if (lost) ++stats_.servers_lost;
-          server_error_[server] = status;
-          HandleEvent(ServerLost{server}, &starts);
-        }
-      }
-    }
-    if (lost) {
-      LogWarning("parameter server is away",
-                 {{"ps", std::to_string(server)}, {"error", status.message()}});
-    }
-    if (back) LogInfo("parameter server is back", {{"ps", std::to_string(server)}});
-    Perform(starts);
+  const Duration asked = SystemClock().Monotonic();
+  servers_->Ping(server, std::move(names), options_.lost_after,
+                 [this, server, asked](const Status& status) {
+                   const bool says_nothing =
+                       status.code() == StatusCode::kDeadlineExceeded && StoodStillSince(asked);
+                   if (!says_nothing) ServerAnswered(server, status);
+                   MutexLock lock(mutex_);
+                   pinging_servers_[server] = false;
+                   changed_.NotifyAll();
+                 });
+}
+
+void Dispatcher::Impl::ServerAnswered(int server, const Status& status) {
+  Starts starts;
+  bool lost = false, back = false;
+  {
     MutexLock lock(mutex_);
-    pinging_servers_[server] = false;
-    changed_.NotifyAll();
-  });
+    if (closed_) return;
+    if (status.ok()) {
+      back = server_away_since_.erase(server) > 0;
+      HandleEvent(ServerBack{server}, &starts);
+    } else if (status.code() == StatusCode::kDataLoss) {
+      HandleEvent(JobFailed{status}, &starts);
+    } else {
+      lost = server_away_since_.emplace(server, SystemClock().Monotonic()).second;
+      if (lost) ++stats_.servers_lost;
+      server_error_[server] = status;
+      HandleEvent(ServerLost{server}, &starts);
+    }
+  }
+  if (lost) {
+    LogWarning("parameter server is away",
+               {{"ps", std::to_string(server)}, {"error", status.message()}});
+  }
+  if (back) LogInfo("parameter server is back", {{"ps", std::to_string(server)}});
+  Perform(starts);
 }
 
 // Who did not come back in time ends the job's steps.
@@ -651,11 +707,10 @@ void Dispatcher::Impl::CheckTimes() {
     const Duration now = SystemClock().Monotonic();
     for (const auto& [server, since] : server_away_since_) {
       if (now - since < options_.return_timeout) continue;
-      HandleEvent(
-          JobFailed{Unavailable("ps-" + std::to_string(server) + ": expected it back within " +
-                                Seconds(options_.return_timeout) +
-                                ", got: " + server_error_[server].message())},
-          &starts);
+      HandleEvent(JobFailed{Unavailable(ServerName(server) + ": expected it back within " +
+                                        Seconds(options_.return_timeout) +
+                                        ", got: " + server_error_[server].message())},
+                  &starts);
       break;
     }
     const Duration patience = had_worker_ ? options_.return_timeout : options_.start_timeout;

@@ -35,9 +35,10 @@ struct DispatcherOptions {
   Duration start_timeout = std::chrono::minutes(10);  // for the first worker to come
   Duration return_timeout =
       std::chrono::seconds(120);  // for one to come back, when all are lost; and for a server
-  Duration ping = std::chrono::milliseconds(500);
-  Duration lost_after =
-      std::chrono::seconds(5);  // silence; a connection that breaks counts at once
+  Duration ping = std::chrono::milliseconds(100);
+  // Of silence; a connection that breaks counts at once. With `ping` twice, for the others to hear
+  // of it, whoever stands still is named by all within two seconds.
+  Duration lost_after = std::chrono::milliseconds(1500);
 };
 
 // What a step gave. Set once.

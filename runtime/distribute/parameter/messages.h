@@ -123,6 +123,10 @@ struct CommittedRequest {
   int64_t session = 0;
   int64_t step = 0;
 };
+// Of a server or a worker, with whom the chief misses ("worker-3").
+struct PingRequest {
+  std::vector<std::string> lost;
+};
 struct ServerPingReply {
   int64_t session = 0;
   uint64_t boot = 0;
@@ -268,6 +272,7 @@ std::string Encode(const CutReply& message);
 std::string Encode(const WriteRequest& message);
 std::string Encode(const WriteReply& message);
 std::string Encode(const CommittedRequest& message);
+std::string Encode(const PingRequest& message);
 std::string Encode(const ServerPingReply& message);
 std::string Encode(const LogRecord& message);
 std::string Encode(const WorkerSetUpRequest& message);

@@ -313,6 +313,18 @@ Result<CommittedRequest> Decode<CommittedRequest>(std::string_view bytes) {
   return CommittedRequest{m.session(), m.step()};
 }
 
+// A WorkerPingRequest has the same bytes.
+std::string Encode(const PingRequest& m) {
+  wire::ServerPingRequest out;
+  for (const std::string& name : m.lost) out.add_lost(name);
+  return out.SerializeAsString();
+}
+template <>
+Result<PingRequest> Decode<PingRequest>(std::string_view bytes) {
+  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::ServerPingRequest>(bytes));
+  return PingRequest{{m.lost().begin(), m.lost().end()}};
+}
+
 std::string Encode(const ServerPingReply& m) {
   wire::ServerPingReply out;
   out.set_session(m.session);

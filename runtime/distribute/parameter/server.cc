@@ -250,8 +250,10 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
   methods[kServerPull] = {nullptr, [this](Request request, Reply reply) {
                             Pull(std::move(request), std::move(reply));
                           }};
-  methods[kServerPing] = {nullptr, [this](Request, Reply reply) {
-                            chief_.Heard();
+  methods[kServerPing] = {nullptr, [this](Request request, Reply reply) {
+                            auto ping = Decode<PingRequest>(request.head);
+                            if (!ping.ok()) return reply(ping.status());
+                            chief_.Heard(std::move(ping->lost));
                             ServerPingReply answer{.boot = boot_};
                             {
                               MutexLock lock(mutex_);

@@ -15,6 +15,8 @@ using mesh::Tensor;
 namespace {
 
 constexpr Duration kRetryAfter = std::chrono::milliseconds(100);
+// Planning and reading a checkpoint take their time.
+constexpr Duration kDefineTakes = std::chrono::minutes(2);
 // Writes of the coordinator are pushes of a worker that there is not.
 constexpr int32_t kCoordinator = -1;
 
@@ -60,7 +62,9 @@ Result<std::vector<std::string>> ServerGroup::CallEach(
       std::map<size_t, Result<std::string>> results;
     } round;
     std::vector<std::function<void()>> cancels;
-    const Duration left = std::max<Duration>(until - SystemClock().Monotonic(), kRetryAfter);
+    const Duration left = timeout > Duration(0)
+                              ? std::max<Duration>(until - SystemClock().Monotonic(), kRetryAfter)
+                              : rpc_timeout;
     for (const size_t i : open) {
       cancels.push_back(peers_[i]->Call(method, *requests[i], std::min(left, rpc_timeout),
                                         lands.empty() ? nullptr : lands[i],
@@ -147,8 +151,8 @@ Status ServerGroup::Define(const std::vector<Definition>& definitions, Duration 
     request.definition = definition;
     requests.push_back(Frame{Encode(request), {}});
   }
-  // Planning and reading a checkpoint take their time.
-  MT_RETURN_IF_ERROR(CallEach(kServerDefine, requests, timeout, timeout, stop).status());
+  MT_RETURN_IF_ERROR(
+      CallEach(kServerDefine, requests, timeout, std::max(timeout, kDefineTakes), stop).status());
   MutexLock lock(mutex_);
   definitions_ = std::max(definitions_, request.number + 1);
   return OkStatus();
@@ -281,7 +285,8 @@ void ServerGroup::NoteVersions(const std::vector<int64_t>& versions) {
   }
 }
 
-void ServerGroup::Ping(int server, Duration timeout, std::function<void(Status)> done) {
+void ServerGroup::Ping(int server, std::vector<std::string> lost, Duration timeout,
+                       std::function<void(Status)> done) {
   // What it had acknowledged before it was asked.
   int64_t session = 0, definitions = 0, version = 0;
   {
@@ -291,7 +296,7 @@ void ServerGroup::Ping(int server, Duration timeout, std::function<void(Status)>
     version = versions_[server];
   }
   peers_[server]->Call(
-      kServerPing, {}, timeout, nullptr,
+      kServerPing, {Encode(PingRequest{std::move(lost)}), {}}, timeout, nullptr,
       [this, server, session, definitions, version, done](const Result<std::string>& answer) {
         if (!answer.ok()) return done(answer.status().At(Name(server)));
         const auto reply = Decode<ServerPingReply>(*answer);

@@ -1,8 +1,8 @@
 // The coordinator's side of the servers: calls that go to each of them, and what it knows of their
 // state.
 //
-// A call to a server that is away is made again until its time is over; every call may be repeated
-// safely. Thread-safe, but for SetUp, which comes first.
+// A call to a server that is away is made again until its time is over; with none, it is made once.
+// Every call may be repeated safely. Thread-safe, but for SetUp, which comes first.
 #pragma once
 
 #include <functional>
@@ -56,7 +56,9 @@ class ServerGroup {
 
   // Asks one server how it is: OK, or kUnavailable and the like (away), or kDataLoss: it is there,
   // but not with the state that it acknowledged.
-  void Ping(int server, Duration timeout, std::function<void(Status)> done);
+  // `lost`: whom the chief misses, for the server to know.
+  void Ping(int server, std::vector<std::string> lost, Duration timeout,
+            std::function<void(Status)> done);
   // The newest answer's, for figures.
   int64_t log_bytes() const;
 

@@ -78,8 +78,10 @@ class WorkerServer::Impl {
                 (*shared)(std::move(frame));
               });
         }};
-    methods[kWorkerPing] = {nullptr, [this](Request, Reply reply) {
-                              chief_.Heard();
+    methods[kWorkerPing] = {nullptr, [this](Request request, Reply reply) {
+                              auto ping = Decode<PingRequest>(request.head);
+                              if (!ping.ok()) return reply(ping.status());
+                              chief_.Heard(std::move(ping->lost));
                               reply(Frame{Encode(executor_.Ping()), {}});
                             }};
     const auto told = [this](auto what) {

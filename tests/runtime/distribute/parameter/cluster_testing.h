@@ -74,7 +74,8 @@ class TestCluster {
     options.start_timeout = std::chrono::seconds(60);
     options.return_timeout = std::chrono::seconds(60);
     options.step_timeout = std::chrono::seconds(120);
-    options.ping = std::chrono::milliseconds(100);
+    // Nobody stands still here, but the machine may be busy.
+    options.lost_after = std::chrono::seconds(10);
     return options;
   }
 

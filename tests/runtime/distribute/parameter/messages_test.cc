@@ -63,6 +63,8 @@ TEST(MessagesTest, ServerMessagesComeBack) {
   EXPECT_EQ(RoundTrip(WriteReply{"{}"}).index, "{}");
   EXPECT_EQ(RoundTrip(CommittedRequest{7, 30}).step, 30);
   EXPECT_EQ(RoundTrip(EndRequest{7}).session, 7);
+  EXPECT_EQ(RoundTrip(PingRequest{{"ps-1", "worker-3"}}).lost,
+            (std::vector<std::string>{"ps-1", "worker-3"}));
   EXPECT_EQ(RoundTrip(ServerPingReply{7, 1, 2, 3, 4}).log_bytes, 4);
   const LogRecord base = Base{7,  3,    {{0, 1, 5, {7, 9}}, {-1, 1, 0, {}}}, 2, true,
                               40, "/c", {{"n", {DType::kI64, {}}}}};

@@ -110,7 +110,6 @@ class ProcessCluster {
     options.start_timeout = std::chrono::seconds(60);
     options.return_timeout = std::chrono::seconds(60);
     options.step_timeout = std::chrono::seconds(120);
-    options.ping = std::chrono::milliseconds(100);
     return options;
   }
 
