@@ -176,7 +176,7 @@ std::string Metrics::Text() {
     const Gauges& gauges = impl_->gauges;
     if (gauges.jobs_by_phase) {
       auto phases = gauges.jobs_by_phase();
-      for (const char* phase : {"Pending", "Created", "Running", "Restarting", "Suspended",
+      for (const char* phase : {"Pending", "New", "Running", "Restarting", "Stalled", "Suspended",
                                 "Succeeded", "Failed", "Waiting"}) {
         impl_->jobs.Add({{"phase", phase}}).Set(0);
       }

@@ -1,40 +1,8 @@
 #include "operator/control/progress_puller.h"
 
-#include <httplib.h>
-
 #include <algorithm>
 
 namespace meshtrain::control {
-namespace {
-constexpr size_t kMaxBytes = 64 << 10;
-}  // namespace
-
-Result<std::string> FetchProgressOverHttp(const ProgressTarget& target, std::stop_token stop) {
-  httplib::Client client(target.ip, target.port);
-  client.set_connection_timeout(std::chrono::seconds(1));
-  client.set_read_timeout(std::chrono::seconds(1));
-  client.set_follow_location(false);
-  client.set_decompress(false);
-  std::string body;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-  std::stop_callback on_stop(stop, [&] { client.stop(); });
-  const httplib::Result result =
-      client.Get("/progress",
-                 httplib::Headers{{"Accept", "application/json"}, {"Accept-Encoding", "identity"}},
-                 [&](const char* data, size_t size) {
-                   body.append(data, size);
-                   return body.size() <= kMaxBytes && std::chrono::steady_clock::now() < until;
-                 });
-  const std::string where = "http://" + target.ip + ":" + std::to_string(target.port) + "/progress";
-  if (!result) {
-    return Unavailable(where + ": expected an answer, got: " + httplib::to_string(result.error()));
-  }
-  if (result->status != 200) {
-    return Unavailable(where + ": expected 200, got: " + std::to_string(result->status));
-  }
-  return body;
-}
-
 ProgressPuller::ProgressPuller(const Store& store, Clock& clock, FetchProgress fetch,
                                ParseProgress parse,
                                std::function<void(const std::string& key)> wake, Duration period)

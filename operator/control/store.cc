@@ -225,6 +225,26 @@ Sink Store::NodeSink() {
   sink.end_list = [this, end_list](int64_t version) {
     Locked([&] { nodes_known_ = true; });
     end_list(version);
+    // A node that this list lacks, and no list before had, changed in nobody's eyes.
+    Locked([&] {
+      pods_.ForEach([&](const std::string&, const Pod& pod) {
+        if (pod.seen.node.empty() || nodes_.Find(pod.seen.node) != nullptr) return;
+        touched_.insert(KeyOf(pod.ns, pod.job));
+      });
+    });
+  };
+  auto watched = sink.watched;
+  sink.watched = [this, watched](kube::WatchEventType type, int64_t version,
+                                 std::string_view object) {
+    watched(type, version, object);
+    // Pods that were newer than what was known of nodes can be judged now.
+    Locked([&] {
+      std::erase_if(unsure_, [&](const auto& entry) {
+        if (entry.second > nodes_.seen()) return false;
+        touched_.insert(entry.first);
+        return true;
+      });
+    });
   };
   return sink;
 }
@@ -277,6 +297,7 @@ std::optional<JobView> Store::View(const std::string& key) const {
   const Job* job = jobs_.Find(key);
   if (job == nullptr) return std::nullopt;
   JobView view{.job = *job};
+  unsure_.erase(key);
   if (const auto it = pods_of_.find(key); it != pods_of_.end()) {
     view.seen.pods.reserve(it->second.size());
     for (const std::string& pod_key : it->second) {
@@ -290,6 +311,9 @@ std::optional<JobView> Store::View(const std::string& key) const {
           // The node watch has come past the moment at which this pod had its node: it is gone, not
           // just unseen yet.
           seen.node_state = reconcile::NodeState::kGone;
+        } else {
+          int64_t& since = unsure_[key];
+          since = std::max(since, pods_.VersionOf(pod_key));
         }
       }
       view.seen.pods.push_back(std::move(seen));

@@ -106,6 +106,9 @@ class Store {
   std::unordered_map<std::string, std::set<std::string>> services_of_ MT_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::string> group_of_ MT_GUARDED_BY(mutex_);
   bool nodes_known_ MT_GUARDED_BY(mutex_) = false;
+  // Jobs that were seen with a pod on an unknown node, which may be newer than the nodes: to wake
+  // when the nodes are known as of that version.
+  mutable std::unordered_map<std::string, int64_t> unsure_ MT_GUARDED_BY(mutex_);
   Cache<Job> jobs_ MT_GUARDED_BY(mutex_);
   Cache<Pod> pods_ MT_GUARDED_BY(mutex_);
   Cache<Service> services_ MT_GUARDED_BY(mutex_);

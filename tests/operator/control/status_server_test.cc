@@ -46,6 +46,21 @@ TEST(StatusServerTest, ServesMetricsAndProbes) {
   }
 }
 
+TEST(MetricsTest, APhaseThatNoJobIsInAnyMoreStandsAtZero) {
+  Metrics metrics("api:6443");
+  std::map<std::string, int64_t> phases;
+  metrics.SetGauges({.jobs_by_phase = [&] { return phases; }});
+  for (const char* phase : {"", "Pending", "Waiting", "Running", "Restarting", "Stalled",
+                            "Suspended", "Succeeded", "Failed"}) {
+    const std::string line =
+        "meshtrain_jobs{phase=\"" + std::string(*phase ? phase : "New") + "\"} ";
+    phases = {{phase, 2}};
+    EXPECT_THAT(metrics.Text(), HasSubstr(line + "2"));
+    phases.clear();
+    EXPECT_THAT(metrics.Text(), HasSubstr(line + "0"));
+  }
+}
+
 TEST(StatusServerTest, RefusesBadAndTakenAddresses) {
   const StatusServer::Handlers handlers{.metrics = [] { return std::string(); },
                                         .healthy = [] { return OkStatus(); },

@@ -114,6 +114,31 @@ TEST_F(StoreTest, TakesANodeForGoneOnlyWhenTheNodeWatchIsPastThePod) {
   EXPECT_EQ(state(), NodeState::kGone);
 }
 
+TEST_F(StoreTest, WakesTheJobOfAPodWhoseNodeIsFoundGone) {
+  // The first look comes before the nodes, and nothing else ever happens to the pod.
+  jobs_.watched(WatchEventType::kAdded, 5, JobJson("a", 5).dump());
+  pods_.watched(WatchEventType::kAdded, 8, PodJson("a", 0, 8).dump());
+  const auto state = [&] { return store_.View("ml/a")->seen.pods.at(0).node_state; };
+  EXPECT_EQ(state(), NodeState::kUnseen);
+  woken_.clear();
+  nodes_.begin_list();
+  nodes_.end_list(10);
+  EXPECT_THAT(woken_, ElementsAre("ml/a"));
+  EXPECT_EQ(state(), NodeState::kGone);
+  // Or the pod is newer than the list: then a bookmark tells.
+  pods_.watched(WatchEventType::kModified, 20, PodJson("a", 1, 20).dump());
+  pods_.watched(WatchEventType::kDeleted, 21, PodJson("a", 0, 21).dump());
+  EXPECT_EQ(state(), NodeState::kUnseen);
+  woken_.clear();
+  nodes_.watched(WatchEventType::kBookmark, 15, "");
+  EXPECT_THAT(woken_, IsEmpty());
+  nodes_.watched(WatchEventType::kBookmark, 25, "");
+  EXPECT_THAT(woken_, ElementsAre("ml/a"));
+  EXPECT_EQ(state(), NodeState::kGone);
+  nodes_.watched(WatchEventType::kBookmark, 26, "");
+  EXPECT_THAT(woken_, ElementsAre("ml/a")) << "once";
+}
+
 // The sanitizers bring their own allocators, which mallinfo2 does not see.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST_F(StoreTest, TakesLessThanTwoKilobytesAPod) {
