@@ -83,7 +83,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "replace pods of nodes that are gone (auto: with all namespaces)")
       ->check(CLI::IsMember({"auto", "true", "false"}))
       ->capture_default_str();
-  app.add_option("--gang-scheduler", flags.gang, "pod groups for jobs with a schedulingPolicy")
+  app.add_option("--gang-scheduler", flags.gang,
+                 "who schedules the pods of each job together: every job gets a pod group")
       ->check(CLI::IsMember({"none", "volcano", "scheduler-plugins"}))
       ->capture_default_str();
   app.add_option("--gang-scheduler-name", flags.gang_scheduler_name,

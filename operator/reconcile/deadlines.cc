@@ -24,10 +24,8 @@ void Deadlines(const View& view, Draft* draft) {
     draft->WakeAt(due);
   }
   if (policy.startup_deadline_seconds) {
-    const auto running = view.job.status.conditions.find(ConditionType::kRunning);
-    const bool ran = running != view.job.status.conditions.end() &&
-                     (running->second.status || running->second.last_transition > *start);
-    if (ran || view.Is(ConditionType::kRestarting)) return;
+    // A pod that fails before the job ever ran is no start.
+    if (HasRun(view.job.status)) return;
     const TimePoint due = *start + Duration(std::chrono::seconds(*policy.startup_deadline_seconds));
     if (view.now >= due) {
       return draft->Fail("StartupDeadlineExceeded",

@@ -145,9 +145,14 @@ bool Gang(const View& view, Draft* draft) {
     return false;
   }
   if (group->min_member != members) {
-    draft->Add(Phase::kPrepare,
-               PatchPodGroup{.name = view.job.metadata.name,
-                             .body = Json{{"spec", {{"minMember", members}}}}.dump()});
+    // What it is to hold at least goes with how many it is for; a limit that is gone is taken out.
+    const auto resources = MinResources(view.job, members);
+    const Json body = {
+        {"metadata", {{"uid", group->uid}, {"resourceVersion", group->resource_version}}},
+        {"spec",
+         {{"minMember", members},
+          {"minResources", resources.empty() ? Json(nullptr) : Json(resources)}}}};
+    draft->Add(Phase::kPrepare, PatchPodGroup{.name = view.job.metadata.name, .body = body.dump()});
   }
   if (volcano && (group->phase.empty() || group->phase == "Pending")) {
     draft->Wait("PodGroupPending", "the pod group is not admitted yet");

@@ -129,6 +129,8 @@ void WatchForStall(const View& view, Draft* draft);
 // control characters blanks. What a program said goes through it, since a status that JSON changes
 // on its way would be written again for ever.
 std::string Tidy(std::string_view text, size_t most);
+// status.cc: whether the job has run since it was started, or resumed.
+bool HasRun(const api::JobStatus& status);
 // status.cc: seconds since the start, or the resumption, where the job has not run since; else 0.
 double OngoingWait(const api::JobStatus& status, TimePoint now);
 // The wait ends, and its time goes on record. Before Running is set, to whatever.

@@ -188,15 +188,24 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
     CleanUp(view, &draft);
     return Finish(&draft);
   }
-  if (const auto errors = api::Validate(job); !errors.empty()) {
-    if (job.status.start_time || job.status.conditions.contains(ConditionType::kRunning)) {
-      // Pods that train are not stopped for an edit that got past admission, nor for a stricter
-      // rule of a new version.
-      draft.Wait("InvalidSpec", Listing(errors));
-    } else {
+  const auto errors = api::Validate(job);
+  if (!errors.empty()) {
+    if (!job.status.start_time && !job.status.conditions.contains(ConditionType::kRunning)) {
       draft.Fail("InvalidSpec", Listing(errors));
+      return Finish(&draft);
     }
-    return Finish(&draft);
+    // Pods that train are not stopped for an edit that got past admission, nor for a stricter rule
+    // of a new version. Nothing is made and nothing scaled, but what happens to them is recorded.
+    draft.Wait("InvalidSpec", Listing(errors));
+    // Where it cannot be read who belongs to the job, nothing can be said of its pods either.
+    const bool readable =
+        std::none_of(job.problems.begin(), job.problems.end(), [](const api::FieldError& problem) {
+          return problem.path.starts_with("spec.replicaSpecs");
+        });
+    if (!readable) {
+      if (!Suspend(view, &draft)) Deadlines(view, &draft);
+      return Finish(&draft);
+    }
   }
 
   RecordInPlace(view, &draft);
@@ -227,8 +236,10 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
   if (!draft.finished()) Deadlines(view, &draft);
   if (draft.finished()) return End(failures, &draft);
 
-  const bool may_create = Gang(view, &draft);
-  Children(view, may_create, &draft);
+  if (errors.empty()) {
+    const bool may_create = Gang(view, &draft);
+    Children(view, may_create, &draft);
+  }
   Counts(view, failures, &draft);
   Tell(view, &draft);
   WatchForStall(view, &draft);

@@ -137,8 +137,8 @@ void OpenIncident(const View& view, const std::vector<const Failure*>& fresh,
                        : cause->disruption ? "PodDisrupted"
                                            : "PodFailed";
   draft->Set(ConditionType::kRestarting, true, all ? "RestartAll" : reason, message);
-  EndWait(draft);
-  draft->Set(ConditionType::kRunning, false, "JobRestarting", message);
+  // A job that has not run yet goes on waiting for its start.
+  if (HasRun(draft->next)) draft->Set(ConditionType::kRunning, false, "JobRestarting", message);
   draft->Event(true, cause == nullptr ? "PodLost" : "JobRestarting",
                cause == nullptr
                    ? message + ": it is made again, and training goes on from the last checkpoint"
@@ -236,8 +236,11 @@ void Restart(const View& view, const std::vector<Failure>& failures, Draft* draf
   }
   const Duration spent =
       view.now - draft->next.conditions[ConditionType::kRestarting].last_transition;
-  draft->next.goodput.restarting_seconds +=
-      std::round(std::chrono::duration<double>(spent).count());
+  // Before the first run this is time that it waits.
+  if (HasRun(draft->next)) {
+    draft->next.goodput.restarting_seconds +=
+        std::round(std::chrono::duration<double>(spent).count());
+  }
   draft->Set(ConditionType::kRestarting, false, "JobRunning", "all pods run again");
 }
 

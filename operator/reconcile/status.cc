@@ -123,12 +123,15 @@ void Account(const View& view, Draft* draft) {
 
 }  // namespace
 
+bool HasRun(const api::JobStatus& status) {
+  const auto running = status.conditions.find(ConditionType::kRunning);
+  return running != status.conditions.end() &&
+         (running->second.status || running->second.reason != kJobSuspended);
+}
+
 double OngoingWait(const api::JobStatus& status, TimePoint now) {
   if (!status.start_time || now <= *status.start_time) return 0;
-  const auto running = status.conditions.find(ConditionType::kRunning);
-  const bool ran = running != status.conditions.end() &&
-                   (running->second.status || running->second.reason != kJobSuspended);
-  return ran ? 0 : std::chrono::duration<double>(now - *status.start_time).count();
+  return HasRun(status) ? 0 : std::chrono::duration<double>(now - *status.start_time).count();
 }
 
 void EndWait(Draft* draft) {

@@ -359,6 +359,41 @@ TEST(LifecycleTest, ARunningJobIsNotStoppedForAnInvalidEdit) {
   EXPECT_TRUE(scene.Is(ConditionType::kRunning));
 }
 
+TEST(LifecycleTest, AnInvalidEditHoldsBackNothingButCreation) {
+  const auto spoiled = [] {
+    Scene scene(MakeJob("mnist").Chief().Workers(2).With(
+        [](api::TrainingJob& job) { job.spec.run_policy.active_deadline_seconds = 100; }));
+    scene.Running();
+    scene.job.spec.replica_specs[cluster::Role::kChief].replicas = 2;
+    scene.Look(10);
+    return scene;
+  };
+  Scene done = spoiled();
+  done.Pod(EndedPod(done.job, kChief, 0)).Look(20);
+  EXPECT_EQ(done.status().phase, "Succeeded");
+  Scene suspended = spoiled();
+  suspended.job.spec.run_policy.suspend = true;
+  EXPECT_THAT(suspended.Look(20), HasSubstr("delete pod mnist-chief-0"));
+  EXPECT_EQ(suspended.status().phase, "Suspended");
+  Scene late = spoiled();
+  EXPECT_EQ(late.last.wake_at, At(100));
+  late.Look(100);
+  EXPECT_EQ(late.Reason(ConditionType::kFailed), "DeadlineExceeded");
+  Scene failed = spoiled();
+  EXPECT_THAT(failed.Pod(EndedPod(failed.job, kWorker1, 138)).Look(20),
+              HasSubstr("delete pod mnist-worker-1"));
+  failed.Obey();
+  EXPECT_THAT(failed.Look(21), Not(HasSubstr("create")));
+  failed.job.spec.replica_specs[cluster::Role::kChief].replicas = 1;
+  EXPECT_THAT(failed.Look(30), HasSubstr("create pod mnist-worker-1"));
+  // Who belongs to the job cannot be read: its pods stay as they are.
+  Scene unread = spoiled();
+  unread.job.problems = {{"spec.replicaSpecs.chief", "must be an object"}};
+  unread.job.spec.replica_specs.erase(cluster::Role::kChief);
+  EXPECT_THAT(unread.Pod(EndedPod(unread.job, kWorker0, 0)).Look(20), Not(HasSubstr("pod")));
+  EXPECT_NE(unread.status().phase, "Succeeded");
+}
+
 TEST(LifecycleTest, AdoptsOrphansAndReleasesStrays) {
   Scene scene(MakeJob("mnist").Workers(2));
   PodSeen orphan = MakePod(scene.job, kWorker0);

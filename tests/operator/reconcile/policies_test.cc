@@ -540,6 +540,19 @@ TEST(DeadlineTest, StartupEndsWhenTheJobFirstRuns) {
   soon.Look(100);
   soon.Look(200);
   EXPECT_EQ(soon.status().phase, "Restarting") << "a restart is no start";
+  // A failure before the job ever ran does not lift the deadline.
+  Scene never(MakeJob("mnist").Chief().Workers(1).With(
+      [](api::TrainingJob& job) { job.spec.run_policy.startup_deadline_seconds = 30; }));
+  never.Look(0);
+  never.Obey();
+  for (PodSeen& pod : never.seen.pods) pod.phase = PodPhase::kPending;
+  never.Pod(EndedPod(never.job, kWorker0, 138));
+  never.Look(10);
+  never.Obey();
+  never.Look(11);
+  EXPECT_EQ(never.status().phase, "Restarting");
+  never.Look(30);
+  EXPECT_EQ(never.Reason(ConditionType::kFailed), "StartupDeadlineExceeded");
 }
 
 TEST(GangTest, VolcanoAdmitsTheGroupFirst) {
@@ -562,7 +575,14 @@ TEST(GangTest, VolcanoAdmitsTheGroupFirst) {
   scene.Obey();
   scene.Look(3);
   scene.job.spec.replica_specs[Role::kWorker].replicas = 3;
+  scene.seen.pod_group->resource_version = "7";
   EXPECT_THAT(scene.Look(20), HasSubstr("patch pod group mnist\n"));
+  const auto patch = std::find_if(
+      scene.last.actions.begin(), scene.last.actions.end(),
+      [](const Action& action) { return std::holds_alternative<PatchPodGroup>(action.write); });
+  EXPECT_EQ(std::get<PatchPodGroup>(patch->write).body,
+            R"({"metadata":{"resourceVersion":"7","uid":"pg"},"spec":{"minMember":4,)"
+            R"("minResources":{"cpu":"2","memory":"4294967296","nvidia.com/gpu":"32"}}})");
   scene.Obey();
   scene.seen.pod_group->min_member = 4;
   scene.Pod(EndedPod(scene.job, kChief, 0));
