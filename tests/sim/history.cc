@@ -69,13 +69,13 @@ void World::Chaos() {
         if (nodes_[node].up) return;
         nodes_[node].ready = false;
         nodes_[node].not_ready_since = now_;
-        Wake(0.001);
+        ShowNodes();
       });
       After(Between(20, 200), [=, this] {
         if (Chance(0.3) && !nodes_[node].up) {
           Fire("node vanishes");
           nodes_[node].gone = true;
-          Wake(0.001);
+          ShowNodes();
         }
         After(Between(1, 60), [=, this] {
           Fire("node comes back");
@@ -92,6 +92,7 @@ void World::Chaos() {
           }
           nodes_[node] = Node{};
           nodes_[node].not_ready_since = now_;
+          ShowNodes();
         });
       });
       return;
@@ -187,6 +188,7 @@ void World::Run(double stormy) {
     node.gone = false;
     node.ready = true;
   }
+  ShowNodes();
   if (job() != nullptr && job()->spec.run_policy.suspend) {
     ChangeJob([](api::TrainingJob& job) { job.spec.run_policy.suspend = false; }, true);
   }

@@ -21,6 +21,7 @@ std::string PodKey(const std::string& name) { return "pod/" + name; }
 const std::string kJobKey = "job";
 const std::string kForeignUid = "somebody-else";
 const std::string kServiceKey = "service/";
+const std::string kNodesKey = "nodes";
 
 // Whose pod may be asked for before the Service.
 TaskId First(const api::Spec& spec) {
@@ -42,6 +43,7 @@ World::World(uint64_t seed, Faults faults, api::TrainingJob job)
                        job.spec.run_policy.startup_deadline_seconds.has_value();
   most_workers_ = api::Replicas(job.spec, Role::kWorker);
   const std::string name = job.metadata.name;
+  ShowNodes();
   Put(kJobKey, {.job = std::move(job)});
   // Pods that are not ours: one of another controller with our labels, one of our naming scheme
   // with none of them.
@@ -127,8 +129,10 @@ void World::Put(const std::string& key, Object object) {
   if (Chance(faults_.watch)) {
     switch (Below(3)) {
       case 0:
+        // What a watch that broke has not told, the list brings that is made after its back-off.
+        // The operator asks for no list without such a cause.
         Fire("watch event dropped");
-        return;  // the next event of this object, or the next list, brings it
+        return After(Between(0.8, 30), [=, this] { Relist(process); });
       case 1:
         Fire("watch event delayed");
         lag = Between(0.1, 15);
@@ -362,30 +366,46 @@ void World::StartProcess(double delay) {
     cache_.clear();
     Log("operator " + std::to_string(process_) + " leads");
     Relist(process_);
-    const int process = process_;
-    const auto resync = [this, process](const auto& self) -> void {
-      if (process != process_) return;
-      Relist(process);
-      After(60, [=] { self(self); });
-    };
-    After(60, [=] { resync(resync); });
+    SendBookmarkOfNodes(process_);
+  });
+}
+
+void World::ShowNodes() { Put(kNodesKey, {.nodes = nodes_}); }
+
+// About once a minute, and never ahead of an event that is under way.
+void World::SendBookmarkOfNodes(int process) {
+  After(Between(50, 70), [=, this] {
+    if (process != process_) return;
+    if (cache_[kNodesKey] + 1 == objects_[kNodesKey].size()) {
+      nodes_seen_ = version_;
+      if (node_unsure_) Wake(0.001);
+    }
+    SendBookmarkOfNodes(process);
   });
 }
 
 void World::Relist(int process) {
   if (process != process_) return;
-  for (const auto& [key, versions] : objects_) cache_[key] = versions.size() - 1;
-  Wake(0.001);
+  bool news = node_unsure_;
+  for (const auto& [key, versions] : objects_) {
+    const auto [at, added] = cache_.try_emplace(key, versions.size() - 1);
+    news = news || added || at->second != versions.size() - 1;
+    at->second = versions.size() - 1;
+  }
+  nodes_seen_ = version_;
+  if (news) Wake(0.001);
 }
 
 void World::Deliver(const std::string& key, size_t version, int process) {
   if (process != process_) return;
-  auto& seen = cache_[key];
-  // A reflector never goes back behind what it has shown.
-  if (version >= seen) seen = version;
   const int64_t at = objects_.at(key)[version].version;
   if (at < newest_delivered_) Fire("watch event out of order");
   newest_delivered_ = std::max(newest_delivered_, at);
+  const auto [seen, added] = cache_.try_emplace(key, version);
+  // A reflector never goes back behind what it has shown, and what is known wakes nobody.
+  if (!added && version <= seen->second) return;
+  seen->second = version;
+  if (key == kNodesKey) nodes_seen_ = std::max(nodes_seen_, at);
   Wake(0.001);
 }
 
@@ -405,6 +425,7 @@ void World::Wake(double delay) {
 
 reconcile::Observed World::Observe() {
   reconcile::Observed seen;
+  node_unsure_ = false;
   for (const auto& [key, version] : cache_) {
     const Object& object = objects_.at(key)[version];
     if (object.service && object.service->controller_uid != kForeignUid) {
@@ -413,11 +434,16 @@ reconcile::Observed World::Observe() {
     if (!object.pod) continue;
     PodSeen pod = *object.pod;
     if (!pod.node.empty()) {
-      const Node& node = nodes_[static_cast<size_t>(pod.node.back() - '0')];
-      pod.node_state = node.gone    ? reconcile::NodeState::kGone
+      const Node& node = (*objects_.at(kNodesKey)[cache_.at(kNodesKey)]
+                               .nodes)[static_cast<size_t>(pod.node.back() - '0')];
+      // As the store has it: a node that is not there may be newer than what is known of nodes.
+      const bool unsure = node.gone && nodes_seen_ < object.version;
+      node_unsure_ = node_unsure_ || unsure;
+      pod.node_state = unsure       ? reconcile::NodeState::kUnseen
+                       : node.gone  ? reconcile::NodeState::kGone
                        : node.ready ? reconcile::NodeState::kReady
                                     : reconcile::NodeState::kNotReady;
-      if (!node.ready) pod.node_not_ready_since = node.not_ready_since;
+      if (!node.gone && !node.ready) pod.node_not_ready_since = node.not_ready_since;
     }
     seen.pods.push_back(std::move(pod));
   }
@@ -446,6 +472,7 @@ void World::Reconcile(int process) {
   if (outcome.wake_at) Wake(std::chrono::duration<double>(*outcome.wake_at - now_).count() + 1e-3);
   bool failed = false;
   service_asked_for_ = false;
+  found_ = false;
   size_t i = 0;
   while (i < outcome.actions.size() && !failed) {
     std::vector<const reconcile::Action*> batch;
@@ -473,13 +500,16 @@ void World::Reconcile(int process) {
     }
   }
   busy_ = false;
-  if (failed) {
+  const bool lifted = !failed && refused_.has_value();
+  if (!failed) refused_.reset();
+  // A process that does not read its own writes would do them again and again.
+  const bool in_vain = found_ || (!reads_its_writes_ && !outcome.empty());
+  if (failed || in_vain) {
     // As a rate limited work queue would.
     Wake(std::min(30.0, 0.01 * static_cast<double>(1 << std::min(++failures_in_a_row_, 12))));
   } else {
     failures_in_a_row_ = 0;
-    refused_.reset();
-    if (outcome.again) Wake(0.001);
+    if (!outcome.empty() || outcome.again || lifted) Wake(0.001);
   }
   if (again_) Wake(0.001);
 }
@@ -609,7 +639,10 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
   using namespace reconcile;  // NOLINT: the names of the writes
   const api::TrainingJob* current = job();
   const auto taken = [&](const std::string& controller, bool service = false) {
-    if (controller == cached.metadata.uid) return Answer::kDone;
+    if (controller == cached.metadata.uid) {
+      found_ = true;
+      return Answer::kDone;
+    }
     if (service) Fire("name of the Service taken");
     refused_ = RefusedWrite{.what = "object",
                             .reason = "AlreadyExists",

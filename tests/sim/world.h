@@ -66,17 +66,19 @@ class World {
   void KeepLog() { keep_log_ = true; }
 
  private:
-  struct Object {  // one of these; none: deleted
-    std::optional<api::TrainingJob> job;
-    std::optional<reconcile::PodSeen> pod;
-    std::optional<reconcile::ServiceSeen> service;
-    int64_t version = 0;
-  };
   struct Node {
     bool up = true;     // the kubelet lives
     bool ready = true;  // as the API server shows it
     bool gone = false;
     TimePoint not_ready_since;
+  };
+  struct Object {  // one of these; none: deleted
+    std::optional<api::TrainingJob> job;
+    std::optional<reconcile::PodSeen> pod;
+    std::optional<reconcile::ServiceSeen> service;
+    std::optional<std::vector<Node>>
+        nodes;  // all of them: one watch, whose events keep their order
+    int64_t version = 0;
   };
   enum class Answer { kDone, kRefused, kConflict, kUnavailable, kDead };
 
@@ -115,6 +117,8 @@ class World {
   void StartProcess(double delay);
   void Deliver(const std::string& key, size_t version, int process);
   void Relist(int process);
+  void ShowNodes();
+  void SendBookmarkOfNodes(int process);
   void Wake(double delay);
   void Reconcile(int process);
   reconcile::Observed Observe();
@@ -148,6 +152,9 @@ class World {
   uint64_t wake_id_ = 0;
   std::map<std::string, size_t> cache_;  // key -> version seen
   int64_t newest_delivered_ = 0;
+  int64_t nodes_seen_ = 0;    // the version that the watch of nodes has come to
+  bool node_unsure_ = false;  // the last look saw a pod that is newer than that
+  bool found_ = false;        // the last outcome asked for something that was there already
   std::optional<reconcile::RefusedWrite> refused_;
   int failures_in_a_row_ = 0;
 

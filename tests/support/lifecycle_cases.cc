@@ -158,6 +158,52 @@ void Budgets(std::vector<LifecycleCase>* cases) {
        .phase = "Failed",
        .reason = "BackoffLimitExceeded",
        .restarts = 2});
+  const auto window = [](api::TrainingJob& job) {
+    job.spec.run_policy.backoff_window_seconds = 100'000;
+  };
+  cases->push_back({.name = "AWindowCountsRecreations",
+                    .job = MakeJob("mnist").Chief().Workers(1).Backoff(1).With(window).Build(),
+                    .ends = {{kWorker0, 138}, {kWorker0, 138}},
+                    .phase = "Failed",
+                    .reason = "BackoffLimitExceeded",
+                    .restarts = 2,
+                    .kept = {kWorker0}});
+  cases->push_back({.name = "AWindowCountsRestartsInPlace",
+                    .job = MakeJob("mnist")
+                               .Chief()
+                               .Workers(1, api::kRestartOnFailure)
+                               .Backoff(1)
+                               .With(window)
+                               .Build(),
+                    .ends = {{kWorker0, 1}, {kWorker0, 1}},
+                    .phase = "Failed",
+                    .reason = "BackoffLimitExceeded",
+                    .restarts = 2});
+  cases->push_back({.name = "AWindowOfARoleCountsRestartsInPlace",
+                    .job = MakeJob("mnist")
+                               .Chief()
+                               .Workers(1, api::kRestartOnFailure)
+                               .With([](api::TrainingJob& job) {
+                                 job.spec.replica_specs[Role::kWorker].restart_budget =
+                                     api::RestartBudget{.limit = 1, .window_seconds = 100'000};
+                               })
+                               .Build(),
+                    .ends = {{kWorker0, 1}, {kWorker0, 1}},
+                    .phase = "Failed",
+                    .reason = "RestartBudgetExceeded",
+                    .restarts = 2});
+  // Each rank is brought back in place with 138, one after the other, twice over.
+  cases->push_back({.name = "TwoIncidentsInPlaceCountTwice",
+                    .job = MakeJob("mnist").Workers(2, api::kRestartOnFailure).Backoff(2).Build(),
+                    .ends = {{kWorker0, 138}, {kWorker1, 138}, {kWorker1, 138}, {kWorker0, 138}},
+                    .phase = "Running",
+                    .restarts = 2});
+  cases->push_back({.name = "WhatARankDoesAloneIsItsOwn",
+                    .job = MakeJob("mnist").Workers(2, api::kRestartOnFailure).Backoff(2).Build(),
+                    .ends = {{kWorker1, 138}, {kWorker0, 138}, {kWorker0, 1}, {kWorker0, 1}},
+                    .phase = "Failed",
+                    .reason = "BackoffLimitExceeded",
+                    .restarts = 3});
   cases->push_back({.name = "ARoleHasABudgetOfItsOwn",
                     .job = MakeJob("mnist")
                                .Chief()
