@@ -26,7 +26,6 @@ namespace meshtrain::worker {
 namespace {
 
 using parameter::Coordinator;
-using std::chrono::seconds;
 
 constexpr char kTrainingData[] = "train";
 
@@ -34,7 +33,11 @@ constexpr char kTrainingData[] = "train";
 int JobExitCode(const Status& error) {
   const bool away =
       error.code() == StatusCode::kUnavailable || error.code() == StatusCode::kDeadlineExceeded;
-  return away ? cluster::kExitRetry : OutputExitCode(error);
+  if (away) return cluster::kExitRetry;
+  // A token that somebody else does not know.
+  const bool refused =
+      error.code() == StatusCode::kPermissionDenied || error.code() == StatusCode::kUnauthenticated;
+  return refused ? cluster::kExitBadConfig : OutputExitCode(error);
 }
 
 parameter::Partitioner PartitionerOf(const spec::ParameterServerSpec& spec) {

@@ -51,7 +51,8 @@ class Coordinator::Saver {
     if (thread_.joinable()) thread_.join();
   }
 
-  // The one before, and its error, told once. `stop` ends it: what is not complete by then will not
+  // The one before, and its error, told once; kAborted: a server lost its part, and the checkpoint
+  // may be made anew. `stop` ends it: what is not complete by then will not
   // be.
   Status Wait(std::stop_token stop) {
     const std::stop_callback give_up(stop, [this] { thread_.request_stop(); });
@@ -79,9 +80,14 @@ class Coordinator::Saver {
  private:
   Status Write(int64_t step, const std::map<std::string, std::string>& metadata,
                const std::string& program_hash, std::stop_token stop) {
-    MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Index> parts,
-                        servers_.WriteParts(step, program_hash, metadata, timeout_, stop));
-    MT_RETURN_IF_ERROR(checkpoint::Commit(folder_, parts, {.keep = keep_}).status());
+    const auto parts = servers_.WriteParts(step, program_hash, metadata, timeout_, stop);
+    if (!parts.ok()) {
+      // A server that came back has its pushes, but not the copy that it took of them for us.
+      if (parts.status().code() != StatusCode::kFailedPrecondition) return parts.status();
+      return Aborted("checkpoint of step " + std::to_string(step) + ": " +
+                     parts.status().message());
+    }
+    MT_RETURN_IF_ERROR(checkpoint::Commit(folder_, *parts, {.keep = keep_}).status());
     // A server that does not hear it keeps its log a little longer.
     if (const Status told = servers_.Committed(step, timeout_, stop); !told.ok()) {
       LogWarning("a parameter server was not told of a checkpoint",
@@ -320,7 +326,13 @@ Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metada
   if (options_.checkpoint_folder.empty()) {
     return FailedPrecondition("checkpoint: expected a folder, got: none");
   }
-  MT_RETURN_IF_ERROR(saver_->Wait(stop));
+  if (const Status before = saver_->Wait(stop); before.code() == StatusCode::kAborted) {
+    LogWarning("given up, this checkpoint takes its place",
+               {{"error", before.message()}, {"step", std::to_string(step)}});
+  } else if (!before.ok()) {
+    return before;
+  }
+  newest_ = {step, metadata, program_hash, dispatcher_->stats().steps_done};
   Status cut = dispatcher_->CloseGate(options_.step_timeout, stop);
   if (cut.ok()) {
     for (const Dispatcher::Cursor& at : dispatcher_->cursors()) {
@@ -337,7 +349,19 @@ Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metada
   return OkStatus();
 }
 
-Status Coordinator::WaitForSave(std::stop_token stop) { return saver_->Wait(stop); }
+Status Coordinator::WaitForSave(std::stop_token stop) {
+  for (int attempt = 1;; ++attempt) {
+    const Status status = saver_->Wait(stop);
+    // The same once more, as long as there is no step that it would lack.
+    const bool again = status.code() == StatusCode::kAborted && attempt < options_.max_attempts &&
+                       dispatcher_->stats().steps_done == newest_.steps_done;
+    if (!again)
+      return status.code() == StatusCode::kAborted ? Unavailable(status.message()) : status;
+    LogWarning("given up, and made anew", {{"error", status.message()}});
+    const Newest same = newest_;
+    MT_RETURN_IF_ERROR(Save(same.step, same.metadata, same.program_hash, stop));
+  }
+}
 std::optional<checkpoint::SaveReport> Coordinator::last_save() const { return saver_->last(); }
 int64_t Coordinator::last_saved() const {
   const auto last = saver_->last();

@@ -186,10 +186,12 @@ class Coordinator {
   // Saves every variable and slot as of now: no step is running while the servers take their
   // copies, so every step that has ended is in it, whole, and none that has not. Steps go on while
   // the copies are written and the checkpoint is made complete; a later Save, or WaitForSave, waits
-  // for that and gives its error. The same checkpoint loads under any strategy.
+  // for that and gives its error. A checkpoint that a server's restart cuts short is given up: the
+  // next one takes its place. The same checkpoint loads under any strategy.
   Status Save(int64_t step, std::map<std::string, std::string> metadata = {},
               const std::string& program_hash = "", std::stop_token stop = {});
-  // `stop`: gives it up, with kCancelled where it is not complete yet.
+  // `stop`: gives it up, with kCancelled where it is not complete yet. A checkpoint that was given
+  // up is made anew here; kUnavailable where steps have ended since, so that it would be another.
   Status WaitForSave(std::stop_token stop = {});
   // The newest step whose checkpoint is complete, of this session; -1: none.
   int64_t last_saved() const;
@@ -213,6 +215,13 @@ class Coordinator {
   CoordinatorOptions options_;
   std::stop_source stop_;
   std::unique_ptr<Planner> planner_;
+  struct Newest {
+    int64_t step = -1;
+    std::map<std::string, std::string> metadata;
+    std::string program_hash;
+    int64_t steps_done = 0;  // by then
+  };
+  Newest newest_;  // checkpoint that was begun
   std::set<std::string> updates_;
   std::map<int64_t, std::string> dataset_names_;         // by entry
   std::map<std::string, std::string> restored_cursors_;  // by metadata key
