@@ -220,6 +220,32 @@ void Budgets(std::vector<LifecycleCase>* cases) {
                     .kept = {kWorker0}});
 }
 
+void Deadlines(std::vector<LifecycleCase>* cases) {
+  cases->push_back({.name = "AnActiveDeadlineEndsAJobThatRuns",
+                    .job = MakeJob("mnist")
+                               .Chief()
+                               .Workers(1)
+                               .Clean(api::kCleanRunning)
+                               .With([](api::TrainingJob& job) {
+                                 job.spec.run_policy.active_deadline_seconds = 1;
+                               })
+                               .Build(),
+                    .phase = "Failed",
+                    .reason = "DeadlineExceeded"});
+  cases->push_back({.name = "AStartupDeadlineIsForTheStartOnly",
+                    .job = MakeJob("mnist")
+                               .Chief()
+                               .Workers(1)
+                               .With([](api::TrainingJob& job) {
+                                 job.spec.run_policy.startup_deadline_seconds = 60;
+                               })
+                               .Build(),
+                    .ends = {{kWorker0, 138}},
+                    .phase = "Running",
+                    .restarts = 1,
+                    .attempt = 1});
+}
+
 void Rules(std::vector<LifecycleCase>* cases) {
   const auto with = [](std::vector<api::FailureRule> rules) {
     return MakeJob("mnist")
@@ -291,6 +317,7 @@ std::vector<LifecycleCase> LifecycleCases() {
   Success(&cases);
   Exits(&cases);
   Budgets(&cases);
+  Deadlines(&cases);
   Rules(&cases);
   CleanUp(&cases);
   return cases;

@@ -21,7 +21,7 @@ struct LifecycleCase {
     cluster::TaskId task;
     int exit_code = 0;
   };
-  std::vector<End> ends;
+  std::vector<End> ends;  // none: time alone ends it
 
   // Then:
   std::string phase;    // Succeeded, Failed or Running
