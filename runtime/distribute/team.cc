@@ -81,7 +81,10 @@ class Team::Impl {
       step_ = 0;  // of all alike, until each says where it goes on
       MT_ASSIGN_OR_RETURN(Incarnation now, membership_->Join(checkpoint_step, stop));
       why = Link(now, stop);
-      if (why.ok()) return now;
+      if (why.ok()) {
+        incarnation_ = now.id;
+        return now;
+      }
       if (!IsLoss(why)) return why;
       LogWarning("a peer was lost while linking; joining again", {{"error", why.message()}});
     }
@@ -189,6 +192,7 @@ class Team::Impl {
   const std::vector<cluster::TaskId> tasks_;
   const int process_;
   std::atomic<int64_t> step_ = 0;
+  std::atomic<uint64_t> incarnation_ = 0;
   Mutex mutex_;
   CondVar wake_;
   bool well_ MT_GUARDED_BY(mutex_) = false;  // in an incarnation of which no loss is known
@@ -270,6 +274,7 @@ Team::Busy::~Busy() {
 }
 Status Team::Leave(Duration timeout) { return impl_->membership_->Leave(timeout); }
 
+uint64_t Team::incarnation() const { return impl_->incarnation_; }
 std::stop_token Team::lost() const { return impl_->lost(); }
 
 bool Team::IsLoss(const Status& status) {

@@ -93,6 +93,7 @@ class Team {
   };
   Status Leave(Duration timeout);
 
+  uint64_t incarnation() const;  // that the last Join gave; 0: none yet
   // Requested when the incarnation that the last Join gave is over.
   std::stop_token lost() const;
 

@@ -349,10 +349,12 @@ Status Session::Write(const program::Variable& variable, const DTensor& value) {
 }
 
 Result<plan::Plan> Session::PlanOnly(const program::Program& program, const Mesh& mesh,
-                                     const sharding::Given& layouts) const {
+                                     const sharding::Given& layouts,
+                                     std::optional<int64_t> bucket_bytes) const {
   MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
                       sharding::Shard(program, mesh, layouts, options_.sharding));
   plan::Options options = options_.plan;
+  if (bucket_bytes) options.bucket_bytes = options.overlap_bucket_bytes = *bucket_bytes;
   options.overlap = plan::SpansProcesses(mesh);
   return plan::MakePlan(std::move(partitioned), options);
 }
@@ -379,13 +381,14 @@ Result<std::vector<Session::Stored*>> Session::StatesOf(
 
 Result<std::unique_ptr<LoadedStep>> Session::Load(const program::Program& program, const Mesh& mesh,
                                                   std::span<const program::Variable> variables,
-                                                  sharding::Given layouts) {
+                                                  sharding::Given layouts,
+                                                  std::optional<int64_t> bucket_bytes) {
   MT_ASSIGN_OR_RETURN(const std::vector<Stored*> states, StatesOf(program, mesh, variables));
   for (size_t i = 0; i < states.size(); ++i) {
     layouts.states.insert_or_assign(program.states[i].name, states[i]->value.layout_);
   }
   auto step = std::unique_ptr<LoadedStep>(new LoadedStep(this));
-  MT_ASSIGN_OR_RETURN(step->plan_, PlanOnly(program, mesh, layouts));
+  MT_ASSIGN_OR_RETURN(step->plan_, PlanOnly(program, mesh, layouts, bucket_bytes));
 
   const plan::Plan& asked = step->plan_;
   MT_ASSIGN_OR_RETURN(const Mesh run_mesh, RunMesh(mesh));
@@ -405,7 +408,7 @@ Result<std::unique_ptr<LoadedStep>> Session::Load(const program::Program& progra
       given.outputs[program.outputs[i].name] =
           sharding::OnMesh(asked.partitioned.output_layouts[i], run_mesh);
     }
-    MT_ASSIGN_OR_RETURN(step->run_plan_, PlanOnly(program, run_mesh, given));
+    MT_ASSIGN_OR_RETURN(step->run_plan_, PlanOnly(program, run_mesh, given, bucket_bytes));
   }
   MT_RETURN_IF_ERROR(Finish(*step, states, step->run_plan().hash));
   return step;
@@ -461,6 +464,7 @@ Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(
 
 Status Session::Finish(LoadedStep& step, std::span<Stored* const> states,
                        uint64_t communicator_hash) {
+  step.communicator_hash_ = communicator_hash;
   const plan::Plan& plan = step.run_plan();
   const Mesh& mesh = plan.partitioned.mesh;
   const std::vector<int64_t> ranks = LocalRanks(mesh);

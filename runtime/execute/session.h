@@ -100,6 +100,9 @@ class LoadedStep {
   int64_t CollectiveBytesSent(int64_t rank) const;
   int64_t CollectiveBytesSent() const;  // by all devices of this process together
   int64_t runs() const { return runs_; }
+  // Equal in all processes that may run this together: what their frames carry. Of a replica's step
+  // the hash of its collectives, else the plan's that runs.
+  uint64_t communicator_hash() const { return communicator_hash_; }
   // How long the last Run stood in, or waited for, collectives with other processes.
   Duration waited() const { return executable_->waited(); }
 
@@ -117,6 +120,7 @@ class LoadedStep {
   std::vector<device::DeviceBuffers> devices_;
   std::vector<bool> fed_;
   int64_t runs_ = 0;
+  uint64_t communicator_hash_ = 0;
 };
 
 class Session {
@@ -167,21 +171,23 @@ class Session {
   // --- steps
   // Shards, plans and compiles `program`. `variables` are those of its states, in their order, all
   // declared. `layouts` gives inputs and outputs; states have the layouts they were declared with.
+  // `bucket_bytes`: instead of the options', for this program's all-reduces.
   Result<std::unique_ptr<LoadedStep>> Load(const program::Program& program, const Mesh& mesh,
                                            std::span<const program::Variable> variables,
-                                           sharding::Given layouts);
+                                           sharding::Given layouts,
+                                           std::optional<int64_t> bucket_bytes = {});
   // A program that was traced for one replica of several: it runs as it is, over the values of this
   // session's one device, and what it moves between replicas are the collectives that it holds
   // (axes by index into `mesh`, which has a device of a process of its own for each replica).
   // `variables` as Load has them, all replicated. Programs of different replicas may differ in
-  // dimensions, so the communicator gets the hash of their collectives alone. `bucket_bytes`:
-  // instead of the options', for this program's all-reduces.
+  // dimensions, so the communicator gets the hash of their collectives alone.
   Result<std::unique_ptr<LoadedStep>> LoadReplica(const program::Program& program, const Mesh& mesh,
                                                   std::span<const program::Variable> variables,
                                                   std::optional<int64_t> bucket_bytes = {});
   // The plan alone, for a report: nothing is compiled or allocated.
   Result<plan::Plan> PlanOnly(const program::Program& program, const Mesh& mesh,
-                              const sharding::Given& layouts) const;
+                              const sharding::Given& layouts,
+                              std::optional<int64_t> bucket_bytes = {}) const;
 
  private:
   friend class LoadedStep;

@@ -30,6 +30,7 @@
 #include "runtime/spec/document.h"
 #include "runtime/train/loss.h"
 #include "runtime/train/optimizer.h"
+#include "runtime/train/packing.h"
 #include "runtime/train/programs.h"
 
 namespace meshtrain::spec {
@@ -162,16 +163,8 @@ struct ParameterServerSpec {
   std::optional<int64_t> steps_in_flight;  // of the whole job; none: one for each worker
 };
 
-// How gradients go together, of strategies that sum them: in so many packs, 0: each alone, or in
-// packs of so many bytes.
-struct PackingSpec {
-  std::optional<int64_t> num_packs;
-  std::optional<int64_t> bytes_per_pack;
-  bool given() const { return num_packs || bytes_per_pack; }
-};
-// Bytes of a pack, as plan::Options::bucket_bytes, where all gradients together have
-// `gradient_bytes`; nothing: as the plan has it. {.num_packs = 3} of 100 gives 34.
-std::optional<int64_t> BytesPerPack(const PackingSpec& packing, int64_t gradient_bytes);
+// How gradients go together, of strategies that sum them.
+using PackingSpec = train::Packing;
 
 // Of the strategy Mirrored: tf.distribute's CrossDeviceOps, by their names.
 enum class CrossDeviceOps : uint8_t {
@@ -272,8 +265,10 @@ struct Traced {
   mesh::Mesh mesh;
   Layouts layouts;
 };
-// As above, of a traced program's gradients.
-std::optional<int64_t> BytesPerPack(const PackingSpec& packing, const Traced& traced);
+// Bytes of a pack of a traced program's gradients; nothing: as the plan has it.
+inline std::optional<int64_t> BytesPerPack(const PackingSpec& packing, const Traced& traced) {
+  return train::BytesPerPack(packing, traced.programs);
+}
 
 // A declared program made ready to be traced, for any number of batch sizes over the same
 // variables.

@@ -46,18 +46,6 @@ Enum ChoiceOf(Fields& fields, std::string_view key, const std::vector<std::strin
 
 }  // namespace
 
-std::optional<int64_t> BytesPerPack(const PackingSpec& packing, int64_t gradient_bytes) {
-  if (packing.bytes_per_pack) return packing.bytes_per_pack;
-  if (!packing.num_packs || *packing.num_packs == 0) return packing.num_packs;
-  return std::max<int64_t>(1, (gradient_bytes + *packing.num_packs - 1) / *packing.num_packs);
-}
-
-std::optional<int64_t> BytesPerPack(const PackingSpec& packing, const Traced& traced) {
-  int64_t gradient_bytes = 0;
-  for (const nn::Parameter& p : traced.programs.parameters) gradient_bytes += p.type().num_bytes();
-  return BytesPerPack(packing, gradient_bytes);
-}
-
 PackingSpec ProgramSpec::packing() const {
   if (mirrored) return mirrored->packing;
   return multi_worker_mirrored ? multi_worker_mirrored->packing : PackingSpec{};

@@ -64,7 +64,8 @@ Result<TracedSteps> MeshRunner::TraceSize(int64_t size) const {
 Status MeshRunner::Load(const Program& program, BySize& into, int64_t size) {
   MT_ASSIGN_OR_RETURN(const std::vector<program::Variable> variables, VariablesOf(program));
   MT_ASSIGN_OR_RETURN(auto step,
-                      session_.Load(program, mesh_, variables, {.inputs = layouts_.inputs}));
+                      session_.Load(program, mesh_, variables, {.inputs = layouts_.inputs},
+                                    train::BytesPerPack(o_.packing, programs_)));
   into.emplace(size, Steps{program, std::move(step)});
   return OkStatus();
 }
@@ -118,6 +119,10 @@ std::vector<uint64_t> MeshRunner::plan_hashes() const {
     for (const auto& [size, s] : *steps) hashes.push_back(s.step->plan().hash);
   }
   return hashes;
+}
+
+uint64_t MeshRunner::plan_hash(bool training, int64_t size) const {
+  return (training ? train_ : eval_).at(size).step->plan().hash;
 }
 
 const plan::Plan& MeshRunner::plan() const { return train_.at(full_size_).step->plan(); }

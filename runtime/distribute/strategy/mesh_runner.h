@@ -17,6 +17,7 @@
 #include "runtime/base/status.h"
 #include "runtime/execute/session.h"
 #include "runtime/train/loop.h"
+#include "runtime/train/packing.h"
 #include "runtime/train/programs.h"
 
 namespace meshtrain::distribute {
@@ -37,6 +38,7 @@ class MeshRunner final : public train::StepRunner {
     std::set<int64_t> eval_sizes;
     // Other sizes are planned for when they come, instead of being an error.
     bool plan_on_demand = false;
+    train::Packing packing;  // of gradients; none given: as the session's options say
     // Gives the states a value in the session; without one they are declared with zeros: call
     // Initialize or write them.
     std::function<Status(const std::vector<nn::Parameter>& states)> declare;
@@ -76,6 +78,8 @@ class MeshRunner final : public train::StepRunner {
   int64_t CollectiveBytesSent() const;
   // Of every step there is, training first; equal where processes are about to do the same.
   std::vector<uint64_t> plan_hashes() const;
+  // Of one that was planned for.
+  uint64_t plan_hash(bool training, int64_t size) const;
 
  private:
   struct Steps {

@@ -40,6 +40,11 @@ class KerasBar final : public train::Callback {
   int64_t steps_ = 0;
 };
 
+// Of a pass's batches.
+std::set<int64_t> SizesOf(const data::Pipeline& data) {
+  return {data.batch_size(), data.last_batch_size()};
+}
+
 }  // namespace
 
 std::vector<double> History::Of(const std::string& name) const {
@@ -78,7 +83,7 @@ Status Model::Compile(CompileOptions options) {
 
 Status Model::Prepare(data::Pipeline& data, bool training) {
   MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
-  for (const int64_t size : {data.batch_size(), data.last_batch_size()}) {
+  for (const int64_t size : SizesOf(data)) {
     MT_RETURN_IF_ERROR(training ? runner_->PlanTraining(size) : runner_->PlanEvaluation(size));
   }
   return OkStatus();
@@ -106,8 +111,11 @@ Status Model::Prepare(const std::vector<TensorType>& types) {
       return traced;
     };
     MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
-    MeshRunner::Options options{
-        .types = types, .train_sizes = {}, .eval_sizes = {}, .plan_on_demand = true};
+    MeshRunner::Options options{.types = types,
+                                .train_sizes = {},
+                                .eval_sizes = {},
+                                .plan_on_demand = true,
+                                .packing = strategy_.packing()};
     options.declare = [this](const std::vector<nn::Parameter>& states) {
       return strategy_.PrepareOnMesh(states);
     };
@@ -122,17 +130,31 @@ Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
   MT_RETURN_IF_ERROR(Prepare(data, /*training=*/true));
   MT_RETURN_IF_ERROR(BeginPass(data));
   PipelineBatches batches(data);
-  return Fit(batches, data.BatchTypes(data.batch_size()), std::move(options));
+  return FitOn(batches, SizesOf(data), std::move(options));
 }
 
 Result<History> Model::Fit(train::BatchSource& batches, const std::vector<TensorType>& types,
                            FitOptions options) {
   MT_RETURN_IF_ERROR(Prepare(types));
+  return FitOn(batches, {types[0].dims[0]}, std::move(options));
+}
+
+Result<History> Model::FitOn(train::BatchSource& batches, const std::set<int64_t>& sizes,
+                             FitOptions options) {
+  std::vector<uint64_t> hashes;
+  for (const int64_t size : sizes) {
+    MT_RETURN_IF_ERROR(runner_->PlanTraining(size));
+    hashes.push_back(runner_->plan_hash(/*training=*/true, size));
+  }
   std::optional<PipelineBatches> validation;
   if (options.validation != nullptr) {
     MT_RETURN_IF_ERROR(Prepare(*options.validation, /*training=*/false).At("validation"));
     validation.emplace(*options.validation);
+    for (const int64_t size : SizesOf(*options.validation)) {
+      hashes.push_back(runner_->plan_hash(/*training=*/false, size));
+    }
   }
+  MT_RETURN_IF_ERROR(strategy_.AgreeOnPlans(hashes).At("fit"));
   KerasBar bar;
   std::vector<train::Callback*> callbacks = {&bar};
   callbacks.insert(callbacks.end(), options.callbacks.begin(), options.callbacks.end());
@@ -158,6 +180,11 @@ Result<History> Model::Fit(Arrays data, FitOptions options) {
 
 Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std::stop_token stop) {
   MT_RETURN_IF_ERROR(Prepare(data, /*training=*/false));
+  std::vector<uint64_t> hashes;
+  for (const int64_t size : SizesOf(data)) {
+    hashes.push_back(runner_->plan_hash(/*training=*/false, size));
+  }
+  MT_RETURN_IF_ERROR(strategy_.AgreeOnPlans(hashes).At("evaluate"));
   MT_RETURN_IF_ERROR(BeginPass(data));
   PipelineBatches batches(data);
   return train::Evaluate(*runner_, batches, steps, std::move(stop));

@@ -10,12 +10,14 @@
 // A step is one program over the whole batch, split over the strategy's mesh: means are over all
 // examples, whatever a device's share of them. Losses of an epoch are the plain mean over its
 // batches; Keras' progress bar shows another figure (History::keras_bar). One thread; with several
-// processes each calls the same with the same data.
+// processes each calls the same with the same data; where a team joins them, Fit and Evaluate begin
+// by comparing what they are about to run.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -95,6 +97,8 @@ class Model {
 
   const std::vector<nn::Parameter>& parameters() const { return layer_->parameters(); }
   int64_t steps() const { return step_; }  // trained so far
+  // Of the training step for full batches; null before Fit or Evaluate.
+  const plan::Plan* plan() const { return runner_ == nullptr ? nullptr : &runner_->plan(); }
   // Saves weights and slots as of the step at hand (in the chief); goes on from the newest save.
   Result<std::string> Save(const std::string& folder);
   Status Restore(const std::string& folder);
@@ -108,6 +112,9 @@ class Model {
   Status Prepare(const std::vector<mesh::TensorType>& types);
   // The same for a pipeline's batches, and plans for their sizes.
   Status Prepare(data::Pipeline& data, bool training);
+  // Fit over what was prepared; `sizes`: of its batches.
+  Result<History> FitOn(train::BatchSource& batches, const std::set<int64_t>& sizes,
+                        FitOptions options);
   Result<PredictStep*> PredictFor(const mesh::TensorType& x);
 
   std::shared_ptr<nn::Layer> layer_;

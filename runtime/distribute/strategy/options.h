@@ -8,6 +8,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/execute/session.h"
+#include "runtime/train/packing.h"
 
 namespace meshtrain::distribute {
 
@@ -24,12 +25,8 @@ enum class CrossDeviceOps : uint8_t {
   kRing,                  // chunk by chunk around
 };
 
-// Gradients go together: in so many packs of about the same size, or in packs of so many bytes;
-// num_packs 0: each alone.
-struct Packing {
-  std::optional<int> num_packs;
-  std::optional<int64_t> bytes_per_pack;
-};
+// How gradients go together.
+using Packing = train::Packing;
 
 struct StrategyOptions {
   int64_t seed = 0;                              // of initial values

@@ -157,10 +157,8 @@ Status Replicas::RunOnFirst(const program::Program& program, std::span<const Var
 
 Status Replicas::LoadStep(Replica& replica, const TracedReplica& traced) {
   const program::Program program = ForReplica(traced.program, replica.rank);
-  std::optional<int64_t> bucket_bytes;
-  if (o_.num_packs > 0) bucket_bytes = BytesPerPack(program, o_.num_packs);
-  MT_ASSIGN_OR_RETURN(auto step,
-                      replica.session->LoadReplica(program, mesh_, traced.variables, bucket_bytes));
+  MT_ASSIGN_OR_RETURN(auto step, replica.session->LoadReplica(program, mesh_, traced.variables,
+                                                              BytesPerPack(o_.packing, program)));
   replica.steps.emplace(&traced, std::move(step));
   return OkStatus();
 }
@@ -210,19 +208,9 @@ Result<std::vector<PerReplica>> Replicas::Run(std::span<const TracedReplica* con
   for (size_t i = 0; i < replicas_.size(); ++i) {
     MT_CHECK(batch.replicas[i].size() == traced[i]->fed);
   }
-  meeting_->Reset();
   // Everything is compiled before anything runs, so that what cannot be compiled changes no
   // variable.
-  const auto is_loaded = [&](size_t i) { return replicas_[i]->steps.contains(traced[i]); };
-  bool loaded = true;
-  for (size_t i = 0; i < replicas_.size(); ++i) loaded = loaded && is_loaded(i);
-  if (!loaded) {
-    MT_RETURN_IF_ERROR(Each([&](int64_t i) {
-      return is_loaded(static_cast<size_t>(i))
-                 ? OkStatus()
-                 : LoadStep(*replicas_[static_cast<size_t>(i)], *traced[i]);
-    }));
-  }
+  MT_RETURN_IF_ERROR(Load(traced));
   std::vector<std::vector<Tensor>> outputs(replicas_.size());
   const Status run = Each([&](int64_t i) {
     return RunStep(*replicas_[static_cast<size_t>(i)], *traced[i],
@@ -238,6 +226,19 @@ Result<std::vector<PerReplica>> Replicas::Run(std::span<const TracedReplica* con
     for (size_t k = 0; k < own.size(); ++k) results[k].values.push_back(std::move(own[k]));
   }
   return results;
+}
+
+Status Replicas::Load(std::span<const TracedReplica* const> traced) {
+  meeting_->Reset();
+  const auto is_loaded = [&](size_t i) { return replicas_[i]->steps.contains(traced[i]); };
+  bool loaded = true;
+  for (size_t i = 0; i < replicas_.size(); ++i) loaded = loaded && is_loaded(i);
+  if (loaded) return OkStatus();
+  return Each([&](int64_t i) {
+    return is_loaded(static_cast<size_t>(i))
+               ? OkStatus()
+               : LoadStep(*replicas_[static_cast<size_t>(i)], *traced[i]);
+  });
 }
 
 void Replicas::Forget(const TracedReplica* traced) {
@@ -286,12 +287,13 @@ program::Program ForReplica(program::Program program, int64_t rank) {
   return program;
 }
 
-int64_t BytesPerPack(const program::Program& program, int num_packs) {
+std::optional<int64_t> BytesPerPack(const train::Packing& packing,
+                                    const program::Program& program) {
   int64_t bytes = 0;
   for (const program::Op& op : program.ops) {
     if (op.kind == "all_reduce") bytes += program.type(op.results[0]).num_bytes();
   }
-  return std::max<int64_t>(1, (bytes + num_packs - 1) / std::max(1, num_packs));
+  return train::BytesPerPack(packing, bytes);
 }
 
 }  // namespace meshtrain::distribute

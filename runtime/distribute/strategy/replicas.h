@@ -20,6 +20,7 @@
 #include "runtime/distribute/strategy/values.h"
 #include "runtime/execute/session.h"
 #include "runtime/program/builder.h"
+#include "runtime/train/packing.h"
 
 namespace meshtrain::distribute {
 
@@ -39,8 +40,7 @@ class Replicas {
     int threads = 0;                               // of all replicas here together; 0: one per core
     Duration deadline = std::chrono::seconds(60);  // how long one replica waits for another
     plan::Options plan;
-    int num_packs =
-        0;  // over 0: a program's all-reduces go in so many buckets of about the same size
+    train::Packing packing;  // of a program's all-reduces
     // The communicator of this process for `mesh`, whose devices name their process; null: there is
     // one process.
     execute::MakeCommunicator communicator;
@@ -71,6 +71,8 @@ class Replicas {
   // that a replica met by itself, with its name.
   Result<std::vector<PerReplica>> Run(std::span<const TracedReplica* const> traced,
                                       const PerReplicaBatch& batch);
+  // The first half of Run: compiles traced[i] for replica i where that was not done.
+  Status Load(std::span<const TracedReplica* const> traced);
   void Forget(const TracedReplica* traced);
   bool torn() const { return torn_; }
   void Mend() { torn_ = false; }
@@ -114,7 +116,7 @@ class Replicas {
 // those of a single replica). Pure.
 program::Program ForReplica(program::Program program, int64_t rank);
 
-// A bucket's bytes so that the program's all-reduces go in about `num_packs` of them. Pure.
-int64_t BytesPerPack(const program::Program& program, int num_packs);
+// Bytes of a pack of the program's all-reduces; nothing: as the plan has it. Pure.
+std::optional<int64_t> BytesPerPack(const train::Packing& packing, const program::Program& program);
 
 }  // namespace meshtrain::distribute

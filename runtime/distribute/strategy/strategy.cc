@@ -95,6 +95,7 @@ struct Strategy::Setup {
   Packing packing;
   StrategyOptions common;
   execute::MakeCommunicator communicator;
+  Team* team = nullptr;
 };
 
 struct Strategy::Impl {
@@ -110,6 +111,8 @@ struct Strategy::Impl {
   Result<const TracedReplica*> Trace(Strategy& self, const ReplicaFunction& function,
                                      std::span<const Tensor> inputs, int64_t global_size);
   void ForgetOld();
+  // All processes are about to move the same for `function`, which runs `traced`.
+  Status AgreeOn(const ReplicaFunction& function, std::span<const TracedReplica* const> traced);
 
   Setup setup;
   mesh::Mesh mesh;
@@ -117,6 +120,11 @@ struct Strategy::Impl {
   std::unique_ptr<execute::Session> session;  // of `mesh`
   std::unique_ptr<Variables> variables;
   std::map<Key, std::unique_ptr<Traced>> traced;
+  struct Agreed {
+    std::weak_ptr<const ReplicaFunction::Shape> function;
+    uint64_t incarnation = 0;
+  };
+  std::map<const ReplicaFunction::Shape*, Agreed> agreed;
   std::map<std::pair<const ReplicaFunction::Shape*, int64_t>, const TracedReplica*>
       last;  // by function and replica
 };
@@ -159,11 +167,7 @@ Result<std::unique_ptr<Strategy>> Strategy::Make(Setup setup) {
                             .threads = s.common.threads,
                             .deadline = s.common.deadline,
                             .communicator = s.communicator};
-  if (s.packing.bytes_per_pack) {
-    options.plan.bucket_bytes = options.plan.overlap_bucket_bytes = *s.packing.bytes_per_pack;
-  }
-  if (s.packing.num_packs == 0) options.plan.bucket_bytes = 0;
-  options.num_packs = s.packing.num_packs.value_or(0);
+  options.packing = s.packing;
   MT_ASSIGN_OR_RETURN(options.process_mesh,
                       mesh::Mesh::Create({{"replica", options.replicas}}, devices));
   options.local = [ops = s.ops](const mesh::Mesh& mesh) {
@@ -219,6 +223,7 @@ Result<std::unique_ptr<Strategy>> Strategy::MultiWorkerMirrored(MultiWorkerOptio
     setup.process = options.team->process();
     setup.processes = options.team->processes();
     setup.communicator = options.team->communicators();
+    setup.team = options.team;
   }
   if (options.communication == Communication::kNccl) WarnOfNccl(setup.name, "RING");
   return Make(std::move(setup));
@@ -245,9 +250,6 @@ Result<execute::Session*> Strategy::Impl::MeshSession() {
     execute::SessionOptions options{.threads = setup.common.threads,
                                     .process = setup.process,
                                     .communicator = setup.communicator};
-    if (setup.packing.bytes_per_pack) {
-      options.plan.bucket_bytes = options.plan.overlap_bucket_bytes = *setup.packing.bytes_per_pack;
-    }
     // As train::Fit has it: a step whose loss is not finite leaves the variables as they were.
     options.plan.finite_outputs = {"loss"};
     MT_ASSIGN_OR_RETURN(session, execute::Session::Create(std::move(options)));
@@ -261,7 +263,34 @@ Status Strategy::PrepareOnMesh(std::span<const nn::Parameter> parameters) {
   return impl_->variables->ToMesh(std::vector<Variable>(parameters.begin(), parameters.end()));
 }
 
+const Packing& Strategy::packing() const { return impl_->setup.packing; }
+
+Status Strategy::AgreeOnPlans(std::span<const uint64_t> hashes) {
+  Team* const team = impl_->setup.team;
+  return team == nullptr || team->processes() == 1 ? OkStatus() : team->AgreeOnPlans(hashes, {});
+}
+
+Status Strategy::Impl::AgreeOn(const ReplicaFunction& function,
+                               std::span<const TracedReplica* const> traced) {
+  // Once per incarnation: who joins anew asks for it too.
+  const uint64_t now = setup.team->incarnation();
+  const auto known = agreed.find(&function.shape());
+  if (known != agreed.end() && known->second.incarnation == now) return OkStatus();
+  MT_RETURN_IF_ERROR(replicas->Load(traced));
+  const execute::LoadedStep& step = *replicas->step(0, traced[0]);
+  const auto& steps = step.run_plan().steps;
+  // What moves nothing may be run by one process alone.
+  if (std::any_of(steps.begin(), steps.end(),
+                  [](const plan::Step& one) { return one.kind == plan::StepKind::kCollective; })) {
+    const uint64_t hash = step.communicator_hash();
+    MT_RETURN_IF_ERROR(setup.team->AgreeOnPlans({&hash, 1}, {}).At("run " + function.shape().name));
+  }
+  agreed.insert_or_assign(&function.shape(), Agreed{function.identity(), now});
+  return OkStatus();
+}
+
 void Strategy::Impl::ForgetOld() {
+  std::erase_if(agreed, [](const auto& item) { return item.second.function.expired(); });
   for (auto it = traced.begin(); it != traced.end();) {
     if (!it->second->function.expired()) {
       ++it;
@@ -349,6 +378,9 @@ Result<std::vector<PerReplica>> Strategy::Run(const ReplicaFunction& function,
   }
   MT_RETURN_IF_ERROR(s.variables->ToReplicas(variables).At("run " + function.shape().name));
   if (s.setup.central) MT_RETURN_IF_ERROR(s.variables->Equalize(variables));
+  if (s.setup.team != nullptr && s.setup.processes > 1) {
+    MT_RETURN_IF_ERROR(s.AgreeOn(function, traced));
+  }
   MT_ASSIGN_OR_RETURN(std::vector<PerReplica> outputs, s.replicas->Run(traced, batch));
   for (size_t i = 0; i < traced.size(); ++i) {
     s.last[{&function.shape(), static_cast<int64_t>(i)}] = traced[i];

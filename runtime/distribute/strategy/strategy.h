@@ -90,8 +90,11 @@ class Strategy {
 
   // --- custom loops
   // Runs `function` on every replica, each on its part of `batch`; one PerReplica for each output.
-  // Errors: the trace's first, with its line; of a replica that failed, with its name, after which
-  // the copies of the variables may differ: then kFailedPrecondition until Restore or Equalize.
+  // With a team the processes compare, before they first run a function in an incarnation, what it
+  // would move between them. Errors: the trace's first, with its line; kInvalidArgument naming two
+  // processes that would move different things; of a replica that failed, with its name, after
+  // which the copies of the variables may differ: then kFailedPrecondition until Restore or
+  // Equalize.
   Result<std::vector<PerReplica>> Run(const ReplicaFunction& function,
                                       const PerReplicaBatch& batch = {});
   // Values of the replicas' own, no batch: values[component], each with one tensor per replica of
@@ -138,6 +141,9 @@ class Strategy {
   Result<execute::Session*> session();
   // Makes the variables' values lie on mesh(), in the session.
   Status PrepareOnMesh(std::span<const nn::Parameter> parameters);
+  const Packing& packing() const;
+  // Team::AgreeOnPlans, where there is a team; each process calls it alike.
+  Status AgreeOnPlans(std::span<const uint64_t> hashes);
 
   // For tests and reports: the plan that a replica of this process ran last for `function`; null
   // before.

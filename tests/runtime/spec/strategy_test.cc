@@ -183,7 +183,7 @@ TEST(StrategyOptionsTest, PacksAreOfGradientsThatEveryDeviceGetsWhole) {
   ASSERT_TRUE(bytes.ok()) << bytes.status().message();
   EXPECT_EQ(BytesPerPack(bytes->program.packing(), 100), 4096);
   EXPECT_EQ(bytes->program.layout.update, UpdateSharing::kCopied);
-  EXPECT_EQ(BytesPerPack({}, 100), std::nullopt);
+  EXPECT_EQ(BytesPerPack(PackingSpec{}, 100), std::nullopt);
 }
 
 TEST(StrategyOptionsTest, TellEveryMistakeWithItsPlace) {

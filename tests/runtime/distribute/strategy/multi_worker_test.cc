@@ -100,6 +100,94 @@ TEST(MultiWorkerTest, FitOverRealLinksWithUnevenBatches) {
   for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
 }
 
+// Of four kernels of 16 floats and a loss.
+Result<int> BucketsOfFit(Strategy& strategy) {
+  const nn::DenseOptions plain{.use_bias = false};
+  Model model(std::make_shared<nn::Sequential>(nn::Dense(4, plain), nn::Dense(4, plain),
+                                               nn::Dense(4, plain), nn::Dense(4, plain)),
+              strategy);
+  MT_RETURN_IF_ERROR(model.Compile(
+      {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+  const Tensor x(mesh::TensorType{mesh::DType::kF32, {8, 4}});
+  MT_RETURN_IF_ERROR(model.Fit(Arrays{x, x, 8}).status());
+  int count = 0;
+  for (const plan::Step& s : model.plan()->steps) {
+    if (s.kind != plan::StepKind::kCollective) continue;
+    for (const int op : s.ops) {
+      const program::Op& o = model.plan()->local().ops[static_cast<size_t>(op)];
+      if (model.plan()->local().type(o.results[0]).num_elements() == 16) {
+        ++count;
+        break;
+      }
+    }
+  }
+  return count;
+}
+
+TEST(MultiWorkerTest, FitPacksGradientsAsAsked) {
+  for (const auto& [packing, want] :
+       std::vector<std::pair<Packing, int>>{{{}, 1},
+                                            {{.num_packs = 1}, 1},
+                                            {{.num_packs = 2}, 2},
+                                            {{.num_packs = 0}, 4},
+                                            {{.bytes_per_pack = 64}, 4},
+                                            {{.bytes_per_pack = 128}, 2}}) {
+    const auto ends = RunWorkers(2, {.packing = packing}, [&](Strategy& strategy) -> Status {
+      MT_ASSIGN_OR_RETURN(const int got, BucketsOfFit(strategy));
+      EXPECT_EQ(got, want) << packing.num_packs.value_or(-1) << " "
+                           << packing.bytes_per_pack.value_or(-1);
+      return OkStatus();
+    });
+    for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
+  }
+}
+
+TEST(MultiWorkerTest, ModelsThatDifferAreNamedBeforeTheFirstStep) {
+  const auto ends = RunWorkers(2, {}, [](Strategy& strategy) -> Status {
+    Model model(std::make_shared<nn::Sequential>(nn::Dense(strategy.chief() ? 4 : 5), nn::Dense(1)),
+                strategy);
+    MT_RETURN_IF_ERROR(model.Compile(
+        {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+    const Tensor x(mesh::TensorType{mesh::DType::kF32, {4, 2}}),
+        y(mesh::TensorType{mesh::DType::kF32, {4, 1}});
+    const Status fit = model.Fit(Arrays{x, y, 4}).status();
+    MT_WANT(model.steps() == 0);
+    return fit;
+  });
+  for (const Status& end : ends) {
+    EXPECT_EQ(end.code(), StatusCode::kInvalidArgument) << end.ToString();
+    EXPECT_THAT(end.message(),
+                HasSubstr("fit: worker-0 and worker-1 are about to run different plans"));
+  }
+}
+
+TEST(MultiWorkerTest, LoopsThatDifferAreNamedBeforeTheFirstStepAndMayGoOn) {
+  const auto ends = RunWorkers(2, {}, [](Strategy& strategy) -> Status {
+    const auto sum_of = [](const std::string& name, int64_t elements) {
+      return ReplicaFunction(name, [elements]() -> Value {
+        return ReplicaContext::Current()->AllReduce(ReduceOp::kSum, program::Fill({elements}, 1));
+      });
+    };
+    const ReplicaFunction differs = sum_of("sum", strategy.chief() ? 3 : 2);
+    const Status run = strategy.Run(differs).status();
+    EXPECT_EQ(run.code(), StatusCode::kInvalidArgument) << run.ToString();
+    EXPECT_THAT(run.message(),
+                HasSubstr("run sum: worker-0 and worker-1 are about to run different plans"));
+    // What moves nothing is nobody else's affair.
+    if (strategy.chief()) {
+      const ReplicaFunction alone("alone", []() -> Value { return program::Fill({}, 7); });
+      MT_RETURN_IF_ERROR(strategy.Run(alone).status());
+    }
+    const ReplicaFunction alike = sum_of("alike", 2);
+    for (int again = 0; again < 2; ++again) {
+      MT_ASSIGN_OR_RETURN(const auto sums, strategy.Run(alike));
+      MT_WANT(FloatsOf(sums[0].values[0])[1] == 2);
+    }
+    return OkStatus();
+  });
+  for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
+}
+
 TEST(MultiWorkerTest, WorkersThatEndWithoutAWordDisturbNobodysEnd) {
   // Each ends when its body does, and hears of the other's end while it takes its own team apart.
   for (int round = 0; round < 5; ++round) {
