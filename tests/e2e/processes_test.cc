@@ -117,7 +117,9 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ProcessesTest,
                          Name);
 
 INSTANTIATE_TEST_SUITE_P(Meshes, DoublePrecisionTest,
-                         testing::Values(Case{"batch=8", 2, Links::kNetwork, false},
+                         testing::Values(Case{"batch=8", 1, Links::kMemory, true},
+                                         Case{"batch=8", 2, Links::kNetwork, false},
+                                         Case{"batch=8", 4, Links::kBoth, false},
                                          Case{"batch=8", 8, Links::kMemory, false},
                                          Case{"batch=4,model=2", 4, Links::kBoth, false}),
                          Name);

@@ -73,6 +73,30 @@ spec:
     optimizer: {optimizer}
     train: {train}
 """
+MLP = """
+apiVersion: meshtrain.dev/v1
+kind: TrainingJob
+metadata: {{name: mlp}}
+spec:
+  replicaSpecs: {{worker: {{replicas: {processes}}}}}
+  checkpoint: {{path: {checkpoints}}}
+  program:
+    seed: 42
+    mesh: {{batch: 8}}
+    devices: {{count: {devices}}}
+    data:
+      train: {{idx: {{images: {data}/digits5120-images-idx3-ubyte.gz, labels: {data}/digits5120-labels-idx1-ubyte.gz}}}}
+      map: [{{scale: 0.00392156862745098}}]
+      batch: 128
+    model:
+      - flatten
+      - dense: {{units: 700, activation: relu}}
+      - dense: {{units: 500, activation: relu}}
+      - dense: {{units: 10}}
+    loss: {{sparse_categorical_crossentropy: {{from_logits: true}}}}
+    optimizer: adam
+    train: {{epochs: 1, steps_per_epoch: {steps}}}
+"""
 GUIDE_MODEL = "[dense: {{units: 1, kernel_initializer: {{constant: {{value: {w0}}}}}, kernel_regularizer: {{l2: 1.0e-4}}}}]"
 SGD = "{sgd: {learning_rate: 0.01}}"
 BAD_CONFIGURATION = 78
@@ -159,6 +183,23 @@ class StrategiesTest(unittest.TestCase):
         self.assertEqual(len(got), len(want), what)
         for step, (g, w) in enumerate(zip(got, want)):
             self.assertAlmostEqual(g, w, delta=tolerance, msg=f"{what}, step {step}")
+
+    def test_the_mlp_on_one_mesh_in_one_to_eight_processes(self):
+        steps = 39
+        want = None
+        for processes in (1, 2, 4, 8):
+            folder = self.folder / str(processes)
+            folder.mkdir()
+            (folder / "job.yaml").write_text(
+                MLP.format(processes=processes, devices=8 // processes, data=REPOSITORY / "tests/testdata/mlp",
+                           checkpoints=folder / "checkpoints", steps=steps))
+            self.run_processes(Strategy("", processes=processes), lambda index: [
+                WORKER, "-f", str(folder / "job.yaml"), "--output", str(folder / str(index)), "--threads", "1"])
+            losses = self.losses(folder)
+            self.assertEqual(len(losses), steps)
+            want = want or losses
+            self.assertLess(want[-1], want[0] / 2)
+            self.assert_near(losses, want, f"{processes} processes", tolerance=1e-5)
 
     def test_the_custom_loop_from_cpp(self):
         for strategy in STRATEGIES:
