@@ -1,25 +1,33 @@
 """Data parallel training over processes: what more processes give, and what a network takes.
 
-  run_processes.py --worker build/release/bin/meshtrain-worker --data FOLDER [--out FILE]
+  run_processes.py --worker build/release/bin/meshtrain-worker --data FOLDER [--out FILE] [--check]
+  run_processes.py --worker build/release/bin/meshtrain-worker --only detection --check
 
 Prints, as ratios within one run:
   2 processes of one thread each against 1 process of one thread, for the MLP of deploy/examples/mnist-mlp.yaml at global
   batches of 128 and 1,024;
   as root, 4 hosts (network namespaces) with a link of 1 Gbit each against what the link's measured goodput allows: the
-  larger of computing and of sending the plan's bytes.
-FOLDER holds MNIST-like IDX files (scripts/make-data). Rounds alternate, medians are shown. Standard library only.
+  larger of computing and of sending the plan's bytes;
+and in seconds, of a job of three processes (tests/e2e/process_job.py, with the digits of tests/testdata/mlp):
+  from kill -9 or SIGSTOP of a rank until the last of the others has named it;
+  from its return (its start, or SIGCONT) until the chief has written a step again.
+--check: exit 1 where a target is missed. FOLDER holds MNIST-like IDX files (scripts/make-data). Rounds alternate, medians are shown. Standard library only.
 """
 import argparse
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path += [str(TESTS / "support"), str(TESTS / "e2e")]
 from hosts import Hosts, free_ports  # noqa: E402
+from process_job import Job, killed  # noqa: E402
 
 MANIFEST = """
 apiVersion: meshtrain.dev/v1
@@ -81,7 +89,7 @@ def speed_up(options):
         for _ in range(options.rounds):
             one.append(train(options, 1, batch, options.steps)[0])
             two.append(train(options, 2, batch, options.steps)[0])
-        rows.append({"what": f"2 processes, batch {batch}", "one_ms": statistics.median(one) * 1e3,
+        rows.append({"what": f"2 processes, batch {batch}", "batch": batch, "one_ms": statistics.median(one) * 1e3,
                      "two_ms": statistics.median(two) * 1e3, "speed_up": statistics.median(one) / statistics.median(two)})
     return rows
 
@@ -147,28 +155,96 @@ def network(options):
                 "share": allowed / statistics.median(measured)}
 
 
+NAMED_WITHIN = 2.0  # seconds
+BACK_WITHIN = 5.0
+SPEED_UP = {128: 1.45, 1024: 1.7}
+LINK_SHARE = 0.9
+
+
+def lose(options, index, number):
+    """One rank is killed or stopped in a step and comes back: seconds until all others named it, and until steps go on."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(folder, os.path.abspath(options.worker), TESTS / "testdata" / "mlp", epochs=40)
+        try:
+            job.start_all()
+            job.wait_for_step(35)
+            others = [i for i in range(3) if i != index]
+            said = killed(index) if number == signal.SIGKILL else f"worker-{index} lost: silent for"
+            begin = time.monotonic()
+            job.processes[index].send_signal(number)
+            for other in others:
+                job.wait_for_text(other, said)
+            named = time.monotonic() - begin
+            if number == signal.SIGKILL:
+                job.wait(index)
+            reached = job.step()
+            begin = time.monotonic()
+            if number == signal.SIGKILL:
+                job.start(index)
+            else:
+                job.processes[index].send_signal(signal.SIGCONT)
+            job.wait_for_step(reached + 1)  # what lies behind the last checkpoint is trained again first
+            return named, time.monotonic() - begin
+        finally:
+            job.close()
+
+
+def detection(options):
+    rows = []
+    for what, index, number in (("kill -9 of a worker", 1, signal.SIGKILL), ("kill -9 of the chief", 0, signal.SIGKILL),
+                                ("SIGSTOP of a worker", 1, signal.SIGSTOP), ("SIGSTOP of the chief", 0, signal.SIGSTOP)):
+        times = [lose(options, index, number) for _ in range(options.rounds)]
+        rows.append({"what": what, "named_s": max(t[0] for t in times), "back_s": max(t[1] for t in times)})
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worker", required=True)
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--data", help="not for --only detection")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=96)
     parser.add_argument("--update", default="auto", choices=("auto", "shared", "copied"), help="layout.update of the job")
-    parser.add_argument("--only", choices=("speed-up", "network"))
+    parser.add_argument("--only", choices=("speed-up", "network", "detection"))
+    parser.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     parser.add_argument("--out")
     options = parser.parse_args()
+    if options.data is None and options.only != "detection":
+        parser.error("--data: expected a folder of IDX files")
     load = os.getloadavg()[0]
-    rows = speed_up(options) if options.only != "network" else []
-    for row in rows:
+    rows = []
+    missed = []
+
+    def target(row, met, text):
+        row["met"] = row.get("met", True) and met
+        if not met:
+            missed.append(f"{row['what']}: {text}")
+
+    if options.only in (None, "detection"):
+        for row in detection(options):
+            rows.append(row)
+            target(row, row["named_s"] <= NAMED_WITHIN, f"named after {row['named_s']:.2f} s, {NAMED_WITHIN:.0f} wanted")
+            target(row, row["back_s"] <= BACK_WITHIN, f"trains again after {row['back_s']:.2f} s, {BACK_WITHIN:.0f} wanted")
+            print(f"{row['what']:<28} named by all others after {row['named_s']:.3f} s ({NAMED_WITHIN:.0f}), trains again "
+                  f"{row['back_s']:.3f} s after the return ({BACK_WITHIN:.0f})")
+    for row in speed_up(options) if options.only in (None, "speed-up") else []:
+        rows.append(row)
+        wanted = SPEED_UP[row["batch"]]
+        target(row, row["speed_up"] >= wanted, f"{row['speed_up']:.2f} x, {wanted} wanted")
         print(f"{row['what']:<28} one {row['one_ms']:7.2f} ms  two {row['two_ms']:7.2f} ms  {row['speed_up']:.2f} x")
-    if os.geteuid() == 0 and options.only != "speed-up":
+    if os.geteuid() == 0 and options.only in (None, "network"):
         row = network(options)
         rows.append(row)
+        target(row, row["share"] >= LINK_SHARE, f"{row['share']:.2f} of what the link allows, {LINK_SHARE} wanted")
         print(f"{row['what']:<28} link {row['goodput_MBps']:.1f} MB/s, {row['bytes_per_step']} bytes a step: at least "
               f"{row['allowed_ms']:.2f} ms; measured {row['measured_ms']:.2f} ms: {row['share']:.2f} of what it allows")
     print(f"load when it began: {load:.1f}")
     if options.out:
         pathlib.Path(options.out).write_text(json.dumps(rows, indent=1))
+    for line in missed:
+        print(f"missed: {line}")
+    if options.check and missed:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

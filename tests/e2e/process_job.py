@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,11 @@ STEPS_PER_EPOCH = 80
 
 # Larger steps, in which computing is most.
 HEAVY = {"batch: 64": "batch: 1024", "units: 48": "units: 1536"}
+
+
+def killed(index):
+    """What the others say of a worker that was killed: by their links, or by the rendezvous."""
+    return f"worker-{index} (is )?lost: (its )?connection closed"
 
 
 class Job:
@@ -103,12 +109,12 @@ class Job:
                     raise AssertionError(f"worker-{index} left with {process.returncode}; {self.logs()}")
             time.sleep(0.01)
 
-    def wait_for_text(self, index, text, timeout=DEADLINE):
+    def wait_for_text(self, index, pattern, timeout=DEADLINE):
         """Until the process has said it; what it said before counts too."""
         end = time.monotonic() + timeout
-        while text not in self.log(index):
+        while not re.search(pattern, self.log(index)):
             if time.monotonic() > end:
-                raise AssertionError(f"worker-{index} did not say: {text}; {self.logs()}")
+                raise AssertionError(f"worker-{index} did not say: {pattern}; {self.logs()}")
             time.sleep(0.005)
 
     def wait(self, index, timeout=DEADLINE):
@@ -118,7 +124,11 @@ class Job:
             raise AssertionError(f"worker-{index} hangs; {self.logs()}") from None
 
     def listening_ports(self, index):
-        """The TCP ports on which a process listens, by its open sockets."""
+        """The TCP ports on which a process listens."""
+        return sorted({local for state, local, _ in self.sockets(index) if state == "0A"})
+
+    def sockets(self, index):
+        """(state, own port, peer's port) of a process' TCP sockets, as /proc has them."""
         pid = self.processes[index].pid
         inodes = set()
         for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
@@ -126,13 +136,47 @@ class Job:
                 target = os.readlink(entry)
                 if target.startswith("socket:["):
                     inodes.add(target[len("socket:["):-1])
-        ports = set()
+        found = []
         for table in ("tcp", "tcp6"):
             for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()
-                if fields[3] == "0A" and fields[9] in inodes:
-                    ports.add(int(fields[1].rsplit(":", 1)[1], 16))
-        return sorted(ports)
+                if fields[9] in inodes:
+                    found.append((fields[3], int(fields[1].rsplit(":", 1)[1], 16), int(fields[2].rsplit(":", 1)[1], 16)))
+        return found
+
+    def connected(self, index, port):
+        """Whether a process holds an established TCP connection to `port`."""
+        return any(state == "01" and remote == port for state, _, remote in self.sockets(index))
+
+    def hold_save(self, index, step):
+        """Holds the save of a later `step`: the part of process `index` goes to a pipe that nobody reads. Needs a save
+        before it, whose files say how that one's are called."""
+        end = time.monotonic() + DEADLINE
+        pattern = f"ckpt-*/shard-{index:05}-of-00003-g*.safetensors"
+        while not (parts := list((self.folder / "checkpoints").glob(pattern))):
+            assert time.monotonic() < end, f"no {pattern}; {self.logs()}"
+            time.sleep(0.002)
+        folder = self.folder / "checkpoints" / f"ckpt-{step:08}"
+        folder.mkdir()  # an error where the save has begun already
+        os.mkfifo(folder / parts[0].name)
+        self.held = folder, parts[0].name
+
+    def wait_for_held_save(self):
+        """Until the parts of all others are written; the save is then under way, and stays so."""
+        folder, name = self.held
+        end = time.monotonic() + DEADLINE
+        while len([x for x in folder.glob("shard-*.safetensors") if x.name != name and x.stat().st_size > 0]) < 2:
+            assert time.monotonic() < end, f"the save in {folder} did not begin; {self.logs()}"
+            time.sleep(0.005)
+        time.sleep(0.2)
+        assert not (folder / "index.json").exists(), "the save was not held"
+        assert all(x.poll() is None for x in self.processes.values()), self.logs()
+
+    def release_save(self):
+        """The next one writes where the pipe was."""
+        folder, name = self.held
+        with contextlib.suppress(FileNotFoundError):
+            (folder / name).unlink()
 
     def weights(self):
         return (self.folder / "0" / "model.safetensors").read_bytes()
