@@ -116,7 +116,8 @@ class Team::Impl {
       why = loss->why;
     }
     fabric_->Abort(why);  // Connect may have begun after it, and forgotten it
-    return why;
+    // Where all links were made the incarnation was whole, and its next call finds out.
+    return linked.ok() ? linked : why;
   }
 
   // Joining anew gives up an incarnation that is still good, and the others then hear our name
