@@ -25,6 +25,8 @@ class ServerGroup {
   static Result<std::unique_ptr<ServerGroup>> Create(const std::vector<std::string>& addresses,
                                                      const Identity& identity,
                                                      Duration rpc_timeout);
+  // Waits for the calls under way first: their answers are noted here.
+  ~ServerGroup() { peers_.clear(); }
 
   int size() const { return static_cast<int>(peers_.size()); }
   const std::string& address(int server) const { return peers_[server]->address(); }
