@@ -24,6 +24,14 @@ int PortExitCode(const Status& error) {
   return error.code() == StatusCode::kUnavailable ? cluster::kExitRetry : exit_of(error);
 }
 
+// While a process asks others of its job to work with it: a token that they refuse is a wrong
+// configuration.
+inline int JoinExitCode(const Status& error) {
+  const bool refused =
+      error.code() == StatusCode::kPermissionDenied || error.code() == StatusCode::kUnauthenticated;
+  return refused ? cluster::kExitBadConfig : OutputExitCode(error);
+}
+
 // In a function that returns an Ending: `lhs` from a Result, or an end with the exit code that
 // `exit_of` gives its error.
 #define MT_TRY(lhs, expr, exit_of)                        \

@@ -54,13 +54,6 @@ Status CheckSupported(const spec::Manifest& manifest, const Config& config) {
   return OkStatus();
 }
 
-// While a process asks the others to be let in: a token that they do not know is its configuration.
-int JoinExitCode(const Status& error) {
-  const bool refused =
-      error.code() == StatusCode::kPermissionDenied || error.code() == StatusCode::kUnauthenticated;
-  return refused ? cluster::kExitBadConfig : OutputExitCode(error);
-}
-
 void WarnOfNccl(std::string_view field, std::string_view instead) {
   LogWarning("NCCL was asked for, but there are no GPUs",
              {{"field", std::string(field)}, {"instead", std::string(instead)}});

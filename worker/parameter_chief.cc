@@ -33,11 +33,7 @@ constexpr char kTrainingData[] = "train";
 int JobExitCode(const Status& error) {
   const bool away =
       error.code() == StatusCode::kUnavailable || error.code() == StatusCode::kDeadlineExceeded;
-  if (away) return cluster::kExitRetry;
-  // A token that somebody else does not know.
-  const bool refused =
-      error.code() == StatusCode::kPermissionDenied || error.code() == StatusCode::kUnauthenticated;
-  return refused ? cluster::kExitBadConfig : OutputExitCode(error);
+  return away ? cluster::kExitRetry : JoinExitCode(error);
 }
 
 parameter::Partitioner PartitionerOf(const spec::ParameterServerSpec& spec) {
