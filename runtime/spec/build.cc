@@ -199,6 +199,7 @@ Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
   for (mesh::TensorType& type : types) {
     if (type.rank() > 0) type.dims[0] = spec_.data.batch;
   }
+  if (chosen_->types == types) return chosen_->states;
   MT_ASSIGN_OR_RETURN(const train::Programs programs,
                       train::BuildPrograms(recipe_, types[0], types[1]));
   std::vector<sharding::StateGroup> groups;
@@ -226,6 +227,7 @@ Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
     return InvalidArgument(at + "auto: no split of a weight over it makes the step faster; " +
                            used.message());
   }
+  *chosen_ = {std::move(types), *chosen};
   return chosen;
 }
 

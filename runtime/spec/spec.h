@@ -271,7 +271,7 @@ inline std::optional<int64_t> BytesPerPack(const PackingSpec& packing, const Tra
 }
 
 // A declared program made ready to be traced, for any number of batch sizes over the same
-// variables.
+// variables. Used, with its copies, by one thread at a time.
 class Declared {
  public:
   // Errors: kInvalidArgument.
@@ -288,11 +288,17 @@ class Declared {
   // `types` have, so that all batches find the same.
   Result<std::map<std::string, mesh::Layout>> ChooseLayouts(std::vector<mesh::TensorType> types,
                                                             const Layouts& given) const;
+  // What it found last, for which types: each batch size asks again. Of all copies.
+  struct Chosen {
+    std::vector<mesh::TensorType> types;
+    std::map<std::string, mesh::Layout> states;
+  };
 
   ProgramSpec spec_;
   mesh::Mesh mesh_;
   train::Recipe recipe_;
   std::vector<nn::LayerPtr> layers_;  // in the order of spec_.model.layers
+  std::shared_ptr<Chosen> chosen_ = std::make_shared<Chosen>();
 };
 
 // Create and Trace, for one batch size.
