@@ -34,6 +34,12 @@ uint64_t Checksum(const void* data, size_t bytes) {
   return sum;
 }
 
+std::string HexText(uint64_t value) {
+  char text[16];
+  for (int i = 0; i < 16; ++i) text[i] = "0123456789abcdef"[(value >> (60 - 4 * i)) & 15];
+  return std::string(text, 16);
+}
+
 RunningChecksum::RunningChecksum() : state_(XXH3_createState()) {
   MT_CHECK(state_ != nullptr);
   XXH3_64bits_reset(state_.get());

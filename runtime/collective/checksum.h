@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 struct XXH3_state_s;  // the library's
@@ -26,5 +27,8 @@ class RunningChecksum {
   };
   std::unique_ptr<XXH3_state_s, Free> state_;
 };
+
+// 16 digits: a checksum or a hash as messages show it.
+std::string HexText(uint64_t value);
 
 }  // namespace meshtrain::collective

@@ -33,12 +33,6 @@ uint32_t HeaderCheck(const FrameBytes& bytes) {
   return static_cast<uint32_t>(Checksum(copy.data(), copy.size()));
 }
 
-std::string Hex(uint64_t value) {
-  char text[17];
-  for (int i = 0; i < 16; ++i) text[i] = "0123456789abcdef"[(value >> (60 - 4 * i)) & 15];
-  return std::string(text, 16);
-}
-
 std::string Where(const Standing& standing) {
   return "collective " + std::to_string(standing.collective) +
          (standing.what.empty() ? std::string() : " (" + standing.what + ")");
@@ -64,7 +58,7 @@ void EncodeFrame(const FrameHeader& h, FrameBytes& out) {
 Result<FrameHeader> DecodeFrame(const FrameBytes& bytes) {
   if (Get<uint32_t>(bytes, 52) != HeaderCheck(bytes)) {
     return Unavailable("the frame's header was changed on its way: expected check " +
-                       Hex(HeaderCheck(bytes)) + ", got: " + Hex(Get<uint32_t>(bytes, 52)));
+                       HexText(HeaderCheck(bytes)) + ", got: " + HexText(Get<uint32_t>(bytes, 52)));
   }
   if (Get<uint32_t>(bytes, 0) != kMagic || Get<uint16_t>(bytes, 4) != kVersion) {
     return FailedPrecondition("expected a frame of version " + std::to_string(kVersion) +
@@ -109,7 +103,8 @@ Status Diverged(FrameDifference difference, const FrameHeader& got, const FrameH
       return FailedPrecondition(pair("another place in the group", std::to_string(got.source),
                                      std::to_string(want.source)));
     case FrameDifference::kPlan:
-      return FailedPrecondition(pair("another plan", Hex(got.plan_hash), Hex(want.plan_hash)));
+      return FailedPrecondition(
+          pair("another plan", HexText(got.plan_hash), HexText(want.plan_hash)));
     case FrameDifference::kCollective:
     case FrameDifference::kCall:
       return FailedPrecondition("programs diverge: " + peer + " is at " + Where(theirs) +

@@ -54,12 +54,6 @@ T Get(const uint8_t* from) {
   return value;
 }
 
-std::string Hex(uint64_t value) {
-  std::string text(16, '0');
-  for (size_t i = 16; i-- > 0; value >>= 4) text[i] = "0123456789abcdef"[value & 15];
-  return text;
-}
-
 // Cuts a frame into messages.
 class FrameSender {
  public:
@@ -189,7 +183,8 @@ class FrameReader {
   }
   Status CheckSum(const uint8_t* sent, uint64_t ours, const std::string& of) {
     if (Get<uint64_t>(sent) == ours) return OkStatus();
-    return Damaged("the checksum " + Hex(Get<uint64_t>(sent)) + " of its " + of, Hex(ours));
+    return Damaged("the checksum " + collective::HexText(Get<uint64_t>(sent)) + " of its " + of,
+                   collective::HexText(ours));
   }
 
   // Reads the front once it is here, then the head once that is, and asks where the payload goes.
