@@ -14,6 +14,7 @@
 #include "runtime/program/ops.h"
 #include "tests/runtime/distribute/parameter/cluster_testing.h"
 #include "tests/runtime/distribute/parameter/jobs_testing.h"
+#include "tests/runtime/distribute/parameter/must.h"
 #include "tests/runtime/distribute/parameter/temp_folder.h"
 
 namespace meshtrain::parameter {
@@ -32,12 +33,6 @@ std::unique_ptr<Coordinator> Connect(const CoordinatorOptions& options) {
   auto made = Coordinator::Create(options);
   EXPECT_TRUE(made.ok()) << made.status().ToString();
   return made.ok() ? std::move(*made) : nullptr;
-}
-
-template <typename T>
-T Must(Result<T> result) {
-  EXPECT_TRUE(result.ok()) << result.status().ToString();
-  return std::move(result).value();
 }
 
 // A step that adds 1 to `n` and gives what it was.

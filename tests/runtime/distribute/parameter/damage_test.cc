@@ -8,6 +8,7 @@
 #include "tests/runtime/distribute/parameter/cluster_testing.h"
 #include "tests/runtime/distribute/parameter/flipping_proxy.h"
 #include "tests/runtime/distribute/parameter/jobs_testing.h"
+#include "tests/runtime/distribute/parameter/must.h"
 #include "tests/runtime/distribute/parameter/seed.h"
 #include "tests/runtime/distribute/parameter/temp_folder.h"
 
@@ -19,12 +20,6 @@ using mesh::Tensor;
 using mesh::TensorType;
 using std::chrono::seconds;
 using testing_folder::TempFolder;
-
-template <typename T>
-T Must(Result<T> result) {
-  EXPECT_TRUE(result.ok()) << result.status().ToString();
-  return std::move(result).value();
-}
 
 // Answers with the tensor of bytes that it got; the head is its size.
 class Echo {

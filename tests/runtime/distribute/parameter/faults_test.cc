@@ -8,6 +8,7 @@
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
 #include "tests/runtime/distribute/parameter/jobs_testing.h"
+#include "tests/runtime/distribute/parameter/must.h"
 #include "tests/runtime/distribute/parameter/processes_testing.h"
 #include "tests/runtime/distribute/parameter/temp_folder.h"
 
@@ -20,12 +21,6 @@ using mesh::TensorType;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_folder::TempFolder;
-
-template <typename T>
-T Must(Result<T> result) {
-  EXPECT_TRUE(result.ok()) << result.status().ToString();
-  return std::move(result).value();
-}
 
 // Hands gradients over, and counts the step.
 class CountingTap final : public train::Optimizer {
