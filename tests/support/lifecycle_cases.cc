@@ -244,6 +244,36 @@ void Deadlines(std::vector<LifecycleCase>* cases) {
                     .phase = "Running",
                     .restarts = 1,
                     .attempt = 1});
+  cases->push_back(
+      {.name = "AStartupDeadlineEndsAJobThatNeverRan",
+       .job = MakeJob("mnist")
+                  .Chief()
+                  .Workers(1)
+                  .With([](api::TrainingJob& job) {
+                    job.spec.run_policy.startup_deadline_seconds = 1;
+                    job.spec.checkpoint.emplace().volume_claim_template =
+                        R"({"accessModes":["ReadWriteMany"]})";
+                  })
+                  .Build(),
+       .refused = true,
+       .phase = "Failed",
+       .reason = "StartupDeadlineExceeded",
+       .message = "the job was not running within runPolicy.startupDeadlineSeconds, 1 s"});
+}
+
+void Suspensions(std::vector<LifecycleCase>* cases) {
+  cases->push_back({.name = "SuspendedItKeepsNoPods",
+                    .job = MakeJob("mnist").Chief().Workers(2).Clean(api::kCleanNone).Build(),
+                    .suspended = true,
+                    .phase = "Suspended",
+                    .reason = "JobSuspended"});
+  cases->push_back({.name = "SuspendedItRemembersItsRestarts",
+                    .job = MakeJob("mnist").Chief().Workers(2).Build(),
+                    .ends = {{kWorker1, 138}, {kWorker0, 0}},
+                    .suspended = true,
+                    .phase = "Suspended",
+                    .reason = "JobSuspended",
+                    .restarts = 1});
 }
 
 void Rules(std::vector<LifecycleCase>* cases) {
@@ -318,6 +348,7 @@ std::vector<LifecycleCase> LifecycleCases() {
   Exits(&cases);
   Budgets(&cases);
   Deadlines(&cases);
+  Suspensions(&cases);
   Rules(&cases);
   CleanUp(&cases);
   return cases;

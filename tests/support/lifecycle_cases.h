@@ -22,9 +22,13 @@ struct LifecycleCase {
     int exit_code = 0;
   };
   std::vector<End> ends;  // none: time alone ends it
+  // The volume for its checkpoints cannot be made, so it has no pods.
+  bool refused = false;
+  // After `ends` the user suspends it; a run on one machine is stopped.
+  bool suspended = false;
 
   // Then:
-  std::string phase;    // Succeeded, Failed or Running
+  std::string phase;    // Succeeded, Failed, Suspended or Running
   std::string reason;   // of the condition of that name; empty: any
   std::string message;  // its beginning; empty: any
   int restarts = 0;

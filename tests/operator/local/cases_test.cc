@@ -8,6 +8,7 @@
 
 #include <optional>
 
+#include "runtime/base/file.h"
 #include "tests/operator/local/play.h"
 #include "tests/support/lifecycle_cases.h"
 
@@ -48,7 +49,7 @@ class Director {
   }
 
   void Settled(const api::TrainingJob& job, const Observed& seen) {
-    if (stopped_) return;
+    if (stopped_ && !case_.suspended) return;
     last_job = job;
     last_seen = seen;
     if (job.status.phase != "Running") return;
@@ -72,7 +73,7 @@ class Director {
       ++next_;
       return;
     }
-    if (case_.phase != "Running") return;
+    if (stopped_ || (case_.phase != "Running" && !case_.suspended)) return;
     // The counts are written at most every five seconds.
     if (job.status.restarts != case_.restarts) return;
     stopped_ = true;
@@ -100,6 +101,11 @@ class LocalCasesTest : public PlayTest, public testing::WithParamInterface<Lifec
 TEST_P(LocalCasesTest, ComesToItsEnd) {
   const LifecycleCase& c = GetParam();
   Director director(c, folder_);
+  if (c.refused) {
+    // A file stands where the folder of claims would be made.
+    ASSERT_TRUE(MakeDirectories(folder_ + "/out").ok());
+    ASSERT_TRUE(WriteFileAtomically(folder_ + "/out/claims", "").ok());
+  }
   RunnerOptions options{.crash_loop = {.first = std::chrono::milliseconds(50)},
                         .linger = std::chrono::milliseconds(100)};
   options.on_settled = [&](const api::TrainingJob& job, const Observed& seen) {
@@ -126,6 +132,9 @@ TEST_P(LocalCasesTest, ComesToItsEnd) {
   if (c.phase == "Running") {
     ASSERT_NE(Find(director.last_seen, c.ends.back().task), nullptr);
     EXPECT_EQ(Find(director.last_seen, c.ends.back().task)->attempt, c.attempt);
+    EXPECT_EQ(played.ending.exit_code, 143);
+  } else if (c.suspended) {
+    EXPECT_TRUE(director.last_seen.pods.empty());
     EXPECT_EQ(played.ending.exit_code, 143);
   } else if (c.ends.empty()) {
     EXPECT_NE(played.ending.exit_code, 0) << "nothing ended by itself";

@@ -32,8 +32,14 @@ class CasesTest : public testing::TestWithParam<LifecycleCase> {
 TEST_P(CasesTest, ComesToItsEnd) {
   const LifecycleCase& c = GetParam();
   Scene scene(testing_support::MakeJob("mnist").With([&](api::TrainingJob& job) { job = c.job; }));
-  scene.Running();
   double now = 100;
+  if (c.refused) {
+    scene.Look(0);
+    scene.seen.refused = RefusedWrite{.what = "claim", .reason = "Refused", .message = "no room"};
+    scene.Look(now);
+  } else {
+    scene.Running();
+  }
   for (const auto& end : c.ends) {
     ASSERT_EQ(scene.status().phase, "Running");
     PodSeen* pod = Find(&scene, end.task);
@@ -52,6 +58,12 @@ TEST_P(CasesTest, ComesToItsEnd) {
       *pod = std::move(ended);
     }
     Follow(&scene, &now);
+  }
+  if (c.suspended) {
+    ASSERT_EQ(scene.status().phase, "Running");
+    scene.job.spec.run_policy.suspend = true;
+    Follow(&scene, &now);
+    EXPECT_TRUE(scene.seen.pods.empty());
   }
   EXPECT_EQ(scene.status().phase, c.phase);
   for (const auto& [type, condition] : scene.status().conditions) {
