@@ -259,6 +259,7 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
 
 int Main(int argc, char** argv) {
   CLI::App app{"The Meshtrain operator: runs TrainingJobs on Kubernetes", "meshtrain-operator"};
+  app.set_version_flag("--version", "meshtrain-operator " MT_VERSION);
   Flags flags;
   AddFlags(app, flags);
   CLI11_PARSE(app, argc, argv);

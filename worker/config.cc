@@ -28,6 +28,7 @@ std::variant<Config, int> ParseArguments(int argc, char** argv) {
   Config config;
   std::string address;
   CLI::App app("Trains the program that a manifest declares.", "meshtrain-worker");
+  app.set_version_flag("--version", "meshtrain-worker " MT_VERSION);
   app.add_option("-f,--file", config.file,
                  "The manifest, YAML or JSON (default: the program in the environment)");
   app.add_option("-o,--output", config.output,

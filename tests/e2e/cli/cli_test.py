@@ -114,7 +114,10 @@ class GoodRuns(Case):
         for word in ("hidden.kernel", "all_reduce", "peak", "hash"):
             self.assertIn(word, plan.stdout)
         self.assertEqual(self.meshtrain("validate", "-f", self.manifest()).returncode, 0)
-        self.assertRegex(self.meshtrain("version").stdout, r"^meshtrain \d+\.\d+\.\d+\n$")
+        version = self.meshtrain("version").stdout
+        self.assertRegex(version, r"^meshtrain \d+\.\d+\.\d+\n$")
+        for binary in ("meshtrain-worker", "meshtrain-operator"):
+            self.assertEqual(self.meshtrain("--version", tool=binary).stdout, version.replace("meshtrain", binary))
         self.assertIn("run", self.meshtrain("--help").stdout)
         self.assertEqual(self.meshtrain("--help").returncode, 0)
 
