@@ -51,16 +51,24 @@ OperatorProcess::~OperatorProcess() {
   unlink(log_path_.c_str());
 }
 
-void OperatorProcess::Signal(int signal) const { kill(pid_, signal); }
+void OperatorProcess::Signal(int signal) const {
+  MutexLock lock(mutex_);
+  if (pid_ > 0) kill(pid_, signal);
+}
 
 int OperatorProcess::Wait(std::chrono::seconds timeout) {
   const auto end = std::chrono::steady_clock::now() + timeout;
   int status = 0;
-  while (waitpid(pid_, &status, WNOHANG) == 0) {
+  const auto ended = [&] {
+    MutexLock lock(mutex_);
+    if (waitpid(pid_, &status, WNOHANG) == 0) return false;
+    pid_ = -1;
+    return true;
+  };
+  while (!ended()) {
     if (std::chrono::steady_clock::now() > end) return -1;
     SystemClock().SleepFor(std::chrono::milliseconds(5), {});
   }
-  pid_ = -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "operator/control/apply.h"
+#include "runtime/base/mutex.h"
 #include "tests/support/api_server.h"
 
 namespace meshtrain::testing {
 
-// One operator process. Killed with the object.
+// One operator process. Killed with the object. A signal may come from any thread, also while
+// another waits for the end.
 class OperatorProcess {
  public:
   OperatorProcess(const std::string& kubeconfig, std::vector<std::string> flags);
@@ -29,10 +31,15 @@ class OperatorProcess {
   int metrics_port() const;  // once "serving" is logged; 0 before
   // A number from /metrics; the first line that starts with `prefix`. -1 where there is none.
   double Metric(const std::string& prefix) const;
-  pid_t pid() const { return pid_; }
+  // -1 once its end was waited for.
+  pid_t pid() const {
+    MutexLock lock(mutex_);
+    return pid_;
+  }
 
  private:
-  pid_t pid_ = -1;
+  mutable Mutex mutex_;  // so that no signal goes to a pid that was given back
+  pid_t pid_ MT_GUARDED_BY(mutex_) = -1;
   std::string log_path_;
 };
 
