@@ -26,6 +26,10 @@ constexpr auto kSpin = std::chrono::microseconds(30);
 constexpr int64_t kReadAllBytes = 32 << 10;
 // Up to here nothing is asked about where payloads lie: copying costs less than the question.
 constexpr int64_t kAskBytes = 128 << 10;
+// From here on the payloads of all members together fall out of the last cache, so that what is
+// copied goes past it. Measured with collective_bench on Zen 4 (32 MiB of L3 for its cores): 16 MB
+// among 4 takes 5.4 instead of 6.7 ms, 4 MB among 4 would take 1.15 instead of 0.95 ms.
+constexpr int64_t kPastCachesBytes = 32 << 20;
 
 // Tickets are made of the collective's number (34 bits), the team's level (8), the stage (4) and
 // the phase (18), so that each process' tickets rise from call to call and mean the same to all
@@ -272,11 +276,12 @@ Status SharedMemory::AllReduce(const HostCall& host, const std::byte* in, std::b
       for (int m = 0; m < n; ++m) sources[m] = at[m] + mine.begin * width;
       Fold(call.parallel, how.reduce, out + mine.begin * width, sources, mine.count, width);
       part.Post(2);
+      const auto copy = n * bytes >= kPastCachesBytes ? CopyPastCaches : Copy;
       for (int i = 1; i < n; ++i) {
         const int member = (me + i) % n;
         const Range theirs = PartOf(count, n, member);
         MT_RETURN_IF_ERROR(part.Await(member, 2));
-        Copy(call.parallel, out + theirs.begin * width, at[member] + theirs.begin * width,
+        copy(call.parallel, out + theirs.begin * width, at[member] + theirs.begin * width,
              theirs.count * width);
       }
       part.End();

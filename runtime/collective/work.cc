@@ -1,7 +1,12 @@
 #include "runtime/collective/work.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 namespace meshtrain::collective {
 namespace {
@@ -81,6 +86,32 @@ void Copy(const ParallelFor* parallel, std::byte* to, const std::byte* from, int
       std::memcpy(to + at, from + at, std::min(kCopyPiece, end - at));
     }
   });
+}
+
+void CopyPastCaches(const ParallelFor* parallel, std::byte* to, const std::byte* from,
+                    int64_t bytes) {
+#if defined(__x86_64__)
+  constexpr int64_t kLine = 64;
+  Spread(parallel, bytes, kCopyGrain, [&](int64_t begin, int64_t end) {
+    const int64_t before = -reinterpret_cast<intptr_t>(to + begin) & (kLine - 1);
+    int64_t at = std::min(begin + before, end);
+    std::memcpy(to + begin, from + begin, at - begin);
+    for (; at + kLine <= end; at += kLine) {
+      const auto* source = reinterpret_cast<const __m128i*>(from + at);
+      auto* target = reinterpret_cast<__m128i*>(to + at);
+      const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+      const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+      _mm_stream_si128(target, a);
+      _mm_stream_si128(target + 1, b);
+      _mm_stream_si128(target + 2, c);
+      _mm_stream_si128(target + 3, d);
+    }
+    std::memcpy(to + at, from + at, end - at);
+    _mm_sfence();  // these stores are ordered by nothing else
+  });
+#else
+  Copy(parallel, to, from, bytes);
+#endif
 }
 
 void Fold(const ParallelFor* parallel, ReduceFn reduce, std::byte* to,

@@ -41,6 +41,11 @@ void Spread(const ParallelFor* parallel, int64_t n, int64_t grain, const Body& b
 // `to` may be `from`.
 void Copy(const ParallelFor* parallel, std::byte* to, const std::byte* from, int64_t bytes);
 
+// The same for what would not stay in the caches anyway: `to` is written without being read into
+// them first, which spares a third of the traffic. They do not overlap.
+void CopyPastCaches(const ParallelFor* parallel, std::byte* to, const std::byte* from,
+                    int64_t bytes);
+
 // to = sources[0] (op) sources[1] (op) ..., block by block, so that the partial result stays in the
 // cache. `to` may be one of the sources.
 void Fold(const ParallelFor* parallel, ReduceFn reduce, std::byte* to,

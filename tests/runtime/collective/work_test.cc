@@ -73,6 +73,27 @@ TEST(WorkTest, CopiesAnyLengthAndAlignment) {
   }
 }
 
+TEST(WorkTest, CopiesPastTheCachesWhateverTheLengthAndAlignment) {
+  const int64_t room = 1 << 20;
+  std::vector<char> from(room), to(room);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i * 7 + i / 256);
+  const ParallelFor uneven = [&](int64_t items, int64_t grain,
+                                 const std::function<void(int64_t, int64_t)>& body) {
+    for (int64_t i = 0; i < items; i += grain + 13) body(i, std::min(items, i + grain + 13));
+  };
+  for (const int64_t bytes : {0, 1, 63, 64, 65, 4097, 900'001}) {
+    for (const int shift : {1, 16, 64}) {
+      for (const ParallelFor* parallel : {static_cast<const ParallelFor*>(nullptr), &uneven}) {
+        std::fill(to.begin(), to.end(), 'x');
+        CopyPastCaches(parallel, Bytes(to.data() + shift), Bytes(from.data() + 3), bytes);
+        EXPECT_EQ(std::memcmp(to.data() + shift, from.data() + 3, bytes), 0);
+        EXPECT_EQ(to[shift - 1], 'x');
+        EXPECT_EQ(to[shift + bytes], 'x');
+      }
+    }
+  }
+}
+
 uint32_t Bits(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
