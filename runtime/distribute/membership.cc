@@ -114,6 +114,7 @@ class Membership::Impl {
   Result<std::vector<std::string>> Ask(const AgreeMessage& message,
                                        const std::shared_ptr<grpc::Channel>& channel,
                                        const std::shared_ptr<grpc::ClientContext>& context);
+  Progress Reported();
   // Why agreements are over; OK while they are not.
   Status AgreeState() const MT_REQUIRES(mutex_);
   // For the one thread that may be in a call.
@@ -141,7 +142,7 @@ class Membership::Impl {
   std::function<void(const Status&)> on_lost_ MT_GUARDED_BY(mutex_);
   uint64_t alerted_ MT_GUARDED_BY(mutex_) = 0;  // the incarnation whose end was told last
 
-  Mutex progress_mutex_;
+  Mutex progress_mutex_;  // taken last, so that to report waits for nothing else
   Progress progress_ MT_GUARDED_BY(progress_mutex_);
 
   std::jthread attending_, beating_, alerting_;
@@ -248,21 +249,18 @@ Status Membership::Impl::AttendOnce(Session& session) {
       session.context.TryCancel();
       break;
     }
-    bool welcomed = false;
-    {
-      MutexLock lock(mutex_);
-      const uint64_t before = attendance_.incarnation().id;
-      attendance_.Heard(*message, Now());
-      failures_ = 0;
-      if (attendance_.incarnation().id != before) {
-        welcomed = true;
-        next_round_ = 0;
-        was_member_ = true;
-      }
-      changed_.NotifyAll();
+    MutexLock lock(mutex_);
+    const uint64_t before = attendance_.incarnation().id;
+    attendance_.Heard(*message, Now());
+    failures_ = 0;
+    if (attendance_.incarnation().id != before) {
+      next_round_ = 0;
+      was_member_ = true;
+      // What was said of the incarnation before counts no longer; nobody is ahead by it. Before
+      // Join returns, so that what its caller reports then stands.
+      ReportProgress(0, 0, "");
     }
-    // What was said of the incarnation before counts no longer; nobody is ahead by it.
-    if (welcomed) ReportProgress(0, 0, "");
+    changed_.NotifyAll();
   }
   {
     // The beating thread is out of the stream before it is finished. A call that is over takes no
@@ -277,16 +275,12 @@ Status Membership::Impl::AttendOnce(Session& session) {
 
 void Membership::Impl::Beat(std::stop_token stop) {
   while (!stop.stop_requested()) {
-    Progress progress;
-    {
-      MutexLock lock(progress_mutex_);
-      progress = progress_;
-    }
     std::vector<MemberMessage> outgoing;
     std::shared_ptr<Session> session;
     bool end = false;
     {
       MutexLock lock(mutex_);
+      Progress progress = Reported();
       const Phase before = attendance_.phase();
       progress.agreements = next_round_;
       if (in_agree_) progress.waiting_at = agreeing_;
@@ -455,6 +449,11 @@ void Membership::Impl::ReportProgress(int64_t step, uint64_t collective, std::st
   progress_.step = step;
   progress_.collective = collective;
   progress_.waiting_at = std::move(waiting_at);
+}
+
+Progress Membership::Impl::Reported() {
+  MutexLock lock(progress_mutex_);
+  return progress_;
 }
 
 void Membership::Impl::ReportBusy(std::string with) {

@@ -421,6 +421,25 @@ TEST_F(MembershipTest, WhoIsBusyIsWaitedForToTheDeadlineOfTheAgreement) {
   }
 }
 
+TEST_F(MembershipTest, WhatIsReportedRightAfterJoinStands) {
+  StartAll();
+  for (int64_t round = 1; round <= 10; ++round) {
+    std::vector<std::jthread> joining;
+    for (const auto& member : members_) {
+      joining.emplace_back([&member, round] {
+        EXPECT_TRUE(member->Join(0, {}).ok());
+        member->ReportProgress(40 + round, 9, "");
+      });
+    }
+    joining.clear();
+    // Nobody else comes, so the chief hears where the first of them stands.
+    const Status alone = members_[0]->Agree("alone", "", milliseconds(200), {}).status();
+    EXPECT_EQ(alone.code(), StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(alone.message(), HasSubstr("worker-0 stands at step " + std::to_string(40 + round) +
+                                           ", collective 9"));
+  }
+}
+
 TEST_F(MembershipTest, ASecondProcessOfALiveTaskIsKeptOut) {
   StartAll();
   JoinAll();
