@@ -2,7 +2,14 @@
 
 #include <algorithm>
 
+#include "runtime/telemetry/progress_fetch.h"
+
 namespace meshtrain::control {
+
+Result<std::string> FetchProgressOverHttp(const ProgressTarget& target, std::stop_token stop) {
+  return telemetry::FetchProgress(target.ip, target.port, std::move(stop));
+}
+
 ProgressPuller::ProgressPuller(const Store& store, Clock& clock, FetchProgress fetch,
                                ParseProgress parse,
                                std::function<void(const std::string& key)> wake, Duration period)

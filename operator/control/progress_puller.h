@@ -1,5 +1,5 @@
-// Asks the leader of each running job how far it is: GET http://POD:PORT/progress, at most once per
-// 5 s and job, at most 64 KiB and 2 s, no redirects. A pod that does not answer is asked less and
+// Asks the leader of each running job how far it is (runtime/telemetry/progress_fetch.h), at most
+// once per 5 s and job. A pod that does not answer is asked less and
 // less often (up to once a minute). The answers are kept for the controller; what changes wakes the
 // job.
 #pragma once

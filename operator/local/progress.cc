@@ -1,42 +1,45 @@
 #include "operator/local/progress.h"
 
-#include <httplib.h>
+#include <netdb.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <memory>
 #include <utility>
 
 #include "operator/reconcile/progress.h"
 #include "runtime/base/text.h"
+#include "runtime/telemetry/progress_fetch.h"
 
 namespace meshtrain::local {
 namespace {
 
-// As the operator's: operator/control/progress_puller.h.
-constexpr size_t kMaxBytes = 64 << 10;
-constexpr std::chrono::seconds kPatience{1};
+struct Target {
+  std::string ip;
+  int port = 0;
+};
 
-std::optional<std::string> Get(const std::string& address, std::stop_token stop) {
+// All that "HOST:PORT" may stand for. Looking up a name takes the time that the resolver takes.
+std::vector<Target> LookUp(const std::string& address) {
+  std::vector<Target> targets;
   const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return targets;
+  const std::string host = address.substr(0, colon);
   const auto port = ParseInt(std::string_view(address).substr(colon + 1));
-  if (colon == std::string::npos || !port) return std::nullopt;
-  httplib::Client client(address.substr(0, colon), static_cast<int>(*port));
-  client.set_connection_timeout(kPatience);
-  client.set_read_timeout(kPatience);
-  client.set_follow_location(false);
-  client.set_decompress(false);
-  std::string body;
-  const auto until = std::chrono::steady_clock::now() + 2 * kPatience;
-  std::stop_callback on_stop(stop, [&] { client.stop(); });
-  const httplib::Result result =
-      client.Get("/progress",
-                 httplib::Headers{{"Accept", "application/json"}, {"Accept-Encoding", "identity"}},
-                 [&](const char* data, size_t size) {
-                   body.append(data, size);
-                   return body.size() <= kMaxBytes && std::chrono::steady_clock::now() < until;
-                 });
-  if (!result || result->status != 200) return std::nullopt;
-  return body;
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const char* name = host.empty() ? nullptr : host.c_str();  // none: this machine
+  if (!port || ::getaddrinfo(name, "0", &hints, &found) != 0) return targets;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(found, ::freeaddrinfo);
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    char ip[NI_MAXHOST];
+    if (::getnameinfo(one->ai_addr, one->ai_addrlen, ip, sizeof ip, nullptr, 0, NI_NUMERICHOST) ==
+        0) {
+      targets.push_back({ip, static_cast<int>(*port)});
+    }
+  }
+  return targets;
 }
 
 }  // namespace
@@ -70,8 +73,9 @@ std::optional<reconcile::ProgressSeen> ProgressPuller::Take() {
 
 void ProgressPuller::Work(std::stop_token stop) {
   int64_t version = -1;
+  std::vector<Target> targets;
   while (!stop.stop_requested()) {
-    std::vector<std::string> addresses;
+    std::optional<std::vector<std::string>> newer;
     {
       // A new list is asked at once, and then every period.
       MutexLock lock(mutex_);
@@ -79,12 +83,18 @@ void ProgressPuller::Work(std::stop_token stop) {
       changed_.WaitFor(mutex_, stop, asking ? period_ : Duration(std::chrono::hours(1)),
                        [&]() MT_REQUIRES(mutex_) { return version != version_; });
       if (stop.stop_requested()) return;
-      addresses = addresses_;
-      version = version_;
+      if (std::exchange(version, version_) != version_) newer = addresses_;
     }
-    for (const std::string& address : addresses) {
-      const auto body = Get(address, stop);
-      if (!body) continue;
+    if (newer) {
+      targets.clear();
+      for (const std::string& address : *newer) {
+        const std::vector<Target> found = LookUp(address);
+        targets.insert(targets.end(), found.begin(), found.end());
+      }
+    }
+    for (const Target& target : targets) {
+      const auto body = telemetry::FetchProgress(target.ip, target.port, stop);
+      if (!body.ok()) continue;
       const auto seen = reconcile::ParseProgress(*body, SystemClock().Now());
       if (!seen) continue;
       {

@@ -3,7 +3,7 @@
 cmake_policy(SET CMP0057 NEW)
 file(READ "${SOURCE_DIR}/docs/operator.md" text)
 file(GLOB_RECURSE sources "${SOURCE_DIR}/tests/operator/*.cc" "${SOURCE_DIR}/tests/sim/*.cc"
-     "${SOURCE_DIR}/tests/integration/*.cc")
+     "${SOURCE_DIR}/tests/integration/*.cc" "${SOURCE_DIR}/tests/runtime/telemetry/*.cc")
 set(tests "")
 foreach(source ${sources})
   file(READ "${source}" code)

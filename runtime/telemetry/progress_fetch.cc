@@ -1,20 +1,22 @@
-// One bounded read of a pod's /progress. The pod is the user's: it may drip bytes, send headers
-// without end or never answer, so neither the time nor the bytes of the whole exchange are left to
-// it. HTTP/1.0, so that the answer is not chunked and ends with the connection.
+#include "runtime/telemetry/progress_fetch.h"
+
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <utility>
 
-#include "operator/control/progress_puller.h"
 #include "runtime/base/text.h"
 
-namespace meshtrain::control {
+namespace meshtrain::telemetry {
 namespace {
 
 constexpr size_t kMaxHead = 8 << 10;
@@ -23,8 +25,11 @@ constexpr std::chrono::milliseconds kLongest{2000};
 
 class Exchange {
  public:
-  Exchange(const ProgressTarget& target, std::stop_token stop)
-      : where_("http://" + target.ip + ":" + std::to_string(target.port) + "/progress"),
+  Exchange(const std::string& ip, int port, std::stop_token stop)
+      : ip_(ip),
+        port_(std::to_string(port)),
+        host_(ip.find(':') == std::string::npos ? ip : "[" + ip + "]"),
+        where_("http://" + host_ + ":" + port_ + "/progress"),
         stop_(std::move(stop)),
         until_(std::chrono::steady_clock::now() + kLongest) {}
   ~Exchange() {
@@ -33,9 +38,9 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  Result<std::string> Run(const ProgressTarget& target) {
-    MT_RETURN_IF_ERROR(Connect(target));
-    MT_RETURN_IF_ERROR(Send("GET /progress HTTP/1.0\r\nHost: " + target.ip +
+  Result<std::string> Run() {
+    MT_RETURN_IF_ERROR(Connect());
+    MT_RETURN_IF_ERROR(Send("GET /progress HTTP/1.0\r\nHost: " + host_ + ":" + port_ +
                             "\r\nAccept: application/json\r\n\r\n"));
     std::string text;
     size_t head = std::string::npos;
@@ -96,12 +101,11 @@ class Exchange {
     return Cancelled(where_ + ": stopped");
   }
 
-  Status Connect(const ProgressTarget& target) {
+  Status Connect() {
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_NUMERICHOST;
-    const int bad =
-        ::getaddrinfo(target.ip.c_str(), std::to_string(target.port).c_str(), &hints, &found);
+    const int bad = ::getaddrinfo(ip_.c_str(), port_.c_str(), &hints, &found);
     if (bad != 0) return Bad(std::string("expected an address, got: ") + ::gai_strerror(bad));
     const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, ::freeaddrinfo);
     fd_ = ::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -142,7 +146,7 @@ class Exchange {
     }
   }
 
-  const std::string where_;
+  const std::string ip_, port_, host_, where_;
   const std::stop_token stop_;
   const std::chrono::steady_clock::time_point until_;
   int fd_ = -1;
@@ -150,8 +154,8 @@ class Exchange {
 
 }  // namespace
 
-Result<std::string> FetchProgressOverHttp(const ProgressTarget& target, std::stop_token stop) {
-  return Exchange(target, std::move(stop)).Run(target);
+Result<std::string> FetchProgress(const std::string& ip, int port, std::stop_token stop) {
+  return Exchange(ip, port, std::move(stop)).Run();
 }
 
-}  // namespace meshtrain::control
+}  // namespace meshtrain::telemetry

@@ -1,0 +1,159 @@
+#include "runtime/telemetry/progress_fetch.h"
+
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+#include "runtime/base/clock.h"
+
+namespace meshtrain::telemetry {
+namespace {
+
+class ProgressHttpTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    server_.Get("/progress", [this](const httplib::Request&, httplib::Response& response) {
+      handler_(response);
+    });
+    server_.Get("/elsewhere",
+                [this](const httplib::Request&, httplib::Response&) { redirected_ = true; });
+    port_ = server_.bind_to_any_port("127.0.0.1");
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    while (!server_.is_running()) std::this_thread::yield();
+  }
+  void TearDown() override {
+    server_.stop();
+    thread_.join();
+  }
+  Result<std::string> Fetch() { return FetchProgress("127.0.0.1", port_, {}); }
+
+  httplib::Server server_;
+  std::function<void(httplib::Response&)> handler_;
+  std::atomic<bool> redirected_ = false;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+TEST_F(ProgressHttpTest, TakesASmallAnswerOnly) {
+  handler_ = [](httplib::Response& response) {
+    response.set_content(R"({"step":1})", "application/json");
+  };
+  EXPECT_EQ(*Fetch(), R"({"step":1})");
+  handler_ = [](httplib::Response& response) {
+    response.set_content(std::string(1 << 20, 'x'), "j");
+  };
+  EXPECT_EQ(Fetch().status().code(), StatusCode::kUnavailable);
+}
+
+// Answers one connection by hand: `serve` gets the socket.
+class RawServer {
+ public:
+  explicit RawServer(std::function<void(int fd)> serve) {
+    listener_ = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(listener_, 1), 0);
+    socklen_t size = sizeof address;
+    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, serve = std::move(serve)] {
+      const int fd = ::accept(listener_, nullptr, nullptr);
+      serve(fd);
+      ::close(fd);
+    });
+  }
+  ~RawServer() {
+    thread_.join();
+    ::close(listener_);
+  }
+  int port() const { return port_; }
+
+ private:
+  int listener_ = -1;
+  int port_ = 0;
+  std::thread thread_;
+};
+bool Say(int fd, std::string_view text) {
+  return ::send(fd, text.data(), text.size(), MSG_NOSIGNAL) > 0;
+}
+
+TEST(ProgressFetchTest, AServerThatDripsIsLeftAfterTwoSeconds) {
+  for (const std::string_view begin :
+       {"HTTP/1.1 200 OK\r\nX-Drip: ", "HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"}) {
+    RawServer server([&](int fd) {
+      Say(fd, begin);
+      // Until the other side has gone.
+      for (int i = 0; i < 200 && Say(fd, "x"); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+    });
+    const Duration start = SystemClock().Monotonic();
+    const auto got = FetchProgress("127.0.0.1", server.port(), {});
+    EXPECT_EQ(got.status().code(), StatusCode::kUnavailable);
+    const Duration took = SystemClock().Monotonic() - start;
+    EXPECT_GE(took, std::chrono::milliseconds(1900));
+    EXPECT_LT(took, std::chrono::seconds(8)) << "the server drips for ten seconds";
+  }
+}
+
+TEST(ProgressFetchTest, HeadersWithoutEndAreNotRead) {
+  std::atomic<size_t> taken = 0;
+  RawServer server([&](int fd) {
+    const std::string line = "X-Header: " + std::string(1000, 'x') + "\r\n";
+    Say(fd, "HTTP/1.1 200 OK\r\n");
+    while (taken < (size_t{1} << 30) && Say(fd, line)) taken += line.size();
+  });
+  EXPECT_EQ(FetchProgress("127.0.0.1", server.port(), {}).status().code(),
+            StatusCode::kUnavailable);
+  // What the kernel took beside what was read.
+  EXPECT_LT(taken, size_t{64} << 20);
+}
+
+TEST(ProgressFetchTest, StopEndsIt) {
+  std::stop_source stop;
+  RawServer server([&](int fd) {
+    stop.request_stop();
+    char byte;
+    while (::recv(fd, &byte, 1, 0) > 0) {  // until the other side has gone
+    }
+  });
+  EXPECT_EQ(FetchProgress("127.0.0.1", server.port(), stop.get_token()).status().code(),
+            StatusCode::kCancelled);
+}
+
+TEST(ProgressFetchTest, ANameIsNotLookedUp) {
+  const Status status = FetchProgress("localhost", 80, {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("http://localhost:80/progress: expected an address"),
+            std::string::npos)
+      << status.message();
+}
+
+TEST(ProgressFetchTest, AnAnswerMayEndWithTheConnection) {
+  RawServer server([](int fd) {
+    char request[256];
+    EXPECT_GT(::recv(fd, request, sizeof request, 0), 0);
+    Say(fd, "HTTP/1.0 200 OK\r\n\r\n{\"step\":");
+    Say(fd, "3}");
+  });
+  EXPECT_EQ(*FetchProgress("127.0.0.1", server.port(), {}), "{\"step\":3}");
+}
+
+TEST_F(ProgressHttpTest, FollowsNoRedirect) {
+  handler_ = [](httplib::Response& response) { response.set_redirect("/elsewhere"); };
+  EXPECT_FALSE(Fetch().ok());
+  EXPECT_FALSE(redirected_);
+}
+
+}  // namespace
+}  // namespace meshtrain::telemetry
