@@ -20,6 +20,7 @@
 #include "operator/kube/lease.h"
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/text.h"
 
 namespace meshtrain {
@@ -181,24 +182,24 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
   MT_ASSIGN_OR_RETURN(std::unique_ptr<kube::Client> client,
                       kube::NewHttpClient(config, options, clock));
 
-  std::atomic<const control::Controller*> running = nullptr;
+  Mutex running_mutex;  // whoever asks it holds this, so that it does not go meanwhile
+  const control::Controller* running = nullptr;
   std::atomic<bool> leading = false;
   std::unique_ptr<control::StatusServer> server;
   if (!flags.metrics_address.empty()) {
-    MT_ASSIGN_OR_RETURN(server,
-                        control::StatusServer::Start(
-                            flags.metrics_address,
-                            {.metrics = [&] { return metrics.Text(); },
-                             .healthy = [] { return OkStatus(); },
-                             // Standing by is ready: a rolling update must not wait
-                             // for a lease that the old pod holds.
-                             .ready = [&]() -> Status {
-                               const control::Controller* controller = running;
-                               if (leading && (controller == nullptr || !controller->synced())) {
-                                 return Unavailable("lists are not in yet");
-                               }
-                               return OkStatus();
-                             }}));
+    MT_ASSIGN_OR_RETURN(server, control::StatusServer::Start(
+                                    flags.metrics_address,
+                                    {.metrics = [&] { return metrics.Text(); },
+                                     .healthy = [] { return OkStatus(); },
+                                     // Standing by is ready: a rolling update must not wait
+                                     // for a lease that the old pod holds.
+                                     .ready = [&]() -> Status {
+                                       MutexLock lock(running_mutex);
+                                       if (leading && (running == nullptr || !running->synced())) {
+                                         return Unavailable("lists are not in yet");
+                                       }
+                                       return OkStatus();
+                                     }}));
     LogInfo("serving",
             {{"address", flags.metrics_address}, {"port", std::to_string(server->port())}});
   }
@@ -228,7 +229,11 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
   Status lost;
   {
     control::Controller controller(*client, events, clock, metrics, controller_options);
-    running = &controller;
+    const auto set_running = [&](const control::Controller* now) {
+      MutexLock lock(running_mutex);
+      running = now;
+    };
+    set_running(&controller);
     std::jthread holder;
     if (flags.leader_elect) {
       holder = std::jthread([&](std::stop_token) {
@@ -241,7 +246,7 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
     }
     controller.Run(stop.get_token());
     if (holder.joinable()) holder.join();
-    running = nullptr;
+    set_running(nullptr);
     leading = false;
   }
   metrics.SetLeader(flags.lease_name, false);

@@ -36,10 +36,12 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
   const auto watch = [&](kube::Resource resource, const std::string& ns,
                          const std::string& selector, Sink sink, bool needed) {
     informers_.push_back(
-        {std::make_unique<Informer>(
-             client_, clock_,
-             InformerOptions{.resource = std::move(resource), .ns = ns, .label_selector = selector},
-             std::move(sink)),
+        {std::make_unique<Informer>(client_, clock_,
+                                    InformerOptions{.resource = std::move(resource),
+                                                    .ns = ns,
+                                                    .label_selector = selector,
+                                                    .needed = needed},
+                                    std::move(sink)),
          needed});
   };
   // Children before jobs: a job that is looked at must not seem to have none.

@@ -102,7 +102,8 @@ void Informer::Run(std::stop_token stop) {
         status.code() == StatusCode::kNotFound || status.code() == StatusCode::kPermissionDenied;
     LogWarning(version_.empty() ? "cannot list" : "watch ended",
                {{"kind", kind}, {"error", status.ToString()}});
-    clock_.SleepFor(absent ? options_.absent_retry : backoff.Next(), stop);
+    const bool patient = absent && (synced_ || !options_.needed);
+    clock_.SleepFor(patient ? options_.absent_retry : backoff.Next(), stop);
   }
 }
 

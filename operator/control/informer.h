@@ -28,6 +28,9 @@ struct InformerOptions {
   std::string label_selector;
   // How long an absent kind (404) or a refused one (403) is left alone before the next try.
   Duration absent_retry = std::chrono::seconds(30);
+  // Nothing can begin without it, so until its first list an absent one is asked for like one that
+  // fails: a chart's definitions and rights come one after another, and the operator beside them.
+  bool needed = false;
 };
 
 class Informer {

@@ -49,6 +49,8 @@ void ProgressPuller::Run(std::stop_token stop) {
       // Between two attempts, or over: the next look at the job with a leader follows it again.
       Forget(*key);
       queue_.Done(*key);
+      // One that has come meanwhile was not followed, since the job still was.
+      Follow(*key);
       continue;
     }
     const Result<std::string> text = fetch_(*target, stop);

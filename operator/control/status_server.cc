@@ -2,6 +2,7 @@
 
 #include <httplib.h>
 
+#include <chrono>
 #include <thread>
 
 #include "runtime/base/text.h"
@@ -63,6 +64,8 @@ Result<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& add
     return Unavailable("metrics address: expected a free one, got: " + address + " (in use)");
   }
   impl.thread = std::thread([&impl] { impl.server.listen_after_bind(); });
+  // The library ignores a stop before its loop has begun.
+  while (!impl.server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return out;
 }
 

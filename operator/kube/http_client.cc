@@ -411,6 +411,7 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
   const Duration start = clock_.Monotonic();
   httplib::Result result = [&] {
     std::stop_callback on_stop(call.stop, [&] { connection->http->stop(); });
+    if (call.stop.stop_requested()) return httplib::Result(nullptr, httplib::Error::Canceled);
     return connection->http->send(request);
   }();
   const Duration took = clock_.Monotonic() - start;
@@ -551,6 +552,7 @@ Status HttpClient::Watch(
   const Duration start = clock_.Monotonic();
   httplib::Result result = [&] {
     std::stop_callback on_stop(stop, [&] { connection->http->stop(); });
+    if (stop.stop_requested()) return httplib::Result(nullptr, httplib::Error::Canceled);
     return connection->http->send(request);
   }();
   if (options_.on_request) {

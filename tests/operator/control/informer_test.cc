@@ -36,7 +36,7 @@ class QuickClock : public Clock {
 
 class InformerTest : public ::testing::Test {
  protected:
-  void Start() {
+  void Start(bool needed = false) {
     Sink sink;
     sink.begin_list = [this] { listed_.clear(); };
     sink.listed = [this](std::string_view object) {
@@ -56,7 +56,9 @@ class InformerTest : public ::testing::Test {
     };
     informer_ = std::make_unique<Informer>(
         api_, clock_,
-        InformerOptions{.resource = kube::Pods(), .ns = "ml", .label_selector = "ours=yes"}, sink);
+        InformerOptions{
+            .resource = kube::Pods(), .ns = "ml", .label_selector = "ours=yes", .needed = needed},
+        sink);
     thread_ = std::jthread([this](std::stop_token stop) { informer_->Run(stop); });
   }
   // Waits until the informer's copy is what the server has.
@@ -124,6 +126,20 @@ TEST_F(InformerTest, ListsAgainWhenItsVersionIsGone) {
   api_.SetFault({});
   ASSERT_TRUE(Settles());
   EXPECT_EQ(informer_->lists(), 2);
+}
+
+TEST_F(InformerTest, AKindThatIsNotAllowedIsLeftAloneUnlessAllWaitsForIt) {
+  for (const bool needed : {false, true}) {
+    api_.SetFault([](const FakeApi::Call&, bool) { return PermissionDenied("forbidden"); });
+    clock_.longest = 0;
+    clock_.sleeps = 0;
+    Start(needed);
+    while (clock_.sleeps < 3) std::this_thread::yield();
+    EXPECT_EQ(clock_.longest >= Duration(std::chrono::seconds(30)).count(), !needed);
+    api_.SetFault({});
+    EXPECT_TRUE(Settles());
+    thread_ = {};
+  }
 }
 
 TEST_F(InformerTest, BacksOffWhileTheServerIsAway) {

@@ -13,6 +13,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
+TEST(StatusServerTest, EndsAsSoonAsItHasBegun) {
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(StatusServer::Start("127.0.0.1:0", {.metrics = [] { return ""; },
+                                                    .healthy = [] { return OkStatus(); },
+                                                    .ready = [] { return OkStatus(); }})
+                    .ok());
+  }
+}
+
 TEST(StatusServerTest, ServesMetricsAndProbes) {
   Metrics metrics("api:6443");
   metrics.OnRequest("POST", "201", std::chrono::milliseconds(3));
