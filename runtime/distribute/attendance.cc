@@ -36,6 +36,7 @@ void Attendance::Join(int64_t checkpoint_step) {
   refused_.reset();
   missing_.clear();
   last_error_.clear();
+  looking_since_.reset();
   if (stream_ == Stream::kOpen && !wants_end_) SayJoin();
 }
 
@@ -96,12 +97,12 @@ void Attendance::Opened(Duration now) {
   MT_CHECK(stream_ == Stream::kOpening);
   stream_ = Stream::kOpen;
   next_beat_ = now;
-  opened_at_ = now;
-  if (phase_ == Phase::kJoining) SayJoin();
+  looking_since_ = now;
+  if (phase_ == Phase::kJoining && !wants_end_) SayJoin();
 }
 
 std::vector<MemberMessage> Attendance::TakeOutgoing() {
-  if (stream_ != Stream::kOpen) return {};
+  if (!has_outgoing()) return {};
   return std::exchange(outgoing_, {});
 }
 
@@ -197,8 +198,9 @@ void Attendance::Tick(const Progress& progress, Duration now) {
     end_why_ = DeadlineExceeded("silent for " + SecondsText(now - last_heard_));
     return;
   }
+  if (!looking_since_) looking_since_ = now;
   if (phase_ == Phase::kJoining && options_.task == options_.server && stream_ == Stream::kOpen &&
-      now - opened_at_ > options_.look_again) {
+      now - *looking_since_ > options_.look_again) {
     wants_end_ = true;
     return;
   }

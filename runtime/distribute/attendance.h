@@ -63,8 +63,12 @@ class Attendance {
   // --- what the owner of the stream is to do
   bool wants_stream() const;                     // make one, where there is none
   bool wants_end() const { return wants_end_; }  // cut the one that is there, then call Ended
-  std::vector<MemberMessage> TakeOutgoing();     // in order; only while the stream is open
-  bool has_outgoing() const { return stream_ == Stream::kOpen && !outgoing_.empty(); }
+  // In order; only while the stream is open, and none once it is to be cut: a join that was said
+  // just before would let the others in with nobody.
+  std::vector<MemberMessage> TakeOutgoing();
+  bool has_outgoing() const {
+    return stream_ == Stream::kOpen && !wants_end_ && !outgoing_.empty();
+  }
 
   // --- what is known
   const AttendanceOptions& options() const { return options_; }
@@ -100,7 +104,7 @@ class Attendance {
   bool wants_end_ = false;
   std::optional<Status> end_why_;  // why we cut it
   Duration last_heard_{};
-  Duration opened_at_{};
+  std::optional<Duration> looking_since_;  // joining on this stream, where it is so
   std::optional<Duration> last_tick_;
   Duration next_beat_{};
   std::vector<MemberMessage> outgoing_;

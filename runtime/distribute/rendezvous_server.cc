@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -82,6 +83,7 @@ class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
   uint64_t next_number_ MT_GUARDED_BY(mutex_) = 1;
   bool stopped_ MT_GUARDED_BY(mutex_) = false;
   std::map<uint64_t, std::shared_ptr<Stream>> streams_ MT_GUARDED_BY(mutex_);
+  std::set<uint64_t> broken_ MT_GUARDED_BY(mutex_);  // those of streams_ that have ended
   std::map<uint64_t, std::shared_ptr<Call>> calls_ MT_GUARDED_BY(mutex_);
   std::unique_ptr<GrpcServer> server_;
   std::jthread ticking_;
@@ -214,19 +216,20 @@ class RendezvousServer::Impl::Call final : public grpc::ServerUnaryReactor {
     self_ = std::move(self);
   }
   void Reply(const Answer& answer) {
-    {
-      MutexLock lock(mutex_);
-      if (std::exchange(finished_, true)) return;
-    }
+    if (Finished()) return;
     context_->AddTrailingMetadata(kAnsweredKey, "1");
     if (answer.texts != nullptr) {
       for (const std::string& text : *answer.texts) reply_->add_texts(text);
     }
     Finish(ToGrpc(answer.status));
   }
+  // As a connection that breaks: what the roster says of the caller's stream tells it more.
+  void End(const Status& why) {
+    if (!Finished()) Finish(ToGrpc(why));
+  }
   void OnCancel() override {
     owner_.Handle(Withdrawn{number_});
-    Reply({number_, Status(StatusCode::kCancelled, "the caller waits no longer"), nullptr});
+    End(Status(StatusCode::kCancelled, "the caller waits no longer"));
   }
   void OnDone() override {
     owner_.ForgetCall(number_);
@@ -236,6 +239,12 @@ class RendezvousServer::Impl::Call final : public grpc::ServerUnaryReactor {
   }
 
  private:
+  // Whether it was before; it is from now on.
+  bool Finished() {
+    MutexLock lock(mutex_);
+    return std::exchange(finished_, true);
+  }
+
   Impl& owner_;
   const uint64_t number_;
   grpc::CallbackServerContext* const context_;
@@ -276,7 +285,7 @@ void RendezvousServer::Impl::Stop(Duration grace) {
     stream->End(why);
     stream->Pump();
   }
-  for (const auto& call : calls) call->Reply({0, why, nullptr});
+  for (const auto& call : calls) call->End(why);
   streams.clear();
   calls.clear();
   ticking_.request_stop();
@@ -329,7 +338,7 @@ grpc::ServerUnaryReactor* RendezvousServer::Impl::Agree(grpc::CallbackServerCont
   }
   call->Begin(call);
   if (stopped) {
-    call->Reply({number, Unavailable("the rendezvous ends"), nullptr});
+    call->End(Unavailable("the rendezvous ends"));
   } else {
     Handle(Asked{number, std::move(*message)});
   }
@@ -344,6 +353,13 @@ void RendezvousServer::Impl::Handle(const RosterEvent& event) {
   uint64_t opened = 0;
   {
     MutexLock lock(mutex_);
+    // All streams end now, one after another: nobody is lost by that.
+    if (stopped_) return;
+    // A stream's end may overtake what was read from it last: nobody joins from a broken one.
+    if (const auto* broken = std::get_if<Broken>(&event)) broken_.insert(broken->connection);
+    if (const auto* said = std::get_if<Said>(&event); said && broken_.contains(said->connection)) {
+      return;
+    }
     const uint64_t before = roster_.open();
     for (RosterAnswer& answer : roster_.Handle(event, Now())) {
       if (auto* tell = std::get_if<Tell>(&answer)) {
@@ -396,6 +412,7 @@ void RendezvousServer::Impl::Pulse() {
 void RendezvousServer::Impl::Forget(uint64_t connection) {
   MutexLock lock(mutex_);
   streams_.erase(connection);
+  broken_.erase(connection);
 }
 
 void RendezvousServer::Impl::ForgetCall(uint64_t call) {

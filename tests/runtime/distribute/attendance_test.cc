@@ -47,6 +47,52 @@ TEST_F(AttendanceTest, WhoStoodStillLongerThanSilenceMayLastGivesItsIncarnationU
   EXPECT_THAT(worker_.alarm()->message(), HasSubstr("worker-0 lost: stood still for 1.7 s"));
 }
 
+// A join that is said, and then the stream is cut: whoever it completed would begin with nobody.
+TEST_F(AttendanceTest, WhoServesLooksAgainAfterJoiningSoLongAndNotBecauseItsStreamIsOld) {
+  Attendance server{{.task = kChief,
+                     .server = kChief,
+                     .instance = 5,
+                     .expected = {kChief, kWorker},
+                     .heartbeat = milliseconds(100),
+                     .lost_after = milliseconds(1500),
+                     .connect_timeout = milliseconds(3000),
+                     .look_again = milliseconds(5000)}};
+  server.Join(-1);
+  server.Opening(milliseconds(0));
+  server.Opened(milliseconds(0));
+  server.Heard(WelcomeMessage{Of(1)}, milliseconds(0));
+  Duration now{};
+  const auto until = [&](Duration end) {
+    for (; now <= end; now += milliseconds(100)) {
+      server.Heard(PulseMessage{}, now);
+      server.Tick({}, now);
+    }
+  };
+  const auto joins = [&] {
+    int joins = 0;
+    for (const MemberMessage& message : server.TakeOutgoing()) {
+      joins += std::holds_alternative<JoinMessage>(message) ? 1 : 0;
+    }
+    return joins;
+  };
+  until(milliseconds(20000));
+  EXPECT_EQ(joins(), 1);
+  server.Join(3);
+  until(milliseconds(20200));
+  EXPECT_FALSE(server.wants_end()) << "it has joined for 0.2 s";
+  EXPECT_EQ(joins(), 1);
+  until(milliseconds(25500));
+  EXPECT_TRUE(server.wants_end());
+  // Nothing is said on a stream that is about to be cut.
+  server.Join(4);
+  EXPECT_FALSE(server.has_outgoing());
+  EXPECT_EQ(joins(), 0);
+  server.Ended(Unavailable("cut"));
+  server.Opening(now);
+  server.Opened(now);
+  EXPECT_EQ(joins(), 1);
+}
+
 TEST_F(AttendanceTest, APauseIsNotHeldAgainstTheIncarnationThatBeganAfterIt) {
   Become(1, milliseconds(0));
   worker_.Tick({}, milliseconds(100));
