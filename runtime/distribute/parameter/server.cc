@@ -410,8 +410,8 @@ void ParameterServer::Impl::Pull(Request request, Reply reply) {
   {
     MutexLock lock(mutex_);
     snapshot = view_.snapshot;
-    if (message->session == snapshot->session && message->min_version > snapshot->version &&
-        !closed_) {
+    if (message->session == snapshot->session && message->min_version > snapshot->version) {
+      if (closed_) return;  // `reply` goes unsaid
       waiters_.push_back(
           {std::move(*message), std::move(reply), SystemClock().Monotonic() + request.left});
       changed_.NotifyOne();
