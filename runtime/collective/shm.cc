@@ -105,6 +105,8 @@ Status SharedMemory::Await(const Call& call, int process, uint64_t ticket, bool 
     if (reached || Reached(process, ticket)) return OkStatus();
     MT_RETURN_IF_ERROR(call.health->Check());
     if (call.health->HasLeft(process)) {
+      // It may have given this on its way out, since we looked.
+      if (Reached(process, ticket)) return OkStatus();
       return Unavailable(call.health->Name(process) + " has left the job");
     }
     if (steady_clock::now() - begin >= call.deadline) return call.diagnosis->Late(process);
