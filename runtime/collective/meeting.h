@@ -9,7 +9,8 @@
 // that would do different things are an error naming both, never a hang. A party waits at most
 // `deadline` for the others to arrive (then kDeadlineExceeded naming who is missing), and after
 // that for the one call under way, which ends by the deadline of the communicator behind. After an
-// error or Abort every call gives kUnavailable, until Reset.
+// error or Abort every call gives kUnavailable, until Reset; only a call that the communicator
+// behind refuses to all alike (kInvalidArgument) leaves the meeting whole.
 //
 // A communicator that Join made belongs to one thread at a time; the meeting itself is thread-safe.
 #pragma once

@@ -82,7 +82,7 @@ TEST_F(MeetingTest, EveryoneGetsTheSumAgainAndAgain) {
 }
 
 TEST_F(MeetingTest, WhoIsMissingIsNamedAtTheDeadline) {
-  Make(milliseconds(50));
+  Make(milliseconds(1000));
   std::vector<std::vector<float>> data(3, std::vector<float>(4));
   const std::vector<Status> ends =
       Run({0, 2}, [&](int p) { return Sum(*seats_[p], p, data[p], "all_reduce of %3"); });
@@ -91,8 +91,7 @@ TEST_F(MeetingTest, WhoIsMissingIsNamedAtTheDeadline) {
     EXPECT_TRUE(ends[p].code() == StatusCode::kDeadlineExceeded ||
                 ends[p].code() == StatusCode::kUnavailable);
     late += ends[p].code() == StatusCode::kDeadlineExceeded ? 1 : 0;
-    EXPECT_NE(ends[p].message().find("waited for replica 1"), std::string::npos)
-        << ends[p].message();
+    EXPECT_NE(ends[p].message().find("replica 1"), std::string::npos) << ends[p].message();
     EXPECT_NE(ends[p].message().find("all_reduce of %3"), std::string::npos) << ends[p].message();
   }
   EXPECT_EQ(late, 1) << "the others are told";
@@ -153,7 +152,10 @@ TEST_F(MeetingTest, AnErrorBehindIsEverybodys) {
   for (const Status& end : ends) {
     EXPECT_EQ(end.code(), StatusCode::kInvalidArgument) << end.message();
   }
-  EXPECT_EQ(Sum(*seats_[0], 0, data[0]).code(), StatusCode::kUnavailable);
+  // Nothing has moved: the next call works.
+  for (const Status& end : Run({0, 1, 2}, [&](int p) { return Sum(*seats_[p], p, data[p]); })) {
+    EXPECT_TRUE(end.ok()) << end.message();
+  }
 }
 
 TEST_F(MeetingTest, APartyGivesItsOwnRanksOnly) {
