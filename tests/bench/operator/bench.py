@@ -3,6 +3,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import signal
 import subprocess
 import time
 
@@ -64,19 +65,13 @@ class Run:
         for service in self.api.call("GET", f"{self.base}/services")["items"]:
             self.api.call("DELETE", f"{self.base}/services/{service['metadata']['name']}", ok=(200, 404))
 
-    def single(self):
-        first, every = [], []
-        for i in range(self.options.single):
-            name = f"single-{i}"
-            start = time.monotonic()
-            self.create(name)
-            self.all_created([name])
-            seen = sorted(self.world.created[name].values())
-            first.append(seen[0] - start)
-            every.append(seen[-1] - start)
-            time.sleep(0.3)
-        self.results["first_pod_ms"] = milliseconds(first)
-        self.results["all_pods_ms"] = milliseconds(every)
+    def single(self, name):
+        """Seconds from before its creation to its first pod, and to its last."""
+        start = time.monotonic()
+        self.create(name)
+        self.all_created([name])
+        seen = sorted(self.world.created[name].values())
+        return seen[0] - start, seen[-1] - start
 
     def burst(self):
         names = [f"burst-{i}" for i in range(self.options.jobs)]
@@ -195,7 +190,7 @@ class Run:
         self.operator.start()
         time.sleep(3)
         self.results["idle_mib"] = self.operator.usage()["rss"]
-        for step in (self.single, self.burst, self.whole_life, self.unchanged):
+        for step in (self.burst, self.whole_life, self.unchanged):
             step()
         self.clear()
         self.many()
@@ -229,6 +224,30 @@ class Run:
         self.operator.stop()
         if not self.last:
             self.clear()
+
+
+def take_turns(runs, jobs):
+    """One job after another of each operator in turn, so that all meet the same moments of the machine. While one is
+    at work the others stand still."""
+    seconds = {run.namespace: [] for run in runs}
+    try:
+        for run in runs:
+            run.operator.start()
+        for i in range(jobs):
+            for run in runs if i % 2 == 0 else reversed(runs):
+                for other in runs:
+                    other.operator.process.send_signal(signal.SIGCONT if other is run else signal.SIGSTOP)
+                time.sleep(0.3)
+                seconds[run.namespace].append(run.single(f"single-{i}"))
+    finally:
+        for run in runs:
+            if run.operator.process and run.operator.process.poll() is None:
+                run.operator.process.send_signal(signal.SIGCONT)
+                run.operator.stop()
+    for run in runs:
+        first, last = zip(*seconds[run.namespace])
+        run.results.update(first_pod_ms=milliseconds(first), all_pods_ms=milliseconds(last))
+        run.clear()
 
 
 def start_kwok(api, binary, folder, nodes):
@@ -279,9 +298,12 @@ def main():
     operators = [Meshtrain(api, options.folder, options.operator)]
     if options.peer:
         operators.append(TrainingOperator(api, options.folder, options.peer))
+    runs = [Run(api, operator, options, last=operator is operators[-1]) for operator in operators]
     try:
-        for operator in operators:
-            one = Run(api, operator, options, last=operator is operators[-1])
+        if not kwok:
+            take_turns(runs, options.single)
+        for one in runs:
+            operator = one.operator
             try:
                 one.on_nodes() if options.kwok else one.on_api_server_alone()
             finally:
