@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <set>
 #include <thread>
 
 #include "runtime/base/check.h"
@@ -78,18 +77,9 @@ class FaultsOnEveryWay : public testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(Ways, FaultsOnEveryWay, testing::ValuesIn(kWays),
                          [](const auto& info) { return info.param.name; });
 
-std::set<std::string> SharedMemoryFiles() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    names.insert(entry.path().filename());
-  }
-  return names;
-}
-
 // --- a process that dies
 
-TEST_P(FaultsOnEveryWay, AKilledProcessIsNamedByAllOthersSoonAndLeavesNothingBehind) {
-  const std::set<std::string> before = SharedMemoryFiles();
+TEST_P(FaultsOnEveryWay, AKilledProcessIsNamedByAllOthersSoon) {
   for (const int64_t count : {1000, 3'000'000}) {
     ProcessesOptions options = Three(GetParam(), true);
     options.leave_together = false;
@@ -120,7 +110,6 @@ TEST_P(FaultsOnEveryWay, AKilledProcessIsNamedByAllOthersSoonAndLeavesNothingBeh
       EXPECT_TRUE(Has(texts[p], " / UNAVAILABLE")) << texts[p];
     }
   }
-  EXPECT_EQ(SharedMemoryFiles(), before);
 }
 
 TEST_P(FaultsOnEveryWay, SurvivorsGoOnWithTheNextIncarnationAndAProcessInItsPlace) {
@@ -198,7 +187,7 @@ TEST_P(FaultsOnEveryWay,
        AStoppedProcessIsNamedByAllOthersAtTheDeadlineAndSpoilsNothingWhenItWakes) {
   for (const int64_t count : {1000, 3'000'000}) {
     ProcessesOptions options = Three(GetParam(), true);
-    options.deadline = milliseconds(1500);
+    options.deadline = seconds(3);
     options.beside = [](Board& board) {
       ASSERT_TRUE(WaitUntil([&] { return board.flags[0].load() >= 3; }));
       const int pid = board.places[2].pid.load();
@@ -227,7 +216,7 @@ TEST_P(FaultsOnEveryWay,
     });
     for (const int p : {0, 1}) {
       EXPECT_TRUE(Has(texts[p], "all_reduce of %31 (collective ")) << texts[p];
-      EXPECT_TRUE(Has(texts[p], "nothing came for 1.5 s: worker-2 does not answer")) << texts[p];
+      EXPECT_TRUE(Has(texts[p], "nothing came for 3.0 s: worker-2 does not answer")) << texts[p];
       EXPECT_TRUE(Has(texts[p], " / OK")) << texts[p];
     }
     EXPECT_TRUE(Has(texts[2], "UNAVAILABLE: ")) << texts[2];
@@ -237,7 +226,7 @@ TEST_P(FaultsOnEveryWay,
 
 TEST_P(FaultsOnEveryWay, AProcessThatIsAliveButDoesNotComeIsNamedWithWhereItIs) {
   ProcessesOptions options = Three(GetParam(), false);
-  options.deadline = milliseconds(500);
+  options.deadline = seconds(3);
   const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
     if (!member.connected.ok()) return member.connected.ToString();
     const auto c = member.make(Line(3));
@@ -252,7 +241,7 @@ TEST_P(FaultsOnEveryWay, AProcessThatIsAliveButDoesNotComeIsNamedWithWhereItIs) 
   });
   for (const int p : {0, 2}) {
     EXPECT_TRUE(Has(texts[p],
-                    "nothing came for 0.5 s: worker-1 has not come: it is past collective 1 "
+                    "nothing came for 3.0 s: worker-1 has not come: it is past collective 1 "
                     "(all_reduce of %7)"))
         << texts[p];
     EXPECT_TRUE(Has(texts[p], "all_reduce of %31 (collective 2)")) << texts[p];
@@ -340,7 +329,7 @@ TEST(FabricTest, APeerWithAnotherTokenIsTurnedAway) {
   for (const int wrong : {0, 1}) {
     ProcessesOptions options;
     options.processes = 2;
-    options.connect = milliseconds(1500);
+    options.connect = seconds(4);
     options.adjust_options = [&](int process, FabricOptions& o) {
       if (process == wrong) o.token = "of another job";
     };
@@ -417,7 +406,7 @@ TEST(FabricTest, APeerThatIsEarlyWaitsForTheOthers) {
 TEST(FabricTest, APeerOfAnotherGroupIsTurnedAway) {
   ProcessesOptions options;
   options.processes = 2;
-  options.connect = milliseconds(1500);
+  options.connect = seconds(4);
   options.adjust_group = [](int process, FabricGroup& group, Board&) {
     if (process == 1) group.processes[0].name = "chief-0";
   };
@@ -435,7 +424,7 @@ TEST(FabricTest, ThoseWhoAreMissingAreNamed) {
   options.leave_together = true;
   const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
     if (member.process == 1) return "absent";
-    return member.fabric->Connect(member.group, milliseconds(700), {}).ToString();
+    return member.fabric->Connect(member.group, seconds(4), {}).ToString();
   });
   EXPECT_TRUE(Has(texts[0], "DEADLINE_EXCEEDED")) << texts[0];
   EXPECT_TRUE(Has(texts[0], "worker-1: has not connected")) << texts[0];

@@ -60,13 +60,12 @@ class NetworkFaultsTest(unittest.TestCase):
     def drop(self, index, *rule, spare=None):
         """Drops what `rule` matches of the packets that host `index` sends or receives, and counts it; all but those
         from or to the port `spare`."""
-        HOSTS.inside(index, "nft", "add", "table", "inet", "fault")
+        rules = ["add table inet fault"]
         for hook in ("input", "output"):
-            HOSTS.inside(index, "nft", f"add chain inet fault {hook} {{ type filter hook {hook} priority 0 ; }}")
-            for end in ("sport", "dport") if spare else ():
-                HOSTS.inside(index, "nft", f"add rule inet fault {hook} tcp {end} {spare} accept")
-        for hook, match in rule:
-            HOSTS.inside(index, "nft", f"add rule inet fault {hook} {match} counter drop")
+            rules.append(f"add chain inet fault {hook} {{ type filter hook {hook} priority 0 ; }}")
+            rules += [f"add rule inet fault {hook} tcp {end} {spare} accept" for end in ("sport", "dport") if spare]
+        rules += [f"add rule inet fault {hook} {match} counter drop" for hook, match in rule]
+        HOSTS.inside(index, "nft", "\n".join(rules))  # at once: training does not wait
 
     def counted(self, index, family):
         rules = json.loads(HOSTS.inside(index, "nft", "-j", "list", "table", family, "fault").stdout)
@@ -85,8 +84,8 @@ class NetworkFaultsTest(unittest.TestCase):
         self.assertEqual([x["loss"] for x in job.losses()], reference[1])
 
     def partition(self, index, seconds, hooks, lost):
-        reference = self.reference()
-        job = self.job()
+        reference = self.reference(epochs=16)  # far from its end when it is cut off
+        job = self.job(epochs=16)
         job.start_all()
         job.wait_for_step(35)
         self.drop(index, *[(hook, "iifname eth0" if hook == "input" else "oifname eth0") for hook in hooks])

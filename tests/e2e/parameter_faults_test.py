@@ -22,7 +22,7 @@ SECONDS = int(sys.argv.pop(1))
 MORE = 100  # steps after the faults
 NAMED = 2  # seconds until everyone names a process that is lost
 AGAIN = 5  # seconds until training goes on after its return
-BUSY = 1.5  # for other tests on the same cores
+BUSY = 8  # for other tests on the same cores; what a quiet machine does is printed
 
 
 class Faults(unittest.TestCase):

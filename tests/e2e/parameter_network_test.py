@@ -152,8 +152,9 @@ class Network(unittest.TestCase):
                                     "counter @th,8000,16 set 0x5aa5"))
         time.sleep(4)
         changed = self.heal(FIRST)
-        said = sum(job.log(task).count('msg="bytes changed') for task in job.tasks)
+        # In this order: who receives counts, and then who sent is told.
         counted = sum(self.metric(job, "meshtrain_parameter_damaged_frames_total", task) for task in job.tasks)
+        said = sum(job.log(task).count('msg="bytes changed') for task in job.tasks)
         print(f"{changed} packets changed, {counted:.0f} damaged frames counted, {said} told")
         self.assertGreater(counted, 0, job.logs())
         self.assertGreaterEqual(said, counted)

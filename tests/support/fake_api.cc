@@ -114,12 +114,15 @@ Status FakeApi::Watch(
     const std::function<void(WatchEventType, std::string_view, std::string_view)>& on_event,
     std::stop_token stop) {
   const Call call{"watch", resource.plural, options.ns, "", ""};
-  MT_RETURN_IF_ERROR(Begin(call));
-  int64_t from = ParseInt(options.resource_version).value_or(0);
-  int64_t cuts = 0;
+  int64_t cuts = 0;  // before this call can be seen: a cut from then on is of this one too
   {
     MutexLock lock(mutex_);
     cuts = cuts_;
+  }
+  MT_RETURN_IF_ERROR(Begin(call));
+  int64_t from = ParseInt(options.resource_version).value_or(0);
+  {
+    MutexLock lock(mutex_);
     if (from < compacted_) {
       return OutOfRange("too old resource version: " + options.resource_version);
     }

@@ -2,20 +2,35 @@
 
 Namespaces need root and iproute2; rules and rates inside them nftables.
 """
-import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
 
 
+CLAIMS = []  # of ports, until this process ends
+
+
 def free_ports(count):
-    """Ports of 127.0.0.1 that nobody listens on, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
+    """Ports of 127.0.0.1 that nobody listens on, all different. Below those that the kernel gives away, and claimed as
+    `meshtrain run` claims its own (operator/local/ports.cc), so that no test beside this one takes them meanwhile."""
+    ports = []
+    for _ in range(1000):
+        if len(ports) == count:
+            return ports
+        port = random.randrange(10000, 32768)
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            claim.bind(f"\0meshtrain-port-{port}")
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        CLAIMS.append(claim)
+        ports.append(port)
+    raise RuntimeError(f"expected {count} free ports, got: {len(ports)} in 1000 tries")
 
 
 def run(*command, check=True):

@@ -5,6 +5,7 @@
 #include <httplib.h>
 
 #include <cstdlib>
+#include <memory>
 #include <thread>
 
 #include "runtime/base/file.h"
@@ -46,6 +47,8 @@ TEST_F(KubectlTest, ShowsWaitsForAndScalesAJob) {
   const int port = chief.bind_to_any_port("127.0.0.1");
   ASSERT_GT(port, 0);
   std::jthread serving([&] { chief.listen_after_bind(); });
+  // Also where an expectation ends the test.
+  const std::shared_ptr<void> stops(nullptr, [&](void*) { chief.stop(); });
 
   StartOperator();
   const json pod = {{"spec",
@@ -104,7 +107,6 @@ TEST_F(KubectlTest, ShowsWaitsForAndScalesAJob) {
   const CommandResult negative = TryKubectl({"scale", "tj", "mnist", "--replicas=99"});
   EXPECT_NE(negative.exit_code, 0) << "elastic.maxReplicas is 8";
 
-  chief.stop();
   if (const char* file = std::getenv("MT_CAPTURE")) {
     EXPECT_TRUE(WriteFileAtomically(file, transcript_).ok());
   }

@@ -31,6 +31,8 @@ TEST_F(LifecycleTest, RunsAJobToSuccessWithFewWrites) {
   OperatorProcess& process = StartOperator();
   ApplyJob("mnist", 1, 2);
   ASSERT_TRUE(WaitForPods("mnist", 3));
+  // It is made beside the last pods.
+  ASSERT_TRUE(Eventually([&] { return Get(kube::Services(), "mnist").is_object(); }));
   const json service = Get(kube::Services(), "mnist");
   EXPECT_EQ(service["spec"]["clusterIP"], "None");
   EXPECT_EQ(service["spec"]["publishNotReadyAddresses"], true);

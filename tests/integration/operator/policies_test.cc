@@ -55,9 +55,9 @@ json Replica(const std::string& policy) {
 
 TEST_F(PoliciesTest, DeadlinesEndAJob) {
   StartOperator();
-  ApplyJob("active", 0, 1, Policy({{"activeDeadlineSeconds", 4}}));
-  ApplyJob("startup", 0, 1, Policy({{"startupDeadlineSeconds", 2}}));
+  ApplyJob("active", 0, 1, Policy({{"activeDeadlineSeconds", 10}}));
   Run("active", {"worker-0"});
+  ApplyJob("startup", 0, 1, Policy({{"startupDeadlineSeconds", 2}}));
   ASSERT_TRUE(WaitForCondition("startup", "Failed"));
   EXPECT_EQ(Reason("startup", "Failed"), "StartupDeadlineExceeded");
   ASSERT_TRUE(WaitForCondition("active", "Failed"));
@@ -66,7 +66,7 @@ TEST_F(PoliciesTest, DeadlinesEndAJob) {
 
 TEST_F(PoliciesTest, ATtlDeletesTheJobAfterItsEnd) {
   StartOperator();
-  ApplyJob("mnist", 0, 1, Policy({{"ttlSecondsAfterFinished", 3}}));
+  ApplyJob("mnist", 0, 1, Policy({{"ttlSecondsAfterFinished", 8}}));
   Run("mnist", {"worker-0"});
   SetEnded("mnist-worker-0", 0);
   ASSERT_TRUE(WaitForCondition("mnist", "Succeeded"));

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <map>
@@ -94,7 +95,7 @@ TEST(ConfigTest, SaysWhatIsWrong) {
 }
 
 TEST(ConfigTest, ReadsThePodsServiceAccount) {
-  const std::string root = ::testing::TempDir() + "/config_test_root";
+  const std::string root = ::testing::TempDir() + "/config_test_root." + std::to_string(getpid());
   const std::string folder = root + "/var/run/secrets/kubernetes.io/serviceaccount";
   ASSERT_TRUE(MakeDirectories(folder).ok());
   std::map<std::string, std::string> variables = {{"KUBERNETES_SERVICE_HOST", "fd00::1"},

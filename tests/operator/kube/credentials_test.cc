@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -18,7 +19,7 @@ using ::testing::HasSubstr;
 class CredentialsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = ::testing::TempDir() + "/credentials_test";
+    folder_ = ::testing::TempDir() + "/credentials_test." + std::to_string(getpid());
     ASSERT_TRUE(MakeDirectories(folder_).ok());
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }

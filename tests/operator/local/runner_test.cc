@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -294,10 +295,16 @@ TEST_F(RunnerTest, AReaderThatDoesNotReadKeepsNobodyFromStopping) {
 TEST_F(RunnerTest, ALastMessageIsProgressOrTheReason) {
   const std::string script = "if [ $MESHTRAIN_ROLE = chief ]; then " + Await("failed") +
                              "printf '{\"step\":7,\"totalSteps\":7,\"loss\":0.5}' "
-                             ">$MESHTRAIN_TERMINATION_LOG; sleep 0.1; exit 0; fi; "
+                             ">$MESHTRAIN_TERMINATION_LOG; exit 0; fi; "
                              "if [ $MESHTRAIN_INDEX = 0 ]; then echo first; echo 'out of cheese' "
-                             ">&2; touch $TEST_FOLDER/failed; exit 1; fi; "
+                             ">&2; exit 1; fi; "
                              "echo noise; printf 'told so' >$MESHTRAIN_TERMINATION_LOG; exit 1";
+  RunnerOptions options = Quick();
+  options.on_settled = [&](const api::TrainingJob&, const reconcile::Observed& seen) {
+    const auto failed = [](const auto& pod) { return pod.phase == reconcile::PodPhase::kFailed; };
+    if (std::count_if(seen.pods.begin(), seen.pods.end(), failed) < 2) return;
+    EXPECT_TRUE(WriteFileAtomically(folder_ + "/failed", "").ok());  // now the chief may end
+  };
   const Played played = Play(WithScript(MakeJob("mnist")
                                             .Chief()
                                             .Workers(2)
@@ -306,7 +313,7 @@ TEST_F(RunnerTest, ALastMessageIsProgressOrTheReason) {
                                             })
                                             .Build(),
                                         script),
-                             Quick());
+                             options);
   EXPECT_EQ(played.ending.exit_code, 0) << played.err;
   ASSERT_TRUE(played.ending.status.progress);
   EXPECT_EQ(played.ending.status.progress->step, 7);
@@ -334,43 +341,75 @@ TEST_F(RunnerTest, AFailureNamesTheReplicaAndLeavesWithItsCode) {
 
 // --- progress
 
+// Stands at step 3, and answers so at any free port.
+class ProgressServer {
+ public:
+  ProgressServer() {
+    server_.Get("/progress", [](const httplib::Request&, httplib::Response& response) {
+      response.set_content(R"({"step":3,"totalSteps":10,"loss":0.25,"stoppedRank":"worker-1"})",
+                           "application/json");
+    });
+    port = std::to_string(server_.bind_to_any_port("127.0.0.1"));
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    while (!server_.is_running()) std::this_thread::yield();
+  }
+  ~ProgressServer() {
+    server_.stop();
+    thread_.join();
+  }
+  std::string port;
+
+ private:
+  const StopSignals before_threads_;  // the server's threads are not to take the run's signals
+  httplib::Server server_;
+  std::thread thread_;
+};
+
 TEST_F(RunnerTest, ProgressIsPulledAndAStallIsSeen) {
-  const StopSignals before_threads;  // the server's threads are not to take the run's signals
-  httplib::Server server;
-  std::atomic<int> asked = 0;
-  server.Get("/progress", [&](const httplib::Request&, httplib::Response& response) {
-    ++asked;
-    response.set_content(R"({"step":3,"totalSteps":10,"loss":0.25,"stoppedRank":"worker-1"})",
-                         "application/json");
-  });
-  const int port = server.bind_to_any_port("127.0.0.1");
-  std::thread thread([&] { server.listen_after_bind(); });
+  const ProgressServer server;
   const auto job =
       MakeJob("mnist")
           .Chief()
           .Template(Role::kChief,
                     ShellTemplate("exec sleep 1000",
                                   R"("ports":[{"name":"meshtrain-http","containerPort":)" +
-                                      std::to_string(port) + "}]"))
-          .With([](api::TrainingJob& j) { j.spec.run_policy.progress_deadline_seconds = 1; })
+                                      server.port + "}]"))
+          .With([](api::TrainingJob& j) { j.spec.run_policy.progress_deadline_seconds = 3; })
           .Build();
   RunnerOptions options = Quick();
   api::JobStatus stalled;
   options.on_settled = [&](const api::TrainingJob& now, const reconcile::Observed&) {
-    if (!api::IsTrue(now.status, ConditionType::kStalled) || stalled.progress) return;
+    const bool stands = api::IsTrue(now.status, ConditionType::kStalled) && now.status.progress;
+    if (!stands || stalled.progress) return;
     stalled = now.status;
     ::kill(::getpid(), SIGTERM);
   };
   const Played played = Play(job, options);
-  server.stop();
-  thread.join();
   EXPECT_EQ(played.ending.exit_code, 143);
-  EXPECT_GT(asked, 0);
   ASSERT_TRUE(stalled.progress);
   EXPECT_EQ(stalled.progress->step, 3);
   EXPECT_EQ(stalled.conditions.at(ConditionType::kStalled).message,
-            "step 3 has not moved on since 1 s or more; worker-1 stopped first");
+            "step 3 has not moved on since 3 s or more; worker-1 stopped first");
   EXPECT_THAT(played.err, HasSubstr("warning: JobStalled: step 3"));
+}
+
+TEST_F(RunnerTest, ProgressIsPulledFromTheMetricsAddressWhichMayBeAName) {
+  const ProgressServer server;
+  RunnerOptions options = Quick();
+  options.launch.metrics_address = "localhost:" + server.port;
+  bool seen = false;
+  options.on_settled = [&](const api::TrainingJob& now, const reconcile::Observed&) {
+    if (now.status.progress && !std::exchange(seen, true)) ::kill(::getpid(), SIGTERM);
+  };
+  const auto job =
+      MakeJob("mnist")
+          .Chief()
+          .With([](api::TrainingJob& j) { j.spec.run_policy.active_deadline_seconds = 60; })
+          .Build();
+  const Played played = Play(WithScript(job, "exec sleep 1000"), options);
+  EXPECT_EQ(played.ending.exit_code, 143);
+  ASSERT_TRUE(played.ending.status.progress);
+  EXPECT_EQ(played.ending.status.progress->step, 3);
 }
 
 // --- deadlines and other ends
@@ -380,7 +419,7 @@ TEST_F(RunnerTest, TheActiveDeadlineEndsIt) {
       MakeJob("mnist")
           .Chief()
           .Workers(1)
-          .With([](api::TrainingJob& j) { j.spec.run_policy.active_deadline_seconds = 1; })
+          .With([](api::TrainingJob& j) { j.spec.run_policy.active_deadline_seconds = 3; })
           .Build(),
       "trap 'echo saved; exit 143' TERM; while :; do sleep 0.02; done");
   const Played played = Play(job, Quick());

@@ -253,10 +253,12 @@ TEST(CoordinatorTest, AStepsErrorEndsJoinAndCancelsTheRest) {
     program::AssignAdd(variables[0], 1000);
   }
   const Function divide = Must(coordinator->DefineFunction(b.Build().value(), "", {}, {"loss"}));
+  cluster.StopWorker(0);  // no step fails before all are scheduled
   const RemoteValue good = Must(coordinator->Schedule(count, {}));
   const RemoteValue bad = Must(coordinator->Schedule(divide, {Tensor::Scalar(1.0f)}));
   std::vector<RemoteValue> rest;
   for (int i = 0; i < 20; ++i) rest.push_back(Must(coordinator->Schedule(count, {})));
+  cluster.StartWorker(0);
   const Status error = coordinator->Join({}, seconds(60));
   EXPECT_EQ(error.code(), StatusCode::kAborted);
   EXPECT_NE(
@@ -422,17 +424,18 @@ TEST(CoordinatorTest, AServerThatLostItsStateEndsTheJob) {
 TEST(CoordinatorTest, WhoNeverComesIsNamed) {
   TestCluster cluster(1, 1);
   CoordinatorOptions options = cluster.options();
-  options.start_timeout = std::chrono::milliseconds(600);
+  options.start_timeout = seconds(3);
   cluster.StopWorker(0);
   {
     const auto coordinator = Connect(options);
+    ASSERT_NE(coordinator, nullptr);
     const std::vector<Parameter> variables = {Counter()};
     ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
     const Function count = Must(coordinator->DefineFunction(CountStep()));
     ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
     const Status none = coordinator->Join({}, seconds(60));
     EXPECT_EQ(none.code(), StatusCode::kUnavailable);
-    EXPECT_NE(none.message().find("expected a worker within 0 s, got: worker-0: 127.0.0.1:"),
+    EXPECT_NE(none.message().find("expected a worker within 3 s, got: worker-0: 127.0.0.1:"),
               std::string::npos)
         << none.message();
   }

@@ -31,7 +31,7 @@ class FlippingProxy {
     double requests = 0;
     double answers = 0;
   };
-  FlippingProxy(int to, Share share, uint64_t seed) : to_(to), share_(share), random_(seed) {
+  FlippingProxy(int to, Share share, uint64_t seed) : to_(to), share_(share), seed_(seed) {
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address = Loopback(0);
     socklen_t size = sizeof(address);
@@ -104,13 +104,17 @@ class FlippingProxy {
       c.caller = caller;
       c.server = server;
       // What a caller sends begins with a text of 24 bytes (RFC 9113, 3.4).
-      c.there = std::jthread([this, caller, server] { Pass(caller, server, 24, share_.requests); });
-      c.back = std::jthread([this, caller, server] { Pass(server, caller, 0, share_.answers); });
+      const uint64_t seed = 2 * connections_.size() + seed_;
+      c.there = std::jthread([this, caller, server, seed] {
+        Pass(caller, server, 24, share_.requests, std::mt19937_64(seed));
+      });
+      c.back = std::jthread([this, caller, server, seed] {
+        Pass(server, caller, 0, share_.answers, std::mt19937_64(seed + 1));
+      });
     }
   }
 
-  void Pass(int from, int to, size_t preface, double share) {
-    std::mt19937_64 random(random_++);
+  void Pass(int from, int to, size_t preface, double share, std::mt19937_64 random) {
     std::map<uint32_t, Message> messages;  // by stream
     uint8_t header[9] = {};
     size_t header_bytes = 0;
@@ -170,7 +174,7 @@ class FlippingProxy {
 
   const int to_;
   const Share share_;
-  std::atomic<uint64_t> random_;  // the next direction's seed
+  const uint64_t seed_;
   std::atomic<int64_t> flipped_ = 0;
   int listener_ = -1;
   int port_ = 0;
