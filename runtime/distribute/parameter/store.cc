@@ -42,13 +42,23 @@ Result<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
 
 Status Store::SetUp(const SetUpRequest& request) {
   if (setup_ && *setup_ == request) return OkStatus();
-  if (request.session <= session()) {
-    return FailedPrecondition("expected a session after " + std::to_string(session()) +
+  // One that could not be begun may be tried again, but those before it are over.
+  const int64_t over = setup_ ? setup_->session : std::max<int64_t>(tried_session_ - 1, 0);
+  if (request.session <= over) {
+    return FailedPrecondition("expected a session after " + std::to_string(over) +
                               ", got: " + std::to_string(request.session) +
                               " (of a coordinator that was replaced)");
   }
+  tried_session_ = request.session;
   MT_RETURN_IF_ERROR(Forget());
-  MT_RETURN_IF_ERROR(Begin(request));
+  Status status = Begin(request);
+  if (status.ok()) status = LogSession(request);
+  // Half a session is none: the same request would find it there, and pushes a log that is not.
+  if (!status.ok()) Clear();
+  return status;
+}
+
+Status Store::LogSession(const SetUpRequest& request) {
   if (!logs()) return OkStatus();
   MT_ASSIGN_OR_RETURN(session_log_, LogWriter::Create(SessionPath()));
   MT_RETURN_IF_ERROR(session_log_->Write(Encode(request), {}));
@@ -57,16 +67,21 @@ Status Store::SetUp(const SetUpRequest& request) {
 }
 
 Status Store::Forget() {
+  Clear();  // first: what is on the disk may be half gone when this returns
+  if (!logs()) return OkStatus();
+  // The session first: without it nobody reads the segments.
+  MT_RETURN_IF_ERROR(RemoveFile(SessionPath()));
+  MT_RETURN_IF_ERROR(checkpoint::SyncFolder(options_.folder));
+  MT_ASSIGN_OR_RETURN(const std::vector<Segment> segments, ListSegments(options_.folder));
+  for (const Segment& s : segments) MT_RETURN_IF_ERROR(RemoveFile(s.path));
+  return OkStatus();
+}
+
+// As a store that has no session; the folder stays as it is.
+void Store::Clear() {
   session_log_.reset();
   log_.reset();
   old_segments_.clear();
-  if (logs()) {
-    // The session first: without it nobody reads the segments.
-    MT_RETURN_IF_ERROR(RemoveFile(SessionPath()));
-    MT_RETURN_IF_ERROR(checkpoint::SyncFolder(options_.folder));
-    MT_ASSIGN_OR_RETURN(const std::vector<Segment> segments, ListSegments(options_.folder));
-    for (const Segment& s : segments) MT_RETURN_IF_ERROR(RemoveFile(s.path));
-  }
   setup_.reset();
   definitions_ = version_ = segment_number_ = 0;
   log_checkpoint_step_ = -1;
@@ -79,7 +94,6 @@ Status Store::Forget() {
   broken_ = {};
   snapshot_ = std::make_shared<const Snapshot>();
   catalogue_ = std::make_shared<const Catalogue>();
-  return OkStatus();
 }
 
 Status Store::Begin(const SetUpRequest& request) {

@@ -83,7 +83,8 @@ class Store {
   ~Store();
 
   // Begins a session, forgetting the one before. The same one again changes nothing. Errors:
-  // kFailedPrecondition for a session that is over.
+  // kFailedPrecondition for a session that is over; base/file.h's: there is no session then, and
+  // the same request may be repeated.
   Status SetUp(const SetUpRequest& request);
   // Errors: kFailedPrecondition for another session or a number that is not the next; one that is
   // here already is no error. kInvalidArgument, and what loading a program or a checkpoint gives:
@@ -136,6 +137,8 @@ class Store {
   bool logs() const { return !options_.folder.empty(); }
   std::string SessionPath() const { return options_.folder + "/session"; }
   Status Forget();
+  void Clear();
+  Status LogSession(const SetUpRequest& request);
   Status Begin(const SetUpRequest& request);
   Status Prepare(const Definition& definition);
   Status Restore(const checkpoint::Checkpoint& checkpoint, const std::vector<ServerState>& states);
@@ -156,6 +159,7 @@ class Store {
 
   const StoreOptions options_;
   std::optional<SetUpRequest> setup_;
+  int64_t tried_session_ = 0;  // the newest that was to begin here, in this process
   int64_t definitions_ = 0;
   int64_t version_ = 0;
   PushTable seen_;

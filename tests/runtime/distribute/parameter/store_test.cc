@@ -1,7 +1,9 @@
 #include "runtime/distribute/parameter/store.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <filesystem>
 #include <random>
 
@@ -373,6 +375,75 @@ TEST(StorePropertyTest, NoAcknowledgedPushIsLostOrAppliedTwice) {
     }
     ASSERT_EQ(CountOf(*store), next_seq[0] + next_seq[1] + next_seq[2]);
   }
+}
+
+// The store's session is begun anew and takes pushes, which outlive it.
+void ExpectGoesOnWith(std::unique_ptr<Store> store, const StoreOptions& options,
+                      const SetUpRequest& request) {
+  const int64_t session = request.session;
+  const Status set_up = SetUpSample(*store, session, request.restore, request.staleness_bound);
+  ASSERT_TRUE(set_up.ok()) << set_up.ToString();
+  EXPECT_EQ(ApplyOne(*store, SamplePush(session, {0, 1, 0}, 1)).version, 1);
+  const std::string want = Fingerprint(*store);
+  store.reset();
+  store = OpenStore(options);
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(store->session(), session);
+  EXPECT_EQ(CountOf(*store), 1);
+  EXPECT_EQ(Fingerprint(*store), want);
+}
+
+// The request comes again after 100 ms, and was told that all is well: the first push then found no
+// log to be written to.
+TEST(StoreTest, ASetUpThatADiskRefusedIsDoneByTheNext) {
+  const SetUpRequest request{.session = 3, .staleness_bound = 0};  // shorter than a first segment
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  int refused_session = 0, refused_segment = 0, taken = 0;
+  // From no byte at all to room for both files.
+  for (rlim_t bytes = 0; bytes <= 128; bytes += 8) {
+    SCOPED_TRACE(bytes);
+    const TempFolder folder;
+    const StoreOptions options{.folder = folder.path() + "/ps-0"};
+    auto store = OpenStore(options);
+    const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{.rlim_cur = bytes, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    const Status status = store->SetUp(request);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    std::signal(SIGXFSZ, ignored);
+    if (status.ok()) {
+      ++taken;
+    } else {
+      EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+      ++(fs::file_size(options.folder + "/session") == 0 ? refused_session : refused_segment);
+      EXPECT_EQ(store->session(), 0);
+      EXPECT_EQ(store->SetUp({.session = 2}).code(), StatusCode::kFailedPrecondition)
+          << "the coordinator before that one is over all the same";
+    }
+    ExpectGoesOnWith(std::move(store), options, request);
+  }
+  EXPECT_GT(refused_session, 0);
+  EXPECT_GT(refused_segment, 0);
+  EXPECT_GT(taken, 0);
+}
+
+// The old session was still there for its coordinator, without a log.
+TEST(StoreTest, ASessionThatCouldNotBeForgottenWholeIsOver) {
+  const TempFolder folder;
+  const StoreOptions options{.folder = folder.path() + "/ps-0"};
+  auto store = OpenStore(options);
+  ASSERT_TRUE(SetUpSample(*store, 1).ok());
+  const std::string no_file = SegmentPath(options.folder, 7);
+  fs::create_directory(no_file);  // which no unlink removes
+  const Status refused = store->SetUp({.session = 2});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.message().find(no_file), std::string::npos) << refused.ToString();
+  EXPECT_EQ(store->session(), 0);
+  EXPECT_EQ(ErrorOf(*store, SamplePush(1, {0, 1, 0}, 1)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store->SetUp({.session = 1}).code(), StatusCode::kFailedPrecondition);
+  fs::remove(no_file);
+  ExpectGoesOnWith(std::move(store), options, {.session = 2});
 }
 
 }  // namespace
