@@ -104,7 +104,7 @@ Status Store::Begin(const SetUpRequest& request) {
 }
 
 Status Store::Define(const DefineRequest& request) {
-  if (request.session != session()) return OtherSession(request.session, session());
+  if (request.session != session() || !setup_) return OtherSession(request.session, session());
   if (request.number < definitions_) return OkStatus();
   if (request.number > definitions_) {
     return FailedPrecondition("expected definition " + std::to_string(definitions_) +

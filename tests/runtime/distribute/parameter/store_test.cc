@@ -442,6 +442,7 @@ TEST(StoreTest, ASessionThatCouldNotBeForgottenWholeIsOver) {
   EXPECT_EQ(store->session(), 0);
   EXPECT_EQ(ErrorOf(*store, SamplePush(1, {0, 1, 0}, 1)).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(store->SetUp({.session = 1}).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store->Define({}).code(), StatusCode::kFailedPrecondition) << "of no session";
   fs::remove(no_file);
   ExpectGoesOnWith(std::move(store), options, {.session = 2});
 }
