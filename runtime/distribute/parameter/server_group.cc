@@ -208,8 +208,10 @@ Status ServerGroup::Write(const std::vector<Planner::Part>& parts, const Tensor&
     MutexLock lock(mutex_);
     request.session = session_;
     request.id = {kCoordinator, 1, next_write_++};
+    open_writes_.insert(request.id.seq);
+    // An earlier one may be under way still, and come later.
+    request.settled = *open_writes_.begin();
   }
-  request.settled = request.id.seq;
   std::vector<std::optional<Frame>> requests(peers_.size());
   for (int s = 0; s < size(); ++s) {
     PushRequest one = request;
@@ -223,8 +225,12 @@ Status ServerGroup::Write(const std::vector<Planner::Part>& parts, const Tensor&
     frame.head = Encode(one);
     requests[s] = std::move(frame);
   }
-  MT_ASSIGN_OR_RETURN(const auto answers,
-                      CallEach(kServerPush, requests, timeout, rpc_timeout_, stop));
+  auto called = CallEach(kServerPush, requests, timeout, rpc_timeout_, stop);
+  {
+    MutexLock lock(mutex_);
+    open_writes_.erase(request.id.seq);
+  }
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> answers, std::move(called));
   std::vector<int64_t> versions(peers_.size(), -1);
   for (size_t s = 0; s < answers.size(); ++s) {
     if (!requests[s]) continue;

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -81,6 +82,7 @@ class ServerGroup {
   int64_t session_ MT_GUARDED_BY(mutex_) = 0;
   int64_t definitions_ MT_GUARDED_BY(mutex_) = 0;
   int64_t next_write_ MT_GUARDED_BY(mutex_) = 0;
+  std::set<int64_t> open_writes_ MT_GUARDED_BY(mutex_);  // numbers of those under way
   std::vector<int64_t> versions_ MT_GUARDED_BY(mutex_);
   std::vector<int64_t> log_bytes_ MT_GUARDED_BY(mutex_);
 };
