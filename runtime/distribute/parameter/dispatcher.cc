@@ -156,6 +156,7 @@ class Dispatcher::Impl {
   void StartRun(int worker, int64_t incarnation, int64_t step);
   void Answered(int worker, int64_t incarnation, int64_t step, const Result<std::string>& head,
                 std::vector<Tensor> payload);
+  void Ready(int worker, int64_t incarnation, int64_t to);
   // A call of setting up, or loading, failed.
   void NotReady(int worker, int64_t incarnation, const Status& error);
   void Lost(int worker, int64_t incarnation, const Status& why);
@@ -198,7 +199,7 @@ class Dispatcher::Impl {
   DispatcherStats stats_ MT_GUARDED_BY(mutex_);
   Duration looked_ MT_GUARDED_BY(mutex_) = SystemClock().Monotonic();  // the monitor
   Duration woke_ MT_GUARDED_BY(mutex_){};  // when it went on after it had stood still
-  // Monotonic; when it began, -1: it is not so.
+  // Monotonic; when it began, -1: one is ready. HandleEvent's.
   Duration no_worker_since_ MT_GUARDED_BY(mutex_) = SystemClock().Monotonic();
   bool had_worker_ MT_GUARDED_BY(mutex_) = false;
   std::map<int, Duration> server_away_since_ MT_GUARDED_BY(mutex_);
@@ -239,6 +240,13 @@ void Dispatcher::Impl::HandleEvent(const ScheduleEvent& event, Starts* starts) {
     }
   }
   performing_ += static_cast<int64_t>(starts->size() - before);
+  // Here, and not where workers come and go: whatever the event was, this is how it left them.
+  if (schedule_.any_ready()) {
+    had_worker_ = true;
+    no_worker_since_ = Duration(-1);
+  } else if (no_worker_since_ < Duration(0)) {
+    no_worker_since_ = SystemClock().Monotonic();
+  }
   if (waiting_ > 0 || (joining_ > 0 && schedule_.idle())) changed_.NotifyAll();
 }
 
@@ -267,16 +275,25 @@ void Dispatcher::Impl::StartSetUp(int worker, int64_t incarnation, int64_t to) {
   peers_[worker]->Call(kWorkerSetUp, std::move(frame), options_.set_up_timeout, nullptr,
                        [this, worker, incarnation, to](const Result<std::string>& answer) {
                          if (!answer.ok()) return NotReady(worker, incarnation, answer.status());
-                         {
-                           MutexLock lock(mutex_);
-                           had_worker_ = true;
-                           lost_workers_[worker] = false;
-                           no_worker_since_ = Duration(-1);
-                         }
-                         LogInfo("worker is ready", {{"worker", std::to_string(worker)},
-                                                     {"incarnation", std::to_string(incarnation)}});
-                         Feed(WorkerSetUp{worker, incarnation, to});
+                         Ready(worker, incarnation, to);
                        });
+}
+
+void Dispatcher::Impl::Ready(int worker, int64_t incarnation, int64_t to) {
+  Starts starts;
+  bool ready = false;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    HandleEvent(WorkerSetUp{worker, incarnation, to}, &starts);
+    ready = schedule_.ready(worker) && schedule_.incarnation(worker) == incarnation;
+    if (ready) lost_workers_[worker] = false;
+  }
+  if (ready) {
+    LogInfo("worker is ready",
+            {{"worker", std::to_string(worker)}, {"incarnation", std::to_string(incarnation)}});
+  }
+  Perform(starts);
 }
 
 void Dispatcher::Impl::StartLoad(int worker, int64_t incarnation, int64_t from, int64_t to) {
@@ -321,9 +338,6 @@ void Dispatcher::Impl::Lost(int worker, int64_t incarnation, const Status& why) 
         cancels.push_back(std::move(it->second));
         it = cancels_.erase(it);
       }
-      bool any = false;
-      for (int w = 0; w < workers(); ++w) any = any || schedule_.ready(w);
-      if (!any) no_worker_since_ = SystemClock().Monotonic();
     }
   }
   if (was_ready) {

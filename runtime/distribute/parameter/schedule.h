@@ -10,6 +10,7 @@
 //     its hands full
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -134,6 +135,10 @@ class Schedule {
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
   int64_t running() const { return static_cast<int64_t>(steps_.size() - queue_.size()); }
   bool ready(int worker) const { return workers_[worker].phase == Phase::kReady; }
+  bool any_ready() const {
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [](const Worker& w) { return w.phase == Phase::kReady; });
+  }
   bool away(int worker) const { return workers_[worker].phase == Phase::kAway; }
   int64_t incarnation(int worker) const { return workers_[worker].incarnation; }
   const std::set<int>& servers_away() const { return servers_away_; }
