@@ -332,9 +332,10 @@ Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metada
   } else if (!before.ok()) {
     return before;
   }
-  newest_ = {step, metadata, program_hash, dispatcher_->stats().steps_done};
   Status cut = dispatcher_->CloseGate(options_.step_timeout, stop);
   if (cut.ok()) {
+    // Steps that ended while the gate closed are in it.
+    newest_ = {step, metadata, program_hash, dispatcher_->stats().steps_done};
     for (const Dispatcher::Cursor& at : dispatcher_->cursors()) {
       const auto name = dataset_names_.find(at.entry);
       if (name != dataset_names_.end()) {
