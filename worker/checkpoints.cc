@@ -8,16 +8,12 @@
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/collect.h"
+#include "worker/file_error.h"
 
 namespace meshtrain::worker {
 namespace {
 
 constexpr Duration kAgreeTimeout = std::chrono::minutes(10);  // a slow volume may take its time
-
-// A save that was abandoned is one whose other parts were lost.
-Status OfSaving(const Status& status) {
-  return status.code() == StatusCode::kCancelled ? Unavailable(status.message()) : status;
-}
 
 }  // namespace
 
@@ -27,7 +23,8 @@ Result<std::unique_ptr<Checkpoints>> Checkpoints::Create(Options options, execut
   auto checkpoints =
       std::unique_ptr<Checkpoints>(new Checkpoints(std::move(options), session, runner, data));
   const Options& o = checkpoints->o_;
-  checkpoint::SaveOptions save{.keep = static_cast<int>(o.spec.keep)};
+  checkpoint::SaveOptions save{.keep = static_cast<int>(o.spec.keep),
+                               .parts_timeout = o.parts_timeout};
   if (o.team != nullptr && checkpoints->shared()) {
     save.process = o.team->process();
     save.processes = o.team->processes();
@@ -67,7 +64,7 @@ Status Checkpoints::BeginAnew() {
   MT_RETURN_IF_ERROR(runner_.Initialize());
   const data::Cursor at = data_.cursor();
   if (at.epoch == 0 && at.batch == 0) return OkStatus();  // batches made ahead stay
-  return data_.Restore({.fingerprint = at.fingerprint});
+  return OfFiles(data_.Restore({.fingerprint = at.fingerprint}));
 }
 
 Result<std::optional<Resumed>> Checkpoints::ResumeAlone(
@@ -101,10 +98,10 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(
   Status listed = OkStatus();
   if (chief()) {
     auto list = Candidates();
-    listed = list.status();
+    listed = OfFiles(list.status());
     if (list.ok()) candidates = std::move(*list);
     if (!candidates.empty() && !resumed_before_ && IsDone(candidates[0], finished)) {
-      listed = RemoveCheckpoints(candidates);
+      listed = OfFiles(RemoveCheckpoints(candidates));
       candidates.clear();
     }
   }
@@ -112,43 +109,36 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(
     // The chief says which; "" is none, '!' why it cannot go on.
     std::string offer;
     if (!listed.ok()) {
-      offer = "!" + listed.message();
+      offer = "!" + TellFailure(listed);
     } else if (next < candidates.size()) {
       offer = std::to_string(candidates[next].step);
     } else if (next > 0) {
-      offer = "!no whole checkpoint is left";
+      offer = "!" + TellFailure(DataLoss("no whole checkpoint is left"));
     }
     MT_ASSIGN_OR_RETURN(std::vector<std::string> said,
                         team.Agree("resume from", chief() ? offer : "", kAgreeTimeout, stop));
     offer = said[0];
-    if (offer.starts_with('!')) {
-      const std::string message = team.name(0) + ": " + offer.substr(1);
-      return next > 0 ? DataLoss(message) : FailedPrecondition(message);
-    }
+    if (offer.starts_with('!')) return ToldFailure(team.name(0), offer.substr(1));
     if (offer.empty()) {
       MT_RETURN_IF_ERROR(BeginAnew());
       return std::optional<Resumed>();
     }
     const std::string path = checkpoint::CheckpointFolder(o_.folder, ParseInt(offer).value_or(0));
-    auto loaded = shared() ? Load(path) : LoadTogether(path, stop);
+    auto loaded = shared() ? OfFiles(Load(path)) : LoadTogether(path, stop);
     if (!loaded.ok() && distribute::Team::IsLoss(loaded.status())) return loaded.status();
     const bool damaged = !loaded.ok() && loaded.status().code() == StatusCode::kDataLoss;
-    MT_ASSIGN_OR_RETURN(
-        said, team.Agree(
-                  "loaded",
-                  loaded.ok() ? "" : (damaged ? "damaged " : "failed ") + loaded.status().message(),
-                  kAgreeTimeout, stop));
+    MT_ASSIGN_OR_RETURN(said,
+                        team.Agree("loaded", TellFailure(loaded.status()), kAgreeTimeout, stop));
+    if (!loaded.ok() && !damaged) return loaded.status();
     bool all = true;
     for (int p = 0; p < team.processes(); ++p) {
-      if (said[p].starts_with("failed ")) {
-        return loaded.ok() ? FailedPrecondition(team.name(p) + ": " + said[p].substr(7))
-                           : loaded.status();
-      }
-      if (said[p].empty()) continue;
+      const Status theirs = ToldFailure(team.name(p), said[p]);
+      if (theirs.ok()) continue;
+      if (theirs.code() != StatusCode::kDataLoss) return theirs;
       all = false;
       if (chief()) {
         LogWarning("checkpoint is damaged, trying the one before",
-                   {{"path", path}, {"rank", team.name(p)}, {"error", said[p].substr(8)}});
+                   {{"path", path}, {"error", theirs.message()}});
       }
     }
     if (!all) continue;
@@ -237,7 +227,7 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
   }
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> said,
                       o_.team->Agree("state of the chief", head, kAgreeTimeout, stop));
-  if (!failed.ok()) return failed;
+  if (!failed.ok()) return OfFiles(failed);
   if (said[0].empty()) return DataLoss(path + ": the chief cannot read it");
   MT_ASSIGN_OR_RETURN(const checkpoint::Index index, checkpoint::Index::ParsePart(said[0], path));
   Loaded loaded{.shards = {}, .position = {}, .cursor = index.data_cursor, .path = path};
@@ -259,7 +249,7 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
 Status Checkpoints::Apply(const Loaded& loaded) {
   if (!loaded.cursor.empty()) {
     MT_ASSIGN_OR_RETURN(const data::Cursor cursor, data::Cursor::Parse(loaded.cursor));
-    MT_RETURN_IF_ERROR(data_.Restore(cursor).At(loaded.path));
+    MT_RETURN_IF_ERROR(OfFiles(data_.Restore(cursor)).At(loaded.path));
   }
   for (size_t i = 0; i < loaded.shards.size(); ++i) {
     const nn::Parameter& p = runner_.states()[i];

@@ -34,6 +34,8 @@ class Checkpoints {
     bool own_folder = false;
     spec::CheckpointSpec spec;
     distribute::Team* team = nullptr;  // null: one process
+    // How long the chief waits for the others' parts of a checkpoint in a shared folder.
+    Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
   };
   static Result<std::unique_ptr<Checkpoints>> Create(Options options, execute::Session& session,
                                                      distribute::MeshRunner& runner,
@@ -45,7 +47,9 @@ class Checkpoints {
   // job. A finished run in a folder of our own is not resumed but replaced, whatever its program
   // was. Of another program than this job's, a checkpoint is taken where its states fit, with a
   // warning. With a team all processes take the same one, after Team::Join; `incarnation` is its
-  // id, and a second call rolls back. Errors: kFailedPrecondition for a folder of the user's that
+  // id, and a second call rolls back. Only a lost peer is kUnavailable or kDeadlineExceeded: files
+  // that cannot be read are not (file_error.h), and all processes get the same code. Errors:
+  // kFailedPrecondition for a folder of the user's that
   // holds checkpoints although the manifest asks to begin anew; kInvalidArgument for states that
   // do not fit; kDataLoss when checkpoints are there and none is whole; the team's.
   Result<std::optional<Resumed>> Resume(const std::function<bool(const train::Position&)>& finished,
@@ -59,7 +63,7 @@ class Checkpoints {
   // What the others will not complete is not waited for.
   void Abandon() { saver_->Abandon(); }
   // Waits for the last save. With a team: kUnavailable when somebody was lost whose part of it is
-  // missing.
+  // missing; where all are here and one is missing nevertheless, OfFiles of kDeadlineExceeded.
   Status Wait();
   // Whether a complete checkpoint of this step lies in the folder, whoever completed it.
   bool Holds(int64_t step) const;

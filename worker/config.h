@@ -5,7 +5,9 @@
 #include <string>
 #include <variant>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
+#include "runtime/checkpoint/save.h"
 #include "worker/environment.h"
 
 namespace meshtrain::worker {
@@ -17,6 +19,8 @@ struct Config {
   std::optional<int> port = 0;  // 0: any free one; none: no server
   bool isolated = false;
   int threads = 0;  // 0: one per core
+  // How long the chief waits for the others' parts of a checkpoint; no option sets it.
+  Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
   JobEnvironment job;
 };
 

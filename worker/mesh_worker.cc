@@ -22,6 +22,7 @@
 #include "runtime/execute/session.h"
 #include "runtime/train/callbacks.h"
 #include "worker/checkpoints.h"
+#include "worker/file_error.h"
 #include "worker/reporter.h"
 #include "worker/resume.h"
 #include "worker/role.h"
@@ -118,8 +119,9 @@ class Worker {
     const CheckpointFolder folder = CheckpointFolderOf(config_, manifest_);
     MT_TRY_STATUS(MakeDirectories(folder.path), OutputExitCode);
     MT_TRY(checkpoints_,
-           Checkpoints::Create({folder.path, folder.own, manifest_.checkpoint, team_.get()},
-                               *session_, *runner_, *train_data_),
+           Checkpoints::Create(
+               {folder.path, folder.own, manifest_.checkpoint, team_.get(), config_.parts_timeout},
+               *session_, *runner_, *train_data_),
            OutputExitCode);
     // Each round begins at the newest checkpoint and ends with the job, with an error, or with the
     // loss of a peer.
@@ -142,7 +144,7 @@ class Worker {
       MT_TRY_STATUS(Report(start), PortExitCode<OutputExitCode>);
       std::stop_source all;
       const auto result = Train(start, stop, all);
-      if (!result.ok() && Lost(result.status())) continue;
+      if (!result.ok() && !DataFailed() && Lost(result.status())) continue;
       // Another process was asked to stop and leaves; what was saved together is where we go on
       // when it is back.
       if (team_ && result.ok() && result->end == train::FitEnd::kStopped && all.stop_requested() &&
@@ -194,6 +196,12 @@ class Worker {
     return true;
   }
 
+  // Whether training ended because this process could not read its data: no peer is lost then,
+  // whatever the error's code is.
+  bool DataFailed() const {
+    return !batches_->error().ok() || (validation_ && !validation_->error().ok());
+  }
+
   // The end of a process that cannot go on with the others.
   Ending Leave(const std::stop_token& stop, const Status& why,
                const std::function<int()>& stop_exit_code, int (*exit_of)(const Status&)) {
@@ -243,7 +251,7 @@ class Worker {
         reporter_, Reporter::Create(
                        config_, std::move(job), [this] { return checkpoints_->last(); }, start));
     if (chief()) {
-      MT_RETURN_IF_ERROR(WriteFileAtomically(config_.output + "/plan.txt", plan.Report()));
+      MT_RETURN_IF_ERROR(OfFiles(WriteFileAtomically(config_.output + "/plan.txt", plan.Report())));
     }
     const std::string mesh =
         runner_->mesh().num_axes() == 0 ? "of one device" : runner_->mesh().ToString();
@@ -300,7 +308,8 @@ class Worker {
     if (test_data_) {
       // A validation that a loss has cut short begins anew.
       if (const data::Cursor at = test_data_->cursor(); at.batch != 0) {
-        MT_RETURN_IF_ERROR(test_data_->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint}));
+        MT_RETURN_IF_ERROR(
+            OfFiles(test_data_->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint})));
       }
       validation_.emplace(*test_data_);
     }
@@ -348,12 +357,8 @@ class Worker {
   Status EndTogether(int64_t step, bool leaves) {
     const Status saved = checkpoints_->Wait();
     if (!team_ || distribute::Team::IsLoss(saved)) return saved;
-    const auto said =
-        team_->Agree("end", saved.ok() ? "" : saved.message(), std::chrono::minutes(10), {});
-    if (said.ok()) {
-      return saved.ok() && !(*said)[0].empty() ? DataLoss(team_->name(0) + ": " + (*said)[0])
-                                               : saved;
-    }
+    const auto said = team_->Agree("end", TellFailure(saved), std::chrono::minutes(10), {});
+    if (said.ok()) return saved.ok() ? ToldFailure(team_->name(0), (*said)[0]) : saved;
     // What is complete stays so, whoever is lost afterwards; the chief may be about to make it
     // complete.
     if (!saved.ok() || leaves || chief()) return saved;
@@ -371,9 +376,8 @@ class Worker {
     const Status reported = reporter_->Finish();
     TellTermination(config_, reporter_->TerminationMessage());
     if (!result.ok()) {
-      const bool data = !batches_->error().ok() || (validation_ && !validation_->error().ok());
       return {result.status(),
-              data ? DataExitCode(result.status()) : OutputExitCode(result.status())};
+              DataFailed() ? DataExitCode(result.status()) : OutputExitCode(result.status())};
     }
     if (team_ && distribute::Team::IsLoss(saved)) return {saved, cluster::kExitRetry};
     MT_TRY_STATUS(saved, OutputExitCode);

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "runtime/base/file.h"
+#include "worker/file_error.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -132,8 +133,8 @@ Status Reporter::RollBack(const train::Position& start) {
   epoch_shown_ = -1;
   TakeHistory(start);
   if (!job_.chief) return OkStatus();
-  MT_RETURN_IF_ERROR(log_->Close());
-  return OpenLog(start);
+  MT_RETURN_IF_ERROR(OfFiles(log_->Close()));
+  return OfFiles(OpenLog(start));
 }
 
 void Reporter::Ready() {
@@ -143,7 +144,7 @@ void Reporter::Ready() {
 }
 
 Status Reporter::OnStepEnd(const train::StepInfo& info) {
-  if (job_.chief) MT_RETURN_IF_ERROR(Record(info));
+  if (job_.chief) MT_RETURN_IF_ERROR(OfFiles(Record(info)));
   Publish(info);
   return OkStatus();
 }
@@ -235,7 +236,7 @@ Status Reporter::OnEpochEnd(const train::EpochInfo& info) {
   for (const auto& [name, value] : info.validation) values.emplace_back("test_" + name, value);
   if (job_.chief) line_->EndEpoch(values);
   if (!info.validation.empty()) {
-    if (job_.chief) MT_RETURN_IF_ERROR(test_events_->Add(info.step, info.validation));
+    if (job_.chief) MT_RETURN_IF_ERROR(OfFiles(test_events_->Add(info.step, info.validation)));
     if (const auto loss = train::FindScalar(info.validation, "loss")) {
       training_->test_loss.Set(*loss);
     }

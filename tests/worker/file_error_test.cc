@@ -1,0 +1,53 @@
+#include "worker/file_error.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "runtime/base/file.h"
+#include "runtime/distribute/team.h"
+#include "worker/ending.h"
+
+namespace meshtrain::worker {
+namespace {
+
+TEST(FileErrorTest, AFileThatFailsIsNeverALostPeer) {
+  for (const int error : {EIO, ESTALE, EMFILE, ELOOP}) {
+    const Status raw = ErrnoStatus(error, "cannot write", "/x");
+    const Status files = OfFiles(raw);
+    EXPECT_FALSE(distribute::Team::IsLoss(files)) << files.ToString();
+    EXPECT_EQ(OutputExitCode(files), cluster::kExitIo);
+    EXPECT_EQ(DataExitCode(files), cluster::kExitIo);
+    EXPECT_EQ(files.message(), raw.message());
+  }
+  // What is no loss stays as it is, with its own exit code.
+  EXPECT_TRUE(OfFiles(OkStatus()).ok());
+  for (const Status& other : {DataLoss("d"), PermissionDenied("p"), ResourceExhausted("r")}) {
+    EXPECT_EQ(OfFiles(other), other);
+  }
+  EXPECT_EQ(*OfFiles(Result<int>(7)), 7);
+  EXPECT_FALSE(distribute::Team::IsLoss(OfFiles(Result<int>(Unavailable("u"))).status()));
+}
+
+TEST(FileErrorTest, OnlyAnAbandonedSaveIsALostPeer) {
+  EXPECT_TRUE(distribute::Team::IsLoss(OfSaving(Cancelled("abandoned"))));
+  for (const Status& own : {Unavailable("EIO"), DeadlineExceeded("no part")}) {
+    EXPECT_FALSE(distribute::Team::IsLoss(OfSaving(own))) << own.ToString();
+    EXPECT_EQ(OutputExitCode(OfSaving(own)), cluster::kExitIo);
+  }
+  EXPECT_TRUE(OfSaving(OkStatus()).ok());
+}
+
+TEST(FileErrorTest, TheOthersGetTheSameCode) {
+  EXPECT_TRUE(ToldFailure("worker-1", TellFailure(OkStatus())).ok());
+  for (const Status& said : {DataLoss("a: b c"), OfFiles(Unavailable("")), InvalidArgument("x")}) {
+    EXPECT_EQ(ToldFailure("worker-1", TellFailure(said)), said.At("worker-1")) << said.ToString();
+  }
+  for (const char* other : {"damaged", "no code", "0 fine", "17 x", "-1 x"}) {
+    EXPECT_EQ(ToldFailure("worker-1", other),
+              Status(StatusCode::kUnknown, std::string("worker-1: ") + other));
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::worker

@@ -1,0 +1,157 @@
+// Two processes of a mesh, as threads over real links, whose checkpoint files fail while both are
+// well.
+#include "worker/mesh_worker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <filesystem>
+#include <future>
+#include <set>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/file.h"
+#include "runtime/checkpoint/restore.h"
+#include "runtime/checkpoint/save.h"
+#include "runtime/cluster/contract.h"
+#include "tests/runtime/distribute/membership_testing.h"
+#include "tests/runtime/distribute/parameter/temp_folder.h"
+
+namespace meshtrain::worker {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing_folder::TempFolder;
+
+// Who takes a file for a peer would never end by itself.
+constexpr Duration kLongest = std::chrono::minutes(2);
+constexpr int kStopped = 143;
+
+constexpr char kManifest[] = R"(
+program:
+  seed: 7
+  mesh: {batch: 2}
+  data:
+    train: {idx: {images: FOLDER/digits5120-images-idx3-ubyte.gz, labels: FOLDER/digits5120-labels-idx1-ubyte.gz}}
+    map: [{scale: 0.00392156862745098}]
+    batch: 512
+  model: [flatten, dense: {units: 10}]
+  loss: {sparse_categorical_crossentropy: {from_logits: true}}
+  optimizer: sgd
+  train: {epochs: 1}
+)";
+constexpr int64_t kStepsPerEpoch = 10;
+
+class MeshWorkerTest : public testing::Test {
+ protected:
+  // A folder of that name, for a process or for both.
+  std::string Folder(const std::string& name) const {
+    std::string path = folder_.path() + "/" + name;
+    EXPECT_TRUE(MakeDirectories(path).ok());
+    return path;
+  }
+
+  // Where `checkpoint.path` of each process leads; the endings of both.
+  std::array<Ending, 2> Train(const std::array<std::string, 2>& checkpoints, int64_t every,
+                              int64_t epochs, Duration parts_timeout = seconds(60)) {
+    std::string text = kManifest;
+    for (size_t at; (at = text.find("FOLDER")) != std::string::npos;) {
+      text.replace(at, 6, MT_TESTDATA "/mlp");
+    }
+    spec::Manifest manifest = spec::ParseManifest(text, "test", {.processes = 2}).value();
+    manifest.program.train.epochs = epochs;
+    manifest.checkpoint.every_steps = every;
+    const std::array<distribute::ReservedPort, 2> ports;
+    cluster::ClusterSpec cluster;
+    for (int p = 0; p < 2; ++p) cluster.hosts[cluster::Role::kWorker][p] = ports[p].address();
+    std::stop_source stop;
+    std::array<std::future<Ending>, 2> running;
+    for (int p = 0; p < 2; ++p) {
+      Config config{.output = Folder("output-" + std::to_string(p)),
+                    .port = std::nullopt,
+                    .threads = 1,
+                    .parts_timeout = parts_timeout};
+      config.job.tf_config = cluster::TfConfig{cluster, {cluster::Role::kWorker, p}};
+      config.job.job = "test/files";
+      config.job.peer_return = seconds(1);
+      manifest.checkpoint.path = checkpoints[p];
+      running[p] = std::async(std::launch::async, [=, token = stop.get_token()] {
+        return RunMeshWorker(config, manifest, token, [] { return kStopped; });
+      });
+    }
+    const Duration end = SystemClock().Monotonic() + kLongest;
+    for (std::future<Ending>& one : running) {
+      if (one.wait_for(end - SystemClock().Monotonic()) != std::future_status::ready) {
+        stop.request_stop();
+      }
+    }
+    return {running[0].get(), running[1].get()};
+  }
+
+  const TempFolder folder_;
+};
+
+// A name that leads to itself: ELOOP, which no rule of ErrnoStatus has a better word for.
+void MakeUnreadable(const std::string& path) { fs::create_symlink(path, path); }
+
+TEST_F(MeshWorkerTest, AFolderThatIsNotSharedEndsTheJobNamingTheMissingPart) {
+  const auto [chief, other] =
+      Train({Folder("a"), Folder("b")}, /*every=*/5, /*epochs=*/100000, seconds(1));
+  EXPECT_EQ(chief.exit_code, cluster::kExitIo) << chief.status.ToString();
+  EXPECT_THAT(chief.status.message(), HasSubstr("expected the part of process 1 of 2 (a folder "
+                                                "that all processes share), got: nothing in 1 s"));
+  // Parts of one attempt only: nobody has joined a second time and begun again.
+  std::set<std::string> parts;
+  for (const auto& entry : fs::recursive_directory_iterator(folder_.path() + "/b")) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("part-")) parts.insert(name);
+  }
+  EXPECT_EQ(parts.size(), 1u) << testing::PrintToString(parts);
+  EXPECT_EQ(other.exit_code, cluster::kExitRetry) << other.status.ToString();
+  EXPECT_THAT(other.status.message(), HasSubstr("worker-0"));
+}
+
+TEST_F(MeshWorkerTest, ALastCheckpointThatStaysIncompleteEndsBothAlike) {
+  const auto [chief, other] =
+      Train({Folder("a"), Folder("b")}, /*every=*/0, /*epochs=*/1, seconds(1));
+  EXPECT_EQ(chief.exit_code, cluster::kExitIo) << chief.status.ToString();
+  EXPECT_THAT(chief.status.message(), HasSubstr("expected the part of process 1 of 2"));
+  EXPECT_EQ(other.exit_code, cluster::kExitIo) << other.status.ToString();
+  EXPECT_THAT(other.status.message(), HasSubstr("worker-0: "));
+  EXPECT_THAT(other.status.message(), HasSubstr("expected the part of process 1 of 2"));
+}
+
+TEST_F(MeshWorkerTest, AFolderThatCannotBeWrittenEndsTheJob) {
+  const std::string shared = Folder("shared");
+  MakeUnreadable(checkpoint::CheckpointFolder(shared, 5));
+  const auto endings = Train({shared, shared}, /*every=*/5, /*epochs=*/100000);
+  int said = 0;
+  for (const Ending& ending : endings) {
+    // Who leaves second may see the first one leave before it comes to its own error.
+    if (ending.exit_code == cluster::kExitRetry) continue;
+    ++said;
+    EXPECT_EQ(ending.exit_code, cluster::kExitIo) << ending.status.ToString();
+    EXPECT_THAT(ending.status.message(), HasSubstr("ckpt-00000005: cannot make folder"));
+  }
+  EXPECT_GT(said, 0);
+}
+
+TEST_F(MeshWorkerTest, ACheckpointThatOneCannotReadEndsBoth) {
+  const std::string shared = Folder("shared"), mine = Folder("mine");
+  for (const Ending& ending : Train({shared, shared}, /*every=*/0, /*epochs=*/1)) {
+    ASSERT_EQ(ending.exit_code, cluster::kExitDone) << ending.status.ToString();
+  }
+  ASSERT_EQ(checkpoint::FindLatest(shared)->step, kStepsPerEpoch);
+  MakeUnreadable(checkpoint::CheckpointFolder(mine, kStepsPerEpoch));
+  const auto [chief, other] = Train({shared, mine}, /*every=*/0, /*epochs=*/2);
+  EXPECT_EQ(chief.exit_code, cluster::kExitIo) << chief.status.ToString();
+  EXPECT_THAT(chief.status.message(), HasSubstr("worker-1: " + mine));
+  EXPECT_EQ(other.exit_code, cluster::kExitIo) << other.status.ToString();
+  EXPECT_THAT(other.status.message(), HasSubstr("cannot open"));
+}
+
+}  // namespace
+}  // namespace meshtrain::worker
