@@ -259,13 +259,14 @@ void Credentials::Refused(const Credential& credential) {
 
 Result<Credential> Credentials::Fetch(TimePoint now) {
   Credential out;
-  fetch_again_ = TimePoint::max();
+  // Ours only once all has come: a plugin that fails is run again at the next call.
+  TimePoint again = TimePoint::max();
   const auto read = [&](const std::string& file, const std::string& data,
                         std::string& text) -> Status {
     text = data;
     if (file.empty()) return OkStatus();
     MT_ASSIGN_OR_RETURN(text, ReadFile(file, kMaxBytes));
-    fetch_again_ = now + std::chrono::minutes(1);
+    again = now + std::chrono::minutes(1);
     return OkStatus();
   };
   MT_RETURN_IF_ERROR(
@@ -283,15 +284,14 @@ Result<Credential> Credentials::Fetch(TimePoint now) {
       out.key = plugin.key;
     }
     // A little early, so that no request leaves with a credential that expires on its way.
-    if (plugin.expires != TimePoint::max()) {
-      fetch_again_ = plugin.expires - std::chrono::seconds(10);
-    }
+    if (plugin.expires != TimePoint::max()) again = plugin.expires - std::chrono::seconds(10);
   }
   if (!token.empty()) {
     out.authorization = "Bearer " + token;
   } else if (!config_.username.empty()) {
     out.authorization = "Basic " + EncodeBase64(config_.username + ":" + config_.password);
   }
+  fetch_again_ = again;
   return out;
 }
 

@@ -82,6 +82,33 @@ J
   EXPECT_EQ(credentials.Current()->authorization, "Bearer tok-2");
 }
 
+TEST_F(CredentialsTest, RunsAPluginThatFailedAgainAtTheNextCall) {
+  ClientConfig config;
+  config.exec = ExecPlugin{.api_version = "client.authentication.k8s.io/v1",
+                           .command = Write("flaky", R"(#!/bin/sh
+echo run >> "$COUNT"
+n=$(wc -l < "$COUNT")
+[ $n -eq 2 ] && exit 3
+cat <<J
+{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",
+ "status":{"clientCertificateData":"cert-$n","clientKeyData":"key-$n",
+           "expirationTimestamp":"2026-01-02T0$((3 + n)):04:05Z"}}
+J
+)"),
+                           .env = {{"COUNT", folder_ + "/count"}}};
+  Credentials credentials(config, clock_);  // it is 2026-01-02T03:04:05Z
+  EXPECT_EQ(credentials.Current()->certificate, "cert-1");
+  clock_.Advance(std::chrono::minutes(60));
+  EXPECT_THAT(credentials.Current().status().message(), HasSubstr("expected exit code 0, got: 3"));
+  // Not the first one, which has expired.
+  const auto third = credentials.Current();
+  ASSERT_TRUE(third.ok()) << third.status().ToString();
+  EXPECT_EQ(third->certificate, "cert-3");
+  // And that one is kept until it expires in its turn.
+  EXPECT_EQ(credentials.Current()->certificate, "cert-3");
+  EXPECT_EQ(*ReadFile(folder_ + "/count"), "run\nrun\nrun\n");
+}
+
 TEST_F(CredentialsTest, SaysWhatAPluginDidWrong) {
   struct Case {
     std::string script, want;
