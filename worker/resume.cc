@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "runtime/base/file.h"
 #include "runtime/base/text.h"
+#include "runtime/checkpoint/save.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -111,10 +110,8 @@ Result<std::vector<checkpoint::Candidate>> ResumeCandidates(const std::string& f
 }
 
 Status RemoveCheckpoints(const std::vector<checkpoint::Candidate>& candidates) {
-  for (const checkpoint::Candidate& candidate : candidates) {
-    std::error_code error;
-    std::filesystem::remove_all(candidate.path, error);
-    if (error) return ErrnoStatus(error.value(), "cannot remove", candidate.path);
+  for (auto oldest = candidates.rbegin(); oldest != candidates.rend(); ++oldest) {
+    MT_RETURN_IF_ERROR(checkpoint::RemoveCheckpoint(oldest->path));
   }
   return OkStatus();
 }

@@ -31,6 +31,9 @@ bool IsEnd(const train::Position& position, int64_t epochs, int64_t steps_per_ep
 // user's that holds some; ListCheckpoints'.
 Result<std::vector<checkpoint::Candidate>> ResumeCandidates(const std::string& folder, bool own,
                                                             bool resume);
+// Of a run that is over, newest first as they are listed. They go oldest first: whatever ends this
+// in between leaves the newest, which still says that the run is over, and none that a later start
+// would go on from. Errors: checkpoint::RemoveCheckpoint's.
 Status RemoveCheckpoints(const std::vector<checkpoint::Candidate>& candidates);
 
 }  // namespace meshtrain::worker

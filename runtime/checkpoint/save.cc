@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -88,21 +89,17 @@ Status WriteTensor(RawWriter& file, std::span<const std::byte> bytes,
   return OkStatus();
 }
 
-// Best effort: what cannot be removed now is in nobody's way.
-void RemoveQuietly(const fs::path& path) {
+Status RemoveAll(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error) {
-    LogWarning("cannot remove an old checkpoint's file",
-               {{"path", path.string()}, {"error", error.message()}});
-  }
+  return error ? ErrnoStatus(error.value(), "cannot remove", path.string()) : OkStatus();
 }
 
-void RemoveCheckpoint(const std::string& checkpoint) {
-  // The index first: a crash in between leaves an incomplete checkpoint, never a complete one
-  // without its files.
-  ::unlink((checkpoint + "/" + std::string(kIndexName)).c_str());
-  RemoveQuietly(checkpoint);
+// Best effort: what cannot be removed now is in nobody's way.
+void LogRemoval(const Status& removed) {
+  if (!removed.ok()) {
+    LogWarning("cannot remove an old checkpoint's file", {{"error", removed.message()}});
+  }
 }
 
 void SweepFolder(const std::string& checkpoint, const Index& index) {
@@ -110,7 +107,7 @@ void SweepFolder(const std::string& checkpoint, const Index& index) {
   for (const FileRecord& f : index.files) wanted.insert(f.name);
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(checkpoint, error)) {
-    if (!wanted.contains(entry.path().filename().string())) RemoveQuietly(entry.path());
+    if (!wanted.contains(entry.path().filename().string())) LogRemoval(RemoveAll(entry.path()));
   }
 }
 
@@ -160,16 +157,24 @@ void Prune(const std::string& folder, int64_t newest, int keep) {
   for (const Candidate& c : *complete) steps.insert(c.step);
   if (keep > 0) {
     for (size_t i = static_cast<size_t>(keep); i < complete->size(); ++i) {
-      RemoveCheckpoint((*complete)[i].path);
+      LogRemoval(RemoveCheckpoint((*complete)[i].path));
     }
   }
   // Leftovers of crashed saves, older than what is safe now.
   for (const Candidate& c : ListIncomplete(folder)) {
-    if (c.step < newest && !steps.contains(c.step)) RemoveCheckpoint(c.path);
+    if (c.step < newest && !steps.contains(c.step)) LogRemoval(RemoveCheckpoint(c.path));
   }
 }
 
 }  // namespace
+
+Status RemoveCheckpoint(const std::string& checkpoint) {
+  const std::string index = checkpoint + "/" + std::string(kIndexName);
+  if (::unlink(index.c_str()) != 0 && errno != ENOENT) {
+    return ErrnoStatus(errno, "cannot remove", index);
+  }
+  return RemoveAll(checkpoint);
+}
 
 std::string CheckpointFolder(const std::string& folder, int64_t step) {
   char name[32];

@@ -71,6 +71,11 @@ Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int
 Result<std::string> Commit(const std::string& folder, const std::vector<Index>& parts,
                            const SaveOptions& options = {});
 
+// Removes a complete or an incomplete checkpoint, by its own folder. Its index goes first: whatever
+// ends this in between leaves an incomplete checkpoint, never a complete one without its files.
+// Errors: base/file.h's; where the index stays, so does all of it.
+Status RemoveCheckpoint(const std::string& checkpoint);
+
 // "FOLDER/ckpt-00000100".
 std::string CheckpointFolder(const std::string& folder, int64_t step);
 
