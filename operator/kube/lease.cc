@@ -13,6 +13,9 @@ using nlohmann::json;
 
 // client-go's JitterFactor for those who wait.
 constexpr double kJitter = 1.2;
+// Whoever ends is not kept up for longer, and its last call gets at least so much of it.
+constexpr Duration kReleaseTakes = std::chrono::seconds(3);
+constexpr Duration kShortestCall = std::chrono::milliseconds(100);
 
 Duration Jittered(Duration period) {
   thread_local std::minstd_rand random(std::random_device{}());
@@ -172,18 +175,33 @@ Status LeaderElector::Hold(std::stop_token stop) {
 Status LeaderElector::Release() {
   if (!Held() || !seen_ || seen_->holder != options_.identity) return OkStatus();
   held_until_ = INT64_MIN;
-  const std::string now = FormatTimeMicros(clock_.Now());
-  // A second, not the whole duration: whoever still reads the record as a holder's need not wait.
-  const Record empty{.holder = "",
-                     .transitions = seen_->transitions,
-                     .duration = std::chrono::seconds(1),
-                     .acquire_time = now,
-                     .renew_time = now,
-                     .resource_version = seen_->resource_version};
-  return client_
-      .Update(Leases(), options_.ns, options_.name, Body(empty),
-              {.timeout = std::chrono::seconds(3)})
-      .status();
+  const Duration end = clock_.Monotonic() + kReleaseTakes;
+  const auto call = [&] {
+    return CallOptions{.timeout = std::max(end - clock_.Monotonic(), kShortestCall)};
+  };
+  const auto empty = [&](const Record& ours) {
+    const std::string now = FormatTimeMicros(clock_.Now());
+    // A second, not the whole duration: whoever still reads the record as a holder's need not wait.
+    const Record record{.holder = "",
+                        .transitions = ours.transitions,
+                        .duration = std::chrono::seconds(1),
+                        .acquire_time = now,
+                        .renew_time = now,
+                        .resource_version = ours.resource_version};
+    return client_.Update(Leases(), options_.ns, options_.name, Body(record), call()).status();
+  };
+  const Status given = empty(*seen_);
+  if (given.code() != StatusCode::kAborted) return given;
+  // A renewal whose answer we did not wait for, or did not get, may have come through: then the
+  // record is ours, but newer than the one that we know.
+  MT_ASSIGN_OR_RETURN(const std::string found,
+                      client_.Get(Leases(), options_.ns, options_.name, call()));
+  const auto record = Parse(found);
+  if (!record) {
+    return Unavailable("lease " + options_.name +
+                       ": expected a Lease, got: " + found.substr(0, 200));
+  }
+  return record->holder == options_.identity ? empty(*record) : OkStatus();
 }
 
 bool LeaderElector::Held() const { return clock_.Monotonic().count() < held_until_.load(); }

@@ -88,6 +88,41 @@ TEST(LeaseTest, IsGivenAwayAtOnceByAGracefulHolder) {
   EXPECT_EQ(Spec(api)["holderIdentity"], "b");
 }
 
+TEST(LeaseTest, IsGivenAwayAlthoughAStopCutARenewalThatCameThrough) {
+  FakeApi api;
+  FakeClock clock;
+  LeaderElector a(api, clock, Options("a")), b(api, clock, Options("b"));
+  ASSERT_TRUE(a.Acquire({}).ok());
+  const json before = Spec(api);
+  std::stop_source stop;
+  api.SetFault([&](const FakeApi::Call& call, bool after) {
+    if (!after || call.verb != "update") return OkStatus();
+    stop.request_stop();
+    return Cancelled("stopped");
+  });
+  ASSERT_EQ(a.Hold(stop.get_token()).code(), StatusCode::kCancelled);
+  ASSERT_NE(Spec(api)["renewTime"], before["renewTime"]) << "the renewal did not come through";
+  api.SetFault({});
+  const Status released = a.Release();
+  EXPECT_TRUE(released.ok()) << released.ToString();
+  EXPECT_EQ(Spec(api)["holderIdentity"], "");
+  const Duration start = clock.Monotonic();
+  ASSERT_TRUE(b.Acquire({}).ok());
+  EXPECT_LT(clock.Monotonic() - start, seconds(1));
+}
+
+TEST(LeaseTest, AReleaseThatComesTooLateLeavesTheLeaseToItsNewHolder) {
+  FakeApi api;
+  FakeClock clock;
+  LeaderElector a(api, clock, Options("a"));
+  ASSERT_TRUE(a.Acquire({}).ok());
+  api.Put(Leases(), R"({"metadata":{"name":"op","namespace":"sys"},"spec":{"holderIdentity":"b",
+    "leaseDurationSeconds":15,"leaseTransitions":1}})");
+  const Status released = a.Release();
+  EXPECT_TRUE(released.ok()) << released.ToString();
+  EXPECT_EQ(Spec(api)["holderIdentity"], "b");
+}
+
 TEST(LeaseTest, StopsBeforeAnybodyCanFollowWhenItCannotRenew) {
   FakeApi api;
   FakeClock clock;
