@@ -64,9 +64,8 @@ struct Pipe {
   }
 };
 
-// Reads until the end of file or the deadline.
-Status ReadAll(int fd, Duration timeout, std::string& out) {
-  const Duration end = SystemClock().Monotonic() + timeout;
+// Reads until the end of file or `end`, monotonic.
+Status ReadAll(int fd, Duration end, std::string& out) {
   char buffer[4096];
   while (true) {
     const auto left =
@@ -82,6 +81,21 @@ Status ReadAll(int fd, Duration timeout, std::string& out) {
     if (out.size() > static_cast<size_t>(kMaxBytes)) {
       return ResourceExhausted("expected at most 1 MiB, got: more");
     }
+  }
+}
+
+// Waits for the end of a child until `end`, monotonic.
+Status WaitFor(pid_t pid, Duration end, int& exit_status) {
+  constexpr Duration kLook = std::chrono::milliseconds(2);
+  while (true) {
+    const pid_t ended = waitpid(pid, &exit_status, WNOHANG);
+    if (ended == pid) return OkStatus();
+    if (ended < 0 && errno != EINTR) return ErrnoStatus(errno, "wait", "exec plugin");
+    if (SystemClock().Monotonic() >= end) {
+      return DeadlineExceeded(
+          "expected its end in time, got: it has closed its output and runs on");
+    }
+    SystemClock().SleepFor(kLook, {});
   }
 }
 
@@ -213,12 +227,16 @@ Result<ExecCredential> RunExecPlugin(const ExecPlugin& plugin, const ClientConfi
   pipe.CloseWrite();
 
   std::string output;
-  const Status read = ReadAll(pipe.read_end, timeout, output);
-  if (!read.ok()) kill(pid, SIGKILL);
   int exit_status = 0;
-  while (waitpid(pid, &exit_status, 0) < 0 && errno == EINTR) {
+  const Duration end = SystemClock().Monotonic() + timeout;
+  Status ended = ReadAll(pipe.read_end, end, output);
+  if (ended.ok()) ended = WaitFor(pid, end, exit_status);
+  if (!ended.ok()) {
+    kill(pid, SIGKILL);
+    while (waitpid(pid, &exit_status, 0) < 0 && errno == EINTR) {
+    }
+    return Status(StatusCode::kUnauthenticated, where + ": " + ended.message());
   }
-  if (!read.ok()) return Status(StatusCode::kUnauthenticated, where + ": " + read.message());
   if (!WIFEXITED(exit_status) || WEXITSTATUS(exit_status) != 0) {
     return Status(StatusCode::kUnauthenticated,
                   where + ": expected exit code 0, got: " +

@@ -53,7 +53,7 @@ struct ExecCredential {
 Result<ExecCredential> ParseExecCredential(std::string_view json, std::string_view api_version);
 
 // Runs the plugin with KUBERNETES_EXEC_INFO set, standard input closed and standard error passed
-// through.
+// through. One that has not answered and ended within `timeout` is killed.
 Result<ExecCredential> RunExecPlugin(const ExecPlugin& plugin, const ClientConfig& cluster,
                                      Duration timeout);
 

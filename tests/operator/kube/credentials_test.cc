@@ -141,6 +141,17 @@ TEST_F(CredentialsTest, EndsAPluginThatHangs) {
               HasSubstr("in time"));
 }
 
+TEST_F(CredentialsTest, EndsAPluginThatClosesItsOutputAndRunsOn) {
+  const ExecPlugin plugin{.api_version = "client.authentication.k8s.io/v1",
+                          .command = Write("closed", "#!/bin/sh\nexec >&-\nexec sleep 60\n")};
+  const Duration start = SystemClock().Monotonic();
+  const Status status = RunExecPlugin(plugin, {}, std::chrono::milliseconds(300)).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnauthenticated);
+  EXPECT_THAT(status.message(), HasSubstr("closed: expected its end in time, got: it has closed "
+                                          "its output and runs on"));
+  EXPECT_LT(SystemClock().Monotonic() - start, std::chrono::seconds(30));
+}
+
 TEST(TimeTest, RoundTripsAndReadsOffsets) {
   const auto time = ParseTime("2026-01-02T03:04:05.678901Z");
   ASSERT_TRUE(time);
