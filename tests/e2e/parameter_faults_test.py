@@ -19,7 +19,7 @@ from process_job import DEADLINE
 WORKER = sys.argv.pop(1)
 DATA = pathlib.Path(sys.argv.pop(1)).resolve()
 SECONDS = int(sys.argv.pop(1))
-MORE = 100  # steps after the faults
+MORE = 300  # steps after the faults, and after the stop: a push that was long under way disturbs some of them
 NAMED = 2  # seconds until everyone names a process that is lost
 AGAIN = 5  # seconds until training goes on after its return
 BUSY = 8  # for other tests on the same cores; what a quiet machine does is printed
@@ -44,6 +44,11 @@ class Faults(unittest.TestCase):
         folder.mkdir()
         self.jobs.append(Job(folder, WORKER, self.manifest(folder, steps, every), servers=2, metrics=True, **options))
         return self.jobs[-1]
+
+    def losses(self, job):
+        """Means of 20 steps, of the last 600."""
+        losses = [line["loss"] for line in job.lines()[-600:]]
+        return [sum(losses[i:i + 20]) / 20 for i in range(0, len(losses) - 19, 20)]
 
     def last_losses(self, job):
         losses = [line["loss"] for line in job.lines()[-100:]]
@@ -98,7 +103,7 @@ class Faults(unittest.TestCase):
         faulty_loss, calm_loss = self.last_losses(job), self.last_losses(calm)
         print(f"{step + MORE} steps, {kills} workers killed ({lost:.0f} seen, {reruns:.0f} steps run again), 1 server killed: "
               f"{count} updates after {step} steps; loss {faulty_loss:.4f}, undisturbed {calm_loss:.4f}")
-        self.assertLess(faulty_loss, 1.25 * calm_loss + 0.02)
+        self.assertLess(faulty_loss, 1.25 * calm_loss + 0.02, [self.losses(job), self.losses(calm)])
 
     def named(self, job, victim):
         """How others say that it is lost."""
