@@ -301,7 +301,8 @@ def main():
     runs = [Run(api, operator, options, last=operator is operators[-1]) for operator in operators]
     try:
         if not kwok:
-            take_turns(runs, options.single)
+            with operators[0].without_admission():
+                take_turns(runs, options.single)
         for one in runs:
             operator = one.operator
             try:

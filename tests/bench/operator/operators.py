@@ -1,5 +1,6 @@
 """The two operators as processes under their own ServiceAccounts, and what can be read of them."""
 import base64
+import contextlib
 import json
 import os
 import re
@@ -97,6 +98,15 @@ class Meshtrain(Operator):
         self.binary = binary
         kubectl("apply", "--server-side", "-k", "deploy/base")
         kubectl("wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s")
+
+    @contextlib.contextmanager
+    def without_admission(self):
+        """Without the policy that asks whether a job's creator may create pods, as the peer is without its webhook."""
+        kubectl("delete", "validatingadmissionpolicybinding", "meshtrain-pods")
+        time.sleep(3)  # the API server watches its policies
+        yield
+        kubectl("apply", "--server-side", "-k", "deploy/base")
+        time.sleep(3)
 
     def start(self):
         self.spawn([self.binary, "--kubeconfig", self.kubeconfig("meshtrain-system", "meshtrain"),
