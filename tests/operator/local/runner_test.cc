@@ -63,7 +63,11 @@ class TfConfigTest : public RunnerTest {
     const api::TrainingJob job = builder.Build();
     std::string all;
     for (const auto& [role, replica] : job.spec.replica_specs) {
-      for (int i = 0; i < replica.replicas; ++i) all += " " + cluster::ToString(TaskId{role, i});
+      for (int i = 0; i < replica.replicas; ++i) {
+        const std::string task = cluster::ToString(TaskId{role, i});
+        std::filesystem::remove(folder_ + "/tf-" + task);  // a job's before this one
+        all += " " + task;
+      }
     }
     const std::string script =
         "cd $TEST_FOLDER; me=$MESHTRAIN_ROLE-$MESHTRAIN_INDEX; printf %s \"${TF_CONFIG-(unset)}\" "
