@@ -191,13 +191,12 @@ class ProcessFaultsTest(unittest.TestCase):
         process = job.processes[index]
         self.assertIsNone(process.poll())
         process.send_signal(signal.SIGSTOP)
-        other = (index + 1) % 3
         begin = time.monotonic()
-        job.wait_for_text(other, f"worker-{index} lost: silent for")
-        print(f"worker-{index} stopped: named by worker-{other} after {time.monotonic() - begin:.2f} s")
+        for other in ((index + 1) % 3, (index + 2) % 3):
+            job.wait_for_text(other, f"worker-{index} lost: silent for")
+            print(f"worker-{index} stopped: named by worker-{other} after {time.monotonic() - begin:.2f} s")
         process.send_signal(signal.SIGCONT)
         self.assert_undisturbed(job)
-        self.assert_noticed(job, (index + 2) % 3, f"worker-{index} lost: silent for")
 
     def test_worker_stopped_and_continued(self):
         self.stopped(1)
