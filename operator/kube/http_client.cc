@@ -121,6 +121,15 @@ struct Connection {
   Credential credential;  // whose certificate it uses
 };
 
+// kCanceled where `stop` came first. The library ignores a stop() before it has a socket, so one
+// that is there already is not left to it.
+httplib::Result SendUntil(const std::stop_token& stop, httplib::ClientImpl& http,
+                          httplib::Request& request) {
+  std::stop_callback on_stop(stop, [&] { http.stop(); });
+  if (stop.stop_requested()) return httplib::Result(nullptr, httplib::Error::Canceled);
+  return http.send(request);
+}
+
 class HttpClient;
 
 std::string Escape(std::string_view text) {
@@ -409,11 +418,7 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
   if (verb != "GET" && options_.may_write) MT_RETURN_IF_ERROR(options_.may_write());
 
   const Duration start = clock_.Monotonic();
-  httplib::Result result = [&] {
-    std::stop_callback on_stop(call.stop, [&] { connection->http->stop(); });
-    if (call.stop.stop_requested()) return httplib::Result(nullptr, httplib::Error::Canceled);
-    return connection->http->send(request);
-  }();
+  httplib::Result result = SendUntil(call.stop, *connection->http, request);
   const Duration took = clock_.Monotonic() - start;
   if (!result) {
     if (options_.on_request) options_.on_request(verb, "<error>", took);
@@ -550,11 +555,7 @@ Status HttpClient::Watch(
   };
 
   const Duration start = clock_.Monotonic();
-  httplib::Result result = [&] {
-    std::stop_callback on_stop(stop, [&] { connection->http->stop(); });
-    if (stop.stop_requested()) return httplib::Result(nullptr, httplib::Error::Canceled);
-    return connection->http->send(request);
-  }();
+  httplib::Result result = SendUntil(stop, *connection->http, request);
   if (options_.on_request) {
     options_.on_request("WATCH", status == 0 ? "<error>" : std::to_string(status),
                         clock_.Monotonic() - start);
