@@ -35,14 +35,12 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
               [this](const std::string& key) { queue_.Add(key); }) {
   const auto watch = [&](kube::Resource resource, const std::string& ns,
                          const std::string& selector, Sink sink, bool needed) {
-    informers_.push_back(
-        {std::make_unique<Informer>(client_, clock_,
-                                    InformerOptions{.resource = std::move(resource),
-                                                    .ns = ns,
-                                                    .label_selector = selector,
-                                                    .needed = needed},
-                                    std::move(sink)),
-         needed});
+    informers_.push_back(std::make_unique<Informer>(client_, clock_,
+                                                    InformerOptions{.resource = std::move(resource),
+                                                                    .ns = ns,
+                                                                    .label_selector = selector,
+                                                                    .needed = needed},
+                                                    std::move(sink)));
   };
   // Children before jobs: a job that is looked at must not seem to have none.
   watch(kube::Pods(), options_.ns, ManagedSelector(), store_.PodSink(), true);
@@ -62,8 +60,8 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
 Controller::~Controller() { metrics_.SetGauges({}); }
 
 bool Controller::synced() const {
-  for (const Watching& watching : informers_) {
-    if (watching.needed && !watching.informer->synced()) return false;
+  for (const auto& informer : informers_) {
+    if (informer->needed() && !informer->synced()) return false;
   }
   return true;
 }
@@ -72,9 +70,9 @@ bool Controller::idle() const { return queue_.idle(); }
 
 void Controller::Run(std::stop_token stop) {
   std::vector<std::jthread> watchers, workers, pullers;
-  for (Watching& watching : informers_) {
+  for (const auto& informer : informers_) {
     watchers.emplace_back(
-        [informer = watching.informer.get(), stop](std::stop_token) { informer->Run(stop); });
+        [informer = informer.get(), stop](std::stop_token) { informer->Run(stop); });
   }
   while (!synced() && clock_.SleepFor(std::chrono::milliseconds(5), stop)) {
   }

@@ -71,11 +71,7 @@ class Controller {
   FanOut fan_out_;
   Applier applier_;
   ProgressPuller puller_;
-  struct Watching {
-    std::unique_ptr<Informer> informer;
-    bool needed = true;  // before the first look
-  };
-  std::vector<Watching> informers_;
+  std::vector<std::unique_ptr<Informer>> informers_;
   mutable Mutex mutex_;
   std::map<std::string, reconcile::RefusedWrite> refused_ MT_GUARDED_BY(mutex_);
   std::set<std::string> read_anew_

@@ -40,6 +40,7 @@ class Informer {
   // Until stop.
   void Run(std::stop_token stop);
 
+  bool needed() const { return options_.needed; }
   // Whether the first list is in. Any thread.
   bool synced() const { return synced_; }
   int64_t lists() const { return lists_; }
