@@ -1,7 +1,6 @@
 // Asks the leader of each running job how far it is (runtime/telemetry/progress_fetch.h), at most
-// once per 5 s and job. A pod that does not answer is asked less and
-// less often (up to once a minute). The answers are kept for the controller; what changes wakes the
-// job.
+// once per 5 s and job. A pod that does not answer is asked less and less often (up to once a
+// minute). The answers are kept for the controller; what changes wakes the job.
 #pragma once
 
 #include <functional>
