@@ -4,6 +4,16 @@
 #include "runtime/program/ops.h"
 
 namespace meshtrain::execute {
+namespace {
+
+// Equal where the meshes are: rows of one mesh have the same axes and differ in their devices.
+std::string KeyOf(const Mesh& mesh) {
+  std::string key = mesh.ToString() + " on";
+  for (const mesh::Device& device : mesh.devices()) key += " " + device.ToString();
+  return key;
+}
+
+}  // namespace
 
 Result<DVariable> DVariable::Create(Session& session, std::string name, const DTensor& initial,
                                     bool trainable) {
@@ -49,7 +59,7 @@ Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
   }
   std::string key;
   for (size_t i = 0; i < types.size(); ++i) {
-    key += types[i].ToString() + layouts[i].mesh().ToString() + layouts[i].ToString() + ";";
+    key += types[i].ToString() + " " + layouts[i].ToString() + " " + KeyOf(layouts[i].mesh()) + ";";
   }
   if (const auto it = loaded_.find(key); it != loaded_.end()) return it->second.get();
 

@@ -10,6 +10,21 @@
 #include "runtime/sharding/sharding.h"
 
 namespace meshtrain::execute {
+namespace {
+
+// `mesh` for a message that sets it beside `other`: with its devices where only these differ.
+std::string Against(const Mesh& mesh, const Mesh& other) {
+  std::string text = mesh.ToString();
+  if (mesh == other || mesh.axes() != other.axes()) return text;
+  text += " on ";
+  for (size_t i = 0; i < mesh.devices().size(); ++i) {
+    text += (i == 0 ? "" : ", ") + mesh.devices()[i].ToString();
+  }
+  return text;
+}
+
+}  // namespace
+
 Session::Session(SessionOptions options, std::unique_ptr<device::Backend> backend)
     : options_(std::move(options)), backend_(std::move(backend)) {}
 Session::~Session() = default;
@@ -235,7 +250,8 @@ Result<DTensor> Session::Relayout(const DTensor& value, const Layout& layout) {
   }
   if (!(layout.mesh() == value.layout_.mesh())) {
     return InvalidArgument("relayout: expected a layout on mesh " +
-                           value.layout_.mesh().ToString() + ", got: " + layout.mesh().ToString());
+                           Against(value.layout_.mesh(), layout.mesh()) +
+                           ", got: " + Against(layout.mesh(), value.layout_.mesh()));
   }
   if (layout.rank() != value.type_.rank()) {
     return InvalidArgument("relayout: expected a layout of rank " +
@@ -372,7 +388,8 @@ Result<std::vector<Session::Stored*>> Session::StatesOf(
     MT_ASSIGN_OR_RETURN(Stored * stored, Find(variable));
     if (!(stored->value.layout_.mesh() == mesh)) {
       return InvalidArgument("variable `" + variable.name() + "`: expected it on mesh " +
-                             mesh.ToString() + ", got: " + stored->value.layout_.mesh().ToString());
+                             Against(mesh, stored->value.layout_.mesh()) +
+                             ", got: " + Against(stored->value.layout_.mesh(), mesh));
     }
     states.push_back(stored);
   }
@@ -520,9 +537,14 @@ Status LoadedStep::Feed(size_t input, const DTensor& value) {
     return InvalidArgument("input `" + name + "`: expected a tensor of type " +
                            inputs_[input].type_.ToString() + ", got: " + value.type_.ToString());
   }
-  if (!(value.layout_ == inputs_[input].layout_)) {
-    return InvalidArgument("input `" + name + "`: expected layout " +
-                           inputs_[input].layout_.ToString() +
+  const Layout& want = inputs_[input].layout_;
+  if (!(value.layout_.mesh() == want.mesh())) {
+    return InvalidArgument("input `" + name + "`: expected a tensor on mesh " +
+                           Against(want.mesh(), value.layout_.mesh()) +
+                           ", got: " + Against(value.layout_.mesh(), want.mesh()));
+  }
+  if (!(value.layout_ == want)) {
+    return InvalidArgument("input `" + name + "`: expected layout " + want.ToString() +
                            ", got: " + value.layout_.ToString());
   }
   lent_.resize(inputs_.size());

@@ -84,6 +84,58 @@ TEST_P(FunctionTest, OneTracePerTypesAndLayouts) {
   EXPECT_EQ(traces, 3);
 }
 
+// Rows of one mesh have the same axes; so have meshes over other devices, or the same in another
+// order.
+TEST_P(FunctionTest, OneFunctionComputesOnEachOfSeveralMeshesWithTheSameAxes) {
+  const Mesh square = Mesh::Parse("a=2,b=2").value();
+  std::vector<Mesh> meshes = {square.SubMesh({{"a", 0}}).value(),
+                              square.SubMesh({{"a", 1}}).value()};
+  for (const std::vector<const char*>& names :
+       {std::vector<const char*>{"cpu:4", "cpu:5"}, {"cpu:5", "cpu:4"}}) {
+    std::vector<mesh::Device> devices;
+    for (const char* name : names) devices.push_back(mesh::Device::Parse(name).value());
+    meshes.push_back(Mesh::Create({{"b", 2}}, devices).value());
+  }
+  int traces = 0;
+  Function step(*session_, "step", {"x"}, [&](const Value& x) -> Outputs {
+    ++traces;
+    return {{"y", x * x}, {"sum", ReduceSum(x)}};
+  });
+  for (int round = 0; round < 2; ++round) {
+    for (size_t m = 0; m < meshes.size(); ++m) {
+      SCOPED_TRACE(m);
+      const auto at = static_cast<float>(m + 1);
+      const Tensor host = Tensor::Of<float>({3}, std::vector<float>{at, at + 1, at + 2});
+      const auto out = step(session_->CopyToMesh(host, L("{b}", meshes[m])).value());
+      ASSERT_TRUE(out.ok()) << out.status().message();
+      EXPECT_EQ((*out)[0].layout().mesh(), meshes[m]);
+      EXPECT_EQ(Values(Host((*out)[0])),
+                (std::vector<float>{at * at, (at + 1) * (at + 1), (at + 2) * (at + 2)}));
+      EXPECT_EQ(Values(Host((*out)[1])), (std::vector<float>{3 * at + 3}));
+    }
+    EXPECT_EQ(traces, 4);
+  }
+}
+
+TEST_P(FunctionTest, WhatLiesOnAnotherMeshIsRefusedByItsDevices) {
+  const Mesh square = Mesh::Parse("a=2,b=2").value();
+  const Mesh first = square.SubMesh({{"a", 0}}).value(),
+             second = square.SubMesh({{"a", 1}}).value();
+  const Tensor host = Tensor::Of<float>({2}, std::vector<float>{1, 2});
+  const DTensor here = session_->CopyToMesh(host, L("{b}", first)).value();
+  const DTensor there = session_->CopyToMesh(host, L("{b}", second)).value();
+  const DVariable v = DVariable::Create(*session_, "v", here).value();
+  Function add(*session_, "add", {"x"}, [&](const Value& x) -> Outputs { return {{"y", x + v}}; });
+  EXPECT_EQ(Values(Host((*add(here))[0])), (std::vector<float>{2, 4}));
+  EXPECT_EQ(add(there).status().message(),
+            "variable `v`: expected it on mesh b=2 on cpu:2, cpu:3, got: b=2 on cpu:0, cpu:1");
+  EXPECT_EQ(session_->Relayout(here, L("{*}", second)).status().message(),
+            "relayout: expected a layout on mesh b=2 on cpu:0, cpu:1, got: b=2 on cpu:2, cpu:3");
+  LoadedStep* step = add.Prepare(std::vector{here.type()}, std::vector{here.layout()}).value();
+  EXPECT_EQ(step->Feed(0, there).message(),
+            "input `x`: expected a tensor on mesh b=2 on cpu:0, cpu:1, got: b=2 on cpu:2, cpu:3");
+}
+
 TEST_P(FunctionTest, TheFirstMistakeComesBackWithItsLine) {
   Function wrong(*session_, "wrong", {"x"}, [&](const Value& x) -> Outputs {
     return {{"y", MatMul(x, x)}};
