@@ -14,6 +14,7 @@
 #include "runtime/distribute/parameter/coordinator.h"
 #include "runtime/distribute/parameter/evaluate.h"
 #include "runtime/train/callbacks.h"
+#include "worker/file_error.h"
 #include "worker/leaving.h"
 #include "worker/parameter_processes.h"
 #include "worker/parameter_steps.h"
@@ -263,8 +264,8 @@ class Chief {
     MT_ASSIGN_OR_RETURN(reporter_, Reporter::Create(
                                        config_, std::move(job),
                                        [this] { return coordinator_->last_save(); }, start));
-    MT_RETURN_IF_ERROR(WriteFileAtomically(config_.output + "/plan.txt",
-                                           PlacementText(coordinator_->planner(), servers_)));
+    MT_RETURN_IF_ERROR(OfFiles(WriteFileAtomically(
+        config_.output + "/plan.txt", PlacementText(coordinator_->planner(), servers_))));
     Say(fmt::format("training {} with {}; output in {}", manifest_.name, places, config_.output));
     if (reporter_->port() > 0) {
       Say(fmt::format("live page: http://{}:{}/", config_.host, reporter_->port()));

@@ -66,13 +66,15 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
                                                    const train::Position& start) {
   auto reporter =
       std::unique_ptr<Reporter>(new Reporter(config, std::move(job), std::move(last_save)));
-  MT_RETURN_IF_ERROR(MakeDirectories(config.output));
+  MT_RETURN_IF_ERROR(OfFiles(MakeDirectories(config.output)));
   if (reporter->job_.chief) {
-    MT_RETURN_IF_ERROR(reporter->OpenLog(start));
-    MT_ASSIGN_OR_RETURN(reporter->train_events_,
-                        telemetry::EventFileWriter::Create(config.output + "/events/train"));
-    MT_ASSIGN_OR_RETURN(reporter->test_events_,
-                        telemetry::EventFileWriter::Create(config.output + "/events/test"));
+    MT_RETURN_IF_ERROR(OfFiles(reporter->OpenLog(start)));
+    MT_ASSIGN_OR_RETURN(
+        reporter->train_events_,
+        OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/train")));
+    MT_ASSIGN_OR_RETURN(
+        reporter->test_events_,
+        OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/test")));
   }
   {
     MutexLock lock(reporter->mutex_);

@@ -41,7 +41,7 @@ class Reporter final : public train::Callback {
   // The newest complete checkpoint. Called by several threads.
   using LastSave = std::function<std::optional<checkpoint::SaveReport>()>;
   // Opens the output files and, where the configuration asks for it, the server. Errors: those of
-  // files; kUnavailable for an address that cannot be bound.
+  // files, as OfFiles has them; kUnavailable only for an address that cannot be bound.
   static Result<std::unique_ptr<Reporter>> Create(const Config& config, Job job, LastSave last_save,
                                                   const train::Position& start);
 

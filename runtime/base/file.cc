@@ -52,7 +52,13 @@ Status ErrnoStatus(int error, std::string_view what, std::string_view path) {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
+    case ENAMETOOLONG:
       return NotFound(std::move(message));
+    // What lies there is something else, and stays so: trying again cannot help.
+    case EISDIR:
+    case ELOOP:
+    case EEXIST:
+      return AlreadyExists(std::move(message));
     case EACCES:
     case EPERM:
     case EROFS:

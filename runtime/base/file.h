@@ -1,5 +1,5 @@
-// Files without half-written ones. Errors: kNotFound, kPermissionDenied, kResourceExhausted (disk
-// full), kUnavailable (other I/O), each naming the path.
+// Files without half-written ones. Errors: kNotFound, kPermissionDenied, kAlreadyExists (what lies
+// there is no file), kResourceExhausted (disk full), kUnavailable (other), each naming the path.
 #pragma once
 
 #include <cstddef>

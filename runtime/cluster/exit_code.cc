@@ -7,6 +7,7 @@ namespace meshtrain::cluster {
 int ManifestExitCode(const Status& error) {
   switch (error.code()) {
     case StatusCode::kNotFound:
+    case StatusCode::kAlreadyExists:  // there is something, but no file
       return kExitNoInput;
     case StatusCode::kInvalidArgument:
     case StatusCode::kFailedPrecondition:
@@ -22,6 +23,7 @@ int ManifestExitCode(const Status& error) {
 int DataExitCode(const Status& error) {
   switch (error.code()) {
     case StatusCode::kNotFound:
+    case StatusCode::kAlreadyExists:  // there is something, but no file
       return kExitNoInput;
     case StatusCode::kInvalidArgument:
     case StatusCode::kDataLoss:

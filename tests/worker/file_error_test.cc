@@ -12,7 +12,7 @@ namespace meshtrain::worker {
 namespace {
 
 TEST(FileErrorTest, AFileThatFailsIsNeverALostPeer) {
-  for (const int error : {EIO, ESTALE, EMFILE, ELOOP}) {
+  for (const int error : {EIO, ESTALE, EMFILE, ENXIO}) {
     const Status raw = ErrnoStatus(error, "cannot write", "/x");
     const Status files = OfFiles(raw);
     EXPECT_FALSE(distribute::Team::IsLoss(files)) << files.ToString();
@@ -27,6 +27,19 @@ TEST(FileErrorTest, AFileThatFailsIsNeverALostPeer) {
   }
   EXPECT_EQ(*OfFiles(Result<int>(7)), 7);
   EXPECT_FALSE(distribute::Team::IsLoss(OfFiles(Result<int>(Unavailable("u"))).status()));
+}
+
+TEST(FileErrorTest, WhatTryingAgainCannotMendIsNotTriedAgain) {
+  for (const int error : {EISDIR, ELOOP, EEXIST, ENAMETOOLONG, ENOTDIR, ENOENT, EACCES, EROFS}) {
+    const Status status = OfFiles(ErrnoStatus(error, "cannot create", "/x"));
+    EXPECT_EQ(PortExitCode<OutputExitCode>(status), cluster::kExitCannotCreate)
+        << status.ToString();
+  }
+  for (const int error : {ENOSPC, EDQUOT, EIO}) {
+    const Status status = OfFiles(ErrnoStatus(error, "cannot write", "/x"));
+    EXPECT_EQ(PortExitCode<OutputExitCode>(status), cluster::kExitIo) << status.ToString();
+  }
+  EXPECT_EQ(DataExitCode(ErrnoStatus(ELOOP, "cannot open", "/x")), cluster::kExitNoInput);
 }
 
 TEST(FileErrorTest, OnlyAnAbandonedSaveIsALostPeer) {

@@ -4,8 +4,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <future>
 #include <set>
@@ -94,8 +97,10 @@ class MeshWorkerTest : public testing::Test {
   const TempFolder folder_;
 };
 
-// A name that leads to itself: ELOOP, which no rule of ErrnoStatus has a better word for.
-void MakeUnreadable(const std::string& path) { fs::create_symlink(path, path); }
+// A socket in a file's place: ENXIO, which no rule of ErrnoStatus has a better word for.
+void MakeUnreadable(const std::string& path) {
+  ASSERT_EQ(::mknod(path.c_str(), S_IFSOCK | 0600, 0), 0) << std::strerror(errno);
+}
 
 TEST_F(MeshWorkerTest, AFolderThatIsNotSharedEndsTheJobNamingTheMissingPart) {
   const auto [chief, other] =
@@ -126,14 +131,15 @@ TEST_F(MeshWorkerTest, ALastCheckpointThatStaysIncompleteEndsBothAlike) {
 
 TEST_F(MeshWorkerTest, AFolderThatCannotBeWrittenEndsTheJob) {
   const std::string shared = Folder("shared");
-  MakeUnreadable(checkpoint::CheckpointFolder(shared, 5));
+  const std::string fifth = checkpoint::CheckpointFolder(shared, 5);
+  fs::create_symlink(fifth, fifth);
   const auto endings = Train({shared, shared}, /*every=*/5, /*epochs=*/100000);
   int said = 0;
   for (const Ending& ending : endings) {
     // Who leaves second may see the first one leave before it comes to its own error.
     if (ending.exit_code == cluster::kExitRetry) continue;
     ++said;
-    EXPECT_EQ(ending.exit_code, cluster::kExitIo) << ending.status.ToString();
+    EXPECT_EQ(ending.exit_code, cluster::kExitCannotCreate) << ending.status.ToString();
     EXPECT_THAT(ending.status.message(), HasSubstr("ckpt-00000005: cannot make folder"));
   }
   EXPECT_GT(said, 0);
@@ -145,7 +151,9 @@ TEST_F(MeshWorkerTest, ACheckpointThatOneCannotReadEndsBoth) {
     ASSERT_EQ(ending.exit_code, cluster::kExitDone) << ending.status.ToString();
   }
   ASSERT_EQ(checkpoint::FindLatest(shared)->step, kStepsPerEpoch);
-  MakeUnreadable(checkpoint::CheckpointFolder(mine, kStepsPerEpoch));
+  const std::string last = checkpoint::CheckpointFolder(mine, kStepsPerEpoch);
+  ASSERT_TRUE(MakeDirectories(last).ok());
+  MakeUnreadable(last + "/index.json");
   const auto [chief, other] = Train({shared, mine}, /*every=*/0, /*epochs=*/2);
   EXPECT_EQ(chief.exit_code, cluster::kExitIo) << chief.status.ToString();
   EXPECT_THAT(chief.status.message(), HasSubstr("worker-1: " + mine));

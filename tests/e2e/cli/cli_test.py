@@ -239,6 +239,52 @@ class Mistakes(Case):
         self.expect_error(result, 73, "file/out")
 
 
+class Outputs(Case):
+    """What lies in the way of a file stays there, whoever tries again; a full disk may be given room."""
+
+    @staticmethod
+    def under(policy):
+        return lambda t: t.replace("replicas: 1", f"replicas: 1, restartPolicy: {policy}")
+
+    def test_something_else_in_a_files_place_is_not_retried(self):
+        folder = lambda path: path.mkdir(parents=True)
+        file = lambda path: path.write_text("in the way")
+        loop = lambda path: path.symlink_to(path)
+        for name, make, named, why in (
+                ("metrics.jsonl", folder, "metrics.jsonl: cannot create", "Is a directory"),
+                ("metrics.jsonl", loop, "metrics.jsonl: cannot create", "Too many levels"),
+                ("plan.txt", folder, "plan.txt: cannot rename over", "Is a directory"),
+                ("report.html", folder, "report.html: cannot rename over", "Is a directory"),
+                ("model.safetensors", folder, "model.safetensors: cannot rename over", "Is a directory"),
+                ("events", file, "events/train: cannot make folder", "Not a directory"),
+                ("events", loop, "events/train: cannot make folder", "Too many levels"),
+                ("checkpoints", file, "checkpoints: cannot make folder", "Not a directory"),
+                ("checkpoints", loop, "checkpoints: cannot make folder", "Too many levels")):
+            with self.subTest(name=name, why=why), tempfile.TemporaryDirectory(dir=self.folder) as out:
+                make(Path(out) / name)
+                result = self.meshtrain("run", "-f", self.manifest(edit=self.under("ExitCode")), "--output", out)
+                self.expect_error(result, 73, f"{out}/{named}: {why}", "failed with exit code 73 (Error), which is not retried")
+                self.assertNotIn("JobRestarting", result.stderr)
+
+    def test_nor_is_it_with_parameter_servers(self):
+        roles = ", ".join(f"{role}: {{replicas: 1, restartPolicy: ExitCode}}" for role in ("chief", "worker", "ps", "evaluator"))
+        manifest = self.manifest(mesh="", edit=lambda t: t.replace("    mesh: \n", "").replace(
+            "replicaSpecs: {worker: {replicas: 1}}", "strategy: ParameterServer\n  replicaSpecs: {%s}" % roles))
+        for who, name in (("chief", "metrics.jsonl"), ("chief", "plan.txt"), ("evaluator", "evaluator-0/metrics.jsonl")):
+            with self.subTest(name), tempfile.TemporaryDirectory(dir=self.folder) as out:
+                (Path(out) / name).mkdir(parents=True)
+                result = self.meshtrain("run", "-f", manifest, "--output", out)
+                self.expect_error(result, 73, f"{out}/{name}: ", "Is a directory",
+                                  f"tiny-{who}-0 failed with exit code 73 (Error), which is not retried")
+
+    def test_a_full_disk_ends_in_74(self):
+        out = self.folder / "out"
+        out.mkdir()
+        (out / "metrics.jsonl").symlink_to("/dev/full")
+        result = self.run_job(self.manifest(edit=self.under("Never")))
+        self.expect_error(result, 74, f"{out}/metrics.jsonl: cannot write: No space left on device")
+
+
 class BadData(Case):
     def test_missing(self):
         (self.folder / "labels.gz").unlink()
