@@ -21,6 +21,7 @@
 #include "runtime/nn/model.h"
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
+#include "runtime/sharding/sharding.h"
 #include "runtime/train/loss.h"
 #include "runtime/train/optimizer.h"
 
@@ -44,6 +45,7 @@ using mesh::TensorType;
 using mesh::UNSHARDED;
 using program::Value;
 using program::Variable;
+using sharding::CheckAxesUsed;
 
 // CreateMesh({{"batch", 8}}): eight logical devices of this process, unless `devices` names others.
 inline Result<Mesh> CreateMesh(std::vector<mesh::Axis> axes,

@@ -106,6 +106,9 @@ int Fail(const Status& status, int (*exit_code)(const Status&)) {
 int Main(const Flags& flags) {
   const auto mesh = Mesh::Parse(flags.mesh);
   if (!mesh.ok()) return Fail(mesh.status(), cluster::ManifestExitCode);
+  if (const Status used = CheckMesh(*mesh); !used.ok()) {
+    return Fail(used, cluster::ManifestExitCode);
+  }
   const auto digits = OpenDigits(flags);
   if (!digits.ok()) return Fail(digits.status(), cluster::DataExitCode);
   const auto report = Train(flags, *mesh, *digits);

@@ -174,16 +174,27 @@ inline Outputs TestStep(const Mlp& model, const Value& x, const Value& y) {
   return {{"loss", CrossEntropyLoss(y_pred, y)}, {"accuracy", Accuracy(y_pred, y)}};
 }
 
-// Splits a batch along the mesh's axis `batch`, where it has one; the short last batch of an epoch
-// may fall into unequal shards.
+// Split along the mesh's axis `batch`, where it has one.
+inline Layout BatchLayout(const Mesh& mesh, int rank) {
+  const Layout whole = Layout::Replicated(mesh, rank);
+  const auto batch = mesh.FindAxis("batch");
+  return batch ? whole.WithDim(0, {*batch}) : whole;
+}
+
+// An axis that neither the batches nor the weights use would do no work.
+inline Status CheckMesh(const Mesh& mesh) {
+  const std::vector<Layout> weights = WeightLayouts(mesh);
+  return CheckAxesUsed(
+      mesh,
+      {.inputs = {{"x", BatchLayout(mesh, 3)}, {"y", BatchLayout(mesh, 1)}},
+       .states = {{"hidden_1", weights[0]}, {"hidden_2", weights[1]}, {"logits", weights[2]}}});
+}
+
+// Splits a batch; the short last one of an epoch may fall into unequal shards.
 inline Result<std::pair<DTensor, DTensor>> RepackBatch(Session& session, const Tensor& x,
                                                        const Tensor& y, const Mesh& mesh) {
-  Layout x_layout = Layout::Replicated(mesh, x.type().rank());
-  Layout y_layout = Layout::Replicated(mesh, y.type().rank());
-  if (const auto batch = mesh.FindAxis("batch")) {
-    x_layout = x_layout.WithDim(0, {*batch});
-    y_layout = y_layout.WithDim(0, {*batch});
-  }
+  const Layout x_layout = BatchLayout(mesh, x.type().rank());
+  const Layout y_layout = BatchLayout(mesh, y.type().rank());
   MT_ASSIGN_OR_RETURN(DTensor xs, RepackLocalTensor(session, x, x_layout, Uneven::kAllow));
   MT_ASSIGN_OR_RETURN(DTensor ys, RepackLocalTensor(session, y, y_layout, Uneven::kAllow));
   return std::pair(std::move(xs), std::move(ys));
