@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/collective/groups.h"
 #include "runtime/collective/local.h"
 #include "runtime/collective/reduce.h"
 
@@ -29,7 +30,7 @@ class CrossDevice final : public collective::Communicator {
                    std::span<const Participant> local) override {
     const ReduceFn reduce = collective::FindReduce(call.dtype, reduction);
     // What the plain one refuses, it refuses in its own words.
-    if (reduce == nullptr || !Whole(call, local)) {
+    if (reduce == nullptr || !Whole(call, count, local)) {
       return local_->AllReduce(call, reduction, count, local);
     }
     const int64_t width = mesh::DTypeBytes(call.dtype);
@@ -89,7 +90,9 @@ class CrossDevice final : public collective::Communicator {
   }
 
  private:
-  bool Whole(const GroupCall& call, std::span<const Participant> local) const {
+  // Whether the call makes sense, and every device takes part in it with buffers.
+  bool Whole(const GroupCall& call, int64_t count, std::span<const Participant> local) const {
+    if (count < 0 || !collective::GroupsOver(mesh(), call.axes).ok()) return false;
     std::set<int64_t> ranks;
     for (const Participant& p : local) {
       if (p.send == nullptr || p.receive == nullptr || p.rank < 0 || p.rank >= mesh().size()) {
@@ -97,10 +100,7 @@ class CrossDevice final : public collective::Communicator {
       }
       ranks.insert(p.rank);
     }
-    const bool known = std::all_of(call.axes.begin(), call.axes.end(),
-                                   [&](int axis) { return axis >= 0 && axis < mesh().num_axes(); });
-    return known && static_cast<int64_t>(ranks.size()) == mesh().size() &&
-           ranks.size() == local.size();
+    return static_cast<int64_t>(ranks.size()) == mesh().size() && ranks.size() == local.size();
   }
 
   // All onto the first device in the order of the ranks, and from it to the others.
