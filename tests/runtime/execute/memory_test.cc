@@ -1,0 +1,76 @@
+// What a session allocates for a step is what the step's plan said that it would, counted by the
+// null backend over the training step of the main job.
+#include <gtest/gtest.h>
+
+#include "runtime/device/null/null_backend.h"
+#include "runtime/execute/session.h"
+#include "tests/runtime/sharding/models.h"
+
+namespace meshtrain::execute {
+namespace {
+
+sharding::Given Megatron(const Mesh& mesh) {
+  sharding::Given given;
+  given.inputs.insert_or_assign("x", *Layout::BatchSharded(mesh, "batch", 2));
+  if (!mesh.FindAxis("model")) return given;
+  GiveLayer(given, "hidden_1", *Layout::Parse("{*, model}", mesh));
+  GiveLayer(given, "hidden_2", *Layout::Parse("{model, *}", mesh));
+  return given;
+}
+
+class MemoryTest : public testing::TestWithParam<const char*> {
+ protected:
+  // The peak over all devices of a step that was declared, loaded, fed and run.
+  void RunAndCount(bool isolated) {
+    const Mesh mesh = *Mesh::Parse(GetParam());
+    const program::Program program = sharding::MlpTrainStep();
+    const sharding::Given given = Megatron(mesh);
+    std::unique_ptr<device::Backend> backend = device::MakeNullBackend();
+    const device::NullCounts& counts = device::CountsOfNullBackend(*backend);
+    const auto session = *Session::Create({.isolated = isolated}, std::move(backend));
+    const plan::Plan planned = *session->PlanOnly(program, mesh, given);
+    EXPECT_EQ(counts.peak_bytes, 0);
+
+    std::vector<program::Variable> variables;
+    for (const program::State& s : program.states) {
+      variables.emplace_back(s.name, program.type(s.entry));
+      const auto layout = given.states.find(s.name);
+      ASSERT_TRUE(session
+                      ->Declare(variables.back(),
+                                layout != given.states.end()
+                                    ? layout->second
+                                    : Layout::Replicated(mesh, variables.back().type().rank()))
+                      .ok());
+    }
+    const int64_t devices = isolated ? mesh.size() : 1;
+    const auto step = session->Load(program, mesh, variables, {.inputs = given.inputs});
+    ASSERT_TRUE(step.ok()) << step.status().message();
+    const plan::Plan& plan = (*step)->run_plan();
+    for (size_t i = 0; i < program.inputs.size(); ++i) {
+      ASSERT_TRUE((*step)->Feed(i, Tensor(program.type(program.inputs[i].value))).ok());
+    }
+    ASSERT_TRUE((*step)->Run().ok());
+    EXPECT_EQ(counts.peak_bytes, devices * plan.peak_bytes);
+    EXPECT_EQ(counts.allocated_bytes, counts.peak_bytes);  // a step keeps its memory
+    EXPECT_EQ(counts.collective_bytes, plan.CollectiveBytesPerStep());
+    EXPECT_EQ((*step)->plan().hash, planned.hash);
+    EXPECT_EQ((*step)->plan().peak_bytes, planned.peak_bytes);
+    if (isolated) {
+      EXPECT_EQ(plan.hash, planned.hash);
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Meshes, MemoryTest,
+                         testing::Values("batch=8", "batch=4,model=2", "batch=3", "batch=1"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = c == '=' || c == ',' ? '_' : c;
+                           return name;
+                         });
+
+TEST_P(MemoryTest, IsolatedDevicesTakeThePlansPeakEach) { RunAndCount(/*isolated=*/true); }
+
+TEST_P(MemoryTest, DevicesThatShareMemoryTakeThePeakOfWhatRuns) { RunAndCount(/*isolated=*/false); }
+
+}  // namespace
+}  // namespace meshtrain::execute
