@@ -8,6 +8,7 @@
 #include "cli/manifest.h"
 #include "cli/verbs.h"
 #include "runtime/cluster/exit_code.h"
+#include "runtime/spec/plan_options.h"
 
 namespace meshtrain::cli {
 namespace {
@@ -24,7 +25,8 @@ int Plan(const std::string& file) {
     return cluster::DataExitCode(types.status());
   }
   const auto print = [&]() -> Status {
-    MT_ASSIGN_OR_RETURN(const spec::Traced traced, spec::Build(manifest->program, *types));
+    MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest->program));
+    MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(*types));
     const program::Program& step = traced.programs.train_step;
     sharding::Given given;
     given.inputs = traced.layouts.inputs;
@@ -35,10 +37,8 @@ int Plan(const std::string& file) {
     }
     MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
                         sharding::Shard(step, traced.mesh, given));
-    plan::Options options{.overlap = plan::SpansProcesses(traced.mesh)};
-    if (const auto bytes = spec::BytesPerPack(manifest->program.packing(), traced)) {
-      options.bucket_bytes = options.overlap_bucket_bytes = *bytes;
-    }
+    MT_ASSIGN_OR_RETURN(const plan::Options options,
+                        spec::PlanOptionsOf(manifest->program, declared, *types));
     MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(std::move(partitioned), options));
     std::fputs(plan.Report().c_str(), stdout);
     return OkStatus();

@@ -29,7 +29,7 @@ set(table
   "runtime/train: runtime/nn"
   "runtime/execute: runtime/plan runtime/device runtime/collective"
   "runtime/distribute: runtime/execute runtime/cluster runtime/nn runtime/train runtime/data runtime/checkpoint runtime/telemetry"
-  "runtime/spec: runtime/nn runtime/train runtime/data runtime/sharding"
+  "runtime/spec: runtime/nn runtime/train runtime/data runtime/plan"
   "runtime: runtime/distribute runtime/spec runtime/telemetry"
   "operator/api: runtime/spec runtime/cluster"
   "operator/reconcile: operator/api"

@@ -20,6 +20,7 @@
 #include "runtime/distribute/strategy/cross_device.h"
 #include "runtime/distribute/team.h"
 #include "runtime/execute/session.h"
+#include "runtime/spec/plan_options.h"
 #include "runtime/train/callbacks.h"
 #include "worker/checkpoints.h"
 #include "worker/file_error.h"
@@ -60,10 +61,8 @@ void WarnOfNccl(std::string_view field, std::string_view instead) {
              {{"field", std::string(field)}, {"instead", std::string(instead)}});
 }
 
-// What a manifest says about its strategy's sums (docs/strategies.md).
-Status ApplyStrategyOptions(const spec::ProgramSpec& program, const spec::Declared& declared,
-                            const std::vector<mesh::TensorType>& types,
-                            execute::SessionOptions* options) {
+// What a manifest says about its strategy's sums (docs/strategies.md), but for the plan's part.
+void ApplyStrategyOptions(const spec::ProgramSpec& program, execute::SessionOptions* options) {
   if (const auto& mirrored = program.mirrored) {
     if (mirrored->cross_device_ops == spec::CrossDeviceOps::kNccl) {
       WarnOfNccl("program.mirrored.cross_device_ops", "Auto");
@@ -86,11 +85,6 @@ Status ApplyStrategyOptions(const spec::ProgramSpec& program, const spec::Declar
       program.multi_worker_mirrored->communication == spec::Communication::kNccl) {
     WarnOfNccl("program.multi_worker_mirrored.communication", "RING");
   }
-  if (!program.packing().given()) return OkStatus();
-  MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(types));
-  options->plan.bucket_bytes = options->plan.overlap_bucket_bytes =
-      *spec::BytesPerPack(program.packing(), traced);
-  return OkStatus();
 }
 
 class Worker {
@@ -273,11 +267,11 @@ class Worker {
       options.process = team_->process();
       options.communicator = team_->communicators();
     }
-    options.plan.finite_outputs = {std::string(train::kLossName)};
     MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
     const int64_t full = train_data_->batch_size();
-    MT_TRY_STATUS(ApplyStrategyOptions(program, declared, train_data_->BatchTypes(full), &options),
-                  ManifestExitCode);
+    ApplyStrategyOptions(program, &options);
+    MT_TRY(options.plan, spec::PlanOptionsOf(program, declared, train_data_->BatchTypes(full)),
+           ManifestExitCode);
     MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExitCode);
     distribute::MeshRunner::Options sizes{
         .types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};

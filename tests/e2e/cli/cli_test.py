@@ -121,6 +121,26 @@ class GoodRuns(Case):
         self.assertIn("run", self.meshtrain("--help").stdout)
         self.assertEqual(self.meshtrain("--help").returncode, 0)
 
+    def test_what_plan_prints_is_what_runs(self):
+        rules = "    layout: {rules: [{match: hidden.kernel, spec: [unsharded, model]}]}\n    train: {epochs"
+        split = lambda t: t.replace("    train: {epochs", rules)
+        packs = lambda t: t.replace("    mesh: \n", "    devices: {count: 4}\n    mirrored: {packing: {bytes_per_pack: 64}}\n").replace(
+            "  replicaSpecs:", "  strategy: Mirrored\n  replicaSpecs:")
+        uneven = lambda t: t.replace("      batch:", "      uneven: true\n      batch:")
+        processes = lambda t: t.replace("replicas: 1", "replicas: 2")
+        plans = set()
+        for i, (mesh, edit, more) in enumerate((
+                ("{batch: 2}", lambda t: t, []), ("{batch: 2, model: 2}", split, []), ("{batch: 2, model: 2}", split, ["--isolated"]),
+                ("{batch: 8}", uneven, []), ("", packs, []), ("{batch: 4}", processes, []))):
+            with self.subTest(mesh=mesh, more=more):
+                manifest = self.manifest(mesh=mesh, epochs=1, edit=edit)
+                plan = self.meshtrain("plan", "-f", manifest)
+                self.assertEqual(plan.returncode, 0, plan.stderr)
+                self.assertEqual(self.run_job(manifest, *more, output=f"out{i}").returncode, 0)
+                self.assertEqual((self.folder / f"out{i}" / "plan.txt").read_text(), plan.stdout)
+                plans.add(plan.stdout)
+        self.assertEqual(len(plans), 5)  # devices by themselves have no plan of their own
+
     def test_validate_goes_by_the_operators_rules_too(self):
         # A job of the user's own image declares no program.
         job = self.folder / "own.yaml"
@@ -181,6 +201,17 @@ class Resumes(Case):
 
 
 class Mistakes(Case):
+    def test_plan_ends_as_a_run_does(self):
+        plan = lambda **given: self.meshtrain("plan", "-f", self.manifest(**given))
+        self.expect_error(self.meshtrain("plan", "-f", str(self.folder / "none.yaml")), 66, "none.yaml: cannot open")
+        self.expect_error(plan(edit=lambda t: t.replace("- flatten", "- flaten")), 78, "job.yaml:", "flaten")
+        self.expect_error(plan(mesh="{batch: 3}"), 78, "program.data.batch: expected a multiple of 3")
+        images = self.folder / "images.gz"
+        images.write_bytes(b"not an idx file at all")
+        self.expect_error(plan(), 65, f"{images}: byte 0: expected IDX's magic number")
+        images.unlink()
+        self.expect_error(plan(), 66, f"{images}: cannot open")
+
     def test_figures_and_counts_that_are_not_there(self):
         stop = lambda more: lambda t: t.replace("    train: {epochs", "    train: {early_stopping: {%s}, epochs" % more)
         without_test = lambda edit: lambda t: edit("\n".join(l for l in t.split("\n") if " test: " not in l))
