@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.error
@@ -157,8 +158,17 @@ class GoodRuns(Case):
 
     def test_a_short_last_batch_may_be_uneven_when_asked(self):
         uneven = lambda t: t.replace("      batch:", "      uneven: true\n      batch:")
-        result = self.run_job(self.manifest(mesh="{batch: 8}", batch=30, edit=uneven), "--isolated")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        runs = []
+        for mesh, edit, more in (("{batch: 1}", lambda t: t, []), ("{batch: 8}", uneven, ["--isolated"]), ("{batch: 8}", uneven, [])):
+            output = f"out{len(runs)}"
+            result = self.run_job(self.manifest(mesh=mesh, batch=30, edit=edit), *more, output=output)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            runs.append([json.loads(line) for line in (self.folder / output / "metrics.jsonl").read_text().splitlines()])
+        self.assertEqual([line["step"] for line in runs[0]], list(range(1, 9)))  # of 30, 30, 30 and 10
+        for run in runs[1:]:
+            for want, got in zip(runs[0], run, strict=True):
+                for figure in ("loss", "accuracy"):
+                    self.assertAlmostEqual(got[figure], want[figure], delta=1e-5 * abs(want[figure]))
 
 
 class Resumes(Case):
@@ -251,18 +261,26 @@ class Mistakes(Case):
         self.expect_error(self.run_job(self.manifest(edit=lambda t: t.replace("units: 12", "unit: 12"))), 78, "`unit`", "units")
 
     def test_meshes_that_cannot_be(self):
-        self.expect_error(self.run_job(self.manifest(mesh="{batch: 0}")), 78, "batch", "0")
-        self.expect_error(self.run_job(self.manifest(mesh="{batch: 2, model: 2}")), 78, "model")
-        self.expect_error(self.run_job(self.manifest(edit=lambda t: t.replace("    data:", "    devices: {kind: cpu, count: 1}\n    data:"))), 78, "2", "1")
-        self.expect_error(self.run_job(self.manifest(edit=lambda t: t.replace("    data:", "    devices: {kind: cuda}\n    data:"))), 78, "cuda")
+        devices = lambda given: lambda t: t.replace("    data:", "    devices: {%s}\n    data:" % given)
+        self.expect_error(self.run_job(self.manifest(mesh="{batch: 0}")), 78,
+                          "job.yaml:10:19: program.mesh.batch: expected a size of at least 1, got: 0")
+        self.expect_error(self.run_job(self.manifest(mesh="{batch: 2, model: 2}")), 78,
+                          "job.yaml:10:5: program.mesh: axis `model` of size 2 splits nothing: no layout rule and no input uses it")
+        self.expect_error(self.run_job(self.manifest(edit=devices("kind: cpu, count: 1"))), 78,
+                          "job.yaml:10:5: program.mesh: mesh batch=2 needs 2 devices, got: 1 process with 1 device")
+        self.expect_error(self.run_job(self.manifest(edit=devices("kind: cuda"))), 78,
+                          "program.devices.kind: this worker computes on cpu, got: cuda")
 
     def test_layouts_that_do_not_fit(self):
         rule = lambda text: (lambda t: t.replace("    train: {epochs", "    layout: {rules: [" + text + "]}\n    train: {epochs"))
-        self.expect_error(self.run_job(self.manifest(edit=rule("{match: hidden.kernel, spec: [batch]}"))), 78, "hidden.kernel", "rank")
-        self.expect_error(self.run_job(self.manifest(edit=rule("{match: hiden.kernel, spec: [unsharded, batch]}"))), 78, "hiden")
+        self.expect_error(self.run_job(self.manifest(edit=rule("{match: hidden.kernel, spec: [batch]}"))), 78,
+                          "program.layout.rules[0]: layout [batch] has 1 entry, but `hidden.kernel` has rank 2")
+        self.expect_error(self.run_job(self.manifest(edit=rule("{match: hiden.kernel, spec: [unsharded, batch]}"))), 78,
+                          "program.layout.rules[0]: layout rule `hiden.kernel` matches no parameter", "near: hidden.kernel")
 
     def test_a_batch_that_the_axis_does_not_divide(self):
-        self.expect_error(self.run_job(self.manifest(mesh="{batch: 3}")), 78, "batch", "20", "3")
+        self.expect_error(self.run_job(self.manifest(mesh="{batch: 3}")), 78,
+                          "program.data.batch: expected a multiple of 3, the size of axis `batch` (or data.uneven: true), got: 20")
 
     def test_an_output_that_cannot_be_written(self):
         (self.folder / "file").write_text("in the way")
@@ -322,20 +340,52 @@ class BadData(Case):
         self.expect_error(self.run_job(self.manifest()), 66, "labels.gz")
 
     def test_truncated_wrong_magic_and_counts(self):
-        images = (self.folder / "images.gz").read_bytes()
-        (self.folder / "images.gz").write_bytes(images[: len(images) // 2])
-        self.expect_error(self.run_job(self.manifest()), 65, "images.gz")
-        (self.folder / "images.gz").write_bytes(b"not an idx file at all")
-        self.expect_error(self.run_job(self.manifest()), 65, "images.gz")
-        (self.folder / "images.gz").write_bytes(gzip.compress(idx(bytes(100 * 99), (99, 10, 10))))
-        self.expect_error(self.run_job(self.manifest()), 65, "99", "100")
+        path = self.folder / "images.gz"
+        packed = path.read_bytes()
+        whole = gzip.decompress(packed)
+        half = len(packed) // 2
+        labels = self.folder / "labels.gz"
+        for data, words in (
+                (packed[:half], f"{path}: byte {half} of the compressed file: expected the gzip stream to go on"),
+                (b"not an idx file at all", f"{path}: byte 0: expected IDX's magic number"),
+                (b"\0\0\x09" + whole[3:], f"{path}: byte 2: expected element type"),
+                (whole[:500], f"{path}: byte 500: expected the file to hold u8[100,10,10] = 10000 bytes after its header, got: 484"),
+                (gzip.compress(whole[:500]), f"{path}: byte 500: expected content up to byte 10016 (u8[100,10,10]), got: end of file"),
+                (gzip.compress(whole + b"more"), f"{path}: byte 10016: expected the end after u8[100,10,10], got: more bytes"),
+                (gzip.compress(idx(bytes(100 * 99), (99, 10, 10))), f"{labels}: byte 4: expected 99 labels, as many as images in {path}, got: 100")):
+            with self.subTest(words):
+                path.write_bytes(data)
+                self.expect_error(self.run_job(self.manifest()), 65, words)
 
     def test_a_bomb_costs_nothing(self):
-        huge = struct.pack(">HBB", 0, 8, 3) + struct.pack(">III", 100, 10, 10)
-        (self.folder / "images.gz").write_bytes(gzip.compress(huge + bytes(200_000_000), 9))
+        size, manifest = 200_000_000, self.manifest(epochs=1)
+
+        def peak_bytes(code, *words):
+            """Of the largest process of a run. What this process holds counts in its children: the bomb is packed in pieces."""
+            with tempfile.TemporaryFile("w+") as said:
+                child = subprocess.Popen([BIN / "meshtrain", "run", "-f", manifest, "--output", str(self.folder / "out")],
+                                         stdout=said, stderr=said, stdin=subprocess.DEVNULL)
+                timer = threading.Timer(TIMEOUT, child.kill)
+                timer.start()
+                _, status, usage = os.wait4(child.pid, 0)
+                timer.cancel()
+                child.returncode = os.waitstatus_to_exitcode(status)
+                said.seek(0)
+                text = said.read()
+            self.assertEqual(child.returncode, code, text)
+            for word in words:
+                self.assertIn(word, text)
+            return usage.ru_maxrss * 1024
+
+        usual = peak_bytes(0)
+        with gzip.open(self.folder / "images.gz", "wb", 9) as bomb:
+            bomb.write(struct.pack(">HBB", 0, 8, 3) + struct.pack(">III", 100, 10, 10))
+            for _ in range(200):
+                bomb.write(bytes(size // 200))
         began = time.monotonic()
-        self.expect_error(self.run_job(self.manifest()), 65, "images.gz")
+        bombed = peak_bytes(65, "images.gz: byte 10016: expected the end after u8[100,10,10], got: more bytes")
         self.assertLess(time.monotonic() - began, 60)
+        self.assertLess(bombed, usual + size // 4)
 
 
 class Damage(Case):
