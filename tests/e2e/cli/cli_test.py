@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The command line and the worker as a user meets them: good runs, mistakes, damage, signals, and the exit codes of
-runtime/cluster/contract.h.   cli_test.py BIN_FOLDER"""
+runtime/cluster/contract.h. What the rows of a manifest do is manifest_test.py's.   cli_test.py BIN_FOLDER"""
 import gzip
 import json
 import os

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Rows of docs/reference/manifest.md, each by a job that the worker trains.   manifest_test.py BIN_FOLDER"""
+import json
+import os
+import shutil
+import struct
+import unittest
+
+from cli_test import Case  # it takes BIN_FOLDER from the arguments
+
+
+def tensors(path):
+    """name -> (dtype, shape, bytes) of a safetensors file."""
+    data = path.read_bytes()
+    size, = struct.unpack_from("<Q", data)
+    head = json.loads(data[8:8 + size])
+    head.pop("__metadata__", None)
+    body = data[8 + size:]
+    return {name: (t["dtype"], t["shape"], body[slice(*t["data_offsets"])]) for name, t in head.items()}
+
+
+def edits(*pairs):
+    def apply(text):
+        for old, new in pairs:
+            assert old in text, old
+            text = text.replace(old, new)
+        return text
+    return apply
+
+
+def model_axis(text):
+    """Both weights split over `model`, 14 and 10 places of which 3 and 4 do not divide."""
+    rules = "[{match: hidden.kernel, spec: [unsharded, model]}, {match: hidden.bias, spec: [model]}, {match: logits.kernel, spec: [model, unsharded]}]"
+    return edits(("units: 12", "units: 14"), ("    train: {epochs", "    layout: {rules: %s}\n    train: {epochs" % rules))(text)
+
+
+class ManifestCase(Case):
+    def train(self, *more, output="out", **given):
+        result = self.run_job(self.manifest(**given), *more, output=output)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def lines(self, output="out"):
+        return [json.loads(line) for line in (self.folder / output / "metrics.jsonl").read_text().splitlines()]
+
+    def checkpoints(self, output="out"):
+        return sorted(path.name for path in (self.folder / output / "checkpoints").glob("ckpt-*"))
+
+    def forget(self, step, output="out"):
+        """As if the job had been killed before it saved `step`."""
+        shutil.rmtree(self.folder / output / "checkpoints" / f"ckpt-{step:08d}")
+
+
+class OtherMesh(ManifestCase):
+    def test_a_run_goes_on_where_the_mesh_is_another(self):
+        self.train("--isolated", mesh="{batch: 2, model: 4}", edit=model_axis, output="whole")
+        whole = self.lines("whole")
+        self.assertEqual(len(whole), 10)
+        for i, (mesh, more) in enumerate((("{model: 3}", ["--isolated"]), ("{batch: 5}", []))):
+            with self.subTest(mesh):
+                output = f"out{i}"
+                self.train("--isolated", mesh="{batch: 2, model: 4}", epochs=1, edit=model_axis, output=output)
+                self.forget(5, output)
+                edit = model_axis if "model" in mesh else edits(("units: 12", "units: 14"))
+                result = self.train(*more, mesh=mesh, edit=edit, output=output)
+                self.assertIn("ckpt-00000003 at step 3", result.stdout)
+                lines = self.lines(output)
+                self.assertEqual([line["step"] for line in lines], list(range(1, 11)))
+                for want, got in zip(whole, lines, strict=True):
+                    self.assertAlmostEqual(got["loss"], want["loss"], delta=1e-5 * abs(want["loss"]))
+
+
+class Rows(ManifestCase):
+    def test_initial_weights_of_a_file_and_of_a_checkpoint(self):
+        self.train(output="first")
+        saved = self.folder / "first"
+        given = lambda path: edits(("    data:", f"    initial_weights: {path}\n    data:"))
+        runs = []
+        for i, path in enumerate((saved / "model.safetensors", saved / "checkpoints" / "ckpt-00000010")):
+            # A rate too small to change a weight's float: what comes out is what went in.
+            self.train(edit=given(path), rate="1.0e-30", epochs=1, output=f"out{i}")
+            got, want = tensors(self.folder / f"out{i}" / "model.safetensors"), tensors(saved / "model.safetensors")
+            self.assertEqual(got, want)
+            runs.append([line["loss"] for line in self.lines(f"out{i}")])
+        self.assertEqual(runs[0], runs[1])
+        self.assertLess(runs[0][0], 0.9 * self.lines("first")[0]["loss"])
+
+    def test_initial_weights_that_are_not_there_or_not_these(self):
+        self.train(epochs=1, output="first")
+        weights = self.folder / "first" / "model.safetensors"
+        given = lambda path, *more: edits(("    data:", f"    initial_weights: {path}\n    data:"), *more)
+        run = lambda edit: self.run_job(self.manifest(edit=edit))
+        none = self.folder / "none.safetensors"
+        self.expect_error(run(given(none)), 66, f"{none}: ")
+        self.expect_error(run(given(weights, ("units: 12", "units: 14"))), 65, f"{weights}: ", "hidden.kernel", "f32[100,14]", "f32[100,12]")
+        self.expect_error(run(given(weights, ("name: hidden", "name: other"))), 65, f"{weights}: ", "other.kernel")
+        bad = self.folder / "bad.safetensors"
+        bad.write_bytes(b"\xff" * 100)
+        self.expect_error(run(given(bad)), 65, f"{bad}: ")
+        bad.write_bytes(weights.read_bytes()[:-1])
+        self.expect_error(run(given(bad)), 65, f"{bad}: ")
+
+    def test_keep(self):
+        keep = lambda n: edits(("everySteps: 2", f"everySteps: 2, keep: {n}"))
+        for n, kept in ((1, [10]), (2, [8, 10]), (4, [4, 6, 8, 10])):
+            with self.subTest(n):
+                self.train(every=2, edit=keep(n), output=f"out{n}")
+                self.assertEqual(self.checkpoints(f"out{n}"), [f"ckpt-{step:08d}" for step in kept])
+
+    def test_resume_never_begins_anew(self):
+        self.train(epochs=2, output="whole")
+        never = edits(("everySteps", "resume: Never, everySteps"))
+        self.train(epochs=1)
+        self.forget(5)
+        result = self.train(epochs=2, edit=never)
+        self.assertNotIn("resuming from", result.stdout)
+        self.assertEqual([line["step"] for line in self.lines()], list(range(1, 11)))
+        whole, out = (self.folder / name / "model.safetensors" for name in ("whole", "out"))
+        self.assertEqual(out.read_bytes(), whole.read_bytes())
+        # Even where what lies there is of another model, which `Latest` refuses.
+        self.train(epochs=1)
+        self.forget(5)
+        other = edits(("units: 12", "units: 14"))
+        self.assertEqual(self.run_job(self.manifest(edit=other)).returncode, 78)
+        self.train(edit=lambda t: never(other(t)))
+
+    def test_early_stopping_ends_it(self):
+        def stop(given):
+            return edits(("    train: {epochs", "    train: {early_stopping: {%s}, epochs" % given))
+
+        # Nothing gets better at this rate, so the epoch after the first and `patience` more are in vain.
+        for patience in (1, 3):
+            with self.subTest(patience):
+                output = f"out{patience}"
+                self.train(rate="1.0e-30", epochs=50, edit=stop(f"patience: {patience}"), output=output)
+                self.assertEqual(self.lines(output)[-1]["step"], 5 * (1 + patience))
+                self.assertEqual(self.checkpoints(output)[-1], f"ckpt-{5 * (1 + patience):08d}")
+                self.assertTrue((self.folder / output / "model.safetensors").exists())
+        # While it gets better it goes on; not by enough is not better.
+        self.train(epochs=4, edit=stop("monitor: loss, patience: 1"), output="better")
+        self.assertEqual(self.lines("better")[-1]["step"], 20)
+        self.train(epochs=4, edit=stop("monitor: loss, patience: 1, min_delta: 100"), output="enough")
+        self.assertEqual(self.lines("enough")[-1]["step"], 10)
+
+    def test_strict_gives_the_same_bits_on_any_mesh(self):
+        layout = lambda given: ("    train: {epochs", "    layout: {%s}\n    train: {epochs" % given)
+        strict = ("    seed: 3", "    seed: 3\n    numerics: strict")
+        even = ("      batch:", "      drop_remainder: true\n      batch:")  # 24, of 100
+        uneven = ("      batch:", "      uneven: true\n      batch:")
+        columns = layout("rules: [{match: hidden.kernel, spec: [unsharded, model]}]")
+        rows = layout("rules: [{match: hidden.kernel, spec: [model, unsharded]}]")
+        models, runs = [], []
+        for i, (mesh, more, *changes) in enumerate((
+                ("{batch: 1}", []), ("{batch: 8}", []), ("{batch: 2, model: 2}", [], columns), ("{batch: 7}", [], uneven),
+                ("{model: 3, batch: 4}", ["--threads", "1"], rows), ("{batch: 8}", [], layout("update: shared")))):
+            self.train(*more, mesh=mesh, batch=24, edit=edits(strict, even, *changes), output=f"out{i}")
+            models.append((self.folder / f"out{i}" / "model.safetensors").read_bytes())
+            runs.append([(line["step"], line["loss"], line["accuracy"]) for line in self.lines(f"out{i}")])
+        self.assertEqual([step for step, *_ in runs[0]], list(range(1, 9)))
+        for i in range(1, len(models)):
+            self.assertEqual(runs[i], runs[0])
+            self.assertEqual(models[i], models[0])
+        # Devices by themselves sum in another order, and are refused.
+        self.expect_error(self.run_job(self.manifest(edit=edits(strict)), "--isolated"), 78, "program.numerics: strict", "--isolated")
+
+
+if __name__ == "__main__":
+    os.environ.pop("TF_CONFIG", None)
+    unittest.main(verbosity=2)
