@@ -2,6 +2,7 @@
 import json
 import math
 import pathlib
+import re
 import tempfile
 import time
 import unittest
@@ -10,7 +11,7 @@ import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 
-from samples import samples
+from samples import JOB_STEPS, job, samples
 
 
 class TensorBoardTest(unittest.TestCase):
@@ -36,6 +37,26 @@ class TensorBoardTest(unittest.TestCase):
             runs.Reload()
             self.assertEqual(sorted(runs.Runs()), ["test", "train"])
             self.assertEqual([e.step for e in runs.Scalars("test", "accuracy")], [100, 200, 300])
+
+    def test_reads_what_a_job_leaves(self):
+        with tempfile.TemporaryDirectory() as folder:
+            _, _, out, said = job(folder)
+            runs = EventMultiplexer(size_guidance={"scalars": 0})
+            runs.AddRunsFromDirectory(str(out / "events"))
+            runs.Reload()
+            self.assertEqual({run: sorted(tags["scalars"]) for run, tags in runs.Runs().items()},
+                             {run: ["accuracy", "loss"] for run in ("train", "test")})
+            lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+            self.assertEqual([line["step"] for line in lines], list(range(1, JOB_STEPS[-1] + 1)))
+            for tag in ("loss", "accuracy"):
+                self.assertEqual([(e.step, e.value) for e in runs.Scalars("train", tag)],
+                                 [(line["step"], np.float32(line[tag])) for line in lines])
+                self.assertEqual([e.step for e in runs.Scalars("test", tag)], JOB_STEPS)
+            # Epoch, loss and accuracy of training, and of the test.
+            table = re.findall(r"^ +(\d+)  +([\d.]+)  +([\d.]+)  +([\d.]+)  +([\d.]+)$", said, re.MULTILINE)
+            for column, tag in ((3, "loss"), (4, "accuracy")):
+                for row, event in zip(table, runs.Scalars("test", tag), strict=True):
+                    self.assertAlmostEqual(float(row[column]), event.value, delta=5.1e-5)  # four decimals
 
     def test_metrics_jsonl_is_one_json_a_line(self):
         with tempfile.TemporaryDirectory() as folder:
