@@ -130,6 +130,19 @@ Given FirstDimension(const Program& program, const std::string& mesh_text) {
   return given;
 }
 
+// Inputs of rank 1 cut over the mesh's first axis, of rank 2 over the first and over all the others
+// together.
+Given EveryAxis(const Program& program, const std::string& mesh_text) {
+  const Mesh mesh = *Mesh::Parse(mesh_text);
+  mesh::DimSharding others;
+  for (int a = 1; a < mesh.num_axes(); ++a) others.push_back(a);
+  Given given = FirstDimension(program, mesh_text);
+  for (auto& [name, layout] : given.inputs) {
+    if (layout.rank() == 2) layout = layout.WithDim(1, others);
+  }
+  return given;
+}
+
 struct OpCase {
   std::string name;
   // Records into the current builder, from `x` f[6,5], `y` f[6,5], `row` f[5], `column` f[6,1],
@@ -378,6 +391,12 @@ TEST_P(BackendSuite, OpsAgreeWithTheInterpreterOnEveryMesh) {
           for (const auto& op : plan.local().ops) ran.insert(op.kind);
         }
       }
+      for (const char* mesh : {"batch=2,a=2,b=2", "batch=2,a=1,b=2,c=2"}) {
+        SCOPED_TRACE(c.name + " " + std::string(mesh::DTypeName(dtype)) + " on `" + mesh + "`");
+        const auto got = RunPlan(*backend, PlanOf(program, mesh, EveryAxis(program, mesh)), input);
+        ASSERT_TRUE(got.ok()) << got.status().ToString();
+        ExpectNear(*got, *want, dtype == DType::kF32 ? 2e-6 * 8 : 1e-13 * 8);
+      }
     }
   }
   // Reshards between two sharded layouts.
@@ -401,6 +420,24 @@ TEST_P(BackendSuite, OpsAgreeWithTheInterpreterOnEveryMesh) {
       ASSERT_TRUE(got.ok()) << got.status().ToString();
       ExpectNear(*got, *meshtrain::testing::Interpret(program, input), 1e-5);
       for (const auto& op : plan.local().ops) ran.insert(op.kind);
+    }
+  }
+  // The same over three axes and one of size 1.
+  for (const char* to : {"{a, b+one}", "{b+c+a, *}", "{*, c+one+b}", "{c, a+b}", "{*, *}"}) {
+    Builder b("move");
+    b.Output("y", b.Input("x", {DType::kF32, {6, 5}}) + 1.0);
+    const Program program = *b.Build();
+    const StepInput input = InputFor(program, 9);
+    const char* axes = "a=2,b=2,one=1,c=2";
+    const Mesh mesh = *Mesh::Parse(axes);
+    for (const char* from : {"{a+b, c}", "{c, b+a}", "{*, a+b+c}", "{one+b, *} sum(a,c)"}) {
+      SCOPED_TRACE(std::string(from) + " to " + to);
+      Given given;
+      given.inputs.insert_or_assign("x", *Layout::Parse(from, mesh));
+      given.outputs.insert_or_assign("y", *Layout::Parse(to, mesh));
+      const auto got = RunPlan(*backend, PlanOf(program, axes, given), input);
+      ASSERT_TRUE(got.ok()) << got.status().ToString();
+      ExpectNear(*got, *meshtrain::testing::Interpret(program, input), 1e-5);
     }
   }
   std::vector<std::string> missing;

@@ -32,6 +32,8 @@ using sharding::Sharded;
 constexpr double kTolerance = 1e-11;
 constexpr size_t kMaxFailures = 3;
 constexpr int kDrawnRuns = 24;
+constexpr int kDrawnRunsOfThreeAxes = 12;
+constexpr size_t kForcedOfThreeAxes = 48;  // of some hundreds
 
 // Costs that lead the planner elsewhere: as usual; moving is nearly free and computing dear; moving
 // is dear.
@@ -166,7 +168,11 @@ class Prover {
     for (const auto& [first, second] : {std::pair{2, 2}, {2, 3}, {4, 2}, {3, 1}}) {
       ForceSplits(*Mesh::Create({{"a", first}, {"b", second}}));
     }
-    for (int i = 0; i < kDrawnRuns; ++i) DrawLayouts();
+    for (int i = 0; i < kDrawnRuns; ++i) DrawLayouts(2);
+    for (const auto& [first, second, third] : {std::tuple{2, 2, 2}, {3, 1, 2}}) {
+      ForceSplits(*Mesh::Create({{"a", first}, {"b", second}, {"c", third}}), kForcedOfThreeAxes);
+    }
+    for (int i = 0; i < kDrawnRunsOfThreeAxes; ++i) DrawLayouts(3);
     return std::move(tally_);
   }
 
@@ -227,7 +233,8 @@ class Prover {
 
   // --- splits forced upon the op
 
-  void ForceSplits(const Mesh& mesh) {
+  // All splits, or `most` of them drawn by seed.
+  void ForceSplits(const Mesh& mesh, size_t most = SIZE_MAX) {
     std::vector<sharding::Split> splits = {Empty()};
     const sharding::AxisSizes sizes(mesh);
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
@@ -259,8 +266,14 @@ class Prover {
       }
       splits = std::move(more);
     }
+    std::erase_if(splits, [&](const sharding::Split& split) {
+      return !sharding::Representable(table_, split, sizes);
+    });
+    if (splits.size() > most) {
+      std::shuffle(splits.begin(), splits.end(), random_);
+      splits.resize(most);
+    }
     for (const sharding::Split& split : splits) {
-      if (!sharding::Representable(table_, split, sizes)) continue;
       Force(mesh, split, true);
       Force(mesh, split, false);
     }
@@ -354,9 +367,14 @@ class Prover {
     }
   }
 
-  void DrawLayouts() {
-    const auto size = [&] { return static_cast<int64_t>(random_() % 4 + 1); };
-    const Mesh mesh = *Mesh::Create({{"a", size()}, {"b", size()}});
+  void DrawLayouts(int num_axes) {
+    std::vector<mesh::Axis> axes;
+    for (int a = 0; a < num_axes; ++a) {
+      const uint64_t largest = num_axes > 2 ? 3 : 4;
+      axes.push_back({std::string(1, static_cast<char>('a' + a)),
+                      static_cast<int64_t>(random_() % largest + 1)});
+    }
+    const Mesh mesh = *Mesh::Create(std::move(axes));
     Given given;
     for (size_t i = 0; i < case_.inputs.size(); ++i) {
       given.inputs.insert_or_assign(InputName(i),

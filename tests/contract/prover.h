@@ -10,7 +10,7 @@
 //               and the op with its gradient
 //
 // One mesh axis of size 1, 2, 3, 4: all of them. Two axes: all forced splits, and layouts drawn by
-// seed.
+// seed. Three axes: some of both, drawn by seed.
 #pragma once
 
 #include <functional>

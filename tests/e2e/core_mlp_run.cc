@@ -41,11 +41,13 @@ Tensor AsF64(const Tensor& x) {
   return y;
 }
 
-Trained TrainCoreMlp(const Mesh& mesh, SessionOptions options, int steps, DType dtype) {
+Trained TrainCoreMlp(const Mesh& mesh, SessionOptions options, int steps, DType dtype,
+                     const std::vector<Layout>& layouts) {
   const int64_t first = mesh.LocalRanks(options.process).at(0);
   const auto session = Session::Create(std::move(options)).value();
   const core_mlp::Mlp model =
-      core_mlp::MakeMlp(*session, core_mlp::WeightLayouts(mesh), dtype).value();
+      core_mlp::MakeMlp(*session, layouts.empty() ? core_mlp::WeightLayouts(mesh) : layouts, dtype)
+          .value();
   const core_mlp::Adam optimizer = core_mlp::Adam::Create(*session, model.variables()).value();
   Function train(*session, "train_step", {"x", "y"}, [&](const Value& x, const Value& y) {
     return core_mlp::TrainStep(model, optimizer, x, y);

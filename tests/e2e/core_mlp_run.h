@@ -27,8 +27,10 @@ struct Trained {
   int64_t counted_bytes =
       0;  // as the communicator counted over all steps, for the first device of the process
 };
-// `steps` steps of the example on `mesh`, by the process that `options` names. Dies on an error.
-Trained TrainCoreMlp(const Mesh& mesh, SessionOptions options, int steps, DType dtype);
+// `steps` steps of the example on `mesh`, by the process that `options` names, its weights in
+// `layouts` or else in those of the example. Dies on an error.
+Trained TrainCoreMlp(const Mesh& mesh, SessionOptions options, int steps, DType dtype,
+                     const std::vector<Layout>& layouts = {});
 
 void ExpectClose(const std::vector<double>& got, const std::vector<double>& want, int count,
                  double relative);

@@ -84,6 +84,30 @@ TEST(CoreMlpTest, AxesThatDoNotDivideTheBatchGiveTheSameLosses) {
   }
 }
 
+// Kernels over one axis, over two at once and over three; an axis of size 1; copies along an axis
+// that only some use.
+TEST(CoreMlpTest, FourAxesGiveTheSameLosses) {
+  const Mesh mesh = CreateMesh({{"batch", 2}, {"model", 2}, {"a", 2}, {"b", 1}}).value();
+  ASSERT_EQ(mesh.size(), 8);
+  const Trained one = TrainCoreMlp("batch=1", true, 10);
+  for (const std::vector<const char*>& texts :
+       {std::vector<const char*>{"{*, model}", "{model, *}", "{*, *}"},
+        {"{a, model}", "{model, a+b}", "{a, *}"},
+        {"{*, model+a}", "{a+model, *}", "{model, a}"}}) {
+    std::vector<Layout> layouts;
+    for (const char* text : texts) layouts.push_back(Layout::Parse(text, mesh).value());
+    for (const bool isolated : {false, true}) {
+      SCOPED_TRACE(layouts[0].ToString() + (isolated ? " isolated" : ""));
+      const Trained run =
+          meshtrain::TrainCoreMlp(mesh, {.isolated = isolated}, 10, DType::kF32, layouts);
+      ExpectClose(run.losses, one.losses, 10, 1e-5);
+      if (!isolated) continue;
+      EXPECT_GT(run.counted_bytes, 0);
+      EXPECT_EQ(run.counted_bytes, run.planned_bytes * 10);
+    }
+  }
+}
+
 // --- the declared program
 
 std::string Manifest(const std::string& optimizer) {

@@ -91,6 +91,35 @@ TEST_P(SessionTest, RelayoutThereAndBackIsIdentity) {
   }
 }
 
+TEST_P(SessionTest, FourAxesCarryTensorsThereAndBack) {
+  const Mesh mesh = Mesh::Create({{"batch", 2}, {"model", 2}, {"a", 2}, {"b", 1}}).value();
+  // Rank 5 is batch 1, model 0, a 1: rows 2 and 3, column 0, the second of each pair.
+  const DTensor small =
+      session_->CopyToMesh(Numbered({4, 2, 2}), L("{batch, model, a}", mesh)).value();
+  const std::vector<Tensor> parts = session_->Unpack(small).value();
+  ASSERT_EQ(parts.size(), 8u);
+  EXPECT_EQ(parts[5].dims(), (mesh::Dims{2, 1, 1}));
+  EXPECT_EQ(Values(parts[5]), (std::vector<float>{10, 14}));
+
+  const std::vector<std::string> layouts = {"{batch, model, a}", "{a+batch, b, *}",
+                                            "{model, a+batch, b}", "{b, *, batch+model+a}",
+                                            "{*, *, *}"};
+  const Tensor x = Numbered({5, 3, 7});
+  for (const std::string& from : layouts) {
+    const DTensor first = session_->CopyToMesh(x, L(from, mesh)).value();
+    EXPECT_EQ(Values(session_->ToHost(first).value()), Values(x)) << from;
+    const auto packed = session_->Pack(session_->Unpack(first).value(), L(from, mesh));
+    ASSERT_TRUE(packed.ok()) << packed.status().message();
+    EXPECT_EQ(Values(session_->ToHost(*packed).value()), Values(x)) << from;
+    for (const std::string& to : layouts) {
+      SCOPED_TRACE(from + " -> " + to);
+      const auto second = session_->Relayout(first, L(to, mesh));
+      ASSERT_TRUE(second.ok()) << second.status().message();
+      EXPECT_EQ(Values(session_->ToHost(*second).value()), Values(x));
+    }
+  }
+}
+
 TEST_P(SessionTest, OneTensorOnTwoMeshesUnderThreeLayouts) {
   const Mesh other = Mesh::Parse("x=2,y=3").value();
   const Tensor x = Numbered({6, 6});
