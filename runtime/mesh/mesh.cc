@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 #include <set>
 
 #include "runtime/base/check.h"
@@ -13,6 +14,7 @@ namespace {
 constexpr std::string_view kKindNames[] = {"cpu", "cuda", "tpu", "pjrt"};
 constexpr int64_t kMaxDevices = 1 << 20;
 constexpr int kMaxAxes = 8;
+constexpr int64_t kMaxNumber = std::numeric_limits<int>::max();  // of a process or device
 
 bool IsName(std::string_view text) {
   if (text.empty() || std::isdigit(static_cast<unsigned char>(text[0]))) return false;
@@ -38,14 +40,14 @@ Result<Device> Device::Parse(std::string_view text) {
   std::string_view rest = text;
   if (const size_t slash = rest.find('/'); slash != std::string_view::npos) {
     const auto process = ParseInt(rest.substr(0, slash));
-    if (!process || *process < 0) return bad();
+    if (!process || *process < 0 || *process > kMaxNumber) return bad();
     device.process = static_cast<int>(*process);
     rest.remove_prefix(slash + 1);
   }
   const size_t colon = rest.find(':');
   if (colon == std::string_view::npos) return bad();
   const auto index = ParseInt(rest.substr(colon + 1));
-  if (!index || *index < 0) return bad();
+  if (!index || *index < 0 || *index > kMaxNumber) return bad();
   device.index = static_cast<int>(*index);
   std::string kind(rest.substr(0, colon));
   for (char& c : kind) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

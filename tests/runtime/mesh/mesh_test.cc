@@ -49,7 +49,10 @@ TEST(MeshTest, DevicesHaveTexts) {
   }
   EXPECT_EQ(Device::Parse("GPU:1")->ToString(), "cuda:1");
   EXPECT_EQ(Device::Parse("0/cpu:2")->ToString(), "cpu:2");
-  for (const std::string text : {"", "cpu", "cpu:", "cpu:-1", "quantum:0", "x/cpu:0"}) {
+  EXPECT_EQ(Device::Parse("2147483647/cpu:2147483647")->index, 2147483647);  // the largest
+  for (const std::string text :
+       {"", "cpu", "cpu:", "cpu:-1", "quantum:0", "x/cpu:0", "-1/cpu:0", "cpu:2147483648",
+        "cpu:4294967296", "4294967296/cpu:0", "cpu:99999999999999999999"}) {
     EXPECT_EQ(Device::Parse(text).status().message(),
               "device: expected a text like cpu:0 or 1/cuda:3, got: " + text);
   }
