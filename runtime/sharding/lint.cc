@@ -36,7 +36,7 @@ Status CheckReplication(const std::string& value, const program::TensorType& typ
                          ", would be gathered (" + HumanBytes(type.num_bytes()) +
                          ") whole onto every device for " + reason +
                          "; expected: a layout that keeps it split (" + advice +
-                         "), or a replication limit above its size, got: " +
+                         "), or in C++ a replication_limit_bytes above its size, got: " +
                          HumanBytes(options.replication_limit_bytes));
 }
 

@@ -192,6 +192,32 @@ class Partitioner {
     return text;
   }
 
+  // What may keep `v` from being gathered for the op `wants`: where it comes from a layer, the
+  // layouts of that layer's weights decide how it lies.
+  std::string Advice(ValueId v, const Op* wants) const {
+    const std::string relayout = "a Relayout of it before that op";
+    for (const program::Port& p : global_.inputs) {
+      if (p.value == v) {
+        return "another layout of input `" + p.name + "`, in a manifest layout.inputs, or " +
+               relayout;
+      }
+    }
+    const std::string rule = ", in a manifest a rule of layout.rules, or ";
+    for (const program::State& s : global_.states) {
+      if (s.entry == v) return "another layout of state `" + s.name + "`" + rule + relayout;
+    }
+    const auto has_weights = [&](const std::string& path) {
+      return !path.empty() &&
+             std::any_of(global_.states.begin(), global_.states.end(),
+                         [&](const program::State& s) { return s.name.starts_with(path + "."); });
+    };
+    const int32_t producer = global_.values[v].op;
+    std::string layer = producer < 0 ? "" : global_.ops[producer].path;
+    if (!has_weights(layer) && wants != nullptr) layer = wants->path;
+    if (!has_weights(layer)) return relayout;
+    return "another layout of the weights of `" + layer + "`" + rule + relayout;
+  }
+
   Result<ValueId> Bring(ValueId v, const Place& place, const Want& want) {
     std::vector<Version>& versions = versions_[v];
     for (const Version& version : versions) {
@@ -218,10 +244,9 @@ class Partitioner {
       reshard.reason = "input " + std::to_string(want.operand) + " of " + OpText(*origin);
     }
     if (!want.asked) {
-      const std::string advice =
-          want.advice.empty() ? "a Relayout of it before that op" : want.advice;
-      MT_RETURN_IF_ERROR(CheckReplication(reshard.value, global_.type(v), reshard.from, reshard.to,
-                                          reshard.reason, advice, options_));
+      MT_RETURN_IF_ERROR(
+          CheckReplication(reshard.value, global_.type(v), reshard.from, reshard.to, reshard.reason,
+                           want.advice.empty() ? Advice(v, origin) : want.advice, options_));
     }
     ValueId at = versions[start].local;
     for (const Move& move : best.moves) {

@@ -99,7 +99,8 @@ TEST(ErrorsTest, SilentReplicationNamesTheAlternatives) {
           "silent replication: %[0-9]+ f32.1024,2. of softmax at errors_test.cc:[0-9]+, split as "
           "\\{batch, \\*\\}, would be gathered \\(8.19 [kK]B\\) whole onto every device for output "
           "logits is returned replicated; expected: a layout that keeps it split \\(a layout for "
-          "output `logits`\\), or a replication limit above its size, got: 8.19 [kK]B"));
+          "output `logits`\\), or in C\\+\\+ a replication_limit_bytes above its size, got: 8.19 "
+          "[kK]B"));
   // Asked for, it is no mistake.
   given.outputs.insert_or_assign("logits", Layout::Replicated(mesh, 2));
   EXPECT_EQ(Message(Step(1024), mesh, given, {.replication_limit_bytes = 8192}), "accepted");
@@ -108,19 +109,74 @@ TEST(ErrorsTest, SilentReplicationNamesTheAlternatives) {
   EXPECT_EQ(Message(Step(1024), mesh, given, {.replication_limit_bytes = 8192}), "accepted");
 }
 
-TEST(ErrorsTest, SilentReplicationForAnOpNamesItAndItsLine) {
-  const Mesh mesh = *Mesh::Parse("batch=4");
+// The probabilities of one vector, of which every device has a part: the classes are needed whole.
+program::Program Vector(int64_t classes) {
   Builder b("step");
   Builder::Scope scope(b);
-  b.Output("y", ReduceSum(
-                    Softmax(b.Input("x", {DType::kF32, {4096}}))));  // the classes are needed whole
+  const Value x = b.Input("x", {DType::kF32, {classes}});
+  Builder::NameScope layer(b, "logits");
+  const Variable bias("logits.bias", {DType::kF32, {classes}});
+  b.Output("y", ReduceSum(Softmax(Softmax(x) + Softmax(bias))));
+  return *b.Build();
+}
+
+Given OverBatch(const Mesh& mesh, const std::string& bias) {
   Given given;
   given.inputs.insert_or_assign("x", *Layout::Parse("{batch}", mesh));
+  given.states.insert_or_assign("logits.bias", *Layout::Parse(bias, mesh));
+  return given;
+}
+
+TEST(ErrorsTest, SilentReplicationForAnOpNamesItsLineAndWhatTheUserCanChange) {
+  const Mesh mesh = *Mesh::Parse("batch=4");
+  const Options options{.replication_limit_bytes = 1000};
+  Given given = OverBatch(mesh, "{*}");
   EXPECT_THAT(
-      Message(*b.Build(), mesh, given, {.replication_limit_bytes = 1000}),
+      Message(Vector(4096), mesh, given, options),
       ::testing::MatchesRegex(
           "silent replication: %0 f32.4096. of input x, split as \\{batch\\}, would be "
-          "gathered .* for input 0 of softmax at errors_test.cc:[0-9]+; expected: .*Relayout.*"));
+          "gathered .* for input 0 of softmax \\(logits\\) at errors_test.cc:[0-9]+; expected: a "
+          "layout that keeps it split \\(another layout of input `x`, in a manifest layout.inputs, "
+          "or a Relayout of it before that op\\), .*"));
+  // Asked for whole, it is no mistake; then the next one shows.
+  given = OverBatch(mesh, "{batch}");
+  given.inputs.insert_or_assign("x", *Layout::Parse("{*}", mesh));
+  EXPECT_THAT(
+      Message(Vector(4096), mesh, given, options),
+      ::testing::MatchesRegex(".* of state logits.bias, .*\\(another layout of state "
+                              "`logits.bias`, in a manifest a rule of layout.rules, or .*"));
+  given = OverBatch(mesh, "{*}");
+  given.inputs.insert_or_assign("x", *Layout::Parse("{*}", mesh));
+  EXPECT_EQ(Message(Vector(4096), mesh, given, options), "accepted");
+}
+
+// What a layer computes lies as its weights make it lie.
+TEST(ErrorsTest, SilentReplicationOfAnActivationNamesTheLayer) {
+  const Mesh mesh = *Mesh::Parse("model=2");
+  Builder b("step");
+  Builder::Scope scope(b);
+  const Value x = b.Input("x", {DType::kF32, {16}});
+  {
+    Builder::NameScope layer(b, "wide");
+    const Variable kernel("wide.kernel", {DType::kF32, {4096}});
+    b.Output("y", ReduceSum(Softmax(ReduceSum(x) * kernel)));
+  }
+  Given given;
+  given.states.insert_or_assign("wide.kernel", *Layout::Parse("{model}", mesh));
+  EXPECT_THAT(
+      Message(*b.Build(), mesh, given, {.replication_limit_bytes = 1000}),
+      ::testing::MatchesRegex(".* of mul \\(wide\\) at .*\\(another layout of the weights of "
+                              "`wide`, in a manifest a rule of layout.rules, or .*"));
+}
+
+TEST(ErrorsTest, TheReplicationLimitIs64MiB) {
+  const Mesh mesh = *Mesh::Parse("batch=4");
+  const Given given = OverBatch(mesh, "{*}");
+  const int64_t elements = (int64_t{64} << 20) / 4;
+  EXPECT_EQ(Message(Vector(elements - 1), mesh, given), "accepted");
+  EXPECT_THAT(
+      Message(Vector(elements), mesh, given),
+      ::testing::MatchesRegex("silent replication: .*gathered \\(67.1 MB\\) .*got: 67.1 MB"));
 }
 
 // What would be refused is not chosen where something else is possible: here the sum of a large
