@@ -286,6 +286,9 @@ class Mistakes(Case):
         (self.folder / "file").write_text("in the way")
         result = self.run_job(self.manifest(), output="file/out")
         self.expect_error(result, 73, "file/out")
+        (self.folder / "loop").symlink_to(self.folder / "loop")
+        for output, why in (("loop/out", "Too many levels of symbolic links"), ("n" * 300, "File name too long")):
+            self.expect_error(self.run_job(self.manifest(), output=output), 73, f"{self.folder / output}: cannot make folder: {why}")
 
 
 class Outputs(Case):
@@ -317,7 +320,8 @@ class Outputs(Case):
 
     def test_nor_is_it_with_parameter_servers(self):
         roles = ", ".join(f"{role}: {{replicas: 1, restartPolicy: ExitCode}}" for role in ("chief", "worker", "ps", "evaluator"))
-        manifest = self.manifest(mesh="", edit=lambda t: t.replace("    mesh: \n", "").replace(
+        # So many epochs that the chief is still at work when the evaluator comes to its files.
+        manifest = self.manifest(mesh="", epochs=100000, edit=lambda t: t.replace("    mesh: \n", "").replace(
             "replicaSpecs: {worker: {replicas: 1}}", "strategy: ParameterServer\n  replicaSpecs: {%s}" % roles))
         for who, name in (("chief", "metrics.jsonl"), ("chief", "plan.txt"), ("evaluator", "evaluator-0/metrics.jsonl")):
             with self.subTest(name), tempfile.TemporaryDirectory(dir=self.folder) as out:
