@@ -29,6 +29,8 @@ constexpr milliseconds kLookAgain{5000};
 // How much longer than the deadline of an agreement we wait for the server to say who missed it.
 constexpr milliseconds kAnswerSlack{2000};
 constexpr milliseconds kServerGrace{1000};
+// How often in a row an agreement is asked again at once when bytes changed on the way.
+constexpr int kMostAskedAgain = 8;
 constexpr std::chrono::hours kLong{1};            // of waits that a change or a stop request ends
 constexpr std::chrono::hours kLongest{24 * 365};  // of waits that the caller bounds
 
@@ -61,12 +63,14 @@ uint64_t NewInstance() {
 }
 
 // One stream to the server. `context` may be cancelled from any thread; `stream` is read by the
-// attending thread and written by the beating one.
+// attending thread and written by the beating one, until it is `over`: then only its status is
+// waited for. All but `context` under the lock.
 struct Session {
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Rendezvous::Stub> stub;
   grpc::ClientContext context;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::MemberSays, v1::RosterSays>> stream;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::Sealed, v1::Sealed>> stream;
+  bool over = false;
 };
 
 }  // namespace
@@ -111,6 +115,7 @@ class Membership::Impl {
   void Alert(std::stop_token stop);   // thread: calls the callback
   // Returns how the stream ended.
   Status AttendOnce(Session& session);
+  // kDataLoss where the question or its answer changed on the way.
   Result<std::vector<std::string>> Ask(const AgreeMessage& message,
                                        const std::shared_ptr<grpc::Channel>& channel,
                                        const std::shared_ptr<grpc::ClientContext>& context);
@@ -240,10 +245,10 @@ Status Membership::Impl::AttendOnce(Session& session) {
     attendance_.Opened(Now());
     changed_.NotifyAll();
   }
-  v1::RosterSays said;
+  v1::Sealed said;
   Status broken;
   while (session.stream->Read(&said)) {
-    Result<RosterMessage> message = FromWire(said);
+    Result<RosterMessage> message = OpenRoster(said);
     if (!message.ok()) {
       broken = message.status();
       session.context.TryCancel();
@@ -264,9 +269,10 @@ Status Membership::Impl::AttendOnce(Session& session) {
   }
   {
     // The beating thread is out of the stream before it is finished. A call that is over takes no
-    // time to write to.
+    // time to write to. One that broke off because a message did not parse is not over for the
+    // server: the session stays for who cancels it, at the silence that follows or at the end.
     MutexLock lock(mutex_);
-    session_.reset();
+    session.over = true;
     changed_.WaitFor(mutex_, {}, kLong, [this]() MT_REQUIRES(mutex_) { return !writing_; });
   }
   const Status finished = FromGrpc(session.stream->Finish());
@@ -289,11 +295,12 @@ void Membership::Impl::Beat(std::stop_token stop) {
       outgoing = attendance_.TakeOutgoing();
       session = session_;
       end = attendance_.wants_end();
+      if (session != nullptr && session->over) outgoing.clear();
       writing_ = session != nullptr && !outgoing.empty();
     }
     if (session != nullptr) {
       for (const MemberMessage& message : outgoing) {
-        if (!session->stream->Write(ToWire(message))) break;  // the attending thread sees why
+        if (!session->stream->Write(Seal(message))) break;  // the attending thread sees why
       }
       if (end) session->context.TryCancel();
     }
@@ -389,14 +396,15 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
                        .name = name,
                        .text = text,
                        .timeout = std::clamp<Duration>(timeout, Duration(0), kLongest)};
-  const auto context = std::make_shared<grpc::ClientContext>();
+  const Duration end = Now() + message.timeout;
+  auto context = std::make_shared<grpc::ClientContext>();
   std::shared_ptr<grpc::Channel> channel;
   {
     MutexLock lock(mutex_);
     if (in_agree_) return Busy(where);
     if (stop.stop_requested()) return Cancelled(where + ": stopped");
     MT_RETURN_IF_ERROR(AgreeState().At(where));
-    if (session_ != nullptr) channel = session_->channel;
+    if (session_ != nullptr && !session_->over) channel = session_->channel;
     message.incarnation = attendance_.incarnation().id;
     message.round = next_round_++;
     in_agree_ = true;
@@ -404,9 +412,21 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
     asking_ = context;
   }
   Result<std::vector<std::string>> texts = Unavailable("connection closed");
-  if (channel != nullptr) {
-    const std::stop_callback cancel(stop, [context] { context->TryCancel(); });
-    texts = Ask(message, channel, context);
+  for (int again = 0; channel != nullptr; ++again) {
+    {
+      const std::stop_callback cancel(stop, [context] { context->TryCancel(); });
+      texts = Ask(message, channel, context);
+    }
+    if (texts.ok() || texts.status().code() != StatusCode::kDataLoss) break;
+    // The question or the answer changed on the way. The roster knows the round: asked again, it
+    // answers as it would have, or as it did. A line that changes everything is a lost one.
+    texts = Unavailable(texts.status().message());
+    if (again == kMostAskedAgain) break;
+    MutexLock lock(mutex_);
+    if (!AgreeState().ok() || attendance_.incarnation().id != message.incarnation) break;
+    context = std::make_shared<grpc::ClientContext>();
+    asking_ = context;
+    message.timeout = std::max(Duration(0), end - Now());
   }
   MutexLock lock(mutex_);
   asking_.reset();
@@ -436,12 +456,19 @@ Result<std::vector<std::string>> Membership::Impl::Ask(
   context->set_deadline(std::chrono::system_clock::now() +
                         std::chrono::duration_cast<std::chrono::system_clock::duration>(
                             message.timeout + kAnswerSlack));
-  v1::AgreeReply reply;
-  MT_RETURN_IF_ERROR(FromGrpc(stub->Agree(context.get(), ToWire(message), &reply)));
-  std::vector<std::string> out;
-  out.reserve(static_cast<size_t>(reply.texts_size()));
-  for (std::string& text : *reply.mutable_texts()) out.push_back(std::move(text));
-  return out;
+  v1::Sealed reply;
+  const Status answer = FromGrpc(stub->Agree(context.get(), Seal(message), &reply));
+  switch (answer.code()) {
+    case StatusCode::kOk:
+      return OpenTexts(reply);
+    // The roster never says these; gRPC does, on either side, where a message did not parse.
+    case StatusCode::kInternal:
+    case StatusCode::kUnimplemented:
+    case StatusCode::kUnknown:
+      return DataLoss(answer.message());
+    default:
+      return answer;
+  }
 }
 
 void Membership::Impl::ReportProgress(int64_t step, uint64_t collective, std::string waiting_at) {

@@ -58,10 +58,10 @@ class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
   }
   void Stop(Duration grace);
 
-  grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays>* Attend(
+  grpc::ServerBidiReactor<v1::Sealed, v1::Sealed>* Attend(
       grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* Agree(grpc::CallbackServerContext* context,
-                                  const v1::AgreeRequest* request, v1::AgreeReply* reply) override;
+  grpc::ServerUnaryReactor* Agree(grpc::CallbackServerContext* context, const v1::Sealed* request,
+                                  v1::Sealed* reply) override;
 
  private:
   class Stream;
@@ -92,7 +92,7 @@ class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
 // One member's stream. Lives until gRPC is done with it. Locks: the server's before the stream's,
 // never the other way.
 class RendezvousServer::Impl::Stream final
-    : public grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays> {
+    : public grpc::ServerBidiReactor<v1::Sealed, v1::Sealed> {
  public:
   Stream(Impl& owner, uint64_t number, std::string peer)
       : owner_(owner), number_(number), peer_(std::move(peer)) {}
@@ -112,12 +112,12 @@ class RendezvousServer::Impl::Stream final
   // them.
   void Enqueue(const RosterMessage& message) {
     MutexLock lock(mutex_);
-    if (!end_) queue_.push_back(ToWire(message));
+    if (!end_) queue_.push_back(Seal(message));
   }
   // A heartbeat waits for no slow reader: it is dropped.
   void EnqueuePulse(const PulseMessage& message) {
     MutexLock lock(mutex_);
-    if (!end_ && !writing_ && queue_.empty()) queue_.push_back(ToWire(message));
+    if (!end_ && !writing_ && queue_.empty()) queue_.push_back(Seal(message));
   }
   void End(const Status& why) {
     MutexLock lock(mutex_);
@@ -151,9 +151,13 @@ class RendezvousServer::Impl::Stream final
       Leave("connection closed");
       return;
     }
-    Result<MemberMessage> message = FromWire(heard_);
+    Result<MemberMessage> message = OpenMember(heard_);
     if (!message.ok()) {
-      owner_.Handle(Broken{number_, "sent what nobody understands: " + message.status().message()});
+      // What changed on the way is no fault of the member's: its stream breaks, and it joins anew.
+      const bool damaged = message.status().code() == StatusCode::kDataLoss;
+      owner_.Handle(
+          Broken{number_, (damaged ? "connection closed: " : "sent what nobody understands: ") +
+                              message.status().message()});
       End(message.status());
       Pump();
       return;
@@ -195,11 +199,11 @@ class RendezvousServer::Impl::Stream final
   Impl& owner_;
   const uint64_t number_;
   const std::string peer_;
-  v1::MemberSays heard_;
-  v1::RosterSays said_;  // being written
+  v1::Sealed heard_;
+  v1::Sealed said_;  // being written
   Mutex mutex_;
   std::shared_ptr<Stream> self_ MT_GUARDED_BY(mutex_);
-  std::deque<v1::RosterSays> queue_ MT_GUARDED_BY(mutex_);
+  std::deque<v1::Sealed> queue_ MT_GUARDED_BY(mutex_);
   std::optional<Status> end_ MT_GUARDED_BY(mutex_);
   bool writing_ MT_GUARDED_BY(mutex_) = false;
   bool finished_ MT_GUARDED_BY(mutex_) = false;
@@ -208,7 +212,7 @@ class RendezvousServer::Impl::Stream final
 // One Agree. Lives until gRPC is done with it.
 class RendezvousServer::Impl::Call final : public grpc::ServerUnaryReactor {
  public:
-  Call(Impl& owner, uint64_t number, grpc::CallbackServerContext* context, v1::AgreeReply* reply)
+  Call(Impl& owner, uint64_t number, grpc::CallbackServerContext* context, v1::Sealed* reply)
       : owner_(owner), number_(number), context_(context), reply_(reply) {}
 
   void Begin(std::shared_ptr<Call> self) {
@@ -218,9 +222,7 @@ class RendezvousServer::Impl::Call final : public grpc::ServerUnaryReactor {
   void Reply(const Answer& answer) {
     if (Finished()) return;
     context_->AddTrailingMetadata(kAnsweredKey, "1");
-    if (answer.texts != nullptr) {
-      for (const std::string& text : *answer.texts) reply_->add_texts(text);
-    }
+    if (answer.texts != nullptr) *reply_ = Seal(*answer.texts);
     Finish(ToGrpc(answer.status));
   }
   // As a connection that breaks: what the roster says of the caller's stream tells it more.
@@ -248,14 +250,14 @@ class RendezvousServer::Impl::Call final : public grpc::ServerUnaryReactor {
   Impl& owner_;
   const uint64_t number_;
   grpc::CallbackServerContext* const context_;
-  v1::AgreeReply* const reply_;
+  v1::Sealed* const reply_;
   Mutex mutex_;
   std::shared_ptr<Call> self_ MT_GUARDED_BY(mutex_);
   bool finished_ MT_GUARDED_BY(mutex_) = false;
 };
 
 class RendezvousServer::Impl::Refusal final
-    : public grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays> {
+    : public grpc::ServerBidiReactor<v1::Sealed, v1::Sealed> {
  public:
   explicit Refusal(const Status& why) { Finish(ToGrpc(why)); }
   void OnDone() override { delete this; }
@@ -294,7 +296,7 @@ void RendezvousServer::Impl::Stop(Duration grace) {
   server_.reset();
 }
 
-grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays>* RendezvousServer::Impl::Attend(
+grpc::ServerBidiReactor<v1::Sealed, v1::Sealed>* RendezvousServer::Impl::Attend(
     grpc::CallbackServerContext* context) {
   Status checked =
       CheckCaller(*context, kAttend, options_.job, options_.security, SystemClock().Now());
@@ -315,11 +317,11 @@ grpc::ServerBidiReactor<v1::MemberSays, v1::RosterSays>* RendezvousServer::Impl:
 }
 
 grpc::ServerUnaryReactor* RendezvousServer::Impl::Agree(grpc::CallbackServerContext* context,
-                                                        const v1::AgreeRequest* request,
-                                                        v1::AgreeReply* reply) {
+                                                        const v1::Sealed* request,
+                                                        v1::Sealed* reply) {
   Status checked =
       CheckCaller(*context, kAgree, options_.job, options_.security, SystemClock().Now());
-  Result<AgreeMessage> message = checked.ok() ? FromWire(*request) : Result<AgreeMessage>(checked);
+  Result<AgreeMessage> message = checked.ok() ? OpenAgree(*request) : Result<AgreeMessage>(checked);
   if (!message.ok()) {
     refusals_.Log(context->peer(), message.status());
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

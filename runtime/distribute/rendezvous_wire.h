@@ -1,6 +1,11 @@
-// Rendezvous messages as protobuf and back. What a stranger sends is checked here: a message that
-// says nothing, or a role that does not exist, is kInvalidArgument.
+// Rendezvous messages as protobuf and back, sealed with a checksum. What comes is checked here: a
+// message that changed on the way is kDataLoss, and nothing of it is read; one of a stranger that
+// says nothing, or names a role that does not exist, is kInvalidArgument.
 #pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "runtime/distribute/rendezvous_messages.h"
 
@@ -8,10 +13,24 @@ namespace meshtrain::v1 {
 class AgreeRequest;
 class MemberSays;
 class RosterSays;
+class Sealed;
 }  // namespace meshtrain::v1
 
 namespace meshtrain::distribute {
 
+// What goes over the wire, and what came. Thread-safe.
+v1::Sealed Seal(const MemberMessage& message);
+v1::Sealed Seal(const RosterMessage& message);
+v1::Sealed Seal(const AgreeMessage& message);
+v1::Sealed Seal(const std::vector<std::string>& texts);  // what an agreement gives
+Result<MemberMessage> OpenMember(const v1::Sealed& sealed);
+Result<RosterMessage> OpenRoster(const v1::Sealed& sealed);
+Result<AgreeMessage> OpenAgree(const v1::Sealed& sealed);
+Result<std::vector<std::string>> OpenTexts(const v1::Sealed& sealed);
+// How many that changed on the way this process was asked to open. Each is also logged.
+int64_t DamagedMessages();
+
+// What is under the seal.
 v1::MemberSays ToWire(const MemberMessage& message);
 Result<MemberMessage> FromWire(const v1::MemberSays& message);
 v1::RosterSays ToWire(const RosterMessage& message);

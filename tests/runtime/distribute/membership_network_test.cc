@@ -130,7 +130,7 @@ grpc::Status Attend(int port, const std::function<void(grpc::ClientContext&)>& s
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
   sign(context);
   const auto stream = stub->Attend(&context);
-  v1::RosterSays said;
+  v1::Sealed said;
   EXPECT_FALSE(stream->Read(&said));
   return stream->Finish();
 }

@@ -22,7 +22,7 @@ TEST(RendezvousWireTest, EveryMessageComesBackAsItWas) {
                        {1, ~uint64_t{0}}},
            JoinMessage{}, BeatMessage{9, {41, 17, "all_reduce of %31", 3, "saving", 0.25}},
            BeatMessage{}, LeaveMessage{}}) {
-    const auto back = FromWire(ToWire(message));
+    const auto back = OpenMember(Seal(message));
     ASSERT_TRUE(back.ok()) << back.status().ToString();
     EXPECT_EQ(*back, message);
   }
@@ -32,15 +32,76 @@ TEST(RendezvousWireTest, EveryMessageComesBackAsItWas) {
          .members = {{kChief, "a", "b", 3, 4}, {kWorker, "c", "d", -1, 5}}}},
            AlarmMessage{4, Unavailable("worker-12 lost: connection closed")},
            PulseMessage{"worker-12 (never came)"}, PulseMessage{}, LeftMessage{kWorker}}) {
-    const auto back = FromWire(ToWire(message));
+    const auto back = OpenRoster(Seal(message));
     ASSERT_TRUE(back.ok()) << back.status().ToString();
     EXPECT_EQ(*back, message);
   }
   const AgreeMessage agree{
       kWorker, 1, 2, 3, "plan", std::string("a\0b", 3), std::chrono::milliseconds(1500)};
-  const auto back = FromWire(ToWire(agree));
+  const auto back = OpenAgree(Seal(agree));
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(*back, agree);
+  for (const std::vector<std::string>& texts :
+       {std::vector<std::string>{}, {""}, {"a", "", std::string("b\0c", 3)}}) {
+    const auto agreed = OpenTexts(Seal(texts));
+    ASSERT_TRUE(agreed.ok());
+    EXPECT_EQ(*agreed, texts);
+  }
+}
+
+// Flips each bit of what travels, one at a time: it does not parse, or it is kDataLoss and counted.
+template <typename Open>
+void ExpectEveryFlipRefused(const v1::Sealed& sealed, const Open& open) {
+  const std::string bytes = sealed.SerializeAsString();
+  ASSERT_TRUE(open(sealed).ok());
+  const int64_t before = DamagedMessages();
+  int64_t parsed = 0;
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    std::string changed = bytes;
+    changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << bit % 8));
+    v1::Sealed came;
+    if (!came.ParseFromString(changed)) continue;
+    ++parsed;
+    const Status status = open(came).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << "bit " << bit << ": " << status.ToString();
+    EXPECT_NE(status.message().find("bytes changed on the way"), std::string::npos);
+  }
+  EXPECT_GE(parsed, 64) << "at least the checksum's";
+  EXPECT_EQ(DamagedMessages() - before, parsed);
+}
+
+TEST(RendezvousWireTest, AnyBitThatChangesOnTheWayIsNoticed) {
+  // -1 and ~0 take ten bytes, the last of which holds bits that protobuf would drop.
+  for (const MemberMessage& message : std::vector<MemberMessage>{
+           JoinMessage{
+               kWorker, ~uint64_t{0}, ~uint64_t{0}, -1, "10.0.0.1:5", "host", {kChief}, {1}},
+           BeatMessage{9, {41, 17, "all_reduce of %31", 3, "saving", 0.25}}, BeatMessage{},
+           LeaveMessage{}}) {
+    ExpectEveryFlipRefused(Seal(message), OpenMember);
+  }
+  for (const RosterMessage& message :
+       std::vector<RosterMessage>{WelcomeMessage{{.id = 5,
+       .process = 1,
+       .members = {{kChief, "a", "b", 3, 4}, {kWorker, "c", "d", -1, 5}}}},
+                                  AlarmMessage{4, Unavailable("worker-12 lost: connection closed")},
+                                  PulseMessage{}, LeftMessage{kWorker}}) {
+    ExpectEveryFlipRefused(Seal(message), OpenRoster);
+  }
+  ExpectEveryFlipRefused(
+      Seal(AgreeMessage{kWorker, 1, 2, 3, "resume from", "40", std::chrono::seconds(2)}),
+      OpenAgree);
+  ExpectEveryFlipRefused(Seal(std::vector<std::string>{"40", "", "30"}), OpenTexts);
+  ExpectEveryFlipRefused(Seal(std::vector<std::string>{}), OpenTexts);
+}
+
+TEST(RendezvousWireTest, WithoutAChecksumNothingIsRead) {
+  v1::Sealed sealed = Seal(MemberMessage(LeaveMessage{}));
+  sealed.clear_check();
+  const Status status = OpenMember(sealed).status();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("expected the checksum that was not sent"), std::string::npos)
+      << status.ToString();
+  EXPECT_EQ(OpenTexts(v1::Sealed()).status().code(), StatusCode::kDataLoss);
 }
 
 TEST(RendezvousWireTest, WhatSaysNothingOrNoSenseIsRefused) {

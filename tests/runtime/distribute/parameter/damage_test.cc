@@ -5,8 +5,8 @@
 #include <cstring>
 #include <random>
 
+#include "tests/runtime/distribute/flipping_proxy.h"
 #include "tests/runtime/distribute/parameter/cluster_testing.h"
-#include "tests/runtime/distribute/parameter/flipping_proxy.h"
 #include "tests/runtime/distribute/parameter/jobs_testing.h"
 #include "tests/runtime/distribute/parameter/must.h"
 #include "tests/runtime/distribute/parameter/seed.h"
@@ -15,6 +15,7 @@
 namespace meshtrain::parameter {
 namespace {
 
+using distribute::FlippingProxy;
 using mesh::DType;
 using mesh::Tensor;
 using mesh::TensorType;

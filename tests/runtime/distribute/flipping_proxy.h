@@ -21,7 +21,7 @@
 #include <string>
 #include <thread>
 
-namespace meshtrain::parameter {
+namespace meshtrain::distribute {
 
 class FlippingProxy {
  public:
@@ -182,4 +182,4 @@ class FlippingProxy {
   std::jthread accepting_;
 };
 
-}  // namespace meshtrain::parameter
+}  // namespace meshtrain::distribute
