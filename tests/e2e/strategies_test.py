@@ -48,7 +48,9 @@ MIRRORED = Strategy("Mirrored", "mirrored", devices=2)
 MANY = Strategy("MultiWorkerMirrored", "multi-worker", processes=3)
 STRATEGIES = [
     NONE, Strategy("Default"), Strategy("OneDevice", "one-device"), Strategy("Mirrored", "mirrored"), MIRRORED,
-    Strategy("CentralStorage", "central-storage", devices=2), Strategy("MultiWorkerMirrored", "multi-worker"), MANY,
+    Strategy("CentralStorage", "central-storage"), Strategy("CentralStorage", "central-storage", devices=2),
+    Strategy("MultiWorkerMirrored", "multi-worker"), Strategy("MultiWorkerMirrored", "multi-worker", devices=2), MANY,
+    Strategy("MultiWorkerMirrored", "multi-worker", devices=2, processes=3),
 ]
 
 MANIFEST = """
@@ -110,7 +112,7 @@ class StrategiesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.root = pathlib.Path(tempfile.mkdtemp(prefix="strategies-"))
-        count = 3000  # ([1.], [1.]), as often as the largest job's 200 steps need
+        count = 6000  # ([1.], [1.]), as often as the largest job's 200 steps need
         write_idx(cls.root / "ones-x", [count, 1], [1] * count)
         write_idx(cls.root / "ones-y", [count], [1] * count)
         # Small numbers without a pattern, in three classes.

@@ -56,23 +56,30 @@ std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options,
 }
 
 TEST(MultiWorkerTest, TheGuidesLoopOverRealLinks) {
-  // Two workers with two devices each: global batches of 20.
   const MultiWorkerOptions options{.devices_per_worker = 2, .communication = Communication::kRing};
-  const auto ends = RunWorkers(2, options, [&](Strategy& strategy) -> Status {
-    const auto scope = strategy.Scope();
-    const GuideLoop loop(GuideNumbers().w0);
-    const Tensor ones = Floats({840, 1}, std::vector<float>(840, 1));
-    MT_ASSIGN_OR_RETURN(DistributedDataset data, strategy.DistributeArrays({ones, ones}, 20));
-    DistributedIterator steps = data.Iterate(60);
-    std::vector<double> losses;
-    for (int i = 0; i < 60; ++i) {
-      MT_ASSIGN_OR_RETURN(const auto batch, steps.Next());
-      MT_ASSIGN_OR_RETURN(const double loss, loop.Step(strategy, *batch));
-      losses.push_back(loss);
-    }
-    return CheckGuideLosses(losses);
-  });
-  for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
+  for (const int workers : {2, 3}) {
+    SCOPED_TRACE(std::to_string(workers) + " workers with two devices each");
+    const auto ends = RunWorkers(workers, options, [&](Strategy& strategy) -> Status {
+      const int64_t replicas = strategy.num_replicas_in_sync();
+      MT_WANT(replicas == 2 * workers);
+      const auto scope = strategy.Scope();
+      const GuideLoop loop(GuideNumbers().w0);
+      const Tensor ones = Floats({840, 1}, std::vector<float>(840, 1));
+      MT_ASSIGN_OR_RETURN(DistributedDataset data,
+                          strategy.DistributeArrays({ones, ones}, 5 * replicas));
+      const auto count = static_cast<int64_t>(GuideNumbers().losses.size());
+      MT_WANT(count == 210);
+      DistributedIterator steps = data.Iterate(count);
+      std::vector<double> losses;
+      for (int64_t i = 0; i < count; ++i) {
+        MT_ASSIGN_OR_RETURN(const auto batch, steps.Next());
+        MT_ASSIGN_OR_RETURN(const double loss, loop.Step(strategy, *batch));
+        losses.push_back(loss);
+      }
+      return CheckGuideLosses(losses);
+    });
+    for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.ToString();
+  }
 }
 
 TEST(MultiWorkerTest, FitOverRealLinksWithUnevenBatches) {

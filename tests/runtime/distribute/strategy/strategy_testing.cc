@@ -119,6 +119,7 @@ std::vector<StrategyCase> AllStrategies() {
       {"MultiWorkerMirrored1", 1, workers(1)},
       {"MultiWorkerMirrored3", 3, workers(1)},
       {"MultiWorkerMirrored2Times2", 2, workers(2)},
+      {"MultiWorkerMirrored3Times2", 3, workers(2)},
   };
 }
 
