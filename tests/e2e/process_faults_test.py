@@ -26,18 +26,22 @@ RETRY = 138
 BAD_CONFIG = 78
 
 class ProcessFaultsTest(unittest.TestCase):
-    reference = None  # weights and losses of the undisturbed run
+    reference = None  # of the undisturbed run
 
     @classmethod
     def setUpClass(cls):
         cls.root = pathlib.Path(tempfile.mkdtemp(prefix="faults-"))
-        job = Job(cls.make("reference"), WORKER, DATA)
+        cls.reference = cls.undisturbed("reference")
+
+    @classmethod
+    def undisturbed(cls, name, **options):
+        """The weights, and the losses by step, of a job to which nothing happens."""
+        job = Job(cls.make(name), WORKER, DATA, **options)
         try:
             job.start_all()
             codes = [job.wait(i) for i in range(3)]
             assert codes == [0, 0, 0], (codes, job.logs())
-            cls.reference = job.weights()
-            cls.reference_losses = [(x["step"], x["loss"]) for x in job.losses()]
+            return job.weights(), [(x["step"], x["loss"]) for x in job.losses()]
         finally:
             job.close()
 
@@ -56,10 +60,11 @@ class ProcessFaultsTest(unittest.TestCase):
         self.addCleanup(job.close)
         return job
 
-    def assert_undisturbed(self, job):
+    def assert_undisturbed(self, job, reference=None):
         self.assertEqual([job.wait(i) for i in range(3)], [0, 0, 0], job.logs())
-        self.assertEqual(job.weights(), self.reference)
-        self.assertEqual([(x["step"], x["loss"]) for x in job.losses()], self.reference_losses)
+        weights, losses = reference or self.reference
+        self.assertEqual(job.weights(), weights)
+        self.assertEqual([(x["step"], x["loss"]) for x in job.losses()], losses)
 
     def kill(self, job, index, number=signal.SIGKILL):
         process = job.processes[index]
@@ -83,6 +88,30 @@ class ProcessFaultsTest(unittest.TestCase):
         job.wait_for_step(41)
         print(f"worker-1 killed and back: its job trains again {time.monotonic() - begin:.2f} s after its return")
         self.assert_undisturbed(job)
+
+    def test_worker_killed_in_a_collective(self):
+        """All others stand in a sum that waits for one that is stopped; one of those that wait is killed."""
+        # A thousand steps without a save: what they wait in is a step's collective.
+        options = {"epochs": 20, "every": 1000}
+        reference = self.undisturbed("long-reference", **options)
+        job = self.job(**options)
+        job.start_all()
+        job.wait_for_step(1010)
+        late = job.processes[2]
+        self.assertIsNone(late.poll(), "the fault came too late")
+        late.send_signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        stands = job.step()
+        time.sleep(0.2)  # both well under the silence that counts as lost
+        self.assertEqual(job.step(), stands, "the others went on")
+        self.assertLess(stands, job.steps)
+        self.assertNotIn("lost", job.log(0))
+        self.kill(job, 1)
+        job.wait_for_text(0, r"training is interrupted.*all_reduce of .*worker-1 (is )?lost")
+        job.start(1)
+        late.send_signal(signal.SIGCONT)
+        self.assert_undisturbed(job, reference)
+        self.assert_noticed(job, 0, r"resuming from .* at step 1000\n")
 
     def test_chief_killed_in_a_step(self):
         job = self.job()
@@ -277,7 +306,7 @@ class ProcessFaultsTest(unittest.TestCase):
         # Where its part of the last checkpoint was written the others are done without it; else its return completes it.
         job.start(1)
         self.assertEqual([job.wait(0), job.wait(2)], [0, 0], job.logs())
-        self.assertEqual(job.weights(), self.reference)
+        self.assertEqual(job.weights(), self.reference[0])
 
     def test_a_thousand_idle_connections_disturb_nobody(self):
         job = self.job()
