@@ -50,6 +50,7 @@ def write_idx(path, code, dims, body):
 GUIDE = """
   program:
     parameter_server: {{steps_in_flight: 1}}
+    devices: {{count: {devices}}}
     data:
       train: {{idx: {{images: {folder}/x.idx, labels: {folder}/y.idx, labels_as: f32}}}}
       batch: 5

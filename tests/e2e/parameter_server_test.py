@@ -47,11 +47,11 @@ class Case(unittest.TestCase):
 class Guide(Case):
     """The 210 losses that every strategy must give, one step at a time."""
 
-    def check(self, workers):
+    def check(self, workers, devices=1):
         guide = json.loads(GUIDE_JSON.read_text())
         want = guide["printed_in_text"]
         self.assertEqual(len(want), 210)
-        self.values = dict(self.values, w0=guide["w0"], every=0)
+        self.values = dict(self.values, w0=guide["w0"], every=0, devices=devices)
         job = self.job("guide", HEAD + GUIDE, workers=workers, servers=2)
         job.start_all()
         job.expect_end()
@@ -66,6 +66,13 @@ class Guide(Case):
     def test_three_workers(self):
         self.check(3)
 
+    # A batch of 5: 3 on one device and 2 on the other.
+    def test_one_worker_of_two_devices(self):
+        self.check(1, devices=2)
+
+    def test_three_workers_of_two_devices(self):
+        self.check(3, devices=2)
+
 
 class Example(Case):
     def manifest(self):
@@ -73,7 +80,7 @@ class Example(Case):
         for part in ("images-idx3", "labels-idx1"):
             for kind in ("train", "t10k"):
                 text = text.replace(f"data/{kind}-{part}-ubyte.gz", f"{DATA}/digits5120-{part}-ubyte.gz")
-        text = text.replace("path: checkpoints/", f"path: {self.folder}/checkpoints/")
+        text = text.replace("path: checkpoints/", f"keep: 100\n    path: {self.folder}/checkpoints/")
         path = self.folder / "job.yaml"
         path.write_text(text)
         return str(path)
@@ -94,9 +101,15 @@ class Example(Case):
         self.assertIn("hidden.kernel/part_1", (out / "plan.txt").read_text())
         # Each checkpoint once; the last is of the weights that the chief validated last.
         evaluated = [json.loads(line) for line in (out / "evaluator-0" / "metrics.jsonl").read_text().splitlines()]
-        self.assertEqual(evaluated[-1]["step"], 120)
-        self.assertEqual(sorted({line["step"] for line in evaluated}), [line["step"] for line in evaluated])
+        self.assertEqual([line["step"] for line in evaluated], [40, 80, 120])
+        saved = (self.folder / "checkpoints" / "digits-ps").glob("ckpt-*/index.json")
+        self.assertEqual(sorted(int(path.parent.name.split("-")[1]) for path in saved), [40, 80, 120])
         self.assertTrue(list((out / "evaluator-0" / "events" / "evaluator").glob("events.out.tfevents.*")))
+        # Curves are the chief's and the evaluator's alone.
+        self.assertTrue(list((out / "events" / "train").glob("events.out.tfevents.*")))
+        curves = [path for pattern in ("*tfevents*", "metrics.jsonl", "report.html") for path in out.rglob(pattern)]
+        places = {path.relative_to(out).parts[0] for path in curves}
+        self.assertEqual(places, {"events", "metrics.jsonl", "report.html", "evaluator-0"}, curves)
         validated = float(re.findall(r"test_loss (\d+\.\d+)", run.stdout)[-1])
         self.assertAlmostEqual(evaluated[-1]["loss"], validated, delta=1e-4)
         status = json.loads((out / "status.json").read_text())
@@ -234,6 +247,22 @@ class Life(Case):
     def fetch(self, address, path):
         with urllib.request.urlopen(f"http://{address}/{path}", timeout=60) as answer:
             return answer.read().decode()
+
+    def test_an_evaluator_that_comes_late_evaluates_every_checkpoint_that_is_there(self):
+        self.values = dict(self.values, epochs=2)
+        job = self.job("late", (HEAD + DIGITS).replace("everySteps:", "keep: 100, everySteps:"), evaluator=True)
+        evaluator = ("evaluator", 0)
+        for task in job.tasks:
+            if task != evaluator:
+                job.start(task)
+        for task in job.tasks:
+            if task != evaluator:
+                self.assertEqual(job.wait(task), 0, job.logs())
+        steps = list(range(20, 121, 20))
+        self.assertEqual(job.checkpoint_steps(), steps)
+        job.start(evaluator)
+        self.assertEqual(job.wait(evaluator), 0, job.logs())
+        self.assertEqual([line["step"] for line in job.lines(evaluator)], steps)
 
     def test_a_server_that_stays_away_ends_the_chief_with_138(self):
         self.values = dict(self.values, epochs=100)
@@ -404,6 +433,7 @@ class EvaluatorOfAMesh(Case):
         text = (HEAD + DIGITS).replace("  strategy: ParameterServer\n", "  waitForEvaluator: true\n")
         text = re.sub(r"  replicaSpecs:.*\n", "  replicaSpecs: {{worker: {{replicas: 2}}, evaluator: {{replicas: 1}}}}\n", text)
         text = re.sub(r"    parameter_server:.*\n", "    mesh: {{batch: 2}}\n", text)
+        text = text.replace("everySteps:", "keep: 100, everySteps:")
         path = self.folder / "job.yaml"
         path.write_text(text.format(folder=self.folder, **self.values))
         out = self.folder / "out"
@@ -411,7 +441,10 @@ class EvaluatorOfAMesh(Case):
                              timeout=TIMEOUT, stdin=subprocess.DEVNULL)
         self.assertEqual(run.returncode, 0, run.stderr + run.stdout)
         evaluated = [json.loads(line) for line in (out / "evaluator-0" / "metrics.jsonl").read_text().splitlines()]
-        self.assertEqual(evaluated[-1]["step"], 120)
+        steps = list(range(20, 121, 20))
+        self.assertEqual([line["step"] for line in evaluated], steps)
+        saved = (self.folder / "checkpoints").glob("ckpt-*/index.json")
+        self.assertEqual(sorted(int(path.parent.name.split("-")[1]) for path in saved), steps)
         validated = float(re.findall(r"test_loss (\d+\.\d+)", run.stdout)[-1])
         self.assertAlmostEqual(evaluated[-1]["loss"], validated, delta=1e-4)
 
