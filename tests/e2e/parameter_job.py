@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import struct
@@ -10,6 +11,7 @@ import time
 import urllib.request
 
 from process_job import DEADLINE, free_ports
+from process_table import frozen, open_files
 
 PORT, HTTP_PORT = 2222, 2280  # of hosts of their own
 
@@ -95,7 +97,7 @@ class Job:
     def output(self, task):
         return self.folder / f"{task[0]}-{task[1]}"
 
-    def start(self, task, token="secret"):
+    def start(self, task, token="secret", **variables):
         token_file = self.folder / f"token-{task[0]}-{task[1]}"
         token_file.write_text(token)
         # An evaluator is listed in its own TF_CONFIG only.
@@ -110,6 +112,7 @@ class Job:
         }
         if self.grace is not None:
             environment["MESHTRAIN_STOP_GRACE_SECONDS"] = str(self.grace)
+        environment |= variables
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
             if name in os.environ:
                 environment[name] = os.environ[name]
@@ -125,9 +128,29 @@ class Job:
             self.start(task)
 
     def kill(self, task):
+        """It was alive until then."""
         process = self.processes[task]
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        if process.poll() is not None:
+            raise AssertionError(f"{task} left before it was killed; {self.logs()}")
+        process.kill()
+        if (code := self.wait(task)) != -signal.SIGKILL:
+            raise AssertionError(f"{task}: expected an end by SIGKILL, got: {code}; {self.logs()}")
+
+    def kill_in_save(self, victim):
+        """Kills it while a server writes its part of a checkpoint: the victim's own, where that is a server. The
+        checkpoint's folder; its index is not there."""
+        end = time.monotonic() + DEADLINE
+        writers = [task for task in self.tasks if task[0] == "ps" and (task == victim or victim[0] != "ps")]
+        while time.monotonic() < end:
+            with frozen(self.processes.values()):
+                for task in writers:
+                    for file in map(pathlib.Path, open_files(self.processes[task].pid)):
+                        if file.name.endswith(".safetensors") and file.parent.parent == self.folder / "checkpoints":
+                            assert not (file.parent / "index.json").exists(), file
+                            self.kill(victim)
+                            return file.parent
+            time.sleep(random.uniform(0, 0.01))
+        raise AssertionError(f"no save was under way; {self.logs()}")
 
     def wait(self, task, timeout=DEADLINE):
         try:
@@ -173,6 +196,14 @@ class Job:
             if time.monotonic() > end:
                 raise AssertionError(f"{workers} workers were not ready; {self.logs()}")
             time.sleep(0.02)
+
+    def wait_for_text(self, task, pattern, count=1):
+        """Until it has said that so often."""
+        end = time.monotonic() + DEADLINE
+        while len(re.findall(pattern, self.log(task))) < count:
+            if time.monotonic() > end:
+                raise AssertionError(f"{task} did not say {pattern} {count} times; {self.logs()}")
+            time.sleep(0.01)
 
     def log(self, task):
         return (self.folder / f"log-{task[0]}-{task[1]}").read_text(errors="replace")

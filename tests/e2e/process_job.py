@@ -10,6 +10,7 @@ import sys
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import process_table  # noqa: E402
 from hosts import free_ports  # noqa: E402
 
 DEADLINE = 120  # seconds until a case counts as hanging; generous, since other tests share the cores
@@ -124,29 +125,10 @@ class Job:
             raise AssertionError(f"worker-{index} hangs; {self.logs()}") from None
 
     def listening_ports(self, index):
-        """The TCP ports on which a process listens."""
-        return sorted({local for state, local, _ in self.sockets(index) if state == "0A"})
-
-    def sockets(self, index):
-        """(state, own port, peer's port) of a process' TCP sockets, as /proc has them."""
-        pid = self.processes[index].pid
-        inodes = set()
-        for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                target = os.readlink(entry)
-                if target.startswith("socket:["):
-                    inodes.add(target[len("socket:["):-1])
-        found = []
-        for table in ("tcp", "tcp6"):
-            for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[9] in inodes:
-                    found.append((fields[3], int(fields[1].rsplit(":", 1)[1], 16), int(fields[2].rsplit(":", 1)[1], 16)))
-        return found
+        return process_table.listening_ports(self.processes[index].pid)
 
     def connected(self, index, port):
-        """Whether a process holds an established TCP connection to `port`."""
-        return any(state == "01" and remote == port for state, _, remote in self.sockets(index))
+        return process_table.connected(self.processes[index].pid, port)
 
     def hold_save(self, index, step):
         """Holds the save of a later `step`: the part of process `index` goes to a pipe that nobody reads. Needs a save

@@ -10,6 +10,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
 #include "runtime/data/cursor.h"
+#include "runtime/distribute/parameter/away_notes.h"
 #include "runtime/distribute/parameter/chief_watch.h"
 #include "runtime/distribute/parameter/schedule.h"
 
@@ -196,6 +197,7 @@ class Dispatcher::Impl {
   std::vector<std::map<int64_t, std::string>> cursors_
       MT_GUARDED_BY(mutex_);                              // by worker and entry
   std::vector<Status> last_error_ MT_GUARDED_BY(mutex_);  // by worker
+  AwayNotes away_notes_ MT_GUARDED_BY(mutex_);            // of workers that are not set up
   DispatcherStats stats_ MT_GUARDED_BY(mutex_);
   Duration looked_ MT_GUARDED_BY(mutex_) = SystemClock().Monotonic();  // the monitor
   Duration woke_ MT_GUARDED_BY(mutex_){};  // when it went on after it had stood still
@@ -288,6 +290,7 @@ void Dispatcher::Impl::Ready(int worker, int64_t incarnation, int64_t to) {
     HandleEvent(WorkerSetUp{worker, incarnation, to}, &starts);
     ready = schedule_.ready(worker) && schedule_.incarnation(worker) == incarnation;
     if (ready) lost_workers_[worker] = false;
+    if (ready) away_notes_.Answered(worker);
   }
   if (ready) {
     LogInfo("worker is ready",
@@ -321,7 +324,7 @@ void Dispatcher::Impl::NotReady(int worker, int64_t incarnation, const Status& e
 }
 
 void Dispatcher::Impl::Lost(int worker, int64_t incarnation, const Status& why) {
-  bool was_ready = false;
+  bool was_ready = false, still_away = false;
   std::vector<std::function<void()>> cancels;
   Starts starts;
   {
@@ -330,6 +333,7 @@ void Dispatcher::Impl::Lost(int worker, int64_t incarnation, const Status& why) 
     last_error_[worker] = why;
     was_ready = schedule_.ready(worker) && schedule_.incarnation(worker) == incarnation;
     HandleEvent(WorkerLost{worker, incarnation}, &starts);
+    still_away = !schedule_.ready(worker) && away_notes_.Due(worker, SystemClock().Monotonic());
     if (was_ready) {
       lost_workers_[worker] = true;
       // What it may still answer is of an incarnation that has ended.
@@ -342,6 +346,10 @@ void Dispatcher::Impl::Lost(int worker, int64_t incarnation, const Status& why) 
   }
   if (was_ready) {
     LogWarning("worker is lost, its steps run elsewhere",
+               {{"worker", std::to_string(worker)}, {"error", why.message()}});
+  }
+  if (still_away) {
+    LogWarning("worker does not answer",
                {{"worker", std::to_string(worker)}, {"error", why.message()}});
   }
   for (const auto& cancel : cancels) cancel();

@@ -6,6 +6,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
+#include "runtime/distribute/parameter/away_notes.h"
 #include "runtime/distribute/parameter/chief_watch.h"
 
 namespace meshtrain::parameter {
@@ -51,6 +52,7 @@ Result<std::vector<std::string>> ServerGroup::CallEach(
     Duration rpc_timeout, std::stop_token stop, const std::vector<Land>& lands) {
   const Duration until = SystemClock().Monotonic() + timeout;
   std::vector<std::string> answers(requests.size());
+  AwayNotes notes;
   std::set<size_t> open;
   for (size_t i = 0; i < requests.size(); ++i) {
     if (requests[i]) open.insert(i);
@@ -93,6 +95,10 @@ Result<std::vector<std::string>> ServerGroup::CallEach(
       } else if (const Status error = result.status().At(Name(static_cast<int>(i)));
                  IsAway(error.code())) {
         away = error;
+        if (notes.Due(static_cast<int>(i), SystemClock().Monotonic())) {
+          LogWarning("parameter server does not answer",
+                     {{"ps", std::to_string(i)}, {"error", result.status().message()}});
+        }
       } else {
         return error;
       }
