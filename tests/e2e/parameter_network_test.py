@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Parameter servers on hosts of their own, each a network namespace, while the network between them or one of them fails.
-parameter_network_test.py WORKER FOLDER_OF_IDX_FILES
+parameter_network_test.py WORKER FOLDER_OF_IDX_FILES [Faults|LongCuts]
 
 One step at a time, so that a job whose steps ran once each gives the undisturbed losses, bit for bit. One that lost a worker
 may have pushed a step twice: its counts say no more than that, and its loss is as low. What a fault dropped or changed is
@@ -57,19 +57,20 @@ class Network(unittest.TestCase):
         return job
 
     def undisturbed(self):
-        if Network.reference is None:
+        if type(self).reference is None:
             job = self.job("reference", steps=REFERENCE_STEPS)
             job.expect_end()
-            Network.reference = [line["loss"] for line in job.lines()]
-        return Network.reference
+            type(self).reference = [line["loss"] for line in job.lines()]
+        return type(self).reference
 
     def metric(self, job, name, task=CHIEF):
         get = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
         page = HOSTS.inside(PLACES[task], sys.executable, "-c", get, f"http://{HOSTS.address(PLACES[task])}:{HTTP_PORT}/metrics")
         return float(re.search(rf"^{name}{{.*}} (\S+)$", page.stdout, re.M).group(1))
 
-    def check(self, job):
-        """Training goes on; then the chief saves and leaves. Every acknowledged step is there, none more than were run again."""
+    def check(self, job, once=False):
+        """Training goes on; then the chief saves and leaves. Every acknowledged step is there, none more than were run again.
+        `once`: the fault cost no step that was under way, so each ran once."""
         job.wait_for_step(job.step() + MORE)
         reruns = self.metric(job, "meshtrain_parameter_steps_rerun_total")
         job.processes[CHIEF].send_signal(signal.SIGTERM)
@@ -81,14 +82,17 @@ class Network(unittest.TestCase):
         self.assertLessEqual(count, step + reruns)
         losses = [line["loss"] for line in job.lines()]
         self.assertEqual(len(losses), step)
+        if once:
+            self.assertEqual((reruns, count), (0, step), job.logs())
         job.close()  # its ports are the next one's
         want = self.undisturbed()
         last = min(len(losses), len(want))
-        if count == step and not reruns:
+        same = count == step and not reruns
+        if same:
             self.assertEqual(losses[:last], want[:last])
         mean, calm = (sum(series[last - 20:last]) / 20 for series in (losses, want))
-        print(f"{self.id().rsplit('.', 1)[-1]}: {step} steps, {reruns:.0f} run again, {count} updates; loss {mean:.4f}, "
-              f"undisturbed {calm:.4f}")
+        print(f"{self.id().rsplit('.', 1)[-1]}: {step} steps, {reruns:.0f} run again, {count} updates; "
+              f"{f'the same {last} losses, bit for bit' if same else 'other losses'}; loss {mean:.4f}, undisturbed {calm:.4f}")
         self.assertLess(mean, 1.5 * calm + 0.1)
 
     def rule(self, task, *rules):
@@ -117,11 +121,16 @@ class Network(unittest.TestCase):
         self.rule(task, *[(hook, f"{'iifname' if hook == 'input' else 'oifname'} eth0 counter drop") for hook in hooks])
         time.sleep(seconds)
         print(f"{task} cut off for {seconds} s at step {job.step()}: {self.heal(task)} packets dropped")
-        others = [t for t in job.tasks if t != task]
-        said = "the chief is lost" if task == CHIEF else {"worker": "worker is lost", "ps": "parameter server is away"}[task[0]]
-        self.assertTrue(any(said in job.log(t) for t in others), job.logs())
-        self.check(job)
+        if task == CHIEF and hooks == ["input"]:  # what it sends still comes; it is the one that misses the others
+            self.assertRegex(job.log(CHIEF), "worker is lost|parameter server is away", job.logs())
+        else:
+            others = [t for t in job.tasks if t != task]
+            said = "the chief is lost" if task == CHIEF else {"worker": "worker is lost", "ps": "parameter server is away"}[task[0]]
+            self.assertTrue(any(said in job.log(t) for t in others), job.logs())
+        self.check(job, once=task[0] == "ps")  # whoever needs a server waits for it
 
+
+class Faults(Network):
     def test_a_server_cut_off_for_5_seconds(self):
         self.cut_off(SECOND, ["input", "output"])
 
@@ -131,19 +140,31 @@ class Network(unittest.TestCase):
     def test_the_chief_cut_off_for_5_seconds(self):
         self.cut_off(CHIEF, ["input", "output"])
 
+    def test_the_chief_is_not_heard_for_5_seconds(self):
+        self.cut_off(CHIEF, ["output"])
+
     def test_a_server_that_is_not_heard_for_5_seconds(self):
         self.cut_off(FIRST, ["output"])
 
     def test_a_worker_that_hears_nothing_for_5_seconds(self):
         self.cut_off(TRAINER, ["input"])
 
-    def test_5_percent_of_packets_lost(self):
+    def lose(self, percent, seconds, once):
         job = self.job()
         for task in PLACES:
-            self.rule(task, ("input", "iifname eth0 numgen random mod 100 < 5 counter drop"))
-        time.sleep(8)
-        print(f"5 % lost for 8 s until step {job.step()}: {sum(self.heal(task) for task in PLACES)} packets dropped")
-        self.check(job)
+            self.rule(task, ("input", f"iifname eth0 numgen random mod 100 < {percent} counter drop"))
+        time.sleep(seconds)
+        print(f"{percent} % lost for {seconds} s until step {job.step()}: {sum(self.heal(task) for task in PLACES)} packets dropped")
+        self.check(job, once)
+
+    def test_1_percent_of_packets_lost(self):
+        self.lose(1, 4, once=True)
+
+    def test_5_percent_of_packets_lost(self):
+        self.lose(5, 8, once=True)
+
+    def test_20_percent_of_packets_lost(self):
+        self.lose(20, 6, once=False)  # the same packet may be lost until its process counts as lost
 
     def test_bytes_that_change_on_the_way(self):
         job = self.job()
@@ -158,7 +179,7 @@ class Network(unittest.TestCase):
         print(f"{changed} packets changed, {counted:.0f} damaged frames counted, {said} told")
         self.assertGreater(counted, 0, job.logs())
         self.assertGreaterEqual(said, counted)
-        self.check(job)
+        self.check(job, once=True)
 
     def test_a_worker_with_another_token_is_named(self):
         job = self.job(start=False)
@@ -173,7 +194,7 @@ class Network(unittest.TestCase):
         job.start(TRAINER)
         job.start(CHIEF)
         job.wait_for_step(20)
-        self.check(job)
+        self.check(job, once=True)
 
     def test_a_port_that_is_taken(self):
         job = self.job(start=False)
@@ -190,36 +211,48 @@ class Network(unittest.TestCase):
         holder.communicate(b"\n", timeout=DEADLINE)
         job.start(FIRST)
         job.wait_for_step(20)
-        self.check(job)
+        self.check(job, once=True)
 
-    def kill_while_saving(self, victim):
+    def kill_while_saving(self, victim, said, once=False):
+        """`said`: by the chief, each time."""
         job = self.job(every=1)
-        for _ in range(3):
+        for kill in range(3):
             job.wait_for_step(job.step() + 10)
-            job.kill(victim)
+            folder = job.kill_in_save(victim)
+            print(f"{victim} killed while {folder.name} was written")
             job.start(victim)
-        self.check(job)
+            job.wait_for_text(CHIEF, said, kill + 1)
+        self.check(job, once)
 
     def test_the_chief_killed_while_saving(self):
-        self.kill_while_saving(CHIEF)
+        # What came after the last whole checkpoint is forgotten, and made anew.
+        self.kill_while_saving(CHIEF, "resuming from", once=True)
 
     def test_a_server_killed_while_saving(self):
-        self.kill_while_saving(SECOND)
+        # Its copy is lost with it. Whoever is asked for a step meanwhile waits for its return.
+        self.kill_while_saving(SECOND, "given up, this checkpoint takes its place", once=True)
 
     def test_a_worker_killed_while_saving(self):
-        self.kill_while_saving(TRAINER)
+        self.kill_while_saving(TRAINER, "worker is lost")
 
     def kill_at_shutdown(self, victim):
-        job = self.job(grace=5)
+        """All are asked to leave. No save can end, since a server stands still: nobody has left when one is killed."""
+        job = self.job(grace=5, every=1000000)
+        still = SECOND if victim == FIRST else FIRST
+        job.processes[still].send_signal(signal.SIGSTOP)
         for task in job.tasks:
             job.processes[task].send_signal(signal.SIGTERM)
+        asked = "asked to stop: serving until the chief has saved"
+        job.wait_for_text(victim if victim != CHIEF else TRAINER, asked)
+        self.assertTrue(all(process.poll() is None for process in job.processes.values()), job.logs())
         job.kill(victim)
+        job.processes[still].send_signal(signal.SIGCONT)
         codes = {task: job.wait(task) for task in job.tasks if task != victim}
         print(f"{victim} killed at shutdown: the others left with {codes}")
         self.assertTrue(set(codes.values()) <= {143, 138}, job.logs())
         job.start_all()
         job.wait_for_step(job.step() + 20)
-        self.check(job)
+        self.check(job, once=True)
 
     def test_the_chief_killed_at_shutdown(self):
         self.kill_at_shutdown(CHIEF)
@@ -229,6 +262,23 @@ class Network(unittest.TestCase):
 
     def test_a_worker_killed_at_shutdown(self):
         self.kill_at_shutdown(TRAINER)
+
+
+class LongCuts(Network):
+    def test_a_server_cut_off_for_30_seconds(self):
+        self.cut_off(FIRST, ["input", "output"], 30)
+
+    def test_a_worker_cut_off_for_30_seconds(self):
+        self.cut_off(TRAINER, ["input", "output"], 30)
+
+    def test_the_chief_cut_off_for_30_seconds(self):
+        self.cut_off(CHIEF, ["input", "output"], 30)
+
+    def test_the_chief_hears_nothing_for_30_seconds(self):
+        self.cut_off(CHIEF, ["input"], 30)
+
+    def test_the_chief_is_not_heard_for_30_seconds(self):
+        self.cut_off(CHIEF, ["output"], 30)
 
 
 if __name__ == "__main__":
