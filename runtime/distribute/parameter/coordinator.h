@@ -1,9 +1,9 @@
 // The chief of the parameter-server strategy: what a training program talks to.
 //
-//   MT_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create(
-//       {.config = tf_config, .partitioner = MinSize{1 << 18, 2}}));
-//   MT_ASSIGN_OR_RETURN(const Training training,
-//                       coordinator->DefineTraining(recipe, {{x_type, y_type}}));
+//   MT_ASSIGN_OR_RETURN(auto options, OptionsFromEnvironment({.partitioner = FixedShards{2}}));
+//   MT_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create(std::move(options)));
+//   const std::pair<TensorType, TensorType> types[] = {{x_type, y_type}};  // of a batch
+//   MT_ASSIGN_OR_RETURN(const Training training, coordinator->DefineTraining(recipe, types));
 //   MT_ASSIGN_OR_RETURN(const PerWorker data,
 //                       coordinator->CreatePerWorkerDataset("train", pipeline));
 //   for (int step = 0; step < 1000; ++step) {
