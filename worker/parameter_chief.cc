@@ -90,7 +90,14 @@ class StrategyMetrics final : public train::Callback {
         servers_lost_(metrics.AddCounter("meshtrain_parameter_servers_lost_total",
                                          "Parameter servers lost.")),
         damaged_(metrics.AddCounter(kDamagedFrames, kDamagedFramesHelp)),
-        ready_(metrics.AddGauge("meshtrain_parameter_workers_ready", "Workers that take steps.")) {}
+        ready_(metrics.AddGauge("meshtrain_parameter_workers_ready", "Workers that take steps.")) {
+    for (int w = 0; w < coordinator.num_workers(); ++w) {
+      worker_steps_.push_back(metrics.AddCounter("meshtrain_parameter_worker_steps_total",
+                                                 "Steps that a worker has done.",
+                                                 {{"worker", std::to_string(w)}}));
+    }
+    seen_.worker_steps.resize(worker_steps_.size());
+  }
 
   Status OnStepEnd(const train::StepInfo&) override {
     const parameter::DispatcherStats now = coordinator_.stats();
@@ -105,6 +112,9 @@ class StrategyMetrics final : public train::Callback {
     const int64_t damaged = parameter::DamagedFrames();
     add(damaged_, damaged, seen_damaged_);
     seen_damaged_ = damaged;
+    for (size_t w = 0; w < worker_steps_.size(); ++w) {
+      add(worker_steps_[w], now.worker_steps[w], seen_.worker_steps[w]);
+    }
     ready_.Set(now.workers_ready);
     seen_ = now;
     return OkStatus();
@@ -113,6 +123,7 @@ class StrategyMetrics final : public train::Callback {
  private:
   const Coordinator& coordinator_;
   telemetry::Counter pulled_, pushed_, rerun_, workers_lost_, servers_lost_, damaged_;
+  std::vector<telemetry::Counter> worker_steps_;
   telemetry::Gauge ready_;
   parameter::DispatcherStats seen_;
   int64_t seen_damaged_ = 0;

@@ -148,6 +148,8 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
                   options.store.folder));
   telemetry::Metrics& m = presence->metrics();
   Grown pushes(m.AddCounter("meshtrain_parameter_pushes_total", "Pushes that were applied."));
+  Grown stale(m.AddCounter("meshtrain_parameter_stale_pushes_total",
+                           "Pushes beyond the staleness bound, computed anew."));
   Grown pulls(m.AddCounter("meshtrain_parameter_pulls_total", "Pulls that were answered."));
   Grown pushed(
       m.AddCounter("meshtrain_parameter_pushed_bytes_total", "Bytes of values that were pushed."));
@@ -165,6 +167,7 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
     if (chief = news.Look(server->chief()); !chief.ok() && !stop.stop_requested()) break;
     const parameter::ServerStats stats = server->stats();
     pushes.Set(stats.pushes);
+    stale.Set(stats.stale);
     pulls.Set(stats.pulls);
     pushed.Set(stats.pushed_bytes);
     pulled.Set(stats.pulled_bytes);

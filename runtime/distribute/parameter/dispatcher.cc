@@ -593,7 +593,10 @@ DispatcherStats Dispatcher::Impl::stats() {
   DispatcherStats stats = stats_;
   stats.steps_rerun = schedule_.steps_rerun();
   stats.workers_lost = schedule_.workers_lost();
-  for (int w = 0; w < workers(); ++w) stats.workers_ready += schedule_.ready(w) ? 1 : 0;
+  for (int w = 0; w < workers(); ++w) {
+    stats.workers_ready += schedule_.ready(w) ? 1 : 0;
+    stats.worker_steps.push_back(schedule_.steps_done(w));
+  }
   return stats;
 }
 

@@ -63,6 +63,7 @@ struct DispatcherStats {
   int64_t pulled_bytes = 0;
   int64_t pushed_bytes = 0;
   int workers_ready = 0;
+  std::vector<int64_t> worker_steps;  // done, by worker
 };
 
 class Dispatcher {

@@ -1,6 +1,7 @@
 #include "runtime/distribute/parameter/schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/check.h"
 
@@ -97,12 +98,16 @@ void Schedule::Dispatch() {
         }
         continue;
       }
-      if (best < 0 || w.running.size() < workers_[best].running.size()) best = i;
+      const auto busy = [](const Worker& worker) {
+        return std::pair(worker.running.size(), worker.turn);
+      };
+      if (best < 0 || busy(w) < busy(workers_[best])) best = i;
     }
     if (best < 0) return;
     queue_.erase(queue_.begin());
     steps_.at(step).worker = best;
     workers_[best].running.insert(step);
+    workers_[best].turn = ++dispatched_;
     actions_.push_back({.kind = Kind::kRun,
                         .worker = best,
                         .incarnation = workers_[best].incarnation,
@@ -177,6 +182,7 @@ void Schedule::Handle(const StepDone& e) {
   const auto it = Take(e.worker, e.incarnation, e.step);
   if (it == steps_.end()) return;
   steps_.erase(it);
+  ++workers_[e.worker].done;
   actions_.push_back({.kind = Kind::kFinish, .step = e.step});
 }
 

@@ -8,6 +8,8 @@
 //   - an answer from an incarnation that has ended changes nothing
 //   - nothing is sent to a worker that is not set up, lacks an entry that the step needs, or has
 //     its hands full
+//   - of those that may take a step the least busy does, and of equals whoever waited longest: all
+//     take part, even where fewer steps run at once than there are workers
 #pragma once
 
 #include <algorithm>
@@ -141,6 +143,7 @@ class Schedule {
   }
   bool away(int worker) const { return workers_[worker].phase == Phase::kAway; }
   int64_t incarnation(int worker) const { return workers_[worker].incarnation; }
+  int64_t steps_done(int worker) const { return workers_[worker].done; }
   const std::set<int>& servers_away() const { return servers_away_; }
   const std::optional<Status>& error() const { return error_; }
   int64_t workers_lost() const { return workers_lost_; }
@@ -154,6 +157,8 @@ class Schedule {
     int64_t entries = 0;
     bool loading = false;
     std::set<int64_t> running;
+    int64_t turn = 0;  // when it was last given a step: dispatched_ by then
+    int64_t done = 0;
   };
   struct Step {
     int64_t entries = 0;
@@ -190,6 +195,7 @@ class Schedule {
   std::map<int64_t, Step> steps_;  // not ended
   std::set<int64_t> queue_;        // those that run nowhere; the lowest is next
   int64_t entries_ = 0;
+  int64_t dispatched_ = 0;
   std::set<int> servers_away_;
   bool gate_closed_ = false;
   std::optional<Status> error_;

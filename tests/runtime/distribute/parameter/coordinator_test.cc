@@ -2,6 +2,7 @@
 // (processes_test.cc kills processes.)
 #include "runtime/distribute/parameter/coordinator.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -33,6 +34,13 @@ std::unique_ptr<Coordinator> Connect(const CoordinatorOptions& options) {
   auto made = Coordinator::Create(options);
   EXPECT_TRUE(made.ok()) << made.status().ToString();
   return made.ok() ? std::move(*made) : nullptr;
+}
+
+bool WaitForWorkers(const Coordinator& coordinator, int workers) {
+  for (int i = 0; i < 600 && coordinator.stats().workers_ready < workers; ++i) {
+    SystemClock().SleepFor(milliseconds(50), {});
+  }
+  return coordinator.stats().workers_ready >= workers;
 }
 
 // A step that adds 1 to `n` and gives what it was.
@@ -80,14 +88,13 @@ TEST(CoordinatorTest, OneStepAtATimeIsTheGuidesSeriesWithThreeWorkers) {
   const std::pair<TensorType, TensorType> types[] = {{F32({5, 1}), F32({5, 1})}};
   const Training training = Must(coordinator->DefineTraining(GuideRecipe(guide.w0), types));
   const PerWorker data = Must(coordinator->CreatePerWorkerDataset("train", GuideData()));
-  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 3; ++i) {
-    SystemClock().SleepFor(milliseconds(50), {});
-  }
+  ASSERT_TRUE(WaitForWorkers(*coordinator, 3));
   for (size_t i = 0; i < 210; ++i) {
     const RemoteValue value = Must(coordinator->Schedule(training.step, {data}));
     ASSERT_NEAR(LossOf(Must(coordinator->Fetch(value, {}, seconds(60)))), guide.losses[i], 1e-6)
         << "step " << i;
   }
+  EXPECT_THAT(coordinator->stats().worker_steps, testing::ElementsAre(70, 70, 70));
 }
 
 TEST(CoordinatorTest, OneStepAtATimeIsTheSingleProcess) {
@@ -307,9 +314,7 @@ TEST(CoordinatorTest, TheEndIsToldToEveryProcessThatIsThere) {
   const Function count = Must(coordinator->DefineFunction(b.Build().value()));
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
   ASSERT_TRUE(coordinator->Join({}, seconds(60)).ok());
-  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 3; ++i) {
-    SystemClock().SleepFor(milliseconds(50), {});
-  }
+  ASSERT_TRUE(WaitForWorkers(*coordinator, 3));
   EXPECT_FALSE(cluster.worker(0).ended());
   EXPECT_FALSE(cluster.server(0).ended());
   cluster.StopWorker(2);
@@ -343,10 +348,13 @@ TEST(CoordinatorTest, ATooStalePushIsComputedAnew) {
     program::Assign(w, w * 2.0);
   }
   const Function twice = Must(coordinator->DefineFunction(b.Build().value()));
+  ASSERT_TRUE(WaitForWorkers(*coordinator, 3));
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(coordinator->Schedule(twice, {}).ok());
   const Status joined = coordinator->Join({}, seconds(60));
   ASSERT_TRUE(joined.ok()) << joined.ToString();
   EXPECT_EQ(Must(coordinator->Read("w")).Item(), 1048576);
+  // Three work at the same time, on values that the pushes of the others leave behind.
+  EXPECT_GE(cluster.server(0).stats().stale, 1);
 }
 
 TEST(CoordinatorTest, AWorkerThatGoesAndComesBackIsUsedAgain) {
@@ -368,10 +376,7 @@ TEST(CoordinatorTest, AWorkerThatGoesAndComesBackIsUsedAgain) {
   cluster.StartWorker(1);
   ASSERT_TRUE(coordinator->Join({}, seconds(60)).ok());
   cluster.StartWorker(0);
-  for (int i = 0; i < 600 && coordinator->stats().workers_ready < 2; ++i) {
-    SystemClock().SleepFor(std::chrono::milliseconds(100), {});
-  }
-  EXPECT_EQ(coordinator->stats().workers_ready, 2);
+  ASSERT_TRUE(WaitForWorkers(*coordinator, 2));
   run(20);
   EXPECT_GE(Must(coordinator->Read("n")).Item(), 80);
 }

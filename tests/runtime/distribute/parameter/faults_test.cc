@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <cstdio>
+#include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
@@ -22,24 +25,28 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_folder::TempFolder;
 
-// Hands gradients over, and counts the step.
+// Hands gradients over, and counts the step in each of `counts`.
 class CountingTap final : public train::Optimizer {
  public:
-  explicit CountingTap(Parameter it) : Optimizer({}), it_(std::move(it)) {}
+  explicit CountingTap(std::vector<Parameter> counts) : Optimizer({}), counts_(std::move(counts)) {}
   std::string_view kind() const override { return "counting_tap"; }
 
  protected:
   void Update(const Parameter& weight, const program::Value& gradient) override {
     gradient.builder()->Output(GradientName(weight.name()), gradient);
   }
-  void End() override { program::AssignAdd(it_, 1); }
+  void End() override {
+    for (const Parameter& count : counts_) program::AssignAdd(count, 1);
+  }
 
  private:
-  Parameter it_;
+  std::vector<Parameter> counts_;
 };
 
-// A digits MLP whose kernels are cut over two servers, with a count of steps beside it.
+// A digits MLP whose kernels are cut over two servers, with a count of steps beside it on each.
 struct Job {
+  static constexpr const char* kCounts[] = {"count_a", "count_b"};
+
   std::unique_ptr<Coordinator> coordinator;
   Function step, evaluate;
   PerWorker data, test;
@@ -50,13 +57,16 @@ struct Job {
     Coordinator& c = *job.coordinator;
     train::Recipe recipe = DigitsRecipe(train::Adam({.common = {.learning_rate = 0.001}}), 32);
     const std::shared_ptr<train::Optimizer> adam = recipe.optimizer;
-    const Parameter it("it", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
-                       {.trainable = false});
-    recipe.optimizer = std::make_shared<CountingTap>(it);
+    std::vector<Parameter> counts;
+    for (const char* name : kCounts) {
+      counts.emplace_back(name, TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
+                          nn::ParameterOptions{.trainable = false});
+    }
+    recipe.optimizer = std::make_shared<CountingTap>(counts);
     const train::Programs programs =
         Must(train::BuildPrograms(recipe, F32({50, 28, 28}), TensorType{DType::kI32, {50}}));
     std::vector<Parameter> variables = programs.parameters;
-    variables.push_back(it);
+    variables.insert(variables.end(), counts.begin(), counts.end());
     EXPECT_TRUE(c.CreateVariables(variables).ok());
     job.step = Must(c.DefineFunction(programs.train_step, "train", UpdaterOf(adam), {"loss"}));
     job.evaluate = Must(c.DefineFunction(programs.eval_step));
@@ -97,6 +107,14 @@ TEST(FaultsTest, WorkersKilledEveryTwoSecondsAndAServerOnce) {
   options.checkpoint_folder = folder.path() + "/checkpoints";
   Job job = Job::Begin(options);
   EXPECT_EQ(job.coordinator->planner().ShardsOf("hidden.kernel").size(), 3u);
+  // One count on the server that will be killed, the other on the one that will not.
+  std::set<int> counting;
+  for (const char* name : Job::kCounts) {
+    for (const Shard& shard : job.coordinator->planner().shards()) {
+      if (shard.name == name) counting.insert(shard.server);
+    }
+  }
+  EXPECT_EQ(counting.size(), 2u);
   job.Submit(20);
   ASSERT_TRUE(job.coordinator->Join({}, seconds(120)).ok());
 
@@ -156,13 +174,11 @@ TEST(FaultsTest, WorkersKilledEveryTwoSecondsAndAServerOnce) {
   // explain.
   const DispatcherStats stats = job.coordinator->stats();
   EXPECT_EQ(stats.steps_done, submitted);
-  const auto it = static_cast<int64_t>(Must(job.coordinator->Read("it")).Item());
-  EXPECT_GE(it, submitted);
-  EXPECT_LE(it, submitted + stats.steps_rerun);
-  const auto updates =
-      static_cast<int64_t>(Must(job.coordinator->Read("optimizer.iterations")).Item());
-  EXPECT_GE(updates, submitted);
-  EXPECT_LE(updates, submitted + stats.steps_rerun);
+  for (const std::string name : {Job::kCounts[0], Job::kCounts[1], "optimizer.iterations"}) {
+    const auto count = static_cast<int64_t>(Must(job.coordinator->Read(name)).Item());
+    EXPECT_GE(count, submitted) << name;
+    EXPECT_LE(count, submitted + stats.steps_rerun) << name;
+  }
   const double loss = job.Loss();
 
   // The same number of steps, undisturbed.

@@ -78,6 +78,19 @@ TEST(ScheduleTest, AWindowFillsTheLeastBusyFirst) {
               ElementsAre("finish step 2", "run step 4 on worker-0 (1)"));
 }
 
+TEST(ScheduleTest, IdleWorkersTakeTurnsWithOneStepAtATime) {
+  Schedule s = ReadySchedule();
+  for (int64_t i = 0; i < 6; ++i) {
+    const int worker = static_cast<int>(i % 2);
+    EXPECT_THAT(Texts(s.On(StepSubmitted{i, 1})),
+                ElementsAre("run step " + std::to_string(i) + " on worker-" +
+                            std::to_string(worker) + " (1)"));
+    s.On(StepDone{worker, 1, i});
+  }
+  EXPECT_EQ(s.steps_done(0), 3);
+  EXPECT_EQ(s.steps_done(1), 3);
+}
+
 TEST(ScheduleTest, AFailedStepCancelsTheRest) {
   Schedule s = ReadySchedule();
   for (int64_t i = 0; i < 4; ++i) s.On(StepSubmitted{i, 1});
@@ -103,7 +116,7 @@ TEST(ScheduleTest, NothingBeginsWhileAServerIsAwayOrAGateIsClosed) {
   EXPECT_THAT(Texts(s.On(GateSet{false})), ElementsAre("run step 0 on worker-0 (1)"));
   s.On(ServerLost{0});
   EXPECT_THAT(Texts(s.On(StepReturned{0, 1, 0})), IsEmpty());
-  EXPECT_THAT(Texts(s.On(ServerBack{0})), ElementsAre("run step 0 on worker-0 (1)"));
+  EXPECT_THAT(Texts(s.On(ServerBack{0})), ElementsAre("run step 0 on worker-1 (1)"));
 }
 
 TEST(ScheduleTest, AStepThatKillsItsWorkersIsTheJobsError) {
