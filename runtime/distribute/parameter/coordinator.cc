@@ -143,7 +143,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions opti
     const std::jthread pinging([&](std::stop_token done) {
       while (!done.stop_requested()) {
         for (int s = 0; s < coordinator->servers_->size(); ++s) {
-          coordinator->servers_->Ping(s, {}, o.lost_after, [](const Status&) {});
+          coordinator->servers_->Ping(s, {}, {}, o.lost_after, [](const Status&) {});
         }
         SystemClock().SleepFor(kFirstPings, done);
       }
@@ -342,7 +342,8 @@ Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metada
         metadata[CursorKey(name->second, at.worker, num_workers())] = at.cursor;
       }
     }
-    cut = servers_->Cut(step, options_.checkpoint_folder, options_.return_timeout, stop);
+    cut = servers_->Cut(step, options_.checkpoint_folder, dispatcher_->live_incarnations(),
+                        options_.return_timeout, stop);
   }
   dispatcher_->OpenGate();
   MT_RETURN_IF_ERROR(cut);

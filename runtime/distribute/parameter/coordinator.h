@@ -18,9 +18,9 @@
 //
 // A worker that is lost loses the steps it was running; they run again elsewhere, and it is set up
 // anew when it is back. Such a step may have pushed to some servers already: its effect there
-// counts twice. A server that is lost is waited for; it comes back with everything it acknowledged.
-// The first error of a step itself ends Join, and cancels the steps that have not begun; the
-// coordinator can be used again after it was told.
+// counts twice. What it pushes after its loss was seen is refused. A server that is lost is waited
+// for; it comes back with everything it acknowledged. The first error of a step itself ends Join,
+// and cancels the steps that have not begun; the coordinator can be used again after it was told.
 //
 // Names are TensorFlow's (tf.distribute.coordinator.ClusterCoordinator). Thread-safe, except that
 // definitions and Save come from one thread at a time. Every wait has a deadline (options) and ends
@@ -184,7 +184,8 @@ class Coordinator {
 
   // --- checkpoints
   // Saves every variable and slot as of now: no step is running while the servers take their
-  // copies, so every step that has ended is in it, whole, and none that has not. Steps go on while
+  // copies, so every step that has ended is in it, whole, and none that has not, but for what a
+  // lost worker had pushed of its own. Steps go on while
   // the copies are written and the checkpoint is made complete; a later Save, or WaitForSave, waits
   // for that and gives its error. A checkpoint that a server's restart cuts short is given up: the
   // next one takes its place. The same checkpoint loads under any strategy.

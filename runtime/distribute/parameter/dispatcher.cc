@@ -107,6 +107,10 @@ class Dispatcher::Impl {
     }
     return all;
   }
+  std::vector<int64_t> live_incarnations() {
+    MutexLock lock(mutex_);
+    return LiveIncarnations();
+  }
 
   Result<std::shared_ptr<Handle>> Submit(std::vector<int64_t> functions,
                                          std::vector<Argument> arguments, Duration timeout,
@@ -168,6 +172,11 @@ class Dispatcher::Impl {
   void PingServer(int server);
   void ServerAnswered(int server, const Status& status);
   std::vector<std::string> LostNames() MT_REQUIRES(mutex_);
+  std::vector<int64_t> LiveIncarnations() MT_REQUIRES(mutex_) {
+    std::vector<int64_t> live;
+    for (int w = 0; w < workers(); ++w) live.push_back(schedule_.live_incarnation(w));
+    return live;
+  }
   // Whether an answer that did not come in time says nothing: nobody hears while he stands still.
   bool StoodStillSince(Duration asked) {
     MutexLock lock(mutex_);
@@ -432,6 +441,8 @@ void Dispatcher::Impl::Answered(int worker, int64_t incarnation, int64_t step,
         }
       }
       HandleEvent(StepDone{worker, incarnation, step}, &starts);
+    } else if (schedule_.incarnation(worker) != incarnation) {
+      // Of one that was lost: its pushes are refused, which says nothing about the server.
     } else if (reply->cause == RunReply::Cause::kServerAway) {
       const int server = reply->server;
       if (server_away_since_.emplace(server, SystemClock().Monotonic()).second) {
@@ -673,14 +684,16 @@ void Dispatcher::Impl::PingWorker(int worker, int64_t incarnation, bool judge) {
 
 void Dispatcher::Impl::PingServer(int server) {
   std::vector<std::string> names;
+  std::vector<int64_t> live;
   {
     MutexLock lock(mutex_);
     if (closed_ || pinging_servers_[server]) return;
     pinging_servers_[server] = true;
     names = LostNames();
+    live = LiveIncarnations();
   }
   const Duration asked = SystemClock().Monotonic();
-  servers_->Ping(server, std::move(names), options_.lost_after,
+  servers_->Ping(server, std::move(names), std::move(live), options_.lost_after,
                  [this, server, asked](const Status& status) {
                    const bool says_nothing =
                        status.code() == StatusCode::kDeadlineExceeded && StoodStillSince(asked);
@@ -780,6 +793,7 @@ int64_t Dispatcher::AddEntries(std::vector<Entry> by_worker) {
   return impl_->AddEntries(std::move(by_worker), {});
 }
 std::vector<Dispatcher::Cursor> Dispatcher::cursors() const { return impl_->cursors(); }
+std::vector<int64_t> Dispatcher::live_incarnations() const { return impl_->live_incarnations(); }
 Result<std::shared_ptr<Dispatcher::Handle>> Dispatcher::Submit(std::vector<int64_t> functions,
                                                                std::vector<Argument> arguments,
                                                                Duration timeout,

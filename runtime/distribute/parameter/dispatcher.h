@@ -87,6 +87,8 @@ class Dispatcher {
     std::string cursor;
   };
   std::vector<Cursor> cursors() const;
+  // By worker: the oldest incarnation whose pushes still count (Store::Fence).
+  std::vector<int64_t> live_incarnations() const;
 
   class Handle;
   // Queues a step. Errors: the job's, which is told once (as Join's); kDeadlineExceeded, kCancelled

@@ -113,6 +113,7 @@ void Executor::Impl::Compute(const RunPtr& run) {
                   run->reply.server);
   }
   status = Step(*run);
+  if (stop_.stop_requested()) return Finish(*run, Cancelled("the step was stopped"));
   if (!status.ok()) return Finish(*run, status);
   std::vector<size_t> sends;
   {

@@ -105,11 +105,14 @@ struct ReadReply {
 struct CutRequest {
   int64_t session = 0;
   int64_t step = 0;
-  std::string folder;  // of checkpoints
+  std::string folder;                 // of checkpoints
+  std::vector<int64_t> incarnations;  // as in PingRequest
 };
 struct CutReply {
   int64_t version = 0;
 };
+// In the metadata of a checkpoint: the version of each server at its cut, "12,13".
+inline constexpr std::string_view kVersionsKey = "parameter_server.versions";
 struct WriteRequest {
   int64_t session = 0;
   int64_t step = 0;
@@ -126,6 +129,9 @@ struct CommittedRequest {
 // Of a server or a worker, with whom the chief misses ("worker-3").
 struct PingRequest {
   std::vector<std::string> lost;
+  // To servers only. By worker: pushes of an earlier incarnation come too late (Store::Fence).
+  int64_t session = 0;
+  std::vector<int64_t> incarnations;
 };
 struct ServerPingReply {
   int64_t session = 0;

@@ -256,12 +256,14 @@ std::string Encode(const CutRequest& m) {
   out.set_session(m.session);
   out.set_step(m.step);
   out.set_folder(m.folder);
+  out.mutable_incarnations()->Add(m.incarnations.begin(), m.incarnations.end());
   return out.SerializeAsString();
 }
 template <>
 Result<CutRequest> Decode<CutRequest>(std::string_view bytes) {
   MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::CutRequest>(bytes));
-  return CutRequest{m.session(), m.step(), m.folder()};
+  return CutRequest{
+      m.session(), m.step(), m.folder(), {m.incarnations().begin(), m.incarnations().end()}};
 }
 
 std::string Encode(const CutReply& m) {
@@ -313,16 +315,20 @@ Result<CommittedRequest> Decode<CommittedRequest>(std::string_view bytes) {
   return CommittedRequest{m.session(), m.step()};
 }
 
-// A WorkerPingRequest has the same bytes.
+// A WorkerPingRequest is the same without what is for servers.
 std::string Encode(const PingRequest& m) {
   wire::ServerPingRequest out;
   for (const std::string& name : m.lost) out.add_lost(name);
+  out.set_session(m.session);
+  out.mutable_incarnations()->Add(m.incarnations.begin(), m.incarnations.end());
   return out.SerializeAsString();
 }
 template <>
 Result<PingRequest> Decode<PingRequest>(std::string_view bytes) {
   MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::ServerPingRequest>(bytes));
-  return PingRequest{{m.lost().begin(), m.lost().end()}};
+  return PingRequest{{m.lost().begin(), m.lost().end()},
+                     m.session(),
+                     {m.incarnations().begin(), m.incarnations().end()}};
 }
 
 std::string Encode(const ServerPingReply& m) {

@@ -24,6 +24,13 @@ void PushTable::Add(const PushId& push, int64_t settled) {
   }
 }
 
+void PushTable::End(int32_t worker, int64_t incarnation) {
+  const auto it = workers_.find(worker);
+  if (incarnation > (it == workers_.end() ? 0 : it->second.incarnation)) {
+    workers_[worker] = {.incarnation = incarnation};
+  }
+}
+
 std::vector<PushTable::Entry> PushTable::Entries() const {
   std::vector<Entry> entries;
   for (const auto& [worker, seen] : workers_) {

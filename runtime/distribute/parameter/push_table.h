@@ -29,6 +29,8 @@ class PushTable {
   Verdict Check(const PushId& push) const;
   // Notes that `push`, a new one, is applied.
   void Add(const PushId& push, int64_t settled);
+  // The worker's incarnations before `incarnation` have ended.
+  void End(int32_t worker, int64_t incarnation);
 
   struct Entry {
     int32_t worker = 0;

@@ -1,5 +1,7 @@
 // Store's way back after its process was killed.
 #include <algorithm>
+#include <charconv>
+#include <string_view>
 
 #include "runtime/base/check.h"
 #include "runtime/base/file.h"
@@ -33,6 +35,19 @@ Result<std::vector<Tensor>> TensorsFrom(Bytes payload, const std::vector<mesh::T
   return tensors;
 }
 
+// Of "12,13", which kVersionsKey holds, the server's; -1: none.
+int64_t VersionOf(std::string_view versions, int32_t server) {
+  for (; server > 0; --server) {
+    const size_t comma = versions.find(',');
+    if (comma == std::string_view::npos) return -1;
+    versions.remove_prefix(comma + 1);
+  }
+  int64_t version = -1;
+  const std::string_view text = versions.substr(0, versions.find(','));
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
+  return error == std::errc() && end == text.data() + text.size() ? version : -1;
+}
+
 }  // namespace
 
 Status Store::Recover() {
@@ -62,20 +77,27 @@ Status Store::Recover() {
   return Publish(pulled);
 }
 
-Result<bool> Store::Usable(const Base& base) const {
-  if (base.session != session()) return false;
-  if (base.checkpoint_step < 0) return true;
-  const auto checkpoint = checkpoint::Checkpoint::Open(
-      checkpoint::CheckpointFolder(base.checkpoint_folder, base.checkpoint_step));
+Result<std::string> Store::WhyUnusable(const Base& base) const {
+  if (base.session != session()) return "of session " + std::to_string(base.session);
+  if (base.checkpoint_step < 0) return std::string();
+  const std::string path =
+      checkpoint::CheckpointFolder(base.checkpoint_folder, base.checkpoint_step);
+  const auto checkpoint = checkpoint::Checkpoint::Open(path);
   if (!checkpoint.ok()) {
-    if (checkpoint.status().code() == StatusCode::kNotFound) {
-      return false;  // never complete, or made room for
-    }
-    return checkpoint.status();
+    if (checkpoint.status().code() != StatusCode::kNotFound) return checkpoint.status();
+    return path + ": never complete, or removed";
   }
   const auto& metadata = (*checkpoint)->index().metadata;
-  const auto it = metadata.find(std::string(kSessionKey));
-  return it != metadata.end() && it->second == std::to_string(session());
+  const auto of = [&](std::string_view key) {
+    const auto it = metadata.find(std::string(key));
+    return it == metadata.end() ? std::string() : it->second;
+  };
+  if (of(kSessionKey) != std::to_string(session())) return path + ": of another run";
+  // One step may be saved twice: the segment's cut, or the one before it?
+  if (VersionOf(of(kVersionsKey), setup_->server) != base.version) {
+    return path + ": of versions " + of(kVersionsKey) + ", not " + std::to_string(base.version);
+  }
+  return std::string();
 }
 
 Status Store::RecoverLog() {
@@ -110,14 +132,15 @@ Status Store::RecoverLog() {
     return BeginSegment({.session = session(), .initial = true}, {});
   }
   size_t from = read.size();
+  std::string whys;
   while (from > 0) {
-    MT_ASSIGN_OR_RETURN(const bool usable, Usable(read[from - 1].base));
-    if (usable) break;
+    MT_ASSIGN_OR_RETURN(const std::string why, WhyUnusable(read[from - 1].base));
+    if (why.empty()) break;
+    whys += (whys.empty() ? "" : "; ") + why;
     --from;
   }
   if (from == 0) {
-    return DataLoss(options_.folder + ": expected a segment whose state is here, got: " +
-                    std::to_string(read.size()) + " whose checkpoints are not");
+    return DataLoss(options_.folder + ": expected a segment whose state is here, got: " + whys);
   }
   --from;
   MT_RETURN_IF_ERROR(

@@ -143,6 +143,10 @@ class Schedule {
   }
   bool away(int worker) const { return workers_[worker].phase == Phase::kAway; }
   int64_t incarnation(int worker) const { return workers_[worker].incarnation; }
+  // The oldest that may still push: this one, or the next one of a worker that is away.
+  int64_t live_incarnation(int worker) const {
+    return incarnation(worker) + (away(worker) ? 1 : 0);
+  }
   int64_t steps_done(int worker) const { return workers_[worker].done; }
   const std::set<int>& servers_away() const { return servers_away_; }
   const std::optional<Status>& error() const { return error_; }

@@ -145,6 +145,16 @@ class ParameterServer::Impl {
     changed_.NotifyOne();
   }
 
+  // Store::Fence, where it would say something new.
+  void Fence(int64_t session, std::vector<int64_t> incarnations) {
+    std::pair fence(session, std::move(incarnations));
+    {
+      MutexLock lock(mutex_);
+      if (fence == fence_) return;
+      fence_ = fence;
+    }
+    Add(Task([fence = std::move(fence)](Store& store) { store.Fence(fence.first, fence.second); }));
+  }
   void Loop(std::stop_token stop);
   void Do(std::vector<Work> work);
   void ApplyGroup(std::span<PushWork*> group);
@@ -168,6 +178,7 @@ class ParameterServer::Impl {
   std::vector<Work> queue_ MT_GUARDED_BY(mutex_);
   std::list<Waiter> waiters_ MT_GUARDED_BY(mutex_);
   View view_ MT_GUARDED_BY(mutex_);
+  std::pair<int64_t, std::vector<int64_t>> fence_ MT_GUARDED_BY(mutex_);  // the last one
   Status health_ MT_GUARDED_BY(mutex_);
   bool closed_ MT_GUARDED_BY(mutex_) = false;
 
@@ -255,6 +266,7 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
                             auto ping = Decode<PingRequest>(request.head);
                             if (!ping.ok()) return reply(ping.status());
                             chief_.Heard(std::move(ping->lost));
+                            Fence(ping->session, std::move(ping->incarnations));
                             ServerPingReply answer{.boot = boot_};
                             {
                               MutexLock lock(mutex_);

@@ -247,14 +247,23 @@ Status ServerGroup::Write(const std::vector<Planner::Part>& parts, const Tensor&
   return OkStatus();
 }
 
-Status ServerGroup::Cut(int64_t step, const std::string& folder, Duration timeout,
-                        std::stop_token stop) {
-  CutRequest request{.step = step, .folder = folder};
+Status ServerGroup::Cut(int64_t step, const std::string& folder, std::vector<int64_t> incarnations,
+                        Duration timeout, std::stop_token stop) {
+  CutRequest request{.step = step, .folder = folder, .incarnations = std::move(incarnations)};
   {
     MutexLock lock(mutex_);
     request.session = session_;
   }
-  return CallEach(kServerCut, ToAll(request), timeout, rpc_timeout_, stop).status();
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
+                      CallEach(kServerCut, ToAll(request), timeout, rpc_timeout_, stop));
+  std::string versions;
+  for (const std::string& answer : answers) {
+    MT_ASSIGN_OR_RETURN(const CutReply reply, Decode<CutReply>(answer));
+    versions += (versions.empty() ? "" : ",") + std::to_string(reply.version);
+  }
+  MutexLock lock(mutex_);
+  cut_versions_ = std::move(versions);
+  return OkStatus();
 }
 
 Result<std::vector<checkpoint::Index>> ServerGroup::WriteParts(
@@ -264,6 +273,7 @@ Result<std::vector<checkpoint::Index>> ServerGroup::WriteParts(
   {
     MutexLock lock(mutex_);
     request.session = session_;
+    request.metadata[std::string(kVersionsKey)] = cut_versions_;
   }
   MT_ASSIGN_OR_RETURN(const auto answers,
                       CallEach(kServerWrite, ToAll(request), timeout, timeout, stop));
@@ -297,8 +307,8 @@ void ServerGroup::NoteVersions(const std::vector<int64_t>& versions) {
   }
 }
 
-void ServerGroup::Ping(int server, std::vector<std::string> lost, Duration timeout,
-                       std::function<void(Status)> done) {
+void ServerGroup::Ping(int server, std::vector<std::string> lost, std::vector<int64_t> incarnations,
+                       Duration timeout, std::function<void(Status)> done) {
   // What it had acknowledged before it was asked.
   int64_t session = 0, definitions = 0, version = 0;
   {
@@ -308,7 +318,8 @@ void ServerGroup::Ping(int server, std::vector<std::string> lost, Duration timeo
     version = versions_[server];
   }
   peers_[server]->Call(
-      kServerPing, {Encode(PingRequest{std::move(lost)}), {}}, timeout, nullptr,
+      kServerPing, {Encode(PingRequest{std::move(lost), session, std::move(incarnations)}), {}},
+      timeout, nullptr,
       [this, server, session, definitions, version, done](const Result<std::string>& answer) {
         if (!answer.ok()) return done(answer.status().At(Name(server)));
         const auto reply = Decode<ServerPingReply>(*answer);

@@ -47,7 +47,9 @@ class ServerGroup {
                std::stop_token stop);
 
   // See store.h. No step may run between Cut's beginning and its end.
-  Status Cut(int64_t step, const std::string& folder, Duration timeout, std::stop_token stop);
+  // `incarnations`: Store::Fence's.
+  Status Cut(int64_t step, const std::string& folder, std::vector<int64_t> incarnations,
+             Duration timeout, std::stop_token stop);
   Result<std::vector<checkpoint::Index>> WriteParts(
       int64_t step, const std::string& program_hash,
       const std::map<std::string, std::string>& metadata, Duration timeout, std::stop_token stop);
@@ -59,9 +61,9 @@ class ServerGroup {
 
   // Asks one server how it is: OK, or kUnavailable and the like (away), or kDataLoss: it is there,
   // but not with the state that it acknowledged.
-  // `lost`: whom the chief misses, for the server to know.
-  void Ping(int server, std::vector<std::string> lost, Duration timeout,
-            std::function<void(Status)> done);
+  // `lost`: whom the chief misses, for the server to know; `incarnations`: Store::Fence's.
+  void Ping(int server, std::vector<std::string> lost, std::vector<int64_t> incarnations,
+            Duration timeout, std::function<void(Status)> done);
   // The newest answer's, for figures.
   int64_t log_bytes() const;
 
@@ -85,6 +87,7 @@ class ServerGroup {
   std::set<int64_t> open_writes_ MT_GUARDED_BY(mutex_);  // numbers of those under way
   std::vector<int64_t> versions_ MT_GUARDED_BY(mutex_);
   std::vector<int64_t> log_bytes_ MT_GUARDED_BY(mutex_);
+  std::string cut_versions_ MT_GUARDED_BY(mutex_);  // kVersionsKey of the last cut
 };
 
 }  // namespace meshtrain::parameter

@@ -384,6 +384,13 @@ Result<std::vector<Tensor>> Store::Read(const std::vector<std::string>& names) {
   return values;
 }
 
+void Store::Fence(int64_t session, std::span<const int64_t> incarnations) {
+  if (session != this->session()) return;
+  for (size_t w = 0; w < incarnations.size(); ++w) {
+    seen_.End(static_cast<int32_t>(w), incarnations[w]);
+  }
+}
+
 // --- checkpoints
 
 Result<Cut> Store::MakeCut(const CutRequest& request) {
@@ -391,6 +398,7 @@ Result<Cut> Store::MakeCut(const CutRequest& request) {
     return OtherSession(request.session, session());
   }
   if (!broken_.ok()) return broken_;
+  Fence(request.session, request.incarnations);
   Cut cut{.options = *setup_, .step = request.step, .folder = request.folder, .version = version_};
   Base base{.session = session(),
             .version = version_,

@@ -97,11 +97,17 @@ class Store {
   // staleness bound allows), base/file.h's (nothing of it is applied).
   std::vector<Result<PushReply>> Apply(std::span<const Push> pushes);
 
+  // Worker i's pushes of an incarnation before incarnations[i] are refused from now on: it was
+  // lost, its step runs elsewhere, and what it computed is of values long past. Nothing in another
+  // session. Durable with the next cut; whoever asks repeats it.
+  void Fence(int64_t session, std::span<const int64_t> incarnations);
+
   // Errors: kNotFound.
   Result<std::vector<mesh::Tensor>> Read(const std::vector<std::string>& names);
 
   // The states now, to be written as the checkpoint of `step`; pushes go on from it in a new
-  // segment.
+  // segment. WriteCut's metadata must tell the cut's version (kVersionsKey), or the log does not
+  // trust that checkpoint.
   Result<Cut> MakeCut(const CutRequest& request);
   // The checkpoint of `step` is complete: the log before its cut goes.
   Status Committed(const CommittedRequest& request);
@@ -150,7 +156,8 @@ class Store {
 
   Status Recover();
   Status RecoverLog();
-  Result<bool> Usable(const Base& base) const;
+  // Why this base cannot be gone on from: "" if it can.
+  Result<std::string> WhyUnusable(const Base& base) const;
   Status ApplyBase(const Base& base, Bytes payload);
   Status Replay(const ScannedLog& log, const std::string& path);
   Status BeginSegment(Base base, std::span<const Bytes> payload);

@@ -40,6 +40,21 @@ TEST(PushTableTest, RefusesAnIncarnationThatHasEnded) {
   EXPECT_EQ(table.Check({0, 3, 8}), Verdict::kStale);
 }
 
+TEST(PushTableTest, RefusesWhatWasEndedBeforeTheNextCame) {
+  PushTable table;
+  table.Add({0, 1, 7}, 7);
+  table.End(0, 2);
+  table.End(1, 0);  // that has not begun
+  EXPECT_EQ(table.Check({0, 1, 7}), Verdict::kStale);
+  EXPECT_EQ(table.Check({0, 1, 8}), Verdict::kStale);
+  EXPECT_EQ(table.Check({0, 2, 0}), Verdict::kNew);
+  EXPECT_EQ(table.Entries(), (std::vector<PushTable::Entry>{{0, 2, 0, {}}}));
+  table.Add({0, 2, 0}, 0);
+  table.End(0, 1);
+  table.End(0, 2);
+  EXPECT_EQ(table.Check({0, 2, 0}), Verdict::kSeen) << "what has ended, ended";
+}
+
 TEST(PushTableTest, TakesWhatWasSettledAsSeen) {
   PushTable table;
   table.Add({0, 1, 5}, 5);  // 0 to 4 were given up or acknowledged

@@ -121,6 +121,19 @@ TEST(ServerTest, PingsKnowWhatWasAnswered) {
   }
 }
 
+TEST(ServerTest, APingEndsTheIncarnationsOfLostWorkers) {
+  const auto server = ServeAt();
+  Client client(server->port());
+  ASSERT_TRUE(client.SetUp(1).ok());
+  ASSERT_TRUE(client.Push({0, 1, 0}).ok());
+  ASSERT_TRUE(client.Push({1, 1, 0}).ok());
+  ASSERT_TRUE(client.Call(kServerPing, PingRequest{{"worker-0"}, 1, {2, 1}}).ok());
+  EXPECT_EQ(client.Push({0, 1, 1}).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(client.Push({1, 1, 1}).ok());
+  EXPECT_TRUE(client.Push({0, 2, 0}).ok());
+  EXPECT_EQ(client.Ping()->version, 4);
+}
+
 TEST(ServerTest, APullWaitsForItsVersion) {
   const auto server = ServeAt();
   Client client(server->port());
