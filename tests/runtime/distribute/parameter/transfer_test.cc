@@ -63,6 +63,7 @@ class EchoServer {
                              [](Request, Reply reply) { reply(Aborted("read again, got: 7")); }};
     methods["/test/Hold"] = {nullptr, [this](Request request, Reply reply) {
                                MutexLock lock(mutex_);
+                               if (ending_) return;
                                left_ = request.left;
                                held_.push_back(std::move(reply));
                                changed_.NotifyAll();
@@ -71,7 +72,14 @@ class EchoServer {
     EXPECT_TRUE(listener.ok()) << listener.status().ToString();
     listener_ = std::move(*listener);
   }
-  ~EchoServer() { LetGo(); }
+  // The listener waits for the calls that it has, so one that comes as late as this is let go too.
+  ~EchoServer() {
+    {
+      MutexLock lock(mutex_);
+      ending_ = true;
+    }
+    LetGo();
+  }
 
   std::string address() const { return "127.0.0.1:" + std::to_string(listener_->port()); }
   int port() const { return listener_->port(); }
@@ -93,6 +101,7 @@ class EchoServer {
   Mutex mutex_;
   CondVar changed_;
   std::vector<Reply> held_;
+  bool ending_ = false;
   Duration left_{};
   std::unique_ptr<Listener> listener_;
 };
