@@ -44,7 +44,9 @@ struct DeviceBuffers {
 class Executable {
  public:
   virtual ~Executable() = default;
-  // One step on every local device; `devices[i]` belongs to local_ranks[i] of Compile.
+  // One step on every local device; `devices[i]` belongs to local_ranks[i] of Compile. Errors:
+  // kInvalidArgument where the buffers are not those of the plan; kAborted naming a guarded output
+  // that is not finite, with every state as it was; those of the communicator.
   virtual Status Run(std::span<const DeviceBuffers> devices) = 0;
   // How long the last Run stood in, or waited for, collectives with other processes.
   virtual Duration waited() const { return {}; }
@@ -54,13 +56,16 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
-  // Zero-filled, 64-byte aligned. Errors: kResourceExhausted.
+  // Zero-filled, 64-byte aligned. Errors: kInvalidArgument (less than 0 bytes),
+  // kResourceExhausted.
   virtual Result<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
+  // To and from the buffer's start. Errors: kInvalidArgument for more bytes than the buffer has.
   virtual Status CopyIn(std::span<const std::byte> from, Buffer& to) = 0;
   virtual Status CopyOut(const Buffer& from, std::span<std::byte> to) = 0;
   // `local_ranks`: the places in the plan's mesh that this process computes. `communicator` (not
   // owned, may be null when the plan holds no collective) must outlive the executable. Errors:
-  // kUnimplemented for an op without a kernel.
+  // kInvalidArgument (collectives without a communicator), kUnimplemented for an op without a
+  // kernel.
   virtual Result<std::unique_ptr<Executable>> Compile(const plan::Plan& plan,
                                                       std::span<const int64_t> local_ranks,
                                                       collective::Communicator* communicator) = 0;

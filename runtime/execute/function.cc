@@ -17,6 +17,10 @@ std::string KeyOf(const Mesh& mesh) {
 
 Result<DVariable> DVariable::Create(Session& session, std::string name, const DTensor& initial,
                                     bool trainable) {
+  if (!initial.valid()) {
+    return InvalidArgument("variable `" + name +
+                           "`: expected a tensor on a mesh, got: an empty one");
+  }
   program::Variable variable(std::move(name), initial.type(), trainable);
   MT_RETURN_IF_ERROR(session.Declare(variable, initial.layout()));
   MT_RETURN_IF_ERROR(session.Write(variable, initial));

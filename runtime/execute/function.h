@@ -34,7 +34,8 @@ using Outputs = std::vector<std::pair<std::string, Value>>;
 class DVariable : public program::Variable {
  public:
   DVariable() = default;
-  // In `initial`'s layout and with its value.
+  // In `initial`'s layout and with its value. Errors: kInvalidArgument for an empty tensor,
+  // kResourceExhausted. The members below are for a variable that Create made.
   static Result<DVariable> Create(Session& session, std::string name, const DTensor& initial,
                                   bool trainable = true);
 
@@ -67,8 +68,8 @@ constexpr size_t Arity(Outputs (F::*)(Args...) const) {
 
 class Function {
  public:
-  // `body` takes one Value per name in `inputs` and returns Outputs. `layouts` may fix layouts of
-  // outputs; without one an output is replicated.
+  // `body` takes one Value per name in `inputs` and returns Outputs. An output is replicated, but
+  // for WithOutputLayout.
   template <typename F>
   Function(Session& session, std::string name, std::vector<std::string> inputs, F body)
       : Function(session, std::move(name), std::move(inputs), internal::Arity(&F::operator()),
@@ -78,7 +79,10 @@ class Function {
   // Gives output `name` a layout; call before the first run.
   Function& WithOutputLayout(std::string name, Layout layout);
 
-  // Runs the step. The first call with new types or layouts traces, shards, plans and compiles.
+  // Runs the step. The first call with new types, layouts or meshes traces, shards, plans and
+  // compiles. Errors: kInvalidArgument (another number of inputs, an empty one, the body's first
+  // mistake with its line, what Session::Load refuses), kFailedPrecondition (a variable without a
+  // value), and LoadedStep::Run's.
   template <typename... T>
   Result<std::vector<DTensor>> operator()(const T&... inputs) {
     const DTensor list[] = {inputs...};
@@ -103,7 +107,7 @@ class Function {
   size_t arity_;
   internal::AnyBody body_;
   std::map<std::string, Layout> output_layouts_;
-  std::map<std::string, std::unique_ptr<LoadedStep>> loaded_;  // by types and layouts
+  std::map<std::string, std::unique_ptr<LoadedStep>> loaded_;  // by types, layouts and meshes
 };
 
 // The value of `make()`, computed in `layout`: no device holds more than its shard (DTensor's

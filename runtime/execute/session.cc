@@ -10,21 +10,6 @@
 #include "runtime/sharding/sharding.h"
 
 namespace meshtrain::execute {
-namespace {
-
-// `mesh` for a message that sets it beside `other`: with its devices where only these differ.
-std::string Against(const Mesh& mesh, const Mesh& other) {
-  std::string text = mesh.ToString();
-  if (mesh == other || mesh.axes() != other.axes()) return text;
-  text += " on ";
-  for (size_t i = 0; i < mesh.devices().size(); ++i) {
-    text += (i == 0 ? "" : ", ") + mesh.devices()[i].ToString();
-  }
-  return text;
-}
-
-}  // namespace
-
 Session::Session(SessionOptions options, std::unique_ptr<device::Backend> backend)
     : options_(std::move(options)), backend_(std::move(backend)) {}
 Session::~Session() = default;
@@ -250,8 +235,8 @@ Result<DTensor> Session::Relayout(const DTensor& value, const Layout& layout) {
   }
   if (!(layout.mesh() == value.layout_.mesh())) {
     return InvalidArgument("relayout: expected a layout on mesh " +
-                           Against(value.layout_.mesh(), layout.mesh()) +
-                           ", got: " + Against(layout.mesh(), value.layout_.mesh()));
+                           value.layout_.mesh().Beside(layout.mesh()) +
+                           ", got: " + layout.mesh().Beside(value.layout_.mesh()));
   }
   if (layout.rank() != value.type_.rank()) {
     return InvalidArgument("relayout: expected a layout of rank " +
@@ -388,8 +373,8 @@ Result<std::vector<Session::Stored*>> Session::StatesOf(
     MT_ASSIGN_OR_RETURN(Stored * stored, Find(variable));
     if (!(stored->value.layout_.mesh() == mesh)) {
       return InvalidArgument("variable `" + variable.name() + "`: expected it on mesh " +
-                             Against(mesh, stored->value.layout_.mesh()) +
-                             ", got: " + Against(stored->value.layout_.mesh(), mesh));
+                             mesh.Beside(stored->value.layout_.mesh()) +
+                             ", got: " + stored->value.layout_.mesh().Beside(mesh));
     }
     states.push_back(stored);
   }
@@ -540,8 +525,8 @@ Status LoadedStep::Feed(size_t input, const DTensor& value) {
   const Layout& want = inputs_[input].layout_;
   if (!(value.layout_.mesh() == want.mesh())) {
     return InvalidArgument("input `" + name + "`: expected a tensor on mesh " +
-                           Against(want.mesh(), value.layout_.mesh()) +
-                           ", got: " + Against(value.layout_.mesh(), want.mesh()));
+                           want.mesh().Beside(value.layout_.mesh()) +
+                           ", got: " + value.layout_.mesh().Beside(want.mesh()));
   }
   if (!(value.layout_ == want)) {
     return InvalidArgument("input `" + name + "`: expected layout " + want.ToString() +

@@ -83,13 +83,19 @@ class LoadedStep {
   const plan::Plan& plan() const { return plan_; }
   const plan::Plan& run_plan() const { return run_plan_ ? *run_plan_ : plan_; }
 
+  // `input` and `output` are indices into the plan's; one beyond them ends the program (MT_CHECK).
   // Feeds a whole batch from the host; every input must be fed once before the first Run and keeps
-  // its value.
+  // its value. Errors: kInvalidArgument naming the input, for a tensor of another type, or on the
+  // mesh of another layout.
   Status Feed(size_t input, const Tensor& value);
   // Feeds a tensor on the mesh, without a copy when its layout is the input's.
   Status Feed(size_t input, const DTensor& value);
+  // Errors: kFailedPrecondition naming an input that was never fed; kAborted where a guarded output
+  // (plan::Options::finite_outputs) is not finite, with the variables as they were; kUnavailable
+  // and kDeadlineExceeded of collectives with other processes.
   Status Run();
-  // Output values of the last Run, gathered on the host. Of a one-element output, the number.
+  // Output values of the last Run, gathered on the host. Of a one-element output, the number; of
+  // another FetchNumber is kInvalidArgument.
   Result<Tensor> Fetch(size_t output) const;
   Result<double> FetchNumber(size_t output) const;
   // Output value as it lies on the mesh, in bytes of its own.
@@ -134,7 +140,9 @@ class Session {
   const SessionOptions& options() const { return options_; }
 
   // --- tensors
-  // A host tensor laid out on the layout's mesh (DTensor's copy_to_mesh).
+  // A host tensor laid out on the layout's mesh (DTensor's copy_to_mesh). Errors: kInvalidArgument
+  // for a layout of another rank, with a pending reduction, or on a mesh without devices of this
+  // process; kUnimplemented (sharding::CollapseLocal); kResourceExhausted.
   Result<DTensor> CopyToMesh(const Tensor& value, const Layout& layout);
   // One component per device of this process, in the order of their ranks, each the valid extent of
   // its shard; copies must agree in shape. Where the mesh spans processes all shards must be of one
@@ -147,9 +155,9 @@ class Session {
   // The same values in another layout of the same mesh.
   Result<DTensor> Relayout(const DTensor& value, const Layout& layout);
 
-  // --- variables
-  // Gives `variable` a zero-filled value in `layout`. Errors: kAlreadyExists, kInvalidArgument
-  // (rank).
+  // --- variables. One without a value in this session is kFailedPrecondition everywhere but in
+  // Declare, IsDeclared and Forget.
+  // Gives `variable` a zero-filled value in `layout`. Errors: kAlreadyExists, and CopyToMesh's.
   Status Declare(const program::Variable& variable, const Layout& layout);
   bool IsDeclared(const program::Variable& variable) const {
     return variables_.contains(variable.key());
@@ -171,7 +179,10 @@ class Session {
   // --- steps
   // Shards, plans and compiles `program`. `variables` are those of its states, in their order, all
   // declared. `layouts` gives inputs and outputs; states have the layouts they were declared with.
-  // `bucket_bytes`: instead of the options', for this program's all-reduces.
+  // `bucket_bytes`: instead of the options', for this program's all-reduces. Errors:
+  // kInvalidArgument (variables of another number or on another mesh, and what Propagate and
+  // Partition refuse), kFailedPrecondition (a variable without a value; a mesh that spans processes
+  // in a session that is joined to none), kUnimplemented, kResourceExhausted.
   Result<std::unique_ptr<LoadedStep>> Load(const program::Program& program, const Mesh& mesh,
                                            std::span<const program::Variable> variables,
                                            sharding::Given layouts,

@@ -81,8 +81,8 @@ Layout Layout::Replicated(const Mesh& mesh, int rank) {
 
 Result<Layout> Layout::BatchSharded(const Mesh& mesh, std::string_view axis, int rank) {
   if (rank < 1) {
-    return InvalidArgument(
-        "layout: a batch-sharded tensor has at least one dimension, got rank: 0");
+    return InvalidArgument("layout: a batch-sharded tensor has at least one dimension, got rank: " +
+                           std::to_string(rank));
   }
   MT_ASSIGN_OR_RETURN(const int index, mesh.AxisIndex(axis));
   return Replicated(mesh, rank).WithDim(0, {index});
@@ -167,6 +167,7 @@ bool Layout::Uses(int axis) const {
 }
 
 Layout Layout::Delete(const std::vector<int>& dims) const {
+  for (const int d : dims) MT_CHECK(d >= 0 && d < rank());
   Layout layout = *this;
   layout.dims_.clear();
   for (int d = 0; d < rank(); ++d) {
@@ -175,21 +176,25 @@ Layout Layout::Delete(const std::vector<int>& dims) const {
   return layout;
 }
 
-Layout Layout::WithDim(int d, DimSharding axes) const {
+Layout Layout::WithDim(int d, const DimSharding& axes) const {
   MT_CHECK(d >= 0 && d < rank());
   Layout layout = *this;
   layout.dims_[d].clear();
-  for (const int axis : axes) MT_CHECK(!layout.Uses(axis));
-  layout.dims_[d] = std::move(axes);
+  for (const int axis : axes) {
+    MT_CHECK(axis >= 0 && axis < mesh_.num_axes() && !layout.Uses(axis));
+    layout.dims_[d].push_back(axis);
+  }
   return layout;
 }
 
-Layout Layout::WithPartial(std::vector<Partial> partial) const {
+Layout Layout::WithPartial(const std::vector<Partial>& partial) const {
   Layout layout = *this;
   layout.partial_.clear();
-  for (const Partial& p : partial) MT_CHECK(!layout.Uses(p.axis));
-  std::sort(partial.begin(), partial.end());
-  layout.partial_ = std::move(partial);
+  for (const Partial& p : partial) {
+    MT_CHECK(p.axis >= 0 && p.axis < mesh_.num_axes() && !layout.Uses(p.axis));
+    layout.partial_.push_back(p);
+  }
+  std::sort(layout.partial_.begin(), layout.partial_.end());
   return layout;
 }
 

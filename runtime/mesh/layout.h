@@ -7,7 +7,7 @@
 // mesh that does not appear holds copies. Uneven shards: a dimension of D elements over n shards is
 // stored in chunks of ceil(D/n), of which shard k holds the valid extent min(chunk, max(0, D -
 // k*chunk)), at its start. Worked example: f32[10,4] under `{batch, *}` on batch=4: local shape
-// [3,4]; rank 3 holds row 9 alone.
+// [3,4]; rank 3 holds row 9 alone. A Layout is a value. Threads: reading one from several is safe.
 #pragma once
 
 #include <string>
@@ -42,10 +42,13 @@ class Layout {
   static Result<Layout> Create(Mesh mesh, std::vector<DimSharding> dims,
                                std::vector<Partial> partial = {});
   // The axes by name, one spec per dimension: UNSHARDED (or "" or "*"), "batch", "batch+model".
+  // Errors: kInvalidArgument naming an axis that the mesh has not, or that is used twice.
   static Result<Layout> FromSpecs(const std::vector<std::string>& specs, const Mesh& mesh);
   static Layout Replicated(const Mesh& mesh, int rank);
-  // Dimension 0 over `axis`, the others whole.
+  // Dimension 0 over `axis`, the others whole. Errors: kInvalidArgument for a rank below 1 or an
+  // axis that the mesh has not.
   static Result<Layout> BatchSharded(const Mesh& mesh, std::string_view axis, int rank);
+  // The text above. Errors: kInvalidArgument quoting a text of another form, or as FromSpecs.
   static Result<Layout> Parse(std::string_view text, const Mesh& mesh);
   std::string ToString() const;
 
@@ -62,16 +65,18 @@ class Layout {
   // The dimension that `axis` splits, or -1.
   int DimOf(int axis) const;
 
+  // Of the next three, a dimension or axis that is not there, or an axis that is not free, ends the
+  // program (MT_CHECK).
   // The layout without the given dimensions: weight_layout.Delete({0}) is the bias's.
   Layout Delete(const std::vector<int>& dims) const;
-  Layout WithDim(int d, DimSharding axes) const;  // the axes must be free
-  Layout WithPartial(std::vector<Partial> partial) const;
+  Layout WithDim(int d, const DimSharding& axes) const;
+  Layout WithPartial(const std::vector<Partial>& partial) const;
   // Axes of size 1 dropped: two layouts that hold the same bytes compare equal after this.
   Layout Canonical() const;
 
   int64_t NumShards(int d) const;      // product of the axis sizes on dimension d
   std::vector<int64_t> Shape() const;  // shards per dimension
-  // True when every shard of `global` holds the same number of elements.
+  // True when every shard of `global`, of the same rank, holds the same number of elements.
   bool IsEven(const Dims& global) const;
   // What each device stores: ceil(D/n) per dimension. Errors: kInvalidArgument when the ranks
   // differ.

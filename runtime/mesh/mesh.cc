@@ -128,6 +128,16 @@ std::string Mesh::ToString() const {
   return text;
 }
 
+std::string Mesh::Beside(const Mesh& other) const {
+  std::string text = ToString();
+  if (*this == other || axes() != other.axes()) return text;
+  text += " on ";
+  for (size_t i = 0; i < devices().size(); ++i) {
+    text += (i == 0 ? "" : ", ") + devices()[i].ToString();
+  }
+  return text;
+}
+
 std::optional<int> Mesh::FindAxis(std::string_view name) const {
   for (int i = 0; i < num_axes(); ++i) {
     if (axis(i).name == name) return i;

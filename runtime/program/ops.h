@@ -62,23 +62,34 @@ Value StopGradient(const Operand& a);
 Value MatMul(const Operand& a, const Operand& b, bool transpose_a = false,
              bool transpose_b = false);
 
-// --- shape (ops/shape.cc)
+// --- shape (ops/shape.cc); an axis may be negative: it counts from the end
 Value Reshape(const Operand& a, Dims dims);  // one dimension may be -1
+// Result dimension d is a's dimension permutation[d], each of them once: [2, 3, 5] with {2, 0, 1}
+// -> [5, 2, 3].
 Value Transpose(const Operand& a, std::vector<int64_t> permutation);
-Value BroadcastTo(const Operand& a, Dims dims);
+Value BroadcastTo(const Operand& a, Dims dims);  // aligned at the end, size 1 stretches
+// A dimension of size 1 at `axis` of the result: [2, 3] with 1 -> [2, 1, 3], with -1 -> [2, 3, 1].
 Value ExpandDims(const Operand& a, int64_t axis);
+// Without the dimensions `axes`, each of size 1; no axes: `a` as it is.
 Value Squeeze(const Operand& a, std::vector<int64_t> axes);
+// One after the other along `axis`; at least one part, of one dtype and rank, the other dimensions
+// equal: [2, 3] and [4, 3] along 0 -> [6, 3].
 Value Concat(const std::vector<Operand>& parts, int64_t axis);
-// Elements starts[d] .. starts[d] + sizes[d] - 1 of each dimension.
+// Elements starts[d] .. starts[d] + sizes[d] - 1 of each dimension; a size of -1: to its end.
 Value Slice(const Operand& a, Dims starts, Dims sizes);
+// `before[d]` and `after[d]` elements `value` at both ends of each dimension, none negative: [D] ->
+// [before + D + after].
 Value Pad(const Operand& a, Dims before, Dims after, double value = 0);
 
-// --- reductions (ops/reduce.cc); no axes: all of them; negative axes count from the end
+// --- reductions (ops/reduce.cc); no axes: all of them; negative axes count from the end, each at
+// most once. The result has a's dtype and the other dimensions, with `keep_dims` the reduced ones
+// too, of size 1: [2, 3, 5] over {0, 2} -> [3], or [1, 3, 1]. No bool; the mean of floats alone.
 Value ReduceSum(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
 Value ReduceMean(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
 Value ReduceMax(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
 Value ReduceMin(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
-Value ArgMax(const Operand& a, int64_t axis);  // i64; the first of equals
+// The index along `axis`, i64, the first of equals; that dimension, not empty, is gone.
+Value ArgMax(const Operand& a, int64_t axis);
 
 // --- losses and indices (ops/index.cc)
 Value Softmax(const Operand& logits);  // over the last dimension

@@ -136,7 +136,7 @@ mesh::Layout SharedUpdateLayout(const mesh::Layout& slot, const TensorType& type
     if (slot.DimOf(axis) < 0) axes.push_back(axis);
   }
   if (axes.empty()) return slot;
-  const mesh::Layout shared = slot.WithDim(0, std::move(axes));
+  const mesh::Layout shared = slot.WithDim(0, axes);
   return shared.NumShards(0) > 1 && shared.IsEven(type.dims) ? shared : slot;
 }
 

@@ -71,6 +71,12 @@ TEST_P(FunctionTest, VariablesKeepTheirLayoutAndAReadAfterAnAssignmentSeesIt) {
   }
 }
 
+TEST_P(FunctionTest, AVariableWithoutAFirstValueIsRefused) {
+  const auto v = DVariable::Create(*session_, "v", DTensor());
+  EXPECT_EQ(v.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(v.status().message(), "variable `v`: expected a tensor on a mesh, got: an empty one");
+}
+
 TEST_P(FunctionTest, OneTracePerTypesAndLayouts) {
   int traces = 0;
   Function twice(*session_, "twice", {"x"}, [&](const Value& x) -> Outputs {

@@ -54,6 +54,8 @@ TEST(LayoutTest, SpeaksDTensor) {
   EXPECT_EQ(Layout::BatchSharded(TwoAxes(), "batch", 3)->ToString(), "{batch, *, *}");
   EXPECT_EQ(Layout::BatchSharded(TwoAxes(), "batch", 0).status().message(),
             "layout: a batch-sharded tensor has at least one dimension, got rank: 0");
+  EXPECT_EQ(Layout::BatchSharded(TwoAxes(), "batch", -2).status().message(),
+            "layout: a batch-sharded tensor has at least one dimension, got rank: -2");
   EXPECT_FALSE(Layout::BatchSharded(TwoAxes(), "rows", 1).ok());
   EXPECT_EQ(weight->Delete({0}).ToString(), "{model}");
   EXPECT_EQ(weight->Delete({1}).ToString(), "{*}");
@@ -76,6 +78,19 @@ TEST(LayoutTest, KnowsItsAxes) {
   const Mesh narrow = *Mesh::Parse("batch=1,model=2");
   EXPECT_EQ(Layout::Parse("{batch+model, *}", narrow)->Canonical().ToString(), "{model, *}");
   EXPECT_EQ(Layout::Parse("{*} sum(batch)", narrow)->Canonical().ToString(), "{*}");
+}
+
+TEST(LayoutDeathTest, WhatIsNotThereEndsTheProgram) {
+  const Layout layout = *Layout::Parse("{batch, *}", TwoAxes());
+  EXPECT_DEATH(layout.Delete({2}), "layout.cc");
+  EXPECT_DEATH(layout.Delete({-1}), "layout.cc");
+  EXPECT_DEATH(layout.WithDim(2, {}), "layout.cc");
+  EXPECT_DEATH(layout.WithDim(1, {2}), "layout.cc");
+  EXPECT_DEATH(layout.WithDim(1, {0}), "layout.cc");  // splits dimension 0
+  EXPECT_DEATH(layout.WithDim(1, {1, 1}), "layout.cc");
+  EXPECT_DEATH(layout.WithPartial({{0}}), "layout.cc");
+  EXPECT_DEATH(layout.WithPartial({{2}}), "layout.cc");
+  EXPECT_DEATH(layout.WithPartial({{1}, {1, Reduction::kMax}}), "layout.cc");
 }
 
 TEST(LayoutTest, WorkedExampleOfTheHeader) {

@@ -58,6 +58,23 @@ TEST(MeshTest, DevicesHaveTexts) {
   }
 }
 
+TEST(MeshTest, BesideAnotherOfTheSameAxesItNamesItsDevices) {
+  const Mesh square = *Mesh::Parse("a=2,b=2");
+  const Mesh first = *square.SubMesh({{"a", 0}}), second = *square.SubMesh({{"a", 1}});
+  EXPECT_EQ(first.Beside(second), "b=2 on cpu:0, cpu:1");
+  EXPECT_EQ(second.Beside(first), "b=2 on cpu:2, cpu:3");
+  EXPECT_EQ(first.Beside(first), "b=2");
+  EXPECT_EQ(first.Beside(square), "b=2");
+}
+
+TEST(MeshDeathTest, APlaceOutsideTheMeshEndsTheProgram) {
+  const Mesh mesh = *Mesh::Parse("a=2,b=3");
+  EXPECT_DEATH(mesh.Coordinates(6), "mesh.cc");
+  EXPECT_DEATH(mesh.Coordinates(-1), "mesh.cc");
+  EXPECT_DEATH(mesh.RankAt({0}), "mesh.cc");
+  EXPECT_DEATH(mesh.RankAt({0, 3}), "mesh.cc");
+}
+
 TEST(MeshTest, RanksAndCoordinatesAreInverse) {
   const Mesh mesh = *Mesh::Parse("a=2,b=3,c=4");
   ASSERT_EQ(mesh.size(), 24);

@@ -180,6 +180,10 @@ TEST(BuilderTest, ComposedFunctionsGiveTheShapesOfTheirNames) {
   EXPECT_EQ(ExpandDims(x, -1).dims(), (Dims{2, 3, 4, 1}));
   EXPECT_EQ(ExpandDims(x, 1).dims(), (Dims{2, 1, 3, 4}));
   EXPECT_EQ(Squeeze(ExpandDims(x, 1), {-3}).dims(), (Dims{2, 3, 4}));
+  EXPECT_EQ(Squeeze(ExpandDims(x, 1), {}).dims(), (Dims{2, 1, 3, 4}));
+  EXPECT_EQ(Transpose(x, {2, 0, 1}).dims(), (Dims{4, 2, 3}));
+  EXPECT_EQ(Pad(x, {1, 0, 0}, {2, 4, 0}).dims(), (Dims{5, 7, 4}));
+  EXPECT_EQ(ReduceMax(x, {0, 2}).dims(), (Dims{3}));
   EXPECT_EQ(ReduceMean(x).dims(), Dims{});
   EXPECT_EQ(ReduceSum(x, {-1, 0}, true).dims(), (Dims{1, 3, 1}));
   EXPECT_EQ(ArgMax(x, -1).type().ToString(), "i64[2,3]");

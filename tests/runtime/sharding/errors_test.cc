@@ -53,6 +53,13 @@ TEST(ErrorsTest, LayoutsThatDoNotFit) {
   given.inputs.insert_or_assign("images", *Layout::Parse("{rows, *}", *Mesh::Parse("rows=4")));
   EXPECT_EQ(Message(Step(), mesh, given),
             "input `images`: expected a layout on mesh `batch=4`, got one on `rows=4`");
+  const Mesh other =
+      *Mesh::Create(mesh.axes(), {{.index = 4}, {.index = 5}, {.index = 6}, {.index = 7}});
+  given.inputs.insert_or_assign("images", *Layout::Parse("{batch, *}", other));
+  EXPECT_EQ(
+      Message(Step(), mesh, given),
+      "input `images`: expected a layout on mesh `batch=4 on cpu:0, cpu:1, cpu:2, cpu:3`, got "
+      "one on `batch=4 on cpu:4, cpu:5, cpu:6, cpu:7`");
   given = {};
   given.states.insert_or_assign("weight", *Layout::Parse("{*, *} sum(batch)", mesh));
   EXPECT_EQ(
