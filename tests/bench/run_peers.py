@@ -138,17 +138,44 @@ def measure_peers(args):
     return rows
 
 
+def descendants(pid):
+    found = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as children:
+                for child in children.read().split():
+                    found += [int(child), *descendants(int(child))]
+    except OSError:
+        pass  # it has ended
+    return found
+
+
+def peak_kib(pid):
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            return next((int(line.split()[1]) for line in status if line.startswith("VmHWM")), 0)
+    except OSError:
+        return 0
+
+
 def measure_job(args):
-    """The real job: seconds from spawn to the first line of metrics.jsonl, and peak memory of the whole run.
+    """The real job, three times: seconds from spawn to the first line of metrics.jsonl (median), and peak memory of its
+    largest process and of all its processes together, in which what they share counts for each (largest).
 
     Reading the data is part of it, which the peers' figures spare.
     """
-    best = {}
+    seconds, largest, together = [], [], []
     for _ in range(3):
         with tempfile.TemporaryDirectory() as folder:
             metrics = Path(folder) / "out" / "metrics.jsonl"
-            first = []
+            first, peaks = [], {}
             begin = time.time()
+            ended = threading.Event()
+
+            def watch_memory():
+                while not ended.wait(0.005):
+                    for pid in descendants(os.getpid()):
+                        peaks[pid] = max(peaks.get(pid, 0), peak_kib(pid))
 
             def watch():
                 while not first and time.time() - begin < args.timeout:
@@ -156,18 +183,24 @@ def measure_job(args):
                         first.append(time.time() - begin)
                     time.sleep(0.001)
 
-            watcher = threading.Thread(target=watch)
-            watcher.start()
+            watchers = [threading.Thread(target=watch), threading.Thread(target=watch_memory)]
+            for watcher in watchers:
+                watcher.start()
             result = run([args.meshtrain, "run", "-f", args.job, "--output", str(metrics.parent)], args.timeout)
             if not result["ok"]:
                 first.append(None)
-            watcher.join()
+            ended.set()
+            for watcher in watchers:
+                watcher.join()
         if not result["ok"]:
             return {"error": result["error"]}
-        if first and first[0] < best.get("first_step_s", 1e9):
-            best["first_step_s"] = round(first[0], 4)
-        best["peak_mib"] = max(best.get("peak_mib", 0), result["peak_mib"])
-    return best
+        seconds += first[:1]
+        largest.append(result["peak_mib"])
+        together.append(round(sum(peaks.values()) / 1024, 1))
+    figures = {"peak_mib": max(largest), "all_processes_mib": max(together)}
+    if seconds:
+        figures["first_step_s"] = round(statistics.median(seconds), 4)
+    return figures
 
 
 def stripped_mib(program):
@@ -231,7 +264,9 @@ def ratios(ours, peers, job, size):
         ("fastest peer on one device / one device", divide(fastest[0], one), "at least", 1, fastest[1]),
         ("planning, ms", median(ours, "plan"), "at most", 20, ""),
         ("the job, spawn to first step, s", job.get("first_step_s"), "at most", 0.150, job.get("error", "")),
-        ("the job, peak memory, MiB", job.get("peak_mib"), "at most", 120e6 / 2**20, job.get("error", "")),
+        ("the job, peak memory of all its processes, MiB", job.get("all_processes_mib"), "at most", 120e6 / 2**20,
+         job.get("error", "")),
+        ("the job, peak memory of the largest, MiB", job.get("peak_mib"), "", None, "reported only"),
         ("worker and its libraries, stripped, MiB", size, "at most", 80e6 / 2**20, ""),
     ]
 
@@ -282,6 +317,8 @@ def main():
     parser.add_argument("--out", help="all rows and ratios as JSON")
     parser.add_argument("--check", action="store_true", help="exit 1 when a measured ratio misses its target")
     args = parser.parse_args()
+    # Ours takes every core that it is given, as the peers are told to take so many.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:args.threads])
 
     ours, peers, good = [], [], True
     for _ in range(args.rounds):

@@ -23,6 +23,34 @@ def named(results):
     return {what: (figure, target, note) for what, figure, _, target, note in results}
 
 
+class Job(unittest.TestCase):
+    """What the real job is measured by, with a script in its place: a parent, and a child that is larger."""
+
+    def measure(self, script):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "job.py")
+            with open(program, "w", encoding="utf-8") as file:
+                file.write(f"#!{sys.executable}\n{script}")
+            os.chmod(program, 0o755)
+            return run_peers.measure_job(argparse.Namespace(meshtrain=program, job="x.yaml", timeout=30.0))
+
+    def test_counts_all_processes_and_the_first_step(self):
+        child = "import time; x = bytearray(64 << 20); time.sleep(0.5)"
+        figures = self.measure("import os, subprocess, sys, time\n"
+                               "y = bytearray(32 << 20)\n"
+                               "os.makedirs(sys.argv[5])\n"
+                               "time.sleep(0.3)\n"
+                               "open(sys.argv[5] + '/metrics.jsonl', 'w').write('{}')\n"
+                               f"subprocess.run([sys.executable, '-c', {child!r}], check=True)\n")
+        self.assertGreater(figures["peak_mib"], 64)
+        self.assertLess(figures["peak_mib"], 96)
+        self.assertGreater(figures["all_processes_mib"], 96)
+        self.assertGreater(figures["first_step_s"], 0.3)
+
+    def test_tells_a_job_that_fails(self):
+        self.assertIn("exit status 3", self.measure("import sys; sys.exit(3)")["error"])
+
+
 class Run(unittest.TestCase):
     def test_takes_output_peak_and_status(self):
         result = run_peers.run([sys.executable, "-c", "x = bytearray(64 << 20); print('hello')"], 30)
@@ -54,8 +82,9 @@ class Ratios(unittest.TestCase):
     def test_divides_medians(self):
         ours = rows(one_device=2.0, virtual8=2.5, isolated8=6.0, products=1.5, optimizer=0.5, plan=7.0)
         peers = rows(**{"tf dtensor x8": 30.0, "jax x8": 15.0, "jax jit": 2.2, "tf xla": 3.0})
-        got = named(run_peers.ratios(ours, peers, {"first_step_s": 0.1, "peak_mib": 90.0}, 70.0))
-        self.assertEqual([figure for figure, _, _ in got.values()], [1.0, 1.25, 3.0, 12.0, 6.0, 1.1, 7.0, 0.1, 90.0, 70.0])
+        got = named(run_peers.ratios(ours, peers, {"first_step_s": 0.1, "peak_mib": 60.0, "all_processes_mib": 90.0}, 70.0))
+        self.assertEqual([figure for figure, _, _ in got.values()], [1.0, 1.25, 3.0, 12.0, 6.0, 1.1, 7.0, 0.1, 90.0, 60.0,
+                                                                     70.0])
         self.assertEqual(got["fastest peer on one device / one device"][2], "jax jit")
 
     def test_waives_a_peer_that_aborted_and_nothing_of_ours(self):
