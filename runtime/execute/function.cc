@@ -1,19 +1,11 @@
 #include "runtime/execute/function.h"
 
+#include <algorithm>
+
 #include "runtime/base/check.h"
 #include "runtime/program/ops.h"
 
 namespace meshtrain::execute {
-namespace {
-
-// Equal where the meshes are: rows of one mesh have the same axes and differ in their devices.
-std::string KeyOf(const Mesh& mesh) {
-  std::string key = mesh.ToString() + " on";
-  for (const mesh::Device& device : mesh.devices()) key += " " + device.ToString();
-  return key;
-}
-
-}  // namespace
 
 Result<DVariable> DVariable::Create(Session& session, std::string name, const DTensor& initial,
                                     bool trainable) {
@@ -61,11 +53,11 @@ Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
   if (layouts.size() != types.size()) {
     return InvalidArgument("function " + name_ + ": one layout per input is due");
   }
-  std::string key;
-  for (size_t i = 0; i < types.size(); ++i) {
-    key += types[i].ToString() + " " + layouts[i].ToString() + " " + KeyOf(layouts[i].mesh()) + ";";
+  for (const Loaded& loaded : loaded_) {
+    if (std::ranges::equal(loaded.types, types) && std::ranges::equal(loaded.layouts, layouts)) {
+      return loaded.step.get();
+    }
   }
-  if (const auto it = loaded_.find(key); it != loaded_.end()) return it->second.get();
 
   std::vector<program::Variable> variables;
   MT_ASSIGN_OR_RETURN(const program::Program program, Trace(types, &variables));
@@ -82,7 +74,9 @@ Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
     mesh = output_layouts_.begin()->second.mesh();
   }
   MT_ASSIGN_OR_RETURN(auto step, session_.Load(program, mesh, variables, std::move(given)));
-  return loaded_.emplace(key, std::move(step)).first->second.get();
+  loaded_.push_back(
+      {{types.begin(), types.end()}, {layouts.begin(), layouts.end()}, std::move(step)});
+  return loaded_.back().step.get();
 }
 
 Result<std::vector<DTensor>> Function::Call(std::span<const DTensor> inputs) {

@@ -107,7 +107,13 @@ class Function {
   size_t arity_;
   internal::AnyBody body_;
   std::map<std::string, Layout> output_layouts_;
-  std::map<std::string, std::unique_ptr<LoadedStep>> loaded_;  // by types, layouts and meshes
+  // What was compiled for inputs of these types and layouts, meshes included.
+  struct Loaded {
+    std::vector<TensorType> types;
+    std::vector<Layout> layouts;
+    std::unique_ptr<LoadedStep> step;
+  };
+  std::vector<Loaded> loaded_;
 };
 
 // The value of `make()`, computed in `layout`: no device holds more than its shard (DTensor's
