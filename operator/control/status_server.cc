@@ -1,28 +1,23 @@
 #include "operator/control/status_server.h"
 
-#include <httplib.h>
-
-#include <chrono>
-#include <thread>
+#include <optional>
+#include <string_view>
 
 #include "runtime/base/text.h"
 
 namespace meshtrain::control {
+namespace {
 
-struct StatusServer::Impl {
-  httplib::Server server;
-  int port = 0;
-  std::thread thread;
-};
-
-StatusServer::StatusServer() : impl_(std::make_unique<Impl>()) {}
-
-StatusServer::~StatusServer() {
-  impl_->server.stop();
-  if (impl_->thread.joinable()) impl_->thread.join();
+std::function<telemetry::HttpAnswer()> Probe(std::function<Status()> check) {
+  return [check = std::move(check)]() -> telemetry::HttpAnswer {
+    const Status status = check();
+    return {.status = status.ok() ? 200 : 503,
+            .type = "text/plain",
+            .body = status.ok() ? "ok\n" : status.message() + "\n"};
+  };
 }
 
-int StatusServer::port() const { return impl_->port; }
+}  // namespace
 
 Result<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& address,
                                                           Handlers handlers) {
@@ -37,36 +32,15 @@ Result<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& add
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   if (host.empty()) host = "0.0.0.0";
 
-  auto out = std::unique_ptr<StatusServer>(new StatusServer);
-  Impl& impl = *out->impl_;
-  // Two threads serve a scrape beside a probe; the library would start one per core, eight at
-  // least.
-  impl.server.new_task_queue = [] { return new httplib::ThreadPool(2); };
-  impl.server.set_keep_alive_max_count(1);
-  impl.server.set_payload_max_length(4096);
-  impl.server.Get("/metrics", [handlers](const httplib::Request&, httplib::Response& response) {
-    response.set_content(handlers.metrics(), "text/plain; version=0.0.4; charset=utf-8");
-  });
-  const auto probe = [](const std::function<Status()>& check) {
-    return [check](const httplib::Request&, httplib::Response& response) {
-      const Status status = check();
-      response.status = status.ok() ? 200 : 503;
-      response.set_content(status.ok() ? "ok\n" : status.message() + "\n", "text/plain");
-    };
+  telemetry::HttpServer::Pages pages;
+  pages["/metrics"] = [metrics = std::move(handlers.metrics)]() -> telemetry::HttpAnswer {
+    return {.status = 200, .type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics()};
   };
-  impl.server.Get("/healthz", probe(handlers.healthy));
-  impl.server.Get("/readyz", probe(handlers.ready));
-  impl.port = *port == 0 ? impl.server.bind_to_any_port(host)
-                         : (impl.server.bind_to_port(host, static_cast<int>(*port))
-                                ? static_cast<int>(*port)
-                                : -1);
-  if (impl.port <= 0) {
-    return Unavailable("metrics address: expected a free one, got: " + address + " (in use)");
-  }
-  impl.thread = std::thread([&impl] { impl.server.listen_after_bind(); });
-  // The library ignores a stop before its loop has begun.
-  while (!impl.server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return out;
+  pages["/healthz"] = Probe(std::move(handlers.healthy));
+  pages["/readyz"] = Probe(std::move(handlers.ready));
+  auto server = telemetry::HttpServer::Start(host, static_cast<int>(*port), std::move(pages));
+  if (!server.ok()) return Unavailable("metrics address: " + server.status().message());
+  return std::unique_ptr<StatusServer>(new StatusServer(*std::move(server)));
 }
 
 }  // namespace meshtrain::control

@@ -1,6 +1,5 @@
-// A process's small web server: /metrics, /healthz, /readyz, /progress and, where there is one, a
-// page at /. Bounded: few threads, short requests, short waits; clients beyond that queue in the
-// kernel.
+// A worker's pages: /metrics, /healthz, /readyz, /progress and, where there is one, a page at /.
+// What a probe or a scrape may rely on whatever else connects: runtime/telemetry/http_server.h.
 #pragma once
 
 #include <chrono>
@@ -10,6 +9,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
+#include "runtime/telemetry/http_server.h"
 
 namespace meshtrain::telemetry {
 
@@ -18,7 +18,7 @@ struct EndpointsOptions {
   int port = 0;                    // 0: any free one
 };
 
-// Called by the server's threads, several at a time; none may block. An absent one answers 404,
+// Called by the server's thread, one at a time; none may block. An absent one answers 404,
 // absent `healthy` and `ready` answer 200.
 struct EndpointHandlers {
   std::function<std::string()> metrics;   // Prometheus text
@@ -44,9 +44,8 @@ class Endpoints {
   Status Stop(Duration timeout = std::chrono::seconds(5));
 
  private:
-  class Impl;
-  explicit Endpoints(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Endpoints(std::unique_ptr<HttpServer> server);
+  std::unique_ptr<HttpServer> server_;
 };
 
 }  // namespace meshtrain::telemetry

@@ -5,8 +5,11 @@
 #include <httplib.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "operator/control/metrics.h"
+#include "tests/support/flood.h"
 
 namespace meshtrain::control {
 namespace {
@@ -55,6 +58,26 @@ TEST(StatusServerTest, ServesMetricsAndProbes) {
   }
 }
 
+TEST(StatusServerTest, AProbeAndAScrapeAreAnsweredBesideAThousandThatNeverAsk) {
+  Metrics metrics("api:6443");
+  auto server = StatusServer::Start("127.0.0.1:0", {.metrics = [&] { return metrics.Text(); },
+                                                    .healthy = [] { return OkStatus(); },
+                                                    .ready = [] { return OkStatus(); }});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  for (const char* first : {"", "G"}) {
+    const auto flood = test::Flood::Start((*server)->port(), 1000, first);
+    ASSERT_TRUE(flood.ok()) << flood.status().ToString();
+    for (int i = 0; i < 10; ++i) {
+      for (const char* path : {"/healthz", "/readyz", "/metrics"}) {
+        const auto answer = test::Get((*server)->port(), path, std::chrono::seconds(2));
+        ASSERT_TRUE(answer.ok()) << answer.status().ToString();
+        EXPECT_THAT(*answer, ::testing::StartsWith("HTTP/1.1 200 "));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));  // past some that come again
+    }
+  }
+}
+
 TEST(MetricsTest, APhaseThatNoJobIsInAnyMoreStandsAtZero) {
   Metrics metrics("api:6443");
   std::map<std::string, int64_t> phases;
@@ -76,6 +99,12 @@ TEST(StatusServerTest, RefusesBadAndTakenAddresses) {
                                         .ready = [] { return OkStatus(); }};
   EXPECT_EQ(StatusServer::Start("nowhere", handlers).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(StatusServer::Start("x:99999", handlers).status().code(), StatusCode::kInvalidArgument);
+  const auto first = StatusServer::Start("127.0.0.1:0", handlers);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(StatusServer::Start("127.0.0.1:" + std::to_string((*first)->port()), handlers)
+                .status()
+                .code(),
+            StatusCode::kUnavailable);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/support/flood.h"
+
 namespace meshtrain::telemetry {
 namespace {
 
@@ -51,7 +53,7 @@ TEST(EndpointsTest, AnswersEachPath) {
   EXPECT_EQ(Status(port, "/"), 404);  // no page was given
   EXPECT_EQ(Status(port, "/../etc/passwd"), 404);
   httplib::Client client("127.0.0.1", port);
-  EXPECT_EQ(client.Post("/progress", std::string(100, 'x'), "text/plain")->status, 404);
+  EXPECT_EQ(client.Post("/progress", std::string(100, 'x'), "text/plain")->status, 405);
   EXPECT_EQ(server.endpoints->Stop(), OkStatus());
   EXPECT_EQ(Status(port, "/healthz"), -1);
   EXPECT_EQ(server.endpoints->Stop(), OkStatus());
@@ -66,8 +68,6 @@ TEST(EndpointsTest, StopsAtOnceEvenRightAfterTheStart) {
 
 TEST(EndpointsTest, AnAddressThatIsTakenIsAnError) {
   Server server;
-  // httplib sets SO_REUSEPORT, under which two of our own servers may share a port; one that is not
-  // ours is the test.
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{
       .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
@@ -86,6 +86,23 @@ TEST(EndpointsTest, AThrowingHandlerIsAnswered) {
   ASSERT_TRUE(endpoints.ok());
   EXPECT_EQ(Status((*endpoints)->port(), "/progress"), 500);
   EXPECT_EQ(Status((*endpoints)->port(), "/healthz"), 200);
+}
+
+TEST(EndpointsTest, AProbeAndAScrapeAreAnsweredBesideAThousandThatNeverAsk) {
+  Server server;
+  const int port = server.endpoints->port();
+  for (const char* first : {"", "G"}) {
+    const auto flood = test::Flood::Start(port, 1000, first);
+    ASSERT_TRUE(flood.ok()) << flood.status().ToString();
+    for (int i = 0; i < 10; ++i) {
+      for (const char* path : {"/healthz", "/metrics"}) {
+        const auto answer = test::Get(port, path, std::chrono::seconds(2));
+        ASSERT_TRUE(answer.ok()) << answer.status().ToString();
+        EXPECT_THAT(*answer, testing::StartsWith("HTTP/1.1 200 "));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));  // past some that come again
+    }
+  }
 }
 
 TEST(EndpointsTest, ManyClientsAtOnceAreServed) {

@@ -1,0 +1,384 @@
+#include "runtime/telemetry/http_server.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <list>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+
+namespace meshtrain::telemetry {
+namespace {
+
+constexpr size_t kMaxConnections = 256;
+constexpr size_t kMaxUnsent = 8 << 20;
+constexpr size_t kMaxHead = 8 << 10;
+constexpr int kSendBuffer = 64 << 10;
+constexpr std::chrono::seconds kPatience{2};
+// Far fewer than are held, so that one that was just accepted is asked for its request a few times
+// before those behind it can push it out.
+constexpr int kAcceptsPerTurn = 32;
+// Of what a peer sends unasked, per turn.
+constexpr size_t kDiscardedPerTurn = 64 << 10;
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+enum class Phase { kRequest, kAnswer, kFarewell, kOver };
+
+struct Connection {
+  Fd fd;
+  Duration until{};  // of this phase
+  Phase phase = Phase::kRequest;
+  std::string head;    // of the request, as far as it is in
+  std::string answer;  // what is to be sent
+  size_t sent = 0;     // of it
+};
+
+const char* Reason(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Internal Server Error";
+  }
+}
+
+HttpAnswer Plain(int status, const std::string& body) {
+  return {.status = status, .type = "text/plain", .body = body};
+}
+
+// `bare`: the answer to HEAD, which tells of a body and has none.
+std::string Encode(const HttpAnswer& answer, bool bare) {
+  std::string out = "HTTP/1.1 " + std::to_string(answer.status) + " " + Reason(answer.status) +
+                    "\r\nContent-Type: " + answer.type +
+                    "\r\nContent-Length: " + std::to_string(answer.body.size()) +
+                    "\r\nCache-Control: no-store\r\nConnection: close\r\n";
+  if (answer.status == 405) out += "Allow: GET, HEAD\r\n";
+  out += "\r\n";
+  if (!bare) out += answer.body;
+  return out;
+}
+
+// Where requests come in: bound and listening.
+Result<Fd> Listen(const std::string& host, int port) {
+  const auto bad = [&](const std::string& got) {
+    return Unavailable("http: expected to listen on " + host + ":" + std::to_string(port) +
+                       ", got: " + got);
+  };
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) return bad(::gai_strerror(error));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
+  std::string got = "no address";
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    Fd fd(::socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const int yes = 1, no = 0;
+    // Accepted sockets inherit the buffer. SO_REUSEADDR is for old connections that linger; a port
+    // that someone listens on stays taken.
+    if (fd.get() >= 0 && ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+        ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer) == 0 &&
+        (a->ai_family != AF_INET6 ||
+         ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) == 0) &&
+        ::bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0 && ::listen(fd.get(), SOMAXCONN) == 0) {
+      return fd;
+    }
+    got = std::strerror(errno);
+  }
+  return bad(got);
+}
+
+int PortOf(const Fd& listener) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return -1;
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+}  // namespace
+
+class HttpServer::Impl {
+ public:
+  Impl(Fd listener, Pages pages)
+      : pages_(std::move(pages)),
+        port_(PortOf(listener)),
+        wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        listener_(std::move(listener)) {}
+
+  // Bounded by what each connection may take, though not by us.
+  ~Impl() { (void)Stop(std::chrono::minutes(1)); }
+
+  Status Begin() {
+    if (wake_.get() < 0) {
+      return Unavailable(std::string("http: expected an event descriptor, got: ") +
+                         std::strerror(errno));
+    }
+    thread_ = std::jthread([this] {
+      Run();
+      {
+        MutexLock lock(mutex_);
+        ended_ = true;
+      }
+      changed_.NotifyAll();
+    });
+    return OkStatus();
+  }
+
+  Status Stop(Duration timeout) {
+    if (!thread_.joinable()) return OkStatus();
+    stopping_ = true;
+    const uint64_t one = 1;
+    (void)!::write(wake_.get(), &one, sizeof one);  // full is awake as well
+    MutexLock lock(mutex_);
+    if (changed_.WaitFor(mutex_, {}, std::max(timeout, Duration(0)),
+                         [this]() MT_REQUIRES(mutex_) { return ended_; })) {
+      return OkStatus();
+    }
+    return DeadlineExceeded(
+        "http: expected every answer to leave in time, got: some still being made or sent");
+  }
+
+  int port() const { return port_; }
+
+ private:
+  void Run() {
+    std::vector<pollfd> polled;
+    for (;;) {
+      if (stopping_) {
+        listener_ = Fd();
+        // Whoever has its answer has been told to go; whoever has not asked is not waited for.
+        connections_.remove_if([](const Connection& c) { return c.phase != Phase::kAnswer; });
+        if (connections_.empty()) return;
+      }
+      Duration now = SystemClock().Monotonic();
+      Duration next = now + std::chrono::minutes(1);
+      const bool listening = !stopping_ && now >= listen_again_;
+      if (!listening) next = std::max(now, std::min(next, listen_again_));
+      polled = {{.fd = stopping_ ? -1 : wake_.get(), .events = POLLIN, .revents = 0},
+                {.fd = listening ? listener_.get() : -1, .events = POLLIN, .revents = 0}};
+      for (const Connection& c : connections_) {
+        next = std::min(next, c.until);
+        const short events = c.phase == Phase::kAnswer ? POLLOUT : POLLIN;
+        polled.push_back({.fd = c.fd.get(), .events = events, .revents = 0});
+      }
+      const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - now);
+      (void)::poll(polled.data(), polled.size(),
+                   static_cast<int>(std::max<int64_t>(wait.count(), 0)));
+      now = SystemClock().Monotonic();
+      size_t i = 2;
+      for (Connection& c : connections_) {
+        if (polled[i++].revents != 0 && c.phase != Phase::kOver) Advance(c, now);
+        if (now >= c.until && c.phase != Phase::kOver) Reset(c);
+      }
+      Forget();
+      if (polled[1].revents != 0) Accept(now);
+    }
+  }
+
+  void Accept(Duration now) {
+    for (int i = 0; i < kAcceptsPerTurn; ++i) {
+      Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (fd.get() < 0) {
+        if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+          // One of ours makes place. Without any it is others who have it all, and they take time.
+          if (connections_.empty()) {
+            listen_again_ = now + std::chrono::milliseconds(100);
+          } else {
+            Reset(connections_.front());
+            Forget();
+          }
+          return;
+        }
+        continue;  // that one has gone already
+      }
+      const int yes = 1;
+      (void)::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+      connections_.emplace_back();
+      Connection& c = connections_.back();
+      c.fd = std::move(fd);
+      c.until = now + kPatience;
+      Advance(c, now);  // most have asked by now
+      Forget();
+      if (connections_.size() > kMaxConnections) {
+        Reset(connections_.front());
+        Forget();
+      }
+    }
+  }
+
+  // Does what can be done without waiting.
+  void Advance(Connection& c, Duration now) {
+    if (c.phase == Phase::kRequest) Read(c, now);
+    if (c.phase == Phase::kAnswer) Write(c, now);
+    if (c.phase == Phase::kAnswer) BoundUnsent(c);
+    if (c.phase == Phase::kFarewell) Discard(c);
+  }
+
+  // `newest` stays, so that one large answer can leave.
+  void BoundUnsent(const Connection& newest) {
+    size_t unsent = 0;
+    for (const Connection& c : connections_) unsent += c.answer.size();
+    for (auto c = connections_.begin(); unsent > kMaxUnsent && c != connections_.end(); ++c) {
+      if (&*c == &newest || c->phase != Phase::kAnswer) continue;
+      unsent -= c->answer.size();
+      Reset(*c);
+    }
+  }
+
+  void Forget() {
+    connections_.remove_if([](const Connection& c) { return c.phase == Phase::kOver; });
+  }
+
+  void Read(Connection& c, Duration now) {
+    std::array<char, 4096> buffer;
+    while (c.phase == Phase::kRequest) {
+      const ssize_t n = ::recv(c.fd.get(), buffer.data(), buffer.size(), 0);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (n <= 0) return End(c);
+      const size_t looked_at = c.head.size() - std::min<size_t>(c.head.size(), 3);
+      c.head.append(buffer.data(), static_cast<size_t>(n));
+      const size_t end = c.head.find("\r\n\r\n", looked_at);
+      if (end == std::string::npos && c.head.size() <= kMaxHead) continue;
+      c.answer = end == std::string::npos || end > kMaxHead
+                     ? Encode(Plain(431, "expected a request's head of at most 8 KiB\n"), false)
+                     : Answer(c.head);
+      std::string().swap(c.head);  // gives the memory back
+      c.phase = Phase::kAnswer;
+      // After the page was made, which took its time.
+      c.until = std::max(now, SystemClock().Monotonic()) + kPatience;
+    }
+  }
+
+  std::string Answer(std::string_view head) const {
+    const std::string_view line = head.substr(0, head.find("\r\n"));
+    const size_t one = line.find(' '), two = line.rfind(' ');
+    if (one == std::string_view::npos || one == two ||
+        !line.substr(two + 1).starts_with("HTTP/1.")) {
+      return Encode(Plain(400, "expected METHOD PATH HTTP/1.1\n"), false);
+    }
+    const std::string_view method = line.substr(0, one);
+    const bool bare = method == "HEAD";
+    if (method != "GET" && !bare) return Encode(Plain(405, "expected GET\n"), false);
+    const std::string_view path = line.substr(one + 1, two - one - 1);
+    const auto page = pages_.find(path.substr(0, path.find('?')));
+    if (page == pages_.end()) return Encode(Plain(404, "no such page\n"), bare);
+    try {
+      return Encode(page->second(), bare);
+    } catch (const std::exception&) {
+      return Encode(Plain(500, "internal error\n"), bare);
+    }
+  }
+
+  void Write(Connection& c, Duration now) {
+    while (c.sent < c.answer.size()) {
+      const ssize_t n =
+          ::send(c.fd.get(), c.answer.data() + c.sent, c.answer.size() - c.sent, MSG_NOSIGNAL);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (n < 0) return End(c);
+      c.sent += static_cast<size_t>(n);
+    }
+    // Closing with bytes unread would reset the connection and lose the answer on its way, so the
+    // peer closes first.
+    (void)::shutdown(c.fd.get(), SHUT_WR);
+    std::string().swap(c.answer);
+    c.phase = Phase::kFarewell;
+    c.until = now + kPatience;
+  }
+
+  static void Discard(Connection& c) {
+    std::array<char, 4096> buffer;
+    for (size_t got = 0; got < kDiscardedPerTurn; got += buffer.size()) {
+      const ssize_t n = ::recv(c.fd.get(), buffer.data(), buffer.size(), 0);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (n <= 0) return End(c);
+    }
+  }
+
+  static void End(Connection& c) { c = Connection{.phase = Phase::kOver}; }
+
+  // Ends it without leaving the kernel anything to send.
+  static void Reset(Connection& c) {
+    const linger none{.l_onoff = 1, .l_linger = 0};
+    (void)::setsockopt(c.fd.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    End(c);
+  }
+
+  const Pages pages_;
+  const int port_;
+  const Fd wake_;
+  std::atomic<bool> stopping_ = false;
+  // Of the thread alone, once it runs.
+  Fd listener_;
+  Duration listen_again_{};
+  std::list<Connection> connections_;  // the oldest first
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ MT_GUARDED_BY(mutex_) = false;
+  std::jthread thread_;  // last
+};
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() = default;
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& host, int port,
+                                                      Pages pages) {
+  Result<Fd> listener = Listen(host, port);
+  if (!listener.ok()) return listener.status();
+  auto impl = std::make_unique<Impl>(*std::move(listener), std::move(pages));
+  MT_RETURN_IF_ERROR(impl->Begin());
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+int HttpServer::port() const { return impl_->port(); }
+Status HttpServer::Stop(Duration timeout) { return impl_->Stop(timeout); }
+
+}  // namespace meshtrain::telemetry
