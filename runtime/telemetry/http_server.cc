@@ -31,6 +31,7 @@ constexpr size_t kMaxUnsent = 8 << 20;
 constexpr size_t kMaxHead = 8 << 10;
 constexpr int kSendBuffer = 64 << 10;
 constexpr std::chrono::seconds kPatience{2};
+constexpr std::chrono::seconds kAnswering{10};  // what a scraper waits where nobody says otherwise
 // Far fewer than are held, so that one that was just accepted is asked for its request a few times
 // before those behind it can push it out.
 constexpr int kAcceptsPerTurn = 32;
@@ -188,9 +189,11 @@ class HttpServer::Impl {
  private:
   void Run() {
     std::vector<pollfd> polled;
+    Duration last = Duration::max();  // of an answer, once stopping
     for (;;) {
       if (stopping_) {
         listener_ = Fd();
+        last = std::min(last, SystemClock().Monotonic() + kPatience);
         // Whoever has its answer has been told to go; whoever has not asked is not waited for.
         connections_.remove_if([](const Connection& c) { return c.phase != Phase::kAnswer; });
         if (connections_.empty()) return;
@@ -202,7 +205,7 @@ class HttpServer::Impl {
       polled = {{.fd = stopping_ ? -1 : wake_.get(), .events = POLLIN, .revents = 0},
                 {.fd = listening ? listener_.get() : -1, .events = POLLIN, .revents = 0}};
       for (const Connection& c : connections_) {
-        next = std::min(next, c.until);
+        next = std::min({next, c.until, last});
         const short events = c.phase == Phase::kAnswer ? POLLOUT : POLLIN;
         polled.push_back({.fd = c.fd.get(), .events = events, .revents = 0});
       }
@@ -213,7 +216,7 @@ class HttpServer::Impl {
       size_t i = 2;
       for (Connection& c : connections_) {
         if (polled[i++].revents != 0 && c.phase != Phase::kOver) Advance(c, now);
-        if (now >= c.until && c.phase != Phase::kOver) Reset(c);
+        if (now >= std::min(c.until, last) && c.phase != Phase::kOver) Reset(c);
       }
       Forget();
       if (polled[1].revents != 0) Accept(now);
@@ -292,7 +295,7 @@ class HttpServer::Impl {
       std::string().swap(c.head);  // gives the memory back
       c.phase = Phase::kAnswer;
       // After the page was made, which took its time.
-      c.until = std::max(now, SystemClock().Monotonic()) + kPatience;
+      c.until = std::max(now, SystemClock().Monotonic()) + kAnswering;
     }
   }
 

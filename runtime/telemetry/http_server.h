@@ -4,8 +4,8 @@
 // - One thread polls every connection and never waits for one. A page is made only once the whole
 //   head of its request is in, so whoever sends nothing, sends slowly or reads slowly keeps nobody
 //   else from being answered.
-// - The head has 2 s from the accept on, however it trickles in; the answer has 2 s more to leave
-//   and the peer 2 s more to close. Then the connection is reset.
+// - The head has 2 s from the accept on, however it trickles in; the answer has 10 s to leave (2 s
+//   at most once the server stops) and the peer 2 s more to close. Then the connection is reset.
 // - At most 256 connections are held. When another one comes, the oldest goes: an honest client has
 //   sent its request by the time it is accepted, so it is the silent that go. Unsent answers are
 //   at most 8 MiB in all, or a single one that is larger; here, too, the oldest goes.

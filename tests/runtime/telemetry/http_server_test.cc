@@ -199,6 +199,14 @@ TEST(HttpServerTest, StopLetsAnAnswerInProgressLeave) {
   EXPECT_EQ(silent.Hear(), "");
 }
 
+TEST(HttpServerTest, StopWaitsLittleForWhoeverReadsNothing) {
+  const auto server = Serve(std::string(4 << 20, 'x'));
+  const Peer peer(server->port(), /*receive_buffer=*/4096);
+  EXPECT_TRUE(peer.Say("GET /page HTTP/1.1\r\n\r\n"));
+  while (!peer.Ended()) std::this_thread::sleep_for(milliseconds(1));  // the beginning is there
+  EXPECT_EQ(server->Stop(seconds(5)), OkStatus());
+}
+
 TEST(HttpServerTest, AThrowingPageIsAnswered) {
   auto server = HttpServer::Start(
       "127.0.0.1", 0, {{"/page", []() -> HttpAnswer { throw std::runtime_error("no"); }}});
