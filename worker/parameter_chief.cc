@@ -13,11 +13,12 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/distribute/parameter/coordinator.h"
 #include "runtime/distribute/parameter/evaluate.h"
+#include "runtime/distribute/parameter/steps.h"
+#include "runtime/distribute/strategy/dataset.h"
 #include "runtime/train/callbacks.h"
 #include "worker/file_error.h"
 #include "worker/leaving.h"
 #include "worker/parameter_processes.h"
-#include "worker/parameter_steps.h"
 #include "worker/reporter.h"
 #include "worker/resume.h"
 #include "worker/role.h"
@@ -248,11 +249,10 @@ class Chief {
     MT_ASSIGN_OR_RETURN(servers_, parameter::AddressesOf(options.cluster, cluster::Role::kPs));
     MT_ASSIGN_OR_RETURN(const auto workers,
                         parameter::AddressesOf(options.cluster, cluster::Role::kWorker));
-    const auto count = static_cast<int64_t>(workers.size());
-    const int64_t in_flight = spec.steps_in_flight.value_or(count);
-    options.steps_in_flight = static_cast<int>((in_flight + count - 1) / count);
-    // Where every worker may hold equally many, as many more lie ready for whoever is done first.
-    window_ = in_flight % count == 0 ? 2 * in_flight : in_flight;
+    const parameter::InFlight in_flight = parameter::DivideInFlight(
+        spec.steps_in_flight.value_or(0), static_cast<int64_t>(workers.size()));
+    options.steps_in_flight = in_flight.per_worker;
+    window_ = in_flight.ahead;
     coordinator_.reset();
     MT_ASSIGN_OR_RETURN(coordinator_, Coordinator::Create(std::move(options), stop));
     // A trace of its own: a session before this one has used up the other's.
@@ -286,37 +286,46 @@ class Chief {
 
   Result<train::FitResult> Train(const train::Position& start, std::stop_token stop) {
     const spec::TrainSpec& train = manifest_.program.train;
-    StepWindow training(*coordinator_, training_.step, stop, end_steps_->token());
-    StepWindow evaluation(*coordinator_, training_.evaluate, stop, end_steps_->token());
-    RemoteRunner runner(*coordinator_, training, evaluation, program_hash_, give_up_->token());
+    parameter::StepWindow training(*coordinator_, training_.step, stop, end_steps_->token());
+    parameter::StepWindow evaluation(*coordinator_, training_.evaluate, stop, end_steps_->token());
+    parameter::RemoteRunner runner(training, evaluation);
+    train::Position position;  // of the step that is about to be saved
+    runner.set_saver([&](int64_t step) {
+      return coordinator_->Save(step, PositionToMetadata(position), program_hash_,
+                                give_up_->token());
+    });
     runner.set_last_saved(resumed_from_.empty() ? -1 : start.step);
     std::stop_source end;
-    RemoteTraining source(training, {.data = data_,
-                                     .boundaries = {.first = start.step - start.batch,
-                                                    .steps_per_epoch = steps_per_epoch_,
-                                                    .save_every = manifest_.checkpoint.every_steps},
-                                     .step = start.step,
-                                     .window = window_,
-                                     .batch_size = train_data_->batch_size(),
-                                     .stop = stop,
-                                     .end = end});
+    parameter::RemoteTraining source(
+        training, {.data = data_,
+                   .boundaries = {.first = start.step - start.batch,
+                                  .steps_per_epoch = steps_per_epoch_,
+                                  .save_every = manifest_.checkpoint.every_steps},
+                   .step = start.step,
+                   .window = window_,
+                   .batch_size = train_data_->batch_size(),
+                   .stop = stop,
+                   .end = end});
     runner.set_source(&source);
-    std::optional<RemoteValidation> validation;
+    std::optional<distribute::PipelineBatches> test_batches;
+    std::optional<parameter::SentBatches> validation;
     if (test_data_) {
-      validation.emplace(evaluation, *test_data_,
-                         RemoteValidation::Options{.steps = train.validation_steps,
-                                                   .ahead = 2 * coordinator_->num_workers(),
-                                                   .stop = stop,
-                                                   .end = end});
+      test_batches.emplace(*test_data_);
+      validation.emplace(
+          evaluation, *test_batches,
+          parameter::SentBatches::Options{.steps = train.validation_steps,
+                                          .ahead = 2 * int64_t{coordinator_->num_workers()},
+                                          .stop = stop,
+                                          .end = end});
     }
     train::CheckpointEvery save(runner, manifest_.checkpoint.every_steps);
     train::FunctionCallback note;  // before `save`, which stores it
     note.on_step_end = [&](const train::StepInfo& info) {
-      runner.Note(info.position);
+      position = info.position;
       return OkStatus();
     };
     note.on_train_end = [&](const train::FitResult& result) {
-      runner.Note(result.position);
+      position = result.position;
       return OkStatus();
     };
     StrategyMetrics metrics(reporter_->metrics(), *coordinator_);
@@ -337,7 +346,7 @@ class Chief {
     reporter_->Ready();
     auto result = train::Fit(runner, source, fit, callbacks, end.get_token());
     reporter_->EndLine();
-    if (validation) data_error_ = validation->error();
+    if (test_batches) data_error_ = test_batches->error();
     return result;
   }
 

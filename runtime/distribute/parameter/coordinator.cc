@@ -44,8 +44,8 @@ Result<std::vector<std::string>> AddressesOf(const cluster::ClusterSpec& cluster
 // Writes a checkpoint behind the training's back, one at a time.
 class Coordinator::Saver {
  public:
-  Saver(ServerGroup& servers, std::string folder, int keep, Duration timeout)
-      : servers_(servers), folder_(std::move(folder)), keep_(keep), timeout_(timeout) {}
+  Saver(ServerGroup& servers, int keep, Duration timeout)
+      : servers_(servers), keep_(keep), timeout_(timeout) {}
   ~Saver() {
     thread_.request_stop();
     if (thread_.joinable()) thread_.join();
@@ -61,15 +61,16 @@ class Coordinator::Saver {
     return std::exchange(status_, OkStatus());
   }
   // After Wait, when the servers have made their cuts.
-  void Begin(int64_t step, std::map<std::string, std::string> metadata, std::string program_hash) {
-    thread_ = std::jthread([this, step, metadata = std::move(metadata),
+  void Begin(std::string folder, int64_t step, std::map<std::string, std::string> metadata,
+             std::string program_hash) {
+    thread_ = std::jthread([this, folder = std::move(folder), step, metadata = std::move(metadata),
                             program_hash = std::move(program_hash)](std::stop_token stop) {
       const Duration begin = SystemClock().Monotonic();
-      const Status status = Write(step, metadata, program_hash, stop);
+      const Status status = Write(folder, step, metadata, program_hash, stop);
       const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
       MutexLock lock(mutex_);
       status_ = status;
-      if (status.ok()) last_ = {step, checkpoint::CheckpointFolder(folder_, step), took.count()};
+      if (status.ok()) last_ = {step, checkpoint::CheckpointFolder(folder, step), took.count()};
     });
   }
   std::optional<checkpoint::SaveReport> last() const {
@@ -78,8 +79,9 @@ class Coordinator::Saver {
   }
 
  private:
-  Status Write(int64_t step, const std::map<std::string, std::string>& metadata,
-               const std::string& program_hash, std::stop_token stop) {
+  Status Write(const std::string& folder, int64_t step,
+               const std::map<std::string, std::string>& metadata, const std::string& program_hash,
+               std::stop_token stop) {
     const auto parts = servers_.WriteParts(step, program_hash, metadata, timeout_, stop);
     if (!parts.ok()) {
       // A server that came back has its pushes, but not the copy that it took of them for us.
@@ -87,7 +89,7 @@ class Coordinator::Saver {
       return Aborted("checkpoint of step " + std::to_string(step) + ": " +
                      parts.status().message());
     }
-    MT_RETURN_IF_ERROR(checkpoint::Commit(folder_, *parts, {.keep = keep_}).status());
+    MT_RETURN_IF_ERROR(checkpoint::Commit(folder, *parts, {.keep = keep_}).status());
     // A server that does not hear it keeps its log a little longer.
     if (const Status told = servers_.Committed(step, timeout_, stop); !told.ok()) {
       LogWarning("a parameter server was not told of a checkpoint",
@@ -97,7 +99,6 @@ class Coordinator::Saver {
   }
 
   ServerGroup& servers_;
-  const std::string folder_;
   const int keep_;
   const Duration timeout_;
   mutable Mutex mutex_;
@@ -165,8 +166,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions opti
                                           .ping = o.ping,
                                           .lost_after = o.lost_after},
                                          coordinator->servers_.get()));
-  coordinator->saver_ =
-      std::make_unique<Saver>(*coordinator->servers_, o.checkpoint_folder, o.keep, o.save_timeout);
+  coordinator->saver_ = std::make_unique<Saver>(*coordinator->servers_, o.keep, o.save_timeout);
   return coordinator;
 }
 
@@ -209,35 +209,41 @@ Result<Function> Coordinator::DefineFunction(const Program& step, const std::str
   return Function{{dispatcher_->AddEntry(std::move(function))}};
 }
 
-Result<Training> Coordinator::DefineTraining(
-    const train::Recipe& recipe, std::span<const std::pair<TensorType, TensorType>> types) {
+Result<Training> Coordinator::DefineTraining(const train::Recipe& recipe,
+                                             std::span<const BatchTypes> types) {
   if (types.empty()) {
     return InvalidArgument("training: expected the types of at least one batch, got: none");
   }
-  Training training;
-  const std::string update = "training." + std::to_string(updates_.size());
-  for (size_t i = 0; i < types.size(); ++i) {
+  Training training{.update = "training." + std::to_string(updates_.size())};
+  MT_RETURN_IF_ERROR(AddBatches(training, recipe, types));
+  return training;
+}
+
+Status Coordinator::AddBatches(Training& training, const train::Recipe& recipe,
+                               std::span<const BatchTypes> types) {
+  for (const auto& [x, y] : types) {
     train::Recipe tapped = recipe;
     tapped.optimizer = GradientTap(*recipe.optimizer);
-    MT_ASSIGN_OR_RETURN(const train::Programs programs,
-                        train::BuildPrograms(tapped, types[i].first, types[i].second));
-    if (i == 0) {
-      std::vector<Parameter> variables = programs.parameters;
-      variables.insert(variables.end(), programs.slots.begin(),
-                       programs.slots.end());  // `step`, where it is used
-      MT_RETURN_IF_ERROR(CreateVariables(variables));
+    MT_ASSIGN_OR_RETURN(const train::Programs programs, train::BuildPrograms(tapped, x, y));
+    if (training.parameters.empty()) {
+      // The slots here: `step`, where it is used.
+      std::vector<Parameter> created;
+      for (const Parameter& variable : programs.States()) {
+        if (!planner_->Holds(variable)) created.push_back(variable);
+      }
+      if (!created.empty()) MT_RETURN_IF_ERROR(CreateVariables(created));
       for (const Parameter& p : programs.parameters) training.parameters.push_back(p.name());
     }
-    MT_ASSIGN_OR_RETURN(const Function step,
-                        DefineFunction(programs.train_step, update, UpdaterOf(recipe.optimizer),
-                                       {std::string(train::kLossName)}));
+    MT_ASSIGN_OR_RETURN(const Function step, DefineFunction(programs.train_step, training.update,
+                                                            UpdaterOf(recipe.optimizer),
+                                                            {std::string(train::kLossName)}));
     MT_ASSIGN_OR_RETURN(const Function evaluate, DefineFunction(programs.eval_step));
     training.step.entries.insert(training.step.entries.end(), step.entries.begin(),
                                  step.entries.end());
     training.evaluate.entries.insert(training.evaluate.entries.end(), evaluate.entries.begin(),
                                      evaluate.entries.end());
   }
-  return training;
+  return OkStatus();
 }
 
 Result<PerWorker> Coordinator::CreatePerWorkerDataset(const std::string& name,
@@ -323,9 +329,13 @@ Status Coordinator::Write(std::string_view name, const Tensor& value, std::stop_
 
 Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metadata,
                          const std::string& program_hash, std::stop_token stop) {
-  if (options_.checkpoint_folder.empty()) {
-    return FailedPrecondition("checkpoint: expected a folder, got: none");
-  }
+  return SaveTo(options_.checkpoint_folder, step, std::move(metadata), program_hash, stop);
+}
+
+Status Coordinator::SaveTo(const std::string& folder, int64_t step,
+                           std::map<std::string, std::string> metadata,
+                           const std::string& program_hash, std::stop_token stop) {
+  if (folder.empty()) return FailedPrecondition("checkpoint: expected a folder, got: none");
   if (const Status before = saver_->Wait(stop); before.code() == StatusCode::kAborted) {
     LogWarning("given up, this checkpoint takes its place",
                {{"error", before.message()}, {"step", std::to_string(step)}});
@@ -335,19 +345,19 @@ Status Coordinator::Save(int64_t step, std::map<std::string, std::string> metada
   Status cut = dispatcher_->CloseGate(options_.step_timeout, stop);
   if (cut.ok()) {
     // Steps that ended while the gate closed are in it.
-    newest_ = {step, metadata, program_hash, dispatcher_->stats().steps_done};
+    newest_ = {folder, step, metadata, program_hash, dispatcher_->stats().steps_done};
     for (const Dispatcher::Cursor& at : dispatcher_->cursors()) {
       const auto name = dataset_names_.find(at.entry);
       if (name != dataset_names_.end()) {
         metadata[CursorKey(name->second, at.worker, num_workers())] = at.cursor;
       }
     }
-    cut = servers_->Cut(step, options_.checkpoint_folder, dispatcher_->live_incarnations(),
-                        options_.return_timeout, stop);
+    cut = servers_->Cut(step, folder, dispatcher_->live_incarnations(), options_.return_timeout,
+                        stop);
   }
   dispatcher_->OpenGate();
   MT_RETURN_IF_ERROR(cut);
-  saver_->Begin(step, std::move(metadata), program_hash);
+  saver_->Begin(folder, step, std::move(metadata), program_hash);
   return OkStatus();
 }
 
@@ -361,7 +371,7 @@ Status Coordinator::WaitForSave(std::stop_token stop) {
       return status.code() == StatusCode::kAborted ? Unavailable(status.message()) : status;
     LogWarning("given up, and made anew", {{"error", status.message()}});
     const Newest same = newest_;
-    MT_RETURN_IF_ERROR(Save(same.step, same.metadata, same.program_hash, stop));
+    MT_RETURN_IF_ERROR(SaveTo(same.folder, same.step, same.metadata, same.program_hash, stop));
   }
 }
 std::optional<checkpoint::SaveReport> Coordinator::last_save() const { return saver_->last(); }

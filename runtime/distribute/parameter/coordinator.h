@@ -127,7 +127,9 @@ struct Training {
   Function step;  // x, y -> loss and the metrics; changes the variables
   Function evaluate;
   std::vector<std::string> parameters;  // the model's, in its order
+  std::string update;                   // what the servers do with the step's pushes
 };
+using BatchTypes = std::pair<mesh::TensorType, mesh::TensorType>;  // of x and y
 
 class Coordinator {
  public:
@@ -158,11 +160,12 @@ class Coordinator {
   Result<Function> DefineFunction(const Program& step, const std::string& update = "",
                                   const Updater& updater = {},
                                   std::vector<std::string> finite = {});
-  // A model with its loss, optimizer and metrics: creates its variables, and a step for each pair
-  // of types x and y.
-  Result<Training> DefineTraining(
-      const train::Recipe& recipe,
-      std::span<const std::pair<mesh::TensorType, mesh::TensorType>> types);
+  // A model with its loss, optimizer and metrics: creates those of its variables that are not here
+  // yet, and a step for each of `types`. Slots of a name that is taken go on with what they hold.
+  Result<Training> DefineTraining(const train::Recipe& recipe, std::span<const BatchTypes> types);
+  // Steps for more batches of the same training. `recipe`: as given to DefineTraining.
+  Status AddBatches(Training& training, const train::Recipe& recipe,
+                    std::span<const BatchTypes> types);
   Result<PerWorker> CreatePerWorkerDataset(const std::string& name, data::PipelineSpec spec,
                                            ShardPolicy policy = ShardPolicy::kWhole);
   // values[i] is worker i's; all of one type.
@@ -191,6 +194,10 @@ class Coordinator {
   // next one takes its place. The same checkpoint loads under any strategy.
   Status Save(int64_t step, std::map<std::string, std::string> metadata = {},
               const std::string& program_hash = "", std::stop_token stop = {});
+  // The same into another folder than the options'; one that the servers reach too.
+  Status SaveTo(const std::string& folder, int64_t step,
+                std::map<std::string, std::string> metadata = {},
+                const std::string& program_hash = "", std::stop_token stop = {});
   // `stop`: gives it up, with kCancelled where it is not complete yet. A checkpoint that was given
   // up is made anew here; kUnavailable where steps have ended since, so that it would be another.
   Status WaitForSave(std::stop_token stop = {});
@@ -217,6 +224,7 @@ class Coordinator {
   std::stop_source stop_;
   std::unique_ptr<Planner> planner_;
   struct Newest {
+    std::string folder;
     int64_t step = -1;
     std::map<std::string, std::string> metadata;
     std::string program_hash;

@@ -12,6 +12,10 @@ std::vector<Shard> Planner::ShardsOf(std::string_view variable) const {
   return shards;
 }
 
+bool Planner::Holds(const Parameter& variable) const {
+  return std::find(variables_.begin(), variables_.end(), variable) != variables_.end();
+}
+
 void Planner::Remember(const std::vector<std::vector<ServerState>>& made) {
   for (int s = 0; s < servers_; ++s) {
     for (const ServerState& state : made[s]) {

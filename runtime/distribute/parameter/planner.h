@@ -30,6 +30,8 @@ class Planner {
   const std::vector<Shard>& shards() const {
     return shards_;
   }  // their `variable` counts in variables()
+  // Whether this very variable was added (another one may have its name).
+  bool Holds(const Parameter& variable) const;
   // Shards of one variable, in the order of their rows; empty for an unknown one.
   std::vector<Shard> ShardsOf(std::string_view variable) const;
   // Every state of the servers, slots too, by its name in checkpoints; parts in the order of their

@@ -1,12 +1,10 @@
-#include "worker/parameter_steps.h"
+#include "runtime/distribute/parameter/steps.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "worker/resume.h"
-
-namespace meshtrain::worker {
+namespace meshtrain::parameter {
 
 namespace {
 
@@ -15,15 +13,20 @@ constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
 
 }  // namespace
 
-Status StepWindow::Schedule(const std::vector<parameter::Arg>& arguments) {
-  MT_ASSIGN_OR_RETURN(parameter::RemoteValue value,
-                      coordinator_.Schedule(function_, arguments, stop_));
+InFlight DivideInFlight(int64_t steps, int64_t workers) {
+  const int64_t at_once = steps > 0 ? steps : workers;
+  return {.per_worker = static_cast<int>((at_once + workers - 1) / workers),
+          .ahead = at_once % workers == 0 ? 2 * at_once : at_once};
+}
+
+Status StepWindow::Schedule(const std::vector<Arg>& arguments) {
+  MT_ASSIGN_OR_RETURN(RemoteValue value, coordinator_.Schedule(function_, arguments, stop_));
   steps_.push_back(std::move(value));
   return OkStatus();
 }
 
 Result<train::Scalars> StepWindow::Take() {
-  const parameter::RemoteValue step = std::move(steps_.front());
+  const RemoteValue step = std::move(steps_.front());
   steps_.pop_front();
   auto outputs = coordinator_.Fetch(step, give_up_, kNoLimit);
   if (!outputs.ok() && outputs.status().code() == StatusCode::kCancelled &&
@@ -39,6 +42,18 @@ Result<train::Scalars> StepWindow::Take() {
   train::Scalars scalars;
   for (const auto& [name, value] : *outputs) scalars.emplace_back(name, value.Item());
   return scalars;
+}
+
+int64_t StepWindow::Drain() {
+  int64_t done = 0;
+  while (!steps_.empty()) {
+    const auto scalars = Take();
+    const auto loss = scalars.ok() ? train::FindScalar(*scalars, train::kLossName) : std::nullopt;
+    if (scalars.ok() && !(loss && std::isnan(*loss))) ++done;
+  }
+  // The loop has told of it already.
+  static_cast<void>(coordinator_.Join(give_up_, kWhy).ok());
+  return done;
 }
 
 int64_t Boundaries::After(int64_t step) const {
@@ -62,39 +77,37 @@ Result<std::optional<train::Batch>> RemoteTraining::Next(std::stop_token) {
   return std::optional<train::Batch>({{}, o_.batch_size});
 }
 
-Result<std::optional<train::Batch>> RemoteValidation::Next(std::stop_token stop) {
-  const auto room = [&] {
-    // Never into the next validation.
-    const int64_t end =
-        o_.steps > 0 ? (given_ / o_.steps + 1) * o_.steps : std::numeric_limits<int64_t>::max();
-    return !o_.stop.stop_requested() && !pass_over_ && window_.size() < o_.ahead &&
-           scheduled_ < end;
-  };
-  while (room()) {
-    auto batch = pipeline_.Next(stop);
-    if (!batch.ok()) {
-      if (batch.status().code() != StatusCode::kCancelled) error_ = batch.status();
-      return batch.status();
-    }
-    if (!batch->has_value()) {
-      pass_over_ = true;
-      break;
-    }
-    std::vector<parameter::Arg> arguments;
-    for (mesh::Tensor& component : (*batch)->components) {
-      arguments.emplace_back(std::move(component));
-    }
-    const Status scheduled = window_.Schedule(arguments);
-    if (!scheduled.ok() && o_.stop.stop_requested()) break;
-    MT_RETURN_IF_ERROR(scheduled);
-    sizes_.push_back((*batch)->size);
-    ++scheduled_;
+Status SentBatches::ScheduleNext() {
+  // The user's stop ends a wait for data too.
+  MT_ASSIGN_OR_RETURN(std::optional<train::Batch> batch, source_.Next(o_.stop));
+  if (!batch) {
+    pass_over_ = true;
+    return OkStatus();
+  }
+  if (o_.before) MT_RETURN_IF_ERROR(o_.before(*batch));
+  std::vector<Arg> arguments;
+  for (mesh::Tensor& component : batch->components) arguments.emplace_back(std::move(component));
+  MT_RETURN_IF_ERROR(window_.Schedule(arguments));
+  sizes_.push_back(batch->size);
+  ++scheduled_;
+  return OkStatus();
+}
+
+Result<std::optional<train::Batch>> SentBatches::Next(std::stop_token) {
+  // Never into the next epoch.
+  const int64_t end =
+      o_.steps > 0 ? (given_ / o_.steps + 1) * o_.steps : std::numeric_limits<int64_t>::max();
+  while (!o_.stop.stop_requested() && failed_.ok() && !pass_over_ && window_.size() < o_.ahead &&
+         scheduled_ < end) {
+    failed_ = ScheduleNext();
   }
   if (sizes_.empty()) {
     if (o_.stop.stop_requested()) {
       o_.end.request_stop();
-      return Cancelled("validation: a stop was requested");
+      return Cancelled("a stop was requested");
     }
+    // What the steps before it gave, or which of them failed, was told first.
+    MT_RETURN_IF_ERROR(failed_);
     pass_over_ = false;
     return std::optional<train::Batch>();
   }
@@ -113,8 +126,8 @@ Result<train::Scalars> RemoteRunner::TrainStep(const train::Batch&) {
 Result<train::Scalars> RemoteRunner::EvalStep(const train::Batch&) { return evaluation_.Take(); }
 
 Status RemoteRunner::Save(int64_t step) {
-  MT_RETURN_IF_ERROR(
-      coordinator_.Save(step, PositionToMetadata(position_), program_hash_, give_up_));
+  if (!saver_) return OkStatus();
+  MT_RETURN_IF_ERROR(saver_(step));
   last_saved_ = step;
   return OkStatus();
 }
@@ -123,4 +136,4 @@ Result<std::string> RemoteRunner::FirstNonFinite(const train::Batch&) {
   return NotFound("its batch is the worker's: " + training_.not_finite());
 }
 
-}  // namespace meshtrain::worker
+}  // namespace meshtrain::parameter

@@ -10,41 +10,54 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
-#include <memory>
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/data/pipeline.h"
 #include "runtime/distribute/parameter/coordinator.h"
 #include "runtime/train/loop.h"
 
-namespace meshtrain::worker {
+namespace meshtrain::parameter {
+
+// How many steps the loop keeps under way.
+struct InFlight {
+  int per_worker = 1;  // CoordinatorOptions::steps_in_flight
+  int64_t ahead = 1;   // to schedule; with more than run at once some lie ready
+};
+// For `steps` at once in the whole job, 0: one for each worker. Where every worker may hold equally
+// many, as many more lie ready for whoever is done first. Pure. {steps 1, 3 workers} -> {1, 1},
+// {0, 3} -> {1, 6}, {4, 3} -> {2, 4}
+InFlight DivideInFlight(int64_t steps, int64_t workers);
 
 // Of one function, in the order in which they were scheduled. Used by one thread.
 class StepWindow {
  public:
   // `stop`: no step begins any more. `give_up`, some time later: nor is the end of those that are
   // under way waited for.
-  StepWindow(parameter::Coordinator& coordinator, parameter::Function function,
-             std::stop_token stop, std::stop_token give_up)
+  StepWindow(Coordinator& coordinator, Function function, std::stop_token stop,
+             std::stop_token give_up)
       : coordinator_(coordinator),
         function_(std::move(function)),
         stop_(std::move(stop)),
         give_up_(std::move(give_up)) {}
-  Status Schedule(const std::vector<parameter::Arg>& arguments);
+  // Of what is scheduled from now on.
+  void set_function(Function function) { function_ = std::move(function); }
+  Status Schedule(const std::vector<Arg>& arguments);
   int64_t size() const { return static_cast<int64_t>(steps_.size()); }
   // What the oldest gave. A step whose loss is not finite gives a NaN, and `not_finite` says why.
   Result<train::Scalars> Take();
   const std::string& not_finite() const { return not_finite_; }
+  // Waits for the steps that nobody will take, and for the coordinator to tell its error, so that
+  // it can be used again. How many of them were done.
+  int64_t Drain();
 
  private:
-  parameter::Coordinator& coordinator_;
-  parameter::Function function_;
+  Coordinator& coordinator_;
+  Function function_;
   const std::stop_token stop_, give_up_;
-  std::deque<parameter::RemoteValue> steps_;
+  std::deque<RemoteValue> steps_;
   std::string not_finite_;
 };
 
@@ -62,7 +75,7 @@ struct Boundaries {
 class RemoteTraining final : public train::BatchSource {
  public:
   struct Options {
-    parameter::PerWorker data;
+    PerWorker data;
     Boundaries boundaries;
     int64_t step = 0;        // finished when the loop begins
     int64_t window = 1;      // steps to schedule ahead, the one that is waited for included
@@ -82,45 +95,45 @@ class RemoteTraining final : public train::BatchSource {
   Status failed_;  // why no more steps are scheduled
 };
 
-// Batches of validation: read here, and sent with the step.
-class RemoteValidation final : public train::BatchSource {
+// Batches of this process, each sent with its step.
+class SentBatches final : public train::BatchSource {
  public:
   struct Options {
-    int64_t steps = -1;    // of one validation; -1: a pass
-    int64_t ahead = 1;     // steps to schedule
+    int64_t steps = -1;    // of one epoch, or one validation; -1: a pass
+    int64_t ahead = 1;     // steps to schedule, the one that is waited for included
     std::stop_token stop;  // as RemoteTraining's
     std::stop_source end;
+    // Told of each batch before its step is scheduled.
+    std::function<Status(const train::Batch&)> before = {};
   };
-  RemoteValidation(StepWindow& window, data::Pipeline& pipeline, Options options)
-      : window_(window), pipeline_(pipeline), o_(std::move(options)) {}
+  // Both outlive it.
+  SentBatches(StepWindow& window, train::BatchSource& source, Options options)
+      : window_(window), source_(source), o_(std::move(options)) {}
+  // `stop` is the loop's own.
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
-  int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
-  const Status& error() const { return error_; }  // the data's
+  int64_t steps_per_epoch() const override { return source_.steps_per_epoch(); }
 
  private:
+  Status ScheduleNext();
+
   StepWindow& window_;
-  data::Pipeline& pipeline_;
+  train::BatchSource& source_;
   Options o_;
-  int64_t scheduled_ = 0, given_ = 0;  // of all validations
+  int64_t scheduled_ = 0, given_ = 0;  // of all epochs
   std::deque<int64_t> sizes_;          // of batches that were scheduled and not given
   bool pass_over_ = false;
-  Status error_;
+  Status failed_;  // why no more steps are scheduled
 };
 
 // Runs nothing itself: takes what the windows give.
 class RemoteRunner final : public train::StepRunner {
  public:
-  // `give_up`: ends a save that takes too long.
-  RemoteRunner(parameter::Coordinator& coordinator, StepWindow& training, StepWindow& evaluation,
-               std::string program_hash, std::stop_token give_up)
-      : coordinator_(coordinator),
-        training_(training),
-        evaluation_(evaluation),
-        program_hash_(std::move(program_hash)),
-        give_up_(std::move(give_up)) {}
+  RemoteRunner(StepWindow& training, StepWindow& evaluation)
+      : training_(training), evaluation_(evaluation) {}
+  // Told of each step that was taken.
   void set_source(RemoteTraining* source) { source_ = source; }
-  // Of the step that Save is about to be called for.
-  void Note(const train::Position& position) { position_ = position; }
+  // What Save calls; without one Save does nothing.
+  void set_saver(std::function<Status(int64_t step)> saver) { saver_ = std::move(saver); }
   void set_last_saved(int64_t step) { last_saved_ = step; }
 
   Result<train::Scalars> TrainStep(const train::Batch& batch) override;
@@ -131,14 +144,11 @@ class RemoteRunner final : public train::StepRunner {
   Result<std::string> FirstNonFinite(const train::Batch& batch) override;
 
  private:
-  parameter::Coordinator& coordinator_;
   StepWindow& training_;
   StepWindow& evaluation_;
-  const std::string program_hash_;
-  const std::stop_token give_up_;
   RemoteTraining* source_ = nullptr;
-  train::Position position_;
+  std::function<Status(int64_t)> saver_;
   int64_t last_saved_ = -1;
 };
 
-}  // namespace meshtrain::worker
+}  // namespace meshtrain::parameter

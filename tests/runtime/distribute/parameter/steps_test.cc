@@ -1,8 +1,11 @@
-#include "worker/parameter_steps.h"
+#include "runtime/distribute/parameter/steps.h"
 
 #include <gtest/gtest.h>
 
-namespace meshtrain::worker {
+#include <utility>
+#include <vector>
+
+namespace meshtrain::parameter {
 namespace {
 
 TEST(BoundariesTest, StepsEndWhereAnEpochOrASaveDoes) {
@@ -25,5 +28,17 @@ TEST(BoundariesTest, AResumedJobKeepsItsEpochs) {
   EXPECT_EQ(other.After(98), 100);
 }
 
+TEST(InFlightTest, EveryWorkerHoldsEquallyManyAndAsManyLieReady) {
+  const auto divided = [](int64_t steps, int64_t workers) {
+    const InFlight made = DivideInFlight(steps, workers);
+    return std::pair<int, int64_t>(made.per_worker, made.ahead);
+  };
+  EXPECT_EQ(divided(0, 3), std::pair(1, int64_t{6}));
+  EXPECT_EQ(divided(6, 3), std::pair(2, int64_t{12}));
+  // Never more at once than asked for.
+  EXPECT_EQ(divided(1, 3), std::pair(1, int64_t{1}));
+  EXPECT_EQ(divided(4, 3), std::pair(2, int64_t{4}));
+}
+
 }  // namespace
-}  // namespace meshtrain::worker
+}  // namespace meshtrain::parameter
