@@ -12,6 +12,7 @@
 #include "runtime/distribute/strategy/estimator.h"
 #include "runtime/distribute/strategy/model.h"
 #include "runtime/distribute/strategy/multi_worker.h"
+#include "runtime/distribute/strategy/parameter_server.h"
 #include "runtime/distribute/strategy/progress_bar.h"
 #include "runtime/distribute/strategy/strategy.h"
 #include "runtime/distribute/strategy/tensorboard.h"

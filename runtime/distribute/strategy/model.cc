@@ -40,6 +40,16 @@ class KerasBar final : public train::Callback {
   int64_t steps_ = 0;
 };
 
+std::unique_ptr<Engine> EngineFor(Strategy& strategy) {
+  return strategy.coordinator() == nullptr ? MakeMeshEngine(strategy) : MakeRemoteEngine(strategy);
+}
+
+Status CheckComponents(const std::vector<TensorType>& types) {
+  if (types.size() == 2) return OkStatus();
+  return InvalidArgument("model: expected data of x and y, got: " + std::to_string(types.size()) +
+                         " components");
+}
+
 // Of a pass's batches.
 std::set<int64_t> SizesOf(const data::Pipeline& data) {
   return {data.batch_size(), data.last_batch_size()};
@@ -59,7 +69,7 @@ std::vector<double> History::Of(const std::string& name) const {
 }
 
 Model::Model(std::shared_ptr<nn::Layer> layer, Strategy& strategy)
-    : layer_(std::move(layer)), strategy_(strategy) {}
+    : layer_(std::move(layer)), strategy_(strategy), engine_(EngineFor(strategy)) {}
 Model::~Model() = default;
 
 Status Model::Compile(CompileOptions options) {
@@ -68,24 +78,15 @@ Status Model::Compile(CompileOptions options) {
     return InvalidArgument("compile: expected an optimizer, got: none");
   }
   const StrategyScope scope(strategy_);
-  recipe_ = std::make_unique<train::Recipe>(train::Recipe{.model = layer_,
-                                                          .loss = options.loss,
-                                                          .optimizer = std::move(options.optimizer),
-                                                          .metrics = std::move(options.metrics),
-                                                          .layouts = {},
-                                                          .seed = options.seed});
-  if (runner_ != nullptr) {
-    for (const nn::Parameter& slot : runner_->programs().slots) strategy_.Retire(slot);
-  }
-  runner_.reset();
-  return OkStatus();
-}
-
-Status Model::Prepare(data::Pipeline& data, bool training) {
-  MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
-  for (const int64_t size : SizesOf(data)) {
-    MT_RETURN_IF_ERROR(training ? runner_->PlanTraining(size) : runner_->PlanEvaluation(size));
-  }
+  auto recipe =
+      std::make_unique<train::Recipe>(train::Recipe{.model = layer_,
+                                                    .loss = options.loss,
+                                                    .optimizer = std::move(options.optimizer),
+                                                    .metrics = std::move(options.metrics),
+                                                    .layouts = {},
+                                                    .seed = options.seed});
+  engine_->Compile(*recipe);
+  recipe_ = std::move(recipe);
   return OkStatus();
 }
 
@@ -93,41 +94,12 @@ Status Model::Prepare(const std::vector<TensorType>& types) {
   if (recipe_ == nullptr) {
     return FailedPrecondition("model: expected Compile before Fit and Evaluate");
   }
-  if (types.size() != 2) {
-    return InvalidArgument("model: expected data of x and y, got: " + std::to_string(types.size()) +
-                           " components");
-  }
-  if (runner_ == nullptr) {
-    const auto trace = [this](const std::vector<TensorType>& of) -> Result<TracedSteps> {
-      const StrategyScope scope(strategy_);
-      MT_ASSIGN_OR_RETURN(train::Programs programs, train::BuildPrograms(*recipe_, of[0], of[1]));
-      TracedSteps traced{.programs = std::move(programs), .layouts = {}};
-      const std::string_view names[] = {train::kInputName, train::kLabelName};
-      for (size_t i = 0; i < 2; ++i) {
-        MT_ASSIGN_OR_RETURN(mesh::Layout split,
-                            mesh::Layout::BatchSharded(strategy_.mesh(), "batch", of[i].rank()));
-        traced.layouts.inputs.emplace(names[i], std::move(split));
-      }
-      return traced;
-    };
-    MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
-    MeshRunner::Options options{.types = types,
-                                .train_sizes = {},
-                                .eval_sizes = {},
-                                .plan_on_demand = true,
-                                .packing = strategy_.packing()};
-    options.declare = [this](const std::vector<nn::Parameter>& states) {
-      return strategy_.PrepareOnMesh(states);
-    };
-    MT_ASSIGN_OR_RETURN(runner_,
-                        MeshRunner::Create(*session, strategy_.mesh(), trace, std::move(options)));
-  }
-  // A custom loop may have had them since.
-  return strategy_.PrepareOnMesh(runner_->states());
+  MT_RETURN_IF_ERROR(CheckComponents(types));
+  return engine_->Prepare(types);
 }
 
 Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
-  MT_RETURN_IF_ERROR(Prepare(data, /*training=*/true));
+  MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
   MT_RETURN_IF_ERROR(BeginPass(data));
   PipelineBatches batches(data);
   return FitOn(batches, SizesOf(data), std::move(options));
@@ -141,32 +113,27 @@ Result<History> Model::Fit(train::BatchSource& batches, const std::vector<Tensor
 
 Result<History> Model::FitOn(train::BatchSource& batches, const std::set<int64_t>& sizes,
                              FitOptions options) {
-  std::vector<uint64_t> hashes;
-  for (const int64_t size : sizes) {
-    MT_RETURN_IF_ERROR(runner_->PlanTraining(size));
-    hashes.push_back(runner_->plan_hash(/*training=*/true, size));
-  }
   std::optional<PipelineBatches> validation;
+  std::set<int64_t> validation_sizes;
   if (options.validation != nullptr) {
-    MT_RETURN_IF_ERROR(Prepare(*options.validation, /*training=*/false).At("validation"));
-    validation.emplace(*options.validation);
-    for (const int64_t size : SizesOf(*options.validation)) {
-      hashes.push_back(runner_->plan_hash(/*training=*/false, size));
-    }
+    data::Pipeline& data = *options.validation;
+    MT_RETURN_IF_ERROR(CheckComponents(data.BatchTypes(data.batch_size())).At("validation"));
+    validation.emplace(data);
+    validation_sizes = SizesOf(data);
   }
-  MT_RETURN_IF_ERROR(strategy_.AgreeOnPlans(hashes).At("fit"));
+  MT_RETURN_IF_ERROR(engine_->Begin("fit", sizes, validation_sizes));
   KerasBar bar;
   std::vector<train::Callback*> callbacks = {&bar};
   callbacks.insert(callbacks.end(), options.callbacks.begin(), options.callbacks.end());
   MT_ASSIGN_OR_RETURN(train::FitResult result,
-                      train::Fit(*runner_, batches,
-                                 {.epochs = options.epochs,
-                                  .steps_per_epoch = options.steps_per_epoch,
-                                  .validation = validation ? &*validation : nullptr,
-                                  .validation_steps = options.validation_steps,
-                                  .validate_every = options.validate_every,
-                                  .start = {.step = step_}},
-                                 callbacks, options.stop));
+                      engine_->Fit(batches,
+                                   {.epochs = options.epochs,
+                                    .steps_per_epoch = options.steps_per_epoch,
+                                    .validation = validation ? &*validation : nullptr,
+                                    .validation_steps = options.validation_steps,
+                                    .validate_every = options.validate_every,
+                                    .start = {.step = step_}},
+                                   callbacks, options.stop));
   step_ = result.position.step;
   return History{std::move(result.history), std::move(bar.epochs), result.end,
                  std::move(result.message)};
@@ -179,15 +146,11 @@ Result<History> Model::Fit(Arrays data, FitOptions options) {
 }
 
 Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std::stop_token stop) {
-  MT_RETURN_IF_ERROR(Prepare(data, /*training=*/false));
-  std::vector<uint64_t> hashes;
-  for (const int64_t size : SizesOf(data)) {
-    hashes.push_back(runner_->plan_hash(/*training=*/false, size));
-  }
-  MT_RETURN_IF_ERROR(strategy_.AgreeOnPlans(hashes).At("evaluate"));
+  MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
+  MT_RETURN_IF_ERROR(engine_->Begin("evaluate", {}, SizesOf(data)));
   MT_RETURN_IF_ERROR(BeginPass(data));
   PipelineBatches batches(data);
-  return train::Evaluate(*runner_, batches, steps, std::move(stop));
+  return engine_->Evaluate(batches, steps, std::move(stop));
 }
 
 Result<train::Scalars> Model::Evaluate(Arrays data) {
@@ -196,44 +159,52 @@ Result<train::Scalars> Model::Evaluate(Arrays data) {
   return Evaluate(*pipeline);
 }
 
-Result<Model::PredictStep*> Model::PredictFor(const TensorType& x) {
+Result<size_t> Model::PredictionFor(const TensorType& x) {
   if (layer_ == nullptr) return InvalidArgument("predict: expected a model, got: none");
   if (x.rank() == 0) return InvalidArgument("predict: expected x [N, ...], got: " + x.ToString());
-  const auto known = predict_.find(x.ToString());
-  if (known != predict_.end()) return &known->second;
+  const auto known = predictions_.find(x.ToString());
+  if (known != predictions_.end()) return known->second;
   const StrategyScope scope(strategy_);
   program::Builder builder("predict");
   const program::Builder::Scope recording(builder);
   const nn::ContextScope context({.training = false});
   builder.Output("predictions", (*layer_)(builder.Input(std::string(train::kInputName), x)));
   MT_ASSIGN_OR_RETURN(const program::Program program, builder.Build());
-  PredictStep made{.parameters = layer_->parameters(), .step = nullptr};
-  MT_RETURN_IF_ERROR(strategy_.PrepareOnMesh(made.parameters));
-  MT_ASSIGN_OR_RETURN(mesh::Layout split,
-                      mesh::Layout::BatchSharded(strategy_.mesh(), "batch", x.rank()));
-  MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
-  MT_ASSIGN_OR_RETURN(made.step,
-                      session->Load(program, strategy_.mesh(), builder.variables(),
-                                    {.inputs = {{std::string(train::kInputName), split}}}));
-  return &predict_.emplace(x.ToString(), std::move(made)).first->second;
+  MT_ASSIGN_OR_RETURN(const size_t made, engine_->AddPrediction(program, x, builder.variables()));
+  predictions_.emplace(x.ToString(), made);
+  return made;
 }
 
 Result<Tensor> Model::PredictOnBatch(const Tensor& x) {
-  MT_ASSIGN_OR_RETURN(PredictStep * predict, PredictFor(x.type()));
-  MT_RETURN_IF_ERROR(strategy_.PrepareOnMesh(predict->parameters));
-  MT_RETURN_IF_ERROR(predict->step->Feed(0, x));
-  MT_RETURN_IF_ERROR(predict->step->Run());
-  return predict->step->Fetch(0);
+  MT_ASSIGN_OR_RETURN(const size_t prediction, PredictionFor(x.type()));
+  MT_RETURN_IF_ERROR(engine_->SendPrediction(prediction, x));
+  return engine_->TakePrediction({});
 }
 
 Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {
   MT_RETURN_IF_ERROR(BeginPass(data));
   std::vector<Tensor> parts;
-  for (;;) {
-    MT_ASSIGN_OR_RETURN(const std::optional<data::Batch> batch, data.Next(stop));
-    if (!batch) break;
-    MT_ASSIGN_OR_RETURN(Tensor part, PredictOnBatch(batch->components[0]));
+  int64_t sent = 0;
+  bool pass_over = false;
+  const auto next = [&]() -> Status {  // sends one more batch, or takes one
+    if (!pass_over && sent - static_cast<int64_t>(parts.size()) < engine_->ahead()) {
+      MT_ASSIGN_OR_RETURN(const std::optional<data::Batch> batch, data.Next(stop));
+      pass_over = !batch;
+      if (!batch) return OkStatus();
+      MT_ASSIGN_OR_RETURN(const size_t prediction, PredictionFor(batch->components[0].type()));
+      MT_RETURN_IF_ERROR(engine_->SendPrediction(prediction, batch->components[0]));
+      ++sent;
+      return OkStatus();
+    }
+    MT_ASSIGN_OR_RETURN(Tensor part, engine_->TakePrediction(stop));
     parts.push_back(std::move(part));
+    return OkStatus();
+  };
+  while (!pass_over || static_cast<int64_t>(parts.size()) < sent) {
+    if (const Status status = next(); !status.ok()) {
+      engine_->DropPredictions();
+      return status;
+    }
   }
   if (parts.empty()) return InvalidArgument("predict: expected at least one batch, got: none");
   TensorType type = parts[0].type();
@@ -257,13 +228,12 @@ Result<Tensor> Model::Predict(Tensor x, int64_t batch_size) {
 }
 
 Result<std::string> Model::Save(const std::string& folder) {
-  const std::vector<nn::Parameter>& states =
-      runner_ != nullptr ? runner_->states() : layer_->parameters();
+  std::vector<program::Variable> states = engine_->states();
+  if (states.empty()) states.assign(layer_->parameters().begin(), layer_->parameters().end());
   if (states.empty()) {
     return FailedPrecondition("save: expected a model whose weights are made, got: none");
   }
-  return strategy_.Save(folder, step_,
-                        std::vector<program::Variable>(states.begin(), states.end()));
+  return strategy_.Save(folder, step_, states);
 }
 
 Status Model::Restore(const std::string& folder) {

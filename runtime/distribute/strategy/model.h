@@ -11,7 +11,8 @@
 // examples, whatever a device's share of them. Losses of an epoch are the plain mean over its
 // batches; Keras' progress bar shows another figure (History::keras_bar). One thread; with several
 // processes each calls the same with the same data; where a team joins them, Fit and Evaluate begin
-// by comparing what they are about to run.
+// by comparing what they are about to run. With parameter servers a step is one program on one
+// worker, and several run at once (parameter_server.h).
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/data/pipeline.h"
-#include "runtime/distribute/strategy/mesh_runner.h"
+#include "runtime/distribute/strategy/engine.h"
 #include "runtime/distribute/strategy/strategy.h"
 #include "runtime/nn/layer.h"
 #include "runtime/train/loop.h"
@@ -93,35 +94,30 @@ class Model {
   // The predictions for one batch.
   Result<mesh::Tensor> PredictOnBatch(const mesh::Tensor& x);
   // Makes the weights, for batches of this type; else the first batch does.
-  Status Build(const mesh::TensorType& x) { return PredictFor(x).status(); }
+  Status Build(const mesh::TensorType& x) { return PredictionFor(x).status(); }
 
   const std::vector<nn::Parameter>& parameters() const { return layer_->parameters(); }
   int64_t steps() const { return step_; }  // trained so far
-  // Of the training step for full batches; null before Fit or Evaluate.
-  const plan::Plan* plan() const { return runner_ == nullptr ? nullptr : &runner_->plan(); }
+  // Of the training step for full batches; null before Fit or Evaluate, and with parameter servers.
+  const plan::Plan* plan() const { return engine_->plan(); }
   // Saves weights and slots as of the step at hand (in the chief); goes on from the newest save.
   Result<std::string> Save(const std::string& folder);
   Status Restore(const std::string& folder);
 
  private:
-  struct PredictStep {
-    std::vector<nn::Parameter> parameters;
-    std::unique_ptr<execute::LoadedStep> step;
-  };
-  // Makes the runner for batches of these types.
+  // Makes the steps for batches of these types.
   Status Prepare(const std::vector<mesh::TensorType>& types);
-  // The same for a pipeline's batches, and plans for their sizes.
-  Status Prepare(data::Pipeline& data, bool training);
   // Fit over what was prepared; `sizes`: of its batches.
   Result<History> FitOn(train::BatchSource& batches, const std::set<int64_t>& sizes,
                         FitOptions options);
-  Result<PredictStep*> PredictFor(const mesh::TensorType& x);
+  // The engine's number of it.
+  Result<size_t> PredictionFor(const mesh::TensorType& x);
 
   std::shared_ptr<nn::Layer> layer_;
   Strategy& strategy_;
   std::unique_ptr<train::Recipe> recipe_;
-  std::unique_ptr<MeshRunner> runner_;
-  std::map<std::string, PredictStep> predict_;  // by input type
+  std::unique_ptr<Engine> engine_;
+  std::map<std::string, size_t> predictions_;  // by input type
   int64_t step_ = 0;
 };
 

@@ -12,6 +12,8 @@
 #include "runtime/checkpoint/save.h"
 #include "runtime/distribute/strategy/cross_device.h"
 #include "runtime/distribute/strategy/dataset.h"
+#include "runtime/distribute/strategy/parameter_server.h"
+#include "runtime/distribute/strategy/remote_variables.h"
 #include "runtime/distribute/strategy/replicas.h"
 #include "runtime/distribute/strategy/tpu.h"
 #include "runtime/distribute/strategy/variables.h"
@@ -107,6 +109,8 @@ struct Strategy::Impl {
 
   int64_t replicas_in_sync() const { return setup.devices * setup.processes; }
   int64_t first() const { return setup.devices * setup.process; }
+  // OK where there are replicas; else says what to use in place of `what`.
+  Status WantReplicas(std::string_view what) const;
   Result<execute::Session*> MeshSession();
   Result<const TracedReplica*> Trace(Strategy& self, const ReplicaFunction& function,
                                      std::span<const Tensor> inputs, int64_t global_size);
@@ -116,6 +120,7 @@ struct Strategy::Impl {
 
   Setup setup;
   mesh::Mesh mesh;
+  std::unique_ptr<RemoteVariables> remote;  // in the place of replicas, session and variables
   std::unique_ptr<Replicas> replicas;
   std::unique_ptr<execute::Session> session;  // of `mesh`
   std::unique_ptr<Variables> variables;
@@ -130,7 +135,9 @@ struct Strategy::Impl {
 };
 
 StrategyScope::StrategyScope(Strategy& strategy)
-    : parameters_([&strategy](const nn::Parameter& p) { strategy.impl_->variables->Add(p); }),
+    : parameters_([&s = *strategy.impl_](const nn::Parameter& p) {
+        s.remote != nullptr ? s.remote->Add(p) : s.variables->Add(p);
+      }),
       previous_(std::exchange(current_strategy, &strategy)) {}
 StrategyScope::~StrategyScope() { current_strategy = previous_; }
 
@@ -229,6 +236,17 @@ Result<std::unique_ptr<Strategy>> Strategy::MultiWorkerMirrored(MultiWorkerOptio
   return Make(std::move(setup));
 }
 
+Result<std::unique_ptr<Strategy>> Strategy::ParameterServer(ParameterServerOptions options,
+                                                            std::stop_token stop) {
+  auto impl = std::make_unique<Impl>();
+  impl->setup.name = "ParameterServerStrategy";
+  MT_ASSIGN_OR_RETURN(impl->mesh, mesh::Mesh::Create({{"batch", 1}}));
+  auto remote = RemoteVariables::Create(std::move(options), std::move(stop));
+  if (!remote.ok()) return remote.status().At(impl->setup.name);
+  impl->remote = std::move(*remote);
+  return std::unique_ptr<Strategy>(new Strategy(std::move(impl)));
+}
+
 Result<std::unique_ptr<Strategy>> Strategy::Tpu(const TpuClusterResolver& resolver, StrategyOptions,
                                                 const Environment& environment) {
   MT_ASSIGN_OR_RETURN(const TpuCluster tpu, ResolveTpu(resolver, environment));
@@ -244,6 +262,17 @@ int64_t Strategy::local_replicas() const { return impl_->setup.devices; }
 int64_t Strategy::first_replica() const { return impl_->first(); }
 int Strategy::process() const { return impl_->setup.process; }
 const mesh::Mesh& Strategy::mesh() const { return impl_->mesh; }
+RemoteVariables* Strategy::remote() { return impl_->remote.get(); }
+parameter::Coordinator* Strategy::coordinator() {
+  return impl_->remote == nullptr ? nullptr : &impl_->remote->coordinator();
+}
+
+Status Strategy::Impl::WantReplicas(std::string_view what) const {
+  if (remote == nullptr) return OkStatus();
+  return Unimplemented(setup.name + ": " + std::string(what) +
+                       " is for replicas that go together, which parameter servers have not; "
+                       "expected: Model, or coordinator()->Schedule");
+}
 
 Result<execute::Session*> Strategy::Impl::MeshSession() {
   if (session == nullptr) {
@@ -257,10 +286,14 @@ Result<execute::Session*> Strategy::Impl::MeshSession() {
   return session.get();
 }
 
-Result<execute::Session*> Strategy::session() { return impl_->MeshSession(); }
+Result<execute::Session*> Strategy::session() {
+  MT_RETURN_IF_ERROR(impl_->WantReplicas("session"));
+  return impl_->MeshSession();
+}
 
-Status Strategy::PrepareOnMesh(std::span<const nn::Parameter> parameters) {
-  return impl_->variables->ToMesh(std::vector<Variable>(parameters.begin(), parameters.end()));
+Status Strategy::PrepareOnMesh(std::span<const Variable> variables) {
+  MT_RETURN_IF_ERROR(impl_->WantReplicas("PrepareOnMesh"));
+  return impl_->variables->ToMesh(variables);
 }
 
 const Packing& Strategy::packing() const { return impl_->setup.packing; }
@@ -337,6 +370,7 @@ Result<const TracedReplica*> Strategy::Impl::Trace(Strategy& self, const Replica
 Result<std::vector<PerReplica>> Strategy::Run(const ReplicaFunction& function,
                                               const PerReplicaBatch& given) {
   Impl& s = *impl_;
+  MT_RETURN_IF_ERROR(s.WantReplicas("Run"));
   if (s.replicas->torn()) {
     return FailedPrecondition(
         "run " + function.shape().name +
@@ -414,6 +448,7 @@ const plan::Plan* Strategy::last_plan(const ReplicaFunction& function, int64_t r
 }
 
 Result<Tensor> Strategy::Reduce(ReduceOp op, const PerReplica& value, std::optional<int64_t> axis) {
+  MT_RETURN_IF_ERROR(impl_->WantReplicas("Reduce"));
   Replicas& replicas = *impl_->replicas;
   if (!axis) {
     MT_ASSIGN_OR_RETURN(Tensor sum, replicas.Sum(value.values));
@@ -434,12 +469,14 @@ Result<Tensor> Strategy::Reduce(ReduceOp op, const PerReplica& value, std::optio
 }
 
 Result<std::vector<Tensor>> Strategy::LocalResults(const Variable& variable) {
+  MT_RETURN_IF_ERROR(impl_->WantReplicas("LocalResults"));
   MT_ASSIGN_OR_RETURN(std::vector<Tensor> copies, impl_->variables->Copies(variable));
   if (impl_->setup.central) copies.resize(1);
   return copies;
 }
 
 Result<DistributedDataset> Strategy::DistributeDataset(std::unique_ptr<data::Pipeline> pipeline) {
+  MT_RETURN_IF_ERROR(impl_->WantReplicas("DistributeDataset"));
   if (pipeline == nullptr) return InvalidArgument("distribute: expected a pipeline, got: none");
   return DistributedDataset(std::move(pipeline), num_replicas_in_sync(), first_replica(),
                             local_replicas());
@@ -452,17 +489,24 @@ Result<DistributedDataset> Strategy::DistributeArrays(std::vector<Tensor> arrays
 }
 
 Result<PerReplicaBatch> Strategy::DistributeBatch(std::span<const Tensor> components) const {
+  MT_RETURN_IF_ERROR(impl_->WantReplicas("DistributeBatch"));
   return SplitBatch(components, num_replicas_in_sync(), first_replica(), local_replicas());
 }
 
-Result<Tensor> Strategy::Read(const Variable& variable) { return impl_->variables->Read(variable); }
+Result<Tensor> Strategy::Read(const Variable& variable) {
+  return remote() != nullptr ? remote()->Read(variable) : impl_->variables->Read(variable);
+}
 Status Strategy::Assign(const Variable& variable, const Tensor& value) {
+  if (remote() != nullptr) return remote()->Assign(variable, value);
   return impl_->variables->Assign(variable, value);
 }
 
-void Strategy::Retire(const Variable& variable) { impl_->variables->Retire(variable); }
+void Strategy::Retire(const Variable& variable) {
+  if (remote() == nullptr) impl_->variables->Retire(variable);
+}
 
 Status Strategy::Equalize() {
+  MT_RETURN_IF_ERROR(impl_->WantReplicas("Equalize"));
   MT_RETURN_IF_ERROR(impl_->variables->Equalize());
   impl_->replicas->Mend();
   return OkStatus();
@@ -470,6 +514,7 @@ Status Strategy::Equalize() {
 
 Result<std::string> Strategy::Save(const std::string& folder, int64_t step,
                                    std::span<const Variable> variables) {
+  if (remote() != nullptr) return remote()->Save(folder, step);
   if (!chief()) return std::string();
   checkpoint::Snapshot snapshot{.step = step, .mesh = impl_->mesh.ToString()};
   std::vector<Variable> saved(variables.begin(), variables.end());
@@ -496,26 +541,23 @@ Result<int64_t> Strategy::Restore(const std::string& folder) {
                       checkpoint::ListCheckpoints(folder));
   if (candidates.empty()) return NotFound(folder + ": expected a checkpoint, got: none");
   for (const checkpoint::Candidate& candidate : candidates) {
-    const auto load = [&]() -> Result<std::map<std::string, Tensor>> {
-      MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(candidate.path));
+    const auto give = [&]() -> Status {  // kDataLoss: nothing was changed
+      MT_ASSIGN_OR_RETURN(auto checkpoint, checkpoint::Checkpoint::Open(candidate.path));
+      if (remote() != nullptr) return remote()->Give(std::move(checkpoint));
       std::map<std::string, Tensor> values;
       for (const auto& [name, record] : checkpoint->index().variables) {
         MT_ASSIGN_OR_RETURN(Tensor value, checkpoint->Load(name));
         values.emplace(name, std::move(value));
       }
-      return values;
+      MT_RETURN_IF_ERROR(impl_->variables->Give(std::move(values)).At(candidate.path));
+      impl_->replicas->Mend();
+      return OkStatus();
     };
-    auto values = load();
-    if (!values.ok() && values.status().code() == StatusCode::kDataLoss &&
-        &candidate != &candidates.back()) {
-      LogWarning("checkpoint is damaged, trying the one before",
-                 {{"path", candidate.path}, {"error", values.status().message()}});
-      continue;
-    }
-    if (!values.ok()) return values.status();
-    MT_RETURN_IF_ERROR(impl_->variables->Give(std::move(*values)).At(candidate.path));
-    impl_->replicas->Mend();
-    return candidate.step;
+    const Status given = give();
+    if (given.ok()) return candidate.step;
+    if (given.code() != StatusCode::kDataLoss || &candidate == &candidates.back()) return given;
+    LogWarning("checkpoint is damaged, trying the one before",
+               {{"path", candidate.path}, {"error", given.message()}});
   }
   return Internal("restore: no checkpoint was tried");
 }

@@ -9,7 +9,7 @@
 //                    MT_ASSIGN_OR_RETURN(auto losses, strategy->Run(step, batch));
 //                    MT_ASSIGN_OR_RETURN(auto loss, strategy->Reduce(ReduceOp::kSum, losses[0]));
 //   Model (model.h)  Compile, Fit, Evaluate, Predict: one program over the whole batch, on the mesh
-//                    `batch` = replicas
+//                    `batch` = replicas; with parameter servers, on the workers
 //
 // In a custom loop each replica runs the function on its share of the batch, with copies of the
 // variables; gradients are summed over all replicas where an optimizer applies them.
@@ -21,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,10 +36,16 @@
 #include "runtime/execute/session.h"
 #include "runtime/nn/parameter.h"
 
+namespace meshtrain::parameter {
+class Coordinator;
+}
+
 namespace meshtrain::distribute {
 
 class DistributedDataset;
+class RemoteVariables;
 class Strategy;
+struct ParameterServerOptions;  // parameter_server.h
 
 // While it lives, its strategy is this thread's: GetStrategy gives it, and it holds the parameters
 // that are made. Of nested scopes the innermost counts.
@@ -70,6 +77,10 @@ class Strategy {
   // One copy of each variable, on the host; the other devices get it before each step.
   static Result<std::unique_ptr<Strategy>> CentralStorage(CentralStorageOptions options = {});
   static Result<std::unique_ptr<Strategy>> MultiWorkerMirrored(MultiWorkerOptions options = {});
+  // The chief's, whose variables lie on servers (parameter_server.h); waits for the servers.
+  // Errors: Coordinator::Create's.
+  static Result<std::unique_ptr<Strategy>> ParameterServer(ParameterServerOptions options,
+                                                           std::stop_token stop = {});
   // Finds the TPU (tpu.h). Errors: ResolveTpu's; kUnimplemented saying what is missing, until there
   // is a backend for it.
   static Result<std::unique_ptr<Strategy>> Tpu(
@@ -88,7 +99,8 @@ class Strategy {
   bool chief() const { return process() == 0; }
   [[nodiscard]] StrategyScope Scope() { return StrategyScope(*this); }
 
-  // --- custom loops
+  // --- custom loops. With parameter servers all of it is kUnimplemented but Read, Assign, Save and
+  // Restore.
   // Runs `function` on every replica, each on its part of `batch`; one PerReplica for each output.
   // With a team the processes compare, before they first run a function in an incarnation, what it
   // would move between them. Errors: the trace's first, with its line; kInvalidArgument naming two
@@ -133,14 +145,17 @@ class Strategy {
                            std::span<const program::Variable> variables = {});
   // Loads the newest whole checkpoint in `folder`, which every process reads, for the variables
   // there are and those that come to be; its step. Errors: kNotFound where there is none,
-  // kInvalidArgument naming a variable of another type, kDataLoss.
+  // kInvalidArgument naming a variable of another type, kDataLoss. With parameter servers every
+  // variable and slot is saved, by the servers, which must reach the folder.
   Result<int64_t> Restore(const std::string& folder);
+  // Of parameter servers: schedules steps, says who is there, ends the job. Null elsewhere.
+  parameter::Coordinator* coordinator();
 
   // --- programs over the whole batch (Model)
   const mesh::Mesh& mesh() const;  // one axis, `batch`, of all replicas
   Result<execute::Session*> session();
   // Makes the variables' values lie on mesh(), in the session.
-  Status PrepareOnMesh(std::span<const nn::Parameter> parameters);
+  Status PrepareOnMesh(std::span<const program::Variable> variables);
   const Packing& packing() const;
   // Team::AgreeOnPlans, where there is a team; each process calls it alike.
   Status AgreeOnPlans(std::span<const uint64_t> hashes);
@@ -151,10 +166,12 @@ class Strategy {
 
  private:
   friend class StrategyScope;
+  friend class RemoteEngine;
   struct Setup;
   struct Impl;
   explicit Strategy(std::unique_ptr<Impl> impl);
   static Result<std::unique_ptr<Strategy>> Make(Setup setup);
+  RemoteVariables* remote();  // null but for parameter servers
   std::unique_ptr<Impl> impl_;
 };
 

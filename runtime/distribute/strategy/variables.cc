@@ -12,12 +12,22 @@ using program::Variable;
 namespace {
 
 Status CheckType(const nn::Parameter& parameter, const Tensor& value) {
-  if (value.type() == parameter.type()) return OkStatus();
-  return InvalidArgument("variable `" + parameter.name() + "`: expected " +
-                         parameter.type().ToString() + ", got: " + value.type().ToString());
+  return CheckTypeOf(parameter.name(), parameter.type(), value.type());
 }
 
 }  // namespace
+
+Status CheckTypeOf(const std::string& name, const mesh::TensorType& expected,
+                   const mesh::TensorType& got) {
+  if (got == expected) return OkStatus();
+  return InvalidArgument("variable `" + name + "`: expected " + expected.ToString() +
+                         ", got: " + got.ToString());
+}
+
+Status OfAnotherScope(const Variable& variable) {
+  return FailedPrecondition("variable `" + (variable.valid() ? variable.name() : std::string("?")) +
+                            "`: expected one that was made under this strategy's scope");
+}
 
 void Variables::Add(const nn::Parameter& parameter) {
   if (by_key_.contains(parameter.key())) return;
@@ -32,8 +42,7 @@ void Variables::Add(const nn::Parameter& parameter) {
 Result<Variables::Held*> Variables::Find(const Variable& variable) {
   const auto it = by_key_.find(variable.key());
   if (it != by_key_.end()) return it->second;
-  return FailedPrecondition("variable `" + (variable.valid() ? variable.name() : std::string("?")) +
-                            "`: expected one that was made under this strategy's scope");
+  return OfAnotherScope(variable);
 }
 
 Status Variables::Begin(std::span<Held* const> held, Home home) {

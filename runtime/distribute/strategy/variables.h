@@ -19,6 +19,12 @@
 
 namespace meshtrain::distribute {
 
+// kInvalidArgument naming the variable, where its value would be of another type.
+Status CheckTypeOf(const std::string& name, const mesh::TensorType& expected,
+                   const mesh::TensorType& got);
+// kFailedPrecondition naming the variable.
+Status OfAnotherScope(const program::Variable& variable);
+
 class Variables {
  public:
   // `session`: of the mesh; made when first asked for.

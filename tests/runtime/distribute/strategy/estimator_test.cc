@@ -31,7 +31,7 @@ InputFn OneIsOne() {
 }
 
 class EstimatorTest : public testing::TestWithParam<StrategyCase> {};
-INSTANTIATE_TEST_SUITE_P(Strategies, EstimatorTest, testing::ValuesIn(AllStrategies()),
+INSTANTIATE_TEST_SUITE_P(Strategies, EstimatorTest, testing::ValuesIn(ModelStrategies()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(EstimatorTest, TrainsAndEvaluatesTheGuidesExample) {

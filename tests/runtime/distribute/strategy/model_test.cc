@@ -39,7 +39,11 @@ CompileOptions Mse(double learning_rate) {
 }
 
 class ModelTest : public testing::TestWithParam<StrategyCase> {};
-INSTANTIATE_TEST_SUITE_P(Strategies, ModelTest, testing::ValuesIn(AllStrategies()),
+INSTANTIATE_TEST_SUITE_P(Strategies, ModelTest, testing::ValuesIn(ModelStrategies()),
+                         [](const auto& info) { return info.param.name; });
+
+class ModelAndLoopTest : public testing::TestWithParam<StrategyCase> {};
+INSTANTIATE_TEST_SUITE_P(Strategies, ModelAndLoopTest, testing::ValuesIn(AllStrategies()),
                          [](const auto& info) { return info.param.name; });
 
 bool Near(const std::vector<double>& got, const std::vector<double>& want, double tolerance) {
@@ -167,7 +171,7 @@ TEST_P(ModelTest, UnevenBatchesGiveTheNumbersOfOneDevice) {
   }
 }
 
-TEST_P(ModelTest, FitAndACustomLoopShareTheVariables) {
+TEST_P(ModelAndLoopTest, FitAndACustomLoopShareTheVariables) {
   ForStrategy(GetParam(), [](Strategy& strategy) -> Status {
     const auto scope = strategy.Scope();
     const auto layer = DenseOne(0, 0);

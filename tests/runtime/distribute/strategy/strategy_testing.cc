@@ -10,7 +10,9 @@
 #include "runtime/base/check.h"
 #include "runtime/collective/local.h"
 #include "runtime/collective/meeting.h"
+#include "runtime/distribute/strategy/parameter_server.h"
 #include "runtime/train/loss.h"
+#include "tests/runtime/distribute/parameter/cluster_testing.h"
 
 namespace meshtrain::distribute {
 
@@ -121,6 +123,23 @@ std::vector<StrategyCase> AllStrategies() {
       {"MultiWorkerMirrored2Times2", 2, workers(2)},
       {"MultiWorkerMirrored3Times2", 3, workers(2)},
   };
+}
+
+StrategyCase ParameterServers(int workers) {
+  return {"ParameterServer" + std::to_string(workers), 1, [workers](FakeProcess& self) {
+            const auto cluster = std::make_shared<parameter::TestCluster>(2, workers);
+            self.ground = cluster;
+            ParameterServerOptions options{.coordinator = cluster->options(), .steps_in_flight = 1};
+            options.coordinator.partitioner = parameter::FixedShards{2};
+            return Strategy::ParameterServer(std::move(options));
+          }};
+}
+
+std::vector<StrategyCase> ModelStrategies() {
+  std::vector<StrategyCase> all = AllStrategies();
+  all.push_back(ParameterServers(1));
+  all.push_back(ParameterServers(3));
+  return all;
 }
 
 void ForStrategy(const StrategyCase& c, const std::function<Status(Strategy&)>& body) {

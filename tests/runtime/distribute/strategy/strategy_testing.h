@@ -52,6 +52,7 @@ struct FakeProcess {
   int process = 0;
   int processes = 1;
   execute::MakeCommunicator communicator;  // null for one
+  std::shared_ptr<void> ground;            // what the strategy stands on, and goes after it
 };
 // Runs body in each; a process that returns an error ends the others' waiting. All statuses, by
 // process.
@@ -63,8 +64,11 @@ struct StrategyCase {
   int processes = 1;
   std::function<Result<std::unique_ptr<Strategy>>(FakeProcess&)> make;
 };
-// Every strategy of spec D8: one replica, two, one and three processes.
+// Every strategy with replicas: one replica, two, one and three processes.
 std::vector<StrategyCase> AllStrategies();
+// Those, and parameter servers: two servers, `workers`, one step at a time, variables in two parts.
+std::vector<StrategyCase> ModelStrategies();
+StrategyCase ParameterServers(int workers);
 // The body of a test under a strategy: in each process.
 void ForStrategy(const StrategyCase& c, const std::function<Status(Strategy&)>& body);
 
