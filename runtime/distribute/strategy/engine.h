@@ -13,10 +13,12 @@
 #include <set>
 #include <span>
 #include <stop_token>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/data/pipeline.h"
 #include "runtime/distribute/strategy/strategy.h"
 #include "runtime/nn/parameter.h"
 #include "runtime/plan/plan.h"
@@ -25,6 +27,12 @@
 #include "runtime/train/programs.h"
 
 namespace meshtrain::distribute {
+
+// Data that each worker of parameter servers reads for itself, under a name of its own.
+struct NamedData {
+  std::string name;
+  data::PipelineSpec spec;
+};
 
 class Engine {
  public:
@@ -45,6 +53,11 @@ class Engine {
                                        std::span<train::Callback* const> callbacks,
                                        std::stop_token stop) = 0;
   virtual Result<train::Scalars> Evaluate(train::BatchSource& batches, int64_t steps,
+                                          std::stop_token stop) = 0;
+  // Fit on data that whoever runs a step reads for itself; `here`: the same data in this process.
+  virtual Result<train::FitResult> FitOwn(const NamedData& data, data::Pipeline& here,
+                                          train::FitOptions options,
+                                          std::span<train::Callback* const> callbacks,
                                           std::stop_token stop) = 0;
 
   // A program of one input, x, and one output, that changes nothing; its number.

@@ -2,6 +2,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/distribute/strategy/dataset.h"
 #include "runtime/distribute/strategy/engine.h"
 #include "runtime/distribute/strategy/mesh_runner.h"
 
@@ -62,6 +63,13 @@ class MeshEngine final : public Engine {
                                std::span<train::Callback* const> callbacks,
                                std::stop_token stop) override {
     return train::Fit(*runner_, batches, options, callbacks, std::move(stop));
+  }
+
+  Result<train::FitResult> FitOwn(const NamedData&, data::Pipeline& here, train::FitOptions options,
+                                  std::span<train::Callback* const> callbacks,
+                                  std::stop_token stop) override {
+    PipelineBatches batches(here);
+    return Fit(batches, options, callbacks, std::move(stop));
   }
 
   Result<train::Scalars> Evaluate(train::BatchSource& batches, int64_t steps,

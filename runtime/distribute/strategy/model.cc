@@ -102,17 +102,33 @@ Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
   MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
   MT_RETURN_IF_ERROR(BeginPass(data));
   PipelineBatches batches(data);
-  return FitOn(batches, SizesOf(data), std::move(options));
+  return FitOn(SizesOf(data), options, [&](const auto& fit, auto callbacks) {
+    return engine_->Fit(batches, fit, callbacks, options.stop);
+  });
 }
 
 Result<History> Model::Fit(train::BatchSource& batches, const std::vector<TensorType>& types,
                            FitOptions options) {
   MT_RETURN_IF_ERROR(Prepare(types));
-  return FitOn(batches, {types[0].dims[0]}, std::move(options));
+  return FitOn({types[0].dims[0]}, options, [&](const auto& fit, auto callbacks) {
+    return engine_->Fit(batches, fit, callbacks, options.stop);
+  });
 }
 
-Result<History> Model::FitOn(train::BatchSource& batches, const std::set<int64_t>& sizes,
-                             FitOptions options) {
+Result<History> Model::Fit(const NamedData& data, FitOptions options) {
+  std::unique_ptr<data::Pipeline>& here = data_[data.name];
+  if (here == nullptr) {
+    MT_ASSIGN_OR_RETURN(here, data::Pipeline::Create(data.spec));
+  }
+  MT_RETURN_IF_ERROR(Prepare(here->BatchTypes(here->batch_size())));
+  MT_RETURN_IF_ERROR(BeginPass(*here));
+  return FitOn(SizesOf(*here), options, [&](const auto& fit, auto callbacks) {
+    return engine_->FitOwn(data, *here, fit, callbacks, options.stop);
+  });
+}
+
+Result<History> Model::FitOn(const std::set<int64_t>& sizes, const FitOptions& options,
+                             const RunFit& run) {
   std::optional<PipelineBatches> validation;
   std::set<int64_t> validation_sizes;
   if (options.validation != nullptr) {
@@ -126,14 +142,13 @@ Result<History> Model::FitOn(train::BatchSource& batches, const std::set<int64_t
   std::vector<train::Callback*> callbacks = {&bar};
   callbacks.insert(callbacks.end(), options.callbacks.begin(), options.callbacks.end());
   MT_ASSIGN_OR_RETURN(train::FitResult result,
-                      engine_->Fit(batches,
-                                   {.epochs = options.epochs,
-                                    .steps_per_epoch = options.steps_per_epoch,
-                                    .validation = validation ? &*validation : nullptr,
-                                    .validation_steps = options.validation_steps,
-                                    .validate_every = options.validate_every,
-                                    .start = {.step = step_}},
-                                   callbacks, options.stop));
+                      run({.epochs = options.epochs,
+                           .steps_per_epoch = options.steps_per_epoch,
+                           .validation = validation ? &*validation : nullptr,
+                           .validation_steps = options.validation_steps,
+                           .validate_every = options.validate_every,
+                           .start = {.step = step_}},
+                          callbacks));
   step_ = result.position.step;
   return History{std::move(result.history), std::move(bar.epochs), result.end,
                  std::move(result.message)};

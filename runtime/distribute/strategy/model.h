@@ -16,9 +16,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -81,6 +83,10 @@ class Model {
   Status Compile(CompileOptions options);
   Result<History> Fit(data::Pipeline& data, FitOptions options = {});
   Result<History> Fit(Arrays data, FitOptions options = {});
+  // With parameter servers each worker reads this for itself, in an order of its own, so that no
+  // batch goes through the chief; elsewhere it is a pipeline. A name that was given before goes on
+  // where its data stands, whatever its spec.
+  Result<History> Fit(const NamedData& data, FitOptions options = {});
   // Batches from anywhere, of x and y; `types`: of a full one.
   Result<History> Fit(train::BatchSource& batches, const std::vector<mesh::TensorType>& types,
                       FitOptions options = {});
@@ -107,9 +113,11 @@ class Model {
  private:
   // Makes the steps for batches of these types.
   Status Prepare(const std::vector<mesh::TensorType>& types);
-  // Fit over what was prepared; `sizes`: of its batches.
-  Result<History> FitOn(train::BatchSource& batches, const std::set<int64_t>& sizes,
-                        FitOptions options);
+  // Fit over what was prepared; `sizes`: of its batches; `run`: the engine's.
+  using RunFit = std::function<Result<train::FitResult>(
+      const train::FitOptions& options, std::span<train::Callback* const> callbacks)>;
+  Result<History> FitOn(const std::set<int64_t>& sizes, const FitOptions& options,
+                        const RunFit& run);
   // The engine's number of it.
   Result<size_t> PredictionFor(const mesh::TensorType& x);
 
@@ -117,7 +125,8 @@ class Model {
   Strategy& strategy_;
   std::unique_ptr<train::Recipe> recipe_;
   std::unique_ptr<Engine> engine_;
-  std::map<std::string, size_t> predictions_;  // by input type
+  std::map<std::string, size_t> predictions_;                    // by input type
+  std::map<std::string, std::unique_ptr<data::Pipeline>> data_;  // NamedData, by name
   int64_t step_ = 0;
 };
 

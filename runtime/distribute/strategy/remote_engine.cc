@@ -1,4 +1,7 @@
 #include <deque>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -41,26 +44,37 @@ class RemoteEngine final : public Engine {
   Result<train::FitResult> Fit(train::BatchSource& batches, train::FitOptions options,
                                std::span<train::Callback* const> callbacks,
                                std::stop_token stop) override {
-    parameter::StepWindow training(coordinator_, training_->step, stop, {});
-    parameter::StepWindow evaluation(coordinator_, training_->evaluate, stop, {});
-    parameter::RemoteRunner runner(training, evaluation);
+    parameter::StepWindow window(coordinator_, training_->step, stop, {});
     const std::stop_source end;
     parameter::SentBatches sent(
-        training, batches,
-        Sending(training, &parameter::Training::step, options.steps_per_epoch, stop, end));
-    std::optional<parameter::SentBatches> validation;
-    if (options.validation != nullptr) {
-      validation.emplace(
-          evaluation, *options.validation,
-          Sending(evaluation, &parameter::Training::evaluate, options.validation_steps, stop, end));
-      options.validation = &*validation;
+        window, batches,
+        Sending(window, &parameter::Training::step, options.steps_per_epoch, stop, end));
+    return Loop(window, sent, nullptr, options, callbacks, stop, end);
+  }
+
+  Result<train::FitResult> FitOwn(const NamedData& data, data::Pipeline& here,
+                                  train::FitOptions options,
+                                  std::span<train::Callback* const> callbacks,
+                                  std::stop_token stop) override {
+    auto known = own_.find(data.name);
+    if (known == own_.end()) {
+      MT_ASSIGN_OR_RETURN(const parameter::PerWorker made,
+                          coordinator_.CreatePerWorkerDataset(data.name, data.spec));
+      known = own_.emplace(data.name, made).first;
     }
-    auto result = train::Fit(runner, sent, options, callbacks, end.get_token());
-    // A callback, or a loss, may have ended it with steps under way.
-    const int64_t more = training.Drain();
-    evaluation.Drain();
-    if (result.ok()) result->position.step += more;
-    return result;
+    if (options.steps_per_epoch <= 0) options.steps_per_epoch = here.steps_per_epoch();
+    parameter::StepWindow window(coordinator_, training_->step, stop, {});
+    const std::stop_source end;
+    parameter::RemoteTraining source(
+        window,
+        {.data = known->second,
+         .boundaries = {.first = options.start.step, .steps_per_epoch = options.steps_per_epoch},
+         .step = options.start.step,
+         .window = variables_.ahead(),
+         .batch_size = here.batch_size(),
+         .stop = stop,
+         .end = end});
+    return Loop(window, source, &source, options, callbacks, stop, end);
   }
 
   Result<train::Scalars> Evaluate(train::BatchSource& batches, int64_t steps,
@@ -123,6 +137,29 @@ class RemoteEngine final : public Engine {
     return types;
   }
 
+  // `took`: told of each step that was taken; null: nobody.
+  Result<train::FitResult> Loop(parameter::StepWindow& training, train::BatchSource& source,
+                                parameter::RemoteTraining* took, train::FitOptions options,
+                                std::span<train::Callback* const> callbacks,
+                                const std::stop_token& stop, const std::stop_source& end) {
+    parameter::StepWindow evaluation(coordinator_, training_->evaluate, stop, {});
+    parameter::RemoteRunner runner(training, evaluation);
+    runner.set_source(took);
+    std::optional<parameter::SentBatches> validation;
+    if (options.validation != nullptr) {
+      validation.emplace(
+          evaluation, *options.validation,
+          Sending(evaluation, &parameter::Training::evaluate, options.validation_steps, stop, end));
+      options.validation = &*validation;
+    }
+    auto result = train::Fit(runner, source, options, callbacks, end.get_token());
+    // A callback, or a loss, may have ended it with steps under way.
+    const int64_t more = training.Drain();
+    evaluation.Drain();
+    if (result.ok()) result->position.step += more;
+    return result;
+  }
+
   // The steps for batches of these types, where there are none yet.
   Status Define(const parameter::BatchTypes& types) {
     const std::string key = types.first.ToString() + " " + types.second.ToString();
@@ -166,6 +203,7 @@ class RemoteEngine final : public Engine {
   parameter::BatchTypes types_;                  // of a full batch
   std::optional<parameter::Training> training_;
   std::set<std::string> defined_;
+  std::map<std::string, parameter::PerWorker> own_;  // NamedData, by name
   std::vector<parameter::Function> predictions_;
   std::deque<parameter::RemoteValue> sent_;
 };

@@ -112,6 +112,48 @@ TEST_F(ParameterServerStrategyTest, ThreeWorkersTrainAtTheSameTime) {
   EXPECT_EQ(cluster.server(0).stats().pushes, 120);
 }
 
+// One worker: the figures of one device, with the data where it stood. Three: every step once.
+TEST_F(ParameterServerStrategyTest, WorkersReadTheirOwnData) {
+  const Arrays waves = Waves();
+  const auto run = [&](Strategy& strategy) -> std::vector<double> {
+    const auto model = TwoLayers(strategy);
+    EXPECT_TRUE(model->Compile(Mse(Adam())).ok());
+    const NamedData data{.name = "waves",
+                         .spec = {.source = {.from = data::Arrays{{waves.x, waves.y}}},
+                                  .stages = {data::BatchStage{waves.batch_size}}}};
+    const auto validation = ArraysPipeline({waves.x, waves.y}, 5).value();
+    std::vector<double> losses;
+    for (int i = 0; i < 2; ++i) {
+      const auto history = model->Fit(data, {.epochs = 2, .validation = validation.get()});
+      EXPECT_TRUE(history.ok()) << history.status().ToString();
+      if (!history.ok()) return {};
+      for (const char* name : {"loss", "val_loss"}) {
+        for (const double loss : history->Of(name)) losses.push_back(loss);
+      }
+    }
+    EXPECT_EQ(model->steps(), 12);
+    return losses;
+  };
+  const auto one = Strategy::OneDevice("cpu:0").value();
+  const std::vector<double> want = run(*one);
+  ASSERT_EQ(want.size(), 8u);
+  TestCluster cluster(2, 1);
+  EXPECT_THAT(run(*Connect(cluster)), Pointwise(DoubleNear(1e-6), want));
+
+  TestCluster three(2, 3);
+  const auto strategy = Connect(three, 0);
+  const auto model = DenseOne(*strategy, 0.2);
+  ASSERT_TRUE(model->Compile(Mse(Sgd(0.05))).ok());
+  const NamedData ones{.name = "ones",
+                       .spec = {.source = {.from = data::Arrays{{Ones(70), Ones(70)}}},
+                                .stages = {data::BatchStage{10}}}};
+  const auto history = model->Fit(ones, {.epochs = 6, .steps_per_epoch = 20});
+  ASSERT_TRUE(history.ok()) << history.status().ToString();
+  EXPECT_LT(history->Of("loss")[5], 1e-4);
+  EXPECT_EQ(model->steps(), 120);
+  EXPECT_EQ(three.server(0).stats().pushes, 120);
+}
+
 TEST_F(ParameterServerStrategyTest, PredictionsComeInTheOrderOfTheirExamples) {
   TestCluster cluster(2, 3);
   const auto strategy = Connect(cluster, 0);
