@@ -190,6 +190,47 @@ TEST_F(ParameterServersTest, TheKerasExampleAndItsCheckpointUnderMirrored) {
   EXPECT_THAT(resumed, Pointwise(testing::DoubleNear(1e-6), rest));
 }
 
+// The chief's program: the environment, a strategy, a model.
+TEST_F(ParameterServersTest, AModelOverThemAndItsCheckpoint) {
+  const Example example = KerasExample();
+  ASSERT_EQ(example.losses.size(), 5u);
+  std::vector<double> losses;
+  const auto run = [&]() -> Status {
+    MT_ASSIGN_OR_RETURN(const Cluster cluster, Serve());
+    MT_ASSIGN_OR_RETURN(auto options, OptionsFromEnvironment({}, cluster.environment));
+    options.start_timeout = seconds(60);
+    options.lost_after = seconds(10);
+    MT_ASSIGN_OR_RETURN(const auto strategy,
+                        distribute::Strategy::ParameterServer({.coordinator = std::move(options)}));
+    const auto scope = strategy->Scope();
+    distribute::Model model(DenseOne(example.w0, 1e-4));
+    MT_RETURN_IF_ERROR(
+        model.Compile({.loss = {train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+    const distribute::Arrays ones{Ones(100), Ones(100), 10};
+    const auto fit = [&]() -> Status {
+      MT_ASSIGN_OR_RETURN(const distribute::History history, model.Fit(ones, {.epochs = 2}));
+      for (const double loss : history.Of("loss")) losses.push_back(loss);
+      return OkStatus();
+    };
+    MT_RETURN_IF_ERROR(fit());
+    MT_RETURN_IF_ERROR(model.Save(folder_).status());
+    MT_ASSIGN_OR_RETURN(const train::Scalars evaluated, model.Evaluate(ones));
+    losses.push_back(train::FindScalar(evaluated, "loss").value());
+    MT_RETURN_IF_ERROR(fit());
+    MT_RETURN_IF_ERROR(model.Restore(folder_));
+    if (model.steps() != 20) return Internal("steps: " + std::to_string(model.steps()));
+    MT_RETURN_IF_ERROR(fit());
+    strategy->coordinator()->End();
+    if (!cluster.worker->ended()) return Internal("expected the worker to be told of the end");
+    return OkStatus();
+  };
+  const Status status = run();
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  std::vector<double> want = example.losses;
+  want.insert(want.end(), want.begin() + 3, want.begin() + 5);  // from the checkpoint once more
+  EXPECT_THAT(losses, Pointwise(testing::DoubleNear(1e-6), want));
+}
+
 // A step that changes nothing is any traced program over the model's variables.
 TEST_F(ParameterServersTest, FiveEpochsOfTenStepsAndTheModelPredictsOne) {
   std::vector<double> losses;
