@@ -12,6 +12,7 @@
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/distribute/parameter/coordinator.h"
+#include "runtime/distribute/parameter/environment.h"
 #include "runtime/distribute/parameter/evaluate.h"
 #include "runtime/distribute/parameter/steps.h"
 #include "runtime/distribute/strategy/dataset.h"
@@ -238,7 +239,7 @@ class Chief {
         manifest_.program.parameter_server.value_or(spec::ParameterServerSpec{});
     parameter::CoordinatorOptions options;
     options.cluster = config_.job.tf_config->cluster;
-    MT_ASSIGN_OR_RETURN(options.identity, IdentityOf(config_));
+    MT_ASSIGN_OR_RETURN(options.identity, parameter::IdentityOf(ProcessEnvironment()));
     options.partitioner = PartitionerOf(spec);
     options.seed = manifest_.program.seed;
     options.restore = restore;

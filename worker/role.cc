@@ -42,12 +42,6 @@ CheckpointFolder CheckpointFolderOf(const Config& config, const spec::Manifest& 
   return {manifest.checkpoint.path, false};
 }
 
-Result<parameter::Identity> IdentityOf(const Config& config) {
-  parameter::Identity identity{.job = config.job.job};
-  MT_ASSIGN_OR_RETURN(identity.security, distribute::SecurityFromEnvironment(ProcessEnvironment()));
-  return identity;
-}
-
 Result<int> OwnPort(const cluster::TfConfig& config) {
   const std::string host = config.cluster.host(config.task);
   const size_t colon = host.rfind(':');

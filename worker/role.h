@@ -5,7 +5,6 @@
 #include <string>
 
 #include "runtime/base/status.h"
-#include "runtime/distribute/parameter/transfer.h"
 #include "runtime/distribute/strategy/dataset.h"
 #include "runtime/spec/spec.h"
 #include "worker/config.h"
@@ -26,8 +25,6 @@ struct CheckpointFolder {
 };
 CheckpointFolder CheckpointFolderOf(const Config& config, const spec::Manifest& manifest);
 
-// What a process shows to the parameter servers, and they to it. Errors: SecurityFromEnvironment's.
-Result<parameter::Identity> IdentityOf(const Config& config);
 // The port of this process in TF_CONFIG, whose task must be in its cluster. Errors:
 // kInvalidArgument.
 Result<int> OwnPort(const cluster::TfConfig& config);
