@@ -11,57 +11,36 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 from process_job import DEADLINE
 from hosts import Hosts, skip_without_namespaces
-from parameter_job import DIGITS, HEAD, HTTP_PORT, PORT, Job
+from parameter_case import ComparedCase
+from parameter_job import HTTP_PORT, PORT
 
 WORKER = sys.argv.pop(1)
 DATA = pathlib.Path(sys.argv.pop(1)).resolve()
 CHIEF, TRAINER, FIRST, SECOND = ("chief", 0), ("worker", 0), ("ps", 0), ("ps", 1)
 PLACES = {CHIEF: 0, TRAINER: 1, FIRST: 2, SECOND: 3}
 HOSTS = Hosts("mn", "10.78.0", len(PLACES))
-REFERENCE_STEPS = 1500
 MORE = 40  # steps after a fault
 
 
-class Network(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls._folder = tempfile.TemporaryDirectory(prefix="parameter-network-")
-        cls.root = pathlib.Path(cls._folder.name)
-        cls.reference = None
-
-    @classmethod
-    def tearDownClass(cls):
-        cls._folder.cleanup()
+class Network(ComparedCase):
+    WORKER, DATA, REFERENCE_STEPS = WORKER, DATA, 1500
 
     def tearDown(self):
         for index in PLACES.values():
             HOSTS.inside(index, "nft", "flush", "ruleset", check=False)
 
     def job(self, name=None, steps=1000000, every=100, start=True, **options):
-        folder = self.root / (name or self.id().rsplit(".", 1)[-1])
-        folder.mkdir()
-        text = (HEAD + DIGITS).format(folder=folder, data=DATA, every=every, epochs=1, steps=steps,
-                                      options=", steps_in_flight: 1")
-        job = Job(folder, WORKER, text, servers=2, metrics=True, host=lambda task: HOSTS.address(PLACES[task]),
-                  prefix=lambda task: HOSTS.prefix(PLACES[task]), **options)
-        self.addCleanup(job.close)
+        job = self.new_job(name, steps, every, metrics=True, host=lambda task: HOSTS.address(PLACES[task]),
+                           prefix=lambda task: HOSTS.prefix(PLACES[task]), **options)
         if start:
             job.start_all()
             job.wait_for_step(20)
         return job
-
-    def undisturbed(self):
-        if type(self).reference is None:
-            job = self.job("reference", steps=REFERENCE_STEPS)
-            job.expect_end()
-            type(self).reference = [line["loss"] for line in job.lines()]
-        return type(self).reference
 
     def metric(self, job, name, task=CHIEF):
         get = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"

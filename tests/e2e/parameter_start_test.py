@@ -11,11 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
+import urllib.request
 
-from parameter_job import DIGITS, HEAD, Job
+from parameter_case import ComparedCase
 from process_job import DEADLINE
 from process_table import connected
 
@@ -26,33 +26,11 @@ STEPS = 60
 IDLE = 1000
 
 
-class Case(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls._folder = tempfile.TemporaryDirectory(prefix="parameter-start-")
-        cls.root = pathlib.Path(cls._folder.name)
-        cls.reference = None
-
-    @classmethod
-    def tearDownClass(cls):
-        cls._folder.cleanup()
+class Case(ComparedCase):
+    WORKER, DATA, REFERENCE_STEPS = WORKER, DATA, STEPS
 
     def job(self, name=None, steps=STEPS, **options):
-        folder = self.root / (name or self.id().rsplit(".", 1)[-1])
-        folder.mkdir()
-        text = (HEAD + DIGITS).format(folder=folder, data=DATA, every=20, epochs=1, steps=steps,
-                                      options=", steps_in_flight: 1")
-        job = Job(folder, WORKER, text, servers=2, **options)
-        self.addCleanup(job.close)
-        return job
-
-    def undisturbed(self):
-        if type(self).reference is None:
-            job = self.job("reference")
-            job.start_all()
-            job.expect_end()
-            type(self).reference = [line["loss"] for line in job.lines()]
-        return type(self).reference
+        return self.new_job(name, steps, every=20, **options)
 
     def check(self, job):
         """The job ends as if nothing had been: each step ran once."""
@@ -103,16 +81,16 @@ class Start(Case):
     def test_the_chief_killed_while_the_worker_is_waited_for(self):
         self.killed_while_others_are_waited_for(CHIEF, TRAINER)
 
-    def fill(self, job, stack, address, wait=True):
-        """So many connections to a port that say nothing, until the stack is left. `wait`: each is let in before the next."""
+    def fill(self, job, stack, address):
+        """So many connections to a port that say nothing, until the stack is left; each is let in before the next."""
         host, port = address.split(":")
         end = time.monotonic() + DEADLINE
         opened = 0
         while opened < IDLE:
             connection = stack.enter_context(socket.socket())
-            connection.settimeout(DEADLINE if wait else 0)
+            connection.settimeout(DEADLINE)
             error = connection.connect_ex((host, int(port)))
-            if error in (0, errno.EINPROGRESS):
+            if error == 0:
                 opened += 1
             else:  # nobody listens yet
                 self.assertEqual((opened, error), (0, errno.ECONNREFUSED), address)
@@ -131,13 +109,15 @@ class Start(Case):
             job.wait_for_step(5)
             for task in (TRAINER, FIRST):
                 self.fill(job, stack, job.hosts[task])  # those of before may have been closed
-            # A chief listens here alone. The endpoints let in as many as they serve; the kernel keeps the others waiting.
-            for task in (CHIEF, TRAINER, FIRST):
-                self.fill(job, stack, job.addresses[task], wait=False)
+            for task in (CHIEF, TRAINER, FIRST):  # a chief listens here alone
+                self.fill(job, stack, job.addresses[task])
+                for path in ("healthz", "metrics"):  # which answer all the same, on a busy machine as well
+                    with urllib.request.urlopen(f"http://{job.addresses[task]}/{path}", timeout=5) as answer:
+                        self.assertEqual(answer.status, 200)
             first = job.step()
             job.wait_for_step(first + 100)
             print(f"{IDLE} idle connections to each port at step {first}, trained until step {job.step()}")
-        for task in job.tasks:  # they answer again
+        for task in job.tasks:
             self.assertEqual(job.metric("meshtrain_parameter_damaged_frames_total", task), 0)
         for who in ("workers", "servers"):
             self.assertEqual(job.metric(f"meshtrain_parameter_{who}_lost_total"), 0, job.logs())
