@@ -1,5 +1,6 @@
 #include "runtime/telemetry/http_server.h"
 
+#include <httplib.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -67,40 +68,56 @@ struct Connection {
   size_t sent = 0;     // of it
 };
 
-const char* Reason(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "Internal Server Error";
+// What httplib reads a request from, and writes its answer to, in place of a socket.
+class Memory final : public httplib::Stream {
+ public:
+  explicit Memory(std::string_view request) : request_(request) {}
+  std::string TakeAnswer() { return std::move(answer_); }
+
+  bool is_readable() const override { return !request_.empty(); }
+  bool is_writable() const override { return true; }
+  ssize_t read(char* to, size_t size) override {
+    const size_t n = request_.copy(to, size);
+    request_.remove_prefix(n);
+    return static_cast<ssize_t>(n);
   }
-}
+  ssize_t write(const char* from, size_t size) override {
+    answer_.append(from, size);
+    return static_cast<ssize_t>(size);
+  }
+  void get_remote_ip_and_port(std::string&, int&) const override {}
+  void get_local_ip_and_port(std::string&, int&) const override {}
+  socket_t socket() const override { return INVALID_SOCKET; }
 
-HttpAnswer Plain(int status, const std::string& body) {
-  return {.status = status, .type = "text/plain", .body = body};
-}
+ private:
+  std::string_view request_;
+  std::string answer_;
+};
 
-// `bare`: the answer to HEAD, which tells of a body and has none.
-std::string Encode(const HttpAnswer& answer, bool bare) {
-  std::string out = "HTTP/1.1 " + std::to_string(answer.status) + " " + Reason(answer.status) +
-                    "\r\nContent-Type: " + answer.type +
-                    "\r\nContent-Length: " + std::to_string(answer.body.size()) +
-                    "\r\nCache-Control: no-store\r\nConnection: close\r\n";
-  if (answer.status == 405) out += "Allow: GET, HEAD\r\n";
-  out += "\r\n";
-  if (!bare) out += answer.body;
-  return out;
-}
+// From a request to its answer; what is HTTP in it is the library's.
+class Http final : public httplib::Server {
+ public:
+  explicit Http(const HttpServer::Pages& pages) {
+    set_payload_max_length(0);  // nobody has anything to send
+    set_default_headers({{"Cache-Control", "no-store"}});
+    for (const auto& [path, page] : pages) {
+      Get(path, [&page](const httplib::Request&, httplib::Response& response) {
+        const HttpAnswer answer = page();
+        response.status = answer.status;
+        response.set_content(answer.body, answer.type);
+      });
+    }
+    set_exception_handler([](const httplib::Request&, httplib::Response& response,
+                             std::exception_ptr) { response.status = 500; });
+  }
+
+  std::string Answer(std::string_view request) {
+    Memory memory(request);
+    bool closed = false;
+    (void)process_request(memory, /*close_connection=*/true, closed, nullptr);
+    return memory.TakeAnswer();
+  }
+};
 
 // Where requests come in: bound and listening.
 Result<Fd> Listen(const std::string& host, int port) {
@@ -147,6 +164,7 @@ class HttpServer::Impl {
  public:
   Impl(Fd listener, Pages pages)
       : pages_(std::move(pages)),
+        http_(pages_),
         port_(PortOf(listener)),
         wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         listener_(std::move(listener)) {}
@@ -289,33 +307,12 @@ class HttpServer::Impl {
       c.head.append(buffer.data(), static_cast<size_t>(n));
       const size_t end = c.head.find("\r\n\r\n", looked_at);
       if (end == std::string::npos && c.head.size() <= kMaxHead) continue;
-      c.answer = end == std::string::npos || end > kMaxHead
-                     ? Encode(Plain(431, "expected a request's head of at most 8 KiB\n"), false)
-                     : Answer(c.head);
+      if (end == std::string::npos || end > kMaxHead) return Reset(c);
+      c.answer = http_.Answer(c.head);
       std::string().swap(c.head);  // gives the memory back
       c.phase = Phase::kAnswer;
       // After the page was made, which took its time.
       c.until = std::max(now, SystemClock().Monotonic()) + kAnswering;
-    }
-  }
-
-  std::string Answer(std::string_view head) const {
-    const std::string_view line = head.substr(0, head.find("\r\n"));
-    const size_t one = line.find(' '), two = line.rfind(' ');
-    if (one == std::string_view::npos || one == two ||
-        !line.substr(two + 1).starts_with("HTTP/1.")) {
-      return Encode(Plain(400, "expected METHOD PATH HTTP/1.1\n"), false);
-    }
-    const std::string_view method = line.substr(0, one);
-    const bool bare = method == "HEAD";
-    if (method != "GET" && !bare) return Encode(Plain(405, "expected GET\n"), false);
-    const std::string_view path = line.substr(one + 1, two - one - 1);
-    const auto page = pages_.find(path.substr(0, path.find('?')));
-    if (page == pages_.end()) return Encode(Plain(404, "no such page\n"), bare);
-    try {
-      return Encode(page->second(), bare);
-    } catch (const std::exception&) {
-      return Encode(Plain(500, "internal error\n"), bare);
     }
   }
 
@@ -356,6 +353,7 @@ class HttpServer::Impl {
   }
 
   const Pages pages_;
+  Http http_;
   const int port_;
   const Fd wake_;
   std::atomic<bool> stopping_ = false;

@@ -12,9 +12,10 @@
 // - The kernel's share is bounded as well: a small send buffer each, and no unsent bytes kept for
 //   a connection that was dropped.
 //
-// HTTP/1.0 and 1.1 (RFC 9110, 9112), one request per connection: every answer says
-// "Connection: close", so a scraper that would keep its connection opens the next one. GET and
-// HEAD, else 405; no such page 404; no HTTP 400; a head over 8 KiB 431.
+// HTTP itself is cpp-httplib's, whose own server has a thread wait for each connection. One request
+// per connection: every answer says "Connection: close", so a scraper that would keep its
+// connection opens the next one. GET and HEAD; what is no page is 404, what is no HTTP 400, a
+// body 413; a head over 8 KiB resets the connection.
 #pragma once
 
 #include <functional>

@@ -53,7 +53,7 @@ TEST(EndpointsTest, AnswersEachPath) {
   EXPECT_EQ(Status(port, "/"), 404);  // no page was given
   EXPECT_EQ(Status(port, "/../etc/passwd"), 404);
   httplib::Client client("127.0.0.1", port);
-  EXPECT_EQ(client.Post("/progress", std::string(100, 'x'), "text/plain")->status, 405);
+  EXPECT_EQ(client.Post("/progress", std::string(100, 'x'), "text/plain")->status, 413);
   EXPECT_EQ(server.endpoints->Stop(), OkStatus());
   EXPECT_EQ(Status(port, "/healthz"), -1);
   EXPECT_EQ(server.endpoints->Stop(), OkStatus());
