@@ -12,11 +12,14 @@ using mesh::TensorType;
 
 namespace {
 
-// Collects what Keras' progress bar shows of each epoch.
+// Collects what Keras' progress bar shows of each epoch. First of the callbacks: keeps `step` where
+// training is, for those that ask the model.
 class KerasBar final : public train::Callback {
  public:
+  explicit KerasBar(int64_t& step) : step_(step) {}
   Status OnStepEnd(const train::StepInfo& info) override {
     const train::Position& at = info.position;
+    step_ = at.step;
     if (at.batch <= 1) sums_.clear();
     for (const auto& [name, last] : info.scalars) {
       const double running = at.sums.at(name) / static_cast<double>(at.batch);
@@ -36,6 +39,7 @@ class KerasBar final : public train::Callback {
   std::vector<train::Scalars> epochs;
 
  private:
+  int64_t& step_;
   std::map<std::string, double> sums_, running_;
   int64_t steps_ = 0;
 };
@@ -138,7 +142,7 @@ Result<History> Model::FitOn(const std::set<int64_t>& sizes, const FitOptions& o
     validation_sizes = SizesOf(data);
   }
   MT_RETURN_IF_ERROR(engine_->Begin("fit", sizes, validation_sizes));
-  KerasBar bar;
+  KerasBar bar(step_);
   std::vector<train::Callback*> callbacks = {&bar};
   callbacks.insert(callbacks.end(), options.callbacks.begin(), options.callbacks.end());
   MT_ASSIGN_OR_RETURN(train::FitResult result,

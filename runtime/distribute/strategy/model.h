@@ -103,10 +103,11 @@ class Model {
   Status Build(const mesh::TensorType& x) { return PredictionFor(x).status(); }
 
   const std::vector<nn::Parameter>& parameters() const { return layer_->parameters(); }
-  int64_t steps() const { return step_; }  // trained so far
+  int64_t steps() const { return step_; }  // trained so far, in callbacks too
   // Of the training step for full batches; null before Fit or Evaluate, and with parameter servers.
   const plan::Plan* plan() const { return engine_->plan(); }
-  // Saves weights and slots as of the step at hand (in the chief); goes on from the newest save.
+  // Saves weights and slots as of the step at hand (in the chief); goes on from the newest save. In
+  // a callback: at a step's end, with parameter servers at an epoch's (others are under way else).
   Result<std::string> Save(const std::string& folder);
   Status Restore(const std::string& folder);
 

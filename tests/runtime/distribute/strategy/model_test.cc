@@ -16,6 +16,7 @@
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
 #include "runtime/program/ops.h"
+#include "runtime/train/callbacks.h"
 #include "tests/runtime/distribute/strategy/strategy_testing.h"
 
 namespace meshtrain::distribute {
@@ -125,6 +126,40 @@ TEST_P(ModelTest, FiveEpochsOfTenStepsDriveTheLossToZeroAndPredictGivesOne) {
     for (const float p : FloatsOf(ones)) MT_WANT(std::abs(p - 1) < 1e-6);
     return OkStatus();
   });
+}
+
+TEST_P(ModelTest, ACallbackSavesTheStepAtHand) {
+  std::string folder = (std::filesystem::temp_directory_path() / "model-callback-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+    Model model(DenseOne(0.2, 0), strategy);
+    MT_RETURN_IF_ERROR(model.Compile(Mse(0.1)));
+    train::FunctionCallback save;
+    std::vector<int64_t> steps;
+    std::vector<float> weights;
+    save.on_epoch_end = [&](const train::EpochInfo&) -> Status {
+      steps.push_back(model.steps());
+      MT_ASSIGN_OR_RETURN(const Tensor w, strategy.Read(model.parameters()[0]));
+      weights.push_back(FloatsOf(w)[0]);
+      return model.Save(folder).status();
+    };
+    MT_RETURN_IF_ERROR(
+        model.Fit(Arrays{Ones(30), Ones(30), 10}, {.epochs = 2, .callbacks = {&save}}).status());
+    MT_WANT(steps == (std::vector<int64_t>{3, 6}));
+    if (!strategy.chief()) return OkStatus();
+    for (const char* name : {"ckpt-00000003", "ckpt-00000006"}) {
+      MT_WANT(std::filesystem::exists(folder + "/" + name));
+    }
+    // The newest is that of the second epoch.
+    const auto other = Strategy::OneDevice("cpu:0").value();
+    Model again(DenseOne(0, 0), *other);
+    MT_RETURN_IF_ERROR(again.Restore(folder));
+    MT_RETURN_IF_ERROR(again.Build(Ones(1).type()));
+    MT_WANT(again.steps() == 6);
+    MT_WANT(FloatsOf(other->Read(again.parameters()[0]).value())[0] == weights[1]);
+    return OkStatus();
+  });
+  std::filesystem::remove_all(folder);
 }
 
 // --- batches that do not divide, metrics, validation
