@@ -4,10 +4,12 @@
 #include "runtime/base/status.h"
 #include "runtime/data/idx.h"
 #include "runtime/data/pipeline.h"
+#include "runtime/distribute/join_team.h"
 #include "runtime/distribute/parameter/coordinator.h"
 #include "runtime/distribute/parameter/environment.h"
 #include "runtime/distribute/parameter/server.h"
 #include "runtime/distribute/parameter/worker_server.h"
+#include "runtime/distribute/saving/session_checkpoints.h"
 #include "runtime/distribute/strategy/dataset.h"
 #include "runtime/distribute/strategy/estimator.h"
 #include "runtime/distribute/strategy/model.h"
@@ -17,6 +19,7 @@
 #include "runtime/distribute/strategy/strategy.h"
 #include "runtime/distribute/strategy/tensorboard.h"
 #include "runtime/distribute/strategy/tpu.h"
+#include "runtime/distribute/team.h"
 #include "runtime/execute/function.h"
 #include "runtime/execute/session.h"
 #include "runtime/mesh/layout.h"
@@ -32,6 +35,9 @@
 
 namespace meshtrain {
 
+using distribute::JoinTeam;
+using distribute::SessionCheckpoints;
+using distribute::Team;
 using execute::CallWithLayout;
 using execute::DTensor;
 using execute::DVariable;

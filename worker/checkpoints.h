@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/async.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/data/pipeline.h"
+#include "runtime/distribute/saving/shards.h"
 #include "runtime/distribute/strategy/mesh_runner.h"
 #include "runtime/distribute/team.h"
 #include "runtime/execute/session.h"
@@ -48,7 +49,7 @@ class Checkpoints {
   // was. Of another program than this job's, a checkpoint is taken where its states fit, with a
   // warning. With a team all processes take the same one, after Team::Join; `incarnation` is its
   // id, and a second call rolls back. Only a lost peer is kUnavailable or kDeadlineExceeded: files
-  // that cannot be read are not (file_error.h), and all processes get the same code. Errors:
+  // that cannot be read are not (saving/file_error.h), and all processes get the same code. Errors:
   // kFailedPrecondition for a folder of the user's that
   // holds checkpoints although the manifest asks to begin anew; kInvalidArgument for states that
   // do not fit; kDataLoss when checkpoints are there and none is whole; the team's.
@@ -76,8 +77,7 @@ class Checkpoints {
  private:
   // What a checkpoint holds for this process, read before anything is changed.
   struct Loaded {
-    std::vector<std::vector<mesh::Tensor>>
-        shards;  // per state: of each local rank, or (sent by the chief) the whole
+    distribute::Shards shards;
     train::Position position;
     std::string cursor;
     std::string path;
@@ -85,7 +85,11 @@ class Checkpoints {
 
   Checkpoints(Options options, execute::Session& session, distribute::MeshRunner& runner,
               data::Pipeline& data)
-      : o_(std::move(options)), session_(session), runner_(runner), data_(data) {}
+      : o_(std::move(options)),
+        session_(session),
+        runner_(runner),
+        states_(runner.states().begin(), runner.states().end()),
+        data_(data) {}
   bool chief() const { return o_.team == nullptr || o_.team->chief(); }
   bool shared() const { return o_.team == nullptr || !o_.own_folder; }
   // Candidates that the manifest lets us go on from; empties a folder of our own when it begins
@@ -96,6 +100,9 @@ class Checkpoints {
               const std::function<bool(const train::Position&)>& finished) const;
   // Whether the checkpoint's states are this job's.
   Status CheckFits(const checkpoint::Index& index, const std::string& path) const;
+  // The states are those that were loaded, or where nothing was taken the initial ones.
+  Result<std::optional<Resumed>> GoOn(const std::optional<checkpoint::Candidate>& taken,
+                                      const Loaded& loaded);
   std::string ProgramHash() const;
   Result<Loaded> Load(const std::string& path);
   Result<Loaded> LoadTogether(const std::string& path, std::stop_token stop);
@@ -109,6 +116,7 @@ class Checkpoints {
   Options o_;
   execute::Session& session_;
   distribute::MeshRunner& runner_;
+  const std::vector<program::Variable> states_;  // the runner's
   data::Pipeline& data_;
   std::unique_ptr<checkpoint::AsyncSaver> saver_;
   // Lives between a resume and the next: the lost will not complete what waits for them.

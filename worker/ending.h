@@ -14,6 +14,7 @@ struct Ending {
 };
 
 using cluster::DataExitCode;
+using cluster::JoinExitCode;
 using cluster::ManifestExitCode;
 using cluster::OutputExitCode;
 
@@ -22,14 +23,6 @@ using cluster::OutputExitCode;
 template <int (*exit_of)(const Status&)>
 int PortExitCode(const Status& error) {
   return error.code() == StatusCode::kUnavailable ? cluster::kExitRetry : exit_of(error);
-}
-
-// While a process asks others of its job to work with it: a token that they refuse is a wrong
-// configuration.
-inline int JoinExitCode(const Status& error) {
-  const bool refused =
-      error.code() == StatusCode::kPermissionDenied || error.code() == StatusCode::kUnauthenticated;
-  return refused ? cluster::kExitBadConfig : OutputExitCode(error);
 }
 
 // In a function that returns an Ending: `lhs` from a Result, or an end with the exit code that

@@ -10,6 +10,7 @@
 #include "runtime/base/file.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/distribute/parameter/evaluate.h"
+#include "runtime/distribute/saving/position.h"
 #include "runtime/execute/session.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
@@ -103,7 +104,7 @@ class Evaluator {
     options.is_final = [&](const checkpoint::Index& index) {
       const auto final = index.metadata.find(std::string(parameter::kFinalKey));
       if (final == index.metadata.end() || final->second != "true") return false;
-      const auto at = PositionOf(index, "");
+      const auto at = distribute::PositionOf(index, "");
       return may_end_early || (at.ok() && at->epoch >= epochs - 1);
     };
     const auto count = parameter::EvaluateLoop(
@@ -147,7 +148,7 @@ class Evaluator {
     if (!scalars.ok()) return scalars.status();
     const int64_t step = checkpoint.index().step;
     MT_ASSIGN_OR_RETURN(const train::Position position,
-                        PositionOf(checkpoint.index(), checkpoint.path()));
+                        distribute::PositionOf(checkpoint.index(), checkpoint.path()));
     const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
 
     telemetry::Progress progress{.step = step, .epoch = static_cast<double>(position.epoch)};

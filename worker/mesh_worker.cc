@@ -17,13 +17,13 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/distribute/parameter/evaluate.h"
+#include "runtime/distribute/saving/file_error.h"
 #include "runtime/distribute/strategy/cross_device.h"
 #include "runtime/distribute/team.h"
 #include "runtime/execute/session.h"
 #include "runtime/spec/plan_options.h"
 #include "runtime/train/callbacks.h"
 #include "worker/checkpoints.h"
-#include "worker/file_error.h"
 #include "worker/reporter.h"
 #include "worker/resume.h"
 #include "worker/role.h"
@@ -245,7 +245,8 @@ class Worker {
         reporter_, Reporter::Create(
                        config_, std::move(job), [this] { return checkpoints_->last(); }, start));
     if (chief()) {
-      MT_RETURN_IF_ERROR(OfFiles(WriteFileAtomically(config_.output + "/plan.txt", plan.Report())));
+      MT_RETURN_IF_ERROR(
+          distribute::OfFiles(WriteFileAtomically(config_.output + "/plan.txt", plan.Report())));
     }
     const std::string mesh =
         runner_->mesh().num_axes() == 0 ? "of one device" : runner_->mesh().ToString();
@@ -302,8 +303,8 @@ class Worker {
     if (test_data_) {
       // A validation that a loss has cut short begins anew.
       if (const data::Cursor at = test_data_->cursor(); at.batch != 0) {
-        MT_RETURN_IF_ERROR(
-            OfFiles(test_data_->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint})));
+        MT_RETURN_IF_ERROR(distribute::OfFiles(
+            test_data_->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint})));
       }
       validation_.emplace(*test_data_);
     }
@@ -351,8 +352,9 @@ class Worker {
   Status EndTogether(int64_t step, bool leaves) {
     const Status saved = checkpoints_->Wait();
     if (!team_ || distribute::Team::IsLoss(saved)) return saved;
-    const auto said = team_->Agree("end", TellFailure(saved), std::chrono::minutes(10), {});
-    if (said.ok()) return saved.ok() ? ToldFailure(team_->name(0), (*said)[0]) : saved;
+    const auto said =
+        team_->Agree("end", distribute::TellFailure(saved), std::chrono::minutes(10), {});
+    if (said.ok()) return saved.ok() ? distribute::ToldFailure(team_->name(0), (*said)[0]) : saved;
     // What is complete stays so, whoever is lost afterwards; the chief may be about to make it
     // complete.
     if (!saved.ok() || leaves || chief()) return saved;

@@ -15,9 +15,10 @@
 #include "runtime/distribute/parameter/environment.h"
 #include "runtime/distribute/parameter/evaluate.h"
 #include "runtime/distribute/parameter/steps.h"
+#include "runtime/distribute/saving/file_error.h"
+#include "runtime/distribute/saving/position.h"
 #include "runtime/distribute/strategy/dataset.h"
 #include "runtime/train/callbacks.h"
-#include "worker/file_error.h"
 #include "worker/leaving.h"
 #include "worker/parameter_processes.h"
 #include "worker/reporter.h"
@@ -229,7 +230,8 @@ class Chief {
 
   Result<Resumed> ResumeFrom(const checkpoint::Candidate& candidate, std::stop_token stop) {
     MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(candidate.path));
-    MT_ASSIGN_OR_RETURN(train::Position position, PositionOf(checkpoint->index(), candidate.path));
+    MT_ASSIGN_OR_RETURN(train::Position position,
+                        distribute::PositionOf(checkpoint->index(), candidate.path));
     MT_RETURN_IF_ERROR(Define(candidate.path, stop));
     return Resumed{std::move(position), candidate.path};
   }
@@ -276,7 +278,7 @@ class Chief {
     MT_ASSIGN_OR_RETURN(reporter_, Reporter::Create(
                                        config_, std::move(job),
                                        [this] { return coordinator_->last_save(); }, start));
-    MT_RETURN_IF_ERROR(OfFiles(WriteFileAtomically(
+    MT_RETURN_IF_ERROR(distribute::OfFiles(WriteFileAtomically(
         config_.output + "/plan.txt", PlacementText(coordinator_->planner(), servers_))));
     Say(fmt::format("training {} with {}; output in {}", manifest_.name, places, config_.output));
     if (reporter_->port() > 0) {
@@ -292,7 +294,7 @@ class Chief {
     parameter::RemoteRunner runner(training, evaluation);
     train::Position position;  // of the step that is about to be saved
     runner.set_saver([&](int64_t step) {
-      return coordinator_->Save(step, PositionToMetadata(position), program_hash_,
+      return coordinator_->Save(step, distribute::PositionToMetadata(position), program_hash_,
                                 give_up_->token());
     });
     runner.set_last_saved(resumed_from_.empty() ? -1 : start.step);

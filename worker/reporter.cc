@@ -8,7 +8,7 @@
 #include <ctime>
 
 #include "runtime/base/file.h"
-#include "worker/file_error.h"
+#include "runtime/distribute/saving/file_error.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -66,15 +66,15 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
                                                    const train::Position& start) {
   auto reporter =
       std::unique_ptr<Reporter>(new Reporter(config, std::move(job), std::move(last_save)));
-  MT_RETURN_IF_ERROR(OfFiles(MakeDirectories(config.output)));
+  MT_RETURN_IF_ERROR(distribute::OfFiles(MakeDirectories(config.output)));
   if (reporter->job_.chief) {
-    MT_RETURN_IF_ERROR(OfFiles(reporter->OpenLog(start)));
+    MT_RETURN_IF_ERROR(distribute::OfFiles(reporter->OpenLog(start)));
     MT_ASSIGN_OR_RETURN(
         reporter->train_events_,
-        OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/train")));
+        distribute::OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/train")));
     MT_ASSIGN_OR_RETURN(
         reporter->test_events_,
-        OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/test")));
+        distribute::OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/test")));
   }
   {
     MutexLock lock(reporter->mutex_);
@@ -135,8 +135,8 @@ Status Reporter::RollBack(const train::Position& start) {
   epoch_shown_ = -1;
   TakeHistory(start);
   if (!job_.chief) return OkStatus();
-  MT_RETURN_IF_ERROR(OfFiles(log_->Close()));
-  return OfFiles(OpenLog(start));
+  MT_RETURN_IF_ERROR(distribute::OfFiles(log_->Close()));
+  return distribute::OfFiles(OpenLog(start));
 }
 
 void Reporter::Ready() {
@@ -146,7 +146,7 @@ void Reporter::Ready() {
 }
 
 Status Reporter::OnStepEnd(const train::StepInfo& info) {
-  if (job_.chief) MT_RETURN_IF_ERROR(OfFiles(Record(info)));
+  if (job_.chief) MT_RETURN_IF_ERROR(distribute::OfFiles(Record(info)));
   Publish(info);
   return OkStatus();
 }
@@ -238,7 +238,8 @@ Status Reporter::OnEpochEnd(const train::EpochInfo& info) {
   for (const auto& [name, value] : info.validation) values.emplace_back("test_" + name, value);
   if (job_.chief) line_->EndEpoch(values);
   if (!info.validation.empty()) {
-    if (job_.chief) MT_RETURN_IF_ERROR(OfFiles(test_events_->Add(info.step, info.validation)));
+    if (job_.chief)
+      MT_RETURN_IF_ERROR(distribute::OfFiles(test_events_->Add(info.step, info.validation)));
     if (const auto loss = train::FindScalar(info.validation, "loss")) {
       training_->test_loss.Set(*loss);
     }

@@ -1,13 +1,10 @@
-// Where a job goes on: the loop's position in a checkpoint, and which checkpoints the manifest lets
-// it go on from.
+// Where a job goes on, and which checkpoints the manifest lets it go on from.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/checkpoint/index.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/train/loop.h"
 
@@ -19,10 +16,6 @@ struct Resumed {
   std::string path;  // the checkpoint's folder
 };
 
-// As a checkpoint's metadata, bit for bit.
-std::map<std::string, std::string> PositionToMetadata(const train::Position& position);
-// `path` is for messages. Errors: kDataLoss.
-Result<train::Position> PositionOf(const checkpoint::Index& index, const std::string& path);
 // Whether a job of so many epochs is done there.
 bool IsEnd(const train::Position& position, int64_t epochs, int64_t steps_per_epoch);
 

@@ -53,4 +53,10 @@ int OutputExitCode(const Status& error) {
   }
 }
 
+int JoinExitCode(const Status& error) {
+  const bool refused =
+      error.code() == StatusCode::kPermissionDenied || error.code() == StatusCode::kUnauthenticated;
+  return refused ? kExitBadConfig : OutputExitCode(error);
+}
+
 }  // namespace meshtrain::cluster

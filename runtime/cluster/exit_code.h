@@ -13,5 +13,8 @@ int DataExitCode(const Status& error);
 // While writing or resuming from the job's own files: 73 when they cannot be made, 65 when they are
 // damaged.
 int OutputExitCode(const Status& error);
+// While asking the other processes of the job to work with it: a token that they refuse is a wrong
+// configuration, 78. (One that is lost, or does not come, is 138: the caller's to see.)
+int JoinExitCode(const Status& error);
 
 }  // namespace meshtrain::cluster

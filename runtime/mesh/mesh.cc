@@ -119,6 +119,20 @@ Result<Mesh> Mesh::Parse(std::string_view text) {
   return Create(std::move(axes));
 }
 
+Result<Mesh> Mesh::OverProcesses(int processes) const {
+  if (processes < 1 || size() % processes != 0) {
+    return InvalidArgument("mesh: expected devices that " + std::to_string(processes) +
+                           " processes have equal parts of, got: " + std::to_string(size()) + " (" +
+                           ToString() + ")");
+  }
+  const int64_t each = size() / processes;
+  std::vector<Device> devices;
+  for (int64_t i = 0; i < size(); ++i) {
+    devices.push_back({DeviceKind::kCpu, static_cast<int>(i / each), static_cast<int>(i % each)});
+  }
+  return Create(axes(), std::move(devices));
+}
+
 std::string Mesh::ToString() const {
   std::string text;
   for (const Axis& axis : axes()) {

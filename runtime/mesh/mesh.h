@@ -50,6 +50,9 @@ class Mesh {
   // "batch=4,model=2"; "" is the mesh of one device. Errors: kInvalidArgument quoting the text, and
   // those of Create.
   static Result<Mesh> Parse(std::string_view text);
+  // The same axes over CPUs of `processes` processes, as many of each: the first places, in
+  // row-major order, are process 0's. Errors: kInvalidArgument where the places do not divide.
+  Result<Mesh> OverProcesses(int processes) const;
   // The axes alone: meshes over other devices have the same text.
   std::string ToString() const;
   // For a message that names this mesh beside `other`: with its devices where only these differ,

@@ -12,17 +12,6 @@ namespace {
 
 constexpr Duration kConnect = std::chrono::seconds(60);
 
-Mesh Across(const std::string& text, int processes) {
-  const Mesh one = Mesh::Parse(text).value();
-  const int64_t each = one.size() / processes;
-  std::vector<mesh::Device> devices;
-  for (int64_t r = 0; r < one.size(); ++r) {
-    devices.push_back(
-        {mesh::DeviceKind::kCpu, static_cast<int>(r / each), static_cast<int>(r % each)});
-  }
-  return Mesh::Create(one.axes(), std::move(devices)).value();
-}
-
 enum class Links { kMemory, kNetwork, kBoth };  // kBoth: two processes a host
 
 struct Case {
@@ -44,7 +33,7 @@ std::string Name(const testing::TestParamInfo<Case>& info) {
 
 // Every process as a thread of this one, joined by real links; what each of them saw.
 std::vector<Trained> TrainInProcesses(const Case& c, int steps, DType dtype) {
-  const Mesh mesh = Across(c.mesh, c.processes);
+  const Mesh mesh = Mesh::Parse(c.mesh).value().OverProcesses(c.processes).value();
   std::vector<std::unique_ptr<collective::Fabric>> fabrics;
   collective::FabricGroup group{.incarnation = 1};
   for (int p = 0; p < c.processes; ++p) {

@@ -2,11 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <filesystem>
 #include <iterator>
-#include <limits>
-#include <memory>
 
 #include "runtime/checkpoint/save.h"
 #include "tests/runtime/distribute/parameter/temp_folder.h"
@@ -15,55 +12,6 @@ namespace meshtrain::worker {
 namespace {
 
 using testing_folder::TempFolder;
-
-TEST(ResumeTest, APositionComesBackBitForBit) {
-  const train::Position position{
-      .step = 12, .epoch = 1, .batch = 4, .sums = {{"accuracy", 0.1 + 0.2}, {"loss", 1.0 / 3}}};
-  checkpoint::Index index{.step = 12};
-  index.metadata = PositionToMetadata(position);
-  const auto back = PositionOf(index, "x");
-  ASSERT_TRUE(back.ok()) << back.status().ToString();
-  EXPECT_EQ(back->step, 12);
-  EXPECT_EQ(back->epoch, 1);
-  EXPECT_EQ(back->batch, 4);
-  EXPECT_EQ(back->sums, position.sums);
-  index.metadata["batch"] = "four";
-  EXPECT_EQ(PositionOf(index, "x").status(), DataLoss("x: `batch`: expected a number, got: four"));
-}
-
-TEST(ResumeTest, TheFinishedEpochsComeBack) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const train::Position position{
-      .step = 8,
-      .epoch = 2,
-      .history =
-          std::make_shared<const std::vector<train::EpochInfo>>(std::vector<train::EpochInfo>{
-              {.epoch = 1,
-               .step = 4,
-               .train = {{"loss", 1.0 / 3}, {"accuracy", 0.5}},
-               .validation = {{"loss", nan}}},
-              {.epoch = 2, .step = 8, .train = {{"loss", 0.25}, {"accuracy", 1}}}})};
-  checkpoint::Index index{.step = 8};
-  index.metadata = PositionToMetadata(position);
-  const auto back = PositionOf(index, "x");
-  ASSERT_TRUE(back.ok()) << back.status().ToString();
-  ASSERT_NE(back->history, nullptr);
-  ASSERT_EQ(back->history->size(), 2u);
-  const train::EpochInfo& first = back->history->front();
-  EXPECT_EQ(first.epoch, 1);
-  EXPECT_EQ(first.step, 4);
-  EXPECT_EQ(first.train, position.history->front().train);  // in their order, bit for bit
-  ASSERT_EQ(first.validation.size(), 1u);
-  EXPECT_TRUE(std::isnan(first.validation[0].second));
-  EXPECT_EQ(back->history->back().train, position.history->back().train);
-  EXPECT_TRUE(back->history->back().validation.empty());
-  for (const char* bad : {"", "{", "7", "[7]", "[{\"epoch\": \"one\"}]"}) {
-    index.metadata["history"] = bad;
-    const Status status = PositionOf(index, "x").status();
-    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << bad;
-    EXPECT_TRUE(status.message().starts_with("x: `history`: expected a list of epochs, got: "));
-  }
-}
 
 TEST(ResumeTest, TheEndIsALastEpochsLastBatch) {
   EXPECT_FALSE(IsEnd({.step = 19, .epoch = 1, .batch = 9}, 2, 10));

@@ -22,13 +22,9 @@ struct JoinedWorker {
 };
 
 // Joins the other workers, waiting for all of them, and makes the strategy. Without TF_CONFIG: one
-// worker. `options`: its team, process and communicator are set here. Errors: ClusterOf's,
-// Team::Create's (a ps or an evaluator holds no replica) and Team::Join's.
+// worker. `options`: its team, process and communicator are set here. Errors: JoinTeam's.
 Result<JoinedWorker> JoinMultiWorkerMirrored(MultiWorkerOptions options = {},
                                              std::stop_token stop = {},
                                              const Environment& environment = ProcessEnvironment());
-// The same for a team's options that are known already.
-Result<JoinedWorker> JoinMultiWorkerMirrored(TeamOptions team, MultiWorkerOptions options,
-                                             std::stop_token stop = {});
 
 }  // namespace meshtrain::distribute

@@ -10,6 +10,7 @@
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/distribute/saving/newest.h"
 #include "runtime/distribute/strategy/cross_device.h"
 #include "runtime/distribute/strategy/dataset.h"
 #include "runtime/distribute/strategy/parameter_server.h"
@@ -539,27 +540,21 @@ Result<std::string> Strategy::Save(const std::string& folder, int64_t step,
 Result<int64_t> Strategy::Restore(const std::string& folder) {
   MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates,
                       checkpoint::ListCheckpoints(folder));
-  if (candidates.empty()) return NotFound(folder + ": expected a checkpoint, got: none");
-  for (const checkpoint::Candidate& candidate : candidates) {
-    const auto give = [&]() -> Status {  // kDataLoss: nothing was changed
-      MT_ASSIGN_OR_RETURN(auto checkpoint, checkpoint::Checkpoint::Open(candidate.path));
-      if (remote() != nullptr) return remote()->Give(std::move(checkpoint));
-      std::map<std::string, Tensor> values;
-      for (const auto& [name, record] : checkpoint->index().variables) {
-        MT_ASSIGN_OR_RETURN(Tensor value, checkpoint->Load(name));
-        values.emplace(name, std::move(value));
-      }
-      MT_RETURN_IF_ERROR(impl_->variables->Give(std::move(values)).At(candidate.path));
-      impl_->replicas->Mend();
-      return OkStatus();
-    };
-    const Status given = give();
-    if (given.ok()) return candidate.step;
-    if (given.code() != StatusCode::kDataLoss || &candidate == &candidates.back()) return given;
-    LogWarning("checkpoint is damaged, trying the one before",
-               {{"path", candidate.path}, {"error", given.message()}});
-  }
-  return Internal("restore: no checkpoint was tried");
+  const auto give = [&](const std::string& path) -> Status {  // kDataLoss: nothing was changed
+    MT_ASSIGN_OR_RETURN(auto checkpoint, checkpoint::Checkpoint::Open(path));
+    if (remote() != nullptr) return remote()->Give(std::move(checkpoint));
+    std::map<std::string, Tensor> values;
+    for (const auto& [name, record] : checkpoint->index().variables) {
+      MT_ASSIGN_OR_RETURN(Tensor value, checkpoint->Load(name));
+      values.emplace(name, std::move(value));
+    }
+    MT_RETURN_IF_ERROR(impl_->variables->Give(std::move(values)).At(path));
+    impl_->replicas->Mend();
+    return OkStatus();
+  };
+  MT_ASSIGN_OR_RETURN(const auto taken, TakeNewest(candidates, give));
+  if (!taken) return NotFound(folder + ": expected a checkpoint, got: none");
+  return taken->step;
 }
 
 }  // namespace meshtrain::distribute

@@ -37,6 +37,21 @@ cluster::ClusterSpec ChiefAndWorkers(const std::string& chief_address, int worke
   return out;
 }
 
+Environment EnvironmentOf(std::map<std::string, std::string> variables) {
+  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
+    const auto it = variables.find(std::string(name));
+    return it == variables.end() ? std::nullopt : std::optional(it->second);
+  };
+}
+
+Environment EnvironmentOfWorker(const std::vector<ReservedPort>& ports, int index) {
+  std::string hosts;
+  for (const ReservedPort& p : ports) hosts += (hosts.empty() ? "\"" : ",\"") + p.address() + "\"";
+  return EnvironmentOf({{"TF_CONFIG", "{\"cluster\":{\"worker\":[" + hosts +
+                                          "]},\"task\":{\"type\":\"worker\",\"index\":" +
+                                          std::to_string(index) + "}}"}});
+}
+
 MembershipOptions OptionsFor(const cluster::ClusterSpec& cluster, cluster::TaskId task) {
   return {.config = {.cluster = cluster, .task = task},
           .security = {.token = "s3cret"},

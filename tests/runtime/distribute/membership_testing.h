@@ -1,11 +1,13 @@
 // What the tests of membership share: ports that stay ours, configurations of small jobs.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/cluster/tf_config.h"
+#include "runtime/distribute/environment.h"
 #include "runtime/distribute/membership.h"
 
 namespace meshtrain::distribute {
@@ -30,6 +32,11 @@ class ReservedPort {
 cluster::ClusterSpec ChiefAndWorkers(const std::string& chief_address, int workers);
 inline cluster::TaskId Chief() { return {cluster::Role::kChief, 0}; }
 inline cluster::TaskId Worker(int index) { return {cluster::Role::kWorker, index}; }
+
+// An environment of these variables alone.
+Environment EnvironmentOf(std::map<std::string, std::string> variables);
+// Of worker `index` of those at `ports`.
+Environment EnvironmentOfWorker(const std::vector<ReservedPort>& ports, int index);
 
 // Of job "ml/test", with short times and the token "s3cret".
 MembershipOptions OptionsFor(const cluster::ClusterSpec& cluster, cluster::TaskId task);

@@ -123,6 +123,20 @@ TEST(MeshTest, SubMeshIsARowOfDevices) {
   EXPECT_FALSE(mesh.SubMesh({{"c", 0}}).ok());
 }
 
+TEST(MeshTest, ProcessesGetEqualPartsOfTheDevices) {
+  const Mesh mesh = Mesh::Parse("a=2,b=3").value();
+  EXPECT_EQ(mesh.OverProcesses(1).value(), mesh);
+  const Mesh spread = mesh.OverProcesses(3).value();
+  EXPECT_EQ(spread.axes(), mesh.axes());
+  EXPECT_EQ(spread.LocalRanks(0), (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(spread.LocalRanks(2), (std::vector<int64_t>{4, 5}));
+  EXPECT_EQ(spread.devices()[5], (Device{DeviceKind::kCpu, 2, 1}));
+  EXPECT_EQ(spread.OverProcesses(1).value(), mesh);
+  EXPECT_EQ(mesh.OverProcesses(4).status().message(),
+            "mesh: expected devices that 4 processes have equal parts of, got: 6 (a=2,b=3)");
+  EXPECT_EQ(mesh.OverProcesses(0).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST(MeshTest, ProcessesKnowTheirDevices) {
   std::vector<Device> devices;
   for (int process = 0; process < 2; ++process) {

@@ -24,15 +24,6 @@ namespace {
 using mesh::Tensor;
 using testing::HasSubstr;
 
-// Of worker `index` of those at `ports`.
-Environment EnvironmentOfWorker(const std::vector<ReservedPort>& ports, int index) {
-  std::string hosts;
-  for (const ReservedPort& p : ports) hosts += (hosts.empty() ? "\"" : ",\"") + p.address() + "\"";
-  return EnvironmentOf({{"TF_CONFIG", "{\"cluster\":{\"worker\":[" + hosts +
-                                          "]},\"task\":{\"type\":\"worker\",\"index\":" +
-                                          std::to_string(index) + "}}"}});
-}
-
 // Runs body in `n` workers that find each other through TF_CONFIG on the loopback.
 std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options,
                                const std::function<Status(Strategy&)>& body) {

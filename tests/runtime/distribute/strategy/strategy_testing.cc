@@ -152,13 +152,6 @@ void ForStrategy(const StrategyCase& c, const std::function<Status(Strategy&)>& 
   }
 }
 
-Environment EnvironmentOf(std::map<std::string, std::string> variables) {
-  return [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
-    const auto it = variables.find(std::string(name));
-    return it == variables.end() ? std::nullopt : std::optional(it->second);
-  };
-}
-
 mesh::Tensor Floats(mesh::Dims dims, std::vector<float> values) {
   return mesh::Tensor::Of<float>(std::move(dims), std::span<const float>(values));
 }

@@ -72,9 +72,6 @@ StrategyCase ParameterServers(int workers);
 // The body of a test under a strategy: in each process.
 void ForStrategy(const StrategyCase& c, const std::function<Status(Strategy&)>& body);
 
-// An environment of these variables alone.
-Environment EnvironmentOf(std::map<std::string, std::string> variables);
-
 // A tensor of f32 from a list.
 mesh::Tensor Floats(mesh::Dims dims, std::vector<float> values);
 std::vector<float> FloatsOf(const mesh::Tensor& x);

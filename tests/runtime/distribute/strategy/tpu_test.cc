@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/distribute/strategy/strategy.h"
+#include "tests/runtime/distribute/membership_testing.h"
 #include "tests/runtime/distribute/strategy/strategy_testing.h"
 
 namespace meshtrain::distribute {

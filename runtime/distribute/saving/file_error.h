@@ -8,9 +8,9 @@
 
 #include "runtime/base/status.h"
 
-namespace meshtrain::worker {
+namespace meshtrain::distribute {
 
-// `status` of work on files alone: the same, but never one that distribute::Team::IsLoss takes for
+// `status` of work on files alone: the same, but never one that Team::IsLoss takes for
 // a lost peer. What it took for one becomes kUnknown, which leads to the exit code 74.
 Status OfFiles(const Status& status);
 template <typename T>
@@ -28,4 +28,4 @@ Status OfSaving(const Status& status);
 std::string TellFailure(const Status& status);
 Status ToldFailure(const std::string& who, std::string_view text);
 
-}  // namespace meshtrain::worker
+}  // namespace meshtrain::distribute

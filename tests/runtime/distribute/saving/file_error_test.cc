@@ -1,23 +1,24 @@
-#include "worker/file_error.h"
+#include "runtime/distribute/saving/file_error.h"
 
 #include <gtest/gtest.h>
 
 #include <cerrno>
 
 #include "runtime/base/file.h"
+#include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 #include "runtime/distribute/team.h"
-#include "worker/ending.h"
 
-namespace meshtrain::worker {
+namespace meshtrain::distribute {
 namespace {
 
 TEST(FileErrorTest, AFileThatFailsIsNeverALostPeer) {
   for (const int error : {EIO, ESTALE, EMFILE, ENXIO}) {
     const Status raw = ErrnoStatus(error, "cannot write", "/x");
     const Status files = OfFiles(raw);
-    EXPECT_FALSE(distribute::Team::IsLoss(files)) << files.ToString();
-    EXPECT_EQ(OutputExitCode(files), cluster::kExitIo);
-    EXPECT_EQ(DataExitCode(files), cluster::kExitIo);
+    EXPECT_FALSE(Team::IsLoss(files)) << files.ToString();
+    EXPECT_EQ(cluster::OutputExitCode(files), cluster::kExitIo);
+    EXPECT_EQ(cluster::DataExitCode(files), cluster::kExitIo);
     EXPECT_EQ(files.message(), raw.message());
   }
   // What is no loss stays as it is, with its own exit code.
@@ -26,27 +27,28 @@ TEST(FileErrorTest, AFileThatFailsIsNeverALostPeer) {
     EXPECT_EQ(OfFiles(other), other);
   }
   EXPECT_EQ(*OfFiles(Result<int>(7)), 7);
-  EXPECT_FALSE(distribute::Team::IsLoss(OfFiles(Result<int>(Unavailable("u"))).status()));
+  EXPECT_FALSE(Team::IsLoss(OfFiles(Result<int>(Unavailable("u"))).status()));
 }
 
 TEST(FileErrorTest, WhatTryingAgainCannotMendIsNotTriedAgain) {
   for (const int error : {EISDIR, ELOOP, EEXIST, ENAMETOOLONG, ENOTDIR, ENOENT, EACCES, EROFS}) {
     const Status status = OfFiles(ErrnoStatus(error, "cannot create", "/x"));
-    EXPECT_EQ(PortExitCode<OutputExitCode>(status), cluster::kExitCannotCreate)
-        << status.ToString();
+    EXPECT_FALSE(Team::IsLoss(status)) << status.ToString();
+    EXPECT_EQ(cluster::OutputExitCode(status), cluster::kExitCannotCreate) << status.ToString();
   }
   for (const int error : {ENOSPC, EDQUOT, EIO}) {
     const Status status = OfFiles(ErrnoStatus(error, "cannot write", "/x"));
-    EXPECT_EQ(PortExitCode<OutputExitCode>(status), cluster::kExitIo) << status.ToString();
+    EXPECT_FALSE(Team::IsLoss(status)) << status.ToString();
+    EXPECT_EQ(cluster::OutputExitCode(status), cluster::kExitIo) << status.ToString();
   }
-  EXPECT_EQ(DataExitCode(ErrnoStatus(ELOOP, "cannot open", "/x")), cluster::kExitNoInput);
+  EXPECT_EQ(cluster::DataExitCode(ErrnoStatus(ELOOP, "cannot open", "/x")), cluster::kExitNoInput);
 }
 
 TEST(FileErrorTest, OnlyAnAbandonedSaveIsALostPeer) {
-  EXPECT_TRUE(distribute::Team::IsLoss(OfSaving(Cancelled("abandoned"))));
+  EXPECT_TRUE(Team::IsLoss(OfSaving(Cancelled("abandoned"))));
   for (const Status& own : {Unavailable("EIO"), DeadlineExceeded("no part")}) {
-    EXPECT_FALSE(distribute::Team::IsLoss(OfSaving(own))) << own.ToString();
-    EXPECT_EQ(OutputExitCode(OfSaving(own)), cluster::kExitIo);
+    EXPECT_FALSE(Team::IsLoss(OfSaving(own))) << own.ToString();
+    EXPECT_EQ(cluster::OutputExitCode(OfSaving(own)), cluster::kExitIo);
   }
   EXPECT_TRUE(OfSaving(OkStatus()).ok());
 }
@@ -63,4 +65,4 @@ TEST(FileErrorTest, TheOthersGetTheSameCode) {
 }
 
 }  // namespace
-}  // namespace meshtrain::worker
+}  // namespace meshtrain::distribute

@@ -1,12 +1,12 @@
-#include "worker/file_error.h"
+#include "runtime/distribute/saving/file_error.h"
 
 #include "runtime/base/text.h"
 #include "runtime/distribute/team.h"
 
-namespace meshtrain::worker {
+namespace meshtrain::distribute {
 
 Status OfFiles(const Status& status) {
-  if (!distribute::Team::IsLoss(status)) return status;
+  if (!Team::IsLoss(status)) return status;
   return {StatusCode::kUnknown, status.message()};
 }
 
@@ -32,4 +32,4 @@ Status ToldFailure(const std::string& who, std::string_view text) {
   return {static_cast<StatusCode>(*code), who + ": " + std::string(text.substr(space + 1))};
 }
 
-}  // namespace meshtrain::worker
+}  // namespace meshtrain::distribute

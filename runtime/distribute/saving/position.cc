@@ -1,0 +1,93 @@
+#include "runtime/distribute/saving/position.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "runtime/base/text.h"
+
+namespace meshtrain::distribute {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const train::Scalars& scalars) {
+  Json json = Json::object();
+  for (const auto& [name, value] : scalars) json[name] = value;  // null where not finite
+  return json;
+}
+
+train::Scalars FromJson(const Json& json) {
+  train::Scalars scalars;
+  for (const auto& [name, value] : json.items()) {
+    scalars.emplace_back(
+        name, value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
+  }
+  return scalars;
+}
+
+// Without times: the processes of a mesh save the same.
+std::string HistoryText(const std::vector<train::EpochInfo>& history) {
+  Json list = Json::array();
+  for (const train::EpochInfo& e : history) {
+    list.push_back({{"epoch", e.epoch},
+                    {"step", e.step},
+                    {"train", ToJson(e.train)},
+                    {"validation", ToJson(e.validation)}});
+  }
+  return list.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// Throws what nlohmann's library throws of a text of another form.
+std::vector<train::EpochInfo> ParseHistory(const std::string& text) {
+  std::vector<train::EpochInfo> history;
+  for (const Json& e : Json::parse(text)) {
+    history.push_back({.epoch = e.at("epoch").get<int64_t>(),
+                       .step = e.at("step").get<int64_t>(),
+                       .train = FromJson(e.at("train")),
+                       .validation = FromJson(e.at("validation"))});
+  }
+  return history;
+}
+
+}  // namespace
+
+// Sums are hexadecimal floats, which read back bit for bit.
+std::map<std::string, std::string> PositionToMetadata(const train::Position& p) {
+  std::map<std::string, std::string> metadata = {{"epoch", std::to_string(p.epoch)},
+                                                 {"batch", std::to_string(p.batch)}};
+  for (const auto& [name, sum] : p.sums) metadata["sum." + name] = fmt::format("{:a}", sum);
+  if (p.history) metadata["history"] = HistoryText(*p.history);
+  return metadata;
+}
+
+Result<train::Position> PositionOf(const checkpoint::Index& index, const std::string& path) {
+  train::Position position{.step = index.step};
+  for (const auto& [key, text] : index.metadata) {
+    if (key == "epoch" || key == "batch") {
+      const auto value = ParseInt(text);
+      if (!value) return DataLoss(path + ": `" + key + "`: expected a number, got: " + text);
+      (key == "epoch" ? position.epoch : position.batch) = *value;
+    } else if (key == "history") {
+      try {
+        position.history =
+            std::make_shared<const std::vector<train::EpochInfo>>(ParseHistory(text));
+      } catch (const Json::exception& error) {
+        return DataLoss(path + ": `history`: expected a list of epochs, got: " + error.what());
+      }
+    } else if (key.starts_with("sum.")) {
+      char* end = nullptr;
+      position.sums[key.substr(4)] = std::strtod(text.c_str(), &end);
+      if (end != text.c_str() + text.size()) {
+        return DataLoss(path + ": `" + key + "`: expected a number, got: " + text);
+      }
+    }
+  }
+  return position;
+}
+
+}  // namespace meshtrain::distribute

@@ -1,0 +1,18 @@
+// Where a training loop stands, in a checkpoint.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "runtime/base/status.h"
+#include "runtime/checkpoint/index.h"
+#include "runtime/train/loop.h"
+
+namespace meshtrain::distribute {
+
+// As a checkpoint's metadata, bit for bit.
+std::map<std::string, std::string> PositionToMetadata(const train::Position& position);
+// `path` is for messages. Errors: kDataLoss.
+Result<train::Position> PositionOf(const checkpoint::Index& index, const std::string& path);
+
+}  // namespace meshtrain::distribute
