@@ -2,9 +2,15 @@
 // the figures of each epoch. The same model as deploy/examples/mnist-mlp.yaml, written by hand.
 //
 //   core_mlp --data data --mesh batch=8 --curves curves.html
+//   core_mlp --data data --mesh batch=4,model=2 --checkpoint checkpoints    again: goes on from there
+//   TF_CONFIG=... core_mlp --data data --mesh batch=8                       in each of its processes
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "deploy/examples/core_mlp/model.h"
 #include "runtime/base/file.h"
@@ -22,6 +28,7 @@ struct Flags {
   int64_t take = 5000;
   int64_t batch = 128;
   int epochs = 3;
+  std::string checkpoint;
   std::string curves;
   bool isolated = false;
   bool print_steps = false;
@@ -33,29 +40,6 @@ Result<std::unique_ptr<data::Pipeline>> OpenSplit(const std::string& images,
   spec.source = {data::IdxFiles{images, labels}, flags.take};
   spec.stages = {data::MapStage{{data::Scale{1.0 / 255}}}, data::BatchStage{flags.batch}};
   return data::Pipeline::Create(std::move(spec));
-}
-
-// Runs `step` over one pass of the data; the means of the batches' losses and accuracies.
-Result<std::map<std::string, double>> RunEpoch(Session& session, const Mesh& mesh,
-                                               data::Pipeline& batches, Function& step,
-                                               bool print_steps) {
-  double loss = 0, accuracy = 0;
-  int64_t count = 0;
-  for (;;) {
-    MT_ASSIGN_OR_RETURN(const std::optional<data::Batch> batch, batches.Next());
-    if (!batch) break;
-    MT_ASSIGN_OR_RETURN(const auto xy,
-                        RepackBatch(session, batch->components[0], batch->components[1], mesh));
-    MT_ASSIGN_OR_RETURN(const std::vector<DTensor> results, step(xy.first, xy.second));
-    MT_ASSIGN_OR_RETURN(const Tensor batch_loss, session.ToHost(results[0]));
-    MT_ASSIGN_OR_RETURN(const Tensor batch_accuracy, session.ToHost(results[1]));
-    if (print_steps) std::printf("step %.9g %.9g\n", batch_loss.Item(), batch_accuracy.Item());
-    loss += batch_loss.Item();
-    accuracy += batch_accuracy.Item();
-    ++count;
-  }
-  return std::map<std::string, double>{{"loss", loss / static_cast<double>(count)},
-                                       {"accuracy", accuracy / static_cast<double>(count)}};
 }
 
 struct Digits {
@@ -70,37 +54,137 @@ Result<Digits> OpenDigits(const Flags& flags) {
   return Digits{std::move(train), std::move(test)};
 }
 
-Result<telemetry::Report> Train(const Flags& flags, const Mesh& mesh, const Digits& digits) {
-  MT_ASSIGN_OR_RETURN(const auto session, Session::Create({.isolated = flags.isolated}));
-  MT_ASSIGN_OR_RETURN(const Mlp model, MakeMlp(*session, WeightLayouts(mesh)));
-  MT_ASSIGN_OR_RETURN(const Adam optimizer, Adam::Create(*session, model.variables()));
-
-  Function train_step(*session, "train_step", {"x", "y"}, [&](const Value& x, const Value& y) {
-    return TrainStep(model, optimizer, x, y);
-  });
-  Function test_step(*session, "test_step", {"x", "y"},
-                     [&](const Value& x, const Value& y) { return TestStep(model, x, y); });
-
-  telemetry::Report report;
-  report.title = "core MLP";
-  report.subtitle = std::to_string(flags.epochs) + " epochs on " + flags.mesh;
-  for (int epoch = 0; epoch < flags.epochs; ++epoch) {
-    MT_ASSIGN_OR_RETURN(auto train,
-                        RunEpoch(*session, mesh, *digits.train, train_step, flags.print_steps));
-    MT_ASSIGN_OR_RETURN(auto test, RunEpoch(*session, mesh, *digits.test, test_step, false));
-    std::printf(
-        "epoch %d: train loss %.4f, train accuracy %.4f, test loss %.4f, test accuracy %.4f\n",
-        epoch + 1, train["loss"], train["accuracy"], test["loss"], test["accuracy"]);
-    report.epochs.push_back(
-        {.epoch = epoch + 1, .train = std::move(train), .test = std::move(test), .seconds = 0});
+// The model and its optimizer in a session, their steps, and how far they have come.
+class Training {
+ public:
+  // `team`: the processes that share the mesh; null: this one alone.
+  static Result<std::unique_ptr<Training>> Create(const Flags& flags, const Mesh& mesh,
+                                                  Digits digits, Team* team) {
+    auto t = std::unique_ptr<Training>(new Training(flags, mesh, std::move(digits), team));
+    SessionOptions options{.isolated = flags.isolated};
+    if (team != nullptr) {
+      options.process = team->process();
+      options.communicator = team->communicators();
+    }
+    MT_ASSIGN_OR_RETURN(t->session_, Session::Create(std::move(options)));
+    MT_ASSIGN_OR_RETURN(t->model_, MakeMlp(*t->session_, WeightLayouts(mesh)));
+    MT_ASSIGN_OR_RETURN(t->optimizer_, Adam::Create(*t->session_, t->model_.variables()));
+    t->train_step_.emplace(*t->session_, "train_step", std::vector<std::string>{"x", "y"},
+                           [&t = *t](const Value& x, const Value& y) {
+                             return TrainStep(t.model_, t.optimizer_, x, y);
+                           });
+    t->test_step_.emplace(
+        *t->session_, "test_step", std::vector<std::string>{"x", "y"},
+        [&t = *t](const Value& x, const Value& y) { return TestStep(t.model_, x, y); });
+    return t;
   }
-  return report;
-}
 
-// Says what went wrong; the exit code is the one that workers have for it.
-int Fail(const Status& status, int (*exit_code)(const Status&)) {
+  int64_t epoch() const { return at_.epoch; }  // finished ones
+  bool chief() const { return team_ == nullptr || team_->chief(); }
+
+  // Goes on from the newest checkpoint, where there is one.
+  Status Resume() {
+    if (flags_.checkpoint.empty()) return OkStatus();
+    std::vector<Variable> variables = model_.trainable();
+    for (const DVariable& v : optimizer_.variables()) variables.push_back(v);
+    MT_ASSIGN_OR_RETURN(checkpoints_,
+                        SessionCheckpoints::Create(*session_, std::move(variables),
+                                                   {.folder = flags_.checkpoint, .team = team_}));
+    MT_ASSIGN_OR_RETURN(const auto restored, checkpoints_->Restore());
+    if (!restored) return OkStatus();
+    at_ = restored->position;
+    if (at_.history) history_ = *at_.history;
+    if (chief()) {
+      std::printf("resuming from %s at step %lld\n", restored->path.c_str(),
+                  static_cast<long long>(at_.step));
+    }
+    return restored->cursor ? digits_.train->Restore(*restored->cursor).At(restored->path)
+                            : OkStatus();
+  }
+
+  Status RunEpoch() {
+    train::EpochInfo info{.epoch = at_.epoch + 1, .epochs = flags_.epochs};
+    MT_ASSIGN_OR_RETURN(info.train, RunPass(*digits_.train, *train_step_, &at_.step));
+    MT_ASSIGN_OR_RETURN(info.validation, RunPass(*digits_.test, *test_step_, nullptr));
+    info.step = at_.step;
+    if (chief()) {
+      std::printf(
+          "epoch %lld: train loss %.4f, train accuracy %.4f, test loss %.4f, test accuracy %.4f\n",
+          static_cast<long long>(info.epoch), info.train[0].second, info.train[1].second,
+          info.validation[0].second, info.validation[1].second);
+      std::fflush(stdout);
+    }
+    history_.push_back(std::move(info));
+    ++at_.epoch;
+    return OkStatus();
+  }
+
+  Status Save() {
+    if (checkpoints_ == nullptr) return OkStatus();
+    at_.history = std::make_shared<const std::vector<train::EpochInfo>>(history_);
+    return checkpoints_->Save(at_, digits_.train->cursor());
+  }
+
+  telemetry::Report Report() const {
+    telemetry::Report report{
+        .title = "core MLP",
+        .subtitle = std::to_string(flags_.epochs) + " epochs on " + mesh_.ToString()};
+    for (const train::EpochInfo& e : history_) {
+      report.epochs.push_back({.epoch = e.epoch,
+                               .train = {e.train.begin(), e.train.end()},
+                               .test = {e.validation.begin(), e.validation.end()},
+                               .seconds = 0});
+    }
+    return report;
+  }
+
+ private:
+  Training(Flags flags, Mesh mesh, Digits digits, Team* team)
+      : flags_(std::move(flags)), mesh_(std::move(mesh)), digits_(std::move(digits)), team_(team) {}
+
+  // Runs `step` over one pass of the data; the means of the batches' losses and accuracies.
+  // `steps`: counts them, as steps of training.
+  Result<train::Scalars> RunPass(data::Pipeline& batches, Function& step, int64_t* steps) {
+    double loss = 0, accuracy = 0;
+    int64_t count = 0;
+    for (;;) {
+      MT_ASSIGN_OR_RETURN(const std::optional<data::Batch> batch, batches.Next());
+      if (!batch) break;
+      MT_ASSIGN_OR_RETURN(
+          const auto xy, RepackBatch(*session_, batch->components[0], batch->components[1], mesh_));
+      MT_ASSIGN_OR_RETURN(const std::vector<DTensor> results, step(xy.first, xy.second));
+      MT_ASSIGN_OR_RETURN(const Tensor batch_loss, session_->ToHost(results[0]));
+      MT_ASSIGN_OR_RETURN(const Tensor batch_accuracy, session_->ToHost(results[1]));
+      if (flags_.print_steps && steps != nullptr && chief()) {
+        std::printf("step %.9g %.9g\n", batch_loss.Item(), batch_accuracy.Item());
+      }
+      loss += batch_loss.Item();
+      accuracy += batch_accuracy.Item();
+      ++count;
+    }
+    if (steps != nullptr) *steps += count;
+    return train::Scalars{{"loss", loss / static_cast<double>(count)},
+                          {"accuracy", accuracy / static_cast<double>(count)}};
+  }
+
+  const Flags flags_;
+  const Mesh mesh_;
+  const Digits digits_;
+  Team* const team_;
+  std::unique_ptr<Session> session_;
+  Mlp model_;
+  Adam optimizer_;
+  std::optional<Function> train_step_, test_step_;
+  std::unique_ptr<SessionCheckpoints> checkpoints_;  // null: nothing is saved
+  train::Position at_;
+  std::vector<train::EpochInfo> history_;
+};
+
+// Says what went wrong; the exit code is the one that workers have for it. A lost process: whoever
+// runs this job may start it again.
+int Fail(const Status& status, int (*exit_code)(const Status&), const Team* team = nullptr) {
   std::fprintf(stderr, "core_mlp: %s\n", status.ToString().c_str());
-  return exit_code(status);
+  return team != nullptr && Team::IsLoss(status) ? cluster::kExitRetry : exit_code(status);
 }
 
 int Main(const Flags& flags) {
@@ -109,13 +193,35 @@ int Main(const Flags& flags) {
   if (const Status used = CheckMesh(*mesh); !used.ok()) {
     return Fail(used, cluster::ManifestExitCode);
   }
-  const auto digits = OpenDigits(flags);
+  auto digits = OpenDigits(flags);
   if (!digits.ok()) return Fail(digits.status(), cluster::DataExitCode);
-  const auto report = Train(flags, *mesh, *digits);
-  if (!report.ok()) return Fail(report.status(), cluster::ManifestExitCode);
-  if (flags.curves.empty()) return cluster::kExitDone;
-  const Status written = WriteFileAtomically(flags.curves, telemetry::RenderReport(*report));
-  return written.ok() ? cluster::kExitDone : Fail(written, cluster::OutputExitCode);
+  const auto team = JoinTeam();  // lives as long as what it links
+  if (!team.ok()) {
+    const bool lost = Team::IsLoss(team.status());
+    return Fail(team.status(), lost ? [](const Status&) { return int{cluster::kExitRetry}; }
+                                    : cluster::JoinExitCode);
+  }
+  const auto fail = [&team](const Status& status, int (*exit_code)(const Status&)) {
+    return Fail(status, exit_code, team->get());
+  };
+  const auto spread = mesh->OverProcesses(*team == nullptr ? 1 : (*team)->processes());
+  if (!spread.ok()) return fail(spread.status(), cluster::ManifestExitCode);
+
+  const auto training = Training::Create(flags, *spread, std::move(*digits), team->get());
+  if (!training.ok()) return fail(training.status(), cluster::ManifestExitCode);
+  Training& t = **training;
+  if (const Status s = t.Resume(); !s.ok()) return fail(s, cluster::OutputExitCode);
+  while (t.epoch() < flags.epochs) {
+    if (const Status s = t.RunEpoch(); !s.ok()) return fail(s, cluster::ManifestExitCode);
+    if (const Status s = t.Save(); !s.ok()) return fail(s, cluster::OutputExitCode);
+  }
+  if (t.chief() && !flags.curves.empty()) {
+    const Status s = WriteFileAtomically(flags.curves, telemetry::RenderReport(t.Report()));
+    if (!s.ok()) return Fail(s, cluster::OutputExitCode);
+  }
+  if (*team == nullptr) return cluster::kExitDone;
+  const Status left = (*team)->Leave(std::chrono::seconds(30));
+  return left.ok() ? cluster::kExitDone : fail(left, cluster::OutputExitCode);
 }
 
 }  // namespace
@@ -130,6 +236,8 @@ int main(int argc, char** argv) {
   app.add_option("--take", flags.take, "Images of each set")->capture_default_str();
   app.add_option("--batch", flags.batch, "Global batch size")->capture_default_str();
   app.add_option("--epochs", flags.epochs, "Passes over the data")->capture_default_str();
+  app.add_option("--checkpoint", flags.checkpoint,
+                 "Save into this folder after each epoch, and go on from the newest that is there");
   app.add_option("--curves", flags.curves, "Write the curves to this HTML file");
   app.add_flag("--isolated", flags.isolated, "Every device with its own memory");
   app.add_flag("--print-steps", flags.print_steps,

@@ -154,6 +154,13 @@ class Adam {
     }
     AssignAdd(t_, 1.0);
   }
+  // Its slots and its count of steps: with the model's, all that a later step depends on.
+  std::vector<DVariable> variables() const {
+    std::vector<DVariable> all = v_dvar_;
+    all.insert(all.end(), s_dvar_.begin(), s_dvar_.end());
+    all.push_back(t_);
+    return all;
+  }
 
  private:
   std::vector<DVariable> model_vars_, v_dvar_, s_dvar_;
