@@ -33,8 +33,4 @@ if(MT_BUILD_BENCH)
   find_package(benchmark REQUIRED)
 endif()
 
-# Rather an error than a build that silently lacks what was asked for.
-option(MT_CUDA "Build the CUDA backend" OFF)
-if(MT_CUDA AND NOT EXISTS ${PROJECT_SOURCE_DIR}/runtime/device/cuda/CMakeLists.txt)
-  message(FATAL_ERROR "MT_CUDA: expected a CUDA backend in runtime/device/cuda, got: none in this tree")
-endif()
+include(${CMAKE_CURRENT_LIST_DIR}/MtCuda.cmake)
