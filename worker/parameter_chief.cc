@@ -16,6 +16,7 @@
 #include "runtime/distribute/parameter/evaluate.h"
 #include "runtime/distribute/parameter/steps.h"
 #include "runtime/distribute/saving/file_error.h"
+#include "runtime/distribute/saving/newest.h"
 #include "runtime/distribute/saving/position.h"
 #include "runtime/distribute/strategy/dataset.h"
 #include "runtime/train/callbacks.h"
@@ -211,16 +212,13 @@ class Chief {
   Result<std::optional<Resumed>> Begin(std::stop_token stop) {
     MT_ASSIGN_OR_RETURN(const auto candidates,
                         ResumeCandidates(folder_, /*own=*/false, manifest_.checkpoint.resume));
-    for (const checkpoint::Candidate& candidate : candidates) {
-      auto resumed = ResumeFrom(candidate, stop);
-      if (resumed.ok()) return std::optional<Resumed>(std::move(*resumed));
-      if (resumed.status().code() != StatusCode::kDataLoss) return resumed.status();
-      if (&candidate == &candidates.back()) {
-        return resumed.status().At("no whole checkpoint is left");
-      }
-      LogWarning("checkpoint is damaged, trying the one before",
-                 {{"path", candidate.path}, {"error", resumed.status().message()}});
-    }
+    std::optional<Resumed> resumed;
+    const auto load = [&](const std::string& path) -> Status {
+      MT_ASSIGN_OR_RETURN(resumed, ResumeFrom(path, stop));
+      return OkStatus();
+    };
+    MT_ASSIGN_OR_RETURN(const auto taken, distribute::TakeNewest(candidates, load));
+    if (taken) return resumed;
     MT_RETURN_IF_ERROR(Define("", stop));
     for (size_t i = 0; i < initial_weights_.size(); ++i) {
       MT_RETURN_IF_ERROR(coordinator_->Write(parameters_[i].name(), initial_weights_[i], stop));
@@ -228,12 +226,12 @@ class Chief {
     return std::optional<Resumed>();
   }
 
-  Result<Resumed> ResumeFrom(const checkpoint::Candidate& candidate, std::stop_token stop) {
-    MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(candidate.path));
+  Result<Resumed> ResumeFrom(const std::string& path, std::stop_token stop) {
+    MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
     MT_ASSIGN_OR_RETURN(train::Position position,
-                        distribute::PositionOf(checkpoint->index(), candidate.path));
-    MT_RETURN_IF_ERROR(Define(candidate.path, stop));
-    return Resumed{std::move(position), candidate.path};
+                        distribute::PositionOf(checkpoint->index(), path));
+    MT_RETURN_IF_ERROR(Define(path, stop));
+    return Resumed{std::move(position), path};
   }
 
   Status Define(const std::string& restore, std::stop_token stop) {
