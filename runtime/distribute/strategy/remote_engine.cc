@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/distribute/parameter/coordinator.h"
 #include "runtime/distribute/parameter/steps.h"
@@ -162,8 +164,7 @@ class RemoteEngine final : public Engine {
 
   // The steps for batches of these types, where there are none yet.
   Status Define(const parameter::BatchTypes& types) {
-    const std::string key = types.first.ToString() + " " + types.second.ToString();
-    if (defined_.contains(key)) return OkStatus();
+    if (std::find(defined_.begin(), defined_.end(), types) != defined_.end()) return OkStatus();
     const StrategyScope scope(strategy_);
     if (training_) {
       MT_RETURN_IF_ERROR(coordinator_.AddBatches(*training_, *recipe_, {&types, 1}));
@@ -175,7 +176,7 @@ class RemoteEngine final : public Engine {
       MT_RETURN_IF_ERROR(variables_.GiveNew(another ? std::span(optimizer_->slots())
                                                     : std::span<const nn::Parameter>()));
     }
-    defined_.insert(key);
+    defined_.push_back(types);
     return OkStatus();
   }
 
@@ -202,7 +203,7 @@ class RemoteEngine final : public Engine {
   std::shared_ptr<train::Optimizer> optimizer_;  // whose slots the servers hold
   parameter::BatchTypes types_;                  // of a full batch
   std::optional<parameter::Training> training_;
-  std::set<std::string> defined_;
+  std::vector<parameter::BatchTypes> defined_;
   std::map<std::string, parameter::PerWorker> own_;  // NamedData, by name
   std::vector<parameter::Function> predictions_;
   std::deque<parameter::RemoteValue> sent_;
