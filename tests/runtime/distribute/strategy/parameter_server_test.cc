@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cmath>
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "runtime/nn/model.h"
 #include "runtime/train/callbacks.h"
 #include "tests/runtime/distribute/parameter/cluster_testing.h"
+#include "tests/runtime/distribute/parameter/temp_folder.h"
 #include "tests/runtime/distribute/strategy/strategy_testing.h"
 
 namespace meshtrain::distribute {
@@ -32,12 +32,8 @@ using testing::Pointwise;
 
 class ParameterServerStrategyTest : public testing::Test {
  protected:
-  ParameterServerStrategyTest() {
-    std::string path = (std::filesystem::temp_directory_path() / "remote-model-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
-  }
-  ~ParameterServerStrategyTest() override { std::filesystem::remove_all(folder_); }
-  std::string folder_;
+  const testing_folder::TempFolder temp_;
+  const std::string& folder_ = temp_.path();
 };
 
 // `steps_in_flight`: ParameterServerOptions'.

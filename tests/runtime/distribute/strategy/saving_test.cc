@@ -1,7 +1,6 @@
 // What one strategy saves another goes on from.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cmath>
 #include <filesystem>
@@ -13,6 +12,7 @@
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
 #include "runtime/program/ops.h"
+#include "tests/runtime/distribute/parameter/temp_folder.h"
 #include "tests/runtime/distribute/strategy/strategy_testing.h"
 
 namespace meshtrain::distribute {
@@ -24,12 +24,8 @@ using testing::HasSubstr;
 
 class SavingTest : public testing::Test {
  protected:
-  SavingTest() {
-    std::string path = (std::filesystem::temp_directory_path() / "strategy-saving-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
-  }
-  ~SavingTest() override { std::filesystem::remove_all(folder_); }
-  std::string folder_;
+  const testing_folder::TempFolder temp_;
+  const std::string& folder_ = temp_.path();
 };
 
 // A model with Adam (slots, a step count), in a custom loop over 12 examples in batches of 5, 5
