@@ -35,9 +35,9 @@ int PortExitCode(const Status& error) {
   }                                                       \
   lhs = std::move(*MT_CONCAT_(try_, __LINE__))
 
-#define MT_TRY_STATUS(expr, exit_of)                    \
-  if (const Status s = (expr); !s.ok()) return Ending { \
-      s, exit_of(s)                                     \
+#define MT_TRY_STATUS(expr, exit_of)                     \
+  if (const Status& s = (expr); !s.ok()) return Ending { \
+      s, exit_of(s)                                      \
     }
 
 }  // namespace meshtrain::worker

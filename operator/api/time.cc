@@ -6,7 +6,7 @@
 namespace meshtrain::api {
 
 std::string FormatTime(TimePoint time) {
-  using namespace std::chrono;
+  using namespace std::chrono;  // NOLINT: the calendar
   const auto seconds = floor<std::chrono::seconds>(time);
   const auto day = floor<days>(seconds);
   const year_month_day date(day);
@@ -20,7 +20,7 @@ std::string FormatTime(TimePoint time) {
 }
 
 std::optional<TimePoint> ParseTime(std::string_view text) {
-  using namespace std::chrono;
+  using namespace std::chrono;  // NOLINT: the calendar
   // YYYY-MM-DDTHH:MM:SS[.fraction](Z|+HH:MM|-HH:MM)
   const auto number = [&](size_t at, size_t size) -> std::optional<int64_t> {
     if (at + size > text.size()) return std::nullopt;

@@ -96,8 +96,7 @@ class Cache {
   // The newest version that list or watch has told.
   int64_t seen() const { return seen_; }
   size_t size() const { return entries_.size(); }
-  template <typename Visit>
-  void ForEach(Visit visit) const {
+  void ForEach(const std::function<void(const std::string& key, const T& value)>& visit) const {
     for (const auto& [key, entry] : entries_) visit(key, entry.value);
   }
 

@@ -58,7 +58,8 @@ void FanOut::Help(std::stop_token stop) {
     if (batch != nullptr) {
       RunOne(*batch);
     } else {
-      work_.WaitFor(mutex_, stop, std::chrono::hours(1), [&] { return !batches_.empty(); });
+      work_.WaitFor(mutex_, stop, std::chrono::hours(1),
+                    [&]() MT_REQUIRES(mutex_) { return !batches_.empty(); });
     }
   }
 }

@@ -172,22 +172,22 @@ void Metrics::SetGauges(Gauges gauges) {
 std::string Metrics::Text() {
   {
     // Held during the calls, so that after SetGauges({}) none of them runs any more.
-    MutexLock lock(impl_->mutex);
-    const Gauges& gauges = impl_->gauges;
-    if (gauges.jobs_by_phase) {
-      auto phases = gauges.jobs_by_phase();
+    Impl& impl = *impl_;
+    MutexLock lock(impl.mutex);
+    if (impl.gauges.jobs_by_phase) {
+      auto phases = impl.gauges.jobs_by_phase();
       for (const char* phase : {"Pending", "New", "Running", "Restarting", "Stalled", "Suspended",
                                 "Succeeded", "Failed", "Waiting"}) {
-        impl_->jobs.Add({{"phase", phase}}).Set(0);
+        impl.jobs.Add({{"phase", phase}}).Set(0);
       }
       for (const auto& [phase, count] : phases) {
-        impl_->jobs.Add({{"phase", phase.empty() ? "New" : phase}}).Set(static_cast<double>(count));
+        impl.jobs.Add({{"phase", phase.empty() ? "New" : phase}}).Set(static_cast<double>(count));
       }
     }
-    if (gauges.pods) impl_->pods.Set(static_cast<double>(gauges.pods()));
-    if (gauges.queue_depth) impl_->depth.Set(static_cast<double>(gauges.queue_depth()));
-    if (gauges.unfinished) impl_->unfinished.Set(Seconds(gauges.unfinished()));
-    if (gauges.longest_running) impl_->longest.Set(Seconds(gauges.longest_running()));
+    if (impl.gauges.pods) impl.pods.Set(static_cast<double>(impl.gauges.pods()));
+    if (impl.gauges.queue_depth) impl.depth.Set(static_cast<double>(impl.gauges.queue_depth()));
+    if (impl.gauges.unfinished) impl.unfinished.Set(Seconds(impl.gauges.unfinished()));
+    if (impl.gauges.longest_running) impl.longest.Set(Seconds(impl.gauges.longest_running()));
   }
   if (const auto statm = ReadFile("/proc/self/statm", 4096); statm.ok()) {
     const auto fields = Split(*statm, ' ');

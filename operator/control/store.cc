@@ -52,35 +52,41 @@ int64_t VersionOf(std::string_view object) {
 
 Store::Store(Wake wake)
     : wake_(std::move(wake)),
-      jobs_([this](const std::string& key, const Job*, const Job*) { touched_.insert(key); }),
-      pods_([this](const std::string& key, const Pod* before, const Pod* after) {
-        const std::string was = before ? KeyOf(before->ns, before->job) : "";
-        const std::string is = after ? KeyOf(after->ns, after->job) : "";
-        Reindex(pods_of_, key, before ? &was : nullptr, after ? &is : nullptr);
-        if (before && after && *before == *after) return;  // a field that nobody reads
-        if (before) touched_.insert(was);
-        if (after) touched_.insert(is);
-      }),
-      services_([this](const std::string& key, const Service* before, const Service* after) {
-        Reindex(services_of_, key, before ? &before->job_key : nullptr,
-                after ? &after->job_key : nullptr);
-        if (before && after && before->seen == after->seen) return;
-        if (before) touched_.insert(before->job_key);
-        if (after) touched_.insert(after->job_key);
-      }),
-      groups_([this](const std::string& key, const PodGroup* before, const PodGroup* after) {
-        if (before) group_of_.erase(before->job_key);
-        if (after) group_of_[after->job_key] = key;
-        if (before) touched_.insert(before->job_key);
-        if (after) touched_.insert(after->job_key);
-      }),
-      nodes_([this](const std::string& key, const Node* before, const Node* after) {
-        if (before && after && *before == *after) return;
-        if (!before && (!after || after->ready)) return;  // a new node tells nobody anything
-        pods_.ForEach([&](const std::string&, const Pod& pod) {
-          if (pod.seen.node == key) touched_.insert(KeyOf(pod.ns, pod.job));
-        });
-      }) {}
+      jobs_([this](const std::string& key, const Job*, const Job*)
+                MT_REQUIRES(mutex_) { touched_.insert(key); }),
+      pods_([this](const std::string& key, const Pod* before, const Pod* after)
+                MT_REQUIRES(mutex_) {
+                  const std::string was = before ? KeyOf(before->ns, before->job) : "";
+                  const std::string is = after ? KeyOf(after->ns, after->job) : "";
+                  Reindex(pods_of_, key, before ? &was : nullptr, after ? &is : nullptr);
+                  if (before && after && *before == *after) return;  // a field that nobody reads
+                  if (before) touched_.insert(was);
+                  if (after) touched_.insert(is);
+                }),
+      services_([this](const std::string& key, const Service* before, const Service* after)
+                    MT_REQUIRES(mutex_) {
+                      Reindex(services_of_, key, before ? &before->job_key : nullptr,
+                              after ? &after->job_key : nullptr);
+                      if (before && after && before->seen == after->seen) return;
+                      if (before) touched_.insert(before->job_key);
+                      if (after) touched_.insert(after->job_key);
+                    }),
+      groups_([this](const std::string& key, const PodGroup* before, const PodGroup* after)
+                  MT_REQUIRES(mutex_) {
+                    if (before) group_of_.erase(before->job_key);
+                    if (after) group_of_[after->job_key] = key;
+                    if (before) touched_.insert(before->job_key);
+                    if (after) touched_.insert(after->job_key);
+                  }),
+      nodes_([this](const std::string& key, const Node* before, const Node* after)
+                 MT_REQUIRES(mutex_) {
+                   if (before && after && *before == *after) return;
+                   if (!before && (!after || after->ready))
+                     return;  // a new node tells nobody anything
+                   pods_.ForEach([&](const std::string&, const Pod& pod) MT_REQUIRES(mutex_) {
+                     if (pod.seen.node == key) touched_.insert(KeyOf(pod.ns, pod.job));
+                   });
+                 }) {}
 
 void Store::Locked(const std::function<void()>& change) {
   std::set<std::string> touched;
@@ -97,18 +103,22 @@ Sink Store::MakeSink(
     Cache<T>* cache,
     std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse) {
   Sink sink;
-  sink.begin_list = [this, cache] { Locked([&] { cache->BeginList(); }); };
+  sink.begin_list = [this, cache] { Locked([&]() MT_REQUIRES(mutex_) { cache->BeginList(); }); };
   sink.listed = [this, cache, parse](std::string_view object) {
     auto parsed = parse(object);
     if (!parsed) return;
     const int64_t version = VersionOf(object);
-    Locked([&] { cache->Listed(parsed->first, version, std::move(parsed->second)); });
+    Locked([&]() MT_REQUIRES(mutex_) {
+      cache->Listed(parsed->first, version, std::move(parsed->second));
+    });
   };
-  sink.end_list = [this, cache](int64_t version) { Locked([&] { cache->EndList(version); }); };
+  sink.end_list = [this, cache](int64_t version) {
+    Locked([&]() MT_REQUIRES(mutex_) { cache->EndList(version); });
+  };
   sink.watched = [this, cache, parse](kube::WatchEventType type, int64_t version,
                                       std::string_view object) {
     if (type == kube::WatchEventType::kBookmark) {
-      Locked([&] { cache->Bookmark(version); });
+      Locked([&]() MT_REQUIRES(mutex_) { cache->Bookmark(version); });
       return;
     }
     if (type != kube::WatchEventType::kDeleted) {
@@ -117,7 +127,7 @@ Sink Store::MakeSink(
       const std::string key = KeyOf(kube::SliceString(object, {"metadata", "namespace"}),
                                     kube::SliceString(object, {"metadata", "name"}));
       bool known = false;
-      Locked([&] {
+      Locked([&]() MT_REQUIRES(mutex_) {
         known = cache->VersionOf(key) >= version;
         if (known) cache->Bookmark(version);
       });
@@ -125,7 +135,7 @@ Sink Store::MakeSink(
     }
     auto parsed = parse(object);
     if (!parsed) return;
-    Locked([&] {
+    Locked([&]() MT_REQUIRES(mutex_) {
       if (type == kube::WatchEventType::kDeleted) {
         cache->Watched(parsed->first, version, std::nullopt);
       } else {
@@ -223,11 +233,11 @@ Sink Store::NodeSink() {
       });
   auto end_list = sink.end_list;
   sink.end_list = [this, end_list](int64_t version) {
-    Locked([&] { nodes_known_ = true; });
+    Locked([&]() MT_REQUIRES(mutex_) { nodes_known_ = true; });
     end_list(version);
     // A node that this list lacks, and no list before had, changed in nobody's eyes.
-    Locked([&] {
-      pods_.ForEach([&](const std::string&, const Pod& pod) {
+    Locked([&]() MT_REQUIRES(mutex_) {
+      pods_.ForEach([&](const std::string&, const Pod& pod) MT_REQUIRES(mutex_) {
         if (pod.seen.node.empty() || nodes_.Find(pod.seen.node) != nullptr) return;
         touched_.insert(KeyOf(pod.ns, pod.job));
       });
@@ -238,8 +248,8 @@ Sink Store::NodeSink() {
                                  std::string_view object) {
     watched(type, version, object);
     // Pods that were newer than what was known of nodes can be judged now.
-    Locked([&] {
-      std::erase_if(unsure_, [&](const auto& entry) {
+    Locked([&]() MT_REQUIRES(mutex_) {
+      std::erase_if(unsure_, [&](const auto& entry) MT_REQUIRES(mutex_) {
         if (entry.second > nodes_.seen()) return false;
         touched_.insert(entry.first);
         return true;
@@ -254,7 +264,9 @@ void Store::Wrote(Cache<T>* cache, std::optional<std::pair<std::string, T>> pars
                   std::string_view text) {
   if (!parsed) return;
   const int64_t version = VersionOf(text);
-  Locked([&] { cache->Wrote(parsed->first, version, std::move(parsed->second)); });
+  Locked([&]() MT_REQUIRES(mutex_) {
+    cache->Wrote(parsed->first, version, std::move(parsed->second));
+  });
 }
 
 void Store::WrotePod(std::string_view text) { Wrote(&pods_, ParsePodEntry(text), text); }
@@ -264,7 +276,7 @@ void Store::WrotePodGroup(std::string_view text) { Wrote(&groups_, ParsePodGroup
 
 void Store::DeletedPod(const std::string& ns, const std::string& name, const std::string& uid,
                        TimePoint now) {
-  Locked([&] {
+  Locked([&]() MT_REQUIRES(mutex_) {
     Pod* pod = pods_.FindMutable(KeyOf(ns, name));
     if (pod == nullptr || pod->seen.uid != uid || pod->seen.delete_requested) return;
     pod->seen.delete_requested = now;
@@ -274,7 +286,7 @@ void Store::DeletedPod(const std::string& ns, const std::string& name, const std
 }
 
 void Store::DeletedService(const std::string& ns, const std::string& name, const std::string& uid) {
-  Locked([&] {
+  Locked([&]() MT_REQUIRES(mutex_) {
     const std::string key = KeyOf(ns, name);
     const Service* service = services_.Find(key);
     // A Service has no grace period: it is gone, and the watch will say so.
@@ -283,7 +295,7 @@ void Store::DeletedService(const std::string& ns, const std::string& name, const
 }
 
 void Store::DeletedJob(const std::string& ns, const std::string& name, const std::string& uid) {
-  Locked([&] {
+  Locked([&]() MT_REQUIRES(mutex_) {
     Job* job = jobs_.FindMutable(KeyOf(ns, name));
     if (job == nullptr || (*job)->metadata.uid != uid || (*job)->metadata.deleted) return;
     auto marked = std::make_shared<api::TrainingJob>(**job);

@@ -101,7 +101,7 @@ std::optional<std::string> WorkQueue::Take(std::stop_token stop) {
       } else {
         const size_t timers = by_time_.size();
         const Duration first = timers == 0 ? Duration::max() : by_time_.begin()->first;
-        changed_.WaitFor(mutex_, stop, next, [&] {
+        changed_.WaitFor(mutex_, stop, next, [&]() MT_REQUIRES(mutex_) {
           return !ready_.empty() || (!by_time_.empty() && by_time_.begin()->first < first);
         });
       }

@@ -102,7 +102,7 @@ void EventRecorder::Record(Event event) {
 bool EventRecorder::Flush(Duration timeout) {
   MutexLock lock(mutex_);
   return changed_.WaitFor(mutex_, std::stop_token(), timeout,
-                          [this] { return waiting_.empty() && !busy_; });
+                          [this]() MT_REQUIRES(mutex_) { return waiting_.empty() && !busy_; });
 }
 
 void EventRecorder::Run(std::stop_token stop) {
@@ -113,7 +113,8 @@ void EventRecorder::Run(std::stop_token stop) {
       MutexLock lock(mutex_);
       busy_ = false;
       changed_.NotifyAll();
-      changed_.WaitFor(mutex_, stop, std::chrono::hours(1), [this] { return !waiting_.empty(); });
+      changed_.WaitFor(mutex_, stop, std::chrono::hours(1),
+                       [this]() MT_REQUIRES(mutex_) { return !waiting_.empty(); });
       if (stop.stop_requested()) return;
       if (waiting_.empty()) continue;
       next.splice(next.begin(), waiting_, waiting_.begin());

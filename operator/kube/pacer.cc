@@ -24,7 +24,7 @@ Status Pacer::Enter(std::stop_token stop, Duration timeout) {
         return OkStatus();
       } else {
         changed_.WaitFor(mutex_, stop, std::min<Duration>(deadline - now, std::chrono::seconds(1)),
-                         [&] { return in_flight_ < limit_; });
+                         [&]() MT_REQUIRES(mutex_) { return in_flight_ < limit_; });
       }
     }
     if (closed_for > Duration::zero()) clock_.SleepFor(closed_for, stop);

@@ -17,7 +17,6 @@ std::string SharedClusterText(const cluster::ClusterSpec& all);
 namespace {
 
 using Json = nlohmann::json;
-using cluster::Role;
 using cluster::TaskId;
 
 std::string Dump(const Json& value) {

@@ -81,14 +81,16 @@ class [[nodiscard]] Result {
  public:
   using value_type = T;
 
-  Result(T value)
-      : value_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit on purpose
-  Result(Status status) : value_(std::in_place_index<1>, std::move(status)) {  // NOLINT
+  // Implicit, so that a function returns a value or a Status as it is.
+  // NOLINTBEGIN(google-explicit-constructor)
+  Result(T value) : value_(std::in_place_index<0>, std::move(value)) {}
+  Result(Status status) : value_(std::in_place_index<1>, std::move(status)) {
     if (std::get<1>(value_).ok()) {
       std::get<1>(value_) =
           Status(StatusCode::kInternal, "an OK status was given where a value was due");
     }
   }
+  // NOLINTEND(google-explicit-constructor)
 
   bool ok() const { return value_.index() == 0; }
   explicit operator bool() const { return ok(); }

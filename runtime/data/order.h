@@ -76,12 +76,12 @@ class Shuffled final : public Stream<T> {
       if ((more_ = input_->Next(&item))) buffer_.push_back(std::move(item));
     }
     if (buffer_.empty()) return false;
-    T& slot = buffer_[UniformBelow(random_, buffer_.size())];
-    *out = std::move(slot);
+    const size_t at = UniformBelow(random_, buffer_.size());
+    *out = std::move(buffer_[at]);
     if (more_ && (more_ = input_->Next(&item))) {
-      slot = std::move(item);
+      buffer_[at] = std::move(item);
     } else {
-      if (&slot != &buffer_.back()) slot = std::move(buffer_.back());
+      if (at + 1 != buffer_.size()) buffer_[at] = std::move(buffer_.back());
       buffer_.pop_back();
     }
     return true;

@@ -75,12 +75,14 @@ class Variable {
 class Operand {
  public:
   using Where = std::source_location;
-  Operand(Value value, Where where = Where::current())
-      : value_(value), where_(where) {}                              // NOLINT: implicit
-  Operand(const Variable& variable, Where where = Where::current())  // NOLINT
+  // Implicit: a call names what it takes.
+  // NOLINTBEGIN(google-explicit-constructor)
+  Operand(Value value, Where where = Where::current()) : value_(value), where_(where) {}
+  Operand(const Variable& variable, Where where = Where::current())
       : variable_(&variable), where_(where) {}
-  Operand(double number, Where where = Where::current())  // NOLINT
+  Operand(double number, Where where = Where::current())
       : number_(number), is_number_(true), where_(where) {}
+  // NOLINTEND(google-explicit-constructor)
 
   const Value* value() const { return value_.valid() ? &value_ : nullptr; }
   const Variable* variable() const { return variable_; }

@@ -45,7 +45,8 @@ using Attr =
 class Attrs {
  public:
   Attrs() = default;
-  Attrs(std::initializer_list<std::pair<const std::string, Attr>> items) : items_(items) {}
+  Attrs(std::initializer_list<std::pair<const std::string, Attr>> items)  // NOLINT: implicit
+      : items_(items) {}
 
   bool Has(std::string_view name) const { return items_.find(name) != items_.end(); }
   void Set(std::string name, Attr value) {

@@ -8,7 +8,6 @@ namespace {
 
 using program::DimFactors;
 using program::FactorTable;
-using program::Op;
 
 bool IsPrefix(const AxisList& shorter, const AxisList& longer) {
   return shorter.count <= longer.count &&

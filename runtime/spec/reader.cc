@@ -181,7 +181,7 @@ std::optional<Named> ReadNamed(Problems& problems, const Node& node, const std::
   if (node.IsMap() && node.members.size() == 1) {
     const Node::Member& member = node.members[0];
     none.place = member.place;
-    return Named{member.key, member.place, member.value.IsNull() ? std::move(none) : member.value};
+    return Named{member.key, member.place, member.value.IsNull() ? none : member.value};
   }
   if (node.IsMap() && node.members.size() > 1) {
     problems.Add(node.place, path,

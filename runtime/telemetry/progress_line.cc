@@ -17,7 +17,7 @@ constexpr std::string_view kClearLine = "\r\x1b[K";
 
 // Keras': 12s, 1:05, 2:00:00.
 std::string Clocked(double seconds) {
-  const auto s = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
+  const auto s = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
   if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
   if (s >= 60) return fmt::format("{}:{:02}", s / 60, s % 60);
   return fmt::format("{}s", s);

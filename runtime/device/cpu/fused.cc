@@ -530,7 +530,7 @@ class Emitter {
   }
 
   int NewBase(Base base) {
-    out_->bases_.push_back(std::move(base));
+    out_->bases_.push_back(base);
     return static_cast<int>(out_->bases_.size()) - 1;
   }
 

@@ -10,7 +10,6 @@
 namespace meshtrain::parameter {
 
 using mesh::Tensor;
-using mesh::TensorType;
 
 namespace {
 

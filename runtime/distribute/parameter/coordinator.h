@@ -112,11 +112,13 @@ using Outputs = std::vector<std::pair<std::string, mesh::Tensor>>;
 // An argument of Schedule: a tensor of this process, or the worker's own.
 class Arg {
  public:
-  Arg(PerWorker own)  // NOLINT: implicit
+  // Implicit: a call names what it passes.
+  // NOLINTBEGIN(google-explicit-constructor)
+  Arg(PerWorker own)
       : argument_{
             own.dataset ? RunArgument::Kind::kDataset : RunArgument::Kind::kValue, own.entry, {}} {}
-  Arg(mesh::Tensor tensor)
-      : argument_{RunArgument::Kind::kTensor, 0, std::move(tensor)} {}  // NOLINT
+  Arg(mesh::Tensor tensor) : argument_{RunArgument::Kind::kTensor, 0, std::move(tensor)} {}
+  // NOLINTEND(google-explicit-constructor)
   const Argument& argument() const { return argument_; }
 
  private:

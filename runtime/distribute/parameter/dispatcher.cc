@@ -289,7 +289,7 @@ Result<std::shared_ptr<Dispatcher::Handle>> Dispatcher::Impl::Submit(
   {
     MutexLock lock(mutex_);
     ++waiting_;
-    const bool room = changed_.WaitFor(mutex_, stop, timeout, [&] {
+    const bool room = changed_.WaitFor(mutex_, stop, timeout, [&]() MT_REQUIRES(mutex_) {
       return schedule_.queued() < options_.max_queued || (schedule_.error() && schedule_.idle());
     });
     --waiting_;
@@ -326,7 +326,8 @@ Status Dispatcher::Impl::Join(Duration timeout, std::stop_token stop) {
   {
     MutexLock lock(mutex_);
     ++joining_;
-    const bool ended = changed_.WaitFor(mutex_, stop, timeout, [&] { return schedule_.idle(); });
+    const bool ended = changed_.WaitFor(mutex_, stop, timeout,
+                                        [&]() MT_REQUIRES(mutex_) { return schedule_.idle(); });
     --joining_;
     if (!ended) {
       if (stop.stop_requested()) return Cancelled("join: stopped");
@@ -373,8 +374,8 @@ Status Dispatcher::Impl::CloseGate(Duration timeout, std::stop_token stop) {
   Feed(GateSet{true});
   MutexLock lock(mutex_);
   ++waiting_;
-  const bool quiet =
-      changed_.WaitFor(mutex_, stop, timeout, [&] { return schedule_.running() == 0; });
+  const bool quiet = changed_.WaitFor(
+      mutex_, stop, timeout, [&]() MT_REQUIRES(mutex_) { return schedule_.running() == 0; });
   --waiting_;
   if (quiet) return OkStatus();
   if (stop.stop_requested()) return Cancelled("checkpoint: stopped");

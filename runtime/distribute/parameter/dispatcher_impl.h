@@ -52,10 +52,10 @@ class Dispatcher::Impl {
       while (!changed_.WaitFor(mutex_, {}, std::chrono::seconds(10), done)) {
       }
     };
-    quiet([this] { return performing_ == 0; });
+    quiet([this]() MT_REQUIRES(mutex_) { return performing_ == 0; });
     peers_.clear();  // cancels the calls and waits for their answers
     // The servers are not ours, and their pings point here.
-    quiet([this] {
+    quiet([this]() MT_REQUIRES(mutex_) {
       return std::none_of(pinging_servers_.begin(), pinging_servers_.end(),
                           [](bool b) { return b; });
     });

@@ -31,8 +31,9 @@ void Executor::Impl::Loop(std::stop_token stop) {
       } else {
         const Duration wait = later_.empty() ? kIdle : std::min(kIdle, later_.begin()->first - now);
         const size_t timers = later_.size();
-        changed_.WaitFor(mutex_, stop, wait,
-                         [&] { return !queue_.empty() || later_.size() > timers; });
+        changed_.WaitFor(mutex_, stop, wait, [&]() MT_REQUIRES(mutex_) {
+          return !queue_.empty() || later_.size() > timers;
+        });
         continue;
       }
     }

@@ -49,7 +49,9 @@ class TaskThread {
       std::list<std::function<void()>> next;
       {
         MutexLock lock(mutex_);
-        if (!changed_.WaitFor(mutex_, stop, kIdle, [&] { return !tasks_.empty(); })) continue;
+        if (!changed_.WaitFor(mutex_, stop, kIdle,
+                              [&]() MT_REQUIRES(mutex_) { return !tasks_.empty(); }))
+          continue;
         next.splice(next.begin(), tasks_, tasks_.begin());
       }
       next.front()();
@@ -320,7 +322,7 @@ void ParameterServer::Impl::Loop(std::stop_token stop) {
     {
       MutexLock lock(mutex_);
       changed_.WaitFor(mutex_, stop, waiters_.empty() ? kIdle : kWaiterCheck,
-                       [&] { return !queue_.empty(); });
+                       [&]() MT_REQUIRES(mutex_) { return !queue_.empty(); });
       work.swap(queue_);
     }
     if (!work.empty()) Do(std::move(work));

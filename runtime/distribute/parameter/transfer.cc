@@ -450,8 +450,9 @@ Peer::~Peer() {
     MutexLock lock(impl_->mutex_);
     for (const auto& asked : impl_->asked_) impl_->Cancel(*asked);
     // gRPC ends a cancelled call at once; what may take a moment is a `done` that is running.
-    while (!impl_->changed_.WaitFor(impl_->mutex_, {}, std::chrono::minutes(1),
-                                    [&] { return impl_->asked_.empty(); })) {
+    while (!impl_->changed_.WaitFor(
+        impl_->mutex_, {}, std::chrono::minutes(1),
+        [&]() MT_REQUIRES(impl_->mutex_) { return impl_->asked_.empty(); })) {
     }
   }
   // A call that has told its end is still being destroyed on gRPC's thread. The channel must not go
