@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <queue>
 #include <set>
 
 #include "runtime/base/check.h"
 #include "runtime/plan/internal.h"
+#include "runtime/plan/step_graph.h"
 #include "runtime/program/registry.h"
 
 namespace meshtrain::plan {
@@ -17,139 +17,37 @@ using program::Program;
 // Backends hold a chain's operands and scalars in tables of fixed size; longer chains gain nothing.
 constexpr size_t kMostOpsInAChain = 32;
 
-// The graph of steps while ops are merged into them. A node is a set of ops that run at one point;
-// merging two is allowed only where no path leaves one and enters the other through a third, which
-// would be a cycle.
-class StepGraph {
- public:
-  // `guards`: ops that must run before any op that makes a state's next value, where they do not
-  // need one themselves.
-  StepGraph(const Program& local, const std::vector<int>& guards)
-      : local_(local), node_of_(local.ops.size()), after_(local.ops.size()) {
-    for (size_t i = 0; i < local.ops.size(); ++i) {
-      node_of_[i] = static_cast<int>(i);
-      nodes_.push_back({{static_cast<int>(i)}, true});
+// Which ops run before which although no value passes between them: `guards` before each op that
+// makes a state's next value, unless a guard needs that op itself; with `recorded_order` every
+// collective after the one recorded before it.
+std::vector<std::vector<int>> OrderBeyondValues(const Program& local,
+                                                const std::vector<int>& guards,
+                                                bool recorded_order) {
+  std::vector<std::vector<int>> after(local.ops.size());
+  if (recorded_order) {
+    int previous = -1;
+    for (int i = 0; i < static_cast<int>(local.ops.size()); ++i) {
+      if (!Communicates(local.ops[i])) continue;
+      if (previous >= 0) after[i].push_back(previous);
+      previous = i;
     }
-    std::vector<bool> needed(local.ops.size(), false);  // by a guard
-    for (const int g : guards) needed[g] = true;
-    for (size_t i = local.ops.size(); i-- > 0;) {
-      if (!needed[i]) continue;
-      for (const ValueId v : local.ops[i].operands) {
-        if (local.values[v].op >= 0) needed[local.values[v].op] = true;
-      }
-    }
-    for (const program::State& s : local.states) {
-      const int producer = local.values[s.exit].op;
-      if (s.exit != s.entry && producer >= 0 && !needed[producer]) after_[producer] = guards;
-    }
-    ordered_by_guards_ = !guards.empty();
   }
-
-  // `op` runs after `before`, which was recorded before it.
-  void Follow(int op, int before) { after_[op].push_back(before); }
-
-  int NodeOf(int op) const { return node_of_[op]; }
-  const std::vector<int>& Ops(int node) const { return nodes_[node].ops; }
-
-  // Merges `from` into `into` unless that makes a cycle. Returns whether it did.
-  bool Merge(int into, int from) {
-    if (into == from) return true;
-    if (ReachesThroughOthers(into, from) || ReachesThroughOthers(from, into)) return false;
-    std::vector<int>& ops = nodes_[into].ops;
-    ops.insert(ops.end(), nodes_[from].ops.begin(), nodes_[from].ops.end());
-    std::sort(ops.begin(), ops.end());
-    for (const int op : nodes_[from].ops) node_of_[op] = into;
-    nodes_[from] = {{}, false};
-    return true;
+  std::vector<bool> needed(local.ops.size(), false);  // by a guard
+  for (const int g : guards) needed[g] = true;
+  for (size_t i = local.ops.size(); i-- > 0;) {
+    if (!needed[i]) continue;
+    for (const ValueId v : local.ops[i].operands) {
+      if (local.values[v].op >= 0) needed[local.values[v].op] = true;
+    }
+    for (const int before : after[i]) needed[before] = true;
   }
-
-  // Live nodes in an order that respects dependencies and otherwise follows the last recorded op of
-  // each; with `eager`, those that communicate come as soon as they can.
-  std::vector<int> Order(bool eager) const {
-    const auto key = [&](int n) {
-      const std::vector<int>& ops = nodes_[n].ops;
-      return eager && Communicates(local_.ops[ops.front()]) ? -1 : ops.back();
-    };
-    std::vector<int> waiting(nodes_.size(), 0);
-    std::vector<std::vector<int>> users(nodes_.size());
-    for (size_t n = 0; n < nodes_.size(); ++n) {
-      for (const int before : Before(static_cast<int>(n))) {
-        users[before].push_back(static_cast<int>(n));
-        ++waiting[n];
-      }
-    }
-    using Item = std::pair<int, int>;  // key, node
-    std::priority_queue<Item, std::vector<Item>, std::greater<>> ready;
-    for (size_t n = 0; n < nodes_.size(); ++n) {
-      if (nodes_[n].live && waiting[n] == 0) {
-        ready.push({key(static_cast<int>(n)), static_cast<int>(n)});
-      }
-    }
-    std::vector<int> order;
-    while (!ready.empty()) {
-      const int n = ready.top().second;
-      ready.pop();
-      order.push_back(n);
-      for (const int user : users[n]) {
-        if (--waiting[user] == 0) ready.push({key(user), user});
-      }
-    }
-    return order;
+  for (const program::State& s : local.states) {
+    const int producer = local.values[s.exit].op;
+    if (s.exit == s.entry || producer < 0 || needed[producer]) continue;
+    after[producer].insert(after[producer].end(), guards.begin(), guards.end());
   }
-
- private:
-  struct Node {
-    std::vector<int> ops;  // ascending
-    bool live;
-  };
-
-  // The nodes whose values `node` reads, itself left out.
-  std::vector<int> Before(int node) const {
-    std::vector<int> before;
-    for (const int op : nodes_[node].ops) {
-      for (const ValueId v : local_.ops[op].operands) {
-        const int producer = local_.values[v].op;
-        if (producer < 0 || node_of_[producer] == node) continue;
-        before.push_back(node_of_[producer]);
-      }
-      for (const int guard : after_[op]) {
-        if (node_of_[guard] != node) before.push_back(node_of_[guard]);
-      }
-    }
-    std::sort(before.begin(), before.end());
-    before.erase(std::unique(before.begin(), before.end()), before.end());
-    return before;
-  }
-
-  // Is there a path from `start` to `end` with at least one other node on it?
-  bool ReachesThroughOthers(int start, int end) const {
-    const int earliest = nodes_[start].ops.front();
-    std::vector<int> stack;
-    std::set<int> seen;
-    for (const int n : Before(end)) {
-      if (n != start) stack.push_back(n);
-    }
-    while (!stack.empty()) {
-      const int n = stack.back();
-      stack.pop_back();
-      if (n == start) return true;
-      // Nothing recorded before `start` began can depend on it, unless guards reorder.
-      if (n == end || (!ordered_by_guards_ && nodes_[n].ops.back() < earliest) ||
-          !seen.insert(n).second) {
-        continue;
-      }
-      for (const int m : Before(n)) stack.push_back(m);
-    }
-    return false;
-  }
-
-  const Program& local_;
-  std::vector<int> node_of_;
-  std::vector<std::vector<int>>
-      after_;  // per op: ops that run first though it reads nothing of theirs
-  std::vector<Node> nodes_;
-  bool ordered_by_guards_ = false;
-};
+  return after;
+}
 
 bool IsScalarConstant(const Program& local, const Op& op) {
   return op.kind == "constant" && local.type(op.results[0]).num_elements() == 1;
@@ -193,7 +91,7 @@ std::vector<Step> Schedule(const Program& local, const Options& options) {
                                    p.name) != options.finite_outputs.end();
     if (guarded && local.values[p.value].op >= 0) guards.push_back(local.values[p.value].op);
   }
-  StepGraph graph(local, guards);
+  StepGraph graph(local, OrderBeyondValues(local, guards, options.recorded_order));
   std::vector<bool> fusable(local.ops.size(), false);
   int last_bucket_op = -1;
   int64_t bucket_bytes = 0;
@@ -207,7 +105,12 @@ std::vector<Step> Schedule(const Program& local, const Options& options) {
     const bool same =
         last_bucket_op >= 0 && local.ops[last_bucket_op].attrs == op.attrs &&
         local.type(local.ops[last_bucket_op].results[0]).dtype == local.type(op.results[0]).dtype;
-    if (same && bucket_bytes < full &&
+    // What a bucket holds is sent at once, so nothing in it may need another's result.
+    const auto needs = [&](int node) {
+      const int producer = local.values[op.operands[0]].op;
+      return producer >= 0 && graph.NodeOf(producer) == node;
+    };
+    if (same && bucket_bytes < full && !needs(graph.NodeOf(last_bucket_op)) &&
         graph.Merge(graph.NodeOf(last_bucket_op), graph.NodeOf(index))) {
       bucket_bytes += bytes;
     } else {
@@ -217,13 +120,7 @@ std::vector<Step> Schedule(const Program& local, const Options& options) {
   };
   if (options.recorded_order) {
     // Before any chain is made, since what fuses depends on dimensions.
-    int previous = -1;
-    for (int i = 0; i < static_cast<int>(local.ops.size()); ++i) {
-      if (!Communicates(local.ops[i])) continue;
-      if (previous >= 0) graph.Follow(i, previous);
-      previous = i;
-      bucket(i);
-    }
+    for (int i = 0; i < static_cast<int>(local.ops.size()); ++i) bucket(i);
   }
   for (size_t i = 0; i < local.ops.size(); ++i) {
     const Op& op = local.ops[i];

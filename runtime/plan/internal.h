@@ -1,6 +1,7 @@
 // The passes behind MakePlan, each a function from values to values.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "runtime/plan/plan.h"
@@ -19,6 +20,17 @@ std::vector<Step> Schedule(const program::Program& local, const Options& options
 // Gives every stored value its place and appends the copies that outputs and states need. With
 // `overlap`, fills Step::waits and keeps the buffers of a collective until it is complete.
 void PlaceBuffers(Plan* plan, bool overlap);
+
+// Checks what plan.h promises of every plan, by playing the steps on places instead of numbers:
+// every op is in one step; every read finds the value that it wants, whole, where the plan says; no
+// step writes what another one beside it still needs; every output and every state's next value
+// stands in its place at the end; before the guard no state changes. `overlap`: collectives may go
+// on until a step waits for them. Errors: kInternal with the step, the value and the plan's text,
+// since no input should be able to cause one.
+Status Verify(const Plan& plan, bool overlap);
+
+// The steps with their ops, and the values with their places, for people who look into a plan.
+std::string StepsText(const Plan& plan);
 
 // Bytes one device sends for a collective op, ring algorithms counted as communicator.h says; 0 for
 // local ops.

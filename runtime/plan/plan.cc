@@ -124,6 +124,32 @@ uint64_t Plan::CollectivesHash() const {
 
 namespace {
 
+// Collectives name axes of this mesh, and as many devices as these hold together.
+Status CheckGroups(const sharding::Partitioned& p) {
+  for (const Op& op : p.local.ops) {
+    if (!op.attrs.Has("axes") || !op.attrs.Has("group")) continue;
+    int64_t group = 1;
+    std::vector<int64_t> axes = op.attrs.Ints("axes");
+    for (const int64_t axis : axes) {
+      if (axis < 0 || axis >= p.mesh.num_axes()) {
+        return InvalidArgument("`" + op.kind + "`: expected axes of mesh " + p.mesh.ToString() +
+                               ", got: " + std::to_string(axis))
+            .At(op.where.ToString());
+      }
+      group *= p.mesh.axis(static_cast<int>(axis)).size;
+    }
+    std::sort(axes.begin(), axes.end());
+    if (std::adjacent_find(axes.begin(), axes.end()) != axes.end() ||
+        group != op.attrs.Int("group")) {
+      return InvalidArgument(
+                 "`" + op.kind + "`: expected a group of " + std::to_string(group) +
+                 " devices, each axis once, got: " + std::to_string(op.attrs.Int("group")))
+          .At(op.where.ToString());
+    }
+  }
+  return OkStatus();
+}
+
 // The last step before a state changes, where the guarded outputs are complete by then; else -1.
 int GuardStep(const Plan& plan) {
   int complete = -1;
@@ -147,6 +173,7 @@ int GuardStep(const Plan& plan) {
 
 Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options) {
   MT_RETURN_IF_ERROR(program::Validate(partitioned.local));
+  MT_RETURN_IF_ERROR(CheckGroups(partitioned));
   Plan plan;
   plan.partitioned = std::move(partitioned);
   const Program& local = plan.local();
@@ -159,6 +186,7 @@ Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options)
     }
   }
   plan.guard_step = GuardStep(plan);
+  MT_RETURN_IF_ERROR(Verify(plan, options.overlap));
   for (const Op& op : local.ops) {
     std::vector<program::TensorType> operands, results;
     for (const ValueId v : op.operands) operands.push_back(local.type(v));

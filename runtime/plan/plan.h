@@ -2,15 +2,16 @@
 // this and nothing else; it prints, and its hash says whether two processes are about to do the
 // same thing.
 //
-// Kept true: a value's producer is scheduled before its readers; two values whose lifetimes overlap
-// never share bytes (an all-reduce may leave its result in its operand's place); a state is updated
-// in its own place by the last reader of its entry value or later (an element-wise step may read
-// the entry and write the exit at the same index), else through a copy at the end. A scalar
-// `constant` that only fused steps read is never stored: its slot is kNone, it is in no step, and
-// readers take the number from the op. Fused steps hold element-wise ops whose results all have the
-// same dimensions D; an operand that enters from outside has D's dimensions, or one element, or is
-// a row (D's trailing dimensions, the leading ones absent or 1) or a column (D's leading
-// dimensions, the trailing ones 1).
+// Kept true, and checked of every plan before MakePlan returns it: each op is in one step, but for
+// the constants below; a value's producer is scheduled before its readers; two values whose
+// lifetimes overlap never share bytes (an all-reduce may leave its result in its operand's place);
+// a state is updated in its own place by the last reader of its entry value or later (an
+// element-wise step may read the entry and write the exit at the same index), else through a copy
+// at the end. A scalar `constant` that only fused steps read is never stored: its slot is kNone, it
+// is in no step, and readers take the number from the op. Fused steps hold element-wise ops whose
+// results all have the same dimensions D; an operand that enters from outside has D's dimensions,
+// or one element, or is a row (D's trailing dimensions, the leading ones absent or 1) or a column
+// (D's leading dimensions, the trailing ones 1).
 #pragma once
 
 #include <cstdint>
@@ -122,6 +123,8 @@ struct Plan {
   std::string Report() const;
 };
 
+// Errors: kInvalidArgument (program::Validate; a collective whose axes and group are not the
+// mesh's); kInternal with the plan's text where the plan breaks what is kept true.
 Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options = {});
 
 }  // namespace meshtrain::plan

@@ -76,4 +76,54 @@ std::string Plan::Report() const {
   return text;
 }
 
+namespace {
+
+std::string SlotText(const Slot& slot) {
+  switch (slot.kind) {
+    case SlotKind::kNone:
+      return "nowhere";
+    case SlotKind::kArena:
+      return fmt::format("arena[{},{})", slot.offset, slot.offset + slot.bytes);
+    case SlotKind::kInput:
+      return fmt::format("input {}", slot.index);
+    case SlotKind::kState:
+      return fmt::format("state {}", slot.index);
+    case SlotKind::kOutput:
+      return fmt::format("output {}", slot.index);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string StepsText(const Plan& plan) {
+  const program::Program& local = plan.local();
+  const auto values = [&](const std::vector<ValueId>& list) {
+    std::string text;
+    for (const ValueId v : list) {
+      const bool known = v >= 0 && v < static_cast<ValueId>(plan.slots.size());
+      text += fmt::format(" %{}={}", v, known ? SlotText(plan.slots[v]) : "?");
+    }
+    return text.empty() ? " nothing" : text;
+  };
+  std::string text;
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const Step& step = plan.steps[s];
+    text += fmt::format("step {}:", s);
+    if (step.kind == StepKind::kCopy) {
+      text += fmt::format(" copy {} to {}", SlotText(step.copy_from), SlotText(step.copy_to));
+    } else {
+      for (const int i : step.ops) {
+        text += fmt::format(" {}(#{})", local.ops[i].kind, i);
+      }
+      text += " reads" + values(step.reads) + " writes" + values(step.writes);
+    }
+    for (const int w : step.waits) text += fmt::format(" after step {}", w);
+    text += "\n";
+  }
+  text +=
+      fmt::format("guard after step {}, arena of {} bytes\n", plan.guard_step, plan.arena_bytes);
+  return text + local.ToString();
+}
+
 }  // namespace meshtrain::plan

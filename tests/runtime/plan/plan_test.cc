@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <random>
 
 #include "runtime/program/builder.h"
@@ -18,9 +17,10 @@ using program::DType;
 using program::Value;
 using program::Variable;
 
-// The program as it stands, as if for one device.
-sharding::Partitioned OneDevice(program::Program program) {
+// The program as it stands, for each device of `mesh`.
+sharding::Partitioned AsItStands(program::Program program, const mesh::Mesh& mesh = {}) {
   sharding::Partitioned p;
+  p.mesh = mesh;
   for (const auto& port : program.inputs) {
     p.input_types.push_back(program.type(port.value));
     p.input_layouts.push_back(mesh::Layout::Replicated(p.mesh, program.type(port.value).rank()));
@@ -41,110 +41,24 @@ sharding::Partitioned OneDevice(program::Program program) {
   return p;
 }
 
-// What each stored byte range would hold if the plan ran: the value that last wrote it. Reading
-// must find the value.
-class Memory {
- public:
-  explicit Memory(const Plan& plan) : plan_(plan) {}
-
-  void Write(const Slot& slot, ValueId v) {
-    if (slot.kind == SlotKind::kArena) {
-      EXPECT_LE(slot.offset + slot.bytes, plan_.arena_bytes);
-      EXPECT_EQ(slot.offset % 64, 0);
-      for (auto it = arena_.begin(); it != arena_.end();) {
-        const bool overlaps =
-            it->second.begin < slot.offset + slot.bytes && slot.offset < it->second.end;
-        it = overlaps ? arena_.erase(it) : std::next(it);
-      }
-      arena_[v] = {slot.offset, slot.offset + slot.bytes};
-    } else {
-      held_[{slot.kind, slot.index}] = v;
-    }
-  }
-  bool Holds(const Slot& slot, ValueId v) const {
-    if (slot.kind == SlotKind::kArena) return arena_.contains(v);
-    const auto it = held_.find({slot.kind, slot.index});
-    return it != held_.end() && it->second == v;
-  }
-  ValueId At(const Slot& slot) const {
-    if (slot.kind != SlotKind::kArena) return held_.at({slot.kind, slot.index});
-    for (const auto& [v, range] : arena_) {
-      if (range.begin == slot.offset && range.end == slot.offset + slot.bytes) return v;
-    }
-    return program::kNoValue;
-  }
-
- private:
-  struct Range {
-    int64_t begin, end;
-  };
-  const Plan& plan_;
-  std::map<ValueId, Range> arena_;
-  std::map<std::pair<SlotKind, int>, ValueId> held_;
-};
-
-// Walks the plan step by step and checks every invariant of plan.h.
-void CheckPlan(const Plan& plan) {
-  const program::Program& local = plan.local();
-  Memory memory(plan);
-  for (size_t i = 0; i < local.inputs.size(); ++i) {
-    memory.Write(plan.slots[local.inputs[i].value], local.inputs[i].value);
-  }
-  for (size_t i = 0; i < local.states.size(); ++i) {
-    memory.Write(plan.slots[local.states[i].entry], local.states[i].entry);
-  }
-  std::vector<bool> ran(local.ops.size(), false);
-  const auto immediate = [&](ValueId v) {
-    const int producer = local.values[v].op;
-    return plan.slots[v].kind == SlotKind::kNone && producer >= 0 &&
-           local.ops[producer].kind == "constant";
-  };
-  for (const Step& step : plan.steps) {
-    if (step.kind == StepKind::kCopy) {
-      memory.Write(step.copy_to, memory.At(step.copy_from));
-      continue;
-    }
-    for (const ValueId v : step.reads) {
-      EXPECT_TRUE(memory.Holds(plan.slots[v], v)) << "%" << v << "\n" << local.ToString();
-    }
-    std::vector<ValueId> made;
-    for (const int i : step.ops) {
-      EXPECT_FALSE(ran[i]);
-      ran[i] = true;
-      for (const ValueId v : local.ops[i].operands) {
-        const bool inside = std::find(made.begin(), made.end(), v) != made.end();
-        const bool read = std::find(step.reads.begin(), step.reads.end(), v) != step.reads.end();
-        EXPECT_TRUE(inside || read || immediate(v)) << "%" << v << "\n" << local.ToString();
-      }
-      made.insert(made.end(), local.ops[i].results.begin(), local.ops[i].results.end());
-    }
-    for (const ValueId v : step.writes) memory.Write(plan.slots[v], v);
-  }
-  for (size_t i = 0; i < local.ops.size(); ++i) {
-    EXPECT_TRUE(ran[i] || immediate(local.ops[i].results[0])) << i;
-  }
-  for (size_t i = 0; i < local.outputs.size(); ++i) {
-    EXPECT_EQ(memory.At({SlotKind::kOutput, static_cast<int>(i), 0, 0}), local.outputs[i].value)
-        << local.ToString();
-  }
-  for (size_t i = 0; i < local.states.size(); ++i) {
-    EXPECT_EQ(memory.At({SlotKind::kState, static_cast<int>(i), 0, 0}), local.states[i].exit)
-        << local.ToString();
-  }
-}
-
-Plan PlanOf(Builder& b, const Options& options = {}) {
+// MakePlan verifies what it made (verify_test.cc shows what that finds).
+Plan PlanOf(Builder& b, const Options& options = {}, const mesh::Mesh& mesh = {}) {
   auto program = b.Build();
   EXPECT_TRUE(program.ok()) << program.status().ToString();
-  auto plan = MakePlan(OneDevice(*program), options);
+  auto plan = MakePlan(AsItStands(*program, mesh), options);
   EXPECT_TRUE(plan.ok()) << plan.status().ToString();
-  CheckPlan(*plan);
   return *plan;
 }
 
 int CountSteps(const Plan& plan, StepKind kind) {
   return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(),
                                         [&](const Step& s) { return s.kind == kind; }));
+}
+
+int OpsInSteps(const Plan& plan) {
+  int ops = 0;
+  for (const Step& step : plan.steps) ops += static_cast<int>(step.ops.size());
+  return ops;
 }
 
 TEST(PlanTest, AnOptimizersUpdateIsOneChainThatWritesStatesInTheirPlace) {
@@ -210,6 +124,78 @@ TEST(PlanTest, AChainThatWouldMakeACycleIsSplit) {
   EXPECT_GE(CountSteps(plan, StepKind::kFused), 2);
 }
 
+// Each tower's chain may take in the other's tanh, but not both: then each would wait for the
+// other.
+TEST(PlanTest, TwoTowersThatReadEachOtherLoseNoStep) {
+  Builder b("towers");
+  Builder::Scope scope(b);
+  const program::TensorType type{DType::kF32, {4, 8}};
+  const Value h = Tanh(b.Input("x", type));
+  const Value s = Softmax(h);
+  const Value g = Tanh(b.Input("y", type));
+  const Value t = Softmax(g);
+  b.Output("ht", h + t);
+  b.Output("sg", s + g);
+  const Plan plan = PlanOf(b);
+  EXPECT_EQ(OpsInSteps(plan), 6);
+  EXPECT_EQ(CountSteps(plan, StepKind::kOp), 2);
+}
+
+// A bucket's all-reduces are one call, which begins when all its operands are there.
+TEST(PlanTest, ABucketHoldsNoSumOfASumInIt) {
+  Builder b("sums");
+  Builder::Scope scope(b);
+  const auto all_reduce = [&](const Value& x) {
+    return b.Append1("all_reduce", {x},
+                     {{"axes", std::vector<int64_t>{0}},
+                      {"group", int64_t{2}},
+                      {"reduction", std::string("sum")}});
+  };
+  const Value x = b.Input("x", {DType::kF32, {4}});
+  const Value once = all_reduce(x);
+  b.Output("twice", all_reduce(once));
+  b.Output("other", all_reduce(b.Input("y", {DType::kF32, {4}})));
+  const Plan plan = PlanOf(b, {}, *mesh::Mesh::Parse("batch=2"));
+  EXPECT_EQ(CountSteps(plan, StepKind::kCollective), 2);
+}
+
+TEST(PlanTest, AGuardThatWaitsForAnUpdateThroughTheOrderOfCollectivesIsGivenUp) {
+  // The first collective sums what the update made, the second makes the guarded output: in the
+  // recorded order the update comes first, so it cannot wait for the guard.
+  const auto program = program::ParseProgram(R"(program order
+input x: f32[4] = %0
+state w: f32[4] = %1
+%2 = add(%1, %0) : f32[4]
+%3 = all_reduce(%2) {axes=[0], group=2, reduction="sum"} : f32[4]
+%4 = all_reduce(%0) {axes=[0], group=2, reduction="sum"} : f32[4]
+%5 = softmax(%4) : f32[4]
+output loss = %5
+output sum = %3
+update w = %2
+)");
+  ASSERT_TRUE(program.ok()) << program.status().ToString();
+  const auto plan = MakePlan(AsItStands(*program, *mesh::Mesh::Parse("batch=2")),
+                             {.recorded_order = true, .finite_outputs = {"loss"}});
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(OpsInSteps(*plan), 4);
+  EXPECT_EQ(plan->guard_step, -1);
+}
+
+TEST(PlanTest, CollectivesOfAnotherMeshAreRefused) {
+  const auto plan_of = [](const std::string& attrs) {
+    const auto program =
+        program::ParseProgram("program p\ninput x: f32[4] = %0\n%1 = all_reduce(%0) {" + attrs +
+                              "} : f32[4]\noutput y = %1\n");
+    EXPECT_TRUE(program.ok()) << program.status().ToString();
+    return MakePlan(AsItStands(*program, *mesh::Mesh::Parse("batch=2"))).status().message();
+  };
+  EXPECT_EQ(plan_of("axes=[1], group=2, reduction=\"sum\""),
+            "`all_reduce`: expected axes of mesh batch=2, got: 1");
+  EXPECT_EQ(plan_of("axes=[0], group=3, reduction=\"sum\""),
+            "`all_reduce`: expected a group of 2 devices, each axis once, got: 3");
+  EXPECT_EQ(plan_of("axes=[0], group=2, reduction=\"sum\""), "");
+}
+
 TEST(PlanTest, TheGuardStandsBeforeAnyStateChanges) {
   Builder b("guard");
   Builder::Scope scope(b);
@@ -255,7 +241,7 @@ TEST(PlanTest, RandomProgramsKeepEveryInvariant) {
     for (int i = 0, ops = 5 + pick(40); i < ops; ++i) {
       const Value a = values[pick(static_cast<int>(values.size()))];
       const Value c = values[pick(static_cast<int>(values.size()))];
-      switch (pick(8)) {
+      switch (pick(9)) {
         case 0:
           values.push_back(a + c);
           break;
@@ -280,14 +266,20 @@ TEST(PlanTest, RandomProgramsKeepEveryInvariant) {
         case 7:
           values.push_back(Relu(a));
           break;
+        case 8:
+          values.push_back(b.Append1("all_reduce", {a},
+                                     {{"axes", std::vector<int64_t>{0}},
+                                      {"group", int64_t{2}},
+                                      {"reduction", std::string("sum")}}));
+          break;
       }
     }
     for (int i = 0; i < 3; ++i) {
       b.Output("o" + std::to_string(i), values[pick(static_cast<int>(values.size()))]);
     }
-    Options options{.fuse = pick(4) != 0};
+    Options options{.fuse = pick(4) != 0, .overlap = pick(2) == 0, .recorded_order = pick(3) == 0};
     if (pick(2) == 0) options.finite_outputs = {"o0", "o2"};
-    PlanOf(b, options);
+    PlanOf(b, options, *mesh::Mesh::Parse("batch=2"));
     if (HasFailure()) return;
   }
 }
