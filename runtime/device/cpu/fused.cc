@@ -339,7 +339,7 @@ struct Instruction {
   int d = 0, a = 0, b = 0, c = 0;  // bases
   int load = -1;                   // index, or -1: fill d with the element a
   int64_t width = 4;               // of a fill
-  bool once = false;               // at the start of a piece: its register keeps its value
+  bool once = false;               // in a piece's first block only: no other writes its register
 };
 
 class FusedKernel final : public Kernel {
@@ -484,10 +484,8 @@ class Emitter {
       case Source::kPrologue: {
         const int base = ElementBase(s);
         if (scalars_served) return base;
-        const int d = NewRegister();
+        const int d = OwnRegister();
         out_->code_.push_back({.d = d, .a = base, .width = DTypeBytes(s.dtype), .once = true});
-        pinned_.resize(out_->bases_.size());
-        pinned_[d] = true;
         return d;
       }
       case Source::kBroadcast: {
@@ -540,6 +538,17 @@ class Emitter {
       if (b.kind == Base::kValue && b.value == v && b.stride == stride) return static_cast<int>(i);
     }
     return NewBase({.kind = Base::kValue, .value = v, .stride = stride});
+  }
+
+  // A register that nothing else in the chain writes, before or after: what the first block leaves
+  // in it is there for the blocks that follow.
+  int OwnRegister() {
+    free_.push_back(false);
+    const int d =
+        NewBase({.kind = Base::kRegister, .offset = static_cast<int64_t>(free_.size()) - 1});
+    pinned_.resize(out_->bases_.size());
+    pinned_[d] = true;
+    return d;
   }
 
   int NewRegister() {
