@@ -51,7 +51,7 @@ std::string Status::ToString() const {
 }
 
 Status Status::At(std::string_view where) const {
-  if (ok()) return *this;
+  if (ok() || where.empty()) return *this;
   return Status(code_, std::string(where) + ": " + message_);
 }
 

@@ -4,8 +4,10 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 
 #include "runtime/base/check.h"
+#include "runtime/program/limits.h"
 #include "runtime/program/registry.h"
 
 namespace meshtrain::program {
@@ -66,6 +68,10 @@ void Builder::Fail(Status error, const std::source_location& where) {
 }
 
 Value Builder::Input(std::string name, TensorType type) {
+  if (Status s = CheckLimits(type); !s.ok()) {
+    Fail(s.At("input `" + name + "`"));
+    return Value(this, kNoValue);
+  }
   const ValueId id = NewValue(std::move(type), -1);
   program_.inputs.push_back({std::move(name), id});
   return Value(this, id);
@@ -84,13 +90,6 @@ Value Builder::Read(const Variable& variable) {
   }
   const auto it = versions_.find(variable.key());
   if (it != versions_.end()) return Value(this, it->second.newest);
-  for (const State& s : program_.states) {
-    if (s.name == variable.name()) {
-      Fail(InvalidArgument("variable `" + variable.name() +
-                           "`: another variable of this program has the same name"));
-      return Value(this, kNoValue);
-    }
-  }
   const ValueId id = NewValue(variable.type(), -1);
   versions_[variable.key()] = {program_.states.size(), id};
   program_.states.push_back({variable.name(), id, id});
@@ -192,6 +191,12 @@ std::vector<Value> Builder::Append(std::string_view kind, std::vector<Operand> o
     Fail(results.status().At(kind), where);
     return placeholders;
   }
+  for (const TensorType& type : *results) {
+    if (Status s = CheckLimits(type); !s.ok()) {
+      Fail(s.At(kind), where);
+      return placeholders;
+    }
+  }
   const auto index = static_cast<int32_t>(program_.ops.size());
   std::vector<Value> values;
   for (TensorType& type : *results) {
@@ -209,6 +214,12 @@ Value Builder::Append1(std::string_view kind, std::vector<Operand> operands, Att
 
 Result<Program> Builder::Build() {
   if (!status_.ok()) return status_;
+  std::set<std::string_view> names;
+  for (const State& s : program_.states) {
+    if (names.insert(s.name).second) continue;
+    return InvalidArgument("variable `" + s.name +
+                           "`: another variable of this program has the same name");
+  }
   Program program = WithoutDeadOps(program_);
   MT_RETURN_IF_ERROR(Validate(program));
   return program;

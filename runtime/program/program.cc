@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/base/check.h"
+#include "runtime/program/limits.h"
 #include "runtime/program/registry.h"
 
 namespace meshtrain::program {
@@ -166,7 +167,7 @@ Status Validate(const Program& program) {
     }
     if (defined[v]) return InvalidArgument(what + ": %" + std::to_string(v) + " has two producers");
     defined[v] = true;
-    return OkStatus();
+    return CheckLimits(program.type(v)).At(what);
   };
   const auto use = [&](ValueId v, const std::string& what) -> Status {
     if (v < 0 || v >= count || !defined[v]) {

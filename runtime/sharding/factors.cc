@@ -77,7 +77,7 @@ bool Representable(const FactorTable& table, const Split& split, const AxisSizes
 
 Place OperandPlace(const FactorTable& table, const Split& split, int operand) {
   Place place = DimsPlace(table.operands[operand], split);
-  if (split.passing_operands >> operand & 1) AddPassing(split, place);
+  if (operand < 32 && (split.passing_operands >> operand & 1) != 0) AddPassing(split, place);
   return place;
 }
 

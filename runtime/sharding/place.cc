@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/program/limits.h"
+
 namespace meshtrain::sharding {
 
 AxisSizes::AxisSizes(const mesh::Mesh& mesh) : count(mesh.num_axes()) {
@@ -66,7 +68,7 @@ mesh::Layout LayoutOf(const Place& place, const mesh::Mesh& mesh, int rank) {
 }
 
 int64_t LocalElements(const Place& place, std::span<const int64_t> dims, const AxisSizes& sizes) {
-  std::array<int64_t, kMaxAxes * 4> parts{};
+  std::array<int64_t, program::kMaxRank> parts{};
   MT_CHECK(dims.size() <= parts.size());
   std::fill_n(parts.begin(), dims.size(), int64_t{1});
   for (int a = 0; a < sizes.count; ++a) {

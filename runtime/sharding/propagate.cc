@@ -108,9 +108,15 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
     auto def = registry.Get(op.kind);
     if (!def.ok()) return def.status().At(op.where.ToString());
     if ((*def)->collective) {
-      return InvalidArgument(op.where.ToString() + ": `" + op.kind +
-                             "` stands between devices; only a partitioned " +
-                             "program may hold it");
+      return InvalidArgument("`" + op.kind + "` stands between devices; only a partitioned " +
+                             "program may hold it")
+          .At(op.where.ToString());
+    }
+    if (op.attrs.Has("layout") || op.attrs.Has("global_dims") || op.kind == "shard_slice" ||
+        op.kind == "mask_pad") {
+      return InvalidArgument("`" + op.kind + "` says where a shard stands; only a partitioned " +
+                             "program may do so")
+          .At(op.where.ToString());
     }
     operands.clear();
     results.clear();

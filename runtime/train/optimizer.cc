@@ -91,9 +91,8 @@ Parameter Optimizer::Scalar(std::string_view name, DType dtype, double initial) 
 
 Parameter Optimizer::Find(std::string path, TensorType type, nn::Initializer initial,
                           nn::ParameterOptions options) {
-  for (const Parameter& slot : slots_) {
-    if (slot.name() == path && slot.type() == type) return slot;
-  }
+  const auto [it, is_new] = place_of_.emplace(path + " " + type.ToString(), slots_.size());
+  if (!is_new) return slots_[it->second];
   return slots_.emplace_back(std::move(path), std::move(type), initial, std::move(options));
 }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -91,6 +92,7 @@ class Optimizer {
                  nn::ParameterOptions options);
   OptimizerOptions common_;
   std::vector<Parameter> slots_;
+  std::map<std::string, size_t> place_of_;  // in slots_, by name and type
 };
 
 // Keras' Adam: w -= alpha * m / (sqrt(v) + epsilon), alpha = learning_rate * sqrt(1 - beta_2^t) /

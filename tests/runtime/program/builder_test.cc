@@ -211,6 +211,32 @@ TEST(BuilderTest, RefusesValuesOfAnotherTrace) {
   EXPECT_THAT(b.status().message(), EndsWith("a value of another trace was used"));
 }
 
+// The planner holds a value's dimensions in tables of this size.
+TEST(BuilderTest, RefusesMoreThan32DimensionsAtTheLineThatMakesThem) {
+  {
+    Builder b("wide");
+    b.Input("x", {DType::kF32, Dims(33, 1)});
+    EXPECT_THAT(b.status().message(),
+                EndsWith("input `x`: expected at most 32 dimensions, got: 33"));
+  }
+  Builder b("wide");
+  const Value x = b.Input("x", {DType::kF32, Dims(32, 1)});
+  EXPECT_TRUE(b.status().ok());
+  const int line = __LINE__ + 1;
+  Reshape(x, Dims(33, 1));
+  EXPECT_EQ(b.status().message(), "builder_test.cc:" + std::to_string(line) +
+                                      ": reshape: expected at most 32 dimensions, got: 33");
+}
+
+TEST(BuilderTest, RefusesMoreBytesThanAnyMachineHas) {
+  Builder b("large");
+  const Value x = b.Input("x", {DType::kF32, {1 << 20, 1 << 20}});
+  EXPECT_TRUE(b.status().ok());
+  BroadcastTo(x, {1 << 12, 1 << 20, 1 << 20});
+  EXPECT_THAT(b.status().message(),
+              EndsWith("expected at most 2^50 bytes, got: f32[4096,1048576,1048576]"));
+}
+
 TEST(BuilderTest, RefusesTwoVariablesOfOneName) {
   Builder b("names");
   b.Read(Variable("w", {DType::kF32, {}}));
