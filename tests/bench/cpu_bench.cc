@@ -118,6 +118,37 @@ void AdamPlanned(State& state) {
 }
 BENCHMARK(AdamPlanned)->ArgName("threads")->Arg(1)->Arg(2)->UseRealTime();
 
+// --- reductions: threads, rows, columns, the axis that is summed over; `items` are elements
+
+void ReduceSum(State& state) {
+  const int64_t rows = state.range(1), columns = state.range(2);
+  program::Builder b("sum");
+  const Value x = b.Input("x", {DType::kF32, {rows, columns}});
+  b.Output("sum", program::ReduceSum(x, {state.range(3)}));
+  const auto plan = plan::MakePlan(*sharding::Shard(*b.Build(), mesh::Mesh(), {}));
+  const auto backend = device::MakeCpuBackend({.threads = static_cast<int>(state.range(0))});
+  const int64_t rank = 0;
+  const auto executable = *backend->Compile(*plan, {&rank, 1}, nullptr);
+  const auto in = *backend->Allocate(rows * columns * 4),
+             out = *backend->Allocate((state.range(3) == 0 ? columns : rows) * 4);
+  for (auto& v : std::span(reinterpret_cast<float*>(in->host()), rows * columns)) v = 0.01f;
+  const device::DeviceBuffers buffers{.inputs = {in.get()}, .states = {}, .outputs = {out.get()}};
+  for (auto _ : state) MT_CHECK(executable->Run({&buffers, 1}).ok());
+  state.SetItemsProcessed(state.iterations() * rows * columns);
+}
+void ReduceShapes(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"threads", "rows", "columns", "axis"});
+  for (const int64_t threads : {1, 2}) {
+    for (const int64_t columns : {10, 500, 700}) b->Args({threads, 128, columns, 0});  // biases
+    for (const int64_t axis : {0, 1}) {
+      b->Args({threads, 4096, 512, axis});
+      b->Args({threads, 100'000, 128, axis});
+      b->Args({threads, 1'000'000, 7, axis});
+    }
+  }
+}
+BENCHMARK(ReduceSum)->Apply(ReduceShapes)->UseRealTime();
+
 // --- random numbers, fork and join
 
 void Uniform(State& state) {

@@ -37,6 +37,8 @@ OneOpenMpThread::~OneOpenMpThread() {
 
 void Gemm(const GemmShape& s, const float* a, const float* b, float* c) {
   if (NothingToAdd(s, c)) return;
+  // The instruction set is settled before oneDNN's first use, which fixes oneDNN's.
+  (void)ActiveKernels();
   const dnnl_status_t status = dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m,
                                           s.n, s.k, 1.0f, a, s.lda, b, s.ldb, 0.0f, c, s.ldc);
   MT_CHECK(status == dnnl_success);

@@ -1,6 +1,5 @@
 // The inner loops, one set per instruction set. The sources in kernels/ are compiled once for each
-// (CMakeLists.txt), in a namespace of its own, and the best set that this processor has is picked
-// at start.
+// (CMakeLists.txt), in a namespace of its own, and one set is picked at start (arithmetic.h).
 //
 // Kept true: the files in kernels/ call nothing that the linker could merge with another file's
 // copy (no standard templates, no inline functions outside their namespace), so no code for a newer
@@ -84,11 +83,17 @@ struct Kernels {
   void (*fill)(void* d, const void* element, int64_t width, int64_t n);
 
   // Reductions of f32, f64, i32, i64, u8, bool (max and min only). fold_rows: d[j] (op)= over r <
-  // rows of a[r*stride+j], j < n, in the order of r; with `first`, d starts from row 0. fold_row:
-  // the fold of n contiguous elements, in a fixed tree (16 lanes, then halves).
+  // rows of a[r*stride+j], j < n, in an order that depends on `rows` alone; with `first`, d starts
+  // from row 0. fold_row: the fold of n contiguous elements, in a fixed tree (16 lanes, then
+  // halves). A sum of f32 errs by at most 16 * 2^-24 of the sum of the magnitudes, for any number
+  // of elements (kernels/reduce.cc says how).
   void (*fold_rows)(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_t stride,
                     int64_t n, bool first);
   void (*fold_row)(Fold fold, Type type, void* d, const void* a, int64_t n);
+
+  // The same sums of f32 or f64 before they are rounded, to be added to others. rows, n >= 1.
+  void (*sum_rows)(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n);
+  void (*sum_row)(Type type, double* d, const void* a, int64_t n);
 
   // Over the last dimension of [rows, n], f32 or f64.
   void (*softmax)(Type type, bool log, void* d, const void* a, int64_t rows, int64_t n);
@@ -113,7 +118,8 @@ struct Kernels {
   void (*uniform_f32)(const uint32_t* words, int64_t n, float scale, float low, float* d);
 };
 
-// The best set for this processor.
+// The set that is settled (arithmetic.h). Where none is yet, the first call settles the best
+// that this processor and the limit allow.
 const Kernels& ActiveKernels();
 // Null when this build or processor lacks it.
 const Kernels* FindKernels(const char* name);

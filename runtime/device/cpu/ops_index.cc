@@ -34,12 +34,11 @@ KernelPtr DenseXent(const Rows& r, ValueId logits, ValueId labels, ValueId out) 
         f.For(r.rows, r.grain, [&](int64_t begin, int64_t end) {
           ActiveKernels().softmax(r.type, true, f.scratch + begin * r.n * r.width,
                                   f.at[logits] + begin * r.n * r.width, end - begin, r.n);
-          const T* log_p = reinterpret_cast<const T*>(f.scratch);
+          T* terms = reinterpret_cast<T*>(f.scratch);
+          for (int64_t i = begin * r.n; i < end * r.n; ++i) terms[i] *= f.As<const T>(labels)[i];
           for (int64_t row = begin; row < end; ++row) {
             T sum = 0;
-            for (int64_t j = 0; j < r.n; ++j) {
-              sum += f.As<const T>(labels)[row * r.n + j] * log_p[row * r.n + j];
-            }
+            ActiveKernels().fold_row(Fold::kSum, r.type, &sum, terms + row * r.n, r.n);
             f.As<T>(out)[row] = -sum;
           }
         });

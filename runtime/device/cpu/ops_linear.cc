@@ -1,4 +1,5 @@
 // Matrix products.
+#include "runtime/device/arithmetic.h"
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/kernel.h"
 
@@ -14,6 +15,7 @@ struct Product {
   int64_t batch = 1;
   int64_t a_step = 0, b_step = 0, c_step = 0;  // elements from one product of the batch to the next
   GemmSplit split;
+  bool settled = false;  // cut so by every process, whatever threads there are
   program::ValueId a = 0, b = 0, c = 0;
 };
 
@@ -30,6 +32,8 @@ KernelPtr Multiply(const Product& p) {
     };
     if (f.pool != nullptr) {
       f.pool->Run(p.batch * p.split.pieces, piece);
+    } else if (p.settled) {
+      for (int64_t i = 0; i < p.batch * p.split.pieces; ++i) piece(i);
     } else {
       for (int64_t k = 0; k < p.batch; ++k) {
         Gemm(p.shape, a + k * p.a_step, b + k * p.b_step, c + k * p.c_step);
@@ -65,7 +69,9 @@ KernelPtr MakeLinearKernel(const Making& making, const Op& op) {
     s.m *= p.batch;
     p.batch = 1;
   }
-  if (p.batch < making.threads) p.split = SplitGemm(s, making.threads);
+  p.settled = SettledProductThreads() > 0;
+  const int threads = p.settled ? SettledProductThreads() : making.threads;
+  if (p.batch < threads) p.split = SplitGemm(s, threads);
   return c.dtype == mesh::DType::kF32 ? Multiply<float>(p) : Multiply<double>(p);
 }
 

@@ -68,7 +68,8 @@ Element Identity(Fold fold, DType dtype) {
 }
 
 // Folds [fold, inner] in parts of whole rows, then the parts in order: the same order whatever the
-// threads.
+// threads. The parts of a sum of floating-point numbers are in f64, so that it is rounded to its
+// type once.
 class Folding {
  public:
   Folding(Fold fold, DType dtype, Shape3 s)
@@ -76,6 +77,8 @@ class Folding {
         type_(static_cast<Type>(dtype)),
         s_(s),
         width_(DTypeBytes(dtype)),
+        real_sum_(fold == Fold::kSum && (dtype == DType::kF32 || dtype == DType::kF64)),
+        part_width_(real_sum_ ? static_cast<int64_t>(sizeof(double)) : width_),
         empty_(Identity(fold, dtype)) {
     rows_ = s.inner >= kPart ? s.fold : std::max<int64_t>(1, kPart / std::max<int64_t>(1, s.inner));
     // Cut columns where there are many, rows where there are few.
@@ -83,7 +86,9 @@ class Folding {
     parts_ = s.fold == 0 || columns_ ? 1 : (s.fold + rows_ - 1) / rows_;
   }
 
-  int64_t scratch_bytes() const { return parts_ > 1 ? s_.outer * parts_ * s_.inner * width_ : 0; }
+  int64_t scratch_bytes() const {
+    return parts_ > 1 ? s_.outer * parts_ * s_.inner * part_width_ : 0;
+  }
 
   void Run(const Frame& f, const std::byte* from, std::byte* to) const {
     const Kernels& k = ActiveKernels();
@@ -102,23 +107,56 @@ class Folding {
       }
       return;
     }
-    std::byte* parts = parts_ > 1 ? f.scratch : to;
+    const bool several = parts_ > 1;
+    std::byte* parts = several ? f.scratch : to;
+    const int64_t width = several ? part_width_ : width_;
     const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, rows_ * s_.inner));
     f.For(s_.outer * parts_, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i % parts_ * rows_;
-        FoldBlock(parts + i * s_.inner * width_,
-                  from + (i / parts_ * work + row * s_.inner) * width_,
-                  std::min(rows_, s_.fold - row));
+        std::byte* part = parts + i * s_.inner * width;
+        const std::byte* block = from + (i / parts_ * work + row * s_.inner) * width_;
+        const int64_t rows = std::min(rows_, s_.fold - row);
+        if (several && real_sum_) {
+          SumBlock(part, block, rows);
+        } else {
+          FoldBlock(part, block, rows);
+        }
       }
     });
-    if (parts_ == 1) return;
+    if (!several) return;
     for (int64_t o = 0; o < s_.outer; ++o) {
-      FoldBlock(to + o * s_.inner * width_, parts + o * parts_ * s_.inner * width_, parts_);
+      std::byte* out = to + o * s_.inner * width_;
+      std::byte* mine = parts + o * parts_ * s_.inner * part_width_;
+      if (real_sum_) {
+        AddParts(out, reinterpret_cast<double*>(mine));
+      } else {
+        FoldBlock(out, mine, parts_);
+      }
     }
   }
 
  private:
+  void SumBlock(std::byte* to, const std::byte* from, int64_t rows) const {
+    auto* sums = reinterpret_cast<double*>(to);
+    if (s_.inner == 1) {
+      ActiveKernels().sum_row(type_, sums, from, rows);
+    } else {
+      ActiveKernels().sum_rows(type_, sums, from, rows, s_.inner, s_.inner);
+    }
+  }
+  // Overwrites the first of the parts.
+  void AddParts(std::byte* to, double* parts) const {
+    for (int64_t p = 1; p < parts_; ++p) {
+      for (int64_t j = 0; j < s_.inner; ++j) parts[j] += parts[p * s_.inner + j];
+    }
+    if (type_ == Type::kF64) {
+      std::copy_n(parts, s_.inner, reinterpret_cast<double*>(to));
+      return;
+    }
+    auto* sums = reinterpret_cast<float*>(to);
+    for (int64_t j = 0; j < s_.inner; ++j) sums[j] = static_cast<float>(parts[j]);
+  }
   void FoldBlock(std::byte* to, const std::byte* from, int64_t rows) const {
     if (s_.inner == 1) {
       ActiveKernels().fold_row(fold_, type_, to, from, rows);
@@ -131,6 +169,8 @@ class Folding {
   Type type_;
   Shape3 s_;
   int64_t width_;
+  bool real_sum_;
+  int64_t part_width_;
   Element empty_;
   int64_t rows_;  // of one part
   int64_t parts_;
