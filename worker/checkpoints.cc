@@ -6,6 +6,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
+#include "runtime/distribute/saving/copies.h"
 #include "runtime/distribute/saving/file_error.h"
 #include "runtime/distribute/saving/newest.h"
 #include "runtime/distribute/saving/position.h"
@@ -211,6 +212,7 @@ Status Checkpoints::Apply(const Loaded& loaded) {
 }
 
 Status Checkpoints::Save(int64_t step) {
+  MT_RETURN_IF_ERROR(distribute::CheckCopies(session_, states_, o_.team, step));
   checkpoint::Snapshot snapshot;
   snapshot.step = step;
   snapshot.mesh = runner_.mesh().ToString();

@@ -58,8 +58,9 @@ class Checkpoints {
 
   // Called by the loop, between steps.
   void Note(const train::Position& position) { position_ = position; }
-  // Takes the states now; writing goes on beside training. Errors: those of the save before, as
-  // Wait gives them.
+  // Compares the copies that devices hold of one value, and takes the states now; writing goes on
+  // beside training. Errors: kInternal in every process where copies differ (saving/copies.h);
+  // those of the save before, as Wait gives them.
   Status Save(int64_t step);
   // What the others will not complete is not waited for.
   void Abandon() { saver_->Abandon(); }

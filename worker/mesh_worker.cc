@@ -10,12 +10,14 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/data/pipeline.h"
+#include "runtime/distribute/arithmetic_agreement.h"
 #include "runtime/distribute/parameter/evaluate.h"
 #include "runtime/distribute/saving/file_error.h"
 #include "runtime/distribute/strategy/cross_device.h"
@@ -104,8 +106,15 @@ class Worker {
     }
     if (program.processes > 1) {
       MT_TRY(team_, MakeTeam(), PortExitCode<ManifestExitCode>);
+      // Loading a step chooses its kernels: by then all have agreed on the instruction set.
+      const auto joined = team_->Join(-1, stop);
+      if (!joined.ok()) return Leave(stop, joined.status(), stop_exit_code, JoinExitCode);
+      joined_ = joined->id;
     }
-    if (const Ending ending = Prepare(program); !ending.status.ok()) return ending;
+    if (const Ending ending = Prepare(program); !ending.status.ok()) {
+      Depart();
+      return ending;
+    }
 
     epochs_ = program.train.epochs;
     steps_per_epoch_ = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch
@@ -165,19 +174,26 @@ class Worker {
   Result<std::unique_ptr<distribute::Team>> MakeTeam() const {
     MT_ASSIGN_OR_RETURN(distribute::Security security,
                         distribute::SecurityFromEnvironment(ProcessEnvironment()));
-    return distribute::Team::Create({.config = *config_.job.tf_config,
-                                     .security = std::move(security),
-                                     .job = config_.job.job,
-                                     .peer_return = config_.job.peer_return});
+    return distribute::Team::Create(
+        {.config = *config_.job.tf_config,
+         .security = std::move(security),
+         .job = config_.job.job,
+         .peer_return = config_.job.peer_return,
+         .threads = config_.threads,
+         .forced_instruction_set = distribute::ForcedInstructionSet(ProcessEnvironment())});
   }
 
   // All are here and about to run the same plans. The incarnation's id.
   Result<uint64_t> Gather(std::stop_token stop) {
     for (;;) {
-      MT_ASSIGN_OR_RETURN(const distribute::Incarnation now,
-                          team_->Join(runner_->last_saved(), stop));
+      if (joined_ == 0) {
+        MT_ASSIGN_OR_RETURN(const distribute::Incarnation now,
+                            team_->Join(runner_->last_saved(), stop));
+        joined_ = now.id;
+      }
+      const uint64_t id = std::exchange(joined_, 0);
       const Status agreed = team_->AgreeOnPlans(runner_->plan_hashes(), stop);
-      if (agreed.ok()) return now.id;
+      if (agreed.ok()) return id;
       if (!Lost(agreed)) return agreed;
     }
   }
@@ -263,6 +279,8 @@ class Worker {
 
   // Session, steps and initial weights.
   Ending Prepare(const spec::ProgramSpec& program) {
+    // The others wait for its plan hashes.
+    const distribute::Team::Busy busy(team_.get(), "planning");
     execute::SessionOptions options{.isolated = config_.isolated, .threads = config_.threads};
     if (team_) {
       options.process = team_->process();
@@ -399,6 +417,7 @@ class Worker {
   spec::Manifest manifest_;
   // In the order in which they lean on each other.
   std::unique_ptr<distribute::Team> team_;  // null: one process
+  uint64_t joined_ = 0;                     // an incarnation whose plans are not compared yet
   std::unique_ptr<data::Pipeline> train_data_, test_data_;
   std::optional<PipelineBatches> batches_, validation_;
   int64_t epochs_ = 0, steps_per_epoch_ = 0;

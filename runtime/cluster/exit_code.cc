@@ -56,6 +56,7 @@ int OutputExitCode(const Status& error) {
 int JoinExitCode(const Status& error) {
   const bool refused =
       error.code() == StatusCode::kPermissionDenied || error.code() == StatusCode::kUnauthenticated;
+  if (error.code() == StatusCode::kAborted) return kExitRetry;
   return refused ? kExitBadConfig : OutputExitCode(error);
 }
 

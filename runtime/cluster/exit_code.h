@@ -14,7 +14,8 @@ int DataExitCode(const Status& error);
 // damaged.
 int OutputExitCode(const Status& error);
 // While asking the other processes of the job to work with it: a token that they refuse is a wrong
-// configuration, 78. (One that is lost, or does not come, is 138: the caller's to see.)
+// configuration, 78; where all have to start again (kAborted), 138. (One that is lost, or does not
+// come, is 138: the caller's to see.)
 int JoinExitCode(const Status& error);
 
 }  // namespace meshtrain::cluster

@@ -58,7 +58,7 @@ Status CheckCaller(const grpc::ServerContextBase& context, std::string_view meth
                    const std::string& job, const Security& security, TimePoint now);
 
 // Raised when an older process could misread what a newer one sends.
-inline constexpr int kProtocolVersion = 3;
+inline constexpr int kProtocolVersion = 4;
 
 // A trailing header that says: this error is the server's own word, not one of the connection.
 inline constexpr const char* kAnsweredKey = "meshtrain-answered";

@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "runtime/cluster/contract.h"
+#include "runtime/distribute/arithmetic_agreement.h"
 
 namespace meshtrain::distribute {
 
 Result<std::unique_ptr<Team>> JoinTeam(TeamOptions options, std::stop_token stop,
                                        const Environment& environment) {
+  MT_RETURN_IF_ERROR(LimitInstructionSetBy(environment));
   MT_ASSIGN_OR_RETURN(std::optional<cluster::TfConfig> config, ClusterOf(environment));
   if (!config) return std::unique_ptr<Team>();
   options.config = std::move(*config);
@@ -16,6 +18,7 @@ Result<std::unique_ptr<Team>> JoinTeam(TeamOptions options, std::stop_token stop
   MT_ASSIGN_OR_RETURN(options.security, SecurityFromEnvironment(environment));
   MT_ASSIGN_OR_RETURN(const auto peer_return, PeerReturnOf(environment));
   options.peer_return = peer_return.value_or(options.peer_return);
+  options.forced_instruction_set = ForcedInstructionSet(environment);
   MT_ASSIGN_OR_RETURN(auto team, Team::Create(std::move(options)));
   MT_RETURN_IF_ERROR(team->Join(-1, std::move(stop)).status());
   return team;

@@ -13,8 +13,10 @@ namespace meshtrain::distribute {
 
 // The processes that TF_CONFIG names, when all of them have joined; null without TF_CONFIG, for a
 // process that is alone. Of `options` the configuration, the job and the security are set here, and
-// how long a lost peer is waited for where the environment says it. Errors: ClusterOf's,
-// Team::Create's (a ps or an evaluator holds no part of a mesh) and Team::Join's.
+// how long a lost peer is waited for where the environment says it. Call it before anything is
+// computed: a process that has computed cannot come down to another's instruction set any more.
+// Errors: ClusterOf's, LimitInstructionSetBy's, Team::Create's (a ps or an evaluator holds no part
+// of a mesh) and Team::Join's.
 Result<std::unique_ptr<Team>> JoinTeam(TeamOptions options = {}, std::stop_token stop = {},
                                        const Environment& environment = ProcessEnvironment());
 

@@ -6,14 +6,17 @@
 #include <optional>
 #include <thread>
 
+#include "runtime/base/cores.h"
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
 #include "runtime/collective/fabric.h"
+#include "runtime/distribute/arithmetic_agreement.h"
 
 namespace meshtrain::distribute {
 namespace {
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(30);
+constexpr Duration kArithmeticTimeout = std::chrono::seconds(60);
 constexpr Duration kWatchEvery = std::chrono::milliseconds(100);
 // When our links failed first: how long the word of who was lost may take to come. More than
 // silence counts as loss.
@@ -81,6 +84,7 @@ class Team::Impl {
       step_ = 0;  // of all alike, until each says where it goes on
       MT_ASSIGN_OR_RETURN(Incarnation now, membership_->Join(checkpoint_step, stop));
       why = Link(now, stop);
+      if (why.ok()) why = AgreeOnArithmetic(stop);
       if (why.ok()) {
         incarnation_ = now.id;
         return now;
@@ -118,6 +122,33 @@ class Team::Impl {
     fabric_->Abort(why);  // Connect may have begun after it, and forgotten it
     // Where all links were made the incarnation was whole, and its next call finds out.
     return linked.ok() ? linked : why;
+  }
+
+  // The first agreement of every incarnation.
+  Status AgreeOnArithmetic(const std::stop_token& stop) {
+    ArithmeticOffer offer;
+    if (arithmetic_) {
+      const std::string& set = arithmetic_->instruction_set;
+      offer = {.sets = {set, set}, .threads = arithmetic_->product_threads, .agreed = true};
+    } else {
+      offer = {.sets = device::AvailableInstructionSets(),
+               .threads = options_.threads > 0 ? options_.threads : UsableCores()};
+    }
+    MT_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                        membership_->Agree("arithmetic", offer.ToText(), kArithmeticTimeout, stop));
+    const auto name = [this](int process) { return cluster::ToString(tasks_.at(process)); };
+    MT_ASSIGN_OR_RETURN(const Arithmetic agreed, AgreedArithmetic(all, name));
+    if (arithmetic_) return OkStatus();
+    const std::string& forced = options_.forced_instruction_set;
+    MT_RETURN_IF_ERROR(
+        device::SettleInstructionSet(forced.empty() ? agreed.instruction_set : forced));
+    device::SettleProductThreads(agreed.product_threads);
+    if (agreed.instruction_set != offer.sets.best) {
+      LogWarning("another process has no better instruction set; all run with the lesser one",
+                 {{"set", agreed.instruction_set}, {"ours", offer.sets.best}});
+    }
+    arithmetic_ = agreed;
+    return OkStatus();
   }
 
   // Joining anew gives up an incarnation that is still good, and the others then hear our name
@@ -192,6 +223,7 @@ class Team::Impl {
   const TeamOptions options_;
   const std::vector<cluster::TaskId> tasks_;
   const int process_;
+  std::optional<Arithmetic> arithmetic_;  // once the processes have agreed. Of Join's thread
   std::atomic<int64_t> step_ = 0;
   std::atomic<uint64_t> incarnation_ = 0;
   Mutex mutex_;

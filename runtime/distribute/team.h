@@ -36,8 +36,10 @@ struct TeamOptions {
   Duration peer_return = std::chrono::seconds(120);
   Duration collective_deadline = std::chrono::seconds(60);  // how long one may stand still
   Duration stuck_after = std::chrono::seconds(60);
-  int data_port = 0;          // 0: any free one
-  bool shared_memory = true;  // between processes of one host
+  int data_port = 0;                   // 0: any free one
+  bool shared_memory = true;           // between processes of one host
+  int threads = 0;                     // that the session computes with; 0: one per core
+  std::string forced_instruction_set;  // for tests (arithmetic_agreement.h); "": what is agreed on
 };
 
 class Team {
@@ -57,9 +59,12 @@ class Team {
   // For SessionOptions; what it makes stays valid from incarnation to incarnation.
   execute::MakeCommunicator communicators();
 
-  // Waits for all and links to them. `checkpoint_step`: the newest that we could go on from, -1:
-  // none. Errors: kDeadlineExceeded, kUnavailable naming who is missing; kPermissionDenied,
-  // kFailedPrecondition (another job, "stale incarnation"); kCancelled.
+  // Waits for all and links to them; then all have agreed on how they round
+  // (arithmetic_agreement.h). `checkpoint_step`: the newest that we could go on from, -1: none.
+  // Errors: kDeadlineExceeded, kUnavailable naming who is missing; kPermissionDenied,
+  // kFailedPrecondition (another job, "stale incarnation", a process that computed before it
+  // joined); kAborted where every process has to start again, to agree on a lesser instruction set;
+  // kCancelled.
   Result<Incarnation> Join(int64_t checkpoint_step, std::stop_token stop);
 
   // Membership::Agree.

@@ -70,8 +70,8 @@ class Job:
         self.manifest.write_text(text)
         self.processes = {}
 
-    def start(self, index, token="secret", job="test/faults", manifest=None, host=None, metrics=None):
-        """`host`: the index that `prefix` is asked with, where it is not the process' own."""
+    def start(self, index, token="secret", job="test/faults", manifest=None, host=None, metrics=None, variables=None):
+        """`host`: the index that `prefix` is asked with, where it is not the process' own; `variables`: of its environment."""
         token_file = self.folder / f"token-{index}"
         token_file.write_text(token)
         config = {"cluster": {"worker": self.hosts}, "task": {"type": "worker", "index": index}}
@@ -79,6 +79,7 @@ class Job:
             "PATH": os.environ["PATH"], "TF_CONFIG": json.dumps(config), "MESHTRAIN_JOB": job,
             "MESHTRAIN_TOKEN_FILE": str(token_file), "MESHTRAIN_PEER_RETURN_SECONDS": str(self.peer_return),
         }
+        environment.update(variables or {})
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
             if name in os.environ:
                 environment[name] = os.environ[name]

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/file.h"
+#include "runtime/distribute/saving/copies.h"
 #include "runtime/distribute/saving/file_error.h"
 #include "runtime/distribute/saving/newest.h"
 #include "runtime/distribute/saving/position.h"
@@ -71,6 +72,7 @@ Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
 Status SessionCheckpoints::Save(const train::Position& position,
                                 const std::optional<data::Cursor>& cursor) {
   MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.LayoutOf(variables_[0]));
+  MT_RETURN_IF_ERROR(CheckCopies(session_, variables_, o_.team, position.step));
   checkpoint::Snapshot snapshot{.step = position.step,
                                 .mesh = layout.mesh().ToString(),
                                 .data_cursor = cursor ? cursor->ToString() : "",

@@ -59,7 +59,9 @@ class SessionCheckpoints {
   // stands. Returns when it is complete, in every process. With a team every process calls it for
   // the same step; who gets an error leaves (or joins again), so that the others learn of it.
   // Errors: base/file.h's for a folder that cannot be written; kUnavailable naming a process that
-  // was lost; kUnknown where another's part does not appear (a folder that they do not share).
+  // was lost; kUnknown where another's part does not appear (a folder that they do not share);
+  // kInternal, in every process and with nothing saved, where devices hold copies that differ
+  // (copies.h).
   Status Save(const train::Position& position, const std::optional<data::Cursor>& cursor = {});
 
  private:

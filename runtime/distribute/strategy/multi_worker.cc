@@ -13,7 +13,8 @@ Status JoinedWorker::Leave(Duration timeout) {
 Result<JoinedWorker> JoinMultiWorkerMirrored(MultiWorkerOptions options, std::stop_token stop,
                                              const Environment& environment) {
   JoinedWorker joined;
-  MT_ASSIGN_OR_RETURN(joined.team, JoinTeam({.collective_deadline = options.common.deadline},
+  MT_ASSIGN_OR_RETURN(joined.team, JoinTeam({.collective_deadline = options.common.deadline,
+                                             .threads = options.common.threads},
                                             std::move(stop), environment));
   options.team = joined.team.get();
   if (joined.team == nullptr) {

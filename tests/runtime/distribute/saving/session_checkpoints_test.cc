@@ -305,6 +305,48 @@ TEST(SessionCheckpointsTest, SeveralProcessesSaveTogetherAndLoadTogether) {
   }
 }
 
+TEST(SessionCheckpointsTest, CopiesThatDifferAreNamedInEveryProcessAndNothingIsSaved) {
+  const TempFolder folder;
+  for (const Status& end : RunWorkers(2, [&](Team& team) -> Status {
+         Model model(On("batch=2", 2), OptionsOf(team));
+         const auto checkpoints = Open(model, folder.path(), &team);
+         MT_RETURN_IF_ERROR(model.Fill(1));
+         MT_RETURN_IF_ERROR(checkpoints->Save({.step = 1}));
+         if (team.process() == 1) {
+           // The least that can be off: the last bit of one number.
+           MT_ASSIGN_OR_RETURN(Tensor bias, model.session->ReadStored(model.variables[1], 1));
+           bias.mutable_bytes()[0] ^= std::byte{1};
+           MT_RETURN_IF_ERROR(model.session->WriteStored(model.variables[1], 1, bias));
+         }
+         return checkpoints->Save({.step = 2});
+       })) {
+    EXPECT_EQ(end.code(), StatusCode::kInternal) << end.ToString();
+    EXPECT_EQ(cluster::OutputExitCode(end), cluster::kExitInternal);
+    EXPECT_THAT(end.message(), HasSubstr("step 2: variable `bias`: expected equal copies"));
+    EXPECT_THAT(end.message(), HasSubstr("rank 0 (worker-0)"));
+    EXPECT_THAT(end.message(), HasSubstr("rank 1 (worker-1)"));
+  }
+  ASSERT_EQ(checkpoint::ListCheckpoints(folder.path())->size(), 1U);
+  EXPECT_EQ(checkpoint::ListCheckpoints(folder.path())->front().step, 1);
+  EXPECT_TRUE(checkpoint::ListIncomplete(folder.path()).empty());
+}
+
+TEST(SessionCheckpointsTest, CopiesOfOneProcessAreComparedToo) {
+  const TempFolder folder;
+  Model model(On("batch=2,model=2"), {.isolated = true});
+  ASSERT_TRUE(model.Fill(1).ok());
+  const auto checkpoints = Open(model, folder.path());
+  EXPECT_EQ(checkpoints->Save({.step = 1}), OkStatus());
+  Tensor rows = model.session->ReadStored(model.variables[0], 3).value();
+  rows.mutable_bytes()[5] ^= std::byte{16};
+  ASSERT_TRUE(model.session->WriteStored(model.variables[0], 3, rows).ok());
+  const Status differ = checkpoints->Save({.step = 2});
+  EXPECT_EQ(differ.code(), StatusCode::kInternal);
+  EXPECT_THAT(differ.message(), HasSubstr("variable `kernel`"));
+  EXPECT_THAT(differ.message(), HasSubstr("rank 1 (this process)"));
+  EXPECT_THAT(differ.message(), HasSubstr("rank 3 (this process)"));
+}
+
 TEST(SessionCheckpointsTest, WhoIsLostWhileTheOthersSaveIsNamed) {
   const TempFolder folder;
   const auto ends = RunWorkers(2, [&](Team& team) -> Status {
