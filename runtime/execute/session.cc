@@ -310,6 +310,22 @@ Result<Tensor> Session::ReadStored(const program::Variable& variable, int64_t ra
   return ShardAt(stored->value, i);
 }
 
+Status Session::UseStored(const program::Variable& variable, int64_t rank,
+                          const std::function<void(std::span<const std::byte>)>& use) {
+  MT_ASSIGN_OR_RETURN(const Stored* stored, Find(variable));
+  const DTensor& value = stored->value;
+  MT_ASSIGN_OR_RETURN(const size_t i, LocalIndex(variable, value, rank));
+  const mesh::Dims sizes = value.run_layout_.SliceOf(rank, value.type_.dims).sizes;
+  const std::byte* bytes = value.buffers_[i]->host();
+  if (bytes != nullptr && sizes == value.run_layout_.LocalShape(value.type_.dims).value()) {
+    use({bytes, static_cast<size_t>(TensorType{value.type_.dtype, sizes}.num_bytes())});
+    return OkStatus();
+  }
+  MT_ASSIGN_OR_RETURN(const Tensor copy, ShardAt(value, i));
+  use(copy.bytes());
+  return OkStatus();
+}
+
 Status Session::WriteStored(const program::Variable& variable, int64_t rank, const Tensor& value) {
   MT_ASSIGN_OR_RETURN(const Stored* stored, Find(variable));
   MT_ASSIGN_OR_RETURN(const size_t i, LocalIndex(variable, stored->value, rank));

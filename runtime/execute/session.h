@@ -172,6 +172,9 @@ class Session {
   // between devices.
   Result<Layout> StoredLayoutOf(const program::Variable& variable) const;
   Result<Tensor> ReadStored(const program::Variable& variable, int64_t rank);
+  // Gives `use` the bytes that ReadStored would return, without a copy where they lie as they are.
+  Status UseStored(const program::Variable& variable, int64_t rank,
+                   const std::function<void(std::span<const std::byte>)>& use);
   Status WriteStored(const program::Variable& variable, int64_t rank, const Tensor& value);
   Status Write(const program::Variable& variable, const Tensor& value);
   Status Write(const program::Variable& variable, const DTensor& value);

@@ -84,7 +84,7 @@ struct Kernels {
 
   // Reductions of f32, f64, i32, i64, u8, bool (max and min only). fold_rows: d[j] (op)= over r <
   // rows of a[r*stride+j], j < n, in an order that depends on `rows` alone; with `first`, d starts
-  // from row 0. fold_row: the fold of n contiguous elements, in a fixed tree (16 lanes, then
+  // from row 0. fold_row: the fold of n contiguous elements, in a fixed tree (lanes, then
   // halves). A sum of f32 errs by at most 16 * 2^-24 of the sum of the magnitudes, for any number
   // of elements (kernels/reduce.cc says how).
   void (*fold_rows)(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_t stride,

@@ -148,8 +148,10 @@ Status CheckCopies(execute::Session& session, std::span<const program::Variable>
     }
     of_process[static_cast<size_t>(process)].push_back(i);
     if (process != session.options().process) continue;
-    MT_ASSIGN_OR_RETURN(const mesh::Tensor value, session.ReadStored(variables[variable], c.rank));
-    mine.push_back(XXH3_64bits(value.bytes().data(), value.bytes().size()));
+    MT_RETURN_IF_ERROR(
+        session.UseStored(variables[variable], c.rank, [&](std::span<const std::byte> bytes) {
+          mine.push_back(XXH3_64bits(bytes.data(), bytes.size()));
+        }));
   }
   busy.reset();
   std::vector<uint64_t> all = mine;

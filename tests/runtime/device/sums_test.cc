@@ -22,6 +22,7 @@ using mesh::Dims;
 using mesh::DType;
 
 constexpr double kBound = 1e-6;
+constexpr double kSoftmaxBound = 2e-6;  // beside the sum an exponential and a quotient
 
 // The i-th of numbers between 0 and 1 that look random (SplitMix64; S. Vigna, public domain).
 float UnitAt(uint64_t i) {
@@ -236,23 +237,27 @@ TEST_P(SetSumsTest, ColumnsSumAlikeWhateverStandsBesideThem) {
 }
 
 TEST_P(SetSumsTest, SoftmaxAndCrossEntropiesHoldForManyClasses) {
-  // Equal logits: each probability is 1 / n, and what the sum is off by shows in all of them.
+  // One class is e^0.1 times as likely as each of the others, whose exponentials are equal: what
+  // their sum is off by shows in all results.
   constexpr int64_t kClasses = 1'000'003;
-  const std::vector<float> logits(kClasses, -3.7f);
+  constexpr int32_t kLabel = 17;
+  std::vector<float> logits(kClasses, -3.7f);
+  logits[0] = -3.6f;
+  const double other = std::exp(static_cast<double>(-3.7f) - static_cast<double>(-3.6f));
+  const double sum = 1 + (kClasses - 1) * other;
   std::vector<float> p(kClasses);
   k_->softmax(cpu::Type::kF32, false, p.data(), logits.data(), 1, kClasses);
-  const double want = 1.0 / kClasses;
-  for (const float x : p) ASSERT_NEAR(x, want, 2e-6 * want);
+  ASSERT_NEAR(p[0], 1 / sum, kSoftmaxBound / sum);
+  for (int64_t j = 1; j < kClasses; ++j)
+    ASSERT_NEAR(p[j], other / sum, kSoftmaxBound * other / sum);
   float loss = 0;
-  const int32_t label = 17;
-  k_->sparse_xent(cpu::Type::kF32, cpu::Type::kI32, &loss, logits.data(), &label, 1, kClasses);
-  EXPECT_NEAR(loss, std::log(static_cast<double>(kClasses)), 2e-6);
+  k_->sparse_xent(cpu::Type::kF32, cpu::Type::kI32, &loss, logits.data(), &kLabel, 1, kClasses);
+  EXPECT_NEAR(loss, std::log(sum / other), 2e-6);  // of 13.8, in f32
   const float one = 1;
-  k_->sparse_xent_grad(cpu::Type::kF32, cpu::Type::kI32, p.data(), &one, logits.data(), &label, 1,
+  k_->sparse_xent_grad(cpu::Type::kF32, cpu::Type::kI32, p.data(), &one, logits.data(), &kLabel, 1,
                        kClasses);
-  for (int64_t j = 0; j < kClasses; ++j) {
-    ASSERT_NEAR(p[j], j == label ? want - 1 : want, j == label ? 1e-7 : 2e-6 * want);
-  }
+  ASSERT_NEAR(p[0], 1 / sum, kSoftmaxBound / sum);
+  ASSERT_NEAR(p[kLabel], other / sum - 1, 1e-7);
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, SetSumsTest, testing::Values("v2", "v3", "v4"),

@@ -54,8 +54,10 @@ constexpr int kBlock = 16;  // numbers of one column that are added in their own
 template <int W, typename T>
 inline void SumBlock(T* __restrict acc, const T* __restrict a, int64_t rows, int64_t stride) {
   for (int k = 0; k < W; ++k) acc[k] = a[k];
-  for (int64_t r = 1; r < rows; ++r) {
-    for (int k = 0; k < W; ++k) acc[k] += a[r * stride + k];
+  const T* row = a + stride;
+#pragma GCC unroll 3
+  for (int64_t r = 1; r < rows; ++r, row += stride) {
+    for (int k = 0; k < W; ++k) acc[k] += row[k];
   }
 }
 
@@ -71,9 +73,14 @@ inline void SumColumns(double* __restrict wide, const T* __restrict a, int64_t r
     for (int k = 0; k < W; ++k) wide[k] = static_cast<double>(acc[k]);
     from = kBlock;
   }
-  for (; from < rows; from += kBlock) {
+  for (; from + kBlock <= rows; from += kBlock) {
     T acc[W];
-    SumBlock<W>(acc, a + from * stride, rows - from < kBlock ? rows - from : kBlock, stride);
+    SumBlock<W>(acc, a + from * stride, kBlock, stride);
+    for (int k = 0; k < W; ++k) wide[k] += static_cast<double>(acc[k]);
+  }
+  if (from < rows) {
+    T acc[W];
+    SumBlock<W>(acc, a + from * stride, rows - from, stride);
     for (int k = 0; k < W; ++k) wide[k] += static_cast<double>(acc[k]);
   }
 }
@@ -110,23 +117,27 @@ void WideRows(double* __restrict d, const T* __restrict a, int64_t rows, int64_t
   for (; j < n; ++j) SumColumns<1>(d + j, a + j, rows, stride, true);
 }
 
-// The sum of n contiguous elements: lanes of every 16th, then halves, all in f64.
-template <typename T>
-double WideRow(const T* a, int64_t n) {
-  if (n < kLanes) {
-    double sum = static_cast<double>(a[0]);
-    for (int64_t i = 1; i < n; ++i) sum += static_cast<double>(a[i]);
-    return sum;
-  }
-  double lanes[kLanes];
-  const int64_t rows = n / kLanes;
-  SumColumns<kLanes>(lanes, a, rows, kLanes, true);
-  const T* rest = a + rows * kLanes;
-  for (int64_t i = 0; i < n - rows * kLanes; ++i) lanes[i] += static_cast<double>(rest[i]);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
+// The sum of n >= L contiguous elements: L lanes, then halves, in f64.
+template <int L, typename T>
+double LanesOf(const T* a, int64_t n) {
+  double lanes[L];
+  const int64_t rows = n / L;
+  SumColumns<L>(lanes, a, rows, L, true);
+  const T* rest = a + rows * L;
+  for (int64_t i = 0; i < n - rows * L; ++i) lanes[i] += static_cast<double>(rest[i]);
+  for (int half = L / 2; half > 0; half /= 2) {
     for (int k = 0; k < half; ++k) lanes[k] += lanes[k + half];
   }
   return lanes[0];
+}
+
+template <typename T>
+double WideRow(const T* a, int64_t n) {
+  if (n >= 512) return LanesOf<64>(a, n);
+  if (n >= kLanes) return LanesOf<kLanes>(a, n);
+  double sum = static_cast<double>(a[0]);
+  for (int64_t i = 1; i < n; ++i) sum += static_cast<double>(a[i]);
+  return sum;
 }
 
 template <typename F, typename T>
