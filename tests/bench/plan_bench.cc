@@ -1,0 +1,101 @@
+// From trace to plan: how planning grows with a model's layers, and what verifying the plan adds.
+//   plan_bench --benchmark_filter=Layers
+// `Layers/n/axes`: a training step of n dense layers under Adam, on a mesh of so many axes of two
+// devices each; a layer is about 27 ops. `verify_percent` is the share of MakePlan and what comes
+// before it that Verify takes.
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "runtime/base/check.h"
+#include "runtime/plan/internal.h"
+#include "runtime/plan/plan.h"
+#include "runtime/program/ops.h"
+
+namespace meshtrain::bench {
+namespace {
+
+using benchmark::State;
+using program::DType;
+using program::Value;
+using program::Variable;
+
+constexpr int64_t kUnits = 16;
+constexpr int64_t kBatch = 64;
+
+program::Program TrainStep(int layers) {
+  program::Builder b("train_step");
+  program::Builder::Scope scope(b);
+  std::vector<Variable> weights;
+  Value h = b.Input("x", {DType::kF32, {kBatch, kUnits}});
+  const Value y = b.Input("y", {DType::kI64, {kBatch}});
+  for (int i = 0; i < layers; ++i) {
+    const std::string name = "layer_" + std::to_string(i);
+    weights.emplace_back(name + ".kernel", program::TensorType{DType::kF32, {kUnits, kUnits}});
+    weights.emplace_back(name + ".bias", program::TensorType{DType::kF32, {kUnits}});
+    h = MatMul(h, weights[2 * i]) + weights[2 * i + 1];
+    if (i + 1 < layers) h = Relu(h);
+  }
+  const Value loss = ReduceMean(SparseSoftmaxCrossEntropy(h, y));
+  const std::vector<Value> gradients = b.Gradient(loss, std::span<const Variable>(weights));
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Variable m(weights[i].name() + ".m", weights[i].type());
+    const Variable v(weights[i].name() + ".v", weights[i].type());
+    Assign(m, 0.9 * m + 0.1 * gradients[i]);
+    Assign(v, 0.999 * v + 0.001 * Square(gradients[i]));
+    AssignSub(weights[i], 1e-3 * (m / (Sqrt(v) + 1e-7)));
+  }
+  b.Output("loss", loss);
+  auto program = b.Build();
+  MT_CHECK(program.ok());
+  return *std::move(program);
+}
+
+void Layers(State& state) {
+  static const char* const kMeshes[] = {"", "batch=2", "batch=2,model=2", "batch=2,model=2,rows=2"};
+  const char* const axes = kMeshes[state.range(1)];
+  const mesh::Mesh mesh = *axes == '\0' ? mesh::Mesh() : *mesh::Mesh::Parse(axes);
+  sharding::Given given;
+  if (mesh.num_axes() > 0) {
+    given.inputs.insert_or_assign("x", *mesh::Layout::BatchSharded(mesh, "batch", 2));
+  }
+  const auto layers = static_cast<int>(state.range(0));
+  double all = 0, verify = 0;
+  int64_t ops = 0;
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
+  for (auto _ : state) {
+    const auto begin = Clock::now();
+    const program::Program program = TrainStep(layers);
+    auto partitioned = sharding::Shard(program, mesh, given);
+    MT_CHECK(partitioned.ok());
+    const auto plan = plan::MakePlan(*std::move(partitioned));
+    MT_CHECK(plan.ok());
+    all += seconds(begin);
+    ops = static_cast<int64_t>(program.ops.size());
+    state.PauseTiming();
+    const auto verifying = Clock::now();
+    MT_CHECK(plan::Verify(*plan, /*overlap=*/false).ok());
+    verify += seconds(verifying);
+    state.ResumeTiming();
+  }
+  state.counters["ops"] = static_cast<double>(ops);
+  state.counters["verify_percent"] = 100 * verify / all;
+}
+BENCHMARK(Layers)
+    ->ArgNames({"layers", "axes"})
+    ->Args({3, 1})
+    ->Args({56, 3})
+    ->Args({100, 1})
+    ->Args({200, 1})
+    ->Args({1000, 0})
+    ->Args({1000, 1})
+    ->Args({1000, 3})
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace meshtrain::bench
