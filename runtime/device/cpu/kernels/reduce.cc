@@ -255,6 +255,9 @@ void SoftmaxOf(bool log, T* __restrict d, const T* __restrict a, int64_t rows, i
   }
 }
 
+float Magnitude(float x) { return __builtin_fabsf(x); }
+double Magnitude(double x) { return __builtin_fabs(x); }
+
 // Counts as wide as the elements, so that the lanes stay together.
 template <typename T, typename Count>
 int64_t BeyondOf(const T* a, int64_t n, T limit) {
@@ -267,14 +270,10 @@ int64_t BeyondOf(const T* a, int64_t n, T limit) {
     int64_t i = from;
     for (; i + kWidth <= end; i += kWidth) {
       for (int k = 0; k < kWidth; ++k) {
-        const T x = a[i + k] < 0 ? -a[i + k] : a[i + k];
-        counts[k] += x <= limit ? 0 : 1;
+        counts[k] += Magnitude(a[i + k]) <= limit ? 0 : 1;
       }
     }
-    for (int k = 0; i < end; ++i, ++k) {
-      const T x = a[i] < 0 ? -a[i] : a[i];
-      counts[k] += x <= limit ? 0 : 1;
-    }
+    for (; i < end; ++i) total += Magnitude(a[i]) <= limit ? 0 : 1;
     for (int k = 0; k < kWidth; ++k) total += counts[k];
   }
   return total;
