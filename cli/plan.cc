@@ -36,7 +36,7 @@ int Plan(const std::string& file) {
       }
     }
     MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
-                        sharding::Shard(step, traced.mesh, given));
+                        sharding::Shard(step, traced.mesh, given, {.guard_updates = true}));
     MT_ASSIGN_OR_RETURN(const plan::Options options,
                         spec::PlanOptionsOf(manifest->program, declared, *types));
     MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(std::move(partitioned), options));

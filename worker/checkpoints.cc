@@ -56,8 +56,18 @@ Result<std::optional<Resumed>> Checkpoints::Resume(
   return resumed;
 }
 
-Result<std::vector<checkpoint::Candidate>> Checkpoints::Candidates() {
-  return ResumeCandidates(o_.folder, o_.own_folder, o_.spec.resume || resumed_before_);
+Result<std::vector<checkpoint::Candidate>> Checkpoints::Candidates(
+    const std::function<bool(const train::Position&)>& finished) {
+  MT_ASSIGN_OR_RETURN(
+      ResumeChoice choice,
+      ChooseCheckpoints({.folder = o_.folder,
+                         .own = o_.own_folder,
+                         .resume = o_.spec.resume || resumed_before_,
+                         .finished = finished,
+                         .run = resumed_before_ ? std::optional(run_) : std::nullopt}));
+  run_ = choice.run;
+  saver_->set_replaces(std::move(choice.replaced));
+  return std::move(choice.candidates);
 }
 
 Status Checkpoints::BeginAnew() {
@@ -70,11 +80,7 @@ Status Checkpoints::BeginAnew() {
 
 Result<std::optional<Resumed>> Checkpoints::ResumeAlone(
     const std::function<bool(const train::Position&)>& finished) {
-  MT_ASSIGN_OR_RETURN(std::vector<checkpoint::Candidate> candidates, Candidates());
-  if (!candidates.empty() && IsDone(candidates[0], finished)) {
-    MT_RETURN_IF_ERROR(RemoveCheckpoints(candidates));
-    candidates.clear();
-  }
+  MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates, Candidates(finished));
   Loaded loaded;
   const auto load = [&](const std::string& path) -> Status {
     MT_ASSIGN_OR_RETURN(loaded, Load(path));
@@ -87,13 +93,7 @@ Result<std::optional<Resumed>> Checkpoints::ResumeAlone(
 Result<std::optional<Resumed>> Checkpoints::ResumeTogether(
     const std::function<bool(const train::Position&)>& finished, std::stop_token stop) {
   Result<std::vector<checkpoint::Candidate>> candidates = std::vector<checkpoint::Candidate>();
-  if (chief()) candidates = Candidates();
-  if (candidates.ok() && !candidates->empty() && !resumed_before_ &&
-      IsDone((*candidates)[0], finished)) {
-    const Status removed = RemoveCheckpoints(*candidates);
-    candidates->clear();
-    if (!removed.ok()) candidates = removed;
-  }
+  if (chief()) candidates = Candidates(finished);
   Loaded loaded;
   const auto load = [&](const std::string& path) -> Status {
     MT_ASSIGN_OR_RETURN(loaded,
@@ -113,15 +113,6 @@ Result<std::optional<Resumed>> Checkpoints::GoOn(const std::optional<checkpoint:
   }
   MT_RETURN_IF_ERROR(Apply(loaded));
   return std::optional<Resumed>({loaded.position, loaded.path});
-}
-
-bool Checkpoints::IsDone(const checkpoint::Candidate& newest,
-                         const std::function<bool(const train::Position&)>& finished) const {
-  if (!o_.own_folder) return false;
-  const auto checkpoint = checkpoint::Checkpoint::Open(newest.path);
-  if (!checkpoint.ok()) return false;
-  const auto position = distribute::PositionOf((*checkpoint)->index(), newest.path);
-  return position.ok() && finished(*position);
 }
 
 Status Checkpoints::CheckFits(const checkpoint::Index& index, const std::string& path) const {
@@ -219,6 +210,8 @@ Status Checkpoints::Save(int64_t step) {
   snapshot.program_hash = ProgramHash();
   snapshot.data_cursor = data_.cursor().ToString();
   snapshot.metadata = distribute::PositionToMetadata(position_);
+  // By a single process: the others of a team that shares a folder do not know it.
+  if (o_.own_folder) snapshot.metadata[std::string(kRunKey)] = std::to_string(run_);
   if (shared()) {
     MT_ASSIGN_OR_RETURN(snapshot.variables, distribute::CollectShards(session_, states_));
   } else {

@@ -46,13 +46,14 @@ class Checkpoints {
   // damaged one is logged and the one before it taken. Where there is none, or the manifest begins
   // anew, the states get their initial values. `finished`: whether a position is the end of the
   // job. A finished run in a folder of our own is not resumed but replaced, whatever its program
-  // was. Of another program than this job's, a checkpoint is taken where its states fit, with a
-  // warning. With a team all processes take the same one, after Team::Join; `incarnation` is its
-  // id, and a second call rolls back. Only a lost peer is kUnavailable or kDeadlineExceeded: files
-  // that cannot be read are not (saving/file_error.h), and all processes get the same code. Errors:
-  // kFailedPrecondition for a folder of the user's that
-  // holds checkpoints although the manifest asks to begin anew; kInvalidArgument for states that
-  // do not fit; kDataLoss when checkpoints are there and none is whole; the team's.
+  // was: its checkpoints go when the first one of this run is complete. Of another program than
+  // this job's, a checkpoint is taken where its states fit, with a warning. With a team all
+  // processes take the same one, after Team::Join; `incarnation` is its id, and a second call rolls
+  // back. Only a lost peer is kUnavailable or kDeadlineExceeded: files that cannot be read are not
+  // (saving/file_error.h), and all processes get the same code. Errors: kFailedPrecondition for a
+  // folder of the user's that holds checkpoints although the manifest asks to begin anew;
+  // kInvalidArgument for states that do not fit; kDataLoss when checkpoints are there and none is
+  // whole; the team's.
   Result<std::optional<Resumed>> Resume(const std::function<bool(const train::Position&)>& finished,
                                         uint64_t incarnation, std::stop_token stop);
 
@@ -93,12 +94,9 @@ class Checkpoints {
         data_(data) {}
   bool chief() const { return o_.team == nullptr || o_.team->chief(); }
   bool shared() const { return o_.team == nullptr || !o_.own_folder; }
-  // Candidates that the manifest lets us go on from; empties a folder of our own when it begins
-  // anew.
-  Result<std::vector<checkpoint::Candidate>> Candidates();
-  // Of a run before this one in a folder of our own, which is done: what follows replaces it.
-  bool IsDone(const checkpoint::Candidate& newest,
-              const std::function<bool(const train::Position&)>& finished) const;
+  // Candidates that the manifest lets us go on from; notes the run, and what it replaces.
+  Result<std::vector<checkpoint::Candidate>> Candidates(
+      const std::function<bool(const train::Position&)>& finished);
   // Whether the checkpoint's states are this job's.
   Status CheckFits(const checkpoint::Index& index, const std::string& path) const;
   // The states are those that were loaded, or where nothing was taken the initial ones.
@@ -124,6 +122,7 @@ class Checkpoints {
   std::optional<std::stop_callback<std::function<void()>>> on_loss_;
   train::Position position_;
   bool resumed_before_ = false;
+  int64_t run_ = 0;  // kRunKey, in a folder of our own
 };
 
 }  // namespace meshtrain::worker

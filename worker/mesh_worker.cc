@@ -355,6 +355,7 @@ class Worker {
         .validation = validation_ && train.validate_every > 0 ? &*validation_ : nullptr,
         .validation_steps = train.validation_steps,
         .validate_every = std::max<int64_t>(train.validate_every, 1),
+        .end_after_bad_steps = train.end_after_bad_steps,
         .start = start};
     reporter_->Ready();
     // Many processes stop by their vote only: one that stopped by itself would leave the others

@@ -210,14 +210,16 @@ class Chief {
 
   // A session on the servers, from the newest whole checkpoint or from the beginning.
   Result<std::optional<Resumed>> Begin(std::stop_token stop) {
-    MT_ASSIGN_OR_RETURN(const auto candidates,
-                        ResumeCandidates(folder_, /*own=*/false, manifest_.checkpoint.resume));
+    MT_ASSIGN_OR_RETURN(
+        const ResumeChoice choice,
+        ChooseCheckpoints(
+            {.folder = folder_, .own = false, .resume = manifest_.checkpoint.resume}));
     std::optional<Resumed> resumed;
     const auto load = [&](const std::string& path) -> Status {
       MT_ASSIGN_OR_RETURN(resumed, ResumeFrom(path, stop));
       return OkStatus();
     };
-    MT_ASSIGN_OR_RETURN(const auto taken, distribute::TakeNewest(candidates, load));
+    MT_ASSIGN_OR_RETURN(const auto taken, distribute::TakeNewest(choice.candidates, load));
     if (taken) return resumed;
     MT_RETURN_IF_ERROR(Define("", stop));
     for (size_t i = 0; i < initial_weights_.size(); ++i) {

@@ -151,6 +151,8 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
   Grown pushes(m.AddCounter("meshtrain_parameter_pushes_total", "Pushes that were applied."));
   Grown stale(m.AddCounter("meshtrain_parameter_stale_pushes_total",
                            "Pushes beyond the staleness bound, computed anew."));
+  Grown not_finite(m.AddCounter("meshtrain_parameter_not_finite_pushes_total",
+                                "Pushes of values that are not finite, refused."));
   Grown pulls(m.AddCounter("meshtrain_parameter_pulls_total", "Pulls that were answered."));
   Grown pushed(
       m.AddCounter("meshtrain_parameter_pushed_bytes_total", "Bytes of values that were pushed."));
@@ -169,6 +171,7 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
     const parameter::ServerStats stats = server->stats();
     pushes.Set(stats.pushes);
     stale.Set(stats.stale);
+    not_finite.Set(stats.not_finite);
     pulls.Set(stats.pulls);
     pushed.Set(stats.pushed_bytes);
     pulled.Set(stats.pulled_bytes);

@@ -6,13 +6,20 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <utility>
 
 #include "runtime/base/file.h"
+#include "runtime/base/log.h"
 #include "runtime/distribute/saving/file_error.h"
 
 namespace meshtrain::worker {
 namespace {
 
+constexpr std::string_view kMetricsName = "metrics.jsonl";
+constexpr std::string_view kOldMetricsName = "metrics.replaced.jsonl";
 constexpr double kSmoothing = 0.1;  // weight of the newest step in the shown rate
 
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
@@ -25,11 +32,11 @@ telemetry::EpochFigures FiguresOf(const train::EpochInfo& info) {
   return {info.epoch, ToMap(info.train), ToMap(info.validation), Seconds(info.seconds)};
 }
 
-// Of the epoch so far, which holds at least one batch.
+// Of the epoch so far, which holds at least one batch whose step was not bad.
 std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position) {
   std::vector<telemetry::NamedValue> means;
   for (const auto& [name, sum] : position.sums) {
-    means.emplace_back(name, sum / static_cast<double>(position.batch));
+    means.emplace_back(name, sum / static_cast<double>(position.batch - position.bad_batches));
   }
   return means;
 }
@@ -68,6 +75,7 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
       std::unique_ptr<Reporter>(new Reporter(config, std::move(job), std::move(last_save)));
   MT_RETURN_IF_ERROR(distribute::OfFiles(MakeDirectories(config.output)));
   if (reporter->job_.chief) {
+    if (start.step == 0) MT_RETURN_IF_ERROR(distribute::OfFiles(reporter->KeepOldLog()));
     MT_RETURN_IF_ERROR(distribute::OfFiles(reporter->OpenLog(start)));
     MT_ASSIGN_OR_RETURN(
         reporter->train_events_,
@@ -116,9 +124,32 @@ telemetry::Progress Reporter::Now() const {
   return progress;
 }
 
+// As the checkpoints of the run before this one, its lines stay until the first checkpoint of this
+// one. Those of a run in between, which was killed before it had one, do not.
+Status Reporter::KeepOldLog() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path log = config_.output + "/" + std::string(kMetricsName);
+  const fs::path old = config_.output + "/" + std::string(kOldMetricsName);
+  if (!fs::is_regular_file(fs::symlink_status(log, error)) || fs::is_empty(log, error)) {
+    return OkStatus();
+  }
+  if (fs::exists(fs::symlink_status(old, error))) return OkStatus();
+  fs::rename(log, old, error);
+  return error ? ErrnoStatus(error.value(), "cannot rename", log.string()) : OkStatus();
+}
+
+void Reporter::RemoveOldLog() {
+  if (!std::exchange(old_log_kept_, false) || !job_.chief) return;
+  std::error_code error;
+  std::filesystem::remove(config_.output + "/" + std::string(kOldMetricsName), error);
+  if (error) LogWarning("the figures of the run before stay", {{"error", error.message()}});
+}
+
 Status Reporter::OpenLog(const train::Position& start) {
   const auto from = start.step > 0 ? std::optional(start.step) : std::nullopt;
-  MT_ASSIGN_OR_RETURN(log_, telemetry::MetricsLog::Open(config_.output + "/metrics.jsonl", from));
+  MT_ASSIGN_OR_RETURN(
+      log_, telemetry::MetricsLog::Open(config_.output + "/" + std::string(kMetricsName), from));
   return OkStatus();
 }
 
@@ -149,6 +180,26 @@ Status Reporter::OnStepEnd(const train::StepInfo& info) {
   if (job_.chief) MT_RETURN_IF_ERROR(distribute::OfFiles(Record(info)));
   Publish(info);
   return OkStatus();
+}
+
+Status Reporter::OnBadStep(const train::BadStepInfo& info) {
+  training_->bad_steps.Add();
+  const train::Position& p = info.position;
+  training_->step.Set(static_cast<double>(p.step));
+  telemetry::Progress progress = board_.Get();
+  progress.step = p.step;
+  board_.Set(std::move(progress));
+  if (!job_.chief) return OkStatus();
+  line_->Interrupt();
+  LogWarning("a bad step changed nothing", {{"step", std::to_string(p.step)},
+                                            {"in_a_row", std::to_string(info.in_a_row)},
+                                            {"why", info.why}});
+  return distribute::OfFiles(log_->Add({.step = p.step,
+                                        .epoch = p.epoch + 1,
+                                        .loss = std::numeric_limits<double>::quiet_NaN(),
+                                        .metrics = {},
+                                        .seconds = {},
+                                        .bad = info.why}));
 }
 
 Status Reporter::Record(const train::StepInfo& info) {
@@ -225,6 +276,7 @@ void Reporter::Publish(const train::StepInfo& info) {
     progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
     if (saved->step != saves_counted_) {
       saves_counted_ = saved->step;
+      RemoveOldLog();
       training_->checkpoint_saves.Add();
       training_->checkpoint_seconds.Observe(saved->seconds);
       training_->checkpoint_step.Set(static_cast<double>(saved->step));
@@ -263,6 +315,7 @@ std::string Reporter::Page(bool live) const {
 Status Reporter::Finish() {
   // The last save came after the last step.
   if (const auto saved = last_save_()) {
+    RemoveOldLog();
     telemetry::Progress progress = board_.Get();
     progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
     board_.Set(std::move(progress));

@@ -46,6 +46,7 @@ class Reporter final : public train::Callback {
                                                   const train::Position& start);
 
   Status OnStepEnd(const train::StepInfo& info) override;
+  Status OnBadStep(const train::BadStepInfo& info) override;
   Status OnEpochEnd(const train::EpochInfo& info) override;
 
   // Training goes on from `start`, which lies before what was told already.
@@ -64,6 +65,8 @@ class Reporter final : public train::Callback {
  private:
   Reporter(const Config& config, Job job, LastSave last_save);
   Status OpenLog(const train::Position& start);
+  Status KeepOldLog();
+  void RemoveOldLog();
   void TakeHistory(const train::Position& start) MT_EXCLUDES(mutex_);
   Status Record(const train::StepInfo& info);  // files and the line
   void Publish(const train::StepInfo& info);   // what is asked for over HTTP
@@ -84,6 +87,7 @@ class Reporter final : public train::Callback {
   bool ready_ MT_GUARDED_BY(mutex_) = false;
   int64_t epoch_shown_ = -1;
   int64_t saves_counted_ = -1;
+  bool old_log_kept_ = true;  // perhaps: of a run that this one replaces
   int64_t collective_bytes_counted_ = 0;
   double smoothed_examples_ = 0, smoothed_seconds_ = 0;  // of a step
   std::unique_ptr<telemetry::Endpoints> endpoints_;      // last: its threads read what stands above

@@ -28,10 +28,15 @@ Status StopVote::OnTrainBegin(const train::Position& position) {
 }
 
 Status StopVote::OnStepEnd(const train::StepInfo& info) {
-  const int64_t step = info.position.step;
-  team_.ReportStep(step);
   const double seconds = std::chrono::duration<double>(info.seconds).count();
   seconds_ = seconds_ == 0 ? seconds : (1 - kSmoothing) * seconds_ + kSmoothing * seconds;
+  return Vote(info.position.step);
+}
+
+Status StopVote::OnBadStep(const train::BadStepInfo& info) { return Vote(info.position.step); }
+
+Status StopVote::Vote(int64_t step) {
+  team_.ReportStep(step);
   if (step < next_) return OkStatus();
   float mine = 0;
   if (team_.chief()) mine = static_cast<float>(StepsBetweenVotes(seconds_));

@@ -23,8 +23,11 @@ class StopVote final : public train::Callback {
       : team_(team), mine_(std::move(mine)), all_(std::move(all)) {}
   Status OnTrainBegin(const train::Position& position) override;
   Status OnStepEnd(const train::StepInfo& info) override;
+  Status OnBadStep(const train::BadStepInfo& info) override;
 
  private:
+  Status Vote(int64_t step);
+
   distribute::Team& team_;
   std::stop_token mine_;
   std::stop_source all_;

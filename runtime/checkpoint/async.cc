@@ -30,6 +30,11 @@ class AsyncSaver::Impl {
       return FailedPrecondition("checkpoint: expected Save() before Close(), got: it after");
     }
     MT_RETURN_IF_ERROR(Wait(std::move(stop), timeout));
+    MT_RETURN_IF_ERROR(CheckFinite(snapshot));
+    {
+      MutexLock lock(mutex_);
+      if (std::exchange(replaced_, false)) options_.replaces.clear();
+    }
     const Duration begin = SystemClock().Monotonic();
     if (!background_) {
       Write({std::move(snapshot), begin, options_});
@@ -70,6 +75,10 @@ class AsyncSaver::Impl {
     options_.abandon = abandon_.get_token();
   }
 
+  void set_replaces(std::vector<std::string> checkpoints) {
+    options_.replaces = std::move(checkpoints);
+  }
+
   void Abandon() { abandon_.request_stop(); }
 
   std::optional<SaveReport> last() const {
@@ -94,6 +103,7 @@ class AsyncSaver::Impl {
     const Duration took = SystemClock().Monotonic() - job.begin;
     MutexLock lock(mutex_);
     if (path.ok()) {
+      replaced_ = true;
       last_ = SaveReport{job.snapshot.step, *std::move(path),
                          std::chrono::duration<double>(took).count()};
     } else {
@@ -134,6 +144,7 @@ class AsyncSaver::Impl {
   std::optional<Job> pending_ MT_GUARDED_BY(mutex_);
   bool busy_ MT_GUARDED_BY(mutex_) = false;  // from Save() until written
   Status error_ MT_GUARDED_BY(mutex_);
+  bool replaced_ MT_GUARDED_BY(mutex_) = false;  // a save since the last one began has succeeded
   std::optional<SaveReport> last_ MT_GUARDED_BY(mutex_);
   std::jthread thread_;  // last: it uses all of the above
 };
@@ -155,6 +166,9 @@ Status AsyncSaver::Wait(std::stop_token stop, Duration timeout) {
   return impl_->Wait(std::move(stop), timeout);
 }
 void AsyncSaver::set_generation(int64_t generation) { impl_->set_generation(generation); }
+void AsyncSaver::set_replaces(std::vector<std::string> checkpoints) {
+  impl_->set_replaces(std::move(checkpoints));
+}
 void AsyncSaver::Abandon() { impl_->Abandon(); }
 Status AsyncSaver::Close(Duration timeout) { return impl_->Close(timeout); }
 std::optional<SaveReport> AsyncSaver::last() const { return impl_->last(); }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
@@ -31,11 +32,14 @@ class AsyncSaver {
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
   // Waits for the save before this one, then hands the snapshot over. If that save failed, its
-  // error comes back here and this snapshot is not saved: decide, and call again.
+  // error comes back here and this snapshot is not saved: decide, and call again. Errors: also
+  // CheckFinite's, at once.
   Status Save(Snapshot snapshot, std::stop_token stop = {},
               Duration timeout = std::chrono::minutes(10));
   // For the saves to come: see SaveOptions::generation. Between saves.
   void set_generation(int64_t generation);
+  // SaveOptions::replaces of the next save that succeeds. Between saves.
+  void set_replaces(std::vector<std::string> checkpoints);
   // The others are gone: a save of this generation that still waits for their parts ends in
   // kCancelled. From any thread, but not beside set_generation.
   void Abandon();

@@ -182,6 +182,19 @@ std::string CheckpointFolder(const std::string& folder, int64_t step) {
   return folder + name;
 }
 
+Status CheckFinite(const Snapshot& snapshot) {
+  for (const SavedVariable& v : snapshot.variables) {
+    for (const Block& b : v.blocks) {
+      const int64_t bad = mesh::CountNotFinite(b.value);
+      if (bad == 0) continue;
+      return Internal("step " + std::to_string(snapshot.step) + " is not saved: variable `" +
+                      v.name + "`: expected finite values, got: " + std::to_string(bad) + " of " +
+                      std::to_string(b.value.type().num_elements()) + " that are not");
+    }
+  }
+  return OkStatus();
+}
+
 Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int process,
                         int processes, int64_t generation) {
   if (snapshot.step < 0 || process < 0 || process >= processes) {
@@ -189,6 +202,7 @@ Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int
                            std::to_string(processes) + ", got: step " +
                            std::to_string(snapshot.step) + ", process " + std::to_string(process));
   }
+  MT_RETURN_IF_ERROR(CheckFinite(snapshot));
   const std::string checkpoint = CheckpointFolder(folder, snapshot.step);
   MT_RETURN_IF_ERROR(MakeDirectories(checkpoint));
   MT_ASSIGN_OR_RETURN(const auto parts, PartsByKey(snapshot));
@@ -236,6 +250,9 @@ Result<std::string> Commit(const std::string& folder, const std::vector<Index>& 
       WriteFileAtomically(checkpoint + "/" + std::string(kIndexName), index.ToJson()));
   MT_RETURN_IF_ERROR(SyncFolder(folder));
   SweepFolder(checkpoint, index);
+  for (const std::string& other : options.replaces) {
+    if (fs::path(other) != fs::path(checkpoint)) LogRemoval(RemoveCheckpoint(other));
+  }
   Prune(folder, index.step, options.keep);
   return checkpoint;
 }

@@ -53,13 +53,20 @@ struct SaveOptions {
   int64_t generation = 0;
   Duration parts_timeout =
       std::chrono::minutes(5);  // how long process 0 waits for the others' parts
-  std::stop_token abandon;      // when requested, process 0 waits no longer for a part that is not
-                                // there: kCancelled
+  // Other checkpoints' folders, which go when this one is complete.
+  std::vector<std::string> replaces = {};
+  std::stop_token abandon;  // when requested, process 0 waits no longer for a part that is not
+                            // there: kCancelled
 };
+
+// Errors: kInternal naming a variable with values that are NaN or infinite. No such snapshot is
+// saved, so the newest checkpoint is one to go back to.
+Status CheckFinite(const Snapshot& snapshot);
 
 // Writes this process's part; process 0 then waits for the others' and commits. Returns the
 // checkpoint's folder; in the other processes before the commit. Errors: base/file.h's for a folder
-// that cannot be written; kInvalidArgument for blocks that do not cover their variables;
+// that cannot be written; CheckFinite's; kInvalidArgument for blocks that do not cover their
+// variables;
 // kDeadlineExceeded naming the processes whose parts did not appear.
 Result<std::string> Save(const std::string& folder, const Snapshot& snapshot,
                          const SaveOptions& options = {});

@@ -94,7 +94,7 @@ Result<std::vector<DTensor>> Function::Call(std::span<const DTensor> inputs) {
   for (size_t i = 0; i < inputs.size(); ++i) MT_RETURN_IF_ERROR(step->Feed(i, inputs[i]));
   MT_RETURN_IF_ERROR(step->Run());
   std::vector<DTensor> outputs;
-  for (size_t i = 0; i < step->plan().local().outputs.size(); ++i) {
+  for (size_t i = 0; i < step->num_outputs(); ++i) {
     MT_ASSIGN_OR_RETURN(DTensor output, step->FetchOnMesh(i));
     outputs.push_back(std::move(output));
   }

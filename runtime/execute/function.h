@@ -82,7 +82,7 @@ class Function {
   // Runs the step. The first call with new types, layouts or meshes traces, shards, plans and
   // compiles. Errors: kInvalidArgument (another number of inputs, an empty one, the body's first
   // mistake with its line, what Session::Load refuses), kFailedPrecondition (a variable without a
-  // value), and LoadedStep::Run's.
+  // value), and LoadedStep::Run's: kAborted for a bad step, which changes no variable.
   template <typename... T>
   Result<std::vector<DTensor>> operator()(const T&... inputs) {
     const DTensor list[] = {inputs...};

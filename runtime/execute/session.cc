@@ -6,6 +6,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/collective/local.h"
+#include "runtime/program/finite.h"
 #include "runtime/program/ops.h"
 #include "runtime/sharding/sharding.h"
 
@@ -368,8 +369,10 @@ Status Session::Write(const program::Variable& variable, const DTensor& value) {
 Result<plan::Plan> Session::PlanOnly(const program::Program& program, const Mesh& mesh,
                                      const sharding::Given& layouts,
                                      std::optional<int64_t> bucket_bytes) const {
+  sharding::Options sharding = options_.sharding;
+  sharding.guard_updates = options_.guard_updates;
   MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
-                      sharding::Shard(program, mesh, layouts, options_.sharding));
+                      sharding::Shard(program, mesh, layouts, sharding));
   plan::Options options = options_.plan;
   if (bucket_bytes) options.bucket_bytes = options.overlap_bucket_bytes = *bucket_bytes;
   options.overlap = plan::SpansProcesses(mesh);
@@ -405,7 +408,7 @@ Result<std::unique_ptr<LoadedStep>> Session::Load(const program::Program& progra
   for (size_t i = 0; i < states.size(); ++i) {
     layouts.states.insert_or_assign(program.states[i].name, states[i]->value.layout_);
   }
-  auto step = std::unique_ptr<LoadedStep>(new LoadedStep(this));
+  auto step = std::unique_ptr<LoadedStep>(new LoadedStep(this, program, variables, false));
   MT_ASSIGN_OR_RETURN(step->plan_, PlanOnly(program, mesh, layouts, bucket_bytes));
 
   const plan::Plan& asked = step->plan_;
@@ -451,22 +454,29 @@ Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(
   // Every value is whole where it is: what replicas hold of the same name are values of their own.
   sharding::Partitioned whole;
   whole.local = program;
+  if (options_.guard_updates) {
+    MT_ASSIGN_OR_RETURN(
+        whole.local, program::WithGuard(program, mesh.size(), std::string(sharding::kGuardOutput)));
+    if (whole.local.outputs.size() > program.outputs.size()) {
+      whole.guard_output = static_cast<int>(program.outputs.size());
+    }
+  }
   whole.mesh = mesh;
   const auto add = [&](program::ValueId value, std::vector<Layout>& layouts,
                        std::vector<TensorType>& types) {
-    layouts.push_back(Layout::Replicated(mesh, program.type(value).rank()));
-    types.push_back(program.type(value));
+    layouts.push_back(Layout::Replicated(mesh, whole.local.type(value).rank()));
+    types.push_back(whole.local.type(value));
   };
-  for (const program::Port& p : program.inputs) {
+  for (const program::Port& p : whole.local.inputs) {
     add(p.value, whole.input_layouts, whole.input_types);
   }
-  for (const program::State& s : program.states) {
+  for (const program::State& s : whole.local.states) {
     add(s.entry, whole.state_layouts, whole.state_types);
   }
-  for (const program::Port& p : program.outputs) {
+  for (const program::Port& p : whole.local.outputs) {
     add(p.value, whole.output_layouts, whole.output_types);
   }
-  for (const program::ValueInfo& value : program.values) {
+  for (const program::ValueInfo& value : whole.local.values) {
     whole.layouts.push_back(Layout::Replicated(mesh, value.type.rank()));
     whole.global_dims.push_back(value.type.dims);
   }
@@ -474,7 +484,7 @@ Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(
   options.overlap = mesh.size() > 1;
   options.recorded_order = true;
   if (bucket_bytes) options.bucket_bytes = options.overlap_bucket_bytes = *bucket_bytes;
-  auto step = std::unique_ptr<LoadedStep>(new LoadedStep(this));
+  auto step = std::unique_ptr<LoadedStep>(new LoadedStep(this, program, variables, true));
   MT_ASSIGN_OR_RETURN(step->plan_, plan::MakePlan(std::move(whole), options));
   MT_RETURN_IF_ERROR(Finish(*step, states, step->plan_.CollectivesHash()));
   return step;
@@ -561,9 +571,43 @@ Status LoadedStep::Run() {
       return FailedPrecondition("input `" + plan_.local().inputs[i].name + "` was never fed");
     }
   }
-  MT_RETURN_IF_ERROR(executable_->Run(devices_));
+  const Status run = executable_->Run(devices_);
+  if (run.code() == StatusCode::kAborted) {
+    const auto first = FirstNotFinite();
+    return Aborted(run.message() + "; first not finite: " +
+                   (first.ok() ? *first : "unknown (" + first.status().message() + ")") +
+                   "; no variable was changed");
+  }
+  MT_RETURN_IF_ERROR(run);
   ++runs_;
   return OkStatus();
+}
+
+Result<std::string> LoadedStep::FirstNotFinite() {
+  const Mesh& mesh = plan_.partitioned.mesh;
+  MT_ASSIGN_OR_RETURN(const program::FiniteCheck check,
+                      program::WithFiniteChecks(program_, replica_ ? mesh.size() : 1));
+  std::unique_ptr<LoadedStep> step;
+  if (replica_) {
+    MT_ASSIGN_OR_RETURN(step, session_->LoadReplica(check.program, mesh, variables_));
+  } else {
+    sharding::Given given;
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      given.inputs[program_.inputs[i].name] = plan_.partitioned.input_layouts[i];
+    }
+    MT_ASSIGN_OR_RETURN(step, session_->Load(check.program, mesh, variables_, std::move(given)));
+  }
+  for (size_t d = 0; d < devices_.size(); ++d) step->devices_[d].inputs = devices_[d].inputs;
+  step->fed_.assign(step->fed_.size(), true);
+  MT_RETURN_IF_ERROR(step->Run());
+  std::vector<double> counts;
+  for (size_t i = 0; i < check.places.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(const double count, step->FetchNumber(i));
+    counts.push_back(count);
+  }
+  std::string text = check.Explain(counts);
+  if (text.empty()) return NotFound("every value is finite, but sums over the devices may not be");
+  return text;
 }
 
 Result<Tensor> LoadedStep::Fetch(size_t output) const {

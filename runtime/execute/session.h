@@ -71,6 +71,10 @@ struct SessionOptions {
   MakeCommunicator communicator;  // for meshes of several processes
   MakeCommunicator
       local_communicator;  // for meshes of several devices of this process; none: its own
+  // A step in which a loss or a gradient that its program watches (program::Program::watched) is
+  // not finite on any device of any process changes no variable: LoadedStep::Run is kAborted then,
+  // in every process.
+  bool guard_updates = true;
   sharding::Options sharding;
   plan::Options plan;
 };
@@ -90,10 +94,19 @@ class LoadedStep {
   Status Feed(size_t input, const Tensor& value);
   // Feeds a tensor on the mesh, without a copy when its layout is the input's.
   Status Feed(size_t input, const DTensor& value);
-  // Errors: kFailedPrecondition naming an input that was never fed; kAborted where a guarded output
-  // (plan::Options::finite_outputs) is not finite, with the variables as they were; kUnavailable
-  // and kDeadlineExceeded of collectives with other processes.
+  // Errors: kFailedPrecondition naming an input that was never fed; kUnavailable and
+  // kDeadlineExceeded of collectives with other processes; kAborted for a bad step, in which a
+  // guarded output (plan::Options::finite_outputs) or a watched value (SessionOptions) is not
+  // finite. A bad step is one in every process and leaves the variables as they were. It is run
+  // once more to say where it began: "output `loss` is not finite; first not finite: log (logits)
+  // at model.cc:31, then in the gradient of `hidden_1.kernel`; no variable was changed".
   Status Run();
+  // Where the step that was fed gives something that is not finite, with the variables as they are
+  // now: "log (logits) at model.cc:31". Compiles and runs it anew; called as Run is, by every
+  // process. Errors: kNotFound where all is finite; those of Session::Load and Run.
+  Result<std::string> FirstNotFinite();
+  // Of the program; plan() may have one more (sharding::kGuardOutput).
+  size_t num_outputs() const { return program_.outputs.size(); }
   // Output values of the last Run, gathered on the host. Of a one-element output, the number; of
   // another FetchNumber is kInvalidArgument.
   Result<Tensor> Fetch(size_t output) const;
@@ -114,8 +127,16 @@ class LoadedStep {
 
  private:
   friend class Session;
-  explicit LoadedStep(Session* session) : session_(session) {}
+  LoadedStep(Session* session, const program::Program& program,
+             std::span<const program::Variable> variables, bool replica)
+      : session_(session),
+        program_(program),
+        variables_(variables.begin(), variables.end()),
+        replica_(replica) {}
   Session* session_;
+  program::Program program_;  // as it was loaded
+  std::vector<program::Variable> variables_;
+  bool replica_;  // made by LoadReplica
   plan::Plan plan_;
   std::optional<plan::Plan> run_plan_;
   std::unique_ptr<collective::Communicator> communicator_;

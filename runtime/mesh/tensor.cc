@@ -88,4 +88,31 @@ void Tensor::Paste(const Tensor& block, const Dims& offsets) {
   });
 }
 
+namespace {
+
+// By the bits: an exponent of ones only.
+template <typename Bits>
+int64_t CountExponent(std::span<const std::byte> bytes, Bits ones) {
+  int64_t count = 0;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, bytes.data() + at, sizeof bits);
+    count += (bits & ones) == ones ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+int64_t CountNotFinite(const Tensor& tensor) {
+  switch (tensor.type().dtype) {
+    case DType::kF32:
+      return CountExponent(tensor.bytes(), uint32_t{0x7f800000});
+    case DType::kF64:
+      return CountExponent(tensor.bytes(), uint64_t{0x7ff0000000000000});
+    default:
+      return 0;
+  }
+}
+
 }  // namespace meshtrain::mesh

@@ -91,4 +91,7 @@ class Tensor {
   std::shared_ptr<std::byte> data_;
 };
 
+// How many elements are NaN or infinite; 0 for integers and booleans.
+int64_t CountNotFinite(const Tensor& tensor);
+
 }  // namespace meshtrain::mesh

@@ -83,13 +83,12 @@ Spread SpreadOf(const Dims& operand, const Dims& domain) {
   return Spread::kOther;
 }
 
-std::vector<Step> Schedule(const Program& local, const Options& options) {
+std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& guard_values,
+                           const Options& options) {
   const auto& registry = program::Registry::Standard();
   std::vector<int> guards;
-  for (const program::Port& p : local.outputs) {
-    const bool guarded = std::find(options.finite_outputs.begin(), options.finite_outputs.end(),
-                                   p.name) != options.finite_outputs.end();
-    if (guarded && local.values[p.value].op >= 0) guards.push_back(local.values[p.value].op);
+  for (const ValueId v : guard_values) {
+    if (local.values[v].op >= 0) guards.push_back(local.values[v].op);
   }
   StepGraph graph(local, OrderBeyondValues(local, guards, options.recorded_order));
   std::vector<bool> fusable(local.ops.size(), false);

@@ -14,10 +14,13 @@ Spread SpreadOf(const program::Dims& operand, const program::Dims& domain);
 
 // Groups element-wise ops into chains and all-reduces into buckets, and puts everything in an order
 // that keeps close to the recorded one. Fills kind, ops, reads and writes of the steps; scalar
-// constants that only fused steps read get no step.
-std::vector<Step> Schedule(const program::Program& local, const Options& options);
+// constants that only fused steps read get no step. `guards`: values that are made before any
+// state's next value is, but for the next values that they depend on.
+std::vector<Step> Schedule(const program::Program& local, const std::vector<ValueId>& guards,
+                           const Options& options);
 
-// Gives every stored value its place and appends the copies that outputs and states need. With
+// Gives every stored value its place and appends the copies that outputs and states need. No state
+// changes its place before the plan's guard values are made. With
 // `overlap`, fills Step::waits and keeps the buffers of a collective until it is complete.
 void PlaceBuffers(Plan* plan, bool overlap);
 

@@ -73,12 +73,17 @@ void PlaceBuffers(Plan* plan, bool overlap) {
   std::vector<int> born(local.values.size(), -1);
   std::vector<int> dies(local.values.size(), -1);
   std::vector<bool> stored(local.values.size(), false);
-  std::vector<int> readers(local.values.size(), 0);  // ops
-  for (const program::Op& op : local.ops) {
-    for (const ValueId v : op.operands) ++readers[v];
-  }
+  std::vector<int> last_step(local.values.size(), -1);    // that reads it
+  std::vector<int> last_readers(local.values.size(), 0);  // ops of that step
   for (int s = 0; s < end; ++s) {
     for (const ValueId v : plan->steps[s].reads) dies[v] = s;
+    for (const int i : plan->steps[s].ops) {
+      for (const ValueId v : local.ops[i].operands) {
+        if (last_step[v] != s) last_readers[v] = 0;
+        last_step[v] = s;
+        ++last_readers[v];
+      }
+    }
     for (const ValueId v : plan->steps[s].writes) {
       born[v] = s;
       dies[v] = std::max(dies[v], s);
@@ -116,6 +121,8 @@ void PlaceBuffers(Plan* plan, bool overlap) {
     ValueId from;
     Slot to;
   };
+  int guarded = -1;  // the step by which the guard values are made
+  for (const ValueId v : plan->GuardValues()) guarded = std::max(guarded, born[v]);
   std::vector<Copy> copies;
   for (size_t i = 0; i < local.states.size(); ++i) {
     const program::State& state = local.states[i];
@@ -126,8 +133,8 @@ void PlaceBuffers(Plan* plan, bool overlap) {
       const int writer = born[state.exit];
       const Step& step = plan->steps[writer];
       const bool same_index = step.kind == StepKind::kFused;
-      in_place =
-          last_read[state.entry] < writer || (last_read[state.entry] == writer && same_index);
+      in_place = writer > guarded && (last_read[state.entry] < writer ||
+                                      (last_read[state.entry] == writer && same_index));
     }
     if (in_place) {
       slots[state.exit] = place;
@@ -145,7 +152,8 @@ void PlaceBuffers(Plan* plan, bool overlap) {
     }
   }
 
-  // An all-reduce whose operand nobody else reads leaves its result in the operand's place.
+  // An all-reduce whose operand nobody reads beside or after it leaves its result in the operand's
+  // place.
   std::vector<ValueId> in_place_of(local.values.size(), -1);
   for (int s = 0; s < end; ++s) {
     if (plan->steps[s].kind != StepKind::kCollective) continue;
@@ -153,8 +161,8 @@ void PlaceBuffers(Plan* plan, bool overlap) {
       const program::Op& op = local.ops[i];
       const ValueId from = op.operands[0], to = op.results[0];
       const auto free = [&](ValueId v) { return stored[v] && slots[v].kind == SlotKind::kNone; };
-      if (op.kind != "all_reduce" || readers[from] != 1 || !free(from) || !free(to) ||
-          last_read[from] == end) {
+      if (op.kind != "all_reduce" || last_step[from] != s || last_readers[from] != 1 ||
+          !free(from) || !free(to) || last_read[from] == end) {
         continue;
       }
       in_place_of[to] = from;

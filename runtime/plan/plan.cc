@@ -150,26 +150,25 @@ Status CheckGroups(const sharding::Partitioned& p) {
   return OkStatus();
 }
 
-// The last step before a state changes, where the guarded outputs are complete by then; else -1.
+// The last step before a state changes.
 int GuardStep(const Plan& plan) {
-  int complete = -1;
-  int first_change = static_cast<int>(plan.steps.size());
-  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
-    const Step& step = plan.steps[s];
-    const auto visit = [&](const Slot& slot) {
-      if (slot.kind == SlotKind::kState) first_change = std::min(first_change, s);
-      if (slot.kind == SlotKind::kOutput &&
-          std::find(plan.guarded.begin(), plan.guarded.end(), slot.index) != plan.guarded.end()) {
-        complete = s;
-      }
-    };
-    for (const ValueId v : step.writes) visit(plan.slots[v]);
-    if (step.kind == StepKind::kCopy) visit(step.copy_to);
-  }
-  return complete >= 0 && complete < first_change ? first_change - 1 : -1;
+  const auto changes = [&](const Step& step) {
+    return step.copy_to.kind == SlotKind::kState ||
+           std::any_of(step.writes.begin(), step.writes.end(),
+                       [&](ValueId v) { return plan.slots[v].kind == SlotKind::kState; });
+  };
+  const auto first = std::find_if(plan.steps.begin(), plan.steps.end(), changes);
+  return static_cast<int>(first - plan.steps.begin()) - 1;
 }
 
 }  // namespace
+
+std::vector<ValueId> Plan::GuardValues() const {
+  std::vector<ValueId> values;
+  for (const int i : guarded) values.push_back(local().outputs[i].value);
+  if (zero_output >= 0) values.push_back(local().outputs[zero_output].value);
+  return values;
+}
 
 Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options) {
   MT_RETURN_IF_ERROR(program::Validate(partitioned.local));
@@ -177,15 +176,18 @@ Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options)
   Plan plan;
   plan.partitioned = std::move(partitioned);
   const Program& local = plan.local();
-  plan.steps = Schedule(local, options);
-  PlaceBuffers(&plan, options.overlap);
-  for (size_t i = 0; i < local.outputs.size(); ++i) {
+  const bool updates = std::any_of(local.states.begin(), local.states.end(),
+                                   [](const program::State& s) { return s.exit != s.entry; });
+  for (size_t i = 0; updates && i < local.outputs.size(); ++i) {
     const auto& names = options.finite_outputs;
     if (std::find(names.begin(), names.end(), local.outputs[i].name) != names.end()) {
       plan.guarded.push_back(static_cast<int>(i));
     }
   }
-  plan.guard_step = GuardStep(plan);
+  plan.zero_output = plan.partitioned.guard_output;
+  plan.steps = Schedule(local, plan.GuardValues(), options);
+  PlaceBuffers(&plan, options.overlap);
+  if (!plan.GuardValues().empty()) plan.guard_step = GuardStep(plan);
   MT_RETURN_IF_ERROR(Verify(plan, options.overlap));
   for (const Op& op : local.ops) {
     std::vector<program::TensorType> operands, results;

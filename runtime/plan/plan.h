@@ -90,6 +90,7 @@ struct Options {
   // their own sizes) make the same calls.
   bool recorded_order = false;
   // Outputs (floating-point) that must be finite before any state changes: see Plan::guard_step.
+  // sharding::Partitioned::guard_output, where there is one, must be 0 before that in any case.
   std::vector<std::string> finite_outputs;
 };
 
@@ -97,11 +98,16 @@ struct Plan {
   sharding::Partitioned partitioned;
   std::vector<Step> steps;
   std::vector<Slot> slots;  // per value of partitioned.local
-  // After this step, and before the first that changes a state, the outputs `guarded` are complete;
-  // a run whose guarded output is not finite ends there in kAborted, with every state as it was.
-  // -1: no guard (nothing was asked, or an output depends on an updated state's place).
+  // After this step, and before the first that changes a state, the values of the outputs `guarded`
+  // and `zero_output` are complete; a run in which a guarded one is not finite, or zero_output's is
+  // not 0, ends there in kAborted, with every state as it was. A state whose next value they depend
+  // on gets it through a copy at the end. -1: nothing was asked, or no state changes.
   int guard_step = -1;
   std::vector<int> guarded;  // indices of outputs
+  int zero_output = -1;      // index of an output, f32[]; -1: none
+
+  // The values of the above.
+  std::vector<ValueId> GuardValues() const;
   int64_t arena_bytes = 0;
   int64_t state_bytes = 0;  // per device
   int64_t input_bytes = 0;

@@ -104,7 +104,14 @@ bool StepGraph::Merge(int into, int from) {
 
 std::vector<int> StepGraph::Order(bool eager) const {
   const auto key = [&](int n) {
-    return eager && Communicates(local_.ops[ops_[n].front()]) ? -1 : ops_[n].back();
+    const program::Op& first = local_.ops[ops_[n].front()];
+    if (eager && Communicates(first)) return -1;
+    if (first.kind == "count_beyond") {
+      // Before the all-reduce of the same value, which then leaves its result in its place.
+      const int producer = local_.values[first.operands[0]].op;
+      if (producer >= 0 && !Communicates(local_.ops[producer])) return eager ? -2 : producer;
+    }
+    return ops_[n].back();
   };
   std::vector<int> waiting(ops_.size(), 0);
   std::vector<std::vector<int>> users(ops_.size());

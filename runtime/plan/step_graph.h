@@ -31,7 +31,8 @@ class StepGraph {
   bool Merge(int into, int from);
 
   // The nodes in an order that respects dependencies and otherwise follows the last recorded op of
-  // each; with `eager`, nodes that communicate come as soon as they can.
+  // each; with `eager`, nodes that communicate come as soon as they can. What is beyond a limit is
+  // counted while the values are at hand, unless that would be to wait for other devices.
   std::vector<int> Order(bool eager) const;
 
  private:

@@ -307,7 +307,11 @@ class Player {
   }
 
   Status GuardedAreWritten() {
-    for (const int i : plan_.guarded) MT_RETURN_IF_ERROR(OutputIsWritten(i));
+    for (const ValueId v : plan_.GuardValues()) {
+      const Slot& place = plan_.slots[v];
+      if (place.bytes == 0 || At(place) == v) continue;
+      return Wrong(fmt::format("the guard finds {}, not %{}", Name(At(place)), v));
+    }
     return OkStatus();
   }
 

@@ -156,8 +156,13 @@ class Builder {
   // d(loss)/d(wrt_i), by walking the ops recorded so far backwards; a zero tensor where the loss
   // does not depend on it. `loss` must be a scalar.
   std::vector<Value> Gradient(const Operand& loss, std::span<const Value> wrt);
-  // With respect to the variables' newest versions.
+  // With respect to the variables' newest versions. The loss and the gradients are watched.
   std::vector<Value> Gradient(const Operand& loss, std::span<const Variable> wrt);
+
+  // No state changes in a step in which `value`, a gradient of `variable`, is not finite
+  // (Program::watched). Of a variable the last such value is watched; integers, and values that no
+  // operand has (zeros), are not.
+  void WatchGradient(const Variable& variable, const Value& value);
 
   // Keeps the first error only.
   void Fail(Status error, const std::source_location& where = std::source_location::current());
@@ -190,6 +195,11 @@ class Builder {
 
   friend class Value;
 };
+
+// What a watched loss is called.
+inline constexpr std::string_view kWatchedLoss = "the loss";
+// What a watched gradient is called: "the gradient of `w`".
+std::string GradientOf(const Variable& variable);
 
 // Builder::Gradient on the loss's own builder.
 inline std::vector<Value> Gradient(const Value& loss, std::span<const Variable> variables) {

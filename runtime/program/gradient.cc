@@ -95,7 +95,27 @@ std::vector<Value> Builder::Gradient(const Operand& loss, std::span<const Variab
   std::vector<Value> values;
   for (const Variable& v : wrt) values.push_back(Read(v));
   if (!status_.ok()) return std::vector<Value>(wrt.size(), Value(this, kNoValue));
-  return Gradient(loss, values);
+  std::vector<Value> gradients = Gradient(loss, values);
+  if (!status_.ok()) return gradients;
+  const ValueId id = Resolve(loss, DType::kF32).id();
+  const bool known = std::any_of(program_.watched.begin(), program_.watched.end(),
+                                 [&](const Port& p) { return p.value == id; });
+  if (!known) program_.watched.push_back({std::string(kWatchedLoss), id});
+  for (size_t i = 0; i < wrt.size(); ++i) WatchGradient(wrt[i], gradients[i]);
+  return gradients;
+}
+
+void Builder::WatchGradient(const Variable& variable, const Value& value) {
+  if (!status_.ok() || value.builder() != this || !mesh::IsFloat(value.dtype())) return;
+  const std::string name = GradientOf(variable);
+  std::erase_if(program_.watched, [&](const Port& p) { return p.name == name; });
+  const int32_t producer = program_.values[value.id()].op;
+  if (producer >= 0 && program_.ops[producer].operands.empty()) return;  // zeros
+  program_.watched.push_back({name, value.id()});
+}
+
+std::string GradientOf(const Variable& variable) {
+  return "the gradient of `" + variable.name() + "`";
 }
 
 }  // namespace meshtrain::program

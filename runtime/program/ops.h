@@ -88,6 +88,8 @@ Value ReduceSum(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims
 Value ReduceMean(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
 Value ReduceMax(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
 Value ReduceMin(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
+// How many elements of `a` (floats) are not within [-limit, limit], as f32[]; a NaN is not.
+Value CountBeyond(const Operand& a, double limit);
 // The index along `axis`, i64, the first of equals; that dimension, not empty, is gone.
 Value ArgMax(const Operand& a, int64_t axis);
 

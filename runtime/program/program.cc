@@ -142,6 +142,7 @@ std::string Program::ToString() const {
   for (const State& s : states) {
     if (s.exit != s.entry) text += fmt::format("update {} = %{}\n", NameText(s.name), s.exit);
   }
+  for (const Port& p : watched) text += fmt::format("watch {} = %{}\n", NameText(p.name), p.value);
   return text;
 }
 
@@ -237,6 +238,14 @@ Status Validate(const Program& program) {
                              ", got: " + program.type(s.exit).ToString());
     }
   }
+  for (const Port& p : program.watched) {
+    MT_RETURN_IF_ERROR(use(p.value, "watch `" + p.name + "`"));
+    if (p.name.empty() || !mesh::IsFloat(program.type(p.value).dtype)) {
+      return InvalidArgument("watch `" + p.name +
+                             "`: expected a name and floating-point numbers, " +
+                             "got: " + program.type(p.value).ToString());
+    }
+  }
   return OkStatus();
 }
 
@@ -272,6 +281,9 @@ Program WithoutDeadOps(const Program& program) {
   for (const Port& p : program.outputs) out.outputs.push_back({p.name, renamed[p.value]});
   for (size_t i = 0; i < program.states.size(); ++i) {
     out.states[i].exit = renamed[program.states[i].exit];
+  }
+  for (const Port& p : program.watched) {
+    if (renamed[p.value] != kNoValue) out.watched.push_back({p.name, renamed[p.value]});
   }
   return out;
 }

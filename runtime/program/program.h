@@ -16,6 +16,7 @@
 //   %4 = add(%1, %3) : f32[]
 //   output y = %2
 //   update n = %4
+// Lines `watch "the loss" = %2` name Program::watched.
 #pragma once
 
 #include <cstdint>
@@ -115,6 +116,9 @@ struct Program {
   std::vector<Port> inputs;
   std::vector<State> states;
   std::vector<Port> outputs;
+  // What must be finite before any state changes: losses and gradients, named as messages name them
+  // ("the gradient of `w`"). They only matter where they exist: nothing is computed for them alone.
+  std::vector<Port> watched;
 
   const TensorType& type(ValueId v) const { return values[v].type; }
   std::string ToString() const;
@@ -129,12 +133,13 @@ Status Validate(const Program& program);
 Result<Program> ParseProgram(std::string_view text);
 
 // A hash of what the program computes: of the outputs and updates by name, and of the ops behind
-// them. Value numbers, the order of independent ops, dead ops, the program's name and source lines
-// do not matter; names of inputs, states and outputs, types, attributes do. A path counts only for
-// ops whose result depends on it.
+// them. Watches, value numbers, the order of independent ops, dead ops, the program's name and
+// source lines do not matter; names of inputs, states and outputs, types, attributes do. A path
+// counts only for ops whose result depends on it.
 uint64_t HashProgram(const Program& program);
 
-// Removes ops that no output or update needs and renumbers values. Inputs and states stay.
+// Removes ops that no output or update needs and renumbers values. Inputs and states stay; watches
+// of what was removed do not.
 Program WithoutDeadOps(const Program& program);
 
 // The wire form (proto/meshtrain/v1/program.proto), lossless. Errors: kInvalidArgument.

@@ -96,6 +96,7 @@ std::string SerializeProgram(const Program& program) {
   };
   for (const Port& p : program.inputs) add_port(p, to.add_inputs());
   for (const Port& p : program.outputs) add_port(p, to.add_outputs());
+  for (const Port& p : program.watched) add_port(p, to.add_watched());
   for (const State& from : program.states) {
     wire::State* state = to.add_states();
     state->set_name(from.name);
@@ -149,6 +150,7 @@ Result<Program> DeserializeProgram(std::string_view bytes) {
     program.states.push_back({s.name(), s.entry(), s.exit()});
   }
   for (const wire::Port& p : from.outputs()) program.outputs.push_back({p.name(), p.value()});
+  for (const wire::Port& p : from.watched()) program.watched.push_back({p.name(), p.value()});
   const Status status = Validate(program);
   if (!status.ok()) return status.At("program");
   return program;

@@ -256,12 +256,13 @@ class Parser {
     const std::string kind(Word());
     SkipSpaces();
     const size_t name_at = at_;
-    if (kind != "input" && kind != "state" && kind != "output" && kind != "update") {
+    if (kind != "input" && kind != "state" && kind != "output" && kind != "update" &&
+        kind != "watch") {
       at_ = start;
-      return Expected("input, state, output, update or a value such as %12");
+      return Expected("input, state, output, update, watch or a value such as %12");
     }
     MT_ASSIGN_OR_RETURN(const std::string name, Name());
-    MT_RETURN_IF_ERROR(Once(kind, name, name_at));
+    if (kind != "watch") MT_RETURN_IF_ERROR(Once(kind, name, name_at));
     if (kind == "input" || kind == "state") {
       MT_RETURN_IF_ERROR(Need(":"));
       MT_ASSIGN_OR_RETURN(TensorType type, Type());
@@ -283,6 +284,14 @@ class Parser {
     MT_ASSIGN_OR_RETURN(const ValueId id, KnownId());
     if (kind == "output") {
       program_.outputs.push_back({name, id});
+      return NeedEndOfLine();
+    }
+    if (kind == "watch") {
+      if (!mesh::IsFloat(values_.at(id).info.type.dtype)) {
+        return ErrorAt(id_at, "expected floating-point numbers to watch, got: " +
+                                  values_.at(id).info.type.ToString());
+      }
+      program_.watched.push_back({name, id});
       return NeedEndOfLine();
     }
     const auto state = std::find_if(program_.states.begin(), program_.states.end(),

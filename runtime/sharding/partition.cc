@@ -3,8 +3,10 @@
 // the nearest one there is.
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "runtime/base/check.h"
+#include "runtime/program/finite.h"
 #include "runtime/sharding/lint.h"
 #include "runtime/sharding/solve.h"
 
@@ -119,6 +121,7 @@ class Partitioner {
                       .asked = sharded_.state_given[i]};
       MT_ASSIGN_OR_RETURN(out_.local.states[i].exit, Bring(s.exit, PlaceOf(layout), want));
     }
+    if (options_.guard_updates) AddGuard();
     return std::move(out_);
   }
 
@@ -362,6 +365,87 @@ class Partitioner {
     }
     out_.local.ops.push_back(std::move(local));
     return OkStatus();
+  }
+
+  // Counts what is not finite in the watched values, and makes the sum an output.
+  void AddGuard() {
+    std::map<std::vector<int64_t>, ValueId> counts;  // by the axes over which they are to be added
+    for (const program::Port& p : program::WatchedForUpdates(global_)) {
+      const Version& version = CheapestToCount(p.value);
+      const int32_t producer = global_.values[p.value].op;
+      AddCount(p.value, version, producer < 0 ? Op() : global_.ops[producer], counts);
+    }
+    if (counts.empty()) return;
+    const Layout everywhere = Layout::Replicated(sharded_.mesh, 0);
+    ValueId total = program::kNoValue;
+    for (const auto& [axes, count] : counts) {
+      ValueId sum = count;
+      if (!axes.empty()) {
+        AxisList list;
+        for (const int64_t a : axes) list.Add(static_cast<int>(a));
+        sum = EmitNumber("all_reduce",
+                         {{"axes", axes},
+                          {"group", context_.sizes.Product(list)},
+                          {"reduction", std::string(mesh::ReductionName(mesh::Reduction::kSum))}},
+                         {count}, everywhere);
+      }
+      total = total < 0 ? sum : EmitNumber("add", {}, {total, sum}, everywhere);
+    }
+    out_.guard_output = static_cast<int>(out_.local.outputs.size());
+    out_.local.outputs.push_back({std::string(kGuardOutput), total});
+    out_.output_layouts.push_back(everywhere);
+    out_.output_types.push_back({DType::kF32, {}});
+  }
+
+  // Of the layouts in which the value exists: one in which it is complete, if any, and of those one
+  // that is split most. What is complete is what the updates read, and needs no bound for a sum.
+  const Version& CheapestToCount(ValueId v) const {
+    const auto price = [&](const Version& version) {
+      return std::pair(version.place.AnyPending(),
+                       LocalElements(version.place, global_.type(v).dims, context_.sizes));
+    };
+    return *std::min_element(
+        versions_[v].begin(), versions_[v].end(),
+        [&](const Version& a, const Version& b) { return price(a) < price(b); });
+  }
+
+  void AddCount(ValueId v, const Version& version, const Op& origin,
+                std::map<std::vector<int64_t>, ValueId>& counts) {
+    const TensorType& type = global_.type(v);
+    double limit = type.dtype == DType::kF32 ? std::numeric_limits<float>::max()
+                                             : std::numeric_limits<double>::max();
+    ValueId local = version.local;
+    for (int d = 0; d < type.rank(); ++d) {
+      if (EvenDim(version.place, d, type.dims[d], context_.sizes)) continue;
+      local = Masked(local, v, version.place, d, mesh::Reduction::kSum, origin);
+    }
+    std::vector<int64_t> axes;
+    Place pending;
+    int64_t summands = 1;
+    for (int a = 0; a < context_.sizes.count; ++a) {
+      if (version.place.at[a] == Place::kCopies) continue;
+      axes.push_back(a);
+      pending.at[a] = Place::kPendingSum;
+      if (version.place.at[a] == Place::kPendingSum) summands *= context_.sizes.size[a];
+    }
+    // No rounding on the way brings a sum of such parts to infinity.
+    if (summands > 1) limit /= 2 * static_cast<double>(summands);
+    const Layout layout = LayoutOf(pending, sharded_.mesh, 0);
+    const ValueId count = EmitNumber("count_beyond", {{"limit", limit}}, {local}, layout);
+    out_.local.ops.back().path = origin.path;
+    out_.local.ops.back().where = origin.where;
+    const auto [it, is_new] = counts.emplace(axes, count);
+    if (!is_new) it->second = EmitNumber("add", {}, {it->second, count}, layout);
+  }
+
+  // Appends a local op that gives an f32[].
+  ValueId EmitNumber(std::string kind, Attrs attrs, std::vector<ValueId> operands,
+                     const Layout& layout) {
+    const ValueId result =
+        NewValue({DType::kF32, {}}, static_cast<int32_t>(out_.local.ops.size()), layout, {});
+    out_.local.ops.push_back(
+        {std::move(kind), std::move(attrs), std::move(operands), {result}, "", {}});
+    return result;
   }
 
   const Sharded& sharded_;

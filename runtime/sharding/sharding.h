@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -45,7 +46,16 @@ struct Options {
   int64_t replication_limit_bytes = int64_t{64} << 20;
   // Refuse shards of unequal size (kInvalidArgument naming the value, its dimension and the axis).
   bool refuse_uneven = false;
+  // Adds the output kGuardOutput to a program that watches something on which an update depends.
+  bool guard_updates = false;
 };
+
+// How many elements of all that the program watches are not finite, over all devices: f32[], the
+// same on each of them, the last output of the partitioned program. Each value is counted where it
+// lies: what is split, on its shards; what is a pending sum that nothing else reduces, on each
+// device's part, where finite means that the sum cannot overflow. So the layouts, the other ops and
+// their results are the same with the count and without.
+inline constexpr std::string_view kGuardOutput = "watched/not_finite";
 
 // How an op is split: per factor (registry.h) the mesh axes that split it. A pending reduction may
 // also go through an op that is linear in the operands that carry it: then `passing` names it and
@@ -126,6 +136,7 @@ struct Partitioned {
   std::vector<Layout> layouts;             // per value of `local`: how it stands for a global value
   std::vector<program::Dims> global_dims;  // per value of `local`
   std::vector<Reshard> reshards;
+  int guard_output = -1;  // kGuardOutput's index, the last one; -1: there is none
 };
 
 Result<Partitioned> Partition(const Sharded& sharded, const Options& options = {});

@@ -191,6 +191,11 @@ class Checker {
       problems_.Add(At("train.validation"), Path("train.validation"),
                     "expected data.test to validate on, got: none");
     }
+    if (spec_.parameter_server && train.end_after_bad_steps != 1) {
+      problems_.Add(At("train.end_after_bad_steps"), Path("train.end_after_bad_steps"),
+                    "expected 1 under ParameterServer, where a bad step ends the job, got: " +
+                        std::to_string(train.end_after_bad_steps));
+    }
     if (!train.early_stopping) return;
     const std::string path = Path("train.early_stopping.monitor");
     const std::string& monitor = train.early_stopping->monitor;

@@ -113,6 +113,7 @@ TrainSpec ParseTrain(Problems& problems, const Node& node, const std::string& pa
   Fields fields(problems, node, path);
   train.epochs = fields.Int("epochs", 1, 1);
   train.steps_per_epoch = fields.Int("steps_per_epoch", -1, 1);
+  train.end_after_bad_steps = fields.Int("end_after_bad_steps", 1, 1);
   if (const Node* validation = fields.Get("validation")) {
     if (const auto flag = validation->AsBool()) {
       train.validate_every = *flag ? 1 : 0;
@@ -195,7 +196,7 @@ ProgramSpec ReadProgram(Problems& problems, const Node& node, const std::string&
   }
   if (const Node* train = fields.Get("train")) {
     spec.train = ParseTrain(problems, *train, fields.Path("train"));
-    for (const char* key : {"validation", "early_stopping"}) {
+    for (const char* key : {"validation", "early_stopping", "end_after_bad_steps"}) {
       if (const Node* part = train->Find(key)) {
         spec.places["train." + std::string(key)] = part->place;
       }

@@ -133,6 +133,8 @@ struct TrainSpec {
   int64_t steps_per_epoch = -1;   // -1: a pass of the data
   int64_t validation_steps = -1;  // -1: a pass
   int64_t validate_every = 1;     // epochs; 0: never
+  // Steps in a row whose loss or a gradient is not finite, with which the job fails.
+  int64_t end_after_bad_steps = 1;
   std::optional<EarlyStoppingSpec> early_stopping;
 };
 

@@ -45,16 +45,18 @@ std::string LinesUpTo(const std::string& text, int64_t last) {
 std::string StepLine(const StepRecord& r) {
   std::string line = fmt::format("{{\"step\":{},\"epoch\":{},\"loss\":", r.step, r.epoch);
   PutNumber(line, r.loss);
+  const auto quoted = [](std::string_view text) {
+    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
   for (const auto& [name, value] : r.metrics) {
-    line += "," +
-            nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-            ":";
+    line += "," + quoted(name) + ":";
     PutNumber(line, value);
   }
   if (r.seconds) {
     line += ",\"seconds\":";
     PutNumber(line, *r.seconds);
   }
+  if (!r.bad.empty()) line += ",\"bad\":" + quoted(r.bad);
   return line + "}\n";
 }
 

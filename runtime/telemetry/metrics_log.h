@@ -1,6 +1,7 @@
 // metrics.jsonl: one line of JSON per training step, with at least `step` and `loss`, for people's
 // own scripts.
 //   {"step":1,"epoch":1,"loss":2.362259864807129,"accuracy":0.0625,"seconds":0.0021}
+//   {"step":2,"epoch":1,"loss":null,"bad":"first not finite: log (logits) at model.cc:31"}
 // Numbers are the shortest text that reads back as the same double; what is not finite is null.
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "runtime/base/status.h"
@@ -22,6 +24,7 @@ struct StepRecord {
   double loss = 0;
   std::span<const NamedValue> metrics;
   std::optional<double> seconds;
+  std::string_view bad = {};  // why the step changed nothing; "": it did
 };
 
 // With the line end. Pure.

@@ -14,6 +14,9 @@ const std::vector<double> kSaveBounds = {0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60,
 
 TrainingMetrics::TrainingMetrics(Metrics& m)
     : steps(m.AddCounter("meshtrain_steps_total", "Training steps finished by this process.")),
+      bad_steps(m.AddCounter("meshtrain_bad_steps_total",
+                             "Training steps that changed nothing, since their loss or a gradient "
+                             "was not finite.")),
       examples(m.AddCounter("meshtrain_examples_total",
                             "Training examples in the finished steps, of the global batch.")),
       step_seconds(

@@ -10,6 +10,7 @@ struct TrainingMetrics {
   explicit TrainingMetrics(Metrics& metrics);
 
   Counter steps;                 // meshtrain_steps_total
+  Counter bad_steps;             // meshtrain_bad_steps_total
   Counter examples;              // meshtrain_examples_total
   Histogram step_seconds;        // meshtrain_step_seconds
   Histogram input_wait_seconds;  // meshtrain_input_wait_seconds

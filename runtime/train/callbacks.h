@@ -50,6 +50,7 @@ class EarlyStopping final : public Callback {
 struct FunctionCallback final : public Callback {
   std::function<Status(const Position&)> on_train_begin;
   std::function<Status(const StepInfo&)> on_step_end;
+  std::function<Status(const BadStepInfo&)> on_bad_step;
   std::function<Status(const EpochInfo&)> on_epoch_end;
   std::function<Status(const FitResult&)> on_train_end;
 
@@ -57,6 +58,9 @@ struct FunctionCallback final : public Callback {
     return on_train_begin ? on_train_begin(p) : OkStatus();
   }
   Status OnStepEnd(const StepInfo& i) override { return on_step_end ? on_step_end(i) : OkStatus(); }
+  Status OnBadStep(const BadStepInfo& i) override {
+    return on_bad_step ? on_bad_step(i) : OkStatus();
+  }
   Status OnEpochEnd(const EpochInfo& i) override {
     return on_epoch_end ? on_epoch_end(i) : OkStatus();
   }

@@ -83,23 +83,18 @@ class Fitting {
 
   Status Step(const Batch& batch, int64_t steps_per_epoch, Scalars* last) {
     const Duration begin = clock_.Monotonic();
-    MT_ASSIGN_OR_RETURN(*last, runner_.TrainStep(batch));
+    auto scalars = runner_.TrainStep(batch);
+    if (scalars.status().code() == StatusCode::kAborted) return BadStep(scalars.status().message());
+    MT_ASSIGN_OR_RETURN(*last, std::move(scalars));
     const Duration seconds = clock_.Monotonic() - begin;
     Position& at = result_.position;
     ++at.step;
     ++at.batch;
     if (const auto* bad = NotFinite(*last)) {
-      result_.end = FitEnd::kNotFinite;
-      const auto op = runner_.FirstNonFinite(batch);
-      const int64_t saved = runner_.last_saved();
-      result_.message =
-          "step " + std::to_string(at.step) + ": " + bad->first + " is " + Text(bad->second) +
-          "; first not finite: " + (op.ok() ? *op : "unknown (" + op.status().message() + ")") +
-          "; " +
-          (saved < 0 ? "no checkpoint was saved"
-                     : "the last checkpoint is of step " + std::to_string(saved));
+      EndOfNumbers(bad->first + " is " + Text(bad->second));
       return OkStatus();
     }
+    bad_in_a_row_ = 0;
     for (const auto& [name, value] : *last) at.sums[name] += value;
     const StepInfo info{.position = at,
                         .epochs = o_.epochs,
@@ -112,13 +107,40 @@ class Fitting {
     return AskCallbacks();
   }
 
+  // The batch is done with, and counts as one without figures.
+  Status BadStep(const std::string& why) {
+    Position& at = result_.position;
+    ++at.step;
+    ++at.batch;
+    ++at.bad_batches;
+    ++bad_in_a_row_;
+    const BadStepInfo info{.position = at, .in_a_row = bad_in_a_row_, .why = why};
+    for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnBadStep(info));
+    if (bad_in_a_row_ < o_.end_after_bad_steps) return AskCallbacks();
+    EndOfNumbers(why);
+    return OkStatus();
+  }
+
+  void EndOfNumbers(const std::string& why) {
+    result_.end = FitEnd::kNotFinite;
+    const int64_t saved = runner_.last_saved();
+    result_.message =
+        "step " + std::to_string(result_.position.step) + ": " + why +
+        (bad_in_a_row_ > 1 ? "; the " + std::to_string(bad_in_a_row_) + " steps up to it were bad"
+                           : "") +
+        "; " +
+        (saved < 0 ? "no checkpoint was saved"
+                   : "the last checkpoint is of step " + std::to_string(saved));
+  }
+
   Status EndOfEpoch(Duration begin, const Scalars& last) {
     Position& at = result_.position;
     // A resumed epoch may have no step left to do: then the names come from the sums.
     Scalars order = last;
     if (order.empty()) order.assign(at.sums.begin(), at.sums.end());
     EpochInfo info{.epoch = at.epoch + 1, .epochs = o_.epochs, .step = at.step};
-    if (at.batch > 0) info.train = Means(order, at.sums, at.batch);
+    const int64_t good = at.batch - at.bad_batches;
+    if (good > 0) info.train = Means(order, at.sums, good);
     if (o_.validation != nullptr && o_.validate_every > 0 && info.epoch % o_.validate_every == 0) {
       auto validation = Evaluate(runner_, *o_.validation, o_.validation_steps, stop_);
       if (!validation.ok() && stop_.stop_requested()) return Stop("a stop was requested");
@@ -127,7 +149,7 @@ class Fitting {
     }
     info.seconds = clock_.Monotonic() - begin;
     ++at.epoch;
-    at.batch = 0;
+    at.batch = at.bad_batches = 0;
     at.sums.clear();
     result_.history.push_back(info);
     at.history = std::make_shared<const std::vector<EpochInfo>>(result_.history);
@@ -156,6 +178,7 @@ class Fitting {
   std::stop_token stop_;
   Clock& clock_;
   FitResult result_;
+  int64_t bad_in_a_row_ = 0;
 };
 
 }  // namespace

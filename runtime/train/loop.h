@@ -42,7 +42,9 @@ class BatchSource {
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
-  // One step; on return the states are those after it.
+  // One step; on return the states are those after it. Errors: kAborted for a bad step, one whose
+  // loss or a gradient is not finite, which changes no state; the message says what was not finite
+  // first. Where several processes run the step, it is bad in all of them.
   virtual Result<Scalars> TrainStep(const Batch& batch) = 0;
   // Reads the states only.
   virtual Result<Scalars> EvalStep(const Batch& batch) = 0;
@@ -51,10 +53,6 @@ class StepRunner {
   virtual Status Save(int64_t step) = 0;
   // The newest step that Save was called for without an error, -1: none.
   virtual int64_t last_saved() const = 0;
-  // The first op, in program order, that gave a NaN or an infinity in the step just done on
-  // `batch`, as people read it: "log (hidden_1) at model.cc:31". Runs the step again on the states
-  // that it began with.
-  virtual Result<std::string> FirstNonFinite(const Batch& batch) = 0;
 };
 
 struct EpochInfo;
@@ -65,6 +63,7 @@ struct Position {
   int64_t step = 0;                    // finished steps
   int64_t epoch = 0;                   // finished epochs
   int64_t batch = 0;                   // finished batches of this epoch
+  int64_t bad_batches = 0;             // of these, whose steps were bad: they have no part in sums
   std::map<std::string, double> sums;  // of this epoch's batches, by output name
   // The finished epochs, as far as they are known: null where none is. Never changed once made, so
   // that positions are cheap to copy.
@@ -81,6 +80,13 @@ struct StepInfo {
   const Scalars& scalars;
 };
 
+// A step that changed nothing, because its loss or a gradient was not finite.
+struct BadStepInfo {
+  const Position& position;  // this step counted
+  int64_t in_a_row = 1;      // bad steps since the last good one, this one included
+  const std::string& why;    // "output `loss` is not finite; first not finite: log at model.cc:31"
+};
+
 // One row of the history: means over the epoch's batches, each batch counting once.
 struct EpochInfo {
   int64_t epoch = 0;  // from 1
@@ -94,15 +100,15 @@ struct EpochInfo {
 enum class FitEnd : uint8_t {
   kFinished,
   kStopped,    // by the stop token or by a callback
-  kNotFinite,  // a loss that is NaN or infinite
+  kNotFinite,  // too many bad steps in a row, or a metric that is NaN or infinite
 };
 
 struct FitResult {
   FitEnd end = FitEnd::kFinished;
   Position position;
   std::vector<EpochInfo> history;  // with that of the position it began at
-  // Why it ended before its end: "step 12: loss is nan; first in log (logits) at model.cc:31; the
-  // last checkpoint is of step 10".
+  // Why it ended before its end: "step 12: output `loss` is not finite; first not finite: log
+  // (logits) at model.cc:31; no variable was changed; the last checkpoint is of step 10".
   std::string message;
 };
 
@@ -112,6 +118,8 @@ class Callback {
   virtual ~Callback() = default;
   virtual Status OnTrainBegin(const Position&) { return OkStatus(); }
   virtual Status OnStepEnd(const StepInfo&) { return OkStatus(); }
+  // In OnStepEnd's place.
+  virtual Status OnBadStep(const BadStepInfo&) { return OkStatus(); }
   virtual Status OnEpochEnd(const EpochInfo&) { return OkStatus(); }
   virtual Status OnTrainEnd(const FitResult&) { return OkStatus(); }
   // Asked after each step and epoch.
@@ -122,8 +130,9 @@ struct FitOptions {
   int64_t epochs = 1;
   int64_t steps_per_epoch = -1;  // -1: a pass of the data; else passes are joined end to end
   BatchSource* validation = nullptr;
-  int64_t validation_steps = -1;  // -1: a pass
-  int64_t validate_every = 1;     // epochs
+  int64_t validation_steps = -1;    // -1: a pass
+  int64_t validate_every = 1;       // epochs
+  int64_t end_after_bad_steps = 1;  // in a row; those before are counted, and training goes on
   Position start;
 };
 

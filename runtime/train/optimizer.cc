@@ -31,6 +31,9 @@ GradientScope::~GradientScope() { current_scope = previous_; }
 
 void Optimizer::Apply(std::span<const Parameter> weights, std::span<const Value> gradients) {
   MT_CHECK(weights.size() == gradients.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (gradients[i].valid()) gradients[i].builder()->WatchGradient(weights[i], gradients[i]);
+  }
   std::vector<Value> clipped(gradients.begin(), gradients.end());
   if (current_scope != nullptr) {
     clipped = current_scope->reduce_(gradients);

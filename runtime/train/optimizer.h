@@ -61,7 +61,7 @@ class Optimizer {
   virtual std::string_view kind() const = 0;  // "adam", as the manifest spells it
 
   // Records one step in the current builder: reads and assigns the weights and the slots.
-  // `gradients[i]` is of weights[i]. Call once per program.
+  // `gradients[i]` is of weights[i], and watched (Builder::WatchGradient). Call once per program.
   void Apply(std::span<const Parameter> weights, std::span<const Value> gradients);
   // Apply, with the gradients of the scalar `loss` to those of `weights` that are trainable.
   void Minimize(const Value& loss, std::span<const Parameter> weights);

@@ -213,6 +213,8 @@ void AddReduce(std::vector<Case>& cases) {
   cases.push_back({"reduce_min, of positives", {Positive({5, 2})}, [](In x) {
                      return program::ReduceMin(x[0], {0});
                    }});
+  cases.push_back(
+      {"count_beyond", {Any({5, 4})}, [](In x) { return program::CountBeyond(x[0], 0.25); }});
   cases.push_back({"argmax", {Any({5, 4})}, [](In x) { return program::ArgMax(x[0], 1); }});
   cases.push_back(
       {"argmax, of rows", {Any({5, 4})}, [](In x) { return program::ArgMax(x[0], 0); }});

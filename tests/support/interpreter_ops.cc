@@ -413,6 +413,10 @@ Result<std::vector<Array>> EvaluateOp(const Op& op, const Operands& x,
     out = MatMul(op.attrs, x, type);
   } else if (in({"reduce_sum", "reduce_max", "reduce_min"})) {
     out = Reduce(op, *x[0], type);
+  } else if (op.kind == "count_beyond") {
+    const double limit = op.attrs.Double("limit");
+    const auto beyond = [&](double v) { return !(std::abs(v) <= limit); };
+    out.at = {static_cast<double>(std::count_if(x[0]->at.begin(), x[0]->at.end(), beyond))};
   } else if (op.kind == "argmax") {
     out = ArgMax(op, *x[0], type);
   } else if (in({"softmax", "log_softmax", "softmax_cross_entropy", "sparse_softmax_cross_entropy",

@@ -2,9 +2,9 @@
 #include "runtime/device/backend.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -12,6 +12,7 @@
 #include "runtime/device/cpu/collective_step.h"
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/kernel.h"
+#include "runtime/device/cpu/kernels.h"
 
 namespace meshtrain::device {
 namespace cpu {
@@ -86,12 +87,12 @@ struct RunStep {
   uint64_t call = 0;  // kCollective: its last call beside this run; 0: none is under way
 };
 
-// An output that must be finite before states change.
+// An output whose value must be finite, or 0, before states change.
 struct Guarded {
-  int output;
-  mesh::DType dtype;
-  int64_t count;
+  ValueId value;
+  mesh::TensorType type;
   std::string name;
+  bool zero;
 };
 
 // One device's own memory.
@@ -192,7 +193,7 @@ class CpuExecutable final : public Executable {
       }
       if (i == guard_step_ + 1) {
         for (const int s : guard_waits_) MT_RETURN_IF_ERROR(Complete(steps_[s]));
-        MT_RETURN_IF_ERROR(CheckGuarded(devices));
+        MT_RETURN_IF_ERROR(CheckGuarded());
       }
     }
     for (RunStep& step : steps_) MT_RETURN_IF_ERROR(Complete(step));
@@ -278,11 +279,12 @@ class CpuExecutable final : public Executable {
     }
 
     guard_step_ = plan.guard_step;
-    for (const int i : plan.guarded) {
-      const program::Port& port = local.outputs[i];
-      const mesh::TensorType& type = local.type(port.value);
-      guarded_.push_back({i, type.dtype, type.num_elements(), port.name});
-    }
+    const auto guard = [&](int output, bool zero) {
+      const program::Port& port = local.outputs[output];
+      guarded_.push_back({port.value, local.type(port.value), port.name, zero});
+    };
+    for (const int i : plan.guarded) guard(i, false);
+    if (plan.zero_output >= 0) guard(plan.zero_output, true);
 
     one_by_one_ = static_cast<int>(ranks.size()) < pool_.threads();
     for (size_t d = 0; d < ranks.size(); ++d) {
@@ -324,35 +326,33 @@ class CpuExecutable final : public Executable {
         }
       }
     }
+    const std::vector<ValueId> guards = plan.GuardValues();
     for (int s = 0; s <= guard_step_; ++s) {
-      for (const ValueId v : plan.steps[s].writes) {
-        const Slot& slot = plan.slots[v];
-        if (plan.steps[s].kind == StepKind::kCollective && slot.kind == SlotKind::kOutput &&
-            std::find(plan.guarded.begin(), plan.guarded.end(), slot.index) != plan.guarded.end()) {
-          guard_waits_.push_back(s);
-        }
-      }
+      const plan::Step& step = plan.steps[s];
+      if (step.kind != StepKind::kCollective) continue;
+      const bool any = std::any_of(step.writes.begin(), step.writes.end(), [&](ValueId v) {
+        return std::find(guards.begin(), guards.end(), v) != guards.end();
+      });
+      if (any) guard_waits_.push_back(s);
     }
     return OkStatus();
   }
 
-  Status CheckGuarded(std::span<const DeviceBuffers> devices) {
+  Status CheckGuarded() const {
     for (const Guarded& g : guarded_) {
-      for (const DeviceBuffers& d : devices) {
-        const std::byte* at = d.outputs[g.output]->host();
-        bool finite = true;
-        if (g.dtype == mesh::DType::kF32) {
-          for (int64_t i = 0; i < g.count; ++i) {
-            finite = finite && std::isfinite(reinterpret_cast<const float*>(at)[i]);
-          }
-        } else {
-          for (int64_t i = 0; i < g.count; ++i) {
-            finite = finite && std::isfinite(reinterpret_cast<const double*>(at)[i]);
-          }
+      for (const Device& d : devices_) {
+        const std::byte* at = d.at[g.value];
+        if (g.zero) {
+          const float count = *reinterpret_cast<const float*>(at);
+          if (count == 0) continue;
+          return Aborted(std::to_string(static_cast<int64_t>(count)) +
+                         " elements of the loss and the gradients are not finite");
         }
-        if (!finite) {
-          return Aborted("cpu: output `" + g.name + "` is not finite; no state was changed");
-        }
+        const int64_t beyond =
+            ActiveKernels().count_beyond(static_cast<Type>(g.type.dtype), at, g.type.num_elements(),
+                                         std::numeric_limits<double>::max());
+        if (beyond == 0) continue;
+        return Aborted("output `" + g.name + "` is not finite");
       }
     }
     return OkStatus();

@@ -94,6 +94,8 @@ struct Kernels {
   // The same sums of f32 or f64 before they are rounded, to be added to others. rows, n >= 1.
   void (*sum_rows)(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n);
   void (*sum_row)(Type type, double* d, const void* a, int64_t n);
+  // How many of n elements, f32 or f64, are not within [-limit, limit]; a NaN is not.
+  int64_t (*count_beyond)(Type type, const void* a, int64_t n, double limit);
 
   // Over the last dimension of [rows, n], f32 or f64.
   void (*softmax)(Type type, bool log, void* d, const void* a, int64_t rows, int64_t n);

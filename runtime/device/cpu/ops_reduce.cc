@@ -1,5 +1,7 @@
-// Reductions and argmax.
+// Reductions, argmax and the count of what is beyond a limit.
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <limits>
 
 #include "runtime/device/cpu/kernel.h"
@@ -262,6 +264,29 @@ KernelPtr ArgMaxOf(const Making& making, const Op& op) {
   }
 }
 
+KernelPtr CountBeyondOf(const Making& making, const Op& op) {
+  // A loop of so little work that it is worth a second thread only from here on.
+  constexpr int64_t kCountGrain = 4 * kGrain;
+  const TensorType& from = making.local().type(op.operands[0]);
+  double limit = op.attrs.Double("limit");
+  if (from.dtype == DType::kF32) {
+    // The largest f32 that is not above it.
+    const auto narrow =
+        static_cast<float>(std::min<double>(limit, std::numeric_limits<float>::max()));
+    limit = narrow > limit ? std::nextafter(narrow, 0.0F) : narrow;
+  }
+  const ValueId in = op.operands[0], out = op.results[0];
+  return MakeKernel([=](const Frame& f) {
+    std::atomic<int64_t> count = 0;
+    const int64_t width = DTypeBytes(from.dtype);
+    f.For(from.num_elements(), kCountGrain, [&](int64_t begin, int64_t end) {
+      count += ActiveKernels().count_beyond(static_cast<Type>(from.dtype), f.at[in] + begin * width,
+                                            end - begin, limit);
+    });
+    *f.As<float>(out) = static_cast<float>(count.load());
+  });
+}
+
 }  // namespace
 
 KernelPtr MakeReduceKernel(const Making& making, const Op& op) {
@@ -269,6 +294,7 @@ KernelPtr MakeReduceKernel(const Making& making, const Op& op) {
   if (op.kind == "reduce_max") return Reduction(making, op, Fold::kMax);
   if (op.kind == "reduce_min") return Reduction(making, op, Fold::kMin);
   if (op.kind == "argmax") return ArgMaxOf(making, op);
+  if (op.kind == "count_beyond") return CountBeyondOf(making, op);
   return nullptr;
 }
 

@@ -1,6 +1,5 @@
 // One step, from its request to its answer: its arguments, the computation, the end.
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/distribute/parameter/executor_impl.h"
 
@@ -125,6 +124,23 @@ void Executor::Impl::Compute(const RunPtr& run) {
   if (sends.empty()) return Finish(*run, OkStatus());
   for (const size_t push : sends) Send(run, push);
 }
+
+// Errors: kAborted, a bad step.
+Status Executor::Impl::CheckFinite(const StepRun& run, const std::string& what,
+                                   const Tensor& value) {
+  const int64_t bad = mesh::CountNotFinite(value);
+  if (bad == 0) return OkStatus();
+  const int64_t all = value.type().num_elements();
+  const auto first = run.function->step->FirstNotFinite();
+  return Aborted("step " + std::to_string(run.request.step) + ": " + what +
+                 ": expected finite numbers, got: " +
+                 (all == 1 ? std::to_string(value.Item())
+                           : std::to_string(bad) + " of " + std::to_string(all) + " that are not") +
+                 "; first not finite: " +
+                 (first.ok() ? *first : "unknown (" + first.status().message() + ")") +
+                 "; nothing was pushed");
+}
+
 Status Executor::Impl::Step(StepRun& run) {
   const Function& function = *run.function;
   const Program& program = function.spec.program;
@@ -138,18 +154,17 @@ Status Executor::Impl::Step(StepRun& run) {
     MT_ASSIGN_OR_RETURN(Tensor value, function.step->Fetch(static_cast<size_t>(i)));
     const std::string& name = program.outputs[i].name;
     const auto& finite = function.spec.finite;
-    if (std::find(finite.begin(), finite.end(), name) != finite.end() &&
-        value.type().num_elements() == 1 && !std::isfinite(value.Item())) {
-      return Aborted("step " + std::to_string(run.request.step) + ": output `" + name +
-                     "`: expected a finite number, got: " + std::to_string(value.Item()) +
-                     "; nothing was pushed");
+    if (std::find(finite.begin(), finite.end(), name) != finite.end()) {
+      MT_RETURN_IF_ERROR(CheckFinite(run, "output `" + name + "`", value));
     }
     run.reply.outputs.push_back({name, value.type()});
     run.outputs.push_back(std::move(value));
   }
+  // Before anything is pushed to any server, so that a bad step is pushed to none.
   std::vector<Tensor> pushed(program.outputs.size());
   for (size_t i = static_cast<size_t>(function.spec.outputs); i < program.outputs.size(); ++i) {
     MT_ASSIGN_OR_RETURN(pushed[i], function.step->Fetch(i));
+    MT_RETURN_IF_ERROR(CheckFinite(run, "`" + program.outputs[i].name + "`", pushed[i]));
   }
   MutexLock lock(run.mutex);
   run.pushed = std::move(pushed);

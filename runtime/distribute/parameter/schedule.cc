@@ -164,9 +164,9 @@ void Schedule::Handle(const WorkerLost& e) {
   for (const int64_t step : running) {
     const auto it = steps_.find(step);
     if (++it->second.lost >= options_.max_attempts && !error_) {
-      Fail(Aborted("step " + std::to_string(step) + ": expected to lose fewer than " +
-                   std::to_string(options_.max_attempts) +
-                   " workers while they run it, got: " + std::to_string(it->second.lost)));
+      Fail(Internal("step " + std::to_string(step) + ": expected to lose fewer than " +
+                    std::to_string(options_.max_attempts) +
+                    " workers while they run it, got: " + std::to_string(it->second.lost)));
     }
     PutBack(it);
   }

@@ -106,6 +106,7 @@ class ParameterServer::Impl {
   ServerStats stats() {
     ServerStats stats{.pushes = pushes_,
                       .stale = stale_,
+                      .not_finite = not_finite_,
                       .pulls = pulls_,
                       .pushed_bytes = pushed_bytes_,
                       .pulled_bytes = pulled_bytes_};
@@ -172,7 +173,8 @@ class ParameterServer::Impl {
   const uint64_t boot_;
   std::atomic<bool> ended_ = false;
   ChiefWatch chief_;
-  std::atomic<int64_t> pushes_ = 0, stale_ = 0, pulls_ = 0, pushed_bytes_ = 0, pulled_bytes_ = 0;
+  std::atomic<int64_t> pushes_ = 0, stale_ = 0, not_finite_ = 0, pulls_ = 0;
+  std::atomic<int64_t> pushed_bytes_ = 0, pulled_bytes_ = 0;
   std::optional<Cut> cut_;  // the loop's: the last one, until it is written
 
   Mutex mutex_;
@@ -378,8 +380,10 @@ void ParameterServer::Impl::ApplyGroup(std::span<PushWork*> group) {
       answer.head = Encode(*results[i]);
       group[i]->reply(std::move(answer));
     } else {
-      // Store::Apply's word for a push beyond the staleness bound.
-      stale_ += results[i].status().code() == StatusCode::kAborted ? 1 : 0;
+      // Store::Apply's words for a push beyond the staleness bound, and for one that is not finite.
+      const StatusCode code = results[i].status().code();
+      stale_ += code == StatusCode::kAborted ? 1 : 0;
+      not_finite_ += code == StatusCode::kOutOfRange ? 1 : 0;
       group[i]->reply(results[i].status());
     }
   }

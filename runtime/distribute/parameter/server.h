@@ -23,9 +23,10 @@ struct ServerOptions {
 
 // Since the process began.
 struct ServerStats {
-  int64_t pushes = 0;  // acknowledged, those that came again too
-  int64_t stale = 0;   // refused: computed from values older than the staleness bound
-  int64_t pulls = 0;   // answered
+  int64_t pushes = 0;      // acknowledged, those that came again too
+  int64_t stale = 0;       // refused: computed from values older than the staleness bound
+  int64_t not_finite = 0;  // refused: a value that is not finite
+  int64_t pulls = 0;       // answered
   int64_t pushed_bytes = 0;
   int64_t pulled_bytes = 0;
   int64_t log_bytes = 0;  // now

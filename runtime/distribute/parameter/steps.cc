@@ -1,7 +1,6 @@
 #include "runtime/distribute/parameter/steps.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace meshtrain::parameter {
@@ -34,10 +33,6 @@ Result<train::Scalars> StepWindow::Take() {
     // Because of something else, which Join tells.
     if (const Status why = coordinator_.Join(give_up_, kWhy); !why.ok()) return why;
   }
-  if (!outputs.ok() && outputs.status().code() == StatusCode::kAborted) {
-    not_finite_ = outputs.status().message();
-    return train::Scalars{{std::string(train::kLossName), std::nan("")}};
-  }
   if (!outputs.ok()) return outputs.status();
   train::Scalars scalars;
   for (const auto& [name, value] : *outputs) scalars.emplace_back(name, value.Item());
@@ -47,9 +42,7 @@ Result<train::Scalars> StepWindow::Take() {
 int64_t StepWindow::Drain() {
   int64_t done = 0;
   while (!steps_.empty()) {
-    const auto scalars = Take();
-    const auto loss = scalars.ok() ? train::FindScalar(*scalars, train::kLossName) : std::nullopt;
-    if (scalars.ok() && !(loss && std::isnan(*loss))) ++done;
+    if (Take().ok()) ++done;
   }
   // The loop has told of it already.
   static_cast<void>(coordinator_.Join(give_up_, kWhy).ok());
@@ -118,8 +111,9 @@ Result<std::optional<train::Batch>> SentBatches::Next(std::stop_token) {
 }
 
 Result<train::Scalars> RemoteRunner::TrainStep(const train::Batch&) {
-  MT_ASSIGN_OR_RETURN(train::Scalars scalars, training_.Take());
-  if (source_ != nullptr) source_->Took();
+  auto scalars = training_.Take();
+  const bool bad = scalars.status().code() == StatusCode::kAborted;
+  if (source_ != nullptr && (scalars.ok() || bad)) source_->Took();
   return scalars;
 }
 
@@ -130,10 +124,6 @@ Status RemoteRunner::Save(int64_t step) {
   MT_RETURN_IF_ERROR(saver_(step));
   last_saved_ = step;
   return OkStatus();
-}
-
-Result<std::string> RemoteRunner::FirstNonFinite(const train::Batch&) {
-  return NotFound("its batch is the worker's: " + training_.not_finite());
 }
 
 }  // namespace meshtrain::parameter

@@ -46,9 +46,8 @@ class StepWindow {
   void set_function(Function function) { function_ = std::move(function); }
   Status Schedule(const std::vector<Arg>& arguments);
   int64_t size() const { return static_cast<int64_t>(steps_.size()); }
-  // What the oldest gave. A step whose loss is not finite gives a NaN, and `not_finite` says why.
+  // What the oldest gave. Errors: kAborted for a bad step, which pushed nothing.
   Result<train::Scalars> Take();
-  const std::string& not_finite() const { return not_finite_; }
   // Waits for the steps that nobody will take, and for the coordinator to tell its error, so that
   // it can be used again. How many of them were done.
   int64_t Drain();
@@ -58,7 +57,6 @@ class StepWindow {
   Function function_;
   const std::stop_token stop_, give_up_;
   std::deque<RemoteValue> steps_;
-  std::string not_finite_;
 };
 
 // Where steps must have ended before others begin. Pure.
@@ -140,8 +138,6 @@ class RemoteRunner final : public train::StepRunner {
   Result<train::Scalars> EvalStep(const train::Batch& batch) override;
   Status Save(int64_t step) override;
   int64_t last_saved() const override { return last_saved_; }
-  // kNotFound: the batch stayed on its worker. The message says which step it was.
-  Result<std::string> FirstNonFinite(const train::Batch& batch) override;
 
  private:
   StepWindow& training_;

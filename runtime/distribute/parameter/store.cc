@@ -97,7 +97,9 @@ void Store::Clear() {
 }
 
 Status Store::Begin(const SetUpRequest& request) {
-  MT_ASSIGN_OR_RETURN(session_, execute::Session::Create({.threads = options_.threads}));
+  MT_ASSIGN_OR_RETURN(session_, execute::Session::Create(
+                                    // CheckPush has looked at what an update takes.
+                                    {.threads = options_.threads, .guard_updates = false}));
   setup_ = request;
   PublishCatalogue();
   return Publish({});
@@ -256,9 +258,18 @@ Status Store::CheckPush(const Push& push) const {
   }
   bool fits = types.size() == push.values.size();
   for (size_t i = 0; fits && i < types.size(); ++i) fits = push.values[i].type() == types[i];
-  return fits ? OkStatus()
-              : InvalidArgument("push of `" + r.update +
-                                "`: expected its inputs, got: other tensors");
+  if (!fits) {
+    return InvalidArgument("push of `" + r.update + "`: expected its inputs, got: other tensors");
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (const int64_t bad = mesh::CountNotFinite(push.values[i]); bad > 0) {
+      return OutOfRange("push of `" + r.update + "` from worker-" + std::to_string(r.id.worker) +
+                        ": value " + std::to_string(i) + " of " + types[i].ToString() +
+                        ": expected finite numbers, got: " + std::to_string(bad) +
+                        " that are not; nothing was changed");
+    }
+  }
+  return OkStatus();
 }
 
 std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {

@@ -94,7 +94,8 @@ class Store {
   // Logs, syncs and applies a group of pushes; on return what is acknowledged is durable and in
   // snapshot(). One result for each. Errors: kFailedPrecondition (another session, an ended
   // incarnation, states that are not known), kAborted (computed from a version older than the
-  // staleness bound allows), base/file.h's (nothing of it is applied).
+  // staleness bound allows), kOutOfRange (a value that is not finite: neither logged nor applied),
+  // base/file.h's (nothing of it is applied).
   std::vector<Result<PushReply>> Apply(std::span<const Push> pushes);
 
   // Worker i's pushes of an incarnation before incarnations[i] are refused from now on: it was

@@ -60,6 +60,7 @@ std::vector<train::EpochInfo> ParseHistory(const std::string& text) {
 std::map<std::string, std::string> PositionToMetadata(const train::Position& p) {
   std::map<std::string, std::string> metadata = {{"epoch", std::to_string(p.epoch)},
                                                  {"batch", std::to_string(p.batch)}};
+  if (p.bad_batches > 0) metadata["bad_batches"] = std::to_string(p.bad_batches);
   for (const auto& [name, sum] : p.sums) metadata["sum." + name] = fmt::format("{:a}", sum);
   if (p.history) metadata["history"] = HistoryText(*p.history);
   return metadata;
@@ -68,10 +69,12 @@ std::map<std::string, std::string> PositionToMetadata(const train::Position& p) 
 Result<train::Position> PositionOf(const checkpoint::Index& index, const std::string& path) {
   train::Position position{.step = index.step};
   for (const auto& [key, text] : index.metadata) {
-    if (key == "epoch" || key == "batch") {
+    if (key == "epoch" || key == "batch" || key == "bad_batches") {
       const auto value = ParseInt(text);
       if (!value) return DataLoss(path + ": `" + key + "`: expected a number, got: " + text);
-      (key == "epoch" ? position.epoch : position.batch) = *value;
+      (key == "epoch"   ? position.epoch
+       : key == "batch" ? position.batch
+                        : position.bad_batches) = *value;
     } else if (key == "history") {
       try {
         position.history =

@@ -1,7 +1,6 @@
 #include "runtime/distribute/strategy/mesh_runner.h"
 
 #include "runtime/base/check.h"
-#include "runtime/program/finite.h"
 
 namespace meshtrain::distribute {
 
@@ -138,9 +137,7 @@ Result<train::Scalars> MeshRunner::Run(BySize& steps, const train::Batch& batch,
   MT_RETURN_IF_ERROR(FeedBatch(program, batch, step));
   const Status run = step.Run();
   waited_ = step.waited();
-  if (!run.ok() && run.code() != StatusCode::kAborted) {
-    return run;  // kAborted: the loss is not finite, and says so
-  }
+  MT_RETURN_IF_ERROR(run);
   train::Scalars scalars;
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     MT_ASSIGN_OR_RETURN(const double value, step.FetchNumber(i));
@@ -164,25 +161,6 @@ Status MeshRunner::Save(int64_t step) {
   MT_RETURN_IF_ERROR(saver_(step));
   last_saved_ = step;
   return OkStatus();
-}
-
-Result<std::string> MeshRunner::FirstNonFinite(const train::Batch& batch) {
-  const auto it = train_.find(batch.size);
-  if (it == train_.end()) {
-    return NotFound("no plan was made for a batch of " + std::to_string(batch.size));
-  }
-  MT_ASSIGN_OR_RETURN(const program::FiniteCheck check,
-                      program::WithFiniteChecks(it->second.program));
-  MT_ASSIGN_OR_RETURN(const std::vector<program::Variable> variables, VariablesOf(check.program));
-  MT_ASSIGN_OR_RETURN(auto step,
-                      session_.Load(check.program, mesh_, variables, {.inputs = layouts_.inputs}));
-  MT_RETURN_IF_ERROR(FeedBatch(check.program, batch, *step));
-  MT_RETURN_IF_ERROR(step->Run());
-  for (size_t i = 0; i < check.places.size(); ++i) {
-    MT_ASSIGN_OR_RETURN(const double flag, step->FetchNumber(i));
-    if (flag != 0) return check.places[i];
-  }
-  return NotFound("every value of the step is finite");
 }
 
 }  // namespace meshtrain::distribute

@@ -1,9 +1,8 @@
 // Runs traced steps on a session, one plan per batch size over one set of states: what train::Fit
 // calls, for a declared program (worker/runner.h) as for a Model.
 //
-// Kept true: the steps of all batch sizes share one set of states; a training step whose loss is
-// not finite leaves them as they were (where the session's plan options say which output is the
-// loss).
+// Kept true: the steps of all batch sizes share one set of states; a bad training step leaves them
+// as they were (LoadedStep::Run).
 #pragma once
 
 #include <cstdint>
@@ -62,7 +61,6 @@ class MeshRunner final : public train::StepRunner {
   Status Save(int64_t step) override;
   int64_t last_saved() const override { return last_saved_; }
   Duration waited() const { return waited_; }  // of the last step: for other processes
-  Result<std::string> FirstNonFinite(const train::Batch& batch) override;
 
   // What Save calls; without one Save does nothing.
   void set_saver(std::function<Status(int64_t step)> saver) { saver_ = std::move(saver); }

@@ -151,6 +151,7 @@ Result<History> Model::FitOn(const std::set<int64_t>& sizes, const FitOptions& o
                            .validation = validation ? &*validation : nullptr,
                            .validation_steps = options.validation_steps,
                            .validate_every = options.validate_every,
+                           .end_after_bad_steps = options.end_after_bad_steps,
                            .start = {.step = step_}},
                           callbacks));
   step_ = result.position.step;

@@ -57,6 +57,9 @@ struct FitOptions {
   data::Pipeline* validation = nullptr;
   int64_t validation_steps = -1;
   int64_t validate_every = 1;  // epochs
+  // Steps in a row that change nothing, because their loss or a gradient is not finite, with which
+  // training ends. 1 with parameter servers; else kInvalidArgument.
+  int64_t end_after_bad_steps = 1;
   std::vector<train::Callback*> callbacks = {};
   std::stop_token stop = {};  // with several processes: asked of all between the same two steps
 };

@@ -144,6 +144,12 @@ class RemoteEngine final : public Engine {
                                 parameter::RemoteTraining* took, train::FitOptions options,
                                 std::span<train::Callback* const> callbacks,
                                 const std::stop_token& stop, const std::stop_source& end) {
+    if (options.end_after_bad_steps != 1) {
+      return InvalidArgument(
+          "fit: end_after_bad_steps: expected 1 with parameter servers, where a bad step ends the "
+          "steps that are under way, got: " +
+          std::to_string(options.end_after_bad_steps));
+    }
     parameter::StepWindow evaluation(coordinator_, training_->evaluate, stop, {});
     parameter::RemoteRunner runner(training, evaluation);
     runner.set_source(took);

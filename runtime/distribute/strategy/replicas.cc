@@ -181,7 +181,8 @@ Status Replicas::RunStep(Replica& replica, const TracedReplica& traced,
 Status Replicas::Each(const std::function<Status(int64_t i)>& body) {
   const auto job = [&](int64_t i) {
     const Status status = body(i).At(replicas_[static_cast<size_t>(i)]->name);
-    if (!status.ok()) meeting_->Abort(status);
+    // A bad step is one on every replica: all come to its end by themselves.
+    if (!status.ok() && status.code() != StatusCode::kAborted) meeting_->Abort(status);
     return status;
   };
   std::vector<Status> ends;
@@ -217,7 +218,7 @@ Result<std::vector<PerReplica>> Replicas::Run(std::span<const TracedReplica* con
                    batch.replicas[static_cast<size_t>(i)], &outputs[static_cast<size_t>(i)]);
   });
   if (!run.ok()) {
-    torn_ = true;
+    torn_ = run.code() != StatusCode::kAborted;
     return run;
   }
   std::vector<PerReplica> results(outputs[0].size());

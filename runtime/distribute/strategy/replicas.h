@@ -68,7 +68,8 @@ class Replicas {
   // --- steps
   // Runs traced[i] on replica i, fed with batch.replicas[i]; outputs by output, then by replica.
   // Compiles what was not run before. A traced program must live until Forget. Errors: the first
-  // that a replica met by itself, with its name.
+  // that a replica met by itself, with its name; kAborted for a bad step, which changed no variable
+  // on any replica of any process (LoadedStep::Run).
   Result<std::vector<PerReplica>> Run(std::span<const TracedReplica* const> traced,
                                       const PerReplicaBatch& batch);
   // The first half of Run: compiles traced[i] for replica i where that was not done.

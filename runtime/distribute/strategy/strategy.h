@@ -104,9 +104,10 @@ class Strategy {
   // Runs `function` on every replica, each on its part of `batch`; one PerReplica for each output.
   // With a team the processes compare, before they first run a function in an incarnation, what it
   // would move between them. Errors: the trace's first, with its line; kInvalidArgument naming two
-  // processes that would move different things; of a replica that failed, with its name, after
-  // which the copies of the variables may differ: then kFailedPrecondition until Restore or
-  // Equalize.
+  // processes that would move different things; kAborted where a loss or a gradient is not finite
+  // on any replica: no variable is changed then, and the loop may go on; of a replica that failed,
+  // with its name, after which the copies of the variables may differ: then kFailedPrecondition
+  // until Restore or Equalize.
   Result<std::vector<PerReplica>> Run(const ReplicaFunction& function,
                                       const PerReplicaBatch& batch = {});
   // Values of the replicas' own, no batch: values[component], each with one tensor per replica of

@@ -113,6 +113,27 @@ FactorTable ArgMaxTable(const OpCall& call, std::span<const TensorType> results)
   return table.Take();
 }
 
+// --- count_beyond {limit}: f32[], how many elements are not within [-limit, limit]; NaN is not
+
+Result<Types> InferCountBeyond(const OpCall& call) {
+  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"limit", AttrKind::kDouble}}));
+  MT_RETURN_IF_ERROR(CheckAccepts(call.operands[0], Accepts::kFloat));
+  if (!(call.attrs.Double("limit") >= 0)) {
+    return InvalidArgument("expected a limit of at least 0, got: " +
+                           AttrText(call.attrs.Double("limit")));
+  }
+  return Types{{DType::kF32, {}}};
+}
+
+FactorTable CountBeyondTable(const OpCall& call, std::span<const TensorType> results) {
+  TableMaker table(call, results);
+  const Dims& dims = call.operands[0].dims;
+  for (size_t d = 0; d < dims.size(); ++d) {
+    table.OnOperand(0, d, table.Add(dims[d], FactorKind::kSum));
+  }
+  return table.Take();
+}
+
 OpDef Row(std::string kind, decltype(OpDef::infer) infer, decltype(OpDef::factors) factors,
           std::vector<Linearity> linearity, decltype(OpDef::gradient) gradient) {
   OpDef row;
@@ -149,6 +170,7 @@ void RegisterReduceOps(Registry& registry) {
   registry.Add(Row("reduce_max", InferReduce, ReduceTable<FactorKind::kMax>, {}, ExtremeGradient));
   registry.Add(Row("reduce_min", InferReduce, ReduceTable<FactorKind::kMin>, {}, ExtremeGradient));
   registry.Add(Row("argmax", InferArgMax, ArgMaxTable, {}, nullptr));
+  registry.Add(Row("count_beyond", InferCountBeyond, CountBeyondTable, {}, nullptr));
 }
 
 Value ReduceSum(const Operand& a, std::vector<int64_t> axes, bool keep_dims) {
@@ -173,6 +195,10 @@ Value ReduceMean(const Operand& a, std::vector<int64_t> axes, bool keep_dims) {
   int64_t count = 1;
   for (const int64_t axis : AllAxes(a, std::move(axes))) count *= type.dims[axis];
   return Mul(Operand(sum, a.where()), Operand(1.0 / static_cast<double>(count), a.where()));
+}
+
+Value CountBeyond(const Operand& a, double limit) {
+  return Record("count_beyond", {a}, {{"limit", limit}});
 }
 
 Value ArgMax(const Operand& a, int64_t axis) {

@@ -399,6 +399,56 @@ class Damage(Case):
         kept = sorted(p.name for p in (self.folder / "out" / "checkpoints").glob("ckpt-*"))
         self.assertEqual(kept[-1], "ckpt-00000001")
 
+    @staticmethod
+    def spoil(more=""):
+        """Inputs scaled by 1e19 under a squared error: a regression on the labels."""
+        return lambda t: t.replace("0.00392156862745098", "1.0e+19").replace(
+            "labels.gz}", "labels.gz, labels_as: f32}").replace("units: 10", "units: 1").replace(
+            "sparse_categorical_crossentropy: {from_logits: true}", "mse: {}").replace("metrics: [accuracy]", "metrics: []").replace(
+            "train: {epochs", "train: {%sepochs" % more)
+
+    def spoiled_job_leaves(self, result, steps):
+        out = self.folder / "out"
+        self.expect_error(result, 70, f"step {steps}: ", "first not finite: ", "no variable was changed", "no checkpoint was saved")
+        self.assertEqual(list((out / "checkpoints").glob("ckpt-*")), [])
+        self.assertFalse((out / "model.safetensors").exists())
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([(line["step"], line["loss"]) for line in lines], [(s + 1, None) for s in range(steps)])
+        for line in lines:
+            self.assertIn("first not finite: ", line["bad"])
+
+    def test_a_bad_step_changes_nothing_and_is_not_saved(self):
+        edit = self.spoil()
+        for mesh, more in (("", []), ("{batch: 2}", []), ("{batch: 2}", ["--isolated"])):
+            with self.subTest(mesh=mesh, more=more):
+                change = (lambda t: edit(t.replace("    mesh: \n", ""))) if not mesh else edit
+                result = self.run_job(self.manifest(mesh=mesh, every=1, edit=change), *more)
+                self.spoiled_job_leaves(result, 1)
+        # The folder is as good as before: the same job with inputs as they should be.
+        good = self.run_job(self.manifest(every=1, edit=lambda t: edit(t).replace("1.0e+19", "0.004")))
+        self.assertEqual(good.returncode, 0, good.stderr)
+        self.assertNotIn("resuming from", good.stdout)
+
+    def test_bad_steps_are_counted_and_end_the_job_when_there_are_too_many(self):
+        result = self.run_job(self.manifest(every=1, edit=self.spoil("end_after_bad_steps: 3, ")))
+        self.spoiled_job_leaves(result, 3)
+        self.assertIn("the 3 steps up to it were bad", result.stderr)
+        self.assertEqual(result.stderr.count("a bad step changed nothing"), 3)
+
+    def test_updated_values_that_are_not_finite_are_not_saved(self):
+        # The gradient of step 6 is finite; the learning rate, as f32, is not, nor is the new weight.
+        sgd = lambda t: t.replace("adam:", "sgd:")
+        self.assertEqual(self.run_job(self.manifest(epochs=1, every=1, rate=0.001, edit=sgd)).returncode, 0)
+        result = self.run_job(self.manifest(epochs=2, every=1, rate="1.0e+39", edit=lambda t: sgd(t).replace(
+            "    train: {epochs", "    train: {validation: false, epochs")))
+        self.expect_error(result, 70, "step 6 is not saved: variable `", "expected finite values")
+        newest = sorted((self.folder / "out" / "checkpoints").glob("ckpt-*"))[-1]
+        self.assertEqual(newest.name, "ckpt-00000005")
+        # From there the job goes on.
+        again = self.run_job(self.manifest(epochs=2, every=1, rate=0.001, edit=sgd))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("ckpt-00000005 at step 5", again.stdout)
+
     def test_a_flipped_byte_is_found_and_the_checkpoint_before_is_used(self):
         folder = self.folder / "saved"
         given = lambda t: t.replace("checkpoint: {everySteps", f"checkpoint: {{path: {folder}, everySteps")
@@ -435,6 +485,39 @@ class Stops(Case):
                 return
             time.sleep(0.02)
         self.fail("the job never came to step %d" % step)
+
+    def checkpoints(self):
+        return sorted(p.parent.name for p in (self.folder / "out" / "checkpoints").glob("ckpt-*/index.json"))
+
+    def test_a_finished_runs_checkpoints_stay_until_the_next_run_has_one(self):
+        self.assertEqual(self.run_job(self.manifest()).returncode, 0)
+        out = self.folder / "out"
+        old, model = self.checkpoints(), (out / "model.safetensors").read_bytes()
+        figures = (out / "metrics.jsonl").read_text()
+        self.assertEqual(old[-1], "ckpt-00000010")
+        for _ in range(2):  # killed before their first checkpoints
+            child = self.start(self.manifest(epochs=100000, every=100000000))
+            self.wait_for_step(20)
+            child.kill()
+            child.wait()
+            self.assertEqual(self.checkpoints(), old)
+            self.assertEqual((out / "model.safetensors").read_bytes(), model)
+            self.assertEqual((out / "metrics.replaced.jsonl").read_text(), figures)
+        # They are whole.
+        warm = self.manifest(edit=lambda t: t.replace("    data:", f"    initial_weights: {out}/checkpoints/{old[-1]}\n    data:"))
+        self.assertEqual(self.run_job(warm, output="warm").returncode, 0)
+        # The first one of a new run, of a lower step, is where that goes on; the old ones are gone.
+        child = self.start(self.manifest(epochs=100000, every=4))
+        self.wait_for_step(9)
+        child.kill()
+        child.wait()
+        kept = self.checkpoints()
+        self.assertNotIn("ckpt-00000010", kept)
+        self.assertTrue(all(int(name[5:]) % 4 == 0 for name in kept), kept)
+        self.assertFalse((out / "metrics.replaced.jsonl").exists())
+        again = self.run_job(self.manifest(epochs=int(kept[-1][5:]) // 5 + 2, every=4))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn(f"{kept[-1]} at step", again.stdout)
 
     def test_a_stopped_job_saves_and_goes_on_to_the_same_end(self):
         whole = self.run_job(self.manifest(epochs=1500, every=1000000), output="whole")

@@ -235,6 +235,28 @@ TEST_P(KernelsTest, FoldsOfEveryType) {
   check(Type::kU8, uint8_t{0});
 }
 
+TEST_P(KernelsTest, CountsWhatIsBeyondALimitAtAnyLengthAndPlace) {
+  const auto check = [&]<typename T>(Type type, T) {
+    constexpr T kMost = std::numeric_limits<T>::max();
+    constexpr T kInfinity = std::numeric_limits<T>::infinity();
+    for (const int64_t n : {0, 1, 63, 64, 65, 1000}) {
+      std::vector<T> v(static_cast<size_t>(n), T(-2));
+      EXPECT_EQ(k_->count_beyond(type, v.data(), n, 2), 0);
+      EXPECT_EQ(k_->count_beyond(type, v.data(), n, 1.5), n);
+      int64_t want = 0;
+      const T bad[] = {kInfinity, -kInfinity, std::numeric_limits<T>::quiet_NaN(), kMost, -kMost};
+      for (int64_t at = 0; at < n; at += 7) {
+        v[static_cast<size_t>(at)] = bad[at % 5];
+        want += at % 5 < 3 ? 1 : 0;
+      }
+      EXPECT_EQ(k_->count_beyond(type, v.data(), n, std::numeric_limits<double>::max()), want);
+      EXPECT_EQ(k_->count_beyond(type, v.data(), n, 3), (n + 6) / 7);
+    }
+  };
+  check(Type::kF32, 0.0f);
+  check(Type::kF64, 0.0);
+}
+
 TEST_P(KernelsTest, RandomWordsAreTheSameOnEverySet) {
   const Kernels& best = ActiveKernels();
   // A counter that carries over.

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <numeric>
+#include <vector>
 
 namespace meshtrain::mesh {
 namespace {
@@ -62,6 +64,17 @@ TEST(TensorTest, IsAlignedAndSharesItsBytes) {
   EXPECT_EQ(t.bytes().data(), copy.bytes().data());
   EXPECT_EQ(reinterpret_cast<uintptr_t>(t.bytes().data()) % 64, 0u);
   EXPECT_EQ(t.bytes().size(), 28u);
+}
+
+TEST(TensorTest, CountsWhatIsNotFinite) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> f = {0, -0.0f, nan, -nan, infinity, -infinity, 3.4e38f, -1e-45f};
+  EXPECT_EQ(CountNotFinite(Tensor::Of<float>({8}, f)), 4);
+  const std::vector<double> d = {1e308, -infinity, 5e-324, nan};
+  EXPECT_EQ(CountNotFinite(Tensor::Of<double>({2, 2}, d)), 2);
+  EXPECT_EQ(CountNotFinite(Tensor::Scalar<int32_t>(0x7f800000)), 0);
+  EXPECT_EQ(CountNotFinite(Tensor()), 0);
 }
 
 TEST(TensorTest, ItemOfAnyType) {

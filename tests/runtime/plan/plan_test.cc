@@ -159,9 +159,9 @@ TEST(PlanTest, ABucketHoldsNoSumOfASumInIt) {
   EXPECT_EQ(CountSteps(plan, StepKind::kCollective), 2);
 }
 
-TEST(PlanTest, AGuardThatWaitsForAnUpdateThroughTheOrderOfCollectivesIsGivenUp) {
+TEST(PlanTest, AnUpdateThatComesFirstByTheOrderOfCollectivesIsCopiedAfterTheGuard) {
   // The first collective sums what the update made, the second makes the guarded output: in the
-  // recorded order the update comes first, so it cannot wait for the guard.
+  // recorded order the update comes first, so the state gets it through a copy.
   const auto program = program::ParseProgram(R"(program order
 input x: f32[4] = %0
 state w: f32[4] = %1
@@ -178,7 +178,10 @@ update w = %2
                              {.recorded_order = true, .finite_outputs = {"loss"}});
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   EXPECT_EQ(OpsInSteps(*plan), 4);
-  EXPECT_EQ(plan->guard_step, -1);
+  ASSERT_GE(plan->guard_step, 0);
+  const Step& last = plan->steps.back();
+  EXPECT_EQ(last.kind, StepKind::kCopy);
+  EXPECT_EQ(last.copy_to.kind, SlotKind::kState);
 }
 
 TEST(PlanTest, CollectivesOfAnotherMeshAreRefused) {
@@ -211,6 +214,40 @@ TEST(PlanTest, TheGuardStandsBeforeAnyStateChanges) {
   for (int s = 0; s <= plan.guard_step; ++s) {
     for (const ValueId v : plan.steps[s].writes) EXPECT_NE(plan.slots[v].kind, SlotKind::kState);
   }
+}
+
+// The loss is of what the step has written already, and a second state takes the loss itself: both
+// change through copies, after the guard.
+TEST(PlanTest, AStateThatTheGuardDependsOnChangesAfterIt) {
+  Builder b("guard");
+  Builder::Scope scope(b);
+  const Variable w("w", {DType::kF32, {8}}), last("last", {DType::kF32, {}});
+  const Value x = b.Input("x", {DType::kF32, {8}});
+  program::AssignAdd(w, x);
+  const Value loss = ReduceMean(Square(b.Read(w)));
+  program::Assign(last, loss);
+  b.Output("loss", loss);
+  const Plan plan = PlanOf(b, {.finite_outputs = {"loss"}});
+  ASSERT_GE(plan.guard_step, 0);
+  ASSERT_LT(plan.guard_step, static_cast<int>(plan.steps.size()));
+  bool complete = false;
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
+    const Step& step = plan.steps[s];
+    bool changes = step.copy_to.kind == SlotKind::kState;
+    for (const ValueId v : step.writes) {
+      changes = changes || plan.slots[v].kind == SlotKind::kState;
+      complete = complete || v == plan.GuardValues()[0];
+    }
+    EXPECT_TRUE(complete || s != plan.guard_step);
+    EXPECT_TRUE(!changes || s > plan.guard_step);
+  }
+}
+
+TEST(PlanTest, AProgramThatChangesNothingHasNoGuard) {
+  Builder b("evaluate");
+  Builder::Scope scope(b);
+  b.Output("loss", ReduceMean(b.Input("x", {DType::kF32, {8}})));
+  EXPECT_EQ(PlanOf(b, {.finite_outputs = {"loss"}}).guard_step, -1);
 }
 
 TEST(PlanTest, TheHashFollowsWhatRunsAndNotWhereItWasWritten) {

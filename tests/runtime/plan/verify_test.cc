@@ -109,7 +109,7 @@ const Case kCases[] = {
      [](Plan& p) { p.steps.back().waits.push_back(First(p, IsProduct)); }, "no collective"},
     {"TheGuardComesTooLate", [](Plan& p) { p.guard_step = static_cast<int>(p.steps.size()) - 1; },
      "before the guard"},
-    {"TheGuardComesTooEarly", [](Plan& p) { p.guard_step = 0; }, "output 0 (`loss`) holds"},
+    {"TheGuardComesTooEarly", [](Plan& p) { p.guard_step = 0; }, "the guard finds nothing whole"},
     {"AnInputIsOverwritten",
      [](Plan& p) { p.slots[LongLived(p)] = p.slots[p.local().inputs[0].value]; },
      "writes to an input"},

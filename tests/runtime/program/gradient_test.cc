@@ -238,6 +238,8 @@ state bias: f32[3] = %3
 %12 = matmul(%0, %10) {transpose_a=true, transpose_b=false} : f32[4,3]
 output w = %12
 output bias = %11
+watch "the gradient of `w`" = %12
+watch "the gradient of `bias`" = %11
 )");
 }
 

@@ -195,6 +195,9 @@ void AddReduce(std::vector<OpCase>& cases) {
                    {{"axis", int64_t{1}}},
                    "i64[2,4]",
                    "2map 3whole 4map: [0,1,2] -> [0,2]"});
+  cases.push_back(
+      {"count_beyond", {"f32[2,3]"}, {{"limit", 1.5}}, "f32[]", "2sum 3sum: [0,1] -> []"});
+  cases.push_back({"count_beyond", {"f64[4,1]"}, {{"limit", 0.0}}, "f32[]", "4sum: [0,-] -> []"});
 }
 
 void AddIndex(std::vector<OpCase>& cases) {

@@ -240,6 +240,11 @@ Array EvaluateOp(const std::string& kind, const Attrs& attrs, const std::vector<
       }
       return in[0].v[Flat(in[0].dims, index)];
     });
+  } else if (kind == "count_beyond") {
+    const double limit = attrs.Double("limit");
+    const auto beyond = [&](double x) { return !(std::abs(x) <= limit); };
+    const auto count = std::count_if(in[0].v.begin(), in[0].v.end(), beyond);
+    set([&](Index) { return static_cast<double>(count); });
   } else if (kind == "argmax") {
     const int64_t axis = attrs.Int("axis");
     set([&](Index index) {

@@ -98,7 +98,8 @@ TEST(TextTest, ErrorsNameLineAndColumn) {
       {head + "input x: f32[] = %2", "line 4, column 7: input `x` is named twice"},
       {head + "input y: f32[] = %1", "line 4, column 18: %1 has two producers"},
       {head + "inputs y: f32[] = %1",
-       "line 4, column 1: expected input, state, output, update or a value such as %12, got: "
+       "line 4, column 1: expected input, state, output, update, watch or a value such as %12, "
+       "got: "
        "inputs y: f32[] = %1"},
       {head + "%2 = rellu(%0) : f32[2]",
        "line 4, column 6: expected a registered op, got: `rellu`, did you mean `relu`?"},

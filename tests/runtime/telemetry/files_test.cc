@@ -103,6 +103,8 @@ TEST(MetricsLogTest, LinesReadBackExactly) {
             "{\"step\":2,\"epoch\":1,\"loss\":null}\n");
   EXPECT_EQ(StepLine({.step = 2, .epoch = 1, .loss = -std::numeric_limits<double>::infinity()}),
             "{\"step\":2,\"epoch\":1,\"loss\":null}\n");
+  EXPECT_EQ(StepLine({.step = 2, .epoch = 1, .loss = std::nan(""), .bad = "first: `log`"}),
+            "{\"step\":2,\"epoch\":1,\"loss\":null,\"bad\":\"first: `log`\"}\n");
 }
 
 TEST(MetricsLogTest, AContinuedRunDropsTheStepsItDoesAgain) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <set>
 
 #include "runtime/train/callbacks.h"
 
@@ -39,8 +40,12 @@ class FakeRunner final : public StepRunner {
     examples += batch.size;
     ++steps;
     if (before_step_returns) before_step_returns(steps);
-    return Scalars{{"loss", steps == nan_at ? std::nan("") : 1.0 / static_cast<double>(steps)},
-                   {"accuracy", 0.5}};
+    if (bad_at.contains(steps)) {
+      return Aborted(
+          "output `loss` is not finite; first not finite: log (hidden_1) at model.cc:31");
+    }
+    return Scalars{{"loss", 1.0 / static_cast<double>(steps)},
+                   {"accuracy", steps == nan_at ? std::nan("") : 0.5}};
   }
   Result<Scalars> EvalStep(const Batch&) override {
     return Scalars{{"loss", 10.0 * static_cast<double>(++evals)}};
@@ -50,11 +55,9 @@ class FakeRunner final : public StepRunner {
     return OkStatus();
   }
   int64_t last_saved() const override { return saved.empty() ? -1 : saved.back(); }
-  Result<std::string> FirstNonFinite(const Batch&) override {
-    return std::string("log (hidden_1) at model.cc:31");
-  }
 
   int64_t steps = 0, evals = 0, examples = 0, nan_at = -1;
+  std::set<int64_t> bad_at;
   std::vector<int64_t> saved;
   std::function<void(int64_t)> before_step_returns;
 };
@@ -178,9 +181,9 @@ TEST(FitTest, GoesOnFromAPositionWithTheSameEpochMeans) {
   EXPECT_EQ(got->position.step, 5);
 }
 
-TEST(FitTest, ALossThatIsNanStopsNamesTheOpAndKeepsTheLastCheckpoint) {
+TEST(FitTest, ABadStepStopsNamesTheOpAndKeepsTheLastCheckpoint) {
   FakeRunner runner;
-  runner.nan_at = 5;
+  runner.bad_at = {5};
   FakeData data(10);
   CheckpointEvery checkpoint(runner, 2);
   Callback* callbacks[] = {&checkpoint};
@@ -188,10 +191,49 @@ TEST(FitTest, ALossThatIsNanStopsNamesTheOpAndKeepsTheLastCheckpoint) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->end, FitEnd::kNotFinite);
   EXPECT_EQ(result->message,
-            "step 5: loss is nan; first not finite: log (hidden_1) at model.cc:31; the last "
-            "checkpoint is of step 4");
+            "step 5: output `loss` is not finite; first not finite: log (hidden_1) at model.cc:31; "
+            "the last checkpoint is of step 4");
   EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 4}));
   EXPECT_TRUE(result->history.empty());
+}
+
+// Of three that are allowed in a row two come twice: they are counted, have no part in the figures,
+// and are not saved.
+TEST(FitTest, BadStepsAreCountedUntilThereAreTooManyInARow) {
+  FakeRunner runner;
+  runner.bad_at = {2, 3, 5, 6, 9, 10, 11};
+  FakeData data(4);
+  CheckpointEvery checkpoint(runner, 3);
+  std::vector<std::pair<int64_t, int64_t>> told;
+  FunctionCallback note;
+  note.on_bad_step = [&](const BadStepInfo& info) {
+    told.emplace_back(info.position.step, info.in_a_row);
+    EXPECT_NE(info.why.find("log (hidden_1)"), std::string::npos);
+    return OkStatus();
+  };
+  Callback* callbacks[] = {&checkpoint, &note};
+  const auto result = Fit(runner, data, {.epochs = 5, .end_after_bad_steps = 3}, callbacks, {});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->end, FitEnd::kNotFinite);
+  EXPECT_EQ(result->position.step, 11);
+  EXPECT_EQ(told, (std::vector<std::pair<int64_t, int64_t>>{
+                      {2, 1}, {3, 2}, {5, 1}, {6, 2}, {9, 1}, {10, 2}, {11, 3}}));
+  EXPECT_NE(result->message.find("step 11: "), std::string::npos) << result->message;
+  EXPECT_NE(result->message.find("the 3 steps up to it were bad"), std::string::npos);
+  ASSERT_EQ(result->history.size(), 2u);
+  EXPECT_DOUBLE_EQ(Of(result->history[0].train, "loss"), (1 + 1 / 4.0) / 2);
+  EXPECT_DOUBLE_EQ(Of(result->history[1].train, "loss"), (1 / 7.0 + 1 / 8.0) / 2);
+  EXPECT_TRUE(runner.saved.empty());  // 3, 6 and 9 were bad
+}
+
+TEST(FitTest, AMetricThatIsNanStops) {
+  FakeRunner runner;
+  runner.nan_at = 5;
+  FakeData data(10);
+  const auto result = Fit(runner, data, {.epochs = 1, .end_after_bad_steps = 3}, {}, {});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->end, FitEnd::kNotFinite);
+  EXPECT_EQ(result->message, "step 5: accuracy is nan; no checkpoint was saved");
 }
 
 TEST(FitTest, AnEmptyPassIsAnError) {

@@ -459,6 +459,7 @@ const Kernels kTable = {
     .fold_row = FoldRow,
     .sum_rows = SumRows,
     .sum_row = SumRow,
+    .count_beyond = CountBeyond,
     .softmax = Softmax,
     .sparse_xent = SparseXent,
     .sparse_xent_grad = SparseXentGrad,

@@ -18,6 +18,7 @@ void FoldRows(Fold fold, Type type, void* d, const void* a, int64_t rows, int64_
 void FoldRow(Fold fold, Type type, void* d, const void* a, int64_t n);
 void SumRows(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n);
 void SumRow(Type type, double* d, const void* a, int64_t n);
+int64_t CountBeyond(Type type, const void* a, int64_t n, double limit);
 void Softmax(Type type, bool log, void* d, const void* a, int64_t rows, int64_t n);
 void SparseXent(Type type, Type labels, void* d, const void* a, const void* label, int64_t rows,
                 int64_t n);

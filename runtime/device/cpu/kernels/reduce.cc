@@ -255,6 +255,30 @@ void SoftmaxOf(bool log, T* __restrict d, const T* __restrict a, int64_t rows, i
   }
 }
 
+float Magnitude(float x) { return __builtin_fabsf(x); }
+double Magnitude(double x) { return __builtin_fabs(x); }
+
+// Counts as wide as the elements, so that the lanes stay together.
+template <typename T, typename Count>
+int64_t BeyondOf(const T* a, int64_t n, T limit) {
+  constexpr int64_t kLeast = int64_t{1} << 30;  // elements until a lane could be full
+  constexpr int kWidth = 64;
+  int64_t total = 0;
+  for (int64_t from = 0; from < n; from += kLeast) {
+    const int64_t end = n - from < kLeast ? n : from + kLeast;
+    Count counts[kWidth] = {};
+    int64_t i = from;
+    for (; i + kWidth <= end; i += kWidth) {
+      for (int k = 0; k < kWidth; ++k) {
+        counts[k] += Magnitude(a[i + k]) <= limit ? 0 : 1;
+      }
+    }
+    for (; i < end; ++i) total += Magnitude(a[i]) <= limit ? 0 : 1;
+    for (int k = 0; k < kWidth; ++k) total += counts[k];
+  }
+  return total;
+}
+
 int64_t LabelAt(Type labels, const void* label, int64_t r) {
   return labels == Type::kI32 ? static_cast<const int32_t*>(label)[r]
                               : static_cast<const int64_t*>(label)[r];
@@ -338,6 +362,12 @@ void SumRows(Type type, double* d, const void* a, int64_t rows, int64_t stride, 
 void SumRow(Type type, double* d, const void* a, int64_t n) {
   *d = type == Type::kF32 ? WideRow(static_cast<const float*>(a), n)
                           : WideRow(static_cast<const double*>(a), n);
+}
+
+int64_t CountBeyond(Type type, const void* a, int64_t n, double limit) {
+  if (type == Type::kF64) return BeyondOf<double, int64_t>(static_cast<const double*>(a), n, limit);
+  const float narrow = limit < __FLT_MAX__ ? static_cast<float>(limit) : __FLT_MAX__;
+  return BeyondOf<float, int32_t>(static_cast<const float*>(a), n, narrow);
 }
 
 void Softmax(Type type, bool log, void* d, const void* a, int64_t rows, int64_t n) {

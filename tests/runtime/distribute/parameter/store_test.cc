@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <limits>
 #include <random>
 
 #include "runtime/base/file.h"
@@ -122,6 +124,33 @@ TEST(StoreTest, RefusesWhatIsTooOldOrNotItsOwn) {
       << "the same again";
   EXPECT_EQ(CountOf(*store), 3);
   EXPECT_EQ(store->MakeCut({4, 1, ""}).status().code(), StatusCode::kFailedPrecondition);
+}
+
+// Refused before it is logged: nothing is applied, now or when the server comes back, and the same
+// worker goes on.
+TEST(StoreTest, APushThatIsNotFiniteIsRefusedAndChangesNothing) {
+  const TempFolder folder;
+  const StoreOptions options{.folder = folder.path()};
+  {
+    const auto store = OpenStore(options);
+    ASSERT_TRUE(SetUpSample(*store, 1).ok());
+    ApplyOne(*store, SamplePush(1, {0, 1, 0}, 1.0f));
+    const auto before = store->snapshot()->values;
+    const int64_t bytes = store->log_bytes();
+    const Status refused =
+        ErrorOf(*store, SamplePush(1, {0, 1, 1}, std::numeric_limits<float>::infinity()));
+    EXPECT_EQ(refused.code(), StatusCode::kOutOfRange);
+    EXPECT_NE(refused.message().find("from worker-0: value 0 of "), std::string::npos)
+        << refused.message();
+    EXPECT_EQ(store->version(), 1);
+    EXPECT_EQ(store->log_bytes(), bytes);
+    for (const auto& [name, value] : store->snapshot()->values) {
+      EXPECT_TRUE(std::ranges::equal(value.bytes(), before.at(name).bytes())) << name;
+    }
+    ApplyOne(*store, SamplePush(1, {0, 1, 2}, 1.0f));
+    EXPECT_EQ(CountOf(*store), 2);
+  }
+  EXPECT_EQ(CountOf(*OpenStore(options)), 2);
 }
 
 TEST(StoreTest, ABadDefinitionChangesNothing) {
