@@ -25,13 +25,10 @@ telemetry::EpochFigures FiguresOf(const train::EpochInfo& info) {
   return {info.epoch, ToMap(info.train), ToMap(info.validation), Seconds(info.seconds)};
 }
 
-// Of the epoch so far, which holds at least one batch.
+// Of the epoch so far.
 std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position) {
-  std::vector<telemetry::NamedValue> means;
-  for (const auto& [name, sum] : position.sums) {
-    means.emplace_back(name, sum / static_cast<double>(position.batch));
-  }
-  return means;
+  const train::Scalars means = position.figures.Means();
+  return {means.begin(), means.end()};
 }
 
 std::string Today() {

@@ -11,15 +11,6 @@ std::string Text(double number) {
   return text;
 }
 
-Scalars Means(const Scalars& order, const std::map<std::string, double>& sums, int64_t batches) {
-  Scalars means;
-  for (const auto& [name, last] : order) {
-    const auto sum = sums.find(name);
-    means.emplace_back(name, (sum == sums.end() ? 0 : sum->second) / static_cast<double>(batches));
-  }
-  return means;
-}
-
 // The first output that is no number, or null.
 const std::pair<std::string, double>* NotFinite(const Scalars& scalars) {
   for (const auto& scalar : scalars) {
@@ -56,11 +47,10 @@ class Fitting {
   Status Epoch() {
     const Duration begin = clock_.Monotonic();
     const int64_t steps = o_.steps_per_epoch > 0 ? o_.steps_per_epoch : data_.steps_per_epoch();
-    Scalars last;
     bool empty_pass = false;
     // A job that was stopped between an epoch's last batch and the end of its validation: the data
     // may have begun the next pass already, so it is not asked for the end of this one.
-    if (steps > 0 && result_.position.batch >= steps) return EndOfEpoch(begin, last);
+    if (steps > 0 && result_.position.batch >= steps) return EndOfEpoch(begin);
     for (;;) {
       if (o_.steps_per_epoch > 0 && result_.position.batch >= o_.steps_per_epoch) break;
       if (stop_.stop_requested()) return Stop("a stop was requested");
@@ -75,20 +65,20 @@ class Fitting {
         continue;
       }
       empty_pass = false;
-      MT_RETURN_IF_ERROR(Step(**next, steps, &last));
+      MT_RETURN_IF_ERROR(Step(**next, steps));
       if (result_.end != FitEnd::kFinished) return OkStatus();
     }
-    return EndOfEpoch(begin, last);
+    return EndOfEpoch(begin);
   }
 
-  Status Step(const Batch& batch, int64_t steps_per_epoch, Scalars* last) {
+  Status Step(const Batch& batch, int64_t steps_per_epoch) {
     const Duration begin = clock_.Monotonic();
-    MT_ASSIGN_OR_RETURN(*last, runner_.TrainStep(batch));
+    MT_ASSIGN_OR_RETURN(const BatchFigures figures, runner_.TrainStep(batch));
     const Duration seconds = clock_.Monotonic() - begin;
     Position& at = result_.position;
     ++at.step;
     ++at.batch;
-    if (const auto* bad = NotFinite(*last)) {
+    if (const auto* bad = NotFinite(figures.means)) {
       result_.end = FitEnd::kNotFinite;
       const auto op = runner_.FirstNonFinite(batch);
       const int64_t saved = runner_.last_saved();
@@ -100,25 +90,22 @@ class Fitting {
                      : "the last checkpoint is of step " + std::to_string(saved));
       return OkStatus();
     }
-    for (const auto& [name, value] : *last) at.sums[name] += value;
+    at.figures.Add(figures);
     const StepInfo info{.position = at,
                         .epochs = o_.epochs,
                         .steps_per_epoch = steps_per_epoch,
                         .total_steps = steps_per_epoch > 0 ? steps_per_epoch * o_.epochs : -1,
-                        .examples = batch.size,
+                        .examples = figures.examples,
                         .seconds = seconds,
-                        .scalars = *last};
+                        .scalars = figures.means};
     for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnStepEnd(info));
     return AskCallbacks();
   }
 
-  Status EndOfEpoch(Duration begin, const Scalars& last) {
+  Status EndOfEpoch(Duration begin) {
     Position& at = result_.position;
-    // A resumed epoch may have no step left to do: then the names come from the sums.
-    Scalars order = last;
-    if (order.empty()) order.assign(at.sums.begin(), at.sums.end());
-    EpochInfo info{.epoch = at.epoch + 1, .epochs = o_.epochs, .step = at.step};
-    if (at.batch > 0) info.train = Means(order, at.sums, at.batch);
+    EpochInfo info{
+        .epoch = at.epoch + 1, .epochs = o_.epochs, .step = at.step, .train = at.figures.Means()};
     if (o_.validation != nullptr && o_.validate_every > 0 && info.epoch % o_.validate_every == 0) {
       auto validation = Evaluate(runner_, *o_.validation, o_.validation_steps, stop_);
       if (!validation.ok() && stop_.stop_requested()) return Stop("a stop was requested");
@@ -128,7 +115,7 @@ class Fitting {
     info.seconds = clock_.Monotonic() - begin;
     ++at.epoch;
     at.batch = 0;
-    at.sums.clear();
+    at.figures = {};
     result_.history.push_back(info);
     at.history = std::make_shared<const std::vector<EpochInfo>>(result_.history);
     for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnEpochEnd(info));
@@ -160,13 +147,6 @@ class Fitting {
 
 }  // namespace
 
-std::optional<double> FindScalar(const Scalars& scalars, std::string_view name) {
-  for (const auto& [known, value] : scalars) {
-    if (known == name) return value;
-  }
-  return std::nullopt;
-}
-
 Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& options,
                       std::span<Callback* const> callbacks, std::stop_token stop, Clock& clock) {
   return Fitting(runner, data, options, callbacks, std::move(stop), clock).Run();
@@ -174,8 +154,7 @@ Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& o
 
 Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
                          std::stop_token stop) {
-  std::map<std::string, double> sums;
-  Scalars last;
+  FigureTotals figures;
   int64_t done = 0;
   bool empty_pass = false;
   while (steps <= 0 || done < steps) {
@@ -188,11 +167,11 @@ Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
       continue;
     }
     empty_pass = false;
-    MT_ASSIGN_OR_RETURN(last, runner.EvalStep(*batch));
-    for (const auto& [name, value] : last) sums[name] += value;
+    MT_ASSIGN_OR_RETURN(const BatchFigures of_batch, runner.EvalStep(*batch));
+    figures.Add(of_batch);
     ++done;
   }
-  return Means(last, sums, done);
+  return figures.Means();
 }
 
 }  // namespace meshtrain::train

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,12 +14,9 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/mesh/tensor.h"
+#include "runtime/train/figures.h"
 
 namespace meshtrain::train {
-
-// Outputs of a step by name, in the program's order: {"loss", 0.8}, {"accuracy", 0.7}.
-using Scalars = std::vector<std::pair<std::string, double>>;
-std::optional<double> FindScalar(const Scalars& scalars, std::string_view name);
 
 // The step's inputs in the programs' order (x, y), of `size` examples.
 struct Batch {
@@ -43,9 +39,9 @@ class StepRunner {
  public:
   virtual ~StepRunner() = default;
   // One step; on return the states are those after it.
-  virtual Result<Scalars> TrainStep(const Batch& batch) = 0;
+  virtual Result<BatchFigures> TrainStep(const Batch& batch) = 0;
   // Reads the states only.
-  virtual Result<Scalars> EvalStep(const Batch& batch) = 0;
+  virtual Result<BatchFigures> EvalStep(const Batch& batch) = 0;
   // Saves the states as of `step`. May return before the save is durable; a later call or Finish
   // waits for it.
   virtual Status Save(int64_t step) = 0;
@@ -62,10 +58,10 @@ struct EpochInfo;
 // Where training stands; enough, with the data's cursor, to go on from a checkpoint with the same
 // epoch means and the same history.
 struct Position {
-  int64_t step = 0;                    // finished steps
-  int64_t epoch = 0;                   // finished epochs
-  int64_t batch = 0;                   // finished batches of this epoch
-  std::map<std::string, double> sums;  // of this epoch's batches, by output name
+  int64_t step = 0;      // finished steps
+  int64_t epoch = 0;     // finished epochs
+  int64_t batch = 0;     // finished batches of this epoch
+  FigureTotals figures;  // of this epoch's batches so far
   // The finished epochs, as far as they are known: null where none is. Never changed once made, so
   // that positions are cheap to copy.
   std::shared_ptr<const std::vector<EpochInfo>> history;
@@ -76,12 +72,12 @@ struct StepInfo {
   int64_t epochs = 0;
   int64_t steps_per_epoch = -1;
   int64_t total_steps = -1;
-  int64_t examples = 0;  // in this batch
-  Duration seconds{};    // of this step alone
-  const Scalars& scalars;
+  int64_t examples = 0;    // in this batch
+  Duration seconds{};      // of this step alone
+  const Scalars& scalars;  // means over this batch
 };
 
-// One row of the history: means over the epoch's batches, each batch counting once.
+// One row of the history: means over the epoch's examples, and over those of its validation.
 struct EpochInfo {
   int64_t epoch = 0;  // from 1
   int64_t epochs = 0;
@@ -134,7 +130,7 @@ Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& o
                       std::span<Callback* const> callbacks, std::stop_token stop,
                       Clock& clock = SystemClock());
 
-// Means over the batches of one pass, or of `steps` batches. Errors: as Fit's; kCancelled when
+// Means over the examples of one pass, or of `steps` batches. Errors: as Fit's; kCancelled when
 // stopped.
 Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
                          std::stop_token stop);

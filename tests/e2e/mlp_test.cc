@@ -148,7 +148,7 @@ std::vector<double> TrainDeclared(const std::string& optimizer, bool isolated,
     if (dtype == DType::kF64) batch.components[0] = AsF64(batch.components[0]);
     const auto scalars = (*runner)->TrainStep(batch);
     EXPECT_TRUE(scalars.ok()) << scalars.status().message();
-    losses.push_back(train::FindScalar(*scalars, "loss").value());
+    losses.push_back(train::FindScalar(scalars->means, "loss").value());
   }
   return losses;
 }
@@ -221,7 +221,7 @@ TEST(DeclaredMlpTest, AnInfiniteInputIsNamedAndLeavesTheWeightsAlone) {
   const train::Batch bad{{x, Batches()[0].components[1]}, 128};
   const auto scalars = runner->TrainStep(bad);
   ASSERT_TRUE(scalars.ok()) << scalars.status().message();
-  EXPECT_FALSE(std::isfinite(train::FindScalar(*scalars, "loss").value()));
+  EXPECT_FALSE(std::isfinite(train::FindScalar(scalars->means, "loss").value()));
   const Tensor after = session->ReadToHost(runner->states()[0]).value();
   EXPECT_TRUE(std::equal(before.bytes().begin(), before.bytes().end(), after.bytes().begin()));
   const auto first = runner->FirstNonFinite(bad);

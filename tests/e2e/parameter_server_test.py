@@ -280,6 +280,36 @@ class Life(Case):
         self.assertIn("loss is nan", job.log(job.leader))
 
 
+def history(path):
+    """The figures of each epoch in a checkpoint, unrounded."""
+    return json.loads(json.loads((path / "index.json").read_text())["index"]["metadata"]["history"])
+
+
+class Figures(Case):
+    def test_figures_are_means_over_the_examples_of_the_workers_own_batches(self):
+        # 150 examples in batches of 64: the last has 22. One worker goes through them as one process does.
+        self.values = dict(self.values, epochs=2, every=0)
+        text = (HEAD + DIGITS).replace("-ubyte.gz}}}}\n      test", "-ubyte.gz}}, take: 150}}\n      test").replace(
+            ", steps_per_epoch: {steps}", "").replace("{options}", ", steps_in_flight: 1")
+        self.assertIn("take: 150", text)
+        job = self.job("figures", text, evaluator=True)
+        job.start_all()
+        job.expect_end()
+        lines = job.lines()
+        self.assertEqual(len(lines), 6)
+        epochs = history(job.folder / "checkpoints" / "ckpt-00000006")
+        for epoch, three in zip(epochs, (lines[:3], lines[3:]), strict=True):
+            for figure in ("loss", "accuracy"):
+                means = [line[figure] for line in three]
+                weighted = sum(n * mean for n, mean in zip((64, 64, 22), means, strict=True)) / 150
+                self.assertAlmostEqual(epoch["train"][figure], weighted, delta=1e-12)
+                self.assertGreater(abs(sum(means) / 3 - weighted), 1e-4)
+        # The chief validates on 31 batches of 64 and one of 16; the evaluator sees the same 2,000.
+        evaluated, = job.lines(("evaluator", 0))
+        for figure in ("loss", "accuracy"):
+            self.assertAlmostEqual(evaluated[figure], epochs[-1]["validation"][figure], delta=1e-6)
+
+
 class Stopping(Case):
     """Pods that are deleted together get SIGTERM at about the same time."""
 

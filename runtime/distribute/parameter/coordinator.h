@@ -126,8 +126,8 @@ class Arg {
 };
 
 struct Training {
-  Function step;  // x, y -> loss and the metrics; changes the variables
-  Function evaluate;
+  Function step;      // x, y -> loss, the metrics and kExamplesName; changes the variables
+  Function evaluate;  // x, y -> loss and the metrics
   std::vector<std::string> parameters;  // the model's, in its order
   std::string update;                   // what the servers do with the step's pushes
 };

@@ -56,11 +56,14 @@ std::vector<train::EpochInfo> ParseHistory(const std::string& text) {
 
 }  // namespace
 
-// Sums are hexadecimal floats, which read back bit for bit.
+// Totals are hexadecimal floats, which read back bit for bit.
 std::map<std::string, std::string> PositionToMetadata(const train::Position& p) {
   std::map<std::string, std::string> metadata = {{"epoch", std::to_string(p.epoch)},
                                                  {"batch", std::to_string(p.batch)}};
-  for (const auto& [name, sum] : p.sums) metadata["sum." + name] = fmt::format("{:a}", sum);
+  metadata["examples"] = std::to_string(p.figures.examples);
+  for (const auto& [name, total] : p.figures.totals) {
+    metadata["total." + name] = fmt::format("{:a}", total);
+  }
   if (p.history) metadata["history"] = HistoryText(*p.history);
   return metadata;
 }
@@ -68,10 +71,12 @@ std::map<std::string, std::string> PositionToMetadata(const train::Position& p) 
 Result<train::Position> PositionOf(const checkpoint::Index& index, const std::string& path) {
   train::Position position{.step = index.step};
   for (const auto& [key, text] : index.metadata) {
-    if (key == "epoch" || key == "batch") {
+    if (key == "epoch" || key == "batch" || key == "examples") {
       const auto value = ParseInt(text);
       if (!value) return DataLoss(path + ": `" + key + "`: expected a number, got: " + text);
-      (key == "epoch" ? position.epoch : position.batch) = *value;
+      (key == "epoch"   ? position.epoch
+       : key == "batch" ? position.batch
+                        : position.figures.examples) = *value;
     } else if (key == "history") {
       try {
         position.history =
@@ -79,9 +84,9 @@ Result<train::Position> PositionOf(const checkpoint::Index& index, const std::st
       } catch (const Json::exception& error) {
         return DataLoss(path + ": `history`: expected a list of epochs, got: " + error.what());
       }
-    } else if (key.starts_with("sum.")) {
+    } else if (key.starts_with("total.")) {
       char* end = nullptr;
-      position.sums[key.substr(4)] = std::strtod(text.c_str(), &end);
+      position.figures.totals.emplace_back(key.substr(6), std::strtod(text.c_str(), &end));
       if (end != text.c_str() + text.size()) {
         return DataLoss(path + ": `" + key + "`: expected a number, got: " + text);
       }

@@ -21,8 +21,7 @@ class KerasBar final : public train::Callback {
     const train::Position& at = info.position;
     step_ = at.step;
     if (at.batch <= 1) sums_.clear();
-    for (const auto& [name, last] : info.scalars) {
-      const double running = at.sums.at(name) / static_cast<double>(at.batch);
+    for (const auto& [name, running] : at.figures.Means()) {
       sums_[name] += running;
       running_[name] = running;
     }

@@ -19,6 +19,12 @@ def tensors(path):
     return {name: (t["dtype"], t["shape"], body[slice(*t["data_offsets"])]) for name, t in head.items()}
 
 
+def history(output):
+    """The figures of each epoch as the newest checkpoint has them, unrounded."""
+    index = max(output.glob("checkpoints/ckpt-*/index.json"))
+    return json.loads(json.loads(index.read_text())["index"]["metadata"]["history"])
+
+
 def edits(*pairs):
     def apply(text):
         for old, new in pairs:
@@ -162,6 +168,48 @@ class Rows(ManifestCase):
             self.assertEqual(models[i], models[0])
         # Devices by themselves sum in another order, and are refused.
         self.expect_error(self.run_job(self.manifest(edit=edits(strict)), "--isolated"), 78, "program.numerics: strict", "--isolated")
+
+
+class Figures(ManifestCase):
+    """100 examples to train on and 40 to test on, in batches of 24, the last of 4 and of 16."""
+
+    def sizes(self, count, batch=24):
+        return [batch] * (count // batch) + ([count % batch] if count % batch else [])
+
+    def test_an_epochs_figures_are_means_over_examples(self):
+        # A rate too small to change a weight's float: what one batch of all examples gives, every way to cut them gives.
+        self.train(mesh="{batch: 1}", batch=100, rate="1.0e-30", epochs=1, output="whole")
+        want, = history(self.folder / "whole")
+        for i, (mesh, more, *changes) in enumerate((
+                ("{batch: 1}", []), ("{batch: 4}", []), ("{batch: 4}", ["--isolated"]),
+                ("{batch: 7}", ["--isolated"], ("      batch:", "      uneven: true\n      batch:")),
+                ("{batch: 4}", [], ("replicas: 1", "replicas: 2")))):
+            with self.subTest(mesh=mesh, more=more):
+                output = f"out{i}"
+                self.train(*more, mesh=mesh, batch=24, rate="1.0e-30", epochs=2, edit=edits(*changes), output=output)
+                lines = self.lines(output)
+                sizes = self.sizes(100)
+                self.assertEqual(len(lines), 2 * len(sizes))
+                for epoch in history(self.folder / output):
+                    for figure in ("loss", "accuracy"):
+                        self.assertAlmostEqual(epoch["train"][figure], want["train"][figure], delta=1e-6)
+                        self.assertAlmostEqual(epoch["validation"][figure], want["validation"][figure], delta=1e-6)
+                # The mean of the batches' means is another number.
+                plain = sum(line["loss"] for line in lines[:5]) / 5
+                self.assertGreater(abs(plain - want["train"]["loss"]), 1e-4)
+
+    def test_an_epoch_that_was_interrupted_has_the_figures_of_one_that_was_not(self):
+        self.train(batch=24, every=3, epochs=2, output="whole")
+        self.train(batch=24, every=3, epochs=2)
+        for step in (10, 9):
+            self.forget(step)
+        result = self.train(batch=24, every=3, epochs=2)
+        self.assertIn("ckpt-00000006 at step 6", result.stdout)  # one batch into the second epoch
+        self.assertEqual(history(self.folder / "out"), history(self.folder / "whole"))
+        epoch = history(self.folder / "out")[1]
+        losses = [line["loss"] for line in self.lines()][5:]
+        weighted = sum(n * loss for n, loss in zip(self.sizes(100), losses, strict=True)) / 100
+        self.assertAlmostEqual(epoch["train"]["loss"], weighted, delta=1e-12)
 
 
 if __name__ == "__main__":
