@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -308,6 +309,29 @@ class Figures(Case):
         evaluated, = job.lines(("evaluator", 0))
         for figure in ("loss", "accuracy"):
             self.assertAlmostEqual(evaluated[figure], epochs[-1]["validation"][figure], delta=1e-6)
+
+    def test_a_label_outside_the_classes_that_a_worker_reads_ends_the_job_with_65(self):
+        job = self.job("label", (HEAD + DIGITS).replace("units: 10}}", "units: 9}}"))
+        job.start_all()
+        self.assertEqual(job.wait(job.leader), 65, job.logs())
+        self.assertRegex(job.log(job.leader), r"digits5120-labels-idx1-ubyte.gz: example \d+: label 9, but 9 classes")
+
+    def test_an_evaluator_whose_labels_are_outside_the_classes_leaves_with_65(self):
+        self.values = dict(self.values, epochs=1, steps=2, every=0)
+        count = 2000
+        bad = self.folder / "labels"
+        bad.write_bytes(struct.pack(">HBBI", 0, 8, 1, count) + bytes([10 if i == 1234 else 3 for i in range(count)]))
+        images = self.folder / "images"
+        images.write_bytes(struct.pack(">HBBIII", 0, 8, 3, count, 28, 28) + bytes(28 * 28 * count))
+        text = (HEAD + DIGITS).replace("train: {{epochs", "train: {{validation: false, epochs").replace(
+            "test: {{idx: {{images: {data}/digits5120-images-idx3-ubyte.gz, labels: {data}/digits5120-labels-idx1-ubyte.gz}}, take",
+            f"test: {{{{idx: {{{{images: {images}, labels: {bad}}}}}, take")
+        self.assertIn(str(bad), text)
+        job = self.job("evaluator", text, evaluator=True)
+        job.start_all()
+        self.assertEqual(job.wait(job.leader), 0, job.logs())
+        self.assertEqual(job.wait(("evaluator", 0)), 65, job.logs())
+        self.assertIn(f"{bad}: example 1234: label 10, but 10 classes", job.log(("evaluator", 0)))
 
 
 class Stopping(Case):

@@ -241,6 +241,7 @@ Status Coordinator::AddBatches(Training& training, const train::Recipe& recipe,
     MT_ASSIGN_OR_RETURN(const Function evaluate, DefineFunction(programs.eval_step));
     training.step.entries.insert(training.step.entries.end(), step.entries.begin(),
                                  step.entries.end());
+    training.classes = programs.classes;
     training.evaluate.entries.insert(training.evaluate.entries.end(), evaluate.entries.begin(),
                                      evaluate.entries.end());
   }

@@ -130,6 +130,7 @@ struct Training {
   Function evaluate;  // x, y -> loss and the metrics
   std::vector<std::string> parameters;  // the model's, in its order
   std::string update;                   // what the servers do with the step's pushes
+  int64_t classes = 0;                  // train::Programs::classes
 };
 using BatchTypes = std::pair<mesh::TensorType, mesh::TensorType>;  // of x and y
 

@@ -233,9 +233,8 @@ TEST_P(ModelTest, FiguresAreMeansOverExamplesWhateverTheBatches) {
       const auto layer = std::make_shared<nn::Sequential>(nn::Dense(4, {.use_bias = false}));
       Model model(layer, strategy);
       MT_RETURN_IF_ERROR(model.Build(mesh::TensorType{DType::kF32, {batch, 4}}));
-      Tensor eye(mesh::TensorType{DType::kF32, {4, 4}});
-      for (size_t i = 0; i < 4; ++i) eye.mutable_values<float>()[5 * i] = 1;
-      MT_RETURN_IF_ERROR(strategy.Assign(model.parameters()[0], eye));
+      const Tensor same = Floats({4, 4}, {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1});
+      MT_RETURN_IF_ERROR(strategy.Assign(model.parameters()[0], same));
       // Whether the gradient is of a mean or of a sum, the figure is the mean.
       const auto reduction = batch == 6 ? train::LossReduction::kSum : train::LossReduction::kMean;
       MT_RETURN_IF_ERROR(model.Compile({.loss = {.from_logits = true, .reduction = reduction},
@@ -263,6 +262,44 @@ TEST_P(ModelTest, FiguresAreMeansOverExamplesWhateverTheBatches) {
       return OkStatus();
     });
   }
+}
+
+TEST_P(ModelTest, ALabelOutsideTheClassesEndsEveryWayToFeedIt) {
+  ForStrategy(GetParam(), [](Strategy& strategy) -> Status {
+    std::vector<Tensor> good = Examples(11), bad = Examples(11);
+    bad[1].mutable_values<int32_t>()[8] = 3;
+    const std::string want = "example 8: label 3, but 3 classes";
+    const auto model_of = [&]() -> Result<std::unique_ptr<Model>> {
+      auto model = std::make_unique<Model>(Classifier(), strategy);
+      MT_RETURN_IF_ERROR(
+          model->Compile({.loss = {.from_logits = true}, .optimizer = train::Sgd()}));
+      return model;
+    };
+    MT_ASSIGN_OR_RETURN(const auto model, model_of());
+    MT_ASSIGN_OR_RETURN(const auto train, ArraysPipeline(good, 4));
+    MT_ASSIGN_OR_RETURN(const auto data, ArraysPipeline(bad, 4));
+    const Status evaluated = model->Evaluate(*data).status();
+    MT_WANT(evaluated == InvalidArgument("data: " + want));
+    MT_ASSIGN_OR_RETURN(const auto again, ArraysPipeline(bad, 4));
+    const Status validated = model->Fit(*train, {.validation = again.get()}).status();
+    MT_WANT(validated == InvalidArgument("validation: data: " + want));
+    const Status fitted = model->Fit(Arrays{bad[0], bad[1], 4}).status();
+    MT_WANT(fitted == InvalidArgument("data: " + want));
+    // Batches from anywhere have no file: the example is the batch's.
+    MT_ASSIGN_OR_RETURN(const auto unchecked, ArraysPipeline(bad, 4));
+    PipelineBatches batches(*unchecked);
+    const Status from_batches = model->Fit(batches, unchecked->BatchTypes(4)).status();
+    MT_WANT(from_batches == InvalidArgument("batch 2: example 0: label 3, but 3 classes"));
+    // Of data that whoever runs a step reads for itself; a worker's bad data is no bad step.
+    NamedData own{"own", {.source = {.from = data::Arrays{bad, "own.idx"}}}};
+    own.spec.stages = {data::BatchStage{4}};
+    // Whoever of three workers takes most of the 27 steps goes through its data more than once.
+    const Status read = model->Fit(own, {.epochs = 9}).status();
+    MT_WANT(read.message().ends_with("own.idx: " + want));
+    MT_WANT(read.code() == (strategy.coordinator() == nullptr ? StatusCode::kInvalidArgument
+                                                              : StatusCode::kDataLoss));
+    return OkStatus();
+  });
 }
 
 TEST_P(ModelAndLoopTest, FitAndACustomLoopShareTheVariables) {
