@@ -151,4 +151,11 @@ Result<Job> ReadJob(const std::string& file) {
   return out;
 }
 
+bool ReadsDataHere(const Job& job) {
+  for (const auto& [role, replica] : job.job.spec.replica_specs) {
+    if (!replica.pod_template.json.empty()) return false;
+  }
+  return true;
+}
+
 }  // namespace meshtrain::cli

@@ -23,4 +23,8 @@ struct Job {
 //   job.yaml:7:17: spec.replicaSpecs.worker.replicas: must be at least 0, got: -1
 Result<Job> ReadJob(const std::string& file);
 
+// Whether the data files of the job's program are those that this process would open. Where
+// templates say how replicas run, they may also say that the data is elsewhere.
+bool ReadsDataHere(const Job& job);
+
 }  // namespace meshtrain::cli

@@ -1,6 +1,7 @@
 #include "cli/manifest.h"
 
 #include <cstdio>
+#include <utility>
 
 #include "runtime/base/file.h"
 #include "runtime/data/pipeline.h"
@@ -13,10 +14,22 @@ Result<spec::Manifest> ReadManifest(const std::string& file) {
   return spec::ParseManifest(text, file);
 }
 
-Result<std::vector<mesh::TensorType>> BatchTypes(const spec::ProgramSpec& program) {
-  MT_ASSIGN_OR_RETURN(const auto pipeline,
-                      data::Pipeline::Create(spec::TrainPipeline(program.data)));
-  return pipeline->BatchTypes(pipeline->batch_size());
+Result<DataBatches> ReadBatches(const spec::ProgramSpec& program) {
+  const auto read = [](data::PipelineSpec spec) -> Result<spec::Batches> {
+    MT_ASSIGN_OR_RETURN(const auto pipeline, data::Pipeline::Create(std::move(spec)));
+    return spec::Batches{pipeline->BatchTypes(pipeline->batch_size()), pipeline->batch_sizes()};
+  };
+  DataBatches batches;
+  MT_ASSIGN_OR_RETURN(batches.train, read(spec::TrainPipeline(program.data)));
+  if (program.data.test) {
+    MT_ASSIGN_OR_RETURN(batches.test, read(spec::TestPipeline(program.data)));
+  }
+  return batches;
+}
+
+Status CheckBatches(const spec::Manifest& manifest, const DataBatches& batches) {
+  MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest.program));
+  return declared.CheckBatches(batches.train, batches.test);
 }
 
 void PrintError(const char* verb, const Status& error) {

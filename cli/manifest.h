@@ -1,11 +1,10 @@
 // What the verbs that read a manifest share.
 #pragma once
 
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/mesh/shape.h"
 #include "runtime/spec/spec.h"
 
 namespace meshtrain::cli {
@@ -14,8 +13,15 @@ namespace meshtrain::cli {
 // mistake.
 Result<spec::Manifest> ReadManifest(const std::string& file);
 
-// The types of one full batch of the training data, from the headers of its files.
-Result<std::vector<mesh::TensorType>> BatchTypes(const spec::ProgramSpec& program);
+// What the heads of the data files say of the batches.
+struct DataBatches {
+  spec::Batches train;
+  std::optional<spec::Batches> test;
+};
+// Errors: those of opening the files.
+Result<DataBatches> ReadBatches(const spec::ProgramSpec& program);
+// Declared::CheckBatches, with the place in the manifest.
+Status CheckBatches(const spec::Manifest& manifest, const DataBatches& batches);
 
 // "meshtrain VERB: MESSAGE" on stderr, each line of the message by itself.
 void PrintError(const char* verb, const Status& error);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/manifest.h"
 #include "cli/verbs.h"
@@ -19,14 +20,16 @@ int Plan(const std::string& file) {
     PrintError("plan", manifest.status());
     return cluster::ManifestExitCode(manifest.status());
   }
-  const auto types = BatchTypes(manifest->program);
-  if (!types.ok()) {
-    PrintError("plan", types.status());
-    return cluster::DataExitCode(types.status());
+  const auto batches = ReadBatches(manifest->program);
+  if (!batches.ok()) {
+    PrintError("plan", batches.status());
+    return cluster::DataExitCode(batches.status());
   }
   const auto print = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest->program));
-    MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(*types));
+    MT_RETURN_IF_ERROR(declared.CheckBatches(batches->train, batches->test));
+    const std::vector<mesh::TensorType>& types = batches->train.types;
+    MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(types));
     const program::Program& step = traced.programs.train_step;
     sharding::Given given;
     given.inputs = traced.layouts.inputs;
@@ -38,7 +41,7 @@ int Plan(const std::string& file) {
     MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
                         sharding::Shard(step, traced.mesh, given, {.guard_updates = true}));
     MT_ASSIGN_OR_RETURN(const plan::Options options,
-                        spec::PlanOptionsOf(manifest->program, declared, *types));
+                        spec::PlanOptionsOf(manifest->program, declared, types));
     MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(std::move(partitioned), options));
     std::fputs(plan.Report().c_str(), stdout);
     return OkStatus();

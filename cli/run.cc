@@ -68,22 +68,18 @@ bool IsAddress(const std::string& text) {
 }
 
 // Mistakes that show only when the program meets its data are told here, once and with their place
-// in the manifest, instead of by each of its processes. Where templates say how it runs, they may
-// also say that its data is elsewhere.
+// in the manifest, instead of by each of its processes.
 int CheckProgram(const Job& job) {
-  if (!job.program) return cluster::kExitDone;
-  for (const auto& [role, replica] : job.job.spec.replica_specs) {
-    if (!replica.pod_template.json.empty()) return cluster::kExitDone;
+  if (!job.program || !ReadsDataHere(job)) return cluster::kExitDone;
+  const auto batches = ReadBatches(job.program->program);
+  if (!batches.ok()) {
+    PrintError("run", batches.status());
+    return cluster::DataExitCode(batches.status());
   }
-  const auto types = BatchTypes(job.program->program);
-  if (!types.ok()) {
-    PrintError("run", types.status());
-    return cluster::DataExitCode(types.status());
-  }
-  const auto traced = spec::Build(job.program->program, *types);
-  if (traced.ok()) return cluster::kExitDone;
-  PrintError("run", traced.status());
-  return cluster::ManifestExitCode(traced.status());
+  const Status fits = CheckBatches(*job.program, *batches);
+  if (fits.ok()) return cluster::kExitDone;
+  PrintError("run", fits);
+  return cluster::ManifestExitCode(fits);
 }
 
 int Run(const RunFlags& flags) {

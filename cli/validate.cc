@@ -17,6 +17,15 @@ int Validate(const std::string& file) {
     PrintError("validate", job.status());
     return cluster::ManifestExitCode(job.status());
   }
+  // With the data at hand, its batches too; without it the manifest is valid as far as one can see.
+  if (job->program && ReadsDataHere(*job)) {
+    const auto batches = ReadBatches(job->program->program);
+    const Status fits = batches.ok() ? CheckBatches(*job->program, *batches) : OkStatus();
+    if (!fits.ok()) {
+      PrintError("validate", fits);
+      return cluster::ManifestExitCode(fits);
+    }
+  }
   std::printf("%s: valid\n", file.c_str());
   return 0;
 }

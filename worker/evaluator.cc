@@ -73,8 +73,9 @@ class Evaluator {
            ManifestExitCode);
     MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
     distribute::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
-    sizes.eval_sizes = {data_->batch_size(), data_->last_batch_size()};
+    sizes.eval_sizes = data_->batch_sizes();
     MT_TRY(runner_, MakeRunner(*session_, declared, std::move(sizes)), ManifestExitCode);
+    data_->ExpectClasses(runner_->programs().classes);
 
     const std::string log_path = config_.output + "/metrics.jsonl";
     MT_TRY_STATUS(MakeDirectories(config_.output), OutputExitCode);
@@ -145,6 +146,10 @@ class Evaluator {
     const auto scalars =
         train::Evaluate(*runner_, batches, manifest_.program.train.validation_steps, stop);
     data_error_ = !batches.error().ok();
+    // Data that is damaged is no checkpoint that is damaged, which the loop would pass over.
+    if (data_error_ && scalars.status().code() == StatusCode::kDataLoss) {
+      return InvalidArgument(scalars.status().message());
+    }
     if (!scalars.ok()) return scalars.status();
     const int64_t step = checkpoint.index().step;
     MT_ASSIGN_OR_RETURN(const train::Position position,

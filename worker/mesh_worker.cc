@@ -294,13 +294,12 @@ class Worker {
     MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExitCode);
     distribute::MeshRunner::Options sizes{
         .types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
-    sizes.train_sizes = {train_data_->last_batch_size()};
-    if (train_data_->steps_per_epoch() > 1) sizes.train_sizes.insert(full);
-    if (test_data_) {
-      sizes.eval_sizes = {test_data_->last_batch_size()};
-      if (test_data_->steps_per_epoch() > 1) sizes.eval_sizes.insert(full);
-    }
+    sizes.train_sizes = train_data_->batch_sizes();
+    if (test_data_) sizes.eval_sizes = test_data_->batch_sizes();
+    MT_TRY_STATUS(CheckBatches(declared, *train_data_, test_data_.get()), ManifestExitCode);
     MT_TRY(runner_, MakeRunner(*session_, declared, std::move(sizes)), ManifestExitCode);
+    train_data_->ExpectClasses(runner_->programs().classes);
+    if (test_data_) test_data_->ExpectClasses(runner_->programs().classes);
     if (!program.initial_weights.empty()) {
       std::vector<checkpoint::NamedType> wanted;
       for (const nn::Parameter& p : runner_->programs().parameters) {

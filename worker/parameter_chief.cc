@@ -183,22 +183,21 @@ class Chief {
   Ending Trace() {
     const spec::ProgramSpec& program = manifest_.program;
     MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
+    MT_TRY_STATUS(CheckBatches(declared, *train_data_, test_data_.get()), ManifestExitCode);
     const int64_t full = train_data_->batch_size();
-    std::set<int64_t> sizes = {train_data_->last_batch_size()};
-    if (train_data_->steps_per_epoch() > 1) sizes.insert(full);
-    if (test_data_) {
-      sizes.insert(test_data_->last_batch_size());
-      if (test_data_->steps_per_epoch() > 1) sizes.insert(full);
-    }
+    std::set<int64_t> sizes = train_data_->batch_sizes();
+    if (test_data_) sizes.merge(test_data_->batch_sizes());
     for (const int64_t size : sizes) {
       const std::vector<mesh::TensorType> types = train_data_->BatchTypes(size);
       MT_TRY(const spec::Traced traced, declared.Trace(types), ManifestExitCode);
       types_.emplace_back(types[0], types[1]);
+      classes_ = traced.programs.classes;
       if (program_hash_.empty() || size == full) {
         program_hash_ = fmt::format("{:016x}", program::HashProgram(traced.programs.train_step));
         parameters_ = traced.programs.parameters;
       }
     }
+    if (test_data_) test_data_->ExpectClasses(classes_);
     if (!program.initial_weights.empty()) {
       std::vector<checkpoint::NamedType> wanted;
       for (const nn::Parameter& p : parameters_) wanted.push_back({p.name(), p.type()});
@@ -261,8 +260,10 @@ class Chief {
     // A trace of its own: a session before this one has used up the other's.
     MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest_.program));
     MT_ASSIGN_OR_RETURN(training_, coordinator_->DefineTraining(declared.recipe(), types_));
-    MT_ASSIGN_OR_RETURN(data_, coordinator_->CreatePerWorkerDataset(
-                                   kTrainingData, spec::TrainPipeline(manifest_.program.data)));
+    data::PipelineSpec pipeline = spec::TrainPipeline(manifest_.program.data);
+    pipeline.classes = classes_;
+    MT_ASSIGN_OR_RETURN(data_,
+                        coordinator_->CreatePerWorkerDataset(kTrainingData, std::move(pipeline)));
     return OkStatus();
   }
 
@@ -409,6 +410,7 @@ class Chief {
   std::unique_ptr<data::Pipeline> train_data_, test_data_;
   int64_t epochs_ = 0, steps_per_epoch_ = 0, window_ = 1;
   std::vector<std::pair<mesh::TensorType, mesh::TensorType>> types_;
+  int64_t classes_ = 0;  // what labels must be
   std::string program_hash_;
   std::vector<nn::Parameter> parameters_;
   std::vector<mesh::Tensor> initial_weights_;

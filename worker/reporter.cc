@@ -32,13 +32,10 @@ telemetry::EpochFigures FiguresOf(const train::EpochInfo& info) {
   return {info.epoch, ToMap(info.train), ToMap(info.validation), Seconds(info.seconds)};
 }
 
-// Of the epoch so far, which holds at least one batch whose step was not bad.
+// Of the epoch so far, bad steps left out.
 std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position) {
-  std::vector<telemetry::NamedValue> means;
-  for (const auto& [name, sum] : position.sums) {
-    means.emplace_back(name, sum / static_cast<double>(position.batch - position.bad_batches));
-  }
-  return means;
+  const train::Scalars means = position.figures.Means();
+  return {means.begin(), means.end()};
 }
 
 std::string Today() {
@@ -168,6 +165,13 @@ Status Reporter::RollBack(const train::Position& start) {
   if (!job_.chief) return OkStatus();
   MT_RETURN_IF_ERROR(distribute::OfFiles(log_->Close()));
   return distribute::OfFiles(OpenLog(start));
+}
+
+void Reporter::Stopped(const std::string& rank, uint64_t incarnation) {
+  telemetry::Progress progress = board_.Get();
+  progress.stopped_rank = rank;
+  progress.lost_incarnation = std::to_string(incarnation);
+  board_.Set(std::move(progress));
 }
 
 void Reporter::Ready() {

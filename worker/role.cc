@@ -55,6 +55,15 @@ Result<int> OwnPort(const cluster::TfConfig& config) {
   return static_cast<int>(*port);
 }
 
+Status CheckBatches(const spec::Declared& program, const data::Pipeline& train,
+                    const data::Pipeline* test) {
+  const auto batches = [](const data::Pipeline& data) {
+    return spec::Batches{data.BatchTypes(data.batch_size()), data.batch_sizes()};
+  };
+  return program.CheckBatches(batches(train),
+                              test == nullptr ? std::nullopt : std::optional(batches(*test)));
+}
+
 void Say(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);

@@ -31,6 +31,10 @@ Result<int> OwnPort(const cluster::TfConfig& config);
 
 using distribute::PipelineBatches;
 
+// Declared::CheckBatches of what was opened; `test`: null where there is none.
+Status CheckBatches(const spec::Declared& program, const data::Pipeline& train,
+                    const data::Pipeline* test);
+
 // A line on stdout, at once.
 void Say(const std::string& line);
 // The last progress, for the operator that may look after this process is gone.

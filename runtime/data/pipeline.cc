@@ -10,6 +10,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
+#include "runtime/data/labels.h"
 #include "runtime/data/map.h"
 #include "runtime/data/order.h"
 #include "runtime/data/source.h"
@@ -34,6 +35,10 @@ struct Compiled {
   int64_t batch = 0;
   int64_t last_batch = 0;  // the short one of a pass; == batch where there is none
   int64_t prefetch = 0;    // 0: no thread
+  // What errors call element i: example `first_example + i * every` of `file`.
+  std::string file = "data";
+  int64_t first_example = 0, every = 1;
+  std::optional<mesh::DType> labels_as;          // where the conversion may cut a label
   uint64_t fingerprint = 14695981039346656037u;  // FNV-1a
 };
 
@@ -52,7 +57,20 @@ class Compiler {
     return std::visit([this](const auto& s) { return AddStage(s); }, stage);
   }
 
-  void AddCast(int component, mesh::DType to) { ops_[component].push_back(Cast{to}); }
+  // What comes from the source itself: the labels' type, and what errors call an example.
+  void AddSource(const SourceSpec& source) {
+    if (const auto* arrays = std::get_if<Arrays>(&source.from)) {
+      if (!arrays->file.empty()) out_.file = arrays->file;
+      out_.first_example = arrays->first;
+      out_.every = arrays->every;
+      return;
+    }
+    const auto& files = std::get<IdxFiles>(source.from);
+    out_.file = files.labels;
+    const mesh::DType stored = source_.element()[1].dtype, type = LabelType(files, stored);
+    if (type != stored) ops_[1].push_back(Cast{type});
+    if (MayCut(stored, type)) out_.labels_as = type;
+  }
 
   Result<Compiled> Finish() {
     if (batches_ == nullptr) return InvalidArgument("data: expected a batch size, got: none");
@@ -175,7 +193,10 @@ class Pipeline::Impl {
     thread_ = std::jthread([this](std::stop_token stop) { Prefetch(stop); });
   }
 
+  void ExpectClasses(int64_t classes) { classes_ = classes; }
+
   Result<std::optional<Batch>> Next(std::stop_token stop, Duration timeout) {
+    MT_RETURN_IF_ERROR(failed_);
     if (stop.stop_requested()) return Cancelled("data: stopped while waiting for a batch");
     if (c_.prefetch == 0) return Handed(Make());
     Start();
@@ -208,6 +229,7 @@ class Pipeline::Impl {
           cursor.ToString() + "; the data, shuffle, batch or repeat differ from when it was saved");
     }
     StopPrefetch();
+    failed_ = OkStatus();
     pass_ = cursor.epoch;
     c_.order->Reset(pass_);
     for (int64_t i = 0; i < cursor.batch; ++i) {
@@ -225,6 +247,10 @@ class Pipeline::Impl {
 
  private:
   Result<std::optional<Batch>> Handed(Result<std::optional<Batch>> item) {
+    if (item.ok() && item->has_value()) {
+      if (const Status labels = CheckLabels(**item); !labels.ok()) item = labels;
+    }
+    failed_ = item.status();
     if (!item.ok()) return item;
     if (item->has_value()) {
       ++position_.batch;
@@ -235,6 +261,17 @@ class Pipeline::Impl {
     return item;
   }
 
+  int64_t ExampleOf(int64_t element) const { return c_.first_example + element * c_.every; }
+
+  // Of a batch that is about to be handed out: what is expected may have been said since it was
+  // made.
+  Status CheckLabels(const Batch& batch) const {
+    if (classes_ <= 0 || batch.components.size() < 2) return OkStatus();
+    std::vector<int64_t> examples = batch.elements;
+    for (int64_t& example : examples) example = ExampleOf(example);
+    return CheckClasses(batch.components[1], classes_, examples, c_.file);
+  }
+
   // By the prefetch thread while it runs, else by the caller.
   Result<std::optional<Batch>> Make() {
     if (!c_.order->Next(&indices_)) {
@@ -242,8 +279,15 @@ class Pipeline::Impl {
       return std::optional<Batch>();
     }
     MT_RETURN_IF_ERROR(source_->Ensure(*std::max_element(indices_.begin(), indices_.end()) + 1));
+    if (c_.labels_as) {
+      for (const int64_t index : indices_) {
+        MT_RETURN_IF_ERROR(CheckKept(source_->element()[1].dtype, source_->Row(1, index),
+                                     *c_.labels_as, ExampleOf(index), c_.file));
+      }
+    }
     Batch batch;
     batch.size = static_cast<int64_t>(indices_.size());
+    batch.elements = indices_;
     for (size_t c = 0; c < c_.maps.size(); ++c) {
       batch.components.push_back(Gather(static_cast<int>(c)));
     }
@@ -310,6 +354,8 @@ class Pipeline::Impl {
   int64_t pass_ = 0;
   // The caller's.
   Cursor position_;
+  int64_t classes_ = 0;
+  Status failed_;  // what Next gave; stays
 
   Mutex mutex_;
   CondVar changed_;
@@ -326,15 +372,16 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
   for (size_t i = 0; i < spec.stages.size(); ++i) {
     MT_RETURN_IF_ERROR(compiler.Add(spec.stages[i], "stage " + Num(static_cast<int64_t>(i) + 1)));
   }
-  if (const auto* idx = std::get_if<IdxFiles>(&spec.source.from)) {
-    compiler.AddCast(1, idx->labels_as);
-  }
+  compiler.AddSource(spec.source);
   MT_ASSIGN_OR_RETURN(Compiled compiled, compiler.Finish());
-  return std::unique_ptr<Pipeline>(
+  auto made = std::unique_ptr<Pipeline>(
       new Pipeline(std::make_unique<Impl>(std::move(source), std::move(compiled))));
+  made->ExpectClasses(spec.classes);
+  return made;
 }
 
 void Pipeline::Start() { impl_->Start(); }
+void Pipeline::ExpectClasses(int64_t classes) { impl_->ExpectClasses(classes); }
 Result<std::optional<Batch>> Pipeline::Next(std::stop_token stop, Duration timeout) {
   return impl_->Next(std::move(stop), timeout);
 }
@@ -343,6 +390,10 @@ Status Pipeline::Restore(const Cursor& cursor) { return impl_->Restore(cursor); 
 int64_t Pipeline::steps_per_epoch() const { return impl_->compiled().steps; }
 int64_t Pipeline::batch_size() const { return impl_->compiled().batch; }
 int64_t Pipeline::last_batch_size() const { return impl_->compiled().last_batch; }
+std::set<int64_t> Pipeline::batch_sizes() const {
+  if (steps_per_epoch() <= 1) return {last_batch_size()};
+  return {batch_size(), last_batch_size()};
+}
 
 std::vector<TensorType> Pipeline::BatchTypes(int64_t size) const {
   std::vector<TensorType> types;

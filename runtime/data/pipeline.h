@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <vector>
 
@@ -24,7 +25,8 @@ namespace meshtrain::data {
 // components[c]: [size, ...element dims]. For IDX: images, labels.
 struct Batch {
   std::vector<mesh::Tensor> components;
-  int64_t size = 0;  // the last of a pass may be shorter
+  int64_t size = 0;               // the last of a pass may be shorter
+  std::vector<int64_t> elements;  // their numbers in the source
 };
 
 // Called by one thread.
@@ -43,8 +45,13 @@ class Pipeline {
   // Else does nothing.
   void Start();
 
-  // The next batch; nothing at the end of a pass. Errors: the source's (each later call gives it
-  // again), kDeadlineExceeded after `timeout` (call again), kCancelled when `stop` was requested.
+  // Labels (component 1) must be numbers from 0 to classes - 1, in what Next() gives from now on;
+  // 0: any labels. Where `classes` is 2 fractions are probabilities, and allowed.
+  void ExpectClasses(int64_t classes);
+
+  // The next batch; nothing at the end of a pass. Errors: the source's and labels.h's (each later
+  // call gives it again), kDeadlineExceeded after `timeout` (call again), kCancelled when `stop`
+  // was requested.
   Result<std::optional<Batch>> Next(std::stop_token stop = {},
                                     Duration timeout = std::chrono::seconds(60));
 
@@ -64,6 +71,8 @@ class Pipeline {
   // Of the last batch of a run through the source: smaller where the batch size does not divide it
   // and the remainder is not dropped.
   int64_t last_batch_size() const;
+  // Of all batches of a pass.
+  std::set<int64_t> batch_sizes() const;
 
  private:
   class Impl;

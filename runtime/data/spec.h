@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,16 +13,21 @@
 
 namespace meshtrain::data {
 
-// Elements (image, label). The label's type in the file is u8; batches carry `labels_as`.
+// Elements (image, label).
 struct IdxFiles {
   std::string images;
   std::string labels;
-  mesh::DType labels_as = mesh::DType::kI32;
+  // The type of labels in batches; none: the file's (u8 as i32). A label that it would cut is an
+  // error.
+  std::optional<mesh::DType> labels_as = {};
 };
 
 // Elements cut from the first dimension, which all components share.
 struct Arrays {
   std::vector<mesh::Tensor> components;
+  // What errors about element i call it: example `first + i * every` of `file`.
+  std::string file = {};
+  int64_t first = 0, every = 1;
 };
 
 struct SourceSpec {
@@ -79,6 +85,7 @@ using Stage =
 struct PipelineSpec {
   SourceSpec source;
   std::vector<Stage> stages;  // in the order in which elements pass them
+  int64_t classes = 0;        // as Pipeline::ExpectClasses
 };
 
 }  // namespace meshtrain::data

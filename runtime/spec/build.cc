@@ -66,6 +66,8 @@ std::shared_ptr<train::Optimizer> MakeOptimizer(const OptimizerSpec& spec) {
   return std::visit(Maker{spec.kind}, spec.options);
 }
 
+constexpr std::string_view kTrainSource = "data.train", kTestSource = "data.test";
+
 bool SharesUpdate(const ProgramSpec& spec) {
   if (spec.layout.update == UpdateSharing::kAuto) return spec.processes > 1 && !spec.strict;
   return spec.layout.update == UpdateSharing::kShared;
@@ -125,7 +127,8 @@ Result<Declared> Declared::Create(const ProgramSpec& spec) {
   return declared;
 }
 
-Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types) const {
+Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types,
+                               std::string_view source) const {
   const auto place = [&](const std::string& key) {
     const auto found = spec_.places.find(key);
     const std::string at =
@@ -146,16 +149,25 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types) const
     auto layout = mesh::Layout::FromSpecs(specs, mesh_);
     if (!layout.ok()) return layout.status().At(place("layout") + ".inputs." + names[i]);
     if (!spec_.data.uneven && !layout->IsEven(types[i].dims)) {
-      const int64_t size = types[i].dims[0];
-      const bool last = size != spec_.data.batch;
+      const bool last = types[i].dims[0] != spec_.data.batch;
+      const bool may_drop = last && source != kTestSource;
       return InvalidArgument(
           place("data.batch") + ": " + names[i] + " " + types[i].ToString() +
-          (last ? ", the short last batch," : "") + " does not divide over " + layout->ToString() +
-          " of mesh " + mesh_.ToString() +
-          (last ? " (data.drop_remainder: true leaves it out, data.uneven: true takes it)"
-                : " (data.uneven: true takes it)"));
+          (last ? ", the short last batch" : "") +
+          (source.empty() ? "" : " of " + std::string(source)) + (last ? "," : "") +
+          " does not divide over " + layout->ToString() + " of mesh " + mesh_.ToString() +
+          (may_drop ? " (data.drop_remainder: true leaves it out of training, data.uneven: true "
+                      "takes it)"
+                    : " (data.uneven: true takes it)"));
     }
     out.layouts.inputs.emplace(names[i], std::move(*layout));
+  }
+  if (const Status fits = spec_.loss.CheckLabels(types[1]); !fits.ok()) {
+    return InvalidArgument(place("loss") + ": " + fits.message() +
+                           (source.empty() ? "" : " in " + std::string(source)) +
+                           (spec_.loss.kind == train::LossKind::kSparseCategoricalCrossentropy
+                                ? " (labels_as: i32 takes whole numbers as class numbers)"
+                                : ""));
   }
   auto programs = train::BuildPrograms(recipe_, types[0], types[1]);
   if (!programs.ok()) {
@@ -229,6 +241,33 @@ Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
   }
   *chosen_ = {std::move(types), *chosen};
   return chosen;
+}
+
+Status Declared::CheckBatches(const Batches& train, const std::optional<Batches>& test) const {
+  const auto trace = [&](const Batches& batches, std::string_view source) -> Status {
+    // The full one first: what is wrong with it is wrong with all.
+    for (auto size = batches.sizes.rbegin(); size != batches.sizes.rend(); ++size) {
+      std::vector<mesh::TensorType> types = batches.types;
+      for (mesh::TensorType& type : types) type.dims[0] = *size;
+      MT_RETURN_IF_ERROR(Trace(types, source).status());
+    }
+    return OkStatus();
+  };
+  MT_RETURN_IF_ERROR(trace(train, kTrainSource));
+  if (!test) return OkStatus();
+  if (test->types != train.types) {
+    const auto text = [](const std::vector<mesh::TensorType>& types) {
+      std::vector<std::string> parts;
+      for (const mesh::TensorType& type : types) parts.push_back(type.ToString());
+      return Join(parts, ", ");
+    };
+    const auto place = spec_.places.find("data.test");
+    return InvalidArgument(At(spec_.file, place == spec_.places.end() ? Place{} : place->second,
+                              spec_.path + ".data.test") +
+                           "expected batches as the training data's, " + text(train.types) +
+                           ", got: " + text(test->types));
+  }
+  return trace(*test, kTestSource);
 }
 
 Result<Traced> Build(const ProgramSpec& spec, const std::vector<mesh::TensorType>& types) {

@@ -216,13 +216,14 @@ ProgramSpec ReadProgram(Problems& problems, const Node& node, const std::string&
   spec.initial_weights = fields.Text("initial_weights");
   const std::vector<std::string> numerics = {"fast", "strict"};
   spec.strict = fields.Choice("numerics", numerics, "fast") == "strict";
-  for (const std::string_view key : {"mesh", "devices", "data", "model", "layout", "train",
+  for (const std::string_view key : {"mesh", "devices", "data", "model", "loss", "layout", "train",
                                      "parameter_server", "mirrored", "multi_worker_mirrored"}) {
     spec.places[std::string(key)] = fields.PlaceOf(key);
   }
   if (const Node* data = fields.Get("data")) {
     const Node* batch = data->Find("batch");
     spec.places["data.batch"] = batch != nullptr ? batch->place : data->place;
+    if (const Node* test = data->Find("test")) spec.places["data.test"] = test->place;
   }
   if (spec.data.repeat == -1 && spec.train.steps_per_epoch < 0) {
     problems.Add(fields.PlaceOf("train"), fields.Path("train"),

@@ -22,7 +22,9 @@ data::SourceSpec ParseSource(Problems& problems, const Node& node, const std::st
     Fields f(problems, *idx, fields.Path("idx"));
     files.images = f.NeedText("images");
     files.labels = f.NeedText("labels");
-    files.labels_as = ParseType(f, "labels_as", files.labels_as, {"i32", "i64", "f32", "f64"});
+    if (f.Get("labels_as") != nullptr) {
+      files.labels_as = ParseType(f, "labels_as", mesh::DType::kI32, {"i32", "i64", "f32", "f64"});
+    }
   }
   source.from = files;
   return source;
@@ -132,8 +134,9 @@ data::PipelineSpec TrainPipeline(const DataSpec& data) {
 data::PipelineSpec TestPipeline(const DataSpec& data) {
   data::PipelineSpec out{.source = data.test.value_or(data::SourceSpec{})};
   AddCommonStages(data, &out);
-  // Every example is evaluated once; dropping some would change the figures with the batch size.
-  out.stages.emplace_back(data::BatchStage{data.batch, data.drop_remainder});
+  // Every example is evaluated once, whatever `drop_remainder` says of training: dropping some
+  // would change the figures with the batch size.
+  out.stages.emplace_back(data::BatchStage{data.batch, /*drop_remainder=*/false});
   if (data.prefetch != 0) out.stages.emplace_back(data::PrefetchStage{data.prefetch});
   return out;
 }

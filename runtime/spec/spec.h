@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -85,8 +86,8 @@ struct DataSpec {
   std::optional<int64_t> repeat;  // -1: for ever; of train only
   int64_t prefetch = -1;          // -1: auto; 0: none
   int64_t batch = 0;              // global
-  bool drop_remainder = false;
-  bool uneven = false;  // the mesh axis need not divide a batch
+  bool drop_remainder = false;    // of train only
+  bool uneven = false;            // the mesh axis need not divide a batch
 };
 
 // map, cache, shuffle, batch, repeat, prefetch: the order does not depend on the text's.
@@ -272,16 +273,27 @@ inline std::optional<int64_t> BytesPerPack(const PackingSpec& packing, const Tra
   return train::BytesPerPack(packing, traced.programs);
 }
 
+// The batches of one source: the types of a full one's components, and the sizes that there are.
+struct Batches {
+  std::vector<mesh::TensorType> types;
+  std::set<int64_t> sizes;
+};
+
 // A declared program made ready to be traced, for any number of batch sizes over the same
 // variables. Used, with its copies, by one thread at a time.
 class Declared {
  public:
   // Errors: kInvalidArgument.
   static Result<Declared> Create(const ProgramSpec& spec);
-  // `types`: of one batch's components, x and y. Errors: kInvalidArgument with the place in the
-  // manifest: a layer that does not fit its input, a rule that does not fit its weight, a batch
-  // that the axis does not divide.
-  Result<Traced> Trace(const std::vector<mesh::TensorType>& types) const;
+  // `types`: of one batch's components, x and y; `source`: what errors call the batch's data, "":
+  // nothing. Errors: kInvalidArgument with the place in the manifest: a layer that does not fit its
+  // input, a rule that does not fit its weight, labels that do not fit the loss, a batch that the
+  // axis does not divide.
+  Result<Traced> Trace(const std::vector<mesh::TensorType>& types,
+                       std::string_view source = "") const;
+  // Whether the program takes every batch of its data, the short last ones too. Errors: Trace's;
+  // kInvalidArgument where the test data's batches are of other types than the training data's.
+  Status CheckBatches(const Batches& train, const std::optional<Batches>& test) const;
   const train::Recipe& recipe() const { return recipe_; }
   const mesh::Mesh& mesh() const { return mesh_; }
 

@@ -30,7 +30,9 @@ Status EarlyStopping::OnEpochEnd(const EpochInfo& info) {
   const auto value =
       FindScalar(scalars, validation ? std::string_view(monitor_).substr(4) : monitor_);
   if (!value) {
-    if (validation && info.validation.empty()) return OkStatus();  // not validated in this epoch
+    // Not validated in this epoch; or all of its examples came before a checkpoint that counts
+    // none.
+    if (scalars.empty()) return OkStatus();
     return InvalidArgument("early_stopping: `" + monitor_ + "` is not an output of the step");
   }
   const double sign = monitor_.find("accuracy") != std::string::npos ? -1 : 1;

@@ -11,15 +11,6 @@ std::string Text(double number) {
   return text;
 }
 
-Scalars Means(const Scalars& order, const std::map<std::string, double>& sums, int64_t batches) {
-  Scalars means;
-  for (const auto& [name, last] : order) {
-    const auto sum = sums.find(name);
-    means.emplace_back(name, (sum == sums.end() ? 0 : sum->second) / static_cast<double>(batches));
-  }
-  return means;
-}
-
 // The first output that is no number, or null.
 const std::pair<std::string, double>* NotFinite(const Scalars& scalars) {
   for (const auto& scalar : scalars) {
@@ -40,6 +31,7 @@ class Fitting {
         clock_(clock) {}
 
   Result<FitResult> Run() {
+    MT_RETURN_IF_ERROR(CheckStart());
     result_.position = o_.start;
     if (o_.start.history) result_.history = *o_.start.history;
     for (Callback* callback : callbacks_) {
@@ -53,14 +45,33 @@ class Fitting {
   }
 
  private:
+  int64_t StepsPerEpoch() const {
+    return o_.steps_per_epoch > 0 ? o_.steps_per_epoch : data_.steps_per_epoch();
+  }
+
+  // An epoch that has more batches behind it than it has would end without a step.
+  Status CheckStart() const {
+    const Position& at = o_.start;
+    if (at.step < 0 || at.epoch < 0 || at.batch < 0) {
+      return InvalidArgument("fit: expected to begin at counts from 0, got: step " +
+                             std::to_string(at.step) + ", epoch " + std::to_string(at.epoch) +
+                             ", batch " + std::to_string(at.batch));
+    }
+    const int64_t steps = StepsPerEpoch();
+    if (at.epoch >= o_.epochs || steps <= 0 || at.batch <= steps) return OkStatus();
+    return InvalidArgument("fit: expected to begin within an epoch of " + std::to_string(steps) +
+                           " batches, got: behind " + std::to_string(at.batch) + " of epoch " +
+                           std::to_string(at.epoch + 1) +
+                           " (was it saved by a run with longer epochs?)");
+  }
+
   Status Epoch() {
     const Duration begin = clock_.Monotonic();
-    const int64_t steps = o_.steps_per_epoch > 0 ? o_.steps_per_epoch : data_.steps_per_epoch();
-    Scalars last;
+    const int64_t steps = StepsPerEpoch();
     bool empty_pass = false;
     // A job that was stopped between an epoch's last batch and the end of its validation: the data
     // may have begun the next pass already, so it is not asked for the end of this one.
-    if (steps > 0 && result_.position.batch >= steps) return EndOfEpoch(begin, last);
+    if (steps > 0 && result_.position.batch >= steps) return EndOfEpoch(begin);
     for (;;) {
       if (o_.steps_per_epoch > 0 && result_.position.batch >= o_.steps_per_epoch) break;
       if (stop_.stop_requested()) return Stop("a stop was requested");
@@ -75,34 +86,34 @@ class Fitting {
         continue;
       }
       empty_pass = false;
-      MT_RETURN_IF_ERROR(Step(**next, steps, &last));
+      MT_RETURN_IF_ERROR(Step(**next, steps));
       if (result_.end != FitEnd::kFinished) return OkStatus();
     }
-    return EndOfEpoch(begin, last);
+    return EndOfEpoch(begin);
   }
 
-  Status Step(const Batch& batch, int64_t steps_per_epoch, Scalars* last) {
+  Status Step(const Batch& batch, int64_t steps_per_epoch) {
     const Duration begin = clock_.Monotonic();
-    auto scalars = runner_.TrainStep(batch);
-    if (scalars.status().code() == StatusCode::kAborted) return BadStep(scalars.status().message());
-    MT_ASSIGN_OR_RETURN(*last, std::move(scalars));
+    auto ran = runner_.TrainStep(batch);
+    if (ran.status().code() == StatusCode::kAborted) return BadStep(ran.status().message());
+    MT_ASSIGN_OR_RETURN(const BatchFigures figures, std::move(ran));
     const Duration seconds = clock_.Monotonic() - begin;
     Position& at = result_.position;
     ++at.step;
     ++at.batch;
-    if (const auto* bad = NotFinite(*last)) {
+    if (const auto* bad = NotFinite(figures.means)) {
       EndOfNumbers(bad->first + " is " + Text(bad->second));
       return OkStatus();
     }
     bad_in_a_row_ = 0;
-    for (const auto& [name, value] : *last) at.sums[name] += value;
+    at.figures.Add(figures);
     const StepInfo info{.position = at,
                         .epochs = o_.epochs,
                         .steps_per_epoch = steps_per_epoch,
                         .total_steps = steps_per_epoch > 0 ? steps_per_epoch * o_.epochs : -1,
-                        .examples = batch.size,
+                        .examples = figures.examples,
                         .seconds = seconds,
-                        .scalars = *last};
+                        .scalars = figures.means};
     for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnStepEnd(info));
     return AskCallbacks();
   }
@@ -112,7 +123,6 @@ class Fitting {
     Position& at = result_.position;
     ++at.step;
     ++at.batch;
-    ++at.bad_batches;
     ++bad_in_a_row_;
     const BadStepInfo info{.position = at, .in_a_row = bad_in_a_row_, .why = why};
     for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnBadStep(info));
@@ -133,14 +143,10 @@ class Fitting {
                    : "the last checkpoint is of step " + std::to_string(saved));
   }
 
-  Status EndOfEpoch(Duration begin, const Scalars& last) {
+  Status EndOfEpoch(Duration begin) {
     Position& at = result_.position;
-    // A resumed epoch may have no step left to do: then the names come from the sums.
-    Scalars order = last;
-    if (order.empty()) order.assign(at.sums.begin(), at.sums.end());
-    EpochInfo info{.epoch = at.epoch + 1, .epochs = o_.epochs, .step = at.step};
-    const int64_t good = at.batch - at.bad_batches;
-    if (good > 0) info.train = Means(order, at.sums, good);
+    EpochInfo info{
+        .epoch = at.epoch + 1, .epochs = o_.epochs, .step = at.step, .train = at.figures.Means()};
     if (o_.validation != nullptr && o_.validate_every > 0 && info.epoch % o_.validate_every == 0) {
       auto validation = Evaluate(runner_, *o_.validation, o_.validation_steps, stop_);
       if (!validation.ok() && stop_.stop_requested()) return Stop("a stop was requested");
@@ -149,8 +155,8 @@ class Fitting {
     }
     info.seconds = clock_.Monotonic() - begin;
     ++at.epoch;
-    at.batch = at.bad_batches = 0;
-    at.sums.clear();
+    at.batch = 0;
+    at.figures = {};
     result_.history.push_back(info);
     at.history = std::make_shared<const std::vector<EpochInfo>>(result_.history);
     for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnEpochEnd(info));
@@ -183,13 +189,6 @@ class Fitting {
 
 }  // namespace
 
-std::optional<double> FindScalar(const Scalars& scalars, std::string_view name) {
-  for (const auto& [known, value] : scalars) {
-    if (known == name) return value;
-  }
-  return std::nullopt;
-}
-
 Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& options,
                       std::span<Callback* const> callbacks, std::stop_token stop, Clock& clock) {
   return Fitting(runner, data, options, callbacks, std::move(stop), clock).Run();
@@ -197,8 +196,7 @@ Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& o
 
 Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
                          std::stop_token stop) {
-  std::map<std::string, double> sums;
-  Scalars last;
+  FigureTotals figures;
   int64_t done = 0;
   bool empty_pass = false;
   while (steps <= 0 || done < steps) {
@@ -211,11 +209,11 @@ Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
       continue;
     }
     empty_pass = false;
-    MT_ASSIGN_OR_RETURN(last, runner.EvalStep(*batch));
-    for (const auto& [name, value] : last) sums[name] += value;
+    MT_ASSIGN_OR_RETURN(const BatchFigures of_batch, runner.EvalStep(*batch));
+    figures.Add(of_batch);
     ++done;
   }
-  return Means(last, sums, done);
+  return figures.Means();
 }
 
 }  // namespace meshtrain::train

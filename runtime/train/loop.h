@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,12 +14,9 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/mesh/tensor.h"
+#include "runtime/train/figures.h"
 
 namespace meshtrain::train {
-
-// Outputs of a step by name, in the program's order: {"loss", 0.8}, {"accuracy", 0.7}.
-using Scalars = std::vector<std::pair<std::string, double>>;
-std::optional<double> FindScalar(const Scalars& scalars, std::string_view name);
 
 // The step's inputs in the programs' order (x, y), of `size` examples.
 struct Batch {
@@ -45,9 +41,9 @@ class StepRunner {
   // One step; on return the states are those after it. Errors: kAborted for a bad step, one whose
   // loss or a gradient is not finite, which changes no state; the message says what was not finite
   // first. Where several processes run the step, it is bad in all of them.
-  virtual Result<Scalars> TrainStep(const Batch& batch) = 0;
+  virtual Result<BatchFigures> TrainStep(const Batch& batch) = 0;
   // Reads the states only.
-  virtual Result<Scalars> EvalStep(const Batch& batch) = 0;
+  virtual Result<BatchFigures> EvalStep(const Batch& batch) = 0;
   // Saves the states as of `step`. May return before the save is durable; a later call or Finish
   // waits for it.
   virtual Status Save(int64_t step) = 0;
@@ -60,11 +56,10 @@ struct EpochInfo;
 // Where training stands; enough, with the data's cursor, to go on from a checkpoint with the same
 // epoch means and the same history.
 struct Position {
-  int64_t step = 0;                    // finished steps
-  int64_t epoch = 0;                   // finished epochs
-  int64_t batch = 0;                   // finished batches of this epoch
-  int64_t bad_batches = 0;             // of these, whose steps were bad: they have no part in sums
-  std::map<std::string, double> sums;  // of this epoch's batches, by output name
+  int64_t step = 0;      // finished steps
+  int64_t epoch = 0;     // finished epochs
+  int64_t batch = 0;     // finished batches of this epoch, those of bad steps among them
+  FigureTotals figures;  // of this epoch's batches so far; a bad step has none
   // The finished epochs, as far as they are known: null where none is. Never changed once made, so
   // that positions are cheap to copy.
   std::shared_ptr<const std::vector<EpochInfo>> history;
@@ -75,9 +70,9 @@ struct StepInfo {
   int64_t epochs = 0;
   int64_t steps_per_epoch = -1;
   int64_t total_steps = -1;
-  int64_t examples = 0;  // in this batch
-  Duration seconds{};    // of this step alone
-  const Scalars& scalars;
+  int64_t examples = 0;    // in this batch
+  Duration seconds{};      // of this step alone
+  const Scalars& scalars;  // means over this batch
 };
 
 // A step that changed nothing, because its loss or a gradient was not finite.
@@ -87,7 +82,7 @@ struct BadStepInfo {
   const std::string& why;    // "output `loss` is not finite; first not finite: log at model.cc:31"
 };
 
-// One row of the history: means over the epoch's batches, each batch counting once.
+// One row of the history: means over the epoch's examples, and over those of its validation.
 struct EpochInfo {
   int64_t epoch = 0;  // from 1
   int64_t epochs = 0;
@@ -137,13 +132,14 @@ struct FitOptions {
 };
 
 // Trains until `epochs` are finished (those before start.epoch counted). Errors: the runner's, the
-// data's, a callback's; kInvalidArgument when a pass holds no batch. A stop is not an error: the
-// state is whole, and what saves it (CheckpointEvery) does so in OnTrainEnd.
+// data's, a callback's; kInvalidArgument when a pass holds no batch, or `start` is no
+// place in a run of these epochs (a count below 0, more batches than an epoch has). A stop is not
+// an error: the state is whole, and what saves it (CheckpointEvery) does so in OnTrainEnd.
 Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& options,
                       std::span<Callback* const> callbacks, std::stop_token stop,
                       Clock& clock = SystemClock());
 
-// Means over the batches of one pass, or of `steps` batches. Errors: as Fit's; kCancelled when
+// Means over the examples of one pass, or of `steps` batches. Errors: as Fit's; kCancelled when
 // stopped.
 Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
                          std::stop_token stop);

@@ -8,6 +8,7 @@
 namespace meshtrain::train {
 
 using program::DType;
+using program::TensorType;
 
 namespace {
 
@@ -82,11 +83,52 @@ const std::vector<std::string>& MetricNames() {
 }
 std::optional<MetricKind> ParseMetric(std::string_view name) { return Lookup(kMetrics, name); }
 
+Status Loss::CheckLabels(const TensorType& labels) const {
+  const auto refuse = [&](const std::string& takes) {
+    return InvalidArgument(std::string(LossName(kind)) + " takes " + takes + ", got: labels " +
+                           labels.ToString());
+  };
+  const bool whole =
+      labels.dtype == DType::kU8 || labels.dtype == DType::kI32 || labels.dtype == DType::kI64;
+  if (kind == LossKind::kSparseCategoricalCrossentropy && !whole) {
+    return refuse("class numbers (u8, i32, i64)");
+  }
+  if (kind == LossKind::kCategoricalCrossentropy && labels.rank() < 2) {
+    return refuse("a number for each class [N, classes]");
+  }
+  return OkStatus();
+}
+
+Status Loss::CheckLabels(const TensorType& labels, const TensorType& predictions) const {
+  MT_RETURN_IF_ERROR(CheckLabels(labels));
+  program::Dims wanted = predictions.dims;
+  const bool sparse = kind == LossKind::kSparseCategoricalCrossentropy;
+  if (sparse && !wanted.empty()) wanted.pop_back();
+  if (labels.dims == wanted) return OkStatus();
+  // [N] stands for [N, 1].
+  if (!sparse && kind != LossKind::kCategoricalCrossentropy && !wanted.empty() &&
+      wanted.back() == 1) {
+    wanted.pop_back();
+    if (labels.dims == wanted) return OkStatus();
+    wanted.push_back(1);
+  }
+  return InvalidArgument(std::string(LossName(kind)) + " of predictions " + predictions.ToString() +
+                         " takes labels " + TensorType{labels.dtype, wanted}.ToString() +
+                         ", got: labels " + labels.ToString());
+}
+
+int64_t Loss::Classes(const TensorType& predictions) const {
+  if (kind == LossKind::kBinaryCrossentropy) return 2;
+  const bool sparse = kind == LossKind::kSparseCategoricalCrossentropy;
+  return sparse && !predictions.dims.empty() ? predictions.dims.back() : 0;
+}
+
 Value Loss::PerExample(const Value& labels, const Value& predictions) const {
   switch (kind) {
     case LossKind::kSparseCategoricalCrossentropy: {
       const Value logits = from_logits ? predictions : program::Log(CutProbabilities(predictions));
-      return program::SparseSoftmaxCrossEntropy(logits, labels);
+      return program::SparseSoftmaxCrossEntropy(
+          logits, labels.dtype() == DType::kU8 ? As(labels, DType::kI32) : labels);
     }
     case LossKind::kCategoricalCrossentropy: {
       const Value y = As(labels, predictions.dtype());

@@ -34,6 +34,14 @@ struct Loss {
   // both cases.
   LossReduction reduction = LossReduction::kMean;
 
+  // Whether labels of this type can be this loss's, and of the predictions' shape. Errors:
+  // kInvalidArgument: "sparse_categorical_crossentropy takes ..., got: labels f32[8]".
+  Status CheckLabels(const program::TensorType& labels) const;
+  Status CheckLabels(const program::TensorType& labels,
+                     const program::TensorType& predictions) const;
+  // The labels are numbers from 0 to n - 1; 0: any numbers.
+  int64_t Classes(const program::TensorType& predictions) const;
+
   // [N, ...], one value per example (and position). Probabilities (from_logits false) are cut to
   // [1e-7, 1 - 1e-7].
   Value PerExample(const Value& labels, const Value& predictions) const;

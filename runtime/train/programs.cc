@@ -17,11 +17,13 @@ namespace {
 struct Forward {
   Value objective;  // the gradient's
   Value loss;       // the report's
+  int64_t classes = 0;
 };
 
-// Records the model, the loss and the metrics on inputs x and y.
-Forward Record(const Recipe& recipe, Builder& b, const TensorType& x_type, const TensorType& y_type,
-               bool training) {
+// Records the model, the loss and the metrics on inputs x and y. Errors: the builder's; labels that
+// do not fit.
+Result<Forward> Record(const Recipe& recipe, Builder& b, const TensorType& x_type,
+                       const TensorType& y_type, bool training) {
   const Value x = b.Input(std::string(kInputName), x_type);
   const Value y = b.Input(std::string(kLabelName), y_type);
   Value predictions;
@@ -29,8 +31,11 @@ Forward Record(const Recipe& recipe, Builder& b, const TensorType& x_type, const
     nn::ContextScope context({.training = training, .seed = recipe.seed, .step = recipe.step});
     predictions = (*recipe.model)(x);
   }
-  const Value per_example = recipe.loss.PerExample(y, predictions);
   Forward out;
+  MT_RETURN_IF_ERROR(b.status());
+  MT_RETURN_IF_ERROR(recipe.loss.CheckLabels(y_type, predictions.type()));
+  out.classes = recipe.loss.Classes(predictions.type());
+  const Value per_example = recipe.loss.PerExample(y, predictions);
   if (recipe.loss.reduction == LossReduction::kMean) {
     out.objective = out.loss = ReduceMean(per_example);
   } else {
@@ -104,9 +109,10 @@ Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const 
   {
     Builder b("train_step");
     Builder::Scope scope(b);
-    const Forward forward = Record(recipe, b, x, y, /*training=*/true);
+    MT_ASSIGN_OR_RETURN(const Forward forward, Record(recipe, b, x, y, /*training=*/true));
     // The first error is what helps; what follows would be about values that are not there.
     MT_RETURN_IF_ERROR(b.status());
+    out.classes = forward.classes;
     out.parameters = recipe.model->parameters();
     MT_RETURN_IF_ERROR(recipe.layouts.Apply(out.parameters));
     recipe.optimizer->Minimize(forward.objective, out.parameters);
@@ -118,7 +124,7 @@ Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const 
   {
     Builder b("eval_step");
     Builder::Scope scope(b);
-    Record(recipe, b, x, y, /*training=*/false);
+    MT_RETURN_IF_ERROR(Record(recipe, b, x, y, /*training=*/false).status());
     MT_ASSIGN_OR_RETURN(out.eval_step, b.Build());
   }
   out.slots = recipe.optimizer->slots();

@@ -47,6 +47,7 @@ struct Programs {
   std::vector<Parameter>
       parameters;                // the model's, in the order of its calls, layout rules applied
   std::vector<Parameter> slots;  // the optimizer's, and `step` where it is used
+  int64_t classes = 0;           // Loss::Classes: what labels must be
 
   // Parameters, then slots: every state there is.
   std::vector<Parameter> States() const;
@@ -54,8 +55,8 @@ struct Programs {
   std::string Summary() const;
 };
 
-// Errors: kInvalidArgument: the trace's first (with path and source line), or a layout rule that
-// fits nothing.
+// Errors: kInvalidArgument: the trace's first (with path and source line), labels that do not fit
+// the loss, or a layout rule that fits nothing.
 Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const TensorType& y);
 
 // The layout of an optimizer's slot whose update is shared out over the devices that hold copies of

@@ -148,7 +148,7 @@ std::vector<double> TrainDeclared(const std::string& optimizer, bool isolated,
     if (dtype == DType::kF64) batch.components[0] = AsF64(batch.components[0]);
     const auto scalars = (*runner)->TrainStep(batch);
     EXPECT_TRUE(scalars.ok()) << scalars.status().message();
-    losses.push_back(train::FindScalar(*scalars, "loss").value());
+    losses.push_back(train::FindScalar(scalars->means, "loss").value());
   }
   return losses;
 }
@@ -160,21 +160,16 @@ TEST(DeclaredMlpTest, AdamPaperGivesTheTutorialsLosses) {
   }
 }
 
-// Isolated devices add gradients in another order than the reference. With this optimizer that
-// moves one pre-activation of step 6 across relu's kink in f32, so the comparison there ends
-// before; in f64 it holds throughout.
+// The reference adds gradients in another order. With this optimizer that moves one pre-activation
+// of step 6 across relu's kink in f32, so the two go apart there; in f64 layouts agree throughout.
 TEST(DeclaredMlpTest, AdamGivesKerasLosses) {
-  // A sanitizer's checks stand between products and sums that the compiler would join into one
-  // rounding: the same kink.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr int kSameRounding = 6;
-#else
-  constexpr int kSameRounding = kGoldenSteps;
-#endif
   const std::string adam = "{adam: {learning_rate: 0.001, epsilon: 1.0e-7}}";
   const std::vector<double> golden = Golden("keras3_adam_1e-3_eps1e-7_f32");
-  ExpectClose(TrainDeclared(adam, false), golden, kSameRounding, 1e-4);
-  ExpectClose(TrainDeclared(adam, true), golden, 6, 1e-5);
+  for (const bool isolated : {false, true}) {
+    const std::vector<double> losses = TrainDeclared(adam, isolated);
+    ExpectClose(losses, golden, 6, 1e-5);
+    ExpectClose(losses, golden, kGoldenSteps, 2e-2);
+  }
   ExpectClose(TrainDeclared(adam, true, DType::kF64), TrainDeclared(adam, false, DType::kF64),
               kGoldenSteps, 1e-9);
 }

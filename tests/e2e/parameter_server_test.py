@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -278,6 +279,59 @@ class Life(Case):
         job.start_all()
         self.assertEqual(job.wait(job.leader), 70, job.logs())
         self.assertIn("loss is nan", job.log(job.leader))
+
+
+def history(path):
+    """The figures of each epoch in a checkpoint, unrounded."""
+    return json.loads(json.loads((path / "index.json").read_text())["index"]["metadata"]["history"])
+
+
+class Figures(Case):
+    def test_figures_are_means_over_the_examples_of_the_workers_own_batches(self):
+        # 150 examples in batches of 64: the last has 22. One worker goes through them as one process does.
+        self.values = dict(self.values, epochs=2, every=0)
+        text = (HEAD + DIGITS).replace("-ubyte.gz}}}}\n      test", "-ubyte.gz}}, take: 150}}\n      test").replace(
+            ", steps_per_epoch: {steps}", "").replace("{options}", ", steps_in_flight: 1")
+        self.assertIn("take: 150", text)
+        job = self.job("figures", text, evaluator=True)
+        job.start_all()
+        job.expect_end()
+        lines = job.lines()
+        self.assertEqual(len(lines), 6)
+        epochs = history(job.folder / "checkpoints" / "ckpt-00000006")
+        for epoch, three in zip(epochs, (lines[:3], lines[3:]), strict=True):
+            for figure in ("loss", "accuracy"):
+                means = [line[figure] for line in three]
+                weighted = sum(n * mean for n, mean in zip((64, 64, 22), means, strict=True)) / 150
+                self.assertAlmostEqual(epoch["train"][figure], weighted, delta=1e-12)
+                self.assertGreater(abs(sum(means) / 3 - weighted), 1e-4)
+        # The chief validates on 31 batches of 64 and one of 16; the evaluator sees the same 2,000.
+        evaluated, = job.lines(("evaluator", 0))
+        for figure in ("loss", "accuracy"):
+            self.assertAlmostEqual(evaluated[figure], epochs[-1]["validation"][figure], delta=1e-6)
+
+    def test_a_label_outside_the_classes_that_a_worker_reads_ends_the_job_with_65(self):
+        job = self.job("label", (HEAD + DIGITS).replace("units: 10}}", "units: 9}}"))
+        job.start_all()
+        self.assertEqual(job.wait(job.leader), 65, job.logs())
+        self.assertRegex(job.log(job.leader), r"digits5120-labels-idx1-ubyte.gz: example \d+: label 9, but 9 classes")
+
+    def test_an_evaluator_whose_labels_are_outside_the_classes_leaves_with_65(self):
+        self.values = dict(self.values, epochs=1, steps=2, every=0)
+        count = 2000
+        bad = self.folder / "labels"
+        bad.write_bytes(struct.pack(">HBBI", 0, 8, 1, count) + bytes([10 if i == 1234 else 3 for i in range(count)]))
+        images = self.folder / "images"
+        images.write_bytes(struct.pack(">HBBIII", 0, 8, 3, count, 28, 28) + bytes(28 * 28 * count))
+        text = (HEAD + DIGITS).replace("train: {{epochs", "train: {{validation: false, epochs").replace(
+            "test: {{idx: {{images: {data}/digits5120-images-idx3-ubyte.gz, labels: {data}/digits5120-labels-idx1-ubyte.gz}}, take",
+            f"test: {{{{idx: {{{{images: {images}, labels: {bad}}}}}, take")
+        self.assertIn(str(bad), text)
+        job = self.job("evaluator", text, evaluator=True)
+        job.start_all()
+        self.assertEqual(job.wait(job.leader), 0, job.logs())
+        self.assertEqual(job.wait(("evaluator", 0)), 65, job.logs())
+        self.assertIn(f"{bad}: example 1234: label 10, but 10 classes", job.log(("evaluator", 0)))
 
 
 class Stopping(Case):

@@ -341,6 +341,12 @@ class StrategiesTest(unittest.TestCase):
                 table = re.findall(r"^ +[1-5] +([0-9.]+) +\S+ +([0-9.]+) +\S+$", outputs[0], re.MULTILINE)
                 self.assertEqual(len(table), 5, outputs[0])
                 got = self.losses(folder), [float(cell) for row in table for cell in row]
+                # An epoch's loss is the mean over its 25 examples.
+                index = json.loads(max((folder / "checkpoints").glob("ckpt-*/index.json")).read_text())["index"]
+                for epoch, figures in enumerate(json.loads(index["metadata"]["history"])):
+                    means = got[0][4 * epoch:4 * epoch + 4]
+                    weighted = sum(n * mean for n, mean in zip((7, 7, 7, 4), means, strict=True)) / 25
+                    self.assertAlmostEqual(figures["train"]["loss"], weighted, delta=1e-12)
                 want = want or got
                 self.assertEqual(len(got[0]), 20)
                 self.assertGreater(abs(got[0][3] - got[0][0]), 1e-3, "a short batch whose weight would not show")

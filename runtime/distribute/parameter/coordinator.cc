@@ -233,12 +233,15 @@ Status Coordinator::AddBatches(Training& training, const train::Recipe& recipe,
       if (!created.empty()) MT_RETURN_IF_ERROR(CreateVariables(created));
       for (const Parameter& p : programs.parameters) training.parameters.push_back(p.name());
     }
-    MT_ASSIGN_OR_RETURN(const Function step, DefineFunction(programs.train_step, training.update,
-                                                            UpdaterOf(recipe.optimizer),
-                                                            {std::string(train::kLossName)}));
+    MT_ASSIGN_OR_RETURN(
+        const Function step,
+        DefineFunction(CountingExamples(programs.train_step, x.rank() > 0 ? x.dims[0] : 1),
+                       training.update, UpdaterOf(recipe.optimizer),
+                       {std::string(train::kLossName)}));
     MT_ASSIGN_OR_RETURN(const Function evaluate, DefineFunction(programs.eval_step));
     training.step.entries.insert(training.step.entries.end(), step.entries.begin(),
                                  step.entries.end());
+    training.classes = programs.classes;
     training.evaluate.entries.insert(training.evaluate.entries.end(), evaluate.entries.begin(),
                                      evaluate.entries.end());
   }

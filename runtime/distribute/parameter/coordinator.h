@@ -126,10 +126,11 @@ class Arg {
 };
 
 struct Training {
-  Function step;  // x, y -> loss and the metrics; changes the variables
-  Function evaluate;
+  Function step;      // x, y -> loss, the metrics and kExamplesName; changes the variables
+  Function evaluate;  // x, y -> loss and the metrics
   std::vector<std::string> parameters;  // the model's, in its order
   std::string update;                   // what the servers do with the step's pushes
+  int64_t classes = 0;                  // train::Programs::classes
 };
 using BatchTypes = std::pair<mesh::TensorType, mesh::TensorType>;  // of x and y
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "runtime/data/labels.h"
 #include "runtime/data/source.h"
 
 namespace meshtrain::parameter {
@@ -42,6 +43,13 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
   }
   MT_RETURN_IF_ERROR(source->Ensure(source->size()));
   data::Arrays arrays;
+  arrays.first = worker;
+  arrays.every = workers;
+  if (const auto* whole = std::get_if<data::Arrays>(&spec.source.from)) {
+    arrays.file = whole->file;
+    arrays.first = whole->first + worker * whole->every;
+    arrays.every = workers * whole->every;
+  }
   for (size_t c = 0; c < source->element().size(); ++c) {
     TensorType type = source->element()[c];
     type.dims.insert(type.dims.begin(), mine);
@@ -54,9 +62,16 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
     arrays.components.push_back(std::move(part));
   }
   if (const auto* idx = std::get_if<data::IdxFiles>(&spec.source.from)) {
-    // A pipeline over files makes labels of this type by itself; one over arrays takes them as they
-    // are.
-    spec.stages.insert(spec.stages.begin(), data::MapStage{{data::Cast{idx->labels_as}}, 1});
+    arrays.file = idx->labels;
+    // A pipeline over files makes labels of this type by itself, and looks whether that cuts one; a
+    // pipeline over arrays takes them as they are.
+    const mesh::DType stored = source->element()[1].dtype, type = data::LabelType(*idx, stored);
+    for (int64_t i = worker; i < source->size(); i += workers) {
+      MT_RETURN_IF_ERROR(data::CheckKept(stored, source->Row(1, i), type, i, idx->labels));
+    }
+    if (type != stored) {
+      spec.stages.insert(spec.stages.begin(), data::MapStage{{data::Cast{type}}, 1});
+    }
   }
   spec.source = {.from = std::move(arrays)};
   return spec;

@@ -97,7 +97,12 @@ Status Executor::Impl::Gather(StepRun& run) {
 // At the end of a pass the next one begins.
 Result<std::vector<Tensor>> Executor::Impl::NextBatch(data::Pipeline& pipeline) {
   for (int attempt = 0; attempt < 2; ++attempt) {
-    MT_ASSIGN_OR_RETURN(auto batch, pipeline.Next(stop_, kDataTimeout));
+    auto next = pipeline.Next(stop_, kDataTimeout);
+    // Wrong data is no wrong step: the chief leaves with another exit code.
+    if (next.status().code() == StatusCode::kInvalidArgument) {
+      return DataLoss(next.status().message());
+    }
+    MT_ASSIGN_OR_RETURN(auto batch, std::move(next));
     if (batch) return std::move(batch->components);
   }
   return InvalidArgument("dataset: expected at least one batch in a pass, got: none");

@@ -91,27 +91,36 @@ void ToWire(const Dataset& from, wire::Dataset* to) {
   if (const auto* idx = std::get_if<data::IdxFiles>(&from.spec.source.from)) {
     to->mutable_idx()->set_images(idx->images);
     to->mutable_idx()->set_labels(idx->labels);
-    to->mutable_idx()->set_labels_as(WireDType(idx->labels_as));
+    if (idx->labels_as) to->mutable_idx()->set_labels_as(WireDType(*idx->labels_as));
   } else {
+    const auto& source = std::get<data::Arrays>(from.spec.source.from);
     wire::Arrays* const arrays = to->mutable_arrays();
-    for (const mesh::Tensor& t : std::get<data::Arrays>(from.spec.source.from).components) {
-      ToWire(t.type(), arrays->add_types());
-    }
+    for (const mesh::Tensor& t : source.components) ToWire(t.type(), arrays->add_types());
+    arrays->set_file(source.file);
+    arrays->set_first(source.first);
+    arrays->set_every(source.every);
   }
   to->set_take(from.spec.source.take);
   for (const data::Stage& stage : from.spec.stages) ToWire(stage, to->add_stages());
   to->set_by_element(from.policy == ShardPolicy::kByElement);
+  to->set_classes(from.spec.classes);
 }
 
 Result<Dataset> FromWire(const wire::Dataset& from) {
   Dataset to{.name = from.name()};
   if (from.has_idx()) {
-    MT_ASSIGN_OR_RETURN(const DType labels_as, DTypeFromWire(from.idx().labels_as()));
-    to.spec.source.from = data::IdxFiles{from.idx().images(), from.idx().labels(), labels_as};
+    data::IdxFiles files{from.idx().images(), from.idx().labels()};
+    if (from.idx().labels_as() != wire::DTYPE_UNSPECIFIED) {
+      MT_ASSIGN_OR_RETURN(files.labels_as, DTypeFromWire(from.idx().labels_as()));
+    }
+    to.spec.source.from = std::move(files);
   } else {
     data::Arrays arrays;
     MT_ASSIGN_OR_RETURN(const std::vector<TensorType> types, Types(from.arrays().types()));
     for (const TensorType& type : types) arrays.components.emplace_back(type);
+    arrays.file = from.arrays().file();
+    arrays.first = from.arrays().first();
+    arrays.every = from.arrays().every();
     to.spec.source.from = std::move(arrays);
   }
   to.spec.source.take = from.take();
@@ -119,6 +128,7 @@ Result<Dataset> FromWire(const wire::Dataset& from) {
     MT_ASSIGN_OR_RETURN(data::Stage one, FromWire(stage));
     to.spec.stages.push_back(std::move(one));
   }
+  to.spec.classes = from.classes();
   to.policy = from.by_element() ? ShardPolicy::kByElement : ShardPolicy::kWhole;
   return to;
 }

@@ -100,6 +100,22 @@ std::string GradientName(std::string_view variable) {
   return std::string(kGradientPrefix) + std::string(variable);
 }
 
+Program CountingExamples(Program step, int64_t examples) {
+  const auto op = static_cast<int32_t>(step.ops.size());
+  const auto count = static_cast<program::ValueId>(step.values.size());
+  step.values.push_back({TensorType{DType::kI64, {}}, op});
+  step.ops.push_back({"fill",
+                      {{"dims", std::vector<int64_t>{}},
+                       {"value", static_cast<double>(examples)},
+                       {"dtype", std::string(mesh::DTypeName(DType::kI64))}},
+                      {},
+                      {count},
+                      "",
+                      {}});
+  step.outputs.push_back({std::string(kExamplesName), count});
+  return step;
+}
+
 std::unique_ptr<train::Optimizer> GradientTap(const train::Optimizer& original) {
   train::OptimizerOptions options = original.common();
   options.weight_decay.reset();  // the servers'

@@ -66,6 +66,11 @@ struct WorkerStep {
 // that the step also assigns; for an assigned bool or u8.
 Result<WorkerStep> SplitStep(const Program& step);
 
+// `step` with one output more, kExamplesName: the examples of its batch, i64. Who schedules steps
+// on the workers' own data does not know how many a worker's next batch has.
+inline constexpr std::string_view kExamplesName = "examples";
+Program CountingExamples(Program step, int64_t examples);
+
 // An optimizer that hands every gradient over instead of using it; put in a recipe's place of
 // `original`, whose clipping it does (the length of a whole gradient is known to the worker only).
 // One a trace.

@@ -3,12 +3,27 @@
 #include <algorithm>
 #include <limits>
 
+#include "runtime/distribute/parameter/split.h"
+
 namespace meshtrain::parameter {
 
 namespace {
 
 constexpr Duration kWhy = std::chrono::seconds(15);
 constexpr Duration kNoLimit = std::chrono::hours(24 * 365);
+
+// Of a step's outputs; `announced`: the examples of its batch, where no output counts them.
+train::BatchFigures FiguresOf(train::Scalars outputs, int64_t announced) {
+  train::BatchFigures figures{.means = {}, .examples = announced};
+  for (auto& [name, value] : outputs) {
+    if (name == kExamplesName) {
+      figures.examples = static_cast<int64_t>(value);
+    } else {
+      figures.means.emplace_back(std::move(name), value);
+    }
+  }
+  return figures;
+}
 
 }  // namespace
 
@@ -110,14 +125,18 @@ Result<std::optional<train::Batch>> SentBatches::Next(std::stop_token) {
   return std::optional<train::Batch>({{}, size});
 }
 
-Result<train::Scalars> RemoteRunner::TrainStep(const train::Batch&) {
-  auto scalars = training_.Take();
-  const bool bad = scalars.status().code() == StatusCode::kAborted;
-  if (source_ != nullptr && (scalars.ok() || bad)) source_->Took();
-  return scalars;
+Result<train::BatchFigures> RemoteRunner::TrainStep(const train::Batch& batch) {
+  auto outputs = training_.Take();
+  const bool bad = outputs.status().code() == StatusCode::kAborted;
+  if (source_ != nullptr && (outputs.ok() || bad)) source_->Took();
+  MT_RETURN_IF_ERROR(outputs.status());
+  return FiguresOf(*std::move(outputs), batch.size);
 }
 
-Result<train::Scalars> RemoteRunner::EvalStep(const train::Batch&) { return evaluation_.Take(); }
+Result<train::BatchFigures> RemoteRunner::EvalStep(const train::Batch& batch) {
+  MT_ASSIGN_OR_RETURN(train::Scalars outputs, evaluation_.Take());
+  return FiguresOf(std::move(outputs), batch.size);
+}
 
 Status RemoteRunner::Save(int64_t step) {
   if (!saver_) return OkStatus();

@@ -77,7 +77,7 @@ class RemoteTraining final : public train::BatchSource {
     Boundaries boundaries;
     int64_t step = 0;        // finished when the loop begins
     int64_t window = 1;      // steps to schedule ahead, the one that is waited for included
-    int64_t batch_size = 0;  // nominal
+    int64_t batch_size = 0;  // of a full batch; each step says how many examples its own had
     std::stop_token stop;    // the user's
     std::stop_source end;    // the loop's: requested when nothing is left to wait for
   };
@@ -123,7 +123,8 @@ class SentBatches final : public train::BatchSource {
   Status failed_;  // why no more steps are scheduled
 };
 
-// Runs nothing itself: takes what the windows give.
+// Runs nothing itself: takes what the windows give. A step that counts the examples of its batch
+// (split.h, kExamplesName) is believed before the size that the batch was announced with.
 class RemoteRunner final : public train::StepRunner {
  public:
   RemoteRunner(StepWindow& training, StepWindow& evaluation)
@@ -134,8 +135,8 @@ class RemoteRunner final : public train::StepRunner {
   void set_saver(std::function<Status(int64_t step)> saver) { saver_ = std::move(saver); }
   void set_last_saved(int64_t step) { last_saved_ = step; }
 
-  Result<train::Scalars> TrainStep(const train::Batch& batch) override;
-  Result<train::Scalars> EvalStep(const train::Batch& batch) override;
+  Result<train::BatchFigures> TrainStep(const train::Batch& batch) override;
+  Result<train::BatchFigures> EvalStep(const train::Batch& batch) override;
   Status Save(int64_t step) override;
   int64_t last_saved() const override { return last_saved_; }
 

@@ -12,7 +12,9 @@ namespace meshtrain::distribute {
 
 // As a checkpoint's metadata, bit for bit.
 std::map<std::string, std::string> PositionToMetadata(const train::Position& position);
-// `path` is for messages. Errors: kDataLoss.
+// `path` is for messages. Errors: kDataLoss. A checkpoint from before figures were means over
+// examples says nothing of the examples of its epoch (it holds sums of batch means, `sum.NAME`):
+// the figures of that epoch are then those of the examples after it.
 Result<train::Position> PositionOf(const checkpoint::Index& index, const std::string& path);
 
 }  // namespace meshtrain::distribute

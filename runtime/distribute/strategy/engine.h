@@ -71,6 +71,8 @@ class Engine {
   // How many to send ahead of the one that is taken.
   virtual int64_t ahead() const { return 1; }
 
+  // What labels must be (train::Programs); 0 before Prepare.
+  virtual int64_t classes() const = 0;
   // Weights and slots of the steps there are; empty before Prepare.
   virtual std::vector<program::Variable> states() const = 0;
   // Of the training step for full batches; null before Prepare, and where there is none here.

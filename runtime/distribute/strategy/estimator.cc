@@ -229,6 +229,7 @@ Result<Evaluation> LinearRegressor::Evaluate(const InputFn& input_fn, int64_t st
   } else if (!shared) {
     MT_RETURN_IF_ERROR(CopyWeights());
   }
+  // Sums over the examples, until the end.
   Evaluation out{.global_step = global_step_};
   int64_t count = 0, examples_seen = 0;
   bool empty_pass = false;
@@ -246,15 +247,12 @@ Result<Evaluation> LinearRegressor::Evaluate(const InputFn& input_fn, int64_t st
     MT_ASSIGN_OR_RETURN(const Tensor predicted, side.model->PredictOnBatch(batch->components[0]));
     const std::span<const float> p = predicted.values<float>(),
                                  y = batch->components[1].values<float>();
-    double squares = 0;
     for (size_t i = 0; i < y.size(); ++i) {
       const double miss = static_cast<double>(p[i]) - static_cast<double>(y[i]);
-      squares += miss * miss;
+      out.average_loss += miss * miss;
       out.label_mean += y[i];
       out.prediction_mean += p[i];
     }
-    out.average_loss += squares;
-    out.loss += squares / static_cast<double>(batch->size);
     examples_seen += batch->size;
     ++count;
   }
@@ -262,7 +260,7 @@ Result<Evaluation> LinearRegressor::Evaluate(const InputFn& input_fn, int64_t st
   out.average_loss /= n;
   out.label_mean /= n;
   out.prediction_mean /= n;
-  out.loss /= static_cast<double>(std::max<int64_t>(1, count));
+  out.loss = out.average_loss;
   return out;
 }
 

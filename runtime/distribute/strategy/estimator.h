@@ -51,10 +51,11 @@ struct RunConfig {
   std::string model_dir;
 };
 
-// The figures that Estimators print.
+// The figures that Estimators print, each a mean over the examples.
 struct Evaluation {
-  double average_loss = 0;  // mean of (prediction - label)^2 over the examples
-  double loss = 0;          // the mean of the batches' average losses
+  double average_loss = 0;  // of (prediction - label)^2
+  double loss = 0;  // the same: Estimators print the mean of the batches' means, in which a short
+                    // last batch weighs too much
   int64_t global_step = 0;
   double label_mean = 0;       // "label/mean"
   double prediction_mean = 0;  // "prediction/mean"

@@ -107,6 +107,7 @@ class MeshEngine final : public Engine {
   }
   void DropPredictions() override { made_.clear(); }
 
+  int64_t classes() const override { return runner_ ? runner_->programs().classes : 0; }
   std::vector<program::Variable> states() const override {
     if (runner_ == nullptr) return {};
     return {runner_->states().begin(), runner_->states().end()};

@@ -126,7 +126,8 @@ uint64_t MeshRunner::plan_hash(bool training, int64_t size) const {
 
 const plan::Plan& MeshRunner::plan() const { return train_.at(full_size_).step->plan(); }
 
-Result<train::Scalars> MeshRunner::Run(BySize& steps, const train::Batch& batch, const char* what) {
+Result<train::BatchFigures> MeshRunner::Run(BySize& steps, const train::Batch& batch,
+                                            const char* what) {
   const auto it = steps.find(batch.size);
   if (it == steps.end()) {
     return Internal(std::string(what) + ": no plan was made for a batch of " +
@@ -138,20 +139,20 @@ Result<train::Scalars> MeshRunner::Run(BySize& steps, const train::Batch& batch,
   const Status run = step.Run();
   waited_ = step.waited();
   MT_RETURN_IF_ERROR(run);
-  train::Scalars scalars;
+  train::BatchFigures figures{.means = {}, .examples = batch.size};
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     MT_ASSIGN_OR_RETURN(const double value, step.FetchNumber(i));
-    scalars.emplace_back(program.outputs[i].name, value);
+    figures.means.emplace_back(program.outputs[i].name, value);
   }
-  return scalars;
+  return figures;
 }
 
-Result<train::Scalars> MeshRunner::TrainStep(const train::Batch& batch) {
+Result<train::BatchFigures> MeshRunner::TrainStep(const train::Batch& batch) {
   if (o_.plan_on_demand) MT_RETURN_IF_ERROR(PlanTraining(batch.size));
   return Run(train_, batch, "training");
 }
 
-Result<train::Scalars> MeshRunner::EvalStep(const train::Batch& batch) {
+Result<train::BatchFigures> MeshRunner::EvalStep(const train::Batch& batch) {
   if (o_.plan_on_demand) MT_RETURN_IF_ERROR(PlanEvaluation(batch.size));
   return Run(eval_, batch, "evaluation");
 }

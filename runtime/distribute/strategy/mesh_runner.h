@@ -56,8 +56,8 @@ class MeshRunner final : public train::StepRunner {
   Status PlanTraining(int64_t size);
   Status PlanEvaluation(int64_t size);
 
-  Result<train::Scalars> TrainStep(const train::Batch& batch) override;
-  Result<train::Scalars> EvalStep(const train::Batch& batch) override;
+  Result<train::BatchFigures> TrainStep(const train::Batch& batch) override;
+  Result<train::BatchFigures> EvalStep(const train::Batch& batch) override;
   Status Save(int64_t step) override;
   int64_t last_saved() const override { return last_saved_; }
   Duration waited() const { return waited_; }  // of the last step: for other processes
@@ -92,7 +92,7 @@ class MeshRunner final : public train::StepRunner {
         o_(std::move(options)) {}
   Result<TracedSteps> TraceSize(int64_t size) const;
   Status Load(const program::Program& program, BySize& into, int64_t size);
-  Result<train::Scalars> Run(BySize& steps, const train::Batch& batch, const char* what);
+  Result<train::BatchFigures> Run(BySize& steps, const train::Batch& batch, const char* what);
   Result<std::vector<program::Variable>> VariablesOf(const program::Program& program) const;
 
   execute::Session& session_;

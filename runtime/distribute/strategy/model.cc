@@ -1,7 +1,9 @@
 #include "runtime/distribute/strategy/model.h"
 
+#include <numeric>
 #include <utility>
 
+#include "runtime/data/labels.h"
 #include "runtime/distribute/strategy/dataset.h"
 #include "runtime/program/ops.h"
 
@@ -21,8 +23,7 @@ class KerasBar final : public train::Callback {
     const train::Position& at = info.position;
     step_ = at.step;
     if (at.batch <= 1) sums_.clear();
-    for (const auto& [name, last] : info.scalars) {
-      const double running = at.sums.at(name) / static_cast<double>(at.batch);
+    for (const auto& [name, running] : at.figures.Means()) {
       sums_[name] += running;
       running_[name] = running;
     }
@@ -58,6 +59,31 @@ Status CheckComponents(const std::vector<TensorType>& types) {
 std::set<int64_t> SizesOf(const data::Pipeline& data) {
   return {data.batch_size(), data.last_batch_size()};
 }
+
+// Batches from anywhere, whose labels are looked at as a pipeline's are.
+class CheckedBatches final : public train::BatchSource {
+ public:
+  CheckedBatches(train::BatchSource& source, int64_t classes)
+      : source_(source), classes_(classes) {}
+  Result<std::optional<train::Batch>> Next(std::stop_token stop) override {
+    MT_ASSIGN_OR_RETURN(std::optional<train::Batch> batch, source_.Next(std::move(stop)));
+    if (batch && batch->components.size() > 1 && batch->components[1].type().rank() > 0) {
+      const Tensor& labels = batch->components[1];
+      std::vector<int64_t> examples(static_cast<size_t>(labels.dims()[0]));
+      std::iota(examples.begin(), examples.end(), int64_t{0});
+      MT_RETURN_IF_ERROR(
+          data::CheckClasses(labels, classes_, examples, "batch " + std::to_string(given_)));
+    }
+    ++given_;
+    return batch;
+  }
+  int64_t steps_per_epoch() const override { return source_.steps_per_epoch(); }
+
+ private:
+  train::BatchSource& source_;
+  const int64_t classes_;
+  int64_t given_ = 0;
+};
 
 }  // namespace
 
@@ -104,6 +130,7 @@ Status Model::Prepare(const std::vector<TensorType>& types) {
 
 Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
   MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
+  data.ExpectClasses(engine_->classes());
   MT_RETURN_IF_ERROR(BeginPass(data));
   PipelineBatches batches(data);
   return FitOn(SizesOf(data), options, [&](const auto& fit, auto callbacks) {
@@ -114,8 +141,9 @@ Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
 Result<History> Model::Fit(train::BatchSource& batches, const std::vector<TensorType>& types,
                            FitOptions options) {
   MT_RETURN_IF_ERROR(Prepare(types));
+  CheckedBatches checked(batches, engine_->classes());
   return FitOn({types[0].dims[0]}, options, [&](const auto& fit, auto callbacks) {
-    return engine_->Fit(batches, fit, callbacks, options.stop);
+    return engine_->Fit(checked, fit, callbacks, options.stop);
   });
 }
 
@@ -125,6 +153,7 @@ Result<History> Model::Fit(const NamedData& data, FitOptions options) {
     MT_ASSIGN_OR_RETURN(here, data::Pipeline::Create(data.spec));
   }
   MT_RETURN_IF_ERROR(Prepare(here->BatchTypes(here->batch_size())));
+  here->ExpectClasses(engine_->classes());
   MT_RETURN_IF_ERROR(BeginPass(*here));
   return FitOn(SizesOf(*here), options, [&](const auto& fit, auto callbacks) {
     return engine_->FitOwn(data, *here, fit, callbacks, options.stop);
@@ -138,6 +167,7 @@ Result<History> Model::FitOn(const std::set<int64_t>& sizes, const FitOptions& o
   if (options.validation != nullptr) {
     data::Pipeline& data = *options.validation;
     MT_RETURN_IF_ERROR(CheckComponents(data.BatchTypes(data.batch_size())).At("validation"));
+    data.ExpectClasses(engine_->classes());
     validation.emplace(data);
     validation_sizes = SizesOf(data);
   }
@@ -167,6 +197,7 @@ Result<History> Model::Fit(Arrays data, FitOptions options) {
 
 Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std::stop_token stop) {
   MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
+  data.ExpectClasses(engine_->classes());
   MT_RETURN_IF_ERROR(engine_->Begin("evaluate", {}, SizesOf(data)));
   MT_RETURN_IF_ERROR(BeginPass(data));
   PipelineBatches batches(data);

@@ -93,7 +93,7 @@ class Model {
   // Batches from anywhere, of x and y; `types`: of a full one.
   Result<History> Fit(train::BatchSource& batches, const std::vector<mesh::TensorType>& types,
                       FitOptions options = {});
-  // Means over the batches of a pass, or of `steps` batches.
+  // Means over the examples of a pass, or of `steps` batches.
   Result<train::Scalars> Evaluate(data::Pipeline& data, int64_t steps = -1,
                                   std::stop_token stop = {});
   Result<train::Scalars> Evaluate(Arrays data);

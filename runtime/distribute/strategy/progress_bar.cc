@@ -34,11 +34,8 @@ Status ProgressBar::OnStepEnd(const train::StepInfo& info) {
                       at.batch - 1);
     epoch_ = at.epoch;
   }
-  std::vector<telemetry::NamedValue> means;
-  for (const auto& [name, last] : info.scalars) {
-    means.emplace_back(name, at.sums.at(name) / static_cast<double>(at.batch));
-  }
-  line_->Step(at.batch, means);
+  const train::Scalars means = at.figures.Means();
+  line_->Step(at.batch, std::vector<telemetry::NamedValue>(means.begin(), means.end()));
   return OkStatus();
 }
 

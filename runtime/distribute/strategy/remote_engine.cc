@@ -60,8 +60,10 @@ class RemoteEngine final : public Engine {
                                   std::stop_token stop) override {
     auto known = own_.find(data.name);
     if (known == own_.end()) {
+      data::PipelineSpec spec = data.spec;
+      spec.classes = classes();
       MT_ASSIGN_OR_RETURN(const parameter::PerWorker made,
-                          coordinator_.CreatePerWorkerDataset(data.name, data.spec));
+                          coordinator_.CreatePerWorkerDataset(data.name, std::move(spec)));
       known = own_.emplace(data.name, made).first;
     }
     if (options.steps_per_epoch <= 0) options.steps_per_epoch = here.steps_per_epoch();
@@ -124,6 +126,7 @@ class RemoteEngine final : public Engine {
 
   int64_t ahead() const override { return variables_.ahead(); }
 
+  int64_t classes() const override { return training_ ? training_->classes : 0; }
   // Slots are the servers'.
   std::vector<program::Variable> states() const override {
     if (!training_) return {};

@@ -19,6 +19,12 @@ def tensors(path):
     return {name: (t["dtype"], t["shape"], body[slice(*t["data_offsets"])]) for name, t in head.items()}
 
 
+def history(output):
+    """The figures of each epoch as the newest checkpoint has them, unrounded."""
+    index = max(output.glob("checkpoints/ckpt-*/index.json"))
+    return json.loads(json.loads(index.read_text())["index"]["metadata"]["history"])
+
+
 def edits(*pairs):
     def apply(text):
         for old, new in pairs:
@@ -162,6 +168,131 @@ class Rows(ManifestCase):
             self.assertEqual(models[i], models[0])
         # Devices by themselves sum in another order, and are refused.
         self.expect_error(self.run_job(self.manifest(edit=edits(strict)), "--isolated"), 78, "program.numerics: strict", "--isolated")
+
+
+class Figures(ManifestCase):
+    """100 examples to train on and 40 to test on, in batches of 24, the last of 4 and of 16."""
+
+    def sizes(self, count, batch=24):
+        return [batch] * (count // batch) + ([count % batch] if count % batch else [])
+
+    def test_an_epochs_figures_are_means_over_examples(self):
+        # A rate too small to change a weight's float: what one batch of all examples gives, every way to cut them gives.
+        self.train(mesh="{batch: 1}", batch=100, rate="1.0e-30", epochs=1, output="whole")
+        want, = history(self.folder / "whole")
+        for i, (mesh, more, *changes) in enumerate((
+                ("{batch: 1}", []), ("{batch: 4}", []), ("{batch: 4}", ["--isolated"]),
+                ("{batch: 7}", ["--isolated"], ("      batch:", "      uneven: true\n      batch:")),
+                ("{batch: 4}", [], ("replicas: 1", "replicas: 2")))):
+            with self.subTest(mesh=mesh, more=more):
+                output = f"out{i}"
+                self.train(*more, mesh=mesh, batch=24, rate="1.0e-30", epochs=2, edit=edits(*changes), output=output)
+                lines = self.lines(output)
+                sizes = self.sizes(100)
+                self.assertEqual(len(lines), 2 * len(sizes))
+                for epoch in history(self.folder / output):
+                    for figure in ("loss", "accuracy"):
+                        self.assertAlmostEqual(epoch["train"][figure], want["train"][figure], delta=1e-6)
+                        self.assertAlmostEqual(epoch["validation"][figure], want["validation"][figure], delta=1e-6)
+                # The mean of the batches' means is another number.
+                plain = sum(line["loss"] for line in lines[:5]) / 5
+                self.assertGreater(abs(plain - want["train"]["loss"]), 1e-4)
+
+    def test_an_epoch_that_was_interrupted_has_the_figures_of_one_that_was_not(self):
+        self.train(batch=24, every=3, epochs=2, output="whole")
+        self.train(batch=24, every=3, epochs=2)
+        for step in (10, 9):
+            self.forget(step)
+        result = self.train(batch=24, every=3, epochs=2)
+        self.assertIn("ckpt-00000006 at step 6", result.stdout)  # one batch into the second epoch
+        self.assertEqual(history(self.folder / "out"), history(self.folder / "whole"))
+        epoch = history(self.folder / "out")[1]
+        losses = [line["loss"] for line in self.lines()][5:]
+        weighted = sum(n * loss for n, loss in zip(self.sizes(100), losses, strict=True)) / 100
+        self.assertAlmostEqual(epoch["train"]["loss"], weighted, delta=1e-12)
+
+    def test_drop_remainder_drops_training_examples_only(self):
+        drop = edits(("      batch:", "      drop_remainder: true\n      batch:"))
+        for output, edit in (("all", edits()), ("dropped", drop)):
+            self.train(mesh="{batch: 1}", batch=24, rate="1.0e-30", epochs=1, edit=edit, output=output)
+        kept, dropped = (history(self.folder / output)[0] for output in ("all", "dropped"))
+        self.assertEqual(len(self.lines("all")), 5)
+        self.assertEqual(len(self.lines("dropped")), 4)
+        self.assertEqual(dropped["validation"], kept["validation"])
+
+
+class Batches(ManifestCase):
+    """What shows only when a program meets its data, found before a process starts, at the manifest's own line."""
+
+    def refused(self, words, code=78, **given):
+        manifest = self.manifest(**given)
+        for result in (self.meshtrain("validate", "-f", manifest), self.meshtrain("plan", "-f", manifest), self.run_job(manifest)):
+            self.expect_error(result, code, *words)
+        self.assertFalse((self.folder / "out").exists(), "no process was started")
+
+    def line(self, key):
+        text = (self.folder / "job.yaml").read_text().split("\n")
+        return next(f"job.yaml:{i}:{len(l) - len(l.lstrip()) + 1}" for i, l in enumerate(text, 1) if l.lstrip().startswith(key))
+
+    def test_a_short_last_batch_that_the_axis_does_not_divide(self):
+        self.manifest(mesh="{batch: 8}", batch=48)
+        at = "program.data.batch: x f32[4,10,10], the short last batch of data.train, does not divide over {batch, *, *} of mesh batch=8"
+        self.refused([self.line("batch:").rsplit(":", 1)[0], at, "data.drop_remainder", "data.uneven"], mesh="{batch: 8}", batch=48)
+        # Evaluation drops nothing: its own short batch is found, too.
+        drop = edits(("      batch:", "      drop_remainder: true\n      batch:"), ("take: 40", "take: 45"))
+        self.refused(["f32[5,10,10], the short last batch of data.test", "(data.uneven: true takes it)"],
+                     mesh="{batch: 8}", batch=40, edit=drop)
+        self.train(mesh="{batch: 8}", batch=40, epochs=1, edit=lambda t: edits(("      batch:", "      uneven: true\n      batch:"))(drop(t)))
+        # Strategies that make their own mesh take every batch.
+        own = edits(("    mesh: \n", "    devices: {count: 8}\n"), ("  replicaSpecs:", "  strategy: Mirrored\n  replicaSpecs:"))
+        self.train(mesh="", batch=48, epochs=1, edit=own, output="own")
+        # Without data a manifest is valid as far as one can see.
+        (self.folder / "images.gz").unlink()
+        result = self.meshtrain("validate", "-f", self.manifest(mesh="{batch: 8}", batch=48))
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def floats(self, values):
+        (self.folder / "floats").write_bytes(struct.pack(">HBBI", 0, 0x0D, 1, len(values)) + struct.pack(f">{len(values)}f", *values))
+        return edits(("labels.gz}", "floats}"))
+
+    def test_labels_of_floats_are_no_class_numbers(self):
+        floats = self.floats([i % 10 for i in range(100)])
+        self.manifest()
+        self.refused([self.line("loss:") + ": program.loss: ",
+                      "sparse_categorical_crossentropy takes class numbers (u8, i32, i64), got: labels f32[20] in data.train",
+                      "labels_as: i32"], edit=floats)
+        # They are, when asked for, as long as they are whole.
+        self.train(epochs=1, output="u8")
+        as_whole = lambda t: floats(t).replace("floats}", "floats, labels_as: i32}")
+        self.train(epochs=1, edit=as_whole, output="whole")
+        self.assertEqual([line["loss"] for line in self.lines("whole")], [line["loss"] for line in self.lines("u8")])
+        self.floats([i % 10 + (0.5 if i == 71 else 0) for i in range(100)])
+        self.expect_error(self.run_job(self.manifest(edit=as_whole)), 65,
+                          f"{self.folder}/floats: example 71: label 1.5, which labels_as: i32 would cut")
+
+    def test_labels_of_a_regression_are_never_cut(self):
+        # Labels between 0 and 1, which cut would all be 0. A rate too small to change a weight.
+        floats = self.floats([(i * 7 % 10 + 0.5) / 10 for i in range(100)])
+        mse = lambda t: edits(("units: 10}", "units: 1, kernel_initializer: zeros}"), ("metrics: [accuracy]", "metrics: [mae]"),
+                              ("{sparse_categorical_crossentropy: {from_logits: true}}", "mse"))(floats(t))
+        self.train(epochs=1, rate="1.0e-30", edit=mse)
+        epoch, = history(self.folder / "out")
+        labels = [(i * 7 % 10 + 0.5) / 10 for i in range(100)]
+        self.assertAlmostEqual(epoch["train"]["loss"], sum(y * y for y in labels) / 100, delta=1e-6)
+        self.assertAlmostEqual(epoch["train"]["mae"], sum(labels) / 100, delta=1e-6)
+
+    def test_a_label_outside_the_classes(self):
+        nine = edits(("units: 10}", "units: 9}"), ("      batch:", "      shuffle: {buffer: 5, seed: 1}\n      batch:"))
+        for more, changes in (([], []), (["--isolated"], []), ([], [("replicas: 1", "replicas: 2")])):
+            with self.subTest(more=more, changes=changes):
+                result = self.run_job(self.manifest(edit=lambda t: edits(*changes)(nine(t))), *more)
+                self.expect_error(result, 65, f"{self.folder}/labels.gz: example ", "9: label 9, but 9 classes")
+        # Of the data to validate on, in its own file.
+        labels = [i % 10 for i in range(40)]
+        labels[33] = 200
+        (self.folder / "bad").write_bytes(struct.pack(">HBBI", 0, 8, 1, 100) + bytes(labels + [0] * 60))
+        bad = edits(("labels.gz}, take: 40", "bad}, take: 40"))
+        self.expect_error(self.run_job(self.manifest(edit=bad)), 65, f"{self.folder}/bad: example 33: label 200, but 10 classes")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 #include <zlib.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -61,6 +62,17 @@ inline std::string Images(uint32_t count) {
   std::string bytes = IdxHeader({count, 2, 3});
   for (uint32_t i = 0; i < count; ++i) {
     for (uint32_t p = 0; p < 6; ++p) bytes.push_back(static_cast<char>((i * 7 + p) & 255));
+  }
+  return bytes;
+}
+// Labels of f32, as they are.
+inline std::string FloatLabels(const std::vector<float>& labels) {
+  std::string bytes = IdxHeader({static_cast<uint32_t>(labels.size())}, 0x0D);
+  for (const float label : labels) {
+    const auto bits = std::bit_cast<uint32_t>(label);
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      bytes.push_back(static_cast<char>(bits >> shift & 255));
+    }
   }
   return bytes;
 }

@@ -76,6 +76,12 @@ TEST(PipelineTest, KnowsItsBatchSizes) {
   EXPECT_EQ(last({BatchStage{8}}), 5);
   EXPECT_EQ(last({RepeatStage{2}, BatchStage{3}}), 1);
   EXPECT_EQ(last({RepeatStage{}, BatchStage{3}}), 3);
+  const auto all = [](int64_t batch) {
+    return Make(Numbers(5), {BatchStage{batch}})->batch_sizes();
+  };
+  EXPECT_EQ(all(2), (std::set<int64_t>{1, 2}));
+  EXPECT_EQ(all(8), (std::set<int64_t>{5}));
+  EXPECT_EQ(all(5), (std::set<int64_t>{5}));
 }
 
 TEST(PipelineTest, RepeatForEverHasNoEnd) {
@@ -170,6 +176,74 @@ TEST(PipelineTest, ADamagedFileIsAnErrorThatStays) {
     EXPECT_EQ(pipeline->Next().status(), error);
     EXPECT_GT(pipeline->cursor().batch, 10);  // the sound part was served
   }
+}
+
+TEST(PipelineTest, LabelsKeepTheirFilesType) {
+  const TempFolder folder;
+  const std::vector<float> values = {0.5f, -1.25f, 3e9f};
+  const IdxFiles files{folder.Write("i", Images(3)), folder.Write("l", FloatLabels(values))};
+  auto pipeline = Make({.from = files}, {BatchStage{3}});
+  EXPECT_EQ(pipeline->BatchTypes(3)[1].ToString(), "f32[3]");
+  const auto batch = pipeline->Next();
+  ASSERT_TRUE(batch.ok() && batch->has_value());
+  const auto labels = (*batch)->components[1].values<float>();
+  EXPECT_EQ(std::vector<float>(labels.begin(), labels.end()), values);
+}
+
+TEST(PipelineTest, ALabelThatItsTypeWouldCutIsAnErrorThatStays) {
+  const TempFolder folder;
+  const IdxFiles whole{folder.Write("i", Images(4)), folder.Write("w", FloatLabels({3, 1, 0, 2})),
+                       mesh::DType::kI32};
+  auto kept = Make({.from = whole}, {BatchStage{4}});
+  const auto batch = kept->Next();
+  ASSERT_TRUE(batch.ok() && batch->has_value());
+  EXPECT_EQ((*batch)->components[1].values<int32_t>()[0], 3);
+
+  const IdxFiles cut{whole.images, folder.Write("c", FloatLabels({3, 1, 0.75f, 2})),
+                     mesh::DType::kI32};
+  for (const bool prefetch : {false, true}) {
+    std::vector<Stage> stages = {BatchStage{2}};
+    if (prefetch) stages.push_back(PrefetchStage{2});
+    auto pipeline = Make({.from = cut}, stages);
+    ASSERT_TRUE(pipeline->Next().ok());
+    const Status want =
+        InvalidArgument(cut.labels + ": example 2: label 0.75, which labels_as: i32 would cut");
+    EXPECT_EQ(pipeline->Next().status(), want);
+    EXPECT_EQ(pipeline->Next().status(), want);
+  }
+}
+
+TEST(PipelineTest, ALabelOutsideTheClassesIsNamedByItsPlaceInTheFile) {
+  const TempFolder folder;
+  const std::string labels = IdxHeader({30}) + std::string(23, '\1') + '\5' + std::string(6, '\0');
+  const IdxFiles files{folder.Write("i.gz", Gzip(Images(30))), folder.Write("l.gz", Gzip(labels))};
+  for (const bool prefetch : {false, true}) {
+    std::vector<Stage> stages = {ShuffleStage{.buffer = 30, .seed = 4}, BatchStage{4}};
+    if (prefetch) stages.push_back(PrefetchStage{8});
+    auto pipeline = Make({.from = files}, stages);
+    pipeline->Start();
+    pipeline->ExpectClasses(6);
+    for (int i = 0; i < 9; ++i) ASSERT_TRUE(pipeline->Next().ok());  // a pass, and its end
+    // What is expected holds for batches that were made before, too.
+    pipeline->ExpectClasses(5);
+    Status error;
+    int given = 0;
+    while (error.ok() && given++ < 8) error = pipeline->Next().status();
+    EXPECT_EQ(error, InvalidArgument(files.labels + ": example 23: label 5, but 5 classes"));
+    EXPECT_EQ(pipeline->Next().status(), error);
+    EXPECT_EQ(pipeline->cursor().batch, given - 1);
+  }
+  // A spec may say it, and arrays may say where they come from.
+  PipelineSpec spec{
+      .source = {.from = Arrays{{mesh::Tensor::Of<float>({2}, std::vector<float>{0, 0}),
+                                 mesh::Tensor::Of<int32_t>({2}, std::vector<int32_t>{0, 7})},
+                                "part",
+                                5,
+                                3}},
+      .stages = {BatchStage{2}},
+      .classes = 7};
+  EXPECT_EQ(Pipeline::Create(spec).value()->Next().status(),
+            InvalidArgument("part: example 8: label 7, but 7 classes"));
 }
 
 TEST(PipelineTest, AWaitEndsWhenAsked) {

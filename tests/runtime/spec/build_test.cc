@@ -243,8 +243,85 @@ TEST(BuildTest, TheShortLastBatchGoesOnWithTheSameStates) {
                 .message(),
             "mnist-mlp.yaml:31:14: program.data.batch: x f32[5,28,28], the short last batch, does "
             "not divide over "
-            "{batch, *, *} of mesh batch=8 (data.drop_remainder: true leaves it out, data.uneven: "
-            "true takes it)");
+            "{batch, *, *} of mesh batch=8 (data.drop_remainder: true leaves it out of training, "
+            "data.uneven: true takes it)");
+}
+
+// Dense(3) of x f32[4,5] over batch: 2; "x"'s labels f32[4,3].
+Batches SmallBatches(std::set<int64_t> sizes, DType labels = DType::kF32) {
+  return {{TensorType{DType::kF32, {4, 5}}, TensorType{labels, {4, 3}}}, std::move(sizes)};
+}
+
+TEST(BuildTest, EveryBatchOfTheDataMustDivideWhereTheMeshIsNotUneven) {
+  const auto check = [](const std::string& data, std::set<int64_t> train,
+                        std::optional<Batches> test) {
+    const std::string text =
+        "mesh: {batch: 2}\n"
+        "data:\n"
+        "  train: {idx: {images: a, labels: b}}\n"
+        "  test: {idx: {images: c, labels: d}}\n"
+        "  batch: 4\n" +
+        data +
+        "model:\n"
+        "  - dense: {units: 3}\n"
+        "loss: mse\n"
+        "optimizer: sgd\n";
+    return Declared::Create(Read(text))
+        ->CheckBatches(SmallBatches(std::move(train)), test)
+        .message();
+  };
+  const std::string place = "job.yaml:5:10: program.data.batch: ";
+  EXPECT_EQ(check("", {4, 2}, SmallBatches({4, 2})), "");
+  EXPECT_EQ(
+      check("", {4, 3}, std::nullopt),
+      place +
+          "x f32[3,5], the short last batch of data.train, does not divide over {batch, *} of "
+          "mesh batch=2 (data.drop_remainder: true leaves it out of training, data.uneven: "
+          "true takes it)");
+  // Dropping is for training only.
+  EXPECT_EQ(check("  drop_remainder: true\n", {4}, SmallBatches({4, 1})),
+            place +
+                "x f32[1,5], the short last batch of data.test, does not divide over {batch, *} of "
+                "mesh batch=2 (data.uneven: true takes it)");
+  EXPECT_EQ(check("  uneven: true\n", {4, 3}, SmallBatches({4, 1})), "");
+  // Shapes and types of both are the program's.
+  EXPECT_EQ(check("", {4}, SmallBatches({4}, DType::kI32)),
+            "job.yaml:4:9: program.data.test: expected batches as the training data's, f32[4,5], "
+            "f32[4,3], got: f32[4,5], i32[4,3]");
+}
+
+TEST(BuildTest, LabelsThatDoNotFitTheLossAreRefusedAtItsLine) {
+  const auto message = [](const std::string& loss, const TensorType& labels, int64_t units = 3) {
+    const std::string text =
+        "data: {train: {idx: {images: a, labels: b}}, batch: 4}\n"
+        "model:\n"
+        "  - dense: {units: " +
+        std::to_string(units) +
+        "}\n"
+        "loss: " +
+        loss + "\noptimizer: sgd\n";
+    return Build(Read(text), {TensorType{DType::kF32, {4, 5}}, labels}).status().message();
+  };
+  const TensorType floats{DType::kF32, {4}}, wholes{DType::kI32, {4}};
+  EXPECT_EQ(message("sparse_categorical_crossentropy", floats),
+            "job.yaml:4:1: program.loss: sparse_categorical_crossentropy takes class numbers (u8, "
+            "i32, i64), got: labels f32[4] (labels_as: i32 takes whole numbers as class numbers)");
+  EXPECT_EQ(message("categorical_crossentropy", wholes),
+            "job.yaml:4:1: program.loss: categorical_crossentropy takes a number for each class "
+            "[N, classes], got: labels i32[4]");
+  // One label for three predictions, or for four, which would have been spread over all of them.
+  EXPECT_EQ(message("mse", floats),
+            "job.yaml:2:1: program.model: mean_squared_error of predictions f32[4,3] takes labels "
+            "f32[4,3], got: labels f32[4]");
+  EXPECT_EQ(message("mse", floats, 4),
+            "job.yaml:2:1: program.model: mean_squared_error of predictions f32[4,4] takes labels "
+            "f32[4,4], got: labels f32[4]");
+  for (const char* loss : {"mse", "mae", "{binary_crossentropy: {from_logits: true}}"}) {
+    EXPECT_EQ(message(loss, floats, 1), "") << loss;
+    EXPECT_EQ(message(loss, wholes, 1), "") << loss;
+  }
+  EXPECT_EQ(message("sparse_categorical_crossentropy", wholes), "");
+  EXPECT_EQ(message("sparse_categorical_crossentropy", TensorType{DType::kU8, {4}}), "");
 }
 
 TEST(BuildTest, RulesGiveLayoutsToWeightsAndTheirSlots) {

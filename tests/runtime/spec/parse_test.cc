@@ -239,6 +239,12 @@ TEST(ParseTest, StagesComeInTheOrderOfTfData) {
   EXPECT_EQ(std::get<data::ShuffleStage>(train.stages[2]).buffer, 100);
   EXPECT_TRUE(std::get<data::BatchStage>(train.stages[3]).drop_remainder);
   EXPECT_EQ(std::get<data::PrefetchStage>(train.stages[4]).depth, 2);
+  // Evaluation sees every example.
+  DataSpec data = manifest->program.data;
+  data.test = data.train;
+  const data::PipelineSpec test = TestPipeline(data);
+  ASSERT_EQ(test.stages.size(), 4u);
+  EXPECT_FALSE(std::get<data::BatchStage>(test.stages[2]).drop_remainder);
 }
 
 TEST(ParseTest, AFunctionalModelNamesItsInputs) {

@@ -36,7 +36,7 @@ class FakeData final : public BatchSource {
 // Step n has loss 1/n; evaluation gives 10, 20, ...
 class FakeRunner final : public StepRunner {
  public:
-  Result<Scalars> TrainStep(const Batch& batch) override {
+  Result<BatchFigures> TrainStep(const Batch& batch) override {
     examples += batch.size;
     ++steps;
     if (before_step_returns) before_step_returns(steps);
@@ -44,11 +44,12 @@ class FakeRunner final : public StepRunner {
       return Aborted(
           "output `loss` is not finite; first not finite: log (hidden_1) at model.cc:31");
     }
-    return Scalars{{"loss", 1.0 / static_cast<double>(steps)},
-                   {"accuracy", steps == nan_at ? std::nan("") : 0.5}};
+    return BatchFigures{{{"loss", 1.0 / static_cast<double>(steps)},
+                         {"accuracy", steps == nan_at ? std::nan("") : 0.5}},
+                        said_examples.value_or(batch.size)};
   }
-  Result<Scalars> EvalStep(const Batch&) override {
-    return Scalars{{"loss", 10.0 * static_cast<double>(++evals)}};
+  Result<BatchFigures> EvalStep(const Batch& batch) override {
+    return BatchFigures{{{"loss", 10.0 * static_cast<double>(++evals)}}, batch.size};
   }
   Status Save(int64_t step) override {
     saved.push_back(step);
@@ -58,6 +59,7 @@ class FakeRunner final : public StepRunner {
 
   int64_t steps = 0, evals = 0, examples = 0, nan_at = -1;
   std::set<int64_t> bad_at;
+  std::optional<int64_t> said_examples;  // of a training step; none: its batch's
   std::vector<int64_t> saved;
   std::function<void(int64_t)> before_step_returns;
 };
@@ -66,7 +68,7 @@ double Of(const Scalars& scalars, std::string_view name) {
   return FindScalar(scalars, name).value_or(std::numeric_limits<double>::quiet_NaN());
 }
 
-TEST(FitTest, AnEpochsFiguresAreTheMeansOfItsBatches) {
+TEST(FitTest, AnEpochsFiguresAreMeansOverItsExamples) {
   FakeRunner runner;
   FakeData data(3), test(2);
   const auto result = Fit(runner, data, {.epochs = 2, .validation = &test}, {}, {});
@@ -75,14 +77,62 @@ TEST(FitTest, AnEpochsFiguresAreTheMeansOfItsBatches) {
   EXPECT_EQ(result->message, "");
   ASSERT_EQ(result->history.size(), 2u);
   EXPECT_EQ(result->history[0].epoch, 1);
-  EXPECT_DOUBLE_EQ(Of(result->history[0].train, "loss"), (1 + 1 / 2.0 + 1 / 3.0) / 3);
-  EXPECT_DOUBLE_EQ(Of(result->history[1].train, "loss"), (1 / 4.0 + 1 / 5.0 + 1 / 6.0) / 3);
-  EXPECT_DOUBLE_EQ(Of(result->history[0].validation, "loss"), 15);
-  EXPECT_DOUBLE_EQ(Of(result->history[1].validation, "loss"), 35);
+  // Batches of 2, 2 and 1; of 2 and 1.
+  EXPECT_DOUBLE_EQ(Of(result->history[0].train, "loss"), (2 * 1 + 2 / 2.0 + 1 / 3.0) / 5);
+  EXPECT_DOUBLE_EQ(Of(result->history[1].train, "loss"), (2 / 4.0 + 2 / 5.0 + 1 / 6.0) / 5);
+  EXPECT_DOUBLE_EQ(Of(result->history[0].validation, "loss"), (2 * 10 + 20) / 3.0);
+  EXPECT_DOUBLE_EQ(Of(result->history[1].validation, "loss"), (2 * 30 + 40) / 3.0);
   EXPECT_EQ(result->position.step, 6);
   EXPECT_EQ(result->position.epoch, 2);
   EXPECT_EQ(runner.examples, 10);
   EXPECT_EQ(data.passes, 2);
+}
+
+TEST(FitTest, AStepsOwnCountOfExamplesIsWhatItsFiguresWeigh) {
+  // A batch that a worker of parameter servers has read for itself has a size that the loop does
+  // not know.
+  FakeRunner runner;
+  runner.before_step_returns = [&](int64_t step) { runner.said_examples = step == 1 ? 7 : 3; };
+  FakeData data(2);
+  std::vector<int64_t> told;
+  FunctionCallback callback;
+  callback.on_step_end = [&](const StepInfo& info) {
+    told.push_back(info.examples);
+    return OkStatus();
+  };
+  Callback* callbacks[] = {&callback};
+  const auto result = Fit(runner, data, {.epochs = 1}, callbacks, {});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_DOUBLE_EQ(Of(result->history[0].train, "loss"), (7 * 1 + 3 / 2.0) / 10);
+  EXPECT_EQ(told, (std::vector<int64_t>{7, 3}));
+}
+
+TEST(FitTest, EarlyStoppingComparesMeansOverExamples) {
+  // Two epochs, each a batch of two examples and one of one. The means of batches go from 1
+  // to 1.05, those of examples from 1.17 to 0.9.
+  class Runner final : public StepRunner {
+   public:
+    Result<BatchFigures> TrainStep(const Batch& batch) override {
+      constexpr double kLosses[] = {1.5, 0.5, 0.6, 1.5};
+      return BatchFigures{{{"loss", kLosses[at_++]}}, batch.size};
+    }
+    Result<BatchFigures> EvalStep(const Batch&) override { return BatchFigures{}; }
+    Status Save(int64_t) override { return OkStatus(); }
+    int64_t last_saved() const override { return -1; }
+
+   private:
+    size_t at_ = 0;
+  };
+  Runner runner;
+  FakeData data(2);
+  EarlyStopping stopping("loss", 1);
+  Callback* callbacks[] = {&stopping};
+  const auto result = Fit(runner, data, {.epochs = 2}, callbacks, {});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->end, FitEnd::kFinished);
+  EXPECT_FALSE(stopping.WantsStop());
+  EXPECT_NEAR(Of(result->history[0].train, "loss"), 3.5 / 3, 1e-15);
+  EXPECT_NEAR(Of(result->history[1].train, "loss"), 2.7 / 3, 1e-15);
 }
 
 // Found by stopping a job while it validated: the pass had ended, the epoch had not, and a whole
@@ -92,18 +142,43 @@ TEST(FitTest, AFullEpochResumedTrainsNoMoreInIt) {
     FakeRunner runner;
     FakeData data(3), test(2);
     for (int i = 0; i < (pass_has_turned ? 4 : 3); ++i) ASSERT_TRUE(data.Next({}).ok());
-    const auto result = Fit(
-        runner, data,
-        {.epochs = 2,
-         .validation = &test,
-         .start = {.step = 3, .epoch = 0, .batch = 3, .sums = {{"loss", 6}, {"accuracy", 1.5}}}},
-        {}, {});
+    const auto result =
+        Fit(runner, data,
+            {.epochs = 2,
+             .validation = &test,
+             .start = {.step = 3,
+                       .epoch = 0,
+                       .batch = 3,
+                       .figures = {.totals = {{"loss", 10}, {"accuracy", 2.5}}, .examples = 5}}},
+            {}, {});
     ASSERT_TRUE(result.ok()) << result.status().message();
     EXPECT_EQ(runner.steps, 3);
     EXPECT_EQ(result->position.step, 6);
     ASSERT_EQ(result->history.size(), 2u);
     EXPECT_DOUBLE_EQ(Of(result->history[0].train, "loss"), 2);
   }
+}
+
+TEST(FitTest, APlaceThatNoRunReachesIsRefused) {
+  FakeRunner runner;
+  const auto begin_at = [&](const Position& start) {
+    FakeData data(5);
+    return Fit(runner, data, {.epochs = 2, .start = start}, {}, {}).status();
+  };
+  const auto expect = [](const Status& status, const std::string& message) {
+    EXPECT_EQ(status, InvalidArgument(message));
+  };
+  expect(begin_at({.step = 7, .batch = 6}),
+         "fit: expected to begin within an epoch of 5 batches, got: behind 6 of epoch 1 (was it "
+         "saved by a run with longer epochs?)");
+  expect(
+      begin_at({.step = 7, .epoch = INT64_MIN}),
+      "fit: expected to begin at counts from 0, got: step 7, epoch -9223372036854775808, batch 0");
+  expect(begin_at({.step = -1}),
+         "fit: expected to begin at counts from 0, got: step -1, epoch 0, batch 0");
+  expect(begin_at({.step = 1, .batch = -2}),
+         "fit: expected to begin at counts from 0, got: step 1, epoch 0, batch -2");
+  EXPECT_EQ(begin_at({.step = 5, .batch = 5}), OkStatus());
 }
 
 TEST(FitTest, StepsPerEpochJoinsPasses) {
@@ -159,7 +234,8 @@ TEST(FitTest, AStopIsHonouredBetweenStepsAndSaves) {
   EXPECT_EQ(runner.steps, 3);
   EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(result->position.batch, 3);
-  EXPECT_DOUBLE_EQ(result->position.sums.at("loss"), 1 + 1 / 2.0 + 1 / 3.0);
+  EXPECT_EQ(result->position.figures.examples, 6);
+  EXPECT_DOUBLE_EQ(Of(result->position.figures.totals, "loss"), 2 * (1 + 1 / 2.0 + 1 / 3.0));
 }
 
 TEST(FitTest, GoesOnFromAPositionWithTheSameEpochMeans) {
@@ -173,11 +249,14 @@ TEST(FitTest, GoesOnFromAPositionWithTheSameEpochMeans) {
   FakeData rest(5);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(rest.Next({}).ok());  // as a restored cursor leaves it
   const Position start{
-      .step = 3, .batch = 3, .sums = {{"loss", 1 + 1 / 2.0 + 1 / 3.0}, {"accuracy", 1.5}}};
+      .step = 3,
+      .batch = 3,
+      .figures = {.totals = {{"accuracy", 3}, {"loss", 2 * (1 + 1 / 2.0 + 1 / 3.0)}},
+                  .examples = 6}};
   const auto got = Fit(resumed, rest, {.epochs = 1, .start = start}, {}, {});
   ASSERT_TRUE(got.ok());
   ASSERT_EQ(got->history.size(), 1u);
-  EXPECT_DOUBLE_EQ(Of(got->history[0].train, "loss"), Of(want->history[0].train, "loss"));
+  EXPECT_EQ(got->history[0].train, want->history[0].train);  // bit for bit, in the same order
   EXPECT_EQ(got->position.step, 5);
 }
 
@@ -221,8 +300,9 @@ TEST(FitTest, BadStepsAreCountedUntilThereAreTooManyInARow) {
   EXPECT_NE(result->message.find("step 11: "), std::string::npos) << result->message;
   EXPECT_NE(result->message.find("the 3 steps up to it were bad"), std::string::npos);
   ASSERT_EQ(result->history.size(), 2u);
-  EXPECT_DOUBLE_EQ(Of(result->history[0].train, "loss"), (1 + 1 / 4.0) / 2);
-  EXPECT_DOUBLE_EQ(Of(result->history[1].train, "loss"), (1 / 7.0 + 1 / 8.0) / 2);
+  // Of each epoch's good steps the first has two examples, the second one.
+  EXPECT_DOUBLE_EQ(Of(result->history[0].train, "loss"), (2 + 1 / 4.0) / 3);
+  EXPECT_DOUBLE_EQ(Of(result->history[1].train, "loss"), (2 / 7.0 + 1 / 8.0) / 3);
   EXPECT_TRUE(runner.saved.empty());  // 3, 6 and 9 were bad
 }
 
@@ -311,10 +391,10 @@ TEST(CheckpointEveryTest, TheLastStepIsSavedOnce) {
   EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 4}));
 }
 
-TEST(EvaluateTest, MeansOverAPassOrSomeSteps) {
+TEST(EvaluateTest, MeansOverTheExamplesOfAPassOrOfSomeSteps) {
   FakeRunner runner;
   FakeData data(3);
-  EXPECT_DOUBLE_EQ(Of(*Evaluate(runner, data, -1, {}), "loss"), 20);
+  EXPECT_DOUBLE_EQ(Of(*Evaluate(runner, data, -1, {}), "loss"), (2 * 10 + 2 * 20 + 30) / 5.0);
   EXPECT_DOUBLE_EQ(Of(*Evaluate(runner, data, 1, {}), "loss"), 40);
   std::stop_source stop;
   stop.request_stop();

@@ -61,6 +61,36 @@ TEST(ProgramsTest, HaveTheInputsOutputsAndUpdatesThatTheHeaderSays) {
             "8 parameters\n");
 }
 
+TEST(ProgramsTest, SayWhatLabelsMustBe) {
+  const auto of = [](LossKind kind, const TensorType& labels, int64_t units = 2) {
+    Recipe recipe = SmallRecipe();
+    recipe.model = std::make_shared<nn::Sequential>(nn::Dense(units));
+    recipe.loss.kind = kind;
+    recipe.metrics.clear();
+    return BuildPrograms(recipe, kX, labels);
+  };
+  const TensorType wide{DType::kF64, {4, 2}}, column{DType::kF64, {4, 1}}, row{DType::kF64, {4}};
+  EXPECT_EQ(of(LossKind::kSparseCategoricalCrossentropy, kY)->classes, 2);
+  EXPECT_EQ(of(LossKind::kSparseCategoricalCrossentropy, {DType::kU8, {4}}, 7)->classes, 7);
+  EXPECT_EQ(of(LossKind::kBinaryCrossentropy, row, 1)->classes, 2);
+  EXPECT_EQ(of(LossKind::kCategoricalCrossentropy, wide)->classes, 0);
+  EXPECT_EQ(of(LossKind::kMeanSquaredError, column, 1)->classes, 0);
+
+  const auto refusal = [&](LossKind kind, const TensorType& labels, int64_t units = 2) {
+    return of(kind, labels, units).status();
+  };
+  EXPECT_EQ(refusal(LossKind::kSparseCategoricalCrossentropy, row),
+            InvalidArgument("sparse_categorical_crossentropy takes class numbers (u8, i32, i64), "
+                            "got: labels f64[4]"));
+  EXPECT_EQ(refusal(LossKind::kSparseCategoricalCrossentropy, {DType::kI32, {4, 1}}),
+            InvalidArgument("sparse_categorical_crossentropy of predictions f64[4,2] takes labels "
+                            "i32[4], got: labels i32[4,1]"));
+  // As many examples as predictions of one: each label would be spread over all predictions.
+  EXPECT_EQ(refusal(LossKind::kMeanAbsoluteError, row, 4),
+            InvalidArgument("mean_absolute_error of predictions f64[4,4] takes labels f64[4,4], "
+                            "got: labels f64[4]"));
+}
+
 StepInput SmallInput() {
   StepInput in;
   in.inputs["x"] = {kX, {1, 0, 2, -1, 1, 0, 0.5, 0.5, 0.5, 2, -2, 1}};

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -75,6 +76,28 @@ TEST(DatasetTest, FilesAreDealtOutWithTheirLabels) {
                 all->components[0].values<float>()[(w + 2 * i) * 784 + 400]);
     }
   }
+}
+
+TEST(DatasetTest, AWrongLabelHasItsNumberInTheFileWhoeverReadsIt) {
+  Dataset dataset{"digits",
+                  {{data::IdxFiles{MT_TESTDATA "/mlp/digits5120-images-idx3-ubyte.gz",
+                                   MT_TESTDATA "/mlp/digits5120-labels-idx1-ubyte.gz"},
+                    101},
+                   {data::BatchStage{101}},
+                   10},
+                  ShardPolicy::kWhole};
+  const auto all = (*MakePipeline(dataset, 0, 1))->Next().value();
+  const auto labels = all->components[1].values<int32_t>();
+  const int32_t most = *std::max_element(labels.begin(), labels.end());
+  const auto first = std::find(labels.begin(), labels.end(), most) - labels.begin();
+  dataset.spec.classes = most;
+  const Status want =
+      InvalidArgument(std::string(MT_TESTDATA "/mlp/digits5120-labels-idx1-ubyte.gz: example ") +
+                      std::to_string(first) + ": label " + std::to_string(most) + ", but " +
+                      std::to_string(most) + " classes");
+  EXPECT_EQ((*MakePipeline(dataset, 1, 2))->Next().status(), want);
+  dataset.policy = ShardPolicy::kByElement;
+  EXPECT_EQ((*MakePipeline(dataset, static_cast<int>(first % 3), 3))->Next().status(), want);
 }
 
 }  // namespace

@@ -94,8 +94,9 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
       data::RepeatStage{2},
       data::PrefetchStage{3}};
   const Tensor one = Tensor::Of<float>({2, 1}, std::vector<float>{1, 2});
-  const Dataset arrays{
-      "arrays", {{data::Arrays{{one, one}}, -1}, {data::BatchStage{1}}}, ShardPolicy::kWhole};
+  const Dataset arrays{"arrays",
+                       {{data::Arrays{{one, one}, "part", 5, 3}, -1}, {data::BatchStage{1}}, 10},
+                       ShardPolicy::kWhole};
   const WorkerValue value{"v", Tensor::Scalar<int32_t>(9)};
   const WorkerSetUpRequest request{
       7, 1, 2, 3, {"a:1", "b:2"}, {function, idx, arrays, value}, {{1, "epoch=0"}}};
@@ -108,8 +109,21 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
   EXPECT_EQ(std::get<WorkerValue>(back.entries[3]).value.Item(), 9);
   const auto& filled = std::get<data::Arrays>(std::get<Dataset>(back.entries[2]).spec.source.from);
   EXPECT_EQ(filled.components[1].values<float>()[1], 2.0f);
+  EXPECT_EQ(filled.file, "part");
+  EXPECT_EQ(filled.first + filled.every, 8);
+  EXPECT_EQ(std::get<Dataset>(back.entries[2]).spec.classes, 10);
+  EXPECT_EQ(std::get<Dataset>(back.entries[1]).spec.classes, 0);
   EXPECT_FALSE(FillEntries({}, &back.entries).ok());
   EXPECT_FALSE(FillEntries({one, one, one, one}, &back.entries).ok());
+
+  for (const std::optional<DType> labels_as :
+       {std::optional<DType>(), std::optional(DType::kI64)}) {
+    idx.spec.source.from = data::IdxFiles{"a.gz", "b.gz", labels_as};
+    const LoadRequest load = RoundTrip(LoadRequest{7, 3, 2, {idx}, {}});
+    const auto& files =
+        std::get<data::IdxFiles>(std::get<Dataset>(load.entries[0]).spec.source.from);
+    EXPECT_EQ(files.labels_as, labels_as);
+  }
 
   EXPECT_EQ(RoundTrip(WorkerSetUpReply{5}).boot, 5u);
   EXPECT_EQ(RoundTrip(LoadRequest{7, 3, 2, {value}, {{2, "c"}}}).cursors[0].cursor, "c");

@@ -190,5 +190,20 @@ TEST(GradientTapTest, ClipsAsTheOptimizerDoes) {
   for (const program::State& s : programs->train_step.states) EXPECT_EQ(s.entry, s.exit) << s.name;
 }
 
+TEST(SplitTest, AStepCountsTheExamplesOfItsBatch) {
+  const auto step = program::ParseProgram(
+      "program step\ninput x: f32[5,1] = %0\n%1 = reduce_sum(%0) {axes=[0,1]} : f32[]\n"
+      "output loss = %1\n");
+  ASSERT_TRUE(step.ok()) << step.status().message();
+  const Program counting = CountingExamples(*step, 5);
+  EXPECT_EQ(program::Validate(counting), OkStatus());
+  ASSERT_EQ(counting.outputs.size(), 2u);
+  EXPECT_EQ(counting.outputs[1].name, kExamplesName);
+  const auto split = SplitStep(counting);
+  ASSERT_TRUE(split.ok()) << split.status().message();
+  EXPECT_EQ(split->outputs, 2);
+  EXPECT_EQ(split->program.type(split->program.outputs[1].value).ToString(), "i64[]");
+}
+
 }  // namespace
 }  // namespace meshtrain::parameter

@@ -12,7 +12,10 @@ namespace {
 
 TEST(PositionTest, APositionComesBackBitForBit) {
   const train::Position position{
-      .step = 12, .epoch = 1, .batch = 4, .sums = {{"accuracy", 0.1 + 0.2}, {"loss", 1.0 / 3}}};
+      .step = 12,
+      .epoch = 1,
+      .batch = 4,
+      .figures = {.totals = {{"accuracy", 0.1 + 0.2}, {"loss", 1.0 / 3}}, .examples = 457}};
   checkpoint::Index index{.step = 12};
   index.metadata = PositionToMetadata(position);
   const auto back = PositionOf(index, "x");
@@ -20,9 +23,22 @@ TEST(PositionTest, APositionComesBackBitForBit) {
   EXPECT_EQ(back->step, 12);
   EXPECT_EQ(back->epoch, 1);
   EXPECT_EQ(back->batch, 4);
-  EXPECT_EQ(back->sums, position.sums);
-  index.metadata["batch"] = "four";
-  EXPECT_EQ(PositionOf(index, "x").status(), DataLoss("x: `batch`: expected a number, got: four"));
+  EXPECT_EQ(back->figures, position.figures);
+  for (const char* key : {"batch", "examples", "total.loss"}) {
+    checkpoint::Index bad = index;
+    bad.metadata[key] = "four";
+    EXPECT_EQ(PositionOf(bad, "x").status(),
+              DataLoss("x: `" + std::string(key) + "`: expected a number, got: four"));
+  }
+}
+
+TEST(PositionTest, SumsOfBatchMeansFromOlderCheckpointsAreNoTotalsOverExamples) {
+  checkpoint::Index index{.step = 12};
+  index.metadata = {{"epoch", "1"}, {"batch", "4"}, {"sum.loss", "0x1p+1"}};
+  const auto back = PositionOf(index, "x");
+  ASSERT_TRUE(back.ok()) << back.status().ToString();
+  EXPECT_EQ(back->batch, 4);
+  EXPECT_EQ(back->figures, train::FigureTotals{});
 }
 
 TEST(PositionTest, TheFinishedEpochsComeBack) {

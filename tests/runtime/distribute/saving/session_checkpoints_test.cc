@@ -105,7 +105,8 @@ TEST(SessionCheckpointsTest, WhatWasSavedOnOneMeshIsLoadedOnEvery) {
     const TempFolder folder;
     Model saved(On("batch=4"), {.isolated = isolated});  // shards of 2, 2, 2 and 0 rows
     ASSERT_TRUE(saved.Fill(10).ok());
-    const train::Position position{.step = 7, .epoch = 2, .batch = 3, .sums = {{"loss", 0.1}}};
+    const train::Position position{
+        .step = 7, .epoch = 2, .batch = 3, .figures = {{{"loss", 0.1}}, 24}};
     const data::Cursor cursor{.epoch = 2, .batch = 3, .fingerprint = 0xc0ffee};
     const Status ended = Open(saved, folder.path())->Save(position, cursor);
     ASSERT_TRUE(ended.ok()) << ended.ToString();
@@ -118,7 +119,7 @@ TEST(SessionCheckpointsTest, WhatWasSavedOnOneMeshIsLoadedOnEvery) {
       EXPECT_EQ((*restored)->position.step, 7);
       EXPECT_EQ((*restored)->position.epoch, 2);
       EXPECT_EQ((*restored)->position.batch, 3);
-      EXPECT_EQ((*restored)->position.sums, position.sums);
+      EXPECT_EQ((*restored)->position.figures, position.figures);
       EXPECT_EQ((*restored)->cursor, cursor);
       EXPECT_EQ((*restored)->path, checkpoint::CheckpointFolder(folder.path(), 7));
       EXPECT_EQ(loaded.Check(10), OkStatus());

@@ -97,7 +97,7 @@ TEST(EstimatorOnceTest, FindsThePlantedWeightsByColumn) {
   EXPECT_NEAR(e.prediction_mean, e.label_mean, 1e-3);
 }
 
-TEST(EstimatorOnceTest, BatchesArePerReplicaAndAnAverageIsOverExamples) {
+TEST(EstimatorOnceTest, BatchesArePerReplicaAndEveryFigureIsAMeanOverExamples) {
   // Before any training predictions are 0: losses are means of y^2. Labels 1 .. 7 in batches of 4:
   // 4 and 3 examples.
   const InputFn input = []() -> Result<Examples> {
@@ -111,7 +111,7 @@ TEST(EstimatorOnceTest, BatchesArePerReplicaAndAnAverageIsOverExamples) {
                         {.train_distribute = one.get(), .eval_distribute = one.get()});
   const Evaluation a = alone.Evaluate(input).value();
   EXPECT_DOUBLE_EQ(a.average_loss, 140.0 / 7);
-  EXPECT_DOUBLE_EQ(a.loss, (30.0 / 4 + 110.0 / 3) / 2);
+  EXPECT_DOUBLE_EQ(a.loss, 140.0 / 7);  // the batches' means are 7.5 and 36.7, and theirs 22.1
   EXPECT_DOUBLE_EQ(a.label_mean, 4);
   EXPECT_EQ(a.prediction_mean, 0);
   EXPECT_EQ(a.global_step, 0);

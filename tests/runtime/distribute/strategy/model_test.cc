@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -69,7 +70,7 @@ TEST_P(ModelTest, FitEvaluateFitGivesTheTutorialsFigures) {
                         model.Fit(Arrays{Ones(100), Ones(100), 10}, {.epochs = 2}));
     MT_WANT(model.steps() == 40);
 
-    // Ours: the mean of each epoch's batches.
+    // Ours: the mean over each epoch's examples.
     std::vector<double> ours = first.Of("loss");
     ours.push_back(train::FindScalar(evaluated, "loss").value());
     for (const double loss : second.Of("loss")) ours.push_back(loss);
@@ -204,6 +205,101 @@ TEST_P(ModelTest, UnevenBatchesGiveTheNumbersOfOneDevice) {
       return OkStatus();
     });
   }
+}
+
+// The losses and hits of a classifier that predicts x itself, in f64.
+std::vector<double> MeansOverExamples(const std::vector<Tensor>& data) {
+  const int64_t n = data[0].dims()[0], classes = data[0].dims()[1];
+  double loss = 0, hits = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const float* x = data[0].values<float>().data() + i * classes;
+    const int32_t y = data[1].values<int32_t>()[static_cast<size_t>(i)];
+    double sum = 0;
+    for (int64_t c = 0; c < classes; ++c) sum += std::exp(static_cast<double>(x[c]));
+    loss += std::log(sum) - static_cast<double>(x[y]);
+    hits += std::max_element(x, x + classes) - x == y ? 1 : 0;
+  }
+  return {loss / static_cast<double>(n), hits / static_cast<double>(n)};
+}
+
+// Weights that never change: each epoch's figures, validation's and Evaluate's are those of the
+// examples, whatever batches and replicas they come in. Of three replicas, the last batch of one
+// leaves two without an example.
+TEST_P(ModelTest, FiguresAreMeansOverExamplesWhateverTheBatches) {
+  const std::vector<Tensor> data = Examples(13);
+  const std::vector<double> want = MeansOverExamples(data);
+  for (const int64_t batch : {5, 6, 13}) {
+    ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+      const auto layer = std::make_shared<nn::Sequential>(nn::Dense(4, {.use_bias = false}));
+      Model model(layer, strategy);
+      MT_RETURN_IF_ERROR(model.Build(mesh::TensorType{DType::kF32, {batch, 4}}));
+      const Tensor same = Floats({4, 4}, {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1});
+      MT_RETURN_IF_ERROR(strategy.Assign(model.parameters()[0], same));
+      // Whether the gradient is of a mean or of a sum, the figure is the mean.
+      const auto reduction = batch == 6 ? train::LossReduction::kSum : train::LossReduction::kMean;
+      MT_RETURN_IF_ERROR(model.Compile({.loss = {.from_logits = true, .reduction = reduction},
+                                        .optimizer = train::Sgd({.common = {.learning_rate = 0}}),
+                                        .metrics = {train::MetricOf("accuracy")}}));
+      MT_ASSIGN_OR_RETURN(const auto train, ArraysPipeline(data, batch));
+      MT_ASSIGN_OR_RETURN(const auto validation, ArraysPipeline(data, batch));
+      MT_ASSIGN_OR_RETURN(const History history,
+                          model.Fit(*train, {.epochs = 2, .validation = validation.get()}));
+      MT_ASSIGN_OR_RETURN(const train::Scalars evaluated, model.Evaluate(*validation));
+      const std::vector<double> loss(2, want[0]), accuracy(2, want[1]);
+      MT_WANT(Near(history.Of("loss"), loss, 1e-6));
+      MT_WANT(Near(history.Of("accuracy"), accuracy, 1e-7));
+      MT_WANT(Near(history.Of("val_loss"), loss, 1e-6));
+      MT_WANT(Near(history.Of("val_accuracy"), accuracy, 1e-7));
+      MT_WANT(Near({evaluated[0].second, evaluated[1].second}, want, 1e-6));
+      // Data that whoever runs a step reads for itself.
+      NamedData own{"own", {.source = {.from = data::Arrays{data}}}};
+      own.spec.stages = {data::BatchStage{batch}};
+      MT_ASSIGN_OR_RETURN(const History read, model.Fit(own, {.epochs = 1}));
+      // Of several workers each goes through all examples, in its own time.
+      if (GetParam().name == "ParameterServer3") return OkStatus();
+      MT_WANT(Near(read.Of("loss"), {want[0]}, 1e-6));
+      MT_WANT(Near(read.Of("accuracy"), {want[1]}, 1e-7));
+      return OkStatus();
+    });
+  }
+}
+
+TEST_P(ModelTest, ALabelOutsideTheClassesEndsEveryWayToFeedIt) {
+  ForStrategy(GetParam(), [](Strategy& strategy) -> Status {
+    std::vector<Tensor> good = Examples(11), bad = Examples(11);
+    bad[1].mutable_values<int32_t>()[8] = 3;
+    const std::string want = "example 8: label 3, but 3 classes";
+    const auto model_of = [&]() -> Result<std::unique_ptr<Model>> {
+      auto model = std::make_unique<Model>(Classifier(), strategy);
+      MT_RETURN_IF_ERROR(
+          model->Compile({.loss = {.from_logits = true}, .optimizer = train::Sgd()}));
+      return model;
+    };
+    MT_ASSIGN_OR_RETURN(const auto model, model_of());
+    MT_ASSIGN_OR_RETURN(const auto train, ArraysPipeline(good, 4));
+    MT_ASSIGN_OR_RETURN(const auto data, ArraysPipeline(bad, 4));
+    const Status evaluated = model->Evaluate(*data).status();
+    MT_WANT(evaluated == InvalidArgument("data: " + want));
+    MT_ASSIGN_OR_RETURN(const auto again, ArraysPipeline(bad, 4));
+    const Status validated = model->Fit(*train, {.validation = again.get()}).status();
+    MT_WANT(validated == InvalidArgument("validation: data: " + want));
+    const Status fitted = model->Fit(Arrays{bad[0], bad[1], 4}).status();
+    MT_WANT(fitted == InvalidArgument("data: " + want));
+    // Batches from anywhere have no file: the example is the batch's.
+    MT_ASSIGN_OR_RETURN(const auto unchecked, ArraysPipeline(bad, 4));
+    PipelineBatches batches(*unchecked);
+    const Status from_batches = model->Fit(batches, unchecked->BatchTypes(4)).status();
+    MT_WANT(from_batches == InvalidArgument("batch 2: example 0: label 3, but 3 classes"));
+    // Of data that whoever runs a step reads for itself; a worker's bad data is no bad step.
+    NamedData own{"own", {.source = {.from = data::Arrays{bad, "own.idx"}}}};
+    own.spec.stages = {data::BatchStage{4}};
+    // Whoever of three workers takes most of the 27 steps goes through its data more than once.
+    const Status read = model->Fit(own, {.epochs = 9}).status();
+    MT_WANT(read.message().ends_with("own.idx: " + want));
+    MT_WANT(read.code() == (strategy.coordinator() == nullptr ? StatusCode::kInvalidArgument
+                                                              : StatusCode::kDataLoss));
+    return OkStatus();
+  });
 }
 
 TEST_P(ModelAndLoopTest, FitAndACustomLoopShareTheVariables) {

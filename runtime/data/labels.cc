@@ -1,0 +1,106 @@
+#include "runtime/data/labels.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "runtime/base/check.h"
+
+namespace meshtrain::data {
+namespace {
+
+using mesh::DType;
+
+std::string Text(double label) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", label);
+  return text;
+}
+
+std::string At(std::string_view file, int64_t example) {
+  return std::string(file) + ": example " + std::to_string(example) + ": label ";
+}
+
+double Limit(DType type) {  // the first whole number past its last
+  return type == DType::kU8 ? 256 : std::ldexp(1, type == DType::kI32 ? 31 : 63);
+}
+
+// The place of the first element that is no number from 0 to `last`; labels.size() if all are.
+template <typename T>
+size_t FirstOutside(std::span<const T> labels, int64_t classes) {
+  size_t i = 0;
+  if constexpr (std::is_floating_point_v<T>) {
+    const T last = static_cast<T>(classes - 1);
+    while (i < labels.size() && labels[i] >= 0 && labels[i] <= last) ++i;  // no NaN is
+  } else {
+    while (i < labels.size() && labels[i] >= 0 && static_cast<int64_t>(labels[i]) < classes) ++i;
+  }
+  return i;
+}
+
+template <typename T>
+Status CheckAll(std::span<const T> labels, int64_t classes, std::span<const int64_t> examples,
+                std::string_view file) {
+  const size_t i = FirstOutside(labels, classes);
+  if (i == labels.size()) return OkStatus();
+  const size_t per_example = labels.size() / examples.size();
+  std::string label;
+  if constexpr (std::is_floating_point_v<T>) {
+    label = Text(static_cast<double>(labels[i]));
+  } else {
+    label = std::to_string(labels[i]);
+  }
+  return InvalidArgument(At(file, examples[i / per_example]) + label + ", but " +
+                         std::to_string(classes) + " classes");
+}
+
+}  // namespace
+
+DType LabelType(const IdxFiles& files, DType in_file) {
+  return files.labels_as.value_or(in_file == DType::kU8 ? DType::kI32 : in_file);
+}
+
+bool MayCut(DType from, DType to) { return IsFloat(from) && !IsFloat(to); }
+
+Status CheckKept(DType from, std::span<const std::byte> label, DType to, int64_t example,
+                 std::string_view file) {
+  if (!MayCut(from, to)) return OkStatus();
+  double value = 0;
+  if (from == DType::kF32) {
+    float narrow = 0;
+    MT_CHECK(label.size() == sizeof narrow);
+    std::memcpy(&narrow, label.data(), sizeof narrow);
+    value = static_cast<double>(narrow);
+  } else {
+    MT_CHECK(label.size() == sizeof value);
+    std::memcpy(&value, label.data(), sizeof value);
+  }
+  const double limit = Limit(to), least = to == DType::kU8 ? 0 : -limit;
+  if (value == std::trunc(value) && value >= least && value < limit) return OkStatus();
+  return InvalidArgument(At(file, example) + Text(value) +
+                         ", which labels_as: " + std::string(mesh::DTypeName(to)) + " would cut");
+}
+
+Status CheckClasses(const mesh::Tensor& labels, int64_t classes, std::span<const int64_t> examples,
+                    std::string_view file) {
+  if (classes <= 0 || examples.empty() || labels.type().num_elements() == 0) return OkStatus();
+  switch (labels.type().dtype) {
+    case DType::kBool:
+      return OkStatus();
+    case DType::kU8:
+      return CheckAll(labels.values<uint8_t>(), classes, examples, file);
+    case DType::kI32:
+      return CheckAll(labels.values<int32_t>(), classes, examples, file);
+    case DType::kI64:
+      return CheckAll(labels.values<int64_t>(), classes, examples, file);
+    case DType::kF32:
+      return CheckAll(labels.values<float>(), classes, examples, file);
+    case DType::kF64:
+      return CheckAll(labels.values<double>(), classes, examples, file);
+  }
+  return OkStatus();
+}
+
+}  // namespace meshtrain::data
