@@ -10,6 +10,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 #include "runtime/data/map.h"
 #include "runtime/data/order.h"
 #include "runtime/data/source.h"
@@ -172,13 +173,16 @@ class Pipeline::Impl {
 
   void Start() {
     if (c_.prefetch == 0 || thread_.joinable()) return;
-    thread_ = std::jthread([this](std::stop_token stop) { Prefetch(stop); });
+    auto started = StartThread("data", [this](std::stop_token stop) { Prefetch(stop); });
+    started_ = started.status();
+    if (started.ok()) thread_ = std::move(*started);
   }
 
   Result<std::optional<Batch>> Next(std::stop_token stop, Duration timeout) {
     if (stop.stop_requested()) return Cancelled("data: stopped while waiting for a batch");
     if (c_.prefetch == 0) return Handed(Make());
     Start();
+    MT_RETURN_IF_ERROR(started_);
     Result<std::optional<Batch>> item = std::optional<Batch>();
     {
       MutexLock lock(mutex_);
@@ -310,6 +314,7 @@ class Pipeline::Impl {
   int64_t pass_ = 0;
   // The caller's.
   Cursor position_;
+  Status started_;  // of the thread
 
   Mutex mutex_;
   CondVar changed_;
