@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "cli/verbs.h"
+#include "runtime/base/out_of_memory.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 
 int main(int argc, char** argv) {
   namespace cli = meshtrain::cli;
+  meshtrain::ExitWhereMemoryEnds("meshtrain", meshtrain::cluster::kExitBadConfig);
   CLI::App app("Trains neural networks on many devices, from one manifest.", "meshtrain");
   app.require_subcommand(1);
   app.set_help_flag("-h,--help", "Print this help and leave");

@@ -8,6 +8,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
+#include "runtime/base/thread.h"
 #include "runtime/cluster/stop_grace.h"
 #include "runtime/distribute/environment.h"
 #include "runtime/distribute/parameter/chief_watch.h"
@@ -58,15 +59,19 @@ constexpr bool MayLeave(const parameter::ChiefSeen& chief, Duration asked, Durat
 // A token that is requested so long after `stop` was. A thread of its own waits for it.
 class LateStop {
  public:
-  LateStop(std::stop_token stop, Duration after)
-      : thread_([this, stop, after](std::stop_token done) {
-          std::stop_source either;
-          const std::stop_callback asked(stop, [&] { either.request_stop(); });
-          const std::stop_callback over(done, [&] { either.request_stop(); });
-          while (SystemClock().SleepFor(std::chrono::hours(1), either.get_token())) {
-          }
-          if (!done.stop_requested() && SystemClock().SleepFor(after, done)) late_.request_stop();
-        }) {}
+  // Once. Errors: kUnavailable (no thread).
+  Status Start(std::stop_token stop, Duration after) {
+    const auto wait = [this, stop, after](std::stop_token done) {
+      std::stop_source either;
+      const std::stop_callback asked(stop, [&] { either.request_stop(); });
+      const std::stop_callback over(done, [&] { either.request_stop(); });
+      while (SystemClock().SleepFor(std::chrono::hours(1), either.get_token())) {
+      }
+      if (!done.stop_requested() && SystemClock().SleepFor(after, done)) late_.request_stop();
+    };
+    MT_ASSIGN_OR_RETURN(thread_, StartThread("the time to stop", wait));
+    return OkStatus();
+  }
   std::stop_token token() const { return late_.get_token(); }
 
  private:

@@ -4,10 +4,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <thread>
 #include <variant>
 
+#include "runtime/base/out_of_memory.h"
+#include "runtime/base/thread.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 #include "worker/config.h"
 #include "worker/service.h"
 
@@ -23,7 +27,12 @@ class Signals {
     sigaddset(&set_, SIGINT);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     ::signal(SIGPIPE, SIG_IGN);
-    thread_ = std::jthread([this](std::stop_token done) {
+    // A file that may not grow further is the write's error.
+    ::signal(SIGXFSZ, SIG_IGN);
+  }
+  // Errors: kUnavailable (no thread).
+  meshtrain::Status Start() {
+    const auto watch = [this](std::stop_token done) {
       while (!done.stop_requested()) {
         const timespec wait{.tv_sec = 0, .tv_nsec = 50'000'000};
         const int signal = ::sigtimedwait(&set_, nullptr, &wait);
@@ -34,7 +43,9 @@ class Signals {
         exit_code_ = exit_code;
         stop_.request_stop();
       }
-    });
+    };
+    MT_ASSIGN_OR_RETURN(thread_, meshtrain::StartThread("signals", watch));
+    return meshtrain::OkStatus();
   }
   std::stop_token token() const { return stop_.get_token(); }
   int exit_code() const { return exit_code_; }
@@ -51,7 +62,12 @@ class Signals {
 int main(int argc, char** argv) {
   const auto parsed = meshtrain::worker::ParseArguments(argc, argv);
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
+  meshtrain::ExitWhereMemoryEnds("meshtrain-worker", meshtrain::cluster::kExitBadConfig);
   Signals signals;
+  if (const meshtrain::Status started = signals.Start(); !started.ok()) {
+    std::fprintf(stderr, "meshtrain-worker: %s\n", started.message().c_str());
+    return meshtrain::cluster::OutputExitCode(started);
+  }
   return meshtrain::worker::Serve(std::get<meshtrain::worker::Config>(parsed), signals.token(),
                                   [&] { return signals.exit_code(); });
 }

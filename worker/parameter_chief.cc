@@ -140,8 +140,8 @@ class Chief {
 
   Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
     MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
-    end_steps_.emplace(stop, times.steps);
-    give_up_.emplace(stop, times.save);
+    MT_TRY_STATUS(end_steps_.Start(stop, times.steps), OutputExitCode);
+    MT_TRY_STATUS(give_up_.Start(stop, times.save), OutputExitCode);
     const Ending end = RunJob(stop, stop_exit_code);
     // They may have been asked to stop as well, and serve for as long as we need them.
     if (coordinator_ && end.exit_code != cluster::kExitDone) coordinator_->Leave();
@@ -290,13 +290,13 @@ class Chief {
 
   Result<train::FitResult> Train(const train::Position& start, std::stop_token stop) {
     const spec::TrainSpec& train = manifest_.program.train;
-    parameter::StepWindow training(*coordinator_, training_.step, stop, end_steps_->token());
-    parameter::StepWindow evaluation(*coordinator_, training_.evaluate, stop, end_steps_->token());
+    parameter::StepWindow training(*coordinator_, training_.step, stop, end_steps_.token());
+    parameter::StepWindow evaluation(*coordinator_, training_.evaluate, stop, end_steps_.token());
     parameter::RemoteRunner runner(training, evaluation);
     train::Position position;  // of the step that is about to be saved
     runner.set_saver([&](int64_t step) {
       return coordinator_->Save(step, distribute::PositionToMetadata(position), program_hash_,
-                                give_up_->token());
+                                give_up_.token());
     });
     runner.set_last_saved(resumed_from_.empty() ? -1 : start.step);
     std::stop_source end;
@@ -356,7 +356,7 @@ class Chief {
 
   Ending Finish(const Result<train::FitResult>& result, const std::stop_token& stop,
                 const std::function<int()>& stop_exit_code) {
-    const Status saved = coordinator_->WaitForSave(give_up_->token());
+    const Status saved = coordinator_->WaitForSave(give_up_.token());
     const Status reported = reporter_->Finish();
     TellTermination(config_, reporter_->TerminationMessage());
     if (!result.ok()) {
@@ -403,8 +403,8 @@ class Chief {
 
   const Config& config_;
   spec::Manifest manifest_;
-  std::optional<LateStop> end_steps_;  // when steps that are under way have no time left
-  std::optional<LateStop> give_up_;    // when a checkpoint has none
+  LateStop end_steps_;  // when steps that are under way have no time left
+  LateStop give_up_;    // when a checkpoint has none
   std::string folder_;
   std::unique_ptr<parameter::WorkerServer> own_worker_;  // where this process is a worker too
   std::unique_ptr<data::Pipeline> train_data_, test_data_;

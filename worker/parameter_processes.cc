@@ -136,6 +136,7 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
   MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
   parameter::ServerOptions options;
   MT_TRY(options.port, OwnPort(tf_config), ManifestExitCode);
+  options.address = cluster::ListenAddress(tf_config);
   MT_TRY(options.identity, parameter::IdentityOf(ProcessEnvironment()), ManifestExitCode);
   MT_TRY(const std::string folder, SharedFolder(config, manifest), ManifestExitCode);
   options.store.folder = folder + "/parameter_servers/" + cluster::ToString(tf_config.task);
@@ -188,6 +189,7 @@ Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& confi
                                                              const spec::Manifest& manifest) {
   parameter::WorkerOptions options;
   MT_ASSIGN_OR_RETURN(options.port, OwnPort(*config.job.tf_config));
+  options.address = cluster::ListenAddress(*config.job.tf_config);
   MT_ASSIGN_OR_RETURN(options.executor.identity, parameter::IdentityOf(ProcessEnvironment()));
   options.executor.session = {.isolated = config.isolated, .threads = config.threads};
   if (const int64_t devices = manifest.program.devices.count.value_or(1); devices > 1) {

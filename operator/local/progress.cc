@@ -10,6 +10,7 @@
 
 #include "operator/reconcile/progress.h"
 #include "runtime/base/text.h"
+#include "runtime/base/thread.h"
 #include "runtime/telemetry/progress_fetch.h"
 
 namespace meshtrain::local {
@@ -45,13 +46,16 @@ std::vector<Target> LookUp(const std::string& address) {
 }  // namespace
 
 ProgressPuller::ProgressPuller(Duration period)
-    : period_(period),
-      event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      thread_([this](std::stop_token stop) { Work(stop); }) {}
+    : period_(period), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+Status ProgressPuller::Start() {
+  MT_ASSIGN_OR_RETURN(thread_, StartThread("progress", [this](std::stop_token s) { Work(s); }));
+  return OkStatus();
+}
 
 ProgressPuller::~ProgressPuller() {
   thread_.request_stop();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   if (event_ >= 0) ::close(event_);
 }
 

@@ -10,6 +10,7 @@
 #include "operator/reconcile/observed.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/status.h"
 
 namespace meshtrain::local {
 
@@ -18,6 +19,8 @@ class ProgressPuller {
  public:
   // `period`: between two questions.
   explicit ProgressPuller(Duration period);
+  // Begins to ask; once. Errors: kUnavailable (no thread).
+  Status Start();
   ~ProgressPuller();
   ProgressPuller(const ProgressPuller&) = delete;
   ProgressPuller& operator=(const ProgressPuller&) = delete;

@@ -80,6 +80,9 @@ Ending Runner::Run(StopSignals& signals) {
   }
   for (const std::string& note : notes) Tell("warning: LeftOut: " + note);
   puller_ = std::make_unique<ProgressPuller>(options_.progress_period);
+  if (const Status started = puller_->Start(); !started.ok()) {
+    return refuse(started, cluster::OutputExitCode(started));
+  }
 
   while (true) {
     if (!Settle()) {

@@ -17,6 +17,7 @@ StopSignals::StopSignals() {
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &ignore, &pipe_before_);
+  ::sigaction(SIGXFSZ, &ignore, &size_before_);
   ::pthread_sigmask(SIG_BLOCK, &set, &before_);
   fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
@@ -29,6 +30,7 @@ StopSignals::~StopSignals() {
   if (fd_ >= 0) ::close(fd_);
   ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   ::sigaction(SIGPIPE, &pipe_before_, nullptr);
+  ::sigaction(SIGXFSZ, &size_before_, nullptr);
 }
 
 std::optional<int> StopSignals::Take() {

@@ -9,7 +9,8 @@
 namespace meshtrain::local {
 
 // Blocks them in this thread and in those that it starts later; make one before any other thread
-// exists. Ignores SIGPIPE: a write says itself that nobody reads. Both are as before at its end.
+// exists. Ignores SIGPIPE and SIGXFSZ: a write says itself that nobody reads, or that its file may
+// not grow. All are as before at its end.
 class StopSignals {
  public:
   StopSignals();
@@ -24,7 +25,7 @@ class StopSignals {
  private:
   int fd_ = -1;
   sigset_t before_;
-  struct sigaction pipe_before_;
+  struct sigaction pipe_before_, size_before_;
 };
 
 }  // namespace meshtrain::local

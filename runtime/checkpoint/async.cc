@@ -6,14 +6,20 @@
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 
 namespace meshtrain::checkpoint {
 
 class AsyncSaver::Impl {
  public:
   Impl(std::string folder, SaveOptions options, bool background)
-      : folder_(std::move(folder)), options_(options), background_(background) {
-    if (background_) thread_ = std::jthread([this](std::stop_token stop) { Run(stop); });
+      : folder_(std::move(folder)), options_(options), background_(background) {}
+
+  Status Start() {
+    if (!background_) return OkStatus();
+    MT_ASSIGN_OR_RETURN(thread_,
+                        StartThread("checkpoint", [this](std::stop_token stop) { Run(stop); }));
+    return OkStatus();
   }
 
   ~Impl() {
@@ -155,8 +161,9 @@ AsyncSaver::~AsyncSaver() = default;
 Result<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string folder, SaveOptions options,
                                                        bool background) {
   MT_RETURN_IF_ERROR(MakeDirectories(folder));
-  return std::unique_ptr<AsyncSaver>(
-      new AsyncSaver(std::make_unique<Impl>(std::move(folder), options, background)));
+  auto impl = std::make_unique<Impl>(std::move(folder), options, background);
+  MT_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<AsyncSaver>(new AsyncSaver(std::move(impl)));
 }
 
 Status AsyncSaver::Save(Snapshot snapshot, std::stop_token stop, Duration timeout) {

@@ -12,6 +12,8 @@ int ManifestExitCode(const Status& error) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kFailedPrecondition:
     case StatusCode::kUnimplemented:
+    // Larger than what is read; no disk is written to here.
+    case StatusCode::kResourceExhausted:
       return kExitBadConfig;
     case StatusCode::kInternal:
       return kExitInternal;
@@ -27,7 +29,13 @@ int DataExitCode(const Status& error) {
       return kExitNoInput;
     case StatusCode::kInvalidArgument:
     case StatusCode::kDataLoss:
+    // A type or format that this version does not read.
+    case StatusCode::kUnimplemented:
       return kExitBadData;
+    case StatusCode::kFailedPrecondition:
+    // No memory for it.
+    case StatusCode::kResourceExhausted:
+      return kExitBadConfig;
     case StatusCode::kInternal:
       return kExitInternal;
     default:
@@ -44,7 +52,10 @@ int OutputExitCode(const Status& error) {
     case StatusCode::kDataLoss:
       return kExitBadData;
     case StatusCode::kInvalidArgument:
+    // Another program's checkpoint, or no memory for a buffer.
     case StatusCode::kFailedPrecondition:
+    // A newer version's checkpoint.
+    case StatusCode::kUnimplemented:
       return kExitBadConfig;
     case StatusCode::kInternal:
       return kExitInternal;

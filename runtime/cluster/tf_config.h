@@ -37,6 +37,12 @@ struct TfConfig {
   friend bool operator==(const TfConfig&, const TfConfig&) = default;
 };
 
+// The numeric address at which a process listens for its peers, tensors' links too; "": all of its
+// host. Peers that know it by an address of the loopback, as those of `meshtrain run`, are on its
+// own host, so nobody else need reach it: "127.0.0.1:10007" -> "127.0.0.1", "[::1]:10007" -> "::1",
+// "localhost:10007" -> "127.0.0.1", "mnist-chief-0.mnist.ml.svc:2222" -> "".
+std::string ListenAddress(const TfConfig& config);
+
 // Reads the text. Accepts: roles in any case, "master" for chief; lists (dense) or objects by index
 // (sparse); the task's index as a number or as a string of digits ("index":"1" is widespread); no
 // task at all where the cluster holds one process. Errors: kInvalidArgument with the field's path:

@@ -8,6 +8,8 @@
 #include <optional>
 #include <set>
 
+#include "runtime/base/thread.h"
+
 namespace meshtrain::collective {
 namespace {
 
@@ -182,15 +184,15 @@ struct Resolver::Known {
   std::map<std::string, Result<SocketAddress>> addresses MT_GUARDED_BY(mutex);
 };
 
-void Resolver::Start(std::vector<std::string> hosts) {
+Status Resolver::Start(std::vector<std::string> hosts) {
   thread_ = {};  // the old one ends first
   known_ = std::make_shared<Known>();
   std::set<std::string> names;
   for (const std::string& host : hosts) {
     if (!NumericAddress(host, 1).ok()) names.insert(host);
   }
-  if (names.empty()) return;
-  thread_ = std::jthread([known = known_, names = std::move(names)](std::stop_token stop) mutable {
+  if (names.empty()) return OkStatus();
+  auto look_up = [known = known_, names = std::move(names)](std::stop_token stop) mutable {
     while (!names.empty() && !stop.stop_requested()) {
       for (auto name = names.begin(); name != names.end() && !stop.stop_requested();) {
         Result<SocketAddress> address = LookUp(*name, 1);
@@ -206,7 +208,9 @@ void Resolver::Start(std::vector<std::string> hosts) {
       static_cast<void>(known->changed.WaitFor(known->mutex, stop, std::chrono::milliseconds(300),
                                                [] { return false; }));
     }
-  });
+  };
+  MT_ASSIGN_OR_RETURN(thread_, StartThread("names of peers", std::move(look_up)));
+  return OkStatus();
 }
 
 Result<SocketAddress> Resolver::Find(const std::string& host, int port) const {
@@ -235,7 +239,7 @@ Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targ
     hosts.push_back(place.host);
     attempts.push_back(std::make_unique<Attempt>(options, std::move(target)));
   }
-  resolver.Start(std::move(hosts));
+  MT_RETURN_IF_ERROR(resolver.Start(std::move(hosts)));
   std::vector<pollfd> fds;
   while (!attempts.empty()) {
     fds.clear();

@@ -25,8 +25,8 @@ namespace meshtrain::collective {
 class Resolver {
  public:
   // Begins to look up the names that are no numeric addresses, again and again until all are known.
-  // Forgets what it knew.
-  void Start(std::vector<std::string> hosts);
+  // Forgets what it knew. Errors: kUnavailable (no thread).
+  Status Start(std::vector<std::string> hosts);
   // The address, once it is known; kUnavailable with the last error until then.
   Result<SocketAddress> Find(const std::string& host, int port) const;
 

@@ -23,8 +23,9 @@
 namespace meshtrain::collective {
 
 struct FabricOptions {
-  std::string bind = "0.0.0.0";  // where the data port listens: a numeric address, IPv4 or IPv6
-  int port = 0;                  // 0: any free one
+  // Where the data port listens: a numeric address, IPv4 or IPv6; "": all of the host, of both.
+  std::string bind;
+  int port = 0;       // 0: any free one
   std::string token;  // the job's secret: a peer that does not prove it knows it is refused
   // Of one collective: how long it may go without a byte from those it waits for.
   Duration deadline = std::chrono::seconds(60);

@@ -16,6 +16,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
+#include "runtime/base/thread.h"
 
 namespace meshtrain::collective {
 namespace {
@@ -74,15 +75,21 @@ Result<std::unique_ptr<Keeper>> Keeper::Create(KeeperOptions options, Health& he
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  k->thread_ = std::jthread([k](std::stop_token stop) { k->Loop(stop); });
+  auto thread =
+      StartThread("links between processes", [k](std::stop_token stop) { k->Loop(stop); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  MT_ASSIGN_OR_RETURN(k->thread_, std::move(thread));
   return keeper;
 }
 
 Status Keeper::Open() {
-  MT_ASSIGN_OR_RETURN(const SocketAddress address, NumericAddress(options_.bind, options_.port));
-  MT_ASSIGN_OR_RETURN(listener_,
-                      Listen(address, options_.bind + ":" + std::to_string(options_.port)));
+  if (options_.bind.empty()) {
+    MT_ASSIGN_OR_RETURN(listener_, ListenEverywhere(options_.port));
+  } else {
+    MT_ASSIGN_OR_RETURN(const SocketAddress address, NumericAddress(options_.bind, options_.port));
+    MT_ASSIGN_OR_RETURN(listener_,
+                        Listen(address, options_.bind + ":" + std::to_string(options_.port)));
+  }
   port_ = PortOf(listener_);
   if (options_.memory_fd >= 0) {
     const Nonce nonce = FreshNonce();

@@ -34,7 +34,7 @@
 namespace meshtrain::collective {
 
 struct KeeperOptions {
-  std::string bind;
+  std::string bind;  // as FabricOptions'
   int port = 0;
   std::string token;
   int memory_fd = -1;  // our segment; -1: no memory is shared

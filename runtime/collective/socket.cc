@@ -136,6 +136,19 @@ SocketAddress AbstractAddress(std::string_view name) {
   return address;
 }
 
+Result<Socket> ListenEverywhere(int port) {
+  const std::string what = "port " + std::to_string(port);
+  SocketAddress address;
+  sockaddr_in6 any{.sin6_family = AF_INET6};
+  std::memcpy(&address.bytes, &any, sizeof any);
+  address.length = sizeof any;
+  SetPort(address, port);
+  Result<Socket> both = Listen(address, what);
+  if (both.ok() || errno == EADDRINUSE || errno == EACCES) return both;
+  MT_ASSIGN_OR_RETURN(const SocketAddress four, NumericAddress("0.0.0.0", port));
+  return Listen(four, what);
+}
+
 Result<Socket> Listen(const SocketAddress& address, std::string_view what) {
   const auto failed = [&](const char* step) {
     return Unavailable("cannot listen on " + std::string(what) + ": " + step + ": " +
@@ -145,6 +158,7 @@ Result<Socket> Listen(const SocketAddress& address, std::string_view what) {
   if (!socket) return failed("socket");
   if (address.family() != AF_UNIX) {
     SetInt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);  // a restarted process gets its port back
+    if (address.family() == AF_INET6) SetInt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
     TuneLink(socket);  // accepted sockets inherit; the window's scale is agreed on early
     if (IsLoopback(address)) ForNoPath(socket);
   }

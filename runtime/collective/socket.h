@@ -56,6 +56,8 @@ SocketAddress AbstractAddress(std::string_view name);
 
 // Errors: kUnavailable naming the address.
 Result<Socket> Listen(const SocketAddress& address, std::string_view what);
+// At all addresses of the host, IPv6 and IPv4; at IPv4's alone where it has no IPv6.
+Result<Socket> ListenEverywhere(int port);
 int PortOf(const Socket& socket);
 // A connection under way: it is made, or has failed, when the socket can be written to
 // (ConnectError tells).

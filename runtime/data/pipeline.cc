@@ -10,6 +10,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 #include "runtime/data/labels.h"
 #include "runtime/data/map.h"
 #include "runtime/data/order.h"
@@ -190,7 +191,9 @@ class Pipeline::Impl {
 
   void Start() {
     if (c_.prefetch == 0 || thread_.joinable()) return;
-    thread_ = std::jthread([this](std::stop_token stop) { Prefetch(stop); });
+    auto started = StartThread("data", [this](std::stop_token stop) { Prefetch(stop); });
+    started_ = started.status();
+    if (started.ok()) thread_ = std::move(*started);
   }
 
   void ExpectClasses(int64_t classes) { classes_ = classes; }
@@ -200,6 +203,7 @@ class Pipeline::Impl {
     if (stop.stop_requested()) return Cancelled("data: stopped while waiting for a batch");
     if (c_.prefetch == 0) return Handed(Make());
     Start();
+    MT_RETURN_IF_ERROR(started_);
     Result<std::optional<Batch>> item = std::optional<Batch>();
     {
       MutexLock lock(mutex_);
@@ -354,6 +358,7 @@ class Pipeline::Impl {
   int64_t pass_ = 0;
   // The caller's.
   Cursor position_;
+  Status started_;  // of the thread
   int64_t classes_ = 0;
   Status failed_;  // what Next gave; stays
 

@@ -57,7 +57,7 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
   // Zero-filled, 64-byte aligned. Errors: kInvalidArgument (less than 0 bytes),
-  // kResourceExhausted.
+  // kFailedPrecondition (no memory).
   virtual Result<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
   // To and from the buffer's start. Errors: kInvalidArgument for more bytes than the buffer has.
   virtual Status CopyIn(std::span<const std::byte> from, Buffer& to) = 0;

@@ -1,7 +1,9 @@
 #include <grpcpp/grpcpp.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "runtime/base/check.h"
 #include "runtime/base/file.h"
@@ -15,12 +17,16 @@ constexpr size_t kMaxMessageBytes = 2048;
 
 constexpr const char* kJobKey = "meshtrain-job";
 constexpr const char* kTimeKey = "meshtrain-time";
-constexpr const char* kNonceKey = "meshtrain-nonce";
+constexpr const char* kCallerKey = "meshtrain-caller";
+constexpr const char* kNumberKey = "meshtrain-number";
 constexpr const char* kProofKey = "meshtrain-proof";
 constexpr const char* kProtocolKey = "meshtrain-protocol";
 
-std::string Nonce() {
-  std::array<unsigned char, 16> bytes{};
+constexpr size_t kCallerBytes = 16;
+
+// Twice as many digits.
+std::string DrawCaller() {
+  std::array<unsigned char, kCallerBytes> bytes{};
   MT_CHECK(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1);
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string out;
@@ -108,23 +114,32 @@ std::span<const std::pair<const char*, int>> BulkArguments() {
   return kArguments;
 }
 
-void SignCall(grpc::ClientContext& context, std::string_view method, const std::string& job,
-              const Security& security, TimePoint now) {
+CallSigner::CallSigner(Security security, std::string job)
+    : token_(std::move(security.token)), job_(std::move(job)), caller_(DrawCaller()) {}
+
+CallMac CallSigner::Sign(grpc::ClientContext& context, std::string_view method, TimePoint now) {
   const CallClaim claim{
       .method = std::string(method),
-      .job = job,
+      .job = job_,
       .time_ms =
           std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count(),
-      .nonce = Nonce()};
+      .caller = caller_,
+      .number = ++number_};
+  std::string proof = ProveClaim(token_, claim);
   context.AddMetadata(kProtocolKey, std::to_string(kProtocolVersion));
   context.AddMetadata(kJobKey, claim.job);
   context.AddMetadata(kTimeKey, std::to_string(claim.time_ms));
-  context.AddMetadata(kNonceKey, claim.nonce);
-  context.AddMetadata(kProofKey, ProveClaim(security.token, claim));
+  context.AddMetadata(kCallerKey, claim.caller);
+  context.AddMetadata(kNumberKey, std::to_string(claim.number));
+  context.AddMetadata(kProofKey, proof);
+  return {token_, std::move(proof), CallMac::End::kCaller};
 }
 
-Status CheckCaller(const grpc::ServerContextBase& context, std::string_view method,
-                   const std::string& job, const Security& security, TimePoint now) {
+CallGate::CallGate(Security security, std::string job)
+    : security_(std::move(security)), job_(std::move(job)) {}
+
+Result<CallMac> CallGate::Admit(const grpc::ServerContextBase& context, std::string_view method,
+                                TimePoint now) {
   const std::string protocol = Header(context, kProtocolKey);
   if (protocol != std::to_string(kProtocolVersion)) {
     return FailedPrecondition("expected a caller that speaks protocol " +
@@ -132,12 +147,25 @@ Status CheckCaller(const grpc::ServerContextBase& context, std::string_view meth
                               " (the same version of the program in every process), got: " +
                               (protocol.empty() ? "none" : protocol));
   }
-  const auto time = ParseInt(Header(context, kTimeKey));
   const CallClaim claim{.method = std::string(method),
                         .job = Header(context, kJobKey),
-                        .time_ms = time.value_or(0),
-                        .nonce = Header(context, kNonceKey)};
-  return CheckClaim(security.token, claim, Header(context, kProofKey), job, now);
+                        .time_ms = ParseInt(Header(context, kTimeKey)).value_or(0),
+                        .caller = Header(context, kCallerKey),
+                        .number = static_cast<uint64_t>(std::max<int64_t>(
+                            ParseInt(Header(context, kNumberKey)).value_or(0), 0))};
+  std::string proof = Header(context, kProofKey);
+  MT_RETURN_IF_ERROR(CheckClaim(security_.token, claim, proof, job_, now));
+  if (claim.caller.size() != 2 * kCallerBytes) {
+    return Status(StatusCode::kPermissionDenied,
+                  "the caller's claim: expected a name of " + std::to_string(2 * kCallerBytes) +
+                      " digits, got: " + std::to_string(claim.caller.size()));
+  }
+  {
+    MutexLock lock(mutex_);
+    MT_RETURN_IF_ERROR(used_.Use(claim, now));
+  }
+  half_open_.Prove(context.peer());
+  return CallMac(security_.token, std::move(proof), CallMac::End::kServer);
 }
 
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Security& security) {

@@ -3,6 +3,7 @@
 // on gRPC's.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -12,8 +13,11 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
+#include "runtime/distribute/half_open.h"
 #include "runtime/distribute/security.h"
+#include "runtime/distribute/used_claims.h"
 
 namespace grpc {
 class Channel;
@@ -49,13 +53,40 @@ std::span<const std::pair<const char*, int>> BulkArguments();
 // Errors: of the certificate files.
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Security& security);
 
-// Puts the caller's claim, its proof and our protocol's version on a call that is about to begin.
-void SignCall(grpc::ClientContext& context, std::string_view method, const std::string& job,
-              const Security& security, TimePoint now);
-// The server's side of it, first thing in every method. Errors: kFailedPrecondition (another job,
-// another version of the protocol), kPermissionDenied (no or a wrong proof).
-Status CheckCaller(const grpc::ServerContextBase& context, std::string_view method,
-                   const std::string& job, const Security& security, TimePoint now);
+// Signs the calls of one caller to one server. Thread-safe.
+class CallSigner {
+ public:
+  CallSigner(Security security, std::string job);
+  // Puts the caller's claim, its proof and our protocol's version on a call that is about to begin.
+  // What its messages are sealed with.
+  CallMac Sign(grpc::ClientContext& context, std::string_view method, TimePoint now);
+
+ private:
+  const std::string token_;
+  const std::string job_;
+  const std::string caller_;
+  std::atomic<uint64_t> number_ = 0;
+};
+
+// The server's side of it, and who may hold its connections. Thread-safe.
+class CallGate {
+ public:
+  CallGate(Security security, std::string job);
+  // First thing in every method, before a message is read. What the call's messages are sealed
+  // with. Errors: kFailedPrecondition (another job, another version of the protocol),
+  // kPermissionDenied (no or a wrong proof), kUnauthenticated (a claim that was used before).
+  Result<CallMac> Admit(const grpc::ServerContextBase& context, std::string_view method,
+                        TimePoint now);
+  const Security& security() const { return security_; }
+  HalfOpen& half_open() { return half_open_; }
+
+ private:
+  const Security security_;
+  const std::string job_;
+  HalfOpen half_open_;
+  Mutex mutex_;
+  UsedClaims used_ MT_GUARDED_BY(mutex_);
+};
 
 // Raised when an older process could misread what a newer one sends.
 inline constexpr int kProtocolVersion = 4;
@@ -64,16 +95,19 @@ inline constexpr int kProtocolVersion = 4;
 inline constexpr const char* kAnsweredKey = "meshtrain-answered";
 
 struct ServerOptions {
-  int port = 0;  // on all addresses of the host; 0: any free one
-  Security security;
+  // A numeric address to listen at; "": all addresses of the host, IPv6 and IPv4.
+  std::string address;
+  int port = 0;              // 0: any free one
+  CallGate* gate = nullptr;  // of all `services`; outlives the server
+  int max_streams = 100;     // calls at a time over one connection; more wait at the caller
   int64_t max_receive_bytes = int64_t{4} << 20;  // of one message; -1: any
   bool bulk = false;                             // for tensors: see BulkArguments
 };
 
 // A gRPC server at a port. The port is listened at by a thread of ours that hands connections over:
 // gRPC's own listener never accepts again after the process once ran out of file descriptors (grpc
-// issue 20418), and shares a taken port instead of saying so. A connection that does not speak
-// within seconds is closed.
+// issue 20418), and shares a taken port instead of saying so. Connections on which no call was
+// proven are few and short (HalfOpen); a call's headers take at most 8 KiB.
 class GrpcServer {
  public:
   // Serves `services`, which must outlive it. Errors: kUnavailable (port taken); of the certificate

@@ -10,6 +10,7 @@
 #include "proto/meshtrain/v1/rendezvous.grpc.pb.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/text.h"
+#include "runtime/base/thread.h"
 #include "runtime/distribute/attendance.h"
 #include "runtime/distribute/grpc_internal.h"
 #include "runtime/distribute/rendezvous_server.h"
@@ -70,6 +71,7 @@ struct Session {
   std::unique_ptr<v1::Rendezvous::Stub> stub;
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReaderWriter<v1::Sealed, v1::Sealed>> stream;
+  CallMac reads, writes;  // the attending thread's, the beating one's
   bool over = false;
 };
 
@@ -80,6 +82,7 @@ class Membership::Impl {
   Impl(MembershipOptions options, std::vector<cluster::TaskId> members, uint64_t instance)
       : options_(std::move(options)),
         server_address_(options_.config.cluster.host(members.front())),
+        signer_(options_.security, options_.job),
         instance_(instance),
         attendance_(
             {.task = options_.config.task,
@@ -129,6 +132,7 @@ class Membership::Impl {
 
   const MembershipOptions options_;
   const std::string server_address_;
+  CallSigner signer_;
   const uint64_t instance_;
   std::unique_ptr<RendezvousServer> server_;  // where we serve
 
@@ -159,7 +163,8 @@ Status Membership::Impl::Start(const std::vector<cluster::TaskId>& members) {
     if (options_.serve_port != 0) port = options_.serve_port;
     const auto since_1970 = SystemClock().Now().time_since_epoch();
     auto server = RendezvousServer::Create(
-        {.port = port,
+        {.address = cluster::ListenAddress(options_.config),
+         .port = port,
          .security = options_.security,
          .job = options_.job,
          .roster = {.tasks = members,
@@ -171,9 +176,11 @@ Status Membership::Impl::Start(const std::vector<cluster::TaskId>& members) {
     if (!server.ok()) return server.status().At("rendezvous at " + server_address_);
     server_ = std::move(*server);
   }
-  attending_ = std::jthread([this](std::stop_token stop) { Attend(std::move(stop)); });
-  beating_ = std::jthread([this](std::stop_token stop) { Beat(std::move(stop)); });
-  alerting_ = std::jthread([this](std::stop_token stop) { Alert(std::move(stop)); });
+  MT_ASSIGN_OR_RETURN(attending_,
+                      StartThread("membership", [this](std::stop_token s) { Attend(s); }));
+  MT_ASSIGN_OR_RETURN(beating_, StartThread("membership", [this](std::stop_token s) { Beat(s); }));
+  MT_ASSIGN_OR_RETURN(alerting_,
+                      StartThread("membership", [this](std::stop_token s) { Alert(s); }));
   return OkStatus();
 }
 
@@ -235,7 +242,8 @@ Status Membership::Impl::AttendOnce(Session& session) {
       {.address = server_address_, .security = options_.security, .max_receive_bytes = -1});
   if (!channel.ok()) return channel.status();
   auto stub = v1::Rendezvous::NewStub(*channel);
-  SignCall(session.context, kAttend, options_.job, options_.security, SystemClock().Now());
+  session.reads = signer_.Sign(session.context, kAttend, SystemClock().Now());
+  session.writes = session.reads;
   auto stream = stub->Attend(&session.context);  // returns when connected, failed or cancelled
   {
     MutexLock lock(mutex_);
@@ -248,7 +256,7 @@ Status Membership::Impl::AttendOnce(Session& session) {
   v1::Sealed said;
   Status broken;
   while (session.stream->Read(&said)) {
-    Result<RosterMessage> message = OpenRoster(said);
+    Result<RosterMessage> message = OpenRoster(said, session.reads);
     if (!message.ok()) {
       broken = message.status();
       session.context.TryCancel();
@@ -300,7 +308,8 @@ void Membership::Impl::Beat(std::stop_token stop) {
     }
     if (session != nullptr) {
       for (const MemberMessage& message : outgoing) {
-        if (!session->stream->Write(Seal(message))) break;  // the attending thread sees why
+        if (!session->stream->Write(Seal(message, session->writes)))
+          break;  // the attending thread sees why
       }
       if (end) session->context.TryCancel();
     }
@@ -452,15 +461,20 @@ Result<std::vector<std::string>> Membership::Impl::Ask(
     const AgreeMessage& message, const std::shared_ptr<grpc::Channel>& channel,
     const std::shared_ptr<grpc::ClientContext>& context) {
   const auto stub = v1::Rendezvous::NewStub(channel);
-  SignCall(*context, kAgree, options_.job, options_.security, SystemClock().Now());
+  CallMac mac = signer_.Sign(*context, kAgree, SystemClock().Now());
   context->set_deadline(std::chrono::system_clock::now() +
                         std::chrono::duration_cast<std::chrono::system_clock::duration>(
                             message.timeout + kAnswerSlack));
+  const auto stream = stub->Agree(context.get());
+  // One that fails shows in the status.
+  (void)stream->Write(Seal(message, mac), grpc::WriteOptions().set_last_message());
   v1::Sealed reply;
-  const Status answer = FromGrpc(stub->Agree(context.get(), Seal(message), &reply));
+  const bool replied = stream->Read(&reply);
+  const Status answer = FromGrpc(stream->Finish());
   switch (answer.code()) {
     case StatusCode::kOk:
-      return OpenTexts(reply);
+      return replied ? OpenTexts(reply, mac)
+                     : DataLoss("an agreement's texts: expected some, got: none");
     // The roster never says these; gRPC does, on either side, where a message did not parse.
     case StatusCode::kInternal:
     case StatusCode::kUnimplemented:

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <set>
@@ -11,6 +12,7 @@
 #include "proto/meshtrain/v1/rendezvous.grpc.pb.h"
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 #include "runtime/distribute/grpc_internal.h"
 #include "runtime/distribute/rendezvous_wire.h"
 
@@ -21,6 +23,11 @@ constexpr std::string_view kAttend = "/meshtrain.v1.Rendezvous/Attend";
 constexpr std::string_view kAgree = "/meshtrain.v1.Rendezvous/Agree";
 // What one message may take: an agreement's text and its frame.
 constexpr int64_t kMaxReceiveBytes = int64_t{2} << 20;
+constexpr int kMaxStreams = 8;  // a member's own stream, its agreement, and some that are ending
+// Calls at a time: each task has one stream and one agreement, and may come anew before what it
+// left has been noticed.
+constexpr size_t kCallsPerTask = 4;
+constexpr size_t kMoreCalls = 16;
 
 Duration Now() { return SystemClock().Monotonic(); }
 
@@ -47,7 +54,9 @@ class Refusals {
 class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
  public:
   explicit Impl(RendezvousServerOptions options)
-      : options_(std::move(options)), roster_(options_.roster) {}
+      : options_(std::move(options)),
+        gate_(options_.security, options_.job),
+        roster_(options_.roster) {}
   ~Impl() override { Stop(Duration(0)); }
 
   Status Start();
@@ -60,8 +69,8 @@ class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
 
   grpc::ServerBidiReactor<v1::Sealed, v1::Sealed>* Attend(
       grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* Agree(grpc::CallbackServerContext* context, const v1::Sealed* request,
-                                  v1::Sealed* reply) override;
+  grpc::ServerBidiReactor<v1::Sealed, v1::Sealed>* Agree(
+      grpc::CallbackServerContext* context) override;
 
  private:
   class Stream;
@@ -73,10 +82,16 @@ class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
   void Handle(const RosterEvent& event);
   void Run(std::stop_token stop);
   void Pulse();
+  void EndSilent();
+  // The proof of who calls. An error is logged.
+  Result<CallMac> Admit(const grpc::CallbackServerContext& context, std::string_view method);
+  // Whether one more stream or call may be held; `held`: how many there are.
+  Status Room(size_t held) const MT_REQUIRES(mutex_);
   void Forget(uint64_t connection);
   void ForgetCall(uint64_t call);
 
   const RendezvousServerOptions options_;
+  CallGate gate_;
   Refusals refusals_;
   mutable Mutex mutex_;
   Roster roster_ MT_GUARDED_BY(mutex_);
@@ -94,10 +109,18 @@ class RendezvousServer::Impl final : public v1::Rendezvous::CallbackService {
 class RendezvousServer::Impl::Stream final
     : public grpc::ServerBidiReactor<v1::Sealed, v1::Sealed> {
  public:
-  Stream(Impl& owner, uint64_t number, std::string peer)
-      : owner_(owner), number_(number), peer_(std::move(peer)) {}
+  Stream(Impl& owner, uint64_t number, std::string peer, CallMac mac)
+      : owner_(owner),
+        number_(number),
+        peer_(std::move(peer)),
+        since_(Now()),
+        reads_(mac),
+        writes_(std::move(mac)) {}
 
   const std::string& peer() const { return peer_; }
+  Duration since() const { return since_; }
+  // Whether its first message has come.
+  bool spoke() const { return spoke_; }
 
   // `self` keeps this alive until OnDone.
   void Begin(std::shared_ptr<Stream> self) {
@@ -112,12 +135,13 @@ class RendezvousServer::Impl::Stream final
   // them.
   void Enqueue(const RosterMessage& message) {
     MutexLock lock(mutex_);
-    if (!end_) queue_.push_back(Seal(message));
+    if (!end_) queue_.push_back(Seal(message, writes_));
   }
   // A heartbeat waits for no slow reader: it is dropped.
   void EnqueuePulse(const PulseMessage& message) {
     MutexLock lock(mutex_);
-    if (!end_ && !writing_ && queue_.empty()) queue_.push_back(Seal(message));
+    if (end_ || writing_ || !queue_.empty()) return;
+    queue_.push_back(Seal(RosterMessage(message), writes_));
   }
   void End(const Status& why) {
     MutexLock lock(mutex_);
@@ -151,7 +175,7 @@ class RendezvousServer::Impl::Stream final
       Leave("connection closed");
       return;
     }
-    Result<MemberMessage> message = OpenMember(heard_);
+    Result<MemberMessage> message = OpenMember(heard_, reads_);
     if (!message.ok()) {
       // What changed on the way is no fault of the member's: its stream breaks, and it joins anew.
       const bool damaged = message.status().code() == StatusCode::kDataLoss;
@@ -162,6 +186,7 @@ class RendezvousServer::Impl::Stream final
       Pump();
       return;
     }
+    spoke_ = true;
     owner_.Handle(Said{number_, std::move(*message)});
     {
       MutexLock lock(mutex_);
@@ -199,9 +224,13 @@ class RendezvousServer::Impl::Stream final
   Impl& owner_;
   const uint64_t number_;
   const std::string peer_;
+  const Duration since_;
+  CallMac reads_;  // the reading thread's
+  std::atomic<bool> spoke_ = false;
   v1::Sealed heard_;
   v1::Sealed said_;  // being written
   Mutex mutex_;
+  CallMac writes_ MT_GUARDED_BY(mutex_);  // in the order of the queue
   std::shared_ptr<Stream> self_ MT_GUARDED_BY(mutex_);
   std::deque<v1::Sealed> queue_ MT_GUARDED_BY(mutex_);
   std::optional<Status> end_ MT_GUARDED_BY(mutex_);
@@ -210,24 +239,54 @@ class RendezvousServer::Impl::Stream final
 };
 
 // One Agree. Lives until gRPC is done with it.
-class RendezvousServer::Impl::Call final : public grpc::ServerUnaryReactor {
+class RendezvousServer::Impl::Call final : public grpc::ServerBidiReactor<v1::Sealed, v1::Sealed> {
  public:
-  Call(Impl& owner, uint64_t number, grpc::CallbackServerContext* context, v1::Sealed* reply)
-      : owner_(owner), number_(number), context_(context), reply_(reply) {}
+  Call(Impl& owner, uint64_t number, grpc::CallbackServerContext* context, CallMac mac)
+      : owner_(owner), number_(number), context_(context), since_(Now()), mac_(std::move(mac)) {}
+
+  Duration since() const { return since_; }
 
   void Begin(std::shared_ptr<Call> self) {
-    MutexLock lock(mutex_);
-    self_ = std::move(self);
+    {
+      MutexLock lock(mutex_);
+      self_ = std::move(self);
+    }
+    StartRead(&asked_);
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(Status(StatusCode::kCancelled, "expected a question, got: none"));
+    {
+      MutexLock lock(mutex_);
+      if (finished_) return;
+      spoke_ = true;
+    }
+    Result<AgreeMessage> message = OpenAgree(asked_, mac_);
+    asked_.Clear();
+    if (!message.ok()) {
+      owner_.refusals_.Log(context_->peer(), message.status());
+      return End(message.status());
+    }
+    owner_.Handle(Asked{number_, std::move(*message)});
   }
   void Reply(const Answer& answer) {
     if (Finished()) return;
     context_->AddTrailingMetadata(kAnsweredKey, "1");
-    if (answer.texts != nullptr) *reply_ = Seal(*answer.texts);
-    Finish(ToGrpc(answer.status));
+    if (answer.texts == nullptr) return Finish(ToGrpc(answer.status));
+    reply_ = Seal(*answer.texts, mac_);
+    StartWriteAndFinish(&reply_, grpc::WriteOptions(), ToGrpc(answer.status));
   }
   // As a connection that breaks: what the roster says of the caller's stream tells it more.
   void End(const Status& why) {
     if (!Finished()) Finish(ToGrpc(why));
+  }
+  // Where its question has not come.
+  void EndSilent(const Status& why) {
+    {
+      MutexLock lock(mutex_);
+      if (spoke_ || finished_) return;
+      finished_ = true;
+    }
+    Finish(ToGrpc(why));
   }
   void OnCancel() override {
     owner_.Handle(Withdrawn{number_});
@@ -250,8 +309,12 @@ class RendezvousServer::Impl::Call final : public grpc::ServerUnaryReactor {
   Impl& owner_;
   const uint64_t number_;
   grpc::CallbackServerContext* const context_;
-  v1::Sealed* const reply_;
+  const Duration since_;
+  // The reading thread's; then of whoever replies, which is after the question was read.
+  CallMac mac_;
+  v1::Sealed asked_, reply_;
   Mutex mutex_;
+  bool spoke_ MT_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Call> self_ MT_GUARDED_BY(mutex_);
   bool finished_ MT_GUARDED_BY(mutex_) = false;
 };
@@ -264,11 +327,13 @@ class RendezvousServer::Impl::Refusal final
 };
 
 Status RendezvousServer::Impl::Start() {
-  MT_ASSIGN_OR_RETURN(server_, GrpcServer::Create({.port = options_.port,
-                                                   .security = options_.security,
+  MT_ASSIGN_OR_RETURN(server_, GrpcServer::Create({.address = options_.address,
+                                                   .port = options_.port,
+                                                   .gate = &gate_,
+                                                   .max_streams = kMaxStreams,
                                                    .max_receive_bytes = kMaxReceiveBytes},
                                                   {this}));
-  ticking_ = std::jthread([this](std::stop_token stop) { Run(std::move(stop)); });
+  MT_ASSIGN_OR_RETURN(ticking_, StartThread("rendezvous", [this](std::stop_token s) { Run(s); }));
   return OkStatus();
 }
 
@@ -296,54 +361,50 @@ void RendezvousServer::Impl::Stop(Duration grace) {
   server_.reset();
 }
 
+Result<CallMac> RendezvousServer::Impl::Admit(const grpc::CallbackServerContext& context,
+                                              std::string_view method) {
+  Result<CallMac> mac = gate_.Admit(context, method, SystemClock().Now());
+  if (!mac.ok()) refusals_.Log(context.peer(), mac.status());
+  return mac;
+}
+
+Status RendezvousServer::Impl::Room(size_t held) const {
+  if (stopped_) return Unavailable("the rendezvous ends");
+  const size_t most = kCallsPerTask * options_.roster.tasks.size() + kMoreCalls;
+  if (held < most) return OkStatus();
+  return Unavailable("rendezvous: expected at most " + std::to_string(most) +
+                     " calls of one kind at a time, got: one more");
+}
+
 grpc::ServerBidiReactor<v1::Sealed, v1::Sealed>* RendezvousServer::Impl::Attend(
     grpc::CallbackServerContext* context) {
-  Status checked =
-      CheckCaller(*context, kAttend, options_.job, options_.security, SystemClock().Now());
-  if (!checked.ok()) {
-    refusals_.Log(context->peer(), checked);
-    return new Refusal(checked);
-  }
+  Result<CallMac> mac = Admit(*context, kAttend);
+  if (!mac.ok()) return new Refusal(mac.status());
   std::shared_ptr<Stream> stream;
   {
     MutexLock lock(mutex_);
-    if (stopped_) return new Refusal(Unavailable("the rendezvous ends"));
+    if (const Status room = Room(streams_.size()); !room.ok()) return new Refusal(room);
     const uint64_t number = next_number_++;
-    stream = std::make_shared<Stream>(*this, number, context->peer());
+    stream = std::make_shared<Stream>(*this, number, context->peer(), *std::move(mac));
     streams_[number] = stream;
   }
   stream->Begin(stream);
   return stream.get();
 }
 
-grpc::ServerUnaryReactor* RendezvousServer::Impl::Agree(grpc::CallbackServerContext* context,
-                                                        const v1::Sealed* request,
-                                                        v1::Sealed* reply) {
-  Status checked =
-      CheckCaller(*context, kAgree, options_.job, options_.security, SystemClock().Now());
-  Result<AgreeMessage> message = checked.ok() ? OpenAgree(*request) : Result<AgreeMessage>(checked);
-  if (!message.ok()) {
-    refusals_.Log(context->peer(), message.status());
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(ToGrpc(message.status()));
-    return reactor;
-  }
+grpc::ServerBidiReactor<v1::Sealed, v1::Sealed>* RendezvousServer::Impl::Agree(
+    grpc::CallbackServerContext* context) {
+  Result<CallMac> mac = Admit(*context, kAgree);
+  if (!mac.ok()) return new Refusal(mac.status());
   std::shared_ptr<Call> call;
-  uint64_t number = 0;
-  bool stopped = false;
   {
     MutexLock lock(mutex_);
-    stopped = stopped_;
-    number = next_number_++;
-    call = std::make_shared<Call>(*this, number, context, reply);
+    if (const Status room = Room(calls_.size()); !room.ok()) return new Refusal(room);
+    const uint64_t number = next_number_++;
+    call = std::make_shared<Call>(*this, number, context, *std::move(mac));
     calls_[number] = call;
   }
   call->Begin(call);
-  if (stopped) {
-    call->End(Unavailable("the rendezvous ends"));
-  } else {
-    Handle(Asked{number, std::move(*message)});
-  }
   return call.get();
 }
 
@@ -395,7 +456,30 @@ void RendezvousServer::Impl::Run(std::stop_token stop) {
   while (SystemClock().SleepFor(options_.roster.tick, stop)) {
     Handle(Tick{});
     Pulse();
+    EndSilent();
   }
+}
+
+void RendezvousServer::Impl::EndSilent() {
+  const Duration before = Now() - options_.first_word_within;
+  std::vector<std::shared_ptr<Stream>> streams;
+  std::vector<std::shared_ptr<Call>> calls;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [number, stream] : streams_) {
+      if (!stream->spoke() && stream->since() < before) streams.push_back(stream);
+    }
+    for (const auto& [number, call] : calls_) {
+      if (call->since() < before) calls.push_back(call);
+    }
+  }
+  const Status why = DeadlineExceeded("rendezvous: expected a first message within " +
+                                      SecondsText(options_.first_word_within) + ", got: none");
+  for (const auto& stream : streams) {
+    stream->End(why);
+    stream->Pump();
+  }
+  for (const auto& call : calls) call->EndSilent(why);
 }
 
 void RendezvousServer::Impl::Pulse() {

@@ -1,5 +1,9 @@
 // The rendezvous of a job as a gRPC service: carries what members say to the roster, and its
 // answers back.
+//
+// What strangers can make it hold is bounded: who does not prove itself (CallGate) is refused
+// before a message is read. Who does has `first_word_within` for the first message of a call, 8
+// calls at a time over one connection, and all together a few for each task; more are refused.
 #pragma once
 
 #include <memory>
@@ -11,10 +15,12 @@
 namespace meshtrain::distribute {
 
 struct RendezvousServerOptions {
-  int port = 0;  // 0: any free one
+  std::string address;  // a numeric one to listen at; "": all of the host
+  int port = 0;         // 0: any free one
   Security security;
   std::string job;
   RosterOptions roster;
+  Duration first_word_within = std::chrono::seconds(10);
 };
 
 class RendezvousServer {

@@ -6,7 +6,6 @@
 
 #include "proto/meshtrain/v1/rendezvous.pb.h"
 #include "runtime/base/log.h"
-#include "runtime/collective/checksum.h"
 
 namespace meshtrain::distribute {
 namespace {
@@ -18,27 +17,22 @@ constexpr milliseconds kLongest = std::chrono::hours(24 * 365);
 
 std::atomic<int64_t> damaged_messages = 0;
 
-v1::Sealed SealBytes(std::string bytes) {
+v1::Sealed SealBytes(std::string bytes, CallMac& mac) {
   v1::Sealed out;
-  out.set_check(collective::Checksum(bytes));
+  out.set_mac(mac.Sign(bytes));
   out.set_message(std::move(bytes));
   return out;
 }
 
 // The message of type T under the seal.
 template <typename T>
-Result<T> Unseal(const v1::Sealed& sealed, const char* what) {
-  const uint64_t got = collective::Checksum(sealed.message());
-  if (got != sealed.check()) {
-    const std::string expected =
-        sealed.check() == 0 ? "that was not sent" : collective::HexText(sealed.check());
+Result<T> Unseal(const v1::Sealed& sealed, const char* what, CallMac& mac) {
+  if (!mac.Check(sealed.message(), sealed.mac())) {
+    const char* const got = sealed.mac().empty() ? "none" : "another";
     LogWarning("a rendezvous message changed on the way",
-               {{"what", what},
-                {"expected_checksum", expected},
-                {"got", collective::HexText(got)},
-                {"so_far", std::to_string(++damaged_messages)}});
-    return DataLoss(std::string(what) + ": expected the checksum " + expected +
-                    ", got: " + collective::HexText(got) + "; bytes changed on the way");
+               {{"what", what}, {"got_seal", got}, {"so_far", std::to_string(++damaged_messages)}});
+    return DataLoss(std::string(what) + ": expected the seal of its place in its call, got: " +
+                    got + "; bytes changed on the way");
   }
   T out;
   if (!out.ParseFromString(sealed.message())) {
@@ -68,37 +62,39 @@ Status Empty() {
 
 }  // namespace
 
-v1::Sealed Seal(const MemberMessage& message) {
-  return SealBytes(ToWire(message).SerializeAsString());
+v1::Sealed Seal(const MemberMessage& message, CallMac& mac) {
+  return SealBytes(ToWire(message).SerializeAsString(), mac);
 }
-v1::Sealed Seal(const RosterMessage& message) {
-  return SealBytes(ToWire(message).SerializeAsString());
+v1::Sealed Seal(const RosterMessage& message, CallMac& mac) {
+  return SealBytes(ToWire(message).SerializeAsString(), mac);
 }
-v1::Sealed Seal(const AgreeMessage& message) {
-  return SealBytes(ToWire(message).SerializeAsString());
+v1::Sealed Seal(const AgreeMessage& message, CallMac& mac) {
+  return SealBytes(ToWire(message).SerializeAsString(), mac);
 }
-v1::Sealed Seal(const std::vector<std::string>& texts) {
+v1::Sealed Seal(const std::vector<std::string>& texts, CallMac& mac) {
   v1::AgreeReply reply;
   for (const std::string& text : texts) reply.add_texts(text);
-  return SealBytes(reply.SerializeAsString());
+  return SealBytes(reply.SerializeAsString(), mac);
 }
 
-Result<MemberMessage> OpenMember(const v1::Sealed& sealed) {
-  MT_ASSIGN_OR_RETURN(const v1::MemberSays said, Unseal<v1::MemberSays>(sealed, "a member's word"));
+Result<MemberMessage> OpenMember(const v1::Sealed& sealed, CallMac& mac) {
+  MT_ASSIGN_OR_RETURN(const v1::MemberSays said,
+                      Unseal<v1::MemberSays>(sealed, "a member's word", mac));
   return FromWire(said);
 }
-Result<RosterMessage> OpenRoster(const v1::Sealed& sealed) {
+Result<RosterMessage> OpenRoster(const v1::Sealed& sealed, CallMac& mac) {
   MT_ASSIGN_OR_RETURN(const v1::RosterSays said,
-                      Unseal<v1::RosterSays>(sealed, "the rendezvous' word"));
+                      Unseal<v1::RosterSays>(sealed, "the rendezvous' word", mac));
   return FromWire(said);
 }
-Result<AgreeMessage> OpenAgree(const v1::Sealed& sealed) {
+Result<AgreeMessage> OpenAgree(const v1::Sealed& sealed, CallMac& mac) {
   MT_ASSIGN_OR_RETURN(const v1::AgreeRequest request,
-                      Unseal<v1::AgreeRequest>(sealed, "a part of an agreement"));
+                      Unseal<v1::AgreeRequest>(sealed, "a part of an agreement", mac));
   return FromWire(request);
 }
-Result<std::vector<std::string>> OpenTexts(const v1::Sealed& sealed) {
-  MT_ASSIGN_OR_RETURN(v1::AgreeReply reply, Unseal<v1::AgreeReply>(sealed, "an agreement's texts"));
+Result<std::vector<std::string>> OpenTexts(const v1::Sealed& sealed, CallMac& mac) {
+  MT_ASSIGN_OR_RETURN(v1::AgreeReply reply,
+                      Unseal<v1::AgreeReply>(sealed, "an agreement's texts", mac));
   std::vector<std::string> out;
   out.reserve(static_cast<size_t>(reply.texts_size()));
   for (std::string& text : *reply.mutable_texts()) out.push_back(std::move(text));

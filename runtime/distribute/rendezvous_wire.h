@@ -1,6 +1,7 @@
-// Rendezvous messages as protobuf and back, sealed with a checksum. What comes is checked here: a
-// message that changed on the way is kDataLoss, and nothing of it is read; one of a stranger that
-// says nothing, or names a role that does not exist, is kInvalidArgument.
+// Rendezvous messages as protobuf and back, sealed with the code of their call (CallMac). What
+// comes is checked here: a message that changed on the way, or stands where another was sent, is
+// kDataLoss, and nothing of it is read; one that says nothing, or names a role that does not exist,
+// is kInvalidArgument.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "runtime/distribute/rendezvous_messages.h"
+#include "runtime/distribute/security.h"
 
 namespace meshtrain::v1 {
 class AgreeRequest;
@@ -18,15 +20,15 @@ class Sealed;
 
 namespace meshtrain::distribute {
 
-// What goes over the wire, and what came. Thread-safe.
-v1::Sealed Seal(const MemberMessage& message);
-v1::Sealed Seal(const RosterMessage& message);
-v1::Sealed Seal(const AgreeMessage& message);
-v1::Sealed Seal(const std::vector<std::string>& texts);  // what an agreement gives
-Result<MemberMessage> OpenMember(const v1::Sealed& sealed);
-Result<RosterMessage> OpenRoster(const v1::Sealed& sealed);
-Result<AgreeMessage> OpenAgree(const v1::Sealed& sealed);
-Result<std::vector<std::string>> OpenTexts(const v1::Sealed& sealed);
+// What goes over the wire, and what came, in the order of the call.
+v1::Sealed Seal(const MemberMessage& message, CallMac& mac);
+v1::Sealed Seal(const RosterMessage& message, CallMac& mac);
+v1::Sealed Seal(const AgreeMessage& message, CallMac& mac);
+v1::Sealed Seal(const std::vector<std::string>& texts, CallMac& mac);  // what an agreement gives
+Result<MemberMessage> OpenMember(const v1::Sealed& sealed, CallMac& mac);
+Result<RosterMessage> OpenRoster(const v1::Sealed& sealed, CallMac& mac);
+Result<AgreeMessage> OpenAgree(const v1::Sealed& sealed, CallMac& mac);
+Result<std::vector<std::string>> OpenTexts(const v1::Sealed& sealed, CallMac& mac);
 // How many that changed on the way this process was asked to open. Each is also logged.
 int64_t DamagedMessages();
 

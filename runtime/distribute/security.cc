@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <utility>
 
 #include "runtime/base/check.h"
 #include "runtime/base/file.h"
@@ -22,6 +23,30 @@ void AddField(std::string& out, std::string_view field) {
   out += std::to_string(field.size());
   out += ':';
   out += field;
+}
+
+using Digest = std::array<unsigned char, CallMac::kBytes>;
+
+Digest Hmac(const std::string& token, const std::string& text) {
+  Digest out{};
+  unsigned int size = 0;
+  MT_CHECK(HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
+                reinterpret_cast<const unsigned char*>(text.data()), text.size(), out.data(),
+                &size) != nullptr &&
+           size == out.size());
+  return out;
+}
+
+std::string MacOf(const std::string& token, const std::string& proof, CallMac::End sender,
+                  uint64_t number, std::string_view message) {
+  std::string text = "meshtrain-message-1";
+  text.reserve(text.size() + proof.size() + message.size() + 64);
+  AddField(text, proof);
+  AddField(text, sender == CallMac::End::kCaller ? "caller" : "server");
+  AddField(text, std::to_string(number));
+  AddField(text, message);
+  const Digest digest = Hmac(token, text);
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
 }  // namespace
@@ -53,22 +78,17 @@ Result<Security> SecurityFromEnvironment(
 }
 
 std::string ProveClaim(const std::string& token, const CallClaim& claim) {
-  std::string text = "meshtrain-call-1";
+  std::string text = "meshtrain-call-2";
   AddField(text, claim.method);
   AddField(text, claim.job);
   AddField(text, std::to_string(claim.time_ms));
-  AddField(text, claim.nonce);
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned int size = 0;
-  MT_CHECK(HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-                reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(),
-                &size) != nullptr);
+  AddField(text, claim.caller);
+  AddField(text, std::to_string(claim.number));
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string out;
-  out.reserve(2 * size);
-  for (unsigned int i = 0; i < size; ++i) {
-    out += kDigits[digest[i] >> 4];
-    out += kDigits[digest[i] & 15];
+  for (const unsigned char byte : Hmac(token, text)) {
+    out += kDigits[byte >> 4];
+    out += kDigits[byte & 15];
   }
   return out;
 }
@@ -99,6 +119,23 @@ Status CheckClaim(const std::string& token, const CallClaim& claim, std::string_
                       " s, got: " + std::to_string(claim.time_ms / 1000));
   }
   return OkStatus();
+}
+
+CallMac::CallMac(std::string token, std::string proof, End our_end)
+    : token_(std::move(token)), proof_(std::move(proof)), our_end_(our_end) {}
+
+std::string CallMac::Sign(std::string_view message) {
+  return MacOf(token_, proof_, our_end_, sent_++, message);
+}
+
+bool CallMac::Check(std::string_view message, std::string_view mac) {
+  const End their_end = our_end_ == End::kCaller ? End::kServer : End::kCaller;
+  const std::string want = MacOf(token_, proof_, their_end, received_, message);
+  if (want.size() != mac.size() || CRYPTO_memcmp(want.data(), mac.data(), want.size()) != 0) {
+    return false;
+  }
+  ++received_;
+  return true;
 }
 
 }  // namespace meshtrain::distribute

@@ -9,6 +9,7 @@
 #include "runtime/base/cores.h"
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 #include "runtime/collective/fabric.h"
 #include "runtime/distribute/arithmetic_agreement.h"
 
@@ -50,7 +51,8 @@ class Team::Impl {
 
   Status Start() {
     MT_ASSIGN_OR_RETURN(fabric_,
-                        collective::Fabric::Create({.port = options_.data_port,
+                        collective::Fabric::Create({.bind = cluster::ListenAddress(options_.config),
+                                                    .port = options_.data_port,
                                                     .token = options_.security.token,
                                                     .deadline = options_.collective_deadline,
                                                     .shared_memory = options_.shared_memory}));
@@ -73,7 +75,7 @@ class Team::Impl {
         const mesh::Mesh mesh,
         mesh::Mesh::Create({{"process", static_cast<int64_t>(devices.size())}}, devices));
     control_ = collective::MakeProcessCommunicator(*fabric_, mesh, kControlHash);
-    watcher_ = std::jthread([this](std::stop_token stop) { Watch(stop); });
+    MT_ASSIGN_OR_RETURN(watcher_, StartThread("team", [this](std::stop_token s) { Watch(s); }));
     return OkStatus();
   }
 

@@ -163,7 +163,7 @@ class Session {
   // --- tensors
   // A host tensor laid out on the layout's mesh (DTensor's copy_to_mesh). Errors: kInvalidArgument
   // for a layout of another rank, with a pending reduction, or on a mesh without devices of this
-  // process; kUnimplemented (sharding::CollapseLocal); kResourceExhausted.
+  // process; kUnimplemented (sharding::CollapseLocal); kFailedPrecondition (no memory).
   Result<DTensor> CopyToMesh(const Tensor& value, const Layout& layout);
   // One component per device of this process, in the order of their ranks, each the valid extent of
   // its shard; copies must agree in shape. Where the mesh spans processes all shards must be of one
@@ -206,7 +206,7 @@ class Session {
   // `bucket_bytes`: instead of the options', for this program's all-reduces. Errors:
   // kInvalidArgument (variables of another number or on another mesh, and what Propagate and
   // Partition refuse), kFailedPrecondition (a variable without a value; a mesh that spans processes
-  // in a session that is joined to none), kUnimplemented, kResourceExhausted.
+  // in a session that is joined to none), kUnimplemented, kFailedPrecondition (no memory).
   Result<std::unique_ptr<LoadedStep>> Load(const program::Program& program, const Mesh& mesh,
                                            std::span<const program::Variable> variables,
                                            sharding::Given layouts,

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 
 namespace meshtrain::telemetry {
 namespace {
@@ -177,14 +178,14 @@ class HttpServer::Impl {
       return Unavailable(std::string("http: expected an event descriptor, got: ") +
                          std::strerror(errno));
     }
-    thread_ = std::jthread([this] {
-      Run();
-      {
-        MutexLock lock(mutex_);
-        ended_ = true;
-      }
-      changed_.NotifyAll();
-    });
+    MT_ASSIGN_OR_RETURN(thread_, StartThread("http", [this](const std::stop_token&) {
+                          Run();
+                          {
+                            MutexLock lock(mutex_);
+                            ended_ = true;
+                          }
+                          changed_.NotifyAll();
+                        }));
     return OkStatus();
   }
 

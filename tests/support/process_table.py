@@ -1,8 +1,10 @@
 """Processes as /proc has them, and how they stand still while a test looks. Standard library only."""
 import contextlib
+import ipaddress
 import os
 import pathlib
 import signal
+import sys
 import time
 
 STILL = 10  # seconds until all threads stand still
@@ -17,15 +19,32 @@ def open_files(pid):
     return found
 
 
+def address(text):
+    """The address of a line of /proc/net/tcp and tcp6, whose 32-bit words stand in this machine's order."""
+    words = [bytes.fromhex(text[i:i + 8]) for i in range(0, len(text), 8)]
+    return ipaddress.ip_address(b"".join(word[::-1] if sys.byteorder == "little" else word for word in words))
+
+
+def listening(pid):
+    """(address, port) of the TCP sockets on which a process listens."""
+    return sorted(((address(host), port) for state, host, port, _ in endpoints(pid) if state == "0A"), key=str)
+
+
 def sockets(pid):
     """(state, own port, peer's port) of a process' TCP sockets."""
+    return [(state, port, remote) for state, _, port, remote in endpoints(pid)]
+
+
+def endpoints(pid):
+    """(state, own address as the table has it, own port, peer's port) of a process' TCP sockets."""
     inodes = {file[len("socket:["):-1] for file in open_files(pid) if file.startswith("socket:[")}
     found = []
     for table in ("tcp", "tcp6"):
         for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[9] in inodes:
-                found.append((fields[3], int(fields[1].rsplit(":", 1)[1], 16), int(fields[2].rsplit(":", 1)[1], 16)))
+                host, port = fields[1].rsplit(":", 1)
+                found.append((fields[3], host, int(port, 16), int(fields[2].rsplit(":", 1)[1], 16)))
     return found
 
 

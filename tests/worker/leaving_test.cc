@@ -104,13 +104,16 @@ TEST(LeavingTest, GoesAtOnceWhereThereIsNoChief) {
 
 TEST(LeavingTest, TheLateStopComesAfterTheStopAndOnlyThen) {
   std::stop_source stop;
-  LateStop late(stop.get_token(), milliseconds(50));
+  LateStop late;
+  ASSERT_TRUE(late.Start(stop.get_token(), milliseconds(50)).ok());
   EXPECT_TRUE(SystemClock().SleepFor(milliseconds(100), late.token()));
   const Duration asked = SystemClock().Monotonic();
   stop.request_stop();
   EXPECT_FALSE(SystemClock().SleepFor(seconds(60), late.token()));
   EXPECT_GE(SystemClock().Monotonic() - asked, milliseconds(50));
-  LateStop never(stop.get_token(), std::chrono::hours(1));  // and its end waits for nothing
+  LateStop never;
+  ASSERT_TRUE(
+      never.Start(stop.get_token(), std::chrono::hours(1)).ok());  // and its end waits for nothing
 }
 
 }  // namespace

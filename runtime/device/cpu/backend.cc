@@ -35,8 +35,9 @@ class Memory {
     if (bytes < 0) return InvalidArgument("cpu: a buffer of " + std::to_string(bytes) + " bytes");
     m.raw_.reset(std::calloc(1, static_cast<size_t>(bytes) + kAlignment));
     if (m.raw_ == nullptr) {
-      return ResourceExhausted("cpu: no memory for a buffer of " + std::to_string(bytes) +
-                               " bytes");
+      // Not kResourceExhausted, which a full disk is too: that may heal, and this does not.
+      return FailedPrecondition("cpu: expected memory for a buffer of " + std::to_string(bytes) +
+                                " bytes, got: none");
     }
     const auto address = reinterpret_cast<uintptr_t>(m.raw_.get());
     m.data_ =
@@ -314,7 +315,9 @@ class CpuExecutable final : public Executable {
     }
     const bool overlaps = std::any_of(steps_.begin(), steps_.end(),
                                       [](const RunStep& s) { return !s.waits.empty(); });
-    if (overlaps && communicator_->remote()) beside_ = std::make_unique<Beside>();
+    if (overlaps && communicator_->remote()) {
+      MT_ASSIGN_OR_RETURN(beside_, Beside::Create());
+    }
     for (RunStep& step : steps_) {
       for (RunCollective& c : step.collectives) {
         c.frames = frames_;
@@ -475,6 +478,7 @@ class CpuBackend final : public Backend {
   Result<std::unique_ptr<Executable>> Compile(const Plan& plan,
                                               std::span<const int64_t> local_ranks,
                                               collective::Communicator* communicator) override {
+    MT_RETURN_IF_ERROR(pool_->health());
     auto made = std::make_unique<CpuExecutable>(pool_);
     MT_RETURN_IF_ERROR(made->Init(plan, local_ranks, communicator));
     return std::unique_ptr<Executable>(std::move(made));

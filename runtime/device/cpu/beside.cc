@@ -3,9 +3,17 @@
 #include <chrono>
 #include <utility>
 
+#include "runtime/base/thread.h"
+
 namespace meshtrain::device::cpu {
 
-Beside::Beside() : thread_([this](std::stop_token stop) { Work(stop); }) {}
+Result<std::unique_ptr<Beside>> Beside::Create() {
+  std::unique_ptr<Beside> made(new Beside);
+  MT_ASSIGN_OR_RETURN(
+      made->thread_,
+      StartThread("collectives", [b = made.get()](std::stop_token stop) { b->Work(stop); }));
+  return made;
+}
 
 Beside::~Beside() { (void)Finish(); }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <stop_token>
 #include <thread>
 
@@ -18,7 +19,8 @@ namespace meshtrain::device::cpu {
 
 class Beside {
  public:
-  Beside();
+  // Errors: kUnavailable (no thread).
+  static Result<std::unique_ptr<Beside>> Create();
   ~Beside();  // after the last call
   Beside(const Beside&) = delete;
   Beside& operator=(const Beside&) = delete;
@@ -32,6 +34,7 @@ class Beside {
   Status Finish();
 
  private:
+  Beside() = default;
   void Work(std::stop_token stop);
 
   Mutex mutex_;

@@ -9,13 +9,17 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <mutex>
+#include <semaphore>
 #include <thread>
 #include <unsupported/Eigen/CXX11/ThreadPool>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/check.h"
 #include "runtime/base/cores.h"
+#include "runtime/base/thread.h"
 #include "runtime/device/cpu/gemm.h"
 
 namespace meshtrain::device::cpu {
@@ -30,6 +34,53 @@ constexpr uint64_t kMaxPieces = 0xFFFF;
 
 thread_local bool inside_loop = false;
 
+// A thread that runs one function, once it is given it. Without one it ends with nothing done.
+class Helper {
+ public:
+  Status Start() {
+    MT_ASSIGN_OR_RETURN(thread_, StartThread("computing", [this](const std::stop_token&) {
+                          work_.acquire();
+                          if (run_) run_();
+                        }));
+    return OkStatus();
+  }
+  ~Helper() {
+    if (!given_) work_.release();
+  }
+  void Give(std::function<void()> run) {
+    run_ = std::move(run);
+    given_ = true;
+    work_.release();
+  }
+
+ private:
+  std::binary_semaphore work_{0};
+  std::function<void()> run_;
+  bool given_ = false;
+  std::jthread thread_;  // last: it uses the rest
+};
+
+// Where Eigen's pool gets its threads: they exist before it does. It makes its own in its
+// constructor, and cannot be taken down again when one of them cannot be made.
+struct Threads : Eigen::StlThreadEnvironment {
+  class EnvThread {
+   public:
+    explicit EnvThread(std::unique_ptr<Helper> helper) : helper_(std::move(helper)) {}
+    void OnCancel() {}
+
+   private:
+    std::unique_ptr<Helper> helper_;
+  };
+  EnvThread* CreateThread(std::function<void()> run) {
+    std::unique_ptr<Helper> helper = std::move(helpers->back());
+    helpers->pop_back();
+    helper->Give(std::move(run));
+    return new EnvThread(std::move(helper));  // Eigen's to delete
+  }
+  std::vector<std::unique_ptr<Helper>>* helpers = nullptr;
+};
+using EigenPool = Eigen::ThreadPoolTempl<Threads>;
+
 }  // namespace
 
 // The loop in progress is one word: its number (32 bits), the next piece (16) and how many there
@@ -37,8 +88,20 @@ thread_local bool inside_loop = false;
 // `body`: they change only for the next loop, which begins after the last piece of this one was
 // done.
 struct Pool::Impl {
-  explicit Impl(int helpers) : awake(helpers) {
-    if (helpers > 0) eigen = std::make_unique<Eigen::ThreadPool>(helpers, /*allow_spinning=*/false);
+  explicit Impl(int helpers) : awake(helpers) {}
+
+  Status Start() {
+    std::vector<std::unique_ptr<Helper>> helpers;
+    for (size_t i = 0; i < awake.size(); ++i) {
+      helpers.push_back(std::make_unique<Helper>());
+      MT_RETURN_IF_ERROR(helpers.back()->Start());
+    }
+    if (helpers.empty()) return OkStatus();
+    Threads threads;
+    threads.helpers = &helpers;
+    eigen = std::make_unique<EigenPool>(static_cast<int>(awake.size()), /*allow_spinning=*/false,
+                                        threads);
+    return OkStatus();
   }
 
   static uint64_t Next(uint64_t w) { return w >> 16 & 0xFFFF; }
@@ -97,12 +160,14 @@ struct Pool::Impl {
   const void* body = nullptr;
   std::mutex owner;  // of the loop in progress
   std::vector<std::atomic<bool>> awake;
-  std::unique_ptr<Eigen::ThreadPool> eigen;  // last: its threads use the rest
+  std::unique_ptr<EigenPool> eigen;  // last: its threads use the rest
 };
 
 Pool::Pool(int threads)
-    : threads_(threads > 0 ? threads : UsableCores()),
-      impl_(std::make_unique<Impl>(threads_ - 1)) {}
+    : threads_(threads > 0 ? threads : UsableCores()), impl_(std::make_unique<Impl>(threads_ - 1)) {
+  health_ = impl_->Start();
+  if (!health_.ok()) threads_ = 1;
+}
 
 Pool::~Pool() = default;
 

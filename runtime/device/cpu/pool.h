@@ -12,17 +12,21 @@
 #include <memory>
 #include <type_traits>
 
+#include "runtime/base/status.h"
+
 namespace meshtrain::device::cpu {
 
 class Pool {
  public:
-  // `threads` counts the caller; 0: one per core that this process may use.
+  // `threads` counts the caller; 0: one per core that this process may use. Where the system has
+  // not so many to give, loops run on their caller, and health() says so.
   explicit Pool(int threads = 0);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return threads_; }
+  const Status& health() const { return health_; }
 
   // Calls body(i) once for each i in [0, pieces). `body` must not throw. Thread-safe.
   template <typename Body>
@@ -57,6 +61,7 @@ class Pool {
 
   struct Impl;
   int threads_;
+  Status health_;
   std::unique_ptr<Impl> impl_;
 };
 

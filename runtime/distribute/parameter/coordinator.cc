@@ -5,6 +5,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 #include "runtime/checkpoint/restore.h"
 
 namespace meshtrain::parameter {
@@ -59,18 +60,20 @@ class Coordinator::Saver {
     MutexLock lock(mutex_);
     return std::exchange(status_, OkStatus());
   }
-  // After Wait, when the servers have made their cuts.
-  void Begin(std::string folder, int64_t step, std::map<std::string, std::string> metadata,
-             std::string program_hash) {
-    thread_ = std::jthread([this, folder = std::move(folder), step, metadata = std::move(metadata),
-                            program_hash = std::move(program_hash)](std::stop_token stop) {
+  // After Wait, when the servers have made their cuts. Errors: kUnavailable (no thread).
+  Status Begin(std::string folder, int64_t step, std::map<std::string, std::string> metadata,
+               std::string program_hash) {
+    auto save = [this, folder = std::move(folder), step, metadata = std::move(metadata),
+                 program_hash = std::move(program_hash)](std::stop_token stop) {
       const Duration begin = SystemClock().Monotonic();
       const Status status = Write(folder, step, metadata, program_hash, stop);
       const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
       MutexLock lock(mutex_);
       status_ = status;
       if (status.ok()) last_ = {step, checkpoint::CheckpointFolder(folder, step), took.count()};
-    });
+    };
+    MT_ASSIGN_OR_RETURN(thread_, StartThread("checkpoint", std::move(save)));
+    return OkStatus();
   }
   std::optional<checkpoint::SaveReport> last() const {
     MutexLock lock(mutex_);
@@ -140,14 +143,15 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions opti
                       ServerGroup::Create(servers, o.identity, o.rpc_timeout));
   {
     // Those that are there already hear that we are too, while the others are waited for.
-    const std::jthread pinging([&](std::stop_token done) {
+    const auto ping = [&](std::stop_token done) {
       while (!done.stop_requested()) {
         for (int s = 0; s < coordinator->servers_->size(); ++s) {
           coordinator->servers_->Ping(s, {}, {}, o.lost_after, [](const Status&) {});
         }
         SystemClock().SleepFor(kFirstPings, done);
       }
-    });
+    };
+    MT_ASSIGN_OR_RETURN(const std::jthread pinging, StartThread("pings of servers", ping));
     MT_RETURN_IF_ERROR(coordinator->servers_->SetUp(
         {.session = o.session, .restore = o.restore, .staleness_bound = o.staleness_bound},
         o.start_timeout, stop));
@@ -359,8 +363,7 @@ Status Coordinator::SaveTo(const std::string& folder, int64_t step,
   }
   dispatcher_->OpenGate();
   MT_RETURN_IF_ERROR(cut);
-  saver_->Begin(folder, step, std::move(metadata), program_hash);
-  return OkStatus();
+  return saver_->Begin(folder, step, std::move(metadata), program_hash);
 }
 
 Status Coordinator::WaitForSave(std::stop_token stop) {

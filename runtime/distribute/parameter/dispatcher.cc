@@ -432,8 +432,9 @@ Result<std::unique_ptr<Dispatcher>> Dispatcher::Create(DispatcherOptions options
     MT_ASSIGN_OR_RETURN(auto peer, Peer::Create(address, options.identity));
     peers.push_back(std::move(peer));
   }
-  return std::unique_ptr<Dispatcher>(
-      new Dispatcher(std::make_unique<Impl>(std::move(options), servers, std::move(peers))));
+  auto impl = std::make_unique<Impl>(std::move(options), servers, std::move(peers));
+  MT_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<Dispatcher>(new Dispatcher(std::move(impl)));
 }
 
 int Dispatcher::workers() const { return impl_->workers(); }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 #include "runtime/distribute/parameter/away_notes.h"
 #include "runtime/distribute/parameter/dispatcher.h"
 #include "runtime/distribute/parameter/schedule.h"
@@ -37,8 +38,11 @@ class Dispatcher::Impl {
         pinging_workers_(peers_.size(), false),
         pinging_servers_(static_cast<size_t>(servers_->size()), false),
         cursors_(peers_.size()),
-        last_error_(peers_.size()) {
-    monitor_ = std::jthread([this](std::stop_token stop) { Monitor(stop); });
+        last_error_(peers_.size()) {}
+  Status Start() {
+    MT_ASSIGN_OR_RETURN(monitor_,
+                        StartThread("steps of workers", [this](std::stop_token s) { Monitor(s); }));
+    return OkStatus();
   }
   ~Impl() {
     {
@@ -46,7 +50,7 @@ class Dispatcher::Impl {
       closed_ = true;
     }
     monitor_.request_stop();
-    monitor_.join();
+    if (monitor_.joinable()) monitor_.join();
     const auto quiet = [this](auto done) {
       MutexLock lock(mutex_);
       while (!changed_.WaitFor(mutex_, {}, std::chrono::seconds(10), done)) {

@@ -217,6 +217,7 @@ void Executor::Impl::EndRuns(const Status& why) {
 Executor::Executor(ExecutorOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Executor::~Executor() { Close(); }
 
+Status Executor::Start() { return impl_->Start(); }
 void Executor::Close() { impl_->Close(); }
 void Executor::SetUp(WorkerSetUpRequest request, Done done) {
   impl_->SetUp(std::move(request), std::move(done));

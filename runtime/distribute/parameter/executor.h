@@ -36,6 +36,8 @@ struct ExecutorOptions {
 class Executor {
  public:
   explicit Executor(ExecutorOptions options);
+  // Begins to answer; once, before anything is asked. Errors: kUnavailable (no thread).
+  Status Start();
   ~Executor();  // Close()
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

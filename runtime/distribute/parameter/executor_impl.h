@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 #include "runtime/distribute/parameter/dataset.h"
 #include "runtime/distribute/parameter/executor.h"
 
@@ -35,8 +36,11 @@ inline int64_t RowBytes(const TensorType& type) {
 
 class Executor::Impl {
  public:
-  explicit Impl(ExecutorOptions options) : options_(std::move(options)), boot_(DrawBoot()) {
-    thread_ = std::jthread([this](std::stop_token stop) { Loop(stop); });
+  explicit Impl(ExecutorOptions options) : options_(std::move(options)), boot_(DrawBoot()) {}
+  Status Start() {
+    MT_ASSIGN_OR_RETURN(thread_,
+                        StartThread("a worker's steps", [this](std::stop_token s) { Loop(s); }));
+    return OkStatus();
   }
   void Close() {
     {
@@ -46,7 +50,7 @@ class Executor::Impl {
       abort_.request_stop();
     }
     thread_.request_stop();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     const Status why = Cancelled("the worker is shutting down");
     EndRuns(why);
     peers_.clear();

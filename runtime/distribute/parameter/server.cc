@@ -10,6 +10,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 
 namespace meshtrain::parameter {
 
@@ -24,8 +25,11 @@ constexpr Duration kWaiterCheck = std::chrono::milliseconds(50);
 // Runs tasks one after the other on a thread of its own; those left at the end are dropped.
 class TaskThread {
  public:
-  TaskThread() : thread_([this](std::stop_token stop) { Loop(stop); }) {}
-
+  Status Start() {
+    MT_ASSIGN_OR_RETURN(thread_,
+                        StartThread("checkpoint", [this](std::stop_token stop) { Loop(stop); }));
+    return OkStatus();
+  }
   void Add(std::function<void()> task) {
     MutexLock lock(mutex_);
     if (closed_) return;
@@ -40,7 +44,7 @@ class TaskThread {
       dropped.swap(tasks_);
     }
     thread_.request_stop();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
  private:
@@ -71,7 +75,6 @@ class ParameterServer::Impl {
  public:
   explicit Impl(std::unique_ptr<Store> store) : store_(std::move(store)), boot_(DrawBoot()) {
     PublishView();
-    thread_ = std::jthread([this](std::stop_token stop) { Loop(stop); });
   }
   ~Impl() {
     {
@@ -79,7 +82,7 @@ class ParameterServer::Impl {
       closed_ = true;
     }
     thread_.request_stop();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     writer_.Close();
     {
       // Replies that nobody will give answer kCancelled as they go.
@@ -92,8 +95,11 @@ class ParameterServer::Impl {
     listener_.reset();
   }
 
-  Status Listen(int port, const Identity& identity) {
-    MT_ASSIGN_OR_RETURN(listener_, Listener::Create(port, identity, Methods()));
+  Status Start(const ListenAt& at, const Identity& identity) {
+    MT_RETURN_IF_ERROR(writer_.Start());
+    MT_ASSIGN_OR_RETURN(thread_,
+                        StartThread("a server's pushes", [this](std::stop_token s) { Loop(s); }));
+    MT_ASSIGN_OR_RETURN(listener_, Listener::Create(at, identity, Methods()));
     return OkStatus();
   }
   int port() const { return listener_->port(); }
@@ -502,7 +508,8 @@ ParameterServer::~ParameterServer() = default;
 Result<std::unique_ptr<ParameterServer>> ParameterServer::Serve(ServerOptions options) {
   MT_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, Store::Open(options.store));
   auto impl = std::make_unique<Impl>(std::move(store));
-  MT_RETURN_IF_ERROR(impl->Listen(options.port, options.identity));
+  MT_RETURN_IF_ERROR(
+      impl->Start({.address = options.address, .port = options.port}, options.identity));
   return std::unique_ptr<ParameterServer>(new ParameterServer(std::move(impl)));
 }
 

@@ -18,7 +18,8 @@ namespace meshtrain::parameter {
 struct ServerOptions {
   int port = 0;  // 0: any free one
   Identity identity;
-  StoreOptions store;  // `folder` on the checkpoint volume, a folder for each server
+  StoreOptions store;   // `folder` on the checkpoint volume, a folder for each server
+  std::string address;  // a numeric one to listen at; "": all of the host
 };
 
 // Since the process began.

@@ -21,15 +21,17 @@
 
 namespace meshtrain::parameter {
 
+using distribute::CallMac;
 using mesh::Tensor;
 using mesh::TensorType;
 
 namespace {
 
-constexpr uint32_t kMagic = 0x3246544d;  // "MTF2"
+constexpr uint32_t kMagic = 0x3346544d;  // "MTF3"
 constexpr size_t kSizesBytes = 16;
 constexpr size_t kSumBytes = 8;
 constexpr size_t kFrontBytes = kSizesBytes + kSumBytes;
+constexpr size_t kMacBytes = distribute::CallMac::kBytes;
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr size_t kCopyBelow = 2048;  // a smaller piece is copied: cheaper than counting its owner
 constexpr uint64_t kMaxHeadBytes = uint64_t{1} << 30;
@@ -62,20 +64,22 @@ class FrameSender {
     if (left_ > 0) sum_.emplace();
   }
 
-  // The next message.
-  grpc::ByteBuffer Next() {
+  // The next message. `mac`: of the call; the first message alone needs it.
+  grpc::ByteBuffer Next(CallMac& mac) {
     std::vector<grpc::Slice> slices;
     if (first_) {
       first_ = false;
       const size_t size = kFrontBytes + frame_.head.size();
-      grpc::Slice front(size + kSumBytes);
+      grpc::Slice front(size + kMacBytes);
       auto* const at = const_cast<uint8_t*>(front.begin());
       Put(kMagic, at);
       Put(static_cast<uint32_t>(frame_.head.size()), at + 4);
       Put(static_cast<uint64_t>(left_), at + 8);
       Put(collective::Checksum(at, kSizesBytes), at + kSizesBytes);
       std::memcpy(at + kFrontBytes, frame_.head.data(), frame_.head.size());
-      Put(collective::Checksum(frame_.head), at + size);
+      const std::string code =
+          mac.Sign(std::string(reinterpret_cast<const char*>(at), kSizesBytes) + frame_.head);
+      std::memcpy(at + size, code.data(), kMacBytes);
       slices.push_back(std::move(front));
     }
     for (size_t room = kChunkBytes; room > 0 && left_ > 0;) {
@@ -128,7 +132,8 @@ class FrameReader {
  public:
   explicit FrameReader(Land land) : land_(std::move(land)) {}
 
-  Status Take(const grpc::ByteBuffer& message) {
+  // `mac`: of the call.
+  Status Take(const grpc::ByteBuffer& message, CallMac& mac) {
     std::vector<grpc::Slice> slices;
     if (!message.Dump(&slices).ok()) return Internal("frame: expected readable bytes, got: none");
     for (const grpc::Slice& slice : slices) {
@@ -138,12 +143,12 @@ class FrameReader {
         const size_t left = static_cast<size_t>(end - at);
         if (!landed_) {
           const size_t wanted =
-              (front_.size() < kFrontBytes ? kFrontBytes : kFrontBytes + head_bytes_ + kSumBytes) -
+              (front_.size() < kFrontBytes ? kFrontBytes : kFrontBytes + head_bytes_ + kMacBytes) -
               front_.size();
           const size_t size = std::min(left, wanted);
           front_.append(reinterpret_cast<const char*>(at), size);
           at += size;
-          MT_RETURN_IF_ERROR(MaybeBegin());
+          MT_RETURN_IF_ERROR(MaybeBegin(mac));
         } else if (part_ == parts_.size()) {
           if (complete()) return Damaged("its end", "more bytes");
           const size_t size = std::min(left, kSumBytes - tail_.size());
@@ -188,7 +193,7 @@ class FrameReader {
   }
 
   // Reads the front once it is here, then the head once that is, and asks where the payload goes.
-  Status MaybeBegin() {
+  Status MaybeBegin(CallMac& mac) {
     const auto* const bytes = reinterpret_cast<const uint8_t*>(front_.data());
     if (front_.size() == kFrontBytes && !sized_) {
       sized_ = true;
@@ -202,10 +207,12 @@ class FrameReader {
                                std::to_string(head_bytes_) + " bytes");
       }
     }
-    if (!sized_ || front_.size() < kFrontBytes + head_bytes_ + kSumBytes) return OkStatus();
+    if (!sized_ || front_.size() < kFrontBytes + head_bytes_ + kMacBytes) return OkStatus();
     head_ = front_.substr(kFrontBytes, head_bytes_);
-    MT_RETURN_IF_ERROR(
-        CheckSum(bytes + kFrontBytes + head_bytes_, collective::Checksum(head_), "head"));
+    if (!mac.Check(front_.substr(0, kSizesBytes) + head_,
+                   std::string_view(front_).substr(kFrontBytes + head_bytes_, kMacBytes))) {
+      return Damaged("the seal of its head", "another");
+    }
     front_.clear();
     if (land_) {
       MT_ASSIGN_OR_RETURN(parts_, land_(head_));
@@ -272,7 +279,9 @@ Piece RowsOf(const Tensor& tensor, int64_t row, int64_t rows) {
 class Peer::Impl {
  public:
   Impl(std::string address, Identity identity, std::shared_ptr<grpc::Channel> channel)
-      : address_(std::move(address)), identity_(std::move(identity)), stub_(std::move(channel)) {}
+      : address_(std::move(address)),
+        signer_(identity.security, std::move(identity.job)),
+        stub_(std::move(channel)) {}
 
   class ClientCall;
   // What is asked, over all the calls that it may take. Whoever may cancel it holds a reference.
@@ -287,7 +296,7 @@ class Peer::Impl {
   };
 
   const std::string address_;
-  const Identity identity_;
+  distribute::CallSigner signer_;
   grpc::GenericStub stub_;
 
   Mutex mutex_;
@@ -316,8 +325,7 @@ class Peer::Impl::ClientCall final
     {
       MutexLock lock(asked_->mutex);
       if (!asked_->cancelled) {
-        distribute::SignCall(context_, asked_->method, peer_->identity_.job,
-                             peer_->identity_.security, SystemClock().Now());
+        mac_ = peer_->signer_.Sign(context_, asked_->method, SystemClock().Now());
         context_.set_deadline(
             std::chrono::time_point_cast<std::chrono::system_clock::duration>(asked_->until));
         context_.set_initial_metadata_corked(true);
@@ -340,7 +348,7 @@ class Peer::Impl::ClientCall final
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    const Status taken = reader_.Take(incoming_);
+    const Status taken = reader_.Take(incoming_, mac_);
     incoming_.Clear();
     if (!taken.ok()) {
       error_ = taken;
@@ -376,7 +384,7 @@ class Peer::Impl::ClientCall final
 
  private:
   void Write() {
-    outgoing_ = sender_.Next();
+    outgoing_ = sender_.Next(mac_);
     if (sender_.done()) {
       StartWriteLast(&outgoing_, grpc::WriteOptions());
     } else {
@@ -417,6 +425,7 @@ class Peer::Impl::ClientCall final
 
   const std::shared_ptr<Impl> peer_;
   const std::shared_ptr<Asked> asked_;
+  CallMac mac_;  // signs and checks once each
   FrameSender sender_;
   FrameReader reader_;
   Done done_;
@@ -515,11 +524,11 @@ class Listener::Impl final : public grpc::Service {
  public:
   Impl(const Identity& identity, std::map<std::string, Method> methods);
 
+  distribute::CallGate gate_;
   std::unique_ptr<distribute::GrpcServer> server_;
 
  private:
   class ServerCall;
-  const Identity identity_;
   const std::map<std::string, Method> methods_;
 };
 
@@ -528,17 +537,17 @@ class Listener::Impl::ServerCall final
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
       public Reply::Sink {
  public:
-  ServerCall(const Impl& listener, grpc::CallbackServerContext* context, const std::string& name,
+  ServerCall(Impl& listener, grpc::CallbackServerContext* context, const std::string& name,
              const Method& method)
       : context_(context),
         method_(method),
         reader_([this](std::string_view head) { return Allocate(head); }) {
-    const Status allowed = distribute::CheckCaller(
-        *context, name, listener.identity_.job, listener.identity_.security, SystemClock().Now());
-    if (!allowed.ok()) {
-      FinishWith(allowed);
+    Result<CallMac> mac = listener.gate_.Admit(*context, name, SystemClock().Now());
+    if (!mac.ok()) {
+      FinishWith(mac.status());
       return;
     }
+    mac_ = *std::move(mac);
     StartRead(&incoming_);
   }
 
@@ -547,7 +556,7 @@ class Listener::Impl::ServerCall final
       Finish(distribute::ToGrpc(Cancelled("expected a request, got: a part of one")));
       return;
     }
-    const Status taken = reader_.Take(incoming_);
+    const Status taken = reader_.Take(incoming_, mac_);
     incoming_.Clear();
     if (!taken.ok()) {
       if (reader_.damaged()) context_->AddTrailingMetadata(kDamagedKey, "1");
@@ -589,7 +598,7 @@ class Listener::Impl::ServerCall final
     Finish(distribute::ToGrpc(error));
   }
   void Write() {
-    outgoing_ = sender_->Next();
+    outgoing_ = sender_->Next(mac_);
     if (sender_->done()) {
       StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), grpc::Status::OK);
     } else {
@@ -608,6 +617,7 @@ class Listener::Impl::ServerCall final
 
   grpc::CallbackServerContext* const context_;
   const Method& method_;
+  CallMac mac_;
   FrameReader reader_;
   std::optional<FrameSender> sender_;
   std::vector<Tensor> payload_;
@@ -615,7 +625,7 @@ class Listener::Impl::ServerCall final
 };
 
 Listener::Impl::Impl(const Identity& identity, std::map<std::string, Method> methods)
-    : identity_(identity), methods_(std::move(methods)) {
+    : gate_(identity.security, identity.job), methods_(std::move(methods)) {
   int index = 0;
   for (const auto& [name, method] : methods_) {
     // What generated code does for a method of raw messages; gRPC owns both objects.
@@ -632,12 +642,13 @@ Listener::Impl::Impl(const Identity& identity, std::map<std::string, Method> met
 Listener::Listener(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Listener::~Listener() { Shutdown(Duration(0)); }
 
-Result<std::unique_ptr<Listener>> Listener::Create(int port, const Identity& identity,
+Result<std::unique_ptr<Listener>> Listener::Create(const ListenAt& at, const Identity& identity,
                                                    std::map<std::string, Method> methods) {
   auto impl = std::make_unique<Impl>(identity, std::move(methods));
   MT_ASSIGN_OR_RETURN(impl->server_,
-                      distribute::GrpcServer::Create({.port = port,
-                                                      .security = identity.security,
+                      distribute::GrpcServer::Create({.address = at.address,
+                                                      .port = at.port,
+                                                      .gate = &impl->gate_,
                                                       .max_receive_bytes = kMaxMessageBytes,
                                                       .bulk = true},
                                                      {impl.get()}));

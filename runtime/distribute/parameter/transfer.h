@@ -7,12 +7,13 @@
 // over loopback, this at 4 to 6, raw TCP at 5 to 7.)
 //
 // A frame on the wire, over all messages of its stream (little-endian):
-//   u32 magic "MTF2" | u32 head bytes | u64 payload bytes | u64 XXH3-64 of these 16 |
-//   head | u64 XXH3-64 of it | payload | u64 XXH3-64 of it, where there is one
+//   u32 magic "MTF3" | u32 head bytes | u64 payload bytes | u64 XXH3-64 of these 16 |
+//   head | 32 bytes CallMac of those 16 and it | payload | u64 XXH3-64 of it, where there is one
 //
 // A frame whose bytes changed on the way is counted and sent again; nobody acts upon it.
 //
-// Every call has a deadline and the job's proof (security.h). Thread-safe.
+// Every call has a deadline and the job's proof (security.h), which a Listener checks before it
+// takes a byte of the frame. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -137,6 +138,11 @@ class Reply {
   Sink* sink_;
 };
 
+struct ListenAt {
+  std::string address;  // a numeric one; "": all of the host
+  int port = 0;         // 0: any free one
+};
+
 // Both are called on gRPC threads and must not block.
 struct Method {
   // The tensors behind a head; absent: none.
@@ -147,9 +153,9 @@ struct Method {
 // Listens and answers.
 class Listener {
  public:
-  // `methods` by full name, "/meshtrain.v1.ParameterServer/Push". `port` 0: any free one. Errors:
+  // `methods` by full name, "/meshtrain.v1.ParameterServer/Push". `at`: where to listen. Errors:
   // kUnavailable (port taken); of the certificate files.
-  static Result<std::unique_ptr<Listener>> Create(int port, const Identity& identity,
+  static Result<std::unique_ptr<Listener>> Create(const ListenAt& at, const Identity& identity,
                                                   std::map<std::string, Method> methods);
   // Every reply must have been given, or dropped, by then or soon.
   ~Listener();

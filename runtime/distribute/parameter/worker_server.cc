@@ -39,7 +39,8 @@ class WorkerServer::Impl {
  public:
   explicit Impl(ExecutorOptions options) : executor_(std::move(options)) {}
 
-  Status Listen(int port, const Identity& identity) {
+  Status Listen(const ListenAt& at, const Identity& identity) {
+    MT_RETURN_IF_ERROR(executor_.Start());
     std::map<std::string, Method> methods;
     methods[kWorkerSetUp] = EntriesMethod<WorkerSetUpRequest>(
         [this](WorkerSetUpRequest request, std::shared_ptr<Reply> reply) {
@@ -98,7 +99,7 @@ class WorkerServer::Impl {
     };
     methods[kWorkerEnd] = told([this] { ended_ = true; });
     methods[kWorkerLeave] = told([this] { chief_.Left(); });
-    MT_ASSIGN_OR_RETURN(listener_, Listener::Create(port, identity, std::move(methods)));
+    MT_ASSIGN_OR_RETURN(listener_, Listener::Create(at, identity, std::move(methods)));
     return OkStatus();
   }
   int port() const { return listener_->port(); }
@@ -125,7 +126,7 @@ WorkerServer::~WorkerServer() { impl_->Close(); }
 Result<std::unique_ptr<WorkerServer>> WorkerServer::Serve(WorkerOptions options) {
   const Identity identity = options.executor.identity;
   auto impl = std::make_unique<Impl>(std::move(options.executor));
-  MT_RETURN_IF_ERROR(impl->Listen(options.port, identity));
+  MT_RETURN_IF_ERROR(impl->Listen({.address = options.address, .port = options.port}, identity));
   return std::unique_ptr<WorkerServer>(new WorkerServer(std::move(impl)));
 }
 

@@ -11,7 +11,8 @@
 namespace meshtrain::parameter {
 
 struct WorkerOptions {
-  int port = 0;  // 0: any free one
+  int port = 0;         // 0: any free one
+  std::string address;  // a numeric one to listen at; "": all of the host
   ExecutorOptions executor;
 };
 

@@ -7,6 +7,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/cores.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/thread.h"
 #include "runtime/collective/local.h"
 #include "runtime/distribute/strategy/replica_context.h"
 
@@ -29,7 +30,10 @@ constexpr uint64_t kSumSignature = 0x73756d206f662076;
 // One replica's thread: runs one job at a time.
 class Replicas::Worker {
  public:
-  Worker() : thread_([this](std::stop_token stop) { Loop(stop); }) {}
+  Status Begin() {
+    MT_ASSIGN_OR_RETURN(thread_, StartThread("a replica", [this](std::stop_token s) { Loop(s); }));
+    return OkStatus();
+  }
 
   void Start(std::function<Status()> job) MT_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -105,7 +109,10 @@ Result<std::unique_ptr<Replicas>> Replicas::Create(Options options) {
                                   std::move(behind));
     };
     MT_ASSIGN_OR_RETURN(replica->session, execute::Session::Create(std::move(session)));
-    if (o.count > 1) replica->worker = std::make_unique<Worker>();
+    if (o.count > 1) {
+      replica->worker = std::make_unique<Worker>();
+      MT_RETURN_IF_ERROR(replica->worker->Begin());
+    }
     made->replicas_.push_back(std::move(replica));
   }
   return made;

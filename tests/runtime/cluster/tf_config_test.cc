@@ -168,5 +168,22 @@ TEST(TfConfigTest, RoundTrips) {
   }
 }
 
+TEST(TfConfigTest, ListensOnTheLoopbackWherePeersAreThere) {
+  const auto listens = [](const std::string& address) {
+    TfConfig config{.task = {Role::kPs, 1}};
+    config.cluster.hosts[Role::kPs][1] = address;
+    return ListenAddress(config);
+  };
+  EXPECT_EQ(listens("127.0.0.1:10007"), "127.0.0.1");
+  EXPECT_EQ(listens("127.3.2.1:10007"), "127.3.2.1");
+  EXPECT_EQ(listens("localhost:2222"), "127.0.0.1");
+  EXPECT_EQ(listens("[::1]:2222"), "::1");
+  for (const char* elsewhere :
+       {"mnist-ps-1.mnist.ml.svc:2222", "10.0.0.1:2222", "0.0.0.0:2222", "[fd00::1]:2222",
+        "127.example:2222", "localhost.example:2222", "1127.0.0.1:2222", ""}) {
+    EXPECT_EQ(listens(elsewhere), "") << elsewhere;
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain::cluster

@@ -1,11 +1,15 @@
 #include "runtime/device/cpu/pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -103,6 +107,30 @@ TEST(PoolTest, AnIdlePoolSleeps) {
   EXPECT_LT(seconds, 0.05);
   pool.Run(100, [&](int64_t) { ++count; });
   EXPECT_EQ(count.load(), 200);
+}
+
+TEST(PoolDeathTest, WithoutThreadsLoopsRunOnTheirCaller) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizers map memory of their own, whatever the limit";
+#endif
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        // Room for some stacks of 8 MiB and not for 20.
+        std::ifstream statm("/proc/self/statm");
+        rlim_t pages = 0;
+        statm >> pages;
+        const rlim_t bytes = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (30 << 20);
+        rlimit limit;
+        limit.rlim_cur = limit.rlim_max = bytes;
+        if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(2);
+        Pool pool(21);
+        int64_t sum = 0;  // one thread: no two add at once
+        pool.Run(100, [&](int64_t i) { sum += i; });
+        std::fputs((pool.health().ToString() + "\n").c_str(), stderr);
+        std::_Exit(!pool.health().ok() && pool.threads() == 1 && sum == 4950 ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "computing: expected a thread, got: ");
 }
 
 }  // namespace

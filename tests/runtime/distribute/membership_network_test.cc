@@ -150,22 +150,24 @@ TEST_F(MembershipNetworkTest, StrangersAreRefusedAndTheServerGoesOn) {
               AllOf(HasSubstr("speaks protocol " + std::to_string(kProtocolVersion) + " "),
                     HasSubstr("got: " + std::to_string(kProtocolVersion + 1))));
   const grpc::Status other_job = Attend(near_.port(), [&](grpc::ClientContext& context) {
-    SignCall(context, kMethod, "ml/other", {.token = "s3cret"}, now());
+    CallSigner({.token = "s3cret"}, "ml/other").Sign(context, kMethod, now());
   });
   EXPECT_EQ(other_job.error_code(), grpc::FAILED_PRECONDITION);
   EXPECT_THAT(other_job.error_message(), HasSubstr("another job"));
   const grpc::Status guess = Attend(near_.port(), [&](grpc::ClientContext& context) {
-    SignCall(context, kMethod, "ml/test", {.token = "guess"}, now());
+    CallSigner({.token = "guess"}, "ml/test").Sign(context, kMethod, now());
   });
   EXPECT_EQ(guess.error_code(), grpc::PERMISSION_DENIED);
   const grpc::Status old = Attend(near_.port(), [&](grpc::ClientContext& context) {
-    SignCall(context, kMethod, "ml/test", {.token = "s3cret"}, now() - std::chrono::hours(1));
+    CallSigner({.token = "s3cret"}, "ml/test")
+        .Sign(context, kMethod, now() - std::chrono::hours(1));
   });
   EXPECT_EQ(old.error_code(), grpc::PERMISSION_DENIED);
   EXPECT_THAT(old.error_message(), HasSubstr("clocks"));
   // A proof for one method is none for another.
   const grpc::Status crossed = Attend(near_.port(), [&](grpc::ClientContext& context) {
-    SignCall(context, "/meshtrain.v1.Rendezvous/Agree", "ml/test", {.token = "s3cret"}, now());
+    CallSigner({.token = "s3cret"}, "ml/test")
+        .Sign(context, "/meshtrain.v1.Rendezvous/Agree", now());
   });
   EXPECT_EQ(crossed.error_code(), grpc::PERMISSION_DENIED);
   ExpectTogether();

@@ -28,6 +28,7 @@ class PeerProcess {
                                     Duration patience = std::chrono::seconds(60));
   void Tell(const std::string& line);
   void Signal(int signal);
+  pid_t pid() const { return pid_; }
   // Its exit code, or 128 + signal; nothing when time is up.
   std::optional<int> Wait(Duration patience = std::chrono::seconds(60));
 

@@ -10,7 +10,14 @@ namespace {
 constexpr cluster::TaskId kChief{cluster::Role::kChief, 0};
 constexpr cluster::TaskId kWorker{cluster::Role::kWorker, 12};
 
+// The two ends of one call.
+struct Call {
+  CallMac caller{"s3cret", "00ff", CallMac::End::kCaller};
+  CallMac server{"s3cret", "00ff", CallMac::End::kServer};
+};
+
 TEST(RendezvousWireTest, EveryMessageComesBackAsItWas) {
+  Call call;
   for (const MemberMessage& message : std::vector<MemberMessage>{
            JoinMessage{kWorker,
                        ~uint64_t{0},
@@ -22,7 +29,7 @@ TEST(RendezvousWireTest, EveryMessageComesBackAsItWas) {
                        {1, ~uint64_t{0}}},
            JoinMessage{}, BeatMessage{9, {41, 17, "all_reduce of %31", 3, "saving", 0.25}},
            BeatMessage{}, LeaveMessage{}}) {
-    const auto back = OpenMember(Seal(message));
+    const auto back = OpenMember(Seal(message, call.caller), call.server);
     ASSERT_TRUE(back.ok()) << back.status().ToString();
     EXPECT_EQ(*back, message);
   }
@@ -32,28 +39,29 @@ TEST(RendezvousWireTest, EveryMessageComesBackAsItWas) {
          .members = {{kChief, "a", "b", 3, 4}, {kWorker, "c", "d", -1, 5}}}},
            AlarmMessage{4, Unavailable("worker-12 lost: connection closed")},
            PulseMessage{"worker-12 (never came)"}, PulseMessage{}, LeftMessage{kWorker}}) {
-    const auto back = OpenRoster(Seal(message));
+    const auto back = OpenRoster(Seal(message, call.server), call.caller);
     ASSERT_TRUE(back.ok()) << back.status().ToString();
     EXPECT_EQ(*back, message);
   }
   const AgreeMessage agree{
       kWorker, 1, 2, 3, "plan", std::string("a\0b", 3), std::chrono::milliseconds(1500)};
-  const auto back = OpenAgree(Seal(agree));
+  const auto back = OpenAgree(Seal(agree, call.caller), call.server);
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(*back, agree);
   for (const std::vector<std::string>& texts :
        {std::vector<std::string>{}, {""}, {"a", "", std::string("b\0c", 3)}}) {
-    const auto agreed = OpenTexts(Seal(texts));
+    const auto agreed = OpenTexts(Seal(texts, call.server), call.caller);
     ASSERT_TRUE(agreed.ok());
     EXPECT_EQ(*agreed, texts);
   }
 }
 
 // Flips each bit of what travels, one at a time: it does not parse, or it is kDataLoss and counted.
-template <typename Open>
-void ExpectEveryFlipRefused(const v1::Sealed& sealed, const Open& open) {
+template <typename Message, typename Open>
+void ExpectEveryFlipRefused(const Message& message, const Open& open) {
+  Call call;
+  const v1::Sealed sealed = Seal(message, call.caller);
   const std::string bytes = sealed.SerializeAsString();
-  ASSERT_TRUE(open(sealed).ok());
   const int64_t before = DamagedMessages();
   int64_t parsed = 0;
   for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
@@ -62,12 +70,13 @@ void ExpectEveryFlipRefused(const v1::Sealed& sealed, const Open& open) {
     v1::Sealed came;
     if (!came.ParseFromString(changed)) continue;
     ++parsed;
-    const Status status = open(came).status();
+    const Status status = open(came, call.server).status();
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << "bit " << bit << ": " << status.ToString();
     EXPECT_NE(status.message().find("bytes changed on the way"), std::string::npos);
   }
-  EXPECT_GE(parsed, 64) << "at least the checksum's";
+  EXPECT_GE(parsed, 256) << "at least the seal's";
   EXPECT_EQ(DamagedMessages() - before, parsed);
+  EXPECT_TRUE(open(sealed, call.server).ok());
 }
 
 TEST(RendezvousWireTest, AnyBitThatChangesOnTheWayIsNoticed) {
@@ -77,7 +86,7 @@ TEST(RendezvousWireTest, AnyBitThatChangesOnTheWayIsNoticed) {
                kWorker, ~uint64_t{0}, ~uint64_t{0}, -1, "10.0.0.1:5", "host", {kChief}, {1}},
            BeatMessage{9, {41, 17, "all_reduce of %31", 3, "saving", 0.25}}, BeatMessage{},
            LeaveMessage{}}) {
-    ExpectEveryFlipRefused(Seal(message), OpenMember);
+    ExpectEveryFlipRefused(message, OpenMember);
   }
   for (const RosterMessage& message :
        std::vector<RosterMessage>{WelcomeMessage{{.id = 5,
@@ -85,23 +94,33 @@ TEST(RendezvousWireTest, AnyBitThatChangesOnTheWayIsNoticed) {
        .members = {{kChief, "a", "b", 3, 4}, {kWorker, "c", "d", -1, 5}}}},
                                   AlarmMessage{4, Unavailable("worker-12 lost: connection closed")},
                                   PulseMessage{}, LeftMessage{kWorker}}) {
-    ExpectEveryFlipRefused(Seal(message), OpenRoster);
+    ExpectEveryFlipRefused(message, OpenRoster);
   }
   ExpectEveryFlipRefused(
-      Seal(AgreeMessage{kWorker, 1, 2, 3, "resume from", "40", std::chrono::seconds(2)}),
-      OpenAgree);
-  ExpectEveryFlipRefused(Seal(std::vector<std::string>{"40", "", "30"}), OpenTexts);
-  ExpectEveryFlipRefused(Seal(std::vector<std::string>{}), OpenTexts);
+      AgreeMessage{kWorker, 1, 2, 3, "resume from", "40", std::chrono::seconds(2)}, OpenAgree);
+  ExpectEveryFlipRefused(std::vector<std::string>{"40", "", "30"}, OpenTexts);
+  ExpectEveryFlipRefused(std::vector<std::string>{}, OpenTexts);
 }
 
-TEST(RendezvousWireTest, WithoutAChecksumNothingIsRead) {
-  v1::Sealed sealed = Seal(MemberMessage(LeaveMessage{}));
-  sealed.clear_check();
-  const Status status = OpenMember(sealed).status();
+TEST(RendezvousWireTest, WithoutASealNothingIsRead) {
+  Call call;
+  v1::Sealed sealed = Seal(MemberMessage(LeaveMessage{}), call.caller);
+  sealed.clear_mac();
+  const Status status = OpenMember(sealed, call.server).status();
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-  EXPECT_NE(status.message().find("expected the checksum that was not sent"), std::string::npos)
+  EXPECT_NE(status.message().find("expected the seal of its place in its call, got: none"),
+            std::string::npos)
       << status.ToString();
-  EXPECT_EQ(OpenTexts(v1::Sealed()).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(OpenTexts(v1::Sealed(), call.caller).status().code(), StatusCode::kDataLoss);
+}
+
+TEST(RendezvousWireTest, AMessageIsReadOnceAndInItsOwnCall) {
+  Call call, other{.caller = {"s3cret", "00fe", CallMac::End::kCaller},
+                   .server = {"s3cret", "00fe", CallMac::End::kServer}};
+  const v1::Sealed sealed = Seal(MemberMessage(JoinMessage{kWorker, 4}), call.caller);
+  EXPECT_EQ(OpenMember(sealed, other.server).status().code(), StatusCode::kDataLoss);
+  EXPECT_TRUE(OpenMember(sealed, call.server).ok());
+  EXPECT_EQ(OpenMember(sealed, call.server).status().code(), StatusCode::kDataLoss);
 }
 
 TEST(RendezvousWireTest, WhatSaysNothingOrNoSenseIsRefused) {

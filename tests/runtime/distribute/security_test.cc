@@ -70,14 +70,17 @@ TEST_F(SecurityTest, TakesAllThreeCertificateFilesOrNone) {
 }
 
 constexpr TimePoint kNow{std::chrono::seconds(1'760'000'000)};
-const CallClaim kClaim{
-    .method = "/a/B", .job = "ml/mnist", .time_ms = 1'760'000'000'000, .nonce = "00ff"};
+const CallClaim kClaim{.method = "/a/B",
+                       .job = "ml/mnist",
+                       .time_ms = 1'760'000'000'000,
+                       .caller = "00ff",
+                       .number = 7};
 
 // The value of an independent implementation (Python's hmac module) over the bytes that security.cc
 // describes.
 TEST(ClaimTest, ProofIsHmacSha256OfTheFieldsWithTheirLengths) {
   EXPECT_EQ(ProveClaim("s3cret", kClaim),
-            "d109563c2d4648d7524fd77dd58e57438ede70f5691308caeb04681587a56101");
+            "ae5d86ee2cb14d1119eee31f127983e6ece56ba1fccf15f87a53168fbb8db6c7");
 }
 
 TEST(ClaimTest, RightTokenPasses) {
@@ -96,7 +99,10 @@ TEST(ClaimTest, RefusesWhatTheProofDoesNotCover) {
   other.time_ms += 1;
   EXPECT_EQ(check(other, proof), StatusCode::kPermissionDenied);
   other = kClaim;
-  other.nonce = "00fe";
+  other.caller = "00fe";
+  EXPECT_EQ(check(other, proof), StatusCode::kPermissionDenied);
+  other = kClaim;
+  other.number = 8;
   EXPECT_EQ(check(other, proof), StatusCode::kPermissionDenied);
   // The same bytes, cut differently.
   other = kClaim;
@@ -132,6 +138,54 @@ TEST(ClaimTest, ExtremeTimesAreRefusedNotOverflowed) {
     EXPECT_EQ(CheckClaim("s3cret", claim, ProveClaim("s3cret", claim), "ml/mnist", kNow).code(),
               StatusCode::kPermissionDenied);
   }
+}
+
+class CallMacTest : public testing::Test {
+ protected:
+  static CallMac Caller(const std::string& token = "s3cret", const CallClaim& claim = kClaim) {
+    return {token, ProveClaim(token, claim), CallMac::End::kCaller};
+  }
+  static CallMac Server(const std::string& token = "s3cret", const CallClaim& claim = kClaim) {
+    return {token, ProveClaim(token, claim), CallMac::End::kServer};
+  }
+};
+
+// As above, of an independent implementation.
+TEST_F(CallMacTest, IsHmacSha256OfCallSenderPlaceAndMessage) {
+  std::string hex;
+  for (const char c : Caller().Sign("hello")) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    hex += kDigits[static_cast<unsigned char>(c) >> 4];
+    hex += kDigits[static_cast<unsigned char>(c) & 15];
+  }
+  EXPECT_EQ(hex, "1ee1466c919367332952ac47799ee530e593e1e4b9a931559125d66e390dbfab");
+}
+
+TEST_F(CallMacTest, MessagesPassInTheOrderInWhichTheyWereSent) {
+  CallMac caller = Caller(), server = Server();
+  for (const std::string message : {"join", "beat", "beat", ""}) {
+    EXPECT_TRUE(server.Check(message, caller.Sign(message)));
+    EXPECT_TRUE(caller.Check(message, server.Sign(message)));
+  }
+}
+
+TEST_F(CallMacTest, AMessageIsGoodForNoOtherPlace) {
+  CallMac caller = Caller(), server = Server();
+  const std::string first = caller.Sign("beat"), second = caller.Sign("beat");
+  EXPECT_FALSE(server.Check("beat", second)) << "one was left out";
+  EXPECT_TRUE(server.Check("beat", first)) << "what was refused counts for nothing";
+  EXPECT_FALSE(server.Check("beat", first)) << "it came again";
+  EXPECT_TRUE(server.Check("beat", second));
+  EXPECT_FALSE(server.Check("leave", caller.Sign("beat"))) << "another message";
+  EXPECT_FALSE(caller.Check("beat", first)) << "back to who sent it";
+}
+
+TEST_F(CallMacTest, AMessageIsGoodForNoOtherCall) {
+  CallClaim next = kClaim;
+  ++next.number;
+  EXPECT_FALSE(Server("s3cret", next).Check("join", Caller().Sign("join")));
+  EXPECT_FALSE(Server().Check("join", Caller("guess").Sign("join")));
+  EXPECT_FALSE(Server().Check("join", ""));
 }
 
 }  // namespace

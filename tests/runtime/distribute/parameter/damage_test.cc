@@ -35,7 +35,7 @@ class Echo {
           ++handled_;
           reply(Frame{request.head, {PieceOf(request.payload[0])}});
         }};
-    listener_ = Must(Listener::Create(0, TestIdentity(), std::move(methods)));
+    listener_ = Must(Listener::Create({}, TestIdentity(), std::move(methods)));
   }
   int port() const { return listener_->port(); }
   int handled() const { return handled_; }

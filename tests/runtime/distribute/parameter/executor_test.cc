@@ -40,6 +40,7 @@ class ExecutorTest : public testing::Test {
  protected:
   ExecutorTest()
       : cluster_(1, 0), executor_({.identity = TestIdentity(), .session = {.threads = 1}}) {
+    EXPECT_TRUE(executor_.Start().ok());
     servers_ = ServerGroup::Create(AddressesOf(cluster_.spec(), cluster::Role::kPs).value(),
                                    TestIdentity(), seconds(20))
                    .value();

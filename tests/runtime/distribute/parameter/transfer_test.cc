@@ -5,11 +5,16 @@
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
+#include <iostream>
 #include <optional>
 #include <random>
 #include <thread>
 
+#include "runtime/base/file.h"
 #include "runtime/base/mutex.h"
+#include "runtime/distribute/grpc_internal.h"
+#include "tests/support/call_flood.h"
 
 namespace meshtrain::parameter {
 namespace {
@@ -68,7 +73,7 @@ class EchoServer {
                                held_.push_back(std::move(reply));
                                changed_.NotifyAll();
                              }};
-    auto listener = Listener::Create(port, identity, std::move(methods));
+    auto listener = Listener::Create({.port = port}, identity, std::move(methods));
     EXPECT_TRUE(listener.ok()) << listener.status().ToString();
     listener_ = std::move(*listener);
   }
@@ -297,6 +302,34 @@ TEST(TransferTest, APeerThatEndsCancelsItsCalls) {
   EXPECT_TRUE(server.WaitForHeld());
   peer->reset();
   EXPECT_EQ(ended.load(), 3);
+}
+
+// A line of /proc/self/status, in MiB.
+int64_t MiB(const std::string& key) {
+  const std::string text = ReadFile("/proc/self/status").value();
+  return std::stoll(text.substr(text.find(key + ":") + key.size() + 1)) / 1024;
+}
+
+TEST(TransferTest, UnfinishedCallsOfStrangersTakeNoMemory) {
+  EchoServer server;
+  std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+  const int64_t before = MiB("VmRSS");
+  {
+    test::CallFlood flood(
+        {.port = server.port(),
+         .method = "/test/Echo",
+         .metadata = {{"meshtrain-protocol", std::to_string(distribute::kProtocolVersion)},
+                      {"meshtrain-job", "ns/job"}}});
+    ASSERT_TRUE(flood.WaitForCalls(1500, seconds(60)))
+        << flood.calls_ended() << " ended, " << flood.calls_full() << " full";
+    // Who is known is served meanwhile.
+    const auto peer = Peer::Create(server.address(), kUs).value();
+    const auto answer = peer->CallAndWait("/test/Echo", Frame{"", {}}, seconds(60), {});
+    EXPECT_TRUE(answer.ok()) << answer.status().ToString();
+    std::cout << flood.calls_ended() << " calls, " << (flood.bytes_sent() >> 20)
+              << " MiB sent, peak " << MiB("VmHWM") << " MiB of " << before << "\n";
+  }
+  EXPECT_LT(MiB("VmHWM") - before, 128) << "the flood's own buffers among them";
 }
 
 }  // namespace
