@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "runtime/base/file.h"
+#include "runtime/base/text.h"
 #include "runtime/data/pipeline.h"
 
 namespace meshtrain::cli {
@@ -20,7 +21,7 @@ Result<std::vector<mesh::TensorType>> BatchTypes(const spec::ProgramSpec& progra
 }
 
 void PrintError(const char* verb, const Status& error) {
-  std::fprintf(stderr, "meshtrain %s: %s\n", verb, error.message().c_str());
+  std::fprintf(stderr, "meshtrain %s: %s\n", verb, Printable(error.message()).c_str());
 }
 
 }  // namespace meshtrain::cli

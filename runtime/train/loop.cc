@@ -40,6 +40,7 @@ class Fitting {
         clock_(clock) {}
 
   Result<FitResult> Run() {
+    MT_RETURN_IF_ERROR(CheckStart());
     result_.position = o_.start;
     if (o_.start.history) result_.history = *o_.start.history;
     for (Callback* callback : callbacks_) {
@@ -53,9 +54,29 @@ class Fitting {
   }
 
  private:
+  int64_t StepsPerEpoch() const {
+    return o_.steps_per_epoch > 0 ? o_.steps_per_epoch : data_.steps_per_epoch();
+  }
+
+  // An epoch that has more batches behind it than it has would end without a step.
+  Status CheckStart() const {
+    const Position& at = o_.start;
+    if (at.step < 0 || at.epoch < 0 || at.batch < 0) {
+      return InvalidArgument("fit: expected to begin at counts from 0, got: step " +
+                             std::to_string(at.step) + ", epoch " + std::to_string(at.epoch) +
+                             ", batch " + std::to_string(at.batch));
+    }
+    const int64_t steps = StepsPerEpoch();
+    if (at.epoch >= o_.epochs || steps <= 0 || at.batch <= steps) return OkStatus();
+    return InvalidArgument("fit: expected to begin within an epoch of " + std::to_string(steps) +
+                           " batches, got: behind " + std::to_string(at.batch) + " of epoch " +
+                           std::to_string(at.epoch + 1) +
+                           " (was it saved by a run with longer epochs?)");
+  }
+
   Status Epoch() {
     const Duration begin = clock_.Monotonic();
-    const int64_t steps = o_.steps_per_epoch > 0 ? o_.steps_per_epoch : data_.steps_per_epoch();
+    const int64_t steps = StepsPerEpoch();
     Scalars last;
     bool empty_pass = false;
     // A job that was stopped between an epoch's last batch and the end of its validation: the data

@@ -128,8 +128,9 @@ struct FitOptions {
 };
 
 // Trains until `epochs` are finished (those before start.epoch counted). Errors: the runner's, the
-// data's, a callback's; kInvalidArgument when a pass holds no batch. A stop is not an error: the
-// state is whole, and what saves it (CheckpointEvery) does so in OnTrainEnd.
+// data's, a callback's; kInvalidArgument when a pass holds no batch, or `start` is no
+// place in a run of these epochs (a count below 0, more batches than an epoch has). A stop is not
+// an error: the state is whole, and what saves it (CheckpointEvery) does so in OnTrainEnd.
 Result<FitResult> Fit(StepRunner& runner, BatchSource& data, const FitOptions& options,
                       std::span<Callback* const> callbacks, std::stop_token stop,
                       Clock& clock = SystemClock());

@@ -42,12 +42,26 @@ std::string HistoryText(const std::vector<train::EpochInfo>& history) {
   return list.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// Steps, epochs and batches are counted from 0, and each epoch and each batch of one has a step.
+bool IsCount(int64_t n, const checkpoint::Index& index) { return n >= 0 && n <= index.step; }
+
+int64_t CountOf(const Json& epoch, const char* key) {
+  const Json& value = epoch.at(key);
+  const bool fits =
+      value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{checkpoint::kMostSteps};
+  if (!fits) {
+    throw Json::other_error::create(501, std::string(key) + " is no count: " + value.dump(),
+                                    &value);
+  }
+  return value.get<int64_t>();
+}
+
 // Throws what nlohmann's library throws of a text of another form.
 std::vector<train::EpochInfo> ParseHistory(const std::string& text) {
   std::vector<train::EpochInfo> history;
   for (const Json& e : Json::parse(text)) {
-    history.push_back({.epoch = e.at("epoch").get<int64_t>(),
-                       .step = e.at("step").get<int64_t>(),
+    history.push_back({.epoch = CountOf(e, "epoch"),
+                       .step = CountOf(e, "step"),
                        .train = FromJson(e.at("train")),
                        .validation = FromJson(e.at("validation"))});
   }
@@ -70,20 +84,26 @@ Result<train::Position> PositionOf(const checkpoint::Index& index, const std::st
   for (const auto& [key, text] : index.metadata) {
     if (key == "epoch" || key == "batch") {
       const auto value = ParseInt(text);
-      if (!value) return DataLoss(path + ": `" + key + "`: expected a number, got: " + text);
+      if (!value || !IsCount(*value, index)) {
+        return DataLoss(path + ": `" + key + "`: expected a count from 0 to its step, " +
+                        std::to_string(index.step) + ", got: " + Excerpt(text));
+      }
       (key == "epoch" ? position.epoch : position.batch) = *value;
     } else if (key == "history") {
       try {
         position.history =
             std::make_shared<const std::vector<train::EpochInfo>>(ParseHistory(text));
       } catch (const Json::exception& error) {
-        return DataLoss(path + ": `history`: expected a list of epochs, got: " + error.what());
+        return DataLoss(path +
+                        ": `history`: expected a list of epochs, got: " + Excerpt(error.what()));
       }
     } else if (key.starts_with("sum.")) {
+      // strtod takes no text of length 0 and stops at a NUL byte.
       char* end = nullptr;
       position.sums[key.substr(4)] = std::strtod(text.c_str(), &end);
-      if (end != text.c_str() + text.size()) {
-        return DataLoss(path + ": `" + key + "`: expected a number, got: " + text);
+      if (text.empty() || end != text.c_str() + text.size()) {
+        return DataLoss(path + ": `" + Excerpt(key) +
+                        "`: expected a number, got: " + Excerpt(text));
       }
     }
   }

@@ -103,6 +103,28 @@ TEST(FitTest, AFullEpochResumedTrainsNoMoreInIt) {
   }
 }
 
+TEST(FitTest, APlaceThatNoRunReachesIsRefused) {
+  FakeRunner runner;
+  const auto begin_at = [&](const Position& start) {
+    FakeData data(5);
+    return Fit(runner, data, {.epochs = 2, .start = start}, {}, {}).status();
+  };
+  const auto expect = [](const Status& status, const std::string& message) {
+    EXPECT_EQ(status, InvalidArgument(message));
+  };
+  expect(begin_at({.step = 7, .batch = 6}),
+         "fit: expected to begin within an epoch of 5 batches, got: behind 6 of epoch 1 (was it "
+         "saved by a run with longer epochs?)");
+  expect(
+      begin_at({.step = 7, .epoch = INT64_MIN}),
+      "fit: expected to begin at counts from 0, got: step 7, epoch -9223372036854775808, batch 0");
+  expect(begin_at({.step = -1}),
+         "fit: expected to begin at counts from 0, got: step -1, epoch 0, batch 0");
+  expect(begin_at({.step = 1, .batch = -2}),
+         "fit: expected to begin at counts from 0, got: step 1, epoch 0, batch -2");
+  EXPECT_EQ(begin_at({.step = 5, .batch = 5}), OkStatus());
+}
+
 TEST(FitTest, StepsPerEpochJoinsPasses) {
   FakeRunner runner;
   FakeData data(3);

@@ -22,7 +22,38 @@ TEST(PositionTest, APositionComesBackBitForBit) {
   EXPECT_EQ(back->batch, 4);
   EXPECT_EQ(back->sums, position.sums);
   index.metadata["batch"] = "four";
-  EXPECT_EQ(PositionOf(index, "x").status(), DataLoss("x: `batch`: expected a number, got: four"));
+  EXPECT_EQ(PositionOf(index, "x").status(),
+            DataLoss("x: `batch`: expected a count from 0 to its step, 12, got: four"));
+}
+
+TEST(PositionTest, CountsThatNoRunReachesAreDataLoss) {
+  const std::string lowest = "-9223372036854775808";
+  for (const char* key : {"epoch", "batch"}) {
+    for (const std::string& text :
+         {lowest, std::string("-1"), std::string("13"), std::string("4611686018427387904"),
+          std::string("1e3"), std::string(300, '1')}) {
+      checkpoint::Index index{.step = 12, .metadata = {{key, text}}};
+      const Status status = PositionOf(index, "x").status();
+      EXPECT_EQ(status.code(), StatusCode::kDataLoss) << key << " " << text;
+      EXPECT_TRUE(status.message().starts_with(std::string("x: `") + key +
+                                               "`: expected a count from 0 to its step, 12, got: "))
+          << status.message();
+      EXPECT_LT(status.message().size(), 300u);
+    }
+    EXPECT_TRUE(PositionOf({.step = 12, .metadata = {{key, "12"}}}, "x").ok());
+  }
+  for (const char* text : {"", "one", "1 ", "0x1p1\n"}) {
+    EXPECT_EQ(PositionOf({.metadata = {{"sum.loss", text}}}, "x").status().code(),
+              StatusCode::kDataLoss)
+        << text;
+  }
+  for (const char* epoch : {"1e300", "-1", "1.5", "18446744073709551615", "true"}) {
+    const std::string history =
+        R"([{"epoch":)" + std::string(epoch) + R"(,"step":1,"train":{},"validation":{}}])";
+    EXPECT_EQ(PositionOf({.metadata = {{"history", history}}}, "x").status().code(),
+              StatusCode::kDataLoss)
+        << epoch;
+  }
 }
 
 TEST(PositionTest, TheFinishedEpochsComeBack) {
