@@ -85,7 +85,6 @@ Status SessionCheckpoints::Save(const train::Position& position,
     options.generation = static_cast<int64_t>(o_.team->incarnation());
     options.abandon = o_.team->lost();
   }
-  // The chief's word counts for all, as for whatever else goes wrong with its part.
   Status saved = OfFiles(checkpoint::CheckFolder(o_.folder).status());
   if (saved.ok()) {
     const Team::Busy busy(o_.team, "saving step " + std::to_string(position.step));
