@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 
@@ -11,6 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Result<Json> ParseVariable(std::string_view name, const std::string& text) {
+  MT_RETURN_IF_ERROR(CheckJsonDepth(text).At(name));
   Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object()) {
     return InvalidArgument(std::string(name) + ": expected a JSON object, got: " + Excerpt(text));

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/base/file.h"
+#include "runtime/base/json_depth.h"
 #include "runtime/base/text.h"
 
 namespace meshtrain::checkpoint {
@@ -196,6 +197,9 @@ Result<Index> Index::Parse(std::string_view text, const std::string& path) {
 }
 
 Result<Index> Index::ParsePart(std::string_view text, const std::string& path) {
+  if (const Status deep = CheckJsonDepth(text); !deep.ok()) {
+    return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) + ": " + deep.message());
+  }
   try {
     const json whole = json::parse(text);
     const json& body = whole.at("index");

@@ -14,6 +14,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/file.h"
+#include "runtime/base/json_depth.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/runs.h"
 
@@ -68,6 +69,9 @@ Status Bad(const std::string& path, const std::string& name, const std::string& 
 }
 
 Result<json> ParseJson(std::string_view text, const std::string& path) {
+  if (const Status deep = CheckJsonDepth(text); !deep.ok()) {
+    return DataLoss(path + ": byte 8: header: " + deep.message());
+  }
   std::set<std::string> names;
   std::string twice;
   try {

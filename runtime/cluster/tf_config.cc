@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.h"
 #include "runtime/base/text.h"
 
 namespace meshtrain::cluster {
@@ -93,6 +94,7 @@ Result<ClusterSpec> ReadCluster(std::string_view where, const Json& root) {
 }
 
 Result<Json> ReadJson(std::string_view where, std::string_view text) {
+  MT_RETURN_IF_ERROR(CheckJsonDepth(text).At(where));
   Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded()) {
     return InvalidArgument(std::string(where) + ": must be JSON, got: " + Excerpt(text));

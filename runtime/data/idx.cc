@@ -187,15 +187,20 @@ struct IdxReader::Impl {
     std::vector<std::byte> sizes(4 * rank);
     MT_RETURN_IF_ERROR(PullAll(sizes, "the header's " + Num(rank) + " dimensions"));
     int64_t bytes = mesh::DTypeBytes(*dtype);
+    // Of as many elements as there would be with at least one in each dimension: also an item of
+    // none must have a size.
+    int64_t most = bytes;
     for (unsigned d = 0; d < rank; ++d) {
       int64_t size = 0;
       for (int i = 0; i < 4; ++i) size = size << 8 | std::to_integer<int64_t>(sizes[4 * d + i]);
       type.dims.push_back(size);
-      if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > (int64_t{1} << 46)) {
+      if (__builtin_mul_overflow(most, std::max<int64_t>(size, 1), &most) ||
+          most > (int64_t{1} << 46)) {
         return DataLoss(path + ": byte " + Num(4 + 4 * d) +
                         ": expected dimensions that fit in memory, got: " + Num(size) +
                         " in dimension " + Num(d));
       }
+      bytes *= size;
     }
     return CheckDeclaredBytes(bytes);
   }

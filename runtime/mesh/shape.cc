@@ -59,7 +59,7 @@ Result<TensorType> TensorType::Parse(std::string_view text) {
     return InvalidArgument("tensor type: expected a text like f32[8,16], got: " + Excerpt(text));
   };
   const size_t open = text.find('[');
-  if (open == std::string_view::npos || text.back() != ']' || open + 2 > text.size()) return bad();
+  if (open == std::string_view::npos || text.back() != ']') return bad();
   TensorType type;
   MT_ASSIGN_OR_RETURN(type.dtype, ParseDType(text.substr(0, open)));
   const std::string_view inner = text.substr(open + 1, text.size() - open - 2);

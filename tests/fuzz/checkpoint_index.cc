@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.h"
 #include "runtime/checkpoint/index.h"
 #include "runtime/distribute/saving/position.h"
 #include "tests/fuzz/fuzz.h"
@@ -35,6 +36,7 @@ void Try(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text = fuzz::TextOf(data, size);
   Try(text);
+  if (!CheckJsonDepth(text).ok()) return 0;
   const auto body = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (body.is_discarded()) return 0;
   const std::string compact = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -15,6 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::CheckMessage(reader.status());
     return 0;
   }
+  FUZZ_CHECK((*reader)->bytes_per_item() >= 0);
   std::vector<std::byte> bytes(64 << 10);
   const int64_t total = (*reader)->type().num_bytes();
   const int64_t most = std::min<int64_t>(total, 1 << 20);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "runtime/base/json_depth.h"
 #include "runtime/base/text.h"
 
 namespace meshtrain::distribute {
@@ -90,6 +91,9 @@ Result<train::Position> PositionOf(const checkpoint::Index& index, const std::st
       }
       (key == "epoch" ? position.epoch : position.batch) = *value;
     } else if (key == "history") {
+      if (const Status deep = CheckJsonDepth(text); !deep.ok()) {
+        return DataLoss(path + ": `history`: " + deep.message());
+      }
       try {
         position.history =
             std::make_shared<const std::vector<train::EpochInfo>>(ParseHistory(text));

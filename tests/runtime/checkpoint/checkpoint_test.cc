@@ -163,6 +163,9 @@ TEST(CheckpointTest, NumbersThatNoRunWritesAreDataLoss) {
          "sizes: expected a list of sizes");
   expect(opened([](Index& i) { i.files[0].name = std::string("a\0b", 3); }),
          "expected a plain file name, got: a\\x00b");
+  // What prints a tree goes a call deeper for each of its levels.
+  Spill(file, "{\"index\":" + std::string(1 << 20, '[') + std::string(1 << 20, ']') + "}");
+  expect(Checkpoint::Open(path).status(), "expected JSON of at most 64 levels, got: 1048577");
 }
 
 TEST(CheckpointTest, AStepThatCouldNotBeReadBackIsNotSaved) {

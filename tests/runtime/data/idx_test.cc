@@ -34,6 +34,15 @@ TEST(IdxReaderTest, ReadsPlainAndGzippedFilesAlike) {
   }
 }
 
+// No bytes at all, of items whose size no number holds.
+TEST(IdxReaderTest, NoItemsOfHugeDimensionsAreDataLoss) {
+  const TempFolder folder;
+  const std::vector<uint32_t> dims = {0, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
+  const Status status = IdxReader::Open(folder.Write("none", IdxHeader(dims))).status();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("expected dimensions that fit in memory"));
+}
+
 TEST(IdxReaderTest, AFifoIsNotWaitedFor) {
   const TempFolder folder;
   const std::string path = folder.At("fifo");
