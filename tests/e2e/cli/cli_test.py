@@ -478,7 +478,7 @@ class Hostile(Case):
         manifest = self.manifest(edit=lambda t: t.replace("/images.gz", '/images.gz').replace(
             f"{{images: {self.folder}/images.gz", f'{{images: "{self.folder}/im\\0ages.gz"', 1))
         for verb in ("validate", "plan", "run"):
-            self.expect_text(self.meshtrain(verb, "-f", manifest), 78, f"{manifest}:11:28: expected a text without NUL characters",
+            self.expect_text(self.meshtrain(verb, "-f", manifest), 78, f"{manifest}:12:29: expected a text without NUL characters",
                              "im\\x00ages.gz")
 
 
