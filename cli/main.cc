@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end()) {
     std::fprintf(stderr, "meshtrain: expected one of the verbs %s, got: %s%s\n",
-                 meshtrain::Join(verbs, ", ").c_str(), argv[1],
+                 meshtrain::Join(verbs, ", ").c_str(), meshtrain::Excerpt(argv[1]).c_str(),
                  meshtrain::DidYouMean(argv[1], verbs).c_str());
     return meshtrain::cluster::kExitUsage;
   }

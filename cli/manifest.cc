@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/file.h"
+#include "runtime/base/text.h"
 #include "runtime/data/pipeline.h"
 
 namespace meshtrain::cli {
@@ -33,7 +34,7 @@ Status CheckBatches(const spec::Manifest& manifest, const DataBatches& batches) 
 }
 
 void PrintError(const char* verb, const Status& error) {
-  std::fprintf(stderr, "meshtrain %s: %s\n", verb, error.message().c_str());
+  std::fprintf(stderr, "meshtrain %s: %s\n", verb, Printable(error.message()).c_str());
 }
 
 }  // namespace meshtrain::cli

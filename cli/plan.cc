@@ -8,6 +8,7 @@
 
 #include "cli/manifest.h"
 #include "cli/verbs.h"
+#include "runtime/base/text.h"
 #include "runtime/cluster/exit_code.h"
 #include "runtime/spec/plan_options.h"
 
@@ -43,7 +44,7 @@ int Plan(const std::string& file) {
     MT_ASSIGN_OR_RETURN(const plan::Options options,
                         spec::PlanOptionsOf(manifest->program, declared, types));
     MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(std::move(partitioned), options));
-    std::fputs(plan.Report().c_str(), stdout);
+    std::fputs(Printable(plan.Report()).c_str(), stdout);
     return OkStatus();
   };
   if (const Status status = print(); !status.ok()) {

@@ -6,6 +6,7 @@
 #include "cli/job.h"
 #include "cli/manifest.h"
 #include "cli/verbs.h"
+#include "runtime/base/text.h"
 #include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::cli {
@@ -26,7 +27,7 @@ int Validate(const std::string& file) {
       return cluster::ManifestExitCode(fits);
     }
   }
-  std::printf("%s: valid\n", file.c_str());
+  std::printf("%s: valid\n", Printable(file).c_str());
   return 0;
 }
 

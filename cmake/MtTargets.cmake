@@ -5,7 +5,8 @@
 add_library(mt_options INTERFACE)
 target_include_directories(mt_options INTERFACE ${PROJECT_SOURCE_DIR})
 # -Wrestrict of g++ 12 warns of std::string's own operator+ when optimising (GCC bug 105651).
-target_compile_options(mt_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -Wno-restrict)
+target_compile_options(mt_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(MT_WERROR)
   target_compile_options(mt_options INTERFACE -Werror)
 endif()
@@ -14,7 +15,7 @@ if(MT_SANITIZE)
   target_compile_options(mt_options INTERFACE -fsanitize=${MT_SANITIZE} -fno-sanitize-recover=all
     -fno-omit-frame-pointer)
   # In sanitized code g++ 12 believes that variants and functions which hold nothing are read.
-  target_compile_options(mt_options INTERFACE -Wno-maybe-uninitialized)
+  target_compile_options(mt_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_compile_definitions(mt_options INTERFACE _GLIBCXX_ASSERTIONS)
   target_link_options(mt_options INTERFACE -fsanitize=${MT_SANITIZE})
 endif()

@@ -49,7 +49,7 @@ std::variant<Config, int> ParseArguments(int argc, char** argv) {
   }
   auto job = ReadEnvironment(ProcessEnvironment());
   if (!job.ok()) {
-    std::fprintf(stderr, "meshtrain-worker: %s\n", job.status().message().c_str());
+    std::fprintf(stderr, "meshtrain-worker: %s\n", Printable(job.status().message()).c_str());
     return cluster::kExitBadConfig;
   }
   config.job = std::move(*job);
@@ -65,7 +65,7 @@ std::variant<Config, int> ParseArguments(int argc, char** argv) {
   }
   if (!address.empty()) {
     if (const Status status = ParseMetricsAddress(address, &config); !status.ok()) {
-      std::fprintf(stderr, "meshtrain-worker: %s\n", status.message().c_str());
+      std::fprintf(stderr, "meshtrain-worker: %s\n", Printable(status.message()).c_str());
       return cluster::kExitUsage;
     }
   }

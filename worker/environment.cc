@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 
@@ -11,10 +12,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Result<Json> ParseVariable(std::string_view name, const std::string& text) {
+  MT_RETURN_IF_ERROR(CheckJsonDepth(text).At(name));
   Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object()) {
-    return InvalidArgument(std::string(name) +
-                           ": expected a JSON object, got: " + text.substr(0, 80));
+    return InvalidArgument(std::string(name) + ": expected a JSON object, got: " + Excerpt(text));
   }
   return json;
 }
@@ -49,7 +50,7 @@ Result<JobEnvironment> ReadEnvironment(const Environment& environment) {
     const auto attempt = ParseInt(*text);
     if (!attempt || *attempt < 0) {
       return InvalidArgument(std::string(cluster::kEnvAttempt) +
-                             ": expected a number from 0, got: " + *text);
+                             ": expected a number from 0, got: " + Excerpt(*text));
     }
     out.attempt = static_cast<int32_t>(*attempt);
   }

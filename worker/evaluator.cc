@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
@@ -22,24 +22,6 @@
 namespace meshtrain::worker {
 
 namespace {
-
-// The step of the last whole line; -1 where there is none.
-int64_t LastStep(const std::string& path) {
-  const auto text = ReadFile(path);
-  if (!text.ok()) return -1;
-  int64_t last = -1;
-  size_t begin = 0;
-  for (size_t end = text->find('\n'); end != std::string::npos; end = text->find('\n', begin)) {
-    const auto line =
-        nlohmann::json::parse(text->begin() + static_cast<std::ptrdiff_t>(begin),
-                              text->begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
-    begin = end + 1;
-    if (line.is_object() && line.contains("step") && line["step"].is_number_integer()) {
-      last = line["step"];
-    }
-  }
-  return last;
-}
 
 class Evaluator {
  public:
@@ -79,10 +61,9 @@ class Evaluator {
 
     const std::string log_path = config_.output + "/metrics.jsonl";
     MT_TRY_STATUS(MakeDirectories(config_.output), OutputExitCode);
-    const int64_t before = LastStep(log_path);
-    MT_TRY(log_,
-           telemetry::MetricsLog::Open(log_path, before < 0 ? std::nullopt : std::optional(before)),
+    MT_TRY(log_, telemetry::MetricsLog::Open(log_path, std::numeric_limits<int64_t>::max()),
            OutputExitCode);
+    const int64_t before = log_->resumed_at().value_or(-1);
     MT_TRY(events_, telemetry::EventFileWriter::Create(config_.output + "/events/evaluator"),
            OutputExitCode);
     MT_TRY(presence_, Presence::Create(config_, JobName(manifest_)), OutputExitCode);

@@ -1,10 +1,9 @@
 #include "worker/role.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
@@ -65,20 +64,20 @@ Status CheckBatches(const spec::Declared& program, const data::Pipeline& train,
 }
 
 void Say(const std::string& line) {
-  std::printf("%s\n", line.c_str());
+  std::printf("%s\n", Printable(line).c_str());
   std::fflush(stdout);
 }
 
 void TellTermination(const Config& config, const std::string& message) {
   std::string path = config.job.termination_log;
-  if (path.empty() && !config.job.job.empty() && std::filesystem::exists(kTerminationLog)) {
+  if (path.empty() && !config.job.job.empty() && ::access(kTerminationLog, F_OK) == 0) {
     path = kTerminationLog;
   }
   if (path.empty()) return;
-  std::ofstream file(
-      path, std::ios::trunc);  // a device of the container's runtime: cannot be renamed over
-  file << message;
-  if (!file.flush()) LogWarning("cannot write the termination message", {{"path", path}});
+  // The container's runtime mounts it by itself, so it cannot be renamed over.
+  if (const Status written = WriteFileInPlace(path, message); !written.ok()) {
+    LogWarning("cannot write the termination message", {{"error", written.message()}});
+  }
 }
 
 std::string ModelPath(const Config& config) { return config.output + "/model.safetensors"; }

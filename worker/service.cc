@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "runtime/base/text.h"
 #include "runtime/distribute/arithmetic_agreement.h"
 #include "worker/ending.h"
 #include "worker/evaluator.h"
@@ -62,7 +63,7 @@ Ending Run(const Config& config, std::stop_token stop, const std::function<int()
 int Serve(const Config& config, std::stop_token stop, const std::function<int()>& stop_exit_code) {
   const Ending end = Run(config, stop, stop_exit_code);
   if (!end.status.ok()) {
-    std::fprintf(stderr, "meshtrain-worker: %s\n", end.status.message().c_str());
+    std::fprintf(stderr, "meshtrain-worker: %s\n", Printable(end.status.message()).c_str());
   }
   std::fflush(stdout);
   return end.exit_code;

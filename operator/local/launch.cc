@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -70,18 +69,10 @@ Result<std::unique_ptr<Launcher>> Launcher::Create(const api::TrainingJob& job,
     }
   }
   const char* temporary = std::getenv("TMPDIR");
-  std::string folder = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
-  folder += "/meshtrain-XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) {
-    return ErrnoStatus(errno, "cannot make a folder", folder);
-  }
-  launcher->private_folder_ = std::move(folder);
+  MT_ASSIGN_OR_RETURN(
+      launcher->private_folder_,
+      PrivateFolder::Create(temporary != nullptr && *temporary != '\0' ? temporary : "/tmp"));
   return launcher;
-}
-
-Launcher::~Launcher() {
-  std::error_code ignored;
-  if (!private_folder_.empty()) std::filesystem::remove_all(private_folder_, ignored);
 }
 
 std::string Launcher::OutputFolder(TaskId task) const {
@@ -154,10 +145,10 @@ Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
   }
   Replace(&container, cluster::kEnvTokenFile,
           Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName),
-          private_folder_ + "/" + Text(cluster::kTokenFileName));
+          private_folder_->path() + "/" + Text(cluster::kTokenFileName));
   Replace(&container, cluster::kEnvClusterFile,
           Text(cluster::kClusterMountPath) + "/" + Text(cluster::kClusterFileName),
-          private_folder_ + "/" + Text(cluster::kClusterFileName));
+          private_folder_->path() + "/" + Text(cluster::kClusterFileName));
   const bool declared = !job_.spec.program.empty();
   bool has_checkpoint = false;
   for (auto& [variable, value] : container.environment) {
@@ -172,7 +163,7 @@ Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
   }
 
   Launch launch{.restart_policy = container.restart_policy, .grace = container.grace};
-  launch.termination_log = private_folder_ + "/" + cluster::ToString(pod.task) + ".log";
+  launch.termination_log = private_folder_->path() + "/" + cluster::ToString(pod.task) + ".log";
   const std::optional<std::string> metrics = MetricsAddress(pod.task);
   if (metrics) launch.progress_addresses.push_back(*metrics);
   if (container.http_port > 0 && !container.command.empty()) {
@@ -228,9 +219,9 @@ Status Launcher::Check(std::vector<std::string>* notes) const {
 }
 
 Status Launcher::Make(const reconcile::CreateSecret& secret) {
-  const std::string path = private_folder_ + "/" + secret.key;
+  const std::string path = private_folder_->path() + "/" + secret.key;
   if (::access(path.c_str(), F_OK) == 0) return OkStatus();
-  // The folder is nobody else's (mkdtemp).
+  // The folder is nobody else's.
   return WriteFileAtomically(path, RandomHex32());
 }
 
@@ -240,7 +231,7 @@ Status Launcher::Make(const reconcile::CreateConfigMap& map) {
   const std::string text =
       body.is_object() ? body.value(Json::json_pointer("/data/" + file), "") : "";
   if (text.empty()) return Internal(map.name + ": expected data." + file + ", got: none");
-  return WriteFileAtomically(private_folder_ + "/" + file, WithHosts(text, hosts_));
+  return WriteFileAtomically(private_folder_->path() + "/" + file, WithHosts(text, hosts_));
 }
 
 Status Launcher::Make(const reconcile::CreateClaim& claim) {

@@ -16,6 +16,7 @@
 
 #include "operator/api/training_job.h"
 #include "operator/local/ports.h"
+#include "operator/local/private_folder.h"
 #include "operator/local/process.h"
 #include "operator/reconcile/reconcile.h"
 #include "runtime/base/clock.h"
@@ -56,11 +57,10 @@ int CoresFor(int cores, int processes, int place);
 
 class Launcher {
  public:
-  // Takes the ports and makes a private folder for secrets, which goes with the Launcher. Borrows
+  // Takes the ports and makes a private folder for secrets (private_folder.h). Borrows
   // `job`. Errors: kResourceExhausted without free ports; those of files.
   static Result<std::unique_ptr<Launcher>> Create(const api::TrainingJob& job,
                                                   LaunchOptions options);
-  ~Launcher();
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
@@ -97,7 +97,7 @@ class Launcher {
   PortReservation reservation_;
   std::map<TaskId, Ports> ports_;
   std::map<std::string, std::string> hosts_;  // of the cluster -> of this machine
-  std::string private_folder_;
+  std::unique_ptr<PrivateFolder> private_folder_;
 };
 
 }  // namespace meshtrain::local

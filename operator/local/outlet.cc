@@ -9,8 +9,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "runtime/base/file.h"
-
 namespace meshtrain::local {
 
 void Outlet::WriteLine(std::string_view line) {
@@ -71,18 +69,13 @@ void LineCutter::Finish(const std::function<void(std::string_view line)>& each) 
 }
 
 Result<LogFile> LogFile::Open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) return ErrnoStatus(errno, "cannot write", path);
-  return LogFile(fd);
-}
-
-LogFile::~LogFile() {
-  if (fd_ >= 0) ::close(fd_);
+  MT_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY | O_CREAT | O_APPEND));
+  return LogFile(std::move(file));
 }
 
 void LogFile::Write(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    const ssize_t n = ::write(file_.get(), bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return;
     bytes.remove_prefix(static_cast<size_t>(n));

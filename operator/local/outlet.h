@@ -5,7 +5,9 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 
 namespace meshtrain::local {
@@ -57,15 +59,12 @@ class LogFile {
  public:
   // Makes the file, or goes on with it. Errors: those of files.
   static Result<LogFile> Open(const std::string& path);
-  ~LogFile();
-  LogFile(LogFile&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  LogFile& operator=(LogFile&&) = delete;
   // A full disk loses lines and stops nothing.
   void Write(std::string_view bytes);
 
  private:
-  explicit LogFile(int fd) : fd_(fd) {}
-  int fd_;
+  explicit LogFile(FileDescriptor file) : file_(std::move(file)) {}
+  FileDescriptor file_;
 };
 
 }  // namespace meshtrain::local

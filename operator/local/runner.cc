@@ -13,6 +13,7 @@
 #include "operator/api/json.h"
 #include "operator/reconcile/progress.h"
 #include "runtime/base/file.h"
+#include "runtime/base/text.h"
 #include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::local {
@@ -102,6 +103,11 @@ Ending Runner::Run(StopSignals& signals) {
 }
 
 bool Runner::Live() const { return !children_.empty(); }
+
+// What replicas said last is among it.
+void Runner::Tell(const std::string& line) {
+  stderr_.WriteLine(Printable(job_.metadata.name + ": " + line));
+}
 
 // --- deciding and acting
 

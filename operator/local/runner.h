@@ -95,7 +95,7 @@ class Runner {
   void Say(Child* child, bool standard_error, std::string_view bytes);
   void Reap(Child* child);
 
-  void Tell(const std::string& line) { stderr_.WriteLine(job_.metadata.name + ": " + line); }
+  void Tell(const std::string& line);
   void Summarize();
   int ExitCode() const;
 

@@ -6,6 +6,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/text.h"
+
 namespace meshtrain {
 namespace {
 
@@ -30,9 +32,10 @@ constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::l
 constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
 
 // Quoted when a reader could not tell where the value ends.
-std::string Quoted(std::string_view text) {
+std::string Quoted(std::string_view given) {
+  const std::string text = Printable(given);
   if (!text.empty() && text.find_first_of(" \"=\n\t") == std::string_view::npos) {
-    return std::string(text);
+    return text;
   }
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

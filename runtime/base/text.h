@@ -21,6 +21,14 @@ std::string ToLower(std::string_view text);  // A-Z only
 std::optional<int64_t> ParseInt(std::string_view text);
 std::optional<double> ParseDouble(std::string_view text);
 
+// `text` for a terminal or a log, where it can do nothing but be read: control characters other
+// than line ends and tabs, characters that turn the direction of writing, and bytes that are no
+// UTF-8 are spelled out byte by byte, "\x1b[31m". All else is as it was, so lines stay lines.
+std::string Printable(std::string_view text);
+// What a message quotes of a text from outside: Printable on one line (line ends are "\n"), and of
+// a text longer than `most` bytes the beginning with the length: "aaaa... (70000 bytes)".
+std::string Excerpt(std::string_view text, size_t most = 200);
+
 // The candidate nearest to `word` by edit distance, where one is near enough to be a likely slip
 // (at most a third of the word's length, at least one). NearestName("optimiser", {"optimizer",
 // "loss"}) == "optimizer".

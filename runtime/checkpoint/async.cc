@@ -105,7 +105,8 @@ class AsyncSaver::Impl {
   }
 
   void Write(const Job& job) {
-    Result<std::string> path = checkpoint::Save(folder_, job.snapshot, job.options);
+    Result<std::string> path = CheckFolder(folder_);
+    if (path.ok()) path = checkpoint::Save(folder_, job.snapshot, job.options);
     const Duration took = SystemClock().Monotonic() - job.begin;
     MutexLock lock(mutex_);
     if (path.ok()) {

@@ -2,11 +2,17 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cinttypes>
 #include <cstdio>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "runtime/base/file.h"
+#include "runtime/base/json_depth.h"
+#include "runtime/base/text.h"
 
 namespace meshtrain::checkpoint {
 namespace {
@@ -18,6 +24,10 @@ constexpr int kVersion = 1;
 
 std::string Num(int64_t n) { return std::to_string(n); }
 
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 // What a broken index throws inside Parse; never leaves this file.
 struct BadField {
   std::string message;
@@ -28,9 +38,32 @@ uint64_t HashOf(const json& value) {
   uint64_t hash = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw BadField{"expected a checksum, got: " + text};
+    throw BadField{"expected a checksum, got: " + Excerpt(text)};
   }
   return hash;
+}
+
+// The library's own conversion takes numbers of any kind and size, and cuts what does not fit.
+int64_t IntOf(const json& object, const char* key,
+              int64_t most = std::numeric_limits<int64_t>::max()) {
+  const json& value = object.at(key);
+  const bool fits = value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t(most);
+  if (!fits) {
+    throw BadField{std::string(key) + ": expected a whole number from 0 to " + Num(most) +
+                   ", got: " + Excerpt(Dump(value))};
+  }
+  return value.get<int64_t>();
+}
+
+mesh::Dims DimsOf(const json& object, const char* key) {
+  const json& list = object.at(key);
+  const bool fits = list.is_array() && std::all_of(list.begin(), list.end(), [](const json& n) {
+                      return n.is_number_unsigned() && n.get<uint64_t>() <= uint64_t{1} << 62;
+                    });
+  if (!fits) {
+    throw BadField{std::string(key) + ": expected a list of sizes, got: " + Excerpt(Dump(list))};
+  }
+  return list.get<mesh::Dims>();
 }
 
 json ShardJson(const ShardRecord& s) {
@@ -42,11 +75,11 @@ json ShardJson(const ShardRecord& s) {
 
 ShardRecord ShardOf(const json& value) {
   ShardRecord s;
-  s.file = value.at("file").get<int>();
+  s.file = static_cast<int>(IntOf(value, "file", std::numeric_limits<int>::max()));
   s.key = value.at("key").get<std::string>();
-  s.box.offsets = value.at("offsets").get<mesh::Dims>();
-  s.box.sizes = value.at("sizes").get<mesh::Dims>();
-  s.begin = value.at("begin").get<int64_t>();
+  s.box.offsets = DimsOf(value, "offsets");
+  s.box.sizes = DimsOf(value, "sizes");
+  s.begin = IntOf(value, "begin");
   for (const json& h : value.at("chunk_xxh64")) s.chunks.push_back(HashOf(h));
   return s;
 }
@@ -79,35 +112,30 @@ json Body(const Index& index) {
           {"variables", std::move(variables)}};
 }
 
-std::string Dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 Index IndexOf(const json& body) {
   Index index;
-  if (body.at("chunk_bytes").get<int64_t>() != kChunkBytes) {
-    throw BadField{"chunk_bytes: expected " + Num(kChunkBytes) +
-                   ", got: " + body.at("chunk_bytes").dump()};
+  if (const int64_t bytes = IntOf(body, "chunk_bytes"); bytes != kChunkBytes) {
+    throw BadField{"chunk_bytes: expected " + Num(kChunkBytes) + ", got: " + Num(bytes)};
   }
-  index.step = body.at("step").get<int64_t>();
-  index.generation = body.at("generation").get<int64_t>();
+  index.step = IntOf(body, "step", kMostSteps);
+  index.generation = IntOf(body, "generation", kMostSteps);
   index.mesh = body.at("mesh").get<std::string>();
   index.program_hash = body.at("program_hash").get<std::string>();
   index.data_cursor = body.at("data_cursor").get<std::string>();
   index.metadata = body.at("metadata").get<std::map<std::string, std::string>>();
   for (const json& f : body.at("files")) {
-    FileRecord file{f.at("name").get<std::string>(), f.at("bytes").get<int64_t>(),
-                    f.at("header_bytes").get<int64_t>(), HashOf(f.at("header_xxh64"))};
+    FileRecord file{f.at("name").get<std::string>(), IntOf(f, "bytes"), IntOf(f, "header_bytes"),
+                    HashOf(f.at("header_xxh64"))};
     if (file.name.empty() || file.name.find('/') != std::string::npos || file.name == ".." ||
-        file.name == ".") {
-      throw BadField{"files: expected a plain file name, got: " + file.name};
+        file.name == "." || !CheckPath(file.name).ok()) {
+      throw BadField{"files: expected a plain file name, got: " + Excerpt(file.name)};
     }
     index.files.push_back(std::move(file));
   }
   for (const auto& [name, v] : body.at("variables").items()) {
     VariableRecord variable;
     auto type = mesh::TensorType::Parse(v.at("type").get<std::string>());
-    if (!type.ok()) throw BadField{"variable `" + name + "`: " + type.status().message()};
+    if (!type.ok()) throw BadField{"variable `" + Excerpt(name) + "`: " + type.status().message()};
     variable.type = *std::move(type);
     variable.layout = v.at("layout").get<std::string>();
     for (const json& s : v.at("shards")) variable.shards.push_back(ShardOf(s));
@@ -117,7 +145,7 @@ Index IndexOf(const json& body) {
 }
 
 Status CheckVariable(const Index& index, const std::string& name, const VariableRecord& v) {
-  const std::string where = "variable `" + name + "` " + v.type.ToString() + ": ";
+  const std::string where = "variable `" + Excerpt(name) + "` " + v.type.ToString() + ": ";
   int64_t covered = 0;
   for (size_t i = 0; i < v.shards.size(); ++i) {
     const ShardRecord& s = v.shards[i];
@@ -169,6 +197,9 @@ Result<Index> Index::Parse(std::string_view text, const std::string& path) {
 }
 
 Result<Index> Index::ParsePart(std::string_view text, const std::string& path) {
+  if (const Status deep = CheckJsonDepth(text); !deep.ok()) {
+    return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) + ": " + deep.message());
+  }
   try {
     const json whole = json::parse(text);
     const json& body = whole.at("index");
@@ -176,24 +207,24 @@ Result<Index> Index::ParsePart(std::string_view text, const std::string& path) {
     const uint64_t hash = XXH64(compact.data(), compact.size(), 0);
     if (HashOf(whole.at("xxh64")) != hash) {
       return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) +
-                      ": expected checksum " + whole.at("xxh64").get<std::string>() +
+                      ": expected checksum " + Excerpt(whole.at("xxh64").get<std::string>()) +
                       ", got: " + HashText(hash));
     }
     if (body.at("format") != kFormat) {
       throw BadField{"format: expected " + std::string(kFormat) +
-                     ", got: " + Dump(body.at("format"))};
+                     ", got: " + Excerpt(Dump(body.at("format")))};
     }
-    if (body.at("version").get<int>() > kVersion) {
+    if (const int64_t version = IntOf(body, "version"); version > kVersion) {
       return Unimplemented(path + ": version: expected at most " + Num(kVersion) +
-                           ", got: " + body.at("version").dump());
+                           ", got: " + Num(version));
     }
     return IndexOf(body);
   } catch (const json::parse_error& error) {
     return DataLoss(path + ": byte " + std::to_string(error.byte > 0 ? error.byte - 1 : 0) +
-                    ": expected JSON, got: " + error.what());
+                    ": expected JSON, got: " + Excerpt(error.what()));
   } catch (const json::exception& error) {
     return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) +
-                    ": expected a checkpoint's index, got: " + error.what());
+                    ": expected a checkpoint's index, got: " + Excerpt(error.what()));
   } catch (const BadField& bad) {
     return DataLoss(path + ": bytes 0 to " + std::to_string(text.size()) + ": " + bad.message);
   }

@@ -25,6 +25,9 @@ inline constexpr std::string_view kIndexName = "index.json";
 // reads.
 inline constexpr int64_t kChunkBytes = 1 << 20;
 
+// No run comes near it, and sums of steps stay far from the ends of int64_t.
+inline constexpr int64_t kMostSteps = int64_t{1} << 53;
+
 struct ShardRecord {
   int file = 0;                  // in Index::files
   std::string key;               // the tensor's name in that file
@@ -51,8 +54,8 @@ struct FileRecord {
 };
 
 struct Index {
-  int64_t step = 0;
-  int64_t generation = 0;  // counts saves of the same step
+  int64_t step = 0;        // 0 to kMostSteps
+  int64_t generation = 0;  // counts saves of the same step; 0 to kMostSteps
   std::string mesh;        // when saved
   std::string program_hash;
   std::string data_cursor;  // data::Cursor's text

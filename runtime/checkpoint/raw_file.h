@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 
 namespace meshtrain::checkpoint {
@@ -16,7 +17,6 @@ namespace meshtrain::checkpoint {
 class RawReader {
  public:
   static Result<std::unique_ptr<RawReader>> Open(const std::string& path);
-  ~RawReader();
   RawReader(const RawReader&) = delete;
   RawReader& operator=(const RawReader&) = delete;
 
@@ -26,10 +26,10 @@ class RawReader {
   Status ReadAt(int64_t offset, std::span<std::byte> out) const;
 
  private:
-  RawReader(std::string path, int fd, int64_t size)
-      : path_(std::move(path)), fd_(fd), size_(size) {}
+  RawReader(std::string path, FileDescriptor file, int64_t size)
+      : path_(std::move(path)), file_(std::move(file)), size_(size) {}
   std::string path_;
-  int fd_;
+  FileDescriptor file_;
   int64_t size_;
 };
 
@@ -48,13 +48,11 @@ class RawWriter {
   Status Close();
 
  private:
-  RawWriter(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  RawWriter(std::string path, FileDescriptor file)
+      : path_(std::move(path)), file_(std::move(file)) {}
   std::string path_;
-  int fd_;
+  FileDescriptor file_;
   int64_t position_ = 0;
 };
-
-// Makes the names in `folder` as durable as the files.
-Status SyncFolder(const std::string& folder);
 
 }  // namespace meshtrain::checkpoint

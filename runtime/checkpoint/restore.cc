@@ -34,6 +34,7 @@ std::optional<int64_t> StepOf(const std::string& name) {
 }
 
 Result<std::vector<Candidate>> ListFolders(const std::string& folder, bool complete) {
+  MT_RETURN_IF_ERROR(CheckPath(folder));
   std::vector<Candidate> out;
   std::error_code error;
   fs::directory_iterator entries(folder, error);
@@ -81,6 +82,11 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
   const std::string index_path = path + "/" + std::string(kIndexName);
   MT_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path));
   MT_ASSIGN_OR_RETURN(Index index, Index::Parse(text, index_path));
+  const std::optional<int64_t> named = StepOf(fs::path(path).filename().string());
+  if (named && *named != index.step) {
+    return DataLoss(index_path + ": step: expected " + Num(*named) +
+                    ", as its folder is named, got: " + Num(index.step));
+  }
   std::vector<std::unique_ptr<RawReader>> files;
   for (const FileRecord& record : index.files) {
     const std::string name = path + "/" + record.name;

@@ -14,6 +14,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/file.h"
+#include "runtime/base/json_depth.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/runs.h"
 
@@ -58,12 +59,19 @@ std::string_view NameOf(DType dtype) {
 
 std::string Num(int64_t n) { return std::to_string(n); }
 
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 // Where an entry's mistake is: the header has no finer address once JSON is read.
 Status Bad(const std::string& path, const std::string& name, const std::string& message) {
-  return DataLoss(path + ": byte 8: header: tensor `" + name + "`: " + message);
+  return DataLoss(path + ": byte 8: header: tensor `" + Excerpt(name) + "`: " + message);
 }
 
 Result<json> ParseJson(std::string_view text, const std::string& path) {
+  if (const Status deep = CheckJsonDepth(text); !deep.ok()) {
+    return DataLoss(path + ": byte 8: header: " + deep.message());
+  }
   std::set<std::string> names;
   std::string twice;
   try {
@@ -84,19 +92,20 @@ Result<json> ParseJson(std::string_view text, const std::string& path) {
     return DataLoss(
         path + ": byte " +
         Num(8 + (parse != nullptr && parse->byte > 0 ? static_cast<int64_t>(parse->byte) - 1 : 0)) +
-        ": header: expected JSON, got: " + error.what());
+        ": header: expected JSON, got: " + Excerpt(error.what()));
   }
 }
 
 Status ReadMetadata(const json& value, const std::string& path,
                     std::map<std::string, std::string>* out) {
   if (!value.is_object()) {
-    return Bad(path, std::string(kMetadata), "expected an object of texts, got: " + value.dump());
+    return Bad(path, std::string(kMetadata),
+               "expected an object of texts, got: " + Excerpt(Dump(value)));
   }
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) {
       return Bad(path, std::string(kMetadata),
-                 "expected a text for `" + key + "`, got: " + text.dump());
+                 "expected a text for `" + Excerpt(key) + "`, got: " + Excerpt(Dump(text)));
     }
     (*out)[key] = text.get<std::string>();
   }
@@ -116,7 +125,7 @@ Result<SafetensorsEntry> ReadEntry(const std::string& name, const json& value,
       !value.contains("data_offsets") || !unsigned_list(value["data_offsets"]) ||
       value["data_offsets"].size() != 2) {
     return Bad(path, name,
-               "expected dtype, shape and two data_offsets, got: " + value.dump().substr(0, 200));
+               "expected dtype, shape and two data_offsets, got: " + Excerpt(Dump(value)));
   }
   SafetensorsEntry entry;
   entry.name = name;
@@ -138,7 +147,8 @@ Result<SafetensorsEntry> ReadEntry(const std::string& name, const json& value,
     }
     if (overflow || bytes != entry.end - entry.begin) {
       return Bad(path, name,
-                 "expected as many bytes as " + entry.dtype + " of shape " + value["shape"].dump() +
+                 "expected as many bytes as " + entry.dtype + " of shape " +
+                     Excerpt(Dump(value["shape"])) +
                      " takes, got: " + Num(entry.end - entry.begin));
     }
   }
@@ -281,8 +291,9 @@ Result<const SafetensorsEntry*> SafetensorsReader::Lookup(std::string_view name)
                     "`, got: none of that name" + DidYouMean(name, names));
   }
   if (!entry->type()) {
-    return Unimplemented(path() + ": tensor `" + entry->name +
-                         "`: expected BOOL, U8, I32, I64, F32 or F64, got: " + entry->dtype);
+    return Unimplemented(
+        path() + ": tensor `" + Excerpt(entry->name) +
+        "`: expected BOOL, U8, I32, I64, F32 or F64, got: " + Excerpt(entry->dtype));
   }
   return entry;
 }
@@ -300,8 +311,8 @@ Result<mesh::Tensor> SafetensorsReader::ReadSlice(std::string_view name, const m
   const mesh::TensorType type = *entry->type();
   const Box box{offsets, sizes};
   if (!IsInside(box, type.dims)) {
-    return InvalidArgument(path() + ": tensor `" + entry->name + "`: expected a slice inside " +
-                           type.ToString() + ", got: another");
+    return InvalidArgument(path() + ": tensor `" + Excerpt(entry->name) +
+                           "`: expected a slice inside " + type.ToString() + ", got: another");
   }
   mesh::Tensor out(mesh::TensorType{type.dtype, sizes});
   const Box whole{mesh::Dims(type.dims.size(), 0), type.dims};

@@ -195,11 +195,18 @@ Status CheckFinite(const Snapshot& snapshot) {
   return OkStatus();
 }
 
+Result<std::string> CheckFolder(const std::string& folder) {
+  std::error_code error;
+  if (fs::is_directory(folder, error)) return folder;
+  return NotFound(folder + ": expected the folder of checkpoints to stay while the run writes " +
+                  "into it, got: it was removed or moved");
+}
+
 Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int process,
                         int processes, int64_t generation) {
-  if (snapshot.step < 0 || process < 0 || process >= processes) {
-    return InvalidArgument("checkpoint: expected a step from 0 and a process below " +
-                           std::to_string(processes) + ", got: step " +
+  if (snapshot.step < 0 || snapshot.step > kMostSteps || process < 0 || process >= processes) {
+    return InvalidArgument("checkpoint: expected a step from 0 to " + std::to_string(kMostSteps) +
+                           " and a process below " + std::to_string(processes) + ", got: step " +
                            std::to_string(snapshot.step) + ", process " + std::to_string(process));
   }
   MT_RETURN_IF_ERROR(CheckFinite(snapshot));

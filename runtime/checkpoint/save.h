@@ -78,6 +78,10 @@ Result<Index> WritePart(const std::string& folder, const Snapshot& snapshot, int
 Result<std::string> Commit(const std::string& folder, const std::vector<Index>& parts,
                            const SaveOptions& options = {});
 
+// `folder`, for whoever made it and is about to save there: Save would make it anew, as if nothing
+// had been lost with it. Errors: kNotFound where it is gone.
+Result<std::string> CheckFolder(const std::string& folder);
+
 // Removes a complete or an incomplete checkpoint, by its own folder. Its index goes first: whatever
 // ends this in between leaves an incomplete checkpoint, never a complete one without its files.
 // Errors: base/file.h's; where the index stays, so does all of it.

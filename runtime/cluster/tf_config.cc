@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.h"
 #include "runtime/base/text.h"
 
 namespace meshtrain::cluster {
@@ -14,10 +15,9 @@ constexpr int32_t kMaxIndex = 1'000'000;
 
 Status Bad(std::string_view where, std::string_view path, std::string_view expected,
            const Json& got) {
-  std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return InvalidArgument(std::string(where) + ": " + std::string(path) + ": " +
-                         std::string(expected) + ", got: " + text);
+  const std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return InvalidArgument(std::string(where) + ": " + Excerpt(path) + ": " + std::string(expected) +
+                         ", got: " + Excerpt(text));
 }
 
 // 7, "7"; nothing for anything else.
@@ -36,8 +36,8 @@ Result<Role> RoleAt(std::string_view where, const std::string& path, const std::
   if (const auto role = ParseRole(name)) return *role;
   std::vector<std::string> known;
   for (const Role role : kRoles) known.emplace_back(RoleName(role));
-  return InvalidArgument(std::string(where) + ": " + path +
-                         ": must be chief, worker, ps or evaluator, got: " + name +
+  return InvalidArgument(std::string(where) + ": " + Excerpt(path) +
+                         ": must be chief, worker, ps or evaluator, got: " + Excerpt(name) +
                          DidYouMean(name, known));
 }
 
@@ -94,10 +94,10 @@ Result<ClusterSpec> ReadCluster(std::string_view where, const Json& root) {
 }
 
 Result<Json> ReadJson(std::string_view where, std::string_view text) {
+  MT_RETURN_IF_ERROR(CheckJsonDepth(text).At(where));
   Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded()) {
-    return InvalidArgument(std::string(where) +
-                           ": must be JSON, got: " + std::string(text.substr(0, 80)));
+    return InvalidArgument(std::string(where) + ": must be JSON, got: " + Excerpt(text));
   }
   if (!root.is_object()) return Bad(where, "(root)", "must be an object", root);
   return root;

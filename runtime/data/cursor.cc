@@ -26,8 +26,8 @@ std::string Cursor::ToString() const {
 }
 
 Result<Cursor> Cursor::Parse(std::string_view text) {
-  const Status bad = InvalidArgument("data cursor: expected `epoch=N batch=N order=HEX`, got: " +
-                                     std::string(text));
+  const Status bad =
+      InvalidArgument("data cursor: expected `epoch=N batch=N order=HEX`, got: " + Excerpt(text));
   const std::vector<std::string> parts = Split(text, ' ');
   if (parts.size() != 3) return bad;
   const auto epoch = After(parts[0], "epoch=");
@@ -39,7 +39,8 @@ Result<Cursor> Cursor::Parse(std::string_view text) {
   Cursor cursor;
   const auto [end, error] =
       std::from_chars(order->data(), order->data() + order->size(), cursor.fingerprint, 16);
-  if (!e || !b || *e < 0 || *b < 0 || error != std::errc() ||
+  constexpr int64_t kMost = int64_t{1} << 53;  // what no run reaches
+  if (!e || !b || *e < 0 || *e > kMost || *b < 0 || *b > kMost || error != std::errc() ||
       end != order->data() + order->size()) {
     return bad;
   }

@@ -53,7 +53,7 @@ void SwapBytes(std::span<std::byte> bytes, int64_t width) {
 
 struct IdxReader::Impl {
   std::string path;
-  int fd = -1;
+  FileDescriptor file;
   int64_t file_bytes = 0;
   bool gzip = false;
   bool stream_ended = false;  // the last gzip member's end was reached
@@ -69,7 +69,6 @@ struct IdxReader::Impl {
 
   ~Impl() {
     if (zlib_ready) inflateEnd(&zlib);
-    if (fd >= 0) ::close(fd);
   }
 
   // "PATH: byte N: ": of the content, which for a plain file is the file.
@@ -82,7 +81,7 @@ struct IdxReader::Impl {
   // More file bytes into an empty chunk; zero bytes at the file's end.
   Result<size_t> Refill() {
     for (;;) {
-      const ssize_t n = ::read(fd, chunk.data(), chunk.size());
+      const ssize_t n = ::read(file.get(), chunk.data(), chunk.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return ErrnoStatus(errno, "cannot read at byte " + Num(file_position), path);
       chunk_begin = 0;
@@ -153,13 +152,9 @@ struct IdxReader::Impl {
   }
 
   Status Start() {
-    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ErrnoStatus(errno, "cannot open", path);
+    MT_ASSIGN_OR_RETURN(file, OpenFile(path, O_RDONLY));
     struct stat info {};
-    if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
-    if (!S_ISREG(info.st_mode)) {
-      return InvalidArgument(path + ": expected a regular file, got: something else");
-    }
+    if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
     file_bytes = info.st_size;
     MT_ASSIGN_OR_RETURN(const size_t n, Refill());
     gzip = n >= 2 && chunk[0] == std::byte{0x1f} && chunk[1] == std::byte{0x8b};
@@ -192,15 +187,20 @@ struct IdxReader::Impl {
     std::vector<std::byte> sizes(4 * rank);
     MT_RETURN_IF_ERROR(PullAll(sizes, "the header's " + Num(rank) + " dimensions"));
     int64_t bytes = mesh::DTypeBytes(*dtype);
+    // Of as many elements as there would be with at least one in each dimension: also an item of
+    // none must have a size.
+    int64_t most = bytes;
     for (unsigned d = 0; d < rank; ++d) {
       int64_t size = 0;
       for (int i = 0; i < 4; ++i) size = size << 8 | std::to_integer<int64_t>(sizes[4 * d + i]);
       type.dims.push_back(size);
-      if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > (int64_t{1} << 46)) {
+      if (__builtin_mul_overflow(most, std::max<int64_t>(size, 1), &most) ||
+          most > (int64_t{1} << 46)) {
         return DataLoss(path + ": byte " + Num(4 + 4 * d) +
                         ": expected dimensions that fit in memory, got: " + Num(size) +
                         " in dimension " + Num(d));
       }
+      bytes *= size;
     }
     return CheckDeclaredBytes(bytes);
   }

@@ -29,8 +29,7 @@ Result<DType> ParseDType(std::string_view name) {
   for (const DTypeRow& row : kDTypes) {
     if (row.name == name) return row.dtype;
   }
-  return InvalidArgument("dtype: expected one of bool u8 i32 i64 f32 f64, got: " +
-                         std::string(name));
+  return InvalidArgument("dtype: expected one of bool u8 i32 i64 f32 f64, got: " + Excerpt(name));
 }
 
 int64_t NumElements(const Dims& dims) {
@@ -57,8 +56,7 @@ std::string TensorType::ToString() const {
 
 Result<TensorType> TensorType::Parse(std::string_view text) {
   const auto bad = [&] {
-    return InvalidArgument("tensor type: expected a text like f32[8,16], got: " +
-                           std::string(text));
+    return InvalidArgument("tensor type: expected a text like f32[8,16], got: " + Excerpt(text));
   };
   const size_t open = text.find('[');
   if (open == std::string_view::npos || text.back() != ']') return bad();

@@ -102,7 +102,8 @@ Result<Declared> Declared::Create(const ProgramSpec& spec) {
       for (const std::string& name : layer.inputs) {
         const auto input = symbols.find(name);
         if (input == symbols.end()) {
-          return InvalidArgument(layer.path + ": no layer before it is named `" + name + "`");
+          return InvalidArgument(layer.path + ": no layer before it is named `" + Excerpt(name) +
+                                 "`");
         }
         inputs.push_back(input->second);
       }
@@ -110,7 +111,8 @@ Result<Declared> Declared::Create(const ProgramSpec& spec) {
     }
     const auto output = symbols.find(spec.model.output);
     if (output == symbols.end()) {
-      return InvalidArgument("model.output: no layer is named `" + spec.model.output + "`");
+      return InvalidArgument("model.output: no layer is named `" + Excerpt(spec.model.output) +
+                             "`");
     }
     recipe.model = std::make_shared<nn::Functional>(std::vector<nn::Symbol>{x}, output->second);
   } else {

@@ -99,8 +99,9 @@ class Checker {
           continue;
         }
         problems_.Add(place, path,
-                      axes.empty() ? "axis `" + axis + "` needs a mesh, got: a program without one"
-                                   : "unknown mesh axis `" + axis + "`" + Suggest(axis, axes));
+                      axes.empty()
+                          ? "axis `" + Excerpt(axis) + "` needs a mesh, got: a program without one"
+                          : "unknown mesh axis `" + Excerpt(axis) + "`" + Suggest(axis, axes));
         return false;
       }
     }
@@ -204,10 +205,10 @@ class Checker {
     for (size_t i = 0, n = names.size(); i < n; ++i) names.push_back("val_" + names[i]);
     if (std::find(names.begin(), names.end(), monitor) == names.end()) {
       problems_.Add(At("train.early_stopping"), path,
-                    "unknown figure `" + monitor + "`" + Suggest(monitor, names));
+                    "unknown figure `" + Excerpt(monitor) + "`" + Suggest(monitor, names));
     } else if (monitor.starts_with("val_") && !validates) {
       problems_.Add(At("train.early_stopping"), path,
-                    "`" + monitor + "` needs data.test and a validation, got: none");
+                    "`" + Excerpt(monitor) + "` needs data.test and a validation, got: none");
     }
   }
 

@@ -51,6 +51,10 @@ class TreeBuilder final : public YAML::EventHandler {
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
+    if (value.find('\0') != std::string::npos) {
+      throw Refusal{PlaceOf(mark),
+                    "expected a text without NUL characters, got: " + Excerpt(value)};
+    }
     Node node;
     node.kind = Node::Kind::kScalar;
     node.scalar = value;
@@ -61,7 +65,7 @@ class TreeBuilder final : public YAML::EventHandler {
     }
     if (!tag.empty() && tag != "!" && tag != "?") {
       if (tag != "tag:yaml.org,2002:str") {
-        throw Refusal{node.place, "tags are not read, got: " + tag};
+        throw Refusal{node.place, "tags are not read, got: " + Excerpt(tag)};
       }
       node.quoted = true;
     }
@@ -132,7 +136,7 @@ class TreeBuilder final : public YAML::EventHandler {
         throw Refusal{node.place, "merge keys (<<) are not read"};
       }
       if (!open.keys.insert(node.scalar).second) {
-        throw Refusal{node.place, "key `" + node.scalar + "` is here twice"};
+        throw Refusal{node.place, "key `" + Excerpt(node.scalar) + "` is here twice"};
       }
       open.key = std::move(node);
     } else {
@@ -169,8 +173,7 @@ std::string Node::Describe() const {
     case Kind::kScalar:
       break;
   }
-  constexpr size_t kMost = 60;
-  std::string text = scalar.substr(0, kMost) + (scalar.size() > kMost ? "..." : "");
+  const std::string text = Excerpt(scalar);
   return quoted ? "\"" + text + "\"" : text;
 }
 
@@ -216,6 +219,12 @@ Result<std::vector<Node>> ParseDocuments(std::string_view text, std::string_view
     return InvalidArgument(At(file, {}, "") + "expected at most " + HumanBytes(limits.bytes) +
                            ", got: " + HumanBytes(static_cast<int64_t>(text.size())));
   }
+  // yaml-cpp takes it for the end of the text.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return InvalidArgument(At(file, {}, "") +
+                           "expected a text without NUL characters, got: one at byte " +
+                           std::to_string(nul));
+  }
   TreeBuilder builder(limits);
   std::istringstream stream{std::string(text)};
   try {
@@ -225,7 +234,8 @@ Result<std::vector<Node>> ParseDocuments(std::string_view text, std::string_view
   } catch (const Refusal& refusal) {
     return InvalidArgument(At(file, refusal.place, "") + refusal.what);
   } catch (const YAML::Exception& e) {
-    return InvalidArgument(At(file, e.mark.is_null() ? Place{} : PlaceOf(e.mark), "") + e.msg);
+    return InvalidArgument(At(file, e.mark.is_null() ? Place{} : PlaceOf(e.mark), "") +
+                           Excerpt(e.msg));
   }
   return builder.Take();
 }

@@ -52,9 +52,9 @@ void OrderAxes(Problems& problems, Place place, const std::string& path,
   if (ordered.size() != axes->size() || order.size() != axes->size()) {
     std::vector<std::string> names;
     for (const mesh::Axis& axis : *axes) names.push_back(axis.name);
-    problems.Add(
-        place, path,
-        "expected each axis of `mesh` once (" + Join(names, ", ") + "), got: " + Join(order, ", "));
+    problems.Add(place, path,
+                 "expected each axis of `mesh` once (" + Join(names, ", ") +
+                     "), got: " + Excerpt(Join(order, ", ")));
     return;
   }
   *axes = std::move(ordered);
@@ -147,12 +147,12 @@ std::vector<train::Metric> ParseMetrics(Problems& problems, const Node& node,
     if (!entry.IsScalar()) {
       problems.Add(entry.place, at, "expected a metric's name, got: " + entry.Describe());
     } else if (!train::ParseMetric(entry.scalar)) {
-      problems.Add(
-          entry.place, at,
-          "unknown metric `" + entry.scalar + "`" + Suggest(entry.scalar, train::MetricNames()));
+      problems.Add(entry.place, at,
+                   "unknown metric `" + Excerpt(entry.scalar) + "`" +
+                       Suggest(entry.scalar, train::MetricNames()));
     } else if (std::any_of(metrics.begin(), metrics.end(),
                            [&](const auto& m) { return m.name == entry.scalar; })) {
-      problems.Add(entry.place, at, "metric `" + entry.scalar + "` is here twice");
+      problems.Add(entry.place, at, "metric `" + Excerpt(entry.scalar) + "` is here twice");
     } else {
       metrics.push_back(train::MetricOf(entry.scalar));
     }

@@ -33,7 +33,7 @@ Initializer ParseInitializer(Fields& layer, std::string_view key, Initializer fa
   const std::string& name = named->name;
   if (std::find(kKnown.begin(), kKnown.end(), name) == kKnown.end()) {
     layer.problems().Add(named->place, layer.Path(key),
-                         "unknown initializer `" + name + "`" + Suggest(name, kKnown));
+                         "unknown initializer `" + Excerpt(name) + "`" + Suggest(name, kKnown));
     return fallback;
   }
   Fields options(layer.problems(), named->options, layer.Path(key) + "." + name, "option");
@@ -152,8 +152,9 @@ std::optional<LayerSpec> ParseLayer(Problems& problems, const Node& node, const 
     if (known.kind == named->name) row = &known;
   }
   if (row == nullptr) {
-    problems.Add(named->place, path,
-                 "unknown layer `" + named->name + "`" + Suggest(named->name, LayerKinds()));
+    problems.Add(
+        named->place, path,
+        "unknown layer `" + Excerpt(named->name) + "`" + Suggest(named->name, LayerKinds()));
     return std::nullopt;
   }
   LayerSpec layer{.kind = named->name, .place = named->place, .path = path + "." + named->name};
@@ -178,8 +179,9 @@ std::optional<LayerSpec> ParseLayer(Problems& problems, const Node& node, const 
   }
   for (const std::string& input : layer.inputs) {
     if (std::find(names->begin(), names->end(), input) != names->end()) continue;
-    problems.Add(fields.PlaceOf("inputs"), fields.Path("inputs"),
-                 "no layer before this one is named `" + input + "`" + Suggest(input, *names));
+    problems.Add(
+        fields.PlaceOf("inputs"), fields.Path("inputs"),
+        "no layer before this one is named `" + Excerpt(input) + "`" + Suggest(input, *names));
   }
   if (layer.inputs.empty() || (!row->several_inputs && layer.inputs.size() > 1)) {
     fields.Wrong("inputs", row->several_inputs ? "at least one name" : "one name");
@@ -221,8 +223,9 @@ ModelSpec ParseModel(Problems& problems, const Node& node, const std::string& pa
       const size_t index = static_cast<size_t>(&entry - list->list.data());
       problems.Add(name->place,
                    list_path + "[" + std::to_string(index) + "]." + entry.members[0].key + ".name",
-                   name->scalar == "x" ? "`x` names the model's input"
-                                       : "another layer is named `" + name->scalar + "` already");
+                   name->scalar == "x"
+                       ? "`x` names the model's input"
+                       : "another layer is named `" + Excerpt(name->scalar) + "` already");
     }
   }
   std::vector<std::string> names = {"x"};
@@ -255,7 +258,8 @@ ModelSpec ParseModel(Problems& problems, const Node& node, const std::string& pa
         needed.insert(layer.inputs.begin(), layer.inputs.end());
       } else {
         problems.Add(layer.place, layer.path,
-                     "layer `" + layer.name + "` does not reach the output `" + model.output + "`");
+                     "layer `" + Excerpt(layer.name) + "` does not reach the output `" +
+                         Excerpt(model.output) + "`");
       }
     }
   }

@@ -116,7 +116,7 @@ OptimizerSpec ParseOptimizer(Problems& problems, const Node& node, const std::st
     return spec;
   }
   problems.Add(named->place, path,
-               "unknown optimizer `" + named->name + "`" + Suggest(named->name, known));
+               "unknown optimizer `" + Excerpt(named->name) + "`" + Suggest(named->name, known));
   return spec;
 }
 
@@ -126,8 +126,9 @@ train::Loss ParseLossSpec(Problems& problems, const Node& node, const std::strin
   if (!named) return loss;
   const auto kind = train::ParseLoss(named->name);
   if (!kind) {
-    problems.Add(named->place, path,
-                 "unknown loss `" + named->name + "`" + Suggest(named->name, train::LossNames()));
+    problems.Add(
+        named->place, path,
+        "unknown loss `" + Excerpt(named->name) + "`" + Suggest(named->name, train::LossNames()));
     return loss;
   }
   loss.kind = *kind;

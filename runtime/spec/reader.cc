@@ -7,7 +7,9 @@
 namespace meshtrain::spec {
 
 void Problems::Add(Place place, std::string_view path, std::string what) {
-  found_.push_back({place, At(file_, place, path) + std::move(what)});
+  // Of what it quotes each part is cut where it is quoted; this is the whole.
+  constexpr size_t kMost = 2000;
+  found_.push_back({place, At(file_, place, Excerpt(path)) + Excerpt(what, kMost)});
 }
 
 Status Problems::ToStatus() const {
@@ -166,9 +168,9 @@ void Fields::Done() {
   done_ = true;
   for (const Node::Member& member : node_.members) {
     if (std::find(known_.begin(), known_.end(), member.key) != known_.end()) continue;
-    problems_.Add(
-        member.place, path_,
-        "unknown " + std::string(noun_) + " `" + member.key + "`" + Suggest(member.key, known_));
+    problems_.Add(member.place, path_,
+                  "unknown " + std::string(noun_) + " `" + Excerpt(member.key) + "`" +
+                      Suggest(member.key, known_));
   }
 }
 
@@ -187,7 +189,7 @@ std::optional<Named> ReadNamed(Problems& problems, const Node& node, const std::
     problems.Add(node.place, path,
                  "expected one " + std::string(noun) + ", got: a map of " +
                      std::to_string(node.members.size()) + " keys (options of `" +
-                     node.members[0].key + "` are indented below it)");
+                     Excerpt(node.members[0].key) + "` are indented below it)");
   } else {
     problems.Add(node.place, path, "expected a " + std::string(noun) + ", got: " + node.Describe());
   }

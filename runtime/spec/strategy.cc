@@ -90,8 +90,9 @@ ParameterServerSpec ParseParameterServer(Problems& problems, const Node& node,
         spec.partitioner = MaxSizeSpec{f.Int("max_shard_bytes", 1, 1), f.Int("max_shards", 0, 1)};
       } else {
         const std::vector<std::string> known = {"fixed_shards", "min_size", "max_size"};
-        problems.Add(named->place, at,
-                     "unknown partitioner `" + named->name + "`" + Suggest(named->name, known));
+        problems.Add(
+            named->place, at,
+            "unknown partitioner `" + Excerpt(named->name) + "`" + Suggest(named->name, known));
         f.AllowOthers();
       }
     }
@@ -111,13 +112,13 @@ void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options,
   if (std::find(kStrategies.begin(), kStrategies.end(), strategy) == kStrategies.end() &&
       !strategy.empty()) {
     const std::vector<std::string> names(kStrategies.begin(), kStrategies.end());
-    return refuse("unknown strategy `" + strategy + "`" + Suggest(strategy, names));
+    return refuse("unknown strategy `" + Excerpt(strategy) + "`" + Suggest(strategy, names));
   }
   const auto options_of = [&](bool given, const std::string& key, const std::string& wanted) {
     if (!given || strategy == wanted) return;
-    problems.Add(
-        program.places.at(key), "program." + key,
-        "expected the strategy " + wanted + ", got: " + (strategy.empty() ? "none" : strategy));
+    problems.Add(program.places.at(key), "program." + key,
+                 "expected the strategy " + wanted +
+                     ", got: " + (strategy.empty() ? "none" : Excerpt(strategy)));
   };
   options_of(program.parameter_server.has_value(), "parameter_server", "ParameterServer");
   options_of(program.mirrored.has_value(), "mirrored", "Mirrored");
@@ -140,7 +141,7 @@ void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options,
   const int64_t processes = std::max<int64_t>(1, options.processes);
   if (!program.mesh.empty()) {
     if (!strategy.empty() && strategy != "Mesh") {
-      refuse("`" + strategy +
+      refuse("`" + Excerpt(strategy) +
              "` makes its own mesh: expected no program.mesh beside it, or the strategy Mesh");
     }
     return;
@@ -150,8 +151,8 @@ void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options,
   if (strategy == "ParameterServer") return;
   const bool many = strategy == "MultiWorkerMirrored" || strategy == "TPU" || strategy.empty();
   if (processes > 1 && !many) {
-    return refuse("`" + strategy + "` trains in one process, got: " + std::to_string(processes) +
-                  " (MultiWorkerMirrored takes many)");
+    return refuse("`" + Excerpt(strategy) + "` trains in one process, got: " +
+                  std::to_string(processes) + " (MultiWorkerMirrored takes many)");
   }
   if (strategy == "TPU") {
     const mesh::DeviceKind kind =
@@ -164,7 +165,7 @@ void ApplyStrategy(Problems& problems, Place place, const ReadOptions& options,
   }
   const int64_t devices = program.devices.count.value_or(1);
   if ((strategy == "Default" || strategy == "OneDevice") && devices != 1) {
-    return refuse("`" + strategy +
+    return refuse("`" + Excerpt(strategy) +
                   "` trains on one device, got: devices.count: " + std::to_string(devices));
   }
   // One device and nothing said: the mesh of one device, whose programs hold no collective.

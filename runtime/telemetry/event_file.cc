@@ -97,10 +97,10 @@ Result<std::unique_ptr<EventFileWriter>> EventFileWriter::Create(const std::stri
   // next number.
   for (int n = 0;; ++n) {
     const std::string path = base + std::to_string(n);
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0 && errno == EEXIST && n < 1000) continue;
-    if (fd < 0) return ErrnoStatus(errno, "cannot create", path);
-    std::unique_ptr<EventFileWriter> writer(new EventFileWriter(path, fd, clock));
+    Result<FileDescriptor> file = OpenFile(path, O_WRONLY | O_CREAT | O_EXCL);
+    if (file.status().code() == StatusCode::kAlreadyExists && n < 1000) continue;
+    if (!file.ok()) return file.status();
+    std::unique_ptr<EventFileWriter> writer(new EventFileWriter(path, std::move(*file), clock));
     writer->buffer_ = FirstRecord(now);
     MT_RETURN_IF_ERROR(writer->Flush());
     return writer;
@@ -108,13 +108,12 @@ Result<std::unique_ptr<EventFileWriter>> EventFileWriter::Create(const std::stri
 }
 
 EventFileWriter::~EventFileWriter() {
-  if (fd_ < 0) return;
-  (void)Flush();
-  ::close(fd_);
+  if (file_.get() >= 0) (void)Flush();
 }
 
 Status EventFileWriter::Add(int64_t step, std::span<const NamedValue> scalars) {
-  if (fd_ < 0) return FailedPrecondition(path_ + ": expected Add() before Close(), got: it after");
+  if (file_.get() < 0)
+    return FailedPrecondition(path_ + ": expected Add() before Close(), got: it after");
   buffer_ += EventRecord(Seconds(clock_.Now()), step, scalars);
   if (buffer_.size() < kMaxBuffer && clock_.Monotonic() - flushed_ < std::chrono::seconds(1)) {
     return OkStatus();
@@ -126,7 +125,7 @@ Status EventFileWriter::Flush() {
   flushed_ = clock_.Monotonic();
   std::string_view rest = buffer_;
   while (!rest.empty()) {
-    const ssize_t n = ::write(fd_, rest.data(), rest.size());
+    const ssize_t n = ::write(file_.get(), rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const int error = errno;
@@ -140,10 +139,9 @@ Status EventFileWriter::Flush() {
 }
 
 Status EventFileWriter::Close() {
-  if (fd_ < 0) return OkStatus();
+  if (file_.get() < 0) return OkStatus();
   const Status flushed = Flush();
-  const int fd = std::exchange(fd_, -1);
-  if (::close(fd) != 0 && flushed.ok()) return ErrnoStatus(errno, "cannot close", path_);
+  if (file_.Close() != 0 && flushed.ok()) return ErrnoStatus(errno, "cannot close", path_);
   return flushed;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 
 namespace meshtrain::telemetry {
@@ -40,10 +41,10 @@ class EventFileWriter {
   Status Close();
 
  private:
-  EventFileWriter(std::string path, int fd, Clock& clock)
-      : path_(std::move(path)), fd_(fd), clock_(clock) {}
+  EventFileWriter(std::string path, FileDescriptor file, Clock& clock)
+      : path_(std::move(path)), file_(std::move(file)), clock_(clock) {}
   std::string path_;
-  int fd_;
+  FileDescriptor file_;
   Clock& clock_;
   std::string buffer_;
   Duration flushed_{0};

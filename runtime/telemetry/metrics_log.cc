@@ -2,14 +2,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 
-#include "runtime/base/file.h"
+#include "runtime/base/text.h"
 
 namespace meshtrain::telemetry {
 namespace {
@@ -22,22 +26,81 @@ void PutNumber(std::string& out, double v) {
   }
 }
 
-// The lines of `text` whose step is at most `last`; a half-written last line goes.
-std::string LinesUpTo(const std::string& text, int64_t last) {
-  std::string kept;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) break;
-    const auto line =
-        nlohmann::json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
-                              text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
-    if (line.is_object() && line.contains("step") && line["step"].is_number_integer() &&
-        line["step"].get<int64_t>() <= last) {
-      kept += text.substr(begin, end + 1 - begin);
+constexpr int64_t kBlock = 64 << 10;
+// No line of ours is longer; what is, is not read.
+constexpr int64_t kLongestLine = 1 << 20;
+
+// Looks for line ends from a file's end to its beginning, with one block of it in memory.
+class LineEnds {
+ public:
+  LineEnds(int fd, const std::string& path) : fd_(fd), path_(path) {}
+
+  // The byte behind the last line end before `end`; 0 where there is none.
+  Result<int64_t> Before(int64_t end) {
+    while (end > 0) {
+      const auto held = static_cast<int64_t>(block_.size());
+      if (end <= begin_ || end > begin_ + held) {
+        begin_ = std::max<int64_t>(0, end - kBlock);
+        MT_ASSIGN_OR_RETURN(block_, Read(begin_, end));
+      }
+      const size_t at = block_.rfind('\n', static_cast<size_t>(end - begin_ - 1));
+      if (at != std::string::npos) return begin_ + static_cast<int64_t>(at) + 1;
+      end = begin_;
     }
-    begin = end + 1;
+    return 0;
   }
-  return kept;
+
+  Result<std::string> Read(int64_t begin, int64_t end) const {
+    std::string bytes(static_cast<size_t>(end - begin), '\0');
+    for (size_t done = 0; done < bytes.size();) {
+      const ssize_t n = ::pread(fd_, bytes.data() + done, bytes.size() - done,
+                                begin + static_cast<int64_t>(done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return ErrnoStatus(errno, "cannot read", path_);
+      if (n == 0) return Unavailable(path_ + ": somebody else cuts it off while it is read");
+      done += static_cast<size_t>(n);
+    }
+    return bytes;
+  }
+
+ private:
+  const int fd_;
+  const std::string& path_;
+  int64_t begin_ = 0;  // of block_, in the file
+  std::string block_;
+};
+
+// Nothing for a line that is none of ours.
+std::optional<int64_t> StepOf(const std::string& text) {
+  const auto line = nlohmann::json::parse(text, nullptr, false);
+  if (!line.is_object()) return std::nullopt;
+  const auto step = line.find("step");
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  if (step == line.end() || !step->is_number_unsigned() || step->get<uint64_t>() > kMost) {
+    return std::nullopt;
+  }
+  return step->get<int64_t>();
+}
+
+struct Kept {
+  int64_t end = 0;  // of the last line that is kept, in bytes
+  std::optional<int64_t> step;
+};
+
+// The last line of a step up to `last`.
+Result<Kept> LastOf(int fd, const std::string& path, int64_t size, int64_t last) {
+  LineEnds ends(fd, path);
+  MT_ASSIGN_OR_RETURN(int64_t end, ends.Before(size));
+  while (end > 0) {
+    MT_ASSIGN_OR_RETURN(const int64_t begin, ends.Before(end - 1));
+    if (end - begin <= kLongestLine) {
+      MT_ASSIGN_OR_RETURN(const std::string line, ends.Read(begin, end));
+      const std::optional<int64_t> step = StepOf(line);
+      if (step && *step <= last) return Kept{end, step};
+    }
+    end = begin;
+  }
+  return Kept{};
 }
 
 }  // namespace
@@ -61,36 +124,56 @@ std::string StepLine(const StepRecord& r) {
 }
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path,
-                                                     std::optional<int64_t> resume_after) {
+                                                     std::optional<int64_t> resume_after,
+                                                     Clock& clock) {
+  MT_ASSIGN_OR_RETURN(FileDescriptor file,
+                      OpenFile(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW));
+  Kept kept;
   if (resume_after) {
-    Result<std::string> old = ReadFile(path);
-    if (old.ok()) MT_RETURN_IF_ERROR(WriteFileAtomically(path, LinesUpTo(*old, *resume_after)));
+    struct stat info {};
+    if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
+    MT_ASSIGN_OR_RETURN(kept, LastOf(file.get(), path, info.st_size, *resume_after));
   }
-  const int fd = ::open(
-      path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resume_after ? 0 : O_TRUNC), 0644);
-  if (fd < 0) return ErrnoStatus(errno, "cannot create", path);
-  return std::unique_ptr<MetricsLog>(new MetricsLog(path, fd));
+  if (::ftruncate(file.get(), kept.end) != 0) return ErrnoStatus(errno, "cannot cut off", path);
+  return std::unique_ptr<MetricsLog>(new MetricsLog(path, std::move(file), kept.step, clock));
 }
 
-MetricsLog::~MetricsLog() {
-  if (fd_ >= 0) ::close(fd_);
+// Writing goes on into a file that was removed, without an error, and a folder that is gone is made
+// again by the next checkpoint: nothing else would say that the lines are lost.
+Status MetricsLog::CheckStillThere() const {
+  struct stat ours {
+  }, there{};
+  if (::fstat(file_.get(), &ours) != 0) return ErrnoStatus(errno, "cannot stat", path_);
+  if (::stat(path_.c_str(), &there) == 0) {
+    if (there.st_ino == ours.st_ino && there.st_dev == ours.st_dev) return OkStatus();
+  } else if (errno != ENOENT && errno != ENOTDIR) {
+    return ErrnoStatus(errno, "cannot stat", path_);
+  }
+  std::string folder = std::filesystem::path(path_).parent_path().string();
+  if (folder.empty()) folder = ".";
+  return NotFound(Printable(folder) + ": expected the output folder to stay while the run writes " +
+                  "into it, got: metrics.jsonl and perhaps all of it removed or moved");
 }
 
 Status MetricsLog::Add(const StepRecord& record) {
   const std::string line = StepLine(record);
   for (std::string_view rest = line; !rest.empty();) {
-    const ssize_t n = ::write(fd_, rest.data(), rest.size());
+    const ssize_t n = ::write(file_.get(), rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, "cannot write", path_);
     rest.remove_prefix(static_cast<size_t>(n));
   }
-  return OkStatus();
+  const Duration now = clock_.Monotonic();
+  if (now - looked_ < std::chrono::seconds(1)) return OkStatus();
+  looked_ = now;
+  return CheckStillThere();
 }
 
 Status MetricsLog::Close() {
-  if (fd_ < 0) return OkStatus();
-  const int fd = std::exchange(fd_, -1);
-  return ::close(fd) == 0 ? OkStatus() : ErrnoStatus(errno, "cannot close", path_);
+  if (file_.get() < 0) return OkStatus();
+  const Status there = CheckStillThere();
+  if (file_.Close() != 0 && there.ok()) return ErrnoStatus(errno, "cannot close", path_);
+  return there;
 }
 
 }  // namespace meshtrain::telemetry

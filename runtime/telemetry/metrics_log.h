@@ -13,6 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/clock.h"
+#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "runtime/telemetry/event_file.h"
 
@@ -31,24 +33,40 @@ struct StepRecord {
 std::string StepLine(const StepRecord& record);
 
 // Each line is one write(): a killed process leaves whole lines. Not thread-safe. Errors:
-// base/file.h's.
+// base/file.h's; kAlreadyExists where a symbolic link lies in the file's place; kNotFound, naming
+// the folder, once the file is not where it was opened, because somebody removed or moved it. That
+// is looked at once a second and by Close().
 class MetricsLog {
  public:
-  // Begins the file anew; with `resume_after`, keeps the lines up to that step (of a run that is
-  // being continued).
+  // Begins the file anew; with `resume_after`, goes on behind the last line whose step is at most
+  // that (of a run that is being continued). What stands behind that line is cut off: the steps
+  // that are done again, a line that a killed process left unfinished, and whatever is no line of
+  // ours. The file is read from its end, a block at a time, so its size costs nothing.
   static Result<std::unique_ptr<MetricsLog>> Open(
-      const std::string& path, std::optional<int64_t> resume_after = std::nullopt);
-  ~MetricsLog();
+      const std::string& path, std::optional<int64_t> resume_after = std::nullopt,
+      Clock& clock = SystemClock());
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
+  // The step of the last line that was kept; none in a file that begins anew.
+  std::optional<int64_t> resumed_at() const { return resumed_at_; }
   Status Add(const StepRecord& record);
   Status Close();
 
  private:
-  MetricsLog(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  MetricsLog(std::string path, FileDescriptor file, std::optional<int64_t> resumed_at, Clock& clock)
+      : path_(std::move(path)),
+        file_(std::move(file)),
+        resumed_at_(resumed_at),
+        clock_(clock),
+        looked_(clock.Monotonic()) {}
+  Status CheckStillThere() const;
+
   std::string path_;
-  int fd_;
+  FileDescriptor file_;
+  std::optional<int64_t> resumed_at_;
+  Clock& clock_;
+  Duration looked_;
 };
 
 }  // namespace meshtrain::telemetry

@@ -15,7 +15,6 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
-#include "runtime/checkpoint/raw_file.h"
 
 namespace meshtrain::parameter {
 namespace {
@@ -74,23 +73,19 @@ Status RemoveFile(const std::string& path) {
 }
 
 Result<std::unique_ptr<LogWriter>> LogWriter::Create(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) return ErrnoStatus(errno, "cannot create", path);
-  auto writer = std::unique_ptr<LogWriter>(new LogWriter(path, fd, 0));
-  MT_RETURN_IF_ERROR(checkpoint::SyncFolder(std::filesystem::path(path).parent_path().string()));
+  MT_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
+  auto writer = std::unique_ptr<LogWriter>(new LogWriter(path, std::move(file), 0));
+  MT_RETURN_IF_ERROR(SyncFolder(std::filesystem::path(path).parent_path().string()));
   return writer;
 }
 
 Result<std::unique_ptr<LogWriter>> LogWriter::Reopen(const std::string& path, int64_t end) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, "cannot open", path);
-  auto writer = std::unique_ptr<LogWriter>(new LogWriter(path, fd, end));
-  if (::ftruncate(fd, end) != 0) return ErrnoStatus(errno, "cannot cut off", path);
+  MT_ASSIGN_OR_RETURN(FileDescriptor file, OpenFile(path, O_WRONLY));
+  auto writer = std::unique_ptr<LogWriter>(new LogWriter(path, std::move(file), end));
+  if (::ftruncate(writer->file_.get(), end) != 0) return ErrnoStatus(errno, "cannot cut off", path);
   MT_RETURN_IF_ERROR(writer->Sync());
   return writer;
 }
-
-LogWriter::~LogWriter() { ::close(fd_); }
 
 Status LogWriter::Write(std::string_view head, std::span<const Bytes> payload) {
   if (!broken_.ok()) return broken_;
@@ -109,9 +104,9 @@ Status LogWriter::Write(std::string_view head, std::span<const Bytes> payload) {
   }
   const size_t padding = RecordPadding(head.size(), bytes);
   add(kZeros, padding);
-  const Status written = WriteAll(fd_, std::move(pieces), end_, path_);
+  const Status written = WriteAll(file_.get(), std::move(pieces), end_, path_);
   if (!written.ok()) {
-    if (::ftruncate(fd_, end_) != 0) broken_ = ErrnoStatus(errno, "cannot cut off", path_);
+    if (::ftruncate(file_.get(), end_) != 0) broken_ = ErrnoStatus(errno, "cannot cut off", path_);
     return written;
   }
   end_ += static_cast<int64_t>(front.size() + head.size() + bytes + padding);
@@ -120,7 +115,7 @@ Status LogWriter::Write(std::string_view head, std::span<const Bytes> payload) {
 
 Status LogWriter::Sync() {
   if (!broken_.ok()) return broken_;
-  if (::fdatasync(fd_) != 0) {
+  if (::fdatasync(file_.get()) != 0) {
     broken_ = ErrnoStatus(errno, "cannot sync", path_);
     return broken_;
   }
@@ -129,19 +124,13 @@ Status LogWriter::Sync() {
 }
 
 Result<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, "cannot open", path);
+  MT_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(path, O_RDONLY));
   struct stat info {};
-  if (::fstat(fd, &info) != 0) {
-    const int error = errno;
-    ::close(fd);
-    return ErrnoStatus(error, "cannot stat", path);
-  }
+  if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
   const auto size = static_cast<size_t>(info.st_size);
-  void* const at = size == 0 ? nullptr : ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int error = errno;
-  ::close(fd);
-  if (at == MAP_FAILED) return ErrnoStatus(error, "cannot map", path);
+  void* const at =
+      size == 0 ? nullptr : ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (at == MAP_FAILED) return ErrnoStatus(errno, "cannot map", path);
   return std::unique_ptr<MappedFile>(new MappedFile(static_cast<const std::byte*>(at), size));
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "runtime/distribute/parameter/push_log.h"
 
@@ -30,7 +31,6 @@ class LogWriter {
   static Result<std::unique_ptr<LogWriter>> Create(const std::string& path);
   // Goes on at byte `end`, where the last sound record ends; what stands behind is cut off.
   static Result<std::unique_ptr<LogWriter>> Reopen(const std::string& path, int64_t end);
-  ~LogWriter();
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
@@ -45,10 +45,10 @@ class LogWriter {
   int64_t bytes() const { return end_; }
 
  private:
-  LogWriter(std::string path, int fd, int64_t end)
-      : path_(std::move(path)), fd_(fd), end_(end), synced_(end) {}
+  LogWriter(std::string path, FileDescriptor file, int64_t end)
+      : path_(std::move(path)), file_(std::move(file)), end_(end), synced_(end) {}
   std::string path_;
-  int fd_;
+  FileDescriptor file_;
   int64_t end_;
   int64_t synced_;
   Status broken_;

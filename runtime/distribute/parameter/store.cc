@@ -71,7 +71,7 @@ Status Store::Forget() {
   if (!logs()) return OkStatus();
   // The session first: without it nobody reads the segments.
   MT_RETURN_IF_ERROR(RemoveFile(SessionPath()));
-  MT_RETURN_IF_ERROR(checkpoint::SyncFolder(options_.folder));
+  MT_RETURN_IF_ERROR(SyncFolder(options_.folder));
   MT_ASSIGN_OR_RETURN(const std::vector<Segment> segments, ListSegments(options_.folder));
   for (const Segment& s : segments) MT_RETURN_IF_ERROR(RemoveFile(s.path));
   return OkStatus();

@@ -85,8 +85,8 @@ Status SessionCheckpoints::Save(const train::Position& position,
     options.generation = static_cast<int64_t>(o_.team->incarnation());
     options.abandon = o_.team->lost();
   }
-  Status saved;
-  {
+  Status saved = OfFiles(checkpoint::CheckFolder(o_.folder).status());
+  if (saved.ok()) {
     const Team::Busy busy(o_.team, "saving step " + std::to_string(position.step));
     saved = OfSaving(checkpoint::Save(o_.folder, snapshot, options).status());
   }

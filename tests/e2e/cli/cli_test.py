@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -303,8 +304,9 @@ class Outputs(Case):
         file = lambda path: path.write_text("in the way")
         loop = lambda path: path.symlink_to(path)
         for name, make, named, why in (
-                ("metrics.jsonl", folder, "metrics.jsonl: cannot create", "Is a directory"),
-                ("metrics.jsonl", loop, "metrics.jsonl: cannot create", "Too many levels"),
+                ("metrics.jsonl", folder, "metrics.jsonl", "expected a regular file, got: a folder"),
+                ("metrics.jsonl", loop, "metrics.jsonl", "expected a regular file, got: a symbolic link"),
+                ("metrics.jsonl", os.mkfifo, "metrics.jsonl", "expected a regular file, got: a FIFO"),
                 ("plan.txt", folder, "plan.txt: cannot rename over", "Is a directory"),
                 ("report.html", folder, "report.html: cannot rename over", "Is a directory"),
                 ("model.safetensors", folder, "model.safetensors: cannot rename over", "Is a directory"),
@@ -323,22 +325,43 @@ class Outputs(Case):
         # So many epochs that the chief is still at work when the evaluator comes to its files.
         manifest = self.manifest(mesh="", epochs=100000, edit=lambda t: t.replace("    mesh: \n", "").replace(
             "replicaSpecs: {worker: {replicas: 1}}", "strategy: ParameterServer\n  replicaSpecs: {%s}" % roles))
-        for who, name in (("chief", "metrics.jsonl"), ("chief", "plan.txt"), ("evaluator", "evaluator-0/metrics.jsonl")):
+        for who, name, why in (("chief", "metrics.jsonl", "got: a folder"), ("chief", "plan.txt", "Is a directory"),
+                               ("evaluator", "evaluator-0/metrics.jsonl", "got: a folder")):
             with self.subTest(name), tempfile.TemporaryDirectory(dir=self.folder) as out:
                 (Path(out) / name).mkdir(parents=True)
                 result = self.meshtrain("run", "-f", manifest, "--output", out)
-                self.expect_error(result, 73, f"{out}/{name}: ", "Is a directory",
+                self.expect_error(result, 73, f"{out}/{name}: ", why,
                                   f"tiny-{who}-0 failed with exit code 73 (Error), which is not retried")
 
-    def test_a_full_disk_ends_in_74(self):
+    def test_a_file_that_cannot_grow_ends_in_74(self):
         out = self.folder / "out"
-        out.mkdir()
-        (out / "metrics.jsonl").symlink_to("/dev/full")
-        result = self.run_job(self.manifest(edit=self.under("Never")))
-        self.expect_error(result, 74, f"{out}/metrics.jsonl: cannot write: No space left on device")
+
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (32768, 32768))
+        manifest = self.manifest(epochs=200, every=1000000)
+        result = subprocess.run([BIN / "meshtrain-worker", "-f", manifest, "-o", out, "--metrics-address", "none"], preexec_fn=limit,
+                                capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        self.expect_error(result, 74, f"{out}/metrics.jsonl: cannot write: File too large")
+        self.assertEqual((out / "metrics.jsonl").stat().st_size, 32768)
 
 
 class BadData(Case):
+    def test_a_fifo_is_not_waited_for(self):
+        for name in ("images.gz", "labels.gz"):
+            with self.subTest(name):
+                path = self.folder / name
+                path.rename(self.folder / "away")
+                os.mkfifo(path)
+                for verb in ("run", "plan"):
+                    self.expect_error(self.meshtrain(verb, "-f", self.manifest()), 65,
+                                      f"{path}: expected a regular file, got: a FIFO")
+                (self.folder / "away").rename(path)
+        manifest = self.folder / "job.fifo"
+        os.mkfifo(manifest)
+        for verb in ("run", "plan", "validate"):
+            self.expect_error(self.meshtrain(verb, "-f", str(manifest)), 78, f"{manifest}: expected a regular file, got: a FIFO")
+
     def test_missing(self):
         (self.folder / "labels.gz").unlink()
         self.expect_error(self.run_job(self.manifest()), 66, "labels.gz")
@@ -470,6 +493,45 @@ class Damage(Case):
         self.expect_error(self.run_job(self.manifest(epochs=3, every=2, edit=given)), 65, "safetensors")
 
 
+class Hostile(Case):
+    """What a manifest or a file's name says reaches the terminal as text, and not at any length."""
+
+    def expect_text(self, result, code, *words):
+        self.expect_error(result, code, *words)
+        acting = [c for c in result.stderr + result.stdout if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 or c == "\u202e"]
+        self.assertEqual(acting, [])
+        self.assertLess(len(result.stderr), 3000)
+
+    def test_escapes_are_spelled_out(self):
+        odd = "\x1b[31mred\x07\u009b1m\u202e"
+        spelled = "\\x1b[31mred\\x07\\xc2\\x9b1m\\xe2\\x80\\xae"
+        quoted = '"\\e[31mred\\a\\x9b1m\\u202e"'
+        kind = self.manifest(edit=lambda t: t.replace("- flatten", f"- {quoted}"))
+        metric = self.manifest
+        for verb in ("validate", "plan", "run"):
+            self.expect_text(self.meshtrain(verb, "-f", kind), 78, "unknown layer `" + spelled)
+        (self.folder / f"{odd}.gz").write_bytes(b"no IDX file")
+        data = metric(edit=lambda t: t.replace("/images.gz", "/" + odd + ".gz").replace("{images: ", '{images: "').replace(
+            ".gz, labels", '.gz", labels').replace(odd, quoted[1:-1]))
+        for verb in ("plan", "run"):
+            self.expect_text(self.meshtrain(verb, "-f", data), 65, spelled + ".gz: byte 0: expected IDX's magic number")
+        self.expect_text(self.meshtrain("validate", "-f", str(self.folder / odd)), 66, spelled)
+        self.expect_text(self.meshtrain(odd), 64, spelled)
+
+    def test_long_scalars_are_cut(self):
+        for field, code in (("- flatten", 78), ("metrics: [accuracy]", 78), ("epochs: 2", 78)):
+            manifest = self.manifest(edit=lambda t: t.replace(field, field.split(" ")[0] + " " + "x" * 70000))
+            result = self.meshtrain("validate", "-f", manifest)
+            self.expect_text(result, code, "x" * 200 + "... (70000 bytes)")
+
+    def test_nul_is_refused_with_its_place(self):
+        manifest = self.manifest(edit=lambda t: t.replace("/images.gz", '/images.gz').replace(
+            f"{{images: {self.folder}/images.gz", f'{{images: "{self.folder}/im\\0ages.gz"', 1))
+        for verb in ("validate", "plan", "run"):
+            self.expect_text(self.meshtrain(verb, "-f", manifest), 78, f"{manifest}:12:29: expected a text without NUL characters",
+                             "im\\x00ages.gz")
+
+
 class Stops(Case):
     def start(self, manifest, *more):
         child = subprocess.Popen([BIN / "meshtrain", "run", "-f", manifest, "--output", str(self.folder / "out"), *more],
@@ -535,6 +597,15 @@ class Stops(Case):
         a, b = [[(json.loads(line)["step"], json.loads(line)["loss"]) for line in last(name)] for name in ("whole", "out")]
         self.assertEqual(a, b)
         self.assertEqual((self.folder / "whole" / "model.safetensors").read_bytes(), (self.folder / "out" / "model.safetensors").read_bytes())
+
+    def test_an_output_folder_that_vanishes_is_said(self):
+        out = self.folder / "out"
+        child = self.start(self.manifest(epochs=1000000, every=1000000))
+        self.wait_for_step(3)
+        out.rename(self.folder / "away")
+        _, err = child.communicate(timeout=TIMEOUT)
+        self.assertEqual(child.returncode, 73, err)
+        self.assertIn(f"{out}: expected the output folder to stay while the run writes into it", err)
 
     def test_interrupt(self):
         child = self.start(self.manifest(epochs=5000, every=1000000))

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`meshtrain run` with jobs of several processes, and of other people's programs. What one process of a declared program
 does is cli_test.py's; every lifecycle rule, tests/operator/local's.   run_test.py BIN_FOLDER TESTDATA"""
+import fcntl
 import json
 import os
 import re
@@ -14,8 +15,8 @@ TESTDATA = Path(sys.argv.pop(2)).resolve()
 from cli_test import TIMEOUT, Case, Stops  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 del Stops.test_a_stopped_job_saves_and_goes_on_to_the_same_end, Stops.test_interrupt
-del Stops.test_the_endpoints_answer_while_it_trains  # all of them run there
-del Stops.test_a_finished_runs_checkpoints_stay_until_the_next_run_has_one
+del Stops.test_the_endpoints_answer_while_it_trains, Stops.test_an_output_folder_that_vanishes_is_said
+del Stops.test_a_finished_runs_checkpoints_stay_until_the_next_run_has_one  # all of them run there
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -142,6 +143,33 @@ class OtherPrograms(RunCase):
         child.send_signal(signal.SIGKILL)
         child.wait(timeout=TIMEOUT)
         self.wait_for("all are gone", lambda: all(gone(pid) for pid in family))
+
+    def test_what_a_killed_run_leaves_in_the_temporary_folder_goes_with_the_next(self):
+        temporary = self.folder / "tmp"
+        temporary.mkdir()
+        before = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"] = str(temporary)
+        self.addCleanup(lambda: os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before))
+        child, family = self.start_family()
+        left = list(temporary.iterdir())
+        self.assertEqual([path.name[:14] for path in left], ["meshtrain-run-"])
+        self.assertTrue(left[0].is_dir())
+        child.send_signal(signal.SIGKILL)
+        child.wait(timeout=TIMEOUT)
+
+        def nobody_holds_it():
+            folder = os.open(left[0], os.O_RDONLY)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                return False
+            finally:
+                os.close(folder)
+        self.wait_for("the last guardian is gone", nobody_holds_it)
+        next_run = self.run_job(self.shell({"worker": ("Never", 1, "true")}))
+        self.assertEqual(next_run.returncode, 0, next_run.stderr)
+        self.assertEqual(list(temporary.iterdir()), [])
 
     def test_nothing_outlives_a_run_that_is_stopped_twice(self):
         child, family = self.start_family()

@@ -1,12 +1,21 @@
 #include "runtime/base/file.h"
 
+#include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 
 namespace meshtrain {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
 
 TEST(FileTest, AnAtomicWriteReplacesTheFileAndLeavesNoOther) {
   const std::string folder = testing::TempDir() + "/mt_file_test";
@@ -67,6 +76,81 @@ TEST(FileTest, WhatIsInTheWayIsAnErrorOfItsOwn) {
   expect(MakeDirectories(folder + "/file/b"), StatusCode::kNotFound);
   expect(MakeDirectories(folder + "/" + std::string(300, 'n')), StatusCode::kNotFound);
   expect(ReadFile(folder + "/loop").status(), StatusCode::kAlreadyExists);
+}
+
+// Each of these would wait for ever, or read and write what is no file.
+TEST(FileTest, WhatIsNoRegularFileIsAnErrorAtOnce) {
+  const std::string folder = testing::TempDir() + "/mt_file_kinds";
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(MakeDirectories(folder).ok());
+  const std::string fifo = folder + "/fifo", socket = folder + "/socket";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  std::filesystem::create_symlink(fifo, folder + "/link");
+  const FileDescriptor server(::socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  ASSERT_LT(socket.size(), sizeof address.sun_path);
+  socket.copy(address.sun_path, socket.size());
+  ASSERT_EQ(::bind(server.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+
+  for (const auto& [path, kind] :
+       std::vector<std::pair<std::string, std::string>>{{fifo, "a FIFO"},
+                                                        {folder + "/link", "a FIFO"},
+                                                        {socket, "a socket"},
+                                                        {folder, "a folder"},
+                                                        {"/dev/null", "a device"}}) {
+    const std::string message = path + ": expected a regular file, got: " + kind;
+    EXPECT_EQ(ReadFile(path).status(), InvalidArgument(message));
+    EXPECT_EQ(OpenFile(path, O_RDONLY).status(), InvalidArgument(message));
+    EXPECT_EQ(OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC).status(), AlreadyExists(message));
+    EXPECT_EQ(OpenFile(path, O_RDWR | O_CREAT | O_APPEND).status(), AlreadyExists(message));
+    EXPECT_EQ(WriteFileInPlace(path, "x"), AlreadyExists(message));
+  }
+  // Also one that somebody reads, which can be opened for writing.
+  const FileDescriptor reader(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK));
+  EXPECT_EQ(OpenFile(fifo, O_WRONLY).status(),
+            AlreadyExists(fifo + ": expected a regular file, got: a FIFO"));
+}
+
+TEST(FileTest, ALinkIsNotFollowedWhereItMustNotBe) {
+  const std::string folder = testing::TempDir() + "/mt_file_links";
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(MakeDirectories(folder).ok());
+  const std::string file = folder + "/file", link = folder + "/link";
+  ASSERT_TRUE(WriteFileAtomically(file, "kept").ok());
+  std::filesystem::create_symlink(file, link);
+  EXPECT_EQ(OpenFile(link, O_WRONLY | O_TRUNC | O_NOFOLLOW).status(),
+            AlreadyExists(link + ": expected a regular file, got: a symbolic link"));
+  EXPECT_EQ(*ReadFile(link), "kept");
+  // Nor by a file's temporary neighbour.
+  std::filesystem::create_symlink(file, folder + "/other.tmp." + std::to_string(::getpid()));
+  EXPECT_EQ(WriteFileAtomically(folder + "/other", "x").code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(*ReadFile(file), "kept");
+}
+
+TEST(FileTest, APathWithANulByteIsRefused) {
+  const std::string folder = testing::TempDir() + "/mt_file_nul";
+  std::filesystem::remove_all(folder);
+  const std::string path = folder + std::string("\0.gz", 4);
+  for (const Status& status : {ReadFile(path).status(), WriteFileAtomically(path, "x"),
+                               MakeDirectories(path), SyncFolder(path), CheckPath(path)}) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.ToString();
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("mt_file_nul\\x00.gz"),
+                                        HasSubstr(": expected a path without NUL bytes")));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+TEST(FileTest, InPlaceTheFileStaysTheSame) {
+  const std::string path = testing::TempDir() + "/mt_file_in_place";
+  std::filesystem::remove(path);
+  struct stat before {
+  }, after{};
+  ASSERT_TRUE(WriteFileInPlace(path, "something longer").ok());
+  ASSERT_EQ(::stat(path.c_str(), &before), 0);
+  ASSERT_TRUE(WriteFileInPlace(path, "short").ok());
+  ASSERT_EQ(::stat(path.c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino);
+  EXPECT_EQ(*ReadFile(path), "short");
 }
 
 }  // namespace

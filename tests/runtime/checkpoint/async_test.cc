@@ -31,6 +31,21 @@ TEST(AsyncSaverTest, SavesInOrderAndReports) {
   }
 }
 
+TEST(AsyncSaverTest, AFolderThatVanishesIsNotMadeAgain) {
+  const TempFolder folder;
+  auto saver = AsyncSaver::Create(folder.At("deep/er"), {});
+  ASSERT_TRUE(saver.ok());
+  ASSERT_EQ((*saver)->Save(Small(1)), OkStatus());
+  ASSERT_EQ((*saver)->Wait(), OkStatus());
+  std::filesystem::remove_all(folder.At("deep"));
+  ASSERT_EQ((*saver)->Save(Small(2)), OkStatus());
+  EXPECT_EQ((*saver)->Wait(),
+            NotFound("saving step 2: " + folder.At("deep/er") +
+                     ": expected the folder of checkpoints to stay while the run writes into it, "
+                     "got: it was removed or moved"));
+  EXPECT_FALSE(std::filesystem::exists(folder.At("deep")));
+}
+
 TEST(AsyncSaverTest, AnErrorSurfacesAtTheNextCallOnce) {
   const TempFolder folder;
   auto saver = AsyncSaver::Create(folder.path(), {});

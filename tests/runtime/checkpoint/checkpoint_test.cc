@@ -132,6 +132,50 @@ TEST(CheckpointTest, AFlippedByteIsDataLossWithFileAndOffset) {
   EXPECT_EQ(FirstOf(path), 3);
 }
 
+// Sound by its checksum, and nonsense: made by hand or by another program.
+TEST(CheckpointTest, NumbersThatNoRunWritesAreDataLoss) {
+  const TempFolder folder;
+  const std::string path = *Save(folder.path(), Small(3));
+  const std::string file = path + "/index.json";
+  const std::string good = Slurp(file);
+  const auto opened = [&](const auto& change) {
+    Index index = *Index::Parse(good, file);
+    change(index);
+    Spill(file, index.ToJson());
+    return Checkpoint::Open(path).status();
+  };
+  const auto expect = [](const Status& status, const std::string& what) {
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr(what));
+  };
+  EXPECT_EQ(opened([](Index&) {}), OkStatus());
+  const std::string range = "expected a whole number from 0 to 9007199254740992, got: ";
+  expect(opened([](Index& i) { i.step = int64_t{1} << 62; }),
+         "step: " + range + "4611686018427387904");
+  expect(opened([](Index& i) { i.step = INT64_MIN; }), "step: " + range + "-9223372036854775808");
+  expect(opened([](Index& i) { i.generation = INT64_MAX; }), "generation: " + range);
+  expect(opened([](Index& i) { i.step = 4; }), "step: expected 3, as its folder is named, got: 4");
+  expect(opened([](Index& i) { i.files[0].bytes = INT64_MIN; }), "bytes: expected a whole number");
+  expect(opened([](Index& i) { i.files[0].header_bytes = -1; }), "header_bytes: expected");
+  expect(opened([](Index& i) { i.variables.at("kernel").shards[0].begin = -1; }),
+         "begin: expected");
+  expect(opened([](Index& i) { i.variables.at("kernel").shards[0].box.sizes[0] = -1; }),
+         "sizes: expected a list of sizes");
+  expect(opened([](Index& i) { i.files[0].name = std::string("a\0b", 3); }),
+         "expected a plain file name, got: a\\x00b");
+  // What prints a tree goes a call deeper for each of its levels.
+  Spill(file, "{\"index\":" + std::string(1 << 20, '[') + std::string(1 << 20, ']') + "}");
+  expect(Checkpoint::Open(path).status(), "expected JSON of at most 64 levels, got: 1048577");
+}
+
+TEST(CheckpointTest, AStepThatCouldNotBeReadBackIsNotSaved) {
+  const TempFolder folder;
+  EXPECT_EQ(Save(folder.path(), Small(kMostSteps + 1)).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Save(folder.path(), Small(kMostSteps)).ok());
+  EXPECT_TRUE(Checkpoint::Open(FindLatest(folder.path())->path).ok());
+}
+
 TEST(CheckpointTest, SaysWhichBytesAreWrong) {
   const TempFolder folder;
   Snapshot snapshot =

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "runtime/data/source.h"
 #include "tests/runtime/data/idx_files.h"
@@ -31,6 +32,23 @@ TEST(IdxReaderTest, ReadsPlainAndGzippedFilesAlike) {
     EXPECT_EQ(ReadAll(**reader, 22).back(), 33);
     EXPECT_EQ((*reader)->Finish(), OkStatus());
   }
+}
+
+// No bytes at all, of items whose size no number holds.
+TEST(IdxReaderTest, NoItemsOfHugeDimensionsAreDataLoss) {
+  const TempFolder folder;
+  const std::vector<uint32_t> dims = {0, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
+  const Status status = IdxReader::Open(folder.Write("none", IdxHeader(dims))).status();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("expected dimensions that fit in memory"));
+}
+
+TEST(IdxReaderTest, AFifoIsNotWaitedFor) {
+  const TempFolder folder;
+  const std::string path = folder.At("fifo");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(IdxReader::Open(path).status(),
+            InvalidArgument(path + ": expected a regular file, got: a FIFO"));
 }
 
 TEST(IdxReaderTest, TurnsBigEndianElementsAround) {

@@ -1,6 +1,9 @@
 // Event files and metrics.jsonl.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -13,6 +16,7 @@
 #include "runtime/telemetry/crc32c.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
+#include "tests/support/fake_clock.h"
 
 namespace meshtrain::telemetry {
 namespace {
@@ -89,7 +93,7 @@ TEST(EventFileTest, WritesIntoAFileOfItsOwn) {
 TEST(EventFileTest, UnwritableFoldersAreErrors) {
   const Status status = EventFileWriter::Create("/proc/none/train").status();
   EXPECT_FALSE(status.ok());
-  EXPECT_THAT(status.message(), testing::HasSubstr("/proc/none/train"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("/proc/none/train"));
 }
 
 TEST(MetricsLogTest, LinesReadBackExactly) {
@@ -130,6 +134,117 @@ TEST(MetricsLogTest, AContinuedRunDropsTheStepsItDoesAgain) {
   ASSERT_TRUE(MetricsLog::Open(path).ok());
   EXPECT_EQ(Slurp(path), "");  // a new run begins anew
   EXPECT_EQ(MetricsLog::Open("/proc/none/metrics.jsonl").status().code(), StatusCode::kNotFound);
+}
+
+// A hole in front makes the file larger than memory could be asked for; nobody reads it.
+TEST(MetricsLogTest, TheTailIsCutAtAnySize) {
+  const Folder folder;
+  const std::string path = folder.path + "/metrics.jsonl";
+  constexpr int64_t kHole = int64_t{3} << 30;
+  const std::string kept = "\n{\"step\":2,\"epoch\":1,\"loss\":1}\n";
+  {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
+    const std::string tail = kept + "{\"step\":3,\"epoch\":1,\"loss\":1}\n{\"step\":4,\"ep";
+    ASSERT_EQ(::pwrite(fd, tail.data(), tail.size(), kHole), static_cast<ssize_t>(tail.size()));
+    ::close(fd);
+  }
+  auto log = MetricsLog::Open(path, 2);
+  ASSERT_TRUE(log.ok()) << log.status().ToString();
+  EXPECT_EQ((*log)->resumed_at(), 2);
+  EXPECT_EQ(std::filesystem::file_size(path), kHole + kept.size());
+  ASSERT_EQ((*log)->Add({.step = 3, .epoch = 1, .loss = 2}), OkStatus());
+  const std::string line = "{\"step\":3,\"epoch\":1,\"loss\":2}\n";
+  std::string end(kept.size() + line.size(), '?');
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(kHole);
+  file.read(end.data(), static_cast<std::streamsize>(end.size()));
+  EXPECT_EQ(end, kept + line);
+}
+
+// Lines behind the checkpoint may be many blocks long together, or one of them alone; and what
+// stands among them may be anything.
+TEST(MetricsLogTest, WhateverStandsBehindTheCheckpointGoes) {
+  const Folder folder;
+  const std::string path = folder.path + "/metrics.jsonl";
+  const std::string kept = "{\"step\":1,\"loss\":1}\n{\"step\":7,\"loss\":1}\n";
+  std::string many;
+  for (int step = 8; step < 9000; ++step) many += "{\"step\":" + std::to_string(step) + "}\n";
+  for (const std::string& tail :
+       {std::string(), std::string("{\"step\":8"), std::string("\n\n\n"), many,
+        "{\"step\":9,\"x\":\"" + std::string(200000, 'x') + "\"}\n",
+        "{\"step\":5,\"x\":\"" + std::string(3 << 20, 'x') + "\"}\n",  // no line of ours
+        std::string("[7]\n7\n{\"step\":\"7\"}\n{\"step\":-1}\n{\"step\":7.0}\n"),
+        std::string("{\"step\":18446744073709551615}\n")}) {
+    std::ofstream(path, std::ios::binary) << kept << tail;
+    auto log = MetricsLog::Open(path, 7);
+    ASSERT_TRUE(log.ok()) << log.status().ToString();
+    EXPECT_EQ((*log)->resumed_at(), 7);
+    EXPECT_TRUE(Slurp(path) == kept) << tail.substr(0, 60);
+  }
+  std::ofstream(path, std::ios::binary) << "{\"step\":8}\n";
+  const auto none = MetricsLog::Open(path, 7);
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ((*none)->resumed_at(), std::nullopt);
+  EXPECT_EQ(Slurp(path), "");
+}
+
+TEST(MetricsLogTest, WhatIsNoFileIsNeitherFollowedNorWaitedFor) {
+  const Folder folder;
+  const std::string path = folder.path + "/metrics.jsonl";
+  std::ofstream(folder.path + "/mine") << "{\"step\":9}\n";
+  std::filesystem::create_symlink(folder.path + "/mine", path);
+  for (const std::optional<int64_t> after : {std::optional<int64_t>(), std::optional<int64_t>(3)}) {
+    EXPECT_EQ(MetricsLog::Open(path, after).status(),
+              AlreadyExists(path + ": expected a regular file, got: a symbolic link"));
+    EXPECT_EQ(Slurp(folder.path + "/mine"), "{\"step\":9}\n");
+  }
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  for (const std::optional<int64_t> after : {std::optional<int64_t>(), std::optional<int64_t>(3)}) {
+    EXPECT_EQ(MetricsLog::Open(path, after).status(),
+              AlreadyExists(path + ": expected a regular file, got: a FIFO"));
+  }
+}
+
+TEST(MetricsLogTest, AFolderThatVanishesIsSaid) {
+  const auto gone = [](const auto& vanish, bool within_a_second) {
+    const Folder folder;
+    const std::string out = folder.path + "/out", path = out + "/metrics.jsonl";
+    std::filesystem::create_directory(out);
+    meshtrain::testing::FakeClock clock;
+    auto log = MetricsLog::Open(path, std::nullopt, clock);
+    EXPECT_TRUE(log.ok());
+    EXPECT_EQ((*log)->Add({.step = 1}), OkStatus());
+    vanish(out);
+    if (!within_a_second) clock.Advance(std::chrono::seconds(1));
+    const Status added = (*log)->Add({.step = 2});
+    EXPECT_EQ(added.ok(), within_a_second);
+    const Status closed = (*log)->Close();
+    for (const Status& status : {added, closed}) {
+      if (status.ok()) continue;
+      EXPECT_EQ(status.code(), StatusCode::kNotFound);
+      EXPECT_THAT(status.message(),
+                  ::testing::StartsWith(out + ": expected the output folder to stay"));
+    }
+    EXPECT_FALSE(closed.ok());
+  };
+  namespace fs = std::filesystem;
+  for (const bool within_a_second : {false, true}) {
+    gone([](const fs::path& out) { fs::remove_all(out); }, within_a_second);
+    gone([](const fs::path& out) { fs::rename(out, out.string() + ".old"); }, within_a_second);
+    gone(
+        [](const fs::path& out) {  // and a save has made it again
+          fs::remove_all(out);
+          fs::create_directories(out / "checkpoints");
+        },
+        within_a_second);
+    gone(
+        [](const fs::path& out) {
+          fs::remove(out / "metrics.jsonl");
+          std::ofstream(out / "metrics.jsonl") << "another";
+        },
+        within_a_second);
+  }
 }
 
 }  // namespace

@@ -24,12 +24,9 @@ TEST(PositionTest, APositionComesBackBitForBit) {
   EXPECT_EQ(back->epoch, 1);
   EXPECT_EQ(back->batch, 4);
   EXPECT_EQ(back->figures, position.figures);
-  for (const char* key : {"batch", "examples", "total.loss"}) {
-    checkpoint::Index bad = index;
-    bad.metadata[key] = "four";
-    EXPECT_EQ(PositionOf(bad, "x").status(),
-              DataLoss("x: `" + std::string(key) + "`: expected a number, got: four"));
-  }
+  index.metadata["batch"] = "four";
+  EXPECT_EQ(PositionOf(index, "x").status(),
+            DataLoss("x: `batch`: expected a count from 0 to 12, got: four"));
 }
 
 TEST(PositionTest, SumsOfBatchMeansFromOlderCheckpointsAreNoTotalsOverExamples) {
@@ -39,6 +36,40 @@ TEST(PositionTest, SumsOfBatchMeansFromOlderCheckpointsAreNoTotalsOverExamples) 
   ASSERT_TRUE(back.ok()) << back.status().ToString();
   EXPECT_EQ(back->batch, 4);
   EXPECT_EQ(back->figures, train::FigureTotals{});
+}
+
+TEST(PositionTest, CountsThatNoRunReachesAreDataLoss) {
+  const std::string lowest = "-9223372036854775808";
+  for (const char* key : {"epoch", "batch"}) {
+    for (const std::string& text :
+         {lowest, std::string("-1"), std::string("13"), std::string("4611686018427387904"),
+          std::string("1e3"), std::string(300, '1')}) {
+      checkpoint::Index index{.step = 12, .metadata = {{key, text}}};
+      const Status status = PositionOf(index, "x").status();
+      EXPECT_EQ(status.code(), StatusCode::kDataLoss) << key << " " << text;
+      EXPECT_TRUE(status.message().starts_with(std::string("x: `") + key +
+                                               "`: expected a count from 0 to 12, got: "))
+          << status.message();
+      EXPECT_LT(status.message().size(), 300u);
+    }
+    EXPECT_TRUE(PositionOf({.step = 12, .metadata = {{key, "12"}}}, "x").ok());
+  }
+  for (const std::string text : {"-1", "9007199254740993"}) {
+    EXPECT_EQ(PositionOf({.step = 12, .metadata = {{"examples", text}}}, "x").status(),
+              DataLoss("x: `examples`: expected a count from 0 to 9007199254740992, got: " + text));
+  }
+  for (const char* text : {"", "one", "1 ", "0x1p1\n"}) {
+    EXPECT_EQ(PositionOf({.metadata = {{"total.loss", text}}}, "x").status().code(),
+              StatusCode::kDataLoss)
+        << text;
+  }
+  for (const char* epoch : {"1e300", "-1", "1.5", "18446744073709551615", "true"}) {
+    const std::string history =
+        R"([{"epoch":)" + std::string(epoch) + R"(,"step":1,"train":{},"validation":{}}])";
+    EXPECT_EQ(PositionOf({.metadata = {{"history", history}}}, "x").status().code(),
+              StatusCode::kDataLoss)
+        << epoch;
+  }
 }
 
 TEST(PositionTest, TheFinishedEpochsComeBack) {

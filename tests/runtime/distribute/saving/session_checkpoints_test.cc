@@ -100,6 +100,20 @@ std::string Damage(const std::string& folder, int64_t step, const std::string& w
   return damaged;
 }
 
+TEST(SessionCheckpointsTest, AFolderThatVanishesIsSaidAndNotMadeAgain) {
+  const TempFolder folder;
+  const std::string saved = folder.path() + "/saved";
+  Model model(On("model=2"));
+  ASSERT_TRUE(model.Fill(1).ok());
+  const auto checkpoints = Open(model, saved);
+  ASSERT_TRUE(checkpoints->Save({.step = 1}, std::nullopt).ok());
+  std::filesystem::remove_all(saved);
+  const Status status = checkpoints->Save({.step = 2}, std::nullopt);
+  EXPECT_EQ(status.code(), StatusCode::kNotFound) << status.ToString();
+  EXPECT_TRUE(status.message().starts_with(saved + ": expected the folder of checkpoints to stay"));
+  EXPECT_FALSE(std::filesystem::exists(saved));
+}
+
 TEST(SessionCheckpointsTest, WhatWasSavedOnOneMeshIsLoadedOnEvery) {
   for (const bool isolated : {false, true}) {
     const TempFolder folder;
