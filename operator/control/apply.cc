@@ -106,6 +106,7 @@ struct Applier::Run {
   bool read_job_anew MT_GUARDED_BY(mutex) = false;
   std::optional<reconcile::RefusedWrite> refused MT_GUARDED_BY(mutex);
   bool found MT_GUARDED_BY(mutex) = false;
+  std::optional<reconcile::LostChild> lost_child MT_GUARDED_BY(mutex);
 
   const std::string& ns() const { return job.metadata.namespace_name; }
   CallOptions call() const { return {.timeout = std::chrono::seconds(30)}; }
@@ -118,8 +119,7 @@ struct Applier::Run {
       if (!refused) {
         refused = {.what = resource.plural + " \"" + name + "\"",
                    .reason = reason,
-                   .message = OneLine(status.message()),
-                   .service = resource == kube::Services()};
+                   .message = OneLine(status.message())};
       }
     }
     return status;
@@ -203,7 +203,15 @@ struct Applier::Run {
     json body = json::parse(write.body, nullptr, /*allow_exceptions=*/false);
     MT_CHECK(body.is_object());
     body["stringData"][write.key] = RandomHex32();
-    const Status status = client().Create(Secrets(), ns(), body.dump(), call()).status();
+    CallOptions options = call();
+    options.dry_run = write.probe;
+    const Status status = client().Create(Secrets(), ns(), body.dump(), options).status();
+    if (write.probe && status.ok()) {
+      MutexLock lock(mutex);
+      lost_child = {.what = "secret \"" + write.name + "\"",
+                    .attempt = job.status.recovery.attempt};
+      return NotFound(lost_child->what + ": expected the one that pods mount, got: nothing");
+    }
     // Secrets are never read, so whose it is cannot be asked.
     if (status.ok() || status.code() == StatusCode::kAlreadyExists) return OkStatus();
     return Refuse(Secrets(), write.name, status);
@@ -334,7 +342,7 @@ Applied Applier::Apply(const api::TrainingJob& job, const reconcile::Outcome& ou
     }
     if (const Status status = fan_out_.Run(calls); !status.ok()) {
       MutexLock lock(run.mutex);
-      return {status, run.refused, run.read_job_anew, run.found};
+      return {status, run.refused, run.read_job_anew, run.found, run.lost_child};
     }
     begin = end;
   }

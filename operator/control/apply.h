@@ -31,6 +31,8 @@ struct Applied {
   // Something that was to be made was there already, and ours: the store did not know of it, and
   // perhaps still does not.
   bool found = false;
+  // A child that pods mount was found missing; `status` then says the same.
+  std::optional<reconcile::LostChild> lost_child;
 };
 
 // Thread-safe.

@@ -139,6 +139,7 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
     puller_.Forget(key);
     MutexLock lock(mutex_);
     refused_.erase(key);
+    lost_.erase(key);
     read_anew_.erase(key);
     return OkStatus();
   }
@@ -147,6 +148,7 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   {
     MutexLock lock(mutex_);
     if (const auto it = refused_.find(key); it != refused_.end()) view->seen.refused = it->second;
+    if (const auto it = lost_.find(key); it != lost_.end()) view->seen.lost_child = it->second;
   }
   reconcile::Outcome outcome;
   try {
@@ -163,6 +165,8 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   {
     MutexLock lock(mutex_);
     if (applied.read_job_anew) read_anew_.insert(key);
+    if (applied.lost_child) lost_[key] = *applied.lost_child;
+    if (applied.status.ok()) lost_.erase(key);
     const auto it = refused_.find(key);
     if (applied.refused) {
       new_refusal = it == refused_.end() || it->second != *applied.refused;

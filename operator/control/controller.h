@@ -74,6 +74,7 @@ class Controller {
   std::vector<std::unique_ptr<Informer>> informers_;
   mutable Mutex mutex_;
   std::map<std::string, reconcile::RefusedWrite> refused_ MT_GUARDED_BY(mutex_);
+  std::map<std::string, reconcile::LostChild> lost_ MT_GUARDED_BY(mutex_);
   std::set<std::string> read_anew_
       MT_GUARDED_BY(mutex_);  // jobs whose last status write may or may not have happened
 };

@@ -44,6 +44,7 @@ std::string PathOf(const Resource& resource, std::string_view ns, std::string_vi
 struct CallOptions {
   std::stop_token stop;
   Duration timeout = std::chrono::seconds(30);
+  bool dry_run = false;  // of Create: the server decides and stores nothing
 };
 
 struct ListOptions {

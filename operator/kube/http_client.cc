@@ -251,7 +251,8 @@ class HttpClient : public Client {
 
   Result<std::string> Create(const Resource& resource, std::string_view ns, std::string_view body,
                              const CallOptions& call) override {
-    return Call("POST", PathOf(resource, ns), "application/json", body, call);
+    return Call("POST", PathOf(resource, ns) + (call.dry_run ? "?dryRun=All" : ""),
+                "application/json", body, call);
   }
 
   Result<std::string> Update(const Resource& resource, std::string_view ns, std::string_view name,

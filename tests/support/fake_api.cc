@@ -155,7 +155,7 @@ Status FakeApi::Watch(
 }
 
 Result<std::string> FakeApi::Create(const Resource& resource, std::string_view ns,
-                                    std::string_view body, const CallOptions&) {
+                                    std::string_view body, const CallOptions& options) {
   json object = json::parse(body);
   if (FieldOf(object, "name").empty()) return InvalidArgument("metadata.name: required");
   const Call call{"create", resource.plural, std::string(ns), FieldOf(object, "name"), ""};
@@ -167,6 +167,7 @@ Result<std::string> FakeApi::Create(const Resource& resource, std::string_view n
     if (objects_.contains(key)) {
       return AlreadyExists(resource.plural + " \"" + call.name + "\" already exists");
     }
+    if (options.dry_run) return object.dump();
     object["metadata"]["namespace"] = ns;
     object["metadata"]["uid"] = "uid-" + std::to_string(++uids_);
     object["metadata"]["generation"] = 1;
