@@ -483,6 +483,10 @@ void World::Wake(double delay) {
 reconcile::Observed World::Observe() {
   reconcile::Observed seen;
   node_unsure_ = false;
+  nodes_decided_on_.reset();
+  if (const auto nodes = cache_.find(kNodesKey); nodes != cache_.end()) {
+    nodes_decided_on_ = nodes->second;
+  }
   for (const auto& [key, version] : cache_) {
     const Object& object = objects_.at(key)[version];
     if (object.service && object.service->controller_uid != kForeignUid) {
@@ -686,9 +690,8 @@ void World::CheckCreation(const PodSeen& pod, const api::TrainingJob& cached) {
 void World::CheckForce(const PodSeen& pod, const api::TrainingJob& cached) {
   if (pod.node.empty() || late_) return;
   const size_t index = static_cast<size_t>(pod.node.back() - '0');
-  const auto known = cache_.find(kNodesKey);
-  if (known == cache_.end()) return Violate("P1: " + pod.name + " is deleted by force, unseen");
-  const Node& node = (*objects_.at(kNodesKey)[known->second].nodes)[index];
+  if (!nodes_decided_on_) return Violate("P1: " + pod.name + " is deleted by force, unseen");
+  const Node& node = (*objects_.at(kNodesKey)[*nodes_decided_on_].nodes)[index];
   if (node.gone || node.out_of_service) return;
   const auto& patience = cached.spec.run_policy.dead_node_seconds;
   if (!patience) {

@@ -186,6 +186,7 @@ class World {
   int refusals_in_a_row_ = 0;
   std::map<std::string, TimePoint> silent_since_;  // by node, as this process saw it
   std::map<std::string, TimePoint> delete_seen_;   // by pod uid, as this process saw it
+  std::optional<size_t> nodes_decided_on_;         // the version that the last decision knew
   // What this process asked for and was told to be done: the version that the object had then.
   std::map<std::string, int64_t> answered_;
 
