@@ -108,6 +108,7 @@ TEST(SimTest, InvariantsHoldInEveryHistory) {
                             "node tainted out-of-service",
                             "names of a former job are released",
                             "the token is deleted",
+                            "a pod waits for the token that it mounts",
                             "a probe finds the token missing"}) {
     EXPECT_GT(fired[fault], 0) << fault << " never fired";
   }

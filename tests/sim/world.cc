@@ -228,7 +228,11 @@ void World::Schedule(const std::string& name, const std::string& uid) {
   }
   if (up.empty()) return After(2, [=, this] { Schedule(name, uid); });
   const size_t node = up[static_cast<size_t>(Below(static_cast<int>(up.size())))];
-  ChangePod(name, uid, [&](PodSeen& pod) { pod.node = "node-" + std::to_string(node); });
+  ChangePod(name, uid, [&](PodSeen& pod) {
+    pod.node = "node-" + std::to_string(node);
+    // By the operator's clock: an hour's wait for the word that a pod starts slowly is no error.
+    pod.scheduled = OperatorNow();
+  });
   After(Between(0.1, 3), [=, this] { Start(name, uid); });
 }
 
@@ -241,6 +245,16 @@ void World::Start(const std::string& name, const std::string& uid) {
   if (!Live(*object->pod)) return;
   if (!nodes_[static_cast<size_t>(object->pod->node.back() - '0')].up) {
     return After(3, [=, this] { Start(name, uid); });
+  }
+  if (mounts_token_.contains(uid)) {
+    // As the kubelet does: it tries again until what is to be mounted is there.
+    const Object* token = Now(kTokenKey);
+    if (token == nullptr || !token->secret) {
+      Fire("a pod waits for the token that it mounts");
+      return After(Between(1, 5), [=, this] { Start(name, uid); });
+    }
+    tokens_[uid] = token->version;
+    CheckToken(*object->pod);
   }
   ChangePod(name, uid, [](PodSeen& pod) {
     pod.phase = PodPhase::kRunning;
@@ -665,8 +679,8 @@ void World::CheckRepeated(const reconcile::Write& write, const std::string& key)
   at->second = version;
 }
 
-// Pods that can run at once know the same cluster and hold the same token.
-void World::CheckCreation(const PodSeen& pod, const api::TrainingJob& cached) {
+// Pods that can run at once know the same cluster.
+void World::CheckCreation(const PodSeen& pod) {
   if (late_) {
     late_pods_.insert(pod.uid);
     return;
@@ -679,8 +693,20 @@ void World::CheckCreation(const PodSeen& pod, const api::TrainingJob& cached) {
     if (other->cluster != pod.cluster) {
       Violate("P6: " + pod.name + " and " + other->name + " know different clusters");
     }
-    if (!cached.spec.program.empty() && tokens_[other->uid] != tokens_[pod.uid] &&
-        !other->delete_requested) {
+  }
+}
+
+// Processes of a job hold the same token. One whose pod is going is none of its peers any more.
+void World::CheckToken(const PodSeen& pod) {
+  if (!reads_its_writes_ || late_pods_.contains(pod.uid)) return;
+  for (const auto& [key, versions] : objects_) {
+    const auto& other = versions.back().pod;
+    if (!other || other->controller_uid != pod.controller_uid || other->uid == pod.uid) continue;
+    if (!Live(*other) || other->delete_requested || late_pods_.contains(other->uid) ||
+        !tokens_.contains(other->uid)) {
+      continue;
+    }
+    if (tokens_[other->uid] != tokens_[pod.uid]) {
       Violate(pod.name + " and " + other->name + " hold different tokens");
     }
   }
@@ -825,14 +851,10 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
     pod.attempt = w->attempt;
     pod.created = std::chrono::floor<std::chrono::seconds>(ServerNow());
     pod.cluster = reconcile::ClusterStamp(cached, {});
-    if (const Object* token = Now(kTokenKey); token != nullptr && token->secret) {
-      tokens_[pod.uid] = token->version;
-    } else if (!cached.spec.program.empty() && !late_ && faults_.chaos == 0) {
-      Violate(pod.name + " is created before the token that it mounts");
-    }
+    if (!cached.spec.program.empty()) mounts_token_.insert(pod.uid);
     if (faults_.chaos > 0 && !calm_ && Chance(0.1)) finalizers_.insert(pod.uid);
     if (!first_pod_) first_pod_ = std::chrono::duration<double>(now_ - At(0)).count();
-    CheckCreation(pod, cached);
+    CheckCreation(pod);
     Put(key, {.pod = pod});
     After(Between(0.01, 1), [this, name = pod.name, uid = pod.uid] { Schedule(name, uid); });
     return Answer::kDone;

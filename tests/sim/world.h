@@ -114,7 +114,6 @@ class World {
   void ChangeJob(const std::function<void(api::TrainingJob&)>& change, bool spec);
   void RequestDeletion(const std::string& name, const std::string& uid, double grace);
   void RemovePod(const std::string& name, const std::string& uid);
-  bool HasToken(const reconcile::PodSeen& pod) const { return tokens_.contains(pod.uid); }
   TimePoint ServerNow() const { return now_ + server_skew_; }
   TimePoint OperatorNow() const { return now_ + operator_skew_; }
   Duration AnySkew();
@@ -140,7 +139,8 @@ class World {
   Answer Send(const reconcile::Write& write, const api::TrainingJob& job, bool* alive);
   Answer Do(const reconcile::Write& write, const api::TrainingJob& cached);
   void CheckStatus(const api::TrainingJob& before, const api::JobStatus& next);
-  void CheckCreation(const reconcile::PodSeen& pod, const api::TrainingJob& cached);
+  void CheckCreation(const reconcile::PodSeen& pod);
+  void CheckToken(const reconcile::PodSeen& pod);
   void CheckForce(const reconcile::PodSeen& pod, const api::TrainingJob& cached);
   void CheckRepeated(const reconcile::Write& write, const std::string& key);
 
@@ -164,7 +164,8 @@ class World {
   bool service_quota_ = false;
   bool calm_ = false;
   std::set<std::string> finalizers_;       // uids of pods that have one
-  std::map<std::string, int64_t> tokens_;  // by the uid of a pod: the Secret that it mounts
+  std::set<std::string> mounts_token_;     // uids of pods
+  std::map<std::string, int64_t> tokens_;  // by the uid of a pod that started: its Secret
   bool late_ = false;                      // a request of a process that is no more
   std::set<std::string> late_pods_;        // uids of what such a request made
   std::optional<double> first_pod_;
