@@ -28,7 +28,7 @@ Json Meta(const api::TrainingJob& job, const std::string& name) {
   return {{"name", name},
           {"namespace", job.metadata.namespace_name},
           {"labels", SelectorLabels(job)},
-          {"ownerReferences", Json::array({OwnerReference(job)})}};
+          {"ownerReferences", Json::array({Json::parse(OwnerReference(job))})}};
 }
 
 constexpr const char* kDefaultContainer = "kubectl.kubernetes.io/default-container";
@@ -154,7 +154,7 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
   annotations[Text(cluster::kAnnotationCluster)] = cluster_stamp_;
   meta["name"] = pod.name;
   meta["namespace"] = job_.metadata.namespace_name;
-  meta["ownerReferences"] = Json::array({OwnerReference(job_)});
+  meta["ownerReferences"] = Json::array({Json::parse(OwnerReference(job_))});
   for (const char* ours : {"generateName", "uid", "resourceVersion", "creationTimestamp"}) {
     meta.erase(ours);
   }
@@ -335,7 +335,8 @@ CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings
 
 std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod) {
   return Dump(
-      {{"metadata", {{"uid", pod.uid}, {"ownerReferences", Json::array({OwnerReference(job)})}}}});
+      {{"metadata",
+        {{"uid", pod.uid}, {"ownerReferences", Json::array({Json::parse(OwnerReference(job))})}}}});
 }
 
 std::string ReleaseBody(const api::TrainingJob& job, const ReleasePod& pod) {

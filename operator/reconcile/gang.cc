@@ -116,7 +116,7 @@ std::string Body(const View& view, int32_t members) {
         {"labels",
          {{cluster::kLabelJob, job.metadata.name},
           {cluster::kLabelManagedBy, cluster::kManagedByValue}}},
-        {"ownerReferences", Json::array({OwnerReference(job)})}}},
+        {"ownerReferences", Json::array({Json::parse(OwnerReference(job))})}}},
       {"spec", std::move(spec)}};
   return body.dump();
 }
