@@ -91,7 +91,7 @@ Store::Store(Wake wake, Clock& clock)
                    });
                  }) {}
 
-void Store::Locked(const std::function<void()>& change, bool told) {
+void Store::Locked(News news, const std::function<void()>& change) {
   std::set<std::string> touched;
   {
     MutexLock lock(mutex_);
@@ -101,7 +101,7 @@ void Store::Locked(const std::function<void()>& change, bool told) {
       if (jobs_.Find(key) == nullptr) {
         changes_.erase(key);
         pod_event_at_.erase(key);
-      } else if (told) {
+      } else if (news == News::kTold) {
         changes_[key] = ++told_;
       }
     }
@@ -115,23 +115,24 @@ Sink Store::MakeSink(
     std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse) {
   Sink sink;
   sink.begin_list = [this, cache] {
-    Locked([&]() MT_REQUIRES(mutex_) { cache->BeginList(); }, /*told=*/true);
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->BeginList(); });
   };
   sink.listed = [this, cache, parse](std::string_view object) {
     auto parsed = parse(object);
     if (!parsed) return;
     const int64_t version = VersionOf(object);
-    Locked([&]() MT_REQUIRES(
-               mutex_) { cache->Listed(parsed->first, version, std::move(parsed->second)); },
-           /*told=*/true);
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
+      Carry(cache->Find(parsed->first), parsed->second);
+      cache->Listed(parsed->first, version, std::move(parsed->second));
+    });
   };
   sink.end_list = [this, cache](int64_t version, bool anew) {
-    Locked([&]() MT_REQUIRES(mutex_) { cache->EndList(version, anew); }, /*told=*/true);
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->EndList(version, anew); });
   };
   sink.watched = [this, cache, parse](kube::WatchEventType type, int64_t version,
                                       std::string_view object) {
     if (type == kube::WatchEventType::kBookmark) {
-      Locked([&]() MT_REQUIRES(mutex_) { cache->Bookmark(version); }, /*told=*/true);
+      Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->Bookmark(version); });
       return;
     }
     if (type != kube::WatchEventType::kDeleted) {
@@ -140,25 +141,22 @@ Sink Store::MakeSink(
       const std::string key = KeyOf(kube::SliceString(object, {"metadata", "namespace"}),
                                     kube::SliceString(object, {"metadata", "name"}));
       bool known = false;
-      Locked(
-          [&]() MT_REQUIRES(mutex_) {
-            known = cache->VersionOf(key) >= version;
-            if (known) cache->Bookmark(version);
-          },
-          /*told=*/true);
+      Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
+        known = cache->VersionOf(key) >= version;
+        if (known) cache->Bookmark(version);
+      });
       if (known) return;
     }
     auto parsed = parse(object);
     if (!parsed) return;
-    Locked(
-        [&]() MT_REQUIRES(mutex_) {
-          if (type == kube::WatchEventType::kDeleted) {
-            cache->Watched(parsed->first, version, std::nullopt);
-          } else {
-            cache->Watched(parsed->first, version, std::move(parsed->second));
-          }
-        },
-        /*told=*/true);
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
+      if (type == kube::WatchEventType::kDeleted) {
+        cache->Watched(parsed->first, version, std::nullopt);
+      } else {
+        Carry(cache->Find(parsed->first), parsed->second);
+        cache->Watched(parsed->first, version, std::move(parsed->second));
+      }
+    });
   };
   return sink;
 }
@@ -202,9 +200,9 @@ Sink Store::PodSink() {
   auto watched = sink.watched;
   sink.watched = [this, watched](kube::WatchEventType type, int64_t version,
                                  std::string_view object) {
-    Locked([&]() MT_REQUIRES(mutex_) { pod_event_now_ = clock_.Monotonic(); }, /*told=*/true);
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { pod_event_now_ = clock_.Monotonic(); });
     watched(type, version, object);
-    Locked([&]() MT_REQUIRES(mutex_) { pod_event_now_.reset(); }, /*told=*/true);
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { pod_event_now_.reset(); });
   };
   return sink;
 }
@@ -248,16 +246,12 @@ Sink Store::NodeSink() {
         const std::string name(kube::SliceString(text, {"metadata", "name"}));
         if (name.empty()) return std::nullopt;
         Node node;
-        kube::ForEachElement(
-            kube::Slice(text, {"status", "conditions"}), [&](std::string_view condition) {
-              if (kube::SliceString(condition, {"type"}) != "Ready") return true;
-              node.ready = kube::SliceString(condition, {"status"}) == "True";
-              if (!node.ready) {
-                node.not_ready_since =
-                    api::ParseTime(kube::SliceString(condition, {"lastTransitionTime"}));
-              }
-              return false;
-            });
+        kube::ForEachElement(kube::Slice(text, {"status", "conditions"}),
+                             [&](std::string_view condition) {
+                               if (kube::SliceString(condition, {"type"}) != "Ready") return true;
+                               node.ready = kube::SliceString(condition, {"status"}) == "True";
+                               return false;
+                             });
         kube::ForEachElement(kube::Slice(text, {"spec", "taints"}), [&](std::string_view taint) {
           node.out_of_service = node.out_of_service || kube::SliceString(taint, {"key"}) ==
                                                            "node.kubernetes.io/out-of-service";
@@ -267,17 +261,15 @@ Sink Store::NodeSink() {
       });
   auto end_list = sink.end_list;
   sink.end_list = [this, end_list](int64_t version, bool anew) {
-    Locked([&]() MT_REQUIRES(mutex_) { nodes_known_ = true; }, /*told=*/true);
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { nodes_known_ = true; });
     end_list(version, anew);
     // A node that this list lacks, and no list before had, changed in nobody's eyes.
-    Locked(
-        [&]() MT_REQUIRES(mutex_) {
-          pods_.ForEach([&](const std::string&, const PodPtr& pod) MT_REQUIRES(mutex_) {
-            if (pod->seen.node.empty() || nodes_.Find(pod->seen.node) != nullptr) return;
-            touched_.insert(KeyOf(pod->ns, pod->job));
-          });
-        },
-        /*told=*/true);
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
+      pods_.ForEach([&](const std::string&, const PodPtr& pod) MT_REQUIRES(mutex_) {
+        if (pod->seen.node.empty() || nodes_.Find(pod->seen.node) != nullptr) return;
+        touched_.insert(KeyOf(pod->ns, pod->job));
+      });
+    });
   };
   return sink;
 }
@@ -287,15 +279,29 @@ void Store::Wrote(Cache<T>* cache, std::optional<std::pair<std::string, T>> pars
                   std::string_view text) {
   if (!parsed) return;
   const int64_t version = VersionOf(text);
-  Locked([&]() MT_REQUIRES(
-             mutex_) { cache->Wrote(parsed->first, version, std::move(parsed->second)); },
-         /*told=*/false);
+  Locked(News::kOurs, [&]() MT_REQUIRES(mutex_) {
+    Carry(cache->Find(parsed->first), parsed->second);
+    cache->Wrote(parsed->first, version, std::move(parsed->second));
+  });
 }
 
 void Store::WrotePod(std::string_view text) { Wrote(&pods_, ParsePodEntry(text), text); }
 void Store::WroteJob(std::string_view text) { Wrote(&jobs_, ParseJob(text), text); }
 void Store::WroteService(std::string_view text) { Wrote(&services_, ParseService(text), text); }
 void Store::WrotePodGroup(std::string_view text) { Wrote(&groups_, ParsePodGroup(text), text); }
+
+void Store::Carry(const PodPtr* before, PodPtr& next) {
+  if (before == nullptr || (*before)->seen.uid != next->seen.uid) return;
+  if (!(*before)->node_lost || next->node_lost) return;
+  auto carried = std::make_shared<Pod>(*next);
+  carried->node_lost = true;
+  next = std::move(carried);
+}
+
+void Store::Carry(const Node* before, Node& next) {
+  if (next.ready) return;
+  next.not_ready_since = before && before->not_ready_since ? before->not_ready_since : clock_.Now();
+}
 
 bool Store::MarkPod(const std::string& key, const std::string& uid,
                     const std::function<void(Pod& pod)>& mark) {
@@ -312,53 +318,45 @@ void Store::DeletedPod(const std::string& ns, const std::string& name, const std
                        TimePoint now, std::string_view answer) {
   // The server's own times, where it says them.
   if (!kube::SliceString(answer, {"metadata", "deletionTimestamp"}).empty()) WrotePod(answer);
-  Locked(
-      [&]() MT_REQUIRES(mutex_) {
-        const std::string key = KeyOf(ns, name);
-        const PodPtr* pod = pods_.Find(key);
-        if (pod == nullptr || (*pod)->seen.delete_requested) return;
-        MarkPod(key, uid, [&](Pod& marked) {
-          marked.seen.delete_requested = now;
-          marked.seen.delete_due = now;
-        });
-      },
-      /*told=*/false);
+  Locked(News::kOurs, [&]() MT_REQUIRES(mutex_) {
+    const std::string key = KeyOf(ns, name);
+    const PodPtr* pod = pods_.Find(key);
+    if (pod == nullptr || (*pod)->seen.delete_requested) return;
+    MarkPod(key, uid, [&](Pod& marked) {
+      marked.seen.delete_requested = now;
+      marked.seen.delete_due = now;
+    });
+  });
 }
 
 void Store::LostNode(const JobView& view, const std::string& name) {
-  Locked(
-      [&]() MT_REQUIRES(mutex_) {
-        for (const JobView::SeenPod& seen : view.pods) {
-          const Pod& pod = *seen.pod;
-          if (pod.seen.node != name) continue;
-          MarkPod(KeyOf(pod.ns, pod.seen.name), pod.seen.uid,
-                  [](Pod& marked) { marked.node_lost = true; });
-        }
-      },
-      /*told=*/true);
+  Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
+    for (const JobView::SeenPod& seen : view.pods) {
+      const Pod& pod = *seen.pod;
+      if (pod.seen.node != name) continue;
+      MarkPod(KeyOf(pod.ns, pod.seen.name), pod.seen.uid,
+              [](Pod& marked) { marked.node_lost = true; });
+    }
+  });
 }
 
 void Store::DeletedService(const std::string& ns, const std::string& name, const std::string& uid) {
-  Locked(
-      [&]() MT_REQUIRES(mutex_) {
-        const std::string key = KeyOf(ns, name);
-        const Service* service = services_.Find(key);
-        // A Service has no grace period: it is gone, and the watch will say so.
-        if (service != nullptr && service->seen.uid == uid) services_.Forget(key);
-      },
-      /*told=*/false);
+  Locked(News::kOurs, [&]() MT_REQUIRES(mutex_) {
+    const std::string key = KeyOf(ns, name);
+    const Service* service = services_.Find(key);
+    // A Service has no grace period: it is gone, and the watch will say so.
+    if (service != nullptr && service->seen.uid == uid) services_.Forget(key);
+  });
 }
 
 void Store::DeletedJob(const std::string& ns, const std::string& name, const std::string& uid) {
-  Locked(
-      [&]() MT_REQUIRES(mutex_) {
-        Job* job = jobs_.FindMutable(KeyOf(ns, name));
-        if (job == nullptr || (*job)->metadata.uid != uid || (*job)->metadata.deleted) return;
-        auto marked = std::make_shared<api::TrainingJob>(**job);
-        marked->metadata.deleted = TimePoint();
-        *job = std::move(marked);
-      },
-      /*told=*/false);
+  Locked(News::kOurs, [&]() MT_REQUIRES(mutex_) {
+    Job* job = jobs_.FindMutable(KeyOf(ns, name));
+    if (job == nullptr || (*job)->metadata.uid != uid || (*job)->metadata.deleted) return;
+    auto marked = std::make_shared<api::TrainingJob>(**job);
+    marked->metadata.deleted = TimePoint();
+    *job = std::move(marked);
+  });
 }
 
 std::optional<JobView> Store::View(const std::string& key) const {

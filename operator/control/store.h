@@ -111,7 +111,7 @@ class Store {
   };
   struct Node {
     bool ready = true;
-    std::optional<TimePoint> not_ready_since;
+    std::optional<TimePoint> not_ready_since;  // since when we see it so, by our own clock
     // Somebody vouches that nothing runs there any more (the taint of that name): as good as gone.
     bool out_of_service = false;
     friend bool operator==(const Node&, const Node&) = default;
@@ -119,9 +119,15 @@ class Store {
   using PodPtr = std::shared_ptr<const Pod>;
   static std::optional<std::pair<std::string, Service>> ParseService(std::string_view text);
   static std::optional<std::pair<std::string, PodGroup>> ParsePodGroup(std::string_view text);
-  // Calls `change` under the lock and wakes the jobs it touched after. `told`: by a watch or a
-  // list, so that the world has changed.
-  void Locked(const std::function<void()>& change, bool told);
+  // Where a change comes from: a watch or a list, so that the world has changed; or our own write.
+  enum class News : uint8_t { kTold, kOurs };
+  // Calls `change` under the lock and wakes the jobs it touched after.
+  void Locked(News news, const std::function<void()>& change);
+  // What this process knows of an object beyond what its text says, taken over from what it was.
+  template <typename T>
+  void Carry(const T*, T&) MT_REQUIRES(mutex_) {}
+  void Carry(const PodPtr* before, PodPtr& next) MT_REQUIRES(mutex_);
+  void Carry(const Node* before, Node& next) MT_REQUIRES(mutex_);
   // Replaces a pod by a changed copy, of the same version. False where there is none of that uid.
   bool MarkPod(const std::string& key, const std::string& uid,
                const std::function<void(Pod& pod)>& mark) MT_REQUIRES(mutex_);

@@ -160,6 +160,7 @@ TEST_F(HarmTest, APodThatDoesNotGoFromANodeThatIsGoneIsAskedForOnce) {
   Settle();
   Kubectl({"delete", "node", "gone-1"});
   ASSERT_TRUE(Eventually([&] { return Deletions("mnist-worker-1") > 0; }));
+  MakeNode("other");  // news of nodes, but not of this one
   ASSERT_TRUE(Eventually([&] {
     const json pod = Get(kube::Pods(), "mnist-worker-0");
     return !pod.is_null() && !pod["spec"].contains("nodeName");

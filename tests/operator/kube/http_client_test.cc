@@ -104,6 +104,11 @@ TEST_F(HttpClientTest, SpeaksEachVerb) {
                   "DELETE /base/api/v1/namespaces/ml/pods/p"));
 }
 
+TEST_F(HttpClientTest, ADryRunMakesNothing) {
+  EXPECT_TRUE(MakeClient().Create(Pods(), "ml", "{}", {.dry_run = true}).ok());
+  EXPECT_THAT(lines(), ElementsAre("POST /api/v1/namespaces/ml/pods?dryRun=All"));
+}
+
 TEST_F(HttpClientTest, TurnsAnswersIntoCodes) {
   Client& client = MakeClient();
   struct Case {
