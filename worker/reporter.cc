@@ -139,10 +139,9 @@ Status Reporter::RollBack(const train::Position& start) {
   return distribute::OfFiles(OpenLog(start));
 }
 
-void Reporter::Stopped(const std::string& rank, uint64_t incarnation) {
+void Reporter::Stopped(const std::string& rank) {
   telemetry::Progress progress = board_.Get();
   progress.stopped_rank = rank;
-  progress.lost_incarnation = std::to_string(incarnation);
   board_.Set(std::move(progress));
 }
 
