@@ -67,45 +67,6 @@ std::string NameOf(const reconcile::Write& write) {
       write);
 }
 
-// Why a write is asked for, for the log.
-struct Why {
-  std::string operator()(const reconcile::CreateService&) const {
-    return "the pods' names resolve through it";
-  }
-  std::string operator()(const reconcile::DeleteService&) const {
-    return "no replica of its name is wanted";
-  }
-  std::string operator()(const reconcile::CreateConfigMap&) const {
-    return "the cluster does not fit into TF_CONFIG";
-  }
-  std::string operator()(const reconcile::CreateSecret&) const {
-    return "the processes of a declared program share it";
-  }
-  std::string operator()(const reconcile::CreateClaim&) const {
-    return "spec.checkpoint asks for it";
-  }
-  std::string operator()(const reconcile::CreatePodGroup&) const {
-    return "the pods are scheduled together";
-  }
-  std::string operator()(const reconcile::PatchPodGroup&) const {
-    return "the number of pods that are scheduled together changed";
-  }
-  std::string operator()(const reconcile::DeletePodGroup&) const { return "no pods are wanted"; }
-  std::string operator()(const reconcile::CreatePod&) const { return "its replica has no pod"; }
-  std::string operator()(const reconcile::DeletePod& write) const { return write.why; }
-  std::string operator()(const reconcile::AdoptPod&) const {
-    return "it has the job's labels and no owner";
-  }
-  std::string operator()(const reconcile::ReleasePod&) const {
-    return "the job's labels were taken from it";
-  }
-  std::string operator()(const reconcile::PatchStatus&) const { return "the status changed"; }
-  std::string operator()(const reconcile::DeleteJob&) const {
-    return "ttlSecondsAfterFinished has passed since its end";
-  }
-  std::string operator()(const reconcile::RecordEvent& write) const { return write.reason; }
-};
-
 std::string OneLine(std::string text) {
   for (char& c : text) {
     if (c == '\n' || c == '\r' || c == '\t') c = ' ';
@@ -189,7 +150,8 @@ struct Applier::Run {
     Status status;
     if (before) {
       status = before->status;
-      Log(LogLevel::kDebug, "not repeated", {{"job", key}, {"what", reconcile::ToString(action)}});
+      Log(LogLevel::kDebug, "not repeated",
+          {{"job", key}, {"what", reconcile::ToString(action.write)}});
     } else {
       status = std::visit([&](const auto& write) { return Write(write); }, action.write);
       if (applier.observer_.on_answer) applier.observer_.on_answer();
@@ -198,13 +160,12 @@ struct Applier::Run {
         if (!status.ok()) before = applier.guard_.Before(key, id, change);
       }
       if (status.ok()) {
-        LogInfo("done", {{"job", key},
-                         {"what", reconcile::ToString(action)},
-                         {"why", std::visit(Why{}, action.write)}});
+        LogInfo("done",
+                {{"job", key}, {"what", reconcile::ToString(action.write)}, {"why", action.why}});
       } else {
         LogWarning("not done", {{"job", key},
-                                {"what", reconcile::ToString(action)},
-                                {"why", std::visit(Why{}, action.write)},
+                                {"what", reconcile::ToString(action.write)},
+                                {"why", action.why},
                                 {"error", OneLine(status.ToString())}});
       }
     }
@@ -237,11 +198,9 @@ struct Applier::Run {
         },
         write);
     if (plural.empty()) return std::nullopt;
-    return reconcile::RefusedWrite{
-        .what = plural + " \"" + NameOf(write) + "\"",
-        .reason = reason,
-        .message = OneLine(status.message()),
-        .service = std::holds_alternative<reconcile::CreateService>(write)};
+    return reconcile::RefusedWrite{.what = plural + " \"" + NameOf(write) + "\"",
+                                   .reason = reason,
+                                   .message = OneLine(status.message())};
   }
 
   // Whether the job is still the one that we know, as the server has it now: who adopts pods for a
@@ -255,8 +214,7 @@ struct Applier::Run {
       return Aborted("adoption for " + key + ": expected the job, got: none");
     }
     const bool same = kube::SliceString(*now, {"metadata", "uid"}) == job.metadata.uid;
-    const bool going = !kube::SliceString(*now, {"metadata", "deletionTimestamp"}).empty();
-    if (same && !going) return OkStatus();
+    if (same && !Deleting(*now)) return OkStatus();
     applier.store_.WroteJob(*now);
     return Aborted("adoption for " + key + ": expected the job to stay, got: " +
                    (same ? "one that is being deleted" : "another job of its name"));
@@ -302,7 +260,9 @@ struct Applier::Run {
                            (meta->controller_uid.empty() ? "an object of somebody else"
                                                          : "one of " + meta->controller_name));
     }
-    if (!wrote) return OkStatus();
+    // Of what is watched, the store knows from here on that it is going away, and so does the next
+    // look; what is not watched has to be said.
+    if (!wrote) return Deleting(*there) ? GoingAway(resource, name) : OkStatus();
     if (const std::string patch = MissingLabels(body, *there, meta->uid); !patch.empty()) {
       LogWarning("labels are given back", {{"object", resource.plural + " " + ns() + "/" + name}});
       there = client().Patch(resource, ns(), name, "", PatchType::kMerge, patch, call());
@@ -310,6 +270,25 @@ struct Applier::Run {
     }
     wrote(*there);
     return OkStatus();
+  }
+
+  static bool Deleting(const std::string& object) {
+    return !kube::SliceString(object, {"metadata", "deletionTimestamp"}).empty();
+  }
+
+  // One of ours, under a name that is needed. Pods mount a claim until they end, so somebody
+  // deleted it while they do; a name of another kind will be free.
+  Status GoingAway(const Resource& resource, const std::string& name) {
+    if (resource != Claims()) {
+      return AlreadyExists(resource.plural + " \"" + name +
+                           "\": expected it to stay, got: one that is being deleted");
+    }
+    return Lost("persistentvolumeclaim \"" + name + "\"");
+  }
+  Status Lost(std::string what) {
+    MutexLock lock(mutex);
+    lost_child = {.what = std::move(what), .attempt = job.status.recovery.attempt};
+    return NotFound(lost_child->what + ": expected the one that pods mount, got: none that stays");
   }
 
   Status Write(const reconcile::CreateService& write) {
@@ -335,12 +314,7 @@ struct Applier::Run {
     CallOptions options = call();
     options.dry_run = write.probe;
     const Status status = client().Create(Secrets(), ns(), body.dump(), options).status();
-    if (write.probe && status.ok()) {
-      MutexLock lock(mutex);
-      lost_child = {.what = "secret \"" + write.name + "\"",
-                    .attempt = job.status.recovery.attempt};
-      return NotFound(lost_child->what + ": expected the one that pods mount, got: nothing");
-    }
+    if (write.probe && status.ok()) return Lost("secret \"" + write.name + "\"");
     // Secrets are never read, so whose it is cannot be asked.
     return status.code() == StatusCode::kAlreadyExists ? OkStatus() : status;
   }
@@ -451,6 +425,7 @@ struct Applier::Run {
           if constexpr (requires { what.body; }) id += " " + hash(what.body);
           if constexpr (requires { what.uid; }) id += " " + what.uid;
           if constexpr (requires { what.attempt; }) id += " " + std::to_string(what.attempt);
+          if constexpr (requires { what.probe; }) id += what.probe ? " probe" : "";
           if constexpr (requires { what.grace_seconds; }) {
             if (what.grace_seconds) id += " " + std::to_string(*what.grace_seconds);
           }
@@ -494,6 +469,7 @@ Applied Applier::Apply(const api::TrainingJob& job, const reconcile::Outcome& ou
     return Applied{.status = std::move(status),
                    .refused = run.refused,
                    .read_job_anew = run.read_job_anew,
+                   .lost_child = run.lost_child,
                    .told = run.told,
                    .look_again_in = run.look_again_in};
   };
@@ -510,7 +486,10 @@ Applied Applier::Apply(const api::TrainingJob& job, const reconcile::Outcome& ou
       });
     }
     if (adopts) {
-      if (Status there = run.StillThere(); !there.ok()) return applied(std::move(there));
+      if (Status there = run.StillThere(); !there.ok()) {
+        LogWarning("not adopted", {{"job", run.key}, {"why", there.ToString()}});
+        return applied(std::move(there));
+      }
     }
     if (Status status = fan_out_.Run(calls); !status.ok()) return applied(std::move(status));
     begin = end;

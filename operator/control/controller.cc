@@ -3,7 +3,6 @@
 #include <exception>
 #include <thread>
 
-#include "operator/kube/credentials.h"
 #include "operator/reconcile/progress.h"
 #include "operator/reconcile/reconcile.h"
 #include "runtime/base/log.h"
@@ -13,18 +12,8 @@ namespace {
 
 // A node that the server knows and the watch does not tell of yet, or one that cannot be read.
 constexpr Duration kLookForNodeAgain = std::chrono::seconds(5);
-
-std::string WhyNothing(const api::TrainingJob& job, const reconcile::Outcome& outcome) {
-  if (job.metadata.deleted) return "the job is being deleted";
-  std::string why = "all is as it should be: " + job.status.phase;
-  for (const auto& [type, condition] : job.status.conditions) {
-    if (type == api::ConditionType::kWaiting && condition.status) {
-      why = "the job waits: " + condition.reason + ": " + condition.message;
-    }
-  }
-  if (outcome.wake_at) why += "; next look at " + kube::FormatTime(*outcome.wake_at);
-  return why;
-}
+// Nothing is asked for again before.
+constexpr Duration kSoonest = std::chrono::seconds(1);
 
 std::string ManagedSelector() {
   return std::string(cluster::kLabelManagedBy) + "=" + std::string(cluster::kManagedByValue);
@@ -193,12 +182,17 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   seen.progress = puller_.Last(key);
   {
     MutexLock lock(mutex_);
-    if (const auto it = refused_.find(key); it != refused_.end()) seen.refused = it->second;
+    if (const auto it = refused_.find(key); it != refused_.end()) {
+      seen.refused = it->second.write;
+      // What was in the way may have gone.
+      if (it->second.change != view->change) seen.refused->retry_at = it->second.at + kSoonest;
+    }
     if (const auto it = lost_.find(key); it != lost_.end()) seen.lost_child = it->second;
   }
+  const TimePoint now = clock_.Now();
   reconcile::Outcome outcome;
   try {
-    outcome = reconcile::Reconcile(*view->job, seen, clock_.Now());
+    outcome = reconcile::Reconcile(*view->job, seen, now);
   } catch (const std::exception& e) {
     // A bug of ours must not take the other jobs down: this one is set aside until it changes.
     LogError("cannot decide", {{"job", key}, {"error", e.what()}});
@@ -207,8 +201,7 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   if (options_.pull_progress && !api::IsFinished(view->job->status)) puller_.Follow(key);
 
   if (outcome.empty()) {
-    Log(LogLevel::kDebug, "nothing to do",
-        {{"job", key}, {"why", WhyNothing(*view->job, outcome)}});
+    Log(LogLevel::kDebug, "nothing to do", {{"job", key}, {"why", outcome.rests}});
   }
   const Applied applied =
       applier_.Apply(*view->job, outcome, options_.settings, view->change, stop);
@@ -223,9 +216,13 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
     if (applied.status.ok()) lost_.erase(key);
     const auto it = refused_.find(key);
     if (applied.refused) {
-      new_refusal = it == refused_.end() || it->second != *applied.refused;
-      refused_[key] = *applied.refused;
-    } else if (applied.status.ok() && it != refused_.end()) {
+      Refusal refusal{.write = *applied.refused, .at = clock_.Now(), .change = view->change};
+      new_refusal = it == refused_.end() || it->second.write.what != refusal.write.what ||
+                    it->second.write.message != refusal.write.message;
+      refusal.write.retry_at = refusal.at + applied.look_again_in.value_or(kSoonest);
+      refused_[key] = std::move(refusal);
+    } else if (applied.status.ok() && it != refused_.end() &&
+               (!seen.refused->retry_at || now >= *seen.refused->retry_at)) {
       // Whatever is still wanted was asked for once more, and got through.
       refused_.erase(it);
       lifted = true;

@@ -81,7 +81,12 @@ class Controller {
   ProgressPuller puller_;
   std::vector<std::unique_ptr<Informer>> informers_;
   mutable Mutex mutex_;
-  std::map<std::string, reconcile::RefusedWrite> refused_ MT_GUARDED_BY(mutex_);
+  struct Refusal {
+    reconcile::RefusedWrite write;  // retry_at: where the world stays as it is
+    TimePoint at;
+    int64_t change = 0;  // JobView::change of the look that was refused
+  };
+  std::map<std::string, Refusal> refused_ MT_GUARDED_BY(mutex_);
   std::map<std::string, reconcile::LostChild> lost_ MT_GUARDED_BY(mutex_);
   // Jobs whose last status write may or may not have happened, and all after a list anew.
   std::set<std::string> read_anew_ MT_GUARDED_BY(mutex_);

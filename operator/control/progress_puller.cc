@@ -114,6 +114,8 @@ void ProgressPuller::Take(const Question& question, const Result<std::string>& t
     Duration next = period_;
     if (parsed) {
       followed.failures = 0;
+      const bool moved = !followed.last || parsed->progress.step != followed.last->progress.step;
+      parsed->standing_since = moved ? clock_.Now() : followed.last->standing_since;
       changed = *text != followed.text;
       followed.text = *text;
       followed.last = std::move(parsed);

@@ -26,6 +26,10 @@ std::string JobKeyOf(const Meta& meta, std::string_view text) {
   return KeyOf(meta.ns, label.empty() ? meta.name : label);
 }
 
+bool Deleting(std::string_view object) {
+  return !kube::SliceString(object, {"metadata", "deletionTimestamp"}).empty();
+}
+
 template <typename Index>
 void Reindex(Index& index, const std::string& object, const std::string* before,
              const std::string* after) {
@@ -213,10 +217,11 @@ std::optional<std::pair<std::string, Store::Service>> Store::ParseService(std::s
     LogUnreadable("service", meta.status());
     return std::nullopt;
   }
-  return std::pair(
-      KeyOf(meta->ns, meta->name),
-      Service{JobKeyOf(*meta, text),
-              {.name = meta->name, .uid = meta->uid, .controller_uid = meta->controller_uid}});
+  return std::pair(KeyOf(meta->ns, meta->name), Service{JobKeyOf(*meta, text),
+                                                        {.name = meta->name,
+                                                         .uid = meta->uid,
+                                                         .controller_uid = meta->controller_uid,
+                                                         .deleting = Deleting(text)}});
 }
 
 std::optional<std::pair<std::string, Store::PodGroup>> Store::ParsePodGroup(std::string_view text) {
@@ -227,14 +232,14 @@ std::optional<std::pair<std::string, Store::PodGroup>> Store::ParsePodGroup(std:
   }
   const json minimum =
       json::parse(kube::Slice(text, {"spec", "minMember"}), nullptr, /*allow_exceptions=*/false);
-  return std::pair(
-      KeyOf(meta->ns, meta->name),
-      PodGroup{JobKeyOf(*meta, text),
-               {.uid = meta->uid,
-                .resource_version = std::to_string(meta->version),
-                .controller_uid = meta->controller_uid,
-                .phase = std::string(kube::SliceString(text, {"status", "phase"})),
-                .min_member = minimum.is_number_integer() ? minimum.get<int32_t>() : 0}});
+  return std::pair(KeyOf(meta->ns, meta->name),
+                   PodGroup{JobKeyOf(*meta, text),
+                            {.uid = meta->uid,
+                             .resource_version = std::to_string(meta->version),
+                             .controller_uid = meta->controller_uid,
+                             .phase = std::string(kube::SliceString(text, {"status", "phase"})),
+                             .min_member = minimum.is_number_integer() ? minimum.get<int32_t>() : 0,
+                             .deleting = Deleting(text)}});
 }
 
 Sink Store::ServiceSink() { return MakeSink<Service>(&services_, ParseService); }
@@ -291,10 +296,15 @@ void Store::WroteService(std::string_view text) { Wrote(&services_, ParseService
 void Store::WrotePodGroup(std::string_view text) { Wrote(&groups_, ParsePodGroup(text), text); }
 
 void Store::Carry(const PodPtr* before, PodPtr& next) {
-  if (before == nullptr || (*before)->seen.uid != next->seen.uid) return;
-  if (!(*before)->node_lost || next->node_lost) return;
+  const Pod* was = before && (*before)->seen.uid == next->seen.uid ? before->get() : nullptr;
+  const bool lost = was && was->node_lost;
+  const bool going = next->seen.delete_requested.has_value();
+  if (!lost && !going) return;
   auto carried = std::make_shared<Pod>(*next);
-  carried->node_lost = true;
+  carried->node_lost = lost;
+  if (going) {
+    carried->seen.delete_seen = was && was->seen.delete_seen ? was->seen.delete_seen : clock_.Now();
+  }
   next = std::move(carried);
 }
 
@@ -325,6 +335,7 @@ void Store::DeletedPod(const std::string& ns, const std::string& name, const std
     MarkPod(key, uid, [&](Pod& marked) {
       marked.seen.delete_requested = now;
       marked.seen.delete_due = now;
+      marked.seen.delete_seen = now;
     });
   });
 }
@@ -373,7 +384,7 @@ std::optional<JobView> Store::View(const std::string& key) const {
       const std::string& name = seen.pod->seen.node;
       if (name.empty() || !nodes_known_) continue;
       if (const Node* node = nodes_.Find(name)) {
-        seen.node_state = node->out_of_service ? reconcile::NodeState::kGone
+        seen.node_state = node->out_of_service ? reconcile::NodeState::kOutOfService
                           : node->ready        ? reconcile::NodeState::kReady
                                                : reconcile::NodeState::kNotReady;
         seen.node_not_ready_since = node->not_ready_since;

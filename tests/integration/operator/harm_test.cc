@@ -263,6 +263,43 @@ TEST_F(HarmTest, NoOrphanIsAdoptedForAJobThatIsBeingDeleted) {
   EXPECT_LE(asked(), 2);
 }
 
+TEST_F(HarmTest, ATokenThatSomebodyDeletedIsMadeAgainAndAllRestartTogether) {
+  ASSERT_NO_FATAL_FAILURE(Run());
+  ApplyJob("mnist", 0, 2, {{"program", {{"seed", 1}}}});
+  ASSERT_TRUE(WaitForPods("mnist", 2));
+  for (const char* pod : {"mnist-worker-0", "mnist-worker-1"}) SetRunning(pod);
+  ASSERT_TRUE(WaitForCondition("mnist", "Running"));
+  const std::string token =
+      cluster::TokenSecretName("mnist", UidOf(control::TrainingJobs(), "mnist"));
+  const std::string first = UidOf({"", "v1", "secrets"}, token);
+  ASSERT_NE(first, "");
+  const std::string zero = UidOf(kube::Pods(), "mnist-worker-0");
+  Kubectl({"delete", "secret", token});
+  // The next pod that is to be made shows it.
+  SetEnded("mnist-worker-1", 138);
+  ASSERT_TRUE(Eventually([&] {
+    const std::string now = UidOf({"", "v1", "secrets"}, token);
+    return !now.empty() && now != first;
+  })) << alone_->Log();
+  EXPECT_TRUE(Eventually([&] {
+    const std::string now = UidOf(kube::Pods(), "mnist-worker-0");
+    return !now.empty() && now != zero;
+  })) << "the other one holds the former token";
+  EXPECT_TRUE(WaitForPods("mnist", 2));
+  EXPECT_TRUE(Eventually([&] {
+    return TryKubectl({"get", "events"}).out.find("ChildLost") != std::string::npos;
+  }));
+}
+
+TEST_F(HarmTest, AForeignSecretOfATokensFormerNameIsNobodysBusiness) {
+  Kubectl({"create", "secret", "generic", "mnist-token", "--from-literal=token=theirs"});
+  ASSERT_NO_FATAL_FAILURE(Run());
+  ApplyJob("mnist", 0, 1, {{"program", {{"seed", 1}}}});
+  ASSERT_TRUE(WaitForPods("mnist", 1));
+  const std::string volumes = Get(kube::Pods(), "mnist-worker-0")["spec"]["volumes"].dump();
+  EXPECT_EQ(volumes.find("\"mnist-token\""), std::string::npos) << volumes;
+}
+
 // An API server whose nodes lie in an etcd of their own, with revisions of its own.
 class SecondEtcdTest : public HarmTest {
  protected:

@@ -36,7 +36,8 @@ class ApplyTest : public ::testing::Test {
   }
   Applied Apply(reconcile::Write write, int64_t change) {
     const auto view = store_.View("ml/mnist");
-    return applier_.Apply(*view->job, {.actions = {{reconcile::Phase::kRemove, std::move(write)}}},
+    return applier_.Apply(*view->job,
+                          {.actions = {{reconcile::Phase::kRemove, std::move(write), "a reason"}}},
                           {}, change, {});
   }
   Applied Adopt() { return Apply(reconcile::AdoptPod{.name = "mnist-worker-0", .uid = "p1"}, 1); }
@@ -99,7 +100,7 @@ TEST_F(ApplyTest, APodThatDoesNotGoIsAskedOnceBetweenTwoChangesOfTheWorld) {
 
 TEST_F(ApplyTest, EachWriteIsALineWithItsReason) {
   ::testing::internal::CaptureStderr();
-  const reconcile::DeletePod remove{.name = "mnist-worker-0", .uid = "p1", .why = "scaled down"};
+  const reconcile::DeletePod remove{.name = "mnist-worker-0", .uid = "p1"};
   EXPECT_TRUE(Apply(remove, 1).status.ok());
   EXPECT_TRUE(Apply(remove, 1).status.ok());  // not sent: no line
   api_.SetFault([](const FakeApi::Call& call, bool) {
@@ -115,7 +116,7 @@ TEST_F(ApplyTest, EachWriteIsALineWithItsReason) {
   EXPECT_NE(log.find("level=info msg=done job=ml/mnist what=\"delete pod mnist-worker-0"),
             std::string::npos)
       << log;
-  EXPECT_NE(log.find("why=\"scaled down\""), std::string::npos) << log;
+  EXPECT_NE(log.find("why=\"a reason\""), std::string::npos) << log;
   EXPECT_NE(log.find("level=warning msg=\"not done\" job=ml/mnist what=\"create service mnist\""),
             std::string::npos)
       << log;
@@ -138,7 +139,6 @@ TEST_F(ApplyTest, ARefusalIsRememberedForItsBackOff) {
     ASSERT_TRUE(refused.refused);
     EXPECT_EQ(refused.refused->what, "services \"mnist\"");
     EXPECT_EQ(refused.refused->reason, "ExceededQuota");
-    EXPECT_TRUE(refused.refused->service);
     EXPECT_EQ(refused.look_again_in, std::chrono::seconds(1));
   }
   EXPECT_EQ(creations(), 1);
@@ -146,6 +146,38 @@ TEST_F(ApplyTest, ARefusalIsRememberedForItsBackOff) {
   EXPECT_EQ(Apply(create, 1).look_again_in, std::chrono::seconds(2));
   EXPECT_EQ(creations(), 2);
   api_.SetFault({});
+}
+
+TEST_F(ApplyTest, AChildThatPodsMountIsFoundMissing) {
+  reconcile::CreateSecret secret{.name = "mnist-token-1",
+                                 .key = "token",
+                                 .body = R"({"metadata":{"name":"mnist-token-1"}})",
+                                 .probe = true};
+  const kube::Resource secrets{"", "v1", "secrets"}, claims{"", "v1", "persistentvolumeclaims"};
+  const Applied missing = Apply(secret, 1);
+  EXPECT_EQ(missing.status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(missing.lost_child, (reconcile::LostChild{"secret \"mnist-token-1\"", 0}));
+  EXPECT_FALSE(missing.refused);
+  EXPECT_TRUE(api_.All(secrets).empty()) << "asked, not made";
+  // Then it is made, at once, and is there from then on.
+  secret.probe = false;
+  EXPECT_TRUE(Apply(secret, 1).status.ok());
+  EXPECT_EQ(api_.All(secrets).size(), 1u);
+  secret.probe = true;
+  clock_.Advance(std::chrono::seconds(2));
+  const Applied there = Apply(secret, 3);
+  EXPECT_TRUE(there.status.ok()) << there.status.ToString();
+  EXPECT_FALSE(there.lost_child);
+  // A claim that is going away is held by the pods that mount it.
+  api_.Put(claims, R"({"metadata":{"name":"mnist-checkpoint-1","namespace":"ml",
+      "deletionTimestamp":"2026-01-02T03:04:05Z","ownerReferences":[
+      {"kind":"TrainingJob","name":"mnist","uid":"u1","controller":true}]}})");
+  const Applied going =
+      Apply(reconcile::CreateClaim{.name = "mnist-checkpoint-1",
+                                   .body = R"({"metadata":{"name":"mnist-checkpoint-1"}})"},
+            3);
+  EXPECT_EQ(going.lost_child,
+            (reconcile::LostChild{"persistentvolumeclaim \"mnist-checkpoint-1\"", 0}));
 }
 
 TEST_F(ApplyTest, AStatusThatTheServerDropsIsNotWrittenAgainAndAgain) {
@@ -162,7 +194,7 @@ TEST_F(ApplyTest, AStatusThatTheServerDropsIsNotWrittenAgainAndAgain) {
   for (int i = 0; i < 10; ++i) {
     patch.status.last_reconcile_time = clock_.Now();
     EXPECT_TRUE(
-        applier_.Apply(*view->job, {.actions = {{reconcile::Phase::kDecide, patch}}}, {}, 1, {})
+        applier_.Apply(*view->job, {.actions = {{reconcile::Phase::kDecide, patch, ""}}}, {}, 1, {})
             .status.ok());
     clock_.Advance(std::chrono::seconds(2));
   }

@@ -375,6 +375,40 @@ TEST_F(ControllerTest, GoesOnAfterBeingKilledAtAnyWrite) {
   }
 }
 
+TEST_F(ControllerTest, ATokenThatSomebodyDeletedRestartsAllTogether) {
+  Start();
+  json job = json::parse(JobText("mnist", 2));
+  job["spec"]["program"] = {{"seed", 1}};
+  api_.Put(TrainingJobs(), job.dump());
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
+  for (const char* name : {"mnist-worker-0", "mnist-worker-1"}) SetPhase(name, Running());
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; }));
+  const kube::Resource secrets{"", "v1", "secrets"};
+  const auto uid_of = [&](const kube::Resource& resource, const std::string& name) {
+    const std::string text = api_.Peek(resource, "ml", name);
+    return text.empty() ? "" : json::parse(text)["metadata"]["uid"].get<std::string>();
+  };
+  ASSERT_EQ(api_.All(secrets).size(), 1u);
+  const std::string token = json::parse(api_.All(secrets)[0])["metadata"]["name"];
+  const std::string first = uid_of(secrets, token), zero = uid_of(kube::Pods(), "mnist-worker-0");
+  Settle();
+  api_.Remove(secrets, "ml", token);
+  SetPhase("mnist-worker-1", Ended(138));
+  // Pods on a node go when their kubelet says so.
+  ASSERT_TRUE(Eventually([&] {
+    for (const char* name : {"mnist-worker-0", "mnist-worker-1"}) {
+      const std::string text = api_.Peek(kube::Pods(), "ml", name);
+      if (text.find("deletionTimestamp") != std::string::npos) {
+        api_.Remove(kube::Pods(), "ml", name);
+      }
+    }
+    const std::string now = uid_of(kube::Pods(), "mnist-worker-0");
+    return !now.empty() && now != zero && api_.All(kube::Pods()).size() == 2;
+  })) << api_.Peek(TrainingJobs(), "ml", "mnist");
+  EXPECT_NE(uid_of(secrets, token), first);
+  EXPECT_NE(uid_of(secrets, token), "");
+}
+
 TEST_F(ControllerTest, IsNotHealthyWhileItsWorkStands) {
   std::atomic<bool> hangs = true;
   std::atomic<int> hanging = 0;

@@ -119,6 +119,9 @@ TEST_F(ProgressPullerTest, AsksTheLeaderOncePerPeriodAndWakesTheJobWhenItMoved) 
   EXPECT_EQ(woken_["ml/mnist"], 2);
   ASSERT_TRUE(puller_->Last("ml/mnist"));
   EXPECT_EQ(puller_->Last("ml/mnist")->progress.step, 20);
+  // First seen with the third answer, and not since the fourth.
+  EXPECT_EQ(puller_->Last("ml/mnist")->standing_since,
+            clock_.Now() - clock_.Monotonic() + at[2] + milliseconds(10));
 }
 
 TEST_F(ProgressPullerTest, AsksASilentPodLessAndLess) {

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/fake_clock.h"
+
 namespace meshtrain::control {
 namespace {
 
@@ -150,7 +152,7 @@ TEST_F(StoreTest, APodOnANewNodeOfALostNodesNameHasNotLostIt) {
   EXPECT_THAT(store_.View("ml/a")->MissingNodes(), ElementsAre("node-0"));
 }
 
-TEST_F(StoreTest, ANodeTaintedOutOfServiceIsAsGoodAsGone) {
+TEST_F(StoreTest, ANodeTaintedOutOfServiceIsKnownAsSuch) {
   jobs_.watched(WatchEventType::kAdded, 5, JobJson("a", 5).dump());
   pods_.watched(WatchEventType::kAdded, 6, PodJson("a", 0, 6).dump());
   json node = NodeJson("node-0", 7, "Unknown");
@@ -163,7 +165,7 @@ TEST_F(StoreTest, ANodeTaintedOutOfServiceIsAsGoodAsGone) {
       {{"key", "node.kubernetes.io/out-of-service"}, {"effect", "NoExecute"}}};
   nodes_.watched(WatchEventType::kModified, 8, node.dump());
   EXPECT_THAT(woken_, ElementsAre("ml/a"));
-  EXPECT_EQ(store_.View("ml/a")->Observe().pods.at(0).node_state, NodeState::kGone);
+  EXPECT_EQ(store_.View("ml/a")->Observe().pods.at(0).node_state, NodeState::kOutOfService);
 }
 
 TEST_F(StoreTest, WakesTheJobOfAPodWhoseNodeIsFoundMissing) {
@@ -190,6 +192,43 @@ TEST_F(StoreTest, AnAnswerToADeletionTellsWhenThePodWillBeGone) {
   const auto pod = store_.View("ml/a")->Observe().pods.at(0);
   EXPECT_EQ(*pod.delete_due - *pod.delete_requested, std::chrono::seconds(30));
   EXPECT_GT(*pod.delete_requested, TimePoint());
+}
+
+TEST_F(StoreTest, TellsByItsOwnClockSinceWhenAPodIsGoingAndANodeNotReady) {
+  // What other machines' clocks say is an hour off, either way.
+  testing::FakeClock clock;
+  Store store([](const std::string&) {}, clock);
+  Sink jobs = store.JobSink(), pods = store.PodSink(), nodes = store.NodeSink();
+  jobs.watched(WatchEventType::kAdded, 5, JobJson("a", 5).dump());
+  nodes.begin_list();
+  nodes.listed(NodeJson("node-0", 6, "Unknown").dump());
+  nodes.end_list(6, false);
+  json going = PodJson("a", 0, 7);
+  going["metadata"]["deletionTimestamp"] = "2026-01-02T02:04:35Z";
+  going["metadata"]["deletionGracePeriodSeconds"] = 30;
+  pods.watched(WatchEventType::kAdded, 7, going.dump());
+  const TimePoint seen = clock.Now();
+  clock.Advance(std::chrono::minutes(7));
+  going["metadata"]["resourceVersion"] = "8";
+  going["status"]["reason"] = "another word";
+  pods.watched(WatchEventType::kModified, 8, going.dump());
+  nodes.watched(WatchEventType::kModified, 9, NodeJson("node-0", 9, "False").dump());
+  const auto pod = store.View("ml/a")->Observe().pods.at(0);
+  EXPECT_EQ(pod.delete_seen, seen);
+  EXPECT_EQ(pod.node_not_ready_since, seen);
+  EXPECT_EQ(pod.node_state, NodeState::kNotReady);
+}
+
+TEST_F(StoreTest, KnowsServicesThatAreGoingAway) {
+  jobs_.watched(WatchEventType::kAdded, 5, JobJson("a", 5).dump());
+  json service = {{"metadata", PodJson("a", 0, 6)["metadata"]}};
+  service["metadata"]["name"] = "a";
+  store_.WroteService(service.dump());
+  EXPECT_FALSE(store_.View("ml/a")->services.at(0).deleting);
+  service["metadata"]["resourceVersion"] = "7";
+  service["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:35Z";
+  store_.WroteService(service.dump());
+  EXPECT_TRUE(store_.View("ml/a")->services.at(0).deleting);
 }
 
 TEST_F(StoreTest, OnlyWhatIsToldChangesTheWorld) {
