@@ -150,6 +150,8 @@ struct Applier::Run {
     Status status;
     if (before) {
       status = before->status;
+      // Asked for a moment ago, and the world has changed since: what comes after it waits too.
+      if (status.ok() && before->may_in) status = Cancelled("apply: asked for a moment ago");
       Log(LogLevel::kDebug, "not repeated",
           {{"job", key}, {"what", reconcile::ToString(action.write)}});
     } else {
