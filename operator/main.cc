@@ -190,7 +190,12 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
     MT_ASSIGN_OR_RETURN(server, control::StatusServer::Start(
                                     flags.metrics_address,
                                     {.metrics = [&] { return metrics.Text(); },
-                                     .healthy = [] { return OkStatus(); },
+                                     .healthy =
+                                         [&] {
+                                           MutexLock lock(running_mutex);
+                                           return running == nullptr ? OkStatus()
+                                                                     : running->Healthy();
+                                         },
                                      // Standing by is ready: a rolling update must not wait
                                      // for a lease that the old pod holds.
                                      .ready = [&]() -> Status {

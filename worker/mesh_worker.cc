@@ -198,10 +198,28 @@ class Worker {
     }
   }
 
+  // The process that a loss names first ("worker-2 lost: connection closed"), "" for none.
+  std::string Named(const Status& loss) const {
+    std::string named;
+    size_t first = std::string::npos;
+    for (int i = 0; i < team_->processes(); ++i) {
+      const std::string name = team_->name(i);
+      const size_t at = loss.message().find(name + " ");
+      if (at < first) {
+        first = at;
+        named = name;
+      }
+    }
+    return named;
+  }
+
   // Whether the error means that a peer is gone, which the next round waits for.
   bool Lost(const Status& status) {
     if (team_ == nullptr || !distribute::Team::IsLoss(status)) return false;
-    if (reporter_) reporter_->EndLine();
+    if (reporter_) {
+      reporter_->EndLine();
+      reporter_->Stopped(Named(status));
+    }
     LogWarning("training is interrupted", {{"error", status.message()}});
     return true;
   }

@@ -31,6 +31,11 @@ bool Absent(const Json& object, std::string_view name) {
 void CheckSpelling(const Json& value, const Field& field, const std::string& path,
                    Problems* problems) {
   const std::string& text = value.get_ref<const std::string&>();
+  if (static_cast<int64_t>(text.size()) < field.min_size) {
+    // In the API server's words: should be at least 1 chars long.
+    problems->push_back({path, "should be at least " + std::to_string(field.min_size) +
+                                   " chars long" + Got(value)});
+  }
   if (field.max_size && static_cast<int64_t>(text.size()) > *field.max_size) {
     problems->push_back({path, "must be at most " + std::to_string(*field.max_size) +
                                    " bytes long, got: " + std::to_string(text.size())});

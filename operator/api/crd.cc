@@ -74,6 +74,7 @@ Json OpenApi(const Field& field, const std::string& path) {
       break;
   }
   if (field.max_size) out[size_name] = *field.max_size;
+  if (field.min_size > 0) out["minLength"] = field.min_size;
   if (field.minimum) out["minimum"] = *field.minimum;
   if (field.maximum) out["maximum"] = *field.maximum;
   if (!field.values.empty()) out["enum"] = field.values;

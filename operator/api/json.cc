@@ -106,7 +106,7 @@ RunPolicy ReadRunPolicy(const Json& json) {
   out.active_deadline_seconds = Maybe<int64_t>(json, "activeDeadlineSeconds");
   out.startup_deadline_seconds = Maybe<int64_t>(json, "startupDeadlineSeconds");
   out.progress_deadline_seconds = Maybe<int64_t>(json, "progressDeadlineSeconds");
-  out.dead_node_seconds = Or<int64_t>(json, "deadNodeSeconds", 300);
+  out.dead_node_seconds = Maybe<int64_t>(json, "deadNodeSeconds");
   out.peer_return_seconds = Maybe<int64_t>(json, "peerReturnSeconds");
   out.backoff_limit = Maybe<int32_t>(json, "backoffLimit");
   out.backoff_window_seconds = Maybe<int64_t>(json, "backoffWindowSeconds");
@@ -202,15 +202,19 @@ void ReadSpec(const Json& json, TrainingJob* job) {
   out->tf_config_compat = Str(Child(json, "tfConfig"), "compat");
 }
 
-constexpr ConditionType kConditions[] = {ConditionType::kCreated,    ConditionType::kRunning,
-                                         ConditionType::kRestarting, ConditionType::kSuspended,
-                                         ConditionType::kSucceeded,  ConditionType::kFailed,
-                                         ConditionType::kWaiting,    ConditionType::kStalled};
+constexpr ConditionType kConditions[] = {
+    ConditionType::kCreated,   ConditionType::kRunning,   ConditionType::kRestarting,
+    ConditionType::kSuspended, ConditionType::kSucceeded, ConditionType::kFailed,
+    ConditionType::kWaiting,   ConditionType::kStalled,   ConditionType::kStraggling};
 
 InPlace ReadInPlace(const Json& json) {
-  return {.incidents = Or<int32_t>(json, "incidents", 0),
-          .own = Or<int32_t>(json, "own", 0),
-          .past = Or<int32_t>(json, "past", 0)};
+  InPlace out{.told = Or<int32_t>(json, "told", 0), .past = Or<int32_t>(json, "past", 0)};
+  // Of an operator before this one: its counts stay counted.
+  out.past += Or<int32_t>(json, "incidents", 0) + Or<int32_t>(json, "own", 0);
+  for (const Json& item : Child(json, "lost")) {
+    out.lost.push_back({Str(item, "incarnation"), Or<int32_t>(item, "pods", 0)});
+  }
+  return out;
 }
 
 void ReadRecovery(const Json& json, Recovery* out) {
@@ -244,6 +248,10 @@ void ReadRecovery(const Json& json, Recovery* out) {
   for (const Json& item : Child(json, "outOfMemory")) {
     out->out_of_memory.push_back({Str(item, "replica"), Or<int32_t>(item, "attempt", 0)});
   }
+  for (const Json& item : Child(json, "lostIncarnations")) {
+    out->lost_incarnations.push_back(item.get<std::string>());
+  }
+  out->newest_pod = When(json, "newestPod");
 }
 
 void ReadProgress(const Json& json, Progress* out) {
@@ -257,6 +265,11 @@ void ReadProgress(const Json& json, Progress* out) {
   out->observed_at = When(json, "observedAt").value_or(TimePoint{});
   out->advanced_at = When(json, "advancedAt").value_or(TimePoint{});
   out->seconds_per_step = Maybe<double>(json, "secondsPerStep");
+  if (const Json& slowest = Child(json, "slowest"); !slowest.empty()) {
+    out->slowest = {.replica = Str(slowest, "replica"),
+                    .seconds = Or<double>(slowest, "seconds", 0),
+                    .median_seconds = Or<double>(slowest, "medianSeconds", 0)};
+  }
 }
 
 void ReadStatus(const Json& json, JobStatus* out) {
@@ -349,7 +362,7 @@ Json WriteRunPolicy(const RunPolicy& policy) {
   Put(&out, "activeDeadlineSeconds", policy.active_deadline_seconds);
   Put(&out, "startupDeadlineSeconds", policy.startup_deadline_seconds);
   Put(&out, "progressDeadlineSeconds", policy.progress_deadline_seconds);
-  out["deadNodeSeconds"] = policy.dead_node_seconds;
+  Put(&out, "deadNodeSeconds", policy.dead_node_seconds);
   Put(&out, "peerReturnSeconds", policy.peer_return_seconds);
   Put(&out, "backoffLimit", policy.backoff_limit);
   Put(&out, "backoffWindowSeconds", policy.backoff_window_seconds);
@@ -409,9 +422,11 @@ Json WriteSpec(const Spec& spec) {
 
 Json WriteInPlace(const InPlace& tally) {
   Json out = Json::object();
-  if (tally.incidents != 0) out["incidents"] = tally.incidents;
-  if (tally.own != 0) out["own"] = tally.own;
+  if (tally.told != 0) out["told"] = tally.told;
   if (tally.past != 0) out["past"] = tally.past;
+  for (const InPlace::Lost& lost : tally.lost) {
+    out["lost"].push_back({{"incarnation", lost.incarnation}, {"pods", lost.pods}});
+  }
   return out;
 }
 
@@ -443,6 +458,8 @@ Json WriteRecovery(const Recovery& recovery) {
   for (const auto& entry : recovery.out_of_memory) {
     out["outOfMemory"].push_back({{"replica", entry.replica}, {"attempt", entry.attempt}});
   }
+  if (!recovery.lost_incarnations.empty()) out["lostIncarnations"] = recovery.lost_incarnations;
+  Put(&out, "newestPod", recovery.newest_pod);
   return out;
 }
 
@@ -462,6 +479,11 @@ Json WriteProgress(const Progress& progress) {
   PutTime(&out, "observedAt", progress.observed_at);
   PutTime(&out, "advancedAt", progress.advanced_at);
   PutNumber(&out, "secondsPerStep", progress.seconds_per_step);
+  if (progress.slowest) {
+    out["slowest"] = {{"replica", progress.slowest->replica},
+                      {"seconds", progress.slowest->seconds},
+                      {"medianSeconds", progress.slowest->median_seconds}};
+  }
   return out;
 }
 

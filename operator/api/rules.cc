@@ -253,6 +253,19 @@ constexpr Rule kRules[] = {
      .holds = nullptr,  // FromJson names the rule
      .got = nullptr},
     {.at = "spec.runPolicy",
+     .cel = "!has(self.managedBy) || self.managedBy in ['', 'meshtrain.dev/operator', "
+            "'kueue.x-k8s.io/multikueue']",
+     .message = "must be meshtrain.dev/operator or kueue.x-k8s.io/multikueue: no other controller "
+                "is known, so nobody would run the job",
+     .field = "managedBy",
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           const std::string& manager = job.spec.run_policy.managed_by;
+           return manager.empty() || manager == cluster::kManagedBy ||
+                  manager == cluster::kManagedByMultiKueue;
+         },
+     .got = [](const TrainingJob& job) { return job.spec.run_policy.managed_by; }},
+    {.at = "spec.runPolicy",
      .cel = "!has(self.backoffWindowSeconds) || has(self.backoffLimit)",
      .message = "must be there with backoffWindowSeconds",
      .field = "backoffLimit",
@@ -349,6 +362,24 @@ constexpr Rule kRules[] = {
            });
          },
      .got = nullptr,
+     .on_change = true},
+    // Every process is told the whole cluster, which must not change under it.
+    {.at = "spec",
+     .cel = "has(self.elastic) || (has(self.runPolicy.suspend) && self.runPolicy.suspend) || "
+            "(has(oldSelf.runPolicy) && has(oldSelf.runPolicy.suspend) && "
+            "oldSelf.runPolicy.suspend) || "
+            "self.replicaSpecs.all(k, k.lowerAscii() != 'worker' || !(k in oldSelf.replicaSpecs) "
+            "|| self.replicaSpecs[k].replicas == oldSelf.replicaSpecs[k].replicas)",
+     .message = "cannot be scaled without spec.elastic: set elastic.minReplicas and "
+                "elastic.maxReplicas, or suspend the job first",
+     .field = "replicaSpecs.worker.replicas",
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           return job.spec.elastic || StandsStill(job, *old) || !Has(job, Role::kWorker) ||
+                  !Has(*old, Role::kWorker) ||
+                  Replicas(job.spec, Role::kWorker) == Replicas(old->spec, Role::kWorker);
+         },
+     .got = Workers,
      .on_change = true},
     // In a schema CEL sees only the declared part of a template or a program; the
     // ValidatingAdmissionPolicy of the chart sees all of it and says these two.

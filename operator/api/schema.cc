@@ -65,6 +65,10 @@ Field With(Field field, std::string_view default_json) {
   field.default_json = default_json;
   return field;
 }
+Field NotEmpty(Field field) {
+  field.min_size = 1;
+  return field;
+}
 Field Required(Field field) {
   field.required = true;
   return field;
@@ -73,9 +77,15 @@ Field Required(Field field) {
 Field InPlaceTally(std::string_view name, std::string_view description) {
   return Object(name, description,
                 {
-                    Int32("incidents", "Those that present pods left with 138, each counted once."),
-                    Int32("own", "Further restarts of present pods."),
-                    Int32("past", "Both, of pods that are gone."),
+                    Int32("told", "By pods that are there, less what `lost` joins."),
+                    Int32("past", "By pods that are gone."),
+                    Array("lost", "Incarnations that several pods left with 138 for.",
+                          Object("", "One incarnation.",
+                                 {
+                                     Required(Text("incarnation", "Its name.", 64)),
+                                     Int32("pods", "The most pods that told of it at once."),
+                                 }),
+                          3),
                 });
 }
 
@@ -97,7 +107,7 @@ Field PodTemplateField() {
                          Open("", "A container.",
                               {
                                   Text("name", "The container's name.", 63),
-                                  Text("image", "The image to run.", 4096),
+                                  NotEmpty(Text("image", "The image to run.", 4096)),
                                   Array("ports", "Ports that the container listens on.",
                                         Open("",
                                              "A port. tfjob-port (2222 where absent) is the one in "
@@ -173,11 +183,12 @@ Field RunPolicyField() {
                     "Absent: ten times the "
                     "job's own usual step time, at least 60 s.",
                     1),
-              With(Int64(
-                       "deadNodeSeconds",
-                       "Replace a pod by force when its node was not heard of for so many seconds.",
-                       0),
-                   "300"),
+              Int64("deadNodeSeconds",
+                    "Replace a pod by force when its node was not heard of for so many seconds. A "
+                    "node that is only cut off may still run the old process, beside the new one. "
+                    "Absent: only when the Node is deleted, or tainted "
+                    "node.kubernetes.io/out-of-service.",
+                    0),
               Int64("peerReturnSeconds",
                     "How long the other processes of a program wait for the return of a lost one "
                     "before they leave "
@@ -198,9 +209,9 @@ Field RunPolicyField() {
                           "True: delete the pods and wait. False: run, from the last checkpoint."},
                   "false"),
               Text("managedBy",
-                   "Who manages the job. Absent or meshtrain.dev/operator: this operator. Another "
-                   "value, such as "
-                   "kueue.x-k8s.io/multikueue: this operator leaves it alone. Immutable.",
+                   "Who manages the job. Absent or meshtrain.dev/operator: this operator. "
+                   "kueue.x-k8s.io/multikueue: Kueue runs it in another cluster, and this "
+                   "operator leaves it alone. Immutable.",
                    253),
               Object("schedulingPolicy", "Gang scheduling: all pods at once or none.",
                      {
@@ -306,7 +317,8 @@ const Field& StatusField() {
       "status", "What the operator last saw.",
       {
           Array("conditions",
-                "Created, Running, Restarting, Suspended, Succeeded, Failed, Waiting, Stalled.",
+                "Created, Running, Restarting, Suspended, Succeeded, Failed, Waiting, Stalled, "
+                "Straggling.",
                 Object("", "One condition.",
                        {
                            Required(Text("type", "The condition's name.", 64)),
@@ -351,6 +363,13 @@ const Field& StatusField() {
                      Time("observedAt", "When the chief was asked."),
                      Time("advancedAt", "When the step last moved."),
                      Number("secondsPerStep", "The job's usual step time."),
+                     Object("slowest",
+                            "The process whose own share of a step takes longest, of at least two.",
+                            {
+                                Text("replica", "ROLE-INDEX.", 64),
+                                Number("seconds", "Of its last step, without waiting for others."),
+                                Number("medianSeconds", "Of all processes."),
+                            }),
                  }),
           Object("plan", "What the worker's planner decided.",
                  {
@@ -409,6 +428,11 @@ const Field& StatusField() {
                                        Int32("attempt", "The attempt of the pod that was killed.")),
                                }),
                         32),
+                  Array("lostIncarnations",
+                        "Lost incarnations that processes left with 138 for, and that were "
+                        "counted.",
+                        Text("", "An incarnation.", 64), 3),
+                  Time("newestPod", "When the newest pod was made, as the end was recorded."),
               }),
           Object("goodput", "Where the time since the start went.",
                  {

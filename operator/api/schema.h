@@ -35,6 +35,7 @@ struct Field {
   bool required = false;
   bool open = false;                               // an object that may hold more than `fields`
   std::optional<int64_t> max_size = std::nullopt;  // of strings, arrays and maps
+  int64_t min_size = 0;                            // of strings
 };
 
 // The whole object: metadata is not part of it (Kubernetes checks that).

@@ -22,6 +22,8 @@ std::string_view ConditionName(ConditionType type) {
       return "Waiting";
     case ConditionType::kStalled:
       return "Stalled";
+    case ConditionType::kStraggling:
+      return "Straggling";
   }
   return "?";
 }

@@ -1,6 +1,6 @@
-// TrainingJob (meshtrain.dev/v1) as plain values. JSON in and out: json.h; checks and defaults:
-// rules.h, defaults.h; the CRD's text: crd.h. Field names and semantics follow Kubeflow's TFJob
-// where it had them.
+// TrainingJob (meshtrain.dev/v1) as plain values. JSON in and out: json.h; rules: rules.h; types,
+// ranges and defaults: schema.h; the CRD's text: crd.h. Field names and semantics follow Kubeflow's
+// TFJob where it had them.
 //
 // Kept true: a TrainingJob that came from FromJson has its role keys folded ("Master" -> chief),
 // its defaults filled in and, in `problems`, everything that could not be read; text that is opaque
@@ -107,7 +107,9 @@ struct RunPolicy {
   std::optional<int64_t> active_deadline_seconds;
   std::optional<int64_t> startup_deadline_seconds;
   std::optional<int64_t> progress_deadline_seconds;
-  int64_t dead_node_seconds = 300;  // a pod on a node not heard of for so long is replaced
+  // A pod on a node not heard of for so long is replaced, although its processes may live on.
+  // Nothing: only where the Node is gone or tainted out-of-service.
+  std::optional<int64_t> dead_node_seconds;
   std::optional<int64_t>
       peer_return_seconds;  // what the worker does with it: cluster::kEnvPeerReturn
   std::optional<int32_t> backoff_limit;
@@ -170,7 +172,8 @@ enum class ConditionType : uint8_t {
   kSucceeded,
   kFailed,
   kWaiting,
-  kStalled
+  kStalled,
+  kStraggling
 };
 std::string_view ConditionName(ConditionType type);
 
@@ -192,6 +195,14 @@ struct ReplicaStatus {
   friend bool operator==(const ReplicaStatus&, const ReplicaStatus&) = default;
 };
 
+// Of the processes that work in step, the one whose own share of a step takes longest.
+struct Straggler {
+  std::string replica;        // "worker-3"
+  double seconds = 0;         // of its last step, without waiting for others
+  double median_seconds = 0;  // of all of them
+  friend bool operator==(const Straggler&, const Straggler&) = default;
+};
+
 struct Progress {
   int64_t step = 0;
   std::optional<int64_t> total_steps;
@@ -203,6 +214,7 @@ struct Progress {
   TimePoint observed_at;
   TimePoint advanced_at;                   // when `step` last moved
   std::optional<double> seconds_per_step;  // the job's own usual step time
+  std::optional<Straggler> slowest;        // nothing: fewer than two processes tell
   friend bool operator==(const Progress&, const Progress&) = default;
 };
 
@@ -229,13 +241,19 @@ struct Trouble {
   friend bool operator==(const Trouble&, const Trouble&) = default;
 };
 
-// What is known of containers that the kubelet restarted. The pods tell how often each was, and how
-// it ended last; what was read from them once stays counted when they are gone.
+// What is known of containers that the kubelet restarted: each restart counts once, as batch/v1
+// counts, but those with 138 whose termination messages name the same lost incarnation count once
+// together. What was read from pods once stays counted when they are gone: total() never falls.
 struct InPlace {
-  int32_t incidents = 0;  // that present pods left with 138: as many as any of them joined
-  int32_t own = 0;        // further restarts of present pods
-  int32_t past = 0;       // of both kinds, of pods that are gone
-  int32_t total() const { return incidents + own + past; }
+  int32_t told = 0;  // by the pods that are there, less what `lost` joins
+  int32_t past = 0;  // by pods that are gone, less what was joined and is no longer in `lost`
+  struct Lost {
+    std::string incarnation;
+    int32_t pods = 0;  // the most that told of it at once
+    friend bool operator==(const Lost&, const Lost&) = default;
+  };
+  std::vector<Lost> lost;  // newest last, at most kMaxLost
+  int32_t total() const { return told + past; }
   friend bool operator==(const InPlace&, const InPlace&) = default;
 };
 
@@ -258,8 +276,7 @@ struct Recovery {
   };
   std::vector<Recent>
       recent;  // incidents, newest last, at most kMaxRecent; counted ones stay longer
-  // Containers restarted in place, of the whole job and by role. One incident that all left with
-  // 138 is one restart.
+  // Containers restarted in place, of the whole job and by role.
   InPlace in_place;
   std::map<Role, InPlace> in_place_by_role;
   struct OutOfMemory {
@@ -267,11 +284,21 @@ struct Recovery {
     int32_t attempt = 0;  // of the pod that was killed
     friend bool operator==(const OutOfMemory&, const OutOfMemory&) = default;
   };
-  std::vector<OutOfMemory> out_of_memory;  // at most kMaxRecent
+  std::vector<OutOfMemory> out_of_memory;  // at most kMaxOutOfMemory
+  // Lost incarnations that processes left with 138 for, and that were counted; newest last, at most
+  // kMaxLost.
+  std::vector<std::string> lost_incarnations;
+  // The creation time of the newest pod when the job's end was recorded, by the API server's clock:
+  // a pod that is newer was made by a write that was under way then.
+  std::optional<TimePoint> newest_pod;
   friend bool operator==(const Recovery&, const Recovery&) = default;
 };
 inline constexpr size_t kMaxRecent = 32;
 inline constexpr size_t kMaxWorst = 10;
+inline constexpr size_t kMaxOutOfMemory = 16;
+inline constexpr size_t kMaxLost = 3;
+// Of a status as JSON: FitStatus keeps to it.
+inline constexpr size_t kMaxStatusBytes = 8192;
 
 // Where the wall time since the start went.
 struct Goodput {

@@ -2,7 +2,10 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "operator/api/json.h"
 #include "operator/kube/json_slice.h"
@@ -39,6 +42,29 @@ const char* ReasonOf(StatusCode code) {
     default:
       return nullptr;
   }
+}
+
+// Whether the API server has decided on a write. An error of any other kind may mean that it never
+// arrived.
+bool WasAnswered(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+    case StatusCode::kNotFound:
+    case StatusCode::kAborted:
+    case StatusCode::kUnimplemented:
+      return true;
+    default:
+      return ReasonOf(status.code()) != nullptr;
+  }
+}
+
+std::string NameOf(const reconcile::Write& write) {
+  return std::visit(
+      [](const auto& what) -> std::string {
+        if constexpr (requires { what.name; }) return what.name;
+        return {};
+      },
+      write);
 }
 
 std::string OneLine(std::string text) {
@@ -83,46 +109,117 @@ std::optional<Resource> PodGroups(reconcile::GangScheduler gang) {
 }
 
 Applier::Applier(kube::Client& client, kube::EventRecorder& events, Store& store, FanOut& fan_out,
-                 Clock& clock, OnStatus on_status)
+                 Clock& clock, Observer observer)
     : client_(client),
       events_(events),
       store_(store),
       fan_out_(fan_out),
       clock_(clock),
-      on_status_(std::move(on_status)) {}
+      observer_(std::move(observer)),
+      guard_(clock) {}
 
 // One Apply under way. Write() is called from several threads, once per action.
 struct Applier::Run {
   Applier& applier;
   const api::TrainingJob& job;
   const reconcile::Settings& settings;
+  const int64_t change;
+  const std::string key;  // "namespace/name"
   const std::optional<Resource> pod_groups;
   std::optional<reconcile::PodRenderer>
       renderer;  // made where pods are created: it formats the whole cluster
   // Status patches are alone in their phases, so these have one writer at a time.
   api::JobStatus status_now;
   std::string version_now;
+  bool told = false;
   Mutex mutex;
   bool read_job_anew MT_GUARDED_BY(mutex) = false;
   std::optional<reconcile::RefusedWrite> refused MT_GUARDED_BY(mutex);
-  bool found MT_GUARDED_BY(mutex) = false;
+  std::optional<reconcile::LostChild> lost_child MT_GUARDED_BY(mutex);
+  std::optional<Duration> look_again_in MT_GUARDED_BY(mutex);
 
   const std::string& ns() const { return job.metadata.namespace_name; }
   CallOptions call() const { return {.timeout = std::chrono::seconds(30)}; }
   kube::Client& client() { return applier.client_; }
 
-  Status Refuse(const Resource& resource, const std::string& name, const Status& status) {
-    const char* reason = ReasonOf(status.code());
-    if (reason != nullptr) {
-      MutexLock lock(mutex);
-      if (!refused) {
-        refused = {.what = resource.plural + " \"" + name + "\"",
-                   .reason = reason,
-                   .message = OneLine(status.message()),
-                   .service = resource == kube::Services()};
+  // Sends one write, unless it would only repeat another, and says so in the log.
+  Status Send(const reconcile::Action& action) {
+    const std::string id = Identity(action.write);
+    std::optional<RepeatGuard::Last> before;
+    if (!id.empty()) before = applier.guard_.Before(key, id, change);
+    Status status;
+    if (before) {
+      status = before->status;
+      // Asked for a moment ago, and the world has changed since: what comes after it waits too.
+      if (status.ok() && before->may_in) status = Cancelled("apply: asked for a moment ago");
+      Log(LogLevel::kDebug, "not repeated",
+          {{"job", key}, {"what", reconcile::ToString(action.write)}});
+    } else {
+      status = std::visit([&](const auto& write) { return Write(write); }, action.write);
+      if (applier.observer_.on_answer) applier.observer_.on_answer();
+      if (!id.empty() && WasAnswered(status)) {
+        applier.guard_.Answered(key, id, change, status);
+        if (!status.ok()) before = applier.guard_.Before(key, id, change);
+      }
+      if (status.ok()) {
+        LogInfo("done",
+                {{"job", key}, {"what", reconcile::ToString(action.write)}, {"why", action.why}});
+      } else {
+        LogWarning("not done", {{"job", key},
+                                {"what", reconcile::ToString(action.write)},
+                                {"why", action.why},
+                                {"error", OneLine(status.ToString())}});
       }
     }
+    MutexLock lock(mutex);
+    if (before && before->may_in) {
+      look_again_in = std::min(look_again_in.value_or(*before->may_in), *before->may_in);
+    }
+    if (!status.ok() && !refused) refused = Refusal(action.write, status);
     return status;
+  }
+
+  // Of what was to be made or changed; nothing where the API server did not refuse it for good.
+  std::optional<reconcile::RefusedWrite> Refusal(const reconcile::Write& write,
+                                                 const Status& status) const {
+    const char* reason = ReasonOf(status.code());
+    if (reason == nullptr) return std::nullopt;
+    const std::string plural = std::visit(
+        [&](const auto& what) -> std::string {
+          using W = std::decay_t<decltype(what)>;
+          if constexpr (std::is_same_v<W, reconcile::CreateService>) return "services";
+          if constexpr (std::is_same_v<W, reconcile::CreateConfigMap>) return "configmaps";
+          if constexpr (std::is_same_v<W, reconcile::CreateSecret>) return "secrets";
+          if constexpr (std::is_same_v<W, reconcile::CreateClaim>) return "persistentvolumeclaims";
+          if constexpr (std::is_same_v<W, reconcile::CreatePod>) return "pods";
+          if constexpr (std::is_same_v<W, reconcile::CreatePodGroup> ||
+                        std::is_same_v<W, reconcile::PatchPodGroup>) {
+            return "podgroups";
+          }
+          return "";
+        },
+        write);
+    if (plural.empty()) return std::nullopt;
+    return reconcile::RefusedWrite{.what = plural + " \"" + NameOf(write) + "\"",
+                                   .reason = reason,
+                                   .message = OneLine(status.message())};
+  }
+
+  // Whether the job is still the one that we know, as the server has it now: who adopts pods for a
+  // job that is being deleted with --cascade=orphan has them collected with it.
+  Status StillThere() {
+    const std::string& name = job.metadata.name;
+    const Result<std::string> now = client().Get(TrainingJobs(), ns(), name, call());
+    if (!now.ok()) {
+      if (now.status().code() != StatusCode::kNotFound) return now.status();
+      applier.store_.DeletedJob(ns(), name, job.metadata.uid);
+      return Aborted("adoption for " + key + ": expected the job, got: none");
+    }
+    const bool same = kube::SliceString(*now, {"metadata", "uid"}) == job.metadata.uid;
+    if (same && !Deleting(*now)) return OkStatus();
+    applier.store_.WroteJob(*now);
+    return Aborted("adoption for " + key + ": expected the job to stay, got: " +
+                   (same ? "one that is being deleted" : "another job of its name"));
   }
 
   // Our labels of `body` that the object lacks, as a merge patch; empty where it has them all.
@@ -154,26 +251,20 @@ struct Applier::Run {
       if (wrote) wrote(*made);
       return OkStatus();
     }
-    if (made.status().code() != StatusCode::kAlreadyExists) {
-      return Refuse(resource, name, made.status());
-    }
+    if (made.status().code() != StatusCode::kAlreadyExists) return made.status();
     Result<std::string> there = client().Get(resource, ns(), name, call());
     if (!there.ok()) return there.status();
     const Result<Meta> meta = ParseMeta(*there);
     if (!meta.ok()) return meta.status();
     if (meta->controller_uid != job.metadata.uid) {
-      return Refuse(
-          resource, name,
-          AlreadyExists(resource.plural + " \"" + name +
-                        "\": expected it to be controlled by this job, got: " +
-                        (meta->controller_uid.empty() ? "an object of somebody else"
-                                                      : "one of " + meta->controller_name)));
+      return AlreadyExists(resource.plural + " \"" + name +
+                           "\": expected it to be controlled by this job, got: " +
+                           (meta->controller_uid.empty() ? "an object of somebody else"
+                                                         : "one of " + meta->controller_name));
     }
-    if (!wrote) return OkStatus();
-    {
-      MutexLock lock(mutex);
-      found = true;
-    }
+    // Of what is watched, the store knows from here on that it is going away, and so does the next
+    // look; what is not watched has to be said.
+    if (!wrote) return Deleting(*there) ? GoingAway(resource, name) : OkStatus();
     if (const std::string patch = MissingLabels(body, *there, meta->uid); !patch.empty()) {
       LogWarning("labels are given back", {{"object", resource.plural + " " + ns() + "/" + name}});
       there = client().Patch(resource, ns(), name, "", PatchType::kMerge, patch, call());
@@ -181,6 +272,25 @@ struct Applier::Run {
     }
     wrote(*there);
     return OkStatus();
+  }
+
+  static bool Deleting(const std::string& object) {
+    return !kube::SliceString(object, {"metadata", "deletionTimestamp"}).empty();
+  }
+
+  // One of ours, under a name that is needed. Pods mount a claim until they end, so somebody
+  // deleted it while they do; a name of another kind will be free.
+  Status GoingAway(const Resource& resource, const std::string& name) {
+    if (resource != Claims()) {
+      return AlreadyExists(resource.plural + " \"" + name +
+                           "\": expected it to stay, got: one that is being deleted");
+    }
+    return Lost("persistentvolumeclaim \"" + name + "\"");
+  }
+  Status Lost(std::string what) {
+    MutexLock lock(mutex);
+    lost_child = {.what = std::move(what), .attempt = job.status.recovery.attempt};
+    return NotFound(lost_child->what + ": expected the one that pods mount, got: none that stays");
   }
 
   Status Write(const reconcile::CreateService& write) {
@@ -203,10 +313,12 @@ struct Applier::Run {
     json body = json::parse(write.body, nullptr, /*allow_exceptions=*/false);
     MT_CHECK(body.is_object());
     body["stringData"][write.key] = RandomHex32();
-    const Status status = client().Create(Secrets(), ns(), body.dump(), call()).status();
+    CallOptions options = call();
+    options.dry_run = write.probe;
+    const Status status = client().Create(Secrets(), ns(), body.dump(), options).status();
+    if (write.probe && status.ok()) return Lost("secret \"" + write.name + "\"");
     // Secrets are never read, so whose it is cannot be asked.
-    if (status.ok() || status.code() == StatusCode::kAlreadyExists) return OkStatus();
-    return Refuse(Secrets(), write.name, status);
+    return status.code() == StatusCode::kAlreadyExists ? OkStatus() : status;
   }
   Status Write(const reconcile::CreatePodGroup& write) {
     if (!pod_groups) {
@@ -223,7 +335,7 @@ struct Applier::Run {
     }
     Result<std::string> patched =
         client().Patch(*pod_groups, ns(), write.name, "", PatchType::kMerge, write.body, call());
-    if (!patched.ok()) return Refuse(*pod_groups, write.name, patched.status());
+    if (!patched.ok()) return patched.status();
     applier.store_.WrotePodGroup(*patched);
     return OkStatus();
   }
@@ -244,7 +356,8 @@ struct Applier::Run {
     options.grace_seconds = write.grace_seconds;
     Result<std::string> deleted = client().Delete(kube::Pods(), ns(), write.name, options, call());
     MT_RETURN_IF_ERROR(Gone(deleted.status()));
-    applier.store_.DeletedPod(ns(), write.name, write.uid, applier.clock_.Now());
+    applier.store_.DeletedPod(ns(), write.name, write.uid, applier.clock_.Now(),
+                              deleted.ok() ? std::string_view(*deleted) : std::string_view());
     return OkStatus();
   }
   Status Write(const reconcile::AdoptPod& write) {
@@ -266,7 +379,8 @@ struct Applier::Run {
       read_job_anew = true;
       return patched.status();
     }
-    if (applier.on_status_) applier.on_status_(job, status_now, write.status);
+    if (applier.observer_.on_status) applier.observer_.on_status(job, status_now, write.status);
+    told = true;
     status_now = write.status;
     version_now = std::string(kube::SliceString(*patched, {"metadata", "resourceVersion"}));
     applier.store_.WroteJob(*patched);
@@ -300,6 +414,34 @@ struct Applier::Run {
     return Gone(patched.status());
   }
 
+  // What makes a write the same as another of its job; empty: it may always be repeated.
+  std::string Identity(const reconcile::Write& write) const {
+    const auto hash = [](const std::string& text) {
+      return std::to_string(std::hash<std::string>()(text));
+    };
+    std::string id = job.metadata.uid + " " + std::to_string(write.index()) + " " + NameOf(write);
+    return std::visit(
+        [&](const auto& what) -> std::string {
+          using W = std::decay_t<decltype(what)>;
+          if constexpr (std::is_same_v<W, reconcile::RecordEvent>) return "";
+          if constexpr (requires { what.body; }) id += " " + hash(what.body);
+          if constexpr (requires { what.uid; }) id += " " + what.uid;
+          if constexpr (requires { what.attempt; }) id += " " + std::to_string(what.attempt);
+          if constexpr (requires { what.probe; }) id += what.probe ? " probe" : "";
+          if constexpr (requires { what.grace_seconds; }) {
+            if (what.grace_seconds) id += " " + std::to_string(*what.grace_seconds);
+          }
+          if constexpr (requires { what.status; }) {
+            // The time of the write is not what it says.
+            api::JobStatus next = what.status;
+            next.last_reconcile_time = status_now.last_reconcile_time;
+            id += " " + version_now + " " + hash(api::StatusMergePatch(status_now, next));
+          }
+          return id;
+        },
+        write);
+  }
+
   // A deletion or a patch under a uid: what is gone, or another object by now, needs no more.
   static Status Gone(const Status& status) {
     const bool gone =
@@ -309,10 +451,12 @@ struct Applier::Run {
 };
 
 Applied Applier::Apply(const api::TrainingJob& job, const reconcile::Outcome& outcome,
-                       const reconcile::Settings& settings, std::stop_token stop) {
+                       const reconcile::Settings& settings, int64_t change, std::stop_token stop) {
   Run run{.applier = *this,
           .job = job,
           .settings = settings,
+          .change = change,
+          .key = job.metadata.namespace_name + "/" + job.metadata.name,
           .pod_groups = PodGroups(settings.gang),
           .status_now = job.status,
           .version_now = job.metadata.resource_version};
@@ -322,24 +466,37 @@ Applied Applier::Apply(const api::TrainingJob& job, const reconcile::Outcome& ou
     run.renderer.emplace(job, settings);
     break;
   }
+  const auto applied = [&](Status status) {
+    MutexLock lock(run.mutex);
+    return Applied{.status = std::move(status),
+                   .refused = run.refused,
+                   .read_job_anew = run.read_job_anew,
+                   .lost_child = run.lost_child,
+                   .told = run.told,
+                   .look_again_in = run.look_again_in};
+  };
   for (size_t begin = 0; begin < actions.size();) {
     size_t end = begin;
+    bool adopts = false;
     std::vector<std::function<Status()>> calls;
     for (; end < actions.size() && actions[end].phase == actions[begin].phase; ++end) {
+      adopts = adopts || std::holds_alternative<reconcile::AdoptPod>(actions[end].write);
       calls.emplace_back([&run, &stop, &action = actions[end]] {
         // A phase may hold 500 creations: a hand-over need not wait for all of them.
         if (stop.stop_requested()) return Cancelled("apply: stopped");
-        return std::visit([&](const auto& write) { return run.Write(write); }, action.write);
+        return run.Send(action);
       });
     }
-    if (const Status status = fan_out_.Run(calls); !status.ok()) {
-      MutexLock lock(run.mutex);
-      return {status, run.refused, run.read_job_anew, run.found};
+    if (adopts) {
+      if (Status there = run.StillThere(); !there.ok()) {
+        LogWarning("not adopted", {{"job", run.key}, {"why", there.ToString()}});
+        return applied(std::move(there));
+      }
     }
+    if (Status status = fan_out_.Run(calls); !status.ok()) return applied(std::move(status));
     begin = end;
   }
-  MutexLock lock(run.mutex);
-  return {.found = run.found};
+  return applied(OkStatus());
 }
 
 }  // namespace meshtrain::control

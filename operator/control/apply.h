@@ -1,7 +1,8 @@
 // Carries out an Outcome on the cluster, by the rules at the head of
 // operator/reconcile/reconcile.h: phases in order, the calls of one phase in parallel, the first
 // error ends it. The answers go into the store, so that the next look at the job already knows
-// them.
+// them. No write is repeated while the world stands still (repeat_guard.h). Each one that is sent
+// is a line in the log: job, what, why.
 #pragma once
 
 #include <functional>
@@ -10,6 +11,7 @@
 
 #include "operator/api/training_job.h"
 #include "operator/control/fan_out.h"
+#include "operator/control/repeat_guard.h"
 #include "operator/control/store.h"
 #include "operator/kube/client.h"
 #include "operator/kube/events.h"
@@ -28,23 +30,34 @@ struct Applied {
   // A status write got no good answer (a conflict, an error, silence): the job must be read anew
   // before it is decided on again, since the write may have happened (reconcile.h, rule 2).
   bool read_job_anew = false;
-  // Something that was to be made was there already, and ours: the store did not know of it, and
-  // perhaps still does not.
-  bool found = false;
+  // A child that pods mount was found missing; `status` then says the same.
+  std::optional<reconcile::LostChild> lost_child;
+  bool told = false;  // a status was written
+  // A write was left out, or was refused, and may be sent (again) then.
+  std::optional<Duration> look_again_in;
 };
 
 // Thread-safe.
 class Applier {
  public:
-  // After each status that was written: before and after.
-  using OnStatus = std::function<void(const api::TrainingJob& job, const api::JobStatus& before,
-                                      const api::JobStatus& after)>;
+  // Called from the threads that apply; must not block.
+  struct Observer {
+    // After each status that was written: before and after.
+    std::function<void(const api::TrainingJob& job, const api::JobStatus& before,
+                       const api::JobStatus& after)>
+        on_status;
+    // After each write that came to an end, whatever came of it.
+    std::function<void()> on_answer;
+  };
   Applier(kube::Client& client, kube::EventRecorder& events, Store& store, FanOut& fan_out,
-          Clock& clock, OnStatus on_status = {});
+          Clock& clock, Observer observer = {});
 
-  // `stop` ends it with kCancelled; calls under way are finished.
+  // `change`: JobView::change of the view that `outcome` was decided on. `stop` ends it with
+  // kCancelled; calls under way are finished.
   Applied Apply(const api::TrainingJob& job, const reconcile::Outcome& outcome,
-                const reconcile::Settings& settings, std::stop_token stop);
+                const reconcile::Settings& settings, int64_t change, std::stop_token stop);
+  // The job is gone: what was written for it is of no more interest.
+  void Forget(const std::string& key) { guard_.Forget(key); }
 
  private:
   struct Run;
@@ -54,7 +67,8 @@ class Applier {
   Store& store_;
   FanOut& fan_out_;
   Clock& clock_;
-  const OnStatus on_status_;
+  const Observer observer_;
+  RepeatGuard guard_;
 };
 
 }  // namespace meshtrain::control

@@ -1,10 +1,10 @@
 // The last known state of one kind of object, fed by a watch and by the answers to our own writes,
 // so that it is never behind what this process has done itself. Not thread-safe: its owner locks.
 //
-// resourceVersions grow. An answer is taken only when it is newer than everything the watch has
-// delivered so far; if it is not, the watch has already told this state or a later one. So a
-// deleted object cannot come back, and the event that repeats our own write changes nothing (and
-// wakes nobody).
+// resourceVersions of one kind grow, but for a restored etcd (EndList). An answer is taken only
+// when it is newer than everything the watch has delivered so far; if it is not, the watch has
+// already told this state or a later one. So a deleted object cannot come back, and the event that
+// repeats our own write changes nothing (and wakes nobody).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class Cache {
     const auto it = entries_.find(key);
     return it == entries_.end() ? nullptr : &it->second.value;
   }
-  // For changes that the server does not know of (a mark on an object).
+  // For changes that the server does not know of (a mark on an object). on_change is not called.
   T* FindMutable(const std::string& key) {
     const auto it = entries_.find(key);
     return it == entries_.end() ? nullptr : &it->second.value;
@@ -64,24 +64,27 @@ class Cache {
 
   // A list: Begin, one Listed per object, End with the list's version. What the list lacks is gone,
   // unless we wrote it after the list was made.
+  //
+  // `anew`: the server may not be where it was (an etcd restored to an older revision): its
+  // versions then say nothing about ours, so the list is all there is, and nothing that was known
+  // outlives it. A list that is older than what the watch has told says so by itself.
   void BeginList() { listed_.clear(); }
   void Listed(const std::string& key, int64_t version, T value) {
     listed_.insert_or_assign(key, Entry{version, std::move(value)});
   }
-  void EndList(int64_t version) {
+  void EndList(int64_t version, bool anew = false) {
+    anew = anew || version < seen_;
     for (auto it = entries_.begin(); it != entries_.end();) {
       const auto next = std::next(it);
-      if (!listed_.contains(it->first) && it->second.version <= version) Erase(it);
+      if (!listed_.contains(it->first) && (anew || it->second.version <= version)) Erase(it);
       it = next;
     }
-    // The version of a list is a fresh start: after an etcd restore it may be lower than before.
     seen_ = version;
     for (auto& [key, entry] : listed_) {
       const auto it = entries_.find(key);
-      if (it != entries_.end() && it->second.version == entry.version) continue;
-      if (it != entries_.end() && it->second.version > entry.version &&
-          it->second.version > version) {
-        continue;
+      if (!anew && it != entries_.end()) {
+        if (it->second.version == entry.version) continue;
+        if (it->second.version > entry.version && it->second.version > version) continue;
       }
       Set(key, entry.version, std::move(entry.value));
     }

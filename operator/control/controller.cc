@@ -10,8 +10,10 @@
 namespace meshtrain::control {
 namespace {
 
-// A refusal (quota, admission) goes away when somebody else acts, which no watch of ours shows.
-constexpr Duration kLongestRefused = std::chrono::seconds(60);
+// A node that the server knows and the watch does not tell of yet, or one that cannot be read.
+constexpr Duration kLookForNodeAgain = std::chrono::seconds(5);
+// Nothing is asked for again before.
+constexpr Duration kSoonest = std::chrono::seconds(1);
 
 std::string ManagedSelector() {
   return std::string(cluster::kLabelManagedBy) + "=" + std::string(cluster::kManagedByValue);
@@ -26,15 +28,26 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
       metrics_(metrics),
       options_(std::move(options)),
       queue_(clock, metrics.ForQueue()),
-      store_([this](const std::string& key) { queue_.Add(key); }),
+      store_([this](const std::string& key) { queue_.Add(key); }, clock),
       fan_out_(options_.helpers),
       applier_(client, events, store_, fan_out_, clock,
-               [this](const api::TrainingJob&, const api::JobStatus& before,
-                      const api::JobStatus& after) { metrics_.OnStatus(before, after); }),
-      puller_(store_, clock, options_.fetch_progress, reconcile::ParseProgress,
+               {.on_status =
+                    [this](const api::TrainingJob& job, const api::JobStatus& before,
+                           const api::JobStatus& after) { metrics_.OnStatus(job, before, after); },
+                .on_answer = [this] { Moved(); }}),
+      puller_(store_, clock, NewHttpProgressNetwork(), reconcile::ParseProgress,
               [this](const std::string& key) { queue_.Add(key); }) {
   const auto watch = [&](kube::Resource resource, const std::string& ns,
                          const std::string& selector, Sink sink, bool needed) {
+    // What was listed anew may come before the news that a job never was: each is asked for first.
+    sink.end_list = [this, end_list = sink.end_list](int64_t version, bool anew) {
+      if (anew) {
+        const std::vector<std::string> jobs = store_.JobKeys();
+        MutexLock lock(mutex_);
+        read_anew_.insert(jobs.begin(), jobs.end());
+      }
+      end_list(version, anew);
+    };
     informers_.push_back(std::make_unique<Informer>(client_, clock_,
                                                     InformerOptions{.resource = std::move(resource),
                                                                     .ns = ns,
@@ -68,8 +81,19 @@ bool Controller::synced() const {
 
 bool Controller::idle() const { return queue_.idle(); }
 
+Status Controller::Healthy() const {
+  const Duration waited = std::max(queue_.longest_waiting(), queue_.longest_running());
+  const Duration still = clock_.Monotonic() - Duration(moved_at_.load());
+  if (std::min(waited, still) < kStands) return OkStatus();
+  return Unavailable(
+      "expected work to move on, got: none for " +
+      std::to_string(
+          std::chrono::duration_cast<std::chrono::seconds>(std::min(waited, still)).count()) +
+      " s");
+}
+
 void Controller::Run(std::stop_token stop) {
-  std::vector<std::jthread> watchers, workers, pullers;
+  std::vector<std::jthread> watchers, workers;
   for (const auto& informer : informers_) {
     watchers.emplace_back(
         [informer = informer.get(), stop](std::stop_token) { informer->Run(stop); });
@@ -81,9 +105,7 @@ void Controller::Run(std::stop_token stop) {
                          {"jobs", std::to_string(store_.jobs())},
                          {"pods", std::to_string(store_.pods())}});
     for (int i = 0; i < options_.threads; ++i) workers.emplace_back([this, stop] { Work(stop); });
-    for (int i = 0; i < options_.pullers; ++i) {
-      pullers.emplace_back([this, stop] { puller_.Run(stop); });
-    }
+    if (options_.pull_progress) workers.emplace_back([this, stop] { puller_.Run(stop); });
     Rest(stop);
   }
   // The threads end on `stop`; joining them is the wait.
@@ -104,14 +126,17 @@ void Controller::Rest(std::stop_token stop) {
 void Controller::Work(std::stop_token stop) {
   while (const auto key = queue_.Take(stop)) {
     const Duration start = clock_.Monotonic();
+    Moved();
     const Status status = LookAt(*key, stop);
+    Moved();
     ++looks_;
     metrics_.OnReconcile(!status.ok(), clock_.Monotonic() - start);
     queue_.Done(*key);
   }
 }
 
-// Brings the store up to a status write of ours whose fate is unknown. Does nothing for other jobs.
+// Brings the store up to a status write of ours whose fate is unknown, or to a server that may have
+// been set back. Does nothing for other jobs.
 Status Controller::ReadAnew(const std::string& key, std::stop_token stop) {
   {
     MutexLock lock(mutex_);
@@ -120,9 +145,12 @@ Status Controller::ReadAnew(const std::string& key, std::stop_token stop) {
   const size_t slash = key.find('/');
   const Result<std::string> job =
       client_.Get(TrainingJobs(), key.substr(0, slash), key.substr(slash + 1), {.stop = stop});
-  // What is gone cannot be decided on wrongly: every write to it carries its uid or version.
   if (!job.ok() && job.status().code() != StatusCode::kNotFound) return job.status();
-  if (job.ok()) store_.WroteJob(*job);
+  if (job.ok()) {
+    store_.WroteJob(*job);
+  } else if (const auto view = store_.View(key)) {
+    store_.DeletedJob(key.substr(0, slash), key.substr(slash + 1), view->job->metadata.uid);
+  }
   MutexLock lock(mutex_);
   read_anew_.erase(key);
   return OkStatus();
@@ -133,59 +161,82 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
     queue_.AddRateLimited(key);
     return read;
   }
+  const std::optional<Duration> pod_event_at = store_.TakePodEvent(key);
   auto view = store_.View(key);
   if (!view) {
     queue_.Forget(key);
     puller_.Forget(key);
+    applier_.Forget(key);
     MutexLock lock(mutex_);
     refused_.erase(key);
+    lost_.erase(key);
     read_anew_.erase(key);
     return OkStatus();
   }
-  view->seen.settings = options_.settings;
-  view->seen.progress = puller_.Last(key);
+  if (FindMissingNodes(key, *view, stop)) {
+    view = store_.View(key);
+    if (!view) return OkStatus();  // its end woke it once more
+  }
+  reconcile::Observed seen = view->Observe();
+  seen.settings = options_.settings;
+  seen.progress = puller_.Last(key);
   {
     MutexLock lock(mutex_);
-    if (const auto it = refused_.find(key); it != refused_.end()) view->seen.refused = it->second;
+    if (const auto it = refused_.find(key); it != refused_.end()) {
+      seen.refused = it->second.write;
+      // What was in the way may have gone.
+      if (it->second.change != view->change) seen.refused->retry_at = it->second.at + kSoonest;
+    }
+    if (const auto it = lost_.find(key); it != lost_.end()) seen.lost_child = it->second;
   }
+  const TimePoint now = clock_.Now();
   reconcile::Outcome outcome;
   try {
-    outcome = reconcile::Reconcile(*view->job, view->seen, clock_.Now());
+    outcome = reconcile::Reconcile(*view->job, seen, now);
   } catch (const std::exception& e) {
     // A bug of ours must not take the other jobs down: this one is set aside until it changes.
     LogError("cannot decide", {{"job", key}, {"error", e.what()}});
     return Internal(e.what());
   }
-  if (options_.pullers > 0 && !api::IsFinished(view->job->status)) puller_.Follow(key);
+  if (options_.pull_progress && !api::IsFinished(view->job->status)) puller_.Follow(key);
 
-  const Applied applied = applier_.Apply(*view->job, outcome, options_.settings, stop);
+  if (outcome.empty()) {
+    Log(LogLevel::kDebug, "nothing to do", {{"job", key}, {"why", outcome.rests}});
+  }
+  const Applied applied =
+      applier_.Apply(*view->job, outcome, options_.settings, view->change, stop);
+  if (applied.told && pod_event_at) {
+    metrics_.OnPodEventTold(clock_.Monotonic() - *pod_event_at);
+  }
   bool new_refusal = false, lifted = false;
   {
     MutexLock lock(mutex_);
     if (applied.read_job_anew) read_anew_.insert(key);
+    if (applied.lost_child) lost_[key] = *applied.lost_child;
+    if (applied.status.ok()) lost_.erase(key);
     const auto it = refused_.find(key);
     if (applied.refused) {
-      new_refusal = it == refused_.end() || it->second != *applied.refused;
-      refused_[key] = *applied.refused;
-    } else if (applied.status.ok() && it != refused_.end()) {
+      Refusal refusal{.write = *applied.refused, .at = clock_.Now(), .change = view->change};
+      new_refusal = it == refused_.end() || it->second.write.what != refusal.write.what ||
+                    it->second.write.message != refusal.write.message;
+      refusal.write.retry_at = refusal.at + applied.look_again_in.value_or(kSoonest);
+      refused_[key] = std::move(refusal);
+    } else if (applied.status.ok() && it != refused_.end() &&
+               (!seen.refused->retry_at || now >= *seen.refused->retry_at)) {
       // Whatever is still wanted was asked for once more, and got through.
       refused_.erase(it);
       lifted = true;
     }
   }
 
+  if (applied.look_again_in) queue_.AddAfter(key, *applied.look_again_in);
   switch (applied.status.code()) {
     case StatusCode::kOk:
       if (outcome.wake_at) queue_.AddAfter(key, *outcome.wake_at - clock_.Now());
-      // Asked for in vain: the same could happen again at once, and for ever.
-      if (applied.found) {
-        queue_.AddRateLimited(key);
-        return OkStatus();
-      }
       queue_.Forget(key);
-      // What was done is in the store already, and its own events wake nobody: look once more,
-      // until nothing is left.
-      if (!outcome.empty() || outcome.again || lifted) queue_.Add(key);
+      // What our own writes changed is in the store and has put the job on the queue already; what
+      // they did not change would only be asked for again.
+      if (lifted) queue_.Add(key);
       return OkStatus();
     case StatusCode::kCancelled:
       return OkStatus();
@@ -198,12 +249,34 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
     default:
       break;
   }
-  LogWarning("not applied", {{"job", key}, {"error", applied.status.ToString()}});
-  if (new_refusal) {
-    queue_.Add(key);  // so that the job's status says why
-  }
-  queue_.AddRateLimited(key, applied.refused ? kLongestRefused : std::chrono::seconds(1000));
+  if (new_refusal) queue_.Add(key);  // so that the job's status says why
+  if (!applied.look_again_in) queue_.AddRateLimited(key);
   return applied.status;
+}
+
+bool Controller::FindMissingNodes(const std::string& key, const JobView& view,
+                                  std::stop_token stop) {
+  bool lost = false;
+  for (const std::string& name : view.MissingNodes()) {
+    bool there = false;
+    const Status asked =
+        client_
+            .List(
+                kube::Nodes(), {.field_selector = "metadata.name=" + name},
+                [&](std::string_view) { there = true; }, [&] { there = false; }, {.stop = stop})
+            .status();
+    if (asked.ok() && !there) {
+      store_.LostNode(view, name);
+      LogInfo("a node is gone", {{"job", key}, {"node", name}});
+      lost = true;
+      continue;
+    }
+    if (!asked.ok()) {
+      LogWarning("cannot look for a node", {{"node", name}, {"error", asked.ToString()}});
+    }
+    queue_.AddAfter(key, kLookForNodeAgain);
+  }
+  return lost;
 }
 
 }  // namespace meshtrain::control

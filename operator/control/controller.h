@@ -28,10 +28,9 @@ struct ControllerOptions {
   std::string ns;    // "" = all namespaces
   int threads = 4;   // looks at jobs at once
   int helpers = 12;  // further calls at once, shared by all jobs
-  int pullers = 4;   // threads that ask for progress; 0 = never ask
+  bool pull_progress = true;
   bool watch_nodes = true;
   reconcile::Settings settings;
-  FetchProgress fetch_progress = FetchProgressOverHttp;
   // Called when a second has passed without a look, once after each time there were some: the
   // moment to give back what they needed.
   std::function<void()> on_rest;
@@ -50,16 +49,24 @@ class Controller {
 
   // Whether all first lists are in. Any thread.
   bool synced() const;
+  // Fails when there is work and none of it has moved on for kStands: no look has begun or ended
+  // and no request was answered. Any thread.
+  Status Healthy() const;
+  static constexpr Duration kStands = std::chrono::minutes(3);
   // Nothing waits and nothing is being looked at (timers may). For tests.
   bool idle() const;
   const Store& store() const { return store_; }
 
  private:
   void Work(std::stop_token stop);
+  void Moved() { moved_at_ = clock_.Monotonic().count(); }
   void Rest(std::stop_token stop);
   // One look. Returns what went wrong, if anything.
   Status ReadAnew(const std::string& key, std::stop_token stop);
   Status LookAt(const std::string& key, std::stop_token stop);
+  // Asks the server for the nodes that the pods of `view` are on and the watch does not know, since
+  // nothing in a pod's version tells whether its node is older. True where one is gone.
+  bool FindMissingNodes(const std::string& key, const JobView& view, std::stop_token stop);
 
   kube::Client& client_;
   Clock& clock_;
@@ -68,14 +75,21 @@ class Controller {
   WorkQueue queue_;
   Store store_;
   std::atomic<int64_t> looks_ = 0;
+  std::atomic<int64_t> moved_at_ = 0;  // Monotonic nanoseconds
   FanOut fan_out_;
   Applier applier_;
   ProgressPuller puller_;
   std::vector<std::unique_ptr<Informer>> informers_;
   mutable Mutex mutex_;
-  std::map<std::string, reconcile::RefusedWrite> refused_ MT_GUARDED_BY(mutex_);
-  std::set<std::string> read_anew_
-      MT_GUARDED_BY(mutex_);  // jobs whose last status write may or may not have happened
+  struct Refusal {
+    reconcile::RefusedWrite write;  // retry_at: where the world stays as it is
+    TimePoint at;
+    int64_t change = 0;  // JobView::change of the look that was refused
+  };
+  std::map<std::string, Refusal> refused_ MT_GUARDED_BY(mutex_);
+  std::map<std::string, reconcile::LostChild> lost_ MT_GUARDED_BY(mutex_);
+  // Jobs whose last status write may or may not have happened, and all after a list anew.
+  std::set<std::string> read_anew_ MT_GUARDED_BY(mutex_);
 };
 
 }  // namespace meshtrain::control

@@ -53,55 +53,84 @@ Status Informer::ListOnce(std::stop_token stop) {
       options_.resource, {.ns = options_.ns, .label_selector = options_.label_selector},
       sink_.listed, sink_.begin_list, {.stop = stop, .timeout = std::chrono::seconds(60)});
   if (!version.ok()) return version.status();
-  sink_.end_list(ParseInt(*version).value_or(0));
+  sink_.end_list(ParseInt(*version).value_or(0), anew_);
   version_ = *version;
+  anew_ = check_ = false;
   synced_ = true;
+  return OkStatus();
+}
+
+Status Informer::WatchOnce(std::stop_token stop) {
+  ++watches_;
+  const Duration start = clock_.Monotonic();
+  int64_t events = 0;
+  Status status = client_.Watch(
+      options_.resource,
+      {.ns = options_.ns,
+       .label_selector = options_.label_selector,
+       .resource_version = version_,
+       .server_timeout = WatchTimeout()},
+      [&](kube::WatchEventType type, std::string_view version, std::string_view object) {
+        ++events;
+        listed_for_410_ = false;
+        sink_.watched(type, ParseInt(version).value_or(0), object);
+        version_ = version;
+      },
+      stop);
+  // A server that ends each stream at once would otherwise be asked in a circle.
+  if (status.ok() && events == 0 && clock_.Monotonic() - start < std::chrono::seconds(1)) {
+    status = Unavailable("watch ended at once");
+  }
+  check_ = !status.ok();
+  return status;
+}
+
+Status Informer::CheckVersion(std::stop_token stop) {
+  Result<std::string> now = client_.Version(options_.resource, options_.ns, {.stop = stop});
+  if (!now.ok()) {
+    // Whatever became of the server, it may be another one that comes back.
+    if (now.status().code() == StatusCode::kUnavailable) anew_ = true;
+    return now.status();
+  }
+  check_ = false;
+  const auto was = ParseInt(version_), is = ParseInt(*now);
+  if (was && is && *is < *was) {
+    LogWarning("versions fell, listing anew",
+               {{"kind", options_.resource.plural}, {"was", version_}, {"is", *now}});
+    anew_ = true;
+  } else if (anew_) {
+    LogInfo("the server was away, listing anew", {{"kind", options_.resource.plural}});
+  }
+  if (anew_) version_.clear();
   return OkStatus();
 }
 
 void Informer::Run(std::stop_token stop) {
   Backoff backoff(clock_);
   const std::string& kind = options_.resource.plural;
-  bool listed_for_410 = false;
   while (!stop.stop_requested()) {
-    Status status;
-    if (version_.empty()) {
-      status = ListOnce(stop);
-    } else {
-      ++watches_;
-      const Duration start = clock_.Monotonic();
-      int64_t events = 0;
-      status = client_.Watch(
-          options_.resource,
-          {.ns = options_.ns,
-           .label_selector = options_.label_selector,
-           .resource_version = version_,
-           .server_timeout = WatchTimeout()},
-          [&](kube::WatchEventType type, std::string_view version, std::string_view object) {
-            ++events;
-            listed_for_410 = false;
-            sink_.watched(type, ParseInt(version).value_or(0), object);
-            version_ = version;
-          },
-          stop);
-      // A server that ends each stream at once would otherwise be asked in a circle.
-      if (status.ok() && events == 0 && clock_.Monotonic() - start < std::chrono::seconds(1)) {
-        status = Unavailable("watch ended at once");
-      }
-      if (status.code() == StatusCode::kOutOfRange) {
-        version_.clear();
-        if (!listed_for_410) {
-          listed_for_410 = true;
-          LogInfo("watch too old, listing again", {{"kind", kind}});
-          continue;
-        }
+    const bool list = version_.empty();
+    const bool checked = !list && check_;
+    const Status status = list ? ListOnce(stop) : checked ? CheckVersion(stop) : WatchOnce(stop);
+    if (status.ok() || stop.stop_requested()) continue;
+    if (!list && status.code() == StatusCode::kOutOfRange) {
+      version_.clear();
+      if (!listed_for_410_) {
+        listed_for_410_ = true;
+        LogInfo("watch too old, listing again", {{"kind", kind}});
+        continue;
       }
     }
-    if (status.ok() || stop.stop_requested()) continue;
+    // At once: the longer it takes, the more may be written, and the less do versions that fell
+    // show.
+    if (!list && !version_.empty() && !checked) (void)CheckVersion(stop).ok();
     const bool absent =
         status.code() == StatusCode::kNotFound || status.code() == StatusCode::kPermissionDenied;
-    LogWarning(version_.empty() ? "cannot list" : "watch ended",
-               {{"kind", kind}, {"error", status.ToString()}});
+    const char* what = list ? "cannot list" : "watch ended";
+    // What a server must not do is an error; what networks do is not.
+    const bool broken = status.code() == StatusCode::kDataLoss;
+    Log(broken ? LogLevel::kError : LogLevel::kWarning, what,
+        {{"kind", kind}, {"error", status.ToString()}});
     const bool patient = absent && (synced_ || !options_.needed);
     clock_.SleepFor(patient ? options_.absent_retry : backoff.Next(), stop);
   }

@@ -1,6 +1,11 @@
 // Keeps a copy of one kind of object up to date: list, then watch from the list's version; a stream
 // that ends is taken up where it ended; a version that is gone (410) means list again; failures
 // back off 0.8 s, 1.6 s, ... 30 s with jitter, as client-go's reflector does.
+//
+// An etcd may be restored to an older revision. A watch from a version that is yet to come would
+// then stay silent, and one from a version that came a second time would miss what came before it.
+// So after a stream that broke off, the server is asked for its present version, and a server that
+// was away is listed anew: both list with `anew` where the versions cannot be trusted.
 #pragma once
 
 #include <atomic>
@@ -18,7 +23,8 @@ namespace meshtrain::control {
 struct Sink {
   std::function<void()> begin_list;
   std::function<void(std::string_view object)> listed;
-  std::function<void(int64_t version)> end_list;
+  // `anew`: versions from before this list mean nothing any more (cache.h).
+  std::function<void(int64_t version, bool anew)> end_list;
   std::function<void(kube::WatchEventType type, int64_t version, std::string_view object)> watched;
 };
 
@@ -48,12 +54,18 @@ class Informer {
 
  private:
   Status ListOnce(std::stop_token stop);
+  Status WatchOnce(std::stop_token stop);
+  // After a stream that broke off: whether to take it up where it ended.
+  Status CheckVersion(std::stop_token stop);
 
   kube::Client& client_;
   Clock& clock_;
   const InformerOptions options_;
   const Sink sink_;
-  std::string version_;  // "" = list first
+  std::string version_;          // "" = list first
+  bool anew_ = false;            // the next list is one `anew`
+  bool check_ = false;           // the version is to be checked before the next watch
+  bool listed_for_410_ = false;  // and no event has come since
   std::atomic<bool> synced_{false};
   std::atomic<int64_t> lists_{0}, watches_{0};
 };

@@ -8,7 +8,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "runtime/base/file.h"
 #include "runtime/base/mutex.h"
@@ -30,6 +32,30 @@ const Histogram::BucketBoundaries kRequestBuckets = {0.005, 0.025, 0.1, 0.25, 0.
                                                      2,     4,     8,   15,   30,  60};
 const Histogram::BucketBoundaries kWorkBuckets = {0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                                   0.5,   1,     2.5,  5,     10,   30,  60};
+// A phase lasts seconds or weeks.
+const Histogram::BucketBoundaries kPhaseBuckets = {1,    5,     15,    60,     300,    900,
+                                                   3600, 14400, 86400, 259200, 604800, 2592000};
+
+constexpr const char* kPhases[] = {"Pending", "New",       "Running",   "Restarting", "Stalled",
+                                   "Waiting", "Suspended", "Succeeded", "Failed"};
+constexpr api::ConditionType kConditions[] = {
+    api::ConditionType::kCreated,   api::ConditionType::kRunning,   api::ConditionType::kRestarting,
+    api::ConditionType::kSuspended, api::ConditionType::kSucceeded, api::ConditionType::kFailed,
+    api::ConditionType::kWaiting,   api::ConditionType::kStalled};
+
+// Of a status that has none yet.
+std::string PhaseOf(const api::JobStatus& status) {
+  return status.phase.empty() ? "New" : status.phase;
+}
+
+// When the phase of `status` began: with the last condition that turned, or with the job.
+TimePoint PhaseBegan(const api::TrainingJob& job, const api::JobStatus& status) {
+  TimePoint began = job.metadata.created.value_or(TimePoint());
+  for (const auto& [type, condition] : status.conditions) {
+    began = std::max(began, condition.last_transition);
+  }
+  return began;
+}
 
 }  // namespace
 
@@ -89,9 +115,16 @@ struct Metrics::Impl {
                                      .Add({}, kWorkBuckets);
   prometheus::Family<prometheus::Counter>& transitions = Counter(
       "meshtrain_jobs_condition_total", "Jobs for which a condition became true, by condition.");
-  prometheus::Counter& restarts =
-      Counter("meshtrain_restarts_total", "Replicas made again or restarted in place.").Add({});
-  prometheus::Family<prometheus::Gauge>& jobs = Gauge("meshtrain_jobs", "Jobs by phase.");
+  prometheus::Family<prometheus::Counter>& restarts =
+      Counter("meshtrain_restarts_total", "Replicas made again or restarted in place.");
+  prometheus::Family<Histogram>& phase_seconds = Histograms(
+      "meshtrain_job_phase_seconds", "How long jobs were in a phase that they have left.");
+  Histogram& pod_event_seconds =
+      Histograms("meshtrain_operator_pod_event_to_status_seconds",
+                 "From the arrival of a pod's event to the job's status that tells of it.")
+          .Add({}, kWorkBuckets);
+  prometheus::Family<prometheus::Gauge>& jobs =
+      Gauge("meshtrain_jobs", "Jobs by namespace and phase.");
   prometheus::Gauge& pods = Gauge("meshtrain_pods", "Pods of jobs, as last seen.").Add({});
   prometheus::Family<prometheus::Gauge>& leader =
       Gauge("leader_election_master_status",
@@ -99,23 +132,28 @@ struct Metrics::Impl {
             "1 indicates master.");
   prometheus::Gauge& resident =
       Gauge("process_resident_memory_bytes", "Resident memory size in bytes.").Add({});
-  prometheus::Gauge& cpu =
-      Gauge("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.")
+  prometheus::Counter& cpu =
+      Counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.")
           .Add({});
 
   Mutex mutex;
   Gauges gauges MT_GUARDED_BY(mutex);
+  std::map<std::string, std::map<std::string, prometheus::Gauge*>> jobs_shown
+      MT_GUARDED_BY(mutex);                            // namespace -> phase
+  std::set<std::string> counted MT_GUARDED_BY(mutex);  // namespaces whose counters are there
+
+  // Counters that stand at 0 from the first sight of a namespace can be alerted on.
+  void ShowCounters(const std::string& ns) MT_REQUIRES(mutex) {
+    if (!counted.insert(ns).second) return;
+    for (const auto type : kConditions) {
+      transitions.Add({{"condition", std::string(api::ConditionName(type))}, {"namespace", ns}});
+    }
+    restarts.Add({{"namespace", ns}});
+  }
 };
 
 Metrics::Metrics(std::string api_host) : impl_(std::make_unique<Impl>()) {
   impl_->host = std::move(api_host);
-  // Counters that stand at 0 from the start can be alerted on.
-  for (const auto type :
-       {api::ConditionType::kCreated, api::ConditionType::kRunning, api::ConditionType::kRestarting,
-        api::ConditionType::kSuspended, api::ConditionType::kSucceeded, api::ConditionType::kFailed,
-        api::ConditionType::kWaiting, api::ConditionType::kStalled}) {
-    impl_->transitions.Add({{"condition", std::string(api::ConditionName(type))}});
-  }
   for (const char* result : {"success", "error"}) impl_->reconciles.Add({{"result", result}});
 }
 
@@ -151,14 +189,33 @@ void Metrics::OnReconcile(bool failed, Duration took) {
   impl_->reconcile_seconds.Observe(Seconds(took));
 }
 
-void Metrics::OnStatus(const api::JobStatus& before, const api::JobStatus& after) {
+void Metrics::OnStatus(const api::TrainingJob& job, const api::JobStatus& before,
+                       const api::JobStatus& after) {
+  const std::string& ns = job.metadata.namespace_name;
+  {
+    MutexLock lock(impl_->mutex);
+    impl_->ShowCounters(ns);
+  }
   for (const auto& [type, condition] : after.conditions) {
     if (condition.status && !api::IsTrue(before, type)) {
-      impl_->transitions.Add({{"condition", std::string(api::ConditionName(type))}}).Increment();
+      impl_->transitions
+          .Add({{"condition", std::string(api::ConditionName(type))}, {"namespace", ns}})
+          .Increment();
     }
   }
-  if (after.restarts > before.restarts) impl_->restarts.Increment(after.restarts - before.restarts);
+  if (after.restarts > before.restarts) {
+    impl_->restarts.Add({{"namespace", ns}}).Increment(after.restarts - before.restarts);
+  }
+  const TimePoint began = PhaseBegan(job, before);
+  if (PhaseOf(before) != PhaseOf(after) && began != TimePoint()) {
+    // One clock's stamps, but for the job's own, which another clock made.
+    const Duration lasted = std::max(PhaseBegan(job, after) - began, Duration(0));
+    impl_->phase_seconds.Add({{"namespace", ns}, {"phase", PhaseOf(before)}}, kPhaseBuckets)
+        .Observe(Seconds(lasted));
+  }
 }
+
+void Metrics::OnPodEventTold(Duration took) { impl_->pod_event_seconds.Observe(Seconds(took)); }
 
 void Metrics::SetLeader(const std::string& lease, bool leading) {
   impl_->leader.Add({{"name", lease}}).Set(leading ? 1 : 0);
@@ -175,13 +232,23 @@ std::string Metrics::Text() {
     Impl& impl = *impl_;
     MutexLock lock(impl.mutex);
     if (impl.gauges.jobs_by_phase) {
-      auto phases = impl.gauges.jobs_by_phase();
-      for (const char* phase : {"Pending", "New", "Running", "Restarting", "Stalled", "Suspended",
-                                "Succeeded", "Failed", "Waiting"}) {
-        impl.jobs.Add({{"phase", phase}}).Set(0);
+      const auto counts = impl.gauges.jobs_by_phase();
+      for (const auto& [where, count] : counts) {
+        impl.ShowCounters(where.first);
+        auto& shown = impl.jobs_shown[where.first];
+        if (!shown.empty()) continue;
+        for (const char* phase : kPhases) {
+          shown[phase] = &impl.jobs.Add({{"namespace", where.first}, {"phase", phase}});
+        }
       }
-      for (const auto& [phase, count] : phases) {
-        impl.jobs.Add({{"phase", phase.empty() ? "New" : phase}}).Set(static_cast<double>(count));
+      // A namespace that has had jobs keeps its lines, at 0.
+      for (auto& [ns, phases] : impl.jobs_shown) {
+        for (auto& [phase, gauge] : phases) gauge->Set(0);
+      }
+      for (const auto& [where, count] : counts) {
+        const std::string phase = where.second.empty() ? "New" : where.second;
+        impl.jobs.Add({{"namespace", where.first}, {"phase", phase}})
+            .Set(static_cast<double>(count));
       }
     }
     if (impl.gauges.pods) impl.pods.Set(static_cast<double>(impl.gauges.pods()));
@@ -201,7 +268,11 @@ std::string Metrics::Text() {
   const auto seconds = [](const timeval& t) {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
   };
-  impl_->cpu.Set(seconds(usage.ru_utime) + seconds(usage.ru_stime));
+  {
+    MutexLock lock(impl_->mutex);  // two scrapes would count the same time twice
+    const double used = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+    impl_->cpu.Increment(std::max(0.0, used - impl_->cpu.Value()));
+  }
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }
 

@@ -116,6 +116,9 @@ void ReadConditions(const json& status, reconcile::PodSeen& seen) {
     const std::string value = Text(condition, "status");
     if (type == "Ready") seen.ready = value == "True";
     if (type == "DisruptionTarget") seen.disrupted = value == "True";
+    if (type == "PodScheduled" && value == "True") {
+      seen.scheduled = Time(condition, "lastTransitionTime");
+    }
     if (type == "PodScheduled" && value == "False" &&
         Text(condition, "reason") == "Unschedulable") {
       seen.waiting_reason = "Unschedulable";
@@ -190,6 +193,7 @@ Result<Pod> ParsePod(std::string_view text) {
                           Text(labels, cluster::kLabelManagedBy.data()) == cluster::kManagedByValue;
   seen.attempt = static_cast<int32_t>(
       ParseInt(Text(At(metadata, "annotations"), cluster::kAnnotationAttempt.data())).value_or(0));
+  seen.cluster = Text(At(metadata, "annotations"), cluster::kAnnotationCluster.data());
   seen.created = Time(metadata, "creationTimestamp").value_or(TimePoint());
   if (const auto due = Time(metadata, "deletionTimestamp")) {
     seen.delete_due = due;

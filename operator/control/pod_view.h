@@ -18,6 +18,7 @@ struct Pod {
   std::string ip;
   int32_t http_port = 0;  // the training container's meshtrain-http
   bool leader = false;
+  bool node_lost = false;  // the server said, of this very pod's node, that there is none (store.h)
   reconcile::PodSeen
       seen;  // node_state is filled in from the nodes; matches_selector against the labels of `job`
   friend bool operator==(const Pod&, const Pod&) = default;

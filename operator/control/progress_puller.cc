@@ -5,35 +5,65 @@
 #include "runtime/telemetry/progress_fetch.h"
 
 namespace meshtrain::control {
+namespace {
 
-Result<std::string> FetchProgressOverHttp(const ProgressTarget& target, std::stop_token stop) {
-  return telemetry::FetchProgress(target.ip, target.port, std::move(stop));
+class HttpProgressNetwork : public ProgressNetwork {
+ public:
+  void Ask(int64_t id, const ProgressTarget& target) override {
+    fetches_.Start(id, target.ip, target.port);
+  }
+  std::vector<Answer> Wait(Duration most, std::stop_token stop) override {
+    std::vector<Answer> out;
+    for (auto& answer : fetches_.Wait(most, stop)) {
+      out.push_back({answer.id, std::move(answer.body)});
+    }
+    return out;
+  }
+  void Interrupt() override { fetches_.Interrupt(); }
+
+ private:
+  telemetry::ProgressFetches fetches_;
+};
+
+}  // namespace
+
+std::unique_ptr<ProgressNetwork> NewHttpProgressNetwork() {
+  return std::make_unique<HttpProgressNetwork>();
 }
 
-ProgressPuller::ProgressPuller(const Store& store, Clock& clock, FetchProgress fetch,
-                               ParseProgress parse,
+ProgressPuller::ProgressPuller(const Store& store, Clock& clock,
+                               std::unique_ptr<ProgressNetwork> network, ParseProgress parse,
                                std::function<void(const std::string& key)> wake, Duration period)
     : store_(store),
       clock_(clock),
-      fetch_(std::move(fetch)),
+      network_(std::move(network)),
       parse_(std::move(parse)),
       wake_(std::move(wake)),
-      period_(period),
-      queue_(clock) {}
+      period_(period) {}
+
+void ProgressPuller::Enqueue(const std::string& key, Followed& followed, Duration due) {
+  followed.due = due;
+  followed.asked = false;
+  QueueOf(followed).insert({due, key});
+}
 
 void ProgressPuller::Follow(const std::string& key) {
-  const auto target = store_.Leader(key);
-  if (!target) return;
+  if (!store_.Leader(key)) return;
   {
     MutexLock lock(mutex_);
-    if (!followed_.try_emplace(key).second) return;
+    const auto [at, added] = followed_.try_emplace(key);
+    if (!added) return;
+    Enqueue(key, at->second, clock_.Monotonic() + period_);
   }
-  queue_.AddAfter(key, period_);
+  network_->Interrupt();  // it may be due before all others
 }
 
 void ProgressPuller::Forget(const std::string& key) {
   MutexLock lock(mutex_);
-  followed_.erase(key);
+  const auto at = followed_.find(key);
+  if (at == followed_.end()) return;
+  QueueOf(at->second).erase({at->second.due, key});
+  followed_.erase(at);
 }
 
 std::optional<reconcile::ProgressSeen> ProgressPuller::Last(const std::string& key) const {
@@ -42,44 +72,86 @@ std::optional<reconcile::ProgressSeen> ProgressPuller::Last(const std::string& k
   return it == followed_.end() ? std::nullopt : it->second.last;
 }
 
-void ProgressPuller::Run(std::stop_token stop) {
-  while (const auto key = queue_.Take(stop)) {
-    const auto target = store_.Leader(*key);
-    if (!target) {
-      // Between two attempts, or over: the next look at the job with a leader follows it again.
-      Forget(*key);
-      queue_.Done(*key);
-      // One that has come meanwhile was not followed, since the job still was.
-      Follow(*key);
-      continue;
+std::vector<ProgressPuller::Question> ProgressPuller::TakeDue(Duration& wait) {
+  std::vector<Question> due;
+  int free = kMostAsked - static_cast<int>(under_way_.size());
+  int free_for_silent = std::min(free, kMostSilent - silent_under_way_);
+  wait = std::chrono::hours(1);
+  MutexLock lock(mutex_);
+  const Duration now = clock_.Monotonic();
+  for (const bool silent : {false, true}) {
+    Queue& queue = silent ? silent_ : answering_;
+    int& places = silent ? free_for_silent : free;
+    while (!queue.empty()) {
+      const auto& [at, key] = *queue.begin();
+      if (places <= 0) break;  // the next answer makes a place
+      if (at > now) {
+        wait = std::min(wait, at - now);
+        break;
+      }
+      followed_[key].asked = true;
+      due.push_back({.key = key, .target = {}, .silent = silent});
+      queue.erase(queue.begin());
+      --places;
+      if (!silent) free_for_silent = std::min(free_for_silent, free);
     }
-    const Result<std::string> text = fetch_(*target, stop);
-    bool changed = false;
+  }
+  return due;
+}
+
+void ProgressPuller::Take(const Question& question, const Result<std::string>& text) {
+  bool changed = false;
+  {
+    MutexLock lock(mutex_);
+    const auto it = followed_.find(question.key);
+    if (it == followed_.end() || !it->second.asked) return;
+    Followed& followed = it->second;
+    if (followed.pod_uid != question.target.pod_uid) {
+      followed = {.pod_uid = question.target.pod_uid, .asked = true};
+    }
+    std::optional<reconcile::ProgressSeen> parsed;
+    if (text.ok()) parsed = parse_(*text, clock_.Now());
     Duration next = period_;
-    {
-      MutexLock lock(mutex_);
-      const auto it = followed_.find(*key);
-      if (it == followed_.end()) {
-        queue_.Done(*key);
+    if (parsed) {
+      followed.failures = 0;
+      const bool moved = !followed.last || parsed->progress.step != followed.last->progress.step;
+      parsed->standing_since = moved ? clock_.Now() : followed.last->standing_since;
+      changed = *text != followed.text;
+      followed.text = *text;
+      followed.last = std::move(parsed);
+    } else {
+      ++followed.failures;
+      next = std::min(period_ * 12, period_ * (1 << std::min(followed.failures, 4)));
+    }
+    Enqueue(question.key, followed, clock_.Monotonic() + next);
+  }
+  if (changed) wake_(question.key);
+}
+
+void ProgressPuller::Run(std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    Duration wait{};
+    for (Question& question : TakeDue(wait)) {
+      const auto target = store_.Leader(question.key);
+      if (!target) {
+        // Between two attempts, or over: the next look at the job with a leader follows it again.
+        Forget(question.key);
+        // One that has come meanwhile was not followed, since the job still was.
+        Follow(question.key);
         continue;
       }
-      Followed& followed = it->second;
-      if (followed.pod_uid != target->pod_uid) followed = {.pod_uid = target->pod_uid};
-      std::optional<reconcile::ProgressSeen> parsed;
-      if (text.ok()) parsed = parse_(*text, clock_.Now());
-      if (parsed) {
-        followed.failures = 0;
-        changed = *text != followed.text;
-        followed.text = *text;
-        followed.last = std::move(parsed);
-      } else {
-        ++followed.failures;
-        next = std::min(period_ * 12, period_ * (1 << std::min(followed.failures, 4)));
-      }
+      question.target = *target;
+      silent_under_way_ += question.silent ? 1 : 0;
+      network_->Ask(++questions_, question.target);
+      under_way_.emplace(questions_, std::move(question));
     }
-    if (changed) wake_(*key);
-    queue_.Done(*key);
-    queue_.AddAfter(*key, next);
+    for (const ProgressNetwork::Answer& answer : network_->Wait(wait, stop)) {
+      const auto at = under_way_.find(answer.id);
+      if (at == under_way_.end()) continue;
+      silent_under_way_ -= at->second.silent ? 1 : 0;
+      if (!stop.stop_requested()) Take(at->second, answer.body);
+      under_way_.erase(at);
+    }
   }
 }
 

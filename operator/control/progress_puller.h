@@ -1,27 +1,44 @@
 // Asks the leader of each running job how far it is (runtime/telemetry/progress_fetch.h), at most
 // once per 5 s and job. A pod that does not answer is asked less and less often (up to once a
 // minute). The answers are kept for the controller; what changes wakes the job.
+//
+// At most kMostAsked jobs are asked at once, and of those that did not answer the last time at most
+// kMostSilent, so that a thousand jobs behind a network that drops everything do not keep one that
+// answers waiting: it finds a place whenever its time has come.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "operator/control/store.h"
-#include "operator/control/work_queue.h"
 #include "operator/reconcile/observed.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
 
 namespace meshtrain::control {
 
-// The body of one answer, or why there is none.
-using FetchProgress =
-    std::function<Result<std::string>(const ProgressTarget& target, std::stop_token stop)>;
-Result<std::string> FetchProgressOverHttp(const ProgressTarget& target, std::stop_token stop);
+// What leaders are asked over. One thread asks and waits.
+class ProgressNetwork {
+ public:
+  struct Answer {
+    int64_t id = 0;
+    Result<std::string> body;  // or why there is none
+  };
+  virtual ~ProgressNetwork() = default;
+  // Begins to ask; does not wait. Each ends after seconds, well or not.
+  virtual void Ask(int64_t id, const ProgressTarget& target) = 0;
+  // Waits until one has ended, `most` has passed, Interrupt was called or stop.
+  virtual std::vector<Answer> Wait(Duration most, std::stop_token stop) = 0;
+  // Ends a Wait. Any thread.
+  virtual void Interrupt() = 0;
+};
+std::unique_ptr<ProgressNetwork> NewHttpProgressNetwork();
 
 using ParseProgress =
     std::function<std::optional<reconcile::ProgressSeen>(std::string_view text, TimePoint now)>;
@@ -29,8 +46,11 @@ using ParseProgress =
 // Thread-safe.
 class ProgressPuller {
  public:
-  ProgressPuller(const Store& store, Clock& clock, FetchProgress fetch, ParseProgress parse,
-                 std::function<void(const std::string& key)> wake,
+  static constexpr int kMostAsked = 256;
+  static constexpr int kMostSilent = 192;
+
+  ProgressPuller(const Store& store, Clock& clock, std::unique_ptr<ProgressNetwork> network,
+                 ParseProgress parse, std::function<void(const std::string& key)> wake,
                  Duration period = std::chrono::seconds(5));
 
   // Starts asking (it may have been started before). Call it whenever a job is looked at.
@@ -39,25 +59,46 @@ class ProgressPuller {
 
   std::optional<reconcile::ProgressSeen> Last(const std::string& key) const;
 
-  // Works until stop; several threads may.
+  // Works until stop, on one thread.
   void Run(std::stop_token stop);
 
  private:
   struct Followed {
     std::string pod_uid;
     int failures = 0;
-    std::string text;  // of the last answer
+    Duration due{};
+    bool asked = false;  // under way
+    std::string text;    // of the last answer
     std::optional<reconcile::ProgressSeen> last;
   };
+  struct Question {
+    std::string key;
+    ProgressTarget target;
+    bool silent = false;  // it did not answer the last time
+  };
+  using Queue = std::set<std::pair<Duration, std::string>>;  // by when they are due
+
+  Queue& QueueOf(const Followed& followed) MT_REQUIRES(mutex_) {
+    return followed.failures == 0 ? answering_ : silent_;
+  }
+  void Enqueue(const std::string& key, Followed& followed, Duration due) MT_REQUIRES(mutex_);
+  // Takes what is due and finds a place; tells when the next one may be.
+  std::vector<Question> TakeDue(Duration& wait);
+  void Take(const Question& question, const Result<std::string>& text);
+
   const Store& store_;
   Clock& clock_;
-  const FetchProgress fetch_;
+  const std::unique_ptr<ProgressNetwork> network_;
   const ParseProgress parse_;
   const std::function<void(const std::string& key)> wake_;
   const Duration period_;  // failures stretch it up to 12 times
-  WorkQueue queue_;
+  // Of the thread that runs.
+  std::map<int64_t, Question> under_way_;
+  int64_t questions_ = 0;
+  int silent_under_way_ = 0;
   mutable Mutex mutex_;
   std::map<std::string, Followed> followed_ MT_GUARDED_BY(mutex_);
+  Queue answering_ MT_GUARDED_BY(mutex_), silent_ MT_GUARDED_BY(mutex_);
 };
 
 }  // namespace meshtrain::control

@@ -30,7 +30,6 @@ Result<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& add
   }
   std::string host = address.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  if (host.empty()) host = "0.0.0.0";
 
   telemetry::HttpServer::Pages pages;
   pages["/metrics"] = [metrics = std::move(handlers.metrics)]() -> telemetry::HttpAnswer {
@@ -38,7 +37,12 @@ Result<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& add
   };
   pages["/healthz"] = Probe(std::move(handlers.healthy));
   pages["/readyz"] = Probe(std::move(handlers.ready));
-  auto server = telemetry::HttpServer::Start(host, static_cast<int>(*port), std::move(pages));
+  // Without a host: every address of both families; of IPv4 alone where the kernel has no other.
+  const bool any = host.empty();
+  auto server = telemetry::HttpServer::Start(any ? "::" : host, static_cast<int>(*port), pages);
+  if (any && !server.ok()) {
+    server = telemetry::HttpServer::Start("0.0.0.0", static_cast<int>(*port), std::move(pages));
+  }
   if (!server.ok()) return Unavailable("metrics address: " + server.status().message());
   return std::unique_ptr<StatusServer>(new StatusServer(*std::move(server)));
 }

@@ -1,4 +1,4 @@
-// The operator's own small HTTP server: /metrics, /healthz (the process lives), /readyz (it leads
+// The operator's own small HTTP server: /metrics, /healthz (its work moves on), /readyz (it leads
 // and has seen the cluster, or stands by for the leader). A probe is answered whatever else
 // connects: runtime/telemetry/http_server.h.
 #pragma once
@@ -20,7 +20,8 @@ class StatusServer {
     std::function<std::string()> metrics;
     std::function<Status()> healthy, ready;
   };
-  // `address` is "HOST:PORT" or ":PORT"; port 0 takes a free one.
+  // `address` is "HOST:PORT" or ":PORT", which is every address of the host, be it of IPv4, IPv6 or
+  // both; port 0 takes a free one.
   // Errors: kInvalidArgument, kUnavailable where the port is taken.
   static Result<std::unique_ptr<StatusServer>> Start(const std::string& address, Handlers handlers);
 

@@ -26,6 +26,10 @@ std::string JobKeyOf(const Meta& meta, std::string_view text) {
   return KeyOf(meta.ns, label.empty() ? meta.name : label);
 }
 
+bool Deleting(std::string_view object) {
+  return !kube::SliceString(object, {"metadata", "deletionTimestamp"}).empty();
+}
+
 template <typename Index>
 void Reindex(Index& index, const std::string& object, const std::string* before,
              const std::string* after) {
@@ -50,18 +54,21 @@ int64_t VersionOf(std::string_view object) {
 
 }  // namespace
 
-Store::Store(Wake wake)
+Store::Store(Wake wake, Clock& clock)
     : wake_(std::move(wake)),
+      clock_(clock),
       jobs_([this](const std::string& key, const Job*, const Job*)
                 MT_REQUIRES(mutex_) { touched_.insert(key); }),
-      pods_([this](const std::string& key, const Pod* before, const Pod* after)
+      pods_([this](const std::string& key, const PodPtr* before, const PodPtr* after)
                 MT_REQUIRES(mutex_) {
-                  const std::string was = before ? KeyOf(before->ns, before->job) : "";
-                  const std::string is = after ? KeyOf(after->ns, after->job) : "";
+                  const std::string was = before ? KeyOf((*before)->ns, (*before)->job) : "";
+                  const std::string is = after ? KeyOf((*after)->ns, (*after)->job) : "";
                   Reindex(pods_of_, key, before ? &was : nullptr, after ? &is : nullptr);
-                  if (before && after && *before == *after) return;  // a field that nobody reads
+                  // A field that nobody reads.
+                  if (before && after && **before == **after) return;
                   if (before) touched_.insert(was);
                   if (after) touched_.insert(is);
+                  if (pod_event_now_) pod_event_at_.try_emplace(after ? is : was, *pod_event_now_);
                 }),
       services_([this](const std::string& key, const Service* before, const Service* after)
                     MT_REQUIRES(mutex_) {
@@ -81,19 +88,27 @@ Store::Store(Wake wake)
       nodes_([this](const std::string& key, const Node* before, const Node* after)
                  MT_REQUIRES(mutex_) {
                    if (before && after && *before == *after) return;
-                   if (!before && (!after || after->ready))
-                     return;  // a new node tells nobody anything
-                   pods_.ForEach([&](const std::string&, const Pod& pod) MT_REQUIRES(mutex_) {
-                     if (pod.seen.node == key) touched_.insert(KeyOf(pod.ns, pod.job));
+                   // A new node that is well tells nobody anything.
+                   if (!before && (!after || (after->ready && !after->out_of_service))) return;
+                   pods_.ForEach([&](const std::string&, const PodPtr& pod) MT_REQUIRES(mutex_) {
+                     if (pod->seen.node == key) touched_.insert(KeyOf(pod->ns, pod->job));
                    });
                  }) {}
 
-void Store::Locked(const std::function<void()>& change) {
+void Store::Locked(News news, const std::function<void()>& change) {
   std::set<std::string> touched;
   {
     MutexLock lock(mutex_);
     change();
     touched.swap(touched_);
+    for (const std::string& key : touched) {
+      if (jobs_.Find(key) == nullptr) {
+        changes_.erase(key);
+        pod_event_at_.erase(key);
+      } else if (news == News::kTold) {
+        changes_[key] = ++told_;
+      }
+    }
   }
   for (const std::string& key : touched) wake_(key);
 }
@@ -103,22 +118,25 @@ Sink Store::MakeSink(
     Cache<T>* cache,
     std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse) {
   Sink sink;
-  sink.begin_list = [this, cache] { Locked([&]() MT_REQUIRES(mutex_) { cache->BeginList(); }); };
+  sink.begin_list = [this, cache] {
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->BeginList(); });
+  };
   sink.listed = [this, cache, parse](std::string_view object) {
     auto parsed = parse(object);
     if (!parsed) return;
     const int64_t version = VersionOf(object);
-    Locked([&]() MT_REQUIRES(mutex_) {
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
+      Carry(cache->Find(parsed->first), parsed->second);
       cache->Listed(parsed->first, version, std::move(parsed->second));
     });
   };
-  sink.end_list = [this, cache](int64_t version) {
-    Locked([&]() MT_REQUIRES(mutex_) { cache->EndList(version); });
+  sink.end_list = [this, cache](int64_t version, bool anew) {
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->EndList(version, anew); });
   };
   sink.watched = [this, cache, parse](kube::WatchEventType type, int64_t version,
                                       std::string_view object) {
     if (type == kube::WatchEventType::kBookmark) {
-      Locked([&]() MT_REQUIRES(mutex_) { cache->Bookmark(version); });
+      Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { cache->Bookmark(version); });
       return;
     }
     if (type != kube::WatchEventType::kDeleted) {
@@ -127,7 +145,7 @@ Sink Store::MakeSink(
       const std::string key = KeyOf(kube::SliceString(object, {"metadata", "namespace"}),
                                     kube::SliceString(object, {"metadata", "name"}));
       bool known = false;
-      Locked([&]() MT_REQUIRES(mutex_) {
+      Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
         known = cache->VersionOf(key) >= version;
         if (known) cache->Bookmark(version);
       });
@@ -135,10 +153,11 @@ Sink Store::MakeSink(
     }
     auto parsed = parse(object);
     if (!parsed) return;
-    Locked([&]() MT_REQUIRES(mutex_) {
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
       if (type == kube::WatchEventType::kDeleted) {
         cache->Watched(parsed->first, version, std::nullopt);
       } else {
+        Carry(cache->Find(parsed->first), parsed->second);
         cache->Watched(parsed->first, version, std::move(parsed->second));
       }
     });
@@ -165,20 +184,32 @@ std::optional<std::pair<std::string, std::shared_ptr<const api::TrainingJob>>> P
   return std::pair(key, std::make_shared<const api::TrainingJob>(*std::move(job)));
 }
 
-std::optional<std::pair<std::string, Pod>> ParsePodEntry(std::string_view text) {
+std::optional<std::pair<std::string, std::shared_ptr<const Pod>>> ParsePodEntry(
+    std::string_view text) {
   Result<Pod> pod = ParsePod(text);
   if (!pod.ok()) {
     LogUnreadable("pod", pod.status());
     return std::nullopt;
   }
   const std::string key = KeyOf(pod->ns, pod->seen.name);
-  return std::pair(key, *std::move(pod));
+  return std::pair(key, std::make_shared<const Pod>(*std::move(pod)));
 }
 
 }  // namespace
 
 Sink Store::JobSink() { return MakeSink<Job>(&jobs_, ParseJob); }
-Sink Store::PodSink() { return MakeSink<Pod>(&pods_, ParsePodEntry); }
+Sink Store::PodSink() {
+  Sink sink = MakeSink<PodPtr>(&pods_, ParsePodEntry);
+  // Noted in on_change, where it is known whose the pod is; only of what a watch tells.
+  auto watched = sink.watched;
+  sink.watched = [this, watched](kube::WatchEventType type, int64_t version,
+                                 std::string_view object) {
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { pod_event_now_ = clock_.Monotonic(); });
+    watched(type, version, object);
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { pod_event_now_.reset(); });
+  };
+  return sink;
+}
 
 std::optional<std::pair<std::string, Store::Service>> Store::ParseService(std::string_view text) {
   const Result<Meta> meta = ParseMeta(text);
@@ -186,10 +217,11 @@ std::optional<std::pair<std::string, Store::Service>> Store::ParseService(std::s
     LogUnreadable("service", meta.status());
     return std::nullopt;
   }
-  return std::pair(
-      KeyOf(meta->ns, meta->name),
-      Service{JobKeyOf(*meta, text),
-              {.name = meta->name, .uid = meta->uid, .controller_uid = meta->controller_uid}});
+  return std::pair(KeyOf(meta->ns, meta->name), Service{JobKeyOf(*meta, text),
+                                                        {.name = meta->name,
+                                                         .uid = meta->uid,
+                                                         .controller_uid = meta->controller_uid,
+                                                         .deleting = Deleting(text)}});
 }
 
 std::optional<std::pair<std::string, Store::PodGroup>> Store::ParsePodGroup(std::string_view text) {
@@ -200,14 +232,14 @@ std::optional<std::pair<std::string, Store::PodGroup>> Store::ParsePodGroup(std:
   }
   const json minimum =
       json::parse(kube::Slice(text, {"spec", "minMember"}), nullptr, /*allow_exceptions=*/false);
-  return std::pair(
-      KeyOf(meta->ns, meta->name),
-      PodGroup{JobKeyOf(*meta, text),
-               {.uid = meta->uid,
-                .resource_version = std::to_string(meta->version),
-                .controller_uid = meta->controller_uid,
-                .phase = std::string(kube::SliceString(text, {"status", "phase"})),
-                .min_member = minimum.is_number_integer() ? minimum.get<int32_t>() : 0}});
+  return std::pair(KeyOf(meta->ns, meta->name),
+                   PodGroup{JobKeyOf(*meta, text),
+                            {.uid = meta->uid,
+                             .resource_version = std::to_string(meta->version),
+                             .controller_uid = meta->controller_uid,
+                             .phase = std::string(kube::SliceString(text, {"status", "phase"})),
+                             .min_member = minimum.is_number_integer() ? minimum.get<int32_t>() : 0,
+                             .deleting = Deleting(text)}});
 }
 
 Sink Store::ServiceSink() { return MakeSink<Service>(&services_, ParseService); }
@@ -219,40 +251,28 @@ Sink Store::NodeSink() {
         const std::string name(kube::SliceString(text, {"metadata", "name"}));
         if (name.empty()) return std::nullopt;
         Node node;
-        kube::ForEachElement(
-            kube::Slice(text, {"status", "conditions"}), [&](std::string_view condition) {
-              if (kube::SliceString(condition, {"type"}) != "Ready") return true;
-              node.ready = kube::SliceString(condition, {"status"}) == "True";
-              if (!node.ready) {
-                node.not_ready_since =
-                    api::ParseTime(kube::SliceString(condition, {"lastTransitionTime"}));
-              }
-              return false;
-            });
+        kube::ForEachElement(kube::Slice(text, {"status", "conditions"}),
+                             [&](std::string_view condition) {
+                               if (kube::SliceString(condition, {"type"}) != "Ready") return true;
+                               node.ready = kube::SliceString(condition, {"status"}) == "True";
+                               return false;
+                             });
+        kube::ForEachElement(kube::Slice(text, {"spec", "taints"}), [&](std::string_view taint) {
+          node.out_of_service = node.out_of_service || kube::SliceString(taint, {"key"}) ==
+                                                           "node.kubernetes.io/out-of-service";
+          return true;
+        });
         return std::pair(name, node);
       });
   auto end_list = sink.end_list;
-  sink.end_list = [this, end_list](int64_t version) {
-    Locked([&]() MT_REQUIRES(mutex_) { nodes_known_ = true; });
-    end_list(version);
+  sink.end_list = [this, end_list](int64_t version, bool anew) {
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) { nodes_known_ = true; });
+    end_list(version, anew);
     // A node that this list lacks, and no list before had, changed in nobody's eyes.
-    Locked([&]() MT_REQUIRES(mutex_) {
-      pods_.ForEach([&](const std::string&, const Pod& pod) MT_REQUIRES(mutex_) {
-        if (pod.seen.node.empty() || nodes_.Find(pod.seen.node) != nullptr) return;
-        touched_.insert(KeyOf(pod.ns, pod.job));
-      });
-    });
-  };
-  auto watched = sink.watched;
-  sink.watched = [this, watched](kube::WatchEventType type, int64_t version,
-                                 std::string_view object) {
-    watched(type, version, object);
-    // Pods that were newer than what was known of nodes can be judged now.
-    Locked([&]() MT_REQUIRES(mutex_) {
-      std::erase_if(unsure_, [&](const auto& entry) MT_REQUIRES(mutex_) {
-        if (entry.second > nodes_.seen()) return false;
-        touched_.insert(entry.first);
-        return true;
+    Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
+      pods_.ForEach([&](const std::string&, const PodPtr& pod) MT_REQUIRES(mutex_) {
+        if (pod->seen.node.empty() || nodes_.Find(pod->seen.node) != nullptr) return;
+        touched_.insert(KeyOf(pod->ns, pod->job));
       });
     });
   };
@@ -264,7 +284,8 @@ void Store::Wrote(Cache<T>* cache, std::optional<std::pair<std::string, T>> pars
                   std::string_view text) {
   if (!parsed) return;
   const int64_t version = VersionOf(text);
-  Locked([&]() MT_REQUIRES(mutex_) {
+  Locked(News::kOurs, [&]() MT_REQUIRES(mutex_) {
+    Carry(cache->Find(parsed->first), parsed->second);
     cache->Wrote(parsed->first, version, std::move(parsed->second));
   });
 }
@@ -274,19 +295,64 @@ void Store::WroteJob(std::string_view text) { Wrote(&jobs_, ParseJob(text), text
 void Store::WroteService(std::string_view text) { Wrote(&services_, ParseService(text), text); }
 void Store::WrotePodGroup(std::string_view text) { Wrote(&groups_, ParsePodGroup(text), text); }
 
+void Store::Carry(const PodPtr* before, PodPtr& next) {
+  const Pod* was = before && (*before)->seen.uid == next->seen.uid ? before->get() : nullptr;
+  const bool lost = was && was->node_lost;
+  const bool going = next->seen.delete_requested.has_value();
+  if (!lost && !going) return;
+  auto carried = std::make_shared<Pod>(*next);
+  carried->node_lost = lost;
+  if (going) {
+    carried->seen.delete_seen = was && was->seen.delete_seen ? was->seen.delete_seen : clock_.Now();
+  }
+  next = std::move(carried);
+}
+
+void Store::Carry(const Node* before, Node& next) {
+  if (next.ready) return;
+  next.not_ready_since = before && before->not_ready_since ? before->not_ready_since : clock_.Now();
+}
+
+bool Store::MarkPod(const std::string& key, const std::string& uid,
+                    const std::function<void(Pod& pod)>& mark) {
+  PodPtr* pod = pods_.FindMutable(key);
+  if (pod == nullptr || (*pod)->seen.uid != uid) return false;
+  auto marked = std::make_shared<Pod>(**pod);
+  mark(*marked);
+  *pod = std::move(marked);
+  touched_.insert(KeyOf((*pod)->ns, (*pod)->job));
+  return true;
+}
+
 void Store::DeletedPod(const std::string& ns, const std::string& name, const std::string& uid,
-                       TimePoint now) {
-  Locked([&]() MT_REQUIRES(mutex_) {
-    Pod* pod = pods_.FindMutable(KeyOf(ns, name));
-    if (pod == nullptr || pod->seen.uid != uid || pod->seen.delete_requested) return;
-    pod->seen.delete_requested = now;
-    pod->seen.delete_due = now;
-    touched_.insert(KeyOf(ns, pod->job));
+                       TimePoint now, std::string_view answer) {
+  // The server's own times, where it says them.
+  if (!kube::SliceString(answer, {"metadata", "deletionTimestamp"}).empty()) WrotePod(answer);
+  Locked(News::kOurs, [&]() MT_REQUIRES(mutex_) {
+    const std::string key = KeyOf(ns, name);
+    const PodPtr* pod = pods_.Find(key);
+    if (pod == nullptr || (*pod)->seen.delete_requested) return;
+    MarkPod(key, uid, [&](Pod& marked) {
+      marked.seen.delete_requested = now;
+      marked.seen.delete_due = now;
+      marked.seen.delete_seen = now;
+    });
+  });
+}
+
+void Store::LostNode(const JobView& view, const std::string& name) {
+  Locked(News::kTold, [&]() MT_REQUIRES(mutex_) {
+    for (const JobView::SeenPod& seen : view.pods) {
+      const Pod& pod = *seen.pod;
+      if (pod.seen.node != name) continue;
+      MarkPod(KeyOf(pod.ns, pod.seen.name), pod.seen.uid,
+              [](Pod& marked) { marked.node_lost = true; });
+    }
   });
 }
 
 void Store::DeletedService(const std::string& ns, const std::string& name, const std::string& uid) {
-  Locked([&]() MT_REQUIRES(mutex_) {
+  Locked(News::kOurs, [&]() MT_REQUIRES(mutex_) {
     const std::string key = KeyOf(ns, name);
     const Service* service = services_.Find(key);
     // A Service has no grace period: it is gone, and the watch will say so.
@@ -295,7 +361,7 @@ void Store::DeletedService(const std::string& ns, const std::string& name, const
 }
 
 void Store::DeletedJob(const std::string& ns, const std::string& name, const std::string& uid) {
-  Locked([&]() MT_REQUIRES(mutex_) {
+  Locked(News::kOurs, [&]() MT_REQUIRES(mutex_) {
     Job* job = jobs_.FindMutable(KeyOf(ns, name));
     if (job == nullptr || (*job)->metadata.uid != uid || (*job)->metadata.deleted) return;
     auto marked = std::make_shared<api::TrainingJob>(**job);
@@ -309,37 +375,54 @@ std::optional<JobView> Store::View(const std::string& key) const {
   const Job* job = jobs_.Find(key);
   if (job == nullptr) return std::nullopt;
   JobView view{.job = *job};
-  unsure_.erase(key);
+  if (const auto it = changes_.find(key); it != changes_.end()) view.change = it->second;
   if (const auto it = pods_of_.find(key); it != pods_of_.end()) {
-    view.seen.pods.reserve(it->second.size());
+    view.pods.reserve(it->second.size());
     for (const std::string& pod_key : it->second) {
-      reconcile::PodSeen seen = pods_.Find(pod_key)->seen;
-      if (!seen.node.empty() && nodes_known_) {
-        if (const Node* node = nodes_.Find(seen.node)) {
-          seen.node_state =
-              node->ready ? reconcile::NodeState::kReady : reconcile::NodeState::kNotReady;
-          seen.node_not_ready_since = node->not_ready_since;
-        } else if (nodes_.seen() >= pods_.VersionOf(pod_key)) {
-          // The node watch has come past the moment at which this pod had its node: it is gone, not
-          // just unseen yet.
-          seen.node_state = reconcile::NodeState::kGone;
-        } else {
-          int64_t& since = unsure_[key];
-          since = std::max(since, pods_.VersionOf(pod_key));
-        }
+      JobView::SeenPod& seen = view.pods.emplace_back();
+      seen.pod = *pods_.Find(pod_key);
+      const std::string& name = seen.pod->seen.node;
+      if (name.empty() || !nodes_known_) continue;
+      if (const Node* node = nodes_.Find(name)) {
+        seen.node_state = node->out_of_service ? reconcile::NodeState::kOutOfService
+                          : node->ready        ? reconcile::NodeState::kReady
+                                               : reconcile::NodeState::kNotReady;
+        seen.node_not_ready_since = node->not_ready_since;
+      } else if (seen.pod->node_lost) {
+        seen.node_state = reconcile::NodeState::kGone;
+      } else {
+        seen.node_missing = true;
       }
-      view.seen.pods.push_back(std::move(seen));
     }
   }
   if (const auto it = services_of_.find(key); it != services_of_.end()) {
     for (const std::string& service : it->second) {
-      view.seen.services.push_back(services_.Find(service)->seen);
+      view.services.push_back(services_.Find(service)->seen);
     }
   }
   if (const auto it = group_of_.find(key); it != group_of_.end()) {
-    if (const PodGroup* group = groups_.Find(it->second)) view.seen.pod_group = group->seen;
+    if (const PodGroup* group = groups_.Find(it->second)) view.pod_group = group->seen;
   }
   return view;
+}
+
+reconcile::Observed JobView::Observe() const {
+  reconcile::Observed seen{.services = services, .pod_group = pod_group};
+  seen.pods.reserve(pods.size());
+  for (const SeenPod& from : pods) {
+    reconcile::PodSeen& pod = seen.pods.emplace_back(from.pod->seen);
+    pod.node_state = from.node_state;
+    pod.node_not_ready_since = from.node_not_ready_since;
+  }
+  return seen;
+}
+
+std::set<std::string> JobView::MissingNodes() const {
+  std::set<std::string> names;
+  for (const SeenPod& seen : pods) {
+    if (seen.node_missing) names.insert(seen.pod->seen.node);
+  }
+  return names;
 }
 
 std::optional<ProgressTarget> Store::Leader(const std::string& key) const {
@@ -348,7 +431,7 @@ std::optional<ProgressTarget> Store::Leader(const std::string& key) const {
   const auto it = pods_of_.find(key);
   if (job == nullptr || it == pods_of_.end()) return std::nullopt;
   for (const std::string& pod_key : it->second) {
-    const Pod& pod = *pods_.Find(pod_key);
+    const Pod& pod = **pods_.Find(pod_key);
     if (pod.leader && pod.http_port > 0 && !pod.ip.empty() &&
         pod.seen.phase == reconcile::PodPhase::kRunning && !pod.seen.delete_requested &&
         pod.seen.controller_uid == (*job)->metadata.uid) {
@@ -376,11 +459,22 @@ int64_t Store::pods() const {
   return static_cast<int64_t>(pods_.size());
 }
 
-std::map<std::string, int64_t> Store::Phases() const {
+std::map<std::pair<std::string, std::string>, int64_t> Store::Phases() const {
   MutexLock lock(mutex_);
-  std::map<std::string, int64_t> phases;
-  jobs_.ForEach([&](const std::string&, const Job& job) { ++phases[job->status.phase]; });
+  std::map<std::pair<std::string, std::string>, int64_t> phases;
+  jobs_.ForEach([&](const std::string&, const Job& job) {
+    ++phases[{job->metadata.namespace_name, job->status.phase}];
+  });
   return phases;
+}
+
+std::optional<Duration> Store::TakePodEvent(const std::string& key) {
+  MutexLock lock(mutex_);
+  const auto it = pod_event_at_.find(key);
+  if (it == pod_event_at_.end()) return std::nullopt;
+  const Duration at = it->second;
+  pod_event_at_.erase(it);
+  return at;
 }
 
 }  // namespace meshtrain::control

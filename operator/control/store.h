@@ -18,14 +18,32 @@
 #include "operator/control/informer.h"
 #include "operator/control/pod_view.h"
 #include "operator/reconcile/observed.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
 
 namespace meshtrain::control {
 
-// One job as Reconcile wants it.
+// One job, and what was known of it at one moment. The pods are shared with the store and never
+// change: a look at a job of 10,000 pods takes no more than their addresses under the lock.
 struct JobView {
+  struct SeenPod {
+    std::shared_ptr<const Pod> pod;
+    // Of its node; kUnseen where no Nodes are watched, and where the node is not among them.
+    reconcile::NodeState node_state = reconcile::NodeState::kUnseen;
+    std::optional<TimePoint> node_not_ready_since;
+    bool node_missing = false;  // Nodes are watched, and this one is not among them
+  };
   std::shared_ptr<const api::TrainingJob> job;
-  reconcile::Observed seen;
+  std::vector<SeenPod> pods;
+  std::vector<reconcile::ServiceSeen> services;
+  std::optional<reconcile::PodGroupSeen> pod_group;
+  // Grows whenever a watch or a list tells something new of this job; our own writes do not count.
+  int64_t change = 0;
+
+  // As Reconcile wants it: pods, Services and the pod group. Copies the pods.
+  reconcile::Observed Observe() const;
+  // The nodes that may be gone, or just not be seen yet: nobody but the server can tell.
+  std::set<std::string> MissingNodes() const;
 };
 
 // Where a leader's /progress can be read.
@@ -36,11 +54,13 @@ struct ProgressTarget {
   friend bool operator==(const ProgressTarget&, const ProgressTarget&) = default;
 };
 
+// Versions of different kinds are never compared: each kind may lie in an etcd of its own.
+//
 // Thread-safe. `wake` is called without locks held.
 class Store {
  public:
   using Wake = std::function<void(const std::string& key)>;
-  explicit Store(Wake wake);
+  explicit Store(Wake wake, Clock& clock = SystemClock());
 
   // Fed by informers.
   Sink JobSink();
@@ -54,11 +74,16 @@ class Store {
   void WroteJob(std::string_view json);
   void WroteService(std::string_view json);
   void WrotePodGroup(std::string_view json);
-  // Our deletion was accepted: the pod counts as going until the watch says more.
+  // Our deletion was accepted: the pod counts as going until the watch says more. `answer`: what
+  // the server said, often the pod with the time at which it will be gone.
   void DeletedPod(const std::string& ns, const std::string& name, const std::string& uid,
-                  TimePoint now);
+                  TimePoint now, std::string_view answer = {});
   void DeletedService(const std::string& ns, const std::string& name, const std::string& uid);
   void DeletedJob(const std::string& ns, const std::string& name, const std::string& uid);
+
+  // The server was asked for node `name` after `view` was taken, and has none: the pods of that
+  // view that are on it have lost it. (A pod that comes later may be on a new node of that name.)
+  void LostNode(const JobView& view, const std::string& name);
 
   // Nothing where there is no such job.
   std::optional<JobView> View(const std::string& key) const;
@@ -68,8 +93,11 @@ class Store {
 
   int64_t jobs() const;
   int64_t pods() const;
-  // Jobs by phase, for a gauge.
-  std::map<std::string, int64_t> Phases() const;
+  // Jobs by namespace and phase, for a gauge.
+  std::map<std::pair<std::string, std::string>, int64_t> Phases() const;
+  // When the first pod event came that no look at this job has seen yet, by Monotonic(); it counts
+  // as seen from now on.
+  std::optional<Duration> TakePodEvent(const std::string& key);
 
  private:
   using Job = std::shared_ptr<const api::TrainingJob>;
@@ -83,13 +111,26 @@ class Store {
   };
   struct Node {
     bool ready = true;
-    std::optional<TimePoint> not_ready_since;
+    std::optional<TimePoint> not_ready_since;  // since when we see it so, by our own clock
+    // Somebody vouches that nothing runs there any more (the taint of that name): as good as gone.
+    bool out_of_service = false;
     friend bool operator==(const Node&, const Node&) = default;
   };
+  using PodPtr = std::shared_ptr<const Pod>;
   static std::optional<std::pair<std::string, Service>> ParseService(std::string_view text);
   static std::optional<std::pair<std::string, PodGroup>> ParsePodGroup(std::string_view text);
+  // Where a change comes from: a watch or a list, so that the world has changed; or our own write.
+  enum class News : uint8_t { kTold, kOurs };
   // Calls `change` under the lock and wakes the jobs it touched after.
-  void Locked(const std::function<void()>& change);
+  void Locked(News news, const std::function<void()>& change);
+  // What this process knows of an object beyond what its text says, taken over from what it was.
+  template <typename T>
+  void Carry(const T*, T&) MT_REQUIRES(mutex_) {}
+  void Carry(const PodPtr* before, PodPtr& next) MT_REQUIRES(mutex_);
+  void Carry(const Node* before, Node& next) MT_REQUIRES(mutex_);
+  // Replaces a pod by a changed copy, of the same version. False where there is none of that uid.
+  bool MarkPod(const std::string& key, const std::string& uid,
+               const std::function<void(Pod& pod)>& mark) MT_REQUIRES(mutex_);
   template <typename T>
   Sink MakeSink(Cache<T>* cache,
                 std::function<std::optional<std::pair<std::string, T>>(std::string_view)> parse);
@@ -99,6 +140,7 @@ class Store {
              std::string_view text);
 
   const Wake wake_;
+  Clock& clock_;
   mutable Mutex mutex_;
   std::set<std::string> touched_ MT_GUARDED_BY(mutex_);
   // key of a job -> keys of its objects
@@ -106,11 +148,14 @@ class Store {
   std::unordered_map<std::string, std::set<std::string>> services_of_ MT_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::string> group_of_ MT_GUARDED_BY(mutex_);
   bool nodes_known_ MT_GUARDED_BY(mutex_) = false;
-  // Jobs that were seen with a pod on an unknown node, which may be newer than the nodes: to wake
-  // when the nodes are known as of that version.
-  mutable std::unordered_map<std::string, int64_t> unsure_ MT_GUARDED_BY(mutex_);
+  // key of a job -> JobView::change
+  std::unordered_map<std::string, int64_t> changes_ MT_GUARDED_BY(mutex_);
+  int64_t told_ MT_GUARDED_BY(mutex_) = 0;
+  // key of a job -> TakePodEvent
+  std::unordered_map<std::string, Duration> pod_event_at_ MT_GUARDED_BY(mutex_);
+  std::optional<Duration> pod_event_now_ MT_GUARDED_BY(mutex_);  // set while one is taken in
   Cache<Job> jobs_ MT_GUARDED_BY(mutex_);
-  Cache<Pod> pods_ MT_GUARDED_BY(mutex_);
+  Cache<PodPtr> pods_ MT_GUARDED_BY(mutex_);
   Cache<Service> services_ MT_GUARDED_BY(mutex_);
   Cache<PodGroup> groups_ MT_GUARDED_BY(mutex_);
   Cache<Node> nodes_ MT_GUARDED_BY(mutex_);

@@ -155,6 +155,15 @@ Duration WorkQueue::longest_running() const {
   return longest;
 }
 
+Duration WorkQueue::longest_waiting() const {
+  MutexLock lock(mutex_);
+  Duration longest{};
+  for (const std::string& key : ready_) {
+    longest = std::max(longest, clock_.Monotonic() - dirty_.at(key));
+  }
+  return longest;
+}
+
 bool WorkQueue::idle() const {
   MutexLock lock(mutex_);
   return ready_.empty() && working_.empty();

@@ -50,7 +50,8 @@ class WorkQueue {
   int64_t delayed() const;      // waiting for their time
   Duration unfinished() const;  // time that keys being worked on have taken so far, summed
   Duration longest_running() const;
-  bool idle() const;  // nothing ready, nothing worked on
+  Duration longest_waiting() const;  // ready and not taken
+  bool idle() const;                 // nothing ready, nothing worked on
 
  private:
   void AddLocked(const std::string& key) MT_REQUIRES(mutex_);

@@ -6,7 +6,8 @@
 // (400, 413, 415, 422), kPermissionDenied (403), kResourceExhausted (403 by quota),
 // kUnauthenticated (401), kFailedPrecondition (this process may not write now: lease lost),
 // kDeadlineExceeded (504 or our deadline), kUnavailable (429 and 5xx after all retries, or no
-// connection; a write may or may not have happened), kCancelled (stop requested).
+// connection; a write may or may not have happened), kDataLoss (an answer past the limits below, of
+// which nothing is used; a write may have happened), kCancelled (stop requested).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,15 @@
 #include "runtime/base/status.h"
 
 namespace meshtrain::kube {
+
+// What one answer may be. No API server comes near these: an object of etcd has at most 1.5 MiB
+// unless its owner raised that. Whoever is past one of them is not to be believed, nor to be asked
+// again at once.
+inline constexpr size_t kMaxHead = 64 << 10;    // status line and headers
+inline constexpr size_t kMaxObject = 16 << 20;  // one object; one event of a watch
+inline constexpr size_t kMaxPage = 64 << 20;    // one page of a list
+inline constexpr int kMaxPages = 1000;          // of one list
+inline constexpr int kMaxShortPages = 100;      // of them, those with fewer objects than asked for
 
 // A kind of object as the API server's paths name it.
 struct Resource {
@@ -44,6 +54,7 @@ std::string PathOf(const Resource& resource, std::string_view ns, std::string_vi
 struct CallOptions {
   std::stop_token stop;
   Duration timeout = std::chrono::seconds(30);
+  bool dry_run = false;  // of Create: the server decides and stores nothing
 };
 
 struct ListOptions {
@@ -81,12 +92,17 @@ class Client {
                                   std::string_view name, const CallOptions& call) = 0;
 
   // Calls `on_item` with each object's text, in order and on this thread, and returns the list's
-  // resourceVersion. A page that expired (410 on a continue token) starts the list again without
-  // pages: on_restart is called before.
+  // resourceVersion. A page that expired (410 on a continue token) starts the list again, twice at
+  // most: on_restart is called before. A page that is too large is asked for again in smaller ones.
   virtual Result<std::string> List(const Resource& resource, const ListOptions& options,
                                    const std::function<void(std::string_view item)>& on_item,
                                    const std::function<void()>& on_restart,
                                    const CallOptions& call) = 0;
+
+  // The resourceVersion of a kind as of now, no older than any that was told before, unless the
+  // server's store was set back.
+  virtual Result<std::string> Version(const Resource& resource, std::string_view ns,
+                                      const CallOptions& call) = 0;
 
   // Calls `on_event` on this thread for each event of one stream, bookmarks included. OK when the
   // server ended the stream as it does after server_timeout; kOutOfRange for 410, in the answer or

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -24,6 +25,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxBytes = 1 << 20;
+constexpr Duration kShortestUse = std::chrono::minutes(1);
 
 std::string EncodeBase64(std::string_view text) {
   std::string out((text.size() + 2) / 3 * 4 + 1, '\0');
@@ -301,8 +303,12 @@ Result<Credential> Credentials::Fetch(TimePoint now) {
       out.certificate = plugin.certificate;
       out.key = plugin.key;
     }
-    // A little early, so that no request leaves with a credential that expires on its way.
-    if (plugin.expires != TimePoint::max()) again = plugin.expires - std::chrono::seconds(10);
+    // A little early, so that no request leaves with a credential that expires on its way; but not
+    // for every request where our clock and the plugin's are far apart. One that the server refuses
+    // is fetched anew at once.
+    if (plugin.expires != TimePoint::max()) {
+      again = std::max(plugin.expires - std::chrono::seconds(10), now + kShortestUse);
+    }
   }
   if (!token.empty()) {
     out.authorization = "Bearer " + token;

@@ -14,6 +14,7 @@
 #include <random>
 #include <vector>
 
+#include "operator/kube/bounded_http.h"
 #include "operator/kube/credentials.h"
 #include "operator/kube/json_slice.h"
 #include "operator/kube/pacer.h"
@@ -118,6 +119,7 @@ class MemoryFile {
 struct Connection {
   MemoryFile certificate, key;
   std::unique_ptr<httplib::ClientImpl> http;
+  Allowance allowance;
   Credential credential;  // whose certificate it uses
 };
 
@@ -158,6 +160,12 @@ void AddParameter(std::string& path, std::string_view name, std::string_view val
 Status StatusFromTransport(httplib::Error error, std::string_view what) {
   return Unavailable(std::string(what) +
                      ": expected an answer from the API server, got: " + httplib::to_string(error));
+}
+
+Status PastLimit(std::string_view what, size_t most) {
+  return DataLoss(std::string(what) + ": expected a head of at most " +
+                  std::to_string(kMaxHead >> 10) + " KiB and a body of at most " +
+                  std::to_string(most >> 20) + " MiB, got: more");
 }
 
 // Retry-After in seconds; `fallback` without one. (The API server never sends a date.)
@@ -214,25 +222,35 @@ class HttpClient : public Client {
                            const std::function<void()>& on_restart,
                            const CallOptions& call) override {
     std::string next;
-    int chunk = options.chunk;
+    int chunk = options.chunk, pages = 0, short_pages = 0, restarts = 0;
     while (true) {
       std::string path = PathOf(resource, options.ns);
+      const std::string what = "GET " + path;
       AddParameter(path, "labelSelector", options.label_selector);
       AddParameter(path, "fieldSelector", options.field_selector);
       if (chunk > 0) AddParameter(path, "limit", std::to_string(chunk));
       AddParameter(path, "continue", next);
-      Result<std::string> page = Call("GET", path, {}, {}, call);
+      Result<std::string> page = Call("GET", path, {}, {}, call, kMaxPage);
       if (!page.ok()) {
-        if (page.status().code() != StatusCode::kOutOfRange || next.empty()) return page.status();
+        const StatusCode code = page.status().code();
+        const bool too_large = code == StatusCode::kDataLoss && chunk > 1;
+        const bool expired = code == StatusCode::kOutOfRange && !next.empty();
+        if (too_large) {
+          chunk = std::max(1, chunk / 8);
+          continue;
+        }
+        if (!expired || ++restarts > 2) return page.status();
         next.clear();
-        chunk = 0;
+        pages = short_pages = 0;
         on_restart();
         continue;
       }
       const std::string_view items = Slice(*page, {"items"});
+      int found = 0;
       // Go writes an empty list as null.
       const bool whole = items == "null" || ForEachElement(items, [&](std::string_view item) {
                            on_item(item);
+                           ++found;
                            return true;
                          });
       const std::string version(SliceString(*page, {"metadata", "resourceVersion"}));
@@ -241,7 +259,23 @@ class HttpClient : public Client {
       }
       next = std::string(SliceString(*page, {"metadata", "continue"}));
       if (next.empty()) return version;
+      // A server may leave a page short, but does not do so for ever.
+      short_pages += found < chunk ? 1 : 0;
+      if (++pages >= kMaxPages || short_pages > kMaxShortPages) {
+        return DataLoss(what + ": expected a list that ends, got: " + std::to_string(pages) +
+                        " pages, " + std::to_string(short_pages) + " of them short, and more");
+      }
     }
+  }
+
+  Result<std::string> Version(const Resource& resource, std::string_view ns,
+                              const CallOptions& call) override {
+    std::string path = PathOf(resource, ns);
+    AddParameter(path, "limit", "1");
+    MT_ASSIGN_OR_RETURN(const std::string page, Call("GET", path, {}, {}, call));
+    std::string version(SliceString(page, {"metadata", "resourceVersion"}));
+    if (!version.empty()) return version;
+    return Unavailable(path + ": expected a list, got: " + page.substr(0, 200));
   }
 
   Status Watch(const Resource& resource, const WatchOptions& options,
@@ -251,7 +285,8 @@ class HttpClient : public Client {
 
   Result<std::string> Create(const Resource& resource, std::string_view ns, std::string_view body,
                              const CallOptions& call) override {
-    return Call("POST", PathOf(resource, ns), "application/json", body, call);
+    return Call("POST", PathOf(resource, ns) + (call.dry_run ? "?dryRun=All" : ""),
+                "application/json", body, call);
   }
 
   Result<std::string> Update(const Resource& resource, std::string_view ns, std::string_view name,
@@ -288,10 +323,11 @@ class HttpClient : public Client {
   void GiveBack(std::unique_ptr<Connection> connection);
   Result<Answer> SendOnce(std::string_view verb, const std::string& path,
                           std::string_view content_type, std::string_view body,
-                          const CallOptions& call, Duration deadline, bool& refused);
+                          const CallOptions& call, Duration deadline, size_t most, bool& refused);
+  // `most`: bytes of the answer's body.
   Result<std::string> Call(std::string_view verb, const std::string& path,
                            std::string_view content_type, std::string_view body,
-                           const CallOptions& call);
+                           const CallOptions& call, size_t most = kMaxObject);
   httplib::Request MakeRequest(std::string_view verb, const std::string& path,
                                const Credential& credential) const;
 
@@ -331,13 +367,13 @@ Result<std::unique_ptr<Connection>> HttpClient::Connect(const Credential& creden
       MT_RETURN_IF_ERROR(connection->certificate.Write(credential.certificate));
       MT_RETURN_IF_ERROR(connection->key.Write(credential.key));
     }
-    connection->http = std::make_unique<httplib::SSLClient>(
-        host, endpoint_.port, connection->certificate.path(), connection->key.path());
+    connection->http = NewTlsConnection(host, endpoint_.port, connection->certificate.path(),
+                                        connection->key.path(), connection->allowance, clock_);
     connection->http->enable_server_certificate_verification(!config_.insecure_skip_tls_verify);
     const std::string ca = config_.ca_file.empty() ? ca_.path() : config_.ca_file;
     if (!ca.empty()) connection->http->set_ca_cert_path(ca);
   } else {
-    connection->http = std::make_unique<httplib::ClientImpl>(host, endpoint_.port);
+    connection->http = NewPlainConnection(host, endpoint_.port, connection->allowance, clock_);
   }
   httplib::ClientImpl& http = *connection->http;
   if (!http.is_valid()) {
@@ -404,7 +440,8 @@ httplib::Request HttpClient::MakeRequest(std::string_view verb, const std::strin
 
 Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& path,
                                     std::string_view content_type, std::string_view body,
-                                    const CallOptions& call, Duration deadline, bool& refused) {
+                                    const CallOptions& call, Duration deadline, size_t most,
+                                    bool& refused) {
   MT_ASSIGN_OR_RETURN(const Credential credential, credentials_.Current());
   MT_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, TakeConnection(credential));
   httplib::Request request = MakeRequest(verb, path, credential);
@@ -416,6 +453,12 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
       std::max<Duration>(deadline - clock_.Monotonic(), std::chrono::milliseconds(1));
   connection->http->set_read_timeout(std::chrono::ceil<std::chrono::microseconds>(left));
   if (verb != "GET" && options_.may_write) MT_RETURN_IF_ERROR(options_.may_write());
+  Allowance& allowance = connection->allowance;
+  allowance = {.left = kMaxHead, .until = deadline};
+  request.response_handler = [&](const httplib::Response&) {
+    allowance.left = most;
+    return true;
+  };
 
   const Duration start = clock_.Monotonic();
   httplib::Result result = SendUntil(call.stop, *connection->http, request);
@@ -423,6 +466,7 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
   if (!result) {
     if (options_.on_request) options_.on_request(verb, "<error>", took);
     if (call.stop.stop_requested()) return Cancelled(path + ": stopped");
+    if (allowance.spent) return PastLimit(path, most);
     if (clock_.Monotonic() >= deadline) {
       return DeadlineExceeded(path + ": expected an answer in time, got: none");
     }
@@ -441,7 +485,7 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
 
 Result<std::string> HttpClient::Call(std::string_view verb, const std::string& path,
                                      std::string_view content_type, std::string_view body,
-                                     const CallOptions& call) {
+                                     const CallOptions& call, size_t most) {
   const Duration deadline = clock_.Monotonic() + call.timeout;
   const std::string what = std::string(verb) + " " + path.substr(0, path.find('?'));
   bool refused_before = false;
@@ -451,7 +495,7 @@ Result<std::string> HttpClient::Call(std::string_view verb, const std::string& p
     MT_RETURN_IF_ERROR(pacer_.Enter(call.stop, deadline - before).At(what));
     if (options_.on_wait) options_.on_wait(verb, clock_.Monotonic() - before);
     bool refused = false;
-    Result<Answer> answer = SendOnce(verb, path, content_type, body, call, deadline, refused);
+    Result<Answer> answer = SendOnce(verb, path, content_type, body, call, deadline, most, refused);
     if (!answer.ok()) {
       pacer_.Leave(false, {});
       // A kept-alive connection that the server has just closed fails once; a read may simply go
@@ -512,11 +556,16 @@ Status HttpClient::Watch(
   Status failed;
   std::string pending;  // the part of a line that has arrived
   httplib::Request request = MakeRequest("GET", path, credential);
+  // Each event may be as large as an object; all of them together have no limit.
+  Allowance& allowance = connection->allowance;
+  allowance = {.left = kMaxHead, .until = Duration::max()};
   request.response_handler = [&](const httplib::Response& response) {
     status = response.status;
+    allowance.left = kMaxObject;
     return !stop.stop_requested();
   };
   const auto take_line = [&](std::string_view line) {
+    allowance.left = kMaxObject;
     const std::string_view type = SliceString(line, {"type"});
     const std::string_view object = Slice(line, {"object"});
     if (type == "ERROR") {
@@ -562,6 +611,7 @@ Status HttpClient::Watch(
   }
   if (stop.stop_requested()) return Cancelled(what + ": stopped");
   if (!failed.ok()) return failed;
+  if (allowance.spent) return PastLimit(what, kMaxObject);
   if (status == 401) credentials_.Refused(credential);
   if (status != 0 && status != 200) return StatusFromHttp(status, pending, what);
   if (!result) return StatusFromTransport(result.error(), what);
@@ -584,6 +634,7 @@ std::string PathOf(const Resource& resource, std::string_view ns, std::string_vi
 
 Status StatusFromHttp(int http_status, std::string_view body, std::string_view what) {
   std::string message, reason;
+  body = body.substr(0, kMaxErrorBody);
   const json parsed = json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object() && parsed.contains("message") && parsed["message"].is_string()) {
     message = parsed["message"].get<std::string>();

@@ -1,7 +1,8 @@
 // The Client over HTTP/1.1 and TLS: several kept-alive connections for calls, one connection of its
 // own per watch. Requests that the server turned away before acting (429, 503 with Retry-After) are
 // sent again after the time it names; reads are also sent again after a lost connection, writes
-// never are (the caller plans again from what it sees).
+// never are (the caller plans again from what it sees). No answer is larger than client.h allows,
+// or longer under way than its call: bounded_http.h.
 #pragma once
 
 #include <functional>

@@ -119,8 +119,8 @@ std::string Launcher::LocalCheckpoint(const std::string& given) const {
   Json checkpoint = Json::parse(given.empty() ? "{}" : given, nullptr, /*allow_exceptions=*/false);
   if (!checkpoint.is_object()) return given;
   if (job_.spec.checkpoint && !job_.spec.checkpoint->volume_claim_template.empty()) {
-    checkpoint["path"] =
-        options_.output + "/claims/" + cluster::CheckpointClaimName(job_.metadata.name);
+    // Without the job's uid: the next run of the same manifest goes on from what is there.
+    checkpoint["path"] = options_.output + "/claims/" + job_.metadata.name + "-checkpoint";
   } else if (api::TotalReplicas(job_.spec) > 1 && checkpoint.value("path", "").empty()) {
     checkpoint["path"] = options_.output + "/checkpoints";
   } else {

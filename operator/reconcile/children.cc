@@ -1,9 +1,9 @@
 #include "operator/reconcile/children.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "operator/reconcile/owner.h"
 #include "runtime/cluster/stop_grace.h"
 
 namespace meshtrain::reconcile {
@@ -24,20 +24,25 @@ std::string Dump(const Json& value) {
 }
 std::string Text(std::string_view text) { return std::string(text); }
 
-Json OwnerReference(const api::TrainingJob& job) {
-  return {{"apiVersion", cluster::kApiVersion},
-          {"kind", cluster::kKind},
-          {"name", job.metadata.name},
-          {"uid", job.metadata.uid},
-          {"controller", true},
-          {"blockOwnerDeletion", true}};
-}
-
 Json Meta(const api::TrainingJob& job, const std::string& name) {
   return {{"name", name},
           {"namespace", job.metadata.namespace_name},
           {"labels", SelectorLabels(job)},
-          {"ownerReferences", Json::array({OwnerReference(job)})}};
+          {"ownerReferences", Json::array({Json::parse(OwnerReference(job))})}};
+}
+
+constexpr const char* kDefaultContainer = "kubectl.kubernetes.io/default-container";
+
+// Labels by which tools for TFJob find a job's pods (training-operator v1,
+// pkg/apis/kubeflow.org/v1, common_types.go). Its operator-name is left out: these pods are not its
+// own.
+std::map<std::string, std::string> KubeflowLabels(const api::TrainingJob& job, TaskId task) {
+  std::map<std::string, std::string> labels = {
+      {"training.kubeflow.org/job-name", job.metadata.name},
+      {"training.kubeflow.org/replica-type", Text(cluster::RoleName(task.role))},
+      {"training.kubeflow.org/replica-index", std::to_string(task.index)}};
+  if (api::Leader(job.spec) == task) labels["training.kubeflow.org/job-role"] = "master";
+  return labels;
 }
 
 std::map<std::string, std::string> ReplicaLabels(const api::TrainingJob& job, TaskId task) {
@@ -84,17 +89,10 @@ void Mount(Json* spec, Json* container, const std::string& volume, Json source,
            {{"name", volume}, {"mountPath", path}, {"readOnly", true}});
 }
 
-// FNV-1a, 32 bits, as eight hexadecimal digits: equal texts share a map, others never meet.
-std::string ShortHash(std::string_view text) {
-  uint32_t hash = 2166136261u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-  char out[9];
-  std::snprintf(out, sizeof(out), "%08x", hash);
-  return out;
-}
-
 std::string ClusterMapName(const api::TrainingJob& job, const std::string& cluster_text) {
-  return job.metadata.name + "-cluster-" + ShortHash(cluster_text);
+  // Equal texts share a map, others never meet.
+  return job.metadata.name + "-cluster-" + cluster::ShortHash(job.metadata.uid) + "-" +
+         cluster::ShortHash(cluster_text);
 }
 
 Json* TrainingContainer(Json* spec, const std::string& name) {
@@ -129,7 +127,8 @@ PodRenderer::PodRenderer(const api::TrainingJob& job, const Settings& settings)
     : job_(job),
       settings_(settings),
       cluster_(JobCluster(job, settings)),
-      cluster_text_(internal::SharedClusterText(cluster_)) {
+      cluster_text_(internal::SharedClusterText(cluster_)),
+      cluster_stamp_(ClusterStamp(job, settings)) {
   if (NeedsClusterFile(job, settings)) cluster_map_name_ = ClusterMapName(job, cluster_text_);
 }
 
@@ -145,10 +144,17 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
   }
   const bool leads = api::Leader(job_.spec) == pod.task;
   if (leads) Object(&meta, "labels")[Text(cluster::kLabelLeader)] = "true";
-  Object(&meta, "annotations")[Text(cluster::kAnnotationAttempt)] = std::to_string(pod.attempt);
+  if (job_.spec.tf_config_compat == api::kCompatKubeflowV1) {
+    for (const auto& [name, value] : KubeflowLabels(job_, pod.task)) {
+      Object(&meta, "labels")[name] = value;
+    }
+  }
+  Json& annotations = Object(&meta, "annotations");
+  annotations[Text(cluster::kAnnotationAttempt)] = std::to_string(pod.attempt);
+  annotations[Text(cluster::kAnnotationCluster)] = cluster_stamp_;
   meta["name"] = pod.name;
   meta["namespace"] = job_.metadata.namespace_name;
-  meta["ownerReferences"] = Json::array({OwnerReference(job_)});
+  meta["ownerReferences"] = Json::array({Json::parse(OwnerReference(job_))});
   for (const char* ours : {"generateName", "uid", "resourceVersion", "creationTimestamp"}) {
     meta.erase(ours);
   }
@@ -162,10 +168,7 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
   if (!spec.contains("enableServiceLinks")) spec["enableServiceLinks"] = false;
   if (settings_.gang != GangScheduler::kNone) {
     if (!spec.contains("schedulerName")) {
-      spec["schedulerName"] =
-          settings_.gang_scheduler_name.empty() && settings_.gang == GangScheduler::kVolcano
-              ? std::string("volcano")
-              : settings_.gang_scheduler_name;
+      spec["schedulerName"] = GangSchedulerName(settings_);
     }
     if (settings_.gang == GangScheduler::kVolcano) {
       Object(&meta, "annotations")["scheduling.k8s.io/group-name"] = job_.metadata.name;
@@ -178,6 +181,14 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
   Json* container = TrainingContainer(&spec, given.training_container);
   const bool declared = !job_.spec.program.empty();
   if (!container->contains("name")) (*container)["name"] = cluster::kTrainingContainers[0];
+  // Without a word from the program the last lines of its log are its last words.
+  if (!container->contains("terminationMessagePolicy")) {
+    (*container)["terminationMessagePolicy"] = "FallbackToLogsOnError";
+  }
+  // So that kubectl logs and exec mean the container that trains.
+  if (!NameOf(*container).empty() && !meta["annotations"].contains(kDefaultContainer)) {
+    meta["annotations"][kDefaultContainer] = NameOf(*container);
+  }
   if (declared && !container->contains("image")) (*container)["image"] = settings_.worker_image;
   if (!given.has_port) {
     AddNamed(&(*container)["ports"],
@@ -219,16 +230,18 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
                 Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName));
     Mount(&spec, container, "meshtrain-token",
           {{"secret",
-            {{"secretName", cluster::TokenSecretName(job_.metadata.name)}, {"defaultMode", 0440}}}},
+            {{"secretName", cluster::TokenSecretName(job_.metadata.name, job_.metadata.uid)},
+             {"defaultMode", 0440}}}},
           cluster::kTokenMountPath);
   }
   if (job_.spec.checkpoint) {
     AddVariable(container, cluster::kEnvCheckpoint, Dump(CheckpointJson(*job_.spec.checkpoint)));
     if (!job_.spec.checkpoint->volume_claim_template.empty()) {
-      Mount(&spec, container, "meshtrain-checkpoint",
-            {{"persistentVolumeClaim",
-              {{"claimName", cluster::CheckpointClaimName(job_.metadata.name)}}}},
-            job_.spec.checkpoint->path);
+      Mount(
+          &spec, container, "meshtrain-checkpoint",
+          {{"persistentVolumeClaim",
+            {{"claimName", cluster::CheckpointClaimName(job_.metadata.name, job_.metadata.uid)}}}},
+          job_.spec.checkpoint->path);
       for (Json& mount : (*container)["volumeMounts"]) {
         if (NameOf(mount) == "meshtrain-checkpoint") mount.erase("readOnly");
       }
@@ -272,8 +285,8 @@ std::vector<CreateService> WantedServices(const api::TrainingJob& job) {
   return out;
 }
 
-CreateSecret TokenSecret(const api::TrainingJob& job) {
-  const std::string name = cluster::TokenSecretName(job.metadata.name);
+CreateSecret TokenSecret(const api::TrainingJob& job, bool probe) {
+  const std::string name = cluster::TokenSecretName(job.metadata.name, job.metadata.uid);
   return {.name = name,
           .key = Text(cluster::kTokenFileName),
           .body = Dump({{"apiVersion", "v1"},
@@ -281,11 +294,12 @@ CreateSecret TokenSecret(const api::TrainingJob& job) {
                         {"metadata", Meta(job, name)},
                         {"type", "Opaque"},
                         {"immutable", true},
-                        {"stringData", Json::object()}})};
+                        {"stringData", Json::object()}}),
+          .probe = probe};
 }
 
 CreateClaim CheckpointClaim(const api::TrainingJob& job) {
-  const std::string name = cluster::CheckpointClaimName(job.metadata.name);
+  const std::string name = cluster::CheckpointClaimName(job.metadata.name, job.metadata.uid);
   Json body = Json::parse(job.spec.checkpoint ? job.spec.checkpoint->volume_claim_template : "{}",
                           nullptr, false);
   if (!body.is_object()) body = Json::object();
@@ -321,7 +335,8 @@ CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings
 
 std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod) {
   return Dump(
-      {{"metadata", {{"uid", pod.uid}, {"ownerReferences", Json::array({OwnerReference(job)})}}}});
+      {{"metadata",
+        {{"uid", pod.uid}, {"ownerReferences", Json::array({Json::parse(OwnerReference(job))})}}}});
 }
 
 std::string ReleaseBody(const api::TrainingJob& job, const ReleasePod& pod) {

@@ -26,6 +26,12 @@ cluster::ClusterSpec JobCluster(const api::TrainingJob& job, const Settings& set
 // the user's own).
 std::string TfConfigFor(const api::TrainingJob& job, cluster::TaskId task,
                         const Settings& settings);
+// Which cluster the job's processes are told, as a short text for kAnnotationCluster: equal where
+// they are told the same. Elastic workers beside parameter servers come and go without telling the
+// others, so they are not part of it.
+std::string ClusterStamp(const api::TrainingJob& job, const Settings& settings);
+// The schedulerName of pods under gang scheduling.
+std::string GangSchedulerName(const Settings& settings);
 // Whether some replica needs the cluster as a file.
 bool NeedsClusterFile(const api::TrainingJob& job, const Settings& settings);
 
@@ -41,7 +47,8 @@ class PodRenderer {
   const api::TrainingJob& job_;
   Settings settings_;
   cluster::ClusterSpec cluster_;
-  std::string cluster_text_;      // of pods that see everything but the evaluator
+  std::string cluster_text_;  // of pods that see everything but the evaluator
+  std::string cluster_stamp_;
   std::string cluster_map_name_;  // empty: no file
 };
 
@@ -49,7 +56,7 @@ class PodRenderer {
 std::string PodBody(const api::TrainingJob& job, const Settings& settings, const CreatePod& pod);
 
 std::vector<CreateService> WantedServices(const api::TrainingJob& job);
-CreateSecret TokenSecret(const api::TrainingJob& job);
+CreateSecret TokenSecret(const api::TrainingJob& job, bool probe = false);
 CreateClaim CheckpointClaim(const api::TrainingJob& job);
 CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings);
 // {"metadata":{"uid":…,"ownerReferences":[…]}}: the strategic merge patches of AdoptPod and

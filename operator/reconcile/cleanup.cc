@@ -4,16 +4,24 @@
 
 namespace meshtrain::reconcile {
 
+bool Forced(const PodSeen& pod) {
+  return pod.delete_requested && pod.delete_due && *pod.delete_requested == *pod.delete_due;
+}
+
+void Remove(const View& view, const PodSeen& pod, std::string why, Draft* draft) {
+  const bool dead = OnDeadNode(view, pod, draft);
+  // Already going: only force helps, once, and only where its node will not answer.
+  if (pod.delete_requested && (!dead || Forced(pod))) return;
+  draft->Add(Phase::kRemove,
+             DeletePod{.name = pod.name,
+                       .uid = pod.uid,
+                       .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt},
+             std::move(why));
+}
+
 void DeleteOurs(const View& view, Draft* draft, const char* why, bool (*which)(const PodSeen&)) {
   for (const auto& [task, pod] : view.ours) {
-    const bool dead = OnDeadNode(view, *pod, draft);
-    // Already going: only force helps, and only where its node will not answer.
-    if (pod->delete_requested ? !dead : !which(*pod)) continue;
-    draft->Add(Phase::kRemove,
-               DeletePod{.name = pod->name,
-                         .uid = pod->uid,
-                         .grace_seconds = dead ? std::optional<int64_t>(0) : std::nullopt,
-                         .why = why});
+    if (pod->delete_requested || which(*pod)) Remove(view, *pod, why, draft);
   }
 }
 
@@ -58,20 +66,20 @@ void CleanUp(const View& view, Draft* draft) {
       // None keeps what people may want to look at. A pod that never ran holds nothing, and
       // starting it now, or one made by a write that was under way when the end was recorded, would
       // run an ended job again.
-      const bool late = Live(*pod) && pod->created > *completed;
+      const auto& newest = view.job.status.recovery.newest_pod;
+      const bool late = Live(*pod) && newest && pod->created > *newest;
       if (pod->delete_requested || !(late || pod->phase == PodPhase::kPending)) continue;
-      draft->Add(
-          Phase::kRemove,
-          DeletePod{.name = pod->name, .uid = pod->uid, .why = "the job ended before it started"});
+      Remove(view, *pod, "the job ended before it started", draft);
     }
   }
-  DeleteGang(view, draft);
+  DeleteGang(view, "the job has ended", draft);
   FinalCounts(view, draft);
   if (policy.ttl_seconds_after_finished && completed) {
     const TimePoint due =
         *completed + Duration(std::chrono::seconds(*policy.ttl_seconds_after_finished));
     if (view.now >= due) {
-      draft->Add(Phase::kReport, DeleteJob{.uid = view.job.metadata.uid});
+      draft->Add(Phase::kReport, DeleteJob{.uid = view.job.metadata.uid},
+                 "runPolicy.ttlSecondsAfterFinished have passed since its end");
     } else {
       draft->WakeAt(due);
     }

@@ -17,7 +17,7 @@ void Deadlines(const View& view, Draft* draft) {
     const TimePoint due =
         *start + Duration(std::chrono::seconds(*policy.active_deadline_seconds)) - before;
     if (view.now >= due) {
-      return draft->Fail("DeadlineExceeded",
+      return draft->Fail(Reason::kDeadlineExceeded,
                          "the job was active for longer than runPolicy.activeDeadlineSeconds, " +
                              std::to_string(*policy.active_deadline_seconds) + " s");
     }
@@ -28,7 +28,7 @@ void Deadlines(const View& view, Draft* draft) {
     if (HasRun(view.job.status)) return;
     const TimePoint due = *start + Duration(std::chrono::seconds(*policy.startup_deadline_seconds));
     if (view.now >= due) {
-      return draft->Fail("StartupDeadlineExceeded",
+      return draft->Fail(Reason::kStartupDeadlineExceeded,
                          "the job was not running within runPolicy.startupDeadlineSeconds, " +
                              std::to_string(*policy.startup_deadline_seconds) + " s");
     }

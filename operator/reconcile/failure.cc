@@ -6,13 +6,22 @@
 namespace meshtrain::reconcile {
 namespace {
 
-// status.reason of pods that were ended or turned away by their node or by the scheduler, not by
-// themselves (kubelet's eviction, preemption, graceful shutdown and admission; the taint and
-// garbage controllers).
-constexpr std::array<std::string_view, 12> kDisruptions = {
-    "Evicted",      "Preempting",  "Preempted",  "NodeLost",
-    "NodeShutdown", "Shutdown",    "Terminated", "NodeAffinity",
-    "OutOfcpu",     "OutOfmemory", "OutOfpods",  "UnexpectedAdmissionError"};
+// status.reason of pods that were ended by their node or by the scheduler, or turned away by their
+// node before they started, not ended by themselves (kubelet's eviction, preemption, graceful
+// shutdown and admission: pkg/kubelet/{eviction,preemption,nodeshutdown,lifecycle,cm}; the taint
+// and garbage controllers).
+constexpr std::array<std::string_view, 10> kDisruptions = {"Evicted",
+                                                           "Preempting",
+                                                           "Preempted",
+                                                           "NodeLost",
+                                                           "Shutdown",
+                                                           "Terminated",
+                                                           "NodeShutdown",
+                                                           "NodeAffinity",
+                                                           "TopologyAffinityError",
+                                                           "UnexpectedAdmissionError"};
+// "OutOfcpu", "OutOfpods", "OutOfnvidia.com/gpu": lifecycle.InsufficientResourceError.
+constexpr std::string_view kOutOfResource = "OutOf";
 
 template <typename List, typename Value>
 bool MayBe(const List& list, const Value& value) {
@@ -70,22 +79,8 @@ Verdict ByPolicy(const View& view, Failure* failure) {
 }  // namespace
 
 bool IsDisruption(const PodSeen& pod) {
-  return pod.disrupted ||
+  return pod.disrupted || pod.reason.starts_with(kOutOfResource) ||
          std::find(kDisruptions.begin(), kDisruptions.end(), pod.reason) != kDisruptions.end();
-}
-
-bool OnDeadNode(const View& view, const PodSeen& pod, Draft* draft) {
-  if (pod.node_state == NodeState::kGone) return true;
-  const Duration patience = std::chrono::seconds(view.job.spec.run_policy.dead_node_seconds);
-  std::optional<TimePoint> since;
-  if (pod.node_state == NodeState::kNotReady) since = pod.node_not_ready_since;
-  // Without a view of nodes, a pod that outlives its grace period by so much has nobody left to end
-  // it.
-  if (pod.node_state == NodeState::kUnseen && !pod.node.empty()) since = pod.delete_due;
-  if (!since) return false;
-  if (view.now >= *since + patience) return true;
-  draft->WakeAt(*since + patience);
-  return false;
 }
 
 std::vector<Failure> JudgeFailures(const View& view, Draft* draft) {

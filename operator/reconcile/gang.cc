@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "operator/reconcile/children.h"
+#include "operator/reconcile/owner.h"
 #include "operator/reconcile/policy.h"
 #include "runtime/base/text.h"
 
@@ -114,34 +116,56 @@ std::string Body(const View& view, int32_t members) {
         {"labels",
          {{cluster::kLabelJob, job.metadata.name},
           {cluster::kLabelManagedBy, cluster::kManagedByValue}}},
-        {"ownerReferences", Json::array({{{"apiVersion", cluster::kApiVersion},
-                                          {"kind", cluster::kKind},
-                                          {"name", job.metadata.name},
-                                          {"uid", job.metadata.uid},
-                                          {"controller", true},
-                                          {"blockOwnerDeletion", true}}})}}},
+        {"ownerReferences", Json::array({Json::parse(OwnerReference(job))})}}},
       {"spec", std::move(spec)}};
   return body.dump();
 }
 
+// A pod of another scheduler is none of the gang, which then waits for it for ever.
+void WarnOfOtherSchedulers(const View& view, Draft* draft) {
+  const Settings& settings = view.seen.settings;
+  for (const auto& [role, replica] : view.job.spec.replica_specs) {
+    const std::string& own = replica.pod_template.scheduler_name;
+    if (own.empty() || own == GangSchedulerName(settings) || replica.replicas < 1) continue;
+    draft->Wait(Reason::kOtherScheduler,
+                "spec.replicaSpecs." + std::string(cluster::RoleName(role)) +
+                    ".template.spec.schedulerName: is " + own + ", not the gang scheduler's " +
+                    GangSchedulerName(settings) + ": its pods are no part of the gang");
+    return;
+  }
+}
+
 }  // namespace
+
+std::string GangSchedulerName(const Settings& settings) {
+  if (settings.gang == GangScheduler::kVolcano && settings.gang_scheduler_name.empty()) {
+    return "volcano";
+  }
+  return settings.gang_scheduler_name;
+}
 
 // Volcano wants the group admitted before pods exist; scheduler-plugins holds the pods back itself.
 // Kueue needs nothing here: it holds the whole job back through runPolicy.suspend.
 bool Gang(const View& view, Draft* draft) {
   if (view.seen.settings.gang == GangScheduler::kNone) return true;
+  if (!view.Is(ConditionType::kRunning)) WarnOfOtherSchedulers(view, draft);
   const bool volcano = view.seen.settings.gang == GangScheduler::kVolcano;
   const int32_t members = MinMember(view.job);
+  const std::string& name = view.job.metadata.name;
   const auto& group = view.seen.pod_group;
   if (!group) {
-    draft->Add(Phase::kPrepare,
-               CreatePodGroup{.name = view.job.metadata.name, .body = Body(view, members)});
-    if (volcano) draft->Wait("PodGroupPending", "the pod group is not admitted yet");
+    if (!MayAsk(view, draft)) return false;
+    draft->Add(Phase::kPrepare, CreatePodGroup{.name = name, .body = Body(view, members)},
+               "the gang scheduler wants one");
+    if (volcano) draft->Wait(Reason::kPodGroupPending, "the pod group is not admitted yet");
     return !volcano;
   }
+  if (group->deleting) {
+    draft->Wait(Reason::kNameHeld, "the pod group " + name + " is still going away");
+    return false;
+  }
   if (group->controller_uid != view.job.metadata.uid) {
-    draft->Wait("NameTaken",
-                "a pod group of the name " + view.job.metadata.name + " belongs to another");
+    draft->Wait(Reason::kNameTaken, "a pod group of the name " + name + " belongs to another");
     return false;
   }
   if (group->min_member != members) {
@@ -152,19 +176,22 @@ bool Gang(const View& view, Draft* draft) {
         {"spec",
          {{"minMember", members},
           {"minResources", resources.empty() ? Json(nullptr) : Json(resources)}}}};
-    draft->Add(Phase::kPrepare, PatchPodGroup{.name = view.job.metadata.name, .body = body.dump()});
+    draft->Add(
+        Phase::kPrepare, PatchPodGroup{.name = name, .body = body.dump()},
+        "it is for " + std::to_string(group->min_member) + " pods, not " + std::to_string(members));
   }
   if (volcano && (group->phase.empty() || group->phase == "Pending")) {
-    draft->Wait("PodGroupPending", "the pod group is not admitted yet");
+    draft->Wait(Reason::kPodGroupPending, "the pod group is not admitted yet");
     return false;
   }
   return true;
 }
 
-void DeleteGang(const View& view, Draft* draft) {
+void DeleteGang(const View& view, const char* why, Draft* draft) {
   const auto& group = view.seen.pod_group;
-  if (!group || group->controller_uid != view.job.metadata.uid) return;
-  draft->Add(Phase::kRemove, DeletePodGroup{.name = view.job.metadata.name, .uid = group->uid});
+  if (!group || group->deleting || group->controller_uid != view.job.metadata.uid) return;
+  draft->Add(Phase::kRemove, DeletePodGroup{.name = view.job.metadata.name, .uid = group->uid},
+             why);
 }
 
 }  // namespace meshtrain::reconcile

@@ -1,56 +1,77 @@
 // Containers that the kubelet restarted. A pod tells how often, and how its container last ended,
-// but not how it ended before, and nothing more once it is gone: so what is read goes into the
-// status, and what is there never falls.
+// but nothing more once it is gone: so what is read goes into the status, and what is there never
+// falls.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "operator/reconcile/policy.h"
 
 namespace meshtrain::reconcile {
 namespace {
 
+constexpr size_t kLongestIncarnation = 32;
+
 struct Restarted {
   int32_t times = 0;
-  bool asked = false;  // the last with 138: the same incident as some other pod's, perhaps
+  std::string lost;  // the incarnation that its last end named
 };
 
-// The restarts that are not explained by `incidents` that a pod may have joined. A last end that
-// was not 138 joined nothing.
-int32_t Own(const std::vector<Restarted>& pods, int32_t incidents) {
-  int32_t own = 0;
-  for (const Restarted& pod : pods) {
-    own += std::max(pod.times - incidents, pod.asked ? 0 : 1);
-  }
-  return own;
+// How many restarts `lost` joins with others.
+int32_t Joined(const std::vector<api::InPlace::Lost>& lost) {
+  int32_t joined = 0;
+  for (const api::InPlace::Lost& entry : lost) joined += entry.pods - 1;
+  return joined;
+}
+
+// For one more incarnation: the oldest that no pod tells of any more goes, and what it joined stays
+// joined. False where pods tell of all of them.
+bool MakeRoom(const std::map<std::string, int32_t>& telling, api::InPlace* tally) {
+  if (tally->lost.size() < api::kMaxLost) return true;
+  const auto gone = std::find_if(tally->lost.begin(), tally->lost.end(), [&](const auto& entry) {
+    return !telling.contains(entry.incarnation);
+  });
+  if (gone == tally->lost.end()) return false;
+  tally->past -= gone->pods - 1;
+  tally->told += gone->pods - 1;
+  tally->lost.erase(gone);
+  return true;
 }
 
 void Count(const std::vector<Restarted>& pods, api::InPlace* tally) {
-  int32_t most = 0;
-  int32_t most_asked = 0;
+  std::map<std::string, int32_t> telling;
+  int32_t times = 0;
   for (const Restarted& pod : pods) {
-    most = std::max(most, pod.times);
-    if (pod.asked) most_asked = std::max(most_asked, pod.times);
+    times += pod.times;
+    if (!pod.lost.empty()) ++telling[pod.lost];
   }
+  for (const auto& [incarnation, count] : telling) {
+    const auto found = std::find_if(tally->lost.begin(), tally->lost.end(), [&](const auto& entry) {
+      return entry.incarnation == incarnation;
+    });
+    if (found != tally->lost.end()) {
+      found->pods = std::max(found->pods, count);
+    } else if (MakeRoom(telling, tally)) {
+      tally->lost.push_back({incarnation, count});
+    }
+  }
+  const int32_t told = times - Joined(tally->lost);
   // What the pods no longer tell of was told by pods that are gone.
-  if (tally->incidents > most) {
-    tally->past += tally->incidents - most;
-    tally->incidents = most;
-  }
-  if (const int32_t own = Own(pods, tally->incidents); own < tally->own) {
-    tally->past += tally->own - own;
-    tally->own = own;
-  }
-  // As many incidents as explain most restarts, where those that were already called a pod's own
-  // stay so. The sum is convex in the number of incidents, so the first rise ends the search.
-  const auto sum = [&](int32_t incidents) {
-    return incidents + std::max(Own(pods, incidents), tally->own);
-  };
-  int32_t incidents = tally->incidents;
-  while (incidents < most_asked && sum(incidents + 1) <= sum(incidents)) ++incidents;
-  tally->own = std::max(Own(pods, incidents), tally->own);
-  tally->incidents = incidents;
+  if (told < tally->told) tally->past += tally->told - told;
+  tally->told = told;
 }
 
 }  // namespace
+
+std::string LostIncarnation(const PodSeen& pod) {
+  if (pod.exit_code.value_or(pod.last_exit_code.value_or(0)) != cluster::kExitRetry) return {};
+  if (!pod.termination_message.starts_with('{')) return {};
+  const auto json = nlohmann::json::parse(pod.termination_message, nullptr,
+                                          /*allow_exceptions=*/false);
+  if (!json.is_object()) return {};
+  const auto found = json.find("lostIncarnation");
+  if (found == json.end() || !found->is_string()) return {};
+  return Tidy(found->get_ref<const std::string&>(), kLongestIncarnation);
+}
 
 void RecordInPlace(const View& view, Draft* draft) {
   std::vector<Restarted> all;
@@ -59,7 +80,8 @@ void RecordInPlace(const View& view, Draft* draft) {
     // As long as a pod is there it counts, wanted or not: one on a dead node may outlast a scaling
     // down and up again.
     if (pod->restart_count <= 0) continue;
-    const Restarted one{pod->restart_count, pod->last_exit_code == cluster::kExitRetry};
+    // Of a pod that ended, the message is about its end, which is no restart in place.
+    const Restarted one{pod->restart_count, pod->exit_code ? std::string() : LostIncarnation(*pod)};
     all.push_back(one);
     by_role[task.role].push_back(one);
   }

@@ -43,6 +43,12 @@ cluster::ClusterSpec JobCluster(const api::TrainingJob& job, const Settings& set
   return out;
 }
 
+std::string ClusterStamp(const api::TrainingJob& job, const Settings& settings) {
+  cluster::ClusterSpec all = JobCluster(job, settings);
+  if (Sparse(job)) all.hosts.erase(Role::kWorker);
+  return cluster::ShortHash(cluster::ClusterText(all));
+}
+
 namespace internal {
 
 // What `task` would be told if length were no matter; `shared` is ClusterText of the view without

@@ -12,11 +12,20 @@
 namespace meshtrain::reconcile {
 
 enum class PodPhase : uint8_t { kPending, kRunning, kSucceeded, kFailed, kUnknown };
-// kUnseen: the operator may not read Nodes, or the pod has no node yet.
-enum class NodeState : uint8_t { kUnseen, kReady, kNotReady, kGone };
+enum class NodeState : uint8_t {
+  kUnseen,  // the operator may not read Nodes, or the pod has no node yet
+  kReady,
+  kNotReady,      // not heard of; its processes may live on, cut off from the API server
+  kGone,          // the Node object was deleted
+  kOutOfService,  // tainted node.kubernetes.io/out-of-service: an administrator says it is off
+};
 
 // The few fields of a pod that decisions read. Where a container is meant, it is the training
 // container.
+//
+// Whose clock a time is of stands beside it, since clocks may differ by an hour. Decisions compare
+// times of one clock only; where `now` (the operator's) meets a time of another clock, only the
+// moment of an action hangs on it, never which action.
 struct PodSeen {
   std::string name;
   std::string uid;
@@ -27,20 +36,25 @@ struct PodSeen {
   // metadata.ownerReferences' controller; empty: an orphan.
   std::string controller_uid;
   int32_t attempt = 0;  // kAnnotationAttempt
-  TimePoint created;
-  // metadata.deletionTimestamp minus deletionGracePeriodSeconds: when the deletion was asked for.
+  std::string cluster;  // kAnnotationCluster; empty: made before there was one
+  TimePoint created;    // the API server's clock
+  // metadata.deletionTimestamp minus deletionGracePeriodSeconds: when the deletion was asked for,
+  // by the API server's clock.
   std::optional<TimePoint> delete_requested;
-  // metadata.deletionTimestamp: when the grace period ends.
+  // metadata.deletionTimestamp: when the grace period ends, by the API server's clock. Equal to
+  // `delete_requested`: the deletion is by force, and asking again would change nothing.
   std::optional<TimePoint> delete_due;
+  // When this operator process first saw the deletion, by its own clock; nothing: it cannot say.
+  std::optional<TimePoint> delete_seen;
 
   PodPhase phase = PodPhase::kPending;
   bool ready = false;
-  std::string reason;                // status.reason: "Evicted", "NodeLost", …
-  bool disrupted = false;            // condition DisruptionTarget is True
-  std::optional<int32_t> exit_code;  // of the ended container
-  std::string exit_reason;           // "OOMKilled", "Error", "Completed"
-  std::string termination_message;   // at most 4 kB; progress as JSON, or the last lines
-  std::optional<TimePoint> finished;
+  std::string reason;                 // status.reason: "Evicted", "NodeLost", …
+  bool disrupted = false;             // condition DisruptionTarget is True
+  std::optional<int32_t> exit_code;   // of the ended container
+  std::string exit_reason;            // "OOMKilled", "Error", "Completed"
+  std::string termination_message;    // at most 4 kB; progress as JSON, or the last lines
+  std::optional<TimePoint> finished;  // the node's clock
   std::optional<int32_t>
       last_exit_code;         // lastState.terminated.exitCode, of a container restarted in place
   int32_t restart_count = 0;  // over all containers, as TFJob counts
@@ -48,9 +62,12 @@ struct PodSeen {
   // PodScheduled.
   std::string waiting_reason;
   std::string waiting_message;
+  // When it got its node (condition PodScheduled): the scheduler's clock.
+  std::optional<TimePoint> scheduled;
 
   std::string node;
   NodeState node_state = NodeState::kUnseen;
+  // Since when this operator process has seen the node so, by its own clock.
   std::optional<TimePoint> node_not_ready_since;
   friend bool operator==(const PodSeen&, const PodSeen&) = default;
 };
@@ -59,6 +76,7 @@ struct ServiceSeen {
   std::string name;
   std::string uid;
   std::string controller_uid;
+  bool deleting = false;  // metadata.deletionTimestamp is there: finalizers hold it
   friend bool operator==(const ServiceSeen&, const ServiceSeen&) = default;
 };
 
@@ -68,7 +86,16 @@ struct PodGroupSeen {
   std::string controller_uid;
   std::string phase;  // Volcano: "", "Pending", "Inqueue", "Running", …
   int32_t min_member = 0;
+  bool deleting = false;  // metadata.deletionTimestamp is there: finalizers hold it
   friend bool operator==(const PodGroupSeen&, const PodGroupSeen&) = default;
+};
+
+// The own times of the processes that work in step, in their last steps.
+struct RankTimes {
+  int32_t slowest = 0;  // rank
+  double seconds = 0;   // of the slowest
+  double median = 0;
+  friend bool operator==(const RankTimes&, const RankTimes&) = default;
 };
 
 // What the chief's /progress says, or a termination message.
@@ -76,19 +103,33 @@ struct ProgressSeen {
   api::Progress progress;  // advanced_at and seconds_per_step are ours to fill in
   std::optional<api::PlanStatus> plan;
   std::optional<api::CheckpointStatus> checkpoint;
-  std::string stopped_rank;  // the rank that stopped first, where the worker reports it
+  std::string stopped_rank;        // the rank that stopped first, where the worker reports it
+  std::optional<RankTimes> ranks;  // nothing: fewer than two tell
+  // When this operator process first saw this step, by its own clock; nothing: it cannot say.
+  std::optional<TimePoint> standing_since;
   friend bool operator==(const ProgressSeen&, const ProgressSeen&) = default;
 };
 
 // Why a write that the last Outcome asked for was refused for good (quota, admission, a foreign
 // object of that name). The controller keeps the newest per job until an apply of this job gets
-// through.
+// through, or an object of the job's names goes away.
 struct RefusedWrite {
-  std::string what;      // "pods \"mnist-worker-2\""
-  std::string reason;    // the API's reason: "Forbidden", "AlreadyExists", …
-  std::string message;   // one line
-  bool service = false;  // it was to create a Service of the job
+  std::string what;     // "pods \"mnist-worker-2\""
+  std::string reason;   // the API's reason: "Forbidden", "AlreadyExists", …
+  std::string message;  // one line
+  // Nothing is created before, by the operator's own clock; the controller makes the wait longer
+  // with each refusal. Nothing: at once.
+  std::optional<TimePoint> retry_at;
   friend bool operator==(const RefusedWrite&, const RefusedWrite&) = default;
+};
+
+// A child that the job's pods mount was found to be missing, or to be going away, when more pods
+// were to be made (CreateSecret::probe; a claim that is being deleted). Somebody deleted it. The
+// controller keeps it until an apply of this job gets through.
+struct LostChild {
+  std::string what;     // "secret \"mnist-token-811c9dc5\""
+  int32_t attempt = 0;  // status.recovery.attempt of the job that the Outcome was made for
+  friend bool operator==(const LostChild&, const LostChild&) = default;
 };
 
 enum class GangScheduler : uint8_t { kNone, kVolcano, kSchedulerPlugins };
@@ -114,6 +155,7 @@ struct Observed {
   std::optional<PodGroupSeen> pod_group;
   std::optional<ProgressSeen> progress;
   std::optional<RefusedWrite> refused;
+  std::optional<LostChild> lost_child;
   Settings settings;
   friend bool operator==(const Observed&, const Observed&) = default;
 };

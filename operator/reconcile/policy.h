@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "operator/api/reason.h"
 #include "operator/api/training_job.h"
 #include "operator/reconcile/observed.h"
 #include "operator/reconcile/reconcile.h"
@@ -22,6 +23,7 @@
 namespace meshtrain::reconcile {
 
 using api::ConditionType;
+using api::Reason;
 using cluster::Role;
 using cluster::TaskId;
 
@@ -44,10 +46,18 @@ struct View {
   bool Is(ConditionType type) const { return api::IsTrue(job.status, type); }
 };
 
-// Why Running is not true while a job is suspended, and until it runs again after that.
-inline constexpr std::string_view kJobSuspended = "JobSuspended";
-
-// The next status and what is to be done, as it grows.
+// The next status and what is to be done, as it grows. No two steps of Reconcile write the same
+// part of it, so their order decides nothing, except that what EndWait reads is set afterwards:
+//   recovery.in_place*       RecordInPlace
+//   progress, plan, checkpoint, goodput.lost_steps   ObserveProgress
+//   start_time               Reconcile, Suspend
+//   all else of recovery     OpenIncident, or Suspend
+//   Succeeded, Failed        Succeed and Fail; the first of them stands
+//   Restarting               OpenIncident, then CloseIncident of an incident that was open before
+//   Running                  OpenIncident or Suspend (false), else Tell (true)
+//   Stalled, Straggling      WatchForStall, WatchForStraggler
+//   Waiting                  Publish, from the most telling Wait of any step
+//   counts, worst            Counts
 struct Draft {
   explicit Draft(const View& view);
 
@@ -56,17 +66,23 @@ struct Draft {
   std::vector<Action> actions;
   std::optional<TimePoint> wake_at;
   bool again = false;
-  std::string waiting_reason;  // the first that was given
-  std::string waiting_message;
 
-  void Add(Phase phase, Write write) { actions.push_back({phase, std::move(write)}); }
-  void Event(bool warning, std::string_view reason, std::string message);
+  struct Waiting {
+    Reason reason;
+    std::string message;
+  };
+  std::optional<Waiting> waiting;  // the most telling of those given
+
+  // `why` is for the log.
+  void Add(Phase phase, Write write, std::string why);
+  void Event(bool warning, Reason reason, std::string message);
   void WakeAt(TimePoint when);
   // `last_transition` moves only with `status`.
-  void Set(ConditionType type, bool status, std::string_view reason, std::string message);
-  void Wait(std::string_view reason, std::string message);
+  void Set(ConditionType type, bool status, Reason reason, std::string message);
+  // Of several the one whose reason stands first in the enum is told; of equal ones the first.
+  void Wait(Reason reason, std::string message);
   void Succeed(std::string message);
-  void Fail(std::string_view reason, std::string message);
+  void Fail(Reason reason, std::string message);
   bool finished() const { return api::IsFinished(next); }
 };
 
@@ -85,30 +101,49 @@ struct Failure {
 // failure.cc: what to do with each pod of `ours` that failed, in the order of tasks.
 std::vector<Failure> JudgeFailures(const View& view, Draft* draft);
 bool IsDisruption(const PodSeen& pod);
-// The pod sits on a node that is gone, or was not heard of for deadNodeSeconds. May ask to be
-// woken.
+// dead_node.cc: whether the processes of that pod are gone for certain, or the user said that this
+// may be taken for granted (deadNodeSeconds). May ask to be woken, and says what it waits for.
 bool OnDeadNode(const View& view, const PodSeen& pod, Draft* draft);
+// Its deletion by force was asked for already.
+bool Forced(const PodSeen& pod);
+// Asks for the deletion of a pod, by force where its node is dead; nothing where that was asked for
+// already.
+void Remove(const View& view, const PodSeen& pod, std::string why, Draft* draft);
 
 // success.cc: whether the job has succeeded, and why.
 std::optional<std::string> Success(const View& view, const std::vector<Failure>& failures);
 bool EndedWell(const PodSeen& pod);
 
-// restart.cc: opens, joins and closes incidents; deletes pods to be made again; fails the job past
-// its budget.
-void Restart(const View& view, const std::vector<Failure>& failures, Draft* draft);
+// restart.cc: opens or joins an incident; fails the job past its budget.
+// `may_make`: pods may be made, as they may not of a manifest that breaks a rule.
+void OpenIncident(const View& view, const std::vector<Failure>& failures, bool may_make,
+                  Draft* draft);
+// Deletes pods to be made again. Only of a job that goes on.
+void ReplacePods(const View& view, const std::vector<Failure>& failures, Draft* draft);
+// Ends the incident when everybody is back.
+void CloseIncident(const View& view, const std::vector<Failure>& failures, Draft* draft);
 // When the next pods may be made, by the pace of the last incidents; nothing: at once.
 struct Pace {
   TimePoint last;  // incident
   TimePoint due;
 };
-std::optional<Pace> NextAttempt(const api::JobStatus& status);
+std::optional<Pace> NextAttempt(const api::JobStatus& status, TimePoint now);
 // Notes a restart; past kMaxRecent the least wanted goes.
 void Remember(api::Recovery::Recent entry, api::Recovery* recovery);
+
+// cluster.cc: a pod that runs, or will, and knows another cluster than pods that are now to be made
+// (or others that now go); null: none. All have to restart then.
+const PodSeen* KnowsAFormerCluster(const View& view);
+// A pod that can still run although all restart: it is of an earlier attempt than all are to be of,
+// or knows another cluster than the wanted one. None is made before it has ended.
+const PodSeen* MayRunStill(const View& view, int32_t restart_all_below, const std::string& cluster);
 
 // in_place.cc: what pods tell of containers restarted in place, into draft->next.recovery.
 void RecordInPlace(const View& view, Draft* draft);
 // Of a role, or of the job.
 int32_t RestartsInPlace(const api::Recovery& recovery, std::optional<Role> role);
+// The incarnation that a process which left with 138 names as lost; empty: it names none.
+std::string LostIncarnation(const PodSeen& pod);
 
 // deadlines.cc
 void Deadlines(const View& view, Draft* draft);
@@ -119,16 +154,29 @@ void CleanUp(const View& view, Draft* draft);
 void DeleteOurs(const View& view, Draft* draft, const char* why, bool (*which)(const PodSeen&));
 // gang.cc: true when pods may be made.
 bool Gang(const View& view, Draft* draft);
-void DeleteGang(const View& view, Draft* draft);
+void DeleteGang(const View& view, const char* why, Draft* draft);
+// refusal.cc: says what was refused, with the path in the job's manifest.
+void TellRefusal(const View& view, Draft* draft);
+// Whether objects may be asked for now; after a refusal only when its time has come.
+bool MayAsk(const View& view, Draft* draft);
 // scale.cc: services and pods that are missing or too many, adoption and release.
 void Children(const View& view, bool may_create, Draft* draft);
 // progress.cc
 void ObserveProgress(const View& view, Draft* draft);
 void WatchForStall(const View& view, Draft* draft);
+void WatchForStraggler(const View& view, Draft* draft);
 // reconcile.cc: at most `most` bytes of well-formed UTF-8 in one line: other bytes become '?',
 // control characters blanks. What a program said goes through it, since a status that JSON changes
 // on its way would be written again for ever.
 std::string Tidy(std::string_view text, size_t most);
+// waits.cc: why a pod that is not going does not start, or does not run; nothing: all is well.
+struct PodTrouble {
+  Reason reason;
+  std::string message;
+};
+std::optional<PodTrouble> TroubleOf(const View& view, const PodSeen& pod);
+// From when on a pod that has its node and does not start is slow; nothing: it is not on that way.
+std::optional<TimePoint> SlowFrom(const PodSeen& pod);
 // status.cc: whether the job has run since it was started, or resumed.
 bool HasRun(const api::JobStatus& status);
 // status.cc: seconds since the start, or the resumption, where the job has not run since; else 0.
@@ -139,5 +187,8 @@ void EndWait(Draft* draft);
 void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft);
 void Tell(const View& view, Draft* draft);
 void Publish(const View& view, Draft* draft);
+// status_size.cc: keeps a status within kMaxStatusBytes by cutting what only people read: first the
+// last lines of `worst`, then messages, then paths. Cut once it stays as it is.
+void FitStatus(api::JobStatus* status);
 
 }  // namespace meshtrain::reconcile

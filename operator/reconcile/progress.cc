@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "operator/reconcile/policy.h"
@@ -16,6 +17,12 @@ using std::chrono::seconds;
 constexpr double kNewShare = 0.3;
 constexpr double kStallFactor = 10;
 constexpr double kLeastStallSeconds = 60;
+// A process is a straggler from so many times the usual time of a step on, until it is below the
+// other; times too short to matter make none.
+constexpr double kStragglerFactor = 2;
+constexpr double kEvenFactor = 1.5;
+constexpr double kLeastStraggle = 0.01;
+constexpr size_t kMostRanks = 4096;
 
 std::optional<double> Number(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -36,7 +43,6 @@ std::string Text(const Json& object, const char* name, size_t most) {
 
 TimePoint Floor(TimePoint time) { return std::chrono::floor<seconds>(time); }
 
-// What is newest: the answer of /progress, or what the leader said when it ended.
 // Six digits: printer columns show what they are given, and the worker's own records have them all.
 std::optional<double> ForPeople(std::optional<double> value) {
   if (!value) return value;
@@ -45,15 +51,45 @@ std::optional<double> ForPeople(std::optional<double> value) {
   return std::strtod(text, nullptr);
 }
 
+// What is newest: of a leader that has ended its last words, else the answer of /progress, else the
+// last words of its container before.
 std::optional<ProgressSeen> Newest(const View& view) {
-  std::optional<ProgressSeen> best = view.seen.progress;
+  const auto& answer = view.seen.progress;
   const PodSeen* leader = view.Ours(api::Leader(view.job.spec));
-  if (leader != nullptr && !leader->termination_message.empty()) {
-    const auto last =
-        ParseProgress(leader->termination_message, leader->finished.value_or(view.now));
-    if (last && (!best || last->progress.observed_at >= best->progress.observed_at)) best = last;
+  if (leader == nullptr || leader->termination_message.empty()) return answer;
+  if (answer && !leader->exit_code) return answer;
+  auto last = ParseProgress(leader->termination_message, view.now);
+  return last ? last : answer;
+}
+
+// Of the processes' own times in their last steps.
+std::optional<RankTimes> ReadRanks(const Json& json) {
+  const auto found = json.find("rankStepSeconds");
+  if (found == json.end() || !found->is_array() || found->size() > kMostRanks) return std::nullopt;
+  std::vector<double> times;
+  RankTimes out;
+  for (size_t rank = 0; rank < found->size(); ++rank) {
+    const Json& value = (*found)[rank];
+    const double seconds = value.is_number() ? value.get<double>() : 0;
+    if (!std::isfinite(seconds) || seconds <= 0) continue;  // has not ended a step
+    times.push_back(seconds);
+    if (seconds > out.seconds) {
+      out.slowest = static_cast<int32_t>(rank);
+      out.seconds = seconds;
+    }
   }
-  return best;
+  if (times.size() < 2) return std::nullopt;
+  // The lower one of two in the middle: of two processes the other.
+  const auto middle = times.begin() + static_cast<int64_t>((times.size() - 1) / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  out.median = *middle;
+  return out;
+}
+
+// Ranks are numbered through the roles (contract.h): the chief first, then the workers.
+TaskId TaskOfRank(const api::Spec& spec, int32_t rank) {
+  const int32_t chiefs = api::Replicas(spec, Role::kChief);
+  return rank < chiefs ? TaskId{Role::kChief, rank} : TaskId{Role::kWorker, rank - chiefs};
 }
 
 }  // namespace
@@ -81,10 +117,11 @@ std::optional<ProgressSeen> ParseProgress(std::string_view text, TimePoint obser
   }
   if (const auto saved = json.find("checkpoint"); saved != json.end() && saved->is_object()) {
     if (const auto at = Whole(*saved, "step")) {
-      out.checkpoint = {.step = *at, .path = Text(*saved, "path", 1024)};
+      out.checkpoint = {.step = *at, .path = Text(*saved, "path", 512)};
     }
   }
   out.stopped_rank = Text(json, "stoppedRank", 64);
+  out.ranks = ReadRanks(json);
   return out;
 }
 
@@ -94,9 +131,9 @@ void ObserveProgress(const View& view, Draft* draft) {
   const auto& before = view.job.status.progress;
   api::Progress now = newest->progress;
   now.observed_at = Floor(now.observed_at);
-  if (before && now.observed_at < before->observed_at) {
-    return;  // an answer from an operator that is no more
-  }
+  // An older answer than the one on record; but a record from the future is of an operator whose
+  // clock was ahead.
+  if (before && now.observed_at < before->observed_at && before->observed_at <= view.now) return;
   now.advanced_at = before ? before->advanced_at : now.observed_at;
   now.seconds_per_step = before ? before->seconds_per_step : std::nullopt;
   if (before && now.step > before->step) {
@@ -119,6 +156,11 @@ void ObserveProgress(const View& view, Draft* draft) {
         static_cast<double>(std::max<int64_t>(0, *now.total_steps - now.step)) *
         *now.seconds_per_step);
   }
+  if (newest->ranks) {
+    now.slowest = {.replica = cluster::ToString(TaskOfRank(view.job.spec, newest->ranks->slowest)),
+                   .seconds = *ForPeople(newest->ranks->seconds),
+                   .median_seconds = *ForPeople(newest->ranks->median)};
+  }
   // A second look at the same state is no news.
   api::Progress same = now;
   if (before) same.observed_at = before->observed_at;
@@ -131,7 +173,9 @@ void WatchForStall(const View& view, Draft* draft) {
   api::JobStatus& next = draft->next;
   const auto& deadline = view.job.spec.run_policy.progress_deadline_seconds;
   const auto calm = [&](const char* why) {
-    if (view.Is(ConditionType::kStalled)) draft->Set(ConditionType::kStalled, false, "Moving", why);
+    if (view.Is(ConditionType::kStalled)) {
+      draft->Set(ConditionType::kStalled, false, Reason::kMoving, why);
+    };
   };
   if (!api::IsTrue(next, ConditionType::kRunning)) return calm("the job is not running");
   if (!next.progress && !deadline) return;
@@ -149,13 +193,14 @@ void WatchForStall(const View& view, Draft* draft) {
   }
   TimePoint since = next.conditions.at(ConditionType::kRunning).last_transition;
   if (next.progress) since = std::max(since, next.progress->advanced_at);
+  const auto newest = Newest(view);
+  if (newest && newest->standing_since) since = std::max(since, *newest->standing_since);
   const TimePoint due =
       since + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(limit));
   if (view.now < due) {
     draft->WakeAt(due);
     return calm("the step moves again");
   }
-  const auto newest = Newest(view);
   std::string message =
       next.progress ? "step " + std::to_string(next.progress->step) : std::string("the first step");
   message +=
@@ -163,8 +208,33 @@ void WatchForStall(const View& view, Draft* draft) {
   if (newest && !newest->stopped_rank.empty()) {
     message += "; " + newest->stopped_rank + " stopped first";
   }
-  if (!view.Is(ConditionType::kStalled)) draft->Event(true, "JobStalled", message);
-  draft->Set(ConditionType::kStalled, true, "NoProgress", message);
+  if (!view.Is(ConditionType::kStalled)) draft->Event(true, Reason::kJobStalled, message);
+  draft->Set(ConditionType::kStalled, true, Reason::kNoProgress, message);
+}
+
+void WatchForStraggler(const View& view, Draft* draft) {
+  const auto& progress = draft->next.progress;
+  const bool is = view.Is(ConditionType::kStraggling);
+  const bool runs = api::IsTrue(draft->next, ConditionType::kRunning);
+  if (runs && progress && progress->slowest) {
+    const api::Straggler& slowest = *progress->slowest;
+    const double times = slowest.seconds / slowest.median_seconds;
+    const bool matters = slowest.seconds - slowest.median_seconds >= kLeastStraggle;
+    if (matters && times >= (is ? kEvenFactor : kStragglerFactor)) {
+      char text[160];
+      std::snprintf(text, sizeof text,
+                    " takes %.3g s of its own for a step, the median of all is %.3g s",
+                    slowest.seconds, slowest.median_seconds);
+      const std::string message = slowest.replica + text;
+      if (!is) draft->Event(true, Reason::kSlowReplica, message);
+      draft->Set(ConditionType::kStraggling, true, Reason::kSlowReplica, message);
+      return;
+    }
+  }
+  if (is) {
+    draft->Set(ConditionType::kStraggling, false, Reason::kEvenReplicas,
+               runs ? "no process takes much longer than the others" : "the job is not running");
+  }
 }
 
 }  // namespace meshtrain::reconcile

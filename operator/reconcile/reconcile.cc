@@ -79,42 +79,48 @@ std::string Tidy(std::string_view text, size_t most) {
 
 Draft::Draft(const View& the_view) : view(the_view), next(the_view.job.status) {}
 
-void Draft::Event(bool warning, std::string_view reason, std::string message) {
+void Draft::Add(Phase phase, Write write, std::string why) {
+  actions.push_back({phase, std::move(write), std::move(why)});
+}
+
+void Draft::Event(bool warning, Reason reason, std::string message) {
   Add(Phase::kTell,
-      RecordEvent{
-          .warning = warning, .reason = std::string(reason), .message = std::move(message)});
+      RecordEvent{.warning = warning,
+                  .reason = std::string(api::ReasonName(reason)),
+                  .message = std::move(message)},
+      "it is news");
 }
 
 void Draft::WakeAt(TimePoint when) {
   if (!wake_at || when < *wake_at) wake_at = when;
 }
 
-void Draft::Set(ConditionType type, bool status, std::string_view reason, std::string message) {
+void Draft::Set(ConditionType type, bool status, Reason reason, std::string message) {
   api::Condition& condition = next.conditions[type];
   if (condition.status != status || condition.last_transition == TimePoint{}) {
     condition.last_transition = view.stamp;
   }
   condition.status = status;
-  condition.reason = Tidy(reason, 128);  // the schema's limit
+  condition.reason = std::string(api::ReasonName(reason));
   condition.message = Tidy(message, 500);
   condition.observed_generation = view.job.metadata.generation;
 }
 
-void Draft::Wait(std::string_view reason, std::string message) {
-  if (!waiting_reason.empty()) return;
-  waiting_reason = std::string(reason);
-  waiting_message = std::move(message);
+void Draft::Wait(Reason reason, std::string message) {
+  if (!waiting || reason < waiting->reason) waiting = {reason, std::move(message)};
 }
 
 void Draft::Succeed(std::string message) {
+  if (finished()) return;
   next.completion_time = view.stamp;
-  Event(false, "JobSucceeded", message);
-  Set(ConditionType::kSucceeded, true, "JobSucceeded", std::move(message));
+  Event(false, Reason::kJobSucceeded, message);
+  Set(ConditionType::kSucceeded, true, Reason::kJobSucceeded, std::move(message));
 }
 
-void Draft::Fail(std::string_view reason, std::string message) {
+void Draft::Fail(Reason reason, std::string message) {
+  if (finished()) return;
   next.completion_time = view.stamp;
-  Event(true, "JobFailed", message);
+  Event(true, Reason::kJobFailed, message);
   Set(ConditionType::kFailed, true, reason, std::move(message));
 }
 
@@ -129,6 +135,15 @@ std::string NameOf(const Write& write) {
       write);
 }
 
+// Why no more is done than the outcome holds.
+std::string Rests(const Draft& draft) {
+  if (draft.waiting && !draft.finished()) {
+    return "waits: " + std::string(api::ReasonName(draft.waiting->reason)) + ": " +
+           draft.waiting->message;
+  }
+  return "phase " + draft.next.phase + ", ready " + draft.next.ready + ": all is as it should be";
+}
+
 Outcome Finish(Draft* draft) {
   Publish(draft->view, draft);
   // Events go with a record: without one, the same would be told again at every look.
@@ -139,8 +154,10 @@ Outcome Finish(Draft* draft) {
     std::erase_if(draft->actions,
                   [](const Action& action) { return action.phase == Phase::kTell; });
   }
-  Outcome out{
-      .actions = std::move(draft->actions), .wake_at = draft->wake_at, .again = draft->again};
+  Outcome out{.actions = std::move(draft->actions),
+              .wake_at = draft->wake_at,
+              .again = draft->again,
+              .rests = Rests(*draft)};
   std::stable_sort(out.actions.begin(), out.actions.end(), [](const Action& a, const Action& b) {
     if (a.phase != b.phase) return a.phase < b.phase;
     // Pods keep the order of ranks, so that the chief is asked for first.
@@ -157,12 +174,10 @@ std::string Listing(const std::vector<api::FieldError>& errors) {
   return out;
 }
 
-// Ends the job: the record first, the clean-up when it is seen to be there.
+// Ends the job: the record now, the clean-up when it is seen to be there. Nothing else was planned
+// before the end was known.
 Outcome End(const std::vector<Failure>& failures, Draft* draft) {
   const View& view = draft->view;
-  // Deletions and creations that were planned before the end was known are not part of it.
-  std::erase_if(draft->actions, [](const Action& action) { return action.phase != Phase::kTell; });
-  draft->again = false;
   Counts(view, failures, draft);
   if (api::IsTrue(draft->next, ConditionType::kSucceeded)) {
     for (auto& [role, counts] : draft->next.replica_statuses) {
@@ -170,16 +185,25 @@ Outcome End(const std::vector<Failure>& failures, Draft* draft) {
       counts.active = 0;
     }
   }
+  for (const auto& [task, pod] : view.ours) {
+    auto& newest = draft->next.recovery.newest_pod;
+    if (!newest || pod->created > *newest) newest = pod->created;
+  }
   return Finish(draft);
 }
+
+// Until the job is known to be another's, or going, nothing of it is touched.
+Outcome Idle(std::string why) { return {.rests = std::move(why)}; }
 
 }  // namespace
 
 Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint now) {
-  if (job.metadata.deleted) return {};  // the garbage collector follows the owner references
-  if (!job.spec.run_policy.managed_by.empty() &&
-      job.spec.run_policy.managed_by != cluster::kManagedBy) {
-    return {};
+  if (job.metadata.deleted) {
+    return Idle("the job is being deleted; the garbage collector follows the owner references");
+  }
+  const std::string& manager = job.spec.run_policy.managed_by;
+  if (manager == cluster::kManagedByMultiKueue) {
+    return Idle("runPolicy.managedBy is " + manager);
   }
 
   const View view(job, seen, now);
@@ -191,12 +215,12 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
   const auto errors = api::Validate(job);
   if (!errors.empty()) {
     if (!job.status.start_time && !job.status.conditions.contains(ConditionType::kRunning)) {
-      draft.Fail("InvalidSpec", Listing(errors));
+      draft.Fail(Reason::kInvalidSpec, Listing(errors));
       return Finish(&draft);
     }
     // Pods that train are not stopped for an edit that got past admission, nor for a stricter rule
     // of a new version. Nothing is made and nothing scaled, but what happens to them is recorded.
-    draft.Wait("InvalidSpec", Listing(errors));
+    draft.Wait(Reason::kInvalidSpec, Listing(errors));
     // Where it cannot be read who belongs to the job, nothing can be said of its pods either.
     const bool readable =
         std::none_of(job.problems.begin(), job.problems.end(), [](const api::FieldError& problem) {
@@ -221,21 +245,20 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
   }
   if (!draft.next.start_time) draft.next.start_time = view.stamp;
   if (!job.status.conditions.contains(ConditionType::kCreated) && !seen.refused) {
-    draft.Set(ConditionType::kCreated, true, "JobCreated", "the job was accepted");
-    draft.Event(false, "JobCreated", "the job is created");
+    draft.Set(ConditionType::kCreated, true, Reason::kJobCreated, "the job was accepted");
+    draft.Event(false, Reason::kJobCreated, "the job is created");
     for (const api::FieldError& warning : api::Warnings(job)) {
-      draft.Event(true, "ManifestWarning", api::ToString(warning));
+      draft.Event(true, Reason::kManifestWarning, api::ToString(warning));
     }
   }
-  if (seen.refused) {
-    draft.Wait(seen.refused->reason.empty() ? "Refused" : seen.refused->reason,
-               seen.refused->what + ": " + seen.refused->message);
-  }
+  TellRefusal(view, &draft);
 
-  Restart(view, failures, &draft);
+  OpenIncident(view, failures, errors.empty(), &draft);
   if (!draft.finished()) Deadlines(view, &draft);
   if (draft.finished()) return End(failures, &draft);
 
+  ReplacePods(view, failures, &draft);
+  CloseIncident(view, failures, &draft);
   if (errors.empty()) {
     const bool may_create = Gang(view, &draft);
     Children(view, may_create, &draft);
@@ -243,6 +266,7 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
   Counts(view, failures, &draft);
   Tell(view, &draft);
   WatchForStall(view, &draft);
+  WatchForStraggler(view, &draft);
   return Finish(&draft);
 }
 
@@ -252,7 +276,9 @@ struct Printer {
   std::string operator()(const CreateService& w) const { return "create service " + w.name; }
   std::string operator()(const DeleteService& w) const { return "delete service " + w.name; }
   std::string operator()(const CreateConfigMap& w) const { return "create config map " + w.name; }
-  std::string operator()(const CreateSecret& w) const { return "create secret " + w.name; }
+  std::string operator()(const CreateSecret& w) const {
+    return (w.probe ? "probe secret " : "create secret ") + w.name;
+  }
   std::string operator()(const CreateClaim& w) const { return "create claim " + w.name; }
   std::string operator()(const CreatePodGroup& w) const { return "create pod group " + w.name; }
   std::string operator()(const PatchPodGroup& w) const { return "patch pod group " + w.name; }
@@ -261,8 +287,7 @@ struct Printer {
     return "create pod " + w.name + " (attempt " + std::to_string(w.attempt) + ")";
   }
   std::string operator()(const DeletePod& w) const {
-    return (w.grace_seconds == 0 ? "force-delete pod " : "delete pod ") + w.name + " (" + w.why +
-           ")";
+    return (w.grace_seconds == 0 ? "force-delete pod " : "delete pod ") + w.name;
   }
   std::string operator()(const AdoptPod& w) const { return "adopt pod " + w.name; }
   std::string operator()(const ReleasePod& w) const { return "release pod " + w.name; }
@@ -283,7 +308,11 @@ struct Printer {
 
 }  // namespace
 
-std::string ToString(const Action& action) { return std::visit(Printer{}, action.write); }
+std::string ToString(const Write& write) { return std::visit(Printer{}, write); }
+
+std::string ToString(const Action& action) {
+  return ToString(action.write) + (action.why.empty() ? "" : ": " + action.why);
+}
 
 std::string ToString(const Outcome& outcome) {
   std::string out;

@@ -10,16 +10,21 @@
 //      Reconcile must know this write: its answer goes into the store at once, and where there was
 //      none (a conflict, an error, silence) the job is read anew. A job seen as it was before its
 //      own Succeeded would be run again once its pods are gone.
-//   3. "Already exists" counts as done when the existing object's controller is the job's uid (for
-//      CreateSecret always, since Secrets are not read); else it is a RefusedWrite for
-//      Observed.refused.
+//   3. "Already exists" counts as done when the existing object's controller is the job's uid and
+//      it is not being deleted (for CreateSecret always, since Secrets are not read: its name
+//      carries the job's uid); else it is a RefusedWrite for Observed.refused. A claim of ours that
+//      is being deleted, and a Secret that a probe finds missing, end the outcome with a LostChild
+//      for Observed.lost_child.
 //   4. Deletions carry the uid as precondition; "not found" and a uid conflict count as done.
 //   5. Events are best effort and never fail an outcome.
+//   6. An outcome that was applied need not be followed by another look: what it changed is seen,
+//      and that wakes the job; time wakes it at `wake_at`.
 //
 // Properties (tested): the order of Observed's lists does not matter; an outcome applied to a world
-// that then settles is followed by an empty one; no two live pods of one replica; a job recorded as
-// Succeeded never runs again; no pod but the first is created before the job's Service was asked
-// for, and after the first look none before it is there.
+// that then settles is followed by an empty one; no two live pods of one replica; no two pods that
+// can run at once with different clusters; a job recorded as Succeeded never runs again; no pod is
+// created before the job's Service is there; a request that was answered is not made again while
+// its object stays as it is.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +63,9 @@ struct CreateSecret {
   std::string name;
   std::string key;
   std::string body;
+  // Pods that hold its value are there. It is asked for with dryRun=All: "already exists" is done;
+  // an answer that it could be made is a LostChild, since another value would split the job.
+  bool probe = false;
   friend bool operator==(const CreateSecret&, const CreateSecret&) = default;
 };
 struct CreateClaim {  // PersistentVolumeClaim of spec.checkpoint
@@ -92,7 +100,6 @@ struct DeletePod {
   std::string uid;  // precondition
   std::optional<int64_t>
       grace_seconds;  // 0: by force, for a node that will not answer; none: the pod's own
-  std::string why;
   friend bool operator==(const DeletePod&, const DeletePod&) = default;
 };
 struct AdoptPod {  // set the controller reference; precondition: uid
@@ -129,9 +136,8 @@ using Write = std::variant<CreateService, DeleteService, CreateConfigMap, Create
 enum class Phase : uint8_t {
   kDecide,   // PatchStatus that later phases rely on
   kRemove,   // DeletePod, AdoptPod, ReleasePod, DeleteService, DeletePodGroup
-  kFirst,    // CreatePod of the first pod, at a new job's first look
   kPrepare,  // CreateService, CreateSecret, CreateConfigMap, CreateClaim, pod group
-  kCreate,   // CreatePod; after kFirst also CreateService, before them
+  kCreate,   // CreatePod
   kReport,   // PatchStatus that only tells; DeleteJob
   kTell,     // RecordEvent
 };
@@ -139,6 +145,7 @@ enum class Phase : uint8_t {
 struct Action {
   Phase phase = Phase::kDecide;
   Write write;
+  std::string why;  // for the log: "mnist-worker-1 failed with exit code 138"
   friend bool operator==(const Action&, const Action&) = default;
 };
 
@@ -146,6 +153,7 @@ struct Outcome {
   std::vector<Action> actions;       // sorted by phase, then by name
   std::optional<TimePoint> wake_at;  // look again then, if nothing happens before
   bool again = false;  // look again as soon as this was applied (Settings::max_creates was reached)
+  std::string rests;   // why no more is done, for the log at `debug`; never empty without actions
   bool empty() const { return actions.empty(); }
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
@@ -154,7 +162,9 @@ struct Outcome {
 // object that makes no sense becomes a Failed condition.
 Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint now);
 
-// One line per action, for logs and tests: "create pod mnist-worker-0 (attempt 0)".
+// One line per action, for logs and tests: "create pod mnist-worker-0 (attempt 0)"; of an action
+// with its reason: "create pod mnist-worker-0 (attempt 0): it is missing".
+std::string ToString(const Write& write);
 std::string ToString(const Action& action);
 std::string ToString(const Outcome& outcome);
 

@@ -16,11 +16,6 @@ using std::chrono::seconds;
 constexpr seconds kQuietTime{5};
 constexpr size_t kLongestLine = 200;
 
-// Waiting reasons that are the normal way of a pod to its start.
-bool IsNormalWait(const std::string& reason) {
-  return reason.empty() || reason == "ContainerCreating" || reason == "PodInitializing";
-}
-
 std::string LastLine(const std::string& message) {
   if (ParseProgress(message, TimePoint{})) return {};
   std::string_view text = Trim(message);
@@ -39,34 +34,48 @@ std::string PhaseWord(const api::JobStatus& status) {
   return "Pending";
 }
 
-void ListWorst(const View& view, const std::vector<Failure>& failures, Draft* draft) {
-  std::vector<api::Trouble> worst;
-  const auto listed = [&](const std::string& pod) {
-    return std::any_of(worst.begin(), worst.end(),
+// At most kMaxWorst pods, each once, however many are in trouble.
+class WorstList {
+ public:
+  bool full() const { return list_.size() >= api::kMaxWorst; }
+  bool Has(const std::string& pod) const {
+    return std::any_of(list_.begin(), list_.end(),
                        [&](const api::Trouble& trouble) { return trouble.pod == pod; });
-  };
+  }
+  void Add(api::Trouble trouble) { list_.push_back(std::move(trouble)); }
+  std::vector<api::Trouble> Take() { return std::move(list_); }
+
+ private:
+  std::vector<api::Trouble> list_;
+};
+
+void ListWorst(const View& view, const std::vector<Failure>& failures, Draft* draft) {
+  WorstList worst;
   for (const Failure& failure : failures) {
+    if (worst.full()) break;
     const PodSeen& pod = *failure.pod;
-    worst.push_back({.pod = pod.name,
-                     .exit_code = pod.exit_code,
-                     .reason = Tidy(!pod.reason.empty() ? pod.reason : pod.exit_reason, 128),
-                     .last_line = LastLine(pod.termination_message)});
+    worst.Add({.pod = pod.name,
+               .exit_code = pod.exit_code,
+               .reason = Tidy(!pod.reason.empty() ? pod.reason : pod.exit_reason, 128),
+               .last_line = LastLine(pod.termination_message)});
   }
   for (const auto& [task, pod] : view.ours) {
-    if (pod->phase != PodPhase::kPending && pod->phase != PodPhase::kRunning) continue;
-    if (IsNormalWait(pod->waiting_reason) || listed(pod->name) || pod->delete_requested) continue;
-    worst.push_back({.pod = pod->name,
-                     .exit_code = pod->last_exit_code,
-                     .reason = Tidy(pod->waiting_reason, 128),
-                     .last_line = Tidy(pod->waiting_message, kLongestLine)});
+    if (worst.full()) break;
+    const auto trouble = TroubleOf(view, *pod);
+    if (!trouble || worst.Has(pod->name)) continue;
+    worst.Add({.pod = pod->name,
+               .exit_code = pod->last_exit_code,
+               .reason = pod->waiting_reason.empty() ? std::string(api::ReasonName(trouble->reason))
+                                                     : Tidy(pod->waiting_reason, 128),
+               .last_line = Tidy(pod->waiting_message, kLongestLine)});
   }
   // Pods that failed before keep their place: their pods are gone, and this is all that is left of
   // them.
   for (const api::Trouble& trouble : view.job.status.worst) {
-    if (trouble.exit_code && !listed(trouble.pod)) worst.push_back(trouble);
+    if (worst.full()) break;
+    if (trouble.exit_code && !worst.Has(trouble.pod)) worst.Add(trouble);
   }
-  if (worst.size() > api::kMaxWorst) worst.resize(api::kMaxWorst);
-  draft->next.worst = std::move(worst);
+  draft->next.worst = worst.Take();
 }
 
 // Without what the kubelet did: a thousand containers that it restarts are no thousand writes.
@@ -126,7 +135,8 @@ void Account(const View& view, Draft* draft) {
 bool HasRun(const api::JobStatus& status) {
   const auto running = status.conditions.find(ConditionType::kRunning);
   return running != status.conditions.end() &&
-         (running->second.status || running->second.reason != kJobSuspended);
+         (running->second.status ||
+          running->second.reason != api::ReasonName(Reason::kJobSuspended));
 }
 
 double OngoingWait(const api::JobStatus& status, TimePoint now) {
@@ -173,7 +183,7 @@ void Tell(const View& view, Draft* draft) {
   const bool restarting = api::IsTrue(draft->next, ConditionType::kRestarting);
   bool all = true;
   bool leads = false;
-  const PodSeen* troubled = nullptr;
+  std::optional<PodTrouble> troubled;
   int more = 0;
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
     for (int32_t i = 0; i < replica.replicas; ++i) {
@@ -184,46 +194,50 @@ void Tell(const View& view, Draft* draft) {
       if (!current) continue;
       const bool up = pod->phase == PodPhase::kRunning || pod->phase == PodPhase::kSucceeded;
       if (up && role == api::Leader(view.job.spec).role) leads = true;
-      if (!IsNormalWait(pod->waiting_reason) && pod->phase != PodPhase::kFailed &&
-          pod->phase != PodPhase::kSucceeded) {
-        if (troubled == nullptr) troubled = pod;
+      if (auto trouble = TroubleOf(view, *pod)) {
         ++more;
+        if (!troubled || trouble->reason < troubled->reason) troubled = std::move(trouble);
       }
+      if (const auto slow = SlowFrom(*pod); slow && view.now < *slow) draft->WakeAt(*slow);
     }
   }
   if (all && leads && !restarting && !view.Is(ConditionType::kRunning)) {
     EndWait(draft);
-    draft->Set(ConditionType::kRunning, true, "JobRunning", "the job runs");
-    draft->Event(false, "JobRunning", "the job runs");
+    draft->Set(ConditionType::kRunning, true, Reason::kJobRunning, "the job runs");
+    draft->Event(false, Reason::kJobRunning, "the job runs");
   }
-  if (troubled != nullptr) {
-    std::string message = troubled->name + ": " + troubled->waiting_reason;
-    if (!troubled->waiting_message.empty()) {
-      message += ": " + Tidy(troubled->waiting_message, kLongestLine);
-    }
-    if (more > 1) message += " (and " + std::to_string(more - 1) + " more)";
-    draft->Wait(troubled->waiting_reason == "Unschedulable" ? "Unschedulable" : "PodsNotStarting",
-                message);
+  if (troubled) {
+    if (more > 1) troubled->message += " (and " + std::to_string(more - 1) + " more)";
+    draft->Wait(troubled->reason, std::move(troubled->message));
   }
 }
 
 void Publish(const View& view, Draft* draft) {
   api::JobStatus& next = draft->next;
   const api::JobStatus& before = view.job.status;
-  if (!draft->waiting_reason.empty() && !draft->finished()) {
-    draft->Set(ConditionType::kWaiting, true, draft->waiting_reason, draft->waiting_message);
+  if (draft->waiting && !draft->finished()) {
+    const auto& [reason, message] = *draft->waiting;
+    draft->Set(ConditionType::kWaiting, true, reason, message);
+    const auto told = before.conditions.find(ConditionType::kWaiting);
+    const bool news = told == before.conditions.end() || !told->second.status ||
+                      told->second.reason != api::ReasonName(reason);
+    if (news) draft->Event(true, reason, message);
   } else if (view.Is(ConditionType::kWaiting)) {
-    draft->Set(ConditionType::kWaiting, false, "NotWaiting", "");
+    draft->Set(ConditionType::kWaiting, false, Reason::kNotWaiting, "");
   }
   if (draft->finished()) {
-    for (const ConditionType type : {ConditionType::kRunning, ConditionType::kRestarting,
-                                     ConditionType::kStalled, ConditionType::kSuspended}) {
-      if (api::IsTrue(next, type)) draft->Set(type, false, "JobFinished", "the job has ended");
+    for (const ConditionType type :
+         {ConditionType::kRunning, ConditionType::kRestarting, ConditionType::kStalled,
+          ConditionType::kStraggling, ConditionType::kSuspended}) {
+      if (api::IsTrue(next, type)) {
+        draft->Set(type, false, Reason::kJobFinished, "the job has ended");
+      }
     }
   }
   next.phase = PhaseWord(next);
   next.label_selector = LabelSelector(view.job);
   next.observed_generation = view.job.metadata.generation;
+  FitStatus(&next);
 
   if (next == before) return;
   // What a pod tells of its restarts is on record before the pod goes.
@@ -233,7 +247,8 @@ void Publish(const View& view, Draft* draft) {
         return std::holds_alternative<DeletePod>(action.write);
       });
   const bool quiet = !forgets && SameButForTelling(next, before);
-  if (quiet && before.last_reconcile_time) {
+  // A time that lies ahead is of an operator with another clock.
+  if (quiet && before.last_reconcile_time && *before.last_reconcile_time <= view.now) {
     const TimePoint due = *before.last_reconcile_time + Duration(kQuietTime);
     if (view.now < due) {
       draft->WakeAt(due);
@@ -247,7 +262,10 @@ void Publish(const View& view, Draft* draft) {
                      !view.seen.refused && next.recovery == before.recovery &&
                      !api::IsTrue(next, ConditionType::kSuspended);
   draft->Add(first ? Phase::kReport : Phase::kDecide,
-             PatchStatus{.status = next, .resource_version = view.job.metadata.resource_version});
+             PatchStatus{.status = next, .resource_version = view.job.metadata.resource_version},
+             first   ? "the job is new"
+             : quiet ? "counts or progress moved"
+                     : "what holds changed");
 }
 
 }  // namespace meshtrain::reconcile

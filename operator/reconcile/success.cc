@@ -6,9 +6,9 @@ namespace meshtrain::reconcile {
 
 bool EndedWell(const PodSeen& pod) {
   if (pod.phase != PodPhase::kSucceeded || pod.exit_code.value_or(0) != 0) return false;
-  // Told to stop, a program may well leave with 0 before its work is done; only an end from before
-  // the order counts.
-  return !pod.delete_requested || (pod.finished && *pod.finished < *pod.delete_requested);
+  // Told to stop, a program may well leave with 0 before its work is done. Whether it ended before
+  // the order cannot be told: its end has its node's time, the order the API server's.
+  return !pod.delete_requested;
 }
 
 std::optional<std::string> Success(const View& view, const std::vector<Failure>& failures) {

@@ -19,24 +19,24 @@ bool Suspend(const View& view, Draft* draft) {
         // then.
         next.recovery.restart_all_below = ++next.recovery.attempt;
       }
-      draft->Event(false, "JobSuspended", "the job is suspended");
+      draft->Event(false, Reason::kJobSuspended, "the job is suspended");
     }
     next.start_time.reset();
-    draft->Set(ConditionType::kCreated, true, "JobCreated", "the job was accepted");
-    draft->Set(ConditionType::kSuspended, true, "JobSuspended", "runPolicy.suspend is true");
+    draft->Set(ConditionType::kCreated, true, Reason::kJobCreated, "the job was accepted");
+    draft->Set(ConditionType::kSuspended, true, Reason::kJobSuspended, "runPolicy.suspend is true");
     for (const ConditionType type :
          {ConditionType::kRunning, ConditionType::kRestarting, ConditionType::kStalled}) {
       if (next.conditions.contains(type)) {
-        draft->Set(type, false, kJobSuspended, "the job is suspended");
+        draft->Set(type, false, Reason::kJobSuspended, "the job is suspended");
       }
     }
     DeleteOurs(view, draft, "the job is suspended", [](const PodSeen&) { return true; });
-    DeleteGang(view, draft);
+    DeleteGang(view, "the job is suspended", draft);
     return true;
   }
   if (view.Is(ConditionType::kSuspended)) {
-    draft->Set(ConditionType::kSuspended, false, "JobResumed", "the job was resumed");
-    draft->Event(false, "JobResumed", "the job is resumed");
+    draft->Set(ConditionType::kSuspended, false, Reason::kJobResumed, "the job was resumed");
+    draft->Event(false, Reason::kJobResumed, "the job is resumed");
     next.start_time = view.stamp;
   }
   return false;

@@ -1,5 +1,7 @@
 #include "runtime/cluster/contract.h"
 
+#include <cstdio>
+
 #include "runtime/base/text.h"
 
 namespace meshtrain::cluster {
@@ -34,8 +36,21 @@ std::string ToString(TaskId task) {
 std::string PodName(std::string_view job, TaskId task) {
   return std::string(job) + "-" + ToString(task);
 }
-std::string TokenSecretName(std::string_view job) { return std::string(job) + "-token"; }
-std::string CheckpointClaimName(std::string_view job) { return std::string(job) + "-checkpoint"; }
+
+std::string ShortHash(std::string_view text) {
+  uint32_t hash = 2166136261u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  char out[9];
+  std::snprintf(out, sizeof(out), "%08x", hash);
+  return out;
+}
+
+std::string TokenSecretName(std::string_view job, std::string_view uid) {
+  return std::string(job) + "-token-" + ShortHash(uid);
+}
+std::string CheckpointClaimName(std::string_view job, std::string_view uid) {
+  return std::string(job) + "-checkpoint-" + ShortHash(uid);
+}
 
 ExitClass ClassifyExit(int code) {
   if (code == kExitDone) return ExitClass::kDone;

@@ -40,13 +40,20 @@ inline constexpr std::string_view kKind = "TrainingJob";
 inline constexpr std::string_view kPlural = "trainingjobs";
 // The value of spec.runPolicy.managedBy that means this operator; so does its absence.
 inline constexpr std::string_view kManagedBy = "meshtrain.dev/operator";
+// The one other controller that is known: Kueue's, which runs the job in another cluster.
+inline constexpr std::string_view kManagedByMultiKueue = "kueue.x-k8s.io/multikueue";
 // A pod's name is also its host name, which Linux and DNS limit.
 inline constexpr size_t kMaxNameLength = 63;
 
 // "mnist-worker-3": the pod, its host name and, with kubeflow-v1 names, its Service.
 std::string PodName(std::string_view job, TaskId task);
-std::string TokenSecretName(std::string_view job);      // "mnist-token"
-std::string CheckpointClaimName(std::string_view job);  // "mnist-checkpoint"
+// FNV-1a of 32 bits as eight hexadecimal digits, which any name may end in.
+std::string ShortHash(std::string_view text);
+// Names of objects that only this job's pods mount. They end in ShortHash of the job's uid, so that
+// no object of another, nor of a former job of the same name, is ever taken for this job's.
+std::string TokenSecretName(std::string_view job, std::string_view uid);  // "mnist-token-811c9dc5"
+std::string CheckpointClaimName(std::string_view job,
+                                std::string_view uid);  // "mnist-checkpoint-811c9dc5"
 
 // Containers that train, by preference; else the pod's first container.
 inline constexpr std::string_view kTrainingContainers[] = {"trainer", "tensorflow"};
@@ -62,6 +69,8 @@ inline constexpr std::string_view kManagedByValue = "meshtrain-operator";
 inline constexpr std::string_view kLabelLeader = "meshtrain.dev/leader";
 // Which attempt of the job a pod was created in: a decimal number, from 0.
 inline constexpr std::string_view kAnnotationAttempt = "meshtrain.dev/attempt";
+// Which cluster the pod was told: pods of one job that can run at once have it alike.
+inline constexpr std::string_view kAnnotationCluster = "meshtrain.dev/cluster";
 
 // --- ports
 // ------------------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ ordered_json Json(const Progress& p, bool ranks, bool metrics) {
                    {"hash", p.plan->hash}};
     out["planHash"] = p.plan->hash;
   }
+  if (!p.stopped_rank.empty()) out["stoppedRank"] = p.stopped_rank;
   return out;
 }
 

@@ -233,6 +233,36 @@ class ProcessFaultsTest(unittest.TestCase):
     def test_chief_stopped_and_continued(self):
         self.stopped(0)
 
+    def test_progress_names_the_rank_that_stopped(self):
+        job = self.job()
+        port = free_ports(1)[0]
+        job.start(0, metrics=f"127.0.0.1:{port}")
+        job.start(1)
+        job.start(2)
+
+        def progress():
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/progress", timeout=DEADLINE) as answer:
+                return json.loads(answer.read())
+
+        job.wait_for_step(35)
+        self.assertNotIn("stoppedRank", progress())
+        job.processes[2].send_signal(signal.SIGSTOP)
+        job.wait_for_text(0, "worker-2 lost: silent for")
+        job.wait_for_text(0, "training is interrupted")
+        begun = time.monotonic()
+        while progress().get("stoppedRank") != "worker-2":
+            self.assertLess(time.monotonic(), begun + DEADLINE, progress())
+            time.sleep(0.01)
+        job.processes[2].send_signal(signal.SIGCONT)
+        job.wait_for_text(0, "resuming from")
+        begun = time.monotonic()
+        while "stoppedRank" in progress():  # gone with the next step
+            self.assertLess(time.monotonic(), begun + DEADLINE, progress())
+            time.sleep(0.01)
+            if job.processes[0].poll() is not None:
+                break
+        self.assert_undisturbed(job)
+
     def test_replaced_while_stopped_is_refused(self):
         job = self.job()
         job.start_all()

@@ -40,7 +40,7 @@ void World::Chaos() {
     return pods[static_cast<size_t>(Below(static_cast<int>(pods.size())))];
   };
   const size_t node = static_cast<size_t>(Below(static_cast<int>(nodes_.size())));
-  switch (Below(11)) {
+  switch (Below(12)) {
     case 0:
       if (pods.empty()) return;
       Fire("pod drained");
@@ -57,7 +57,6 @@ void World::Chaos() {
         p.reason = "Evicted";
         p.disrupted = Below(2) == 0;
         if (Below(2) == 0) p.exit_code = 137;
-        p.finished = now_;
       });
     }
     case 2:
@@ -68,13 +67,16 @@ void World::Chaos() {
       After(Between(1, 40), [=, this] {
         if (nodes_[node].up) return;
         nodes_[node].ready = false;
-        nodes_[node].not_ready_since = now_;
         ShowNodes();
       });
       After(Between(20, 200), [=, this] {
         if (Chance(0.3) && !nodes_[node].up) {
           Fire("node vanishes");
           nodes_[node].gone = true;
+          ShowNodes();
+        } else if (Chance(0.2) && !nodes_[node].up) {
+          Fire("node tainted out-of-service");
+          nodes_[node].out_of_service = true;
           ShowNodes();
         }
         After(Between(1, 60), [=, this] {
@@ -90,8 +92,7 @@ void World::Chaos() {
             }
             for (const auto& [name, uid] : left) RemovePod(name, uid);
           }
-          nodes_[node] = Node{};
-          nodes_[node].not_ready_since = now_;
+          nodes_[node] = Node{.skew = nodes_[node].skew};
           ShowNodes();
         });
       });
@@ -100,13 +101,26 @@ void World::Chaos() {
       Fire("user suspends");
       Log("suspend");
       ChangeJob([](api::TrainingJob& job) { job.spec.run_policy.suspend = true; }, true);
+      // While it stands still its workers may become more or fewer, though it is not elastic.
+      if (Chance(0.5) && api::Replicas(job()->spec, Role::kWorker) > 0 &&
+          job()->spec.success_policy != api::kSuccessAllWorkers) {
+        const int next = 1 + Below(6);
+        Fire("user scales a suspended job");
+        most_workers_ = std::max(most_workers_, next);
+        ChangeJob(
+            [&](api::TrainingJob& job) { job.spec.replica_specs[Role::kWorker].replicas = next; },
+            true);
+      }
       return After(Between(0.01, 30), [this] {
         Log("resume");
         ChangeJob([](api::TrainingJob& job) { job.spec.run_policy.suspend = false; }, true);
       });
     case 4: {
       const int workers = api::Replicas(job()->spec, Role::kWorker);
-      if (workers < 1 || job()->spec.success_policy == api::kSuccessAllWorkers) return;
+      if (workers < 1 || !job()->spec.elastic ||
+          job()->spec.success_policy == api::kSuccessAllWorkers) {
+        return;
+      }
       const int next = 1 + Below(6);
       Fire("user scales");
       Log("scale to " + std::to_string(next));
@@ -137,6 +151,13 @@ void World::Chaos() {
       Fire("pod deleted by hand, by force");
       Log("force " + some().name);
       return RequestDeletion(some().name, some().uid, 0);
+    case 10: {
+      const Object* token = Now("secret/token");
+      if (token == nullptr || !token->secret) return;
+      Fire("the token is deleted");
+      Log("the token is deleted");
+      return Put("secret/token", {});
+    }
     default:
       Fire("watch starts again from a list");
       return Relist(process_);
@@ -172,7 +193,7 @@ void World::CheckSettled() {
     }
   }
   Relist(process_);
-  const reconcile::Outcome outcome = reconcile::Reconcile(*current, Observe(), now_);
+  const reconcile::Outcome outcome = reconcile::Reconcile(*current, Observe(), OperatorNow());
   if (!outcome.empty()) Violate("P3: not settled:\n" + ToString(outcome));
 }
 
@@ -185,7 +206,7 @@ void World::Run(double stormy) {
   quota_ = false;
   for (Node& node : nodes_) {
     node.up = true;
-    node.gone = false;
+    node.gone = node.out_of_service = false;
     node.ready = true;
   }
   ShowNodes();
@@ -214,7 +235,10 @@ api::TrainingJob RandomJob(uint64_t seed) {
     api::RunPolicy& run = job.spec.run_policy;
     const std::string_view clean[] = {api::kCleanAll, api::kCleanRunning, api::kCleanNone};
     run.clean_pod_policy = std::string(clean[below(3)]);
-    run.dead_node_seconds = 20 + below(60);
+    if (below(2) == 0) run.dead_node_seconds = 20 + below(60);
+    if (below(2) == 0) job.spec.elastic = api::Elastic{.min_replicas = 1, .max_replicas = 6};
+    if (below(3) == 0) job.spec.program = "{}";
+    if (api::Replicas(job.spec, Role::kPs) > 0) job.spec.strategy = api::kStrategyParameterServer;
     if (below(2) == 0) run.backoff_limit = below(6);
     if (run.backoff_limit && below(3) == 0) run.backoff_window_seconds = 60;
     if (below(8) == 0) run.active_deadline_seconds = 60 + below(200);

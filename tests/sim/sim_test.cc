@@ -30,6 +30,7 @@ World Live(uint64_t seed, bool log) {
   if (seed % 10 == 6) {
     world.RefuseServiceUntil(static_cast<double>(seed % 77), World::Refusal::kQuota);
   }
+  if (seed % 10 == 8) world.HoldNamesUntil(static_cast<double>(seed % 77));
   world.Run(150);
   return world;
 }
@@ -99,10 +100,16 @@ TEST(SimTest, InvariantsHoldInEveryHistory) {
                             "quota",
                             "quota of Services",
                             "name of the Service taken",
-                            "the first pod is there before its Service",
-                            "a pod is there before the Service that was asked for with it",
                             "user suspends",
-                            "user scales"}) {
+                            "user scales",
+                            "user scales a suspended job",
+                            "clocks differ",
+                            "a finalizer holds a pod",
+                            "node tainted out-of-service",
+                            "names of a former job are released",
+                            "the token is deleted",
+                            "a pod waits for the token that it mounts",
+                            "a probe finds the token missing"}) {
     EXPECT_GT(fired[fault], 0) << fault << " never fired";
   }
 }
@@ -205,6 +212,22 @@ INSTANTIATE_TEST_SUITE_P(Refusals, RefusedServiceTest,
                          [](const auto& info) {
                            return info.param == World::Refusal::kQuota ? "Quota" : "NameTaken";
                          });
+
+// The names of a former job's pods and Service: their release is what is waited for.
+TEST(SimTest, PodsAppearWithinASecondOfTheReleaseOfTheirNames) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    for (const double release : {0.5, 37.0, 90.0}) {
+      World world(seed, {}, testing_support::MakeJob("life").Chief().Workers(2).Build());
+      world.KeepLog();
+      world.HoldNamesUntil(release);
+      world.Run(100);
+      ASSERT_TRUE(world.violations().empty()) << Report(world);
+      ASSERT_TRUE(world.first_pod().has_value()) << Report(world);
+      EXPECT_GE(*world.first_pod(), release) << Report(world);
+      EXPECT_LE(*world.first_pod(), release + 1) << Report(world);
+    }
+  }
+}
 
 // creations + status writes <= pods + 6 over the life of a job that nothing happens to.
 TEST(SimTest, AQuietLifeIsCheap) {

@@ -23,13 +23,8 @@ const std::string kForeignUid = "somebody-else";
 const std::string kServiceKey = "service/";
 const std::string kNodesKey = "nodes";
 
-// Whose pod may be asked for before the Service.
-TaskId First(const api::Spec& spec) {
-  for (const auto& [role, replica] : spec.replica_specs) {
-    if (replica.replicas > 0) return {role, 0};
-  }
-  return {};
-}
+const std::string kFormerUid = "a-former-job";
+const std::string kTokenKey = "secret/token";
 
 bool Live(const PodSeen& pod) {
   return pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning;
@@ -38,7 +33,14 @@ bool Live(const PodSeen& pod) {
 }  // namespace
 
 World::World(uint64_t seed, Faults faults, api::TrainingJob job)
-    : random_(seed), faults_(faults), now_(At(0)), nodes_(3), reads_its_writes_(seed % 2 == 1) {
+    : random_(seed),
+      faults_(faults),
+      now_(At(0)),
+      nodes_(3),
+      reads_its_writes_(seed % 2 == 1),
+      skewed_(faults.chaos > 0 && seed % 3 == 0) {
+  server_skew_ = AnySkew();
+  for (Node& node : nodes_) node.skew = AnySkew();
   deadline_possible_ = job.spec.run_policy.active_deadline_seconds.has_value() ||
                        job.spec.run_policy.startup_deadline_seconds.has_value();
   most_workers_ = api::Replicas(job.spec, Role::kWorker);
@@ -67,6 +69,12 @@ bool World::Chance(double probability) {
 int World::Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
 double World::Between(double low, double high) {
   return std::uniform_real_distribution<double>(low, high)(random_);
+}
+
+Duration World::AnySkew() {
+  if (!skewed_) return {};
+  Fire("clocks differ");
+  return std::chrono::floor<std::chrono::seconds>(Seconds(Between(-3600, 3600)));
 }
 
 void World::Log(const std::string& line) {
@@ -102,7 +110,10 @@ std::vector<std::string> World::Pods() const {
   std::vector<std::string> out;
   for (const auto& [key, versions] : objects_) {
     const auto& pod = versions.back().pod;
-    if (!pod || pod->controller_uid == kForeignUid || pod->controller_uid.empty()) continue;
+    if (!pod || pod->controller_uid == kForeignUid || pod->controller_uid == kFormerUid ||
+        pod->controller_uid.empty()) {
+      continue;
+    }
     out.push_back(pod->name + " " + std::to_string(static_cast<int>(pod->phase)));
   }
   return out;
@@ -165,7 +176,17 @@ void World::ChangeJob(const std::function<void(api::TrainingJob&)>& change, bool
 
 void World::RemovePod(const std::string& name, const std::string& uid) {
   const Object* object = Now(PodKey(name));
-  if (object != nullptr && object->pod && object->pod->uid == uid) Put(PodKey(name), {});
+  if (object == nullptr || !object->pod || object->pod->uid != uid) return;
+  if (!finalizers_.contains(uid)) return Put(PodKey(name), {});
+  Fire("a finalizer holds a pod");
+  ChangePod(name, uid, [&](PodSeen& pod) {
+    if (!pod.delete_requested) pod.delete_requested = ServerNow();
+    pod.delete_due = pod.delete_requested;
+  });
+  After(Between(1, 60), [=, this] {
+    finalizers_.erase(uid);
+    RemovePod(name, uid);
+  });
 }
 
 void World::RequestDeletion(const std::string& name, const std::string& uid, double grace) {
@@ -175,8 +196,8 @@ void World::RequestDeletion(const std::string& name, const std::string& uid, dou
   if (grace == 0 || !bound) return RemovePod(name, uid);
   if (object->pod->delete_requested) return;
   ChangePod(name, uid, [&](PodSeen& pod) {
-    pod.delete_requested = now_;
-    pod.delete_due = now_ + Seconds(grace);
+    pod.delete_requested = ServerNow();
+    pod.delete_due = ServerNow() + Seconds(grace);
   });
   // The kubelet stops the process and lets the object go, if it lives then.
   const auto stop = [=, this](const auto& self) -> void {
@@ -189,7 +210,7 @@ void World::RequestDeletion(const std::string& name, const std::string& uid, dou
         pod.phase =
             Below(3) == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;  // some programs leave with 0
         pod.exit_code = pod.phase == PodPhase::kSucceeded ? 0 : 143;
-        pod.finished = now_;
+        pod.finished = now_ + node.skew;
       });
     }
     After(Between(0.01, 0.5), [=, this] { RemovePod(name, uid); });
@@ -207,7 +228,11 @@ void World::Schedule(const std::string& name, const std::string& uid) {
   }
   if (up.empty()) return After(2, [=, this] { Schedule(name, uid); });
   const size_t node = up[static_cast<size_t>(Below(static_cast<int>(up.size())))];
-  ChangePod(name, uid, [&](PodSeen& pod) { pod.node = "node-" + std::to_string(node); });
+  ChangePod(name, uid, [&](PodSeen& pod) {
+    pod.node = "node-" + std::to_string(node);
+    // By the operator's clock: an hour's wait for the word that a pod starts slowly is no error.
+    pod.scheduled = OperatorNow();
+  });
   After(Between(0.1, 3), [=, this] { Start(name, uid); });
 }
 
@@ -220,6 +245,16 @@ void World::Start(const std::string& name, const std::string& uid) {
   if (!Live(*object->pod)) return;
   if (!nodes_[static_cast<size_t>(object->pod->node.back() - '0')].up) {
     return After(3, [=, this] { Start(name, uid); });
+  }
+  if (mounts_token_.contains(uid)) {
+    // As the kubelet does: it tries again until what is to be mounted is there.
+    const Object* token = Now(kTokenKey);
+    if (token == nullptr || !token->secret) {
+      Fire("a pod waits for the token that it mounts");
+      return After(Between(1, 5), [=, this] { Start(name, uid); });
+    }
+    tokens_[uid] = token->version;
+    CheckToken(*object->pod);
   }
   ChangePod(name, uid, [](PodSeen& pod) {
     pod.phase = PodPhase::kRunning;
@@ -264,7 +299,7 @@ void World::End(const std::string& name, const std::string& uid) {
     return ChangePod(name, uid, [&](PodSeen& pod) {
       pod.phase = PodPhase::kSucceeded;
       pod.exit_code = 0;
-      pod.finished = now_;
+      pod.finished = now_ + nodes_[static_cast<size_t>(pod.node.back() - '0')].skew;
     });
   }
   struct Ending {
@@ -352,6 +387,33 @@ void World::RefuseServiceUntil(double second, Refusal refusal) {
   });
 }
 
+void World::HoldNamesUntil(double second) {
+  const std::string name = job()->metadata.name;
+  const api::Spec spec = job()->spec;
+  reconcile::ServiceSeen service{
+      .name = name, .uid = "former", .controller_uid = kFormerUid, .deleting = true};
+  Put(kServiceKey + name, {.service = service});
+  std::vector<std::string> held;
+  for (const auto& [role, replica] : spec.replica_specs) {
+    if (replica.replicas < 1) continue;
+    PodSeen pod;
+    pod.name = cluster::PodName(name, {role, 0});
+    pod.uid = "former-" + pod.name;
+    pod.task = TaskId{role, 0};
+    pod.controller_uid = kFormerUid;
+    pod.phase = PodPhase::kSucceeded;
+    pod.delete_requested = pod.delete_due = ServerNow() - Seconds(5);
+    Put(PodKey(pod.name), {.pod = pod});
+    held.push_back(PodKey(pod.name));
+  }
+  After(second, [=, this] {
+    Fire("names of a former job are released");
+    Log("names are released");
+    Put(kServiceKey + name, {});
+    for (const std::string& key : held) Put(key, {});
+  });
+}
+
 // --- operator
 // -------------------------------------------------------------------------------------------------------------
 
@@ -360,8 +422,14 @@ void World::StartProcess(double delay) {
   busy_ = false;
   After(delay, [this] {
     process_ = ++processes_;
+    operator_skew_ = AnySkew();
     wake_at_.reset();
     refused_.reset();
+    lost_child_.reset();
+    refusals_in_a_row_ = 0;
+    silent_since_.clear();
+    delete_seen_.clear();
+    answered_.clear();
     failures_in_a_row_ = 0;
     cache_.clear();
     Log("operator " + std::to_string(process_) + " leads");
@@ -405,6 +473,9 @@ void World::Deliver(const std::string& key, size_t version, int process) {
   // A reflector never goes back behind what it has shown, and what is known wakes nobody.
   if (!added && version <= seen->second) return;
   seen->second = version;
+  // The name of something that is gone may be free now.
+  const Object& object = objects_.at(key)[version];
+  if (!object.job && !object.pod && !object.service) refused_.reset();
   if (key == kNodesKey) nodes_seen_ = std::max(nodes_seen_, at);
   Wake(0.001);
 }
@@ -426,6 +497,10 @@ void World::Wake(double delay) {
 reconcile::Observed World::Observe() {
   reconcile::Observed seen;
   node_unsure_ = false;
+  nodes_decided_on_.reset();
+  if (const auto nodes = cache_.find(kNodesKey); nodes != cache_.end()) {
+    nodes_decided_on_ = nodes->second;
+  }
   for (const auto& [key, version] : cache_) {
     const Object& object = objects_.at(key)[version];
     if (object.service && object.service->controller_uid != kForeignUid) {
@@ -433,22 +508,31 @@ reconcile::Observed World::Observe() {
     }
     if (!object.pod) continue;
     PodSeen pod = *object.pod;
+    if (pod.delete_requested) {
+      pod.delete_seen = delete_seen_.emplace(pod.uid, OperatorNow()).first->second;
+    }
     if (!pod.node.empty()) {
       const Node& node = (*objects_.at(kNodesKey)[cache_.at(kNodesKey)]
                                .nodes)[static_cast<size_t>(pod.node.back() - '0')];
       // As the store has it: a node that is not there may be newer than what is known of nodes.
       const bool unsure = node.gone && nodes_seen_ < object.version;
       node_unsure_ = node_unsure_ || unsure;
-      pod.node_state = unsure       ? reconcile::NodeState::kUnseen
-                       : node.gone  ? reconcile::NodeState::kGone
-                       : node.ready ? reconcile::NodeState::kReady
-                                    : reconcile::NodeState::kNotReady;
-      if (!node.gone && !node.ready) pod.node_not_ready_since = node.not_ready_since;
+      pod.node_state = unsure                ? reconcile::NodeState::kUnseen
+                       : node.gone           ? reconcile::NodeState::kGone
+                       : node.out_of_service ? reconcile::NodeState::kOutOfService
+                       : node.ready          ? reconcile::NodeState::kReady
+                                             : reconcile::NodeState::kNotReady;
+      if (node.gone || node.ready) {
+        silent_since_.erase(pod.node);
+      } else {
+        pod.node_not_ready_since = silent_since_.emplace(pod.node, OperatorNow()).first->second;
+      }
     }
     seen.pods.push_back(std::move(pod));
   }
   std::shuffle(seen.pods.begin(), seen.pods.end(), random_);
   seen.refused = refused_;
+  seen.lost_child = lost_child_;
   return seen;
 }
 
@@ -468,10 +552,11 @@ void World::Reconcile(int process) {
   if (stale) Fire("reconcile on a stale cache");
   busy_ = true;
   again_ = false;
-  const reconcile::Outcome outcome = reconcile::Reconcile(cached, Observe(), now_);
-  if (outcome.wake_at) Wake(std::chrono::duration<double>(*outcome.wake_at - now_).count() + 1e-3);
+  const reconcile::Outcome outcome = reconcile::Reconcile(cached, Observe(), OperatorNow());
+  if (outcome.wake_at) {
+    Wake(std::chrono::duration<double>(*outcome.wake_at - OperatorNow()).count() + 1e-3);
+  }
   bool failed = false;
-  service_asked_for_ = false;
   found_ = false;
   size_t i = 0;
   while (i < outcome.actions.size() && !failed) {
@@ -479,11 +564,6 @@ void World::Reconcile(int process) {
     const reconcile::Phase phase = outcome.actions[i].phase;
     for (; i < outcome.actions.size() && outcome.actions[i].phase == phase; ++i) {
       batch.push_back(&outcome.actions[i]);
-    }
-    for (const reconcile::Action* action : batch) {
-      if (std::holds_alternative<reconcile::CreateService>(action->write)) {
-        service_asked_for_ = true;
-      }
     }
     std::shuffle(batch.begin(), batch.end(), random_);
     for (const reconcile::Action* action : batch) {
@@ -495,21 +575,25 @@ void World::Reconcile(int process) {
       // anew.
       if (std::holds_alternative<reconcile::PatchStatus>(action->write)) {
         cache_[kJobKey] = objects_[kJobKey].size() - 1;
+        Wake(0.001);
       }
       if (answer != Answer::kDone) failed = true;
     }
   }
   busy_ = false;
-  const bool lifted = !failed && refused_.has_value();
-  if (!failed) refused_.reset();
-  // A process that does not read its own writes would do them again and again.
-  const bool in_vain = found_ || (!reads_its_writes_ && !outcome.empty());
-  if (failed || in_vain) {
+  if (!failed) {
+    refused_.reset();
+    lost_child_.reset();
+    refusals_in_a_row_ = 0;
+  }
+  if (failed) {
     // As a rate limited work queue would.
     Wake(std::min(30.0, 0.01 * static_cast<double>(1 << std::min(++failures_in_a_row_, 12))));
   } else {
     failures_in_a_row_ = 0;
-    if (!outcome.empty() || outcome.again || lifted) Wake(0.001);
+    // What was done is seen, and that wakes the job: it need not wake itself. A process that does
+    // not read its own writes waits for their events.
+    if (outcome.again || (found_ && !reads_its_writes_)) Wake(1);
   }
   if (again_) Wake(0.001);
 }
@@ -557,7 +641,11 @@ World::Answer World::Send(const reconcile::Write& write, const api::TrainingJob&
         return die("operator dies before a write");
       case 5:
         // On its way when its sender dies; over before the next one leads.
-        After(Between(0.01, 1.5), [=, this] { Do(write, cached); });
+        After(Between(0.01, 1.5), [=, this] {
+          late_ = true;
+          Do(write, cached);
+          late_ = false;
+        });
         return die("request arrives after its sender died");
       default:
         Fire("another writer changes the job");
@@ -571,8 +659,75 @@ World::Answer World::Send(const reconcile::Write& write, const api::TrainingJob&
   if (const auto* w = std::get_if<reconcile::CreatePod>(&write)) key = PodKey(w->name);
   if (const auto* w = std::get_if<reconcile::DeletePod>(&write)) key = PodKey(w->name);
   if (const auto* w = std::get_if<reconcile::CreateService>(&write)) key = kServiceKey + w->name;
-  if (const auto at = objects_.find(key); at != objects_.end()) cache_[key] = at->second.size() - 1;
+  if (const auto at = objects_.find(key); at != objects_.end()) {
+    // What is news wakes the job, as an event of a watch does.
+    if (cache_.try_emplace(key, at->second.size()).first->second != at->second.size() - 1) {
+      Wake(0.001);
+    }
+    cache_[key] = at->second.size() - 1;
+  }
+  if (!key.empty()) CheckRepeated(write, key);
   return answer;
+}
+
+// A request that was done is not made again while its object stays as it is.
+void World::CheckRepeated(const reconcile::Write& write, const std::string& key) {
+  const Object* object = Now(key);
+  const int64_t version = object == nullptr ? 0 : object->version;
+  const auto [at, first] = answered_.try_emplace(ToString(write), version);
+  if (!first && at->second == version) Violate("P5: asked for again: " + ToString(write));
+  at->second = version;
+}
+
+// Pods that can run at once know the same cluster.
+void World::CheckCreation(const PodSeen& pod) {
+  if (late_) {
+    late_pods_.insert(pod.uid);
+    return;
+  }
+  if (!reads_its_writes_) return;  // does not know what it made itself
+  for (const auto& [key, versions] : objects_) {
+    const auto& other = versions.back().pod;
+    if (!other || other->controller_uid != pod.controller_uid || other->uid == pod.uid) continue;
+    if (!Live(*other) || late_pods_.contains(other->uid)) continue;
+    if (other->cluster != pod.cluster) {
+      Violate("P6: " + pod.name + " and " + other->name + " know different clusters");
+    }
+  }
+}
+
+// Processes of a job hold the same token. One whose pod is going is none of its peers any more.
+void World::CheckToken(const PodSeen& pod) {
+  if (!reads_its_writes_ || late_pods_.contains(pod.uid)) return;
+  for (const auto& [key, versions] : objects_) {
+    const auto& other = versions.back().pod;
+    if (!other || other->controller_uid != pod.controller_uid || other->uid == pod.uid) continue;
+    if (!Live(*other) || other->delete_requested || late_pods_.contains(other->uid) ||
+        !tokens_.contains(other->uid)) {
+      continue;
+    }
+    if (tokens_[other->uid] != tokens_[pod.uid]) {
+      Violate(pod.name + " and " + other->name + " hold different tokens");
+    }
+  }
+}
+
+// Processes may live on where nobody knows better, and the user has not said how long is enough.
+void World::CheckForce(const PodSeen& pod, const api::TrainingJob& cached) {
+  if (pod.node.empty() || late_) return;
+  const size_t index = static_cast<size_t>(pod.node.back() - '0');
+  if (!nodes_decided_on_) return Violate("P1: " + pod.name + " is deleted by force, unseen");
+  const Node& node = (*objects_.at(kNodesKey)[*nodes_decided_on_].nodes)[index];
+  if (node.gone || node.out_of_service) return;
+  const auto& patience = cached.spec.run_policy.dead_node_seconds;
+  if (!patience) {
+    return Violate("P1: " + pod.name + " is deleted by force, and its process may live on");
+  }
+  const auto since = silent_since_.find(pod.node);
+  if (since == silent_since_.end() ||
+      OperatorNow() < since->second + Duration(std::chrono::seconds(*patience))) {
+    Violate("P1: " + pod.name + " is deleted by force before deadNodeSeconds");
+  }
 }
 
 void World::CheckStatus(const api::TrainingJob& before, const api::JobStatus& next) {
@@ -638,17 +793,24 @@ void World::CheckStatus(const api::TrainingJob& before, const api::JobStatus& ne
 World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& cached) {
   using namespace reconcile;  // NOLINT: the names of the writes
   const api::TrainingJob* current = job();
+  const auto refuse = [&](std::string what, std::string reason, std::string message) {
+    const double wait = std::min(60.0, static_cast<double>(1 << std::min(refusals_in_a_row_, 6)));
+    if (!late_) {
+      ++refusals_in_a_row_;
+      refused_ = RefusedWrite{.what = std::move(what),
+                              .reason = std::move(reason),
+                              .message = std::move(message),
+                              .retry_at = OperatorNow() + Seconds(wait)};
+    }
+    return Answer::kRefused;
+  };
   const auto taken = [&](const std::string& controller, bool service = false) {
     if (controller == cached.metadata.uid) {
       found_ = true;
       return Answer::kDone;
     }
     if (service) Fire("name of the Service taken");
-    refused_ = RefusedWrite{.what = "object",
-                            .reason = "AlreadyExists",
-                            .message = "is there, and is not ours",
-                            .service = service};
-    return Answer::kRefused;
+    return refuse("object", "AlreadyExists", "is there, and is not ours");
   };
   if (const auto* w = std::get_if<CreateService>(&write)) {
     const std::string key = kServiceKey + w->name;
@@ -657,11 +819,7 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
     }
     if (service_quota_) {
       Fire("quota of Services");
-      refused_ = RefusedWrite{.what = "service " + w->name,
-                              .reason = "Forbidden",
-                              .message = "exceeded quota",
-                              .service = true};
-      return Answer::kRefused;
+      return refuse("services \"" + w->name + "\"", "Forbidden", "exceeded quota");
     }
     Put(key, {.service = ServiceSeen{.name = w->name, .controller_uid = cached.metadata.uid}});
     return Answer::kDone;
@@ -673,25 +831,14 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
     }
     if (quota_) {
       Fire("quota");
-      refused_ = RefusedWrite{
-          .what = "pod " + w->name, .reason = "Forbidden", .message = "exceeded quota"};
-      return Answer::kRefused;
+      return refuse("pods \"" + w->name + "\"", "Forbidden", "exceeded quota");
     }
     if (succeeded_) {
       Violate("P2: " + w->name + " is created after the job was recorded as Succeeded");
     }
     const Object* service = Now(kServiceKey + cached.metadata.name);
     if (service == nullptr || !service->service) {
-      // Once, the first one comes before it and others may be asked for together with it.
-      const bool first = w->task == First(cached.spec);
-      if (!cached.status.conditions.empty()) {
-        Violate("a pod is created before its Service, after the first look");
-      }
-      if (!first && !service_asked_for_) {
-        Violate("a pod other than the first is created before its Service");
-      }
-      if (!first) Fire("a pod is there before the Service that was asked for with it");
-      if (first) Fire("the first pod is there before its Service");
+      Violate(w->name + " is created before the job's Service");
     }
     if (w->task.role == Role::kWorker && w->task.index >= most_workers_) {
       Violate("more workers than were ever wanted");
@@ -702,7 +849,12 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
     pod.task = w->task;
     pod.controller_uid = cached.metadata.uid;
     pod.attempt = w->attempt;
-    pod.created = std::chrono::floor<std::chrono::seconds>(now_);
+    pod.created = std::chrono::floor<std::chrono::seconds>(ServerNow());
+    pod.cluster = reconcile::ClusterStamp(cached, {});
+    if (!cached.spec.program.empty()) mounts_token_.insert(pod.uid);
+    if (faults_.chaos > 0 && !calm_ && Chance(0.1)) finalizers_.insert(pod.uid);
+    if (!first_pod_) first_pod_ = std::chrono::duration<double>(now_ - At(0)).count();
+    CheckCreation(pod);
     Put(key, {.pod = pod});
     After(Between(0.01, 1), [this, name = pod.name, uid = pod.uid] { Schedule(name, uid); });
     return Answer::kDone;
@@ -719,10 +871,7 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
     const Node* node =
         pod.node.empty() ? nullptr : &nodes_[static_cast<size_t>(pod.node.back() - '0')];
     const bool silent = node != nullptr && (!node->up || node->gone || !node->ready);
-    if (w->grace_seconds == 0 && !silent && node != nullptr && node->ready &&
-        pod.phase == PodPhase::kRunning && !calm_ && node->not_ready_since + Seconds(60) < now_) {
-      Violate("P1: " + w->name + " is deleted by force on a node that answers");
-    }
+    if (w->grace_seconds == 0) CheckForce(pod, cached);
     const bool wanted = pod.task->index < api::Replicas(cached.spec, pod.task->role);
     // Pods go while their Service is refused, even those that started before the deletion came.
     const Object* service = Now(kServiceKey + cached.metadata.name);
@@ -733,7 +882,7 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
         pod.attempt >= current->status.recovery.attempt) {
       // With RestartAll, or a node that came back, pods of earlier attempts go; the newest never
       // do.
-      if (w->grace_seconds != 0) Violate("P4: " + w->name + " runs well and is deleted: " + w->why);
+      if (w->grace_seconds != 0) Violate("P4: " + w->name + " runs well and is deleted");
     }
     RequestDeletion(w->name, w->uid, w->grace_seconds ? 0 : 30);
     return Answer::kDone;
@@ -774,7 +923,20 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
     }
     return Answer::kDone;
   }
-  return Answer::kDone;  // secrets, claims, maps
+  if (const auto* w = std::get_if<CreateSecret>(&write)) {
+    const Object* token = Now(kTokenKey);
+    if (token != nullptr && token->secret) return Answer::kDone;  // ours by its name
+    if (!w->probe) {
+      Put(kTokenKey, {.secret = true});
+      return Answer::kDone;
+    }
+    Fire("a probe finds the token missing");
+    if (!late_) {
+      lost_child_ = LostChild{.what = "secret", .attempt = cached.status.recovery.attempt};
+    }
+    return Answer::kRefused;
+  }
+  return Answer::kDone;  // claims, maps
 }
 
 }  // namespace meshtrain::sim

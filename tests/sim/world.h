@@ -6,7 +6,9 @@
 // next list, doubled, and out of order between objects; writes answered 409, 429, 5xx or not at all
 // though they were done; the process dying before or after any write; another process taking over;
 // requests of a dead process arriving late; nodes that die, vanish or come back; pods evicted,
-// drained, killed; quota; a second writer of the job; foreign objects.
+// drained, killed; finalizers; quota; a second writer of the job; foreign objects, those of a
+// former job of the same name, and a token that somebody deletes. Where the seed says so the API
+// server, each node and each process of the operator have clocks up to an hour apart.
 //
 // What must hold, at every write (Violate) and at the end (Settle): P1-P4 and P9 of design.md, see
 // world.cc.
@@ -15,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -52,6 +55,12 @@ class World {
   enum class Refusal { kNameTaken, kQuota };
   void RefuseServiceUntil(double second, Refusal refusal);
 
+  // Until then the names of the job's first pods and of its Service are held by those of a former
+  // job, which are being deleted and have a finalizer.
+  void HoldNamesUntil(double second);
+  // When the first pod of the job was made, in seconds of the history; nothing: none was.
+  std::optional<double> first_pod() const { return first_pod_; }
+
   // Lives through `stormy` seconds with faults, then without them until everything has settled.
   void Run(double stormy);
 
@@ -70,12 +79,14 @@ class World {
     bool up = true;     // the kubelet lives
     bool ready = true;  // as the API server shows it
     bool gone = false;
-    TimePoint not_ready_since;
+    bool out_of_service = false;
+    Duration skew{};  // of its clock
   };
   struct Object {  // one of these; none: deleted
     std::optional<api::TrainingJob> job;
     std::optional<reconcile::PodSeen> pod;
     std::optional<reconcile::ServiceSeen> service;
+    bool secret = false;
     std::optional<std::vector<Node>>
         nodes;  // all of them: one watch, whose events keep their order
     int64_t version = 0;
@@ -103,6 +114,9 @@ class World {
   void ChangeJob(const std::function<void(api::TrainingJob&)>& change, bool spec);
   void RequestDeletion(const std::string& name, const std::string& uid, double grace);
   void RemovePod(const std::string& name, const std::string& uid);
+  TimePoint ServerNow() const { return now_ + server_skew_; }
+  TimePoint OperatorNow() const { return now_ + operator_skew_; }
+  Duration AnySkew();
 
   // kubelet
   void Schedule(const std::string& name, const std::string& uid);
@@ -125,6 +139,10 @@ class World {
   Answer Send(const reconcile::Write& write, const api::TrainingJob& job, bool* alive);
   Answer Do(const reconcile::Write& write, const api::TrainingJob& cached);
   void CheckStatus(const api::TrainingJob& before, const api::JobStatus& next);
+  void CheckCreation(const reconcile::PodSeen& pod);
+  void CheckToken(const reconcile::PodSeen& pod);
+  void CheckForce(const reconcile::PodSeen& pod, const api::TrainingJob& cached);
+  void CheckRepeated(const reconcile::Write& write, const std::string& key);
 
   void Chaos();
   void CheckSettled();
@@ -139,10 +157,18 @@ class World {
   int uids_ = 0;
   std::vector<Node> nodes_;
   bool reads_its_writes_ = false;  // the store takes the answers of writes (odd seeds)
+  bool skewed_ = false;            // clocks differ (every third seed)
+  Duration server_skew_{};
+  Duration operator_skew_{};  // of the process that leads
   bool quota_ = false;
   bool service_quota_ = false;
-  bool service_asked_for_ = false;  // by the outcome that is being applied, or was last
   bool calm_ = false;
+  std::set<std::string> finalizers_;       // uids of pods that have one
+  std::set<std::string> mounts_token_;     // uids of pods
+  std::map<std::string, int64_t> tokens_;  // by the uid of a pod that started: its Secret
+  bool late_ = false;                      // a request of a process that is no more
+  std::set<std::string> late_pods_;        // uids of what such a request made
+  std::optional<double> first_pod_;
 
   int process_ = 0;  // the one that leads; 0: none
   int processes_ = 0;
@@ -156,7 +182,14 @@ class World {
   bool node_unsure_ = false;  // the last look saw a pod that is newer than that
   bool found_ = false;        // the last outcome asked for something that was there already
   std::optional<reconcile::RefusedWrite> refused_;
+  std::optional<reconcile::LostChild> lost_child_;
   int failures_in_a_row_ = 0;
+  int refusals_in_a_row_ = 0;
+  std::map<std::string, TimePoint> silent_since_;  // by node, as this process saw it
+  std::map<std::string, TimePoint> delete_seen_;   // by pod uid, as this process saw it
+  std::optional<size_t> nodes_decided_on_;         // the version that the last decision knew
+  // What this process asked for and was told to be done: the version that the object had then.
+  std::map<std::string, int64_t> answered_;
 
   // For the invariants.
   int job_failures_ = 0;  // ends with an error that were no disruption

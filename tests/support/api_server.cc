@@ -152,6 +152,17 @@ CommandResult ApiServer::Helm(std::vector<std::string> args) const {
                            {"HELM_DATA_HOME", folder_ + "/helm/data"}});
 }
 
+Status ApiServer::Save() {
+  const CommandResult done = RunCommand({Script("cluster"), "save", folder_});
+  return done.exit_code == 0 ? OkStatus() : Unavailable("cluster save: " + done.out);
+}
+
+Status ApiServer::Restore() {
+  const CommandResult done =
+      RunCommand({Script("cluster"), "restore", folder_}, {}, "", std::chrono::minutes(5));
+  return done.exit_code == 0 ? OkStatus() : Unavailable("cluster restore: " + done.out);
+}
+
 Status ApiServer::Compact() {
   // etcd's gateway takes JSON; int64 are strings there.
   MT_ASSIGN_OR_RETURN(const std::string page,

@@ -50,6 +50,11 @@ class ApiServer {
   // Forgets all history before now, as etcd's compaction does: old watches answer 410.
   Status Compact();
 
+  // Notes what etcd holds; sets etcd back to that, under the same address, as a restore from a
+  // backup does: its revisions fall. The server and its controllers start anew.
+  Status Save();
+  Status Restore();
+
  private:
   ApiServer() = default;
 

@@ -101,12 +101,22 @@ Result<std::string> FakeApi::List(const Resource& resource, const kube::ListOpti
     for (const auto& [key, object] : objects_) {
       if (std::get<0>(key) != resource.plural) continue;
       if (!options.ns.empty() && std::get<1>(key) != options.ns) continue;
+      const std::string of_name = "metadata.name=" + std::get<2>(key);
+      if (!options.field_selector.empty() && options.field_selector != of_name) continue;
       if (MatchesSelector(json::parse(object), options.label_selector)) found.push_back(object);
     }
   }
   for (const std::string& object : found) on_item(object);
   MT_RETURN_IF_ERROR(End(call));
   return std::to_string(version);
+}
+
+Result<std::string> FakeApi::Version(const Resource& resource, std::string_view ns,
+                                     const CallOptions&) {
+  const Call call{"version", resource.plural, std::string(ns), "", ""};
+  MT_RETURN_IF_ERROR(Begin(call));
+  MT_RETURN_IF_ERROR(End(call));
+  return std::to_string(version());
 }
 
 Status FakeApi::Watch(
@@ -155,7 +165,7 @@ Status FakeApi::Watch(
 }
 
 Result<std::string> FakeApi::Create(const Resource& resource, std::string_view ns,
-                                    std::string_view body, const CallOptions&) {
+                                    std::string_view body, const CallOptions& options) {
   json object = json::parse(body);
   if (FieldOf(object, "name").empty()) return InvalidArgument("metadata.name: required");
   const Call call{"create", resource.plural, std::string(ns), FieldOf(object, "name"), ""};
@@ -167,6 +177,7 @@ Result<std::string> FakeApi::Create(const Resource& resource, std::string_view n
     if (objects_.contains(key)) {
       return AlreadyExists(resource.plural + " \"" + call.name + "\" already exists");
     }
+    if (options.dry_run) return object.dump();
     object["metadata"]["namespace"] = ns;
     object["metadata"]["uid"] = "uid-" + std::to_string(++uids_);
     object["metadata"]["generation"] = 1;
@@ -269,12 +280,15 @@ Result<std::string> FakeApi::Delete(const Resource& resource, std::string_view n
     const bool graceful = resource.plural == "pods" &&
                           object.value("spec", json::object()).contains("nodeName") &&
                           options.grace_seconds.value_or(30) > 0;
+    // Finalizers keep it until somebody takes them away (the test: Put without, or Remove).
+    const bool kept = !object["metadata"].value("finalizers", json::array()).empty();
+    const int64_t grace = graceful ? options.grace_seconds.value_or(30) : 0;
     answer = it->second;
-    if (!graceful) {
+    if (!graceful && !kept) {
       Erase(key);
-    } else if (!object["metadata"].contains("deletionTimestamp")) {
+    } else if (object["metadata"].value("deletionGracePeriodSeconds", grace + 1) > grace) {
       object["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:35Z";
-      object["metadata"]["deletionGracePeriodSeconds"] = options.grace_seconds.value_or(30);
+      object["metadata"]["deletionGracePeriodSeconds"] = grace;
       answer = Store(key, std::move(object), WatchEventType::kModified);
     }
   }
@@ -323,6 +337,22 @@ void FakeApi::SetFault(Fault fault) {
 
 void FakeApi::CutWatches() {
   MutexLock lock(mutex_);
+  ++cuts_;
+  changed_.NotifyAll();
+}
+
+void FakeApi::Snapshot() {
+  MutexLock lock(mutex_);
+  snapshot_ = objects_;
+  snapshot_version_ = version_;
+}
+
+void FakeApi::Restore() {
+  MutexLock lock(mutex_);
+  objects_ = snapshot_;
+  version_ = snapshot_version_;
+  std::erase_if(history_, [&](const Change& change)
+                              MT_REQUIRES(mutex_) { return change.version > snapshot_version_; });
   ++cuts_;
   changed_.NotifyAll();
 }

@@ -1,6 +1,6 @@
 // An API server in memory: resourceVersions, preconditions, watches with history and compaction,
-// pages, graceful deletion of pods, generated uids, and faults on request. Follows the real server
-// where the operator can tell the difference; the integration tests have the last word.
+// pages, graceful deletion of pods, finalizers, generated uids, and faults on request. Follows the
+// real server where the operator can tell the difference; the integration tests have the last word.
 // Thread-safe.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace meshtrain::testing {
 class FakeApi : public kube::Client {
  public:
   struct Call {
-    std::string verb;  // get list watch create update patch delete
+    std::string verb;  // get list version watch create update patch delete
     std::string plural, ns, name, subresource;
     friend bool operator==(const Call&, const Call&) = default;
   };
@@ -33,6 +33,8 @@ class FakeApi : public kube::Client {
                            const std::function<void(std::string_view item)>& on_item,
                            const std::function<void()>& on_restart,
                            const kube::CallOptions& call) override;
+  Result<std::string> Version(const kube::Resource& resource, std::string_view ns,
+                              const kube::CallOptions& call) override;
   Status Watch(
       const kube::Resource& resource, const kube::WatchOptions& options,
       const std::function<void(kube::WatchEventType type, std::string_view resource_version,
@@ -67,6 +69,10 @@ class FakeApi : public kube::Client {
   void CutWatches();  // ends every stream with kUnavailable
   void Compact();     // watches from versions before now answer kOutOfRange
   void SendBookmarks();
+  // As an etcd restored to an older revision: all objects and the version are what they were when
+  // Snapshot() was called. Watches are cut; one from a later version stays silent until then.
+  void Snapshot();
+  void Restore();
 
   std::vector<Call> calls() const;  // in order, watches included
   void ForgetCalls();
@@ -87,7 +93,8 @@ class FakeApi : public kube::Client {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::map<Key, std::string> objects_ MT_GUARDED_BY(mutex_);
+  std::map<Key, std::string> objects_ MT_GUARDED_BY(mutex_), snapshot_ MT_GUARDED_BY(mutex_);
+  int64_t snapshot_version_ MT_GUARDED_BY(mutex_) = 0;
   std::deque<Change> history_ MT_GUARDED_BY(mutex_);
   std::vector<Call> calls_ MT_GUARDED_BY(mutex_);
   Fault fault_ MT_GUARDED_BY(mutex_);

@@ -195,15 +195,19 @@ void Budgets(std::vector<LifecycleCase>* cases) {
   // Each rank is brought back in place with 138, one after the other, twice over.
   cases->push_back({.name = "TwoIncidentsInPlaceCountTwice",
                     .job = MakeJob("mnist").Workers(2, api::kRestartOnFailure).Backoff(2).Build(),
-                    .ends = {{kWorker0, 138}, {kWorker1, 138}, {kWorker1, 138}, {kWorker0, 138}},
+                    .ends = {{kWorker0, 138, "a"},
+                             {kWorker1, 138, "a"},
+                             {kWorker1, 138, "b"},
+                             {kWorker0, 138, "b"}},
                     .phase = "Running",
                     .restarts = 2});
-  cases->push_back({.name = "WhatARankDoesAloneIsItsOwn",
-                    .job = MakeJob("mnist").Workers(2, api::kRestartOnFailure).Backoff(2).Build(),
-                    .ends = {{kWorker1, 138}, {kWorker0, 138}, {kWorker0, 1}, {kWorker0, 1}},
-                    .phase = "Failed",
-                    .reason = "BackoffLimitExceeded",
-                    .restarts = 3});
+  cases->push_back(
+      {.name = "WhatARankDoesAloneIsItsOwn",
+       .job = MakeJob("mnist").Workers(2, api::kRestartOnFailure).Backoff(2).Build(),
+       .ends = {{kWorker1, 138, "a"}, {kWorker0, 138, "a"}, {kWorker0, 1}, {kWorker0, 1}},
+       .phase = "Failed",
+       .reason = "BackoffLimitExceeded",
+       .restarts = 3});
   cases->push_back({.name = "ARoleHasABudgetOfItsOwn",
                     .job = MakeJob("mnist")
                                .Chief()

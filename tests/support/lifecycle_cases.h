@@ -20,6 +20,7 @@ struct LifecycleCase {
   struct End {
     cluster::TaskId task;
     int exit_code = 0;
+    std::string lost = {};  // the incarnation that its last words name as lost
   };
   std::vector<End> ends;  // none: time alone ends it
   // The volume for its checkpoints cannot be made, so it has no pods.

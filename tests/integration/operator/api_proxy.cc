@@ -18,6 +18,12 @@ httplib::Headers Carried(const httplib::Request& request) {
   return out;
 }
 
+// Whether a watch's target is of `plural`; of "" none is.
+bool IsOf(const std::string& target, const std::string& plural) {
+  const size_t query = target.find('?');
+  return !plural.empty() && target.substr(0, query).ends_with("/" + plural);
+}
+
 // The head goes out, the body breaks off, the connection closes.
 void BreakOff(httplib::Response& response) {
   response.status = 200;
@@ -41,7 +47,8 @@ struct ApiProxy::Stream {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::string> chunks;
-  bool ended = false, cut = false;
+  bool ended = false, cut = false, held = false;
+  std::string target;
   std::unique_ptr<httplib::Client> client;
   std::thread reader;
 
@@ -137,7 +144,10 @@ int64_t ApiProxy::Count(const std::function<bool(const Call&)>& which) const {
 }
 
 void ApiProxy::Handle(const httplib::Request& request, httplib::Response& response) {
-  Call call{.method = request.method, .target = request.target, .body = request.body};
+  Call call{.method = request.method,
+            .target = request.target,
+            .body = request.body,
+            .at = std::chrono::steady_clock::now()};
   if (call.IsWatch()) return HandleWatch(request, response);
   const bool write = call.IsWrite();
   Hook hook;
@@ -185,7 +195,9 @@ void ApiProxy::Handle(const httplib::Request& request, httplib::Response& respon
 
 void ApiProxy::HandleWatch(const httplib::Request& request, httplib::Response& response) {
   if (refuse_watches_) return BreakOff(response);
+  const auto came = std::chrono::steady_clock::now();
   auto stream = std::make_shared<Stream>();
+  stream->target = request.target;
   stream->client = NewClient();
   stream->client->set_read_timeout(std::chrono::seconds(700));
   const auto head = std::make_shared<std::promise<httplib::Response>>();
@@ -214,7 +226,9 @@ void ApiProxy::HandleWatch(const httplib::Request& request, httplib::Response& r
   const httplib::Response answer = answered.get();
   {
     const std::lock_guard lock(mutex_);
-    calls_.push_back({.method = "GET", .target = request.target, .status = answer.status});
+    calls_.push_back(
+        {.method = "GET", .target = request.target, .status = answer.status, .at = came});
+    stream->held = IsOf(stream->target, held_watches_);
     std::erase_if(streams_, [](const auto& other) { return other.expired(); });
     streams_.push_back(stream);
   }
@@ -224,9 +238,10 @@ void ApiProxy::HandleWatch(const httplib::Request& request, httplib::Response& r
       answer.get_header_value("Content-Type", 0), [stream](size_t, httplib::DataSink& sink) {
         std::unique_lock lock(stream->mutex);
         stream->changed.wait_for(lock, std::chrono::milliseconds(100), [&] {
-          return !stream->chunks.empty() || stream->ended || stream->cut;
+          return (!stream->chunks.empty() && !stream->held) || stream->ended || stream->cut;
         });
         if (stream->cut || !sink.is_writable()) return false;
+        if (stream->held) return true;
         if (!stream->chunks.empty()) {
           const std::string chunk = std::move(stream->chunks.front());
           stream->chunks.pop_front();
@@ -249,6 +264,20 @@ int ApiProxy::open_watches() const {
   }
   return open;
 }
+
+void ApiProxy::HoldWatches(const std::string& plural) {
+  const std::lock_guard lock(mutex_);
+  held_watches_ = plural;
+  for (const auto& weak : streams_) {
+    const auto stream = weak.lock();
+    if (!stream) continue;
+    const std::lock_guard stream_lock(stream->mutex);
+    stream->held = IsOf(stream->target, plural);
+    stream->changed.notify_all();
+  }
+}
+
+void ApiProxy::LetWatchesGo() { HoldWatches(""); }
 
 int ApiProxy::CutWatches() {
   const std::lock_guard lock(mutex_);

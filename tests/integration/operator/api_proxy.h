@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -32,7 +33,8 @@ class ApiProxy {
   struct Call {
     std::string method, target;  // target: path and query
     std::string body;
-    int status = 0;  // of the answer; 0 while there is none
+    int status = 0;                              // of the answer; 0 while there is none
+    std::chrono::steady_clock::time_point at{};  // when it came in
     // A write that an operator decides on; the lease and events are beside the point.
     bool IsWrite() const;
     bool IsWatch() const { return target.find("watch=") != std::string::npos; }
@@ -55,6 +57,9 @@ class ApiProxy {
   int CutWatches();
   // From now on watches are refused (false: served again).
   void RefuseWatches(bool refuse) { refuse_watches_ = refuse; }
+  // From now on nothing that the server tells on watches of `plural` is passed on; they stay open.
+  void HoldWatches(const std::string& plural);
+  void LetWatchesGo();
   // Writes are held before they are sent on. Let go, they arrive, or (`lose`) never do.
   void HoldWrites();
   void LetWritesGo(bool lose);
@@ -88,6 +93,7 @@ class ApiProxy {
   std::list<std::weak_ptr<Stream>> streams_;
   bool hold_ = false, lose_held_ = false;
   int held_ = 0;
+  std::string held_watches_;  // a plural; "" = none
 };
 
 }  // namespace meshtrain::testing

@@ -9,9 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "runtime/base/mutex.h"
-#include "tests/integration/operator/api_proxy.h"
-#include "tests/integration/operator/operator_fixture.h"
+#include "tests/integration/operator/proxy_fixture.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -20,33 +18,8 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using Verdict = ApiProxy::Verdict;
 
-class FaultTest : public OperatorTest {
+class FaultTest : public ProxyTest {
  protected:
-  void SetUp() override {
-    OperatorTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    auto proxy = ApiProxy::Start(api().config());
-    ASSERT_TRUE(proxy.ok()) << proxy.status().ToString();
-    proxy_ = *std::move(proxy);
-  }
-  void TearDown() override {
-    alone_.reset();
-    OperatorTest::TearDown();
-    proxy_.reset();
-  }
-
-  // An operator of this namespace behind the proxy, without an election, so that the next may start
-  // at once.
-  void Run() {
-    auto next = std::make_unique<OperatorProcess>(
-        KubeconfigFor(proxy_->url()),
-        std::vector<std::string>{"--no-leader-elect", "--namespace", ns_});
-    {
-      MutexLock lock(mutex_);
-      alone_.swap(next);
-    }
-    ASSERT_TRUE(Eventually([&] { return alone_->Log().find("watching") != std::string::npos; }));
-  }
   int64_t Answers(int status) {
     return proxy_->Count([&](const ApiProxy::Call& call) { return call.status == status; });
   }
@@ -140,10 +113,6 @@ class FaultTest : public OperatorTest {
       EXPECT_EQ(ends[i], ends.back()) << "accident after write " << i + 1;
     }
   }
-
-  std::unique_ptr<ApiProxy> proxy_;
-  Mutex mutex_;  // while `alone_` is changed, and while another thread uses it
-  std::unique_ptr<OperatorProcess> alone_;
 };
 
 TEST_F(FaultTest, AQuietLifeIsCheapAndANewProcessHasNothingToWrite) {

@@ -88,14 +88,43 @@ TEST_F(LifecycleTest, ReplacesAWorkerThatAsksForARetryAndFailsOnAPermanentCode) 
 
 TEST_F(LifecycleTest, ScalesWithKubectlTouchingOnlyWhatChanges) {
   StartOperator();
-  ApplyJob("mnist", 1, 2, {{"elastic", {{"minReplicas", 1}, {"maxReplicas", 8}}}});
-  ASSERT_TRUE(WaitForPods("mnist", 3));
+  // Beside a parameter server workers come and go alone.
+  const json pod = {{"spec", {{"containers", {{{"name", "trainer"}, {"image", "i"}}}}}}};
+  ApplyJob("mnist", 1, 2,
+           {{"elastic", {{"minReplicas", 1}, {"maxReplicas", 8}}},
+            {"replicaSpecs", {{"ps", {{"replicas", 1}, {"template", pod}}}}}});
+  ASSERT_TRUE(WaitForPods("mnist", 4));
   const std::set<std::string> before = Uids("mnist");
   Kubectl({"scale", "tj", "mnist", "--replicas=4"});
-  ASSERT_TRUE(WaitForPods("mnist", 5));
+  ASSERT_TRUE(WaitForPods("mnist", 6));
   Kubectl({"scale", "tj", "mnist", "--replicas=2"});
-  ASSERT_TRUE(WaitForPods("mnist", 3));
+  ASSERT_TRUE(WaitForPods("mnist", 4));
   EXPECT_EQ(Uids("mnist"), before);
+}
+
+TEST_F(LifecycleTest, AJobThatIsNotElasticIsNotScaled) {
+  StartOperator();
+  ApplyJob("mnist", 0, 2);
+  ASSERT_TRUE(WaitForPods("mnist", 2));
+  const CommandResult scaled = TryKubectl({"scale", "tj", "mnist", "--replicas=4"});
+  EXPECT_NE(scaled.exit_code, 0);
+  EXPECT_THAT(scaled.out, HasSubstr("cannot be scaled without spec.elastic"));
+  EXPECT_EQ(Get(control::TrainingJobs(), "mnist")["spec"]["replicaSpecs"]["worker"]["replicas"], 2);
+}
+
+TEST_F(LifecycleTest, AScaleOfWorkersThatKnowEachOtherRestartsAllTogether) {
+  StartOperator();
+  ApplyJob("mnist", 0, 2, {{"elastic", {{"minReplicas", 1}, {"maxReplicas", 8}}}});
+  ASSERT_TRUE(WaitForPods("mnist", 2));
+  const std::set<std::string> before = Uids("mnist");
+  Kubectl({"scale", "tj", "mnist", "--replicas=4"});
+  ASSERT_TRUE(WaitForPods("mnist", 4));
+  std::set<std::string> configs;
+  for (const json& made : Pods("mnist")) {
+    EXPECT_FALSE(before.contains(made["metadata"]["uid"]));
+    configs.insert(made["metadata"]["annotations"]["meshtrain.dev/cluster"]);
+  }
+  EXPECT_EQ(configs.size(), 1u) << "all know the same";
 }
 
 TEST_F(LifecycleTest, ServicesOfReplicasGoWithTheirReplicas) {

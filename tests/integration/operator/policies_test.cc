@@ -202,12 +202,13 @@ TEST_F(PoliciesTest, MakesTheTokenTheClaimAndTheClusterFile) {
                  {{"accessModes", {"ReadWriteMany"}},
                   {"resources", {{"requests", {{"storage", "1Gi"}}}}}}}}}}}});
   ASSERT_TRUE(WaitForPods("mnist", 2));
-  const std::string token = cluster::TokenSecretName("mnist");
+  const std::string uid = Get(control::TrainingJobs(), "mnist")["metadata"]["uid"];
+  const std::string token = cluster::TokenSecretName("mnist", uid);
   const json secret = Get({"", "v1", "secrets"}, token);
   ASSERT_TRUE(secret.is_object());
   EXPECT_EQ(secret["data"].begin()->get<std::string>().size(), 88u) << "64 digits in base64";
   EXPECT_EQ(Owners({"", "v1", "secrets"}, token), "TrainingJob ");
-  const std::string claim = cluster::CheckpointClaimName("mnist");
+  const std::string claim = cluster::CheckpointClaimName("mnist", uid);
   EXPECT_EQ(Owners({"", "v1", "persistentvolumeclaims"}, claim), "TrainingJob ");
   const std::string volumes = Get(kube::Pods(), "mnist-worker-1")["spec"]["volumes"].dump();
   EXPECT_THAT(volumes, HasSubstr(token));

@@ -213,9 +213,13 @@ JobStatus FullStatus() {
       .counted_by_role = {{Role::kWorker, 1}},
       .recent = {{t, Role::kWorker},
                  {.at = t, .role = Role::kChief, .counted = false, .in_place = true}},
-      .in_place = {.incidents = 2, .own = 1, .past = 4},
-      .in_place_by_role = {{Role::kWorker, {.incidents = 2, .past = 1}}},
-      .out_of_memory = {{"worker-0", 1}}};
+      .in_place = {.told = 2, .past = -4, .lost = {{"feed", 3}, {"beef", 1}}},
+      .in_place_by_role = {{Role::kWorker, {.told = 2, .past = 1}}},
+      .out_of_memory = {{"worker-0", 1}},
+      .lost_incarnations = {"feed"},
+      .newest_pod = t};
+  status.progress->slowest = Straggler{"worker-3", 2.5, 1.25};
+  status.conditions[ConditionType::kStraggling] = {true, "SlowReplica", "x", 2, t};
   status.goodput = {.waiting_seconds = 2,
                     .running_seconds = 9,
                     .restarting_seconds = 1,
@@ -231,6 +235,15 @@ TEST(JsonTest, StatusRoundTrips) {
   const auto again = FromJson(ToJson(job));
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->status, job.status);
+}
+
+// Restarts in place that an operator of before counted in other words stay counted.
+TEST(JsonTest, ATallyOfAnOperatorBeforeStaysCounted) {
+  const auto job = FromJson(
+      R"({"apiVersion":"meshtrain.dev/v1","kind":"TrainingJob","spec":{"replicaSpecs":{"worker":{}}},)"
+      R"("status":{"recovery":{"inPlace":{"incidents":2,"own":3,"past":4}}}})");
+  ASSERT_TRUE(job.ok());
+  EXPECT_EQ(job->status.recovery.in_place.total(), 9);
 }
 
 TEST(JsonTest, StatusPatchHoldsOnlyWhatChanged) {

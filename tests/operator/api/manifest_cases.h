@@ -118,6 +118,17 @@ inline const Case kCases[] = {
     {"WaitsForNobody",
      Roles(One("worker", 1)) + ", waitForEvaluator: true",
      {"spec.waitForEvaluator: must be false without an evaluator, got: true"}},
+    {"ManagedByKueue",
+     Roles(One("worker", 1)) + ", runPolicy: {managedBy: kueue.x-k8s.io/multikueue}",
+     {}},
+    {"ManagedByNobodyKnown",
+     Roles(One("worker", 1)) + ", runPolicy: {managedBy: example.com/typo}",
+     {"spec.runPolicy.managedBy: must be meshtrain.dev/operator or kueue.x-k8s.io/multikueue: no "
+      "other controller is known, so nobody would run the job, got: example.com/typo"}},
+    {"AnEmptyImage",
+     Roles("worker: {template: {spec: {containers: [{name: t, image: ''}]}}}"),
+     {"spec.replicaSpecs.worker.template.spec.containers[0].image: should be at least 1 chars "
+      "long, got: \"\""}},
     {"WindowWithoutLimit",
      Roles(One("worker", 1)) + ", runPolicy: {backoffWindowSeconds: 5}",
      {"spec.runPolicy.backoffLimit: must be there with backoffWindowSeconds"}},

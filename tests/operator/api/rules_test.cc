@@ -119,6 +119,22 @@ TEST(UpdateTest, ARunningJobKeepsItsProgram) {
               ElementsAre("spec.program: is immutable unless the job is suspended"));
 }
 
+TEST(UpdateTest, WorkersOfAJobThatIsNotElasticStayAsManyUnlessItStands) {
+  const auto with = [](int workers, const std::string& more) {
+    return Job(Roles(One("worker", workers)) + more);
+  };
+  const std::string elastic = ", elastic: {minReplicas: 1, maxReplicas: 8}";
+  const std::string suspended = ", runPolicy: {suspend: true}";
+  EXPECT_THAT(Text(ValidateUpdate(with(2, ""), with(4, ""))),
+              ElementsAre("spec.replicaSpecs.worker.replicas: cannot be scaled without "
+                          "spec.elastic: set elastic.minReplicas and elastic.maxReplicas, or "
+                          "suspend the job first, got: 4"));
+  EXPECT_THAT(ValidateUpdate(with(2, elastic), with(4, elastic)), ElementsAre());
+  EXPECT_THAT(ValidateUpdate(with(2, suspended), with(4, suspended)), ElementsAre());
+  EXPECT_THAT(ValidateUpdate(with(2, suspended), with(4, "")), ElementsAre());
+  EXPECT_THAT(ValidateUpdate(with(2, ""), with(2, "")), ElementsAre());
+}
+
 TEST(WarningsTest, TellsWhatIsProbablyNotMeant) {
   const TrainingJob job =
       Job("replicaSpecs: {Worker: {replicas: 2, template: {spec: {restartPolicy: Never, "

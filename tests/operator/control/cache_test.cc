@@ -72,6 +72,41 @@ TEST_F(CacheTest, AListReplacesAllButWhatWasWrittenAfterIt) {
   EXPECT_EQ(*cache_.Find("ours"), "o");
 }
 
+TEST_F(CacheTest, AListThatIsOlderThanTheWatchIsAllThereIs) {
+  // The etcd was restored to what it was at 10.
+  cache_.Watched("kept", 6, "k");
+  cache_.Watched("changed", 15, "later");
+  cache_.Watched("made", 16, "m");
+  cache_.Wrote("ours", 17, "o");
+  cache_.BeginList();
+  cache_.Listed("kept", 6, "k");
+  cache_.Listed("changed", 9, "before");
+  cache_.EndList(10);
+  EXPECT_EQ(*cache_.Find("kept"), "k");
+  EXPECT_EQ(*cache_.Find("changed"), "before");
+  EXPECT_EQ(cache_.Find("made"), nullptr);
+  EXPECT_EQ(cache_.Find("ours"), nullptr);
+  // From there on it is as with any list.
+  cache_.Wrote("ours", 11, "again");
+  cache_.Watched("made", 12, "again");
+  EXPECT_EQ(*cache_.Find("ours"), "again");
+  EXPECT_EQ(*cache_.Find("made"), "again");
+}
+
+TEST_F(CacheTest, AListAnewTakesNothingOver) {
+  // Restored to 10, and written to up to 20 since: its versions look as if they had only grown.
+  cache_.Watched("same version", 15, "then");
+  cache_.Watched("newer then", 17, "then");
+  cache_.Wrote("ours", 25, "o");
+  cache_.BeginList();
+  cache_.Listed("same version", 15, "now");
+  cache_.Listed("newer then", 12, "now");
+  cache_.EndList(20, /*anew=*/true);
+  EXPECT_EQ(*cache_.Find("same version"), "now");
+  EXPECT_EQ(*cache_.Find("newer then"), "now");
+  EXPECT_EQ(cache_.Find("ours"), nullptr);
+}
+
 // However answers and events interleave, once all events are in the cache equals the server.
 TEST_F(CacheTest, ConvergesToTheServerForAnyInterleaving) {
   for (unsigned seed = 0; seed < 500; ++seed) {

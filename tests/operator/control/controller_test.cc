@@ -35,17 +35,38 @@ std::string JobText(const std::string& name, int workers) {
       .dump();
 }
 
+// The machine's clock, which a test may set forward.
+class ShiftedClock : public Clock {
+ public:
+  TimePoint Now() const override { return SystemClock().Now() + Duration(shift_.load()); }
+  Duration Monotonic() const override {
+    return SystemClock().Monotonic() + Duration(shift_.load());
+  }
+  bool SleepFor(Duration how_long, std::stop_token stop) override {
+    return SystemClock().SleepFor(how_long, stop);
+  }
+  void Shift(Duration by) { shift_ += by.count(); }
+
+ private:
+  std::atomic<int64_t> shift_ = 0;
+};
+
 class ControllerTest : public ::testing::Test {
  protected:
+  void SetUp() override {
+    // What SetPhase binds pods to.
+    api_.Put(kube::Nodes(), R"({"metadata":{"name":"n1"},"status":{"conditions":[
+      {"type":"Ready","status":"True"}]}})");
+  }
   void Start() {
     stop_ = std::stop_source();
     events_ = std::make_unique<kube::EventRecorder>(api_, SystemClock(), "test");
     ControllerOptions options;
     options.helpers = 4;
-    options.pullers = 0;
+    options.pull_progress = false;
     options.watch_nodes = true;
     options.on_rest = [this] { ++rests_; };
-    controller_ = std::make_unique<Controller>(api_, *events_, SystemClock(), metrics_, options);
+    controller_ = std::make_unique<Controller>(api_, *events_, clock_, metrics_, options);
     thread_ = std::thread([this] { controller_->Run(stop_.get_token()); });
   }
   void Stop() {
@@ -94,13 +115,15 @@ class ControllerTest : public ::testing::Test {
   std::vector<FakeApi::Call> Writes(bool with_events = false) {
     std::vector<FakeApi::Call> out;
     for (const FakeApi::Call& call : api_.calls()) {
-      const bool read = call.verb == "get" || call.verb == "list" || call.verb == "watch";
+      const bool read = call.verb == "get" || call.verb == "list" || call.verb == "watch" ||
+                        call.verb == "version";
       if (!read && (with_events || call.plural != "events")) out.push_back(call);
     }
     return out;
   }
 
   FakeApi api_;
+  ShiftedClock clock_;
   std::atomic<int> rests_ = 0;
   Metrics metrics_{"fake"};
   std::stop_source stop_;
@@ -350,6 +373,147 @@ TEST_F(ControllerTest, GoesOnAfterBeingKilledAtAnyWrite) {
     EXPECT_THAT(api_.All(kube::Services()), SizeIs(n));
     Stop();
   }
+}
+
+TEST_F(ControllerTest, ATokenThatSomebodyDeletedRestartsAllTogether) {
+  Start();
+  json job = json::parse(JobText("mnist", 2));
+  job["spec"]["program"] = {{"seed", 1}};
+  api_.Put(TrainingJobs(), job.dump());
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
+  for (const char* name : {"mnist-worker-0", "mnist-worker-1"}) SetPhase(name, Running());
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; }));
+  const kube::Resource secrets{"", "v1", "secrets"};
+  const auto uid_of = [&](const kube::Resource& resource, const std::string& name) {
+    const std::string text = api_.Peek(resource, "ml", name);
+    return text.empty() ? "" : json::parse(text)["metadata"]["uid"].get<std::string>();
+  };
+  ASSERT_EQ(api_.All(secrets).size(), 1u);
+  const std::string token = json::parse(api_.All(secrets)[0])["metadata"]["name"];
+  const std::string first = uid_of(secrets, token), zero = uid_of(kube::Pods(), "mnist-worker-0");
+  Settle();
+  api_.Remove(secrets, "ml", token);
+  SetPhase("mnist-worker-1", Ended(138));
+  // Pods on a node go when their kubelet says so.
+  ASSERT_TRUE(Eventually([&] {
+    for (const char* name : {"mnist-worker-0", "mnist-worker-1"}) {
+      const std::string text = api_.Peek(kube::Pods(), "ml", name);
+      if (text.find("deletionTimestamp") != std::string::npos) {
+        api_.Remove(kube::Pods(), "ml", name);
+      }
+    }
+    const std::string now = uid_of(kube::Pods(), "mnist-worker-0");
+    return !now.empty() && now != zero && api_.All(kube::Pods()).size() == 2;
+  })) << api_.Peek(TrainingJobs(), "ml", "mnist");
+  EXPECT_NE(uid_of(secrets, token), first);
+  EXPECT_NE(uid_of(secrets, token), "");
+}
+
+TEST_F(ControllerTest, IsNotHealthyWhileItsWorkStands) {
+  std::atomic<bool> hangs = true;
+  std::atomic<int> hanging = 0;
+  api_.SetFault([&](const FakeApi::Call& call, bool after) {
+    if (after || call.verb != "create" || call.plural != "pods") return OkStatus();
+    ++hanging;
+    while (hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return OkStatus();
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 1));
+  ASSERT_TRUE(Eventually([&] { return hanging == 1; }));
+  EXPECT_TRUE(controller_->Healthy().ok()) << "it has just begun";
+  clock_.Shift(Controller::kStands);
+  EXPECT_THAT(controller_->Healthy().message(), HasSubstr("expected work to move on"));
+  // Another job that moves shows that it is not the loop that stands.
+  api_.Put(TrainingJobs(), JobText("small", 0));
+  EXPECT_TRUE(Eventually([&] { return controller_->Healthy().ok(); }));
+  clock_.Shift(Controller::kStands);
+  EXPECT_FALSE(controller_->Healthy().ok());
+  hangs = false;
+  EXPECT_TRUE(Eventually([&] { return controller_->Healthy().ok(); }));
+  Settle();
+  clock_.Shift(std::chrono::hours(24));
+  EXPECT_TRUE(controller_->Healthy().ok()) << "nothing to do is not standing";
+  Stop();
+}
+
+TEST_F(ControllerTest, AsksOnceForAPodThatDoesNotGo) {
+  // Its finalizer keeps it, its node is gone: only force helps, and even that does not.
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 2));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
+  for (const char* name : {"mnist-worker-0", "mnist-worker-1"}) SetPhase(name, Running());
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; }));
+  json pod = json::parse(api_.Peek(kube::Pods(), "ml", "mnist-worker-1"));
+  pod["metadata"]["finalizers"] = {"example.com/wait"};
+  api_.Put(kube::Pods(), pod.dump());
+  Settle();
+  api_.ForgetCalls();
+  api_.Remove(kube::Nodes(), "", "n1");
+  const auto count = [&](const std::string& verb, const std::string& name) {
+    int n = 0;
+    for (const FakeApi::Call& call : api_.calls()) n += call.verb == verb && call.name == name;
+    return n;
+  };
+  ASSERT_TRUE(Eventually([&] { return count("delete", "mnist-worker-1") > 0; }));
+  Settle();
+  EXPECT_EQ(count("delete", "mnist-worker-1"), 1);
+  EXPECT_NE(api_.Peek(kube::Pods(), "ml", "mnist-worker-1"), "");
+  // The world changes, the pod does not; not again within a second at the least.
+  for (int i = 0; i < 5; ++i) {
+    SetPhase("mnist-worker-1", {{"phase", "Running"}, {"reason", "try " + std::to_string(i)}});
+    Settle();
+  }
+  EXPECT_LE(count("delete", "mnist-worker-1"), 3);
+}
+
+TEST_F(ControllerTest, ANodeThatTheServerKnowsIsNotGoneThoughTheWatchDoesNotTellOfIt) {
+  // Versions of nodes are far ahead of those of pods, as with an etcd of their own, and the watch
+  // of nodes is stuck.
+  api_.SetFault([](const FakeApi::Call& call, bool) {
+    return call.verb == "watch" && call.plural == "nodes" ? Unavailable("stuck") : OkStatus();
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 1));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 1; }));
+  api_.Put(kube::Nodes(), R"({"metadata":{"name":"n2"},"status":{"conditions":[
+    {"type":"Ready","status":"True"}]}})");
+  json pod = json::parse(api_.Peek(kube::Pods(), "ml", "mnist-worker-0"));
+  pod["spec"]["nodeName"] = "n2";
+  pod["status"] = Running();
+  api_.Put(kube::Pods(), pod.dump());
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; }));
+  Settle();
+  for (const FakeApi::Call& call : Writes()) EXPECT_NE(call.verb, "delete") << call.name;
+  Stop();
+}
+
+TEST_F(ControllerTest, ComesToWhatAFreshProcessSeesAfterAnOlderEtcdWasRestored) {
+  Start();
+  api_.Put(TrainingJobs(), JobText("before", 2));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
+  Settle();
+  api_.Snapshot();
+  // All of this will not have been.
+  api_.Put(TrainingJobs(), JobText("after", 3));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 5; }));
+  api_.Remove(kube::Pods(), "ml", "before-worker-1");
+  Settle();
+  api_.Restore();
+  ASSERT_TRUE(Eventually([&] { return controller_->store().jobs() == 1; }));
+  ASSERT_TRUE(Eventually([&] { return controller_->store().pods() == 2; }));
+  // And it goes on from there: another job gets its pods.
+  api_.Put(TrainingJobs(), JobText("later", 2));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 4; }));
+  Settle();
+  EXPECT_EQ(api_.Peek(TrainingJobs(), "ml", "after"), "");
+  // A fresh process finds nothing to do.
+  Stop();
+  api_.ForgetCalls();
+  Start();
+  ASSERT_TRUE(Eventually([&] { return controller_->synced(); }));
+  Settle();
+  EXPECT_THAT(Writes(), IsEmpty());
 }
 
 TEST_F(ControllerTest, ABigJobDoesNotDelayASmallOne) {

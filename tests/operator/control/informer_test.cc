@@ -42,7 +42,8 @@ class InformerTest : public ::testing::Test {
     sink.listed = [this](std::string_view object) {
       listed_[std::string(kube::SliceString(object, {"metadata", "name"}))] = object;
     };
-    sink.end_list = [this](int64_t) {
+    sink.end_list = [this](int64_t, bool anew) {
+      anew_ += anew ? 1 : 0;
       std::lock_guard lock(mutex_);
       seen_ = listed_;
     };
@@ -83,6 +84,7 @@ class InformerTest : public ::testing::Test {
   QuickClock clock_;
   std::mutex mutex_;
   std::map<std::string, std::string> listed_, seen_;
+  std::atomic<int> anew_ = 0;
   std::unique_ptr<Informer> informer_;
   std::jthread thread_;
 };
@@ -126,6 +128,41 @@ TEST_F(InformerTest, ListsAgainWhenItsVersionIsGone) {
   api_.SetFault({});
   ASSERT_TRUE(Settles());
   EXPECT_EQ(informer_->lists(), 2);
+}
+
+TEST_F(InformerTest, ListsAnewWhenVersionsFell) {
+  api_.Put(kube::Pods(), PodText("a"));
+  api_.Put(kube::Pods(), PodText("b"));
+  api_.Snapshot();
+  Start();
+  ASSERT_TRUE(Settles());
+  for (int i = 0; i < 10; ++i) api_.Put(kube::Pods(), PodText("later" + std::to_string(i)));
+  api_.Remove(kube::Pods(), "ml", "a");
+  ASSERT_TRUE(Settles());
+  api_.Restore();  // a watch from the version that we know would be silent for eleven changes
+  ASSERT_TRUE(Settles());
+  EXPECT_EQ(anew_, 1);
+  api_.Put(kube::Pods(), PodText("c"));
+  ASSERT_TRUE(Settles());
+  EXPECT_EQ(informer_->lists(), 2);
+}
+
+TEST_F(InformerTest, AServerThatWasAwayIsListedAnew) {
+  api_.Put(kube::Pods(), PodText("a"));
+  api_.Snapshot();
+  Start();
+  ASSERT_TRUE(Settles());
+  for (int i = 0; i < 5; ++i) api_.Put(kube::Pods(), PodText("later" + std::to_string(i)));
+  ASSERT_TRUE(Settles());
+  api_.SetFault([](const FakeApi::Call&, bool) { return Unavailable("down"); });
+  api_.Restore();
+  // By the time it is back its versions are past ours.
+  for (int i = 0; i < 20; ++i) api_.Put(kube::Pods(), PodText("new" + std::to_string(i)));
+  const int sleeps = clock_.sleeps;
+  while (clock_.sleeps < sleeps + 3) std::this_thread::yield();
+  api_.SetFault({});
+  ASSERT_TRUE(Settles());
+  EXPECT_EQ(anew_, 1);
 }
 
 TEST_F(InformerTest, AKindThatIsNotAllowedIsLeftAloneUnlessAllWaitsForIt) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "operator/control/metrics.h"
@@ -33,8 +34,19 @@ TEST(StatusServerTest, ServesMetricsAndProbes) {
   metrics.ForQueue().added();
   api::JobStatus before, after;
   after.conditions[api::ConditionType::kSucceeded] = {.status = true};
-  metrics.OnStatus(before, after);
-  metrics.OnStatus(after, after);
+  before.phase = "Running";
+  after.phase = "Succeeded";
+  after.restarts = 3;
+  api::TrainingJob job;
+  job.metadata.namespace_name = "ml";
+  job.metadata.created = TimePoint(std::chrono::seconds(1000));
+  before.conditions[api::ConditionType::kRunning] = {
+      .status = true, .last_transition = TimePoint(std::chrono::seconds(1100))};
+  after.conditions[api::ConditionType::kSucceeded].last_transition =
+      TimePoint(std::chrono::seconds(1140));
+  metrics.OnStatus(job, before, after);
+  metrics.OnStatus(job, after, after);
+  metrics.OnPodEventTold(std::chrono::milliseconds(20));
   std::atomic<bool> ready = false;
   auto server = StatusServer::Start(
       "127.0.0.1:0", {.metrics = [&] { return metrics.Text(); },
@@ -52,8 +64,14 @@ TEST(StatusServerTest, ServesMetricsAndProbes) {
         "rest_client_requests_total{code=\"200\",host=\"api:6443\",method=\"GET\"} 1",
         "leader_election_master_status{name=\"op\"} 1",
         "workqueue_adds_total{name=\"trainingjob\"} 1",
-        "meshtrain_jobs_condition_total{condition=\"Succeeded\"} 1",
-        "meshtrain_jobs_condition_total{condition=\"Failed\"} 0"}) {
+        "meshtrain_jobs_condition_total{condition=\"Succeeded\",namespace=\"ml\"} 1",
+        "meshtrain_jobs_condition_total{condition=\"Failed\",namespace=\"ml\"} 0",
+        "meshtrain_restarts_total{namespace=\"ml\"} 3",
+        "meshtrain_job_phase_seconds_sum{namespace=\"ml\",phase=\"Running\"} 40",
+        "meshtrain_job_phase_seconds_count{namespace=\"ml\",phase=\"Running\"} 1",
+        "meshtrain_operator_pod_event_to_status_seconds_bucket{le=\"0.025\"} 1",
+        "meshtrain_operator_pod_event_to_status_seconds_bucket{le=\"0.01\"} 0",
+        "# TYPE process_cpu_seconds_total counter"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }
@@ -80,17 +98,44 @@ TEST(StatusServerTest, AProbeAndAScrapeAreAnsweredBesideAThousandThatNeverAsk) {
 
 TEST(MetricsTest, APhaseThatNoJobIsInAnyMoreStandsAtZero) {
   Metrics metrics("api:6443");
-  std::map<std::string, int64_t> phases;
+  std::map<std::pair<std::string, std::string>, int64_t> phases;
   metrics.SetGauges({.jobs_by_phase = [&] { return phases; }});
   for (const char* phase : {"", "Pending", "Waiting", "Running", "Restarting", "Stalled",
                             "Suspended", "Succeeded", "Failed"}) {
     const std::string line =
-        "meshtrain_jobs{phase=\"" + std::string(*phase ? phase : "New") + "\"} ";
-    phases = {{phase, 2}};
+        "meshtrain_jobs{namespace=\"ml\",phase=\"" + std::string(*phase ? phase : "New") + "\"} ";
+    phases = {{{"ml", phase}, 2}};
     EXPECT_THAT(metrics.Text(), HasSubstr(line + "2"));
     phases.clear();
     EXPECT_THAT(metrics.Text(), HasSubstr(line + "0"));
   }
+}
+
+TEST(MetricsTest, ACounterNeverFalls) {
+  Metrics metrics("api:6443");
+  double last = -1;
+  for (int i = 0; i < 20; ++i) {
+    const std::string text = metrics.Text();
+    const std::string name = "\nprocess_cpu_seconds_total ";
+    const size_t at = text.find(name);
+    ASSERT_NE(at, std::string::npos);
+    const double now = std::atof(text.c_str() + at + name.size());
+    EXPECT_GE(now, last);
+    last = now;
+  }
+  EXPECT_GT(last, 0);
+}
+
+TEST(StatusServerTest, WithoutAHostServesBothFamilies) {
+  auto server = StatusServer::Start(":0", {.metrics = [] { return std::string(); },
+                                           .healthy = [] { return OkStatus(); },
+                                           .ready = [] { return OkStatus(); }});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  EXPECT_EQ(httplib::Client("127.0.0.1", (*server)->port()).Get("/healthz")->status, 200);
+  // As on a host that has no IPv4 address at all.
+  const auto answer = httplib::Client("::1", (*server)->port()).Get("/healthz");
+  if (!answer) GTEST_SKIP() << "this machine has no IPv6";
+  EXPECT_EQ(answer->status, 200);
 }
 
 TEST(StatusServerTest, RefusesBadAndTakenAddresses) {

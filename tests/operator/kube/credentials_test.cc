@@ -109,6 +109,35 @@ J
   EXPECT_EQ(*ReadFile(folder_ + "/count"), "run\nrun\nrun\n");
 }
 
+TEST_F(CredentialsTest, APluginWhoseClockIsAnHourOffIsNotRunForEveryRequest) {
+  ClientConfig config;
+  config.exec = ExecPlugin{.api_version = "client.authentication.k8s.io/v1",
+                           .command = Write("early", R"(#!/bin/sh
+echo run >> "$COUNT"
+cat <<J
+{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",
+ "status":{"token":"t","expirationTimestamp":"2026-01-02T02:04:05Z"}}
+J
+)"),
+                           .env = {{"COUNT", folder_ + "/count"}}};
+  Credentials credentials(config, clock_);  // it is 2026-01-02T03:04:05Z
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(credentials.Current()->authorization, "Bearer t");
+  EXPECT_EQ(*ReadFile(folder_ + "/count"), "run\n");
+  clock_.Advance(std::chrono::seconds(61));
+  EXPECT_TRUE(credentials.Current().ok());
+  EXPECT_EQ(*ReadFile(folder_ + "/count"), "run\nrun\n");
+  credentials.Refused(*credentials.Current());
+  EXPECT_TRUE(credentials.Current().ok());
+  EXPECT_EQ(*ReadFile(folder_ + "/count"), "run\nrun\nrun\n") << "what is refused is renewed";
+}
+
+TEST_F(CredentialsTest, APluginThatSpeaksForEverIsEnded) {
+  const ExecPlugin plugin{.api_version = "client.authentication.k8s.io/v1",
+                          .command = Write("chatty", "#!/bin/sh\nexec cat /dev/zero\n")};
+  EXPECT_THAT(RunExecPlugin(plugin, {}, std::chrono::minutes(10)).status().message(),
+              HasSubstr("expected at most 1 MiB, got: more"));
+}
+
 TEST_F(CredentialsTest, SaysWhatAPluginDidWrong) {
   struct Case {
     std::string script, want;

@@ -1,8 +1,12 @@
 #include "operator/kube/http_client.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <mutex>
@@ -36,7 +40,8 @@ class HttpClientTest : public ::testing::Test {
     server_.Put(".*", handle);
     server_.Patch(".*", handle);
     server_.Delete(".*", handle);
-    server_.set_keep_alive_max_count(1000);
+    server_.set_keep_alive_max_count(5000);
+    server_.set_tcp_nodelay(true);
     port_ = server_.bind_to_any_port("127.0.0.1");
     ASSERT_GT(port_, 0);
     thread_ = std::thread([this] { server_.listen_after_bind(); });
@@ -97,6 +102,11 @@ TEST_F(HttpClientTest, SpeaksEachVerb) {
                   "PATCH /base/apis/meshtrain.dev/v1/namespaces/ml/trainingjobs/mnist/status",
                   "PUT /base/apis/coordination.k8s.io/v1/namespaces/ml/leases/l",
                   "DELETE /base/api/v1/namespaces/ml/pods/p"));
+}
+
+TEST_F(HttpClientTest, ADryRunMakesNothing) {
+  EXPECT_TRUE(MakeClient().Create(Pods(), "ml", "{}", {.dry_run = true}).ok());
+  EXPECT_THAT(lines(), ElementsAre("POST /api/v1/namespaces/ml/pods?dryRun=All"));
 }
 
 TEST_F(HttpClientTest, TurnsAnswersIntoCodes) {
@@ -167,12 +177,13 @@ TEST_F(HttpClientTest, AsksBeforeEachWriteButNotBeforeReads) {
 }
 
 TEST_F(HttpClientTest, ListsInPagesAndStartsAgainWhenATokenExpired) {
+  int again = 0;
   handler_ = [&](const httplib::Request& request, httplib::Response& response) {
     const bool second = request.has_param("continue");
     if (second) {
       response.status = 410;
       response.set_content(R"({"code":410,"reason":"Expired","message":"gone"})", "j");
-    } else if (request.has_param("limit")) {
+    } else if (!again++) {
       response.set_content(
           R"({"metadata":{"resourceVersion":"5","continue":"a/b="},"items":[{"n":1},{"n":2}]})",
           "j");
@@ -192,7 +203,65 @@ TEST_F(HttpClientTest, ListsInPagesAndStartsAgainWhenATokenExpired) {
       lines(),
       ElementsAre("GET /api/v1/namespaces/ml/pods?labelSelector=a%3Db&limit=2",
                   "GET /api/v1/namespaces/ml/pods?labelSelector=a%3Db&limit=2&continue=a%2Fb%3D",
-                  "GET /api/v1/namespaces/ml/pods?labelSelector=a%3Db"));
+                  "GET /api/v1/namespaces/ml/pods?labelSelector=a%3Db&limit=2"));
+}
+
+TEST_F(HttpClientTest, TellsTheVersionOfAKind) {
+  handler_ = [](const httplib::Request&, httplib::Response& response) {
+    response.set_content(R"({"metadata":{"resourceVersion":"71","continue":"x"},"items":[{}]})",
+                         "j");
+  };
+  EXPECT_EQ(*MakeClient().Version(Pods(), "ml", {}), "71");
+  EXPECT_THAT(lines(), ElementsAre("GET /api/v1/namespaces/ml/pods?limit=1"));
+}
+
+TEST_F(HttpClientTest, AListThatNeverEndsIsLeft) {
+  // Full pages for ever, and short ones for ever.
+  for (const int objects : {2, 0}) {
+    int pages = 0;
+    handler_ = [&](const httplib::Request&, httplib::Response& response) {
+      response.set_content(R"({"metadata":{"resourceVersion":"5","continue":")" +
+                               std::to_string(++pages) + R"("},"items":[)" +
+                               (objects == 2 ? "{},{}" : "") + "]}",
+                           "j");
+    };
+    const auto version = MakeClient().List(
+        Pods(), {.chunk = 2}, [](std::string_view) {}, [] {}, {});
+    EXPECT_EQ(version.status().code(), StatusCode::kDataLoss);
+    EXPECT_THAT(version.status().message(), HasSubstr("expected a list that ends"));
+    EXPECT_EQ(pages, objects == 2 ? kMaxPages : kMaxShortPages + 1);
+  }
+}
+
+TEST_F(HttpClientTest, AListThatStartsAgainForEverIsLeft) {
+  handler_ = [&](const httplib::Request& request, httplib::Response& response) {
+    if (request.has_param("continue")) {
+      response.status = 410;
+      response.set_content(R"({"code":410,"reason":"Expired","message":"gone"})", "j");
+    } else {
+      response.set_content(R"({"metadata":{"resourceVersion":"5","continue":"x"},"items":[{}]})",
+                           "j");
+    }
+  };
+  const auto version = MakeClient().List(
+      Pods(), {.chunk = 1}, [](std::string_view) {}, [] {}, {});
+  EXPECT_EQ(version.status().code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(lines().size(), 6u);
+}
+
+TEST_F(HttpClientTest, APageThatIsTooLargeIsAskedForInSmallerOnes) {
+  const std::string large(kMaxPage, ' ');
+  handler_ = [&](const httplib::Request& request, httplib::Response& response) {
+    const bool few = std::stoi(request.get_param_value("limit")) <= 62;
+    response.set_content(
+        (few ? "" : large) + R"({"metadata":{"resourceVersion":"5"},"items":[{}]})", "j");
+  };
+  int items = 0;
+  const auto version = MakeClient().List(
+      Pods(), {}, [&](std::string_view) { ++items; }, [] {}, {});
+  EXPECT_TRUE(version.ok()) << version.status().ToString();
+  EXPECT_EQ(items, 1);
+  EXPECT_THAT(lines(), ElementsAre("GET /api/v1/pods?limit=500", "GET /api/v1/pods?limit=62"));
 }
 
 TEST_F(HttpClientTest, RefusesAListThatWasCutOff) {
@@ -299,6 +368,139 @@ TEST_F(HttpClientTest, GivesUpAtTheDeadline) {
   const Status status =
       MakeClient().Get(Pods(), "ml", "p", {.timeout = std::chrono::milliseconds(100)}).status();
   over_ = true;
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.ToString();
+}
+
+// Accepts one connection, reads a request's head, says `first`, then `endless` again and again
+// until the peer has had enough.
+class EndlessServer {
+ public:
+  EndlessServer(std::string first, std::string endless) {
+    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(listener_, 4), 0);
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, first = std::move(first), endless = std::move(endless)] {
+      const int peer = accept(listener_, nullptr, nullptr);
+      if (peer < 0) return;
+      char bytes[4096];
+      std::string head;
+      while (head.find("\r\n\r\n") == std::string::npos) {
+        const ssize_t n = recv(peer, bytes, sizeof bytes, 0);
+        if (n <= 0) break;
+        head.append(bytes, static_cast<size_t>(n));
+      }
+      std::string more;
+      while (more.size() < (256 << 10)) more += endless;
+      bool there = send(peer, first.data(), first.size(), MSG_NOSIGNAL) > 0;
+      while (there) {
+        const ssize_t n = send(peer, more.data(), more.size(), MSG_NOSIGNAL);
+        there = n > 0;
+        if (there) sent_ += static_cast<size_t>(n);
+      }
+      close(peer);
+    });
+  }
+  ~EndlessServer() {
+    shutdown(listener_, SHUT_RDWR);
+    close(listener_);
+    thread_.join();
+  }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
+  size_t sent() const { return sent_; }
+
+ private:
+  int listener_ = -1, port_ = 0;
+  std::atomic<size_t> sent_ = 0;
+  std::thread thread_;
+};
+
+constexpr char kHead[] = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
+
+TEST(HttpClientBoundsTest, AnAnswerWithoutEndIsLeftWhateverItIsMadeOf) {
+  struct Case {
+    std::string name, first, endless;
+    size_t most;
+    bool watch = false;
+  };
+  const std::string chunked = std::string(kHead) + "Transfer-Encoding: chunked\r\n\r\n";
+  const std::string kilobyte(1024, 'x');
+  // A chunk of 1 KiB without a line's end.
+  const std::string chunk = "400\r\n" + kilobyte + "\r\n";
+  for (const Case& c : std::vector<Case>{
+           {"status line", "HTTP/1.1 200 ", kilobyte, kMaxHead},
+           {"header line", std::string(kHead) + "X: ", kilobyte, kMaxHead},
+           {"headers", kHead, "X: y\r\n", kMaxHead},
+           {"body", std::string(kHead) + "\r\n", kilobyte, kMaxObject},
+           {"long body", std::string(kHead) + "Content-Length: 99999999999\r\n\r\n", kilobyte,
+            kMaxObject},
+           {"chunks", chunked, chunk, kMaxObject},
+           {"chunk size", chunked, "0000000", kMaxObject},
+           {"error's body", "HTTP/1.1 500 E\r\n\r\n", kilobyte, kMaxObject},
+           {"watch's head", std::string(kHead) + "X: ", kilobyte, kMaxHead, true},
+           {"watch's line", chunked, chunk, kMaxObject, true},
+           {"watch's line as a body", std::string(kHead) + "\r\n", kilobyte, kMaxObject, true},
+           {"watch's chunk size", chunked, "0000000", kMaxObject, true},
+       }) {
+    SCOPED_TRACE(c.name);
+    EndlessServer server(c.first, c.endless);
+    ClientConfig config;
+    config.server = server.url();
+    auto client = NewHttpClient(config, {}, SystemClock());
+    ASSERT_TRUE(client.ok());
+    const Status status =
+        c.watch ? (*client)->Watch(Pods(), {.resource_version = "1"},
+                                   [](WatchEventType, std::string_view, std::string_view) {}, {})
+                : (*client)->Get(Pods(), "ml", "p", {}).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("got: more"));
+    // What the kernels hold between the two besides.
+    EXPECT_LT(server.sent(), c.most + (16 << 20));
+  }
+}
+
+TEST(HttpClientBoundsTest, AWatchMayTellMoreThanOneObjectsWorth) {
+  std::string event = R"({"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"8","x":")";
+  event += std::string(1 << 20, 'x') + "\"}}}\n";
+  EndlessServer server(std::string(kHead) + "\r\n", event);
+  ClientConfig config;
+  config.server = server.url();
+  auto client = NewHttpClient(config, {}, SystemClock());
+  ASSERT_TRUE(client.ok());
+  std::stop_source stop;
+  int events = 0;
+  const Status status = (*client)->Watch(
+      Pods(), {.resource_version = "1"},
+      [&](WatchEventType, std::string_view, std::string_view) {
+        if (++events == 40) stop.request_stop();
+      },
+      stop.get_token());
+  EXPECT_EQ(status.code(), StatusCode::kCancelled) << status.ToString();
+}
+
+TEST(HttpClientBoundsTest, AnAnswerThatDripsEndsWithItsCall) {
+  // Each byte comes in time for one read; the call's time is for all of them.
+  class Drip : public Clock {
+   public:
+    TimePoint Now() const override { return SystemClock().Now(); }
+    Duration Monotonic() const override { return Duration(ticks_ += 1'000'000); }
+    bool SleepFor(Duration d, std::stop_token stop) override {
+      return SystemClock().SleepFor(d, stop);
+    }
+    mutable std::atomic<int64_t> ticks_ = 0;  // a millisecond for each look at it
+  } clock;
+  EndlessServer server(std::string(kHead) + "\r\n", "x");
+  ClientConfig config;
+  config.server = server.url();
+  auto client = NewHttpClient(config, {}, clock);
+  ASSERT_TRUE(client.ok());
+  const Status status =
+      (*client)->Get(Pods(), "ml", "p", {.timeout = std::chrono::milliseconds(50)}).status();
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.ToString();
 }
 

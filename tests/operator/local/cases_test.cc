@@ -45,7 +45,10 @@ class Director {
   }
 
   std::string Script() const {
-    return "read code <" + folder_ + "/fifo-$MESHTRAIN_ROLE-$MESHTRAIN_INDEX; exit $code";
+    return "read code lost <" + folder_ +
+           "/fifo-$MESHTRAIN_ROLE-$MESHTRAIN_INDEX; if [ -n \"$lost\" ]; then echo "
+           "'{\"step\":1,\"lostIncarnation\":\"'$lost'\"}' >$MESHTRAIN_TERMINATION_LOG; fi; exit "
+           "$code";
   }
 
   void Settled(const api::TrainingJob& job, const Observed& seen) {
@@ -66,7 +69,7 @@ class Director {
       const auto& end = case_.ends[next_];
       const PodSeen* pod = Find(seen, end.task);
       if (pod == nullptr || pod->phase != PodPhase::kRunning || !pod->ready) return;
-      const std::string line = std::to_string(end.exit_code) + "\n";
+      const std::string line = std::to_string(end.exit_code) + " " + end.lost + "\n";
       ASSERT_EQ(::write(fifos_.at(end.task), line.data(), line.size()),
                 static_cast<ssize_t>(line.size()));
       told_ = *pod;

@@ -47,6 +47,8 @@ TEST_P(CasesTest, ComesToItsEnd) {
     const std::string& policy = c.job.spec.replica_specs.at(end.task.role).restart_policy;
     if (policy == api::kRestartAlways || (policy == api::kRestartOnFailure && end.exit_code != 0)) {
       ++pod->restart_count;
+      pod->termination_message =
+          end.lost.empty() ? "" : R"({"step":1,"lostIncarnation":")" + end.lost + "\"}";
       pod->last_exit_code = end.exit_code;
     } else {
       PodSeen ended = EndedPod(scene.job, end.task, end.exit_code);

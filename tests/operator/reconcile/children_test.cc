@@ -36,14 +36,16 @@ TEST(ChildrenTest, PodCarriesNameLabelsOwnerAndConfig) {
     "apiVersion": "v1", "kind": "Pod",
     "metadata": {
       "name": "mnist-worker-0", "namespace": "ml",
-      "annotations": {"meshtrain.dev/attempt": "2"},
+      "annotations": {"meshtrain.dev/attempt": "2", "meshtrain.dev/cluster": ")" +
+                                                   ClusterStamp(job, {}) + R"(",
+                      "kubectl.kubernetes.io/default-container": "trainer"},
       "labels": {"app.kubernetes.io/managed-by": "meshtrain-operator", "meshtrain.dev/job-name": "mnist",
                  "meshtrain.dev/replica-index": "0", "meshtrain.dev/replica-type": "worker"},
       "ownerReferences": [{"apiVersion": "meshtrain.dev/v1", "kind": "TrainingJob", "name": "mnist", "uid": "uid-1",
                            "controller": true, "blockOwnerDeletion": true}]},
     "spec": {
       "restartPolicy": "Never", "hostname": "mnist-worker-0", "subdomain": "mnist", "enableServiceLinks": false,
-      "containers": [{"name": "trainer", "image": "train:1",
+      "containers": [{"name": "trainer", "image": "train:1", "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "tfjob-port", "containerPort": 2222}],
         "env": [
           {"name": "TF_CONFIG", "value": "{\"cluster\":{\"chief\":[\"mnist-chief-0.mnist.ml.svc:2222\"],\"worker\":[\"mnist-worker-0.mnist.ml.svc:2222\"]},\"task\":{\"type\":\"worker\",\"index\":0},\"environment\":\"cloud\"}"},
@@ -71,6 +73,9 @@ TEST(ChildrenTest, OnlyTheTrainingContainerIsTouched) {
   EXPECT_EQ(pod["spec"]["nodeSelector"]["pool"], "gpu");
   EXPECT_EQ(pod["spec"]["enableServiceLinks"], true) << "the user's wish";
   EXPECT_EQ(pod["spec"]["restartPolicy"], "Never") << "ExitCode, of the replica spec";
+  EXPECT_EQ(pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"],
+            "tensorflow");
+  EXPECT_EQ(pod["spec"]["containers"][1]["terminationMessagePolicy"], "FallbackToLogsOnError");
 }
 
 TEST(ChildrenTest, TfConfigByRole) {
@@ -129,6 +134,15 @@ TEST(ChildrenTest, KubeflowCompatibilityHasAServicePerReplicaAndItsStrings) {
   std::vector<std::string> names;
   for (const CreateService& service : WantedServices(job)) names.push_back(service.name);
   EXPECT_THAT(names, testing::ElementsAre("a", "a-chief-0", "a-worker-0", "a-evaluator-0"));
+  // Tools for TFJob find its pods by their labels.
+  const Json labels = Pod(job, kChief)["metadata"]["labels"];
+  EXPECT_EQ(labels["training.kubeflow.org/job-name"], "a");
+  EXPECT_EQ(labels["training.kubeflow.org/replica-type"], "chief");
+  EXPECT_EQ(labels["training.kubeflow.org/replica-index"], "0");
+  EXPECT_EQ(labels["training.kubeflow.org/job-role"], "master");
+  EXPECT_FALSE(Pod(job, kWorker0)["metadata"]["labels"].contains("training.kubeflow.org/job-role"));
+  const Json plain = Pod(MakeJob("a").Chief().Build(), kChief)["metadata"]["labels"];
+  EXPECT_FALSE(plain.contains("training.kubeflow.org/job-name")) << "without the compatibility";
 }
 
 TEST(ChildrenTest, ServiceIsHeadlessAndPublishesEarly) {
@@ -181,8 +195,10 @@ TEST(ChildrenTest, AProgramNeedsNoTemplate) {
   EXPECT_EQ(Env(pod, "MESHTRAIN_TOKEN_FILE"), "/etc/meshtrain/token/token");
   EXPECT_EQ(container["ports"][1]["name"], "meshtrain-http");
   Scene scene(builder);
-  EXPECT_THAT(scene.Look(0), testing::StartsWith("create service mnist\ncreate secret mnist-token\n"
-                                                 "create claim mnist-checkpoint\ncreate pod"))
+  EXPECT_THAT(scene.Look(0),
+              testing::MatchesRegex("create service mnist\ncreate secret mnist-token-[0-9a-f]+\n"
+                                    "create claim mnist-checkpoint-[0-9a-f]+\n"
+                                    "create pod(.|\n)*"))
       << ToString(scene.last);
   const Json claim = Json::parse(CheckpointClaim(builder.Build()).body);
   EXPECT_EQ(claim["spec"]["x"], 1);

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "operator/api/json.h"
+#include "operator/reconcile/children.h"
+#include "operator/reconcile/progress.h"
 #include "tests/operator/reconcile/scene.h"
 
 namespace meshtrain::reconcile {
@@ -13,25 +15,23 @@ using api::ConditionType;
 using testing::HasSubstr;
 using testing::Not;
 
-// The phases in which a look creates a Service and pods: "first mnist-chief-0; create service;
-// create …".
+// The phases in which a look creates a Service and pods: "prepare service; create mnist-chief-0;
+// …".
 std::string Creations(const Outcome& outcome) {
   std::string out;
   for (const Action& action : outcome.actions) {
-    const std::string phase = action.phase == Phase::kFirst     ? "first "
-                              : action.phase == Phase::kPrepare ? "prepare "
-                                                                : "create ";
+    const std::string phase = action.phase == Phase::kPrepare ? "prepare " : "create ";
     if (std::holds_alternative<CreateService>(action.write)) out += phase + "service; ";
     if (const auto* pod = std::get_if<CreatePod>(&action.write)) out += phase + pod->name + "; ";
   }
   return out;
 }
 
-TEST(LifecycleTest, CreatesPodsAndTheServiceThenTells) {
+TEST(LifecycleTest, CreatesTheServiceAndPodsThenTells) {
   Scene scene(MakeJob("mnist").Chief().Workers(2));
   EXPECT_EQ(scene.Look(0),
-            "create pod mnist-chief-0 (attempt 0)\n"
             "create service mnist\n"
+            "create pod mnist-chief-0 (attempt 0)\n"
             "create pod mnist-worker-0 (attempt 0)\n"
             "create pod mnist-worker-1 (attempt 0)\n"
             "patch status Pending Created=JobCreated\n"
@@ -40,86 +40,23 @@ TEST(LifecycleTest, CreatesPodsAndTheServiceThenTells) {
   EXPECT_EQ(scene.status().conditions.at(ConditionType::kCreated).observed_generation, 1);
 }
 
-TEST(LifecycleTest, TheFirstPodComesFirstOnceAndLaterTheServiceDoes) {
+// Phases are done in order, and the first error ends an outcome: a Service that is refused leaves
+// no pod behind.
+TEST(LifecycleTest, TheServiceIsThereBeforeTheFirstPod) {
   const auto at_first = [](const JobBuilder& builder) {
     Scene scene(builder);
     scene.Look(0);
     return Creations(scene.last);
   };
   EXPECT_EQ(at_first(MakeJob("m").Chief().Workers(2)),
-            "first m-chief-0; create service; create m-worker-0; create m-worker-1; ");
-  EXPECT_EQ(at_first(MakeJob("m").Workers(1)), "first m-worker-0; create service; ");
-  EXPECT_EQ(at_first(MakeJob("m").Workers(1).With(
-                [](api::TrainingJob& job) { job.spec.program = "{}"; })),
-            "prepare service; create m-worker-0; ")
-      << "its Secret is mounted";
+            "prepare service; create m-chief-0; create m-worker-0; create m-worker-1; ");
+  EXPECT_EQ(at_first(MakeJob("m").Workers(1)), "prepare service; create m-worker-0; ");
 
-  // A process that died between the two: the Service, then the pods that are missing.
+  // A process that died after some pods, whose Service is gone since: the Service, then the others.
   Scene half(MakeJob("m").Chief().Workers(1));
   half.Pod(MakePod(half.job, kChief, PodPhase::kPending));
   half.Look(0);
   EXPECT_EQ(Creations(half.last), "prepare service; create m-worker-0; ");
-
-  // Once anything was told, or refused, the Service comes first.
-  Scene later(MakeJob("m").Chief().Workers(1));
-  later.Look(0);
-  later.Look(1);
-  EXPECT_EQ(Creations(later.last), "prepare service; create m-chief-0; create m-worker-0; ");
-  Scene refused(MakeJob("m").Chief().Workers(1));
-  refused.seen.refused = RefusedWrite{"pods \"m-chief-0\"", "Forbidden", "exceeded quota"};
-  refused.Look(0);
-  EXPECT_EQ(Creations(refused.last), "prepare service; create m-chief-0; create m-worker-0; ");
-
-  // A pod of another in the first one's place makes no other the first.
-  Scene taken(MakeJob("m").Chief().Workers(1));
-  PodSeen other = MakePod(taken.job, kChief);
-  other.controller_uid = "another";
-  taken.Pod(other);
-  taken.Look(0);
-  EXPECT_EQ(Creations(taken.last), "prepare service; create m-worker-0; ");
-}
-
-TEST(LifecycleTest, WhatWasMadeBesideARefusedServiceGoes) {
-  const RefusedWrite refusal{
-      .what = "services \"m\"", .reason = "AlreadyExists", .message = "another's", .service = true};
-  Scene scene(MakeJob("m").Chief().Workers(2));
-  scene.seen.refused = refusal;
-  scene.Pod(MakePod(scene.job, kChief, PodPhase::kPending));
-  EXPECT_THAT(scene.Look(0), testing::StartsWith("patch status Waiting Waiting=AlreadyExists\n"
-                                                 "delete pod m-chief-0\n"
-                                                 "create service m\n"));
-  EXPECT_EQ(Creations(scene.last), "prepare service; create m-worker-0; create m-worker-1; ");
-  EXPECT_THAT(scene.status().conditions.at(ConditionType::kWaiting).message,
-              HasSubstr("services \"m\": another's"));
-  scene.Gone(kChief);
-  scene.Look(1);
-  EXPECT_EQ(Creations(scene.last),
-            "prepare service; create m-chief-0; create m-worker-0; create m-worker-1; ");
-
-  Scene all(MakeJob("m").Chief().Workers(1));
-  all.seen.refused = refusal;
-  all.Pod(MakePod(all.job, kChief)).Pod(MakePod(all.job, kWorker0, PodPhase::kPending));
-  EXPECT_THAT(all.Look(0), HasSubstr("delete pod m-worker-0\n"));
-  EXPECT_THAT(ToString(all.last), Not(HasSubstr("delete pod m-chief-0"))) << "it runs";
-
-  // No pod goes of a job that ran, nor where something else was refused, nor where the Service is
-  // there.
-  const auto deletes = [&](const std::function<void(Scene*)>& change) {
-    Scene other(MakeJob("m").Chief().Workers(2));
-    other.seen.refused = refusal;
-    other.Pod(MakePod(other.job, kChief, PodPhase::kPending));
-    change(&other);
-    return other.Look(0).find("delete pod") != std::string::npos;
-  };
-  EXPECT_TRUE(deletes([](Scene*) {}));
-  EXPECT_FALSE(deletes([](Scene* s) { s->Pod(MakePod(s->job, kChief)); }));
-  EXPECT_FALSE(deletes([](Scene* s) { s->seen.refused->service = false; }));
-  EXPECT_FALSE(deletes([](Scene* s) {
-    s->seen.services.push_back({.name = "m", .uid = "s", .controller_uid = s->job.metadata.uid});
-  }));
-  EXPECT_FALSE(deletes([](Scene* s) {
-    s->status().conditions[ConditionType::kRunning] = {.status = false, .reason = "JobSuspended"};
-  }));
 }
 
 TEST(LifecycleTest, RunsWhenEveryPodIsThereAndTheChiefRuns) {
@@ -146,7 +83,9 @@ TEST(LifecycleTest, AnUnchangedJobCostsNothing) {
       [](api::TrainingJob& job) { job.spec.run_policy.backoff_limit = 3; }));
   scene.Running();
   EXPECT_EQ(scene.Look(100), "");
-  EXPECT_EQ(scene.last, Outcome{});
+  EXPECT_EQ(scene.last.wake_at, std::nullopt);
+  EXPECT_FALSE(scene.last.again);
+  EXPECT_EQ(scene.last.rests, "phase Running, ready 5/5: all is as it should be");
   EXPECT_EQ(scene.Look(10000), "");
 }
 
@@ -200,17 +139,24 @@ TEST(LifecycleTest, MayWaitForTheEvaluator) {
   EXPECT_TRUE(scene.Is(ConditionType::kSucceeded));
 }
 
-TEST(LifecycleTest, ADrainedLeaderThatLeavesWithZeroHasNotSucceeded) {
+TEST(LifecycleTest, ALeaderThatIsToldToStopAndLeavesWithZeroHasNotSucceeded) {
   Scene scene(MakeJob("mnist").Workers(1));
   PodSeen pod = EndedPod(scene.Running().job, kWorker0, 0);
-  pod.delete_requested = At(40);  // told to stop at 40 s, ended at 50 s
-  scene.Pod(pod);
-  scene.Look(51);
-  EXPECT_FALSE(scene.Is(ConditionType::kSucceeded));
-  EXPECT_TRUE(scene.Is(ConditionType::kRestarting));
-  // One that was done before somebody deleted it has.
+  pod.delete_requested = At(40);
+  // Its node's clock may be an hour behind the API server's: the times say nothing.
+  for (const double ended : {50.0, 50.0 - 3600, 30.0}) {
+    Scene again = scene;
+    pod.finished = At(ended);
+    again.Pod(pod);
+    again.Look(51);
+    EXPECT_FALSE(again.Is(ConditionType::kSucceeded)) << ended;
+    EXPECT_TRUE(again.Is(ConditionType::kRestarting));
+  }
+  // Seen before anybody deleted it, its success is on record and stays.
   Scene done(MakeJob("mnist").Workers(1));
   pod = EndedPod(done.Running().job, kWorker0, 0);
+  done.Pod(pod);
+  done.Look(55);
   pod.delete_requested = At(55);
   done.Pod(pod);
   done.Look(56);
@@ -309,17 +255,21 @@ TEST(LifecycleTest, AJobMadeSuspendedMakesNoPods) {
 }
 
 TEST(LifecycleTest, ScalesUpAndDownTouchingOnlyWhatChanges) {
-  Scene scene(MakeJob("mnist").Chief().Workers(2));
+  // Beside parameter servers each worker knows itself and the servers only.
+  Scene scene(MakeJob("mnist").Chief().Workers(2).Ps(1).With([](api::TrainingJob& job) {
+    job.spec.elastic = api::Elastic{.min_replicas = 1, .max_replicas = 8};
+    job.spec.strategy = api::kStrategyParameterServer;
+  }));
   scene.Running();
   scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 4;
   EXPECT_EQ(scene.Look(20),
             "patch status Running Created=JobCreated Running=JobRunning\n"
             "create pod mnist-worker-2 (attempt 0)\ncreate pod mnist-worker-3 (attempt 0)\n");
-  EXPECT_EQ(scene.status().ready, "3/5");
+  EXPECT_EQ(scene.status().ready, "4/6");
   scene.Obey();
   scene.Look(30);
   EXPECT_TRUE(scene.Is(ConditionType::kRunning)) << "it ran all along";
-  EXPECT_EQ(scene.status().ready, "5/5");
+  EXPECT_EQ(scene.status().ready, "6/6");
   scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 1;
   EXPECT_THAT(
       scene.Look(40),
@@ -331,10 +281,59 @@ TEST(LifecycleTest, ScalesUpAndDownTouchingOnlyWhatChanges) {
   EXPECT_EQ(scene.status().recovery, api::Recovery{});
 }
 
+// Every process is told all the others, so none may run beside one that was told another set.
+TEST(ClusterTest, AChangeOfTheClusterRestartsAllTogether) {
+  for (const int workers : {4, 1}) {
+    Scene scene(MakeJob("mnist").Chief().Workers(2).With([](api::TrainingJob& job) {
+      job.spec.elastic = api::Elastic{.min_replicas = 1, .max_replicas = 8};
+    }));
+    scene.Running();
+    scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = workers;
+    const std::string did = scene.Look(20);
+    EXPECT_THAT(did, testing::StartsWith(
+                         "patch status Restarting Created=JobCreated Restarting=ClusterChanged"));
+    EXPECT_THAT(did, HasSubstr("delete pod mnist-chief-0\ndelete pod mnist-worker-0\n"
+                               "delete pod mnist-worker-1\n"));
+    EXPECT_THAT(did, Not(HasSubstr("create pod"))) << "before the last has ended";
+    EXPECT_THAT(did,
+                HasSubstr("warn ClusterChanged: the set of processes changed: all pods restart "
+                          "together"));
+    // Two have ended, one takes its time.
+    PodSeen slow = scene.seen.pods[0];
+    slow.delete_requested = At(20);
+    slow.delete_due = At(50);
+    scene.seen.pods = {slow};
+    EXPECT_THAT(scene.Look(25), Not(HasSubstr("create pod")));
+    EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "FormerProcesses");
+    scene.seen.pods.clear();
+    EXPECT_THAT(scene.Look(30), HasSubstr("create pod mnist-chief-0 (attempt 1)\n"));
+    scene.Obey();
+    scene.Look(33);
+    EXPECT_EQ(scene.status().phase, "Running");
+    EXPECT_EQ(scene.status().restarts, 0) << "the user's wish is no failure";
+    EXPECT_EQ(scene.Look(60), "");
+  }
+}
+
+TEST(ClusterTest, PodsOfBeforeASuspensionThatNobodySawDoNotMeetThoseAfterIt) {
+  // Suspended, scaled and resumed while the operator was away.
+  Scene scene(MakeJob("mnist").Chief().Workers(2));
+  scene.Running();
+  scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 3;
+  const std::string did = scene.Look(20);
+  EXPECT_THAT(did, HasSubstr("delete pod mnist-chief-0\n"));
+  EXPECT_THAT(did, Not(HasSubstr("create pod")));
+}
+
 TEST(LifecycleTest, LeavesAloneWhatAnotherManages) {
   Scene scene(MakeJob("mnist").Workers(1).With(
       [](api::TrainingJob& job) { job.spec.run_policy.managed_by = "kueue.x-k8s.io/multikueue"; }));
   EXPECT_EQ(scene.Look(0), "");
+  EXPECT_EQ(scene.last.rests, "runPolicy.managedBy is kueue.x-k8s.io/multikueue");
+  // One that admission should have refused: nobody would run the job, and it says so.
+  Scene unknown(MakeJob("mnist").Workers(1).With(
+      [](api::TrainingJob& job) { job.spec.run_policy.managed_by = "example.com/typo"; }));
+  EXPECT_THAT(unknown.Look(0), HasSubstr("Failed=InvalidSpec"));
   scene.job.spec.run_policy.managed_by = std::string(cluster::kManagedBy);
   EXPECT_NE(scene.Look(0), "");
   scene.job.metadata.deleted = At(1);
@@ -404,7 +403,7 @@ TEST(LifecycleTest, AdoptsOrphansAndReleasesStrays) {
   EXPECT_EQ(scene.Look(0),
             "adopt pod mnist-worker-0\nrelease pod mnist-worker-1\ncreate service mnist\n"
             "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job "
-            "is created\n");
+            "is created\nwarn NameTaken: the pod mnist-worker-1 belongs to another\n");
 }
 
 TEST(LifecycleTest, ForeignPodsAndServicesAreLeftAloneAndNamed) {
@@ -413,9 +412,9 @@ TEST(LifecycleTest, ForeignPodsAndServicesAreLeftAloneAndNamed) {
   foreign.controller_uid = "another";
   scene.Pod(foreign);
   EXPECT_EQ(scene.Look(0),
-            "create pod mnist-worker-0 (attempt 0)\ncreate service mnist\n"
+            "create service mnist\ncreate pod mnist-worker-0 (attempt 0)\n"
             "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job "
-            "is created\n");
+            "is created\nwarn NameTaken: the pod mnist-worker-1 belongs to another\n");
   EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message,
             "the pod mnist-worker-1 belongs to another");
 
@@ -423,25 +422,45 @@ TEST(LifecycleTest, ForeignPodsAndServicesAreLeftAloneAndNamed) {
   service.seen.services = {{.name = "mnist", .controller_uid = ""}};
   EXPECT_EQ(service.Look(0),
             "patch status Waiting Created=JobCreated Waiting=NameTaken\ntell JobCreated: the job "
-            "is created\n");
+            "is created\nwarn NameTaken: a Service of the name mnist belongs to another\n");
   EXPECT_EQ(service.status().conditions[ConditionType::kWaiting].message,
             "a Service of the name mnist belongs to another");
 }
 
-TEST(LifecycleTest, ANewJobWaitsForThePodsOfTheOneBefore) {
-  Scene scene(MakeJob("mnist").Workers(1));
+TEST(NamesTest, ANewJobWaitsForThePodsOfTheOneBefore) {
+  Scene scene(MakeJob("mnist").Workers(2));
   PodSeen old = MakePod(scene.job, kWorker0);
   old.controller_uid = "the former uid";
   old.delete_requested = At(-1);
   scene.Pod(old);
-  EXPECT_THAT(scene.Look(0), Not(HasSubstr("create pod")));
+  EXPECT_THAT(scene.Look(0), Not(HasSubstr("create pod mnist-worker-0")));
   EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message,
             "the pod mnist-worker-0 of a former job is still going away");
+  EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "NameHeld");
+  // It is waited for and not asked for: the release wakes the job, no timer does.
+  scene.Obey();
+  scene.Look(10);
+  EXPECT_EQ(scene.Look(20), "");
+  EXPECT_EQ(scene.last.wake_at, std::nullopt);
+  EXPECT_THAT(scene.last.rests, HasSubstr("waits: NameHeld: the pod mnist-worker-0 of a former"));
   scene.Gone(kWorker0);
-  EXPECT_THAT(scene.Look(1), HasSubstr("create pod mnist-worker-0"));
+  EXPECT_THAT(scene.Look(21), HasSubstr("create pod mnist-worker-0"));
 }
 
-TEST(LifecycleTest, ARefusedWriteIsWhatTheJobWaitsFor) {
+TEST(NamesTest, AServiceThatIsGoingAwayIsWaitedFor) {
+  for (const char* controller : {"uid-1", "the former uid"}) {
+    Scene scene(MakeJob("mnist").Workers(1));
+    scene.seen.services = {
+        {.name = "mnist", .uid = "s", .controller_uid = controller, .deleting = true}};
+    EXPECT_THAT(scene.Look(0), Not(HasSubstr("create pod")));
+    EXPECT_THAT(ToString(scene.last), Not(HasSubstr("create service")));
+    EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "NameHeld");
+    scene.seen.services.clear();
+    EXPECT_THAT(scene.Look(1), HasSubstr("create service mnist\ncreate pod mnist-worker-0"));
+  }
+}
+
+TEST(RefusalTest, ARefusedWriteIsWhatTheJobWaitsFor) {
   Scene scene(MakeJob("mnist").Workers(3));
   scene.Look(0);
   scene.Obey();
@@ -449,7 +468,8 @@ TEST(LifecycleTest, ARefusedWriteIsWhatTheJobWaitsFor) {
   scene.Gone(kWorker2);
   scene.seen.refused = RefusedWrite{"pods \"mnist-worker-2\"", "Forbidden", "exceeded quota: gpus"};
   EXPECT_EQ(scene.Look(1),
-            "patch status Waiting Waiting=Forbidden\ncreate pod mnist-worker-2 (attempt 0)\n");
+            "patch status Waiting Waiting=QuotaExceeded\ncreate pod mnist-worker-2 (attempt 0)\n"
+            "warn QuotaExceeded: pods \"mnist-worker-2\": exceeded quota: gpus\n");
   EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message,
             "pods \"mnist-worker-2\": exceeded quota: gpus");
   EXPECT_EQ(scene.Look(9), "create pod mnist-worker-2 (attempt 0)\n")
@@ -462,20 +482,150 @@ TEST(LifecycleTest, ARefusedWriteIsWhatTheJobWaitsFor) {
   EXPECT_FALSE(scene.Is(ConditionType::kWaiting));
 }
 
-TEST(LifecycleTest, NamesThePodThatDoesNotStart) {
+TEST(RefusalTest, NothingIsAskedForAgainBeforeItsTime) {
   Scene scene(MakeJob("mnist").Workers(2));
+  scene.seen.refused = RefusedWrite{
+      .what = "services \"mnist\"", .reason = "Forbidden", .message = "no", .retry_at = At(30)};
+  EXPECT_THAT(scene.Look(1), Not(HasSubstr("create")));
+  EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "Forbidden");
+  EXPECT_EQ(scene.Look(10), "");
+  EXPECT_EQ(scene.last.wake_at, At(30));
+  EXPECT_THAT(scene.Look(30), HasSubstr("create service mnist\ncreate pod mnist-worker-0"));
+}
+
+TEST(RefusalTest, NamesThePathInTheManifest) {
+  const auto said = [](RefusedWrite refused) {
+    Scene scene(MakeJob("mnist").Chief().Workers(2));
+    scene.seen.refused = std::move(refused);
+    scene.Look(1);
+    return scene.Reason(ConditionType::kWaiting) + " " +
+           scene.status().conditions[ConditionType::kWaiting].message;
+  };
+  EXPECT_EQ(said({"pods \"mnist-worker-1\"", "Invalid",
+                  "Pod \"mnist-worker-1\" is invalid: [spec.containers[0].image: Required value, "
+                  "spec.containers[0].name: Invalid value]"}),
+            "Refused pods \"mnist-worker-1\": Pod \"mnist-worker-1\" is invalid: "
+            "[spec.replicaSpecs.worker.template.spec.containers[0].image: Required value, "
+            "spec.replicaSpecs.worker.template.spec.containers[0].name: Invalid value]");
+  EXPECT_EQ(said({"services \"mnist\"", "AlreadyExists", "spec.x is not ours"}),
+            "NameTaken services \"mnist\": spec.x is not ours");
+}
+
+TEST(WaitsTest, NamesThePodThatDoesNotStartAndWhy) {
+  struct Case {
+    const char* reason;
+    const char* message;
+    const char* want;
+  };
+  for (const Case& c :
+       {Case{"ImagePullBackOff", "Back-off pulling image \"train:1\"", "ImagePull"},
+        Case{"CrashLoopBackOff", "back-off 10s", "CrashLoop"},
+        Case{"CreateContainerConfigError", "secret \"s\" not found", "ContainerWaits"},
+        Case{"Unschedulable", "0/5 nodes are available", "Unschedulable"}}) {
+    Scene scene(MakeJob("mnist").Workers(2));
+    scene.Look(0);
+    scene.Obey();
+    for (PodSeen& pod : scene.seen.pods) {
+      pod.phase = PodPhase::kPending;
+      pod.waiting_reason = c.reason;
+      pod.waiting_message = c.message;
+    }
+    const std::string message =
+        std::string("mnist-worker-0: ") + c.reason + ": " + c.message + " (and 1 more)";
+    EXPECT_THAT(scene.Look(3), HasSubstr("warn " + std::string(c.want) + ": " + message + "\n"));
+    EXPECT_EQ(scene.Reason(ConditionType::kWaiting), c.want);
+    EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message, message);
+    EXPECT_EQ(scene.status().worst.size(), 2u);
+    EXPECT_EQ(scene.Look(100), "") << "said once";
+  }
+}
+
+TEST(WaitsTest, TheMostTellingWaitIsToldInWhateverOrderPodsStand) {
+  for (const bool swapped : {false, true}) {
+    Scene scene(MakeJob("mnist").Workers(2));
+    scene.Look(0);
+    scene.Obey();
+    scene.seen.pods[swapped ? 1 : 0].waiting_reason = "CrashLoopBackOff";
+    scene.seen.pods[swapped ? 0 : 1].waiting_reason = "Unschedulable";
+    for (PodSeen& pod : scene.seen.pods) pod.phase = PodPhase::kPending;
+    scene.Look(3);
+    EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "Unschedulable");
+  }
+}
+
+// A volume that does not mount shows in no state of a container.
+TEST(WaitsTest, APodThatHasItsNodeAndDoesNotStartIsTold) {
+  Scene scene(MakeJob("mnist").Workers(1).Program("{}"));
   scene.Look(0);
   scene.Obey();
-  for (PodSeen& pod : scene.seen.pods) {
-    pod.phase = PodPhase::kPending;
-    pod.waiting_reason = "ImagePullBackOff";
-    pod.waiting_message = "Back-off pulling image \"train:1\"";
+  scene.seen.pods[0].phase = PodPhase::kPending;
+  scene.seen.pods[0].scheduled = At(10);
+  scene.Look(20);
+  EXPECT_FALSE(scene.Is(ConditionType::kWaiting));
+  EXPECT_EQ(scene.last.wake_at, At(70));
+  const std::string did = scene.Look(70);
+  EXPECT_THAT(did, HasSubstr("warn SlowStart: mnist-worker-0 has its node node-1 for a minute"));
+  EXPECT_THAT(did, HasSubstr("probe secret mnist-token-")) << "it may be what is missing";
+  EXPECT_EQ(scene.Look(80), "") << "once";
+}
+
+// Names carry the job's uid, so that nobody's object is taken for this job's.
+TEST(ChildrenAreOursTest, NamesOfChildrenCarryTheJobsUid) {
+  const auto names = [](const char* uid) {
+    const auto job = MakeJob("mnist")
+                         .Workers(4000)
+                         .With([&](api::TrainingJob& j) {
+                           j.metadata.uid = uid;
+                           j.spec.checkpoint = api::Checkpoint{.path = "/c"};
+                         })
+                         .Build();
+    return std::vector<std::string>{TokenSecret(job).name, CheckpointClaim(job).name,
+                                    ClusterMap(job, {}).name};
+  };
+  const auto a = names("uid-1"), b = names("uid-2");
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_NE(a[i], b[i]);
+    EXPECT_THAT(a[i], testing::MatchesRegex("mnist-[a-z]+-[0-9a-f]{8}.*"));
   }
-  scene.Look(3);
-  EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "PodsNotStarting");
-  EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message,
-            "mnist-worker-0: ImagePullBackOff: Back-off pulling image \"train:1\" (and 1 more)");
-  EXPECT_EQ(scene.status().worst.size(), 2u);
+}
+
+TEST(ChildrenAreOursTest, ATokenThatPodsHoldIsNeverMadeAnew) {
+  Scene scene(MakeJob("mnist").Chief().Workers(1).Program("{}"));
+  EXPECT_THAT(scene.Look(0), HasSubstr("create secret mnist-token-"));
+  scene.Obey();
+  scene.Look(2);
+  scene.Pod(EndedPod(scene.job, kWorker0, 138));
+  scene.Look(10);
+  scene.Obey();
+  const std::string did = scene.Look(11);
+  EXPECT_THAT(did, HasSubstr("probe secret mnist-token-")) << "the chief holds its value";
+  EXPECT_THAT(did, Not(HasSubstr("create secret")));
+}
+
+TEST(ChildrenAreOursTest, WhatPodsMountAndSomebodyDeletedRestartsAllTogether) {
+  Scene scene(MakeJob("mnist").Chief().Workers(1).Program("{}"));
+  scene.Running();
+  scene.Pod(EndedPod(scene.job, kWorker0, 138));
+  scene.Look(10);
+  scene.Obey();
+  scene.Look(11);  // the probe tells
+  scene.seen.lost_child =
+      LostChild{.what = "secret \"mnist-token-0\"", .attempt = scene.status().recovery.attempt};
+  const std::string did = scene.Look(12);
+  EXPECT_THAT(did, HasSubstr("Restarting=ChildLost"));
+  EXPECT_THAT(did, HasSubstr("warn ChildLost: secret \"mnist-token-0\" was deleted: it is made "
+                             "again, and all pods restart together"));
+  EXPECT_THAT(did, HasSubstr("delete pod mnist-chief-0"));
+  EXPECT_THAT(did, Not(HasSubstr("create pod"))) << "its holder has to end first";
+  scene.Obey();
+  scene.seen.pods.clear();
+  const std::string then = scene.Look(13);
+  EXPECT_THAT(then, HasSubstr("create secret mnist-token-")) << "nobody holds the former value";
+  EXPECT_THAT(then, HasSubstr("create pod mnist-chief-0 (attempt 2)"));
+  scene.Obey();
+  scene.Look(20);
+  EXPECT_EQ(scene.status().phase, "Running") << "the same finding again is no new incident";
+  EXPECT_EQ(scene.status().recovery.attempt, 2);
 }
 
 // Bytes that JSON would change on their way to the server and back make no endless news.
@@ -529,6 +679,74 @@ TEST(LifecycleTest, StatusStaysSmallAtTenThousandPods) {
   EXPECT_LT(api::StatusToJson(scene.status()).size(), 8192u);
 }
 
+// Every field as long as it can be, at once.
+TEST(LifecycleTest, StatusStaysSmallWhateverItSays) {
+  Scene scene(MakeJob(std::string(50, 'j')).Chief().Workers(20).Ps(2).Evaluator());
+  api::JobStatus& status = scene.status();
+  const std::string said(5000, '"');  // two bytes each in JSON
+  for (const auto type :
+       {ConditionType::kCreated, ConditionType::kRunning, ConditionType::kRestarting,
+        ConditionType::kSuspended, ConditionType::kWaiting, ConditionType::kStalled,
+        ConditionType::kStraggling}) {
+    status.conditions[type] = {.status = type == ConditionType::kRunning,
+                               .reason = std::string(30, 'R'),
+                               .message = said,
+                               .observed_generation = 1'000'000,
+                               .last_transition = At(0)};
+  }
+  status.start_time = At(0);
+  status.recovery = {.attempt = 1'000'000,
+                     .restart_all_below = 0,
+                     .counted = 1'000'000,
+                     .disruptions = 1'000'000,
+                     .newest_pod = At(0)};
+  for (const auto role : cluster::kRoles) {
+    status.recovery.counted_by_role[role] = status.recovery.incidents_by_role[role] = 1'000'000;
+    api::InPlace& tally = status.recovery.in_place_by_role[role];
+    tally = {.told = 1'000'000, .past = 1'000'000};
+    for (size_t i = 0; i < api::kMaxLost; ++i) tally.lost.push_back({std::string(32, 'i'), 10'000});
+    status.recovery.in_place = tally;
+  }
+  for (size_t i = 0; i < api::kMaxRecent; ++i) {
+    status.recovery.recent.push_back(
+        {.at = At(0), .role = cluster::Role::kEvaluator, .counted = true, .in_place = true});
+  }
+  for (size_t i = 0; i < api::kMaxOutOfMemory; ++i) {
+    status.recovery.out_of_memory.push_back({"evaluator-" + std::to_string(9000 + i), 1'000'000});
+  }
+  for (size_t i = 0; i < api::kMaxLost; ++i) {
+    status.recovery.lost_incarnations.push_back(std::string(32, 'a' + static_cast<char>(i)));
+  }
+  status.active_seconds_before = 1e9;
+  status.goodput = {1e9, 1e9, 1e9, int64_t{1} << 40, 0.999};
+  scene.seen.progress = ParseProgress(
+      R"({"step":1234567890123,"totalSteps":1234567890123,"epoch":1234.5678,"loss":0.00012345678,)"
+      R"("accuracy":0.12345678,"examplesPerSecond":123456789.5,"etaSeconds":1234567890,)"
+      R"("checkpoint":{"step":1234567890123,"path":")" +
+          std::string(5000, 'p') + R"("},"plan":{"mesh":")" + std::string(5000, 'm') +
+          R"(","peakBytesPerDevice":1234567890123,"collectiveBytesPerStep":1234567890123,"hash":")" +
+          std::string(500, 'h') +
+          R"("},"stoppedRank":"worker-1","rankStepSeconds":[1.2345678,9.87654321]})",
+      At(10));
+  for (int i = 0; i < 20; ++i) {
+    PodSeen pod = MakePod(scene.job, {cluster::Role::kWorker, i});
+    pod.waiting_reason = std::string(300, 'W');
+    pod.waiting_message = said;
+    pod.last_exit_code = 255;
+    scene.Pod(pod);
+  }
+  scene.seen.refused = RefusedWrite{"pods \"x\"", "Forbidden", said};
+  ASSERT_GT(api::StatusToJson(status).size(), size_t{8192});
+  ASSERT_THAT(scene.Look(100), HasSubstr("patch status"));
+  EXPECT_LE(api::StatusToJson(scene.status()).size(), size_t{8192});
+  EXPECT_EQ(scene.status().recovery.recent.size(), api::kMaxRecent) << "decisions need it";
+  EXPECT_EQ(scene.status().conditions.size(), 7u);
+  scene.Obey();
+  scene.Look(200);
+  scene.Look(300);
+  EXPECT_THAT(scene.Look(400), Not(HasSubstr("patch status"))) << "what is cut stays as it is";
+}
+
 TEST(LifecycleTest, ServicesOfReplicasThatAreWantedNoMoreGo) {
   Scene scene(MakeJob("mnist").Workers(3).With([](api::TrainingJob& job) {
     job.spec.tf_config_compat = "kubeflow-v1";
@@ -542,8 +760,7 @@ TEST(LifecycleTest, ServicesOfReplicasThatAreWantedNoMoreGo) {
   scene.seen.services.push_back(
       {.name = "mnist-worker-7", .uid = "u2", .controller_uid = "another"});
   scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 2;
-  EXPECT_THAT(scene.Look(20),
-              testing::HasSubstr("delete service mnist-worker-2\ndelete pod mnist-worker-2\n"));
+  EXPECT_THAT(scene.Look(20), testing::HasSubstr("delete service mnist-worker-2\n"));
   scene.Obey();
   EXPECT_THAT(scene.Look(21), testing::Not(testing::HasSubstr("service")));
 }

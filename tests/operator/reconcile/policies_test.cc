@@ -169,22 +169,26 @@ TEST(RestartTest, BackoffLimitCountsRecreationsAndContainersRestartedInPlace) {
   EXPECT_EQ(scene.Reason(ConditionType::kFailed), "BackoffLimitExceeded");
 }
 
-TEST(RestartTest, ContainersThatAllRestartInPlaceWith138CountOnce) {
-  Scene scene(
-      MakeJob("mnist").Chief(api::kRestartOnFailure).Workers(3, api::kRestartOnFailure).Backoff(1));
-  scene.Running();
-  for (PodSeen& pod : scene.seen.pods) pod.restart_count = 1, pod.last_exit_code = 138;
-  scene.Look(50);
-  scene.Look(60);
-  EXPECT_EQ(scene.status().phase, "Running");
-  EXPECT_EQ(scene.status().restarts, 1);
+// The kubelet restarts a pod's container once more; with 138 it may say which incarnation was lost.
+void InPlace(Scene* scene, cluster::TaskId task, int code, const std::string& lost = "") {
+  for (PodSeen& pod : scene->seen.pods) {
+    if (pod.task != task) continue;
+    ++pod.restart_count;
+    pod.last_exit_code = code;
+    pod.termination_message = lost.empty() ? "" : R"({"step":5,"lostIncarnation":")" + lost + "\"}";
+  }
 }
 
-// The kubelet restarts a pod's container once more.
-void InPlace(Scene* scene, cluster::TaskId task, int code) {
-  for (PodSeen& pod : scene->seen.pods) {
-    if (pod.task == task) ++pod.restart_count, pod.last_exit_code = code;
-  }
+TEST(RestartTest, EachRestartInPlaceCountsOnceAsBatchV1Counts) {
+  Scene scene(
+      MakeJob("mnist").Chief(api::kRestartOnFailure).Workers(3, api::kRestartOnFailure).Backoff(9));
+  scene.Running();
+  // All at the same moment, and with the same code: that alone makes them no one incident.
+  for (const auto task : {kChief, kWorker0, kWorker1, kWorker2}) InPlace(&scene, task, 138);
+  scene.Look(50);
+  scene.Look(60);
+  EXPECT_EQ(scene.status().restarts, 4);
+  EXPECT_EQ(scene.status().replica_statuses[Role::kWorker].restarts, 3);
 }
 
 TEST(RestartTest, EachIncidentThatAllLeaveWith138CountsOnceInWhateverOrderTheyAreSeen) {
@@ -193,7 +197,8 @@ TEST(RestartTest, EachIncidentThatAllLeaveWith138CountsOnceInWhateverOrderTheyAr
   double at = 50;
   for (int incident = 1; incident <= 3; ++incident) {
     for (int i = 0; i < 8; ++i) {
-      InPlace(&scene, {Role::kWorker, (i * 3 + incident) % 8}, 138);
+      InPlace(&scene, {Role::kWorker, (i * 3 + incident) % 8}, 138,
+              "lost-" + std::to_string(incident));
       scene.Look(at += 6);
       EXPECT_EQ(scene.status().restarts, incident) << "after " << i + 1 << " pods";
     }
@@ -205,21 +210,66 @@ TEST(RestartTest, EachIncidentThatAllLeaveWith138CountsOnceInWhateverOrderTheyAr
   EXPECT_EQ(scene.status().restarts, 5);
   EXPECT_EQ(scene.status().phase, "Running");
   for (int i = 0; i < 8; ++i) {
-    InPlace(&scene, {Role::kWorker, i}, 138);
+    InPlace(&scene, {Role::kWorker, i}, 138, "lost-4");
     scene.Look(at += 6);
   }
   EXPECT_EQ(scene.status().restarts, 6);
   EXPECT_EQ(scene.Reason(ConditionType::kFailed), "BackoffLimitExceeded");
 }
 
+TEST(RestartTest, WhatWasJoinedStaysJoinedHoweverManyIncarnationsFollow) {
+  Scene scene(MakeJob("mnist").Workers(4, api::kRestartOnFailure));
+  scene.Running();
+  double at = 50;
+  for (int incident = 1; incident <= 20; ++incident) {
+    for (int i = 0; i < 4; ++i) {
+      InPlace(&scene, {Role::kWorker, i}, 138, "lost-" + std::to_string(incident));
+    }
+    scene.Look(at += 6);
+    EXPECT_EQ(scene.status().restarts, incident);
+  }
+  EXPECT_EQ(scene.status().recovery.in_place.lost.size(), api::kMaxLost);
+}
+
+// Made again by the operator: the incident was over when the last of them left.
+TEST(RestartTest, PodsThatLeaveWith138ForTheSameIncarnationCountOnceTogether) {
+  const auto leaves = [](Scene* scene, cluster::TaskId task, const char* lost) {
+    PodSeen pod = EndedPod(scene->job, task, 138);
+    pod.termination_message = std::string(R"({"step":5,"lostIncarnation":")") + lost + "\"}";
+    for (const PodSeen& before : scene->seen.pods) {
+      if (before.task == task) pod.uid = before.uid, pod.attempt = before.attempt;
+    }
+    scene->Pod(pod);
+  };
+  Scene scene(MakeJob("mnist").Chief().Workers(2).Backoff(1));
+  scene.Running();
+  double at = 100;
+  for (const auto task : {kWorker0, kWorker1, kChief}) {
+    leaves(&scene, task, "feed");
+    scene.Look(at);
+    for (int i = 0; i < 3; ++i) {
+      scene.Obey();
+      scene.Look(at + 10 * (i + 1));
+    }
+    EXPECT_EQ(scene.status().phase, "Running");
+    EXPECT_EQ(scene.status().recovery.counted, 1);
+    at += 1000;
+  }
+  EXPECT_EQ(scene.status().restarts, 1);
+  EXPECT_EQ(scene.status().recovery.attempt, 3) << "each was made again";
+  leaves(&scene, kWorker0, "beef");
+  scene.Look(at);
+  EXPECT_EQ(scene.Reason(ConditionType::kFailed), "BackoffLimitExceeded") << "another loss";
+}
+
 TEST(RestartTest, AnIncidentOfSeveralRolesCountsOnceForTheJobAndOnceForEach) {
   Scene scene(MakeJob("mnist").Chief(api::kRestartOnFailure).Workers(2, api::kRestartOnFailure));
   scene.Running();
-  for (const auto task : {kChief, kWorker0, kWorker1}) {
-    InPlace(&scene, task, 138);
-    InPlace(&scene, task, 138);
+  for (const char* lost : {"one", "two"}) {
+    for (const auto task : {kChief, kWorker0, kWorker1}) InPlace(&scene, task, 138, lost);
+    scene.Look(60);
   }
-  scene.Look(60);
+  scene.Look(70);
   EXPECT_EQ(scene.status().restarts, 2);
   EXPECT_EQ(scene.status().replica_statuses[Role::kChief].restarts, 2);
   EXPECT_EQ(scene.status().replica_statuses[Role::kWorker].restarts, 2);
@@ -274,11 +324,10 @@ TEST(RestartTest, RestartsInPlaceStayCountedWhenTheirPodsGo) {
                     }));
     scene.Running();
     for (int i = 0; i < 2; ++i) InPlace(&scene, kWorker2, 1);
-    for (int i = 0; i < 3; ++i) {
-      InPlace(&scene, {Role::kWorker, i}, 138);
-      InPlace(&scene, {Role::kWorker, i}, 138);
+    for (const char* lost : {"one", "two"}) {
+      for (int i = 0; i < 3; ++i) InPlace(&scene, {Role::kWorker, i}, 138, lost);
+      scene.Look(lost[0] == 'o' ? 54 : 60);
     }
-    scene.Look(60);
     EXPECT_EQ(scene.status().restarts, 4);
     return scene;
   };
@@ -366,6 +415,20 @@ TEST(RestartTest, RepeatedRestartsWaitLongerAndLonger) {
   EXPECT_THAT(waits, testing::ElementsAre(0, 5, 10, 20, 40));
 }
 
+// Clocks of two operators may differ: a restart on record that lies ahead holds nothing back.
+TEST(RestartTest, ALeaderWhoseClockIsBehindDoesNotWaitForTheOtherOnes) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Running();
+  for (const double at : {3600.0, 3700.0}) FailAndRecover(&scene, kWorker0, 138, at);
+  PodSeen pod = EndedPod(scene.job, kWorker0, 138);
+  pod.attempt = scene.status().recovery.attempt;
+  scene.Gone(kWorker0).Pod(pod);
+  scene.Look(4010);
+  scene.Obey();
+  EXPECT_THAT(scene.Look(410), HasSubstr("create pod mnist-worker-0")) << scene.last.rests;
+  EXPECT_THAT(scene.Look(411), HasSubstr("create pod")) << "and counts are not held back either";
+}
+
 struct DisruptionCase {
   std::string name;
   std::string_view policy;
@@ -373,7 +436,12 @@ struct DisruptionCase {
 };
 class DisruptionTest : public testing::TestWithParam<DisruptionCase> {};
 TEST_P(DisruptionTest, NeverCountsAndNeverFailsTheJob) {
-  Scene scene(MakeJob("mnist").Chief(GetParam().policy).Workers(1, GetParam().policy).Backoff(0));
+  Scene scene(
+      MakeJob("mnist")
+          .Chief(GetParam().policy)
+          .Workers(1, GetParam().policy)
+          .Backoff(0)
+          .With([](api::TrainingJob& job) { job.spec.run_policy.dead_node_seconds = 300; }));
   PodSeen pod = MakePod(scene.Running().job, kChief);
   GetParam().change(pod);
   scene.Pod(pod);
@@ -401,36 +469,111 @@ const DisruptionCase kDisruptionCases[] = {
        p.phase = PodPhase::kFailed, p.exit_code = 143, p.delete_requested = At(399);
      }},
     {"NodeGone", api::kRestartNever, [](PodSeen& p) { p.node_state = NodeState::kGone; }},
+    {"NodeOutOfService", api::kRestartNever,
+     [](PodSeen& p) { p.node_state = NodeState::kOutOfService; }},
     {"NodeSilent", api::kRestartNever,
      [](PodSeen& p) { p.node_state = NodeState::kNotReady, p.node_not_ready_since = At(50); }},
+    // Turned away by its node before it started.
+    {"OutOfCpu", api::kRestartNever,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "OutOfcpu"; }},
+    {"OutOfMemory", api::kRestartNever,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "OutOfmemory"; }},
+    {"OutOfGpus", api::kRestartNever,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "OutOfnvidia.com/gpu"; }},
+    {"OutOfPods", api::kRestartNever,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "OutOfpods"; }},
+    {"TopologyAffinityError", api::kRestartNever,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "TopologyAffinityError"; }},
+    {"NodeAffinity", api::kRestartNever,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "NodeAffinity"; }},
+    {"UnexpectedAdmissionError", api::kRestartNever,
+     [](PodSeen& p) { p.phase = PodPhase::kFailed, p.reason = "UnexpectedAdmissionError"; }},
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, DisruptionTest, testing::ValuesIn(kDisruptionCases),
                          [](const auto& i) { return i.param.name; });
 
-TEST(NodeTest, ASilentNodeIsGivenTime) {
+JobBuilder Patient(int64_t seconds) {
+  return MakeJob("mnist").Workers(1).With(
+      [=](api::TrainingJob& job) { job.spec.run_policy.dead_node_seconds = seconds; });
+}
+
+TEST(NodeTest, ASilentNodeIsGivenTheTimeThatTheUserSays) {
+  Scene scene(Patient(300));
+  PodSeen pod = MakePod(scene.Running().job, kWorker0);
+  pod.node_state = NodeState::kNotReady;
+  pod.node_not_ready_since = At(50);
+  scene.Pod(pod);
+  EXPECT_THAT(scene.Look(349), Not(HasSubstr("delete")));
+  EXPECT_EQ(scene.last.wake_at, At(350));
+  EXPECT_THAT(scene.Look(350), HasSubstr("force-delete pod mnist-worker-0\n"));
+}
+
+// Cut off, the old process may live on and write where the new one would.
+TEST(NodeTest, WithoutTheUsersWordNothingOnASilentNodeIsReplaced) {
   Scene scene(MakeJob("mnist").Workers(1));
   PodSeen pod = MakePod(scene.Running().job, kWorker0);
   pod.node_state = NodeState::kNotReady;
   pod.node_not_ready_since = At(50);
   scene.Pod(pod);
-  EXPECT_EQ(scene.Look(349), "");
-  EXPECT_EQ(scene.last.wake_at, At(350));
-  EXPECT_THAT(scene.Look(350), HasSubstr("force-delete pod mnist-worker-0\n"));
+  EXPECT_THAT(scene.Look(100), HasSubstr("warn NodeNotReady: mnist-worker-0 is on the node node-1, "
+                                         "which is not ready: it is replaced when"));
+  EXPECT_EQ(scene.Look(1e6), "") << "however long";
+  EXPECT_TRUE(scene.Is(ConditionType::kRunning));
+  // The taint controller asks for its deletion, which its node does not answer either.
+  pod.delete_requested = At(400);
+  pod.delete_due = At(430);
+  pod.delete_seen = At(400);
+  scene.Pod(pod);
+  for (const double at : {500.0, 600.0, 1e6, 2e6}) {
+    EXPECT_THAT(scene.Look(at), Not(HasSubstr("delete pod")));
+    EXPECT_THAT(ToString(scene.last), Not(HasSubstr("create pod"))) << at;
+  }
+  EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "NodeNotReady");
+  for (const auto known : {NodeState::kGone, NodeState::kOutOfService}) {
+    Scene told = scene;
+    told.seen.pods[0].node_state = known;
+    EXPECT_THAT(told.Look(2e6 + 1), HasSubstr("force-delete pod mnist-worker-0\n"));
+  }
 }
 
-TEST(NodeTest, APodStuckTerminatingOnADeadNodeIsReplaced) {
-  Scene scene(MakeJob("mnist").Workers(1));
+TEST(NodeTest, APodStuckTerminatingIsReplacedWithoutAViewOfNodesOnlyByTheUsersWord) {
+  Scene scene(Patient(300));
   PodSeen pod = MakePod(scene.Running().job, kWorker0);
-  pod.delete_requested = At(10);
-  pod.delete_due = At(40);
+  // The API server's clock is an hour ahead of the operator's: only its durations count.
+  pod.delete_requested = At(3610);
+  pod.delete_due = At(3640);
+  pod.delete_seen = At(10);
   scene.Pod(pod);
   EXPECT_THAT(scene.Look(11), Not(HasSubstr("delete pod"))) << "its node answers";
   scene.seen.pods[0].node_state = NodeState::kUnseen;  // an operator that may not read nodes
-  EXPECT_EQ(scene.Look(100), "");
-  EXPECT_EQ(scene.last.wake_at, At(340));
-  EXPECT_EQ(scene.Look(340), "force-delete pod mnist-worker-0\n");
+  EXPECT_THAT(scene.Look(339), Not(HasSubstr("delete pod")));
+  EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "PodDoesNotEnd");
+  EXPECT_THAT(scene.Look(340), HasSubstr("force-delete pod mnist-worker-0\n"));
+  Scene unsaid = scene;
+  unsaid.job.spec.run_policy.dead_node_seconds.reset();
+  EXPECT_THAT(unsaid.Look(1e6), Not(HasSubstr("delete pod")));
+  Scene cannot_say = scene;
+  cannot_say.seen.pods[0].delete_seen.reset();
+  EXPECT_THAT(cannot_say.Look(1e6), Not(HasSubstr("delete pod"))) << "nor may times be mixed";
+}
+
+// A finalizer keeps the object of a pod that was deleted by force.
+TEST(NodeTest, AForcedDeletionIsAskedForOnce) {
+  Scene scene(MakeJob("mnist").Workers(1).Clean(api::kCleanAll));
+  scene.Running();
   scene.seen.pods[0].node_state = NodeState::kGone;
-  EXPECT_EQ(scene.Look(100), "force-delete pod mnist-worker-0\n");
+  EXPECT_THAT(scene.Look(10), HasSubstr("force-delete pod mnist-worker-0\n"));
+  scene.seen.pods[0].delete_requested = scene.seen.pods[0].delete_due = At(10);
+  scene.seen.pods[0].delete_seen = At(10);
+  EXPECT_EQ(scene.Look(11), "");
+  EXPECT_THAT(scene.Look(71), HasSubstr("warn PodDoesNotEnd: mnist-worker-0 should have ended"));
+  // Nor by what follows a suspension, or an end.
+  scene.job.spec.run_policy.suspend = true;
+  EXPECT_THAT(scene.Look(80), Not(HasSubstr("delete pod")));
+  EXPECT_EQ(scene.Look(90), "");
+  scene.status().conditions[ConditionType::kFailed] = {.status = true, .reason = "PodFailed"};
+  scene.status().completion_time = At(90);
+  EXPECT_THAT(scene.Look(95), Not(HasSubstr("delete pod")));
 }
 
 TEST(LostTest, APodThatVanishedIsMadeAgainWithAWarning) {
@@ -561,7 +704,7 @@ TEST(GangTest, VolcanoAdmitsTheGroupFirst) {
   EXPECT_EQ(scene.Look(0),
             "create service mnist\ncreate pod group mnist\n"
             "patch status Waiting Created=JobCreated Waiting=PodGroupPending\ntell JobCreated: the "
-            "job is created\n");
+            "job is created\nwarn PodGroupPending: the pod group is not admitted yet\n");
   const auto& group = std::get<CreatePodGroup>(scene.last.actions[1].write);
   EXPECT_THAT(
       group.body,
@@ -576,6 +719,7 @@ TEST(GangTest, VolcanoAdmitsTheGroupFirst) {
   scene.Look(3);
   scene.job.spec.replica_specs[Role::kWorker].replicas = 3;
   scene.seen.pod_group->resource_version = "7";
+  scene.job.spec.elastic = api::Elastic{.min_replicas = 1, .max_replicas = 8};
   EXPECT_THAT(scene.Look(20), HasSubstr("patch pod group mnist\n"));
   const auto patch = std::find_if(
       scene.last.actions.begin(), scene.last.actions.end(),
@@ -583,11 +727,35 @@ TEST(GangTest, VolcanoAdmitsTheGroupFirst) {
   EXPECT_EQ(std::get<PatchPodGroup>(patch->write).body,
             R"({"metadata":{"resourceVersion":"7","uid":"pg"},"spec":{"minMember":4,)"
             R"("minResources":{"cpu":"2","memory":"4294967296","nvidia.com/gpu":"32"}}})");
-  scene.Obey();
   scene.seen.pod_group->min_member = 4;
+  for (int i = 0; i < 4; ++i) {
+    scene.Obey();
+    scene.Look(30 + i);
+  }
   scene.Pod(EndedPod(scene.job, kChief, 0));
   scene.Look(50);
   EXPECT_THAT(scene.Look(51), HasSubstr("delete pod group mnist\n"));
+  // Held by a finalizer, it is not asked for again; and a name that is held is waited for.
+  scene.seen.pod_group->deleting = true;
+  EXPECT_THAT(scene.Look(52), Not(HasSubstr("pod group")));
+  Scene next(MakeJob("mnist").Chief());
+  next.seen.settings.gang = GangScheduler::kVolcano;
+  next.seen.pod_group = scene.seen.pod_group;
+  EXPECT_THAT(next.Look(0), Not(HasSubstr("create pod")));
+  EXPECT_EQ(next.Reason(ConditionType::kWaiting), "NameHeld");
+}
+
+TEST(GangTest, ATemplatesOwnSchedulerIsTold) {
+  Scene scene(MakeJob("mnist").Workers(1).Template(
+      Role::kWorker,
+      R"({"spec":{"schedulerName":"mine","containers":[{"name":"trainer","image":"i"}]}})"));
+  scene.seen.settings.gang = GangScheduler::kSchedulerPlugins;
+  scene.seen.settings.gang_scheduler_name = "gangs";
+  EXPECT_THAT(scene.Look(0),
+              HasSubstr("warn OtherScheduler: "
+                        "spec.replicaSpecs.worker.template.spec.schedulerName: is mine, not the "
+                        "gang scheduler's gangs: its pods are no part of the gang"));
+  EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "OtherScheduler");
 }
 
 TEST(GangTest, SchedulerPluginsHoldPodsBackThemselves) {

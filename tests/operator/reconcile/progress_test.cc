@@ -111,6 +111,60 @@ TEST(ProgressTest, StallsAfterItsDeadlineAndNamesTheRank) {
   EXPECT_FALSE(scene.Is(ConditionType::kStalled));
 }
 
+TEST(ProgressTest, AStepThatThisProcessHasJustSeenDoesNotStandStill) {
+  Scene scene(MakeJob("mnist").Workers(1).With(
+      [](api::TrainingJob& job) { job.spec.run_policy.progress_deadline_seconds = 30; }));
+  scene.Running();
+  scene.seen.progress = Step(5, 10);
+  scene.Look(10);
+  // Another operator, whose clock is an hour ahead.
+  scene.seen.progress = Step(5, 3612);
+  scene.seen.progress->standing_since = At(3610);
+  scene.Look(3612);
+  EXPECT_FALSE(scene.Is(ConditionType::kStalled));
+  EXPECT_EQ(scene.last.wake_at, At(3640));
+  scene.Look(3640);
+  EXPECT_TRUE(scene.Is(ConditionType::kStalled));
+}
+
+TEST(ProgressTest, AnOperatorWhoseClockIsBehindGoesOnTelling) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Running();
+  scene.seen.progress = Step(5, 3610);
+  scene.Look(3610);
+  scene.seen.progress = Step(9, 20);
+  EXPECT_THAT(scene.Look(20), HasSubstr("patch status"));
+  EXPECT_EQ(scene.status().progress->step, 9);
+}
+
+TEST(ProgressTest, NamesTheStraggler) {
+  Scene scene(MakeJob("mnist").Chief().Workers(3));
+  scene.Running();
+  const auto look = [&](int64_t step, const std::string& times) {
+    const double at = 10 * static_cast<double>(step);
+    scene.seen.progress = ParseProgress(
+        R"({"step":)" + std::to_string(step) + R"(,"rankStepSeconds":)" + times + "}", At(at));
+    return scene.Look(at);
+  };
+  look(1, "[1.0,1.1,1.9,1.0]");
+  EXPECT_EQ(scene.status().progress->slowest, (api::Straggler{"worker-1", 1.9, 1.0}));
+  EXPECT_FALSE(scene.Is(ConditionType::kStraggling));
+  EXPECT_THAT(look(2, "[1.0,1.1,2.5,1.0]"),
+              HasSubstr("Straggling=SlowReplica\nwarn SlowReplica: worker-1 takes 2.5 s of its own "
+                        "for a step, the median of all is 1 s\n"));
+  EXPECT_TRUE(scene.Is(ConditionType::kRunning));
+  look(3, "[1.0,1.1,1.6,1.0]");
+  EXPECT_TRUE(scene.Is(ConditionType::kStraggling)) << "until it is far better";
+  look(4, "[1.0,1.1,1.2,1.0]");
+  EXPECT_EQ(scene.Reason(ConditionType::kStraggling), "EvenReplicas");
+  look(5, "[0.001,0.001,0.004,0.001]");
+  EXPECT_FALSE(scene.Is(ConditionType::kStraggling)) << "too short to matter";
+  for (const char* odd : {"[]", "[1]", "[null,1]", "[1e999]", "7", R"(["a",{}])", "[0,-1]"}) {
+    look(6, odd);
+    EXPECT_FALSE(scene.Is(ConditionType::kStraggling)) << odd;
+  }
+}
+
 TEST(ProgressTest, WithoutADeadlineTenUsualStepsAreTooLong) {
   Scene scene(MakeJob("mnist").Workers(1));
   scene.Running();

@@ -109,8 +109,10 @@ TEST(PropertyTest, DecisionsKeepToTheRules) {
     for (const PodSeen& pod : scene.seen.pods) existing.insert(pod.name);
     bool decided = false;
     std::set<std::string> touched;
+    ASSERT_FALSE(outcome.actions.empty() && outcome.rests.empty());
     for (size_t i = 0; i < outcome.actions.size(); ++i) {
       const Action& action = outcome.actions[i];
+      ASSERT_FALSE(action.why.empty()) << ToString(action);
       if (i > 0) {
         ASSERT_LE(outcome.actions[i - 1].phase, action.phase);
       }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "operator/reconcile/children.h"
+
 namespace meshtrain::reconcile {
 
 Scene::Scene(const JobBuilder& builder) : job(builder.Build()) {}
@@ -20,6 +22,7 @@ Scene& Scene::Pod(PodSeen pod) {
     seen.pods.push_back(std::move(pod));
   } else {
     if (pod.attempt == 0) pod.attempt = found->attempt;
+    if (pod.cluster.empty()) pod.cluster = found->cluster;
     *found = std::move(pod);
   }
   return *this;
@@ -38,14 +41,13 @@ std::string Scene::Look(double at) {
       job.status = patch->status;
       job.metadata.resource_version = std::to_string(std::stoi(job.metadata.resource_version) + 1);
     }
-    std::string line = ToString(action);
-    if (std::holds_alternative<DeletePod>(action.write)) line = line.substr(0, line.find(" ("));
-    out += line + "\n";
+    out += ToString(action.write) + "\n";
   }
   return out;
 }
 
 Scene& Scene::Obey() {
+  std::string cluster;  // formatted once for many pods
   for (const Action& action : last.actions) {
     if (const auto* w = std::get_if<CreateService>(&action.write)) {
       seen.services.push_back(
@@ -57,6 +59,8 @@ Scene& Scene::Obey() {
       PodSeen pod = MakePod(job, w->task);
       pod.attempt = w->attempt;
       pod.uid += "-" + std::to_string(w->attempt);
+      if (cluster.empty()) cluster = ClusterStamp(job, seen.settings);
+      pod.cluster = cluster;
       Pod(pod);
     } else if (const auto* w = std::get_if<DeletePod>(&action.write)) {
       std::erase_if(seen.pods,

@@ -25,8 +25,7 @@ class Scene {
   // Replaces (or adds) a pod; attempts are kept from the pod before.
   Scene& Pod(PodSeen pod);
   Scene& Gone(cluster::TaskId task);
-  // Asks once, takes over the status, and says what was decided, one line each (deletions' reasons
-  // left out).
+  // Asks once, takes over the status, and says what was decided, one line each (reasons left out).
   std::string Look(double at);
   // What pods would become: creations and deletions of the last Look are carried out; new pods run.
   Scene& Obey();

@@ -131,6 +131,42 @@ TEST(ProgressFetchTest, StopEndsIt) {
             StatusCode::kCancelled);
 }
 
+TEST(ProgressFetchTest, OnesThatDoNotAnswerHoldUpNoOther) {
+  // A listener that never accepts, more of them than threads would do, and one that answers.
+  const int silent = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(silent, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(silent, 256), 0);
+  socklen_t size = sizeof address;
+  ::getsockname(silent, reinterpret_cast<sockaddr*>(&address), &size);
+  RawServer server([](int fd) {
+    char request[256];
+    EXPECT_GT(::recv(fd, request, sizeof request, 0), 0);
+    Say(fd, "HTTP/1.0 200 OK\r\n\r\n{}");
+  });
+  ProgressFetches fetches;
+  for (int i = 0; i < 100; ++i) fetches.Start(i, "127.0.0.1", ntohs(address.sin_port));
+  fetches.Start(1000, "127.0.0.1", server.port());
+  const auto first = fetches.Wait(std::chrono::hours(1), {});
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].id, 1000);
+  EXPECT_EQ(*first[0].body, "{}");
+  EXPECT_EQ(fetches.under_way(), 100u);
+  size_t ended = 0;
+  while (ended < 100) {
+    for (const auto& answer : fetches.Wait(std::chrono::hours(1), {})) {
+      EXPECT_EQ(answer.body.status().code(), StatusCode::kUnavailable);
+      ++ended;
+    }
+  }
+  EXPECT_EQ(fetches.under_way(), 0u);
+  fetches.Interrupt();
+  EXPECT_TRUE(fetches.Wait(std::chrono::hours(1), {}).empty()) << "returns at once";
+  ::close(silent);
+}
+
 TEST(ProgressFetchTest, ANameIsNotLookedUp) {
   const Status status = FetchProgress("localhost", 80, {}).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);

@@ -1,0 +1,88 @@
+#include "operator/api/reason.h"
+
+#include <algorithm>
+
+namespace meshtrain::api {
+namespace {
+
+constexpr ReasonInfo kReasons[] = {
+    {Reason::kJobCreated, "JobCreated", "The job was accepted."},
+    {Reason::kManifestWarning, "ManifestWarning", "Allowed, but probably not meant."},
+    {Reason::kJobRunning, "JobRunning", "All pods are there and the leading one runs."},
+    {Reason::kJobRestarting, "JobRestarting", "Some or all processes are made again."},
+    {Reason::kJobSuspended, "JobSuspended", "`runPolicy.suspend` is true."},
+    {Reason::kJobResumed, "JobResumed", "`runPolicy.suspend` is false again."},
+    {Reason::kJobSucceeded, "JobSucceeded", "The job has ended well."},
+    {Reason::kJobFailed, "JobFailed", "The job has failed; the condition's reason says why."},
+    {Reason::kJobFinished, "JobFinished", "The job has ended, so this holds no longer."},
+    {Reason::kInvalidSpec, "InvalidSpec", "The manifest breaks a rule that admission let pass."},
+    {Reason::kPodFailed, "PodFailed", "A process ended with an error."},
+    {Reason::kBackoffLimitExceeded, "BackoffLimitExceeded",
+     "More restarts than `runPolicy.backoffLimit`."},
+    {Reason::kRestartBudgetExceeded, "RestartBudgetExceeded",
+     "More restarts of a role than its `restartBudget`."},
+    {Reason::kDeadlineExceeded, "DeadlineExceeded",
+     "Active for longer than `runPolicy.activeDeadlineSeconds`."},
+    {Reason::kStartupDeadlineExceeded, "StartupDeadlineExceeded",
+     "Not running within `runPolicy.startupDeadlineSeconds`."},
+    {Reason::kPodDisrupted, "PodDisrupted",
+     "A pod was evicted, preempted, turned away by its node, or lost with it."},
+    {Reason::kPodLost, "PodLost", "A pod was deleted by somebody else."},
+    {Reason::kRestartAll, "RestartAll", "A failure rule wants all processes restarted."},
+    {Reason::kClusterChanged, "ClusterChanged",
+     "The set of processes changed: all restart together, so that all know the same."},
+    {Reason::kChildLost, "ChildLost",
+     "Somebody deleted an object that the pods mount: it is made again and all restart together."},
+    {Reason::kNameTaken, "NameTaken", "A name that the job needs belongs to another object."},
+    {Reason::kNameHeld, "NameHeld",
+     "A name that the job needs is held by an object of a former job that is going away."},
+    {Reason::kQuotaExceeded, "QuotaExceeded", "A ResourceQuota refuses an object."},
+    {Reason::kForbidden, "Forbidden", "The API server forbids an object."},
+    {Reason::kRefused, "Refused", "The API server refuses an object for another cause."},
+    {Reason::kNodeNotReady, "NodeNotReady",
+     "A pod's node does not answer; its processes may live on, so they are not replaced."},
+    {Reason::kPodDoesNotEnd, "PodDoesNotEnd",
+     "A pod is being deleted and does not go: a finalizer or its node holds it."},
+    {Reason::kPodGroupPending, "PodGroupPending", "The gang scheduler has not admitted the job."},
+    {Reason::kFormerProcesses, "FormerProcesses",
+     "All restart together, and the former processes have to end before others start."},
+    {Reason::kRestartBackoff, "RestartBackoff", "Restarts follow each other more slowly."},
+    {Reason::kUnschedulable, "Unschedulable", "No node takes a pod."},
+    {Reason::kImagePull, "ImagePull", "An image cannot be pulled."},
+    {Reason::kCrashLoop, "CrashLoop", "A container ends again and again."},
+    {Reason::kContainerWaits, "ContainerWaits", "A container waits for another cause, named."},
+    {Reason::kSlowStart, "SlowStart",
+     "A pod has had its node for a minute and has not started: a volume that does not mount, for "
+     "one."},
+    {Reason::kOtherScheduler, "OtherScheduler",
+     "Under gang scheduling a template names a scheduler of its own."},
+    {Reason::kNotWaiting, "NotWaiting", "The job waits for nothing."},
+    {Reason::kNoProgress, "NoProgress", "The step has not moved for too long."},
+    {Reason::kMoving, "Moving", "The step moves, or nothing is to be expected."},
+    {Reason::kJobStalled, "JobStalled", "The step has not moved for too long."},
+    {Reason::kSlowReplica, "SlowReplica", "One process takes far longer a step than the others."},
+    {Reason::kEvenReplicas, "EvenReplicas", "The processes take about as long a step."},
+};
+
+constexpr bool InOrder() {
+  for (size_t i = 0; i < std::size(kReasons); ++i) {
+    if (static_cast<size_t>(kReasons[i].reason) != i) return false;
+  }
+  return true;
+}
+static_assert(InOrder() && std::size(kReasons) == static_cast<size_t>(Reason::kEvenReplicas) + 1);
+
+}  // namespace
+
+std::span<const ReasonInfo> Reasons() { return kReasons; }
+
+std::string_view ReasonName(Reason reason) { return kReasons[static_cast<size_t>(reason)].name; }
+
+std::optional<Reason> ParseReason(std::string_view name) {
+  const auto found = std::find_if(std::begin(kReasons), std::end(kReasons),
+                                  [&](const ReasonInfo& info) { return info.name == name; });
+  if (found == std::end(kReasons)) return std::nullopt;
+  return found->reason;
+}
+
+}  // namespace meshtrain::api
