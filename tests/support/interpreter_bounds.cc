@@ -8,6 +8,11 @@ namespace interpreter {
 
 double UnitOf(DType dtype) { return dtype == DType::kF32 ? 0x1p-24 : 0x1p-53; }
 
+double SumUnits(DType dtype, int64_t n) {
+  const auto terms = static_cast<double>(n);
+  return std::min(terms, dtype == DType::kF32 ? 32 : 32 + terms / 16);
+}
+
 double LargestOf(DType dtype) {
   switch (dtype) {
     case DType::kBool:

@@ -11,7 +11,8 @@ namespace {
 // the exponentials in any order and goes through their logarithm.
 struct Row {
   double top = 0;
-  double log_sum = 0;   // log(sum(exp))
+  // log(sum(exp)), of more digits than the rounding of many terms takes.
+  Number log_sum = 0;
   double error = 0;     // of a logit, the largest
   double relative = 0;  // of the sum of exponentials, in halves of an ulp
   double reach = 0;     // the largest distance from the top
@@ -22,7 +23,7 @@ struct Row {
       const auto v = static_cast<double>(x.at[begin + c]);
       top = std::isnan(v) || std::isnan(top) ? kNaN : std::max(top, v);
     }
-    double sum = 0;
+    Number sum = 0;
     for (int64_t c = 0; c < classes; ++c) {
       const auto v = static_cast<double>(x.at[begin + c]);
       sum += std::exp(v - top);
@@ -30,14 +31,14 @@ struct Row {
       if (bounded) error = std::max(error, x.error[begin + c]);
     }
     log_sum = top + std::log(sum);
-    relative = reach + 6 + std::min(static_cast<double>(classes), 32.0);
+    relative = reach + 6 + SumUnits(x.type.dtype, classes);
   }
-  double LogP(double x) const { return x - log_sum; }
+  Number LogP(double x) const { return x - log_sum; }
   // How far log(p) of a logit may be off, rounding included.
   double LogError(double x, double own, double unit) const {
     return own + error +
-           unit * (2 * std::abs(log_sum) + 2 * std::abs(x) + std::abs(top) + relative +
-                   5 * std::abs(log_sum - top));
+           unit * static_cast<double>(2 * std::abs(log_sum) + 2 * std::abs(x) + std::abs(top) +
+                                      relative + 5 * std::abs(log_sum - top));
   }
   // How far p may be off.
   double Error(double p, double unit) const {
@@ -56,8 +57,8 @@ Array Softmax(bool log, const Array& x, const TensorType& type, Keep keep) {
     const Row row(x, begin, classes, bounded);
     for (int64_t i = begin; i < begin + classes; ++i) {
       const auto v = static_cast<double>(x.at[i]);
-      const double log_p = row.LogP(v);
-      out.at[i] = log ? log_p : std::exp(log_p);
+      const Number log_p = row.LogP(v);
+      out.at[i] = static_cast<double>(log ? log_p : std::exp(log_p));
       if (!bounded) continue;
       out.error[i] = log ? row.LogError(v, x.error[i], unit)
                          : row.Error(static_cast<double>(out.at[i]), unit) + 0x1p-126;
@@ -79,7 +80,7 @@ Array Dense(const Array& x, const Array& labels, const TensorType& type, Keep ke
     double loss = 0, error = 0, mass = 0;
     for (int64_t i = r * classes; i < (r + 1) * classes; ++i) {
       const auto v = static_cast<double>(x.at[i]);
-      const double log_p = row.LogP(v);
+      const auto log_p = static_cast<double>(row.LogP(v));
       loss -= static_cast<double>(labels.at[i]) * log_p;
       if (!bounded) continue;
       const double log_error = row.LogError(v, x.error[i], unit);
@@ -112,7 +113,7 @@ Array Sparse(bool gradient, const Operands& x, const TensorType& type, Keep keep
     const int64_t at = r * classes + (outside ? 0 : static_cast<int64_t>(label));
     if (!gradient) {
       const auto v = static_cast<double>(x[0]->at[at]);
-      out.at[r] = outside ? kNaN : -row.LogP(v);
+      out.at[r] = outside ? kNaN : static_cast<double>(-row.LogP(v));
       if (!bounded) continue;
       out.error[r] = open ? kUnknown : row.LogError(v, x[0]->error[at], unit);
       CloseBound(out, r);
@@ -120,7 +121,7 @@ Array Sparse(bool gradient, const Operands& x, const TensorType& type, Keep keep
     }
     const auto g = static_cast<double>(x[2]->at[r]);
     for (int64_t i = r * classes; i < (r + 1) * classes; ++i) {
-      const double p = std::exp(row.LogP(static_cast<double>(x[0]->at[i])));
+      const auto p = static_cast<double>(std::exp(row.LogP(static_cast<double>(x[0]->at[i]))));
       const double hot = i == at ? 1 : 0;
       out.at[i] = outside ? kNaN : (p - hot) * g;
       if (!bounded) continue;

@@ -12,11 +12,6 @@ namespace {
 
 // Of a product's terms in any order, by one rounding for each addition.
 double ProductUnits(int64_t n) { return static_cast<double>(n); }
-// Of a reduction's terms: what docs/numerics.md promises, and one for each of up to 16 devices.
-double SumUnits(DType dtype, int64_t n) {
-  const auto terms = static_cast<double>(n);
-  return std::min(terms, dtype == DType::kF32 ? 32 : 32 + terms / 16);
-}
 
 Array MatMul(const Attrs& attrs, const Operands& x, const TensorType& type, Keep keep) {
   const Dims& a = x[0]->type.dims;

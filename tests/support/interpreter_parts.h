@@ -64,6 +64,9 @@ Dims BroadcastSteps(const Dims& operand, const Dims& dims);
 
 // Half the distance between 1 and the next number of the type.
 double UnitOf(DType dtype);
+// What adding n numbers may round, in halves of an ulp of the sum of their sizes: what
+// docs/numerics.md promises of reductions, and one for each of up to 16 devices.
+double SumUnits(DType dtype, int64_t n);
 // Numbers above it are infinite in the type.
 double LargestOf(DType dtype);
 // The largest power of two of which every element is a multiple; 0 where an element is not finite.
