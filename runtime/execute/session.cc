@@ -109,15 +109,22 @@ Result<Tensor> Session::ShardAt(const DTensor& value, size_t i) const {
   return shard.Slice(mesh::Dims(slice.sizes.size(), 0), slice.sizes);
 }
 
-bool Session::IsWholeHere(const DTensor& value) const {
-  std::set<mesh::Dims> seen;
-  int64_t elements = 0;
-  for (const int64_t rank : LocalRanks(value.run_layout_.mesh())) {
+bool Session::IsWholeEverywhere(const DTensor& value) {
+  struct Held {
+    std::set<mesh::Dims> seen;
+    int64_t elements = 0;
+  };
+  std::map<int, Held> held;  // by process
+  const Mesh& mesh = value.run_layout_.mesh();
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    Held& here = held[mesh.devices()[rank].process];
     const Layout::Slice slice = value.run_layout_.SliceOf(rank, value.type_.dims);
-    const int64_t here = mesh::NumElements(slice.sizes);
-    if (here > 0 && seen.insert(slice.offsets).second) elements += here;
+    const int64_t elements = mesh::NumElements(slice.sizes);
+    if (elements > 0 && here.seen.insert(slice.offsets).second) here.elements += elements;
   }
-  return elements == value.type_.num_elements();
+  return std::all_of(held.begin(), held.end(), [&](const auto& process) {
+    return process.second.elements == value.type_.num_elements();
+  });
 }
 
 Result<Tensor> Session::Gather(const DTensor& value) {
@@ -128,7 +135,7 @@ Result<Tensor> Session::Gather(const DTensor& value) {
     MT_RETURN_IF_ERROR(backend_->CopyOut(*value.buffers_[0], whole.mutable_bytes()));
     return whole;
   }
-  if (!IsWholeHere(value)) {
+  if (!IsWholeEverywhere(value)) {
     MT_ASSIGN_OR_RETURN(
         const DTensor copies,
         Relayout(value, Layout::Replicated(value.layout_.mesh(), value.type_.rank())));

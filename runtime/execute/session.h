@@ -246,7 +246,9 @@ class Session {
                             int64_t rank) const;
   Result<Tensor> ShardAt(const DTensor& value,
                          size_t i) const;  // the valid extent of local shard i
-  bool IsWholeHere(const DTensor& value) const;
+  // Each process holds all of it. The answer is the same in every process: where a dimension is
+  // shorter than its axis, one may hold all and another nothing, and both must gather.
+  static bool IsWholeEverywhere(const DTensor& value);
   // The variables behind the program's states, which must lie on `mesh`.
   Result<std::vector<Stored*>> StatesOf(const program::Program& program, const Mesh& mesh,
                                         std::span<const program::Variable> variables);

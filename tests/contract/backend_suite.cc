@@ -66,8 +66,8 @@ TEST_P(BackendSuite, CopiesStayInsideBuffers) {
 Array Numbers(const TensorType& type, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> real(0.1, 2.0);
-  Array a{type, std::vector<double>(type.num_elements())};
-  for (double& x : a.at) {
+  Array a(type);
+  for (auto& x : a.at) {
     switch (type.dtype) {
       case DType::kBool:
         x = static_cast<double>(random() % 2);
@@ -553,7 +553,7 @@ TEST_P(BackendSuite, TrainingStepsUpdateStatesInPlaceAndCountBytes) {
   const Program program = sharding::MlpTrainStep(sizes);
   StepInput input = InputFor(program, 11);
   for (auto& [name, array] : input.states) {
-    for (double& x : array.at) x = name == "t" ? 0 : name.ends_with(".v") ? x * x : x;
+    for (auto& x : array.at) x = name == "t" ? 0 : name.ends_with(".v") ? x * x : x;
   }
   StepResult want{{}, input.states};
   constexpr int kSteps = 3;
@@ -590,7 +590,7 @@ TEST_P(BackendSuite, CollectivesBesideTheStepChangeNothing) {
   const Program program = sharding::MlpTrainStep(sizes);
   StepInput input = InputFor(program, 17);
   for (auto& [name, array] : input.states) {
-    for (double& x : array.at) x = name == "t" ? 0 : name.ends_with(".v") ? x * x : x;
+    for (auto& x : array.at) x = name == "t" ? 0 : name.ends_with(".v") ? x * x : x;
   }
   for (const char* mesh : {"batch=2", "batch=4,model=2", "model=2"}) {
     Given given;

@@ -30,11 +30,10 @@ std::vector<std::string> Texts() {
       program::Builder b("mutant");
       program::Builder::Scope scope(b);
       std::vector<program::Value> inputs, floats;
-      for (const CaseInput& input : c.inputs) {
-        inputs.push_back(b.Input("x" + std::to_string(inputs.size()), input.type));
-        if (mesh::IsFloat(input.type.dtype)) floats.push_back(inputs.back());
+      const program::Value y = program::RecordCase(c, b, &inputs);
+      for (const program::Value& input : inputs) {
+        if (mesh::IsFloat(input.dtype())) floats.push_back(input);
       }
-      const program::Value y = c.record(inputs);
       b.Output("y", y);
       if (gradient) {
         if (floats.empty() || !mesh::IsFloat(y.dtype())) continue;

@@ -8,6 +8,7 @@
 #include "runtime/sharding/factors.h"
 #include "runtime/sharding/sharding.h"
 #include "tests/support/interpreter.h"
+#include "tests/support/random_program.h"
 
 namespace meshtrain::prover {
 namespace {
@@ -51,15 +52,18 @@ std::vector<CostModel> CostModels() {
 
 std::string InputName(size_t i) { return "x" + std::to_string(i); }
 
+std::vector<TensorType> InputTypes(const Case& c) {
+  std::vector<TensorType> types = c.types();
+  if (c.twice) types.resize(1);
+  return types;
+}
+
 // The op alone: output y. With its gradient: outputs d0, d1, ... of sum(y * w), w one more input.
 Program Record(const Case& c, bool gradient) {
   Builder b("case");
   Builder::Scope scope(b);
   std::vector<Value> inputs;
-  for (size_t i = 0; i < c.inputs.size(); ++i) {
-    inputs.push_back(b.Input(InputName(i), c.inputs[i].type));
-  }
-  const Value y = c.record(inputs);
+  const Value y = program::RecordCase(c, b, &inputs);
   if (!gradient) {
     b.Output("y", y);
   } else {
@@ -73,32 +77,10 @@ Program Record(const Case& c, bool gradient) {
   }
   auto program = b.Build();
   if (!program.ok()) {
-    std::fprintf(stderr, "%s: %s\n", c.name.c_str(), program.status().ToString().c_str());
+    std::fprintf(stderr, "%s: %s\n", c.name().c_str(), program.status().ToString().c_str());
   }
   MT_CHECK(program.ok());
   return *std::move(program);
-}
-
-testing::Array Draw(const CaseInput& input, std::mt19937_64& random) {
-  testing::Array array{input.type, std::vector<double>(input.type.num_elements())};
-  for (double& v : array.at) {
-    switch (input.numbers) {
-      case Numbers::kAny:
-        v = static_cast<double>(random() % 257) / 64 - 2;
-        break;
-      case Numbers::kPositive:
-        v = static_cast<double>(random() % 128 + 1) / 64;
-        break;
-      case Numbers::kBool:
-        v = static_cast<double>(random() % 2);
-        break;
-      case Numbers::kLabels:
-        v = static_cast<double>(random() % 3);
-        break;
-    }
-    v = testing::RoundTo(input.type.dtype, v);
-  }
-  return array;
 }
 
 // Every way in which one tensor may lie on a mesh of one axis.
@@ -136,7 +118,7 @@ Layout DrawLayout(const Mesh& mesh, const TensorType& type, bool may_be_pending,
 class Prover {
  public:
   Prover(const Case& c, uint64_t seed, const Executor& also, int one_in)
-      : case_(c), random_(seed), seed_(seed), also_(also), one_in_(one_in) {
+      : case_(c), types_(InputTypes(c)), random_(seed), seed_(seed), also_(also), one_in_(one_in) {
     forward_ = Record(c, false);
     const Op& op = forward_.ops[OpIndex()];
     def_ = program::Registry::Standard().Find(op.kind);
@@ -144,17 +126,17 @@ class Prover {
     for (const auto v : op.operands) operands.push_back(forward_.type(v));
     for (const auto v : op.results) results.push_back(forward_.type(v));
     table_ = def_->factors({operands, op.attrs}, results);
-    for (size_t i = 0; i < c.inputs.size(); ++i) {
-      input_.inputs[InputName(i)] = Draw(c.inputs[i], random_);
-    }
+    const auto drawn = program::DrawOperands(c, seed, /*on_grid=*/true);
+    for (size_t i = 0; i < types_.size(); ++i) input_.inputs[InputName(i)] = drawn[i];
     forward_want_ = Whole(forward_);
-    const bool any_float = std::any_of(c.inputs.begin(), c.inputs.end(), [](const CaseInput& i) {
-      return mesh::IsFloat(i.type.dtype);
+    const bool any_float = std::any_of(types_.begin(), types_.end(), [](const TensorType& type) {
+      return mesh::IsFloat(type.dtype);
     });
     differentiable_ = def_->gradient != nullptr && any_float && mesh::IsFloat(results[0].dtype);
     if (differentiable_) {
       backward_ = Record(c, true);
-      input_.inputs["w"] = Draw({forward_.type(forward_.outputs[0].value)}, random_);
+      Case weights{.operands = {forward_.type(forward_.outputs[0].value).ToString()}};
+      input_.inputs["w"] = program::DrawOperands(weights, seed + 1, /*on_grid=*/true)[0];
       backward_want_ = Whole(backward_);
     }
   }
@@ -179,9 +161,9 @@ class Prover {
  private:
   int OpIndex() const {
     for (size_t i = 0; i < forward_.ops.size(); ++i) {
-      if (forward_.ops[i].kind == case_.kind()) return static_cast<int>(i);
+      if (forward_.ops[i].kind == case_.kind) return static_cast<int>(i);
     }
-    std::fprintf(stderr, "%s: the case does not record its op\n", case_.name.c_str());
+    std::fprintf(stderr, "%s: the case does not record its op\n", case_.name().c_str());
     MT_CHECK(false);
   }
 
@@ -192,7 +174,8 @@ class Prover {
   }
 
   void Fail(const std::string& text) {
-    if (tally_.failures.size() < kMaxFailures) tally_.failures.push_back(case_.name + ": " + text);
+    if (tally_.failures.size() < kMaxFailures)
+      tally_.failures.push_back(case_.name() + ": " + text);
   }
 
   static std::string Text(const Program& program, const Mesh& mesh, const Given& given) {
@@ -353,7 +336,7 @@ class Prover {
 
   void TryLayouts(const Mesh& mesh) {
     std::vector<std::vector<Layout>> choices;
-    for (const CaseInput& input : case_.inputs) choices.push_back(LayoutsOf(mesh, input.type));
+    for (const TensorType& type : types_) choices.push_back(LayoutsOf(mesh, type));
     std::vector<size_t> at(choices.size(), 0);
     for (;;) {
       Given given;
@@ -376,9 +359,8 @@ class Prover {
     }
     const Mesh mesh = *Mesh::Create(std::move(axes));
     Given given;
-    for (size_t i = 0; i < case_.inputs.size(); ++i) {
-      given.inputs.insert_or_assign(InputName(i),
-                                    DrawLayout(mesh, case_.inputs[i].type, true, random_));
+    for (size_t i = 0; i < types_.size(); ++i) {
+      given.inputs.insert_or_assign(InputName(i), DrawLayout(mesh, types_[i], true, random_));
     }
     Try(mesh, given);
   }
@@ -406,6 +388,7 @@ class Prover {
   }
 
   const Case& case_;
+  std::vector<TensorType> types_;  // of the inputs
   std::mt19937_64 random_;
   uint64_t seed_;
   const Executor& also_;
@@ -420,6 +403,23 @@ class Prover {
 };
 
 }  // namespace
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases = program::OpCases();
+  std::erase_if(cases, [](const Case& c) {
+    const auto types = c.types();
+    return !testing::IsOfWholePrograms(*program::Registry::Standard().Find(c.kind)) ||
+           std::any_of(types.begin(), types.end(),
+                       [](const TensorType& type) { return type.num_elements() == 0; });
+  });
+  for (Case& c : cases) {
+    for (std::string& operand : c.operands) {
+      // Rows about f32 itself say so.
+      if (operand.starts_with("f32") && c.note != "of f32") operand.replace(0, 3, "f64");
+    }
+  }
+  return cases;
+}
 
 Tally Prove(const Case& c, uint64_t seed, const Executor& also, int one_in) {
   return Prover(c, seed, also, one_in).Run();

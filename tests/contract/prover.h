@@ -14,38 +14,20 @@
 #pragma once
 
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "runtime/program/builder.h"
 #include "runtime/sharding/sharding.h"
 #include "tests/support/interpreter.h"
+#include "tests/support/op_cases.h"
 
 namespace meshtrain::prover {
 
-enum class Numbers : uint8_t {
-  kAny,       // multiples of 1/64 in [-2, 2], so that sums of them are exact
-  kPositive,  // in (0, 2]
-  kBool,
-  kLabels,  // 0 .. 2
-};
+// A row of the table (tests/support/op_cases.h), with f64 in the place of f32.
+using Case = program::OpCase;
 
-struct CaseInput {
-  program::TensorType type;
-  Numbers numbers = Numbers::kAny;
-};
-
-struct Case {
-  std::string name;  // the op's kind, and what is special: "matmul, transposed"
-  std::vector<CaseInput> inputs;
-  std::function<program::Value(std::span<const program::Value>)> record;
-
-  std::string kind() const { return name.substr(0, name.find(',')); }
-};
-
-// The table. Every registered op that a whole program may hold has a row (prover_test.cc checks
-// it).
+// The rows that a prover can run: of ops that a whole program may hold, with elements in their
+// operands.
 std::vector<Case> AllCases();
 
 struct Tally {

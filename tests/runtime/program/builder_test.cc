@@ -7,14 +7,14 @@
 #include <functional>
 
 #include "runtime/program/ops.h"
-#include "tests/runtime/program/reference.h"
+#include "tests/support/interpreter.h"
 
 namespace meshtrain::program {
 namespace {
 
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::string Here(int line) { return "builder_test.cc:" + std::to_string(line); }
 
@@ -53,12 +53,11 @@ TEST(BuilderTest, ReadingAfterAssigningSeesTheNewVersion) {
   const Program p = *b.Build();
   ASSERT_EQ(p.states.size(), 1u);
   EXPECT_EQ(p.states[0].exit, p.outputs[2].value);
-  Program as_input = p;  // the state's entry fed as an input
-  as_input.inputs.push_back({"m", p.states[0].entry});
-  const auto got = Evaluate(as_input, {{"m", Array{{}, {8}}}});
-  EXPECT_EQ(got.at("before").v[0], 8);
-  EXPECT_EQ(got.at("after").v[0], 4);
-  EXPECT_EQ(got.at("last").v[0], 3);
+  const auto got = testing::Interpret(p, {.states = {{"m", {m.type(), {8}}}}});
+  ASSERT_TRUE(got.ok()) << got.status().ToString();
+  EXPECT_EQ(got->outputs.at("before").at[0], 8);
+  EXPECT_EQ(got->outputs.at("after").at[0], 4);
+  EXPECT_EQ(got->outputs.at("last").at[0], 3);
 }
 
 TEST(BuilderTest, FirstErrorNamesTheCallersLine) {

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "runtime/program/registry.h"
-#include "tests/runtime/program/op_cases.h"
+#include "tests/support/op_cases.h"
+#include "tests/support/random_program.h"
 
 namespace meshtrain::program {
 namespace {
+
+using testing::Array;
 
 const char* KindName(FactorKind kind) {
   switch (kind) {
@@ -48,12 +51,13 @@ std::string TableText(const FactorTable& table) {
   return text;
 }
 
-class FactorsTest : public testing::TestWithParam<OpCase> {
+class FactorsTest : public ::testing::TestWithParam<OpCase> {
  protected:
   void SetUp() override {
     const OpCase& c = GetParam();
-    if (c.factors.empty()) return;  // ops between devices
     def_ = Registry::Standard().Find(c.kind);
+    if (!testing::IsOfWholePrograms(*def_)) def_ = nullptr;  // between devices
+    if (def_ == nullptr) return;
     types_ = c.types();
     results_ = *def_->infer({types_, c.attrs});
     table_ = def_->factors({types_, c.attrs}, results_);
@@ -86,7 +90,7 @@ class FactorsTest : public testing::TestWithParam<OpCase> {
 };
 
 TEST_P(FactorsTest, TableIsAsWritten) {
-  if (def_ == nullptr) return;
+  if (def_ == nullptr || GetParam().factors.empty()) return;
   EXPECT_EQ(TableText(table_), GetParam().factors);
 }
 
@@ -120,7 +124,7 @@ TEST_P(FactorsTest, PiecesMakeTheWhole) {
   const OpCase& c = GetParam();
   if (def_ == nullptr || def_->index_dependent) return;
   const auto whole = DrawOperands(c, 5);
-  const Array want = EvaluateOp(c.kind, c.attrs, whole, results_[0]);
+  const Array want = EvaluateCase(c, c.attrs, whole, results_[0]);
   for (size_t f = 0; f < table_.factors.size(); ++f) {
     const Factor& factor = table_.factors[f];
     const int id = static_cast<int>(f);
@@ -129,7 +133,7 @@ TEST_P(FactorsTest, PiecesMakeTheWhole) {
     ASSERT_EQ(result_dim >= 0, factor.kind == FactorKind::kMap);
     for (int64_t pieces = 2; pieces <= 4; ++pieces) {
       const int64_t chunk = (factor.size + pieces - 1) / pieces;
-      Array joined{want.dims, std::vector<double>(want.v.size(), 0.0)};
+      Array joined(want.type);
       for (int64_t start = 0; start < factor.size; start += chunk) {
         const int64_t size = std::min(chunk, factor.size - start);
         std::vector<Array> locals;
@@ -141,10 +145,10 @@ TEST_P(FactorsTest, PiecesMakeTheWhole) {
             starts[d] = start * rest;
             sizes[d] = size * rest;
           }
-          locals.push_back(Block(whole[i], starts, sizes));
           local_types.push_back({types_[i].dtype, sizes});
+          locals.push_back(Window(whole[i], local_types.back(), starts, 0));
         }
-        Dims starts(want.dims.size(), 0), sizes = want.dims;
+        Dims starts(want.type.dims.size(), 0), sizes = want.type.dims;
         if (result_dim >= 0) {
           const int64_t rest = sizes[result_dim] / factor.size;
           starts[result_dim] = start * rest;
@@ -155,40 +159,40 @@ TEST_P(FactorsTest, PiecesMakeTheWhole) {
         const auto inferred = def_->infer({local_types, attrs});
         ASSERT_TRUE(inferred.ok()) << inferred.status().ToString();
         ASSERT_EQ((*inferred)[0].dims, sizes);
-        const Array got = EvaluateOp(c.kind, attrs, locals, (*inferred)[0]);
+        const Array got = EvaluateCase(c, attrs, locals, (*inferred)[0]);
         // Back into its place, or onto what the other pieces gave.
         size_t k = 0;
-        for (size_t at = 0; at < want.v.size(); ++at) {
+        for (size_t at = 0; at < want.at.size(); ++at) {
           bool inside = true;
           size_t rest = at;
-          for (size_t d = want.dims.size(); d-- > 0;) {
-            const auto index = static_cast<int64_t>(rest % want.dims[d]);
-            rest /= want.dims[d];
+          for (size_t d = want.type.dims.size(); d-- > 0;) {
+            const auto index = static_cast<int64_t>(rest % want.type.dims[d]);
+            rest /= want.type.dims[d];
             inside = inside && index >= starts[d] && index < starts[d] + sizes[d];
           }
           if (!inside) continue;
-          double& y = joined.v[at];
-          const double x = got.v[k++];
+          testing::Number& y = joined.at[at];
+          const testing::Number x = got.at[k++];
           const bool first = start == 0 || factor.kind == FactorKind::kMap;
           y = first                             ? x
               : factor.kind == FactorKind::kSum ? y + x
               : factor.kind == FactorKind::kMax ? std::max(y, x)
                                                 : std::min(y, x);
         }
-        ASSERT_EQ(k, got.v.size());
+        ASSERT_EQ(k, got.at.size());
       }
-      for (size_t at = 0; at < want.v.size(); ++at) {
-        ASSERT_NEAR(joined.v[at], want.v[at], 1e-9)
+      for (size_t at = 0; at < want.at.size(); ++at) {
+        ASSERT_NEAR(joined.at[at], want.at[at], 1e-9)
             << "factor " << f << " in " << pieces << " pieces";
       }
     }
   }
 }
 
-std::string RowName(const testing::TestParamInfo<OpCase>& info) {
+std::string RowName(const ::testing::TestParamInfo<OpCase>& info) {
   return info.param.kind + "_" + std::to_string(info.index);
 }
-INSTANTIATE_TEST_SUITE_P(Ops, FactorsTest, testing::ValuesIn(OpCases()), RowName);
+INSTANTIATE_TEST_SUITE_P(Ops, FactorsTest, ::testing::ValuesIn(OpCases()), RowName);
 
 }  // namespace
 }  // namespace meshtrain::program

@@ -8,25 +8,36 @@
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
 #include "runtime/program/registry.h"
-#include "tests/runtime/program/op_cases.h"
+#include "tests/support/op_cases.h"
 
 namespace meshtrain::program {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-Array Draw(const Dims& dims, uint64_t seed) {
+using testing::Array;
+using testing::Arrays;
+
+Array Draw(const TensorType& type, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> numbers(0.5, 1.5);
-  Array a{dims, {}};
-  for (int64_t i = 0; i < mesh::NumElements(dims); ++i) a.v.push_back(numbers(random));
+  Array a(type);
+  for (testing::Number& v : a.at) v = numbers(random);
   return a;
 }
+
+// The outputs, in real numbers.
+Arrays Evaluate(const Program& program, const Arrays& inputs) {
+  auto result = testing::Interpret(program, {.inputs = inputs}, testing::Keep::kReal);
+  EXPECT_TRUE(result.ok()) << result.status().ToString();
+  return result.ok() ? result->outputs : Arrays();
+}
+std::vector<double> Numbers(const Array& a) { return {a.at.begin(), a.at.end()}; }
 
 // --- every differentiable row, first and second order, against finite differences in double
 // precision
 
-class RowGradientTest : public testing::TestWithParam<OpCase> {};
+class RowGradientTest : public ::testing::TestWithParam<OpCase> {};
 
 TEST_P(RowGradientTest, MatchesFiniteDifferences) {
   const OpCase& c = GetParam();
@@ -40,7 +51,7 @@ TEST_P(RowGradientTest, MatchesFiniteDifferences) {
   // loss = sum(op(x...) * u); each gradient is taken with weights of its own for the second order.
   Builder b(c.kind);
   const Builder::Scope scope(b);
-  std::map<std::string, Array> feed;
+  Arrays feed;
   std::vector<Operand> operands;
   std::vector<Value> wrt;
   const auto types = c.types();
@@ -55,7 +66,7 @@ TEST_P(RowGradientTest, MatchesFiniteDifferences) {
   if (wrt.empty()) return;
   const Value y = b.Append1(c.kind, operands, c.attrs);
   const Value u = b.Input("u", result);
-  feed["u"] = Draw(result.dims, 12);
+  feed["u"] = Draw(result, 12);
   const Value loss = ReduceSum(Cast(y * u, DType::kF64));
   b.Output("loss", loss);
   const auto gradients = b.Gradient(loss, std::span<const Value>(wrt));
@@ -65,7 +76,7 @@ TEST_P(RowGradientTest, MatchesFiniteDifferences) {
     EXPECT_EQ(gradients[i].type(), wrt[i].type());
     b.Output("g" + std::to_string(i), gradients[i]);
     const std::string name = "v" + std::to_string(i);
-    feed[name] = Draw(wrt[i].dims(), 13 + i);
+    feed[name] = Draw(wrt[i].type(), 13 + i);
     parts.push_back(ReduceSum(Cast(gradients[i] * b.Input(name, wrt[i].type()), DType::kF64)));
   }
   Value second = parts[0];
@@ -82,18 +93,18 @@ TEST_P(RowGradientTest, MatchesFiniteDifferences) {
   for (size_t i = 0; i < types.size(); ++i) {
     if (!mesh::IsFloat(types[i].dtype)) continue;
     const std::string name = "x" + std::to_string(i);
-    for (size_t k = 0; k < feed[name].v.size(); ++k) {
-      const double x = feed[name].v[k];
-      feed[name].v[k] = x + kStep;
+    for (size_t k = 0; k < feed[name].at.size(); ++k) {
+      const testing::Number x = feed[name].at[k];
+      feed[name].at[k] = x + kStep;
       const auto up = Evaluate(*program, feed);
-      feed[name].v[k] = x - kStep;
+      feed[name].at[k] = x - kStep;
       const auto down = Evaluate(*program, feed);
-      feed[name].v[k] = x;
+      feed[name].at[k] = x;
       const auto slope = [&](const char* what) {
-        return (up.at(what).v[0] - down.at(what).v[0]) / (2 * kStep);
+        return static_cast<double>(up.at(what).at[0] - down.at(what).at[0]) / (2 * kStep);
       };
-      const double first = at.at("g" + std::to_string(index)).v[k];
-      const double second_order = at.at("h" + std::to_string(index)).v[k];
+      const auto first = static_cast<double>(at.at("g" + std::to_string(index)).at[k]);
+      const auto second_order = static_cast<double>(at.at("h" + std::to_string(index)).at[k]);
       EXPECT_NEAR(first, slope("loss"), 1e-6 * (1 + std::abs(first)))
           << "operand " << i << " element " << k;
       EXPECT_NEAR(second_order, slope("second"), 1e-5 * (1 + std::abs(second_order)))
@@ -103,10 +114,10 @@ TEST_P(RowGradientTest, MatchesFiniteDifferences) {
   }
 }
 
-std::string RowName(const testing::TestParamInfo<OpCase>& info) {
+std::string RowName(const ::testing::TestParamInfo<OpCase>& info) {
   return info.param.kind + "_" + std::to_string(info.index);
 }
-INSTANTIATE_TEST_SUITE_P(Ops, RowGradientTest, testing::ValuesIn(OpCases()), RowName);
+INSTANTIATE_TEST_SUITE_P(Ops, RowGradientTest, ::testing::ValuesIn(OpCases()), RowName);
 
 // --- the walk
 
@@ -122,7 +133,7 @@ std::vector<double> GradientOf(const std::function<Value(Value)>& f, std::vector
     ADD_FAILURE() << program.status().ToString();
     return {};
   }
-  return Evaluate(*program, {{"x", Array{dims, std::move(x)}}}).at("g").v;
+  return Numbers(Evaluate(*program, {{"x", Array(in.type(), x)}}).at("g"));
 }
 
 using Doubles = std::vector<double>;
@@ -147,9 +158,9 @@ TEST(GradientTest, PowerOfZeroStaysFinite) {
   const auto g = b.Gradient(ReduceSum(Pow(x, e)), std::span<const Value>(wrt));
   b.Output("x", g[0]);
   b.Output("e", g[1]);
-  const auto got = Evaluate(*b.Build(), {{"x", {{2}, {0, 2}}}, {"e", {{2}, {2, 3}}}});
-  EXPECT_EQ(got.at("x").v, (Doubles{0, 12}));
-  EXPECT_EQ(got.at("e").v, (Doubles{0, 8 * std::log(2.0)}));
+  const auto got = Evaluate(*b.Build(), {{"x", {x.type(), {0, 2}}}, {"e", {e.type(), {2, 3}}}});
+  EXPECT_EQ(Numbers(got.at("x")), (Doubles{0, 12}));
+  EXPECT_EQ(Numbers(got.at("e")), (Doubles{0, 8 * std::log(2.0)}));
 }
 
 TEST(GradientTest, StopsWhereAsked) {

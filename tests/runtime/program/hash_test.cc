@@ -4,7 +4,7 @@
 
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
-#include "tests/runtime/program/random_program.h"
+#include "tests/support/random_program.h"
 
 namespace meshtrain::program {
 namespace {
@@ -92,14 +92,14 @@ TEST(HashTest, PathsMatterOnlyToOpsThatDependOnThem) {
 }
 
 TEST(HashTest, RandomProgramsHashAsTheirOtherForms) {
-  const uint64_t first = FirstSeed();
+  const uint64_t first = testing::FirstSeed();
   for (uint64_t seed = first; seed < first + 50; ++seed) {
     SCOPED_TRACE("MT_TEST_SEED=" + std::to_string(seed));
-    const Program p = RandomProgram(seed);
+    const Program p = testing::RandomProgram(seed);
     const uint64_t hash = HashProgram(p);
     EXPECT_EQ(hash, HashProgram(*ParseProgram(p.ToString())));
     EXPECT_EQ(hash, HashProgram(*DeserializeProgram(SerializeProgram(p))));
-    EXPECT_NE(hash, HashProgram(RandomProgram(seed + 1)));
+    EXPECT_NE(hash, HashProgram(testing::RandomProgram(seed + 1)));
   }
 }
 

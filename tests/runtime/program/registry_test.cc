@@ -5,15 +5,17 @@
 #include <cmath>
 #include <set>
 
-#include "tests/runtime/program/op_cases.h"
+#include "tests/support/op_cases.h"
 
 namespace meshtrain::program {
 namespace {
 
+using testing::Array;
+
 using Ints = std::vector<int64_t>;
 using namespace std::string_literals;
 
-class RowTest : public testing::TestWithParam<OpCase> {};
+class RowTest : public ::testing::TestWithParam<OpCase> {};
 
 TEST_P(RowTest, InfersTheResult) {
   const OpCase& c = GetParam();
@@ -78,21 +80,21 @@ TEST_P(RowTest, IsLinearWhereItSaysSo) {
     auto second = a, sum = a;
     for (const size_t i : moving) {
       second[i] = b[i];
-      for (size_t k = 0; k < sum[i].v.size(); ++k) sum[i].v[k] += b[i].v[k];
+      for (size_t k = 0; k < sum[i].at.size(); ++k) sum[i].at[k] += b[i].at[k];
     }
-    const Array fa = EvaluateOp(c.kind, c.attrs, a, result),
-                fb = EvaluateOp(c.kind, c.attrs, second, result);
-    const Array fs = EvaluateOp(c.kind, c.attrs, sum, result);
-    for (size_t k = 0; k < fs.v.size(); ++k) {
-      ASSERT_NEAR(fs.v[k], fa.v[k] + fb.v[k], 1e-9) << "operand " << moving[0];
+    const Array fa = EvaluateCase(c, c.attrs, a, result),
+                fb = EvaluateCase(c, c.attrs, second, result);
+    const Array fs = EvaluateCase(c, c.attrs, sum, result);
+    for (size_t k = 0; k < fs.at.size(); ++k) {
+      ASSERT_NEAR(fs.at[k], fa.at[k] + fb.at[k], 1e-9) << "operand " << moving[0];
     }
   }
 }
 
-std::string RowName(const testing::TestParamInfo<OpCase>& info) {
+std::string RowName(const ::testing::TestParamInfo<OpCase>& info) {
   return info.param.kind + "_" + std::to_string(info.index);
 }
-INSTANTIATE_TEST_SUITE_P(Ops, RowTest, testing::ValuesIn(OpCases()), RowName);
+INSTANTIATE_TEST_SUITE_P(Ops, RowTest, ::testing::ValuesIn(OpCases()), RowName);
 
 TEST(RegistryTest, EveryRowHasACase) {
   std::set<std::string> tested, rows;

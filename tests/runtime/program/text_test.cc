@@ -4,7 +4,7 @@
 #include <random>
 
 #include "runtime/program/program.h"
-#include "tests/runtime/program/random_program.h"
+#include "tests/support/random_program.h"
 
 namespace meshtrain::program {
 namespace {
@@ -34,13 +34,13 @@ update n = %4
 }
 
 TEST(TextTest, RoundTrips) {
-  const uint64_t first = FirstSeed();
+  const uint64_t first = testing::FirstSeed();
   for (uint64_t seed = first; seed < first + 200; ++seed) {
     SCOPED_TRACE("MT_TEST_SEED=" + std::to_string(seed));
-    const Program p = RandomProgram(seed);
+    const Program p = testing::RandomProgram(seed);
     const auto back = ParseProgram(p.ToString());
     ASSERT_TRUE(back.ok()) << back.status().ToString() << "\n" << p.ToString();
-    ASSERT_TRUE(SameProgram(p, *back)) << p.ToString() << back->ToString();
+    ASSERT_TRUE(testing::SameProgram(p, *back)) << p.ToString() << back->ToString();
   }
 }
 
@@ -137,10 +137,10 @@ TEST(TextTest, ErrorsNameLineAndColumn) {
 
 // Damaged text is an error or another valid program, never a crash.
 TEST(TextTest, SurvivesDamage) {
-  const uint64_t first = FirstSeed();
+  const uint64_t first = testing::FirstSeed();
   std::mt19937_64 random(first);
   for (int i = 0; i < 2000; ++i) {
-    std::string text = RandomProgram(first + i % 5).ToString();
+    std::string text = testing::RandomProgram(first + i % 5).ToString();
     if (random() % 3 == 0) text.resize(random() % text.size());
     for (int k = 0; k < 2 && !text.empty(); ++k) {
       text[random() % text.size()] = "%[]{}()=,:\"\\\n 09-x"[random() % 18];

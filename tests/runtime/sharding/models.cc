@@ -90,8 +90,8 @@ Result<double> DifferenceFromUnsharded(const program::Program& program,
                                        const Partitioned& partitioned, uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto made_up = [&](const program::TensorType& type, bool positive) {
-    testing::Array array{type, std::vector<double>(type.num_elements())};
-    for (double& v : array.at) {
+    testing::Array array(type);
+    for (testing::Number& v : array.at) {
       const auto step = static_cast<double>(random() % 2001) / 1000 - 1;  // [-1, 1]
       v = mesh::IsFloat(type.dtype) ? (positive ? step * step : step)
                                     : static_cast<double>(random() % 2);

@@ -240,7 +240,7 @@ TEST_P(OptimizerTest, FiveStepsFollowTheFormula) {
   for (int i = 0; i < kElements; ++i) in.states["w"].at.push_back(InitialAt(i));
 
   const Formula formula = GetParam().formula();
-  std::vector<double> want = in.states["w"].at;
+  std::vector<double> want(in.states["w"].at.begin(), in.states["w"].at.end());
   for (int t = 1; t <= kSteps; ++t) {
     in.inputs["g"] = {kWeight, {}};
     for (int i = 0; i < kElements; ++i) {

@@ -113,16 +113,16 @@ Reference ByHand(const StepInput& in) {
   const auto& k = in.states.at("dense.kernel").at;
   const auto& b = in.states.at("dense.bias").at;
   for (int n = 0; n < 4; ++n) {
-    double z[2] = {b[0], b[1]};
+    meshtrain::testing::Number z[2] = {b[0], b[1]};
     for (int i = 0; i < 3; ++i) {
       for (int c = 0; c < 2; ++c) z[c] += x[n * 3 + i] * k[i * 2 + c];
     }
     const int label = static_cast<int>(in.inputs.at("y").at[n]);
-    const double total = std::exp(z[0]) + std::exp(z[1]);
+    const auto total = static_cast<double>(std::exp(z[0]) + std::exp(z[1]));
     r.loss += (std::log(total) - z[label]) / 4;
     r.accuracy += ((z[1] > z[0]) == (label == 1)) / 4.0;
     for (int c = 0; c < 2; ++c) {
-      const double g = std::exp(z[c]) / total - (c == label);
+      const auto g = static_cast<double>(std::exp(z[c])) / total - (c == label);
       for (int i = 0; i < 3; ++i) r.kernel_gradient[i][c] += x[n * 3 + i] * g;
     }
   }
@@ -173,11 +173,11 @@ TEST(ProgramsTest, ARegularizerAddsToTheLossAndItsGradient) {
   const StepInput in = SmallInput();
   const Reference want = ByHand(in);
   double squares = 0;
-  for (const double w : in.states.at("dense.kernel").at) squares += w * w;
+  for (const auto w : in.states.at("dense.kernel").at) squares += static_cast<double>(w * w);
   const auto out = Interpret(programs->train_step, in);
   ASSERT_TRUE(out.ok()) << out.status().message();
   EXPECT_NEAR(out->outputs.at("loss").at[0], want.loss + 0.01 * squares, 1e-12);
-  const double w0 = in.states.at("dense.kernel").at[0];
+  const auto w0 = static_cast<double>(in.states.at("dense.kernel").at[0]);
   EXPECT_NEAR(out->states.at("dense.kernel").at[0],
               w0 - 0.1 * (want.kernel_gradient[0][0] / 4 + 2 * 0.01 * w0), 1e-12);
 }

@@ -1,6 +1,9 @@
-#include "tests/runtime/program/op_cases.h"
+#include "tests/support/op_cases.h"
 
 #include <random>
+
+#include "runtime/base/check.h"
+#include "runtime/program/registry.h"
 
 namespace meshtrain::program {
 namespace {
@@ -17,16 +20,21 @@ void AddElementwise(std::vector<OpCase>& cases) {
     cases.push_back(
         {kind, {"f64[3]", "f64[2,1]"}, {}, "f64[2,3]", "2map 3map: [1] [0,-] -> [0,1]"});
   }
+  cases.push_back({"div",
+                   {"f32[2,3]", "f32[3]"},
+                   {},
+                   "f32[2,3]",
+                   "2map 3map: [0,1] [1] -> [0,1]",
+                   Draw::kPositive});
+  cases.push_back({"pow", {"f64[2,3]", "f64[2,3]"}, {}, "f64[2,3]", same, Draw::kPositive});
   cases.push_back(
-      {"div", {"f32[2,3]", "f32[3]"}, {}, "f32[2,3]", "2map 3map: [0,1] [1] -> [0,1]", true});
-  cases.push_back({"pow", {"f64[2,3]", "f64[2,3]"}, {}, "f64[2,3]", same, true});
-  cases.push_back({"pow", {"f64[3]", "f64[]"}, {}, "f64[3]", "3map: [0] [] -> [0]", true});
+      {"pow", {"f64[3]", "f64[]"}, {}, "f64[3]", "3map: [0] [] -> [0]", Draw::kPositive});
   for (const char* kind : {"neg", "abs", "sign", "square", "floor", "exp", "erf", "tanh", "sigmoid",
                            "relu", "stop_gradient"}) {
     cases.push_back({kind, {"f32[2,3]"}, {}, "f32[2,3]", alone});
   }
   for (const char* kind : {"sqrt", "rsqrt", "log", "log1p"}) {
-    cases.push_back({kind, {"f64[2,3]"}, {}, "f64[2,3]", alone, true});
+    cases.push_back({kind, {"f64[2,3]"}, {}, "f64[2,3]", alone, Draw::kPositive});
   }
   cases.push_back({"neg", {"i64[]"}, {}, "i64[]", ": [] -> []"});
   cases.push_back({"gelu", {"f32[2,3]"}, {}, "f32[2,3]", alone});
@@ -165,11 +173,8 @@ void AddShape(std::vector<OpCase>& cases) {
                    {{"before", Ints{0, 1}}, {"after", Ints{0, 2}}, {"value", 7.0}},
                    "f32[4,9]",
                    "4map 6whole 9whole: [0,1] -> [0,2]"});
-  cases.push_back({"relayout",
-                   {"f32[4,6]"},
-                   {{"specs", "{batch, *}"s}},
-                   "f32[4,6]",
-                   "4map 6map: [0,1] -> [0,1]"});
+  cases.push_back(
+      {"relayout", {"f32[4,6]"}, {{"specs", "{a, *}"s}}, "f32[4,6]", "4map 6map: [0,1] -> [0,1]"});
 }
 
 void AddReduce(std::vector<OpCase>& cases) {
@@ -322,23 +327,59 @@ std::vector<OpCase> OpCases() {
   AddIndex(cases);
   AddSources(cases);
   AddCollectives(cases);
+  std::vector<OpCase> uneven = UnevenOpCases();
+  cases.insert(cases.end(), uneven.begin(), uneven.end());
+  for (OpCase& c : cases) {
+    if (!c.result.empty()) continue;
+    const OpDef* def = Registry::Standard().Find(c.kind);
+    MT_CHECK(def != nullptr);
+    const auto inferred = def->infer({c.types(), c.attrs});
+    MT_CHECK(inferred.ok());
+    c.result = (*inferred)[0].ToString();
+  }
   return cases;
 }
 
-std::vector<Array> DrawOperands(const OpCase& c, uint64_t seed) {
+std::vector<testing::Array> DrawOperands(const OpCase& c, uint64_t seed, bool on_grid) {
   std::mt19937_64 random(seed);
-  std::uniform_real_distribution<double> numbers(c.positive ? 0.3 : -1.0, c.positive ? 1.7 : 1.0);
-  std::vector<Array> arrays;
+  const double low = c.draw == Draw::kPositive ? 0.3 : c.draw == Draw::kNegative ? -1.7 : -1;
+  std::uniform_real_distribution<double> uniform(low, low + (c.draw == Draw::kAny ? 2 : 1.4));
+  const auto number = [&]() -> double {
+    if (!on_grid) return uniform(random);
+    const auto drawn = static_cast<double>(random() % 128 + 1) / 64;  // (0, 2]
+    return c.draw == Draw::kPositive ? drawn : c.draw == Draw::kNegative ? -drawn : 2 * drawn - 2;
+  };
+  std::vector<testing::Array> arrays;
   for (const TensorType& type : c.types()) {
-    Array a{type.dims, {}};
-    for (int64_t i = 0; i < type.num_elements(); ++i) {
-      a.v.push_back(mesh::IsFloat(type.dtype)    ? numbers(random)
-                    : type.dtype == DType::kBool ? static_cast<double>(random() % 2)
-                                                 : static_cast<double>(random() % 3));
+    testing::Array a(type);
+    for (testing::Number& v : a.at) {
+      v = mesh::IsFloat(type.dtype)    ? number()
+          : type.dtype == DType::kBool ? static_cast<double>(random() % 2)
+                                       : static_cast<double>(random() % 3);
     }
     arrays.push_back(std::move(a));
   }
   return arrays;
+}
+
+Value RecordCase(const OpCase& c, Builder& b, std::vector<Value>* inputs) {
+  std::vector<Operand> operands;
+  for (const TensorType& type : c.types()) {
+    const bool again = c.twice && !inputs->empty();
+    if (!again) inputs->push_back(b.Input("x" + std::to_string(inputs->size()), type));
+    operands.emplace_back(inputs->back());
+  }
+  return b.Append1(c.kind, std::move(operands), c.attrs);
+}
+
+testing::Array EvaluateCase(const OpCase& c, const Attrs& attrs,
+                            const std::vector<testing::Array>& operands, const TensorType& result) {
+  std::vector<const testing::Array*> pointers;
+  for (const testing::Array& a : operands) pointers.push_back(&a);
+  const Op op{.kind = c.kind, .attrs = attrs};
+  const auto results = testing::EvaluateOp(op, pointers, {result}, {.keep = testing::Keep::kReal});
+  MT_CHECK(results.ok());
+  return (*results)[0];
 }
 
 }  // namespace meshtrain::program

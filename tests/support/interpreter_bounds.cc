@@ -1,0 +1,122 @@
+// How bounds are kept; see interpreter.h.
+#include <algorithm>
+
+#include "tests/support/interpreter_parts.h"
+
+namespace meshtrain::testing {
+namespace interpreter {
+
+double UnitOf(DType dtype) { return dtype == DType::kF32 ? 0x1p-24 : 0x1p-53; }
+
+double SumUnits(DType dtype, int64_t n) {
+  const auto terms = static_cast<double>(n);
+  return std::min(terms, dtype == DType::kF32 ? 32 : 32 + terms / 16);
+}
+
+double LargestOf(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+      return 1;
+    case DType::kU8:
+      return 255;
+    case DType::kI32:
+      return std::numeric_limits<int32_t>::max();
+    case DType::kI64:
+      return 0x1p52;  // below the largest: doubles stand for it where errors are counted
+    case DType::kF32:
+      return std::numeric_limits<float>::max();
+    case DType::kF64:
+      return std::numeric_limits<double>::max();
+  }
+  return 0;
+}
+
+double GridOf(const std::vector<Number>& values) {
+  double grid = 1;
+  for (const Number v : values) {
+    if (!std::isfinite(v)) return 0;
+    auto x = static_cast<double>(v);
+    if (x == 0 || std::fmod(x, grid) == 0) continue;
+    int exponent = 0;
+    const double mantissa = std::frexp(x, &exponent);  // [0.5, 1), 53 bits
+    const auto bits = static_cast<int64_t>(std::ldexp(std::abs(mantissa), 53));
+    grid = std::min(grid, std::ldexp(static_cast<double>(bits & -bits), exponent - 53));
+  }
+  return grid;
+}
+
+bool OnGrid(DType dtype, double grid, double mass) {
+  // Far from denormal numbers, which a backend may take for 0.
+  return grid >= 0x1p-100 && mass <= grid * (dtype == DType::kF32 ? 0x1p24 : 0x1p53);
+}
+
+void StartBounds(Array& out) {
+  out.error.assign(out.at.size(), 0);
+  if (mesh::IsFloat(out.type.dtype)) out.mass.assign(out.at.size(), 0);
+  out.grid = 0;
+}
+
+void CloseBound(Array& out, size_t i) {
+  const auto size = static_cast<double>(std::abs(out.at[i]));
+  double& error = out.error[i];
+  const DType dtype = out.type.dtype;
+  if (!mesh::IsFloat(dtype)) {
+    if (error == 0) return;
+    // Either of two; a number that may have wrapped around is any.
+    if (dtype == DType::kBool) {
+      error = 1;
+    } else if (!(size + error <= LargestOf(dtype)) || (dtype == DType::kU8 && size < error)) {
+      error = kUnknown;
+    }
+    return;
+  }
+  if (!(size + error <= LargestOf(dtype))) error = kUnknown;
+  out.mass[i] = std::max(out.mass[i], size + error);
+  // Parts that are not finite make nonsense of the whole.
+  if (!(out.mass[i] <= LargestOf(dtype))) error = kUnknown;
+}
+
+void AddRounding(Array& out, size_t i, double units, double size, bool operands_exact) {
+  const DType dtype = out.type.dtype;
+  if (operands_exact && OnGrid(dtype, out.grid, out.mass[i])) return;
+  // The interpreter rounds too, to doubles.
+  if (dtype == DType::kF64) units += 2;
+  const double smallest = dtype == DType::kF32 ? 0x1p-126 : 0x1p-1022;
+  out.error[i] += 1.01 * units * UnitOf(dtype) * size + smallest;
+}
+
+Array Moved(const Array& x, const TensorType& type, const std::vector<int64_t>& from, Number fill,
+            Keep keep) {
+  Array out(type);
+  for (size_t i = 0; i < from.size(); ++i) out.at[i] = from[i] < 0 ? fill : x.at[from[i]];
+  if (keep != Keep::kBounded) return out;
+  StartBounds(out);
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (from[i] >= 0) out.error[i] = x.error[from[i]];
+    if (out.mass.empty()) continue;
+    out.mass[i] = from[i] < 0 ? static_cast<double>(std::abs(fill)) : x.mass[from[i]];
+  }
+  if (mesh::IsFloat(type.dtype)) {
+    const bool fills = std::find(from.begin(), from.end(), -1) != from.end();
+    out.grid = fills ? std::min(x.grid, GridOf({fill})) : x.grid;
+  }
+  return out;
+}
+
+}  // namespace interpreter
+
+Array Given(Array array, int64_t pending_parts) {
+  interpreter::StartBounds(array);
+  array.grid = mesh::IsFloat(array.type.dtype) ? interpreter::GridOf(array.at) : 0;
+  for (size_t i = 0; i < array.at.size(); ++i) {
+    if (!array.mass.empty()) {
+      // Each of the others is at most 2 and is taken from the one that holds the rest.
+      array.mass[i] =
+          static_cast<double>(std::abs(array.at[i])) + 4.0 * static_cast<double>(pending_parts - 1);
+    }
+    interpreter::CloseBound(array, i);
+  }
+  return array;
+}
+
+}  // namespace meshtrain::testing

@@ -1,0 +1,53 @@
+// The table of ops that all table tests share: one row and more for every op, how it is called,
+// what it gives, and how its dimensions move. A new op is a row here, and each of these tests it:
+//   tests/runtime/program   types and errors, linearity, factors, gradients
+//   tests/contract/prover   every split and layout, by the interpreter and on the CPU
+//   tests/support           the interpreter's bounds
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "runtime/program/builder.h"
+#include "tests/support/interpreter.h"
+
+namespace meshtrain::program {
+
+// Which numbers floating-point operands are drawn from: [-1, 1], [0.3, 1.7], [-1.7, -0.3].
+enum class Draw : uint8_t { kAny, kPositive, kNegative };
+
+struct OpCase {
+  std::string kind;
+  std::vector<std::string> operands;
+  Attrs attrs;
+  std::string result;  // empty in a row: what the registry infers
+  // Factors, then the factors of each dimension of operands and results: "8map 4sum 16map: [0,1]
+  // [1,2] -> [0,2]";
+  // "-" for a dimension that moves with nothing, "0.1" for two factors. Empty: not compared.
+  std::string factors;
+  Draw draw = Draw::kAny;
+  std::string note;    // what is special
+  bool twice = false;  // both operands are the same value
+
+  std::vector<TensorType> types() const;
+  std::string name() const { return note.empty() ? kind : kind + ", " + note; }
+};
+
+std::vector<OpCase> OpCases();        // of every op
+std::vector<OpCase> UnevenOpCases();  // some of them: those of op_cases_uneven.cc
+inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name(); }
+
+// Operands for a case: numbers in its range, bools, labels below 3. On the grid: multiples of 1/64
+// up to 2, so that sums of them are exact.
+std::vector<testing::Array> DrawOperands(const OpCase& c, uint64_t seed, bool on_grid = false);
+
+// Records inputs x0, x1, ... and the case's op on them, and gives its result; `inputs` gets them.
+Value RecordCase(const OpCase& c, Builder& b, std::vector<Value>* inputs);
+
+// The case's op on such operands, in real numbers; `attrs` and `result` may be a shard's. An op
+// that the interpreter cannot compute on one device (collectives) ends the program.
+testing::Array EvaluateCase(const OpCase& c, const Attrs& attrs,
+                            const std::vector<testing::Array>& operands, const TensorType& result);
+
+}  // namespace meshtrain::program
