@@ -218,7 +218,7 @@ class Worker {
     if (team_ == nullptr || !distribute::Team::IsLoss(status)) return false;
     if (reporter_) {
       reporter_->EndLine();
-      reporter_->Stopped(Named(status));
+      reporter_->Stopped(Named(status), team_->incarnation());
     }
     LogWarning("training is interrupted", {{"error", status.message()}});
     return true;

@@ -53,8 +53,8 @@ class Reporter final : public train::Callback {
   Status RollBack(const train::Position& start);
   void Ready();  // the first step may come: /readyz answers 200
   void EndLine() { line_->Interrupt(); }
-  // Training stands because of `rank` ("worker-2"), until the next step ends.
-  void Stopped(const std::string& rank);
+  // Training stands since `incarnation` lost `rank` ("worker-2"), until the next step ends.
+  void Stopped(const std::string& rank, uint64_t incarnation);
   // For figures beside those of every training.
   telemetry::Metrics& metrics() { return *metrics_; }
   int port() const { return endpoints_ ? endpoints_->port() : 0; }

@@ -119,14 +119,17 @@ std::string Launcher::LocalCheckpoint(const std::string& given) const {
   Json checkpoint = Json::parse(given.empty() ? "{}" : given, nullptr, /*allow_exceptions=*/false);
   if (!checkpoint.is_object()) return given;
   if (job_.spec.checkpoint && !job_.spec.checkpoint->volume_claim_template.empty()) {
-    // Without the job's uid: the next run of the same manifest goes on from what is there.
-    checkpoint["path"] = options_.output + "/claims/" + job_.metadata.name + "-checkpoint";
+    checkpoint["path"] = ClaimFolder();
   } else if (api::TotalReplicas(job_.spec) > 1 && checkpoint.value("path", "").empty()) {
     checkpoint["path"] = options_.output + "/checkpoints";
   } else {
     return given;
   }
   return checkpoint.dump();
+}
+
+std::string Launcher::ClaimFolder() const {
+  return options_.output + "/claims/" + job_.metadata.name + "-checkpoint";
 }
 
 Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
@@ -234,8 +237,6 @@ Status Launcher::Make(const reconcile::CreateConfigMap& map) {
   return WriteFileAtomically(private_folder_->path() + "/" + file, WithHosts(text, hosts_));
 }
 
-Status Launcher::Make(const reconcile::CreateClaim& claim) {
-  return MakeDirectories(options_.output + "/claims/" + claim.name);
-}
+Status Launcher::Make(const reconcile::CreateClaim&) { return MakeDirectories(ClaimFolder()); }
 
 }  // namespace meshtrain::local

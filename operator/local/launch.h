@@ -91,6 +91,9 @@ class Launcher {
                           std::vector<std::string>* arguments) const;
   std::optional<std::string> MetricsAddress(TaskId task) const;
   std::string LocalCheckpoint(const std::string& given) const;
+  // What stands for the checkpoint claim. Without the job's uid: the next run of the same manifest
+  // goes on from what is there.
+  std::string ClaimFolder() const;
 
   const api::TrainingJob& job_;
   const LaunchOptions options_;

@@ -17,6 +17,12 @@ std::string Seconds(Duration duration) {
   return std::to_string(std::chrono::ceil<std::chrono::seconds>(duration).count()) + "s";
 }
 
+// The last end of a container that is started again.
+void Tell(const Exit& exit, PodSeen* seen) {
+  seen->last_exit_code = exit.code;
+  seen->termination_message = exit.message;
+}
+
 }  // namespace
 
 World::World(std::string job_uid, CrashLoop crash_loop)
@@ -80,7 +86,11 @@ std::vector<Order> World::TakeOrders(TimePoint now) {
   for (auto& [task, pod] : pods_) {
     if (pod.start_at && *pod.start_at <= now) {
       orders.push_back({Order::Kind::kStart, pod.seen.uid});
-      if (pod.seen.last_exit_code) ++pod.seen.restart_count;
+      if (pod.ended) {
+        ++pod.seen.restart_count;
+        Tell(*pod.ended, &pod.seen);
+        pod.ended.reset();
+      }
       pod.start_at.reset();
       pod.running = true;
       pod.started = now;
@@ -122,24 +132,26 @@ void World::Ended(const std::string& uid, const Exit& exit, TimePoint now) {
     return;
   }
   seen.ready = false;
-  seen.termination_message = exit.message;
   const bool again = pod->restart_policy == api::kRestartAlways ||
                      (pod->restart_policy == api::kRestartOnFailure && exit.code != 0);
   if (!again) {
+    seen.termination_message = exit.message;
     seen.phase = exit.code == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;
     seen.exit_code = exit.code;
     seen.exit_reason = exit.code == 0 ? "Completed" : "Error";
     seen.finished = now;
     return;
   }
-  // As a kubelet shows it: the pod runs on, its container waits.
-  seen.last_exit_code = exit.code;
+  // As a kubelet shows it: the pod runs on, its container waits; how it ended is told once it waits
+  // for a while, else with the restart that is counted then.
+  pod->ended = exit;
   if (now - pod->started > crash_loop_.forgive) pod->crashes = 0;
   Duration wait{};
   if (pod->crashes > 0) {
     wait = crash_loop_.first;
     for (int i = 1; i < pod->crashes && wait < crash_loop_.longest; ++i) wait *= 2;
     wait = std::min(wait, crash_loop_.longest);
+    Tell(exit, &seen);
     seen.waiting_reason = "CrashLoopBackOff";
     seen.waiting_message = "back-off " + Seconds(wait) + " restarting failed container";
   }

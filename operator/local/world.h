@@ -94,6 +94,7 @@ class World {
     Duration grace{};
     bool running = false;
     std::optional<TimePoint> start_at;  // to be started, then or later
+    std::optional<Exit> ended;          // how the process ended that is to be started again
     TimePoint started;
     int crashes = 0;  // since the last long run
     bool told_to_end = false;

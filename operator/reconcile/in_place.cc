@@ -80,8 +80,10 @@ void RecordInPlace(const View& view, Draft* draft) {
     // As long as a pod is there it counts, wanted or not: one on a dead node may outlast a scaling
     // down and up again.
     if (pod->restart_count <= 0) continue;
-    // Of a pod that ended, the message is about its end, which is no restart in place.
-    const Restarted one{pod->restart_count, pod->exit_code ? std::string() : LostIncarnation(*pod)};
+    // Of a pod that ended, or that waits to be restarted, the message is about an end that no
+    // counted restart in place has followed.
+    const bool follows = !pod->exit_code && pod->waiting_reason.empty();
+    const Restarted one{pod->restart_count, follows ? LostIncarnation(*pod) : std::string()};
     all.push_back(one);
     by_role[task.role].push_back(one);
   }

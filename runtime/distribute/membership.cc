@@ -230,10 +230,17 @@ void Membership::Impl::Attend(std::stop_token stop) {
       session_ = session;
     }
     const Status ended = AttendOnce(*session);
-    MutexLock lock(mutex_);
-    session_.reset();
-    attendance_.Ended(ended);
-    changed_.NotifyAll();
+    std::shared_ptr<grpc::ClientContext> asking;
+    {
+      MutexLock lock(mutex_);
+      session_.reset();
+      attendance_.Ended(ended);
+      asking = asking_;
+      changed_.NotifyAll();
+    }
+    // An answer would come through the connection that has just ended, from a server that may stand
+    // still with the question.
+    if (asking != nullptr) asking->TryCancel();
   }
 }
 

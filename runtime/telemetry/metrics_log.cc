@@ -13,6 +13,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/log.h"
 #include "runtime/base/text.h"
 
 namespace meshtrain::telemetry {
@@ -135,7 +136,8 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path,
     MT_ASSIGN_OR_RETURN(kept, LastOf(file.get(), path, info.st_size, *resume_after));
   }
   if (::ftruncate(file.get(), kept.end) != 0) return ErrnoStatus(errno, "cannot cut off", path);
-  return std::unique_ptr<MetricsLog>(new MetricsLog(path, std::move(file), kept.step, clock));
+  return std::unique_ptr<MetricsLog>(
+      new MetricsLog(path, std::move(file), kept.end, kept.step, clock));
 }
 
 // Writing goes on into a file that was removed, without an error, and a folder that is gone is made
@@ -155,12 +157,24 @@ Status MetricsLog::CheckStillThere() const {
                   "into it, got: metrics.jsonl and perhaps all of it removed or moved");
 }
 
+// A process that was cut off from its job may come back after another took its place and its file:
+// what it says then belongs to no run.
+bool MetricsLog::WasTakenOver() {
+  struct stat info {};
+  if (taken_over_ || ::fstat(file_.get(), &info) != 0 || info.st_size == size_) return taken_over_;
+  LogWarning("another process writes the metrics; those of this one are left out",
+             {{"file", path_}});
+  return taken_over_ = true;
+}
+
 Status MetricsLog::Add(const StepRecord& record) {
+  if (WasTakenOver()) return OkStatus();
   const std::string line = StepLine(record);
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t n = ::write(file_.get(), rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, "cannot write", path_);
+    size_ += n;
     rest.remove_prefix(static_cast<size_t>(n));
   }
   const Duration now = clock_.Monotonic();

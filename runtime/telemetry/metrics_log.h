@@ -35,7 +35,8 @@ std::string StepLine(const StepRecord& record);
 // Each line is one write(): a killed process leaves whole lines. Not thread-safe. Errors:
 // base/file.h's; kAlreadyExists where a symbolic link lies in the file's place; kNotFound, naming
 // the folder, once the file is not where it was opened, because somebody removed or moved it. That
-// is looked at once a second and by Close().
+// is looked at once a second and by Close(). Once another process has opened or written the file,
+// nothing is added to it any more.
 class MetricsLog {
  public:
   // Begins the file anew; with `resume_after`, goes on behind the last line whose step is at most
@@ -54,16 +55,21 @@ class MetricsLog {
   Status Close();
 
  private:
-  MetricsLog(std::string path, FileDescriptor file, std::optional<int64_t> resumed_at, Clock& clock)
+  MetricsLog(std::string path, FileDescriptor file, int64_t size, std::optional<int64_t> resumed_at,
+             Clock& clock)
       : path_(std::move(path)),
         file_(std::move(file)),
+        size_(size),
         resumed_at_(resumed_at),
         clock_(clock),
         looked_(clock.Monotonic()) {}
   Status CheckStillThere() const;
+  bool WasTakenOver();
 
   std::string path_;
   FileDescriptor file_;
+  int64_t size_;  // of what was kept and what this process added
+  bool taken_over_ = false;
   std::optional<int64_t> resumed_at_;
   Clock& clock_;
   Duration looked_;

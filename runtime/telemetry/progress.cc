@@ -45,6 +45,7 @@ ordered_json Json(const Progress& p, bool ranks, bool metrics) {
     out["planHash"] = p.plan->hash;
   }
   if (!p.stopped_rank.empty()) out["stoppedRank"] = p.stopped_rank;
+  if (!p.lost_incarnation.empty()) out["lostIncarnation"] = p.lost_incarnation;
   return out;
 }
 

@@ -39,13 +39,16 @@ struct Progress {
   // While training stands because a process was lost or is stuck: that one, "worker-2". Empty while
   // training goes on.
   std::string stopped_rank;
+  // The incarnation that ended so, which is the same for all that were in it.
+  std::string lost_incarnation;
 };
 
 // Compact JSON, keys as in TrainingJob's status:
 // {"step":120,"totalSteps":120,"epoch":3,"loss":0.18,"accuracy":0.94,
 // "metrics":{"accuracy":0.94},"examplesPerSecond":61000,"etaSeconds":0,"rankStepSeconds":[…],
 // "checkpoint":{"step":120,"path":"…"},"plan":{"mesh":"batch=8","peakBytesPerDevice":…,"collectiveBytesPerStep":…,
-// "hash":"…"},"planHash":"…","stoppedRank":"worker-2"}.
+// "hash":"…"},"planHash":"…","stoppedRank":"worker-2",
+// "lostIncarnation":"1767323045123"}.
 // What is unknown is absent; what is not finite is null. Of more than 1,024 ranks the times are
 // left out: the answer is bounded.
 std::string ProgressJson(const Progress& progress);

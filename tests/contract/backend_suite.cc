@@ -308,6 +308,10 @@ std::vector<OpCase> OpCases() {
        [](In& v) {
          return std::vector<Value>{Relayout(v["x"], {"unsharded", "unsharded"}) + 1.0};
        }},
+      {"count_beyond",
+       [](In& v) {
+         return std::vector<Value>{CountBeyond(v["x"], 0.5), CountBeyond(v["row"], 1e30)};
+       }},
       {"gradients",
        [](In& v) {
          Value x = v["x"], y = v["y"], row = v["row"];

@@ -278,7 +278,7 @@ class Life(Case):
         job = self.job("nan", (HEAD + DIGITS).replace("optimizer: adam", "optimizer: {{sgd: {{learning_rate: 1.0e+30}}}}"))
         job.start_all()
         self.assertEqual(job.wait(job.leader), 70, job.logs())
-        self.assertIn("loss is nan", job.log(job.leader))
+        self.assertIn("output `loss`: expected finite numbers, got: nan", job.log(job.leader))
 
 
 def history(path):

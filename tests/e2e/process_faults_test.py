@@ -253,6 +253,7 @@ class ProcessFaultsTest(unittest.TestCase):
         while progress().get("stoppedRank") != "worker-2":
             self.assertLess(time.monotonic(), begun + DEADLINE, progress())
             time.sleep(0.01)
+        self.assertGreater(int(progress()["lostIncarnation"]), 0)
         job.processes[2].send_signal(signal.SIGCONT)
         job.wait_for_text(0, "resuming from")
         begun = time.monotonic()

@@ -69,6 +69,7 @@ class Job:
             text = text.replace(old, new)
         self.manifest.write_text(text)
         self.processes = {}
+        self.hold_file = self.folder / "hold"
 
     def start(self, index, token="secret", job="test/faults", manifest=None, host=None, metrics=None, variables=None):
         """`host`: the index that `prefix` is asked with, where it is not the process' own; `variables`: of its environment."""
@@ -79,10 +80,16 @@ class Job:
             "PATH": os.environ["PATH"], "TF_CONFIG": json.dumps(config), "MESHTRAIN_JOB": job,
             "MESHTRAIN_TOKEN_FILE": str(token_file), "MESHTRAIN_PEER_RETURN_SECONDS": str(self.peer_return),
         }
+        hold_open = pathlib.Path(self.worker).resolve().parents[1] / "tests" / "hold_open.so"
+        if hold_open.exists():
+            environment.update({"LD_PRELOAD": str(hold_open), "MT_HOLD_FILE": str(self.hold_file)})
         environment.update(variables or {})
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
             if name in os.environ:
                 environment[name] = os.environ[name]
+        # The sanitizer's library is loaded after ours.
+        environment["ASAN_OPTIONS"] = ":".join(
+            filter(None, [environment.get("ASAN_OPTIONS", ""), "verify_asan_link_order=0"]))
         with open(self.folder / f"log-{index}", "ab") as log:
             self.processes[index] = subprocess.Popen(
                 self.prefix(index if host is None else host) + [self.worker, "-f", str(manifest or self.manifest), "--output", str(self.folder / str(index)), "--threads", "1"]
@@ -132,17 +139,17 @@ class Job:
         return process_table.connected(self.processes[index].pid, port)
 
     def hold_save(self, index, step):
-        """Holds the save of a later `step`: the part of process `index` goes to a pipe that nobody reads. Needs a save
-        before it, whose files say how that one's are called."""
+        """Holds the save of a later `step`: process `index` stands still where it opens its part
+        (tests/support/hold_open.cc). Needs a save before it, whose files say how that one's are called."""
         end = time.monotonic() + DEADLINE
         pattern = f"ckpt-*/shard-{index:05}-of-00003-g*.safetensors"
         while not (parts := list((self.folder / "checkpoints").glob(pattern))):
             assert time.monotonic() < end, f"no {pattern}; {self.logs()}"
             time.sleep(0.002)
         folder = self.folder / "checkpoints" / f"ckpt-{step:08}"
-        folder.mkdir()  # an error where the save has begun already
-        os.mkfifo(folder / parts[0].name)
         self.held = folder, parts[0].name
+        self.hold_file.write_text(f"{folder.name}/{parts[0].name}")
+        assert not folder.exists(), "the save has begun already"
 
     def wait_for_held_save(self):
         """Until the parts of all others are written; the save is then under way, and stays so."""
@@ -156,10 +163,9 @@ class Job:
         assert all(x.poll() is None for x in self.processes.values()), self.logs()
 
     def release_save(self):
-        """The next one writes where the pipe was."""
-        folder, name = self.held
+        """Who opens that part from now on does not wait."""
         with contextlib.suppress(FileNotFoundError):
-            (folder / name).unlink()
+            self.hold_file.unlink()
 
     def weights(self):
         return (self.folder / "0" / "model.safetensors").read_bytes()

@@ -128,6 +128,7 @@ void AddReduce(Rows& rows) {
   }
   Add(rows, "argmax", "", {"f64[5,4]"}, {{"axis", int64_t{1}}});
   Add(rows, "argmax", "of rows", {"f64[5,4]"}, {{"axis", int64_t{0}}});
+  Add(rows, "count_beyond", "", {"f64[5,4]"}, {{"limit", 0.25}});
 }
 
 void AddIndex(Rows& rows) {

@@ -264,6 +264,11 @@ MaybeCall ArgMax(Drawer& d) {
   return Call{{a}, {{"axis", static_cast<int64_t>(d.Pick(a.rank()))}}};
 }
 
+MaybeCall CountBeyond(Drawer& d) {
+  const Value a = d.SomeOr(IsFloat, {d.FloatDType(), d.SomeDims()}, "x");
+  return Call{{a}, {{"limit", d.Chance(0.5) ? 0.75 : 1e30}}};
+}
+
 // --- classes
 
 Value Logits(Drawer& d) {
@@ -385,6 +390,7 @@ Recipe RecipeOf(const std::string& kind) {
       {"cast", Cast},
       {"concat", Concat},
       {"constant", Constant},
+      {"count_beyond", CountBeyond},
       {"div", Div},
       {"dropout_mask", DropoutMask},
       {"exp", Exp},

@@ -135,7 +135,9 @@ Value Drawer::SomeOr(const std::function<bool(const Known&)>& fits, const Tensor
 }
 
 Value Drawer::Beside(Value a) {
-  if (Chance(chains_ ? 0.25 : 0.15)) return builder_.Constant(NumberOf(a.dtype()), a.dtype());
+  // Loops over integers and booleans take a number as a block of copies.
+  const double number = !chains_ ? 0.15 : mesh::IsFloat(a.dtype()) ? 0.25 : 0.5;
+  if (Chance(number)) return builder_.Constant(NumberOf(a.dtype()), a.dtype());
   const auto broadcasts = [&](const Known& v) {
     if (v.value.dtype() != a.dtype()) return false;
     const Dims& x = v.value.dims();
@@ -236,7 +238,12 @@ std::optional<Call> Drawer::DrawCall(const OpDef& def, int attempt) {
   const int most = def.max_operands < 0 ? def.min_operands + 2 : def.max_operands;
   const int n = def.min_operands + static_cast<int>(Pick(most - def.min_operands + 1));
   for (int i = 0; i < n; ++i) {
-    if (i == 0) {
+    const auto whole = [](const Known& v) {
+      return !mesh::IsFloat(v.value.dtype()) && v.value.dtype() != DType::kBool;
+    };
+    if (const auto some = Some(whole); i == 0 && attempt == 0 && some && Chance(0.4)) {
+      call.operands.push_back(some->value);
+    } else if (i == 0) {
       call.operands.push_back(attempt < kAttempts / 2 ? Any()
                                                       : Fresh({types[attempt % 4], SomeDims()}));
     } else {
@@ -324,6 +331,8 @@ Result<program::Program> Drawer::Finish() {
   }
   std::vector<Value> outputs = wanted_;
   for (const Known& v : values_) {
+    const auto is_it = [&](const Value& w) { return w.id() == v.value.id(); };
+    if (std::any_of(wanted_.begin(), wanted_.end(), is_it)) continue;
     const bool computed = builder_.program().values[v.value.id()].op >= 0;
     if (computed ? (used[v.value.id()] == 0 || Chance(0.08)) : Chance(0.03)) {
       outputs.push_back(v.value);

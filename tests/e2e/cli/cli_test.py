@@ -548,18 +548,29 @@ class Stops(Case):
             time.sleep(0.02)
         self.fail("the job never came to step %d" % step)
 
+    def read(self, path):
+        return path.read_text() if path.exists() else ""
+
     def checkpoints(self):
         return sorted(p.parent.name for p in (self.folder / "out" / "checkpoints").glob("ckpt-*/index.json"))
 
     def test_a_finished_runs_checkpoints_stay_until_the_next_run_has_one(self):
-        self.assertEqual(self.run_job(self.manifest()).returncode, 0)
+        self.assertEqual(self.run_job(self.manifest(epochs=400, every=1000)).returncode, 0)
         out = self.folder / "out"
         old, model = self.checkpoints(), (out / "model.safetensors").read_bytes()
         figures = (out / "metrics.jsonl").read_text()
-        self.assertEqual(old[-1], "ckpt-00000010")
+        steps = len(figures.splitlines())
+        self.assertEqual(old[-1], f"ckpt-{steps:08}")
+
+        def begins_anew(at_least):
+            deadline = time.monotonic() + TIMEOUT
+            while not (self.read(out / "metrics.replaced.jsonl")
+                       and at_least <= len(self.read(out / "metrics.jsonl").splitlines()) < steps):
+                self.assertLess(time.monotonic(), deadline)
+
         for _ in range(2):  # killed before their first checkpoints
-            child = self.start(self.manifest(epochs=100000, every=100000000))
-            self.wait_for_step(20)
+            child = self.start(self.manifest(epochs=400, every=100000000))
+            begins_anew(20)
             child.kill()
             child.wait()
             self.assertEqual(self.checkpoints(), old)
@@ -569,12 +580,14 @@ class Stops(Case):
         warm = self.manifest(edit=lambda t: t.replace("    data:", f"    initial_weights: {out}/checkpoints/{old[-1]}\n    data:"))
         self.assertEqual(self.run_job(warm, output="warm").returncode, 0)
         # The first one of a new run, of a lower step, is where that goes on; the old ones are gone.
-        child = self.start(self.manifest(epochs=100000, every=4))
-        self.wait_for_step(9)
+        child = self.start(self.manifest(epochs=400, every=4))
+        deadline = time.monotonic() + TIMEOUT
+        while not self.checkpoints() or self.checkpoints()[-1] == old[-1]:
+            self.assertLess(time.monotonic(), deadline)
         child.kill()
         child.wait()
         kept = self.checkpoints()
-        self.assertNotIn("ckpt-00000010", kept)
+        self.assertNotIn(old[-1], kept)
         self.assertTrue(all(int(name[5:]) % 4 == 0 for name in kept), kept)
         self.assertFalse((out / "metrics.replaced.jsonl").exists())
         again = self.run_job(self.manifest(epochs=int(kept[-1][5:]) // 5 + 2, every=4))

@@ -205,7 +205,15 @@ TEST_F(AgreementTest, WhoMayNotCreatePodsChangesNothingThatTheyRun) {
 TEST_F(AgreementTest, KubectlExplainsAndScales) {
   const auto explained = server_->Kubectl({"explain", "trainingjob.spec.runPolicy.backoffLimit"});
   EXPECT_NE(explained.out.find("one incident counts once"), std::string::npos) << explained.out;
-  ASSERT_TRUE(Create(*YamlToJson(Manifest(Roles(One("worker", 1)), "mnist"))).ok());
+  ASSERT_TRUE(Create(*YamlToJson(Manifest(Roles(One("worker", 1)), "fixed"))).ok());
+  const auto refused = server_->Kubectl({"scale", "tj/fixed", "--replicas=3"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.out.find("elastic"), std::string::npos) << refused.out;
+  Delete("fixed");
+  ASSERT_TRUE(
+      Create(*YamlToJson(Manifest(
+                 Roles(One("worker", 1)) + ", elastic: {minReplicas: 1, maxReplicas: 4}", "mnist")))
+          .ok());
   const auto scaled = server_->Kubectl({"scale", "tj/mnist", "--replicas=3"});
   EXPECT_EQ(scaled.exit_code, 0) << scaled.out;
   const auto got = server_->client().Get(kJobs, "default", "mnist", {});

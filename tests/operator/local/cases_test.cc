@@ -66,6 +66,7 @@ class Director {
       told_.reset();
     }
     if (next_ < case_.ends.size()) {
+      if (!IsRecorded(job)) return;
       const auto& end = case_.ends[next_];
       const PodSeen* pod = Find(seen, end.task);
       if (pod == nullptr || pod->phase != PodPhase::kRunning || !pod->ready) return;
@@ -89,6 +90,19 @@ class Director {
   Observed last_seen;
 
  private:
+  // What the newest end named is in the status: counts are written at most every five seconds, and
+  // a container that a kubelet restarts a second time waits for longer than that.
+  bool IsRecorded(const api::TrainingJob& job) const {
+    if (next_ == 0 || case_.ends[next_ - 1].lost.empty()) return true;
+    const std::string& lost = case_.ends[next_ - 1].lost;
+    const auto told =
+        std::count_if(case_.ends.begin(), case_.ends.begin() + static_cast<int>(next_),
+                      [&](const auto& end) { return end.lost == lost; });
+    const auto& recorded = job.status.recovery.in_place.lost;
+    return std::any_of(recorded.begin(), recorded.end(), [&](const auto& entry) {
+      return entry.incarnation == lost && entry.pods == told;
+    });
+  }
   std::string Path(TaskId task) const { return folder_ + "/fifo-" + cluster::ToString(task); }
 
   const LifecycleCase& case_;

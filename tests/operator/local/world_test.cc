@@ -90,14 +90,15 @@ TEST_P(EndTest, EndsAsItsPolicySays) {
   Orders(0);
   world_.Ended(uid, {.code = GetParam().code, .message = "last words"}, At(5));
   EXPECT_EQ(Pod().phase, GetParam().want);
-  EXPECT_EQ(Pod().termination_message, "last words");
   EXPECT_FALSE(Pod().ready);
   if (GetParam().want == PodPhase::kRunning) {
-    EXPECT_EQ(Pod().last_exit_code, GetParam().code);
     EXPECT_EQ(Pod().exit_code, std::nullopt);
-    EXPECT_EQ(Pod().restart_count, 0) << "counted when it is started again";
+    EXPECT_EQ(Pod().restart_count, 0) << "counted when it is started again, and told with that";
+    EXPECT_EQ(Pod().last_exit_code, std::nullopt);
     EXPECT_THAT(Orders(5), ElementsAre("start worker-0")) << "the first time at once";
     EXPECT_EQ(Pod().restart_count, 1);
+    EXPECT_EQ(Pod().last_exit_code, GetParam().code);
+    EXPECT_EQ(Pod().termination_message, "last words");
     EXPECT_TRUE(Pod().ready);
   } else {
     EXPECT_EQ(Pod().exit_code, GetParam().code);

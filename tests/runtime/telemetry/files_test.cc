@@ -206,6 +206,24 @@ TEST(MetricsLogTest, WhatIsNoFileIsNeitherFollowedNorWaitedFor) {
   }
 }
 
+TEST(MetricsLogTest, WhoWasReplacedAddsNothing) {
+  const Folder folder;
+  const std::string path = folder.path + "/metrics.jsonl";
+  auto first = MetricsLog::Open(path).value();
+  for (int64_t step = 1; step <= 3; ++step) EXPECT_EQ(first->Add({.step = step}), OkStatus());
+  auto second = MetricsLog::Open(path, 2).value();
+  EXPECT_EQ(second->Add({.step = 3, .loss = 7}), OkStatus());
+  EXPECT_EQ(second->Add({.step = 4}), OkStatus());
+  // The first one comes back, and then finds a file of the size that it left.
+  EXPECT_EQ(first->Add({.step = 4}), OkStatus());
+  EXPECT_EQ(first->Add({.step = 5}), OkStatus());
+  EXPECT_EQ(first->Close(), OkStatus());
+  EXPECT_EQ(second->Add({.step = 5}), OkStatus());
+  const std::string text = ReadFile(path).value();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
+  EXPECT_NE(text.find("{\"step\":3,\"epoch\":0,\"loss\":7}"), std::string::npos);
+}
+
 TEST(MetricsLogTest, AFolderThatVanishesIsSaid) {
   const auto gone = [](const auto& vanish, bool within_a_second) {
     const Folder folder;

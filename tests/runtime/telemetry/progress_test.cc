@@ -35,8 +35,9 @@ TEST(ProgressTest, IsTheJsonThatTheStatusShows) {
     "plan": {"mesh": "batch=8", "peakBytesPerDevice": 1000, "collectiveBytesPerStep": 2000, "hash": "abc"},
     "planHash": "abc"})"));
   EXPECT_EQ(ProgressJson({}), "{\"step\":0,\"epoch\":0.0}");
-  const Progress stands = {.stopped_rank = "worker-2"};
-  const std::string text = "{\"step\":0,\"epoch\":0.0,\"stoppedRank\":\"worker-2\"}";
+  const Progress stands = {.stopped_rank = "worker-2", .lost_incarnation = "71"};
+  const std::string text =
+      "{\"step\":0,\"epoch\":0.0,\"stoppedRank\":\"worker-2\",\"lostIncarnation\":\"71\"}";
   EXPECT_EQ(ProgressJson(stands), text);
   EXPECT_EQ(TerminationMessage(stands), text);
 }

@@ -69,7 +69,7 @@ class HeldServer {
           if (!message.ok()) return reply(message.status());
           Take(Push{std::move(*message), std::move(request.payload)}, std::move(reply));
         }};
-    listener_ = Must(Listener::Create(0, TestIdentity(), std::move(methods)));
+    listener_ = Must(Listener::Create({}, TestIdentity(), std::move(methods)));
   }
   ~HeldServer() {
     {

@@ -61,7 +61,7 @@ class HeldWorker {
                               }
                               reply(Frame{Encode(answer), {}});
                             }};
-    listener_ = Must(Listener::Create(0, TestIdentity(), std::move(methods)));
+    listener_ = Must(Listener::Create({}, TestIdentity(), std::move(methods)));
   }
   ~HeldWorker() {
     {
