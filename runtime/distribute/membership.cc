@@ -230,17 +230,10 @@ void Membership::Impl::Attend(std::stop_token stop) {
       session_ = session;
     }
     const Status ended = AttendOnce(*session);
-    std::shared_ptr<grpc::ClientContext> asking;
-    {
-      MutexLock lock(mutex_);
-      session_.reset();
-      attendance_.Ended(ended);
-      asking = asking_;
-      changed_.NotifyAll();
-    }
-    // An answer would come through the connection that has just ended, from a server that may stand
-    // still with the question.
-    if (asking != nullptr) asking->TryCancel();
+    MutexLock lock(mutex_);
+    session_.reset();
+    attendance_.Ended(ended);
+    changed_.NotifyAll();
   }
 }
 
@@ -298,6 +291,7 @@ void Membership::Impl::Beat(std::stop_token stop) {
   while (!stop.stop_requested()) {
     std::vector<MemberMessage> outgoing;
     std::shared_ptr<Session> session;
+    std::shared_ptr<grpc::ClientContext> asking;
     bool end = false;
     {
       MutexLock lock(mutex_);
@@ -310,6 +304,7 @@ void Membership::Impl::Beat(std::stop_token stop) {
       outgoing = attendance_.TakeOutgoing();
       session = session_;
       end = attendance_.wants_end();
+      asking = asking_;
       if (session != nullptr && session->over) outgoing.clear();
       writing_ = session != nullptr && !outgoing.empty();
     }
@@ -320,6 +315,8 @@ void Membership::Impl::Beat(std::stop_token stop) {
       }
       if (end) session->context.TryCancel();
     }
+    // A server that stands still does not answer, and its connection does not close.
+    if (end && asking != nullptr) asking->TryCancel();
     MutexLock lock(mutex_);
     if (std::exchange(writing_, false)) changed_.NotifyAll();
     changed_.WaitFor(mutex_, stop, options_.heartbeat / 2, [&]() MT_REQUIRES(mutex_) {
