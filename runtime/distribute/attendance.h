@@ -63,6 +63,8 @@ class Attendance {
   // --- what the owner of the stream is to do
   bool wants_stream() const;                     // make one, where there is none
   bool wants_end() const { return wants_end_; }  // cut the one that is there, then call Ended
+  // The end is for a server that was not heard for too long, not for one that left.
+  bool server_is_silent() const { return wants_end_ && end_why_.has_value(); }
   // In order; only while the stream is open, and none once it is to be cut: a join that was said
   // just before would let the others in with nobody.
   std::vector<MemberMessage> TakeOutgoing();

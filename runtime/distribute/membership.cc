@@ -293,6 +293,7 @@ void Membership::Impl::Beat(std::stop_token stop) {
     std::shared_ptr<Session> session;
     std::shared_ptr<grpc::ClientContext> asking;
     bool end = false;
+    bool silent = false;
     {
       MutexLock lock(mutex_);
       Progress progress = Reported();
@@ -304,6 +305,7 @@ void Membership::Impl::Beat(std::stop_token stop) {
       outgoing = attendance_.TakeOutgoing();
       session = session_;
       end = attendance_.wants_end();
+      silent = attendance_.server_is_silent();
       asking = asking_;
       if (session != nullptr && session->over) outgoing.clear();
       writing_ = session != nullptr && !outgoing.empty();
@@ -315,8 +317,9 @@ void Membership::Impl::Beat(std::stop_token stop) {
       }
       if (end) session->context.TryCancel();
     }
-    // A server that stands still does not answer, and its connection does not close.
-    if (end && asking != nullptr) asking->TryCancel();
+    // A server that stands still does not answer, and its connection does not close. One that
+    // left may have answered first: that answer is still to be read.
+    if (silent && asking != nullptr) asking->TryCancel();
     MutexLock lock(mutex_);
     if (std::exchange(writing_, false)) changed_.NotifyAll();
     changed_.WaitFor(mutex_, stop, options_.heartbeat / 2, [&]() MT_REQUIRES(mutex_) {
