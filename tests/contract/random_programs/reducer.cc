@@ -10,6 +10,32 @@ using program::Op;
 using program::Program;
 using program::ValueId;
 
+// Numbers are given anew, as the text form wants them: inputs and states first, then results in
+// the order of the ops. A value that is none of these goes.
+void Renumber(Program& p) {
+  std::vector<ValueId> order;
+  for (const auto& i : p.inputs) order.push_back(i.value);
+  for (const auto& s : p.states) order.push_back(s.entry);
+  for (const Op& op : p.ops) order.insert(order.end(), op.results.begin(), op.results.end());
+  std::vector<ValueId> to(p.values.size(), program::kNoValue);
+  std::vector<program::ValueInfo> values;
+  for (const ValueId v : order) {
+    to[v] = static_cast<ValueId>(values.size());
+    values.push_back(p.values[v]);
+  }
+  p.values = values;
+  for (Op& op : p.ops) {
+    for (ValueId& v : op.operands) v = to[v];
+    for (ValueId& v : op.results) v = to[v];
+  }
+  for (auto& i : p.inputs) i.value = to[i.value];
+  for (auto& o : p.outputs) o.value = to[o.value];
+  for (auto& s : p.states) {
+    s.entry = to[s.entry];
+    s.exit = to[s.exit];
+  }
+}
+
 // What nothing uses goes: dead ops, inputs and states that nobody reads, layouts of what is gone.
 void Tidy(Case& c) {
   c.program = program::WithoutDeadOps(c.program);
@@ -31,33 +57,9 @@ void Tidy(Case& c) {
   for (const program::State& s : p.states) {
     if (used[s.entry] != 0 || s.exit != s.entry) states.push_back(s);
   }
-  // Numbers are given anew by the text form, which wants them in order.
-  const Program old = p;
   p.inputs = inputs;
   p.states = states;
-  std::vector<ValueId> renumbered(old.values.size(), program::kNoValue);
-  std::vector<program::ValueInfo> values;
-  for (size_t v = 0; v < old.values.size(); ++v) {
-    const auto id = static_cast<ValueId>(v);
-    const bool stands =
-        old.values[v].op >= 0 ||
-        std::any_of(inputs.begin(), inputs.end(), [&](const auto& i) { return i.value == id; }) ||
-        std::any_of(states.begin(), states.end(), [&](const auto& s) { return s.entry == id; });
-    if (!stands) continue;
-    renumbered[v] = static_cast<ValueId>(values.size());
-    values.push_back(old.values[v]);
-  }
-  p.values = values;
-  for (Op& op : p.ops) {
-    for (ValueId& v : op.operands) v = renumbered[v];
-    for (ValueId& v : op.results) v = renumbered[v];
-  }
-  for (auto& port : p.inputs) port.value = renumbered[port.value];
-  for (auto& port : p.outputs) port.value = renumbered[port.value];
-  for (auto& s : p.states) {
-    s.entry = renumbered[s.entry];
-    s.exit = renumbered[s.exit];
-  }
+  Renumber(p);
   const auto known = [&](const std::string& name) {
     return std::any_of(p.inputs.begin(), p.inputs.end(),
                        [&](const auto& i) { return i.name == name; });
@@ -182,31 +184,6 @@ class Reducer {
       smaller |= gone;
     }
     return smaller;
-  }
-
-  // Inputs and states first, then results in the order of the ops.
-  static void Renumber(Program& p) {
-    std::vector<ValueId> order;
-    for (const auto& i : p.inputs) order.push_back(i.value);
-    for (const auto& s : p.states) order.push_back(s.entry);
-    for (const Op& op : p.ops) order.insert(order.end(), op.results.begin(), op.results.end());
-    std::vector<ValueId> to(p.values.size(), program::kNoValue);
-    std::vector<program::ValueInfo> values;
-    for (const ValueId v : order) {
-      to[v] = static_cast<ValueId>(values.size());
-      values.push_back(p.values[v]);
-    }
-    p.values = values;
-    for (Op& op : p.ops) {
-      for (ValueId& v : op.operands) v = to[v];
-      for (ValueId& v : op.results) v = to[v];
-    }
-    for (auto& i : p.inputs) i.value = to[i.value];
-    for (auto& o : p.outputs) o.value = to[o.value];
-    for (auto& s : p.states) {
-      s.entry = to[s.entry];
-      s.exit = to[s.exit];
-    }
   }
 
   bool Layouts() {
