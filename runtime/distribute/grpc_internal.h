@@ -89,7 +89,7 @@ class CallGate {
 };
 
 // Raised when an older process could misread what a newer one sends.
-inline constexpr int kProtocolVersion = 4;
+inline constexpr int kProtocolVersion = 5;
 
 // A trailing header that says: this error is the server's own word, not one of the connection.
 inline constexpr const char* kAnsweredKey = "meshtrain-answered";

@@ -118,10 +118,11 @@ class Membership::Impl {
   void Alert(std::stop_token stop);   // thread: calls the callback
   // Returns how the stream ended.
   Status AttendOnce(Session& session);
-  // kDataLoss where the question or its answer changed on the way.
-  Result<std::vector<std::string>> Ask(const AgreeMessage& message,
-                                       const std::shared_ptr<grpc::Channel>& channel,
-                                       const std::shared_ptr<grpc::ClientContext>& context);
+  // The server's answer; or why it gave none: kDataLoss where the question or its answer changed on
+  // the way.
+  using Texts = Result<std::vector<std::string>>;
+  Result<Texts> Ask(const AgreeMessage& message, const std::shared_ptr<grpc::Channel>& channel,
+                    const std::shared_ptr<grpc::ClientContext>& context);
   Progress Reported();
   // Why agreements are over; OK while they are not.
   Status AgreeState() const MT_REQUIRES(mutex_);
@@ -427,16 +428,16 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
     agreeing_ = where;
     asking_ = context;
   }
-  Result<std::vector<std::string>> texts = Unavailable("connection closed");
+  Result<Texts> answer = Unavailable("connection closed");
   for (int again = 0; channel != nullptr; ++again) {
     {
       const std::stop_callback cancel(stop, [context] { context->TryCancel(); });
-      texts = Ask(message, channel, context);
+      answer = Ask(message, channel, context);
     }
-    if (texts.ok() || texts.status().code() != StatusCode::kDataLoss) break;
+    if (answer.ok() || answer.status().code() != StatusCode::kDataLoss) break;
     // The question or the answer changed on the way. The roster knows the round: asked again, it
     // answers as it would have, or as it did. A line that changes everything is a lost one.
-    texts = Unavailable(texts.status().message());
+    answer = Unavailable(answer.status().message());
     if (again == kMostAskedAgain) break;
     MutexLock lock(mutex_);
     if (!AgreeState().ok() || attendance_.incarnation().id != message.incarnation) break;
@@ -446,12 +447,11 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
   }
   MutexLock lock(mutex_);
   asking_.reset();
-  if (texts.ok()) {
+  if (answer.ok() && answer->ok()) {
     in_agree_ = false;
-    return texts;
+    return *std::move(answer);
   }
-  if (!stop.stop_requested() &&
-      !(channel != nullptr && context->GetServerTrailingMetadata().contains(kAnsweredKey))) {
+  if (!stop.stop_requested() && !answer.ok()) {
     // The connection failed. Its stream did too, or is about to: that says who was lost.
     changed_.WaitFor(mutex_, stop, options_.lost_after, [&]() MT_REQUIRES(mutex_) {
       return attendance_.phase() != Phase::kIn ||
@@ -461,10 +461,10 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
   in_agree_ = false;
   if (stop.stop_requested()) return Cancelled(where + ": stopped");
   if (const Status state = AgreeState(); !state.ok()) return state.At(where);
-  return texts.status().At(where);
+  return (answer.ok() ? answer->status() : answer.status()).At(where);
 }
 
-Result<std::vector<std::string>> Membership::Impl::Ask(
+Result<Membership::Impl::Texts> Membership::Impl::Ask(
     const AgreeMessage& message, const std::shared_ptr<grpc::Channel>& channel,
     const std::shared_ptr<grpc::ClientContext>& context) {
   const auto stub = v1::Rendezvous::NewStub(channel);
@@ -474,21 +474,23 @@ Result<std::vector<std::string>> Membership::Impl::Ask(
                             message.timeout + kAnswerSlack));
   const auto stream = stub->Agree(context.get());
   // One that fails shows in the status.
-  (void)stream->Write(Seal(message, mac), grpc::WriteOptions().set_last_message());
+  (void)stream->Write(Seal(message, mac));
   v1::Sealed reply;
   const bool replied = stream->Read(&reply);
-  const Status answer = FromGrpc(stream->Finish());
-  switch (answer.code()) {
+  // That we have it: the server may leave. How the call ends after that matters no more.
+  stream->WritesDone();
+  const Status ended = FromGrpc(stream->Finish());
+  if (replied) return OpenAgreed(reply, mac);
+  switch (ended.code()) {
     case StatusCode::kOk:
-      return replied ? OpenTexts(reply, mac)
-                     : DataLoss("an agreement's texts: expected some, got: none");
-    // The roster never says these; gRPC does, on either side, where a message did not parse.
+      return DataLoss("an agreement's texts: expected some, got: none");
+    // gRPC says these, on either side, where a message did not parse.
     case StatusCode::kInternal:
     case StatusCode::kUnimplemented:
     case StatusCode::kUnknown:
-      return DataLoss(answer.message());
+      return DataLoss(ended.message());
     default:
-      return answer;
+      return ended;
   }
 }
 

@@ -238,13 +238,12 @@ class RendezvousServer::Impl::Stream final
   bool finished_ MT_GUARDED_BY(mutex_) = false;
 };
 
-// One Agree. Lives until gRPC is done with it.
+// One Agree: a question, its answer, and the caller's word that it has it. Lives until gRPC is done
+// with it.
 class RendezvousServer::Impl::Call final : public grpc::ServerBidiReactor<v1::Sealed, v1::Sealed> {
  public:
   Call(Impl& owner, uint64_t number, grpc::CallbackServerContext* context, CallMac mac)
-      : owner_(owner), number_(number), context_(context), since_(Now()), mac_(std::move(mac)) {}
-
-  Duration since() const { return since_; }
+      : owner_(owner), number_(number), context_(context), mac_(std::move(mac)) {}
 
   void Begin(std::shared_ptr<Call> self) {
     {
@@ -254,43 +253,68 @@ class RendezvousServer::Impl::Call final : public grpc::ServerBidiReactor<v1::Se
     StartRead(&asked_);
   }
   void OnReadDone(bool ok) override {
-    if (!ok) return End(Status(StatusCode::kCancelled, "expected a question, got: none"));
+    if (std::exchange(spoke_, true))
+      return ok ? EndAt(InvalidArgument("a second question")) : Close();
+    if (!ok) return EndAt(Status(StatusCode::kCancelled, "expected a question, got: none"));
     {
       MutexLock lock(mutex_);
       if (finished_) return;
-      spoke_ = true;
+      waited_for_since_.reset();
     }
     Result<AgreeMessage> message = OpenAgree(asked_, mac_);
     asked_.Clear();
     if (!message.ok()) {
       owner_.refusals_.Log(context_->peer(), message.status());
-      return End(message.status());
+      return EndAt(message.status());
     }
+    StartRead(&asked_);
     owner_.Handle(Asked{number_, std::move(*message)});
   }
+  // Its answer is decided, and Reply will be called: also under the server's lock.
+  void Promise() {
+    MutexLock lock(mutex_);
+    promised_ = true;
+  }
   void Reply(const Answer& answer) {
-    if (Finished()) return;
-    context_->AddTrailingMetadata(kAnsweredKey, "1");
-    if (answer.texts == nullptr) return Finish(ToGrpc(answer.status));
-    reply_ = Seal(*answer.texts, mac_);
-    StartWriteAndFinish(&reply_, grpc::WriteOptions(), ToGrpc(answer.status));
-  }
-  // As a connection that breaks: what the roster says of the caller's stream tells it more.
-  void End(const Status& why) {
-    if (!Finished()) Finish(ToGrpc(why));
-  }
-  // Where its question has not come.
-  void EndSilent(const Status& why) {
     {
       MutexLock lock(mutex_);
-      if (spoke_ || finished_) return;
+      if (finished_) return;
+      replying_ = true;  // whoever ends the call now lets the write go first
+      waited_for_since_ = Now();
+    }
+    reply_ = answer.texts != nullptr ? Seal(*answer.texts, mac_) : Seal(answer.status, mac_);
+    StartWrite(&reply_);
+  }
+  void OnWriteDone(bool) override {
+    {
+      MutexLock lock(mutex_);
+      replying_ = false;
+      replied_ = true;
+      if (finished_ || !(closed_ || end_)) return;
       finished_ = true;
     }
-    Finish(ToGrpc(why));
+    Finish(grpc::Status::OK);
+  }
+  // As a connection that breaks: what the roster says of the caller's stream tells it more. Not
+  // where an answer is on its way.
+  void End(const Status& why) {
+    {
+      MutexLock lock(mutex_);
+      if (promised_) return;
+    }
+    EndAt(why);
+  }
+  // Where its question, or its word that it has the answer, has not come since `before`.
+  void EndSilent(Duration before, const Status& why) {
+    {
+      MutexLock lock(mutex_);
+      if (!waited_for_since_ || *waited_for_since_ >= before) return;
+    }
+    EndAt(why);
   }
   void OnCancel() override {
     owner_.Handle(Withdrawn{number_});
-    End(Status(StatusCode::kCancelled, "the caller waits no longer"));
+    EndAt(Status(StatusCode::kCancelled, "the caller waits no longer"));
   }
   void OnDone() override {
     owner_.ForgetCall(number_);
@@ -300,22 +324,42 @@ class RendezvousServer::Impl::Call final : public grpc::ServerBidiReactor<v1::Se
   }
 
  private:
-  // Whether it was before; it is from now on.
-  bool Finished() {
-    MutexLock lock(mutex_);
-    return std::exchange(finished_, true);
+  void EndAt(const Status& why) {
+    {
+      MutexLock lock(mutex_);
+      end_ = true;
+      if (finished_ || replying_) return;
+      finished_ = true;
+    }
+    Finish(ToGrpc(why));
+  }
+  // The caller says no more: it has the answer, or, before that, will not say that it has it.
+  void Close() {
+    {
+      MutexLock lock(mutex_);
+      closed_ = true;
+      if (finished_ || !replied_) return;
+      finished_ = true;
+    }
+    Finish(grpc::Status::OK);
   }
 
   Impl& owner_;
   const uint64_t number_;
   grpc::CallbackServerContext* const context_;
-  const Duration since_;
   // The reading thread's; then of whoever replies, which is after the question was read.
   CallMac mac_;
+  bool spoke_ = false;  // the reading thread's
   v1::Sealed asked_, reply_;
   Mutex mutex_;
-  bool spoke_ MT_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Call> self_ MT_GUARDED_BY(mutex_);
+  // Since when it is the caller's turn; nothing while it is ours.
+  std::optional<Duration> waited_for_since_ MT_GUARDED_BY(mutex_) = Now();
+  bool promised_ MT_GUARDED_BY(mutex_) = false;
+  bool replying_ MT_GUARDED_BY(mutex_) = false;
+  bool replied_ MT_GUARDED_BY(mutex_) = false;
+  bool closed_ MT_GUARDED_BY(mutex_) = false;  // by the caller
+  bool end_ MT_GUARDED_BY(mutex_) = false;     // as soon as nothing is being written
   bool finished_ MT_GUARDED_BY(mutex_) = false;
 };
 
@@ -440,7 +484,10 @@ void RendezvousServer::Impl::Handle(const RosterEvent& event) {
       } else {
         auto& of_call = std::get<Answer>(answer);
         const auto call = calls_.find(of_call.call);
-        if (call != calls_.end()) answered.emplace_back(call->second, std::move(of_call));
+        if (call == calls_.end()) continue;
+        // Who is answered first may leave, and stop the server before the others are.
+        call->second->Promise();
+        answered.emplace_back(call->second, std::move(of_call));
       }
     }
     if (roster_.open() != before) opened = roster_.open();
@@ -469,9 +516,7 @@ void RendezvousServer::Impl::EndSilent() {
     for (const auto& [number, stream] : streams_) {
       if (!stream->spoke() && stream->since() < before) streams.push_back(stream);
     }
-    for (const auto& [number, call] : calls_) {
-      if (call->since() < before) calls.push_back(call);
-    }
+    for (const auto& [number, call] : calls_) calls.push_back(call);
   }
   const Status why = DeadlineExceeded("rendezvous: expected a first message within " +
                                       SecondsText(options_.first_word_within) + ", got: none");
@@ -479,7 +524,7 @@ void RendezvousServer::Impl::EndSilent() {
     stream->End(why);
     stream->Pump();
   }
-  for (const auto& call : calls) call->EndSilent(why);
+  for (const auto& call : calls) call->EndSilent(before, why);
 }
 
 void RendezvousServer::Impl::Pulse() {

@@ -2,8 +2,9 @@
 // answers back.
 //
 // What strangers can make it hold is bounded: who does not prove itself (CallGate) is refused
-// before a message is read. Who does has `first_word_within` for the first message of a call, 8
-// calls at a time over one connection, and all together a few for each task; more are refused.
+// before a message is read. Who does has `first_word_within` for the first message of a call, and
+// to say that it has an answer, 8 calls at a time over one connection, and all together a few for
+// each task; more are refused.
 #pragma once
 
 #include <memory>

@@ -56,6 +56,12 @@ Result<cluster::TaskId> Read(const v1::Task& task) {
   return cluster::TaskId{*role, task.index()};
 }
 
+// A code that is none of ours is kUnavailable.
+Status ErrorOf(int code, const std::string& message) {
+  const bool known = code > 0 && code <= static_cast<int>(StatusCode::kUnauthenticated);
+  return Status(known ? static_cast<StatusCode>(code) : StatusCode::kUnavailable, message);
+}
+
 Status Empty() {
   return InvalidArgument("expected a message that says something, got: none that is known");
 }
@@ -71,9 +77,14 @@ v1::Sealed Seal(const RosterMessage& message, CallMac& mac) {
 v1::Sealed Seal(const AgreeMessage& message, CallMac& mac) {
   return SealBytes(ToWire(message).SerializeAsString(), mac);
 }
-v1::Sealed Seal(const std::vector<std::string>& texts, CallMac& mac) {
+v1::Sealed Seal(const Result<std::vector<std::string>>& agreed, CallMac& mac) {
   v1::AgreeReply reply;
-  for (const std::string& text : texts) reply.add_texts(text);
+  if (agreed.ok()) {
+    for (const std::string& text : *agreed) reply.add_texts(text);
+  } else {
+    reply.set_code(static_cast<int>(agreed.status().code()));
+    reply.set_message(agreed.status().message());
+  }
   return SealBytes(reply.SerializeAsString(), mac);
 }
 
@@ -92,13 +103,15 @@ Result<AgreeMessage> OpenAgree(const v1::Sealed& sealed, CallMac& mac) {
                       Unseal<v1::AgreeRequest>(sealed, "a part of an agreement", mac));
   return FromWire(request);
 }
-Result<std::vector<std::string>> OpenTexts(const v1::Sealed& sealed, CallMac& mac) {
+Result<Result<std::vector<std::string>>> OpenAgreed(const v1::Sealed& sealed, CallMac& mac) {
+  using Agreed = Result<std::vector<std::string>>;
   MT_ASSIGN_OR_RETURN(v1::AgreeReply reply,
                       Unseal<v1::AgreeReply>(sealed, "an agreement's texts", mac));
+  if (reply.code() != 0) return Agreed(ErrorOf(reply.code(), reply.message()));
   std::vector<std::string> out;
   out.reserve(static_cast<size_t>(reply.texts_size()));
   for (std::string& text : *reply.mutable_texts()) out.push_back(std::move(text));
-  return out;
+  return Agreed(std::move(out));
 }
 
 int64_t DamagedMessages() { return damaged_messages; }
@@ -213,12 +226,7 @@ Result<RosterMessage> FromWire(const v1::RosterSays& message) {
     }
     case v1::RosterSays::kAlarm: {
       const v1::Alarm& from = message.alarm();
-      const bool known =
-          from.code() > 0 && from.code() <= static_cast<int>(StatusCode::kUnauthenticated);
-      return RosterMessage(AlarmMessage{
-          from.incarnation(),
-          Status(known ? static_cast<StatusCode>(from.code()) : StatusCode::kUnavailable,
-                 from.message())});
+      return RosterMessage(AlarmMessage{from.incarnation(), ErrorOf(from.code(), from.message())});
     }
     case v1::RosterSays::kPulse:
       return RosterMessage(PulseMessage{message.pulse().missing()});

@@ -24,11 +24,13 @@ namespace meshtrain::distribute {
 v1::Sealed Seal(const MemberMessage& message, CallMac& mac);
 v1::Sealed Seal(const RosterMessage& message, CallMac& mac);
 v1::Sealed Seal(const AgreeMessage& message, CallMac& mac);
-v1::Sealed Seal(const std::vector<std::string>& texts, CallMac& mac);  // what an agreement gives
+// What an agreement gives, or why there is none.
+v1::Sealed Seal(const Result<std::vector<std::string>>& agreed, CallMac& mac);
 Result<MemberMessage> OpenMember(const v1::Sealed& sealed, CallMac& mac);
 Result<RosterMessage> OpenRoster(const v1::Sealed& sealed, CallMac& mac);
 Result<AgreeMessage> OpenAgree(const v1::Sealed& sealed, CallMac& mac);
-Result<std::vector<std::string>> OpenTexts(const v1::Sealed& sealed, CallMac& mac);
+// The outer error: this message's; the inner one: the server's answer.
+Result<Result<std::vector<std::string>>> OpenAgreed(const v1::Sealed& sealed, CallMac& mac);
 // How many that changed on the way this process was asked to open. Each is also logged.
 int64_t DamagedMessages();
 

@@ -6,6 +6,7 @@
 #include <grpcpp/test/client_context_test_peer.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <optional>
 
 #include "proto/meshtrain/v1/rendezvous.grpc.pb.h"
@@ -59,6 +60,13 @@ class OneCall {
     v1::Sealed said;
     return stream_->Read(&said);
   }
+  // The agreement's answer; the server does not hear yet that it is here.
+  Result<Result<std::vector<std::string>>> Answer(CallMac& mac) {
+    v1::Sealed said;
+    if (!stream_->Read(&said)) return DataLoss("expected an answer, got: none");
+    return OpenAgreed(said, mac);
+  }
+  void SayNoMore() { stream_->WritesDone(); }
   // The server's last word.
   grpc::Status End() {
     while (Hear()) {
@@ -107,9 +115,12 @@ TEST_F(RendezvousServerTest, AClaimIsGoodForOneCall) {
   const v1::Sealed question = Question(overheard.mac());
   OneCall first(port(), overheard);
   first.Say(question);
-  const grpc::Status answered = first.End();
-  EXPECT_EQ(answered.error_code(), grpc::FAILED_PRECONDITION)
-      << "the roster's word, no incarnation is open; got: " << answered.error_message();
+  const auto answer = first.Answer(overheard.mac());
+  ASSERT_TRUE(answer.ok()) << answer.status().ToString();
+  EXPECT_EQ(answer->status().code(), StatusCode::kFailedPrecondition)
+      << "the roster's word, no incarnation is open; got: " << answer->status().ToString();
+  first.SayNoMore();
+  EXPECT_TRUE(first.End().ok());
   OneCall again(port(), overheard);
   again.Say(question);
   const grpc::Status refused = again.End();
@@ -150,6 +161,42 @@ TEST_F(RendezvousServerTest, WhoProvesItselfAndSaysNothingIsSentAway) {
   OneCall joined(port(), member);
   joined.Say(Join(member.mac()));
   for (int pulses = 0; pulses < 20; ++pulses) ASSERT_TRUE(joined.Hear()) << pulses;
+}
+
+TEST_F(RendezvousServerTest, AServerThatEndsWaitsUntilItsAnswersAreThere) {
+  Start();
+  Overheard overheard(kAgree);
+  OneCall call(port(), overheard);
+  call.Say(Question(overheard.mac()));
+  // Whoever waits for nothing is not waited for.
+  Overheard silent(kAgree);
+  OneCall other(port(), silent);
+  ASSERT_TRUE(call.Answer(overheard.mac()).ok());
+  auto stopping = std::async(std::launch::async, [this] { server_->Stop(kPatience); });
+  EXPECT_EQ(other.End().error_code(), grpc::UNAVAILABLE);
+  EXPECT_EQ(stopping.wait_for(milliseconds(200)), std::future_status::timeout);
+  call.SayNoMore();
+  EXPECT_TRUE(call.End().ok());
+  EXPECT_EQ(stopping.wait_for(kPatience), std::future_status::ready);
+}
+
+TEST_F(RendezvousServerTest, WhoNeverSaysThatItHasItsAnswerIsNotWaitedForLong) {
+  Start();
+  Overheard overheard(kAgree);
+  OneCall call(port(), overheard);
+  call.Say(Question(overheard.mac()));
+  ASSERT_TRUE(call.Answer(overheard.mac()).ok());
+  server_->Stop(milliseconds(100));
+  EXPECT_FALSE(call.End().ok());
+}
+
+TEST_F(RendezvousServerTest, WhoDoesNotSayThatItHasItsAnswerIsSentAway) {
+  Start(milliseconds(100));
+  Overheard overheard(kAgree);
+  OneCall call(port(), overheard);
+  call.Say(Question(overheard.mac()));
+  ASSERT_TRUE(call.Answer(overheard.mac()).ok());
+  EXPECT_EQ(call.End().error_code(), grpc::DEADLINE_EXCEEDED);
 }
 
 TEST_F(RendezvousServerTest, CallsAtATimeAreBounded) {

@@ -50,10 +50,15 @@ TEST(RendezvousWireTest, EveryMessageComesBackAsItWas) {
   EXPECT_EQ(*back, agree);
   for (const std::vector<std::string>& texts :
        {std::vector<std::string>{}, {""}, {"a", "", std::string("b\0c", 3)}}) {
-    const auto agreed = OpenTexts(Seal(texts, call.server), call.caller);
+    const auto agreed = OpenAgreed(Seal(texts, call.server), call.caller);
     ASSERT_TRUE(agreed.ok());
-    EXPECT_EQ(*agreed, texts);
+    ASSERT_TRUE(agreed->ok());
+    EXPECT_EQ(**agreed, texts);
   }
+  const Status none = DeadlineExceeded("worker-12 did not come");
+  const auto answer = OpenAgreed(Seal(none, call.server), call.caller);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->status(), none);
 }
 
 // Flips each bit of what travels, one at a time: it does not parse, or it is kDataLoss and counted.
@@ -98,8 +103,9 @@ TEST(RendezvousWireTest, AnyBitThatChangesOnTheWayIsNoticed) {
   }
   ExpectEveryFlipRefused(
       AgreeMessage{kWorker, 1, 2, 3, "resume from", "40", std::chrono::seconds(2)}, OpenAgree);
-  ExpectEveryFlipRefused(std::vector<std::string>{"40", "", "30"}, OpenTexts);
-  ExpectEveryFlipRefused(std::vector<std::string>{}, OpenTexts);
+  ExpectEveryFlipRefused(std::vector<std::string>{"40", "", "30"}, OpenAgreed);
+  ExpectEveryFlipRefused(std::vector<std::string>{}, OpenAgreed);
+  ExpectEveryFlipRefused(Unavailable("worker-12 left"), OpenAgreed);
 }
 
 TEST(RendezvousWireTest, WithoutASealNothingIsRead) {
@@ -111,7 +117,7 @@ TEST(RendezvousWireTest, WithoutASealNothingIsRead) {
   EXPECT_NE(status.message().find("expected the seal of its place in its call, got: none"),
             std::string::npos)
       << status.ToString();
-  EXPECT_EQ(OpenTexts(v1::Sealed(), call.caller).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(OpenAgreed(v1::Sealed(), call.caller).status().code(), StatusCode::kDataLoss);
 }
 
 TEST(RendezvousWireTest, AMessageIsReadOnceAndInItsOwnCall) {
