@@ -14,6 +14,8 @@ namespace {
 constexpr Duration kLookForNodeAgain = std::chrono::seconds(5);
 // Nothing is asked for again before.
 constexpr Duration kSoonest = std::chrono::seconds(1);
+// Until what is known of each kind was checked.
+constexpr Duration kLookWhenSure = std::chrono::milliseconds(200);
 
 std::string ManagedSelector() {
   return std::string(cluster::kLabelManagedBy) + "=" + std::string(cluster::kManagedByValue);
@@ -48,6 +50,11 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
       }
       end_list(version, anew);
     };
+    sink.in_doubt = [this, kind = resource.plural] {
+      for (const auto& informer : informers_) {
+        if (informer->kind() != kind) informer->Doubt();
+      }
+    };
     informers_.push_back(std::make_unique<Informer>(client_, clock_,
                                                     InformerOptions{.resource = std::move(resource),
                                                                     .ns = ns,
@@ -75,6 +82,13 @@ Controller::~Controller() { metrics_.SetGauges({}); }
 bool Controller::synced() const {
   for (const auto& informer : informers_) {
     if (informer->needed() && !informer->synced()) return false;
+  }
+  return true;
+}
+
+bool Controller::sure() const {
+  for (const auto& informer : informers_) {
+    if (informer->needed() && !informer->sure()) return false;
   }
   return true;
 }
@@ -157,6 +171,11 @@ Status Controller::ReadAnew(const std::string& key, std::stop_token stop) {
 }
 
 Status Controller::LookAt(const std::string& key, std::stop_token stop) {
+  // A pod that ended, as a server knew it that was set back since, would end the job for good.
+  if (!sure()) {
+    queue_.AddAfter(key, kLookWhenSure);
+    return OkStatus();
+  }
   if (const Status read = ReadAnew(key, stop); !read.ok()) {
     queue_.AddRateLimited(key);
     return read;

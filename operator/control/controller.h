@@ -49,6 +49,9 @@ class Controller {
 
   // Whether all first lists are in. Any thread.
   bool synced() const;
+  // Whether every kind that is needed is as the server has it now, or had it a moment ago: false
+  // after a server was away or set back, until all were checked. Any thread.
+  bool sure() const;
   // Fails when there is work and none of it has moved on for kStands: no look has begun or ended
   // and no request was answered. Any thread.
   Status Healthy() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
@@ -89,7 +90,10 @@ Status Informer::CheckVersion(std::stop_token stop) {
   Result<std::string> now = client_.Version(options_.resource, options_.ns, {.stop = stop});
   if (!now.ok()) {
     // Whatever became of the server, it may be another one that comes back.
-    if (now.status().code() == StatusCode::kUnavailable) anew_ = true;
+    if (now.status().code() == StatusCode::kUnavailable && !std::exchange(anew_, true)) {
+      MutexLock lock(mutex_);
+      ++doubts_;
+    }
     return now.status();
   }
   check_ = false;
@@ -101,18 +105,56 @@ Status Informer::CheckVersion(std::stop_token stop) {
   } else if (anew_) {
     LogInfo("the server was away, listing anew", {{"kind", options_.resource.plural}});
   }
-  if (anew_) version_.clear();
+  if (anew_) {
+    version_.clear();
+    {
+      MutexLock lock(mutex_);
+      ++doubts_;
+    }
+    if (sink_.in_doubt) sink_.in_doubt();
+  }
   return OkStatus();
+}
+
+void Informer::Doubt() {
+  MutexLock lock(mutex_);
+  ++doubts_;
+  until_doubt_.request_stop();
+}
+
+bool Informer::sure() const {
+  MutexLock lock(mutex_);
+  return checked_ == doubts_;
+}
+
+std::stop_source Informer::UntilDoubt(uint64_t& doubts) {
+  MutexLock lock(mutex_);
+  doubts = doubts_;
+  if (checked_ != doubts_ && !version_.empty()) check_ = true;
+  until_doubt_ = std::stop_source();
+  return until_doubt_;
+}
+
+void Informer::BeSure(uint64_t doubts) {
+  MutexLock lock(mutex_);
+  checked_ = std::max(checked_, doubts);
 }
 
 void Informer::Run(std::stop_token stop) {
   Backoff backoff(clock_);
   const std::string& kind = options_.resource.plural;
   while (!stop.stop_requested()) {
+    uint64_t doubts = 0;
+    std::stop_source pause = UntilDoubt(doubts);
+    const std::stop_callback ends(stop, [&pause] { pause.request_stop(); });
     const bool list = version_.empty();
     const bool checked = !list && check_;
-    const Status status = list ? ListOnce(stop) : checked ? CheckVersion(stop) : WatchOnce(stop);
+    const Status status = list      ? ListOnce(stop)
+                          : checked ? CheckVersion(stop)
+                                    : WatchOnce(pause.get_token());
+    if (status.ok() && !version_.empty() && (list || checked)) BeSure(doubts);
     if (status.ok() || stop.stop_requested()) continue;
+    if (!list && !checked && pause.stop_requested()) continue;
     if (!list && status.code() == StatusCode::kOutOfRange) {
       version_.clear();
       if (!listed_for_410_) {
@@ -126,13 +168,14 @@ void Informer::Run(std::stop_token stop) {
     if (!list && !version_.empty() && !checked) (void)CheckVersion(stop).ok();
     const bool absent =
         status.code() == StatusCode::kNotFound || status.code() == StatusCode::kPermissionDenied;
+    if (absent) BeSure(doubts);  // nothing is known of it
     const char* what = list ? "cannot list" : "watch ended";
     // What a server must not do is an error; what networks do is not.
     const bool broken = status.code() == StatusCode::kDataLoss;
     Log(broken ? LogLevel::kError : LogLevel::kWarning, what,
         {{"kind", kind}, {"error", status.ToString()}});
     const bool patient = absent && (synced_ || !options_.needed);
-    clock_.SleepFor(patient ? options_.absent_retry : backoff.Next(), stop);
+    clock_.SleepFor(patient ? options_.absent_retry : backoff.Next(), pause.get_token());
   }
 }
 

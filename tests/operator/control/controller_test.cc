@@ -516,6 +516,39 @@ TEST_F(ControllerTest, ComesToWhatAFreshProcessSeesAfterAnOlderEtcdWasRestored) 
   EXPECT_THAT(Writes(), IsEmpty());
 }
 
+TEST_F(ControllerTest, NothingIsDecidedByWhatWillNotHaveBeen) {
+  Start();
+  api_.Put(TrainingJobs(), JobText("before", 1));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 1; }));
+  SetPhase("before-worker-0", Running());
+  ASSERT_TRUE(Eventually([&] { return Condition("before", "Running") == "True"; }));
+  Settle();
+  api_.Snapshot();
+  SetPhase("before-worker-0", Ended(0));
+  ASSERT_TRUE(Eventually([&] { return Condition("before", "Succeeded") == "True"; }));
+  Settle();
+  // Pods answer later than jobs: the pod that ended is known for longer than the job's end.
+  std::atomic<bool> pods_answer = false;
+  api_.SetFault([&](const FakeApi::Call& call, bool) {
+    return call.plural != "pods" || pods_answer ? OkStatus() : Unavailable("down");
+  });
+  api_.Restore();
+  ASSERT_TRUE(Eventually([&] {
+    const auto view = controller_->store().View("ml/before");
+    return view && !api::IsFinished(view->job->status);
+  }));
+  api_.Put(TrainingJobs(), JobText("before", 1));  // a reason to look at it
+  Settle();
+  EXPECT_EQ(Condition("before", "Succeeded"), "");
+  EXPECT_FALSE(controller_->sure());
+  pods_answer = true;
+  ASSERT_TRUE(Eventually([&] { return controller_->sure(); }));
+  EXPECT_TRUE(Eventually([&] { return Condition("before", "Running") == "True"; }));
+  Settle();
+  EXPECT_EQ(Condition("before", "Succeeded"), "");
+  EXPECT_EQ(api_.All(kube::Pods()).size(), 1u);
+}
+
 TEST_F(ControllerTest, ABigJobDoesNotDelayASmallOne) {
   api_.SetFault([](const FakeApi::Call& call, bool after) {
     if (after && call.verb == "create" && call.plural == "pods") {

@@ -147,6 +147,26 @@ TEST_F(InformerTest, ListsAnewWhenVersionsFell) {
   EXPECT_EQ(informer_->lists(), 2);
 }
 
+TEST_F(InformerTest, InDoubtItIsNotSureUntilItHasAsked) {
+  api_.Put(kube::Pods(), PodText("a"));
+  Start();
+  ASSERT_TRUE(Settles());
+  EXPECT_TRUE(informer_->sure());
+  std::atomic<bool> answers = false;
+  api_.SetFault([&](const FakeApi::Call& call, bool) {
+    while (call.verb == "version" && !answers) std::this_thread::yield();
+    return OkStatus();
+  });
+  informer_->Doubt();  // its watch is open, and would stay so
+  EXPECT_FALSE(informer_->sure());
+  answers = true;
+  while (!informer_->sure()) std::this_thread::yield();
+  api_.SetFault({});
+  api_.Put(kube::Pods(), PodText("b"));
+  ASSERT_TRUE(Settles());
+  EXPECT_EQ(informer_->lists(), 1) << "what it knew was right";
+}
+
 TEST_F(InformerTest, AServerThatWasAwayIsListedAnew) {
   api_.Put(kube::Pods(), PodText("a"));
   api_.Snapshot();
