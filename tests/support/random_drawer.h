@@ -95,6 +95,7 @@ class Drawer {
   Dims chain_dims_;
   std::vector<const OpDef*> between_;  // give an operand's type back, and are in no chain
   std::vector<const OpDef*> turns_;    // make another type of an operand: cast, comparisons
+  std::vector<const OpDef*> sums_;     // add over a dimension: what layouts make pending sums of
   std::vector<Array> arrays_;          // by value
   std::vector<Known> values_;          // what further ops may use
   std::vector<program::Variable> variables_;

@@ -107,9 +107,12 @@ MaybeCall MatMul(Drawer& d) {
     return IsFloat(v) && v.value.rank() >= 2 && v.value.rank() <= 3;
   };
   const auto size = [&] { return static_cast<int64_t>(1 + d.Pick(d.Chance(0.2) ? 40 : 8)); };
-  const Value a =
-      d.SomeOr(matrix, {d.FloatDType(), {size(), size()}}, d.Chance(0.5) ? "x" : "wide");
-  const bool ta = d.Chance(0.3), tb = d.Chance(0.3);
+  const auto batched = [&](const Known& v) { return matrix(v) && v.value.rank() == 3; };
+  const bool batch_first = d.Chance(0.4);
+  const Value a = batch_first ? d.SomeOr(batched, {d.FloatDType(), {size(), size(), size()}}, "x")
+                              : d.SomeOr(matrix, {d.FloatDType(), {size(), size()}},
+                                         d.Chance(0.5) ? "x" : "wide");
+  const bool ta = d.Chance(0.4), tb = d.Chance(0.4);
   const Dims left = a.dims();
   const Dims batch(left.begin(), left.end() - 2);
   const int64_t m = left[batch.size() + (ta ? 1 : 0)];
@@ -248,7 +251,13 @@ MaybeCall Relayout(Drawer& d) {
 
 MaybeCall Reduce(Drawer& d) {
   Dims dims = d.SomeDims();
-  const Value a = d.SomeOr(IsNumber, {d.FloatDType(), dims}, "x");
+  // What pads a shard shows in the largest number of a row only where all of the row are below 0.
+  const bool one_sign = d.Chance(0.4);
+  const auto fits = [&](const Known& v) {
+    return IsNumber(v) && (!one_sign || v.high < 0 || v.low > 0);
+  };
+  const char* const numbers = !one_sign ? "x" : d.Chance(0.5) ? "negative" : "positive";
+  const Value a = d.SomeOr(fits, {d.FloatDType(), dims}, numbers);
   Ints axes;
   for (int i = 0; i < a.rank(); ++i) {
     if (d.Chance(0.55)) axes.push_back(i);
