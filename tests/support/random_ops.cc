@@ -249,14 +249,16 @@ MaybeCall Relayout(Drawer& d) {
 
 // --- reductions
 
+// `kSign`: that of all numbers, often. A wrong number among them, as what pads a shard may be,
+// shows in the largest where all others are below 0, in the smallest where they are above.
+template <int kSign>
 MaybeCall Reduce(Drawer& d) {
   Dims dims = d.SomeDims();
-  // What pads a shard shows in the largest number of a row only where all of the row are below 0.
-  const bool one_sign = d.Chance(0.4);
+  const bool one_sign = kSign != 0 && d.Chance(0.5);
   const auto fits = [&](const Known& v) {
-    return IsNumber(v) && (!one_sign || v.high < 0 || v.low > 0);
+    return IsNumber(v) && (!one_sign || (kSign < 0 ? v.high < 0 : v.low > 0));
   };
-  const char* const numbers = !one_sign ? "x" : d.Chance(0.5) ? "negative" : "positive";
+  const char* const numbers = !one_sign ? "x" : kSign < 0 ? "negative" : "positive";
   const Value a = d.SomeOr(fits, {d.FloatDType(), dims}, numbers);
   Ints axes;
   for (int i = 0; i < a.rank(); ++i) {
@@ -415,9 +417,9 @@ Recipe RecipeOf(const std::string& kind) {
       {"one_hot", OneHot},
       {"pad", Pad},
       {"pow", Pow},
-      {"reduce_max", Reduce},
-      {"reduce_min", Reduce},
-      {"reduce_sum", Reduce},
+      {"reduce_max", Reduce<-1>},
+      {"reduce_min", Reduce<1>},
+      {"reduce_sum", Reduce<0>},
       {"relayout", Relayout},
       {"reshape", Reshape},
       {"rsqrt", Positive<1>},

@@ -71,16 +71,17 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
     if (!results.ok()) continue;
     const auto factors = def->factors(call, *results).factors;
     if (std::any_of(factors.begin(), factors.end(), [](const program::Factor& factor) {
-          return factor.kind == program::FactorKind::kSum;
+          return factor.kind != program::FactorKind::kMap &&
+                 factor.kind != program::FactorKind::kWhole;
         })) {
-      sums_.push_back(def);
+      reductions_.push_back(def);
     }
   }
 }
 
 const OpDef& Drawer::NextKind(const std::vector<const OpDef*>& kinds) {
   for (;;) {
-    if (Chance(0.1)) return *OneOf(sums_);
+    if (Chance(0.15)) return *OneOf(reductions_);
     if (chains_ && Chance(0.16)) return *OneOf(between_);
     if (chains_ && Chance(0.16)) return *OneOf(turns_);
     const OpDef& def = *OneOf(kinds);

@@ -107,9 +107,7 @@ const Case kCases[] = {
      },
      "other reads"},
     {"AReadIsOfNoValue",
-     [](Plan& p) {
-       p.steps[First(p, IsProduct)].reads[0] = static_cast<ValueId>(p.slots.size());
-     },
+     [](Plan& p) { p.steps[First(p, IsProduct)].reads[0] = static_cast<ValueId>(p.slots.size()); },
      "other reads"},
     {"AWriteIsListedTwice",
      [](Plan& p) {
