@@ -146,9 +146,10 @@ def run(root, work, arguments):
             left = applies(tree, path, "--reverse")
         if left:
             sys.exit(f"mutants: {name} cannot be taken back\n{left}")
-        after = re.search(r"\(program (\d+)\)", text)
+        # Where a fault ends the process, only the seed is known: the first one is 1.
+        after = re.search(r"\(program (\d+)\)|while running MT_TEST_SEED=(\d+)", text)
         if found:
-            print(f"{name}: found after {after.group(1) if after else 'a number of'} programs, {seconds:.0f} s: "
+            print(f"{name}: found after {after.group(1) or after.group(2) if after else 'a number of'} programs, {seconds:.0f} s: "
                   f"{described(text)}", flush=True)
         else:
             print(f"{name}: not found in {PROGRAMS} programs, {seconds:.0f} s\n{text[-400:]}", flush=True)

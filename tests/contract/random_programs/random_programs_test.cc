@@ -130,7 +130,7 @@ TEST(RandomProgramsTest, EveryRegisteredOpIsDrawn) {
 TEST(RandomProgramsTest, DrawAllKindsAndTypes) {
   std::set<std::string> seen;
   size_t gradients = 0, states = 0, pending = 0, blocks = 0, uneven_guards = 0;
-  for (uint64_t seed = 1; seed <= 700; ++seed) {
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
     const Case c = CaseOf(seed);
     for (const program::Op& op : c.program.ops) {
       seen.insert(op.kind);
