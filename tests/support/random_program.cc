@@ -359,6 +359,14 @@ Result<program::Program> Drawer::Finish() {
       outputs.push_back(v.value);
     }
   }
+  // Some as sums alone: nothing else asks for them whole, so a pending sum may go all the way.
+  for (size_t i = wanted_.size(); i < outputs.size(); ++i) {
+    Value& v = outputs[i];
+    if (!mesh::IsFloat(v.dtype()) || v.rank() == 0 || !Chance(0.3)) continue;
+    const program::Builder::Scope scope(builder_);
+    const Value sum = program::ReduceSum(v);
+    if (Evaluate() && IsUsable(arrays_[sum.id()])) v = sum;
+  }
   if (outputs.empty() && !values_.empty()) outputs.push_back(values_.back().value);
   std::shuffle(outputs.begin(), outputs.end(), random_);
   const size_t most = std::max<size_t>(wanted_.size(), 6);
