@@ -150,6 +150,18 @@ Status CheckGroups(const sharding::Partitioned& p) {
   return OkStatus();
 }
 
+// A guard looks at what its own process holds, and all processes must find the same.
+Status WholeInEachProcess(const mesh::Layout& layout) {
+  if (!SpansProcesses(layout.mesh())) return OkStatus();
+  const auto between = sharding::CollapseLocal(layout.mesh());
+  const mesh::Layout seen = between.ok() ? sharding::OnMesh(layout, *between) : layout;
+  if (seen.Canonical().IsReplicated()) return OkStatus();
+  return InvalidArgument(
+      "expected a layout in which each process holds all of it, since it must be finite before a "
+      "state changes, got: " +
+      layout.ToString());
+}
+
 // The last step before a state changes.
 int GuardStep(const Plan& plan) {
   const auto changes = [&](const Step& step) {
@@ -180,9 +192,14 @@ Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options)
                                    [](const program::State& s) { return s.exit != s.entry; });
   for (size_t i = 0; updates && i < local.outputs.size(); ++i) {
     const auto& names = options.finite_outputs;
-    if (std::find(names.begin(), names.end(), local.outputs[i].name) != names.end()) {
-      plan.guarded.push_back(static_cast<int>(i));
+    const program::Port& output = local.outputs[i];
+    if (!mesh::IsFloat(local.type(output.value).dtype) ||
+        std::find(names.begin(), names.end(), output.name) == names.end()) {
+      continue;
     }
+    MT_RETURN_IF_ERROR(
+        WholeInEachProcess(plan.partitioned.output_layouts[i]).At("output `" + output.name + "`"));
+    plan.guarded.push_back(static_cast<int>(i));
   }
   plan.zero_output = plan.partitioned.guard_output;
   plan.steps = Schedule(local, plan.GuardValues(), options);

@@ -89,8 +89,8 @@ struct Options {
   // follows from them alone: programs that differ in dimensions only (replicas with batches of
   // their own sizes) make the same calls.
   bool recorded_order = false;
-  // Outputs (floating-point) that must be finite before any state changes: see Plan::guard_step.
-  // sharding::Partitioned::guard_output, where there is one, must be 0 before that in any case.
+  // Floating-point outputs, whole in each process, that must be finite before a state changes: see
+  // Plan::guard_step. sharding::Partitioned::guard_output, if there is one, must be 0 by then too.
   std::vector<std::string> finite_outputs;
 };
 
@@ -129,8 +129,9 @@ struct Plan {
   std::string Report() const;
 };
 
-// Errors: kInvalidArgument (program::Validate; a collective whose axes and group are not the
-// mesh's); kInternal with the plan's text where the plan breaks what is kept true.
+// Errors: kInvalidArgument (program::Validate; a collective of other axes or group than the mesh's;
+// a finite output split between processes); kInternal, with the text of a plan that is not as
+// above.
 Result<Plan> MakePlan(sharding::Partitioned partitioned, const Options& options = {});
 
 }  // namespace meshtrain::plan

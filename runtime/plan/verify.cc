@@ -1,9 +1,10 @@
-// Plays a plan's steps on places: which value stands where, whole, and who may still touch it.
+// Plays a plan's steps on places: which value stands where, whole, and who may still touch it. Runs
+// for every plan, so it takes a time that is linear in the steps, but for finding a place in an
+// ordered map where something is written.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 
 #include "runtime/plan/internal.h"
 
@@ -19,8 +20,12 @@ class Player {
       : plan_(plan),
         local_(plan.local()),
         overlap_(overlap),
-        runs_(local_.ops.size(), 0),
-        pending_(local_.values.size()) {}
+        runs_(local_.ops.size()),
+        marks_(local_.values.size()),
+        pending_(overlap ? local_.values.size() : 0),
+        inputs_(local_.inputs.size()),
+        states_(local_.states.size()),
+        outputs_(local_.outputs.size()) {}
 
   Status Play() {
     MT_RETURN_IF_ERROR(Begin());
@@ -42,7 +47,14 @@ class Player {
     ValueId value;
   };
   using Space = std::map<int64_t, Content>;  // by start; disjoint
-  using SpaceKey = std::pair<SlotKind, int>;
+  // What is known of a value. Steps are named by their index; -1: none.
+  struct Mark {
+    int64_t bytes = 0;   // where it is stored
+    int made = -1;       // the last step that made it
+    int read = -1;       // the last step that listed it among its reads
+    int uses = 0;        // by the ops of step `read`
+    bool whole = false;  // it stands in its own place
+  };
   // The collectives under way that read or write a value.
   struct Pending {
     std::vector<int> readers;
@@ -63,58 +75,76 @@ class Player {
            local_.ops[producer].kind == "constant" && local_.type(v).num_elements() == 1;
   }
 
+  // Of a slot that CheckSlot has found to be right.
   Space& SpaceOf(const Slot& slot) {
-    return spaces_[{slot.kind, slot.kind == SlotKind::kArena ? 0 : slot.index}];
+    switch (slot.kind) {
+      case SlotKind::kInput:
+        return inputs_[slot.index];
+      case SlotKind::kState:
+        return states_[slot.index];
+      case SlotKind::kOutput:
+        return outputs_[slot.index];
+      case SlotKind::kArena:
+      case SlotKind::kNone:
+        break;
+    }
+    return arena_;
   }
 
-  static bool Meet(const Slot& a, const Slot& b) {
-    return a.kind == b.kind && a.index == b.index && a.bytes > 0 && b.bytes > 0 &&
-           a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+  // Whether `v`'s own place begins at `start` of the space that `slot` is in.
+  bool IsOwnPlace(ValueId v, const Slot& slot, int64_t start) const {
+    const Slot& own = plan_.slots[v];
+    return own.kind == slot.kind && own.offset == start &&
+           (slot.kind == SlotKind::kArena || own.index == slot.index);
   }
 
   Status CheckSlot(const Slot& slot, int64_t bytes) const {
-    const auto count = [](const auto& list) { return static_cast<int>(list.size()); };
-    bool fits = slot.offset >= 0 && slot.bytes >= bytes;
+    int64_t space = -1;  // bytes of what the slot is in
+    const auto of = [&](const auto& list, auto member) {
+      if (slot.index < 0 || slot.index >= static_cast<int>(list.size())) return;
+      space = marks_[list[slot.index].*member].bytes;
+    };
     switch (slot.kind) {
       case SlotKind::kNone:
         return Wrong("a place was expected, got: none");
       case SlotKind::kArena:
-        fits = fits && slot.offset + slot.bytes <= plan_.arena_bytes;
+        space = plan_.arena_bytes;
         break;
       case SlotKind::kInput:
-        fits = fits && slot.index < count(local_.inputs) &&
-               slot.offset + slot.bytes <= local_.type(local_.inputs[slot.index].value).num_bytes();
+        of(local_.inputs, &program::Port::value);
         break;
       case SlotKind::kState:
-        fits = fits && slot.index < count(local_.states) &&
-               slot.offset + slot.bytes <= local_.type(local_.states[slot.index].entry).num_bytes();
+        of(local_.states, &program::State::entry);
         break;
       case SlotKind::kOutput:
-        fits =
-            fits && slot.index < count(local_.outputs) &&
-            slot.offset + slot.bytes <= local_.type(local_.outputs[slot.index].value).num_bytes();
+        of(local_.outputs, &program::Port::value);
         break;
     }
-    if (fits) return OkStatus();
+    if (slot.offset >= 0 && slot.bytes >= bytes && slot.offset + slot.bytes <= space) {
+      return OkStatus();
+    }
     return Wrong(fmt::format("a place of {} bytes at {} does not hold {} bytes inside its buffer",
                              slot.bytes, slot.offset, bytes));
   }
 
   Status Begin() {
     if (plan_.slots.size() != local_.values.size()) return Wrong("not every value has a slot");
-    for (const program::Port& p : local_.inputs) {
-      MT_RETURN_IF_ERROR(CheckSlot(plan_.slots[p.value], local_.type(p.value).num_bytes()));
-      Put(plan_.slots[p.value], p.value);
+    for (size_t v = 0; v < marks_.size(); ++v) {
+      if (plan_.slots[v].kind != SlotKind::kNone) {
+        marks_[v].bytes = local_.type(static_cast<ValueId>(v)).num_bytes();
+      }
     }
-    for (const program::State& s : local_.states) {
-      MT_RETURN_IF_ERROR(CheckSlot(plan_.slots[s.entry], local_.type(s.entry).num_bytes()));
-      Put(plan_.slots[s.entry], s.entry);
+    for (const program::Port& p : local_.outputs) {
+      marks_[p.value].bytes = local_.type(p.value).num_bytes();
     }
+    for (const program::Port& p : local_.inputs) MT_RETURN_IF_ERROR(Enter(p.value));
+    for (const program::State& s : local_.states) MT_RETURN_IF_ERROR(Enter(s.entry));
     return OkStatus();
   }
 
-  void Put(const Slot& slot, ValueId v) {
-    if (slot.bytes > 0) SpaceOf(slot)[slot.offset] = {slot.offset + slot.bytes, v};
+  Status Enter(ValueId v) {
+    MT_RETURN_IF_ERROR(CheckSlot(plan_.slots[v], marks_[v].bytes));
+    return Write(plan_.slots[v], v);
   }
 
   // The value that stands at `slot`, whole; -1: none does.
@@ -125,13 +155,14 @@ class Player {
   }
 
   Status Read(ValueId v) {
-    if (!Known(v)) return Wrong(fmt::format("reads %{}, which the program does not have", v));
-    const Slot& slot = plan_.slots[v];
-    MT_RETURN_IF_ERROR(CheckSlot(slot, local_.type(v).num_bytes()));
-    if (slot.bytes > 0 && At(slot) != v) {
-      return Wrong(fmt::format("reads %{}, whose place holds {}", v, Name(At(slot))));
+    if (!marks_[v].whole) {
+      const Slot& slot = plan_.slots[v];
+      MT_RETURN_IF_ERROR(CheckSlot(slot, marks_[v].bytes));
+      if (slot.bytes > 0) {
+        return Wrong(fmt::format("reads %{}, whose place holds {}", v, Name(At(slot))));
+      }
     }
-    if (pending_[v].writer >= 0) {
+    if (overlap_ && pending_[v].writer >= 0) {
       return Wrong(fmt::format("reads %{} without waiting for step {}, which writes it", v,
                                pending_[v].writer));
     }
@@ -140,32 +171,60 @@ class Player {
 
   static std::string Name(ValueId v) { return v < 0 ? "nothing whole" : fmt::format("%{}", v); }
 
-  // `v` stands at `slot` from now on. What stood there must not be in use by a collective that is
-  // under way, other than this step.
+  // `v` stands at `slot` from now on. What stood there must not be in use: by this step, unless it
+  // works in place, or by a collective that is under way.
   Status Write(const Slot& slot, ValueId v) {
     if (slot.bytes == 0) return OkStatus();
     Space& space = SpaceOf(slot);
-    auto it = space.upper_bound(slot.offset);
+    const int64_t end = slot.offset + slot.bytes;
+    auto it = space.lower_bound(slot.offset);
     if (it != space.begin() && std::prev(it)->second.end > slot.offset) --it;
-    while (it != space.end() && it->first < slot.offset + slot.bytes) {
+    Space::node_type node;  // of what stood there, to be used again
+    while (it != space.end() && it->first < end) {
       const ValueId old = it->second.value;
-      const Pending& pending = pending_[old];
-      std::vector<int> users = pending.readers;
-      if (pending.writer >= 0) users.push_back(pending.writer);
-      for (const int user : users) {
-        if (user == at_) continue;
-        return Wrong(fmt::format("writes over %{}, which step {} may still use", old, user));
-      }
-      it = space.erase(it);
+      const bool own = IsOwnPlace(old, slot, it->first);
+      MT_RETURN_IF_ERROR(MayGo(old, own, v));
+      if (own) marks_[old].whole = false;
+      const auto next = std::next(it);
+      node = space.extract(it);
+      it = next;
     }
-    space[slot.offset] = {slot.offset + slot.bytes, v};
+    if (node.empty()) {
+      space.emplace_hint(it, slot.offset, Content{end, v});
+    } else {
+      node.key() = slot.offset;
+      node.mapped() = {end, v};
+      space.insert(it, std::move(node));
+    }
+    if (IsOwnPlace(v, slot, slot.offset)) marks_[v].whole = plan_.slots[v].bytes == slot.bytes;
     return OkStatus();
+  }
+
+  // Whether this step may write `v` over `old`, in old's `own` place or a copy of it.
+  Status MayGo(ValueId old, bool own, ValueId v) const {
+    const Mark& mark = marks_[old];
+    if (mark.made == at_) {
+      return Wrong(fmt::format("writes %{} and %{} to places that overlap", old, v));
+    }
+    if (own && mark.read == at_ && !InPlace(plan_.steps[at_], old, v)) {
+      return Wrong(fmt::format("writes %{} over %{} while it reads that", v, old));
+    }
+    if (!overlap_) return OkStatus();
+    const auto in_use = [&](int user) {
+      return Wrong(fmt::format("writes over %{}, which step {} may still use", old, user));
+    };
+    for (const int user : pending_[old].readers) {
+      if (user != at_) return in_use(user);
+    }
+    const int writer = pending_[old].writer;
+    return writer >= 0 && writer != at_ ? in_use(writer) : OkStatus();
   }
 
   Status Wait(int w) {
     if (w < 0 || w >= at_ || plan_.steps[w].kind != StepKind::kCollective) {
       return Wrong(fmt::format("waits for step {}, which is no collective before it", w));
     }
+    if (!overlap_) return OkStatus();
     const Step& step = plan_.steps[w];
     for (const ValueId v : step.reads) {
       std::erase(pending_[v].readers, w);
@@ -182,10 +241,9 @@ class Player {
     MT_RETURN_IF_ERROR(ReadsAndWrites(step));
     for (const ValueId v : step.reads) MT_RETURN_IF_ERROR(Read(v));
     for (const ValueId v : step.writes) {
-      MT_RETURN_IF_ERROR(CheckSlot(plan_.slots[v], local_.type(v).num_bytes()));
+      MT_RETURN_IF_ERROR(CheckSlot(plan_.slots[v], marks_[v].bytes));
       if (plan_.slots[v].kind == SlotKind::kInput) return Wrong("writes to an input");
     }
-    MT_RETURN_IF_ERROR(SharedPlaces(step));
     if (step.kind == StepKind::kCollective && overlap_) {
       for (const ValueId v : step.reads) pending_[v].readers.push_back(at_);
     }
@@ -198,75 +256,51 @@ class Player {
 
   // What the step says that it reads and writes is what its ops do, in an order that can be.
   Status ReadsAndWrites(const Step& step) {
-    std::vector<ValueId> reads, made;
+    const auto other = [this](const char* what) {
+      return Wrong(fmt::format("lists other {} than its ops have", what));
+    };
+    for (const ValueId v : step.reads) {
+      if (!Known(v) || marks_[v].read == at_) return other("reads");
+      marks_[v].read = at_;
+      marks_[v].uses = 0;
+    }
+    size_t reads = 0, writes = 0;
     int previous = -1;
     for (const int i : step.ops) {
       if (i <= previous || i >= static_cast<int>(local_.ops.size())) {
         return Wrong(fmt::format("op #{} stands out of order", i));
       }
       previous = i;
-      if (++runs_[i] > 1) return Wrong(fmt::format("op #{} runs twice", i));
+      if (runs_[i]) return Wrong(fmt::format("op #{} runs twice", i));
+      runs_[i] = true;
       const Op& op = local_.ops[i];
       for (const ValueId v : op.operands) {
-        const bool inside = std::find(made.begin(), made.end(), v) != made.end();
-        if (inside && step.kind != StepKind::kFused) {
+        Mark& mark = marks_[v];
+        if (mark.made == at_) {
+          if (step.kind == StepKind::kFused) continue;
           return Wrong(fmt::format("%{} is read by the step that makes it", v));
         }
-        if (inside || (step.kind == StepKind::kFused && IsImmediate(v))) continue;
-        reads.push_back(v);
-      }
-      made.insert(made.end(), op.results.begin(), op.results.end());
-    }
-    std::sort(reads.begin(), reads.end());
-    reads.erase(std::unique(reads.begin(), reads.end()), reads.end());
-    std::vector<ValueId> listed = step.reads;
-    std::sort(listed.begin(), listed.end());
-    if (listed != reads) return Wrong("lists other reads than its ops have");
-    std::vector<ValueId> stored;
-    for (const ValueId v : made) {
-      if (plan_.slots[v].kind != SlotKind::kNone) stored.push_back(v);
-    }
-    std::sort(stored.begin(), stored.end());
-    std::vector<ValueId> writes = step.writes;
-    std::sort(writes.begin(), writes.end());
-    if (writes != stored) return Wrong("lists other writes than its ops have");
-    return OkStatus();
-  }
-
-  // Within one step a written place may only be another's where the step can work in place: a chain
-  // at the same index, an all-reduce on its own operand.
-  Status SharedPlaces(const Step& step) {
-    // By place, so that only neighbours need a look.
-    struct Use {
-      const Slot* slot;
-      ValueId value;
-      bool written;
-    };
-    std::vector<Use> uses;
-    for (const ValueId v : step.reads) uses.push_back({&plan_.slots[v], v, false});
-    for (const ValueId v : step.writes) uses.push_back({&plan_.slots[v], v, true});
-    std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
-      return std::tie(a.slot->kind, a.slot->index, a.slot->offset, a.written) <
-             std::tie(b.slot->kind, b.slot->index, b.slot->offset, b.written);
-    });
-    for (size_t i = 0; i < uses.size(); ++i) {
-      for (size_t j = i + 1; j < uses.size() && Meet(*uses[i].slot, *uses[j].slot); ++j) {
-        if (!uses[i].written && !uses[j].written) continue;
-        if (uses[i].written && uses[j].written) {
-          return Wrong(fmt::format("writes %{} and %{} to places that overlap", uses[i].value,
-                                   uses[j].value));
-        }
-        const Use& read = uses[i].written ? uses[j] : uses[i];
-        const Use& write = uses[i].written ? uses[i] : uses[j];
-        if (!InPlace(step, read.value, write.value)) {
-          return Wrong(
-              fmt::format("writes %{} over %{} while it reads that", write.value, read.value));
+        if (mark.read == at_) {
+          if (++mark.uses == 1) ++reads;
+        } else if (step.kind != StepKind::kFused || !IsImmediate(v)) {
+          return other("reads");
         }
       }
+      for (const ValueId v : op.results) {
+        marks_[v].made = at_;
+        if (plan_.slots[v].kind != SlotKind::kNone) ++writes;
+      }
     }
-    return OkStatus();
+    if (reads != step.reads.size()) return other("reads");
+    // One that is listed twice is found where it is written over itself.
+    for (const ValueId v : step.writes) {
+      if (!Known(v) || marks_[v].made != at_) return other("writes");
+    }
+    return writes == step.writes.size() ? OkStatus() : other("writes");
   }
 
+  // Whether the step may write one value to the place of another that it reads: a chain at the same
+  // index, an all-reduce on its own operand.
   bool InPlace(const Step& step, ValueId read, ValueId written) const {
     if (plan_.slots[read].offset != plan_.slots[written].offset) return false;
     const auto& from = local_.type(read);
@@ -275,14 +309,9 @@ class Player {
       return from.num_elements() == to.num_elements() && from.num_bytes() == to.num_bytes();
     }
     if (step.kind != StepKind::kCollective) return false;
-    int readers = 0;
-    bool own = false;
-    for (const int i : step.ops) {
-      const Op& op = local_.ops[i];
-      readers += static_cast<int>(std::count(op.operands.begin(), op.operands.end(), read));
-      own = own || (op.kind == "all_reduce" && op.operands[0] == read && op.results[0] == written);
-    }
-    return own && readers == 1;
+    const int producer = local_.values[written].op;
+    if (producer < 0 || local_.ops[producer].kind != "all_reduce") return false;
+    return local_.ops[producer].operands[0] == read && marks_[read].uses == 1;
   }
 
   Status Copy(const Step& step) {
@@ -292,7 +321,7 @@ class Player {
     if (step.copy_to.bytes == 0) return OkStatus();
     const ValueId v = At(step.copy_from);
     if (v < 0) return Wrong("copies a place that holds nothing whole");
-    if (pending_[v].writer >= 0) {
+    if (overlap_ && pending_[v].writer >= 0) {
       return Wrong(fmt::format("copies %{} without waiting for step {}", v, pending_[v].writer));
     }
     return Write(step.copy_to, v);
@@ -309,7 +338,8 @@ class Player {
   Status GuardedAreWritten() {
     for (const ValueId v : plan_.GuardValues()) {
       const Slot& place = plan_.slots[v];
-      if (place.bytes == 0 || At(place) == v) continue;
+      MT_RETURN_IF_ERROR(CheckSlot(place, marks_[v].bytes));
+      if (place.bytes == 0 || marks_[v].whole) continue;
       return Wrong(fmt::format("the guard finds {}, not %{}", Name(At(place)), v));
     }
     return OkStatus();
@@ -317,7 +347,7 @@ class Player {
 
   Status OutputIsWritten(int i) {
     const ValueId v = local_.outputs[i].value;
-    const Slot place{SlotKind::kOutput, i, 0, local_.type(v).num_bytes()};
+    const Slot place{SlotKind::kOutput, i, 0, marks_[v].bytes};
     if (place.bytes == 0 || At(place) == v) return OkStatus();
     return Wrong(fmt::format("output {} (`{}`) holds {}, not %{}", i, local_.outputs[i].name,
                              Name(At(place)), v));
@@ -325,8 +355,9 @@ class Player {
 
   Status End() {
     for (size_t i = 0; i < runs_.size(); ++i) {
+      if (runs_[i]) continue;
       const Op& op = local_.ops[i];
-      if (runs_[i] == 1 || (op.results.size() == 1 && IsImmediate(op.results[0]))) continue;
+      if (op.results.size() == 1 && IsImmediate(op.results[0])) continue;
       return Wrong(fmt::format("op #{} (`{}`) is in no step", i, op.kind));
     }
     for (size_t i = 0; i < local_.outputs.size(); ++i) {
@@ -334,8 +365,7 @@ class Player {
     }
     for (size_t i = 0; i < local_.states.size(); ++i) {
       const program::State& state = local_.states[i];
-      const Slot place{SlotKind::kState, static_cast<int>(i), 0,
-                       local_.type(state.entry).num_bytes()};
+      const Slot place{SlotKind::kState, static_cast<int>(i), 0, marks_[state.entry].bytes};
       if (place.bytes == 0 || At(place) == state.exit) continue;
       return Wrong(fmt::format("state {} (`{}`) holds {}, not %{}", i, state.name, Name(At(place)),
                                state.exit));
@@ -346,10 +376,12 @@ class Player {
   const Plan& plan_;
   const Program& local_;
   const bool overlap_;
-  int at_ = 0;             // the step
-  std::vector<int> runs_;  // per op
-  std::vector<Pending> pending_;
-  std::map<SpaceKey, Space> spaces_;
+  int at_ = 0;                    // the step
+  std::vector<bool> runs_;        // per op, whether a step has it
+  std::vector<Mark> marks_;       // per value
+  std::vector<Pending> pending_;  // per value, with `overlap_`
+  Space arena_;
+  std::vector<Space> inputs_, states_, outputs_;
 };
 
 }  // namespace

@@ -3,6 +3,9 @@
 // plan. The modes take turns, so that a machine whose speed changes changes them alike. One JSON
 // line each; see README.md.
 //   mlp_bench [seconds per repetition]
+//   mlp_bench --finite-check [seconds]    what looking for NaN and infinities adds to a step
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -13,6 +16,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "deploy/examples/core_mlp/model.h"
@@ -95,10 +99,12 @@ struct Training {
   std::optional<Function> function;
 };
 
-Mode TrainingStep(const char* name, const char* mesh_text, bool isolated) {
+Mode TrainingStep(const char* name, const char* mesh_text, bool isolated,
+                  bool guard_updates = true) {
   const Mesh mesh = Mesh::Parse(mesh_text).value();
   const auto training = std::make_shared<Training>();
-  training->session = Session::Create({.isolated = isolated}).value();
+  training->session =
+      Session::Create({.isolated = isolated, .guard_updates = guard_updates}).value();
   Session& session = *training->session;
   training->model = core_mlp::MakeMlp(session, core_mlp::WeightLayouts(mesh)).value();
   training->adam = core_mlp::Adam::Create(session, training->model.variables()).value();
@@ -191,11 +197,56 @@ Mode TraceToPlan() {
           }};
 }
 
+// Of all threads of this process; what other processes do moves it less than it moves the clock.
+double ProcessorMilliseconds() {
+  timespec t{};
+  MT_CHECK(::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
+  return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) * 1e-6;
+}
+
+// Pairs of a step with the check and one without, which of them first taking turns. What is printed
+// is the median of the pairs' ratios, with the quartiles, and the ratio of the least times.
+void CompareFiniteCheck(const char* name, const char* mesh, bool isolated, double seconds) {
+  const Mode modes[] = {TrainingStep("checked", mesh, isolated, true),
+                        TrainingStep("unchecked", mesh, isolated, false)};
+  for (const Mode& mode : modes) WarmUp(mode);
+  std::vector<double> percent, times[2];
+  const auto begin = Clock::now();
+  for (size_t pair = 0; pair < 20 || Milliseconds(begin) < seconds * 1e3; ++pair) {
+    double spent[2];
+    for (const size_t turn : {pair % 2, 1 - pair % 2}) {
+      const double from = ProcessorMilliseconds();
+      modes[turn].step();
+      spent[turn] = ProcessorMilliseconds() - from;
+      times[turn].push_back(spent[turn]);
+    }
+    percent.push_back(100 * (spent[0] / spent[1] - 1));
+  }
+  for (const Mode& mode : modes) mode.check();
+  const auto at = [](std::vector<double>& list, size_t quarter) {
+    std::sort(list.begin(), list.end());
+    return list[quarter * (list.size() - 1) / 4];
+  };
+  std::printf(
+      "{\"name\": \"finite_check %s\", \"percent_median\": %.2f, \"percent_quartiles\": [%.2f, "
+      "%.2f], \"percent_of_least\": %.2f, \"checked_cpu_ms\": %.4f, \"unchecked_cpu_ms\": %.4f, "
+      "\"pairs\": %zu}\n",
+      name, at(percent, 2), at(percent, 1), at(percent, 3),
+      100 * (at(times[0], 0) / at(times[1], 0) - 1), at(times[0], 2), at(times[1], 2),
+      percent.size());
+}
+
 }  // namespace
 }  // namespace meshtrain::bench
 
 int main(int argc, char** argv) {
   using namespace meshtrain::bench;  // NOLINT: the whole program
+  if (argc > 1 && std::string_view(argv[1]) == "--finite-check") {
+    const double seconds = argc > 2 ? std::atof(argv[2]) : 10;
+    CompareFiniteCheck("one_device", "batch=1", false, seconds);
+    CompareFiniteCheck("isolated8", "batch=8", true, seconds);
+    return 0;
+  }
   const double seconds = argc > 1 ? std::atof(argv[1]) : 0.2;
   std::vector<Mode> modes = {TrainingStep("one_device", "batch=1", false),
                              TrainingStep("virtual8", "batch=8", false),

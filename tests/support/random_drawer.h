@@ -93,10 +93,11 @@ class Drawer {
   // Many element-wise ops over one shape: what is fused into chains that read each other.
   bool chains_ = false;
   Dims chain_dims_;
-  std::vector<const OpDef*> between_;  // give an operand's type back, and are in no chain
-  std::vector<const OpDef*> turns_;    // make another type of an operand: cast, comparisons
-  std::vector<Array> arrays_;          // by value
-  std::vector<Known> values_;          // what further ops may use
+  std::vector<const OpDef*> between_;     // give an operand's type back, and are in no chain
+  std::vector<const OpDef*> turns_;       // make another type of an operand: cast, comparisons
+  std::vector<const OpDef*> reductions_;  // over a dimension: what layouts leave pending
+  std::vector<Array> arrays_;             // by value
+  std::vector<Known> values_;             // what further ops may use
   std::vector<program::Variable> variables_;
   std::vector<Value> wanted_;  // outputs that must be there
   size_t evaluated_ = 0;       // ops

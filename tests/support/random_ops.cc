@@ -107,9 +107,12 @@ MaybeCall MatMul(Drawer& d) {
     return IsFloat(v) && v.value.rank() >= 2 && v.value.rank() <= 3;
   };
   const auto size = [&] { return static_cast<int64_t>(1 + d.Pick(d.Chance(0.2) ? 40 : 8)); };
-  const Value a =
-      d.SomeOr(matrix, {d.FloatDType(), {size(), size()}}, d.Chance(0.5) ? "x" : "wide");
-  const bool ta = d.Chance(0.3), tb = d.Chance(0.3);
+  const auto batched = [&](const Known& v) { return matrix(v) && v.value.rank() == 3; };
+  const bool batch_first = d.Chance(0.4);
+  const Value a = batch_first ? d.SomeOr(batched, {d.FloatDType(), {size(), size(), size()}}, "x")
+                              : d.SomeOr(matrix, {d.FloatDType(), {size(), size()}},
+                                         d.Chance(0.5) ? "x" : "wide");
+  const bool ta = d.Chance(0.4), tb = d.Chance(0.4);
   const Dims left = a.dims();
   const Dims batch(left.begin(), left.end() - 2);
   const int64_t m = left[batch.size() + (ta ? 1 : 0)];
@@ -246,9 +249,17 @@ MaybeCall Relayout(Drawer& d) {
 
 // --- reductions
 
+// `kSign`: that of all numbers, often. A wrong number among them, as what pads a shard may be,
+// shows in the largest where all others are below 0, in the smallest where they are above.
+template <int kSign>
 MaybeCall Reduce(Drawer& d) {
   Dims dims = d.SomeDims();
-  const Value a = d.SomeOr(IsNumber, {d.FloatDType(), dims}, "x");
+  const bool one_sign = kSign != 0 && d.Chance(0.5);
+  const auto fits = [&](const Known& v) {
+    return IsNumber(v) && (!one_sign || (kSign < 0 ? v.high < 0 : v.low > 0));
+  };
+  const char* const numbers = !one_sign ? "x" : kSign < 0 ? "negative" : "positive";
+  const Value a = d.SomeOr(fits, {d.FloatDType(), dims}, numbers);
   Ints axes;
   for (int i = 0; i < a.rank(); ++i) {
     if (d.Chance(0.55)) axes.push_back(i);
@@ -406,9 +417,9 @@ Recipe RecipeOf(const std::string& kind) {
       {"one_hot", OneHot},
       {"pad", Pad},
       {"pow", Pow},
-      {"reduce_max", Reduce},
-      {"reduce_min", Reduce},
-      {"reduce_sum", Reduce},
+      {"reduce_max", Reduce<-1>},
+      {"reduce_min", Reduce<1>},
+      {"reduce_sum", Reduce<0>},
       {"relayout", Relayout},
       {"reshape", Reshape},
       {"rsqrt", Positive<1>},

@@ -62,10 +62,26 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
     const auto results = def->infer({std::span(types, def->min_operands == 1 ? 1 : 2), {}});
     if (def->kind == "cast" || (results.ok() && (*results)[0] != types[0])) turns_.push_back(def);
   }
+  for (const OpDef* def : program::Registry::Standard().All()) {
+    if (!IsOfWholePrograms(*def) || def->elementwise) continue;
+    const TensorType types[] = {{DType::kF32, {4, 4}}, {DType::kF32, {4, 4}}};
+    const Attrs attrs = {{"axes", std::vector<int64_t>{0}}};
+    const program::OpCall call{std::span(types, def->min_operands == 1 ? 1 : 2), attrs};
+    const auto results = def->infer(call);
+    if (!results.ok()) continue;
+    const auto factors = def->factors(call, *results).factors;
+    if (std::any_of(factors.begin(), factors.end(), [](const program::Factor& factor) {
+          return factor.kind != program::FactorKind::kMap &&
+                 factor.kind != program::FactorKind::kWhole;
+        })) {
+      reductions_.push_back(def);
+    }
+  }
 }
 
 const OpDef& Drawer::NextKind(const std::vector<const OpDef*>& kinds) {
   for (;;) {
+    if (Chance(0.15)) return *OneOf(reductions_);
     if (chains_ && Chance(0.16)) return *OneOf(between_);
     if (chains_ && Chance(0.16)) return *OneOf(turns_);
     const OpDef& def = *OneOf(kinds);
@@ -162,7 +178,11 @@ Value Drawer::Beside(Value a) {
 Value Drawer::Fresh(const TensorType& type, std::string numbers) {
   const bool plain = numbers.empty();
   if (plain)
-    numbers = mesh::IsFloat(type.dtype) ? (Chance(0.3) ? "wide" : "x") : Chance(0.2) ? "wide" : "n";
+    numbers = mesh::IsFloat(type.dtype) ? (Chance(0.3)   ? "wide"
+                                           : Chance(0.1) ? "negative"
+                                                         : "x")
+              : Chance(0.2)             ? "wide"
+                                        : "n";
   Value v;
   if (plain && Chance(0.25)) {
     v = builder_.Append1("fill", {},
@@ -297,6 +317,7 @@ void Drawer::TryGradient() {
   loss = Chance(0.5) ? ReduceMean(loss) : ReduceSum(loss);
   const std::vector<Value> gradients = builder_.Gradient(loss, std::span<const Value>(wrt));
   if (!builder_.status().ok() || !Evaluate()) return;
+  if (IsUsable(arrays_[loss.id()])) Use(loss);
   for (size_t i = 0; i < gradients.size(); ++i) {
     const Value g = gradients[i];
     if (!IsUsable(arrays_[g.id()])) continue;
@@ -337,6 +358,14 @@ Result<program::Program> Drawer::Finish() {
     if (computed ? (used[v.value.id()] == 0 || Chance(0.08)) : Chance(0.03)) {
       outputs.push_back(v.value);
     }
+  }
+  // Some as sums alone: nothing else asks for them whole, so a pending sum may go all the way.
+  for (size_t i = wanted_.size(); i < outputs.size(); ++i) {
+    Value& v = outputs[i];
+    if (!mesh::IsFloat(v.dtype()) || v.rank() == 0 || !Chance(0.3)) continue;
+    const program::Builder::Scope scope(builder_);
+    const Value sum = program::ReduceSum(v);
+    if (Evaluate() && IsUsable(arrays_[sum.id()])) v = sum;
   }
   if (outputs.empty() && !values_.empty()) outputs.push_back(values_.back().value);
   std::shuffle(outputs.begin(), outputs.end(), random_);
@@ -403,7 +432,7 @@ Array FeedFor(const std::string& name, const mesh::TensorType& type, uint64_t se
   for (const char c : name) hash = random::Mixed(hash ^ static_cast<unsigned char>(c));
   std::mt19937_64 bits(hash);
   const bool wide = name.starts_with("wide"), positive = name.starts_with("positive");
-  const bool labels = name.starts_with("labels");
+  const bool labels = name.starts_with("labels"), negative = name.starts_with("negative");
   Array out(type);
   for (Number& v : out.at) {
     const uint64_t b = bits();
@@ -415,12 +444,14 @@ Array FeedFor(const std::string& name, const mesh::TensorType& type, uint64_t se
       const double unit = static_cast<double>(b >> 11) * 0x1p-53;
       v = wide       ? (0.1 + 1.9 * unit) * ((b & 1) != 0 ? 1 : -1)
           : positive ? static_cast<double>(b % 128 + 1) / 64
+          : negative ? -static_cast<double>(b % 128 + 1) / 64
                      : static_cast<double>(b % 257) / 64 - 2;
     } else if (wide) {
       v = static_cast<Number>(static_cast<int64_t>(b));
     } else {
-      v = positive ? static_cast<Number>(b % 8 + 1)
-                   : static_cast<Number>(static_cast<int64_t>(b % 17) - 8);
+      v = positive   ? static_cast<Number>(b % 8 + 1)
+          : negative ? -static_cast<Number>(b % 8 + 1)
+                     : static_cast<Number>(static_cast<int64_t>(b % 17) - 8);
     }
     v = RoundTo(type.dtype, v);
   }

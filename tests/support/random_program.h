@@ -32,7 +32,7 @@ program::Program RandomProgram(uint64_t seed);  // small ones
 // What a program is fed with. The numbers depend on name, type and seed alone; a name says by how
 // it begins which they are:
 //   x         multiples of 1/64 in [-2, 2];   n: whole numbers in [-8, 8]
-//   positive  multiples of 1/64 in (0, 2];    labels: 0, 1, 2
+//   positive  multiples of 1/64 in (0, 2];    negative: in [-2, 0);    labels: 0, 1, 2
 //   wide      numbers of full precision of 0.1 to 2 and both signs;  of integers: their whole range
 Array FeedFor(const std::string& name, const mesh::TensorType& type, uint64_t seed);
 StepInput FeedFor(const program::Program& program, uint64_t seed);

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <new>
 #include <utility>
 
 #include "runtime/device/cpu/beside.h"
 #include "runtime/device/cpu/collective_step.h"
 #include "runtime/device/cpu/gemm.h"
+#include "runtime/device/cpu/guard.h"
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/kernels.h"
 
@@ -86,14 +86,6 @@ struct RunStep {
   Slot copy_from, copy_to;                 // kCopy
   StepKind kind;
   uint64_t call = 0;  // kCollective: its last call beside this run; 0: none is under way
-};
-
-// An output whose value must be finite, or 0, before states change.
-struct Guarded {
-  ValueId value;
-  mesh::TensorType type;
-  std::string name;
-  bool zero;
 };
 
 // One device's own memory.
@@ -280,12 +272,7 @@ class CpuExecutable final : public Executable {
     }
 
     guard_step_ = plan.guard_step;
-    const auto guard = [&](int output, bool zero) {
-      const program::Port& port = local.outputs[output];
-      guarded_.push_back({port.value, local.type(port.value), port.name, zero});
-    };
-    for (const int i : plan.guarded) guard(i, false);
-    if (plan.zero_output >= 0) guard(plan.zero_output, true);
+    guard_ = Guard(plan, ranks);
 
     one_by_one_ = static_cast<int>(ranks.size()) < pool_.threads();
     for (size_t d = 0; d < ranks.size(); ++d) {
@@ -342,21 +329,8 @@ class CpuExecutable final : public Executable {
   }
 
   Status CheckGuarded() const {
-    for (const Guarded& g : guarded_) {
-      for (const Device& d : devices_) {
-        const std::byte* at = d.at[g.value];
-        if (g.zero) {
-          const float count = *reinterpret_cast<const float*>(at);
-          if (count == 0) continue;
-          return Aborted(std::to_string(static_cast<int64_t>(count)) +
-                         " elements of the loss and the gradients are not finite");
-        }
-        const int64_t beyond =
-            ActiveKernels().count_beyond(static_cast<Type>(g.type.dtype), at, g.type.num_elements(),
-                                         std::numeric_limits<double>::max());
-        if (beyond == 0) continue;
-        return Aborted("output `" + g.name + "` is not finite");
-      }
+    for (size_t d = 0; d < devices_.size(); ++d) {
+      MT_RETURN_IF_ERROR(guard_.Check(static_cast<int>(d), devices_[d].at));
     }
     return OkStatus();
   }
@@ -445,7 +419,7 @@ class CpuExecutable final : public Executable {
   std::vector<int64_t> input_bytes_, state_bytes_, output_bytes_;
   int guard_step_ = -1;
   std::vector<int> guard_waits_;  // collective steps that write what is guarded
-  std::vector<Guarded> guarded_;
+  Guard guard_;
   bool one_by_one_ = true;
   bool beside_now_ = false;
   Duration waited_{};               // in the last Run

@@ -210,8 +210,7 @@ Result<Case> DrawCase(uint64_t seed, const std::string& kind) {
   // A sum is cut into whole numbers and a rest, which only numbers on a coarse grid survive
   // exactly; bools have no sums.
   const auto may_be_pending = [&](const std::string& name, const mesh::TensorType& type) {
-    return type.dtype != mesh::DType::kBool &&
-           !(mesh::IsFloat(type.dtype) && name.starts_with("wide")) && !(name.starts_with("wide"));
+    return type.dtype != mesh::DType::kBool && !name.starts_with("wide");
   };
   for (const program::Port& p : c.program.inputs) {
     if (!choose.Chance(0.7)) continue;

@@ -129,8 +129,8 @@ TEST(RandomProgramsTest, EveryRegisteredOpIsDrawn) {
 // Programs as they come hold every op too, of every type that the row takes.
 TEST(RandomProgramsTest, DrawAllKindsAndTypes) {
   std::set<std::string> seen;
-  size_t gradients = 0, states = 0, pending = 0, blocks = 0;
-  for (uint64_t seed = 1; seed <= 700; ++seed) {
+  size_t gradients = 0, states = 0, pending = 0, blocks = 0, uneven_guards = 0;
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
     const Case c = CaseOf(seed);
     for (const program::Op& op : c.program.ops) {
       seen.insert(op.kind);
@@ -141,6 +141,17 @@ TEST(RandomProgramsTest, DrawAllKindsAndTypes) {
     }
     for (const auto& s : c.program.states) states += s.exit != s.entry ? 1 : 0;
     for (const auto& [name, layout] : c.given.inputs) pending += layout.IsPartial() ? 1 : 0;
+    const bool guards = std::any_of(c.ways.begin(), c.ways.end(), [](const Way& w) {
+      return w.finite && w.where == Where::kIsolated;
+    });
+    for (const program::Port& p : c.program.outputs) {
+      const auto layout = c.given.outputs.find(p.name);
+      uneven_guards += guards && p.name == GuardedOutput(c.program) &&
+                               layout != c.given.outputs.end() &&
+                               !layout->second.IsEven(c.program.type(p.value).dims)
+                           ? 1
+                           : 0;
+    }
   }
   for (const program::OpDef* def : program::Registry::Standard().All()) {
     if (!testing::IsOfWholePrograms(*def)) continue;
@@ -155,6 +166,7 @@ TEST(RandomProgramsTest, DrawAllKindsAndTypes) {
   EXPECT_GT(states, 50u);
   EXPECT_GT(pending, 50u);
   EXPECT_GT(blocks, 200u);
+  EXPECT_GT(uneven_guards, 10u);
 }
 
 TEST(CaseTest, TextRoundTrips) {

@@ -169,7 +169,7 @@ class Reducer {
         gone = Try([&](Case& c) { Replace(c.program, result, v); });
       }
       if (!gone && !op.operands.empty()) {
-        for (const char* numbers : {"x", "positive", "n", "labels"}) {
+        for (const char* numbers : {"x", "positive", "negative", "n", "labels"}) {
           gone = Try([&](Case& c) {
             const auto input = static_cast<ValueId>(c.program.values.size());
             c.program.values.push_back({c.program.type(result), -1});

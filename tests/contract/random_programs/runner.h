@@ -23,6 +23,10 @@ struct Tally {
   std::string ToString() const;
 };
 
+// The output that Way::finite guards: the first one of a floating-point type; "" where there is
+// none.
+std::string GuardedOutput(const program::Program& program);
+
 // The last step's outputs and the states after it, bounded.
 Result<testing::StepResult> Want(const Case& c);
 // The same from the product.

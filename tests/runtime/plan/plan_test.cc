@@ -243,6 +243,40 @@ TEST(PlanTest, AStateThatTheGuardDependsOnChangesAfterIt) {
   }
 }
 
+// Integers are finite.
+TEST(PlanTest, OnlyFloatingPointOutputsAreGuarded) {
+  Builder b("guard");
+  Builder::Scope scope(b);
+  const Variable w("w", {DType::kF32, {}});
+  b.Output("count", b.Input("x", {DType::kI32, {8}}) + 1);
+  program::Assign(w, b.Read(w) + 1.0);
+  const Plan plan = PlanOf(b, {.finite_outputs = {"count"}});
+  EXPECT_EQ(plan.guard_step, -1);
+  EXPECT_TRUE(plan.guarded.empty());
+}
+
+// Each process looks at what it holds itself, and all must find the same.
+TEST(PlanTest, AGuardedOutputIsWholeInEachProcess) {
+  Builder b("guard");
+  Builder::Scope scope(b);
+  const Variable w("w", {DType::kF32, {}});
+  b.Output("y", b.Input("x", {DType::kF32, {8}}) * 2.0);
+  program::Assign(w, b.Read(w) + 1.0);
+  const program::Program program = *b.Build();
+  const mesh::Mesh mesh = *mesh::Mesh::Parse("batch=2,model=2")->OverProcesses(2);
+  const auto status = [&](const std::string& layout, const Options& options) {
+    sharding::Given given;
+    given.outputs.insert_or_assign("y", *mesh::Layout::Parse(layout, mesh));
+    return MakePlan(*sharding::Shard(program, mesh, given), options).status();
+  };
+  EXPECT_EQ(status("{batch}", {.finite_outputs = {"y"}}),
+            InvalidArgument("output `y`: expected a layout in which each process holds all of it, "
+                            "since it must be finite before a state changes, got: {batch}"));
+  EXPECT_TRUE(status("{model}", {.finite_outputs = {"y"}}).ok());
+  EXPECT_TRUE(status("{*}", {.finite_outputs = {"y"}}).ok());
+  EXPECT_TRUE(status("{batch}", {}).ok());
+}
+
 TEST(PlanTest, AProgramThatChangesNothingHasNoGuard) {
   Builder b("evaluate");
   Builder::Scope scope(b);

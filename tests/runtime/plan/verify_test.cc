@@ -100,6 +100,29 @@ const Case kCases[] = {
      "other reads"},
     {"AWriteIsNotListed", [](Plan& p) { p.steps[First(p, IsFused)].writes.clear(); },
      "other writes"},
+    {"AReadIsListedTwice",
+     [](Plan& p) {
+       Step& step = p.steps[First(p, IsProduct)];
+       step.reads.push_back(step.reads[0]);
+     },
+     "other reads"},
+    {"AReadIsOfNoValue",
+     [](Plan& p) { p.steps[First(p, IsProduct)].reads[0] = static_cast<ValueId>(p.slots.size()); },
+     "other reads"},
+    {"AWriteIsListedTwice",
+     [](Plan& p) {
+       Step& step = p.steps[First(p, IsFused)];
+       step.writes.push_back(step.writes[0]);
+     },
+     "other writes"},
+    {"TwoResultsOfAStepShareAPlace",
+     [](Plan& p) {
+       const Step& step = p.steps[First(p, [](const Step& s) { return s.writes.size() > 1; })];
+       p.slots[step.writes[1]] = p.slots[step.writes[0]];
+     },
+     "places that overlap"},
+    {"AnOutputIsNotWritten",
+     [](Plan& p) { p.slots[p.local().outputs[0].value] = p.slots[LongLived(p)]; }, "step"},
     {"ACollectiveIsNotWaitedFor",
      [](Plan& p) {
        for (Step& s : p.steps) s.waits.clear();

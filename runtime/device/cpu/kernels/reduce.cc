@@ -85,36 +85,31 @@ inline void SumColumns(double* __restrict wide, const T* __restrict a, int64_t r
   }
 }
 
-template <int W, typename T>
-inline void SumStrip(T* __restrict d, const T* __restrict a, int64_t rows, int64_t stride,
+// The same into d, f64 or T; where it is the `first`, d begins there.
+template <int W, typename D, typename T>
+inline void SumStrip(D* __restrict d, const T* __restrict a, int64_t rows, int64_t stride,
                      bool first) {
-  double wide[W];
-  if (!first) {
-    for (int k = 0; k < W; ++k) wide[k] = static_cast<double>(d[k]);
+  if constexpr (sizeof(D) == sizeof(double)) {
+    SumColumns<W>(d, a, rows, stride, first);
+  } else {
+    double wide[W];
+    if (!first) {
+      for (int k = 0; k < W; ++k) wide[k] = static_cast<double>(d[k]);
+    }
+    SumColumns<W>(wide, a, rows, stride, first);
+    for (int k = 0; k < W; ++k) d[k] = static_cast<D>(wide[k]);
   }
-  SumColumns<W>(wide, a, rows, stride, first);
-  for (int k = 0; k < W; ++k) d[k] = static_cast<T>(wide[k]);
 }
 
-// Columns in strips whose sums stay in registers over a block of rows.
-template <typename T>
-void NarrowRows(T* __restrict d, const T* __restrict a, int64_t rows, int64_t stride, int64_t n,
-                bool first) {
+// The same for k < n, in strips whose sums stay in registers over a block of rows.
+template <typename D, typename T>
+void SumStrips(D* __restrict d, const T* __restrict a, int64_t rows, int64_t stride, int64_t n,
+               bool first) {
   int64_t j = 0;
   for (; j + 64 <= n; j += 64) SumStrip<64>(d + j, a + j, rows, stride, first);
   for (; j + 16 <= n; j += 16) SumStrip<16>(d + j, a + j, rows, stride, first);
   for (; j + 4 <= n; j += 4) SumStrip<4>(d + j, a + j, rows, stride, first);
   for (; j < n; ++j) SumStrip<1>(d + j, a + j, rows, stride, first);
-}
-
-template <typename T>
-void WideRows(double* __restrict d, const T* __restrict a, int64_t rows, int64_t stride,
-              int64_t n) {
-  int64_t j = 0;
-  for (; j + 64 <= n; j += 64) SumColumns<64>(d + j, a + j, rows, stride, true);
-  for (; j + 16 <= n; j += 16) SumColumns<16>(d + j, a + j, rows, stride, true);
-  for (; j + 4 <= n; j += 4) SumColumns<4>(d + j, a + j, rows, stride, true);
-  for (; j < n; ++j) SumColumns<1>(d + j, a + j, rows, stride, true);
 }
 
 // The sum of n >= L contiguous elements: L lanes, then halves, in f64.
@@ -200,7 +195,7 @@ void RowsOf(Fold fold, void* d, const void* a, int64_t rows, int64_t stride, int
   switch (fold) {
     case Fold::kSum:
       if constexpr (kReal<T>) {
-        return NarrowRows<T>(to, from, rows, stride, n, first);
+        return SumStrips(to, from, rows, stride, n, first);
       } else {
         return RowsLoop<Sum, T>(to, from, rows, stride, n, first);
       }
@@ -355,8 +350,10 @@ void FoldRow(Fold fold, Type type, void* d, const void* a, int64_t n) {
 }
 
 void SumRows(Type type, double* d, const void* a, int64_t rows, int64_t stride, int64_t n) {
-  if (type == Type::kF32) return WideRows(d, static_cast<const float*>(a), rows, stride, n);
-  WideRows(d, static_cast<const double*>(a), rows, stride, n);
+  if (type == Type::kF32) {
+    return SumStrips(d, static_cast<const float*>(a), rows, stride, n, /*first=*/true);
+  }
+  SumStrips(d, static_cast<const double*>(a), rows, stride, n, /*first=*/true);
 }
 
 void SumRow(Type type, double* d, const void* a, int64_t n) {
