@@ -27,6 +27,7 @@ void World::Schedule(const std::string& name, const std::string& uid) {
 void World::Stop(const std::string& name, const std::string& uid) {
   const Object* seen = Now(PodKey(name));
   if (seen == nullptr || !seen->pod || seen->pod->uid != uid) return;
+  if (!seen->pod->delete_requested) return;  // an older revision does not know of it
   const Node& node = nodes_[NodeIndex(*seen->pod)];
   if (!node.up) return After(5, [=, this] { Stop(name, uid); });
   if (Live(*seen->pod)) {

@@ -448,7 +448,8 @@ TEST(SimTest, AQuietLifeIsCheap) {
   EXPECT_LE(world.writes(), 3 + 6) << Report(world);
 }
 
-// Seeds that once broke an invariant, by what they showed.
+// Seeds that once broke an invariant, by what they showed. A change of the simulation makes other
+// histories of them, so that each also has a unit test for what it showed.
 struct Found {
   const char* name;
   uint64_t seed;
