@@ -6,6 +6,7 @@
 
 #include "operator/api/json.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::api {
 namespace {

@@ -7,6 +7,7 @@
 #include "operator/api/check.h"
 #include "operator/api/schema.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::api {
 namespace {

@@ -36,9 +36,4 @@ Result<std::string> YamlToJson(std::string_view text, int64_t max_nodes = 1'000'
 PodTemplate ReadPodTemplate(std::string_view json, const std::string& path,
                             std::vector<FieldError>* problems);
 
-// RFC 3339 in UTC with whole seconds ("2026-01-02T03:04:05Z"), as metav1.Time; fractions are read
-// and kept to nanoseconds.
-std::string FormatTime(TimePoint time);
-std::optional<TimePoint> ParseTime(std::string_view text);
-
 }  // namespace meshtrain::api

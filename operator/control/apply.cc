@@ -25,6 +25,8 @@ Resource Secrets() { return {"", "v1", "secrets"}; }
 Resource ConfigMaps() { return {"", "v1", "configmaps"}; }
 Resource Claims() { return {"", "v1", "persistentvolumeclaims"}; }
 
+// A JobView::change that no view has.
+constexpr int64_t kNoChange = -1;
 // Of the labels that only the operator gives.
 constexpr std::string_view kOurPrefix = "meshtrain.dev/";
 
@@ -146,7 +148,9 @@ struct Applier::Run {
   Status Send(const reconcile::Action& action) {
     const std::string id = Identity(action.write);
     std::optional<RepeatGuard::Last> before;
-    if (!id.empty()) before = applier.guard_.Before(key, id, change);
+    if (!id.empty()) {
+      before = applier.guard_.Before(key, id, action.repeat ? kNoChange : change);
+    }
     Status status;
     if (before) {
       status = before->status;

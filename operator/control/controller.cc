@@ -189,6 +189,7 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
     MutexLock lock(mutex_);
     refused_.erase(key);
     lost_.erase(key);
+    mounts_asked_.erase(key);
     read_anew_.erase(key);
     return OkStatus();
   }
@@ -207,6 +208,9 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
       if (it->second.change != view->change) seen.refused->retry_at = it->second.at + kSoonest;
     }
     if (const auto it = lost_.find(key); it != lost_.end()) seen.lost_child = it->second;
+    if (const auto it = mounts_asked_.find(key); it != mounts_asked_.end()) {
+      seen.mounts_asked = it->second;
+    }
   }
   const TimePoint now = clock_.Now();
   reconcile::Outcome outcome;
@@ -232,7 +236,10 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
     MutexLock lock(mutex_);
     if (applied.read_job_anew) read_anew_.insert(key);
     if (applied.lost_child) lost_[key] = *applied.lost_child;
-    if (applied.status.ok()) lost_.erase(key);
+    if (applied.status.ok()) {
+      lost_.erase(key);
+      if (reconcile::AsksForMounts(outcome)) mounts_asked_[key] = now;
+    }
     const auto it = refused_.find(key);
     if (applied.refused) {
       Refusal refusal{.write = *applied.refused, .at = clock_.Now(), .change = view->change};

@@ -91,6 +91,7 @@ class Controller {
   };
   std::map<std::string, Refusal> refused_ MT_GUARDED_BY(mutex_);
   std::map<std::string, reconcile::LostChild> lost_ MT_GUARDED_BY(mutex_);
+  std::map<std::string, TimePoint> mounts_asked_ MT_GUARDED_BY(mutex_);
   // Jobs whose last status write may or may not have happened, and all after a list anew.
   std::set<std::string> read_anew_ MT_GUARDED_BY(mutex_);
 };

@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "operator/api/json.h"
 #include "operator/kube/json_slice.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::control {
 namespace {
@@ -31,7 +31,7 @@ int64_t Number(const json& object, const char* key) {
 
 std::optional<TimePoint> Time(const json& object, const char* key) {
   const std::string text = Text(object, key);
-  return text.empty() ? std::nullopt : api::ParseTime(text);
+  return text.empty() ? std::nullopt : ParseTime(text);
 }
 
 Meta MetaOf(const json& metadata) {
@@ -116,9 +116,6 @@ void ReadConditions(const json& status, reconcile::PodSeen& seen) {
     const std::string value = Text(condition, "status");
     if (type == "Ready") seen.ready = value == "True";
     if (type == "DisruptionTarget") seen.disrupted = value == "True";
-    if (type == "PodScheduled" && value == "True") {
-      seen.scheduled = Time(condition, "lastTransitionTime");
-    }
     if (type == "PodScheduled" && value == "False" &&
         Text(condition, "reason") == "Unschedulable") {
       seen.waiting_reason = "Unschedulable";

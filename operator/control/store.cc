@@ -299,11 +299,17 @@ void Store::Carry(const PodPtr* before, PodPtr& next) {
   const Pod* was = before && (*before)->seen.uid == next->seen.uid ? before->get() : nullptr;
   const bool lost = was && was->node_lost;
   const bool going = next->seen.delete_requested.has_value();
-  if (!lost && !going) return;
+  const bool starting =
+      next->seen.phase == reconcile::PodPhase::kPending && !next->seen.node.empty();
+  if (!lost && !going && !starting) return;
   auto carried = std::make_shared<Pod>(*next);
   carried->node_lost = lost;
   if (going) {
     carried->seen.delete_seen = was && was->seen.delete_seen ? was->seen.delete_seen : clock_.Now();
+  }
+  if (starting) {
+    const bool before_too = was && was->seen.starting_since;
+    carried->seen.starting_since = before_too ? was->seen.starting_since : clock_.Now();
   }
   next = std::move(carried);
 }

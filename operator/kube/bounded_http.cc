@@ -12,7 +12,7 @@
 namespace meshtrain::kube {
 namespace {
 
-// Counts what another stream reads.
+// Counts what another stream reads, and asks before it writes.
 class BoundedStream : public httplib::Stream {
  public:
   BoundedStream(httplib::Stream& inner, Allowance& allowance, Clock& clock)
@@ -27,7 +27,12 @@ class BoundedStream : public httplib::Stream {
     if (n > 0) allowance_.left -= static_cast<size_t>(n);
     return n;
   }
-  ssize_t write(const char* from, size_t size) override { return inner_.write(from, size); }
+  ssize_t write(const char* from, size_t size) override {
+    if (allowance_.may_send && allowance_.withheld.ok()) {
+      allowance_.withheld = allowance_.may_send();
+    }
+    return allowance_.withheld.ok() ? inner_.write(from, size) : -1;
+  }
   void get_remote_ip_and_port(std::string& ip, int& port) const override {
     inner_.get_remote_ip_and_port(ip, port);
   }

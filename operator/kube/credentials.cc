@@ -11,11 +11,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 
 extern char** environ;
 
@@ -103,60 +103,6 @@ Status WaitFor(pid_t pid, Duration end, int& exit_status) {
 
 }  // namespace
 
-std::optional<TimePoint> ParseTime(std::string_view text) {
-  std::tm tm{};
-  int used = 0;
-  const std::string copy(text);
-  if (std::sscanf(copy.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday,
-                  &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &used) != 6) {
-    return std::nullopt;
-  }
-  tm.tm_year -= 1900;
-  tm.tm_mon -= 1;
-  TimePoint time = TimePoint(std::chrono::seconds(timegm(&tm)));
-  std::string_view rest = text.substr(used);
-  if (!rest.empty() && rest.front() == '.') {
-    int64_t unit = 100'000'000;
-    size_t i = 1;
-    for (; i < rest.size() && rest[i] >= '0' && rest[i] <= '9'; ++i, unit /= 10) {
-      time += Duration((rest[i] - '0') * unit);
-    }
-    rest.remove_prefix(i);
-  }
-  if (rest == "Z" || rest == "z") return time;
-  int hours = 0, minutes = 0;
-  if (rest.size() == 6 && (rest[0] == '+' || rest[0] == '-') &&
-      std::sscanf(std::string(rest).c_str() + 1, "%2d:%2d", &hours, &minutes) == 2) {
-    const Duration offset = std::chrono::minutes(hours * 60 + minutes);
-    return rest[0] == '+' ? time - offset : time + offset;
-  }
-  return std::nullopt;
-}
-
-namespace {
-std::string FormatSeconds(TimePoint time) {
-  const std::time_t seconds =
-      std::chrono::floor<std::chrono::seconds>(time).time_since_epoch().count();
-  std::tm tm{};
-  gmtime_r(&seconds, &tm);
-  char out[32];
-  std::strftime(out, sizeof out, "%Y-%m-%dT%H:%M:%S", &tm);
-  return out;
-}
-}  // namespace
-
-std::string FormatTime(TimePoint time) { return FormatSeconds(time) + "Z"; }
-
-std::string FormatTimeMicros(TimePoint time) {
-  const auto micros = std::chrono::floor<std::chrono::microseconds>(time) -
-                      std::chrono::floor<std::chrono::seconds>(time);
-  char out[16];
-  std::snprintf(
-      out, sizeof out, ".%06dZ",
-      static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(micros).count()));
-  return FormatSeconds(time) + out;
-}
-
 Result<ExecCredential> ParseExecCredential(std::string_view text, std::string_view api_version) {
   const json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto refuse = [](const std::string& why) {
@@ -183,7 +129,10 @@ Result<ExecCredential> ParseExecCredential(std::string_view text, std::string_vi
     return refuse("status.token or a client certificate with its key, got: neither");
   }
   if (const std::string expires = field("expirationTimestamp"); !expires.empty()) {
-    const auto time = ParseTime(expires);
+    // A year that 64 bits of nanoseconds do not hold is as good as never.
+    std::string near = expires;
+    if (ParseInt(near.substr(0, 4)).value_or(0) > 2260) near.replace(0, 4, "2260");
+    const auto time = ParseTime(near);
     if (!time) return refuse("an RFC 3339 status.expirationTimestamp, got: " + expires);
     out.expires = *time;
   }

@@ -57,12 +57,4 @@ Result<ExecCredential> ParseExecCredential(std::string_view json, std::string_vi
 Result<ExecCredential> RunExecPlugin(const ExecPlugin& plugin, const ClientConfig& cluster,
                                      Duration timeout);
 
-// "2026-01-02T03:04:05Z" and "2026-01-02T03:04:05.678901Z" (RFC 3339; offsets too); nothing for
-// other text.
-std::optional<TimePoint> ParseTime(std::string_view text);
-// Seconds: "2026-01-02T03:04:05Z". Micros: "2026-01-02T03:04:05.678901Z", as metav1.Time and
-// MicroTime.
-std::string FormatTime(TimePoint time);
-std::string FormatTimeMicros(TimePoint time);
-
 }  // namespace meshtrain::kube

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "operator/kube/credentials.h"
 #include "runtime/base/log.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::kube {
 namespace {

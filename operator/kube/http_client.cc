@@ -452,9 +452,13 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
   const Duration left =
       std::max<Duration>(deadline - clock_.Monotonic(), std::chrono::milliseconds(1));
   connection->http->set_read_timeout(std::chrono::ceil<std::chrono::microseconds>(left));
-  if (verb != "GET" && options_.may_write) MT_RETURN_IF_ERROR(options_.may_write());
   Allowance& allowance = connection->allowance;
   allowance = {.left = kMaxHead, .until = deadline};
+  if (verb != "GET" && options_.may_write) {
+    // Now, so that no connection is made in vain; and again when it is made.
+    MT_RETURN_IF_ERROR(options_.may_write());
+    allowance.may_send = options_.may_write;
+  }
   request.response_handler = [&](const httplib::Response&) {
     allowance.left = most;
     return true;
@@ -464,6 +468,7 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
   httplib::Result result = SendUntil(call.stop, *connection->http, request);
   const Duration took = clock_.Monotonic() - start;
   if (!result) {
+    if (!allowance.withheld.ok()) return allowance.withheld;
     if (options_.on_request) options_.on_request(verb, "<error>", took);
     if (call.stop.stop_requested()) return Cancelled(path + ": stopped");
     if (allowance.spent) return PastLimit(path, most);

@@ -19,8 +19,9 @@ namespace meshtrain::kube {
 struct HttpClientOptions {
   int connections = 16;  // also the most requests under way at once
   std::string user_agent = "meshtrain-operator";
-  // Asked immediately before each write goes out; an error is returned to the caller instead. This
-  // is how a process that lost its lease stops writing.
+  // Asked before the connection of a write is made, and again immediately before each piece of it
+  // goes out; an error is returned to the caller instead. This is how a process that lost its lease
+  // stops writing, even if it slept while a connection was made.
   std::function<Status()> may_write;
   // After each answer: verb ("GET"), HTTP status ("201", or "<error>" without one), time from send
   // to answer.

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "operator/kube/credentials.h"
 #include "runtime/base/log.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::kube {
 namespace {

@@ -14,6 +14,7 @@
 #include "operator/reconcile/progress.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 #include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::local {
@@ -254,7 +255,7 @@ void Runner::Start(const std::string& uid) {
   }
   if (child.log) {
     child.log->Write("--- " + pod.name + ", attempt " + std::to_string(pod.attempt) + ", restart " +
-                     std::to_string(pod.restart_count) + ", " + api::FormatTime(Now()) + " ---\n");
+                     std::to_string(pod.restart_count) + ", " + FormatTime(Now()) + " ---\n");
   } else {
     Tell("warning: no log of " + pod.name + ": " + made.message());
   }

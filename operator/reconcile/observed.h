@@ -62,8 +62,9 @@ struct PodSeen {
   // PodScheduled.
   std::string waiting_reason;
   std::string waiting_message;
-  // When it got its node (condition PodScheduled): the scheduler's clock.
-  std::optional<TimePoint> scheduled;
+  // When this operator process first saw that it has its node and has not started, by its own
+  // clock; nothing: it has no node, or it has started.
+  std::optional<TimePoint> starting_since;
 
   std::string node;
   NodeState node_state = NodeState::kUnseen;
@@ -156,6 +157,9 @@ struct Observed {
   std::optional<ProgressSeen> progress;
   std::optional<RefusedWrite> refused;
   std::optional<LostChild> lost_child;
+  // When this operator process last asked for all that pods mount and got its answers, by its own
+  // clock; nothing: not yet.
+  std::optional<TimePoint> mounts_asked;
   Settings settings;
   friend bool operator==(const Observed&, const Observed&) = default;
 };

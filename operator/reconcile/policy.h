@@ -8,6 +8,7 @@
 // them without counting again); one of the present attempt opens a new incident.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -46,18 +47,9 @@ struct View {
   bool Is(ConditionType type) const { return api::IsTrue(job.status, type); }
 };
 
-// The next status and what is to be done, as it grows. No two steps of Reconcile write the same
-// part of it, so their order decides nothing, except that what EndWait reads is set afterwards:
-//   recovery.in_place*       RecordInPlace
-//   progress, plan, checkpoint, goodput.lost_steps   ObserveProgress
-//   start_time               Reconcile, Suspend
-//   all else of recovery     OpenIncident, or Suspend
-//   Succeeded, Failed        Succeed and Fail; the first of them stands
-//   Restarting               OpenIncident, then CloseIncident of an incident that was open before
-//   Running                  OpenIncident or Suspend (false), else Tell (true)
-//   Stalled, Straggling      WatchForStall, WatchForStraggler
-//   Waiting                  Publish, from the most telling Wait of any step
-//   counts, worst            Counts
+// The next status and what is to be done, as it grows. No two steps of Reconcile set the same part
+// of the status, so that their order decides nothing; what is an exception, and why, stands in
+// tests/operator/reconcile/steps_test.cc, which fails where a step sets a part that is another's.
 struct Draft {
   explicit Draft(const View& view);
 
@@ -85,6 +77,31 @@ struct Draft {
   void Fail(Reason reason, std::string message);
   bool finished() const { return api::IsFinished(next); }
 };
+
+// What Reconcile goes through, in this order; not each of them in every look.
+enum class Step : uint8_t {
+  kCleanUp,
+  kRefuseManifest,
+  kRecordInPlace,
+  kObserveProgress,
+  kSucceed,
+  kSuspend,
+  kAccept,
+  kOpenIncident,
+  kDeadlines,
+  kCloseIncident,  // and deletes what is made again
+  kChildren,       // the gang among them
+  kCounts,
+  kTell,
+  kWatchForStall,
+  kWatchForStraggler,
+  kPublish,
+};
+// Told after each step what the next status is by then; empty outside tests.
+using StepObserver = std::function<void(Step, const api::JobStatus&)>;
+// reconcile.cc: Reconcile, step by step.
+Outcome ReconcileInSteps(const api::TrainingJob& job, const Observed& seen, TimePoint now,
+                         const StepObserver& after);
 
 // A pod that ended by itself or by its node, and was not being deleted.
 enum class Verdict : uint8_t { kIgnore, kRestart, kRestartAll, kFail };

@@ -144,8 +144,9 @@ std::string Rests(const Draft& draft) {
   return "phase " + draft.next.phase + ", ready " + draft.next.ready + ": all is as it should be";
 }
 
-Outcome Finish(Draft* draft) {
+Outcome Finish(const StepObserver& after, Draft* draft) {
   Publish(draft->view, draft);
+  if (after) after(Step::kPublish, draft->next);
   // Events go with a record: without one, the same would be told again at every look.
   const bool recorded = std::any_of(
       draft->actions.begin(), draft->actions.end(),
@@ -174,30 +175,13 @@ std::string Listing(const std::vector<api::FieldError>& errors) {
   return out;
 }
 
-// Ends the job: the record now, the clean-up when it is seen to be there. Nothing else was planned
-// before the end was known.
-Outcome End(const std::vector<Failure>& failures, Draft* draft) {
-  const View& view = draft->view;
-  Counts(view, failures, draft);
-  if (api::IsTrue(draft->next, ConditionType::kSucceeded)) {
-    for (auto& [role, counts] : draft->next.replica_statuses) {
-      counts.succeeded += counts.active;
-      counts.active = 0;
-    }
-  }
-  for (const auto& [task, pod] : view.ours) {
-    auto& newest = draft->next.recovery.newest_pod;
-    if (!newest || pod->created > *newest) newest = pod->created;
-  }
-  return Finish(draft);
-}
-
 // Until the job is known to be another's, or going, nothing of it is touched.
 Outcome Idle(std::string why) { return {.rests = std::move(why)}; }
 
 }  // namespace
 
-Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint now) {
+Outcome ReconcileInSteps(const api::TrainingJob& job, const Observed& seen, TimePoint now,
+                         const StepObserver& after) {
   if (job.metadata.deleted) {
     return Idle("the job is being deleted; the garbage collector follows the owner references");
   }
@@ -208,15 +192,20 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
 
   const View view(job, seen, now);
   Draft draft(view);
+  const auto did = [&](Step step) {
+    if (after) after(step, draft.next);
+  };
   if (api::IsFinished(job.status)) {
     CleanUp(view, &draft);
-    return Finish(&draft);
+    did(Step::kCleanUp);
+    return Finish(after, &draft);
   }
   const auto errors = api::Validate(job);
   if (!errors.empty()) {
     if (!job.status.start_time && !job.status.conditions.contains(ConditionType::kRunning)) {
       draft.Fail(Reason::kInvalidSpec, Listing(errors));
-      return Finish(&draft);
+      did(Step::kRefuseManifest);
+      return Finish(after, &draft);
     }
     // Pods that train are not stopped for an edit that got past admission, nor for a stricter rule
     // of a new version. Nothing is made and nothing scaled, but what happens to them is recorded.
@@ -227,21 +216,37 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
           return problem.path.starts_with("spec.replicaSpecs");
         });
     if (!readable) {
-      if (!Suspend(view, &draft)) Deadlines(view, &draft);
-      return Finish(&draft);
+      const bool stands = Suspend(view, &draft);
+      did(Step::kSuspend);
+      if (!stands) Deadlines(view, &draft);
+      did(Step::kDeadlines);
+      return Finish(after, &draft);
     }
   }
 
   RecordInPlace(view, &draft);
+  did(Step::kRecordInPlace);
   ObserveProgress(view, &draft);
+  did(Step::kObserveProgress);
   const std::vector<Failure> failures = JudgeFailures(view, &draft);
+  // The record of the end now, the clean-up when it is seen to be there. Nothing else was planned
+  // before the end was known.
+  const auto end = [&] {
+    Counts(view, failures, &draft);
+    did(Step::kCounts);
+    return Finish(after, &draft);
+  };
   if (const auto why = Success(view, failures)) {
     draft.Succeed(*why);
-    return End(failures, &draft);
+    did(Step::kSucceed);
+    return end();
   }
-  if (Suspend(view, &draft)) {
+  const bool stands = Suspend(view, &draft);
+  did(Step::kSuspend);
+  if (stands) {
     Counts(view, {}, &draft);
-    return Finish(&draft);
+    did(Step::kCounts);
+    return Finish(after, &draft);
   }
   if (!draft.next.start_time) draft.next.start_time = view.stamp;
   if (!job.status.conditions.contains(ConditionType::kCreated) && !seen.refused) {
@@ -252,22 +257,35 @@ Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint n
     }
   }
   TellRefusal(view, &draft);
+  did(Step::kAccept);
 
   OpenIncident(view, failures, errors.empty(), &draft);
+  did(Step::kOpenIncident);
   if (!draft.finished()) Deadlines(view, &draft);
-  if (draft.finished()) return End(failures, &draft);
+  did(Step::kDeadlines);
+  if (draft.finished()) return end();
 
   ReplacePods(view, failures, &draft);
   CloseIncident(view, failures, &draft);
+  did(Step::kCloseIncident);
   if (errors.empty()) {
     const bool may_create = Gang(view, &draft);
     Children(view, may_create, &draft);
   }
+  did(Step::kChildren);
   Counts(view, failures, &draft);
+  did(Step::kCounts);
   Tell(view, &draft);
+  did(Step::kTell);
   WatchForStall(view, &draft);
+  did(Step::kWatchForStall);
   WatchForStraggler(view, &draft);
-  return Finish(&draft);
+  did(Step::kWatchForStraggler);
+  return Finish(after, &draft);
+}
+
+Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint now) {
+  return ReconcileInSteps(job, seen, now, {});
 }
 
 namespace {
@@ -307,6 +325,14 @@ struct Printer {
 };
 
 }  // namespace
+
+bool AsksForMounts(const Outcome& outcome) {
+  return std::any_of(outcome.actions.begin(), outcome.actions.end(), [](const Action& action) {
+    return std::holds_alternative<CreateSecret>(action.write) ||
+           std::holds_alternative<CreateClaim>(action.write) ||
+           std::holds_alternative<CreateConfigMap>(action.write);
+  });
+}
 
 std::string ToString(const Write& write) { return std::visit(Printer{}, write); }
 

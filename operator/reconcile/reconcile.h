@@ -146,6 +146,9 @@ struct Action {
   Phase phase = Phase::kDecide;
   Write write;
   std::string why;  // for the log: "mnist-worker-1 failed with exit code 138"
+  // May be sent though it was answered before and nothing was told since: no watch shows its
+  // object.
+  bool repeat = false;
   friend bool operator==(const Action&, const Action&) = default;
 };
 
@@ -161,6 +164,9 @@ struct Outcome {
 // Decides and touches nothing. `now` is wall time; nothing else tells the time. Never fails: an
 // object that makes no sense becomes a Failed condition.
 Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint now);
+
+// Whether the outcome asks for what pods mount (Observed::mounts_asked, once it is applied).
+bool AsksForMounts(const Outcome& outcome);
 
 // One line per action, for logs and tests: "create pod mnist-worker-0 (attempt 0)"; of an action
 // with its reason: "create pod mnist-worker-0 (attempt 0): it is missing".

@@ -9,6 +9,8 @@
 namespace meshtrain::reconcile {
 namespace {
 
+constexpr std::chrono::minutes kAskForMountsAgain{5};
+
 enum class Names : uint8_t { kFree, kTaken };
 
 // Asks for the Services that are missing; a foreign one of a name that we need blocks the job.
@@ -77,7 +79,12 @@ std::vector<CreatePod> Missing(const View& view, Draft* draft) {
 }
 
 // What pods mount. All of it may be asked for again: what is there stays as it is.
-void Mounted(const View& view, const char* why, Draft* draft) {
+// `repeat`: as Action::repeat.
+void Mounted(const View& view, const char* why, bool repeat, Draft* draft) {
+  const auto ask = [&](Write write) {
+    draft->Add(Phase::kPrepare, std::move(write), why);
+    draft->actions.back().repeat = repeat;
+  };
   const api::Spec& spec = view.job.spec;
   if (!spec.program.empty()) {
     // Another token would keep new processes apart from those that hold the first one.
@@ -87,28 +94,31 @@ void Mounted(const View& view, const char* why, Draft* draft) {
              pod.phase != PodPhase::kFailed &&
              pod.attempt >= draft->next.recovery.restart_all_below;
     });
-    draft->Add(Phase::kPrepare, TokenSecret(view.job, /*probe=*/held), why);
+    ask(TokenSecret(view.job, /*probe=*/held));
   }
   if (spec.checkpoint && !spec.checkpoint->volume_claim_template.empty()) {
-    draft->Add(Phase::kPrepare, CheckpointClaim(view.job), why);
+    ask(CheckpointClaim(view.job));
   }
   if (NeedsClusterFile(view.job, view.seen.settings)) {
-    draft->Add(Phase::kPrepare, ClusterMap(view.job, view.seen.settings), why);
+    ask(ClusterMap(view.job, view.seen.settings));
   }
 }
 
-// A pod that does not start may lack what it mounts: once it is said, that is asked for again.
+// A pod that does not start may lack what it mounts, and no watch tells of that: so it is asked for
+// when a pod becomes slow, and now and then while one stays so.
 void LookAfterMounts(const View& view, Draft* draft) {
-  const auto told = view.job.status.conditions.find(ConditionType::kWaiting);
-  if (told != view.job.status.conditions.end() && told->second.status &&
-      told->second.reason == api::ReasonName(Reason::kSlowStart)) {
-    return;
+  std::optional<TimePoint> slow;  // since when the last of the slow pods is so
+  for (const auto& [task, pod] : view.ours) {
+    const auto from = SlowFrom(*pod);
+    if (from && *from <= view.now) slow = std::max(slow.value_or(*from), *from);
   }
-  const bool slow = std::any_of(view.ours.begin(), view.ours.end(), [&](const auto& entry) {
-    const auto from = SlowFrom(*entry.second);
-    return from && view.now >= *from;
-  });
-  if (slow) Mounted(view, "a pod that mounts it does not start", draft);
+  if (!slow) return;
+  const auto& asked = view.seen.mounts_asked;
+  if (asked && *slow <= *asked && *asked <= view.now) {
+    const TimePoint due = *asked + Duration(kAskForMountsAgain);
+    if (view.now < due) return draft->WakeAt(due);
+  }
+  Mounted(view, "a pod that mounts it does not start", /*repeat=*/true, draft);
 }
 
 }  // namespace
@@ -154,7 +164,7 @@ void Children(const View& view, bool may_create, Draft* draft) {
                 "all pods restart together, and " + former->name + " has to end first");
     return;
   }
-  Mounted(view, "pods mount it", draft);
+  Mounted(view, "pods mount it", /*repeat=*/false, draft);
   const size_t most = static_cast<size_t>(std::max(1, view.seen.settings.max_creates));
   if (missing.size() > most) {
     missing.resize(most);

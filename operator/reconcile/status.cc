@@ -1,6 +1,7 @@
 // Observed pods -> counts and conditions; the write itself where there is news.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "operator/reconcile/children.h"
 #include "operator/reconcile/policy.h"
@@ -162,6 +163,10 @@ void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft
       if (at->second->phase == PodPhase::kFailed) ++count.failed;
     }
     ready += count.active + count.succeeded;
+    if (api::IsTrue(draft->next, ConditionType::kSucceeded)) {
+      // What still runs then is ended with the job.
+      count.succeeded += std::exchange(count.active, 0);
+    }
     const auto& incidents = draft->next.recovery.incidents_by_role;
     const auto found = incidents.find(role);
     count.restarts = (found == incidents.end() ? 0 : found->second) +
@@ -174,6 +179,11 @@ void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft
   for (const auto& [role, count] : draft->next.recovery.incidents_by_role) incidents += count;
   draft->next.restarts = incidents + RestartsInPlace(draft->next.recovery, std::nullopt);
   ListWorst(view, failures, draft);
+  if (!draft->finished()) return;
+  for (const auto& [task, pod] : view.ours) {
+    auto& newest = draft->next.recovery.newest_pod;
+    if (!newest || pod->created > *newest) newest = pod->created;
+  }
 }
 
 // Running, as TFJob has it: the chief runs, or without one some worker; but only once every pod is

@@ -31,8 +31,8 @@ Reason Kind(const std::string& reason) {
 
 std::optional<TimePoint> SlowFrom(const PodSeen& pod) {
   const bool starts = pod.phase == PodPhase::kPending && !pod.delete_requested &&
-                      IsNormal(pod.waiting_reason) && pod.scheduled;
-  return starts ? std::optional(*pod.scheduled + Duration(kSlow)) : std::nullopt;
+                      IsNormal(pod.waiting_reason) && pod.starting_since;
+  return starts ? std::optional(*pod.starting_since + Duration(kSlow)) : std::nullopt;
 }
 
 std::optional<PodTrouble> TroubleOf(const View& view, const PodSeen& pod) {

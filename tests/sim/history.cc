@@ -1,32 +1,115 @@
-// What happens to a world besides its operator, how a history ends, and jobs of random shape.
+// What happens to a world besides its operator, and jobs of random shape.
 #include <algorithm>
 
-#include "operator/api/json.h"
+#include "operator/reconcile/children.h"
 #include "tests/sim/world.h"
 #include "tests/support/job_builder.h"
 
 namespace meshtrain::sim {
-namespace {
 
 using cluster::Role;
 using reconcile::PodPhase;
 using reconcile::PodSeen;
 
-Duration Seconds(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-std::string PodKey(const std::string& name) { return "pod/" + name; }
-bool Live(const PodSeen& pod) {
-  return pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning;
+void World::KillAt(double second, const std::string& name, int exit_code) {
+  After(second, [=, this] {
+    const Object* object = Now(PodKey(name));
+    if (object != nullptr && object->pod && object->pod->phase == PodPhase::kRunning &&
+        !object->pod->delete_requested) {
+      Fail(name, object->pod->uid, exit_code, "Error");
+    }
+  });
 }
 
-}  // namespace
+void World::EvictAt(double second, const std::string& name) {
+  After(second, [=, this] {
+    const Object* object = Now(PodKey(name));
+    if (object == nullptr || !object->pod || object->pod->phase != PodPhase::kRunning) return;
+    Log("evict " + name);
+    ChangePod(name, object->pod->uid, [&](PodSeen& pod) {
+      pod.phase = PodPhase::kFailed;
+      pod.reason = "Evicted";
+      pod.finished = now_;
+    });
+  });
+}
 
-// --- what happens besides
-// -------------------------------------------------------------------------------------------------
+void World::SuspendAt(double second, bool suspended) {
+  After(second, [=, this] {
+    Log(suspended ? "suspend" : "resume");
+    ChangeJob([&](api::TrainingJob& job) { job.spec.run_policy.suspend = suspended; }, true);
+  });
+}
+
+void World::MakeAgainAt(double second, double pause) {
+  After(second, [=, this] { MakeAgain(pause); });
+}
+
+void World::RestoreAt(double second, double ago) {
+  After(second - ago, [this] { KeepBackup(); });
+  After(second, [this] { Restore(backups_.front()); });
+}
+
+void World::DeleteClaimAt(double second) {
+  After(second, [this] {
+    Fire("the claim is deleted");
+    DeleteClaim(kClaimKey + reconcile::CheckpointClaim(*job()).name);
+  });
+}
+
+void World::RefuseServiceUntil(double second, Refusal refusal) {
+  const std::string key = kServiceKey + job()->metadata.name;
+  if (refusal == Refusal::kQuota) {
+    service_quota_ = true;
+  } else {
+    Put(key, {.service = reconcile::ServiceSeen{.name = job()->metadata.name,
+                                                .controller_uid = kForeignUid}});
+  }
+  After(second, [=, this] {
+    const bool storm = faults_.write > 0 || faults_.chaos > 0 ||
+                       faults_.crash_after_write + faults_.unanswered_write > 0;
+    if (!storm && !Pods().empty()) {
+      Violate("the Service is refused, and " + Pods().front() + " is there");
+    }
+    if (!storm && !api::IsTrue(job()->status, api::ConditionType::kWaiting)) {
+      Violate("waits without saying so");
+    }
+    Log("the Service may be made");
+    service_quota_ = false;
+    if (refusal == Refusal::kNameTaken) Put(key, {});
+  });
+}
+
+void World::HoldNamesUntil(double second) {
+  const std::string name = job()->metadata.name;
+  const api::Spec spec = job()->spec;
+  reconcile::ServiceSeen service{
+      .name = name, .uid = "former", .controller_uid = kFormerUid, .deleting = true};
+  Put(kServiceKey + name, {.service = service});
+  std::vector<std::string> held;
+  for (const auto& [role, replica] : spec.replica_specs) {
+    if (replica.replicas < 1) continue;
+    PodSeen pod;
+    pod.name = cluster::PodName(name, {role, 0});
+    pod.uid = "former-" + pod.name;
+    pod.task = TaskId{role, 0};
+    pod.controller_uid = kFormerUid;
+    pod.phase = PodPhase::kSucceeded;
+    pod.delete_requested = pod.delete_due = ServerNow() - Seconds(5);
+    Put(PodKey(pod.name), {.pod = pod});
+    held.push_back(PodKey(pod.name));
+  }
+  After(second, [=, this] {
+    Fire("names of a former job are released");
+    Log("names are released");
+    Put(kServiceKey + name, {});
+    for (const std::string& key : held) Put(key, {});
+  });
+}
 
 void World::Chaos() {
   if (calm_) return;
+  if (faults_.wide) KeepBackup();
   After(1, [this] { Chaos(); });
   if (!Chance(faults_.chaos) || job() == nullptr) return;
   std::vector<PodSeen> pods;
@@ -40,7 +123,7 @@ void World::Chaos() {
     return pods[static_cast<size_t>(Below(static_cast<int>(pods.size())))];
   };
   const size_t node = static_cast<size_t>(Below(static_cast<int>(nodes_.size())));
-  switch (Below(12)) {
+  switch (Below(faults_.wide ? 15 : 13)) {
     case 0:
       if (pods.empty()) return;
       Fire("pod drained");
@@ -106,7 +189,7 @@ void World::Chaos() {
           job()->spec.success_policy != api::kSuccessAllWorkers) {
         const int next = 1 + Below(6);
         Fire("user scales a suspended job");
-        most_workers_ = std::max(most_workers_, next);
+        SawWorkers(next);
         ChangeJob(
             [&](api::TrainingJob& job) { job.spec.replica_specs[Role::kWorker].replicas = next; },
             true);
@@ -124,7 +207,7 @@ void World::Chaos() {
       const int next = 1 + Below(6);
       Fire("user scales");
       Log("scale to " + std::to_string(next));
-      most_workers_ = std::max(most_workers_, next);
+      SawWorkers(next);
       return ChangeJob(
           [&](api::TrainingJob& job) { job.spec.replica_specs[Role::kWorker].replicas = next; },
           true);
@@ -152,70 +235,32 @@ void World::Chaos() {
       Log("force " + some().name);
       return RequestDeletion(some().name, some().uid, 0);
     case 10: {
-      const Object* token = Now("secret/token");
-      if (token == nullptr || !token->secret) return;
+      const std::string key = kSecretKey + reconcile::TokenSecret(*job()).name;
+      const Object* token = Now(key);
+      if (token == nullptr || !token->child) return;
       Fire("the token is deleted");
-      Log("the token is deleted");
-      return Put("secret/token", {});
+      return Put(key, {});
     }
+    case 11: {
+      const std::string key = kClaimKey + reconcile::CheckpointClaim(*job()).name;
+      const Object* claim = Now(key);
+      if (claim == nullptr || !claim->child || claim->child->deleting) break;
+      Fire("the claim is deleted");
+      return DeleteClaim(key);
+    }
+    case 13:
+      return MakeAgain(Between(0, 20));
+    case 14:
+      return Restore(backups_[static_cast<size_t>(Below(static_cast<int>(backups_.size())))]);
     default:
       Fire("watch starts again from a list");
       return Relist(process_);
   }
 }
 
-void World::CheckSettled() {
-  const api::TrainingJob* current = job();
-  for (const char* name : {"unrelated"}) {
-    if (const Object* object = Now(PodKey(name));
-        object == nullptr || !object->pod || object->pod->delete_requested) {
-      Violate(std::string("P9: the foreign pod ") + name + " was touched");
-    }
-  }
-  if (current == nullptr) {
-    if (!Pods().empty()) Violate("pods outlive their job");
-    return;
-  }
-  if (!api::IsFinished(current->status)) {
-    std::string pods;
-    for (const std::string& pod : Pods()) pods += pod + "; ";
-    return Violate("P3: the job never ended; phase " + current->status.phase + "; pods " + pods);
-  }
-  const std::string& policy = current->spec.run_policy.clean_pod_policy;
-  for (const auto& [key, versions] : objects_) {
-    const auto& pod = versions.back().pod;
-    if (!pod || pod->controller_uid != current->metadata.uid) continue;
-    if (pod->phase == PodPhase::kPending) {
-      Violate("P2: " + pod->name + " still waits to start after the end");
-    }
-    if (policy == api::kCleanAll || (policy == api::kCleanRunning && Live(*pod))) {
-      Violate("P3: " + pod->name + " was left behind, cleanPodPolicy is " + policy);
-    }
-  }
-  Relist(process_);
-  const reconcile::Outcome outcome = reconcile::Reconcile(*current, Observe(), OperatorNow());
-  if (!outcome.empty()) Violate("P3: not settled:\n" + ToString(outcome));
-}
-
-void World::Run(double stormy) {
-  StartProcess(0.001);
-  After(1, [this] { Chaos(); });
-  RunUntil(now_ + Seconds(stormy));
-  calm_ = true;
-  faults_.write = faults_.watch = faults_.pod = faults_.chaos = 0;
-  quota_ = false;
-  for (Node& node : nodes_) {
-    node.up = true;
-    node.gone = node.out_of_service = false;
-    node.ready = true;
-  }
-  ShowNodes();
-  if (job() != nullptr && job()->spec.run_policy.suspend) {
-    ChangeJob([](api::TrainingJob& job) { job.spec.run_policy.suspend = false; }, true);
-  }
-  // The longest back-off, deadlines and a good many runs fit into this.
-  RunUntil(now_ + Seconds(1500));
-  CheckSettled();
+void World::SawWorkers(int workers) {
+  Life& life = lives_[job()->metadata.uid];
+  life.most_workers = std::max(life.most_workers, workers);
 }
 
 api::TrainingJob RandomJob(uint64_t seed) {
@@ -259,6 +304,10 @@ api::TrainingJob RandomJob(uint64_t seed) {
       job.spec.replica_specs[Role::kWorker].restart_budget = api::RestartBudget{.limit = below(4)};
     }
     if (below(6) == 0) run.suspend = true;
+    if (below(4) == 0) {
+      job.spec.checkpoint =
+          api::Checkpoint{.path = "/c", .volume_claim_template = R"({"spec":{}})"};
+    }
   });
   return builder.Build();
 }

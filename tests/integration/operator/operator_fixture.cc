@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "operator/kube/credentials.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 
 extern char** environ;
 
@@ -249,7 +249,7 @@ bool OperatorTest::WaitForCondition(const std::string& job, const std::string& t
 bool OperatorTest::TrySetRunning(const std::string& pod) {
   const json status = {
       {"phase", "Running"},
-      {"startTime", kube::FormatTime(SystemClock().Now())},
+      {"startTime", FormatTime(SystemClock().Now())},
       {"conditions", {{{"type", "Ready"}, {"status", "True"}}}},
       {"containerStatuses",
        {{{"name", "trainer"},
@@ -257,7 +257,7 @@ bool OperatorTest::TrySetRunning(const std::string& pod) {
          {"imageID", "i"},
          {"ready", true},
          {"restartCount", 0},
-         {"state", {{"running", {{"startedAt", kube::FormatTime(SystemClock().Now())}}}}}}}}};
+         {"state", {{"running", {{"startedAt", FormatTime(SystemClock().Now())}}}}}}}}};
   return api()
       .client()
       .Patch(kube::Pods(), ns_, pod, "status", kube::PatchType::kMerge,
@@ -266,7 +266,7 @@ bool OperatorTest::TrySetRunning(const std::string& pod) {
 }
 
 bool OperatorTest::TrySetEnded(const std::string& pod, int exit_code) {
-  const std::string now = kube::FormatTime(SystemClock().Now());
+  const std::string now = FormatTime(SystemClock().Now());
   const json ended = {{"exitCode", exit_code},
                       {"reason", exit_code == 0 ? "Completed" : "Error"},
                       {"startedAt", now},

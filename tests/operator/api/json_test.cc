@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <random>
 
+#include "runtime/base/time_text.h"
+
 namespace meshtrain::api {
 namespace {
 
@@ -264,16 +266,6 @@ TEST(JsonTest, AForeignStatusIsNotHeldAgainstTheJob) {
   ASSERT_TRUE(job.ok());
   EXPECT_THAT(job->problems, ElementsAre());
   EXPECT_TRUE(IsTrue(job->status, ConditionType::kFailed));
-}
-
-TEST(JsonTest, TimesRoundTripAndOddOnesAreRefused) {
-  EXPECT_EQ(FormatTime(*ParseTime("2026-02-28T23:59:60Z")), "2026-03-01T00:00:00Z");
-  EXPECT_EQ(FormatTime(*ParseTime("2026-01-01T02:00:00.123456789+02:00")), "2026-01-01T00:00:00Z");
-  for (const char* bad :
-       {"", "2026-01-01", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00", "2026-01-01T25:00:00Z",
-        "2026-01-01T00:00:00.Z", "2026-01-01T00:00:00+0200", "9999-01-01T00:00:00Z"}) {
-    EXPECT_FALSE(ParseTime(bad).has_value()) << bad;
-  }
 }
 
 // Whatever is put in place of a value: reading never crashes, and a job without problems is written

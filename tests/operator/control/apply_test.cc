@@ -41,10 +41,10 @@ class ApplyTest : public ::testing::Test {
                           {}, change, {});
   }
   Applied Adopt() { return Apply(reconcile::AdoptPod{.name = "mnist-worker-0", .uid = "p1"}, 1); }
-  int Calls(const std::string& verb) {
+  int Calls(const std::string& verb, const std::string& plural = "pods") {
     const auto calls = api_.calls();
     return static_cast<int>(std::count_if(calls.begin(), calls.end(), [&](const auto& call) {
-      return call.verb == verb && call.plural == "pods";
+      return call.verb == verb && call.plural == plural;
     }));
   }
 
@@ -96,6 +96,27 @@ TEST_F(ApplyTest, APodThatDoesNotGoIsAskedOnceBetweenTwoChangesOfTheWorld) {
   EXPECT_EQ(again.status.code(), StatusCode::kCancelled) << "nor is what comes after it";
   EXPECT_EQ(again.look_again_in, std::chrono::seconds(1));
   EXPECT_EQ(Calls("delete"), 2);
+}
+
+// What no watch tells of is asked for again though nothing was told, if the decision says so.
+TEST_F(ApplyTest, ARepeatedQuestionIsSentOnceASecondHasPassed) {
+  const reconcile::CreateSecret probe{
+      .name = "t", .key = "token", .body = R"({"metadata":{"name":"t"}})", .probe = true};
+  const auto apply = [&](bool repeat) {
+    reconcile::Outcome outcome;
+    outcome.actions.push_back(
+        {.phase = reconcile::Phase::kPrepare, .write = probe, .why = "test", .repeat = repeat});
+    return applier_.Apply(*store_.View("ml/mnist")->job, outcome, {}, 1, {});
+  };
+  api_.Put({"", "v1", "secrets"}, R"({"metadata":{"namespace":"ml","name":"t"}})");
+  EXPECT_TRUE(apply(false).status.ok());
+  clock_.Advance(std::chrono::minutes(5));
+  EXPECT_TRUE(apply(false).status.ok());
+  EXPECT_EQ(Calls("create", "secrets"), 1);
+  EXPECT_TRUE(apply(true).status.ok());
+  EXPECT_EQ(Calls("create", "secrets"), 2);
+  EXPECT_FALSE(apply(true).status.ok());
+  EXPECT_EQ(Calls("create", "secrets"), 2);
 }
 
 TEST_F(ApplyTest, EachWriteIsALineWithItsReason) {

@@ -409,6 +409,39 @@ TEST_F(ControllerTest, ATokenThatSomebodyDeletedRestartsAllTogether) {
   EXPECT_NE(uid_of(secrets, token), "");
 }
 
+TEST_F(ControllerTest, JobsOfOneNameInTwoNamespacesAreTwoJobs) {
+  Start();
+  for (const char* ns : {"ml", "nlp"}) {
+    json job = json::parse(JobText("mnist", 2));
+    job["metadata"]["namespace"] = ns;
+    job["metadata"]["uid"] = std::string("job-in-") + ns;
+    api_.Put(TrainingJobs(), job.dump());
+  }
+  const auto uid = [&](const char* ns, const char* pod) {
+    const std::string text = api_.Peek(kube::Pods(), ns, pod);
+    return text.empty() ? "" : json::parse(text)["metadata"]["uid"].get<std::string>();
+  };
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 4; }));
+  const std::string zero = uid("nlp", "mnist-worker-0"), one = uid("nlp", "mnist-worker-1"),
+                    failed = uid("ml", "mnist-worker-1");
+  SetPhase("mnist-worker-0", Running());
+  SetPhase("mnist-worker-1", Ended(138));
+  ASSERT_TRUE(Eventually([&] {
+    if (api_.Peek(kube::Pods(), "ml", "mnist-worker-1").find("deletionTimestamp") !=
+        std::string::npos) {
+      api_.Remove(kube::Pods(), "ml", "mnist-worker-1");
+    }
+    const std::string now = uid("ml", "mnist-worker-1");
+    return !now.empty() && now != failed;
+  }));
+  api_.Remove(TrainingJobs(), "ml", "mnist");
+  Settle();
+  EXPECT_EQ(uid("nlp", "mnist-worker-0"), zero);
+  EXPECT_EQ(uid("nlp", "mnist-worker-1"), one);
+  const json other = json::parse(api_.Peek(TrainingJobs(), "nlp", "mnist"));
+  EXPECT_EQ(other["status"].value("restarts", 0), 0);
+}
+
 TEST_F(ControllerTest, IsNotHealthyWhileItsWorkStands) {
   std::atomic<bool> hangs = true;
   std::atomic<int> hanging = 0;

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "operator/api/json.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::control {
 namespace {
@@ -41,16 +41,16 @@ TEST(PodViewTest, KeepsWhatDecisionsRead) {
   want.seen.task = cluster::TaskId{.role = cluster::Role::kWorker, .index = 3};
   want.seen.controller_uid = "j1";
   want.seen.attempt = 2;
-  want.seen.created = *api::ParseTime("2026-01-02T03:04:05Z");
-  want.seen.delete_due = api::ParseTime("2026-01-02T03:10:30Z");
-  want.seen.delete_requested = api::ParseTime("2026-01-02T03:10:00Z");
+  want.seen.created = *ParseTime("2026-01-02T03:04:05Z");
+  want.seen.delete_due = ParseTime("2026-01-02T03:10:30Z");
+  want.seen.delete_requested = ParseTime("2026-01-02T03:10:00Z");
   want.seen.phase = reconcile::PodPhase::kFailed;
   want.seen.reason = "Evicted";
   want.seen.disrupted = true;
   want.seen.exit_code = 137;
   want.seen.exit_reason = "OOMKilled";
   want.seen.termination_message = "last words";
-  want.seen.finished = api::ParseTime("2026-01-02T03:10:00Z");
+  want.seen.finished = ParseTime("2026-01-02T03:10:00Z");
   want.seen.last_exit_code = 138;
   want.seen.restart_count = 3;
   want.seen.node = "n1";

@@ -194,7 +194,7 @@ TEST_F(StoreTest, AnAnswerToADeletionTellsWhenThePodWillBeGone) {
   EXPECT_GT(*pod.delete_requested, TimePoint());
 }
 
-TEST_F(StoreTest, TellsByItsOwnClockSinceWhenAPodIsGoingAndANodeNotReady) {
+TEST_F(StoreTest, TellsByItsOwnClockSinceWhenAPodIsGoingOrStartingAndANodeNotReady) {
   // What other machines' clocks say is an hour off, either way.
   testing::FakeClock clock;
   Store store([](const std::string&) {}, clock);
@@ -206,6 +206,7 @@ TEST_F(StoreTest, TellsByItsOwnClockSinceWhenAPodIsGoingAndANodeNotReady) {
   json going = PodJson("a", 0, 7);
   going["metadata"]["deletionTimestamp"] = "2026-01-02T02:04:35Z";
   going["metadata"]["deletionGracePeriodSeconds"] = 30;
+  going["status"]["phase"] = "Pending";
   pods.watched(WatchEventType::kAdded, 7, going.dump());
   const TimePoint seen = clock.Now();
   clock.Advance(std::chrono::minutes(7));
@@ -214,9 +215,14 @@ TEST_F(StoreTest, TellsByItsOwnClockSinceWhenAPodIsGoingAndANodeNotReady) {
   pods.watched(WatchEventType::kModified, 8, going.dump());
   nodes.watched(WatchEventType::kModified, 9, NodeJson("node-0", 9, "False").dump());
   const auto pod = store.View("ml/a")->Observe().pods.at(0);
+  EXPECT_EQ(pod.starting_since, seen);
   EXPECT_EQ(pod.delete_seen, seen);
   EXPECT_EQ(pod.node_not_ready_since, seen);
   EXPECT_EQ(pod.node_state, NodeState::kNotReady);
+  going["metadata"]["resourceVersion"] = "10";
+  going["status"]["phase"] = "Running";
+  pods.watched(WatchEventType::kModified, 10, going.dump());
+  EXPECT_EQ(store.View("ml/a")->Observe().pods.at(0).starting_since, std::nullopt);
 }
 
 TEST_F(StoreTest, KnowsServicesThatAreGoingAway) {

@@ -176,6 +176,22 @@ TEST_F(HttpClientTest, AsksBeforeEachWriteButNotBeforeReads) {
   EXPECT_THAT(lines(), ElementsAre("GET /api/v1/namespaces/ml/pods/p"));
 }
 
+// A process may sleep for longer than its lease while a connection is made.
+TEST_F(HttpClientTest, AWriteWhoseTimeIsOverOnceItsConnectionIsMadeIsNotSent) {
+  for (const int fine : {1, 2}) {  // before the connection is made; before the head goes out
+    int asked = 0;
+    HttpClientOptions options;
+    options.may_write = [&] {
+      return ++asked <= fine ? OkStatus() : FailedPrecondition("lease lost");
+    };
+    const std::string body(100000, ' ');
+    EXPECT_EQ(MakeClient(options).Create(Pods(), "ml", body, {}).status().code(),
+              StatusCode::kFailedPrecondition);
+    EXPECT_EQ(asked, fine + 1);
+  }
+  EXPECT_THAT(lines(), ::testing::IsEmpty());
+}
+
 TEST_F(HttpClientTest, ListsInPagesAndStartsAgainWhenATokenExpired) {
   int again = 0;
   handler_ = [&](const httplib::Request& request, httplib::Response& response) {

@@ -559,14 +559,39 @@ TEST(WaitsTest, APodThatHasItsNodeAndDoesNotStartIsTold) {
   scene.Look(0);
   scene.Obey();
   scene.seen.pods[0].phase = PodPhase::kPending;
-  scene.seen.pods[0].scheduled = At(10);
+  scene.seen.pods[0].starting_since = At(10);
   scene.Look(20);
   EXPECT_FALSE(scene.Is(ConditionType::kWaiting));
   EXPECT_EQ(scene.last.wake_at, At(70));
   const std::string did = scene.Look(70);
   EXPECT_THAT(did, HasSubstr("warn SlowStart: mnist-worker-0 has its node node-1 for a minute"));
   EXPECT_THAT(did, HasSubstr("probe secret mnist-token-")) << "it may be what is missing";
+  scene.seen.mounts_asked = At(70);
   EXPECT_EQ(scene.Look(80), "") << "once";
+}
+
+// Nothing else shows that it is missing: no watch tells of Secrets.
+TEST(WaitsTest, WhatASlowPodMountsIsAskedForUntilThereIsAnAnswerAndThenEveryFiveMinutes) {
+  Scene scene(MakeJob("mnist").Workers(2).Program("{}"));
+  scene.Look(0);
+  scene.Obey();
+  scene.seen.mounts_asked = At(0);
+  for (PodSeen& pod : scene.seen.pods) pod.phase = PodPhase::kPending;
+  scene.seen.pods[0].starting_since = At(10);
+  scene.seen.pods[1].starting_since = At(30);
+  EXPECT_THAT(scene.Look(70), HasSubstr("probe secret")) << "the answer gets lost";
+  EXPECT_THAT(scene.Look(71), HasSubstr("probe secret"));
+  scene.seen.mounts_asked = At(71);
+  EXPECT_EQ(scene.Look(80), "");
+  EXPECT_EQ(scene.last.wake_at, At(90));
+  EXPECT_THAT(scene.Look(90), HasSubstr("probe secret")) << "for the other pod";
+  scene.seen.mounts_asked = At(90);
+  EXPECT_EQ(scene.Look(389), "");
+  EXPECT_EQ(scene.last.wake_at, At(390));
+  EXPECT_EQ(scene.Look(390).substr(0, 12), "probe secret") << "it may have been deleted since";
+  EXPECT_TRUE(scene.last.actions[0].repeat) << "though nothing was told since";
+  scene.seen.mounts_asked = At(4000);
+  EXPECT_THAT(scene.Look(400), HasSubstr("probe secret")) << "the clock was set back";
 }
 
 // Names carry the job's uid, so that nobody's object is taken for this job's.

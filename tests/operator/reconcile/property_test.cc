@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <random>
 #include <set>
 
 #include "operator/api/json.h"
@@ -12,80 +10,6 @@
 
 namespace meshtrain::reconcile {
 namespace {
-
-uint64_t Seed() {
-  const char* given = std::getenv("MT_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : 4711;
-}
-
-class Dice {
- public:
-  explicit Dice(uint64_t seed) : random_(seed) {}
-  int Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
-  bool Once(int n) { return Below(n) == 0; }
-  std::mt19937_64& engine() { return random_; }
-
- private:
-  std::mt19937_64 random_;
-};
-
-Scene AnyScene(Dice* dice) {
-  auto builder = MakeJob("any");
-  if (dice->Once(2)) builder.Chief();
-  builder.Workers(1 + dice->Below(4));
-  if (dice->Once(3)) builder.Ps(1 + dice->Below(2), api::kRestartOnFailure);
-  if (dice->Once(4)) builder.Evaluator(api::kRestartNever);
-  if (dice->Once(3)) builder.Backoff(dice->Below(3));
-  const std::string_view clean[] = {api::kCleanAll, api::kCleanRunning, api::kCleanNone};
-  builder.Clean(clean[dice->Below(3)]);
-  Scene scene(builder);
-  if (!dice->Once(5)) scene.Running();
-  if (dice->Once(8)) scene.job.spec.run_policy.suspend = true;
-  if (dice->Once(6)) {
-    scene.job.spec.replica_specs[cluster::Role::kWorker].replicas = 1 + dice->Below(5);
-  }
-  for (PodSeen& pod : scene.seen.pods) {
-    switch (dice->Below(12)) {
-      case 0:
-        pod.phase = PodPhase::kFailed;
-        pod.exit_code = dice->Below(160);
-        break;
-      case 1:
-        pod.phase = PodPhase::kSucceeded;
-        pod.exit_code = 0;
-        break;
-      case 2:
-        pod.delete_requested = At(5);
-        pod.delete_due = At(35);
-        break;
-      case 3:
-        pod.node_state = dice->Once(2) ? NodeState::kGone : NodeState::kNotReady;
-        pod.node_not_ready_since = At(dice->Below(500));
-        break;
-      case 4:
-        pod.controller_uid = dice->Once(2) ? "another" : "";
-        break;
-      case 5:
-        pod.matches_selector = false;
-        break;
-      case 6:
-        pod.phase = PodPhase::kPending;
-        pod.waiting_reason = "Unschedulable";
-        break;
-      case 7:
-        pod.reason = "Evicted";
-        pod.phase = PodPhase::kFailed;
-        break;
-      case 8:
-        pod.task.reset();
-        break;
-      default:
-        break;
-    }
-  }
-  if (dice->Once(4) && !scene.seen.pods.empty()) scene.seen.pods.pop_back();
-  return scene;
-}
 
 TEST(PropertyTest, OrderOfListsDoesNotMatter) {
   SCOPED_TRACE("MT_TEST_SEED=" + std::to_string(Seed()));

@@ -2,6 +2,8 @@
 // Scene(MakeJob("mnist").Workers(2)).Running().Look(At(20)).
 #pragma once
 
+#include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,21 @@ class Scene {
   bool Is(api::ConditionType type) const { return api::IsTrue(job.status, type); }
   std::string Reason(api::ConditionType type) const;
 };
+
+// MT_TEST_SEED, else one that is always the same.
+uint64_t Seed();
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : random_(seed) {}
+  int Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
+  bool Once(int n) { return Below(n) == 0; }
+  std::mt19937_64& engine() { return random_; }
+
+ private:
+  std::mt19937_64 random_;
+};
+// Any job in any state, as far as its pods go.
+Scene AnyScene(Dice* dice);
 
 inline constexpr cluster::TaskId kChief{cluster::Role::kChief, 0};
 inline constexpr cluster::TaskId kWorker0{cluster::Role::kWorker, 0};

@@ -1,22 +1,36 @@
+#include "runtime/base/time_text.h"
+
 #include <cstdio>
 
-#include "operator/api/json.h"
 #include "runtime/base/text.h"
 
-namespace meshtrain::api {
+namespace meshtrain {
+namespace {
 
-std::string FormatTime(TimePoint time) {
+std::string WholeSeconds(TimePoint time) {
   using namespace std::chrono;  // NOLINT: the calendar
   const auto seconds = floor<std::chrono::seconds>(time);
   const auto day = floor<days>(seconds);
   const year_month_day date(day);
   const hh_mm_ss clock(seconds - day);
   char text[40];
-  std::snprintf(text, sizeof(text), "%04d-%02u-%02uT%02d:%02d:%02dZ", static_cast<int>(date.year()),
+  std::snprintf(text, sizeof(text), "%04d-%02u-%02uT%02d:%02d:%02d", static_cast<int>(date.year()),
                 static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
                 static_cast<int>(clock.hours().count()), static_cast<int>(clock.minutes().count()),
                 static_cast<int>(clock.seconds().count()));
   return text;
+}
+
+}  // namespace
+
+std::string FormatTime(TimePoint time) { return WholeSeconds(time) + "Z"; }
+
+std::string FormatTimeMicros(TimePoint time) {
+  using namespace std::chrono;  // NOLINT: the calendar
+  const auto part = floor<microseconds>(time) - floor<seconds>(time);
+  char text[16];
+  std::snprintf(text, sizeof(text), ".%06dZ", static_cast<int>(part.count()));
+  return WholeSeconds(time) + text;
 }
 
 std::optional<TimePoint> ParseTime(std::string_view text) {
@@ -68,4 +82,4 @@ std::optional<TimePoint> ParseTime(std::string_view text) {
          offset;
 }
 
-}  // namespace meshtrain::api
+}  // namespace meshtrain

@@ -1,0 +1,20 @@
+// Times as text, as Kubernetes writes and reads them. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/clock.h"
+
+namespace meshtrain {
+
+// RFC 3339 in UTC with whole seconds, as metav1.Time: "2026-01-02T03:04:05Z".
+std::string FormatTime(TimePoint time);
+// The same with microseconds, as metav1.MicroTime: "2026-01-02T03:04:05.678901Z".
+std::string FormatTimeMicros(TimePoint time);
+// RFC 3339 with any offset; fractions are kept to nanoseconds. Nothing for other text, and for
+// years that 64 bits of nanoseconds do not hold.
+std::optional<TimePoint> ParseTime(std::string_view text);
+
+}  // namespace meshtrain
