@@ -76,6 +76,15 @@ std::string OneLine(std::string text) {
   return text.substr(0, 1024);
 }
 
+// What the server itself said of a refusal, without whence it came: "POST
+// /api/v1/namespaces/ml/pods: HTTP 403: pods ..." is in the log.
+std::string ServersWords(const std::string& message) {
+  constexpr std::string_view kMark = ": HTTP ";
+  const size_t mark = message.find(kMark);
+  const size_t words = mark == std::string::npos ? mark : message.find(": ", mark + kMark.size());
+  return words == std::string::npos ? message : message.substr(words + 2);
+}
+
 std::string RandomHex32() {
   unsigned char bytes[32];
   size_t have = 0;
@@ -169,10 +178,13 @@ struct Applier::Run {
         LogInfo("done",
                 {{"job", key}, {"what", reconcile::ToString(action.write)}, {"why", action.why}});
       } else {
-        LogWarning("not done", {{"job", key},
-                                {"what", reconcile::ToString(action.write)},
-                                {"why", action.why},
-                                {"error", OneLine(status.ToString())}});
+        // What a server must not do is an error; what networks and other writers do is not.
+        const bool broken = status.code() == StatusCode::kDataLoss;
+        Log(broken ? LogLevel::kError : LogLevel::kWarning, "not done",
+            {{"job", key},
+             {"what", reconcile::ToString(action.write)},
+             {"why", action.why},
+             {"error", OneLine(status.ToString())}});
       }
     }
     MutexLock lock(mutex);
@@ -206,7 +218,7 @@ struct Applier::Run {
     if (plural.empty()) return std::nullopt;
     return reconcile::RefusedWrite{.what = plural + " \"" + NameOf(write) + "\"",
                                    .reason = reason,
-                                   .message = OneLine(status.message())};
+                                   .message = OneLine(ServersWords(status.message()))};
   }
 
   // Whether the job is still the one that we know, as the server has it now: who adopts pods for a

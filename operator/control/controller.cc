@@ -71,6 +71,7 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
   watch(TrainingJobs(), options_.ns, "", store_.JobSink(), true);
   if (options_.watch_nodes) watch(kube::Nodes(), "", "", store_.NodeSink(), false);
   metrics_.SetGauges({.jobs_by_phase = [this] { return store_.Phases(); },
+                      .rank_steps = [this] { return store_.Ranks(); },
                       .pods = [this] { return store_.pods(); },
                       .queue_depth = [this] { return queue_.depth(); },
                       .unfinished = [this] { return queue_.unfinished(); },
@@ -228,8 +229,12 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   }
   const Applied applied =
       applier_.Apply(*view->job, outcome, options_.settings, view->change, stop);
-  if (applied.told && pod_event_at) {
-    metrics_.OnPodEventTold(clock_.Monotonic() - *pod_event_at);
+  if (pod_event_at) {
+    if (applied.told) {
+      metrics_.OnPodEventTold(clock_.Monotonic() - *pod_event_at);
+    } else if (outcome.tells_later || !applied.status.ok()) {
+      store_.ReturnPodEvent(key, *pod_event_at);
+    }
   }
   bool new_refusal = false, lifted = false;
   {

@@ -11,7 +11,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <set>
+#include <tuple>
 
+#include "operator/api/phase.h"
+#include "operator/api/reason.h"
 #include "runtime/base/file.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/text.h"
@@ -36,23 +39,41 @@ const Histogram::BucketBoundaries kWorkBuckets = {0.001, 0.005, 0.01, 0.025, 0.0
 const Histogram::BucketBoundaries kPhaseBuckets = {1,    5,     15,    60,     300,    900,
                                                    3600, 14400, 86400, 259200, 604800, 2592000};
 
-constexpr const char* kPhases[] = {"Pending", "New",       "Running",   "Restarting", "Stalled",
-                                   "Waiting", "Suspended", "Succeeded", "Failed"};
 constexpr api::ConditionType kConditions[] = {
-    api::ConditionType::kCreated,   api::ConditionType::kRunning,   api::ConditionType::kRestarting,
-    api::ConditionType::kSuspended, api::ConditionType::kSucceeded, api::ConditionType::kFailed,
-    api::ConditionType::kWaiting,   api::ConditionType::kStalled};
+    api::ConditionType::kCreated,    api::ConditionType::kRunning,
+    api::ConditionType::kRestarting, api::ConditionType::kSuspended,
+    api::ConditionType::kSucceeded,  api::ConditionType::kFailed,
+    api::ConditionType::kWaiting,    api::ConditionType::kStalled,
+    api::ConditionType::kStraggling};
 
-// Of a status that has none yet.
 std::string PhaseOf(const api::JobStatus& status) {
-  return status.phase.empty() ? "New" : status.phase;
+  return status.phase.empty() ? api::kNew : status.phase;
 }
 
-// When the phase of `status` began: with the last condition that turned, or with the job.
+// The jobs whose ranks are shown, one entry per job.
+std::vector<RankSteps> Shown(std::vector<RankSteps> all) {
+  const auto ratio = [](const RankSteps& job) { return job.seconds / job.median; };
+  const auto further = [&](const RankSteps& a, const RankSteps& b) {
+    return std::tuple(b.straggles, ratio(b), a.ns, a.job) <
+           std::tuple(a.straggles, ratio(a), b.ns, b.job);
+  };
+  if (all.size() > Metrics::kMostShown) {
+    std::nth_element(all.begin(), all.begin() + Metrics::kMostShown, all.end(), further);
+    all.resize(Metrics::kMostShown);
+  }
+  return all;
+}
+
+// When the phase of `status` began: when the condition that it is named after came true, or the
+// last one that goes before it ceased to be; without any, with the job. What conditions after it
+// do, and those that no phase is named after, is no change of the phase.
 TimePoint PhaseBegan(const api::TrainingJob& job, const api::JobStatus& status) {
   TimePoint began = job.metadata.created.value_or(TimePoint());
-  for (const auto& [type, condition] : status.conditions) {
-    began = std::max(began, condition.last_transition);
+  for (const api::ConditionType type : api::kPhases) {
+    const auto found = status.conditions.find(type);
+    if (found == status.conditions.end()) continue;
+    began = std::max(began, found->second.last_transition);
+    if (found->second.status) break;
   }
   return began;
 }
@@ -115,6 +136,9 @@ struct Metrics::Impl {
                                      .Add({}, kWorkBuckets);
   prometheus::Family<prometheus::Counter>& transitions = Counter(
       "meshtrain_jobs_condition_total", "Jobs for which a condition became true, by condition.");
+  prometheus::Family<prometheus::Counter>& reasons =
+      Counter("meshtrain_job_reasons_total",
+              "Conditions that became true, or were and got another reason, by that reason.");
   prometheus::Family<prometheus::Counter>& restarts =
       Counter("meshtrain_restarts_total", "Replicas made again or restarted in place.");
   prometheus::Family<Histogram>& phase_seconds = Histograms(
@@ -125,6 +149,14 @@ struct Metrics::Impl {
           .Add({}, kWorkBuckets);
   prometheus::Family<prometheus::Gauge>& jobs =
       Gauge("meshtrain_jobs", "Jobs by namespace and phase.");
+  prometheus::Family<prometheus::Gauge>& rank_steps =
+      Gauge("meshtrain_job_rank_step_seconds",
+            "What the median rank and the slowest rank of a running job take for a step, without "
+            "waiting for others.");
+  prometheus::Family<prometheus::Gauge>& stragglers =
+      Gauge("meshtrain_job_straggler_step_seconds",
+            "What a replica that is far slower than the others takes for a step. Absent where none "
+            "is.");
   prometheus::Gauge& pods = Gauge("meshtrain_pods", "Pods of jobs, as last seen.").Add({});
   prometheus::Family<prometheus::Gauge>& leader =
       Gauge("leader_election_master_status",
@@ -141,6 +173,40 @@ struct Metrics::Impl {
   std::map<std::string, std::map<std::string, prometheus::Gauge*>> jobs_shown
       MT_GUARDED_BY(mutex);                            // namespace -> phase
   std::set<std::string> counted MT_GUARDED_BY(mutex);  // namespaces whose counters are there
+
+  // Series of a family, by their labels.
+  using Series = std::map<std::map<std::string, std::string>, prometheus::Gauge*>;
+  Series rank_steps_shown MT_GUARDED_BY(mutex), stragglers_shown MT_GUARDED_BY(mutex);
+
+  // Makes the series of `family` those of `values`: what is there no more goes.
+  static void Replace(prometheus::Family<prometheus::Gauge>& family, Series& shown,
+                      const std::map<std::map<std::string, std::string>, double>& values) {
+    std::erase_if(shown, [&](const auto& series) {
+      const bool gone = !values.contains(series.first);
+      if (gone) family.Remove(series.second);
+      return gone;
+    });
+    for (const auto& [labels, value] : values) {
+      prometheus::Gauge*& gauge = shown[labels];
+      if (gauge == nullptr) gauge = &family.Add(labels);
+      gauge->Set(value);
+    }
+  }
+
+  void ShowRanks(std::vector<RankSteps> all) MT_REQUIRES(mutex) {
+    std::map<std::map<std::string, std::string>, double> steps, late;
+    for (const RankSteps& job : Shown(std::move(all))) {
+      const auto labels = [&](const char* label, const std::string& value) {
+        return std::map<std::string, std::string>{
+            {"namespace", job.ns}, {"job", job.job}, {label, value}};
+      };
+      steps[labels("rank", "median")] = job.median;
+      steps[labels("rank", "slowest")] = job.seconds;
+      if (job.straggles) late[labels("replica", job.slowest)] = job.seconds;
+    }
+    Replace(rank_steps, rank_steps_shown, steps);
+    Replace(stragglers, stragglers_shown, late);
+  }
 
   // Counters that stand at 0 from the first sight of a namespace can be alerted on.
   void ShowCounters(const std::string& ns) MT_REQUIRES(mutex) {
@@ -197,11 +263,15 @@ void Metrics::OnStatus(const api::TrainingJob& job, const api::JobStatus& before
     impl_->ShowCounters(ns);
   }
   for (const auto& [type, condition] : after.conditions) {
-    if (condition.status && !api::IsTrue(before, type)) {
-      impl_->transitions
-          .Add({{"condition", std::string(api::ConditionName(type))}, {"namespace", ns}})
-          .Increment();
-    }
+    if (!condition.status) continue;
+    const std::string name(api::ConditionName(type));
+    const bool was = api::IsTrue(before, type);
+    if (!was) impl_->transitions.Add({{"condition", name}, {"namespace", ns}}).Increment();
+    const bool same = was && before.conditions.at(type).reason == condition.reason;
+    // A closed set: another operator may have left a word of its own.
+    if (same || !api::ParseReason(condition.reason)) continue;
+    impl_->reasons.Add({{"condition", name}, {"reason", condition.reason}, {"namespace", ns}})
+        .Increment();
   }
   if (after.restarts > before.restarts) {
     impl_->restarts.Add({{"namespace", ns}}).Increment(after.restarts - before.restarts);
@@ -237,20 +307,24 @@ std::string Metrics::Text() {
         impl.ShowCounters(where.first);
         auto& shown = impl.jobs_shown[where.first];
         if (!shown.empty()) continue;
-        for (const char* phase : kPhases) {
+        const auto show = [&](const std::string& phase) {
           shown[phase] = &impl.jobs.Add({{"namespace", where.first}, {"phase", phase}});
-        }
+        };
+        show(api::kNew);
+        show(api::kPending);
+        for (const auto type : api::kPhases) show(std::string(api::ConditionName(type)));
       }
       // A namespace that has had jobs keeps its lines, at 0.
       for (auto& [ns, phases] : impl.jobs_shown) {
         for (auto& [phase, gauge] : phases) gauge->Set(0);
       }
       for (const auto& [where, count] : counts) {
-        const std::string phase = where.second.empty() ? "New" : where.second;
+        const std::string phase = where.second.empty() ? api::kNew : where.second;
         impl.jobs.Add({{"namespace", where.first}, {"phase", phase}})
             .Set(static_cast<double>(count));
       }
     }
+    impl.ShowRanks(impl.gauges.rank_steps ? impl.gauges.rank_steps() : std::vector<RankSteps>());
     if (impl.gauges.pods) impl.pods.Set(static_cast<double>(impl.gauges.pods()));
     if (impl.gauges.queue_depth) impl.depth.Set(static_cast<double>(impl.gauges.queue_depth()));
     if (impl.gauges.unfinished) impl.unfinished.Set(Seconds(impl.gauges.unfinished()));

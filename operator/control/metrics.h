@@ -1,6 +1,7 @@
 // What /metrics shows: client-go's own names for the queue, the client and the election (so that
 // dashboards made for any Go operator fit), and counters of jobs by their namespace. No other label
-// is from an open set: no job or pod is named.
+// is from an open set, but for the series that name a straggler: those are of at most kMostShown
+// jobs, three of each, and go when their job ends or is gone. docs/operator.md lists all of them.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "operator/api/training_job.h"
 #include "operator/control/work_queue.h"
@@ -17,9 +19,23 @@
 
 namespace meshtrain::control {
 
+// How long the processes of a running job that work in step take for a step, each without waiting
+// for the others.
+struct RankSteps {
+  std::string ns, job;
+  std::string slowest;  // the replica, "worker-3"
+  double seconds = 0;   // of the slowest
+  double median = 0;
+  bool straggles = false;  // the condition Straggling is true: of `slowest`
+  friend bool operator==(const RankSteps&, const RankSteps&) = default;
+};
+
 // Thread-safe.
 class Metrics {
  public:
+  // Jobs whose ranks have series; of more, those whose slowest rank is furthest behind the median.
+  static constexpr size_t kMostShown = 500;
+
   explicit Metrics(std::string api_host);
   ~Metrics();
 
@@ -42,6 +58,7 @@ class Metrics {
   struct Gauges {
     // (namespace, phase) -> jobs
     std::function<std::map<std::pair<std::string, std::string>, int64_t>()> jobs_by_phase;
+    std::function<std::vector<RankSteps>()> rank_steps;
     std::function<int64_t()> pods, queue_depth;
     std::function<Duration()> unfinished, longest_running;
   };

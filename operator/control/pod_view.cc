@@ -1,5 +1,6 @@
 #include "operator/control/pod_view.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "operator/kube/json_slice.h"
@@ -24,9 +25,17 @@ std::string Text(const json& object, const char* key) {
   return value.is_string() ? value.get_ref<const std::string&>() : std::string();
 }
 
-int64_t Number(const json& object, const char* key) {
+// Of one pod: so many that those of 10,000 pods still have a sum.
+constexpr int64_t kMostRestarts = 100'000;
+
+// A number beyond 32 bits is the nearest one within them.
+int32_t Number(const json& object, const char* key) {
   const json& value = At(object, key);
-  return value.is_number_integer() ? value.get<int64_t>() : 0;
+  if (value.is_number_unsigned()) {
+    return static_cast<int32_t>(std::min<uint64_t>(value.get<uint64_t>(), INT32_MAX));
+  }
+  if (!value.is_number_integer()) return 0;
+  return static_cast<int32_t>(std::clamp<int64_t>(value.get<int64_t>(), INT32_MIN, INT32_MAX));
 }
 
 std::optional<TimePoint> Time(const json& object, const char* key) {
@@ -126,7 +135,8 @@ void ReadConditions(const json& status, reconcile::PodSeen& seen) {
 
 void ReadContainers(const json& statuses, const std::string& training, reconcile::PodSeen& seen) {
   for (const json& container : statuses) {
-    seen.restart_count += static_cast<int32_t>(Number(container, "restartCount"));
+    const int64_t restarts = int64_t{seen.restart_count} + Number(container, "restartCount");
+    seen.restart_count = static_cast<int32_t>(std::clamp<int64_t>(restarts, 0, kMostRestarts));
     const json& state = At(container, "state");
     if (const json& waiting = At(state, "waiting"); waiting.is_object()) {
       // Why this container waits; an ordinary start is no reason to speak of.
@@ -138,13 +148,13 @@ void ReadContainers(const json& statuses, const std::string& training, reconcile
     }
     if (Text(container, "name") != training) continue;
     if (const json& ended = At(state, "terminated"); ended.is_object()) {
-      seen.exit_code = static_cast<int32_t>(Number(ended, "exitCode"));
+      seen.exit_code = Number(ended, "exitCode");
       seen.exit_reason = Text(ended, "reason");
       seen.termination_message = Text(ended, "message").substr(0, 4096);
       seen.finished = Time(ended, "finishedAt");
     }
     if (const json& last = At(At(container, "lastState"), "terminated"); last.is_object()) {
-      seen.last_exit_code = static_cast<int32_t>(Number(last, "exitCode"));
+      seen.last_exit_code = Number(last, "exitCode");
       if (seen.termination_message.empty()) {
         seen.termination_message = Text(last, "message").substr(0, 4096);
       }
@@ -210,7 +220,7 @@ Result<Pod> ParsePod(std::string_view text) {
     if (Text(container, "name") != training) continue;
     for (const json& port : At(container, "ports")) {
       if (Text(port, "name") == cluster::kHttpPortName) {
-        pod.http_port = static_cast<int32_t>(Number(port, "containerPort"));
+        pod.http_port = Number(port, "containerPort");
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/log.h"
 #include "runtime/telemetry/progress_fetch.h"
 
 namespace meshtrain::control {
@@ -100,6 +101,12 @@ std::vector<ProgressPuller::Question> ProgressPuller::TakeDue(Duration& wait) {
 }
 
 void ProgressPuller::Take(const Question& question, const Result<std::string>& text) {
+  if (!text.ok()) {
+    // What a process must not do is an error; what networks do is not.
+    const bool broken = text.status().code() == StatusCode::kDataLoss;
+    Log(broken ? LogLevel::kError : LogLevel::kDebug, "progress not read",
+        {{"job", question.key}, {"error", text.status().ToString()}});
+  }
   bool changed = false;
   {
     MutexLock lock(mutex_);

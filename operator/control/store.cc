@@ -5,6 +5,7 @@
 #include "operator/api/json.h"
 #include "operator/kube/json_slice.h"
 #include "runtime/base/log.h"
+#include "runtime/base/text.h"
 
 namespace meshtrain::control {
 namespace {
@@ -44,12 +45,7 @@ void Reindex(Index& index, const std::string& object, const std::string* before,
 }
 
 int64_t VersionOf(std::string_view object) {
-  int64_t version = 0;
-  for (char c : kube::SliceString(object, {"metadata", "resourceVersion"})) {
-    if (c < '0' || c > '9') return 0;
-    version = version * 10 + (c - '0');
-  }
-  return version;
+  return ParseInt(kube::SliceString(object, {"metadata", "resourceVersion"})).value_or(0);
 }
 
 }  // namespace
@@ -474,6 +470,26 @@ std::map<std::pair<std::string, std::string>, int64_t> Store::Phases() const {
   return phases;
 }
 
+std::vector<RankSteps> Store::Ranks() const {
+  MutexLock lock(mutex_);
+  std::vector<RankSteps> ranks;
+  jobs_.ForEach([&](const std::string&, const Job& job) {
+    const api::JobStatus& status = job->status;
+    if (!api::IsTrue(status, api::ConditionType::kRunning) || api::IsFinished(status) ||
+        !status.progress || !status.progress->slowest) {
+      return;
+    }
+    const api::Straggler& slowest = *status.progress->slowest;
+    ranks.push_back({.ns = job->metadata.namespace_name,
+                     .job = job->metadata.name,
+                     .slowest = slowest.replica,
+                     .seconds = slowest.seconds,
+                     .median = slowest.median_seconds,
+                     .straggles = api::IsTrue(status, api::ConditionType::kStraggling)});
+  });
+  return ranks;
+}
+
 std::optional<Duration> Store::TakePodEvent(const std::string& key) {
   MutexLock lock(mutex_);
   const auto it = pod_event_at_.find(key);
@@ -481,6 +497,11 @@ std::optional<Duration> Store::TakePodEvent(const std::string& key) {
   const Duration at = it->second;
   pod_event_at_.erase(it);
   return at;
+}
+
+void Store::ReturnPodEvent(const std::string& key, Duration at) {
+  MutexLock lock(mutex_);
+  if (jobs_.Find(key) != nullptr) pod_event_at_[key] = at;  // no later one is older
 }
 
 }  // namespace meshtrain::control

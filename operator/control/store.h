@@ -16,6 +16,7 @@
 #include "operator/api/training_job.h"
 #include "operator/control/cache.h"
 #include "operator/control/informer.h"
+#include "operator/control/metrics.h"
 #include "operator/control/pod_view.h"
 #include "operator/reconcile/observed.h"
 #include "runtime/base/clock.h"
@@ -95,9 +96,13 @@ class Store {
   int64_t pods() const;
   // Jobs by namespace and phase, for a gauge.
   std::map<std::pair<std::string, std::string>, int64_t> Phases() const;
+  // Of the jobs that run and tell, for gauges.
+  std::vector<RankSteps> Ranks() const;
   // When the first pod event came that no look at this job has seen yet, by Monotonic(); it counts
   // as seen from now on.
   std::optional<Duration> TakePodEvent(const std::string& key);
+  // It was seen, but what it tells is not told yet.
+  void ReturnPodEvent(const std::string& key, Duration at);
 
  private:
   using Job = std::shared_ptr<const api::TrainingJob>;

@@ -12,6 +12,7 @@ namespace meshtrain::kube {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 4 << 20;
+constexpr size_t kQuoted = 100;  // bytes of a name in a message
 
 Result<std::string> DecodeBase64(std::string_view text, std::string_view where) {
   std::string compact;
@@ -85,7 +86,7 @@ Result<ExecPlugin> ParseExec(const YAML::Node& node, const std::string& file) {
     return InvalidArgument(
         file +
         ": user.exec.apiVersion: expected client.authentication.k8s.io/v1 or v1beta1, got: " +
-        plugin.api_version);
+        Excerpt(plugin.api_version, kQuoted));
   }
   plugin.command = Text(entry, "command");
   if (plugin.command.empty()) {
@@ -129,21 +130,21 @@ Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files,
   }
   const auto context = FindEntry(documents, "contexts", "context", context_name);
   if (!context) {
-    return InvalidArgument(first + ": contexts: expected one named " + context_name +
-                           ", got: none");
+    return InvalidArgument(first + ": contexts: expected one named " +
+                           Excerpt(context_name, kQuoted) + ", got: none");
   }
   const std::string cluster_name = Text(*context, "cluster");
   const auto cluster = FindEntry(documents, "clusters", "cluster", cluster_name);
   if (!cluster) {
-    return InvalidArgument(first + ": clusters: expected one named " + cluster_name +
-                           ", got: none");
+    return InvalidArgument(first + ": clusters: expected one named " +
+                           Excerpt(cluster_name, kQuoted) + ", got: none");
   }
 
   ClientConfig config;
   config.ns = Text(*context, "namespace");
   config.server = Text(*cluster, "server");
   if (config.server.empty()) {
-    return InvalidArgument(cluster->file + ": clusters." + cluster_name +
+    return InvalidArgument(cluster->file + ": clusters." + Excerpt(cluster_name, kQuoted) +
                            ".server: expected a URL, got: none");
   }
   config.tls_server_name = Text(*cluster, "tls-server-name");
@@ -155,7 +156,8 @@ Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files,
   if (user_name.empty()) return config;  // anonymous
   const auto user = FindEntry(documents, "users", "user", user_name);
   if (!user) {
-    return InvalidArgument(first + ": users: expected one named " + user_name + ", got: none");
+    return InvalidArgument(first + ": users: expected one named " + Excerpt(user_name, kQuoted) +
+                           ", got: none");
   }
   MT_RETURN_IF_ERROR(FileOrData(*user, "client-certificate", config.client_certificate_file,
                                 config.client_certificate_data));
@@ -169,7 +171,7 @@ Result<ClientConfig> ParseDocuments(const std::vector<KubeconfigText>& files,
     MT_ASSIGN_OR_RETURN(config.exec, ParseExec(user->node["exec"], user->file));
   }
   if (user->node && user->node.IsMap() && user->node["auth-provider"]) {
-    return Unimplemented(user->file + ": users." + user_name +
+    return Unimplemented(user->file + ": users." + Excerpt(user_name, kQuoted) +
                          ".auth-provider: expected `exec` instead (Kubernetes " +
                          "removed auth providers in 1.26), got: auth-provider");
   }
@@ -184,7 +186,8 @@ Result<ClientConfig> ParseKubeconfig(const std::vector<KubeconfigText>& files,
   try {
     return ParseDocuments(files, context);
   } catch (const YAML::Exception& e) {
-    return InvalidArgument(files.front().path + ": expected a kubeconfig, got: " + e.what());
+    return InvalidArgument(files.front().path +
+                           ": expected a kubeconfig, got: " + Excerpt(e.what()));
   }
 }
 

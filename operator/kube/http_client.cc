@@ -28,6 +28,7 @@ using nlohmann::json;
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(10);
 constexpr size_t kMaxErrorBody = 64 << 10;
+constexpr size_t kMaxErrorMessage = 4 << 10;  // of it, as far as it is told
 constexpr int kMaxThrottledTries = 10;
 
 // ---- Server address
@@ -43,7 +44,7 @@ struct Endpoint {
 Result<Endpoint> ParseEndpoint(std::string_view url, std::string_view where) {
   const auto refuse = [&] {
     return InvalidArgument(std::string(where) +
-                           ": expected http[s]://host[:port][/path], got: " + std::string(url));
+                           ": expected http[s]://host[:port][/path], got: " + Excerpt(url));
   };
   Endpoint out;
   std::string_view rest = url;
@@ -255,7 +256,7 @@ class HttpClient : public Client {
                          });
       const std::string version(SliceString(*page, {"metadata", "resourceVersion"}));
       if (!whole || version.empty()) {
-        return Unavailable(path + ": expected a list, got: " + page->substr(0, 200));
+        return Unavailable(path + ": expected a list, got: " + Excerpt(*page));
       }
       next = std::string(SliceString(*page, {"metadata", "continue"}));
       if (next.empty()) return version;
@@ -275,7 +276,7 @@ class HttpClient : public Client {
     MT_ASSIGN_OR_RETURN(const std::string page, Call("GET", path, {}, {}, call));
     std::string version(SliceString(page, {"metadata", "resourceVersion"}));
     if (!version.empty()) return version;
-    return Unavailable(path + ": expected a list, got: " + page.substr(0, 200));
+    return Unavailable(path + ": expected a list, got: " + Excerpt(page));
   }
 
   Status Watch(const Resource& resource, const WatchOptions& options,
@@ -581,8 +582,7 @@ Status HttpClient::Watch(
     const auto parsed = ParseEventType(type);
     const std::string_view version = SliceString(object, {"metadata", "resourceVersion"});
     if (!parsed || version.empty()) {
-      failed =
-          Unavailable(what + ": expected a watch event, got: " + std::string(line.substr(0, 200)));
+      failed = Unavailable(what + ": expected a watch event, got: " + Excerpt(line));
       return false;
     }
     on_event(*parsed, version, object);
@@ -647,8 +647,10 @@ Status StatusFromHttp(int http_status, std::string_view body, std::string_view w
       reason = parsed["reason"].get<std::string>();
     }
   } else {
-    message = std::string(body.substr(0, 500));
+    message = Excerpt(Trim(body), 500);
   }
+  const bool quota = message.find("exceeded quota") != std::string::npos;
+  if (message.size() > kMaxErrorMessage) message = Excerpt(message, kMaxErrorMessage);
   const std::string text =
       std::string(what) + ": HTTP " + std::to_string(http_status) + ": " + message;
   switch (http_status) {
@@ -656,7 +658,7 @@ Status StatusFromHttp(int http_status, std::string_view body, std::string_view w
       return Status(StatusCode::kUnauthenticated, text);
     case 403:
       // A quota refuses with the same code as a missing permission, but goes away by itself.
-      if (message.find("exceeded quota") != std::string::npos) return ResourceExhausted(text);
+      if (quota) return ResourceExhausted(text);
       return PermissionDenied(text);
     case 404:
       return NotFound(text);
@@ -681,7 +683,8 @@ Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config,
   std::optional<Endpoint> proxy;
   if (!config.proxy_url.empty()) {
     MT_ASSIGN_OR_RETURN(proxy, ParseEndpoint(config.proxy_url, "proxy-url"));
-    if (proxy->tls) return Unimplemented("proxy-url: expected http://, got: " + config.proxy_url);
+    if (proxy->tls)
+      return Unimplemented("proxy-url: expected http://, got: " + Excerpt(config.proxy_url));
   }
   if (config.client_certificate_file.empty() + config.client_certificate_data.empty() !=
       config.client_key_file.empty() + config.client_key_data.empty()) {

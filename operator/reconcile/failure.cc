@@ -116,6 +116,8 @@ std::vector<Failure> JudgeFailures(const View& view, Draft* draft) {
     } else if (!failure.disruption) {
       failure.verdict = ByPolicy(view, &failure);
     }
+    const std::string line = failure.disruption ? std::string() : LastLine(*pod);
+    if (!line.empty()) failure.message += ": " + line;
     out.push_back(std::move(failure));
   }
   return out;

@@ -58,6 +58,7 @@ struct Draft {
   std::vector<Action> actions;
   std::optional<TimePoint> wake_at;
   bool again = false;
+  bool tells_later = false;
 
   struct Waiting {
     Reason reason;
@@ -186,6 +187,9 @@ void WatchForStraggler(const View& view, Draft* draft);
 // control characters blanks. What a program said goes through it, since a status that JSON changes
 // on its way would be written again for ever.
 std::string Tidy(std::string_view text, size_t most);
+// status.cc: the last line of what a pod's program said when it ended; empty where it said nothing,
+// or something for programs (its progress, the incarnation that it lost).
+std::string LastLine(const PodSeen& pod);
 // waits.cc: why a pod that is not going does not start, or does not run; nothing: all is well.
 struct PodTrouble {
   Reason reason;

@@ -23,6 +23,8 @@ constexpr double kStragglerFactor = 2;
 constexpr double kEvenFactor = 1.5;
 constexpr double kLeastStraggle = 0.01;
 constexpr size_t kMostRanks = 4096;
+// Of anything that is counted here; a double holds every whole number up to there.
+constexpr double kMostCounted = 9e15;
 
 std::optional<double> Number(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -32,7 +34,7 @@ std::optional<double> Number(const Json& object, const char* name) {
 }
 std::optional<int64_t> Whole(const Json& object, const char* name) {
   const auto value = Number(object, name);
-  if (!value || *value < 0 || *value > 9e15) return std::nullopt;
+  if (!value || *value < 0 || *value > kMostCounted) return std::nullopt;
   return static_cast<int64_t>(*value);
 }
 std::string Text(const Json& object, const char* name, size_t most) {
@@ -148,13 +150,15 @@ void ObserveProgress(const View& view, Draft* draft) {
       now.seconds_per_step = std::round((old + kNewShare * (each - old)) * 1e6) / 1e6;
     }
   }
-  if (before && now.step < before->step) draft->next.goodput.lost_steps += before->step - now.step;
+  if (before && now.step < before->step) {
+    int64_t& lost = draft->next.goodput.lost_steps;
+    lost = std::min(lost + before->step - now.step, static_cast<int64_t>(kMostCounted));
+  }
   if (before && now.step != before->step) now.advanced_at = now.observed_at;
   if (!now.total_steps && before) now.total_steps = before->total_steps;
   if (!now.eta_seconds && now.total_steps && now.seconds_per_step) {
-    now.eta_seconds = static_cast<int64_t>(
-        static_cast<double>(std::max<int64_t>(0, *now.total_steps - now.step)) *
-        *now.seconds_per_step);
+    const auto left = static_cast<double>(std::max<int64_t>(0, *now.total_steps - now.step));
+    now.eta_seconds = static_cast<int64_t>(std::min(left * *now.seconds_per_step, kMostCounted));
   }
   if (newest->ranks) {
     now.slowest = {.replica = cluster::ToString(TaskOfRank(view.job.spec, newest->ranks->slowest)),
@@ -203,8 +207,7 @@ void WatchForStall(const View& view, Draft* draft) {
   }
   std::string message =
       next.progress ? "step " + std::to_string(next.progress->step) : std::string("the first step");
-  message +=
-      " has not moved on since " + std::to_string(static_cast<int64_t>(limit)) + " s or more";
+  message += " has not moved on for " + std::to_string(static_cast<int64_t>(limit)) + " s or more";
   if (newest && !newest->stopped_rank.empty()) {
     message += "; " + newest->stopped_rank + " stopped first";
   }

@@ -158,6 +158,7 @@ Outcome Finish(const StepObserver& after, Draft* draft) {
   Outcome out{.actions = std::move(draft->actions),
               .wake_at = draft->wake_at,
               .again = draft->again,
+              .tells_later = draft->tells_later,
               .rests = Rests(*draft)};
   std::stable_sort(out.actions.begin(), out.actions.end(), [](const Action& a, const Action& b) {
     if (a.phase != b.phase) return a.phase < b.phase;

@@ -156,7 +156,9 @@ struct Outcome {
   std::vector<Action> actions;       // sorted by phase, then by name
   std::optional<TimePoint> wake_at;  // look again then, if nothing happens before
   bool again = false;  // look again as soon as this was applied (Settings::max_creates was reached)
-  std::string rests;   // why no more is done, for the log at `debug`; never empty without actions
+  // A status is to be written that only tells, but not before `wake_at`.
+  bool tells_later = false;
+  std::string rests;  // why no more is done, for the log at `debug`; never empty without actions
   bool empty() const { return actions.empty(); }
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };

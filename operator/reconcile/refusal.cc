@@ -5,6 +5,8 @@
 namespace meshtrain::reconcile {
 namespace {
 
+constexpr size_t kLongestRefusal = 1500;
+
 // The role of the pod that `what` names ("pods \"mnist-worker-2\"").
 std::optional<Role> RoleOf(const View& view, const std::string& what) {
   for (const auto& [role, replica] : view.job.spec.replica_specs) {
@@ -47,7 +49,12 @@ void TellRefusal(const View& view, Draft* draft) {
   if (!refused) return;
   std::string message = refused->message;
   if (const auto role = RoleOf(view, refused->what)) message = InTheManifest(message, *role);
-  draft->Wait(ReasonOf(*refused), refused->what + ": " + message);
+  // The server's words often name it already.
+  const size_t quote = refused->what.find('"');
+  const bool named =
+      quote != std::string::npos && message.find(refused->what.substr(quote)) != std::string::npos;
+  if (!named) message = refused->what + ": " + message;
+  draft->Wait(ReasonOf(*refused), Tidy(message, kLongestRefusal));
 }
 
 bool MayAsk(const View& view, Draft* draft) {

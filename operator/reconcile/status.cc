@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "operator/api/phase.h"
 #include "operator/reconcile/children.h"
 #include "operator/reconcile/policy.h"
 #include "operator/reconcile/progress.h"
@@ -17,22 +18,11 @@ using std::chrono::seconds;
 constexpr seconds kQuietTime{5};
 constexpr size_t kLongestLine = 200;
 
-std::string LastLine(const std::string& message) {
-  if (ParseProgress(message, TimePoint{})) return {};
-  std::string_view text = Trim(message);
-  if (const size_t at = text.rfind('\n'); at != std::string_view::npos) text.remove_prefix(at + 1);
-  text = Trim(text);
-  return Tidy(text, kLongestLine);
-}
-
 std::string PhaseWord(const api::JobStatus& status) {
-  for (const ConditionType type :
-       {ConditionType::kFailed, ConditionType::kSucceeded, ConditionType::kSuspended,
-        ConditionType::kRestarting, ConditionType::kStalled, ConditionType::kRunning,
-        ConditionType::kWaiting}) {
+  for (const ConditionType type : api::kPhases) {
     if (api::IsTrue(status, type)) return std::string(api::ConditionName(type));
   }
-  return "Pending";
+  return api::kPending;
 }
 
 // At most kMaxWorst pods, each once, however many are in trouble.
@@ -58,7 +48,7 @@ void ListWorst(const View& view, const std::vector<Failure>& failures, Draft* dr
     worst.Add({.pod = pod.name,
                .exit_code = pod.exit_code,
                .reason = Tidy(!pod.reason.empty() ? pod.reason : pod.exit_reason, 128),
-               .last_line = LastLine(pod.termination_message)});
+               .last_line = LastLine(pod)});
   }
   for (const auto& [task, pod] : view.ours) {
     if (worst.full()) break;
@@ -68,7 +58,9 @@ void ListWorst(const View& view, const std::vector<Failure>& failures, Draft* dr
                .exit_code = pod->last_exit_code,
                .reason = pod->waiting_reason.empty() ? std::string(api::ReasonName(trouble->reason))
                                                      : Tidy(pod->waiting_reason, 128),
-               .last_line = Tidy(pod->waiting_message, kLongestLine)});
+               .last_line = trouble->reason == Reason::kCrashLoop && !LastLine(*pod).empty()
+                                ? LastLine(*pod)
+                                : Tidy(pod->waiting_message, kLongestLine)});
   }
   // Pods that failed before keep their place: their pods are gone, and this is all that is left of
   // them.
@@ -132,6 +124,15 @@ void Account(const View& view, Draft* draft) {
 }
 
 }  // namespace
+
+std::string LastLine(const PodSeen& pod) {
+  const std::string& message = pod.termination_message;
+  if (ParseProgress(message, TimePoint{})) return {};
+  std::string_view text = Trim(message);
+  if (const size_t at = text.rfind('\n'); at != std::string_view::npos) text.remove_prefix(at + 1);
+  text = Trim(text);
+  return text.starts_with('{') ? std::string() : Tidy(text, kLongestLine);
+}
 
 bool HasRun(const api::JobStatus& status) {
   const auto running = status.conditions.find(ConditionType::kRunning);
@@ -262,6 +263,7 @@ void Publish(const View& view, Draft* draft) {
     const TimePoint due = *before.last_reconcile_time + Duration(kQuietTime);
     if (view.now < due) {
       draft->WakeAt(due);
+      draft->tells_later = true;
       return;
     }
   }

@@ -42,15 +42,20 @@ std::optional<PodTrouble> TroubleOf(const View& view, const PodSeen& pod) {
   if (!IsNormal(pod.waiting_reason)) {
     std::string message = pod.name + ": " + pod.waiting_reason;
     if (!pod.waiting_message.empty()) message += ": " + Tidy(pod.waiting_message, kLongestMessage);
-    return PodTrouble{Kind(pod.waiting_reason), std::move(message)};
+    const Reason kind = Kind(pod.waiting_reason);
+    // The kubelet says how long it waits, the program why.
+    if (kind == Reason::kCrashLoop && pod.last_exit_code) {
+      message += "; it ended with exit code " + std::to_string(*pod.last_exit_code);
+      if (const std::string line = LastLine(pod); !line.empty()) message += ": " + line;
+    }
+    return PodTrouble{kind, std::move(message)};
   }
   const auto slow = SlowFrom(pod);
   if (!slow || view.now < *slow) return std::nullopt;
   return PodTrouble{Reason::kSlowStart,
-                    pod.name + " has its node " + pod.node +
-                        " for a minute and has not started: a "
-                        "volume may not mount, or the network not be ready (kubectl describe "
-                        "pod " +
+                    pod.name + " has been on its node " + pod.node +
+                        " for a minute or more and has not started: a volume may not mount, or "
+                        "the network may not be ready (kubectl describe pod " +
                         pod.name + ")"};
 }
 

@@ -50,8 +50,9 @@ std::optional<TimePoint> ParseTime(std::string_view text) {
   const auto y = number(0, 4), mo = number(5, 2), d = number(8, 2), h = number(11, 2),
              mi = number(14, 2), s = number(17, 2);
   if (!y || !mo || !d || !h || !mi || !s || *h > 23 || *mi > 59 || *s > 60) return std::nullopt;
-  // Nanoseconds since 1970 in 64 bits end in 2262.
-  if (*y < 1678 || *y > 2261) return std::nullopt;
+  // Nanoseconds in 64 bits are 292 years. A time read here may be taken from another, and a
+  // deadline of 32 bits of seconds (68 years) be added.
+  if (*y < 1970 || *y > 2150) return std::nullopt;
   const year_month_day date(year(static_cast<int>(*y)), month(static_cast<unsigned>(*mo)),
                             day(static_cast<unsigned>(*d)));
   if (!date.ok()) return std::nullopt;

@@ -60,6 +60,7 @@ class ProgressFetches::Exchange {
 
  private:
   Status Bad(const std::string& what) const { return Unavailable(where_ + ": " + what); }
+  Status TooMuch(const char* what) const { return DataLoss(where_ + ": " + what); }
   Status Errno(const char* what) const {
     return Bad(std::string(what) + ": " + std::strerror(errno));
   }
@@ -108,14 +109,14 @@ class ProgressFetches::Exchange {
     if (!in_body_) {
       const size_t head = text_.find("\r\n\r\n");
       if (head == std::string::npos) {
-        if (text_.size() > kMaxHead) return Bad("expected headers of at most 8 KiB, got: more");
+        if (text_.size() > kMaxHead) return TooMuch("expected headers of at most 8 KiB, got: more");
         return over ? Bad("expected an answer, got: its beginning") : OkStatus();
       }
       MT_RETURN_IF_ERROR(ReadHead(std::string_view(text_).substr(0, head)));
       text_.erase(0, head + 4);
       in_body_ = true;
     }
-    if (text_.size() > kMaxBody) return Bad("expected at most 64 KiB, got: more");
+    if (text_.size() > kMaxBody) return TooMuch("expected at most 64 KiB, got: more");
     if (length_ && static_cast<int64_t>(text_.size()) >= *length_) {
       End(std::move(text_));
     } else if (over) {

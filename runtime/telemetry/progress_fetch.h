@@ -15,10 +15,10 @@
 
 namespace meshtrain::telemetry {
 
-// GET http://IP:PORT/progress: the body, of at most 64 KiB, or why there is none (kUnavailable,
-// with the address). Ends within 2 s, and within 0.1 s of `stop` (kCancelled). Asked as HTTP/1.0,
-// so that the answer is not chunked and ends with the connection; follows no redirect. `ip`: an
-// IPv4 or IPv6 address; names are not looked up.
+// GET http://IP:PORT/progress: the body, of at most 64 KiB, or why there is none (kUnavailable, or
+// kDataLoss for an answer past its limits, with the address). Ends within 2 s, and within 0.1 s of
+// `stop` (kCancelled). Asked as HTTP/1.0, so that the answer is not chunked and ends with the
+// connection; follows no redirect. `ip`: an IPv4 or IPv6 address; names are not looked up.
 Result<std::string> FetchProgress(const std::string& ip, int port, std::stop_token stop);
 
 // Many such reads at once on the caller's thread. One that gets no answer costs a socket for 2 s

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 
 from api import Api, World
@@ -176,18 +177,50 @@ class Run:
         before = self.operator.usage()["rss"]
         self.create("big", self.options.big, chief=False)
         self.world.wait(lambda: len(self.world.created.get("big", ())) >= 20, "the big job to be under way", 120)
-        start = self.create("small", 1, chief=False)
-        # Asked for, not watched: with large pods the server's watches run a second or two behind.
-        while self.api.call("GET", f"{self.base}/pods/small-worker-0", ok=(200, 404))["kind"] != "Pod":
-            time.sleep(0.005)
-        self.results["small_beside_big_s"] = time.monotonic() - start
-        self.all_created(["big"], self.options.big)
+        self.results["small_beside_big_s"] = self.pod_of_small("small")
+        self.all_created(["big"], self.options.big, 1800)
         time.sleep(3)
         after = self.operator.usage()["rss"]
         self.results["kib_per_pod"] = (after - before) * 1024 / self.options.big
+        self.small_beside_restless()
+        usage = self.operator.usage()
+        self.results["big"] = {"rss_mib": usage["rss"], "peak_mib": usage["peak"]}
+
+    def pod_of_small(self, name):
+        """Seconds from before the creation of a 1-pod job until a GET finds its pod. Asked for, not watched: with large
+        pods the server's watches run a second or two behind."""
+        start = time.monotonic()
+        self.create(name, 1, chief=False)
+        while self.api.call("GET", f"{self.base}/pods/{name}-worker-0", ok=(200, 404))["kind"] != "Pod":
+            time.sleep(0.005)
+        return time.monotonic() - start
+
+    def small_beside_restless(self):
+        """The same while pods of the big job, which are all there, come to run one after another: each is a look at
+        them all."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        running = {"status": {"phase": "Running", "startTime": now, "conditions": [{"type": "Ready", "status": "True"}]}}
+        pods = iter(sorted(self.world.pods["big"].values()))
+        over = threading.Event()
+
+        def run_some():
+            while not over.is_set() and (pod := next(pods, None)):
+                self.api.patch(f"{self.base}/pods/{pod}/status", running)
+        threads = [threading.Thread(target=run_some) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1)
+        self.results["small_beside_restless_s"] = max(self.pod_of_small(f"small-{i}") for i in range(10))
+        over.set()
+        for thread in threads:
+            thread.join()
 
     def on_api_server_alone(self):
         self.operator.start()
+        if self.options.only_big:
+            self.big_beside_small()
+            self.operator.stop()
+            return
         time.sleep(3)
         self.results["idle_mib"] = self.operator.usage()["rss"]
         for step in (self.burst, self.whole_life, self.unchanged):
@@ -291,6 +324,7 @@ def main():
     parser.add_argument("--many", type=int, default=1000)
     parser.add_argument("--big", type=int, default=2000)
     parser.add_argument("--single", type=int, default=20)
+    parser.add_argument("--only-big", action="store_true", help="nothing but the job of --big pods")
     options = parser.parse_args()
     api = Api()
     kwok = start_kwok(api, options.kwok, options.folder, 1000) if options.kwok else None
@@ -300,7 +334,7 @@ def main():
         operators.append(TrainingOperator(api, options.folder, options.peer))
     runs = [Run(api, operator, options, last=operator is operators[-1]) for operator in operators]
     try:
-        if not kwok:
+        if not kwok and not options.only_big:
             with operators[0].without_admission():
                 take_turns(runs, options.single)
         for one in runs:
@@ -315,7 +349,7 @@ def main():
         if kwok:
             kwok.kill()
             kwok.wait()
-        results["options"] = {name: getattr(options, name) for name in ("jobs", "many", "big", "single")}
+        results["options"] = {name: getattr(options, name) for name in ("jobs", "many", "big", "single", "only_big")}
         with open(options.results, "w") as f:
             json.dump(results, f, indent=1)
 

@@ -35,6 +35,9 @@ def main():
         ("requests in 10 s without news", ("unchanged_calls",), 0, ("most", 0)),
         (f"writes of a new process over {many} jobs", ("restart_writes",), 0, ("most", 0)),
         (f"a 1-pod job beside one of {big} pods: its pod, s", ("small_beside_big_s",), 3, ("most", 1)),
+        (f"  beside one of {big} pods that come to run", ("small_beside_restless_s",), 3, ("most", 1)),
+        ("  resident then, MiB", ("big", "rss_mib"), 1, ("most", 100)),
+        ("  peak", ("big", "peak_mib"), 1, ("most", 100)),
         (f"1000 fake nodes: {many} jobs Running, s", ("nodes", "running_s"), 1, None),
         ("  statuses that are wrong", ("nodes", "wrong_statuses"), 0, ("most", 0)),
         ("  CPU of the operator, s", ("nodes", "cpu_s"), 2, None),
@@ -44,6 +47,8 @@ def main():
     missed = 0
     for name, path, digits, target in rows:
         mine, theirs = get(ours, *path), get(peer, *path)
+        if mine is None and options.get("only_big"):
+            continue
         show = ["-" if v is None else f"{v:.{digits}f}" for v in (mine, theirs)]
         verdict = ""
         if target and mine is not None:

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -162,6 +163,30 @@ TEST_F(ControllerTest, RunsAJobToItsEndWithFewWrites) {
   EXPECT_NE(Condition("mnist", "Running"), "True");
   // 3 pods + 1 service, and the status few times: the issue allows pods + 6.
   EXPECT_LE(Writes().size(), 3u + 6u);
+}
+
+// Counts alone are told at most every 5 s; the time until then is part of the measure.
+TEST_F(ControllerTest, APodEventThatIsToldLaterIsMeasuredUntilThen) {
+  const auto measured = [&](const std::string& what) {
+    const std::string text = metrics_.Text();
+    const std::string name = "\nmeshtrain_operator_pod_event_to_status_seconds_" + what + " ";
+    const size_t at = text.find(name);
+    return at == std::string::npos ? -1 : std::atof(text.c_str() + at + name.size());
+  };
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 2));
+  ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
+  SetPhase("mnist-worker-0", Running());
+  ASSERT_TRUE(Eventually([&] { return Condition("mnist", "Running") == "True"; }));
+  Settle();
+  const double count = measured("count"), sum = measured("sum");
+  SetPhase("mnist-worker-1", Running());
+  Settle();
+  EXPECT_EQ(measured("count"), count) << "it is not told yet";
+  clock_.Shift(std::chrono::seconds(100));
+  api_.Put(TrainingJobs(), api_.Peek(TrainingJobs(), "ml", "mnist"));  // before the timer's time
+  ASSERT_TRUE(Eventually([&] { return measured("count") == count + 1; }));
+  EXPECT_GE(measured("sum"), sum + 100);
 }
 
 TEST_F(ControllerTest, LeavesASettledJobAlone) {

@@ -73,6 +73,24 @@ TEST(PodViewTest, SaysWhyAPodDoesNotStart) {
   EXPECT_EQ(starting->seen.waiting_reason, "");
 }
 
+// What no kubelet writes, but whoever may write a pod's status can: no sum of it overflows, and no
+// exit code turns into another.
+TEST(PodViewTest, NumbersBeyondAllBoundsAreTheNearestWithin) {
+  const Result<Pod> pod =
+      ParsePod(R"({"metadata":{"name":"a","deletionTimestamp":"2026-01-02T03:10:30Z",
+      "deletionGracePeriodSeconds":9223372036854775807},"spec":{"containers":[{"name":"c"}]},
+    "status":{"containerStatuses":[
+      {"name":"c","restartCount":2147483647,"state":{"terminated":{"exitCode":4294967296}}},
+      {"name":"d","restartCount":18446744073709551615},{"name":"e","restartCount":-5}]}})");
+  ASSERT_TRUE(pod.ok()) << pod.status().ToString();
+  EXPECT_LT(*pod->seen.delete_requested, *pod->seen.delete_due);
+  EXPECT_EQ(pod->seen.restart_count, 99'995);
+  EXPECT_EQ(pod->seen.exit_code, INT32_MAX);
+  // What its time is, it is: far off is none.
+  EXPECT_FALSE(ParsePod(R"({"metadata":{"name":"a","deletionTimestamp":"1678-01-01T00:00:00Z"}})")
+                   ->seen.delete_due);
+}
+
 TEST(PodViewTest, SurvivesOddShapes) {
   EXPECT_FALSE(ParsePod("").ok());
   EXPECT_FALSE(ParsePod("[]").ok());

@@ -1,5 +1,6 @@
 #include "operator/control/progress_puller.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,6 +35,9 @@ void PutRunningLeader(Store& store, const std::string& job, const std::string& u
       ip + R"("}})");
 }
 
+// An answer of a process that sends more than it may.
+constexpr char kPastTheLimits[] = "past the limits";
+
 // Leaders and the network between, in virtual time: whoever is there answers after 10 ms, whoever
 // is not lets the 2 s of a read pass.
 class VirtualNetwork : public ProgressNetwork {
@@ -59,8 +63,9 @@ class VirtualNetwork : public ProgressNetwork {
     std::vector<Answer> out;
     while (!under_way_.empty() && under_way_.begin()->first <= clock_.Monotonic()) {
       const auto& [id, text] = under_way_.begin()->second;
-      out.push_back({id, text.empty() ? Result<std::string>(Unavailable("nobody there"))
-                                      : Result<std::string>(text)});
+      out.push_back({id, text.empty()             ? Result<std::string>(Unavailable("nobody there"))
+                         : text == kPastTheLimits ? Result<std::string>(DataLoss("too much"))
+                                                  : Result<std::string>(text)});
       under_way_.erase(under_way_.begin());
     }
     return out;
@@ -122,6 +127,18 @@ TEST_F(ProgressPullerTest, AsksTheLeaderOncePerPeriodAndWakesTheJobWhenItMoved) 
   // First seen with the third answer, and not since the fourth.
   EXPECT_EQ(puller_->Last("ml/mnist")->standing_since,
             clock_.Now() - clock_.Monotonic() + at[2] + milliseconds(10));
+}
+
+TEST_F(ProgressPullerTest, AnAnswerPastTheLimitsIsAnErrorInTheLogAndWaitedOff) {
+  PutRunningLeader(store_, "mnist", "p1", "10.0.0.9", 1);
+  Make([](const ProgressTarget&) { return kPastTheLimits; }, minutes(5));
+  puller_->Follow("ml/mnist");
+  ::testing::internal::CaptureStderr();
+  Run();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, ::testing::HasSubstr("progress not read"));
+  EXPECT_THAT(log, ::testing::HasSubstr("job=ml/mnist"));
+  EXPECT_LE(network_->asked["10.0.0.9"].size(), 10u);
 }
 
 TEST_F(ProgressPullerTest, AsksASilentPodLessAndLess) {

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 
 #include "operator/control/metrics.h"
@@ -94,36 +93,6 @@ TEST(StatusServerTest, AProbeAndAScrapeAreAnsweredBesideAThousandThatNeverAsk) {
       std::this_thread::sleep_for(std::chrono::milliseconds(30));  // past some that come again
     }
   }
-}
-
-TEST(MetricsTest, APhaseThatNoJobIsInAnyMoreStandsAtZero) {
-  Metrics metrics("api:6443");
-  std::map<std::pair<std::string, std::string>, int64_t> phases;
-  metrics.SetGauges({.jobs_by_phase = [&] { return phases; }});
-  for (const char* phase : {"", "Pending", "Waiting", "Running", "Restarting", "Stalled",
-                            "Suspended", "Succeeded", "Failed"}) {
-    const std::string line =
-        "meshtrain_jobs{namespace=\"ml\",phase=\"" + std::string(*phase ? phase : "New") + "\"} ";
-    phases = {{{"ml", phase}, 2}};
-    EXPECT_THAT(metrics.Text(), HasSubstr(line + "2"));
-    phases.clear();
-    EXPECT_THAT(metrics.Text(), HasSubstr(line + "0"));
-  }
-}
-
-TEST(MetricsTest, ACounterNeverFalls) {
-  Metrics metrics("api:6443");
-  double last = -1;
-  for (int i = 0; i < 20; ++i) {
-    const std::string text = metrics.Text();
-    const std::string name = "\nprocess_cpu_seconds_total ";
-    const size_t at = text.find(name);
-    ASSERT_NE(at, std::string::npos);
-    const double now = std::atof(text.c_str() + at + name.size());
-    EXPECT_GE(now, last);
-    last = now;
-  }
-  EXPECT_GT(last, 0);
 }
 
 TEST(StatusServerTest, WithoutAHostServesBothFamilies) {

@@ -289,5 +289,34 @@ TEST_F(StoreTest, TakesLessThanTwoKilobytesAPod) {
 }
 #endif
 
+TEST_F(StoreTest, TellsTheRanksOfJobsThatRun) {
+  const auto job = [&](const std::string& name, int version, const char* running,
+                       const char* straggling) {
+    json text = JobJson(name, version);
+    const auto condition = [](const char* type, const char* status) {
+      return json{{"type", type}, {"status", status}, {"reason", "r"}, {"message", "m"}};
+    };
+    text["status"] = {
+        {"conditions", {condition("Running", running), condition("Straggling", straggling)}},
+        {"progress",
+         {{"step", 7},
+          {"slowest", {{"replica", "worker-3"}, {"seconds", 2.5}, {"medianSeconds", 1.0}}}}}};
+    jobs_.watched(WatchEventType::kModified, version, text.dump());
+  };
+  job("slow", 2, "True", "True");
+  job("ended", 3, "False", "True");
+  jobs_.watched(WatchEventType::kAdded, 4, JobJson("silent", 4).dump());
+  EXPECT_THAT(store_.Ranks(), ElementsAre(RankSteps{.ns = "ml",
+                                                    .job = "slow",
+                                                    .slowest = "worker-3",
+                                                    .seconds = 2.5,
+                                                    .median = 1,
+                                                    .straggles = true}));
+  job("slow", 5, "True", "False");
+  EXPECT_FALSE(store_.Ranks().at(0).straggles);
+  jobs_.watched(WatchEventType::kDeleted, 6, JobJson("slow", 6).dump());
+  EXPECT_THAT(store_.Ranks(), IsEmpty());
+}
+
 }  // namespace
 }  // namespace meshtrain::control

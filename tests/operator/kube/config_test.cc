@@ -94,6 +94,13 @@ TEST(ConfigTest, SaysWhatIsWrong) {
   }
 }
 
+TEST(ConfigTest, AMessageQuotesNoMoreThanTheBeginningOfAName) {
+  const auto config = ParseKubeconfig(
+      {{"/f", "current-context: " + std::string(30'000, 'n') + "\nkind: Config"}}, "");
+  ASSERT_FALSE(config.ok());
+  EXPECT_THAT(config.status().message(), HasSubstr("n... (30000 bytes), got: none"));
+}
+
 TEST(ConfigTest, ReadsThePodsServiceAccount) {
   const std::string root = ::testing::TempDir() + "/config_test_root." + std::to_string(getpid());
   const std::string folder = root + "/var/run/secrets/kubernetes.io/serviceaccount";

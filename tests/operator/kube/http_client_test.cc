@@ -141,6 +141,18 @@ TEST_F(HttpClientTest, TurnsAnswersIntoCodes) {
   }
 }
 
+TEST_F(HttpClientTest, AMessageWithoutEndIsToldInPart) {
+  handler_ = [&](const httplib::Request&, httplib::Response& response) {
+    response.status = 403;
+    response.set_content(json{{"message", std::string(30'000, 'm') + " exceeded quota: q"}}.dump(),
+                         "j");
+  };
+  const Status status = MakeClient().Create(Pods(), "ml", "{}", {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << "all of it is read";
+  EXPECT_LT(status.message().size(), 5000u);
+  EXPECT_THAT(status.message(), HasSubstr("mmm... (30018 bytes)"));
+}
+
 TEST_F(HttpClientTest, ComesBackWhenTheServerSaysSo) {
   int tries = 0;
   handler_ = [&](const httplib::Request&, httplib::Response& response) {

@@ -393,7 +393,7 @@ TEST_F(RunnerTest, ProgressIsPulledAndAStallIsSeen) {
   ASSERT_TRUE(stalled.progress);
   EXPECT_EQ(stalled.progress->step, 3);
   EXPECT_EQ(stalled.conditions.at(ConditionType::kStalled).message,
-            "step 3 has not moved on since 3 s or more; worker-1 stopped first");
+            "step 3 has not moved on for 3 s or more; worker-1 stopped first");
   EXPECT_THAT(played.err, HasSubstr("warning: JobStalled: step 3"));
 }
 

@@ -504,7 +504,7 @@ TEST(RefusalTest, NamesThePathInTheManifest) {
   EXPECT_EQ(said({"pods \"mnist-worker-1\"", "Invalid",
                   "Pod \"mnist-worker-1\" is invalid: [spec.containers[0].image: Required value, "
                   "spec.containers[0].name: Invalid value]"}),
-            "Refused pods \"mnist-worker-1\": Pod \"mnist-worker-1\" is invalid: "
+            "Refused Pod \"mnist-worker-1\" is invalid: "
             "[spec.replicaSpecs.worker.template.spec.containers[0].image: Required value, "
             "spec.replicaSpecs.worker.template.spec.containers[0].name: Invalid value]");
   EXPECT_EQ(said({"services \"mnist\"", "AlreadyExists", "spec.x is not ours"}),
@@ -540,6 +540,38 @@ TEST(WaitsTest, NamesThePodThatDoesNotStartAndWhy) {
   }
 }
 
+// The kubelet only says how long it waits.
+TEST(WaitsTest, ACrashLoopIsToldWithTheProgramsLastLine) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Look(0);
+  scene.Obey();
+  PodSeen& pod = scene.seen.pods[0];
+  pod.waiting_reason = "CrashLoopBackOff";
+  pod.waiting_message = "back-off 10s";
+  pod.last_exit_code = 1;
+  pod.termination_message = "Traceback:\n  line 3\nImportError: no module\n";
+  EXPECT_THAT(scene.Look(3), HasSubstr("warn CrashLoop: mnist-worker-0: CrashLoopBackOff: back-off "
+                                       "10s; it ended with exit code 1: ImportError: no module\n"));
+  EXPECT_EQ(scene.status().worst.at(0).last_line, "ImportError: no module");
+}
+
+TEST(WaitsTest, AFailureIsToldWithTheProgramsLastLine) {
+  const auto said = [](const std::string& last_words) {
+    Scene scene(MakeJob("mnist").Workers(1).Backoff(0));
+    scene.Running();
+    PodSeen pod = EndedPod(scene.job, kWorker0, 1, "Error");
+    pod.termination_message = last_words;
+    scene.Pod(pod).Look(5);
+    return scene.status().conditions[ConditionType::kFailed].message;
+  };
+  const std::string failed = said("");
+  EXPECT_THAT(failed, HasSubstr("mnist-worker-0 failed with exit code 1 (Error)"));
+  EXPECT_EQ(said("Traceback:\n  line 3\nValueError: 783 columns\n"),
+            failed + ": ValueError: 783 columns");
+  EXPECT_EQ(said(R"({"step":7})"), failed);
+  EXPECT_EQ(said(R"({"lostIncarnation":"a1"})"), failed);
+}
+
 TEST(WaitsTest, TheMostTellingWaitIsToldInWhateverOrderPodsStand) {
   for (const bool swapped : {false, true}) {
     Scene scene(MakeJob("mnist").Workers(2));
@@ -564,7 +596,8 @@ TEST(WaitsTest, APodThatHasItsNodeAndDoesNotStartIsTold) {
   EXPECT_FALSE(scene.Is(ConditionType::kWaiting));
   EXPECT_EQ(scene.last.wake_at, At(70));
   const std::string did = scene.Look(70);
-  EXPECT_THAT(did, HasSubstr("warn SlowStart: mnist-worker-0 has its node node-1 for a minute"));
+  EXPECT_THAT(did,
+              HasSubstr("warn SlowStart: mnist-worker-0 has been on its node node-1 for a minute"));
   EXPECT_THAT(did, HasSubstr("probe secret mnist-token-")) << "it may be what is missing";
   scene.seen.mounts_asked = At(70);
   EXPECT_EQ(scene.Look(80), "") << "once";

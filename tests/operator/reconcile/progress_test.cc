@@ -89,6 +89,25 @@ TEST(ProgressTest, LearnsTheUsualStepTimeAndGuessesTheEnd) {
   EXPECT_EQ(scene.status().progress->advanced_at, At(20));
 }
 
+// A chief may say any number: what is made of it stays one.
+TEST(ProgressTest, WhatIsMadeOfNumbersWithoutEndStaysWithinBounds) {
+  Scene scene(MakeJob("mnist").Workers(1));
+  scene.Running();
+  const auto say = [&](const std::string& step, double at) {
+    scene.seen.progress =
+        ParseProgress(R"({"step":)" + step + R"(,"totalSteps":9000000000000000})", At(at));
+    scene.Look(at);
+  };
+  say("1", 10);
+  say("2", 100'010);  // 100,000 s a step
+  EXPECT_EQ(scene.status().progress->eta_seconds, 9'000'000'000'000'000);
+  for (int i = 0; i < 2000; ++i) {
+    say("9000000000000000", 200'000 + 20 * i);
+    say("0", 200'010 + 20 * i);
+  }
+  EXPECT_EQ(scene.status().goodput.lost_steps, 9'000'000'000'000'000);
+}
+
 TEST(ProgressTest, StallsAfterItsDeadlineAndNamesTheRank) {
   Scene scene(MakeJob("mnist").Workers(1).With(
       [](api::TrainingJob& job) { job.spec.run_policy.progress_deadline_seconds = 30; }));
