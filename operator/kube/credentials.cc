@@ -129,9 +129,9 @@ Result<ExecCredential> ParseExecCredential(std::string_view text, std::string_vi
     return refuse("status.token or a client certificate with its key, got: neither");
   }
   if (const std::string expires = field("expirationTimestamp"); !expires.empty()) {
-    // A year that 64 bits of nanoseconds do not hold is as good as never.
+    // A year that ParseTime does not read is as good as never.
     std::string near = expires;
-    if (ParseInt(near.substr(0, 4)).value_or(0) > 2260) near.replace(0, 4, "2260");
+    if (ParseInt(near.substr(0, 4)).value_or(0) > 2150) near.replace(0, 4, "2150");
     const auto time = ParseTime(near);
     if (!time) return refuse("an RFC 3339 status.expirationTimestamp, got: " + expires);
     out.expires = *time;

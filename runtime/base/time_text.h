@@ -14,7 +14,7 @@ std::string FormatTime(TimePoint time);
 // The same with microseconds, as metav1.MicroTime: "2026-01-02T03:04:05.678901Z".
 std::string FormatTimeMicros(TimePoint time);
 // RFC 3339 with any offset; fractions are kept to nanoseconds. Nothing for other text, and for
-// years that 64 bits of nanoseconds do not hold.
+// years before 1970 or after 2150: two times may be taken from each other.
 std::optional<TimePoint> ParseTime(std::string_view text);
 
 }  // namespace meshtrain

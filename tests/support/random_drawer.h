@@ -36,6 +36,9 @@ class Drawer {
   const OpDef& NextKind(const std::vector<const OpDef*>& kinds);
   // Records one op of the row; false when no attempt gave a result that may be used.
   bool TryOp(const OpDef& def);
+  // A sum, ops that read it, and sums of what they give: a layout may leave the first one pending
+  // for some of its readers and not for others.
+  void TryReaders();
   // The gradient of some number of the program by some of its inputs and variables.
   void TryGradient();
   void AssignSome();
@@ -98,6 +101,8 @@ class Drawer {
   std::vector<const OpDef*> reductions_;  // over a dimension: what layouts leave pending
   std::vector<Array> arrays_;             // by value
   std::vector<Known> values_;             // what further ops may use
+  std::vector<const OpDef*> readers_;     // elementwise
+  std::optional<Known> focus_;            // what the next op reads, where it can
   std::vector<program::Variable> variables_;
   std::vector<Value> wanted_;  // outputs that must be there
   size_t evaluated_ = 0;       // ops

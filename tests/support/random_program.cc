@@ -58,6 +58,7 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
   }
   for (const OpDef* def : program::Registry::Standard().All()) {
     if (!def->elementwise) continue;
+    readers_.push_back(def);
     const TensorType types[] = {{DType::kF32, {}}, {DType::kF32, {}}};
     const auto results = def->infer({std::span(types, def->min_operands == 1 ? 1 : 2), {}});
     if (def->kind == "cast" || (results.ok() && (*results)[0] != types[0])) turns_.push_back(def);
@@ -129,6 +130,7 @@ std::string Drawer::Name(const std::string& numbers) {
 }
 
 std::optional<Drawer::Known> Drawer::Some(const std::function<bool(const Known&)>& fits) {
+  if (focus_ && fits(*focus_) && Chance(0.9)) return focus_;
   std::vector<const Known*> fitting;
   for (const Known& v : values_) {
     if (fits(v)) fitting.push_back(&v);
@@ -298,6 +300,19 @@ bool Drawer::TryOp(const OpDef& def) {
   return false;
 }
 
+void Drawer::TryReaders() {
+  if (!TryOp(*OneOf(reductions_))) return;
+  const Known sum = values_.back();
+  for (size_t readers = 1 + Pick(3); readers > 0; --readers) {
+    focus_ = sum;
+    if (TryOp(*OneOf(readers_)) && Chance(0.7)) {
+      focus_ = values_.back();
+      TryOp(*OneOf(reductions_));
+    }
+  }
+  focus_.reset();
+}
+
 void Drawer::TryGradient() {
   const auto depends = Some([&](const Known& v) {
     return mesh::IsFloat(v.value.dtype()) && builder_.program().values[v.value.id()].op >= 0;
@@ -413,6 +428,7 @@ Result<program::Program> DrawProgram(uint64_t seed, const DrawOptions& options) 
       }
     }
     drawer.TryOp(drawer.NextKind(kinds));
+    if (drawer.Chance(0.06)) drawer.TryReaders();
     if (drawer.Chance(0.1)) drawer.AssignSome();
     if (drawer.Chance(0.04)) drawer.TryGradient();
   }

@@ -14,6 +14,7 @@
 #include "operator/kube/credentials.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 #include "tests/integration/operator/operator_fixture.h"
 
 namespace meshtrain::testing {
@@ -80,10 +81,11 @@ class DescribeTest : public OperatorTest {
     std::string described;
     EXPECT_TRUE(Eventually(
         [&] {
+          if (!node_.empty()) KeepReady();
           described = TryKubectl({"describe", "tj", job}).out;
           return described.find(" " + event + " ") != std::string::npos;
         },
-        std::chrono::seconds(60)))
+        std::chrono::seconds(120)))
         << described;
     const std::string shown = WhatWentWrong(described);
     const std::string part =
@@ -102,14 +104,9 @@ class DescribeTest : public OperatorTest {
   // A node that is there, and the pod on it.
   void Bind(const std::string& pod, const std::string& node) {
     const json object = {{"apiVersion", "v1"}, {"kind", "Node"}, {"metadata", {{"name", node}}}};
-    if (api().Kubectl({"get", "node", node}).exit_code != 0) {
-      EXPECT_EQ(api().Kubectl({"create", "-f", "-"}, object.dump()).exit_code, 0);
-      EXPECT_EQ(api()
-                    .Kubectl({"patch", "node", node, "--subresource=status", "--type=merge", "-p",
-                              R"({"status":{"conditions":[{"type":"Ready","status":"True"}]}})"})
-                    .exit_code,
-                0);
-    }
+    EXPECT_EQ(api().Kubectl({"create", "-f", "-"}, object.dump()).exit_code, 0);
+    node_ = node;
+    KeepReady();
     const json binding = {{"apiVersion", "v1"},
                           {"kind", "Binding"},
                           {"metadata", {{"name", pod}}},
@@ -117,6 +114,17 @@ class DescribeTest : public OperatorTest {
     Kubectl(
         {"create", "--raw", "/api/v1/namespaces/" + ns_ + "/pods/" + pod + "/binding", "-f", "-"},
         binding.dump());
+  }
+
+  // The kubelet's heartbeat, without which a node is soon taken for lost.
+  void KeepReady() {
+    const json ready = {{"type", "Ready"},
+                        {"status", "True"},
+                        {"lastHeartbeatTime", FormatTime(SystemClock().Now())}};
+    const auto patched =
+        api().client().Patch(kube::Nodes(), "", node_, "status", kube::PatchType::kMerge,
+                             json{{"status", {{"conditions", {ready}}}}}.dump(), {});
+    EXPECT_TRUE(patched.ok()) << patched.status().ToString();
   }
 
   // As the kubelet tells why a container waits.
@@ -129,6 +137,7 @@ class DescribeTest : public OperatorTest {
             {"state", {{"waiting", {{"reason", reason}, {"message", message}}}}}};
   }
 
+  std::string node_;
   std::string page_;
   std::vector<std::string> parts_;
 };
@@ -145,6 +154,14 @@ TEST_F(DescribeTest, TheDocsShowWhatIsSaidOfEachFailure) {
   Show("A quota", "over-quota", "QuotaExceeded");
   Kubectl({"delete", "quota", "team"});
   Kubectl({"delete", "tj", "over-quota"});
+
+  // A volume that does not mount: the kubelet tells nothing in the pod's status, so it takes a
+  // minute to be noticed.
+  ApplyJob("no-mount", 0, 1);
+  ASSERT_TRUE(WaitForPods("no-mount", 1));
+  Bind("no-mount-worker-0", "node-7");
+  Patch("no-mount-worker-0", {{"conditions", {{{"type", "PodScheduled"}, {"status", "True"}}}},
+                              {"containerStatuses", {Waiting("ContainerCreating", "")}}});
 
   // A Service of somebody else's.
   Kubectl({"create", "service", "clusterip", "name-taken", "--tcp=80"});
@@ -192,7 +209,7 @@ TEST_F(DescribeTest, TheDocsShowWhatIsSaidOfEachFailure) {
                          "back-off 1m20s restarting failed container=trainer "
                          "pod=crashes-worker-0_ml(0b4bd9b8-38ba-4dd6-8d0b-100000000000)",
                          /*restarts=*/4);
-  const std::string now = kube::FormatTime(SystemClock().Now());
+  const std::string now = FormatTime(SystemClock().Now());
   crashed["lastState"]["terminated"] = {
       {"exitCode", 1},
       {"reason", "Error"},
@@ -211,18 +228,6 @@ TEST_F(DescribeTest, TheDocsShowWhatIsSaidOfEachFailure) {
           {Waiting("CreateContainerConfigError", "secret \"wandb-key\" not found")}}});
   Show("A container that waits", "no-secret", "ContainerWaits");
 
-  // A volume that does not mount: the kubelet tells nothing in the pod's status.
-  ApplyJob("no-mount", 0, 1);
-  ASSERT_TRUE(WaitForPods("no-mount", 1));
-  Bind("no-mount-worker-0", "node-7");
-  json creating = Waiting("ContainerCreating", "");
-  Patch("no-mount-worker-0",
-        {{"conditions",
-          {{{"type", "PodScheduled"},
-            {"status", "True"},
-            {"lastTransitionTime",
-             kube::FormatTime(SystemClock().Now() - std::chrono::minutes(2))}}}},
-         {"containerStatuses", {creating}}});
   Show("A volume that does not mount", "no-mount", "SlowStart");
 
   // A program that fails.

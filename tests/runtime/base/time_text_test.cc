@@ -13,16 +13,13 @@ TEST(TimeTextTest, TimesRoundTripAndOffsetsAreRead) {
   EXPECT_EQ(ParseTime("2026-01-02T05:04:05+02:00"), ParseTime("2026-01-02T03:04:05Z"));
   EXPECT_EQ(FormatTime(*ParseTime("2026-02-28T23:59:60Z")), "2026-03-01T00:00:00Z");
   EXPECT_EQ(FormatTime(*ParseTime("2026-01-01T02:00:00.123456789+02:00")), "2026-01-01T00:00:00Z");
-  const auto before_1970 = ParseTime("1969-12-31T23:59:59.5Z");
-  ASSERT_TRUE(before_1970);
-  EXPECT_EQ(FormatTimeMicros(*before_1970), "1969-12-31T23:59:59.500000Z");
 }
 
 TEST(TimeTextTest, OddTextsAreNoTimes) {
-  for (const char* bad :
-       {"", "soon", "2026-01-01", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00",
-        "2026-01-02T03:04:05 Z", "2026-01-01T25:00:00Z", "2026-01-01T00:00:00.Z",
-        "2026-01-01T00:00:00+0200", "2026-01-01T00:00:00+02:00x", "9999-01-01T00:00:00Z"}) {
+  for (const char* bad : {"", "soon", "2026-01-01", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00",
+                          "2026-01-02T03:04:05 Z", "2026-01-01T25:00:00Z", "2026-01-01T00:00:00.Z",
+                          "2026-01-01T00:00:00+0200", "2026-01-01T00:00:00+02:00x",
+                          "9999-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "2151-01-01T00:00:00Z"}) {
     EXPECT_FALSE(ParseTime(bad).has_value()) << bad;
   }
 }
