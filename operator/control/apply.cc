@@ -405,7 +405,8 @@ struct Applier::Run {
   Status Write(const reconcile::DeleteJob& write) {
     const Status status =
         Gone(client()
-                 .Delete(TrainingJobs(), ns(), job.metadata.name, {.uid = write.uid}, call())
+                 .Delete(TrainingJobs(), ns(), job.metadata.name,
+                         {.uid = write.uid, .resource_version = write.resource_version}, call())
                  .status());
     if (status.ok()) applier.store_.DeletedJob(ns(), job.metadata.name, write.uid);
     return status;

@@ -78,7 +78,9 @@ void CleanUp(const View& view, Draft* draft) {
     const TimePoint due =
         *completed + Duration(std::chrono::seconds(*policy.ttl_seconds_after_finished));
     if (view.now >= due) {
-      draft->Add(Phase::kReport, DeleteJob{.uid = view.job.metadata.uid},
+      draft->Add(Phase::kReport,
+                 DeleteJob{.uid = view.job.metadata.uid,
+                           .resource_version = view.job.metadata.resource_version},
                  "runPolicy.ttlSecondsAfterFinished have passed since its end");
     } else {
       draft->WakeAt(due);

@@ -119,6 +119,8 @@ struct PatchStatus {
 };
 struct DeleteJob {  // ttlSecondsAfterFinished; propagationPolicy Background
   std::string uid;
+  // As the decision saw it: a job that an older etcd brought back may run again.
+  std::string resource_version;
   friend bool operator==(const DeleteJob&, const DeleteJob&) = default;
 };
 struct RecordEvent {

@@ -331,8 +331,11 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
   }
   if (const auto* w = std::get_if<DeleteJob>(&write)) {
     if (current != nullptr && current->metadata.uid == w->uid) {
-      // By what it knew before an older revision came back, a process deletes it all the same: its
-      // precondition is the uid alone.
+      if (current->metadata.resource_version != w->resource_version) {
+        Fire("409");
+        return Answer::kConflict;
+      }
+      // A version that an older revision brought back may stand for something else.
       if (!api::IsFinished(current->status) && !blind_) {
         Violate("a job that has not ended is deleted");
       }
