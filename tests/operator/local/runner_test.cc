@@ -337,7 +337,7 @@ TEST_F(RunnerTest, AFailureNamesTheReplicaAndLeavesWithItsCode) {
   EXPECT_THAT(
       played.err,
       HasSubstr("warning: JobFailed: mnist-worker-0 failed with exit code 66 (Error), which is not "
-                "retried\n"));
+                "retried: no such bucket\n"));
   EXPECT_THAT(played.err,
               HasSubstr("mnist: mnist-worker-0: exit code 66 (Error): no such bucket\n"));
   EXPECT_THAT(played.err, HasSubstr("mnist: Failed: ready "));
