@@ -5,6 +5,7 @@
 #
 # The rules, in the words of docs/architecture.md:
 #   up        a folder includes only folders that it may lean on
+#   unused    it does lean on each folder that its line names (of a whole repository, without WANT)
 #   rooted    a quoted include is written from the repository's root (else it would escape the rule above)
 #   wire      JSON, YAML, HTTP, gRPC, protobuf and fmt stay in .cc files
 #   pure      a folder of functions from values to values sees no I/O, thread, environment or unordered container
@@ -15,33 +16,42 @@ cmake_policy(VERSION 3.24)
 set(table
   "runtime/base:"
   "runtime/cluster: runtime/base"
-  "runtime/telemetry: runtime/base runtime/cluster"
+  "runtime/telemetry: runtime/base"
   "runtime/mesh: runtime/base"
   "runtime/program: runtime/mesh"
   "runtime/sharding: runtime/program"
   "runtime/plan: runtime/sharding"
   "runtime/collective/algorithms:"
-  "runtime/collective: runtime/mesh runtime/collective/algorithms"
+  "runtime/wire: runtime/base"
+  "runtime/collective: runtime/mesh runtime/collective/algorithms runtime/wire"
   "runtime/device: runtime/plan runtime/collective"
   "runtime/data: runtime/mesh"
   "runtime/checkpoint: runtime/mesh"
   "runtime/nn: runtime/program"
   "runtime/train: runtime/nn"
   "runtime/execute: runtime/plan runtime/device runtime/collective"
-  "runtime/distribute: runtime/execute runtime/cluster runtime/nn runtime/train runtime/data runtime/checkpoint runtime/telemetry"
+  "runtime/rpc: runtime/cluster"
+  "runtime/membership: runtime/rpc runtime/execute"
+  "runtime/parameter/messages: runtime/rpc runtime/wire runtime/train runtime/data"
+  "runtime/parameter/server: runtime/parameter/messages runtime/execute runtime/checkpoint"
+  "runtime/parameter/worker: runtime/parameter/messages runtime/execute"
+  "runtime/parameter/chief: runtime/parameter/messages runtime/membership runtime/checkpoint"
+  "runtime/saving: runtime/membership runtime/train runtime/data runtime/checkpoint"
+  "runtime/strategy: runtime/parameter/chief runtime/saving"
+  "runtime/trainer: runtime/strategy runtime/telemetry"
   "runtime/spec: runtime/nn runtime/train runtime/data runtime/plan"
-  "runtime: runtime/distribute runtime/spec runtime/telemetry"
-  "operator/api: runtime/spec runtime/cluster"
+  "runtime: runtime/trainer runtime/parameter/server runtime/parameter/worker"
+  "operator/api: runtime/cluster"
   "operator/reconcile: operator/api"
   "operator/kube: runtime/base"
   "operator/control: operator/reconcile operator/kube runtime/telemetry"
   "operator/local: operator/reconcile runtime/telemetry"
   "operator: operator/control"
-  "worker: runtime"
-  "cli: operator/local operator/kube runtime/plan runtime/checkpoint runtime/telemetry")
+  "worker: runtime/trainer runtime/parameter/server runtime/parameter/worker runtime/spec"
+  "cli: operator/local runtime/plan runtime/spec")
 set(pure runtime/cluster runtime/collective/algorithms runtime/mesh runtime/program runtime/sharding runtime/plan
   runtime/spec operator/api operator/reconcile)
-set(device_code runtime/collective runtime/device runtime/execute runtime/distribute)
+set(device_code runtime/collective runtime/device runtime/execute runtime/membership)
 
 set(wire_headers "^(nlohmann|yaml-cpp|grpc|grpcpp|google/protobuf|fmt|spdlog)/|^httplib\\.h$|\\.pb\\.h$")
 string(CONCAT impure_headers
@@ -60,6 +70,7 @@ foreach(line IN LISTS table)
   set(folder ${CMAKE_MATCH_1})
   separate_arguments(below UNIX_COMMAND "${CMAKE_MATCH_2}")
   set(may_${folder} ${folder})
+  set(named_${folder} ${below})
   foreach(other IN LISTS below)
     if(NOT other IN_LIST folders)
       message(FATAL_ERROR "layering_test: ${folder} names ${other}, which has no line above it")
@@ -126,11 +137,20 @@ foreach(source IN LISTS sources)
       if(target STREQUAL "" OR NOT target IN_LIST may_${folder})
         list(APPEND violations "up: ${source} includes ${included}")
       endif()
+      list(REMOVE_ITEM named_${folder} "${target}")
     elseif(quoted AND NOT included MATCHES "\\.pb\\.h$")
       list(APPEND violations "rooted: ${source} includes ${included}")
     endif()
   endforeach()
 endforeach()
+
+if(NOT DEFINED WANT)
+  foreach(folder IN LISTS folders)
+    foreach(other IN LISTS named_${folder})
+      list(APPEND violations "unused: no source of ${folder} includes one of ${other}")
+    endforeach()
+  endforeach()
+endif()
 
 list(REMOVE_DUPLICATES violations)
 list(SORT violations)
@@ -144,7 +164,7 @@ if(DEFINED WANT)
   message(STATUS "${count} sources, the violations that were expected")
 elseif(violations)
   list(JOIN violations "\n" text)
-  message(FATAL_ERROR "layering_test: these includes lean the wrong way (docs/architecture.md, layers)\n${text}")
+  message(FATAL_ERROR "layering_test: the includes are not those of the table (docs/architecture.md, layers)\n${text}")
 else()
   message(STATUS "${count} sources, no include leans the wrong way")
 endif()

@@ -6,10 +6,10 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
-#include "runtime/distribute/saving/copies.h"
-#include "runtime/distribute/saving/file_error.h"
-#include "runtime/distribute/saving/newest.h"
-#include "runtime/distribute/saving/position.h"
+#include "runtime/saving/copies.h"
+#include "runtime/saving/file_error.h"
+#include "runtime/saving/newest.h"
+#include "runtime/saving/position.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -19,7 +19,7 @@ constexpr Duration kAgreeTimeout = std::chrono::minutes(10);  // a slow volume m
 }  // namespace
 
 Result<std::unique_ptr<Checkpoints>> Checkpoints::Create(Options options, execute::Session& session,
-                                                         distribute::MeshRunner& runner,
+                                                         trainer::MeshRunner& runner,
                                                          data::Pipeline& data) {
   auto checkpoints =
       std::unique_ptr<Checkpoints>(new Checkpoints(std::move(options), session, runner, data));
@@ -41,7 +41,7 @@ Result<std::optional<Resumed>> Checkpoints::Resume(
   on_loss_.reset();
   saver_->Abandon();
   {
-    const distribute::Team::Busy busy(o_.team, "the end of an abandoned save");
+    const membership::Team::Busy busy(o_.team, "the end of an abandoned save");
     if (const Status before = saver_->Wait(); !before.ok()) {
       LogWarning("a checkpoint was not completed", {{"error", before.message()}});
     }
@@ -75,7 +75,7 @@ Status Checkpoints::BeginAnew() {
   MT_RETURN_IF_ERROR(runner_.Initialize());
   const data::Cursor at = data_.cursor();
   if (at.epoch == 0 && at.batch == 0) return OkStatus();  // batches made ahead stay
-  return distribute::OfFiles(data_.Restore({.fingerprint = at.fingerprint}));
+  return saving::OfFiles(data_.Restore({.fingerprint = at.fingerprint}));
 }
 
 Result<std::optional<Resumed>> Checkpoints::ResumeAlone(
@@ -86,7 +86,7 @@ Result<std::optional<Resumed>> Checkpoints::ResumeAlone(
     MT_ASSIGN_OR_RETURN(loaded, Load(path));
     return OkStatus();
   };
-  MT_ASSIGN_OR_RETURN(const auto taken, distribute::TakeNewest(candidates, load));
+  MT_ASSIGN_OR_RETURN(const auto taken, saving::TakeNewest(candidates, load));
   return GoOn(taken, loaded);
 }
 
@@ -96,12 +96,11 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(
   if (chief()) candidates = Candidates(finished);
   Loaded loaded;
   const auto load = [&](const std::string& path) -> Status {
-    MT_ASSIGN_OR_RETURN(loaded,
-                        shared() ? distribute::OfFiles(Load(path)) : LoadTogether(path, stop));
+    MT_ASSIGN_OR_RETURN(loaded, shared() ? saving::OfFiles(Load(path)) : LoadTogether(path, stop));
     return OkStatus();
   };
   MT_ASSIGN_OR_RETURN(const auto taken,
-                      distribute::TakeNewestTogether(*o_.team, o_.folder, candidates, load, stop));
+                      saving::TakeNewestTogether(*o_.team, o_.folder, candidates, load, stop));
   return GoOn(taken, loaded);
 }
 
@@ -116,7 +115,7 @@ Result<std::optional<Resumed>> Checkpoints::GoOn(const std::optional<checkpoint:
 }
 
 Status Checkpoints::CheckFits(const checkpoint::Index& index, const std::string& path) const {
-  if (const Status fits = distribute::CheckFits(index, path, states_); !fits.ok()) {
+  if (const Status fits = saving::CheckFits(index, path, states_); !fits.ok()) {
     return {
         fits.code(),
         fits.message() +
@@ -136,13 +135,13 @@ std::string Checkpoints::ProgramHash() const {
 }
 
 Result<Checkpoints::Loaded> Checkpoints::Load(const std::string& path) {
-  const distribute::Team::Busy busy(o_.team, "loading " + path);
+  const membership::Team::Busy busy(o_.team, "loading " + path);
   MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
   MT_RETURN_IF_ERROR(CheckFits(checkpoint->index(), path));
   Loaded loaded{
       .shards = {}, .position = {}, .cursor = checkpoint->index().data_cursor, .path = path};
-  MT_ASSIGN_OR_RETURN(loaded.shards, distribute::LoadShards(session_, states_, *checkpoint));
-  MT_ASSIGN_OR_RETURN(loaded.position, distribute::PositionOf(checkpoint->index(), path));
+  MT_ASSIGN_OR_RETURN(loaded.shards, saving::LoadShards(session_, states_, *checkpoint));
+  MT_ASSIGN_OR_RETURN(loaded.position, saving::PositionOf(checkpoint->index(), path));
   return loaded;
 }
 
@@ -154,7 +153,7 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
   Status failed = OkStatus();
   std::vector<mesh::Tensor> values;
   if (chief()) {
-    const distribute::Team::Busy busy(o_.team, "loading " + path);
+    const membership::Team::Busy busy(o_.team, "loading " + path);
     auto opened = checkpoint::Checkpoint::Open(path);
     failed = opened.ok() ? CheckFits((*opened)->index(), path) : opened.status();
     if (opened.ok()) {
@@ -174,7 +173,7 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
   }
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> said,
                       o_.team->Agree("state of the chief", head, kAgreeTimeout, stop));
-  if (!failed.ok()) return distribute::OfFiles(failed);
+  if (!failed.ok()) return saving::OfFiles(failed);
   if (said[0].empty()) return DataLoss(path + ": the chief cannot read it");
   MT_ASSIGN_OR_RETURN(const checkpoint::Index index, checkpoint::Index::ParsePart(said[0], path));
   Loaded loaded{.shards = {}, .position = {}, .cursor = index.data_cursor, .path = path};
@@ -185,35 +184,35 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
       return value.Slice(slice.offsets, slice.sizes);
     };
     MT_ASSIGN_OR_RETURN(std::vector<mesh::Tensor> shards,
-                        distribute::ReadShards(session_, states_[i], read));
+                        saving::ReadShards(session_, states_[i], read));
     loaded.shards.push_back(std::move(shards));
   }
-  MT_ASSIGN_OR_RETURN(loaded.position, distribute::PositionOf(index, path));
+  MT_ASSIGN_OR_RETURN(loaded.position, saving::PositionOf(index, path));
   return loaded;
 }
 
 Status Checkpoints::Apply(const Loaded& loaded) {
   if (!loaded.cursor.empty()) {
     MT_ASSIGN_OR_RETURN(const data::Cursor cursor, data::Cursor::Parse(loaded.cursor));
-    MT_RETURN_IF_ERROR(distribute::OfFiles(data_.Restore(cursor)).At(loaded.path));
+    MT_RETURN_IF_ERROR(saving::OfFiles(data_.Restore(cursor)).At(loaded.path));
   }
-  MT_RETURN_IF_ERROR(distribute::WriteShards(session_, states_, loaded.shards));
+  MT_RETURN_IF_ERROR(saving::WriteShards(session_, states_, loaded.shards));
   position_ = loaded.position;
   return OkStatus();
 }
 
 Status Checkpoints::Save(int64_t step) {
-  MT_RETURN_IF_ERROR(distribute::CheckCopies(session_, states_, o_.team, step));
+  MT_RETURN_IF_ERROR(saving::CheckCopies(session_, states_, o_.team, step));
   checkpoint::Snapshot snapshot;
   snapshot.step = step;
   snapshot.mesh = runner_.mesh().ToString();
   snapshot.program_hash = ProgramHash();
   snapshot.data_cursor = data_.cursor().ToString();
-  snapshot.metadata = distribute::PositionToMetadata(position_);
+  snapshot.metadata = saving::PositionToMetadata(position_);
   // By a single process: the others of a team that shares a folder do not know it.
   if (o_.own_folder) snapshot.metadata[std::string(kRunKey)] = std::to_string(run_);
   if (shared()) {
-    MT_ASSIGN_OR_RETURN(snapshot.variables, distribute::CollectShards(session_, states_));
+    MT_ASSIGN_OR_RETURN(snapshot.variables, saving::CollectShards(session_, states_));
   } else {
     // All take part in gathering what is split.
     for (const program::Variable& v : states_) {
@@ -228,12 +227,12 @@ Status Checkpoints::Save(int64_t step) {
     }
     if (!chief()) return OkStatus();
   }
-  return distribute::OfSaving(saver_->Save(std::move(snapshot)));
+  return saving::OfSaving(saver_->Save(std::move(snapshot)));
 }
 
 Status Checkpoints::Wait() {
-  const distribute::Team::Busy busy(o_.team, "the last save");
-  return distribute::OfSaving(saver_->Wait());
+  const membership::Team::Busy busy(o_.team, "the last save");
+  return saving::OfSaving(saver_->Wait());
 }
 
 bool Checkpoints::Holds(int64_t step) const {

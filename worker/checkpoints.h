@@ -13,12 +13,12 @@
 #include "runtime/checkpoint/async.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/data/pipeline.h"
-#include "runtime/distribute/saving/shards.h"
-#include "runtime/distribute/strategy/mesh_runner.h"
-#include "runtime/distribute/team.h"
 #include "runtime/execute/session.h"
+#include "runtime/membership/team.h"
+#include "runtime/saving/shards.h"
 #include "runtime/spec/spec.h"
 #include "runtime/train/loop.h"
+#include "runtime/trainer/mesh_runner.h"
 #include "worker/resume.h"
 
 namespace meshtrain::worker {
@@ -34,12 +34,12 @@ class Checkpoints {
     std::string folder;
     bool own_folder = false;
     spec::CheckpointSpec spec;
-    distribute::Team* team = nullptr;  // null: one process
+    membership::Team* team = nullptr;  // null: one process
     // How long the chief waits for the others' parts of a checkpoint in a shared folder.
     Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
   };
   static Result<std::unique_ptr<Checkpoints>> Create(Options options, execute::Session& session,
-                                                     distribute::MeshRunner& runner,
+                                                     trainer::MeshRunner& runner,
                                                      data::Pipeline& data);
 
   // Loads the newest whole checkpoint into the states and puts the data's cursor where it stood; a
@@ -79,13 +79,13 @@ class Checkpoints {
  private:
   // What a checkpoint holds for this process, read before anything is changed.
   struct Loaded {
-    distribute::Shards shards;
+    saving::Shards shards;
     train::Position position;
     std::string cursor;
     std::string path;
   };
 
-  Checkpoints(Options options, execute::Session& session, distribute::MeshRunner& runner,
+  Checkpoints(Options options, execute::Session& session, trainer::MeshRunner& runner,
               data::Pipeline& data)
       : o_(std::move(options)),
         session_(session),
@@ -114,7 +114,7 @@ class Checkpoints {
 
   Options o_;
   execute::Session& session_;
-  distribute::MeshRunner& runner_;
+  trainer::MeshRunner& runner_;
   const std::vector<program::Variable> states_;  // the runner's
   data::Pipeline& data_;
   std::unique_ptr<checkpoint::AsyncSaver> saver_;

@@ -44,7 +44,7 @@ std::optional<int> JobEnvironment::process() const {
 
 Result<JobEnvironment> ReadEnvironment(const Environment& environment) {
   JobEnvironment out;
-  MT_ASSIGN_OR_RETURN(out.tf_config, distribute::ClusterOf(environment));
+  MT_ASSIGN_OR_RETURN(out.tf_config, membership::ClusterOf(environment));
   out.job = environment(cluster::kEnvJob).value_or("");
   if (const auto text = environment(cluster::kEnvAttempt)) {
     const auto attempt = ParseInt(*text);
@@ -54,7 +54,7 @@ Result<JobEnvironment> ReadEnvironment(const Environment& environment) {
     }
     out.attempt = static_cast<int32_t>(*attempt);
   }
-  MT_ASSIGN_OR_RETURN(const auto peer_return, distribute::PeerReturnOf(environment));
+  MT_ASSIGN_OR_RETURN(const auto peer_return, membership::PeerReturnOf(environment));
   out.peer_return = peer_return.value_or(out.peer_return);
   out.strategy = environment(cluster::kEnvStrategy).value_or("");
   out.termination_log = environment(cluster::kEnvTerminationLog).value_or("");

@@ -9,12 +9,12 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/cluster/tf_config.h"
-#include "runtime/distribute/environment.h"
+#include "runtime/membership/environment.h"
 
 namespace meshtrain::worker {
 
-using distribute::Environment;
-using distribute::ProcessEnvironment;
+using membership::Environment;
+using membership::ProcessEnvironment;
 
 struct JobEnvironment {
   // TF_CONFIG, with the cluster of MESHTRAIN_CLUSTER_FILE where that names a file. Nothing for a

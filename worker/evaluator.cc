@@ -9,9 +9,9 @@
 
 #include "runtime/base/file.h"
 #include "runtime/data/pipeline.h"
-#include "runtime/distribute/parameter/evaluate.h"
-#include "runtime/distribute/saving/position.h"
 #include "runtime/execute/session.h"
+#include "runtime/parameter/chief/evaluate.h"
+#include "runtime/saving/position.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
 #include "worker/presence.h"
@@ -54,7 +54,7 @@ class Evaluator {
            execute::Session::Create({.isolated = config_.isolated, .threads = config_.threads}),
            ManifestExitCode);
     MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
-    distribute::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
+    trainer::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
     sizes.eval_sizes = data_->batch_sizes();
     MT_TRY(runner_, MakeRunner(*session_, declared, std::move(sizes)), ManifestExitCode);
     data_->ExpectClasses(runner_->programs().classes);
@@ -86,7 +86,7 @@ class Evaluator {
     options.is_final = [&](const checkpoint::Index& index) {
       const auto final = index.metadata.find(std::string(parameter::kFinalKey));
       if (final == index.metadata.end() || final->second != "true") return false;
-      const auto at = distribute::PositionOf(index, "");
+      const auto at = saving::PositionOf(index, "");
       return may_end_early || (at.ok() && at->epoch >= epochs - 1);
     };
     const auto count = parameter::EvaluateLoop(
@@ -123,7 +123,7 @@ class Evaluator {
       MT_RETURN_IF_ERROR(session_->Write(runner_->programs().parameters[i], values[i]));
     }
     PipelineBatches batches(*data_);
-    MT_RETURN_IF_ERROR(distribute::BeginPass(*data_));
+    MT_RETURN_IF_ERROR(strategy::BeginPass(*data_));
     const auto scalars =
         train::Evaluate(*runner_, batches, manifest_.program.train.validation_steps, stop);
     data_error_ = !batches.error().ok();
@@ -134,7 +134,7 @@ class Evaluator {
     if (!scalars.ok()) return scalars.status();
     const int64_t step = checkpoint.index().step;
     MT_ASSIGN_OR_RETURN(const train::Position position,
-                        distribute::PositionOf(checkpoint.index(), checkpoint.path()));
+                        saving::PositionOf(checkpoint.index(), checkpoint.path()));
     const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
 
     telemetry::Progress progress{.step = step, .epoch = static_cast<double>(position.epoch)};
@@ -169,7 +169,7 @@ class Evaluator {
   spec::Manifest manifest_;
   std::unique_ptr<data::Pipeline> data_;
   std::unique_ptr<execute::Session> session_;
-  std::unique_ptr<distribute::MeshRunner> runner_;
+  std::unique_ptr<trainer::MeshRunner> runner_;
   std::unique_ptr<telemetry::MetricsLog> log_;
   std::unique_ptr<telemetry::EventFileWriter> events_;
   telemetry::Gauge loss_, accuracy_;

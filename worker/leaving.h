@@ -10,13 +10,13 @@
 #include "runtime/base/status.h"
 #include "runtime/base/thread.h"
 #include "runtime/cluster/stop_grace.h"
-#include "runtime/distribute/environment.h"
-#include "runtime/distribute/parameter/chief_watch.h"
+#include "runtime/membership/environment.h"
+#include "runtime/parameter/messages/chief_watch.h"
 
 namespace meshtrain::worker {
 
 // Of this process, by what its environment says. Errors: kInvalidArgument naming the variable.
-inline Result<cluster::StopTimes> StopTimesIn(const distribute::Environment& environment) {
+inline Result<cluster::StopTimes> StopTimesIn(const membership::Environment& environment) {
   const auto text = environment(cluster::kEnvStopGrace);
   if (!text) return cluster::StopTimesOf(cluster::kDefaultStopGrace);
   MT_ASSIGN_OR_RETURN(const Duration grace, cluster::ParseStopGrace(*text));

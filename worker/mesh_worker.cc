@@ -17,13 +17,13 @@
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/data/pipeline.h"
-#include "runtime/distribute/arithmetic_agreement.h"
-#include "runtime/distribute/parameter/evaluate.h"
-#include "runtime/distribute/saving/file_error.h"
-#include "runtime/distribute/strategy/cross_device.h"
-#include "runtime/distribute/team.h"
 #include "runtime/execute/session.h"
+#include "runtime/membership/arithmetic_agreement.h"
+#include "runtime/membership/team.h"
+#include "runtime/parameter/chief/evaluate.h"
+#include "runtime/saving/file_error.h"
 #include "runtime/spec/plan_options.h"
+#include "runtime/strategy/cross_device.h"
 #include "runtime/train/callbacks.h"
 #include "worker/checkpoints.h"
 #include "worker/reporter.h"
@@ -72,14 +72,14 @@ void ApplyStrategyOptions(const spec::ProgramSpec& program, execute::SessionOpti
     if (mirrored->isolated()) {
       options->isolated = true;
       static_assert(static_cast<int>(spec::CrossDeviceOps::kRing) ==
-                    static_cast<int>(distribute::CrossDeviceOps::kRing));
+                    static_cast<int>(strategy::CrossDeviceOps::kRing));
       const auto ops = mirrored->cross_device_ops == spec::CrossDeviceOps::kNccl
-                           ? distribute::CrossDeviceOps::kAuto
-                           : static_cast<distribute::CrossDeviceOps>(mirrored->cross_device_ops);
+                           ? strategy::CrossDeviceOps::kAuto
+                           : static_cast<strategy::CrossDeviceOps>(mirrored->cross_device_ops);
       options->local_communicator =
           [ops](const mesh::Mesh& mesh,
                 uint64_t) -> Result<std::unique_ptr<collective::Communicator>> {
-        return distribute::MakeCrossDeviceCommunicator(mesh, ops);
+        return strategy::MakeCrossDeviceCommunicator(mesh, ops);
       };
     }
   }
@@ -171,23 +171,22 @@ class Worker {
            (manifest_.program.mirrored && manifest_.program.mirrored->isolated());
   }
   bool chief() const { return team_ == nullptr || team_->chief(); }
-  Result<std::unique_ptr<distribute::Team>> MakeTeam() const {
-    MT_ASSIGN_OR_RETURN(distribute::Security security,
-                        distribute::SecurityFromEnvironment(ProcessEnvironment()));
-    return distribute::Team::Create(
+  Result<std::unique_ptr<membership::Team>> MakeTeam() const {
+    MT_ASSIGN_OR_RETURN(rpc::Security security, rpc::SecurityFromEnvironment(ProcessEnvironment()));
+    return membership::Team::Create(
         {.config = *config_.job.tf_config,
          .security = std::move(security),
          .job = config_.job.job,
          .peer_return = config_.job.peer_return,
          .threads = config_.threads,
-         .forced_instruction_set = distribute::ForcedInstructionSet(ProcessEnvironment())});
+         .forced_instruction_set = membership::ForcedInstructionSet(ProcessEnvironment())});
   }
 
   // All are here and about to run the same plans. The incarnation's id.
   Result<uint64_t> Gather(std::stop_token stop) {
     for (;;) {
       if (joined_ == 0) {
-        MT_ASSIGN_OR_RETURN(const distribute::Incarnation now,
+        MT_ASSIGN_OR_RETURN(const membership::Incarnation now,
                             team_->Join(runner_->last_saved(), stop));
         joined_ = now.id;
       }
@@ -215,7 +214,7 @@ class Worker {
 
   // Whether the error means that a peer is gone, which the next round waits for.
   bool Lost(const Status& status) {
-    if (team_ == nullptr || !distribute::Team::IsLoss(status)) return false;
+    if (team_ == nullptr || !membership::Team::IsLoss(status)) return false;
     if (reporter_) {
       reporter_->EndLine();
       reporter_->Stopped(Named(status), team_->incarnation());
@@ -237,7 +236,7 @@ class Worker {
       Depart();
       return {OkStatus(), stop_exit_code()};
     }
-    if (team_ && distribute::Team::IsLoss(why)) return {why, cluster::kExitRetry};
+    if (team_ && membership::Team::IsLoss(why)) return {why, cluster::kExitRetry};
     Depart();
     // "Stale incarnation": a newer process of our task is at work; whoever restarts us would only
     // disturb it.
@@ -280,7 +279,7 @@ class Worker {
                        config_, std::move(job), [this] { return checkpoints_->last(); }, start));
     if (chief()) {
       MT_RETURN_IF_ERROR(
-          distribute::OfFiles(WriteFileAtomically(config_.output + "/plan.txt", plan.Report())));
+          saving::OfFiles(WriteFileAtomically(config_.output + "/plan.txt", plan.Report())));
     }
     const std::string mesh =
         runner_->mesh().num_axes() == 0 ? "of one device" : runner_->mesh().ToString();
@@ -298,7 +297,7 @@ class Worker {
   // Session, steps and initial weights.
   Ending Prepare(const spec::ProgramSpec& program) {
     // The others wait for its plan hashes.
-    const distribute::Team::Busy busy(team_.get(), "planning");
+    const membership::Team::Busy busy(team_.get(), "planning");
     execute::SessionOptions options{.isolated = config_.isolated, .threads = config_.threads};
     if (team_) {
       options.process = team_->process();
@@ -310,7 +309,7 @@ class Worker {
     MT_TRY(options.plan, spec::PlanOptionsOf(program, declared, train_data_->BatchTypes(full)),
            ManifestExitCode);
     MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExitCode);
-    distribute::MeshRunner::Options sizes{
+    trainer::MeshRunner::Options sizes{
         .types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
     sizes.train_sizes = train_data_->batch_sizes();
     if (test_data_) sizes.eval_sizes = test_data_->batch_sizes();
@@ -338,7 +337,7 @@ class Worker {
     if (test_data_) {
       // A validation that a loss has cut short begins anew.
       if (const data::Cursor at = test_data_->cursor(); at.batch != 0) {
-        MT_RETURN_IF_ERROR(distribute::OfFiles(
+        MT_RETURN_IF_ERROR(saving::OfFiles(
             test_data_->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint})));
       }
       validation_.emplace(*test_data_);
@@ -387,10 +386,9 @@ class Worker {
   // again. Who `leaves` has written its part.
   Status EndTogether(int64_t step, bool leaves) {
     const Status saved = checkpoints_->Wait();
-    if (!team_ || distribute::Team::IsLoss(saved)) return saved;
-    const auto said =
-        team_->Agree("end", distribute::TellFailure(saved), std::chrono::minutes(10), {});
-    if (said.ok()) return saved.ok() ? distribute::ToldFailure(team_->name(0), (*said)[0]) : saved;
+    if (!team_ || membership::Team::IsLoss(saved)) return saved;
+    const auto said = team_->Agree("end", saving::TellFailure(saved), std::chrono::minutes(10), {});
+    if (said.ok()) return saved.ok() ? saving::ToldFailure(team_->name(0), (*said)[0]) : saved;
     // What is complete stays so, whoever is lost afterwards; the chief may be about to make it
     // complete.
     if (!saved.ok() || leaves || chief()) return saved;
@@ -411,7 +409,7 @@ class Worker {
       return {result.status(),
               DataFailed() ? DataExitCode(result.status()) : OutputExitCode(result.status())};
     }
-    if (team_ && distribute::Team::IsLoss(saved)) return {saved, cluster::kExitRetry};
+    if (team_ && membership::Team::IsLoss(saved)) return {saved, cluster::kExitRetry};
     MT_TRY_STATUS(saved, OutputExitCode);
     MT_TRY_STATUS(reported, OutputExitCode);
     if (result->end == train::FitEnd::kNotFinite) {
@@ -434,13 +432,13 @@ class Worker {
   Config config_;
   spec::Manifest manifest_;
   // In the order in which they lean on each other.
-  std::unique_ptr<distribute::Team> team_;  // null: one process
+  std::unique_ptr<membership::Team> team_;  // null: one process
   uint64_t joined_ = 0;                     // an incarnation whose plans are not compared yet
   std::unique_ptr<data::Pipeline> train_data_, test_data_;
   std::optional<PipelineBatches> batches_, validation_;
   int64_t epochs_ = 0, steps_per_epoch_ = 0;
   std::unique_ptr<execute::Session> session_;
-  std::unique_ptr<distribute::MeshRunner> runner_;
+  std::unique_ptr<trainer::MeshRunner> runner_;
   std::unique_ptr<Checkpoints> checkpoints_;
   std::string resumed_from_;             // the checkpoint's folder; "": none
   std::atomic<double> own_seconds_ = 0;  // of the last step, without waiting for others; 0: none

@@ -11,14 +11,14 @@
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/weights.h"
-#include "runtime/distribute/parameter/coordinator.h"
-#include "runtime/distribute/parameter/environment.h"
-#include "runtime/distribute/parameter/evaluate.h"
-#include "runtime/distribute/parameter/steps.h"
-#include "runtime/distribute/saving/file_error.h"
-#include "runtime/distribute/saving/newest.h"
-#include "runtime/distribute/saving/position.h"
-#include "runtime/distribute/strategy/dataset.h"
+#include "runtime/parameter/chief/coordinator.h"
+#include "runtime/parameter/chief/environment.h"
+#include "runtime/parameter/chief/evaluate.h"
+#include "runtime/parameter/chief/steps.h"
+#include "runtime/saving/file_error.h"
+#include "runtime/saving/newest.h"
+#include "runtime/saving/position.h"
+#include "runtime/strategy/dataset.h"
 #include "runtime/train/callbacks.h"
 #include "worker/leaving.h"
 #include "worker/parameter_processes.h"
@@ -218,7 +218,7 @@ class Chief {
       MT_ASSIGN_OR_RETURN(resumed, ResumeFrom(path, stop));
       return OkStatus();
     };
-    MT_ASSIGN_OR_RETURN(const auto taken, distribute::TakeNewest(choice.candidates, load));
+    MT_ASSIGN_OR_RETURN(const auto taken, saving::TakeNewest(choice.candidates, load));
     if (taken) return resumed;
     MT_RETURN_IF_ERROR(Define("", stop));
     for (size_t i = 0; i < initial_weights_.size(); ++i) {
@@ -229,8 +229,7 @@ class Chief {
 
   Result<Resumed> ResumeFrom(const std::string& path, std::stop_token stop) {
     MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
-    MT_ASSIGN_OR_RETURN(train::Position position,
-                        distribute::PositionOf(checkpoint->index(), path));
+    MT_ASSIGN_OR_RETURN(train::Position position, saving::PositionOf(checkpoint->index(), path));
     MT_RETURN_IF_ERROR(Define(path, stop));
     return Resumed{std::move(position), path};
   }
@@ -279,7 +278,7 @@ class Chief {
     MT_ASSIGN_OR_RETURN(reporter_, Reporter::Create(
                                        config_, std::move(job),
                                        [this] { return coordinator_->last_save(); }, start));
-    MT_RETURN_IF_ERROR(distribute::OfFiles(WriteFileAtomically(
+    MT_RETURN_IF_ERROR(saving::OfFiles(WriteFileAtomically(
         config_.output + "/plan.txt", PlacementText(coordinator_->planner(), servers_))));
     Say(fmt::format("training {} with {}; output in {}", manifest_.name, places, config_.output));
     if (reporter_->port() > 0) {
@@ -295,7 +294,7 @@ class Chief {
     parameter::RemoteRunner runner(training, evaluation);
     train::Position position;  // of the step that is about to be saved
     runner.set_saver([&](int64_t step) {
-      return coordinator_->Save(step, distribute::PositionToMetadata(position), program_hash_,
+      return coordinator_->Save(step, saving::PositionToMetadata(position), program_hash_,
                                 give_up_.token());
     });
     runner.set_last_saved(resumed_from_.empty() ? -1 : start.step);
@@ -311,7 +310,7 @@ class Chief {
                    .stop = stop,
                    .end = end});
     runner.set_source(&source);
-    std::optional<distribute::PipelineBatches> test_batches;
+    std::optional<strategy::PipelineBatches> test_batches;
     std::optional<parameter::SentBatches> validation;
     if (test_data_) {
       test_batches.emplace(*test_data_);

@@ -9,7 +9,7 @@
 #include <memory>
 #include <stop_token>
 
-#include "runtime/distribute/parameter/worker_server.h"
+#include "runtime/parameter/worker/worker_server.h"
 #include "runtime/spec/spec.h"
 #include "worker/config.h"
 #include "worker/ending.h"

@@ -13,7 +13,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
-#include "runtime/distribute/saving/file_error.h"
+#include "runtime/saving/file_error.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -70,16 +70,16 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
                                                    const train::Position& start) {
   auto reporter =
       std::unique_ptr<Reporter>(new Reporter(config, std::move(job), std::move(last_save)));
-  MT_RETURN_IF_ERROR(distribute::OfFiles(MakeDirectories(config.output)));
+  MT_RETURN_IF_ERROR(saving::OfFiles(MakeDirectories(config.output)));
   if (reporter->job_.chief) {
-    if (start.step == 0) MT_RETURN_IF_ERROR(distribute::OfFiles(reporter->KeepOldLog()));
-    MT_RETURN_IF_ERROR(distribute::OfFiles(reporter->OpenLog(start)));
+    if (start.step == 0) MT_RETURN_IF_ERROR(saving::OfFiles(reporter->KeepOldLog()));
+    MT_RETURN_IF_ERROR(saving::OfFiles(reporter->OpenLog(start)));
     MT_ASSIGN_OR_RETURN(
         reporter->train_events_,
-        distribute::OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/train")));
+        saving::OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/train")));
     MT_ASSIGN_OR_RETURN(
         reporter->test_events_,
-        distribute::OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/test")));
+        saving::OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/test")));
   }
   {
     MutexLock lock(reporter->mutex_);
@@ -163,8 +163,8 @@ Status Reporter::RollBack(const train::Position& start) {
   epoch_shown_ = -1;
   TakeHistory(start);
   if (!job_.chief) return OkStatus();
-  MT_RETURN_IF_ERROR(distribute::OfFiles(log_->Close()));
-  return distribute::OfFiles(OpenLog(start));
+  MT_RETURN_IF_ERROR(saving::OfFiles(log_->Close()));
+  return saving::OfFiles(OpenLog(start));
 }
 
 void Reporter::Stopped(const std::string& rank, uint64_t incarnation) {
@@ -181,7 +181,7 @@ void Reporter::Ready() {
 }
 
 Status Reporter::OnStepEnd(const train::StepInfo& info) {
-  if (job_.chief) MT_RETURN_IF_ERROR(distribute::OfFiles(Record(info)));
+  if (job_.chief) MT_RETURN_IF_ERROR(saving::OfFiles(Record(info)));
   Publish(info);
   return OkStatus();
 }
@@ -198,12 +198,12 @@ Status Reporter::OnBadStep(const train::BadStepInfo& info) {
   LogWarning("a bad step changed nothing", {{"step", std::to_string(p.step)},
                                             {"in_a_row", std::to_string(info.in_a_row)},
                                             {"why", info.why}});
-  return distribute::OfFiles(log_->Add({.step = p.step,
-                                        .epoch = p.epoch + 1,
-                                        .loss = std::numeric_limits<double>::quiet_NaN(),
-                                        .metrics = {},
-                                        .seconds = {},
-                                        .bad = info.why}));
+  return saving::OfFiles(log_->Add({.step = p.step,
+                                    .epoch = p.epoch + 1,
+                                    .loss = std::numeric_limits<double>::quiet_NaN(),
+                                    .metrics = {},
+                                    .seconds = {},
+                                    .bad = info.why}));
 }
 
 Status Reporter::Record(const train::StepInfo& info) {
@@ -295,7 +295,7 @@ Status Reporter::OnEpochEnd(const train::EpochInfo& info) {
   if (job_.chief) line_->EndEpoch(values);
   if (!info.validation.empty()) {
     if (job_.chief)
-      MT_RETURN_IF_ERROR(distribute::OfFiles(test_events_->Add(info.step, info.validation)));
+      MT_RETURN_IF_ERROR(saving::OfFiles(test_events_->Add(info.step, info.validation)));
     if (const auto loss = train::FindScalar(info.validation, "loss")) {
       training_->test_loss.Set(*loss);
     }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/text.h"
-#include "runtime/distribute/saving/position.h"
+#include "runtime/saving/position.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -21,7 +21,7 @@ Found Look(const checkpoint::Candidate& candidate, const ResumeOptions& o) {
   const checkpoint::Index& index = (*checkpoint)->index();
   const auto run = index.metadata.find(std::string(kRunKey));
   found.run = run == index.metadata.end() ? 0 : ParseInt(run->second).value_or(0);
-  const auto position = distribute::PositionOf(index, candidate.path);
+  const auto position = saving::PositionOf(index, candidate.path);
   found.finished = o.finished && position.ok() && o.finished(*position);
   return found;
 }

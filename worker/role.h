@@ -5,8 +5,8 @@
 #include <string>
 
 #include "runtime/base/status.h"
-#include "runtime/distribute/strategy/dataset.h"
 #include "runtime/spec/spec.h"
+#include "runtime/strategy/dataset.h"
 #include "worker/config.h"
 #include "worker/reporter.h"
 
@@ -29,7 +29,7 @@ CheckpointFolder CheckpointFolderOf(const Config& config, const spec::Manifest& 
 // kInvalidArgument.
 Result<int> OwnPort(const cluster::TfConfig& config);
 
-using distribute::PipelineBatches;
+using strategy::PipelineBatches;
 
 // Declared::CheckBatches of what was opened; `test`: null where there is none.
 Status CheckBatches(const spec::Declared& program, const data::Pipeline& train,

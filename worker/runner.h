@@ -4,16 +4,16 @@
 #include <memory>
 
 #include "runtime/base/status.h"
-#include "runtime/distribute/strategy/mesh_runner.h"
 #include "runtime/execute/session.h"
 #include "runtime/spec/spec.h"
+#include "runtime/trainer/mesh_runner.h"
 
 namespace meshtrain::worker {
 
 // Traces, plans and compiles every step; the states are zero until Initialize, or until they are
 // written. Errors: those of the trace, with the place in the manifest.
-Result<std::unique_ptr<distribute::MeshRunner>> MakeRunner(execute::Session& session,
-                                                           const spec::Declared& declared,
-                                                           distribute::MeshRunner::Options options);
+Result<std::unique_ptr<trainer::MeshRunner>> MakeRunner(execute::Session& session,
+                                                        const spec::Declared& declared,
+                                                        trainer::MeshRunner::Options options);
 
 }  // namespace meshtrain::worker

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "runtime/base/text.h"
-#include "runtime/distribute/arithmetic_agreement.h"
+#include "runtime/membership/arithmetic_agreement.h"
 #include "worker/ending.h"
 #include "worker/evaluator.h"
 #include "worker/mesh_worker.h"
@@ -25,7 +25,7 @@ Status CheckDevices(const Config& config, const spec::Manifest& manifest) {
 }
 
 Ending Run(const Config& config, std::stop_token stop, const std::function<int()>& stop_exit_code) {
-  MT_TRY_STATUS(distribute::LimitInstructionSetBy(ProcessEnvironment()), ManifestExitCode);
+  MT_TRY_STATUS(membership::LimitInstructionSetBy(ProcessEnvironment()), ManifestExitCode);
   MT_TRY(spec::Manifest manifest, ReadManifest(config), ManifestExitCode);
   MT_TRY_STATUS(CheckDevices(config, manifest), ManifestExitCode);
   const bool servers = manifest.strategy == "ParameterServer";

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <stop_token>
 
-#include "runtime/distribute/team.h"
+#include "runtime/membership/team.h"
 #include "runtime/train/loop.h"
 
 namespace meshtrain::worker {
@@ -19,7 +19,7 @@ int64_t StepsBetweenVotes(double seconds);
 class StopVote final : public train::Callback {
  public:
   // `mine`: what this process was asked; `all`: requested when any process wants to stop.
-  StopVote(distribute::Team& team, std::stop_token mine, std::stop_source all)
+  StopVote(membership::Team& team, std::stop_token mine, std::stop_source all)
       : team_(team), mine_(std::move(mine)), all_(std::move(all)) {}
   Status OnTrainBegin(const train::Position& position) override;
   Status OnStepEnd(const train::StepInfo& info) override;
@@ -28,7 +28,7 @@ class StopVote final : public train::Callback {
  private:
   Status Vote(int64_t step);
 
-  distribute::Team& team_;
+  membership::Team& team_;
   std::stop_token mine_;
   std::stop_source all_;
   int64_t next_ = 0;

@@ -9,9 +9,9 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/collective/communicator.h"
-#include "runtime/collective/frame.h"
 #include "runtime/collective/groups.h"
 #include "runtime/collective/health.h"
+#include "runtime/collective/link/frame.h"
 
 namespace meshtrain::collective {
 

@@ -13,8 +13,8 @@
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
-#include "runtime/collective/checksum.h"
 #include "runtime/collective/fabric_impl.h"
+#include "runtime/wire/checksum.h"
 
 namespace meshtrain::collective {
 namespace {
@@ -151,7 +151,7 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
   Keeper::Expected expected;
   expected.incarnation = wanted.incarnation;
   expected.process = static_cast<uint32_t>(me);
-  expected.group = Checksum(alike);
+  expected.group = wire::Checksum(alike);
   for (int p = me + 1; p < n; ++p) {
     for (const LinkKind kind : {LinkKind::kData, LinkKind::kControl, LinkKind::kMemory}) {
       if (kind != LinkKind::kMemory || host_of[p] == host_of[me]) {

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "runtime/collective/call.h"
-#include "runtime/collective/connector.h"
 #include "runtime/collective/fabric.h"
 #include "runtime/collective/health.h"
-#include "runtime/collective/keeper.h"
-#include "runtime/collective/network.h"
-#include "runtime/collective/segment.h"
-#include "runtime/collective/shm.h"
+#include "runtime/collective/link/connector.h"
+#include "runtime/collective/link/keeper.h"
+#include "runtime/collective/link/network.h"
+#include "runtime/collective/memory/segment.h"
+#include "runtime/collective/memory/shm.h"
 #include "runtime/collective/transport.h"
 
 namespace meshtrain::collective {

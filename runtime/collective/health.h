@@ -14,8 +14,8 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
 #include "runtime/collective/fabric.h"
-#include "runtime/collective/frame.h"
-#include "runtime/collective/socket.h"
+#include "runtime/collective/link/frame.h"
+#include "runtime/collective/link/socket.h"
 
 namespace meshtrain::collective {
 

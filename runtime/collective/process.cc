@@ -7,10 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/collective/checksum.h"
 #include "runtime/collective/fabric_impl.h"
 #include "runtime/collective/groups.h"
 #include "runtime/collective/work.h"
+#include "runtime/wire/checksum.h"
 
 namespace meshtrain::collective {
 namespace {
@@ -37,7 +37,7 @@ class ProcessCommunicator final : public Communicator {
       : fabric_(fabric),
         mesh_(std::move(mesh)),
         plan_hash_(plan_hash),
-        mesh_digest_(Checksum(mesh_.ToString())),
+        mesh_digest_(wire::Checksum(mesh_.ToString())),
         sent_(mesh_.size(), 0),
         by_rank_(mesh_.size()) {}
 

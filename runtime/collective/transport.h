@@ -17,9 +17,9 @@
 #include "runtime/base/status.h"
 #include "runtime/collective/algorithms/choose.h"
 #include "runtime/collective/call.h"
-#include "runtime/collective/network.h"
+#include "runtime/collective/link/network.h"
+#include "runtime/collective/memory/shm.h"
 #include "runtime/collective/reduce.h"
-#include "runtime/collective/shm.h"
 
 namespace meshtrain::collective {
 

@@ -25,11 +25,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/distribute/parameter/coordinator.h"
-#include "runtime/distribute/parameter/server.h"
-#include "runtime/distribute/parameter/worker_server.h"
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
+#include "runtime/parameter/chief/coordinator.h"
+#include "runtime/parameter/server/server.h"
+#include "runtime/parameter/worker/worker_server.h"
 #include "runtime/program/ops.h"
 #include "runtime/train/optimizer.h"
 

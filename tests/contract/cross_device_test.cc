@@ -1,6 +1,6 @@
 // The ways to sum over devices of one process that tf.distribute names keep what every communicator
 // keeps.
-#include "runtime/distribute/strategy/cross_device.h"
+#include "runtime/strategy/cross_device.h"
 
 #include "runtime/base/check.h"
 #include "tests/contract/communicator_suite.h"
@@ -8,14 +8,14 @@
 namespace meshtrain::collective {
 namespace {
 
-using distribute::CrossDeviceOps;
+using strategy::CrossDeviceOps;
 
 CommunicatorFactory Way(const std::string& name, CrossDeviceOps ops) {
   return {name, 1, [ops](int processes, const std::function<std::string(Member&)>& body) {
             MT_CHECK(processes == 1);
             Member member;
             member.make = [ops](const mesh::Mesh& mesh) {
-              return distribute::MakeCrossDeviceCommunicator(mesh, ops);
+              return strategy::MakeCrossDeviceCommunicator(mesh, ops);
             };
             return std::vector<std::string>{body(member)};
           }};

@@ -6,7 +6,7 @@
 
 #include "runtime/base/json_depth.h"
 #include "runtime/checkpoint/index.h"
-#include "runtime/distribute/saving/position.h"
+#include "runtime/saving/position.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace meshtrain;
@@ -22,7 +22,7 @@ void Try(std::string_view text) {
   FUZZ_CHECK(index->step >= 0 && index->step <= checkpoint::kMostSteps);
   const auto again = checkpoint::Index::Parse(index->ToJson(), "index.json");
   FUZZ_CHECK(again.ok() && *again == *index);
-  const auto position = distribute::PositionOf(*index, "index.json");
+  const auto position = saving::PositionOf(*index, "index.json");
   if (!position.ok()) {
     fuzz::CheckMessage(position.status());
     return;

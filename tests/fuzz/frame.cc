@@ -1,10 +1,10 @@
 // What comes in on a link between two processes: frames' headers, and the first words of a
 // connection. Whatever fields a header has, it comes back as it was sent.
-#include "runtime/collective/frame.h"
+#include "runtime/collective/link/frame.h"
 
 #include <cstring>
 
-#include "runtime/collective/hello.h"
+#include "runtime/collective/link/hello.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace meshtrain;

@@ -1,6 +1,6 @@
 // The push log: an input as it stands, and behind records that are sound. Those come back as they
 // were written, whatever stands behind them.
-#include "runtime/distribute/parameter/push_log.h"
+#include "runtime/parameter/server/push_log.h"
 
 #include <vector>
 

@@ -19,7 +19,7 @@
 namespace meshtrain {
 namespace {
 
-using distribute::Environment;
+using membership::Environment;
 using parameter::Coordinator;
 using parameter::OptionsFromEnvironment;
 using std::chrono::seconds;
@@ -169,18 +169,18 @@ TEST_F(ParameterServersTest, TheKerasExampleAndItsCheckpointUnderMirrored) {
   EXPECT_THAT(remote, Pointwise(testing::DoubleNear(1e-6), example.losses));
 
   const auto resume = [&]() -> Status {
-    MT_ASSIGN_OR_RETURN(const auto strategy, distribute::Strategy::Mirrored({.count = 2}));
+    MT_ASSIGN_OR_RETURN(const auto strategy, strategy::Strategy::Mirrored({.count = 2}));
     const auto scope = strategy->Scope();
-    distribute::Model model(DenseOne(0, 1e-4));
+    trainer::Model model(DenseOne(0, 1e-4));
     MT_RETURN_IF_ERROR(model.Compile(
         {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
     MT_RETURN_IF_ERROR(model.Restore(folder_));
     if (model.steps() != 20)
       return Internal("expected 20 steps, got: " + std::to_string(model.steps()));
-    const distribute::Arrays ones{Ones(100), Ones(100), 10};
+    const trainer::Arrays ones{Ones(100), Ones(100), 10};
     MT_ASSIGN_OR_RETURN(const train::Scalars evaluated, model.Evaluate(ones));
     resumed.push_back(train::FindScalar(evaluated, "loss").value());
-    MT_ASSIGN_OR_RETURN(const distribute::History history, model.Fit(ones, {.epochs = 2}));
+    MT_ASSIGN_OR_RETURN(const trainer::History history, model.Fit(ones, {.epochs = 2}));
     for (const double loss : history.Of("loss")) resumed.push_back(loss);
     return OkStatus();
   };
@@ -201,14 +201,14 @@ TEST_F(ParameterServersTest, AModelOverThemAndItsCheckpoint) {
     options.start_timeout = seconds(60);
     options.lost_after = seconds(10);
     MT_ASSIGN_OR_RETURN(const auto strategy,
-                        distribute::Strategy::ParameterServer({.coordinator = std::move(options)}));
+                        strategy::Strategy::ParameterServer({.coordinator = std::move(options)}));
     const auto scope = strategy->Scope();
-    distribute::Model model(DenseOne(example.w0, 1e-4));
+    trainer::Model model(DenseOne(example.w0, 1e-4));
     MT_RETURN_IF_ERROR(
         model.Compile({.loss = {train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
-    const distribute::Arrays ones{Ones(100), Ones(100), 10};
+    const trainer::Arrays ones{Ones(100), Ones(100), 10};
     const auto fit = [&]() -> Status {
-      MT_ASSIGN_OR_RETURN(const distribute::History history, model.Fit(ones, {.epochs = 2}));
+      MT_ASSIGN_OR_RETURN(const trainer::History history, model.Fit(ones, {.epochs = 2}));
       for (const double loss : history.Of("loss")) losses.push_back(loss);
       return OkStatus();
     };

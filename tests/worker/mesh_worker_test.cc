@@ -18,8 +18,8 @@
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/save.h"
 #include "runtime/cluster/contract.h"
-#include "tests/runtime/distribute/membership_testing.h"
-#include "tests/runtime/distribute/parameter/temp_folder.h"
+#include "tests/runtime/membership/membership_testing.h"
+#include "tests/runtime/parameter/temp_folder.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -67,7 +67,7 @@ class MeshWorkerTest : public testing::Test {
     spec::Manifest manifest = spec::ParseManifest(text, "test", {.processes = 2}).value();
     manifest.program.train.epochs = epochs;
     manifest.checkpoint.every_steps = every;
-    const std::array<distribute::ReservedPort, 2> ports;
+    const std::array<membership::ReservedPort, 2> ports;
     cluster::ClusterSpec cluster;
     for (int p = 0; p < 2; ++p) cluster.hosts[cluster::Role::kWorker][p] = ports[p].address();
     std::stop_source stop;

@@ -14,8 +14,7 @@
 
 namespace {
 
-using namespace meshtrain;              // NOLINT: an example reads like a user's program
-using namespace meshtrain::distribute;  // NOLINT
+using namespace meshtrain;  // NOLINT: an example reads like a user's program
 
 struct Flags {
   std::string strategy = "default";

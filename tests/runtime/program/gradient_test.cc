@@ -45,7 +45,7 @@ TEST_P(RowGradientTest, MatchesFiniteDifferences) {
   const OpDef* def = Registry::Standard().Find(c.kind);
   if (def->gradient == nullptr || !mesh::IsFloat(result.dtype)) return;
   if (def->collective) {
-    return;  // no one device can compute them: tests/runtime/distribute/strategy has theirs
+    return;  // no one device can compute them: tests/runtime/strategy has theirs
   }
 
   // loss = sum(op(x...) * u); each gradient is taken with weights of its own for the second order.

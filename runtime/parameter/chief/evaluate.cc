@@ -1,0 +1,71 @@
+#include "runtime/parameter/chief/evaluate.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/base/file.h"
+#include "runtime/base/log.h"
+
+namespace meshtrain::parameter {
+namespace {
+
+bool SaysFinal(const checkpoint::Index& index) {
+  const auto it = index.metadata.find(std::string(kFinalKey));
+  return it != index.metadata.end() && it->second == "true";
+}
+
+}  // namespace
+
+Status MarkFinal(const std::string& path) {
+  const std::string file = path + "/" + std::string(checkpoint::kIndexName);
+  MT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+  MT_ASSIGN_OR_RETURN(checkpoint::Index index, checkpoint::Index::Parse(text, file));
+  if (SaysFinal(index)) return OkStatus();
+  index.metadata[std::string(kFinalKey)] = "true";
+  return WriteFileAtomically(file, index.ToJson());
+}
+
+Result<int64_t> EvaluateLoop(
+    const std::string& folder,
+    const std::function<Status(const checkpoint::Checkpoint& checkpoint)>& evaluate,
+    const EvaluateOptions& options, std::stop_token stop) {
+  const auto is_final = options.is_final ? options.is_final : SaysFinal;
+  int64_t evaluated = 0;
+  int64_t newest = options.after_step;
+  Duration since = options.clock->Monotonic();
+  while (!stop.stop_requested()) {
+    MT_ASSIGN_OR_RETURN(std::vector<checkpoint::Candidate> candidates,
+                        checkpoint::ListCheckpoints(folder));
+    std::reverse(candidates.begin(), candidates.end());
+    for (const checkpoint::Candidate& candidate : candidates) {
+      if (candidate.step <= newest) continue;
+      if (stop.stop_requested()) return evaluated;
+      newest = candidate.step;
+      since = options.clock->Monotonic();
+      const auto checkpoint = checkpoint::Checkpoint::Open(candidate.path);
+      Status status = checkpoint.status();
+      if (status.ok()) status = evaluate(**checkpoint);
+      if (status.code() == StatusCode::kNotFound || status.code() == StatusCode::kDataLoss) {
+        if (checkpoint.ok() && is_final((*checkpoint)->index())) return status;
+        LogWarning("a checkpoint was not evaluated",
+                   {{"path", candidate.path}, {"error", status.message()}});
+        continue;
+      }
+      MT_RETURN_IF_ERROR(status);
+      ++evaluated;
+    }
+    // Asked of the newest each time: a job may only know later that it was the last.
+    if (!candidates.empty()) {
+      const auto checkpoint = checkpoint::Checkpoint::Open(candidates.back().path);
+      if (checkpoint.ok() && is_final((*checkpoint)->index())) return evaluated;
+    }
+    if (options.clock->Monotonic() - since > options.patience) {
+      return DeadlineExceeded(folder + ": expected the final checkpoint, got: nothing after step " +
+                              std::to_string(newest) + " for too long");
+    }
+    options.clock->SleepFor(options.poll, stop);
+  }
+  return evaluated;
+}
+
+}  // namespace meshtrain::parameter

@@ -1,0 +1,23 @@
+// A worker's own input pipeline, from what the coordinator says about all of them.
+#pragma once
+
+#include <memory>
+
+#include "runtime/base/status.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/parameter/messages/messages.h"
+
+namespace meshtrain::parameter {
+
+// The spec of worker `worker` of `workers`. With ShardPolicy::kWhole its shuffles draw from a seed
+// of its own; worker 0 keeps the seed as written, so that one worker goes through the data as a
+// single process does. kByElement deals the elements out before every stage: reads them all here
+// (files too) and keeps every `workers`th. Errors: the source's; kInvalidArgument where a worker
+// would get no element.
+Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int workers);
+
+// The pipeline of that spec, begun.
+Result<std::unique_ptr<data::Pipeline>> MakePipeline(const Dataset& dataset, int worker,
+                                                     int workers);
+
+}  // namespace meshtrain::parameter

@@ -1,0 +1,205 @@
+// One step, from its request to its answer: its arguments, the computation, the end.
+#include <algorithm>
+
+#include "runtime/parameter/worker/executor_impl.h"
+
+namespace meshtrain::parameter {
+namespace {
+
+constexpr Duration kDataTimeout = std::chrono::minutes(5);
+
+}  // namespace
+
+void Executor::Impl::Begin(const RunPtr& run) {
+  const RunRequest& request = run->request;
+  int64_t incarnation = 0;
+  bool ours = false;
+  {
+    MutexLock lock(mutex_);
+    incarnation = incarnation_;
+    ours = request.session == session_id_ && request.incarnation == incarnation_;
+    if (ours) runs_.insert(run);
+  }
+  if (!ours) {
+    return Finish(*run, FailedPrecondition("expected incarnation " + std::to_string(incarnation) +
+                                           ", got: " + std::to_string(request.incarnation)));
+  }
+  run->until = SystemClock().Monotonic() + std::chrono::milliseconds(request.server_wait_ms);
+  run->based_on.assign(peers_.size(), -1);
+  run->reply.versions.assign(peers_.size(), -1);
+  if (const Status gathered = Gather(*run); !gathered.ok()) return Finish(*run, gathered);
+  if (!run->function->spec.pushes.empty()) {
+    run->seq = next_seq_++;
+    MutexLock lock(mutex_);
+    seqs_.insert(run->seq);
+  }
+  {
+    MutexLock lock(run->mutex);
+    for (size_t i = 0; i < run->function->spec.pushes.size(); ++i) run->open.insert(i);
+  }
+  Compute(run);
+}
+
+// Arguments to input tensors, and the function that takes them.
+Status Executor::Impl::Gather(StepRun& run) {
+  const RunRequest& request = run.request;
+  std::vector<Tensor> sent = std::move(run.inputs);
+  run.inputs.clear();
+  size_t next = 0;
+  for (const RunArgument& argument : request.arguments) {
+    if (argument.kind == RunArgument::Kind::kTensor) {
+      if (next >= sent.size()) {
+        return InvalidArgument("expected a tensor for each argument, got: fewer");
+      }
+      run.inputs.push_back(std::move(sent[next++]));
+      continue;
+    }
+    if (argument.entry < 0 || argument.entry >= static_cast<int64_t>(loaded_.size())) {
+      return InvalidArgument("expected an entry of this worker as argument, got: " +
+                             std::to_string(argument.entry));
+    }
+    Loaded& entry = loaded_[argument.entry];
+    if (auto* value = std::get_if<Tensor>(&entry)) {
+      run.inputs.push_back(*value);
+    } else if (auto* pipeline = std::get_if<std::unique_ptr<data::Pipeline>>(&entry)) {
+      MT_ASSIGN_OR_RETURN(std::vector<Tensor> batch, NextBatch(**pipeline));
+      for (Tensor& component : batch) run.inputs.push_back(std::move(component));
+      run.reply.cursors.push_back({argument.entry, (*pipeline)->cursor().ToString()});
+    } else {
+      return InvalidArgument("expected a dataset or a value as argument, got: a function");
+    }
+  }
+  std::string wanted;
+  for (const int64_t id : request.functions) {
+    const bool is_function = id >= 0 && id < static_cast<int64_t>(loaded_.size()) &&
+                             std::holds_alternative<std::unique_ptr<Function>>(loaded_[id]);
+    if (!is_function) {
+      return InvalidArgument("expected a function of this worker, got: " + std::to_string(id));
+    }
+    const Function& function = *std::get<std::unique_ptr<Function>>(loaded_[id]);
+    bool fits = function.inputs.size() == run.inputs.size();
+    for (size_t i = 0; fits && i < run.inputs.size(); ++i) {
+      fits = function.inputs[i] == run.inputs[i].type();
+    }
+    if (fits) {
+      run.function = &function;
+      return OkStatus();
+    }
+    for (const TensorType& type : function.inputs) {
+      wanted += (wanted.empty() ? "" : ", ") + type.ToString();
+    }
+  }
+  std::string got;
+  for (const Tensor& input : run.inputs) got += (got.empty() ? "" : ", ") + input.type().ToString();
+  return InvalidArgument("expected arguments of types " + wanted + ", got: " + got);
+}
+
+// At the end of a pass the next one begins.
+Result<std::vector<Tensor>> Executor::Impl::NextBatch(data::Pipeline& pipeline) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    auto next = pipeline.Next(stop_, kDataTimeout);
+    // Wrong data is no wrong step: the chief leaves with another exit code.
+    if (next.status().code() == StatusCode::kInvalidArgument) {
+      return DataLoss(next.status().message());
+    }
+    MT_ASSIGN_OR_RETURN(auto batch, std::move(next));
+    if (batch) return std::move(batch->components);
+  }
+  return InvalidArgument("dataset: expected at least one batch in a pass, got: none");
+}
+
+void Executor::Impl::Compute(const RunPtr& run) {
+  Status status = Pull(*run);
+  if (stop_.stop_requested()) return Finish(*run, Cancelled("the step was stopped"));
+  if (!status.ok()) {
+    const bool away = IsAway(status.code()) || status.code() == StatusCode::kFailedPrecondition;
+    return Finish(*run, status, away ? RunReply::Cause::kServerAway : RunReply::Cause::kStep,
+                  run->reply.server);
+  }
+  status = Step(*run);
+  if (stop_.stop_requested()) return Finish(*run, Cancelled("the step was stopped"));
+  if (!status.ok()) return Finish(*run, status);
+  std::vector<size_t> sends;
+  {
+    MutexLock lock(run->mutex);
+    run->stale = false;
+    sends.assign(run->open.begin(), run->open.end());
+    run->sent.insert(sends.begin(), sends.end());
+  }
+  if (sends.empty()) return Finish(*run, OkStatus());
+  for (const size_t push : sends) Send(run, push);
+}
+
+// Errors: kAborted, a bad step.
+Status Executor::Impl::CheckFinite(const StepRun& run, const std::string& what,
+                                   const Tensor& value) {
+  const int64_t bad = mesh::CountNotFinite(value);
+  if (bad == 0) return OkStatus();
+  const int64_t all = value.type().num_elements();
+  const auto first = run.function->step->FirstNotFinite();
+  return Aborted("step " + std::to_string(run.request.step) + ": " + what +
+                 ": expected finite numbers, got: " +
+                 (all == 1 ? std::to_string(value.Item())
+                           : std::to_string(bad) + " of " + std::to_string(all) + " that are not") +
+                 "; first not finite: " +
+                 (first.ok() ? *first : "unknown (" + first.status().message() + ")") +
+                 "; nothing was pushed");
+}
+
+Status Executor::Impl::Step(StepRun& run) {
+  const Function& function = *run.function;
+  const Program& program = function.spec.program;
+  for (size_t i = 0; i < run.inputs.size(); ++i) {
+    MT_RETURN_IF_ERROR(function.step->Feed(i, run.inputs[i]));
+  }
+  MT_RETURN_IF_ERROR(function.step->Run());
+  run.outputs.clear();
+  run.reply.outputs.clear();
+  for (int32_t i = 0; i < function.spec.outputs; ++i) {
+    MT_ASSIGN_OR_RETURN(Tensor value, function.step->Fetch(static_cast<size_t>(i)));
+    const std::string& name = program.outputs[i].name;
+    const auto& finite = function.spec.finite;
+    if (std::find(finite.begin(), finite.end(), name) != finite.end()) {
+      MT_RETURN_IF_ERROR(CheckFinite(run, "output `" + name + "`", value));
+    }
+    run.reply.outputs.push_back({name, value.type()});
+    run.outputs.push_back(std::move(value));
+  }
+  // Before anything is pushed to any server, so that a bad step is pushed to none.
+  std::vector<Tensor> pushed(program.outputs.size());
+  for (size_t i = static_cast<size_t>(function.spec.outputs); i < program.outputs.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(pushed[i], function.step->Fetch(i));
+    MT_RETURN_IF_ERROR(CheckFinite(run, "`" + program.outputs[i].name + "`", pushed[i]));
+  }
+  MutexLock lock(run.mutex);
+  run.pushed = std::move(pushed);
+  return OkStatus();
+}
+void Executor::Impl::Finish(StepRun& run, const Status& status, RunReply::Cause cause,
+                            int32_t server) {
+  {
+    MutexLock lock(run.mutex);
+    if (run.finished) return;
+    run.finished = true;
+  }
+  {
+    MutexLock lock(mutex_);
+    if (run.seq >= 0 && run.request.incarnation == incarnation_) seqs_.erase(run.seq);
+    std::erase_if(runs_, [&](const RunPtr& r) { return r.get() == &run; });
+  }
+  // Not a step's failure: the coordinator has to do something about this worker.
+  const bool over =
+      cause == RunReply::Cause::kStep &&
+      (status.code() == StatusCode::kFailedPrecondition || status.code() == StatusCode::kCancelled);
+  if (over) return run.done(status, {});
+  run.reply.status = status;
+  run.reply.cause = cause;
+  run.reply.server = server;
+  if (!status.ok()) {
+    run.reply.outputs.clear();
+    run.outputs.clear();
+  }
+  run.done(std::move(run.reply), std::move(run.outputs));
+}
+
+}  // namespace meshtrain::parameter

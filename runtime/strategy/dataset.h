@@ -1,0 +1,80 @@
+// Batches divided among replicas.
+//
+//   MT_ASSIGN_OR_RETURN(auto dataset, strategy->DistributeDataset(std::move(pipeline)));
+//   for (auto it = dataset.Iterate();;) {                 // one pass
+//     MT_ASSIGN_OR_RETURN(const auto batch, it.Next());
+//     if (!batch) break;
+//     ...
+//   }
+//   auto ten = dataset.Iterate(10);                       // ten steps, through the ends of passes
+//
+// An iterator begins a pass of its own (a shuffle orders each anew) and ends the one before it. One
+// thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <stop_token>
+
+#include "runtime/base/status.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/strategy/values.h"
+#include "runtime/train/loop.h"
+
+namespace meshtrain::strategy {
+
+class DistributedIterator {
+ public:
+  // The next batch's parts for the replicas of this process; nothing at the end. Errors: the
+  // data's; kFailedPrecondition after the dataset has begun another iterator; kInvalidArgument
+  // where a pass holds no batch.
+  Result<std::optional<PerReplicaBatch>> Next(std::stop_token stop = {});
+
+ private:
+  friend class DistributedDataset;
+  struct Shared;
+  DistributedIterator(std::shared_ptr<Shared> shared, int64_t steps);
+  std::shared_ptr<Shared> shared_;
+  int64_t number_;  // of this iterator
+  int64_t steps_;   // left; -1: to the end of the pass
+  bool ended_ = false;
+};
+
+class DistributedDataset {
+ public:
+  // Replicas [first, first + count) of `replicas`.
+  DistributedDataset(std::unique_ptr<data::Pipeline> pipeline, int64_t replicas, int64_t first,
+                     int64_t count);
+
+  // One pass, or exactly `steps` batches.
+  DistributedIterator Iterate(int64_t steps = -1);
+  int64_t steps_per_epoch() const;
+  int64_t global_batch_size() const;
+
+ private:
+  std::shared_ptr<DistributedIterator::Shared> shared_;
+};
+
+// Batches of a pipeline for train::Fit, the same in every process.
+class PipelineBatches final : public train::BatchSource {
+ public:
+  explicit PipelineBatches(data::Pipeline& pipeline) : pipeline_(pipeline) {}
+  Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
+  int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
+  // The data's own error, if one ended the loop; being asked to stop is none.
+  const Status& error() const { return error_; }
+
+ private:
+  data::Pipeline& pipeline_;
+  Status error_;
+};
+
+// Puts a pipeline to the beginning of a pass: where it stands, if that is one, else the next.
+// Errors: the pipeline's.
+Status BeginPass(data::Pipeline& pipeline);
+
+// A pipeline of arrays, in batches.
+Result<std::unique_ptr<data::Pipeline>> ArraysPipeline(std::vector<mesh::Tensor> arrays,
+                                                       int64_t batch_size);
+
+}  // namespace meshtrain::strategy

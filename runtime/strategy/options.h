@@ -1,0 +1,76 @@
+// What makers of strategies take. The words are tf.distribute's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/execute/session.h"
+#include "runtime/train/packing.h"
+
+namespace meshtrain::membership {
+class Team;
+}
+
+namespace meshtrain::strategy {
+
+// How the replicas of one process sum their gradients. They share memory here, so each choice is
+// about the order of additions and who makes them; kAuto is one pass over all copies and the
+// fastest.
+enum class CrossDeviceOps : uint8_t {
+  kAuto,
+  kNccl,                  // needs GPUs; without them a warning, and kAuto
+  kHierarchicalCopy,      // pairs, then pairs of pairs
+  kReductionToOneDevice,  // all onto the first device, and back
+  kRing,                  // chunk by chunk around
+};
+
+// How gradients go together.
+using Packing = train::Packing;
+
+struct StrategyOptions {
+  int64_t seed = 0;                              // of initial values
+  int threads = 0;                               // of this process; 0: one per core
+  Duration deadline = std::chrono::seconds(60);  // how long a replica waits for another one
+};
+
+struct MirroredOptions {
+  std::vector<std::string> devices;  // "cpu:0", "cpu:1"; none: `count` of them
+  int64_t count = 0;                 // 0: those that are found, which without GPUs is one CPU
+  CrossDeviceOps cross_device_ops = CrossDeviceOps::kAuto;
+  Packing packing;
+  StrategyOptions common;
+};
+
+struct CentralStorageOptions {
+  std::vector<std::string> compute_devices;  // none: `count` of them
+  int64_t count = 0;
+  StrategyOptions common;
+};
+
+// How processes sum their gradients. Between CPUs there is one way: over shared memory and TCP, of
+// which algorithm follows from the size; kNccl without GPUs is a warning, and that.
+enum class Communication : uint8_t { kAuto, kRing, kNccl };
+
+struct MultiWorkerOptions {
+  // The processes: those of a team that has joined, or whatever `communicator` joins. Neither: one
+  // process.
+  membership::Team* team = nullptr;
+  int process = 0;
+  int processes = 1;
+  execute::MakeCommunicator communicator;
+  int64_t devices_per_worker = 1;
+  Communication communication = Communication::kAuto;
+  Packing packing;
+  StrategyOptions common;
+};
+
+// tf.distribute's TPUClusterResolver: which TPU. tpu.h says what each form means.
+struct TpuClusterResolver {
+  std::string tpu;  // "local": this host's; "HOST:PORT" or "grpc://HOST:PORT", several with commas;
+                    // "": the environment's
+};
+
+}  // namespace meshtrain::strategy

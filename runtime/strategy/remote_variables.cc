@@ -1,0 +1,164 @@
+#include "runtime/strategy/remote_variables.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runtime/execute/session.h"
+#include "runtime/parameter/chief/steps.h"
+#include "runtime/strategy/variables.h"
+#include "runtime/train/programs.h"
+
+namespace meshtrain::strategy {
+
+using mesh::Tensor;
+using mesh::TensorType;
+using program::Variable;
+
+namespace {
+
+// What a state of the servers begins with, put together from its parts, which `parameters` are
+// among others.
+Result<Tensor> InitialValue(const std::vector<parameter::Planner::Part>& parts,
+                            std::span<const nn::Parameter> parameters) {
+  MT_ASSIGN_OR_RETURN(const auto session, execute::Session::Create({.threads = 1}));
+  Tensor whole(parts.front().state.global_type);
+  for (const parameter::Planner::Part& part : parts) {
+    const auto made =
+        std::find_if(parameters.begin(), parameters.end(),
+                     [&](const nn::Parameter& p) { return p.name() == part.state.name; });
+    if (made == parameters.end()) {
+      return Internal("slot `" + part.state.name + "`: expected one of the optimizer's, got: none");
+    }
+    MT_RETURN_IF_ERROR(
+        session->Declare(*made, mesh::Layout::Replicated(mesh::Mesh(), made->type().rank())));
+    MT_ASSIGN_OR_RETURN(const program::Program init, train::BuildInit({*made}, /*seed=*/0));
+    const std::vector<Variable> variables = {*made};
+    MT_ASSIGN_OR_RETURN(const auto step, session->Load(init, mesh::Mesh(), variables, {}));
+    MT_RETURN_IF_ERROR(step->Run());
+    MT_ASSIGN_OR_RETURN(const Tensor value, session->ReadToHost(*made));
+    whole.Paste(value, part.state.offsets);
+    if (part.state.copy) break;  // the others are alike
+  }
+  return whole;
+}
+
+const TensorType& TypeOf(const std::vector<parameter::Planner::Part>& parts) {
+  return parts.front().state.global_type;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RemoteVariables>> RemoteVariables::Create(ParameterServerOptions options,
+                                                                 std::stop_token stop) {
+  if (options.steps_in_flight < 0) {
+    return InvalidArgument("steps_in_flight: expected at least 0, got: " +
+                           std::to_string(options.steps_in_flight));
+  }
+  MT_ASSIGN_OR_RETURN(const auto workers,
+                      parameter::AddressesOf(options.coordinator.cluster, cluster::Role::kWorker));
+  const parameter::InFlight in_flight =
+      parameter::DivideInFlight(options.steps_in_flight, static_cast<int64_t>(workers.size()));
+  options.coordinator.steps_in_flight = in_flight.per_worker;
+  MT_ASSIGN_OR_RETURN(auto coordinator, parameter::Coordinator::Create(
+                                            std::move(options.coordinator), std::move(stop)));
+  return std::unique_ptr<RemoteVariables>(
+      new RemoteVariables(std::move(coordinator), in_flight.ahead));
+}
+
+Result<nn::Parameter> RemoteVariables::Find(const Variable& variable) const {
+  const auto it = by_key_.find(variable.key());
+  if (it == by_key_.end()) return OfAnotherScope(variable);
+  return it->second;
+}
+
+bool RemoteVariables::OnServers(const nn::Parameter& parameter) const {
+  const parameter::Planner& planner = coordinator_->planner();
+  if (planner.Holds(parameter)) return true;
+  // A slot: of the servers' states, but none of the variables.
+  return planner.states().contains(parameter.name()) && planner.ShardsOf(parameter.name()).empty();
+}
+
+Status RemoteVariables::Begin(std::span<const Variable> variables) {
+  std::vector<nn::Parameter> missing;
+  for (const Variable& variable : variables) {
+    MT_ASSIGN_OR_RETURN(nn::Parameter parameter, Find(variable));
+    if (!OnServers(parameter)) missing.push_back(std::move(parameter));
+  }
+  if (missing.empty()) return OkStatus();
+  MT_RETURN_IF_ERROR(coordinator_->CreateVariables(missing));
+  return GiveNew();
+}
+
+Result<std::optional<Tensor>> RemoteVariables::Given(const std::string& name,
+                                                     const TensorType& type) const {
+  if (given_ == nullptr || !given_->index().variables.contains(name))
+    return std::optional<Tensor>();
+  MT_ASSIGN_OR_RETURN(Tensor value, given_->Load(name));
+  MT_RETURN_IF_ERROR(CheckTypeOf(name, type, value.type()).At(given_->path()));
+  return std::optional<Tensor>(std::move(value));
+}
+
+Status RemoteVariables::GiveNew(std::span<const nn::Parameter> renewed) {
+  for (const auto& [name, parts] : coordinator_->planner().states()) {
+    const bool began = begun_.contains(name);
+    const bool again = began && std::any_of(renewed.begin(), renewed.end(), [&](const auto& slot) {
+                         return slot.name() == parts.front().state.name;
+                       });
+    if (began && !again) continue;
+    if (const auto assigned = assigned_.find(name); assigned != assigned_.end()) {
+      MT_RETURN_IF_ERROR(CheckTypeOf(name, TypeOf(parts), assigned->second.type()));
+      MT_RETURN_IF_ERROR(coordinator_->Write(name, assigned->second));
+      assigned_.erase(assigned);
+    } else {
+      MT_ASSIGN_OR_RETURN(std::optional<Tensor> value, Given(name, TypeOf(parts)));
+      if (!value && again) {
+        MT_ASSIGN_OR_RETURN(value, InitialValue(parts, renewed));
+      }
+      if (value) MT_RETURN_IF_ERROR(coordinator_->Write(name, *value));
+    }
+    begun_.insert(name);
+  }
+  return OkStatus();
+}
+
+Result<Tensor> RemoteVariables::Read(const Variable& variable) {
+  MT_RETURN_IF_ERROR(Begin({&variable, 1}));
+  return coordinator_->Read(variable.name());
+}
+
+Status RemoteVariables::Assign(const Variable& variable, const Tensor& value) {
+  MT_ASSIGN_OR_RETURN(const nn::Parameter parameter, Find(variable));
+  MT_RETURN_IF_ERROR(CheckTypeOf(parameter.name(), parameter.type(), value.type()));
+  if (OnServers(parameter)) return coordinator_->Write(parameter.name(), value);
+  assigned_.insert_or_assign(parameter.name(), value);
+  return OkStatus();
+}
+
+Result<std::string> RemoteVariables::Save(const std::string& folder, int64_t step) {
+  MT_RETURN_IF_ERROR(coordinator_->SaveTo(folder, step));
+  MT_RETURN_IF_ERROR(coordinator_->WaitForSave());
+  const auto saved = coordinator_->last_save();
+  if (!saved) return Internal("save: expected a checkpoint of step " + std::to_string(step));
+  return saved->path;
+}
+
+Status RemoteVariables::Give(std::unique_ptr<checkpoint::Checkpoint> from) {
+  MT_RETURN_IF_ERROR(from->Verify());
+  const auto& saved = from->index().variables;
+  for (const auto& [name, parts] : coordinator_->planner().states()) {
+    const auto record = saved.find(name);
+    if (record == saved.end()) continue;
+    MT_RETURN_IF_ERROR(CheckTypeOf(name, TypeOf(parts), record->second.type).At(from->path()));
+  }
+  given_ = std::move(from);
+  std::erase_if(assigned_, [&](const auto& item) { return saved.contains(item.first); });
+  for (const auto& [name, parts] : coordinator_->planner().states()) {
+    MT_ASSIGN_OR_RETURN(const std::optional<Tensor> value, Given(name, TypeOf(parts)));
+    if (value) MT_RETURN_IF_ERROR(coordinator_->Write(name, *value));
+  }
+  return OkStatus();
+}
+
+}  // namespace meshtrain::strategy

@@ -1,0 +1,201 @@
+#include "runtime/strategy/variables.h"
+
+#include <utility>
+
+#include "runtime/train/programs.h"
+
+namespace meshtrain::strategy {
+
+using mesh::Tensor;
+using program::Variable;
+
+namespace {
+
+Status CheckType(const nn::Parameter& parameter, const Tensor& value) {
+  return CheckTypeOf(parameter.name(), parameter.type(), value.type());
+}
+
+}  // namespace
+
+Status CheckTypeOf(const std::string& name, const mesh::TensorType& expected,
+                   const mesh::TensorType& got) {
+  if (got == expected) return OkStatus();
+  return InvalidArgument("variable `" + name + "`: expected " + expected.ToString() +
+                         ", got: " + got.ToString());
+}
+
+Status OfAnotherScope(const Variable& variable) {
+  return FailedPrecondition("variable `" + (variable.valid() ? variable.name() : std::string("?")) +
+                            "`: expected one that was made under this strategy's scope");
+}
+
+void Variables::Add(const nn::Parameter& parameter) {
+  if (by_key_.contains(parameter.key())) return;
+  auto held = std::make_unique<Held>(Held{.parameter = parameter});
+  if (const auto given = given_.find(parameter.name()); given != given_.end()) {
+    held->first = given->second;
+  }
+  by_key_.emplace(parameter.key(), held.get());
+  held_.push_back(std::move(held));
+}
+
+Result<Variables::Held*> Variables::Find(const Variable& variable) {
+  const auto it = by_key_.find(variable.key());
+  if (it != by_key_.end()) return it->second;
+  return OfAnotherScope(variable);
+}
+
+Status Variables::Begin(std::span<Held* const> held, Home home) {
+  execute::Session* session = nullptr;
+  if (home == Home::kMesh) {
+    MT_ASSIGN_OR_RETURN(session, session_());
+  }
+  std::vector<nn::Parameter> unset;
+  for (Held* h : held) {
+    if (home == Home::kMesh) {
+      if (!session->IsDeclared(h->parameter)) {
+        MT_RETURN_IF_ERROR(session->Declare(
+            h->parameter, mesh::Layout::Replicated(mesh_, h->parameter.type().rank())));
+      }
+    } else if (!replicas_.IsDeclared(h->parameter)) {
+      MT_RETURN_IF_ERROR(replicas_.Declare(h->parameter));
+    }
+    if (h->home != Home::kNone) continue;
+    if (h->first) {
+      MT_RETURN_IF_ERROR(CheckType(h->parameter, *h->first));
+      MT_RETURN_IF_ERROR(WriteAt(*h, home, *h->first));
+      h->first.reset();
+    } else {
+      unset.push_back(h->parameter);
+    }
+    h->home = home;
+  }
+  if (unset.empty()) return OkStatus();
+  MT_ASSIGN_OR_RETURN(const program::Program init, train::BuildInit(unset, seed_));
+  const std::vector<Variable> variables(unset.begin(), unset.end());
+  if (home == Home::kMesh) {
+    MT_ASSIGN_OR_RETURN(const auto step, session->Load(init, mesh_, variables, {}));
+    return step->Run();
+  }
+  MT_RETURN_IF_ERROR(replicas_.RunOnFirst(init, variables));
+  return Equalize(variables);
+}
+
+Status Variables::Move(std::span<const Variable> variables, Home home) {
+  std::vector<Held*> held;
+  bool all_there = true;
+  for (const Variable& v : variables) {
+    MT_ASSIGN_OR_RETURN(Held * h, Find(v));
+    h->retired = false;
+    all_there = all_there && h->home == home;
+    held.push_back(h);
+  }
+  if (all_there) return OkStatus();
+  MT_RETURN_IF_ERROR(Begin(held, home));
+  for (Held* h : held) {
+    if (h->home == home) continue;
+    MT_ASSIGN_OR_RETURN(const Tensor value, ReadAt(*h));
+    MT_RETURN_IF_ERROR(WriteAt(*h, home, value));
+    h->home = home;
+  }
+  return OkStatus();
+}
+
+Status Variables::ToReplicas(std::span<const Variable> variables) {
+  return Move(variables, Home::kReplicas);
+}
+Status Variables::ToMesh(std::span<const Variable> variables) {
+  return Move(variables, Home::kMesh);
+}
+
+Result<Tensor> Variables::ReadAt(const Held& held) {
+  if (held.home == Home::kReplicas) return replicas_.Read(0, held.parameter);
+  MT_ASSIGN_OR_RETURN(execute::Session * session, session_());
+  return session->ReadToHost(held.parameter);
+}
+
+Status Variables::WriteAt(const Held& held, Home home, const Tensor& value) {
+  if (home == Home::kReplicas) return replicas_.WriteAll(held.parameter, value);
+  MT_ASSIGN_OR_RETURN(execute::Session * session, session_());
+  return session->Write(held.parameter, value);
+}
+
+Result<Tensor> Variables::Read(const Variable& variable) {
+  MT_ASSIGN_OR_RETURN(Held * held, Find(variable));
+  if (held->home == Home::kNone) {
+    if (held->first) return *held->first;
+    MT_RETURN_IF_ERROR(Begin({&held, 1}, Home::kReplicas));
+  }
+  return ReadAt(*held);
+}
+
+Result<std::vector<Tensor>> Variables::Copies(const Variable& variable) {
+  MT_ASSIGN_OR_RETURN(Tensor first, Read(variable));
+  MT_ASSIGN_OR_RETURN(const Held* held, Find(variable));
+  std::vector<Tensor> copies = {std::move(first)};
+  if (held->home != Home::kReplicas) return copies;
+  for (int64_t i = 1; i < replicas_.count(); ++i) {
+    MT_ASSIGN_OR_RETURN(Tensor copy, replicas_.Read(i, variable));
+    copies.push_back(std::move(copy));
+  }
+  return copies;
+}
+
+Status Variables::Assign(const Variable& variable, const Tensor& value) {
+  MT_ASSIGN_OR_RETURN(Held * held, Find(variable));
+  MT_RETURN_IF_ERROR(CheckType(held->parameter, value));
+  if (held->home == Home::kNone) {
+    held->first = value;
+    return OkStatus();
+  }
+  return WriteAt(*held, held->home, value);
+}
+
+Status Variables::Equalize() {
+  std::vector<Variable> all;
+  for (const auto& h : held_) {
+    if (h->home == Home::kReplicas) all.push_back(h->parameter);
+  }
+  return Equalize(all);
+}
+
+Status Variables::Equalize(std::span<const Variable> variables) {
+  if (replicas_.count() == 1) return OkStatus();
+  for (const Variable& v : variables) {
+    MT_ASSIGN_OR_RETURN(const Tensor value, replicas_.Read(0, v));
+    for (int64_t i = 1; i < replicas_.count(); ++i) {
+      MT_RETURN_IF_ERROR(replicas_.Write(i, v, value));
+    }
+  }
+  return OkStatus();
+}
+
+void Variables::Retire(const Variable& variable) {
+  if (const auto it = by_key_.find(variable.key()); it != by_key_.end()) it->second->retired = true;
+}
+
+std::vector<Variable> Variables::Valued() const {
+  std::vector<Variable> valued;
+  for (const auto& h : held_) {
+    if (!h->retired && (h->home != Home::kNone || h->first)) valued.push_back(h->parameter);
+  }
+  return valued;
+}
+
+Status Variables::Give(std::map<std::string, Tensor> values) {
+  for (const auto& h : held_) {
+    const auto value = values.find(h->parameter.name());
+    if (h->retired || value == values.end()) continue;
+    MT_RETURN_IF_ERROR(CheckType(h->parameter, value->second));
+  }
+  for (const auto& h : held_) {
+    const auto value = values.find(h->parameter.name());
+    if (!h->retired && value != values.end()) {
+      MT_RETURN_IF_ERROR(Assign(h->parameter, value->second));
+    }
+  }
+  given_ = std::move(values);
+  return OkStatus();
+}
+
+}  // namespace meshtrain::strategy

@@ -1,0 +1,167 @@
+#include "runtime/trainer/mesh_runner.h"
+
+#include "runtime/base/check.h"
+
+namespace meshtrain::trainer {
+
+using execute::LoadedStep;
+using program::Program;
+
+namespace {
+
+// Feeds the batch's components, x and y, to the inputs of those names; a program may use only one
+// of them.
+Status FeedBatch(const Program& program, const train::Batch& batch, LoadedStep& step) {
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const size_t component = program.inputs[i].name == train::kInputName ? 0 : 1;
+    if (component >= batch.components.size()) {
+      return InvalidArgument(program.name + ": expected batches of x and y, got: " +
+                             std::to_string(batch.components.size()) + " component");
+    }
+    MT_RETURN_IF_ERROR(step.Feed(i, batch.components[component]));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MeshRunner>> MeshRunner::Create(execute::Session& session, mesh::Mesh mesh,
+                                                       Trace trace, Options options) {
+  MT_CHECK(!options.types.empty() && options.types[0].rank() > 0);
+  auto runner = std::unique_ptr<MeshRunner>(
+      new MeshRunner(session, std::move(mesh), std::move(trace), std::move(options)));
+  const Options& o = runner->o_;
+  runner->full_size_ = o.types[0].dims[0];
+  MT_ASSIGN_OR_RETURN(TracedSteps full, runner->TraceSize(runner->full_size_));
+  runner->layouts_ = std::move(full.layouts);
+  runner->programs_ = std::move(full.programs);
+  runner->states_ = runner->programs_.States();
+  for (const nn::Parameter& p : runner->states_) runner->by_name_.emplace(p.name(), p);
+  if (o.declare) {
+    MT_RETURN_IF_ERROR(o.declare(runner->states_));
+  } else {
+    for (const nn::Parameter& p : runner->states_) {
+      const auto given = runner->layouts_.states.find(p.name());
+      const bool has = given != runner->layouts_.states.end();
+      MT_RETURN_IF_ERROR(session.Declare(
+          p, has ? given->second : mesh::Layout::Replicated(runner->mesh_, p.type().rank())));
+    }
+  }
+  MT_RETURN_IF_ERROR(
+      runner->Load(runner->programs_.train_step, runner->train_, runner->full_size_));
+  for (const int64_t size : o.train_sizes) MT_RETURN_IF_ERROR(runner->PlanTraining(size));
+  for (const int64_t size : o.eval_sizes) MT_RETURN_IF_ERROR(runner->PlanEvaluation(size));
+  return runner;
+}
+
+Result<TracedSteps> MeshRunner::TraceSize(int64_t size) const {
+  std::vector<mesh::TensorType> types = o_.types;
+  for (mesh::TensorType& type : types) type.dims[0] = size;
+  return trace_(types);
+}
+
+Status MeshRunner::Load(const Program& program, BySize& into, int64_t size) {
+  MT_ASSIGN_OR_RETURN(const std::vector<program::Variable> variables, VariablesOf(program));
+  MT_ASSIGN_OR_RETURN(auto step,
+                      session_.Load(program, mesh_, variables, {.inputs = layouts_.inputs},
+                                    train::BytesPerPack(o_.packing, programs_)));
+  into.emplace(size, Steps{program, std::move(step)});
+  return OkStatus();
+}
+
+Status MeshRunner::PlanTraining(int64_t size) {
+  if (train_.contains(size)) return OkStatus();
+  MT_ASSIGN_OR_RETURN(const TracedSteps traced, TraceSize(size));
+  return Load(traced.programs.train_step, train_, size);
+}
+
+Status MeshRunner::PlanEvaluation(int64_t size) {
+  if (eval_.contains(size)) return OkStatus();
+  if (size == full_size_) return Load(programs_.eval_step, eval_, size);
+  MT_ASSIGN_OR_RETURN(const TracedSteps traced, TraceSize(size));
+  return Load(traced.programs.eval_step, eval_, size);
+}
+
+Result<std::vector<program::Variable>> MeshRunner::VariablesOf(const Program& program) const {
+  std::vector<program::Variable> variables;
+  for (const program::State& s : program.states) {
+    const auto it = by_name_.find(s.name);
+    if (it == by_name_.end()) {
+      return Internal("program " + program.name + ": nothing holds its state `" + s.name + "`");
+    }
+    variables.push_back(it->second);
+  }
+  return variables;
+}
+
+Status MeshRunner::Initialize() {
+  MT_ASSIGN_OR_RETURN(const std::vector<program::Variable> variables, VariablesOf(programs_.init));
+  MT_ASSIGN_OR_RETURN(auto step, session_.Load(programs_.init, mesh_, variables, {}));
+  MT_RETURN_IF_ERROR(step->Run());
+  for (size_t i = 0; i < initial_weights_.size(); ++i) {
+    MT_RETURN_IF_ERROR(session_.Write(programs_.parameters[i], initial_weights_[i]));
+  }
+  return OkStatus();
+}
+
+int64_t MeshRunner::CollectiveBytesSent() const {
+  int64_t bytes = 0;
+  for (const BySize* steps : {&train_, &eval_}) {
+    for (const auto& [size, loaded] : *steps) bytes += loaded.step->CollectiveBytesSent();
+  }
+  return bytes;
+}
+
+std::vector<uint64_t> MeshRunner::plan_hashes() const {
+  std::vector<uint64_t> hashes;
+  for (const BySize* steps : {&train_, &eval_}) {
+    for (const auto& [size, s] : *steps) hashes.push_back(s.step->plan().hash);
+  }
+  return hashes;
+}
+
+uint64_t MeshRunner::plan_hash(bool training, int64_t size) const {
+  return (training ? train_ : eval_).at(size).step->plan().hash;
+}
+
+const plan::Plan& MeshRunner::plan() const { return train_.at(full_size_).step->plan(); }
+
+Result<train::BatchFigures> MeshRunner::Run(BySize& steps, const train::Batch& batch,
+                                            const char* what) {
+  const auto it = steps.find(batch.size);
+  if (it == steps.end()) {
+    return Internal(std::string(what) + ": no plan was made for a batch of " +
+                    std::to_string(batch.size));
+  }
+  LoadedStep& step = *it->second.step;
+  const Program& program = it->second.program;
+  MT_RETURN_IF_ERROR(FeedBatch(program, batch, step));
+  const Status run = step.Run();
+  waited_ = step.waited();
+  MT_RETURN_IF_ERROR(run);
+  train::BatchFigures figures{.means = {}, .examples = batch.size};
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    MT_ASSIGN_OR_RETURN(const double value, step.FetchNumber(i));
+    figures.means.emplace_back(program.outputs[i].name, value);
+  }
+  return figures;
+}
+
+Result<train::BatchFigures> MeshRunner::TrainStep(const train::Batch& batch) {
+  if (o_.plan_on_demand) MT_RETURN_IF_ERROR(PlanTraining(batch.size));
+  return Run(train_, batch, "training");
+}
+
+Result<train::BatchFigures> MeshRunner::EvalStep(const train::Batch& batch) {
+  if (o_.plan_on_demand) MT_RETURN_IF_ERROR(PlanEvaluation(batch.size));
+  return Run(eval_, batch, "evaluation");
+}
+
+Status MeshRunner::Save(int64_t step) {
+  if (!saver_) return OkStatus();
+  MT_RETURN_IF_ERROR(saver_(step));
+  last_saved_ = step;
+  return OkStatus();
+}
+
+}  // namespace meshtrain::trainer

@@ -1,0 +1,114 @@
+// Runs traced steps on a session, one plan per batch size over one set of states: what train::Fit
+// calls, for a declared program (worker/runner.h) as for a Model.
+//
+// Kept true: the steps of all batch sizes share one set of states; a bad training step leaves them
+// as they were (LoadedStep::Run).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/execute/session.h"
+#include "runtime/train/loop.h"
+#include "runtime/train/packing.h"
+#include "runtime/train/programs.h"
+
+namespace meshtrain::trainer {
+
+// One batch size's programs, and the layouts of their inputs and states (by name).
+struct TracedSteps {
+  train::Programs programs;
+  sharding::Given layouts;
+};
+
+class MeshRunner final : public train::StepRunner {
+ public:
+  // `types`: of one batch's components, x and y. Gives the same variables whatever the size.
+  using Trace = std::function<Result<TracedSteps>(const std::vector<mesh::TensorType>& types)>;
+  struct Options {
+    std::vector<mesh::TensorType> types;  // of one full batch's components
+    std::set<int64_t> train_sizes;  // batch sizes to plan for before step 1, besides the full one
+    std::set<int64_t> eval_sizes;
+    // Other sizes are planned for when they come, instead of being an error.
+    bool plan_on_demand = false;
+    train::Packing packing;  // of gradients; none given: as the session's options say
+    // Gives the states a value in the session; without one they are declared with zeros: call
+    // Initialize or write them.
+    std::function<Status(const std::vector<nn::Parameter>& states)> declare;
+  };
+  // Traces, plans and compiles every step. `session` outlives the runner.
+  static Result<std::unique_ptr<MeshRunner>> Create(execute::Session& session, mesh::Mesh mesh,
+                                                    Trace trace, Options options);
+
+  // Gives every state its initial value; the weights those that were set, if any were.
+  Status Initialize();
+  // One per parameter, of its type.
+  void set_initial_weights(std::vector<mesh::Tensor> weights) {
+    initial_weights_ = std::move(weights);
+  }
+  // Plans for one more batch size. Nothing where that was done.
+  Status PlanTraining(int64_t size);
+  Status PlanEvaluation(int64_t size);
+
+  Result<train::BatchFigures> TrainStep(const train::Batch& batch) override;
+  Result<train::BatchFigures> EvalStep(const train::Batch& batch) override;
+  Status Save(int64_t step) override;
+  int64_t last_saved() const override { return last_saved_; }
+  Duration waited() const { return waited_; }  // of the last step: for other processes
+
+  // What Save calls; without one Save does nothing.
+  void set_saver(std::function<Status(int64_t step)> saver) { saver_ = std::move(saver); }
+  void set_last_saved(int64_t step) { last_saved_ = step; }
+
+  // Weights, then slots.
+  const std::vector<nn::Parameter>& states() const { return states_; }
+  const train::Programs& programs() const { return programs_; }
+  // The training step for full batches, on the user's mesh.
+  const plan::Plan& plan() const;
+  const mesh::Mesh& mesh() const { return mesh_; }
+  // That this process's devices sent in collectives so far.
+  int64_t CollectiveBytesSent() const;
+  // Of every step there is, training first; equal where processes are about to do the same.
+  std::vector<uint64_t> plan_hashes() const;
+  // Of one that was planned for.
+  uint64_t plan_hash(bool training, int64_t size) const;
+
+ private:
+  struct Steps {
+    program::Program program;  // as traced
+    std::unique_ptr<execute::LoadedStep> step;
+  };
+  using BySize = std::map<int64_t, Steps>;
+  MeshRunner(execute::Session& session, mesh::Mesh mesh, Trace trace, Options options)
+      : session_(session),
+        mesh_(std::move(mesh)),
+        trace_(std::move(trace)),
+        o_(std::move(options)) {}
+  Result<TracedSteps> TraceSize(int64_t size) const;
+  Status Load(const program::Program& program, BySize& into, int64_t size);
+  Result<train::BatchFigures> Run(BySize& steps, const train::Batch& batch, const char* what);
+  Result<std::vector<program::Variable>> VariablesOf(const program::Program& program) const;
+
+  execute::Session& session_;
+  mesh::Mesh mesh_;
+  Trace trace_;
+  Options o_;
+  sharding::Given layouts_;
+  train::Programs programs_;
+  std::vector<nn::Parameter> states_;
+  std::map<std::string, program::Variable> by_name_;
+  BySize train_, eval_;
+  std::vector<mesh::Tensor> initial_weights_;
+  int64_t full_size_ = 0;
+  std::function<Status(int64_t)> saver_;
+  int64_t last_saved_ = -1;
+  Duration waited_{};
+};
+
+}  // namespace meshtrain::trainer

@@ -1,0 +1,297 @@
+#include "runtime/trainer/model.h"
+
+#include <numeric>
+#include <utility>
+
+#include "runtime/data/labels.h"
+#include "runtime/program/ops.h"
+#include "runtime/strategy/dataset.h"
+
+namespace meshtrain::trainer {
+
+using mesh::Tensor;
+using mesh::TensorType;
+
+namespace {
+
+// Collects what Keras' progress bar shows of each epoch. First of the callbacks: keeps `step` where
+// training is, for those that ask the model.
+class KerasBar final : public train::Callback {
+ public:
+  explicit KerasBar(int64_t& step) : step_(step) {}
+  Status OnStepEnd(const train::StepInfo& info) override {
+    const train::Position& at = info.position;
+    step_ = at.step;
+    if (at.batch <= 1) sums_.clear();
+    for (const auto& [name, running] : at.figures.Means()) {
+      sums_[name] += running;
+      running_[name] = running;
+    }
+    steps_ = at.batch;
+    return OkStatus();
+  }
+  Status OnEpochEnd(const train::EpochInfo& info) override {
+    train::Scalars& shown = epochs.emplace_back();
+    for (const auto& [name, mean] : info.train) {
+      shown.emplace_back(name, (sums_[name] + running_[name]) / static_cast<double>(steps_ + 1));
+    }
+    return OkStatus();
+  }
+  std::vector<train::Scalars> epochs;
+
+ private:
+  int64_t& step_;
+  std::map<std::string, double> sums_, running_;
+  int64_t steps_ = 0;
+};
+
+std::unique_ptr<Engine> EngineFor(strategy::Strategy& strategy) {
+  return strategy.coordinator() == nullptr ? MakeMeshEngine(strategy) : MakeRemoteEngine(strategy);
+}
+
+Status CheckComponents(const std::vector<TensorType>& types) {
+  if (types.size() == 2) return OkStatus();
+  return InvalidArgument("model: expected data of x and y, got: " + std::to_string(types.size()) +
+                         " components");
+}
+
+// Of a pass's batches.
+std::set<int64_t> SizesOf(const data::Pipeline& data) {
+  return {data.batch_size(), data.last_batch_size()};
+}
+
+// Batches from anywhere, whose labels are looked at as a pipeline's are.
+class CheckedBatches final : public train::BatchSource {
+ public:
+  CheckedBatches(train::BatchSource& source, int64_t classes)
+      : source_(source), classes_(classes) {}
+  Result<std::optional<train::Batch>> Next(std::stop_token stop) override {
+    MT_ASSIGN_OR_RETURN(std::optional<train::Batch> batch, source_.Next(std::move(stop)));
+    if (batch && batch->components.size() > 1 && batch->components[1].type().rank() > 0) {
+      const Tensor& labels = batch->components[1];
+      std::vector<int64_t> examples(static_cast<size_t>(labels.dims()[0]));
+      std::iota(examples.begin(), examples.end(), int64_t{0});
+      MT_RETURN_IF_ERROR(
+          data::CheckClasses(labels, classes_, examples, "batch " + std::to_string(given_)));
+    }
+    ++given_;
+    return batch;
+  }
+  int64_t steps_per_epoch() const override { return source_.steps_per_epoch(); }
+
+ private:
+  train::BatchSource& source_;
+  const int64_t classes_;
+  int64_t given_ = 0;
+};
+
+}  // namespace
+
+std::vector<double> History::Of(const std::string& name) const {
+  std::vector<double> values;
+  for (const train::EpochInfo& e : epochs) {
+    const bool validation = name.starts_with("val_");
+    const auto value =
+        train::FindScalar(validation ? e.validation : e.train, validation ? name.substr(4) : name);
+    if (value) values.push_back(*value);
+  }
+  return values;
+}
+
+Model::Model(std::shared_ptr<nn::Layer> layer, strategy::Strategy& strategy)
+    : layer_(std::move(layer)), strategy_(strategy), engine_(EngineFor(strategy)) {}
+Model::~Model() = default;
+
+Status Model::Compile(CompileOptions options) {
+  if (layer_ == nullptr) return InvalidArgument("compile: expected a model, got: none");
+  if (options.optimizer == nullptr) {
+    return InvalidArgument("compile: expected an optimizer, got: none");
+  }
+  const strategy::StrategyScope scope(strategy_);
+  auto recipe =
+      std::make_unique<train::Recipe>(train::Recipe{.model = layer_,
+                                                    .loss = options.loss,
+                                                    .optimizer = std::move(options.optimizer),
+                                                    .metrics = std::move(options.metrics),
+                                                    .layouts = {},
+                                                    .seed = options.seed});
+  engine_->Compile(*recipe);
+  recipe_ = std::move(recipe);
+  return OkStatus();
+}
+
+Status Model::Prepare(const std::vector<TensorType>& types) {
+  if (recipe_ == nullptr) {
+    return FailedPrecondition("model: expected Compile before Fit and Evaluate");
+  }
+  MT_RETURN_IF_ERROR(CheckComponents(types));
+  return engine_->Prepare(types);
+}
+
+Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
+  MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
+  data.ExpectClasses(engine_->classes());
+  MT_RETURN_IF_ERROR(strategy::BeginPass(data));
+  strategy::PipelineBatches batches(data);
+  return FitOn(SizesOf(data), options, [&](const auto& fit, auto callbacks) {
+    return engine_->Fit(batches, fit, callbacks, options.stop);
+  });
+}
+
+Result<History> Model::Fit(train::BatchSource& batches, const std::vector<TensorType>& types,
+                           FitOptions options) {
+  MT_RETURN_IF_ERROR(Prepare(types));
+  CheckedBatches checked(batches, engine_->classes());
+  return FitOn({types[0].dims[0]}, options, [&](const auto& fit, auto callbacks) {
+    return engine_->Fit(checked, fit, callbacks, options.stop);
+  });
+}
+
+Result<History> Model::Fit(const NamedData& data, FitOptions options) {
+  std::unique_ptr<data::Pipeline>& here = data_[data.name];
+  if (here == nullptr) {
+    MT_ASSIGN_OR_RETURN(here, data::Pipeline::Create(data.spec));
+  }
+  MT_RETURN_IF_ERROR(Prepare(here->BatchTypes(here->batch_size())));
+  here->ExpectClasses(engine_->classes());
+  MT_RETURN_IF_ERROR(strategy::BeginPass(*here));
+  return FitOn(SizesOf(*here), options, [&](const auto& fit, auto callbacks) {
+    return engine_->FitOwn(data, *here, fit, callbacks, options.stop);
+  });
+}
+
+Result<History> Model::FitOn(const std::set<int64_t>& sizes, const FitOptions& options,
+                             const RunFit& run) {
+  std::optional<strategy::PipelineBatches> validation;
+  std::set<int64_t> validation_sizes;
+  if (options.validation != nullptr) {
+    data::Pipeline& data = *options.validation;
+    MT_RETURN_IF_ERROR(CheckComponents(data.BatchTypes(data.batch_size())).At("validation"));
+    data.ExpectClasses(engine_->classes());
+    validation.emplace(data);
+    validation_sizes = SizesOf(data);
+  }
+  MT_RETURN_IF_ERROR(engine_->Begin("fit", sizes, validation_sizes));
+  KerasBar bar(step_);
+  std::vector<train::Callback*> callbacks = {&bar};
+  callbacks.insert(callbacks.end(), options.callbacks.begin(), options.callbacks.end());
+  MT_ASSIGN_OR_RETURN(train::FitResult result,
+                      run({.epochs = options.epochs,
+                           .steps_per_epoch = options.steps_per_epoch,
+                           .validation = validation ? &*validation : nullptr,
+                           .validation_steps = options.validation_steps,
+                           .validate_every = options.validate_every,
+                           .end_after_bad_steps = options.end_after_bad_steps,
+                           .start = {.step = step_}},
+                          callbacks));
+  step_ = result.position.step;
+  return History{std::move(result.history), std::move(bar.epochs), result.end,
+                 std::move(result.message)};
+}
+
+Result<History> Model::Fit(Arrays data, FitOptions options) {
+  MT_ASSIGN_OR_RETURN(
+      const auto pipeline,
+      strategy::ArraysPipeline({std::move(data.x), std::move(data.y)}, data.batch_size));
+  return Fit(*pipeline, std::move(options));
+}
+
+Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std::stop_token stop) {
+  MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
+  data.ExpectClasses(engine_->classes());
+  MT_RETURN_IF_ERROR(engine_->Begin("evaluate", {}, SizesOf(data)));
+  MT_RETURN_IF_ERROR(strategy::BeginPass(data));
+  strategy::PipelineBatches batches(data);
+  return engine_->Evaluate(batches, steps, std::move(stop));
+}
+
+Result<train::Scalars> Model::Evaluate(Arrays data) {
+  MT_ASSIGN_OR_RETURN(
+      const auto pipeline,
+      strategy::ArraysPipeline({std::move(data.x), std::move(data.y)}, data.batch_size));
+  return Evaluate(*pipeline);
+}
+
+Result<size_t> Model::PredictionFor(const TensorType& x) {
+  if (layer_ == nullptr) return InvalidArgument("predict: expected a model, got: none");
+  if (x.rank() == 0) return InvalidArgument("predict: expected x [N, ...], got: " + x.ToString());
+  const auto known = predictions_.find(x.ToString());
+  if (known != predictions_.end()) return known->second;
+  const strategy::StrategyScope scope(strategy_);
+  program::Builder builder("predict");
+  const program::Builder::Scope recording(builder);
+  const nn::ContextScope context({.training = false});
+  builder.Output("predictions", (*layer_)(builder.Input(std::string(train::kInputName), x)));
+  MT_ASSIGN_OR_RETURN(const program::Program program, builder.Build());
+  MT_ASSIGN_OR_RETURN(const size_t made, engine_->AddPrediction(program, x, builder.variables()));
+  predictions_.emplace(x.ToString(), made);
+  return made;
+}
+
+Result<Tensor> Model::PredictOnBatch(const Tensor& x) {
+  MT_ASSIGN_OR_RETURN(const size_t prediction, PredictionFor(x.type()));
+  MT_RETURN_IF_ERROR(engine_->SendPrediction(prediction, x));
+  return engine_->TakePrediction({});
+}
+
+Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {
+  MT_RETURN_IF_ERROR(strategy::BeginPass(data));
+  std::vector<Tensor> parts;
+  int64_t sent = 0;
+  bool pass_over = false;
+  const auto next = [&]() -> Status {  // sends one more batch, or takes one
+    if (!pass_over && sent - static_cast<int64_t>(parts.size()) < engine_->ahead()) {
+      MT_ASSIGN_OR_RETURN(const std::optional<data::Batch> batch, data.Next(stop));
+      pass_over = !batch;
+      if (!batch) return OkStatus();
+      MT_ASSIGN_OR_RETURN(const size_t prediction, PredictionFor(batch->components[0].type()));
+      MT_RETURN_IF_ERROR(engine_->SendPrediction(prediction, batch->components[0]));
+      ++sent;
+      return OkStatus();
+    }
+    MT_ASSIGN_OR_RETURN(Tensor part, engine_->TakePrediction(stop));
+    parts.push_back(std::move(part));
+    return OkStatus();
+  };
+  while (!pass_over || static_cast<int64_t>(parts.size()) < sent) {
+    if (const Status status = next(); !status.ok()) {
+      engine_->DropPredictions();
+      return status;
+    }
+  }
+  if (parts.empty()) return InvalidArgument("predict: expected at least one batch, got: none");
+  TensorType type = parts[0].type();
+  if (type.rank() == 0) {
+    return InvalidArgument("predict: expected predictions [N, ...], got: " + type.ToString());
+  }
+  type.dims[0] = 0;
+  for (const Tensor& part : parts) type.dims[0] += part.dims()[0];
+  Tensor all(type);
+  mesh::Dims at(type.dims.size(), 0);
+  for (const Tensor& part : parts) {
+    all.Paste(part, at);
+    at[0] += part.dims()[0];
+  }
+  return all;
+}
+
+Result<Tensor> Model::Predict(Tensor x, int64_t batch_size) {
+  MT_ASSIGN_OR_RETURN(const auto pipeline, strategy::ArraysPipeline({std::move(x)}, batch_size));
+  return Predict(*pipeline);
+}
+
+Result<std::string> Model::Save(const std::string& folder) {
+  std::vector<program::Variable> states = engine_->states();
+  if (states.empty()) states.assign(layer_->parameters().begin(), layer_->parameters().end());
+  if (states.empty()) {
+    return FailedPrecondition("save: expected a model whose weights are made, got: none");
+  }
+  return strategy_.Save(folder, step_, states);
+}
+
+Status Model::Restore(const std::string& folder) {
+  MT_ASSIGN_OR_RETURN(step_, strategy_.Restore(folder));
+  return OkStatus();
+}
+
+}  // namespace meshtrain::trainer

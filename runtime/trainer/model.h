@@ -1,0 +1,138 @@
+// Compile, Fit, Evaluate, Predict under a strategy, as Keras has them.
+//
+//   auto scope = strategy->Scope();
+//   Model model(std::make_shared<nn::Sequential>(
+//       nn::Dense(1, {.kernel_regularizer = nn::L2(1e-4)})));
+//   MT_RETURN_IF_ERROR(model.Compile(
+//       {.loss = {train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+//   MT_ASSIGN_OR_RETURN(History history, model.Fit(*pipeline, {.epochs = 2}));
+//
+// A step is one program over the whole batch, split over the strategy's mesh: means are over all
+// examples, whatever a device's share of them. Losses of an epoch are the plain mean over its
+// batches; Keras' progress bar shows another figure (History::keras_bar). One thread; with several
+// processes each calls the same with the same data; where a team joins them, Fit and Evaluate begin
+// by comparing what they are about to run. With parameter servers a step is one program on one
+// worker, and several run at once (parameter_server.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/nn/layer.h"
+#include "runtime/strategy/strategy.h"
+#include "runtime/train/loop.h"
+#include "runtime/train/loss.h"
+#include "runtime/train/optimizer.h"
+#include "runtime/train/programs.h"
+#include "runtime/trainer/engine.h"
+
+namespace meshtrain::trainer {
+
+struct CompileOptions {
+  train::Loss loss;
+  std::shared_ptr<train::Optimizer> optimizer;
+  std::vector<train::Metric> metrics = {};  // train::MetricOf("accuracy")
+  int64_t seed = 0;                         // of dropout; initial values follow the strategy's
+};
+
+// x [N, ...] and y [N, ...] at hand, in batches of `batch_size`.
+struct Arrays {
+  mesh::Tensor x;
+  mesh::Tensor y;
+  int64_t batch_size = 32;
+};
+
+struct FitOptions {
+  int64_t epochs = 1;
+  int64_t steps_per_epoch = -1;  // -1: a pass; else passes are joined end to end
+  data::Pipeline* validation = nullptr;
+  int64_t validation_steps = -1;
+  int64_t validate_every = 1;  // epochs
+  // Steps in a row that change nothing, because their loss or a gradient is not finite, with which
+  // training ends. 1 with parameter servers; else kInvalidArgument.
+  int64_t end_after_bad_steps = 1;
+  std::vector<train::Callback*> callbacks = {};
+  std::stop_token stop = {};  // with several processes: asked of all between the same two steps
+};
+
+struct History {
+  std::vector<train::EpochInfo> epochs;
+  // Per epoch, what Keras' progress bar shows at its end: the mean of the running means, the last
+  // of them twice.
+  std::vector<train::Scalars> keras_bar;
+  train::FitEnd end = train::FitEnd::kFinished;
+  std::string message;  // why it ended before its end
+  // One output over the epochs: "loss", "accuracy", "val_loss". Empty where there is none.
+  std::vector<double> Of(const std::string& name) const;
+};
+
+class Model {
+ public:
+  // `strategy` outlives the model. Its weights are made when the first batch is seen.
+  explicit Model(std::shared_ptr<nn::Layer> layer,
+                 strategy::Strategy& strategy = strategy::GetStrategy());
+  ~Model();
+
+  // Errors (of the first Fit, Evaluate or Predict too): kInvalidArgument with the place in the
+  // model.
+  Status Compile(CompileOptions options);
+  Result<History> Fit(data::Pipeline& data, FitOptions options = {});
+  Result<History> Fit(Arrays data, FitOptions options = {});
+  // With parameter servers each worker reads this for itself, in an order of its own, so that no
+  // batch goes through the chief; elsewhere it is a pipeline. A name that was given before goes on
+  // where its data stands, whatever its spec.
+  Result<History> Fit(const NamedData& data, FitOptions options = {});
+  // Batches from anywhere, of x and y; `types`: of a full one.
+  Result<History> Fit(train::BatchSource& batches, const std::vector<mesh::TensorType>& types,
+                      FitOptions options = {});
+  // Means over the examples of a pass, or of `steps` batches.
+  Result<train::Scalars> Evaluate(data::Pipeline& data, int64_t steps = -1,
+                                  std::stop_token stop = {});
+  Result<train::Scalars> Evaluate(Arrays data);
+  // The predictions for every example of a pass (of its first component), in order.
+  Result<mesh::Tensor> Predict(data::Pipeline& data, std::stop_token stop = {});
+  Result<mesh::Tensor> Predict(mesh::Tensor x, int64_t batch_size = 32);
+  // The predictions for one batch.
+  Result<mesh::Tensor> PredictOnBatch(const mesh::Tensor& x);
+  // Makes the weights, for batches of this type; else the first batch does.
+  Status Build(const mesh::TensorType& x) { return PredictionFor(x).status(); }
+
+  const std::vector<nn::Parameter>& parameters() const { return layer_->parameters(); }
+  int64_t steps() const { return step_; }  // trained so far, in callbacks too
+  // Of the training step for full batches; null before Fit or Evaluate, and with parameter servers.
+  const plan::Plan* plan() const { return engine_->plan(); }
+  // Saves weights and slots as of the step at hand (in the chief); goes on from the newest save. In
+  // a callback: at a step's end, with parameter servers at an epoch's (others are under way else).
+  Result<std::string> Save(const std::string& folder);
+  Status Restore(const std::string& folder);
+
+ private:
+  // Makes the steps for batches of these types.
+  Status Prepare(const std::vector<mesh::TensorType>& types);
+  // Fit over what was prepared; `sizes`: of its batches; `run`: the engine's.
+  using RunFit = std::function<Result<train::FitResult>(
+      const train::FitOptions& options, std::span<train::Callback* const> callbacks)>;
+  Result<History> FitOn(const std::set<int64_t>& sizes, const FitOptions& options,
+                        const RunFit& run);
+  // The engine's number of it.
+  Result<size_t> PredictionFor(const mesh::TensorType& x);
+
+  std::shared_ptr<nn::Layer> layer_;
+  strategy::Strategy& strategy_;
+  std::unique_ptr<train::Recipe> recipe_;
+  std::unique_ptr<Engine> engine_;
+  std::map<std::string, size_t> predictions_;                    // by input type
+  std::map<std::string, std::unique_ptr<data::Pipeline>> data_;  // NamedData, by name
+  int64_t step_ = 0;
+};
+
+}  // namespace meshtrain::trainer

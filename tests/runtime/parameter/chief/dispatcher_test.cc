@@ -1,0 +1,131 @@
+// Which workers count as there, by the dispatcher.
+#include "runtime/parameter/chief/dispatcher.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+
+#include "tests/runtime/parameter/worker/held_worker.h"
+
+namespace meshtrain::parameter {
+namespace {
+
+using mesh::Tensor;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Who logs a line waits until this goes: stderr is a pipe that is full.
+class HeldLog {
+ public:
+  HeldLog() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    read_end_ = ends[0];
+    EXPECT_EQ(::fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+    const std::string page(4096, '.');
+    while (::write(ends[1], page.data(), page.size()) > 0) {
+    }
+    EXPECT_EQ(errno, EAGAIN);
+    EXPECT_EQ(::fcntl(ends[1], F_SETFL, 0), 0);
+    stderr_ = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+    EXPECT_GE(stderr_, 0);
+    EXPECT_GE(::dup2(ends[1], STDERR_FILENO), 0);
+    ::close(ends[1]);
+  }
+  ~HeldLog() {
+    EXPECT_GE(::dup2(stderr_, STDERR_FILENO), 0);
+    ::close(stderr_);
+    // Ends when the last one that waits has written its line.
+    char bytes[4096];
+    while (::read(read_end_, bytes, sizeof bytes) > 0) {
+    }
+    ::close(read_end_);
+  }
+  HeldLog(const HeldLog&) = delete;
+  HeldLog& operator=(const HeldLog&) = delete;
+
+ private:
+  int read_end_ = -1, stderr_ = -1;
+};
+
+class DispatcherTest : public testing::Test {
+ protected:
+  // `return_timeout`: short, for the tests that look what comes of it.
+  std::unique_ptr<Dispatcher> Dispatch(std::vector<std::string> workers, Duration return_timeout) {
+    auto dispatcher = Must(Dispatcher::Create({.workers = std::move(workers),
+                                               .identity = TestIdentity(),
+                                               .session = 1,
+                                               .start_timeout = seconds(60),
+                                               .return_timeout = return_timeout,
+                                               .lost_after = seconds(10)},
+                                              servers_.get()));
+    entry_ = dispatcher->AddEntry(WorkerValue{"v", Tensor::Scalar<int64_t>(1)});
+    return dispatcher;
+  }
+  static bool WaitUntil(const std::function<bool()>& there, Duration timeout) {
+    const Duration until = SystemClock().Monotonic() + timeout;
+    while (!there()) {
+      if (SystemClock().Monotonic() > until) return false;
+      SystemClock().SleepFor(milliseconds(5), {});
+    }
+    return true;
+  }
+  static bool WaitForReady(Dispatcher& dispatcher, int workers, Duration timeout = seconds(10)) {
+    return WaitUntil([&] { return dispatcher.stats().workers_ready == workers; }, timeout);
+  }
+
+  const std::unique_ptr<ServerGroup> servers_ =
+      Must(ServerGroup::Create({}, TestIdentity(), seconds(5)));
+  int64_t entry_ = -1;
+};
+
+// It counted as there before it was ready. When the only other one went meanwhile, nobody was, from
+// then on and whatever the first one did, and the job's steps ended for want of a worker.
+TEST_F(DispatcherTest, AWorkerThatComesWhileAnotherGoesIsThere) {
+  HeldWorker comes(/*holds_set_up=*/true);
+  auto goes = std::make_unique<HeldWorker>();
+  const auto dispatcher = Dispatch({comes.address(), goes->address()}, milliseconds(300));
+  ASSERT_TRUE(WaitForReady(*dispatcher, 1));
+  {
+    // Between its answer and the next thing that is done for it lies a line of the log.
+    const HeldLog held;
+    ASSERT_TRUE(comes.EndSetUp());
+    WaitForReady(*dispatcher, 2, seconds(1));
+    goes.reset();
+    ASSERT_TRUE(WaitUntil([&] { return dispatcher->stats().workers_lost == 1; }, seconds(10)));
+  }
+  ASSERT_TRUE(WaitForReady(*dispatcher, 1));
+  const auto step = Must(dispatcher->Submit({entry_}, {}, seconds(10), {}));
+  ASSERT_TRUE(comes.WaitForRun());
+  SystemClock().SleepFor(seconds(1), {});  // longer than a worker is waited for
+  ASSERT_TRUE(comes.EndRun());
+  const auto outcome = dispatcher->Wait(*step, seconds(10), {});
+  ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
+  EXPECT_EQ(outcome->worker, 0);
+  EXPECT_TRUE(dispatcher->Join(seconds(10), {}).ok());
+}
+
+// It went without having been lost, so nobody was missed, and the steps waited for ever.
+TEST_F(DispatcherTest, AWorkerThatRefusedAnEntryAndWentIsMissed) {
+  auto worker = std::make_unique<HeldWorker>();
+  const auto dispatcher = Dispatch({worker->address()}, seconds(1));
+  ASSERT_TRUE(WaitForReady(*dispatcher, 1));
+  worker->Refuse(InvalidArgument("no kernel"));
+  entry_ = dispatcher->AddEntry(WorkerValue{"w", Tensor::Scalar<int64_t>(2)});
+  const auto step = Must(dispatcher->Submit({entry_}, {}, seconds(10), {}));
+  EXPECT_EQ(dispatcher->Wait(*step, seconds(10), {}).status().code(), StatusCode::kCancelled);
+  worker.reset();
+  EXPECT_EQ(dispatcher->Join(seconds(10), {}).code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(dispatcher->Submit({entry_}, {}, seconds(10), {}).ok());
+  const Status missed = dispatcher->Join(seconds(10), {});
+  EXPECT_EQ(missed.code(), StatusCode::kUnavailable) << missed.ToString();
+  EXPECT_NE(missed.message().find("expected a worker within 1 s, got: worker-0: "),
+            std::string::npos)
+      << missed.ToString();
+}
+
+}  // namespace
+}  // namespace meshtrain::parameter

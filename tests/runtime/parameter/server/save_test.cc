@@ -1,0 +1,68 @@
+// Checkpoints of a coordinator whose steps and servers the test holds.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/runtime/parameter/server/held_server.h"
+#include "tests/runtime/parameter/temp_folder.h"
+#include "tests/runtime/parameter/worker/held_worker.h"
+
+namespace meshtrain::parameter {
+namespace {
+
+using mesh::DType;
+using mesh::Tensor;
+using mesh::TensorType;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing_folder::TempFolder;
+
+// A step that ended while Save waited for it is in the checkpoint; it counted as one that ended
+// since, and the checkpoint, once it was given up, could not be made anew.
+TEST(SaveTest, StepsThatEndWhileTheGateClosesAreInIt) {
+  const TempFolder folder;
+  HeldServer server;
+  HeldWorker worker;
+  CoordinatorOptions options;
+  options.cluster.hosts[cluster::Role::kPs][0] = server.address();
+  options.cluster.hosts[cluster::Role::kWorker][0] = worker.address();
+  options.identity = TestIdentity();
+  options.checkpoint_folder = folder.path();
+  options.start_timeout = options.return_timeout = options.step_timeout = seconds(20);
+  options.lost_after = seconds(10);
+  const auto coordinator = Must(Coordinator::Create(options));
+  const std::vector<Parameter> variables = {
+      Parameter("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(), {.trainable = false})};
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  const PerWorker value =
+      Must(coordinator->CreatePerWorkerValue("v", {Tensor::Scalar<int64_t>(1)}));
+  const Function step{{value.entry}};
+
+  ASSERT_TRUE(coordinator->Schedule(step, {}).ok());
+  ASSERT_TRUE(worker.WaitForRun());
+  server.LoseNextCut();
+  {
+    std::jthread saving([&] {
+      const Status saved = coordinator->Save(1);
+      EXPECT_TRUE(saved.ok()) << saved.ToString();
+    });
+    SystemClock().SleepFor(milliseconds(300), {});  // it stands at the gate
+    ASSERT_TRUE(worker.EndRun());
+  }
+  EXPECT_EQ(coordinator->stats().steps_done, 1);
+  const Status made_anew = coordinator->WaitForSave();
+  EXPECT_TRUE(made_anew.ok()) << made_anew.ToString();
+  EXPECT_EQ(coordinator->last_saved(), 1);
+
+  // One that ended after the cut is not in it.
+  server.LoseNextCut();
+  ASSERT_TRUE(coordinator->Save(2).ok());
+  const RemoteValue later = Must(coordinator->Schedule(step, {}));
+  ASSERT_TRUE(worker.EndRun());
+  ASSERT_TRUE(coordinator->Fetch(later, {}, seconds(20)).ok());
+  EXPECT_EQ(coordinator->WaitForSave().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(coordinator->last_saved(), 1);
+}
+
+}  // namespace
+}  // namespace meshtrain::parameter

@@ -1,0 +1,196 @@
+// A worker's engine against real servers, without a coordinator.
+#include "runtime/parameter/worker/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "runtime/program/builder.h"
+#include "runtime/program/ops.h"
+#include "tests/runtime/parameter/cluster_testing.h"
+
+namespace meshtrain::parameter {
+namespace {
+
+using mesh::DType;
+using mesh::Tensor;
+using mesh::TensorType;
+using program::Builder;
+using std::chrono::seconds;
+
+const Parameter kN("n", TensorType{DType::kI64, {}}, nn::Initializer::Zeros(),
+                   {.trainable = false});
+
+// Adds `by` to n and gives what it was; or only reads it.
+Program AddStep(bool adds) {
+  Builder b(adds ? "add" : "read");
+  Builder::Scope scope(b);
+  const program::Value by = b.Input("by", {DType::kI64, {}});
+  b.Output("before", b.Read(kN) + by * 0.0);
+  if (adds) program::AssignAdd(kN, by);
+  return b.Build().value();
+}
+
+struct Ran {
+  Result<RunReply> reply = Internal("not yet");
+  std::vector<Tensor> outputs;
+};
+
+class ExecutorTest : public testing::Test {
+ protected:
+  ExecutorTest()
+      : cluster_(1, 0), executor_({.identity = TestIdentity(), .session = {.threads = 1}}) {
+    EXPECT_TRUE(executor_.Start().ok());
+    servers_ = ServerGroup::Create(AddressesOf(cluster_.spec(), cluster::Role::kPs).value(),
+                                   TestIdentity(), seconds(20))
+                   .value();
+    EXPECT_TRUE(servers_->SetUp({.session = 1}, seconds(20), {}).ok());
+    const std::vector<Parameter> variables = {kN};
+    EXPECT_TRUE(servers_->Define(planner_.AddVariables(variables).value(), seconds(20), {}).ok());
+    const WorkerStep add = SplitStep(AddStep(true)).value();
+    EXPECT_TRUE(
+        servers_->Define(planner_.AddUpdate("add", add.pushed, {}).value(), seconds(20), {}).ok());
+    entries_ = {planner_.MakeFunction(add, "add", {}).value(),
+                planner_.MakeFunction(SplitStep(AddStep(false)).value(), "", {}).value()};
+  }
+
+  Status SetUp(int64_t incarnation, int64_t session = 1) {
+    std::promise<Status> done;
+    executor_.SetUp({session,
+                     0,
+                     1,
+                     incarnation,
+                     AddressesOf(cluster_.spec(), cluster::Role::kPs).value(),
+                     entries_,
+                     {}},
+                    [&](Status status) { done.set_value(std::move(status)); });
+    return done.get_future().get();
+  }
+  std::future<Ran> Start(int64_t incarnation, int64_t function, int64_t by,
+                         int64_t wait_ms = 20000) {
+    auto promise = std::make_shared<std::promise<Ran>>();
+    RunRequest request{1,
+                       incarnation,
+                       next_step_++,
+                       {function},
+                       {{RunArgument::Kind::kTensor, 0, {DType::kI64, {}}}},
+                       {},
+                       wait_ms};
+    executor_.Run(std::move(request), {Tensor::Scalar(by)},
+                  [promise](Result<RunReply> reply, std::vector<Tensor> outputs) {
+                    promise->set_value({std::move(reply), std::move(outputs)});
+                  });
+    return promise->get_future();
+  }
+  Ran RunStep(int64_t incarnation, int64_t function, int64_t by, int64_t wait_ms = 20000) {
+    return Start(incarnation, function, by, wait_ms).get();
+  }
+  int64_t Count() {
+    return static_cast<int64_t>(
+        servers_->Read(planner_.states().at("n"), seconds(20), {}).value().Item());
+  }
+
+  TestCluster cluster_;
+  Planner planner_{Whole{}, 1, 0};
+  std::unique_ptr<ServerGroup> servers_;
+  std::vector<Entry> entries_;
+  int64_t next_step_ = 0;
+  Executor executor_;
+};
+
+TEST_F(ExecutorTest, ReadsRunsAndPushes) {
+  ASSERT_TRUE(SetUp(1).ok());
+  EXPECT_EQ(RunStep(1, 0, 5).outputs[0].Item(), 0);
+  const Ran second = RunStep(1, 0, 7);
+  ASSERT_TRUE(second.reply.ok()) << second.reply.status().ToString();
+  EXPECT_EQ(second.outputs[0].Item(), 5);
+  EXPECT_EQ(second.reply->versions, std::vector<int64_t>{2});
+  EXPECT_EQ(second.reply->outputs[0].name, "before");
+  EXPECT_GT(second.reply->pulled_bytes, 0);
+  const Ran read = RunStep(1, 1, 0);
+  EXPECT_EQ(read.outputs[0].Item(), 12);
+  EXPECT_EQ(read.reply->pushed_bytes, 0);
+  EXPECT_EQ(RunStep(1, 1, 0).reply->pulled_bytes, 0) << "nothing has changed";
+  EXPECT_EQ(Count(), 12);
+}
+
+TEST_F(ExecutorTest, ManyAtOnceAllCount) {
+  ASSERT_TRUE(SetUp(1).ok());
+  std::vector<std::future<Ran>> runs;
+  for (int i = 0; i < 50; ++i) runs.push_back(Start(1, 0, 1));
+  for (auto& run : runs) {
+    const Ran ran = run.get();
+    ASSERT_TRUE(ran.reply.ok() && ran.reply->status.ok());
+  }
+  EXPECT_EQ(Count(), 50);
+}
+
+TEST_F(ExecutorTest, AnEndedIncarnationRunsNothing) {
+  EXPECT_EQ(RunStep(1, 0, 1).reply.status().code(), StatusCode::kFailedPrecondition)
+      << "not set up yet";
+  ASSERT_TRUE(SetUp(2).ok());
+  EXPECT_EQ(SetUp(2).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(SetUp(5, 0).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(RunStep(1, 0, 1).reply.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(RunStep(2, 0, 1).reply.ok());
+  EXPECT_EQ(executor_.Ping().incarnation, 2);
+  EXPECT_EQ(Count(), 1);
+}
+
+TEST_F(ExecutorTest, ANewIncarnationEndsAStepThatWaits) {
+  ASSERT_TRUE(SetUp(1).ok());
+  cluster_.StopServer(0);
+  std::future<Ran> waiting = Start(1, 0, 1, /*wait_ms=*/60000);
+  SystemClock().SleepFor(std::chrono::milliseconds(200), {});
+  ASSERT_TRUE(SetUp(2).ok());
+  const Ran ended = waiting.get();
+  EXPECT_FALSE(ended.reply.ok());
+  const StatusCode code = ended.reply.status().code();
+  EXPECT_TRUE(code == StatusCode::kCancelled || code == StatusCode::kFailedPrecondition)
+      << ended.reply.status().ToString();
+}
+
+TEST_F(ExecutorTest, AServerThatIsAwayIsNamed) {
+  ASSERT_TRUE(SetUp(1).ok());
+  ASSERT_TRUE(RunStep(1, 0, 1).reply.ok());
+  cluster_.StopServer(0);
+  const Ran away = RunStep(1, 0, 1, 300);
+  ASSERT_TRUE(away.reply.ok()) << away.reply.status().ToString();
+  EXPECT_EQ(away.reply->cause, RunReply::Cause::kServerAway);
+  EXPECT_EQ(away.reply->status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(away.reply->server, 0);
+  EXPECT_EQ(away.reply->status.message().find("ps-0: "), 0u) << away.reply->status.message();
+  // Back, but without its state.
+  cluster_.StartServer(0);
+  Ran lost = RunStep(1, 0, 1, 10000);
+  ASSERT_TRUE(lost.reply.ok());
+  EXPECT_EQ(lost.reply->cause, RunReply::Cause::kServerAway);
+  EXPECT_EQ(lost.reply->status.code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ExecutorTest, ProgramsThatDoNotFitAreRefused) {
+  StepFunction wrong = std::get<StepFunction>(entries_[0]);
+  wrong.pulls[0][0].server = 3;
+  entries_.emplace_back(wrong);
+  EXPECT_EQ(SetUp(1).code(), StatusCode::kInvalidArgument);
+  wrong = std::get<StepFunction>(entries_[0]);
+  wrong.pushes[0].parts[0].output = 9;
+  entries_.back() = wrong;
+  EXPECT_EQ(SetUp(2).code(), StatusCode::kInvalidArgument);
+  wrong = std::get<StepFunction>(entries_[0]);
+  wrong.pulls[0].clear();
+  entries_.back() = wrong;
+  EXPECT_EQ(SetUp(3).code(), StatusCode::kInvalidArgument);
+  entries_.pop_back();
+  ASSERT_TRUE(SetUp(4).ok());
+  EXPECT_EQ(RunStep(4, 9, 1).reply->status.code(), StatusCode::kInvalidArgument);
+  RunRequest request{1, 4, 0, {0}, {{RunArgument::Kind::kDataset, 0, {}}}, {}, 1000};
+  std::promise<Ran> done;
+  executor_.Run(request, {}, [&](Result<RunReply> reply, std::vector<Tensor> outputs) {
+    done.set_value({std::move(reply), std::move(outputs)});
+  });
+  EXPECT_EQ(done.get_future().get().reply->status.code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace meshtrain::parameter
