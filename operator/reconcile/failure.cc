@@ -116,7 +116,10 @@ std::vector<Failure> JudgeFailures(const View& view, Draft* draft) {
     } else if (!failure.disruption) {
       failure.verdict = ByPolicy(view, &failure);
     }
-    const std::string line = failure.disruption ? std::string() : LastLine(*pod);
+    // What a program said before somebody ended it does not say why.
+    const bool ended = failure.disruption || pod->exit_code == cluster::kExitKilled ||
+                       pod->exit_code == cluster::kExitTerminated;
+    const std::string line = ended ? std::string() : LastLine(*pod);
     if (!line.empty()) failure.message += ": " + line;
     out.push_back(std::move(failure));
   }

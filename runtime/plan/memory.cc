@@ -90,12 +90,16 @@ void PlaceBuffers(Plan* plan, bool overlap) {
       stored[v] = true;
     }
   }
+  std::vector<int> beside(local.values.size(), -1);  // last step beside which a collective reads it
   if (overlap) {
     const std::vector<int> deadlines = Deadlines(*plan);
     for (int s = 0; s < end; ++s) {
       if (plan->steps[s].kind != StepKind::kCollective) continue;
       // What it reads and writes stays where it is until it is complete.
-      for (const ValueId v : plan->steps[s].reads) dies[v] = std::max(dies[v], deadlines[s] - 1);
+      for (const ValueId v : plan->steps[s].reads) {
+        dies[v] = std::max(dies[v], deadlines[s] - 1);
+        beside[v] = std::max(beside[v], deadlines[s] - 1);
+      }
       for (const ValueId v : plan->steps[s].writes) dies[v] = std::max(dies[v], deadlines[s] - 1);
       if (deadlines[s] < end) plan->steps[deadlines[s]].waits.push_back(s);
     }
@@ -133,8 +137,9 @@ void PlaceBuffers(Plan* plan, bool overlap) {
       const int writer = born[state.exit];
       const Step& step = plan->steps[writer];
       const bool same_index = step.kind == StepKind::kFused;
-      in_place = writer > guarded && (last_read[state.entry] < writer ||
-                                      (last_read[state.entry] == writer && same_index));
+      in_place =
+          writer > guarded && beside[state.entry] < writer &&
+          (last_read[state.entry] < writer || (last_read[state.entry] == writer && same_index));
     }
     if (in_place) {
       slots[state.exit] = place;

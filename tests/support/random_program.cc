@@ -305,7 +305,7 @@ void Drawer::TryReaders() {
   const Known sum = values_.back();
   for (size_t readers = 1 + Pick(3); readers > 0; --readers) {
     focus_ = sum;
-    if (TryOp(*OneOf(readers_)) && Chance(0.7)) {
+    if (TryOp(*OneOf(Chance(0.6) ? readers_ : between_)) && Chance(0.7)) {
       focus_ = values_.back();
       TryOp(*OneOf(reductions_));
     }
@@ -428,7 +428,7 @@ Result<program::Program> DrawProgram(uint64_t seed, const DrawOptions& options) 
       }
     }
     drawer.TryOp(drawer.NextKind(kinds));
-    if (drawer.Chance(0.06)) drawer.TryReaders();
+    if (drawer.Chance(0.1)) drawer.TryReaders();
     if (drawer.Chance(0.1)) drawer.AssignSome();
     if (drawer.Chance(0.04)) drawer.TryGradient();
   }

@@ -556,10 +556,10 @@ TEST(WaitsTest, ACrashLoopIsToldWithTheProgramsLastLine) {
 }
 
 TEST(WaitsTest, AFailureIsToldWithTheProgramsLastLine) {
-  const auto said = [](const std::string& last_words) {
+  const auto said = [](const std::string& last_words, int code = 1) {
     Scene scene(MakeJob("mnist").Workers(1).Backoff(0));
     scene.Running();
-    PodSeen pod = EndedPod(scene.job, kWorker0, 1, "Error");
+    PodSeen pod = EndedPod(scene.job, kWorker0, code, "Error");
     pod.termination_message = last_words;
     scene.Pod(pod).Look(5);
     return scene.status().conditions[ConditionType::kFailed].message;
@@ -570,6 +570,9 @@ TEST(WaitsTest, AFailureIsToldWithTheProgramsLastLine) {
             failed + ": ValueError: 783 columns");
   EXPECT_EQ(said(R"({"step":7})"), failed);
   EXPECT_EQ(said(R"({"lostIncarnation":"a1"})"), failed);
+  // What it said last before it was killed is not why.
+  EXPECT_EQ(said("step 40: loss 0.3", 137), said("", 137));
+  EXPECT_EQ(said("step 40: loss 0.3", 143), said("", 143));
 }
 
 TEST(WaitsTest, TheMostTellingWaitIsToldInWhateverOrderPodsStand) {
