@@ -90,10 +90,7 @@ Status Informer::CheckVersion(std::stop_token stop) {
   Result<std::string> now = client_.Version(options_.resource, options_.ns, {.stop = stop});
   if (!now.ok()) {
     // Whatever became of the server, it may be another one that comes back.
-    if (now.status().code() == StatusCode::kUnavailable && !std::exchange(anew_, true)) {
-      MutexLock lock(mutex_);
-      ++doubts_;
-    }
+    if (now.status().code() == StatusCode::kUnavailable && !std::exchange(anew_, true)) BeUnsure();
     return now.status();
   }
   check_ = false;
@@ -107,10 +104,7 @@ Status Informer::CheckVersion(std::stop_token stop) {
   }
   if (anew_) {
     version_.clear();
-    {
-      MutexLock lock(mutex_);
-      ++doubts_;
-    }
+    BeUnsure();
     if (sink_.in_doubt) sink_.in_doubt();
   }
   return OkStatus();
@@ -133,6 +127,11 @@ std::stop_source Informer::UntilDoubt(uint64_t& doubts) {
   if (checked_ != doubts_ && !version_.empty()) check_ = true;
   until_doubt_ = std::stop_source();
   return until_doubt_;
+}
+
+void Informer::BeUnsure() {
+  MutexLock lock(mutex_);
+  ++doubts_;
 }
 
 void Informer::BeSure(uint64_t doubts) {

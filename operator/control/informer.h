@@ -69,6 +69,7 @@ class Informer {
   Status CheckVersion(std::stop_token stop);
   // Ends with the next doubt. Where there is one already, the version is checked next.
   std::stop_source UntilDoubt(uint64_t& doubts);
+  void BeUnsure();
   void BeSure(uint64_t doubts);
 
   kube::Client& client_;

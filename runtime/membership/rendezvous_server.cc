@@ -290,7 +290,7 @@ class RendezvousServer::Impl::Call final : public grpc::ServerBidiReactor<v1::Se
       MutexLock lock(mutex_);
       replying_ = false;
       replied_ = true;
-      if (finished_ || !(closed_ || end_)) return;
+      if (finished_ || !over_) return;
       finished_ = true;
     }
     Finish(grpc::Status::OK);
@@ -327,7 +327,7 @@ class RendezvousServer::Impl::Call final : public grpc::ServerBidiReactor<v1::Se
   void EndAt(const Status& why) {
     {
       MutexLock lock(mutex_);
-      end_ = true;
+      over_ = true;
       if (finished_ || replying_) return;
       finished_ = true;
     }
@@ -337,7 +337,7 @@ class RendezvousServer::Impl::Call final : public grpc::ServerBidiReactor<v1::Se
   void Close() {
     {
       MutexLock lock(mutex_);
-      closed_ = true;
+      over_ = true;
       if (finished_ || !replied_) return;
       finished_ = true;
     }
@@ -358,8 +358,7 @@ class RendezvousServer::Impl::Call final : public grpc::ServerBidiReactor<v1::Se
   bool promised_ MT_GUARDED_BY(mutex_) = false;
   bool replying_ MT_GUARDED_BY(mutex_) = false;
   bool replied_ MT_GUARDED_BY(mutex_) = false;
-  bool closed_ MT_GUARDED_BY(mutex_) = false;  // by the caller
-  bool end_ MT_GUARDED_BY(mutex_) = false;     // as soon as nothing is being written
+  bool over_ MT_GUARDED_BY(mutex_) = false;  // as soon as the answer is written
   bool finished_ MT_GUARDED_BY(mutex_) = false;
 };
 
