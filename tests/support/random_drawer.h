@@ -39,6 +39,9 @@ class Drawer {
   // A sum, ops that read it, and sums of what they give: a layout may leave the first one pending
   // for some of its readers and not for others.
   void TryReaders();
+  // A sum over a dimension that is split, one op of one operand that reads it, and the sum of
+  // that. Where nothing else asks for them whole, they stay pending as far as the rules let them.
+  void TryPendingWay();
   // The gradient of some number of the program by some of its inputs and variables.
   void TryGradient();
   void AssignSome();
@@ -66,6 +69,8 @@ class Drawer {
     Value value;
     double low = 0, high = 0;
   };
+  // Nothing drawn later reads these.
+  void Forget(std::span<const Known> values);
   const Array& ArrayOf(Value v) const { return arrays_[v.id()]; }
   // A usable value that `fits`, newer ones more often; none: nothing.
   std::optional<Known> Some(const std::function<bool(const Known&)>& fits);
@@ -96,13 +101,14 @@ class Drawer {
   // Many element-wise ops over one shape: what is fused into chains that read each other.
   bool chains_ = false;
   Dims chain_dims_;
-  std::vector<const OpDef*> between_;     // give an operand's type back, and are in no chain
-  std::vector<const OpDef*> turns_;       // make another type of an operand: cast, comparisons
-  std::vector<const OpDef*> reductions_;  // over a dimension: what layouts leave pending
-  std::vector<Array> arrays_;             // by value
-  std::vector<Known> values_;             // what further ops may use
-  std::vector<const OpDef*> readers_;     // elementwise
-  std::optional<Known> focus_;            // what the next op reads, where it can
+  std::vector<const OpDef*> between_;       // give an operand's type back, and are in no chain
+  std::vector<const OpDef*> turns_;         // make another type of an operand: cast, comparisons
+  std::vector<const OpDef*> reductions_;    // over a dimension: what layouts leave pending
+  std::vector<const OpDef*> readers_;       // elementwise
+  std::vector<const OpDef*> lone_readers_;  // of these, the ones of one operand
+  std::vector<Array> arrays_;               // by value
+  std::vector<Known> values_;               // what further ops may use
+  std::optional<Known> focus_;              // what the next op reads, where it can
   std::vector<program::Variable> variables_;
   std::vector<Value> wanted_;  // outputs that must be there
   size_t evaluated_ = 0;       // ops

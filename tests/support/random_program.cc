@@ -59,6 +59,7 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
   for (const OpDef* def : program::Registry::Standard().All()) {
     if (!def->elementwise) continue;
     readers_.push_back(def);
+    if (def->max_operands == 1) lone_readers_.push_back(def);
     const TensorType types[] = {{DType::kF32, {}}, {DType::kF32, {}}};
     const auto results = def->infer({std::span(types, def->min_operands == 1 ? 1 : 2), {}});
     if (def->kind == "cast" || (results.ok() && (*results)[0] != types[0])) turns_.push_back(def);
@@ -313,6 +314,39 @@ void Drawer::TryReaders() {
   focus_.reset();
 }
 
+void Drawer::TryPendingWay() {
+  Dims dims = SomeDims();
+  dims.resize(2, OneOf(sizes_));
+  if (options_.axes.empty() || !Fits(dims)) return;
+  const program::Builder::Scope scope(builder_);
+  const Value x = Fresh({FloatDType(), dims}, "x");
+  const auto summed = static_cast<int64_t>(Pick(2));
+  std::vector<std::string> specs(2, "*");
+  specs[summed] = OneOf(options_.axes);
+  const Value sum = program::ReduceSum(program::Relayout(x, specs), {summed});
+  if (!Evaluate() || !IsUsable(arrays_[sum.id()])) return;
+  Use(sum);
+  focus_ = values_.back();
+  if (TryOp(*OneOf(lone_readers_))) {
+    const Known gone[] = {*focus_, values_.back()};
+    const Value read = gone[1].value;
+    const Value all =
+        program::ReduceSum(read.dtype() == DType::kBool ? program::Cast(read, DType::kI32) : read);
+    if (Evaluate() && IsUsable(arrays_[all.id()])) {
+      Forget(gone);
+      Use(all);
+    }
+  }
+  focus_.reset();
+}
+
+void Drawer::Forget(std::span<const Known> values) {
+  std::erase_if(values_, [&](const Known& v) {
+    return std::any_of(values.begin(), values.end(),
+                       [&](const Known& gone) { return gone.value.id() == v.value.id(); });
+  });
+}
+
 void Drawer::TryGradient() {
   const auto depends = Some([&](const Known& v) {
     return mesh::IsFloat(v.value.dtype()) && builder_.program().values[v.value.id()].op >= 0;
@@ -429,6 +463,7 @@ Result<program::Program> DrawProgram(uint64_t seed, const DrawOptions& options) 
     }
     drawer.TryOp(drawer.NextKind(kinds));
     if (drawer.Chance(0.1)) drawer.TryReaders();
+    if (drawer.Chance(0.12)) drawer.TryPendingWay();
     if (drawer.Chance(0.1)) drawer.AssignSome();
     if (drawer.Chance(0.04)) drawer.TryGradient();
   }
