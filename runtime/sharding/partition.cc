@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <tuple>
 
 #include "runtime/base/check.h"
 #include "runtime/program/finite.h"
@@ -397,12 +398,18 @@ class Partitioner {
     out_.output_types.push_back({DType::kF32, {}});
   }
 
-  // Of the layouts in which the value exists: one in which it is complete, if any, and of those one
-  // that is split most. What is complete is what the updates read, and needs no bound for a sum.
+  // Of the layouts in which the value exists: the one with the fewest elements on a device. Where
+  // a pending sum has as few, each device counts in its own part: it has just made it, and the sum
+  // of the counts goes with the last bucket of gradients. No maximum or minimum while it is
+  // pending: its parts may be infinite where it is not.
   const Version& CheapestToCount(ValueId v) const {
     const auto price = [&](const Version& version) {
-      return std::pair(version.place.AnyPending(),
-                       LocalElements(version.place, global_.type(v).dims, context_.sizes));
+      bool extreme = false;
+      for (int a = 0; a < context_.sizes.count; ++a) {
+        extreme |= version.place.pending(a) && version.place.at[a] != Place::kPendingSum;
+      }
+      return std::tuple(extreme, LocalElements(version.place, global_.type(v).dims, context_.sizes),
+                        !version.place.AnyPending());
     };
     return *std::min_element(
         versions_[v].begin(), versions_[v].end(),
