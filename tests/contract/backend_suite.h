@@ -12,8 +12,7 @@
 #include <string>
 
 #include "runtime/device/backend.h"
-#include "runtime/plan/plan.h"
-#include "tests/support/interpreter.h"
+#include "tests/contract/run_plan.h"
 
 namespace meshtrain::device {
 
@@ -31,18 +30,5 @@ inline std::string BackendName(const ::testing::TestParamInfo<BackendFactory>& i
 }
 
 class BackendSuite : public ::testing::TestWithParam<BackendFactory> {};
-
-struct RunOptions {
-  uint64_t seed = 0;              // how pending inputs are cut
-  int steps = 1;                  // states go from one to the next, inputs stay
-  int64_t* bytes_sent = nullptr;  // per device and step, as the communicator counted
-  // The communicator acts as one between hosts does: calls take their time and may run beside the
-  // step. Counts those that did.
-  int64_t* calls_beside = nullptr;
-};
-// Runs a plan of one process on whole tensors.
-Result<testing::StepResult> RunPlan(Backend& backend, const plan::Plan& plan,
-                                    const testing::StepInput& input,
-                                    const RunOptions& options = {});
 
 }  // namespace meshtrain::device

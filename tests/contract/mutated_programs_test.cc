@@ -12,8 +12,8 @@
 #include "runtime/device/backend.h"
 #include "runtime/plan/plan.h"
 #include "runtime/program/registry.h"
-#include "tests/contract/backend_suite.h"
 #include "tests/contract/prover.h"
+#include "tests/contract/run_plan.h"
 
 namespace meshtrain::prover {
 namespace {

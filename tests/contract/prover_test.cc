@@ -9,7 +9,7 @@
 #include "runtime/device/backend.h"
 #include "runtime/plan/plan.h"
 #include "runtime/program/registry.h"
-#include "tests/contract/backend_suite.h"
+#include "tests/contract/run_plan.h"
 #include "tests/support/random_program.h"
 
 namespace meshtrain::prover {

@@ -1,10 +1,11 @@
+#include "tests/contract/run_plan.h"
+
 #include <chrono>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "runtime/collective/local.h"
-#include "tests/contract/backend_suite.h"
 
 namespace meshtrain::device {
 namespace {

@@ -2,6 +2,7 @@
 // what it gives, and how its dimensions move. A new op is a row here, and each of these tests it:
 //   tests/runtime/program   types and errors, linearity, factors, gradients
 //   tests/contract/prover   every split and layout, by the interpreter and on the CPU
+//   tests/contract/backend  each backend (backend_ops.cc), in f32 and f64
 //   tests/support           the interpreter's bounds
 #pragma once
 

@@ -40,7 +40,12 @@ void AddElementwise(Rows& rows) {
   }
   for (const char* kind : {"logical_and", "logical_or"}) AddBinary(rows, kind, "bool");
   Add(rows, "sigmoid_cross_entropy", "", {"f64[5,4]", "f64[5,4]"});
-  Add(rows, "add", "of integers", {"i32[5]", "i32[5]"});
+  for (const char* kind : {"add", "sub", "mul", "maximum", "minimum"}) {
+    Add(rows, kind, "of integers", {"i32[5,4]", "i32[4]"});
+  }
+  for (const char* kind : {"neg", "abs", "sign", "square"}) {
+    Add(rows, kind, "of integers", {"i32[5,4]"});
+  }
   for (const char* kind : {"add", "mul"}) {
     Add(rows, kind, "one value twice", {"f64[5]", "f64[5]"});
     rows.back().twice = true;
@@ -58,8 +63,12 @@ void AddElementwise(Rows& rows) {
   Add(rows, "cast", "from integers", {"i32[5,4]"}, {{"dtype", "f64"s}});
   Add(rows, "cast", "to integers", {"f64[5,4]"}, {{"dtype", "i32"s}});
   Add(rows, "cast", "to f32", {"f64[5,4]"}, {{"dtype", "f32"s}});
+  Add(rows, "cast", "to bool", {"f64[5,4]"}, {{"dtype", "bool"s}});
+  Add(rows, "cast", "from bool", {"bool[5,4]"}, {{"dtype", "f64"s}});
+  Add(rows, "cast", "between integers", {"i32[5,4]"}, {{"dtype", "u8"s}});
   Add(rows, "select", "", {"bool[5,3]", "f64[5,3]", "f64[5,3]"});
   Add(rows, "select", "broadcast", {"bool[5,1]", "f64[3]", "f64[]"});
+  Add(rows, "select", "of integers", {"bool[5,4]", "i32[5,4]", "i32[]"});
 }
 
 void AddLinear(Rows& rows) {
@@ -73,6 +82,8 @@ void AddLinear(Rows& rows) {
   Add(rows, "matmul", "batched", {"f64[3,2,5]", "f64[3,5,4]"});
   Add(rows, "matmul", "batched left", {"f64[3,2,5]", "f64[5,4]"});
   Add(rows, "matmul", "batched right", {"f64[2,5]", "f64[3,4,5]"}, {{"transpose_b", true}});
+  Add(rows, "matmul", "of columns and rows", {"f64[5,1,4]", "f64[5,4,1]"});
+  Add(rows, "matmul", "of rows and columns", {"f64[5,4,1]", "f64[5,1,4]"});
   Add(rows, "matmul", "one value twice", {"f64[4,4]", "f64[4,4]"});
   rows.back().twice = true;
 }
@@ -102,6 +113,8 @@ void AddShape(Rows& rows) {
   Add(rows, "slice", "of both", {"f64[5,6]"}, {{"starts", Ints{2, 0}}, {"sizes", Ints{3, 3}}});
   Add(rows, "pad", "", {"f64[5,3]"},
       {{"before", Ints{0, 1}}, {"after", Ints{0, 2}}, {"value", 7.0}});
+  Add(rows, "pad", "of both", {"f64[5,3]"},
+      {{"before", Ints{1, 0}}, {"after", Ints{0, 2}}, {"value", 3.5}});
   // A wish about places cannot name an axis that every mesh of the prover has not; `a` is on all
   // of them.
   Add(rows, "relayout", "", {"f64[5,4]"}, {{"specs", "{a, *}"s}});
@@ -118,7 +131,10 @@ void AddReduce(Rows& rows) {
     add("columns kept", "f64[5,6]", {1}, true);
     add("all", "f64[5,3]", {0, 1});
     add("none", "f64[1,4]", {0});
-    if (kind == "reduce_sum") continue;
+    if (kind == "reduce_sum") {
+      add("of integers", "i32[5,4]", {0});
+      continue;
+    }
     for (const char* dtype : {"i32", "i64", "u8", "f32"}) {
       add("of "s + dtype, dtype + "[5,2]"s, {0});
     }
@@ -127,6 +143,7 @@ void AddReduce(Rows& rows) {
     add("of positives", "f64[5,2]", {0}, false, Draw::kPositive);
   }
   Add(rows, "argmax", "", {"f64[5,4]"}, {{"axis", int64_t{1}}});
+  Add(rows, "argmax", "of integers", {"i32[5,4]"}, {{"axis", int64_t{1}}});
   Add(rows, "argmax", "of rows", {"f64[5,4]"}, {{"axis", int64_t{0}}});
   Add(rows, "count_beyond", "", {"f64[5,4]"}, {{"limit", 0.25}});
 }
@@ -139,6 +156,8 @@ void AddIndex(Rows& rows) {
   Add(rows, "sparse_softmax_cross_entropy_grad", "", {"f64[5,3]", "i64[5]", "f64[5]"});
   Add(rows, "softmax_cross_entropy", "", {"f64[5,3]", "f64[5,3]"});
   Add(rows, "one_hot", "", {"i64[5]"}, {{"depth", int64_t{3}}, {"dtype", "f64"s}});
+  Add(rows, "one_hot", "beyond its depth", {"i32[5,4]"},
+      {{"depth", int64_t{2}}, {"dtype", "i32"s}});
 }
 
 void AddSources(Rows& rows) {
@@ -151,6 +170,7 @@ void AddSources(Rows& rows) {
   Add(rows, "iota", "", {}, {{"dims", Ints{5, 4}}, {"axis", int64_t{0}}, {"dtype", "i64"s}});
   Add(rows, "iota", "of columns", {},
       {{"dims", Ints{5, 4}}, {"axis", int64_t{1}}, {"dtype", "f64"s}});
+  Add(rows, "iota", "of f32", {}, {{"dims", Ints{5}}, {"axis", int64_t{0}}, {"dtype", "f32"s}});
   for (const char* dtype : {"f32", "f64"}) {
     const auto random = [&](const char* kind, const char* first, double a, const char* second,
                             double b) {

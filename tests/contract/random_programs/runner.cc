@@ -11,7 +11,7 @@
 #include "runtime/collective/fabric.h"
 #include "runtime/device/backend.h"
 #include "runtime/execute/session.h"
-#include "tests/contract/backend_suite.h"
+#include "tests/contract/run_plan.h"
 
 namespace meshtrain::random_programs {
 namespace {

@@ -1,0 +1,355 @@
+// Ops and programs of a few ops on every backend, held against the interpreter.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <set>
+
+#include "runtime/program/ops.h"
+#include "runtime/program/registry.h"
+#include "tests/contract/backend_programs.h"
+#include "tests/contract/backend_suite.h"
+#include "tests/support/op_cases.h"
+
+namespace meshtrain::device {
+namespace {
+
+using mesh::Dims;
+using mesh::DType;
+using mesh::Layout;
+using mesh::Mesh;
+using program::Builder;
+using program::OpCase;
+using program::Program;
+using program::Value;
+using sharding::Given;
+using testing::StepInput;
+
+double Tolerance(DType dtype) { return dtype == DType::kF32 ? 2e-6 * 8 : 1e-13 * 8; }
+
+// Programs of several ops: what one row of the table of ops cannot say.
+struct SmallProgram {
+  std::string name;
+  // Records into the current builder, from `x` f[6,5], `y` f[6,5], `row` f[5], `column` f[6,1],
+  // `one` f[], `b` bool[6,5], `labels` i64[6], `step` i64[].
+  std::function<std::vector<Value>(std::map<std::string, Value>& in)> record;
+};
+
+std::vector<SmallProgram> SmallPrograms() {
+  using namespace program;  // NOLINT: the ops
+  using In = std::map<std::string, Value>;
+  return {
+      {"bad_labels",
+       [](In& v) {
+         return std::vector<Value>{SparseSoftmaxCrossEntropy(v["x"], v["labels"] + 4.0),
+                                   SparseSoftmaxCrossEntropy(v["x"], v["labels"] - 1.0)};
+       }},
+      {"dropout",
+       [](In& v) {
+         return std::vector<Value>{Dropout(v["x"], 0.4, 7, v["step"]),
+                                   Dropout(v["x"], 0.0, 7, 3.0)};
+       }},
+      {"gradients",
+       [](In& v) {
+         Value x = v["x"], y = v["y"], row = v["row"];
+         Builder& b = *x.builder();
+         const Value h = Relu(MatMul(x, y, false, true) + ReduceSum(row));
+         const Value loss =
+             ReduceMean(SparseSoftmaxCrossEntropy(h + Tanh(h) * Sigmoid(h), v["labels"])) +
+             ReduceMax(Square(x) * Exp(-Abs(y))) + ReduceSum(Select(v["b"], x * row, y));
+         const Value wrt[] = {x, y, row};
+         std::vector<Value> g = b.Gradient(loss, wrt);
+         g.push_back(loss);
+         return g;
+       }},
+      // The pairs that a chain may join into one loop, with vectors, rows and scalars in every
+      // place.
+      {"chains",
+       [](In& v) {
+         Value x = v["x"], y = v["y"], r = v["row"], c = v["column"], s = v["one"];
+         return std::vector<Value>{x * 0.9 + y * 0.1,
+                                   0.9 * x - y,
+                                   y - 0.9 * x,
+                                   x * s + r,
+                                   r - c * x,
+                                   x * y - s,
+                                   Square(x) * 0.001 + y * 0.999,
+                                   x * x * s,
+                                   Sqrt(Abs(x)) + 1e-7,
+                                   Sqrt(Abs(x) * 2.0) + s,
+                                   y - 0.001 * x / (Sqrt(Square(y) * 0.5) + 1e-7),
+                                   y * Cast(Greater(x, 0.0), DType::kF32),
+                                   Cast(Greater(x, r), DType::kF32) * 3.0,
+                                   Square(x * y) * r,
+                                   (x + y) * (x + y) * (x - y),
+                                   x * y + x * y};
+       }},
+  };
+}
+
+// `f` is `dtype`.
+Program Record(const SmallProgram& c, DType dtype) {
+  Builder b(c.name);
+  Builder::Scope scope(b);
+  std::map<std::string, Value> in;
+  in["x"] = b.Input("x", {dtype, {6, 5}});
+  in["y"] = b.Input("y", {dtype, {6, 5}});
+  in["row"] = b.Input("row", {dtype, {5}});
+  in["column"] = b.Input("column", {dtype, {6, 1}});
+  in["one"] = b.Input("one", {dtype, {}});
+  in["b"] = b.Input("b", {DType::kBool, {6, 5}});
+  in["labels"] = b.Input("labels", {DType::kI64, {6}});
+  in["step"] = b.Input("step", {DType::kI64, {}});
+  int n = 0;
+  for (const Value& v : c.record(in)) b.Output("out" + std::to_string(n++), v);
+  auto program = b.Build();
+  EXPECT_TRUE(program.ok()) << c.name << ": " << program.status().ToString();
+  return program.ok() ? std::move(*program) : Program{};
+}
+
+// The rows of the table of ops, those with floating-point numbers in f32 and in f64.
+std::vector<OpCase> Rows() {
+  std::vector<OpCase> rows;
+  for (const OpCase& row : program::OpCases()) {
+    const program::OpDef& def = *program::Registry::Standard().Find(row.kind);
+    if (def.collective || def.kind == "shard_slice" || def.kind == "mask_pad") continue;
+    rows.push_back(row);
+    OpCase twin = row;
+    for (std::string& operand : twin.operands) {
+      if (operand.starts_with("f32") || operand.starts_with("f64")) {
+        operand.replace(0, 3, operand.starts_with("f32") ? "f64" : "f32");
+      }
+    }
+    if (twin.operands != row.operands && def.infer({twin.types(), twin.attrs}).ok()) {
+      rows.push_back(std::move(twin));
+    }
+  }
+  return rows;
+}
+
+bool IsSingle(const Program& program) {
+  return std::any_of(program.values.begin(), program.values.end(),
+                     [](const auto& value) { return value.type.dtype == DType::kF32; });
+}
+
+TEST_P(BackendSuite, OpsAgreeWithTheInterpreterOnEveryMesh) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  std::set<std::string> ran;
+  for (const OpCase& row : Rows()) {
+    Builder b("row");
+    std::vector<Value> inputs;
+    b.Output("y", program::RecordCase(row, b, &inputs));
+    const auto program = b.Build();
+    ASSERT_TRUE(program.ok()) << row.name() << ": " << program.status().ToString();
+    const auto operands = program::DrawOperands(row, 5);
+    StepInput input;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      testing::Array& array = input.inputs["x" + std::to_string(i)] = operands[i];
+      for (auto& v : array.at) v = testing::RoundTo(array.type.dtype, v);
+    }
+    const auto want = testing::Interpret(*program, input);
+    ASSERT_TRUE(want.ok()) << row.name() << ": " << want.status().ToString();
+    const DType least = IsSingle(*program) ? DType::kF32 : DType::kF64;
+    const auto check = [&](const char* mesh, const Given& given) {
+      std::string what = row.name() + ":";
+      for (const auto& type : row.types()) what += " " + type.ToString();
+      SCOPED_TRACE(what + " on `" + mesh + "`");
+      const plan::Plan plan = PlanOf(*program, mesh, given);
+      const auto got = RunPlan(*backend, plan, input);
+      ASSERT_TRUE(got.ok()) << got.status().ToString();
+      ExpectNear(*got, *want, Tolerance(least));
+      for (const auto& op : plan.local().ops) ran.insert(op.kind);
+    };
+    // A relayout names an axis `a`.
+    if (row.kind != "relayout") check("", {});
+    for (const char* mesh : {"a=2", "a=4", "a=3,b=2"}) check(mesh, FirstDimension(*program, mesh));
+    for (const char* mesh : {"a=2,b=2,c=2", "a=2,b=1,c=2,d=2"}) {
+      check(mesh, EveryAxis(*program, mesh));
+    }
+  }
+  for (const program::OpDef* def : program::Registry::Standard().All()) {
+    // The partitioner turns it into reshards.
+    if (def->collective || def->kind == "shard_slice" || def->kind == "relayout") continue;
+    EXPECT_TRUE(ran.contains(def->kind)) << "no row runs op `" << def->kind << "`";
+  }
+}
+
+TEST_P(BackendSuite, SmallProgramsAgreeWithTheInterpreterOnEveryMesh) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  for (const SmallProgram& small : SmallPrograms()) {
+    for (const DType dtype : {DType::kF32, DType::kF64}) {
+      if (small.name == "chains" && dtype == DType::kF64) continue;  // casts to f32 inside
+      const Program program = Record(small, dtype);
+      const StepInput input = InputFor(program, 5);
+      const auto want = testing::Interpret(program, input);
+      ASSERT_TRUE(want.ok()) << small.name << ": " << want.status().ToString();
+      const auto check = [&](const char* mesh, const Given& given, bool fuse) {
+        SCOPED_TRACE(small.name + " " + std::string(mesh::DTypeName(dtype)) + " on `" + mesh + "`" +
+                     (fuse ? " fused" : ""));
+        const auto got = RunPlan(*backend, PlanOf(program, mesh, given, {.fuse = fuse}), input);
+        ASSERT_TRUE(got.ok()) << got.status().ToString();
+        ExpectNear(*got, *want, Tolerance(dtype));
+      };
+      for (const char* mesh : {"", "batch=2", "batch=4", "batch=3,model=2"}) {
+        for (const bool fuse : {true, false}) check(mesh, FirstDimension(program, mesh), fuse);
+      }
+      for (const char* mesh : {"batch=2,a=2,b=2", "batch=2,a=1,b=2,c=2"}) {
+        check(mesh, EveryAxis(program, mesh), true);
+      }
+    }
+  }
+}
+
+// From layout to layout, by all collectives.
+TEST_P(BackendSuite, ReshardsAgreeWithTheInterpreter) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  std::set<std::string> ran;
+  for (const char* to :
+       {"{*, batch}", "{batch, model}", "{*, *}", "{model, batch}", "{model+batch, *}"}) {
+    Builder b("move");
+    const Value x = b.Input("x", {DType::kF32, {6, 5}});
+    b.Output("y", x + 1.0);
+    b.Output("sum", program::ReduceSum(x, {0}));
+    const Program program = *b.Build();
+    const StepInput input = InputFor(program, 9);
+    const Mesh mesh = *Mesh::Parse("batch=2,model=2");
+    for (const char* from : {"{batch, *}", "{*, model}", "{model, batch}", "{batch+model, *}"}) {
+      SCOPED_TRACE(std::string(from) + " to " + to);
+      Given given;
+      given.inputs.insert_or_assign("x", *Layout::Parse(from, mesh));
+      given.outputs.insert_or_assign("y", *Layout::Parse(to, mesh));
+      given.outputs.insert_or_assign("sum", *Layout::Parse("{batch}", mesh));
+      const plan::Plan plan = PlanOf(program, "batch=2,model=2", given);
+      const auto got = RunPlan(*backend, plan, input);
+      ASSERT_TRUE(got.ok()) << got.status().ToString();
+      ExpectNear(*got, *testing::Interpret(program, input), 1e-5);
+      for (const auto& op : plan.local().ops) ran.insert(op.kind);
+    }
+  }
+  // The same over three axes and one of size 1.
+  for (const char* to : {"{a, b+one}", "{b+c+a, *}", "{*, c+one+b}", "{c, a+b}", "{*, *}"}) {
+    Builder b("move");
+    b.Output("y", b.Input("x", {DType::kF32, {6, 5}}) + 1.0);
+    const Program program = *b.Build();
+    const StepInput input = InputFor(program, 9);
+    const char* axes = "a=2,b=2,one=1,c=2";
+    const Mesh mesh = *Mesh::Parse(axes);
+    for (const char* from : {"{a+b, c}", "{c, b+a}", "{*, a+b+c}", "{one+b, *} sum(a,c)"}) {
+      SCOPED_TRACE(std::string(from) + " to " + to);
+      Given given;
+      given.inputs.insert_or_assign("x", *Layout::Parse(from, mesh));
+      given.outputs.insert_or_assign("y", *Layout::Parse(to, mesh));
+      const plan::Plan plan = PlanOf(program, axes, given);
+      const auto got = RunPlan(*backend, plan, input);
+      ASSERT_TRUE(got.ok()) << got.status().ToString();
+      for (const auto& op : plan.local().ops) ran.insert(op.kind);
+      ExpectNear(*got, *testing::Interpret(program, input), 1e-5);
+    }
+  }
+  for (const program::OpDef* def : program::Registry::Standard().All()) {
+    if (!def->collective && def->kind != "shard_slice") continue;
+    EXPECT_TRUE(ran.contains(def->kind)) << "no reshard runs op `" << def->kind << "`";
+  }
+}
+
+// Sizes beyond one block, one grain and one thread, so that every way of splitting a loop is taken.
+TEST_P(BackendSuite, LargeTensorsAgreeWithTheInterpreter) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  Builder b("large");
+  Builder::Scope scope(b);
+  using namespace program;  // NOLINT: the ops
+  const Value x = b.Input("x", {DType::kF32, {331, 257}});
+  const Value y = b.Input("y", {DType::kF32, {331, 257}});
+  const Value row = b.Input("row", {DType::kF32, {257}});
+  const Value column = b.Input("column", {DType::kF32, {331, 1}});
+  const Value deep = Reshape(b.Input("deep", {DType::kF32, {40000, 3}}), {40000, 3});
+  b.Output("chain", (x * row + y) * column - Sqrt(Abs(x)) * 0.5);
+  const Value left = Slice(x, {0, 0}, {128, 100}), right = Slice(y, {0, 0}, {128, 100});
+  b.Output("product", MatMul(left, right, false, true));
+  b.Output("product_tn", MatMul(left, right, true, false));
+  b.Output("by_row", ReduceSum(x, {1}));
+  b.Output("by_column", ReduceSum(x, {0}));
+  b.Output("all", ReduceSum(x * y));
+  b.Output("deep", ReduceSum(deep, {0}));
+  b.Output("top", ReduceMax(deep, {0}));
+  b.Output("best", ArgMax(x, 1));
+  b.Output("turned", Transpose(x, {1, 0}));
+  b.Output("softmax", Softmax(x));
+  b.Output("random", StatelessUniform({311, 123}, {4, 5}));
+  b.Output("flags", Select(Greater(x, row), x, y));
+  const Program program = *b.Build();
+  const StepInput input = InputFor(program, 3);
+  static const auto want = *testing::Interpret(program, input);  // the same for every backend
+  for (const char* mesh : {"", "batch=3"}) {
+    SCOPED_TRACE(mesh);
+    const auto got = RunPlan(*backend, PlanOf(program, mesh, FirstDimension(program, mesh)), input);
+    ASSERT_TRUE(got.ok()) << got.status().ToString();
+    ExpectNear(*got, want, 1e-4);  // long sums
+  }
+}
+
+// Bit for bit: a shard draws the numbers that its elements have in the whole tensor.
+TEST_P(BackendSuite, RandomNumbersDoNotDependOnTheLayout) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  using namespace program;  // NOLINT: the ops
+  Builder b("random");
+  Builder::Scope scope(b);
+  const Dims dims = {7, 6, 5};
+  b.Output("uniform", StatelessUniform(dims, {22, 23}));
+  b.Output("uniform_f64", StatelessUniform(dims, {22, 23}, -2, 3, DType::kF64));
+  b.Output("normal", StatelessNormal(dims, {1, 2}, 1, 0.5));
+  b.Output("truncated", StatelessTruncatedNormal(dims, {1, 2}));
+  b.Output("iota", Iota(dims, 1));
+  b.Output("dropped", Dropout(Ones(dims), 0.3, 5, 9.0));
+  const Program program = *b.Build();
+  const auto want = RunPlan(*backend, PlanOf(program, "", {}), {});
+  ASSERT_TRUE(want.ok()) << want.status().ToString();
+  const Mesh mesh = *Mesh::Parse("batch=2,model=3");
+  for (const char* layout :
+       {"{batch, *, *}", "{*, model, *}", "{*, *, batch}", "{model, batch, *}", "{batch, *, model}",
+        "{batch+model, *, *}", "{*, batch, model}", "{*, *, model+batch}"}) {
+    SCOPED_TRACE(layout);
+    Given given;
+    for (const auto& port : program.outputs) {
+      given.outputs.insert_or_assign(port.name, *Layout::Parse(layout, mesh));
+    }
+    const plan::Plan plan = PlanOf(program, "batch=2,model=3", given);
+    for (const auto& op : plan.local().ops) {
+      EXPECT_FALSE(plan::Communicates(op)) << "drawn whole: " << op.kind;
+    }
+    const auto got = RunPlan(*backend, plan, {});
+    ASSERT_TRUE(got.ok()) << got.status().ToString();
+    for (const auto& [name, array] : want->outputs) {
+      EXPECT_EQ(got->outputs.at(name).at, array.at) << name;
+    }
+  }
+}
+
+TEST_P(BackendSuite, EmptyTensorsAreFine) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  Builder b("empty");
+  Builder::Scope scope(b);
+  using namespace program;  // NOLINT: the ops
+  const Value x = b.Input("x", {DType::kF32, {0, 4}});
+  const Value y = b.Input("y", {DType::kF32, {4, 3}});
+  b.Output("sum", ReduceSum(x, {0}));
+  b.Output("chain", x * 2.0 + 1.0);
+  b.Output("product", MatMul(x, y));
+  b.Output("zeros", MatMul(x, x, true, false));
+  b.Output("joined", Concat({x, Transpose(y, {1, 0})}, 0));
+  b.Output("softmax", Softmax(x));
+  const Program program = *b.Build();
+  const StepInput input = InputFor(program, 3);
+  const auto got = RunPlan(*backend, PlanOf(program, "", {}), input);
+  ASSERT_TRUE(got.ok()) << got.status().ToString();
+  ExpectNear(*got, *testing::Interpret(program, input), 1e-6);
+}
+
+}  // namespace
+}  // namespace meshtrain::device
