@@ -64,6 +64,31 @@ GUIDE = """
     train: {{epochs: 1, steps_per_epoch: 210}}
 """
 
+# Two towers over drawn digits: chains of their own, each with a softmax in it, that meet in a sum.
+TOWERS = """
+  program:
+    seed: 7{options}
+    data:
+      train: {{idx: {{images: {data}/digits5120-images-idx3-ubyte.gz, labels: {data}/digits5120-labels-idx1-ubyte.gz}}}}
+      map: [{{scale: 0.00392156862745098}}]
+      batch: 64
+    model:
+      layers:
+        - flatten: {{name: flat, inputs: x}}
+        - dense: {{name: left, units: 24, activation: tanh, inputs: flat}}
+        - activation: {{name: left_share, activation: softmax, inputs: left}}
+        - add: {{name: left_tower, inputs: [left, left_share]}}
+        - dense: {{name: right, units: 24, activation: tanh, inputs: flat}}
+        - activation: {{name: right_share, activation: softmax, inputs: right}}
+        - add: {{name: right_tower, inputs: [right, right_share]}}
+        - add: {{name: both, inputs: [left_tower, right_tower]}}
+        - dense: {{name: logits, units: 10, inputs: both}}
+      output: logits
+    loss: {{sparse_categorical_crossentropy: {{from_logits: true}}}}
+    optimizer: {{sgd: {{learning_rate: 0.1}}}}
+    train: {{epochs: 1, steps_per_epoch: 40}}
+"""
+
 
 def write_guide_data(folder):
     write_idx(folder / "x.idx", 0x0D, [1000, 1], struct.pack(">1000f", *[1.0] * 1000))

@@ -16,7 +16,7 @@ import urllib.request
 
 from process_job import DEADLINE
 
-from parameter_job import DIGITS, GUIDE, HEAD, Job, write_guide_data
+from parameter_job import DIGITS, GUIDE, HEAD, TOWERS, Job, write_guide_data
 
 BIN, DATA, GUIDE_JSON, EXAMPLE = (pathlib.Path(sys.argv.pop(1)).resolve() for _ in range(4))
 WORKER = str(BIN / "meshtrain-worker")
@@ -73,6 +73,33 @@ class Guide(Case):
 
     def test_three_workers_of_two_devices(self):
         self.check(3, devices=2)
+
+
+class Towers(Case):
+    """A step of two chains that meet loses none of its ops: its losses are those of one device."""
+
+    def test_the_losses_are_those_of_one_device(self):
+        alone = self.folder / "alone.yaml"
+        head = "apiVersion: meshtrain.dev/v1\nkind: TrainingJob\nmetadata: {name: alone}\nspec:\n"
+        head += "  strategy: OneDevice\n  replicaSpecs: {worker: {replicas: 1}}"
+        alone.write_text(head + TOWERS.format(**self.values))
+        out = self.folder / "alone"
+        run = subprocess.run([BIN / "meshtrain", "run", "-f", str(alone), "--output", str(out)], capture_output=True,
+                             text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        want = [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(len(want), 40)
+        self.assertGreater(want[0], 2)
+        self.assertLess(want[-1], want[0] / 1.5)
+
+        self.values = dict(self.values, every=0, options="\n    parameter_server: {steps_in_flight: 1}")
+        job = self.job("towers", HEAD + TOWERS, servers=2)
+        job.start_all()
+        job.expect_end()
+        got = [line["loss"] for line in job.lines()]
+        self.assertEqual(len(got), len(want))
+        for step, (a, b) in enumerate(zip(got, want)):
+            self.assertLess(abs(a - b), 1e-5 * b, f"step {step + 1}")
 
 
 class Example(Case):
