@@ -171,6 +171,42 @@ Status Controller::ReadAnew(const std::string& key, std::stop_token stop) {
   return OkStatus();
 }
 
+void Controller::Forget(const std::string& key) {
+  queue_.Forget(key);
+  puller_.Forget(key);
+  applier_.Forget(key);
+  MutexLock lock(mutex_);
+  memory_.erase(key);
+  read_anew_.erase(key);
+}
+
+void Controller::Recall(const std::string& key, const JobView& view, reconcile::Observed* seen) {
+  const std::string& uid = view.job->metadata.uid;
+  bool other = false;
+  {
+    MutexLock lock(mutex_);
+    Memory& memory = memory_[key];
+    other = !memory.uid.empty() && memory.uid != uid;
+    if (memory.uid != uid) memory = {.uid = uid};
+    if (memory.refused) {
+      seen->refused = memory.refused->write;
+      // What was in the way may have gone.
+      if (memory.refused->change != view.change) {
+        seen->refused->retry_at = memory.refused->at + kSoonest;
+      }
+    }
+    seen->lost_child = memory.lost_child;
+    seen->mounts_asked = memory.mounts_asked;
+  }
+  // No look came between the end of the job of that name and this one's beginning.
+  if (other) {
+    queue_.Forget(key);
+    puller_.Forget(key);
+    applier_.Forget(key);
+  }
+  seen->progress = puller_.Last(key);
+}
+
 Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   // A pod that ended, as a server knew it that was set back since, would end the job for good.
   if (!sure()) {
@@ -184,14 +220,7 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   const std::optional<Duration> pod_event_at = store_.TakePodEvent(key);
   auto view = store_.View(key);
   if (!view) {
-    queue_.Forget(key);
-    puller_.Forget(key);
-    applier_.Forget(key);
-    MutexLock lock(mutex_);
-    refused_.erase(key);
-    lost_.erase(key);
-    mounts_asked_.erase(key);
-    read_anew_.erase(key);
+    Forget(key);
     return OkStatus();
   }
   if (FindMissingNodes(key, *view, stop)) {
@@ -200,19 +229,7 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   }
   reconcile::Observed seen = view->Observe();
   seen.settings = options_.settings;
-  seen.progress = puller_.Last(key);
-  {
-    MutexLock lock(mutex_);
-    if (const auto it = refused_.find(key); it != refused_.end()) {
-      seen.refused = it->second.write;
-      // What was in the way may have gone.
-      if (it->second.change != view->change) seen.refused->retry_at = it->second.at + kSoonest;
-    }
-    if (const auto it = lost_.find(key); it != lost_.end()) seen.lost_child = it->second;
-    if (const auto it = mounts_asked_.find(key); it != mounts_asked_.end()) {
-      seen.mounts_asked = it->second;
-    }
-  }
+  Recall(key, *view, &seen);
   const TimePoint now = clock_.Now();
   reconcile::Outcome outcome;
   try {
@@ -240,22 +257,22 @@ Status Controller::LookAt(const std::string& key, std::stop_token stop) {
   {
     MutexLock lock(mutex_);
     if (applied.read_job_anew) read_anew_.insert(key);
-    if (applied.lost_child) lost_[key] = *applied.lost_child;
+    Memory& memory = memory_[key];
+    if (applied.lost_child) memory.lost_child = applied.lost_child;
     if (applied.status.ok()) {
-      lost_.erase(key);
-      if (reconcile::AsksForMounts(outcome)) mounts_asked_[key] = now;
+      memory.lost_child.reset();
+      if (reconcile::AsksForMounts(outcome)) memory.mounts_asked = now;
     }
-    const auto it = refused_.find(key);
     if (applied.refused) {
       Refusal refusal{.write = *applied.refused, .at = clock_.Now(), .change = view->change};
-      new_refusal = it == refused_.end() || it->second.write.what != refusal.write.what ||
-                    it->second.write.message != refusal.write.message;
+      new_refusal = !memory.refused || memory.refused->write.what != refusal.write.what ||
+                    memory.refused->write.message != refusal.write.message;
       refusal.write.retry_at = refusal.at + applied.look_again_in.value_or(kSoonest);
-      refused_[key] = std::move(refusal);
-    } else if (applied.status.ok() && it != refused_.end() &&
+      memory.refused = std::move(refusal);
+    } else if (applied.status.ok() && memory.refused &&
                (!seen.refused->retry_at || now >= *seen.refused->retry_at)) {
       // Whatever is still wanted was asked for once more, and got through.
-      refused_.erase(it);
+      memory.refused.reset();
       lifted = true;
     }
   }

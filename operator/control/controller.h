@@ -64,6 +64,9 @@ class Controller {
   void Work(std::stop_token stop);
   void Moved() { moved_at_ = clock_.Monotonic().count(); }
   void Rest(std::stop_token stop);
+  void Forget(const std::string& key);
+  // Fills in what earlier looks at the job left.
+  void Recall(const std::string& key, const JobView& view, reconcile::Observed* seen);
   // One look. Returns what went wrong, if anything.
   Status ReadAnew(const std::string& key, std::stop_token stop);
   Status LookAt(const std::string& key, std::stop_token stop);
@@ -89,9 +92,14 @@ class Controller {
     TimePoint at;
     int64_t change = 0;  // JobView::change of the look that was refused
   };
-  std::map<std::string, Refusal> refused_ MT_GUARDED_BY(mutex_);
-  std::map<std::string, reconcile::LostChild> lost_ MT_GUARDED_BY(mutex_);
-  std::map<std::string, TimePoint> mounts_asked_ MT_GUARDED_BY(mutex_);
+  // Of looks before this one. Another job of the same name begins with nothing of it.
+  struct Memory {
+    std::string uid;  // the job's
+    std::optional<Refusal> refused;
+    std::optional<reconcile::LostChild> lost_child;
+    std::optional<TimePoint> mounts_asked;
+  };
+  std::map<std::string, Memory> memory_ MT_GUARDED_BY(mutex_);
   // Jobs whose last status write may or may not have happened, and all after a list anew.
   std::set<std::string> read_anew_ MT_GUARDED_BY(mutex_);
 };

@@ -286,6 +286,44 @@ TEST_F(ControllerTest, ARefusalOfWhatIsWantedNoMoreIsForgotten) {
   Stop();
 }
 
+// Deleted and made again between two looks: who replaces a job does not wait for what stood in the
+// way of the one before.
+TEST_F(ControllerTest, AJobOfTheSameNameBeginsWithoutTheRefusalsOfTheOneBefore) {
+  std::atomic<bool> full = true;
+  std::atomic<int> refusals = 0;
+  api_.SetFault([&](const FakeApi::Call& call, bool) {
+    const bool refuse = full && call.verb == "create" && call.name == "mnist-worker-0";
+    refusals += refuse ? 1 : 0;
+    return refuse ? ResourceExhausted("exceeded quota: q") : OkStatus();
+  });
+  Start();
+  api_.Put(TrainingJobs(), JobText("mnist", 1));
+  // Until the wait for the next try is longer than this test waits.
+  ASSERT_TRUE(Eventually([&] {
+    clock_.Shift(std::chrono::seconds(2));
+    json touched = Job("mnist");
+    touched["metadata"]["annotations"]["touched"] = std::to_string(refusals);
+    api_.Put(TrainingJobs(), touched.dump());
+    return refusals >= 5;
+  })) << refusals;
+  Settle();
+  full = false;
+  json next = json::parse(JobText("mnist", 1));
+  next["metadata"]["uid"] = "another";
+  api_.Put(TrainingJobs(), next.dump());
+  api_.Remove(kube::Services(), "ml", "mnist");  // went with the first job
+  EXPECT_TRUE(Eventually([&] {
+    const std::string pod = api_.Peek(kube::Pods(), "ml", "mnist-worker-0");
+    return !pod.empty() &&
+           json::parse(pod)["metadata"]["ownerReferences"][0]["uid"] == "another";
+  })) << api_.Peek(TrainingJobs(), "ml", "mnist");
+  Stop();
+  for (const std::string& event : api_.All(kube::Events())) {
+    if (event.find("another") == std::string::npos) continue;
+    EXPECT_EQ(event.find("exceeded quota"), std::string::npos) << event;
+  }
+}
+
 TEST_F(ControllerTest, LeavesAForeignPodOfThatNameAlone) {
   const std::string foreign =
       R"({"metadata":{"name":"mnist-worker-0","namespace":"ml","uid":"theirs"},"spec":{}})";
