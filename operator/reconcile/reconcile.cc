@@ -250,7 +250,7 @@ Outcome ReconcileInSteps(const api::TrainingJob& job, const Observed& seen, Time
     return Finish(after, &draft);
   }
   if (!draft.next.start_time) draft.next.start_time = view.stamp;
-  if (!job.status.conditions.contains(ConditionType::kCreated) && !seen.refused) {
+  if (!job.status.conditions.contains(ConditionType::kCreated)) {
     draft.Set(ConditionType::kCreated, true, Reason::kJobCreated, "the job was accepted");
     draft.Event(false, Reason::kJobCreated, "the job is created");
     for (const api::FieldError& warning : api::Warnings(job)) {

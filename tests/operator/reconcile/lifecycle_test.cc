@@ -468,7 +468,8 @@ TEST(RefusalTest, ARefusedWriteIsWhatTheJobWaitsFor) {
   scene.Gone(kWorker2);
   scene.seen.refused = RefusedWrite{"pods \"mnist-worker-2\"", "Forbidden", "exceeded quota: gpus"};
   EXPECT_EQ(scene.Look(1),
-            "patch status Waiting Waiting=QuotaExceeded\ncreate pod mnist-worker-2 (attempt 0)\n"
+            "patch status Waiting Created=JobCreated Waiting=QuotaExceeded\n"
+            "create pod mnist-worker-2 (attempt 0)\ntell JobCreated: the job is created\n"
             "warn QuotaExceeded: pods \"mnist-worker-2\": exceeded quota: gpus\n");
   EXPECT_EQ(scene.status().conditions[ConditionType::kWaiting].message,
             "pods \"mnist-worker-2\": exceeded quota: gpus");
@@ -486,8 +487,9 @@ TEST(RefusalTest, NothingIsAskedForAgainBeforeItsTime) {
   Scene scene(MakeJob("mnist").Workers(2));
   scene.seen.refused = RefusedWrite{
       .what = "services \"mnist\"", .reason = "Forbidden", .message = "no", .retry_at = At(30)};
-  EXPECT_THAT(scene.Look(1), Not(HasSubstr("create")));
+  EXPECT_THAT(scene.Look(1), Not(AnyOf(HasSubstr("create service"), HasSubstr("create pod"))));
   EXPECT_EQ(scene.Reason(ConditionType::kWaiting), "Forbidden");
+  EXPECT_TRUE(scene.Is(ConditionType::kCreated)) << "it was accepted, though nothing is made yet";
   EXPECT_EQ(scene.Look(10), "");
   EXPECT_EQ(scene.last.wake_at, At(30));
   EXPECT_THAT(scene.Look(30), HasSubstr("create service mnist\ncreate pod mnist-worker-0"));
