@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "runtime/plan/internal.h"
 
@@ -49,7 +50,6 @@ class Player {
   using Space = std::map<int64_t, Content>;  // by start; disjoint
   // What is known of a value. Steps are named by their index; -1: none.
   struct Mark {
-    int64_t bytes = 0;   // where it is stored
     int made = -1;       // the last step that made it
     int read = -1;       // the last step that listed it among its reads
     int uses = 0;        // by the ops of step `read`
@@ -71,9 +71,11 @@ class Player {
   // A scalar constant that fused steps take from its op.
   bool IsImmediate(ValueId v) const {
     const int producer = local_.values[v].op;
-    return plan_.slots[v].kind == SlotKind::kNone && producer >= 0 &&
-           local_.ops[producer].kind == "constant" && local_.type(v).num_elements() == 1;
+    return plan_.slots[v].kind == SlotKind::kNone && producer >= 0 && ops_[producer].constant &&
+           (local_.type(v).dims.empty() || local_.type(v).num_elements() == 1);
   }
+
+  int64_t Bytes(ValueId v) const { return local_.type(v).num_bytes(); }
 
   // Of a slot that CheckSlot has found to be right.
   Space& SpaceOf(const Slot& slot) {
@@ -100,9 +102,8 @@ class Player {
 
   Status CheckSlot(const Slot& slot, int64_t bytes) const {
     int64_t space = -1;  // bytes of what the slot is in
-    const auto of = [&](const auto& list, auto member) {
-      if (slot.index < 0 || slot.index >= static_cast<int>(list.size())) return;
-      space = marks_[list[slot.index].*member].bytes;
+    const auto of = [&](const std::vector<int64_t>& list) {
+      if (slot.index >= 0 && slot.index < static_cast<int>(list.size())) space = list[slot.index];
     };
     switch (slot.kind) {
       case SlotKind::kNone:
@@ -111,13 +112,13 @@ class Player {
         space = plan_.arena_bytes;
         break;
       case SlotKind::kInput:
-        of(local_.inputs, &program::Port::value);
+        of(input_bytes_);
         break;
       case SlotKind::kState:
-        of(local_.states, &program::State::entry);
+        of(state_bytes_);
         break;
       case SlotKind::kOutput:
-        of(local_.outputs, &program::Port::value);
+        of(output_bytes_);
         break;
     }
     if (slot.offset >= 0 && slot.bytes >= bytes && slot.offset + slot.bytes <= space) {
@@ -127,23 +128,35 @@ class Player {
                              slot.bytes, slot.offset, bytes));
   }
 
+  std::span<const ValueId> OperandsOf(int op) const {
+    return std::span(lists_).subspan(ops_[op].begin, ops_[op].operands);
+  }
+  std::span<const ValueId> ResultsOf(int op) const {
+    return std::span(lists_).subspan(ops_[op].begin + ops_[op].operands, ops_[op].results);
+  }
+
   Status Begin() {
     if (plan_.slots.size() != local_.values.size()) return Wrong("not every value has a slot");
-    for (size_t v = 0; v < marks_.size(); ++v) {
-      if (plan_.slots[v].kind != SlotKind::kNone) {
-        marks_[v].bytes = local_.type(static_cast<ValueId>(v)).num_bytes();
-      }
+    lists_.reserve(4 * local_.ops.size());
+    ops_.reserve(local_.ops.size());
+    for (const Op& op : local_.ops) {
+      ops_.push_back({.begin = static_cast<int32_t>(lists_.size()),
+                      .operands = static_cast<int32_t>(op.operands.size()),
+                      .results = static_cast<int32_t>(op.results.size()),
+                      .constant = op.kind == "constant"});
+      for (const ValueId v : op.operands) lists_.push_back(v);
+      for (const ValueId v : op.results) lists_.push_back(v);
     }
-    for (const program::Port& p : local_.outputs) {
-      marks_[p.value].bytes = local_.type(p.value).num_bytes();
-    }
+    for (const program::Port& p : local_.inputs) input_bytes_.push_back(Bytes(p.value));
+    for (const program::State& s : local_.states) state_bytes_.push_back(Bytes(s.entry));
+    for (const program::Port& p : local_.outputs) output_bytes_.push_back(Bytes(p.value));
     for (const program::Port& p : local_.inputs) MT_RETURN_IF_ERROR(Enter(p.value));
     for (const program::State& s : local_.states) MT_RETURN_IF_ERROR(Enter(s.entry));
     return OkStatus();
   }
 
   Status Enter(ValueId v) {
-    MT_RETURN_IF_ERROR(CheckSlot(plan_.slots[v], marks_[v].bytes));
+    MT_RETURN_IF_ERROR(CheckSlot(plan_.slots[v], Bytes(v)));
     return Write(plan_.slots[v], v);
   }
 
@@ -157,7 +170,7 @@ class Player {
   Status Read(ValueId v) {
     if (!marks_[v].whole) {
       const Slot& slot = plan_.slots[v];
-      MT_RETURN_IF_ERROR(CheckSlot(slot, marks_[v].bytes));
+      MT_RETURN_IF_ERROR(CheckSlot(slot, Bytes(v)));
       if (slot.bytes > 0) {
         return Wrong(fmt::format("reads %{}, whose place holds {}", v, Name(At(slot))));
       }
@@ -241,7 +254,7 @@ class Player {
     MT_RETURN_IF_ERROR(ReadsAndWrites(step));
     for (const ValueId v : step.reads) MT_RETURN_IF_ERROR(Read(v));
     for (const ValueId v : step.writes) {
-      MT_RETURN_IF_ERROR(CheckSlot(plan_.slots[v], marks_[v].bytes));
+      MT_RETURN_IF_ERROR(CheckSlot(plan_.slots[v], Bytes(v)));
       if (plan_.slots[v].kind == SlotKind::kInput) return Wrong("writes to an input");
     }
     if (step.kind == StepKind::kCollective && overlap_) {
@@ -273,8 +286,7 @@ class Player {
       previous = i;
       if (runs_[i]) return Wrong(fmt::format("op #{} runs twice", i));
       runs_[i] = true;
-      const Op& op = local_.ops[i];
-      for (const ValueId v : op.operands) {
+      for (const ValueId v : OperandsOf(i)) {
         Mark& mark = marks_[v];
         if (mark.made == at_) {
           if (step.kind == StepKind::kFused) continue;
@@ -286,7 +298,7 @@ class Player {
           return other("reads");
         }
       }
-      for (const ValueId v : op.results) {
+      for (const ValueId v : ResultsOf(i)) {
         marks_[v].made = at_;
         if (plan_.slots[v].kind != SlotKind::kNone) ++writes;
       }
@@ -306,6 +318,7 @@ class Player {
     const auto& from = local_.type(read);
     const auto& to = local_.type(written);
     if (step.kind == StepKind::kFused) {
+      if (from == to) return true;
       return from.num_elements() == to.num_elements() && from.num_bytes() == to.num_bytes();
     }
     if (step.kind != StepKind::kCollective) return false;
@@ -338,7 +351,7 @@ class Player {
   Status GuardedAreWritten() {
     for (const ValueId v : plan_.GuardValues()) {
       const Slot& place = plan_.slots[v];
-      MT_RETURN_IF_ERROR(CheckSlot(place, marks_[v].bytes));
+      MT_RETURN_IF_ERROR(CheckSlot(place, Bytes(v)));
       if (place.bytes == 0 || marks_[v].whole) continue;
       return Wrong(fmt::format("the guard finds {}, not %{}", Name(At(place)), v));
     }
@@ -347,7 +360,7 @@ class Player {
 
   Status OutputIsWritten(int i) {
     const ValueId v = local_.outputs[i].value;
-    const Slot place{SlotKind::kOutput, i, 0, marks_[v].bytes};
+    const Slot place{SlotKind::kOutput, i, 0, output_bytes_[i]};
     if (place.bytes == 0 || At(place) == v) return OkStatus();
     return Wrong(fmt::format("output {} (`{}`) holds {}, not %{}", i, local_.outputs[i].name,
                              Name(At(place)), v));
@@ -356,16 +369,15 @@ class Player {
   Status End() {
     for (size_t i = 0; i < runs_.size(); ++i) {
       if (runs_[i]) continue;
-      const Op& op = local_.ops[i];
-      if (op.results.size() == 1 && IsImmediate(op.results[0])) continue;
-      return Wrong(fmt::format("op #{} (`{}`) is in no step", i, op.kind));
+      if (ops_[i].results == 1 && IsImmediate(ResultsOf(static_cast<int>(i))[0])) continue;
+      return Wrong(fmt::format("op #{} (`{}`) is in no step", i, local_.ops[i].kind));
     }
     for (size_t i = 0; i < local_.outputs.size(); ++i) {
       MT_RETURN_IF_ERROR(OutputIsWritten(static_cast<int>(i)));
     }
     for (size_t i = 0; i < local_.states.size(); ++i) {
       const program::State& state = local_.states[i];
-      const Slot place{SlotKind::kState, static_cast<int>(i), 0, marks_[state.entry].bytes};
+      const Slot place{SlotKind::kState, static_cast<int>(i), 0, state_bytes_[i]};
       if (place.bytes == 0 || At(place) == state.exit) continue;
       return Wrong(fmt::format("state {} (`{}`) holds {}, not %{}", i, state.name, Name(At(place)),
                                state.exit));
@@ -376,10 +388,20 @@ class Player {
   const Plan& plan_;
   const Program& local_;
   const bool overlap_;
-  int at_ = 0;                    // the step
+  int at_ = 0;  // the step
+  // What is asked of ops, in one piece: they lie all over memory, and steps take them in an order
+  // of their own.
+  struct OpLists {
+    int32_t begin;  // in lists_: operands, then results
+    int32_t operands, results;
+    bool constant;
+  };
+  std::vector<OpLists> ops_;
+  std::vector<ValueId> lists_;
   std::vector<bool> runs_;        // per op, whether a step has it
   std::vector<Mark> marks_;       // per value
   std::vector<Pending> pending_;  // per value, with `overlap_`
+  std::vector<int64_t> input_bytes_, state_bytes_, output_bytes_;
   Space arena_;
   std::vector<Space> inputs_, states_, outputs_;
 };

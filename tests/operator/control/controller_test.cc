@@ -314,8 +314,7 @@ TEST_F(ControllerTest, AJobOfTheSameNameBeginsWithoutTheRefusalsOfTheOneBefore) 
   api_.Remove(kube::Services(), "ml", "mnist");  // went with the first job
   EXPECT_TRUE(Eventually([&] {
     const std::string pod = api_.Peek(kube::Pods(), "ml", "mnist-worker-0");
-    return !pod.empty() &&
-           json::parse(pod)["metadata"]["ownerReferences"][0]["uid"] == "another";
+    return !pod.empty() && json::parse(pod)["metadata"]["ownerReferences"][0]["uid"] == "another";
   })) << api_.Peek(TrainingJobs(), "ml", "mnist");
   Stop();
   for (const std::string& event : api_.All(kube::Events())) {
