@@ -171,10 +171,14 @@ Status Controller::ReadAnew(const std::string& key, std::stop_token stop) {
   return OkStatus();
 }
 
-void Controller::Forget(const std::string& key) {
+void Controller::ForgetTries(const std::string& key) {
   queue_.Forget(key);
   puller_.Forget(key);
   applier_.Forget(key);
+}
+
+void Controller::Forget(const std::string& key) {
+  ForgetTries(key);
   MutexLock lock(mutex_);
   memory_.erase(key);
   read_anew_.erase(key);
@@ -199,11 +203,7 @@ void Controller::Recall(const std::string& key, const JobView& view, reconcile::
     seen->mounts_asked = memory.mounts_asked;
   }
   // No look came between the end of the job of that name and this one's beginning.
-  if (other) {
-    queue_.Forget(key);
-    puller_.Forget(key);
-    applier_.Forget(key);
-  }
+  if (other) ForgetTries(key);
   seen->progress = puller_.Last(key);
 }
 

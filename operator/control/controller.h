@@ -64,7 +64,9 @@ class Controller {
   void Work(std::stop_token stop);
   void Moved() { moved_at_ = clock_.Monotonic().count(); }
   void Rest(std::stop_token stop);
-  void Forget(const std::string& key);
+  // What queue, applier and puller know of the job of that name: waits, writes, answers.
+  void ForgetTries(const std::string& key);
+  void Forget(const std::string& key);  // all of it
   // Fills in what earlier looks at the job left.
   void Recall(const std::string& key, const JobView& view, reconcile::Observed* seen);
   // One look. Returns what went wrong, if anything.

@@ -10,6 +10,7 @@
 #include "tests/contract/backend_programs.h"
 #include "tests/contract/backend_suite.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/random_program.h"
 
 namespace meshtrain::device {
 namespace {
@@ -112,7 +113,7 @@ std::vector<OpCase> Rows() {
   std::vector<OpCase> rows;
   for (const OpCase& row : program::OpCases()) {
     const program::OpDef& def = *program::Registry::Standard().Find(row.kind);
-    if (def.collective || def.kind == "shard_slice" || def.kind == "mask_pad") continue;
+    if (!testing::IsOfWholePrograms(def)) continue;
     rows.push_back(row);
     OpCase twin = row;
     for (std::string& operand : twin.operands) {

@@ -298,7 +298,7 @@ TEST_F(ControllerTest, AJobOfTheSameNameBeginsWithoutTheRefusalsOfTheOneBefore) 
   });
   Start();
   api_.Put(TrainingJobs(), JobText("mnist", 1));
-  // Until the wait for the next try is longer than this test waits.
+  // Several times in a row, so that the next try is to wait.
   ASSERT_TRUE(Eventually([&] {
     clock_.Shift(std::chrono::seconds(2));
     json touched = Job("mnist");
