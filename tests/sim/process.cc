@@ -176,9 +176,12 @@ void World::Reconcile(int process) {
   }
   busy_ = false;
   if (!failed) {
-    refused_.reset();
+    // Before its time what was refused was not asked for again, and stays refused.
+    if (!refused_ || !refused_->retry_at || decided >= *refused_->retry_at) {
+      refused_.reset();
+      refusals_in_a_row_ = 0;
+    }
     lost_child_.reset();
-    refusals_in_a_row_ = 0;
     if (reconcile::AsksForMounts(outcome)) mounts_asked_ = decided;
   }
   if (failed) {
