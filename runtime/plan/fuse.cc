@@ -100,21 +100,21 @@ std::vector<Step> Schedule(const Program& local, const std::vector<ValueId>& gua
   const auto bucket = [&](int index) {
     const Op& op = local.ops[index];
     if (op.kind != "all_reduce" || options.bucket_bytes <= 0) return;
-    const int64_t bytes = local.type(op.results[0]).num_bytes();
-    const bool same =
-        last_bucket_op >= 0 && local.ops[last_bucket_op].attrs == op.attrs &&
-        local.type(local.ops[last_bucket_op].results[0]).dtype == local.type(op.results[0]).dtype;
+    const program::TensorType& type = local.type(op.results[0]);
+    const bool same = last_bucket_op >= 0 && local.ops[last_bucket_op].attrs == op.attrs &&
+                      local.type(local.ops[last_bucket_op].results[0]).dtype == type.dtype;
+    const bool has_room = bucket_bytes < full || type.rank() == 0;
     // What a bucket holds is sent at once, so nothing in it may need another's result.
     const auto needs = [&](int node) {
       const int producer = local.values[op.operands[0]].op;
       return producer >= 0 && graph.NodeOf(producer) == node;
     };
-    if (same && bucket_bytes < full && !needs(graph.NodeOf(last_bucket_op)) &&
+    if (same && has_room && !needs(graph.NodeOf(last_bucket_op)) &&
         graph.Merge(graph.NodeOf(last_bucket_op), graph.NodeOf(index))) {
-      bucket_bytes += bytes;
+      bucket_bytes += type.num_bytes();
     } else {
       last_bucket_op = index;
-      bucket_bytes = bytes;
+      bucket_bytes = type.num_bytes();
     }
   };
   if (options.recorded_order) {

@@ -77,7 +77,8 @@ struct CollectiveBytes {
 
 struct Options {
   bool fuse = true;
-  // All-reduces of one group are joined into a bucket until it holds this much; 0: never.
+  // All-reduces of one group are joined into a bucket until it holds this much, and one of a scalar
+  // (a count, a loss) whatever it holds; 0: never.
   int64_t bucket_bytes = int64_t{4} << 20;
   // Collectives begin as soon as their operands are there, and may go on beside the steps after
   // them: each ends before the first step that reads what it writes (Step::waits), and until then

@@ -141,20 +141,37 @@ TEST(PlanTest, TwoTowersThatReadEachOtherLoseNoStep) {
   EXPECT_EQ(CountSteps(plan, StepKind::kOp), 2);
 }
 
+Value AllReduce(Builder& b, const Value& x) {
+  return b.Append1("all_reduce", {x},
+                   {{"axes", std::vector<int64_t>{0}},
+                    {"group", int64_t{2}},
+                    {"reduction", std::string("sum")}});
+}
+
+// A count that is made after a full bucket needs no message of its own.
+TEST(PlanTest, AScalarGoesWithAFullBucket) {
+  const auto calls = [](const program::Dims& last, int64_t bucket_bytes) {
+    Builder b("packs");
+    Builder::Scope scope(b);
+    b.Output("sum", AllReduce(b, b.Input("x", {DType::kF32, {4}})));
+    b.Output("last", AllReduce(b, b.Input("y", {DType::kF32, last})));
+    const Plan plan = PlanOf(b, {.bucket_bytes = bucket_bytes}, *mesh::Mesh::Parse("batch=2"));
+    return CountSteps(plan, StepKind::kCollective);
+  };
+  EXPECT_EQ(calls({}, 16), 1);
+  EXPECT_EQ(calls({1}, 16), 2);
+  EXPECT_EQ(calls({1}, 17), 1);
+  EXPECT_EQ(calls({}, 0), 2) << "each alone";
+}
+
 // A bucket's all-reduces are one call, which begins when all its operands are there.
 TEST(PlanTest, ABucketHoldsNoSumOfASumInIt) {
   Builder b("sums");
   Builder::Scope scope(b);
-  const auto all_reduce = [&](const Value& x) {
-    return b.Append1("all_reduce", {x},
-                     {{"axes", std::vector<int64_t>{0}},
-                      {"group", int64_t{2}},
-                      {"reduction", std::string("sum")}});
-  };
   const Value x = b.Input("x", {DType::kF32, {4}});
-  const Value once = all_reduce(x);
-  b.Output("twice", all_reduce(once));
-  b.Output("other", all_reduce(b.Input("y", {DType::kF32, {4}})));
+  const Value once = AllReduce(b, x);
+  b.Output("twice", AllReduce(b, once));
+  b.Output("other", AllReduce(b, b.Input("y", {DType::kF32, {4}})));
   const Plan plan = PlanOf(b, {}, *mesh::Mesh::Parse("batch=2"));
   EXPECT_EQ(CountSteps(plan, StepKind::kCollective), 2);
 }
