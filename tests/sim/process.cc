@@ -165,12 +165,7 @@ void World::Reconcile(int process) {
       bool alive = true;
       const Answer answer = Send(*action, cached, &alive);
       if (!alive || process != process_) return;  // this process is no more
-      // By rule 2 of reconcile.h the answer goes into the store, and without one the job is read
-      // anew.
-      if (std::holds_alternative<reconcile::PatchStatus>(action->write)) {
-        cache_[kJobKey] = objects_[kJobKey].size() - 1;
-        Wake(0.001);
-      }
+      if (std::holds_alternative<reconcile::PatchStatus>(action->write)) ReadJobAnew();
       if (answer != Answer::kDone) failed = true;
     }
   }
@@ -194,6 +189,16 @@ void World::Reconcile(int process) {
     if (outcome.again || (found_ && !reads_its_writes_)) Wake(1);
   }
   if (again_) Wake(0.001);
+}
+
+// By rule 2 of reconcile.h the answer to a change of the status goes into the store, and without
+// one the job is read anew. The store keeps what it has where that is newer.
+void World::ReadJobAnew() {
+  const std::vector<Object>& versions = objects_[kJobKey];
+  size_t& known = cache_[kJobKey];
+  if (versions.back().job && versions.back().version < versions[known].version) return;
+  known = versions.size() - 1;
+  Wake(0.001);
 }
 
 World::Answer World::Send(const reconcile::Action& action, const api::TrainingJob& cached,

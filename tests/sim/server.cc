@@ -319,6 +319,10 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
       return Answer::kConflict;
     }
     ++status_writes_;
+    const api::Recovery& recovery = w->status.recovery;
+    Log("  counted " + std::to_string(recovery.counted) + ", in place: told " +
+        std::to_string(recovery.in_place.told) + ", past " +
+        std::to_string(recovery.in_place.past));
     const api::TrainingJob before = *current;
     CheckStatus(before, w->status);
     // What the server hands out went through JSON.

@@ -184,6 +184,7 @@ class World {
   void Wake(double delay);
   void Reconcile(int process);
   reconcile::Observed Observe();
+  void ReadJobAnew();
   Answer Send(const reconcile::Action& action, const api::TrainingJob& job, bool* alive);
   Answer Do(const reconcile::Write& write, const api::TrainingJob& cached);
   void CheckStatus(const api::TrainingJob& before, const api::JobStatus& next);
