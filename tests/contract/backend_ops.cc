@@ -1,8 +1,11 @@
 // Ops and programs of a few ops on every backend, held against the interpreter.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
+#include <random>
 #include <set>
 
 #include "runtime/program/ops.h"
@@ -291,6 +294,63 @@ TEST_P(BackendSuite, LargeTensorsAgreeWithTheInterpreter) {
     ASSERT_TRUE(got.ok()) << got.status().ToString();
     ExpectNear(*got, want, 1e-4);  // long sums
   }
+}
+
+// A count of what is beyond a limit in a product may be told from the product's factors, where they
+// are few. Each case's factors lie around what just may, or may not, lead to something beyond.
+TEST_P(BackendSuite, CountsInProductsWhateverTheirFactorsTell) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  std::mt19937_64 random(5);
+  const auto pick = [&](int n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  int none = 0, some = 0;
+  for (int round = 0; round < 400; ++round) {
+    SCOPED_TRACE(round);
+    const DType dtype = pick(3) == 0 ? DType::kF64 : DType::kF32;
+    const double largest = dtype == DType::kF32 ? std::numeric_limits<float>::max()
+                                                : std::numeric_limits<double>::max();
+    const double limit = pick(2) == 0 ? largest / static_cast<double>(1 + pick(4))
+                                      : std::pow(10.0, static_cast<double>(pick(60)) - 35);
+    const int64_t k = 1 + pick(4), m = 17 + pick(40), n = 17 + pick(40);
+    const bool transpose_a = pick(2) == 0, transpose_b = pick(2) == 0;
+    Builder b("counted");
+    Builder::Scope scope(b);
+    const Value x = b.Input("x", {dtype, transpose_a ? Dims{k, m} : Dims{m, k}});
+    const Value y = b.Input("y", {dtype, transpose_b ? Dims{n, k} : Dims{k, n}});
+    const Value product = MatMul(x, y, transpose_a, transpose_b);
+    b.Output("product", product);
+    b.Output("count", program::CountBeyond(product, limit));
+    b.Output("stricter", program::CountBeyond(product, limit / 64));
+    const Program program = *b.Build();
+    // Factors of opposite scale, whose product lies about the limit.
+    StepInput input = InputFor(program, static_cast<uint64_t>(round));
+    const double tilt = std::pow(2.0, static_cast<double>(pick(60)) - 30);
+    const double near = std::pow(2.0, static_cast<double>(pick(9)) - 5);
+    for (auto& v : input.inputs.at("x").at) v *= std::sqrt(limit) * tilt;
+    for (auto& v : input.inputs.at("y").at) v *= std::sqrt(limit) / tilt * near;
+    if (pick(8) == 0) input.inputs.at("x").at[0] = std::numeric_limits<double>::quiet_NaN();
+    if (pick(8) == 0) input.inputs.at("y").at[0] = std::numeric_limits<double>::infinity();
+    for (auto& [name, array] : input.inputs) {
+      for (auto& v : array.at) v = testing::RoundTo(dtype, v);
+    }
+    for (const char* mesh : {"", "batch=2"}) {
+      const auto got =
+          RunPlan(*backend, PlanOf(program, mesh, FirstDimension(program, mesh)), input);
+      ASSERT_TRUE(got.ok()) << got.status().ToString();
+      for (const auto& [name, beyond] : {std::pair("count", limit), {"stricter", limit / 64}}) {
+        int64_t want = 0;
+        for (const auto v : got->outputs.at("product").at) {
+          want += std::abs(static_cast<double>(v)) <= beyond ? 0 : 1;
+        }
+        EXPECT_EQ(got->outputs.at(name).at[0], want) << mesh << " " << name << " " << limit;
+        (want == 0 ? none : some) += 1;
+      }
+    }
+  }
+  EXPECT_GT(none, 200);
+  EXPECT_GT(some, 200);
 }
 
 // Bit for bit: a shard draws the numbers that its elements have in the whole tensor.

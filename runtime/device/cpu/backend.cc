@@ -103,7 +103,8 @@ class CpuExecutable final : public Executable {
   Status Init(const Plan& plan, std::span<const int64_t> ranks,
               collective::Communicator* communicator) {
     communicator_ = communicator;
-    const Making making{plan, ranks, pool_.threads()};
+    const Making making{plan, ranks, pool_.threads(),
+                        std::make_shared<Bounds>(plan.local(), static_cast<int>(ranks.size()))};
     int64_t scratch = 0;
     for (const plan::Step& step : plan.steps) {
       RunStep made;

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "runtime/device/cpu/bounds.h"
 #include "runtime/device/cpu/pool.h"
 #include "runtime/plan/plan.h"
 
@@ -68,6 +69,7 @@ struct Making {
   const plan::Plan& plan;
   std::span<const int64_t> ranks;  // of the local devices
   int threads = 1;                 // that a kernel may spread over
+  std::shared_ptr<Bounds> bounds;  // of the executable that the kernel is of
   const program::Program& local() const { return plan.partitioned.local; }
   const mesh::Mesh& mesh() const { return plan.partitioned.mesh; }
 };

@@ -2,6 +2,7 @@
 #include "runtime/device/arithmetic.h"
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/kernel.h"
+#include "runtime/device/cpu/kernels.h"
 
 namespace meshtrain::device::cpu {
 namespace {
@@ -17,6 +18,9 @@ struct Product {
   GemmSplit split;
   bool settled = false;  // cut so by every process, whatever threads there are
   program::ValueId a = 0, b = 0, c = 0;
+  int64_t a_elements = 0, b_elements = 0;
+  std::shared_ptr<Bounds> bounds;
+  double factor_limit = 0;  // Bounds::FactorLimit
 };
 
 template <typename T>
@@ -25,6 +29,13 @@ KernelPtr Multiply(const Product& p) {
     const T* a = f.As<const T>(p.a);
     const T* b = f.As<const T>(p.b);
     T* c = f.As<T>(p.c);
+    if (p.factor_limit > 0) {
+      const auto within = [&](const T* at, int64_t n) {
+        constexpr Type type = std::is_same_v<T, float> ? Type::kF32 : Type::kF64;
+        return ActiveKernels().count_beyond(type, at, n, p.factor_limit) == 0;
+      };
+      p.bounds->Mark(f.device, p.c, within(a, p.a_elements) && within(b, p.b_elements));
+    }
     const auto piece = [&](int64_t i) {
       const int64_t k = i / p.split.pieces;
       const GemmPiece at = PieceOf(p.shape, p.split, i % p.split.pieces);
@@ -49,7 +60,13 @@ KernelPtr MakeLinearKernel(const Making& making, const Op& op) {
   const TensorType& a = making.local().type(op.operands[0]);
   const TensorType& b = making.local().type(op.operands[1]);
   const TensorType& c = making.local().type(op.results[0]);
-  Product p{.a = op.operands[0], .b = op.operands[1], .c = op.results[0]};
+  Product p{.a = op.operands[0],
+            .b = op.operands[1],
+            .c = op.results[0],
+            .a_elements = a.num_elements(),
+            .b_elements = b.num_elements(),
+            .bounds = making.bounds,
+            .factor_limit = making.bounds->FactorLimit(op.results[0])};
   GemmShape& s = p.shape;
   s.transpose_a = op.attrs.Bool("transpose_a");
   s.transpose_b = op.attrs.Bool("transpose_b");

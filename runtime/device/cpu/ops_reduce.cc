@@ -268,16 +268,14 @@ KernelPtr CountBeyondOf(const Making& making, const Op& op) {
   // A loop of so little work that it is worth a second thread only from here on.
   constexpr int64_t kCountGrain = 4 * kGrain;
   const TensorType& from = making.local().type(op.operands[0]);
-  double limit = op.attrs.Double("limit");
-  if (from.dtype == DType::kF32) {
-    // The largest f32 that is not above it.
-    const auto narrow =
-        static_cast<float>(std::min<double>(limit, std::numeric_limits<float>::max()));
-    limit = narrow > limit ? std::nextafter(narrow, 0.0F) : narrow;
-  }
+  const double limit = WithinType(from.dtype, op.attrs.Double("limit"));
   const ValueId in = op.operands[0], out = op.results[0];
-  return MakeKernel([=](const Frame& f) {
+  return MakeKernel([=, bounds = making.bounds](const Frame& f) {
     std::atomic<int64_t> count = 0;
+    if (bounds->Within(f.device, in)) {
+      *f.As<float>(out) = 0;
+      return;
+    }
     const int64_t width = DTypeBytes(from.dtype);
     f.For(from.num_elements(), kCountGrain, [&](int64_t begin, int64_t end) {
       count += ActiveKernels().count_beyond(static_cast<Type>(from.dtype), f.at[in] + begin * width,

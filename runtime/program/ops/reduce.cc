@@ -1,5 +1,6 @@
 // Reductions over some dimensions.
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "runtime/program/ops.h"
@@ -118,9 +119,8 @@ FactorTable ArgMaxTable(const OpCall& call, std::span<const TensorType> results)
 Result<Types> InferCountBeyond(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"limit", AttrKind::kDouble}}));
   MT_RETURN_IF_ERROR(CheckAccepts(call.operands[0], Accepts::kFloat));
-  if (!(call.attrs.Double("limit") >= 0)) {
-    return InvalidArgument("expected a limit of at least 0, got: " +
-                           AttrText(call.attrs.Double("limit")));
+  if (const double limit = call.attrs.Double("limit"); !(limit >= 0) || std::isinf(limit)) {
+    return InvalidArgument("expected a finite limit of at least 0, got: " + AttrText(limit));
   }
   return Types{{DType::kF32, {}}};
 }
