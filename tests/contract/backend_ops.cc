@@ -324,12 +324,11 @@ TEST_P(BackendSuite, CountsInProductsWhateverTheirFactorsTell) {
     b.Output("count", program::CountBeyond(product, limit));
     b.Output("stricter", program::CountBeyond(product, limit / 64));
     const Program program = *b.Build();
-    // Factors of opposite scale, whose product lies about the limit.
     StepInput input = InputFor(program, static_cast<uint64_t>(round));
-    const double tilt = std::pow(2.0, static_cast<double>(pick(60)) - 30);
-    const double near = std::pow(2.0, static_cast<double>(pick(9)) - 5);
-    for (auto& v : input.inputs.at("x").at) v *= std::sqrt(limit) * tilt;
-    for (auto& v : input.inputs.at("y").at) v *= std::sqrt(limit) / tilt * near;
+    const double tilt = pick(4) == 0 ? std::pow(2.0, static_cast<double>(pick(60)) - 30) : 1;
+    const double scale = std::sqrt(limit) * std::pow(2.0, static_cast<double>(pick(8)) - 6);
+    for (auto& v : input.inputs.at("x").at) v *= scale * tilt;
+    for (auto& v : input.inputs.at("y").at) v *= scale / tilt;
     if (pick(8) == 0) input.inputs.at("x").at[0] = std::numeric_limits<double>::quiet_NaN();
     if (pick(8) == 0) input.inputs.at("y").at[0] = std::numeric_limits<double>::infinity();
     for (auto& [name, array] : input.inputs) {

@@ -22,24 +22,25 @@ Bounds::Bounds(const program::Program& local, int devices) {
   // bound allows for.
   constexpr int64_t kMostSummands = int64_t{1} << 20;
   constexpr double kLeastLimit = 1e-30;
+  std::map<ValueId, double> asked;  // the least that is asked about each
   for (const Op& count : local.ops) {
     if (count.kind != "count_beyond") continue;
     const ValueId v = count.operands[0];
+    const double limit = WithinType(local.type(v).dtype, count.attrs.Double("limit"));
+    const auto [it, added] = asked.try_emplace(v, limit);
+    if (!added) it->second = std::min(it->second, limit);
+  }
+  for (const auto& [v, limit] : asked) {
     const int producer = local.values[v].op;
     if (producer < 0 || local.ops[producer].kind != "matmul") continue;
     const Op& op = local.ops[producer];
-    const mesh::TensorType& type = local.type(v);
-    const mesh::Dims& a = local.type(op.operands[0]).dims;
-    const int64_t k = a[a.size() - (op.attrs.Bool("transpose_a") ? 2 : 1)];
-    const int64_t factors =
-        local.type(op.operands[0]).num_elements() + local.type(op.operands[1]).num_elements();
-    const double asked = WithinType(type.dtype, count.attrs.Double("limit"));
-    if (k < 1 || k > kMostSummands || asked < kLeastLimit) continue;
-    if (2 * factors > type.num_elements()) continue;
-    const double limit = WithinType(type.dtype, std::sqrt(asked / (4 * static_cast<double>(k))));
-    const auto [it, added] = products_.try_emplace(
-        v, Product{limit, std::vector<uint8_t>(static_cast<size_t>(devices), 0)});
-    if (!added) it->second.factor_limit = std::min(it->second.factor_limit, limit);
+    const mesh::TensorType &a = local.type(op.operands[0]), &b = local.type(op.operands[1]);
+    const int64_t k = a.dims[a.dims.size() - (op.attrs.Bool("transpose_a") ? 2 : 1)];
+    if (k < 1 || k > kMostSummands || limit < kLeastLimit) continue;
+    if (2 * (a.num_elements() + b.num_elements()) > local.type(v).num_elements()) continue;
+    const double factor_limit = std::sqrt(limit / (4 * static_cast<double>(k)));
+    products_[v] = {WithinType(a.dtype, factor_limit),
+                    std::vector<uint8_t>(static_cast<size_t>(devices), 0)};
   }
 }
 
