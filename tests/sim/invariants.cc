@@ -173,7 +173,9 @@ void World::CheckSettled() {
   }
   for (const auto& [key, versions] : objects_) {
     const std::string owner = OwnerOf(versions.back());
-    if (!owner.empty() && (current == nullptr || current->metadata.uid != owner)) {
+    const auto& pod = versions.back().pod;
+    const bool held = pod && pod->delete_requested && finalizers_.contains(pod->uid);
+    if (!owner.empty() && !held && (current == nullptr || current->metadata.uid != owner)) {
       Violate(key + " outlives its job " + owner);
     }
   }

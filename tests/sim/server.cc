@@ -265,7 +265,8 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
     const Object* service = Now(kServiceKey + cached.metadata.name);
     // What is made for a job that is no more is collected with it.
     const bool lives = current != nullptr && current->metadata.uid == uid;
-    if (lives && !blind_ && (service == nullptr || !service->service)) {
+    // Nor can a request that outlived its sender know what an older revision took back.
+    if (lives && !blind_ && !late_ && (service == nullptr || !service->service)) {
       Violate(w->name + " is created before the job's Service");
     }
     if (w->task.role == Role::kWorker && w->task.index >= lives_[uid].most_workers) {
