@@ -256,10 +256,12 @@ World::Answer World::Send(const reconcile::Action& action, const api::TrainingJo
         return die("operator dies before a write");
       case 5:
         // On its way when its sender dies; over before the next one leads.
-        After(Between(0.01, 1.5), [=, this] {
+        After(Between(0.01, 1.5), [=, this, restores = restores_] {
           late_ = true;
+          // It cannot know what an older revision took back meanwhile.
+          blind_ = restores != restores_;
           Do(write, cached);
-          late_ = false;
+          late_ = blind_ = false;
         });
         return die("request arrives after its sender died");
       default:

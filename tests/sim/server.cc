@@ -176,6 +176,7 @@ void World::KeepBackup() {
 // process is told next is a list. The kubelets take up what they find.
 void World::Restore(Backup backup) {
   Fire("etcd restored to an older revision");
+  ++restores_;
   Log("etcd is set back to version " + std::to_string(backup.version));
   for (auto& [key, versions] : objects_) {
     if (key == kNodesKey) continue;  // told anew by each node within seconds
@@ -265,8 +266,7 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
     const Object* service = Now(kServiceKey + cached.metadata.name);
     // What is made for a job that is no more is collected with it.
     const bool lives = current != nullptr && current->metadata.uid == uid;
-    // Nor can a request that outlived its sender know what an older revision took back.
-    if (lives && !blind_ && !late_ && (service == nullptr || !service->service)) {
+    if (lives && !blind_ && (service == nullptr || !service->service)) {
       Violate(w->name + " is created before the job's Service");
     }
     if (w->task.role == Role::kWorker && w->task.index >= lives_[uid].most_workers) {
@@ -325,6 +325,8 @@ World::Answer World::Do(const reconcile::Write& write, const api::TrainingJob& c
         std::to_string(recovery.in_place.told) + ", past " +
         std::to_string(recovery.in_place.past));
     const api::TrainingJob before = *current;
+    // Decided before an older revision came back, and this version stands for another by chance.
+    if (blind_) lives_[uid].counted_blindly = true;
     CheckStatus(before, w->status);
     // What the server hands out went through JSON.
     api::TrainingJob next = before;

@@ -124,6 +124,8 @@ class World {
     bool succeeded = false;        // recorded
     bool leader_finished = false;  // by itself
     int most_workers = 0;
+    // By a process that did not know of an older revision: it may count anew what it had counted.
+    bool counted_blindly = false;
   };
   enum class Answer { kDone, kRefused, kConflict, kUnavailable, kDead };
 
@@ -228,6 +230,7 @@ class World {
   api::TrainingJob first_job_;  // as the user makes it again
   int jobs_ = 1;
   std::deque<Backup> backups_;
+  int restores_ = 0;
   std::optional<double> first_pod_;
 
   int process_ = 0;  // the one that leads; 0: none
@@ -239,7 +242,9 @@ class World {
   std::map<std::string, size_t> cache_;  // key -> version seen
   int64_t newest_delivered_ = 0;
   int64_t news_ = 0;    // grows with what this process is told
-  bool blind_ = false;  // its watches broke with a restored etcd, and it has not listed anew
+  // Its watches broke with a restored etcd, and it has not listed anew; or a late request was made
+  // before etcd was restored.
+  bool blind_ = false;
   std::set<std::string>
       lost_pods_;       // uids: the server said, when it was asked, that their node is gone
   bool found_ = false;  // the last outcome asked for something that was there already
