@@ -16,6 +16,7 @@ cmake_policy(VERSION 3.24)
 set(table
   "runtime/base:"
   "runtime/cluster: runtime/base"
+  "runtime/report:"
   "runtime/telemetry: runtime/base"
   "runtime/mesh: runtime/base"
   "runtime/program: runtime/mesh"
@@ -47,9 +48,9 @@ set(table
   "operator/control: operator/reconcile operator/kube runtime/telemetry"
   "operator/local: operator/reconcile runtime/telemetry"
   "operator: operator/control"
-  "worker: runtime/trainer runtime/parameter/server runtime/parameter/worker runtime/spec"
+  "worker: runtime/trainer runtime/parameter/server runtime/parameter/worker runtime/spec runtime/report"
   "cli: operator/local runtime/plan runtime/spec")
-set(pure runtime/cluster runtime/collective/algorithms runtime/mesh runtime/program runtime/sharding runtime/plan
+set(pure runtime/cluster runtime/report runtime/collective/algorithms runtime/mesh runtime/program runtime/sharding runtime/plan
   runtime/spec operator/api operator/reconcile)
 set(device_code runtime/collective runtime/device runtime/execute runtime/membership)
 

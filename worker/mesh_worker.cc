@@ -23,6 +23,7 @@
 #include "runtime/parameter/chief/evaluate.h"
 #include "runtime/saving/file_error.h"
 #include "runtime/spec/plan_options.h"
+#include "runtime/spec/summary.h"
 #include "runtime/strategy/cross_device.h"
 #include "runtime/train/callbacks.h"
 #include "worker/checkpoints.h"
@@ -262,6 +263,7 @@ class Worker {
                                .peak_bytes_per_device = plan.peak_bytes,
                                .collective_bytes_per_step = plan.CollectiveBytesPerStep(),
                                .hash = fmt::format("{:016x}", plan.hash)},
+                      .facts = spec::Summary(manifest_.program, runner_->programs().parameters),
                       .collective_bytes = [this] { return runner_->CollectiveBytesSent(); },
                       .chief = chief()};
     job.rank_step_seconds = [this]() -> std::vector<double> {

@@ -18,6 +18,7 @@
 #include "runtime/saving/file_error.h"
 #include "runtime/saving/newest.h"
 #include "runtime/saving/position.h"
+#include "runtime/spec/summary.h"
 #include "runtime/strategy/dataset.h"
 #include "runtime/train/callbacks.h"
 #include "worker/leaving.h"
@@ -274,6 +275,7 @@ class Chief {
                       .epochs = epochs_,
                       .steps_per_epoch = steps_per_epoch_,
                       .plan = {.mesh = places, .hash = program_hash_},
+                      .facts = spec::Summary(manifest_.program, parameters_),
                       .task = config_.job.tf_config->task};
     MT_ASSIGN_OR_RETURN(reporter_, Reporter::Create(
                                        config_, std::move(job),

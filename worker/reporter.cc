@@ -28,7 +28,7 @@ std::map<std::string, double> ToMap(const train::Scalars& scalars) {
   return {scalars.begin(), scalars.end()};
 }
 
-telemetry::EpochFigures FiguresOf(const train::EpochInfo& info) {
+report::EpochFigures FiguresOf(const train::EpochInfo& info) {
   return {info.epoch, ToMap(info.train), ToMap(info.validation), Seconds(info.seconds)};
 }
 
@@ -36,6 +36,15 @@ telemetry::EpochFigures FiguresOf(const train::EpochInfo& info) {
 std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position) {
   const train::Scalars means = position.figures.Means();
   return {means.begin(), means.end()};
+}
+
+// "12.4 s", "5 min 12 s", "3 h 5 min".
+std::string DurationText(Duration d) {
+  const double seconds = Seconds(d);
+  if (seconds < 60) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<int64_t>(seconds);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
 }
 
 std::string Today() {
@@ -87,9 +96,10 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
     reporter->report_.subtitle =
         fmt::format("{} epochs on {}, {}", reporter->job_.epochs,
                     reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh, Today());
-    reporter->report_.facts = {
-        {"mesh", reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh},
-        {"plan", reporter->job_.plan.hash}};
+    reporter->report_.facts = reporter->job_.facts;
+    reporter->report_.facts.emplace_back(
+        "mesh", reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh);
+    reporter->report_.facts.emplace_back("plan", reporter->job_.plan.hash);
   }
   reporter->TakeHistory(start);
   telemetry::Progress progress;
@@ -153,6 +163,7 @@ Status Reporter::OpenLog(const train::Position& start) {
 // The epochs that were finished where training goes on.
 void Reporter::TakeHistory(const train::Position& start) {
   MutexLock lock(mutex_);
+  for (auto& [name, curve] : steps_) curve.CutBehind(static_cast<double>(start.step));
   report_.epochs.clear();
   if (!start.history) return;
   for (const train::EpochInfo& epoch : *start.history) report_.epochs.push_back(FiguresOf(epoch));
@@ -229,6 +240,14 @@ Status Reporter::Record(const train::StepInfo& info) {
     }
   }
   record.metrics = others;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [name, value] : info.scalars) {
+      steps_[name].Add(static_cast<double>(p.step), value);
+    }
+    examples_ += info.examples;
+    in_steps_ += info.seconds;
+  }
   MT_RETURN_IF_ERROR(log_->Add(record));
   return train_events_->Add(p.step, info.scalars);
 }
@@ -308,12 +327,27 @@ Status Reporter::OnEpochEnd(const train::EpochInfo& info) {
   return OkStatus();
 }
 
-std::string Reporter::Page(bool live) const {
+report::Report Reporter::TakeReport() const {
+  const auto saved = last_save_();
   MutexLock lock(mutex_);
-  telemetry::Report report = report_;
+  report::Report report = report_;
+  for (const auto& [name, curve] : steps_) report.steps[name] = curve.points();
+  if (const report::EpochFigures* best = report::BestEpoch(report)) {
+    report.facts.emplace_back("best epoch", std::to_string(best->epoch));
+  }
+  report.facts.emplace_back("time", DurationText(SystemClock().Monotonic() - began_));
+  if (in_steps_ > Duration(0)) {
+    const double rate = static_cast<double>(examples_) / Seconds(in_steps_);
+    report.facts.emplace_back("examples per second", fmt::format("{:.0f}", rate));
+  }
+  if (saved) report.facts.emplace_back("checkpoint", saved->path);
+  return report;
+}
+
+std::string Reporter::Page(bool live) const {
+  report::Report report = TakeReport();
   if (live) report.reload_seconds = 2;
-  if (const auto saved = last_save_()) report.facts.emplace_back("checkpoint", saved->path);
-  return telemetry::RenderReport(report);
+  return report::RenderPage(report);
 }
 
 Status Reporter::Finish() {
@@ -339,7 +373,7 @@ std::string Reporter::EpochTable() const {
     const auto it = figures.find(name);
     return it == figures.end() ? std::string("-") : fmt::format("{:.4f}", it->second);
   };
-  for (const telemetry::EpochFigures& e : report_.epochs) {
+  for (const report::EpochFigures& e : report_.epochs) {
     text += fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", e.epoch, cell(e.train, "loss"),
                         cell(e.train, "accuracy"), cell(e.test, "loss"), cell(e.test, "accuracy"));
   }

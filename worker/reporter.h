@@ -3,20 +3,24 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "runtime/base/clock.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
 #include "runtime/checkpoint/async.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/report/report.h"
 #include "runtime/telemetry/endpoints.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
 #include "runtime/telemetry/progress.h"
 #include "runtime/telemetry/progress_line.h"
-#include "runtime/telemetry/report.h"
 #include "runtime/telemetry/training_metrics.h"
 #include "runtime/train/loop.h"
 #include "worker/config.h"
@@ -31,6 +35,7 @@ class Reporter final : public train::Callback {
     int64_t epochs = 0;
     int64_t steps_per_epoch = 0;
     telemetry::Progress::Plan plan;
+    std::vector<std::pair<std::string, std::string>> facts;  // of the report, besides our own
     // Each rank's own time in its last step, in seconds; none: not told. Called by several threads.
     std::function<std::vector<double>()> rank_step_seconds;
     std::function<int64_t()> collective_bytes;  // sent by this process so far; null: none is
@@ -73,6 +78,7 @@ class Reporter final : public train::Callback {
   Status Record(const train::StepInfo& info);  // files and the line
   void Publish(const train::StepInfo& info);   // what is asked for over HTTP
   telemetry::Progress Now() const;             // with the times of the ranks
+  report::Report TakeReport() const;           // of what is known now
   std::string Page(bool live) const;
 
   Config config_;
@@ -85,7 +91,11 @@ class Reporter final : public train::Callback {
   std::unique_ptr<telemetry::MetricsLog> log_;
   std::unique_ptr<telemetry::EventFileWriter> train_events_, test_events_;
   mutable Mutex mutex_;
-  telemetry::Report report_ MT_GUARDED_BY(mutex_);
+  report::Report report_ MT_GUARDED_BY(mutex_);
+  std::map<std::string, report::Curve> steps_ MT_GUARDED_BY(mutex_);  // by metric
+  int64_t examples_ MT_GUARDED_BY(mutex_) = 0;                        // trained here
+  Duration in_steps_ MT_GUARDED_BY(mutex_){};
+  Duration began_ = SystemClock().Monotonic();
   bool ready_ MT_GUARDED_BY(mutex_) = false;
   int64_t epoch_shown_ = -1;
   int64_t saves_counted_ = -1;

@@ -241,7 +241,7 @@ class World {
   uint64_t wake_id_ = 0;
   std::map<std::string, size_t> cache_;  // key -> version seen
   int64_t newest_delivered_ = 0;
-  int64_t news_ = 0;    // grows with what this process is told
+  int64_t news_ = 0;  // grows with what this process is told
   // Its watches broke with a restored etcd, and it has not listed anew; or a late request was made
   // before etcd was restored.
   bool blind_ = false;

@@ -17,7 +17,7 @@
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
 #include "runtime/data/pipeline.h"
-#include "runtime/telemetry/report.h"
+#include "runtime/report/report.h"
 
 namespace core_mlp {
 namespace {
@@ -125,8 +125,8 @@ class Training {
     return checkpoints_->Save(at_, digits_.train->cursor());
   }
 
-  telemetry::Report Report() const {
-    telemetry::Report report{
+  report::Report Report() const {
+    report::Report report{
         .title = "core MLP",
         .subtitle = std::to_string(flags_.epochs) + " epochs on " + mesh_.ToString()};
     for (const train::EpochInfo& e : history_) {
@@ -216,7 +216,7 @@ int Main(const Flags& flags) {
     if (const Status s = t.Save(); !s.ok()) return fail(s, cluster::OutputExitCode);
   }
   if (t.chief() && !flags.curves.empty()) {
-    const Status s = WriteFileAtomically(flags.curves, telemetry::RenderReport(t.Report()));
+    const Status s = WriteFileAtomically(flags.curves, report::RenderPage(t.Report()));
     if (!s.ok()) return Fail(s, cluster::OutputExitCode);
   }
   if (*team == nullptr) return cluster::kExitDone;
