@@ -73,6 +73,9 @@ Ending Runner::Run(StopSignals& signals) {
   if (const Status made = MakeDirectories(options_.launch.output); !made.ok()) {
     return refuse(made, cluster::OutputExitCode(made));
   }
+  auto locked = FolderLock::Take(options_.launch.output);
+  if (!locked.ok()) return refuse(locked.status(), cluster::OutputExitCode(locked.status()));
+  folder_lock_ = std::move(*locked);
   auto launcher = Launcher::Create(job_, options_.launch);
   if (!launcher.ok()) return refuse(launcher.status(), cluster::OutputExitCode(launcher.status()));
   launcher_ = std::move(*launcher);

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "operator/local/folder_lock.h"
 #include "operator/local/launch.h"
 #include "operator/local/outlet.h"
 #include "operator/local/process.h"
@@ -102,6 +103,7 @@ class Runner {
   api::TrainingJob job_;
   const RunnerOptions options_;
   World world_;
+  std::optional<FolderLock> folder_lock_;  // of the output
   std::unique_ptr<Launcher> launcher_;
   std::map<std::string, Launch> launches_;  // by uid of the pod
   std::list<Child> children_;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every way to end and its exit code: each row of the table in docs/reference/run.md has a test here that goes that way.
 exit_codes_test.py BIN_FOLDER"""
+import fcntl
 import json
 import os
 import re
@@ -158,6 +159,16 @@ class Ways(Stops):
         (self.folder / "out").write_text("in the way")
         (self.folder / "run").write_text("in the way")
         self.both_end(self.manifest(), "cannot make folder")
+
+    @way("an output folder that another run writes into", 73)
+    def test_output_in_use(self):
+        folder = self.folder / "out"
+        folder.mkdir()
+        with open(folder / "run.lock", "w") as lock:
+            lock.write("process 1 since yesterday")
+            lock.flush()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.ends(self.run_job(self.manifest()), "got: one of process 1 since yesterday")
 
     @way("a disk that is full, a file that may not grow, input or output that fails", 74)
     def test_output_fails(self):

@@ -171,6 +171,21 @@ class OtherPrograms(RunCase):
         self.assertEqual(next_run.returncode, 0, next_run.stderr)
         self.assertEqual(list(temporary.iterdir()), [])
 
+    def test_one_run_writes_to_a_folder_at_a_time(self):
+        manifest = self.shell({"worker": ("Never", 1, "echo mine; exec sleep 1000")})
+        first = self.start(manifest)
+        status = self.folder / "out" / "status.json"
+        self.wait_for("the first runs", lambda: status.exists() and json.loads(status.read_text()).get("phase") == "Running")
+        before = status.read_bytes()
+        second = self.run_job(manifest)
+        self.assertEqual(second.returncode, 73, second.stderr)
+        self.assertRegex(second.stderr, rf"out: expected a folder that no run writes to, got: one of process {first.pid} since 2")
+        self.assertEqual(status.read_bytes(), before)
+        first.send_signal(signal.SIGKILL)
+        first.wait(timeout=TIMEOUT)
+        third = self.run_job(self.shell({"worker": ("Never", 1, "true")}))
+        self.assertEqual(third.returncode, 0, third.stderr)
+
     def test_nothing_outlives_a_run_that_is_stopped_twice(self):
         child, family = self.start_family()
         child.send_signal(signal.SIGINT)
