@@ -1,9 +1,18 @@
 #include "runtime/base/status.h"
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 
 namespace meshtrain {
+namespace {
+
+// In the order of Origin.
+constexpr std::array<std::string_view, 7> kOriginNames = {"ours",  "manifest", "input",  "output",
+                                                          "peers", "stop",     "numbers"};
+static_assert(static_cast<size_t>(Origin::kNumbers) == kOriginNames.size() - 1);
+
+}  // namespace
 
 std::string_view StatusCodeName(StatusCode code) {
   switch (code) {
@@ -45,6 +54,15 @@ std::string_view StatusCodeName(StatusCode code) {
   return "UNKNOWN";
 }
 
+std::string_view OriginName(Origin origin) { return kOriginNames[static_cast<size_t>(origin)]; }
+
+std::optional<Origin> ParseOrigin(std::string_view name) {
+  for (size_t i = 0; i < kOriginNames.size(); ++i) {
+    if (kOriginNames[i] == name) return static_cast<Origin>(i);
+  }
+  return std::nullopt;
+}
+
 std::string Status::ToString() const {
   if (ok()) return "OK";
   return std::string(StatusCodeName(code_)) + ": " + message_;
@@ -52,7 +70,25 @@ std::string Status::ToString() const {
 
 Status Status::At(std::string_view where) const {
   if (ok() || where.empty()) return *this;
-  return Status(code_, std::string(where) + ": " + message_);
+  return WithMessage(std::string(where) + ": " + message_);
+}
+
+Status Status::From(Origin origin) const {
+  Status out = *this;
+  if (!ok() && !origin_) out.origin_ = origin;
+  return out;
+}
+
+Status Status::WithCode(StatusCode code) const {
+  Status out = *this;
+  if (!ok()) out.code_ = code;
+  return out;
+}
+
+Status Status::WithMessage(std::string message) const {
+  Status out = *this;
+  if (!ok()) out.message_ = std::move(message);
+  return out;
 }
 
 #define MT_DEFINE_STATUS_(Name) \

@@ -1,8 +1,13 @@
-// Errors as values. The code decides what happens next (retry, re-read, give up), the message is
-// for people: where, what was expected, `got: X`. gRPC's codes and numbers, so they cross the wire
-// unchanged.
+// Errors as values. The code decides what happens next (retry, re-read, give up), the origin whose
+// error it is, and with the code what a process ends with (runtime/cluster/exit_code.h). The message
+// is for people: where, what was expected, `got: X`. gRPC's codes and numbers, so they cross the
+// wire unchanged.
+//
+// An origin is set once, where it is known: the function that opens data says kInput, the one that
+// was waiting for a peer says kPeers. Whoever passes the error on adds where, never whose.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +39,21 @@ enum class StatusCode : int {
 // "INVALID_ARGUMENT", as gRPC spells it.
 std::string_view StatusCodeName(StatusCode code);
 
+enum class Origin : uint8_t {
+  kOurs,      // this program: a bug, or what its machine has not
+  kManifest,  // what the user asked for: the manifest, the environment, a token
+  kInput,     // data and weights that are read
+  kOutput,    // checkpoints, logs and other files of the job's own, whether written or read again
+  kPeers,     // another process: lost, standing still, refusing us, or at the port that is ours
+  kStop,      // nothing is wrong: the process was asked to stop
+  kNumbers,   // a loss, a gradient or a new value that is not finite
+};
+
+// "manifest"; how an origin is written where it travels between processes.
+std::string_view OriginName(Origin origin);
+// None for a word that is no origin of this version.
+std::optional<Origin> ParseOrigin(std::string_view name);
+
 class [[nodiscard]] Status {
  public:
   Status() = default;  // OK
@@ -43,15 +63,27 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
+  // None: nobody has said, which is as good as kOurs. None for OK.
+  std::optional<Origin> origin() const { return origin_; }
   // "OK" or "INVALID_ARGUMENT: message".
   std::string ToString() const;
   // The same error with "where: " in front of its message; OK stays OK.
   Status At(std::string_view where) const;
+  // The same error, of this origin; one that has an origin keeps it. OK stays OK.
+  Status From(Origin origin) const;
+  // The same error and origin under another code, or in other words. OK stays OK. `code` must not be
+  // kOk.
+  Status WithCode(StatusCode code) const;
+  Status WithMessage(std::string message) const;
 
-  friend bool operator==(const Status&, const Status&) = default;
+  // Of code and message alone: what went wrong. Whose it is, origin() says.
+  friend bool operator==(const Status& a, const Status& b) {
+    return a.code_ == b.code_ && a.message_ == b.message_;
+  }
 
  private:
   StatusCode code_ = StatusCode::kOk;
+  std::optional<Origin> origin_;
   std::string message_;
 };
 
@@ -95,6 +127,11 @@ class [[nodiscard]] Result {
   bool ok() const { return value_.index() == 0; }
   explicit operator bool() const { return ok(); }
   Status status() const { return ok() ? Status() : std::get<1>(value_); }
+  // Status::From for the error, where there is one.
+  Result From(Origin origin) && {
+    if (!ok()) std::get<1>(value_) = std::get<1>(value_).From(origin);
+    return std::move(*this);
+  }
 
   // The process dies with the message when there is no value: for tests and broken invariants.
   T& value() & { return Checked(); }

@@ -189,7 +189,8 @@ Status CheckFinite(const Snapshot& snapshot) {
       if (bad == 0) continue;
       return Internal("step " + std::to_string(snapshot.step) + " is not saved: variable `" +
                       v.name + "`: expected finite values, got: " + std::to_string(bad) + " of " +
-                      std::to_string(b.value.type().num_elements()) + " that are not");
+                      std::to_string(b.value.type().num_elements()) + " that are not")
+          .From(Origin::kNumbers);
     }
   }
   return OkStatus();

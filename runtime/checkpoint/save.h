@@ -59,7 +59,7 @@ struct SaveOptions {
                             // there: kCancelled
 };
 
-// Errors: kInternal naming a variable with values that are NaN or infinite. No such snapshot is
+// Errors: kInternal of Origin::kNumbers naming a variable with values that are NaN or infinite. No such snapshot is
 // saved, so the newest checkpoint is one to go back to.
 Status CheckFinite(const Snapshot& snapshot);
 

@@ -70,7 +70,9 @@ Tensor Converted(const Tensor& from, DType to) {
 
 }  // namespace
 
-Result<std::vector<Tensor>> LoadWeights(const std::string& path,
+namespace {
+
+Result<std::vector<Tensor>> ReadWeights(const std::string& path,
                                         std::span<const NamedType> parameters) {
   MT_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(path));
   std::vector<std::string> names;
@@ -94,6 +96,13 @@ Result<std::vector<Tensor>> LoadWeights(const std::string& path,
     out.push_back(Converted(value, p.type.dtype));
   }
   return out;
+}
+
+}  // namespace
+
+Result<std::vector<Tensor>> LoadWeights(const std::string& path,
+                                        std::span<const NamedType> parameters) {
+  return ReadWeights(path, parameters).From(Origin::kInput);
 }
 
 }  // namespace meshtrain::checkpoint

@@ -3,9 +3,10 @@
 #include "runtime/cluster/contract.h"
 
 namespace meshtrain::cluster {
+namespace {
 
-int ManifestExitCode(const Status& error) {
-  switch (error.code()) {
+int OfManifest(StatusCode code) {
+  switch (code) {
     case StatusCode::kNotFound:
     case StatusCode::kAlreadyExists:  // there is something, but no file
       return kExitNoInput;
@@ -22,8 +23,8 @@ int ManifestExitCode(const Status& error) {
   }
 }
 
-int DataExitCode(const Status& error) {
-  switch (error.code()) {
+int OfInput(StatusCode code) {
+  switch (code) {
     case StatusCode::kNotFound:
     case StatusCode::kAlreadyExists:  // there is something, but no file
       return kExitNoInput;
@@ -43,8 +44,8 @@ int DataExitCode(const Status& error) {
   }
 }
 
-int OutputExitCode(const Status& error) {
-  switch (error.code()) {
+int OfOutput(StatusCode code) {
+  switch (code) {
     case StatusCode::kNotFound:
     case StatusCode::kPermissionDenied:
     case StatusCode::kAlreadyExists:
@@ -64,11 +65,41 @@ int OutputExitCode(const Status& error) {
   }
 }
 
-int JoinExitCode(const Status& error) {
-  const bool refused =
-      error.code() == StatusCode::kPermissionDenied || error.code() == StatusCode::kUnauthenticated;
-  if (error.code() == StatusCode::kAborted) return kExitRetry;
-  return refused ? kExitBadConfig : OutputExitCode(error);
+int OfPeers(StatusCode code) {
+  switch (code) {
+    case StatusCode::kUnavailable:
+    case StatusCode::kDeadlineExceeded:
+    case StatusCode::kCancelled:
+    case StatusCode::kAborted:  // all start again, with what they have in common
+      return kExitRetry;
+    case StatusCode::kPermissionDenied:
+    case StatusCode::kUnauthenticated:
+      return kExitBadConfig;
+    default:
+      return OfOutput(code);
+  }
+}
+
+}  // namespace
+
+int ExitCodeOf(const Status& status, int signal) {
+  if (status.ok()) return kExitDone;
+  switch (status.origin().value_or(Origin::kOurs)) {
+    case Origin::kManifest:
+      return OfManifest(status.code());
+    case Origin::kInput:
+      return OfInput(status.code());
+    case Origin::kPeers:
+      return OfPeers(status.code());
+    case Origin::kStop:
+      return 128 + signal;
+    case Origin::kNumbers:
+      return kExitNotFinite;
+    case Origin::kOurs:
+    case Origin::kOutput:
+      break;
+  }
+  return OfOutput(status.code());
 }
 
 }  // namespace meshtrain::cluster

@@ -176,9 +176,13 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
   Status status =
       ConnectAll(options_out, std::move(targets), resolver, health, timeout, stop, links, missing);
   if (status.ok() && !keeper->AwaitArrivals(end - steady_clock::now(), stop)) {
-    status = stop.stop_requested() ? Cancelled("connecting to the job's processes was stopped")
-             : health.failed()     ? health.Check()
-                                   : DeadlineExceeded("not all of the job's processes have come");
+    if (stop.stop_requested()) {
+      status = Cancelled("connecting to the job's processes was stopped").From(Origin::kStop);
+    } else if (health.failed()) {
+      status = health.Check();
+    } else {
+      status = DeadlineExceeded("not all of the job's processes have come").From(Origin::kPeers);
+    }
   }
   links.merge(keeper->TakeArrivals());
   if (!status.ok() && status.code() != StatusCode::kUnauthenticated &&
@@ -190,10 +194,9 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
       }
     }
     for (const std::string& turned : keeper->TurnedAway()) lines.insert("turned away " + turned);
-    status =
-        Status(status.code(),
-               status.message() + "; missing: " +
-                   meshtrain::Join(std::vector<std::string>(lines.begin(), lines.end()), "; "));
+    status = status.WithMessage(
+        status.message() + "; missing: " +
+        meshtrain::Join(std::vector<std::string>(lines.begin(), lines.end()), "; "));
   }
   const Status attached = Attach(std::move(links));
   return status.ok() ? attached : status;
@@ -305,7 +308,8 @@ Status Fabric::Impl::Late(int process) {
   const auto seconds = std::chrono::duration<double>(running->deadline).count();
   std::string shown = std::to_string(seconds);
   shown.resize(shown.find('.') + 2);
-  return DeadlineExceeded("nothing came for " + shown + " s: " + meshtrain::Join(causes, ", "));
+  return DeadlineExceeded("nothing came for " + shown + " s: " + meshtrain::Join(causes, ", "))
+      .From(Origin::kPeers);
 }
 
 Status Fabric::Impl::Diverges(FrameDifference difference, const FrameHeader& got,

@@ -44,7 +44,7 @@ bool Health::Fail(const Status& why) {
 Status Health::Check() const {
   if (!failed()) return OkStatus();
   MutexLock lock(mutex_);
-  return Unavailable(why_.message());
+  return Unavailable(why_.message()).From(Origin::kPeers);
 }
 
 Status Health::why() const {

@@ -30,7 +30,8 @@ class Health {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // The first reason is kept. True for the call that gave it.
   bool Fail(const Status& why);
-  // kUnavailable with the reason that Fail was given; OK while the incarnation holds.
+  // kUnavailable of Origin::kPeers with the reason that Fail was given; OK while the incarnation
+  // holds.
   Status Check() const;
   Status why() const;  // the reason with its own code
   // A file descriptor that can be read from while failed().

@@ -84,7 +84,7 @@ class Meeting::Impl {
 
   void Abort(const Status& why) MT_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    Break(Unavailable(why.message()));
+    Break(why.WithCode(StatusCode::kUnavailable));
   }
   void Reset() MT_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -121,7 +121,9 @@ class Meeting::Impl {
     return names;
   }
   // After an error the one that met it says what it was; who comes later is told that all is over.
-  Status Over() const MT_REQUIRES(mutex_) { return Unavailable(broken_.message()); }
+  Status Over() const MT_REQUIRES(mutex_) {
+    return broken_.WithCode(StatusCode::kUnavailable);
+  }
 
   const std::vector<std::string> parties_;
   const MeetingOptions options_;

@@ -200,7 +200,9 @@ class Pipeline::Impl {
 
   Result<std::optional<Batch>> Next(std::stop_token stop, Duration timeout) {
     MT_RETURN_IF_ERROR(failed_);
-    if (stop.stop_requested()) return Cancelled("data: stopped while waiting for a batch");
+    if (stop.stop_requested()) {
+      return Cancelled("data: stopped while waiting for a batch").From(Origin::kStop);
+    }
     if (c_.prefetch == 0) return Handed(Make());
     Start();
     MT_RETURN_IF_ERROR(started_);
@@ -210,7 +212,9 @@ class Pipeline::Impl {
       const bool there = changed_.WaitFor(mutex_, stop, timeout,
                                           [this]() MT_REQUIRES(mutex_) { return !ready_.empty(); });
       if (!there) {
-        if (stop.stop_requested()) return Cancelled("data: stopped while waiting for a batch");
+        if (stop.stop_requested()) {
+          return Cancelled("data: stopped while waiting for a batch").From(Origin::kStop);
+        }
         return DeadlineExceeded(
             "data: waited for batch " + Num(position_.batch) + " of epoch " + Num(position_.epoch) +
             " longer than " +
@@ -371,7 +375,14 @@ class Pipeline::Impl {
 Pipeline::Pipeline(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Pipeline::~Pipeline() = default;
 
-Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
+namespace {
+
+struct Opened {
+  std::unique_ptr<Source> source;
+  Compiled compiled;
+};
+
+Result<Opened> Open(const PipelineSpec& spec) {
   MT_ASSIGN_OR_RETURN(std::unique_ptr<Source> source, OpenSource(spec.source));
   Compiler compiler(*source);
   for (size_t i = 0; i < spec.stages.size(); ++i) {
@@ -379,8 +390,15 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
   }
   compiler.AddSource(spec.source);
   MT_ASSIGN_OR_RETURN(Compiled compiled, compiler.Finish());
+  return Opened{std::move(source), std::move(compiled)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
+  MT_ASSIGN_OR_RETURN(Opened opened, Open(spec).From(Origin::kInput));
   auto made = std::unique_ptr<Pipeline>(
-      new Pipeline(std::make_unique<Impl>(std::move(source), std::move(compiled))));
+      new Pipeline(std::make_unique<Impl>(std::move(opened.source), std::move(opened.compiled))));
   made->ExpectClasses(spec.classes);
   return made;
 }
@@ -388,7 +406,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
 void Pipeline::Start() { impl_->Start(); }
 void Pipeline::ExpectClasses(int64_t classes) { impl_->ExpectClasses(classes); }
 Result<std::optional<Batch>> Pipeline::Next(std::stop_token stop, Duration timeout) {
-  return impl_->Next(std::move(stop), timeout);
+  return impl_->Next(std::move(stop), timeout).From(Origin::kInput);
 }
 Cursor Pipeline::cursor() const { return impl_->cursor(); }
 Status Pipeline::Restore(const Cursor& cursor) { return impl_->Restore(cursor); }

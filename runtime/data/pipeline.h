@@ -33,8 +33,8 @@ struct Batch {
 class Pipeline {
  public:
   // Opens files and reads headers; elements are decoded when Start() or Next() is called, as far as
-  // they are needed. Errors: kInvalidArgument for a spec that makes no sense (says which stage),
-  // else the source's.
+  // they are needed. Errors, of Origin::kInput: kInvalidArgument for a spec that makes no sense (says
+  // which stage), else the source's.
   static Result<std::unique_ptr<Pipeline>> Create(PipelineSpec spec);
   // Ends the prefetch thread; takes at most as long as making one batch.
   ~Pipeline();
@@ -50,8 +50,8 @@ class Pipeline {
   void ExpectClasses(int64_t classes);
 
   // The next batch; nothing at the end of a pass. Errors: the source's and labels.h's (each later
-  // call gives it again), kDeadlineExceeded after `timeout` (call again), kCancelled when `stop`
-  // was requested.
+  // call gives it again), kDeadlineExceeded after `timeout` (call again), all of Origin::kInput;
+  // kCancelled of Origin::kStop when `stop` was requested.
   Result<std::optional<Batch>> Next(std::stop_token stop = {},
                                     Duration timeout = std::chrono::seconds(60));
 

@@ -581,9 +581,9 @@ Status LoadedStep::Run() {
   const Status run = executable_->Run(devices_);
   if (run.code() == StatusCode::kAborted) {
     const auto first = FirstNotFinite();
-    return Aborted(run.message() + "; first not finite: " +
-                   (first.ok() ? *first : "unknown (" + first.status().message() + ")") +
-                   "; no variable was changed");
+    return run.WithMessage(run.message() + "; first not finite: " +
+                           (first.ok() ? *first : "unknown (" + first.status().message() + ")") +
+                           "; no variable was changed");
   }
   MT_RETURN_IF_ERROR(run);
   ++runs_;

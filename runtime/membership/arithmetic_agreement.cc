@@ -84,7 +84,8 @@ Result<Arithmetic> AgreedArithmetic(std::span<const std::string> offers,
     if (!aborted.ok()) continue;
     aborted = Aborted("instruction set: " + who + " runs with " + parsed[p].sets.least +
                       " since it joined: expected a replacement that has it" + got +
-                      "; every process starts again, to agree on " + set);
+                      "; every process starts again, to agree on " + set)
+                  .From(Origin::kPeers);
   }
   if (!aborted.ok()) return aborted;
   int threads = parsed[0].threads;

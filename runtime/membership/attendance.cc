@@ -154,15 +154,17 @@ void Attendance::Ended(const Status& why) {
       break;
     case Phase::kIn:
       if (server_left_) {
-        deserted_ = Unavailable(cluster::ToString(options_.server) + " left");
+        deserted_ =
+            Unavailable(cluster::ToString(options_.server) + " left").From(Origin::kPeers);
       } else if (cause.code() == StatusCode::kAborted) {  // the server gave us up
-        Raise(Unavailable(cause.message()));
+        Raise(Unavailable(cause.message()).From(Origin::kPeers));
       } else if (Final(cause.code())) {
         Raise(cause);
       } else {
         const bool silent = cause.code() == StatusCode::kDeadlineExceeded;
         Raise(Unavailable(cluster::ToString(options_.server) +
-                          " lost: " + (silent ? "" : "connection closed: ") + last_error_));
+                          " lost: " + (silent ? "" : "connection closed: ") + last_error_)
+                  .From(Origin::kPeers));
       }
       break;
     case Phase::kLeaving:
@@ -184,7 +186,8 @@ void Attendance::Tick(const Progress& progress, Duration now) {
     // us been replaced.
     if (pause > options_.lost_after && phase_ == Phase::kIn) {
       Raise(Unavailable(cluster::ToString(options_.task) + " lost: stood still for " +
-                        SecondsText(pause)));
+                        SecondsText(pause))
+                .From(Origin::kPeers));
     }
     if (pause > options_.lost_after && phase_ == Phase::kJoining && stream_ != Stream::kNone) {
       wants_end_ = true;

@@ -17,7 +17,9 @@ Environment ProcessEnvironment() {
   };
 }
 
-Result<std::optional<cluster::TfConfig>> ClusterOf(const Environment& environment) {
+namespace {
+
+Result<std::optional<cluster::TfConfig>> ReadCluster(const Environment& environment) {
   const auto file = environment(cluster::kEnvClusterFile);
   if (!file) {
     const auto text = environment(cluster::kEnvTfConfig);
@@ -44,13 +46,20 @@ Result<std::optional<cluster::TfConfig>> ClusterOf(const Environment& environmen
       cluster::TfConfig{std::move(*parsed), {*role, static_cast<int32_t>(*index)}});
 }
 
+}  // namespace
+
+Result<std::optional<cluster::TfConfig>> ClusterOf(const Environment& environment) {
+  return ReadCluster(environment).From(Origin::kManifest);
+}
+
 Result<std::optional<Duration>> PeerReturnOf(const Environment& environment) {
   const auto text = environment(cluster::kEnvPeerReturn);
   if (!text) return std::optional<Duration>();
   const auto seconds = ParseInt(*text);
   if (!seconds || *seconds < 0) {
     return InvalidArgument(std::string(cluster::kEnvPeerReturn) +
-                           ": expected seconds from 0, got: " + *text);
+                           ": expected seconds from 0, got: " + *text)
+        .From(Origin::kManifest);
   }
   return std::optional<Duration>(std::chrono::seconds(*seconds));
 }

@@ -1,5 +1,5 @@
 // What a process is told through its environment (runtime/cluster/contract.h) about the job that it
-// is part of.
+// is part of. Errors are of Origin::kManifest.
 #pragma once
 
 #include <functional>

@@ -360,7 +360,8 @@ Result<Incarnation> Membership::Impl::Join(int64_t checkpoint_step, const std::s
   if (was_member_ && patience <= Duration(0)) {
     return Unavailable(
         (attendance_.alarm() ? attendance_.alarm()->message() : "the incarnation was given up") +
-        "; nobody waits for its return (peerReturnSeconds: 0)");
+        "; nobody waits for its return (peerReturnSeconds: 0)")
+        .From(Origin::kPeers);
   }
   in_join_ = true;
   failures_ = 0;
@@ -378,10 +379,13 @@ Result<Incarnation> Membership::Impl::Join(int64_t checkpoint_step, const std::s
   const std::string waiting_for = attendance_.WaitingFor();
   attendance_.AbandonJoin();
   changed_.NotifyAll();
-  if (stop.stop_requested()) return Cancelled("join: stopped; " + waiting_for);
+  if (stop.stop_requested()) {
+    return Cancelled("join: stopped; " + waiting_for).From(Origin::kStop);
+  }
   return DeadlineExceeded("join: expected " +
                           std::to_string(attendance_.options().expected.size()) +
-                          " members within " + SecondsText(patience) + "; " + waiting_for);
+                          " members within " + SecondsText(patience) + "; " + waiting_for)
+      .From(Origin::kPeers);
 }
 
 Status Membership::Impl::AgreeState() const {
@@ -419,7 +423,7 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
   {
     MutexLock lock(mutex_);
     if (in_agree_) return Busy(where);
-    if (stop.stop_requested()) return Cancelled(where + ": stopped");
+    if (stop.stop_requested()) return Cancelled(where + ": stopped").From(Origin::kStop);
     MT_RETURN_IF_ERROR(AgreeState().At(where));
     if (session_ != nullptr && !session_->over) channel = session_->channel;
     message.incarnation = attendance_.incarnation().id;
@@ -428,7 +432,7 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
     agreeing_ = where;
     asking_ = context;
   }
-  Result<Texts> answer = Unavailable("connection closed");
+  Result<Texts> answer = Unavailable("connection closed").From(Origin::kPeers);
   for (int again = 0; channel != nullptr; ++again) {
     {
       const std::stop_callback cancel(stop, [context] { context->TryCancel(); });
@@ -437,7 +441,7 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
     if (answer.ok() || answer.status().code() != StatusCode::kDataLoss) break;
     // The question or the answer changed on the way. The roster knows the round: asked again, it
     // answers as it would have, or as it did. A line that changes everything is a lost one.
-    answer = Unavailable(answer.status().message());
+    answer = Unavailable(answer.status().message()).From(Origin::kPeers);
     if (again == kMostAskedAgain) break;
     MutexLock lock(mutex_);
     if (!AgreeState().ok() || attendance_.incarnation().id != message.incarnation) break;
@@ -459,7 +463,7 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
     });
   }
   in_agree_ = false;
-  if (stop.stop_requested()) return Cancelled(where + ": stopped");
+  if (stop.stop_requested()) return Cancelled(where + ": stopped").From(Origin::kStop);
   if (const Status state = AgreeState(); !state.ok()) return state.At(where);
   return (answer.ok() ? answer->status() : answer.status()).At(where);
 }
@@ -544,7 +548,8 @@ Status Membership::Impl::Leave(Duration timeout) {
   if (server_ != nullptr) server_->Stop(kServerGrace);
   if (noted) return OkStatus();
   return DeadlineExceeded("leave: expected the server at " + server_address_ +
-                          " to note it within " + SecondsText(timeout));
+                          " to note it within " + SecondsText(timeout))
+      .From(Origin::kPeers);
 }
 
 Membership::Membership(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -6,6 +6,7 @@
 
 #include "proto/meshtrain/v1/rendezvous.pb.h"
 #include "runtime/base/log.h"
+#include "runtime/rpc/peer_error.h"
 
 namespace meshtrain::membership {
 namespace {
@@ -56,10 +57,9 @@ Result<cluster::TaskId> Read(const v1::Task& task) {
   return cluster::TaskId{*role, task.index()};
 }
 
-// A code that is none of ours is kUnavailable.
+// What the rendezvous says of the processes of the job. A code that is none of ours is kUnavailable.
 Status ErrorOf(int code, const std::string& message) {
-  const bool known = code > 0 && code <= static_cast<int>(StatusCode::kUnauthenticated);
-  return Status(known ? static_cast<StatusCode>(code) : StatusCode::kUnavailable, message);
+  return rpc::FromPeer(code, message, /*origin=*/"", StatusCode::kUnavailable);
 }
 
 Status Empty() {

@@ -313,8 +313,8 @@ uint64_t Team::incarnation() const { return impl_->incarnation_; }
 std::stop_token Team::lost() const { return impl_->lost(); }
 
 bool Team::IsLoss(const Status& status) {
-  return status.code() == StatusCode::kUnavailable ||
-         status.code() == StatusCode::kDeadlineExceeded;
+  return status.origin() == Origin::kPeers && (status.code() == StatusCode::kUnavailable ||
+                                               status.code() == StatusCode::kDeadlineExceeded);
 }
 
 }  // namespace meshtrain::membership

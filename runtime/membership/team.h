@@ -102,7 +102,8 @@ class Team {
   // Requested when the incarnation that the last Join gave is over.
   std::stop_token lost() const;
 
-  // True for errors that mean a lost or stuck member: join again, or leave with "retry me".
+  // True for errors that mean a lost or stuck member: kUnavailable and kDeadlineExceeded of
+  // Origin::kPeers. Join again, or leave with "retry me".
   static bool IsLoss(const Status& status);
 
  private:

@@ -9,11 +9,13 @@
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
 #include "runtime/rpc/grpc_internal.h"
+#include "runtime/rpc/peer_error.h"
 
 namespace meshtrain::rpc {
 namespace {
 
 constexpr size_t kMaxMessageBytes = 2048;
+constexpr std::string_view kOriginDetail = "meshtrain-origin=";
 
 constexpr const char* kJobKey = "meshtrain-job";
 constexpr const char* kTimeKey = "meshtrain-time";
@@ -62,16 +64,19 @@ Result<Pem> ReadPem(const Security& security) {
 
 grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
+  const std::string_view origin = OriginOnWire(status);
   return {static_cast<grpc::StatusCode>(status.code()),
-          status.message().substr(0, kMaxMessageBytes)};
+          status.message().substr(0, kMaxMessageBytes),
+          origin.empty() ? std::string() : std::string(kOriginDetail) + std::string(origin)};
 }
 
 Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return OkStatus();
-  const int code = status.error_code();
-  const bool known = code > 0 && code <= static_cast<int>(StatusCode::kUnauthenticated);
-  return Status(known ? static_cast<StatusCode>(code) : StatusCode::kUnknown,
-                status.error_message());
+  const std::string details = status.error_details();
+  const std::string_view origin = details.starts_with(kOriginDetail)
+                                      ? std::string_view(details).substr(kOriginDetail.size())
+                                      : std::string_view();
+  return FromPeer(status.error_code(), status.error_message(), origin);
 }
 
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const ChannelOptions& options) {

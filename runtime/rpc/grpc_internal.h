@@ -30,7 +30,9 @@ class Status;
 
 namespace meshtrain::rpc {
 
-// gRPC's codes and numbers are ours. A message longer than 2 kB is cut: it travels as a header.
+// gRPC's codes and numbers are ours. A message longer than 2 kB is cut: it travels as a header. The
+// origin travels in gRPC's error details, as "meshtrain-origin=NAME"; peer_error.h says what it is to
+// who receives it.
 grpc::Status ToGrpc(const Status& status);
 Status FromGrpc(const grpc::Status& status);
 
@@ -89,7 +91,7 @@ class CallGate {
 };
 
 // Raised when an older process could misread what a newer one sends.
-inline constexpr int kProtocolVersion = 5;
+inline constexpr int kProtocolVersion = 6;
 
 // A trailing header that says: this error is the server's own word, not one of the connection.
 inline constexpr const char* kAnsweredKey = "meshtrain-answered";
@@ -110,8 +112,8 @@ struct ServerOptions {
 // proven are few and short (HalfOpen); a call's headers take at most 8 KiB.
 class GrpcServer {
  public:
-  // Serves `services`, which must outlive it. Errors: kUnavailable (port taken); of the certificate
-  // files.
+  // Serves `services`, which must outlive it. Errors: kUnavailable (of Origin::kPeers where
+  // the port is taken); of the certificate files.
   static Result<std::unique_ptr<GrpcServer>> Create(const ServerOptions& options,
                                                     const std::vector<grpc::Service*>& services);
   ~GrpcServer();  // Shutdown(0)

@@ -91,7 +91,10 @@ Result<Descriptor> Listen(const std::string& host, int port) {
     return InvalidArgument(where + ": expected a numeric address to listen at, got: " + host);
   }
   if (bound && listen(out.get(), kBacklog) == 0) return out;
-  return Unavailable(where + ": expected to listen at it, got: " + std::strerror(errno));
+  const bool taken = errno == EADDRINUSE;
+  const Status error =
+      Unavailable(where + ": expected to listen at it, got: " + std::strerror(errno));
+  return taken ? error.From(Origin::kPeers) : error;
 }
 
 int PortOf(int fd) {

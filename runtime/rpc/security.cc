@@ -56,11 +56,12 @@ Result<Security> SecurityFromEnvironment(
   Security out;
   if (const std::string path = environment(cluster::kEnvTokenFile).value_or(""); !path.empty()) {
     auto text = ReadFile(path, kMaxTokenBytes);
-    if (!text.ok()) return text.status().At(cluster::kEnvTokenFile);
+    if (!text.ok()) return text.status().At(cluster::kEnvTokenFile).From(Origin::kManifest);
     out.token = Trim(*text);
     if (out.token.empty()) {
       return InvalidArgument(std::string(cluster::kEnvTokenFile) + ": " + path +
-                             ": expected a token, got: nothing");
+                             ": expected a token, got: nothing")
+          .From(Origin::kManifest);
     }
   }
   out.ca_file = environment(cluster::kEnvTlsCa).value_or("");
@@ -72,7 +73,8 @@ Result<Security> SecurityFromEnvironment(
     return InvalidArgument(std::string(cluster::kEnvTlsCa) + ", " +
                            std::string(cluster::kEnvTlsCertificate) + ", " +
                            std::string(cluster::kEnvTlsKey) +
-                           ": expected all three or none, got: " + std::to_string(given));
+                           ": expected all three or none, got: " + std::to_string(given))
+        .From(Origin::kManifest);
   }
   return out;
 }

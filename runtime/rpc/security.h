@@ -39,7 +39,8 @@ struct Security {
 
 // From the variables kEnvTokenFile, kEnvTlsCa, kEnvTlsCertificate and kEnvTlsKey; reads the token's
 // file, at most 4 kB, without the white space around it. Errors: kInvalidArgument (some of the
-// three certificate files, or an empty token); kNotFound, kPermissionDenied naming the file.
+// three certificate files, or an empty token); kNotFound, kPermissionDenied naming the file. All of
+// Origin::kManifest.
 Result<Security> SecurityFromEnvironment(
     const std::function<std::optional<std::string>(std::string_view name)>& environment);
 

@@ -534,7 +534,7 @@ Result<std::string> Strategy::Save(const std::string& folder, int64_t step,
          .layout = mesh::Layout::Replicated(impl_->mesh, v.type().rank()).ToString(),
          .blocks = {{offsets, std::move(value)}}});
   }
-  return checkpoint::Save(folder, snapshot);
+  return checkpoint::Save(folder, snapshot).From(Origin::kOutput);
 }
 
 Result<int64_t> Strategy::Restore(const std::string& folder) {

@@ -30,7 +30,8 @@ struct EndpointHandlers {
 
 class Endpoints {
  public:
-  // Errors: kUnavailable when the address cannot be bound.
+  // Errors: kUnavailable when the address cannot be bound (of
+  // Origin::kPeers where the port is taken).
   static Result<std::unique_ptr<Endpoints>> Start(const EndpointsOptions& options,
                                                   EndpointHandlers handlers);
   // Stops; waits for requests in progress, each of which ends within seconds.

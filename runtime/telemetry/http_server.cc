@@ -133,6 +133,7 @@ Result<Fd> Listen(const std::string& host, int port) {
   if (error != 0) return bad(::gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
   std::string got = "no address";
+  bool taken = false;
   for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
     Fd fd(::socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int yes = 1, no = 0;
@@ -145,9 +146,10 @@ Result<Fd> Listen(const std::string& host, int port) {
         ::bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0 && ::listen(fd.get(), SOMAXCONN) == 0) {
       return fd;
     }
+    taken = errno == EADDRINUSE;
     got = std::strerror(errno);
   }
-  return bad(got);
+  return taken ? bad(got).From(Origin::kPeers) : bad(got);
 }
 
 int PortOf(const Fd& listener) {

@@ -201,7 +201,9 @@ Status LinearRegressor::Train(const InputFn& input_fn, int64_t steps) {
   MT_ASSIGN_OR_RETURN(const History history,
                       train_.model->Fit(batches, batches.types(), {.steps_per_epoch = steps}));
   global_step_ = train_.model->steps();
-  if (history.end == train::FitEnd::kNotFinite) return Aborted("train: " + history.message);
+  if (history.end == train::FitEnd::kNotFinite) {
+    return Aborted("train: " + history.message).From(Origin::kNumbers);
+  }
   if (config_.model_dir.empty()) return OkStatus();
   return train_.model->Save(config_.model_dir).status();
 }

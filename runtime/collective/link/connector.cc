@@ -263,11 +263,12 @@ Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targ
     if (attempts.empty()) break;
     Status status;
     if (stop.stop_requested()) {
-      status = Cancelled("connecting to the job's processes was stopped");
+      status = Cancelled("connecting to the job's processes was stopped").From(Origin::kStop);
     } else if (health.failed()) {
       status = health.Check();
     } else if (steady_clock::now() >= end) {
-      status = DeadlineExceeded("not all of the job's processes could be reached");
+      status =
+          DeadlineExceeded("not all of the job's processes could be reached").From(Origin::kPeers);
     }
     if (status.ok()) continue;
     for (const auto& attempt : attempts) {

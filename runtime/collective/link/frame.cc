@@ -59,7 +59,8 @@ Result<FrameHeader> DecodeFrame(const FrameBytes& bytes) {
   if (Get<uint32_t>(bytes, 52) != HeaderCheck(bytes)) {
     return Unavailable("the frame's header was changed on its way: expected check " +
                        wire::HexText(HeaderCheck(bytes)) +
-                       ", got: " + wire::HexText(Get<uint32_t>(bytes, 52)));
+                       ", got: " + wire::HexText(Get<uint32_t>(bytes, 52)))
+        .From(Origin::kPeers);
   }
   if (Get<uint32_t>(bytes, 0) != kMagic || Get<uint16_t>(bytes, 4) != kVersion) {
     return FailedPrecondition("expected a frame of version " + std::to_string(kVersion) +

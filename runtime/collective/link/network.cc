@@ -282,7 +282,8 @@ class Network::Running {
     return Unavailable(
         "bytes were changed on their way from " + call_.health->Name(members_[step.from]) + " to " +
         call_.health->Name(static_cast<int>(call_.header.source)) + ": expected checksum " +
-        std::to_string(expected_sum_) + ", got: " + std::to_string(sum));
+        std::to_string(expected_sum_) + ", got: " + std::to_string(sum))
+        .From(Origin::kPeers);
   }
 
   // A link that broke. Its process may have said why, on its other connection.
@@ -292,10 +293,11 @@ class Network::Running {
     MT_RETURN_IF_ERROR(call_.health->Check());
     const int process = members_[member];
     if (call_.health->HasLeft(process)) {
-      return Unavailable(call_.health->Name(process) + " has left the job");
+      return Unavailable(call_.health->Name(process) + " has left the job").From(Origin::kPeers);
     }
     return Unavailable("the connection to " + call_.health->Name(process) +
-                       " broke: " + (error == 0 ? "closed" : std::strerror(error)));
+                       " broke: " + (error == 0 ? "closed" : std::strerror(error)))
+        .From(Origin::kPeers);
   }
 
   // --- waiting

@@ -151,8 +151,10 @@ Result<Socket> ListenEverywhere(int port) {
 
 Result<Socket> Listen(const SocketAddress& address, std::string_view what) {
   const auto failed = [&](const char* step) {
-    return Unavailable("cannot listen on " + std::string(what) + ": " + step + ": " +
-                       ErrorText(errno));
+    const bool taken = errno == EADDRINUSE;
+    const Status error = Unavailable("cannot listen on " + std::string(what) + ": " + step + ": " +
+                                     ErrorText(errno));
+    return taken ? error.From(Origin::kPeers) : error;
   };
   Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return failed("socket");

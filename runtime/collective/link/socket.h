@@ -54,7 +54,7 @@ void SetPort(SocketAddress& address, int port);
 // Of an abstract Unix socket (no file).
 SocketAddress AbstractAddress(std::string_view name);
 
-// Errors: kUnavailable naming the address.
+// Errors: kUnavailable naming the address; of Origin::kPeers where the port is taken.
 Result<Socket> Listen(const SocketAddress& address, std::string_view what);
 // At all addresses of the host, IPv6 and IPv4; at IPv4's alone where it has no IPv6.
 Result<Socket> ListenEverywhere(int port);

@@ -107,7 +107,7 @@ Status SharedMemory::Await(const Call& call, int process, uint64_t ticket, bool 
     if (call.health->HasLeft(process)) {
       // It may have given this on its way out, since we looked.
       if (Reached(process, ticket)) return OkStatus();
-      return Unavailable(call.health->Name(process) + " has left the job");
+      return Unavailable(call.health->Name(process) + " has left the job").From(Origin::kPeers);
     }
     if (steady_clock::now() - begin >= call.deadline) return call.diagnosis->Late(process);
   }

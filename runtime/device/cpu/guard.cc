@@ -22,13 +22,14 @@ Guard::Guard(const plan::Plan& plan, std::span<const int64_t> ranks) {
 Status Guard::Check(int device, std::span<std::byte* const> at) const {
   for (const Guarded& g : guarded_) {
     if (NotFinite(g, g.valid[device], at[g.value]) == 0) continue;
-    return Aborted("output `" + g.name + "` is not finite");
+    return Aborted("output `" + g.name + "` is not finite").From(Origin::kNumbers);
   }
   if (zero_ == program::kNoValue) return OkStatus();
   const float count = *reinterpret_cast<const float*>(at[zero_]);
   if (count == 0) return OkStatus();
   return Aborted(std::to_string(static_cast<int64_t>(count)) +
-                 " elements of the loss and the gradients are not finite");
+                 " elements of the loss and the gradients are not finite")
+      .From(Origin::kNumbers);
 }
 
 int64_t Guard::NotFinite(const Guarded& guarded, const mesh::Dims& valid, const std::byte* shard) {

@@ -88,10 +88,11 @@ class Coordinator::Saver {
     if (!parts.ok()) {
       // A server that came back has its pushes, but not the copy that it took of them for us.
       if (parts.status().code() != StatusCode::kFailedPrecondition) return parts.status();
-      return Aborted("checkpoint of step " + std::to_string(step) + ": " +
-                     parts.status().message());
+      return Aborted("checkpoint of step " + std::to_string(step) + ": " + parts.status().message())
+          .From(Origin::kPeers);
     }
-    MT_RETURN_IF_ERROR(checkpoint::Commit(folder, *parts, {.keep = keep_}).status());
+    MT_RETURN_IF_ERROR(
+        checkpoint::Commit(folder, *parts, {.keep = keep_}).status().From(Origin::kOutput));
     // A server that does not hear it keeps its log a little longer.
     if (const Status told = servers_.Committed(step, timeout_, stop); !told.ok()) {
       LogWarning("a parameter server was not told of a checkpoint",
@@ -373,7 +374,8 @@ Status Coordinator::WaitForSave(std::stop_token stop) {
     const bool again = status.code() == StatusCode::kAborted && attempt < options_.max_attempts &&
                        dispatcher_->stats().steps_done == newest_.steps_done;
     if (!again)
-      return status.code() == StatusCode::kAborted ? Unavailable(status.message()) : status;
+      return status.code() == StatusCode::kAborted ? status.WithCode(StatusCode::kUnavailable)
+                                                   : status;
     LogWarning("given up, and made anew", {{"error", status.message()}});
     const Newest same = newest_;
     MT_RETURN_IF_ERROR(SaveTo(same.folder, same.step, same.metadata, same.program_hash, stop));

@@ -294,9 +294,10 @@ Result<std::shared_ptr<Dispatcher::Handle>> Dispatcher::Impl::Submit(
     });
     --waiting_;
     if (!room) {
-      if (stop.stop_requested()) return Cancelled("submit: stopped");
+      if (stop.stop_requested()) return Cancelled("submit: stopped").From(Origin::kStop);
       return DeadlineExceeded("submit: expected room for a step, got: " +
-                              std::to_string(schedule_.queued()) + " that wait");
+                              std::to_string(schedule_.queued()) + " that wait")
+          .From(Origin::kPeers);
     }
     error = TakeError(&starts);
     if (!error) {
@@ -330,10 +331,11 @@ Status Dispatcher::Impl::Join(Duration timeout, std::stop_token stop) {
                                         [&]() MT_REQUIRES(mutex_) { return schedule_.idle(); });
     --joining_;
     if (!ended) {
-      if (stop.stop_requested()) return Cancelled("join: stopped");
+      if (stop.stop_requested()) return Cancelled("join: stopped").From(Origin::kStop);
       return DeadlineExceeded(
           "join: expected every step to end, got: " + std::to_string(schedule_.queued()) +
-          " that wait and " + std::to_string(schedule_.running()) + " that run");
+          " that wait and " + std::to_string(schedule_.running()) + " that run")
+          .From(Origin::kPeers);
     }
     error = TakeError(&starts);
   }
@@ -366,8 +368,9 @@ Result<StepOutcome> Dispatcher::Impl::Wait(const Handle& step, Duration timeout,
     if (!step.outcome_->status.ok()) return step.outcome_->status;
     return *step.outcome_;
   }
-  if (stop.stop_requested()) return Cancelled("step " + std::to_string(step.step()) + ": stopped");
-  return DeadlineExceeded("step " + std::to_string(step.step()) + ": expected it to end in time");
+  const std::string name = "step " + std::to_string(step.step());
+  if (stop.stop_requested()) return Cancelled(name + ": stopped").From(Origin::kStop);
+  return DeadlineExceeded(name + ": expected it to end in time").From(Origin::kPeers);
 }
 
 Status Dispatcher::Impl::CloseGate(Duration timeout, std::stop_token stop) {
@@ -378,9 +381,10 @@ Status Dispatcher::Impl::CloseGate(Duration timeout, std::stop_token stop) {
       mutex_, stop, timeout, [&]() MT_REQUIRES(mutex_) { return schedule_.running() == 0; });
   --waiting_;
   if (quiet) return OkStatus();
-  if (stop.stop_requested()) return Cancelled("checkpoint: stopped");
+  if (stop.stop_requested()) return Cancelled("checkpoint: stopped").From(Origin::kStop);
   return DeadlineExceeded("checkpoint: expected the running steps to end, got: " +
-                          std::to_string(schedule_.running()) + " that still run");
+                          std::to_string(schedule_.running()) + " that still run")
+      .From(Origin::kPeers);
 }
 
 void Dispatcher::Impl::EndWorkers(bool goes_on, Duration timeout) {

@@ -148,7 +148,8 @@ void Dispatcher::Impl::CheckTimes() {
       if (now - since < options_.return_timeout) continue;
       HandleEvent(JobFailed{Unavailable(ServerName(server) + ": expected it back within " +
                                         Seconds(options_.return_timeout) +
-                                        ", got: " + server_error_[server].message())},
+                                        ", got: " + server_error_[server].message())
+                                .From(Origin::kPeers)},
                   &starts);
       break;
     }
@@ -159,7 +160,8 @@ void Dispatcher::Impl::CheckTimes() {
         got += (w > 0 ? "; " : "") + WorkerName(w) + ": " + last_error_[w].message();
       }
       HandleEvent(
-          JobFailed{Unavailable("expected a worker within " + Seconds(patience) + ", got: " + got)},
+          JobFailed{Unavailable("expected a worker within " + Seconds(patience) + ", got: " + got)
+                        .From(Origin::kPeers)},
           &starts);
     }
     // What still runs waits for the same.

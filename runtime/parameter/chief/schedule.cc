@@ -27,6 +27,15 @@ std::string ScheduleAction::ToString() const {
   return "?";
 }
 
+namespace {
+
+Status BecauseOf(const Status& error) {
+  return error.WithCode(StatusCode::kCancelled)
+      .WithMessage("another step failed: " + error.message());
+}
+
+}  // namespace
+
 Schedule::Schedule(ScheduleOptions options)
     : options_(options), workers_(static_cast<size_t>(options.workers)) {}
 
@@ -55,9 +64,7 @@ std::map<int64_t, Schedule::Step>::iterator Schedule::Take(int worker, int64_t i
 void Schedule::Fail(const Status& error) {
   if (!error_) error_ = error;
   for (const int64_t step : queue_) {
-    actions_.push_back({.kind = Kind::kCancel,
-                        .step = step,
-                        .error = Cancelled("another step failed: " + error.message())});
+    actions_.push_back({.kind = Kind::kCancel, .step = step, .error = BecauseOf(error)});
     steps_.erase(step);
   }
   queue_.clear();
@@ -65,9 +72,7 @@ void Schedule::Fail(const Status& error) {
 
 void Schedule::PutBack(std::map<int64_t, Step>::iterator step) {
   if (error_) {
-    actions_.push_back({.kind = Kind::kCancel,
-                        .step = step->first,
-                        .error = Cancelled("another step failed: " + error_->message())});
+    actions_.push_back({.kind = Kind::kCancel, .step = step->first, .error = BecauseOf(*error_)});
     steps_.erase(step);
     return;
   }
@@ -118,9 +123,7 @@ void Schedule::Dispatch() {
 void Schedule::Handle(const StepSubmitted& e) {
   MT_CHECK(e.entries <= entries_);
   if (error_) {
-    actions_.push_back({.kind = Kind::kCancel,
-                        .step = e.step,
-                        .error = Cancelled("another step failed: " + error_->message())});
+    actions_.push_back({.kind = Kind::kCancel, .step = e.step, .error = BecauseOf(*error_)});
     return;
   }
   MT_CHECK(steps_.emplace(e.step, Step{.entries = e.entries}).second);

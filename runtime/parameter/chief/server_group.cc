@@ -104,10 +104,13 @@ Result<std::vector<std::string>> ServerGroup::CallEach(
       }
     }
     if (open.empty()) break;
-    if (stop.stop_requested()) return Cancelled(std::string(method) + ": stopped");
+    if (stop.stop_requested()) {
+      return Cancelled(std::string(method) + ": stopped").From(Origin::kStop);
+    }
     if (SystemClock().Monotonic() + kRetryAfter >= until) {
       return Unavailable(std::string(method) +
-                         ": expected an answer in time, got: " + away.message());
+                         ": expected an answer in time, got: " + away.message())
+          .From(Origin::kPeers);
     }
     SystemClock().SleepFor(kRetryAfter, stop);
   }

@@ -80,7 +80,7 @@ Result<std::optional<train::Batch>> RemoteTraining::Next(std::stop_token) {
     // What the steps before it gave, or which of them failed, was told first.
     if (!failed_.ok() && !o_.stop.stop_requested()) return failed_;
     o_.end.request_stop();
-    return Cancelled("training: a stop was requested");
+    return Cancelled("training: a stop was requested").From(Origin::kStop);
   }
   return std::optional<train::Batch>({{}, o_.batch_size});
 }
@@ -112,7 +112,7 @@ Result<std::optional<train::Batch>> SentBatches::Next(std::stop_token) {
   if (sizes_.empty()) {
     if (o_.stop.stop_requested()) {
       o_.end.request_stop();
-      return Cancelled("a stop was requested");
+      return Cancelled("a stop was requested").From(Origin::kStop);
     }
     // What the steps before it gave, or which of them failed, was told first.
     MT_RETURN_IF_ERROR(failed_);

@@ -247,7 +247,7 @@ struct RunRequest {
 };
 struct RunReply {
   enum class Cause : uint8_t { kStep, kServerAway };
-  Status status;
+  Status status;  // read from a message: with the origin that it has for us (rpc/peer_error.h)
   Cause cause = Cause::kStep;
   int32_t server = 0;
   std::vector<NamedType> outputs;

@@ -1,6 +1,7 @@
 // Heads of what goes to workers.
 #include "proto/meshtrain/v1/worker.pb.h"
 #include "runtime/parameter/messages/messages_internal.h"
+#include "runtime/rpc/peer_error.h"
 
 namespace meshtrain::parameter {
 
@@ -349,6 +350,7 @@ std::string Encode(const RunReply& m) {
   wire::RunReply out;
   out.set_code(static_cast<int32_t>(m.status.code()));
   out.set_message(m.status.message());
+  out.set_origin(std::string(rpc::OriginOnWire(m.status)));
   out.set_cause(m.cause == RunReply::Cause::kServerAway ? wire::RunReply::CAUSE_SERVER_AWAY
                                                         : wire::RunReply::CAUSE_STEP);
   out.set_server(m.server);
@@ -367,9 +369,7 @@ Result<RunReply> Decode<RunReply>(std::string_view bytes) {
   MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::RunReply>(bytes));
   RunReply out;
   if (m.code() != 0) {
-    const bool known = m.code() > 0 && m.code() <= static_cast<int>(StatusCode::kUnauthenticated);
-    out.status =
-        Status(known ? static_cast<StatusCode>(m.code()) : StatusCode::kUnknown, m.message());
+    out.status = rpc::FromPeer(m.code(), m.message(), m.origin());
   }
   out.cause = m.cause() == wire::RunReply::CAUSE_SERVER_AWAY ? RunReply::Cause::kServerAway
                                                              : RunReply::Cause::kStep;

@@ -371,7 +371,8 @@ class Peer::Impl::ClientCall final
     } else if (!status.ok()) {
       result = StatusOf(status).At(peer_->address_);
     } else if (!reader_.complete()) {
-      result = Unavailable(peer_->address_ + ": expected an answer, got: a part of one");
+      result = Unavailable(peer_->address_ + ": expected an answer, got: a part of one")
+                   .From(Origin::kPeers);
     } else {
       result = reader_.TakeHead();
     }
@@ -399,7 +400,7 @@ class Peer::Impl::ClientCall final
     const bool broken =
         error.code() == StatusCode::kInternal || error.code() == StatusCode::kUnknown;
     if (broken && !context_.GetServerTrailingMetadata().contains(rpc::kAnsweredKey)) {
-      return Unavailable("the connection failed: " + error.message());
+      return Unavailable("the connection failed: " + error.message()).From(Origin::kPeers);
     }
     return error;
   }
@@ -513,7 +514,7 @@ Result<std::string> Peer::CallAndWait(const std::string& method, Frame request, 
     cancel();
     while (!wait({}, std::chrono::minutes(1))) {
     }
-    if (stop.stop_requested()) return Cancelled(method + ": stopped");
+    if (stop.stop_requested()) return Cancelled(method + ": stopped").From(Origin::kStop);
   }
   return std::move(*waiting.result);
 }

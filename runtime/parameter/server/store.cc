@@ -50,9 +50,9 @@ Status Store::SetUp(const SetUpRequest& request) {
                               " (of a coordinator that was replaced)");
   }
   tried_session_ = request.session;
-  MT_RETURN_IF_ERROR(Forget());
+  MT_RETURN_IF_ERROR(Forget().From(Origin::kOutput));
   Status status = Begin(request);
-  if (status.ok()) status = LogSession(request);
+  if (status.ok()) status = LogSession(request).From(Origin::kOutput);
   // Half a session is none: the same request would find it there, and pushes a log that is not.
   if (!status.ok()) Clear();
   return status;
@@ -124,10 +124,12 @@ Status Store::Define(const DefineRequest& request) {
       if (opened.ok()) restore_ = std::move(*opened);
     }
     if (status.ok()) status = Restore(*restore_, request.definition.states);
+    status = status.From(Origin::kOutput);
   }
   if (status.ok() && logs()) {
     status = session_log_->Write(Encode(request), {});
     if (status.ok()) status = session_log_->Sync();
+    status = status.From(Origin::kOutput);
   }
   if (!status.ok()) {
     std::erase_if(updates_, [&](const auto& item) { return !updates_before.contains(item.first); });
@@ -266,7 +268,8 @@ Status Store::CheckPush(const Push& push) const {
       return OutOfRange("push of `" + r.update + "` from worker-" + std::to_string(r.id.worker) +
                         ": value " + std::to_string(i) + " of " + types[i].ToString() +
                         ": expected finite numbers, got: " + std::to_string(bad) +
-                        " that are not; nothing was changed");
+                        " that are not; nothing was changed")
+          .From(Origin::kNumbers);
     }
   }
   return OkStatus();
@@ -299,9 +302,11 @@ std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {
       if (logs()) {
         std::vector<Bytes> payload;
         for (const Tensor& value : push.values) payload.push_back(value.bytes());
-        const Status written = log_->Write(
-            Encode(LogRecord(LoggedPush{version + 1, r.id, r.settled, r.update, r.names})),
-            payload);
+        const Status written =
+            log_->Write(
+                    Encode(LogRecord(LoggedPush{version + 1, r.id, r.settled, r.update, r.names})),
+                    payload)
+                .From(Origin::kOutput);
         if (!written.ok()) {
           results.push_back(written);
           continue;
@@ -315,7 +320,7 @@ std::vector<Result<PushReply>> Store::Apply(std::span<const Push> pushes) {
   }
   if (accepted.empty()) return results;
   if (logs()) {
-    if (const Status synced = log_->Sync(); !synced.ok()) {
+    if (const Status synced = log_->Sync().From(Origin::kOutput); !synced.ok()) {
       // Nobody knows what the disk holds now: nothing is acknowledged any more, repeated pushes
       // included.
       broken_ = synced;
@@ -429,7 +434,7 @@ Result<Cut> Store::MakeCut(const CutRequest& request) {
   }
   std::vector<Bytes> payload;
   for (const Tensor& copy : copies) payload.push_back(copy.bytes());
-  MT_RETURN_IF_ERROR(BeginSegment(std::move(base), payload));
+  MT_RETURN_IF_ERROR(BeginSegment(std::move(base), payload).From(Origin::kOutput));
   return cut;
 }
 
@@ -449,7 +454,8 @@ Result<checkpoint::Index> WriteCut(const Cut& cut, const std::string& program_ha
     if (made) snapshot.variables.push_back({state.global_name, state.global_type, "", {}});
     snapshot.variables[it->second].blocks.push_back({state.offsets, value});
   }
-  return checkpoint::WritePart(cut.folder, snapshot, cut.options.server, cut.options.servers);
+  return checkpoint::WritePart(cut.folder, snapshot, cut.options.server, cut.options.servers)
+      .From(Origin::kOutput);
 }
 
 Status Store::Committed(const CommittedRequest& request) {

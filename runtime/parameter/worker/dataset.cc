@@ -79,7 +79,8 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
 
 Result<std::unique_ptr<data::Pipeline>> MakePipeline(const Dataset& dataset, int worker,
                                                      int workers) {
-  MT_ASSIGN_OR_RETURN(data::PipelineSpec spec, SpecOf(dataset, worker, workers));
+  MT_ASSIGN_OR_RETURN(data::PipelineSpec spec,
+                      SpecOf(dataset, worker, workers).From(Origin::kInput));
   MT_ASSIGN_OR_RETURN(auto pipeline, data::Pipeline::Create(std::move(spec)));
   pipeline->Start();
   return pipeline;

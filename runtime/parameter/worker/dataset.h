@@ -16,7 +16,7 @@ namespace meshtrain::parameter {
 // would get no element.
 Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int workers);
 
-// The pipeline of that spec, begun.
+// The pipeline of that spec, begun. Errors are of Origin::kInput.
 Result<std::unique_ptr<data::Pipeline>> MakePipeline(const Dataset& dataset, int worker,
                                                      int workers);
 

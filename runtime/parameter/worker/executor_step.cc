@@ -98,14 +98,11 @@ Status Executor::Impl::Gather(StepRun& run) {
 Result<std::vector<Tensor>> Executor::Impl::NextBatch(data::Pipeline& pipeline) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     auto next = pipeline.Next(stop_, kDataTimeout);
-    // Wrong data is no wrong step: the chief leaves with another exit code.
-    if (next.status().code() == StatusCode::kInvalidArgument) {
-      return DataLoss(next.status().message());
-    }
-    MT_ASSIGN_OR_RETURN(auto batch, std::move(next));
-    if (batch) return std::move(batch->components);
+    MT_RETURN_IF_ERROR(next.status());
+    if (next->has_value()) return std::move((*next)->components);
   }
-  return InvalidArgument("dataset: expected at least one batch in a pass, got: none");
+  return InvalidArgument("dataset: expected at least one batch in a pass, got: none")
+      .From(Origin::kInput);
 }
 
 void Executor::Impl::Compute(const RunPtr& run) {
@@ -143,7 +140,8 @@ Status Executor::Impl::CheckFinite(const StepRun& run, const std::string& what,
                            : std::to_string(bad) + " of " + std::to_string(all) + " that are not") +
                  "; first not finite: " +
                  (first.ok() ? *first : "unknown (" + first.status().message() + ")") +
-                 "; nothing was pushed");
+                 "; nothing was pushed")
+      .From(Origin::kNumbers);
 }
 
 Status Executor::Impl::Step(StepRun& run) {
