@@ -7,7 +7,7 @@
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/saving/copies.h"
-#include "runtime/saving/file_error.h"
+#include "runtime/saving/failure.h"
 #include "runtime/saving/newest.h"
 #include "runtime/saving/position.h"
 
@@ -64,7 +64,8 @@ Result<std::vector<checkpoint::Candidate>> Checkpoints::Candidates(
                          .own = o_.own_folder,
                          .resume = o_.spec.resume || resumed_before_,
                          .finished = finished,
-                         .run = resumed_before_ ? std::optional(run_) : std::nullopt}));
+                         .run = resumed_before_ ? std::optional(run_) : std::nullopt})
+          .From(Origin::kOutput));
   run_ = choice.run;
   saver_->set_replaces(std::move(choice.replaced));
   return std::move(choice.candidates);
@@ -75,7 +76,7 @@ Status Checkpoints::BeginAnew() {
   MT_RETURN_IF_ERROR(runner_.Initialize());
   const data::Cursor at = data_.cursor();
   if (at.epoch == 0 && at.batch == 0) return OkStatus();  // batches made ahead stay
-  return saving::OfFiles(data_.Restore({.fingerprint = at.fingerprint}));
+  return data_.Restore({.fingerprint = at.fingerprint});
 }
 
 Result<std::optional<Resumed>> Checkpoints::ResumeAlone(
@@ -83,7 +84,7 @@ Result<std::optional<Resumed>> Checkpoints::ResumeAlone(
   MT_ASSIGN_OR_RETURN(const std::vector<checkpoint::Candidate> candidates, Candidates(finished));
   Loaded loaded;
   const auto load = [&](const std::string& path) -> Status {
-    MT_ASSIGN_OR_RETURN(loaded, Load(path));
+    MT_ASSIGN_OR_RETURN(loaded, Load(path).From(Origin::kOutput));
     return OkStatus();
   };
   MT_ASSIGN_OR_RETURN(const auto taken, saving::TakeNewest(candidates, load));
@@ -96,7 +97,8 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(
   if (chief()) candidates = Candidates(finished);
   Loaded loaded;
   const auto load = [&](const std::string& path) -> Status {
-    MT_ASSIGN_OR_RETURN(loaded, shared() ? saving::OfFiles(Load(path)) : LoadTogether(path, stop));
+    MT_ASSIGN_OR_RETURN(
+        loaded, shared() ? Load(path).From(Origin::kOutput) : LoadTogether(path, stop));
     return OkStatus();
   };
   MT_ASSIGN_OR_RETURN(const auto taken,
@@ -116,11 +118,10 @@ Result<std::optional<Resumed>> Checkpoints::GoOn(const std::optional<checkpoint:
 
 Status Checkpoints::CheckFits(const checkpoint::Index& index, const std::string& path) const {
   if (const Status fits = saving::CheckFits(index, path, states_); !fits.ok()) {
-    return {
-        fits.code(),
+    return fits.WithMessage(
         fits.message() +
-            (o_.own_folder ? "; give another --output, or `checkpoint.resume: Never` to begin anew"
-                           : "; give another `checkpoint.path`")};
+        (o_.own_folder ? "; give another --output, or `checkpoint.resume: Never` to begin anew"
+                       : "; give another `checkpoint.path`"));
   }
   const std::string ours = ProgramHash();
   if (chief() && !index.program_hash.empty() && index.program_hash != ours) {
@@ -173,8 +174,10 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
   }
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> said,
                       o_.team->Agree("state of the chief", head, kAgreeTimeout, stop));
-  if (!failed.ok()) return saving::OfFiles(failed);
-  if (said[0].empty()) return DataLoss(path + ": the chief cannot read it");
+  if (!failed.ok()) return failed.From(Origin::kOutput);
+  if (said[0].empty()) {
+    return DataLoss(path + ": the chief cannot read it").From(Origin::kOutput);
+  }
   MT_ASSIGN_OR_RETURN(const checkpoint::Index index, checkpoint::Index::ParsePart(said[0], path));
   Loaded loaded{.shards = {}, .position = {}, .cursor = index.data_cursor, .path = path};
   for (size_t i = 0; i < states_.size(); ++i) {
@@ -194,7 +197,7 @@ Result<Checkpoints::Loaded> Checkpoints::LoadTogether(const std::string& path,
 Status Checkpoints::Apply(const Loaded& loaded) {
   if (!loaded.cursor.empty()) {
     MT_ASSIGN_OR_RETURN(const data::Cursor cursor, data::Cursor::Parse(loaded.cursor));
-    MT_RETURN_IF_ERROR(saving::OfFiles(data_.Restore(cursor)).At(loaded.path));
+    MT_RETURN_IF_ERROR(data_.Restore(cursor).At(loaded.path).From(Origin::kOutput));
   }
   MT_RETURN_IF_ERROR(saving::WriteShards(session_, states_, loaded.shards));
   position_ = loaded.position;

@@ -49,8 +49,8 @@ class Checkpoints {
   // was: its checkpoints go when the first one of this run is complete. Of another program than
   // this job's, a checkpoint is taken where its states fit, with a warning. With a team all
   // processes take the same one, after Team::Join; `incarnation` is its id, and a second call rolls
-  // back. Only a lost peer is kUnavailable or kDeadlineExceeded: files that cannot be read are not
-  // (saving/file_error.h), and all processes get the same code. Errors: kFailedPrecondition for a
+  // back. Files that cannot be read are kOutput, which is no lost peer
+  // (saving/failure.h), and all processes get the same code. Errors: kFailedPrecondition for a
   // folder of the user's that holds checkpoints although the manifest asks to begin anew;
   // kInvalidArgument for states that do not fit; kDataLoss when checkpoints are there and none is
   // whole; the team's.
@@ -66,7 +66,7 @@ class Checkpoints {
   // What the others will not complete is not waited for.
   void Abandon() { saver_->Abandon(); }
   // Waits for the last save. With a team: kUnavailable when somebody was lost whose part of it is
-  // missing; where all are here and one is missing nevertheless, OfFiles of kDeadlineExceeded.
+  // missing; where all are here and one is missing nevertheless, kDeadlineExceeded of kOutput.
   Status Wait();
   // Whether a complete checkpoint of this step lies in the folder, whoever completed it.
   bool Holds(int64_t step) const;

@@ -5,6 +5,7 @@
 
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::worker {
 
@@ -50,7 +51,7 @@ std::variant<Config, int> ParseArguments(int argc, char** argv) {
   auto job = ReadEnvironment(ProcessEnvironment());
   if (!job.ok()) {
     std::fprintf(stderr, "meshtrain-worker: %s\n", Printable(job.status().message()).c_str());
-    return cluster::kExitBadConfig;
+    return cluster::ExitCodeOf(job.status().From(Origin::kManifest));
   }
   config.job = std::move(*job);
   if (config.file.empty()) {

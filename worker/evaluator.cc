@@ -18,6 +18,7 @@
 #include "worker/resume.h"
 #include "worker/role.h"
 #include "worker/runner.h"
+#include "worker/stopped.h"
 
 namespace meshtrain::worker {
 
@@ -28,45 +29,33 @@ class Evaluator {
   Evaluator(const Config& config, spec::Manifest manifest)
       : config_(config), manifest_(std::move(manifest)) {}
 
-  Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
+  Status Run(std::stop_token stop) {
     spec::ProgramSpec& program = manifest_.program;
     const std::string file = SourceName(config_);
     if (!program.data.test) {
-      MT_TRY_STATUS(
-          InvalidArgument(
-              file + ": program.data.test: the evaluator expects data to evaluate on, got: none"),
-          ManifestExitCode);
+      return InvalidArgument(
+                 file + ": program.data.test: the evaluator expects data to evaluate on, got: none")
+          .From(Origin::kManifest);
     }
     if (manifest_.checkpoint.path.empty()) {
-      MT_TRY_STATUS(
-          InvalidArgument(
-              file + ": spec.checkpoint.path: the evaluator expects the folder that the job saves "
-                     "to, got: none"),
-          ManifestExitCode);
+      return InvalidArgument(file +
+                             ": spec.checkpoint.path: the evaluator expects the folder that the "
+                             "job saves to, got: none")
+          .From(Origin::kManifest);
     }
     // The mesh of the job, all of it in this process, so that its layouts hold.
     int64_t devices = 1;
     for (const mesh::Axis& axis : program.mesh) devices *= axis.size;
     program.processes = 1;
     program.devices.count = devices;
-    MT_TRY(data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExitCode);
-    MT_TRY(session_,
-           execute::Session::Create({.isolated = config_.isolated, .threads = config_.threads}),
-           ManifestExitCode);
-    MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
-    trainer::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
-    sizes.eval_sizes = data_->batch_sizes();
-    MT_TRY(runner_, MakeRunner(*session_, declared, std::move(sizes)), ManifestExitCode);
+    MT_ASSIGN_OR_RETURN(data_, data::Pipeline::Create(spec::TestPipeline(program.data)));
+    MT_RETURN_IF_ERROR(Plan().From(Origin::kManifest));
     data_->ExpectClasses(runner_->programs().classes);
 
     const std::string log_path = config_.output + "/metrics.jsonl";
-    MT_TRY_STATUS(MakeDirectories(config_.output), OutputExitCode);
-    MT_TRY(log_, telemetry::MetricsLog::Open(log_path, std::numeric_limits<int64_t>::max()),
-           OutputExitCode);
+    MT_RETURN_IF_ERROR(OpenFiles(log_path).From(Origin::kOutput));
     const int64_t before = log_->resumed_at().value_or(-1);
-    MT_TRY(events_, telemetry::EventFileWriter::Create(config_.output + "/events/evaluator"),
-           OutputExitCode);
-    MT_TRY(presence_, Presence::Create(config_, JobName(manifest_)), OutputExitCode);
+    MT_ASSIGN_OR_RETURN(presence_, Presence::Create(config_, JobName(manifest_)));
     loss_ = presence_->metrics().AddGauge(
         "meshtrain_loss", "Loss of the newest step or evaluation.", {{"split", "test"}});
     accuracy_ = presence_->metrics().AddGauge(
@@ -92,21 +81,38 @@ class Evaluator {
     const auto count = parameter::EvaluateLoop(
         manifest_.checkpoint.path,
         [&](const checkpoint::Checkpoint& c) { return Evaluate(c, stop); }, options, stop);
-    const Status events = events_->Close();
-    const Status log = log_->Close();
+    const Status events = events_->Close().From(Origin::kOutput);
+    const Status log = log_->Close().From(Origin::kOutput);
     TellTermination(config_, telemetry::TerminationMessage(presence_->board().Get()));
-    if (stop.stop_requested()) return {OkStatus(), stop_exit_code()};
-    if (!count.ok()) {
-      return {count.status(),
-              data_error_ ? DataExitCode(count.status()) : OutputExitCode(count.status())};
-    }
-    MT_TRY_STATUS(events, OutputExitCode);
-    MT_TRY_STATUS(log, OutputExitCode);
+    if (stop.stop_requested()) return Stopped();
+    MT_RETURN_IF_ERROR(count.status());
+    MT_RETURN_IF_ERROR(events);
+    MT_RETURN_IF_ERROR(log);
     Say(fmt::format("evaluated {} checkpoints; metrics in {}", *count, log_path));
-    return {OkStatus(), cluster::kExitDone};
+    return OkStatus();
   }
 
  private:
+  // Session and steps.
+  Status Plan() {
+    MT_ASSIGN_OR_RETURN(session_, execute::Session::Create({.isolated = config_.isolated,
+                                                            .threads = config_.threads}));
+    MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest_.program));
+    trainer::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
+    sizes.eval_sizes = data_->batch_sizes();
+    MT_ASSIGN_OR_RETURN(runner_, MakeRunner(*session_, declared, std::move(sizes)));
+    return OkStatus();
+  }
+
+  Status OpenFiles(const std::string& log_path) {
+    MT_RETURN_IF_ERROR(MakeDirectories(config_.output));
+    MT_ASSIGN_OR_RETURN(
+        log_, telemetry::MetricsLog::Open(log_path, std::numeric_limits<int64_t>::max()));
+    MT_ASSIGN_OR_RETURN(events_,
+                        telemetry::EventFileWriter::Create(config_.output + "/events/evaluator"));
+    return OkStatus();
+  }
+
   Status Evaluate(const checkpoint::Checkpoint& checkpoint, std::stop_token stop) {
     const Duration begin = SystemClock().Monotonic();
     // All are read before one is written: a checkpoint that is damaged leaves nothing behind.
@@ -124,14 +130,9 @@ class Evaluator {
     }
     PipelineBatches batches(*data_);
     MT_RETURN_IF_ERROR(strategy::BeginPass(*data_));
-    const auto scalars =
-        train::Evaluate(*runner_, batches, manifest_.program.train.validation_steps, stop);
-    data_error_ = !batches.error().ok();
-    // Data that is damaged is no checkpoint that is damaged, which the loop would pass over.
-    if (data_error_ && scalars.status().code() == StatusCode::kDataLoss) {
-      return InvalidArgument(scalars.status().message());
-    }
-    if (!scalars.ok()) return scalars.status();
+    MT_ASSIGN_OR_RETURN(
+        const train::Scalars scalars,
+        train::Evaluate(*runner_, batches, manifest_.program.train.validation_steps, stop));
     const int64_t step = checkpoint.index().step;
     MT_ASSIGN_OR_RETURN(const train::Position position,
                         saving::PositionOf(checkpoint.index(), checkpoint.path()));
@@ -143,7 +144,7 @@ class Evaluator {
                                  .seconds = took.count()};
     std::vector<telemetry::NamedValue> others;
     std::string line = fmt::format("step {}", step);
-    for (const auto& [name, value] : *scalars) {
+    for (const auto& [name, value] : scalars) {
       line += fmt::format("  {} {:.4f}", name, value);
       if (name == train::kLossName) {
         record.loss = value;
@@ -157,8 +158,8 @@ class Evaluator {
     }
     record.metrics = others;
     progress.checkpoint = telemetry::Progress::Checkpoint{step, checkpoint.path()};
-    MT_RETURN_IF_ERROR(log_->Add(record));
-    MT_RETURN_IF_ERROR(events_->Add(step, *scalars));
+    MT_RETURN_IF_ERROR(log_->Add(record).From(Origin::kOutput));
+    MT_RETURN_IF_ERROR(events_->Add(step, scalars).From(Origin::kOutput));
     presence_->board().Set(std::move(progress));
     count_.Add();
     Say(line);
@@ -174,15 +175,13 @@ class Evaluator {
   std::unique_ptr<telemetry::EventFileWriter> events_;
   telemetry::Gauge loss_, accuracy_;
   telemetry::Counter count_;
-  bool data_error_ = false;
   std::unique_ptr<Presence> presence_;
 };
 
 }  // namespace
 
-Ending RunEvaluator(const Config& config, spec::Manifest manifest, std::stop_token stop,
-                    const std::function<int()>& stop_exit_code) {
-  return Evaluator(config, std::move(manifest)).Run(stop, stop_exit_code);
+Status RunEvaluator(const Config& config, spec::Manifest manifest, std::stop_token stop) {
+  return Evaluator(config, std::move(manifest)).Run(stop);
 }
 
 }  // namespace meshtrain::worker

@@ -19,7 +19,8 @@ namespace meshtrain::worker {
 inline Result<cluster::StopTimes> StopTimesIn(const membership::Environment& environment) {
   const auto text = environment(cluster::kEnvStopGrace);
   if (!text) return cluster::StopTimesOf(cluster::kDefaultStopGrace);
-  MT_ASSIGN_OR_RETURN(const Duration grace, cluster::ParseStopGrace(*text));
+  MT_ASSIGN_OR_RETURN(const Duration grace,
+                      cluster::ParseStopGrace(*text).From(Origin::kManifest));
   return cluster::StopTimesOf(grace);
 }
 
@@ -28,7 +29,7 @@ inline constexpr Duration kChiefLost = std::chrono::milliseconds(1500);
 // As long as processes of a mesh wait for each other at first (team.h): pods come up one by one.
 inline constexpr Duration kChiefComes = std::chrono::minutes(10);
 
-// OK, or kUnavailable: no chief came since `began`, or it has not come back in time. Monotonic
+// OK, or kUnavailable of kPeers: no chief came since `began`, or it has not come back in time. Monotonic
 // times; `peer_return` is counted from when it was last heard, 0: it is not waited for.
 inline Status ChiefStays(const std::string& chief, const parameter::ChiefSeen& seen, Duration began,
                          Duration now, Duration peer_return) {
@@ -38,13 +39,15 @@ inline Status ChiefStays(const std::string& chief, const parameter::ChiefSeen& s
   if (!seen.heard) {
     if (now - began < kChiefComes) return OkStatus();
     return Unavailable(chief + ": expected it to call within " + text(kChiefComes) +
-                       ", got: nothing");
+                       ", got: nothing")
+        .From(Origin::kPeers);
   }
   const Duration silent = now - *seen.heard;
   if ((!seen.left && silent < kChiefLost) || silent < peer_return) return OkStatus();
   return Unavailable(chief + ": expected it back within " + text(peer_return) +
                      ", got: " + (seen.left ? "it left " : "nothing for ") + text(silent) +
-                     (seen.left ? " ago" : ""));
+                     (seen.left ? " ago" : ""))
+      .From(Origin::kPeers);
 }
 
 // Of a process that was asked to stop: its chief may have been asked too, and be busy with its end.

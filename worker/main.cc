@@ -14,6 +14,7 @@
 #include "runtime/cluster/exit_code.h"
 #include "worker/config.h"
 #include "worker/service.h"
+#include "worker/stopped.h"
 
 namespace {
 
@@ -37,10 +38,10 @@ class Signals {
         const timespec wait{.tv_sec = 0, .tv_nsec = 50'000'000};
         const int signal = ::sigtimedwait(&set_, nullptr, &wait);
         if (signal <= 0) continue;
-        const int exit_code = signal == SIGINT ? meshtrain::cluster::kExitInterrupted
-                                               : meshtrain::cluster::kExitTerminated;
-        if (stop_.stop_requested()) ::_exit(exit_code);
-        exit_code_ = exit_code;
+        if (stop_.stop_requested()) {
+          ::_exit(meshtrain::cluster::ExitCodeOf(meshtrain::worker::Stopped(), signal));
+        }
+        signal_ = signal;
         stop_.request_stop();
       }
     };
@@ -48,12 +49,12 @@ class Signals {
     return meshtrain::OkStatus();
   }
   std::stop_token token() const { return stop_.get_token(); }
-  int exit_code() const { return exit_code_; }
+  int signal() const { return signal_; }  // that asked to stop
 
  private:
   sigset_t set_;
   std::stop_source stop_;
-  std::atomic<int> exit_code_{meshtrain::cluster::kExitTerminated};
+  std::atomic<int> signal_{SIGTERM};
   std::jthread thread_;  // last: it uses the members above
 };
 
@@ -66,8 +67,9 @@ int main(int argc, char** argv) {
   Signals signals;
   if (const meshtrain::Status started = signals.Start(); !started.ok()) {
     std::fprintf(stderr, "meshtrain-worker: %s\n", started.message().c_str());
-    return meshtrain::cluster::OutputExitCode(started);
+    return meshtrain::cluster::ExitCodeOf(started);
   }
-  return meshtrain::worker::Serve(std::get<meshtrain::worker::Config>(parsed), signals.token(),
-                                  [&] { return signals.exit_code(); });
+  const meshtrain::Status end =
+      meshtrain::worker::Serve(std::get<meshtrain::worker::Config>(parsed), signals.token());
+  return meshtrain::cluster::ExitCodeOf(end, signals.signal());
 }

@@ -21,7 +21,7 @@
 #include "runtime/membership/arithmetic_agreement.h"
 #include "runtime/membership/team.h"
 #include "runtime/parameter/chief/evaluate.h"
-#include "runtime/saving/file_error.h"
+#include "runtime/saving/failure.h"
 #include "runtime/spec/plan_options.h"
 #include "runtime/spec/summary.h"
 #include "runtime/strategy/cross_device.h"
@@ -32,6 +32,7 @@
 #include "worker/role.h"
 #include "worker/runner.h"
 #include "worker/stop_vote.h"
+#include "worker/stopped.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -95,60 +96,60 @@ class Worker {
   Worker(const Config& config, spec::Manifest manifest)
       : config_(config), manifest_(std::move(manifest)) {}
 
-  Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
-    MT_TRY_STATUS(CheckSupported(manifest_, config_), ManifestExitCode);
+  Status Run(std::stop_token stop) {
+    MT_RETURN_IF_ERROR(CheckSupported(manifest_, config_).From(Origin::kManifest));
     const spec::ProgramSpec& program = manifest_.program;
 
     // Data first: a prefetching pipeline decodes while the program is traced and planned.
-    MT_TRY(train_data_, data::Pipeline::Create(spec::TrainPipeline(program.data)), DataExitCode);
+    MT_ASSIGN_OR_RETURN(train_data_, data::Pipeline::Create(spec::TrainPipeline(program.data)));
     train_data_->Start();
     if (program.data.test) {
-      MT_TRY(test_data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExitCode);
+      MT_ASSIGN_OR_RETURN(test_data_, data::Pipeline::Create(spec::TestPipeline(program.data)));
     }
     if (program.processes > 1) {
-      MT_TRY(team_, MakeTeam(), PortExitCode<ManifestExitCode>);
+      MT_ASSIGN_OR_RETURN(team_, MakeTeam());
       // Loading a step chooses its kernels: by then all have agreed on the instruction set.
       const auto joined = team_->Join(-1, stop);
-      if (!joined.ok()) return Leave(stop, joined.status(), stop_exit_code, JoinExitCode);
+      if (!joined.ok()) return Leave(stop, joined.status());
       joined_ = joined->id;
     }
-    if (const Ending ending = Prepare(program); !ending.status.ok()) {
+    if (const Status prepared = Prepare(program); !prepared.ok()) {
       Depart();
-      return ending;
+      return prepared;
     }
 
     epochs_ = program.train.epochs;
     steps_per_epoch_ = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch
                                                          : train_data_->steps_per_epoch();
     const CheckpointFolder folder = CheckpointFolderOf(config_, manifest_);
-    MT_TRY_STATUS(MakeDirectories(folder.path), OutputExitCode);
-    MT_TRY(checkpoints_,
-           Checkpoints::Create(
-               {folder.path, folder.own, manifest_.checkpoint, team_.get(), config_.parts_timeout},
-               *session_, *runner_, *train_data_),
-           OutputExitCode);
+    MT_RETURN_IF_ERROR(MakeDirectories(folder.path).From(Origin::kOutput));
+    MT_ASSIGN_OR_RETURN(
+        checkpoints_,
+        Checkpoints::Create(
+            {folder.path, folder.own, manifest_.checkpoint, team_.get(), config_.parts_timeout},
+            *session_, *runner_, *train_data_));
     // Each round begins at the newest checkpoint and ends with the job, with an error, or with the
     // loss of a peer.
     for (;;) {
       uint64_t incarnation = 0;
       if (team_) {
         const auto joined = Gather(stop);
-        if (!joined.ok()) return Leave(stop, joined.status(), stop_exit_code, JoinExitCode);
+        if (!joined.ok()) return Leave(stop, joined.status());
         incarnation = *joined;
       }
       const auto resumed = checkpoints_->Resume(
           [this](const train::Position& p) { return Finished(p); }, incarnation, stop);
       if (!resumed.ok()) {
         if (Lost(resumed.status())) continue;
-        return Leave(stop, resumed.status(), stop_exit_code, OutputExitCode);
+        return Leave(stop, resumed.status());
       }
       const train::Position start = *resumed ? (*resumed)->position : train::Position{};
       resumed_from_ = *resumed ? (*resumed)->path : "";
       if (*resumed) Say(fmt::format("resuming from {} at step {}", (*resumed)->path, start.step));
-      MT_TRY_STATUS(Report(start), PortExitCode<OutputExitCode>);
+      MT_RETURN_IF_ERROR(Report(start));
       std::stop_source all;
       const auto result = Train(start, stop, all);
-      if (!result.ok() && !DataFailed() && Lost(result.status())) continue;
+      if (!result.ok() && Lost(result.status())) continue;
       // Another process was asked to stop and leaves; what was saved together is where we go on
       // when it is back.
       if (team_ && result.ok() && result->end == train::FitEnd::kStopped && all.stop_requested() &&
@@ -161,7 +162,7 @@ class Worker {
       const Status saved =
           result.ok() ? EndTogether(result->position.step, leaves) : checkpoints_->Wait();
       if (result.ok() && !leaves && Lost(saved)) continue;
-      return Finish(result, saved, stop, stop_exit_code);
+      return Finish(result, saved, stop);
     }
   }
 
@@ -224,24 +225,16 @@ class Worker {
     return true;
   }
 
-  // Whether training ended because this process could not read its data: no peer is lost then,
-  // whatever the error's code is.
-  bool DataFailed() const {
-    return !batches_->error().ok() || (validation_ && !validation_->error().ok());
-  }
-
-  // The end of a process that cannot go on with the others.
-  Ending Leave(const std::stop_token& stop, const Status& why,
-               const std::function<int()>& stop_exit_code, int (*exit_of)(const Status&)) {
+  // The end of a process that cannot go on with the others; where one is lost, nobody is told. (Of a
+  // "stale incarnation" ExitCodeOf makes a code that is not retried: a newer process of our task is
+  // at work, and whoever restarts us would only disturb it.)
+  Status Leave(const std::stop_token& stop, const Status& why) {
     if (stop.stop_requested()) {
       Depart();
-      return {OkStatus(), stop_exit_code()};
+      return Stopped();
     }
-    if (team_ && membership::Team::IsLoss(why)) return {why, cluster::kExitRetry};
-    Depart();
-    // "Stale incarnation": a newer process of our task is at work; whoever restarts us would only
-    // disturb it.
-    return {why, exit_of(why)};
+    if (!membership::Team::IsLoss(why)) Depart();
+    return why;
   }
 
   void Depart() {
@@ -281,7 +274,7 @@ class Worker {
                        config_, std::move(job), [this] { return checkpoints_->last(); }, start));
     if (chief()) {
       MT_RETURN_IF_ERROR(
-          saving::OfFiles(WriteFileAtomically(config_.output + "/plan.txt", plan.Report())));
+          WriteFileAtomically(config_.output + "/plan.txt", plan.Report()).From(Origin::kOutput));
     }
     const std::string mesh =
         runner_->mesh().num_axes() == 0 ? "of one device" : runner_->mesh().ToString();
@@ -297,26 +290,10 @@ class Worker {
   }
 
   // Session, steps and initial weights.
-  Ending Prepare(const spec::ProgramSpec& program) {
+  Status Prepare(const spec::ProgramSpec& program) {
     // The others wait for its plan hashes.
     const membership::Team::Busy busy(team_.get(), "planning");
-    execute::SessionOptions options{.isolated = config_.isolated, .threads = config_.threads};
-    if (team_) {
-      options.process = team_->process();
-      options.communicator = team_->communicators();
-    }
-    MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
-    const int64_t full = train_data_->batch_size();
-    ApplyStrategyOptions(program, &options);
-    MT_TRY(options.plan, spec::PlanOptionsOf(program, declared, train_data_->BatchTypes(full)),
-           ManifestExitCode);
-    MT_TRY(session_, execute::Session::Create(std::move(options)), ManifestExitCode);
-    trainer::MeshRunner::Options sizes{
-        .types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
-    sizes.train_sizes = train_data_->batch_sizes();
-    if (test_data_) sizes.eval_sizes = test_data_->batch_sizes();
-    MT_TRY_STATUS(CheckBatches(declared, *train_data_, test_data_.get()), ManifestExitCode);
-    MT_TRY(runner_, MakeRunner(*session_, declared, std::move(sizes)), ManifestExitCode);
+    MT_RETURN_IF_ERROR(Plan(program).From(Origin::kManifest));
     train_data_->ExpectClasses(runner_->programs().classes);
     if (test_data_) test_data_->ExpectClasses(runner_->programs().classes);
     if (!program.initial_weights.empty()) {
@@ -324,11 +301,32 @@ class Worker {
       for (const nn::Parameter& p : runner_->programs().parameters) {
         wanted.push_back({p.name(), p.type()});
       }
-      MT_TRY(std::vector<mesh::Tensor> weights,
-             checkpoint::LoadWeights(program.initial_weights, wanted), DataExitCode);
+      MT_ASSIGN_OR_RETURN(std::vector<mesh::Tensor> weights,
+                          checkpoint::LoadWeights(program.initial_weights, wanted));
       runner_->set_initial_weights(std::move(weights));
     }
-    return {OkStatus(), cluster::kExitDone};
+    return OkStatus();
+  }
+
+  Status Plan(const spec::ProgramSpec& program) {
+    execute::SessionOptions options{.isolated = config_.isolated, .threads = config_.threads};
+    if (team_) {
+      options.process = team_->process();
+      options.communicator = team_->communicators();
+    }
+    MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(program));
+    const int64_t full = train_data_->batch_size();
+    ApplyStrategyOptions(program, &options);
+    MT_ASSIGN_OR_RETURN(options.plan,
+                        spec::PlanOptionsOf(program, declared, train_data_->BatchTypes(full)));
+    MT_ASSIGN_OR_RETURN(session_, execute::Session::Create(std::move(options)));
+    trainer::MeshRunner::Options sizes{
+        .types = train_data_->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};
+    sizes.train_sizes = train_data_->batch_sizes();
+    if (test_data_) sizes.eval_sizes = test_data_->batch_sizes();
+    MT_RETURN_IF_ERROR(CheckBatches(declared, *train_data_, test_data_.get()));
+    MT_ASSIGN_OR_RETURN(runner_, MakeRunner(*session_, declared, std::move(sizes)));
+    return OkStatus();
   }
 
   Result<train::FitResult> Train(const train::Position& start, std::stop_token stop,
@@ -339,8 +337,8 @@ class Worker {
     if (test_data_) {
       // A validation that a loss has cut short begins anew.
       if (const data::Cursor at = test_data_->cursor(); at.batch != 0) {
-        MT_RETURN_IF_ERROR(saving::OfFiles(
-            test_data_->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint})));
+        MT_RETURN_IF_ERROR(
+            test_data_->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint}));
       }
       validation_.emplace(*test_data_);
     }
@@ -402,33 +400,31 @@ class Worker {
     return OkStatus();
   }
 
-  Ending Finish(const Result<train::FitResult>& result, const Status& saved,
-                const std::stop_token& stop, const std::function<int()>& stop_exit_code) {
+  Status Finish(const Result<train::FitResult>& result, const Status& saved,
+                const std::stop_token& stop) {
     Depart();
     const Status reported = reporter_->Finish();
     TellTermination(config_, reporter_->TerminationMessage());
-    if (!result.ok()) {
-      return {result.status(),
-              DataFailed() ? DataExitCode(result.status()) : OutputExitCode(result.status())};
-    }
-    if (team_ && membership::Team::IsLoss(saved)) return {saved, cluster::kExitRetry};
-    MT_TRY_STATUS(saved, OutputExitCode);
-    MT_TRY_STATUS(reported, OutputExitCode);
+    MT_RETURN_IF_ERROR(result.status());
+    MT_RETURN_IF_ERROR(saved);
+    MT_RETURN_IF_ERROR(reported);
     if (result->end == train::FitEnd::kNotFinite) {
-      return {Internal(result->message), cluster::kExitInternal};
+      return Internal(result->message).From(Origin::kNumbers);
     }
     const bool stopped = result->end == train::FitEnd::kStopped && stop.stop_requested();
     if (chief()) {
-      MT_TRY_STATUS(checkpoints_->Export(ModelPath(config_)), OutputExitCode);
+      MT_RETURN_IF_ERROR(checkpoints_->Export(ModelPath(config_)).From(Origin::kOutput));
       std::string last;
       if (const auto newest = checkpoints_->last()) last = newest->path;
       if (last.empty()) last = resumed_from_;
-      if (!stopped && !last.empty()) MT_TRY_STATUS(parameter::MarkFinal(last), OutputExitCode);
+      if (!stopped && !last.empty()) {
+        MT_RETURN_IF_ERROR(parameter::MarkFinal(last).From(Origin::kOutput));
+      }
       TellResults(config_, *reporter_, last);
     }
-    if (!stopped) return {OkStatus(), cluster::kExitDone};
+    if (!stopped) return OkStatus();
     TellStopped(result->position.step);
-    return {OkStatus(), stop_exit_code()};
+    return Stopped();
   }
 
   Config config_;
@@ -449,9 +445,8 @@ class Worker {
 
 }  // namespace
 
-Ending RunMeshWorker(const Config& config, spec::Manifest manifest, std::stop_token stop,
-                     const std::function<int()>& stop_exit_code) {
-  return Worker(config, std::move(manifest)).Run(stop, stop_exit_code);
+Status RunMeshWorker(const Config& config, spec::Manifest manifest, std::stop_token stop) {
+  return Worker(config, std::move(manifest)).Run(stop);
 }
 
 }  // namespace meshtrain::worker

@@ -2,18 +2,16 @@
 // one.
 #pragma once
 
-#include <functional>
 #include <stop_token>
 
+#include "runtime/base/status.h"
 #include "runtime/spec/spec.h"
 #include "worker/config.h"
-#include "worker/ending.h"
 
 namespace meshtrain::worker {
 
-// Trains what the manifest declares, and comes back when the job is done, was stopped, or cannot go
-// on.
-Ending RunMeshWorker(const Config& config, spec::Manifest manifest, std::stop_token stop,
-                     const std::function<int()>& stop_exit_code);
+// Trains what the manifest declares, and comes back when the job is done (OK), was stopped
+// (Stopped()), or cannot go on.
+Status RunMeshWorker(const Config& config, spec::Manifest manifest, std::stop_token stop);
 
 }  // namespace meshtrain::worker

@@ -15,7 +15,6 @@
 #include "runtime/parameter/chief/environment.h"
 #include "runtime/parameter/chief/evaluate.h"
 #include "runtime/parameter/chief/steps.h"
-#include "runtime/saving/file_error.h"
 #include "runtime/saving/newest.h"
 #include "runtime/saving/position.h"
 #include "runtime/spec/summary.h"
@@ -26,6 +25,7 @@
 #include "worker/reporter.h"
 #include "worker/resume.h"
 #include "worker/role.h"
+#include "worker/stopped.h"
 
 namespace meshtrain::worker {
 
@@ -34,13 +34,6 @@ namespace {
 using parameter::Coordinator;
 
 constexpr char kTrainingData[] = "train";
-
-// The servers or workers are away, for longer than they are waited for.
-int JobExitCode(const Status& error) {
-  const bool away =
-      error.code() == StatusCode::kUnavailable || error.code() == StatusCode::kDeadlineExceeded;
-  return away ? cluster::kExitRetry : JoinExitCode(error);
-}
 
 parameter::Partitioner PartitionerOf(const spec::ParameterServerSpec& spec) {
   struct Visitor {
@@ -139,58 +132,58 @@ class Chief {
   Chief(const Config& config, spec::Manifest manifest)
       : config_(config), manifest_(std::move(manifest)) {}
 
-  Ending Run(std::stop_token stop, const std::function<int()>& stop_exit_code) {
-    MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
-    MT_TRY_STATUS(end_steps_.Start(stop, times.steps), OutputExitCode);
-    MT_TRY_STATUS(give_up_.Start(stop, times.save), OutputExitCode);
-    const Ending end = RunJob(stop, stop_exit_code);
+  Status Run(std::stop_token stop) {
+    MT_ASSIGN_OR_RETURN(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()));
+    MT_RETURN_IF_ERROR(end_steps_.Start(stop, times.steps));
+    MT_RETURN_IF_ERROR(give_up_.Start(stop, times.save));
+    const Status end = RunJob(stop);
     // They may have been asked to stop as well, and serve for as long as we need them.
-    if (coordinator_ && end.exit_code != cluster::kExitDone) coordinator_->Leave();
+    if (coordinator_ && !end.ok()) coordinator_->Leave();
     return end;
   }
 
  private:
-  Ending RunJob(std::stop_token stop, const std::function<int()>& stop_exit_code) {
+  Status RunJob(std::stop_token stop) {
     const spec::ProgramSpec& program = manifest_.program;
     const cluster::TfConfig& tf_config = *config_.job.tf_config;
     // Workers serve before anything else is ready, also the one in this process.
     if (tf_config.task.role == cluster::Role::kWorker) {
-      MT_TRY(own_worker_, ServeWorker(config_, manifest_), JobExitCode);
+      MT_ASSIGN_OR_RETURN(own_worker_, ServeWorker(config_, manifest_));
     }
-    MT_TRY(folder_, SharedFolder(config_, manifest_), ManifestExitCode);
-    MT_TRY_STATUS(MakeDirectories(folder_), OutputExitCode);
-    MT_TRY(train_data_, data::Pipeline::Create(spec::TrainPipeline(program.data)), DataExitCode);
+    MT_ASSIGN_OR_RETURN(folder_, SharedFolder(config_, manifest_));
+    MT_RETURN_IF_ERROR(MakeDirectories(folder_).From(Origin::kOutput));
+    MT_ASSIGN_OR_RETURN(train_data_, data::Pipeline::Create(spec::TrainPipeline(program.data)));
     if (program.data.test) {
-      MT_TRY(test_data_, data::Pipeline::Create(spec::TestPipeline(program.data)), DataExitCode);
+      MT_ASSIGN_OR_RETURN(test_data_, data::Pipeline::Create(spec::TestPipeline(program.data)));
     }
     epochs_ = program.train.epochs;
     steps_per_epoch_ = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch
                                                          : train_data_->steps_per_epoch();
-    if (const Ending traced = Trace(); !traced.status.ok()) return traced;
+    MT_RETURN_IF_ERROR(Trace().From(Origin::kManifest));
+    MT_RETURN_IF_ERROR(LoadInitialWeights());
 
     auto resumed = Begin(stop);
-    if (!resumed.ok()) return Leave(resumed.status(), stop, stop_exit_code);
+    if (!resumed.ok()) return Leave(resumed.status(), stop);
     const train::Position start = *resumed ? (*resumed)->position : train::Position{};
     if (*resumed) {
       resumed_from_ = (*resumed)->path;
       Say(fmt::format("resuming from {} at step {}", resumed_from_, start.step));
     }
-    MT_TRY_STATUS(Report(start), OutputExitCode);
+    MT_RETURN_IF_ERROR(Report(start));
     const auto result = Train(start, stop);
-    return Finish(result, stop, stop_exit_code);
+    return Finish(result, stop);
   }
 
-  // The step's hash, the batches' types, the weights to begin with.
-  Ending Trace() {
-    const spec::ProgramSpec& program = manifest_.program;
-    MT_TRY(const spec::Declared declared, spec::Declared::Create(program), ManifestExitCode);
-    MT_TRY_STATUS(CheckBatches(declared, *train_data_, test_data_.get()), ManifestExitCode);
+  // The step's hash, the batches' types.
+  Status Trace() {
+    MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest_.program));
+    MT_RETURN_IF_ERROR(CheckBatches(declared, *train_data_, test_data_.get()));
     const int64_t full = train_data_->batch_size();
     std::set<int64_t> sizes = train_data_->batch_sizes();
     if (test_data_) sizes.merge(test_data_->batch_sizes());
     for (const int64_t size : sizes) {
       const std::vector<mesh::TensorType> types = train_data_->BatchTypes(size);
-      MT_TRY(const spec::Traced traced, declared.Trace(types), ManifestExitCode);
+      MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(types));
       types_.emplace_back(types[0], types[1]);
       classes_ = traced.programs.classes;
       if (program_hash_.empty() || size == full) {
@@ -199,13 +192,16 @@ class Chief {
       }
     }
     if (test_data_) test_data_->ExpectClasses(classes_);
-    if (!program.initial_weights.empty()) {
-      std::vector<checkpoint::NamedType> wanted;
-      for (const nn::Parameter& p : parameters_) wanted.push_back({p.name(), p.type()});
-      MT_TRY(initial_weights_, checkpoint::LoadWeights(program.initial_weights, wanted),
-             DataExitCode);
-    }
-    return {OkStatus(), cluster::kExitDone};
+    return OkStatus();
+  }
+
+  Status LoadInitialWeights() {
+    if (manifest_.program.initial_weights.empty()) return OkStatus();
+    std::vector<checkpoint::NamedType> wanted;
+    for (const nn::Parameter& p : parameters_) wanted.push_back({p.name(), p.type()});
+    MT_ASSIGN_OR_RETURN(initial_weights_,
+                        checkpoint::LoadWeights(manifest_.program.initial_weights, wanted));
+    return OkStatus();
   }
 
   // A session on the servers, from the newest whole checkpoint or from the beginning.
@@ -213,7 +209,8 @@ class Chief {
     MT_ASSIGN_OR_RETURN(
         const ResumeChoice choice,
         ChooseCheckpoints(
-            {.folder = folder_, .own = false, .resume = manifest_.checkpoint.resume}));
+            {.folder = folder_, .own = false, .resume = manifest_.checkpoint.resume})
+            .From(Origin::kOutput));
     std::optional<Resumed> resumed;
     const auto load = [&](const std::string& path) -> Status {
       MT_ASSIGN_OR_RETURN(resumed, ResumeFrom(path, stop));
@@ -229,8 +226,10 @@ class Chief {
   }
 
   Result<Resumed> ResumeFrom(const std::string& path, std::stop_token stop) {
-    MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
-    MT_ASSIGN_OR_RETURN(train::Position position, saving::PositionOf(checkpoint->index(), path));
+    MT_ASSIGN_OR_RETURN(const auto checkpoint,
+                        checkpoint::Checkpoint::Open(path).From(Origin::kOutput));
+    MT_ASSIGN_OR_RETURN(train::Position position,
+                        saving::PositionOf(checkpoint->index(), path).From(Origin::kOutput));
     MT_RETURN_IF_ERROR(Define(path, stop));
     return Resumed{std::move(position), path};
   }
@@ -280,8 +279,9 @@ class Chief {
     MT_ASSIGN_OR_RETURN(reporter_, Reporter::Create(
                                        config_, std::move(job),
                                        [this] { return coordinator_->last_save(); }, start));
-    MT_RETURN_IF_ERROR(saving::OfFiles(WriteFileAtomically(
-        config_.output + "/plan.txt", PlacementText(coordinator_->planner(), servers_))));
+    MT_RETURN_IF_ERROR(WriteFileAtomically(config_.output + "/plan.txt",
+                                           PlacementText(coordinator_->planner(), servers_))
+                           .From(Origin::kOutput));
     Say(fmt::format("training {} with {}; output in {}", manifest_.name, places, config_.output));
     if (reporter_->port() > 0) {
       Say(fmt::format("live page: http://{}:{}/", config_.host, reporter_->port()));
@@ -351,39 +351,34 @@ class Chief {
     reporter_->Ready();
     auto result = train::Fit(runner, source, fit, callbacks, end.get_token());
     reporter_->EndLine();
-    if (test_batches) data_error_ = test_batches->error();
     return result;
   }
 
-  Ending Finish(const Result<train::FitResult>& result, const std::stop_token& stop,
-                const std::function<int()>& stop_exit_code) {
+  Status Finish(const Result<train::FitResult>& result, const std::stop_token& stop) {
     const Status saved = coordinator_->WaitForSave(give_up_.token());
     const Status reported = reporter_->Finish();
     TellTermination(config_, reporter_->TerminationMessage());
-    if (!result.ok()) {
-      if (!data_error_.ok()) return {data_error_, DataExitCode(data_error_)};
-      return Leave(result.status(), stop, stop_exit_code);
-    }
-    if (saved.code() == StatusCode::kCancelled) return Leave(saved, stop, stop_exit_code);
-    MT_TRY_STATUS(saved, JobExitCode);
-    MT_TRY_STATUS(reported, OutputExitCode);
+    if (!result.ok()) return Leave(result.status(), stop);
+    if (saved.code() == StatusCode::kCancelled) return Leave(saved, stop);
+    MT_RETURN_IF_ERROR(saved);
+    MT_RETURN_IF_ERROR(reported);
     if (result->end == train::FitEnd::kNotFinite) {
-      return {Internal(result->message), cluster::kExitInternal};
+      return Internal(result->message).From(Origin::kNumbers);
     }
     const bool stopped = result->end == train::FitEnd::kStopped && stop.stop_requested();
     const auto save = coordinator_->last_save();
     const std::string last = save ? save->path : resumed_from_;
     if (!last.empty()) {
-      MT_TRY_STATUS(Export(last), OutputExitCode);
-      if (!stopped) MT_TRY_STATUS(parameter::MarkFinal(last), OutputExitCode);
+      MT_RETURN_IF_ERROR(Export(last).From(Origin::kOutput));
+      if (!stopped) MT_RETURN_IF_ERROR(parameter::MarkFinal(last).From(Origin::kOutput));
     }
     TellResults(config_, *reporter_, last);
     if (stopped) {
       TellStopped(result->position.step);
-      return {OkStatus(), stop_exit_code()};
+      return Stopped();
     }
     coordinator_->End();
-    return {OkStatus(), cluster::kExitDone};
+    return OkStatus();
   }
 
   Status Export(const std::string& path) const {
@@ -394,12 +389,12 @@ class Chief {
                               [&](std::string_view name) { return weights.contains(name); });
   }
 
-  static Ending Leave(const Status& why, const std::stop_token& stop,
-                      const std::function<int()>& stop_exit_code) {
-    if (!stop.stop_requested()) return {why, JobExitCode(why)};
+  // Data that is wrong is so at the next attempt too, whoever asked us to stop meanwhile.
+  static Status Leave(const Status& why, const std::stop_token& stop) {
+    if (!stop.stop_requested() || why.origin() == Origin::kInput) return why;
     LogWarning("stopped without saving; the last checkpoint is where it goes on",
                {{"error", why.message()}});
-    return {OkStatus(), stop_exit_code()};
+    return Stopped();
   }
 
   const Config& config_;
@@ -420,15 +415,13 @@ class Chief {
   parameter::Training training_;
   parameter::PerWorker data_;
   std::string resumed_from_;  // the checkpoint's folder; "": none
-  Status data_error_;
   std::unique_ptr<Reporter> reporter_;  // last: it asks the coordinator
 };
 
 }  // namespace
 
-Ending RunParameterChief(const Config& config, spec::Manifest manifest, std::stop_token stop,
-                         const std::function<int()>& stop_exit_code) {
-  return Chief(config, std::move(manifest)).Run(stop, stop_exit_code);
+Status RunParameterChief(const Config& config, spec::Manifest manifest, std::stop_token stop) {
+  return Chief(config, std::move(manifest)).Run(stop);
 }
 
 }  // namespace meshtrain::worker

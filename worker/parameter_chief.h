@@ -3,19 +3,17 @@
 // mesh.
 #pragma once
 
-#include <functional>
 #include <stop_token>
 
+#include "runtime/base/status.h"
 #include "runtime/spec/spec.h"
 #include "worker/config.h"
-#include "worker/ending.h"
 
 namespace meshtrain::worker {
 
 // Also for worker 0 of a job without a chief, which then runs steps in the same process. Needs
-// config.job.tf_config. Servers or workers that stay away longer than peerReturnSeconds end it with
-// 138.
-Ending RunParameterChief(const Config& config, spec::Manifest manifest, std::stop_token stop,
-                         const std::function<int()>& stop_exit_code);
+// config.job.tf_config. OK when the job is done, Stopped() when it was asked to stop; kUnavailable of
+// kPeers where servers or workers stay away longer than peerReturnSeconds.
+Status RunParameterChief(const Config& config, spec::Manifest manifest, std::stop_token stop);
 
 }  // namespace meshtrain::worker

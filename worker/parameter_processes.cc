@@ -16,14 +16,13 @@
 #include "worker/leaving.h"
 #include "worker/presence.h"
 #include "worker/role.h"
+#include "worker/stopped.h"
 
 namespace meshtrain::worker {
 
 namespace {
 
 constexpr Duration kLook = std::chrono::milliseconds(100);
-
-constexpr auto ServeExitCode = PortExitCode<OutputExitCode>;
 
 // Counts what a total has grown by.
 class Grown {
@@ -120,32 +119,36 @@ class Serving {
 Result<std::string> SharedFolder(const Config& config, const spec::Manifest& manifest) {
   if (manifest.checkpoint.path.empty()) {
     return InvalidArgument(
-        SourceName(config) +
-        ": spec.checkpoint.path: expected a folder that every process of the job reaches, since "
-        "parameter servers write checkpoints and their logs there, got: none");
+               SourceName(config) +
+               ": spec.checkpoint.path: expected a folder that every process of the job reaches, since "
+        "parameter servers write checkpoints and their logs there, got: none")
+        .From(Origin::kManifest);
   }
   std::error_code error;
   const std::filesystem::path path = std::filesystem::absolute(manifest.checkpoint.path, error);
-  if (error) return ErrnoStatus(error.value(), "cannot find", manifest.checkpoint.path);
+  if (error) {
+    return ErrnoStatus(error.value(), "cannot find", manifest.checkpoint.path)
+        .From(Origin::kManifest);
+  }
   return path.lexically_normal().string();
 }
 
-Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
-                          std::stop_token stop, const std::function<int()>& stop_exit_code) {
+Status RunParameterServer(const Config& config, const spec::Manifest& manifest,
+                          std::stop_token stop) {
   const cluster::TfConfig& tf_config = *config.job.tf_config;
-  MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
+  MT_ASSIGN_OR_RETURN(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()));
   parameter::ServerOptions options;
-  MT_TRY(options.port, OwnPort(tf_config), ManifestExitCode);
+  MT_ASSIGN_OR_RETURN(options.port, OwnPort(tf_config));
   options.address = cluster::ListenAddress(tf_config);
-  MT_TRY(options.identity, parameter::IdentityOf(ProcessEnvironment()), ManifestExitCode);
-  MT_TRY(const std::string folder, SharedFolder(config, manifest), ManifestExitCode);
+  MT_ASSIGN_OR_RETURN(options.identity, parameter::IdentityOf(ProcessEnvironment()));
+  MT_ASSIGN_OR_RETURN(const std::string folder, SharedFolder(config, manifest));
   options.store.folder = folder + "/parameter_servers/" + cluster::ToString(tf_config.task);
   options.store.threads = std::max(1, config.threads);
-  MT_TRY(const auto server, parameter::ParameterServer::Serve(options), ServeExitCode);
+  MT_ASSIGN_OR_RETURN(const auto server, parameter::ParameterServer::Serve(options));
   const parameter::ParameterServer& s = *server;
-  MT_TRY(const auto presence,
-         Presence::Create(config, JobName(manifest), [&s] { return s.health().ok(); }),
-         ServeExitCode);
+  MT_ASSIGN_OR_RETURN(
+      const auto presence,
+      Presence::Create(config, JobName(manifest), [&s] { return s.health().ok(); }));
   Say(fmt::format("parameter server {} at port {}; log in {}", tf_config.task.index, server->port(),
                   options.store.folder));
   telemetry::Metrics& m = presence->metrics();
@@ -179,10 +182,9 @@ Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
     damaged.Set(parameter::DamagedFrames());
     log.Set(static_cast<double>(stats.log_bytes));
   }
-  if (const Status health = server->health(); !health.ok()) return {health, cluster::kExitIo};
-  if (server->ended()) return {OkStatus(), cluster::kExitDone};
-  if (!stop.stop_requested()) return {chief, cluster::kExitRetry};
-  return {OkStatus(), stop_exit_code()};
+  MT_RETURN_IF_ERROR(server->health());
+  if (server->ended()) return OkStatus();
+  return stop.stop_requested() ? Stopped() : chief;
 }
 
 Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& config,
@@ -198,11 +200,11 @@ Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& confi
   return parameter::WorkerServer::Serve(std::move(options));
 }
 
-Ending RunParameterWorker(const Config& config, const spec::Manifest& manifest,
-                          std::stop_token stop, const std::function<int()>& stop_exit_code) {
-  MT_TRY(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()), ManifestExitCode);
-  MT_TRY(const auto server, ServeWorker(config, manifest), ServeExitCode);
-  MT_TRY(const auto presence, Presence::Create(config, JobName(manifest)), ServeExitCode);
+Status RunParameterWorker(const Config& config, const spec::Manifest& manifest,
+                          std::stop_token stop) {
+  MT_ASSIGN_OR_RETURN(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()));
+  MT_ASSIGN_OR_RETURN(const auto server, ServeWorker(config, manifest));
+  MT_ASSIGN_OR_RETURN(const auto presence, Presence::Create(config, JobName(manifest)));
   Say(fmt::format("worker {} at port {}, for the chief's steps", config.job.tf_config->task.index,
                   server->port()));
   Grown damaged(presence->metrics().AddCounter(kDamagedFrames, kDamagedFramesHelp));
@@ -215,9 +217,8 @@ Ending RunParameterWorker(const Config& config, const spec::Manifest& manifest,
     if (chief = news.Look(server->chief()); !chief.ok() && !stop.stop_requested()) break;
     damaged.Set(parameter::DamagedFrames());
   }
-  if (server->ended()) return {OkStatus(), cluster::kExitDone};
-  if (!stop.stop_requested()) return {chief, cluster::kExitRetry};
-  return {OkStatus(), stop_exit_code()};
+  if (server->ended()) return OkStatus();
+  return stop.stop_requested() ? Stopped() : chief;
 }
 
 }  // namespace meshtrain::worker

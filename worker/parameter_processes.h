@@ -1,18 +1,17 @@
 // The roles that serve under the strategy ParameterServer: a ps holds variables, a worker runs the
 // steps it is sent. Both learn everything from the chief (parameter_chief.h) and live until it says
-// that the job is done (0), until it does not come or come back in time (138), until they are asked
-// to stop and the chief, which may have been asked at the same time, has come to its end (143, 130;
-// leaving.h), or, a ps, until its disk fails (74).
+// that the job is done (OK), until it does not come or come back in time (kPeers), until they are
+// asked to stop and the chief, which may have been asked at the same time, has come to its end
+// (Stopped(); leaving.h), or, a ps, until its disk fails (kOutput).
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <stop_token>
 
+#include "runtime/base/status.h"
 #include "runtime/parameter/worker/worker_server.h"
 #include "runtime/spec/spec.h"
 #include "worker/config.h"
-#include "worker/ending.h"
 
 namespace meshtrain::worker {
 
@@ -23,17 +22,18 @@ inline constexpr char kDamagedFramesHelp[] =
 
 // Both need config.job.tf_config. The log of a ps lies in `checkpoint.path`, in a folder of its
 // own.
-Ending RunParameterServer(const Config& config, const spec::Manifest& manifest,
-                          std::stop_token stop, const std::function<int()>& stop_exit_code);
-Ending RunParameterWorker(const Config& config, const spec::Manifest& manifest,
-                          std::stop_token stop, const std::function<int()>& stop_exit_code);
+Status RunParameterServer(const Config& config, const spec::Manifest& manifest,
+                          std::stop_token stop);
+Status RunParameterWorker(const Config& config, const spec::Manifest& manifest,
+                          std::stop_token stop);
 
 // The server of this task, listening at its port; also for worker 0 where it is the chief as well.
 Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& config,
                                                              const spec::Manifest& manifest);
 
 // `checkpoint.path`, absolute. Servers write their parts of a checkpoint themselves, so one that
-// only the chief's output folder has will not do. Errors: kInvalidArgument where there is none.
+// only the chief's output folder has will not do. Errors: kInvalidArgument of kManifest where
+// there is none.
 Result<std::string> SharedFolder(const Config& config, const spec::Manifest& manifest);
 
 }  // namespace meshtrain::worker

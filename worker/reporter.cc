@@ -13,7 +13,6 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
-#include "runtime/saving/file_error.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -79,16 +78,9 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
                                                    const train::Position& start) {
   auto reporter =
       std::unique_ptr<Reporter>(new Reporter(config, std::move(job), std::move(last_save)));
-  MT_RETURN_IF_ERROR(saving::OfFiles(MakeDirectories(config.output)));
+  MT_RETURN_IF_ERROR(MakeDirectories(config.output).From(Origin::kOutput));
   if (reporter->job_.chief) {
-    if (start.step == 0) MT_RETURN_IF_ERROR(saving::OfFiles(reporter->KeepOldLog()));
-    MT_RETURN_IF_ERROR(saving::OfFiles(reporter->OpenLog(start)));
-    MT_ASSIGN_OR_RETURN(
-        reporter->train_events_,
-        saving::OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/train")));
-    MT_ASSIGN_OR_RETURN(
-        reporter->test_events_,
-        saving::OfFiles(telemetry::EventFileWriter::Create(config.output + "/events/test")));
+    MT_RETURN_IF_ERROR(reporter->OpenFiles(start).From(Origin::kOutput));
   }
   {
     MutexLock lock(reporter->mutex_);
@@ -123,6 +115,16 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
                                      .page = [r] { return r->Page(/*live=*/true); }}));
   }
   return reporter;
+}
+
+Status Reporter::OpenFiles(const train::Position& start) {
+  if (start.step == 0) MT_RETURN_IF_ERROR(KeepOldLog());
+  MT_RETURN_IF_ERROR(OpenLog(start));
+  MT_ASSIGN_OR_RETURN(train_events_,
+                      telemetry::EventFileWriter::Create(config_.output + "/events/train"));
+  MT_ASSIGN_OR_RETURN(test_events_,
+                      telemetry::EventFileWriter::Create(config_.output + "/events/test"));
+  return OkStatus();
 }
 
 telemetry::Progress Reporter::Now() const {
@@ -174,8 +176,8 @@ Status Reporter::RollBack(const train::Position& start) {
   epoch_shown_ = -1;
   TakeHistory(start);
   if (!job_.chief) return OkStatus();
-  MT_RETURN_IF_ERROR(saving::OfFiles(log_->Close()));
-  return saving::OfFiles(OpenLog(start));
+  MT_RETURN_IF_ERROR(log_->Close().From(Origin::kOutput));
+  return OpenLog(start).From(Origin::kOutput);
 }
 
 void Reporter::Stopped(const std::string& rank, uint64_t incarnation) {
@@ -192,7 +194,7 @@ void Reporter::Ready() {
 }
 
 Status Reporter::OnStepEnd(const train::StepInfo& info) {
-  if (job_.chief) MT_RETURN_IF_ERROR(saving::OfFiles(Record(info)));
+  if (job_.chief) MT_RETURN_IF_ERROR(Record(info).From(Origin::kOutput));
   Publish(info);
   return OkStatus();
 }
@@ -209,12 +211,14 @@ Status Reporter::OnBadStep(const train::BadStepInfo& info) {
   LogWarning("a bad step changed nothing", {{"step", std::to_string(p.step)},
                                             {"in_a_row", std::to_string(info.in_a_row)},
                                             {"why", info.why}});
-  return saving::OfFiles(log_->Add({.step = p.step,
-                                    .epoch = p.epoch + 1,
-                                    .loss = std::numeric_limits<double>::quiet_NaN(),
-                                    .metrics = {},
-                                    .seconds = {},
-                                    .bad = info.why}));
+  return log_
+      ->Add({.step = p.step,
+             .epoch = p.epoch + 1,
+             .loss = std::numeric_limits<double>::quiet_NaN(),
+             .metrics = {},
+             .seconds = {},
+             .bad = info.why})
+      .From(Origin::kOutput);
 }
 
 Status Reporter::Record(const train::StepInfo& info) {
@@ -313,8 +317,9 @@ Status Reporter::OnEpochEnd(const train::EpochInfo& info) {
   for (const auto& [name, value] : info.validation) values.emplace_back("test_" + name, value);
   if (job_.chief) line_->EndEpoch(values);
   if (!info.validation.empty()) {
-    if (job_.chief)
-      MT_RETURN_IF_ERROR(saving::OfFiles(test_events_->Add(info.step, info.validation)));
+    if (job_.chief) {
+      MT_RETURN_IF_ERROR(test_events_->Add(info.step, info.validation).From(Origin::kOutput));
+    }
     if (const auto loss = train::FindScalar(info.validation, "loss")) {
       training_->test_loss.Set(*loss);
     }
@@ -358,7 +363,10 @@ Status Reporter::Finish() {
     progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
     board_.Set(std::move(progress));
   }
-  if (!job_.chief) return OkStatus();
+  return job_.chief ? CloseFiles().From(Origin::kOutput) : OkStatus();
+}
+
+Status Reporter::CloseFiles() {
   MT_RETURN_IF_ERROR(log_->Close());
   MT_RETURN_IF_ERROR(train_events_->Close());
   MT_RETURN_IF_ERROR(test_events_->Close());

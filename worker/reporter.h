@@ -46,7 +46,8 @@ class Reporter final : public train::Callback {
   // The newest complete checkpoint. Called by several threads.
   using LastSave = std::function<std::optional<checkpoint::SaveReport>()>;
   // Opens the output files and, where the configuration asks for it, the server. Errors: those of
-  // files, as OfFiles has them; kUnavailable only for an address that cannot be bound.
+  // files, kOutput; kUnavailable for an address that cannot be bound, of kPeers where its port is
+  // taken.
   static Result<std::unique_ptr<Reporter>> Create(const Config& config, Job job, LastSave last_save,
                                                   const train::Position& start);
 
@@ -71,6 +72,8 @@ class Reporter final : public train::Callback {
 
  private:
   Reporter(const Config& config, Job job, LastSave last_save);
+  Status OpenFiles(const train::Position& start);
+  Status CloseFiles();
   Status OpenLog(const train::Position& start);
   Status KeepOldLog();
   void RemoveOldLog();

@@ -26,10 +26,12 @@ std::string SourceName(const Config& config) {
 Result<spec::Manifest> ReadManifest(const Config& config) {
   const spec::ReadOptions options{.processes = config.job.mesh_processes()};
   if (config.file.empty()) {
-    return spec::ParseManifest(config.job.manifest, SourceName(config), options);
+    return spec::ParseManifest(config.job.manifest, SourceName(config), options)
+        .From(Origin::kManifest);
   }
-  MT_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.file, int64_t{4} << 20));
-  return spec::ParseManifest(text, config.file, options);
+  MT_ASSIGN_OR_RETURN(const std::string text,
+                      ReadFile(config.file, int64_t{4} << 20).From(Origin::kManifest));
+  return spec::ParseManifest(text, config.file, options).From(Origin::kManifest);
 }
 
 std::string JobName(const spec::Manifest& manifest) {
@@ -49,7 +51,8 @@ Result<int> OwnPort(const cluster::TfConfig& config) {
   if (!port || *port < 1 || *port > 65535) {
     return InvalidArgument("TF_CONFIG: cluster: expected HOST:PORT for " +
                            cluster::ToString(config.task) +
-                           ", got: " + (host.empty() ? "none" : host));
+                           ", got: " + (host.empty() ? "none" : host))
+        .From(Origin::kManifest);
   }
   return static_cast<int>(*port);
 }

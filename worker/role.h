@@ -14,7 +14,7 @@ namespace meshtrain::worker {
 
 // What errors call the manifest: its file, or the variable that holds it.
 std::string SourceName(const Config& config);
-// From the file, or from what the environment holds. Errors: ParseManifest's, ReadFile's.
+// From the file, or from what the environment holds. Errors: ParseManifest's, ReadFile's, all of kManifest.
 Result<spec::Manifest> ReadManifest(const Config& config);
 // Of the manifest, or "program".
 std::string JobName(const spec::Manifest& manifest);
@@ -26,7 +26,7 @@ struct CheckpointFolder {
 CheckpointFolder CheckpointFolderOf(const Config& config, const spec::Manifest& manifest);
 
 // The port of this process in TF_CONFIG, whose task must be in its cluster. Errors:
-// kInvalidArgument.
+// kInvalidArgument of kManifest.
 Result<int> OwnPort(const cluster::TfConfig& config);
 
 using strategy::PipelineBatches;

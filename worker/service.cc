@@ -4,7 +4,6 @@
 
 #include "runtime/base/text.h"
 #include "runtime/membership/arithmetic_agreement.h"
-#include "worker/ending.h"
 #include "worker/evaluator.h"
 #include "worker/mesh_worker.h"
 #include "worker/parameter_chief.h"
@@ -24,49 +23,49 @@ Status CheckDevices(const Config& config, const spec::Manifest& manifest) {
                        std::string(mesh::DeviceKindName(kind)));
 }
 
-Ending Run(const Config& config, std::stop_token stop, const std::function<int()>& stop_exit_code) {
-  MT_TRY_STATUS(membership::LimitInstructionSetBy(ProcessEnvironment()), ManifestExitCode);
-  MT_TRY(spec::Manifest manifest, ReadManifest(config), ManifestExitCode);
-  MT_TRY_STATUS(CheckDevices(config, manifest), ManifestExitCode);
+Status Run(const Config& config, std::stop_token stop) {
+  MT_RETURN_IF_ERROR(
+      membership::LimitInstructionSetBy(ProcessEnvironment()).From(Origin::kManifest));
+  MT_ASSIGN_OR_RETURN(spec::Manifest manifest, ReadManifest(config));
+  MT_RETURN_IF_ERROR(CheckDevices(config, manifest).From(Origin::kManifest));
   const bool servers = manifest.strategy == "ParameterServer";
   if (!config.job.tf_config) {
-    if (!servers) return RunMeshWorker(config, std::move(manifest), stop, stop_exit_code);
-    return {
-        InvalidArgument(SourceName(config) +
-                        ": spec.strategy: ParameterServer needs chief, worker and ps processes: "
-                        "expected TF_CONFIG to say who they are, got: none"),
-        cluster::kExitBadConfig};
+    if (!servers) return RunMeshWorker(config, std::move(manifest), stop);
+    return InvalidArgument(SourceName(config) +
+                           ": spec.strategy: ParameterServer needs chief, worker and ps processes: "
+                           "expected TF_CONFIG to say who they are, got: none")
+        .From(Origin::kManifest);
   }
   const cluster::ClusterSpec& cluster = config.job.tf_config->cluster;
   const cluster::TaskId task = config.job.tf_config->task;
   if (task.role == Role::kEvaluator) {
-    return RunEvaluator(config, std::move(manifest), stop, stop_exit_code);
+    return RunEvaluator(config, std::move(manifest), stop);
   }
   if (servers) {
     if (cluster.count(Role::kPs) == 0) {
-      return {
-          InvalidArgument("TF_CONFIG: cluster.ps: ParameterServer needs at least one, got: none"),
-          cluster::kExitBadConfig};
+      return InvalidArgument(
+                 "TF_CONFIG: cluster.ps: ParameterServer needs at least one, got: none")
+          .From(Origin::kManifest);
     }
-    if (task.role == Role::kPs) return RunParameterServer(config, manifest, stop, stop_exit_code);
+    if (task.role == Role::kPs) return RunParameterServer(config, manifest, stop);
     // Without a chief worker 0 is that too.
     const bool leads =
         task.role == Role::kChief || (cluster.count(Role::kChief) == 0 && task.index == 0);
-    if (leads) return RunParameterChief(config, std::move(manifest), stop, stop_exit_code);
-    return RunParameterWorker(config, manifest, stop, stop_exit_code);
+    if (leads) return RunParameterChief(config, std::move(manifest), stop);
+    return RunParameterWorker(config, manifest, stop);
   }
-  return RunMeshWorker(config, std::move(manifest), stop, stop_exit_code);
+  return RunMeshWorker(config, std::move(manifest), stop);
 }
 
 }  // namespace
 
-int Serve(const Config& config, std::stop_token stop, const std::function<int()>& stop_exit_code) {
-  const Ending end = Run(config, stop, stop_exit_code);
-  if (!end.status.ok()) {
-    std::fprintf(stderr, "meshtrain-worker: %s\n", Printable(end.status.message()).c_str());
+Status Serve(const Config& config, std::stop_token stop) {
+  const Status end = Run(config, stop);
+  if (!end.ok() && end.origin() != Origin::kStop) {
+    std::fprintf(stderr, "meshtrain-worker: %s\n", Printable(end.message()).c_str());
   }
   std::fflush(stdout);
-  return end.exit_code;
+  return end;
 }
 
 }  // namespace meshtrain::worker

@@ -1,16 +1,15 @@
-// One training process from its configuration to its exit code.
+// One training process from its configuration to its end.
 #pragma once
 
-#include <functional>
 #include <stop_token>
 
+#include "runtime/base/status.h"
 #include "worker/config.h"
 
 namespace meshtrain::worker {
 
-// Trains what the manifest declares. Messages go to stdout and stderr. Returns the exit code of
-// runtime/cluster/contract.h; `stop_exit_code` says which one a requested stop means (143 for
-// SIGTERM, 130 for SIGINT).
-int Serve(const Config& config, std::stop_token stop, const std::function<int()>& stop_exit_code);
+// Trains what the manifest declares, whatever the role of this process. Messages go to stdout and
+// stderr, the error that is returned too. Stopped() where `stop` was requested before the end.
+Status Serve(const Config& config, std::stop_token stop);
 
 }  // namespace meshtrain::worker

@@ -5,7 +5,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/save.h"
-#include "runtime/saving/file_error.h"
+#include "runtime/saving/failure.h"
 
 namespace meshtrain::saving {
 namespace {
@@ -41,7 +41,7 @@ Result<std::optional<checkpoint::Candidate>> TakeNewestTogether(
     // The chief says which; "" is none, '!' why it cannot go on.
     std::string offer;
     if (!candidates.ok()) {
-      offer = "!" + TellFailure(OfFiles(candidates.status()));
+      offer = "!" + TellFailure(candidates.status().From(Origin::kOutput));
     } else if (next < candidates->size()) {
       offer = std::to_string((*candidates)[next].step);
     } else if (next > 0) {

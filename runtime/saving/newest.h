@@ -25,7 +25,7 @@ Result<std::optional<checkpoint::Candidate>> TakeNewest(
 // The same one in every process of a team, which all call it after Join: the chief says which (the
 // others' `candidates` do not count), and it is taken when all could load it. Errors: also the
 // team's; the chief's where it could not list them; another process's, with its name and code.
-// `load` says kUnavailable and kDeadlineExceeded of lost peers only (file_error.h).
+// What `load` says of files is kOutput, so that none of it is taken for a lost peer (failure.h).
 Result<std::optional<checkpoint::Candidate>> TakeNewestTogether(
     membership::Team& team, const std::string& folder,
     const Result<std::vector<checkpoint::Candidate>>& candidates, const LoadCheckpoint& load,

@@ -6,7 +6,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/saving/copies.h"
-#include "runtime/saving/file_error.h"
+#include "runtime/saving/failure.h"
 #include "runtime/saving/newest.h"
 #include "runtime/saving/position.h"
 #include "runtime/saving/shards.h"
@@ -29,7 +29,7 @@ Result<std::unique_ptr<SessionCheckpoints>> SessionCheckpoints::Create(
     return InvalidArgument(options.folder +
                            ": expected variables of different names, got two: " + v.name());
   }
-  MT_RETURN_IF_ERROR(OfFiles(MakeDirectories(options.folder)));
+  MT_RETURN_IF_ERROR(MakeDirectories(options.folder).From(Origin::kOutput));
   return std::unique_ptr<SessionCheckpoints>(
       new SessionCheckpoints(session, std::move(variables), std::move(options)));
 }
@@ -39,7 +39,7 @@ Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
   // All is read before anything is changed.
   Shards shards;
   Restored restored;
-  const auto load = [&](const std::string& path) -> Status {
+  const auto read = [&](const std::string& path) -> Status {
     const membership::Team::Busy busy(o_.team, "loading " + path);
     MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
     const checkpoint::Index& index = checkpoint->index();
@@ -52,16 +52,15 @@ Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
     }
     return OkStatus();
   };
-  const auto candidates = OfFiles(checkpoint::ListCheckpoints(o_.folder));
+  const auto load = [&](const std::string& path) { return read(path).From(Origin::kOutput); };
+  const auto candidates = checkpoint::ListCheckpoints(o_.folder).From(Origin::kOutput);
   std::optional<checkpoint::Candidate> taken;
   if (o_.team == nullptr) {
     MT_RETURN_IF_ERROR(candidates.status());
     MT_ASSIGN_OR_RETURN(taken, TakeNewest(*candidates, load));
   } else {
     MT_ASSIGN_OR_RETURN(
-        taken, TakeNewestTogether(
-                   *o_.team, o_.folder, candidates,
-                   [&](const std::string& path) { return OfFiles(load(path)); }, std::move(stop)));
+        taken, TakeNewestTogether(*o_.team, o_.folder, candidates, load, std::move(stop)));
   }
   if (!taken) return std::optional<Restored>();
   MT_RETURN_IF_ERROR(WriteShards(session_, variables_, shards));
@@ -85,7 +84,7 @@ Status SessionCheckpoints::Save(const train::Position& position,
     options.generation = static_cast<int64_t>(o_.team->incarnation());
     options.abandon = o_.team->lost();
   }
-  Status saved = OfFiles(checkpoint::CheckFolder(o_.folder).status());
+  Status saved = checkpoint::CheckFolder(o_.folder).status().From(Origin::kOutput);
   if (saved.ok()) {
     const membership::Team::Busy busy(o_.team, "saving step " + std::to_string(position.step));
     saved = OfSaving(checkpoint::Save(o_.folder, snapshot, options).status());

@@ -57,10 +57,7 @@ int64_t DistributedDataset::global_batch_size() const { return shared_->pipeline
 
 Result<std::optional<train::Batch>> PipelineBatches::Next(std::stop_token stop) {
   auto next = pipeline_.Next(std::move(stop));
-  if (!next.ok()) {
-    if (next.status().code() != StatusCode::kCancelled) error_ = next.status();
-    return next.status();
-  }
+  MT_RETURN_IF_ERROR(next.status());
   if (!next->has_value()) return std::optional<train::Batch>();
   return std::optional<train::Batch>({std::move((*next)->components), (*next)->size});
 }

@@ -61,12 +61,9 @@ class PipelineBatches final : public train::BatchSource {
   explicit PipelineBatches(data::Pipeline& pipeline) : pipeline_(pipeline) {}
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
   int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
-  // The data's own error, if one ended the loop; being asked to stop is none.
-  const Status& error() const { return error_; }
 
  private:
   data::Pipeline& pipeline_;
-  Status error_;
 };
 
 // Puts a pipeline to the beginning of a pass: where it stands, if that is one, else the next.

@@ -35,7 +35,7 @@ Result<int64_t> EvaluateLoop(
   Duration since = options.clock->Monotonic();
   while (!stop.stop_requested()) {
     MT_ASSIGN_OR_RETURN(std::vector<checkpoint::Candidate> candidates,
-                        checkpoint::ListCheckpoints(folder));
+                        checkpoint::ListCheckpoints(folder).From(Origin::kOutput));
     std::reverse(candidates.begin(), candidates.end());
     for (const checkpoint::Candidate& candidate : candidates) {
       if (candidate.step <= newest) continue;
@@ -43,7 +43,7 @@ Result<int64_t> EvaluateLoop(
       newest = candidate.step;
       since = options.clock->Monotonic();
       const auto checkpoint = checkpoint::Checkpoint::Open(candidate.path);
-      Status status = checkpoint.status();
+      Status status = checkpoint.status().From(Origin::kOutput);
       if (status.ok()) status = evaluate(**checkpoint);
       // Data that is damaged or not there is no checkpoint that is.
       const bool data = status.origin() == Origin::kInput;
@@ -64,7 +64,8 @@ Result<int64_t> EvaluateLoop(
     }
     if (options.clock->Monotonic() - since > options.patience) {
       return DeadlineExceeded(folder + ": expected the final checkpoint, got: nothing after step " +
-                              std::to_string(newest) + " for too long");
+                              std::to_string(newest) + " for too long")
+          .From(Origin::kOutput);
     }
     options.clock->SleepFor(options.poll, stop);
   }

@@ -184,7 +184,8 @@ class FrameReader {
     damaged_ = true;
     ++damaged_frames;
     return Unavailable("frame: expected " + expected + ", got: " + got +
-                       "; bytes changed on the way");
+                       "; bytes changed on the way")
+        .From(Origin::kPeers);
   }
   Status CheckSum(const uint8_t* sent, uint64_t ours, const std::string& of) {
     if (Get<uint64_t>(sent) == ours) return OkStatus();
