@@ -99,9 +99,7 @@ std::string NewUid() {
   return text;
 }
 
-}  // namespace
-
-Result<Job> ReadJob(const std::string& file) {
+Result<Job> Read(const std::string& file) {
   MT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kLargestManifest));
   MT_ASSIGN_OR_RETURN(const std::vector<spec::Node> documents, spec::ParseDocuments(text, file));
   const spec::Node* root = nullptr;
@@ -150,6 +148,10 @@ Result<Job> ReadJob(const std::string& file) {
   if (!wrong.empty()) return InvalidArgument(wrong);
   return out;
 }
+
+}  // namespace
+
+Result<Job> ReadJob(const std::string& file) { return Read(file).From(Origin::kManifest); }
 
 bool ReadsDataHere(const Job& job) {
   for (const auto& [role, replica] : job.job.spec.replica_specs) {

@@ -18,8 +18,8 @@ struct Job {
 
 // Reads a TrainingJob, or a program alone, which becomes a job of one worker named after the file.
 // What only a cluster fills in (namespace, uid, generation) is filled in. `checkpoint.path` may be
-// absent: the output folder has a place for checkpoints. Errors: kNotFound when there is no such
-// file; kInvalidArgument with every mistake, each with its place:
+// absent: the output folder has a place for checkpoints. Errors, of kManifest: kNotFound when there
+// is no such file; kInvalidArgument with every mistake, each with its place:
 //   job.yaml:7:17: spec.replicaSpecs.worker.replicas: must be at least 0, got: -1
 Result<Job> ReadJob(const std::string& file);
 

@@ -9,8 +9,8 @@
 
 namespace meshtrain::cli {
 
-// Reads and checks the file. Errors: kNotFound when there is none, kInvalidArgument with every
-// mistake.
+// Reads and checks the file. Errors, of kManifest: kNotFound when there is none, kInvalidArgument
+// with every mistake.
 Result<spec::Manifest> ReadManifest(const std::string& file);
 
 // What the heads of the data files say of the batches.
@@ -18,12 +18,14 @@ struct DataBatches {
   spec::Batches train;
   std::optional<spec::Batches> test;
 };
-// Errors: those of opening the files.
+// Errors: those of opening the files, of kInput.
 Result<DataBatches> ReadBatches(const spec::ProgramSpec& program);
-// Declared::CheckBatches, with the place in the manifest.
+// Declared::CheckBatches, with the place in the manifest; of kManifest.
 Status CheckBatches(const spec::Manifest& manifest, const DataBatches& batches);
 
 // "meshtrain VERB: MESSAGE" on stderr, each line of the message by itself.
 void PrintError(const char* verb, const Status& error);
+// The exit code of a verb that ended with `status`, after PrintError where it is an error.
+int End(const char* verb, const Status& status);
 
 }  // namespace meshtrain::cli

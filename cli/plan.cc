@@ -9,49 +9,37 @@
 #include "cli/manifest.h"
 #include "cli/verbs.h"
 #include "runtime/base/text.h"
-#include "runtime/cluster/exit_code.h"
 #include "runtime/spec/plan_options.h"
 
 namespace meshtrain::cli {
 namespace {
 
-int Plan(const std::string& file) {
-  const auto manifest = ReadManifest(file);
-  if (!manifest.ok()) {
-    PrintError("plan", manifest.status());
-    return cluster::ManifestExitCode(manifest.status());
-  }
-  const auto batches = ReadBatches(manifest->program);
-  if (!batches.ok()) {
-    PrintError("plan", batches.status());
-    return cluster::DataExitCode(batches.status());
-  }
-  const auto print = [&]() -> Status {
-    MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest->program));
-    MT_RETURN_IF_ERROR(declared.CheckBatches(batches->train, batches->test));
-    const std::vector<mesh::TensorType>& types = batches->train.types;
-    MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(types));
-    const program::Program& step = traced.programs.train_step;
-    sharding::Given given;
-    given.inputs = traced.layouts.inputs;
-    for (const program::State& s : step.states) {
-      if (const auto it = traced.layouts.states.find(s.name); it != traced.layouts.states.end()) {
-        given.states.insert(*it);
-      }
+Result<plan::Plan> PlanOf(const spec::Manifest& manifest, const DataBatches& batches) {
+  MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest.program));
+  MT_RETURN_IF_ERROR(declared.CheckBatches(batches.train, batches.test));
+  const std::vector<mesh::TensorType>& types = batches.train.types;
+  MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(types));
+  const program::Program& step = traced.programs.train_step;
+  sharding::Given given;
+  given.inputs = traced.layouts.inputs;
+  for (const program::State& s : step.states) {
+    if (const auto it = traced.layouts.states.find(s.name); it != traced.layouts.states.end()) {
+      given.states.insert(*it);
     }
-    MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
-                        sharding::Shard(step, traced.mesh, given, {.guard_updates = true}));
-    MT_ASSIGN_OR_RETURN(const plan::Options options,
-                        spec::PlanOptionsOf(manifest->program, declared, types));
-    MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(std::move(partitioned), options));
-    std::fputs(Printable(plan.Report()).c_str(), stdout);
-    return OkStatus();
-  };
-  if (const Status status = print(); !status.ok()) {
-    PrintError("plan", status);
-    return cluster::ManifestExitCode(status);
   }
-  return 0;
+  MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
+                      sharding::Shard(step, traced.mesh, given, {.guard_updates = true}));
+  MT_ASSIGN_OR_RETURN(const plan::Options options,
+                      spec::PlanOptionsOf(manifest.program, declared, types));
+  return plan::MakePlan(std::move(partitioned), options);
+}
+
+Status Plan(const std::string& file) {
+  MT_ASSIGN_OR_RETURN(const spec::Manifest manifest, ReadManifest(file));
+  MT_ASSIGN_OR_RETURN(const DataBatches batches, ReadBatches(manifest.program));
+  MT_ASSIGN_OR_RETURN(const plan::Plan plan, PlanOf(manifest, batches).From(Origin::kManifest));
+  std::fputs(Printable(plan.Report()).c_str(), stdout);
+  return OkStatus();
 }
 
 }  // namespace
@@ -62,7 +50,7 @@ void AddPlan(CLI::App& app, Action* chosen) {
                                       "Print what a training step will do: layouts, collectives "
                                       "with bytes, peak memory per device");
   verb->add_option("-f,--file", *file, "The manifest, YAML or JSON")->required();
-  verb->callback([file, chosen] { *chosen = [file] { return Plan(*file); }; });
+  verb->callback([file, chosen] { *chosen = [file] { return End("plan", Plan(*file)); }; });
 }
 
 }  // namespace meshtrain::cli

@@ -17,7 +17,6 @@
 #include "runtime/base/cores.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
-#include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::cli {
 namespace {
@@ -69,17 +68,10 @@ bool IsAddress(const std::string& text) {
 
 // Mistakes that show only when the program meets its data are told here, once and with their place
 // in the manifest, instead of by each of its processes.
-int CheckProgram(const Job& job) {
-  if (!job.program || !ReadsDataHere(job)) return cluster::kExitDone;
-  const auto batches = ReadBatches(job.program->program);
-  if (!batches.ok()) {
-    PrintError("run", batches.status());
-    return cluster::DataExitCode(batches.status());
-  }
-  const Status fits = CheckBatches(*job.program, *batches);
-  if (fits.ok()) return cluster::kExitDone;
-  PrintError("run", fits);
-  return cluster::ManifestExitCode(fits);
+Status CheckProgram(const Job& job) {
+  if (!job.program || !ReadsDataHere(job)) return OkStatus();
+  MT_ASSIGN_OR_RETURN(const DataBatches batches, ReadBatches(job.program->program));
+  return CheckBatches(*job.program, batches);
 }
 
 int Run(const RunFlags& flags) {
@@ -89,11 +81,8 @@ int Run(const RunFlags& flags) {
     return cluster::kExitUsage;
   }
   auto job = ReadJob(flags.file);
-  if (!job.ok()) {
-    PrintError("run", job.status());
-    return cluster::ManifestExitCode(job.status());
-  }
-  if (const int code = CheckProgram(*job); code != cluster::kExitDone) return code;
+  if (!job.ok()) return End("run", job.status());
+  if (const Status checked = CheckProgram(*job); !checked.ok()) return End("run", checked);
   AllowManyFiles();
   local::RunnerOptions options;
   options.launch = {.output = flags.output,

@@ -7,28 +7,19 @@
 #include "cli/manifest.h"
 #include "cli/verbs.h"
 #include "runtime/base/text.h"
-#include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::cli {
 namespace {
 
-int Validate(const std::string& file) {
-  const auto job = ReadJob(file);
-  if (!job.ok()) {
-    PrintError("validate", job.status());
-    return cluster::ManifestExitCode(job.status());
-  }
+Status Validate(const std::string& file) {
+  MT_ASSIGN_OR_RETURN(const Job job, ReadJob(file));
   // With the data at hand, its batches too; without it the manifest is valid as far as one can see.
-  if (job->program && ReadsDataHere(*job)) {
-    const auto batches = ReadBatches(job->program->program);
-    const Status fits = batches.ok() ? CheckBatches(*job->program, *batches) : OkStatus();
-    if (!fits.ok()) {
-      PrintError("validate", fits);
-      return cluster::ManifestExitCode(fits);
-    }
+  if (job.program && ReadsDataHere(job)) {
+    const auto batches = ReadBatches(job.program->program);
+    if (batches.ok()) MT_RETURN_IF_ERROR(CheckBatches(*job.program, *batches));
   }
   std::printf("%s: valid\n", Printable(file).c_str());
-  return 0;
+  return OkStatus();
 }
 
 }  // namespace
@@ -39,7 +30,7 @@ void AddValidate(CLI::App& app, Action* chosen) {
                                       "Check a manifest as the operator and the worker would: "
                                       "every mistake with its line and column");
   verb->add_option("-f,--file", *file, "The manifest, YAML or JSON")->required();
-  verb->callback([file, chosen] { *chosen = [file] { return Validate(*file); }; });
+  verb->callback([file, chosen] { *chosen = [file] { return End("validate", Validate(*file)); }; });
 }
 
 }  // namespace meshtrain::cli

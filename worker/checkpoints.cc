@@ -97,8 +97,8 @@ Result<std::optional<Resumed>> Checkpoints::ResumeTogether(
   if (chief()) candidates = Candidates(finished);
   Loaded loaded;
   const auto load = [&](const std::string& path) -> Status {
-    MT_ASSIGN_OR_RETURN(
-        loaded, shared() ? Load(path).From(Origin::kOutput) : LoadTogether(path, stop));
+    MT_ASSIGN_OR_RETURN(loaded,
+                        shared() ? Load(path).From(Origin::kOutput) : LoadTogether(path, stop));
     return OkStatus();
   };
   MT_ASSIGN_OR_RETURN(const auto taken,

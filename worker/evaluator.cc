@@ -95,8 +95,8 @@ class Evaluator {
  private:
   // Session and steps.
   Status Plan() {
-    MT_ASSIGN_OR_RETURN(session_, execute::Session::Create({.isolated = config_.isolated,
-                                                            .threads = config_.threads}));
+    MT_ASSIGN_OR_RETURN(session_, execute::Session::Create(
+                                      {.isolated = config_.isolated, .threads = config_.threads}));
     MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest_.program));
     trainer::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
     sizes.eval_sizes = data_->batch_sizes();
@@ -106,8 +106,8 @@ class Evaluator {
 
   Status OpenFiles(const std::string& log_path) {
     MT_RETURN_IF_ERROR(MakeDirectories(config_.output));
-    MT_ASSIGN_OR_RETURN(
-        log_, telemetry::MetricsLog::Open(log_path, std::numeric_limits<int64_t>::max()));
+    MT_ASSIGN_OR_RETURN(log_,
+                        telemetry::MetricsLog::Open(log_path, std::numeric_limits<int64_t>::max()));
     MT_ASSIGN_OR_RETURN(events_,
                         telemetry::EventFileWriter::Create(config_.output + "/events/evaluator"));
     return OkStatus();

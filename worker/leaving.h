@@ -19,8 +19,7 @@ namespace meshtrain::worker {
 inline Result<cluster::StopTimes> StopTimesIn(const membership::Environment& environment) {
   const auto text = environment(cluster::kEnvStopGrace);
   if (!text) return cluster::StopTimesOf(cluster::kDefaultStopGrace);
-  MT_ASSIGN_OR_RETURN(const Duration grace,
-                      cluster::ParseStopGrace(*text).From(Origin::kManifest));
+  MT_ASSIGN_OR_RETURN(const Duration grace, cluster::ParseStopGrace(*text).From(Origin::kManifest));
   return cluster::StopTimesOf(grace);
 }
 
@@ -29,8 +28,8 @@ inline constexpr Duration kChiefLost = std::chrono::milliseconds(1500);
 // As long as processes of a mesh wait for each other at first (team.h): pods come up one by one.
 inline constexpr Duration kChiefComes = std::chrono::minutes(10);
 
-// OK, or kUnavailable of kPeers: no chief came since `began`, or it has not come back in time. Monotonic
-// times; `peer_return` is counted from when it was last heard, 0: it is not waited for.
+// OK, or kUnavailable of kPeers: no chief came since `began`, or it has not come back in time.
+// Monotonic times; `peer_return` is counted from when it was last heard, 0: it is not waited for.
 inline Status ChiefStays(const std::string& chief, const parameter::ChiefSeen& seen, Duration began,
                          Duration now, Duration peer_return) {
   const auto text = [](Duration d) {

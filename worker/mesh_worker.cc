@@ -123,11 +123,10 @@ class Worker {
                                                          : train_data_->steps_per_epoch();
     const CheckpointFolder folder = CheckpointFolderOf(config_, manifest_);
     MT_RETURN_IF_ERROR(MakeDirectories(folder.path).From(Origin::kOutput));
-    MT_ASSIGN_OR_RETURN(
-        checkpoints_,
-        Checkpoints::Create(
-            {folder.path, folder.own, manifest_.checkpoint, team_.get(), config_.parts_timeout},
-            *session_, *runner_, *train_data_));
+    MT_ASSIGN_OR_RETURN(checkpoints_,
+                        Checkpoints::Create({folder.path, folder.own, manifest_.checkpoint,
+                                             team_.get(), config_.parts_timeout},
+                                            *session_, *runner_, *train_data_));
     // Each round begins at the newest checkpoint and ends with the job, with an error, or with the
     // loss of a peer.
     for (;;) {
@@ -225,9 +224,9 @@ class Worker {
     return true;
   }
 
-  // The end of a process that cannot go on with the others; where one is lost, nobody is told. (Of a
-  // "stale incarnation" ExitCodeOf makes a code that is not retried: a newer process of our task is
-  // at work, and whoever restarts us would only disturb it.)
+  // The end of a process that cannot go on with the others; where one is lost, nobody is told. (Of
+  // a "stale incarnation" ExitCodeOf makes a code that is not retried: a newer process of our task
+  // is at work, and whoever restarts us would only disturb it.)
   Status Leave(const std::stop_token& stop, const Status& why) {
     if (stop.stop_requested()) {
       Depart();
@@ -337,8 +336,7 @@ class Worker {
     if (test_data_) {
       // A validation that a loss has cut short begins anew.
       if (const data::Cursor at = test_data_->cursor(); at.batch != 0) {
-        MT_RETURN_IF_ERROR(
-            test_data_->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint}));
+        MT_RETURN_IF_ERROR(test_data_->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint}));
       }
       validation_.emplace(*test_data_);
     }

@@ -208,8 +208,7 @@ class Chief {
   Result<std::optional<Resumed>> Begin(std::stop_token stop) {
     MT_ASSIGN_OR_RETURN(
         const ResumeChoice choice,
-        ChooseCheckpoints(
-            {.folder = folder_, .own = false, .resume = manifest_.checkpoint.resume})
+        ChooseCheckpoints({.folder = folder_, .own = false, .resume = manifest_.checkpoint.resume})
             .From(Origin::kOutput));
     std::optional<Resumed> resumed;
     const auto load = [&](const std::string& path) -> Status {
@@ -414,7 +413,7 @@ class Chief {
   std::unique_ptr<Coordinator> coordinator_;
   parameter::Training training_;
   parameter::PerWorker data_;
-  std::string resumed_from_;  // the checkpoint's folder; "": none
+  std::string resumed_from_;            // the checkpoint's folder; "": none
   std::unique_ptr<Reporter> reporter_;  // last: it asks the coordinator
 };
 

@@ -12,8 +12,8 @@
 namespace meshtrain::worker {
 
 // Also for worker 0 of a job without a chief, which then runs steps in the same process. Needs
-// config.job.tf_config. OK when the job is done, Stopped() when it was asked to stop; kUnavailable of
-// kPeers where servers or workers stay away longer than peerReturnSeconds.
+// config.job.tf_config. OK when the job is done, Stopped() when it was asked to stop; kUnavailable
+// of kPeers where servers or workers stay away longer than peerReturnSeconds.
 Status RunParameterChief(const Config& config, spec::Manifest manifest, std::stop_token stop);
 
 }  // namespace meshtrain::worker

@@ -118,10 +118,10 @@ class Serving {
 
 Result<std::string> SharedFolder(const Config& config, const spec::Manifest& manifest) {
   if (manifest.checkpoint.path.empty()) {
-    return InvalidArgument(
-               SourceName(config) +
-               ": spec.checkpoint.path: expected a folder that every process of the job reaches, since "
-        "parameter servers write checkpoints and their logs there, got: none")
+    return InvalidArgument(SourceName(config) +
+                           ": spec.checkpoint.path: expected a folder that every process of the "
+                           "job reaches, since "
+                           "parameter servers write checkpoints and their logs there, got: none")
         .From(Origin::kManifest);
   }
   std::error_code error;
@@ -146,9 +146,8 @@ Status RunParameterServer(const Config& config, const spec::Manifest& manifest,
   options.store.threads = std::max(1, config.threads);
   MT_ASSIGN_OR_RETURN(const auto server, parameter::ParameterServer::Serve(options));
   const parameter::ParameterServer& s = *server;
-  MT_ASSIGN_OR_RETURN(
-      const auto presence,
-      Presence::Create(config, JobName(manifest), [&s] { return s.health().ok(); }));
+  MT_ASSIGN_OR_RETURN(const auto presence, Presence::Create(config, JobName(manifest),
+                                                            [&s] { return s.health().ok(); }));
   Say(fmt::format("parameter server {} at port {}; log in {}", tf_config.task.index, server->port(),
                   options.store.folder));
   telemetry::Metrics& m = presence->metrics();

@@ -14,7 +14,8 @@ namespace meshtrain::worker {
 
 // What errors call the manifest: its file, or the variable that holds it.
 std::string SourceName(const Config& config);
-// From the file, or from what the environment holds. Errors: ParseManifest's, ReadFile's, all of kManifest.
+// From the file, or from what the environment holds. Errors: ParseManifest's, ReadFile's, all of
+// kManifest.
 Result<spec::Manifest> ReadManifest(const Config& config);
 // Of the manifest, or "program".
 std::string JobName(const spec::Manifest& manifest);

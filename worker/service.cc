@@ -43,8 +43,7 @@ Status Run(const Config& config, std::stop_token stop) {
   }
   if (servers) {
     if (cluster.count(Role::kPs) == 0) {
-      return InvalidArgument(
-                 "TF_CONFIG: cluster.ps: ParameterServer needs at least one, got: none")
+      return InvalidArgument("TF_CONFIG: cluster.ps: ParameterServer needs at least one, got: none")
           .From(Origin::kManifest);
     }
     if (task.role == Role::kPs) return RunParameterServer(config, manifest, stop);

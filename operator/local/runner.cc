@@ -65,33 +65,33 @@ Runner::Runner(api::TrainingJob job, RunnerOptions options)
 Runner::~Runner() = default;
 
 Ending Runner::Run(StopSignals& signals) {
-  const auto refuse = [&](const Status& status, int exit_code) {
+  const auto refuse = [&](const Status& status) {
     Tell(status.message());
     stderr_.FlushFor(kLastWordsMs);
-    return Ending{.exit_code = exit_code, .status = job_.status};
+    return Ending{.exit_code = cluster::ExitCodeOf(status), .status = job_.status};
   };
   if (const Status made = MakeDirectories(options_.launch.output); !made.ok()) {
-    return refuse(made, cluster::OutputExitCode(made));
+    return refuse(made.From(Origin::kOutput));
   }
   auto locked = FolderLock::Take(options_.launch.output);
   if (!locked.ok()) return refuse(locked.status(), cluster::OutputExitCode(locked.status()));
   folder_lock_ = std::move(*locked);
   auto launcher = Launcher::Create(job_, options_.launch);
-  if (!launcher.ok()) return refuse(launcher.status(), cluster::OutputExitCode(launcher.status()));
+  if (!launcher.ok()) return refuse(launcher.status());
   launcher_ = std::move(*launcher);
   std::vector<std::string> notes;
   if (const Status fit = launcher_->Check(&notes); !fit.ok()) {
-    return refuse(fit, cluster::kExitBadConfig);
+    return refuse(fit.From(Origin::kManifest));
   }
   for (const std::string& note : notes) Tell("warning: LeftOut: " + note);
   puller_ = std::make_unique<ProgressPuller>(options_.progress_period);
   if (const Status started = puller_->Start(); !started.ok()) {
-    return refuse(started, cluster::OutputExitCode(started));
+    return refuse(started);
   }
 
   while (true) {
     if (!Settle()) {
-      return refuse(Internal("it never settles; see status.json"), cluster::kExitInternal);
+      return refuse(Internal("it never settles; see status.json"));
     }
     if (options_.on_settled) options_.on_settled(job_, world_.Observe());
     if (api::IsFinished(job_.status) && !Live()) break;
@@ -472,7 +472,7 @@ int Runner::ExitCode() const {
   if (!signal_) return cluster::kExitBadConfig;  // suspended by its manifest
   // Stopped after saving, unless it says that saving went wrong.
   if (leader_code_ && *leader_code_ > 0 && *leader_code_ < 128) return *leader_code_;
-  return 128 + *signal_;
+  return cluster::ExitCodeOf(Cancelled("stopped as asked").From(Origin::kStop), *signal_);
 }
 
 }  // namespace meshtrain::local

@@ -1,7 +1,7 @@
 // Errors as values. The code decides what happens next (retry, re-read, give up), the origin whose
-// error it is, and with the code what a process ends with (runtime/cluster/exit_code.h). The message
-// is for people: where, what was expected, `got: X`. gRPC's codes and numbers, so they cross the
-// wire unchanged.
+// error it is, and with the code what a process ends with (runtime/cluster/exit_code.h). The
+// message is for people: where, what was expected, `got: X`. gRPC's codes and numbers, so they
+// cross the wire unchanged.
 //
 // An origin is set once, where it is known: the function that opens data says kInput, the one that
 // was waiting for a peer says kPeers. Whoever passes the error on adds where, never whose.
@@ -71,8 +71,8 @@ class [[nodiscard]] Status {
   Status At(std::string_view where) const;
   // The same error, of this origin; one that has an origin keeps it. OK stays OK.
   Status From(Origin origin) const;
-  // The same error and origin under another code, or in other words. OK stays OK. `code` must not be
-  // kOk.
+  // The same error and origin under another code, or in other words. OK stays OK. `code` must not
+  // be kOk.
   Status WithCode(StatusCode code) const;
   Status WithMessage(std::string message) const;
 

@@ -59,8 +59,8 @@ struct SaveOptions {
                             // there: kCancelled
 };
 
-// Errors: kInternal of Origin::kNumbers naming a variable with values that are NaN or infinite. No such snapshot is
-// saved, so the newest checkpoint is one to go back to.
+// Errors: kInternal of Origin::kNumbers naming a variable with values that are NaN or infinite. No
+// such snapshot is saved, so the newest checkpoint is one to go back to.
 Status CheckFinite(const Snapshot& snapshot);
 
 // Writes this process's part; process 0 then waits for the others' and commits. Returns the

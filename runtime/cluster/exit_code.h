@@ -1,5 +1,5 @@
-// Which exit code (contract.h) an error means, for every program of ours. docs/reference/run.md lists
-// the ways that lead to each.
+// Which exit code (contract.h) an error means, for every program of ours. docs/reference/run.md
+// lists the ways that lead to each.
 //
 // Kept true: what would be the same at the next attempt (a newer version's checkpoint, memory that
 // the machine has not) is never a code that is retried; a full disk, which is kResourceExhausted as

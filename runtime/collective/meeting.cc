@@ -121,9 +121,7 @@ class Meeting::Impl {
     return names;
   }
   // After an error the one that met it says what it was; who comes later is told that all is over.
-  Status Over() const MT_REQUIRES(mutex_) {
-    return broken_.WithCode(StatusCode::kUnavailable);
-  }
+  Status Over() const MT_REQUIRES(mutex_) { return broken_.WithCode(StatusCode::kUnavailable); }
 
   const std::vector<std::string> parties_;
   const MeetingOptions options_;

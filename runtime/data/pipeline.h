@@ -33,8 +33,8 @@ struct Batch {
 class Pipeline {
  public:
   // Opens files and reads headers; elements are decoded when Start() or Next() is called, as far as
-  // they are needed. Errors, of Origin::kInput: kInvalidArgument for a spec that makes no sense (says
-  // which stage), else the source's.
+  // they are needed. Errors, of Origin::kInput: kInvalidArgument for a spec that makes no sense
+  // (says which stage), else the source's.
   static Result<std::unique_ptr<Pipeline>> Create(PipelineSpec spec);
   // Ends the prefetch thread; takes at most as long as making one batch.
   ~Pipeline();

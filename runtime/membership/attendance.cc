@@ -154,8 +154,7 @@ void Attendance::Ended(const Status& why) {
       break;
     case Phase::kIn:
       if (server_left_) {
-        deserted_ =
-            Unavailable(cluster::ToString(options_.server) + " left").From(Origin::kPeers);
+        deserted_ = Unavailable(cluster::ToString(options_.server) + " left").From(Origin::kPeers);
       } else if (cause.code() == StatusCode::kAborted) {  // the server gave us up
         Raise(Unavailable(cause.message()).From(Origin::kPeers));
       } else if (Final(cause.code())) {

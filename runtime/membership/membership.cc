@@ -358,9 +358,9 @@ Result<Incarnation> Membership::Impl::Join(int64_t checkpoint_step, const std::s
   }
   const Duration patience = was_member_ ? options_.peer_return : options_.join_timeout;
   if (was_member_ && patience <= Duration(0)) {
-    return Unavailable(
-        (attendance_.alarm() ? attendance_.alarm()->message() : "the incarnation was given up") +
-        "; nobody waits for its return (peerReturnSeconds: 0)")
+    return Unavailable((attendance_.alarm() ? attendance_.alarm()->message()
+                                            : "the incarnation was given up") +
+                       "; nobody waits for its return (peerReturnSeconds: 0)")
         .From(Origin::kPeers);
   }
   in_join_ = true;

@@ -57,7 +57,8 @@ Result<cluster::TaskId> Read(const v1::Task& task) {
   return cluster::TaskId{*role, task.index()};
 }
 
-// What the rendezvous says of the processes of the job. A code that is none of ours is kUnavailable.
+// What the rendezvous says of the processes of the job. A code that is none of ours is
+// kUnavailable.
 Status ErrorOf(int code, const std::string& message) {
   return rpc::FromPeer(code, message, /*origin=*/"", StatusCode::kUnavailable);
 }

@@ -55,7 +55,8 @@ Result<Pem> ReadPem(const Security& security) {
   constexpr int64_t kMaxBytes = int64_t{1} << 20;
   Pem out;
   MT_ASSIGN_OR_RETURN(out.ca, ReadFile(security.ca_file, kMaxBytes).From(Origin::kManifest));
-  MT_ASSIGN_OR_RETURN(out.certificate, ReadFile(security.certificate_file, kMaxBytes).From(Origin::kManifest));
+  MT_ASSIGN_OR_RETURN(out.certificate,
+                      ReadFile(security.certificate_file, kMaxBytes).From(Origin::kManifest));
   MT_ASSIGN_OR_RETURN(out.key, ReadFile(security.key_file, kMaxBytes).From(Origin::kManifest));
   return out;
 }

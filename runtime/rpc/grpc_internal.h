@@ -31,8 +31,8 @@ class Status;
 namespace meshtrain::rpc {
 
 // gRPC's codes and numbers are ours. A message longer than 2 kB is cut: it travels as a header. The
-// origin travels in gRPC's error details, as "meshtrain-origin=NAME"; peer_error.h says what it is to
-// who receives it.
+// origin travels in gRPC's error details, as "meshtrain-origin=NAME"; peer_error.h says what it is
+// to who receives it.
 grpc::Status ToGrpc(const Status& status);
 Status FromGrpc(const grpc::Status& status);
 

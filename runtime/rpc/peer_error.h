@@ -3,8 +3,8 @@
 // A peer's own trouble (kOurs, or nobody has said: its bug, its machine) is a peer's to us, kPeers,
 // and so is an error of the connection itself. That it was asked to stop (kStop) is its own affair:
 // nobody asked us, and what we wanted of it is gone, so that is kPeers too. What is wrong for every
-// process of the job keeps its origin: the manifest, the data, the job's files, numbers that are not
-// finite. A peer's peer (kPeers) is a peer.
+// process of the job keeps its origin: the manifest, the data, the job's files, numbers that are
+// not finite. A peer's peer (kPeers) is a peer.
 #pragma once
 
 #include <string>

@@ -1,7 +1,8 @@
-// What went wrong with a checkpoint, told to the other processes of the job. Errors of this process's
-// own files are kOutput; only a lost peer is one that Team::IsLoss takes for such. Both may be
-// kUnavailable or kDeadlineExceeded; but a lost peer comes back, and a disk that fails stays as it
-// is: who joins again because of it rolls everybody back, and fails the same way at the next save.
+// What went wrong with a checkpoint, told to the other processes of the job. Errors of this
+// process's own files are kOutput; only a lost peer is one that Team::IsLoss takes for such. Both
+// may be kUnavailable or kDeadlineExceeded; but a lost peer comes back, and a disk that fails stays
+// as it is: who joins again because of it rolls everybody back, and fails the same way at the next
+// save.
 #pragma once
 
 #include <string>
@@ -16,8 +17,8 @@ namespace meshtrain::saving {
 Status OfSaving(const Status& status);
 
 // An error as text for the other processes, "" for OK, and what they make of it: the same code and
-// origin (as rpc/peer_error.h has it), so that all leave with the same exit code, and `who` in front
-// of the message.
+// origin (as rpc/peer_error.h has it), so that all leave with the same exit code, and `who` in
+// front of the message.
 std::string TellFailure(const Status& status);
 Status ToldFailure(const std::string& who, std::string_view text);
 

@@ -59,8 +59,8 @@ Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
     MT_RETURN_IF_ERROR(candidates.status());
     MT_ASSIGN_OR_RETURN(taken, TakeNewest(*candidates, load));
   } else {
-    MT_ASSIGN_OR_RETURN(
-        taken, TakeNewestTogether(*o_.team, o_.folder, candidates, load, std::move(stop)));
+    MT_ASSIGN_OR_RETURN(taken,
+                        TakeNewestTogether(*o_.team, o_.folder, candidates, load, std::move(stop)));
   }
   if (!taken) return std::optional<Restored>();
   MT_RETURN_IF_ERROR(WriteShards(session_, variables_, shards));

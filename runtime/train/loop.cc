@@ -200,7 +200,8 @@ Result<Scalars> Evaluate(StepRunner& runner, BatchSource& data, int64_t steps,
   int64_t done = 0;
   bool empty_pass = false;
   while (steps <= 0 || done < steps) {
-    if (stop.stop_requested()) return Cancelled("evaluate: a stop was requested").From(Origin::kStop);
+    if (stop.stop_requested())
+      return Cancelled("evaluate: a stop was requested").From(Origin::kStop);
     MT_ASSIGN_OR_RETURN(std::optional<Batch> batch, data.Next(stop));
     if (!batch) {
       if (steps <= 0 && done > 0) break;

@@ -18,6 +18,7 @@
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/save.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 #include "tests/runtime/membership/membership_testing.h"
 #include "tests/runtime/parameter/temp_folder.h"
 
@@ -31,7 +32,6 @@ using testing_folder::TempFolder;
 
 // Who takes a file for a peer would never end by itself.
 constexpr Duration kLongest = std::chrono::minutes(2);
-constexpr int kStopped = 143;
 
 constexpr char kManifest[] = R"(
 program:
@@ -58,7 +58,7 @@ class MeshWorkerTest : public testing::Test {
   }
 
   // Where `checkpoint.path` of each process leads; the endings of both.
-  std::array<Ending, 2> Train(const std::array<std::string, 2>& checkpoints, int64_t every,
+  std::array<Status, 2> Train(const std::array<std::string, 2>& checkpoints, int64_t every,
                               int64_t epochs, Duration parts_timeout = seconds(60)) {
     std::string text = kManifest;
     for (size_t at; (at = text.find("FOLDER")) != std::string::npos;) {
@@ -71,7 +71,7 @@ class MeshWorkerTest : public testing::Test {
     cluster::ClusterSpec cluster;
     for (int p = 0; p < 2; ++p) cluster.hosts[cluster::Role::kWorker][p] = ports[p].address();
     std::stop_source stop;
-    std::array<std::future<Ending>, 2> running;
+    std::array<std::future<Status>, 2> running;
     for (int p = 0; p < 2; ++p) {
       Config config{.output = Folder("output-" + std::to_string(p)),
                     .port = std::nullopt,
@@ -82,11 +82,11 @@ class MeshWorkerTest : public testing::Test {
       config.job.peer_return = seconds(1);
       manifest.checkpoint.path = checkpoints[p];
       running[p] = std::async(std::launch::async, [=, token = stop.get_token()] {
-        return RunMeshWorker(config, manifest, token, [] { return kStopped; });
+        return RunMeshWorker(config, manifest, token);
       });
     }
     const Duration end = SystemClock().Monotonic() + kLongest;
-    for (std::future<Ending>& one : running) {
+    for (std::future<Status>& one : running) {
       if (one.wait_for(end - SystemClock().Monotonic()) != std::future_status::ready) {
         stop.request_stop();
       }
@@ -105,9 +105,9 @@ void MakeUnreadable(const std::string& path) {
 TEST_F(MeshWorkerTest, AFolderThatIsNotSharedEndsTheJobNamingTheMissingPart) {
   const auto [chief, other] =
       Train({Folder("a"), Folder("b")}, /*every=*/5, /*epochs=*/100000, seconds(1));
-  EXPECT_EQ(chief.exit_code, cluster::kExitIo) << chief.status.ToString();
-  EXPECT_THAT(chief.status.message(), HasSubstr("expected the part of process 1 of 2 (a folder "
-                                                "that all processes share), got: nothing in 1 s"));
+  EXPECT_EQ(cluster::ExitCodeOf(chief), cluster::kExitIo) << chief.ToString();
+  EXPECT_THAT(chief.message(), HasSubstr("expected the part of process 1 of 2 (a folder "
+                                         "that all processes share), got: nothing in 1 s"));
   // Parts of one attempt only: nobody has joined a second time and begun again.
   std::set<std::string> parts;
   for (const auto& entry : fs::recursive_directory_iterator(folder_.path() + "/b")) {
@@ -115,18 +115,18 @@ TEST_F(MeshWorkerTest, AFolderThatIsNotSharedEndsTheJobNamingTheMissingPart) {
     if (name.starts_with("part-")) parts.insert(name);
   }
   EXPECT_EQ(parts.size(), 1u) << testing::PrintToString(parts);
-  EXPECT_EQ(other.exit_code, cluster::kExitRetry) << other.status.ToString();
-  EXPECT_THAT(other.status.message(), HasSubstr("worker-0"));
+  EXPECT_EQ(cluster::ExitCodeOf(other), cluster::kExitRetry) << other.ToString();
+  EXPECT_THAT(other.message(), HasSubstr("worker-0"));
 }
 
 TEST_F(MeshWorkerTest, ALastCheckpointThatStaysIncompleteEndsBothAlike) {
   const auto [chief, other] =
       Train({Folder("a"), Folder("b")}, /*every=*/0, /*epochs=*/1, seconds(1));
-  EXPECT_EQ(chief.exit_code, cluster::kExitIo) << chief.status.ToString();
-  EXPECT_THAT(chief.status.message(), HasSubstr("expected the part of process 1 of 2"));
-  EXPECT_EQ(other.exit_code, cluster::kExitIo) << other.status.ToString();
-  EXPECT_THAT(other.status.message(), HasSubstr("worker-0: "));
-  EXPECT_THAT(other.status.message(), HasSubstr("expected the part of process 1 of 2"));
+  EXPECT_EQ(cluster::ExitCodeOf(chief), cluster::kExitIo) << chief.ToString();
+  EXPECT_THAT(chief.message(), HasSubstr("expected the part of process 1 of 2"));
+  EXPECT_EQ(cluster::ExitCodeOf(other), cluster::kExitIo) << other.ToString();
+  EXPECT_THAT(other.message(), HasSubstr("worker-0: "));
+  EXPECT_THAT(other.message(), HasSubstr("expected the part of process 1 of 2"));
 }
 
 TEST_F(MeshWorkerTest, AFolderThatCannotBeWrittenEndsTheJob) {
@@ -135,30 +135,30 @@ TEST_F(MeshWorkerTest, AFolderThatCannotBeWrittenEndsTheJob) {
   fs::create_symlink(fifth, fifth);
   const auto endings = Train({shared, shared}, /*every=*/5, /*epochs=*/100000);
   int said = 0;
-  for (const Ending& ending : endings) {
+  for (const Status& ending : endings) {
     // Who leaves second may see the first one leave before it comes to its own error.
-    if (ending.exit_code == cluster::kExitRetry) continue;
+    if (cluster::ExitCodeOf(ending) == cluster::kExitRetry) continue;
     ++said;
-    EXPECT_EQ(ending.exit_code, cluster::kExitCannotCreate) << ending.status.ToString();
-    EXPECT_THAT(ending.status.message(), HasSubstr("ckpt-00000005: cannot make folder"));
+    EXPECT_EQ(cluster::ExitCodeOf(ending), cluster::kExitCannotCreate) << ending.ToString();
+    EXPECT_THAT(ending.message(), HasSubstr("ckpt-00000005: cannot make folder"));
   }
   EXPECT_GT(said, 0);
 }
 
 TEST_F(MeshWorkerTest, ACheckpointThatOneCannotReadEndsBoth) {
   const std::string shared = Folder("shared"), mine = Folder("mine");
-  for (const Ending& ending : Train({shared, shared}, /*every=*/0, /*epochs=*/1)) {
-    ASSERT_EQ(ending.exit_code, cluster::kExitDone) << ending.status.ToString();
+  for (const Status& ending : Train({shared, shared}, /*every=*/0, /*epochs=*/1)) {
+    ASSERT_EQ(cluster::ExitCodeOf(ending), cluster::kExitDone) << ending.ToString();
   }
   ASSERT_EQ(checkpoint::FindLatest(shared)->step, kStepsPerEpoch);
   const std::string last = checkpoint::CheckpointFolder(mine, kStepsPerEpoch);
   ASSERT_TRUE(MakeDirectories(last).ok());
   MakeUnreadable(last + "/index.json");
   const auto [chief, other] = Train({shared, mine}, /*every=*/0, /*epochs=*/2);
-  EXPECT_EQ(chief.exit_code, cluster::kExitIo) << chief.status.ToString();
-  EXPECT_THAT(chief.status.message(), HasSubstr("worker-1: " + mine));
-  EXPECT_EQ(other.exit_code, cluster::kExitIo) << other.status.ToString();
-  EXPECT_THAT(other.status.message(), HasSubstr("cannot read"));
+  EXPECT_EQ(cluster::ExitCodeOf(chief), cluster::kExitIo) << chief.ToString();
+  EXPECT_THAT(chief.message(), HasSubstr("worker-1: " + mine));
+  EXPECT_EQ(cluster::ExitCodeOf(other), cluster::kExitIo) << other.ToString();
+  EXPECT_THAT(other.message(), HasSubstr("cannot read"));
 }
 
 }  // namespace

@@ -180,48 +180,26 @@ class Training {
   std::vector<train::EpochInfo> history_;
 };
 
-// Says what went wrong; the exit code is the one that workers have for it. A lost process: whoever
-// runs this job may start it again.
-int Fail(const Status& status, int (*exit_code)(const Status&), const Team* team = nullptr) {
-  std::fprintf(stderr, "core_mlp: %s\n", status.ToString().c_str());
-  return team != nullptr && Team::IsLoss(status) ? cluster::kExitRetry : exit_code(status);
-}
+Status Main(const Flags& flags) {
+  MT_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(flags.mesh));
+  MT_RETURN_IF_ERROR(CheckMesh(mesh));
+  MT_ASSIGN_OR_RETURN(Digits digits, OpenDigits(flags));
+  MT_ASSIGN_OR_RETURN(const auto team, JoinTeam());  // lives as long as what it links
+  MT_ASSIGN_OR_RETURN(const Mesh spread,
+                      mesh.OverProcesses(team == nullptr ? 1 : team->processes()));
 
-int Main(const Flags& flags) {
-  const auto mesh = Mesh::Parse(flags.mesh);
-  if (!mesh.ok()) return Fail(mesh.status(), cluster::ManifestExitCode);
-  if (const Status used = CheckMesh(*mesh); !used.ok()) {
-    return Fail(used, cluster::ManifestExitCode);
+  MT_ASSIGN_OR_RETURN(const auto training,
+                      Training::Create(flags, spread, std::move(digits), team.get()));
+  MT_RETURN_IF_ERROR(training->Resume());
+  while (training->epoch() < flags.epochs) {
+    MT_RETURN_IF_ERROR(training->RunEpoch());
+    MT_RETURN_IF_ERROR(training->Save());
   }
-  auto digits = OpenDigits(flags);
-  if (!digits.ok()) return Fail(digits.status(), cluster::DataExitCode);
-  const auto team = JoinTeam();  // lives as long as what it links
-  if (!team.ok()) {
-    const bool lost = Team::IsLoss(team.status());
-    return Fail(team.status(), lost ? [](const Status&) { return int{cluster::kExitRetry}; }
-                                    : cluster::JoinExitCode);
+  if (training->chief() && !flags.curves.empty()) {
+    MT_RETURN_IF_ERROR(
+        WriteFileAtomically(flags.curves, report::RenderPage(training->Report())));
   }
-  const auto fail = [&team](const Status& status, int (*exit_code)(const Status&)) {
-    return Fail(status, exit_code, team->get());
-  };
-  const auto spread = mesh->OverProcesses(*team == nullptr ? 1 : (*team)->processes());
-  if (!spread.ok()) return fail(spread.status(), cluster::ManifestExitCode);
-
-  const auto training = Training::Create(flags, *spread, std::move(*digits), team->get());
-  if (!training.ok()) return fail(training.status(), cluster::ManifestExitCode);
-  Training& t = **training;
-  if (const Status s = t.Resume(); !s.ok()) return fail(s, cluster::OutputExitCode);
-  while (t.epoch() < flags.epochs) {
-    if (const Status s = t.RunEpoch(); !s.ok()) return fail(s, cluster::ManifestExitCode);
-    if (const Status s = t.Save(); !s.ok()) return fail(s, cluster::OutputExitCode);
-  }
-  if (t.chief() && !flags.curves.empty()) {
-    const Status s = WriteFileAtomically(flags.curves, report::RenderPage(t.Report()));
-    if (!s.ok()) return Fail(s, cluster::OutputExitCode);
-  }
-  if (*team == nullptr) return cluster::kExitDone;
-  const Status left = (*team)->Leave(std::chrono::seconds(30));
-  return left.ok() ? cluster::kExitDone : fail(left, cluster::OutputExitCode);
+  return team == nullptr ? OkStatus() : team->Leave(std::chrono::seconds(30));
 }
 
 }  // namespace
@@ -247,5 +225,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : meshtrain::cluster::kExitUsage;
   }
-  return core_mlp::Main(flags);
+  const meshtrain::Status end = core_mlp::Main(flags);
+  if (!end.ok()) std::fprintf(stderr, "core_mlp: %s\n", end.ToString().c_str());
+  return meshtrain::cluster::ExitCodeOf(end);
 }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 #include "runtime/meshtrain.h"
 
 namespace {
@@ -39,7 +39,7 @@ Result<JoinedWorker> MakeStrategy(const Flags& flags) {
   return alone;
 }
 
-Status Train(const Flags& flags) {
+Status Main(const Flags& flags) {
   MT_ASSIGN_OR_RETURN(JoinedWorker worker, MakeStrategy(flags));
   Strategy& strategy = *worker.strategy;
   const auto scope = strategy.Scope();
@@ -104,9 +104,7 @@ int main(int argc, char** argv) {
                  "Replicas of this process, where the strategy has more than one")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  const Status status = Train(flags);
-  if (status.ok()) return cluster::kExitDone;
-  std::fprintf(stderr, "custom_loop: %s\n", status.ToString().c_str());
-  // A lost worker: whoever runs this job may start it again.
-  return Team::IsLoss(status) ? cluster::kExitRetry : cluster::kExitInternal;
+  const Status end = Main(flags);
+  if (!end.ok()) std::fprintf(stderr, "custom_loop: %s\n", end.ToString().c_str());
+  return cluster::ExitCodeOf(end);
 }

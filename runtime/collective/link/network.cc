@@ -279,10 +279,11 @@ class Network::Running {
   }
 
   Status Spoilt(const Step& step, uint64_t sum) const {
-    return Unavailable(
-        "bytes were changed on their way from " + call_.health->Name(members_[step.from]) + " to " +
-        call_.health->Name(static_cast<int>(call_.header.source)) + ": expected checksum " +
-        std::to_string(expected_sum_) + ", got: " + std::to_string(sum))
+    return Unavailable("bytes were changed on their way from " +
+                       call_.health->Name(members_[step.from]) + " to " +
+                       call_.health->Name(static_cast<int>(call_.header.source)) +
+                       ": expected checksum " + std::to_string(expected_sum_) +
+                       ", got: " + std::to_string(sum))
         .From(Origin::kPeers);
   }
 

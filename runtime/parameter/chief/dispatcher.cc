@@ -333,8 +333,8 @@ Status Dispatcher::Impl::Join(Duration timeout, std::stop_token stop) {
     if (!ended) {
       if (stop.stop_requested()) return Cancelled("join: stopped").From(Origin::kStop);
       return DeadlineExceeded(
-          "join: expected every step to end, got: " + std::to_string(schedule_.queued()) +
-          " that wait and " + std::to_string(schedule_.running()) + " that run")
+                 "join: expected every step to end, got: " + std::to_string(schedule_.queued()) +
+                 " that wait and " + std::to_string(schedule_.running()) + " that run")
           .From(Origin::kPeers);
     }
     error = TakeError(&starts);

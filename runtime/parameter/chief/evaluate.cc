@@ -47,8 +47,8 @@ Result<int64_t> EvaluateLoop(
       if (status.ok()) status = evaluate(**checkpoint);
       // Data that is damaged or not there is no checkpoint that is.
       const bool data = status.origin() == Origin::kInput;
-      if (!data && (status.code() == StatusCode::kNotFound ||
-                    status.code() == StatusCode::kDataLoss)) {
+      if (!data &&
+          (status.code() == StatusCode::kNotFound || status.code() == StatusCode::kDataLoss)) {
         if (checkpoint.ok() && is_final((*checkpoint)->index())) return status;
         LogWarning("a checkpoint was not evaluated",
                    {{"path", candidate.path}, {"error", status.message()}});

@@ -32,8 +32,8 @@ struct EvaluateOptions {
 // Calls `evaluate` for each complete checkpoint, in the order of their steps; returns how many,
 // when the newest is the final one and had its turn, or when `stop` was requested. One that was
 // removed before its turn (the job keeps only so many) is passed over; one that is damaged is
-// logged and passed over, unless it is the final one (kDataLoss); but not where `evaluate` says that
-// the data is (kInput). Errors: evaluate's; a folder that cannot be read.
+// logged and passed over, unless it is the final one (kDataLoss); but not where `evaluate` says
+// that the data is (kInput). Errors: evaluate's; a folder that cannot be read.
 Result<int64_t> EvaluateLoop(
     const std::string& folder,
     const std::function<Status(const checkpoint::Checkpoint& checkpoint)>& evaluate,

@@ -210,7 +210,7 @@ class Ways(Stops):
 
     # --- computing
 
-    @way("a loss that is not finite, or a bug of ours", 70)
+    @way("a loss, a gradient or a new value that is not finite", 79)
     def test_nan(self):
         self.both_end(self.manifest(rate="1.0e+30", every=1), "not finite")
 

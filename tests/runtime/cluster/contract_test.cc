@@ -30,6 +30,11 @@ TEST(ContractTest, ClassifiesEveryExitCode) {
   }
 }
 
+TEST(ContractTest, NumbersThatAreNotFiniteAreSoAtTheNextAttemptToo) {
+  EXPECT_EQ(ClassifyExit(kExitNotFinite), ExitClass::kPermanent);
+  EXPECT_NE(kExitNotFinite, kExitInternal);
+}
+
 TEST(ContractTest, EnvironmentLimitCountsNameAndTerminator) {
   EXPECT_TRUE(FitsEnvironment(9, 131072 - 11));
   EXPECT_FALSE(FitsEnvironment(9, 131072 - 10));

@@ -63,8 +63,8 @@ TEST(FailureTest, TheOthersLeaveWithTheSameExitCode) {
 }
 
 TEST(FailureTest, WhatDoesNotReadBackIsAMessage) {
-  for (const char* other : {"damaged", "no code", "no code here", "0 ours fine", "17 ours x",
-                            "-1 ours x", "9 x"}) {
+  for (const char* other :
+       {"damaged", "no code", "no code here", "0 ours fine", "17 ours x", "-1 ours x", "9 x"}) {
     const Status told = ToldFailure("worker-1", other);
     EXPECT_EQ(told, Status(StatusCode::kUnknown, std::string("worker-1: ") + other));
     EXPECT_FALSE(membership::Team::IsLoss(told));

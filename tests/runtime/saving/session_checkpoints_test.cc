@@ -237,14 +237,14 @@ TEST(SessionCheckpointsTest, Refusals) {
   const std::string file = folder.path() + "/file";
   std::ofstream(file) << "x";
   const Status below = create(model.variables, file + "/checkpoints");
-  EXPECT_EQ(cluster::OutputExitCode(below), cluster::kExitCannotCreate) << below.ToString();
+  EXPECT_EQ(cluster::ExitCodeOf(below), cluster::kExitCannotCreate) << below.ToString();
   EXPECT_THAT(below.message(), HasSubstr(file));
   const std::string gone = folder.path() + "/gone";
   const auto checkpoints = Open(model, gone);
   std::filesystem::remove(gone);
   std::filesystem::rename(file, gone);
   const Status unwritten = checkpoints->Save({.step = 1});
-  EXPECT_EQ(cluster::OutputExitCode(unwritten), cluster::kExitCannotCreate) << unwritten.ToString();
+  EXPECT_EQ(cluster::ExitCodeOf(unwritten), cluster::kExitCannotCreate) << unwritten.ToString();
   EXPECT_THAT(unwritten.message(), HasSubstr(gone));
   // One that the session knows nothing of.
   const Variable unknown("unknown", {DType::kF32, {2}});
@@ -338,7 +338,7 @@ TEST(SessionCheckpointsTest, CopiesThatDifferAreNamedInEveryProcessAndNothingIsS
          return checkpoints->Save({.step = 2});
        })) {
     EXPECT_EQ(end.code(), StatusCode::kInternal) << end.ToString();
-    EXPECT_EQ(cluster::OutputExitCode(end), cluster::kExitInternal);
+    EXPECT_EQ(cluster::ExitCodeOf(end), cluster::kExitInternal);
     EXPECT_THAT(end.message(), HasSubstr("step 2: variable `bias`: expected equal copies"));
     EXPECT_THAT(end.message(), HasSubstr("rank 0 (worker-0)"));
     EXPECT_THAT(end.message(), HasSubstr("rank 1 (worker-1)"));

@@ -105,6 +105,23 @@ TEST(EvaluateLoopTest, PassesOverWhatIsDamagedButNotInSilenceAtTheEnd) {
   EXPECT_EQ(lost.status(), DataLoss("checksum"));
 }
 
+TEST(EvaluateLoopTest, DataThatIsDamagedOrNotThereEndsIt) {
+  const TempFolder folder;
+  SaveAt(folder.path(), 10);
+  SaveAt(folder.path(), 20);
+  for (const Status& data : {DataLoss("checksum"), NotFound("images.gz")}) {
+    int asked = 0;
+    const auto evaluate = [&](const Checkpoint&) {
+      ++asked;
+      return data.From(Origin::kInput);
+    };
+    const auto ended = EvaluateLoop(folder.path(), evaluate, {}, {});
+    EXPECT_EQ(ended.status(), data);
+    EXPECT_EQ(ended.status().origin(), Origin::kInput);
+    EXPECT_EQ(asked, 1);
+  }
+}
+
 TEST(EvaluateLoopTest, EndsWithAnErrorAStopAndImpatience) {
   const TempFolder folder;
   SaveAt(folder.path(), 10);

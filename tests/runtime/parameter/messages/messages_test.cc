@@ -154,6 +154,25 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
   EXPECT_EQ(RoundTrip(WorkerPingReply{7, 3, 5}).incarnation, 3);
 }
 
+// The worker's own trouble is a peer's to the chief; what is wrong for every worker stays what it
+// is.
+TEST(MessagesTest, AStepsErrorKeepsItsOriginWhereItIsNotTheWorkers) {
+  const auto told = [](const Status& status) {
+    return RoundTrip(RunReply{.status = status, .outputs = {}, .versions = {}, .cursors = {}})
+        .status;
+  };
+  EXPECT_EQ(told(OkStatus()).origin(), std::nullopt);
+  EXPECT_EQ(told(Internal("x")).origin(), Origin::kPeers);
+  EXPECT_EQ(told(Internal("x").From(Origin::kOurs)).origin(), Origin::kPeers);
+  EXPECT_EQ(told(Unavailable("x").From(Origin::kPeers)).origin(), Origin::kPeers);
+  EXPECT_EQ(told(Cancelled("x").From(Origin::kStop)).origin(), Origin::kPeers);
+  for (const Origin origin :
+       {Origin::kManifest, Origin::kInput, Origin::kOutput, Origin::kNumbers}) {
+    EXPECT_EQ(told(DataLoss("x").From(origin)), DataLoss("x"));
+    EXPECT_EQ(told(DataLoss("x").From(origin)).origin(), origin);
+  }
+}
+
 TEST(MessagesPropertyTest, RubbishIsAnError) {
   const uint64_t seed = testing_seed::FromEnvironment();
   const std::string good = Encode(WorkerSetUpRequest{
