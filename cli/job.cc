@@ -108,7 +108,7 @@ Result<Job> Read(const std::string& file) {
     if (kind != nullptr && kind->scalar == cluster::kKind) root = &document;
   }
   const spec::Node* given = root != nullptr ? root->Find("spec") : nullptr;
-  Job out;
+  Job out{.text = text, .job = {}, .program = {}};
   // Several jobs, a text that is none, a mistake in a program: the program's reader names them all.
   if (root == nullptr || given == nullptr || !given->IsMap() || given->Find("program") != nullptr) {
     MT_ASSIGN_OR_RETURN(out.program, spec::ParseManifest(text, file));

@@ -12,6 +12,7 @@
 namespace meshtrain::cli {
 
 struct Job {
+  std::string text;      // the file, as it is
   api::TrainingJob job;  // valid; spec.program keeps the order of the text's keys
   std::optional<spec::Manifest> program;
 };

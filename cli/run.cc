@@ -85,6 +85,7 @@ int Run(const RunFlags& flags) {
   if (const Status checked = CheckProgram(*job); !checked.ok()) return End("run", checked);
   AllowManyFiles();
   local::RunnerOptions options;
+  options.manifest = std::move(job->text);
   options.launch = {.output = flags.output,
                     .worker = WorkerPath(),
                     .metrics_address = flags.metrics_address,

@@ -25,11 +25,13 @@ Status ParseMetricsAddress(const std::string& text, Config* config) {
   return OkStatus();
 }
 
+std::string_view Version() { return MT_VERSION; }
+
 std::variant<Config, int> ParseArguments(int argc, char** argv) {
   Config config;
   std::string address;
   CLI::App app("Trains the program that a manifest declares.", "meshtrain-worker");
-  app.set_version_flag("--version", "meshtrain-worker " MT_VERSION);
+  app.set_version_flag("--version", "meshtrain-worker " + std::string(Version()));
   app.add_option("-f,--file", config.file,
                  "The manifest, YAML or JSON (default: the program in the environment)");
   app.add_option("-o,--output", config.output,

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "runtime/base/clock.h"
@@ -11,6 +12,9 @@
 #include "worker/environment.h"
 
 namespace meshtrain::worker {
+
+// Of this program: "0.1.0".
+std::string_view Version();
 
 struct Config {
   std::string file;             // the manifest; "": job.manifest

@@ -92,6 +92,7 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const Config& config, Job job
     reporter->report_.facts.emplace_back(
         "mesh", reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh);
     reporter->report_.facts.emplace_back("plan", reporter->job_.plan.hash);
+    reporter->report_.facts.emplace_back("meshtrain", Version());
   }
   reporter->TakeHistory(start);
   telemetry::Progress progress;

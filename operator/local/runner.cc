@@ -74,8 +74,13 @@ Ending Runner::Run(StopSignals& signals) {
     return refuse(made.From(Origin::kOutput));
   }
   auto locked = FolderLock::Take(options_.launch.output);
-  if (!locked.ok()) return refuse(locked.status(), cluster::OutputExitCode(locked.status()));
+  if (!locked.ok()) return refuse(locked.status().From(Origin::kOutput));
   folder_lock_ = std::move(*locked);
+  if (!options_.manifest.empty()) {
+    const Status kept =
+        WriteFileAtomically(options_.launch.output + "/manifest.as-run.yaml", options_.manifest);
+    if (!kept.ok()) return refuse(kept.From(Origin::kOutput));
+  }
   auto launcher = Launcher::Create(job_, options_.launch);
   if (!launcher.ok()) return refuse(launcher.status());
   launcher_ = std::move(*launcher);

@@ -33,6 +33,7 @@
 namespace meshtrain::local {
 
 struct RunnerOptions {
+  std::string manifest;  // as the user wrote it, kept in the output folder; "": not known
   LaunchOptions launch;
   CrashLoop crash_loop;
   Duration progress_period = std::chrono::seconds(1);

@@ -196,8 +196,7 @@ Status Main(const Flags& flags) {
     MT_RETURN_IF_ERROR(training->Save());
   }
   if (training->chief() && !flags.curves.empty()) {
-    MT_RETURN_IF_ERROR(
-        WriteFileAtomically(flags.curves, report::RenderPage(training->Report())));
+    MT_RETURN_IF_ERROR(WriteFileAtomically(flags.curves, report::RenderPage(training->Report())));
   }
   return team == nullptr ? OkStatus() : team->Leave(std::chrono::seconds(30));
 }

@@ -85,9 +85,11 @@ class Case(unittest.TestCase):
 
 class GoodRuns(Case):
     def test_a_run_leaves_everything_it_names(self):
-        result = self.run_job(self.manifest())
+        manifest = self.manifest()
+        result = self.run_job(manifest)
         self.assertEqual(result.returncode, 0, result.stderr)
         out = self.folder / "out"
+        self.assertEqual((out / "manifest.as-run.yaml").read_bytes(), Path(manifest).read_bytes())
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["step"] for line in lines], list(range(1, 11)))
         self.assertLess(lines[-1]["loss"], lines[0]["loss"])
@@ -97,6 +99,12 @@ class GoodRuns(Case):
         self.assertTrue(list((out / "events" / "train").glob("events.out.tfevents.*")))
         report = (out / "report.html").read_text()
         self.assertIn("<svg", report)
+        facts = dict(re.findall(r"<tr><td>([a-z ]+)</td><td>([^<]+)</td></tr>", report))
+        self.assertRegex(facts["model"], "^flatten, dense 12 ")
+        self.assertEqual(facts["batch"], "20 examples")
+        self.assertGreater(float(facts["examples per second"]), 0)
+        self.assertIn(facts["best epoch"], ("1", "2"))
+        self.assertEqual(len(re.findall("<svg", report)), 2 * len({"loss", "accuracy"}), "epochs and steps of each")
         self.assertNotIn("http", report.replace("http://www.w3.org", ""))
 
     def test_isolated_devices_and_shared_memory_agree(self):
@@ -185,7 +193,7 @@ class Resumes(Case):
         self.assertIn("resuming from", result.stdout)
         self.assertEqual([row[0] for row in self.table(result)], ["1", "2", "3", "4"])
         self.assertEqual(self.table(result), self.table(whole))
-        epochs = re.findall(r"<tr[^>]*><td>(\d+)</td>", (self.folder / "out" / "report.html").read_text())
+        epochs = re.findall(r"<tr[^>]*><td>(\d+)(?: <small>best</small>)?</td>", (self.folder / "out" / "report.html").read_text())
         self.assertEqual(epochs, ["1", "2", "3", "4"])
 
     def test_a_finished_run_is_replaced_whatever_its_model_was(self):
