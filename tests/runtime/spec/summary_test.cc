@@ -30,7 +30,7 @@ TEST(SummaryTest, SaysWhatIsTrained) {
       "    - flatten\n"
       "    - dense: {units: 700, activation: relu}\n"
       "    - dropout: {rate: 0.2}\n"
-      "    - activation: tanh\n"
+      "    - activation: {activation: tanh}\n"
       "    - dense: {units: 10}\n");
   const Result<Traced> traced =
       Build(program, {{mesh::DType::kF32, {128, 28, 28}}, {mesh::DType::kI32, {128}}});

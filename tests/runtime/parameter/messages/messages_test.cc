@@ -138,7 +138,7 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
                        500};
   EXPECT_EQ(RoundTrip(run).arguments, run.arguments);
   EXPECT_EQ(RoundTrip(run).functions, run.functions);
-  RunReply reply{Unavailable("away"),
+  RunReply reply{Unavailable("away").From(Origin::kPeers),
                  RunReply::Cause::kServerAway,
                  1,
                  {{"loss", {DType::kF32, {}}}},
@@ -158,8 +158,9 @@ TEST(MessagesTest, WorkerMessagesComeBack) {
 // is.
 TEST(MessagesTest, AStepsErrorKeepsItsOriginWhereItIsNotTheWorkers) {
   const auto told = [](const Status& status) {
-    return RoundTrip(RunReply{.status = status, .outputs = {}, .versions = {}, .cursors = {}})
-        .status;
+    const auto reply = Decode<RunReply>(
+        Encode(RunReply{.status = status, .outputs = {}, .versions = {}, .cursors = {}}));
+    return reply.ok() ? reply->status : Internal("no message: " + reply.status().message());
   };
   EXPECT_EQ(told(OkStatus()).origin(), std::nullopt);
   EXPECT_EQ(told(Internal("x")).origin(), Origin::kPeers);
