@@ -131,7 +131,8 @@ class Attempt {
       return Status(StatusCode::kUnauthenticated,
                     target_.name + " at " + target_.address +
                         " does not know this job's token: another job's process, or "
-                        "another token");
+                        "another token")
+          .From(Origin::kPeers);
     }
     state_ = State::kVerdict;
     if (sent != static_cast<int64_t>(answer.size())) Fail("closed");
@@ -151,7 +152,8 @@ class Attempt {
       if (header->code == StatusCode::kFailedPrecondition ||
           header->code == StatusCode::kUnauthenticated) {
         return Status(header->code,
-                      target_.name + " at " + target_.address + " turns us away: " + text);
+                      target_.name + " at " + target_.address + " turns us away: " + text)
+            .From(Origin::kPeers);
       }
       Fail(text);
       return OkStatus();
