@@ -33,7 +33,7 @@ const seen = [...document.querySelectorAll("svg.chart")].map((chart) => {
       (at) => getComputedStyle(at.querySelector(".tip")).display !== "none").map((at) => at.getAttribute("aria-label"));
   const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
   const stops = chart.querySelectorAll('[tabindex="0"]');
-  const out = {title: chart.getAttribute("aria-label"), box: [box.x, box.y, box.width, box.height],
+  const out = {focused: document.hasFocus(), title: chart.getAttribute("aria-label"), box: [box.x, box.y, box.width, box.height],
                stops: stops.length, places: chart.querySelectorAll(".at").length, before: shown()};
   stops[0].focus();
   out.first = shown();
@@ -112,8 +112,12 @@ class ReportTest(unittest.TestCase):
             cls.image[count] = pixels(cls.folder / f"{count}.png")
             probe = cls.folder / f"{count}.probe.html"
             probe.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
-            said = re.search(r'<pre id="seen">(.*?)</pre>', browse(probe, "--dump-dom"), re.DOTALL)
-            cls.seen[count] = json.loads(html.unescape(said[1]))
+            # A new browser's page is drawn before the window has the focus now and then; keys go nowhere then.
+            for _ in range(20):
+                said = re.search(r'<pre id="seen">(.*?)</pre>', browse(probe, "--dump-dom"), re.DOTALL)
+                cls.seen[count] = json.loads(html.unescape(said[1]))
+                if all(chart["focused"] for chart in cls.seen[count]):
+                    break
 
     def drawn(self, count, chart, series):
         """Which pixels between the chart's first and last point have the series' colour."""
@@ -154,6 +158,7 @@ class ReportTest(unittest.TestCase):
             for chart in self.seen[count]:
                 with self.subTest(count=count, chart=chart["title"]):
                     word = "epoch" if chart["title"] == "Loss" else "step"
+                    self.assertTrue(chart["focused"], "the browser's window never had the focus")
                     self.assertEqual((chart["before"], chart["stops"], chart["stops_after"]), ([], 1, 1))
                     self.assertEqual(len(chart["first"]), 1)
                     self.assertRegex(chart["first"][0], rf"^{word}(s \d+ to)? \d+; train \d\.\d{{4}}")
