@@ -8,6 +8,7 @@
 
 #include "cli/manifest.h"
 #include "cli/verbs.h"
+#include "runtime/base/memory.h"
 #include "runtime/base/text.h"
 #include "runtime/spec/plan_options.h"
 
@@ -39,6 +40,13 @@ Status Plan(const std::string& file) {
   MT_ASSIGN_OR_RETURN(const DataBatches batches, ReadBatches(manifest.program));
   MT_ASSIGN_OR_RETURN(const plan::Plan plan, PlanOf(manifest, batches).From(Origin::kManifest));
   std::fputs(Printable(plan.Report()).c_str(), stdout);
+  // Devices of one process share what they can, so that they need this at most.
+  const int64_t devices = plan.partitioned.mesh.size();
+  const MemoryLimit limit = UsableMemory();
+  std::printf("on one host  at most %s for %lld %s; available: %s (%s)\n",
+              HumanBytes(plan.peak_bytes * devices).c_str(), static_cast<long long>(devices),
+              devices == 1 ? "device" : "devices", HumanBytes(limit.bytes).c_str(),
+              limit.whose.c_str());
   return OkStatus();
 }
 

@@ -12,7 +12,10 @@
 
 namespace meshtrain::execute {
 Session::Session(SessionOptions options, std::unique_ptr<device::Backend> backend)
-    : options_(std::move(options)), backend_(std::move(backend)) {}
+    : options_(std::move(options)),
+      backend_(std::move(backend)),
+      limit_(options_.memory > 0 ? MemoryLimit{options_.memory, "what this process may use"}
+                                 : UsableMemory()) {}
 Session::~Session() = default;
 
 Result<std::unique_ptr<Session>> Session::Create(SessionOptions options,
@@ -497,12 +500,36 @@ Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(
   return step;
 }
 
+Status Session::CountMemory(LoadedStep& step, size_t places) {
+  const plan::Plan& plan = step.run_plan();
+  const int64_t own =
+      static_cast<int64_t>(places) * (plan.arena_bytes + plan.input_bytes + plan.output_bytes);
+  int64_t variables = 0;
+  for (const auto& [key, stored] : variables_) {
+    for (const auto& buffer : stored.value.buffers_) variables += buffer->bytes();
+  }
+  const int64_t needed = variables + *steps_bytes_ + own;
+  if (needed > limit_.bytes) {
+    return FailedPrecondition(
+        "program " + step.program_.name + ": expected to need at most " +
+        std::to_string(limit_.bytes) + " bytes (" + limit_.whose +
+        "), got: " + std::to_string(needed) + " (" + std::to_string(variables) + " of variables, " +
+        std::to_string(own) + " of this step, " + std::to_string(*steps_bytes_) +
+        " of other steps); a smaller batch needs less, and so does a mesh that splits more");
+  }
+  *steps_bytes_ += own;
+  step.counted_ =
+      std::shared_ptr<const void>(nullptr, [all = steps_bytes_, own](const void*) { *all -= own; });
+  return OkStatus();
+}
+
 Status Session::Finish(LoadedStep& step, std::span<Stored* const> states,
                        uint64_t communicator_hash) {
   step.communicator_hash_ = communicator_hash;
   const plan::Plan& plan = step.run_plan();
   const Mesh& mesh = plan.partitioned.mesh;
   const std::vector<int64_t> ranks = LocalRanks(mesh);
+  MT_RETURN_IF_ERROR(CountMemory(step, ranks.size()));
   if (static_cast<int64_t>(ranks.size()) == mesh.size()) {
     if (options_.local_communicator && mesh.size() > 1) {
       MT_ASSIGN_OR_RETURN(step.communicator_, options_.local_communicator(mesh, communicator_hash));

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/memory.h"
 #include "runtime/base/status.h"
 #include "runtime/collective/communicator.h"
 #include "runtime/device/backend.h"
@@ -71,6 +72,9 @@ struct SessionOptions {
   MakeCommunicator communicator;  // for meshes of several processes
   MakeCommunicator
       local_communicator;  // for meshes of several devices of this process; none: its own
+  // Bytes that variables and steps may take here; 0: as much as UsableMemory() allows. A step that
+  // needs more is refused before its memory is taken.
+  int64_t memory = 0;
   // A step in which a loss or a gradient that its program watches (program::Program::watched) is
   // not finite on any device of any process changes no variable: LoadedStep::Run is kAborted then,
   // in every process.
@@ -144,6 +148,7 @@ class LoadedStep {
   std::vector<DTensor> inputs_;
   std::vector<DTensor> lent_;  // inputs fed without a copy, kept alive
   std::vector<DTensor> outputs_;
+  std::shared_ptr<const void> counted_;  // as long as it lives, the session counts our bytes
   std::vector<device::DeviceBuffers> devices_;
   std::vector<bool> fed_;
   int64_t runs_ = 0;
@@ -202,11 +207,12 @@ class Session {
 
   // --- steps
   // Shards, plans and compiles `program`. `variables` are those of its states, in their order, all
-  // declared. `layouts` gives inputs and outputs; states have the layouts they were declared with.
-  // `bucket_bytes`: instead of the options', for this program's all-reduces. Errors:
-  // kInvalidArgument (variables of another number or on another mesh, and what Propagate and
-  // Partition refuse), kFailedPrecondition (a variable without a value; a mesh that spans processes
-  // in a session that is joined to none), kUnimplemented, kFailedPrecondition (no memory).
+  // declared. Its memory is counted before it is taken. `layouts` gives inputs and outputs; states
+  // have the layouts they were declared with. `bucket_bytes`: instead of the options', for this
+  // program's all-reduces. Errors: kInvalidArgument (variables of another number or on another
+  // mesh, and what Propagate and Partition refuse), kFailedPrecondition (a variable without a
+  // value; a mesh that spans processes in a session that is joined to none; more bytes than
+  // SessionOptions::memory, with what needs them), kUnimplemented.
   Result<std::unique_ptr<LoadedStep>> Load(const program::Program& program, const Mesh& mesh,
                                            std::span<const program::Variable> variables,
                                            sharding::Given layouts,
@@ -252,6 +258,8 @@ class Session {
   // The variables behind the program's states, which must lie on `mesh`.
   Result<std::vector<Stored*>> StatesOf(const program::Program& program, const Mesh& mesh,
                                         std::span<const program::Variable> variables);
+  // Errors: kFailedPrecondition where the step does not fit beside what the session holds.
+  Status CountMemory(LoadedStep& step, size_t places);
   // Compiles a step that is planned, and gives it its buffers.
   Status Finish(LoadedStep& step, std::span<Stored* const> states, uint64_t communicator_hash);
   Result<Tensor> Gather(const DTensor& value);
@@ -260,6 +268,8 @@ class Session {
   SessionOptions options_;
   std::unique_ptr<device::Backend> backend_;
   std::map<const void*, Stored> variables_;
+  const MemoryLimit limit_;
+  std::shared_ptr<int64_t> steps_bytes_ = std::make_shared<int64_t>(0);  // of all loaded steps
 };
 
 }  // namespace meshtrain::execute

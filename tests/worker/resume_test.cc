@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/save.h"
-#include "tests/runtime/parameter/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::worker {
 namespace {

@@ -20,6 +20,41 @@ sharding::Given Megatron(const Mesh& mesh) {
 
 class MemoryTest : public testing::TestWithParam<const char*> {
  protected:
+  static std::vector<program::Variable> Declare(Session& session, const program::Program& program,
+                                                const Mesh& mesh, const sharding::Given& given) {
+    std::vector<program::Variable> variables;
+    for (const program::State& s : program.states) {
+      variables.emplace_back(s.name, program.type(s.entry));
+      const auto layout = given.states.find(s.name);
+      const auto replicated = Layout::Replicated(mesh, variables.back().type().rank());
+      const Status declared = session.Declare(
+          variables.back(), layout != given.states.end() ? layout->second : replicated);
+      EXPECT_TRUE(declared.ok()) << declared.ToString();
+    }
+    return variables;
+  }
+
+  // What the null backend holds after variables were declared and `steps` were loaded; the last
+  // loading's status.
+  std::pair<int64_t, Status> Load(bool isolated, int64_t memory, int steps) {
+    const Mesh mesh = *Mesh::Parse(GetParam());
+    const program::Program program = sharding::MlpTrainStep();
+    const sharding::Given given = Megatron(mesh);
+    std::unique_ptr<device::Backend> backend = device::MakeNullBackend();
+    const device::NullCounts& counts = device::CountsOfNullBackend(*backend);
+    const auto session =
+        *Session::Create({.isolated = isolated, .memory = memory}, std::move(backend));
+    const std::vector<program::Variable> variables = Declare(*session, program, mesh, given);
+    std::vector<std::unique_ptr<LoadedStep>> loaded;
+    Status last;
+    for (int i = 0; i < steps && last.ok(); ++i) {
+      auto step = session->Load(program, mesh, variables, {.inputs = given.inputs});
+      last = step.status();
+      if (step.ok()) loaded.push_back(std::move(*step));
+    }
+    return {counts.allocated_bytes, last};
+  }
+
   // The peak over all devices of a step that was declared, loaded, fed and run.
   void RunAndCount(bool isolated) {
     const Mesh mesh = *Mesh::Parse(GetParam());
@@ -31,17 +66,7 @@ class MemoryTest : public testing::TestWithParam<const char*> {
     const plan::Plan planned = *session->PlanOnly(program, mesh, given);
     EXPECT_EQ(counts.peak_bytes, 0);
 
-    std::vector<program::Variable> variables;
-    for (const program::State& s : program.states) {
-      variables.emplace_back(s.name, program.type(s.entry));
-      const auto layout = given.states.find(s.name);
-      ASSERT_TRUE(session
-                      ->Declare(variables.back(),
-                                layout != given.states.end()
-                                    ? layout->second
-                                    : Layout::Replicated(mesh, variables.back().type().rank()))
-                      .ok());
-    }
+    const std::vector<program::Variable> variables = Declare(*session, program, mesh, given);
     const int64_t devices = isolated ? mesh.size() : 1;
     const auto step = session->Load(program, mesh, variables, {.inputs = given.inputs});
     ASSERT_TRUE(step.ok()) << step.status().message();
@@ -71,6 +96,41 @@ INSTANTIATE_TEST_SUITE_P(Meshes, MemoryTest,
 TEST_P(MemoryTest, IsolatedDevicesTakeThePlansPeakEach) { RunAndCount(/*isolated=*/true); }
 
 TEST_P(MemoryTest, DevicesThatShareMemoryTakeThePeakOfWhatRuns) { RunAndCount(/*isolated=*/false); }
+
+// To the byte, and before the step's memory is taken; a second step is counted beside the first.
+TEST_P(MemoryTest, WhatDoesNotFitIsRefused) {
+  for (const bool isolated : {true, false}) {
+    const int64_t variables = Load(isolated, 0, 0).first;
+    const int64_t one = Load(isolated, 0, 1).first;
+    EXPECT_TRUE(Load(isolated, one, 1).second.ok());
+    const auto [held, refused] = Load(isolated, one - 1, 1);
+    EXPECT_EQ(held, variables);
+    EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+    const std::string numbers = "expected to need at most " + std::to_string(one - 1) +
+                                " bytes (what this process may use), got: " + std::to_string(one) +
+                                " (" + std::to_string(variables) + " of variables, " +
+                                std::to_string(one - variables) +
+                                " of this step, 0 of other steps)";
+    EXPECT_NE(refused.message().find(numbers), std::string::npos) << refused.message();
+
+    const int64_t two = 2 * one - variables;
+    EXPECT_TRUE(Load(isolated, two, 2).second.ok());
+    EXPECT_FALSE(Load(isolated, two - 1, 2).second.ok());
+  }
+}
+
+TEST_P(MemoryTest, AStepThatIsGoneCountsNoMore) {
+  const Mesh mesh = *Mesh::Parse(GetParam());
+  const program::Program program = sharding::MlpTrainStep();
+  const sharding::Given given = Megatron(mesh);
+  const auto session =
+      *Session::Create({.memory = Load(false, 0, 1).first}, device::MakeNullBackend());
+  const std::vector<program::Variable> variables = Declare(*session, program, mesh, given);
+  for (int i = 0; i < 3; ++i) {
+    const auto step = session->Load(program, mesh, variables, {.inputs = given.inputs});
+    EXPECT_TRUE(step.ok()) << step.status().ToString();
+  }
+}
 
 }  // namespace
 }  // namespace meshtrain::execute

@@ -14,7 +14,7 @@
 #include "runtime/cluster/exit_code.h"
 #include "runtime/membership/join_team.h"
 #include "tests/runtime/membership/membership_testing.h"
-#include "tests/runtime/parameter/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::saving {
 namespace {

@@ -12,8 +12,8 @@
 #include "runtime/program/ops.h"
 #include "runtime/strategy/dataset.h"
 #include "runtime/trainer/model.h"
-#include "tests/runtime/parameter/temp_folder.h"
 #include "tests/runtime/strategy/strategy_testing.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::strategy {
 namespace {

@@ -10,7 +10,7 @@
 #include "tests/runtime/parameter/jobs_testing.h"
 #include "tests/runtime/parameter/must.h"
 #include "tests/runtime/parameter/seed.h"
-#include "tests/runtime/parameter/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::parameter {
 namespace {

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "runtime/base/file.h"
-#include "tests/runtime/parameter/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::parameter {
 namespace {

@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "tests/runtime/parameter/server/held_server.h"
-#include "tests/runtime/parameter/temp_folder.h"
 #include "tests/runtime/parameter/worker/held_worker.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::parameter {
 namespace {

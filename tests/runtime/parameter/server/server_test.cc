@@ -8,7 +8,7 @@
 
 #include "tests/runtime/parameter/cluster_testing.h"
 #include "tests/runtime/parameter/server/store_testing.h"
-#include "tests/runtime/parameter/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::parameter {
 namespace {

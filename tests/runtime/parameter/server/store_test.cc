@@ -13,7 +13,7 @@
 #include "runtime/checkpoint/save.h"
 #include "tests/runtime/parameter/seed.h"
 #include "tests/runtime/parameter/server/store_testing.h"
-#include "tests/runtime/parameter/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::parameter {
 namespace {

@@ -12,7 +12,7 @@ namespace meshtrain::testing_folder {
 
 class TempFolder {
  public:
-  TempFolder() : path_(testing::TempDir() + "/meshtrain-parameter-XXXXXX") {
+  TempFolder() : path_(::testing::TempDir() + "/meshtrain-XXXXXX") {
     if (::mkdtemp(path_.data()) == nullptr) std::abort();
   }
   ~TempFolder() {

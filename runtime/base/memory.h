@@ -1,0 +1,25 @@
+// The memory that this process may use.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace meshtrain {
+
+struct MemoryLimit {
+  int64_t bytes = 0;
+  std::string whose;  // "this machine's memory", "the container's limit"
+};
+
+// Where the system says what it has; tests bring folders of their own.
+struct MemorySources {
+  std::string proc = "/proc";
+  std::string cgroup = "/sys/fs/cgroup";
+};
+
+// The least of the machine's memory, of the limits of the control groups that this process is in
+// (memory.max of v2, memory.limit_in_bytes of v1), and of its address space (ulimit -v). What other
+// processes use is not taken off. Where nothing can be read, the largest number. Any thread.
+MemoryLimit UsableMemory(const MemorySources& sources = {});
+
+}  // namespace meshtrain
