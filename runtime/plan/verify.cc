@@ -75,7 +75,7 @@ class Player {
            (local_.type(v).dims.empty() || local_.type(v).num_elements() == 1);
   }
 
-  int64_t Bytes(ValueId v) const { return local_.type(v).num_bytes(); }
+  int64_t Bytes(ValueId v) const { return bytes_[v]; }
 
   // Of a slot that CheckSlot has found to be right.
   Space& SpaceOf(const Slot& slot) {
@@ -137,9 +137,24 @@ class Player {
 
   Status Begin() {
     if (plan_.slots.size() != local_.values.size()) return Wrong("not every value has a slot");
+    // Ops and types lie all over memory: what is asked of them is read once, in their order, and
+    // fetched some turns before its own.
+    constexpr size_t kAhead = 16;
+    bytes_.reserve(local_.values.size());
+    for (size_t v = 0; v < local_.values.size(); ++v) {
+      if (v + kAhead < local_.values.size()) {
+        __builtin_prefetch(local_.values[v + kAhead].type.dims.data());
+      }
+      bytes_.push_back(local_.values[v].type.num_bytes());
+    }
     lists_.reserve(4 * local_.ops.size());
     ops_.reserve(local_.ops.size());
-    for (const Op& op : local_.ops) {
+    for (size_t i = 0; i < local_.ops.size(); ++i) {
+      if (i + kAhead < local_.ops.size()) {
+        __builtin_prefetch(local_.ops[i + kAhead].operands.data());
+        __builtin_prefetch(local_.ops[i + kAhead].results.data());
+      }
+      const Op& op = local_.ops[i];
       ops_.push_back({.begin = static_cast<int32_t>(lists_.size()),
                       .operands = static_cast<int32_t>(op.operands.size()),
                       .results = static_cast<int32_t>(op.results.size()),
@@ -389,8 +404,7 @@ class Player {
   const Program& local_;
   const bool overlap_;
   int at_ = 0;  // the step
-  // What is asked of ops, in one piece: they lie all over memory, and steps take them in an order
-  // of their own.
+  // What is asked of ops, in one piece: steps take them in an order of their own.
   struct OpLists {
     int32_t begin;  // in lists_: operands, then results
     int32_t operands, results;
@@ -401,6 +415,7 @@ class Player {
   std::vector<bool> runs_;        // per op, whether a step has it
   std::vector<Mark> marks_;       // per value
   std::vector<Pending> pending_;  // per value, with `overlap_`
+  std::vector<int64_t> bytes_;    // per value
   std::vector<int64_t> input_bytes_, state_bytes_, output_bytes_;
   Space arena_;
   std::vector<Space> inputs_, states_, outputs_;
