@@ -165,8 +165,9 @@ int PortOf(const Fd& listener) {
 
 class HttpServer::Impl {
  public:
-  Impl(Fd listener, Pages pages)
-      : pages_(std::move(pages)),
+  Impl(Fd listener, Pages pages, Clock& clock)
+      : clock_(clock),
+        pages_(std::move(pages)),
         http_(pages_),
         port_(PortOf(listener)),
         wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
@@ -214,12 +215,12 @@ class HttpServer::Impl {
     for (;;) {
       if (stopping_) {
         listener_ = Fd();
-        last = std::min(last, SystemClock().Monotonic() + kPatience);
+        last = std::min(last, clock_.Monotonic() + kPatience);
         // Whoever has its answer has been told to go; whoever has not asked is not waited for.
         connections_.remove_if([](const Connection& c) { return c.phase != Phase::kAnswer; });
         if (connections_.empty()) return;
       }
-      Duration now = SystemClock().Monotonic();
+      Duration now = clock_.Monotonic();
       Duration next = now + std::chrono::minutes(1);
       const bool listening = !stopping_ && now >= listen_again_;
       if (!listening) next = std::max(now, std::min(next, listen_again_));
@@ -233,7 +234,7 @@ class HttpServer::Impl {
       const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - now);
       (void)::poll(polled.data(), polled.size(),
                    static_cast<int>(std::max<int64_t>(wait.count(), 0)));
-      now = SystemClock().Monotonic();
+      now = clock_.Monotonic();
       size_t i = 2;
       for (Connection& c : connections_) {
         if (polled[i++].revents != 0 && c.phase != Phase::kOver) Advance(c, now);
@@ -315,7 +316,7 @@ class HttpServer::Impl {
       std::string().swap(c.head);  // gives the memory back
       c.phase = Phase::kAnswer;
       // After the page was made, which took its time.
-      c.until = std::max(now, SystemClock().Monotonic()) + kAnswering;
+      c.until = std::max(now, clock_.Monotonic()) + kAnswering;
     }
   }
 
@@ -355,6 +356,7 @@ class HttpServer::Impl {
     End(c);
   }
 
+  Clock& clock_;
   const Pages pages_;
   Http http_;
   const int port_;
@@ -374,10 +376,10 @@ HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& host, int port,
-                                                      Pages pages) {
+                                                      Pages pages, Clock& clock) {
   Result<Fd> listener = Listen(host, port);
   if (!listener.ok()) return listener.status();
-  auto impl = std::make_unique<Impl>(*std::move(listener), std::move(pages));
+  auto impl = std::make_unique<Impl>(*std::move(listener), std::move(pages), clock);
   MT_RETURN_IF_ERROR(impl->Begin());
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

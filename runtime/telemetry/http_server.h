@@ -43,7 +43,8 @@ class HttpServer {
   // `host` is a name or an address, "0.0.0.0" or "::" for all; port 0 takes a free one.
   // Errors: kUnavailable when the address cannot be bound (of
   // Origin::kPeers where the port is taken).
-  static Result<std::unique_ptr<HttpServer>> Start(const std::string& host, int port, Pages pages);
+  static Result<std::unique_ptr<HttpServer>> Start(const std::string& host, int port, Pages pages,
+                                                   Clock& clock = SystemClock());
   // Stops; waits for answers in progress, each of which ends within seconds.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -26,15 +26,15 @@ TEST(FanOutTest, MakesEveryCallOnce) {
 TEST(FanOutTest, StopsAtTheFirstError) {
   FanOut fan_out(3);
   std::atomic<int> made = 0;
-  std::vector<std::function<Status()>> calls(100, [&] {
+  // So many that they would take half a minute, all of them.
+  const std::vector<std::function<Status()>> calls(100000, [&] {
     const int number = made++;
     if (number == 10) return Aborted("x");
-    // The others are slower than the news of it.
-    if (number > 10) std::this_thread::sleep_for(milliseconds(10));
+    if (number > 10) std::this_thread::sleep_for(milliseconds(1));
     return OkStatus();
   });
   EXPECT_EQ(fan_out.Run(calls).code(), StatusCode::kAborted);
-  EXPECT_LT(made, 60);
+  EXPECT_LT(made, 100000);
 }
 
 TEST(FanOutTest, WorksInParallel) {
@@ -55,20 +55,20 @@ TEST(FanOutTest, WorksInParallel) {
 
 TEST(FanOutTest, ABigBatchDoesNotHoldUpASmallOne) {
   FanOut fan_out(2);
+  std::atomic<int> begun = 0;
   std::atomic<bool> small_done = false;
-  std::atomic<int> big_after_small = 0;
+  // From its 20th on each waits for the small batch; in vain where that waits for the big one.
   const std::vector<std::function<Status()>> big(300, [&] {
-    std::this_thread::sleep_for(milliseconds(1));
-    if (small_done) ++big_after_small;
-    return OkStatus();
+    if (++begun < 20) return OkStatus();
+    for (int i = 0; i < 60000 && !small_done; ++i) std::this_thread::sleep_for(milliseconds(1));
+    return small_done ? OkStatus() : Aborted("the small batch is held up");
   });
-  std::thread first([&] { EXPECT_TRUE(fan_out.Run(big).ok()); });
-  std::this_thread::sleep_for(milliseconds(5));
+  std::thread first([&] { EXPECT_EQ(fan_out.Run(big), OkStatus()); });
+  while (begun < 20) std::this_thread::sleep_for(milliseconds(1));
   const std::vector<std::function<Status()>> small(6, [] { return OkStatus(); });
   EXPECT_TRUE(fan_out.Run(small).ok());
   small_done = true;
   first.join();
-  EXPECT_GT(big_after_small, 100);
 }
 
 }  // namespace
