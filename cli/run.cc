@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -13,17 +14,21 @@
 #include "cli/job.h"
 #include "cli/manifest.h"
 #include "cli/verbs.h"
+#include "operator/local/run_folder.h"
 #include "operator/local/runner.h"
 #include "runtime/base/cores.h"
+#include "runtime/base/memory.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 
 namespace meshtrain::cli {
 namespace {
 
+constexpr char kRuns[] = "runs";
+
 struct RunFlags {
   std::string file;
-  std::string output = "runs";
+  std::string output;  // "": a folder of the run's own in kRuns
   std::string metrics_address;
   bool isolated = false;
   int threads = 0;
@@ -83,15 +88,29 @@ int Run(const RunFlags& flags) {
   auto job = ReadJob(flags.file);
   if (!job.ok()) return End("run", job.status());
   if (const Status checked = CheckProgram(*job); !checked.ok()) return End("run", checked);
+  std::string output = flags.output;
+  if (output.empty()) {
+    const auto chosen = local::ChooseRunFolder(kRuns, job->job.metadata.name, job->text);
+    if (!chosen.ok()) return End("run", chosen.status().From(Origin::kOutput));
+    output = chosen->path;
+    if (chosen->unfinished) {
+      std::printf(
+          "going on in %s, whose run of this manifest is unfinished; --output FOLDER begins "
+          "elsewhere\n",
+          output.c_str());
+      std::fflush(stdout);
+    }
+  }
   AllowManyFiles();
   local::RunnerOptions options;
   options.manifest = std::move(job->text);
-  options.launch = {.output = flags.output,
+  options.launch = {.output = output,
                     .worker = WorkerPath(),
                     .metrics_address = flags.metrics_address,
                     .isolated = flags.isolated,
                     .threads = flags.threads,
-                    .cores = UsableCores()};
+                    .cores = UsableCores(),
+                    .memory = UsableMemory().bytes};
   for (const char* name : kFromHere) {
     if (const char* value = std::getenv(name)) options.launch.environment.emplace_back(name, value);
   }
@@ -106,8 +125,10 @@ void AddRun(CLI::App& app, Action* chosen) {
   CLI::App* verb = app.add_subcommand(
       "run", "Run the job on this machine, as a cluster would: processes for pods");
   verb->add_option("-f,--file", flags->file, "The manifest, YAML or JSON")->required();
-  verb->add_option("-o,--output", flags->output, "Folder for metrics, curves, the model and logs")
-      ->capture_default_str();
+  verb->add_option(
+      "-o,--output", flags->output,
+      "Folder for metrics, curves, the model and logs (default: runs/NAME where an "
+      "unfinished run of the same manifest goes on, else one of its own: runs/NAME-2)");
   verb->add_option("--metrics-address", flags->metrics_address,
                    "HOST:PORT for the leader to serve /metrics, /healthz and /progress on (port 0: "
                    "any free one); none: "

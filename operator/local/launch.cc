@@ -102,10 +102,15 @@ void Launcher::AddWorkerArguments(TaskId task, const std::string& directory,
                                        MetricsAddress(task).value_or("none")});
   if (options_.isolated) arguments->emplace_back("--isolated");
   int threads = options_.threads;
+  const int chiefs = api::Replicas(job_.spec, Role::kChief);
+  const int meshed = chiefs + api::Replicas(job_.spec, Role::kWorker);
+  const bool computes = task.role == Role::kChief || task.role == Role::kWorker;
+  // Each cluster's pod may use its node's memory or its own limit; here they are on one machine.
+  if (options_.memory > 0 && meshed > 1 && computes) {
+    arguments->insert(arguments->end(), {"--memory", std::to_string(options_.memory / meshed)});
+  }
   if (threads == 0 && api::TotalReplicas(job_.spec) > 1) {
     // Those that hold devices of the mesh share the cores; a ps and an evaluator are beside it.
-    const int chiefs = api::Replicas(job_.spec, Role::kChief);
-    const int meshed = chiefs + api::Replicas(job_.spec, Role::kWorker);
     if (task.role == Role::kChief) threads = CoresFor(options_.cores, meshed, 0);
     if (task.role == Role::kWorker) threads = CoresFor(options_.cores, meshed, chiefs + task.index);
     if (task.role == Role::kPs || task.role == Role::kEvaluator) threads = 1;

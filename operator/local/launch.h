@@ -39,6 +39,7 @@ struct LaunchOptions {
   bool isolated = false;
   int threads = 0;  // of each process; 0: the cores are divided
   int cores = 1;
+  int64_t memory = 0;  // bytes that all processes may use together; 0: not known
   // What processes get beside their container's own variables.
   std::vector<std::pair<std::string, std::string>> environment;
 };

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "operator/api/json.h"
+#include "operator/local/run_folder.h"
 #include "operator/reconcile/progress.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
@@ -77,8 +78,8 @@ Ending Runner::Run(StopSignals& signals) {
   if (!locked.ok()) return refuse(locked.status().From(Origin::kOutput));
   folder_lock_ = std::move(*locked);
   if (!options_.manifest.empty()) {
-    const Status kept =
-        WriteFileAtomically(options_.launch.output + "/manifest.as-run.yaml", options_.manifest);
+    const Status kept = WriteFileAtomically(
+        options_.launch.output + "/" + std::string(kManifestName), options_.manifest);
     if (!kept.ok()) return refuse(kept.From(Origin::kOutput));
   }
   auto launcher = Launcher::Create(job_, options_.launch);
@@ -220,8 +221,9 @@ void Runner::Record(const reconcile::PatchStatus& patch) {
     if (reason == "InvalidSpec") failure_code_ = cluster::kExitBadConfig;
     if (cause != nullptr && !reason.ends_with("DeadlineExceeded")) failure_code_ = code(*cause);
   }
-  const Status written = WriteFileAtomically(options_.launch.output + "/status.json",
-                                             api::StatusToJson(job_.status) + "\n");
+  const Status written =
+      WriteFileAtomically(options_.launch.output + "/" + std::string(kStatusName),
+                          api::StatusToJson(job_.status) + "\n");
   if (!written.ok() && !std::exchange(status_lost_, true)) Tell("warning: " + written.message());
 }
 

@@ -1,0 +1,60 @@
+#include "operator/local/run_folder.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "operator/local/folder_lock.h"
+#include "runtime/base/file.h"
+
+namespace meshtrain::local {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kLargestFile = int64_t{4} << 20;
+
+std::string Numbered(const std::string& base, const std::string& name, int number) {
+  return base + "/" + name + (number == 1 ? "" : "-" + std::to_string(number));
+}
+
+bool HasSucceeded(const std::string& folder) {
+  const auto text = ReadFile(folder + "/" + std::string(kStatusName), kLargestFile);
+  if (!text.ok()) return false;
+  const auto status = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!status.is_object() || !status.contains("conditions")) return false;
+  for (const auto& condition : status["conditions"]) {
+    if (condition.is_object() && condition.value("type", "") == "Succeeded" &&
+        condition.value("status", "") == "True") {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool IsOf(const std::string& folder, std::string_view manifest) {
+  const auto text = ReadFile(folder + "/" + std::string(kManifestName), kLargestFile);
+  return text.ok() && *text == manifest;
+}
+
+}  // namespace
+
+Result<RunFolder> ChooseRunFolder(const std::string& base, const std::string& name,
+                                  std::string_view manifest, Duration patience) {
+  int next = 1;
+  std::error_code error;
+  while (fs::exists(fs::symlink_status(Numbered(base, name, next), error))) ++next;
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return ErrnoStatus(error.value(), "cannot look into", base);
+  }
+  for (int number = next - 1; number >= 1; --number) {
+    const std::string folder = Numbered(base, name, number);
+    if (!IsOf(folder, manifest)) continue;
+    if (HasSucceeded(folder)) break;
+    // Taken and let go at once: the run takes it for itself.
+    if (FolderLock::Take(folder, patience).ok()) return RunFolder{folder, true};
+  }
+  return RunFolder{Numbered(base, name, next), false};
+}
+
+}  // namespace meshtrain::local
