@@ -72,7 +72,6 @@ Result<std::vector<checkpoint::Candidate>> Checkpoints::Candidates(
 }
 
 Status Checkpoints::BeginAnew() {
-  position_ = {};
   MT_RETURN_IF_ERROR(runner_.Initialize());
   const data::Cursor at = data_.cursor();
   if (at.epoch == 0 && at.batch == 0) return OkStatus();  // batches made ahead stay
@@ -199,19 +198,17 @@ Status Checkpoints::Apply(const Loaded& loaded) {
     MT_ASSIGN_OR_RETURN(const data::Cursor cursor, data::Cursor::Parse(loaded.cursor));
     MT_RETURN_IF_ERROR(data_.Restore(cursor).At(loaded.path).From(Origin::kOutput));
   }
-  MT_RETURN_IF_ERROR(saving::WriteShards(session_, states_, loaded.shards));
-  position_ = loaded.position;
-  return OkStatus();
+  return saving::WriteShards(session_, states_, loaded.shards);
 }
 
-Status Checkpoints::Save(int64_t step) {
-  MT_RETURN_IF_ERROR(saving::CheckCopies(session_, states_, o_.team, step));
+Status Checkpoints::Save(const train::Position& position, std::optional<int64_t> pinned) {
+  MT_RETURN_IF_ERROR(saving::CheckCopies(session_, states_, o_.team, position.step));
   checkpoint::Snapshot snapshot;
-  snapshot.step = step;
+  snapshot.step = position.step;
   snapshot.mesh = runner_.mesh().ToString();
   snapshot.program_hash = ProgramHash();
   snapshot.data_cursor = data_.cursor().ToString();
-  snapshot.metadata = saving::PositionToMetadata(position_);
+  snapshot.metadata = saving::PositionToMetadata(position);
   // By a single process: the others of a team that shares a folder do not know it.
   if (o_.own_folder) snapshot.metadata[std::string(kRunKey)] = std::to_string(run_);
   if (shared()) {
@@ -230,6 +227,7 @@ Status Checkpoints::Save(int64_t step) {
     }
     if (!chief()) return OkStatus();
   }
+  saver_->set_pinned(pinned);
   return saving::OfSaving(saver_->Save(std::move(snapshot)));
 }
 
@@ -242,10 +240,12 @@ bool Checkpoints::Holds(int64_t step) const {
   return checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(o_.folder, step)).ok();
 }
 
-Status Checkpoints::Export(const std::string& path) const {
+Status Checkpoints::Export(const std::string& path, std::optional<int64_t> step) const {
   const auto newest = saver_->last();
   std::string from;
-  if (newest) {
+  if (step) {
+    from = checkpoint::CheckpointFolder(o_.folder, *step);
+  } else if (newest) {
     from = newest->path;
   } else {
     MT_ASSIGN_OR_RETURN(const checkpoint::Candidate latest, checkpoint::FindLatest(o_.folder));

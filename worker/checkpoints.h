@@ -57,12 +57,11 @@ class Checkpoints {
   Result<std::optional<Resumed>> Resume(const std::function<bool(const train::Position&)>& finished,
                                         uint64_t incarnation, std::stop_token stop);
 
-  // Called by the loop, between steps.
-  void Note(const train::Position& position) { position_ = position; }
-  // Compares the copies that devices hold of one value, and takes the states now; writing goes on
-  // beside training. Errors: kInternal in every process where copies differ (saving/copies.h);
-  // those of the save before, as Wait gives them.
-  Status Save(int64_t step);
+  // Called by the loop, between steps: compares the copies that devices hold of one value, and
+  // takes the states now; writing goes on beside training. `pinned`: as SaveOptions'. Errors:
+  // kInternal in every process where copies differ (saving/copies.h); those of the save before, as
+  // Wait gives them.
+  Status Save(const train::Position& position, std::optional<int64_t> pinned);
   // What the others will not complete is not waited for.
   void Abandon() { saver_->Abandon(); }
   // Waits for the last save. With a team: kUnavailable when somebody was lost whose part of it is
@@ -72,9 +71,9 @@ class Checkpoints {
   bool Holds(int64_t step) const;
   // The newest complete one; in processes other than the chief, the newest whose part is written.
   std::optional<checkpoint::SaveReport> last() const { return saver_->last(); }
-  // The trained weights of the newest checkpoint, whole, in one safetensors file. Errors: kNotFound
-  // before any save.
-  Status Export(const std::string& path) const;
+  // The trained weights of the checkpoint of `step`, or else of the newest, whole, in one
+  // safetensors file. Errors: kNotFound before any save.
+  Status Export(const std::string& path, std::optional<int64_t> step) const;
 
  private:
   // What a checkpoint holds for this process, read before anything is changed.
@@ -120,7 +119,6 @@ class Checkpoints {
   std::unique_ptr<checkpoint::AsyncSaver> saver_;
   // Lives between a resume and the next: the lost will not complete what waits for them.
   std::optional<std::stop_callback<std::function<void()>>> on_loss_;
-  train::Position position_;
   bool resumed_before_ = false;
   int64_t run_ = 0;  // kRunKey, in a folder of our own
 };

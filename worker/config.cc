@@ -45,6 +45,10 @@ std::variant<Config, int> ParseArguments(int argc, char** argv) {
                "Give every virtual device its own memory and run every collective");
   app.add_option("--threads", config.threads, "Threads to compute with (default: one per core)")
       ->check(CLI::Range(0, 4096));
+  app.add_option("--memory", config.memory,
+                 "Bytes that variables and steps may take; a program that needs more is refused "
+                 "(default: the machine's memory, or the container's limit)")
+      ->check(CLI::NonNegativeNumber);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -22,7 +22,8 @@ struct Config {
   std::string host = "127.0.0.1";
   std::optional<int> port = 0;  // 0: any free one; none: no server
   bool isolated = false;
-  int threads = 0;  // 0: one per core
+  int threads = 0;     // 0: one per core
+  int64_t memory = 0;  // bytes that variables and steps may take; 0: as much as there is
   // How long the chief waits for the others' parts of a checkpoint; no option sets it.
   Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
   JobEnvironment job;

@@ -10,10 +10,10 @@
 #include "runtime/base/file.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/execute/session.h"
-#include "runtime/parameter/chief/evaluate.h"
 #include "runtime/saving/position.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
+#include "runtime/trainer/evaluate_loop.h"
 #include "worker/presence.h"
 #include "worker/resume.h"
 #include "worker/role.h"
@@ -68,17 +68,16 @@ class Evaluator {
 
     const int64_t epochs = program.train.epochs;
     const bool may_end_early = program.train.early_stopping.has_value();
-    parameter::EvaluateOptions options{.after_step = before,
-                                       .poll = std::chrono::milliseconds(500)};
+    trainer::EvaluateOptions options{.after_step = before, .poll = std::chrono::milliseconds(500)};
     // A job that goes on for more epochs than it had first has marked what is its last checkpoint
     // no more.
     options.is_final = [&](const checkpoint::Index& index) {
-      const auto final = index.metadata.find(std::string(parameter::kFinalKey));
+      const auto final = index.metadata.find(std::string(trainer::kFinalKey));
       if (final == index.metadata.end() || final->second != "true") return false;
       const auto at = saving::PositionOf(index, "");
       return may_end_early || (at.ok() && at->epoch >= epochs - 1);
     };
-    const auto count = parameter::EvaluateLoop(
+    const auto count = trainer::EvaluateLoop(
         manifest_.checkpoint.path,
         [&](const checkpoint::Checkpoint& c) { return Evaluate(c, stop); }, options, stop);
     const Status events = events_->Close().From(Origin::kOutput);
@@ -95,8 +94,9 @@ class Evaluator {
  private:
   // Session and steps.
   Status Plan() {
-    MT_ASSIGN_OR_RETURN(session_, execute::Session::Create(
-                                      {.isolated = config_.isolated, .threads = config_.threads}));
+    MT_ASSIGN_OR_RETURN(session_, execute::Session::Create({.isolated = config_.isolated,
+                                                            .threads = config_.threads,
+                                                            .memory = config_.memory}));
     MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest_.program));
     trainer::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
     sizes.eval_sizes = data_->batch_sizes();
@@ -106,8 +106,8 @@ class Evaluator {
 
   Status OpenFiles(const std::string& log_path) {
     MT_RETURN_IF_ERROR(MakeDirectories(config_.output));
-    MT_ASSIGN_OR_RETURN(log_,
-                        telemetry::MetricsLog::Open(log_path, std::numeric_limits<int64_t>::max()));
+    MT_ASSIGN_OR_RETURN(log_, telemetry::MetricsLog::Open(
+                                  log_path, {{.step = std::numeric_limits<int64_t>::max()}}));
     MT_ASSIGN_OR_RETURN(events_,
                         telemetry::EventFileWriter::Create(config_.output + "/events/evaluator"));
     return OkStatus();

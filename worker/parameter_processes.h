@@ -1,5 +1,5 @@
 // The roles that serve under the strategy ParameterServer: a ps holds variables, a worker runs the
-// steps it is sent. Both learn everything from the chief (parameter_chief.h) and live until it says
+// steps it is sent. Both learn everything from the chief (engine.h) and live until it says
 // that the job is done (OK), until it does not come or come back in time (kPeers), until they are
 // asked to stop and the chief, which may have been asked at the same time, has come to its end
 // (Stopped(); leaving.h), or, a ps, until its disk fails (kOutput).

@@ -157,7 +157,9 @@ void Reporter::RemoveOldLog() {
 }
 
 Status Reporter::OpenLog(const train::Position& start) {
-  const auto from = start.step > 0 ? std::optional(start.step) : std::nullopt;
+  std::optional<telemetry::MetricsLog::Behind> from;
+  // Where the epoch had not ended its validation is done again, and told again.
+  if (start.step > 0) from = {.step = start.step, .validated = start.batch == 0};
   MT_ASSIGN_OR_RETURN(
       log_, telemetry::MetricsLog::Open(config_.output + "/" + std::string(kMetricsName), from));
   return OkStatus();
@@ -213,22 +215,29 @@ Status Reporter::OnBadStep(const train::BadStepInfo& info) {
                                             {"in_a_row", std::to_string(info.in_a_row)},
                                             {"why", info.why}});
   return log_
-      ->Add({.step = p.step,
-             .epoch = p.epoch + 1,
-             .loss = std::numeric_limits<double>::quiet_NaN(),
-             .metrics = {},
-             .seconds = {},
-             .bad = info.why})
+      ->Add(telemetry::StepRecord{.step = p.step,
+                                  .epoch = p.epoch + 1,
+                                  .loss = std::numeric_limits<double>::quiet_NaN(),
+                                  .metrics = {},
+                                  .seconds = {},
+                                  .bad = info.why})
       .From(Origin::kOutput);
+}
+
+// `epoch`: from 1.
+void Reporter::ShowEpoch(int64_t epoch, int64_t steps_done) {
+  line_->BeginEpoch(epoch, job_.epochs, std::max<int64_t>(job_.steps_per_epoch, 0), steps_done);
+  epoch_shown_ = epoch - 1;
+}
+
+void Reporter::AddFact(std::string name, std::string what) {
+  MutexLock lock(mutex_);
+  report_.facts.emplace_back(std::move(name), std::move(what));
 }
 
 Status Reporter::Record(const train::StepInfo& info) {
   const train::Position& p = info.position;
-  if (epoch_shown_ != p.epoch) {
-    line_->BeginEpoch(p.epoch + 1, info.epochs, std::max<int64_t>(info.steps_per_epoch, 0),
-                      p.batch - 1);
-    epoch_shown_ = p.epoch;
-  }
+  if (epoch_shown_ != p.epoch) ShowEpoch(p.epoch + 1, p.batch - 1);
   line_->Step(p.batch, RunningMeans(p));
 
   telemetry::StepRecord record{.step = p.step,
@@ -313,12 +322,20 @@ void Reporter::Publish(const train::StepInfo& info) {
   board_.Set(std::move(progress));
 }
 
-Status Reporter::OnEpochEnd(const train::EpochInfo& info) {
+Status Reporter::OnEpochEnd(const train::EpochInfo& info, const train::Position&) {
   std::vector<telemetry::NamedValue> values(info.train.begin(), info.train.end());
   for (const auto& [name, value] : info.validation) values.emplace_back("test_" + name, value);
-  if (job_.chief) line_->EndEpoch(values);
+  if (job_.chief) {
+    // Of an epoch whose steps a checkpoint has done, only its validation was left.
+    if (epoch_shown_ != info.epoch - 1) ShowEpoch(info.epoch, job_.steps_per_epoch);
+    line_->EndEpoch(values);
+  }
   if (!info.validation.empty()) {
     if (job_.chief) {
+      MT_RETURN_IF_ERROR(
+          log_->Add(telemetry::ValidationRecord{
+                        .step = info.step, .epoch = info.epoch, .figures = info.validation})
+              .From(Origin::kOutput));
       MT_RETURN_IF_ERROR(test_events_->Add(info.step, info.validation).From(Origin::kOutput));
     }
     if (const auto loss = train::FindScalar(info.validation, "loss")) {

@@ -53,7 +53,7 @@ class Reporter final : public train::Callback {
 
   Status OnStepEnd(const train::StepInfo& info) override;
   Status OnBadStep(const train::BadStepInfo& info) override;
-  Status OnEpochEnd(const train::EpochInfo& info) override;
+  Status OnEpochEnd(const train::EpochInfo& info, const train::Position& position) override;
 
   // Training goes on from `start`, which lies before what was told already.
   Status RollBack(const train::Position& start);
@@ -61,6 +61,8 @@ class Reporter final : public train::Callback {
   void EndLine() { line_->Interrupt(); }
   // Training stands since `incarnation` lost `rank` ("worker-2"), until the next step ends.
   void Stopped(const std::string& rank, uint64_t incarnation);
+  // One more line among the report's facts.
+  void AddFact(std::string name, std::string what) MT_EXCLUDES(mutex_);
   // For figures beside those of every training.
   telemetry::Metrics& metrics() { return *metrics_; }
   int port() const { return endpoints_ ? endpoints_->port() : 0; }
@@ -78,6 +80,7 @@ class Reporter final : public train::Callback {
   Status KeepOldLog();
   void RemoveOldLog();
   void TakeHistory(const train::Position& start) MT_EXCLUDES(mutex_);
+  void ShowEpoch(int64_t epoch, int64_t steps_done);
   Status Record(const train::StepInfo& info);  // files and the line
   void Publish(const train::StepInfo& info);   // what is asked for over HTTP
   telemetry::Progress Now() const;             // with the times of the ranks

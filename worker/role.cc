@@ -66,6 +66,30 @@ Status CheckBatches(const spec::Declared& program, const data::Pipeline& train,
                               test == nullptr ? std::nullopt : std::optional(batches(*test)));
 }
 
+train::SaveTimes SaveTimesOf(const spec::Manifest& manifest) {
+  train::SaveTimes times = train::kSaveByDefault;
+  if (manifest.checkpoint.every_steps > 0) {
+    times = {.every_steps = manifest.checkpoint.every_steps};
+  }
+  const auto& early = manifest.program.train.early_stopping;
+  times.each_epoch = times.each_epoch || (early && early->restore_best_weights);
+  return times;
+}
+
+std::optional<train::EarlyStopping> EarlyStoppingOf(const spec::Manifest& manifest) {
+  const auto& early = manifest.program.train.early_stopping;
+  if (!early) return std::nullopt;
+  return train::EarlyStopping(early->monitor, early->patience, early->min_delta);
+}
+
+std::optional<int64_t> BestStep(const spec::Manifest& manifest, const train::EarlyStopping* early) {
+  const auto& asked = manifest.program.train.early_stopping;
+  if (!asked || !asked->restore_best_weights || early == nullptr || !early->best()) {
+    return std::nullopt;
+  }
+  return early->best()->step;
+}
+
 void Say(const std::string& line) {
   std::printf("%s\n", Printable(line).c_str());
   std::fflush(stdout);
@@ -93,6 +117,41 @@ void TellResults(const Config& config, const Reporter& reporter, const std::stri
       reporter.EpochTable(), out, out, out, out));
   if (!checkpoint.empty()) Say("checkpoint  " + checkpoint);
   Say("model       " + ModelPath(config));
+}
+
+void TellSaving(const std::string& folder, const train::SaveTimes& times, int64_t keep) {
+  std::vector<std::string> when;
+  if (times.every_steps > 0) when.push_back(fmt::format("every {} steps", times.every_steps));
+  if (times.each_epoch) when.emplace_back("after each epoch");
+  if (times.at_latest > Duration(0)) {
+    when.push_back(fmt::format(
+        "every {} min", std::chrono::duration_cast<std::chrono::minutes>(times.at_latest).count()));
+  }
+  when.emplace_back("at the end");
+  Say(fmt::format(
+      "checkpoints in {}: {}; {}", folder, Join(when, ", "),
+      keep > 0 ? fmt::format("the newest {} stay, older ones are removed", keep) : "all stay"));
+}
+
+void TellNothingLeft(const std::string& checkpoint, int64_t epochs) {
+  Say(fmt::format("nothing is left to train: {} is the end of {} {}", checkpoint, epochs,
+                  epochs == 1 ? "epoch" : "epochs"));
+}
+
+void TellEarlyEnd(const train::FitResult& result, const train::EarlyStopping* early,
+                  std::optional<int64_t> best_step, Reporter& reporter) {
+  if (result.end == train::FitEnd::kStopped) {
+    Say("stopped early: " + result.message);
+    reporter.AddFact("stopped early", result.message);
+  }
+  const bool leaves_model = result.end != train::FitEnd::kNotFinite;
+  if (leaves_model && best_step && *best_step != result.position.step) {
+    const auto& best = *early->best();
+    const std::string whose = fmt::format("epoch {}, step {}, {} {:.4f}", best.epoch, best.step,
+                                          early->monitor(), best.value);
+    Say("the model is that of the best epoch: " + whose);
+    reporter.AddFact("model of", whose);
+  }
 }
 
 void TellStopped(int64_t step) {

@@ -2,11 +2,13 @@
 // the end.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "runtime/base/status.h"
 #include "runtime/spec/spec.h"
 #include "runtime/strategy/dataset.h"
+#include "runtime/train/callbacks.h"
 #include "worker/config.h"
 #include "worker/reporter.h"
 
@@ -36,6 +38,15 @@ using strategy::PipelineBatches;
 Status CheckBatches(const spec::Declared& program, const data::Pipeline& train,
                     const data::Pipeline* test);
 
+// When the job saves: as its manifest says, or else train::kSaveByDefault; and each epoch where the
+// best one's weights are wanted.
+train::SaveTimes SaveTimesOf(const spec::Manifest& manifest);
+// The manifest's early stopping; nothing where it asks for none.
+std::optional<train::EarlyStopping> EarlyStoppingOf(const spec::Manifest& manifest);
+// The step of the checkpoint whose weights the job leaves, where that is not its last: the best
+// epoch's. `early`: null, or the one that watched the job.
+std::optional<int64_t> BestStep(const spec::Manifest& manifest, const train::EarlyStopping* early);
+
 // A line on stdout, at once.
 void Say(const std::string& line);
 // The last progress, for the operator that may look after this process is gone.
@@ -44,6 +55,13 @@ void TellTermination(const Config& config, const std::string& message);
 // none.
 void TellResults(const Config& config, const Reporter& reporter, const std::string& checkpoint);
 void TellStopped(int64_t step);
+// When the job saves and how many it keeps.
+void TellSaving(const std::string& folder, const train::SaveTimes& times, int64_t keep);
+// A job that begins at its end: all that is left is to write what it leaves.
+void TellNothingLeft(const std::string& checkpoint, int64_t epochs);
+// Why training ended before its last epoch, and whose weights are left.
+void TellEarlyEnd(const train::FitResult& result, const train::EarlyStopping* early,
+                  std::optional<int64_t> best_step, Reporter& reporter);
 // Where the trained weights go.
 std::string ModelPath(const Config& config);
 

@@ -4,11 +4,11 @@
 
 #include "runtime/base/text.h"
 #include "runtime/membership/arithmetic_agreement.h"
+#include "worker/engine.h"
 #include "worker/evaluator.h"
-#include "worker/mesh_worker.h"
-#include "worker/parameter_chief.h"
 #include "worker/parameter_processes.h"
 #include "worker/role.h"
+#include "worker/training.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -30,7 +30,7 @@ Status Run(const Config& config, std::stop_token stop) {
   MT_RETURN_IF_ERROR(CheckDevices(config, manifest).From(Origin::kManifest));
   const bool servers = manifest.strategy == "ParameterServer";
   if (!config.job.tf_config) {
-    if (!servers) return RunMeshWorker(config, std::move(manifest), stop);
+    if (!servers) return RunTraining(config, std::move(manifest), MakeMeshEngine, stop);
     return InvalidArgument(SourceName(config) +
                            ": spec.strategy: ParameterServer needs chief, worker and ps processes: "
                            "expected TF_CONFIG to say who they are, got: none")
@@ -50,10 +50,10 @@ Status Run(const Config& config, std::stop_token stop) {
     // Without a chief worker 0 is that too.
     const bool leads =
         task.role == Role::kChief || (cluster.count(Role::kChief) == 0 && task.index == 0);
-    if (leads) return RunParameterChief(config, std::move(manifest), stop);
+    if (leads) return RunTraining(config, std::move(manifest), MakeServerEngine, stop);
     return RunParameterWorker(config, manifest, stop);
   }
-  return RunMeshWorker(config, std::move(manifest), stop);
+  return RunTraining(config, std::move(manifest), MakeMeshEngine, stop);
 }
 
 }  // namespace

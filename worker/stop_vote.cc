@@ -8,9 +8,10 @@ namespace {
 
 constexpr double kSecondsBetween = 0.1;
 constexpr int64_t kMostSteps = 1000;
-// What a process says that wants to stop; the chief otherwise says a number of steps, the others
-// nothing.
+// What a process says that wants to stop; the chief otherwise says a number of steps, and kSave
+// more where a save is due, the others nothing. Each sum of both is an integer that a float holds.
 constexpr float kStop = 1e9F;
+constexpr float kSave = 1e6F;
 constexpr double kSmoothing = 0.2;
 
 }  // namespace
@@ -37,16 +38,20 @@ Status StopVote::OnBadStep(const train::BadStepInfo& info) { return Vote(info.po
 
 Status StopVote::Vote(int64_t step) {
   team_.ReportStep(step);
+  saves_ = false;
   if (step < next_) return OkStatus();
   float mine = 0;
-  if (team_.chief()) mine = static_cast<float>(StepsBetweenVotes(seconds_));
+  if (team_.chief()) {
+    mine = static_cast<float>(StepsBetweenVotes(seconds_)) + (overdue_() ? kSave : 0);
+  }
   if (mine_.stop_requested()) mine = kStop;
   MT_ASSIGN_OR_RETURN(const float said, team_.Largest(mine));
   if (said >= kStop) {
     all_.request_stop();
-  } else {
-    next_ = step + static_cast<int64_t>(said);
+    return OkStatus();
   }
+  saves_ = said >= kSave;
+  next_ = step + static_cast<int64_t>(saves_ ? said - kSave : said);
   return OkStatus();
 }
 

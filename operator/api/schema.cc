@@ -261,7 +261,10 @@ const Field& SpecField() {
                   Open("volumeClaimTemplate",
                        "A PersistentVolumeClaim to create for the job and to mount at path. It "
                        "goes with the job."),
-                  Int64("everySteps", "Save after so many steps.", 1),
+                  Int64(
+                      "everySteps",
+                      "Save after so many steps. Absent: after each epoch, and every ten minutes.",
+                      1),
                   Int32("keep", "Keep so many of the newest checkpoints.", 1),
                   OneOf("resume",
                         "Latest: go on from the newest complete checkpoint. Never: start afresh.",

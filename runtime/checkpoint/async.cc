@@ -85,6 +85,8 @@ class AsyncSaver::Impl {
     options_.replaces = std::move(checkpoints);
   }
 
+  void set_pinned(std::optional<int64_t> step) { options_.pinned = step; }
+
   void Abandon() { abandon_.request_stop(); }
 
   std::optional<SaveReport> last() const {
@@ -177,6 +179,7 @@ void AsyncSaver::set_generation(int64_t generation) { impl_->set_generation(gene
 void AsyncSaver::set_replaces(std::vector<std::string> checkpoints) {
   impl_->set_replaces(std::move(checkpoints));
 }
+void AsyncSaver::set_pinned(std::optional<int64_t> step) { impl_->set_pinned(step); }
 void AsyncSaver::Abandon() { impl_->Abandon(); }
 Status AsyncSaver::Close(Duration timeout) { return impl_->Close(timeout); }
 std::optional<SaveReport> AsyncSaver::last() const { return impl_->last(); }

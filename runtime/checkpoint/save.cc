@@ -150,14 +150,15 @@ Result<std::vector<Index>> CollectParts(const std::string& checkpoint, const Sav
   return parts;
 }
 
-void Prune(const std::string& folder, int64_t newest, int keep) {
+void Prune(const std::string& folder, int64_t newest, const SaveOptions& options) {
   const Result<std::vector<Candidate>> complete = ListCheckpoints(folder);
   if (!complete.ok()) return;
   std::set<int64_t> steps;
   for (const Candidate& c : *complete) steps.insert(c.step);
-  if (keep > 0) {
-    for (size_t i = static_cast<size_t>(keep); i < complete->size(); ++i) {
-      LogRemoval(RemoveCheckpoint((*complete)[i].path));
+  if (options.keep > 0) {
+    for (size_t i = static_cast<size_t>(options.keep); i < complete->size(); ++i) {
+      const Candidate& old = (*complete)[i];
+      if (old.step != options.pinned) LogRemoval(RemoveCheckpoint(old.path));
     }
   }
   // Leftovers of crashed saves, older than what is safe now.
@@ -261,7 +262,7 @@ Result<std::string> Commit(const std::string& folder, const std::vector<Index>& 
   for (const std::string& other : options.replaces) {
     if (fs::path(other) != fs::path(checkpoint)) LogRemoval(RemoveCheckpoint(other));
   }
-  Prune(folder, index.step, options.keep);
+  Prune(folder, index.step, options);
   return checkpoint;
 }
 

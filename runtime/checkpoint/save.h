@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -42,7 +43,8 @@ struct Snapshot {
 };
 
 struct SaveOptions {
-  int keep = 5;  // complete checkpoints to keep, the newest; 0: all
+  int keep = 5;                        // complete checkpoints to keep, the newest; 0: all
+  std::optional<int64_t> pinned = {};  // the step of one that is kept besides, whatever its age
   // Many processes that share the folder: each saves its part, process 0 commits when all parts are
   // there.
   int process = 0;

@@ -129,6 +129,7 @@ TrainSpec ParseTrain(Problems& problems, const Node& node, const std::string& pa
     spec.monitor = f.Text("monitor", spec.monitor);
     spec.patience = f.Int("patience", 0, 0);
     spec.min_delta = f.Number("min_delta", 0);
+    spec.restore_best_weights = f.Bool("restore_best_weights", false);
     train.early_stopping = spec;
   }
   return train;

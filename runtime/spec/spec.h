@@ -128,6 +128,8 @@ struct EarlyStoppingSpec {
   std::string monitor = "val_loss";
   int64_t patience = 0;
   double min_delta = 0;
+  // The model that the run leaves is that of the best epoch, whose checkpoint is kept.
+  bool restore_best_weights = false;
 };
 struct TrainSpec {
   int64_t epochs = 1;
@@ -223,8 +225,8 @@ struct ProgramSpec {
 // --- reading
 
 struct CheckpointSpec {
-  std::string path;  // "": none
-  int64_t every_steps = 0;
+  std::string path;         // "": none
+  int64_t every_steps = 0;  // 0: after each epoch, and every ten minutes
   int64_t keep = 3;
   bool resume = true;  // `resume: Latest`; `Never` begins anew
 };

@@ -27,6 +27,17 @@ void PutNumber(std::string& out, double v) {
   }
 }
 
+std::string Quoted(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void PutFigures(std::string& out, std::string_view before, std::span<const NamedValue> figures) {
+  for (const auto& [name, value] : figures) {
+    out += "," + Quoted(std::string(before) + name) + ":";
+    PutNumber(out, value);
+  }
+}
+
 constexpr int64_t kBlock = 64 << 10;
 // No line of ours is longer; what is, is not read.
 constexpr int64_t kLongestLine = 1 << 20;
@@ -71,8 +82,13 @@ class LineEnds {
   std::string block_;
 };
 
+struct Line {
+  int64_t step = 0;
+  bool of_step = false;  // else of a validation
+};
+
 // Nothing for a line that is none of ours.
-std::optional<int64_t> StepOf(const std::string& text) {
+std::optional<Line> LineOf(const std::string& text) {
   const auto line = nlohmann::json::parse(text, nullptr, false);
   if (!line.is_object()) return std::nullopt;
   const auto step = line.find("step");
@@ -80,7 +96,7 @@ std::optional<int64_t> StepOf(const std::string& text) {
   if (step == line.end() || !step->is_number_unsigned() || step->get<uint64_t>() > kMost) {
     return std::nullopt;
   }
-  return step->get<int64_t>();
+  return Line{.step = step->get<int64_t>(), .of_step = line.contains("loss")};
 }
 
 struct Kept {
@@ -88,16 +104,19 @@ struct Kept {
   std::optional<int64_t> step;
 };
 
-// The last line of a step up to `last`.
-Result<Kept> LastOf(int fd, const std::string& path, int64_t size, int64_t last) {
+// The last line that stays.
+Result<Kept> LastOf(int fd, const std::string& path, int64_t size,
+                    const MetricsLog::Behind& behind) {
   LineEnds ends(fd, path);
   MT_ASSIGN_OR_RETURN(int64_t end, ends.Before(size));
   while (end > 0) {
     MT_ASSIGN_OR_RETURN(const int64_t begin, ends.Before(end - 1));
     if (end - begin <= kLongestLine) {
       MT_ASSIGN_OR_RETURN(const std::string line, ends.Read(begin, end));
-      const std::optional<int64_t> step = StepOf(line);
-      if (step && *step <= last) return Kept{end, step};
+      const std::optional<Line> found = LineOf(line);
+      const int64_t last =
+          found && !found->of_step && !behind.validated ? behind.step - 1 : behind.step;
+      if (found && found->step <= last) return Kept{end, found->step};
     }
     end = begin;
   }
@@ -109,31 +128,30 @@ Result<Kept> LastOf(int fd, const std::string& path, int64_t size, int64_t last)
 std::string StepLine(const StepRecord& r) {
   std::string line = fmt::format("{{\"step\":{},\"epoch\":{},\"loss\":", r.step, r.epoch);
   PutNumber(line, r.loss);
-  const auto quoted = [](std::string_view text) {
-    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  };
-  for (const auto& [name, value] : r.metrics) {
-    line += "," + quoted(name) + ":";
-    PutNumber(line, value);
-  }
+  PutFigures(line, "", r.metrics);
   if (r.seconds) {
     line += ",\"seconds\":";
     PutNumber(line, *r.seconds);
   }
-  if (!r.bad.empty()) line += ",\"bad\":" + quoted(r.bad);
+  if (!r.bad.empty()) line += ",\"bad\":" + Quoted(r.bad);
+  return line + "}\n";
+}
+
+std::string ValidationLine(const ValidationRecord& r) {
+  std::string line = fmt::format("{{\"step\":{},\"epoch\":{}", r.step, r.epoch);
+  PutFigures(line, "val_", r.figures);
   return line + "}\n";
 }
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path,
-                                                     std::optional<int64_t> resume_after,
-                                                     Clock& clock) {
+                                                     std::optional<Behind> behind, Clock& clock) {
   MT_ASSIGN_OR_RETURN(FileDescriptor file,
                       OpenFile(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW));
   Kept kept;
-  if (resume_after) {
+  if (behind) {
     struct stat info {};
     if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "cannot stat", path);
-    MT_ASSIGN_OR_RETURN(kept, LastOf(file.get(), path, info.st_size, *resume_after));
+    MT_ASSIGN_OR_RETURN(kept, LastOf(file.get(), path, info.st_size, *behind));
   }
   if (::ftruncate(file.get(), kept.end) != 0) return ErrnoStatus(errno, "cannot cut off", path);
   return std::unique_ptr<MetricsLog>(
@@ -167,9 +185,8 @@ bool MetricsLog::WasTakenOver() {
   return taken_over_ = true;
 }
 
-Status MetricsLog::Add(const StepRecord& record) {
+Status MetricsLog::AddLine(const std::string& line) {
   if (WasTakenOver()) return OkStatus();
-  const std::string line = StepLine(record);
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t n = ::write(file_.get(), rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;

@@ -1,7 +1,8 @@
-// metrics.jsonl: one line of JSON per training step, with at least `step` and `loss`, for people's
-// own scripts.
+// metrics.jsonl: one line of JSON per training step, with at least `step` and `loss`, and one per
+// validation, whose figures have `val_` before their names, for people's own scripts.
 //   {"step":1,"epoch":1,"loss":2.362259864807129,"accuracy":0.0625,"seconds":0.0021}
 //   {"step":2,"epoch":1,"loss":null,"bad":"first not finite: log (logits) at model.cc:31"}
+//   {"step":2,"epoch":1,"val_loss":1.92,"val_accuracy":0.31}
 // Numbers are the shortest text that reads back as the same double; what is not finite is null.
 #pragma once
 
@@ -29,8 +30,15 @@ struct StepRecord {
   std::string_view bad = {};  // why the step changed nothing; "": it did
 };
 
+struct ValidationRecord {
+  int64_t step = 0;   // finished when it was made
+  int64_t epoch = 0;  // from 1
+  std::span<const NamedValue> figures;
+};
+
 // With the line end. Pure.
 std::string StepLine(const StepRecord& record);
+std::string ValidationLine(const ValidationRecord& record);
 
 // Each line is one write(): a killed process leaves whole lines. Not thread-safe. Errors:
 // base/file.h's; kAlreadyExists where a symbolic link lies in the file's place; kNotFound, naming
@@ -39,19 +47,25 @@ std::string StepLine(const StepRecord& record);
 // nothing is added to it any more.
 class MetricsLog {
  public:
-  // Begins the file anew; with `resume_after`, goes on behind the last line whose step is at most
-  // that (of a run that is being continued). What stands behind that line is cut off: the steps
+  // Where a run goes on.
+  struct Behind {
+    int64_t step = 0;
+    bool validated = true;  // the validation after that step, if there was one, is done
+  };
+  // Begins the file anew; with `behind`, goes on behind the last line of that step or one before it
+  // (of a run that is being continued). What stands behind that line is cut off: the steps
   // that are done again, a line that a killed process left unfinished, and whatever is no line of
   // ours. The file is read from its end, a block at a time, so its size costs nothing.
-  static Result<std::unique_ptr<MetricsLog>> Open(
-      const std::string& path, std::optional<int64_t> resume_after = std::nullopt,
-      Clock& clock = SystemClock());
+  static Result<std::unique_ptr<MetricsLog>> Open(const std::string& path,
+                                                  std::optional<Behind> behind = std::nullopt,
+                                                  Clock& clock = SystemClock());
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
   // The step of the last line that was kept; none in a file that begins anew.
   std::optional<int64_t> resumed_at() const { return resumed_at_; }
-  Status Add(const StepRecord& record);
+  Status Add(const StepRecord& record) { return AddLine(StepLine(record)); }
+  Status Add(const ValidationRecord& record) { return AddLine(ValidationLine(record)); }
   Status Close();
 
  private:
@@ -63,6 +77,7 @@ class MetricsLog {
         resumed_at_(resumed_at),
         clock_(clock),
         looked_(clock.Monotonic()) {}
+  Status AddLine(const std::string& line);
   Status CheckStillThere() const;
   bool WasTakenOver();
 

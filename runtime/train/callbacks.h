@@ -2,48 +2,86 @@
 // runtime/telemetry's; a FunctionCallback ties them to the loop.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
-#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "runtime/base/clock.h"
 #include "runtime/train/loop.h"
 
 namespace meshtrain::train {
 
-// Saves every `every` steps, and at the end (stopped early or not) unless that step is saved
-// already or the loss was not finite: then the last good checkpoint stays the newest.
+// When a run saves, besides at its end.
+struct SaveTimes {
+  int64_t every_steps = 0;  // 0: not by steps
+  bool each_epoch = false;  // after its validation
+  Duration at_latest{};     // since the newest save, or since training began; 0: not by time
+};
+// For who says nothing about it: a crash costs an epoch at most, and ten minutes at most.
+inline constexpr SaveTimes kSaveByDefault = {.each_epoch = true,
+                                             .at_latest = std::chrono::minutes(10)};
+
+// Saves at these times, and at the end (stopped early or not) unless that step is saved already or
+// the loss was not finite: then the last good checkpoint stays the newest.
 class CheckpointEvery final : public Callback {
  public:
-  // every <= 0: only at the end. The runner must outlive it.
-  CheckpointEvery(StepRunner& runner, int64_t every) : runner_(runner), every_(every) {}
+  // The runner and the clock must outlive it.
+  CheckpointEvery(StepRunner& runner, SaveTimes times, Clock& clock = SystemClock())
+      : runner_(runner), times_(times), clock_(clock) {}
+  Status OnTrainBegin(const Position& position) override;
   Status OnStepEnd(const StepInfo& info) override;
+  Status OnEpochEnd(const EpochInfo& info, const Position& position) override;
   Status OnTrainEnd(const FitResult& result) override;
 
+  // Whether `at_latest` has passed.
+  bool Overdue() const;
+  // Asked after each step in place of Overdue(): where several processes save together, or steps
+  // are under way, the time alone does not say whether this step is the one to save after.
+  void set_due(std::function<bool()> due) { due_ = std::move(due); }
+
  private:
+  Status Save(const Position& position);
+
   StepRunner& runner_;
-  int64_t every_;
+  const SaveTimes times_;
+  Clock& clock_;
+  std::function<bool()> due_;
+  Duration saved_{};  // when, on the monotonic clock
 };
 
 // Ends training when `monitor` ("val_loss", "loss", "accuracy", "val_accuracy") has not got better
-// by more than `min_delta` for `patience` epochs in a row. Names that hold "accuracy" are better
-// when larger.
+// by more than `min_delta` for `patience` epochs in a row, and remembers the best epoch. Names that
+// hold "accuracy" are better when larger. Before CheckpointEvery among the callbacks, so that who
+// saves an epoch knows whether it is the best.
 class EarlyStopping final : public Callback {
  public:
   EarlyStopping(std::string monitor, int64_t patience, double min_delta = 0)
       : monitor_(std::move(monitor)), patience_(patience), min_delta_(min_delta) {}
   // A resumed job goes on counting where it stood.
   Status OnTrainBegin(const Position& position) override;
-  Status OnEpochEnd(const EpochInfo& info) override;
-  bool WantsStop() const override { return wait_ > 0 && wait_ >= patience_; }
+  Status OnEpochEnd(const EpochInfo& info, const Position& position) override;
+  std::optional<std::string> WantsStop() const override;
+
+  struct Best {
+    int64_t epoch = 0;  // from 1
+    int64_t step = 0;   // finished steps at its end
+    double value = 0;   // of the monitored figure
+  };
+  // Nothing before the first epoch that has the figure.
+  const std::optional<Best>& best() const { return best_; }
+  const std::string& monitor() const { return monitor_; }
 
  private:
+  Status Look(const EpochInfo& info);
+
   std::string monitor_;
   int64_t patience_;
   double min_delta_;
-  double best_ = std::numeric_limits<double>::quiet_NaN();
-  int64_t wait_ = 0;
+  std::optional<Best> best_;
+  int64_t wait_ = 0;  // epochs since the best
 };
 
 // Callbacks from functions; any may be absent.
@@ -61,7 +99,7 @@ struct FunctionCallback final : public Callback {
   Status OnBadStep(const BadStepInfo& i) override {
     return on_bad_step ? on_bad_step(i) : OkStatus();
   }
-  Status OnEpochEnd(const EpochInfo& i) override {
+  Status OnEpochEnd(const EpochInfo& i, const Position&) override {
     return on_epoch_end ? on_epoch_end(i) : OkStatus();
   }
   Status OnTrainEnd(const FitResult& r) override {

@@ -159,14 +159,14 @@ class Fitting {
     at.figures = {};
     result_.history.push_back(info);
     at.history = std::make_shared<const std::vector<EpochInfo>>(result_.history);
-    for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnEpochEnd(info));
+    for (Callback* callback : callbacks_) MT_RETURN_IF_ERROR(callback->OnEpochEnd(info, at));
     if (at.epoch < o_.epochs) return AskCallbacks();
     return OkStatus();
   }
 
   Status AskCallbacks() {
     for (const Callback* callback : callbacks_) {
-      if (callback->WantsStop()) return Stop("a callback asked to stop");
+      if (const auto why = callback->WantsStop()) return Stop(*why);
     }
     return OkStatus();
   }

@@ -34,6 +34,8 @@ class BatchSource {
   virtual int64_t steps_per_epoch() const { return -1; }
 };
 
+struct Position;
+
 // Runs traced programs over its states. Called by one thread.
 class StepRunner {
  public:
@@ -44,9 +46,9 @@ class StepRunner {
   virtual Result<BatchFigures> TrainStep(const Batch& batch) = 0;
   // Reads the states only.
   virtual Result<BatchFigures> EvalStep(const Batch& batch) = 0;
-  // Saves the states as of `step`. May return before the save is durable; a later call or Finish
-  // waits for it.
-  virtual Status Save(int64_t step) = 0;
+  // Saves the states, which are those of `position`, and the position. May return before the save
+  // is durable; a later call waits for it.
+  virtual Status Save(const Position& position) = 0;
   // The newest step that Save was called for without an error, -1: none.
   virtual int64_t last_saved() const = 0;
 };
@@ -103,7 +105,8 @@ struct FitResult {
   Position position;
   std::vector<EpochInfo> history;  // with that of the position it began at
   // Why it ended before its end: "step 12: output `loss` is not finite; first not finite: log
-  // (logits) at model.cc:31; no variable was changed; the last checkpoint is of step 10".
+  // (logits) at model.cc:31; no variable was changed; the last checkpoint is of step 10"; "step 70:
+  // val_loss has not been better than 0.2301, that of epoch 4, for 3 epochs".
   std::string message;
 };
 
@@ -115,10 +118,11 @@ class Callback {
   virtual Status OnStepEnd(const StepInfo&) { return OkStatus(); }
   // In OnStepEnd's place.
   virtual Status OnBadStep(const BadStepInfo&) { return OkStatus(); }
-  virtual Status OnEpochEnd(const EpochInfo&) { return OkStatus(); }
+  // After the epoch's validation; `position` is where the next epoch begins.
+  virtual Status OnEpochEnd(const EpochInfo&, const Position&) { return OkStatus(); }
   virtual Status OnTrainEnd(const FitResult&) { return OkStatus(); }
-  // Asked after each step and epoch.
-  virtual bool WantsStop() const { return false; }
+  // Asked after each step and epoch: why training is to end here; nothing: it goes on.
+  virtual std::optional<std::string> WantsStop() const { return std::nullopt; }
 };
 
 struct FitOptions {

@@ -157,10 +157,10 @@ Result<train::BatchFigures> MeshRunner::EvalStep(const train::Batch& batch) {
   return Run(eval_, batch, "evaluation");
 }
 
-Status MeshRunner::Save(int64_t step) {
+Status MeshRunner::Save(const train::Position& position) {
   if (!saver_) return OkStatus();
-  MT_RETURN_IF_ERROR(saver_(step));
-  last_saved_ = step;
+  MT_RETURN_IF_ERROR(saver_(position));
+  last_saved_ = position.step;
   return OkStatus();
 }
 

@@ -58,12 +58,14 @@ class MeshRunner final : public train::StepRunner {
 
   Result<train::BatchFigures> TrainStep(const train::Batch& batch) override;
   Result<train::BatchFigures> EvalStep(const train::Batch& batch) override;
-  Status Save(int64_t step) override;
+  Status Save(const train::Position& position) override;
   int64_t last_saved() const override { return last_saved_; }
   Duration waited() const { return waited_; }  // of the last step: for other processes
 
   // What Save calls; without one Save does nothing.
-  void set_saver(std::function<Status(int64_t step)> saver) { saver_ = std::move(saver); }
+  void set_saver(std::function<Status(const train::Position& position)> saver) {
+    saver_ = std::move(saver);
+  }
   void set_last_saved(int64_t step) { last_saved_ = step; }
 
   // Weights, then slots.
@@ -106,7 +108,7 @@ class MeshRunner final : public train::StepRunner {
   BySize train_, eval_;
   std::vector<mesh::Tensor> initial_weights_;
   int64_t full_size_ = 0;
-  std::function<Status(int64_t)> saver_;
+  std::function<Status(const train::Position&)> saver_;
   int64_t last_saved_ = -1;
   Duration waited_{};
 };

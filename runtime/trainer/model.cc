@@ -30,7 +30,7 @@ class KerasBar final : public train::Callback {
     steps_ = at.batch;
     return OkStatus();
   }
-  Status OnEpochEnd(const train::EpochInfo& info) override {
+  Status OnEpochEnd(const train::EpochInfo& info, const train::Position&) override {
     train::Scalars& shown = epochs.emplace_back();
     for (const auto& [name, mean] : info.train) {
       shown.emplace_back(name, (sums_[name] + running_[name]) / static_cast<double>(steps_ + 1));

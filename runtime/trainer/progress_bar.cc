@@ -40,7 +40,7 @@ Status ProgressBar::OnStepEnd(const train::StepInfo& info) {
   return OkStatus();
 }
 
-Status ProgressBar::OnEpochEnd(const train::EpochInfo& info) {
+Status ProgressBar::OnEpochEnd(const train::EpochInfo& info, const train::Position&) {
   if (line_ == nullptr) return OkStatus();
   std::vector<telemetry::NamedValue> values(info.train.begin(), info.train.end());
   for (const auto& [name, value] : info.validation) values.emplace_back("val_" + name, value);

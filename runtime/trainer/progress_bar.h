@@ -21,7 +21,7 @@ class ProgressBar final : public train::Callback {
 
   Status OnTrainBegin(const train::Position& position) override;
   Status OnStepEnd(const train::StepInfo& info) override;
-  Status OnEpochEnd(const train::EpochInfo& info) override;
+  Status OnEpochEnd(const train::EpochInfo& info, const train::Position& position) override;
   Status OnTrainEnd(const train::FitResult& result) override;
 
  private:

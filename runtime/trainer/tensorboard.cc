@@ -18,7 +18,7 @@ Status TensorBoard::OnStepEnd(const train::StepInfo& info) {
   return chief_ ? train_->Add(info.position.step, info.scalars) : OkStatus();
 }
 
-Status TensorBoard::OnEpochEnd(const train::EpochInfo& info) {
+Status TensorBoard::OnEpochEnd(const train::EpochInfo& info, const train::Position&) {
   if (!chief_) return OkStatus();
   MT_RETURN_IF_ERROR(train_->Flush());
   if (info.validation.empty()) return OkStatus();

@@ -21,7 +21,7 @@ class TensorBoard final : public train::Callback {
   // Errors, here and below: the disk's, which end Fit.
   Status OnTrainBegin(const train::Position& position) override;
   Status OnStepEnd(const train::StepInfo& info) override;
-  Status OnEpochEnd(const train::EpochInfo& info) override;
+  Status OnEpochEnd(const train::EpochInfo& info, const train::Position& position) override;
   Status OnTrainEnd(const train::FitResult& result) override;
 
  private:

@@ -195,7 +195,8 @@ class Job:
             text = (self.output(task or self.leader) / "metrics.jsonl").read_text()
         except OSError:
             return []
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        whole = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [line for line in whole if "loss" in line]  # of steps
 
     def step(self):
         lines = self.lines()

@@ -15,6 +15,7 @@ import unittest
 import urllib.request
 
 from process_job import DEADLINE
+from metrics_file import steps_of
 
 from parameter_job import DIGITS, GUIDE, HEAD, TOWERS, Job, write_guide_data
 
@@ -87,7 +88,7 @@ class Towers(Case):
         run = subprocess.run([BIN / "meshtrain", "run", "-f", str(alone), "--output", str(out)], capture_output=True,
                              text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
         self.assertEqual(run.returncode, 0, run.stderr)
-        want = [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+        want = [line["loss"] for line in steps_of(out / "metrics.jsonl")]
         self.assertEqual(len(want), 40)
         self.assertGreater(want[0], 2)
         self.assertLess(want[-1], want[0] / 1.5)
@@ -121,7 +122,7 @@ class Example(Case):
         run = subprocess.run([BIN / "meshtrain", "run", "-f", manifest, "--output", str(out)], capture_output=True,
                              text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
         self.assertEqual(run.returncode, 0, run.stderr + run.stdout)
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        lines = steps_of(out / "metrics.jsonl")
         self.assertEqual([line["step"] for line in lines], list(range(1, 121)))
         self.assertLess(lines[-1]["loss"], lines[0]["loss"])
         for name in ("report.html", "plan.txt", "model.safetensors"):
@@ -177,7 +178,7 @@ class Example(Case):
         again = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertIn(f"resuming from {said[3]} at step {said[1]}", again.stdout)
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        lines = steps_of(out / "metrics.jsonl")
         self.assertEqual([line["step"] for line in lines], list(range(1, 121)))
 
     def test_a_second_interrupt_ends_it_at_once(self):
@@ -333,7 +334,8 @@ class Figures(Case):
                 self.assertAlmostEqual(epoch["train"][figure], weighted, delta=1e-12)
                 self.assertGreater(abs(sum(means) / 3 - weighted), 1e-4)
         # The chief validates on 31 batches of 64 and one of 16; the evaluator sees the same 2,000.
-        evaluated, = job.lines(("evaluator", 0))
+        first, evaluated = job.lines(("evaluator", 0))
+        self.assertEqual((first["step"], evaluated["step"]), (3, 6))  # after each epoch
         for figure in ("loss", "accuracy"):
             self.assertAlmostEqual(evaluated[figure], epochs[-1]["validation"][figure], delta=1e-6)
 

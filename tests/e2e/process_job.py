@@ -12,6 +12,7 @@ import time
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import process_table  # noqa: E402
 from hosts import free_ports  # noqa: E402
+from metrics_file import steps_of  # noqa: E402
 
 DEADLINE = 120  # seconds until a case counts as hanging; generous, since other tests share the cores
 
@@ -171,7 +172,7 @@ class Job:
         return (self.folder / "0" / "model.safetensors").read_bytes()
 
     def losses(self):
-        return [json.loads(line) for line in (self.folder / "0" / "metrics.jsonl").read_text().splitlines()]
+        return steps_of(self.folder / "0" / "metrics.jsonl")
 
     def log(self, index):
         return (self.folder / f"log-{index}").read_text(errors="replace")

@@ -20,6 +20,7 @@ import tty
 import unittest
 
 from process_job import DEADLINE, free_ports, killed
+from metrics_file import steps_of
 
 WORKER, CUSTOM_LOOP, MESHTRAIN = sys.argv[1:4]
 REPOSITORY = pathlib.Path(sys.argv[4])
@@ -179,7 +180,7 @@ class StrategiesTest(unittest.TestCase):
 
     @staticmethod
     def losses(folder):
-        return [json.loads(line)["loss"] for line in (folder / "0" / "metrics.jsonl").read_text().splitlines()]
+        return [line["loss"] for line in steps_of(folder / "0" / "metrics.jsonl")]
 
     def assert_near(self, got, want, what, tolerance=TOLERANCE):
         self.assertEqual(len(got), len(want), what)

@@ -62,11 +62,11 @@ class Coordinator::Saver {
   }
   // After Wait, when the servers have made their cuts. Errors: kUnavailable (no thread).
   Status Begin(std::string folder, int64_t step, std::map<std::string, std::string> metadata,
-               std::string program_hash) {
+               std::string program_hash, std::optional<int64_t> pinned) {
     auto save = [this, folder = std::move(folder), step, metadata = std::move(metadata),
-                 program_hash = std::move(program_hash)](std::stop_token stop) {
+                 program_hash = std::move(program_hash), pinned](std::stop_token stop) {
       const Duration begin = SystemClock().Monotonic();
-      const Status status = Write(folder, step, metadata, program_hash, stop);
+      const Status status = Write(folder, step, metadata, program_hash, pinned, stop);
       const std::chrono::duration<double> took = SystemClock().Monotonic() - begin;
       MutexLock lock(mutex_);
       status_ = status;
@@ -83,7 +83,7 @@ class Coordinator::Saver {
  private:
   Status Write(const std::string& folder, int64_t step,
                const std::map<std::string, std::string>& metadata, const std::string& program_hash,
-               std::stop_token stop) {
+               std::optional<int64_t> pinned, std::stop_token stop) {
     const auto parts = servers_.WriteParts(step, program_hash, metadata, timeout_, stop);
     if (!parts.ok()) {
       // A server that came back has its pushes, but not the copy that it took of them for us.
@@ -91,8 +91,9 @@ class Coordinator::Saver {
       return Aborted("checkpoint of step " + std::to_string(step) + ": " + parts.status().message())
           .From(Origin::kPeers);
     }
-    MT_RETURN_IF_ERROR(
-        checkpoint::Commit(folder, *parts, {.keep = keep_}).status().From(Origin::kOutput));
+    MT_RETURN_IF_ERROR(checkpoint::Commit(folder, *parts, {.keep = keep_, .pinned = pinned})
+                           .status()
+                           .From(Origin::kOutput));
     // A server that does not hear it keeps its log a little longer.
     if (const Status told = servers_.Committed(step, timeout_, stop); !told.ok()) {
       LogWarning("a parameter server was not told of a checkpoint",
@@ -364,7 +365,7 @@ Status Coordinator::SaveTo(const std::string& folder, int64_t step,
   }
   dispatcher_->OpenGate();
   MT_RETURN_IF_ERROR(cut);
-  return saver_->Begin(folder, step, std::move(metadata), program_hash);
+  return saver_->Begin(folder, step, std::move(metadata), program_hash, pinned_);
 }
 
 Status Coordinator::WaitForSave(std::stop_token stop) {

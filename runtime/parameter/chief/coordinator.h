@@ -201,6 +201,8 @@ class Coordinator {
   Status SaveTo(const std::string& folder, int64_t step,
                 std::map<std::string, std::string> metadata = {},
                 const std::string& program_hash = "", std::stop_token stop = {});
+  // Of a checkpoint that the saves to come keep besides the newest (checkpoint::SaveOptions).
+  void set_pinned_checkpoint(std::optional<int64_t> step) { pinned_ = step; }
   // `stop`: gives it up, with kCancelled where it is not complete yet. A checkpoint that was given
   // up is made anew here; kUnavailable where steps have ended since, so that it would be another.
   Status WaitForSave(std::stop_token stop = {});
@@ -239,6 +241,7 @@ class Coordinator {
   std::map<std::string, std::string> restored_cursors_;  // by metadata key
   std::unique_ptr<ServerGroup> servers_;
   std::unique_ptr<Dispatcher> dispatcher_;
+  std::optional<int64_t> pinned_;
   std::unique_ptr<Saver> saver_;
 };
 

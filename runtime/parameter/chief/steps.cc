@@ -71,7 +71,8 @@ int64_t Boundaries::After(int64_t step) const {
 }
 
 Result<std::optional<train::Batch>> RemoteTraining::Next(std::stop_token) {
-  const int64_t end = o_.boundaries.After(o_.step);
+  int64_t end = o_.boundaries.After(o_.step);
+  if (o_.hold && o_.hold()) end = std::min(end, o_.step + std::max<int64_t>(window_.size(), 1));
   while (!o_.stop.stop_requested() && failed_.ok() && window_.size() < o_.window &&
          o_.step + window_.size() < end) {
     failed_ = window_.Schedule({o_.data});
@@ -138,10 +139,10 @@ Result<train::BatchFigures> RemoteRunner::EvalStep(const train::Batch& batch) {
   return FiguresOf(std::move(outputs), batch.size);
 }
 
-Status RemoteRunner::Save(int64_t step) {
+Status RemoteRunner::Save(const train::Position& position) {
   if (!saver_) return OkStatus();
-  MT_RETURN_IF_ERROR(saver_(step));
-  last_saved_ = step;
+  MT_RETURN_IF_ERROR(saver_(position));
+  last_saved_ = position.step;
   return OkStatus();
 }
 

@@ -80,6 +80,8 @@ class RemoteTraining final : public train::BatchSource {
     int64_t batch_size = 0;  // of a full batch; each step says how many examples its own had
     std::stop_token stop;    // the user's
     std::stop_source end;    // the loop's: requested when nothing is left to wait for
+    // While it says so no step is scheduled beside those that are under way: a save waits for them.
+    std::function<bool()> hold = {};
   };
   RemoteTraining(StepWindow& window, Options options) : window_(window), o_(std::move(options)) {}
   // `stop` is the loop's own.
@@ -132,19 +134,21 @@ class RemoteRunner final : public train::StepRunner {
   // Told of each step that was taken.
   void set_source(RemoteTraining* source) { source_ = source; }
   // What Save calls; without one Save does nothing.
-  void set_saver(std::function<Status(int64_t step)> saver) { saver_ = std::move(saver); }
+  void set_saver(std::function<Status(const train::Position& position)> saver) {
+    saver_ = std::move(saver);
+  }
   void set_last_saved(int64_t step) { last_saved_ = step; }
 
   Result<train::BatchFigures> TrainStep(const train::Batch& batch) override;
   Result<train::BatchFigures> EvalStep(const train::Batch& batch) override;
-  Status Save(int64_t step) override;
+  Status Save(const train::Position& position) override;
   int64_t last_saved() const override { return last_saved_; }
 
  private:
   StepWindow& training_;
   StepWindow& evaluation_;
   RemoteTraining* source_ = nullptr;
-  std::function<Status(int64_t)> saver_;
+  std::function<Status(const train::Position&)> saver_;
   int64_t last_saved_ = -1;
 };
 

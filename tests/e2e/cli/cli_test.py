@@ -18,6 +18,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
+from metrics_file import lines_of, steps_of, validations_of  # noqa: E402
+
 BIN = Path(sys.argv.pop(1)).resolve()
 TIMEOUT = 120
 
@@ -90,8 +93,10 @@ class GoodRuns(Case):
         self.assertEqual(result.returncode, 0, result.stderr)
         out = self.folder / "out"
         self.assertEqual((out / "manifest.as-run.yaml").read_bytes(), Path(manifest).read_bytes())
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        lines = steps_of(out / "metrics.jsonl")
         self.assertEqual([line["step"] for line in lines], list(range(1, 11)))
+        self.assertEqual([sorted(line) for line in validations_of(out / "metrics.jsonl")],
+                         2 * [["epoch", "step", "val_accuracy", "val_loss"]])
         self.assertLess(lines[-1]["loss"], lines[0]["loss"])
         self.assertIn("epoch 2/2", result.stdout)
         for name in ("report.html", "plan.txt", "model.safetensors", "checkpoints/ckpt-00000010/index.json"):
@@ -113,8 +118,7 @@ class GoodRuns(Case):
             self.assertEqual(self.run_job(self.manifest(mesh="{batch: 2, model: 2}", edit=lambda t: t.replace(
                 "    train: {epochs", "    layout: {rules: [{match: hidden.kernel, spec: [unsharded, model]}]}\n    train: {epochs")),
                 *more, output=f"out{i}").returncode, 0)
-            lines = (self.folder / f"out{i}" / "metrics.jsonl").read_text().splitlines()
-            losses.append([json.loads(line)["loss"] for line in lines])
+            losses.append([line["loss"] for line in steps_of(self.folder / f"out{i}" / "metrics.jsonl")])
         for a, b in zip(*losses):
             self.assertAlmostEqual(a, b, delta=1e-5 * abs(a))
 
@@ -147,7 +151,10 @@ class GoodRuns(Case):
                 plan = self.meshtrain("plan", "-f", manifest)
                 self.assertEqual(plan.returncode, 0, plan.stderr)
                 self.assertEqual(self.run_job(manifest, *more, output=f"out{i}").returncode, 0)
-                self.assertEqual((self.folder / f"out{i}" / "plan.txt").read_text(), plan.stdout)
+                # And, below it, what there is beside what is needed.
+                ran = (self.folder / f"out{i}" / "plan.txt").read_text()
+                self.assertTrue(plan.stdout.startswith(ran))
+                self.assertRegex(plan.stdout[len(ran):], r"^on one host  at most [\d.]+ \w+ for \d+ devices?; available: [\d.]+ [MGT]B \(.+\)\n$")
                 plans.add(plan.stdout)
         self.assertEqual(len(plans), 5)  # devices by themselves have no plan of their own
 
@@ -172,7 +179,7 @@ class GoodRuns(Case):
             output = f"out{len(runs)}"
             result = self.run_job(self.manifest(mesh=mesh, batch=30, edit=edit), *more, output=output)
             self.assertEqual(result.returncode, 0, result.stderr)
-            runs.append([json.loads(line) for line in (self.folder / output / "metrics.jsonl").read_text().splitlines()])
+            runs.append(steps_of(self.folder / output / "metrics.jsonl"))
         self.assertEqual([line["step"] for line in runs[0]], list(range(1, 9)))  # of 30, 30, 30 and 10
         for run in runs[1:]:
             for want, got in zip(runs[0], run, strict=True):
@@ -203,7 +210,7 @@ class Resumes(Case):
                 result = self.run_job(self.manifest(edit=lambda t: t.replace(old, new)))
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertNotIn("resuming from", result.stdout)
-                self.assertEqual(len((self.folder / "out" / "metrics.jsonl").read_text().splitlines()), 10)
+                self.assertEqual(len(steps_of(self.folder / "out" / "metrics.jsonl")), 10)
 
     def test_an_unfinished_run_of_another_model_is_refused(self):
         self.assertEqual(self.run_job(self.manifest(epochs=1)).returncode, 0)
@@ -216,7 +223,7 @@ class Resumes(Case):
         result = self.run_job(self.manifest(epochs=2, rate=0.5))
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("the program has changed since the checkpoint", result.stderr)
-        self.assertEqual(len((self.folder / "out" / "metrics.jsonl").read_text().splitlines()), 10)
+        self.assertEqual(len(steps_of(self.folder / "out" / "metrics.jsonl")), 10)
 
 
 class Mistakes(Case):
@@ -443,7 +450,7 @@ class Damage(Case):
         self.expect_error(result, 79, f"step {steps}: ", "first not finite: ", "no variable was changed", "no checkpoint was saved")
         self.assertEqual(list((out / "checkpoints").glob("ckpt-*")), [])
         self.assertFalse((out / "model.safetensors").exists())
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        lines = steps_of(out / "metrics.jsonl")
         self.assertEqual([(line["step"], line["loss"]) for line in lines], [(s + 1, None) for s in range(steps)])
         for line in lines:
             self.assertIn("first not finite: ", line["bad"])
@@ -541,8 +548,9 @@ class Hostile(Case):
 
 
 class Stops(Case):
-    def start(self, manifest, *more):
-        child = subprocess.Popen([BIN / "meshtrain", "run", "-f", manifest, "--output", str(self.folder / "out"), *more],
+    def start(self, manifest, *more, own_folder=False):
+        to = [] if own_folder else ["--output", str(self.folder / "out")]
+        child = subprocess.Popen([BIN / "meshtrain", "run", "-f", manifest, *to, *more], cwd=self.folder,
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
         self.addCleanup(lambda: (child.poll() is None and child.kill(), child.wait(), child.stdout.close(), child.stderr.close()))
         return child
@@ -567,7 +575,7 @@ class Stops(Case):
         out = self.folder / "out"
         old, model = self.checkpoints(), (out / "model.safetensors").read_bytes()
         figures = (out / "metrics.jsonl").read_text()
-        steps = len(figures.splitlines())
+        steps = len(steps_of(out / "metrics.jsonl"))
         self.assertEqual(old[-1], f"ckpt-{steps:08}")
 
         def begins_anew(at_least):
@@ -615,9 +623,10 @@ class Stops(Case):
         again = self.run_job(self.manifest(epochs=1500, every=1000000))
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertIn("resuming from", again.stdout)
-        last = lambda name: (self.folder / name / "metrics.jsonl").read_text().splitlines()
-        a, b = [[(json.loads(line)["step"], json.loads(line)["loss"]) for line in last(name)] for name in ("whole", "out")]
-        self.assertEqual(a, b)
+        whole, parts = (lines_of(self.folder / name / "metrics.jsonl") for name in ("whole", "out"))
+        for line in whole + parts:
+            line.pop("seconds", None)
+        self.assertEqual(parts, whole)
         self.assertEqual((self.folder / "whole" / "model.safetensors").read_bytes(), (self.folder / "out" / "model.safetensors").read_bytes())
 
     def test_an_output_folder_that_vanishes_is_said(self):
@@ -628,6 +637,39 @@ class Stops(Case):
         _, err = child.communicate(timeout=TIMEOUT)
         self.assertEqual(child.returncode, 73, err)
         self.assertIn(f"{out}: expected the output folder to stay while the run writes into it", err)
+
+    def test_a_run_without_a_folder_has_its_own_and_an_unfinished_one_goes_on(self):
+        bare = lambda t: t.replace("  checkpoint: {everySteps: 3}\n", "")
+        def run(manifest):
+            child = self.start(manifest, own_folder=True)
+            out, err = child.communicate(timeout=TIMEOUT)
+            self.assertEqual(child.returncode, 0, err)
+            return out
+
+        runs = self.folder / "runs"
+        for name in ("tiny", "tiny-2"):
+            self.assertIn(f"output in runs/{name}\n", run(self.manifest(edit=bare)))
+            self.assertTrue((runs / name / "model.safetensors").exists())
+        whole = self.manifest(epochs=300, edit=bare)
+        self.assertIn("output in runs/tiny-3\n", run(whole))
+        # Killed in an epoch after the second: that costs an epoch at most.
+        said = "# the same once more\n"
+        again = self.manifest(epochs=300, edit=lambda t: bare(t) + said)
+        child = self.start(again, own_folder=True)
+        deadline = time.monotonic() + TIMEOUT
+        while len(list((runs / "tiny-4" / "checkpoints").glob("ckpt-*/index.json"))) < 2:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
+        child.kill()
+        child.communicate(timeout=TIMEOUT)
+        told = run(again)
+        self.assertIn("going on in runs/tiny-4", told)
+        self.assertRegex(told, r"resuming from runs/tiny-4/checkpoints/ckpt-0*\d+[05] at step \d+[05]\n")
+        one, other = (lines_of(runs / name / "metrics.jsonl") for name in ("tiny-3", "tiny-4"))
+        for line in one + other:
+            line.pop("seconds", None)
+        self.assertEqual(one, other)
+        self.assertIn("output in runs/tiny-5\n", run(again))
 
     def test_interrupt(self):
         child = self.start(self.manifest(epochs=5000, every=1000000))

@@ -15,6 +15,7 @@ BIN = Path(sys.argv.pop(1)).resolve()
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 from process_job import free_ports, killed  # noqa: E402
+from metrics_file import steps_of  # noqa: E402: found by process_job's path
 
 TIMEOUT = 300
 # Train loss, train accuracy, test loss, test accuracy of each epoch: a reference run of the same job (batches of 128 of
@@ -56,7 +57,7 @@ class Example(unittest.TestCase):
         self.expect_figures(table, OVER_EXAMPLES)
         self.assertIn("0.2376", (self.folder / "runs" / "manifest" / "report.html").read_text())
         # 39 batches of 128 and one of 8: the two ways to count are those of the same steps.
-        lines = [json.loads(line) for line in (self.folder / "runs" / "manifest" / "metrics.jsonl").read_text().splitlines()]
+        lines = steps_of(self.folder / "runs" / "manifest" / "metrics.jsonl")
         self.assertEqual(len(lines), 120)
         for epoch, row in enumerate(table):
             for figure, shown, means in zip(("loss", "accuracy"), row, FIGURES[epoch]):

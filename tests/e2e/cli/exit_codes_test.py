@@ -135,6 +135,9 @@ class Ways(Stops):
         # Or than the process may have.
         self.ends(self.worker(manifest=self.manifest(edit=lambda t: t.replace("units: 12", "units: 20000000")),
                               limits={resource.RLIMIT_AS: 3 << 30}), "memory")
+        # What its plans need is known before any of it is taken.
+        self.ends(self.worker("--memory", "1000", manifest=self.manifest()),
+                  "expected to need at most 1000 bytes (what this process may use), got: ", "of variables")
 
     @way("a job that is suspended by its manifest", 78)
     def test_suspended(self):

@@ -2,11 +2,12 @@
 """Rows of docs/reference/manifest.md, each by a job that the worker trains.   manifest_test.py BIN_FOLDER"""
 import json
 import os
+import re
 import shutil
 import struct
 import unittest
 
-from cli_test import Case  # it takes BIN_FOLDER from the arguments
+from cli_test import Case, steps_of  # it takes BIN_FOLDER from the arguments
 
 
 def tensors(path):
@@ -47,7 +48,7 @@ class ManifestCase(Case):
         return result
 
     def lines(self, output="out"):
-        return [json.loads(line) for line in (self.folder / output / "metrics.jsonl").read_text().splitlines()]
+        return steps_of(self.folder / output / "metrics.jsonl")
 
     def checkpoints(self, output="out"):
         return sorted(path.name for path in (self.folder / output / "checkpoints").glob("ckpt-*"))
@@ -138,7 +139,10 @@ class Rows(ManifestCase):
         for patience in (1, 3):
             with self.subTest(patience):
                 output = f"out{patience}"
-                self.train(rate="1.0e-30", epochs=50, edit=stop(f"patience: {patience}"), output=output)
+                said = self.train(rate="1.0e-30", epochs=50, edit=stop(f"patience: {patience}"), output=output)
+                why = f"stopped early: step {5 * (1 + patience)}: val_loss has not been better than "
+                self.assertRegex(said.stdout, re.escape(why) + rf"\d\.\d{{4}}, that of epoch 1, for {patience} epoch")
+                self.assertIn("that of epoch 1, for", (self.folder / output / "report.html").read_text())
                 self.assertEqual(self.lines(output)[-1]["step"], 5 * (1 + patience))
                 self.assertEqual(self.checkpoints(output)[-1], f"ckpt-{5 * (1 + patience):08d}")
                 self.assertTrue((self.folder / output / "model.safetensors").exists())
@@ -147,6 +151,38 @@ class Rows(ManifestCase):
         self.assertEqual(self.lines("better")[-1]["step"], 20)
         self.train(epochs=4, edit=stop("monitor: loss, patience: 1, min_delta: 100"), output="enough")
         self.assertEqual(self.lines("enough")[-1]["step"], 10)
+
+    def test_the_best_epochs_weights_are_kept(self):
+        # The second epoch is the last that gets better by so much, and by the end its checkpoint is an old one.
+        worse = edits(("    train: {epochs", "    train: {early_stopping: {monitor: loss, min_delta: 1, patience: 5, restore_best_weights: true}, epochs"),
+                      ("everySteps: 3", "everySteps: 100, keep: 2"), ("adam:", "sgd:"))
+        model = lambda output: (self.folder / output / "model.safetensors").read_bytes()
+        given = dict(rate=8, edit=worse)
+        said = self.train(epochs=50, **given)
+        best, last = 2, 5 * 7
+        self.assertEqual(self.lines()[-1]["step"], last)
+        self.assertIn(f"the model is that of the best epoch: epoch {best}, step {5 * best}, loss ", said.stdout)
+        self.assertEqual(self.checkpoints(), [f"ckpt-{step:08d}" for step in (5 * best, last - 5, last)])
+        self.train(epochs=best, output="best", **given)
+        self.assertEqual(model("out"), model("best"))
+        # A job that was killed and goes on knows it from its history.
+        self.train(epochs=50, output="again", **given)
+        self.forget(last, output="again")
+        on = self.train(epochs=50, output="again", **given)
+        self.assertIn(f"resuming from {self.folder}/again/checkpoints/ckpt-{last - 5:08d}", on.stdout)
+        self.assertEqual(model("again"), model("best"))
+        # Without being asked for, the model is that of the last epoch.
+        self.train(epochs=50, rate=8, edit=lambda t: worse(t).replace(", restore_best_weights: true", ""), output="last")
+        self.assertNotEqual(model("last"), model("best"))
+
+    def test_a_finished_checkpoint_leaves_nothing_to_train(self):
+        given = edits(("everySteps: 3", f"path: {self.folder}/saved, everySteps: 3"))
+        self.train(edit=given)
+        said = self.train(edit=given, output="other")
+        self.assertIn(f"nothing is left to train: {self.folder}/saved/ckpt-00000010 is the end of 2 epochs", said.stdout)
+        self.assertNotIn("epoch 0/0", said.stdout)
+        models = [(self.folder / output / "model.safetensors").read_bytes() for output in ("out", "other")]
+        self.assertEqual(models[0], models[1])
 
     def test_strict_gives_the_same_bits_on_any_mesh(self):
         layout = lambda given: ("    train: {epochs", "    layout: {%s}\n    train: {epochs" % given)

@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 
 TESTDATA = Path(sys.argv.pop(2)).resolve()
-from cli_test import TIMEOUT, Case, Stops  # noqa: E402: it takes BIN_FOLDER from the arguments
+from cli_test import TIMEOUT, Case, Stops, steps_of  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 del Stops.test_a_stopped_job_saves_and_goes_on_to_the_same_end, Stops.test_interrupt
 del Stops.test_the_endpoints_answer_while_it_trains, Stops.test_an_output_folder_that_vanishes_is_said
@@ -50,8 +50,7 @@ class RunCase(Stops):
             time.sleep(0.02)
 
     def losses(self, output):
-        lines = (self.folder / output / "metrics.jsonl").read_text().splitlines()
-        return [(json.loads(line)["step"], json.loads(line)["loss"]) for line in lines]
+        return [(line["step"], line["loss"]) for line in steps_of(self.folder / output / "metrics.jsonl")]
 
 
 class OtherPrograms(RunCase):

@@ -107,10 +107,10 @@ Status WriteEvents(const std::string& folder) {
     const double loss = 2.0 / std::sqrt(static_cast<double>(step));
     const std::vector<telemetry::NamedValue> values = {{"loss", loss}, {"accuracy", 1 - loss / 2}};
     MT_RETURN_IF_ERROR(train->Add(step, values));
-    MT_RETURN_IF_ERROR(log->Add({.step = step,
-                                 .epoch = 1 + (step - 1) / 100,
-                                 .loss = loss,
-                                 .metrics = std::span(values).subspan(1)}));
+    MT_RETURN_IF_ERROR(log->Add(telemetry::StepRecord{.step = step,
+                                                      .epoch = 1 + (step - 1) / 100,
+                                                      .loss = loss,
+                                                      .metrics = std::span(values).subspan(1)}));
     if (step % 100 == 0) MT_RETURN_IF_ERROR(test->Add(step, values));
   }
   MT_RETURN_IF_ERROR(log->Close());

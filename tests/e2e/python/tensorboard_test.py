@@ -3,6 +3,7 @@ import json
 import math
 import pathlib
 import re
+import sys
 import tempfile
 import time
 import unittest
@@ -12,6 +13,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 
 from samples import JOB_STEPS, job, samples
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from metrics_file import steps_of, validations_of  # noqa: E402
 
 
 class TensorBoardTest(unittest.TestCase):
@@ -46,12 +50,14 @@ class TensorBoardTest(unittest.TestCase):
             runs.Reload()
             self.assertEqual({run: sorted(tags["scalars"]) for run, tags in runs.Runs().items()},
                              {run: ["accuracy", "loss"] for run in ("train", "test")})
-            lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+            lines = steps_of(out / "metrics.jsonl")
             self.assertEqual([line["step"] for line in lines], list(range(1, JOB_STEPS[-1] + 1)))
             for tag in ("loss", "accuracy"):
                 self.assertEqual([(e.step, e.value) for e in runs.Scalars("train", tag)],
                                  [(line["step"], np.float32(line[tag])) for line in lines])
                 self.assertEqual([e.step for e in runs.Scalars("test", tag)], JOB_STEPS)
+                self.assertEqual([(e.step, e.value) for e in runs.Scalars("test", tag)],
+                                 [(line["step"], np.float32(line["val_" + tag])) for line in validations_of(out / "metrics.jsonl")])
             # Epoch, loss and accuracy of training, and of the test.
             table = re.findall(r"^ +(\d+)  +([\d.]+)  +([\d.]+)  +([\d.]+)  +([\d.]+)$", said, re.MULTILINE)
             for column, tag in ((3, "loss"), (4, "accuracy")):

@@ -17,8 +17,8 @@
 #include "runtime/trainer/estimator.h"
 #include "runtime/trainer/model.h"
 #include "tests/runtime/parameter/cluster_testing.h"
-#include "tests/runtime/parameter/temp_folder.h"
 #include "tests/runtime/strategy/strategy_testing.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::strategy {
 namespace {
@@ -295,7 +295,10 @@ class StopAfter final : public train::Callback {
     if (--left_ == 0 && source_ != nullptr) source_->request_stop();
     return OkStatus();
   }
-  bool WantsStop() const override { return left_ <= 0 && source_ == nullptr; }
+  std::optional<std::string> WantsStop() const override {
+    if (left_ > 0 || source_ != nullptr) return std::nullopt;
+    return "it has seen enough";
+  }
 
  private:
   int64_t left_;

@@ -118,14 +118,14 @@ TEST(MetricsLogTest, AContinuedRunDropsTheStepsItDoesAgain) {
     auto log = MetricsLog::Open(path);
     ASSERT_TRUE(log.ok());
     for (int64_t step = 1; step <= 5; ++step) {
-      ASSERT_EQ((*log)->Add({.step = step, .epoch = 1, .loss = 1}), OkStatus());
+      ASSERT_EQ((*log)->Add(StepRecord{.step = step, .epoch = 1, .loss = 1}), OkStatus());
     }
   }
   std::ofstream(path, std::ios::app) << "{\"step\":6,\"lo";  // killed in between
   {
-    auto log = MetricsLog::Open(path, 3);
+    auto log = MetricsLog::Open(path, {{.step = 3}});
     ASSERT_TRUE(log.ok());
-    ASSERT_EQ((*log)->Add({.step = 4, .epoch = 1, .loss = 2}), OkStatus());
+    ASSERT_EQ((*log)->Add(StepRecord{.step = 4, .epoch = 1, .loss = 2}), OkStatus());
     ASSERT_EQ((*log)->Close(), OkStatus());
   }
   EXPECT_EQ(Slurp(path),
@@ -148,11 +148,11 @@ TEST(MetricsLogTest, TheTailIsCutAtAnySize) {
     ASSERT_EQ(::pwrite(fd, tail.data(), tail.size(), kHole), static_cast<ssize_t>(tail.size()));
     ::close(fd);
   }
-  auto log = MetricsLog::Open(path, 2);
+  auto log = MetricsLog::Open(path, {{.step = 2}});
   ASSERT_TRUE(log.ok()) << log.status().ToString();
   EXPECT_EQ((*log)->resumed_at(), 2);
   EXPECT_EQ(std::filesystem::file_size(path), kHole + kept.size());
-  ASSERT_EQ((*log)->Add({.step = 3, .epoch = 1, .loss = 2}), OkStatus());
+  ASSERT_EQ((*log)->Add(StepRecord{.step = 3, .epoch = 1, .loss = 2}), OkStatus());
   const std::string line = "{\"step\":3,\"epoch\":1,\"loss\":2}\n";
   std::string end(kept.size() + line.size(), '?');
   std::ifstream file(path, std::ios::binary);
@@ -176,16 +176,44 @@ TEST(MetricsLogTest, WhateverStandsBehindTheCheckpointGoes) {
         std::string("[7]\n7\n{\"step\":\"7\"}\n{\"step\":-1}\n{\"step\":7.0}\n"),
         std::string("{\"step\":18446744073709551615}\n")}) {
     std::ofstream(path, std::ios::binary) << kept << tail;
-    auto log = MetricsLog::Open(path, 7);
+    auto log = MetricsLog::Open(path, {{.step = 7}});
     ASSERT_TRUE(log.ok()) << log.status().ToString();
     EXPECT_EQ((*log)->resumed_at(), 7);
     EXPECT_TRUE(Slurp(path) == kept) << tail.substr(0, 60);
   }
   std::ofstream(path, std::ios::binary) << "{\"step\":8}\n";
-  const auto none = MetricsLog::Open(path, 7);
+  const auto none = MetricsLog::Open(path, {{.step = 7}});
   ASSERT_TRUE(none.ok());
   EXPECT_EQ((*none)->resumed_at(), std::nullopt);
   EXPECT_EQ(Slurp(path), "");
+}
+
+// After a checkpoint within an epoch the validation at its end is made again; after one between two
+// epochs it is not.
+TEST(MetricsLogTest, AValidationStaysWhereItIsNotDoneAgain) {
+  const Folder folder;
+  const std::string path = folder.path + "/metrics.jsonl";
+  const std::vector<NamedValue> figures = {{"loss", 0.5}, {"accuracy", 0.75}};
+  const std::string want[] = {"{\"step\":1,\"epoch\":1,\"loss\":3}\n",
+                              "{\"step\":1,\"epoch\":1,\"val_loss\":0.5,\"val_accuracy\":0.75}\n",
+                              "{\"step\":2,\"epoch\":2,\"loss\":2}\n",
+                              "{\"step\":2,\"epoch\":2,\"val_loss\":0.5,\"val_accuracy\":0.75}\n"};
+  for (const bool validated : {true, false}) {
+    {
+      auto log = MetricsLog::Open(path).value();
+      for (int64_t epoch = 1; epoch <= 2; ++epoch) {
+        const double loss = 4.0 - static_cast<double>(epoch);
+        ASSERT_EQ(log->Add(StepRecord{.step = epoch, .epoch = epoch, .loss = loss}), OkStatus());
+        ASSERT_EQ(log->Add(ValidationRecord{epoch, epoch, figures}), OkStatus());
+      }
+    }
+    ASSERT_EQ(Slurp(path), want[0] + want[1] + want[2] + want[3]);
+    auto log = MetricsLog::Open(path, {{.step = 2, .validated = validated}}).value();
+    EXPECT_EQ(log->resumed_at(), 2);
+    EXPECT_EQ(Slurp(path), want[0] + want[1] + want[2] + (validated ? want[3] : ""));
+    ASSERT_TRUE(MetricsLog::Open(path, {{.step = 1, .validated = validated}}).ok());
+    EXPECT_EQ(Slurp(path), want[0] + (validated ? want[1] : ""));
+  }
 }
 
 TEST(MetricsLogTest, WhatIsNoFileIsNeitherFollowedNorWaitedFor) {
@@ -193,14 +221,14 @@ TEST(MetricsLogTest, WhatIsNoFileIsNeitherFollowedNorWaitedFor) {
   const std::string path = folder.path + "/metrics.jsonl";
   std::ofstream(folder.path + "/mine") << "{\"step\":9}\n";
   std::filesystem::create_symlink(folder.path + "/mine", path);
-  for (const std::optional<int64_t> after : {std::optional<int64_t>(), std::optional<int64_t>(3)}) {
+  for (const auto& after : {std::optional<MetricsLog::Behind>(), {{.step = 3}}}) {
     EXPECT_EQ(MetricsLog::Open(path, after).status(),
               AlreadyExists(path + ": expected a regular file, got: a symbolic link"));
     EXPECT_EQ(Slurp(folder.path + "/mine"), "{\"step\":9}\n");
   }
   std::filesystem::remove(path);
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  for (const std::optional<int64_t> after : {std::optional<int64_t>(), std::optional<int64_t>(3)}) {
+  for (const auto& after : {std::optional<MetricsLog::Behind>(), {{.step = 3}}}) {
     EXPECT_EQ(MetricsLog::Open(path, after).status(),
               AlreadyExists(path + ": expected a regular file, got: a FIFO"));
   }
@@ -210,15 +238,16 @@ TEST(MetricsLogTest, WhoWasReplacedAddsNothing) {
   const Folder folder;
   const std::string path = folder.path + "/metrics.jsonl";
   auto first = MetricsLog::Open(path).value();
-  for (int64_t step = 1; step <= 3; ++step) EXPECT_EQ(first->Add({.step = step}), OkStatus());
-  auto second = MetricsLog::Open(path, 2).value();
-  EXPECT_EQ(second->Add({.step = 3, .loss = 7}), OkStatus());
-  EXPECT_EQ(second->Add({.step = 4}), OkStatus());
+  for (int64_t step = 1; step <= 3; ++step)
+    EXPECT_EQ(first->Add(StepRecord{.step = step}), OkStatus());
+  auto second = MetricsLog::Open(path, {{.step = 2}}).value();
+  EXPECT_EQ(second->Add(StepRecord{.step = 3, .loss = 7}), OkStatus());
+  EXPECT_EQ(second->Add(StepRecord{.step = 4}), OkStatus());
   // The first one comes back, and then finds a file of the size that it left.
-  EXPECT_EQ(first->Add({.step = 4}), OkStatus());
-  EXPECT_EQ(first->Add({.step = 5}), OkStatus());
+  EXPECT_EQ(first->Add(StepRecord{.step = 4}), OkStatus());
+  EXPECT_EQ(first->Add(StepRecord{.step = 5}), OkStatus());
   EXPECT_EQ(first->Close(), OkStatus());
-  EXPECT_EQ(second->Add({.step = 5}), OkStatus());
+  EXPECT_EQ(second->Add(StepRecord{.step = 5}), OkStatus());
   const std::string text = ReadFile(path).value();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
   EXPECT_NE(text.find("{\"step\":3,\"epoch\":0,\"loss\":7}"), std::string::npos);
@@ -232,10 +261,10 @@ TEST(MetricsLogTest, AFolderThatVanishesIsSaid) {
     meshtrain::testing::FakeClock clock;
     auto log = MetricsLog::Open(path, std::nullopt, clock);
     EXPECT_TRUE(log.ok());
-    EXPECT_EQ((*log)->Add({.step = 1}), OkStatus());
+    EXPECT_EQ((*log)->Add(StepRecord{.step = 1}), OkStatus());
     vanish(out);
     if (!within_a_second) clock.Advance(std::chrono::seconds(1));
-    const Status added = (*log)->Add({.step = 2});
+    const Status added = (*log)->Add(StepRecord{.step = 2});
     EXPECT_EQ(added.ok(), within_a_second);
     const Status closed = (*log)->Close();
     for (const Status& status : {added, closed}) {

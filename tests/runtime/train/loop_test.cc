@@ -8,6 +8,7 @@
 #include <set>
 
 #include "runtime/train/callbacks.h"
+#include "tests/support/fake_clock.h"
 
 namespace meshtrain::train {
 namespace {
@@ -51,8 +52,10 @@ class FakeRunner final : public StepRunner {
   Result<BatchFigures> EvalStep(const Batch& batch) override {
     return BatchFigures{{{"loss", 10.0 * static_cast<double>(++evals)}}, batch.size};
   }
-  Status Save(int64_t step) override {
-    saved.push_back(step);
+  Status Save(const Position& position) override {
+    saved.push_back(position.step);
+    positions.push_back(position);
+    if (after_save) after_save();
     return OkStatus();
   }
   int64_t last_saved() const override { return saved.empty() ? -1 : saved.back(); }
@@ -61,6 +64,8 @@ class FakeRunner final : public StepRunner {
   std::set<int64_t> bad_at;
   std::optional<int64_t> said_examples;  // of a training step; none: its batch's
   std::vector<int64_t> saved;
+  std::vector<Position> positions;  // of what was saved
+  std::function<void()> after_save;
   std::function<void(int64_t)> before_step_returns;
 };
 
@@ -117,7 +122,7 @@ TEST(FitTest, EarlyStoppingComparesMeansOverExamples) {
       return BatchFigures{{{"loss", kLosses[at_++]}}, batch.size};
     }
     Result<BatchFigures> EvalStep(const Batch&) override { return BatchFigures{}; }
-    Status Save(int64_t) override { return OkStatus(); }
+    Status Save(const Position&) override { return OkStatus(); }
     int64_t last_saved() const override { return -1; }
 
    private:
@@ -130,7 +135,7 @@ TEST(FitTest, EarlyStoppingComparesMeansOverExamples) {
   const auto result = Fit(runner, data, {.epochs = 2}, callbacks, {});
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_EQ(result->end, FitEnd::kFinished);
-  EXPECT_FALSE(stopping.WantsStop());
+  EXPECT_EQ(stopping.WantsStop(), std::nullopt);
   EXPECT_NEAR(Of(result->history[0].train, "loss"), 3.5 / 3, 1e-15);
   EXPECT_NEAR(Of(result->history[1].train, "loss"), 2.7 / 3, 1e-15);
 }
@@ -225,7 +230,7 @@ TEST(FitTest, AStopIsHonouredBetweenStepsAndSaves) {
   runner.before_step_returns = [&](int64_t step) {
     if (step == 3) stop.request_stop();
   };
-  CheckpointEvery checkpoint(runner, 2);
+  CheckpointEvery checkpoint(runner, {.every_steps = 2});
   Callback* callbacks[] = {&checkpoint};
   const auto result = Fit(runner, data, {.epochs = 4}, callbacks, stop.get_token());
   ASSERT_TRUE(result.ok());
@@ -264,7 +269,7 @@ TEST(FitTest, ABadStepStopsNamesTheOpAndKeepsTheLastCheckpoint) {
   FakeRunner runner;
   runner.bad_at = {5};
   FakeData data(10);
-  CheckpointEvery checkpoint(runner, 2);
+  CheckpointEvery checkpoint(runner, {.every_steps = 2});
   Callback* callbacks[] = {&checkpoint};
   const auto result = Fit(runner, data, {.epochs = 1}, callbacks, {});
   ASSERT_TRUE(result.ok());
@@ -282,7 +287,7 @@ TEST(FitTest, BadStepsAreCountedUntilThereAreTooManyInARow) {
   FakeRunner runner;
   runner.bad_at = {2, 3, 5, 6, 9, 10, 11};
   FakeData data(4);
-  CheckpointEvery checkpoint(runner, 3);
+  CheckpointEvery checkpoint(runner, {.every_steps = 3});
   std::vector<std::pair<int64_t, int64_t>> told;
   FunctionCallback note;
   note.on_bad_step = [&](const BadStepInfo& info) {
@@ -359,11 +364,12 @@ TEST(FitTest, EarlyStoppingGoesOnCountingWhereAResumedJobStood) {
   };
   EarlyStopping stopping("loss", 2);
   ASSERT_TRUE(stopping.OnTrainBegin(history({epoch(1, 1.0), epoch(2, 2.0)})).ok());
-  EXPECT_FALSE(stopping.WantsStop());
-  ASSERT_TRUE(stopping.OnEpochEnd(epoch(3, 1.5)).ok());
-  EXPECT_TRUE(stopping.WantsStop());
+  EXPECT_EQ(stopping.WantsStop(), std::nullopt);
+  ASSERT_TRUE(stopping.OnEpochEnd(epoch(3, 1.5), {}).ok());
+  EXPECT_EQ(stopping.WantsStop(),
+            "loss has not been better than 1.0000, that of epoch 1, for 2 epochs");
   ASSERT_TRUE(stopping.OnTrainBegin({}).ok());  // from the beginning
-  EXPECT_FALSE(stopping.WantsStop());
+  EXPECT_EQ(stopping.WantsStop(), std::nullopt);
 }
 
 TEST(FitTest, EarlyStoppingWaitsForItsPatience) {
@@ -374,7 +380,13 @@ TEST(FitTest, EarlyStoppingWaitsForItsPatience) {
   const auto result = Fit(runner, data, {.epochs = 10, .validation = &test}, callbacks, {});
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->end, FitEnd::kStopped);
+  EXPECT_EQ(result->message,
+            "step 3: val_loss has not been better than 10.0000, that of epoch 1, for 2 epochs");
   EXPECT_EQ(result->history.size(), 3u);
+  ASSERT_TRUE(stopping.best());
+  EXPECT_EQ(stopping.best()->epoch, 1);
+  EXPECT_EQ(stopping.best()->step, 1);
+  EXPECT_EQ(stopping.best()->value, 10);
 
   EarlyStopping unknown("val_los", 2);
   Callback* bad[] = {&unknown};
@@ -385,10 +397,57 @@ TEST(FitTest, EarlyStoppingWaitsForItsPatience) {
 TEST(CheckpointEveryTest, TheLastStepIsSavedOnce) {
   FakeRunner runner;
   FakeData data(4);
-  CheckpointEvery checkpoint(runner, 2);
+  CheckpointEvery checkpoint(runner, {.every_steps = 2});
   Callback* callbacks[] = {&checkpoint};
   ASSERT_TRUE(Fit(runner, data, {.epochs = 1}, callbacks, {}).ok());
   EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 4}));
+}
+
+// A crash costs an epoch at most: what is saved is where the next epoch begins, its validation
+// done.
+TEST(CheckpointEveryTest, EachEpochIsSavedAfterItsValidation) {
+  FakeRunner runner;
+  FakeData data(3), test(2);
+  CheckpointEvery checkpoint(runner, {.every_steps = 2, .each_epoch = true});
+  Callback* callbacks[] = {&checkpoint};
+  ASSERT_TRUE(Fit(runner, data, {.epochs = 2, .validation = &test}, callbacks, {}).ok());
+  // Step 6 is saved by its number, and then not again as the end of an epoch or of training.
+  EXPECT_EQ(runner.saved, (std::vector<int64_t>{2, 3, 4, 6}));
+  const Position& epoch = runner.positions[1];
+  EXPECT_EQ(epoch.epoch, 1);
+  EXPECT_EQ(epoch.batch, 0);
+  ASSERT_TRUE(epoch.history);
+  EXPECT_EQ(Of(epoch.history->back().validation, "loss"), (2 * 10 + 20) / 3.0);
+}
+
+TEST(CheckpointEveryTest, ALongEpochIsSavedByTheClock) {
+  FakeRunner runner;
+  FakeData data(10);
+  meshtrain::testing::FakeClock clock;
+  runner.before_step_returns = [&](int64_t) { clock.Advance(std::chrono::seconds(150)); };
+  runner.after_save = [&] { clock.Advance(std::chrono::seconds(100)); };  // it does not count
+  CheckpointEvery checkpoint(runner, {.at_latest = std::chrono::minutes(10)}, clock);
+  Callback* callbacks[] = {&checkpoint};
+  ASSERT_TRUE(Fit(runner, data, {.epochs = 1}, callbacks, {}, clock).ok());
+  EXPECT_EQ(runner.saved, (std::vector<int64_t>{4, 8, 10}));
+}
+
+// Where the time alone does not say which step may be saved, somebody else does.
+TEST(CheckpointEveryTest, WhoKnowsBetterIsAskedInPlaceOfTheClock) {
+  FakeRunner runner;
+  FakeData data(6);
+  meshtrain::testing::FakeClock clock;
+  runner.before_step_returns = [&](int64_t) { clock.Advance(std::chrono::minutes(4)); };
+  CheckpointEvery checkpoint(runner, {.at_latest = std::chrono::minutes(10)}, clock);
+  std::vector<bool> overdue;
+  checkpoint.set_due([&] {
+    overdue.push_back(checkpoint.Overdue());
+    return runner.steps == 5;
+  });
+  Callback* callbacks[] = {&checkpoint};
+  ASSERT_TRUE(Fit(runner, data, {.epochs = 1}, callbacks, {}, clock).ok());
+  EXPECT_EQ(overdue, (std::vector<bool>{false, false, true, true, true, false}));
+  EXPECT_EQ(runner.saved, (std::vector<int64_t>{5, 6}));
 }
 
 TEST(EvaluateTest, MeansOverTheExamplesOfAPassOrOfSomeSteps) {

@@ -1,7 +1,5 @@
 // Two processes of a mesh, as threads over real links, whose checkpoint files fail while both are
 // well.
-#include "worker/mesh_worker.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,7 +18,8 @@
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
 #include "tests/runtime/membership/membership_testing.h"
-#include "tests/runtime/parameter/temp_folder.h"
+#include "tests/support/temp_folder.h"
+#include "worker/training.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -82,7 +81,7 @@ class MeshWorkerTest : public testing::Test {
       config.job.peer_return = seconds(1);
       manifest.checkpoint.path = checkpoints[p];
       running[p] = std::async(std::launch::async, [=, token = stop.get_token()] {
-        return RunMeshWorker(config, manifest, token);
+        return RunTraining(config, manifest, MakeMeshEngine, token);
       });
     }
     const Duration end = SystemClock().Monotonic() + kLongest;

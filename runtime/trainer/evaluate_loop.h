@@ -11,7 +11,7 @@
 #include "runtime/base/status.h"
 #include "runtime/checkpoint/restore.h"
 
-namespace meshtrain::parameter {
+namespace meshtrain::trainer {
 
 // In a checkpoint's metadata, for the last one of a job.
 inline constexpr std::string_view kFinalKey = "final";
@@ -39,4 +39,4 @@ Result<int64_t> EvaluateLoop(
     const std::function<Status(const checkpoint::Checkpoint& checkpoint)>& evaluate,
     const EvaluateOptions& options, std::stop_token stop);
 
-}  // namespace meshtrain::parameter
+}  // namespace meshtrain::trainer

@@ -1,4 +1,4 @@
-#include "runtime/parameter/chief/evaluate.h"
+#include "runtime/trainer/evaluate_loop.h"
 
 #include <algorithm>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 
-namespace meshtrain::parameter {
+namespace meshtrain::trainer {
 namespace {
 
 bool SaysFinal(const checkpoint::Index& index) {
@@ -72,4 +72,4 @@ Result<int64_t> EvaluateLoop(
   return evaluated;
 }
 
-}  // namespace meshtrain::parameter
+}  // namespace meshtrain::trainer

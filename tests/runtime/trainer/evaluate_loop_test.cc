@@ -1,4 +1,4 @@
-#include "runtime/parameter/chief/evaluate.h"
+#include "runtime/trainer/evaluate_loop.h"
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,10 @@
 
 #include "runtime/base/file.h"
 #include "runtime/checkpoint/save.h"
-#include "tests/runtime/parameter/temp_folder.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/temp_folder.h"
 
-namespace meshtrain::parameter {
+namespace meshtrain::trainer {
 namespace {
 
 using checkpoint::Checkpoint;
@@ -141,4 +141,4 @@ TEST(EvaluateLoopTest, EndsWithAnErrorAStopAndImpatience) {
 }
 
 }  // namespace
-}  // namespace meshtrain::parameter
+}  // namespace meshtrain::trainer
