@@ -104,6 +104,7 @@ class Drawer {
   std::vector<const OpDef*> between_;       // give an operand's type back, and are in no chain
   std::vector<const OpDef*> turns_;         // make another type of an operand: cast, comparisons
   std::vector<const OpDef*> reductions_;    // over a dimension: what layouts leave pending
+  const OpDef* product_ = nullptr;          // matmul
   std::vector<const OpDef*> readers_;       // elementwise
   std::vector<const OpDef*> lone_readers_;  // of these, the ones of one operand
   std::vector<Array> arrays_;               // by value

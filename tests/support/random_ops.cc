@@ -124,8 +124,10 @@ MaybeCall MatMul(Drawer& d) {
     return rows == k && (lead.empty() || batch.empty() || lead == batch) ? n : -1;
   };
   const int64_t n = size();
+  // A batch by one matrix for all of it.
+  const bool one = d.Chance(0.4);
   Dims dims = tb ? Dims{n, k} : Dims{k, n};
-  if (d.Chance(0.3)) {
+  if (!one && d.Chance(0.5)) {
     if (!batch.empty())
       dims.insert(dims.begin(), batch[0]);
     else if (d.Chance(0.3))
@@ -133,7 +135,7 @@ MaybeCall MatMul(Drawer& d) {
   }
   const Value b = d.SomeOr(
       [&](const Known& v) {
-        return v.value.dtype() == a.dtype() && v.value.rank() <= 3 &&
+        return v.value.dtype() == a.dtype() && v.value.rank() <= (one ? 2 : 3) &&
                columns_of(v.value.dims()) > 0;
       },
       {a.dtype(), dims}, d.Chance(0.5) ? "x" : "wide");

@@ -66,6 +66,7 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
   }
   for (const OpDef* def : program::Registry::Standard().All()) {
     if (!IsOfWholePrograms(*def) || def->elementwise) continue;
+    if (def->kind == "matmul") product_ = def;
     const TensorType types[] = {{DType::kF32, {4, 4}}, {DType::kF32, {4, 4}}};
     const Attrs attrs = {{"axes", std::vector<int64_t>{0}}};
     const program::OpCall call{std::span(types, def->min_operands == 1 ? 1 : 2), attrs};
@@ -84,6 +85,8 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
 const OpDef& Drawer::NextKind(const std::vector<const OpDef*>& kinds) {
   for (;;) {
     if (Chance(0.15)) return *OneOf(reductions_);
+    // One op among many, with more ways to be run than any other.
+    if (Chance(0.04)) return *product_;
     if (chains_ && Chance(0.16)) return *OneOf(between_);
     if (chains_ && Chance(0.16)) return *OneOf(turns_);
     const OpDef& def = *OneOf(kinds);
