@@ -86,7 +86,7 @@ const OpDef& Drawer::NextKind(const std::vector<const OpDef*>& kinds) {
   for (;;) {
     if (Chance(0.15)) return *OneOf(reductions_);
     // One op among many, with more ways to be run than any other.
-    if (Chance(0.04)) return *product_;
+    if (!chains_ && Chance(0.05)) return *product_;
     if (chains_ && Chance(0.16)) return *OneOf(between_);
     if (chains_ && Chance(0.16)) return *OneOf(turns_);
     const OpDef& def = *OneOf(kinds);
