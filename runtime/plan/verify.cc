@@ -31,6 +31,12 @@ class Player {
   Status Play() {
     MT_RETURN_IF_ERROR(Begin());
     for (size_t s = 0; s < plan_.steps.size(); ++s) {
+      if (s + kAhead < plan_.steps.size()) {
+        const Step& later = plan_.steps[s + kAhead];
+        __builtin_prefetch(later.ops.data());
+        __builtin_prefetch(later.reads.data());
+        __builtin_prefetch(later.writes.data());
+      }
       at_ = static_cast<int>(s);
       const Step& step = plan_.steps[s];
       if (at_ <= plan_.guard_step) MT_RETURN_IF_ERROR(LeavesStatesAlone(step));
@@ -42,6 +48,8 @@ class Player {
   }
 
  private:
+  // What lies all over memory is fetched so many turns before its own.
+  static constexpr size_t kAhead = 16;
   // What stands at [start, end) of a space.
   struct Content {
     int64_t end;
@@ -137,9 +145,7 @@ class Player {
 
   Status Begin() {
     if (plan_.slots.size() != local_.values.size()) return Wrong("not every value has a slot");
-    // Ops and types lie all over memory: what is asked of them is read once, in their order, and
-    // fetched some turns before its own.
-    constexpr size_t kAhead = 16;
+    // Ops and types lie all over memory: what is asked of them is read once, in their order.
     bytes_.reserve(local_.values.size());
     for (size_t v = 0; v < local_.values.size(); ++v) {
       if (v + kAhead < local_.values.size()) {
