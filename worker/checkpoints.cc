@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <set>
-
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/saving/copies.h"
@@ -238,23 +236,6 @@ Status Checkpoints::Wait() {
 
 bool Checkpoints::Holds(int64_t step) const {
   return checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(o_.folder, step)).ok();
-}
-
-Status Checkpoints::Export(const std::string& path, std::optional<int64_t> step) const {
-  const auto newest = saver_->last();
-  std::string from;
-  if (step) {
-    from = checkpoint::CheckpointFolder(o_.folder, *step);
-  } else if (newest) {
-    from = newest->path;
-  } else {
-    MT_ASSIGN_OR_RETURN(const checkpoint::Candidate latest, checkpoint::FindLatest(o_.folder));
-    from = latest.path;
-  }
-  MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(from));
-  std::set<std::string, std::less<>> weights;
-  for (const nn::Parameter& p : runner_.programs().parameters) weights.insert(p.name());
-  return checkpoint->Export(path, [&](std::string_view name) { return weights.contains(name); });
 }
 
 }  // namespace meshtrain::worker

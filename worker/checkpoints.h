@@ -71,9 +71,6 @@ class Checkpoints {
   bool Holds(int64_t step) const;
   // The newest complete one; in processes other than the chief, the newest whose part is written.
   std::optional<checkpoint::SaveReport> last() const { return saver_->last(); }
-  // The trained weights of the checkpoint of `step`, or else of the newest, whole, in one
-  // safetensors file. Errors: kNotFound before any save.
-  Status Export(const std::string& path, std::optional<int64_t> step) const;
 
  private:
   // What a checkpoint holds for this process, read before anything is changed.
