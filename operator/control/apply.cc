@@ -261,9 +261,12 @@ struct Applier::Run {
   // Creates; an object of that name that is already ours counts as made, and gets back the labels
   // by which we watch. `wrote` takes the object; null: the kind is not watched.
   Status Create(const Resource& resource, const std::string& name, const std::string& body,
-                const std::function<void(const std::string&)>& wrote) {
-    Result<std::string> made = client().Create(resource, ns(), body, call());
+                const std::function<void(const std::string&)>& wrote, bool probe = false) {
+    CallOptions options = call();
+    options.dry_run = probe;
+    Result<std::string> made = client().Create(resource, ns(), body, options);
     if (made.ok()) {
+      if (probe) return Lost(resource, name);
       if (wrote) wrote(*made);
       return OkStatus();
     }
@@ -301,9 +304,12 @@ struct Applier::Run {
       return AlreadyExists(resource.plural + " \"" + name +
                            "\": expected it to stay, got: one that is being deleted");
     }
-    return Lost("persistentvolumeclaim \"" + name + "\"");
+    return Lost(resource, name);
   }
-  Status Lost(std::string what) {
+  // Of the kinds that pods mount, whose plurals end in "s".
+  Status Lost(const Resource& resource, const std::string& name) {
+    std::string what =
+        resource.plural.substr(0, resource.plural.size() - 1) + " \"" + name + "\"";
     MutexLock lock(mutex);
     lost_child = {.what = std::move(what), .attempt = job.status.recovery.attempt};
     return NotFound(lost_child->what + ": expected the one that pods mount, got: none that stays");
@@ -320,7 +326,7 @@ struct Applier::Run {
     return deleted;
   }
   Status Write(const reconcile::CreateConfigMap& write) {
-    return Create(ConfigMaps(), write.name, write.body, {});
+    return Create(ConfigMaps(), write.name, write.body, {}, write.probe);
   }
   Status Write(const reconcile::CreateClaim& write) {
     return Create(Claims(), write.name, write.body, {});
@@ -332,7 +338,7 @@ struct Applier::Run {
     CallOptions options = call();
     options.dry_run = write.probe;
     const Status status = client().Create(Secrets(), ns(), body.dump(), options).status();
-    if (write.probe && status.ok()) return Lost("secret \"" + write.name + "\"");
+    if (write.probe && status.ok()) return Lost(Secrets(), write.name);
     // Secrets are never read, so whose it is cannot be asked.
     return status.code() == StatusCode::kAlreadyExists ? OkStatus() : status;
   }

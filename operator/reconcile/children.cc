@@ -321,7 +321,7 @@ CreateClaim CheckpointClaim(const api::TrainingJob& job) {
                         {"spec", std::move(spec)}})};
 }
 
-CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings) {
+CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings, bool probe) {
   const std::string text = internal::SharedClusterText(JobCluster(job, settings));
   const std::string name = ClusterMapName(job, text);
   return {
@@ -330,7 +330,8 @@ CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings
                     {"kind", "ConfigMap"},
                     {"metadata", Meta(job, name)},
                     {"immutable", true},
-                    {"data", {{Text(cluster::kClusterFileName), "{\"cluster\":" + text + "}"}}}})};
+                    {"data", {{Text(cluster::kClusterFileName), "{\"cluster\":" + text + "}"}}}}),
+      .probe = probe};
 }
 
 std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod) {

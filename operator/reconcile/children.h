@@ -32,6 +32,9 @@ std::string TfConfigFor(const api::TrainingJob& job, cluster::TaskId task,
 std::string ClusterStamp(const api::TrainingJob& job, const Settings& settings);
 // The schedulerName of pods under gang scheduling.
 std::string GangSchedulerName(const Settings& settings);
+// Elastic workers beside parameter servers: they get the sparse form, which TensorFlow refuses
+// elsewhere, and come and go without a restart of the others.
+bool ElasticBesideServers(const api::TrainingJob& job);
 // Whether some replica needs the cluster as a file.
 bool NeedsClusterFile(const api::TrainingJob& job, const Settings& settings);
 
@@ -58,7 +61,8 @@ std::string PodBody(const api::TrainingJob& job, const Settings& settings, const
 std::vector<CreateService> WantedServices(const api::TrainingJob& job);
 CreateSecret TokenSecret(const api::TrainingJob& job, bool probe = false);
 CreateClaim CheckpointClaim(const api::TrainingJob& job);
-CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings);
+CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings,
+                           bool probe = false);
 // {"metadata":{"uid":…,"ownerReferences":[…]}}: the strategic merge patches of AdoptPod and
 // ReleasePod, which leave other owners in place.
 std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod);

@@ -12,12 +12,11 @@ bool Legacy(const api::TrainingJob& job) {
   return job.spec.tf_config_compat == api::kCompatKubeflowV1;
 }
 
-// Elastic workers beside parameter servers; TensorFlow refuses the sparse form elsewhere.
-bool Sparse(const api::TrainingJob& job) {
+}  // namespace
+
+bool ElasticBesideServers(const api::TrainingJob& job) {
   return job.spec.elastic.has_value() && api::Replicas(job.spec, Role::kPs) > 0;
 }
-
-}  // namespace
 
 std::map<std::string, std::string> SelectorLabels(const api::TrainingJob& job) {
   return {{std::string(cluster::kLabelJob), job.metadata.name},
@@ -45,7 +44,7 @@ cluster::ClusterSpec JobCluster(const api::TrainingJob& job, const Settings& set
 
 std::string ClusterStamp(const api::TrainingJob& job, const Settings& settings) {
   cluster::ClusterSpec all = JobCluster(job, settings);
-  if (Sparse(job)) all.hosts.erase(Role::kWorker);
+  if (ElasticBesideServers(job)) all.hosts.erase(Role::kWorker);
   return cluster::ShortHash(cluster::ClusterText(all));
 }
 
@@ -56,7 +55,7 @@ namespace internal {
 std::string UnboundedTfConfig(const api::TrainingJob& job, const cluster::ClusterSpec& all,
                               const std::string& shared, TaskId task) {
   if (all.size() <= 1) return {};  // a lone process needs to know nobody
-  if (Sparse(job) && (task.role == Role::kWorker || task.role == Role::kPs)) {
+  if (ElasticBesideServers(job) && (task.role == Role::kWorker || task.role == Role::kPs)) {
     const cluster::ClusterSpec view = cluster::ViewFor(all, task, Form::kSparse);
     if (Legacy(job)) return cluster::FormatSparseKubeflow(view, task);
     return cluster::FormatTfConfig({.cluster = view, .task = task});

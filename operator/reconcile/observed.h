@@ -125,7 +125,7 @@ struct RefusedWrite {
 };
 
 // A child that the job's pods mount was found to be missing, or to be going away, when more pods
-// were to be made (CreateSecret::probe; a claim that is being deleted). Somebody deleted it. The
+// were to be made (CreateSecret::probe, CreateConfigMap::probe; a claim that is being deleted). Somebody deleted it. The
 // controller keeps it until an apply of this job gets through.
 struct LostChild {
   std::string what;     // "secret \"mnist-token-811c9dc5\""

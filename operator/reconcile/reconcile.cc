@@ -294,7 +294,9 @@ namespace {
 struct Printer {
   std::string operator()(const CreateService& w) const { return "create service " + w.name; }
   std::string operator()(const DeleteService& w) const { return "delete service " + w.name; }
-  std::string operator()(const CreateConfigMap& w) const { return "create config map " + w.name; }
+  std::string operator()(const CreateConfigMap& w) const {
+    return (w.probe ? "probe config map " : "create config map ") + w.name;
+  }
   std::string operator()(const CreateSecret& w) const {
     return (w.probe ? "probe secret " : "create secret ") + w.name;
   }

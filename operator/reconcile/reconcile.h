@@ -13,8 +13,8 @@
 //   3. "Already exists" counts as done when the existing object's controller is the job's uid and
 //      it is not being deleted (for CreateSecret always, since Secrets are not read: its name
 //      carries the job's uid); else it is a RefusedWrite for Observed.refused. A claim of ours that
-//      is being deleted, and a Secret that a probe finds missing, end the outcome with a LostChild
-//      for Observed.lost_child.
+//      is being deleted, and a Secret or config map that a probe finds missing, end the outcome
+//      with a LostChild for Observed.lost_child.
 //   4. Deletions carry the uid as precondition; "not found" and a uid conflict count as done.
 //   5. Events are best effort and never fail an outcome.
 //   6. An outcome that was applied need not be followed by another look: what it changed is seen,
@@ -55,6 +55,7 @@ struct DeleteService {  // of a replica that is wanted no more (kubeflow-v1)
 struct CreateConfigMap {
   std::string name;
   std::string body;
+  bool probe = false;  // as CreateSecret::probe
   friend bool operator==(const CreateConfigMap&, const CreateConfigMap&) = default;
 };
 // The job's shared secret. `body` lacks the value: put 32 random bytes, hexadecimal, into
@@ -63,8 +64,8 @@ struct CreateSecret {
   std::string name;
   std::string key;
   std::string body;
-  // Pods that hold its value are there. It is asked for with dryRun=All: "already exists" is done;
-  // an answer that it could be made is a LostChild, since another value would split the job.
+  // Pods that hold it are there. It is asked for with dryRun=All: "already exists" is done; an
+  // answer that it could be made is a LostChild, since another value would split the job.
   bool probe = false;
   friend bool operator==(const CreateSecret&, const CreateSecret&) = default;
 };

@@ -86,21 +86,26 @@ void Mounted(const View& view, const char* why, bool repeat, Draft* draft) {
     draft->actions.back().repeat = repeat;
   };
   const api::Spec& spec = view.job.spec;
-  if (!spec.program.empty()) {
-    // Another token would keep new processes apart from those that hold the first one.
-    const bool held = std::any_of(view.ours.begin(), view.ours.end(), [&](const auto& entry) {
+  // Whether pods that stay hold what pods made now would mount. If somebody deleted it, it is not
+  // made beside them: another token would keep new processes apart from those that have the first.
+  const auto held = [&](const std::optional<std::string>& stamp) {
+    return std::any_of(view.ours.begin(), view.ours.end(), [&](const auto& entry) {
       const PodSeen& pod = *entry.second;
       return !pod.delete_requested && pod.phase != PodPhase::kSucceeded &&
              pod.phase != PodPhase::kFailed &&
-             pod.attempt >= draft->next.recovery.restart_all_below;
+             pod.attempt >= draft->next.recovery.restart_all_below &&
+             (!stamp || pod.cluster == *stamp);
     });
-    ask(TokenSecret(view.job, /*probe=*/held));
-  }
+  };
+  if (!spec.program.empty()) ask(TokenSecret(view.job, /*probe=*/held(std::nullopt)));
   if (spec.checkpoint && !spec.checkpoint->volume_claim_template.empty()) {
     ask(CheckpointClaim(view.job));
   }
   if (NeedsClusterFile(view.job, view.seen.settings)) {
-    ask(ClusterMap(view.job, view.seen.settings));
+    // Where workers come and go alone, those that stay may hold the map of another time.
+    const bool probe = !ElasticBesideServers(view.job) &&
+                       held(ClusterStamp(view.job, view.seen.settings));
+    ask(ClusterMap(view.job, view.seen.settings, probe));
   }
 }
 

@@ -189,6 +189,20 @@ TEST_F(ApplyTest, AChildThatPodsMountIsFoundMissing) {
   const Applied there = Apply(secret, 3);
   EXPECT_TRUE(there.status.ok()) << there.status.ToString();
   EXPECT_FALSE(there.lost_child);
+  // A large job's cluster file likewise.
+  reconcile::CreateConfigMap map{.name = "mnist-cluster-1-2",
+                                 .body = R"({"metadata":{"name":"mnist-cluster-1-2","namespace":"ml",
+      "ownerReferences":[{"kind":"TrainingJob","name":"mnist","uid":"u1","controller":true}]}})",
+                                 .probe = true};
+  const kube::Resource maps{"", "v1", "configmaps"};
+  EXPECT_EQ(Apply(map, 3).lost_child,
+            (reconcile::LostChild{"configmap \"mnist-cluster-1-2\"", 0}));
+  EXPECT_TRUE(api_.All(maps).empty()) << "asked, not made";
+  map.probe = false;
+  EXPECT_TRUE(Apply(map, 3).status.ok());
+  map.probe = true;
+  clock_.Advance(std::chrono::seconds(2));
+  EXPECT_FALSE(Apply(map, 5).lost_child);
   // A claim that is going away is held by the pods that mount it.
   api_.Put(claims, R"({"metadata":{"name":"mnist-checkpoint-1","namespace":"ml",
       "deletionTimestamp":"2026-01-02T03:04:05Z","ownerReferences":[

@@ -691,6 +691,29 @@ TEST(ChildrenAreOursTest, WhatPodsMountAndSomebodyDeletedRestartsAllTogether) {
   EXPECT_EQ(scene.status().recovery.attempt, 2);
 }
 
+TEST(ChildrenAreOursTest, AClusterFileThatPodsHoldIsAskedForAndNotMadeBesideThem) {
+  const auto asked = [](bool elastic_beside_servers) {
+    JobBuilder builder = MakeJob("big").Workers(3000);
+    if (elastic_beside_servers) {
+      builder.Ps(1).With([](api::TrainingJob& j) { j.spec.elastic = api::Elastic{1, 4000}; });
+    }
+    Scene scene(builder);
+    scene.seen.settings.max_creates = 3001;
+    EXPECT_THAT(scene.Look(0), HasSubstr("create config map big-cluster-"));
+    scene.Obey();
+    scene.Look(2);
+    scene.Pod(EndedPod(scene.job, kWorker0, 138));
+    scene.Look(10);
+    scene.Obey();
+    return scene.Look(11);
+  };
+  const std::string did = asked(false);
+  EXPECT_THAT(did, HasSubstr("probe config map big-cluster-"));
+  EXPECT_THAT(did, Not(HasSubstr("create config map")));
+  EXPECT_THAT(asked(true), HasSubstr("create config map big-cluster-"))
+      << "the pods that stay may hold the file of another time";
+}
+
 // Bytes that JSON would change on their way to the server and back make no endless news.
 TEST(LifecycleTest, OddBytesInMessagesAreWrittenOnce) {
   Scene scene(MakeJob("mnist").Workers(2));
