@@ -132,8 +132,9 @@ class Training {
 
   Status Finish(const Result<train::FitResult>& result, const Engine::Ending& ending,
                 const std::stop_token& stop) {
+    const std::optional<int64_t> best = engine_->chief() ? KeptBest() : std::nullopt;
     if (result.ok() && !stop.stop_requested() && engine_->chief()) {
-      TellEarlyEnd(*result, early(), Best(), *reporter_);
+      TellEarlyEnd(*result, early(), best, *reporter_);
     }
     const Status reported = reporter_->Finish();
     TellTermination(job_.config, reporter_->TerminationMessage());
@@ -144,18 +145,20 @@ class Training {
       return Internal(result->message).From(Origin::kNumbers);
     }
     const bool stopped = result->end == train::FitEnd::kStopped && stop.stop_requested();
-    if (engine_->chief()) MT_RETURN_IF_ERROR(LeaveModel(stopped).From(Origin::kOutput));
+    if (engine_->chief()) {
+      MT_RETURN_IF_ERROR(LeaveModel(best, stopped).From(Origin::kOutput));
+    }
     if (!stopped) return OkStatus();
     TellStopped(result->position.step);
     return Stopped();
   }
 
-  // The weights in one file; the last checkpoint of a job that is done says that it is.
-  Status LeaveModel(bool stopped) {
+  // The weights of step `best`, else of the last checkpoint, in one file; the last checkpoint of a
+  // job that is done says that it is.
+  Status LeaveModel(std::optional<int64_t> best, bool stopped) {
     const auto save = engine_->last_save();
     const std::string last = save ? save->path : resumed_from_;
     if (!last.empty()) {
-      const auto best = Best();
       const std::string from = best ? checkpoint::CheckpointFolder(engine_->folder(), *best) : last;
       MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(from));
       MT_RETURN_IF_ERROR(checkpoint->Export(ModelPath(job_.config), [this](std::string_view name) {
@@ -169,6 +172,17 @@ class Training {
 
   const train::EarlyStopping* early() const { return early_ ? &*early_ : nullptr; }
   std::optional<int64_t> Best() const { return BestStep(job_.manifest, early()); }
+  // Best() while its checkpoint is there. A run that did not ask for its best weights may have
+  // removed it before this one, which goes on from there, asks for them.
+  std::optional<int64_t> KeptBest() const {
+    const std::optional<int64_t> best = Best();
+    if (!best) return best;
+    const std::string folder = checkpoint::CheckpointFolder(engine_->folder(), *best);
+    if (checkpoint::Checkpoint::Open(folder).status().code() != StatusCode::kNotFound) return best;
+    LogWarning("the checkpoint of the best epoch is gone: the model is that of the last one",
+               {{"best", folder}});
+    return std::nullopt;
+  }
 
   TrainingJob job_;
   std::unique_ptr<Engine> engine_;

@@ -69,6 +69,7 @@ class CountingEngine final : public Engine {
     MT_RETURN_IF_ERROR(Call("Begin"));
     if (script_.begin) return *script_.begin;
     ++round_;
+    if (const auto there = checkpoint::FindLatest(folder()); there.ok()) newest_ = there->path;
     if (newest_.empty() && script_.resume_at) {
       Save({.step = *script_.resume_at, .epoch = *script_.resume_at / kStepsPerEpoch});
       script_.saved.clear();
@@ -299,6 +300,20 @@ TEST_F(TrainingTest, TheBestEpochsWeightsAreTheModelAlsoOfAResumedJob) {
   EXPECT_EQ(Train(best), OkStatus());
   EXPECT_EQ(script_.starts.back(), 10);
   EXPECT_EQ(Model(), 5);
+}
+
+TEST_F(TrainingTest, ABestEpochThatAnEarlierRunDidNotKeepLeavesTheLastOnesWeights) {
+  script_.loss = [](int64_t step) { return step <= 5 ? 1.0 : 2.0; };
+  script_.fails = {{12, Unavailable("the machine went down")}};
+  const std::string early = ", early_stopping: {monitor: loss, patience: 9";
+  EXPECT_FALSE(Train(early + "}").ok());
+  std::filesystem::remove_all(output() + "/checkpoints/ckpt-00000005");
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(Train(early + ", restore_best_weights: true}"), OkStatus());
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), ::testing::Not(HasSubstr("best epoch")));
+  EXPECT_EQ(script_.starts.back(), 10);
+  EXPECT_EQ(Model(), 15);
+  EXPECT_TRUE(IsFinal(15));
 }
 
 TEST_F(TrainingTest, AJobThatBeginsAtItsEndLeavesTheModelOfItsCheckpoint) {
