@@ -308,8 +308,7 @@ struct Applier::Run {
   }
   // Of the kinds that pods mount, whose plurals end in "s".
   Status Lost(const Resource& resource, const std::string& name) {
-    std::string what =
-        resource.plural.substr(0, resource.plural.size() - 1) + " \"" + name + "\"";
+    std::string what = resource.plural.substr(0, resource.plural.size() - 1) + " \"" + name + "\"";
     MutexLock lock(mutex);
     lost_child = {.what = std::move(what), .attempt = job.status.recovery.attempt};
     return NotFound(lost_child->what + ": expected the one that pods mount, got: none that stays");

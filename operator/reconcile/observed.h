@@ -125,8 +125,8 @@ struct RefusedWrite {
 };
 
 // A child that the job's pods mount was found to be missing, or to be going away, when more pods
-// were to be made (CreateSecret::probe, CreateConfigMap::probe; a claim that is being deleted). Somebody deleted it. The
-// controller keeps it until an apply of this job gets through.
+// were to be made (CreateSecret::probe, CreateConfigMap::probe; a claim that is being deleted).
+// Somebody deleted it. The controller keeps it until an apply of this job gets through.
 struct LostChild {
   std::string what;     // "secret \"mnist-token-811c9dc5\""
   int32_t attempt = 0;  // status.recovery.attempt of the job that the Outcome was made for

@@ -103,8 +103,8 @@ void Mounted(const View& view, const char* why, bool repeat, Draft* draft) {
   }
   if (NeedsClusterFile(view.job, view.seen.settings)) {
     // Where workers come and go alone, those that stay may hold the map of another time.
-    const bool probe = !ElasticBesideServers(view.job) &&
-                       held(ClusterStamp(view.job, view.seen.settings));
+    const bool probe =
+        !ElasticBesideServers(view.job) && held(ClusterStamp(view.job, view.seen.settings));
     ask(ClusterMap(view.job, view.seen.settings, probe));
   }
 }

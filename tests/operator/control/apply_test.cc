@@ -190,13 +190,13 @@ TEST_F(ApplyTest, AChildThatPodsMountIsFoundMissing) {
   EXPECT_TRUE(there.status.ok()) << there.status.ToString();
   EXPECT_FALSE(there.lost_child);
   // A large job's cluster file likewise.
-  reconcile::CreateConfigMap map{.name = "mnist-cluster-1-2",
-                                 .body = R"({"metadata":{"name":"mnist-cluster-1-2","namespace":"ml",
+  reconcile::CreateConfigMap map{
+      .name = "mnist-cluster-1-2",
+      .body = R"({"metadata":{"name":"mnist-cluster-1-2","namespace":"ml",
       "ownerReferences":[{"kind":"TrainingJob","name":"mnist","uid":"u1","controller":true}]}})",
-                                 .probe = true};
+      .probe = true};
   const kube::Resource maps{"", "v1", "configmaps"};
-  EXPECT_EQ(Apply(map, 3).lost_child,
-            (reconcile::LostChild{"configmap \"mnist-cluster-1-2\"", 0}));
+  EXPECT_EQ(Apply(map, 3).lost_child, (reconcile::LostChild{"configmap \"mnist-cluster-1-2\"", 0}));
   EXPECT_TRUE(api_.All(maps).empty()) << "asked, not made";
   map.probe = false;
   EXPECT_TRUE(Apply(map, 3).status.ok());
