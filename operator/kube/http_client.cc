@@ -1,24 +1,18 @@
 #include "operator/kube/http_client.h"
 
-#include <arpa/inet.h>
 #include <httplib.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <deque>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <vector>
 
-#include "operator/kube/bounded_http.h"
+#include "operator/kube/connections.h"
 #include "operator/kube/credentials.h"
+#include "operator/kube/endpoint.h"
+#include "operator/kube/http_status.h"
 #include "operator/kube/json_slice.h"
 #include "operator/kube/pacer.h"
-#include "runtime/base/mutex.h"
 #include "runtime/base/text.h"
 
 namespace meshtrain::kube {
@@ -26,103 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr Duration kConnectTimeout = std::chrono::seconds(10);
-constexpr size_t kMaxErrorBody = 64 << 10;
-constexpr size_t kMaxErrorMessage = 4 << 10;  // of it, as far as it is told
 constexpr int kMaxThrottledTries = 10;
-
-// ---- Server address
-// ------------------------------------------------------------------------------------------------
-
-struct Endpoint {
-  bool tls = true;
-  std::string host;  // without brackets
-  int port = 443;
-  std::string path;  // before every request's path; no slash at its end
-};
-
-Result<Endpoint> ParseEndpoint(std::string_view url, std::string_view where) {
-  const auto refuse = [&] {
-    return InvalidArgument(std::string(where) +
-                           ": expected http[s]://host[:port][/path], got: " + Excerpt(url));
-  };
-  Endpoint out;
-  std::string_view rest = url;
-  if (rest.starts_with("https://")) {
-    rest.remove_prefix(8);
-  } else if (rest.starts_with("http://")) {
-    rest.remove_prefix(7);
-    out.tls = false;
-    out.port = 80;
-  } else {
-    return refuse();
-  }
-  const size_t slash = rest.find('/');
-  if (slash != std::string_view::npos) {
-    out.path = std::string(rest.substr(slash));
-    while (out.path.ends_with('/')) out.path.pop_back();
-    rest = rest.substr(0, slash);
-  }
-  std::string_view port;
-  if (rest.starts_with('[')) {
-    const size_t close = rest.find(']');
-    if (close == std::string_view::npos) return refuse();
-    out.host = std::string(rest.substr(1, close - 1));
-    rest.remove_prefix(close + 1);
-    if (!rest.empty() && rest.front() != ':') return refuse();
-    port = rest.empty() ? rest : rest.substr(1);
-  } else {
-    const size_t colon = rest.find(':');
-    out.host = std::string(rest.substr(0, colon));
-    if (colon != std::string_view::npos) port = rest.substr(colon + 1);
-  }
-  if (!port.empty()) {
-    const auto number = ParseInt(port);
-    if (!number || *number < 1 || *number > 65535) return refuse();
-    out.port = static_cast<int>(*number);
-  }
-  if (out.host.empty()) return refuse();
-  return out;
-}
-
-// httplib reads certificates and keys from files. A memory file gives it one without writing
-// secrets to a disk.
-class MemoryFile {
- public:
-  MemoryFile() = default;
-  ~MemoryFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-
-  // Call once.
-  Status Write(std::string_view text) {
-    fd_ = memfd_create("meshtrain", MFD_CLOEXEC);
-    if (fd_ < 0) return Unavailable("memfd_create: expected a memory file, got: an error");
-    while (!text.empty()) {
-      const ssize_t n = write(fd_, text.data(), text.size());
-      if (n <= 0) return Unavailable("memory file: expected to write it, got: an error");
-      text.remove_prefix(static_cast<size_t>(n));
-    }
-    return OkStatus();
-  }
-  // "" before Write.
-  std::string path() const { return fd_ < 0 ? "" : "/proc/self/fd/" + std::to_string(fd_); }
-
- private:
-  int fd_ = -1;
-};
-
-// ---- One connection
-// ------------------------------------------------------------------------------------------------
-
-struct Connection {
-  MemoryFile certificate, key;
-  std::unique_ptr<httplib::ClientImpl> http;
-  Allowance allowance;
-  Credential credential;  // whose certificate it uses
-};
 
 // kCanceled where `stop` came first. The library ignores a stop() before it has a socket, so one
 // that is there already is not left to it.
@@ -132,8 +30,6 @@ httplib::Result SendUntil(const std::stop_token& stop, httplib::ClientImpl& http
   if (stop.stop_requested()) return httplib::Result(nullptr, httplib::Error::Canceled);
   return http.send(request);
 }
-
-class HttpClient;
 
 std::string Escape(std::string_view text) {
   static constexpr char kHex[] = "0123456789ABCDEF";
@@ -201,17 +97,14 @@ class HttpClient : public Client {
   HttpClient(ClientConfig config, Endpoint endpoint, std::optional<Endpoint> proxy,
              HttpClientOptions options, Clock& clock)
       : config_(std::move(config)),
-        endpoint_(std::move(endpoint)),
-        proxy_(std::move(proxy)),
+        base_path_(endpoint.path),
         options_(std::move(options)),
         clock_(clock),
         credentials_(config_, clock),
-        pacer_(clock, options_.connections) {}
+        pacer_(clock, options_.connections),
+        connections_(config_, std::move(endpoint), std::move(proxy), clock) {}
 
-  Status Prepare() {
-    if (!config_.ca_data.empty()) MT_RETURN_IF_ERROR(ca_.Write(config_.ca_data));
-    return OkStatus();
-  }
+  Status Prepare() { return connections_.Prepare(); }
 
   Result<std::string> Get(const Resource& resource, std::string_view ns, std::string_view name,
                           const CallOptions& call) override {
@@ -319,9 +212,6 @@ class HttpClient : public Client {
   }
 
  private:
-  Result<std::unique_ptr<Connection>> Connect(const Credential& credential) const;
-  Result<std::unique_ptr<Connection>> TakeConnection(const Credential& credential);
-  void GiveBack(std::unique_ptr<Connection> connection);
   Result<Answer> SendOnce(std::string_view verb, const std::string& path,
                           std::string_view content_type, std::string_view body,
                           const CallOptions& call, Duration deadline, size_t most, bool& refused);
@@ -333,103 +223,19 @@ class HttpClient : public Client {
                                const Credential& credential) const;
 
   const ClientConfig config_;
-  const Endpoint endpoint_;
-  const std::optional<Endpoint> proxy_;
+  const std::string base_path_;  // before every request's path
   const HttpClientOptions options_;
   Clock& clock_;
-  MemoryFile ca_;
   Credentials credentials_;
   Pacer pacer_;
-  Mutex mutex_;
-  std::vector<std::unique_ptr<Connection>> idle_ MT_GUARDED_BY(mutex_);
+  Connections connections_;
 };
-
-// The first address of a host, as text; "" when it has none.
-std::string ResolveAddress(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0 || found == nullptr) return "";
-  char text[NI_MAXHOST] = "";
-  getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  freeaddrinfo(found);
-  return text;
-}
-
-Result<std::unique_ptr<Connection>> HttpClient::Connect(const Credential& credential) const {
-  auto connection = std::make_unique<Connection>();
-  connection->credential = credential;
-  // tls-server-name: the certificate is checked against (and SNI carries) the host we name, so we
-  // name that one and map it to the address of the real host.
-  const bool renamed = endpoint_.tls && !config_.tls_server_name.empty();
-  const std::string host = renamed ? config_.tls_server_name : endpoint_.host;
-  if (endpoint_.tls) {
-    if (!credential.certificate.empty()) {
-      MT_RETURN_IF_ERROR(connection->certificate.Write(credential.certificate));
-      MT_RETURN_IF_ERROR(connection->key.Write(credential.key));
-    }
-    connection->http = NewTlsConnection(host, endpoint_.port, connection->certificate.path(),
-                                        connection->key.path(), connection->allowance, clock_);
-    connection->http->enable_server_certificate_verification(!config_.insecure_skip_tls_verify);
-    const std::string ca = config_.ca_file.empty() ? ca_.path() : config_.ca_file;
-    if (!ca.empty()) connection->http->set_ca_cert_path(ca);
-  } else {
-    connection->http = NewPlainConnection(host, endpoint_.port, connection->allowance, clock_);
-  }
-  httplib::ClientImpl& http = *connection->http;
-  if (!http.is_valid()) {
-    return InvalidArgument(
-        "client certificate and key: expected a PEM pair that belongs together, got: something "
-        "else");
-  }
-  if (renamed) {
-    const std::string address = ResolveAddress(endpoint_.host);
-    if (address.empty()) return Unavailable("cannot resolve " + endpoint_.host);
-    http.set_hostname_addr_map({{host, address}});
-  }
-  if (proxy_) http.set_proxy(proxy_->host, proxy_->port);
-  http.set_keep_alive(true);
-  http.set_tcp_nodelay(true);
-  http.set_url_encode(false);
-  http.set_follow_location(false);
-  http.set_decompress(false);
-  http.set_connection_timeout(kConnectTimeout);
-  http.set_write_timeout(std::chrono::seconds(30));
-  // A peer that vanished without a word is noticed in about a minute, even on a silent watch.
-  http.set_socket_options([](socket_t socket) {
-    const int on = 1, idle = 30, interval = 10, count = 3;
-    setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-    setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
-    setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-  });
-  return connection;
-}
-
-Result<std::unique_ptr<Connection>> HttpClient::TakeConnection(const Credential& credential) {
-  {
-    MutexLock lock(mutex_);
-    while (!idle_.empty()) {
-      std::unique_ptr<Connection> last = std::move(idle_.back());  // the warmest
-      idle_.pop_back();
-      const bool same = last->credential.certificate == credential.certificate &&
-                        last->credential.key == credential.key;
-      if (same) return last;
-    }
-  }
-  return Connect(credential);
-}
-
-void HttpClient::GiveBack(std::unique_ptr<Connection> connection) {
-  MutexLock lock(mutex_);
-  idle_.push_back(std::move(connection));
-}
 
 httplib::Request HttpClient::MakeRequest(std::string_view verb, const std::string& path,
                                          const Credential& credential) const {
   httplib::Request request;
   request.method = verb;
-  request.path = endpoint_.path + path;
+  request.path = base_path_ + path;
   request.headers = {{"Accept", "application/json"},
                      {"Accept-Encoding", "identity"},
                      {"User-Agent", options_.user_agent}};
@@ -444,7 +250,7 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
                                     const CallOptions& call, Duration deadline, size_t most,
                                     bool& refused) {
   MT_ASSIGN_OR_RETURN(const Credential credential, credentials_.Current());
-  MT_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, TakeConnection(credential));
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, connections_.Take(credential));
   httplib::Request request = MakeRequest(verb, path, credential);
   if (!body.empty()) {
     request.body = body;
@@ -485,7 +291,7 @@ Result<Answer> HttpClient::SendOnce(std::string_view verb, const std::string& pa
   answer.throttled =
       answer.status == 429 || (answer.status >= 500 && result->headers.contains("Retry-After"));
   answer.retry_after = RetryAfter(result->headers, std::chrono::seconds(1));
-  GiveBack(std::move(connection));
+  connections_.GiveBack(std::move(connection));
   return answer;
 }
 
@@ -554,7 +360,8 @@ Status HttpClient::Watch(
   AddParameter(path, "timeoutSeconds", std::to_string(seconds));
 
   MT_ASSIGN_OR_RETURN(const Credential credential, credentials_.Current());
-  MT_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, Connect(credential));
+  MT_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection,
+                      connections_.Connect(credential));
   connection->http->set_keep_alive(false);
   connection->http->set_read_timeout(seconds + 30, 0);
 
@@ -635,46 +442,6 @@ std::string PathOf(const Resource& resource, std::string_view ns, std::string_vi
   if (!name.empty()) path += "/" + Escape(name);
   if (!subresource.empty()) path += "/" + std::string(subresource);
   return path;
-}
-
-Status StatusFromHttp(int http_status, std::string_view body, std::string_view what) {
-  std::string message, reason;
-  body = body.substr(0, kMaxErrorBody);
-  const json parsed = json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_object() && parsed.contains("message") && parsed["message"].is_string()) {
-    message = parsed["message"].get<std::string>();
-    if (parsed.contains("reason") && parsed["reason"].is_string()) {
-      reason = parsed["reason"].get<std::string>();
-    }
-  } else {
-    message = Excerpt(Trim(body), 500);
-  }
-  const bool quota = message.find("exceeded quota") != std::string::npos;
-  if (message.size() > kMaxErrorMessage) message = Excerpt(message, kMaxErrorMessage);
-  const std::string text =
-      std::string(what) + ": HTTP " + std::to_string(http_status) + ": " + message;
-  switch (http_status) {
-    case 401:
-      return Status(StatusCode::kUnauthenticated, text);
-    case 403:
-      // A quota refuses with the same code as a missing permission, but goes away by itself.
-      if (quota) return ResourceExhausted(text);
-      return PermissionDenied(text);
-    case 404:
-      return NotFound(text);
-    case 405:
-      return Unimplemented(text);
-    case 409:
-      return reason == "AlreadyExists" ? AlreadyExists(text) : Aborted(text);
-    case 410:
-      return OutOfRange(text);
-    case 504:
-      return DeadlineExceeded(text);
-    default:
-      break;
-  }
-  if (http_status == 429 || http_status >= 500) return Unavailable(text);
-  return InvalidArgument(text);
 }
 
 Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config,

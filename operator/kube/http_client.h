@@ -35,8 +35,4 @@ struct HttpClientOptions {
 Result<std::unique_ptr<Client>> NewHttpClient(const ClientConfig& config,
                                               const HttpClientOptions& options, Clock& clock);
 
-// The Status for an HTTP answer that is not 2xx; `body` is the server's Status object where it sent
-// one.
-Status StatusFromHttp(int http_status, std::string_view body, std::string_view what);
-
 }  // namespace meshtrain::kube
