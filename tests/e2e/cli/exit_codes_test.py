@@ -16,10 +16,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
 from hosts import free_ports  # noqa: E402
-from cli_test import BIN, TIMEOUT, Case, Stops  # noqa: E402: it takes BIN_FOLDER from the arguments
-
-for name in [name for name in dir(Stops) if name.startswith("test")]:
-    delattr(Stops, name)
+from cli_case import BIN, TIMEOUT, RunningCase  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 ROOT = Path(__file__).resolve().parents[3]
 ROW = re.compile(r"^\| (?P<way>.+?) \| (?P<code>\d+) \| (?P<again>yes|no|) \|$")
@@ -73,7 +70,7 @@ def way(words, code):
     return add
 
 
-class Ways(Stops):
+class Ways(RunningCase):
     def setUp(self):
         super().setUp()
         self.code = getattr(getattr(self, self._testMethodName), "code", None)

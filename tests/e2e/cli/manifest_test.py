@@ -5,9 +5,13 @@ import os
 import re
 import shutil
 import struct
+import sys
 import unittest
+from pathlib import Path
 
-from cli_test import Case, steps_of  # it takes BIN_FOLDER from the arguments
+sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
+from metrics_file import steps_of  # noqa: E402
+from cli_case import Case  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 
 def tensors(path):

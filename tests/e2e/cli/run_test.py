@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`meshtrain run` with jobs of several processes, and of other people's programs. What one process of a declared program
-does is cli_test.py's; every lifecycle rule, tests/operator/local's.   run_test.py BIN_FOLDER TESTDATA"""
+does is cli_test.py's and stops_test.py's; every lifecycle rule, tests/operator/local's.   run_test.py BIN_FOLDER TESTDATA"""
 import fcntl
 import json
 import os
@@ -12,11 +12,9 @@ import unittest
 from pathlib import Path
 
 TESTDATA = Path(sys.argv.pop(2)).resolve()
-from cli_test import TIMEOUT, Case, Stops, steps_of  # noqa: E402: it takes BIN_FOLDER from the arguments
-
-del Stops.test_a_stopped_job_saves_and_goes_on_to_the_same_end, Stops.test_interrupt
-del Stops.test_the_endpoints_answer_while_it_trains, Stops.test_an_output_folder_that_vanishes_is_said
-del Stops.test_a_finished_runs_checkpoints_stay_until_the_next_run_has_one  # all of them run there
+sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
+from metrics_file import steps_of  # noqa: E402
+from cli_case import TIMEOUT, RunningCase  # noqa: E402: it takes BIN_FOLDER from the arguments
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -37,7 +35,7 @@ def gone(pid):
         return True
 
 
-class RunCase(Stops):
+class RunCase(RunningCase):
     def shell(self, roles, more=""):
         path = self.folder / "shell.yaml"
         path.write_text(job(roles, more))

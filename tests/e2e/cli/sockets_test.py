@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "support"))
 from hosts import free_ports  # noqa: E402
 from process_table import listening  # noqa: E402
 from run_test import RunCase  # noqa: E402: it takes its arguments
-from cli_test import BIN, TIMEOUT  # noqa: E402
+from cli_case import BIN, TIMEOUT  # noqa: E402
 
 
 def descendants(pid):
