@@ -22,6 +22,9 @@ using program::Attrs;
 using program::OpDef;
 using program::Value;
 
+// Scatters the bits of a seed (splitmix64).
+uint64_t Mixed(uint64_t x);
+
 // One op, not recorded yet.
 struct Call {
   std::vector<Value> operands;

@@ -2,6 +2,8 @@
 // virtual time. Streams break and lose what was under way, messages are late, processes are killed,
 // stopped, replaced and resumed, the one that serves too. What must hold always is checked at every
 // step; what must hold in the end, after a while of peace.
+// Long: the processes, their network and the checks are one simulated world, whose parts call each
+// other at every step.
 #include <gtest/gtest.h>
 
 #include <algorithm>

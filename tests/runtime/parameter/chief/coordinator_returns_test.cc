@@ -1,0 +1,159 @@
+// Workers and servers that are late, go and come back, or never come.
+#include <gtest/gtest.h>
+
+#include "runtime/parameter/chief/coordinator.h"
+#include "runtime/program/builder.h"
+#include "runtime/program/ops.h"
+#include "tests/runtime/parameter/chief/coordinator_testing.h"
+#include "tests/runtime/parameter/cluster_testing.h"
+#include "tests/runtime/parameter/must.h"
+#include "tests/support/temp_folder.h"
+
+namespace meshtrain::parameter {
+namespace {
+
+using mesh::DType;
+using mesh::Tensor;
+using mesh::TensorType;
+using program::Builder;
+using std::chrono::seconds;
+using testing_folder::TempFolder;
+
+TEST(CoordinatorTest, ATooStalePushIsComputedAnew) {
+  TestCluster cluster(1, 3);
+  CoordinatorOptions options = cluster.options();
+  options.staleness_bound = 0;  // as if the workers took turns
+  const auto coordinator = Connect(options);
+  const Parameter w("w", TensorType{DType::kF64, {}}, nn::Initializer::Constant(1));
+  const std::vector<Parameter> variables = {w};
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  // Doubling is not what adding late differences makes: 2^20 comes out only where every step saw
+  // the one before.
+  Builder b("double");
+  {
+    Builder::Scope scope(b);
+    program::Assign(w, w * 2.0);
+  }
+  const Function twice = Must(coordinator->DefineFunction(b.Build().value()));
+  ASSERT_TRUE(WaitForWorkers(*coordinator, 3));
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(coordinator->Schedule(twice, {}).ok());
+  const Status joined = coordinator->Join({}, seconds(60));
+  ASSERT_TRUE(joined.ok()) << joined.ToString();
+  EXPECT_EQ(Must(coordinator->Read("w")).Item(), 1048576);
+  // Three work at the same time, on values that the pushes of the others leave behind.
+  EXPECT_GE(cluster.server(0).stats().stale, 1);
+}
+
+TEST(CoordinatorTest, AWorkerThatGoesAndComesBackIsUsedAgain) {
+  TestCluster cluster(1, 2);
+  const auto coordinator = Connect(cluster.options());
+  const std::vector<Parameter> variables = {Counter()};
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  const Function count = Must(coordinator->DefineFunction(CountStep()));
+  const auto run = [&](int steps) {
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
+    const Status joined = coordinator->Join({}, seconds(60));
+    ASSERT_TRUE(joined.ok()) << joined.ToString();
+  };
+  run(20);
+  cluster.StopWorker(0);
+  run(20);
+  cluster.StopWorker(1);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
+  cluster.StartWorker(1);
+  ASSERT_TRUE(coordinator->Join({}, seconds(60)).ok());
+  cluster.StartWorker(0);
+  ASSERT_TRUE(WaitForWorkers(*coordinator, 2));
+  run(20);
+  EXPECT_GE(Must(coordinator->Read("n")).Item(), 80);
+}
+
+TEST(CoordinatorTest, AServerThatComesBackWithItsLogGoesOn) {
+  const TempFolder folder;
+  TestCluster cluster(2, 2, folder.path());
+  CoordinatorOptions options = cluster.options();
+  options.partitioner = FixedShards{2};
+  const auto coordinator = Connect(options);
+  const Parameter v("v", TensorType{DType::kI64, {6}}, nn::Initializer::Zeros());
+  const std::vector<Parameter> variables = {v};
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  Builder b("count");
+  {
+    Builder::Scope scope(b);
+    program::AssignAdd(v, program::Ones({6}, DType::kI64));
+  }
+  const Function count = Must(coordinator->DefineFunction(b.Build().value()));
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
+  cluster.StopServer(1);
+  cluster.StartServer(1);
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
+  const Status joined = coordinator->Join({}, seconds(60));
+  ASSERT_TRUE(joined.ok()) << joined.ToString();
+  const Tensor counts = Must(coordinator->Read("v"));
+  // A push that was acknowledged is in; one that was not has been sent again, and counts once.
+  for (const int64_t n : counts.values<int64_t>()) EXPECT_EQ(n, 100);
+}
+
+TEST(CoordinatorTest, AServerThatLostItsStateEndsTheJob) {
+  TestCluster cluster(1, 1);  // no log
+  const auto coordinator = Connect(cluster.options());
+  const std::vector<Parameter> variables = {Counter()};
+  ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+  const Function count = Must(coordinator->DefineFunction(CountStep()));
+  ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
+  ASSERT_TRUE(coordinator->Join({}, seconds(60)).ok());
+  cluster.StopServer(0);
+  cluster.StartServer(0);
+  Status error;
+  for (int i = 0; i < 100 && error.ok(); ++i) {
+    const auto scheduled = coordinator->Schedule(count, {});
+    error = scheduled.ok() ? coordinator->Join({}, seconds(60)) : scheduled.status();
+  }
+  EXPECT_EQ(error.code(), StatusCode::kDataLoss) << error.ToString();
+  EXPECT_EQ(error.message().find("ps-0: expected session "), 0u) << error.message();
+}
+
+TEST(CoordinatorTest, WhoNeverComesIsNamed) {
+  TestCluster cluster(1, 1);
+  CoordinatorOptions options = cluster.options();
+  options.start_timeout = seconds(3);
+  cluster.StopWorker(0);
+  {
+    const auto coordinator = Connect(options);
+    ASSERT_NE(coordinator, nullptr);
+    const std::vector<Parameter> variables = {Counter()};
+    ASSERT_TRUE(coordinator->CreateVariables(variables).ok());
+    const Function count = Must(coordinator->DefineFunction(CountStep()));
+    ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
+    const Status none = coordinator->Join({}, seconds(60));
+    EXPECT_EQ(none.code(), StatusCode::kUnavailable);
+    EXPECT_NE(none.message().find("expected a worker within 3 s, got: worker-0: 127.0.0.1:"),
+              std::string::npos)
+        << none.message();
+  }
+  cluster.StopServer(0);
+  const auto nobody = Coordinator::Create(options);
+  EXPECT_EQ(nobody.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(nobody.status().message().find("ps-0"), std::string::npos) << nobody.status().message();
+  options.cluster.hosts.erase(cluster::Role::kPs);
+  EXPECT_EQ(Coordinator::Create(options).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(CoordinatorTest, AReplacedCoordinatorIsRefused) {
+  TestCluster cluster(1, 1);
+  CoordinatorOptions options = cluster.options();
+  options.session = 100;
+  const auto old = Connect(options);
+  const std::vector<Parameter> variables = {Counter()};
+  ASSERT_TRUE(old->CreateVariables(variables).ok());
+  options.session = 101;
+  const auto next = Connect(options);
+  EXPECT_EQ(old->Read("n").status().code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(next->CreateVariables(variables).ok());
+  EXPECT_TRUE(next->Read("n").ok());
+  options.session = 99;
+  EXPECT_EQ(Coordinator::Create(options).status().code(), StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace meshtrain::parameter
