@@ -79,7 +79,7 @@ inline constexpr int64_t kGrain = 16384;
 
 // Errors: kUnimplemented naming the op.
 Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op);
-// A chain of element-wise ops over one index space (fused.cc). Errors: kUnimplemented.
+// A chain of element-wise ops over one index space (fused/fused.cc). Errors: kUnimplemented.
 Result<KernelPtr> MakeFusedKernel(const Making& making, std::span<const int> ops);
 // True for the ops that MakeFusedKernel knows.
 bool IsElementwise(const program::Op& op);

@@ -1,31 +1,32 @@
 // Chains of element-wise ops as small programs over blocks that stay in the first-level cache.
 //
-// A chain's ops become nodes (BlockOp, operands); pairs that occur often become one node; then
-// every node becomes one instruction, and a loop over blocks runs the instructions one after the
-// other on a few registers of one block each. Operands: another node, a whole tensor, one element
-// (constant or known at run time), or a tensor that is broadcast, which a load brings into a
-// register. What concerns single elements only is computed once per piece, before the blocks.
+// A chain's ops become nodes (BlockOp, operands); pairs that occur often become one node (chain.h);
+// then every node becomes one instruction, and a loop over blocks runs the instructions one after
+// the other on a few registers of one block each. Operands: another node, a whole tensor, one
+// element (constant or known at run time), or a tensor that is broadcast, which a load brings into
+// a register. What concerns single elements only is computed once per piece, before the blocks.
 //
 // Rounding: a * b + c may be rounded once; x / s by one element is x * (1 / s) (where 1 / s
 // overflows, s being denormal, so does the result), and (x * s) * t is x * (s * t).
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <map>
-#include <optional>
+#include <memory>
+#include <vector>
 
-#include "runtime/base/check.h"
+#include "runtime/device/cpu/fused/chain.h"
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/kernels.h"
 
 namespace meshtrain::device::cpu {
 namespace {
 
+using fused::Chain;
+using fused::Node;
+using fused::Prologue;
+using fused::Source;
 using mesh::Dims;
 using mesh::DType;
-using mesh::TensorType;
-using program::Op;
-using program::Program;
 using program::ValueId;
 
 constexpr int64_t kMaxBlock = 2048;  // elements
@@ -34,288 +35,6 @@ constexpr int64_t kCacheBytes =
 constexpr int64_t kStackBytes = 128 * 1024;  // hard limit
 constexpr int kMaxBases = 256;
 constexpr int kMaxPrologue = 64;
-
-// --- what the chain computes
-
-struct Source {
-  enum Kind : uint8_t { kNode, kFull, kElement, kConstant, kPrologue, kBroadcast } kind = kNode;
-  int node = -1;       // kNode; kPrologue: its index
-  ValueId value = -1;  // kFull, kElement, kBroadcast
-  Element constant;    // kConstant
-  DType dtype = DType::kF32;
-
-  bool scalar() const { return kind == kElement || kind == kConstant || kind == kPrologue; }
-};
-
-// An element computed before the blocks: op(a, b), of floating-point type.
-struct Prologue {
-  BlockOp op;
-  Source a, b;
-  DType dtype;
-};
-
-struct Node {
-  BlockOp op = BlockOp::kCopy;
-  bool cast = false;  // from operand 0's dtype to `dtype`; op says nothing then
-  std::vector<Source> in;
-  DType dtype = DType::kF32;  // of the result
-  ValueId value = -1;         // what it computes, if the program has a name for it
-  bool stored = false;        // must reach memory
-  int uses = 0;
-  bool dead = false;  // merged into its user
-};
-
-struct Kind {
-  BlockOp op;
-  int operands;
-};
-
-const std::map<std::string, Kind, std::less<>>& Kinds() {
-  static const std::map<std::string, Kind, std::less<>> kinds = {
-      {"add", {BlockOp::kAdd, 2}},
-      {"sub", {BlockOp::kSub, 2}},
-      {"mul", {BlockOp::kMul, 2}},
-      {"div", {BlockOp::kDiv, 2}},
-      {"pow", {BlockOp::kPow, 2}},
-      {"maximum", {BlockOp::kMaximum, 2}},
-      {"minimum", {BlockOp::kMinimum, 2}},
-      {"equal", {BlockOp::kEqual, 2}},
-      {"not_equal", {BlockOp::kNotEqual, 2}},
-      {"less", {BlockOp::kLess, 2}},
-      {"less_equal", {BlockOp::kLessEqual, 2}},
-      {"greater", {BlockOp::kGreater, 2}},
-      {"greater_equal", {BlockOp::kGreaterEqual, 2}},
-      {"logical_and", {BlockOp::kAnd, 2}},
-      {"logical_or", {BlockOp::kOr, 2}},
-      {"logical_not", {BlockOp::kNot, 1}},
-      {"neg", {BlockOp::kNeg, 1}},
-      {"abs", {BlockOp::kAbs, 1}},
-      {"sign", {BlockOp::kSign, 1}},
-      {"floor", {BlockOp::kFloor, 1}},
-      {"square", {BlockOp::kSquare, 1}},
-      {"sqrt", {BlockOp::kSqrt, 1}},
-      {"rsqrt", {BlockOp::kRsqrt, 1}},
-      {"exp", {BlockOp::kExp, 1}},
-      {"log", {BlockOp::kLog, 1}},
-      {"log1p", {BlockOp::kLog1p, 1}},
-      {"erf", {BlockOp::kErf, 1}},
-      {"tanh", {BlockOp::kTanh, 1}},
-      {"sigmoid", {BlockOp::kSigmoid, 1}},
-      {"relu", {BlockOp::kRelu, 1}},
-      {"gelu", {BlockOp::kGelu, 1}},
-      {"stop_gradient", {BlockOp::kCopy, 1}},
-      {"cast", {BlockOp::kCopy, 1}},
-      {"select", {BlockOp::kSelect, 3}},
-      {"sigmoid_cross_entropy", {BlockOp::kCopy, 2}},
-  };
-  return kinds;
-}
-
-class Chain {
- public:
-  Chain(const Making& making, std::span<const int> ops) : making_(making), local_(making.local()) {
-    domain_ = local_.type(local_.ops[ops.back()].results[0]).dims;
-    for (const int op : ops) Add(local_.ops[op]);
-    for (Node& n : nodes_) {
-      for (const Source& s : n.in) {
-        if (s.kind == Source::kNode) ++nodes_[s.node].uses;
-      }
-    }
-    MergePairs();
-  }
-
-  const Dims& domain() const { return domain_; }
-  const std::vector<Node>& nodes() const { return nodes_; }
-  const std::vector<Prologue>& prologue() const { return prologue_; }
-
- private:
-  void Add(const Op& op) {
-    const Kind& kind = Kinds().find(op.kind)->second;
-    const TensorType& result = local_.type(op.results[0]);
-    MT_CHECK(mesh::NumElements(result.dims) == mesh::NumElements(domain_));
-    std::vector<Source> in;
-    for (const ValueId v : op.operands) in.push_back(SourceOf(v));
-    if (op.kind == "sigmoid_cross_entropy") {
-      // max(x, 0) - x z + log(1 + exp(-|x|))
-      const DType t = result.dtype;
-      const Source x = in[0], z = in[1];
-      const Source soft = Append(
-          BlockOp::kLog1p, t,
-          {Append(BlockOp::kExp, t, {Append(BlockOp::kNeg, t, {Append(BlockOp::kAbs, t, {x})})})});
-      const Source linear = Append(BlockOp::kNegMulAdd, t, {x, z, Append(BlockOp::kRelu, t, {x})});
-      in = {linear, soft};
-      Finish(op, Append(BlockOp::kAdd, t, in));
-      return;
-    }
-    const bool cast = op.kind == "cast" && in[0].dtype != result.dtype;
-    BlockOp block = kind.op;
-    if (block == BlockOp::kGelu && op.attrs.Bool("approximate")) block = BlockOp::kGeluTanh;
-    const Source made = Append(block, result.dtype, std::move(in));
-    nodes_[made.node].cast = cast;
-    Finish(op, made);
-  }
-
-  Source Append(BlockOp op, DType dtype, std::vector<Source> in) {
-    nodes_.push_back({.op = op, .in = std::move(in), .dtype = dtype});
-    return {.kind = Source::kNode, .node = static_cast<int>(nodes_.size()) - 1, .dtype = dtype};
-  }
-
-  void Finish(const Op& op, const Source& made) {
-    const ValueId v = op.results[0];
-    nodes_[made.node].value = v;
-    nodes_[made.node].stored = making_.plan.slots[v].kind != plan::SlotKind::kNone;
-    made_[v] = made.node;
-  }
-
-  Source SourceOf(ValueId v) const {
-    const TensorType& type = local_.type(v);
-    Source s{.value = v, .dtype = type.dtype};
-    if (const auto it = made_.find(v); it != made_.end()) {
-      s.kind = Source::kNode;
-      s.node = it->second;
-      return s;
-    }
-    const int producer = local_.values[v].op;
-    if (type.num_elements() == 1 && producer >= 0 && local_.ops[producer].kind == "constant") {
-      const program::Attrs& attrs = local_.ops[producer].attrs;
-      s.kind = Source::kConstant;
-      s.constant = ElementOf(
-          type.dtype, attrs.Has("values") ? attrs.Doubles("values")[0] : attrs.Double("value"));
-    } else if (type.num_elements() == mesh::NumElements(domain_)) {
-      s.kind = Source::kFull;  // a broadcast that stretches nothing moves nothing
-    } else if (type.num_elements() == 1) {
-      s.kind = Source::kElement;
-    } else {
-      s.kind = Source::kBroadcast;
-    }
-    return s;
-  }
-
-  // The node that `s` reads, when nothing else needs it.
-  Node* Alone(const Source& s) {
-    if (s.kind != Source::kNode) return nullptr;
-    Node& n = nodes_[s.node];
-    return n.uses == 1 && !n.stored && !n.cast && !n.dead ? &n : nullptr;
-  }
-
-  // Makes `n` compute `op` of `in`, instead of reading `gone`.
-  void Replace(Node& n, Node& gone, BlockOp op, std::vector<Source> in) {
-    n.op = op;
-    n.in = std::move(in);
-    n.cast = false;
-    gone.dead = true;
-  }
-
-  // The vector first: loops take no scalar there.
-  static bool VectorFirst(Node& n) {
-    if (n.in[0].scalar()) std::swap(n.in[0], n.in[1]);
-    return !n.in[0].scalar();
-  }
-
-  Source Before(BlockOp op, const Source& a, const Source& b) {
-    prologue_.push_back({op, a, b, a.dtype});
-    return {.kind = Source::kPrologue,
-            .node = static_cast<int>(prologue_.size()) - 1,
-            .dtype = a.dtype};
-  }
-
-  void MergePairs() {
-    for (Node& n : nodes_) {
-      if (n.dead || n.cast || !mesh::IsFloat(n.dtype)) continue;
-      if (n.op == BlockOp::kDiv) MergeIntoDiv(n);
-      if (n.op == BlockOp::kMul) MergeScales(n);
-      if (n.op == BlockOp::kMul) MergeIntoMul(n);
-      if (n.op == BlockOp::kAdd || n.op == BlockOp::kSub) MergeIntoSum(n);
-    }
-  }
-
-  void MergeIntoDiv(Node& n) {
-    if (n.in[1].scalar() && !n.in[0].scalar()) {
-      const Source one{
-          .kind = Source::kConstant, .constant = ElementOf(n.dtype, 1), .dtype = n.dtype};
-      n.op = BlockOp::kMul;
-      n.in[1] = Before(BlockOp::kDiv, one, n.in[1]);
-      return;
-    }
-    Node* from = Alone(n.in[0]);
-    if (n.in[1].scalar() || from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from)) {
-      return;
-    }
-    Replace(n, *from, BlockOp::kMulDiv, {from->in[0], from->in[1], n.in[1]});
-  }
-
-  // (x * s) * t, both single elements.
-  void MergeScales(Node& n) {
-    if (!VectorFirst(n) || !n.in[1].scalar()) return;
-    Node* from = Alone(n.in[0]);
-    if (from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from) ||
-        !from->in[1].scalar()) {
-      return;
-    }
-    Replace(n, *from, BlockOp::kMul, {from->in[0], Before(BlockOp::kMul, from->in[1], n.in[1])});
-  }
-
-  void MergeIntoMul(Node& n) {
-    for (const int i : {0, 1}) {
-      const Source other = n.in[1 - i];
-      if (n.in[i].kind != Source::kNode) continue;
-      Node& from = nodes_[n.in[i].node];
-      if (from.uses != 1 || from.stored || from.dead) continue;
-      if (from.cast) {
-        // The gradient of relu: g * cast(y > s).
-        Node* compare = Alone(from.in[0]);
-        if (compare == nullptr || compare->op != BlockOp::kGreater ||
-            compare->in[0].dtype != n.dtype || compare->in[0].scalar()) {
-          continue;
-        }
-        from.dead = true;
-        return Replace(n, *compare, BlockOp::kKeepWhere, {compare->in[0], other, compare->in[1]});
-      }
-      if (from.op == BlockOp::kSquare && !from.in[0].scalar()) {
-        return Replace(n, from, BlockOp::kSquareMul, {from.in[0], other});
-      }
-      const bool squares = from.op == BlockOp::kMul && from.in[0].kind == from.in[1].kind &&
-                           from.in[0].node == from.in[1].node &&
-                           from.in[0].value == from.in[1].value &&
-                           (from.in[0].kind == Source::kNode || from.in[0].kind == Source::kFull);
-      if (squares) {
-        if (from.in[0].kind == Source::kNode) --nodes_[from.in[0].node].uses;
-        return Replace(n, from, BlockOp::kSquareMul, {from.in[0], other});
-      }
-    }
-  }
-
-  void MergeIntoSum(Node& n) {
-    const bool add = n.op == BlockOp::kAdd;
-    for (const int i : {0, 1}) {
-      Node* from = Alone(n.in[i]);
-      if (from == nullptr) continue;
-      const Source other = n.in[1 - i];
-      if (from->op == BlockOp::kMul && VectorFirst(*from)) {
-        const BlockOp op = add ? BlockOp::kMulAdd : i == 0 ? BlockOp::kMulSub : BlockOp::kNegMulAdd;
-        return Replace(n, *from, op, {from->in[0], from->in[1], other});
-      }
-      if (from->op == BlockOp::kSqrt && add && !from->in[0].scalar()) {
-        if (Node* product = Alone(from->in[0]);
-            product != nullptr && product->op == BlockOp::kMul && VectorFirst(*product)) {
-          from->dead = true;
-          return Replace(n, *product, BlockOp::kMulSqrtAdd,
-                         {product->in[0], product->in[1], other});
-        }
-        return Replace(n, *from, BlockOp::kSqrtAdd, {from->in[0], other});
-      }
-    }
-  }
-
-  const Making& making_;
-  const Program& local_;
-  Dims domain_;
-  std::vector<Node> nodes_;
-  std::vector<Prologue> prologue_;
-  std::map<ValueId, int> made_;
-};
-
-// --- how it runs
 
 // A place that instructions read or write: `stride` is a tensor's element size, 0 for registers and
 // single elements.
@@ -671,8 +390,6 @@ void FusedKernel::RunLoad(const Frame& frame, const Load& load, std::byte* to, i
 }
 
 }  // namespace
-
-bool IsElementwise(const Op& op) { return Kinds().contains(op.kind); }
 
 Result<KernelPtr> MakeFusedKernel(const Making& making, std::span<const int> ops) {
   for (const int op : ops) {

@@ -1,0 +1,250 @@
+#include "runtime/device/cpu/fused/chain.h"
+
+#include <functional>
+
+#include "runtime/base/check.h"
+
+namespace meshtrain::device::cpu {
+namespace fused {
+
+using mesh::TensorType;
+
+namespace {
+
+struct Kind {
+  BlockOp op;
+  int operands;
+};
+
+const std::map<std::string, Kind, std::less<>>& Kinds() {
+  static const std::map<std::string, Kind, std::less<>> kinds = {
+      {"add", {BlockOp::kAdd, 2}},
+      {"sub", {BlockOp::kSub, 2}},
+      {"mul", {BlockOp::kMul, 2}},
+      {"div", {BlockOp::kDiv, 2}},
+      {"pow", {BlockOp::kPow, 2}},
+      {"maximum", {BlockOp::kMaximum, 2}},
+      {"minimum", {BlockOp::kMinimum, 2}},
+      {"equal", {BlockOp::kEqual, 2}},
+      {"not_equal", {BlockOp::kNotEqual, 2}},
+      {"less", {BlockOp::kLess, 2}},
+      {"less_equal", {BlockOp::kLessEqual, 2}},
+      {"greater", {BlockOp::kGreater, 2}},
+      {"greater_equal", {BlockOp::kGreaterEqual, 2}},
+      {"logical_and", {BlockOp::kAnd, 2}},
+      {"logical_or", {BlockOp::kOr, 2}},
+      {"logical_not", {BlockOp::kNot, 1}},
+      {"neg", {BlockOp::kNeg, 1}},
+      {"abs", {BlockOp::kAbs, 1}},
+      {"sign", {BlockOp::kSign, 1}},
+      {"floor", {BlockOp::kFloor, 1}},
+      {"square", {BlockOp::kSquare, 1}},
+      {"sqrt", {BlockOp::kSqrt, 1}},
+      {"rsqrt", {BlockOp::kRsqrt, 1}},
+      {"exp", {BlockOp::kExp, 1}},
+      {"log", {BlockOp::kLog, 1}},
+      {"log1p", {BlockOp::kLog1p, 1}},
+      {"erf", {BlockOp::kErf, 1}},
+      {"tanh", {BlockOp::kTanh, 1}},
+      {"sigmoid", {BlockOp::kSigmoid, 1}},
+      {"relu", {BlockOp::kRelu, 1}},
+      {"gelu", {BlockOp::kGelu, 1}},
+      {"stop_gradient", {BlockOp::kCopy, 1}},
+      {"cast", {BlockOp::kCopy, 1}},
+      {"select", {BlockOp::kSelect, 3}},
+      {"sigmoid_cross_entropy", {BlockOp::kCopy, 2}},
+  };
+  return kinds;
+}
+
+}  // namespace
+
+Chain::Chain(const Making& making, std::span<const int> ops)
+    : making_(making), local_(making.local()) {
+  domain_ = local_.type(local_.ops[ops.back()].results[0]).dims;
+  for (const int op : ops) Add(local_.ops[op]);
+  for (Node& n : nodes_) {
+    for (const Source& s : n.in) {
+      if (s.kind == Source::kNode) ++nodes_[s.node].uses;
+    }
+  }
+  MergePairs();
+}
+
+void Chain::Add(const Op& op) {
+  const Kind& kind = Kinds().find(op.kind)->second;
+  const TensorType& result = local_.type(op.results[0]);
+  MT_CHECK(mesh::NumElements(result.dims) == mesh::NumElements(domain_));
+  std::vector<Source> in;
+  for (const ValueId v : op.operands) in.push_back(SourceOf(v));
+  if (op.kind == "sigmoid_cross_entropy") {
+    // max(x, 0) - x z + log(1 + exp(-|x|))
+    const DType t = result.dtype;
+    const Source x = in[0], z = in[1];
+    const Source soft = Append(
+        BlockOp::kLog1p, t,
+        {Append(BlockOp::kExp, t, {Append(BlockOp::kNeg, t, {Append(BlockOp::kAbs, t, {x})})})});
+    const Source linear = Append(BlockOp::kNegMulAdd, t, {x, z, Append(BlockOp::kRelu, t, {x})});
+    in = {linear, soft};
+    Finish(op, Append(BlockOp::kAdd, t, in));
+    return;
+  }
+  const bool cast = op.kind == "cast" && in[0].dtype != result.dtype;
+  BlockOp block = kind.op;
+  if (block == BlockOp::kGelu && op.attrs.Bool("approximate")) block = BlockOp::kGeluTanh;
+  const Source made = Append(block, result.dtype, std::move(in));
+  nodes_[made.node].cast = cast;
+  Finish(op, made);
+}
+
+Source Chain::Append(BlockOp op, DType dtype, std::vector<Source> in) {
+  nodes_.push_back({.op = op, .in = std::move(in), .dtype = dtype});
+  return {.kind = Source::kNode, .node = static_cast<int>(nodes_.size()) - 1, .dtype = dtype};
+}
+
+void Chain::Finish(const Op& op, const Source& made) {
+  const ValueId v = op.results[0];
+  nodes_[made.node].value = v;
+  nodes_[made.node].stored = making_.plan.slots[v].kind != plan::SlotKind::kNone;
+  made_[v] = made.node;
+}
+
+Source Chain::SourceOf(ValueId v) const {
+  const TensorType& type = local_.type(v);
+  Source s{.value = v, .dtype = type.dtype};
+  if (const auto it = made_.find(v); it != made_.end()) {
+    s.kind = Source::kNode;
+    s.node = it->second;
+    return s;
+  }
+  const int producer = local_.values[v].op;
+  if (type.num_elements() == 1 && producer >= 0 && local_.ops[producer].kind == "constant") {
+    const program::Attrs& attrs = local_.ops[producer].attrs;
+    s.kind = Source::kConstant;
+    s.constant = ElementOf(
+        type.dtype, attrs.Has("values") ? attrs.Doubles("values")[0] : attrs.Double("value"));
+  } else if (type.num_elements() == mesh::NumElements(domain_)) {
+    s.kind = Source::kFull;  // a broadcast that stretches nothing moves nothing
+  } else if (type.num_elements() == 1) {
+    s.kind = Source::kElement;
+  } else {
+    s.kind = Source::kBroadcast;
+  }
+  return s;
+}
+
+Node* Chain::Alone(const Source& s) {
+  if (s.kind != Source::kNode) return nullptr;
+  Node& n = nodes_[s.node];
+  return n.uses == 1 && !n.stored && !n.cast && !n.dead ? &n : nullptr;
+}
+
+void Chain::Replace(Node& n, Node& gone, BlockOp op, std::vector<Source> in) {
+  n.op = op;
+  n.in = std::move(in);
+  n.cast = false;
+  gone.dead = true;
+}
+
+bool Chain::VectorFirst(Node& n) {
+  if (n.in[0].scalar()) std::swap(n.in[0], n.in[1]);
+  return !n.in[0].scalar();
+}
+
+Source Chain::Before(BlockOp op, const Source& a, const Source& b) {
+  prologue_.push_back({op, a, b, a.dtype});
+  return {
+      .kind = Source::kPrologue, .node = static_cast<int>(prologue_.size()) - 1, .dtype = a.dtype};
+}
+
+void Chain::MergePairs() {
+  for (Node& n : nodes_) {
+    if (n.dead || n.cast || !mesh::IsFloat(n.dtype)) continue;
+    if (n.op == BlockOp::kDiv) MergeIntoDiv(n);
+    if (n.op == BlockOp::kMul) MergeScales(n);
+    if (n.op == BlockOp::kMul) MergeIntoMul(n);
+    if (n.op == BlockOp::kAdd || n.op == BlockOp::kSub) MergeIntoSum(n);
+  }
+}
+
+void Chain::MergeIntoDiv(Node& n) {
+  if (n.in[1].scalar() && !n.in[0].scalar()) {
+    const Source one{
+        .kind = Source::kConstant, .constant = ElementOf(n.dtype, 1), .dtype = n.dtype};
+    n.op = BlockOp::kMul;
+    n.in[1] = Before(BlockOp::kDiv, one, n.in[1]);
+    return;
+  }
+  Node* from = Alone(n.in[0]);
+  if (n.in[1].scalar() || from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from)) {
+    return;
+  }
+  Replace(n, *from, BlockOp::kMulDiv, {from->in[0], from->in[1], n.in[1]});
+}
+
+void Chain::MergeScales(Node& n) {
+  if (!VectorFirst(n) || !n.in[1].scalar()) return;
+  Node* from = Alone(n.in[0]);
+  if (from == nullptr || from->op != BlockOp::kMul || !VectorFirst(*from) ||
+      !from->in[1].scalar()) {
+    return;
+  }
+  Replace(n, *from, BlockOp::kMul, {from->in[0], Before(BlockOp::kMul, from->in[1], n.in[1])});
+}
+
+void Chain::MergeIntoMul(Node& n) {
+  for (const int i : {0, 1}) {
+    const Source other = n.in[1 - i];
+    if (n.in[i].kind != Source::kNode) continue;
+    Node& from = nodes_[n.in[i].node];
+    if (from.uses != 1 || from.stored || from.dead) continue;
+    if (from.cast) {
+      // The gradient of relu: g * cast(y > s).
+      Node* compare = Alone(from.in[0]);
+      if (compare == nullptr || compare->op != BlockOp::kGreater ||
+          compare->in[0].dtype != n.dtype || compare->in[0].scalar()) {
+        continue;
+      }
+      from.dead = true;
+      return Replace(n, *compare, BlockOp::kKeepWhere, {compare->in[0], other, compare->in[1]});
+    }
+    if (from.op == BlockOp::kSquare && !from.in[0].scalar()) {
+      return Replace(n, from, BlockOp::kSquareMul, {from.in[0], other});
+    }
+    const bool squares = from.op == BlockOp::kMul && from.in[0].kind == from.in[1].kind &&
+                         from.in[0].node == from.in[1].node &&
+                         from.in[0].value == from.in[1].value &&
+                         (from.in[0].kind == Source::kNode || from.in[0].kind == Source::kFull);
+    if (squares) {
+      if (from.in[0].kind == Source::kNode) --nodes_[from.in[0].node].uses;
+      return Replace(n, from, BlockOp::kSquareMul, {from.in[0], other});
+    }
+  }
+}
+
+void Chain::MergeIntoSum(Node& n) {
+  const bool add = n.op == BlockOp::kAdd;
+  for (const int i : {0, 1}) {
+    Node* from = Alone(n.in[i]);
+    if (from == nullptr) continue;
+    const Source other = n.in[1 - i];
+    if (from->op == BlockOp::kMul && VectorFirst(*from)) {
+      const BlockOp op = add ? BlockOp::kMulAdd : i == 0 ? BlockOp::kMulSub : BlockOp::kNegMulAdd;
+      return Replace(n, *from, op, {from->in[0], from->in[1], other});
+    }
+    if (from->op == BlockOp::kSqrt && add && !from->in[0].scalar()) {
+      if (Node* product = Alone(from->in[0]);
+          product != nullptr && product->op == BlockOp::kMul && VectorFirst(*product)) {
+        from->dead = true;
+        return Replace(n, *product, BlockOp::kMulSqrtAdd, {product->in[0], product->in[1], other});
+      }
+      return Replace(n, *from, BlockOp::kSqrtAdd, {from->in[0], other});
+    }
+  }
+}
+
+}  // namespace fused
+
+bool IsElementwise(const program::Op& op) { return fused::Kinds().contains(op.kind); }
+
+}  // namespace meshtrain::device::cpu

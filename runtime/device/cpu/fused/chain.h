@@ -1,0 +1,86 @@
+// What a chain of element-wise ops computes: its ops as nodes, of which pairs that occur often have
+// become one. fused.cc runs it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/device/cpu/kernel.h"
+#include "runtime/device/cpu/kernels.h"
+
+namespace meshtrain::device::cpu::fused {
+
+using mesh::Dims;
+using mesh::DType;
+using program::Op;
+using program::Program;
+using program::ValueId;
+
+struct Source {
+  enum Kind : uint8_t { kNode, kFull, kElement, kConstant, kPrologue, kBroadcast } kind = kNode;
+  int node = -1;       // kNode; kPrologue: its index
+  ValueId value = -1;  // kFull, kElement, kBroadcast
+  Element constant;    // kConstant
+  DType dtype = DType::kF32;
+
+  bool scalar() const { return kind == kElement || kind == kConstant || kind == kPrologue; }
+};
+
+// An element computed before the blocks: op(a, b), of floating-point type.
+struct Prologue {
+  BlockOp op;
+  Source a, b;
+  DType dtype;
+};
+
+struct Node {
+  BlockOp op = BlockOp::kCopy;
+  bool cast = false;  // from operand 0's dtype to `dtype`; op says nothing then
+  std::vector<Source> in;
+  DType dtype = DType::kF32;  // of the result
+  ValueId value = -1;         // what it computes, if the program has a name for it
+  bool stored = false;        // must reach memory
+  int uses = 0;
+  bool dead = false;  // merged into its user
+};
+
+class Chain {
+ public:
+  Chain(const Making& making, std::span<const int> ops);
+
+  const Dims& domain() const { return domain_; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<Prologue>& prologue() const { return prologue_; }
+
+ private:
+  void Add(const Op& op);
+  Source Append(BlockOp op, DType dtype, std::vector<Source> in);
+  void Finish(const Op& op, const Source& made);
+  Source SourceOf(ValueId v) const;
+  // The node that `s` reads, when nothing else needs it.
+  Node* Alone(const Source& s);
+  // Makes `n` compute `op` of `in`, instead of reading `gone`.
+  void Replace(Node& n, Node& gone, BlockOp op, std::vector<Source> in);
+  // The vector first: loops take no scalar there.
+  static bool VectorFirst(Node& n);
+  Source Before(BlockOp op, const Source& a, const Source& b);
+  void MergePairs();
+  void MergeIntoDiv(Node& n);
+  // (x * s) * t, both single elements.
+  void MergeScales(Node& n);
+  void MergeIntoMul(Node& n);
+  void MergeIntoSum(Node& n);
+
+  const Making& making_;
+  const Program& local_;
+  Dims domain_;
+  std::vector<Node> nodes_;
+  std::vector<Prologue> prologue_;
+  std::map<ValueId, int> made_;
+};
+
+}  // namespace meshtrain::device::cpu::fused
