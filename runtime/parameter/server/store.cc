@@ -1,3 +1,5 @@
+// Long: states, log and checkpoints of one session change together, and a kill may come between any
+// two steps.
 #include "runtime/parameter/server/store.h"
 
 #include <algorithm>
