@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "operator/api/json.h"
+#include "operator/control/refusal.h"
 #include "operator/kube/json_slice.h"
 #include "operator/reconcile/children.h"
 #include "runtime/base/check.h"
@@ -29,61 +30,6 @@ Resource Claims() { return {"", "v1", "persistentvolumeclaims"}; }
 constexpr int64_t kNoChange = -1;
 // Of the labels that only the operator gives.
 constexpr std::string_view kOurPrefix = "meshtrain.dev/";
-
-// The word the API uses for a refusal.
-const char* ReasonOf(StatusCode code) {
-  switch (code) {
-    case StatusCode::kPermissionDenied:
-      return "Forbidden";
-    case StatusCode::kResourceExhausted:
-      return "ExceededQuota";
-    case StatusCode::kInvalidArgument:
-      return "Invalid";
-    case StatusCode::kAlreadyExists:
-      return "AlreadyExists";
-    default:
-      return nullptr;
-  }
-}
-
-// Whether the API server has decided on a write. An error of any other kind may mean that it never
-// arrived.
-bool WasAnswered(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kOk:
-    case StatusCode::kNotFound:
-    case StatusCode::kAborted:
-    case StatusCode::kUnimplemented:
-      return true;
-    default:
-      return ReasonOf(status.code()) != nullptr;
-  }
-}
-
-std::string NameOf(const reconcile::Write& write) {
-  return std::visit(
-      [](const auto& what) -> std::string {
-        if constexpr (requires { what.name; }) return what.name;
-        return {};
-      },
-      write);
-}
-
-std::string OneLine(std::string text) {
-  for (char& c : text) {
-    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
-  }
-  return text.substr(0, 1024);
-}
-
-// What the server itself said of a refusal, without whence it came: "POST
-// /api/v1/namespaces/ml/pods: HTTP 403: pods ..." is in the log.
-std::string ServersWords(const std::string& message) {
-  constexpr std::string_view kMark = ": HTTP ";
-  const size_t mark = message.find(kMark);
-  const size_t words = mark == std::string::npos ? mark : message.find(": ", mark + kMark.size());
-  return words == std::string::npos ? message : message.substr(words + 2);
-}
 
 std::string RandomHex32() {
   unsigned char bytes[32];
@@ -191,34 +137,8 @@ struct Applier::Run {
     if (before && before->may_in) {
       look_again_in = std::min(look_again_in.value_or(*before->may_in), *before->may_in);
     }
-    if (!status.ok() && !refused) refused = Refusal(action.write, status);
+    if (!status.ok() && !refused) refused = RefusalOf(action.write, status);
     return status;
-  }
-
-  // Of what was to be made or changed; nothing where the API server did not refuse it for good.
-  std::optional<reconcile::RefusedWrite> Refusal(const reconcile::Write& write,
-                                                 const Status& status) const {
-    const char* reason = ReasonOf(status.code());
-    if (reason == nullptr) return std::nullopt;
-    const std::string plural = std::visit(
-        [&](const auto& what) -> std::string {
-          using W = std::decay_t<decltype(what)>;
-          if constexpr (std::is_same_v<W, reconcile::CreateService>) return "services";
-          if constexpr (std::is_same_v<W, reconcile::CreateConfigMap>) return "configmaps";
-          if constexpr (std::is_same_v<W, reconcile::CreateSecret>) return "secrets";
-          if constexpr (std::is_same_v<W, reconcile::CreateClaim>) return "persistentvolumeclaims";
-          if constexpr (std::is_same_v<W, reconcile::CreatePod>) return "pods";
-          if constexpr (std::is_same_v<W, reconcile::CreatePodGroup> ||
-                        std::is_same_v<W, reconcile::PatchPodGroup>) {
-            return "podgroups";
-          }
-          return "";
-        },
-        write);
-    if (plural.empty()) return std::nullopt;
-    return reconcile::RefusedWrite{.what = plural + " \"" + NameOf(write) + "\"",
-                                   .reason = reason,
-                                   .message = OneLine(ServersWords(status.message()))};
   }
 
   // Whether the job is still the one that we know, as the server has it now: who adopts pods for a

@@ -1,3 +1,4 @@
+// Long: what is known of jobs, pods, services and nodes is one state under one lock.
 #include "operator/control/store.h"
 
 #include <nlohmann/json.hpp>
