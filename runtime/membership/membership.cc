@@ -1,3 +1,5 @@
+// Long: one class whose threads (attendance, heartbeat, alerts) and callers share one
+// attendance under one mutex.
 #include "runtime/membership/membership.h"
 
 #include <grpcpp/grpcpp.h>

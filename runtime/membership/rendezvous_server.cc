@@ -1,3 +1,4 @@
+// Long: the server, its streams and its calls end each other, under one mutex.
 #include "runtime/membership/rendezvous_server.h"
 
 #include <grpcpp/grpcpp.h>

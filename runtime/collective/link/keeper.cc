@@ -1,3 +1,4 @@
+// Long: one class of two sides, its own thread and the threads that ask it, which share its state.
 #include "runtime/collective/link/keeper.h"
 
 #include <arpa/inet.h>
