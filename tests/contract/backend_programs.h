@@ -7,7 +7,7 @@
 
 #include "runtime/plan/plan.h"
 #include "runtime/sharding/sharding.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::device {
 

@@ -7,7 +7,7 @@
 #include "runtime/program/ops.h"
 #include "runtime/sharding/factors.h"
 #include "runtime/sharding/sharding.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 #include "tests/support/random_program.h"
 
 namespace meshtrain::prover {

@@ -1,7 +1,7 @@
 // Proves the registry's rules by brute force: an op's factor table, linearity and gradient are
 // claims about what may be split and what may stay pending, and each claim is tried out. A case is
 // one op on small shapes; it is run whole and run partitioned, on simulated devices
-// (tests/support/interpreter.h), and both must agree.
+// (tests/support/interpreter/interpreter.h), and both must agree.
 //
 //   splits      every splittable factor and every operand that passes a pending reduction, forced
 //               upon the op
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "runtime/sharding/sharding.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 #include "tests/support/op_cases.h"
 
 namespace meshtrain::prover {

@@ -5,7 +5,7 @@
 
 #include "runtime/device/backend.h"
 #include "runtime/plan/plan.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::device {
 

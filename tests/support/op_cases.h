@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/program/builder.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::program {
 

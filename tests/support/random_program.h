@@ -12,7 +12,7 @@
 
 #include "runtime/program/program.h"
 #include "runtime/program/registry.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::testing {
 

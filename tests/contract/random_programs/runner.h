@@ -1,9 +1,9 @@
 // Runs a case in each of its ways through the whole pipeline and holds what comes out against the
-// interpreter (tests/support/interpreter.h), element by element and within the bound that the
-// interpreter gives for this element: the bounds come from the numbers at hand, no tolerance is
-// chosen. An element about which the interpreter says nothing (its bound is infinite) is not
-// compared; the tally counts these, and those whose bound is so wide that a wrong element might
-// pass, so that a test can hold them few.
+// interpreter (tests/support/interpreter/interpreter.h), element by element and within the bound
+// that the interpreter gives for this element: the bounds come from the numbers at hand, no
+// tolerance is chosen. An element about which the interpreter says nothing (its bound is infinite)
+// is not compared; the tally counts these, and those whose bound is so wide that a wrong element
+// might pass, so that a test can hold them few.
 #pragma once
 
 #include <optional>

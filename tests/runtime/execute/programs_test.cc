@@ -8,7 +8,7 @@
 
 #include "runtime/execute/session.h"
 #include "runtime/program/ops.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::execute {
 namespace {

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "runtime/program/ops.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::program {
 namespace {

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "runtime/base/check.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::sharding {
 

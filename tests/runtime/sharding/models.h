@@ -30,9 +30,9 @@ void GiveLayer(Given& given, const std::string& layer, const Layout& kernel);
 // of the program.
 std::string MovesText(const Partitioned& partitioned);
 
-// Runs the step whole and on every device of the mesh (tests/support/interpreter.h), with the same
-// made-up numbers: the largest relative difference of any output or state. Classes and labels stay
-// small and whole.
+// Runs the step whole and on every device of the mesh (tests/support/interpreter/interpreter.h),
+// with the same made-up numbers: the largest relative difference of any output or state. Classes
+// and labels stay small and whole.
 Result<double> DifferenceFromUnsharded(const program::Program& program,
                                        const Partitioned& partitioned, uint64_t seed = 0);
 

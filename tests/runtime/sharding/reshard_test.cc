@@ -6,7 +6,7 @@
 
 #include "runtime/program/ops.h"
 #include "tests/runtime/sharding/models.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::sharding {
 namespace {

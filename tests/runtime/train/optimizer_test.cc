@@ -9,7 +9,7 @@
 
 #include "runtime/program/builder.h"
 #include "runtime/train/programs.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::train {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "runtime/nn/model.h"
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::train {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::testing::interpreter {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 namespace meshtrain::testing {
 namespace {

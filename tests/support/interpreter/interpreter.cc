@@ -1,4 +1,4 @@
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 #include <algorithm>
 #include <cmath>

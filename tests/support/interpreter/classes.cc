@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.h"
-#include "tests/support/interpreter_parts.h"
+#include "tests/support/interpreter/parts.h"
 
 namespace meshtrain::testing::interpreter {
 namespace {

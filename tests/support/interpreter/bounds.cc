@@ -1,7 +1,7 @@
 // How bounds are kept; see interpreter.h.
 #include <algorithm>
 
-#include "tests/support/interpreter_parts.h"
+#include "tests/support/interpreter/parts.h"
 
 namespace meshtrain::testing {
 namespace interpreter {

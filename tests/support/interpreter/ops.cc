@@ -4,7 +4,7 @@
 #include <map>
 
 #include "runtime/base/check.h"
-#include "tests/support/interpreter_parts.h"
+#include "tests/support/interpreter/parts.h"
 
 namespace meshtrain::testing {
 namespace interpreter {

@@ -1,6 +1,6 @@
 // Ops that make values out of nothing, by the index of an element in the whole tensor.
 #include "runtime/base/check.h"
-#include "tests/support/interpreter_parts.h"
+#include "tests/support/interpreter/parts.h"
 
 namespace meshtrain::testing::interpreter {
 namespace {

@@ -1,5 +1,5 @@
 // The interpreter's own test: integers are exact, and a bound holds what rounding can do.
-#include "tests/support/interpreter.h"
+#include "tests/support/interpreter/interpreter.h"
 
 #include <gtest/gtest.h>
 
