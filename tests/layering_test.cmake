@@ -41,6 +41,7 @@ set(table
   "runtime/strategy: runtime/parameter/chief runtime/saving"
   "runtime/trainer: runtime/strategy runtime/telemetry"
   "runtime/spec: runtime/nn runtime/train runtime/data runtime/plan"
+  "runtime/trainer/job: runtime/trainer runtime/parameter/worker runtime/spec runtime/report"
   "runtime: runtime/trainer runtime/parameter/server runtime/parameter/worker"
   "operator/api: runtime/cluster"
   "operator/reconcile: operator/api"
@@ -48,7 +49,7 @@ set(table
   "operator/control: operator/reconcile operator/kube runtime/telemetry"
   "operator/local: operator/reconcile runtime/telemetry"
   "operator: operator/control"
-  "worker: runtime/trainer runtime/parameter/server runtime/parameter/worker runtime/spec runtime/report"
+  "worker: runtime/trainer/job runtime/parameter/server"
   "cli: operator/local runtime/plan runtime/spec")
 set(pure runtime/cluster runtime/report runtime/collective/algorithms runtime/mesh runtime/program runtime/sharding runtime/plan
   runtime/spec operator/api operator/reconcile)

@@ -9,7 +9,7 @@
 
 namespace meshtrain::worker {
 
-Status ParseMetricsAddress(const std::string& text, Config* config) {
+Status ParseMetricsAddress(const std::string& text, trainer::JobConfig* config) {
   if (text == "none") {
     config->port.reset();
     return OkStatus();
@@ -25,13 +25,11 @@ Status ParseMetricsAddress(const std::string& text, Config* config) {
   return OkStatus();
 }
 
-std::string_view Version() { return MT_VERSION; }
-
-std::variant<Config, int> ParseArguments(int argc, char** argv) {
-  Config config;
+std::variant<trainer::JobConfig, int> ParseArguments(int argc, char** argv) {
+  trainer::JobConfig config{.version = MT_VERSION};
   std::string address;
   CLI::App app("Trains the program that a manifest declares.", "meshtrain-worker");
-  app.set_version_flag("--version", "meshtrain-worker " + std::string(Version()));
+  app.set_version_flag("--version", "meshtrain-worker " MT_VERSION);
   app.add_option("-f,--file", config.file,
                  "The manifest, YAML or JSON (default: the program in the environment)");
   app.add_option("-o,--output", config.output,
@@ -54,7 +52,7 @@ std::variant<Config, int> ParseArguments(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : cluster::kExitUsage;
   }
-  auto job = ReadEnvironment(ProcessEnvironment());
+  auto job = trainer::ReadEnvironment(trainer::ProcessEnvironment());
   if (!job.ok()) {
     std::fprintf(stderr, "meshtrain-worker: %s\n", Printable(job.status().message()).c_str());
     return cluster::ExitCodeOf(job.status().From(Origin::kManifest));

@@ -8,17 +8,19 @@
 #include <string>
 
 #include "runtime/base/file.h"
+#include "runtime/cluster/exit_code.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/execute/session.h"
 #include "runtime/saving/position.h"
+#include "runtime/saving/resume.h"
+#include "runtime/strategy/dataset.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
 #include "runtime/trainer/evaluate_loop.h"
+#include "runtime/trainer/job/choices.h"
+#include "runtime/trainer/job/runner.h"
+#include "runtime/trainer/job/say.h"
 #include "worker/presence.h"
-#include "worker/resume.h"
-#include "worker/role.h"
-#include "worker/runner.h"
-#include "worker/stopped.h"
 
 namespace meshtrain::worker {
 
@@ -26,12 +28,12 @@ namespace {
 
 class Evaluator {
  public:
-  Evaluator(const Config& config, spec::Manifest manifest)
+  Evaluator(const trainer::JobConfig& config, spec::Manifest manifest)
       : config_(config), manifest_(std::move(manifest)) {}
 
   Status Run(std::stop_token stop) {
     spec::ProgramSpec& program = manifest_.program;
-    const std::string file = SourceName(config_);
+    const std::string file = trainer::SourceName(config_);
     if (!program.data.test) {
       return InvalidArgument(
                  file + ": program.data.test: the evaluator expects data to evaluate on, got: none")
@@ -55,15 +57,15 @@ class Evaluator {
     const std::string log_path = config_.output + "/metrics.jsonl";
     MT_RETURN_IF_ERROR(OpenFiles(log_path).From(Origin::kOutput));
     const int64_t before = log_->resumed_at().value_or(-1);
-    MT_ASSIGN_OR_RETURN(presence_, Presence::Create(config_, JobName(manifest_)));
+    MT_ASSIGN_OR_RETURN(presence_, Presence::Create(config_, trainer::JobName(manifest_)));
     loss_ = presence_->metrics().AddGauge(
         "meshtrain_loss", "Loss of the newest step or evaluation.", {{"split", "test"}});
     accuracy_ = presence_->metrics().AddGauge(
         "meshtrain_accuracy", "Accuracy of the newest step or evaluation.", {{"split", "test"}});
     count_ = presence_->metrics().AddCounter("meshtrain_evaluations_total",
                                              "Checkpoints that were evaluated.");
-    Say(fmt::format("evaluating checkpoints in {}; output in {}", manifest_.checkpoint.path,
-                    config_.output));
+    trainer::Say(fmt::format("evaluating checkpoints in {}; output in {}",
+                             manifest_.checkpoint.path, config_.output));
     presence_->Ready();
 
     const int64_t epochs = program.train.epochs;
@@ -82,12 +84,12 @@ class Evaluator {
         [&](const checkpoint::Checkpoint& c) { return Evaluate(c, stop); }, options, stop);
     const Status events = events_->Close().From(Origin::kOutput);
     const Status log = log_->Close().From(Origin::kOutput);
-    TellTermination(config_, telemetry::TerminationMessage(presence_->board().Get()));
-    if (stop.stop_requested()) return Stopped();
+    trainer::TellTermination(config_, telemetry::TerminationMessage(presence_->board().Get()));
+    if (stop.stop_requested()) return cluster::Stopped();
     MT_RETURN_IF_ERROR(count.status());
     MT_RETURN_IF_ERROR(events);
     MT_RETURN_IF_ERROR(log);
-    Say(fmt::format("evaluated {} checkpoints; metrics in {}", *count, log_path));
+    trainer::Say(fmt::format("evaluated {} checkpoints; metrics in {}", *count, log_path));
     return OkStatus();
   }
 
@@ -100,7 +102,7 @@ class Evaluator {
     MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest_.program));
     trainer::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
     sizes.eval_sizes = data_->batch_sizes();
-    MT_ASSIGN_OR_RETURN(runner_, MakeRunner(*session_, declared, std::move(sizes)));
+    MT_ASSIGN_OR_RETURN(runner_, trainer::MakeRunner(*session_, declared, std::move(sizes)));
     return OkStatus();
   }
 
@@ -128,7 +130,7 @@ class Evaluator {
     for (size_t i = 0; i < values.size(); ++i) {
       MT_RETURN_IF_ERROR(session_->Write(runner_->programs().parameters[i], values[i]));
     }
-    PipelineBatches batches(*data_);
+    strategy::PipelineBatches batches(*data_);
     MT_RETURN_IF_ERROR(strategy::BeginPass(*data_));
     MT_ASSIGN_OR_RETURN(
         const train::Scalars scalars,
@@ -162,11 +164,11 @@ class Evaluator {
     MT_RETURN_IF_ERROR(events_->Add(step, scalars).From(Origin::kOutput));
     presence_->board().Set(std::move(progress));
     count_.Add();
-    Say(line);
+    trainer::Say(line);
     return OkStatus();
   }
 
-  const Config& config_;
+  const trainer::JobConfig& config_;
   spec::Manifest manifest_;
   std::unique_ptr<data::Pipeline> data_;
   std::unique_ptr<execute::Session> session_;
@@ -180,7 +182,8 @@ class Evaluator {
 
 }  // namespace
 
-Status RunEvaluator(const Config& config, spec::Manifest manifest, std::stop_token stop) {
+Status RunEvaluator(const trainer::JobConfig& config, spec::Manifest manifest,
+                    std::stop_token stop) {
   return Evaluator(config, std::move(manifest)).Run(stop);
 }
 

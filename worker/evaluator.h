@@ -12,6 +12,7 @@ namespace meshtrain::worker {
 
 // OK when the job's last checkpoint was evaluated. One that is started again goes on after the last
 // line that it wrote. Needs config.job.tf_config and `checkpoint.path`.
-Status RunEvaluator(const Config& config, spec::Manifest manifest, std::stop_token stop);
+Status RunEvaluator(const trainer::JobConfig& config, spec::Manifest manifest,
+                    std::stop_token stop);
 
 }  // namespace meshtrain::worker

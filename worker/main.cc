@@ -14,7 +14,6 @@
 #include "runtime/cluster/exit_code.h"
 #include "worker/config.h"
 #include "worker/service.h"
-#include "worker/stopped.h"
 
 namespace {
 
@@ -39,7 +38,7 @@ class Signals {
         const int signal = ::sigtimedwait(&set_, nullptr, &wait);
         if (signal <= 0) continue;
         if (stop_.stop_requested()) {
-          ::_exit(meshtrain::cluster::ExitCodeOf(meshtrain::worker::Stopped(), signal));
+          ::_exit(meshtrain::cluster::ExitCodeOf(meshtrain::cluster::Stopped(), signal));
         }
         signal_ = signal;
         stop_.request_stop();
@@ -70,6 +69,6 @@ int main(int argc, char** argv) {
     return meshtrain::cluster::ExitCodeOf(started);
   }
   const meshtrain::Status end =
-      meshtrain::worker::Serve(std::get<meshtrain::worker::Config>(parsed), signals.token());
+      meshtrain::worker::Serve(std::get<meshtrain::trainer::JobConfig>(parsed), signals.token());
   return meshtrain::cluster::ExitCodeOf(end, signals.signal());
 }

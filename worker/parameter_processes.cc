@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <string>
 #include <utility>
@@ -11,12 +10,15 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
+#include "runtime/cluster/exit_code.h"
 #include "runtime/parameter/chief/environment.h"
 #include "runtime/parameter/server/server.h"
-#include "worker/leaving.h"
+#include "runtime/trainer/job/choices.h"
+#include "runtime/trainer/job/leaving.h"
+#include "runtime/trainer/job/say.h"
+#include "runtime/trainer/job/server_metrics.h"
+#include "runtime/trainer/job/worker_server.h"
 #include "worker/presence.h"
-#include "worker/role.h"
-#include "worker/stopped.h"
 
 namespace meshtrain::worker {
 
@@ -50,14 +52,14 @@ class ChiefNews {
         self_(cluster::ToString(tf_config.task)),
         peer_return_(peer_return) {}
 
-  // ChiefStays (leaving.h).
+  // trainer::ChiefStays (leaving.h).
   Status Look(parameter::ChiefSeen seen) {
     const Duration now = SystemClock().Monotonic();
     // Who stood still itself has heard nothing meanwhile.
     if (now - looked_ > kStoodStill) woke_ = now;
     looked_ = now;
     if (seen.heard) seen.heard = std::max(*seen.heard, woke_);
-    const bool silent = seen.heard && !seen.left && now - *seen.heard >= kChiefLost;
+    const bool silent = seen.heard && !seen.left && now - *seen.heard >= trainer::kChiefLost;
     if (silent && !silent_) LogWarning("the chief is lost", {{"task", chief_}});
     if (!silent && silent_) LogInfo("the chief is back", {{"task", chief_}});
     silent_ = silent;
@@ -67,7 +69,7 @@ class ChiefNews {
       if (!lost_.contains(task)) LogWarning("lost, says the chief", {{"task", task}});
     }
     lost_ = std::move(lost);
-    return ChiefStays(chief_, seen, began_, now, peer_return_);
+    return trainer::ChiefStays(chief_, seen, began_, now, peer_return_);
   }
 
  private:
@@ -93,15 +95,15 @@ class Serving {
     const bool first = !asked_;
     if (first) asked_at_ = now;
     asked_ = true;
-    if (MayLeave(chief, asked_at_, now, serve_)) {
+    if (trainer::MayLeave(chief, asked_at_, now, serve_)) {
       if (now - asked_at_ >= serve_) {
         LogWarning("asked to stop, and the chief has not come to its end in time", {});
       }
       return true;
     }
     if (first) {
-      Say(fmt::format("asked to stop: serving until the chief has saved, for {} s at most",
-                      std::chrono::ceil<std::chrono::seconds>(serve_).count()));
+      trainer::Say(fmt::format("asked to stop: serving until the chief has saved, for {} s at most",
+                               std::chrono::ceil<std::chrono::seconds>(serve_).count()));
     }
     return false;
   }
@@ -116,40 +118,24 @@ class Serving {
 
 }  // namespace
 
-Result<std::string> SharedFolder(const Config& config, const spec::Manifest& manifest) {
-  if (manifest.checkpoint.path.empty()) {
-    return InvalidArgument(SourceName(config) +
-                           ": spec.checkpoint.path: expected a folder that every process of the "
-                           "job reaches, since "
-                           "parameter servers write checkpoints and their logs there, got: none")
-        .From(Origin::kManifest);
-  }
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::absolute(manifest.checkpoint.path, error);
-  if (error) {
-    return ErrnoStatus(error.value(), "cannot find", manifest.checkpoint.path)
-        .From(Origin::kManifest);
-  }
-  return path.lexically_normal().string();
-}
-
-Status RunParameterServer(const Config& config, const spec::Manifest& manifest,
+Status RunParameterServer(const trainer::JobConfig& config, const spec::Manifest& manifest,
                           std::stop_token stop) {
   const cluster::TfConfig& tf_config = *config.job.tf_config;
-  MT_ASSIGN_OR_RETURN(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()));
+  MT_ASSIGN_OR_RETURN(const cluster::StopTimes times,
+                      trainer::StopTimesIn(trainer::ProcessEnvironment()));
   parameter::ServerOptions options;
-  MT_ASSIGN_OR_RETURN(options.port, OwnPort(tf_config));
+  MT_ASSIGN_OR_RETURN(options.port, cluster::ListenPort(tf_config));
   options.address = cluster::ListenAddress(tf_config);
-  MT_ASSIGN_OR_RETURN(options.identity, parameter::IdentityOf(ProcessEnvironment()));
-  MT_ASSIGN_OR_RETURN(const std::string folder, SharedFolder(config, manifest));
+  MT_ASSIGN_OR_RETURN(options.identity, parameter::IdentityOf(trainer::ProcessEnvironment()));
+  MT_ASSIGN_OR_RETURN(const std::string folder, trainer::SharedFolder(config, manifest));
   options.store.folder = folder + "/parameter_servers/" + cluster::ToString(tf_config.task);
   options.store.threads = std::max(1, config.threads);
   MT_ASSIGN_OR_RETURN(const auto server, parameter::ParameterServer::Serve(options));
   const parameter::ParameterServer& s = *server;
-  MT_ASSIGN_OR_RETURN(const auto presence, Presence::Create(config, JobName(manifest),
+  MT_ASSIGN_OR_RETURN(const auto presence, Presence::Create(config, trainer::JobName(manifest),
                                                             [&s] { return s.health().ok(); }));
-  Say(fmt::format("parameter server {} at port {}; log in {}", tf_config.task.index, server->port(),
-                  options.store.folder));
+  trainer::Say(fmt::format("parameter server {} at port {}; log in {}", tf_config.task.index,
+                           server->port(), options.store.folder));
   telemetry::Metrics& m = presence->metrics();
   Grown pushes(m.AddCounter("meshtrain_parameter_pushes_total", "Pushes that were applied."));
   Grown stale(m.AddCounter("meshtrain_parameter_stale_pushes_total",
@@ -163,7 +149,7 @@ Status RunParameterServer(const Config& config, const spec::Manifest& manifest,
                             "Bytes of variables that were pulled."));
   telemetry::Gauge log =
       m.AddGauge("meshtrain_parameter_log_bytes", "Bytes of the push log on the disk.");
-  Grown damaged(m.AddCounter(kDamagedFrames, kDamagedFramesHelp));
+  Grown damaged(m.AddCounter(trainer::kDamagedFrames, trainer::kDamagedFramesHelp));
   presence->Ready();
   Serving serving(times.serve, stop);
   ChiefNews news(tf_config, config.job.peer_return);
@@ -183,30 +169,19 @@ Status RunParameterServer(const Config& config, const spec::Manifest& manifest,
   }
   MT_RETURN_IF_ERROR(server->health());
   if (server->ended()) return OkStatus();
-  return stop.stop_requested() ? Stopped() : chief;
+  return stop.stop_requested() ? cluster::Stopped() : chief;
 }
 
-Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& config,
-                                                             const spec::Manifest& manifest) {
-  parameter::WorkerOptions options;
-  MT_ASSIGN_OR_RETURN(options.port, OwnPort(*config.job.tf_config));
-  options.address = cluster::ListenAddress(*config.job.tf_config);
-  MT_ASSIGN_OR_RETURN(options.executor.identity, parameter::IdentityOf(ProcessEnvironment()));
-  options.executor.session = {.isolated = config.isolated, .threads = config.threads};
-  if (const int64_t devices = manifest.program.devices.count.value_or(1); devices > 1) {
-    MT_ASSIGN_OR_RETURN(options.executor.mesh, mesh::Mesh::Create({{"batch", devices}}));
-  }
-  return parameter::WorkerServer::Serve(std::move(options));
-}
-
-Status RunParameterWorker(const Config& config, const spec::Manifest& manifest,
+Status RunParameterWorker(const trainer::JobConfig& config, const spec::Manifest& manifest,
                           std::stop_token stop) {
-  MT_ASSIGN_OR_RETURN(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()));
-  MT_ASSIGN_OR_RETURN(const auto server, ServeWorker(config, manifest));
-  MT_ASSIGN_OR_RETURN(const auto presence, Presence::Create(config, JobName(manifest)));
-  Say(fmt::format("worker {} at port {}, for the chief's steps", config.job.tf_config->task.index,
-                  server->port()));
-  Grown damaged(presence->metrics().AddCounter(kDamagedFrames, kDamagedFramesHelp));
+  MT_ASSIGN_OR_RETURN(const cluster::StopTimes times,
+                      trainer::StopTimesIn(trainer::ProcessEnvironment()));
+  MT_ASSIGN_OR_RETURN(const auto server, trainer::ServeWorker(config, manifest));
+  MT_ASSIGN_OR_RETURN(const auto presence, Presence::Create(config, trainer::JobName(manifest)));
+  trainer::Say(fmt::format("worker {} at port {}, for the chief's steps",
+                           config.job.tf_config->task.index, server->port()));
+  Grown damaged(
+      presence->metrics().AddCounter(trainer::kDamagedFrames, trainer::kDamagedFramesHelp));
   presence->Ready();
   Serving serving(times.serve, stop);
   ChiefNews news(*config.job.tf_config, config.job.peer_return);
@@ -217,7 +192,7 @@ Status RunParameterWorker(const Config& config, const spec::Manifest& manifest,
     damaged.Set(parameter::DamagedFrames());
   }
   if (server->ended()) return OkStatus();
-  return stop.stop_requested() ? Stopped() : chief;
+  return stop.stop_requested() ? cluster::Stopped() : chief;
 }
 
 }  // namespace meshtrain::worker

@@ -7,7 +7,8 @@ Presence::Presence(const telemetry::ReplicaLabels& labels)
       ready_gauge_(
           metrics_.AddGauge("meshtrain_ready", "1 once the process does its work, else 0.")) {}
 
-Result<std::unique_ptr<Presence>> Presence::Create(const Config& config, const std::string& job,
+Result<std::unique_ptr<Presence>> Presence::Create(const trainer::JobConfig& config,
+                                                   const std::string& job,
                                                    std::function<bool()> healthy) {
   const cluster::TaskId task =
       config.job.tf_config ? config.job.tf_config->task : cluster::TaskId{};

@@ -21,7 +21,8 @@ class Presence {
  public:
   // `healthy`: asked by /healthz; absent: always. Errors: kUnavailable for an address that cannot
   // be bound.
-  static Result<std::unique_ptr<Presence>> Create(const Config& config, const std::string& job,
+  static Result<std::unique_ptr<Presence>> Create(const trainer::JobConfig& config,
+                                                  const std::string& job,
                                                   std::function<bool()> healthy = {});
   telemetry::Metrics& metrics() { return metrics_; }
   telemetry::ProgressBoard& board() { return board_; }

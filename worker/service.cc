@@ -2,36 +2,51 @@
 
 #include <cstdio>
 
+#include "runtime/base/file.h"
 #include "runtime/base/text.h"
 #include "runtime/membership/arithmetic_agreement.h"
-#include "worker/engine.h"
+#include "runtime/trainer/job/choices.h"
+#include "runtime/trainer/job/engine.h"
+#include "runtime/trainer/job/training.h"
 #include "worker/evaluator.h"
 #include "worker/parameter_processes.h"
-#include "worker/role.h"
-#include "worker/training.h"
 
 namespace meshtrain::worker {
 namespace {
 
 using cluster::Role;
 
-Status CheckDevices(const Config& config, const spec::Manifest& manifest) {
+// From the file, or from what the environment holds. Errors: ParseManifest's, ReadFile's, all of
+// kManifest.
+Result<spec::Manifest> ReadManifest(const trainer::JobConfig& config) {
+  const spec::ReadOptions options{.processes = config.job.mesh_processes()};
+  if (config.file.empty()) {
+    return spec::ParseManifest(config.job.manifest, trainer::SourceName(config), options)
+        .From(Origin::kManifest);
+  }
+  MT_ASSIGN_OR_RETURN(const std::string text,
+                      ReadFile(config.file, int64_t{4} << 20).From(Origin::kManifest));
+  return spec::ParseManifest(text, config.file, options).From(Origin::kManifest);
+}
+
+Status CheckDevices(const trainer::JobConfig& config, const spec::Manifest& manifest) {
   const mesh::DeviceKind kind = manifest.program.devices.kind;
   if (kind == mesh::DeviceKind::kCpu) return OkStatus();
-  return Unimplemented(SourceName(config) +
+  return Unimplemented(trainer::SourceName(config) +
                        ": program.devices.kind: this worker computes on cpu, got: " +
                        std::string(mesh::DeviceKindName(kind)));
 }
 
-Status Run(const Config& config, std::stop_token stop) {
+Status Run(const trainer::JobConfig& config, std::stop_token stop) {
   MT_RETURN_IF_ERROR(
-      membership::LimitInstructionSetBy(ProcessEnvironment()).From(Origin::kManifest));
+      membership::LimitInstructionSetBy(trainer::ProcessEnvironment()).From(Origin::kManifest));
   MT_ASSIGN_OR_RETURN(spec::Manifest manifest, ReadManifest(config));
   MT_RETURN_IF_ERROR(CheckDevices(config, manifest).From(Origin::kManifest));
   const bool servers = manifest.strategy == "ParameterServer";
   if (!config.job.tf_config) {
-    if (!servers) return RunTraining(config, std::move(manifest), MakeMeshEngine, stop);
-    return InvalidArgument(SourceName(config) +
+    if (!servers)
+      return trainer::RunTraining(config, std::move(manifest), trainer::MakeMeshJobEngine, stop);
+    return InvalidArgument(trainer::SourceName(config) +
                            ": spec.strategy: ParameterServer needs chief, worker and ps processes: "
                            "expected TF_CONFIG to say who they are, got: none")
         .From(Origin::kManifest);
@@ -50,15 +65,16 @@ Status Run(const Config& config, std::stop_token stop) {
     // Without a chief worker 0 is that too.
     const bool leads =
         task.role == Role::kChief || (cluster.count(Role::kChief) == 0 && task.index == 0);
-    if (leads) return RunTraining(config, std::move(manifest), MakeServerEngine, stop);
+    if (leads)
+      return trainer::RunTraining(config, std::move(manifest), trainer::MakeServerJobEngine, stop);
     return RunParameterWorker(config, manifest, stop);
   }
-  return RunTraining(config, std::move(manifest), MakeMeshEngine, stop);
+  return trainer::RunTraining(config, std::move(manifest), trainer::MakeMeshJobEngine, stop);
 }
 
 }  // namespace
 
-Status Serve(const Config& config, std::stop_token stop) {
+Status Serve(const trainer::JobConfig& config, std::stop_token stop) {
   const Status end = Run(config, stop);
   if (!end.ok() && end.origin() != Origin::kStop) {
     std::fprintf(stderr, "meshtrain-worker: %s\n", Printable(end.message()).c_str());

@@ -9,7 +9,8 @@
 namespace meshtrain::worker {
 
 // Trains what the manifest declares, whatever the role of this process. Messages go to stdout and
-// stderr, the error that is returned too. Stopped() where `stop` was requested before the end.
-Status Serve(const Config& config, std::stop_token stop);
+// stderr, the error that is returned too. cluster::Stopped() where `stop` was requested before the
+// end.
+Status Serve(const trainer::JobConfig& config, std::stop_token stop);
 
 }  // namespace meshtrain::worker

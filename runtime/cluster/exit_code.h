@@ -25,4 +25,8 @@ namespace meshtrain::cluster {
 // OK is 0.
 int ExitCodeOf(const Status& status, int signal = SIGTERM);
 
+// How a role ends that was asked to stop and has done what there was to do before: nothing went
+// wrong, and ExitCodeOf makes the signal's code of it.
+inline Status Stopped() { return Cancelled("stopped as asked").From(Origin::kStop); }
+
 }  // namespace meshtrain::cluster

@@ -288,4 +288,17 @@ std::string ListenAddress(const TfConfig& config) {
   return host.starts_with("127.") && digits ? std::string(host) : "";
 }
 
+Result<int> ListenPort(const TfConfig& config) {
+  const std::string host = config.cluster.host(config.task);
+  const size_t colon = host.rfind(':');
+  const auto port = colon == std::string::npos ? std::nullopt
+                                               : ParseInt(std::string_view(host).substr(colon + 1));
+  if (!port || *port < 1 || *port > 65535) {
+    return InvalidArgument("TF_CONFIG: cluster: expected HOST:PORT for " + ToString(config.task) +
+                           ", got: " + (host.empty() ? "none" : host))
+        .From(Origin::kManifest);
+  }
+  return static_cast<int>(*port);
+}
+
 }  // namespace meshtrain::cluster

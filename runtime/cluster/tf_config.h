@@ -42,6 +42,9 @@ struct TfConfig {
 // own host, so nobody else need reach it: "127.0.0.1:10007" -> "127.0.0.1", "[::1]:10007" -> "::1",
 // "localhost:10007" -> "127.0.0.1", "mnist-chief-0.mnist.ml.svc:2222" -> "".
 std::string ListenAddress(const TfConfig& config);
+// The port at which a process listens, whose task must be in its cluster. Errors: kInvalidArgument
+// of kManifest.
+Result<int> ListenPort(const TfConfig& config);
 
 // Reads the text. Accepts: roles in any case, "master" for chief; lists (dense) or objects by index
 // (sparse); the task's index as a number or as a string of digits ("index":"1" is widespread); no

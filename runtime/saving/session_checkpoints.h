@@ -1,4 +1,5 @@
-// Saving and resuming the variables of an execute::Session, for a program of one's own:
+// Saving and resuming the variables of an execute::Session, for a program of one's own as for a
+// training job:
 //
 //   MT_ASSIGN_OR_RETURN(const auto checkpoints, SessionCheckpoints::Create(
 //       *session, variables, {.folder = "checkpoints", .team = team.get()}));
@@ -7,10 +8,13 @@
 //   ...
 //   MT_RETURN_IF_ERROR(checkpoints->Save(position, batches.cursor()));
 //
-// What was saved on one mesh is loaded on any other. The processes of a team share the folder: each
-// writes and reads what its own devices hold. One thread, the session's.
+// What was saved on one mesh is loaded on any other. The processes of a team share the folder, and
+// each writes and reads what its own devices hold; or the chief alone does, and sends what it
+// reads. One thread, the session's.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -18,12 +22,14 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/checkpoint/async.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/save.h"
 #include "runtime/data/cursor.h"
 #include "runtime/execute/session.h"
 #include "runtime/membership/team.h"
 #include "runtime/program/builder.h"
+#include "runtime/saving/shards.h"
 #include "runtime/train/loop.h"
 
 namespace meshtrain::saving {
@@ -36,6 +42,15 @@ class SessionCheckpoints {
     membership::Team* team = nullptr;  // joined; null: one process
     // How long the chief waits for the others' parts.
     Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
+    // Every process of the team reaches the folder.
+    bool shared = true;
+    // Begin returns while the checkpoint is written.
+    bool background = false;
+    // Of the program whose variables these are, noted in checkpoints; "": not told. One that was
+    // saved by another is taken where it fits, with a warning.
+    std::string program_hash;
+    // What to do about a checkpoint that does not fit, after the error: "give another folder".
+    std::string advice;
   };
   // Of `variables`, which all lie on one mesh, by their names: those of the model, of the optimizer
   // and whatever else the next step depends on. Makes the folder. The session and the team outlive
@@ -52,8 +67,13 @@ class SessionCheckpoints {
   // they stay as they are. Of one that is damaged the log says which file and where, and the one
   // before is taken. With a team every process calls it, and all take the same one. Errors, with
   // the variables as they were: kInvalidArgument naming a variable that it lacks or holds in
-  // another type; kDataLoss naming the file where none is whole; base/file.h's; the team's.
+  // another type; kDataLoss naming the file where none is whole; base/file.h's; the team's. All
+  // that is about files is kOutput.
   Result<std::optional<Restored>> Restore(std::stop_token stop = {});
+  // The same of certain checkpoints, newest first. Called where it counts: in the chief, once no
+  // save is under way any more.
+  using Candidates = std::function<Result<std::vector<checkpoint::Candidate>>()>;
+  Result<std::optional<Restored>> Restore(const Candidates& candidates, std::stop_token stop);
 
   // Saves the variables as the checkpoint of `position.step`, with the position and where the data
   // stands. Returns when it is complete, in every process. With a team every process calls it for
@@ -64,14 +84,55 @@ class SessionCheckpoints {
   // (copies.h).
   Status Save(const train::Position& position, const std::optional<data::Cursor>& cursor = {});
 
+  struct SaveExtras {
+    std::optional<int64_t> pinned = {};  // as checkpoint::SaveOptions'; of the saves to come too
+    std::map<std::string, std::string> metadata = {};  // beside the position's
+  };
+  // Takes the values now; with `background` they are written while the session goes on. Errors:
+  // those of Save that are known by now; of the save before, as Wait gives them.
+  Status Begin(const train::Position& position, const std::optional<data::Cursor>& cursor,
+               SaveExtras extras);
+  // Waits for the last save. With a team: kUnavailable when somebody was lost whose part of it is
+  // missing; where all are here and one is missing nevertheless, kDeadlineExceeded of kOutput.
+  Status Wait();
+  // What the others will not complete is not waited for.
+  void Abandon() { saver_->Abandon(); }
+  // Other checkpoints' folders, which go when the next one is complete. Between saves.
+  void set_replaces(std::vector<std::string> folders) { saver_->set_replaces(std::move(folders)); }
+  // Whether a complete checkpoint of this step lies in the folder, whoever completed it.
+  bool Holds(int64_t step) const;
+  // The newest complete one that this process saved; in processes other than the chief, the newest
+  // whose part is written. Thread-safe.
+  std::optional<checkpoint::SaveReport> last() const { return saver_->last(); }
+
  private:
+  // What a checkpoint holds for this process, read before anything is changed.
+  struct Loaded {
+    Shards shards;
+    Restored at;
+  };
+
   SessionCheckpoints(execute::Session& session, std::vector<program::Variable> variables,
                      Options options)
       : session_(session), variables_(std::move(variables)), o_(std::move(options)) {}
+  bool chief() const { return o_.team == nullptr || o_.team->chief(); }
+  bool shared() const { return o_.team == nullptr || o_.shared; }
+  // Saves of the team's incarnation from now on; what one before left without its parts is over.
+  void Renew();
+  Status CheckFits(const checkpoint::Index& index, const std::string& path) const;
+  Result<Loaded> Load(const std::string& path) const;
+  // By the chief, for all.
+  Result<Loaded> LoadTogether(const std::string& path, std::stop_token stop);
+  // What this process saves of the variables.
+  Result<std::vector<checkpoint::SavedVariable>> Collect();
 
   execute::Session& session_;
   const std::vector<program::Variable> variables_;
   const Options o_;
+  std::unique_ptr<checkpoint::AsyncSaver> saver_;
+  uint64_t incarnation_ = 0;  // whose saves these are; 0: none yet
+  // Lives as long as the incarnation: the lost will not complete what waits for them.
+  std::optional<std::stop_callback<std::function<void()>>> on_loss_;
 };
 
 }  // namespace meshtrain::saving

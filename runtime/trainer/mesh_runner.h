@@ -1,5 +1,5 @@
 // Runs traced steps on a session, one plan per batch size over one set of states: what train::Fit
-// calls, for a declared program (worker/runner.h) as for a Model.
+// calls, for a declared program (job/runner.h) as for a Model.
 //
 // Kept true: the steps of all batch sizes share one set of states; a bad training step leaves them
 // as they were (LoadedStep::Run).

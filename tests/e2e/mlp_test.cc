@@ -9,8 +9,8 @@
 
 #include "runtime/program/ops.h"
 #include "runtime/spec/spec.h"
+#include "runtime/trainer/job/runner.h"
 #include "tests/e2e/core_mlp_run.h"
-#include "worker/runner.h"
 
 namespace meshtrain {
 namespace {
@@ -138,7 +138,7 @@ std::vector<double> TrainDeclared(const std::string& optimizer, bool isolated,
   EXPECT_TRUE(manifest.ok()) << manifest.status().message();
   const auto declared = spec::Declared::Create(manifest->program).value();
   const auto session = Session::Create({.isolated = isolated}).value();
-  const auto runner = worker::MakeRunner(
+  const auto runner = trainer::MakeRunner(
       *session, declared, {.types = {{dtype, {128, 28, 28}}, Batches()[0].components[1].type()}});
   EXPECT_TRUE(runner.ok()) << runner.status().message();
   EXPECT_TRUE((*runner)->Initialize().ok());
@@ -205,7 +205,7 @@ TEST(DeclaredMlpTest, AnInfiniteInputIsNamedAndLeavesTheWeightsAlone) {
   options.plan.finite_outputs = {"loss"};
   const auto session = Session::Create(std::move(options)).value();
   const auto runner =
-      worker::MakeRunner(
+      trainer::MakeRunner(
           *session, declared,
           {.types = {Batches()[0].components[0].type(), Batches()[0].components[1].type()}})
           .value();

@@ -110,7 +110,9 @@ TEST(SessionCheckpointsTest, AFolderThatVanishesIsSaidAndNotMadeAgain) {
   std::filesystem::remove_all(saved);
   const Status status = checkpoints->Save({.step = 2}, std::nullopt);
   EXPECT_EQ(status.code(), StatusCode::kNotFound) << status.ToString();
-  EXPECT_TRUE(status.message().starts_with(saved + ": expected the folder of checkpoints to stay"));
+  EXPECT_TRUE(status.message().starts_with("saving step 2: " + saved +
+                                           ": expected the folder of checkpoints to stay"))
+      << status.message();
   EXPECT_FALSE(std::filesystem::exists(saved));
 }
 

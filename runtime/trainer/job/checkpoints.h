@@ -1,0 +1,76 @@
+// The checkpoints of a training job on a mesh: which one it goes on from, and the data's place in
+// it. What lies between variables and files is saving::SessionCheckpoints'.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/execute/session.h"
+#include "runtime/membership/team.h"
+#include "runtime/saving/resume.h"
+#include "runtime/saving/session_checkpoints.h"
+#include "runtime/spec/spec.h"
+#include "runtime/train/loop.h"
+#include "runtime/trainer/mesh_runner.h"
+
+namespace meshtrain::trainer {
+
+// Called by every process of a team, each with its own session. In a folder of the user's every
+// process writes and reads its own shards; in one of our own the chief alone saves, and sends what
+// it reads.
+class JobCheckpoints {
+ public:
+  struct Options {
+    // The manifest's `checkpoint.path`, or `<output>/checkpoints` where it names none
+    // (`own_folder`).
+    std::string folder;
+    bool own_folder = false;
+    spec::CheckpointSpec spec;
+    membership::Team* team = nullptr;  // null: one process
+    // How long the chief waits for the others' parts of a checkpoint in a shared folder.
+    Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
+  };
+  static Result<std::unique_ptr<JobCheckpoints>> Create(Options options, execute::Session& session,
+                                                        MeshRunner& runner, data::Pipeline& data);
+
+  // Loads the newest whole checkpoint into the states and puts the data's cursor where it stood; a
+  // damaged one is logged and the one before it taken. Where there is none, or the manifest begins
+  // anew, the states get their initial values. `finished`: whether a position is the end of the
+  // job. A finished run in a folder of our own is not resumed but replaced, whatever its program
+  // was: its checkpoints go when the first one of this run is complete. With a team all processes
+  // take the same one, after Team::Join; a second call rolls back. Errors: kFailedPrecondition for
+  // a folder of the user's that holds checkpoints although the manifest asks to begin anew;
+  // SessionCheckpoints::Restore's.
+  Result<std::optional<saving::Resumed>> Resume(
+      const std::function<bool(const train::Position&)>& finished, std::stop_token stop);
+
+  // Called by the loop, between steps: SessionCheckpoints::Begin of the states and of where the
+  // data stands.
+  Status Save(const train::Position& position, std::optional<int64_t> pinned);
+
+  saving::SessionCheckpoints& files() { return *files_; }
+  const saving::SessionCheckpoints& files() const { return *files_; }
+
+ private:
+  JobCheckpoints(Options options, MeshRunner& runner, data::Pipeline& data)
+      : o_(std::move(options)), runner_(runner), data_(data) {}
+  // Candidates that the manifest lets us go on from; notes the run, and what it replaces.
+  Result<std::vector<checkpoint::Candidate>> Candidates(
+      const std::function<bool(const train::Position&)>& finished);
+  Status BeginAnew();
+
+  const Options o_;
+  MeshRunner& runner_;
+  data::Pipeline& data_;
+  std::unique_ptr<saving::SessionCheckpoints> files_;
+  bool resumed_before_ = false;
+  int64_t run_ = 0;  // kRunKey, in a folder of our own
+};
+
+}  // namespace meshtrain::trainer

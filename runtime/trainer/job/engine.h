@@ -1,0 +1,108 @@
+// What runs the steps of a training job: the devices of a mesh, in one process or in many, or the
+// workers of parameter servers. A Training (training.h) drives it, in this order:
+//
+//   Start   once, before the data is opened
+//   Open    once, with the data: plans, or what stands for them
+//   Begin   all who take part are here, with the states of the newest checkpoint or the first ones
+//   Fit     trains and saves
+//   End     what was saved last is durable; or a process was lost, and the next round Begins
+//   Close   once, with what the job ends with
+//
+// One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/checkpoint/async.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/nn/parameter.h"
+#include "runtime/saving/resume.h"
+#include "runtime/spec/spec.h"
+#include "runtime/train/callbacks.h"
+#include "runtime/trainer/job/config.h"
+#include "runtime/trainer/job/reporter.h"
+
+namespace meshtrain::trainer {
+
+// What is to be trained. An engine borrows it.
+struct TrainingJob {
+  JobConfig config;
+  spec::Manifest manifest;
+  std::unique_ptr<data::Pipeline> train, test;  // from Open on; test: null without `data.test`
+  int64_t epochs = 0, steps_per_epoch = 0;
+};
+
+class JobEngine {
+ public:
+  virtual ~JobEngine() = default;
+
+  virtual Status Start(std::stop_token stop) = 0;
+  virtual Status Open(std::stop_token stop) = 0;
+  // Where training goes on; nothing: it begins. A process that is lost meanwhile is waited for.
+  // What the process ends with where that fails: cluster::Stopped() where it was asked to stop.
+  virtual Result<std::optional<saving::Resumed>> Begin(std::stop_token stop) = 0;
+
+  // From Begin on.
+  struct Description {
+    std::string mesh;       // for people: "batch=8", "2 workers, 1 parameter server"
+    std::string beginning;  // "training NAME " this "; output in ..."
+    telemetry::Progress::Plan plan;
+    std::string plan_text;                  // of plan.txt
+    std::vector<nn::Parameter> parameters;  // the trained weights
+    // As Reporter::Job has them.
+    std::function<std::vector<double>()> rank_step_seconds;
+    std::function<int64_t()> collective_bytes;
+  };
+  virtual Description Describe() const = 0;
+  // Whether this process writes the job's files.
+  virtual bool chief() const { return true; }
+  // Of the checkpoints.
+  virtual std::string folder() const = 0;
+  // The newest complete one of this run. Thread-safe.
+  virtual std::optional<checkpoint::SaveReport> last_save() const = 0;
+
+  struct Loop {
+    train::FitOptions options;  // but for the validation's data
+    bool validates = false;     // on the job's test data
+    std::vector<train::Callback*> callbacks;
+    train::SaveTimes saves;
+    // The step of a checkpoint that stays whatever its age; asked before each save.
+    std::function<std::optional<int64_t>()> pinned;
+  };
+  // For figures of its own.
+  virtual void AddMetrics(telemetry::Metrics&) {}
+  virtual Result<train::FitResult> Fit(Loop loop, std::stop_token stop) = 0;
+
+  struct Ending {
+    bool again = false;  // a process was lost or leaves: the next round Begins
+    Status training;     // what the process ends with, where Fit failed
+    Status saved;
+  };
+  virtual Ending End(const Result<train::FitResult>& result, std::stop_token stop) = 0;
+  virtual void Close(const Status&) {}
+
+  // Told of each loss that a round ends with: who was lost first ("worker-2", "": not known), the
+  // incarnation that ended, and why.
+  using Interrupted =
+      std::function<void(const std::string& rank, uint64_t incarnation, const Status& why)>;
+  void set_interrupted(Interrupted interrupted) { interrupted_ = std::move(interrupted); }
+
+ protected:
+  Interrupted interrupted_;
+};
+
+// A mesh, of this process's devices or of several processes'.
+std::unique_ptr<JobEngine> MakeMeshJobEngine(const TrainingJob& job);
+// The chief of a job with parameter servers; also worker 0 of a job without a chief, which then
+// runs steps in the same process. Needs config.job.tf_config.
+std::unique_ptr<JobEngine> MakeServerJobEngine(const TrainingJob& job);
+
+}  // namespace meshtrain::trainer

@@ -1,0 +1,411 @@
+#include "runtime/trainer/job/reporter.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "runtime/base/file.h"
+#include "runtime/base/log.h"
+
+namespace meshtrain::trainer {
+namespace {
+
+constexpr std::string_view kMetricsName = "metrics.jsonl";
+constexpr std::string_view kOldMetricsName = "metrics.replaced.jsonl";
+constexpr double kSmoothing = 0.1;  // weight of the newest step in the shown rate
+
+double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+std::map<std::string, double> ToMap(const train::Scalars& scalars) {
+  return {scalars.begin(), scalars.end()};
+}
+
+report::EpochFigures FiguresOf(const train::EpochInfo& info) {
+  return {info.epoch, ToMap(info.train), ToMap(info.validation), Seconds(info.seconds)};
+}
+
+// Of the epoch so far, bad steps left out.
+std::vector<telemetry::NamedValue> RunningMeans(const train::Position& position) {
+  const train::Scalars means = position.figures.Means();
+  return {means.begin(), means.end()};
+}
+
+// "12.4 s", "5 min 12 s", "3 h 5 min".
+std::string DurationText(Duration d) {
+  const double seconds = Seconds(d);
+  if (seconds < 60) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<int64_t>(seconds);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
+}
+
+std::string Today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &utc);
+  return text;
+}
+
+}  // namespace
+
+Reporter::Reporter(const JobConfig& config, Job job, LastSave last_save)
+    : config_(config), job_(std::move(job)), last_save_(std::move(last_save)) {
+  metrics_ = std::make_unique<telemetry::Metrics>(
+      telemetry::ReplicaLabels{.training_job = job_.name,
+                               .replica_type = std::string(cluster::RoleName(job_.task.role)),
+                               .replica_index = job_.task.index});
+  training_ = std::make_unique<telemetry::TrainingMetrics>(*metrics_);
+  training_->planned_bytes.Set(static_cast<double>(job_.plan.peak_bytes_per_device));
+  line_ = std::make_unique<telemetry::ProgressLine>(
+      telemetry::ProgressLine::Options{.terminal = ::isatty(STDOUT_FILENO) != 0},
+      [](std::string_view text) {
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::fflush(stdout);
+      });
+}
+
+Result<std::unique_ptr<Reporter>> Reporter::Create(const JobConfig& config, Job job,
+                                                   LastSave last_save,
+                                                   const train::Position& start) {
+  auto reporter =
+      std::unique_ptr<Reporter>(new Reporter(config, std::move(job), std::move(last_save)));
+  MT_RETURN_IF_ERROR(MakeDirectories(config.output).From(Origin::kOutput));
+  if (reporter->job_.chief) {
+    MT_RETURN_IF_ERROR(reporter->OpenFiles(start).From(Origin::kOutput));
+  }
+  {
+    MutexLock lock(reporter->mutex_);
+    reporter->report_.title = reporter->job_.name;
+    reporter->report_.subtitle =
+        fmt::format("{} epochs on {}, {}", reporter->job_.epochs,
+                    reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh, Today());
+    reporter->report_.facts = reporter->job_.facts;
+    reporter->report_.facts.emplace_back(
+        "mesh", reporter->job_.mesh.empty() ? "one device" : reporter->job_.mesh);
+    reporter->report_.facts.emplace_back("plan", reporter->job_.plan.hash);
+    if (!config.version.empty()) {
+      reporter->report_.facts.emplace_back("meshtrain", config.version);
+    }
+  }
+  reporter->TakeHistory(start);
+  telemetry::Progress progress;
+  progress.step = start.step;
+  progress.total_steps = reporter->job_.epochs * reporter->job_.steps_per_epoch;
+  progress.plan = reporter->job_.plan;
+  reporter->board_.Set(progress);
+  if (config.port) {
+    Reporter* r = reporter.get();
+    MT_ASSIGN_OR_RETURN(
+        reporter->endpoints_,
+        telemetry::Endpoints::Start({.host = config.host, .port = *config.port},
+                                    {.metrics = [r] { return r->metrics_->Text(); },
+                                     .progress = [r] { return telemetry::ProgressJson(r->Now()); },
+                                     .healthy = {},
+                                     .ready =
+                                         [r] {
+                                           MutexLock lock(r->mutex_);
+                                           return r->ready_;
+                                         },
+                                     .page = [r] { return r->Page(/*live=*/true); }}));
+  }
+  return reporter;
+}
+
+Status Reporter::OpenFiles(const train::Position& start) {
+  if (start.step == 0) MT_RETURN_IF_ERROR(KeepOldLog());
+  MT_RETURN_IF_ERROR(OpenLog(start));
+  MT_ASSIGN_OR_RETURN(train_events_,
+                      telemetry::EventFileWriter::Create(config_.output + "/events/train"));
+  MT_ASSIGN_OR_RETURN(test_events_,
+                      telemetry::EventFileWriter::Create(config_.output + "/events/test"));
+  return OkStatus();
+}
+
+telemetry::Progress Reporter::Now() const {
+  telemetry::Progress progress = board_.Get();
+  if (job_.rank_step_seconds) progress.rank_step_seconds = job_.rank_step_seconds();
+  return progress;
+}
+
+// As the checkpoints of the run before this one, its lines stay until the first checkpoint of this
+// one. Those of a run in between, which was killed before it had one, do not.
+Status Reporter::KeepOldLog() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path log = config_.output + "/" + std::string(kMetricsName);
+  const fs::path old = config_.output + "/" + std::string(kOldMetricsName);
+  if (!fs::is_regular_file(fs::symlink_status(log, error)) || fs::is_empty(log, error)) {
+    return OkStatus();
+  }
+  if (fs::exists(fs::symlink_status(old, error))) return OkStatus();
+  fs::rename(log, old, error);
+  return error ? ErrnoStatus(error.value(), "cannot rename", log.string()) : OkStatus();
+}
+
+void Reporter::RemoveOldLog() {
+  if (!std::exchange(old_log_kept_, false) || !job_.chief) return;
+  std::error_code error;
+  std::filesystem::remove(config_.output + "/" + std::string(kOldMetricsName), error);
+  if (error) LogWarning("the figures of the run before stay", {{"error", error.message()}});
+}
+
+Status Reporter::OpenLog(const train::Position& start) {
+  std::optional<telemetry::MetricsLog::Behind> from;
+  // Where the epoch had not ended its validation is done again, and told again.
+  if (start.step > 0) from = {.step = start.step, .validated = start.batch == 0};
+  MT_ASSIGN_OR_RETURN(
+      log_, telemetry::MetricsLog::Open(config_.output + "/" + std::string(kMetricsName), from));
+  return OkStatus();
+}
+
+// The epochs that were finished where training goes on.
+void Reporter::TakeHistory(const train::Position& start) {
+  MutexLock lock(mutex_);
+  for (auto& [name, curve] : steps_) curve.CutBehind(static_cast<double>(start.step));
+  report_.epochs.clear();
+  if (!start.history) return;
+  for (const train::EpochInfo& epoch : *start.history) report_.epochs.push_back(FiguresOf(epoch));
+}
+
+Status Reporter::RollBack(const train::Position& start) {
+  line_->Interrupt();
+  epoch_shown_ = -1;
+  TakeHistory(start);
+  if (!job_.chief) return OkStatus();
+  MT_RETURN_IF_ERROR(log_->Close().From(Origin::kOutput));
+  return OpenLog(start).From(Origin::kOutput);
+}
+
+void Reporter::Stopped(const std::string& rank, uint64_t incarnation) {
+  telemetry::Progress progress = board_.Get();
+  progress.stopped_rank = rank;
+  progress.lost_incarnation = std::to_string(incarnation);
+  board_.Set(std::move(progress));
+}
+
+void Reporter::Ready() {
+  MutexLock lock(mutex_);
+  ready_ = true;
+  training_->ready.Set(1);
+}
+
+Status Reporter::OnStepEnd(const train::StepInfo& info) {
+  if (job_.chief) MT_RETURN_IF_ERROR(Record(info).From(Origin::kOutput));
+  Publish(info);
+  return OkStatus();
+}
+
+Status Reporter::OnBadStep(const train::BadStepInfo& info) {
+  training_->bad_steps.Add();
+  const train::Position& p = info.position;
+  training_->step.Set(static_cast<double>(p.step));
+  telemetry::Progress progress = board_.Get();
+  progress.step = p.step;
+  board_.Set(std::move(progress));
+  if (!job_.chief) return OkStatus();
+  line_->Interrupt();
+  LogWarning("a bad step changed nothing", {{"step", std::to_string(p.step)},
+                                            {"in_a_row", std::to_string(info.in_a_row)},
+                                            {"why", info.why}});
+  return log_
+      ->Add(telemetry::StepRecord{.step = p.step,
+                                  .epoch = p.epoch + 1,
+                                  .loss = std::numeric_limits<double>::quiet_NaN(),
+                                  .metrics = {},
+                                  .seconds = {},
+                                  .bad = info.why})
+      .From(Origin::kOutput);
+}
+
+// `epoch`: from 1.
+void Reporter::ShowEpoch(int64_t epoch, int64_t steps_done) {
+  line_->BeginEpoch(epoch, job_.epochs, std::max<int64_t>(job_.steps_per_epoch, 0), steps_done);
+  epoch_shown_ = epoch - 1;
+}
+
+void Reporter::AddFact(std::string name, std::string what) {
+  MutexLock lock(mutex_);
+  report_.facts.emplace_back(std::move(name), std::move(what));
+}
+
+Status Reporter::Record(const train::StepInfo& info) {
+  const train::Position& p = info.position;
+  if (epoch_shown_ != p.epoch) ShowEpoch(p.epoch + 1, p.batch - 1);
+  line_->Step(p.batch, RunningMeans(p));
+
+  telemetry::StepRecord record{.step = p.step,
+                               .epoch = p.epoch + 1,
+                               .loss = 0,
+                               .metrics = {},
+                               .seconds = Seconds(info.seconds)};
+  std::vector<telemetry::NamedValue> others;
+  for (const auto& [name, value] : info.scalars) {
+    if (name == "loss") {
+      record.loss = value;
+    } else {
+      others.emplace_back(name, value);
+    }
+  }
+  record.metrics = others;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [name, value] : info.scalars) {
+      steps_[name].Add(static_cast<double>(p.step), value);
+    }
+    examples_ += info.examples;
+    in_steps_ += info.seconds;
+  }
+  MT_RETURN_IF_ERROR(log_->Add(record));
+  return train_events_->Add(p.step, info.scalars);
+}
+
+void Reporter::Publish(const train::StepInfo& info) {
+  const train::Position& p = info.position;
+  const double seconds = Seconds(info.seconds);
+  // Examples and seconds apart: steps that end together, as parameter servers' do, take no time of
+  // their own.
+  const double fresh = smoothed_examples_ == 0 ? 1 : kSmoothing;
+  smoothed_examples_ += fresh * (static_cast<double>(info.examples) - smoothed_examples_);
+  smoothed_seconds_ += fresh * (seconds - smoothed_seconds_);
+  const double rate = smoothed_seconds_ > 0 ? smoothed_examples_ / smoothed_seconds_ : 0;
+  training_->steps.Add();
+  training_->examples.Add(static_cast<double>(info.examples));
+  training_->step_seconds.Observe(seconds);
+  training_->step.Set(static_cast<double>(p.step));
+  training_->examples_per_second.Set(rate);
+  if (job_.collective_bytes) {
+    const int64_t sent = job_.collective_bytes();
+    training_->collective_bytes.Add(static_cast<double>(sent - collective_bytes_counted_));
+    collective_bytes_counted_ = sent;
+  }
+
+  telemetry::Progress progress;
+  progress.step = p.step;
+  if (info.total_steps >= 0) progress.total_steps = info.total_steps;
+  progress.epoch = static_cast<double>(p.epoch);
+  if (info.steps_per_epoch > 0) {
+    progress.epoch += static_cast<double>(p.batch) / static_cast<double>(info.steps_per_epoch);
+  }
+  training_->epoch.Set(progress.epoch);
+  for (const auto& [name, value] : info.scalars) {
+    if (name == "loss") {
+      progress.loss = value;
+      training_->train_loss.Set(value);
+    } else {
+      progress.metrics[name] = value;
+      if (name == "accuracy") training_->train_accuracy.Set(value);
+    }
+  }
+  progress.examples_per_second = rate;
+  if (rate > 0 && progress.total_steps) {
+    progress.eta_seconds =
+        static_cast<double>((*progress.total_steps - p.step) * info.examples) / rate;
+  }
+  progress.plan = job_.plan;
+  if (const auto saved = last_save_()) {
+    progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
+    if (saved->step != saves_counted_) {
+      saves_counted_ = saved->step;
+      RemoveOldLog();
+      training_->checkpoint_saves.Add();
+      training_->checkpoint_seconds.Observe(saved->seconds);
+      training_->checkpoint_step.Set(static_cast<double>(saved->step));
+    }
+  }
+  board_.Set(std::move(progress));
+}
+
+Status Reporter::OnEpochEnd(const train::EpochInfo& info, const train::Position&) {
+  std::vector<telemetry::NamedValue> values(info.train.begin(), info.train.end());
+  for (const auto& [name, value] : info.validation) values.emplace_back("test_" + name, value);
+  if (job_.chief) {
+    // Of an epoch whose steps a checkpoint has done, only its validation was left.
+    if (epoch_shown_ != info.epoch - 1) ShowEpoch(info.epoch, job_.steps_per_epoch);
+    line_->EndEpoch(values);
+  }
+  if (!info.validation.empty()) {
+    if (job_.chief) {
+      MT_RETURN_IF_ERROR(
+          log_->Add(telemetry::ValidationRecord{
+                        .step = info.step, .epoch = info.epoch, .figures = info.validation})
+              .From(Origin::kOutput));
+      MT_RETURN_IF_ERROR(test_events_->Add(info.step, info.validation).From(Origin::kOutput));
+    }
+    if (const auto loss = train::FindScalar(info.validation, "loss")) {
+      training_->test_loss.Set(*loss);
+    }
+    if (const auto accuracy = train::FindScalar(info.validation, "accuracy")) {
+      training_->test_accuracy.Set(*accuracy);
+    }
+  }
+  MutexLock lock(mutex_);
+  report_.epochs.push_back(FiguresOf(info));
+  return OkStatus();
+}
+
+report::Report Reporter::TakeReport() const {
+  const auto saved = last_save_();
+  MutexLock lock(mutex_);
+  report::Report report = report_;
+  for (const auto& [name, curve] : steps_) report.steps[name] = curve.points();
+  if (const report::EpochFigures* best = report::BestEpoch(report)) {
+    report.facts.emplace_back("best epoch", std::to_string(best->epoch));
+  }
+  report.facts.emplace_back("time", DurationText(SystemClock().Monotonic() - began_));
+  if (in_steps_ > Duration(0)) {
+    const double rate = static_cast<double>(examples_) / Seconds(in_steps_);
+    report.facts.emplace_back("examples per second", fmt::format("{:.0f}", rate));
+  }
+  if (saved) report.facts.emplace_back("checkpoint", saved->path);
+  return report;
+}
+
+std::string Reporter::Page(bool live) const {
+  report::Report report = TakeReport();
+  if (live) report.reload_seconds = 2;
+  return report::RenderPage(report);
+}
+
+Status Reporter::Finish() {
+  // The last save came after the last step.
+  if (const auto saved = last_save_()) {
+    RemoveOldLog();
+    telemetry::Progress progress = board_.Get();
+    progress.checkpoint = telemetry::Progress::Checkpoint{saved->step, saved->path};
+    board_.Set(std::move(progress));
+  }
+  return job_.chief ? CloseFiles().From(Origin::kOutput) : OkStatus();
+}
+
+Status Reporter::CloseFiles() {
+  MT_RETURN_IF_ERROR(log_->Close());
+  MT_RETURN_IF_ERROR(train_events_->Close());
+  MT_RETURN_IF_ERROR(test_events_->Close());
+  return WriteFileAtomically(config_.output + "/report.html", Page(/*live=*/false));
+}
+
+std::string Reporter::EpochTable() const {
+  MutexLock lock(mutex_);
+  std::string text = fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", "epoch", "train loss",
+                                 "train accuracy", "test loss", "test accuracy");
+  const auto cell = [](const std::map<std::string, double>& figures, const char* name) {
+    const auto it = figures.find(name);
+    return it == figures.end() ? std::string("-") : fmt::format("{:.4f}", it->second);
+  };
+  for (const report::EpochFigures& e : report_.epochs) {
+    text += fmt::format("{:>5}  {:>10}  {:>14}  {:>9}  {:>13}\n", e.epoch, cell(e.train, "loss"),
+                        cell(e.train, "accuracy"), cell(e.test, "loss"), cell(e.test, "accuracy"));
+  }
+  return text;
+}
+
+}  // namespace meshtrain::trainer

@@ -1,0 +1,49 @@
+#include "runtime/trainer/job/server_metrics.h"
+
+#include <string>
+
+namespace meshtrain::trainer {
+
+ServerMetrics::ServerMetrics(telemetry::Metrics& metrics, const parameter::Coordinator& coordinator)
+    : coordinator_(coordinator),
+      pulled_(metrics.AddCounter("meshtrain_parameter_pulled_bytes_total",
+                                 "Bytes of variables that were pulled.")),
+      pushed_(metrics.AddCounter("meshtrain_parameter_pushed_bytes_total",
+                                 "Bytes of values that were pushed.")),
+      rerun_(metrics.AddCounter("meshtrain_parameter_steps_rerun_total",
+                                "Steps that a lost worker left.")),
+      workers_lost_(metrics.AddCounter("meshtrain_parameter_workers_lost_total", "Workers lost.")),
+      servers_lost_(
+          metrics.AddCounter("meshtrain_parameter_servers_lost_total", "Parameter servers lost.")),
+      damaged_(metrics.AddCounter(kDamagedFrames, kDamagedFramesHelp)),
+      ready_(metrics.AddGauge("meshtrain_parameter_workers_ready", "Workers that take steps.")) {
+  for (int w = 0; w < coordinator.num_workers(); ++w) {
+    worker_steps_.push_back(metrics.AddCounter("meshtrain_parameter_worker_steps_total",
+                                               "Steps that a worker has done.",
+                                               {{"worker", std::to_string(w)}}));
+  }
+  seen_.worker_steps.resize(worker_steps_.size());
+}
+
+Status ServerMetrics::OnStepEnd(const train::StepInfo&) {
+  const parameter::DispatcherStats now = coordinator_.stats();
+  const auto add = [](telemetry::Counter& counter, int64_t to, int64_t from) {
+    if (to > from) counter.Add(static_cast<double>(to - from));
+  };
+  add(pulled_, now.pulled_bytes, seen_.pulled_bytes);
+  add(pushed_, now.pushed_bytes, seen_.pushed_bytes);
+  add(rerun_, now.steps_rerun, seen_.steps_rerun);
+  add(workers_lost_, now.workers_lost, seen_.workers_lost);
+  add(servers_lost_, now.servers_lost, seen_.servers_lost);
+  const int64_t damaged = parameter::DamagedFrames();
+  add(damaged_, damaged, seen_damaged_);
+  seen_damaged_ = damaged;
+  for (size_t w = 0; w < worker_steps_.size(); ++w) {
+    add(worker_steps_[w], now.worker_steps[w], seen_.worker_steps[w]);
+  }
+  ready_.Set(now.workers_ready);
+  seen_ = now;
+  return OkStatus();
+}
+
+}  // namespace meshtrain::trainer

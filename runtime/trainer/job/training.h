@@ -1,0 +1,21 @@
+// A training job from its data to the model that it leaves, whatever runs its steps (engine.h): it
+// goes on from the newest checkpoint, trains with what reports and saves, and says how it ended.
+#pragma once
+
+#include <stop_token>
+
+#include "runtime/base/status.h"
+#include "runtime/spec/spec.h"
+#include "runtime/trainer/job/config.h"
+#include "runtime/trainer/job/engine.h"
+
+namespace meshtrain::trainer {
+
+using MakeEngine = std::unique_ptr<JobEngine> (*)(const TrainingJob& job);
+
+// OK when the job is done, cluster::Stopped() when it was asked to stop and has saved; else why it
+// cannot go on.
+Status RunTraining(const JobConfig& config, spec::Manifest manifest, MakeEngine make,
+                   std::stop_token stop);
+
+}  // namespace meshtrain::trainer

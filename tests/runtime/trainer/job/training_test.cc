@@ -1,0 +1,331 @@
+// The driver of a training job over an engine that only counts: whose rounds end as a test says,
+// and whose checkpoints hold one number, the step.
+#include "runtime/trainer/job/training.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "runtime/base/file.h"
+#include "runtime/checkpoint/restore.h"
+#include "runtime/checkpoint/save.h"
+#include "runtime/saving/position.h"
+#include "runtime/strategy/dataset.h"
+#include "runtime/trainer/evaluate_loop.h"
+#include "tests/support/temp_folder.h"
+
+namespace meshtrain::trainer {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kManifest[] = R"(
+kind: TrainingJob
+apiVersion: meshtrain.dev/v1
+metadata: {name: counted}
+spec:
+  replicaSpecs: {worker: {replicas: 1}}
+  program:
+    data:
+      train: {idx: {images: FOLDER/digits5120-images-idx3-ubyte.gz, labels: FOLDER/digits5120-labels-idx1-ubyte.gz}}
+      batch: 1024
+    model: [flatten, dense: {name: w, units: 10}]
+    loss: {sparse_categorical_crossentropy: {from_logits: true}}
+    optimizer: sgd
+    train: {epochs: 3EARLY}
+)";
+constexpr int64_t kStepsPerEpoch = 5;
+
+// What a test asks of the engine, and what came of it.
+struct Script {
+  std::function<double(int64_t step)> loss = [](int64_t step) {
+    return 1 / static_cast<double>(step);
+  };
+  std::map<int64_t, Status> fails;   // by step: Fit ends so, once
+  std::set<int64_t> again;           // by round, from 1: it ends in a loss
+  std::optional<Status> begin;       // what Begin ends with
+  std::optional<int64_t> resume_at;  // a checkpoint that lies there
+  std::stop_source* stop_at_three = nullptr;
+
+  std::vector<std::string> called;
+  std::vector<int64_t> starts, saved;
+  std::optional<Status> closed;
+};
+
+class CountingEngine final : public JobEngine {
+ public:
+  CountingEngine(const TrainingJob& job, Script& script) : job_(job), script_(script) {}
+
+  Status Start(std::stop_token) override { return Call("Start"); }
+  Status Open(std::stop_token) override { return Call("Open"); }
+  Result<std::optional<saving::Resumed>> Begin(std::stop_token) override {
+    MT_RETURN_IF_ERROR(Call("Begin"));
+    if (script_.begin) return *script_.begin;
+    ++round_;
+    if (const auto there = checkpoint::FindLatest(folder()); there.ok()) newest_ = there->path;
+    if (newest_.empty() && script_.resume_at) {
+      Save({.step = *script_.resume_at, .epoch = *script_.resume_at / kStepsPerEpoch});
+      script_.saved.clear();
+      last_.reset();
+    }
+    train::Position at;
+    if (!newest_.empty()) {
+      const auto checkpoint = checkpoint::Checkpoint::Open(newest_).value();
+      at = saving::PositionOf(checkpoint->index(), newest_).value();
+    }
+    MT_RETURN_IF_ERROR(job_.train->Restore({.epoch = at.step / kStepsPerEpoch,
+                                            .batch = at.step % kStepsPerEpoch,
+                                            .fingerprint = job_.train->cursor().fingerprint}));
+    if (newest_.empty()) return std::optional<saving::Resumed>();
+    return std::optional(saving::Resumed{at, newest_});
+  }
+  Description Describe() const override {
+    const nn::Parameter w("w", {mesh::DType::kF32, {}}, nn::Initializer::Zeros());
+    return {.mesh = "nowhere", .beginning = "nowhere", .plan_text = "a plan", .parameters = {w}};
+  }
+  std::string folder() const override { return job_.config.output + "/checkpoints"; }
+  std::optional<checkpoint::SaveReport> last_save() const override { return last_; }
+
+  Result<train::FitResult> Fit(Loop loop, std::stop_token stop) override {
+    MT_RETURN_IF_ERROR(Call("Fit"));
+    script_.starts.push_back(loop.options.start.step);
+    class Runner final : public train::StepRunner {
+     public:
+      Runner(CountingEngine& engine, const Loop& loop) : engine_(engine), loop_(loop) {
+        step_ = loop.options.start.step;
+      }
+      Result<train::BatchFigures> TrainStep(const train::Batch& batch) override {
+        Script& script = engine_.script_;
+        ++step_;
+        if (script.stop_at_three != nullptr && step_ == 3) script.stop_at_three->request_stop();
+        if (const auto fails = script.fails.find(step_); fails != script.fails.end()) {
+          const Status why = fails->second;
+          script.fails.erase(fails);
+          return why;
+        }
+        return train::BatchFigures{{{"loss", script.loss(step_)}}, batch.size};
+      }
+      Result<train::BatchFigures> EvalStep(const train::Batch&) override {
+        return Internal("nothing is evaluated");
+      }
+      Status Save(const train::Position& position) override {
+        engine_.Save(position, loop_.pinned());
+        return OkStatus();
+      }
+      int64_t last_saved() const override {
+        return engine_.script_.saved.empty() ? -1 : engine_.script_.saved.back();
+      }
+
+     private:
+      CountingEngine& engine_;
+      const Loop& loop_;
+      int64_t step_ = 0;
+    };
+    Runner runner(*this, loop);
+    train::CheckpointEvery save(runner, loop.saves);
+    loop.callbacks.push_back(&save);
+    strategy::PipelineBatches batches(*job_.train);
+    return train::Fit(runner, batches, loop.options, loop.callbacks, stop);
+  }
+  Ending End(const Result<train::FitResult>& result, std::stop_token) override {
+    script_.called.emplace_back("End");
+    if (!script_.again.contains(round_)) return {.training = result.status()};
+    interrupted_("worker-2", 7, Unavailable("worker-2 lost"));
+    return {.again = true};
+  }
+  void Close(const Status& status) override { script_.closed = status; }
+
+ private:
+  Status Call(const char* what) {
+    script_.called.emplace_back(what);
+    return OkStatus();
+  }
+  void Save(const train::Position& position, std::optional<int64_t> pinned = {}) {
+    const auto w = mesh::Tensor::Scalar(static_cast<float>(position.step));
+    const checkpoint::Snapshot snapshot{
+        .step = position.step,
+        .metadata = saving::PositionToMetadata(position),
+        .variables = {{"w", w.type(), "{}", {{{}, w}}}, {"w.slot", w.type(), "{}", {{{}, w}}}}};
+    newest_ = checkpoint::Save(folder(), snapshot, {.keep = 2, .pinned = pinned}).value();
+    last_ = {position.step, newest_, 0};
+    script_.saved.push_back(position.step);
+  }
+
+  const TrainingJob& job_;
+  Script& script_;
+  int round_ = 0;
+  std::string newest_;
+  std::optional<checkpoint::SaveReport> last_;
+};
+
+Script* the_script = nullptr;
+std::unique_ptr<JobEngine> MakeCountingEngine(const TrainingJob& job) {
+  return std::make_unique<CountingEngine>(job, *the_script);
+}
+
+class TrainingTest : public testing::Test {
+ protected:
+  TrainingTest() { the_script = &script_; }
+
+  Status Train(const std::string& early = "", std::stop_token stop = {}) {
+    std::string text = kManifest;
+    for (size_t at; (at = text.find("FOLDER")) != std::string::npos;) {
+      text.replace(at, 6, MT_TESTDATA "/mlp");
+    }
+    text.replace(text.find("EARLY"), 5, early);
+    auto manifest = spec::ParseManifest(text, "test");
+    if (!manifest.ok()) return manifest.status();
+    JobConfig config{.output = output(), .port = std::nullopt};
+    config.job.termination_log = folder_.path() + "/last-words";
+    return RunTraining(config, *std::move(manifest), MakeCountingEngine, stop);
+  }
+
+  std::string output() const { return folder_.path() + "/out"; }
+  std::string Read(const std::string& name) const {
+    const auto text = ReadFile(output() + "/" + name);
+    return text.ok() ? *text : "";
+  }
+  bool Has(const std::string& name) const { return std::filesystem::exists(output() + "/" + name); }
+  // The number in the model that the job left; -1: it left none. After a header of 8 bytes and its
+  // length.
+  float Model() const {
+    const std::string file = Read("model.safetensors");
+    if (file.size() < 12) return -1;
+    float w = 0;
+    std::memcpy(&w, file.data() + file.size() - 4, 4);
+    return w;
+  }
+  bool IsFinal(int64_t step) const {
+    const auto checkpoint =
+        checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(output() + "/checkpoints", step));
+    return checkpoint.ok() && (*checkpoint)->index().metadata.contains(std::string(kFinalKey));
+  }
+
+  const testing_folder::TempFolder folder_;
+  Script script_;
+};
+
+TEST_F(TrainingTest, AJobThatIsDoneLeavesItsModelAndSaysWhichCheckpointIsTheLast) {
+  EXPECT_EQ(Train(), OkStatus());
+  EXPECT_THAT(script_.called, ElementsAre("Start", "Open", "Begin", "Fit", "End"));
+  EXPECT_THAT(script_.saved, ElementsAre(5, 10, 15)) << "after each epoch";
+  EXPECT_EQ(Model(), 15);
+  EXPECT_THAT(Read("model.safetensors"), ::testing::Not(HasSubstr("slot")));
+  EXPECT_TRUE(IsFinal(15));
+  EXPECT_EQ(Read("plan.txt"), "a plan");
+  EXPECT_TRUE(Has("report.html"));
+  EXPECT_EQ(script_.closed, OkStatus());
+}
+
+// Each begins at the newest checkpoint, and the lines behind it are told again.
+TEST_F(TrainingTest, RoundsFollowUntilOneIsNotCutShort) {
+  script_.fails = {{3, Unavailable("worker-2 lost")}, {8, Unavailable("worker-2 lost")}};
+  script_.again = {1, 2};
+  EXPECT_EQ(Train(), OkStatus());
+  EXPECT_THAT(script_.starts, ElementsAre(0, 0, 5));
+  EXPECT_THAT(script_.saved, ElementsAre(5, 10, 15));
+  const std::string lines = Read("metrics.jsonl");
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3 * kStepsPerEpoch);
+  EXPECT_EQ(Model(), 15);
+}
+
+TEST_F(TrainingTest, AStoppedJobSavesAndIsNotDone) {
+  std::stop_source stop;
+  script_.stop_at_three = &stop;
+  const Status end = Train("", stop.get_token());
+  EXPECT_EQ(end.origin(), Origin::kStop) << end.ToString();
+  EXPECT_THAT(script_.saved, ElementsAre(3));
+  EXPECT_EQ(Model(), 3);
+  EXPECT_FALSE(IsFinal(3));
+  EXPECT_EQ(script_.closed->origin(), Origin::kStop);
+}
+
+TEST_F(TrainingTest, AnErrorOfAStepEndsTheJobWithItAndTheReportStays) {
+  const Status why = InvalidArgument("example 4711: label 12, but 10 classes").From(Origin::kInput);
+  script_.fails = {{7, why}};
+  EXPECT_EQ(Train(), why);
+  EXPECT_EQ(script_.closed, why);
+  EXPECT_EQ(Model(), -1);
+  EXPECT_TRUE(Has("report.html"));
+  EXPECT_FALSE(IsFinal(5));
+}
+
+TEST_F(TrainingTest, AJobThatCannotBeginWritesNoReport) {
+  script_.begin = Unavailable("nobody came").From(Origin::kPeers);
+  EXPECT_EQ(Train(), *script_.begin);
+  EXPECT_EQ(script_.closed, *script_.begin);
+  EXPECT_THAT(script_.called, ElementsAre("Start", "Open", "Begin"));
+  EXPECT_FALSE(Has("report.html"));
+}
+
+TEST_F(TrainingTest, NumbersThatAreNotFiniteLeaveNoModel) {
+  script_.fails = {{7, Aborted("output `loss` is not finite")}};
+  const Status end = Train();
+  EXPECT_EQ(end.origin(), Origin::kNumbers);
+  EXPECT_THAT(end.message(), HasSubstr("step 7: output `loss` is not finite"));
+  EXPECT_EQ(Model(), -1);
+  EXPECT_FALSE(IsFinal(5));
+}
+
+TEST_F(TrainingTest, EarlyStoppingEndsItAndTheReportSaysWhy) {
+  script_.loss = [](int64_t) { return 1.0; };
+  EXPECT_EQ(Train(", early_stopping: {monitor: loss, patience: 1}"), OkStatus());
+  EXPECT_THAT(script_.saved, ElementsAre(5, 10));
+  EXPECT_EQ(Model(), 10);
+  EXPECT_TRUE(IsFinal(10));
+  EXPECT_THAT(Read("report.html"), HasSubstr("loss has not been better than 1.0000"));
+}
+
+TEST_F(TrainingTest, TheBestEpochsWeightsAreTheModelAlsoOfAResumedJob) {
+  script_.loss = [](int64_t step) { return step <= 5 ? 1.0 : 2.0; };
+  const std::string best =
+      ", early_stopping: {monitor: loss, patience: 9, restore_best_weights: true}";
+  EXPECT_EQ(Train(best), OkStatus());
+  EXPECT_EQ(Model(), 5);
+  // Two are kept, and the best.
+  EXPECT_TRUE(Has("checkpoints/ckpt-00000005"));
+  EXPECT_TRUE(IsFinal(15));
+  // Broken off in the third epoch, its first epoch is known from the checkpoint.
+  std::filesystem::remove_all(output());
+  script_.fails = {{12, Unavailable("worker-2 lost")}};
+  script_.again = {1};
+  EXPECT_EQ(Train(best), OkStatus());
+  EXPECT_EQ(script_.starts.back(), 10);
+  EXPECT_EQ(Model(), 5);
+}
+
+TEST_F(TrainingTest, ABestEpochThatAnEarlierRunDidNotKeepLeavesTheLastOnesWeights) {
+  script_.loss = [](int64_t step) { return step <= 5 ? 1.0 : 2.0; };
+  script_.fails = {{12, Unavailable("the machine went down")}};
+  const std::string early = ", early_stopping: {monitor: loss, patience: 9";
+  EXPECT_FALSE(Train(early + "}").ok());
+  std::filesystem::remove_all(output() + "/checkpoints/ckpt-00000005");
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(Train(early + ", restore_best_weights: true}"), OkStatus());
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), ::testing::Not(HasSubstr("best epoch")));
+  EXPECT_EQ(script_.starts.back(), 10);
+  EXPECT_EQ(Model(), 15);
+  EXPECT_TRUE(IsFinal(15));
+}
+
+TEST_F(TrainingTest, AJobThatBeginsAtItsEndLeavesTheModelOfItsCheckpoint) {
+  script_.resume_at = 15;
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(Train(), OkStatus());
+  const std::string said = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(said, HasSubstr("nothing is left to train: " + output() +
+                              "/checkpoints/ckpt-00000015 is the end of 3 epochs"));
+  EXPECT_THAT(said, ::testing::Not(HasSubstr("epoch 0/0")));
+  EXPECT_EQ(Model(), 15);
+  EXPECT_TRUE(IsFinal(15));
+}
+
+}  // namespace
+}  // namespace meshtrain::trainer
