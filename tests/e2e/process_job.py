@@ -119,6 +119,14 @@ class Job:
                     raise AssertionError(f"worker-{index} left with {process.returncode}; {self.logs()}")
             time.sleep(0.01)
 
+    def wait_for_checkpoint(self, step):
+        """Until the checkpoint of that step is complete: it is written while training goes on."""
+        index = self.folder / "checkpoints" / f"ckpt-{step:08}" / "index.json"
+        end = time.monotonic() + DEADLINE
+        while not index.exists():
+            assert time.monotonic() < end, f"no {index}; {self.logs()}"
+            time.sleep(0.002)
+
     def wait_for_text(self, index, pattern, timeout=DEADLINE):
         """Until the process has said it; what it said before counts too."""
         end = time.monotonic() + timeout
