@@ -15,8 +15,8 @@
 #include "runtime/data/pipeline.h"
 #include "runtime/execute/session.h"
 #include "runtime/membership/team.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/saving/shards.h"
-#include "runtime/spec/spec.h"
 #include "runtime/train/loop.h"
 #include "runtime/trainer/mesh_runner.h"
 #include "worker/resume.h"
@@ -33,7 +33,7 @@ class Checkpoints {
     // (`own_folder`).
     std::string folder;
     bool own_folder = false;
-    spec::CheckpointSpec spec;
+    manifest::Checkpoint spec;
     membership::Team* team = nullptr;  // null: one process
     // How long the chief waits for the others' parts of a checkpoint in a shared folder.
     Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;

@@ -24,7 +24,7 @@
 #include "runtime/checkpoint/async.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/nn/parameter.h"
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/train/callbacks.h"
 #include "worker/config.h"
 #include "worker/reporter.h"
@@ -35,7 +35,7 @@ namespace meshtrain::worker {
 // What is to be trained. An engine borrows it.
 struct TrainingJob {
   Config config;
-  spec::Manifest manifest;
+  manifest::Manifest manifest;
   std::unique_ptr<data::Pipeline> train, test;  // from Open on; test: null without `data.test`
   int64_t epochs = 0, steps_per_epoch = 0;
 };

@@ -116,7 +116,7 @@ class Serving {
 
 }  // namespace
 
-Result<std::string> SharedFolder(const Config& config, const spec::Manifest& manifest) {
+Result<std::string> SharedFolder(const Config& config, const manifest::Manifest& manifest) {
   if (manifest.checkpoint.path.empty()) {
     return InvalidArgument(SourceName(config) +
                            ": spec.checkpoint.path: expected a folder that every process of the "
@@ -133,7 +133,7 @@ Result<std::string> SharedFolder(const Config& config, const spec::Manifest& man
   return path.lexically_normal().string();
 }
 
-Status RunParameterServer(const Config& config, const spec::Manifest& manifest,
+Status RunParameterServer(const Config& config, const manifest::Manifest& manifest,
                           std::stop_token stop) {
   const cluster::TfConfig& tf_config = *config.job.tf_config;
   MT_ASSIGN_OR_RETURN(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()));
@@ -187,7 +187,7 @@ Status RunParameterServer(const Config& config, const spec::Manifest& manifest,
 }
 
 Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& config,
-                                                             const spec::Manifest& manifest) {
+                                                             const manifest::Manifest& manifest) {
   parameter::WorkerOptions options;
   MT_ASSIGN_OR_RETURN(options.port, OwnPort(*config.job.tf_config));
   options.address = cluster::ListenAddress(*config.job.tf_config);
@@ -199,7 +199,7 @@ Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& confi
   return parameter::WorkerServer::Serve(std::move(options));
 }
 
-Status RunParameterWorker(const Config& config, const spec::Manifest& manifest,
+Status RunParameterWorker(const Config& config, const manifest::Manifest& manifest,
                           std::stop_token stop) {
   MT_ASSIGN_OR_RETURN(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()));
   MT_ASSIGN_OR_RETURN(const auto server, ServeWorker(config, manifest));

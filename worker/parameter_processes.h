@@ -10,7 +10,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/parameter/worker/worker_server.h"
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"
 #include "worker/config.h"
 
 namespace meshtrain::worker {
@@ -22,18 +22,18 @@ inline constexpr char kDamagedFramesHelp[] =
 
 // Both need config.job.tf_config. The log of a ps lies in `checkpoint.path`, in a folder of its
 // own.
-Status RunParameterServer(const Config& config, const spec::Manifest& manifest,
+Status RunParameterServer(const Config& config, const manifest::Manifest& manifest,
                           std::stop_token stop);
-Status RunParameterWorker(const Config& config, const spec::Manifest& manifest,
+Status RunParameterWorker(const Config& config, const manifest::Manifest& manifest,
                           std::stop_token stop);
 
 // The server of this task, listening at its port; also for worker 0 where it is the chief as well.
 Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const Config& config,
-                                                             const spec::Manifest& manifest);
+                                                             const manifest::Manifest& manifest);
 
 // `checkpoint.path`, absolute. Servers write their parts of a checkpoint themselves, so one that
 // only the chief's output folder has will not do. Errors: kInvalidArgument of kManifest where
 // there is none.
-Result<std::string> SharedFolder(const Config& config, const spec::Manifest& manifest);
+Result<std::string> SharedFolder(const Config& config, const manifest::Manifest& manifest);
 
 }  // namespace meshtrain::worker

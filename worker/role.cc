@@ -23,22 +23,22 @@ std::string SourceName(const Config& config) {
   return config.file.empty() ? std::string(cluster::kEnvProgram) : config.file;
 }
 
-Result<spec::Manifest> ReadManifest(const Config& config) {
-  const spec::ReadOptions options{.processes = config.job.mesh_processes()};
+Result<manifest::Manifest> ReadManifest(const Config& config) {
+  const manifest::ReadOptions options{.processes = config.job.mesh_processes()};
   if (config.file.empty()) {
-    return spec::ParseManifest(config.job.manifest, SourceName(config), options)
+    return recipe::ParseManifest(config.job.manifest, SourceName(config), options)
         .From(Origin::kManifest);
   }
   MT_ASSIGN_OR_RETURN(const std::string text,
                       ReadFile(config.file, int64_t{4} << 20).From(Origin::kManifest));
-  return spec::ParseManifest(text, config.file, options).From(Origin::kManifest);
+  return recipe::ParseManifest(text, config.file, options).From(Origin::kManifest);
 }
 
-std::string JobName(const spec::Manifest& manifest) {
+std::string JobName(const manifest::Manifest& manifest) {
   return manifest.name.empty() ? "program" : manifest.name;
 }
 
-CheckpointFolder CheckpointFolderOf(const Config& config, const spec::Manifest& manifest) {
+CheckpointFolder CheckpointFolderOf(const Config& config, const manifest::Manifest& manifest) {
   if (manifest.checkpoint.path.empty()) return {config.output + "/checkpoints", true};
   return {manifest.checkpoint.path, false};
 }
@@ -57,16 +57,16 @@ Result<int> OwnPort(const cluster::TfConfig& config) {
   return static_cast<int>(*port);
 }
 
-Status CheckBatches(const spec::Declared& program, const data::Pipeline& train,
+Status CheckBatches(const recipe::Declared& program, const data::Pipeline& train,
                     const data::Pipeline* test) {
   const auto batches = [](const data::Pipeline& data) {
-    return spec::Batches{data.BatchTypes(data.batch_size()), data.batch_sizes()};
+    return recipe::Batches{data.BatchTypes(data.batch_size()), data.batch_sizes()};
   };
   return program.CheckBatches(batches(train),
                               test == nullptr ? std::nullopt : std::optional(batches(*test)));
 }
 
-train::SaveTimes SaveTimesOf(const spec::Manifest& manifest) {
+train::SaveTimes SaveTimesOf(const manifest::Manifest& manifest) {
   train::SaveTimes times = train::kSaveByDefault;
   if (manifest.checkpoint.every_steps > 0) {
     times = {.every_steps = manifest.checkpoint.every_steps};
@@ -76,13 +76,14 @@ train::SaveTimes SaveTimesOf(const spec::Manifest& manifest) {
   return times;
 }
 
-std::optional<train::EarlyStopping> EarlyStoppingOf(const spec::Manifest& manifest) {
+std::optional<train::EarlyStopping> EarlyStoppingOf(const manifest::Manifest& manifest) {
   const auto& early = manifest.program.train.early_stopping;
   if (!early) return std::nullopt;
   return train::EarlyStopping(early->monitor, early->patience, early->min_delta);
 }
 
-std::optional<int64_t> BestStep(const spec::Manifest& manifest, const train::EarlyStopping* early) {
+std::optional<int64_t> BestStep(const manifest::Manifest& manifest,
+                                const train::EarlyStopping* early) {
   const auto& asked = manifest.program.train.early_stopping;
   if (!asked || !asked->restore_best_weights || early == nullptr || !early->best()) {
     return std::nullopt;

@@ -15,7 +15,7 @@ namespace {
 
 using cluster::Role;
 
-Status CheckDevices(const Config& config, const spec::Manifest& manifest) {
+Status CheckDevices(const Config& config, const manifest::Manifest& manifest) {
   const mesh::DeviceKind kind = manifest.program.devices.kind;
   if (kind == mesh::DeviceKind::kCpu) return OkStatus();
   return Unimplemented(SourceName(config) +
@@ -26,7 +26,7 @@ Status CheckDevices(const Config& config, const spec::Manifest& manifest) {
 Status Run(const Config& config, std::stop_token stop) {
   MT_RETURN_IF_ERROR(
       membership::LimitInstructionSetBy(ProcessEnvironment()).From(Origin::kManifest));
-  MT_ASSIGN_OR_RETURN(spec::Manifest manifest, ReadManifest(config));
+  MT_ASSIGN_OR_RETURN(manifest::Manifest manifest, ReadManifest(config));
   MT_RETURN_IF_ERROR(CheckDevices(config, manifest).From(Origin::kManifest));
   const bool servers = manifest.strategy == "ParameterServer";
   if (!config.job.tf_config) {

@@ -12,7 +12,7 @@
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/restore.h"
-#include "runtime/spec/summary.h"
+#include "runtime/recipe/summary.h"
 #include "runtime/trainer/evaluate_loop.h"
 #include "worker/role.h"
 #include "worker/stopped.h"
@@ -22,7 +22,7 @@ namespace {
 
 class Training {
  public:
-  Training(const Config& config, spec::Manifest manifest, MakeEngine make)
+  Training(const Config& config, manifest::Manifest manifest, MakeEngine make)
       : job_{.config = config, .manifest = std::move(manifest)}, engine_(make(job_)) {
     engine_->set_interrupted(
         [this](const std::string& rank, uint64_t incarnation, const Status& why) {
@@ -58,10 +58,10 @@ class Training {
   }
 
   Status OpenData() {
-    const spec::ProgramSpec& program = job_.manifest.program;
-    MT_ASSIGN_OR_RETURN(job_.train, data::Pipeline::Create(spec::TrainPipeline(program.data)));
+    const manifest::Program& program = job_.manifest.program;
+    MT_ASSIGN_OR_RETURN(job_.train, data::Pipeline::Create(recipe::TrainPipeline(program)));
     if (program.data.test) {
-      MT_ASSIGN_OR_RETURN(job_.test, data::Pipeline::Create(spec::TestPipeline(program.data)));
+      MT_ASSIGN_OR_RETURN(job_.test, data::Pipeline::Create(recipe::TestPipeline(program)));
     }
     job_.epochs = program.train.epochs;
     job_.steps_per_epoch = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch
@@ -87,7 +87,7 @@ class Training {
                       .epochs = job_.epochs,
                       .steps_per_epoch = job_.steps_per_epoch,
                       .plan = what.plan,
-                      .facts = spec::Summary(job_.manifest.program, what.parameters),
+                      .facts = recipe::Summary(job_.manifest.program, what.parameters),
                       .rank_step_seconds = what.rank_step_seconds,
                       .collective_bytes = what.collective_bytes,
                       .chief = engine_->chief()};
@@ -111,7 +111,7 @@ class Training {
   }
 
   Result<train::FitResult> Fit(const train::Position& start, std::stop_token stop) {
-    const spec::TrainSpec& train = job_.manifest.program.train;
+    const manifest::Train& train = job_.manifest.program.train;
     early_ = EarlyStoppingOf(job_.manifest);
     Engine::Loop loop{.options = {.epochs = train.epochs,
                                   .steps_per_epoch = train.steps_per_epoch,
@@ -194,7 +194,7 @@ class Training {
 
 }  // namespace
 
-Status RunTraining(const Config& config, spec::Manifest manifest, MakeEngine make,
+Status RunTraining(const Config& config, manifest::Manifest manifest, MakeEngine make,
                    std::stop_token stop) {
   return Training(config, std::move(manifest), make).Run(std::move(stop));
 }
