@@ -349,6 +349,43 @@ TEST(LifecycleTest, AnInvalidJobFailsWithoutPods) {
   EXPECT_EQ(scene.Look(1), "");
 }
 
+TEST(LifecycleTest, AProgramWithAMistakeFailsWithoutPods) {
+  const auto look = [](std::string_view from, std::string_view to) {
+    std::string program(testing_support::kProgram);
+    program.replace(program.find(from), from.size(), to);
+    Scene scene(MakeJob("mnist").Workers(2).Program(program));
+    const std::string did = scene.Look(0);
+    EXPECT_EQ(scene.Look(1), "");
+    return did;
+  };
+  const std::string failed = "patch status Failed Failed=InvalidSpec\nwarn JobFailed: ";
+  EXPECT_EQ(look("\"batch\":12", "\"bacth\":12"),
+            failed + "spec.program.data: unknown field `bacth`, did you mean `batch`?\n");
+  EXPECT_EQ(look("\"flatten\"", "\"flaten\""),
+            failed + "spec.program.model[0]: unknown layer `flaten`, did you mean `flatten`?\n");
+  EXPECT_EQ(look("\"batch\":12", "\"batch\":0"),
+            failed + "spec.program.data.batch: expected a whole number of at least 1, got: 0\n");
+}
+
+TEST(LifecycleTest, WorkersOfAProgramAreNotElasticButBesideServers) {
+  Scene scene(MakeJob("mnist")
+                  .Workers(2)
+                  .Program(testing_support::kProgram)
+                  .With([](api::TrainingJob& job) {
+                    job.spec.elastic = api::Elastic{1, 5};
+                  }));
+  EXPECT_THAT(scene.Look(0), HasSubstr("spec.elastic: must be absent with a program"));
+}
+
+TEST(LifecycleTest, AProgramThatRunsIsNotJudgedAgain) {
+  Scene scene(MakeJob("mnist").Chief().Program(testing_support::kProgram));
+  scene.Running();
+  scene.job.spec.program = "{}";
+  scene.Look(10);
+  EXPECT_FALSE(scene.Is(ConditionType::kWaiting));
+  EXPECT_TRUE(scene.Is(ConditionType::kRunning));
+}
+
 TEST(LifecycleTest, ARunningJobIsNotStoppedForAnInvalidEdit) {
   Scene scene(MakeJob("mnist").Chief());
   scene.Running();
@@ -592,7 +629,7 @@ TEST(WaitsTest, TheMostTellingWaitIsToldInWhateverOrderPodsStand) {
 
 // A volume that does not mount shows in no state of a container.
 TEST(WaitsTest, APodThatHasItsNodeAndDoesNotStartIsTold) {
-  Scene scene(MakeJob("mnist").Workers(1).Program("{}"));
+  Scene scene(MakeJob("mnist").Workers(1).Program(testing_support::kProgram));
   scene.Look(0);
   scene.Obey();
   scene.seen.pods[0].phase = PodPhase::kPending;
@@ -610,7 +647,7 @@ TEST(WaitsTest, APodThatHasItsNodeAndDoesNotStartIsTold) {
 
 // Nothing else shows that it is missing: no watch tells of Secrets.
 TEST(WaitsTest, WhatASlowPodMountsIsAskedForUntilThereIsAnAnswerAndThenEveryFiveMinutes) {
-  Scene scene(MakeJob("mnist").Workers(2).Program("{}"));
+  Scene scene(MakeJob("mnist").Workers(2).Program(testing_support::kProgram));
   scene.Look(0);
   scene.Obey();
   scene.seen.mounts_asked = At(0);
@@ -653,7 +690,7 @@ TEST(ChildrenAreOursTest, NamesOfChildrenCarryTheJobsUid) {
 }
 
 TEST(ChildrenAreOursTest, ATokenThatPodsHoldIsNeverMadeAnew) {
-  Scene scene(MakeJob("mnist").Chief().Workers(1).Program("{}"));
+  Scene scene(MakeJob("mnist").Chief().Workers(1).Program(testing_support::kProgram));
   EXPECT_THAT(scene.Look(0), HasSubstr("create secret mnist-token-"));
   scene.Obey();
   scene.Look(2);
@@ -666,7 +703,7 @@ TEST(ChildrenAreOursTest, ATokenThatPodsHoldIsNeverMadeAnew) {
 }
 
 TEST(ChildrenAreOursTest, WhatPodsMountAndSomebodyDeletedRestartsAllTogether) {
-  Scene scene(MakeJob("mnist").Chief().Workers(1).Program("{}"));
+  Scene scene(MakeJob("mnist").Chief().Workers(1).Program(testing_support::kProgram));
   scene.Running();
   scene.Pod(EndedPod(scene.job, kWorker0, 138));
   scene.Look(10);
