@@ -1,5 +1,5 @@
 // A manifest, as the command line, the worker and the operator read it.
-#include "runtime/spec/parse.h"
+#include "runtime/recipe/recipe.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace meshtrain;
