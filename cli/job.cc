@@ -1,5 +1,6 @@
 #include "cli/job.h"
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -18,25 +19,26 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargestManifest = int64_t{4} << 20;
 
-Json ToJson(const spec::Node& node) {
+Json ToJson(const manifest::Node& node) {
   switch (node.kind) {
-    case spec::Node::Kind::kNull:
+    case manifest::Node::Kind::kNull:
       return nullptr;
-    case spec::Node::Kind::kScalar: {
+    case manifest::Node::Kind::kScalar: {
       if (node.quoted) return node.scalar;
       if (const auto flag = node.AsBool()) return *flag;
       if (const auto whole = node.AsInt()) return *whole;
       if (const auto number = node.AsDouble()) return *number;
       return node.scalar;
     }
-    case spec::Node::Kind::kList: {
+    case manifest::Node::Kind::kList: {
       Json out = Json::array();
-      for (const spec::Node& item : node.list) out.push_back(ToJson(item));
+      for (const manifest::Node& item : node.list) out.push_back(ToJson(item));
       return out;
     }
-    case spec::Node::Kind::kMap: {
+    case manifest::Node::Kind::kMap: {
       Json out = Json::object();
-      for (const spec::Node::Member& member : node.members) out[member.key] = ToJson(member.value);
+      for (const manifest::Node::Member& member : node.members)
+        out[member.key] = ToJson(member.value);
       return out;
     }
   }
@@ -49,14 +51,14 @@ std::string Text(const Json& json) {
 
 // Where "spec.failurePolicy.rules[1].action" stands; where its nearest parent does, when it is not
 // there.
-spec::Place PlaceOf(const spec::Node& root, const std::string& path) {
-  const spec::Node* node = &root;
-  spec::Place place = root.place;
+manifest::Place PlaceOf(const manifest::Node& root, const std::string& path) {
+  const manifest::Node* node = &root;
+  manifest::Place place = root.place;
   for (const std::string& step : Split(path, '.')) {
     const size_t bracket = step.find('[');
     const std::string key = step.substr(0, bracket);
-    const spec::Node* next = nullptr;
-    for (const spec::Node::Member& member : node->members) {
+    const manifest::Node* next = nullptr;
+    for (const manifest::Node::Member& member : node->members) {
       if (member.key != key) continue;
       next = &member.value;
       place = member.place;
@@ -99,33 +101,52 @@ std::string NewUid() {
   return text;
 }
 
+// The job that a program alone stands for: one worker.
+Json JobAround(const manifest::Parts& parts, const std::string& file) {
+  Json spec = {{"replicaSpecs", {{"worker", {{"replicas", 1}}}}}};
+  if (parts.strategy != nullptr) spec["strategy"] = ToJson(*parts.strategy);
+  if (parts.checkpoint != nullptr) spec["checkpoint"] = ToJson(*parts.checkpoint);
+  if (parts.program) spec["program"] = ToJson(*parts.program);
+  return {{"apiVersion", cluster::kApiVersion},
+          {"kind", cluster::kKind},
+          {"metadata", {{"name", NameAfter(file)}}},
+          {"spec", std::move(spec)}};
+}
+
+// What the operator would say of the job, where the program's reader has not said it.
+void AddProblems(const api::TrainingJob& job, const manifest::Parts& parts,
+                 manifest::Problems* problems) {
+  for (const api::FieldError& error : api::Validate(job)) {
+    const bool local = error.path == "spec.checkpoint.path" && job.spec.checkpoint &&
+                       job.spec.checkpoint->path.empty();
+    std::string path = error.path;
+    // A program alone has no spec around it.
+    if (parts.job == nullptr && path.starts_with("spec.")) path.erase(0, 5);
+    const std::vector<manifest::Problem> told = problems->Sorted();
+    const bool known =
+        error.path.starts_with("spec.program") ||
+        std::any_of(told.begin(), told.end(), [&](const auto& p) { return p.path == path; });
+    if (local || known) continue;
+    const manifest::Node& root = parts.job != nullptr ? *parts.job : *parts.holder;
+    problems->Add(PlaceOf(root, path), path, error.message);
+  }
+}
+
 Result<Job> Read(const std::string& file) {
   MT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kLargestManifest));
-  MT_ASSIGN_OR_RETURN(const std::vector<spec::Node> documents, spec::ParseDocuments(text, file));
-  const spec::Node* root = nullptr;
-  for (const spec::Node& document : documents) {
-    const spec::Node* kind = document.Find("kind");
-    if (kind != nullptr && kind->scalar == cluster::kKind) root = &document;
-  }
-  const spec::Node* given = root != nullptr ? root->Find("spec") : nullptr;
+  manifest::Problems problems(file);
+  // Mistakes of the text itself are told by the reader below, once.
+  MT_ASSIGN_OR_RETURN(const std::vector<manifest::Node> documents,
+                      manifest::ParseDocuments(text, file, [](manifest::Place, std::string) {}));
+  manifest::Problems unused(file);
+  const auto parts = manifest::FindParts(documents, unused);
   Job out{.text = text, .job = {}, .program = {}};
   // Several jobs, a text that is none, a mistake in a program: the program's reader names them all.
-  if (root == nullptr || given == nullptr || !given->IsMap() || given->Find("program") != nullptr) {
-    MT_ASSIGN_OR_RETURN(out.program, spec::ParseManifest(text, file));
+  if (!parts || parts->program) {
+    MT_ASSIGN_OR_RETURN(out.program, recipe::ReadManifest(text, {}, problems));
+    if (!out.program) return problems.ToStatus();
   }
-  Json object;
-  if (root != nullptr) {
-    object = ToJson(*root);
-  } else {
-    const spec::Node& only = documents.front();
-    const spec::Node* inner = only.members.size() == 1 ? only.Find("program") : nullptr;
-    object = {{"apiVersion", cluster::kApiVersion},
-              {"kind", cluster::kKind},
-              {"metadata", {{"name", NameAfter(file)}}},
-              {"spec",
-               {{"replicaSpecs", {{"worker", {{"replicas", 1}}}}},
-                {"program", ToJson(inner != nullptr ? *inner : only)}}}};
-  }
+  const Json object = parts->job != nullptr ? ToJson(*parts->job) : JobAround(*parts, file);
   auto read = api::FromJson(Text(object));
   if (!read.ok()) return read.status().At(file);
   api::TrainingJob& job = out.job = std::move(*read);
@@ -135,17 +156,11 @@ Result<Job> Read(const std::string& file) {
   job.metadata.resource_version = "1";
   job.metadata.generation = 1;
   job.metadata.created = SystemClock().Now();
-
-  std::erase_if(job.problems, [&](const api::FieldError& problem) {
-    return problem.path == "spec.checkpoint.path" && job.spec.checkpoint &&
-           job.spec.checkpoint->path.empty();
+  AddProblems(job, *parts, &problems);
+  MT_RETURN_IF_ERROR(problems.ToStatus());
+  std::erase_if(job.problems, [](const api::FieldError& problem) {
+    return problem.path == "spec.checkpoint.path";
   });
-  std::string wrong;
-  for (const api::FieldError& error : api::Validate(job)) {
-    const spec::Place place = root != nullptr ? PlaceOf(*root, error.path) : spec::Place{};
-    wrong += (wrong.empty() ? "" : "\n") + spec::At(file, place, error.path) + error.message;
-  }
-  if (!wrong.empty()) return InvalidArgument(wrong);
   return out;
 }
 

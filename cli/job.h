@@ -7,14 +7,14 @@
 
 #include "operator/api/training_job.h"
 #include "runtime/base/status.h"
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain::cli {
 
 struct Job {
   std::string text;      // the file, as it is
   api::TrainingJob job;  // valid; spec.program keeps the order of the text's keys
-  std::optional<spec::Manifest> program;
+  std::optional<manifest::Manifest> program;
 };
 
 // Reads a TrainingJob, or a program alone, which becomes a job of one worker named after the file.

@@ -10,29 +10,49 @@
 
 namespace meshtrain::cli {
 
-Result<spec::Manifest> ReadManifest(const std::string& file) {
+Result<manifest::Manifest> ReadManifest(const std::string& file) {
   constexpr int64_t kLargestManifest = int64_t{4} << 20;
   MT_ASSIGN_OR_RETURN(const std::string text,
                       ReadFile(file, kLargestManifest).From(Origin::kManifest));
-  return spec::ParseManifest(text, file).From(Origin::kManifest);
+  return recipe::ParseManifest(text, file).From(Origin::kManifest);
 }
 
-Result<DataBatches> ReadBatches(const spec::ProgramSpec& program) {
-  const auto read = [](data::PipelineSpec spec) -> Result<spec::Batches> {
-    MT_ASSIGN_OR_RETURN(const auto pipeline, data::Pipeline::Create(std::move(spec)));
-    return spec::Batches{pipeline->BatchTypes(pipeline->batch_size()), pipeline->batch_sizes()};
-  };
+namespace {
+
+Result<recipe::Batches> BatchesOf(data::PipelineSpec spec) {
+  MT_ASSIGN_OR_RETURN(const auto pipeline, data::Pipeline::Create(std::move(spec)));
+  return recipe::Batches{pipeline->BatchTypes(pipeline->batch_size()), pipeline->batch_sizes()};
+}
+
+}  // namespace
+
+Result<DataBatches> ReadBatches(const manifest::Program& program) {
   DataBatches batches;
-  MT_ASSIGN_OR_RETURN(batches.train, read(spec::TrainPipeline(program.data)));
+  MT_ASSIGN_OR_RETURN(batches.train, BatchesOf(recipe::TrainPipeline(program)));
   if (program.data.test) {
-    MT_ASSIGN_OR_RETURN(batches.test, read(spec::TestPipeline(program.data)));
+    MT_ASSIGN_OR_RETURN(batches.test, BatchesOf(recipe::TestPipeline(program)));
   }
   return batches;
 }
 
-Status CheckBatches(const spec::Manifest& manifest, const DataBatches& batches) {
-  MT_ASSIGN_OR_RETURN(const spec::Declared declared,
-                      spec::Declared::Create(manifest.program).From(Origin::kManifest));
+Result<DataBatches> ReadBatchesHere(const manifest::Program& program, bool may_be_elsewhere) {
+  DataBatches batches;
+  const auto read = [&](data::PipelineSpec spec, std::optional<recipe::Batches>* out) -> Status {
+    auto found = BatchesOf(std::move(spec));
+    if (found.ok()) *out = std::move(*found);
+    if (found.ok() || may_be_elsewhere || found.status().code() == StatusCode::kNotFound) {
+      return OkStatus();
+    }
+    return found.status();
+  };
+  MT_RETURN_IF_ERROR(read(recipe::TrainPipeline(program), &batches.train));
+  if (program.data.test) MT_RETURN_IF_ERROR(read(recipe::TestPipeline(program), &batches.test));
+  return batches;
+}
+
+Status CheckBatches(const manifest::Manifest& manifest, const DataBatches& batches) {
+  MT_ASSIGN_OR_RETURN(const recipe::Declared declared,
+                      recipe::Declared::Create(manifest.program).From(Origin::kManifest));
   return declared.CheckBatches(batches.train, batches.test).From(Origin::kManifest);
 }
 

@@ -5,23 +5,26 @@
 #include <string>
 
 #include "runtime/base/status.h"
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain::cli {
 
 // Reads and checks the file. Errors, of kManifest: kNotFound when there is none, kInvalidArgument
 // with every mistake.
-Result<spec::Manifest> ReadManifest(const std::string& file);
+Result<manifest::Manifest> ReadManifest(const std::string& file);
 
 // What the heads of the data files say of the batches.
 struct DataBatches {
-  spec::Batches train;
-  std::optional<spec::Batches> test;
+  std::optional<recipe::Batches> train;
+  std::optional<recipe::Batches> test;
 };
 // Errors: those of opening the files, of kInput.
-Result<DataBatches> ReadBatches(const spec::ProgramSpec& program);
+Result<DataBatches> ReadBatches(const manifest::Program& program);
+// The batches of the data that is here. Errors: those of files that are here and are no data of
+// their kind; none where `may_be_elsewhere`.
+Result<DataBatches> ReadBatchesHere(const manifest::Program& program, bool may_be_elsewhere);
 // Declared::CheckBatches, with the place in the manifest; of kManifest.
-Status CheckBatches(const spec::Manifest& manifest, const DataBatches& batches);
+Status CheckBatches(const manifest::Manifest& manifest, const DataBatches& batches);
 
 // "meshtrain VERB: MESSAGE" on stderr, each line of the message by itself.
 void PrintError(const char* verb, const Status& error);

@@ -10,16 +10,16 @@
 #include "cli/verbs.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/text.h"
-#include "runtime/spec/plan_options.h"
+#include "runtime/recipe/plan_options.h"
 
 namespace meshtrain::cli {
 namespace {
 
-Result<plan::Plan> PlanOf(const spec::Manifest& manifest, const DataBatches& batches) {
-  MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest.program));
+Result<plan::Plan> PlanOf(const manifest::Manifest& manifest, const DataBatches& batches) {
+  MT_ASSIGN_OR_RETURN(const recipe::Declared declared, recipe::Declared::Create(manifest.program));
   MT_RETURN_IF_ERROR(declared.CheckBatches(batches.train, batches.test));
-  const std::vector<mesh::TensorType>& types = batches.train.types;
-  MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(types));
+  const std::vector<mesh::TensorType>& types = batches.train->types;
+  MT_ASSIGN_OR_RETURN(const recipe::Traced traced, declared.Trace(types));
   const program::Program& step = traced.programs.train_step;
   sharding::Given given;
   given.inputs = traced.layouts.inputs;
@@ -31,12 +31,12 @@ Result<plan::Plan> PlanOf(const spec::Manifest& manifest, const DataBatches& bat
   MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
                       sharding::Shard(step, traced.mesh, given, {.guard_updates = true}));
   MT_ASSIGN_OR_RETURN(const plan::Options options,
-                      spec::PlanOptionsOf(manifest.program, declared, types));
+                      recipe::PlanOptionsOf(manifest.program, declared, types));
   return plan::MakePlan(std::move(partitioned), options);
 }
 
 Status Plan(const std::string& file) {
-  MT_ASSIGN_OR_RETURN(const spec::Manifest manifest, ReadManifest(file));
+  MT_ASSIGN_OR_RETURN(const manifest::Manifest manifest, ReadManifest(file));
   MT_ASSIGN_OR_RETURN(const DataBatches batches, ReadBatches(manifest.program));
   MT_ASSIGN_OR_RETURN(const plan::Plan plan, PlanOf(manifest, batches).From(Origin::kManifest));
   std::fputs(Printable(plan.Report()).c_str(), stdout);

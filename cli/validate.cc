@@ -14,9 +14,10 @@ namespace {
 Status Validate(const std::string& file) {
   MT_ASSIGN_OR_RETURN(const Job job, ReadJob(file));
   // With the data at hand, its batches too; without it the manifest is valid as far as one can see.
-  if (job.program && ReadsDataHere(job)) {
-    const auto batches = ReadBatches(job.program->program);
-    if (batches.ok()) MT_RETURN_IF_ERROR(CheckBatches(*job.program, *batches));
+  if (job.program) {
+    MT_ASSIGN_OR_RETURN(const DataBatches batches,
+                        ReadBatchesHere(job.program->program, !ReadsDataHere(job)));
+    MT_RETURN_IF_ERROR(CheckBatches(*job.program, batches));
   }
   std::printf("%s: valid\n", Printable(file).c_str());
   return OkStatus();

@@ -19,6 +19,7 @@ set(table
   "runtime/report:"
   "runtime/telemetry: runtime/base"
   "runtime/mesh: runtime/base"
+  "runtime/manifest: runtime/mesh"
   "runtime/program: runtime/mesh"
   "runtime/sharding: runtime/program"
   "runtime/plan: runtime/sharding"
@@ -40,19 +41,19 @@ set(table
   "runtime/saving: runtime/membership runtime/train runtime/data runtime/checkpoint"
   "runtime/strategy: runtime/parameter/chief runtime/saving"
   "runtime/trainer: runtime/strategy runtime/telemetry"
-  "runtime/spec: runtime/nn runtime/train runtime/data runtime/plan"
-  "runtime/trainer/job: runtime/trainer runtime/parameter/worker runtime/spec runtime/report"
+  "runtime/recipe: runtime/manifest runtime/train runtime/data runtime/plan"
+  "runtime/trainer/job: runtime/trainer runtime/parameter/worker runtime/recipe runtime/report"
   "runtime: runtime/trainer runtime/parameter/server runtime/parameter/worker"
-  "operator/api: runtime/cluster"
+  "operator/api: runtime/cluster runtime/manifest"
   "operator/reconcile: operator/api"
   "operator/kube: runtime/base"
   "operator/control: operator/reconcile operator/kube runtime/telemetry"
   "operator/local: operator/reconcile runtime/telemetry"
   "operator: operator/control"
   "worker: runtime/trainer/job runtime/parameter/server"
-  "cli: operator/local runtime/plan runtime/spec")
+  "cli: operator/local runtime/plan runtime/recipe")
 set(pure runtime/cluster runtime/report runtime/collective/algorithms runtime/mesh runtime/program runtime/sharding runtime/plan
-  runtime/spec operator/api operator/reconcile)
+  runtime/manifest runtime/recipe operator/api operator/reconcile)
 set(device_code runtime/collective runtime/device runtime/execute runtime/membership)
 
 set(wire_headers "^(nlohmann|yaml-cpp|grpc|grpcpp|google/protobuf|fmt|spdlog)/|^httplib\\.h$|\\.pb\\.h$")

@@ -28,11 +28,11 @@ namespace {
 
 class Evaluator {
  public:
-  Evaluator(const trainer::JobConfig& config, spec::Manifest manifest)
+  Evaluator(const trainer::JobConfig& config, manifest::Manifest manifest)
       : config_(config), manifest_(std::move(manifest)) {}
 
   Status Run(std::stop_token stop) {
-    spec::ProgramSpec& program = manifest_.program;
+    manifest::Program& program = manifest_.program;
     const std::string file = trainer::SourceName(config_);
     if (!program.data.test) {
       return InvalidArgument(
@@ -50,7 +50,7 @@ class Evaluator {
     for (const mesh::Axis& axis : program.mesh) devices *= axis.size;
     program.processes = 1;
     program.devices.count = devices;
-    MT_ASSIGN_OR_RETURN(data_, data::Pipeline::Create(spec::TestPipeline(program.data)));
+    MT_ASSIGN_OR_RETURN(data_, data::Pipeline::Create(recipe::TestPipeline(program.data)));
     MT_RETURN_IF_ERROR(Plan().From(Origin::kManifest));
     data_->ExpectClasses(runner_->programs().classes);
 
@@ -99,7 +99,8 @@ class Evaluator {
     MT_ASSIGN_OR_RETURN(session_, execute::Session::Create({.isolated = config_.isolated,
                                                             .threads = config_.threads,
                                                             .memory = config_.memory}));
-    MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(manifest_.program));
+    MT_ASSIGN_OR_RETURN(const recipe::Declared declared,
+                        recipe::Declared::Create(manifest_.program));
     trainer::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
     sizes.eval_sizes = data_->batch_sizes();
     MT_ASSIGN_OR_RETURN(runner_, trainer::MakeRunner(*session_, declared, std::move(sizes)));
@@ -169,7 +170,7 @@ class Evaluator {
   }
 
   const trainer::JobConfig& config_;
-  spec::Manifest manifest_;
+  manifest::Manifest manifest_;
   std::unique_ptr<data::Pipeline> data_;
   std::unique_ptr<execute::Session> session_;
   std::unique_ptr<trainer::MeshRunner> runner_;
@@ -182,7 +183,7 @@ class Evaluator {
 
 }  // namespace
 
-Status RunEvaluator(const trainer::JobConfig& config, spec::Manifest manifest,
+Status RunEvaluator(const trainer::JobConfig& config, manifest::Manifest manifest,
                     std::stop_token stop) {
   return Evaluator(config, std::move(manifest)).Run(stop);
 }

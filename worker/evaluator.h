@@ -5,14 +5,14 @@
 #include <stop_token>
 
 #include "runtime/base/status.h"
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"
 #include "worker/config.h"
 
 namespace meshtrain::worker {
 
 // OK when the job's last checkpoint was evaluated. One that is started again goes on after the last
 // line that it wrote. Needs config.job.tf_config and `checkpoint.path`.
-Status RunEvaluator(const trainer::JobConfig& config, spec::Manifest manifest,
+Status RunEvaluator(const trainer::JobConfig& config, manifest::Manifest manifest,
                     std::stop_token stop);
 
 }  // namespace meshtrain::worker

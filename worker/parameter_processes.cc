@@ -118,7 +118,7 @@ class Serving {
 
 }  // namespace
 
-Status RunParameterServer(const trainer::JobConfig& config, const spec::Manifest& manifest,
+Status RunParameterServer(const trainer::JobConfig& config, const manifest::Manifest& manifest,
                           std::stop_token stop) {
   const cluster::TfConfig& tf_config = *config.job.tf_config;
   MT_ASSIGN_OR_RETURN(const cluster::StopTimes times,
@@ -172,7 +172,7 @@ Status RunParameterServer(const trainer::JobConfig& config, const spec::Manifest
   return stop.stop_requested() ? cluster::Stopped() : chief;
 }
 
-Status RunParameterWorker(const trainer::JobConfig& config, const spec::Manifest& manifest,
+Status RunParameterWorker(const trainer::JobConfig& config, const manifest::Manifest& manifest,
                           std::stop_token stop) {
   MT_ASSIGN_OR_RETURN(const cluster::StopTimes times,
                       trainer::StopTimesIn(trainer::ProcessEnvironment()));

@@ -8,16 +8,16 @@
 #include <stop_token>
 
 #include "runtime/base/status.h"
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"
 #include "worker/config.h"
 
 namespace meshtrain::worker {
 
 // Both need config.job.tf_config. The log of a ps lies in `checkpoint.path`, in a folder of its
 // own.
-Status RunParameterServer(const trainer::JobConfig& config, const spec::Manifest& manifest,
+Status RunParameterServer(const trainer::JobConfig& config, const manifest::Manifest& manifest,
                           std::stop_token stop);
-Status RunParameterWorker(const trainer::JobConfig& config, const spec::Manifest& manifest,
+Status RunParameterWorker(const trainer::JobConfig& config, const manifest::Manifest& manifest,
                           std::stop_token stop);
 
 }  // namespace meshtrain::worker

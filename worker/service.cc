@@ -18,18 +18,18 @@ using cluster::Role;
 
 // From the file, or from what the environment holds. Errors: ParseManifest's, ReadFile's, all of
 // kManifest.
-Result<spec::Manifest> ReadManifest(const trainer::JobConfig& config) {
-  const spec::ReadOptions options{.processes = config.job.mesh_processes()};
+Result<manifest::Manifest> ReadManifest(const trainer::JobConfig& config) {
+  const manifest::ReadOptions options{.processes = config.job.mesh_processes()};
   if (config.file.empty()) {
-    return spec::ParseManifest(config.job.manifest, trainer::SourceName(config), options)
+    return recipe::ParseManifest(config.job.manifest, trainer::SourceName(config), options)
         .From(Origin::kManifest);
   }
   MT_ASSIGN_OR_RETURN(const std::string text,
                       ReadFile(config.file, int64_t{4} << 20).From(Origin::kManifest));
-  return spec::ParseManifest(text, config.file, options).From(Origin::kManifest);
+  return recipe::ParseManifest(text, config.file, options).From(Origin::kManifest);
 }
 
-Status CheckDevices(const trainer::JobConfig& config, const spec::Manifest& manifest) {
+Status CheckDevices(const trainer::JobConfig& config, const manifest::Manifest& manifest) {
   const mesh::DeviceKind kind = manifest.program.devices.kind;
   if (kind == mesh::DeviceKind::kCpu) return OkStatus();
   return Unimplemented(trainer::SourceName(config) +
@@ -40,7 +40,7 @@ Status CheckDevices(const trainer::JobConfig& config, const spec::Manifest& mani
 Status Run(const trainer::JobConfig& config, std::stop_token stop) {
   MT_RETURN_IF_ERROR(
       membership::LimitInstructionSetBy(trainer::ProcessEnvironment()).From(Origin::kManifest));
-  MT_ASSIGN_OR_RETURN(spec::Manifest manifest, ReadManifest(config));
+  MT_ASSIGN_OR_RETURN(manifest::Manifest manifest, ReadManifest(config));
   MT_RETURN_IF_ERROR(CheckDevices(config, manifest).From(Origin::kManifest));
   const bool servers = manifest.strategy == "ParameterServer";
   if (!config.job.tf_config) {

@@ -137,6 +137,8 @@ std::string_view Expected(FieldType type) {
       return "must be a time such as 2026-01-02T03:04:05Z";
     case FieldType::kQuantity:
       return "must be a quantity such as 500m or 2Gi";
+    case FieldType::kAny:
+      break;
   }
   return "?";
 }
@@ -161,6 +163,8 @@ bool TypeFits(const Json& value, FieldType type) {
       return value.is_string() && ParseTime(value.get_ref<const std::string&>()).has_value();
     case FieldType::kQuantity:
       return value.is_string() || value.is_number();
+    case FieldType::kAny:
+      return true;
   }
   return false;
 }

@@ -72,6 +72,9 @@ Json OpenApi(const Field& field, const std::string& path) {
     case FieldType::kQuantity:
       out["x-kubernetes-int-or-string"] = true;
       break;
+    case FieldType::kAny:
+      out["x-kubernetes-preserve-unknown-fields"] = true;
+      break;
   }
   if (field.max_size) out[size_name] = *field.max_size;
   if (field.min_size > 0) out["minLength"] = field.min_size;

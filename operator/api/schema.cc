@@ -1,6 +1,7 @@
 #include "operator/api/schema.h"
 
 #include "runtime/cluster/contract.h"
+#include "runtime/manifest/fields/fields.h"
 
 namespace meshtrain::api {
 namespace {
@@ -232,6 +233,20 @@ Field RunPolicyField() {
       "{}");
 }
 
+// Names and descriptions of the manifest's rows. What may stand in a field the operator says, with
+// the nearest name; here only what rules read has a type.
+std::vector<Field> ProgramFields(const std::vector<manifest::Field>& rows) {
+  std::vector<Field> fields;
+  for (const manifest::Field& row : rows) {
+    if (row.name == "mesh") {
+      fields.push_back(Open(row.name, row.says.about));
+      continue;
+    }
+    fields.push_back({.name = row.name, .type = kAny, .description = row.says.about});
+  }
+  return fields;
+}
+
 }  // namespace
 
 const Field& SpecField() {
@@ -253,7 +268,7 @@ const Field& SpecField() {
                "What Meshtrain's worker image trains: data, model, loss, optimizer, layout. "
                "Absent: the image brings "
                "its own program.",
-               {Open("mesh", "The mesh's axes and their sizes, in order.")}),
+               ProgramFields(manifest::ProgramFields())),
           Object(
               "checkpoint", "Where checkpoints go and how often.",
               {

@@ -21,6 +21,7 @@ enum class FieldType : uint8_t {
   kBoolean,
   kTime,      // RFC 3339
   kQuantity,  // Kubernetes' resource.Quantity: an integer or a string
+  kAny,       // of several types: what it may be, others check
 };
 
 struct Field {

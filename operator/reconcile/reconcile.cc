@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "operator/api/program.h"
 #include "operator/api/rules.h"
 #include "operator/reconcile/children.h"
 #include "operator/reconcile/policy.h"
@@ -201,9 +202,15 @@ Outcome ReconcileInSteps(const api::TrainingJob& job, const Observed& seen, Time
     did(Step::kCleanUp);
     return Finish(after, &draft);
   }
-  const auto errors = api::Validate(job);
+  auto errors = api::Validate(job);
+  const bool fresh =
+      !job.status.start_time && !job.status.conditions.contains(ConditionType::kRunning);
+  // A program that runs was good for the operator that began it.
+  if (fresh) {
+    for (api::FieldError& error : api::ValidateProgram(job)) errors.push_back(std::move(error));
+  }
   if (!errors.empty()) {
-    if (!job.status.start_time && !job.status.conditions.contains(ConditionType::kRunning)) {
+    if (fresh) {
       draft.Fail(Reason::kInvalidSpec, Listing(errors));
       did(Step::kRefuseManifest);
       return Finish(after, &draft);

@@ -251,4 +251,11 @@ Layout::Slice Layout::SliceOf(int64_t device_rank, const Dims& global) const {
   return slice;
 }
 
+Status CheckRank(std::span<const std::string> specs, std::string_view path, int rank) {
+  if (static_cast<int>(specs.size()) == rank) return OkStatus();
+  return InvalidArgument("layout [" + Join(specs, ", ") + "] has " + std::to_string(specs.size()) +
+                         (specs.size() == 1 ? " entry" : " entries") + ", but `" +
+                         std::string(path) + "` has rank " + std::to_string(rank));
+}
+
 }  // namespace meshtrain::mesh

@@ -10,6 +10,7 @@
 // [3,4]; rank 3 holds row 9 alone. A Layout is a value. Threads: reading one from several is safe.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -98,5 +99,8 @@ class Layout {
   std::vector<DimSharding> dims_;
   std::vector<Partial> partial_;
 };
+
+// "layout [batch] has 1 entry, but `hidden_1.kernel` has rank 2", or OK.
+Status CheckRank(std::span<const std::string> specs, std::string_view path, int rank);
 
 }  // namespace meshtrain::mesh

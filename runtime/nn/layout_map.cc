@@ -12,8 +12,6 @@ namespace {
 
 thread_local const LayoutMap* current_map = nullptr;
 
-std::string Ticked(const LayoutSpecs& specs) { return "[" + Join(specs, ", ") + "]"; }
-
 // At most three paths that `key` may have meant: those that hold its longest plain piece, else the
 // first ones.
 std::string NearPaths(std::string_view key, const std::vector<std::string>& paths) {
@@ -39,13 +37,6 @@ std::string NearPaths(std::string_view key, const std::vector<std::string>& path
 }
 
 }  // namespace
-
-Status CheckRank(const LayoutSpecs& specs, std::string_view path, int rank) {
-  if (static_cast<int>(specs.size()) == rank) return OkStatus();
-  return InvalidArgument("layout " + Ticked(specs) + " has " + std::to_string(specs.size()) +
-                         (specs.size() == 1 ? " entry" : " entries") + ", but `" +
-                         std::string(path) + "` has rank " + std::to_string(rank));
-}
 
 Status LayoutMap::Add(std::string_view key, LayoutSpecs specs) {
   for (const Rule& rule : rules_) {

@@ -71,7 +71,6 @@ class LayoutMap {
   std::vector<Rule> rules_;
 };
 
-// "rule: the specs have 1 entry, but hidden_1.kernel f32[784,700] has rank 2", or OK.
-Status CheckRank(const LayoutSpecs& specs, std::string_view path, int rank);
+using mesh::CheckRank;
 
 }  // namespace meshtrain::nn

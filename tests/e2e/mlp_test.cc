@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/program/ops.h"
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/trainer/job/runner.h"
 #include "tests/e2e/core_mlp_run.h"
 
@@ -134,9 +134,9 @@ program:
 
 std::vector<double> TrainDeclared(const std::string& optimizer, bool isolated,
                                   DType dtype = DType::kF32) {
-  const auto manifest = spec::ParseManifest(Manifest(optimizer), "job.yaml");
+  const auto manifest = recipe::ParseManifest(Manifest(optimizer), "job.yaml");
   EXPECT_TRUE(manifest.ok()) << manifest.status().message();
-  const auto declared = spec::Declared::Create(manifest->program).value();
+  const auto declared = recipe::Declared::Create(manifest->program).value();
   const auto session = Session::Create({.isolated = isolated}).value();
   const auto runner = trainer::MakeRunner(
       *session, declared, {.types = {{dtype, {128, 28, 28}}, Batches()[0].components[1].type()}});
@@ -180,10 +180,10 @@ TEST(DeclaredMlpTest, SgdGivesTheReferenceLosses) {
 }
 
 TEST(DeclaredMlpTest, TheManifestAndTheCppExampleAreOneProgram) {
-  const auto manifest = spec::ParseManifest(
+  const auto manifest = recipe::ParseManifest(
       Manifest("{adam_paper: {learning_rate: 0.001, epsilon: 1.0e-7}}"), "job.yaml");
   const std::vector<TensorType> types = {{DType::kF32, {128, 28, 28}}, {DType::kI32, {128}}};
-  const auto traced = spec::Build(manifest->program, types);
+  const auto traced = recipe::Build(manifest->program, types);
   ASSERT_TRUE(traced.ok()) << traced.status().message();
   const Mesh mesh = Mesh::Parse("batch=8").value();
   const auto session = Session::Create().value();
@@ -199,8 +199,8 @@ TEST(DeclaredMlpTest, TheManifestAndTheCppExampleAreOneProgram) {
 
 // A loss that is not finite stops before anything changes, and the first op to blame is named.
 TEST(DeclaredMlpTest, AnInfiniteInputIsNamedAndLeavesTheWeightsAlone) {
-  const auto manifest = spec::ParseManifest(Manifest("{adam_paper: {}}"), "job.yaml");
-  const auto declared = spec::Declared::Create(manifest->program).value();
+  const auto manifest = recipe::ParseManifest(Manifest("{adam_paper: {}}"), "job.yaml");
+  const auto declared = recipe::Declared::Create(manifest->program).value();
   execute::SessionOptions options;
   options.plan.finite_outputs = {"loss"};
   const auto session = Session::Create(std::move(options)).value();

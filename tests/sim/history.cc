@@ -282,7 +282,7 @@ api::TrainingJob RandomJob(uint64_t seed) {
     run.clean_pod_policy = std::string(clean[below(3)]);
     if (below(2) == 0) run.dead_node_seconds = 20 + below(60);
     if (below(2) == 0) job.spec.elastic = api::Elastic{.min_replicas = 1, .max_replicas = 6};
-    if (below(3) == 0) job.spec.program = "{}";
+    if (below(3) == 0) job.spec.program = testing_support::kProgram;
     if (api::Replicas(job.spec, Role::kPs) > 0) job.spec.strategy = api::kStrategyParameterServer;
     if (below(2) == 0) run.backoff_limit = below(6);
     if (run.backoff_limit && below(3) == 0) run.backoff_window_seconds = 60;

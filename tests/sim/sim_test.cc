@@ -247,7 +247,11 @@ TEST(SimTest, PodsAppearWithinASecondOfTheReleaseOfTheirNames) {
 // pods have ended, and nothing of the former counts for it, whichever write of all that its
 // operator dies after or hears nothing of.
 TEST(SimTest, AJobMadeAgainWhileItsFormerSelfIsDyingIsANewJob) {
-  const auto job = testing_support::MakeJob("life").Chief().Workers(2).Program("{}").Build();
+  const auto job = testing_support::MakeJob("life")
+                       .Chief()
+                       .Workers(2)
+                       .Program(testing_support::kProgram)
+                       .Build();
   for (const uint64_t seed : {7, 8}) {
     const auto live = [&](Faults faults) {
       faults.run_seconds = 150;
@@ -278,7 +282,11 @@ TEST(SimTest, AJobMadeAgainWhileItsFormerSelfIsDyingIsANewJob) {
 
 // An etcd that is set back knows less than the operator does; what it has is what counts.
 TEST(SimTest, AnOlderRevisionIsWhatCounts) {
-  const auto job = testing_support::MakeJob("life").Chief().Workers(2).Program("{}").Build();
+  const auto job = testing_support::MakeJob("life")
+                       .Chief()
+                       .Workers(2)
+                       .Program(testing_support::kProgram)
+                       .Build();
   int back = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     for (const double ago : {1.0, 15.0, 39.0}) {

@@ -71,6 +71,12 @@ JobBuilder& JobBuilder::Suspended(bool suspended) {
   return *this;
 }
 
+std::string ProgramOnMesh(int devices) {
+  std::string text(kProgram);
+  return text.insert(text.find("\"model\""),
+                     "\"mesh\":{\"batch\":" + std::to_string(devices) + "},");
+}
+
 JobBuilder MakeJob(std::string name) { return JobBuilder(std::move(name)); }
 
 PodSeen MakePod(const api::TrainingJob& job, cluster::TaskId task, PodPhase phase) {

@@ -6,11 +6,15 @@
 
 #include "operator/api/training_job.h"
 #include "operator/reconcile/observed.h"
+#include "tests/support/small_program.h"
 
 namespace meshtrain::testing_support {
 
 // 2026-01-01T00:00:00Z plus `seconds`.
 TimePoint At(double seconds);
+
+// kProgram on a mesh of so many devices.
+std::string ProgramOnMesh(int devices);
 
 class JobBuilder {
  public:

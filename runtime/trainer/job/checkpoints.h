@@ -13,9 +13,9 @@
 #include "runtime/data/pipeline.h"
 #include "runtime/execute/session.h"
 #include "runtime/membership/team.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/saving/resume.h"
 #include "runtime/saving/session_checkpoints.h"
-#include "runtime/spec/spec.h"
 #include "runtime/train/loop.h"
 #include "runtime/trainer/mesh_runner.h"
 
@@ -31,7 +31,7 @@ class JobCheckpoints {
     // (`own_folder`).
     std::string folder;
     bool own_folder = false;
-    spec::CheckpointSpec spec;
+    manifest::Checkpoint spec;
     membership::Team* team = nullptr;  // null: one process
     // How long the chief waits for the others' parts of a checkpoint in a shared folder.
     Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;

@@ -24,8 +24,8 @@
 #include "runtime/checkpoint/async.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/nn/parameter.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/saving/resume.h"
-#include "runtime/spec/spec.h"
 #include "runtime/train/callbacks.h"
 #include "runtime/trainer/job/config.h"
 #include "runtime/trainer/job/reporter.h"
@@ -35,7 +35,7 @@ namespace meshtrain::trainer {
 // What is to be trained. An engine borrows it.
 struct TrainingJob {
   JobConfig config;
-  spec::Manifest manifest;
+  manifest::Manifest manifest;
   std::unique_ptr<data::Pipeline> train, test;  // from Open on; test: null without `data.test`
   int64_t epochs = 0, steps_per_epoch = 0;
 };

@@ -21,9 +21,9 @@
 #include "runtime/execute/session.h"
 #include "runtime/membership/arithmetic_agreement.h"
 #include "runtime/membership/team.h"
+#include "runtime/recipe/plan_options.h"
 #include "runtime/saving/failure.h"
 #include "runtime/saving/resume.h"
-#include "runtime/spec/plan_options.h"
 #include "runtime/strategy/cross_device.h"
 #include "runtime/strategy/dataset.h"
 #include "runtime/train/callbacks.h"
@@ -40,7 +40,7 @@ namespace {
 // From the last part of a checkpoint to its commit by the chief.
 constexpr Duration kCommitTakes = std::chrono::seconds(5);
 
-Status CheckSupported(const spec::Manifest& manifest, const JobConfig& config) {
+Status CheckSupported(const manifest::Manifest& manifest, const JobConfig& config) {
   const std::string file = SourceName(config);
   if (manifest.program.processes > 1 && !config.job.tf_config) {
     return InvalidArgument(file + ": its mesh lies in " +
@@ -66,16 +66,16 @@ void WarnOfNccl(std::string_view field, std::string_view instead) {
 }
 
 // What a manifest says about its strategy's sums (docs/strategies.md), but for the plan's part.
-void ApplyStrategyOptions(const spec::ProgramSpec& program, execute::SessionOptions* options) {
+void ApplyStrategyOptions(const manifest::Program& program, execute::SessionOptions* options) {
   if (const auto& mirrored = program.mirrored) {
-    if (mirrored->cross_device_ops == spec::CrossDeviceOps::kNccl) {
+    if (mirrored->cross_device_ops == manifest::CrossDeviceOps::kNccl) {
       WarnOfNccl("program.mirrored.cross_device_ops", "Auto");
     }
     if (mirrored->isolated()) {
       options->isolated = true;
-      static_assert(static_cast<int>(spec::CrossDeviceOps::kRing) ==
+      static_assert(static_cast<int>(manifest::CrossDeviceOps::kRing) ==
                     static_cast<int>(strategy::CrossDeviceOps::kRing));
-      const auto ops = mirrored->cross_device_ops == spec::CrossDeviceOps::kNccl
+      const auto ops = mirrored->cross_device_ops == manifest::CrossDeviceOps::kNccl
                            ? strategy::CrossDeviceOps::kAuto
                            : static_cast<strategy::CrossDeviceOps>(mirrored->cross_device_ops);
       options->local_communicator =
@@ -86,7 +86,7 @@ void ApplyStrategyOptions(const spec::ProgramSpec& program, execute::SessionOpti
     }
   }
   if (program.multi_worker_mirrored &&
-      program.multi_worker_mirrored->communication == spec::Communication::kNccl) {
+      program.multi_worker_mirrored->communication == manifest::Communication::kNccl) {
     WarnOfNccl("program.multi_worker_mirrored.communication", "RING");
   }
 }
@@ -300,7 +300,7 @@ class MeshEngine final : public JobEngine {
 
   // Session, steps and initial weights.
   Status Prepare() {
-    const spec::ProgramSpec& program = job_.manifest.program;
+    const manifest::Program& program = job_.manifest.program;
     // The others wait for its plan hashes.
     const membership::Team::Busy busy(team_.get(), "planning");
     MT_RETURN_IF_ERROR(Plan(program).From(Origin::kManifest));
@@ -318,7 +318,7 @@ class MeshEngine final : public JobEngine {
     return OkStatus();
   }
 
-  Status Plan(const spec::ProgramSpec& program) {
+  Status Plan(const manifest::Program& program) {
     execute::SessionOptions options{.isolated = job_.config.isolated,
                                     .threads = job_.config.threads,
                                     .memory = job_.config.memory};
@@ -326,11 +326,11 @@ class MeshEngine final : public JobEngine {
       options.process = team_->process();
       options.communicator = team_->communicators();
     }
-    MT_ASSIGN_OR_RETURN(const spec::Declared declared, spec::Declared::Create(program));
+    MT_ASSIGN_OR_RETURN(const recipe::Declared declared, recipe::Declared::Create(program));
     const int64_t full = job_.train->batch_size();
     ApplyStrategyOptions(program, &options);
     MT_ASSIGN_OR_RETURN(options.plan,
-                        spec::PlanOptionsOf(program, declared, job_.train->BatchTypes(full)));
+                        recipe::PlanOptionsOf(program, declared, job_.train->BatchTypes(full)));
     MT_ASSIGN_OR_RETURN(session_, execute::Session::Create(std::move(options)));
     MeshRunner::Options sizes{
         .types = job_.train->BatchTypes(full), .train_sizes = {}, .eval_sizes = {}};

@@ -6,10 +6,10 @@
 namespace meshtrain::trainer {
 
 Result<std::unique_ptr<MeshRunner>> MakeRunner(execute::Session& session,
-                                               const spec::Declared& declared,
+                                               const recipe::Declared& declared,
                                                MeshRunner::Options options) {
   const auto trace = [declared](const std::vector<mesh::TensorType>& types) -> Result<TracedSteps> {
-    MT_ASSIGN_OR_RETURN(spec::Traced traced, declared.Trace(types));
+    MT_ASSIGN_OR_RETURN(recipe::Traced traced, declared.Trace(types));
     sharding::Given layouts;
     layouts.inputs = std::move(traced.layouts.inputs);
     layouts.states = std::move(traced.layouts.states);

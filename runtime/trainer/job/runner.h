@@ -5,7 +5,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/execute/session.h"
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/trainer/mesh_runner.h"
 
 namespace meshtrain::trainer {
@@ -13,7 +13,7 @@ namespace meshtrain::trainer {
 // Traces, plans and compiles every step; the states are zero until Initialize, or until they are
 // written. Errors: those of the trace, with the place in the manifest.
 Result<std::unique_ptr<MeshRunner>> MakeRunner(execute::Session& session,
-                                               const spec::Declared& declared,
+                                               const recipe::Declared& declared,
                                                MeshRunner::Options options);
 
 }  // namespace meshtrain::trainer

@@ -34,18 +34,18 @@ using parameter::Coordinator;
 
 constexpr char kTrainingData[] = "train";
 
-parameter::Partitioner PartitionerOf(const spec::ParameterServerSpec& spec) {
+parameter::Partitioner PartitionerOf(const manifest::ParameterServer& spec) {
   struct Visitor {
-    parameter::Partitioner operator()(const spec::WholeVariables&) const {
+    parameter::Partitioner operator()(const manifest::WholeVariables&) const {
       return parameter::Whole{};
     }
-    parameter::Partitioner operator()(const spec::FixedShardsSpec& s) const {
+    parameter::Partitioner operator()(const manifest::FixedShards& s) const {
       return parameter::FixedShards{s.num_shards};
     }
-    parameter::Partitioner operator()(const spec::MinSizeSpec& s) const {
+    parameter::Partitioner operator()(const manifest::MinSize& s) const {
       return parameter::MinSize{s.min_shard_bytes, s.max_shards};
     }
-    parameter::Partitioner operator()(const spec::MaxSizeSpec& s) const {
+    parameter::Partitioner operator()(const manifest::MaxSize& s) const {
       return parameter::MaxSize{s.max_shard_bytes, s.max_shards};
     }
   };
@@ -184,15 +184,15 @@ class ServerEngine final : public JobEngine {
  private:
   // The step's hash, the batches' types.
   Status Trace() {
-    MT_ASSIGN_OR_RETURN(const spec::Declared declared,
-                        spec::Declared::Create(job_.manifest.program));
+    MT_ASSIGN_OR_RETURN(const recipe::Declared declared,
+                        recipe::Declared::Create(job_.manifest.program));
     MT_RETURN_IF_ERROR(CheckBatches(declared, *job_.train, job_.test.get()));
     const int64_t full = job_.train->batch_size();
     std::set<int64_t> sizes = job_.train->batch_sizes();
     if (job_.test) sizes.merge(job_.test->batch_sizes());
     for (const int64_t size : sizes) {
       const std::vector<mesh::TensorType> types = job_.train->BatchTypes(size);
-      MT_ASSIGN_OR_RETURN(const spec::Traced traced, declared.Trace(types));
+      MT_ASSIGN_OR_RETURN(const recipe::Traced traced, declared.Trace(types));
       types_.emplace_back(types[0], types[1]);
       classes_ = traced.programs.classes;
       if (program_hash_.empty() || size == full) {
@@ -244,8 +244,8 @@ class ServerEngine final : public JobEngine {
   }
 
   Status Define(const std::string& restore, std::stop_token stop) {
-    const spec::ParameterServerSpec spec =
-        job_.manifest.program.parameter_server.value_or(spec::ParameterServerSpec{});
+    const manifest::ParameterServer spec =
+        job_.manifest.program.parameter_server.value_or(manifest::ParameterServer{});
     parameter::CoordinatorOptions options;
     options.cluster = job_.config.job.tf_config->cluster;
     MT_ASSIGN_OR_RETURN(options.identity, parameter::IdentityOf(ProcessEnvironment()));
@@ -266,10 +266,10 @@ class ServerEngine final : public JobEngine {
     coordinator_.reset();
     MT_ASSIGN_OR_RETURN(coordinator_, Coordinator::Create(std::move(options), stop));
     // A trace of its own: a session before this one has used up the other's.
-    MT_ASSIGN_OR_RETURN(const spec::Declared declared,
-                        spec::Declared::Create(job_.manifest.program));
+    MT_ASSIGN_OR_RETURN(const recipe::Declared declared,
+                        recipe::Declared::Create(job_.manifest.program));
     MT_ASSIGN_OR_RETURN(training_, coordinator_->DefineTraining(declared.recipe(), types_));
-    data::PipelineSpec pipeline = spec::TrainPipeline(job_.manifest.program.data);
+    data::PipelineSpec pipeline = recipe::TrainPipeline(job_.manifest.program);
     pipeline.classes = classes_;
     MT_ASSIGN_OR_RETURN(data_,
                         coordinator_->CreatePerWorkerDataset(kTrainingData, std::move(pipeline)));

@@ -13,7 +13,7 @@
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/cluster/exit_code.h"
-#include "runtime/spec/summary.h"
+#include "runtime/recipe/summary.h"
 #include "runtime/trainer/evaluate_loop.h"
 #include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/say.h"
@@ -23,7 +23,7 @@ namespace {
 
 class Training {
  public:
-  Training(const JobConfig& config, spec::Manifest manifest, MakeEngine make)
+  Training(const JobConfig& config, manifest::Manifest manifest, MakeEngine make)
       : job_{.config = config, .manifest = std::move(manifest)}, engine_(make(job_)) {
     engine_->set_interrupted(
         [this](const std::string& rank, uint64_t incarnation, const Status& why) {
@@ -59,10 +59,10 @@ class Training {
   }
 
   Status OpenData() {
-    const spec::ProgramSpec& program = job_.manifest.program;
-    MT_ASSIGN_OR_RETURN(job_.train, data::Pipeline::Create(spec::TrainPipeline(program.data)));
+    const manifest::Program& program = job_.manifest.program;
+    MT_ASSIGN_OR_RETURN(job_.train, data::Pipeline::Create(recipe::TrainPipeline(program.data)));
     if (program.data.test) {
-      MT_ASSIGN_OR_RETURN(job_.test, data::Pipeline::Create(spec::TestPipeline(program.data)));
+      MT_ASSIGN_OR_RETURN(job_.test, data::Pipeline::Create(recipe::TestPipeline(program.data)));
     }
     job_.epochs = program.train.epochs;
     job_.steps_per_epoch = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch
@@ -88,7 +88,7 @@ class Training {
                       .epochs = job_.epochs,
                       .steps_per_epoch = job_.steps_per_epoch,
                       .plan = what.plan,
-                      .facts = spec::Summary(job_.manifest.program, what.parameters),
+                      .facts = recipe::Summary(job_.manifest.program, what.parameters),
                       .rank_step_seconds = what.rank_step_seconds,
                       .collective_bytes = what.collective_bytes,
                       .chief = engine_->chief()};
@@ -112,7 +112,7 @@ class Training {
   }
 
   Result<train::FitResult> Fit(const train::Position& start, std::stop_token stop) {
-    const spec::TrainSpec& train = job_.manifest.program.train;
+    const manifest::Train& train = job_.manifest.program.train;
     early_ = EarlyStoppingOf(job_.manifest);
     JobEngine::Loop loop{.options = {.epochs = train.epochs,
                                      .steps_per_epoch = train.steps_per_epoch,
@@ -195,7 +195,7 @@ class Training {
 
 }  // namespace
 
-Status RunTraining(const JobConfig& config, spec::Manifest manifest, MakeEngine make,
+Status RunTraining(const JobConfig& config, manifest::Manifest manifest, MakeEngine make,
                    std::stop_token stop) {
   return Training(config, std::move(manifest), make).Run(std::move(stop));
 }

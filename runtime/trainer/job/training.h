@@ -5,7 +5,7 @@
 #include <stop_token>
 
 #include "runtime/base/status.h"
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/trainer/job/config.h"
 #include "runtime/trainer/job/engine.h"
 
@@ -15,7 +15,7 @@ using MakeEngine = std::unique_ptr<JobEngine> (*)(const TrainingJob& job);
 
 // OK when the job is done, cluster::Stopped() when it was asked to stop and has saved; else why it
 // cannot go on.
-Status RunTraining(const JobConfig& config, spec::Manifest manifest, MakeEngine make,
+Status RunTraining(const JobConfig& config, manifest::Manifest manifest, MakeEngine make,
                    std::stop_token stop);
 
 }  // namespace meshtrain::trainer

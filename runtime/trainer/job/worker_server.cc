@@ -9,7 +9,7 @@
 
 namespace meshtrain::trainer {
 
-Result<std::string> SharedFolder(const JobConfig& config, const spec::Manifest& manifest) {
+Result<std::string> SharedFolder(const JobConfig& config, const manifest::Manifest& manifest) {
   if (manifest.checkpoint.path.empty()) {
     return InvalidArgument(SourceName(config) +
                            ": spec.checkpoint.path: expected a folder that every process of the "
@@ -27,7 +27,7 @@ Result<std::string> SharedFolder(const JobConfig& config, const spec::Manifest& 
 }
 
 Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const JobConfig& config,
-                                                             const spec::Manifest& manifest) {
+                                                             const manifest::Manifest& manifest) {
   parameter::WorkerOptions options;
   MT_ASSIGN_OR_RETURN(options.port, cluster::ListenPort(*config.job.tf_config));
   options.address = cluster::ListenAddress(*config.job.tf_config);

@@ -84,6 +84,52 @@ class GoodRuns(Case):
                 plans.add(plan.stdout)
         self.assertEqual(len(plans), 5)  # devices by themselves have no plan of their own
 
+    def alone(self, beside=""):
+        """The program without a job around it, its fields at the top of the file or under `program`."""
+        text = Path(self.manifest(mesh="")).read_text()
+        lines = text[text.index("    seed:"):].split("\n")
+        top = "\n".join(line[4:] for line in lines)
+        under = "program:\n" + "\n".join(line[2:] for line in lines)
+        for name, body in (("top", top), ("under", under)):
+            path = self.folder / f"{name}.yaml"
+            path.write_text(beside + body)
+            yield path
+
+    def test_a_program_alone_may_have_strategy_and_checkpoint(self):
+        beside = "strategy: Mirrored\ncheckpoint: {everySteps: 3, keep: 100}\n"
+        for path in self.alone(beside):
+            with self.subTest(path.name):
+                text = path.read_text()
+                indent = "" if path.name == "top.yaml" else "  "
+                path.write_text(text.replace(f"{indent}data:", f"{indent}devices: {{count: 2}}\n{indent}data:", 1))
+                out = self.folder / path.stem
+                result = self.meshtrain("run", "-f", str(path), "--output", str(out))
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("on mesh batch=2", result.stdout)
+                self.assertGreater(len(list((out / "checkpoints").glob("ckpt-*"))), 2, "every third step's")
+                path.write_text(text.replace("Mirrored", "Mirored").replace("everySteps", "everyStep"))
+                result = self.meshtrain("validate", "-f", str(path))
+                self.expect_error(result, 78, f"{path}:1:1: strategy: unknown strategy `Mirored`, did you mean `Mirrored`?",
+                                  f"{path}:2:14: checkpoint: unknown field `everyStep`, did you mean `everySteps`?")
+
+    def test_a_second_document_is_named(self):
+        for path in self.alone():
+            path.write_text(path.read_text().rstrip("\n") + "\n---\nseed: 4\n")
+            line = path.read_text().split("\n").index("seed: 4", 4) + 1
+            self.expect_error(self.meshtrain("validate", "-f", str(path)), 78,
+                              f"{path}:{line}:1: expected one program, got: a second document")
+
+    def test_each_mistake_is_shown_also_behind_another(self):
+        edit = lambda t: (t.replace("replicas: 1", "replicas: 1, restartPolicy: Sometimes").replace("- flatten", "- flaten")
+                          .replace("batch: 20", "batch: 21").replace("everySteps: ", "resume: Latst, everySteps: ")
+                          .replace("    loss:", "    seed: 4\n    loss:"))
+        manifest = self.manifest(batch=20, edit=edit)
+        result = self.meshtrain("validate", "-f", manifest)
+        self.expect_error(result, 78, "key `seed` is here twice", "unknown layer `flaten`, did you mean `flatten`?",
+                          "program.data.batch: expected a multiple of 2", "spec.checkpoint.resume: expected one of Latest, Never",
+                          "spec.replicaSpecs.worker.restartPolicy: must be one of")
+        self.assertEqual(len(result.stderr.strip().split("\n")), 5, result.stderr)
+
     def test_validate_goes_by_the_operators_rules_too(self):
         # A job of the user's own image declares no program.
         job = self.folder / "own.yaml"
@@ -211,7 +257,7 @@ class Mistakes(Case):
         self.expect_error(self.run_job(self.manifest(edit=devices("kind: cpu, count: 1"))), 78,
                           "job.yaml:10:5: program.mesh: mesh batch=2 needs 2 devices, got: 1 process with 1 device")
         self.expect_error(self.run_job(self.manifest(edit=devices("kind: cuda"))), 78,
-                          "program.devices.kind: this worker computes on cpu, got: cuda")
+                          "program.devices.kind: expected cpu, the only kind that runs yet, got: cuda")
 
     def test_layouts_that_do_not_fit(self):
         rule = lambda text: (lambda t: t.replace("    train: {epochs", "    layout: {rules: [" + text + "]}\n    train: {epochs"))
@@ -253,7 +299,7 @@ class Hostile(Case):
         (self.folder / f"{odd}.gz").write_bytes(b"no IDX file")
         data = metric(edit=lambda t: t.replace("/images.gz", "/" + odd + ".gz").replace("{images: ", '{images: "').replace(
             ".gz, labels", '.gz", labels').replace(odd, quoted[1:-1]))
-        for verb in ("plan", "run"):
+        for verb in ("validate", "plan", "run"):
             self.expect_text(self.meshtrain(verb, "-f", data), 65, spelled + ".gz: byte 0: expected IDX's magic number")
         self.expect_text(self.meshtrain("validate", "-f", str(self.folder / odd)), 66, spelled)
         self.expect_text(self.meshtrain(odd), 64, spelled)

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "tests/integration/operator/proxy_fixture.h"
+#include "tests/support/small_program.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -265,7 +266,7 @@ TEST_F(HarmTest, NoOrphanIsAdoptedForAJobThatIsBeingDeleted) {
 
 TEST_F(HarmTest, ATokenThatSomebodyDeletedIsMadeAgainAndAllRestartTogether) {
   ASSERT_NO_FATAL_FAILURE(Run());
-  ApplyJob("mnist", 0, 2, {{"program", {{"seed", 1}}}});
+  ApplyJob("mnist", 0, 2, {{"program", nlohmann::json::parse(testing_support::kProgram)}});
   ASSERT_TRUE(WaitForPods("mnist", 2));
   for (const char* pod : {"mnist-worker-0", "mnist-worker-1"}) SetRunning(pod);
   ASSERT_TRUE(WaitForCondition("mnist", "Running"));
@@ -294,7 +295,7 @@ TEST_F(HarmTest, ATokenThatSomebodyDeletedIsMadeAgainAndAllRestartTogether) {
 TEST_F(HarmTest, AForeignSecretOfATokensFormerNameIsNobodysBusiness) {
   Kubectl({"create", "secret", "generic", "mnist-token", "--from-literal=token=theirs"});
   ASSERT_NO_FATAL_FAILURE(Run());
-  ApplyJob("mnist", 0, 1, {{"program", {{"seed", 1}}}});
+  ApplyJob("mnist", 0, 1, {{"program", nlohmann::json::parse(testing_support::kProgram)}});
   ASSERT_TRUE(WaitForPods("mnist", 1));
   const std::string volumes = Get(kube::Pods(), "mnist-worker-0")["spec"]["volumes"].dump();
   EXPECT_EQ(volumes.find("\"mnist-token\""), std::string::npos) << volumes;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/integration/operator/operator_fixture.h"
+#include "tests/support/small_program.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -164,6 +165,17 @@ TEST_F(LifecycleTest, RefusesWhatIsWrongWithItsPath) {
     "kind":"TrainingJob","metadata":{"name":"bad"},"spec":{"replicaSpecs":{"worker":{"replicas":-1,"template":{}}}}})");
   EXPECT_NE(negative.exit_code, 0);
   EXPECT_THAT(negative.out, HasSubstr("spec.replicaSpecs.worker.replicas"));
+}
+
+TEST_F(LifecycleTest, AProgramWithAMistakeFailsWithoutAPod) {
+  StartOperator();
+  std::string program(testing_support::kProgram);
+  program.replace(program.find("flatten"), 7, "flaten");
+  ApplyJob("typo", 0, 2, {{"program", nlohmann::json::parse(program)}});
+  ASSERT_TRUE(WaitForCondition("typo", "Failed"));
+  EXPECT_THAT(Kubectl({"get", "tj", "typo", "-o", "jsonpath={.status.conditions}"}),
+              HasSubstr("spec.program.model[0]: unknown layer `flaten`, did you mean `flatten`?"));
+  EXPECT_EQ(Kubectl({"get", "pods", "-o", "name"}), "");
 }
 
 TEST_F(LifecycleTest, RefusesAJobOfSomebodyWhoMayNotCreatePods) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tests/integration/operator/operator_fixture.h"
+#include "tests/support/small_program.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -194,7 +195,7 @@ TEST_F(PoliciesTest, LabelsThatSomebodyTookAwayAreGivenBackAndNothingIsAskedForI
 TEST_F(PoliciesTest, MakesTheTokenTheClaimAndTheClusterFile) {
   StartOperator();
   ApplyJob("mnist", 0, 2,
-           {{"program", {{"seed", 1}}},
+           {{"program", nlohmann::json::parse(testing_support::kProgram)},
             {"checkpoint",
              {{"path", "/checkpoints"},
               {"volumeClaimTemplate",

@@ -8,6 +8,7 @@
 #include "operator/control/controller.h"
 #include "tests/operator/control/controller_fixture.h"
 #include "tests/support/fake_api.h"
+#include "tests/support/small_program.h"
 
 namespace meshtrain::control {
 namespace {
@@ -91,7 +92,7 @@ TEST_F(ControllerTest, GoesOnAfterBeingKilledAtAnyWrite) {
 TEST_F(ControllerTest, ATokenThatSomebodyDeletedRestartsAllTogether) {
   Start();
   json job = json::parse(JobText("mnist", 2));
-  job["spec"]["program"] = {{"seed", 1}};
+  job["spec"]["program"] = json::parse(testing_support::kProgram);
   api_.Put(TrainingJobs(), job.dump());
   ASSERT_TRUE(Eventually([&] { return api_.All(kube::Pods()).size() == 2; }));
   for (const char* name : {"mnist-worker-0", "mnist-worker-1"}) SetPhase(name, Running());

@@ -71,7 +71,7 @@ TEST(LauncherTest, APlaceKeepsItsPortsWhateverBecomesOfItsProcess) {
 }
 
 TEST(LauncherTest, TheMetricsAddressIsTheLeaders) {
-  auto job = MakeJob("mnist").Chief().Workers(1).Program("{}").Build();
+  auto job = MakeJob("mnist").Chief().Workers(1).Program(testing_support::kProgram).Build();
   for (auto& [role, replica] : job.spec.replica_specs) replica.pod_template = {};
   const auto address = [&](const std::string& given, TaskId task) {
     const auto launcher = Launcher::Create(job, {.worker = "worker", .metrics_address = given});
@@ -90,7 +90,7 @@ TEST(LauncherTest, TheMetricsAddressIsTheLeaders) {
 }
 
 TEST(LauncherTest, ALargeClusterLiesInAFileOfThisMachine) {
-  auto job = MakeJob("mnist").Workers(2).Program("{}").Build();
+  auto job = MakeJob("mnist").Workers(2).Program(testing_support::kProgram).Build();
   job.spec.replica_specs.at(Role::kWorker).pod_template = {};
   // The body of a pod of a large job, with the variable that names the file.
   job.spec.replica_specs.at(Role::kWorker).pod_template = api::ReadPodTemplate(
@@ -111,7 +111,7 @@ TEST(LauncherTest, ALargeClusterLiesInAFileOfThisMachine) {
 }
 
 TEST(LauncherTest, SecretsAreNobodyElsesAndGoWithIt) {
-  const auto job = MakeJob("mnist").Workers(1).Program("{}").Build();
+  const auto job = MakeJob("mnist").Workers(1).Program(testing_support::kProgram).Build();
   std::string path;
   {
     const auto launcher = Launcher::Create(job, {.worker = "worker"});

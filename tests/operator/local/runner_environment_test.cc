@@ -162,7 +162,7 @@ TEST_F(RunnerTest, AJobWithAProgramRunsTheWorkerBesideUs) {
   auto job = MakeJob("mnist")
                  .Chief()
                  .Workers(2)
-                 .Program(R"({"mesh":{"batch":3}})")
+                 .Program(testing_support::ProgramOnMesh(3))
                  .With([](api::TrainingJob& j) {
                    j.spec.strategy = api::kStrategyMesh;
                    j.spec.program_has_mesh = true;
@@ -178,7 +178,7 @@ TEST_F(RunnerTest, AJobWithAProgramRunsTheWorkerBesideUs) {
               testing::MatchesRegex("--output " + out + address + " --isolated --threads 3\n"));
   EXPECT_THAT(File("args-worker-1"), testing::MatchesRegex("--output " + out + "/worker-1" +
                                                            address + " --isolated --threads 2\n"));
-  EXPECT_EQ(File("program-worker-1"), "{\"mesh\":{\"batch\":3}}\n");
+  EXPECT_EQ(File("program-worker-1"), testing_support::ProgramOnMesh(3) + "\n");
   EXPECT_EQ(File("token-chief-0").size(), 64u);
   EXPECT_EQ(File("token-chief-0"), File("token-worker-1"));
   // One folder for all of them, since none is given.
@@ -195,7 +195,7 @@ TEST_F(RunnerTest, AJobWithAProgramRunsTheWorkerBesideUs) {
   EXPECT_TRUE(std::filesystem::is_directory(claim));
 
   // Alone it decides for itself: its threads, and where its checkpoints go.
-  auto alone = MakeJob("mnist").Workers(1).Program(R"({"mesh":{"batch":3}})").Build();
+  auto alone = MakeJob("mnist").Workers(1).Program(testing_support::ProgramOnMesh(3)).Build();
   alone.spec.replica_specs.at(Role::kWorker).pod_template = {};
   options.launch.isolated = false;
   options.launch.metrics_address = "none";

@@ -175,7 +175,7 @@ TEST(ChildrenTest, AProgramNeedsNoTemplate) {
   auto builder =
       MakeJob("mnist")
           .Workers(2)
-          .Program(R"({"mesh":{"batch":2},"seed":1})")
+          .Program(testing_support::ProgramOnMesh(2))
           .With([](api::TrainingJob& job) {
             job.spec.replica_specs[Role::kWorker].pod_template = {};
             job.spec.strategy = "Mesh";
@@ -187,7 +187,7 @@ TEST(ChildrenTest, AProgramNeedsNoTemplate) {
   const Json pod = Pod(builder.Build(), kWorker1);
   const Json& container = pod["spec"]["containers"][0];
   EXPECT_EQ(container["image"], "meshtrain-worker:latest");
-  EXPECT_EQ(Env(pod, "MESHTRAIN_PROGRAM"), R"({"mesh":{"batch":2},"seed":1})");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_PROGRAM"), testing_support::ProgramOnMesh(2));
   EXPECT_EQ(Env(pod, "MESHTRAIN_STRATEGY"), "Mesh");
   EXPECT_EQ(Env(pod, "MESHTRAIN_PEER_RETURN_SECONDS"), "7");
   EXPECT_EQ(Env(pod, "MESHTRAIN_CHECKPOINT"),
@@ -226,7 +226,11 @@ TEST(ChildrenTest, OddTemplatesDoNotThrow) {
         R"({"spec":{"containers":[5]}})",
         R"({"spec":{"volumes":[{"name":3}],"containers":[{"name":4,
                            "env":{"a":1},"ports":7,"volumeMounts":[3]}]}})"}) {
-    auto job = MakeJob("a").Workers(5000).Template(Role::kWorker, text).Program("{}").Build();
+    auto job = MakeJob("a")
+                   .Workers(5000)
+                   .Template(Role::kWorker, text)
+                   .Program(testing_support::kProgram)
+                   .Build();
     EXPECT_TRUE(Json::parse(PodBody(job, {}, {.name = "a-worker-0", .task = kWorker0})).is_object())
         << text;
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/operator/reconcile/scene.h"
+#include "tests/support/small_program.h"
 
 namespace meshtrain::reconcile {
 namespace {
@@ -124,6 +125,43 @@ TEST(LifecycleTest, AnInvalidJobFailsWithoutPods) {
             "patch status Failed Failed=InvalidSpec\n"
             "warn JobFailed: spec.replicaSpecs.chief.replicas: must be at most 1, got: 2\n");
   EXPECT_EQ(scene.Look(1), "");
+}
+
+TEST(LifecycleTest, AProgramWithAMistakeFailsWithoutPods) {
+  const auto look = [](std::string_view from, std::string_view to) {
+    std::string program(testing_support::kProgram);
+    program.replace(program.find(from), from.size(), to);
+    Scene scene(MakeJob("mnist").Workers(2).Program(program));
+    const std::string did = scene.Look(0);
+    EXPECT_EQ(scene.Look(1), "");
+    return did;
+  };
+  const std::string failed = "patch status Failed Failed=InvalidSpec\nwarn JobFailed: ";
+  EXPECT_EQ(look("\"batch\":12", "\"bacth\":12"),
+            failed + "spec.program.data: unknown field `bacth`, did you mean `batch`?\n");
+  EXPECT_EQ(look("\"flatten\"", "\"flaten\""),
+            failed + "spec.program.model[0]: unknown layer `flaten`, did you mean `flatten`?\n");
+  EXPECT_EQ(look("\"batch\":12", "\"batch\":0"),
+            failed + "spec.program.data.batch: expected a whole number of at least 1, got: 0\n");
+}
+
+TEST(LifecycleTest, WorkersOfAProgramAreNotElasticButBesideServers) {
+  Scene scene(MakeJob("mnist")
+                  .Workers(2)
+                  .Program(testing_support::kProgram)
+                  .With([](api::TrainingJob& job) {
+                    job.spec.elastic = api::Elastic{1, 5};
+                  }));
+  EXPECT_THAT(scene.Look(0), HasSubstr("spec.elastic: must be absent with a program"));
+}
+
+TEST(LifecycleTest, AProgramThatRunsIsNotJudgedAgain) {
+  Scene scene(MakeJob("mnist").Chief().Program(testing_support::kProgram));
+  scene.Running();
+  scene.job.spec.program = "{}";
+  scene.Look(10);
+  EXPECT_FALSE(scene.Is(ConditionType::kWaiting));
+  EXPECT_TRUE(scene.Is(ConditionType::kRunning));
 }
 
 TEST(LifecycleTest, ARunningJobIsNotStoppedForAnInvalidEdit) {

@@ -5,6 +5,7 @@
 
 #include "operator/reconcile/children.h"
 #include "tests/operator/reconcile/scene.h"
+#include "tests/support/small_program.h"
 
 namespace meshtrain::reconcile {
 namespace {
@@ -101,7 +102,7 @@ TEST(ChildrenAreOursTest, NamesOfChildrenCarryTheJobsUid) {
 }
 
 TEST(ChildrenAreOursTest, ATokenThatPodsHoldIsNeverMadeAnew) {
-  Scene scene(MakeJob("mnist").Chief().Workers(1).Program("{}"));
+  Scene scene(MakeJob("mnist").Chief().Workers(1).Program(testing_support::kProgram));
   EXPECT_THAT(scene.Look(0), HasSubstr("create secret mnist-token-"));
   scene.Obey();
   scene.Look(2);
@@ -114,7 +115,7 @@ TEST(ChildrenAreOursTest, ATokenThatPodsHoldIsNeverMadeAnew) {
 }
 
 TEST(ChildrenAreOursTest, WhatPodsMountAndSomebodyDeletedRestartsAllTogether) {
-  Scene scene(MakeJob("mnist").Chief().Workers(1).Program("{}"));
+  Scene scene(MakeJob("mnist").Chief().Workers(1).Program(testing_support::kProgram));
   scene.Running();
   scene.Pod(EndedPod(scene.job, kWorker0, 138));
   scene.Look(10);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/operator/reconcile/scene.h"
+#include "tests/support/small_program.h"
 
 namespace meshtrain::reconcile {
 namespace {
@@ -89,7 +90,7 @@ TEST(WaitsTest, TheMostTellingWaitIsToldInWhateverOrderPodsStand) {
 
 // A volume that does not mount shows in no state of a container.
 TEST(WaitsTest, APodThatHasItsNodeAndDoesNotStartIsTold) {
-  Scene scene(MakeJob("mnist").Workers(1).Program("{}"));
+  Scene scene(MakeJob("mnist").Workers(1).Program(testing_support::kProgram));
   scene.Look(0);
   scene.Obey();
   scene.seen.pods[0].phase = PodPhase::kPending;
@@ -107,7 +108,7 @@ TEST(WaitsTest, APodThatHasItsNodeAndDoesNotStartIsTold) {
 
 // Nothing else shows that it is missing: no watch tells of Secrets.
 TEST(WaitsTest, WhatASlowPodMountsIsAskedForUntilThereIsAnAnswerAndThenEveryFiveMinutes) {
-  Scene scene(MakeJob("mnist").Workers(2).Program("{}"));
+  Scene scene(MakeJob("mnist").Workers(2).Program(testing_support::kProgram));
   scene.Look(0);
   scene.Obey();
   scene.seen.mounts_asked = At(0);

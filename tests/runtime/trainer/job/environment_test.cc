@@ -6,7 +6,7 @@
 #include <map>
 
 #include "runtime/base/file.h"
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain::trainer {
 namespace {
@@ -37,7 +37,7 @@ TEST(EnvironmentTest, AJobsEnvironmentIsAManifest) {
   EXPECT_EQ(job->attempt, 3);
   EXPECT_EQ(job->mesh_processes(), 4);
   EXPECT_EQ(job->process(), 2);  // the chief is 0
-  const auto manifest = spec::ParseManifest(job->manifest, "MESHTRAIN_PROGRAM", {.processes = 4});
+  const auto manifest = recipe::ParseManifest(job->manifest, "MESHTRAIN_PROGRAM", {.processes = 4});
   ASSERT_TRUE(manifest.ok()) << manifest.status().message();
   EXPECT_EQ(manifest->name, "mnist");
   EXPECT_EQ(manifest->name_space, "ml");

@@ -63,7 +63,7 @@ class MeshEngineTest : public testing::Test {
     for (size_t at; (at = text.find("FOLDER")) != std::string::npos;) {
       text.replace(at, 6, MT_TESTDATA "/mlp");
     }
-    spec::Manifest manifest = spec::ParseManifest(text, "test", {.processes = 2}).value();
+    manifest::Manifest manifest = recipe::ParseManifest(text, "test", {.processes = 2}).value();
     manifest.program.train.epochs = epochs;
     manifest.checkpoint.every_steps = every;
     const std::array<membership::ReservedPort, 2> ports;

@@ -180,7 +180,7 @@ class TrainingTest : public testing::Test {
       text.replace(at, 6, MT_TESTDATA "/mlp");
     }
     text.replace(text.find("EARLY"), 5, early);
-    auto manifest = spec::ParseManifest(text, "test");
+    auto manifest = recipe::ParseManifest(text, "test");
     if (!manifest.ok()) return manifest.status();
     JobConfig config{.output = output(), .port = std::nullopt};
     config.job.termination_log = folder_.path() + "/last-words";

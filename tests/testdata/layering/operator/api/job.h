@@ -1,2 +1,2 @@
 #pragma once
-#include "runtime/spec/spec.h"
+#include "runtime/recipe/recipe.h"

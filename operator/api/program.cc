@@ -1,0 +1,27 @@
+#include "operator/api/program.h"
+
+#include <algorithm>
+
+#include "runtime/manifest/manifest.h"
+
+namespace meshtrain::api {
+
+std::vector<FieldError> ValidateProgram(const TrainingJob& job) {
+  std::vector<FieldError> errors;
+  const Spec& spec = job.spec;
+  if (spec.program.empty()) return errors;
+  const int64_t processes = Replicas(spec, Role::kChief) + Replicas(spec, Role::kWorker);
+  for (manifest::Problem& problem : manifest::Mistakes({.program = spec.program,
+                                    .strategy = spec.strategy,
+                                    .processes = std::max<int64_t>(1, processes)})) {
+    errors.push_back({std::move(problem.path), std::move(problem.what)});
+  }
+  if (spec.elastic && spec.strategy != kStrategyParameterServer) {
+    errors.push_back({"spec.elastic",
+                      "must be absent with a program, but under ParameterServer: its workers are "
+                      "its mesh, which cannot grow"});
+  }
+  return errors;
+}
+
+}  // namespace meshtrain::api

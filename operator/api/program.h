@@ -1,0 +1,15 @@
+// A job's program as the worker will read it: the same rows, without the worker.
+#pragma once
+
+#include <vector>
+
+#include "operator/api/training_job.h"
+
+namespace meshtrain::api {
+
+// What is wrong with the job's program and what stands beside it, each with its path and, where a
+// name is near, that name: "spec.program.data: unknown field `bacth`, did you mean `batch`?". Empty
+// without a program. What shows only with the data stays the worker's to say.
+std::vector<FieldError> ValidateProgram(const TrainingJob& job);
+
+}  // namespace meshtrain::api

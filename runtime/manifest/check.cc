@@ -1,0 +1,240 @@
+// What can be said about a program before there is any data.
+#include <algorithm>
+#include <initializer_list>
+#include <set>
+
+#include "runtime/base/text.h"
+#include "runtime/manifest/fields/fields.h"
+#include "runtime/manifest/manifest.h"
+#include "runtime/mesh/layout.h"
+
+namespace meshtrain::manifest {
+namespace {
+
+std::string MeshText(const std::vector<mesh::Axis>& axes) {
+  std::vector<std::string> parts;
+  for (const mesh::Axis& axis : axes) parts.push_back(axis.name + "=" + std::to_string(axis.size));
+  return Join(parts, ",");
+}
+
+std::string Count(int64_t n, std::string_view one) {
+  return std::to_string(n) + " " + std::string(one) +
+         (n == 1              ? ""
+          : one.back() == 's' ? "es"
+                              : "s");
+}
+
+class Checker {
+ public:
+  Checker(Problems& problems, const Program& program, const ReadOptions& options)
+      : problems_(problems), program_(program), options_(options) {
+    // For names alone, sizes do not matter, and a huge mesh would cost memory.
+    std::vector<mesh::Axis> ones = program.mesh;
+    for (mesh::Axis& axis : ones) axis.size = 1;
+    if (auto names = mesh::Mesh::Create(ones); !ones.empty() && names.ok()) {
+      names_ = std::move(*names);
+    }
+  }
+
+  void Run() {
+    if (Clean({"mesh", "devices"})) Devices();
+    Kind();
+    // Without its axes a mesh says nothing of layouts.
+    const bool axes = Clean({"mesh"});
+    if (axes) Layouts();
+    if (axes && Clean({"layout", "model"})) UnusedAxes();
+    if (axes && Clean({"layout.inputs", "data.batch", "data.uneven"})) BatchDivides();
+    if (Clean({"data.repeat", "train"})) Epochs();
+    if (Clean({"data.test", "train"})) Validation();
+    if (Clean({"metrics", "train"})) Stopping();
+  }
+
+ private:
+  bool Clean(std::initializer_list<std::string_view> fields) const {
+    return std::all_of(fields.begin(), fields.end(),
+                       [&](std::string_view field) { return problems_.Clean(Path(field)); });
+  }
+  Place At(std::string_view key) const { return program_.PlaceOf(key); }
+  std::string Path(std::string_view key) const { return program_.path + "." + std::string(key); }
+  void Use(const std::string& spec) {
+    for (const std::string& axis : Split(spec, '+')) used_.insert(axis);
+  }
+
+  void Devices() {
+    int64_t size = 1;
+    for (const mesh::Axis& axis : program_.mesh) {
+      size *= axis.size;
+      if (size > (1 << 20)) {
+        problems_.Add(At("mesh"), Path("mesh"),
+                      "expected at most 1048576 devices, got: " + MeshText(program_.mesh));
+        return;
+      }
+    }
+    const std::string mesh =
+        program_.mesh.empty() ? "the default mesh" : "mesh " + MeshText(program_.mesh);
+    const std::string needs = mesh + " needs " + Count(size, "device");
+    const int64_t processes = std::max<int64_t>(1, options_.processes);
+    if (program_.mesh.empty()) return;  // the strategy makes one
+    if (program_.devices.count) {
+      if (*program_.devices.count * processes != size) {
+        problems_.Add(At("mesh"), Path("mesh"),
+                      needs + ", got: " + Count(processes, "process") + " with " +
+                          Count(*program_.devices.count, "device") +
+                          (processes > 1 ? " each" : ""));
+      }
+    } else if (size % processes != 0) {
+      problems_.Add(At("mesh"), Path("mesh"),
+                    needs + ", which " + Count(processes, "process") + " cannot share evenly");
+    }
+    const int64_t each = (size + processes - 1) / processes;
+    if (options_.max_devices && each > *options_.max_devices) {
+      problems_.Add(At("mesh"), Path("mesh"),
+                    needs +
+                        (processes > 1 ? ", " + std::to_string(each) + " in each process" : "") +
+                        ", got: " + std::to_string(*options_.max_devices));
+    }
+  }
+
+  // Axes of specs must be axes of the mesh, each used once.
+  bool Fits(const LayoutSpecs& specs, Place place, const std::string& path) {
+    std::vector<std::string> axes;
+    for (const mesh::Axis& axis : program_.mesh) axes.push_back(axis.name);
+    for (const std::string& spec : specs) {
+      Use(spec);
+      for (const std::string& axis : Split(spec, '+')) {
+        if (axis.empty() || axis == "*" || axis == mesh::UNSHARDED || names_.FindAxis(axis)) {
+          continue;
+        }
+        problems_.Add(place, path,
+                      axes.empty()
+                          ? "axis `" + Excerpt(axis) + "` needs a mesh, got: a program without one"
+                          : "unknown mesh axis `" + Excerpt(axis) + "`" + Suggest(axis, axes));
+        return false;
+      }
+    }
+    const auto layout = mesh::Layout::FromSpecs(specs, names_);
+    if (!layout.ok()) problems_.Add(place, path, layout.status().message());
+    return layout.ok();
+  }
+
+  // A layout that stands beside a weight of the layer.
+  void Beside(const Layer& layer, const std::string& weight, int rank) {
+    const std::string option = weight.substr(layer.name.size() + 1) + "_layout";
+    const auto specs = layer.options.Texts(option);
+    if (!specs) return;
+    const std::string path = layer.spot.path + "." + option;
+    if (!problems_.Clean(path)) return;
+    Fits(*specs, layer.spot.place, path);
+    const Status fits = mesh::CheckRank(*specs, weight, rank);
+    if (!fits.ok()) problems_.Add(layer.spot.place, path, fits.message());
+  }
+
+  void Layouts() {
+    for (const auto& [input, specs] : program_.layout.inputs) {
+      if (problems_.Clean(Path("layout.inputs." + input))) {
+        Fits(specs, At("layout"), Path("layout.inputs." + input));
+      }
+    }
+    for (const Layer& layer : program_.model.layers) {
+      for (const auto& [weight, rank] : WeightsOf(layer)) Beside(layer, weight, rank);
+    }
+    for (const LayoutRule& rule : program_.layout.rules) {
+      if (problems_.Clean(rule.spot.path)) Fits(rule.specs, rule.spot.place, rule.spot.path);
+    }
+  }
+
+  void UnusedAxes() {
+    if (program_.layout.automatic) return;
+    for (const std::string_view input : {kInputName, kLabelName}) {
+      for (const std::string& spec : InputSpecs(program_, std::string(input), -1)) Use(spec);
+    }
+    for (const mesh::Axis& axis : program_.mesh) {
+      if (axis.size == 1 || used_.contains(axis.name)) continue;
+      std::string hint;
+      if (!names_.FindAxis("batch")) {
+        hint = " (inputs are split over an axis named `batch`, or as layout.inputs says)";
+      }
+      problems_.Add(At("mesh"), Path("mesh"),
+                    "axis `" + axis.name + "` of size " + std::to_string(axis.size) +
+                        " splits nothing: no layout rule and no input uses it" + hint);
+    }
+  }
+
+  void Kind() {
+    const mesh::DeviceKind kind = program_.devices.kind;
+    if (kind == mesh::DeviceKind::kCpu || !Clean({"devices.kind"})) return;
+    problems_.Add(At("devices.kind"), Path("devices.kind"),
+                  "expected cpu, the only kind that runs yet, got: " +
+                      std::string(mesh::DeviceKindName(kind)) +
+                      (program_.devices.kind_given ? "" : " (of the strategy TPU)"));
+  }
+
+  void Epochs() {
+    if (program_.data.repeat != -1 || program_.train.steps_per_epoch >= 0) return;
+    problems_.Add(At("train"), Path("train"),
+                  "data.repeat is for ever, so `steps_per_epoch` must say where an epoch ends");
+  }
+
+  void Validation() {
+    const Train& train = program_.train;
+    if (program_.places.contains("train.validation") && train.validate_every > 0 &&
+        !program_.data.test) {
+      problems_.Add(At("train.validation"), Path("train.validation"),
+                    "expected data.test to validate on, got: none");
+    }
+    if (program_.parameter_server && train.end_after_bad_steps != 1) {
+      problems_.Add(At("train.end_after_bad_steps"), Path("train.end_after_bad_steps"),
+                    "expected 1 under ParameterServer, where a bad step ends the job, got: " +
+                        std::to_string(train.end_after_bad_steps));
+    }
+  }
+
+  // What is asked of an epoch's figures must be among them.
+  void Stopping() {
+    const Train& train = program_.train;
+    if (!train.early_stopping) return;
+    const std::string path = Path("train.early_stopping.monitor");
+    const std::string& monitor = train.early_stopping->monitor;
+    std::vector<std::string> names = {"loss"};
+    names.insert(names.end(), program_.metrics.begin(), program_.metrics.end());
+    for (size_t i = 0, n = names.size(); i < n; ++i) names.push_back("val_" + names[i]);
+    if (std::find(names.begin(), names.end(), monitor) == names.end()) {
+      problems_.Add(At("train.early_stopping"), path,
+                    "unknown figure `" + Excerpt(monitor) + "`" + Suggest(monitor, names));
+    } else if (monitor.starts_with("val_") && !(program_.data.test && train.validate_every > 0)) {
+      problems_.Add(At("train.early_stopping"), path,
+                    "`" + Excerpt(monitor) + "` needs data.test and a validation, got: none");
+    }
+  }
+
+  void BatchDivides() {
+    if (program_.data.uneven.value_or(false)) return;
+    const LayoutSpecs specs = InputSpecs(program_, std::string(kInputName), -1);
+    if (specs.empty()) return;
+    int64_t shards = 1;
+    for (const std::string& axis : Split(specs[0], '+')) {
+      for (const mesh::Axis& known : program_.mesh) {
+        if (known.name == axis) shards *= known.size;
+      }
+    }
+    if (program_.data.batch % shards == 0) return;
+    problems_.Add(At("data.batch"), Path("data.batch"),
+                  "expected a multiple of " + std::to_string(shards) + ", the size of axis `" +
+                      specs[0] +
+                      "` (or data.uneven: true), got: " + std::to_string(program_.data.batch));
+  }
+
+  Problems& problems_;
+  const Program& program_;
+  const ReadOptions& options_;
+  mesh::Mesh names_;
+  std::set<std::string> used_;
+};
+
+}  // namespace
+
+void CheckProgram(Problems& problems, const Program& program, const ReadOptions& options) {
+  Checker(problems, program, options).Run();
+}
+
+}  // namespace meshtrain::manifest

@@ -1,0 +1,209 @@
+// The program's own fields, and all its rows in order.
+#include <algorithm>
+
+#include "runtime/base/text.h"
+#include "runtime/manifest/catalogue/catalogue.h"
+#include "runtime/manifest/fields/fields.h"
+
+namespace meshtrain::manifest {
+namespace {
+
+void ReadMesh(Fields& in, Program& program) {
+  const Node* node = in.Get("mesh");
+  if (node == nullptr) return;
+  const std::string path = in.Path("mesh");
+  if (!node->IsMap()) return in.Wrong("mesh", "axes with their sizes, {batch: 8}");
+  for (const Node::Member& member : node->members) {
+    const auto size = member.value.AsInt();
+    constexpr int64_t kMost = 1 << 20;
+    if (!size || *size < 1 || *size > kMost) {
+      in.problems().Add(member.value.place, path + "." + member.key,
+                        "expected a size of at least 1, got: " + member.value.Describe());
+      continue;
+    }
+    program.mesh.push_back({member.key, *size});
+  }
+  // Names and their number are Mesh's own rule; sizes of 1 leave out what is said about devices.
+  std::vector<mesh::Axis> ones = program.mesh;
+  for (mesh::Axis& axis : ones) axis.size = 1;
+  if (const auto mesh = mesh::Mesh::Create(ones); !mesh.ok()) {
+    std::string what = mesh.status().message();
+    if (what.starts_with("mesh: ")) what.erase(0, 6);
+    in.problems().Add(node->place, path, std::move(what));
+  }
+}
+std::optional<Node> WriteMesh(const Program& program) {
+  if (program.mesh.empty()) return std::nullopt;
+  Node node = Node::Map();
+  for (const mesh::Axis& axis : program.mesh) node.Put(axis.name, field::ToNode(axis.size));
+  return node;
+}
+
+// The axes as `order` names them, each once.
+void ReadMeshOrder(Fields& in, Program& program) {
+  const Node* node = in.Get("mesh_order");
+  if (node == nullptr) return;
+  const std::vector<std::string> order = in.Texts("mesh_order");
+  if (!in.problems().Clean(in.Path("mesh")) || !in.problems().Clean(in.Path("mesh_order"))) return;
+  std::vector<mesh::Axis>& axes = program.mesh;
+  std::vector<mesh::Axis> ordered;
+  for (const std::string& name : order) {
+    const auto named = [&](const mesh::Axis& a) { return a.name == name; };
+    const auto axis = std::find_if(axes.begin(), axes.end(), named);
+    const bool again = std::any_of(ordered.begin(), ordered.end(), named);
+    if (axis != axes.end() && !again) ordered.push_back(*axis);
+  }
+  if (ordered.size() != axes.size() || order.size() != axes.size()) {
+    std::vector<std::string> names;
+    for (const mesh::Axis& axis : axes) names.push_back(axis.name);
+    in.problems().Add(in.PlaceOf("mesh_order"), in.Path("mesh_order"),
+                      "expected each axis of `mesh` once (" + Join(names, ", ") +
+                          "), got: " + Excerpt(Join(order, ", ")));
+    return;
+  }
+  axes = std::move(ordered);
+}
+// Where a map that is sorted would lose the order.
+std::optional<Node> WriteMeshOrder(const Program& program) {
+  std::vector<std::string> names;
+  for (const mesh::Axis& axis : program.mesh) names.push_back(axis.name);
+  if (std::is_sorted(names.begin(), names.end())) return std::nullopt;
+  return field::ToNode(names);
+}
+
+const std::vector<std::string>& DeviceKinds() {
+  static const std::vector<std::string> kKinds = {"cpu", "cuda", "tpu", "pjrt"};  // DeviceKind
+  return kKinds;
+}
+
+std::vector<Field> DeviceFields() {
+  Field kind = field::Own<Devices>(
+      "kind", "",
+      [](Fields& in, Devices& devices) {
+        if (in.Get("kind") == nullptr) return;
+        devices.kind = field::ReadWord(in, "kind", DeviceKinds(), mesh::DeviceKind::kCpu);
+        devices.kind_given = devices.kind;
+      },
+      [](const Devices& devices) -> std::optional<Node> {
+        if (!devices.kind_given) return std::nullopt;
+        return Node::Word(mesh::DeviceKindName(*devices.kind_given));
+      },
+      {.about = "What computes. cpu runs; the other kinds are refused until they do.",
+       .fallback = "cpu; tpu under the strategy TPU",
+       .sample = "cuda"});
+  kind.type = FieldType::kWord;
+  kind.words = DeviceKinds();
+  return {kind, field::Int("count", &Devices::count, {.least = 1},
+                           {.about = "Devices of each process.",
+                            .fallback = "the mesh's size over the processes",
+                            .sample = "3"})};
+}
+
+// A choice that must be there: the loss, the optimizer.
+Field ChoiceField(std::string_view name, Choice Program::*member, const Catalogue& catalogue,
+                  const Says& says) {
+  Field field{.name = name, .type = FieldType::kChoice, .says = says, .of = &catalogue};
+  field.required = true;
+  field.read = [name, member, &catalogue](Fields& in, void* out) {
+    const Node* node = in.Get(name);
+    if (node == nullptr) return;
+    if (auto choice = ReadChoice(in.problems(), *node, in.Path(name), catalogue)) {
+      static_cast<Program*>(out)->*member = std::move(*choice);
+    }
+  };
+  field.write = [member, &catalogue](const void* from) -> std::optional<Node> {
+    return WriteChoice(static_cast<const Program*>(from)->*member, catalogue);
+  };
+  return field;
+}
+
+void ReadMetrics(Fields& in, Program& program) {
+  const Node* node = in.Get("metrics");
+  if (node == nullptr) return;
+  if (!node->IsList()) return in.Wrong("metrics", "a list");
+  for (size_t i = 0; i < node->list.size(); ++i) {
+    const Node& entry = node->list[i];
+    const std::string at = in.Path("metrics") + "[" + std::to_string(i) + "]";
+    if (!entry.IsScalar()) {
+      in.problems().Add(entry.place, at, "expected a metric's name, got: " + entry.Describe());
+    } else if (Metrics().Find(entry.scalar) == nullptr) {
+      in.problems().Add(entry.place, at,
+                        "unknown metric `" + Excerpt(entry.scalar) + "`" +
+                            Suggest(entry.scalar, Metrics().names()));
+    } else if (std::find(program.metrics.begin(), program.metrics.end(), entry.scalar) !=
+               program.metrics.end()) {
+      in.problems().Add(entry.place, at, "metric `" + Excerpt(entry.scalar) + "` is here twice");
+    } else {
+      program.metrics.push_back(entry.scalar);
+    }
+  }
+}
+std::optional<Node> WriteMetrics(const Program& program) {
+  if (program.metrics.empty()) return std::nullopt;
+  return field::ToNode(program.metrics);
+}
+
+std::vector<Field> All() {
+  Field metrics = field::Own<Program>("metrics", "", ReadMetrics, WriteMetrics,
+                                      {.about = "Figures beside the loss, by name.",
+                                       .fallback = "none",
+                                       .sample = "[sparse_categorical_accuracy]"});
+  metrics.type = FieldType::kChoices;
+  metrics.of = &Metrics();
+  std::vector<Field> all = {
+      field::Int("seed", &Program::seed, {},
+                 {.about = "Of initial values without a seed of their own, of dropout and of "
+                           "shuffling.",
+                  .fallback = "0",
+                  .sample = "7"}),
+      field::Own<Program>("mesh", "axes with their sizes, {batch: 4, model: 2}", ReadMesh,
+                          WriteMesh,
+                          {.about = "The mesh's axes in order, slowest first.",
+                           .fallback = "the strategy's, else one device",
+                           .sample = "{batch: 4}"}),
+      field::Own<Program>("mesh_order", "the names of the axes", ReadMeshOrder, WriteMeshOrder,
+                          {.about = "The axes' order where it is not the map's. An API server "
+                                    "sorts the keys of a map.",
+                           .fallback = "the map's",
+                           .sample = "[model, batch]",
+                           .beside = "{mesh: {batch: 2, model: 2}, layout: {rules: [{match: "
+                                     "'.*kernel', spec: [unsharded, model]}]}}"}),
+      field::Map("devices", &Program::devices, DeviceFields(),
+                 {.about = "What computes, and how many.", .fallback = "as the mesh needs"}),
+      field::Required(
+          field::Map("data", &Program::data, DataFields(), {.about = "Examples and batches."})),
+      ModelField(),
+      ChoiceField("loss", &Program::loss, Losses(),
+                  {.about = "What training makes small.",
+                   .sample = "{sparse_categorical_crossentropy: {reduction: sum}}"}),
+      ChoiceField("optimizer", &Program::optimizer, Optimizers(),
+                  {.about = "How weights follow their gradients.", .sample = "adam"}),
+      metrics,
+      LayoutField(),
+      field::Map("train", &Program::train, TrainFields(), {.about = "The loop."}),
+  };
+  for (Field& row : StrategyFields()) all.push_back(std::move(row));
+  all.push_back(field::Text(
+      "initial_weights", &Program::initial_weights,
+      {.about = "A safetensors file or a checkpoint, by parameter path; exit code 66 without "
+                "it, 65 where it is damaged or of other weights.",
+       .fallback = "none",
+       .shows = Shows::kWeights,
+       .sample = "w.safetensors"}));
+  all.push_back(field::Word(
+      "numerics", &Program::strict, {"fast", "strict"},
+      {.about = "strict: the same bits on any mesh, where one process's devices share memory.",
+       .fallback = "fast",
+       .shows = Shows::kNumbers,
+       .sample = "strict"}));
+  return all;
+}
+
+}  // namespace
+
+const std::vector<Field>& ProgramFields() {
+  static const std::vector<Field> kFields = All();
+  return kFields;
+}
+
+}  // namespace meshtrain::manifest

@@ -1,0 +1,136 @@
+// What strategies take: `parameter_server`, `mirrored`, `multi_worker_mirrored`.
+#include "runtime/manifest/catalogue/catalogue.h"
+#include "runtime/manifest/fields/fields.h"
+
+namespace meshtrain::manifest {
+namespace {
+
+// The field `packing` of a strategy's options.
+template <typename S>
+Field PackingField(Packing S::*member) {
+  static const std::vector<Field> kFields = {
+      field::Int("num_packs", &Packing::num_packs, {.least = 0},
+                 {.about = "So many packs of about the same size; 0: each gradient alone.",
+                  .sample = "2"}),
+      field::Int("bytes_per_pack", &Packing::bytes_per_pack, {.least = 1},
+                 {.about = "Packs of so many bytes.", .sample = "64"})};
+  Field field{.name = "packing", .type = FieldType::kMap, .fields = kFields};
+  field.says = {.about = "How gradients go together: one of its two fields.",
+                .fallback = "as the plan has it"};
+  field.read = [member](Fields& in, void* out) {
+    const Node* node = in.Get("packing");
+    if (node == nullptr) return;
+    Packing& packing = static_cast<S*>(out)->*member;
+    ReadFields(in.problems(), *node, in.Path("packing"), kFields, &packing);
+    const bool packs = node->Find("num_packs") != nullptr;
+    if (node->IsMap() && packs == (node->Find("bytes_per_pack") != nullptr)) {
+      in.problems().Add(node->place, in.Path("packing"),
+                        std::string("expected num_packs or bytes_per_pack, got: ") +
+                            (packs ? "both" : "neither"));
+    }
+  };
+  field.write = [member](const void* from) -> std::optional<Node> {
+    const Packing& packing = static_cast<const S*>(from)->*member;
+    if (!packing.given()) return std::nullopt;
+    return WriteFields(kFields, &packing);
+  };
+  return field;
+}
+
+void ReadPartitioner(Fields& in, ParameterServer& servers) {
+  const Node* node = in.Get("variable_partitioner");
+  if (node == nullptr) return;
+  const auto choice =
+      ReadChoice(in.problems(), *node, in.Path("variable_partitioner"), Partitioners());
+  if (!choice) return;
+  const Options& options = choice->options;
+  if (choice->kind == "fixed_shards") {
+    servers.partitioner = FixedShards{options.Int("num_shards", 1)};
+  } else if (choice->kind == "min_size") {
+    const MinSize fallback;
+    servers.partitioner = MinSize{options.Int("min_shard_bytes", fallback.min_shard_bytes),
+                                  options.Int("max_shards", fallback.max_shards)};
+  } else {
+    servers.partitioner = MaxSize{options.Int("max_shard_bytes", 1), options.Int("max_shards", 0)};
+  }
+}
+
+std::optional<Node> WritePartitioner(const ParameterServer& servers) {
+  struct {
+    std::optional<Choice> operator()(const WholeVariables&) const { return std::nullopt; }
+    std::optional<Choice> operator()(const FixedShards& s) const {
+      Choice choice{.kind = "fixed_shards"};
+      choice.options.Set("num_shards", s.num_shards);
+      return choice;
+    }
+    std::optional<Choice> operator()(const MinSize& s) const {
+      Choice choice{.kind = "min_size"};
+      choice.options.Set("min_shard_bytes", s.min_shard_bytes);
+      choice.options.Set("max_shards", s.max_shards);
+      return choice;
+    }
+    std::optional<Choice> operator()(const MaxSize& s) const {
+      Choice choice{.kind = "max_size"};
+      choice.options.Set("max_shard_bytes", s.max_shard_bytes);
+      if (s.max_shards > 0) choice.options.Set("max_shards", s.max_shards);
+      return choice;
+    }
+  } const as_choice;
+  const auto choice = std::visit(as_choice, servers.partitioner);
+  if (!choice) return std::nullopt;
+  return WriteChoice(*choice, Partitioners());
+}
+
+std::vector<Field> ServerFields() {
+  Field partitioner =
+      field::Own<ParameterServer>("variable_partitioner", "", ReadPartitioner, WritePartitioner,
+                                  {.about = "How variables are cut over the servers.",
+                                   .fallback = "each whole on one server",
+                                   .shows = Shows::kServers,
+                                   .sample = "{fixed_shards: {num_shards: 2}}"});
+  partitioner.type = FieldType::kChoice;
+  partitioner.of = &Partitioners();
+  return {partitioner,
+          field::Int("staleness_bound", &ParameterServer::staleness_bound, {.least = 0},
+                     {.about = "Steps that a gradient may be behind the variables.",
+                      .fallback = "none",
+                      .shows = Shows::kServers,
+                      .sample = "3"}),
+          field::Int("steps_in_flight", &ParameterServer::steps_in_flight, {.least = 1},
+                     {.about = "Steps under way at once, of the whole job.",
+                      .fallback = "one for each worker",
+                      .shows = Shows::kServers,
+                      .sample = "3"})};
+}
+
+}  // namespace
+
+std::vector<Field> StrategyFields() {
+  return {
+      field::Map("parameter_server", &Program::parameter_server, ServerFields(),
+                 {.about = "Of the strategy ParameterServer.", .fallback = "none"}),
+      field::Map("mirrored", &Program::mirrored,
+                 {field::Word("cross_device_ops", &Mirrored::cross_device_ops,
+                              {"Auto", "NCCL", "HierarchicalCopy", "ReductionToOneDevice", "Ring"},
+                              {.about = "How devices sum gradients. NCCL needs GPUs; without them "
+                                        "a warning says that it is Auto.",
+                               .fallback = "Auto",
+                               .shows = Shows::kSums,
+                               .sample = "Ring"}),
+                  PackingField(&Mirrored::packing)},
+                 {.about = "Of the strategy Mirrored.", .fallback = "none"}),
+      field::Map(
+          "multi_worker_mirrored", &Program::multi_worker_mirrored,
+          {field::Word("communication", &MultiWorkerMirrored::communication,
+                       {"AUTO", "RING", "NCCL"},
+                       {.about = "How processes sum gradients. AUTO takes doubling, halving or "
+                                 "the ring, by their bytes; the others are refused.",
+                        .fallback = "AUTO",
+                        .shows = Shows::kSums,
+                        .sample = "RING"}),
+           PackingField(&MultiWorkerMirrored::packing)},
+          {.about = "Of the strategy MultiWorkerMirrored.", .fallback = "none"}),
+  };
+}
+
+}  // namespace meshtrain::manifest

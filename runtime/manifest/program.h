@@ -1,0 +1,278 @@
+// The manifest as data: what a text says, in plain values that know no layer, optimizer or device.
+// What is chosen from a catalogue (a layer, a loss, a source ...) is its name and the options that
+// the text gives; `runtime/recipe` makes the thing itself.
+//
+// Equality is of what is said, not of where it stood.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "runtime/manifest/node.h"
+#include "runtime/mesh/mesh.h"
+
+namespace meshtrain::manifest {
+
+// Where something stood in the text, for errors that come later. All are equal.
+struct Spot {
+  Place place;
+  std::string path;  // "program.model[1].dense"
+  friend bool operator==(const Spot&, const Spot&) { return true; }
+};
+
+// --- what is chosen from a catalogue
+
+struct Choice;
+// A nested choice (an initializer) or group of options (a regularizer) is a vector of one.
+using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>,
+                           std::vector<std::string>, std::vector<Choice>>;
+
+// The options that a text gives, by name. An option that is not there has its layer's default.
+class Options {
+ public:
+  void Set(std::string_view name, Value value);
+  const Value* Find(std::string_view name) const;  // null where it is not given
+  bool empty() const { return values_.empty(); }
+
+  bool Bool(std::string_view name, bool fallback) const;
+  int64_t Int(std::string_view name, int64_t fallback) const;
+  std::optional<int64_t> MaybeInt(std::string_view name) const;
+  double Number(std::string_view name, double fallback) const;
+  std::optional<double> MaybeNumber(std::string_view name) const;
+  std::string Text(std::string_view name, std::string_view fallback = "") const;
+  std::optional<std::vector<int64_t>> Ints(std::string_view name) const;
+  std::optional<std::vector<std::string>> Texts(std::string_view name) const;
+  const Choice* Chosen(std::string_view name) const;  // null where it is not given
+
+  friend bool operator==(const Options&, const Options&);
+
+ private:
+  std::map<std::string, Value, std::less<>> values_;
+};
+
+struct Choice {
+  std::string kind;  // "dense"; "" of a group of options
+  Options options;
+  Spot spot;
+  friend bool operator==(const Choice&, const Choice&) = default;
+};
+
+// --- model
+
+struct Layer {
+  std::string kind;  // "dense"
+  std::string name;  // Keras' automatic one where the text has none
+  Options options;
+  std::vector<std::string> inputs;  // of a functional model: "x", or names of layers before it
+  Spot spot;
+  friend bool operator==(const Layer&, const Layer&) = default;
+};
+
+struct Model {
+  bool functional = false;  // `layers:` with `inputs:`, not a list
+  std::vector<Layer> layers;
+  std::string output;  // of a functional model: the layer that it ends with
+  friend bool operator==(const Model&, const Model&) = default;
+};
+
+// --- data
+
+struct Source {
+  Choice from;        // idx: {images, labels, labels_as}
+  int64_t take = -1;  // -1: all
+  friend bool operator==(const Source&, const Source&) = default;
+};
+struct Shuffle {
+  int64_t buffer = 0;
+  std::optional<int64_t> seed;  // none: the program's
+  bool reshuffle = true;
+  friend bool operator==(const Shuffle&, const Shuffle&) = default;
+};
+struct Data {
+  Source train;
+  std::optional<Source> test;
+  std::vector<Choice> map;
+  std::optional<Shuffle> shuffle;  // of train only
+  bool cache = true;
+  std::optional<int64_t> repeat;  // -1: for ever; of train only
+  int64_t prefetch = -1;          // -1: auto; 0: none
+  int64_t batch = 0;              // global
+  bool drop_remainder = false;    // of train only
+  std::optional<bool> uneven;     // whether the mesh axis need not divide a batch; none: it must
+  friend bool operator==(const Data&, const Data&) = default;
+};
+
+// --- layout, loop
+
+using LayoutSpecs = std::vector<std::string>;  // an entry per dimension: "unsharded", "model"
+
+struct LayoutRule {
+  std::string match;
+  LayoutSpecs specs;
+  Spot spot;
+  friend bool operator==(const LayoutRule&, const LayoutRule&) = default;
+};
+// How the optimizer's slots lie where the batch is split and the weight is not.
+enum class UpdateSharing : uint8_t {
+  kAuto,    // split where processes share the mesh, else as the weight
+  kShared,  // split: each device updates its part of the weight, then all gather it
+  kCopied,  // as the weight: each device does the whole update
+};
+struct Layout {
+  bool automatic = false;  // `layout: auto`: cost decides
+  UpdateSharing update = UpdateSharing::kAuto;
+  std::vector<LayoutRule> rules;
+  std::map<std::string, LayoutSpecs> inputs;  // by input name, x or y
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+struct EarlyStopping {
+  std::string monitor = "val_loss";
+  int64_t patience = 0;
+  double min_delta = 0;
+  // The model that the run leaves is that of the best epoch, whose checkpoint is kept.
+  bool restore_best_weights = false;
+  friend bool operator==(const EarlyStopping&, const EarlyStopping&) = default;
+};
+struct Train {
+  int64_t epochs = 1;
+  int64_t steps_per_epoch = -1;   // -1: a pass of the data
+  int64_t validation_steps = -1;  // -1: a pass
+  int64_t validate_every = 1;     // epochs; 0: never
+  // Steps in a row whose loss or a gradient is not finite, with which the job fails.
+  int64_t end_after_bad_steps = 1;
+  std::optional<EarlyStopping> early_stopping;
+  friend bool operator==(const Train&, const Train&) = default;
+};
+
+// --- devices and strategies
+
+struct Devices {
+  std::optional<mesh::DeviceKind> kind_given;  // none: the strategy may choose, else cpu
+  std::optional<int64_t> count;  // per process; none: the mesh's size over the processes
+  mesh::DeviceKind kind = mesh::DeviceKind::kCpu;
+  friend bool operator==(const Devices&, const Devices&) = default;
+};
+
+// How the variables of parameter servers are cut: TensorFlow's partitioners, by their names and
+// arguments.
+struct WholeVariables {
+  friend bool operator==(const WholeVariables&, const WholeVariables&) = default;
+};
+struct FixedShards {
+  int64_t num_shards = 1;
+  friend bool operator==(const FixedShards&, const FixedShards&) = default;
+};
+struct MinSize {
+  int64_t min_shard_bytes = int64_t{256} << 10;
+  int64_t max_shards = 1;
+  friend bool operator==(const MinSize&, const MinSize&) = default;
+};
+struct MaxSize {
+  int64_t max_shard_bytes = 0;
+  int64_t max_shards = 0;  // 0: any number
+  friend bool operator==(const MaxSize&, const MaxSize&) = default;
+};
+// Of the strategy ParameterServer.
+struct ParameterServer {
+  std::variant<WholeVariables, FixedShards, MinSize, MaxSize> partitioner;
+  int64_t staleness_bound = -1;            // -1: none
+  std::optional<int64_t> steps_in_flight;  // of the whole job; none: one for each worker
+  friend bool operator==(const ParameterServer&, const ParameterServer&) = default;
+};
+
+// How gradients go together on their way between devices: in so many packs of about the same size
+// (0: each gradient alone), or in packs of so many bytes.
+struct Packing {
+  std::optional<int64_t> num_packs;
+  std::optional<int64_t> bytes_per_pack;
+  bool given() const { return num_packs || bytes_per_pack; }
+  friend bool operator==(const Packing&, const Packing&) = default;
+};
+
+// Of the strategy Mirrored: tf.distribute's CrossDeviceOps, by their names.
+enum class CrossDeviceOps : uint8_t {
+  kAuto,
+  kNccl,
+  kHierarchicalCopy,
+  kReductionToOneDevice,
+  kRing
+};
+struct Mirrored {
+  CrossDeviceOps cross_device_ops = CrossDeviceOps::kAuto;
+  Packing packing;
+  // Devices share memory, where nothing has to be summed between them, unless the sums were
+  // described. NCCL without GPUs describes none.
+  bool isolated() const {
+    return packing.given() ||
+           (cross_device_ops != CrossDeviceOps::kAuto && cross_device_ops != CrossDeviceOps::kNccl);
+  }
+  friend bool operator==(const Mirrored&, const Mirrored&) = default;
+};
+// Of the strategy MultiWorkerMirrored: tf.distribute's CommunicationImplementation.
+enum class Communication : uint8_t { kAuto, kRing, kNccl };
+struct MultiWorkerMirrored {
+  Communication communication = Communication::kAuto;
+  Packing packing;
+  friend bool operator==(const MultiWorkerMirrored&, const MultiWorkerMirrored&) = default;
+};
+
+// --- all of it
+
+struct Program {
+  std::string file;              // where it was read from, and
+  std::string path = "program";  // what its fields are under, for errors
+  int64_t seed = 0;
+  std::vector<mesh::Axis> mesh;  // empty: one device
+  Devices devices;
+  int64_t processes = 1;  // that share the mesh, process-major
+  Data data;
+  Model model;
+  Choice loss;
+  Choice optimizer;
+  std::vector<std::string> metrics;
+  Layout layout;
+  Train train;
+  std::optional<ParameterServer> parameter_server;
+  std::optional<Mirrored> mirrored;
+  std::optional<MultiWorkerMirrored> multi_worker_mirrored;
+  std::string initial_weights;  // "": none
+  bool strict = false;          // `numerics: strict`
+
+  // Of each field that the text gives, by its path below the program ("data.batch").
+  std::map<std::string, Place> places;
+
+  friend bool operator==(const Program&, const Program&);
+
+  // The strategy's; nothing given where the text sets none.
+  Packing packing() const;
+  // Of a field; {} where the text does not give it.
+  Place PlaceOf(std::string_view field) const;
+  // "FILE:LINE:COLUMN: PATH" of a field, for Status::At.
+  std::string Where(std::string_view field) const;
+};
+
+struct Checkpoint {
+  std::string path;         // "": none
+  int64_t every_steps = 0;  // 0: after each epoch, and every ten minutes
+  int64_t keep = 3;
+  bool resume = true;  // `resume: Latest`; `Never` begins anew
+  friend bool operator==(const Checkpoint&, const Checkpoint&) = default;
+};
+
+// What the worker and the command line need of a TrainingJob; operator/api has all of it.
+struct Manifest {
+  std::string name;  // metadata.name; "" for a program alone
+  std::string name_space;
+  Program program;
+  Checkpoint checkpoint;
+  std::string strategy;  // "" when the text has none; what it means is in `program`
+  std::map<std::string, int64_t> replicas;  // by role, as written ("worker" -> 3)
+};
+
+}  // namespace meshtrain::manifest

@@ -1,0 +1,91 @@
+// `data` to pipelines.
+#include "runtime/recipe/recipe.h"
+
+namespace meshtrain::recipe {
+namespace {
+
+using manifest::Choice;
+using manifest::Data;
+
+// One row per source: its name in the catalogue, and what it is made of.
+struct SourceRow {
+  std::string_view kind;
+  decltype(data::SourceSpec::from) (*make)(const manifest::Options& options);
+};
+constexpr SourceRow kSources[] = {
+    {"idx",
+     [](const manifest::Options& o) -> decltype(data::SourceSpec::from) {
+       data::IdxFiles files{.images = o.Text("images"), .labels = o.Text("labels")};
+       if (const auto type = mesh::ParseDType(o.Text("labels_as")); type.ok()) {
+         files.labels_as = *type;
+       }
+       return files;
+     }},
+};
+
+data::SourceSpec SourceOf(const manifest::Source& source) {
+  data::SourceSpec out{.take = source.take};
+  for (const SourceRow& row : kSources) {
+    if (row.kind == source.from.kind) out.from = row.make(source.from.options);
+  }
+  return out;
+}
+
+struct MapRow {
+  std::string_view kind;
+  data::MapOp (*make)(const manifest::Options& options);
+};
+constexpr MapRow kMapOps[] = {
+    {"scale",
+     [](const manifest::Options& o) -> data::MapOp { return data::Scale{o.Number("scale", 1)}; }},
+    {"normalize",
+     [](const manifest::Options& o) -> data::MapOp {
+       return data::Normalize{.mean = o.Number("mean", 0), .deviation = o.Number("deviation", 1)};
+     }},
+    {"cast",
+     [](const manifest::Options& o) -> data::MapOp {
+       return data::Cast{mesh::ParseDType(o.Text("cast")).value()};
+     }},
+};
+
+void AddCommonStages(const Data& from, data::PipelineSpec* out) {
+  std::vector<data::MapOp> ops;
+  for (const Choice& choice : from.map) {
+    for (const MapRow& row : kMapOps) {
+      if (row.kind == choice.kind) ops.push_back(row.make(choice.options));
+    }
+  }
+  if (!ops.empty()) out->stages.emplace_back(data::MapStage{std::move(ops), 0});
+  if (from.cache) out->stages.emplace_back(data::CacheStage{});
+}
+
+}  // namespace
+
+data::PipelineSpec TrainPipeline(const manifest::Program& program) {
+  const Data& from = program.data;
+  data::PipelineSpec out{.source = SourceOf(from.train)};
+  AddCommonStages(from, &out);
+  if (from.shuffle) {
+    const int64_t seed = from.shuffle->seed.value_or(program.seed);
+    out.stages.emplace_back(data::ShuffleStage{.buffer = from.shuffle->buffer,
+                                               .seed = static_cast<uint64_t>(seed),
+                                               .reshuffle = from.shuffle->reshuffle});
+  }
+  out.stages.emplace_back(data::BatchStage{from.batch, from.drop_remainder});
+  if (from.repeat) out.stages.emplace_back(data::RepeatStage{*from.repeat});
+  if (from.prefetch != 0) out.stages.emplace_back(data::PrefetchStage{from.prefetch});
+  return out;
+}
+
+data::PipelineSpec TestPipeline(const manifest::Program& program) {
+  const Data& from = program.data;
+  data::PipelineSpec out{.source = SourceOf(from.test.value_or(manifest::Source{}))};
+  AddCommonStages(from, &out);
+  // Every example is evaluated once, whatever `drop_remainder` says of training: dropping some
+  // would change the figures with the batch size.
+  out.stages.emplace_back(data::BatchStage{from.batch, /*drop_remainder=*/false});
+  if (from.prefetch != 0) out.stages.emplace_back(data::PrefetchStage{from.prefetch});
+  return out;
+}
+
+}  // namespace meshtrain::recipe

@@ -1,0 +1,230 @@
+// From the declared program to traced ones: the same layers, optimizers and trace as the C++
+// interface.
+#include <algorithm>
+
+#include "runtime/base/text.h"
+#include "runtime/recipe/recipe.h"
+#include "runtime/sharding/choose.h"
+
+namespace meshtrain::recipe {
+namespace {
+
+constexpr std::string_view kTrainSource = "data.train", kTestSource = "data.test";
+
+using manifest::Program;
+using manifest::UpdateSharing;
+
+bool SharesUpdate(const Program& program) {
+  if (program.layout.update == UpdateSharing::kAuto) {
+    return program.processes > 1 && !program.strict;
+  }
+  return program.layout.update == UpdateSharing::kShared;
+}
+
+}  // namespace
+
+Result<Declared> Declared::Create(const Program& program) {
+  Declared declared;
+  declared.program_ = program;
+  if (!program.mesh.empty()) {
+    std::vector<mesh::Device> devices;
+    int64_t size = 1;
+    for (const mesh::Axis& axis : program.mesh) size *= axis.size;
+    const int64_t count = std::max<int64_t>(
+        1, program.devices.count.value_or(size / std::max<int64_t>(1, program.processes)));
+    for (int64_t i = 0; i < size; ++i) {
+      devices.push_back(
+          {program.devices.kind, static_cast<int>(i / count), static_cast<int>(i % count)});
+    }
+    MT_ASSIGN_OR_RETURN(declared.mesh_, mesh::Mesh::Create(program.mesh, std::move(devices)));
+  }
+  for (const manifest::Layer& layer : program.model.layers)
+    declared.layers_.push_back(MakeLayer(layer));
+  train::Recipe& recipe = declared.recipe_;
+  if (program.model.functional) {
+    std::map<std::string, nn::Symbol> symbols;
+    const nn::Symbol x = nn::Input();
+    symbols.emplace(train::kInputName, x);
+    for (size_t i = 0; i < program.model.layers.size(); ++i) {
+      const manifest::Layer& layer = program.model.layers[i];
+      std::vector<nn::Symbol> inputs;
+      for (const std::string& name : layer.inputs) {
+        const auto input = symbols.find(name);
+        if (input == symbols.end()) {
+          return InvalidArgument(layer.spot.path + ": no layer before it is named `" +
+                                 Excerpt(name) + "`");
+        }
+        inputs.push_back(input->second);
+      }
+      symbols.emplace(layer.name, nn::Apply(declared.layers_[i], std::move(inputs)));
+    }
+    const auto output = symbols.find(program.model.output);
+    if (output == symbols.end()) {
+      return InvalidArgument("model.output: no layer is named `" + Excerpt(program.model.output) +
+                             "`");
+    }
+    recipe.model = std::make_shared<nn::Functional>(std::vector<nn::Symbol>{x}, output->second);
+  } else {
+    recipe.model = std::make_shared<nn::Sequential>(declared.layers_);
+  }
+  recipe.loss = LossOf(program.loss);
+  recipe.optimizer = MakeOptimizer(program.optimizer);
+  for (const std::string& name : program.metrics) recipe.metrics.push_back(train::MetricOf(name));
+  recipe.seed = program.seed;
+  for (const manifest::LayoutRule& rule : program.layout.rules) {
+    MT_RETURN_IF_ERROR(recipe.layouts.Add(rule.match, rule.specs)
+                           .At(manifest::At(program.file, rule.spot.place, "") + "layout.rules"));
+  }
+  return declared;
+}
+
+Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types,
+                               std::string_view source) const {
+  const auto place = [&](std::string_view field) { return program_.Where(field); };
+  if (types.size() != 2) {
+    return InvalidArgument(place("data") + ": expected two components, features and labels, got: " +
+                           std::to_string(types.size()));
+  }
+  Traced out;
+  out.mesh = mesh_;
+  const std::string names[] = {std::string(train::kInputName), std::string(train::kLabelName)};
+  for (size_t i = 0; i < 2; ++i) {
+    const manifest::LayoutSpecs specs = manifest::InputSpecs(program_, names[i], types[i].rank());
+    MT_RETURN_IF_ERROR(
+        mesh::CheckRank(specs, names[i], types[i].rank()).At(place("layout") + ".inputs"));
+    auto layout = mesh::Layout::FromSpecs(specs, mesh_);
+    if (!layout.ok()) return layout.status().At(place("layout") + ".inputs." + names[i]);
+    if (!program_.data.uneven.value_or(false) && !layout->IsEven(types[i].dims)) {
+      const bool last = types[i].dims[0] != program_.data.batch;
+      const bool may_drop = last && source != kTestSource;
+      return InvalidArgument(
+          place("data.batch") + ": " + names[i] + " " + types[i].ToString() +
+          (last ? ", the short last batch" : "") +
+          (source.empty() ? "" : " of " + std::string(source)) + (last ? "," : "") +
+          " does not divide over " + layout->ToString() + " of mesh " + mesh_.ToString() +
+          (may_drop ? " (data.drop_remainder: true leaves it out of training, data.uneven: true "
+                      "takes it)"
+                    : " (data.uneven: true takes it)"));
+    }
+    out.layouts.inputs.emplace(names[i], std::move(*layout));
+  }
+  if (const Status fits = recipe_.loss.CheckLabels(types[1]); !fits.ok()) {
+    return InvalidArgument(place("loss") + ": " + fits.message() +
+                           (source.empty() ? "" : " in " + std::string(source)) +
+                           (recipe_.loss.kind == train::LossKind::kSparseCategoricalCrossentropy
+                                ? " (labels_as: i32 takes whole numbers as class numbers)"
+                                : ""));
+  }
+  auto programs = train::BuildPrograms(recipe_, types[0], types[1]);
+  if (!programs.ok()) {
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      if (!layers_[i]->failed()) continue;
+      const manifest::Layer& layer = program_.model.layers[i];
+      std::string where = manifest::At(program_.file, layer.spot.place, layer.spot.path);
+      where.resize(where.size() - 2);  // At of Status adds its own ": "
+      return programs.status().At(where);
+    }
+    return programs.status().At(place("model"));
+  }
+  out.programs = std::move(*programs);
+  if (program_.layout.automatic) {
+    MT_ASSIGN_OR_RETURN(out.layouts.states, ChooseLayouts(types, out.layouts));
+  }
+  for (const nn::Parameter& state : out.programs.States()) {
+    if (out.layouts.states.contains(state.name())) continue;
+    if (!state.layout()) {
+      out.layouts.states.emplace(state.name(),
+                                 mesh::Layout::Replicated(mesh_, state.type().rank()));
+      continue;
+    }
+    auto layout = mesh::Layout::FromSpecs(*state.layout(), mesh_);
+    if (!layout.ok()) return layout.status().At(place("layout") + ": " + state.name());
+    out.layouts.states.emplace(state.name(), std::move(*layout));
+  }
+  if (SharesUpdate(program_)) {
+    const mesh::Layout& batch = out.layouts.inputs.at(names[0]);
+    for (const nn::Parameter& slot : out.programs.slots) {
+      const auto layout = out.layouts.states.find(slot.name());
+      if (layout == out.layouts.states.end()) continue;
+      layout->second = train::SharedUpdateLayout(layout->second, slot.type(), batch);
+    }
+  }
+  return out;
+}
+
+Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
+    std::vector<mesh::TensorType> types, const Layouts& given) const {
+  for (mesh::TensorType& type : types) {
+    if (type.rank() > 0) type.dims[0] = program_.data.batch;
+  }
+  if (chosen_->types == types) return chosen_->states;
+  MT_ASSIGN_OR_RETURN(const train::Programs programs,
+                      train::BuildPrograms(recipe_, types[0], types[1]));
+  std::vector<sharding::StateGroup> groups;
+  for (const nn::Parameter& weight : programs.parameters) {
+    if (weight.layout() || weight.type().rank() == 0) continue;
+    sharding::StateGroup& group = groups.emplace_back();
+    group.push_back(weight.name());
+    for (const nn::Parameter& slot : programs.slots) {
+      if (!slot.layout() && slot.type().dims == weight.type().dims &&
+          slot.name().ends_with("." + weight.name())) {
+        group.push_back(slot.name());
+      }
+    }
+  }
+  sharding::Given inputs;
+  inputs.inputs = given.inputs;
+  auto chosen = sharding::ChooseStateLayouts(programs.train_step, mesh_, inputs, groups);
+  const std::string at = program_.Where("layout") + ": ";
+  if (!chosen.ok()) return InvalidArgument(at + chosen.status().message());
+  inputs.states = *chosen;
+  if (const Status used = sharding::CheckAxesUsed(mesh_, inputs, &programs.train_step);
+      !used.ok()) {
+    return InvalidArgument(at + "auto: no split of a weight over it makes the step faster; " +
+                           used.message());
+  }
+  *chosen_ = {std::move(types), *chosen};
+  return chosen;
+}
+
+Status Declared::CheckBatches(const std::optional<Batches>& train,
+                              const std::optional<Batches>& test) const {
+  const auto trace = [&](const Batches& batches, std::string_view source) -> Status {
+    // The full one first: what is wrong with it is wrong with all.
+    for (auto size = batches.sizes.rbegin(); size != batches.sizes.rend(); ++size) {
+      std::vector<mesh::TensorType> types = batches.types;
+      for (mesh::TensorType& type : types) type.dims[0] = *size;
+      MT_RETURN_IF_ERROR(Trace(types, source).status());
+    }
+    return OkStatus();
+  };
+  if (train) MT_RETURN_IF_ERROR(trace(*train, kTrainSource));
+  if (!test) return OkStatus();
+  if (train && test->types != train->types) {
+    const auto text = [](const std::vector<mesh::TensorType>& types) {
+      std::vector<std::string> parts;
+      for (const mesh::TensorType& type : types) parts.push_back(type.ToString());
+      return Join(parts, ", ");
+    };
+    return InvalidArgument(program_.Where("data.test") + ": " +
+                           "expected batches as the training data's, " + text(train->types) +
+                           ", got: " + text(test->types));
+  }
+  return trace(*test, kTestSource);
+}
+
+Result<Traced> Build(const Program& program, const std::vector<mesh::TensorType>& types) {
+  MT_ASSIGN_OR_RETURN(const Declared declared, Declared::Create(program));
+  return declared.Trace(types);
+}
+
+train::Packing PackingOf(const manifest::Program& program) {
+  const manifest::Packing packing = program.packing();
+  return {.num_packs = packing.num_packs, .bytes_per_pack = packing.bytes_per_pack};
+}
+
+std::optional<int64_t> BytesPerPack(const manifest::Program& program, const Traced& traced) {
+  return train::BytesPerPack(PackingOf(program), traced.programs);
+}
+
+}  // namespace meshtrain::recipe

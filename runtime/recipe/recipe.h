@@ -1,0 +1,113 @@
+// From a manifest to what trains: model, optimizer, data and plan. What `meshtrain plan` prints and
+// what the worker runs come from here. Pure: reads no file.
+//
+// The options of a layer, a loss, an optimizer, a source are structs of nn, train and data; a
+// manifest has their names and values. Here the two are joined, one function for each kind.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/data/spec.h"
+#include "runtime/manifest/manifest.h"
+#include "runtime/nn/model.h"
+#include "runtime/train/loss.h"
+#include "runtime/train/optimizer.h"
+#include "runtime/train/packing.h"
+#include "runtime/train/programs.h"
+
+namespace meshtrain::recipe {
+
+// Reads a manifest and checks it as far as it shows without data. Nothing where the text is none.
+// All mistakes go to `problems`. Errors: as manifest::Read.
+Result<std::optional<manifest::Manifest>> ReadManifest(std::string_view text,
+                                                       const manifest::ReadOptions& options,
+                                                       manifest::Problems& problems);
+// As above. Errors: kInvalidArgument with every mistake too.
+Result<manifest::Manifest> ParseManifest(std::string_view text, std::string_view file,
+                                         const manifest::ReadOptions& options = {});
+
+// --- data
+
+// map, cache, shuffle, batch, repeat, prefetch: the order does not depend on the text's.
+data::PipelineSpec TrainPipeline(const manifest::Program& program);
+// map, cache, batch, prefetch. `data.test` must be there.
+data::PipelineSpec TestPipeline(const manifest::Program& program);
+
+// --- what is chosen by name
+
+nn::LayerPtr MakeLayer(const manifest::Layer& layer);
+std::shared_ptr<train::Optimizer> MakeOptimizer(const manifest::Choice& optimizer);
+train::Loss LossOf(const manifest::Choice& loss);
+
+// --- tracing
+
+// Layouts by name, for sharding::Given. Kept true: every input and every state is there.
+struct Layouts {
+  std::map<std::string, mesh::Layout> inputs;
+  std::map<std::string, mesh::Layout> states;
+};
+
+struct Traced {
+  train::Programs programs;
+  mesh::Mesh mesh;
+  Layouts layouts;
+};
+train::Packing PackingOf(const manifest::Program& program);
+// Bytes of a pack of a traced program's gradients; nothing: as the plan has it.
+std::optional<int64_t> BytesPerPack(const manifest::Program& program, const Traced& traced);
+
+// The batches of one source: the types of a full one's components, and the sizes that there are.
+struct Batches {
+  std::vector<mesh::TensorType> types;
+  std::set<int64_t> sizes;
+};
+
+// A declared program made ready to be traced, for any number of batch sizes over the same
+// variables. Used, with its copies, by one thread at a time.
+class Declared {
+ public:
+  // Errors: kInvalidArgument.
+  static Result<Declared> Create(const manifest::Program& program);
+  // `types`: of one batch's components, x and y; `source`: what errors call the batch's data, "":
+  // nothing. Errors: kInvalidArgument with the place in the manifest: a layer that does not fit its
+  // input, a rule that does not fit its weight, labels that do not fit the loss, a batch that the
+  // axis does not divide.
+  Result<Traced> Trace(const std::vector<mesh::TensorType>& types,
+                       std::string_view source = "") const;
+  // Whether the program takes every batch of its data, the short last ones too; of data that is
+  // not known nothing is said. Errors: Trace's; kInvalidArgument where the test data's batches are
+  // of other types than the training data's.
+  Status CheckBatches(const std::optional<Batches>& train,
+                      const std::optional<Batches>& test) const;
+  const train::Recipe& recipe() const { return recipe_; }
+  const mesh::Mesh& mesh() const { return mesh_; }
+
+ private:
+  // `layout: auto`: of the weights and their slots, for batches of the manifest's size whatever
+  // `types` have, so that all batches find the same.
+  Result<std::map<std::string, mesh::Layout>> ChooseLayouts(std::vector<mesh::TensorType> types,
+                                                            const Layouts& given) const;
+  // What it found last, for which types: each batch size asks again. Of all copies.
+  struct Chosen {
+    std::vector<mesh::TensorType> types;
+    std::map<std::string, mesh::Layout> states;
+  };
+
+  manifest::Program program_;
+  mesh::Mesh mesh_;
+  train::Recipe recipe_;
+  std::vector<nn::LayerPtr> layers_;  // in the order of program_.model.layers
+  std::shared_ptr<Chosen> chosen_ = std::make_shared<Chosen>();
+};
+
+// Create and Trace, for one batch size.
+Result<Traced> Build(const manifest::Program& program, const std::vector<mesh::TensorType>& types);
+
+}  // namespace meshtrain::recipe
