@@ -50,7 +50,7 @@ class Evaluator {
     for (const mesh::Axis& axis : program.mesh) devices *= axis.size;
     program.processes = 1;
     program.devices.count = devices;
-    MT_ASSIGN_OR_RETURN(data_, data::Pipeline::Create(recipe::TestPipeline(program.data)));
+    MT_ASSIGN_OR_RETURN(data_, data::Pipeline::Create(recipe::TestPipeline(program)));
     MT_RETURN_IF_ERROR(Plan().From(Origin::kManifest));
     data_->ExpectClasses(runner_->programs().classes);
 

@@ -1,3 +1,5 @@
+// Long: the reader and the writer of each struct stand side by side, so that what one has and the
+// other lacks is seen.
 #include "operator/api/json.h"
 
 #include <algorithm>

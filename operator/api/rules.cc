@@ -1,3 +1,4 @@
+// Long: one table, read from top to bottom, that the CRD and validation share.
 #include "operator/api/rules.h"
 
 #include <algorithm>

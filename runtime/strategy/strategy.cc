@@ -1,3 +1,4 @@
+// Long: the methods of one class, over members that only this file sees.
 #include "runtime/strategy/strategy.h"
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 #include "runtime/sharding/factors.h"
 #include "runtime/sharding/sharding.h"
 #include "tests/support/interpreter/interpreter.h"
-#include "tests/support/random_program.h"
+#include "tests/support/random/program.h"
 
 namespace meshtrain::prover {
 namespace {

@@ -10,7 +10,7 @@
 #include "runtime/plan/plan.h"
 #include "runtime/program/registry.h"
 #include "tests/contract/run_plan.h"
-#include "tests/support/random_program.h"
+#include "tests/support/random/program.h"
 
 namespace meshtrain::prover {
 namespace {

@@ -60,9 +60,9 @@ class Training {
 
   Status OpenData() {
     const manifest::Program& program = job_.manifest.program;
-    MT_ASSIGN_OR_RETURN(job_.train, data::Pipeline::Create(recipe::TrainPipeline(program.data)));
+    MT_ASSIGN_OR_RETURN(job_.train, data::Pipeline::Create(recipe::TrainPipeline(program)));
     if (program.data.test) {
-      MT_ASSIGN_OR_RETURN(job_.test, data::Pipeline::Create(recipe::TestPipeline(program.data)));
+      MT_ASSIGN_OR_RETURN(job_.test, data::Pipeline::Create(recipe::TestPipeline(program)));
     }
     job_.epochs = program.train.epochs;
     job_.steps_per_epoch = program.train.steps_per_epoch > 0 ? program.train.steps_per_epoch

@@ -17,7 +17,7 @@
 
 #include "runtime/plan/plan.h"
 #include "runtime/sharding/sharding.h"
-#include "tests/support/random_program.h"
+#include "tests/support/random/program.h"
 
 namespace meshtrain::random_programs {
 

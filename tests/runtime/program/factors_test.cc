@@ -4,7 +4,7 @@
 
 #include "runtime/program/registry.h"
 #include "tests/support/op_cases.h"
-#include "tests/support/random_program.h"
+#include "tests/support/random/program.h"
 
 namespace meshtrain::program {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
-#include "tests/support/random_program.h"
+#include "tests/support/random/program.h"
 
 namespace meshtrain::program {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "tests/support/random_program.h"
+#include "tests/support/random/program.h"
 
 namespace meshtrain::program {
 namespace {

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "runtime/program/program.h"
-#include "tests/support/random_program.h"
+#include "tests/support/random/program.h"
 
 namespace meshtrain::program {
 namespace {

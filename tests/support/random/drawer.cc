@@ -1,4 +1,4 @@
-#include "tests/support/random_drawer.h"
+#include "tests/support/random/drawer.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -11,7 +11,7 @@
 
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
-#include "tests/support/random_program.h"
+#include "tests/support/random/program.h"
 
 namespace meshtrain::testing::random {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tests/support/random_drawer.h"
+#include "tests/support/random/drawer.h"
 
 namespace meshtrain::testing::random {
 namespace {

@@ -1,11 +1,11 @@
-#include "tests/support/random_program.h"
+#include "tests/support/random/program.h"
 
 #include <cstdlib>
 #include <tuple>
 
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
-#include "tests/support/random_drawer.h"
+#include "tests/support/random/drawer.h"
 
 namespace meshtrain::testing {
 
@@ -35,7 +35,7 @@ Result<program::Program> DrawProgram(uint64_t seed, const DrawOptions& options) 
       for (int attempt = 0; attempt < 10 && !made; ++attempt) made = drawer.TryOp(*wanted);
       if (!made) {
         return NotFound("no attempt gave a call of op `" + options.kind +
-                        "` with a usable result: give it a row in tests/support/random_ops.cc");
+                        "` with a usable result: give it a row in tests/support/random/ops.cc");
       }
     }
     drawer.TryOp(drawer.NextKind(kinds));
