@@ -22,11 +22,17 @@ std::string Anchor(const Catalogue& catalogue) {
   return anchor;
 }
 
+std::string WithArticle(std::string_view noun, const std::string& linked) {
+  const bool vowel = std::string_view("aeiou").find(noun[0]) != std::string_view::npos;
+  return (vowel ? "an " : "a ") + linked;
+}
+
 std::string CellType(const Field& field) {
   if (field.of == nullptr) return Cell(TypeText(field));
-  std::string link = "[" + std::string(field.of->noun) + "](#" + Anchor(*field.of) + ")";
-  if (!field.type_text.empty()) return Cell(field.type_text) + "; each a " + link;
-  return (field.type == FieldType::kChoices ? "a list, each a " : "a ") + link;
+  const std::string one = WithArticle(
+      field.of->noun, "[" + std::string(field.of->noun) + "](#" + Anchor(*field.of) + ")");
+  if (!field.type_text.empty()) return Cell(field.type_text) + "; each " + one;
+  return (field.type == FieldType::kChoices ? "a list, each " : "") + one;
 }
 
 void AddRow(const Field& field, const std::string& name, std::string* out) {

@@ -20,8 +20,7 @@ const std::vector<std::string>& Strategies() {
   return kNames;
 }
 
-// Beside parameter servers each worker computes a step by itself, on one device, and servers hold
-// the variables.
+// Beside parameter servers each worker computes a step by itself, and servers hold the variables.
 void CheckBesideServers(Problems& problems, const Program& program) {
   const auto refuse = [&](std::string_view field, const std::string& what) {
     problems.Add(program.PlaceOf(field), program.path + "." + std::string(field), what);
@@ -39,11 +38,6 @@ void CheckBesideServers(Problems& problems, const Program& program) {
     refuse("layout.update",
            "expected auto under ParameterServer, where servers do the update, got: " +
                std::string(program.layout.update == UpdateSharing::kShared ? "shared" : "copied"));
-  }
-  if (program.devices.count.value_or(1) != 1) {
-    refuse("devices.count",
-           "expected 1 under ParameterServer, where each worker is a device, got: " +
-               std::to_string(*program.devices.count));
   }
 }
 

@@ -284,6 +284,8 @@ api::TrainingJob RandomJob(uint64_t seed) {
     if (below(2) == 0) job.spec.elastic = api::Elastic{.min_replicas = 1, .max_replicas = 6};
     if (below(3) == 0) job.spec.program = testing_support::kProgram;
     if (api::Replicas(job.spec, Role::kPs) > 0) job.spec.strategy = api::kStrategyParameterServer;
+    // The workers of a program are its mesh, but beside servers.
+    if (!job.spec.program.empty() && job.spec.strategy.empty()) job.spec.elastic.reset();
     if (below(2) == 0) run.backoff_limit = below(6);
     if (run.backoff_limit && below(3) == 0) run.backoff_window_seconds = 60;
     if (below(8) == 0) run.active_deadline_seconds = 60 + below(200);

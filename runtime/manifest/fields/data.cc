@@ -34,7 +34,8 @@ void ReadFrom(Fields& in, Source& source) {
 
 std::vector<Field> SourceFields() {
   Field from{.name = "idx", .type = FieldType::kChoice, .of = &Sources()};
-  from.says.about = "Where the examples are, by the name of the kind of source.";
+  from.says = {.about = "Where the examples are, by the name of the kind of source.",
+               .fallback = "required"};
   from.read = [](Fields& in, void* out) { ReadFrom(in, *static_cast<Source*>(out)); };
   from.write = [](const void* data) -> std::optional<Node> {
     const Choice& choice = static_cast<const Source*>(data)->from;

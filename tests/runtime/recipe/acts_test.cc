@@ -131,6 +131,10 @@ Observed Observe(const Strategy& strategy, const Node& program, const Node& chec
     return seen;
   }
   seen.shows[Shows::kPlan] = *plan;
+  // Beside servers a worker plans what it is sent, on the mesh of its own devices.
+  if (strategy.name == "ParameterServer") {
+    seen.shows[Shows::kPlan] += fmt::format(" on {} devices", read.devices.count.value_or(1));
+  }
   seen.shows[Shows::kData] = Text(TrainPipeline(read)) + "\n" + Text(TestPipeline(read));
   // The driver of the loop, the engines and the savers are handed these values themselves.
   const Node written = manifest::WriteProgram(read);
