@@ -29,19 +29,10 @@ Result<manifest::Manifest> ReadManifest(const trainer::JobConfig& config) {
   return recipe::ParseManifest(text, config.file, options).From(Origin::kManifest);
 }
 
-Status CheckDevices(const trainer::JobConfig& config, const manifest::Manifest& manifest) {
-  const mesh::DeviceKind kind = manifest.program.devices.kind;
-  if (kind == mesh::DeviceKind::kCpu) return OkStatus();
-  return Unimplemented(trainer::SourceName(config) +
-                       ": program.devices.kind: this worker computes on cpu, got: " +
-                       std::string(mesh::DeviceKindName(kind)));
-}
-
 Status Run(const trainer::JobConfig& config, std::stop_token stop) {
   MT_RETURN_IF_ERROR(
       membership::LimitInstructionSetBy(trainer::ProcessEnvironment()).From(Origin::kManifest));
   MT_ASSIGN_OR_RETURN(manifest::Manifest manifest, ReadManifest(config));
-  MT_RETURN_IF_ERROR(CheckDevices(config, manifest).From(Origin::kManifest));
   const bool servers = manifest.strategy == "ParameterServer";
   if (!config.job.tf_config) {
     if (!servers)

@@ -52,24 +52,20 @@ Status CheckSupported(const manifest::Manifest& manifest, const JobConfig& confi
         "TF_CONFIG: expected a chief or a worker, or the strategy ParameterServer, got: " +
         cluster::ToString(config.job.tf_config->task));
   }
-  if (manifest.program.strict && (config.isolated || manifest.program.processes > 1)) {
+  if (manifest.program.strict && config.isolated) {
     return Unimplemented(file +
-                         ": program.numerics: strict holds where the devices share memory, not " +
-                         (config.isolated ? "with --isolated" : "between processes"));
+                         ": program.numerics: strict holds where the devices share memory, "
+                         "not with --isolated");
   }
   return OkStatus();
-}
-
-void WarnOfNccl(std::string_view field, std::string_view instead) {
-  LogWarning("NCCL was asked for, but there are no GPUs",
-             {{"field", std::string(field)}, {"instead", std::string(instead)}});
 }
 
 // What a manifest says about its strategy's sums (docs/strategies.md), but for the plan's part.
 void ApplyStrategyOptions(const manifest::Program& program, execute::SessionOptions* options) {
   if (const auto& mirrored = program.mirrored) {
     if (mirrored->cross_device_ops == manifest::CrossDeviceOps::kNccl) {
-      WarnOfNccl("program.mirrored.cross_device_ops", "Auto");
+      LogWarning("NCCL was asked for, but there are no GPUs",
+                 {{"field", "program.mirrored.cross_device_ops"}, {"instead", "Auto"}});
     }
     if (mirrored->isolated()) {
       options->isolated = true;
@@ -84,10 +80,6 @@ void ApplyStrategyOptions(const manifest::Program& program, execute::SessionOpti
         return strategy::MakeCrossDeviceCommunicator(mesh, ops);
       };
     }
-  }
-  if (program.multi_worker_mirrored &&
-      program.multi_worker_mirrored->communication == manifest::Communication::kNccl) {
-    WarnOfNccl("program.multi_worker_mirrored.communication", "RING");
   }
 }
 
