@@ -14,9 +14,9 @@
 #include "runtime/parameter/chief/environment.h"
 #include "runtime/parameter/server/server.h"
 #include "runtime/trainer/job/choices.h"
-#include "runtime/trainer/job/leaving.h"
 #include "runtime/trainer/job/say.h"
 #include "runtime/trainer/job/server_metrics.h"
+#include "runtime/trainer/job/stop_times.h"
 #include "runtime/trainer/job/worker_server.h"
 #include "worker/presence.h"
 
@@ -52,7 +52,7 @@ class ChiefNews {
         self_(cluster::ToString(tf_config.task)),
         peer_return_(peer_return) {}
 
-  // trainer::ChiefStays (leaving.h).
+  // trainer::ChiefStays (stop_times.h).
   Status Look(parameter::ChiefSeen seen) {
     const Duration now = SystemClock().Monotonic();
     // Who stood still itself has heard nothing meanwhile.
@@ -84,7 +84,7 @@ class ChiefNews {
   std::set<std::string> lost_;
 };
 
-// What is left of a server's or a worker's life once it was asked to stop (leaving.h).
+// What is left of a server's or a worker's life once it was asked to stop (stop_times.h).
 class Serving {
  public:
   // `serve`: for at most so long.

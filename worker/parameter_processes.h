@@ -2,7 +2,7 @@
 // steps it is sent. Both learn everything from the chief (engine.h) and live until it says
 // that the job is done (OK), until it does not come or come back in time (kPeers), until they are
 // asked to stop and the chief, which may have been asked at the same time, has come to its end
-// (cluster::Stopped(); leaving.h), or, a ps, until its disk fails (kOutput).
+// (cluster::Stopped(); stop_times.h), or, a ps, until its disk fails (kOutput).
 #pragma once
 
 #include <stop_token>

@@ -23,7 +23,7 @@
 
 #include "operator/local/folder_lock.h"
 #include "operator/local/launch.h"
-#include "operator/local/outlet.h"
+#include "operator/local/nonblocking_writer.h"
 #include "operator/local/process.h"
 #include "operator/local/progress.h"
 #include "operator/local/signals.h"
@@ -108,8 +108,8 @@ class Runner {
   std::unique_ptr<Launcher> launcher_;
   std::map<std::string, Launch> launches_;  // by uid of the pod
   std::list<Child> children_;
-  Outlet stdout_;
-  Outlet stderr_;
+  NonblockingWriter stdout_;
+  NonblockingWriter stderr_;
   std::optional<TimePoint> wake_at_;
   std::optional<TimePoint> linger_until_;
   std::optional<reconcile::ProgressSeen> progress_;

@@ -54,7 +54,7 @@ Fabric::Fabric(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Fabric::~Fabric() {
   ControlMessage goodbye;
   goodbye.kind = ControlKind::kGoodbye;
-  impl_->keeper->Leave(goodbye);
+  impl_->acceptor->Leave(goodbye);
 }
 
 Result<std::unique_ptr<Fabric>> Fabric::Create(FabricOptions options) {
@@ -70,14 +70,14 @@ Result<std::unique_ptr<Fabric>> Fabric::Create(FabricOptions options) {
     }
   }
   impl->transport.emplace(impl->network, impl->shared ? &*impl->shared : nullptr);
-  KeeperOptions keeper{options.bind, options.port, options.token,
-                       impl->segment ? impl->segment->fd() : -1};
-  MT_ASSIGN_OR_RETURN(impl->keeper, Keeper::Create(std::move(keeper), impl->health));
+  AcceptorOptions acceptor{options.bind, options.port, options.token,
+                           impl->segment ? impl->segment->fd() : -1};
+  MT_ASSIGN_OR_RETURN(impl->acceptor, Acceptor::Create(std::move(acceptor), impl->health));
   impl->options = std::move(options);
   return std::unique_ptr<Fabric>(new Fabric(std::move(impl)));
 }
 
-int Fabric::port() const { return impl_->keeper->port(); }
+int Fabric::port() const { return impl_->acceptor->port(); }
 
 std::string Fabric::HostId() {
   // Memory is passed over a Unix socket without a file, which reaches exactly one network namespace
@@ -97,7 +97,7 @@ Waiting Fabric::waiting() const { return impl_->health.waiting(); }
 
 void Fabric::Impl::Abort(const Status& why) {
   const Status reason = Unavailable(why.ok() ? "aborted" : why.message());
-  if (health.Fail(reason)) keeper->Tell(Failed(reason));
+  if (health.Fail(reason)) acceptor->Tell(Failed(reason));
 }
 
 // --- joining
@@ -110,10 +110,10 @@ Status Fabric::Impl::Connect(const FabricGroup& wanted, Duration timeout, std::s
   }
   if (busy.exchange(true)) return FailedPrecondition("fabric: a collective is under way");
   if (!health.failed()) {
-    keeper->Leave(
+    acceptor->Leave(
         Failed(Unavailable("it has gone on to incarnation " + std::to_string(wanted.incarnation))));
   } else {
-    keeper->Leave(Failed(health.why()));
+    acceptor->Leave(Failed(health.why()));
   }
   ++connects;
   group = wanted;
@@ -134,7 +134,7 @@ Status Fabric::Impl::Connect(const FabricGroup& wanted, Duration timeout, std::s
   if (!joined.ok()) {
     joined = joined.At("incarnation " + std::to_string(wanted.incarnation));
     health.Fail(joined);
-    keeper->Leave(Failed(joined));
+    acceptor->Leave(Failed(joined));
   }
   busy.store(false);
   return joined;
@@ -148,7 +148,7 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
     alike += "\n" + wanted.processes[p].name + " " + std::to_string(host_of[p]);
   }
 
-  Keeper::Expected expected;
+  Acceptor::Expected expected;
   expected.incarnation = wanted.incarnation;
   expected.process = static_cast<uint32_t>(me);
   expected.group = wire::Checksum(alike);
@@ -162,7 +162,7 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
   const auto wanted_links = expected.links;
   ConnectOptions options_out{options.token, wanted.incarnation, expected.process, expected.group,
                              segment ? segment->fd() : -1};
-  keeper->Expect(std::move(expected));
+  acceptor->Expect(std::move(expected));
 
   std::vector<ConnectTarget> targets;
   for (int p = 0; p < me; ++p) {
@@ -171,11 +171,11 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
     targets.push_back({p, LinkKind::kData, peer.name, peer.address, memory});
     targets.push_back({p, LinkKind::kControl, peer.name, peer.address, false});
   }
-  Keeper::Arrivals links;
+  Acceptor::Arrivals links;
   std::vector<std::string> missing;
   Status status =
       ConnectAll(options_out, std::move(targets), resolver, health, timeout, stop, links, missing);
-  if (status.ok() && !keeper->AwaitArrivals(end - steady_clock::now(), stop)) {
+  if (status.ok() && !acceptor->AwaitArrivals(end - steady_clock::now(), stop)) {
     if (stop.stop_requested()) {
       status = Cancelled("connecting to the job's processes was stopped").From(Origin::kStop);
     } else if (health.failed()) {
@@ -184,7 +184,7 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
       status = DeadlineExceeded("not all of the job's processes have come").From(Origin::kPeers);
     }
   }
-  links.merge(keeper->TakeArrivals());
+  links.merge(acceptor->TakeArrivals());
   if (!status.ok() && status.code() != StatusCode::kUnauthenticated &&
       status.code() != StatusCode::kFailedPrecondition) {
     std::set<std::string> lines(missing.begin(), missing.end());
@@ -193,7 +193,7 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
         lines.insert(wanted.processes[link.first].name + ": has not connected");
       }
     }
-    for (const std::string& turned : keeper->TurnedAway()) lines.insert("turned away " + turned);
+    for (const std::string& turned : acceptor->TurnedAway()) lines.insert("turned away " + turned);
     status = status.WithMessage(
         status.message() + "; missing: " +
         meshtrain::Join(std::vector<std::string>(lines.begin(), lines.end()), "; "));
@@ -203,7 +203,7 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
 }
 
 // Also what there is of links after an error: through the control links the peers hear of it.
-Status Fabric::Impl::Attach(Keeper::Arrivals links) {
+Status Fabric::Impl::Attach(Acceptor::Arrivals links) {
   std::vector<std::pair<int, Socket>> controls;
   Status status;
   for (auto& [which, arrival] : links) {
@@ -226,7 +226,7 @@ Status Fabric::Impl::Attach(Keeper::Arrivals links) {
       }
     }
   }
-  keeper->Adopt(std::move(controls));
+  acceptor->Adopt(std::move(controls));
   return status;
 }
 
@@ -254,7 +254,7 @@ Status Fabric::Impl::Run(const GroupCall& group_call, uint64_t plan_hash, uint64
   running = nullptr;
   if (!status.ok()) {
     status = status.At(group_call.what + " (collective " + std::to_string(number) + ")");
-    if (health.Fail(status)) keeper->Tell(Failed(status));
+    if (health.Fail(status)) acceptor->Tell(Failed(status));
   }
   health.End();
   busy.store(false);
@@ -268,7 +268,7 @@ Status Fabric::Impl::Late(int process) {
   for (const int p : team.processes) {
     if (p != group.process) asked.push_back(p);
   }
-  const std::map<int, ControlMessage> answers = keeper->Ask(asked, ours.collective, kAskTime);
+  const std::map<int, ControlMessage> answers = acceptor->Ask(asked, ours.collective, kAskTime);
   MT_RETURN_IF_ERROR(health.Check());
   std::vector<std::string> causes;
   for (const int p : asked) {
@@ -317,7 +317,7 @@ Status Fabric::Impl::Diverges(FrameDifference difference, const FrameHeader& got
   Standing theirs{got.collective, ""};
   const int peer = static_cast<int>(want.source);
   if (difference == FrameDifference::kCollective || difference == FrameDifference::kCall) {
-    const auto answers = keeper->Ask({&peer, 1}, got.collective, kAskTime);
+    const auto answers = acceptor->Ask({&peer, 1}, got.collective, kAskTime);
     const auto at = answers.find(peer);
     if (at != answers.end()) {
       theirs.what = at->second.asked.empty() && at->second.collective == got.collective

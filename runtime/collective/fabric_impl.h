@@ -11,8 +11,8 @@
 #include "runtime/collective/call.h"
 #include "runtime/collective/fabric.h"
 #include "runtime/collective/health.h"
+#include "runtime/collective/link/acceptor.h"
 #include "runtime/collective/link/connector.h"
-#include "runtime/collective/link/keeper.h"
 #include "runtime/collective/link/network.h"
 #include "runtime/collective/memory/segment.h"
 #include "runtime/collective/memory/shm.h"
@@ -34,7 +34,7 @@ struct Fabric::Impl final : Diagnosis {
                   const FrameHeader& want) override;
 
   Status Join(const FabricGroup& wanted, Duration timeout, std::stop_token stop);
-  Status Attach(Keeper::Arrivals links);
+  Status Attach(Acceptor::Arrivals links);
 
   FabricOptions options;
   Health health;
@@ -43,7 +43,7 @@ struct Fabric::Impl final : Diagnosis {
   Network network;
   std::optional<Transport> transport;
   Resolver resolver;
-  std::unique_ptr<Keeper> keeper;
+  std::unique_ptr<Acceptor> acceptor;
 
   // Written by Connect, read by the issuing thread.
   FabricGroup group;

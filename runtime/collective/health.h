@@ -1,6 +1,6 @@
 // What a fabric knows about the incarnation it is in: whether it still holds and if not why, which
 // peers are gone, and what this process is doing. Shared by the thread that issues collectives, the
-// keeper's thread and whoever aborts or watches. Thread-safe, except as said.
+// acceptor's thread and whoever aborts or watches. Thread-safe, except as said.
 #pragma once
 
 #include <array>

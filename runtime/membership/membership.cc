@@ -1,5 +1,5 @@
-// Long: one class whose threads (attendance, heartbeat, alerts) and callers share one
-// attendance under one mutex.
+// Long: one class whose threads (client, heartbeat, alerts) and callers share one
+// client under one mutex.
 #include "runtime/membership/membership.h"
 
 #include <grpcpp/grpcpp.h>
@@ -13,7 +13,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/text.h"
 #include "runtime/base/thread.h"
-#include "runtime/membership/attendance.h"
+#include "runtime/membership/rendezvous_client.h"
 #include "runtime/membership/rendezvous_server.h"
 #include "runtime/membership/rendezvous_wire.h"
 #include "runtime/rpc/grpc_internal.h"
@@ -86,17 +86,16 @@ class Membership::Impl {
         server_address_(options_.config.cluster.host(members.front())),
         signer_(options_.security, options_.job),
         instance_(instance),
-        attendance_(
-            {.task = options_.config.task,
-             .server = members.front(),
-             .instance = instance,
-             .data_address = options_.data_address,
-             .host = options_.host,
-             .expected = members,
-             .heartbeat = options_.heartbeat,
-             .lost_after = options_.lost_after,
-             .connect_timeout = std::max<Duration>(kConnectTimeout, 2 * options_.lost_after),
-             .look_again = kLookAgain}) {}
+        client_({.task = options_.config.task,
+                 .server = members.front(),
+                 .instance = instance,
+                 .data_address = options_.data_address,
+                 .host = options_.host,
+                 .expected = members,
+                 .heartbeat = options_.heartbeat,
+                 .lost_after = options_.lost_after,
+                 .connect_timeout = std::max<Duration>(kConnectTimeout, 2 * options_.lost_after),
+                 .look_again = kLookAgain}) {}
   ~Impl();
 
   Status Start(const std::vector<cluster::TaskId>& members);
@@ -113,7 +112,7 @@ class Membership::Impl {
   Status Leave(Duration timeout);
 
  private:
-  using Phase = Attendance::Phase;
+  using Phase = RendezvousClient::Phase;
 
   void Attend(std::stop_token stop);  // thread: makes streams where one is wanted, and reads
   void Beat(std::stop_token stop);    // thread: heartbeats, and all else that is written
@@ -141,7 +140,7 @@ class Membership::Impl {
 
   Mutex mutex_;
   CondVar changed_;
-  Attendance attendance_ MT_GUARDED_BY(mutex_);
+  RendezvousClient client_ MT_GUARDED_BY(mutex_);
   std::shared_ptr<Session> session_ MT_GUARDED_BY(mutex_);  // while its stream lasts
   bool writing_ MT_GUARDED_BY(mutex_) = false;
   int failures_ MT_GUARDED_BY(mutex_) = 0;  // of connecting, in a row
@@ -212,7 +211,7 @@ void Membership::Impl::Attend(std::stop_token stop) {
     {
       MutexLock lock(mutex_);
       if (!changed_.WaitFor(mutex_, stop, kLong,
-                            [this]() MT_REQUIRES(mutex_) { return attendance_.wants_stream(); })) {
+                            [this]() MT_REQUIRES(mutex_) { return client_.wants_stream(); })) {
         continue;
       }
       if (failures_ > 0) {
@@ -222,20 +221,20 @@ void Membership::Impl::Attend(std::stop_token stop) {
         const auto spread = std::uniform_int_distribution<int64_t>(pause.count() / 2,
                                                                    pause.count() * 3 / 2)(random);
         changed_.WaitFor(mutex_, stop, milliseconds(spread),
-                         [this]() MT_REQUIRES(mutex_) { return !attendance_.wants_stream(); });
-        if (!attendance_.wants_stream()) continue;
+                         [this]() MT_REQUIRES(mutex_) { return !client_.wants_stream(); });
+        if (!client_.wants_stream()) continue;
       }
       if (stop.stop_requested()) {
         return;  // from here on the destructor sees the session, and cancels it
       }
       ++failures_;
-      attendance_.Opening(Now());
+      client_.Opening(Now());
       session_ = session;
     }
     const Status ended = AttendOnce(*session);
     MutexLock lock(mutex_);
     session_.reset();
-    attendance_.Ended(ended);
+    client_.Ended(ended);
     changed_.NotifyAll();
   }
 }
@@ -253,7 +252,7 @@ Status Membership::Impl::AttendOnce(Session& session) {
     session.channel = std::move(*channel);
     session.stub = std::move(stub);
     session.stream = std::move(stream);
-    attendance_.Opened(Now());
+    client_.Opened(Now());
     changed_.NotifyAll();
   }
   v1::Sealed said;
@@ -266,10 +265,10 @@ Status Membership::Impl::AttendOnce(Session& session) {
       break;
     }
     MutexLock lock(mutex_);
-    const uint64_t before = attendance_.incarnation().id;
-    attendance_.Heard(*message, Now());
+    const uint64_t before = client_.incarnation().id;
+    client_.Heard(*message, Now());
     failures_ = 0;
-    if (attendance_.incarnation().id != before) {
+    if (client_.incarnation().id != before) {
       next_round_ = 0;
       was_member_ = true;
       // What was said of the incarnation before counts no longer; nobody is ahead by it. Before
@@ -300,15 +299,15 @@ void Membership::Impl::Beat(std::stop_token stop) {
     {
       MutexLock lock(mutex_);
       Progress progress = Reported();
-      const Phase before = attendance_.phase();
+      const Phase before = client_.phase();
       progress.agreements = next_round_;
       if (in_agree_) progress.waiting_at = agreeing_;
-      attendance_.Tick(progress, Now());
-      if (attendance_.phase() != before) changed_.NotifyAll();
-      outgoing = attendance_.TakeOutgoing();
+      client_.Tick(progress, Now());
+      if (client_.phase() != before) changed_.NotifyAll();
+      outgoing = client_.TakeOutgoing();
       session = session_;
-      end = attendance_.wants_end();
-      silent = attendance_.server_is_silent();
+      end = client_.wants_end();
+      silent = client_.server_is_silent();
       asking = asking_;
       if (session != nullptr && session->over) outgoing.clear();
       writing_ = session != nullptr && !outgoing.empty();
@@ -326,7 +325,7 @@ void Membership::Impl::Beat(std::stop_token stop) {
     MutexLock lock(mutex_);
     if (std::exchange(writing_, false)) changed_.NotifyAll();
     changed_.WaitFor(mutex_, stop, options_.heartbeat / 2, [&]() MT_REQUIRES(mutex_) {
-      return attendance_.has_outgoing() || (attendance_.wants_end() && !end);
+      return client_.has_outgoing() || (client_.wants_end() && !end);
     });
   }
 }
@@ -338,14 +337,14 @@ void Membership::Impl::Alert(std::stop_token stop) {
     {
       MutexLock lock(mutex_);
       if (!changed_.WaitFor(mutex_, stop, kLong, [this]() MT_REQUIRES(mutex_) {
-            return on_lost_ != nullptr && attendance_.phase() == Phase::kOver &&
-                   alerted_ != attendance_.incarnation().id;
+            return on_lost_ != nullptr && client_.phase() == Phase::kOver &&
+                   alerted_ != client_.incarnation().id;
           })) {
         continue;
       }
-      alerted_ = attendance_.incarnation().id;
+      alerted_ = client_.incarnation().id;
       callback = on_lost_;
-      why = *attendance_.alarm();
+      why = *client_.alarm();
     }
     callback(why);
   }
@@ -354,48 +353,47 @@ void Membership::Impl::Alert(std::stop_token stop) {
 Result<Incarnation> Membership::Impl::Join(int64_t checkpoint_step, const std::stop_token& stop) {
   MutexLock lock(mutex_);
   if (in_join_) return Busy("join");
-  const Phase phase = attendance_.phase();
+  const Phase phase = client_.phase();
   if (phase == Phase::kLeaving || phase == Phase::kGone) {
     return FailedPrecondition("join: this process has left");
   }
   const Duration patience = was_member_ ? options_.peer_return : options_.join_timeout;
   if (was_member_ && patience <= Duration(0)) {
-    return Unavailable((attendance_.alarm() ? attendance_.alarm()->message()
-                                            : "the incarnation was given up") +
-                       "; nobody waits for its return (peerReturnSeconds: 0)")
+    return Unavailable(
+               (client_.alarm() ? client_.alarm()->message() : "the incarnation was given up") +
+               "; nobody waits for its return (peerReturnSeconds: 0)")
         .From(Origin::kPeers);
   }
   in_join_ = true;
   failures_ = 0;
-  attendance_.Join(checkpoint_step);
+  client_.Join(checkpoint_step);
   changed_.NotifyAll();
   changed_.WaitFor(mutex_, stop, patience, [this]() MT_REQUIRES(mutex_) {
-    return attendance_.phase() != Phase::kJoining || attendance_.refused();
+    return client_.phase() != Phase::kJoining || client_.refused();
   });
   in_join_ = false;
-  if (attendance_.phase() == Phase::kIn) return attendance_.incarnation();
+  if (client_.phase() == Phase::kIn) return client_.incarnation();
   // Welcomed, and lost somebody before this thread woke up: the next call finds out.
-  if (attendance_.phase() == Phase::kOver) return attendance_.incarnation();
-  if (attendance_.refused()) return attendance_.refused()->At("join");
-  if (attendance_.phase() != Phase::kJoining) return Cancelled("join: this process leaves");
-  const std::string waiting_for = attendance_.WaitingFor();
-  attendance_.AbandonJoin();
+  if (client_.phase() == Phase::kOver) return client_.incarnation();
+  if (client_.refused()) return client_.refused()->At("join");
+  if (client_.phase() != Phase::kJoining) return Cancelled("join: this process leaves");
+  const std::string waiting_for = client_.WaitingFor();
+  client_.AbandonJoin();
   changed_.NotifyAll();
   if (stop.stop_requested()) {
     return Cancelled("join: stopped; " + waiting_for).From(Origin::kStop);
   }
-  return DeadlineExceeded("join: expected " +
-                          std::to_string(attendance_.options().expected.size()) +
+  return DeadlineExceeded("join: expected " + std::to_string(client_.options().expected.size()) +
                           " members within " + SecondsText(patience) + "; " + waiting_for)
       .From(Origin::kPeers);
 }
 
 Status Membership::Impl::AgreeState() const {
-  switch (attendance_.phase()) {
+  switch (client_.phase()) {
     case Phase::kIn:
-      return attendance_.deserted() ? *attendance_.deserted() : OkStatus();
+      return client_.deserted() ? *client_.deserted() : OkStatus();
     case Phase::kOver:
-      return *attendance_.alarm();
+      return *client_.alarm();
     case Phase::kLeaving:
     case Phase::kGone:
       return Cancelled("this process has left");
@@ -428,7 +426,7 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
     if (stop.stop_requested()) return Cancelled(where + ": stopped").From(Origin::kStop);
     MT_RETURN_IF_ERROR(AgreeState().At(where));
     if (session_ != nullptr && !session_->over) channel = session_->channel;
-    message.incarnation = attendance_.incarnation().id;
+    message.incarnation = client_.incarnation().id;
     message.round = next_round_++;
     in_agree_ = true;
     agreeing_ = where;
@@ -446,7 +444,7 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
     answer = Unavailable(answer.status().message()).From(Origin::kPeers);
     if (again == kMostAskedAgain) break;
     MutexLock lock(mutex_);
-    if (!AgreeState().ok() || attendance_.incarnation().id != message.incarnation) break;
+    if (!AgreeState().ok() || client_.incarnation().id != message.incarnation) break;
     context = std::make_shared<grpc::ClientContext>();
     asking_ = context;
     message.timeout = std::max(Duration(0), end - Now());
@@ -460,8 +458,8 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
   if (!stop.stop_requested() && !answer.ok()) {
     // The connection failed. Its stream did too, or is about to: that says who was lost.
     changed_.WaitFor(mutex_, stop, options_.lost_after, [&]() MT_REQUIRES(mutex_) {
-      return attendance_.phase() != Phase::kIn ||
-             attendance_.incarnation().id != message.incarnation || attendance_.deserted();
+      return client_.phase() != Phase::kIn || client_.incarnation().id != message.incarnation ||
+             client_.deserted();
     });
   }
   in_agree_ = false;
@@ -534,7 +532,7 @@ Status Membership::Impl::Leave(Duration timeout) {
   std::shared_ptr<grpc::ClientContext> asking;
   {
     MutexLock lock(mutex_);
-    attendance_.Leave();
+    client_.Leave();
     asking = asking_;
     changed_.NotifyAll();
   }
@@ -542,9 +540,9 @@ Status Membership::Impl::Leave(Duration timeout) {
   {
     MutexLock lock(mutex_);
     noted = changed_.WaitFor(mutex_, {}, timeout, [this]() MT_REQUIRES(mutex_) {
-      return attendance_.phase() == Phase::kGone;
+      return client_.phase() == Phase::kGone;
     });
-    attendance_.AbandonLeave();
+    client_.AbandonLeave();
     changed_.NotifyAll();
   }
   if (server_ != nullptr) server_->Stop(kServerGrace);

@@ -90,8 +90,8 @@ Result<std::unique_ptr<Replicas>> Replicas::Create(Options options) {
                       mesh::Mesh::Create({{"replica", o.replicas}}, std::move(devices)));
   std::vector<std::string> names;
   for (int64_t i = 0; i < o.count; ++i) names.push_back("replica " + std::to_string(o.first + i));
-  made->meeting_ = std::make_unique<collective::Meeting>(
-      names, collective::MeetingOptions{.deadline = o.deadline});
+  made->parties_ = std::make_unique<collective::ThreadParties>(
+      names, collective::ThreadPartiesOptions{.deadline = o.deadline});
   const int cores = o.threads > 0 ? o.threads : UsableCores();
   for (int64_t i = 0; i < o.count; ++i) {
     auto replica = std::make_unique<Replica>();
@@ -105,7 +105,7 @@ Result<std::unique_ptr<Replicas>> Replicas::Create(Options options) {
         -> Result<std::unique_ptr<collective::Communicator>> {
       MT_ASSIGN_OR_RETURN(std::shared_ptr<collective::Communicator> behind,
                           self->Behind(signature));
-      return self->meeting_->Join(static_cast<int>(i), {self->o_.first + i}, signature,
+      return self->parties_->Join(static_cast<int>(i), {self->o_.first + i}, signature,
                                   std::move(behind));
     };
     MT_ASSIGN_OR_RETURN(replica->session, execute::Session::Create(std::move(session)));
@@ -189,7 +189,7 @@ Status Replicas::Each(const std::function<Status(int64_t i)>& body) {
   const auto job = [&](int64_t i) {
     const Status status = body(i).At(replicas_[static_cast<size_t>(i)]->name);
     // A bad step is one on every replica: all come to its end by themselves.
-    if (!status.ok() && status.code() != StatusCode::kAborted) meeting_->Abort(status);
+    if (!status.ok() && status.code() != StatusCode::kAborted) parties_->Abort(status);
     return status;
   };
   std::vector<Status> ends;
@@ -237,7 +237,7 @@ Result<std::vector<PerReplica>> Replicas::Run(std::span<const TracedReplica* con
 }
 
 Status Replicas::Load(std::span<const TracedReplica* const> traced) {
-  meeting_->Reset();
+  parties_->Reset();
   const auto is_loaded = [&](size_t i) { return replicas_[i]->steps.contains(traced[i]); };
   bool loaded = true;
   for (size_t i = 0; i < replicas_.size(); ++i) loaded = loaded && is_loaded(i);

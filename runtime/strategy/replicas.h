@@ -16,7 +16,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
-#include "runtime/collective/meeting.h"
+#include "runtime/collective/thread_parties.h"
 #include "runtime/execute/session.h"
 #include "runtime/program/builder.h"
 #include "runtime/strategy/values.h"
@@ -105,7 +105,7 @@ class Replicas {
 
   Options o_;
   mesh::Mesh mesh_;  // axis `replica`, each replica in a process of its own
-  std::unique_ptr<collective::Meeting> meeting_;
+  std::unique_ptr<collective::ThreadParties> parties_;
   Mutex behind_mutex_;
   std::map<uint64_t, std::shared_ptr<collective::Communicator>> behind_
       MT_GUARDED_BY(behind_mutex_);  // by signature

@@ -3,7 +3,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/collective/local.h"
-#include "runtime/collective/meeting.h"
+#include "runtime/collective/thread_parties.h"
 #include "tests/contract/communicator_suite.h"
 
 namespace meshtrain::collective {
@@ -37,10 +37,10 @@ CommunicatorFactory Processes(const std::string& name, bool forked, bool shared_
 
 // Each "process" is a party that meets the others in this one.
 CommunicatorFactory Meetings() {
-  return {"meeting", 4, [](int processes, const Body& body) {
+  return {"thread_parties", 4, [](int processes, const Body& body) {
             std::vector<std::string> names;
             for (int p = 0; p < processes; ++p) names.push_back(WorkerName(p));
-            Meeting meeting(names);
+            ThreadParties thread_parties(names);
             std::vector<std::string> said(processes);
             {
               std::vector<std::jthread> threads;
@@ -50,9 +50,9 @@ CommunicatorFactory Meetings() {
                   member.process = p;
                   member.processes = processes;
                   member.make = [&](const mesh::Mesh& mesh) {
-                    return meeting.Join(p, mesh.LocalRanks(p),
-                                        std::hash<std::string>()(mesh.ToString()),
-                                        MakeLocalCommunicator(mesh));
+                    return thread_parties.Join(p, mesh.LocalRanks(p),
+                                               std::hash<std::string>()(mesh.ToString()),
+                                               MakeLocalCommunicator(mesh));
                   };
                   said[p] = body(member);
                 });
@@ -63,7 +63,8 @@ CommunicatorFactory Meetings() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Local, CommunicatorSuite, testing::Values(Local()), FactoryName);
-INSTANTIATE_TEST_SUITE_P(Meeting, CommunicatorSuite, testing::Values(Meetings()), FactoryName);
+INSTANTIATE_TEST_SUITE_P(ThreadParties, CommunicatorSuite, testing::Values(Meetings()),
+                         FactoryName);
 INSTANTIATE_TEST_SUITE_P(Shared, CommunicatorSuite,
                          testing::Values(Processes("threads", false, true, "0000"),
                                          Processes("children", true, true, "0000")),

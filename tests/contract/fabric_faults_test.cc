@@ -272,15 +272,15 @@ TEST(FabricTest, AThousandIdleConnectionsDoNotHurt) {
     for (int i = 0; i < 50 && status.ok(); ++i) status = SumOnes(*c, member.process);
     if (member.process == 0) {
       // Never more than so many are kept.
-      const Keeper& keeper = *member.fabric->impl().keeper;
-      WaitUntil([&] { return keeper.half_open_ended() >= 1520 - Keeper::kMaxHalfOpen; });
-      ended.store(keeper.half_open_ended());
+      const Acceptor& acceptor = *member.fabric->impl().acceptor;
+      WaitUntil([&] { return acceptor.half_open_ended() >= 1520 - Acceptor::kMaxHalfOpen; });
+      ended.store(acceptor.half_open_ended());
     }
     return status.ToString();
   });
   for (const std::string& text : texts) EXPECT_EQ(text, "OK");
   EXPECT_EQ(strangers.came(), 1520);
-  EXPECT_GE(ended.load(), 1520 - Keeper::kMaxHalfOpen);
+  EXPECT_GE(ended.load(), 1520 - Acceptor::kMaxHalfOpen);
 }
 
 // --- bytes that change on their way

@@ -32,7 +32,7 @@ class Attempt {
   const ConnectTarget& target() const { return target_; }
   State state() const { return state_; }
   const std::string& reason() const { return reason_; }
-  Keeper::Arrival Take() { return {std::move(socket_), std::move(memory_)}; }
+  Acceptor::Arrival Take() { return {std::move(socket_), std::move(memory_)}; }
   const std::string& memory_name() const { return memory_name_; }
   pollfd Poll() const {
     if (!socket_) return {-1, 0, 0};
@@ -232,7 +232,7 @@ Result<SocketAddress> Resolver::Find(const std::string& host, int port) const {
 
 Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targets,
                   Resolver& resolver, const Health& health, Duration timeout, std::stop_token stop,
-                  Keeper::Arrivals& made, std::vector<std::string>& missing) {
+                  Acceptor::Arrivals& made, std::vector<std::string>& missing) {
   const auto end = steady_clock::now() + timeout;
   std::vector<std::string> hosts;
   std::vector<std::unique_ptr<Attempt>> attempts;

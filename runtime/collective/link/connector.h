@@ -14,8 +14,8 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
 #include "runtime/collective/health.h"
+#include "runtime/collective/link/acceptor.h"
 #include "runtime/collective/link/hello.h"
-#include "runtime/collective/link/keeper.h"
 #include "runtime/collective/link/socket.h"
 
 namespace meshtrain::collective {
@@ -59,6 +59,6 @@ struct ConnectOptions {
 // our incarnation or group).
 Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targets,
                   Resolver& resolver, const Health& health, Duration timeout, std::stop_token stop,
-                  Keeper::Arrivals& made, std::vector<std::string>& missing);
+                  Acceptor::Arrivals& made, std::vector<std::string>& missing);
 
 }  // namespace meshtrain::collective

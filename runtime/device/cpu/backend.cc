@@ -7,8 +7,8 @@
 #include <new>
 #include <utility>
 
-#include "runtime/device/cpu/beside.h"
 #include "runtime/device/cpu/collective_step.h"
+#include "runtime/device/cpu/collective_thread.h"
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/guard.h"
 #include "runtime/device/cpu/kernel.h"
@@ -144,11 +144,11 @@ class CpuExecutable final : public Executable {
     MT_RETURN_IF_ERROR(Bind(devices));
     const OneOpenMpThread one;
     // Beside the run, where the plan has room for it and waiting is what a collective does.
-    beside_now_ = beside_ != nullptr && communicator_->waits();
+    calls_beside_ = collectives_ != nullptr && communicator_->waits();
     waited_ = {};
     const Status status = RunSteps(devices);
-    if (!beside_now_) return status;
-    const Status finished = Waiting([&] { return beside_->Finish(); });
+    if (!calls_beside_) return status;
+    const Status finished = Waiting([&] { return collectives_->Finish(); });
     for (RunStep& step : steps_) step.call = 0;
     return status.ok() ? finished : status;
   }
@@ -197,14 +197,14 @@ class CpuExecutable final : public Executable {
   Status Begin(RunStep& step) {
     const auto each = [this](const auto& body) { Each(body); };
     for (RunCollective& c : step.collectives) {
-      if (!beside_now_) {
+      if (!calls_beside_) {
         MT_RETURN_IF_ERROR(
             Waiting([&] { return c.step.Run(*communicator_, &parallel_, c.frames, each); }));
         continue;
       }
       c.step.Pack(c.frames, each);
-      step.call =
-          beside_->Begin([this, &c] { return c.step.Call(*communicator_, nullptr, c.frames); });
+      step.call = collectives_->Begin(
+          [this, &c] { return c.step.Call(*communicator_, nullptr, c.frames); });
     }
     return OkStatus();
   }
@@ -212,7 +212,7 @@ class CpuExecutable final : public Executable {
   // Waits for a collective that runs beside, and unpacks it.
   Status Complete(RunStep& step) {
     if (step.call == 0) return OkStatus();
-    MT_RETURN_IF_ERROR(Waiting([&] { return beside_->Wait(std::exchange(step.call, 0)); }));
+    MT_RETURN_IF_ERROR(Waiting([&] { return collectives_->Wait(std::exchange(step.call, 0)); }));
     for (RunCollective& c : step.collectives) {
       c.step.Unpack(c.frames, [this](const auto& body) { Each(body); });
     }
@@ -304,13 +304,13 @@ class CpuExecutable final : public Executable {
     const bool overlaps = std::any_of(steps_.begin(), steps_.end(),
                                       [](const RunStep& s) { return !s.waits.empty(); });
     if (overlaps && communicator_->remote()) {
-      MT_ASSIGN_OR_RETURN(beside_, Beside::Create());
+      MT_ASSIGN_OR_RETURN(collectives_, CollectiveThread::Create());
     }
     for (RunStep& step : steps_) {
       for (RunCollective& c : step.collectives) {
         c.frames = frames_;
         for (Frame& frame : c.frames) {
-          if (beside_ == nullptr) continue;
+          if (collectives_ == nullptr) continue;
           MT_ASSIGN_OR_RETURN(Memory own, Memory::Create(Aligned(c.step.scratch_bytes())));
           frame.scratch = own.data();
           c.scratch.push_back(std::move(own));
@@ -422,9 +422,9 @@ class CpuExecutable final : public Executable {
   std::vector<int> guard_waits_;  // collective steps that write what is guarded
   Guard guard_;
   bool one_by_one_ = true;
-  bool beside_now_ = false;
-  Duration waited_{};               // in the last Run
-  std::unique_ptr<Beside> beside_;  // last: its thread uses what stands above
+  bool calls_beside_ = false;
+  Duration waited_{};                              // in the last Run
+  std::unique_ptr<CollectiveThread> collectives_;  // last: its thread uses what stands above
 };
 
 class CpuBackend final : public Backend {

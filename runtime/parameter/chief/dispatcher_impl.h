@@ -16,8 +16,8 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/base/thread.h"
-#include "runtime/parameter/chief/away_notes.h"
 #include "runtime/parameter/chief/dispatcher.h"
+#include "runtime/parameter/chief/repeat_log.h"
 #include "runtime/parameter/chief/schedule.h"
 
 namespace meshtrain::parameter {
@@ -190,7 +190,7 @@ class Dispatcher::Impl {
   std::vector<std::map<int64_t, std::string>> cursors_
       MT_GUARDED_BY(mutex_);                              // by worker and entry
   std::vector<Status> last_error_ MT_GUARDED_BY(mutex_);  // by worker
-  AwayNotes away_notes_ MT_GUARDED_BY(mutex_);            // of workers that are not set up
+  RepeatLog away_notes_ MT_GUARDED_BY(mutex_);            // of workers that are not set up
   DispatcherStats stats_ MT_GUARDED_BY(mutex_);
   Duration looked_ MT_GUARDED_BY(mutex_) = SystemClock().Monotonic();  // the monitor
   Duration woke_ MT_GUARDED_BY(mutex_){};  // when it went on after it had stood still

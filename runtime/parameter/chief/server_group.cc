@@ -6,7 +6,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
-#include "runtime/parameter/chief/away_notes.h"
+#include "runtime/parameter/chief/repeat_log.h"
 #include "runtime/parameter/messages/chief_watch.h"
 
 namespace meshtrain::parameter {
@@ -52,7 +52,7 @@ Result<std::vector<std::string>> ServerGroup::CallEach(
     Duration rpc_timeout, std::stop_token stop, const std::vector<Land>& lands) {
   const Duration until = SystemClock().Monotonic() + timeout;
   std::vector<std::string> answers(requests.size());
-  AwayNotes notes;
+  RepeatLog notes;
   std::set<size_t> open;
   for (size_t i = 0; i < requests.size(); ++i) {
     if (requests[i]) open.insert(i);

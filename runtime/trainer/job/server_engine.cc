@@ -22,8 +22,8 @@
 #include "runtime/train/callbacks.h"
 #include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/engine.h"
-#include "runtime/trainer/job/leaving.h"
 #include "runtime/trainer/job/server_metrics.h"
+#include "runtime/trainer/job/stop_times.h"
 #include "runtime/trainer/job/worker_server.h"
 
 namespace meshtrain::trainer {

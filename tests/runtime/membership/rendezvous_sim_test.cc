@@ -1,9 +1,8 @@
-// A job's processes and their network, simulated: the real roster and the real attendances, with
-// virtual time. Streams break and lose what was under way, messages are late, processes are killed,
-// stopped, replaced and resumed, the one that serves too. What must hold always is checked at every
-// step; what must hold in the end, after a while of peace.
-// Long: the processes, their network and the checks are one simulated world, whose parts call each
-// other at every step.
+// A job's processes and their network, simulated: the real roster and the real rendezvous clients,
+// with virtual time. Streams break and lose what was under way, messages are late, processes are
+// killed, stopped, replaced and resumed, the one that serves too. What must hold always is checked
+// at every step; what must hold in the end, after a while of peace. Long: the processes, their
+// network and the checks are one simulated world, whose parts call each other at every step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/membership/attendance.h"
+#include "runtime/membership/rendezvous_client.h"
 #include "runtime/membership/roster.h"
 
 namespace meshtrain::membership {
@@ -34,11 +33,11 @@ constexpr Duration kPeace = seconds(60);
 struct Stream;
 
 struct Process {
-  Process(int task_index, int spawned, AttendanceOptions options)
-      : task(task_index), number(spawned), attendance(std::move(options)) {}
+  Process(int task_index, int spawned, RendezvousClientOptions options)
+      : task(task_index), number(spawned), client(std::move(options)) {}
   const int task;
   const int number;  // in the order in which processes were started; also the instance
-  Attendance attendance;
+  RendezvousClient client;
   bool alive = true;
   bool stopped = false;
   Duration act_at{};  // when the program does its next thing
@@ -114,18 +113,18 @@ class World {
     for (const auto& process : processes_) {
       if (!process->alive) continue;
       states += " " + std::to_string(process->number) + ":" + cluster::ToString(Task(*process)) +
-                " phase " + std::to_string(static_cast<int>(process->attendance.phase())) + " of " +
+                " phase " + std::to_string(static_cast<int>(process->client.phase())) + " of " +
                 std::to_string(process->incarnation);
       if (process->roster != nullptr) {
         states += " (serves; missing: " + process->roster->Missing() + ")";
       }
-      if (process->attendance.phase() == Attendance::Phase::kJoining) {
-        states += " " + process->attendance.WaitingFor();
+      if (process->client.phase() == RendezvousClient::Phase::kJoining) {
+        states += " " + process->client.WaitingFor();
       }
       if (process->stream && process->stream->server) {
         states += " (at " + std::to_string(process->stream->server->number) + ")";
       }
-      if (process->attendance.phase() != Attendance::Phase::kIn) continue;
+      if (process->client.phase() != RendezvousClient::Phase::kIn) continue;
       incarnations.insert(process->incarnation);
       here.insert(process->task);
     }
@@ -160,16 +159,16 @@ class World {
     const int number = static_cast<int>(processes_.size()) + 1;
     auto process =
         std::make_unique<Process>(task, number,
-                                  AttendanceOptions{.task = tasks_[static_cast<size_t>(task)],
-                                                    .server = tasks_[0],
-                                                    .instance = static_cast<uint64_t>(number),
-                                                    .data_address = "d",
-                                                    .host = "h",
-                                                    .expected = tasks_,
-                                                    .heartbeat = milliseconds(100),
-                                                    .lost_after = kLostAfter,
-                                                    .connect_timeout = seconds(3),
-                                                    .look_again = seconds(5)});
+                                  RendezvousClientOptions{.task = tasks_[static_cast<size_t>(task)],
+                                                          .server = tasks_[0],
+                                                          .instance = static_cast<uint64_t>(number),
+                                                          .data_address = "d",
+                                                          .host = "h",
+                                                          .expected = tasks_,
+                                                          .heartbeat = milliseconds(100),
+                                                          .lost_after = kLostAfter,
+                                                          .connect_timeout = seconds(3),
+                                                          .look_again = seconds(5)});
     process->act_at = Some(seconds(1));
     if (task == 0) {
       // The clock of a new host may be behind.
@@ -212,10 +211,11 @@ class World {
         if (victim->stream != nullptr) victim->stream->down.blocked_until = Some(seconds(4));
         break;
       case 5:
-        if (!victim->stopped && victim->attendance.phase() == Attendance::Phase::kIn) Join(*victim);
+        if (!victim->stopped && victim->client.phase() == RendezvousClient::Phase::kIn)
+          Join(*victim);
         break;
       default:
-        if (!victim->stopped && Chance(0.3)) victim->attendance.Leave();
+        if (!victim->stopped && Chance(0.3)) victim->client.Leave();
     }
     for (const auto& process : processes_) {
       if (!process->alive || !process->stopped || !Chance(0.3)) continue;
@@ -342,7 +342,7 @@ class World {
   }
 
   void Attend(Process& process) {
-    Attendance& attendance = process.attendance;
+    RendezvousClient& client = process.client;
     const auto stream = process.stream;
     while (stream != nullptr && process.stream == stream) {
       auto message = stream->down.Pop(now_);
@@ -350,24 +350,24 @@ class World {
       Hear(process, *message);
       if (!process.alive) return;
     }
-    attendance.Tick({}, now_);
-    if (attendance.wants_end() && process.stream != nullptr) {
+    client.Tick({}, now_);
+    if (client.wants_end() && process.stream != nullptr) {
       CloseClient(process);
-      attendance.Ended(Status(StatusCode::kCancelled, "cancelled"));
+      client.Ended(Status(StatusCode::kCancelled, "cancelled"));
     }
-    for (MemberMessage& message : attendance.TakeOutgoing()) {
+    for (MemberMessage& message : client.TakeOutgoing()) {
       process.stream->up.Push(std::move(message), Soon());
     }
-    if (attendance.wants_stream() && now_ >= process.connect_at) Connect(process);
+    if (client.wants_stream() && now_ >= process.connect_at) Connect(process);
     Act(process);
   }
 
   void Connect(Process& process) {
     process.connect_at = Some(milliseconds(1000));
-    process.attendance.Opening(now_);
+    process.client.Opening(now_);
     Process* server = Current(0);  // what the name says
     if (server == nullptr || !server->alive) {
-      process.attendance.Ended(Unavailable("connection refused"));
+      process.client.Ended(Unavailable("connection refused"));
       return;
     }
     auto stream = std::make_shared<Stream>();
@@ -380,15 +380,15 @@ class World {
   }
 
   void Hear(Process& process, const Down& message) {
-    Attendance& attendance = process.attendance;
+    RendezvousClient& client = process.client;
     if (std::holds_alternative<Hello>(message)) {
-      attendance.Opened(now_);
+      client.Opened(now_);
     } else if (const auto* said = std::get_if<RosterMessage>(&message)) {
-      attendance.Heard(*said, now_);
-      if (attendance.incarnation().id != process.incarnation) Welcomed(process);
+      client.Heard(*said, now_);
+      if (client.incarnation().id != process.incarnation) Welcomed(process);
     } else if (const auto* why = std::get_if<Status>(&message)) {
       CloseClient(process);
-      attendance.Ended(*why);
+      client.Ended(*why);
     } else {
       const auto& answer = std::get<Answer>(message);
       if (answer.call != process.call) return;
@@ -396,14 +396,14 @@ class World {
       if (answer.status.ok()) {
         Agreed(process, *answer.texts);
       } else if (answer.status.code() == StatusCode::kUnavailable &&
-                 attendance.phase() == Attendance::Phase::kIn) {
+                 client.phase() == RendezvousClient::Phase::kIn) {
         Join(process);  // somebody was lost or left
       }
     }
   }
 
   void Welcomed(Process& process) {
-    const Incarnation& incarnation = process.attendance.incarnation();
+    const Incarnation& incarnation = process.client.incarnation();
     EXPECT_GT(incarnation.id, process.incarnation) << "ids rise";
     const uint64_t before = std::exchange(process.incarnation, incarnation.id);
     process.round = 0;
@@ -449,7 +449,7 @@ class World {
   }
 
   void Join(Process& process) {
-    process.attendance.Join(0);
+    process.client.Join(0);
     process.connect_at = now_;
   }
 
@@ -457,24 +457,24 @@ class World {
   void Act(Process& process) {
     if (now_ < process.act_at) return;
     process.act_at = Some(milliseconds(700));
-    Attendance& attendance = process.attendance;
-    switch (attendance.phase()) {
-      case Attendance::Phase::kOut:
-      case Attendance::Phase::kOver:
+    RendezvousClient& client = process.client;
+    switch (client.phase()) {
+      case RendezvousClient::Phase::kOut:
+      case RendezvousClient::Phase::kOver:
         Join(process);
         break;
-      case Attendance::Phase::kJoining:
-        if (attendance.refused()) {
+      case RendezvousClient::Phase::kJoining:
+        if (client.refused()) {
           ++refused_;
-          EXPECT_EQ(attendance.refused()->code(), StatusCode::kFailedPrecondition)
-              << attendance.refused()->ToString();
+          EXPECT_EQ(client.refused()->code(), StatusCode::kFailedPrecondition)
+              << client.refused()->ToString();
           Kill(process);
         } else if (now_ < kTroubled && Chance(0.02)) {
-          attendance.AbandonJoin();
+          client.AbandonJoin();
         }
         break;
-      case Attendance::Phase::kIn:
-        if (attendance.deserted()) {
+      case RendezvousClient::Phase::kIn:
+        if (client.deserted()) {
           Join(process);
         } else if (process.call == 0 && process.stream != nullptr) {
           process.call = next_number_++;
@@ -489,9 +489,9 @@ class World {
           ++process.round;
         }
         break;
-      case Attendance::Phase::kLeaving:
+      case RendezvousClient::Phase::kLeaving:
         break;
-      case Attendance::Phase::kGone:
+      case RendezvousClient::Phase::kGone:
         Kill(process);
         break;
     }

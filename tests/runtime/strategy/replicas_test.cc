@@ -235,8 +235,8 @@ TEST(ReplicasTest, AReplicaWithoutItsPeerGivesUpAtTheDeadlineNamingIt) {
   const auto ends = RunProcesses(2, [&](FakeProcess& self) -> Status {
     if (self.process == 1) return OkStatus();
     const auto inner = self.communicator;
-    collective::MeetingOptions quick{.deadline = std::chrono::milliseconds(100)};
-    auto meeting = std::make_shared<collective::Meeting>(
+    collective::ThreadPartiesOptions quick{.deadline = std::chrono::milliseconds(100)};
+    auto parties = std::make_shared<collective::ThreadParties>(
         std::vector<std::string>{"worker-0", "worker-1"}, quick);
     MT_ASSIGN_OR_RETURN(const auto strategy,
                         Strategy::MultiWorkerMirrored(
@@ -245,7 +245,7 @@ TEST(ReplicasTest, AReplicaWithoutItsPeerGivesUpAtTheDeadlineNamingIt) {
                              .communicator = [&](const mesh::Mesh& mesh, uint64_t hash)
                                  -> Result<std::unique_ptr<collective::Communicator>> {
                                MT_ASSIGN_OR_RETURN(auto behind, inner(mesh, hash));
-                               return meeting->Join(0, mesh.LocalRanks(0), hash, std::move(behind));
+                               return parties->Join(0, mesh.LocalRanks(0), hash, std::move(behind));
                              },
                              .devices_per_worker = 2}));
     const ReplicaFunction sum("sum", []() -> Value {

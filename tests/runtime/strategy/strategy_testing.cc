@@ -9,7 +9,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/collective/local.h"
-#include "runtime/collective/meeting.h"
+#include "runtime/collective/thread_parties.h"
 #include "runtime/strategy/parameter_server.h"
 #include "runtime/train/loss.h"
 #include "tests/runtime/parameter/cluster_testing.h"
@@ -69,7 +69,7 @@ Result<double> GuideLoop::Step(Strategy& strategy, const PerReplicaBatch& batch)
 std::vector<Status> RunProcesses(int processes, const std::function<Status(FakeProcess&)>& body) {
   std::vector<std::string> names;
   for (int p = 0; p < processes; ++p) names.push_back("worker-" + std::to_string(p));
-  collective::Meeting meeting(names);
+  collective::ThreadParties thread_parties(names);
   std::vector<Status> ends(static_cast<size_t>(processes));
   {
     std::vector<std::jthread> threads;
@@ -77,15 +77,14 @@ std::vector<Status> RunProcesses(int processes, const std::function<Status(FakeP
       threads.emplace_back([&, p] {
         FakeProcess self{.process = p, .processes = processes, .communicator = nullptr};
         if (processes > 1) {
-          self.communicator =
-              [&meeting, p](const mesh::Mesh& mesh,
-                            uint64_t hash) -> Result<std::unique_ptr<collective::Communicator>> {
-            return meeting.Join(p, mesh.LocalRanks(p), hash,
-                                collective::MakeLocalCommunicator(mesh));
+          self.communicator = [&thread_parties, p](const mesh::Mesh& mesh, uint64_t hash)
+              -> Result<std::unique_ptr<collective::Communicator>> {
+            return thread_parties.Join(p, mesh.LocalRanks(p), hash,
+                                       collective::MakeLocalCommunicator(mesh));
           };
         }
         ends[static_cast<size_t>(p)] = body(self);
-        if (!ends[static_cast<size_t>(p)].ok()) meeting.Abort(ends[static_cast<size_t>(p)]);
+        if (!ends[static_cast<size_t>(p)].ok()) thread_parties.Abort(ends[static_cast<size_t>(p)]);
       });
     }
   }

@@ -1,4 +1,4 @@
-#include "runtime/membership/attendance.h"
+#include "runtime/membership/rendezvous_client.h"
 
 #include <algorithm>
 #include <utility>
@@ -24,9 +24,10 @@ bool Final(StatusCode code) {
 
 }  // namespace
 
-Attendance::Attendance(AttendanceOptions options) : options_(std::move(options)) {}
+RendezvousClient::RendezvousClient(RendezvousClientOptions options)
+    : options_(std::move(options)) {}
 
-void Attendance::Join(int64_t checkpoint_step) {
+void RendezvousClient::Join(int64_t checkpoint_step) {
   MT_CHECK(phase_ != Phase::kLeaving && phase_ != Phase::kGone);
   if (phase_ == Phase::kOver && options_.task == options_.server && stream_ != Stream::kNone) {
     wants_end_ = true;
@@ -40,7 +41,7 @@ void Attendance::Join(int64_t checkpoint_step) {
   if (stream_ == Stream::kOpen && !wants_end_) SayJoin();
 }
 
-void Attendance::AbandonJoin() {
+void RendezvousClient::AbandonJoin() {
   if (phase_ != Phase::kJoining) return;
   phase_ = Phase::kOut;
   // The server may count us in at this moment: only a stream that ends tells it that we are not
@@ -49,7 +50,7 @@ void Attendance::AbandonJoin() {
   outgoing_.clear();
 }
 
-void Attendance::Leave() {
+void RendezvousClient::Leave() {
   if (phase_ == Phase::kGone || phase_ == Phase::kLeaving) return;
   outgoing_.clear();
   if (stream_ == Stream::kOpen && !wants_end_) {
@@ -60,12 +61,12 @@ void Attendance::Leave() {
   }
 }
 
-void Attendance::AbandonLeave() {
+void RendezvousClient::AbandonLeave() {
   phase_ = Phase::kGone;
   if (stream_ != Stream::kNone) wants_end_ = true;
 }
 
-void Attendance::SayJoin() {
+void RendezvousClient::SayJoin() {
   std::vector<uint64_t> last_members;
   for (const Member& member : incarnation_.members) last_members.push_back(member.instance);
   outgoing_.emplace_back(JoinMessage{.task = options_.task,
@@ -78,11 +79,11 @@ void Attendance::SayJoin() {
                                      .last_members = std::move(last_members)});
 }
 
-bool Attendance::wants_stream() const {
+bool RendezvousClient::wants_stream() const {
   return stream_ == Stream::kNone && phase_ == Phase::kJoining && !refused_;
 }
 
-void Attendance::Opening(Duration now) {
+void RendezvousClient::Opening(Duration now) {
   MT_CHECK(stream_ == Stream::kNone);
   stream_ = Stream::kOpening;
   heard_ = false;
@@ -93,7 +94,7 @@ void Attendance::Opening(Duration now) {
   outgoing_.clear();
 }
 
-void Attendance::Opened(Duration now) {
+void RendezvousClient::Opened(Duration now) {
   MT_CHECK(stream_ == Stream::kOpening);
   stream_ = Stream::kOpen;
   next_beat_ = now;
@@ -101,18 +102,18 @@ void Attendance::Opened(Duration now) {
   if (phase_ == Phase::kJoining && !wants_end_) SayJoin();
 }
 
-std::vector<MemberMessage> Attendance::TakeOutgoing() {
+std::vector<MemberMessage> RendezvousClient::TakeOutgoing() {
   if (!has_outgoing()) return {};
   return std::exchange(outgoing_, {});
 }
 
-void Attendance::Heard(const RosterMessage& message, Duration now) {
+void RendezvousClient::Heard(const RosterMessage& message, Duration now) {
   last_heard_ = now;
   heard_ = true;
   std::visit([this](const auto& m) { On(m); }, message);
 }
 
-void Attendance::On(const WelcomeMessage& message) {
+void RendezvousClient::On(const WelcomeMessage& message) {
   // An older one was given up meanwhile.
   if (phase_ != Phase::kJoining || message.incarnation.id <= incarnation_.id) return;
   incarnation_ = message.incarnation;
@@ -122,13 +123,13 @@ void Attendance::On(const WelcomeMessage& message) {
   server_left_ = false;
 }
 
-void Attendance::On(const AlarmMessage& message) {
+void RendezvousClient::On(const AlarmMessage& message) {
   if (phase_ == Phase::kIn && message.incarnation == incarnation_.id) Raise(message.why);
 }
 
-void Attendance::On(const PulseMessage& message) { missing_ = message.missing; }
+void RendezvousClient::On(const PulseMessage& message) { missing_ = message.missing; }
 
-void Attendance::On(const LeftMessage& message) {
+void RendezvousClient::On(const LeftMessage& message) {
   if (message.task == options_.task) {
     if (phase_ == Phase::kLeaving) phase_ = Phase::kGone;
   } else if (message.task == options_.server) {
@@ -136,12 +137,12 @@ void Attendance::On(const LeftMessage& message) {
   }
 }
 
-void Attendance::Raise(Status why) {
+void RendezvousClient::Raise(Status why) {
   alarm_ = std::move(why);
   phase_ = Phase::kOver;
 }
 
-void Attendance::Ended(const Status& why) {
+void RendezvousClient::Ended(const Status& why) {
   stream_ = Stream::kNone;
   const Status cause = end_why_ ? *end_why_ : why;
   wants_end_ = false;
@@ -176,7 +177,7 @@ void Attendance::Ended(const Status& why) {
   }
 }
 
-void Attendance::Tick(const Progress& progress, Duration now) {
+void RendezvousClient::Tick(const Progress& progress, Duration now) {
   if (last_tick_ && now - *last_tick_ > options_.heartbeat + options_.lost_after / 2) {
     // It is we who stood still; what the server said meanwhile is about to be read.
     const Duration pause = now - *last_tick_;
@@ -213,7 +214,7 @@ void Attendance::Tick(const Progress& progress, Duration now) {
   }
 }
 
-std::string Attendance::WaitingFor() const {
+std::string RendezvousClient::WaitingFor() const {
   if (stream_ == Stream::kOpen && heard_ && !missing_.empty()) return "missing: " + missing_;
   const std::string server = cluster::ToString(options_.server);
   return server + " does not answer" + (last_error_.empty() ? "" : ": " + last_error_);

@@ -1,4 +1,4 @@
-#include "operator/local/outlet.h"
+#include "operator/local/nonblocking_writer.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -11,13 +11,13 @@
 
 namespace meshtrain::local {
 
-void Outlet::WriteLine(std::string_view line) {
+void NonblockingWriter::WriteLine(std::string_view line) {
   if (last_ != '\n') Write("\n");
   Write(line);
   Write("\n");
 }
 
-void Outlet::Flush() {
+void NonblockingWriter::Flush() {
   while (!pending_.empty()) {
     pollfd room{.fd = fd_, .events = POLLOUT};
     if (::poll(&room, 1, 0) != 1) return;
@@ -33,7 +33,7 @@ void Outlet::Flush() {
   }
 }
 
-void Outlet::FlushFor(int milliseconds) {
+void NonblockingWriter::FlushFor(int milliseconds) {
   Flush();
   while (!pending_.empty()) {
     pollfd room{.fd = fd_, .events = POLLOUT};

@@ -33,23 +33,23 @@
 
 namespace meshtrain::collective {
 
-struct KeeperOptions {
+struct AcceptorOptions {
   std::string bind;  // as FabricOptions'
   int port = 0;
   std::string token;
   int memory_fd = -1;  // our segment; -1: no memory is shared
 };
 
-class Keeper {
+class Acceptor {
  public:
   static constexpr int kMaxHalfOpen = 512;
   static constexpr auto kHelloTimeout = std::chrono::seconds(5);
 
   // Errors: kUnavailable (port taken), kInvalidArgument (address).
-  static Result<std::unique_ptr<Keeper>> Create(KeeperOptions options, Health& health);
-  ~Keeper();
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
+  static Result<std::unique_ptr<Acceptor>> Create(AcceptorOptions options, Health& health);
+  ~Acceptor();
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
 
   int port() const { return port_; }
 
@@ -87,7 +87,7 @@ class Keeper {
   struct Connection;
   enum class Stage : uint8_t { kHello, kAnswer, kParked, kControl };
 
-  Keeper(KeeperOptions options, Health& health);
+  Acceptor(AcceptorOptions options, Health& health);
   Status Open();
   void Do(std::function<void()> work);  // on the thread; returns after it was done
   void Loop(std::stop_token stop);
@@ -108,7 +108,7 @@ class Keeper {
   void Close(uint64_t id);
   void Watch(const Socket& socket, uint64_t id, uint32_t events);
 
-  const KeeperOptions options_;
+  const AcceptorOptions options_;
   Health& health_;
   int port_ = 0;
   std::string memory_name_;

@@ -19,7 +19,7 @@
 
 namespace meshtrain::membership {
 
-struct AttendanceOptions {
+struct RendezvousClientOptions {
   cluster::TaskId task;
   cluster::TaskId server;
   uint64_t instance = 0;  // not 0
@@ -32,7 +32,7 @@ struct AttendanceOptions {
   Duration look_again{};       // of the process that serves, while it joins
 };
 
-class Attendance {
+class RendezvousClient {
  public:
   enum class Phase : uint8_t {
     kOut,  // no member yet, and not joining; or a join was given up
@@ -43,7 +43,7 @@ class Attendance {
     kGone,  // left; nothing works any more
   };
 
-  explicit Attendance(AttendanceOptions options);
+  explicit RendezvousClient(RendezvousClientOptions options);
 
   // --- what the process wants
   void Join(int64_t checkpoint_step);  // not while leaving or gone
@@ -73,7 +73,7 @@ class Attendance {
   }
 
   // --- what is known
-  const AttendanceOptions& options() const { return options_; }
+  const RendezvousClientOptions& options() const { return options_; }
   Phase phase() const { return phase_; }
   const Incarnation& incarnation() const { return incarnation_; }  // the newest; id 0: none yet
   // kOver: why. At most one per incarnation.
@@ -93,7 +93,7 @@ class Attendance {
   void Raise(Status why);
   void SayJoin();
 
-  AttendanceOptions options_;
+  RendezvousClientOptions options_;
   Phase phase_ = Phase::kOut;
   int64_t checkpoint_step_ = 0;
   Incarnation incarnation_;

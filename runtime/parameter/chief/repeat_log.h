@@ -9,7 +9,7 @@
 
 namespace meshtrain::parameter {
 
-class AwayNotes {
+class RepeatLog {
  public:
   static constexpr Duration kFirst = std::chrono::seconds(5);
   static constexpr Duration kAgain = std::chrono::seconds(30);

@@ -13,9 +13,9 @@
 namespace meshtrain::local {
 
 // Not thread-safe. The descriptor stays the caller's and stays blocking: others may share it.
-class Outlet {
+class NonblockingWriter {
  public:
-  explicit Outlet(int fd) : fd_(fd) {}
+  explicit NonblockingWriter(int fd) : fd_(fd) {}
 
   void Write(std::string_view bytes) {
     if (bytes.empty() || broken_) return;

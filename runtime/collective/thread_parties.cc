@@ -1,4 +1,4 @@
-#include "runtime/collective/meeting.h"
+#include "runtime/collective/thread_parties.h"
 
 #include <algorithm>
 #include <map>
@@ -21,7 +21,7 @@ enum class Kind : uint8_t {
   kPermute
 };
 
-// What a party calls; equal for all parties of one meeting.
+// What a party calls; equal for all parties.
 struct Wanted {
   Kind kind = Kind::kAllReduce;
   std::vector<int> axes;
@@ -67,9 +67,9 @@ std::string Describe(const Wanted& w, const std::string& what) {
 
 }  // namespace
 
-class Meeting::Impl {
+class ThreadParties::Impl {
  public:
-  Impl(std::vector<std::string> parties, MeetingOptions options)
+  Impl(std::vector<std::string> parties, ThreadPartiesOptions options)
       : parties_(std::move(parties)), options_(options), here_(parties_.size()) {
     MT_CHECK(!parties_.empty());
   }
@@ -124,7 +124,7 @@ class Meeting::Impl {
   Status Over() const MT_REQUIRES(mutex_) { return broken_.WithCode(StatusCode::kUnavailable); }
 
   const std::vector<std::string> parties_;
-  const MeetingOptions options_;
+  const ThreadPartiesOptions options_;
   Mutex mutex_;
   CondVar changed_;
   std::vector<Arrival> here_ MT_GUARDED_BY(mutex_);  // of the round that gathers, by party
@@ -135,8 +135,8 @@ class Meeting::Impl {
   Status broken_ MT_GUARDED_BY(mutex_);
 };
 
-Status Meeting::Impl::Run(const Wanted& w, const GroupCall& call, std::span<const Participant> all,
-                          Communicator& behind) {
+Status ThreadParties::Impl::Run(const Wanted& w, const GroupCall& call,
+                                std::span<const Participant> all, Communicator& behind) {
   switch (w.kind) {
     case Kind::kAllReduce:
       return behind.AllReduce(call, w.reduction, w.count, all);
@@ -151,12 +151,12 @@ Status Meeting::Impl::Run(const Wanted& w, const GroupCall& call, std::span<cons
     case Kind::kPermute:
       return behind.Permute(call, w.source_of, w.count, all);
   }
-  return Internal("meeting: no such collective");
+  return Internal("thread parties: no such collective");
 }
 
-Status Meeting::Impl::Meet(int party, const Wanted& wanted, const GroupCall& call,
-                           std::span<const Participant> local, Communicator& behind,
-                           std::map<int64_t, int64_t>& bytes_sent) {
+Status ThreadParties::Impl::Meet(int party, const Wanted& wanted, const GroupCall& call,
+                                 std::span<const Participant> local, Communicator& behind,
+                                 std::map<int64_t, int64_t>& bytes_sent) {
   std::vector<Participant> all;
   {
     MutexLock lock(mutex_);
@@ -221,11 +221,11 @@ Status Meeting::Impl::Meet(int party, const Wanted& wanted, const GroupCall& cal
 }
 
 // One party's communicator.
-class Meeting::Seat final : public Communicator {
+class ThreadParties::Seat final : public Communicator {
  public:
-  Seat(std::shared_ptr<Impl> meeting, int party, const std::vector<int64_t>& ranks,
+  Seat(std::shared_ptr<Impl> thread_parties, int party, const std::vector<int64_t>& ranks,
        uint64_t signature, std::shared_ptr<Communicator> behind)
-      : meeting_(std::move(meeting)),
+      : thread_parties_(std::move(thread_parties)),
         party_(party),
         signature_(signature),
         behind_(std::move(behind)) {
@@ -233,7 +233,7 @@ class Meeting::Seat final : public Communicator {
   }
 
   const mesh::Mesh& mesh() const override { return behind_->mesh(); }
-  bool remote() const override { return meeting_->parties() > 1 || behind_->remote(); }
+  bool remote() const override { return thread_parties_->parties() > 1 || behind_->remote(); }
   bool waits() const override { return behind_->waits(); }
 
   Status AllReduce(const GroupCall& call, Reduction reduction, int64_t count,
@@ -275,34 +275,34 @@ class Meeting::Seat final : public Communicator {
                                   [&](const Participant& p) { return sent_.contains(p.rank); });
     if (local.size() != sent_.size() || !ours) {
       return InvalidArgument(call.what + ": expected the " + std::to_string(sent_.size()) +
-                             " ranks of " + meeting_->name(party_) +
+                             " ranks of " + thread_parties_->name(party_) +
                              ", got: " + std::to_string(local.size()) + " participants");
     }
     wanted.axes = call.axes;
     wanted.dtype = call.dtype;
     wanted.signature = signature_;
-    return meeting_->Meet(party_, wanted, call, local, *behind_, sent_);
+    return thread_parties_->Meet(party_, wanted, call, local, *behind_, sent_);
   }
 
-  std::shared_ptr<Impl> meeting_;
+  std::shared_ptr<Impl> thread_parties_;
   const int party_;
   const uint64_t signature_;
   std::shared_ptr<Communicator> behind_;
   std::map<int64_t, int64_t> sent_;  // by rank; others add to it while this party waits in its call
 };
 
-Meeting::Meeting(std::vector<std::string> parties, MeetingOptions options)
+ThreadParties::ThreadParties(std::vector<std::string> parties, ThreadPartiesOptions options)
     : impl_(std::make_shared<Impl>(std::move(parties), options)) {}
-Meeting::~Meeting() = default;
+ThreadParties::~ThreadParties() = default;
 
-std::unique_ptr<Communicator> Meeting::Join(int party, const std::vector<int64_t>& ranks,
-                                            uint64_t signature,
-                                            std::shared_ptr<Communicator> behind) {
+std::unique_ptr<Communicator> ThreadParties::Join(int party, const std::vector<int64_t>& ranks,
+                                                  uint64_t signature,
+                                                  std::shared_ptr<Communicator> behind) {
   MT_CHECK(party >= 0 && party < impl_->parties() && behind != nullptr);
   return std::make_unique<Seat>(impl_, party, ranks, signature, std::move(behind));
 }
 
-void Meeting::Abort(const Status& why) { impl_->Abort(why); }
-void Meeting::Reset() { impl_->Reset(); }
+void ThreadParties::Abort(const Status& why) { impl_->Abort(why); }
+void ThreadParties::Reset() { impl_->Reset(); }
 
 }  // namespace meshtrain::collective

@@ -1,6 +1,6 @@
 // Parties on threads of their own meet for collectives; one that does not come, or does something
 // else, is named.
-#include "runtime/collective/meeting.h"
+#include "runtime/collective/thread_parties.h"
 
 #include <gtest/gtest.h>
 
@@ -25,15 +25,15 @@ mesh::Mesh Replicas(int64_t n) {
 }
 
 // Three parties of one rank each, on threads.
-class MeetingTest : public testing::Test {
+class ThreadPartiesTest : public testing::Test {
  protected:
   void Make(Duration deadline = kLong) {
-    meeting_ =
-        std::make_unique<Meeting>(std::vector<std::string>{"replica 0", "replica 1", "replica 2"},
-                                  MeetingOptions{.deadline = deadline});
+    parties_ = std::make_unique<ThreadParties>(
+        std::vector<std::string>{"replica 0", "replica 1", "replica 2"},
+        ThreadPartiesOptions{.deadline = deadline});
     behind_ = MakeLocalCommunicator(Replicas(3));
     seats_.clear();
-    for (int p = 0; p < 3; ++p) seats_.push_back(meeting_->Join(p, {p}, 7, behind_));
+    for (int p = 0; p < 3; ++p) seats_.push_back(parties_->Join(p, {p}, 7, behind_));
   }
 
   // body(party) on a thread for each of `parties`.
@@ -55,12 +55,12 @@ class MeetingTest : public testing::Test {
                        static_cast<int64_t>(data.size()), {&mine, 1});
   }
 
-  std::unique_ptr<Meeting> meeting_;
+  std::unique_ptr<ThreadParties> parties_;
   std::shared_ptr<Communicator> behind_;
   std::vector<std::unique_ptr<Communicator>> seats_;
 };
 
-TEST_F(MeetingTest, EveryoneGetsTheSumAgainAndAgain) {
+TEST_F(ThreadPartiesTest, EveryoneGetsTheSumAgainAndAgain) {
   Make();
   std::vector<std::vector<float>> data(3, std::vector<float>(1000));
   const std::vector<Status> ends = Run({0, 1, 2}, [&](int p) -> Status {
@@ -81,7 +81,7 @@ TEST_F(MeetingTest, EveryoneGetsTheSumAgainAndAgain) {
   EXPECT_TRUE(seats_[0]->remote());
 }
 
-TEST_F(MeetingTest, WhoIsMissingIsNamedAtTheDeadline) {
+TEST_F(ThreadPartiesTest, WhoIsMissingIsNamedAtTheDeadline) {
   Make(milliseconds(1000));
   std::vector<std::vector<float>> data(3, std::vector<float>(4));
   const std::vector<Status> ends =
@@ -97,13 +97,13 @@ TEST_F(MeetingTest, WhoIsMissingIsNamedAtTheDeadline) {
   EXPECT_EQ(late, 1) << "the others are told";
   // Whoever comes later is told at once, and after Reset all is well again.
   EXPECT_EQ(Sum(*seats_[1], 1, data[1]).code(), StatusCode::kUnavailable);
-  meeting_->Reset();
+  parties_->Reset();
   for (const Status& end : Run({0, 1, 2}, [&](int p) { return Sum(*seats_[p], p, data[p]); })) {
     EXPECT_TRUE(end.ok());
   }
 }
 
-TEST_F(MeetingTest, PartiesThatCallDifferentThingsAreBothNamed) {
+TEST_F(ThreadPartiesTest, PartiesThatCallDifferentThingsAreBothNamed) {
   Make();
   std::vector<std::vector<float>> data = {std::vector<float>(4), std::vector<float>(4),
                                           std::vector<float>(5)};
@@ -120,9 +120,9 @@ TEST_F(MeetingTest, PartiesThatCallDifferentThingsAreBothNamed) {
   EXPECT_EQ(differ, 1);
 }
 
-TEST_F(MeetingTest, PartiesWithOtherProgramsAreRefusedThoughTheCallIsTheSame) {
+TEST_F(ThreadPartiesTest, PartiesWithOtherProgramsAreRefusedThoughTheCallIsTheSame) {
   Make();
-  seats_[1] = meeting_->Join(1, {1}, 8, behind_);
+  seats_[1] = parties_->Join(1, {1}, 8, behind_);
   std::vector<std::vector<float>> data(3, std::vector<float>(4));
   for (const Status& end : Run({0, 1, 2}, [&](int p) { return Sum(*seats_[p], p, data[p]); })) {
     EXPECT_FALSE(end.ok());
@@ -131,18 +131,18 @@ TEST_F(MeetingTest, PartiesWithOtherProgramsAreRefusedThoughTheCallIsTheSame) {
   }
 }
 
-TEST_F(MeetingTest, AbortEndsWhoeverWaits) {
+TEST_F(ThreadPartiesTest, AbortEndsWhoeverWaits) {
   Make();
   std::vector<std::vector<float>> data(3, std::vector<float>(4));
   const std::vector<Status> ends = Run({0, 1, 2}, [&](int p) {
     if (p < 2) return Sum(*seats_[p], p, data[p]);
-    meeting_->Abort(ResourceExhausted("replica 2: no memory"));
+    parties_->Abort(ResourceExhausted("replica 2: no memory"));
     return OkStatus();
   });
   for (const int p : {0, 1}) EXPECT_EQ(ends[p], Unavailable("replica 2: no memory"));
 }
 
-TEST_F(MeetingTest, AnErrorBehindIsEverybodys) {
+TEST_F(ThreadPartiesTest, AnErrorBehindIsEverybodys) {
   Make();
   std::vector<std::vector<float>> data(3, std::vector<float>(4));
   const std::vector<Status> ends = Run({0, 1, 2}, [&](int p) {
@@ -158,7 +158,7 @@ TEST_F(MeetingTest, AnErrorBehindIsEverybodys) {
   }
 }
 
-TEST_F(MeetingTest, APartyGivesItsOwnRanksOnly) {
+TEST_F(ThreadPartiesTest, APartyGivesItsOwnRanksOnly) {
   Make();
   std::vector<float> data(4);
   EXPECT_EQ(Sum(*seats_[0], 1, data).code(), StatusCode::kInvalidArgument);

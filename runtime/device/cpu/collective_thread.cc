@@ -1,4 +1,4 @@
-#include "runtime/device/cpu/beside.h"
+#include "runtime/device/cpu/collective_thread.h"
 
 #include <chrono>
 #include <utility>
@@ -7,17 +7,17 @@
 
 namespace meshtrain::device::cpu {
 
-Result<std::unique_ptr<Beside>> Beside::Create() {
-  std::unique_ptr<Beside> made(new Beside);
+Result<std::unique_ptr<CollectiveThread>> CollectiveThread::Create() {
+  std::unique_ptr<CollectiveThread> made(new CollectiveThread);
   MT_ASSIGN_OR_RETURN(
       made->thread_,
       StartThread("collectives", [b = made.get()](std::stop_token stop) { b->Work(stop); }));
   return made;
 }
 
-Beside::~Beside() { (void)Finish(); }
+CollectiveThread::~CollectiveThread() { (void)Finish(); }
 
-uint64_t Beside::Begin(std::function<Status()> call) {
+uint64_t CollectiveThread::Begin(std::function<Status()> call) {
   uint64_t number;
   {
     MutexLock lock(mutex_);
@@ -28,7 +28,7 @@ uint64_t Beside::Begin(std::function<Status()> call) {
   return number;
 }
 
-Status Beside::Wait(uint64_t number) {
+Status CollectiveThread::Wait(uint64_t number) {
   MutexLock lock(mutex_);
   // The hour only bounds one look: a call ends by its own deadline.
   while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1),
@@ -37,7 +37,7 @@ Status Beside::Wait(uint64_t number) {
   return error_;
 }
 
-Status Beside::Finish() {
+Status CollectiveThread::Finish() {
   uint64_t last;
   {
     MutexLock lock(mutex_);
@@ -48,7 +48,7 @@ Status Beside::Finish() {
   return std::exchange(error_, OkStatus());
 }
 
-void Beside::Work(std::stop_token stop) {
+void CollectiveThread::Work(std::stop_token stop) {
   for (;;) {
     std::function<Status()> call;
     bool skip;

@@ -1,4 +1,4 @@
-#include "operator/local/outlet.h"
+#include "operator/local/nonblocking_writer.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -33,47 +33,47 @@ struct Pipe {
   int ends[2];
 };
 
-TEST(OutletTest, NeverWaitsForAReaderAndLosesNothing) {
+TEST(NonblockingWriterTest, NeverWaitsForAReaderAndLosesNothing) {
   Pipe pipe;
-  Outlet outlet(pipe.ends[1]);
+  NonblockingWriter writer(pipe.ends[1]);
   std::string all;
   for (int i = 0; i < 50'000; ++i) {
     const std::string line = "line " + std::to_string(i) + "\n";
     all += line;
-    outlet.Write(line);
-    outlet.Flush();
+    writer.Write(line);
+    writer.Flush();
   }
-  EXPECT_TRUE(outlet.full());
+  EXPECT_TRUE(writer.full());
   std::string got;
   while (got.size() < all.size()) {
     const std::string part = pipe.Read();
-    ASSERT_FALSE(part.empty() && !outlet.wants_room());
+    ASSERT_FALSE(part.empty() && !writer.wants_room());
     got += part;
-    outlet.Flush();
+    writer.Flush();
   }
   EXPECT_EQ(got, all);
-  EXPECT_FALSE(outlet.wants_room());
+  EXPECT_FALSE(writer.wants_room());
 }
 
-TEST(OutletTest, AReaderThatIsGoneIsNoTrouble) {
+TEST(NonblockingWriterTest, AReaderThatIsGoneIsNoTrouble) {
   ::signal(SIGPIPE, SIG_IGN);
   Pipe pipe;
   ::close(std::exchange(pipe.ends[0], -1));
-  Outlet outlet(pipe.ends[1]);
-  outlet.Write("nobody\n");
-  outlet.FlushFor(1000);
-  EXPECT_FALSE(outlet.wants_room());
-  outlet.Write("nobody\n");
-  EXPECT_FALSE(outlet.wants_room()) << "nothing is kept for it";
+  NonblockingWriter writer(pipe.ends[1]);
+  writer.Write("nobody\n");
+  writer.FlushFor(1000);
+  EXPECT_FALSE(writer.wants_room());
+  writer.Write("nobody\n");
+  EXPECT_FALSE(writer.wants_room()) << "nothing is kept for it";
 }
 
-TEST(OutletTest, ALineStandsByItself) {
+TEST(NonblockingWriterTest, ALineStandsByItself) {
   Pipe pipe;
-  Outlet outlet(pipe.ends[1]);
-  outlet.Write("12/40 =====");
-  outlet.WriteLine("worker-1: hello");
-  outlet.WriteLine("worker-1: again");
-  outlet.Flush();
+  NonblockingWriter writer(pipe.ends[1]);
+  writer.Write("12/40 =====");
+  writer.WriteLine("worker-1: hello");
+  writer.WriteLine("worker-1: again");
+  writer.Flush();
   EXPECT_EQ(pipe.Read(), "12/40 =====\nworker-1: hello\nworker-1: again\n");
 }
 

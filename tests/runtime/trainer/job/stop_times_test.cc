@@ -1,4 +1,4 @@
-#include "runtime/trainer/job/leaving.h"
+#include "runtime/trainer/job/stop_times.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(LeavingTest, EveryTimeFitsIntoTheOneAfterIt) {
+TEST(StopTimesTest, EveryTimeFitsIntoTheOneAfterIt) {
   const auto usual_or = StopTimesIn([](std::string_view) { return std::optional<std::string>(); });
   ASSERT_TRUE(usual_or.ok());
   const cluster::StopTimes usual = *usual_or;
@@ -28,7 +28,7 @@ TEST(LeavingTest, EveryTimeFitsIntoTheOneAfterIt) {
   }
 }
 
-TEST(LeavingTest, TheGracePeriodIsThePodsOwn) {
+TEST(StopTimesTest, TheGracePeriodIsThePodsOwn) {
   const auto of = [](const std::string& text) {
     return StopTimesIn([&](std::string_view name) {
       return name == "MESHTRAIN_STOP_GRACE_SECONDS" ? std::optional(text) : std::nullopt;
@@ -43,7 +43,7 @@ TEST(LeavingTest, TheGracePeriodIsThePodsOwn) {
   }
 }
 
-TEST(LeavingTest, ServesWhileTheChiefIsThere) {
+TEST(StopTimesTest, ServesWhileTheChiefIsThere) {
   const Duration asked = seconds(100), serve = seconds(27);
   const parameter::ChiefSeen there{.heard = seconds(109), .left = false};
   EXPECT_FALSE(MayLeave(there, asked, seconds(110), serve));
@@ -54,7 +54,7 @@ TEST(LeavingTest, ServesWhileTheChiefIsThere) {
   EXPECT_TRUE(MayLeave(talks, asked, seconds(127), serve)) << "its own time is over";
 }
 
-TEST(LeavingTest, AChiefIsWaitedForSoLongAndNotLonger) {
+TEST(StopTimesTest, AChiefIsWaitedForSoLongAndNotLonger) {
   const Duration began = seconds(100);
   const auto stays = [&](parameter::ChiefSeen seen, Duration now, Duration peer_return) {
     const Status status = ChiefStays("chief-0", seen, began, now, peer_return);
@@ -82,7 +82,7 @@ TEST(LeavingTest, AChiefIsWaitedForSoLongAndNotLonger) {
   EXPECT_FALSE(stays(left, seconds(1000), Duration{}));
 }
 
-TEST(LeavingTest, GoesAtOnceWhereThereIsNoChief) {
+TEST(StopTimesTest, GoesAtOnceWhereThereIsNoChief) {
   const Duration now = seconds(100), serve = seconds(27);
   EXPECT_TRUE(MayLeave({}, now, now, serve)) << "none came";
   EXPECT_TRUE(MayLeave({.heard = now, .left = true}, now, now, serve));
@@ -102,7 +102,7 @@ TEST(LeavingTest, GoesAtOnceWhereThereIsNoChief) {
   EXPECT_FALSE(may()) << "the next chief is there";
 }
 
-TEST(LeavingTest, TheLateStopComesAfterTheStopAndOnlyThen) {
+TEST(StopTimesTest, TheLateStopComesAfterTheStopAndOnlyThen) {
   std::stop_source stop;
   LateStop late;
   ASSERT_TRUE(late.Start(stop.get_token(), milliseconds(50)).ok());

@@ -1,4 +1,4 @@
-#include "runtime/parameter/chief/away_notes.h"
+#include "runtime/parameter/chief/repeat_log.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@ namespace {
 
 using std::chrono::seconds;
 
-TEST(AwayNotesTest, SaysSoAfterAWhileAndThenNowAndThen) {
-  AwayNotes notes;
+TEST(RepeatLogTest, SaysSoAfterAWhileAndThenNowAndThen) {
+  RepeatLog notes;
   std::vector<int> said;
   for (int second = 100; second < 180; ++second) {
     if (notes.Due(0, seconds(second))) said.push_back(second);
@@ -18,8 +18,8 @@ TEST(AwayNotesTest, SaysSoAfterAWhileAndThenNowAndThen) {
   EXPECT_EQ(said, (std::vector<int>{105, 135, 165}));
 }
 
-TEST(AwayNotesTest, EachHasATimeOfItsOwnAndAnAnswerBeginsItAnew) {
-  AwayNotes notes;
+TEST(RepeatLogTest, EachHasATimeOfItsOwnAndAnAnswerBeginsItAnew) {
+  RepeatLog notes;
   EXPECT_FALSE(notes.Due(0, seconds(1)));
   EXPECT_FALSE(notes.Due(1, seconds(4)));
   EXPECT_TRUE(notes.Due(0, seconds(6)));

@@ -1,4 +1,4 @@
-#include "runtime/membership/attendance.h"
+#include "runtime/membership/rendezvous_client.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,12 +7,12 @@ namespace meshtrain::membership {
 namespace {
 
 using std::chrono::milliseconds;
-using Phase = Attendance::Phase;
+using Phase = RendezvousClient::Phase;
 using testing::HasSubstr;
 
 const cluster::TaskId kChief{cluster::Role::kChief, 0}, kWorker{cluster::Role::kWorker, 0};
 
-class AttendanceTest : public testing::Test {
+class RendezvousClientTest : public testing::Test {
  protected:
   Incarnation Of(uint64_t id) const {
     return {.id = id,
@@ -27,19 +27,19 @@ class AttendanceTest : public testing::Test {
     worker_.Heard(WelcomeMessage{Of(id)}, now);
   }
 
-  Attendance worker_{{.task = kWorker,
-                      .server = kChief,
-                      .instance = 7,
-                      .data_address = "here:1",
-                      .host = "here",
-                      .expected = {kChief, kWorker},
-                      .heartbeat = milliseconds(100),
-                      .lost_after = milliseconds(1500),
-                      .connect_timeout = milliseconds(3000),
-                      .look_again = milliseconds(5000)}};
+  RendezvousClient worker_{{.task = kWorker,
+                            .server = kChief,
+                            .instance = 7,
+                            .data_address = "here:1",
+                            .host = "here",
+                            .expected = {kChief, kWorker},
+                            .heartbeat = milliseconds(100),
+                            .lost_after = milliseconds(1500),
+                            .connect_timeout = milliseconds(3000),
+                            .look_again = milliseconds(5000)}};
 };
 
-TEST_F(AttendanceTest, WhoStoodStillLongerThanSilenceMayLastGivesItsIncarnationUp) {
+TEST_F(RendezvousClientTest, WhoStoodStillLongerThanSilenceMayLastGivesItsIncarnationUp) {
   Become(1, milliseconds(0));
   worker_.Tick({}, milliseconds(100));
   worker_.Tick({}, milliseconds(1800));
@@ -48,15 +48,15 @@ TEST_F(AttendanceTest, WhoStoodStillLongerThanSilenceMayLastGivesItsIncarnationU
 }
 
 // A join that is said, and then the stream is cut: whoever it completed would begin with nobody.
-TEST_F(AttendanceTest, WhoServesLooksAgainAfterJoiningSoLongAndNotBecauseItsStreamIsOld) {
-  Attendance server{{.task = kChief,
-                     .server = kChief,
-                     .instance = 5,
-                     .expected = {kChief, kWorker},
-                     .heartbeat = milliseconds(100),
-                     .lost_after = milliseconds(1500),
-                     .connect_timeout = milliseconds(3000),
-                     .look_again = milliseconds(5000)}};
+TEST_F(RendezvousClientTest, WhoServesLooksAgainAfterJoiningSoLongAndNotBecauseItsStreamIsOld) {
+  RendezvousClient server{{.task = kChief,
+                           .server = kChief,
+                           .instance = 5,
+                           .expected = {kChief, kWorker},
+                           .heartbeat = milliseconds(100),
+                           .lost_after = milliseconds(1500),
+                           .connect_timeout = milliseconds(3000),
+                           .look_again = milliseconds(5000)}};
   server.Join(-1);
   server.Opening(milliseconds(0));
   server.Opened(milliseconds(0));
@@ -93,7 +93,7 @@ TEST_F(AttendanceTest, WhoServesLooksAgainAfterJoiningSoLongAndNotBecauseItsStre
   EXPECT_EQ(joins(), 1);
 }
 
-TEST_F(AttendanceTest, APauseIsNotHeldAgainstTheIncarnationThatBeganAfterIt) {
+TEST_F(RendezvousClientTest, APauseIsNotHeldAgainstTheIncarnationThatBeganAfterIt) {
   Become(1, milliseconds(0));
   worker_.Tick({}, milliseconds(100));
   // Stopped, given up, continued: the reading thread hears of it and joins again before the beating
@@ -107,7 +107,7 @@ TEST_F(AttendanceTest, APauseIsNotHeldAgainstTheIncarnationThatBeganAfterIt) {
   EXPECT_FALSE(worker_.wants_end());
 }
 
-TEST_F(AttendanceTest, AServerThatIsSilentIsLeft) {
+TEST_F(RendezvousClientTest, AServerThatIsSilentIsLeft) {
   Become(1, milliseconds(0));
   for (int at = 100; at <= 1500; at += 100) worker_.Tick({}, milliseconds(at));
   EXPECT_FALSE(worker_.wants_end());

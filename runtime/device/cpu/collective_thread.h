@@ -17,13 +17,13 @@
 
 namespace meshtrain::device::cpu {
 
-class Beside {
+class CollectiveThread {
  public:
   // Errors: kUnavailable (no thread).
-  static Result<std::unique_ptr<Beside>> Create();
-  ~Beside();  // after the last call
-  Beside(const Beside&) = delete;
-  Beside& operator=(const Beside&) = delete;
+  static Result<std::unique_ptr<CollectiveThread>> Create();
+  ~CollectiveThread();  // after the last call
+  CollectiveThread(const CollectiveThread&) = delete;
+  CollectiveThread& operator=(const CollectiveThread&) = delete;
 
   // Numbers count up from 1.
   uint64_t Begin(std::function<Status()> call);
@@ -34,7 +34,7 @@ class Beside {
   Status Finish();
 
  private:
-  Beside() = default;
+  CollectiveThread() = default;
   void Work(std::stop_token stop);
 
   Mutex mutex_;

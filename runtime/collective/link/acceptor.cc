@@ -1,5 +1,5 @@
 // Long: one class of two sides, its own thread and the threads that ask it, which share its state.
-#include "runtime/collective/link/keeper.h"
+#include "runtime/collective/link/acceptor.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -49,7 +49,7 @@ Nonce FreshNonce() {
   return nonce;
 }
 
-struct Keeper::Connection {
+struct Acceptor::Connection {
   uint64_t id = 0;
   Socket socket;
   bool local = false;  // came through the memory socket
@@ -65,13 +65,13 @@ struct Keeper::Connection {
   bool goodbye = false;
 };
 
-Keeper::Keeper(KeeperOptions options, Health& health)
+Acceptor::Acceptor(AcceptorOptions options, Health& health)
     : options_(std::move(options)), health_(health) {}
 
-Result<std::unique_ptr<Keeper>> Keeper::Create(KeeperOptions options, Health& health) {
-  std::unique_ptr<Keeper> keeper(new Keeper(std::move(options), health));
-  MT_RETURN_IF_ERROR(keeper->Open());
-  Keeper* k = keeper.get();
+Result<std::unique_ptr<Acceptor>> Acceptor::Create(AcceptorOptions options, Health& health) {
+  std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(options), health));
+  MT_RETURN_IF_ERROR(acceptor->Open());
+  Acceptor* k = acceptor.get();
   // Signals are for the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
@@ -80,10 +80,10 @@ Result<std::unique_ptr<Keeper>> Keeper::Create(KeeperOptions options, Health& he
       StartThread("links between processes", [k](std::stop_token stop) { k->Loop(stop); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   MT_ASSIGN_OR_RETURN(k->thread_, std::move(thread));
-  return keeper;
+  return acceptor;
 }
 
-Status Keeper::Open() {
+Status Acceptor::Open() {
   if (options_.bind.empty()) {
     MT_ASSIGN_OR_RETURN(listener_, ListenEverywhere(options_.port));
   } else {
@@ -110,13 +110,13 @@ Status Keeper::Open() {
   return OkStatus();
 }
 
-Keeper::~Keeper() {
+Acceptor::~Acceptor() {
   thread_.request_stop();
   const uint64_t one = 1;
   static_cast<void>(!write(wake_.fd(), &one, sizeof one));
 }
 
-void Keeper::Watch(const Socket& socket, uint64_t id, uint32_t events) {
+void Acceptor::Watch(const Socket& socket, uint64_t id, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = id;
@@ -125,7 +125,7 @@ void Keeper::Watch(const Socket& socket, uint64_t id, uint32_t events) {
 
 // --- the other threads' side
 
-void Keeper::Do(std::function<void()> work) {
+void Acceptor::Do(std::function<void()> work) {
   uint64_t ticket;
   {
     MutexLock lock(mutex_);
@@ -141,7 +141,7 @@ void Keeper::Do(std::function<void()> work) {
   }
 }
 
-void Keeper::Expect(Expected expected) {
+void Acceptor::Expect(Expected expected) {
   {
     MutexLock lock(mutex_);
     arrivals_.clear();
@@ -161,7 +161,7 @@ void Keeper::Expect(Expected expected) {
   });
 }
 
-bool Keeper::AwaitArrivals(Duration timeout, std::stop_token stop) {
+bool Acceptor::AwaitArrivals(Duration timeout, std::stop_token stop) {
   const auto end = steady_clock::now() + timeout;
   MutexLock lock(mutex_);
   while (true) {
@@ -176,12 +176,12 @@ bool Keeper::AwaitArrivals(Duration timeout, std::stop_token stop) {
   }
 }
 
-Keeper::Arrivals Keeper::TakeArrivals() {
+Acceptor::Arrivals Acceptor::TakeArrivals() {
   MutexLock lock(mutex_);
   return std::exchange(arrivals_, {});
 }
 
-std::vector<std::string> Keeper::TurnedAway() {
+std::vector<std::string> Acceptor::TurnedAway() {
   MutexLock lock(mutex_);
   std::vector<std::string> lines;
   for (const auto& [text, times] : turned_away_) {
@@ -190,12 +190,12 @@ std::vector<std::string> Keeper::TurnedAway() {
   return lines;
 }
 
-int64_t Keeper::half_open_ended() const {
+int64_t Acceptor::half_open_ended() const {
   MutexLock lock(mutex_);
   return half_open_ended_;
 }
 
-void Keeper::Adopt(std::vector<std::pair<int, Socket>> controls) {
+void Acceptor::Adopt(std::vector<std::pair<int, Socket>> controls) {
   // A std::function is copied: what it holds must be too.
   auto held = std::make_shared<std::vector<std::pair<int, Socket>>>(std::move(controls));
   Do([this, held] {
@@ -212,7 +212,7 @@ void Keeper::Adopt(std::vector<std::pair<int, Socket>> controls) {
   });
 }
 
-void Keeper::Tell(ControlMessage message) {
+void Acceptor::Tell(ControlMessage message) {
   {
     MutexLock lock(mutex_);
     inbox_.push_back([this, message = std::move(message)] {
@@ -224,7 +224,7 @@ void Keeper::Tell(ControlMessage message) {
   static_cast<void>(!write(wake_.fd(), &one, sizeof one));
 }
 
-void Keeper::Leave(ControlMessage message) {
+void Acceptor::Leave(ControlMessage message) {
   Do([this, message = std::move(message)] {
     expected_.reset();
     for (const auto& [process, id] : std::map(controls_)) {
@@ -235,8 +235,8 @@ void Keeper::Leave(ControlMessage message) {
   });
 }
 
-std::map<int, ControlMessage> Keeper::Ask(std::span<const int> processes, uint64_t collective,
-                                          Duration timeout) {
+std::map<int, ControlMessage> Acceptor::Ask(std::span<const int> processes, uint64_t collective,
+                                            Duration timeout) {
   ControlMessage question;
   question.kind = ControlKind::kAsk;
   question.collective = collective;
@@ -260,7 +260,7 @@ std::map<int, ControlMessage> Keeper::Ask(std::span<const int> processes, uint64
 
 // --- the thread's side
 
-void Keeper::Loop(std::stop_token stop) {
+void Acceptor::Loop(std::stop_token stop) {
   epoll_event events[64];
   while (true) {
     const int n = epoll_wait(epoll_.fd(), events, 64, kTickMs);
@@ -282,7 +282,7 @@ void Keeper::Loop(std::stop_token stop) {
   }
 }
 
-void Keeper::RunInbox() {
+void Acceptor::RunInbox() {
   std::vector<std::function<void()>> work;
   {
     MutexLock lock(mutex_);
@@ -295,7 +295,7 @@ void Keeper::RunInbox() {
   changed_.NotifyAll();
 }
 
-void Keeper::Accept(const Socket& listener, bool local) {
+void Acceptor::Accept(const Socket& listener, bool local) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     sockaddr_storage from{};
     socklen_t length = sizeof from;
@@ -326,7 +326,7 @@ void Keeper::Accept(const Socket& listener, bool local) {
   }
 }
 
-void Keeper::PauseAccepting(bool pause) {
+void Acceptor::PauseAccepting(bool pause) {
   if (pause == paused_until_.has_value()) return;
   for (const auto& [socket, id] :
        {std::pair(&listener_, kListenerId), std::pair(&memory_listener_, kMemoryListenerId)}) {
@@ -342,7 +342,7 @@ void Keeper::PauseAccepting(bool pause) {
 }
 
 // The oldest one, or all whose time is up.
-void Keeper::EndHalfOpen(bool all_expired) {
+void Acceptor::EndHalfOpen(bool all_expired) {
   const auto now = steady_clock::now();
   while (!half_open_.empty()) {
     const auto at = connections_.find(half_open_.front());
@@ -359,7 +359,7 @@ void Keeper::EndHalfOpen(bool all_expired) {
   }
 }
 
-void Keeper::Close(uint64_t id) {
+void Acceptor::Close(uint64_t id) {
   const auto at = connections_.find(id);
   if (at == connections_.end()) return;
   if (at->second->stage == Stage::kHello || at->second->stage == Stage::kAnswer) {
@@ -374,7 +374,7 @@ void Keeper::Close(uint64_t id) {
   connections_.erase(at);  // closing takes it out of epoll
 }
 
-void Keeper::Ready(uint64_t id) {
+void Acceptor::Ready(uint64_t id) {
   const auto at = connections_.find(id);
   if (at == connections_.end()) return;
   Connection& c = *at->second;
@@ -396,7 +396,7 @@ void Keeper::Ready(uint64_t id) {
   if (!keep) Close(id);
 }
 
-bool Keeper::HearHello(Connection& c) {
+bool Acceptor::HearHello(Connection& c) {
   std::byte buffer[kHelloBytes];
   const int64_t n = ReceiveSome(c.socket.fd(), buffer, kHelloBytes - c.bytes.size());
   if (n < 0) return false;
@@ -417,7 +417,7 @@ bool Keeper::HearHello(Connection& c) {
          static_cast<int64_t>(kChallengeBytes);
 }
 
-bool Keeper::HearAnswer(Connection& c) {
+bool Acceptor::HearAnswer(Connection& c) {
   std::byte buffer[kProofBytes];
   const int64_t n = ReceiveWithFd(c.socket.fd(), buffer, kProofBytes - c.bytes.size(), c.memory);
   if (n < 0) return false;
@@ -446,7 +446,7 @@ bool Keeper::HearAnswer(Connection& c) {
 }
 
 // What becomes of a peer that has proved itself. False: it is closed.
-bool Keeper::Decide(Connection& c) {
+bool Acceptor::Decide(Connection& c) {
   const Hello& hello = c.hello;
   if (!expected_ || hello.incarnation > expected_->incarnation) return true;  // until we are there
   if (hello.incarnation < expected_->incarnation) {
@@ -475,7 +475,7 @@ bool Keeper::Decide(Connection& c) {
   return false;  // the rest of it
 }
 
-bool Keeper::Refuse(Connection& c, StatusCode code, const std::string& text) {
+bool Acceptor::Refuse(Connection& c, StatusCode code, const std::string& text) {
   const std::string verdict = EncodeVerdict(code, text);
   static_cast<void>(SendSome(c.socket.fd(), verdict.data(), verdict.size()));
   const std::string line =
@@ -486,7 +486,7 @@ bool Keeper::Refuse(Connection& c, StatusCode code, const std::string& text) {
   return false;
 }
 
-bool Keeper::HearControl(Connection& c) {
+bool Acceptor::HearControl(Connection& c) {
   char buffer[4096];
   while (true) {
     const int64_t n = ReceiveSome(c.socket.fd(), buffer, sizeof buffer);
@@ -514,7 +514,7 @@ bool Keeper::HearControl(Connection& c) {
   }
 }
 
-void Keeper::Handle(int process, const ControlMessage& message) {
+void Acceptor::Handle(int process, const ControlMessage& message) {
   switch (message.kind) {
     case ControlKind::kFailed:
       health_.Fail(Status(message.code == StatusCode::kOk ? StatusCode::kUnavailable : message.code,
@@ -548,7 +548,7 @@ void Keeper::Handle(int process, const ControlMessage& message) {
 }
 
 // A message is small: one that does not fit means a peer that has not read for very long.
-void Keeper::Send(Connection& c, const ControlMessage& message) {
+void Acceptor::Send(Connection& c, const ControlMessage& message) {
   const std::string bytes = EncodeControl(message);
   if (SendSome(c.socket.fd(), bytes.data(), bytes.size()) == static_cast<int64_t>(bytes.size())) {
     return;
@@ -557,7 +557,7 @@ void Keeper::Send(Connection& c, const ControlMessage& message) {
   Close(c.id);
 }
 
-void Keeper::Lost(int process, const std::string& how) {
+void Acceptor::Lost(int process, const std::string& how) {
   const Status why = Unavailable(health_.Name(process) + " is lost: " + how);
   if (!health_.Fail(why)) return;
   ControlMessage message;
