@@ -41,7 +41,7 @@ set(table
   "runtime/strategy: runtime/parameter/chief runtime/saving"
   "runtime/trainer: runtime/strategy runtime/telemetry"
   "runtime/spec: runtime/nn runtime/train runtime/data runtime/plan"
-  "runtime: runtime/trainer runtime/parameter/server runtime/parameter/worker"
+  "runtime: runtime/trainer runtime/parameter/server runtime/parameter/worker runtime/report"
   "operator/api: runtime/cluster"
   "operator/reconcile: operator/api"
   "operator/kube: runtime/base"

@@ -4,6 +4,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
+#include "runtime/data/cursor.h"
 #include "runtime/saving/copies.h"
 #include "runtime/saving/failure.h"
 #include "runtime/saving/newest.h"

@@ -5,6 +5,11 @@
 #include <utility>
 
 #include "runtime/base/file.h"
+#include "runtime/checkpoint/restore.h"
+#include "runtime/checkpoint/save.h"
+#include "runtime/data/cursor.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/membership/team.h"
 #include "runtime/saving/copies.h"
 #include "runtime/saving/failure.h"
 #include "runtime/saving/newest.h"
@@ -39,6 +44,7 @@ Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
   // All is read before anything is changed.
   Shards shards;
   Restored restored;
+  std::optional<data::Cursor> cursor;
   const auto read = [&](const std::string& path) -> Status {
     const membership::Team::Busy busy(o_.team, "loading " + path);
     MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
@@ -46,9 +52,9 @@ Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
     MT_RETURN_IF_ERROR(CheckFits(index, path, variables_));
     MT_ASSIGN_OR_RETURN(shards, LoadShards(session_, variables_, *checkpoint));
     MT_ASSIGN_OR_RETURN(restored.position, PositionOf(index, path));
-    restored.cursor.reset();
+    cursor.reset();
     if (!index.data_cursor.empty()) {
-      MT_ASSIGN_OR_RETURN(restored.cursor, data::Cursor::Parse(index.data_cursor));
+      MT_ASSIGN_OR_RETURN(cursor, data::Cursor::Parse(index.data_cursor));
     }
     return OkStatus();
   };
@@ -63,19 +69,22 @@ Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
                         TakeNewestTogether(*o_.team, o_.folder, candidates, load, std::move(stop)));
   }
   if (!taken) return std::optional<Restored>();
-  MT_RETURN_IF_ERROR(WriteShards(session_, variables_, shards));
   restored.path = taken->path;
+  if (o_.data != nullptr && cursor) {
+    MT_RETURN_IF_ERROR(o_.data->Restore(*cursor).At(restored.path));
+  }
+  MT_RETURN_IF_ERROR(WriteShards(session_, variables_, shards));
   return std::optional(std::move(restored));
 }
 
-Status SessionCheckpoints::Save(const train::Position& position,
-                                const std::optional<data::Cursor>& cursor) {
+Status SessionCheckpoints::Save(const train::Position& position) {
   MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.LayoutOf(variables_[0]));
   MT_RETURN_IF_ERROR(CheckCopies(session_, variables_, o_.team, position.step));
-  checkpoint::Snapshot snapshot{.step = position.step,
-                                .mesh = layout.mesh().ToString(),
-                                .data_cursor = cursor ? cursor->ToString() : "",
-                                .metadata = PositionToMetadata(position)};
+  checkpoint::Snapshot snapshot{
+      .step = position.step,
+      .mesh = layout.mesh().ToString(),
+      .data_cursor = o_.data != nullptr ? o_.data->cursor().ToString() : "",
+      .metadata = PositionToMetadata(position)};
   MT_ASSIGN_OR_RETURN(snapshot.variables, CollectShards(session_, variables_));
   checkpoint::SaveOptions options{.keep = o_.keep, .parts_timeout = o_.parts_timeout};
   if (o_.team != nullptr) {

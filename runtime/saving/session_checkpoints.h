@@ -1,30 +1,35 @@
 // Saving and resuming the variables of an execute::Session, for a program of one's own:
 //
 //   MT_ASSIGN_OR_RETURN(const auto checkpoints, SessionCheckpoints::Create(
-//       *session, variables, {.folder = "checkpoints", .team = team.get()}));
+//       *session, variables, {.folder = "checkpoints", .team = team.get(), .data = &batches}));
 //   MT_ASSIGN_OR_RETURN(const auto restored, checkpoints->Restore());
 //   if (restored) position = restored->position;
 //   ...
-//   MT_RETURN_IF_ERROR(checkpoints->Save(position, batches.cursor()));
+//   MT_RETURN_IF_ERROR(checkpoints->Save(position));
 //
 // What was saved on one mesh is loaded on any other. The processes of a team share the folder: each
 // writes and reads what its own devices hold. One thread, the session's.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
-#include "runtime/checkpoint/restore.h"
-#include "runtime/checkpoint/save.h"
-#include "runtime/data/cursor.h"
 #include "runtime/execute/session.h"
-#include "runtime/membership/team.h"
 #include "runtime/program/builder.h"
 #include "runtime/train/loop.h"
+
+namespace meshtrain::data {
+class Pipeline;
+}
+namespace meshtrain::membership {
+class Team;
+}
 
 namespace meshtrain::saving {
 
@@ -35,7 +40,9 @@ class SessionCheckpoints {
     int keep = 5;                      // complete checkpoints, the newest; 0: all
     membership::Team* team = nullptr;  // joined; null: one process
     // How long the chief waits for the others' parts.
-    Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
+    Duration parts_timeout = std::chrono::minutes(5);
+    // Where it stands is saved and taken up with the variables; null: no data.
+    data::Pipeline* data = nullptr;
   };
   // Of `variables`, which all lie on one mesh, by their names: those of the model, of the optimizer
   // and whatever else the next step depends on. Makes the folder. The session and the team outlive
@@ -45,8 +52,7 @@ class SessionCheckpoints {
 
   struct Restored {
     train::Position position;
-    std::optional<data::Cursor> cursor;  // as it was saved
-    std::string path;                    // the checkpoint's own folder
+    std::string path;  // the checkpoint's own folder
   };
   // Loads the newest complete checkpoint into the variables; nothing where there is none, and then
   // they stay as they are. Of one that is damaged the log says which file and where, and the one
@@ -62,7 +68,7 @@ class SessionCheckpoints {
   // was lost; kUnknown where another's part does not appear (a folder that they do not share);
   // kInternal, in every process and with nothing saved, where devices hold copies that differ
   // (copies.h).
-  Status Save(const train::Position& position, const std::optional<data::Cursor>& cursor = {});
+  Status Save(const train::Position& position);
 
  private:
   SessionCheckpoints(execute::Session& session, std::vector<program::Variable> variables,

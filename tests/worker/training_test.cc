@@ -1,5 +1,6 @@
 // The driver of a training job over an engine that only counts: whose rounds end as a test says,
 // and whose checkpoints hold one number, the step.
+#include "runtime/data/cursor.h"
 #include "worker/training.h"
 
 #include <gmock/gmock.h>
