@@ -1,15 +1,19 @@
 # mt_library(NAME SRCS ... DEPS ... [PRIVATE_DEPS ...])   one folder, one target: meshtrain::NAME
 # mt_binary(NAME SRCS ... DEPS ...)
 # mt_test(NAME SRCS ... DEPS ... [LABELS ...] [TIMEOUT seconds])
-# Includes are from the repository root.
+# Includes are from the repository root. Libraries of runtime/, and programs but for the examples, are installed:
+# mt_install(TARGET EXPORT_NAME)   a library that a program outside may link as meshtrain::EXPORT_NAME
+include(GNUInstallDirs)
 add_library(mt_options INTERFACE)
-target_include_directories(mt_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_include_directories(mt_options INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/meshtrain>)
+target_compile_features(mt_options INTERFACE cxx_std_20)
 # -Wrestrict of g++ 12 warns of std::string's own operator+ when optimising (GCC bug 105651).
-target_compile_options(mt_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+set(mt_warnings -Wall -Wextra -Wno-missing-field-initializers $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(MT_WERROR)
-  target_compile_options(mt_options INTERFACE -Werror)
+  list(APPEND mt_warnings -Werror)
 endif()
+target_compile_options(mt_options INTERFACE "$<BUILD_INTERFACE:${mt_warnings}>")
 if(MT_SANITIZE)
   # Undefined behaviour ends the program like every other finding: a line on stderr fails no test.
   target_compile_options(mt_options INTERFACE -fsanitize=${MT_SANITIZE} -fno-sanitize-recover=all
@@ -30,17 +34,30 @@ if(TARGET mt_sanitizer_defaults)
   set(mt_program_objects mt_sanitizer_defaults)
 endif()
 
+function(mt_install target export_name)
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${export_name})
+  install(TARGETS ${target} EXPORT MeshtrainTargets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/meshtrain COMPONENT Development)
+endfunction()
+mt_install(mt_options options)
+
 function(mt_library name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(mt_${name} STATIC ${ARG_SRCS})
   add_library(meshtrain::${name} ALIAS mt_${name})
   target_link_libraries(mt_${name} PUBLIC mt_options ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/runtime")
+    mt_install(mt_${name} ${name})
+  endif()
 endfunction()
 
 function(mt_binary name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE mt_options ${mt_program_objects} ${ARG_DEPS})
+  if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/deploy/examples")
+    install(TARGETS ${name} RUNTIME COMPONENT Runtime)
+  endif()
 endfunction()
 
 function(mt_test name)

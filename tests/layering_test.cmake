@@ -43,7 +43,7 @@ set(table
   "runtime/trainer: runtime/strategy runtime/telemetry"
   "runtime/recipe: runtime/manifest runtime/train runtime/data runtime/plan"
   "runtime/trainer/job: runtime/trainer runtime/parameter/worker runtime/recipe runtime/report"
-  "runtime: runtime/trainer runtime/parameter/server runtime/parameter/worker"
+  "runtime: runtime/trainer runtime/parameter/server runtime/parameter/worker runtime/report"
   "operator/api: runtime/cluster runtime/manifest"
   "operator/reconcile: operator/api"
   "operator/kube: runtime/base"

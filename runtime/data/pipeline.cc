@@ -11,6 +11,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/thread.h"
+#include "runtime/data/cursor.h"
 #include "runtime/data/labels.h"
 #include "runtime/data/map.h"
 #include "runtime/data/order.h"

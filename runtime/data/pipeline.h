@@ -16,11 +16,12 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
-#include "runtime/data/cursor.h"
 #include "runtime/data/spec.h"
 #include "runtime/mesh/tensor.h"
 
 namespace meshtrain::data {
+
+struct Cursor;  // cursor.h
 
 // components[c]: [size, ...element dims]. For IDX: images, labels.
 struct Batch {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.h"
+#include "runtime/execute/loaded_step.h"
 #include "runtime/program/ops.h"
 
 namespace meshtrain::execute {
@@ -19,6 +20,39 @@ Result<DVariable> DVariable::Create(Session& session, std::string name, const DT
   return DVariable(&session, std::move(variable));
 }
 
+Result<DVariable> DVariable::Create(Session& session, std::string name, const Layout& layout,
+                                    const std::function<Value()>& make, bool trainable) {
+  MT_ASSIGN_OR_RETURN(const DTensor initial, CallWithLayout(session, layout, make));
+  return Create(session, std::move(name), initial, trainable);
+}
+
+Result<MeanMetric> MeanMetric::Create(Session& session, const std::string& name, const Mesh& mesh) {
+  MeanMetric metric;
+  const Layout whole = Layout::Replicated(mesh, 0);
+  const auto zero = [] { return program::Zeros({}, mesh::DType::kF64); };
+  MT_ASSIGN_OR_RETURN(metric.total_, DVariable::Create(session, "metrics." + name + ".total", whole,
+                                                       zero, /*trainable=*/false));
+  MT_ASSIGN_OR_RETURN(metric.count_, DVariable::Create(session, "metrics." + name + ".count", whole,
+                                                       zero, /*trainable=*/false));
+  return metric;
+}
+
+void MeanMetric::Update(const Value& value) const {
+  program::AssignAdd(total_, program::Cast(value, mesh::DType::kF64));
+  program::AssignAdd(count_, 1.0);
+}
+
+meshtrain::Result<double> MeanMetric::Result() const {
+  MT_ASSIGN_OR_RETURN(const Tensor total, total_.ToHost());
+  MT_ASSIGN_OR_RETURN(const Tensor count, count_.ToHost());
+  return total.Item() / count.Item();
+}
+
+Status MeanMetric::Reset() const {
+  MT_RETURN_IF_ERROR(total_.Assign(Tensor::Scalar(0.0)));
+  return count_.Assign(Tensor::Scalar(0.0));
+}
+
 Function::Function(Session& session, std::string name, std::vector<std::string> inputs,
                    size_t arity, internal::AnyBody body)
     : session_(session),
@@ -26,6 +60,19 @@ Function::Function(Session& session, std::string name, std::vector<std::string> 
       inputs_(std::move(inputs)),
       arity_(arity),
       body_(std::move(body)) {}
+
+Function::~Function() = default;
+
+const DTensor& Results::operator[](std::string_view name) const {
+  const auto found = std::ranges::find(values_, name, [](const auto& v) { return v.first; });
+  MT_CHECK(found != values_.end());
+  return found->second;
+}
+
+const DTensor& Results::operator[](size_t place) const {
+  MT_CHECK(place < values_.size());
+  return values_[place].second;
+}
 
 Function& Function::WithOutputLayout(std::string name, Layout layout) {
   output_layouts_.insert_or_assign(std::move(name), std::move(layout));
@@ -63,6 +110,7 @@ Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
   MT_ASSIGN_OR_RETURN(const program::Program program, Trace(types, &variables));
   sharding::Given given;
   given.outputs = output_layouts_;
+  given.outputs_stay = true;
   for (size_t i = 0; i < types.size(); ++i) given.inputs.insert_or_assign(inputs_[i], layouts[i]);
   Mesh mesh;
   if (!layouts.empty()) {
@@ -79,7 +127,7 @@ Result<LoadedStep*> Function::Prepare(std::span<const TensorType> types,
   return loaded_.back().step.get();
 }
 
-Result<std::vector<DTensor>> Function::Call(std::span<const DTensor> inputs) {
+Result<Results> Function::Call(std::span<const DTensor> inputs) {
   std::vector<TensorType> types;
   std::vector<Layout> layouts;
   for (const DTensor& input : inputs) {
@@ -93,12 +141,12 @@ Result<std::vector<DTensor>> Function::Call(std::span<const DTensor> inputs) {
   MT_ASSIGN_OR_RETURN(LoadedStep * step, Prepare(types, layouts));
   for (size_t i = 0; i < inputs.size(); ++i) MT_RETURN_IF_ERROR(step->Feed(i, inputs[i]));
   MT_RETURN_IF_ERROR(step->Run());
-  std::vector<DTensor> outputs;
+  Results results;
   for (size_t i = 0; i < step->num_outputs(); ++i) {
     MT_ASSIGN_OR_RETURN(DTensor output, step->FetchOnMesh(i));
-    outputs.push_back(std::move(output));
+    results.values_.emplace_back(step->plan().local().outputs[i].name, std::move(output));
   }
-  return outputs;
+  return results;
 }
 
 Result<DTensor> CallWithLayout(Session& session, const Layout& layout,
@@ -107,7 +155,7 @@ Result<DTensor> CallWithLayout(Session& session, const Layout& layout,
     return {{"value", make()}};
   });
   function.WithOutputLayout("value", layout);
-  MT_ASSIGN_OR_RETURN(std::vector<DTensor> values, function.Call({}));
+  MT_ASSIGN_OR_RETURN(const Results values, function.Call({}));
   return values[0];
 }
 

@@ -1,13 +1,13 @@
 // Ordinary code as a step: DVariable holds state, Function traces a callable once per set of input
 // types and layouts and then runs the plan.
 //
-//   MT_ASSIGN_OR_RETURN(DVariable w, DVariable::Create(
-//       session, "w", *CallWithLayout(session, layout, [] {
+//   MT_ASSIGN_OR_RETURN(DVariable w, DVariable::Create(session, "w", layout, [] {
 //     return program::StatelessUniform({784, 700}, {22, 23});
-//   })));
+//   }));
 //   Function step(session, "step", {"x"},
 //                 [&](Value x) -> Outputs { return {{"y", MatMul(x, w)}}; });
-//   MT_ASSIGN_OR_RETURN(std::vector<DTensor> y, step(x));
+//   MT_ASSIGN_OR_RETURN(const Results results, step(x));
+//   MT_ASSIGN_OR_RETURN(const Tensor y, results["y"].Whole());
 //
 // Threads: as Session.
 #pragma once
@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,9 @@ class DVariable : public program::Variable {
   // kResourceExhausted. The members below are for a variable that Create made.
   static Result<DVariable> Create(Session& session, std::string name, const DTensor& initial,
                                   bool trainable = true);
+  // In `layout`, with the value of `make()`: DVariable(call_with_layout(make, layout)).
+  static Result<DVariable> Create(Session& session, std::string name, const Layout& layout,
+                                  const std::function<Value()>& make, bool trainable = true);
 
   Result<Layout> layout() const { return session_->LayoutOf(*this); }
   // Between steps.
@@ -66,15 +70,32 @@ constexpr size_t Arity(Outputs (F::*)(Args...) const) {
 }
 }  // namespace internal
 
+// What a call of a Function gives: each output by its name, or by its place, as it lies on the
+// mesh. A name or a place that the function does not have ends the program (MT_CHECK).
+class Results {
+ public:
+  const DTensor& operator[](std::string_view name) const;
+  const DTensor& operator[](size_t place) const;
+  size_t size() const { return values_.size(); }
+
+ private:
+  friend class Function;
+  std::vector<std::pair<std::string, DTensor>> values_;
+};
+
 class Function {
  public:
-  // `body` takes one Value per name in `inputs` and returns Outputs. An output is replicated, but
-  // for WithOutputLayout.
+  // `body` takes one Value per name in `inputs` and returns Outputs. An output stays where its
+  // producer leaves it (a pending sum is reduced), but for WithOutputLayout: DTensor::Whole gathers
+  // it where somebody asks.
   template <typename F>
   Function(Session& session, std::string name, std::vector<std::string> inputs, F body)
       : Function(session, std::move(name), std::move(inputs), internal::Arity(&F::operator()),
                  internal::Adapt(body, &F::operator(),
                                  std::make_index_sequence<internal::Arity(&F::operator())>())) {}
+
+  ~Function();
+  Function(Function&&) = default;
 
   // Gives output `name` a layout; call before the first run.
   Function& WithOutputLayout(std::string name, Layout layout);
@@ -84,14 +105,14 @@ class Function {
   // mistake with its line, what Session::Load refuses), kFailedPrecondition (a variable without a
   // value), and LoadedStep::Run's: kAborted for a bad step, which changes no variable.
   template <typename... T>
-  Result<std::vector<DTensor>> operator()(const T&... inputs) {
+  Result<Results> operator()(const T&... inputs) {
     const DTensor list[] = {inputs...};
     return Call(list);
   }
-  Result<std::vector<DTensor>> Call(std::span<const DTensor> inputs);
+  Result<Results> Call(std::span<const DTensor> inputs);
 
-  // The step behind a call with these inputs, planned but not run: for its report, or to feed it
-  // from the host.
+  // The step behind a call with these inputs (loaded_step.h), planned but not run: for its report,
+  // or to feed it from the host.
   Result<LoadedStep*> Prepare(std::span<const TensorType> types, std::span<const Layout> layouts);
   // What is recorded for these input types.
   Result<program::Program> Trace(std::span<const TensorType> types,
@@ -123,6 +144,30 @@ Result<DTensor> CallWithLayout(Session& session, const Layout& layout,
 
 // DTensor's fetch_layout.
 inline const Layout& FetchLayout(const DTensor& value) { return value.layout(); }
+
+// A metric of the steps since it was reset: the mean of the numbers that they gave, all of the same
+// weight.
+//
+//   MT_ASSIGN_OR_RETURN(MeanMetric loss, MeanMetric::Create(session, "loss", mesh));
+//   loss.Update(batch_loss);                             // in a Function's body
+//   MT_ASSIGN_OR_RETURN(const double mean, loss.Result());  // between steps
+//   MT_RETURN_IF_ERROR(loss.Reset());
+//
+// Its sum and its count are f64 variables of the session, `metrics.NAME.total` and `.count`, so a
+// bad step does not change them. Copies are the same metric.
+class MeanMetric {
+ public:
+  static meshtrain::Result<MeanMetric> Create(Session& session, const std::string& name,
+                                              const Mesh& mesh);
+  // Records that the step adds `value`, a scalar of any type.
+  void Update(const Value& value) const;
+  // NaN where there was no step since Reset.
+  meshtrain::Result<double> Result() const;
+  Status Reset() const;
+
+ private:
+  DVariable total_, count_;
+};
 
 // What to do with a batch that the axis does not divide.
 enum class Uneven { kRefuse, kAllow };

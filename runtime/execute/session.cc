@@ -5,7 +5,9 @@
 #include <set>
 
 #include "runtime/base/check.h"
+#include "runtime/base/memory.h"
 #include "runtime/collective/local.h"
+#include "runtime/execute/loaded_step.h"
 #include "runtime/program/finite.h"
 #include "runtime/program/ops.h"
 #include "runtime/sharding/sharding.h"
@@ -14,13 +16,23 @@ namespace meshtrain::execute {
 Session::Session(SessionOptions options, std::unique_ptr<device::Backend> backend)
     : options_(std::move(options)),
       backend_(std::move(backend)),
-      limit_(options_.memory > 0 ? MemoryLimit{options_.memory, "what this process may use"}
-                                 : UsableMemory()) {}
+      limit_(std::make_unique<MemoryLimit>(
+          options_.memory > 0 ? MemoryLimit{options_.memory, "what this process may use"}
+                              : UsableMemory())) {}
 Session::~Session() = default;
+
+Result<Tensor> DTensor::Whole() const {
+  if (!valid()) return InvalidArgument("expected a tensor on a mesh, got: an empty one");
+  return session_->ToHost(*this);
+}
+
+Result<std::unique_ptr<Session>> Session::Create(SessionOptions options) {
+  auto backend = device::MakeCpuBackend({.threads = options.threads});
+  return Create(std::move(options), std::move(backend));
+}
 
 Result<std::unique_ptr<Session>> Session::Create(SessionOptions options,
                                                  std::unique_ptr<device::Backend> backend) {
-  if (backend == nullptr) backend = device::MakeCpuBackend({.threads = options.threads});
   return std::unique_ptr<Session>(new Session(std::move(options), std::move(backend)));
 }
 
@@ -36,6 +48,7 @@ Result<DTensor> Session::Make(const TensorType& type, const Layout& layout) {
   }
   MT_RETURN_IF_ERROR(layout.LocalShape(type.dims).status());
   DTensor tensor;
+  tensor.session_ = this;
   tensor.type_ = type;
   tensor.layout_ = layout;
   MT_ASSIGN_OR_RETURN(const Mesh mesh, RunMesh(layout.mesh()));
@@ -379,8 +392,9 @@ Status Session::Write(const program::Variable& variable, const DTensor& value) {
 Result<plan::Plan> Session::PlanOnly(const program::Program& program, const Mesh& mesh,
                                      const sharding::Given& layouts,
                                      std::optional<int64_t> bucket_bytes) const {
-  sharding::Options sharding = options_.sharding;
-  sharding.guard_updates = options_.guard_updates;
+  const sharding::Options sharding{.replication_limit_bytes = options_.replication_limit_bytes,
+                                   .refuse_uneven = options_.refuse_uneven,
+                                   .guard_updates = options_.guard_updates};
   MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
                       sharding::Shard(program, mesh, layouts, sharding));
   plan::Options options = options_.plan;
@@ -509,10 +523,10 @@ Status Session::CountMemory(LoadedStep& step, size_t places) {
     for (const auto& buffer : stored.value.buffers_) variables += buffer->bytes();
   }
   const int64_t needed = variables + *steps_bytes_ + own;
-  if (needed > limit_.bytes) {
+  if (needed > limit_->bytes) {
     return FailedPrecondition(
         "program " + step.program_.name + ": expected to need at most " +
-        std::to_string(limit_.bytes) + " bytes (" + limit_.whose +
+        std::to_string(limit_->bytes) + " bytes (" + limit_->whose +
         "), got: " + std::to_string(needed) + " (" + std::to_string(variables) + " of variables, " +
         std::to_string(own) + " of this step, " + std::to_string(*steps_bytes_) +
         " of other steps); a smaller batch needs less, and so does a mesh that splits more");

@@ -1,5 +1,6 @@
-// Runs plans. A Session owns the backend and the values of the variables; a LoadedStep is one
-// program, planned for a mesh and ready to run again and again over those variables.
+// Runs plans. A Session owns the backend and the values of the variables; a LoadedStep
+// (loaded_step.h) is one program, planned for a mesh and ready to run again and again over those
+// variables.
 //
 // Devices of one process share memory. By default (merged) a plan for them is made on the collapsed
 // mesh (sharding::CollapseLocal): neighbouring shards are computed by one call, a replicated value
@@ -25,16 +26,33 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/memory.h"
 #include "runtime/base/status.h"
-#include "runtime/collective/communicator.h"
-#include "runtime/device/backend.h"
 #include "runtime/mesh/layout.h"
 #include "runtime/mesh/tensor.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/options.h"
 #include "runtime/program/builder.h"
 
+namespace meshtrain {
+struct MemoryLimit;
+}
+namespace meshtrain::collective {
+class Communicator;
+}
+namespace meshtrain::device {
+class Backend;
+class Buffer;
+}  // namespace meshtrain::device
+namespace meshtrain::plan {
+struct Plan;
+}
+namespace meshtrain::sharding {
+struct Given;
+}
+
 namespace meshtrain::execute {
+
+class LoadedStep;  // loaded_step.h
+class Session;
 
 using mesh::Layout;
 using mesh::Mesh;
@@ -51,10 +69,13 @@ class DTensor {
   const TensorType& type() const { return type_; }
   const mesh::Dims& dims() const { return type_.dims; }
   const Layout& layout() const { return layout_; }
+  // The whole tensor on the host: Session::ToHost of the session that made it.
+  Result<Tensor> Whole() const;
 
  private:
   friend class Session;
   friend class LoadedStep;
+  Session* session_ = nullptr;
   TensorType type_;
   Layout layout_;                                         // on the user's mesh
   Layout run_layout_;                                     // on the mesh that runs
@@ -79,87 +100,18 @@ struct SessionOptions {
   // not finite on any device of any process changes no variable: LoadedStep::Run is kAborted then,
   // in every process.
   bool guard_updates = true;
-  sharding::Options sharding;
+  // What sharding::Options says of these.
+  int64_t replication_limit_bytes = int64_t{64} << 20;
+  bool refuse_uneven = false;
   plan::Options plan;
-};
-
-class Session;
-
-class LoadedStep {
- public:
-  // What the user asked for, on the user's mesh, and what runs. They are equal when isolated.
-  const plan::Plan& plan() const { return plan_; }
-  const plan::Plan& run_plan() const { return run_plan_ ? *run_plan_ : plan_; }
-
-  // `input` and `output` are indices into the plan's; one beyond them ends the program (MT_CHECK).
-  // Feeds a whole batch from the host; every input must be fed once before the first Run and keeps
-  // its value. Errors: kInvalidArgument naming the input, for a tensor of another type, or on the
-  // mesh of another layout.
-  Status Feed(size_t input, const Tensor& value);
-  // Feeds a tensor on the mesh, without a copy when its layout is the input's.
-  Status Feed(size_t input, const DTensor& value);
-  // Errors: kFailedPrecondition naming an input that was never fed; kUnavailable and
-  // kDeadlineExceeded of collectives with other processes; kAborted for a bad step, in which a
-  // guarded output (plan::Options::finite_outputs) or a watched value (SessionOptions) is not
-  // finite. A bad step is one in every process and leaves the variables as they were. It is run
-  // once more to say where it began: "output `loss` is not finite; first not finite: log (logits)
-  // at model.cc:31, then in the gradient of `hidden_1.kernel`; no variable was changed".
-  Status Run();
-  // Where the step that was fed gives something that is not finite, with the variables as they are
-  // now: "log (logits) at model.cc:31". Compiles and runs it anew; called as Run is, by every
-  // process. Errors: kNotFound where all is finite; those of Session::Load and Run.
-  Result<std::string> FirstNotFinite();
-  // Of the program; plan() may have one more (sharding::kGuardOutput).
-  size_t num_outputs() const { return program_.outputs.size(); }
-  // Output values of the last Run, gathered on the host. Of a one-element output, the number; of
-  // another FetchNumber is kInvalidArgument.
-  Result<Tensor> Fetch(size_t output) const;
-  Result<double> FetchNumber(size_t output) const;
-  // Output value as it lies on the mesh, in bytes of its own.
-  Result<DTensor> FetchOnMesh(size_t output) const;
-
-  // Bytes that each device sent in collectives since the step was loaded, as the communicator
-  // counted them.
-  int64_t CollectiveBytesSent(int64_t rank) const;
-  int64_t CollectiveBytesSent() const;  // by all devices of this process together
-  int64_t runs() const { return runs_; }
-  // Equal in all processes that may run this together: what their frames carry. Of a replica's step
-  // the hash of its collectives, else the plan's that runs.
-  uint64_t communicator_hash() const { return communicator_hash_; }
-  // How long the last Run stood in, or waited for, collectives with other processes.
-  Duration waited() const { return executable_->waited(); }
-
- private:
-  friend class Session;
-  LoadedStep(Session* session, const program::Program& program,
-             std::span<const program::Variable> variables, bool replica)
-      : session_(session),
-        program_(program),
-        variables_(variables.begin(), variables.end()),
-        replica_(replica) {}
-  Session* session_;
-  program::Program program_;  // as it was loaded
-  std::vector<program::Variable> variables_;
-  bool replica_;  // made by LoadReplica
-  plan::Plan plan_;
-  std::optional<plan::Plan> run_plan_;
-  std::unique_ptr<collective::Communicator> communicator_;
-  std::unique_ptr<device::Executable> executable_;
-  std::vector<DTensor> inputs_;
-  std::vector<DTensor> lent_;  // inputs fed without a copy, kept alive
-  std::vector<DTensor> outputs_;
-  std::shared_ptr<const void> counted_;  // as long as it lives, the session counts our bytes
-  std::vector<device::DeviceBuffers> devices_;
-  std::vector<bool> fed_;
-  int64_t runs_ = 0;
-  uint64_t communicator_hash_ = 0;
 };
 
 class Session {
  public:
-  // `backend` defaults to the CPU's.
-  static Result<std::unique_ptr<Session>> Create(
-      SessionOptions options = {}, std::unique_ptr<device::Backend> backend = nullptr);
+  // On the CPU's backend, or another.
+  static Result<std::unique_ptr<Session>> Create(SessionOptions options = {});
+  static Result<std::unique_ptr<Session>> Create(SessionOptions options,
+                                                 std::unique_ptr<device::Backend> backend);
   ~Session();
   Session(const Session&) = delete;
 
@@ -268,7 +220,7 @@ class Session {
   SessionOptions options_;
   std::unique_ptr<device::Backend> backend_;
   std::map<const void*, Stored> variables_;
-  const MemoryLimit limit_;
+  const std::unique_ptr<const MemoryLimit> limit_;
   std::shared_ptr<int64_t> steps_bytes_ = std::make_shared<int64_t>(0);  // of all loaded steps
 };
 

@@ -5,8 +5,12 @@
 
 #include "runtime/cluster/contract.h"
 #include "runtime/membership/arithmetic_agreement.h"
+#include "runtime/membership/membership.h"
+#include "runtime/membership/team_options.h"
 
 namespace meshtrain::membership {
+
+Result<std::unique_ptr<Team>> JoinTeam() { return JoinTeam(TeamOptions{}); }
 
 Result<std::unique_ptr<Team>> JoinTeam(TeamOptions options, std::stop_token stop,
                                        const Environment& environment) {

@@ -8,6 +8,7 @@
 #include "runtime/base/status.h"
 #include "runtime/membership/environment.h"
 #include "runtime/membership/team.h"
+#include "runtime/membership/team_options.h"
 
 namespace meshtrain::membership {
 
@@ -17,7 +18,7 @@ namespace meshtrain::membership {
 // computed: a process that has computed cannot come down to another's instruction set any more.
 // Errors: ClusterOf's, LimitInstructionSetBy's, Team::Create's (a ps or an evaluator holds no part
 // of a mesh) and Team::Join's.
-Result<std::unique_ptr<Team>> JoinTeam(TeamOptions options = {}, std::stop_token stop = {},
+Result<std::unique_ptr<Team>> JoinTeam(TeamOptions options, std::stop_token stop = {},
                                        const Environment& environment = ProcessEnvironment());
 
 }  // namespace meshtrain::membership

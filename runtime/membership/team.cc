@@ -12,6 +12,8 @@
 #include "runtime/base/thread.h"
 #include "runtime/collective/fabric.h"
 #include "runtime/membership/arithmetic_agreement.h"
+#include "runtime/membership/membership.h"
+#include "runtime/membership/team_options.h"
 
 namespace meshtrain::membership {
 namespace {

@@ -21,26 +21,14 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
-#include "runtime/cluster/tf_config.h"
 #include "runtime/execute/session.h"
-#include "runtime/membership/membership.h"
 
 namespace meshtrain::membership {
 
-struct TeamOptions {
-  cluster::TfConfig config;
-  rpc::Security security;
-  std::string job;  // "namespace/name"
-  Duration join_timeout = std::chrono::minutes(10);
-  Duration peer_return = std::chrono::seconds(120);
-  Duration collective_deadline = std::chrono::seconds(60);  // how long one may stand still
-  Duration stuck_after = std::chrono::seconds(60);
-  int data_port = 0;                   // 0: any free one
-  bool shared_memory = true;           // between processes of one host
-  int threads = 0;                     // that the session computes with; 0: one per core
-  std::string forced_instruction_set;  // for tests (arithmetic_agreement.h); "": what is agreed on
-};
+struct Incarnation;  // membership.h
+struct TeamOptions;  // team_options.h
 
 class Team {
  public:
@@ -111,5 +99,9 @@ class Team {
   explicit Team(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// The processes that TF_CONFIG names, when all of them have joined; null without TF_CONFIG, for a
+// process that is alone. Call it before anything is computed. join_team.h has it with options.
+Result<std::unique_ptr<Team>> JoinTeam();
 
 }  // namespace meshtrain::membership

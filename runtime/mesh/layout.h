@@ -21,7 +21,7 @@
 namespace meshtrain::mesh {
 
 // DTensor's spelling of a dimension that no axis splits.
-inline constexpr std::string_view UNSHARDED = "unsharded";
+inline constexpr char UNSHARDED[] = "unsharded";
 
 enum class Reduction : uint8_t { kSum, kMax, kMin };
 std::string_view ReductionName(Reduction reduction);  // "sum", "max", "min"

@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "runtime/base/check.h"
+
 namespace meshtrain::mesh {
 namespace {
 
@@ -44,6 +46,8 @@ void ForEachRun(const TensorType& whole, const Dims& offsets, const Dims& sizes,
 }
 
 }  // namespace
+
+void Tensor::Expect(bool true_of_the_caller) { MT_CHECK(true_of_the_caller); }
 
 Tensor::Tensor(TensorType type) : type_(std::move(type)) {
   const size_t bytes =

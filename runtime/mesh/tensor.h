@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "runtime/base/check.h"
 #include "runtime/mesh/shape.h"
 
 namespace meshtrain::mesh {
@@ -49,7 +48,7 @@ class Tensor {
   template <typename T>
   static Tensor Of(Dims dims, std::span<const T> values) {
     Tensor t(TensorType{DTypeOf<T>::value, std::move(dims)});
-    MT_CHECK(static_cast<int64_t>(values.size()) == t.type_.num_elements());
+    Expect(static_cast<int64_t>(values.size()) == t.type_.num_elements());
     if (!values.empty()) std::memcpy(t.data_.get(), values.data(), values.size_bytes());
     return t;
   }
@@ -70,12 +69,12 @@ class Tensor {
   // T must be the element type.
   template <typename T>
   std::span<const T> values() const {
-    MT_CHECK(DTypeOf<T>::value == type_.dtype);
+    Expect(DTypeOf<T>::value == type_.dtype);
     return {reinterpret_cast<const T*>(data_.get()), static_cast<size_t>(type_.num_elements())};
   }
   template <typename T>
   std::span<T> mutable_values() {
-    MT_CHECK(DTypeOf<T>::value == type_.dtype);
+    Expect(DTypeOf<T>::value == type_.dtype);
     return {reinterpret_cast<T*>(data_.get()), static_cast<size_t>(type_.num_elements())};
   }
   // The one element of a one-element tensor of any type, as a double.
@@ -87,6 +86,8 @@ class Tensor {
   void Paste(const Tensor& block, const Dims& offsets);
 
  private:
+  static void Expect(bool true_of_the_caller);  // else the program ends (MT_CHECK)
+
   TensorType type_;
   std::shared_ptr<std::byte> data_;
 };

@@ -6,10 +6,17 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
+#include "runtime/checkpoint/async.h"
+#include "runtime/checkpoint/restore.h"
+#include "runtime/checkpoint/save.h"
+#include "runtime/data/cursor.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/membership/team.h"
 #include "runtime/saving/copies.h"
 #include "runtime/saving/failure.h"
 #include "runtime/saving/newest.h"
 #include "runtime/saving/position.h"
+#include "runtime/saving/shards.h"
 
 namespace meshtrain::saving {
 namespace {
@@ -17,18 +24,51 @@ namespace {
 constexpr Duration kMargin = std::chrono::minutes(5);  // beyond what the chief waits for parts
 constexpr Duration kAgreeTimeout = std::chrono::minutes(10);  // a slow volume may take its time
 
-// The position and the cursor of a checkpoint at `path`.
-Result<SessionCheckpoints::Restored> PlaceOf(const checkpoint::Index& index,
-                                             const std::string& path) {
-  SessionCheckpoints::Restored at{.position = {}, .cursor = {}, .path = path};
-  MT_ASSIGN_OR_RETURN(at.position, PositionOf(index, path));
-  if (!index.data_cursor.empty()) {
-    MT_ASSIGN_OR_RETURN(at.cursor, data::Cursor::Parse(index.data_cursor));
-  }
-  return at;
-}
-
 }  // namespace
+
+class SessionCheckpoints::Impl {
+ public:
+  Impl(execute::Session& session, std::vector<program::Variable> variables, Options options)
+      : session_(session), variables_(std::move(variables)), o_(std::move(options)) {}
+
+  Status Open();
+  Result<std::optional<Restored>> Restore(const Candidates& candidates, std::stop_token stop);
+  Status Save(const train::Position& position);
+  Status Begin(const train::Position& position, SaveExtras extras);
+  Status Wait();
+  bool Holds(int64_t step) const;
+  const std::string& folder() const { return o_.folder; }
+  checkpoint::AsyncSaver& saver() { return *saver_; }
+
+ private:
+  // What a checkpoint holds for this process, read before anything is changed.
+  struct Loaded {
+    Shards shards;
+    Restored at;
+    std::optional<data::Cursor> cursor;
+  };
+
+  bool chief() const { return o_.team == nullptr || o_.team->chief(); }
+  bool shared() const { return o_.team == nullptr || o_.shared; }
+  // Saves of the team's incarnation from now on; what one before left without its parts is over.
+  void Renew();
+  Status CheckFits(const checkpoint::Index& index, const std::string& path) const;
+  // The position and the cursor.
+  static Status ReadPlace(const checkpoint::Index& index, const std::string& path, Loaded* loaded);
+  Result<Loaded> Load(const std::string& path) const;
+  // By the chief, for all.
+  Result<Loaded> LoadTogether(const std::string& path, std::stop_token stop);
+  // What this process saves of the variables.
+  Result<std::vector<checkpoint::SavedVariable>> Collect();
+
+  execute::Session& session_;
+  const std::vector<program::Variable> variables_;
+  const Options o_;
+  std::unique_ptr<checkpoint::AsyncSaver> saver_;
+  uint64_t incarnation_ = 0;  // whose saves these are; 0: none yet
+  // Lives as long as the incarnation: the lost will not complete what waits for them.
+  std::optional<std::stop_callback<std::function<void()>>> on_loss_;
+};
 
 Result<std::unique_ptr<SessionCheckpoints>> SessionCheckpoints::Create(
     execute::Session& session, std::vector<program::Variable> variables, Options options) {
@@ -41,21 +81,26 @@ Result<std::unique_ptr<SessionCheckpoints>> SessionCheckpoints::Create(
     return InvalidArgument(options.folder +
                            ": expected variables of different names, got two: " + v.name());
   }
-  auto made = std::unique_ptr<SessionCheckpoints>(
-      new SessionCheckpoints(session, std::move(variables), std::move(options)));
-  const Options& o = made->o_;
-  checkpoint::SaveOptions save{.keep = o.keep, .parts_timeout = o.parts_timeout};
-  if (o.team != nullptr && o.shared) {
-    save.process = o.team->process();
-    save.processes = o.team->processes();
-  }
-  MT_ASSIGN_OR_RETURN(
-      made->saver_,
-      checkpoint::AsyncSaver::Create(o.folder, save, o.background).From(Origin::kOutput));
-  return made;
+  auto impl = std::make_unique<Impl>(session, std::move(variables), std::move(options));
+  MT_RETURN_IF_ERROR(impl->Open());
+  return std::unique_ptr<SessionCheckpoints>(new SessionCheckpoints(std::move(impl)));
 }
 
-void SessionCheckpoints::Renew() {
+SessionCheckpoints::SessionCheckpoints(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SessionCheckpoints::~SessionCheckpoints() = default;
+
+Status SessionCheckpoints::Impl::Open() {
+  checkpoint::SaveOptions save{.keep = o_.keep, .parts_timeout = o_.parts_timeout};
+  if (o_.team != nullptr && o_.shared) {
+    save.process = o_.team->process();
+    save.processes = o_.team->processes();
+  }
+  MT_ASSIGN_OR_RETURN(
+      saver_, checkpoint::AsyncSaver::Create(o_.folder, save, o_.background).From(Origin::kOutput));
+  return OkStatus();
+}
+
+void SessionCheckpoints::Impl::Renew() {
   on_loss_.reset();
   saver_->Abandon();
   {
@@ -71,11 +116,30 @@ void SessionCheckpoints::Renew() {
 
 Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
     std::stop_token stop) {
-  const auto all = [this] { return checkpoint::ListCheckpoints(o_.folder).From(Origin::kOutput); };
-  return Restore(all, std::move(stop));
+  const auto all = [this] {
+    return checkpoint::ListCheckpoints(impl_->folder()).From(Origin::kOutput);
+  };
+  return impl_->Restore(all, std::move(stop));
+}
+Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
+    const Candidates& candidates, std::stop_token stop) {
+  return impl_->Restore(candidates, std::move(stop));
+}
+Status SessionCheckpoints::Save(const train::Position& position) { return impl_->Save(position); }
+Status SessionCheckpoints::Begin(const train::Position& position, SaveExtras extras) {
+  return impl_->Begin(position, std::move(extras));
+}
+Status SessionCheckpoints::Wait() { return impl_->Wait(); }
+void SessionCheckpoints::Abandon() { impl_->saver().Abandon(); }
+void SessionCheckpoints::set_replaces(std::vector<std::string> folders) {
+  impl_->saver().set_replaces(std::move(folders));
+}
+bool SessionCheckpoints::Holds(int64_t step) const { return impl_->Holds(step); }
+std::optional<checkpoint::SaveReport> SessionCheckpoints::last() const {
+  return impl_->saver().last();
 }
 
-Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
+Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Impl::Restore(
     const Candidates& candidates, std::stop_token stop) {
   Renew();
   Loaded loaded;
@@ -94,12 +158,15 @@ Result<std::optional<SessionCheckpoints::Restored>> SessionCheckpoints::Restore(
     MT_ASSIGN_OR_RETURN(taken, TakeNewestTogether(*o_.team, o_.folder, from, load, stop));
   }
   if (!taken) return std::optional<Restored>();
+  if (o_.data != nullptr && loaded.cursor) {
+    MT_RETURN_IF_ERROR(o_.data->Restore(*loaded.cursor).At(loaded.at.path).From(Origin::kOutput));
+  }
   MT_RETURN_IF_ERROR(WriteShards(session_, variables_, loaded.shards));
   return std::optional(std::move(loaded.at));
 }
 
-Status SessionCheckpoints::CheckFits(const checkpoint::Index& index,
-                                     const std::string& path) const {
+Status SessionCheckpoints::Impl::CheckFits(const checkpoint::Index& index,
+                                           const std::string& path) const {
   if (const Status fits = saving::CheckFits(index, path, variables_); !fits.ok()) {
     if (o_.advice.empty()) return fits;
     return fits.WithMessage(fits.message() + "; " + o_.advice);
@@ -112,18 +179,29 @@ Status SessionCheckpoints::CheckFits(const checkpoint::Index& index,
   return OkStatus();
 }
 
-Result<SessionCheckpoints::Loaded> SessionCheckpoints::Load(const std::string& path) const {
+Status SessionCheckpoints::Impl::ReadPlace(const checkpoint::Index& index, const std::string& path,
+                                           Loaded* loaded) {
+  loaded->at.path = path;
+  MT_ASSIGN_OR_RETURN(loaded->at.position, PositionOf(index, path));
+  if (!index.data_cursor.empty()) {
+    MT_ASSIGN_OR_RETURN(loaded->cursor, data::Cursor::Parse(index.data_cursor));
+  }
+  return OkStatus();
+}
+
+Result<SessionCheckpoints::Impl::Loaded> SessionCheckpoints::Impl::Load(
+    const std::string& path) const {
   const membership::Team::Busy busy(o_.team, "loading " + path);
   MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(path));
   MT_RETURN_IF_ERROR(CheckFits(checkpoint->index(), path));
   Loaded loaded;
   MT_ASSIGN_OR_RETURN(loaded.shards, LoadShards(session_, variables_, *checkpoint));
-  MT_ASSIGN_OR_RETURN(loaded.at, PlaceOf(checkpoint->index(), path));
+  MT_RETURN_IF_ERROR(ReadPlace(checkpoint->index(), path, &loaded));
   return loaded;
 }
 
-Result<SessionCheckpoints::Loaded> SessionCheckpoints::LoadTogether(const std::string& path,
-                                                                    std::stop_token stop) {
+Result<SessionCheckpoints::Impl::Loaded> SessionCheckpoints::Impl::LoadTogether(
+    const std::string& path, std::stop_token stop) {
   // What is not a tensor travels as an index without any.
   std::string head;
   std::unique_ptr<checkpoint::Checkpoint> checkpoint;
@@ -166,11 +244,11 @@ Result<SessionCheckpoints::Loaded> SessionCheckpoints::LoadTogether(const std::s
                         ReadShards(session_, variables_[i], read));
     loaded.shards.push_back(std::move(shards));
   }
-  MT_ASSIGN_OR_RETURN(loaded.at, PlaceOf(index, path));
+  MT_RETURN_IF_ERROR(ReadPlace(index, path, &loaded));
   return loaded;
 }
 
-Result<std::vector<checkpoint::SavedVariable>> SessionCheckpoints::Collect() {
+Result<std::vector<checkpoint::SavedVariable>> SessionCheckpoints::Impl::Collect() {
   if (shared()) return CollectShards(session_, variables_);
   // All take part in gathering what is split.
   std::vector<checkpoint::SavedVariable> whole;
@@ -187,16 +265,16 @@ Result<std::vector<checkpoint::SavedVariable>> SessionCheckpoints::Collect() {
   return whole;
 }
 
-Status SessionCheckpoints::Begin(const train::Position& position,
-                                 const std::optional<data::Cursor>& cursor, SaveExtras extras) {
+Status SessionCheckpoints::Impl::Begin(const train::Position& position, SaveExtras extras) {
   if (o_.team != nullptr && incarnation_ != o_.team->incarnation()) Renew();
   MT_RETURN_IF_ERROR(CheckCopies(session_, variables_, o_.team, position.step));
   MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.LayoutOf(variables_[0]));
-  checkpoint::Snapshot snapshot{.step = position.step,
-                                .mesh = layout.mesh().ToString(),
-                                .program_hash = o_.program_hash,
-                                .data_cursor = cursor ? cursor->ToString() : "",
-                                .metadata = PositionToMetadata(position)};
+  checkpoint::Snapshot snapshot{
+      .step = position.step,
+      .mesh = layout.mesh().ToString(),
+      .program_hash = o_.program_hash,
+      .data_cursor = o_.data != nullptr ? o_.data->cursor().ToString() : "",
+      .metadata = PositionToMetadata(position)};
   snapshot.metadata.merge(extras.metadata);
   MT_ASSIGN_OR_RETURN(snapshot.variables, Collect());
   if (!shared() && !chief()) return OkStatus();
@@ -205,14 +283,13 @@ Status SessionCheckpoints::Begin(const train::Position& position,
   return OfSaving(saver_->Save(std::move(snapshot)));
 }
 
-Status SessionCheckpoints::Wait() {
+Status SessionCheckpoints::Impl::Wait() {
   const membership::Team::Busy busy(o_.team, "the last save");
   return OfSaving(saver_->Wait());
 }
 
-Status SessionCheckpoints::Save(const train::Position& position,
-                                const std::optional<data::Cursor>& cursor) {
-  Status saved = Begin(position, cursor, {});
+Status SessionCheckpoints::Impl::Save(const train::Position& position) {
+  Status saved = Begin(position, {});
   if (saved.ok()) saved = Wait();
   if (o_.team == nullptr || (!saved.ok() && !membership::Team::IsLoss(saved))) return saved;
   // The chief's is the commit: the others know of it before they go on, or leave. Where somebody
@@ -223,7 +300,7 @@ Status SessionCheckpoints::Save(const train::Position& position,
   return agreed.ok() ? saved : agreed;
 }
 
-bool SessionCheckpoints::Holds(int64_t step) const {
+bool SessionCheckpoints::Impl::Holds(int64_t step) const {
   return checkpoint::Checkpoint::Open(checkpoint::CheckpointFolder(o_.folder, step)).ok();
 }
 

@@ -2,17 +2,18 @@
 // training job:
 //
 //   MT_ASSIGN_OR_RETURN(const auto checkpoints, SessionCheckpoints::Create(
-//       *session, variables, {.folder = "checkpoints", .team = team.get()}));
+//       *session, variables, {.folder = "checkpoints", .team = team.get(), .data = &batches}));
 //   MT_ASSIGN_OR_RETURN(const auto restored, checkpoints->Restore());
 //   if (restored) position = restored->position;
 //   ...
-//   MT_RETURN_IF_ERROR(checkpoints->Save(position, batches.cursor()));
+//   MT_RETURN_IF_ERROR(checkpoints->Save(position));
 //
 // What was saved on one mesh is loaded on any other. The processes of a team share the folder, and
 // each writes and reads what its own devices hold; or the chief alone does, and sends what it
 // reads. One thread, the session's.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,16 +22,22 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/status.h"
-#include "runtime/checkpoint/async.h"
-#include "runtime/checkpoint/restore.h"
-#include "runtime/checkpoint/save.h"
-#include "runtime/data/cursor.h"
 #include "runtime/execute/session.h"
-#include "runtime/membership/team.h"
 #include "runtime/program/builder.h"
-#include "runtime/saving/shards.h"
 #include "runtime/train/loop.h"
+
+namespace meshtrain::checkpoint {
+struct Candidate;
+struct SaveReport;
+}  // namespace meshtrain::checkpoint
+namespace meshtrain::data {
+class Pipeline;
+}
+namespace meshtrain::membership {
+class Team;
+}
 
 namespace meshtrain::saving {
 
@@ -41,7 +48,9 @@ class SessionCheckpoints {
     int keep = 5;                      // complete checkpoints, the newest; 0: all
     membership::Team* team = nullptr;  // joined; null: one process
     // How long the chief waits for the others' parts.
-    Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
+    Duration parts_timeout = std::chrono::minutes(5);
+    // Where it stands is saved and taken up with the variables; null: no data.
+    data::Pipeline* data = nullptr;
     // Every process of the team reaches the folder.
     bool shared = true;
     // Begin returns while the checkpoint is written.
@@ -57,11 +66,13 @@ class SessionCheckpoints {
   // it. Errors: kInvalidArgument for no variable, or two of one name; base/file.h's.
   static Result<std::unique_ptr<SessionCheckpoints>> Create(
       execute::Session& session, std::vector<program::Variable> variables, Options options);
+  ~SessionCheckpoints();
+  SessionCheckpoints(const SessionCheckpoints&) = delete;
+  SessionCheckpoints& operator=(const SessionCheckpoints&) = delete;
 
   struct Restored {
     train::Position position;
-    std::optional<data::Cursor> cursor;  // as it was saved
-    std::string path;                    // the checkpoint's own folder
+    std::string path;  // the checkpoint's own folder
   };
   // Loads the newest complete checkpoint into the variables; nothing where there is none, and then
   // they stay as they are. Of one that is damaged the log says which file and where, and the one
@@ -82,7 +93,7 @@ class SessionCheckpoints {
   // was lost; kUnknown where another's part does not appear (a folder that they do not share);
   // kInternal, in every process and with nothing saved, where devices hold copies that differ
   // (copies.h).
-  Status Save(const train::Position& position, const std::optional<data::Cursor>& cursor = {});
+  Status Save(const train::Position& position);
 
   struct SaveExtras {
     std::optional<int64_t> pinned = {};  // as checkpoint::SaveOptions'; of the saves to come too
@@ -90,49 +101,24 @@ class SessionCheckpoints {
   };
   // Takes the values now; with `background` they are written while the session goes on. Errors:
   // those of Save that are known by now; of the save before, as Wait gives them.
-  Status Begin(const train::Position& position, const std::optional<data::Cursor>& cursor,
-               SaveExtras extras);
+  Status Begin(const train::Position& position, SaveExtras extras);
   // Waits for the last save. With a team: kUnavailable when somebody was lost whose part of it is
   // missing; where all are here and one is missing nevertheless, kDeadlineExceeded of kOutput.
   Status Wait();
   // What the others will not complete is not waited for.
-  void Abandon() { saver_->Abandon(); }
+  void Abandon();
   // Other checkpoints' folders, which go when the next one is complete. Between saves.
-  void set_replaces(std::vector<std::string> folders) { saver_->set_replaces(std::move(folders)); }
+  void set_replaces(std::vector<std::string> folders);
   // Whether a complete checkpoint of this step lies in the folder, whoever completed it.
   bool Holds(int64_t step) const;
   // The newest complete one that this process saved; in processes other than the chief, the newest
   // whose part is written. Thread-safe.
-  std::optional<checkpoint::SaveReport> last() const { return saver_->last(); }
+  std::optional<checkpoint::SaveReport> last() const;
 
  private:
-  // What a checkpoint holds for this process, read before anything is changed.
-  struct Loaded {
-    Shards shards;
-    Restored at;
-  };
-
-  SessionCheckpoints(execute::Session& session, std::vector<program::Variable> variables,
-                     Options options)
-      : session_(session), variables_(std::move(variables)), o_(std::move(options)) {}
-  bool chief() const { return o_.team == nullptr || o_.team->chief(); }
-  bool shared() const { return o_.team == nullptr || o_.shared; }
-  // Saves of the team's incarnation from now on; what one before left without its parts is over.
-  void Renew();
-  Status CheckFits(const checkpoint::Index& index, const std::string& path) const;
-  Result<Loaded> Load(const std::string& path) const;
-  // By the chief, for all.
-  Result<Loaded> LoadTogether(const std::string& path, std::stop_token stop);
-  // What this process saves of the variables.
-  Result<std::vector<checkpoint::SavedVariable>> Collect();
-
-  execute::Session& session_;
-  const std::vector<program::Variable> variables_;
-  const Options o_;
-  std::unique_ptr<checkpoint::AsyncSaver> saver_;
-  uint64_t incarnation_ = 0;  // whose saves these are; 0: none yet
-  // Lives as long as the incarnation: the lost will not complete what waits for them.
-  std::optional<std::stop_callback<std::function<void()>>> on_loss_;
+  class Impl;
+  explicit SessionCheckpoints(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace meshtrain::saving

@@ -207,8 +207,10 @@ Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given&
   }
   for (const program::Port& p : program.outputs) {
     const Layout* layout = Find(given.outputs, p.name);
-    sharded.outputs.push_back(
-        layout != nullptr ? *layout : Layout::Replicated(mesh, program.type(p.value).rank()));
+    sharded.outputs.push_back(layout != nullptr ? *layout
+                              : given.outputs_stay
+                                  ? sharded.layouts[p.value].WithPartial({})
+                                  : Layout::Replicated(mesh, program.type(p.value).rank()));
     sharded.output_given.push_back(layout != nullptr);
   }
   sharded.splits.reserve(program.ops.size());

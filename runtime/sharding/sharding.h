@@ -23,11 +23,13 @@ using program::Program;
 using program::ValueId;
 
 // Layouts that the user gave, by name. States keep theirs from step to step (a state without one is
-// replicated); inputs without one are propagated into; outputs without one are replicated.
+// replicated); inputs without one are propagated into; outputs without one are replicated, or, with
+// `outputs_stay`, split as their producers leave them (what is pending there is reduced).
 struct Given {
   std::map<std::string, Layout> inputs;
   std::map<std::string, Layout> states;
   std::map<std::string, Layout> outputs;
+  bool outputs_stay = false;
 };
 
 // What moving bytes costs, for choosing between layouts and for predictions in the report. Measured

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "runtime/data/cursor.h"
+
 namespace meshtrain::strategy {
 
 struct DistributedIterator::Shared {

@@ -8,7 +8,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/execute/session.h"
-#include "runtime/train/packing.h"
+#include "runtime/train/optimizer.h"
 
 namespace meshtrain::membership {
 class Team;

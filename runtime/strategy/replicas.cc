@@ -9,6 +9,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/thread.h"
 #include "runtime/collective/local.h"
+#include "runtime/execute/loaded_step.h"
 #include "runtime/strategy/replica_context.h"
 
 namespace meshtrain::strategy {

@@ -17,6 +17,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
 #include "runtime/collective/thread_parties.h"
+#include "runtime/execute/loaded_step.h"
 #include "runtime/execute/session.h"
 #include "runtime/program/builder.h"
 #include "runtime/strategy/values.h"

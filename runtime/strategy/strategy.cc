@@ -11,14 +11,20 @@
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/execute/loaded_step.h"
+#include "runtime/membership/environment.h"
 #include "runtime/membership/team.h"
+#include "runtime/plan/plan.h"
 #include "runtime/saving/newest.h"
 #include "runtime/strategy/cross_device.h"
 #include "runtime/strategy/dataset.h"
 #include "runtime/strategy/parameter_server.h"
 #include "runtime/strategy/remote_variables.h"
+#include "runtime/strategy/replica_context.h"
+#include "runtime/strategy/replica_function.h"
 #include "runtime/strategy/replicas.h"
 #include "runtime/strategy/tpu.h"
+#include "runtime/strategy/values.h"
 #include "runtime/strategy/variables.h"
 
 namespace meshtrain::strategy {
@@ -249,6 +255,11 @@ Result<std::unique_ptr<Strategy>> Strategy::ParameterServer(ParameterServerOptio
   return std::unique_ptr<Strategy>(new Strategy(std::move(impl)));
 }
 
+Result<std::unique_ptr<Strategy>> Strategy::Tpu(const TpuClusterResolver& resolver,
+                                                StrategyOptions options) {
+  return Tpu(resolver, std::move(options), membership::ProcessEnvironment());
+}
+
 Result<std::unique_ptr<Strategy>> Strategy::Tpu(const TpuClusterResolver& resolver, StrategyOptions,
                                                 const membership::Environment& environment) {
   MT_ASSIGN_OR_RETURN(const TpuCluster tpu, ResolveTpu(resolver, environment));
@@ -369,6 +380,10 @@ Result<const TracedReplica*> Strategy::Impl::Trace(Strategy& self, const Replica
   return &traced.emplace(key, std::move(made)).first->second->replica;
 }
 
+Result<std::vector<PerReplica>> Strategy::Run(const ReplicaFunction& function) {
+  return Run(function, PerReplicaBatch{});
+}
+
 Result<std::vector<PerReplica>> Strategy::Run(const ReplicaFunction& function,
                                               const PerReplicaBatch& given) {
   Impl& s = *impl_;
@@ -469,6 +484,8 @@ Result<Tensor> Strategy::Reduce(ReduceOp op, const PerReplica& value, std::optio
   MT_ASSIGN_OR_RETURN(const Tensor count, replicas.Sum(counts));
   return DivideBy(sum, count.Item());
 }
+
+std::vector<Tensor> Strategy::LocalResults(const PerReplica& value) const { return value.values; }
 
 Result<std::vector<Tensor>> Strategy::LocalResults(const Variable& variable) {
   MT_RETURN_IF_ERROR(impl_->WantReplicas("LocalResults"));

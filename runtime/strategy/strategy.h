@@ -17,6 +17,7 @@
 // each has its own and calls the same in the same order.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,22 +28,28 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/data/pipeline.h"
 #include "runtime/execute/session.h"
-#include "runtime/membership/environment.h"
 #include "runtime/nn/parameter.h"
 #include "runtime/strategy/options.h"
-#include "runtime/strategy/replica_context.h"
-#include "runtime/strategy/replica_function.h"
-#include "runtime/strategy/values.h"
 
+namespace meshtrain::data {
+class Pipeline;
+}
 namespace meshtrain::parameter {
 class Coordinator;
+}
+namespace meshtrain::plan {
+struct Plan;
 }
 
 namespace meshtrain::strategy {
 
+// Of custom loops: runtime/replicas.h has all of them.
 class DistributedDataset;
+class ReplicaFunction;
+struct PerReplica;
+struct PerReplicaBatch;
+enum class ReduceOp : uint8_t;
 class RemoteVariables;
 class Strategy;
 struct ParameterServerOptions;  // parameter_server.h
@@ -83,9 +90,12 @@ class Strategy {
                                                            std::stop_token stop = {});
   // Finds the TPU (tpu.h). Errors: ResolveTpu's; kUnimplemented saying what is missing, until there
   // is a backend for it.
+  static Result<std::unique_ptr<Strategy>> Tpu(const TpuClusterResolver& resolver = {},
+                                               StrategyOptions options = {});
+  // `environment`: the value of a variable, nothing where it is not set (membership::Environment).
   static Result<std::unique_ptr<Strategy>> Tpu(
-      const TpuClusterResolver& resolver = {}, StrategyOptions options = {},
-      const membership::Environment& environment = membership::ProcessEnvironment());
+      const TpuClusterResolver& resolver, StrategyOptions options,
+      const std::function<std::optional<std::string>(std::string_view name)>& environment);
   ~Strategy();
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
@@ -109,7 +119,8 @@ class Strategy {
   // with its name, after which the copies of the variables may differ: then kFailedPrecondition
   // until Restore or Equalize.
   Result<std::vector<PerReplica>> Run(const ReplicaFunction& function,
-                                      const PerReplicaBatch& batch = {});
+                                      const PerReplicaBatch& batch);
+  Result<std::vector<PerReplica>> Run(const ReplicaFunction& function);  // of no input
   // Values of the replicas' own, no batch: values[component], each with one tensor per replica of
   // this process.
   Result<std::vector<PerReplica>> Run(const ReplicaFunction& function,
@@ -119,7 +130,7 @@ class Strategy {
   // integers.
   Result<mesh::Tensor> Reduce(ReduceOp op, const PerReplica& value,
                               std::optional<int64_t> axis = {});
-  std::vector<mesh::Tensor> LocalResults(const PerReplica& value) const { return value.values; }
+  std::vector<mesh::Tensor> LocalResults(const PerReplica& value) const;
   // The copies of this process; one where there is one copy only.
   Result<std::vector<mesh::Tensor>> LocalResults(const program::Variable& variable);
 

@@ -3,6 +3,16 @@
 #include <cmath>
 
 namespace meshtrain::train {
+
+void Position::EndEpoch(EpochInfo info) {
+  info.step = step;
+  ++epoch;
+  batch = 0;
+  figures = {};
+  std::vector<EpochInfo> epochs = history ? *history : std::vector<EpochInfo>();
+  epochs.push_back(std::move(info));
+  history = std::make_shared<const std::vector<EpochInfo>>(std::move(epochs));
+}
 namespace {
 
 std::string Text(double number) {

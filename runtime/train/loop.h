@@ -65,6 +65,10 @@ struct Position {
   // The finished epochs, as far as they are known: null where none is. Never changed once made, so
   // that positions are cheap to copy.
   std::shared_ptr<const std::vector<EpochInfo>> history;
+
+  // An epoch of a loop of one's own has ended, at this step: it is the newest of the history, and
+  // the next one begins.
+  void EndEpoch(EpochInfo info);
 };
 
 struct StepInfo {

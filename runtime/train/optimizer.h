@@ -35,6 +35,14 @@ struct OptimizerOptions {
   std::optional<double> weight_decay;  // w -= w * weight_decay * learning_rate, before the update
 };
 
+// How gradients go together on their way between devices: in so many packs of about the same size,
+// 0: each gradient alone; or in packs of so many bytes.
+struct Packing {
+  std::optional<int64_t> num_packs;
+  std::optional<int64_t> bytes_per_pack;
+  bool given() const { return num_packs || bytes_per_pack; }
+};
+
 // While it lives, optimizers of this thread hand their gradients to `reduce` before they do
 // anything with them, and go on with what it gives back: how a strategy sums gradients over its
 // replicas. Of nested scopes the innermost counts.

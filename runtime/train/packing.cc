@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/train/programs.h"
+
 namespace meshtrain::train {
 
 std::optional<int64_t> BytesPerPack(const Packing& packing, int64_t gradient_bytes) {

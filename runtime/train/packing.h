@@ -1,20 +1,14 @@
-// How gradients go together on their way between devices: what a manifest's `packing` and a
-// strategy's mean.
+// Packing, in bytes of a bucket.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "runtime/train/programs.h"
+#include "runtime/train/optimizer.h"
 
 namespace meshtrain::train {
 
-// In so many packs of about the same size, 0: each gradient alone; or in packs of so many bytes.
-struct Packing {
-  std::optional<int64_t> num_packs;
-  std::optional<int64_t> bytes_per_pack;
-  bool given() const { return num_packs || bytes_per_pack; }
-};
+struct Programs;
 
 // Bytes of a pack, as plan::Options::bucket_bytes, where all gradients together have
 // `gradient_bytes`; nothing: as the plan has it. {.num_packs = 3} of 100 gives 34.

@@ -25,14 +25,9 @@
 #include "runtime/strategy/strategy.h"
 #include "runtime/train/loop.h"
 #include "runtime/train/programs.h"
+#include "runtime/trainer/model.h"
 
 namespace meshtrain::trainer {
-
-// Data that each worker of parameter servers reads for itself, under a name of its own.
-struct NamedData {
-  std::string name;
-  data::PipelineSpec spec;
-};
 
 class Engine {
  public:

@@ -2,6 +2,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/execute/loaded_step.h"
 #include "runtime/strategy/dataset.h"
 #include "runtime/trainer/engine.h"
 #include "runtime/trainer/mesh_runner.h"

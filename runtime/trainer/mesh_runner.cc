@@ -1,6 +1,7 @@
 #include "runtime/trainer/mesh_runner.h"
 
 #include "runtime/base/check.h"
+#include "runtime/execute/loaded_step.h"
 
 namespace meshtrain::trainer {
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/execute/loaded_step.h"
 #include "runtime/execute/session.h"
 #include "runtime/train/loop.h"
 #include "runtime/train/packing.h"

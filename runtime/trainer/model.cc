@@ -6,6 +6,8 @@
 #include "runtime/data/labels.h"
 #include "runtime/program/ops.h"
 #include "runtime/strategy/dataset.h"
+#include "runtime/train/programs.h"
+#include "runtime/trainer/engine.h"
 
 namespace meshtrain::trainer {
 
@@ -146,6 +148,8 @@ Result<History> Model::Fit(train::BatchSource& batches, const std::vector<Tensor
     return engine_->Fit(checked, fit, callbacks, options.stop);
   });
 }
+
+const plan::Plan* Model::plan() const { return engine_->plan(); }
 
 Result<History> Model::Fit(const NamedData& data, FitOptions options) {
   std::unique_ptr<data::Pipeline>& here = data_[data.name];

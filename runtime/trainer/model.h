@@ -32,10 +32,17 @@
 #include "runtime/train/loop.h"
 #include "runtime/train/loss.h"
 #include "runtime/train/optimizer.h"
-#include "runtime/train/programs.h"
-#include "runtime/trainer/engine.h"
+
+namespace meshtrain::plan {
+struct Plan;
+}
+namespace meshtrain::train {
+struct Recipe;
+}
 
 namespace meshtrain::trainer {
+
+class Engine;
 
 struct CompileOptions {
   train::Loss loss;
@@ -49,6 +56,12 @@ struct Arrays {
   mesh::Tensor x;
   mesh::Tensor y;
   int64_t batch_size = 32;
+};
+
+// Data that each worker of parameter servers reads for itself, under a name of its own.
+struct NamedData {
+  std::string name;
+  data::PipelineSpec spec;
 };
 
 struct FitOptions {
@@ -109,7 +122,7 @@ class Model {
   const std::vector<nn::Parameter>& parameters() const { return layer_->parameters(); }
   int64_t steps() const { return step_; }  // trained so far, in callbacks too
   // Of the training step for full batches; null before Fit or Evaluate, and with parameter servers.
-  const plan::Plan* plan() const { return engine_->plan(); }
+  const plan::Plan* plan() const;
   // Saves weights and slots as of the step at hand (in the chief); goes on from the newest save. In
   // a callback: at a step's end, with parameter servers at an epoch's (others are under way else).
   Result<std::string> Save(const std::string& folder);

@@ -23,6 +23,7 @@
 #include "runtime/base/check.h"
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/pool.h"
+#include "runtime/execute/loaded_step.h"
 #include "tests/bench/hand_loops.h"
 
 namespace meshtrain::bench {
@@ -112,7 +113,8 @@ Mode TrainingStep(const char* name, const char* mesh_text, bool isolated,
                              [t = training.get()](const Value& x, const Value& y) {
                                return core_mlp::TrainStep(t->model, t->adam, x, y);
                              });
-  const auto batch = core_mlp::RepackBatch(session, RandomImages(), RandomLabels(), mesh).value();
+  const std::pair batch(core_mlp::Repack(session, RandomImages(), mesh).value(),
+                        core_mlp::Repack(session, RandomLabels(), mesh).value());
   execute::LoadedStep* step =
       training->function
           ->Prepare(std::vector<TensorType>{batch.first.type(), batch.second.type()},

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/file.h"
+#include "runtime/execute/loaded_step.h"
 
 namespace meshtrain {
 
@@ -57,7 +58,8 @@ Trained TrainCoreMlp(const Mesh& mesh, SessionOptions options, int steps, DType 
   for (int i = 0; i < steps; ++i) {
     const data::Batch& batch = Batches()[i % Batches().size()];
     const Tensor x = dtype == DType::kF64 ? AsF64(batch.components[0]) : batch.components[0];
-    const auto xy = core_mlp::RepackBatch(*session, x, batch.components[1], mesh).value();
+    const std::pair xy(core_mlp::Repack(*session, x, mesh).value(),
+                       core_mlp::Repack(*session, batch.components[1], mesh).value());
     if (step == nullptr) {
       step = train
                  .Prepare(std::vector<TensorType>{xy.first.type(), xy.second.type()},

@@ -1,6 +1,4 @@
-// What a program can do that includes runtime/meshtrain.h and nothing else of ours.
-#include "runtime/meshtrain.h"
-
+// What a program of parameter servers can do that includes their header and nothing else of ours.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -15,6 +13,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "runtime/parameter_servers.h"
 
 namespace meshtrain {
 namespace {

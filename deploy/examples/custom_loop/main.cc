@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/cluster/exit_code.h"
-#include "runtime/meshtrain.h"
+#include "runtime/replicas.h"
 
 namespace {
 

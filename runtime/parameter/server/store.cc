@@ -9,6 +9,7 @@
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/execute/loaded_step.h"
 
 namespace meshtrain::parameter {
 

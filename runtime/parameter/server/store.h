@@ -26,6 +26,7 @@
 #include "runtime/base/status.h"
 #include "runtime/checkpoint/index.h"
 #include "runtime/checkpoint/restore.h"
+#include "runtime/execute/loaded_step.h"
 #include "runtime/execute/session.h"
 #include "runtime/mesh/tensor.h"
 #include "runtime/parameter/messages/messages.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/data/cursor.h"
 #include "runtime/parameter/worker/executor_impl.h"
 
 namespace meshtrain::parameter {

@@ -18,6 +18,7 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/base/thread.h"
+#include "runtime/execute/loaded_step.h"
 #include "runtime/parameter/worker/dataset.h"
 #include "runtime/parameter/worker/executor.h"
 

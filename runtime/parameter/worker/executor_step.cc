@@ -1,6 +1,7 @@
 // One step, from its request to its answer: its arguments, the computation, the end.
 #include <algorithm>
 
+#include "runtime/data/cursor.h"
 #include "runtime/parameter/worker/executor_impl.h"
 
 namespace meshtrain::parameter {

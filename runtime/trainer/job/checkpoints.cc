@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "runtime/data/cursor.h"
+
 namespace meshtrain::trainer {
 
 Result<std::unique_ptr<JobCheckpoints>> JobCheckpoints::Create(Options options,
@@ -17,6 +19,7 @@ Result<std::unique_ptr<JobCheckpoints>> JobCheckpoints::Create(Options options,
       .keep = static_cast<int>(o.spec.keep),
       .team = o.team,
       .parts_timeout = o.parts_timeout,
+      .data = &data,
       .shared = !o.own_folder,
       .background = true,
       .program_hash = fmt::format("{:016x}", program::HashProgram(runner.programs().train_step)),
@@ -37,9 +40,6 @@ Result<std::optional<saving::Resumed>> JobCheckpoints::Resume(
   if (!restored) {
     MT_RETURN_IF_ERROR(BeginAnew());
     return std::optional<saving::Resumed>();
-  }
-  if (restored->cursor) {
-    MT_RETURN_IF_ERROR(data_.Restore(*restored->cursor).At(restored->path).From(Origin::kOutput));
   }
   return std::optional<saving::Resumed>({restored->position, restored->path});
 }
@@ -70,7 +70,7 @@ Status JobCheckpoints::Save(const train::Position& position, std::optional<int64
   saving::SessionCheckpoints::SaveExtras extras{.pinned = pinned, .metadata = {}};
   // By a single process: the others of a team that shares a folder do not know it.
   if (o_.own_folder) extras.metadata[std::string(saving::kRunKey)] = std::to_string(run_);
-  return files_->Begin(position, data_.cursor(), std::move(extras));
+  return files_->Begin(position, std::move(extras));
 }
 
 }  // namespace meshtrain::trainer

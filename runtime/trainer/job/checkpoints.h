@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/checkpoint/restore.h"
+#include "runtime/checkpoint/save.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/execute/session.h"
 #include "runtime/membership/team.h"

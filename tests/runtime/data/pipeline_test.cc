@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/data/cursor.h"
 #include "tests/runtime/data/idx_files.h"
 
 namespace meshtrain::data {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/execute/loaded_step.h"
 #include "runtime/program/ops.h"
 
 namespace meshtrain::execute {

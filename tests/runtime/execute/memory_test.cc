@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/device/null/null_backend.h"
+#include "runtime/execute/loaded_step.h"
 #include "runtime/execute/session.h"
 #include "tests/runtime/sharding/models.h"
 

@@ -47,7 +47,7 @@ TEST(LayoutTest, SpeaksDTensor) {
   const auto weight = Layout::FromSpecs({"unsharded", "model"}, TwoAxes());
   ASSERT_TRUE(weight.ok());
   EXPECT_EQ(*weight, *Layout::Parse("{*, model}", TwoAxes()));
-  EXPECT_EQ(*Layout::FromSpecs({std::string(UNSHARDED), "batch"}, TwoAxes()),
+  EXPECT_EQ(*Layout::FromSpecs({UNSHARDED, "batch"}, TwoAxes()),
             *Layout::Parse("{*, batch}", TwoAxes()));
   EXPECT_EQ(Layout::Replicated(TwoAxes(), 2).ToString(), "{*, *}");
   EXPECT_TRUE(Layout::Replicated(TwoAxes(), 2).IsReplicated());

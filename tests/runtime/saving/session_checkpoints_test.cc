@@ -10,8 +10,13 @@
 #include <numeric>
 #include <thread>
 
+#include "runtime/base/check.h"
+#include "runtime/checkpoint/restore.h"
+#include "runtime/checkpoint/save.h"
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
+#include "runtime/data/cursor.h"
+#include "runtime/data/pipeline.h"
 #include "runtime/membership/join_team.h"
 #include "tests/runtime/membership/membership_testing.h"
 #include "tests/support/temp_folder.h"
@@ -70,10 +75,17 @@ struct Model {
   }
 };
 
+std::unique_ptr<data::Pipeline> TenNumbers() {
+  const Tensor x = Tensor::Of<float>({10}, std::vector<float>(10, 1));
+  return data::Pipeline::Create({.source = {data::Arrays{{x}}}, .stages = {data::BatchStage{1}}})
+      .value();
+}
+
 std::unique_ptr<SessionCheckpoints> Open(Model& model, const std::string& folder,
-                                         membership::Team* team = nullptr) {
+                                         membership::Team* team = nullptr,
+                                         data::Pipeline* data = nullptr) {
   return SessionCheckpoints::Create(*model.session, model.variables,
-                                    {.folder = folder, .team = team})
+                                    {.folder = folder, .team = team, .data = data})
       .value();
 }
 
@@ -106,9 +118,9 @@ TEST(SessionCheckpointsTest, AFolderThatVanishesIsSaidAndNotMadeAgain) {
   Model model(On("model=2"));
   ASSERT_TRUE(model.Fill(1).ok());
   const auto checkpoints = Open(model, saved);
-  ASSERT_TRUE(checkpoints->Save({.step = 1}, std::nullopt).ok());
+  ASSERT_TRUE(checkpoints->Save({.step = 1}).ok());
   std::filesystem::remove_all(saved);
-  const Status status = checkpoints->Save({.step = 2}, std::nullopt);
+  const Status status = checkpoints->Save({.step = 2});
   EXPECT_EQ(status.code(), StatusCode::kNotFound) << status.ToString();
   EXPECT_TRUE(status.message().starts_with("saving step 2: " + saved +
                                            ": expected the folder of checkpoints to stay"))
@@ -123,20 +135,22 @@ TEST(SessionCheckpointsTest, WhatWasSavedOnOneMeshIsLoadedOnEvery) {
     ASSERT_TRUE(saved.Fill(10).ok());
     const train::Position position{
         .step = 7, .epoch = 2, .batch = 3, .figures = {{{"loss", 0.1}}, 24}};
-    const data::Cursor cursor{.epoch = 2, .batch = 3, .fingerprint = 0xc0ffee};
-    const Status ended = Open(saved, folder.path())->Save(position, cursor);
+    const auto batches = TenNumbers();
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(batches->Next().ok());
+    const Status ended = Open(saved, folder.path(), nullptr, batches.get())->Save(position);
     ASSERT_TRUE(ended.ok()) << ended.ToString();
     for (const char* mesh : {"batch=4", "batch=2,model=3", "model=1"}) {
       SCOPED_TRACE(mesh);
       Model loaded(On(mesh), {.isolated = isolated});
-      const auto restored = Open(loaded, folder.path())->Restore();
+      const auto goes_on = TenNumbers();
+      const auto restored = Open(loaded, folder.path(), nullptr, goes_on.get())->Restore();
       ASSERT_TRUE(restored.ok()) << restored.status().ToString();
       ASSERT_TRUE(restored->has_value());
       EXPECT_EQ((*restored)->position.step, 7);
       EXPECT_EQ((*restored)->position.epoch, 2);
       EXPECT_EQ((*restored)->position.batch, 3);
       EXPECT_EQ((*restored)->position.figures, position.figures);
-      EXPECT_EQ((*restored)->cursor, cursor);
+      EXPECT_EQ(goes_on->cursor(), batches->cursor());
       EXPECT_EQ((*restored)->path, checkpoint::CheckpointFolder(folder.path(), 7));
       EXPECT_EQ(loaded.Check(10), OkStatus());
     }
@@ -170,7 +184,6 @@ TEST(SessionCheckpointsTest, KeepsTheNewest) {
   EXPECT_EQ(left[1].step, 3);
   const auto restored = checkpoints->Restore();
   ASSERT_TRUE(restored.ok() && restored->has_value());
-  EXPECT_EQ((*restored)->cursor, std::nullopt);
   EXPECT_EQ(model.Check(4), OkStatus());
 }
 

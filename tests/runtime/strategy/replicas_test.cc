@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "runtime/collective/communicator.h"
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
 #include "runtime/program/ops.h"

@@ -10,7 +10,11 @@
 
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
+#include "runtime/strategy/dataset.h"
+#include "runtime/strategy/replica_context.h"
+#include "runtime/strategy/replica_function.h"
 #include "runtime/strategy/strategy.h"
+#include "runtime/strategy/values.h"
 #include "runtime/train/optimizer.h"
 
 namespace meshtrain::strategy {

@@ -15,6 +15,7 @@
 #include "runtime/base/file.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/data/cursor.h"
 #include "runtime/saving/position.h"
 #include "runtime/strategy/dataset.h"
 #include "runtime/trainer/evaluate_loop.h"

@@ -1,0 +1,30 @@
+// How a plan is made: plan.h says what one is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace meshtrain::plan {
+
+struct Options {
+  bool fuse = true;
+  // All-reduces of one group are joined into a bucket until it holds this much, and one of a scalar
+  // (a count, a loss) whatever it holds; 0: never.
+  int64_t bucket_bytes = int64_t{4} << 20;
+  // Collectives begin as soon as their operands are there, and may go on beside the steps after
+  // them: each ends before the first step that reads what it writes (Step::waits), and until then
+  // nothing overwrites what it reads. Buckets are then at most overlap_bucket_bytes, so that the
+  // first leaves while the backward pass goes on.
+  bool overlap = false;
+  int64_t overlap_bucket_bytes = int64_t{1} << 20;
+  // Collectives come in the order in which they were recorded, and which of them share a bucket
+  // follows from them alone: programs that differ in dimensions only (replicas with batches of
+  // their own sizes) make the same calls.
+  bool recorded_order = false;
+  // Floating-point outputs, whole in each process, that must be finite before a state changes: see
+  // Plan::guard_step. sharding::Partitioned::guard_output, if there is one, must be 0 by then too.
+  std::vector<std::string> finite_outputs;
+};
+
+}  // namespace meshtrain::plan

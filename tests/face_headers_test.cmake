@@ -1,0 +1,40 @@
+# What a user's program pays for `#include "runtime/meshtrain.h"`, and the size of the example that includes nothing else
+# of ours. Prints the numbers, and the headers when they are too many.
+#
+#   cmake -DROOT=<repository> -DCXX=<compiler> -P tests/face_headers_test.cmake
+cmake_policy(VERSION 3.24)
+set(most_headers 30)
+set(most_lines_of_main 120)
+set(most_lines 250)
+
+execute_process(COMMAND ${CXX} -std=c++20 -I. -MM runtime/meshtrain.h WORKING_DIRECTORY ${ROOT}
+  OUTPUT_VARIABLE rule COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "runtime/[^ \n\\]+\\.h" headers "${rule}")
+list(REMOVE_DUPLICATES headers)
+list(LENGTH headers count)
+message(STATUS "headers behind meshtrain.h: ${count} (at most ${most_headers})")
+if(count GREATER most_headers)
+  list(JOIN headers "\n  " text)
+  message(FATAL_ERROR "face_headers_test: expected at most ${most_headers} headers, got: ${count}\n  ${text}")
+endif()
+
+set(lines 0)
+file(GLOB files "${ROOT}/deploy/examples/core_mlp/*")
+foreach(file IN LISTS files)
+  file(READ ${file} text)
+  string(REGEX MATCHALL "\n" ends "${text}")
+  list(LENGTH ends own)
+  math(EXPR lines "${lines} + ${own}")
+  if(file MATCHES "/main\\.cc$" AND own GREATER most_lines_of_main)
+    message(FATAL_ERROR "face_headers_test: expected at most ${most_lines_of_main} lines in ${file}, got: ${own}")
+  endif()
+  string(REGEX MATCHALL "#include \"runtime/[^\"]*\"" includes "${text}")
+  list(REMOVE_ITEM includes "#include \"runtime/meshtrain.h\"")
+  if(includes)
+    message(FATAL_ERROR "face_headers_test: expected runtime/meshtrain.h alone in ${file}, got: ${includes}")
+  endif()
+endforeach()
+message(STATUS "lines of core_mlp: ${lines} (at most ${most_lines})")
+if(lines GREATER most_lines)
+  message(FATAL_ERROR "face_headers_test: expected at most ${most_lines} lines of core_mlp, got: ${lines}")
+endif()
