@@ -1,3 +1,4 @@
+// Long: a session and the steps that it loads share state that only this file sees.
 #include "runtime/execute/session.h"
 
 #include <algorithm>
