@@ -26,12 +26,14 @@ class QuickClock : public Clock {
   TimePoint Now() const override { return SystemClock().Now(); }
   Duration Monotonic() const override { return SystemClock().Monotonic(); }
   bool SleepFor(Duration how_long, std::stop_token stop) override {
-    ++sleeps;
     longest = std::max(longest.load(), how_long.count());
+    if (sleeps < 3) longest_of_three = longest.load();
+    ++sleeps;
     return SystemClock().SleepFor(std::chrono::milliseconds(1), stop);
   }
   std::atomic<int> sleeps = 0;
   std::atomic<int64_t> longest = 0;
+  std::atomic<int64_t> longest_of_three = 0;  // the first three
 };
 
 class InformerTest : public ::testing::Test {
@@ -192,7 +194,8 @@ TEST_F(InformerTest, AKindThatIsNotAllowedIsLeftAloneUnlessAllWaitsForIt) {
     clock_.sleeps = 0;
     Start(needed);
     while (clock_.sleeps < 3) std::this_thread::yield();
-    EXPECT_EQ(clock_.longest >= Duration(std::chrono::seconds(30)).count(), !needed);
+    // Of more than three the back-off makes long ones too.
+    EXPECT_EQ(clock_.longest_of_three >= Duration(std::chrono::seconds(30)).count(), !needed);
     api_.SetFault({});
     EXPECT_TRUE(Settles());
     thread_ = {};
