@@ -313,5 +313,20 @@ TEST_F(ParameterServersTest, SaysWhatTheEnvironmentLacks) {
   EXPECT_THAT(coordinator.status().message(), HasSubstr("expected at least one ps"));
 }
 
+TEST(FaceTest, AnAxisWithoutWorkIsNamed) {
+  const Mesh mesh = Mesh::Parse("batch=2,spare=2,one=1").value();
+  EXPECT_TRUE(CheckAxesUsed(mesh, {"batch", "spare", "none"}).ok());
+  const Status refused = CheckAxesUsed(mesh, {"batch"});
+  EXPECT_THAT(refused.message(), HasSubstr("axis `spare` in no layout"));
+  EXPECT_EQ(RunMain("face_test", refused), 78);
+  EXPECT_EQ(RunMain("face_test", OkStatus()), 0);
+}
+
+TEST(FaceTest, AnEpochIsALine) {
+  const train::Scalars train = {{"loss", 0.83118}, {"accuracy", 0.772}};
+  EXPECT_EQ(EpochLine({.epoch = 2, .train = train, .validation = {{"loss", 0.3}}}),
+            "epoch 2: train loss 0.8312, train accuracy 0.7720, test loss 0.3000");
+}
+
 }  // namespace
 }  // namespace meshtrain

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cluster/exit_code.h"
 #include "runtime/replicas.h"
 
 namespace {
@@ -104,7 +103,5 @@ int main(int argc, char** argv) {
                  "Replicas of this process, where the strategy has more than one")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  const Status end = Main(flags);
-  if (!end.ok()) std::fprintf(stderr, "custom_loop: %s\n", end.ToString().c_str());
-  return cluster::ExitCodeOf(end);
+  return RunMain("custom_loop", Main(flags));
 }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "runtime/execute/loaded_step.h"
 #include "runtime/program/ops.h"
 
@@ -228,6 +230,38 @@ TEST_P(FunctionTest, OutputsMayBeAskedForInALayout) {
   ASSERT_TRUE(y.ok()) << y.status().message();
   EXPECT_EQ((*y)[0].layout(), L("{batch}", mesh_));
   EXPECT_EQ(Values(Host((*y)[0])), (std::vector<float>{2, 4, 6, 8, 10}));
+}
+
+TEST_P(FunctionTest, ResultsGoByNameAndStayWhereTheyWereMade) {
+  Function step(*session_, "step", {"x"}, [&](const Value& x) -> Outputs {
+    return {{"y", x * 2.0}, {"sum", program::ReduceSum(x)}};
+  });
+  const auto results = step(OnMesh({1, 2, 3, 4, 5}, "{batch}"));
+  ASSERT_TRUE(results.ok()) << results.status().message();
+  ASSERT_EQ(results->size(), 2u);
+  const DTensor& y = (*results)["y"];
+  EXPECT_EQ(y.layout(), L("{batch}", mesh_));
+  EXPECT_EQ(Values(y.Whole().value()), (std::vector<float>{2, 4, 6, 8, 10}));
+  // What is pending is reduced: a result is a number.
+  EXPECT_EQ((*results)["sum"].layout(), L("{}", mesh_));
+  EXPECT_EQ((*results)["sum"].Whole().value().Item(), 15);
+  EXPECT_DEATH((*results)["z"], "");
+  EXPECT_FALSE(DTensor().Whole().ok());
+}
+
+TEST_P(FunctionTest, AMeanMetricIsOfTheStepsSinceItWasReset) {
+  const auto mean = MeanMetric::Create(*session_, "loss", mesh_).value();
+  Function step(*session_, "step", {"x"}, [&](const Value& x) -> Outputs {
+    const Value loss = program::ReduceSum(x);
+    mean.Update(loss);
+    return {{"loss", loss}};
+  });
+  EXPECT_TRUE(std::isnan(mean.Result().value()));
+  for (const float x : {1.0f, 2.0f, 4.0f}) ASSERT_TRUE(step(OnMesh({x, x}, "{batch}")).ok());
+  EXPECT_DOUBLE_EQ(mean.Result().value(), 14.0 / 3);
+  ASSERT_TRUE(mean.Reset().ok());
+  ASSERT_TRUE(step(OnMesh({3, 3}, "{batch}")).ok());
+  EXPECT_DOUBLE_EQ(mean.Result().value(), 6);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <functional>
 #include <random>
 
+#include "runtime/execute/loaded_step.h"
 #include "runtime/execute/session.h"
 #include "runtime/program/ops.h"
 #include "tests/support/interpreter/interpreter.h"

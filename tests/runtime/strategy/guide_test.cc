@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/plan/plan.h"
 #include "runtime/strategy/dataset.h"
 #include "tests/runtime/strategy/strategy_testing.h"
 

@@ -12,6 +12,7 @@
 
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
+#include "runtime/plan/plan.h"
 #include "runtime/program/ops.h"
 #include "runtime/strategy/dataset.h"
 #include "runtime/trainer/model.h"

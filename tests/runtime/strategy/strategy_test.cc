@@ -9,6 +9,7 @@
 
 #include "runtime/collective/local.h"
 #include "runtime/nn/layers.h"
+#include "runtime/plan/plan.h"
 #include "runtime/program/ops.h"
 #include "runtime/strategy/cross_device.h"
 #include "runtime/strategy/dataset.h"

@@ -460,5 +460,20 @@ TEST(EvaluateTest, MeansOverTheExamplesOfAPassOrOfSomeSteps) {
   EXPECT_EQ(Evaluate(runner, data, -1, stop.get_token()).status().code(), StatusCode::kCancelled);
 }
 
+TEST(PositionTest, AnEpochThatEndsIsTheNewestOfItsHistory) {
+  Position at{.step = 7, .batch = 7, .figures = {{{"loss", 3}}, 2}};
+  at.EndEpoch({.epoch = 1, .train = {{"loss", 1.5}}});
+  EXPECT_EQ(at.epoch, 1);
+  EXPECT_EQ(at.batch, 0);
+  EXPECT_EQ(at.figures, FigureTotals());
+  const auto first = at.history;
+  at.step = 9;
+  at.EndEpoch({.epoch = 2});
+  ASSERT_EQ(first->size(), 1u);  // never changed once made
+  ASSERT_EQ(at.history->size(), 2u);
+  EXPECT_EQ(at.history->at(0).step, 7);
+  EXPECT_EQ(at.history->at(1).step, 9);
+}
+
 }  // namespace
 }  // namespace meshtrain::train
