@@ -6,6 +6,7 @@
 
 #include <future>
 
+#include "runtime/membership/team_options.h"
 #include "tests/runtime/membership/membership_testing.h"
 
 namespace meshtrain::membership {

@@ -15,6 +15,7 @@
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
 #include "runtime/parameter/chief/coordinator.h"
+#include "runtime/sharding/sharding.h"
 #include "runtime/train/loss.h"
 #include "runtime/train/optimizer.h"
 #include "runtime/train/programs.h"
