@@ -10,6 +10,7 @@
 
 #include "runtime/collective/fabric.h"
 #include "runtime/device/backend.h"
+#include "runtime/execute/loaded_step.h"
 #include "runtime/execute/session.h"
 #include "tests/contract/run_plan.h"
 
