@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/data/pipeline.h"
+#include "runtime/execute/loaded_step.h"
 #include "runtime/execute/session.h"
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
