@@ -112,8 +112,13 @@ std::unique_ptr<httplib::Client> ApiProxy::NewClient() const {
 }
 
 void ApiProxy::SetHook(Hook hook) {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock(hook_mutex_);
   hook_ = std::move(hook);
+}
+
+ApiProxy::Verdict ApiProxy::AskHook(const Call& call) {
+  const std::shared_lock lock(hook_mutex_);
+  return hook_ && call.IsWrite() ? hook_(call) : Verdict::kPass;
 }
 
 void ApiProxy::HoldWrites() {
@@ -149,14 +154,11 @@ void ApiProxy::Handle(const httplib::Request& request, httplib::Response& respon
             .body = request.body,
             .at = std::chrono::steady_clock::now()};
   if (call.IsWatch()) return HandleWatch(request, response);
-  const bool write = call.IsWrite();
-  Hook hook;
   std::unique_ptr<httplib::Client> client;
   {
     std::unique_lock lock(mutex_);
-    if (write) {
+    if (call.IsWrite()) {
       ++writes_;
-      hook = hook_;
       if (hold_) {
         ++held_;
         changed_.wait(lock, [&] { return !hold_; });
@@ -169,7 +171,7 @@ void ApiProxy::Handle(const httplib::Request& request, httplib::Response& respon
       idle_.pop_back();
     }
   }
-  if (hook && hook(call) == Verdict::kLose) return BreakOff(response);
+  if (AskHook(call) == Verdict::kLose) return BreakOff(response);
   if (!client) client = NewClient();
 
   httplib::Request out;
@@ -183,7 +185,7 @@ void ApiProxy::Handle(const httplib::Request& request, httplib::Response& respon
   httplib::Result result = client->send(out);
   if (!result) return BreakOff(response);
   call.status = result->status;
-  const Verdict verdict = hook ? hook(call) : Verdict::kPass;
+  const Verdict verdict = AskHook(call);
   {
     const std::lock_guard lock(mutex_);
     calls_.push_back(call);

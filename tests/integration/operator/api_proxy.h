@@ -11,6 +11,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -51,6 +52,8 @@ class ApiProxy {
   ~ApiProxy();
 
   std::string url() const { return "https://127.0.0.1:" + std::to_string(port_); }
+  // Returns when no call of the hook before runs any more: what that one borrowed may go then. Not
+  // from within a hook.
   void SetHook(Hook hook);
   int open_watches() const;
   // Ends every watch in the middle of its stream; returns how many there were.
@@ -75,6 +78,7 @@ class ApiProxy {
   struct Stream;
 
   ApiProxy() = default;
+  Verdict AskHook(const Call& call);
   void Handle(const httplib::Request& request, httplib::Response& response);
   void HandleWatch(const httplib::Request& request, httplib::Response& response);
   std::unique_ptr<httplib::Client> NewClient() const;
@@ -87,6 +91,7 @@ class ApiProxy {
   std::atomic<int64_t> writes_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  std::shared_mutex hook_mutex_;  // shared while the hook runs
   Hook hook_;
   std::vector<Call> calls_;
   std::vector<std::unique_ptr<httplib::Client>> idle_;
