@@ -257,7 +257,7 @@ void ReadRecovery(const Json& json, Recovery* out) {
   out->newest_pod = When(json, "newestPod");
 }
 
-void ReadProgress(const Json& json, Progress* out) {
+void ReadProgress(const Json& json, ProgressStatus* out) {
   out->step = Or<int64_t>(json, "step", 0);
   out->total_steps = Maybe<int64_t>(json, "totalSteps");
   out->epoch = Maybe<double>(json, "epoch");
@@ -466,7 +466,7 @@ Json WriteRecovery(const Recovery& recovery) {
   return out;
 }
 
-Json WriteProgress(const Progress& progress) {
+Json WriteProgress(const ProgressStatus& progress) {
   Json out = {{"step", progress.step}};
   Put(&out, "totalSteps", progress.total_steps);
   PutNumber(&out, "epoch", progress.epoch);

@@ -203,7 +203,7 @@ struct Straggler {
   friend bool operator==(const Straggler&, const Straggler&) = default;
 };
 
-struct Progress {
+struct ProgressStatus {
   int64_t step = 0;
   std::optional<int64_t> total_steps;
   std::optional<double> epoch;
@@ -215,7 +215,7 @@ struct Progress {
   TimePoint advanced_at;                   // when `step` last moved
   std::optional<double> seconds_per_step;  // the job's own usual step time
   std::optional<Straggler> slowest;        // nothing: fewer than two processes tell
-  friend bool operator==(const Progress&, const Progress&) = default;
+  friend bool operator==(const ProgressStatus&, const ProgressStatus&) = default;
 };
 
 struct PlanStatus {
@@ -323,7 +323,7 @@ struct JobStatus {
   std::optional<TimePoint> last_reconcile_time;  // when this status was written
   double active_seconds_before =
       0;  // spent before the last suspension; activeDeadlineSeconds counts it
-  std::optional<Progress> progress;
+  std::optional<ProgressStatus> progress;
   std::optional<PlanStatus> plan;
   std::optional<CheckpointStatus> checkpoint;
   std::vector<Trouble> worst;

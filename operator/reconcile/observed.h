@@ -72,6 +72,9 @@ struct PodSeen {
   std::optional<TimePoint> node_not_ready_since;
   friend bool operator==(const PodSeen&, const PodSeen&) = default;
 };
+// The last line of what a pod's program said when it ended; empty where it said nothing,
+// or something for programs (its progress, the incarnation that it lost).
+std::string LastLine(const PodSeen& pod);
 
 struct ServiceSeen {
   std::string name;
@@ -101,7 +104,7 @@ struct RankTimes {
 
 // What the chief's /progress says, or a termination message.
 struct ProgressSeen {
-  api::Progress progress;  // advanced_at and seconds_per_step are ours to fill in
+  api::ProgressStatus progress;  // advanced_at and seconds_per_step are ours to fill in
   std::optional<api::PlanStatus> plan;
   std::optional<api::CheckpointStatus> checkpoint;
   std::string stopped_rank;        // the rank that stopped first, where the worker reports it

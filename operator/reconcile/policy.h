@@ -47,9 +47,10 @@ struct View {
   bool Is(ConditionType type) const { return api::IsTrue(job.status, type); }
 };
 
-// The next status and what is to be done, as it grows. No two steps of Reconcile set the same part
-// of the status, so that their order decides nothing; what is an exception, and why, stands in
-// tests/operator/reconcile/steps_test.cc, which fails where a step sets a part that is another's.
+// The next status and what is to be done, as it grows. No two policies of Reconcile set the same
+// part of the status, so that their order decides nothing; what is an exception, and why, stands in
+// tests/operator/reconcile/policies_test.cc, which fails where a policy sets a part that is
+// another's.
 struct Draft {
   explicit Draft(const View& view);
 
@@ -80,7 +81,7 @@ struct Draft {
 };
 
 // What Reconcile goes through, in this order; not each of them in every look.
-enum class Step : uint8_t {
+enum class Policy : uint8_t {
   kCleanUp,
   kRefuseManifest,
   kRecordInPlace,
@@ -98,11 +99,11 @@ enum class Step : uint8_t {
   kWatchForStraggler,
   kPublish,
 };
-// Told after each step what the next status is by then; empty outside tests.
-using StepObserver = std::function<void(Step, const api::JobStatus&)>;
-// reconcile.cc: Reconcile, step by step.
-Outcome ReconcileInSteps(const api::TrainingJob& job, const Observed& seen, TimePoint now,
-                         const StepObserver& after);
+// Told after each policy what the next status is by then; empty outside tests.
+using PolicyObserver = std::function<void(Policy, const api::JobStatus&)>;
+// reconcile.cc: Reconcile, and what each policy did.
+Outcome ReconcilePolicyByPolicy(const api::TrainingJob& job, const Observed& seen, TimePoint now,
+                                const PolicyObserver& after);
 
 // A pod that ended by itself or by its node, and was not being deleted.
 enum class Verdict : uint8_t { kIgnore, kRestart, kRestartAll, kFail };
@@ -187,9 +188,6 @@ void WatchForStraggler(const View& view, Draft* draft);
 // control characters blanks. What a program said goes through it, since a status that JSON changes
 // on its way would be written again for ever.
 std::string Tidy(std::string_view text, size_t most);
-// status.cc: the last line of what a pod's program said when it ended; empty where it said nothing,
-// or something for programs (its progress, the incarnation that it lost).
-std::string LastLine(const PodSeen& pod);
 // waits.cc: why a pod that is not going does not start, or does not run; nothing: all is well.
 struct PodTrouble {
   Reason reason;

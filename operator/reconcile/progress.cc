@@ -131,7 +131,7 @@ void ObserveProgress(const View& view, Draft* draft) {
   const auto newest = Newest(view);
   if (!newest) return;
   const auto& before = view.job.status.progress;
-  api::Progress now = newest->progress;
+  api::ProgressStatus now = newest->progress;
   now.observed_at = Floor(now.observed_at);
   // An older answer than the one on record; but a record from the future is of an operator whose
   // clock was ahead.
@@ -166,7 +166,7 @@ void ObserveProgress(const View& view, Draft* draft) {
                    .median_seconds = *ForPeople(newest->ranks->median)};
   }
   // A second look at the same state is no news.
-  api::Progress same = now;
+  api::ProgressStatus same = now;
   if (before) same.observed_at = before->observed_at;
   if (!before || same != *before) draft->next.progress = now;
   if (newest->plan) draft->next.plan = newest->plan;

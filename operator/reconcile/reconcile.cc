@@ -145,9 +145,9 @@ std::string Rests(const Draft& draft) {
   return "phase " + draft.next.phase + ", ready " + draft.next.ready + ": all is as it should be";
 }
 
-Outcome Finish(const StepObserver& after, Draft* draft) {
+Outcome Finish(const PolicyObserver& after, Draft* draft) {
   Publish(draft->view, draft);
-  if (after) after(Step::kPublish, draft->next);
+  if (after) after(Policy::kPublish, draft->next);
   // Events go with a record: without one, the same would be told again at every look.
   const bool recorded = std::any_of(
       draft->actions.begin(), draft->actions.end(),
@@ -182,8 +182,8 @@ Outcome Idle(std::string why) { return {.rests = std::move(why)}; }
 
 }  // namespace
 
-Outcome ReconcileInSteps(const api::TrainingJob& job, const Observed& seen, TimePoint now,
-                         const StepObserver& after) {
+Outcome ReconcilePolicyByPolicy(const api::TrainingJob& job, const Observed& seen, TimePoint now,
+                                const PolicyObserver& after) {
   if (job.metadata.deleted) {
     return Idle("the job is being deleted; the garbage collector follows the owner references");
   }
@@ -194,12 +194,12 @@ Outcome ReconcileInSteps(const api::TrainingJob& job, const Observed& seen, Time
 
   const View view(job, seen, now);
   Draft draft(view);
-  const auto did = [&](Step step) {
-    if (after) after(step, draft.next);
+  const auto did = [&](Policy policy) {
+    if (after) after(policy, draft.next);
   };
   if (api::IsFinished(job.status)) {
     CleanUp(view, &draft);
-    did(Step::kCleanUp);
+    did(Policy::kCleanUp);
     return Finish(after, &draft);
   }
   auto errors = api::Validate(job);
@@ -212,7 +212,7 @@ Outcome ReconcileInSteps(const api::TrainingJob& job, const Observed& seen, Time
   if (!errors.empty()) {
     if (fresh) {
       draft.Fail(Reason::kInvalidSpec, Listing(errors));
-      did(Step::kRefuseManifest);
+      did(Policy::kRefuseManifest);
       return Finish(after, &draft);
     }
     // Pods that train are not stopped for an edit that got past admission, nor for a stricter rule
@@ -225,35 +225,35 @@ Outcome ReconcileInSteps(const api::TrainingJob& job, const Observed& seen, Time
         });
     if (!readable) {
       const bool stands = Suspend(view, &draft);
-      did(Step::kSuspend);
+      did(Policy::kSuspend);
       if (!stands) Deadlines(view, &draft);
-      did(Step::kDeadlines);
+      did(Policy::kDeadlines);
       return Finish(after, &draft);
     }
   }
 
   RecordInPlace(view, &draft);
-  did(Step::kRecordInPlace);
+  did(Policy::kRecordInPlace);
   ObserveProgress(view, &draft);
-  did(Step::kObserveProgress);
+  did(Policy::kObserveProgress);
   const std::vector<Failure> failures = JudgeFailures(view, &draft);
   // The record of the end now, the clean-up when it is seen to be there. Nothing else was planned
   // before the end was known.
   const auto end = [&] {
     Counts(view, failures, &draft);
-    did(Step::kCounts);
+    did(Policy::kCounts);
     return Finish(after, &draft);
   };
   if (const auto why = Success(view, failures)) {
     draft.Succeed(*why);
-    did(Step::kSucceed);
+    did(Policy::kSucceed);
     return end();
   }
   const bool stands = Suspend(view, &draft);
-  did(Step::kSuspend);
+  did(Policy::kSuspend);
   if (stands) {
     Counts(view, {}, &draft);
-    did(Step::kCounts);
+    did(Policy::kCounts);
     return Finish(after, &draft);
   }
   if (!draft.next.start_time) draft.next.start_time = view.stamp;
@@ -265,35 +265,35 @@ Outcome ReconcileInSteps(const api::TrainingJob& job, const Observed& seen, Time
     }
   }
   TellRefusal(view, &draft);
-  did(Step::kAccept);
+  did(Policy::kAccept);
 
   OpenIncident(view, failures, errors.empty(), &draft);
-  did(Step::kOpenIncident);
+  did(Policy::kOpenIncident);
   if (!draft.finished()) Deadlines(view, &draft);
-  did(Step::kDeadlines);
+  did(Policy::kDeadlines);
   if (draft.finished()) return end();
 
   ReplacePods(view, failures, &draft);
   CloseIncident(view, failures, &draft);
-  did(Step::kCloseIncident);
+  did(Policy::kCloseIncident);
   if (errors.empty()) {
     const bool may_create = Gang(view, &draft);
     Children(view, may_create, &draft);
   }
-  did(Step::kChildren);
+  did(Policy::kChildren);
   Counts(view, failures, &draft);
-  did(Step::kCounts);
+  did(Policy::kCounts);
   Tell(view, &draft);
-  did(Step::kTell);
+  did(Policy::kTell);
   WatchForStall(view, &draft);
-  did(Step::kWatchForStall);
+  did(Policy::kWatchForStall);
   WatchForStraggler(view, &draft);
-  did(Step::kWatchForStraggler);
+  did(Policy::kWatchForStraggler);
   return Finish(after, &draft);
 }
 
 Outcome Reconcile(const api::TrainingJob& job, const Observed& seen, TimePoint now) {
-  return ReconcileInSteps(job, seen, now, {});
+  return ReconcilePolicyByPolicy(job, seen, now, {});
 }
 
 namespace {

@@ -45,10 +45,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const reconcile::Scene running = [] {
     reconcile::Scene scene(testing_support::MakeJob("mnist").Chief().Workers(2));
     scene.Running();
-    scene.job.status.progress = api::Progress{.step = 7,
-                                              .observed_at = testing_support::At(10),
-                                              .advanced_at = testing_support::At(10),
-                                              .seconds_per_step = 3600};
+    scene.job.status.progress = api::ProgressStatus{.step = 7,
+                                                    .observed_at = testing_support::At(10),
+                                                    .advanced_at = testing_support::At(10),
+                                                    .seconds_per_step = 3600};
     return scene;
   }();
   reconcile::Scene scene = running;

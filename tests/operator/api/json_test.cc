@@ -201,8 +201,8 @@ JobStatus FullStatus() {
   status.observed_generation = 2;
   status.start_time = status.last_reconcile_time = t;
   status.active_seconds_before = 1.5;
-  status.progress =
-      Progress{.step = 7, .total_steps = 10, .loss = 0.25, .observed_at = t, .advanced_at = t};
+  status.progress = ProgressStatus{
+      .step = 7, .total_steps = 10, .loss = 0.25, .observed_at = t, .advanced_at = t};
   status.plan = PlanStatus{.mesh = "batch=8", .peak_bytes_per_device = 5, .hash = "h"};
   status.checkpoint = CheckpointStatus{5, "/c/5"};
   status.worst = {

@@ -24,14 +24,14 @@ TEST(ProgressTest, ReadsWhatTheWorkerWrites) {
       R"("collectiveBytesPerStep":6,"hash":"h"},"stoppedRank":"worker-3"})",
       At(7));
   ASSERT_TRUE(seen.has_value());
-  EXPECT_EQ(seen->progress, (api::Progress{.step = 120,
-                                           .total_steps = 400,
-                                           .epoch = 1.5,
-                                           .loss = 0.2,
-                                           .accuracy = 0.9,
-                                           .examples_per_second = 1000.5,
-                                           .eta_seconds = 3,
-                                           .observed_at = At(7)}));
+  EXPECT_EQ(seen->progress, (api::ProgressStatus{.step = 120,
+                                                 .total_steps = 400,
+                                                 .epoch = 1.5,
+                                                 .loss = 0.2,
+                                                 .accuracy = 0.9,
+                                                 .examples_per_second = 1000.5,
+                                                 .eta_seconds = 3,
+                                                 .observed_at = At(7)}));
   EXPECT_EQ(seen->checkpoint, (api::CheckpointStatus{100, "/c"}));
   EXPECT_EQ(seen->plan->mesh, "batch=8");
   EXPECT_EQ(seen->stopped_rank, "worker-3");

@@ -1,4 +1,4 @@
-// Who sets what of a status, once: the table that Reconcile's steps keep to, so that their order
+// Who sets what of a status, once: the table that Reconcile's policies keep to, so that their order
 // decides nothing (policy.h, Draft).
 #include <gtest/gtest.h>
 
@@ -16,58 +16,59 @@ namespace {
 using nlohmann::json;
 
 // By the fields' names in JSON; conditions by their types.
-const std::map<std::string, std::set<Step>> kSetters = {
-    {"recovery.inPlace", {Step::kRecordInPlace}},
-    {"recovery.inPlaceByRole", {Step::kRecordInPlace}},
-    {"recovery.recent", {Step::kRecordInPlace, Step::kOpenIncident}},
-    {"recovery.attempt", {Step::kOpenIncident, Step::kSuspend}},
-    {"recovery.restartAllBelow", {Step::kOpenIncident, Step::kSuspend}},
-    {"recovery.counted", {Step::kOpenIncident}},
-    {"recovery.disruptions", {Step::kOpenIncident}},
-    {"recovery.countedByRole", {Step::kOpenIncident}},
-    {"recovery.incidentsByRole", {Step::kOpenIncident}},
-    {"recovery.outOfMemory", {Step::kOpenIncident}},
-    {"recovery.lostIncarnations", {Step::kOpenIncident}},
-    {"recovery.newestPod", {Step::kCounts}},
-    {"progress", {Step::kObserveProgress}},
-    {"plan", {Step::kObserveProgress}},
-    {"checkpoint", {Step::kObserveProgress}},
-    {"goodput.lostSteps", {Step::kObserveProgress}},
-    {"goodput.waitingSeconds", {Step::kSuspend, Step::kTell}},
-    {"goodput.restartingSeconds", {Step::kCloseIncident}},
-    {"goodput.runningSeconds", {Step::kPublish}},
-    {"goodput.ratio", {Step::kPublish}},
-    {"startTime", {Step::kSuspend, Step::kAccept}},
-    {"activeSecondsBefore", {Step::kSuspend}},
+const std::map<std::string, std::set<Policy>> kSetters = {
+    {"recovery.inPlace", {Policy::kRecordInPlace}},
+    {"recovery.inPlaceByRole", {Policy::kRecordInPlace}},
+    {"recovery.recent", {Policy::kRecordInPlace, Policy::kOpenIncident}},
+    {"recovery.attempt", {Policy::kOpenIncident, Policy::kSuspend}},
+    {"recovery.restartAllBelow", {Policy::kOpenIncident, Policy::kSuspend}},
+    {"recovery.counted", {Policy::kOpenIncident}},
+    {"recovery.disruptions", {Policy::kOpenIncident}},
+    {"recovery.countedByRole", {Policy::kOpenIncident}},
+    {"recovery.incidentsByRole", {Policy::kOpenIncident}},
+    {"recovery.outOfMemory", {Policy::kOpenIncident}},
+    {"recovery.lostIncarnations", {Policy::kOpenIncident}},
+    {"recovery.newestPod", {Policy::kCounts}},
+    {"progress", {Policy::kObserveProgress}},
+    {"plan", {Policy::kObserveProgress}},
+    {"checkpoint", {Policy::kObserveProgress}},
+    {"goodput.lostSteps", {Policy::kObserveProgress}},
+    {"goodput.waitingSeconds", {Policy::kSuspend, Policy::kTell}},
+    {"goodput.restartingSeconds", {Policy::kCloseIncident}},
+    {"goodput.runningSeconds", {Policy::kPublish}},
+    {"goodput.ratio", {Policy::kPublish}},
+    {"startTime", {Policy::kSuspend, Policy::kAccept}},
+    {"activeSecondsBefore", {Policy::kSuspend}},
     {"completionTime",
-     {Step::kRefuseManifest, Step::kSucceed, Step::kOpenIncident, Step::kDeadlines}},
-    {"Created", {Step::kSuspend, Step::kAccept}},
-    {"Running", {Step::kOpenIncident, Step::kSuspend, Step::kTell, Step::kPublish}},
-    {"Restarting", {Step::kOpenIncident, Step::kSuspend, Step::kCloseIncident, Step::kPublish}},
-    {"Suspended", {Step::kSuspend, Step::kPublish}},
-    {"Stalled", {Step::kSuspend, Step::kWatchForStall, Step::kPublish}},
-    {"Straggling", {Step::kWatchForStraggler, Step::kPublish}},
-    {"Waiting", {Step::kPublish}},
-    {"Succeeded", {Step::kSucceed}},
-    {"Failed", {Step::kRefuseManifest, Step::kOpenIncident, Step::kDeadlines}},
-    {"replicaStatuses", {Step::kCounts, Step::kCleanUp}},
-    {"ready", {Step::kCounts}},
-    {"restarts", {Step::kCounts}},
-    {"worst", {Step::kCounts}},
-    {"phase", {Step::kPublish}},
-    {"labelSelector", {Step::kPublish}},
-    {"observedGeneration", {Step::kPublish}},
-    {"lastReconcileTime", {Step::kPublish}},
+     {Policy::kRefuseManifest, Policy::kSucceed, Policy::kOpenIncident, Policy::kDeadlines}},
+    {"Created", {Policy::kSuspend, Policy::kAccept}},
+    {"Running", {Policy::kOpenIncident, Policy::kSuspend, Policy::kTell, Policy::kPublish}},
+    {"Restarting",
+     {Policy::kOpenIncident, Policy::kSuspend, Policy::kCloseIncident, Policy::kPublish}},
+    {"Suspended", {Policy::kSuspend, Policy::kPublish}},
+    {"Stalled", {Policy::kSuspend, Policy::kWatchForStall, Policy::kPublish}},
+    {"Straggling", {Policy::kWatchForStraggler, Policy::kPublish}},
+    {"Waiting", {Policy::kPublish}},
+    {"Succeeded", {Policy::kSucceed}},
+    {"Failed", {Policy::kRefuseManifest, Policy::kOpenIncident, Policy::kDeadlines}},
+    {"replicaStatuses", {Policy::kCounts, Policy::kCleanUp}},
+    {"ready", {Policy::kCounts}},
+    {"restarts", {Policy::kCounts}},
+    {"worst", {Policy::kCounts}},
+    {"phase", {Policy::kPublish}},
+    {"labelSelector", {Policy::kPublish}},
+    {"observedGeneration", {Policy::kPublish}},
+    {"lastReconcileTime", {Policy::kPublish}},
 };
 
 // What may be set twice in one look.
-bool MayFollow(const std::string& part, Step second, bool ended) {
+bool MayFollow(const std::string& part, Policy second, bool ended) {
   // A list of what happened, which both append to.
-  if (part == "recovery.recent") return second == Step::kOpenIncident;
+  if (part == "recovery.recent") return second == Policy::kOpenIncident;
   // Whatever was said of a job before its end was known holds no longer.
   static const std::set<std::string> kEnded = {"Running", "Restarting", "Suspended", "Stalled",
                                                "Straggling"};
-  return second == Step::kPublish && ended && kEnded.contains(part);
+  return second == Policy::kPublish && ended && kEnded.contains(part);
 }
 
 std::map<std::string, json> PartsOf(const api::JobStatus& status) {
@@ -123,10 +124,10 @@ void Enrich(Dice* dice, Scene* scene) {
   }
 }
 
-TEST(StepsTest, EachPartOfTheStatusIsSetOnceByTheStepThatItBelongsTo) {
+TEST(PoliciesTest, EachPartOfTheStatusIsSetOnceByThePolicyThatItBelongsTo) {
   SCOPED_TRACE("MT_TEST_SEED=" + std::to_string(Seed()));
   Dice dice(Seed() + 3);
-  std::set<std::pair<std::string, Step>> seen;
+  std::set<std::pair<std::string, Policy>> seen;
   for (int round = 0; round < 1500; ++round) {
     Scene scene = AnyScene(&dice);
     for (double at = 600; at < 2000; at += 400) {
@@ -134,7 +135,7 @@ TEST(StepsTest, EachPartOfTheStatusIsSetOnceByTheStepThatItBelongsTo) {
       if (dice.Once(6)) scene.job.spec.run_policy.suspend = !scene.job.spec.run_policy.suspend;
       std::map<std::string, json> before = PartsOf(scene.status());
       std::set<std::string> set;
-      const auto after = [&](Step step, const api::JobStatus& next) {
+      const auto after = [&](Policy policy, const api::JobStatus& next) {
         std::map<std::string, json> parts = PartsOf(next);
         std::set<std::string> names;
         for (const auto& [name, value] : parts) names.insert(name);
@@ -143,16 +144,16 @@ TEST(StepsTest, EachPartOfTheStatusIsSetOnceByTheStepThatItBelongsTo) {
           if (parts[name] == before[name]) continue;
           const auto owner = kSetters.find(name);
           ASSERT_NE(owner, kSetters.end()) << name << " belongs to nobody";
-          EXPECT_TRUE(owner->second.contains(step))
-              << name << " is set by step " << static_cast<int>(step);
+          EXPECT_TRUE(owner->second.contains(policy))
+              << name << " is set by policy " << static_cast<int>(policy);
           const bool first = set.insert(name).second;
-          EXPECT_TRUE(first || MayFollow(name, step, api::IsFinished(next)))
-              << name << " is set again by step " << static_cast<int>(step);
-          seen.emplace(name, step);
+          EXPECT_TRUE(first || MayFollow(name, policy, api::IsFinished(next)))
+              << name << " is set again by policy " << static_cast<int>(policy);
+          seen.emplace(name, policy);
         }
         before = std::move(parts);
       };
-      scene.last = ReconcileInSteps(scene.job, scene.seen, At(at), after);
+      scene.last = ReconcilePolicyByPolicy(scene.job, scene.seen, At(at), after);
       ASSERT_EQ(scene.last, Reconcile(scene.job, scene.seen, At(at)));
       if (HasFatalFailure()) return;
       scene.Look(at);
@@ -160,10 +161,10 @@ TEST(StepsTest, EachPartOfTheStatusIsSetOnceByTheStepThatItBelongsTo) {
     }
   }
   // A row that never happened shows nothing.
-  for (const auto& [part, steps] : kSetters) {
-    for (const Step step : steps) {
-      EXPECT_TRUE(seen.contains({part, step}))
-          << part << " was never set by step " << static_cast<int>(step);
+  for (const auto& [part, policies] : kSetters) {
+    for (const Policy policy : policies) {
+      EXPECT_TRUE(seen.contains({part, policy}))
+          << part << " was never set by policy " << static_cast<int>(policy);
     }
   }
 }
