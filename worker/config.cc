@@ -30,8 +30,15 @@ std::variant<trainer::JobConfig, int> ParseArguments(int argc, char** argv) {
   std::string address;
   CLI::App app("Trains the program that a manifest declares.", "meshtrain-worker");
   app.set_version_flag("--version", "meshtrain-worker " MT_VERSION);
-  app.add_option("-f,--file", config.file,
-                 "The manifest, YAML or JSON (default: the program in the environment)");
+  CLI::Option* const file =
+      app.add_option("-f,--file", config.file,
+                     "The manifest, YAML or JSON (default: the program in the environment)");
+  app.add_option("--manifest-name", config.manifest_name,
+                 "What errors call the manifest (default: the file's name)")
+      ->needs(file);
+  app.add_option("--checkpoint-path", config.checkpoint_path,
+                 "Folder of checkpoints, in place of the manifest's checkpoint.path")
+      ->needs(file);
   app.add_option("-o,--output", config.output,
                  "Folder for metrics, curves, checkpoints and the model")
       ->capture_default_str();

@@ -118,6 +118,32 @@ void Launcher::AddWorkerArguments(TaskId task, const std::string& directory,
   if (threads > 0) arguments->insert(arguments->end(), {"--threads", std::to_string(threads)});
 }
 
+void Launcher::AddManifestArguments(const Container& container,
+                                    std::vector<std::string>* arguments) const {
+  std::string file = options_.manifest_file;
+  if (!container.working_directory.empty()) file = std::filesystem::absolute(file).string();
+  arguments->insert(arguments->end(), {"--file", std::move(file)});
+  // In one word with its flag: a user's file may begin with a dash.
+  if (!options_.manifest_name.empty()) {
+    arguments->push_back("--manifest-name=" + options_.manifest_name);
+  }
+  for (const auto& [variable, value] : container.environment) {
+    if (variable != cluster::kEnvCheckpoint) continue;
+    const Json checkpoint = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+    const std::string path = checkpoint.is_object() ? checkpoint.value("path", "") : "";
+    const bool as_written = job_.spec.checkpoint && job_.spec.checkpoint->path == path;
+    if (!path.empty() && !as_written)
+      arguments->insert(arguments->end(), {"--checkpoint-path", path});
+  }
+}
+
+bool Launcher::ReadsManifest(Container* container) const {
+  if (options_.manifest_file.empty()) return false;
+  return std::erase_if(container->environment, [this](const auto& variable) {
+           return variable.first == cluster::kEnvProgram && variable.second == job_.spec.program;
+         }) > 0;
+}
+
 // `given`: the variable's value, or nothing. A claim is a folder; and processes that share no
 // folder of their own need one for their checkpoints.
 std::string Launcher::LocalCheckpoint(const std::string& given) const {
@@ -170,6 +196,9 @@ Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
     }
   }
 
+  const bool our_worker = declared && container.command.empty();
+  const bool reads_manifest = our_worker && ReadsManifest(&container);
+
   Launch launch{.restart_policy = container.restart_policy, .grace = container.grace};
   launch.termination_log = private_folder_->path() + "/" + cluster::ToString(pod.task) + ".log";
   const std::optional<std::string> metrics = MetricsAddress(pod.task);
@@ -192,7 +221,6 @@ Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
 
   std::vector<std::string>& arguments = launch.command.arguments;
   for (const std::string& word : container.command) arguments.push_back(Expand(word, own));
-  const bool our_worker = arguments.empty() && declared;
   if (our_worker) arguments.push_back(options_.worker);
   if (arguments.empty()) {
     return FailedPrecondition(
@@ -202,6 +230,7 @@ Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
   }
   for (const std::string& word : container.args) arguments.push_back(Expand(word, own));
   if (our_worker) AddWorkerArguments(pod.task, container.working_directory, &arguments);
+  if (reads_manifest) AddManifestArguments(container, &arguments);
   launch.command.directory = container.working_directory;
   launch.command.inherits_output = api::TotalReplicas(job_.spec) == 1;
   return launch;

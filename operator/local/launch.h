@@ -33,6 +33,10 @@ inline constexpr std::string_view kEnvMetricsAddress = "MESHTRAIN_METRICS_ADDRES
 struct LaunchOptions {
   std::string output = "runs";  // the leader's folder; the others write to OUTPUT/ROLE-INDEX
   std::string worker;           // the program that trains a `program`
+  // The user's manifest, which the worker reads instead of the environment's program, so that its
+  // errors say the user's lines; and what they call it. "": there is none.
+  std::string manifest_file;
+  std::string manifest_name;
   // Of the leader: "HOST:PORT", port 0 for any; "none": it serves nothing. Empty: loopback, any
   // port.
   std::string metrics_address;
@@ -55,6 +59,8 @@ struct Launch {
 // How many threads each of `processes` computes with, the first ones more where it does not come
 // out even; at least one. Pure. CoresFor(8, 3, 0) == 3, CoresFor(8, 3, 2) == 2.
 int CoresFor(int cores, int processes, int place);
+
+struct Container;
 
 class Launcher {
  public:
@@ -87,6 +93,11 @@ class Launcher {
   };
   Launcher(const api::TrainingJob& job, LaunchOptions options)
       : job_(job), options_(std::move(options)) {}
+  // Whether our worker reads the manifest's file: the program is the manifest's, not one that the
+  // template's environment gives. Takes the program's variable out of the container then.
+  bool ReadsManifest(Container* container) const;
+  // Where the worker finds the manifest, and where its checkpoints are if not there.
+  void AddManifestArguments(const Container& container, std::vector<std::string>* arguments) const;
   // The worker's own flags.
   void AddWorkerArguments(TaskId task, const std::string& directory,
                           std::vector<std::string>* arguments) const;

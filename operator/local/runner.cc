@@ -77,12 +77,14 @@ Ending Runner::Run(StopSignals& signals) {
   auto locked = FolderLock::Take(options_.launch.output);
   if (!locked.ok()) return refuse(locked.status().From(Origin::kOutput));
   folder_lock_ = std::move(*locked);
+  LaunchOptions launch = options_.launch;
   if (!options_.manifest.empty()) {
-    const Status kept = WriteFileAtomically(
-        options_.launch.output + "/" + std::string(kManifestName), options_.manifest);
+    launch.manifest_file = launch.output + "/" + std::string(kManifestName);
+    launch.manifest_name = options_.manifest_name;
+    const Status kept = WriteFileAtomically(launch.manifest_file, options_.manifest);
     if (!kept.ok()) return refuse(kept.From(Origin::kOutput));
   }
-  auto launcher = Launcher::Create(job_, options_.launch);
+  auto launcher = Launcher::Create(job_, std::move(launch));
   if (!launcher.ok()) return refuse(launcher.status());
   launcher_ = std::move(*launcher);
   std::vector<std::string> notes;
@@ -117,6 +119,14 @@ bool Runner::Live() const { return !children_.empty(); }
 // What replicas said last is among it.
 void Runner::Tell(const std::string& line) {
   stderr_.WriteLine(Printable(job_.metadata.name + ": " + line));
+}
+
+std::string Runner::WithoutShown(std::string line) const {
+  for (const auto& [task, said] : shown_) {
+    const std::string end = ": " + said;
+    if (!said.empty() && line.ends_with(end)) return line.substr(0, line.size() - end.size());
+  }
+  return line;
 }
 
 // --- deciding and acting
@@ -168,7 +178,7 @@ bool Runner::Apply(const reconcile::Action& action) {
   } else if (const auto* w = std::get_if<reconcile::RecordEvent>(&action.write)) {
     // Of a suspension that is ours the user knows.
     if (w->reason == "JobSuspended" && signal_) return true;
-    Tell((w->warning ? "warning: " : "") + w->reason + ": " + w->message);
+    Tell(WithoutShown((w->warning ? "warning: " : "") + w->reason + ": " + w->message));
   } else if (const auto* w = std::get_if<reconcile::CreateService>(&action.write)) {
     world_.AddService(w->name);
   } else if (const auto* w = std::get_if<reconcile::CreateSecret>(&action.write)) {
@@ -390,27 +400,26 @@ void Runner::Say(Child* child, bool standard_error, std::string_view bytes) {
   const bool leads = IsLeader(child->task);
   if (leads) (standard_error ? stderr_ : stdout_).Write(bytes);
   (standard_error ? child->err : child->out).Add(bytes, [&](std::string_view line) {
-    if (child->log) child->log->Write(std::string(line) + "\n");
-    if (!leads && standard_error) {
-      stderr_.WriteLine(cluster::ToString(child->task) + ": " + std::string(line));
-    }
+    TakeLine(child, standard_error, line);
   });
   (standard_error ? stderr_ : stdout_).Flush();
+}
+
+// A whole line. The leader's bytes are shown as they come.
+void Runner::TakeLine(Child* child, bool standard_error, std::string_view line) {
+  const bool leads = IsLeader(child->task);
+  if (child->log) child->log->Write(std::string(line) + "\n");
+  if (leads || standard_error) child->shown = line;
+  if (!leads && standard_error) {
+    stderr_.WriteLine(cluster::ToString(child->task) + ": " + std::string(line));
+  }
 }
 
 void Runner::Reap(Child* child) {
   if (child->out_open) Read(child, false);
   if (child->err_open) Read(child, true);
-  const auto last = [&](bool standard_error) {
-    return [this, child, standard_error](std::string_view line) {
-      if (child->log) child->log->Write(std::string(line) + "\n");
-      if (standard_error && !IsLeader(child->task)) {
-        stderr_.WriteLine(cluster::ToString(child->task) + ": " + std::string(line));
-      }
-    };
-  };
-  child->out.Finish(last(false));
-  child->err.Finish(last(true));
+  child->out.Finish([&](std::string_view line) { TakeLine(child, false, line); });
+  child->err.Finish([&](std::string_view line) { TakeLine(child, true, line); });
 
   Exit exit{.code = *child->process->Poll()};
   if (const auto message = ReadFile(child->termination_log, int64_t{1} << 20); message.ok()) {
@@ -423,6 +432,11 @@ void Runner::Reap(Child* child) {
     leader_code_ = exit.code;
     if (const auto said = reconcile::ParseProgress(exit.message, Now())) progress_ = said;
   }
+  // As the status will have it.
+  const std::string last_line = reconcile::LastLine({.termination_message = exit.message});
+  const bool was_shown =
+      !last_line.empty() && reconcile::LastLine({.termination_message = child->shown}) == last_line;
+  shown_[child->task] = was_shown ? last_line : std::string();
   world_.Ended(child->uid, exit, Now());
   child->process.reset();
 }
@@ -467,7 +481,7 @@ void Runner::Summarize() {
     if (trouble.exit_code) what += ": exit code " + std::to_string(*trouble.exit_code);
     if (!trouble.reason.empty()) what += " (" + trouble.reason + ")";
     if (!trouble.last_line.empty()) what += ": " + trouble.last_line;
-    Tell(what);
+    Tell(WithoutShown(std::move(what)));
   }
 }
 

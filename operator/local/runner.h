@@ -6,6 +6,8 @@
 //   - a pod is its training container's command, or without one the worker beside this program; no
 //     images, volumes, init containers or sidecars;
 //   - names are loopback ports (ports.h), claims are folders, secrets are files;
+//   - the worker beside us reads the user's manifest as it stands, from the output folder's copy,
+//     and calls it by the user's name for it: its errors say the user's lines and columns;
 //   - the job ends with the run. What still runs when it has ended is asked to end: at once after a
 //     failure, and what cleanPodPolicy names; else, after a success, it may end by itself for a
 //     while first (a ps never would);
@@ -33,7 +35,9 @@
 namespace meshtrain::local {
 
 struct RunnerOptions {
-  std::string manifest;  // as the user wrote it, kept in the output folder; "": not known
+  // As the user wrote it; kept in the output folder, from where the worker reads it. "": not known.
+  std::string manifest;
+  std::string manifest_name;  // the user's file, as the worker's errors call it
   LaunchOptions launch;
   CrashLoop crash_loop;
   Duration progress_period = std::chrono::seconds(1);
@@ -75,7 +79,8 @@ class Runner {
     LineCutter out, err;
     bool out_open = false;
     bool err_open = false;
-    std::string tail;  // the last it said
+    std::string tail;   // the last it said
+    std::string shown;  // the last line of it that the user saw
   };
 
   TimePoint Now() const { return SystemClock().Now(); }
@@ -95,9 +100,13 @@ class Runner {
   void OnSignal(int signal);
   void Read(Child* child, bool standard_error);
   void Say(Child* child, bool standard_error, std::string_view bytes);
+  void TakeLine(Child* child, bool standard_error, std::string_view line);
   void Reap(Child* child);
 
   void Tell(const std::string& line);
+  // `line` without what a replica said last at its end, where the user saw that from the replica
+  // itself.
+  std::string WithoutShown(std::string line) const;
   void Summarize();
   int ExitCode() const;
 
@@ -114,6 +123,8 @@ class Runner {
   std::optional<TimePoint> linger_until_;
   std::optional<reconcile::ProgressSeen> progress_;
   std::optional<reconcile::RefusedWrite> refused_;
+  // Of those that ended: what they said last, where it was shown.
+  std::map<TaskId, std::string> shown_;
   std::optional<int> signal_;               // the first that came before the job ended
   std::optional<int> leader_code_;          // how the leader's process last ended
   int failure_code_ = 0;                    // of the replica that failed the job

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/cluster/contract.h"
+#include "runtime/trainer/job/choices.h"
 
 namespace meshtrain::worker {
 namespace {
@@ -62,6 +63,21 @@ TEST_F(ConfigTest, EveryOptionIsTaken) {
   EXPECT_TRUE(config->isolated);
   EXPECT_EQ(config->threads, 3);
   EXPECT_EQ(config->memory, 4096);
+}
+
+// What the local runner adds: the file is a copy of the user's.
+TEST_F(ConfigTest, AManifestMayHaveAnotherNameAndItsCheckpointsAnotherFolder) {
+  const auto config = Parse({"--file", "out/manifest.as-run.yaml", "--manifest-name=-job.yaml",
+                             "--checkpoint-path", "out/checkpoints"});
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->file, "out/manifest.as-run.yaml");
+  EXPECT_EQ(trainer::SourceName(*config), "-job.yaml");
+  EXPECT_EQ(config->checkpoint_path, "out/checkpoints");
+  EXPECT_EQ(trainer::SourceName(*Parse({"--file", "job.yaml"})), "job.yaml");
+  for (const char* flag : {"--manifest-name", "--checkpoint-path"}) {
+    EXPECT_FALSE(Parse({flag, "x"})) << "without a file";
+    EXPECT_EQ(exit_code_, cluster::kExitUsage);
+  }
 }
 
 TEST_F(ConfigTest, WithoutAManifestItSaysWhatItExpects) {

@@ -194,6 +194,20 @@ TEST_F(RunnerTest, AJobWithAProgramRunsTheWorkerBesideUs) {
   EXPECT_EQ(nlohmann::json::parse(File("checkpoint-chief-0"))["path"], claim);
   EXPECT_TRUE(std::filesystem::is_directory(claim));
 
+  // The user's manifest stands in for what a cluster would know of it.
+  options.manifest = "# mine\nprogram: {}\n";
+  options.manifest_name = "jobs/mnist.yaml";
+  std::filesystem::remove(folder_ + "/program-worker-1");
+  EXPECT_EQ(Play(job, options).ending.exit_code, 0);
+  EXPECT_EQ(Output("manifest.as-run.yaml"), options.manifest);
+  EXPECT_EQ(File("program-worker-1"), "\n");
+  EXPECT_THAT(File("args-worker-1"),
+              testing::EndsWith(" --file " + out +
+                                "/manifest.as-run.yaml --manifest-name=jobs/mnist.yaml "
+                                "--checkpoint-path " +
+                                claim + "\n"));
+  options.manifest.clear();
+
   // Alone it decides for itself: its threads, and where its checkpoints go.
   auto alone = MakeJob("mnist").Workers(1).Program(testing_support::ProgramOnMesh(3)).Build();
   alone.spec.replica_specs.at(Role::kWorker).pod_template = {};
@@ -202,6 +216,24 @@ TEST_F(RunnerTest, AJobWithAProgramRunsTheWorkerBesideUs) {
   EXPECT_EQ(Play(alone, options).ending.exit_code, 0);
   EXPECT_EQ(File("args-worker-0"), "--output " + out + " --metrics-address none\n");
   EXPECT_EQ(File("checkpoint-worker-0"), "\n");
+
+  options.manifest = "program: {}";
+  options.manifest_name = "-m.yaml";
+  EXPECT_EQ(Play(alone, options).ending.exit_code, 0);
+  EXPECT_EQ(File("args-worker-0"), "--output " + out + " --metrics-address none --file " + out +
+                                       "/manifest.as-run.yaml --manifest-name=-m.yaml\n");
+
+  // A program that the template's environment gives is not the manifest's.
+  const auto own =
+      MakeJob("mnist")
+          .Workers(1)
+          .Program(testing_support::ProgramOnMesh(3))
+          .Template(Role::kWorker, R"({"spec":{"containers":[{"name":"trainer","image":"any",)"
+                                   R"("env":[{"name":"MESHTRAIN_PROGRAM","value":"{}"}]}]}})")
+          .Build();
+  EXPECT_EQ(Play(own, options).ending.exit_code, 0);
+  EXPECT_EQ(File("args-worker-0"), "--output " + out + " --metrics-address none\n");
+  EXPECT_EQ(File("program-worker-0"), "{}\n");
 }
 
 }  // namespace

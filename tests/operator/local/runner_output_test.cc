@@ -13,6 +13,7 @@
 namespace meshtrain::local {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 using testing_support::MakeJob;
@@ -102,7 +103,8 @@ TEST_F(RunnerTest, ALastMessageIsProgressOrTheReason) {
   EXPECT_EQ(worst["mnist-worker-1"], "told so");
 }
 
-TEST_F(RunnerTest, AFailureNamesTheReplicaAndLeavesWithItsCode) {
+// What a replica said on stderr the user has seen; what it left as its last message, not.
+TEST_F(RunnerTest, AFailureNamesTheReplicaOnceAndLeavesWithItsCode) {
   const std::string script =
       "[ $MESHTRAIN_ROLE = chief ] && exec sleep 1000; echo 'no such bucket' >&2; exit 66";
   const Played played =
@@ -111,10 +113,22 @@ TEST_F(RunnerTest, AFailureNamesTheReplicaAndLeavesWithItsCode) {
   EXPECT_THAT(
       played.err,
       HasSubstr("warning: JobFailed: mnist-worker-0 failed with exit code 66 (Error), which is not "
-                "retried: no such bucket\n"));
-  EXPECT_THAT(played.err,
-              HasSubstr("mnist: mnist-worker-0: exit code 66 (Error): no such bucket\n"));
+                "retried\n"));
+  EXPECT_THAT(played.err, HasSubstr("mnist: mnist-worker-0: exit code 66 (Error)\n"));
   EXPECT_THAT(played.err, HasSubstr("mnist: Failed: ready "));
+  const size_t told = played.err.find("worker-0: no such bucket\n");
+  ASSERT_NE(told, std::string::npos) << played.err;
+  EXPECT_EQ(played.err.find("no such bucket", told + 20), std::string::npos) << played.err;
+  EXPECT_THAT(played.ending.status.conditions.at(api::ConditionType::kFailed).message,
+              EndsWith("not retried: no such bucket"));
+
+  const std::string message =
+      "[ $MESHTRAIN_ROLE = chief ] && exec sleep 1000; "
+      "printf 'no such bucket' >$MESHTRAIN_TERMINATION_LOG; exit 66";
+  const Played left =
+      Play(WithScript(MakeJob("mnist").Chief().Workers(1).Build(), message), Quick());
+  EXPECT_THAT(left.err, HasSubstr("not retried: no such bucket\n"));
+  EXPECT_THAT(left.err, HasSubstr("mnist: mnist-worker-0: exit code 66 (Error): no such bucket\n"));
 }
 
 }  // namespace
