@@ -30,8 +30,8 @@ class Diagnosis {
 };
 
 struct Call {
-  const Team* team = nullptr;
-  FrameHeader header;   // without step, length and checksum; source is this process
+  const ProcessGroup* peers = nullptr;
+  FrameHeader header;   // without round, length and checksum; source is this process
   Duration deadline{};  // without a byte from those who are waited for
   const ParallelFor* parallel = nullptr;
   Health* health = nullptr;

@@ -262,10 +262,10 @@ Status Fabric::Impl::Run(const GroupCall& group_call, uint64_t plan_hash, uint64
 }
 
 Status Fabric::Impl::Late(int process) {
-  const Team& team = *running->team;
+  const ProcessGroup& peers = *running->peers;
   const FrameHeader& ours = running->header;
   std::vector<int> asked;
-  for (const int p : team.processes) {
+  for (const int p : peers.processes) {
     if (p != group.process) asked.push_back(p);
   }
   const std::map<int, ControlMessage> answers = acceptor->Ask(asked, ours.collective, kAskTime);

@@ -24,7 +24,7 @@ struct Fabric::Impl final : Diagnosis {
   Status Connect(const FabricGroup& wanted, Duration timeout, std::stop_token stop);
   void Abort(const Status& why);
 
-  // One collective of a communicator: body(call) carries it out; call.team is still to be filled.
+  // One collective of a communicator: body(call) carries it out; call.peers is still to be filled.
   // An error ends the incarnation, here and at the peers.
   using Body = std::function<Status(Call& call)>;
   Status Run(const GroupCall& group_call, uint64_t plan_hash, uint64_t digest, const Body& body);

@@ -1,5 +1,5 @@
 // The communicator of one process among several: what its devices can do among themselves it does
-// in its own memory, then each of its teams (groups.h) acts as one through the transport.
+// in its own memory, then each of its process groups (groups.h) acts as one through the transport.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -62,24 +62,24 @@ class ProcessCommunicator final : public Communicator {
     const int64_t bytes = count * how.width;
     MT_RETURN_IF_ERROR(
         Run(call, *shape, Kind::kAllReduce, {static_cast<int64_t>(reduction), count}, [&](Call& c) {
-          const Team& team = *c.team;
-          const bool one = team.groups.size() == 1;
+          const ProcessGroup& peers = *c.peers;
+          const bool one = peers.groups.size() == 1;
           std::byte* packed =
-              one ? nullptr : Room(pack_, static_cast<int64_t>(team.groups.size()) * bytes);
+              one ? nullptr : Room(pack_, static_cast<int64_t>(peers.groups.size()) * bytes);
           const std::byte* in = packed;
-          for (size_t g = 0; g < team.groups.size(); ++g) {
-            const std::vector<Participant> mine = Ours(team, team.groups[g]);
+          for (size_t g = 0; g < peers.groups.size(); ++g) {
+            const std::vector<Participant> mine = Ours(peers, peers.groups[g]);
             std::byte* to = one ? mine[0].receive : packed + static_cast<int64_t>(g) * bytes;
-            if (one) in = mine.size() == 1 && team.size() > 1 ? mine[0].send : to;
+            if (one) in = mine.size() == 1 && peers.size() > 1 ? mine[0].send : to;
             if (in != mine[0].send || mine.size() > 1) FoldSends(c, how, to, mine, 0, count);
           }
-          std::byte* out = one ? Ours(team, team.groups[0])[0].receive : packed;
-          if (team.size() > 1) {
+          std::byte* out = one ? Ours(peers, peers.groups[0])[0].receive : packed;
+          if (peers.size() > 1) {
             MT_RETURN_IF_ERROR(fabric_.transport->AllReduce(
-                c, in, out, static_cast<int64_t>(team.groups.size()) * count, how));
+                c, in, out, static_cast<int64_t>(peers.groups.size()) * count, how));
           }
-          for (size_t g = 0; g < team.groups.size(); ++g) {
-            for (const Participant& p : Ours(team, team.groups[g])) {
+          for (size_t g = 0; g < peers.groups.size(); ++g) {
+            for (const Participant& p : Ours(peers, peers.groups[g])) {
               Copy(c.parallel, p.receive, out + static_cast<int64_t>(g) * bytes, bytes);
             }
           }
@@ -94,24 +94,24 @@ class ProcessCommunicator final : public Communicator {
     MT_ASSIGN_OR_RETURN(const Shape* shape, Prepare(call, count, local, false));
     const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
     MT_RETURN_IF_ERROR(Run(call, *shape, Kind::kAllGather, {count}, [&](Call& c) {
-      const Team& team = *c.team;
-      const std::vector<int64_t> bounds = Bounds(team, bytes);
-      if (team.plain && team.size() > 1) {
-        const Participant& p = by_rank_[team.seats[team.me][0].rank];
+      const ProcessGroup& peers = *c.peers;
+      const std::vector<int64_t> bounds = Bounds(peers, bytes);
+      if (peers.plain && peers.size() > 1) {
+        const Participant& p = by_rank_[peers.seats[peers.me][0].rank];
         return fabric_.transport->AllGather(c, p.send, p.receive, bounds);
       }
       std::byte* all = Room(unpack_, bounds.back());
-      for (size_t i = 0; i < team.seats[team.me].size(); ++i) {
-        Copy(c.parallel, all + bounds[team.me] + static_cast<int64_t>(i) * bytes,
-             by_rank_[team.seats[team.me][i].rank].send, bytes);
+      for (size_t i = 0; i < peers.seats[peers.me].size(); ++i) {
+        Copy(c.parallel, all + bounds[peers.me] + static_cast<int64_t>(i) * bytes,
+             by_rank_[peers.seats[peers.me][i].rank].send, bytes);
       }
-      if (team.size() > 1) {
-        MT_RETURN_IF_ERROR(fabric_.transport->AllGather(c, all + bounds[team.me], all, bounds));
+      if (peers.size() > 1) {
+        MT_RETURN_IF_ERROR(fabric_.transport->AllGather(c, all + bounds[peers.me], all, bounds));
       }
-      for (int p = 0; p < team.size(); ++p) {
-        for (size_t i = 0; i < team.seats[p].size(); ++i) {
-          const Seat& from = team.seats[p][i];
-          for (const Participant& to : Ours(team, from.group)) {
+      for (int p = 0; p < peers.size(); ++p) {
+        for (size_t i = 0; i < peers.seats[p].size(); ++i) {
+          const Seat& from = peers.seats[p][i];
+          for (const Participant& to : Ours(peers, from.group)) {
             Copy(c.parallel, to.receive + from.member * bytes,
                  all + bounds[p] + static_cast<int64_t>(i) * bytes, bytes);
           }
@@ -132,28 +132,28 @@ class ProcessCommunicator final : public Communicator {
     const int64_t bytes = count * how.width;
     MT_RETURN_IF_ERROR(Run(
         call, *shape, Kind::kReduceScatter, {static_cast<int64_t>(reduction), count}, [&](Call& c) {
-          const Team& team = *c.team;
-          if (team.size() == 1) {
-            for (const Seat& seat : team.seats[0]) {
-              FoldSends(c, how, by_rank_[seat.rank].receive, Ours(team, seat.group),
+          const ProcessGroup& peers = *c.peers;
+          if (peers.size() == 1) {
+            for (const Seat& seat : peers.seats[0]) {
+              FoldSends(c, how, by_rank_[seat.rank].receive, Ours(peers, seat.group),
                         seat.member * bytes, count);
             }
             return OkStatus();
           }
-          const std::vector<int64_t> bounds = Bounds(team, count);
-          if (team.plain) {
-            const Participant& p = by_rank_[team.seats[team.me][0].rank];
+          const std::vector<int64_t> bounds = Bounds(peers, count);
+          if (peers.plain) {
+            const Participant& p = by_rank_[peers.seats[peers.me][0].rank];
             return fabric_.transport->ReduceScatter(c, p.send, bounds, p.receive, how);
           }
           std::byte* in = Room(pack_, bounds.back() * how.width);
-          for (int p = 0; p < team.size(); ++p) {
-            for (size_t i = 0; i < team.seats[p].size(); ++i) {
-              const Seat& seat = team.seats[p][i];
+          for (int p = 0; p < peers.size(); ++p) {
+            for (size_t i = 0; i < peers.seats[p].size(); ++i) {
+              const Seat& seat = peers.seats[p][i];
               FoldSends(c, how, in + bounds[p] * how.width + static_cast<int64_t>(i) * bytes,
-                        Ours(team, seat.group), seat.member * bytes, count);
+                        Ours(peers, seat.group), seat.member * bytes, count);
             }
           }
-          const auto& mine = team.seats[team.me];
+          const auto& mine = peers.seats[peers.me];
           std::byte* out = Room(unpack_, static_cast<int64_t>(mine.size()) * bytes);
           MT_RETURN_IF_ERROR(fabric_.transport->ReduceScatter(c, in, bounds, out, how));
           for (size_t i = 0; i < mine.size(); ++i) {
@@ -171,20 +171,20 @@ class ProcessCommunicator final : public Communicator {
     MT_ASSIGN_OR_RETURN(const Shape* shape, Prepare(call, count, local, false));
     const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
     MT_RETURN_IF_ERROR(Run(call, *shape, Kind::kAllToAll, {count}, [&](Call& c) {
-      const Team& team = *c.team;
+      const ProcessGroup& peers = *c.peers;
       // From seat `from` to seat `to` of the same group, in the order of senders, then of
       // receivers.
       Moves moves;
-      for (int p = 0; p < team.size(); ++p) {
-        for (const Seat& ours : team.seats[team.me]) {
-          for (const Seat& theirs : team.seats[p]) {
+      for (int p = 0; p < peers.size(); ++p) {
+        for (const Seat& ours : peers.seats[peers.me]) {
+          for (const Seat& theirs : peers.seats[p]) {
             if (theirs.group == ours.group) {
               moves.sends.push_back({p, by_rank_[ours.rank].send + theirs.member * bytes});
             }
           }
         }
-        for (const Seat& theirs : team.seats[p]) {
-          for (const Seat& ours : team.seats[team.me]) {
+        for (const Seat& theirs : peers.seats[p]) {
+          for (const Seat& ours : peers.seats[peers.me]) {
             if (theirs.group == ours.group) {
               moves.receives.push_back({p, by_rank_[ours.rank].receive + theirs.member * bytes});
             }
@@ -203,12 +203,12 @@ class ProcessCommunicator final : public Communicator {
     MT_RETURN_IF_ERROR(CheckRoot(call, root, shape->groups.size));
     const int64_t bytes = count * mesh::DTypeBytes(call.dtype);
     MT_RETURN_IF_ERROR(Run(call, *shape, Kind::kBroadcast, {root, count}, [&](Call& c) {
-      const Team& team = *c.team;
+      const ProcessGroup& peers = *c.peers;
       // The groups by the place of their root.
       std::vector<int64_t> bounds = {0};
       std::vector<int> order;
-      for (int p = 0; p < team.size(); ++p) {
-        for (const Seat& seat : team.seats[p]) {
+      for (int p = 0; p < peers.size(); ++p) {
+        for (const Seat& seat : peers.seats[p]) {
           if (seat.member == root) order.push_back(seat.group);
         }
         bounds.push_back(static_cast<int64_t>(order.size()) * bytes);
@@ -217,9 +217,9 @@ class ProcessCommunicator final : public Communicator {
         return by_rank_[shape->groups.members[group][root]].send;
       };
       const std::byte* all = nullptr;
-      if (team.size() == 1) {
-        for (const int g : team.groups) {
-          for (const Participant& p : Ours(team, g)) Copy(c.parallel, p.receive, source(g), bytes);
+      if (peers.size() == 1) {
+        for (const int g : peers.groups) {
+          for (const Participant& p : Ours(peers, g)) Copy(c.parallel, p.receive, source(g), bytes);
         }
         return OkStatus();
       }
@@ -227,23 +227,23 @@ class ProcessCommunicator final : public Communicator {
         const int place =
             static_cast<int>(std::upper_bound(bounds.begin(), bounds.end(), 0) - bounds.begin()) -
             1;
-        const Participant& first = by_rank_[team.seats[team.me][0].rank];
+        const Participant& first = by_rank_[peers.seats[peers.me][0].rank];
         if (bytes > 0) {
           MT_RETURN_IF_ERROR(fabric_.transport->Broadcast(
-              c, place, place == team.me ? source(order[0]) : nullptr, first.receive, bytes));
+              c, place, place == peers.me ? source(order[0]) : nullptr, first.receive, bytes));
         }
         all = first.receive;
       } else {
         std::byte* packed = Room(unpack_, bounds.back());
-        for (int64_t at = bounds[team.me]; at < bounds[team.me + 1]; at += bytes) {
+        for (int64_t at = bounds[peers.me]; at < bounds[peers.me + 1]; at += bytes) {
           Copy(c.parallel, packed + at, source(order[at / bytes]), bytes);
         }
         MT_RETURN_IF_ERROR(
-            fabric_.transport->AllGather(c, packed + bounds[team.me], packed, bounds));
+            fabric_.transport->AllGather(c, packed + bounds[peers.me], packed, bounds));
         all = packed;
       }
       for (size_t i = 0; i < order.size(); ++i) {
-        for (const Participant& p : Ours(team, order[i])) {
+        for (const Participant& p : Ours(peers, order[i])) {
           Copy(c.parallel, p.receive, all + static_cast<int64_t>(i) * bytes, bytes);
         }
       }
@@ -263,28 +263,28 @@ class ProcessCommunicator final : public Communicator {
     std::vector<int64_t> parts(source_of.begin(), source_of.end());
     parts.push_back(count);
     MT_RETURN_IF_ERROR(Run(call, *shape, Kind::kPermute, parts, [&](Call& c) {
-      const Team& team = *c.team;
+      const ProcessGroup& peers = *c.peers;
       Moves moves;
       const auto place_of =
-          [&](const Seat& seat) {  // of a member of our team: the place of its process
+          [&](const Seat& seat) {  // of a member of our process group: the place of its process
             const int process = mesh_.devices()[seat.rank].process;
             return static_cast<int>(
-                std::find(team.processes.begin(), team.processes.end(), process) -
-                team.processes.begin());
+                std::find(peers.processes.begin(), peers.processes.end(), process) -
+                peers.processes.begin());
           };
       const auto source_rank = [&](const Seat& seat) {
         return shape->groups.members[seat.group][source_of[seat.member]];
       };
       // In the order of receivers.
-      for (int p = 0; p < team.size(); ++p) {
-        for (const Seat& seat : team.seats[p]) {
+      for (int p = 0; p < peers.size(); ++p) {
+        for (const Seat& seat : peers.seats[p]) {
           if (source_of[seat.member] < 0) {
-            if (p == team.me && bytes > 0) std::memset(by_rank_[seat.rank].receive, 0, bytes);
+            if (p == peers.me && bytes > 0) std::memset(by_rank_[seat.rank].receive, 0, bytes);
             continue;
           }
           const int from = place_of({seat.group, 0, source_rank(seat)});
-          if (from == team.me) moves.sends.push_back({p, by_rank_[source_rank(seat)].send});
-          if (p == team.me) moves.receives.push_back({from, by_rank_[seat.rank].receive});
+          if (from == peers.me) moves.sends.push_back({p, by_rank_[source_rank(seat)].send});
+          if (p == peers.me) moves.receives.push_back({from, by_rank_[seat.rank].receive});
         }
       }
       std::stable_sort(moves.receives.begin(), moves.receives.end(),
@@ -310,10 +310,10 @@ class ProcessCommunicator final : public Communicator {
  private:
   struct Shape {
     Groups groups;
-    std::vector<Team> teams;
+    std::vector<ProcessGroup> process_groups;
   };
 
-  // Blocks of one size that go to, or come from, the processes of a team; by place.
+  // Blocks of one size that go to, or come from, the processes of a process group; by place.
   struct Moves {
     struct Send {
       int place;
@@ -348,7 +348,8 @@ class ProcessCommunicator final : public Communicator {
       Result<Groups> groups = GroupsOver(mesh_, call.axes);
       if (!groups.ok()) return groups.status().At(call.what);
       Shape shape;
-      shape.teams = TeamsOf(mesh_, *groups, fabric_.group.process, fabric_.host_of);
+      shape.process_groups =
+          ProcessGroupsOf(mesh_, *groups, fabric_.group.process, fabric_.host_of);
       shape.groups = std::move(*groups);
       found = shapes_.emplace(call.axes, std::move(shape)).first;
     }
@@ -364,17 +365,17 @@ class ProcessCommunicator final : public Communicator {
     parts.push_back(static_cast<int64_t>(mesh_digest_));
     parts.insert(parts.end(), call.axes.begin(), call.axes.end());
     return fabric_.Run(call, plan_hash_, CallDigest(parts, call.what), [&](Call& c) {
-      for (const Team& team : shape.teams) {
-        c.team = &team;
+      for (const ProcessGroup& peers : shape.process_groups) {
+        c.peers = &peers;
         MT_RETURN_IF_ERROR(body(c));
       }
       return OkStatus();
     });
   }
 
-  std::vector<Participant> Ours(const Team& team, int group) const {
+  std::vector<Participant> Ours(const ProcessGroup& peers, int group) const {
     std::vector<Participant> ours;
-    for (const Seat& seat : team.seats[team.me]) {
+    for (const Seat& seat : peers.seats[peers.me]) {
       if (seat.group == group) ours.push_back(by_rank_[seat.rank]);
     }
     return ours;
@@ -389,9 +390,9 @@ class ProcessCommunicator final : public Communicator {
   }
 
   // Where each place's blocks begin, of `unit` each.
-  static std::vector<int64_t> Bounds(const Team& team, int64_t unit) {
+  static std::vector<int64_t> Bounds(const ProcessGroup& peers, int64_t unit) {
     std::vector<int64_t> bounds = {0};
-    for (const auto& seats : team.seats) {
+    for (const auto& seats : peers.seats) {
       bounds.push_back(bounds.back() + static_cast<int64_t>(seats.size()) * unit);
     }
     return bounds;
@@ -400,33 +401,33 @@ class ProcessCommunicator final : public Communicator {
   // Both sides name the blocks between two processes in the same order. Those within this process
   // are copied; a single one to or from each place is not packed.
   Status Exchange(Call& call, const Moves& moves, int64_t bytes) {
-    const Team& team = *call.team;
-    std::vector<Range> sends(team.size()), receives(team.size());
+    const ProcessGroup& peers = *call.peers;
+    std::vector<Range> sends(peers.size()), receives(peers.size());
     std::vector<const std::byte*> own;
     for (const auto& send : moves.sends) {
-      if (send.place == team.me) own.push_back(send.at);
+      if (send.place == peers.me) own.push_back(send.at);
     }
     size_t next = 0;
     for (const auto& receive : moves.receives) {
-      if (receive.place == team.me) Copy(call.parallel, receive.at, own[next++], bytes);
+      if (receive.place == peers.me) Copy(call.parallel, receive.at, own[next++], bytes);
     }
-    if (team.size() == 1) return OkStatus();
-    if (team.seats[team.me].size() == 1 && InPlace(moves.sends, bytes, team.me, sends) &&
-        InPlace(moves.receives, bytes, team.me, receives)) {
+    if (peers.size() == 1) return OkStatus();
+    if (peers.seats[peers.me].size() == 1 && InPlace(moves.sends, bytes, peers.me, sends) &&
+        InPlace(moves.receives, bytes, peers.me, receives)) {
       return fabric_.transport->AllToAll(
           call, moves.sends.empty() ? nullptr : moves.sends[0].at, sends,
           moves.receives.empty() ? nullptr : moves.receives[0].at, receives);
     }
-    std::byte* in = Room(pack_, Packed(moves.sends, bytes, team.me, sends));
-    std::byte* out = Room(unpack_, Packed(moves.receives, bytes, team.me, receives));
+    std::byte* in = Room(pack_, Packed(moves.sends, bytes, peers.me, sends));
+    std::byte* out = Room(unpack_, Packed(moves.receives, bytes, peers.me, receives));
     for (const auto& send : moves.sends) {
-      if (send.place == team.me) continue;
+      if (send.place == peers.me) continue;
       Copy(call.parallel, in, send.at, bytes);
       in += bytes;
     }
     MT_RETURN_IF_ERROR(fabric_.transport->AllToAll(call, pack_.data(), sends, out, receives));
     for (const auto& receive : moves.receives) {
-      if (receive.place == team.me) continue;
+      if (receive.place == peers.me) continue;
       Copy(call.parallel, receive.at, out, bytes);
       out += bytes;
     }

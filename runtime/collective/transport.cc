@@ -9,40 +9,40 @@ namespace {
 // it once, not up to log2(n) times.
 constexpr int64_t kTreeBytes = 256 << 10;
 
-// A team as its hosts see it.
+// A process group as its hosts see it.
 struct Hosts {
-  explicit Hosts(const Team& team) : team(team), mine(team.hosts[team.me]) {
-    first = static_cast<int>(std::lower_bound(team.hosts.begin(), team.hosts.end(), mine) -
-                             team.hosts.begin());
+  explicit Hosts(const ProcessGroup& peers) : peers(peers), mine(peers.hosts[peers.me]) {
+    first = static_cast<int>(std::lower_bound(peers.hosts.begin(), peers.hosts.end(), mine) -
+                             peers.hosts.begin());
     const auto last =
-        std::upper_bound(team.hosts.begin(), team.hosts.end(), mine) - team.hosts.begin();
-    members = std::span<const int>(team.processes).subspan(first, last - first);
+        std::upper_bound(peers.hosts.begin(), peers.hosts.end(), mine) - peers.hosts.begin();
+    members = std::span<const int>(peers.processes).subspan(first, last - first);
   }
-  int count() const { return team.hosts.back() + 1; }
+  int count() const { return peers.hosts.back() + 1; }
   bool one() const { return count() == 1; }
-  bool apart() const { return count() == team.size(); }
+  bool apart() const { return count() == peers.size(); }
   bool shared() const { return members.size() > 1; }
-  bool leads() const { return team.me == first; }
+  bool leads() const { return peers.me == first; }
   HostCall At(const Call& call, int stage) const {
-    return {&call, members, team.me - first, stage};
+    return {&call, members, peers.me - first, stage};
   }
-  // Places of the first process of each host, and the team's size.
+  // Places of the first process of each host, and the process group's size.
   std::vector<int> Firsts() const {
     std::vector<int> places;
-    for (int p = 0; p < team.size(); ++p) {
-      if (p == 0 || team.hosts[p] != team.hosts[p - 1]) places.push_back(p);
+    for (int p = 0; p < peers.size(); ++p) {
+      if (p == 0 || peers.hosts[p] != peers.hosts[p - 1]) places.push_back(p);
     }
-    places.push_back(team.size());
+    places.push_back(peers.size());
     return places;
   }
   std::vector<int> Leaders() const {
     std::vector<int> processes = Firsts();
     processes.pop_back();
-    for (int& p : processes) p = team.processes[p];
+    for (int& p : processes) p = peers.processes[p];
     return processes;
   }
 
-  const Team& team;
+  const ProcessGroup& peers;
   const int mine;
   int first = 0;
   std::span<const int> members;
@@ -93,7 +93,7 @@ Status Transport::ReduceToLeader(const HostCall& host, const std::byte* in, std:
 Status Transport::AllReduce(const Call& call, const std::byte* in, std::byte* out, int64_t count,
                             const Reducing& how) {
   if (count == 0) return OkStatus();
-  const Hosts hosts(*call.team);
+  const Hosts hosts(*call.peers);
   if (hosts.one()) return shared_->AllReduce(hosts.At(call, 0), in, out, count, how);
   if (hosts.shared()) {
     MT_RETURN_IF_ERROR(ReduceToLeader(hosts.At(call, 0), in, out, count, how));
@@ -113,7 +113,7 @@ Status Transport::ReduceScatter(const Call& call, const std::byte* in,
                                 std::span<const int64_t> bounds, std::byte* out,
                                 const Reducing& how) {
   if (bounds.back() == 0) return OkStatus();
-  const Hosts hosts(*call.team);
+  const Hosts hosts(*call.peers);
   if (hosts.one()) {
     return shared_->ReduceScatter(hosts.At(call, 0), in, bounds, out, how.width, how.reduce);
   }
@@ -145,14 +145,14 @@ Status Transport::ReduceScatter(const Call& call, const std::byte* in,
       sends[m] = {(bounds[place] - bounds[hosts.first]) * how.width, bytes(place)};
     }
   }
-  receives[0] = {0, bytes(call.team->me)};
+  receives[0] = {0, bytes(call.peers->me)};
   return shared_->AllToAll(hosts.At(call, 2), part, sends, out, receives);
 }
 
 Status Transport::AllGather(const Call& call, const std::byte* in, std::byte* out,
                             std::span<const int64_t> bounds) {
   if (bounds.back() == 0) return OkStatus();
-  const Hosts hosts(*call.team);
+  const Hosts hosts(*call.peers);
   if (hosts.one()) return shared_->AllGather(hosts.At(call, 0), in, out, bounds);
   if (hosts.shared()) {
     MT_RETURN_IF_ERROR(shared_->AllGather(
@@ -171,7 +171,7 @@ Status Transport::AllGather(const Call& call, const std::byte* in, std::byte* ou
 
 Status Transport::AllToAll(const Call& call, const std::byte* in, std::span<const Range> sends,
                            std::byte* out, std::span<const Range> receives) {
-  const Hosts hosts(*call.team);
+  const Hosts hosts(*call.peers);
   std::vector<Range> far_sends(sends.begin(), sends.end()),
       far_receives(receives.begin(), receives.end());
   if (hosts.shared()) {
@@ -182,20 +182,20 @@ Status Transport::AllToAll(const Call& call, const std::byte* in, std::span<cons
     std::fill_n(far_sends.begin() + hosts.first, n, Range{});
     std::fill_n(far_receives.begin() + hosts.first, n, Range{});
   }
-  return network_.Run(call, call.team->processes,
-                      PairwiseAllToAll(far_sends, far_receives, call.team->me), {in, out});
+  return network_.Run(call, call.peers->processes,
+                      PairwiseAllToAll(far_sends, far_receives, call.peers->me), {in, out});
 }
 
 Status Transport::Broadcast(const Call& call, int root, const std::byte* in, std::byte* out,
                             int64_t bytes) {
   if (bytes == 0) return OkStatus();
-  const Hosts hosts(*call.team);
+  const Hosts hosts(*call.peers);
   if (hosts.one()) return shared_->Broadcast(hosts.At(call, 0), root, in, out, bytes);
-  const int root_host = call.team->hosts[root];
+  const int root_host = call.peers->hosts[root];
   const int leader = hosts.mine == root_host ? root : hosts.first;
-  if (call.team->me == leader) {
+  if (call.peers->me == leader) {
     std::vector<int> leaders = hosts.Leaders();
-    leaders[root_host] = call.team->processes[root];
+    leaders[root_host] = call.peers->processes[root];
     MT_RETURN_IF_ERROR(network_.Run(
         call, leaders, Spreading(hosts.count(), hosts.mine, root_host, bytes), {in, out}));
   }

@@ -1,4 +1,4 @@
-// Collectives between the processes of a team: through shared memory within a host, over the
+// Collectives between the members of a process group: through shared memory within a host, over the
 // network between hosts, and through one process of each host (its leader, the first) where both
 // are needed:
 //   all-reduce      reduce within the host to the leader, all-reduce between leaders, broadcast
@@ -7,7 +7,7 @@
 //   all-gather      gather to the leader, all-gather between leaders, broadcast within the host
 //   broadcast       the root is its host's leader
 //   all-to-all      directly, each pair by its own way: nothing could be reduced on a detour
-// Payloads are contiguous and laid out in the order of the team's processes.
+// Payloads are contiguous and laid out in the order of the process group's processes.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Transport {
   // `in` may be `out`.
   Status AllReduce(const Call& call, const std::byte* in, std::byte* out, int64_t count,
                    const Reducing& how);
-  // Bounds in elements, by place in the team.
+  // Bounds in elements, by place in the process group.
   Status ReduceScatter(const Call& call, const std::byte* in, std::span<const int64_t> bounds,
                        std::byte* out, const Reducing& how);
   // Bounds in bytes.

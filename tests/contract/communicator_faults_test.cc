@@ -54,7 +54,7 @@ TEST_P(FaultsOnEveryWay, AKilledProcessIsNamedByAllOthersSoon) {
     options.beside = [](Board& board) {
       // In the middle of whatever it does.
       ASSERT_TRUE(WaitUntil([&] { return board.flags[0].load() >= 3; }));
-      kill(board.places[2].pid.load(), SIGKILL);
+      kill(board.rows[2].pid.load(), SIGKILL);
     };
     const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
       if (!member.connected.ok()) return member.connected.ToString();
@@ -158,7 +158,7 @@ TEST_P(FaultsOnEveryWay,
     options.deadline = seconds(3);
     options.beside = [](Board& board) {
       ASSERT_TRUE(WaitUntil([&] { return board.flags[0].load() >= 3; }));
-      const int pid = board.places[2].pid.load();
+      const int pid = board.rows[2].pid.load();
       kill(pid, SIGSTOP);
       EXPECT_TRUE(WaitUntil([&] { return StateOf(pid) == 'T'; }));
       // The others fail, and are in the next incarnation, before it wakes.

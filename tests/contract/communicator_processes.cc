@@ -24,8 +24,8 @@ std::string RunOne(const ProcessesOptions& options, int process, Board& board,
   if (options.adjust_options) options.adjust_options(process, made);
   Result<std::unique_ptr<Fabric>> fabric = Fabric::Create(made);
   if (!fabric.ok()) return "create: " + fabric.status().ToString();
-  board.places[process].pid.store(getpid());
-  board.places[process].port.store((*fabric)->port());
+  board.rows[process].pid.store(getpid());
+  board.rows[process].port.store((*fabric)->port());
 
   Member member;
   member.process = process;
@@ -35,11 +35,11 @@ std::string RunOne(const ProcessesOptions& options, int process, Board& board,
   member.group.incarnation = 1;
   member.group.process = process;
   for (int p = 0; p < options.processes; ++p) {
-    if (!WaitUntil([&] { return board.places[p].port.load() != 0; })) {
+    if (!WaitUntil([&] { return board.rows[p].port.load() != 0; })) {
       return WorkerName(p) + " has no port";
     }
     member.group.processes.push_back({WorkerName(p),
-                                      "127.0.0.1:" + std::to_string(board.places[p].port.load()),
+                                      "127.0.0.1:" + std::to_string(board.rows[p].port.load()),
                                       options.hosts.empty() ? "host" : options.hosts[p]});
   }
   if (options.adjust_group) options.adjust_group(process, member.group, board);
@@ -100,7 +100,7 @@ std::vector<std::string> RunProcesses(const ProcessesOptions& options,
     if (child == 0) {
       alarm(300);  // a child that hangs does not outlive its test
       const std::string text = RunOne(options, p, board, body);
-      std::strncpy(board.places[p].text, text.c_str(), sizeof board.places[p].text - 1);
+      std::strncpy(board.rows[p].text, text.c_str(), sizeof board.rows[p].text - 1);
       _exit(0);
     }
     children.push_back(child);
@@ -110,7 +110,7 @@ std::vector<std::string> RunProcesses(const ProcessesOptions& options,
     int how = 0;
     MT_CHECK(waitpid(children[p], &how, 0) == children[p]);
     texts[p] =
-        WIFSIGNALED(how) ? "died of signal " + std::to_string(WTERMSIG(how)) : board.places[p].text;
+        WIFSIGNALED(how) ? "died of signal " + std::to_string(WTERMSIG(how)) : board.rows[p].text;
   }
   return texts;
 }

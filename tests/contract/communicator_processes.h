@@ -17,12 +17,12 @@ namespace meshtrain::collective {
 // What all of them see, children too.
 struct Board {
   static constexpr int kMost = 8;
-  struct Place {
+  struct Row {
     std::atomic<int> port{0};
     std::atomic<int> pid{0};
     char text[1 << 16] = {};  // what the process had to say in the end
   };
-  Place places[kMost];
+  Row rows[kMost];
   std::atomic<int> flags[16]{};  // for the test's own use
   std::atomic<int> done{0};      // bodies that have returned
 };

@@ -249,14 +249,14 @@ TEST(FabricTest, AThousandIdleConnectionsDoNotHurt) {
   Strangers strangers;
   std::atomic<int64_t> ended{0};
   options.beside = [&](Board& board) {
-    ASSERT_TRUE(WaitUntil([&] { return board.places[0].port.load() != 0; }));
-    strangers.Come(board.places[0].port.load(), 1000, "");
-    strangers.Come(board.places[0].port.load(), 20,
+    ASSERT_TRUE(WaitUntil([&] { return board.rows[0].port.load() != 0; }));
+    strangers.Come(board.rows[0].port.load(), 1000, "");
+    strangers.Come(board.rows[0].port.load(), 20,
                    "GET / HTTP/1.1\r\nHost: worker-0\r\nAccept: everything at all\r\n\r\n");
     board.flags[0].store(1);
     // More of them while the others talk.
     ASSERT_TRUE(WaitUntil([&] { return board.flags[1].load() == 1; }));
-    strangers.Come(board.places[0].port.load(), 500, "x");
+    strangers.Come(board.rows[0].port.load(), 500, "x");
     board.flags[0].store(2);
   };
   const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
@@ -300,7 +300,7 @@ TEST(FabricTest, AFlippedBitInAPayloadIsNamedAndEndsTheIncarnation) {
     options.processes = 3;
     options.shared_memory = false;
     options.adjust_group = [&](int process, FabricGroup& group, Board& board) {
-      proxy.Target(board.places[0].port.load());
+      proxy.Target(board.rows[0].port.load());
       if (process == 1) group.processes[0].address = "127.0.0.1:" + std::to_string(proxy.port());
     };
     const auto texts = RunProcesses(options, [&](Member& member) -> std::string {

@@ -221,7 +221,7 @@ class Prover {
     std::vector<sharding::Split> splits = {Empty()};
     const sharding::AxisSizes sizes(mesh);
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-      if (sizes.size[axis] == 1) continue;  // splits nothing; Place leaves it out
+      if (sizes.size[axis] == 1) continue;  // splits nothing; Placement leaves it out
       std::vector<sharding::Split> more;
       for (const sharding::Split& split : splits) {
         more.push_back(split);
@@ -241,7 +241,7 @@ class Prover {
               continue;
             }
             sharding::Split next = split;
-            next.passing.at[axis] = sharding::Place::PendingCode(r);
+            next.passing.at[axis] = sharding::Placement::PendingCode(r);
             next.passing_operands = operands;
             more.push_back(next);
           }
@@ -270,7 +270,7 @@ class Prover {
 
   static Reduction Pending(const sharding::Split& split) {
     for (const int8_t code : split.passing.at) {
-      if (code <= sharding::Place::kPendingSum) return sharding::Place::ReductionOf(code);
+      if (code <= sharding::Placement::kPendingSum) return sharding::Placement::ReductionOf(code);
     }
     return Reduction::kSum;
   }
@@ -308,7 +308,7 @@ class Prover {
       // An input used twice can only lie one way; and it is pending in both places or in none.
       if (std::count(op.operands.begin(), op.operands.end(), v) > 1 && split.Passes()) return;
       const auto operand = static_cast<int>(at - op.operands.begin());
-      Layout layout = sharding::LayoutOf(sharding::OperandPlace(table_, split, operand), mesh,
+      Layout layout = sharding::LayoutOf(sharding::OperandPlacement(table_, split, operand), mesh,
                                          forward_.type(v).rank());
       if (!laid_out && !layout.IsPartial()) layout = Layout::Replicated(mesh, layout.rank());
       given.inputs.insert_or_assign(forward_.inputs[i].name, layout);
@@ -323,7 +323,7 @@ class Prover {
     }
     for (int a = 0; a < mesh.num_axes(); ++a) {
       if (split.passing.pending(a)) {
-        forced.passing.push_back({a, sharding::Place::ReductionOf(split.passing.at[a])});
+        forced.passing.push_back({a, sharding::Placement::ReductionOf(split.passing.at[a])});
       }
     }
     for (int i = 0; i < 32; ++i) {

@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   take(&header.collective);
   take(&header.call);
   take(&header.source);
-  take(&header.step);
+  take(&header.round);
   take(&header.length);
   take(&header.checksum);
   EncodeFrame(header, frame);

@@ -7,16 +7,16 @@ Schedule DirectReduceScatter(std::span<const int64_t> bounds, int me) {
   const Part own = {Memory::kInput, bounds[me], bounds[me + 1] - bounds[me]};
   const Part result = {Memory::kOutput, 0, own.count};
   Schedule schedule;
-  if (n == 1) schedule.steps.push_back({.receive = result, .operand = own});
+  if (n == 1) schedule.rounds.push_back({.receive = result, .operand = own});
   for (int s = 1; s < n; ++s) {
-    Step step;
-    step.to = (me + s) % n;
-    step.send = {Memory::kInput, bounds[step.to], bounds[step.to + 1] - bounds[step.to]};
-    step.from = (me - s + n) % n;
-    step.receive = result;
-    step.operand = s == 1 ? own : result;
-    step.reduce = true;
-    schedule.steps.push_back(step);
+    Round round;
+    round.to = (me + s) % n;
+    round.send = {Memory::kInput, bounds[round.to], bounds[round.to + 1] - bounds[round.to]};
+    round.from = (me - s + n) % n;
+    round.receive = result;
+    round.operand = s == 1 ? own : result;
+    round.reduce = true;
+    schedule.rounds.push_back(round);
   }
   return schedule;
 }
@@ -32,15 +32,15 @@ Schedule DirectAllGather(std::span<const int64_t> bounds, int me) {
 Schedule PairwiseAllToAll(std::span<const Range> sends, std::span<const Range> receives, int me) {
   const int n = static_cast<int>(sends.size());
   Schedule schedule;
-  schedule.steps.push_back({.receive = {Memory::kOutput, receives[me].begin, receives[me].count},
-                            .operand = {Memory::kInput, sends[me].begin, sends[me].count}});
+  schedule.rounds.push_back({.receive = {Memory::kOutput, receives[me].begin, receives[me].count},
+                             .operand = {Memory::kInput, sends[me].begin, sends[me].count}});
   for (int s = 1; s < n; ++s) {
-    Step step;
-    step.to = (me + s) % n;
-    step.send = {Memory::kInput, sends[step.to].begin, sends[step.to].count};
-    step.from = (me - s + n) % n;
-    step.receive = {Memory::kOutput, receives[step.from].begin, receives[step.from].count};
-    schedule.steps.push_back(step);
+    Round round;
+    round.to = (me + s) % n;
+    round.send = {Memory::kInput, sends[round.to].begin, sends[round.to].count};
+    round.from = (me - s + n) % n;
+    round.receive = {Memory::kOutput, receives[round.from].begin, receives[round.from].count};
+    schedule.rounds.push_back(round);
   }
   return schedule;
 }
@@ -50,23 +50,23 @@ Schedule TreeBroadcast(int n, int me, int root, int64_t count) {
   Schedule schedule;
   Memory mine = Memory::kInput;
   if (number == 0) {
-    schedule.steps.push_back(
+    schedule.rounds.push_back(
         {.receive = {Memory::kOutput, 0, count}, .operand = {Memory::kInput, 0, count}});
   } else {
-    schedule.steps.emplace_back();
+    schedule.rounds.emplace_back();
     mine = Memory::kOutput;
   }
   // After the round of `distance`, numbers below 2 * distance have it.
   for (int distance = 1; distance < n; distance *= 2) {
-    Step step;
+    Round round;
     if (number < distance && number + distance < n) {
-      step.to = (number + distance + root) % n;
-      step.send = {mine, 0, count};
+      round.to = (number + distance + root) % n;
+      round.send = {mine, 0, count};
     } else if (number >= distance && number < 2 * distance) {
-      step.from = (number - distance + root) % n;
-      step.receive = {Memory::kOutput, 0, count};
+      round.from = (number - distance + root) % n;
+      round.receive = {Memory::kOutput, 0, count};
     }
-    schedule.steps.push_back(step);
+    schedule.rounds.push_back(round);
   }
   return schedule;
 }

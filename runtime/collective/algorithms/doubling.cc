@@ -18,32 +18,32 @@ struct Fold {
   int Member(int number) const { return number < rest ? 2 * number : number + rest; }
 };
 
-// The step before and the one after: every member has both, most of them empty, so that steps keep
-// their numbers.
-Step FoldIn(const Fold& fold, int me, int64_t count) {
-  Step step;
+// The round before and the one after: every member has both, most of them empty, so that rounds
+// keep their numbers.
+Round FoldIn(const Fold& fold, int me, int64_t count) {
+  Round round;
   if (fold.Gives(me)) {
-    step.to = me - 1;
-    step.send = {Memory::kInput, 0, count};
+    round.to = me - 1;
+    round.send = {Memory::kInput, 0, count};
   } else if (fold.Takes(me)) {
-    step.from = me + 1;
-    step.receive = {Memory::kOutput, 0, count};
-    step.operand = {Memory::kInput, 0, count};
-    step.reduce = true;
+    round.from = me + 1;
+    round.receive = {Memory::kOutput, 0, count};
+    round.operand = {Memory::kInput, 0, count};
+    round.reduce = true;
   }
-  return step;
+  return round;
 }
 
-Step FoldOut(const Fold& fold, int me, int64_t count) {
-  Step step;
+Round FoldOut(const Fold& fold, int me, int64_t count) {
+  Round round;
   if (fold.Takes(me)) {
-    step.to = me + 1;
-    step.send = {Memory::kOutput, 0, count};
+    round.to = me + 1;
+    round.send = {Memory::kOutput, 0, count};
   } else if (fold.Gives(me)) {
-    step.from = me - 1;
-    step.receive = {Memory::kOutput, 0, count};
+    round.from = me - 1;
+    round.receive = {Memory::kOutput, 0, count};
   }
-  return step;
+  return round;
 }
 
 }  // namespace
@@ -52,28 +52,28 @@ Schedule DoublingAllReduce(int n, int me, int64_t count) {
   Schedule schedule;
   schedule.ordered = true;
   if (n == 1) {
-    schedule.steps.push_back(
+    schedule.rounds.push_back(
         {.receive = {Memory::kOutput, 0, count}, .operand = {Memory::kInput, 0, count}});
     return schedule;
   }
   const Fold fold(n);
-  if (fold.rest > 0) schedule.steps.push_back(FoldIn(fold, me, count));
+  if (fold.rest > 0) schedule.rounds.push_back(FoldIn(fold, me, count));
   Memory mine = fold.Takes(me) ? Memory::kOutput : Memory::kInput;
   for (int distance = 1; distance < fold.power; distance *= 2) {
-    Step step;
+    Round round;
     if (!fold.Gives(me)) {
       const int number = fold.Number(me), partner = number ^ distance;
-      step.to = step.from = fold.Member(partner);
-      step.send = {mine, 0, count};
-      step.operand = {mine, 0, count};
-      step.receive = {Memory::kOutput, 0, count};
-      step.reduce = true;
-      step.incoming_left = partner < number;
+      round.to = round.from = fold.Member(partner);
+      round.send = {mine, 0, count};
+      round.operand = {mine, 0, count};
+      round.receive = {Memory::kOutput, 0, count};
+      round.reduce = true;
+      round.incoming_left = partner < number;
       mine = Memory::kOutput;
     }
-    schedule.steps.push_back(step);
+    schedule.rounds.push_back(round);
   }
-  if (fold.rest > 0) schedule.steps.push_back(FoldOut(fold, me, count));
+  if (fold.rest > 0) schedule.rounds.push_back(FoldOut(fold, me, count));
   return schedule;
 }
 
@@ -81,7 +81,7 @@ Schedule HalvingAllReduce(int n, int me, int64_t count) {
   if (n == 1) return RingAllReduce(1, me, count);
   const Fold fold(n);
   Schedule schedule;
-  if (fold.rest > 0) schedule.steps.push_back(FoldIn(fold, me, count));
+  if (fold.rest > 0) schedule.rounds.push_back(FoldIn(fold, me, count));
   const std::vector<int64_t> bounds = EvenBounds(count, fold.power);
   const auto parts = [&](Memory memory, int first, int last) {
     return Part{memory, bounds[first], bounds[last] - bounds[first]};
@@ -90,33 +90,33 @@ Schedule HalvingAllReduce(int n, int me, int64_t count) {
   Memory mine = fold.Takes(me) ? Memory::kOutput : Memory::kInput;
   int first = 0, last = fold.power;  // the parts that are still ours to reduce
   for (int distance = fold.power / 2; distance > 0; distance /= 2) {
-    Step step;
+    Round round;
     if (!fold.Gives(me)) {
       const int middle = (first + last) / 2;
       const bool lower = (number & distance) == 0;
-      step.to = step.from = fold.Member(number ^ distance);
-      step.send = lower ? parts(mine, middle, last) : parts(mine, first, middle);
+      round.to = round.from = fold.Member(number ^ distance);
+      round.send = lower ? parts(mine, middle, last) : parts(mine, first, middle);
       (lower ? last : first) = middle;
-      step.operand = parts(mine, first, last);
-      step.receive = parts(Memory::kOutput, first, last);
-      step.reduce = true;
+      round.operand = parts(mine, first, last);
+      round.receive = parts(Memory::kOutput, first, last);
+      round.reduce = true;
       mine = Memory::kOutput;
     }
-    schedule.steps.push_back(step);
+    schedule.rounds.push_back(round);
   }
   for (int distance = 1; distance < fold.power; distance *= 2) {
-    Step step;
+    Round round;
     if (!fold.Gives(me)) {
       const bool lower = (number & distance) == 0;
-      step.to = step.from = fold.Member(number ^ distance);
-      step.send = parts(Memory::kOutput, first, last);
-      step.receive = lower ? parts(Memory::kOutput, last, last + distance)
-                           : parts(Memory::kOutput, first - distance, first);
+      round.to = round.from = fold.Member(number ^ distance);
+      round.send = parts(Memory::kOutput, first, last);
+      round.receive = lower ? parts(Memory::kOutput, last, last + distance)
+                            : parts(Memory::kOutput, first - distance, first);
       (lower ? last : first) += lower ? distance : -distance;
     }
-    schedule.steps.push_back(step);
+    schedule.rounds.push_back(round);
   }
-  if (fold.rest > 0) schedule.steps.push_back(FoldOut(fold, me, count));
+  if (fold.rest > 0) schedule.rounds.push_back(FoldOut(fold, me, count));
   return schedule;
 }
 

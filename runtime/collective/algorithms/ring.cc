@@ -8,11 +8,11 @@ namespace {
 int Wrap(int i, int n) { return (i % n + n) % n; }
 
 // n messages travel at once, each from member to member around the ring.
-Step Around(int n, int me) {
-  Step step;
-  step.to = Wrap(me + 1, n);
-  step.from = Wrap(me - 1, n);
-  return step;
+Round Around(int n, int me) {
+  Round round;
+  round.to = Wrap(me + 1, n);
+  round.from = Wrap(me - 1, n);
+  return round;
 }
 
 Part Of(Memory memory, std::span<const int64_t> bounds, int part) {
@@ -37,26 +37,26 @@ std::vector<int64_t> EvenBounds(int64_t count, int n) {
 Schedule RingAllReduce(int n, int me, int64_t count) {
   Schedule schedule;
   if (n == 1) {
-    schedule.steps.push_back(
+    schedule.rounds.push_back(
         {.receive = {Memory::kOutput, 0, count}, .operand = {Memory::kInput, 0, count}});
     return schedule;
   }
   const std::vector<int64_t> bounds = EvenBounds(count, n);
-  // Part p starts at member p and gathers the others' shares on its way; after n - 1 steps it is
+  // Part p starts at member p and gathers the others' shares on its way; after n - 1 rounds it is
   // whole at member p - 1.
   for (int s = 0; s < n - 1; ++s) {
-    Step step = Around(n, me);
-    step.send = Of(s == 0 ? Memory::kInput : Memory::kOutput, bounds, Wrap(me - s, n));
-    step.receive = Of(Memory::kOutput, bounds, Wrap(me - s - 1, n));
-    step.operand = Of(Memory::kInput, bounds, Wrap(me - s - 1, n));
-    step.reduce = true;
-    schedule.steps.push_back(step);
+    Round round = Around(n, me);
+    round.send = Of(s == 0 ? Memory::kInput : Memory::kOutput, bounds, Wrap(me - s, n));
+    round.receive = Of(Memory::kOutput, bounds, Wrap(me - s - 1, n));
+    round.operand = Of(Memory::kInput, bounds, Wrap(me - s - 1, n));
+    round.reduce = true;
+    schedule.rounds.push_back(round);
   }
   for (int s = 0; s < n - 1; ++s) {
-    Step step = Around(n, me);
-    step.send = Of(Memory::kOutput, bounds, Wrap(me + 1 - s, n));
-    step.receive = Of(Memory::kOutput, bounds, Wrap(me - s, n));
-    schedule.steps.push_back(step);
+    Round round = Around(n, me);
+    round.send = Of(Memory::kOutput, bounds, Wrap(me + 1 - s, n));
+    round.receive = Of(Memory::kOutput, bounds, Wrap(me - s, n));
+    schedule.rounds.push_back(round);
   }
   return schedule;
 }
@@ -67,7 +67,7 @@ Schedule RingReduceScatter(std::span<const int64_t> bounds, int me) {
   const Part own = Of(Memory::kInput, bounds, me);
   const Part result = {Memory::kOutput, 0, own.count};
   if (n == 1) {
-    schedule.steps.push_back({.receive = result, .operand = own});
+    schedule.rounds.push_back({.receive = result, .operand = own});
     return schedule;
   }
   int64_t largest = 0;
@@ -76,15 +76,15 @@ Schedule RingReduceScatter(std::span<const int64_t> bounds, int me) {
   // Part p starts at member p + 1 and arrives whole at member p. On its way it lies in one half of
   // the scratch while the one before it leaves from the other.
   for (int s = 0; s < n - 1; ++s) {
-    Step step = Around(n, me);
+    Round round = Around(n, me);
     const int sent = Wrap(me - 1 - s, n), received = Wrap(me - 2 - s, n);
-    step.send = Of(Memory::kInput, bounds, sent);
-    if (s > 0) step.send = {Memory::kScratch, (s - 1) % 2 * largest, step.send.count};
-    step.operand = Of(Memory::kInput, bounds, received);
-    step.receive =
-        s == n - 2 ? result : Part{Memory::kScratch, s % 2 * largest, step.operand.count};
-    step.reduce = true;
-    schedule.steps.push_back(step);
+    round.send = Of(Memory::kInput, bounds, sent);
+    if (s > 0) round.send = {Memory::kScratch, (s - 1) % 2 * largest, round.send.count};
+    round.operand = Of(Memory::kInput, bounds, received);
+    round.receive =
+        s == n - 2 ? result : Part{Memory::kScratch, s % 2 * largest, round.operand.count};
+    round.reduce = true;
+    schedule.rounds.push_back(round);
   }
   return schedule;
 }
@@ -93,13 +93,13 @@ Schedule RingAllGather(std::span<const int64_t> bounds, int me) {
   const int n = static_cast<int>(bounds.size()) - 1;
   Schedule schedule;
   const Part mine = Of(Memory::kOutput, bounds, me);
-  schedule.steps.push_back({.receive = mine, .operand = {Memory::kInput, 0, mine.count}});
+  schedule.rounds.push_back({.receive = mine, .operand = {Memory::kInput, 0, mine.count}});
   for (int s = 0; s < n - 1; ++s) {
-    Step step = Around(n, me);
-    step.send = Of(Memory::kOutput, bounds, Wrap(me - s, n));
-    if (s == 0) step.send = {Memory::kInput, 0, mine.count};
-    step.receive = Of(Memory::kOutput, bounds, Wrap(me - s - 1, n));
-    schedule.steps.push_back(step);
+    Round round = Around(n, me);
+    round.send = Of(Memory::kOutput, bounds, Wrap(me - s, n));
+    if (s == 0) round.send = {Memory::kInput, 0, mine.count};
+    round.receive = Of(Memory::kOutput, bounds, Wrap(me - s - 1, n));
+    schedule.rounds.push_back(round);
   }
   return schedule;
 }

@@ -3,12 +3,12 @@
 // test plays all members against the plain sum.
 //
 // Kept true:
-//   - A member takes its steps in order, and within a step sends and receives at once. Step s of a
-//     member matches step s of its partner: what `to` is sent at step s, that member receives at
-//     its step s, count for count. Hence no buffering is needed for progress: the member that is
-//     least far always finds its partners at its step.
-//   - A send reads its memory as it stood before its step; what is received is in place after the
-//     step.
+//   - A member takes its rounds in order, and within a round sends and receives at once. Round s of
+//   a member matches round s of its partner: what `to` is sent at round s, that member receives at
+//   its round s, count for count. Hence no buffering is needed for progress: the member that is
+//   least far always finds its partners at its round.
+//   - A send reads its memory as it stood before its round; what is received is in place after the
+//     round.
 //   - Every element of an all-reduce's result is computed by one member and then copied, except in
 //     DoublingAllReduce, where all members apply the same operations to the same operands in the
 //     same order: left is the lower member's. Either way all members end with the same bits.
@@ -35,7 +35,7 @@ struct Part {
   friend bool operator==(const Part&, const Part&) = default;
 };
 
-struct Step {
+struct Round {
   int to = -1;  // member; -1: sends nothing
   Part send;
   int from = -1;  // member; -1: receives nothing, but copies `operand` to `receive` where that is
@@ -47,7 +47,7 @@ struct Step {
 };
 
 struct Schedule {
-  std::vector<Step> steps;
+  std::vector<Round> rounds;
   int64_t scratch = 0;   // elements
   bool ordered = false;  // reductions need FindOrderedReduce
 };
@@ -63,11 +63,11 @@ Range PartOf(int64_t count, int64_t n, int64_t i);
 std::vector<int64_t> EvenBounds(int64_t count, int n);
 
 // --- all-reduce of `count` elements
-// 2 (n-1) steps, 2 (n-1)/n of the input from each member.
+// 2 (n-1) rounds, 2 (n-1)/n of the input from each member.
 Schedule RingAllReduce(int n, int me, int64_t count);
-// About log2(n) steps of the whole input (two more when n is no power of two): for few bytes.
+// About log2(n) rounds of the whole input (two more when n is no power of two): for few bytes.
 Schedule DoublingAllReduce(int n, int me, int64_t count);
-// About 2 log2(n) steps; for a power of two the ring's bytes, else up to twice the input more from
+// About 2 log2(n) rounds; for a power of two the ring's bytes, else up to twice the input more from
 // some.
 Schedule HalvingAllReduce(int n, int me, int64_t count);
 

@@ -49,7 +49,7 @@ void EncodeFrame(const FrameHeader& h, FrameBytes& out) {
   Put(out, 24, h.collective);
   Put(out, 32, h.call);
   Put(out, 40, h.source);
-  Put(out, 44, h.step);
+  Put(out, 44, h.round);
   Put(out, 48, h.length);
   Put(out, 56, h.checksum);
   Put(out, 52, HeaderCheck(out));
@@ -72,7 +72,7 @@ Result<FrameHeader> DecodeFrame(const FrameBytes& bytes) {
   h.collective = Get<uint64_t>(bytes, 24);
   h.call = Get<uint64_t>(bytes, 32);
   h.source = Get<uint32_t>(bytes, 40);
-  h.step = Get<uint32_t>(bytes, 44);
+  h.round = Get<uint32_t>(bytes, 44);
   h.length = Get<uint32_t>(bytes, 48);
   h.checksum = Get<uint64_t>(bytes, 56);
   return h;
@@ -84,7 +84,7 @@ FrameDifference Compare(const FrameHeader& got, const FrameHeader& want) {
   if (got.plan_hash != want.plan_hash) return FrameDifference::kPlan;
   if (got.collective != want.collective) return FrameDifference::kCollective;
   if (got.call != want.call) return FrameDifference::kCall;
-  if (got.step != want.step) return FrameDifference::kStep;
+  if (got.round != want.round) return FrameDifference::kRound;
   if (got.length != want.length) return FrameDifference::kLength;
   return FrameDifference::kNone;
 }
@@ -111,9 +111,9 @@ Status Diverged(FrameDifference difference, const FrameHeader& got, const FrameH
     case FrameDifference::kCall:
       return FailedPrecondition("programs diverge: " + peer + " is at " + Where(theirs) +
                                 ", we are at " + Where(ours));
-    case FrameDifference::kStep:
-      return FailedPrecondition(pair("another step of the algorithm", std::to_string(got.step),
-                                     std::to_string(want.step)));
+    case FrameDifference::kRound:
+      return FailedPrecondition(pair("another round of the algorithm", std::to_string(got.round),
+                                     std::to_string(want.round)));
     case FrameDifference::kLength:
       return FailedPrecondition(
           pair("another length", std::to_string(got.length), std::to_string(want.length)));

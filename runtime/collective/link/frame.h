@@ -2,12 +2,12 @@
 // expected. Pure.
 //
 // A frame says to which collective of which incarnation and plan it belongs, so that a peer that is
-// a step ahead, runs another plan or lives in the past is found out by the first byte it sends.
+// a round ahead, runs another plan or lives in the past is found out by the first byte it sends.
 // Layout, little-endian, 64 bytes:
 //
 //    0 magic "MTCF"   4 version u16   6 zero u16      8 incarnation u64   16 plan hash u64
 //   24 collective u64
-//   32 call u64      40 source u32   44 step u32     48 length u32        52 header's check u32
+//   32 call u64      40 source u32   44 round u32     48 length u32        52 header's check u32
 //   56 XXH3-64 of the payload
 //
 // The header's check is the low half of XXH3-64 over bytes 0..51 and 56..63.
@@ -33,7 +33,7 @@ struct FrameHeader {
   uint64_t collective = 0;  // 1, 2, ... within the incarnation
   uint64_t call = 0;        // CallDigest
   uint32_t source = 0;      // the sending process
-  uint32_t step = 0;        // of the schedule
+  uint32_t round = 0;       // of the schedule
   uint32_t length = 0;      // of the payload, in bytes
   uint64_t checksum = 0;    // of the payload
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
@@ -52,7 +52,7 @@ enum class FrameDifference : uint8_t {
   kPlan,
   kCollective,
   kCall,
-  kStep,
+  kRound,
   kLength
 };
 // Checksums are not compared: they are the payload's.

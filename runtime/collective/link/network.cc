@@ -22,10 +22,10 @@ constexpr int64_t kSmallestFrame = 16 << 10;
 constexpr int64_t kSmallBytes = 64 << 10;
 constexpr auto kLookUp = std::chrono::milliseconds(100);
 
-// A step's bytes in at least four frames, so that its end does not wait for its beginning. Both
+// A round's bytes in at least four frames, so that its end does not wait for its beginning. Both
 // sides count alike.
-int64_t FrameOf(int64_t step_bytes, int64_t width) {
-  return std::clamp(step_bytes / 4, kSmallestFrame, kFrameBytes) / 64 * 64 / width * width;
+int64_t FrameOf(int64_t round_bytes, int64_t width) {
+  return std::clamp(round_bytes / 4, kSmallestFrame, kFrameBytes) / 64 * 64 / width * width;
 }
 
 struct Bytes {
@@ -39,7 +39,7 @@ struct Bytes {
 
 }  // namespace
 
-// One schedule under way. Two cursors go over its steps: the sender's and the receiver's, each
+// One schedule under way. Two cursors go over its rounds: the sender's and the receiver's, each
 // frame by frame; each waits for the other where they touch the same bytes.
 class Network::Running {
  public:
@@ -48,16 +48,16 @@ class Network::Running {
       : network_(network),
         call_(call),
         members_(members),
-        steps_(schedule.steps),
+        rounds_(schedule.rounds),
         operands_(operands) {
     int64_t bytes = 0;
-    for (const Step& step : steps_) bytes += step.receive.count * operands_.width;
+    for (const Round& round : rounds_) bytes += round.receive.count * operands_.width;
     small_ = bytes <= kSmallBytes;
   }
 
   Status Run() {
     SkipSent();
-    while (send_step_ < steps_.size() || receive_step_ < steps_.size()) {
+    while (send_round_ < rounds_.size() || receive_round_ < rounds_.size()) {
       bool moved = false;
       MT_RETURN_IF_ERROR(Receive(moved));
       MT_RETURN_IF_ERROR(Send(moved));
@@ -78,23 +78,23 @@ class Network::Running {
     return base + part.begin * operands_.width;
   }
   Bytes All(const Part& part) const { return {At(part), part.count * operands_.width}; }
-  bool Sends(const Step& step) const { return step.to >= 0 && step.send.count > 0; }
-  bool Receives(const Step& step) const { return step.from >= 0 && step.receive.count > 0; }
+  bool Sends(const Round& round) const { return round.to >= 0 && round.send.count > 0; }
+  bool Receives(const Round& round) const { return round.from >= 0 && round.receive.count > 0; }
   int Fd(int member) const { return network_.links_[members_[member]].fd(); }
 
   // --- sending
 
   void SkipSent() {
-    while (send_step_ < steps_.size() && !Sends(steps_[send_step_])) ++send_step_;
+    while (send_round_ < rounds_.size() && !Sends(rounds_[send_round_])) ++send_round_;
   }
 
-  // Whether the next frame's bytes are there: no receive of an earlier step has still to write
+  // Whether the next frame's bytes are there: no receive of an earlier round has still to write
   // them.
   bool MaySend(const Bytes& frame) const {
-    for (size_t k = receive_step_; k < send_step_; ++k) {
-      if (steps_[k].receive.count == 0) continue;
-      Bytes missing = All(steps_[k].receive);
-      if (k == receive_step_) {
+    for (size_t k = receive_round_; k < send_round_; ++k) {
+      if (rounds_[k].receive.count == 0) continue;
+      Bytes missing = All(rounds_[k].receive);
+      if (k == receive_round_) {
         missing.begin += applied_;
         missing.count -= applied_;
       }
@@ -104,12 +104,12 @@ class Network::Running {
   }
 
   uint64_t ChecksumOf(const Bytes& frame, int64_t index) const {
-    // What came in the last step and goes on unchanged keeps its checksum.
-    if (send_step_ > 0) {
-      const Step& last = steps_[send_step_ - 1];
-      const Sums& sums = sums_[(send_step_ - 1) % 2];
-      if (Receives(last) && !last.reduce && last.receive == steps_[send_step_].send &&
-          sums.step == send_step_ - 1) {
+    // What came in the last round and goes on unchanged keeps its checksum.
+    if (send_round_ > 0) {
+      const Round& last = rounds_[send_round_ - 1];
+      const Sums& sums = sums_[(send_round_ - 1) % 2];
+      if (Receives(last) && !last.reduce && last.receive == rounds_[send_round_].send &&
+          sums.round == send_round_ - 1) {
         return sums.of[index];
       }
     }
@@ -117,15 +117,15 @@ class Network::Running {
   }
 
   Status Send(bool& moved) {
-    if (send_step_ < steps_.size()) {
-      const Step& step = steps_[send_step_];
-      const Bytes all = All(step.send);
+    if (send_round_ < rounds_.size()) {
+      const Round& round = rounds_[send_round_];
+      const Bytes all = All(round.send);
       if (!sending_) {
         const int64_t size = FrameOf(all.count, operands_.width);
         frame_ = {all.begin + sent_, std::min(size, all.count - sent_)};
         if (!MaySend(frame_)) return OkStatus();
         FrameHeader header = call_.header;
-        header.step = static_cast<uint32_t>(send_step_);
+        header.round = static_cast<uint32_t>(send_round_);
         header.length = static_cast<uint32_t>(frame_.count);
         header.checksum = ChecksumOf(frame_, sent_ / size);
         EncodeFrame(header, send_header_);
@@ -145,13 +145,13 @@ class Network::Running {
       msghdr message{};
       message.msg_iov = io;
       message.msg_iovlen = parts;
-      const ssize_t n = sendmsg(Fd(step.to), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t n = sendmsg(Fd(round.to), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
           send_blocked_ = true;
           return OkStatus();
         }
-        return Gone(step.to, errno);
+        return Gone(round.to, errno);
       }
       moved = true;
       frame_sent_ += n;
@@ -161,7 +161,7 @@ class Network::Running {
       sent_ += frame_.count;
       network_.bytes_sent_ += frame_.count;
       if (sent_ == all.count) {
-        ++send_step_;
+        ++send_round_;
         sent_ = 0;
         SkipSent();
       }
@@ -171,25 +171,25 @@ class Network::Running {
 
   // --- receiving
 
-  // Over steps that receive nothing; carries out local copies.
+  // Over rounds that receive nothing; carries out local copies.
   void SkipReceived(bool& moved) {
-    while (receive_step_ < steps_.size() && !Receives(steps_[receive_step_])) {
-      const Step& step = steps_[receive_step_];
-      if (step.from < 0 && step.receive.count > 0 && At(step.receive) != At(step.operand)) {
-        if (!MayWrite(All(step.receive))) return;
-        std::memcpy(At(step.receive), At(step.operand), step.receive.count * operands_.width);
+    while (receive_round_ < rounds_.size() && !Receives(rounds_[receive_round_])) {
+      const Round& round = rounds_[receive_round_];
+      if (round.from < 0 && round.receive.count > 0 && At(round.receive) != At(round.operand)) {
+        if (!MayWrite(All(round.receive))) return;
+        std::memcpy(At(round.receive), At(round.operand), round.receive.count * operands_.width);
       }
-      ++receive_step_;
+      ++receive_round_;
       moved = true;
     }
   }
 
-  // Whether bytes may be overwritten: no send up to the receiver's step has still to read them.
+  // Whether bytes may be overwritten: no send up to the receiver's round has still to read them.
   bool MayWrite(const Bytes& target) const {
-    for (size_t i = send_step_; i <= receive_step_ && i < steps_.size(); ++i) {
-      if (!Sends(steps_[i])) continue;
-      Bytes left = All(steps_[i].send);
-      if (i == send_step_) {
+    for (size_t i = send_round_; i <= receive_round_ && i < rounds_.size(); ++i) {
+      if (!Sends(rounds_[i])) continue;
+      Bytes left = All(rounds_[i].send);
+      if (i == send_round_) {
         left.begin += sent_;
         left.count -= sent_;
       }
@@ -202,16 +202,16 @@ class Network::Running {
     receive_waits_ = false;
     while (true) {
       SkipReceived(moved);
-      if (receive_step_ >= steps_.size() || !Receives(steps_[receive_step_])) return OkStatus();
-      const Step& step = steps_[receive_step_];
-      const Bytes all = All(step.receive);
+      if (receive_round_ >= rounds_.size() || !Receives(rounds_[receive_round_])) return OkStatus();
+      const Round& round = rounds_[receive_round_];
+      const Bytes all = All(round.receive);
       const int64_t size = FrameOf(all.count, operands_.width);
       const int64_t length = std::min(size, all.count - applied_);
-      std::byte* target = At(step.receive) + applied_;
-      std::byte* into = step.reduce ? network_.staging_.data() : target;
+      std::byte* target = At(round.receive) + applied_;
+      std::byte* into = round.reduce ? network_.staging_.data() : target;
       const int64_t headers = kFrameHeaderBytes;
       if (received_ < headers + length) {
-        if (!step.reduce && !MayWrite({target, length})) return OkStatus();
+        if (!round.reduce && !MayWrite({target, length})) return OkStatus();
         iovec io[2];
         int parts = 0;
         if (received_ < headers) {
@@ -223,11 +223,11 @@ class Network::Running {
         msghdr message{};
         message.msg_iov = io;
         message.msg_iovlen = parts;
-        const ssize_t n = recvmsg(Fd(step.from), &message, MSG_DONTWAIT);
-        if (n == 0) return Gone(step.from, 0);
+        const ssize_t n = recvmsg(Fd(round.from), &message, MSG_DONTWAIT);
+        if (n == 0) return Gone(round.from, 0);
         if (n < 0) {
           if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
-            return Gone(step.from, errno);
+            return Gone(round.from, errno);
           }
           receive_waits_ = true;
           return OkStatus();
@@ -235,40 +235,40 @@ class Network::Running {
         moved = true;
         const bool had_header = received_ >= headers;
         received_ += n;
-        if (!had_header && received_ >= headers) MT_RETURN_IF_ERROR(CheckHeader(step, length));
+        if (!had_header && received_ >= headers) MT_RETURN_IF_ERROR(CheckHeader(round, length));
         if (received_ < headers + length) continue;
       }
-      if (step.reduce && !MayWrite({target, length})) return OkStatus();
+      if (round.reduce && !MayWrite({target, length})) return OkStatus();
       const uint64_t sum = wire::Checksum(into, length);
-      if (sum != expected_sum_) return Spoilt(step, sum);
-      if (step.reduce) {
-        const std::byte* operand = At(step.operand) + applied_;
-        operands_.reduce(target, step.incoming_left ? into : operand,
-                         step.incoming_left ? operand : into, length / operands_.width);
+      if (sum != expected_sum_) return Spoilt(round, sum);
+      if (round.reduce) {
+        const std::byte* operand = At(round.operand) + applied_;
+        operands_.reduce(target, round.incoming_left ? into : operand,
+                         round.incoming_left ? operand : into, length / operands_.width);
       } else {
-        Sums& sums = sums_[receive_step_ % 2];
+        Sums& sums = sums_[receive_round_ % 2];
         if (applied_ == 0) sums.of.clear();
-        sums.step = receive_step_;
+        sums.round = receive_round_;
         sums.of.push_back(sum);
       }
       moved = true;
       received_ = 0;
       applied_ += length;
       if (applied_ == all.count) {
-        ++receive_step_;
+        ++receive_round_;
         applied_ = 0;
       }
       return OkStatus();  // what was just added is sent while it is in the cache
     }
   }
 
-  Status CheckHeader(const Step& step, int64_t length) {
+  Status CheckHeader(const Round& round, int64_t length) {
     Result<FrameHeader> header = DecodeFrame(receive_header_);
-    const int process = members_[step.from];
+    const int process = members_[round.from];
     if (!header.ok()) return header.status().At("from " + call_.health->Name(process));
     FrameHeader want = call_.header;
     want.source = static_cast<uint32_t>(process);
-    want.step = static_cast<uint32_t>(receive_step_);
+    want.round = static_cast<uint32_t>(receive_round_);
     want.length = static_cast<uint32_t>(length);
     const FrameDifference difference = Compare(*header, want);
     if (difference != FrameDifference::kNone) {
@@ -278,9 +278,9 @@ class Network::Running {
     return OkStatus();
   }
 
-  Status Spoilt(const Step& step, uint64_t sum) const {
+  Status Spoilt(const Round& round, uint64_t sum) const {
     return Unavailable("bytes were changed on their way from " +
-                       call_.health->Name(members_[step.from]) + " to " +
+                       call_.health->Name(members_[round.from]) + " to " +
                        call_.health->Name(static_cast<int>(call_.header.source)) +
                        ": expected checksum " + std::to_string(expected_sum_) +
                        ", got: " + std::to_string(sum))
@@ -313,14 +313,14 @@ class Network::Running {
       since_ = steady_clock::now();
       int missing[2];
       size_t count = 0;
-      if (receive_waits_) missing[count++] = members_[steps_[receive_step_].from];
-      if (send_blocked_) missing[count++] = members_[steps_[send_step_].to];
+      if (receive_waits_) missing[count++] = members_[rounds_[receive_round_].from];
+      if (send_blocked_) missing[count++] = members_[rounds_[send_round_].to];
       call_.health->WaitFor({missing, count});
     }
     pollfd fds[3] = {{call_.health->event(), POLLIN, 0}};
     int count = 1;
-    if (receive_waits_) fds[count++] = {Fd(steps_[receive_step_].from), POLLIN, 0};
-    if (sending_ && send_blocked_) fds[count++] = {Fd(steps_[send_step_].to), POLLOUT, 0};
+    if (receive_waits_) fds[count++] = {Fd(rounds_[receive_round_].from), POLLIN, 0};
+    if (sending_ && send_blocked_) fds[count++] = {Fd(rounds_[send_round_].to), POLLOUT, 0};
     MT_CHECK(count > 1);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(call_.deadline -
                                                                    (steady_clock::now() - since_));
@@ -328,7 +328,7 @@ class Network::Running {
     MT_RETURN_IF_ERROR(call_.health->Check());
     if (steady_clock::now() - since_ >= call_.deadline) {
       return call_.diagnosis->Late(
-          members_[receive_waits_ ? steps_[receive_step_].from : steps_[send_step_].to]);
+          members_[receive_waits_ ? rounds_[receive_round_].from : rounds_[send_round_].to]);
     }
     return OkStatus();
   }
@@ -336,25 +336,25 @@ class Network::Running {
   Network& network_;
   const Call& call_;
   const std::span<const int> members_;
-  const std::vector<Step>& steps_;
+  const std::vector<Round>& rounds_;
   const Operands& operands_;
 
-  size_t send_step_ = 0;
-  int64_t sent_ = 0;  // bytes of the step in frames that are gone
+  size_t send_round_ = 0;
+  int64_t sent_ = 0;  // bytes of the round in frames that are gone
   bool sending_ = false, send_blocked_ = false;
   Bytes frame_;
   int64_t frame_sent_ = 0;  // bytes of header and payload
   FrameBytes send_header_;
 
-  size_t receive_step_ = 0;
-  int64_t applied_ = 0;   // bytes of the step that are in place
+  size_t receive_round_ = 0;
+  int64_t applied_ = 0;   // bytes of the round that are in place
   int64_t received_ = 0;  // bytes of the frame: header and payload
   bool receive_waits_ = false;
   FrameBytes receive_header_;
   uint64_t expected_sum_ = 0;
-  // Of the frames that were received as copies; by step, modulo 2.
+  // Of the frames that were received as copies; by round, modulo 2.
   struct Sums {
-    size_t step = 0;
+    size_t round = 0;
     std::vector<uint64_t> of;
   };
   Sums sums_[2];

@@ -31,9 +31,9 @@ constexpr int64_t kAskBytes = 128 << 10;
 // among 4 takes 5.4 instead of 6.7 ms, 4 MB among 4 would take 1.15 instead of 0.95 ms.
 constexpr int64_t kPastCachesBytes = 32 << 20;
 
-// Tickets are made of the collective's number (34 bits), the team's level (8), the stage (4) and
-// the phase (18), so that each process' tickets rise from call to call and mean the same to all
-// members of a team.
+// Tickets are made of the collective's number (34 bits), the process group's level (8), the stage
+// (4) and the phase (18), so that each process' tickets rise from call to call and mean the same to
+// all members of a process group.
 constexpr uint64_t kPhases = uint64_t{1} << 18;
 constexpr uint64_t kEnd = kPhases - 1;
 constexpr int kMaxLevel = 255, kMaxStage = 15;
@@ -124,16 +124,15 @@ class SharedMemory::Part {
         call_(*host.call),
         small_(bytes <= kReadAllBytes),
         base_((call_.header.collective << kNumberShift) |
-              (static_cast<uint64_t>(call_.team->level) * (kMaxStage + 1) + host.stage) * kPhases),
-        first_(
-            static_cast<int>((call_.header.collective + call_.team->level + host.stage) % kSlots)) {
-  }
+              (static_cast<uint64_t>(call_.peers->level) * (kMaxStage + 1) + host.stage) * kPhases),
+        first_(static_cast<int>((call_.header.collective + call_.peers->level + host.stage) %
+                                kSlots)) {}
 
   Status Check(int64_t phases) const {
-    if (call_.team->level > kMaxLevel || phases >= static_cast<int64_t>(kEnd)) {
+    if (call_.peers->level > kMaxLevel || phases >= static_cast<int64_t>(kEnd)) {
       return InvalidArgument(
           "too much for one collective through shared memory: " + std::to_string(phases) +
-          " rounds, level " + std::to_string(call_.team->level));
+          " rounds, level " + std::to_string(call_.peers->level));
     }
     return OkStatus();
   }

@@ -6,10 +6,11 @@
 // ends with the incarnation, and at the call's deadline.
 //
 // Results: every element of a reduction is computed from the members' operands in the order of the
-// team, by one process that the others copy from, or by each of them with the same operations: all
-// get the same bits.
+// process group, by one process that the others copy from, or by each of them with the same
+// operations: all get the same bits.
 //
-// The members of a call are processes of one host, given by index and in the order of the team.
+// The members of a call are processes of one host, given by index and in the order of the process
+// group.
 #pragma once
 
 #include <cstdint>

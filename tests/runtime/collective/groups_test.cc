@@ -20,22 +20,22 @@ Mesh Owned(const std::string& text, const std::string& owners) {
   return *Mesh::Create((*Mesh::Parse(text)).axes(), devices);
 }
 
-std::vector<Team> Teams(const Mesh& mesh, const std::vector<int>& axes, int process,
-                        const std::string& hosts) {
+std::vector<ProcessGroup> Spanned(const Mesh& mesh, const std::vector<int>& axes, int process,
+                                  const std::string& hosts) {
   std::vector<int> host_of;
   for (const char c : hosts) host_of.push_back(c - '0');
-  return TeamsOf(mesh, *GroupsOver(mesh, axes), process, host_of);
+  return ProcessGroupsOf(mesh, *GroupsOver(mesh, axes), process, host_of);
 }
 
-// "members of each process of each team, by group.member; levels"
-std::string Text(const std::vector<Team>& teams) {
+// "members of each process of each process group, by group.member; levels"
+std::string Text(const std::vector<ProcessGroup>& process_groups) {
   std::string text;
-  for (const Team& team : teams) {
-    text += "L" + std::to_string(team.level) + (team.plain ? " plain" : "");
-    for (int p = 0; p < team.size(); ++p) {
-      text += (p == team.me ? " *" : " ") + std::to_string(team.processes[p]) + "@" +
-              std::to_string(team.hosts[p]) + "[";
-      for (const Seat& seat : team.seats[p]) {
+  for (const ProcessGroup& peers : process_groups) {
+    text += "L" + std::to_string(peers.level) + (peers.plain ? " plain" : "");
+    for (int p = 0; p < peers.size(); ++p) {
+      text += (p == peers.me ? " *" : " ") + std::to_string(peers.processes[p]) + "@" +
+              std::to_string(peers.hosts[p]) + "[";
+      for (const Seat& seat : peers.seats[p]) {
         text += std::to_string(seat.group) + "." + std::to_string(seat.member) + ",";
       }
       text += "]";
@@ -57,41 +57,41 @@ TEST(GroupsTest, AreTheMeshsInItsOrder) {
   EXPECT_EQ((*GroupsOver(mesh, {})).size, 1);
 }
 
-TEST(GroupsTest, TeamsOfTheWorkedExample) {
+TEST(GroupsTest, ProcessGroupsOfTheWorkedExample) {
   const Mesh mesh = Owned("batch=4,model=2", "00001111");
-  EXPECT_EQ(Text(Teams(mesh, {0}, 0, "00")), "L0 *0@0[0.0,0.1,1.0,1.1,] 1@0[0.2,0.3,1.2,1.3,];");
-  EXPECT_EQ(Text(Teams(mesh, {1}, 1, "00")), "L0 *1@0[2.0,2.1,3.0,3.1,];");
+  EXPECT_EQ(Text(Spanned(mesh, {0}, 0, "00")), "L0 *0@0[0.0,0.1,1.0,1.1,] 1@0[0.2,0.3,1.2,1.3,];");
+  EXPECT_EQ(Text(Spanned(mesh, {1}, 1, "00")), "L0 *1@0[2.0,2.1,3.0,3.1,];");
 }
 
 TEST(GroupsTest, OneDeviceAProcessIsPlain) {
-  EXPECT_EQ(Text(Teams(Owned("batch=3", "012"), {0}, 1, "012")),
+  EXPECT_EQ(Text(Spanned(Owned("batch=3", "012"), {0}, 1, "012")),
             "L0 plain 0@0[0.0,] *1@1[0.1,] 2@2[0.2,];");
   // Several devices in another process do not matter, one's own would.
-  EXPECT_EQ(Text(Teams(Owned("batch=3", "011"), {0}, 0, "00")),
+  EXPECT_EQ(Text(Spanned(Owned("batch=3", "011"), {0}, 0, "00")),
             "L0 plain *0@0[0.0,] 1@0[0.1,0.2,];");
-  EXPECT_EQ(Text(Teams(Owned("batch=3", "011"), {0}, 1, "00")), "L0 0@0[0.0,] *1@0[0.1,0.2,];");
+  EXPECT_EQ(Text(Spanned(Owned("batch=3", "011"), {0}, 1, "00")), "L0 0@0[0.0,] *1@0[0.1,0.2,];");
 }
 
 TEST(GroupsTest, ProcessesOfOneHostStandTogether) {
-  // Hosts in turn: the order of the team is not that of the group, so its buffers are packed.
-  EXPECT_EQ(Text(Teams(Owned("batch=4", "0123"), {0}, 2, "0101")),
+  // Hosts in turn: the process group's order is not that of the group, so its buffers are packed.
+  EXPECT_EQ(Text(Spanned(Owned("batch=4", "0123"), {0}, 2, "0101")),
             "L0 0@0[0.0,] *2@0[0.2,] 1@1[0.1,] 3@1[0.3,];");
 }
 
-TEST(GroupsTest, TeamsThatShareAProcessHaveRisingLevels) {
+TEST(GroupsTest, ProcessGroupsThatShareAProcessHaveRisingLevels) {
   // {0,2,4} spans processes 0,1,2; {1,3,5} spans 1 and 2.
   const Mesh mesh = Owned("batch=3,model=2", "011222");
-  EXPECT_EQ(Text(Teams(mesh, {0}, 1, "000")),
+  EXPECT_EQ(Text(Spanned(mesh, {0}, 1, "000")),
             "L0 plain 0@0[0.0,] *1@0[0.1,] 2@0[0.2,];L1 plain *1@0[1.0,] 2@0[1.1,1.2,];");
-  const std::vector<Team> teams = Teams(mesh, {0}, 2, "000");
+  const std::vector<ProcessGroup> process_groups = Spanned(mesh, {0}, 2, "000");
   std::set<int> levels;
-  for (const Team& team : teams) levels.insert(team.level);
-  EXPECT_EQ(levels.size(), teams.size());
+  for (const ProcessGroup& peers : process_groups) levels.insert(peers.level);
+  EXPECT_EQ(levels.size(), process_groups.size());
 }
 
-// All processes see the same teams: members, seats and levels; every rank has one seat; levels rise
-// along each process.
-TEST(GroupsTest, ProcessesAgreeOnTeamsWhateverTheMesh) {
+// All processes see the same process groups: members, seats and levels; every rank has one seat;
+// levels rise along each process.
+TEST(GroupsTest, ProcessesAgreeOnProcessGroupsWhateverTheMesh) {
   const char* given = std::getenv("MT_TEST_SEED");
   const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 99;
   SCOPED_TRACE("MT_TEST_SEED=" + std::to_string(seed));
@@ -114,16 +114,16 @@ TEST(GroupsTest, ProcessesAgreeOnTeamsWhateverTheMesh) {
     std::map<int64_t, int> seats;
     for (int p = 0; p < processes; ++p) {
       int last = -1;
-      for (Team team : Teams(mesh, axes, p, hosts)) {
-        EXPECT_GT(team.level, last);
-        last = team.level;
-        EXPECT_EQ(team.processes[team.me], p);
-        for (const Seat& seat : team.seats[team.me]) ++seats[seat.rank];
-        for (int i = 1; i < team.size(); ++i) EXPECT_GE(team.hosts[i], team.hosts[i - 1]);
-        team.me = -1;
-        team.plain = false;
-        const std::string as_text = Text({team});
-        EXPECT_EQ(seen.try_emplace(team.groups, as_text).first->second, as_text);
+      for (ProcessGroup peers : Spanned(mesh, axes, p, hosts)) {
+        EXPECT_GT(peers.level, last);
+        last = peers.level;
+        EXPECT_EQ(peers.processes[peers.me], p);
+        for (const Seat& seat : peers.seats[peers.me]) ++seats[seat.rank];
+        for (int i = 1; i < peers.size(); ++i) EXPECT_GE(peers.hosts[i], peers.hosts[i - 1]);
+        peers.me = -1;
+        peers.plain = false;
+        const std::string as_text = Text({peers});
+        EXPECT_EQ(seen.try_emplace(peers.groups, as_text).first->second, as_text);
       }
     }
     EXPECT_EQ(static_cast<int64_t>(seats.size()), size);

@@ -1,5 +1,5 @@
 // Plays all members of a schedule against the plain sum, under the least kind conditions: a message
-// is taken only when its receiver is at the step that expects it, and nothing is buffered.
+// is taken only when its receiver is at the round that expects it, and nothing is buffered.
 #include "runtime/collective/algorithms/schedule.h"
 
 #include <gtest/gtest.h>
@@ -43,9 +43,9 @@ struct Player {
   Schedule schedule;
   Words input, output, scratch;
   bool in_place = false;
-  size_t at = 0;                               // step
-  bool sent = false, received = false;         // of that step
-  Words outgoing;                              // what the step sends, as it stood before the step
+  size_t at = 0;                               // round
+  bool sent = false, received = false;         // of that round
+  Words outgoing;                              // what the round sends, as it stood before the round
   int64_t sent_count = 0, received_count = 0;  // elements, in all
   int sends = 0;
 
@@ -65,30 +65,30 @@ struct Player {
     EXPECT_LE(part.begin + part.count, static_cast<int64_t>(to.size()));
     std::copy(words.begin(), words.end(), to.begin() + part.begin);
   }
-  bool Sends() const { return schedule.steps[at].to >= 0 && schedule.steps[at].send.count > 0; }
+  bool Sends() const { return schedule.rounds[at].to >= 0 && schedule.rounds[at].send.count > 0; }
   bool Receives() const {
-    return schedule.steps[at].from >= 0 && schedule.steps[at].receive.count > 0;
+    return schedule.rounds[at].from >= 0 && schedule.rounds[at].receive.count > 0;
   }
-  bool done() const { return at == schedule.steps.size(); }
+  bool done() const { return at == schedule.rounds.size(); }
   void Begin() {
     if (done()) return;
-    const Step& step = schedule.steps[at];
+    const Round& round = schedule.rounds[at];
     sent = !Sends();
     received = !Receives();
-    outgoing = Sends() ? Read(step.send) : Words{};
-    if (step.from < 0 && step.receive.count > 0) Write(step.receive, Read(step.operand));
+    outgoing = Sends() ? Read(round.send) : Words{};
+    if (round.from < 0 && round.receive.count > 0) Write(round.receive, Read(round.operand));
   }
   void Take(const Words& incoming) {
-    const Step& step = schedule.steps[at];
+    const Round& round = schedule.rounds[at];
     Words result = incoming;
-    if (step.reduce) {
-      const Words operand = Read(step.operand);
+    if (round.reduce) {
+      const Words operand = Read(round.operand);
       for (size_t i = 0; i < result.size(); ++i) {
-        result[i] = step.incoming_left ? Combine(incoming[i], operand[i])
-                                       : Combine(operand[i], incoming[i]);
+        result[i] = round.incoming_left ? Combine(incoming[i], operand[i])
+                                        : Combine(operand[i], incoming[i]);
       }
     }
-    Write(step.receive, result);
+    Write(round.receive, result);
     received = true;
   }
 };
@@ -108,12 +108,12 @@ void Play(std::vector<Player>& players, std::mt19937_64& random) {
       if (p.done()) continue;
       all_done = false;
       if (!p.sent) {
-        Player& peer = players[p.schedule.steps[p.at].to];
-        // Taken only when the peer is at the same step and expects it.
+        Player& peer = players[p.schedule.rounds[p.at].to];
+        // Taken only when the peer is at the same round and expects it.
         if (!peer.done() && peer.at == p.at && !peer.received) {
-          const Step& expects = peer.schedule.steps[peer.at];
-          ASSERT_EQ(expects.from, me) << "step " << p.at;
-          ASSERT_EQ(expects.receive.count, p.schedule.steps[p.at].send.count) << "step " << p.at;
+          const Round& expects = peer.schedule.rounds[peer.at];
+          ASSERT_EQ(expects.from, me) << "round " << p.at;
+          ASSERT_EQ(expects.receive.count, p.schedule.rounds[p.at].send.count) << "round " << p.at;
           peer.Take(p.outgoing);
           p.sent = true;
           p.sent_count += static_cast<int64_t>(p.outgoing.size());
@@ -208,7 +208,7 @@ TEST(ScheduleTest, RingAndHalvingSendTheBytesOfTheRingFormula) {
     Play(doubling, random);
     for (const Player& p : doubling) EXPECT_EQ(p.sends, n == 2 ? 1 : n == 4 ? 2 : 3);  // log2(n)
   }
-  // Uneven counts: within one element a step.
+  // Uneven counts: within one element a round.
   auto uneven = Players(7, 100, 100, false, [&](int me) { return RingAllReduce(7, me, 100); });
   Play(uneven, random);
   for (const Player& p : uneven) EXPECT_LE(std::abs(p.sent_count - 2 * 6 * 100 / 7), 12);
@@ -359,14 +359,14 @@ TEST(ScheduleTest, BroadcastReachesAllFromEveryRootInLogarithmicallyManySteps) {
   }
 }
 
-// Every member has as many steps as the others: numbers match.
+// Every member has as many rounds as the others: numbers match.
 TEST(ScheduleTest, MembersHaveEquallyManySteps) {
   for (int n = 1; n <= 9; ++n) {
     for (const auto algorithm :
          {AllReduceAlgorithm::kRing, AllReduceAlgorithm::kDoubling, AllReduceAlgorithm::kHalving}) {
       for (int me = 1; me < n; ++me) {
-        EXPECT_EQ(MakeAllReduce(algorithm, n, me, 100).steps.size(),
-                  MakeAllReduce(algorithm, n, 0, 100).steps.size());
+        EXPECT_EQ(MakeAllReduce(algorithm, n, me, 100).rounds.size(),
+                  MakeAllReduce(algorithm, n, 0, 100).rounds.size());
       }
     }
   }
@@ -392,7 +392,7 @@ TEST(ScheduleTest, PartsAreNearlyEqualAndCoverAll) {
 TEST(ChooseTest, SmallAllReducesDoubleAndLargeOnesGoAround) {
   EXPECT_EQ(ChooseAllReduce(1024, 4), AllReduceAlgorithm::kDoubling);
   EXPECT_EQ(ChooseAllReduce(64 << 20, 4), AllReduceAlgorithm::kRing);
-  // More members never ask for an algorithm of more steps at the same size, nor more bytes for one
+  // More members never ask for an algorithm of more rounds at the same size, nor more bytes for one
   // of more bytes.
   for (int n = 2; n <= 64; n *= 2) {
     auto before = AllReduceAlgorithm::kDoubling;

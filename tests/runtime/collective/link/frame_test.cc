@@ -15,7 +15,7 @@ FrameHeader Header() {
           .collective = 41,
           .call = 99,
           .source = 2,
-          .step = 5,
+          .round = 5,
           .length = 4096,
           .checksum = 0x1122334455667788};
 }
@@ -85,8 +85,8 @@ TEST(FrameTest, NamesTheFirstThingThatDiffers) {
        },
        "programs diverge: worker-2 is at collective 41 (all_gather of %7), we are at collective 41 "
        "(all_reduce of %31)"},
-      {FrameDifference::kStep, [](FrameHeader& h) { h.step = 6; },
-       "another step of the algorithm: worker-2 has 6, we have 5, at collective 41 (all_reduce of "
+      {FrameDifference::kRound, [](FrameHeader& h) { h.round = 6; },
+       "another round of the algorithm: worker-2 has 6, we have 5, at collective 41 (all_reduce of "
        "%31)"},
       {FrameDifference::kLength, [](FrameHeader& h) { h.length = 1; },
        "another length: worker-2 has 1, we have 4096, at collective 41 (all_reduce of %31)"},
