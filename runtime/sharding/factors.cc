@@ -28,14 +28,14 @@ bool DimRepresentable(const DimFactors& dim, const FactorTable& table, const Spl
   return true;
 }
 
-Place DimsPlace(const std::vector<DimFactors>& dims, const Split& split) {
-  Place place;
+Placement DimsPlacement(const std::vector<DimFactors>& dims, const Split& split) {
+  Placement placement;
   for (size_t d = 0; d < dims.size(); ++d) {
     for (const int f : dims[d]) {
-      for (const int axis : split.factors[f]) place.Append(static_cast<int>(d), axis);
+      for (const int axis : split.factors[f]) placement.Append(static_cast<int>(d), axis);
     }
   }
-  return place;
+  return placement;
 }
 
 bool Holds(const std::vector<DimFactors>& dims, int factor) {
@@ -44,9 +44,9 @@ bool Holds(const std::vector<DimFactors>& dims, int factor) {
   });
 }
 
-void AddPassing(const Split& split, Place& place) {
+void AddPassing(const Split& split, Placement& placement) {
   for (int a = 0; a < kMaxAxes; ++a) {
-    if (split.passing.pending(a)) place.at[a] = split.passing.at[a];
+    if (split.passing.pending(a)) placement.at[a] = split.passing.at[a];
   }
 }
 
@@ -75,25 +75,25 @@ bool Representable(const FactorTable& table, const Split& split, const AxisSizes
   return all(table.operands) && all(table.results);
 }
 
-Place OperandPlace(const FactorTable& table, const Split& split, int operand) {
-  Place place = DimsPlace(table.operands[operand], split);
-  if (operand < 32 && (split.passing_operands >> operand & 1) != 0) AddPassing(split, place);
-  return place;
+Placement OperandPlacement(const FactorTable& table, const Split& split, int operand) {
+  Placement placement = DimsPlacement(table.operands[operand], split);
+  if (operand < 32 && (split.passing_operands >> operand & 1) != 0) AddPassing(split, placement);
+  return placement;
 }
 
-Place ResultPlace(const FactorTable& table, const Split& split, int result) {
-  Place place = DimsPlace(table.results[result], split);
+Placement ResultPlacement(const FactorTable& table, const Split& split, int result) {
+  Placement placement = DimsPlacement(table.results[result], split);
   for (size_t f = 0; f < split.factors.size(); ++f) {
     if (split.factors[f].empty() || !Reduces(table.factors[f]) ||
         Holds(table.results[result], static_cast<int>(f))) {
       continue;
     }
     for (const int axis : split.factors[f]) {
-      place.at[axis] = Place::PendingCode(ReductionOf(table.factors[f]));
+      placement.at[axis] = Placement::PendingCode(ReductionOf(table.factors[f]));
     }
   }
-  AddPassing(split, place);
-  return place;
+  AddPassing(split, placement);
+  return placement;
 }
 
 void AxesToFactors(const DimFactors& dim, const FactorTable& table, const AxisList& axes,

@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "runtime/program/registry.h"
-#include "runtime/sharding/place.h"
+#include "runtime/sharding/placement.h"
 
 namespace meshtrain::sharding {
 
 // Which axes split each factor, and which pending reductions go through the op untouched.
 struct Split {
   std::vector<AxisList> factors;
-  Place passing;                  // only its pending entries count
+  Placement passing;              // only its pending entries count
   uint32_t passing_operands = 0;  // bit i: operand i is the one (one of those) that is pending
 
   bool Passes() const { return passing_operands != 0; }
@@ -31,9 +31,9 @@ struct Split {
 bool Representable(const program::FactorTable& table, const Split& split, const AxisSizes& sizes);
 
 // What the op needs operand i to be.
-Place OperandPlace(const program::FactorTable& table, const Split& split, int operand);
+Placement OperandPlacement(const program::FactorTable& table, const Split& split, int operand);
 // What it makes of result r: reducing factors that are split leave the result pending.
-Place ResultPlace(const program::FactorTable& table, const Split& split, int result);
+Placement ResultPlacement(const program::FactorTable& table, const Split& split, int result);
 
 // Gives the axes of one dimension to its factors, slowest first, as far as they fit; `out` has one
 // list per factor of `dim`. {batch+model} on a dimension of factors [4, 6], batch=4, model=2 ->

@@ -26,7 +26,7 @@ Split Internal(const OpSplit& split) {
     for (const int a : axes) list.Add(a);
   }
   for (const mesh::Partial& p : split.passing) {
-    out.passing.at[p.axis] = Place::PendingCode(p.reduction);
+    out.passing.at[p.axis] = Placement::PendingCode(p.reduction);
   }
   for (const int i : split.passing_operands) out.passing_operands |= 1u << i;
   return out;
@@ -109,7 +109,7 @@ class Partitioner {
       const Want want{.reason = what + " is returned " + LayoutWord(layout),
                       .advice = "a layout for output `" + p.name + "`",
                       .asked = sharded_.output_given[i]};
-      MT_ASSIGN_OR_RETURN(const ValueId v, Bring(p.value, PlaceOf(layout), want));
+      MT_ASSIGN_OR_RETURN(const ValueId v, Bring(p.value, PlacementOf(layout), want));
       out_.local.outputs.push_back({p.name, v});
       out_.output_layouts.push_back(layout);
       out_.output_types.push_back(global_.type(p.value));
@@ -120,7 +120,7 @@ class Partitioner {
       const Want want{.reason = "state " + s.name + " is stored " + LayoutWord(layout),
                       .advice = "a layout for state `" + s.name + "`",
                       .asked = sharded_.state_given[i]};
-      MT_ASSIGN_OR_RETURN(out_.local.states[i].exit, Bring(s.exit, PlaceOf(layout), want));
+      MT_ASSIGN_OR_RETURN(out_.local.states[i].exit, Bring(s.exit, PlacementOf(layout), want));
     }
     if (options_.guard_updates) AddGuard();
     return std::move(out_);
@@ -128,7 +128,7 @@ class Partitioner {
 
  private:
   struct Version {
-    Place place;
+    Placement placement;
     ValueId local;
   };
   // Why a value is brought somewhere; `op` is the global op that asks, -1: none.
@@ -153,28 +153,28 @@ class Partitioner {
     return static_cast<ValueId>(out_.local.values.size()) - 1;
   }
 
-  TensorType LocalType(ValueId v, const Place& place) const {
+  TensorType LocalType(ValueId v, const Placement& placement) const {
     TensorType type = global_.type(v);
     for (size_t d = 0; d < type.dims.size(); ++d) {
-      type.dims[d] = LocalExtent(place, static_cast<int>(d), type.dims[d], context_.sizes);
+      type.dims[d] = LocalExtent(placement, static_cast<int>(d), type.dims[d], context_.sizes);
     }
     return type;
   }
 
   ValueId Enter(ValueId v, const Layout& layout) {
-    const Place place = PlaceOf(layout);
-    const ValueId local = NewValue(LocalType(v, place), -1, layout, global_.type(v).dims);
-    versions_[v].push_back({place, local});
+    const Placement placement = PlacementOf(layout);
+    const ValueId local = NewValue(LocalType(v, placement), -1, layout, global_.type(v).dims);
+    versions_[v].push_back({placement, local});
     return local;
   }
 
-  // Appends a local op with one result that stands for global value `v` at `place`.
-  ValueId Emit(std::string kind, Attrs attrs, ValueId operand, ValueId v, const Place& place,
-               const Op* origin) {
+  // Appends a local op with one result that stands for global value `v` at `placement`.
+  ValueId Emit(std::string kind, Attrs attrs, ValueId operand, ValueId v,
+               const Placement& placement, const Op* origin) {
     const auto index = static_cast<int32_t>(out_.local.ops.size());
     const TensorType& type = global_.type(v);
-    const ValueId result = NewValue(LocalType(v, place), index,
-                                    LayoutOf(place, sharded_.mesh, type.rank()), type.dims);
+    const ValueId result = NewValue(LocalType(v, placement), index,
+                                    LayoutOf(placement, sharded_.mesh, type.rank()), type.dims);
     Op op{std::move(kind), std::move(attrs), {operand}, {result}, "", {}};
     if (origin != nullptr) {
       op.path = origin->path;
@@ -222,15 +222,15 @@ class Partitioner {
     return "another layout of the weights of `" + layer + "`" + rule + relayout;
   }
 
-  Result<ValueId> Bring(ValueId v, const Place& place, const Want& want) {
+  Result<ValueId> Bring(ValueId v, const Placement& placement, const Want& want) {
     std::vector<Version>& versions = versions_[v];
     for (const Version& version : versions) {
-      if (version.place == place) return version.local;
+      if (version.placement == placement) return version.local;
     }
     ReshardPlan best;
     size_t start = 0;
     for (size_t i = 0; i < versions.size(); ++i) {
-      ReshardPlan plan = PlanReshard(versions[i].place, place, global_.type(v).dims,
+      ReshardPlan plan = PlanReshard(versions[i].placement, placement, global_.type(v).dims,
                                      mesh::DTypeBytes(global_.type(v).dtype), context_);
       if (!plan.possible || (best.possible && plan.seconds >= best.seconds)) continue;
       best = std::move(plan);
@@ -239,8 +239,8 @@ class Partitioner {
     MT_CHECK(best.possible);
     const int rank = global_.type(v).rank();
     Reshard reshard{.value = ValueText(v),
-                    .from = LayoutOf(versions[start].place, sharded_.mesh, rank),
-                    .to = LayoutOf(place, sharded_.mesh, rank),
+                    .from = LayoutOf(versions[start].placement, sharded_.mesh, rank),
+                    .to = LayoutOf(placement, sharded_.mesh, rank),
                     .reason = want.reason,
                     .predicted_seconds = best.seconds};
     const Op* origin = want.op < 0 ? nullptr : &global_.ops[want.op];
@@ -299,20 +299,20 @@ class Partitioner {
     return Emit(std::move(kind), std::move(attrs), from, v, move.after, origin);
   }
 
-  // `local` stands for `v` at `place`; what pads dimension `dim` becomes the identity of the
+  // `local` stands for `v` at `placement`; what pads dimension `dim` becomes the identity of the
   // reduction that crosses it.
-  ValueId Masked(ValueId local, ValueId v, const Place& place, int dim, mesh::Reduction reduction,
-                 const Op& origin) {
+  ValueId Masked(ValueId local, ValueId v, const Placement& placement, int dim,
+                 mesh::Reduction reduction, const Op& origin) {
     const double value = IdentityOf(reduction, global_.type(v).dtype);
     for (const Mask& mask : masks_) {
       if (mask.from == local && mask.dim == dim && mask.value == value) return mask.local;
     }
     const ValueId masked = Emit("mask_pad",
-                                {{"axes", Ints(place.AxesOf(dim))},
+                                {{"axes", Ints(placement.AxesOf(dim))},
                                  {"dim", int64_t{dim}},
                                  {"size", global_.type(v).dims[dim]},
                                  {"value", value}},
-                                local, v, place, &origin);
+                                local, v, placement, &origin);
     masks_.push_back({local, dim, value, masked});
     return masked;
   }
@@ -326,10 +326,10 @@ class Partitioner {
     std::vector<ValueId> operands;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const ValueId v = op.operands[i];
-      const Place place = OperandPlace(table, split, static_cast<int>(i));
+      const Placement placement = OperandPlacement(table, split, static_cast<int>(i));
       MT_ASSIGN_OR_RETURN(
           ValueId local,
-          Bring(v, place,
+          Bring(v, placement,
                 {.op = index, .operand = static_cast<int>(i), .asked = op.kind == "relayout"}));
       for (size_t d = 0; d < table.operands[i].size(); ++d) {
         for (const int f : table.operands[i][d]) {
@@ -337,29 +337,30 @@ class Partitioner {
               table.factors[f].size % context_.sizes.Product(split.factors[f]) == 0) {
             continue;
           }
-          local = Masked(local, v, place, static_cast<int>(d), ReductionOf(table.factors[f]), op);
+          local =
+              Masked(local, v, placement, static_cast<int>(d), ReductionOf(table.factors[f]), op);
         }
       }
       operands.push_back(local);
     }
     if (op.kind == "relayout") {  // it was a wish about places, fulfilled above
-      versions_[op.results[0]].push_back({ResultPlace(table, split, 0), operands[0]});
+      versions_[op.results[0]].push_back({ResultPlacement(table, split, 0), operands[0]});
       return OkStatus();
     }
 
     Op local{op.kind, op.attrs, std::move(operands), {}, op.path, op.where};
     for (size_t r = 0; r < op.results.size(); ++r) {
       const ValueId v = op.results[r];
-      const Place place = ResultPlace(table, split, static_cast<int>(r));
-      const Layout layout = LayoutOf(place, sharded_.mesh, global_.type(v).rank());
+      const Placement placement = ResultPlacement(table, split, static_cast<int>(r));
+      const Layout layout = LayoutOf(placement, sharded_.mesh, global_.type(v).rank());
       const ValueId result =
-          NewValue(LocalType(v, place), static_cast<int32_t>(out_.local.ops.size()), layout,
+          NewValue(LocalType(v, placement), static_cast<int32_t>(out_.local.ops.size()), layout,
                    global_.type(v).dims);
       local.results.push_back(result);
-      versions_[v].push_back({place, result});
+      versions_[v].push_back({placement, result});
       if (r > 0) continue;
       if (local.attrs.Has("dims")) local.attrs.Set("dims", out_.local.type(result).dims);
-      if (def.index_dependent && place.AnySplit()) {
+      if (def.index_dependent && placement.AnySplit()) {
         local.attrs.Set("global_dims", global_.type(v).dims);
         local.attrs.Set("layout", layout.ToString());
       }
@@ -406,10 +407,12 @@ class Partitioner {
     const auto price = [&](const Version& version) {
       bool extreme = false;
       for (int a = 0; a < context_.sizes.count; ++a) {
-        extreme |= version.place.pending(a) && version.place.at[a] != Place::kPendingSum;
+        extreme |=
+            version.placement.pending(a) && version.placement.at[a] != Placement::kPendingSum;
       }
-      return std::tuple(extreme, LocalElements(version.place, global_.type(v).dims, context_.sizes),
-                        !version.place.AnyPending());
+      return std::tuple(extreme,
+                        LocalElements(version.placement, global_.type(v).dims, context_.sizes),
+                        !version.placement.AnyPending());
     };
     return *std::min_element(
         versions_[v].begin(), versions_[v].end(),
@@ -423,17 +426,17 @@ class Partitioner {
                                              : std::numeric_limits<double>::max();
     ValueId local = version.local;
     for (int d = 0; d < type.rank(); ++d) {
-      if (EvenDim(version.place, d, type.dims[d], context_.sizes)) continue;
-      local = Masked(local, v, version.place, d, mesh::Reduction::kSum, origin);
+      if (EvenDim(version.placement, d, type.dims[d], context_.sizes)) continue;
+      local = Masked(local, v, version.placement, d, mesh::Reduction::kSum, origin);
     }
     std::vector<int64_t> axes;
-    Place pending;
+    Placement pending;
     int64_t summands = 1;
     for (int a = 0; a < context_.sizes.count; ++a) {
-      if (version.place.at[a] == Place::kCopies) continue;
+      if (version.placement.at[a] == Placement::kCopies) continue;
       axes.push_back(a);
-      pending.at[a] = Place::kPendingSum;
-      if (version.place.at[a] == Place::kPendingSum) summands *= context_.sizes.size[a];
+      pending.at[a] = Placement::kPendingSum;
+      if (version.placement.at[a] == Placement::kPendingSum) summands *= context_.sizes.size[a];
     }
     // No rounding on the way brings a sum of such parts to infinity.
     if (summands > 1) limit /= 2 * static_cast<double>(summands);
@@ -468,13 +471,13 @@ class Partitioner {
 
 Layout OperandLayout(const Sharded& s, int op, int operand) {
   const Op& o = s.program.ops[op];
-  return LayoutOf(OperandPlace(TableOf(s.program, o), Internal(s.splits[op]), operand), s.mesh,
+  return LayoutOf(OperandPlacement(TableOf(s.program, o), Internal(s.splits[op]), operand), s.mesh,
                   s.program.type(o.operands[operand]).rank());
 }
 
 Layout ResultLayout(const Sharded& s, int op, int result) {
   const Op& o = s.program.ops[op];
-  return LayoutOf(ResultPlace(TableOf(s.program, o), Internal(s.splits[op]), result), s.mesh,
+  return LayoutOf(ResultPlacement(TableOf(s.program, o), Internal(s.splits[op]), result), s.mesh,
                   s.program.type(o.results[result]).rank());
 }
 

@@ -73,7 +73,7 @@ OpSplit Public(const sharding::Split& split) {
   for (const AxisList& axes : split.factors) out.factors.emplace_back(axes.begin(), axes.end());
   for (int a = 0; a < kMaxAxes; ++a) {
     if (split.passing.pending(a)) {
-      out.passing.push_back({a, Place::ReductionOf(split.passing.at[a])});
+      out.passing.push_back({a, Placement::ReductionOf(split.passing.at[a])});
     }
   }
   for (int i = 0; i < 32; ++i) {
@@ -85,7 +85,7 @@ OpSplit Public(const sharding::Split& split) {
 // A hint that still lacks an axis of `layout` takes it.
 void TakeHint(Problem& problem, ValueId v, const Layout& layout) {
   if (problem.fixed[v] || problem.hints[v].AnySplit()) return;
-  problem.hints[v] = PlaceOf(layout);
+  problem.hints[v] = PlacementOf(layout);
 }
 
 }  // namespace
@@ -157,7 +157,7 @@ Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given&
     if (layout == nullptr) continue;
     MT_RETURN_IF_ERROR(
         CheckGiven("input", p.name, *layout, mesh, program.type(p.value), true, options));
-    problem.hints[p.value] = PlaceOf(*layout);
+    problem.hints[p.value] = PlacementOf(*layout);
     problem.fixed[p.value] = 1;
   }
   for (const program::State& s : program.states) {
@@ -166,14 +166,14 @@ Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given&
     if (layout == nullptr) continue;
     MT_RETURN_IF_ERROR(
         CheckGiven("state", s.name, *layout, mesh, program.type(s.entry), false, options));
-    problem.hints[s.entry] = PlaceOf(*layout);
+    problem.hints[s.entry] = PlacementOf(*layout);
   }
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
     if (op.kind != "relayout") continue;
     MT_ASSIGN_OR_RETURN(const Layout layout,
                         PinnedLayout(op, mesh, program.type(op.results[0]), options));
-    problem.hints[op.results[0]] = PlaceOf(layout);
+    problem.hints[op.results[0]] = PlacementOf(layout);
     problem.fixed[op.results[0]] = 1;
   }
   for (const program::Port& p : program.outputs) {
@@ -193,7 +193,8 @@ Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given&
   Sharded sharded{.program = program, .mesh = mesh};
   sharded.layouts.reserve(program.values.size());
   for (size_t v = 0; v < program.values.size(); ++v) {
-    sharded.layouts.push_back(LayoutOf(solution.places[v], mesh, program.values[v].type.rank()));
+    sharded.layouts.push_back(
+        LayoutOf(solution.placements[v], mesh, program.values[v].type.rank()));
   }
   // The given ones word for word, axes of size 1 included.
   for (const program::Port& p : program.inputs) {

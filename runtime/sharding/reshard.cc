@@ -8,7 +8,7 @@ namespace {
 
 // One layout that the search has reached.
 struct Node {
-  Place place;
+  Placement placement;
   double seconds = 0;
   int parent = -1;
   Move move;
@@ -17,11 +17,11 @@ struct Node {
 
 class Search {
  public:
-  Search(const Place& from, const Place& to, std::span<const int64_t> dims, int64_t element_bytes,
-         const ReshardContext& context)
+  Search(const Placement& from, const Placement& to, std::span<const int64_t> dims,
+         int64_t element_bytes, const ReshardContext& context)
       : to_(to), dims_(dims), element_bytes_(element_bytes), context_(context) {
     Node& start = nodes_.emplace_back();
-    start.place = from;
+    start.placement = from;
   }
 
   ReshardPlan Run() {
@@ -32,7 +32,7 @@ class Search {
       }
       if (best < 0) return {};
       nodes_[best].done = true;
-      if (nodes_[best].place == to_) return Path(best);
+      if (nodes_[best].placement == to_) return Path(best);
       Expand(best);
     }
   }
@@ -49,8 +49,8 @@ class Search {
     return plan;
   }
 
-  int64_t Bytes(const Place& place) const {
-    return LocalElements(place, dims_, context_.sizes) * element_bytes_;
+  int64_t Bytes(const Placement& placement) const {
+    return LocalElements(placement, dims_, context_.sizes) * element_bytes_;
   }
 
   // Chunks of `kept` parts, cut into `more` parts each, are the chunks of kept * more parts.
@@ -60,8 +60,8 @@ class Search {
 
   // The axes that dimension `dim` still lacks, in the target's order, when what it has is how the
   // target begins.
-  AxisList Missing(const Place& place, int dim) const {
-    const AxisList have = place.AxesOf(dim);
+  AxisList Missing(const Placement& placement, int dim) const {
+    const AxisList have = placement.AxesOf(dim);
     const AxisList want = to_.AxesOf(dim);
     AxisList missing;
     if (have.count >= want.count || !std::equal(have.begin(), have.end(), want.begin())) {
@@ -72,7 +72,7 @@ class Search {
   }
 
   void Reach(int parent, Move move) {
-    const Place& before = nodes_[parent].place;
+    const Placement& before = nodes_[parent].placement;
     const int64_t bytes_before = Bytes(before);
     const int64_t bytes_after = Bytes(move.after);
     const int64_t n = context_.sizes.Product(move.axes);
@@ -103,7 +103,7 @@ class Search {
                    (move.kind == MoveKind::kSlice ? 0 : cost.collective_latency_seconds);
     const double seconds = nodes_[parent].seconds + move.seconds;
     for (Node& node : nodes_) {
-      if (node.place != move.after) continue;
+      if (node.placement != move.after) continue;
       if (!node.done && seconds < node.seconds) {
         node.seconds = seconds;
         node.parent = parent;
@@ -112,7 +112,7 @@ class Search {
       return;
     }
     Node& node = nodes_.emplace_back();
-    node.place = move.after;
+    node.placement = move.after;
     node.seconds = seconds;
     node.parent = parent;
     node.move = move;
@@ -121,11 +121,11 @@ class Search {
   // The first `count` of the axes that `dim` lacks are appended to it; each must now be as `at`
   // says.
   void Append(int parent, MoveKind kind, int dim, int8_t at) {
-    const Place before = nodes_[parent].place;
+    const Placement before = nodes_[parent].placement;
     const AxisList missing = Missing(before, dim);
     const int64_t kept = context_.sizes.Product(before.AxesOf(dim));
     Move move{.kind = kind, .dim = dim, .after = before};
-    if (kind == MoveKind::kReduceScatter) move.reduction = Place::ReductionOf(at);
+    if (kind == MoveKind::kReduceScatter) move.reduction = Placement::ReductionOf(at);
     int64_t more = 1;
     for (const int axis : missing) {
       if (before.at[axis] != at) return;
@@ -138,15 +138,16 @@ class Search {
   }
 
   void Expand(int at) {
-    const Place before = nodes_[at].place;
+    const Placement before = nodes_[at].placement;
     const AxisSizes& sizes = context_.sizes;
     const int rank = static_cast<int>(dims_.size());
 
     // Reduce what the target does not keep pending: all axes of one reduction at once, or one
     // alone.
-    for (const int8_t code : {Place::kPendingSum, Place::kPendingMax, Place::kPendingMin}) {
+    for (const int8_t code :
+         {Placement::kPendingSum, Placement::kPendingMax, Placement::kPendingMin}) {
       Move all{
-          .kind = MoveKind::kAllReduce, .reduction = Place::ReductionOf(code), .after = before};
+          .kind = MoveKind::kAllReduce, .reduction = Placement::ReductionOf(code), .after = before};
       for (int a = 0; a < sizes.count; ++a) {
         if (before.at[a] != code || to_.at[a] == code) continue;
         Move one{.kind = MoveKind::kAllReduce, .reduction = all.reduction, .after = before};
@@ -160,10 +161,10 @@ class Search {
     }
 
     for (int d = 0; d < rank; ++d) {
-      Append(at, MoveKind::kSlice, d, Place::kCopies);
-      Append(at, MoveKind::kReduceScatter, d, Place::kPendingSum);
-      Append(at, MoveKind::kReduceScatter, d, Place::kPendingMax);
-      Append(at, MoveKind::kReduceScatter, d, Place::kPendingMin);
+      Append(at, MoveKind::kSlice, d, Placement::kCopies);
+      Append(at, MoveKind::kReduceScatter, d, Placement::kPendingSum);
+      Append(at, MoveKind::kReduceScatter, d, Placement::kPendingMax);
+      Append(at, MoveKind::kReduceScatter, d, Placement::kPendingMin);
 
       // Take the fastest axes off dimension d: join them here, or move them to where the target
       // wants them.
@@ -178,7 +179,7 @@ class Search {
         if (!Aligned(d, kept, sizes.Product(taken))) continue;
         Move gather{.kind = MoveKind::kAllGather, .axes = taken, .dim = d, .after = before};
         for (const int a : taken) gather.after.Clear(a);
-        const Place without = gather.after;
+        const Placement without = gather.after;
         Reach(at, gather);
         for (int to = 0; to < rank; ++to) {
           if (to == d) continue;
@@ -202,7 +203,7 @@ class Search {
     }
   }
 
-  const Place to_;
+  const Placement to_;
   std::span<const int64_t> dims_;
   int64_t element_bytes_;
   const ReshardContext& context_;
@@ -210,7 +211,7 @@ class Search {
 };
 
 // What is pending in the target must be pending alike in the source.
-bool Possible(const Place& from, const Place& to) {
+bool Possible(const Placement& from, const Placement& to) {
   for (int a = 0; a < kMaxAxes; ++a) {
     if (to.pending(a) && from.at[a] != to.at[a]) return false;
   }
@@ -219,14 +220,14 @@ bool Possible(const Place& from, const Place& to) {
 
 }  // namespace
 
-ReshardPlan PlanReshard(const Place& from, const Place& to, std::span<const int64_t> dims,
+ReshardPlan PlanReshard(const Placement& from, const Placement& to, std::span<const int64_t> dims,
                         int64_t element_bytes, const ReshardContext& context) {
   if (from == to) return {.possible = true};
   if (!Possible(from, to)) return {};
   return Search(from, to, dims, element_bytes, context).Run();
 }
 
-double ReshardSeconds(const Place& from, const Place& to, std::span<const int64_t> dims,
+double ReshardSeconds(const Placement& from, const Placement& to, std::span<const int64_t> dims,
                       int64_t element_bytes, const ReshardContext& context) {
   if (from == to) return 0;
   const ReshardPlan plan = PlanReshard(from, to, dims, element_bytes, context);

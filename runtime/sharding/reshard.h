@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/sharding/place.h"
+#include "runtime/sharding/placement.h"
 #include "runtime/sharding/sharding.h"
 
 namespace meshtrain::sharding {
@@ -24,7 +24,7 @@ struct Move {
   int dim = 0;       // slice, gather, scatter: the dimension; all_to_all: the one that gets split
   int from_dim = 0;  // all_to_all: the one that gets joined
   mesh::Reduction reduction = mesh::Reduction::kSum;
-  Place after;
+  Placement after;
   int64_t bytes = 0;  // sent by one device
   double seconds = 0;
 };
@@ -41,11 +41,11 @@ struct ReshardContext {
   CostModel cost;
 };
 
-ReshardPlan PlanReshard(const Place& from, const Place& to, std::span<const int64_t> dims,
+ReshardPlan PlanReshard(const Placement& from, const Placement& to, std::span<const int64_t> dims,
                         int64_t element_bytes, const ReshardContext& context);
 
 // PlanReshard(...).seconds, infinite when impossible.
-double ReshardSeconds(const Place& from, const Place& to, std::span<const int64_t> dims,
+double ReshardSeconds(const Placement& from, const Placement& to, std::span<const int64_t> dims,
                       int64_t element_bytes, const ReshardContext& context);
 
 }  // namespace meshtrain::sharding

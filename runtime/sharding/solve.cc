@@ -39,7 +39,7 @@ class Solver {
  public:
   explicit Solver(const Problem& problem) : problem_(problem), program_(*problem.program) {
     solution_.splits.resize(program_.ops.size());
-    solution_.places.resize(program_.values.size());
+    solution_.placements.resize(program_.values.size());
     available_.resize(program_.values.size());
   }
 
@@ -51,9 +51,9 @@ class Solver {
   }
 
  private:
-  void Produce(ValueId v, const Place& place) {
-    solution_.places[v] = place;
-    available_[v].push_back(place);
+  void Produce(ValueId v, const Placement& placement) {
+    solution_.placements[v] = placement;
+    available_[v].push_back(placement);
   }
 
   void SolveOp(int index) {
@@ -66,23 +66,24 @@ class Solver {
       split = Cheapest(op, info);
     }
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      const Place want = OperandPlace(info.table, split, static_cast<int>(i));
+      const Placement want = OperandPlacement(info.table, split, static_cast<int>(i));
       auto& have = available_[op.operands[i]];
       if (std::find(have.begin(), have.end(), want) == have.end()) have.push_back(want);
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
-      Produce(op.results[r], ResultPlace(info.table, split, static_cast<int>(r)));
+      Produce(op.results[r], ResultPlacement(info.table, split, static_cast<int>(r)));
     }
   }
 
   // The split that gives result 0 this layout.
-  Split SplitFor(const FactorTable& table, const Place& place) {
+  Split SplitFor(const FactorTable& table, const Placement& placement) {
     Split split;
     split.factors.resize(table.factors.size());
     for (size_t d = 0; d < table.results[0].size(); ++d) {
       const DimFactors& dim = table.results[0][d];
       if (dim.empty()) continue;
-      AxesToFactors(dim, table, place.AxesOf(static_cast<int>(d)), problem_.reshard.sizes, parts_);
+      AxesToFactors(dim, table, placement.AxesOf(static_cast<int>(d)), problem_.reshard.sizes,
+                    parts_);
       for (size_t k = 0; k < dim.size(); ++k) split.factors[dim[k]] = parts_[k];
     }
     return split;
@@ -139,9 +140,9 @@ class Solver {
     AxisChoices choices;
     choices.options.push_back(kIdle);
     if (problem_.reshard.sizes.size[axis] == 1) return choices;
-    const auto offer = [&](const std::vector<DimFactors>& dims, const Place& place) {
-      if (place.at[axis] < 0) return;
-      for (const int f : dims[place.at[axis]]) {
+    const auto offer = [&](const std::vector<DimFactors>& dims, const Placement& placement) {
+      if (placement.at[axis] < 0) return;
+      for (const int f : dims[placement.at[axis]]) {
         if (!Splittable(info.table.factors[f])) continue;
         if (std::find(choices.options.begin(), choices.options.end(), f) == choices.options.end()) {
           choices.options.push_back(f);
@@ -150,8 +151,9 @@ class Solver {
     };
     bool pending = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      for (const Place& place : available_[op.operands[i]]) offer(info.table.operands[i], place);
-      pending = pending || solution_.places[op.operands[i]].pending(axis);
+      for (const Placement& placement : available_[op.operands[i]])
+        offer(info.table.operands[i], placement);
+      pending = pending || solution_.placements[op.operands[i]].pending(axis);
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
       offer(info.table.results[r], problem_.hints[op.results[r]]);
@@ -169,14 +171,14 @@ class Solver {
     if (op.operands.size() > 32) return false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const ValueId v = op.operands[i];
-      const int8_t here = solution_.places[v].at[axis];
-      if (here > Place::kPendingSum) continue;
+      const int8_t here = solution_.placements[v].at[axis];
+      if (here > Placement::kPendingSum) continue;
       if (code != 0 && here != code) return false;
       if (problem_.uses[v] != 1) return false;
       code = here;
       pending |= 1u << i;
     }
-    const mesh::Reduction reduction = Place::ReductionOf(code);
+    const mesh::Reduction reduction = Placement::ReductionOf(code);
     bool alone = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const Linearity linearity = PassingOf(def, static_cast<int>(i), reduction);
@@ -195,7 +197,7 @@ class Solver {
   bool MakeSplit(const Op& op, const OpInfo& info, const std::vector<AxisChoices>& axes,
                  const std::vector<int>& chosen, Split& split) {
     split.factors.assign(info.table.factors.size(), {});
-    split.passing = Place();
+    split.passing = Placement();
     split.passing_operands = 0;
     for (size_t a = 0; a < chosen.size(); ++a) {
       if (chosen[a] >= 0) {
@@ -227,13 +229,14 @@ class Solver {
   void OrderAs(const Op& op, const OpInfo& info, int factor, AxisList& axes) {
     int64_t most = -1;
     AxisList order = axes;
-    const auto look = [&](ValueId v, const std::vector<DimFactors>& dims, const Place& place) {
+    const auto look = [&](ValueId v, const std::vector<DimFactors>& dims,
+                          const Placement& placement) {
       const int64_t bytes = program_.type(v).num_bytes();
       if (bytes <= most) return;
       for (size_t d = 0; d < dims.size(); ++d) {
         if (std::find(dims[d].begin(), dims[d].end(), factor) == dims[d].end()) continue;
         AxisList found;
-        for (const int a : place.AxesOf(static_cast<int>(d))) {
+        for (const int a : placement.AxesOf(static_cast<int>(d))) {
           if (axes.Has(a)) found.Add(a);
         }
         if (found.count != axes.count) continue;
@@ -242,7 +245,7 @@ class Solver {
       }
     };
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      look(op.operands[i], info.table.operands[i], solution_.places[op.operands[i]]);
+      look(op.operands[i], info.table.operands[i], solution_.placements[op.operands[i]]);
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
       look(op.results[r], info.table.results[r], problem_.hints[op.results[r]]);
@@ -257,9 +260,9 @@ class Solver {
     double bytes = 0;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const ValueId v = op.operands[i];
-      const Place want = OperandPlace(info.table, split, static_cast<int>(i));
+      const Placement want = OperandPlacement(info.table, split, static_cast<int>(i));
       double bring = kInfinite;
-      for (const Place& have : available_[v]) {
+      for (const Placement& have : available_[v]) {
         bring = std::min(bring, ReshardSeconds(have, want, problem_.dims(v),
                                                problem_.element_bytes(v), problem_.reshard));
         if (bring == 0) break;
@@ -271,10 +274,10 @@ class Solver {
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
       const ValueId v = op.results[r];
-      const Place place = ResultPlace(info.table, split, static_cast<int>(r));
-      bytes += static_cast<double>(LocalElements(place, problem_.dims(v), sizes) *
+      const Placement placement = ResultPlacement(info.table, split, static_cast<int>(r));
+      bytes += static_cast<double>(LocalElements(placement, problem_.dims(v), sizes) *
                                    problem_.element_bytes(v));
-      seconds += Afterwards(v, place);
+      seconds += Afterwards(v, placement);
     }
     double part = 1;
     for (size_t f = 0; f < split.factors.size(); ++f) {
@@ -289,31 +292,31 @@ class Solver {
   }
 
   // Partition would refuse to gather the value whole for this (CheckReplication).
-  bool ReplicatesSilently(ValueId v, const Place& want) const {
+  bool ReplicatesSilently(ValueId v, const Placement& want) const {
     if (want.AnySplit() || program_.type(v).num_bytes() < problem_.replication_limit_bytes) {
       return false;
     }
     return std::all_of(available_[v].begin(), available_[v].end(),
-                       [](const Place& have) { return have.AnySplit(); });
+                       [](const Placement& have) { return have.AnySplit(); });
   }
 
-  // What it will cost to bring a value that was left at `place` to where its users want it.
-  double Afterwards(ValueId v, const Place& place) {
-    const Place& hint = problem_.hints[v];
-    const bool pending = place.AnyPending();
+  // What it will cost to bring a value that was left at `placement` to where its users want it.
+  double Afterwards(ValueId v, const Placement& placement) {
+    const Placement& hint = problem_.hints[v];
+    const bool pending = placement.AnyPending();
     bool as_hinted = true;
     for (int a = 0; a < problem_.reshard.sizes.count; ++a) {
-      as_hinted = as_hinted && (hint.at[a] < 0 || hint.at[a] == place.at[a]);
+      as_hinted = as_hinted && (hint.at[a] < 0 || hint.at[a] == placement.at[a]);
     }
     if (as_hinted && !pending) return 0;
-    Place target = hint;
+    Placement target = hint;
     if (as_hinted) {
-      target = place;
+      target = placement;
       for (int a = 0; a < kMaxAxes; ++a) {
         if (target.pending(a)) target.Clear(a);
       }
     }
-    const double seconds = ReshardSeconds(place, target, problem_.dims(v),
+    const double seconds = ReshardSeconds(placement, target, problem_.dims(v),
                                           problem_.element_bytes(v), problem_.reshard);
     return pending ? seconds * SmallestOnTheWay(v) : seconds;
   }
@@ -343,7 +346,7 @@ class Solver {
   const Problem& problem_;
   const Program& program_;
   Solution solution_;
-  std::vector<std::vector<Place>>
+  std::vector<std::vector<Placement>>
       available_;  // per value: the layouts it will exist in so far, the first as produced
   std::vector<AxisList> parts_;
 };

@@ -29,7 +29,7 @@ struct Problem {
   std::vector<OpInfo> ops;
   // Per value: which axes should split it, as far as something given says so. Nothing is ever
   // pending here, except in inputs that are fed so.
-  std::vector<Place> hints;
+  std::vector<Placement> hints;
   // Per value: the hint is the layout itself (inputs, entering states, results of relayout).
   std::vector<char> fixed;
   // Per value: how many ops use it; outputs and leaving states count as one each.
@@ -49,8 +49,8 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
 void SpreadHints(Problem& problem);
 
 struct Solution {
-  std::vector<Split> splits;  // per op
-  std::vector<Place> places;  // per value, as its producer leaves it
+  std::vector<Split> splits;          // per op
+  std::vector<Placement> placements;  // per value, as its producer leaves it
 };
 Solution Solve(const Problem& problem);
 

@@ -50,7 +50,7 @@ class Spreader {
     const auto add = [&](const std::vector<ValueId>& values,
                          const std::vector<std::vector<DimFactors>>& tensors) {
       for (size_t t = 0; t < values.size(); ++t) {
-        const Place& hint = problem_.hints[values[t]];
+        const Placement& hint = problem_.hints[values[t]];
         if (!hint.AnySplit()) continue;
         any = true;
         const int64_t weight = problem_.program->type(values[t]).num_bytes();
@@ -117,7 +117,7 @@ class Spreader {
 
   bool Extend(ValueId v, const std::vector<DimFactors>& dims) {
     if (problem_.fixed[v]) return false;
-    Place& hint = problem_.hints[v];
+    Placement& hint = problem_.hints[v];
     bool changed = false;
     for (size_t d = 0; d < dims.size(); ++d) {
       AxisList want;
@@ -129,9 +129,9 @@ class Spreader {
       if (have.count >= want.count || !IsPrefix(have, want)) continue;
       for (int i = have.count; i < want.count; ++i) {
         const int axis = want.axis[i];
-        if (hint.at[axis] != Place::kCopies) break;
+        if (hint.at[axis] != Placement::kCopies) break;
         if (problem_.refuse_uneven) {
-          Place more = hint;
+          Placement more = hint;
           more.Append(static_cast<int>(d), axis);
           if (!EvenDim(more, static_cast<int>(d), problem_.dims(v)[d], problem_.reshard.sizes)) {
             break;

@@ -33,19 +33,22 @@ Split SplitOf(std::vector<AxisList> factors) {
 TEST(FactorsTest, WorkedExampleOfTheHeader) {
   const Mesh mesh = *Mesh::Parse("batch=2,model=2");
   const Split split = SplitOf({Axes({0}), Axes({1}), {}});
-  EXPECT_EQ(LayoutOf(OperandPlace(kMatMul, split, 0), mesh, 2).ToString(), "{batch, model}");
-  EXPECT_EQ(LayoutOf(OperandPlace(kMatMul, split, 1), mesh, 2).ToString(), "{model, *}");
-  EXPECT_EQ(LayoutOf(ResultPlace(kMatMul, split, 0), mesh, 2).ToString(), "{batch, *} sum(model)");
+  EXPECT_EQ(LayoutOf(OperandPlacement(kMatMul, split, 0), mesh, 2).ToString(), "{batch, model}");
+  EXPECT_EQ(LayoutOf(OperandPlacement(kMatMul, split, 1), mesh, 2).ToString(), "{model, *}");
+  EXPECT_EQ(LayoutOf(ResultPlacement(kMatMul, split, 0), mesh, 2).ToString(),
+            "{batch, *} sum(model)");
 }
 
 TEST(FactorsTest, PassingStaysPending) {
   const Mesh mesh = *Mesh::Parse("batch=2,model=2");
   Split split = SplitOf({Axes({0}), {}, {}});
-  split.passing.at[1] = Place::kPendingSum;
+  split.passing.at[1] = Placement::kPendingSum;
   split.passing_operands = 1;
-  EXPECT_EQ(LayoutOf(OperandPlace(kMatMul, split, 0), mesh, 2).ToString(), "{batch, *} sum(model)");
-  EXPECT_EQ(LayoutOf(OperandPlace(kMatMul, split, 1), mesh, 2).ToString(), "{*, *}");
-  EXPECT_EQ(LayoutOf(ResultPlace(kMatMul, split, 0), mesh, 2).ToString(), "{batch, *} sum(model)");
+  EXPECT_EQ(LayoutOf(OperandPlacement(kMatMul, split, 0), mesh, 2).ToString(),
+            "{batch, *} sum(model)");
+  EXPECT_EQ(LayoutOf(OperandPlacement(kMatMul, split, 1), mesh, 2).ToString(), "{*, *}");
+  EXPECT_EQ(LayoutOf(ResultPlacement(kMatMul, split, 0), mesh, 2).ToString(),
+            "{batch, *} sum(model)");
 }
 
 TEST(FactorsTest, MergedDimensionsSplitFromTheSlowestFactor) {
@@ -75,14 +78,14 @@ TEST(FactorsTest, AxesOfADimensionGoToItsFactorsInOrder) {
   EXPECT_EQ(split("a=8,b=3", {0, 1}), std::pair(Axes({}), Axes({})));
 }
 
-TEST(PlaceTest, LayoutsRoundTrip) {
+TEST(PlacementTest, LayoutsRoundTrip) {
   const Mesh mesh = *Mesh::Parse("a=2,b=3,c=4,d=1");
   for (const std::string text : {"{*, *}", "{a, b}", "{c+a, *}", "{b+c+a, *}", "{*, *} sum(a)",
                                  "{c, *} max(b)", "{*, b} min(a,c)"}) {
     const Layout layout = *Layout::Parse(text, mesh);
-    EXPECT_EQ(LayoutOf(PlaceOf(layout), mesh, 2).ToString(), text);
+    EXPECT_EQ(LayoutOf(PlacementOf(layout), mesh, 2).ToString(), text);
   }
-  EXPECT_EQ(LayoutOf(PlaceOf(*Layout::Parse("{a+d, *}", mesh)), mesh, 2).ToString(), "{a, *}");
+  EXPECT_EQ(LayoutOf(PlacementOf(*Layout::Parse("{a+d, *}", mesh)), mesh, 2).ToString(), "{a, *}");
 }
 
 }  // namespace

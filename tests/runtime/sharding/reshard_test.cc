@@ -68,8 +68,9 @@ class ReshardPlanTest : public ::testing::TestWithParam<PlanCase> {};
 TEST_P(ReshardPlanTest, TakesTheCheapestWay) {
   const PlanCase& c = GetParam();
   const Mesh mesh = *Mesh::Parse(c.mesh);
-  const auto plan = PlanReshard(PlaceOf(*Layout::Parse(c.from, mesh)),
-                                PlaceOf(*Layout::Parse(c.to, mesh)), c.dims, 4, ContextOf(mesh));
+  const auto plan =
+      PlanReshard(PlacementOf(*Layout::Parse(c.from, mesh)),
+                  PlacementOf(*Layout::Parse(c.to, mesh)), c.dims, 4, ContextOf(mesh));
   ASSERT_TRUE(plan.possible);
   EXPECT_EQ(MovesOf(mesh, plan), c.want);
   int64_t bytes = 0;
@@ -121,12 +122,13 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ReshardPlanTest, NothingBecomesPending) {
   const Mesh mesh = *Mesh::Parse("a=4");
   const program::Dims dims = {8};
-  const Place whole = PlaceOf(*Layout::Parse("{*}", mesh));
+  const Placement whole = PlacementOf(*Layout::Parse("{*}", mesh));
   EXPECT_FALSE(
-      PlanReshard(whole, PlaceOf(*Layout::Parse("{*} sum(a)", mesh)), dims, 4, ContextOf(mesh))
+      PlanReshard(whole, PlacementOf(*Layout::Parse("{*} sum(a)", mesh)), dims, 4, ContextOf(mesh))
           .possible);
-  EXPECT_FALSE(PlanReshard(PlaceOf(*Layout::Parse("{*} max(a)", mesh)),
-                           PlaceOf(*Layout::Parse("{*} sum(a)", mesh)), dims, 4, ContextOf(mesh))
+  EXPECT_FALSE(PlanReshard(PlacementOf(*Layout::Parse("{*} max(a)", mesh)),
+                           PlacementOf(*Layout::Parse("{*} sum(a)", mesh)), dims, 4,
+                           ContextOf(mesh))
                    .possible);
 }
 

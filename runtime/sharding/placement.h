@@ -2,8 +2,8 @@
 // axis instead of one list per dimension, so that equality is a memory comparison and nothing is
 // allocated.
 //
-// Kept true: axes of size 1 are never mentioned (a Place is canonical); `order` is 0 where `at` is
-// not a dimension.
+// Kept true: axes of size 1 are never mentioned (a Placement is canonical); `order` is 0 where `at`
+// is not a dimension.
 #pragma once
 
 #include <array>
@@ -57,7 +57,7 @@ struct AxisSizes {
   }
 };
 
-struct Place {
+struct Placement {
   // What an axis does: >= 0 splits that dimension; else one of these.
   static constexpr int8_t kCopies = -1;
   static constexpr int8_t kPendingSum = -2;
@@ -87,23 +87,25 @@ struct Place {
     order[axis] = 0;
   }
 
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const Placement&, const Placement&) = default;
 };
 
-Place PlaceOf(const mesh::Layout& layout);
-mesh::Layout LayoutOf(const Place& place, const mesh::Mesh& mesh, int rank);
+Placement PlacementOf(const mesh::Layout& layout);
+mesh::Layout LayoutOf(const Placement& placement, const mesh::Mesh& mesh, int rank);
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Elements that one device stores.
-int64_t LocalElements(const Place& place, std::span<const int64_t> dims, const AxisSizes& sizes);
+int64_t LocalElements(const Placement& placement, std::span<const int64_t> dims,
+                      const AxisSizes& sizes);
 // Stored extent of one dimension.
-inline int64_t LocalExtent(const Place& place, int dim, int64_t extent, const AxisSizes& sizes) {
-  return CeilDiv(extent, sizes.Product(place.AxesOf(dim)));
+inline int64_t LocalExtent(const Placement& placement, int dim, int64_t extent,
+                           const AxisSizes& sizes) {
+  return CeilDiv(extent, sizes.Product(placement.AxesOf(dim)));
 }
 // True when every device's shard of dimension `dim` is full.
-inline bool EvenDim(const Place& place, int dim, int64_t extent, const AxisSizes& sizes) {
-  return extent % sizes.Product(place.AxesOf(dim)) == 0;
+inline bool EvenDim(const Placement& placement, int dim, int64_t extent, const AxisSizes& sizes) {
+  return extent % sizes.Product(placement.AxesOf(dim)) == 0;
 }
 
 }  // namespace meshtrain::sharding
