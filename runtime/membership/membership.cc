@@ -65,10 +65,10 @@ uint64_t NewInstance() {
   return out == 0 ? 1 : out;
 }
 
-// One stream to the server. `context` may be cancelled from any thread; `stream` is read by the
-// attending thread and written by the beating one, until it is `over`: then only its status is
-// waited for. All but `context` under the lock.
-struct Session {
+// One call of Attend: our stream to the server. `context` may be cancelled from any thread;
+// `stream` is read by the attending thread and written by the beating one, until it is `over`: then
+// only its status is waited for. All but `context` under the lock.
+struct AttendCall {
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Rendezvous::Stub> stub;
   grpc::ClientContext context;
@@ -118,13 +118,13 @@ class Membership::Impl {
   void Beat(std::stop_token stop);    // thread: heartbeats, and all else that is written
   void Alert(std::stop_token stop);   // thread: calls the callback
   // Returns how the stream ended.
-  Status AttendOnce(Session& session);
+  Status AttendOnce(AttendCall& call);
   // The server's answer; or why it gave none: kDataLoss where the question or its answer changed on
   // the way.
   using Texts = Result<std::vector<std::string>>;
   Result<Texts> Ask(const AgreeMessage& message, const std::shared_ptr<grpc::Channel>& channel,
                     const std::shared_ptr<grpc::ClientContext>& context);
-  Progress Reported();
+  MemberProgress Reported();
   // Why agreements are over; OK while they are not.
   Status AgreeState() const MT_REQUIRES(mutex_);
   // For the one thread that may be in a call.
@@ -141,7 +141,7 @@ class Membership::Impl {
   Mutex mutex_;
   CondVar changed_;
   RendezvousClient client_ MT_GUARDED_BY(mutex_);
-  std::shared_ptr<Session> session_ MT_GUARDED_BY(mutex_);  // while its stream lasts
+  std::shared_ptr<AttendCall> call_ MT_GUARDED_BY(mutex_);  // while its stream lasts
   bool writing_ MT_GUARDED_BY(mutex_) = false;
   int failures_ MT_GUARDED_BY(mutex_) = 0;  // of connecting, in a row
   bool in_join_ MT_GUARDED_BY(mutex_) = false;
@@ -154,7 +154,7 @@ class Membership::Impl {
   uint64_t alerted_ MT_GUARDED_BY(mutex_) = 0;  // the incarnation whose end was told last
 
   Mutex progress_mutex_;  // taken last, so that to report waits for nothing else
-  Progress progress_ MT_GUARDED_BY(progress_mutex_);
+  MemberProgress progress_ MT_GUARDED_BY(progress_mutex_);
 
   std::jthread attending_, beating_, alerting_;
 };
@@ -187,17 +187,17 @@ Status Membership::Impl::Start(const std::vector<cluster::TaskId>& members) {
 }
 
 Membership::Impl::~Impl() {
-  std::shared_ptr<Session> session;
+  std::shared_ptr<AttendCall> call;
   std::shared_ptr<grpc::ClientContext> asking;
   attending_.request_stop();
   beating_.request_stop();
   alerting_.request_stop();
   {
     MutexLock lock(mutex_);
-    session = session_;
+    call = call_;
     asking = asking_;
   }
-  if (session != nullptr) session->context.TryCancel();
+  if (call != nullptr) call->context.TryCancel();
   if (asking != nullptr) asking->TryCancel();
   attending_ = {};
   beating_ = {};
@@ -207,7 +207,7 @@ Membership::Impl::~Impl() {
 void Membership::Impl::Attend(std::stop_token stop) {
   std::minstd_rand random(static_cast<uint32_t>(instance_));
   while (!stop.stop_requested()) {
-    auto session = std::make_shared<Session>();
+    auto call = std::make_shared<AttendCall>();
     {
       MutexLock lock(mutex_);
       if (!changed_.WaitFor(mutex_, stop, kLong,
@@ -225,43 +225,43 @@ void Membership::Impl::Attend(std::stop_token stop) {
         if (!client_.wants_stream()) continue;
       }
       if (stop.stop_requested()) {
-        return;  // from here on the destructor sees the session, and cancels it
+        return;  // from here on the destructor sees the call, and cancels it
       }
       ++failures_;
       client_.Opening(Now());
-      session_ = session;
+      call_ = call;
     }
-    const Status ended = AttendOnce(*session);
+    const Status ended = AttendOnce(*call);
     MutexLock lock(mutex_);
-    session_.reset();
+    call_.reset();
     client_.Ended(ended);
     changed_.NotifyAll();
   }
 }
 
-Status Membership::Impl::AttendOnce(Session& session) {
+Status Membership::Impl::AttendOnce(AttendCall& call) {
   auto channel = rpc::MakeChannel(
       {.address = server_address_, .security = options_.security, .max_receive_bytes = -1});
   if (!channel.ok()) return channel.status();
   auto stub = v1::Rendezvous::NewStub(*channel);
-  session.reads = signer_.Sign(session.context, kAttend, SystemClock().Now());
-  session.writes = session.reads;
-  auto stream = stub->Attend(&session.context);  // returns when connected, failed or cancelled
+  call.reads = signer_.Sign(call.context, kAttend, SystemClock().Now());
+  call.writes = call.reads;
+  auto stream = stub->Attend(&call.context);  // returns when connected, failed or cancelled
   {
     MutexLock lock(mutex_);
-    session.channel = std::move(*channel);
-    session.stub = std::move(stub);
-    session.stream = std::move(stream);
+    call.channel = std::move(*channel);
+    call.stub = std::move(stub);
+    call.stream = std::move(stream);
     client_.Opened(Now());
     changed_.NotifyAll();
   }
   v1::Sealed said;
   Status broken;
-  while (session.stream->Read(&said)) {
-    Result<RosterMessage> message = OpenRoster(said, session.reads);
+  while (call.stream->Read(&said)) {
+    Result<RosterMessage> message = OpenRoster(said, call.reads);
     if (!message.ok()) {
       broken = message.status();
-      session.context.TryCancel();
+      call.context.TryCancel();
       break;
     }
     MutexLock lock(mutex_);
@@ -280,44 +280,44 @@ Status Membership::Impl::AttendOnce(Session& session) {
   {
     // The beating thread is out of the stream before it is finished. A call that is over takes no
     // time to write to. One that broke off because a message did not parse is not over for the
-    // server: the session stays for who cancels it, at the silence that follows or at the end.
+    // server: the call stays for who cancels it, at the silence that follows or at the end.
     MutexLock lock(mutex_);
-    session.over = true;
+    call.over = true;
     changed_.WaitFor(mutex_, {}, kLong, [this]() MT_REQUIRES(mutex_) { return !writing_; });
   }
-  const Status finished = rpc::FromGrpc(session.stream->Finish());
+  const Status finished = rpc::FromGrpc(call.stream->Finish());
   return broken.ok() ? finished : broken;
 }
 
 void Membership::Impl::Beat(std::stop_token stop) {
   while (!stop.stop_requested()) {
     std::vector<MemberMessage> outgoing;
-    std::shared_ptr<Session> session;
+    std::shared_ptr<AttendCall> call;
     std::shared_ptr<grpc::ClientContext> asking;
     bool end = false;
     bool silent = false;
     {
       MutexLock lock(mutex_);
-      Progress progress = Reported();
+      MemberProgress progress = Reported();
       const Phase before = client_.phase();
       progress.agreements = next_round_;
       if (in_agree_) progress.waiting_at = agreeing_;
       client_.Tick(progress, Now());
       if (client_.phase() != before) changed_.NotifyAll();
       outgoing = client_.TakeOutgoing();
-      session = session_;
+      call = call_;
       end = client_.wants_end();
       silent = client_.server_is_silent();
       asking = asking_;
-      if (session != nullptr && session->over) outgoing.clear();
-      writing_ = session != nullptr && !outgoing.empty();
+      if (call != nullptr && call->over) outgoing.clear();
+      writing_ = call != nullptr && !outgoing.empty();
     }
-    if (session != nullptr) {
+    if (call != nullptr) {
       for (const MemberMessage& message : outgoing) {
-        if (!session->stream->Write(Seal(message, session->writes)))
+        if (!call->stream->Write(Seal(message, call->writes)))
           break;  // the attending thread sees why
       }
-      if (end) session->context.TryCancel();
+      if (end) call->context.TryCancel();
     }
     // A server that stands still does not answer, and its connection does not close. One that
     // left may have answered first: that answer is still to be read.
@@ -425,7 +425,7 @@ Result<std::vector<std::string>> Membership::Impl::Agree(const std::string& name
     if (in_agree_) return Busy(where);
     if (stop.stop_requested()) return Cancelled(where + ": stopped").From(Origin::kStop);
     MT_RETURN_IF_ERROR(AgreeState().At(where));
-    if (session_ != nullptr && !session_->over) channel = session_->channel;
+    if (call_ != nullptr && !call_->over) channel = call_->channel;
     message.incarnation = client_.incarnation().id;
     message.round = next_round_++;
     in_agree_ = true;
@@ -505,7 +505,7 @@ void Membership::Impl::ReportProgress(int64_t step, uint64_t collective, std::st
   progress_.waiting_at = std::move(waiting_at);
 }
 
-Progress Membership::Impl::Reported() {
+MemberProgress Membership::Impl::Reported() {
   MutexLock lock(progress_mutex_);
   return progress_;
 }

@@ -177,7 +177,7 @@ void RendezvousClient::Ended(const Status& why) {
   }
 }
 
-void RendezvousClient::Tick(const Progress& progress, Duration now) {
+void RendezvousClient::Tick(const MemberProgress& progress, Duration now) {
   if (last_tick_ && now - *last_tick_ > options_.heartbeat + options_.lost_after / 2) {
     // It is we who stood still; what the server said meanwhile is about to be read.
     const Duration pause = now - *last_tick_;

@@ -58,7 +58,7 @@ class RendezvousClient {
   void Heard(const RosterMessage& message, Duration now);
   void Ended(const Status& why);
   // Often: heartbeats, and the server's silence.
-  void Tick(const Progress& progress, Duration now);
+  void Tick(const MemberProgress& progress, Duration now);
 
   // --- what the owner of the stream is to do
   bool wants_stream() const;                     // make one, where there is none

@@ -10,8 +10,8 @@
 
 #include "runtime/base/status.h"
 #include "runtime/cluster/contract.h"
-#include "runtime/membership/health.h"
 #include "runtime/membership/membership.h"
+#include "runtime/membership/stuck.h"
 
 namespace meshtrain::membership {
 
@@ -30,7 +30,7 @@ struct JoinMessage {
 };
 struct BeatMessage {
   uint64_t incarnation = 0;  // what the progress is of
-  Progress progress;
+  MemberProgress progress;
   friend bool operator==(const BeatMessage&, const BeatMessage&) = default;
 };
 struct LeaveMessage {

@@ -165,12 +165,12 @@ Result<MemberMessage> FromWire(const v1::MemberSays& message) {
     case v1::MemberSays::kBeat: {
       const v1::Beat& from = message.beat();
       return MemberMessage(
-          BeatMessage{from.incarnation(), Progress{.step = from.step(),
-                                                   .collective = from.collective(),
-                                                   .waiting_at = from.waiting_at(),
-                                                   .agreements = from.agreements(),
-                                                   .busy_with = from.busy_with(),
-                                                   .step_seconds = from.step_seconds()}});
+          BeatMessage{from.incarnation(), MemberProgress{.step = from.step(),
+                                                         .collective = from.collective(),
+                                                         .waiting_at = from.waiting_at(),
+                                                         .agreements = from.agreements(),
+                                                         .busy_with = from.busy_with(),
+                                                         .step_seconds = from.step_seconds()}});
     }
     case v1::MemberSays::kLeave:
       return MemberMessage(LeaveMessage{});

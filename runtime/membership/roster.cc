@@ -32,7 +32,7 @@ Status Stale(cluster::TaskId task) {
 }  // namespace
 
 Roster::Roster(RosterOptions options) : options_(std::move(options)) {
-  for (const cluster::TaskId task : options_.tasks) places_.push_back({.task = task});
+  for (const cluster::TaskId task : options_.tasks) entries_.push_back({.task = task});
 }
 
 std::vector<RosterAnswer> Roster::Handle(const RosterEvent& event, Duration now) {
@@ -44,29 +44,29 @@ std::vector<RosterAnswer> Roster::Handle(const RosterEvent& event, Duration now)
   return out;
 }
 
-Roster::Place* Roster::Attached(uint64_t connection) {
+Roster::Entry* Roster::Attached(uint64_t connection) {
   const auto found = by_connection_.find(connection);
-  return found == by_connection_.end() ? nullptr : &places_[found->second];
+  return found == by_connection_.end() ? nullptr : &entries_[found->second];
 }
 
 bool Roster::joining(uint64_t connection) const {
   const auto found = by_connection_.find(connection);
-  return found != by_connection_.end() && places_[found->second].joining;
+  return found != by_connection_.end() && entries_[found->second].joining;
 }
 
 std::vector<double> Roster::StepSeconds() const {
   std::vector<double> seconds;
-  seconds.reserve(places_.size());
-  for (const Place& place : places_) seconds.push_back(place.standing.progress.step_seconds);
+  seconds.reserve(entries_.size());
+  for (const Entry& entry : entries_) seconds.push_back(entry.standing.progress.step_seconds);
   return seconds;
 }
 
 std::string Roster::Missing() const {
   std::vector<std::string> names;
-  for (const Place& place : places_) {
-    if (place.attached && place.joining) continue;
-    names.push_back(cluster::ToString(place.task) + " (" +
-                    (place.attached ? "here, but does not join" : place.absence) + ")");
+  for (const Entry& entry : entries_) {
+    if (entry.attached && entry.joining) continue;
+    names.push_back(cluster::ToString(entry.task) + " (" +
+                    (entry.attached ? "here, but does not join" : entry.absence) + ")");
   }
   return Names(names);
 }
@@ -77,61 +77,61 @@ void Roster::On(const Said& event, Duration now, Answers& out) {
     OnJoin(event.connection, *join, now, out);
     return;
   }
-  Place* place = Attached(event.connection);
-  if (place == nullptr) return;  // of a stream that has ended here
-  place->last_heard = now;
+  Entry* entry = Attached(event.connection);
+  if (entry == nullptr) return;  // of a stream that has ended here
+  entry->last_heard = now;
   if (const auto* beat = std::get_if<BeatMessage>(&event.message)) {
-    OnBeat(*place, *beat, now);
+    OnBeat(*entry, *beat, now);
   } else {
-    OnLeave(*place, out);
+    OnLeave(*entry, out);
   }
 }
 
 void Roster::Learn(const JoinMessage& join, Answers& out) {
   highest_reported_ = std::max(highest_reported_, join.last_incarnation);
-  if (join.last_incarnation == 0 || join.last_members.size() != places_.size()) return;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    Place& place = places_[i];
-    if (join.last_incarnation <= place.known.incarnation) continue;
-    place.known = {join.last_incarnation, join.last_members[i]};
-    const bool stale = place.last_incarnation > 0 &&
-                       place.last_incarnation < place.known.incarnation &&
-                       place.instance != place.known.instance;
-    if (!stale || !place.attached) continue;
-    const uint64_t connection = place.newest_connection;
-    Detach(place, "replaced by a newer process", true, out);
-    out.push_back(End{connection, Stale(place.task)});
+  if (join.last_incarnation == 0 || join.last_members.size() != entries_.size()) return;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    if (join.last_incarnation <= entry.known.incarnation) continue;
+    entry.known = {join.last_incarnation, join.last_members[i]};
+    const bool stale = entry.last_incarnation > 0 &&
+                       entry.last_incarnation < entry.known.incarnation &&
+                       entry.instance != entry.known.instance;
+    if (!stale || !entry.attached) continue;
+    const uint64_t connection = entry.newest_connection;
+    Detach(entry, "replaced by a newer process", true, out);
+    out.push_back(End{connection, Stale(entry.task)});
   }
 }
 
-Status Roster::Admit(const Place& place, uint64_t connection, const JoinMessage& join) const {
-  if (place.replaced.contains(join.instance)) return Stale(place.task);
-  if (join.last_incarnation > 0 && join.last_incarnation < place.known.incarnation &&
-      join.instance != place.known.instance) {
-    return Stale(place.task);
+Status Roster::Admit(const Entry& entry, uint64_t connection, const JoinMessage& join) const {
+  if (entry.replaced.contains(join.instance)) return Stale(entry.task);
+  if (join.last_incarnation > 0 && join.last_incarnation < entry.known.incarnation &&
+      join.instance != entry.known.instance) {
+    return Stale(entry.task);
   }
-  if (place.instance == join.instance && connection < place.newest_connection) {
+  if (entry.instance == join.instance && connection < entry.newest_connection) {
     return Unavailable("this process has a newer connection");
   }
-  if (place.instance == 0 || place.instance == join.instance) return OkStatus();
+  if (entry.instance == 0 || entry.instance == join.instance) return OkStatus();
   // Another process of the task was here in our time. That one is newer if it was never a member,
   // or was one later.
   if (join.last_incarnation > 0 &&
-      (place.last_incarnation == 0 || join.last_incarnation <= place.last_incarnation)) {
-    return Stale(place.task);
+      (entry.last_incarnation == 0 || join.last_incarnation <= entry.last_incarnation)) {
+    return Stale(entry.task);
   }
-  if (join.last_incarnation == 0 && place.attached) {
-    return Unavailable(cluster::ToString(place.task) +
+  if (join.last_incarnation == 0 && entry.attached) {
+    return Unavailable(cluster::ToString(entry.task) +
                        ": another process of this task is here and alive");
   }
   return OkStatus();
 }
 
 void Roster::OnJoin(uint64_t connection, const JoinMessage& join, Duration now, Answers& out) {
-  const auto found = std::find_if(places_.begin(), places_.end(),
-                                  [&](const Place& p) { return p.task == join.task; });
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& p) { return p.task == join.task; });
   const auto refuse = [&](Status why) { out.push_back(End{connection, std::move(why)}); };
-  if (found == places_.end()) {
+  if (found == entries_.end()) {
     return refuse(FailedPrecondition("expected one of the members " + TaskNames(options_.tasks) +
                                      ", got: " + cluster::ToString(join.task)));
   }
@@ -146,46 +146,46 @@ void Roster::OnJoin(uint64_t connection, const JoinMessage& join, Duration now, 
                                   std::to_string(join.last_incarnation)));
   }
   Learn(join, out);
-  Place& place = *found;
-  if (const Status admitted = Admit(place, connection, join); !admitted.ok()) {
+  Entry& entry = *found;
+  if (const Status admitted = Admit(entry, connection, join); !admitted.ok()) {
     return refuse(admitted);
   }
 
-  if (place.member && place.instance == join.instance && place.newest_connection == connection) {
+  if (entry.member && entry.instance == join.instance && entry.newest_connection == connection) {
     if (join.last_incarnation < open_) {  // it had not heard the welcome yet
-      const auto index = static_cast<size_t>(found - places_.begin());
+      const auto index = static_cast<size_t>(found - entries_.begin());
       out.push_back(Tell{connection, WelcomeMessage{IncarnationFor(index)}});
       return;
     }
-    place.member = false;  // it knows why, and gets no alarm
-    Close(Unavailable(cluster::ToString(place.task) + " gave up incarnation " +
+    entry.member = false;  // it knows why, and gets no alarm
+    Close(Unavailable(cluster::ToString(entry.task) + " gave up incarnation " +
                       std::to_string(open_) + " and joins anew"),
           out);
   }
-  if (place.instance != join.instance) {
-    const uint64_t old_connection = place.newest_connection;
-    if (place.attached) {
-      Detach(place, "replaced by a newer process", true, out);
-      out.push_back(End{old_connection, Stale(place.task)});
+  if (entry.instance != join.instance) {
+    const uint64_t old_connection = entry.newest_connection;
+    if (entry.attached) {
+      Detach(entry, "replaced by a newer process", true, out);
+      out.push_back(End{old_connection, Stale(entry.task)});
     }
-    if (place.instance != 0) place.replaced.insert(place.instance);
-  } else if (place.attached && place.newest_connection != connection) {
-    const uint64_t old_connection = place.newest_connection;
-    Detach(place, "connection lost, and made anew", true, out);
+    if (entry.instance != 0) entry.replaced.insert(entry.instance);
+  } else if (entry.attached && entry.newest_connection != connection) {
+    const uint64_t old_connection = entry.newest_connection;
+    Detach(entry, "connection lost, and made anew", true, out);
     out.push_back(
         End{old_connection, Status(StatusCode::kAborted, "this process has a newer connection")});
   }
-  place.instance = join.instance;
-  place.newest_connection = connection;
-  place.attached = true;
-  by_connection_[connection] = static_cast<size_t>(found - places_.begin());
-  place.joining = true;
-  place.left = false;
-  place.last_incarnation = join.last_incarnation;
-  place.about = {place.task, join.data_address, join.host, join.checkpoint_step, join.instance};
-  place.last_heard = now;
-  if (std::all_of(places_.begin(), places_.end(),
-                  [](const Place& p) { return p.attached && p.joining; })) {
+  entry.instance = join.instance;
+  entry.newest_connection = connection;
+  entry.attached = true;
+  by_connection_[connection] = static_cast<size_t>(found - entries_.begin());
+  entry.joining = true;
+  entry.left = false;
+  entry.last_incarnation = join.last_incarnation;
+  entry.about = {entry.task, join.data_address, join.host, join.checkpoint_step, join.instance};
+  entry.last_heard = now;
+  if (std::all_of(entries_.begin(), entries_.end(),
+                  [](const Entry& p) { return p.attached && p.joining; })) {
     Open(now, out);
   }
 }
@@ -198,16 +198,16 @@ void Roster::Open(Duration now, Answers& out) {
   previous_texts_.reset();
   previous_status_ = OkStatus();
   members_.clear();
-  for (Place& place : places_) {
-    place.joining = false;
-    place.member = true;
-    place.last_incarnation = open_;
-    place.known = {open_, place.instance};
-    place.standing = {.task = place.task, .moved = now, .waiting_since = now};
-    members_.push_back(place.about);
+  for (Entry& entry : entries_) {
+    entry.joining = false;
+    entry.member = true;
+    entry.last_incarnation = open_;
+    entry.known = {open_, entry.instance};
+    entry.standing = {.task = entry.task, .moved = now, .waiting_since = now};
+    members_.push_back(entry.about);
   }
-  for (size_t i = 0; i < places_.size(); ++i) {
-    out.push_back(Tell{places_[i].newest_connection, WelcomeMessage{IncarnationFor(i)}});
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    out.push_back(Tell{entries_[i].newest_connection, WelcomeMessage{IncarnationFor(i)}});
   }
 }
 
@@ -218,77 +218,77 @@ Incarnation Roster::IncarnationFor(size_t index) const {
 void Roster::Close(const Status& why, Answers& out) {
   if (open_ == 0) return;
   FailRound(why, out);
-  for (Place& place : places_) {
-    if (place.member && place.attached) {
-      out.push_back(Tell{place.newest_connection, AlarmMessage{open_, why}});
+  for (Entry& entry : entries_) {
+    if (entry.member && entry.attached) {
+      out.push_back(Tell{entry.newest_connection, AlarmMessage{open_, why}});
     }
-    place.member = false;
+    entry.member = false;
   }
   open_ = 0;
   closed_why_ = why;
 }
 
-void Roster::Detach(Place& place, std::string why, bool lost, Answers& out) {
-  const bool was_member = std::exchange(place.member, false);
-  place.attached = false;
-  by_connection_.erase(place.newest_connection);
-  place.joining = false;
-  place.absence = lost ? "lost: " + why : why;
+void Roster::Detach(Entry& entry, std::string why, bool lost, Answers& out) {
+  const bool was_member = std::exchange(entry.member, false);
+  entry.attached = false;
+  by_connection_.erase(entry.newest_connection);
+  entry.joining = false;
+  entry.absence = lost ? "lost: " + why : why;
   if (was_member && lost) {
-    Close(Unavailable(cluster::ToString(place.task) + " " + place.absence), out);
+    Close(Unavailable(cluster::ToString(entry.task) + " " + entry.absence), out);
   }
 }
 
-void Roster::OnBeat(Place& place, const BeatMessage& beat, Duration now) {
-  if (place.member && beat.incarnation == open_) place.standing.Report(beat.progress, now);
+void Roster::OnBeat(Entry& entry, const BeatMessage& beat, Duration now) {
+  if (entry.member && beat.incarnation == open_) entry.standing.Report(beat.progress, now);
 }
 
-void Roster::OnLeave(Place& place, Answers& out) {
-  const uint64_t connection = place.newest_connection;
-  const bool was_member = place.member;
-  place.left = true;
-  Detach(place, "left", false, out);
+void Roster::OnLeave(Entry& entry, Answers& out) {
+  const uint64_t connection = entry.newest_connection;
+  const bool was_member = entry.member;
+  entry.left = true;
+  Detach(entry, "left", false, out);
   if (was_member) {
-    FailRound(Unavailable(cluster::ToString(place.task) + " left"), out);
+    FailRound(Unavailable(cluster::ToString(entry.task) + " left"), out);
     bool any = false;
-    for (const Place& other : places_) {
+    for (const Entry& other : entries_) {
       if (!other.member) continue;
       any = true;
-      out.push_back(Tell{other.newest_connection, LeftMessage{place.task}});
+      out.push_back(Tell{other.newest_connection, LeftMessage{entry.task}});
     }
     if (!any) Close(Unavailable("all members left"), out);
   }
-  out.push_back(Tell{connection, LeftMessage{place.task}});
+  out.push_back(Tell{connection, LeftMessage{entry.task}});
   out.push_back(End{connection, OkStatus()});
 }
 
 void Roster::On(const Broken& event, Duration, Answers& out) {
   ended_.erase(event.connection);
-  if (Place* place = Attached(event.connection)) Detach(*place, event.why, true, out);
+  if (Entry* entry = Attached(event.connection)) Detach(*entry, event.why, true, out);
 }
 
 void Roster::On(const Tick&, Duration now, Answers& out) {
   if (last_tick_ && now - *last_tick_ > options_.tick + options_.lost_after / 2) {
     // We stood still ourselves, and heard nobody meanwhile.
     const Duration pause = now - *last_tick_ - options_.tick;
-    for (Place& place : places_) {
-      place.last_heard = std::min(now, place.last_heard + pause);
-      place.standing.moved = std::min(now, place.standing.moved + pause);
-      place.standing.waiting_since = std::min(now, place.standing.waiting_since + pause);
+    for (Entry& entry : entries_) {
+      entry.last_heard = std::min(now, entry.last_heard + pause);
+      entry.standing.moved = std::min(now, entry.standing.moved + pause);
+      entry.standing.waiting_since = std::min(now, entry.standing.waiting_since + pause);
     }
   }
   last_tick_ = now;
-  for (Place& place : places_) {
-    if (!place.attached || now - place.last_heard <= options_.lost_after) continue;
-    const uint64_t connection = place.newest_connection;
-    Detach(place, "silent for " + SecondsText(now - place.last_heard), true, out);
+  for (Entry& entry : entries_) {
+    if (!entry.attached || now - entry.last_heard <= options_.lost_after) continue;
+    const uint64_t connection = entry.newest_connection;
+    Detach(entry, "silent for " + SecondsText(now - entry.last_heard), true, out);
     out.push_back(End{connection, Status(StatusCode::kAborted,
-                                         cluster::ToString(place.task) + " " + place.absence)});
+                                         cluster::ToString(entry.task) + " " + entry.absence)});
   }
   if (open_ != 0) {
     std::vector<Standing> standings;
-    for (const Place& place : places_) {
-      if (place.member) standings.push_back(place.standing);
+    for (const Entry& entry : entries_) {
+      if (entry.member) standings.push_back(entry.standing);
     }
     if (const auto stuck = FindStuck(standings, now, options_.stuck_after)) Close(*stuck, out);
   }
@@ -296,12 +296,12 @@ void Roster::On(const Tick&, Duration now, Answers& out) {
     std::vector<std::string> here;
     std::vector<std::string> missing;
     std::string stands;  // where the first that is missing does
-    for (size_t i = 0; i < places_.size(); ++i) {
-      const Place& place = places_[i];
-      const std::string name = cluster::ToString(place.task);
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const Entry& entry = entries_[i];
+      const std::string name = cluster::ToString(entry.task);
       (round_->parts.contains(i) ? here : missing).push_back(name);
       if (stands.empty() && !round_->parts.contains(i)) {
-        stands = "; " + name + " " + Where(place.standing.progress);
+        stands = "; " + name + " " + Where(entry.standing.progress);
       }
     }
     FailRound(
@@ -322,13 +322,13 @@ void Roster::FailRound(const Status& status, Answers& out) {
 }
 
 Status Roster::CheckAsked(const AgreeMessage& message, size_t* index) const {
-  const auto found = std::find_if(places_.begin(), places_.end(),
-                                  [&](const Place& p) { return p.task == message.task; });
-  if (found == places_.end()) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& p) { return p.task == message.task; });
+  if (found == entries_.end()) {
     return FailedPrecondition("expected one of the members " + TaskNames(options_.tasks) +
                               ", got: " + cluster::ToString(message.task));
   }
-  *index = static_cast<size_t>(found - places_.begin());
+  *index = static_cast<size_t>(found - entries_.begin());
   if (found->replaced.contains(message.instance)) return Stale(message.task);
   if (message.incarnation != 0 && message.incarnation == last_id_ && !closed_why_.ok()) {
     return closed_why_;
@@ -340,8 +340,8 @@ Status Roster::CheckAsked(const AgreeMessage& message, size_t* index) const {
                               ", got: " + cluster::ToString(message.task) + " of " +
                               std::to_string(message.incarnation));
   }
-  for (const Place& place : places_) {
-    if (place.left) return Unavailable(cluster::ToString(place.task) + " left");
+  for (const Entry& entry : entries_) {
+    if (entry.left) return Unavailable(cluster::ToString(entry.task) + " left");
   }
   if (message.name.size() + message.text.size() > kMaxAgreeBytes) {
     return InvalidArgument(
@@ -358,7 +358,7 @@ void Roster::On(const Asked& event, Duration now, Answers& out) {
   };
   size_t index = 0;
   if (const Status checked = CheckAsked(message, &index); !checked.ok()) return answer(checked);
-  places_[index].last_heard = now;
+  entries_[index].last_heard = now;
   if (next_round_ > 0 &&
       message.round == next_round_ - 1) {  // asked again, or came after the others' deadline
     out.push_back(Answer{event.call, previous_status_, previous_texts_});
@@ -391,12 +391,12 @@ void Roster::On(const Asked& event, Duration now, Answers& out) {
               out);
     return;
   }
-  if (round_->parts.size() < places_.size()) return;
+  if (round_->parts.size() < entries_.size()) return;
   auto texts = std::make_shared<std::vector<std::string>>();
-  for (auto& [place, given] : round_->parts) texts->push_back(std::move(given.text));
+  for (auto& [entry, given] : round_->parts) texts->push_back(std::move(given.text));
   previous_status_ = OkStatus();
   previous_texts_ = std::move(texts);
-  for (const auto& [place, given] : round_->parts) {
+  for (const auto& [entry, given] : round_->parts) {
     out.push_back(Answer{given.call, OkStatus(), previous_texts_});
   }
   round_.reset();
@@ -408,7 +408,7 @@ void Roster::On(const Withdrawn& event, Duration, Answers& out) {
   for (const auto& [index, part] : round_->parts) {
     if (part.call != event.call) continue;
     FailRound(Unavailable("agree on \"" + round_->name +
-                          "\": " + cluster::ToString(places_[index].task) + " waits no longer"),
+                          "\": " + cluster::ToString(entries_[index].task) + " waits no longer"),
               out);
     return;
   }

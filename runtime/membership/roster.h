@@ -92,7 +92,7 @@ class Roster {
   // and 3 more".
   std::string Missing() const;
   bool joining(uint64_t connection) const;
-  // Each place's own time in its last step, as it last said; 0 where it said none in the open
+  // Each member's own time in its last step, as it last said; 0 where it said none in the open
   // incarnation.
   std::vector<double> StepSeconds() const;
 
@@ -102,7 +102,7 @@ class Roster {
     uint64_t incarnation = 0;
     uint64_t instance = 0;
   };
-  struct Place {
+  struct Entry {
     cluster::TaskId task;
     Known known;
     uint64_t instance = 0;  // the newest process; 0: none came
@@ -127,7 +127,7 @@ class Roster {
     cluster::TaskId first;  // whose name it is
     Duration started{};
     Duration deadline{};
-    std::map<size_t, Part> parts;  // by place
+    std::map<size_t, Part> parts;  // by entry
   };
   using Answers = std::vector<RosterAnswer>;
 
@@ -137,28 +137,28 @@ class Roster {
   void On(const Withdrawn& event, Duration now, Answers& out);
   void On(const Tick& event, Duration now, Answers& out);
   void OnJoin(uint64_t connection, const JoinMessage& join, Duration now, Answers& out);
-  void OnBeat(Place& place, const BeatMessage& beat, Duration now);
-  void OnLeave(Place& place, Answers& out);
+  void OnBeat(Entry& entry, const BeatMessage& beat, Duration now);
+  void OnLeave(Entry& entry, Answers& out);
 
   // What a joiner knows of the time before this server.
   void Learn(const JoinMessage& join, Answers& out);
-  // Whether a process may take the place, and if not, what it is told.
-  Status Admit(const Place& place, uint64_t connection, const JoinMessage& join) const;
+  // Whether a process may take the entry, and if not, what it is told.
+  Status Admit(const Entry& entry, uint64_t connection, const JoinMessage& join) const;
   void Open(Duration now, Answers& out);
   // The open incarnation is over.
   void Close(const Status& why, Answers& out);
-  // The place has no process any more. `lost`: nobody asked for it.
-  void Detach(Place& place, std::string why, bool lost, Answers& out);
+  // The entry has no process any more. `lost`: nobody asked for it.
+  void Detach(Entry& entry, std::string why, bool lost, Answers& out);
   // The round under way ends for all with `status`.
   void FailRound(const Status& status, Answers& out);
   Status CheckAsked(const AgreeMessage& message, size_t* index) const;
 
-  Place* Attached(uint64_t connection);
+  Entry* Attached(uint64_t connection);
   Incarnation IncarnationFor(size_t index) const;
 
   RosterOptions options_;
-  std::vector<Place> places_;
-  std::map<uint64_t, size_t> by_connection_;  // the places that are attached
+  std::vector<Entry> entries_;
+  std::map<uint64_t, size_t> by_connection_;  // the entries that are attached
   std::set<uint64_t> ended_;                  // connections told to end, until they are broken
   uint64_t open_ = 0;
   uint64_t last_id_ = 0;

@@ -1,4 +1,4 @@
-#include "runtime/membership/health.h"
+#include "runtime/membership/stuck.h"
 
 #include <algorithm>
 #include <tuple>
@@ -8,15 +8,15 @@ namespace meshtrain::membership {
 namespace {
 
 // Who computes at a place is behind who is busy there, and that one behind who waits there.
-auto Place(const Standing& member) {
-  const Progress& at = member.progress;
+auto Position(const Standing& member) {
+  const MemberProgress& at = member.progress;
   const int doing = !at.waiting_at.empty() ? 2 : !at.busy_with.empty() ? 1 : 0;
   return std::tuple(at.step, at.collective, at.agreements, doing);
 }
 
 }  // namespace
 
-std::string Where(const Progress& at) {
+std::string Where(const MemberProgress& at) {
   return "stands at step " + std::to_string(at.step) + ", collective " +
          std::to_string(at.collective) +
          (!at.waiting_at.empty()  ? ", in " + at.waiting_at
@@ -24,7 +24,7 @@ std::string Where(const Progress& at) {
                                   : ", and computes");
 }
 
-void Standing::Report(Progress now_at, Duration now) {
+void Standing::Report(MemberProgress now_at, Duration now) {
   const bool same_place = now_at.step == progress.step &&
                           now_at.collective == progress.collective &&
                           now_at.agreements == progress.agreements;
@@ -36,16 +36,16 @@ void Standing::Report(Progress now_at, Duration now) {
 std::optional<Status> FindStuck(std::span<const Standing> members, Duration now,
                                 Duration stuck_after) {
   if (members.size() < 2) return std::nullopt;
-  const auto last =
-      std::min_element(members.begin(), members.end(),
-                       [](const Standing& a, const Standing& b) { return Place(a) < Place(b); });
+  const auto last = std::min_element(
+      members.begin(), members.end(),
+      [](const Standing& a, const Standing& b) { return Position(a) < Position(b); });
   if (now - last->moved < stuck_after || !last->progress.busy_with.empty()) return std::nullopt;
   size_t waiting_long = 0;  // anywhere
   int waiting_ahead = 0;    // for however long
   int beside = 0;           // at the same place as the last, itself not counted
   const Standing* longest_ahead = nullptr;
   for (const Standing& member : members) {
-    const bool ahead = Place(member) != Place(*last);
+    const bool ahead = Position(member) != Position(*last);
     if (!ahead && &member != &*last) ++beside;
     if (member.progress.waiting_at.empty()) continue;
     if (now - member.waiting_since >= stuck_after) ++waiting_long;

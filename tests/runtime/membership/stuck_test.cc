@@ -1,4 +1,4 @@
-#include "runtime/membership/health.h"
+#include "runtime/membership/stuck.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

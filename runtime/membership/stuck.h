@@ -15,7 +15,7 @@ namespace meshtrain::membership {
 
 // How far a member is, in its own words. Every member counts the same collectives and agreements in
 // the same order.
-struct Progress {
+struct MemberProgress {
   int64_t step = 0;
   uint64_t collective = 0;  // how many were begun in this incarnation
   std::string waiting_at;   // the instruction, or the agreement, that waits for others; "": neither
@@ -23,22 +23,22 @@ struct Progress {
   std::string busy_with;    // what it does by itself that may take long; "": nothing of the kind
   double step_seconds =
       0;  // its own time in its last step, without waiting for others; 0: none yet
-  friend bool operator==(const Progress&, const Progress&) = default;
+  friend bool operator==(const MemberProgress&, const MemberProgress&) = default;
 };
 
 // A member's progress, and since when it has been so.
 struct Standing {
   cluster::TaskId task;
-  Progress progress;
+  MemberProgress progress;
   Duration moved{};          // when any of this but waiting_at last changed
   Duration waiting_since{};  // where waiting_at is not empty: since when it waits there
 
   // Takes what the member says now.
-  void Report(Progress now_at, Duration now);
+  void Report(MemberProgress now_at, Duration now);
 };
 
 // "stands at step 5, collective 3, and computes"
-std::string Where(const Progress& at);
+std::string Where(const MemberProgress& at);
 
 // Whose fault it is that nobody moves, as kUnavailable naming the member that is furthest behind
 // and where it stands. Nothing while all is well: while nobody has waited for `stuck_after`, the
