@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "proto/meshtrain/v1/server.pb.h"
-#include "runtime/parameter/messages/messages_internal.h"
+#include "runtime/parameter/messages/fields.h"
 
 namespace meshtrain::parameter {
 
@@ -41,367 +41,160 @@ Result<TensorType> FromWire(const wire::TensorType& from) {
   return to;
 }
 
-}  // namespace internal
-
-namespace {
-
-using internal::FromWire;
-using internal::NamedTypes;
-using internal::Parse;
-using internal::Texts;
-using internal::ToWire;
-using internal::Types;
-using internal::TypesToWire;
-
-void ToWire(const ServerState& from, wire::ServerState* to) {
-  to->set_name(from.name);
-  ToWire(from.type, to->mutable_type());
-  to->set_global_name(from.global_name);
-  ToWire(from.global_type, to->mutable_global_type());
-  to->mutable_offsets()->Assign(from.offsets.begin(), from.offsets.end());
-  to->set_pulled(from.pulled);
-  to->set_copy(from.copy);
-  to->set_saved(from.saved);
-}
-
-Result<ServerState> FromWire(const wire::ServerState& from) {
-  ServerState to;
-  to.name = from.name();
-  MT_ASSIGN_OR_RETURN(to.type, FromWire(from.type()));
-  to.global_name = from.global_name();
-  MT_ASSIGN_OR_RETURN(to.global_type, FromWire(from.global_type()));
-  to.offsets.assign(from.offsets().begin(), from.offsets().end());
-  to.pulled = from.pulled();
-  to.copy = from.copy();
-  to.saved = from.saved();
-  return to;
-}
-
-void ToWire(const Definition& from, wire::Definition* to) {
-  for (const ServerState& state : from.states) ToWire(state, to->add_states());
-  to->set_init(program::SerializeProgram(from.init));
-  for (const NamedProgram& update : from.updates) {
-    wire::Update* const out = to->add_updates();
-    out->set_name(update.name);
-    out->set_program(program::SerializeProgram(update.program));
-  }
-}
-
-Result<Definition> FromWire(const wire::Definition& from) {
-  Definition to;
-  for (const wire::ServerState& state : from.states()) {
-    MT_ASSIGN_OR_RETURN(ServerState one, FromWire(state));
-    to.states.push_back(std::move(one));
-  }
-  MT_ASSIGN_OR_RETURN(to.init, program::DeserializeProgram(from.init()));
-  for (const wire::Update& update : from.updates()) {
-    MT_ASSIGN_OR_RETURN(Program one, program::DeserializeProgram(update.program()));
-    to.updates.push_back({update.name(), std::move(one)});
-  }
-  return to;
-}
-
-void ToWire(const std::vector<PushTable::Entry>& from, wire::Base* to) {
-  for (const PushTable::Entry& entry : from) {
-    wire::SeenWorker* const seen = to->add_seen();
-    seen->set_worker(entry.worker);
-    seen->set_incarnation(entry.incarnation);
-    seen->set_below(entry.below);
-    seen->mutable_seqs()->Assign(entry.seqs.begin(), entry.seqs.end());
-  }
-}
-
-}  // namespace
-
 // --- servers
 
-std::string Encode(const SetUpRequest& m) {
-  wire::SetUpRequest out;
-  wire::SessionOptions* const o = out.mutable_options();
-  o->set_session(m.session);
-  o->set_server(m.server);
-  o->set_servers(m.servers);
-  o->set_restore(m.restore);
-  o->set_staleness_bound(m.staleness_bound);
-  return out.SerializeAsString();
+void Fields(auto& walk, Of<ServerState> auto& m) {
+  walk(m.name, MT_WIRE(name));
+  walk(m.type, MT_WIRE(type));
+  walk(m.global_name, MT_WIRE(global_name));
+  walk(m.global_type, MT_WIRE(global_type));
+  walk(m.offsets, MT_WIRE(offsets));
+  walk(m.pulled, MT_WIRE(pulled));
+  walk(m.copy, MT_WIRE(copy));
+  walk(m.saved, MT_WIRE(saved));
 }
-template <>
-Result<SetUpRequest> Decode<SetUpRequest>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::SetUpRequest>(bytes));
-  const wire::SessionOptions& o = m.options();
-  return SetUpRequest{o.session(), o.server(), o.servers(), o.restore(), o.staleness_bound()};
+void Fields(auto& walk, Of<NamedProgram> auto& m) {
+  walk(m.name, MT_WIRE(name));
+  walk(m.program, MT_WIRE(program));
 }
-
-std::string Encode(const EndRequest& m) {
-  wire::EndRequest out;
-  out.set_session(m.session);
-  return out.SerializeAsString();
+void Fields(auto& walk, Of<Definition> auto& m) {
+  walk(m.states, MT_WIRE(states));
+  walk(m.init, MT_WIRE(init));
+  walk(m.updates, MT_WIRE(updates));
 }
-template <>
-Result<EndRequest> Decode<EndRequest>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::EndRequest>(bytes));
-  return EndRequest{m.session()};
+void Fields(auto& walk, Of<SetUpRequest> auto& m) {
+  walk.Within(MT_WIRE(options), [&m](auto& options) {
+    options(m.session, MT_WIRE(session));
+    options(m.server, MT_WIRE(server));
+    options(m.servers, MT_WIRE(servers));
+    options(m.restore, MT_WIRE(restore));
+    options(m.staleness_bound, MT_WIRE(staleness_bound));
+  });
 }
-
-std::string Encode(const DefineRequest& m) {
-  wire::DefineRequest out;
-  out.set_session(m.session);
-  out.set_number(m.number);
-  ToWire(m.definition, out.mutable_definition());
-  return out.SerializeAsString();
+void Fields(auto& walk, Of<EndRequest> auto& m) { walk(m.session, MT_WIRE(session)); }
+void Fields(auto& walk, Of<DefineRequest> auto& m) {
+  walk(m.session, MT_WIRE(session));
+  walk(m.number, MT_WIRE(number));
+  walk(m.definition, MT_WIRE(definition));
 }
-template <>
-Result<DefineRequest> Decode<DefineRequest>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::DefineRequest>(bytes));
-  DefineRequest out{m.session(), m.number(), {}};
-  MT_ASSIGN_OR_RETURN(out.definition, FromWire(m.definition()));
-  return out;
+void Fields(auto& walk, Of<PushRequest> auto& m) {
+  walk(m.session, MT_WIRE(session));
+  walk(m.id.worker, MT_WIRE(worker));
+  walk(m.id.incarnation, MT_WIRE(incarnation));
+  walk(m.id.seq, MT_WIRE(seq));
+  walk(m.settled, MT_WIRE(settled));
+  walk(m.update, MT_WIRE(update));
+  walk(m.names, MT_WIRE(names));
+  walk(m.based_on, MT_WIRE(based_on));
+  walk(m.want, MT_WIRE(want));
 }
-
-std::string Encode(const PushRequest& m) {
-  wire::PushRequest out;
-  out.set_session(m.session);
-  out.set_worker(m.id.worker);
-  out.set_incarnation(m.id.incarnation);
-  out.set_seq(m.id.seq);
-  out.set_settled(m.settled);
-  out.set_update(m.update);
-  ToWire(m.names, out.mutable_names());
-  out.set_based_on(m.based_on);
-  ToWire(m.want, out.mutable_want());
-  return out.SerializeAsString();
+void Fields(auto& walk, Of<PushReply> auto& m) {
+  walk(m.version, MT_WIRE(version));
+  walk(m.repeated_push, MT_WIRE(repeated_push));
+  walk(m.values_version, MT_WIRE(values_version));
+  walk(m.types, MT_WIRE(types));
 }
-template <>
-Result<PushRequest> Decode<PushRequest>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::PushRequest>(bytes));
-  return PushRequest{m.session(),      {m.worker(), m.incarnation(), m.seq()},
-                     m.settled(),      m.update(),
-                     Texts(m.names()), m.based_on(),
-                     Texts(m.want())};
+void Fields(auto& walk, Of<PullRequest> auto& m) {
+  walk(m.session, MT_WIRE(session));
+  walk(m.names, MT_WIRE(names));
+  walk(m.min_version, MT_WIRE(min_version));
+  walk(m.have_version, MT_WIRE(have_version));
 }
-
-std::string Encode(const PushReply& m) {
-  wire::PushReply out;
-  out.set_version(m.version);
-  out.set_repeated_push(m.repeated_push);
-  out.set_values_version(m.values_version);
-  TypesToWire(m.types, out.mutable_types());
-  return out.SerializeAsString();
+void Fields(auto& walk, Of<PullReply> auto& m) {
+  walk(m.version, MT_WIRE(version));
+  walk(m.unchanged, MT_WIRE(unchanged));
+  walk(m.types, MT_WIRE(types));
 }
-template <>
-Result<PushReply> Decode<PushReply>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::PushReply>(bytes));
-  PushReply out{m.version(), m.repeated_push(), m.values_version(), {}};
-  MT_ASSIGN_OR_RETURN(out.types, Types(m.types()));
-  return out;
+void Fields(auto& walk, Of<ReadRequest> auto& m) {
+  walk(m.session, MT_WIRE(session));
+  walk(m.names, MT_WIRE(names));
 }
-
-std::string Encode(const PullRequest& m) {
-  wire::PullRequest out;
-  out.set_session(m.session);
-  ToWire(m.names, out.mutable_names());
-  out.set_min_version(m.min_version);
-  out.set_have_version(m.have_version);
-  return out.SerializeAsString();
+void Fields(auto& walk, Of<ReadReply> auto& m) {
+  walk(m.version, MT_WIRE(version));
+  walk(m.types, MT_WIRE(types));
 }
-template <>
-Result<PullRequest> Decode<PullRequest>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::PullRequest>(bytes));
-  return PullRequest{m.session(), Texts(m.names()), m.min_version(), m.have_version()};
+void Fields(auto& walk, Of<CutRequest> auto& m) {
+  walk(m.session, MT_WIRE(session));
+  walk(m.step, MT_WIRE(step));
+  walk(m.folder, MT_WIRE(folder));
+  walk(m.incarnations, MT_WIRE(incarnations));
 }
-
-std::string Encode(const PullReply& m) {
-  wire::PullReply out;
-  out.set_version(m.version);
-  out.set_unchanged(m.unchanged);
-  TypesToWire(m.types, out.mutable_types());
-  return out.SerializeAsString();
+void Fields(auto& walk, Of<CutReply> auto& m) { walk(m.version, MT_WIRE(version)); }
+void Fields(auto& walk, Of<WriteRequest> auto& m) {
+  walk(m.session, MT_WIRE(session));
+  walk(m.step, MT_WIRE(step));
+  walk(m.program_hash, MT_WIRE(program_hash));
+  walk(m.metadata, MT_WIRE(metadata));
 }
-template <>
-Result<PullReply> Decode<PullReply>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::PullReply>(bytes));
-  PullReply out{m.version(), m.unchanged(), {}};
-  MT_ASSIGN_OR_RETURN(out.types, Types(m.types()));
-  return out;
+void Fields(auto& walk, Of<WriteReply> auto& m) { walk(m.index, MT_WIRE(index)); }
+void Fields(auto& walk, Of<CommittedRequest> auto& m) {
+  walk(m.session, MT_WIRE(session));
+  walk(m.step, MT_WIRE(step));
 }
-
-std::string Encode(const ReadRequest& m) {
-  wire::ReadRequest out;
-  out.set_session(m.session);
-  ToWire(m.names, out.mutable_names());
-  return out.SerializeAsString();
-}
-template <>
-Result<ReadRequest> Decode<ReadRequest>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::ReadRequest>(bytes));
-  return ReadRequest{m.session(), Texts(m.names())};
-}
-
-std::string Encode(const ReadReply& m) {
-  wire::ReadReply out;
-  out.set_version(m.version);
-  TypesToWire(m.types, out.mutable_types());
-  return out.SerializeAsString();
-}
-template <>
-Result<ReadReply> Decode<ReadReply>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::ReadReply>(bytes));
-  ReadReply out{m.version(), {}};
-  MT_ASSIGN_OR_RETURN(out.types, Types(m.types()));
-  return out;
-}
-
-std::string Encode(const CutRequest& m) {
-  wire::CutRequest out;
-  out.set_session(m.session);
-  out.set_step(m.step);
-  out.set_folder(m.folder);
-  out.mutable_incarnations()->Add(m.incarnations.begin(), m.incarnations.end());
-  return out.SerializeAsString();
-}
-template <>
-Result<CutRequest> Decode<CutRequest>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::CutRequest>(bytes));
-  return CutRequest{
-      m.session(), m.step(), m.folder(), {m.incarnations().begin(), m.incarnations().end()}};
-}
-
-std::string Encode(const CutReply& m) {
-  wire::CutReply out;
-  out.set_version(m.version);
-  return out.SerializeAsString();
-}
-template <>
-Result<CutReply> Decode<CutReply>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::CutReply>(bytes));
-  return CutReply{m.version()};
-}
-
-std::string Encode(const WriteRequest& m) {
-  wire::WriteRequest out;
-  out.set_session(m.session);
-  out.set_step(m.step);
-  out.set_program_hash(m.program_hash);
-  out.mutable_metadata()->insert(m.metadata.begin(), m.metadata.end());
-  return out.SerializeAsString();
-}
-template <>
-Result<WriteRequest> Decode<WriteRequest>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::WriteRequest>(bytes));
-  return WriteRequest{
-      m.session(), m.step(), m.program_hash(), {m.metadata().begin(), m.metadata().end()}};
-}
-
-std::string Encode(const WriteReply& m) {
-  wire::WriteReply out;
-  out.set_index(m.index);
-  return out.SerializeAsString();
-}
-template <>
-Result<WriteReply> Decode<WriteReply>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::WriteReply>(bytes));
-  return WriteReply{m.index()};
-}
-
-std::string Encode(const CommittedRequest& m) {
-  wire::CommittedRequest out;
-  out.set_session(m.session);
-  out.set_step(m.step);
-  return out.SerializeAsString();
-}
-template <>
-Result<CommittedRequest> Decode<CommittedRequest>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::CommittedRequest>(bytes));
-  return CommittedRequest{m.session(), m.step()};
-}
-
 // A WorkerPingRequest is the same without what is for servers.
-std::string Encode(const PingRequest& m) {
-  wire::ServerPingRequest out;
-  for (const std::string& name : m.lost) out.add_lost(name);
-  out.set_session(m.session);
-  out.mutable_incarnations()->Add(m.incarnations.begin(), m.incarnations.end());
-  return out.SerializeAsString();
+void Fields(auto& walk, Of<PingRequest> auto& m) {
+  walk(m.lost, MT_WIRE(lost));
+  walk(m.session, MT_WIRE(session));
+  walk(m.incarnations, MT_WIRE(incarnations));
 }
-template <>
-Result<PingRequest> Decode<PingRequest>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::ServerPingRequest>(bytes));
-  return PingRequest{{m.lost().begin(), m.lost().end()},
-                     m.session(),
-                     {m.incarnations().begin(), m.incarnations().end()}};
-}
-
-std::string Encode(const ServerPingReply& m) {
-  wire::ServerPingReply out;
-  out.set_session(m.session);
-  out.set_boot(m.boot);
-  out.set_definitions(m.definitions);
-  out.set_version(m.version);
-  out.set_log_bytes(m.log_bytes);
-  return out.SerializeAsString();
-}
-template <>
-Result<ServerPingReply> Decode<ServerPingReply>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::ServerPingReply>(bytes));
-  return ServerPingReply{m.session(), m.boot(), m.definitions(), m.version(), m.log_bytes()};
+void Fields(auto& walk, Of<ServerPingReply> auto& m) {
+  walk(m.session, MT_WIRE(session));
+  walk(m.boot, MT_WIRE(boot));
+  walk(m.definitions, MT_WIRE(definitions));
+  walk(m.version, MT_WIRE(version));
+  walk(m.log_bytes, MT_WIRE(log_bytes));
 }
 
 // --- the push log
 
-std::string Encode(const LogRecord& m) {
-  wire::LogRecord out;
-  if (const auto* base = std::get_if<Base>(&m)) {
-    wire::Base* const to = out.mutable_base();
-    to->set_session(base->session);
-    to->set_version(base->version);
-    ToWire(base->seen, to);
-    to->set_definitions(base->definitions);
-    to->set_initial(base->initial);
-    to->set_checkpoint_step(base->checkpoint_step);
-    to->set_checkpoint_folder(base->checkpoint_folder);
-    for (const NamedType& state : base->inline_states) {
-      to->add_inline_names(state.name);
-      ToWire(state.type, to->add_inline_types());
-    }
-  } else {
-    const auto& push = std::get<LoggedPush>(m);
-    wire::LoggedPush* const to = out.mutable_push();
-    to->set_version(push.version);
-    to->set_worker(push.id.worker);
-    to->set_incarnation(push.id.incarnation);
-    to->set_seq(push.id.seq);
-    to->set_settled(push.settled);
-    to->set_update(push.update);
-    ToWire(push.names, to->mutable_names());
-  }
-  return out.SerializeAsString();
+void Fields(auto& walk, Of<PushTable::Entry> auto& m) {
+  walk(m.worker, MT_WIRE(worker));
+  walk(m.incarnation, MT_WIRE(incarnation));
+  walk(m.below, MT_WIRE(below));
+  walk(m.seqs, MT_WIRE(seqs));
 }
-template <>
-Result<LogRecord> Decode<LogRecord>(std::string_view bytes) {
-  MT_ASSIGN_OR_RETURN(const auto m, Parse<wire::LogRecord>(bytes));
-  if (m.has_base()) {
-    const wire::Base& from = m.base();
-    Base to{.session = from.session(), .version = from.version()};
-    for (const wire::SeenWorker& seen : from.seen()) {
-      to.seen.push_back({seen.worker(),
-                         seen.incarnation(),
-                         seen.below(),
-                         {seen.seqs().begin(), seen.seqs().end()}});
-    }
-    to.definitions = from.definitions();
-    to.initial = from.initial();
-    to.checkpoint_step = from.checkpoint_step();
-    to.checkpoint_folder = from.checkpoint_folder();
-    MT_ASSIGN_OR_RETURN(to.inline_states, NamedTypes(from.inline_names(), from.inline_types()));
-    return LogRecord(std::move(to));
-  }
-  if (!m.has_push()) return InvalidArgument("expected a base or a push, got: another record");
-  const wire::LoggedPush& from = m.push();
-  return LogRecord(LoggedPush{from.version(),
-                              {from.worker(), from.incarnation(), from.seq()},
-                              from.settled(),
-                              from.update(),
-                              Texts(from.names())});
+void Fields(auto& walk, Of<Base> auto& m) {
+  walk(m.session, MT_WIRE(session));
+  walk(m.version, MT_WIRE(version));
+  walk(m.seen, MT_WIRE(seen));
+  walk(m.definitions, MT_WIRE(definitions));
+  walk(m.initial, MT_WIRE(initial));
+  walk(m.checkpoint_step, MT_WIRE(checkpoint_step));
+  walk(m.checkpoint_folder, MT_WIRE(checkpoint_folder));
+  walk.Both(m.inline_states, MT_WIRE(inline_names), MT_WIRE(inline_types));
 }
+void Fields(auto& walk, Of<LoggedPush> auto& m) {
+  walk(m.version, MT_WIRE(version));
+  walk(m.id.worker, MT_WIRE(worker));
+  walk(m.id.incarnation, MT_WIRE(incarnation));
+  walk(m.id.seq, MT_WIRE(seq));
+  walk(m.settled, MT_WIRE(settled));
+  walk(m.update, MT_WIRE(update));
+  walk(m.names, MT_WIRE(names));
+}
+void Fields(auto& walk, Of<LogRecord> auto& m) {
+  walk.OneOf(m, "expected a base or a push", As<Base>(MT_WIRE(base)),
+             As<LoggedPush>(MT_WIRE(push)));
+}
+
+}  // namespace internal
+
+MT_MESSAGE(SetUpRequest, SetUpRequest)
+MT_MESSAGE(EndRequest, EndRequest)
+MT_MESSAGE(DefineRequest, DefineRequest)
+MT_MESSAGE(PushRequest, PushRequest)
+MT_MESSAGE(PushReply, PushReply)
+MT_MESSAGE(PullRequest, PullRequest)
+MT_MESSAGE(PullReply, PullReply)
+MT_MESSAGE(ReadRequest, ReadRequest)
+MT_MESSAGE(ReadReply, ReadReply)
+MT_MESSAGE(CutRequest, CutRequest)
+MT_MESSAGE(CutReply, CutReply)
+MT_MESSAGE(WriteRequest, WriteRequest)
+MT_MESSAGE(WriteReply, WriteReply)
+MT_MESSAGE(CommittedRequest, CommittedRequest)
+MT_MESSAGE(PingRequest, ServerPingRequest)
+MT_MESSAGE(ServerPingReply, ServerPingReply)
+MT_MESSAGE(LogRecord, LogRecord)
 
 }  // namespace meshtrain::parameter

@@ -60,8 +60,9 @@ int64_t CountShards(const Partitioner& partitioner, const mesh::TensorType& type
   return std::clamp<int64_t>(std::visit(Counter{type}, partitioner), 1, type.dims[0]);
 }
 
-Result<std::vector<Shard>> Place(std::span<const NamedType> variables,
-                                 const Partitioner& partitioner, int servers, int64_t placed) {
+Result<std::vector<Shard>> PlaceShards(std::span<const NamedType> variables,
+                                       const Partitioner& partitioner, int servers,
+                                       int64_t placed) {
   if (servers < 1) {
     return InvalidArgument("parameter servers: expected at least one, got: " +
                            std::to_string(servers));

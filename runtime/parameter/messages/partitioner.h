@@ -68,7 +68,8 @@ struct Shard {
 //   [100,4] and [7,64] f32 under MinSize{256, 2} over 2 servers:
 //   a/part_0 [50,4] on 0, a/part_1 [50,4] on 1, b/part_0 [4,64] on 0, b/part_1 [3,64] on 1
 // Errors: kInvalidArgument for no server, a bad partitioner or a name twice.
-Result<std::vector<Shard>> Place(std::span<const NamedType> variables,
-                                 const Partitioner& partitioner, int servers, int64_t placed = 0);
+Result<std::vector<Shard>> PlaceShards(std::span<const NamedType> variables,
+                                       const Partitioner& partitioner, int servers,
+                                       int64_t placed = 0);
 
 }  // namespace meshtrain::parameter

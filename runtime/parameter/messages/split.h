@@ -97,8 +97,9 @@ struct ServerStates {
   Program init;  // its updates give every one of `states` its initial value
 };
 
-// The variables' shards, by server. `shards` as Place gave them for `variables`. A shard begins as
-// the rows of the whole variable's initial value, so training does not depend on how it was cut.
+// The variables' shards, by server. `shards` as PlaceShards gave them for `variables`. A shard
+// begins as the rows of the whole variable's initial value, so training does not depend on how it
+// was cut.
 Result<std::vector<ServerStates>> BuildVariables(std::span<const Parameter> variables,
                                                  std::span<const Shard> shards, int servers,
                                                  int64_t seed);

@@ -212,7 +212,7 @@ TEST(DamageTest, TrainingOverABadLineIsTheUndisturbedTraining) {
     StoreOptions logged;
     logged.folder = folder.path() + "/ps-" + std::to_string(s);
     const auto store = Must(Store::Open(logged));
-    for (const auto& [name, value] : store->snapshot()->values) {
+    for (const auto& [name, value] : store->newest()->values) {
       const auto whole = want.find(name);
       if (whole == want.end() || whole->second.type() != value.type()) continue;
       const auto bytes = value.bytes();

@@ -57,7 +57,7 @@ const Case kCases[] = {
 INSTANTIATE_TEST_SUITE_P(Partitioner, CountShardsTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
-TEST(PlaceTest, PlacesAsTheReferenceRun) {
+TEST(PlaceShardsTest, PlacesAsTheReferenceRun) {
   // fixtures/reference-runs/parameter_server.json, chief + 2 workers + 2 ps: where v0 .. v4 went
   // there, v0 on 0.
   const std::vector<NamedType> variables = {{"v0", {DType::kF32, {4}}},
@@ -65,7 +65,7 @@ TEST(PlaceTest, PlacesAsTheReferenceRun) {
                                             {"v2", {DType::kF32, {7, 64}}},
                                             {"v3", {DType::kF32, {1000}}},
                                             {"v4", {DType::kF32, {}}}};
-  const auto shards = Place(variables, MinSize{256, 2}, 2);
+  const auto shards = PlaceShards(variables, MinSize{256, 2}, 2);
   ASSERT_TRUE(shards.ok()) << shards.status().ToString();
   std::vector<std::string> got;
   for (const Shard& s : *shards) {
@@ -79,22 +79,22 @@ TEST(PlaceTest, PlacesAsTheReferenceRun) {
                      "v3/part_1 f32[500] from 500 on 0", "v4 f32[] from 0 on 1"}));
 }
 
-TEST(PlaceTest, GoesOnWhereTheLastPlacementEnded) {
+TEST(PlaceShardsTest, GoesOnWhereTheLastPlacementEnded) {
   const std::vector<NamedType> one = {{"a", {DType::kF32, {4}}}};
-  EXPECT_EQ((*Place(one, Whole{}, 3, 2))[0].server, 2);
-  EXPECT_EQ((*Place(one, Whole{}, 3, 3))[0].server, 0);
+  EXPECT_EQ((*PlaceShards(one, Whole{}, 3, 2))[0].server, 2);
+  EXPECT_EQ((*PlaceShards(one, Whole{}, 3, 3))[0].server, 0);
 }
 
-TEST(PlaceTest, RefusesWhatMakesNoSense) {
+TEST(PlaceShardsTest, RefusesWhatMakesNoSense) {
   const std::vector<NamedType> twice = {{"a", {DType::kF32, {4}}}, {"a", {DType::kF32, {4}}}};
-  EXPECT_EQ(Place(twice, Whole{}, 1).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(Place({}, Whole{}, 0).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(Place({}, FixedShards{0}, 1).status().message(),
+  EXPECT_EQ(PlaceShards(twice, Whole{}, 1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlaceShards({}, Whole{}, 0).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlaceShards({}, FixedShards{0}, 1).status().message(),
             "partitioner: shards: expected at least 1, got: 0");
-  EXPECT_EQ(Place({}, MinSize{0, 1}, 1).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(Place({}, MinSize{1, 0}, 1).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(Place({}, MaxSize{}, 1).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(Place({}, MaxSize{1, -1}, 1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlaceShards({}, MinSize{0, 1}, 1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlaceShards({}, MinSize{1, 0}, 1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlaceShards({}, MaxSize{}, 1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlaceShards({}, MaxSize{1, -1}, 1).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(PlacePropertyTest, ShardsCoverEveryVariableOnceAndServersEvenly) {
@@ -117,7 +117,7 @@ TEST(PlacePropertyTest, ShardsCoverEveryVariableOnceAndServersEvenly) {
                                MaxSize{1 + below(64), below(6)}};
     const Partitioner& partitioner = all[below(4)];
     const int servers = static_cast<int>(1 + below(5));
-    const auto shards = Place(variables, partitioner, servers);
+    const auto shards = PlaceShards(variables, partitioner, servers);
     ASSERT_TRUE(shards.ok()) << shards.status().ToString();
     std::map<int, int64_t> rows;
     std::map<int, int64_t> longest, shortest;
@@ -161,7 +161,7 @@ TEST(PlacePropertyTest, ShardsCoverEveryVariableOnceAndServersEvenly) {
     EXPECT_LE(
         *std::max_element(held.begin(), held.end()) - *std::min_element(held.begin(), held.end()),
         1);
-    EXPECT_EQ(*Place(variables, partitioner, servers), *shards);
+    EXPECT_EQ(*PlaceShards(variables, partitioner, servers), *shards);
   }
 }
 
