@@ -35,12 +35,9 @@ struct Compiled {
   std::vector<MapChain> maps;  // per component
   int64_t steps = 0;           // per pass, see steps_per_epoch()
   int64_t batch = 0;
-  int64_t last_batch = 0;  // the short one of a pass; == batch where there is none
-  int64_t prefetch = 0;    // 0: no thread
-  // What errors call element i: example `first_example + i * every` of `file`.
-  std::string file = "data";
-  int64_t first_example = 0, every = 1;
-  std::optional<mesh::DType> labels_as;          // where the conversion may cut a label
+  int64_t last_batch = 0;                // the short one of a pass; == batch where there is none
+  int64_t prefetch = 0;                  // 0: no thread
+  std::optional<mesh::DType> labels_as;  // where the conversion may cut a label
   uint64_t fingerprint = 14695981039346656037u;  // FNV-1a
 };
 
@@ -59,17 +56,10 @@ class Compiler {
     return std::visit([this](const auto& s) { return AddStage(s); }, stage);
   }
 
-  // What comes from the source itself: the labels' type, and what errors call an example.
-  void AddSource(const SourceSpec& source) {
-    if (const auto* arrays = std::get_if<Arrays>(&source.from)) {
-      if (!arrays->file.empty()) out_.file = arrays->file;
-      out_.first_example = arrays->first;
-      out_.every = arrays->every;
-      return;
-    }
-    const auto& files = std::get<IdxFiles>(source.from);
-    out_.file = files.labels;
-    const mesh::DType stored = source_.element()[1].dtype, type = LabelType(files, stored);
+  // What comes from the source itself: the labels' type.
+  void AddSource() {
+    if (source_.element().size() < 2) return;
+    const mesh::DType stored = source_.element()[1].dtype, type = source_.labels_as();
     if (type != stored) ops_[1].push_back(Cast{type});
     if (MayCut(stored, type)) out_.labels_as = type;
   }
@@ -270,15 +260,13 @@ class Pipeline::Impl {
     return item;
   }
 
-  int64_t ExampleOf(int64_t element) const { return c_.first_example + element * c_.every; }
-
   // Of a batch that is about to be handed out: what is expected may have been said since it was
   // made.
   Status CheckLabels(const Batch& batch) const {
     if (classes_ <= 0 || batch.components.size() < 2) return OkStatus();
     std::vector<int64_t> examples = batch.elements;
-    for (int64_t& example : examples) example = ExampleOf(example);
-    return CheckClasses(batch.components[1], classes_, examples, c_.file);
+    for (int64_t& example : examples) example = source_->ExampleOf(example);
+    return CheckClasses(batch.components[1], classes_, examples, source_->file());
   }
 
   // By the prefetch thread while it runs, else by the caller.
@@ -291,7 +279,7 @@ class Pipeline::Impl {
     if (c_.labels_as) {
       for (const int64_t index : indices_) {
         MT_RETURN_IF_ERROR(CheckKept(source_->element()[1].dtype, source_->Row(1, index),
-                                     *c_.labels_as, ExampleOf(index), c_.file));
+                                     *c_.labels_as, source_->ExampleOf(index), source_->file()));
       }
     }
     Batch batch;
@@ -389,7 +377,7 @@ Result<Opened> Open(const PipelineSpec& spec) {
   for (size_t i = 0; i < spec.stages.size(); ++i) {
     MT_RETURN_IF_ERROR(compiler.Add(spec.stages[i], "stage " + Num(static_cast<int64_t>(i) + 1)));
   }
-  compiler.AddSource(spec.source);
+  compiler.AddSource();
   MT_ASSIGN_OR_RETURN(Compiled compiled, compiler.Finish());
   return Opened{std::move(source), std::move(compiled)};
 }

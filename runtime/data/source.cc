@@ -1,164 +1,24 @@
 #include "runtime/data/source.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <string>
-#include <utility>
 
-#include "runtime/base/check.h"
-#include "runtime/base/text.h"
-#include "runtime/data/idx.h"
+#include "runtime/data/sources/sources.h"
 
 namespace meshtrain::data {
-namespace {
 
-using mesh::Dims;
-using mesh::Tensor;
-using mesh::TensorType;
+mesh::DType Source::labels_as() const {
+  return element().size() > 1 ? element()[1].dtype : mesh::DType::kF32;
+}
 
-// Elements live in memory, so more than half of the machine's is a mistake or a gzip bomb with an
-// honest header.
-int64_t MaxBytesInMemory() { return ::sysconf(_SC_PHYS_PAGES) / 2 * ::sysconf(_SC_PAGE_SIZE); }
-
-TensorType ElementOf(const TensorType& whole) {
-  return {whole.dtype, Dims(whole.dims.begin() + 1, whole.dims.end())};
+mesh::TensorType ElementOf(const mesh::TensorType& whole) {
+  return {whole.dtype, mesh::Dims(whole.dims.begin() + 1, whole.dims.end())};
 }
 
 int64_t Taken(int64_t there, int64_t take) { return take < 0 ? there : std::min(there, take); }
 
-class ArraySource final : public Source {
- public:
-  ArraySource(std::vector<Tensor> components, int64_t size)
-      : components_(std::move(components)), size_(size) {
-    for (const Tensor& c : components_) element_.push_back(ElementOf(c.type()));
-  }
-  int64_t size() const override { return size_; }
-  const std::vector<TensorType>& element() const override { return element_; }
-  Status Ensure(int64_t) override { return OkStatus(); }
-  std::span<const std::byte> Row(int component, int64_t index) const override {
-    const auto bytes = static_cast<size_t>(element_[component].num_bytes());
-    return components_[component].bytes().subspan(static_cast<size_t>(index) * bytes, bytes);
-  }
-
- private:
-  std::vector<Tensor> components_;
-  std::vector<TensorType> element_;
-  int64_t size_;
-};
-
-Result<std::unique_ptr<Source>> OpenArrays(const Arrays& arrays, int64_t take) {
-  if (arrays.components.empty()) {
-    return InvalidArgument("data: arrays: expected at least one tensor, got: none");
-  }
-  for (size_t c = 0; c < arrays.components.size(); ++c) {
-    const TensorType& type = arrays.components[c].type();
-    if (type.rank() < 1 || type.dims[0] != arrays.components[0].dims()[0]) {
-      return InvalidArgument("data: arrays: component " + std::to_string(c) +
-                             ": expected as many elements as component 0 (" +
-                             arrays.components[0].type().ToString() + "), got: " + type.ToString());
-    }
-  }
-  const int64_t size = Taken(arrays.components[0].dims()[0], take);
-  if (size == 0) return InvalidArgument("data: arrays: expected at least one element, got: 0");
-  return std::unique_ptr<Source>(std::make_unique<ArraySource>(arrays.components, size));
-}
-
-class IdxSource final : public Source {
- public:
-  IdxSource(std::vector<std::unique_ptr<IdxReader>> readers, int64_t size) : size_(size) {
-    for (auto& reader : readers) {
-      element_.push_back(ElementOf(reader->type()));
-      Column column;
-      column.bytes_per_item = reader->bytes_per_item();
-      column.whole = reader->type().dims[0] == size;
-      // Uninitialised pages: only what is read becomes resident.
-      column.elements = Tensor(TensorType{mesh::DType::kU8, {size * column.bytes_per_item}});
-      column.reader = std::move(reader);
-      columns_.push_back(std::move(column));
-    }
-  }
-  int64_t size() const override { return size_; }
-  const std::vector<TensorType>& element() const override { return element_; }
-
-  Status Ensure(int64_t end) override {
-    MT_CHECK(end <= size_);
-    if (end <= ready_ || !error_.ok()) return error_;
-    for (Column& column : columns_) {
-      error_ = ReadTo(column, end);
-      if (!error_.ok()) return error_;
-    }
-    ready_ = end;
-    return OkStatus();
-  }
-
-  std::span<const std::byte> Row(int component, int64_t index) const override {
-    MT_CHECK(index < ready_);
-    const Column& column = columns_[component];
-    return column.elements.bytes().subspan(static_cast<size_t>(index * column.bytes_per_item),
-                                           static_cast<size_t>(column.bytes_per_item));
-  }
-
- private:
-  struct Column {
-    std::unique_ptr<IdxReader> reader;  // gone when all was read
-    int64_t bytes_per_item = 0;
-    bool whole = false;  // all of the file is wanted, so its end is checked too
-    Tensor elements;
-  };
-
-  Status ReadTo(Column& column, int64_t end) {
-    const int64_t from = ready_ * column.bytes_per_item;
-    const int64_t to = end * column.bytes_per_item;
-    MT_RETURN_IF_ERROR(column.reader->Read(column.elements.mutable_bytes().subspan(
-        static_cast<size_t>(from), static_cast<size_t>(to - from))));
-    if (end < size_) return OkStatus();
-    if (column.whole) MT_RETURN_IF_ERROR(column.reader->Finish());
-    column.reader.reset();
-    return OkStatus();
-  }
-
-  int64_t size_;
-  int64_t ready_ = 0;
-  Status error_;
-  std::vector<TensorType> element_;
-  std::vector<Column> columns_;
-};
-
-Result<std::unique_ptr<Source>> OpenIdx(const IdxFiles& files, int64_t take) {
-  MT_ASSIGN_OR_RETURN(auto images, IdxReader::Open(files.images));
-  MT_ASSIGN_OR_RETURN(auto labels, IdxReader::Open(files.labels));
-  const int64_t count = images->type().dims[0];
-  if (labels->type().rank() != 1) {
-    return InvalidArgument(files.labels + ": byte 3: expected labels of 1 dimension, got: " +
-                           labels->type().ToString() + " (is it the images' file?)");
-  }
-  if (labels->type().dims[0] != count) {
-    return InvalidArgument(files.labels + ": byte 4: expected " + std::to_string(count) +
-                           " labels, as many as images in " + files.images +
-                           ", got: " + std::to_string(labels->type().dims[0]));
-  }
-  const int64_t size = Taken(count, take);
-  if (size == 0 || images->bytes_per_item() == 0) {
-    return InvalidArgument(files.images + ": byte 4: expected at least one element, got: " +
-                           images->type().ToString() + (take == 0 ? ", of which 0 are taken" : ""));
-  }
-  if (size > MaxBytesInMemory() / images->bytes_per_item()) {
-    return InvalidArgument(
-        files.images + ": byte 4: expected at most " + HumanBytes(MaxBytesInMemory()) +
-        " of elements, half of this machine's memory (`take` limits them), got: " +
-        std::to_string(size) + " of " + HumanBytes(images->bytes_per_item()));
-  }
-  std::vector<std::unique_ptr<IdxReader>> readers;
-  readers.push_back(std::move(images));
-  readers.push_back(std::move(labels));
-  return std::unique_ptr<Source>(std::make_unique<IdxSource>(std::move(readers), size));
-}
-
-}  // namespace
-
 Result<std::unique_ptr<Source>> OpenSource(const SourceSpec& spec) {
   if (const auto* idx = std::get_if<IdxFiles>(&spec.from)) return OpenIdx(*idx, spec.take);
+  if (const auto* own = std::get_if<OwnSource>(&spec.from)) return own->open(spec.take);
   return OpenArrays(std::get<Arrays>(spec.from), spec.take);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/base/status.h"
@@ -28,10 +29,16 @@ class Source {
   // The bytes of a component of an element below the last Ensure's end; valid while the source
   // lives.
   virtual std::span<const std::byte> Row(int component, int64_t index) const = 0;
+
+  // What errors about an element call it: example `ExampleOf(element)` of `file()`.
+  virtual std::string file() const { return "data"; }
+  virtual int64_t ExampleOf(int64_t element) const { return element; }
+  // The type of labels (component 1) in batches. Here: as stored.
+  virtual mesh::DType labels_as() const;
 };
 
 // Opens files and reads headers only. Errors: kInvalidArgument when nothing is there to read or the
-// components' counts differ, else IdxReader's.
+// components' counts differ, else IdxReader's, or those of a source of one's own.
 Result<std::unique_ptr<Source>> OpenSource(const SourceSpec& spec);
 
 }  // namespace meshtrain::data

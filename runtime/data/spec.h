@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "runtime/base/status.h"
 #include "runtime/mesh/shape.h"
 #include "runtime/mesh/tensor.h"
 
@@ -30,8 +33,19 @@ struct Arrays {
   int64_t first = 0, every = 1;
 };
 
+class Source;  // source.h
+
+// A source of one's own. It is opened in this process, so parameter servers' workers, which read
+// their data themselves, refuse it.
+struct OwnSource {
+  std::string name;  // "waves": what errors call it
+  // Gives at most `take` elements, from the front; -1: all. Errors: the source's.
+  std::function<Result<std::unique_ptr<Source>>(int64_t take)> open;
+};
+
+using SourceOptions = std::variant<IdxFiles, Arrays, OwnSource>;
 struct SourceSpec {
-  std::variant<IdxFiles, Arrays> from;
+  SourceOptions from;
   int64_t take =
       -1;  // at most so many elements, from the front; -1: all. Nothing behind them is read.
 };

@@ -16,15 +16,11 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/choice/choice.h"
 
 namespace meshtrain::manifest {
 
-// From 1; line 0: unknown.
-struct Place {
-  int line = 0;
-  int column = 0;
-  friend auto operator<=>(const Place&, const Place&) = default;
-};
+using choice::Place;
 
 struct Node {
   enum class Kind : uint8_t { kNull, kScalar, kList, kMap };

@@ -13,54 +13,16 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/choice/choice.h"
 #include "runtime/manifest/node.h"
 #include "runtime/mesh/mesh.h"
 
 namespace meshtrain::manifest {
 
-// Where something stood in the text, for errors that come later. All are equal.
-struct Spot {
-  Place place;
-  std::string path;  // "program.model[1].dense"
-  friend bool operator==(const Spot&, const Spot&) { return true; }
-};
-
-// --- what is chosen from a catalogue
-
-struct Choice;
-// A nested choice (an initializer) or group of options (a regularizer) is a vector of one.
-using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>,
-                           std::vector<std::string>, std::vector<Choice>>;
-
-// The options that a text gives, by name. An option that is not there has its layer's default.
-class Options {
- public:
-  void Set(std::string_view name, Value value);
-  const Value* Find(std::string_view name) const;  // null where it is not given
-  bool empty() const { return values_.empty(); }
-
-  bool Bool(std::string_view name, bool fallback) const;
-  int64_t Int(std::string_view name, int64_t fallback) const;
-  std::optional<int64_t> MaybeInt(std::string_view name) const;
-  double Number(std::string_view name, double fallback) const;
-  std::optional<double> MaybeNumber(std::string_view name) const;
-  std::string Text(std::string_view name, std::string_view fallback = "") const;
-  std::optional<std::vector<int64_t>> Ints(std::string_view name) const;
-  std::optional<std::vector<std::string>> Texts(std::string_view name) const;
-  const Choice* Chosen(std::string_view name) const;  // null where it is not given
-
-  friend bool operator==(const Options&, const Options&);
-
- private:
-  std::map<std::string, Value, std::less<>> values_;
-};
-
-struct Choice {
-  std::string kind;  // "dense"; "" of a group of options
-  Options options;
-  Spot spot;
-  friend bool operator==(const Choice&, const Choice&) = default;
-};
+using choice::Choice;
+using choice::Options;
+using choice::Spot;
+using choice::Value;
 
 // --- model
 
@@ -243,6 +205,7 @@ struct Program {
   std::optional<MultiWorkerMirrored> multi_worker_mirrored;
   std::string initial_weights;  // "": none
   bool strict = false;          // `numerics: strict`
+  Options own;                  // of the fields that this program has added (catalogue/own_rows.h)
 
   // Of each field that the text gives, by its path below the program ("data.batch").
   std::map<std::string, Place> places;

@@ -25,6 +25,16 @@ void CheckBesideServers(Problems& problems, const Program& program) {
   const auto refuse = [&](std::string_view field, const std::string& what) {
     problems.Add(program.PlaceOf(field), program.path + "." + std::string(field), what);
   };
+  // Workers read the data themselves, and are sent its name and files.
+  const std::pair<const Choice*, std::string_view> sources[] = {
+      {&program.data.train.from, "data.train."},
+      {program.data.test ? &program.data.test->from : nullptr, "data.test."}};
+  for (const auto& [from, prefix] : sources) {
+    if (from == nullptr || from->kind.empty() || from->kind == "idx") continue;
+    refuse(std::string(prefix) + from->kind,
+           "expected idx under ParameterServer, whose workers open the data by themselves, got: " +
+               from->kind);
+  }
   if (program.strict) {
     refuse("numerics",
            "expected fast under ParameterServer, where steps end in any order, got: strict");

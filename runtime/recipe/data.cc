@@ -7,28 +7,8 @@ namespace {
 using manifest::Choice;
 using manifest::Data;
 
-// One row per source: its name in the catalogue, and what it is made of.
-struct SourceRow {
-  std::string_view kind;
-  decltype(data::SourceSpec::from) (*make)(const manifest::Options& options);
-};
-constexpr SourceRow kSources[] = {
-    {"idx",
-     [](const manifest::Options& o) -> decltype(data::SourceSpec::from) {
-       data::IdxFiles files{.images = o.Text("images"), .labels = o.Text("labels")};
-       if (const auto type = mesh::ParseDType(o.Text("labels_as")); type.ok()) {
-         files.labels_as = *type;
-       }
-       return files;
-     }},
-};
-
 data::SourceSpec SourceOf(const manifest::Source& source) {
-  data::SourceSpec out{.take = source.take};
-  for (const SourceRow& row : kSources) {
-    if (row.kind == source.from.kind) out.from = row.make(source.from.options);
-  }
-  return out;
+  return {.from = recipe::SourceOf(source.from), .take = source.take};
 }
 
 struct MapRow {

@@ -69,12 +69,13 @@ Result<Declared> Declared::Create(const Program& program) {
   }
   recipe.loss = LossOf(program.loss);
   recipe.optimizer = MakeOptimizer(program.optimizer);
-  for (const std::string& name : program.metrics) recipe.metrics.push_back(train::MetricOf(name));
+  for (const std::string& name : program.metrics) recipe.metrics.push_back(MetricOf(name));
   recipe.seed = program.seed;
   for (const manifest::LayoutRule& rule : program.layout.rules) {
     MT_RETURN_IF_ERROR(recipe.layouts.Add(rule.match, rule.specs)
                            .At(manifest::At(program.file, rule.spot.place, "") + "layout.rules"));
   }
+  MT_RETURN_IF_ERROR(ActOwnFields(program, &recipe));
   return declared;
 }
 
@@ -111,7 +112,7 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types,
   if (const Status fits = recipe_.loss.CheckLabels(types[1]); !fits.ok()) {
     return InvalidArgument(place("loss") + ": " + fits.message() +
                            (source.empty() ? "" : " in " + std::string(source)) +
-                           (recipe_.loss.kind == train::LossKind::kSparseCategoricalCrossentropy
+                           (recipe_.loss.function->name() == "sparse_categorical_crossentropy"
                                 ? " (labels_as: i32 takes whole numbers as class numbers)"
                                 : ""));
   }

@@ -2,7 +2,7 @@
 // what the worker runs come from here. Pure: reads no file.
 //
 // The options of a layer, a loss, an optimizer, a source are structs of nn, train and data; a
-// manifest has their names and values. Here the two are joined, one function for each kind.
+// manifest has their names and values. Here the two are joined, by a row for each (rows.h).
 #pragma once
 
 #include <map>
@@ -40,11 +40,16 @@ data::PipelineSpec TrainPipeline(const manifest::Program& program);
 // map, cache, batch, prefetch. `data.test` must be there.
 data::PipelineSpec TestPipeline(const manifest::Program& program);
 
-// --- what is chosen by name
+// --- what is chosen by name: a row of the catalogue, or one that this program has added
 
 nn::LayerPtr MakeLayer(const manifest::Layer& layer);
 std::shared_ptr<train::Optimizer> MakeOptimizer(const manifest::Choice& optimizer);
 train::Loss LossOf(const manifest::Choice& loss);
+train::Metric MetricOf(const std::string& name);
+data::SourceOptions SourceOf(const manifest::Choice& source);
+// Lets the fields that this program has added (rows.h) act on what is to be trained. Errors:
+// theirs, with the field's place.
+Status ActOwnFields(const manifest::Program& program, train::Recipe* recipe);
 
 // --- tracing
 

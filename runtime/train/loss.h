@@ -1,8 +1,24 @@
-// What training makes small, and what it reports. Definitions are Keras'.
+// What training makes small, and what it reports beside it. Definitions are Keras'; each loss has
+// its own file in losses/, each metric in metrics/.
+//
+//   Loss loss = losses::BinaryCrossentropy({.from_logits = true});
+//
+// One's own are a LossFunction, and a name with a function:
+//
+//   class Huber final : public LossFunction {
+//    public:
+//     std::string_view name() const override { return "huber"; }
+//     Value PerExample(const Value& labels, const Value& predictions) const override { ... }
+//   };
+//   Loss loss{std::make_shared<Huber>()};
+//   Metric bias{"bias", [](const Value& y, const Value& p, const Loss&) {
+//                 return ReduceMean(p - y);
+//               }};
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,23 +29,37 @@ namespace meshtrain::train {
 
 using program::Value;
 
-enum class LossKind : uint8_t {
-  kSparseCategoricalCrossentropy,  // labels [N] of class numbers, predictions [N, C]
-  kCategoricalCrossentropy,        // labels [N, C]
-  kBinaryCrossentropy,             // labels like the predictions, or [N] with predictions [N, 1]
-  kMeanSquaredError,               // as kBinaryCrossentropy
-  kMeanAbsoluteError,
-};
 enum class LossReduction : uint8_t { kMean, kSum };
 
-std::string_view LossName(
-    LossKind kind);  // "sparse_categorical_crossentropy", as the manifest spells it
-const std::vector<std::string>& LossNames();
-std::optional<LossKind> ParseLoss(std::string_view name);  // also "mse", "mae"
+// Records ops; holds nothing that changes. Thread-safe.
+class LossFunction {
+ public:
+  virtual ~LossFunction() = default;
+  virtual std::string_view name() const = 0;  // as the manifest spells it
+  // [N, ...], one value per example (and position).
+  virtual Value PerExample(const Value& labels, const Value& predictions) const = 0;
 
+  // Whether labels of this type can be this loss's, whatever the predictions. Errors:
+  // kInvalidArgument (Refuse).
+  virtual Status CheckLabels(const program::TensorType& labels) const;
+  // The dimensions that the labels of such predictions may have; errors ask for the first. Here:
+  // the predictions' own, and [N] for [N, 1].
+  virtual std::vector<program::Dims> LabelDims(const program::TensorType& predictions) const;
+  // The labels are numbers from 0 to n - 1; 0, as here: any numbers.
+  virtual int64_t Classes(const program::TensorType& predictions) const;
+  // What the metric `accuracy` is beside this loss, an f32 scalar. Here: binary accuracy.
+  virtual Value Accuracy(const Value& labels, const Value& predictions) const;
+  // A prediction above it says 1; below, 0.
+  virtual double decision() const { return 0.5; }
+
+ protected:
+  // "huber takes TAKES, got: labels f32[8]".
+  Status Refuse(std::string_view takes, const program::TensorType& labels) const;
+};
+
+// A loss and how a batch's values become one. Copies share the function.
 struct Loss {
-  LossKind kind = LossKind::kSparseCategoricalCrossentropy;
-  bool from_logits = false;
+  std::shared_ptr<const LossFunction> function;
   // What the gradient is taken of: the mean over the batch, or its sum. The report is the mean in
   // both cases.
   LossReduction reduction = LossReduction::kMean;
@@ -39,32 +69,45 @@ struct Loss {
   Status CheckLabels(const program::TensorType& labels) const;
   Status CheckLabels(const program::TensorType& labels,
                      const program::TensorType& predictions) const;
-  // The labels are numbers from 0 to n - 1; 0: any numbers.
   int64_t Classes(const program::TensorType& predictions) const;
-
-  // [N, ...], one value per example (and position). Probabilities (from_logits false) are cut to
-  // [1e-7, 1 - 1e-7].
   Value PerExample(const Value& labels, const Value& predictions) const;
 };
 
-enum class MetricKind : uint8_t {
-  kAccuracy,  // resolved by the loss, as Keras does: one of the three below
-  kSparseCategoricalAccuracy,
-  kCategoricalAccuracy,
-  kBinaryAccuracy,
-  kMeanSquaredError,
-  kMeanAbsoluteError,
+namespace losses {
+
+// Probabilities (from_logits false) are cut to [1e-7, 1 - 1e-7].
+struct CrossentropyOptions {
+  bool from_logits = false;
+  LossReduction reduction = LossReduction::kMean;
 };
-const std::vector<std::string>& MetricNames();
-std::optional<MetricKind> ParseMetric(std::string_view name);
+// Labels [N] of class numbers, predictions [N, C].
+Loss SparseCategoricalCrossentropy(CrossentropyOptions options = {});
+// Labels [N, C], shares of the classes.
+Loss CategoricalCrossentropy(CrossentropyOptions options = {});
+// Labels like the predictions, or [N] with predictions [N, 1].
+Loss BinaryCrossentropy(CrossentropyOptions options = {});
+// Labels as BinaryCrossentropy's; the mean over the features of an example.
+Loss MeanSquaredError(LossReduction reduction = LossReduction::kMean);
+Loss MeanAbsoluteError(LossReduction reduction = LossReduction::kMean);
+
+}  // namespace losses
 
 // One batch's value, an f32 scalar: the mean over its examples.
 struct Metric {
   std::string name;  // of the program's output
-  MetricKind kind = MetricKind::kAccuracy;
-  Value OfBatch(const Value& labels, const Value& predictions, const Loss& loss) const;
+  std::function<Value(const Value& labels, const Value& predictions, const Loss& loss)> of_batch;
 };
-// The metric of a known name.
-Metric MetricOf(std::string_view name);
 
+namespace metrics {
+
+// The share that is right; of which kind, the loss says (LossFunction::Accuracy), as Keras does.
+Metric Accuracy(std::string name = "accuracy");
+Metric SparseCategoricalAccuracy(std::string name = "sparse_categorical_accuracy");
+Metric CategoricalAccuracy(std::string name = "categorical_accuracy");
+// Predictions above the loss's `decision` say 1.
+Metric BinaryAccuracy(std::string name = "binary_accuracy");
+Metric MeanSquaredError(std::string name = "mean_squared_error");
+Metric MeanAbsoluteError(std::string name = "mean_absolute_error");
+
+}  // namespace metrics
 }  // namespace meshtrain::train

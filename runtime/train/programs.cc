@@ -52,7 +52,7 @@ Result<Forward> Record(const Recipe& recipe, Builder& b, const TensorType& x_typ
   }
   b.Output(std::string(kLossName), out.loss);
   for (const Metric& metric : recipe.metrics) {
-    b.Output(metric.name, metric.OfBatch(y, predictions, recipe.loss));
+    b.Output(metric.name, metric.of_batch(y, predictions, recipe.loss));
   }
   return out;
 }
@@ -95,8 +95,8 @@ Result<Program> BuildInit(const std::vector<Parameter>& states, int64_t seed) {
 }
 
 Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const TensorType& y) {
-  if (recipe.model == nullptr || recipe.optimizer == nullptr) {
-    return InvalidArgument("BuildPrograms: a recipe needs a model and an optimizer");
+  if (recipe.model == nullptr || recipe.loss.function == nullptr || recipe.optimizer == nullptr) {
+    return InvalidArgument("BuildPrograms: a recipe needs a model, a loss and an optimizer");
   }
   std::set<std::string> outputs = {std::string(kLossName)};
   for (const Metric& metric : recipe.metrics) {

@@ -1,5 +1,6 @@
-// What a manifest can choose by name: names, types and bounds. What the names stand for stays with
-// nn, train and data; runtime/recipe joins the two.
+// What a manifest can choose by name: names, types and bounds, the built-in ones (rows.h) and those
+// that this program has added (own_rows.h). What the names stand for stays with nn, train and data;
+// runtime/recipe joins the two.
 #pragma once
 
 #include "runtime/manifest/field.h"

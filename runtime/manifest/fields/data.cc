@@ -33,16 +33,6 @@ void ReadFrom(Fields& in, Source& source) {
 }
 
 std::vector<Field> SourceFields() {
-  Field from{.name = "idx", .type = FieldType::kChoice, .of = &Sources()};
-  from.says = {.about = "Where the examples are, by the name of the kind of source.",
-               .fallback = "required"};
-  from.read = [](Fields& in, void* out) { ReadFrom(in, *static_cast<Source*>(out)); };
-  from.write = [](const void* data) -> std::optional<Node> {
-    const Choice& choice = static_cast<const Source*>(data)->from;
-    const Entry* entry = Sources().Find(choice.kind);
-    if (entry == nullptr) return std::nullopt;
-    return WriteFields(entry->options, &choice.options);
-  };
   Field take = field::Int("take", &Source::take, {},
                           {.about = "At most so many examples, from the front; -1: all.",
                            .fallback = "-1",
@@ -54,7 +44,24 @@ std::vector<Field> SourceFields() {
     if (count == 0) in.Wrong("take", "at least 1 example, or -1 for all");
   };
   take.type_text = "-1, or a whole number of at least 1";
-  return {take, from};
+  std::vector<Field> fields = {take};
+  // A row for each kind of source; the first reads whichever is there.
+  for (const Entry& entry : Sources().entries) {
+    Field from{.name = entry.name, .type = FieldType::kChoice, .of = &Sources()};
+    from.says = {.about = "Where the examples are, by the name of the kind of source.",
+                 .fallback = "required"};
+    from.read = [](Fields&, void*) {};
+    if (fields.size() == 1) {
+      from.read = [](Fields& in, void* out) { ReadFrom(in, *static_cast<Source*>(out)); };
+    }
+    from.write = [&entry](const void* data) -> std::optional<Node> {
+      const Choice& choice = static_cast<const Source*>(data)->from;
+      if (choice.kind != entry.name) return std::nullopt;
+      return WriteFields(entry.options, &choice.options);
+    };
+    fields.push_back(std::move(from));
+  }
+  return fields;
 }
 
 const std::vector<Field>& ShuffleFields() {

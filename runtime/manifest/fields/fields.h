@@ -1,6 +1,7 @@
 // The rows of the manifest's fields, in the order of the reference page.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "runtime/manifest/field.h"
@@ -9,6 +10,9 @@ namespace meshtrain::manifest {
 
 const std::vector<Field>& ProgramFields();     // read into Program
 const std::vector<Field>& CheckpointFields();  // read into Checkpoint
+
+// Names that a field of a program's own cannot have. Reads no row.
+std::vector<std::string_view> BuiltInProgramFieldNames();
 
 // Parts of ProgramFields().
 std::vector<Field> DataFields();      // Data

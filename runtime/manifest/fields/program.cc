@@ -3,6 +3,7 @@
 
 #include "runtime/base/text.h"
 #include "runtime/manifest/catalogue/catalogue.h"
+#include "runtime/manifest/catalogue/own_rows.h"
 #include "runtime/manifest/fields/fields.h"
 
 namespace meshtrain::manifest {
@@ -143,7 +144,7 @@ std::optional<Node> WriteMetrics(const Program& program) {
   return field::ToNode(program.metrics);
 }
 
-std::vector<Field> All() {
+std::vector<Field> BuiltIn() {
   Field metrics = field::Own<Program>("metrics", "", ReadMetrics, WriteMetrics,
                                       {.about = "Figures beside the loss, by name.",
                                        .fallback = "none",
@@ -199,10 +200,48 @@ std::vector<Field> All() {
   return all;
 }
 
+// A row of this program's own, which reads into options.
+Field InProgram(Field field) {
+  field.read = [read = field.read](Fields& in, void* out) {
+    read(in, &static_cast<Program*>(out)->own);
+  };
+  field.write = [write = field.write](const void* from) {
+    return write(&static_cast<const Program*>(from)->own);
+  };
+  return field;
+}
+
 }  // namespace
 
+std::vector<std::string_view> BuiltInProgramFieldNames() {
+  // The first three stand beside a program's fields where a document is a program alone.
+  return {"program",
+          "strategy",
+          "checkpoint",
+          "seed",
+          "mesh",
+          "mesh_order",
+          "devices",
+          "data",
+          "model",
+          "loss",
+          "optimizer",
+          "metrics",
+          "layout",
+          "train",
+          "parameter_server",
+          "mirrored",
+          "multi_worker_mirrored",
+          "initial_weights",
+          "numerics"};
+}
+
 const std::vector<Field>& ProgramFields() {
-  static const std::vector<Field> kFields = All();
+  static const std::vector<Field> kFields = [] {
+    std::vector<Field> all = BuiltIn();
+    for (const Field& own : AllOwnEntries().fields) all.push_back(InProgram(own));
+    return all;
+  }();
   return kFields;
 }
 

@@ -1,6 +1,7 @@
 // Each row of the manifest under each strategy: its sample shows where the row says, or is refused
 // with the field's name. A field that does neither is ignored, which is a bug.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/manifest/catalogue/catalogue.h"
@@ -43,6 +44,7 @@ std::string Text(const data::PipelineSpec& spec) {
                          f.labels_as ? mesh::DTypeName(*f.labels_as) : "");
     }
     std::string operator()(const data::Arrays&) const { return "arrays"; }
+    std::string operator()(const data::OwnSource& s) const { return s.name; }
     std::string operator()(const data::Scale& s) const { return fmt::format("scale {}", s.factor); }
     std::string operator()(const data::Normalize& n) const {
       return fmt::format("normalize {} {}", n.mean, n.deviation);
@@ -80,7 +82,7 @@ Result<std::string> PlanText(const manifest::Manifest& manifest) {
   const manifest::Program& program = manifest.program;
   MT_ASSIGN_OR_RETURN(const Declared declared, Declared::Create(program));
   const int64_t batch = program.data.batch;
-  const bool classes = LossOf(program.loss).kind == train::LossKind::kSparseCategoricalCrossentropy;
+  const bool classes = program.loss.kind == "sparse_categorical_crossentropy";
   const std::vector<mesh::TensorType> types = {
       {mesh::DType::kF32, {batch, 4, 4}},
       classes ? mesh::TensorType{mesh::DType::kI32, {batch}}
@@ -238,8 +240,24 @@ TEST(CatalogueTest, EveryNameIsKnownToItsFolder) {
     ASSERT_NE(made, nullptr);
     EXPECT_EQ(made->kind(), entry.name);
   }
-  EXPECT_EQ(manifest::Losses().names(), train::LossNames());
-  EXPECT_EQ(manifest::Metrics().names(), train::MetricNames());
+  for (const auto& entry : manifest::Losses().entries) {
+    const train::Loss made = LossOf({.kind = std::string(entry.name)});
+    ASSERT_NE(made.function, nullptr);
+    // Some have a short name beside their own.
+    const bool same = made.function->name() == entry.name;
+    EXPECT_TRUE(same || entry.about == fmt::format("As {}.", made.function->name())) << entry.name;
+  }
+  for (const auto& entry : manifest::Metrics().entries) {
+    const train::Metric made = MetricOf(std::string(entry.name));
+    EXPECT_NE(made.of_batch, nullptr);
+    EXPECT_EQ(made.name, entry.name);
+  }
+  for (const auto& entry : manifest::Sources().entries) {
+    EXPECT_EQ(SourceOf({.kind = std::string(entry.name)}).index(), 0u) << entry.name;
+  }
+  std::vector<std::string_view> fields = {"program", "strategy", "checkpoint"};
+  for (const auto& field : manifest::ProgramFields()) fields.push_back(field.name);
+  EXPECT_THAT(manifest::BuiltInProgramFieldNames(), testing::UnorderedElementsAreArray(fields));
   for (const auto& entry : manifest::Layers().entries) {
     for (const auto& option : entry.options) {
       if (option.name != "activation") continue;

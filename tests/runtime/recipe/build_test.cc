@@ -186,9 +186,9 @@ TEST(BuildTest, TheManifestTheLibraryAndHandWrittenCodeAreOneProgram) {
   recipe.model = std::make_shared<nn::Sequential>(
       nn::Flatten(), dense(700, "hidden_1", ActivationKind::kRelu),
       dense(500, "hidden_2", ActivationKind::kRelu), dense(10, "logits", ActivationKind::kLinear));
-  recipe.loss = {.kind = train::LossKind::kSparseCategoricalCrossentropy, .from_logits = true};
+  recipe.loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = train::AdamPaper();
-  recipe.metrics = {train::MetricOf("accuracy")};
+  recipe.metrics = {train::metrics::Accuracy()};
   const auto library = train::BuildPrograms(recipe, kImages, kLabels);
   ASSERT_TRUE(library.ok()) << library.status().message();
 

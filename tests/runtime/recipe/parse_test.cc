@@ -57,7 +57,7 @@ TEST(ParseTest, ReadsEveryField) {
   EXPECT_EQ(p.model.layers[1].options.Int("units", 0), 700);
   EXPECT_EQ(p.model.layers[1].options.Text("activation"), "relu");
   EXPECT_EQ(p.model.layers[2].name, "dense");
-  EXPECT_TRUE(LossOf(p.loss).from_logits);
+  EXPECT_TRUE(p.loss.options.Bool("from_logits", false));
   EXPECT_EQ(p.optimizer.kind, "adam");
   EXPECT_EQ(p.optimizer.options.Number("epsilon", 0), 1e-7);
   ASSERT_EQ(p.metrics.size(), 1u);
@@ -228,7 +228,7 @@ TEST(ParseTest, JsonIsReadTheSame) {
   EXPECT_EQ(manifest->program.seed, 3);
   EXPECT_EQ(manifest->program.data.batch, 128);
   EXPECT_EQ(std::get<data::IdxFiles>(TrainPipeline(manifest->program).source.from).images, "a.gz");
-  EXPECT_EQ(LossOf(manifest->program.loss).kind, train::LossKind::kMeanSquaredError);
+  EXPECT_EQ(LossOf(manifest->program.loss).function->name(), "mean_squared_error");
 }
 
 TEST(ParseTest, StagesComeInTheOrderOfTfData) {

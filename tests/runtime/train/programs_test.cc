@@ -21,9 +21,9 @@ const TensorType kY{DType::kI32, {4}};
 Recipe SmallRecipe() {
   Recipe recipe;
   recipe.model = std::make_shared<nn::Sequential>(nn::Dense(2));
-  recipe.loss = {.kind = LossKind::kSparseCategoricalCrossentropy, .from_logits = true};
+  recipe.loss = losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = Sgd({.common = {.learning_rate = 0.1}});
-  recipe.metrics = {MetricOf("accuracy")};
+  recipe.metrics = {metrics::Accuracy()};
   return recipe;
 }
 
@@ -62,31 +62,31 @@ TEST(ProgramsTest, HaveTheInputsOutputsAndUpdatesThatTheHeaderSays) {
 }
 
 TEST(ProgramsTest, SayWhatLabelsMustBe) {
-  const auto of = [](LossKind kind, const TensorType& labels, int64_t units = 2) {
+  const auto of = [](Loss loss, const TensorType& labels, int64_t units = 2) {
     Recipe recipe = SmallRecipe();
     recipe.model = std::make_shared<nn::Sequential>(nn::Dense(units));
-    recipe.loss.kind = kind;
+    recipe.loss = std::move(loss);
     recipe.metrics.clear();
     return BuildPrograms(recipe, kX, labels);
   };
   const TensorType wide{DType::kF64, {4, 2}}, column{DType::kF64, {4, 1}}, row{DType::kF64, {4}};
-  EXPECT_EQ(of(LossKind::kSparseCategoricalCrossentropy, kY)->classes, 2);
-  EXPECT_EQ(of(LossKind::kSparseCategoricalCrossentropy, {DType::kU8, {4}}, 7)->classes, 7);
-  EXPECT_EQ(of(LossKind::kBinaryCrossentropy, row, 1)->classes, 2);
-  EXPECT_EQ(of(LossKind::kCategoricalCrossentropy, wide)->classes, 0);
-  EXPECT_EQ(of(LossKind::kMeanSquaredError, column, 1)->classes, 0);
+  EXPECT_EQ(of(losses::SparseCategoricalCrossentropy(), kY)->classes, 2);
+  EXPECT_EQ(of(losses::SparseCategoricalCrossentropy(), {DType::kU8, {4}}, 7)->classes, 7);
+  EXPECT_EQ(of(losses::BinaryCrossentropy(), row, 1)->classes, 2);
+  EXPECT_EQ(of(losses::CategoricalCrossentropy(), wide)->classes, 0);
+  EXPECT_EQ(of(losses::MeanSquaredError(), column, 1)->classes, 0);
 
-  const auto refusal = [&](LossKind kind, const TensorType& labels, int64_t units = 2) {
-    return of(kind, labels, units).status();
+  const auto refusal = [&](Loss loss, const TensorType& labels, int64_t units = 2) {
+    return of(std::move(loss), labels, units).status();
   };
-  EXPECT_EQ(refusal(LossKind::kSparseCategoricalCrossentropy, row),
+  EXPECT_EQ(refusal(losses::SparseCategoricalCrossentropy(), row),
             InvalidArgument("sparse_categorical_crossentropy takes class numbers (u8, i32, i64), "
                             "got: labels f64[4]"));
-  EXPECT_EQ(refusal(LossKind::kSparseCategoricalCrossentropy, {DType::kI32, {4, 1}}),
+  EXPECT_EQ(refusal(losses::SparseCategoricalCrossentropy(), {DType::kI32, {4, 1}}),
             InvalidArgument("sparse_categorical_crossentropy of predictions f64[4,2] takes labels "
                             "i32[4], got: labels i32[4,1]"));
   // As many examples as predictions of one: each label would be spread over all predictions.
-  EXPECT_EQ(refusal(LossKind::kMeanAbsoluteError, row, 4),
+  EXPECT_EQ(refusal(losses::MeanAbsoluteError(), row, 4),
             InvalidArgument("mean_absolute_error of predictions f64[4,4] takes labels f64[4,4], "
                             "got: labels f64[4]"));
 }
@@ -269,23 +269,24 @@ TEST(LossTest, FollowKerasDefinitions) {
   }
   const LossCase cases[] = {
       {"sparse",
-       {LossKind::kSparseCategoricalCrossentropy},
+       losses::SparseCategoricalCrossentropy(),
        {DType::kI64, {2}},
        {2, 0},
        probabilities,
        -(std::log(0.5) + std::log(0.7)) / 2},
       {"categorical",
-       {LossKind::kCategoricalCrossentropy},
+       losses::CategoricalCrossentropy(),
        like,
        {0, 0, 1, 1, 0, 0},
        probabilities,
        -(std::log(0.5) + std::log(0.7)) / 2},
-      {"binary", {LossKind::kBinaryCrossentropy}, like, targets, probabilities, bce(targets)},
-      {"binary_logits", {LossKind::kBinaryCrossentropy, true}, like, targets, logits, bce(targets)},
-      {"mse", {LossKind::kMeanSquaredError}, like, targets, probabilities, mse},
-      {"mae", {LossKind::kMeanAbsoluteError}, like, targets, probabilities, mae},
+      {"binary", losses::BinaryCrossentropy(), like, targets, probabilities, bce(targets)},
+      {"binary_logits", losses::BinaryCrossentropy({.from_logits = true}), like, targets, logits,
+       bce(targets)},
+      {"mse", losses::MeanSquaredError(), like, targets, probabilities, mse},
+      {"mae", losses::MeanAbsoluteError(), like, targets, probabilities, mae},
       {"integers as labels",
-       {LossKind::kMeanSquaredError},
+       losses::MeanSquaredError(),
        {DType::kI32, {2, 3}},
        targets,
        probabilities,
@@ -319,28 +320,28 @@ TEST(MetricTest, AccuracyIsResolvedByTheLoss) {
   };
   const MetricCase cases[] = {
       {"classes",
-       {LossKind::kSparseCategoricalCrossentropy},
+       losses::SparseCategoricalCrossentropy(),
        {DType::kI32, {2}},
        {DType::kF32, {2, 3}},
        {2, 1},
        {0, 1, 5, 1, 0, 0},
        0.5},
       {"one hot",
-       {LossKind::kCategoricalCrossentropy},
+       losses::CategoricalCrossentropy(),
        {DType::kF32, {2, 3}},
        {DType::kF32, {2, 3}},
        {0, 0, 1, 1, 0, 0},
        {0, 1, 5, 1, 0, 0},
        1},
       {"probabilities",
-       {LossKind::kBinaryCrossentropy},
+       losses::BinaryCrossentropy(),
        {DType::kI32, {4}},
        like,
        {0, 1, 1, 0},
        {0.4, 0.6, 0.3, 0.5},
        0.75},
       {"logits",
-       {LossKind::kBinaryCrossentropy, true},
+       losses::BinaryCrossentropy({.from_logits = true}),
        {DType::kI32, {4}},
        like,
        {0, 1, 1, 0},
@@ -350,9 +351,8 @@ TEST(MetricTest, AccuracyIsResolvedByTheLoss) {
   for (const MetricCase& c : cases) {
     Builder b("metric");
     Builder::Scope scope(b);
-    b.Output("m",
-             MetricOf("accuracy")
-                 .OfBatch(b.Input("y", c.label_type), b.Input("p", c.prediction_type), c.loss));
+    b.Output("m", metrics::Accuracy().of_batch(b.Input("y", c.label_type),
+                                               b.Input("p", c.prediction_type), c.loss));
     const auto program = b.Build();
     ASSERT_TRUE(program.ok()) << c.name << ": " << program.status().message();
     const auto out = Interpret(*program, {.inputs = {{"y", {c.label_type, c.labels}},

@@ -1,4 +1,4 @@
-#include "runtime/manifest/catalogue/catalogue.h"
+#include "runtime/manifest/catalogue/shared.h"
 
 namespace meshtrain::manifest {
 namespace {
@@ -25,8 +25,38 @@ Field ClipValue() {
   return field;
 }
 
-// What every optimizer takes, and then its own.
-std::vector<Field> With(std::string_view rate, std::vector<Field> own) {
+}  // namespace
+
+Field ActivationOption(const Says& says) {
+  return option::Word("activation", {"linear", "relu", "gelu", "sigmoid", "tanh", "softmax"}, says);
+}
+
+Field RegularizerOption(std::string_view name, std::string_view about) {
+  return option::Group(
+      name,
+      {option::Number(
+           "l1", {},
+           {.about = "Factor of the sum of absolute values.", .fallback = "0", .sample = "0.1"}),
+       option::Number(
+           "l2", {}, {.about = "Factor of the sum of squares.", .fallback = "0", .sample = "0.1"})},
+      {.about = about, .fallback = "none"});
+}
+
+Field Reduction() {
+  return option::Word("reduction", {"mean", "sum"},
+                      {.about = "What the gradient is of; the report is the mean.",
+                       .fallback = "mean",
+                       .sample = "sum"});
+}
+
+std::vector<Field> CrossentropyOptions() {
+  return {Reduction(), option::Bool("from_logits",
+                                    {.about = "Whether predictions are logits, not probabilities.",
+                                     .fallback = "false",
+                                     .sample = "true"})};
+}
+
+std::vector<Field> OptimizerOptions(std::string_view rate, std::vector<Field> own) {
   std::vector<Field> all = {
       option::Number("learning_rate", {.above = 0},
                      {.about = "The length of a step.", .fallback = rate, .sample = "0.5"}),
@@ -58,7 +88,7 @@ Field Epsilon() {
       "epsilon", {},
       {.about = "Added where the update divides.", .fallback = "1e-7", .sample = "0.5"});
 }
-Field Momentum(const Bounds& bounds, std::string_view beside = "") {
+Field Momentum(const Bounds& bounds, std::string_view beside) {
   return option::Number("momentum", bounds,
                         {.about = "How much of the last step goes into this one.",
                          .fallback = "0",
@@ -69,9 +99,6 @@ Field FirstSum() {
   return option::Number(
       "initial_accumulator_value", {},
       {.about = "Where the sum of squares begins.", .fallback = "0.1", .sample = "0.5"});
-}
-Field Strength(std::string_view name, std::string_view about) {
-  return option::Number(name, {}, {.about = about, .fallback = "0", .sample = "0.5"});
 }
 
 std::vector<Field> Betas(bool epsilon) {
@@ -86,62 +113,6 @@ std::vector<Field> AdamFields() {
                                .fallback = "false",
                                .sample = "true"}));
   return fields;
-}
-
-}  // namespace
-
-const Catalogue& Optimizers() {
-  static const Catalogue kOptimizers = {
-      .noun = "optimizer",
-      .entries = {
-          {.name = "adam", .about = "Keras' Adam.", .options = With("0.001", AdamFields())},
-          {.name = "adam_paper",
-           .about = "Kingma & Ba 2014, as DTensor's tutorial writes it.",
-           .options = With("0.001", Betas(true))},
-          {.name = "adamw",
-           .about = "Adam with weights that decay.",
-           .options = With("0.001", AdamFields())},
-          {.name = "adamax",
-           .about = "Adam with the largest gradient.",
-           .options = With("0.001", Betas(true))},
-          {.name = "nadam",
-           .about = "Adam with Nesterov's momentum.",
-           .options = With("0.001", Betas(true))},
-          {.name = "sgd",
-           .about = "Gradient descent.",
-           .options = With(
-               "0.01", {Momentum({.least = 0, .most = 1}),
-                        option::Bool("nesterov", {.about = "Whether the momentum is Nesterov's.",
-                                                  .fallback = "false",
-                                                  .sample = "true",
-                                                  .beside = "{momentum: 0.5}"})})},
-          {.name = "rmsprop",
-           .about = "Hinton's RMSprop.",
-           .options = With(
-               "0.001",
-               {Beta("rho", "0.9"), Momentum({}), Epsilon(),
-                option::Bool("centered", {.about = "Whether the variance counts, not the square.",
-                                          .fallback = "false",
-                                          .sample = "true"})})},
-          {.name = "adagrad",
-           .about = "Duchi et al. 2011.",
-           .options = With("0.001", {FirstSum(), Epsilon()})},
-          {.name = "ftrl",
-           .about = "McMahan et al. 2013.",
-           .options =
-               With("0.001",
-                    {option::Number("learning_rate_power", {.most = 0},
-                                    {.about = "How the rate falls with the sum of squares.",
-                                     .fallback = "-0.5",
-                                     .sample = "-0.25"}),
-                     FirstSum(), Strength("l1_regularization_strength", "Of the absolute value."),
-                     Strength("l2_regularization_strength", "Of the square."),
-                     Strength("l2_shrinkage_regularization_strength",
-                              "Of the square, with the gradient."),
-                     Strength("beta", "Added to the root of the sum of squares.")})},
-          {.name = "lion", .about = "Chen et al. 2023.", .options = With("0.001", Betas(false))},
-      }};
-  return kOptimizers;
 }
 
 }  // namespace meshtrain::manifest

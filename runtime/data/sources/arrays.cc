@@ -1,0 +1,56 @@
+// Tensors that are there already.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/data/sources/sources.h"
+
+namespace meshtrain::data {
+namespace {
+
+using mesh::Tensor;
+using mesh::TensorType;
+
+class ArraySource final : public Source {
+ public:
+  ArraySource(const Arrays& arrays, int64_t size) : arrays_(arrays), size_(size) {
+    for (const Tensor& c : arrays_.components) element_.push_back(ElementOf(c.type()));
+  }
+  int64_t size() const override { return size_; }
+  const std::vector<TensorType>& element() const override { return element_; }
+  Status Ensure(int64_t) override { return OkStatus(); }
+  std::span<const std::byte> Row(int component, int64_t index) const override {
+    const auto bytes = static_cast<size_t>(element_[component].num_bytes());
+    return arrays_.components[component].bytes().subspan(static_cast<size_t>(index) * bytes, bytes);
+  }
+  std::string file() const override { return arrays_.file.empty() ? "data" : arrays_.file; }
+  int64_t ExampleOf(int64_t element) const override {
+    return arrays_.first + element * arrays_.every;
+  }
+
+ private:
+  const Arrays arrays_;
+  std::vector<TensorType> element_;
+  int64_t size_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Source>> OpenArrays(const Arrays& arrays, int64_t take) {
+  if (arrays.components.empty()) {
+    return InvalidArgument("data: arrays: expected at least one tensor, got: none");
+  }
+  for (size_t c = 0; c < arrays.components.size(); ++c) {
+    const TensorType& type = arrays.components[c].type();
+    if (type.rank() < 1 || type.dims[0] != arrays.components[0].dims()[0]) {
+      return InvalidArgument("data: arrays: component " + std::to_string(c) +
+                             ": expected as many elements as component 0 (" +
+                             arrays.components[0].type().ToString() + "), got: " + type.ToString());
+    }
+  }
+  const int64_t size = Taken(arrays.components[0].dims()[0], take);
+  if (size == 0) return InvalidArgument("data: arrays: expected at least one element, got: 0");
+  return std::unique_ptr<Source>(std::make_unique<ArraySource>(arrays, size));
+}
+
+}  // namespace meshtrain::data

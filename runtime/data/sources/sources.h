@@ -1,0 +1,27 @@
+// How the built-in sources are opened: each has its own file here.
+#pragma once
+
+#include <memory>
+
+#include "runtime/choice/choice.h"
+#include "runtime/data/source.h"
+
+namespace meshtrain::data {
+
+using choice::Options;
+
+// As OpenSource.
+Result<std::unique_ptr<Source>> OpenIdx(const IdxFiles& files, int64_t take);
+Result<std::unique_ptr<Source>> OpenArrays(const Arrays& arrays, int64_t take);
+
+// The type of one of the elements that `whole` holds along its first dimension.
+mesh::TensorType ElementOf(const mesh::TensorType& whole);
+// `take` of `there` elements; -1: all.
+int64_t Taken(int64_t there, int64_t take);
+
+// Makes a source's description of what the text gives. The options hold their rows' bounds. The
+// maker of a source stands in its own file, as data::by_name::SOURCE; its row
+// (manifest/catalogue/rows.h) declares it and runtime/recipe calls it.
+using MakeSource = SourceOptions (*)(const Options& options);
+
+}  // namespace meshtrain::data

@@ -1,0 +1,12 @@
+#include "runtime/manifest/catalogue/rows.h"
+#include "runtime/manifest/catalogue/shared.h"
+
+namespace meshtrain::manifest::losses {
+
+Entry CategoricalCrossentropy() {
+  return {.name = "categorical_crossentropy",
+          .about = "Labels are shares of the classes.",
+          .options = CrossentropyOptions()};
+}
+
+}  // namespace meshtrain::manifest::losses

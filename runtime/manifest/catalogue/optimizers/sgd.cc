@@ -1,0 +1,17 @@
+#include "runtime/manifest/catalogue/rows.h"
+#include "runtime/manifest/catalogue/shared.h"
+
+namespace meshtrain::manifest::optimizers {
+
+Entry Sgd() {
+  return {.name = "sgd",
+          .about = "Gradient descent.",
+          .options = OptimizerOptions(
+              "0.01", {Momentum({.least = 0, .most = 1}),
+                       option::Bool("nesterov", {.about = "Whether the momentum is Nesterov's.",
+                                                 .fallback = "false",
+                                                 .sample = "true",
+                                                 .beside = "{momentum: 0.5}"})})};
+}
+
+}  // namespace meshtrain::manifest::optimizers

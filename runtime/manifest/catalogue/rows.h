@@ -1,0 +1,75 @@
+// The rows of the catalogue: one line for each layer, optimizer, loss, metric and source.
+//
+//   ROW(ENTRY, MAKER)   ENTRY() gives name, types and bounds, in catalogue/KIND/NAME.cc: pure, linked
+//                       by the operator too. MAKER makes the thing itself, in its own file in nn,
+//                       train or data (nn::by_name::MAKER ...); runtime/recipe joins the two.
+//
+// A row without the one or the other does not link. A program adds rows of its own with
+// recipe::AddRows (recipe/rows.h).
+#pragma once
+
+#include "runtime/manifest/field.h"
+
+#define MT_LAYERS(ROW)        \
+  ROW(Dense, Dense)           \
+  ROW(Flatten, Flatten)       \
+  ROW(Reshape, Reshape)       \
+  ROW(Activation, Activation) \
+  ROW(Dropout, Dropout)       \
+  ROW(Add, Add)               \
+  ROW(Concatenate, Concatenate)
+
+#define MT_OPTIMIZERS(ROW)  \
+  ROW(Adam, Adam)           \
+  ROW(AdamPaper, AdamPaper) \
+  ROW(AdamW, AdamW)         \
+  ROW(Adamax, Adamax)       \
+  ROW(Nadam, Nadam)         \
+  ROW(Sgd, Sgd)             \
+  ROW(Rmsprop, Rmsprop)     \
+  ROW(Adagrad, Adagrad)     \
+  ROW(Ftrl, Ftrl)           \
+  ROW(Lion, Lion)
+
+#define MT_LOSSES(ROW)                                              \
+  ROW(SparseCategoricalCrossentropy, SparseCategoricalCrossentropy) \
+  ROW(CategoricalCrossentropy, CategoricalCrossentropy)             \
+  ROW(BinaryCrossentropy, BinaryCrossentropy)                       \
+  ROW(MeanSquaredError, MeanSquaredError)                           \
+  ROW(MeanAbsoluteError, MeanAbsoluteError)                         \
+  ROW(Mse, MeanSquaredError)                                        \
+  ROW(Mae, MeanAbsoluteError)
+
+#define MT_METRICS(ROW)                                     \
+  ROW(Accuracy, Accuracy)                                   \
+  ROW(SparseCategoricalAccuracy, SparseCategoricalAccuracy) \
+  ROW(CategoricalAccuracy, CategoricalAccuracy)             \
+  ROW(BinaryAccuracy, BinaryAccuracy)                       \
+  ROW(MeanSquaredError, MeanSquaredError)                   \
+  ROW(MeanAbsoluteError, MeanAbsoluteError)                 \
+  ROW(Mse, MeanSquaredError)                                \
+  ROW(Mae, MeanAbsoluteError)
+
+#define MT_SOURCES(ROW) ROW(Idx, Idx)
+
+namespace meshtrain::manifest {
+
+#define MT_ENTRY(entry, maker) Entry entry();
+namespace layers {
+MT_LAYERS(MT_ENTRY)
+}
+namespace optimizers {
+MT_OPTIMIZERS(MT_ENTRY)
+}
+namespace losses {
+MT_LOSSES(MT_ENTRY)
+}
+namespace metrics {
+MT_METRICS(MT_ENTRY)
+}
+namespace sources {
+MT_SOURCES(MT_ENTRY)
+}
+#undef MT_ENTRY
+
+}  // namespace meshtrain::manifest

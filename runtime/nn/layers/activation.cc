@@ -1,0 +1,70 @@
+#include <array>
+#include <utility>
+
+#include "runtime/nn/by_name.h"
+#include "runtime/nn/layers.h"
+
+namespace meshtrain::nn {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, ActivationKind>, 6> kActivations = {{
+    {"linear", ActivationKind::kLinear},
+    {"relu", ActivationKind::kRelu},
+    {"gelu", ActivationKind::kGelu},
+    {"sigmoid", ActivationKind::kSigmoid},
+    {"tanh", ActivationKind::kTanh},
+    {"softmax", ActivationKind::kSoftmax},
+}};
+
+}  // namespace
+
+std::string_view ActivationName(ActivationKind kind) {
+  return kActivations[static_cast<size_t>(kind)].first;
+}
+
+const std::vector<std::string>& ActivationNames() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& [name, kind] : kActivations) all.emplace_back(name);
+    return all;
+  }();
+  return names;
+}
+
+std::optional<ActivationKind> ParseActivation(std::string_view name) {
+  for (const auto& [known, kind] : kActivations) {
+    if (known == name) return kind;
+  }
+  return std::nullopt;
+}
+
+Value Activate(const Value& x, ActivationKind kind) {
+  switch (kind) {
+    case ActivationKind::kLinear:
+      return x;
+    case ActivationKind::kRelu:
+      return program::Relu(x);
+    case ActivationKind::kGelu:
+      return program::Gelu(x);
+    case ActivationKind::kSigmoid:
+      return program::Sigmoid(x);
+    case ActivationKind::kTanh:
+      return program::Tanh(x);
+    case ActivationKind::kSoftmax:
+      return program::Softmax(x);
+  }
+  return x;
+}
+
+ActivationKind ActivationOf(const Options& options) {
+  return ParseActivation(options.Text("activation")).value_or(ActivationKind::kLinear);
+}
+
+namespace by_name {
+
+LayerPtr Activation(const std::string& name, const Options& options) {
+  return Make<nn::Activation>(ActivationOf(options), name);
+}
+
+}  // namespace by_name
+}  // namespace meshtrain::nn

@@ -1,0 +1,24 @@
+// What losses and metrics measure labels and predictions with. All record ops.
+#pragma once
+
+#include "runtime/program/ops.h"
+
+namespace meshtrain::train {
+
+using program::Value;
+
+Value As(const Value& x, program::DType dtype);
+// Labels in the predictions' type and dimensions: [N] stands for [N, 1].
+Value LikePredictions(const Value& labels, const Value& predictions);
+// The mean over the last dimension, where there is one besides the batch.
+Value OverFeatures(const Value& x);
+// Probabilities cut to [1e-7, 1 - 1e-7], as Keras' backend.epsilon() does.
+Value CutProbabilities(const Value& p);
+
+// Shares of a batch that are right, f32 scalars.
+Value SparseCategoricalAccuracy(const Value& labels, const Value& predictions);
+Value CategoricalAccuracy(const Value& labels, const Value& predictions);
+// A prediction above `decision` says 1.
+Value BinaryAccuracy(const Value& labels, const Value& predictions, double decision);
+
+}  // namespace meshtrain::train

@@ -1,0 +1,21 @@
+#include "runtime/train/by_name.h"
+#include "runtime/train/loss.h"
+#include "runtime/train/measures.h"
+
+namespace meshtrain::train::metrics {
+namespace {
+
+Value OfBatch(const Value& labels, const Value& predictions, const Loss&) {
+  return train::CategoricalAccuracy(labels, predictions);
+}
+
+}  // namespace
+
+Metric CategoricalAccuracy(std::string name) { return {std::move(name), OfBatch}; }
+
+namespace by_name {
+
+Metric CategoricalAccuracy(const std::string& name) { return metrics::CategoricalAccuracy(name); }
+
+}  // namespace by_name
+}  // namespace meshtrain::train::metrics

@@ -1,0 +1,23 @@
+#include "runtime/train/by_name.h"
+#include "runtime/train/loss.h"
+#include "runtime/train/measures.h"
+
+namespace meshtrain::train::metrics {
+namespace {
+
+Value OfBatch(const Value& labels, const Value& predictions, const Loss&) {
+  return train::SparseCategoricalAccuracy(labels, predictions);
+}
+
+}  // namespace
+
+Metric SparseCategoricalAccuracy(std::string name) { return {std::move(name), OfBatch}; }
+
+namespace by_name {
+
+Metric SparseCategoricalAccuracy(const std::string& name) {
+  return metrics::SparseCategoricalAccuracy(name);
+}
+
+}  // namespace by_name
+}  // namespace meshtrain::train::metrics
