@@ -7,10 +7,11 @@
 #include "runtime/parameter/chief/environment.h"
 #include "runtime/parameter/server/server.h"
 #include "runtime/parameter/worker/worker_server.h"
-#include "runtime/strategy/parameter_server.h"
+#include "runtime/strategy/server_strategy.h"
 
 namespace meshtrain {
 
 using strategy::ParameterServerOptions;
+using strategy::ServerStrategy;
 
 }  // namespace meshtrain

@@ -4,22 +4,23 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "runtime/base/file.h"
 #include "runtime/cluster/exit_code.h"
 #include "runtime/data/pipeline.h"
-#include "runtime/execute/session.h"
 #include "runtime/saving/position.h"
 #include "runtime/saving/resume.h"
 #include "runtime/strategy/dataset.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
+#include "runtime/trainer/engine.h"
 #include "runtime/trainer/evaluate_loop.h"
 #include "runtime/trainer/job/choices.h"
-#include "runtime/trainer/job/runner.h"
 #include "runtime/trainer/job/say.h"
+#include "runtime/trainer/job/strategy.h"
 #include "worker/presence.h"
 
 namespace meshtrain::worker {
@@ -52,7 +53,7 @@ class Evaluator {
     program.devices.count = devices;
     MT_ASSIGN_OR_RETURN(data_, data::Pipeline::Create(recipe::TestPipeline(program)));
     MT_RETURN_IF_ERROR(Plan().From(Origin::kManifest));
-    data_->ExpectClasses(runner_->programs().classes);
+    data_->ExpectClasses(engine_->classes());
 
     const std::string log_path = config_.output + "/metrics.jsonl";
     MT_RETURN_IF_ERROR(OpenFiles(log_path).From(Origin::kOutput));
@@ -94,17 +95,15 @@ class Evaluator {
   }
 
  private:
-  // Session and steps.
+  // Strategy and steps.
   Status Plan() {
-    MT_ASSIGN_OR_RETURN(session_, execute::Session::Create({.isolated = config_.isolated,
-                                                            .threads = config_.threads,
-                                                            .memory = config_.memory}));
-    MT_ASSIGN_OR_RETURN(const recipe::Declared declared,
-                        recipe::Declared::Create(manifest_.program));
-    trainer::MeshRunner::Options sizes{.types = data_->BatchTypes(data_->batch_size())};
-    sizes.eval_sizes = data_->batch_sizes();
-    MT_ASSIGN_OR_RETURN(runner_, trainer::MakeRunner(*session_, declared, std::move(sizes)));
-    return OkStatus();
+    MT_ASSIGN_OR_RETURN(declared_, recipe::Declared::Create(manifest_.program));
+    MT_ASSIGN_OR_RETURN(strategy_,
+                        trainer::MakeMeshStrategy(config_, manifest_, *declared_, nullptr));
+    engine_ = trainer::MakeMeshEngine(*strategy_, {.declare_only = true});
+    engine_->Compile(declared_->recipe(), trainer::TraceOf(*declared_));
+    MT_RETURN_IF_ERROR(engine_->Prepare(data_->BatchTypes(data_->batch_size())));
+    return engine_->Plan("", {}, data_->batch_sizes());
   }
 
   Status OpenFiles(const std::string& log_path) {
@@ -120,7 +119,8 @@ class Evaluator {
     const Duration begin = SystemClock().Monotonic();
     // All are read before one is written: a checkpoint that is damaged leaves nothing behind.
     std::vector<mesh::Tensor> values;
-    for (const nn::Parameter& p : runner_->programs().parameters) {
+    const std::vector<nn::Parameter>& weights = declared_->recipe().model->parameters();
+    for (const nn::Parameter& p : weights) {
       MT_ASSIGN_OR_RETURN(mesh::Tensor value, checkpoint.Load(p.name()));
       if (value.type() != p.type()) {
         return InvalidArgument(checkpoint.path() + ": `" + p.name() + "`: expected " +
@@ -129,13 +129,12 @@ class Evaluator {
       values.push_back(std::move(value));
     }
     for (size_t i = 0; i < values.size(); ++i) {
-      MT_RETURN_IF_ERROR(session_->Write(runner_->programs().parameters[i], values[i]));
+      MT_RETURN_IF_ERROR(strategy_->Assign(weights[i], values[i]));
     }
     strategy::PipelineBatches batches(*data_);
     MT_RETURN_IF_ERROR(strategy::BeginPass(*data_));
-    MT_ASSIGN_OR_RETURN(
-        const train::Scalars scalars,
-        train::Evaluate(*runner_, batches, manifest_.program.train.validation_steps, stop));
+    MT_ASSIGN_OR_RETURN(const train::Scalars scalars,
+                        engine_->Evaluate(batches, manifest_.program.train.validation_steps, stop));
     const int64_t step = checkpoint.index().step;
     MT_ASSIGN_OR_RETURN(const train::Position position,
                         saving::PositionOf(checkpoint.index(), checkpoint.path()));
@@ -172,8 +171,9 @@ class Evaluator {
   const trainer::JobConfig& config_;
   manifest::Manifest manifest_;
   std::unique_ptr<data::Pipeline> data_;
-  std::unique_ptr<execute::Session> session_;
-  std::unique_ptr<trainer::MeshRunner> runner_;
+  std::optional<recipe::Declared> declared_;
+  std::unique_ptr<strategy::MeshStrategy> strategy_;
+  std::unique_ptr<trainer::Engine> engine_;
   std::unique_ptr<telemetry::MetricsLog> log_;
   std::unique_ptr<telemetry::EventFileWriter> events_;
   telemetry::Gauge loss_, accuracy_;

@@ -6,7 +6,7 @@
 #include "runtime/base/text.h"
 #include "runtime/membership/arithmetic_agreement.h"
 #include "runtime/trainer/job/choices.h"
-#include "runtime/trainer/job/engine.h"
+#include "runtime/trainer/job/stages.h"
 #include "runtime/trainer/job/training.h"
 #include "worker/evaluator.h"
 #include "worker/parameter_processes.h"
@@ -26,7 +26,13 @@ Result<manifest::Manifest> ReadManifest(const trainer::JobConfig& config) {
   }
   MT_ASSIGN_OR_RETURN(const std::string text,
                       ReadFile(config.file, int64_t{4} << 20).From(Origin::kManifest));
-  return recipe::ParseManifest(text, config.file, options).From(Origin::kManifest);
+  MT_ASSIGN_OR_RETURN(
+      manifest::Manifest manifest,
+      recipe::ParseManifest(text, trainer::SourceName(config), options).From(Origin::kManifest));
+  if (!config.checkpoint_path.empty()) manifest.checkpoint.path = config.checkpoint_path;
+  // A program alone has no name; the job that was made of it has.
+  if (manifest.name.empty()) manifest.name = config.job.job.substr(config.job.job.find('/') + 1);
+  return manifest;
 }
 
 Status Run(const trainer::JobConfig& config, std::stop_token stop) {
@@ -36,7 +42,7 @@ Status Run(const trainer::JobConfig& config, std::stop_token stop) {
   const bool servers = manifest.strategy == "ParameterServer";
   if (!config.job.tf_config) {
     if (!servers)
-      return trainer::RunTraining(config, std::move(manifest), trainer::MakeMeshJobEngine, stop);
+      return trainer::RunTraining(config, std::move(manifest), trainer::MakeMeshJob, stop);
     return InvalidArgument(trainer::SourceName(config) +
                            ": spec.strategy: ParameterServer needs chief, worker and ps processes: "
                            "expected TF_CONFIG to say who they are, got: none")
@@ -57,10 +63,10 @@ Status Run(const trainer::JobConfig& config, std::stop_token stop) {
     const bool leads =
         task.role == Role::kChief || (cluster.count(Role::kChief) == 0 && task.index == 0);
     if (leads)
-      return trainer::RunTraining(config, std::move(manifest), trainer::MakeServerJobEngine, stop);
+      return trainer::RunTraining(config, std::move(manifest), trainer::MakeServerJob, stop);
     return RunParameterWorker(config, manifest, stop);
   }
-  return trainer::RunTraining(config, std::move(manifest), trainer::MakeMeshJobEngine, stop);
+  return trainer::RunTraining(config, std::move(manifest), trainer::MakeMeshJob, stop);
 }
 
 }  // namespace

@@ -249,7 +249,7 @@ Result<SessionCheckpoints::Impl::Loaded> SessionCheckpoints::Impl::LoadTogether(
 }
 
 Result<std::vector<checkpoint::SavedVariable>> SessionCheckpoints::Impl::Collect() {
-  if (shared()) return CollectShards(session_, variables_);
+  if (shared() && !o_.copies) return CollectShards(session_, variables_);
   // All take part in gathering what is split.
   std::vector<checkpoint::SavedVariable> whole;
   for (const program::Variable& v : variables_) {
@@ -267,7 +267,7 @@ Result<std::vector<checkpoint::SavedVariable>> SessionCheckpoints::Impl::Collect
 
 Status SessionCheckpoints::Impl::Begin(const train::Position& position, SaveExtras extras) {
   if (o_.team != nullptr && incarnation_ != o_.team->incarnation()) Renew();
-  MT_RETURN_IF_ERROR(CheckCopies(session_, variables_, o_.team, position.step));
+  if (!o_.copies) MT_RETURN_IF_ERROR(CheckCopies(session_, variables_, o_.team, position.step));
   MT_ASSIGN_OR_RETURN(const mesh::Layout layout, session_.LayoutOf(variables_[0]));
   checkpoint::Snapshot snapshot{
       .step = position.step,

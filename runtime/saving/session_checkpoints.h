@@ -53,6 +53,9 @@ class SessionCheckpoints {
     data::Pipeline* data = nullptr;
     // Every process of the team reaches the folder.
     bool shared = true;
+    // This process holds a copy of each variable, whatever others do: it is saved whole, and
+    // compared with none. Without a team.
+    bool copies = false;
     // Begin returns while the checkpoint is written.
     bool background = false;
     // Of the program whose variables these are, noted in checkpoints; "": not told. One that was

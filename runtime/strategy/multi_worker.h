@@ -14,8 +14,8 @@
 namespace meshtrain::strategy {
 
 struct JoinedWorker {
-  std::unique_ptr<membership::Team> team;  // null where this process is alone
-  std::unique_ptr<Strategy> strategy;
+  std::shared_ptr<membership::Team> team;  // null where this process is alone
+  std::unique_ptr<ReplicaStrategy> strategy;
 
   // Tells the others that this process is done; they wait for it otherwise. Null team: nothing.
   Status Leave(Duration timeout = std::chrono::seconds(30));

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/clock.h"
 #include "runtime/execute/session.h"
+#include "runtime/mesh/mesh.h"
+#include "runtime/nn/layout_map.h"
 #include "runtime/train/optimizer.h"
 
 namespace meshtrain::membership {
@@ -34,6 +37,20 @@ struct StrategyOptions {
   int64_t seed = 0;                              // of initial values
   int threads = 0;                               // of this process; 0: one per core
   Duration deadline = std::chrono::seconds(60);  // how long a replica waits for another one
+  // As execute::SessionOptions, of steps over the mesh.
+  bool isolated = false;
+  int64_t memory = 0;
+};
+
+struct MeshOptions {
+  mesh::Mesh mesh;
+  // The axis that batches are split over, where the mesh has it; "": none.
+  std::string batch_axis = "batch";
+  nn::LayoutMap layouts;  // of weights without a layout of their own
+  // The processes of the mesh, joined; null: it lies in one process.
+  std::shared_ptr<membership::Team> team;
+  Packing packing;
+  StrategyOptions common;
 };
 
 struct MirroredOptions {
@@ -57,7 +74,7 @@ enum class Communication : uint8_t { kAuto, kRing, kNccl };
 struct MultiWorkerOptions {
   // The processes: those of a team that has joined, or whatever `communicator` joins. Neither: one
   // process.
-  membership::Team* team = nullptr;
+  std::shared_ptr<membership::Team> team;
   int process = 0;
   int processes = 1;
   execute::MakeCommunicator communicator;

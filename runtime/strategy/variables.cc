@@ -45,21 +45,29 @@ Result<Variables::Held*> Variables::Find(const Variable& variable) {
   return OfAnotherScope(variable);
 }
 
-Status Variables::Begin(std::span<Held* const> held, Home home) {
-  execute::Session* session = nullptr;
-  if (home == Home::kMesh) {
-    MT_ASSIGN_OR_RETURN(session, session_());
+Status Variables::Declare(const nn::Parameter& parameter, Home home, const Layouts& layouts) {
+  if (home == Home::kReplicas) {
+    return replicas_->IsDeclared(parameter) ? OkStatus() : replicas_->Declare(parameter);
+  }
+  MT_ASSIGN_OR_RETURN(execute::Session * session, o_.session());
+  if (session->IsDeclared(parameter)) return OkStatus();
+  if (const auto given = layouts.find(parameter.name()); given != layouts.end()) {
+    return session->Declare(parameter, given->second);
+  }
+  if (o_.layout) {
+    MT_ASSIGN_OR_RETURN(const mesh::Layout layout, o_.layout(parameter));
+    return session->Declare(parameter, layout);
+  }
+  return session->Declare(parameter, mesh::Layout::Replicated(o_.mesh, parameter.type().rank()));
+}
+
+Status Variables::Begin(std::span<Held* const> held, Home home, const Layouts& layouts) {
+  if (home == Home::kReplicas && replicas_ == nullptr) {
+    MT_ASSIGN_OR_RETURN(replicas_, o_.replicas());
   }
   std::vector<nn::Parameter> unset;
   for (Held* h : held) {
-    if (home == Home::kMesh) {
-      if (!session->IsDeclared(h->parameter)) {
-        MT_RETURN_IF_ERROR(session->Declare(
-            h->parameter, mesh::Layout::Replicated(mesh_, h->parameter.type().rank())));
-      }
-    } else if (!replicas_.IsDeclared(h->parameter)) {
-      MT_RETURN_IF_ERROR(replicas_.Declare(h->parameter));
-    }
+    MT_RETURN_IF_ERROR(Declare(h->parameter, home, layouts));
     if (h->home != Home::kNone) continue;
     if (h->first) {
       MT_RETURN_IF_ERROR(CheckType(h->parameter, *h->first));
@@ -71,17 +79,29 @@ Status Variables::Begin(std::span<Held* const> held, Home home) {
     h->home = home;
   }
   if (unset.empty()) return OkStatus();
-  MT_ASSIGN_OR_RETURN(const program::Program init, train::BuildInit(unset, seed_));
+  MT_ASSIGN_OR_RETURN(const program::Program init, train::BuildInit(unset, o_.seed));
   const std::vector<Variable> variables(unset.begin(), unset.end());
   if (home == Home::kMesh) {
-    MT_ASSIGN_OR_RETURN(const auto step, session->Load(init, mesh_, variables, {}));
+    MT_ASSIGN_OR_RETURN(execute::Session * session, o_.session());
+    MT_ASSIGN_OR_RETURN(const auto step, session->Load(init, o_.mesh, variables, {}));
     return step->Run();
   }
-  MT_RETURN_IF_ERROR(replicas_.RunOnFirst(init, variables));
+  MT_RETURN_IF_ERROR(replicas_->RunOnFirst(init, variables));
   return Equalize(variables);
 }
 
-Status Variables::Move(std::span<const Variable> variables, Home home) {
+Status Variables::DeclareOnMesh(std::span<const nn::Parameter> parameters, const Layouts& layouts) {
+  for (const nn::Parameter& parameter : parameters) {
+    MT_ASSIGN_OR_RETURN(Held * held, Find(parameter));
+    MT_RETURN_IF_ERROR(Declare(parameter, Home::kMesh, layouts));
+    held->home = Home::kMesh;
+    held->retired = false;
+    held->first.reset();
+  }
+  return OkStatus();
+}
+
+Status Variables::Move(std::span<const Variable> variables, Home home, const Layouts& layouts) {
   std::vector<Held*> held;
   bool all_there = true;
   for (const Variable& v : variables) {
@@ -91,7 +111,7 @@ Status Variables::Move(std::span<const Variable> variables, Home home) {
     held.push_back(h);
   }
   if (all_there) return OkStatus();
-  MT_RETURN_IF_ERROR(Begin(held, home));
+  MT_RETURN_IF_ERROR(Begin(held, home, layouts));
   for (Held* h : held) {
     if (h->home == home) continue;
     MT_ASSIGN_OR_RETURN(const Tensor value, ReadAt(*h));
@@ -102,21 +122,32 @@ Status Variables::Move(std::span<const Variable> variables, Home home) {
 }
 
 Status Variables::ToReplicas(std::span<const Variable> variables) {
-  return Move(variables, Home::kReplicas);
+  return Move(variables, Home::kReplicas, {});
 }
-Status Variables::ToMesh(std::span<const Variable> variables) {
-  return Move(variables, Home::kMesh);
+Status Variables::ToMesh(std::span<const Variable> variables, const Layouts& layouts) {
+  return Move(variables, Home::kMesh, layouts);
+}
+
+Result<execute::Session*> Variables::InOneSession(std::span<const Variable> variables) {
+  bool with_replicas = true;
+  for (const Variable& v : variables) {
+    MT_ASSIGN_OR_RETURN(const Held* held, Find(v));
+    with_replicas = with_replicas && held->home == Home::kReplicas;
+  }
+  if (with_replicas && replicas_ != nullptr) return &replicas_->session(0);
+  MT_RETURN_IF_ERROR(ToMesh(variables));
+  return o_.session();
 }
 
 Result<Tensor> Variables::ReadAt(const Held& held) {
-  if (held.home == Home::kReplicas) return replicas_.Read(0, held.parameter);
-  MT_ASSIGN_OR_RETURN(execute::Session * session, session_());
+  if (held.home == Home::kReplicas) return replicas_->Read(0, held.parameter);
+  MT_ASSIGN_OR_RETURN(execute::Session * session, o_.session());
   return session->ReadToHost(held.parameter);
 }
 
 Status Variables::WriteAt(const Held& held, Home home, const Tensor& value) {
-  if (home == Home::kReplicas) return replicas_.WriteAll(held.parameter, value);
-  MT_ASSIGN_OR_RETURN(execute::Session * session, session_());
+  if (home == Home::kReplicas) return replicas_->WriteAll(held.parameter, value);
+  MT_ASSIGN_OR_RETURN(execute::Session * session, o_.session());
   return session->Write(held.parameter, value);
 }
 
@@ -124,7 +155,7 @@ Result<Tensor> Variables::Read(const Variable& variable) {
   MT_ASSIGN_OR_RETURN(Held * held, Find(variable));
   if (held->home == Home::kNone) {
     if (held->first) return *held->first;
-    MT_RETURN_IF_ERROR(Begin({&held, 1}, Home::kReplicas));
+    MT_RETURN_IF_ERROR(Begin({&held, 1}, first_home(), {}));
   }
   return ReadAt(*held);
 }
@@ -134,8 +165,8 @@ Result<std::vector<Tensor>> Variables::Copies(const Variable& variable) {
   MT_ASSIGN_OR_RETURN(const Held* held, Find(variable));
   std::vector<Tensor> copies = {std::move(first)};
   if (held->home != Home::kReplicas) return copies;
-  for (int64_t i = 1; i < replicas_.count(); ++i) {
-    MT_ASSIGN_OR_RETURN(Tensor copy, replicas_.Read(i, variable));
+  for (int64_t i = 1; i < replicas_->count(); ++i) {
+    MT_ASSIGN_OR_RETURN(Tensor copy, replicas_->Read(i, variable));
     copies.push_back(std::move(copy));
   }
   return copies;
@@ -160,11 +191,11 @@ Status Variables::Equalize() {
 }
 
 Status Variables::Equalize(std::span<const Variable> variables) {
-  if (replicas_.count() == 1) return OkStatus();
+  if (replicas_ == nullptr || replicas_->count() == 1) return OkStatus();
   for (const Variable& v : variables) {
-    MT_ASSIGN_OR_RETURN(const Tensor value, replicas_.Read(0, v));
-    for (int64_t i = 1; i < replicas_.count(); ++i) {
-      MT_RETURN_IF_ERROR(replicas_.Write(i, v, value));
+    MT_ASSIGN_OR_RETURN(const Tensor value, replicas_->Read(0, v));
+    for (int64_t i = 1; i < replicas_->count(); ++i) {
+      MT_RETURN_IF_ERROR(replicas_->Write(i, v, value));
     }
   }
   return OkStatus();

@@ -1,8 +1,8 @@
 // The variables of a strategy: where each one's value lies now, and how it got its first.
 //
 // Kept true: a variable begins once, with equal values in all replicas and processes. Its value
-// lies either with the replicas (custom loops) or on the strategy's mesh (Model), and moves when
-// the other way wants it. One thread.
+// lies either on the strategy's mesh (Model) or, where there are replicas, with them (custom
+// loops), and moves when the other way wants it. One thread.
 #pragma once
 
 #include <functional>
@@ -27,17 +27,29 @@ Status OfAnotherScope(const program::Variable& variable);
 
 class Variables {
  public:
-  // `session`: of the mesh; made when first asked for.
-  Variables(Replicas& replicas, mesh::Mesh mesh, std::function<Result<execute::Session*>()> session,
-            int64_t seed)
-      : replicas_(replicas), mesh_(std::move(mesh)), session_(std::move(session)), seed_(seed) {}
+  using Layouts = std::map<std::string, mesh::Layout>;  // by name
+  struct Options {
+    mesh::Mesh mesh;
+    std::function<Result<execute::Session*>()> session;  // of the mesh; made when first asked for
+    // Made when first asked for; null: there are none, and variables lie on the mesh.
+    std::function<Result<Replicas*>()> replicas;
+    // That a variable takes on the mesh where nobody says it; null: a copy on every device.
+    std::function<Result<mesh::Layout>(const nn::Parameter&)> layout;
+    int64_t seed = 0;
+  };
+  explicit Variables(Options options) : o_(std::move(options)) {}
 
   // A parameter was made under the strategy's scope.
   void Add(const nn::Parameter& parameter);
 
   // Makes the values lie there. Errors: kFailedPrecondition for a variable of another scope.
   Status ToReplicas(std::span<const program::Variable> variables);
-  Status ToMesh(std::span<const program::Variable> variables);
+  Status ToMesh(std::span<const program::Variable> variables, const Layouts& layouts = {});
+  // Makes them lie on the mesh with zeros, for who gives them their first values.
+  Status DeclareOnMesh(std::span<const nn::Parameter> parameters, const Layouts& layouts);
+  // The session that all of these lie in: the mesh's, or the first replica's where all of them lie
+  // with the replicas. Moves those that lie elsewhere.
+  Result<execute::Session*> InOneSession(std::span<const program::Variable> variables);
 
   // The value (of the first replica). Errors: as above.
   Result<mesh::Tensor> Read(const program::Variable& variable);
@@ -66,15 +78,15 @@ class Variables {
     bool retired = false;
   };
   Result<Held*> Find(const program::Variable& variable);
-  Status Begin(std::span<Held* const> held, Home home);
-  Status Move(std::span<const program::Variable> variables, Home home);
+  Status Declare(const nn::Parameter& parameter, Home home, const Layouts& layouts);
+  Status Begin(std::span<Held* const> held, Home home, const Layouts& layouts);
+  Status Move(std::span<const program::Variable> variables, Home home, const Layouts& layouts);
+  Home first_home() const { return o_.replicas ? Home::kReplicas : Home::kMesh; }
   Result<mesh::Tensor> ReadAt(const Held& held);
   Status WriteAt(const Held& held, Home home, const mesh::Tensor& value);
 
-  Replicas& replicas_;
-  mesh::Mesh mesh_;
-  std::function<Result<execute::Session*>()> session_;
-  int64_t seed_;
+  Options o_;
+  Replicas* replicas_ = nullptr;             // once something lies with them
   std::vector<std::unique_ptr<Held>> held_;  // as made
   std::map<const void*, Held*> by_key_;
   std::map<std::string, mesh::Tensor> given_;  // for variables that are not there yet

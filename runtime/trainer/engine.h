@@ -1,15 +1,18 @@
-// What a Model runs its steps on: the strategy's mesh, or the workers of parameter servers.
+// What runs the steps of training, for a Model as for a training job: the devices of a strategy's
+// mesh, or the workers of parameter servers.
 //
 //   Compile   of one recipe at a time
 //   Prepare   the steps for batches of x and y
-//   Begin     plans for the batch sizes that are about to come
+//   Plan      for the batch sizes that are about to come; Agree: all processes have the same plans
 //   Fit, Evaluate, SendPrediction and TakePrediction
 //
-// One thread.
+// One thread, but for what says otherwise.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <stop_token>
@@ -22,37 +25,63 @@
 #include "runtime/nn/parameter.h"
 #include "runtime/plan/plan.h"
 #include "runtime/program/program.h"
+#include "runtime/strategy/server_strategy.h"
 #include "runtime/strategy/strategy.h"
+#include "runtime/train/callbacks.h"
 #include "runtime/train/loop.h"
 #include "runtime/train/programs.h"
+#include "runtime/trainer/mesh_runner.h"
 #include "runtime/trainer/model.h"
 
 namespace meshtrain::trainer {
+
+// What a Fit saves, and when.
+struct Saves {
+  train::SaveTimes times;
+  // Saves the states, which are those of the position, and the position. May return before the
+  // save is durable.
+  std::function<Status(const train::Position&)> save;
+  int64_t last_saved = -1;  // the newest step that a save holds already; -1: none
+};
+
+// What a Fit runs over.
+struct FitWork {
+  // Batches of this process; or, where there is `own`, what each who runs a step reads for itself,
+  // and the same data in this process.
+  train::BatchSource* batches = nullptr;
+  const NamedData* own = nullptr;
+  data::Pipeline* here = nullptr;
+
+  train::FitOptions options;
+  std::vector<train::Callback*> callbacks;
+  std::optional<Saves> saves;
+};
 
 class Engine {
  public:
   virtual ~Engine() = default;
 
   // Steps are of `recipe` from now on, which outlives them. Slots of another optimizer than the
-  // last begin anew.
-  virtual void Compile(const train::Recipe& recipe) = 0;
+  // last begin anew. `trace`: how it becomes programs and layouts; null: over the strategy's mesh,
+  // with batches split over its batch axis.
+  virtual void Compile(const train::Recipe& recipe, MeshRunner::Trace trace) = 0;
+  void Compile(const train::Recipe& recipe) { Compile(recipe, nullptr); }
   // `types`: of x and y, of a full batch. Makes the weights, the first time.
   virtual Status Prepare(const std::vector<mesh::TensorType>& types) = 0;
-  // Batches of these sizes come next. With several processes, which call alike, they compare what
-  // they are about to run. `what`: in front of an error.
-  virtual Status Begin(std::string_view what, const std::set<int64_t>& training,
-                       const std::set<int64_t>& evaluation) = 0;
+  // Batches of these sizes come next. `what`: in front of an error.
+  virtual Status Plan(std::string_view what, const std::set<int64_t>& training,
+                      const std::set<int64_t>& evaluation) = 0;
+  // With several processes, which call alike: that all are about to run what was planned last.
+  virtual Status Agree(std::stop_token stop) = 0;
+  // Every state has its first value again: the weights `given`, one for each, where there are any.
+  virtual Status BeginAnew(std::span<const mesh::Tensor> given) = 0;
 
   // train::Fit and train::Evaluate. The result's step counts every step that changed the weights.
-  virtual Result<train::FitResult> Fit(train::BatchSource& batches, train::FitOptions options,
-                                       std::span<train::Callback* const> callbacks,
-                                       std::stop_token stop) = 0;
+  // With a team all processes stop and save after the same step, whoever was asked to (StopVote).
+  virtual Result<train::FitResult> Fit(FitWork work, std::stop_token stop) = 0;
+  // Whether the last Fit stopped because another process was asked to.
+  virtual bool stopped_by_another() const { return false; }
   virtual Result<train::Scalars> Evaluate(train::BatchSource& batches, int64_t steps,
-                                          std::stop_token stop) = 0;
-  // Fit on data that whoever runs a step reads for itself; `here`: the same data in this process.
-  virtual Result<train::FitResult> FitOwn(const NamedData& data, data::Pipeline& here,
-                                          train::FitOptions options,
-                                          std::span<train::Callback* const> callbacks,
                                           std::stop_token stop) = 0;
 
   // A program of one input, x, and one output, that changes nothing; its number.
@@ -70,12 +99,34 @@ class Engine {
   virtual int64_t classes() const = 0;
   // Weights and slots of the steps there are; empty before Prepare.
   virtual std::vector<program::Variable> states() const = 0;
-  // Of the training step for full batches; null before Prepare, and where there is none here.
-  virtual const plan::Plan* plan() const = 0;
+  // As traced, and as planned, for full batches; null before Prepare, and where that is not done
+  // here.
+  virtual const train::Programs* programs() const { return nullptr; }
+  virtual const plan::Plan* plan() const { return nullptr; }
+
+  // --- figures of a run, for any thread
+  // Seconds of each rank's last step, without waiting for others; NaN: it has not ended one. Empty
+  // where nobody knows.
+  virtual std::vector<double> RankStepSeconds() const { return {}; }
+  // That this process's devices sent in collectives so far.
+  virtual int64_t CollectiveBytesSent() const { return 0; }
 };
 
-// `strategy` outlives it.
-std::unique_ptr<Engine> MakeMeshEngine(strategy::Strategy& strategy);
-std::unique_ptr<Engine> MakeRemoteEngine(strategy::Strategy& strategy);  // of parameter servers
+// Each `strategy` outlives its engine.
+struct MeshEngineOptions {
+  // States lie on the mesh with zeros until BeginAnew, or until they are written; else they begin
+  // with what the strategy holds for them.
+  bool declare_only = false;
+};
+std::unique_ptr<Engine> MakeMeshEngine(strategy::MeshStrategy& strategy,
+                                       MeshEngineOptions options = {});
+struct ServerEngineOptions {
+  // Requested when steps that are under way have no time left.
+  std::stop_token end_steps;
+};
+std::unique_ptr<Engine> MakeServerEngine(strategy::ServerStrategy& strategy,
+                                         ServerEngineOptions options = {});
+// Of the kind that the strategy is.
+std::unique_ptr<Engine> MakeEngine(strategy::Strategy& strategy);
 
 }  // namespace meshtrain::trainer

@@ -50,7 +50,7 @@ class JoinedBatches final : public train::BatchSource {
         return InvalidArgument("feature `" + column.key + "`: expected f32[N," +
                                std::to_string(column.size) + "], got: " + types[at].ToString());
       }
-      made.places_.push_back({at, column.size});
+      made.columns_.push_back({at, column.size});
       made.width_ += column.size;
     }
     if (!Holds(types.back(), 1)) {
@@ -85,7 +85,7 @@ class JoinedBatches final : public train::BatchSource {
       const std::span<const float> labels = part.components.back().values<float>();
       y = std::copy(labels.begin(), labels.end(), y);
       for (int64_t row = 0; row < part.size; ++row) {
-        for (const auto& [component, n] : places_) {
+        for (const auto& [component, n] : columns_) {
           x = std::copy_n(part.components[component].values<float>().data() + row * n, n, x);
         }
       }
@@ -94,12 +94,12 @@ class JoinedBatches final : public train::BatchSource {
   }
 
  private:
-  struct Place {
+  struct Column {
     size_t component;
     int64_t size;
   };
   std::unique_ptr<data::Pipeline> pipeline_;
-  std::vector<Place> places_;  // of the columns
+  std::vector<Column> columns_;
   int64_t width_ = 0;
   int64_t replicas_ = 1;
 };
@@ -170,7 +170,7 @@ Status LinearRegressor::Open(Side& side, std::shared_ptr<train::Optimizer> optim
   side.layer = std::make_shared<Linear>(columns_);
   side.model = std::make_unique<Model>(side.layer, *side.strategy);
   return side.model->Compile(
-      {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = std::move(optimizer)});
+      {.loss = train::losses::MeanSquaredError(), .optimizer = std::move(optimizer)});
 }
 
 Status LinearRegressor::Load(Side& side) {

@@ -1,11 +1,19 @@
+#include <atomic>
+#include <chrono>
 #include <deque>
+#include <limits>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "runtime/base/clock.h"
 #include "runtime/execute/loaded_step.h"
+#include "runtime/membership/team.h"
 #include "runtime/strategy/dataset.h"
 #include "runtime/trainer/engine.h"
 #include "runtime/trainer/mesh_runner.h"
+#include "runtime/trainer/stop_vote.h"
 
 namespace meshtrain::trainer {
 
@@ -16,10 +24,12 @@ namespace {
 
 class MeshEngine final : public Engine {
  public:
-  explicit MeshEngine(strategy::Strategy& strategy) : strategy_(strategy) {}
+  MeshEngine(strategy::MeshStrategy& strategy, MeshEngineOptions options)
+      : strategy_(strategy), options_(options) {}
 
-  void Compile(const train::Recipe& recipe) override {
+  void Compile(const train::Recipe& recipe, MeshRunner::Trace trace) override {
     recipe_ = &recipe;
+    trace_ = std::move(trace);
     if (runner_ != nullptr) {
       for (const nn::Parameter& slot : runner_->programs().slots) strategy_.Retire(slot);
     }
@@ -29,49 +39,90 @@ class MeshEngine final : public Engine {
   Status Prepare(const std::vector<TensorType>& types) override {
     if (runner_ == nullptr) {
       MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
-      MeshRunner::Options options{.types = types,
-                                  .train_sizes = {},
-                                  .eval_sizes = {},
-                                  .plan_on_demand = true,
-                                  .packing = strategy_.packing()};
-      options.declare = [this](const std::vector<nn::Parameter>& states) {
-        return strategy_.PrepareOnMesh(
-            std::vector<program::Variable>(states.begin(), states.end()));
+      const auto declare = [this](const std::vector<nn::Parameter>& states,
+                                  const sharding::Given& layouts) {
+        if (options_.declare_only) return strategy_.DeclareOnMesh(states, layouts.states);
+        return strategy_.PutOnMesh(std::vector<program::Variable>(states.begin(), states.end()),
+                                   layouts.states);
       };
-      const auto trace = [this](const std::vector<TensorType>& of) { return Trace(of); };
+      const auto trace = [this](const std::vector<TensorType>& of) {
+        return trace_ ? trace_(of) : Trace(of);
+      };
       MT_ASSIGN_OR_RETURN(
-          runner_, MeshRunner::Create(*session, strategy_.mesh(), trace, std::move(options)));
+          runner_,
+          MeshRunner::Create(*session, strategy_.mesh(), trace,
+                             {.types = types, .packing = strategy_.packing(), .declare = declare}));
     }
     // A custom loop may have had them since.
-    return strategy_.PrepareOnMesh(states());
+    return strategy_.PutOnMesh(states());
   }
 
-  Status Begin(std::string_view what, const std::set<int64_t>& training,
-               const std::set<int64_t>& evaluation) override {
-    std::vector<uint64_t> hashes;
+  Status Plan(std::string_view what, const std::set<int64_t>& training,
+              const std::set<int64_t>& evaluation) override {
+    hashes_.clear();
+    what_ = what;
     for (const int64_t size : training) {
       MT_RETURN_IF_ERROR(runner_->PlanTraining(size));
-      hashes.push_back(runner_->plan_hash(/*training=*/true, size));
+      hashes_.push_back(runner_->plan_hash(/*training=*/true, size));
     }
     for (const int64_t size : evaluation) {
       MT_RETURN_IF_ERROR(runner_->PlanEvaluation(size));
-      hashes.push_back(runner_->plan_hash(/*training=*/false, size));
+      hashes_.push_back(runner_->plan_hash(/*training=*/false, size));
     }
-    return strategy_.AgreeOnPlans(hashes).At(what);
+    return OkStatus();
   }
 
-  Result<train::FitResult> Fit(train::BatchSource& batches, train::FitOptions options,
-                               std::span<train::Callback* const> callbacks,
-                               std::stop_token stop) override {
-    return train::Fit(*runner_, batches, options, callbacks, std::move(stop));
+  Status Agree(std::stop_token stop) override {
+    const Status agreed = strategy_.AgreeOnPlans(hashes_, std::move(stop));
+    return what_.empty() ? agreed : agreed.At(what_);
   }
 
-  Result<train::FitResult> FitOwn(const NamedData&, data::Pipeline& here, train::FitOptions options,
-                                  std::span<train::Callback* const> callbacks,
-                                  std::stop_token stop) override {
-    strategy::PipelineBatches batches(here);
-    return Fit(batches, options, callbacks, std::move(stop));
+  Status BeginAnew(std::span<const Tensor> given) override {
+    MT_RETURN_IF_ERROR(runner_->Initialize());
+    MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
+    for (size_t i = 0; i < given.size(); ++i) {
+      MT_RETURN_IF_ERROR(session->Write(runner_->programs().parameters[i], given[i]));
+    }
+    return OkStatus();
   }
+
+  Result<train::FitResult> Fit(FitWork work, std::stop_token stop) override {
+    std::optional<strategy::PipelineBatches> here;
+    if (work.own != nullptr) work.batches = &here.emplace(*work.here);
+    membership::Team* const team = strategy_.team();
+    train::FunctionCallback times;
+    times.on_step_end = [&](const train::StepInfo& info) {
+      const Duration own = info.seconds - runner_->waited();
+      own_seconds_ = std::chrono::duration<double>(own).count();
+      if (team != nullptr) team->ReportStepTime(own);
+      return OkStatus();
+    };
+    work.callbacks.insert(work.callbacks.begin(), &times);
+    std::optional<train::CheckpointEvery> save;
+    if (work.saves) {
+      runner_->set_saver(work.saves->save);
+      runner_->set_last_saved(work.saves->last_saved);
+      save.emplace(*runner_, work.saves->times);
+    }
+    // Many processes stop by their vote only: one that stopped by itself would leave the others
+    // waiting in a collective.
+    const std::stop_source all;
+    std::optional<StopVote> vote;
+    if (team != nullptr) {
+      work.callbacks.push_back(
+          &vote.emplace(*team, stop, all, [&save] { return save && save->Overdue(); }));
+    }
+    if (save) {
+      if (vote) save->set_due([&vote] { return vote->saves(); });
+      work.callbacks.push_back(&*save);
+    }
+    auto result = train::Fit(*runner_, *work.batches, work.options, work.callbacks,
+                             team != nullptr ? all.get_token() : stop);
+    runner_->set_saver(nullptr);
+    stopped_by_another_ = all.stop_requested() && !stop.stop_requested();
+    return result;
+  }
+  bool stopped_by_another() const override { return stopped_by_another_; }
 
   Result<train::Scalars> Evaluate(train::BatchSource& batches, int64_t steps,
                                   std::stop_token stop) override {
@@ -80,9 +131,8 @@ class MeshEngine final : public Engine {
 
   Result<size_t> AddPrediction(const program::Program& program, const TensorType& x,
                                const std::vector<program::Variable>& variables) override {
-    MT_RETURN_IF_ERROR(strategy_.PrepareOnMesh(variables));
-    MT_ASSIGN_OR_RETURN(mesh::Layout split,
-                        mesh::Layout::BatchSharded(strategy_.mesh(), "batch", x.rank()));
+    MT_RETURN_IF_ERROR(strategy_.PutOnMesh(variables));
+    MT_ASSIGN_OR_RETURN(mesh::Layout split, BatchLayout(x));
     MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
     MT_ASSIGN_OR_RETURN(auto step,
                         session->Load(program, strategy_.mesh(), variables,
@@ -93,7 +143,7 @@ class MeshEngine final : public Engine {
 
   Status SendPrediction(size_t prediction, const Tensor& x) override {
     Prediction& p = predictions_[prediction];
-    MT_RETURN_IF_ERROR(strategy_.PrepareOnMesh(p.variables));
+    MT_RETURN_IF_ERROR(strategy_.PutOnMesh(p.variables));
     MT_RETURN_IF_ERROR(p.step->Feed(0, x));
     MT_RETURN_IF_ERROR(p.step->Run());
     MT_ASSIGN_OR_RETURN(Tensor made, p.step->Fetch(0));
@@ -113,13 +163,37 @@ class MeshEngine final : public Engine {
     if (runner_ == nullptr) return {};
     return {runner_->states().begin(), runner_->states().end()};
   }
+  const train::Programs* programs() const override {
+    return runner_ ? &runner_->programs() : nullptr;
+  }
   const plan::Plan* plan() const override { return runner_ ? &runner_->plan() : nullptr; }
+
+  std::vector<double> RankStepSeconds() const override {
+    const membership::Team* const team = strategy_.team();
+    if (team == nullptr) {
+      return own_seconds_ > 0 ? std::vector{own_seconds_.load()} : std::vector<double>();
+    }
+    std::vector<double> seconds = team->StepSeconds();
+    for (double& s : seconds) s = s > 0 ? s : std::numeric_limits<double>::quiet_NaN();
+    return seconds;
+  }
+  int64_t CollectiveBytesSent() const override {
+    return runner_ ? runner_->CollectiveBytesSent() : 0;
+  }
 
  private:
   struct Prediction {
     std::vector<program::Variable> variables;
     std::unique_ptr<execute::LoadedStep> step;
   };
+
+  // Split over the batch axis, where there is one.
+  Result<mesh::Layout> BatchLayout(const TensorType& type) const {
+    if (strategy_.batch_axis().empty()) {
+      return mesh::Layout::Replicated(strategy_.mesh(), type.rank());
+    }
+    return mesh::Layout::BatchSharded(strategy_.mesh(), strategy_.batch_axis(), type.rank());
+  }
 
   Result<TracedSteps> Trace(const std::vector<TensorType>& types) {
     const strategy::StrategyScope scope(strategy_);
@@ -128,24 +202,30 @@ class MeshEngine final : public Engine {
     TracedSteps traced{.programs = std::move(programs), .layouts = {}};
     const std::string_view names[] = {train::kInputName, train::kLabelName};
     for (size_t i = 0; i < 2; ++i) {
-      MT_ASSIGN_OR_RETURN(mesh::Layout split,
-                          mesh::Layout::BatchSharded(strategy_.mesh(), "batch", types[i].rank()));
+      MT_ASSIGN_OR_RETURN(mesh::Layout split, BatchLayout(types[i]));
       traced.layouts.inputs.emplace(names[i], std::move(split));
     }
     return traced;
   }
 
-  strategy::Strategy& strategy_;
+  strategy::MeshStrategy& strategy_;
+  const MeshEngineOptions options_;
   const train::Recipe* recipe_ = nullptr;
+  MeshRunner::Trace trace_;  // null: Trace
   std::unique_ptr<MeshRunner> runner_;
   std::vector<Prediction> predictions_;
   std::deque<Tensor> made_;
+  std::string what_;              // of the last Plan
+  std::vector<uint64_t> hashes_;  // that it planned
+  bool stopped_by_another_ = false;
+  std::atomic<double> own_seconds_ = 0;  // of the last step, without waiting for others; 0: none
 };
 
 }  // namespace
 
-std::unique_ptr<Engine> MakeMeshEngine(strategy::Strategy& strategy) {
-  return std::make_unique<MeshEngine>(strategy);
+std::unique_ptr<Engine> MakeMeshEngine(strategy::MeshStrategy& strategy,
+                                       MeshEngineOptions options) {
+  return std::make_unique<MeshEngine>(strategy, options);
 }
 
 }  // namespace meshtrain::trainer

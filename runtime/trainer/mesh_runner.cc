@@ -39,7 +39,7 @@ Result<std::unique_ptr<MeshRunner>> MeshRunner::Create(execute::Session& session
   runner->states_ = runner->programs_.States();
   for (const nn::Parameter& p : runner->states_) runner->by_name_.emplace(p.name(), p);
   if (o.declare) {
-    MT_RETURN_IF_ERROR(o.declare(runner->states_));
+    MT_RETURN_IF_ERROR(o.declare(runner->states_, runner->layouts_));
   } else {
     for (const nn::Parameter& p : runner->states_) {
       const auto given = runner->layouts_.states.find(p.name());
@@ -50,8 +50,6 @@ Result<std::unique_ptr<MeshRunner>> MeshRunner::Create(execute::Session& session
   }
   MT_RETURN_IF_ERROR(
       runner->Load(runner->programs_.train_step, runner->train_, runner->full_size_));
-  for (const int64_t size : o.train_sizes) MT_RETURN_IF_ERROR(runner->PlanTraining(size));
-  for (const int64_t size : o.eval_sizes) MT_RETURN_IF_ERROR(runner->PlanEvaluation(size));
   return runner;
 }
 
@@ -98,11 +96,7 @@ Result<std::vector<program::Variable>> MeshRunner::VariablesOf(const Program& pr
 Status MeshRunner::Initialize() {
   MT_ASSIGN_OR_RETURN(const std::vector<program::Variable> variables, VariablesOf(programs_.init));
   MT_ASSIGN_OR_RETURN(auto step, session_.Load(programs_.init, mesh_, variables, {}));
-  MT_RETURN_IF_ERROR(step->Run());
-  for (size_t i = 0; i < initial_weights_.size(); ++i) {
-    MT_RETURN_IF_ERROR(session_.Write(programs_.parameters[i], initial_weights_[i]));
-  }
-  return OkStatus();
+  return step->Run();
 }
 
 int64_t MeshRunner::CollectiveBytesSent() const {
@@ -113,29 +107,15 @@ int64_t MeshRunner::CollectiveBytesSent() const {
   return bytes;
 }
 
-std::vector<uint64_t> MeshRunner::plan_hashes() const {
-  std::vector<uint64_t> hashes;
-  for (const BySize* steps : {&train_, &eval_}) {
-    for (const auto& [size, s] : *steps) hashes.push_back(s.step->plan().hash);
-  }
-  return hashes;
-}
-
 uint64_t MeshRunner::plan_hash(bool training, int64_t size) const {
   return (training ? train_ : eval_).at(size).step->plan().hash;
 }
 
 const plan::Plan& MeshRunner::plan() const { return train_.at(full_size_).step->plan(); }
 
-Result<train::BatchFigures> MeshRunner::Run(BySize& steps, const train::Batch& batch,
-                                            const char* what) {
-  const auto it = steps.find(batch.size);
-  if (it == steps.end()) {
-    return Internal(std::string(what) + ": no plan was made for a batch of " +
-                    std::to_string(batch.size));
-  }
-  LoadedStep& step = *it->second.step;
-  const Program& program = it->second.program;
+Result<train::BatchFigures> MeshRunner::Run(Steps& steps, const train::Batch& batch) {
+  LoadedStep& step = *steps.step;
+  const Program& program = steps.program;
   MT_RETURN_IF_ERROR(FeedBatch(program, batch, step));
   const Status run = step.Run();
   waited_ = step.waited();
@@ -149,13 +129,13 @@ Result<train::BatchFigures> MeshRunner::Run(BySize& steps, const train::Batch& b
 }
 
 Result<train::BatchFigures> MeshRunner::TrainStep(const train::Batch& batch) {
-  if (o_.plan_on_demand) MT_RETURN_IF_ERROR(PlanTraining(batch.size));
-  return Run(train_, batch, "training");
+  MT_RETURN_IF_ERROR(PlanTraining(batch.size));
+  return Run(train_.at(batch.size), batch);
 }
 
 Result<train::BatchFigures> MeshRunner::EvalStep(const train::Batch& batch) {
-  if (o_.plan_on_demand) MT_RETURN_IF_ERROR(PlanEvaluation(batch.size));
-  return Run(eval_, batch, "evaluation");
+  MT_RETURN_IF_ERROR(PlanEvaluation(batch.size));
+  return Run(eval_.at(batch.size), batch);
 }
 
 Status MeshRunner::Save(const train::Position& position) {

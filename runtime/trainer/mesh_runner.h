@@ -1,5 +1,5 @@
 // Runs traced steps on a session, one plan per batch size over one set of states: what train::Fit
-// calls, for a declared program (job/runner.h) as for a Model.
+// calls, for a declared program as for a Model.
 //
 // Kept true: the steps of all batch sizes share one set of states; a bad training step leaves them
 // as they were (LoadedStep::Run).
@@ -34,26 +34,20 @@ class MeshRunner final : public train::StepRunner {
   using Trace = std::function<Result<TracedSteps>(const std::vector<mesh::TensorType>& types)>;
   struct Options {
     std::vector<mesh::TensorType> types;  // of one full batch's components
-    std::set<int64_t> train_sizes;  // batch sizes to plan for before step 1, besides the full one
-    std::set<int64_t> eval_sizes;
-    // Other sizes are planned for when they come, instead of being an error.
-    bool plan_on_demand = false;
-    train::Packing packing;  // of gradients; none given: as the session's options say
-    // Gives the states a value in the session; without one they are declared with zeros: call
-    // Initialize or write them.
-    std::function<Status(const std::vector<nn::Parameter>& states)> declare;
+    train::Packing packing = {};          // of gradients; none given: as the session's options say
+    // Gives the states a value in the session; without one they are declared with zeros, in these
+    // layouts: call Initialize or write them.
+    std::function<Status(const std::vector<nn::Parameter>& states, const sharding::Given& layouts)>
+        declare = {};
   };
-  // Traces, plans and compiles every step. `session` outlives the runner.
+  // Traces the steps, plans and compiles that of full batches. `session` outlives the runner.
   static Result<std::unique_ptr<MeshRunner>> Create(execute::Session& session, mesh::Mesh mesh,
                                                     Trace trace, Options options);
 
-  // Gives every state its initial value; the weights those that were set, if any were.
+  // Gives every state its initial value.
   Status Initialize();
-  // One per parameter, of its type.
-  void set_initial_weights(std::vector<mesh::Tensor> weights) {
-    initial_weights_ = std::move(weights);
-  }
-  // Plans for one more batch size. Nothing where that was done.
+  // Plans for one more batch size; one that comes unplanned is planned then. Nothing where that was
+  // done.
   Status PlanTraining(int64_t size);
   Status PlanEvaluation(int64_t size);
 
@@ -77,9 +71,7 @@ class MeshRunner final : public train::StepRunner {
   const mesh::Mesh& mesh() const { return mesh_; }
   // That this process's devices sent in collectives so far.
   int64_t CollectiveBytesSent() const;
-  // Of every step there is, training first; equal where processes are about to do the same.
-  std::vector<uint64_t> plan_hashes() const;
-  // Of one that was planned for.
+  // Of a step that was planned for; equal where processes are about to do the same.
   uint64_t plan_hash(bool training, int64_t size) const;
 
  private:
@@ -95,7 +87,7 @@ class MeshRunner final : public train::StepRunner {
         o_(std::move(options)) {}
   Result<TracedSteps> TraceSize(int64_t size) const;
   Status Load(const program::Program& program, BySize& into, int64_t size);
-  Result<train::BatchFigures> Run(BySize& steps, const train::Batch& batch, const char* what);
+  Result<train::BatchFigures> Run(Steps& steps, const train::Batch& batch);
   Result<std::vector<program::Variable>> VariablesOf(const program::Program& program) const;
 
   execute::Session& session_;
@@ -107,7 +99,6 @@ class MeshRunner final : public train::StepRunner {
   std::vector<nn::Parameter> states_;
   std::map<std::string, program::Variable> by_name_;
   BySize train_, eval_;
-  std::vector<mesh::Tensor> initial_weights_;
   int64_t full_size_ = 0;
   std::function<Status(const train::Position&)> saver_;
   int64_t last_saved_ = -1;

@@ -47,10 +47,6 @@ class KerasBar final : public train::Callback {
   int64_t steps_ = 0;
 };
 
-std::unique_ptr<Engine> EngineFor(strategy::Strategy& strategy) {
-  return strategy.coordinator() == nullptr ? MakeMeshEngine(strategy) : MakeRemoteEngine(strategy);
-}
-
 Status CheckComponents(const std::vector<TensorType>& types) {
   if (types.size() == 2) return OkStatus();
   return InvalidArgument("model: expected data of x and y, got: " + std::to_string(types.size()) +
@@ -101,7 +97,7 @@ std::vector<double> History::Of(const std::string& name) const {
 }
 
 Model::Model(std::shared_ptr<nn::Layer> layer, strategy::Strategy& strategy)
-    : layer_(std::move(layer)), strategy_(strategy), engine_(EngineFor(strategy)) {}
+    : layer_(std::move(layer)), strategy_(strategy), engine_(MakeEngine(strategy)) {}
 Model::~Model() = default;
 
 Status Model::Compile(CompileOptions options) {
@@ -110,13 +106,14 @@ Status Model::Compile(CompileOptions options) {
     return InvalidArgument("compile: expected an optimizer, got: none");
   }
   const strategy::StrategyScope scope(strategy_);
-  auto recipe =
-      std::make_unique<train::Recipe>(train::Recipe{.model = layer_,
-                                                    .loss = options.loss,
-                                                    .optimizer = std::move(options.optimizer),
-                                                    .metrics = std::move(options.metrics),
-                                                    .layouts = {},
-                                                    .seed = options.seed});
+  const auto* mesh = dynamic_cast<const strategy::MeshStrategy*>(&strategy_);
+  auto recipe = std::make_unique<train::Recipe>(
+      train::Recipe{.model = layer_,
+                    .loss = options.loss,
+                    .optimizer = std::move(options.optimizer),
+                    .metrics = std::move(options.metrics),
+                    .layouts = mesh == nullptr ? nn::LayoutMap() : mesh->layouts(),
+                    .seed = options.seed});
   engine_->Compile(*recipe);
   recipe_ = std::move(recipe);
   return OkStatus();
@@ -135,18 +132,14 @@ Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
   data.ExpectClasses(engine_->classes());
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
   strategy::PipelineBatches batches(data);
-  return FitOn(SizesOf(data), options, [&](const auto& fit, auto callbacks) {
-    return engine_->Fit(batches, fit, callbacks, options.stop);
-  });
+  return FitOn({.batches = &batches}, SizesOf(data), options);
 }
 
 Result<History> Model::Fit(train::BatchSource& batches, const std::vector<TensorType>& types,
                            FitOptions options) {
   MT_RETURN_IF_ERROR(Prepare(types));
   CheckedBatches checked(batches, engine_->classes());
-  return FitOn({types[0].dims[0]}, options, [&](const auto& fit, auto callbacks) {
-    return engine_->Fit(checked, fit, callbacks, options.stop);
-  });
+  return FitOn({.batches = &checked}, {types[0].dims[0]}, options);
 }
 
 const plan::Plan* Model::plan() const { return engine_->plan(); }
@@ -159,13 +152,11 @@ Result<History> Model::Fit(const NamedData& data, FitOptions options) {
   MT_RETURN_IF_ERROR(Prepare(here->BatchTypes(here->batch_size())));
   here->ExpectClasses(engine_->classes());
   MT_RETURN_IF_ERROR(strategy::BeginPass(*here));
-  return FitOn(SizesOf(*here), options, [&](const auto& fit, auto callbacks) {
-    return engine_->FitOwn(data, *here, fit, callbacks, options.stop);
-  });
+  return FitOn({.own = &data, .here = here.get()}, SizesOf(*here), options);
 }
 
-Result<History> Model::FitOn(const std::set<int64_t>& sizes, const FitOptions& options,
-                             const RunFit& run) {
+Result<History> Model::FitOn(FitWork work, const std::set<int64_t>& sizes,
+                             const FitOptions& options) {
   std::optional<strategy::PipelineBatches> validation;
   std::set<int64_t> validation_sizes;
   if (options.validation != nullptr) {
@@ -175,19 +166,19 @@ Result<History> Model::FitOn(const std::set<int64_t>& sizes, const FitOptions& o
     validation.emplace(data);
     validation_sizes = SizesOf(data);
   }
-  MT_RETURN_IF_ERROR(engine_->Begin("fit", sizes, validation_sizes));
+  MT_RETURN_IF_ERROR(engine_->Plan("fit", sizes, validation_sizes));
+  MT_RETURN_IF_ERROR(engine_->Agree({}));
   KerasBar bar(step_);
-  std::vector<train::Callback*> callbacks = {&bar};
-  callbacks.insert(callbacks.end(), options.callbacks.begin(), options.callbacks.end());
-  MT_ASSIGN_OR_RETURN(train::FitResult result,
-                      run({.epochs = options.epochs,
-                           .steps_per_epoch = options.steps_per_epoch,
-                           .validation = validation ? &*validation : nullptr,
-                           .validation_steps = options.validation_steps,
-                           .validate_every = options.validate_every,
-                           .end_after_bad_steps = options.end_after_bad_steps,
-                           .start = {.step = step_}},
-                          callbacks));
+  work.callbacks = {&bar};
+  work.callbacks.insert(work.callbacks.end(), options.callbacks.begin(), options.callbacks.end());
+  work.options = {.epochs = options.epochs,
+                  .steps_per_epoch = options.steps_per_epoch,
+                  .validation = validation ? &*validation : nullptr,
+                  .validation_steps = options.validation_steps,
+                  .validate_every = options.validate_every,
+                  .end_after_bad_steps = options.end_after_bad_steps,
+                  .start = {.step = step_}};
+  MT_ASSIGN_OR_RETURN(train::FitResult result, engine_->Fit(std::move(work), options.stop));
   step_ = result.position.step;
   return History{std::move(result.history), std::move(bar.epochs), result.end,
                  std::move(result.message)};
@@ -203,7 +194,8 @@ Result<History> Model::Fit(Arrays data, FitOptions options) {
 Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std::stop_token stop) {
   MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
   data.ExpectClasses(engine_->classes());
-  MT_RETURN_IF_ERROR(engine_->Begin("evaluate", {}, SizesOf(data)));
+  MT_RETURN_IF_ERROR(engine_->Plan("evaluate", {}, SizesOf(data)));
+  MT_RETURN_IF_ERROR(engine_->Agree({}));
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
   strategy::PipelineBatches batches(data);
   return engine_->Evaluate(batches, steps, std::move(stop));

@@ -4,7 +4,7 @@
 //   Model model(std::make_shared<nn::Sequential>(
 //       nn::Dense(1, {.kernel_regularizer = nn::L2(1e-4)})));
 //   MT_RETURN_IF_ERROR(model.Compile(
-//       {.loss = {train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+//       {.loss = train::losses::MeanSquaredError(), .optimizer = train::Sgd()}));
 //   MT_ASSIGN_OR_RETURN(History history, model.Fit(*pipeline, {.epochs = 2}));
 //
 // A step is one program over the whole batch, split over the strategy's mesh: means are over all
@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -43,11 +42,12 @@ struct Recipe;
 namespace meshtrain::trainer {
 
 class Engine;
+struct FitWork;
 
 struct CompileOptions {
   train::Loss loss;
   std::shared_ptr<train::Optimizer> optimizer;
-  std::vector<train::Metric> metrics = {};  // train::MetricOf("accuracy")
+  std::vector<train::Metric> metrics = {};  // train::metrics::Accuracy()
   int64_t seed = 0;                         // of dropout; initial values follow the strategy's
 };
 
@@ -131,11 +131,8 @@ class Model {
  private:
   // Makes the steps for batches of these types.
   Status Prepare(const std::vector<mesh::TensorType>& types);
-  // Fit over what was prepared; `sizes`: of its batches; `run`: the engine's.
-  using RunFit = std::function<Result<train::FitResult>(
-      const train::FitOptions& options, std::span<train::Callback* const> callbacks)>;
-  Result<History> FitOn(const std::set<int64_t>& sizes, const FitOptions& options,
-                        const RunFit& run);
+  // Fit over what was prepared, with batches of these sizes.
+  Result<History> FitOn(FitWork work, const std::set<int64_t>& sizes, const FitOptions& options);
   // The engine's number of it.
   Result<size_t> PredictionFor(const mesh::TensorType& x);
 

@@ -256,6 +256,11 @@ Status Coordinator::AddBatches(Training& training, const train::Recipe& recipe,
 
 Result<PerWorker> Coordinator::CreatePerWorkerDataset(const std::string& name,
                                                       data::PipelineSpec spec, ShardPolicy policy) {
+  if (const auto* own = std::get_if<data::OwnSource>(&spec.source.from)) {
+    return InvalidArgument("dataset `" + name +
+                           "`: expected files or arrays, which workers can be sent, got: source `" +
+                           own->name + "` of this program");
+  }
   for (const auto& [entry, taken] : dataset_names_) {
     if (taken == name) {
       return AlreadyExists("dataset `" + name + "`: expected a new name, got: one that is taken");

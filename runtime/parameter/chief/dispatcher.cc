@@ -312,7 +312,7 @@ Result<std::shared_ptr<Dispatcher::Handle>> Dispatcher::Impl::Submit(
       }
       const int64_t step = next_step_++;
       handle = std::shared_ptr<Handle>(new Handle(step));
-      steps_.emplace(step, Step{handle, std::move(functions), std::move(arguments), {}});
+      steps_.emplace(step, PendingStep{handle, std::move(functions), std::move(arguments), {}});
       HandleEvent(StepSubmitted{step, needs}, &starts);
     }
   }

@@ -108,7 +108,7 @@ class Dispatcher::Impl {
   // A monitor that has not looked for so long stood still, and the process with it.
   static constexpr Duration kStoodStill = std::chrono::seconds(1);
 
-  struct Step {
+  struct PendingStep {
     std::shared_ptr<Handle> handle;
     std::vector<int64_t> functions;
     std::vector<Argument> arguments;
@@ -176,7 +176,7 @@ class Dispatcher::Impl {
   CondVar changed_;
   bool closed_ MT_GUARDED_BY(mutex_) = false;
   Schedule schedule_ MT_GUARDED_BY(mutex_);
-  std::map<int64_t, Step> steps_ MT_GUARDED_BY(mutex_);
+  std::map<int64_t, PendingStep> steps_ MT_GUARDED_BY(mutex_);
   int64_t next_step_ MT_GUARDED_BY(mutex_) = 0;
   std::vector<std::shared_ptr<const std::vector<Entry>>> entries_
       MT_GUARDED_BY(mutex_);                      // one for all, or one each

@@ -39,8 +39,8 @@ Result<std::vector<Definition>> Planner::AddVariables(std::span<const Parameter>
     }
     types.push_back({variable.name(), variable.type()});
   }
-  MT_ASSIGN_OR_RETURN(std::vector<Shard> shards,
-                      Place(types, partitioner_, servers_, static_cast<int64_t>(shards_.size())));
+  MT_ASSIGN_OR_RETURN(std::vector<Shard> shards, PlaceShards(types, partitioner_, servers_,
+                                                             static_cast<int64_t>(shards_.size())));
   MT_ASSIGN_OR_RETURN(std::vector<ServerStates> made,
                       BuildVariables(variables, shards, servers_, seed_));
   for (const ServerStates& server : made) {

@@ -52,8 +52,8 @@ Schedule::Worker* Schedule::Find(int worker, int64_t incarnation) {
   return w.phase != Phase::kAway && w.incarnation == incarnation ? &w : nullptr;
 }
 
-std::map<int64_t, Schedule::Step>::iterator Schedule::Take(int worker, int64_t incarnation,
-                                                           int64_t step) {
+std::map<int64_t, Schedule::OpenStep>::iterator Schedule::Take(int worker, int64_t incarnation,
+                                                               int64_t step) {
   Worker* const w = Find(worker, incarnation);
   if (w == nullptr || w->running.erase(step) == 0) return steps_.end();
   const auto it = steps_.find(step);
@@ -70,7 +70,7 @@ void Schedule::Fail(const Status& error) {
   queue_.clear();
 }
 
-void Schedule::PutBack(std::map<int64_t, Step>::iterator step) {
+void Schedule::PutBack(std::map<int64_t, OpenStep>::iterator step) {
   if (error_) {
     actions_.push_back({.kind = Kind::kCancel, .step = step->first, .error = BecauseOf(*error_)});
     steps_.erase(step);
@@ -126,7 +126,7 @@ void Schedule::Handle(const StepSubmitted& e) {
     actions_.push_back({.kind = Kind::kCancel, .step = e.step, .error = BecauseOf(*error_)});
     return;
   }
-  MT_CHECK(steps_.emplace(e.step, Step{.entries = e.entries}).second);
+  MT_CHECK(steps_.emplace(e.step, OpenStep{.entries = e.entries}).second);
   queue_.insert(e.step);
 }
 

@@ -164,7 +164,7 @@ class Schedule {
     int64_t turn = 0;  // when it was last given a step: dispatched_ by then
     int64_t done = 0;
   };
-  struct Step {
+  struct OpenStep {
     int64_t entries = 0;
     int lost = 0;     // workers
     int worker = -1;  // -1: queued
@@ -173,9 +173,9 @@ class Schedule {
   // The worker, if it is in this incarnation and not away.
   Worker* Find(int worker, int64_t incarnation);
   // The step's entry, if that worker runs it; it runs there no more.
-  std::map<int64_t, Step>::iterator Take(int worker, int64_t incarnation, int64_t step);
+  std::map<int64_t, OpenStep>::iterator Take(int worker, int64_t incarnation, int64_t step);
   void Fail(const Status& error);
-  void PutBack(std::map<int64_t, Step>::iterator step);
+  void PutBack(std::map<int64_t, OpenStep>::iterator step);
   void Dispatch();
 
   void Handle(const StepSubmitted& e);
@@ -196,8 +196,8 @@ class Schedule {
 
   ScheduleOptions options_;
   std::vector<Worker> workers_;
-  std::map<int64_t, Step> steps_;  // not ended
-  std::set<int64_t> queue_;        // those that run nowhere; the lowest is next
+  std::map<int64_t, OpenStep> steps_;  // not ended
+  std::set<int64_t> queue_;            // those that run nowhere; the lowest is next
   int64_t entries_ = 0;
   int64_t dispatched_ = 0;
   std::set<int> servers_away_;

@@ -90,7 +90,7 @@ class ParameterServer::Impl {
   };
   // What other threads may see of the store, as of the last group.
   struct View {
-    std::shared_ptr<const Snapshot> snapshot;
+    std::shared_ptr<const StoreVersion> newest;
     std::shared_ptr<const Catalogue> catalogue;
     int64_t definitions = 0;
     int64_t log_bytes = 0;
@@ -121,11 +121,11 @@ class ParameterServer::Impl {
   void Loop(std::stop_token stop);
   void Do(std::vector<Work> work);
   void ApplyGroup(std::span<PushWork*> group);
-  void AddWanted(const std::vector<std::string>& names, const Snapshot& snapshot, PushReply* reply,
-                 Frame* frame);
+  void AddWanted(const std::vector<std::string>& names, const StoreVersion& newest,
+                 PushReply* reply, Frame* frame);
   void PublishView();
   void ServeWaiters();
-  Result<Frame> Answer(const PullRequest& request, const Snapshot& snapshot);
+  Result<Frame> Answer(const PullRequest& request, const StoreVersion& newest);
   void Pull(Request request, Reply reply);
   void Write(Request request, Reply reply);
 
@@ -236,7 +236,7 @@ std::map<std::string, Method> ParameterServer::Impl::Methods() {
                               MutexLock lock(mutex_);
                               answer.session = view_.catalogue->session;
                               answer.definitions = view_.definitions;
-                              answer.version = view_.snapshot->version;
+                              answer.version = view_.newest->version;
                               answer.log_bytes = view_.log_bytes;
                             }
                             reply(Frame{Encode(answer), {}});
@@ -309,11 +309,11 @@ void ParameterServer::Impl::Do(std::vector<Work> work) {
 
 // What a push wants back, if all of it is there.
 void ParameterServer::Impl::AddWanted(const std::vector<std::string>& names,
-                                      const Snapshot& snapshot, PushReply* reply, Frame* frame) {
-  reply->values_version = snapshot.version;
+                                      const StoreVersion& newest, PushReply* reply, Frame* frame) {
+  reply->values_version = newest.version;
   for (const std::string& name : names) {
-    const auto it = snapshot.values.find(name);
-    if (it == snapshot.values.end()) {
+    const auto it = newest.values.find(name);
+    if (it == newest.values.end()) {
       reply->types.clear();
       frame->payload.clear();
       return;
@@ -330,13 +330,13 @@ void ParameterServer::Impl::ApplyGroup(std::span<PushWork*> group) {
   for (PushWork* work : group) pushes.push_back(std::move(work->push));
   std::vector<Result<PushReply>> results = store_->Apply(pushes);
   PublishView();
-  const Snapshot& snapshot = *store_->snapshot();
+  const StoreVersion& newest = *store_->newest();
   for (size_t i = 0; i < group.size(); ++i) {
     if (results[i].ok()) {
       ++pushes_;
       for (const Tensor& value : pushes[i].values) pushed_bytes_ += value.type().num_bytes();
       Frame answer;
-      AddWanted(pushes[i].request.want, snapshot, &*results[i], &answer);
+      AddWanted(pushes[i].request.want, newest, &*results[i], &answer);
       answer.head = Encode(*results[i]);
       group[i]->reply(std::move(answer));
     } else {
@@ -350,7 +350,7 @@ void ParameterServer::Impl::ApplyGroup(std::span<PushWork*> group) {
 }
 
 void ParameterServer::Impl::PublishView() {
-  View view{store_->snapshot(), store_->catalogue(), store_->definitions(), store_->log_bytes()};
+  View view{store_->newest(), store_->catalogue(), store_->definitions(), store_->log_bytes()};
   const Status health = store_->health();
   bool failed_now = false;
   {
@@ -364,16 +364,17 @@ void ParameterServer::Impl::PublishView() {
   }
 }
 
-Result<Frame> ParameterServer::Impl::Answer(const PullRequest& request, const Snapshot& snapshot) {
+Result<Frame> ParameterServer::Impl::Answer(const PullRequest& request,
+                                            const StoreVersion& newest) {
   ++pulls_;
-  if (request.have_version == snapshot.version) {
-    return Frame{Encode(PullReply{snapshot.version, true, {}}), {}};
+  if (request.have_version == newest.version) {
+    return Frame{Encode(PullReply{newest.version, true, {}}), {}};
   }
-  PullReply reply{snapshot.version, false, {}};
+  PullReply reply{newest.version, false, {}};
   Frame frame;
   for (const std::string& name : request.names) {
-    const auto it = snapshot.values.find(name);
-    if (it == snapshot.values.end()) {
+    const auto it = newest.values.find(name);
+    if (it == newest.values.end()) {
       return FailedPrecondition("expected a variable of this server, got: `" + name + "`");
     }
     reply.types.push_back(it->second.type());
@@ -387,11 +388,11 @@ Result<Frame> ParameterServer::Impl::Answer(const PullRequest& request, const Sn
 void ParameterServer::Impl::Pull(Request request, Reply reply) {
   auto message = Decode<PullRequest>(request.head);
   if (!message.ok()) return reply(message.status());
-  std::shared_ptr<const Snapshot> snapshot;
+  std::shared_ptr<const StoreVersion> newest;
   {
     MutexLock lock(mutex_);
-    snapshot = view_.snapshot;
-    if (message->session == snapshot->session && message->min_version > snapshot->version) {
+    newest = view_.newest;
+    if (message->session == newest->session && message->min_version > newest->version) {
       if (closed_) return;  // `reply` goes unsaid
       waiters_.push_back(
           {std::move(*message), std::move(reply), SystemClock().Monotonic() + request.left});
@@ -399,39 +400,39 @@ void ParameterServer::Impl::Pull(Request request, Reply reply) {
       return;
     }
   }
-  if (message->session != snapshot->session || snapshot->session == 0) {
-    return reply(FailedPrecondition("expected session " + std::to_string(snapshot->session) +
+  if (message->session != newest->session || newest->session == 0) {
+    return reply(FailedPrecondition("expected session " + std::to_string(newest->session) +
                                     ", got: " + std::to_string(message->session)));
   }
-  reply(Answer(*message, *snapshot));
+  reply(Answer(*message, *newest));
 }
 
 void ParameterServer::Impl::ServeWaiters() {
   std::list<Waiter> ready;
-  std::shared_ptr<const Snapshot> snapshot;
+  std::shared_ptr<const StoreVersion> newest;
   const Duration now = SystemClock().Monotonic();
   {
     MutexLock lock(mutex_);
-    snapshot = view_.snapshot;
+    newest = view_.newest;
     for (auto it = waiters_.begin(); it != waiters_.end();) {
       const auto next = std::next(it);
-      if (it->request.session != snapshot->session ||
-          it->request.min_version <= snapshot->version || it->until <= now) {
+      if (it->request.session != newest->session || it->request.min_version <= newest->version ||
+          it->until <= now) {
         ready.splice(ready.end(), waiters_, it);
       }
       it = next;
     }
   }
   for (Waiter& waiter : ready) {
-    if (waiter.request.session != snapshot->session) {
-      waiter.reply(FailedPrecondition("expected session " + std::to_string(snapshot->session) +
+    if (waiter.request.session != newest->session) {
+      waiter.reply(FailedPrecondition("expected session " + std::to_string(newest->session) +
                                       ", got: " + std::to_string(waiter.request.session)));
-    } else if (waiter.request.min_version > snapshot->version) {
+    } else if (waiter.request.min_version > newest->version) {
       waiter.reply(DeadlineExceeded("pull: expected version " +
                                     std::to_string(waiter.request.min_version) +
-                                    " in time, got: " + std::to_string(snapshot->version)));
+                                    " in time, got: " + std::to_string(newest->version)));
     } else {
-      waiter.reply(Answer(waiter.request, *snapshot));
+      waiter.reply(Answer(waiter.request, *newest));
     }
   }
 }

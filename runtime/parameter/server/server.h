@@ -1,8 +1,8 @@
 // The process of a parameter server: a store behind a port.
 //
 // Pushes that arrive while a group is being written form the next group, which one sync makes
-// durable. Pulls read the newest snapshot and wait for nothing, unless they ask for a version that
-// is yet to come. A push that was acknowledged is seen by every pull after it.
+// durable. Pulls read the newest version of the store and wait for nothing, unless they ask for a
+// version that is yet to come. A push that was acknowledged is seen by every pull after it.
 #pragma once
 
 #include <memory>

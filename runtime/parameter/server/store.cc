@@ -95,7 +95,7 @@ void Store::Clear() {
   order_.clear();
   session_.reset();
   broken_ = {};
-  snapshot_ = std::make_shared<const Snapshot>();
+  newest_ = std::make_shared<const StoreVersion>();
   catalogue_ = std::make_shared<const Catalogue>();
 }
 
@@ -227,16 +227,16 @@ void Store::PublishCatalogue() {
   catalogue_ = std::move(catalogue);
 }
 
-// A new snapshot; only what changed is read anew.
+// A new version; only what changed is read anew.
 Status Store::Publish(const std::vector<std::string>& changed) {
-  auto snapshot = std::make_shared<Snapshot>(*snapshot_);
-  snapshot->session = session();
-  snapshot->version = version_;
+  auto newest = std::make_shared<StoreVersion>(*newest_);
+  newest->session = session();
+  newest->version = version_;
   for (const std::string& name : changed) {
     MT_ASSIGN_OR_RETURN(Tensor value, session_->ReadToHost(states_.at(name).variable));
-    snapshot->values.insert_or_assign(name, std::move(value));
+    newest->values.insert_or_assign(name, std::move(value));
   }
-  snapshot_ = std::move(snapshot);
+  newest_ = std::move(newest);
   return OkStatus();
 }
 

@@ -12,7 +12,7 @@
 //                       itself. A segment is begun at a cut for a checkpoint, and the older ones go
 //                       when that is complete; and when the log has grown long.
 //
-// One thread uses a store; Snapshot and Cut are values for any thread.
+// One thread uses a store; StoreVersion and Cut are values for any thread.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct StoreOptions {
 };
 
 // The variables after some push. Nothing writes to it.
-struct Snapshot {
+struct StoreVersion {
   int64_t session = 0;
   int64_t version = 0;
   std::map<std::string, mesh::Tensor> values;
@@ -93,7 +93,7 @@ class Store {
   Status Define(const DefineRequest& request);
 
   // Logs, syncs and applies a group of pushes; on return what is acknowledged is durable and in
-  // snapshot(). One result for each. Errors: kFailedPrecondition (another session, an ended
+  // newest(). One result for each. Errors: kFailedPrecondition (another session, an ended
   // incarnation, states that are not known), kAborted (computed from a version older than the
   // staleness bound allows), kOutOfRange (a value that is not finite: neither logged nor applied),
   // base/file.h's (nothing of it is applied).
@@ -121,7 +121,7 @@ class Store {
   int64_t version() const { return version_; }
   int64_t definitions() const { return definitions_; }
   int64_t log_bytes() const;
-  const std::shared_ptr<const Snapshot>& snapshot() const { return snapshot_; }
+  const std::shared_ptr<const StoreVersion>& newest() const { return newest_; }
   const std::shared_ptr<const Catalogue>& catalogue() const { return catalogue_; }
 
  private:
@@ -183,7 +183,7 @@ class Store {
   int64_t segment_number_ = 0;
   int64_t log_checkpoint_step_ = -1;  // of log_'s base
   Status broken_;                     // the state is not what the log says
-  std::shared_ptr<const Snapshot> snapshot_ = std::make_shared<const Snapshot>();
+  std::shared_ptr<const StoreVersion> newest_ = std::make_shared<const StoreVersion>();
   std::shared_ptr<const Catalogue> catalogue_ = std::make_shared<const Catalogue>();
 };
 

@@ -179,7 +179,7 @@ class Executor::Impl {
   void TakeArrived();
   std::optional<int64_t> HeldVersion(const StepRun& run, int32_t server) const;
   Status WriteHeld(const StepRun& run);
-  Status Step(StepRun& run);
+  Status RunStep(StepRun& run);
   static Status CheckFinite(const StepRun& run, const std::string& what, const Tensor& value);
   void Send(const RunPtr& run, size_t push);
   void Sent(const RunPtr& run, size_t push, const Result<std::string>& answer,

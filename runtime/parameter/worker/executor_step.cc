@@ -114,7 +114,7 @@ void Executor::Impl::Compute(const RunPtr& run) {
     return Finish(*run, status, away ? RunReply::Cause::kServerAway : RunReply::Cause::kStep,
                   run->reply.server);
   }
-  status = Step(*run);
+  status = RunStep(*run);
   if (stop_.stop_requested()) return Finish(*run, Cancelled("the step was stopped"));
   if (!status.ok()) return Finish(*run, status);
   std::vector<size_t> sends;
@@ -145,7 +145,7 @@ Status Executor::Impl::CheckFinite(const StepRun& run, const std::string& what,
       .From(Origin::kNumbers);
 }
 
-Status Executor::Impl::Step(StepRun& run) {
+Status Executor::Impl::RunStep(StepRun& run) {
   const Function& function = *run.function;
   const Program& program = function.spec.program;
   for (size_t i = 0; i < run.inputs.size(); ++i) {

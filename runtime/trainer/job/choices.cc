@@ -1,10 +1,14 @@
 #include "runtime/trainer/job/choices.h"
 
+#include <utility>
+
+#include "runtime/checkpoint/weights.h"
 #include "runtime/cluster/contract.h"
 
 namespace meshtrain::trainer {
 
 std::string SourceName(const JobConfig& config) {
+  if (!config.manifest_name.empty()) return config.manifest_name;
   return config.file.empty() ? std::string(cluster::kEnvProgram) : config.file;
 }
 
@@ -26,29 +30,22 @@ Status CheckBatches(const recipe::Declared& program, const data::Pipeline& train
                               test == nullptr ? std::nullopt : std::optional(batches(*test)));
 }
 
-train::SaveTimes SaveTimesOf(const manifest::Manifest& manifest) {
-  train::SaveTimes times = train::kSaveByDefault;
-  if (manifest.checkpoint.every_steps > 0) {
-    times = {.every_steps = manifest.checkpoint.every_steps};
-  }
-  const auto& early = manifest.program.train.early_stopping;
-  times.each_epoch = times.each_epoch || (early && early->restore_best_weights);
-  return times;
+MeshRunner::Trace TraceOf(const recipe::Declared& program) {
+  return [program](const std::vector<mesh::TensorType>& types) -> Result<TracedSteps> {
+    MT_ASSIGN_OR_RETURN(recipe::Traced traced, program.Trace(types));
+    sharding::Given layouts;
+    layouts.inputs = std::move(traced.layouts.inputs);
+    layouts.states = std::move(traced.layouts.states);
+    return TracedSteps{std::move(traced.programs), std::move(layouts)};
+  };
 }
 
-std::optional<train::EarlyStopping> EarlyStoppingOf(const manifest::Manifest& manifest) {
-  const auto& early = manifest.program.train.early_stopping;
-  if (!early) return std::nullopt;
-  return train::EarlyStopping(early->monitor, early->patience, early->min_delta);
-}
-
-std::optional<int64_t> BestStep(const manifest::Manifest& manifest,
-                                const train::EarlyStopping* early) {
-  const auto& asked = manifest.program.train.early_stopping;
-  if (!asked || !asked->restore_best_weights || early == nullptr || !early->best()) {
-    return std::nullopt;
-  }
-  return early->best()->step;
+Result<std::vector<mesh::Tensor>> InitialWeightsOf(const manifest::Program& program,
+                                                   std::span<const nn::Parameter> parameters) {
+  if (program.initial_weights.empty()) return std::vector<mesh::Tensor>();
+  std::vector<checkpoint::NamedType> wanted;
+  for (const nn::Parameter& p : parameters) wanted.push_back({p.name(), p.type()});
+  return checkpoint::LoadWeights(program.initial_weights, wanted);
 }
 
 std::string ModelPath(const JobConfig& config) { return config.output + "/model.safetensors"; }

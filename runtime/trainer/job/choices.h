@@ -1,15 +1,16 @@
-// What a job's manifest and configuration decide: where it saves and when, when it ends early, and
-// what its errors call the manifest.
+// What a job's manifest and configuration decide together: how its program is traced and begins,
+// where it saves, and what its errors call the manifest.
 #pragma once
 
-#include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/base/status.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/train/callbacks.h"
 #include "runtime/trainer/job/config.h"
+#include "runtime/trainer/mesh_runner.h"
 
 namespace meshtrain::trainer {
 
@@ -28,15 +29,14 @@ CheckpointFolder CheckpointFolderOf(const JobConfig& config, const manifest::Man
 Status CheckBatches(const recipe::Declared& program, const data::Pipeline& train,
                     const data::Pipeline* test);
 
-// When the job saves: as its manifest says, or else train::kSaveByDefault; and each epoch where the
-// best one's weights are wanted.
-train::SaveTimes SaveTimesOf(const manifest::Manifest& manifest);
-// The manifest's early stopping; nothing where it asks for none.
-std::optional<train::EarlyStopping> EarlyStoppingOf(const manifest::Manifest& manifest);
-// The step of the checkpoint whose weights the job leaves, where that is not its last: the best
-// epoch's. `early`: null, or the one that watched the job.
-std::optional<int64_t> BestStep(const manifest::Manifest& manifest,
-                                const train::EarlyStopping* early);
+// What Engine::Compile takes for the program: traced as the manifest lays it out. Errors: the
+// trace's, with the place in the manifest.
+MeshRunner::Trace TraceOf(const recipe::Declared& program);
+
+// The weights' first values where the manifest names a file of them; empty where it does not.
+// Errors: LoadWeights'.
+Result<std::vector<mesh::Tensor>> InitialWeightsOf(const manifest::Program& program,
+                                                   std::span<const nn::Parameter> parameters);
 
 // Where the trained weights go.
 std::string ModelPath(const JobConfig& config);

@@ -14,6 +14,8 @@ namespace meshtrain::trainer {
 
 struct JobConfig {
   std::string file;             // the manifest; "": job.manifest
+  std::string manifest_name;    // what errors call the manifest; "": after where it is read from
+  std::string checkpoint_path;  // in place of the manifest's checkpoint.path; "": that
   std::string output = "runs";  // for metrics, curves, checkpoints and the model
   std::string host = "127.0.0.1";
   std::optional<int> port = 0;  // 0: any free one; none: no server

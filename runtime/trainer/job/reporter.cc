@@ -123,6 +123,16 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const JobConfig& config, Job 
 Status Reporter::OpenFiles(const train::Position& start) {
   if (start.step == 0) MT_RETURN_IF_ERROR(KeepOldLog());
   MT_RETURN_IF_ERROR(OpenLog(start));
+  if (start.step > 0) {
+    // The curves show the whole run, also what a process before this one trained.
+    MT_RETURN_IF_ERROR(telemetry::ReadSteps(
+        config_.output + "/" + std::string(kMetricsName), [this](int64_t step, auto figures) {
+          MutexLock lock(mutex_);
+          for (const auto& [name, value] : figures) {
+            steps_[std::string(name)].Add(static_cast<double>(step), value);
+          }
+        }));
+  }
   MT_ASSIGN_OR_RETURN(train_events_,
                       telemetry::EventFileWriter::Create(config_.output + "/events/train"));
   MT_ASSIGN_OR_RETURN(test_events_,

@@ -13,7 +13,10 @@
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/cluster/exit_code.h"
+#include "runtime/data/cursor.h"
+#include "runtime/recipe/loop.h"
 #include "runtime/recipe/summary.h"
+#include "runtime/strategy/dataset.h"
 #include "runtime/trainer/evaluate_loop.h"
 #include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/say.h"
@@ -23,9 +26,9 @@ namespace {
 
 class Training {
  public:
-  Training(const JobConfig& config, manifest::Manifest manifest, MakeEngine make)
-      : job_{.config = config, .manifest = std::move(manifest)}, engine_(make(job_)) {
-    engine_->set_interrupted(
+  Training(const JobConfig& config, manifest::Manifest manifest, MakeStages make)
+      : job_{.config = config, .manifest = std::move(manifest)}, stages_(make(job_)) {
+    stages_->set_interrupted(
         [this](const std::string& rank, uint64_t incarnation, const Status& why) {
           if (reporter_) {
             reporter_->EndLine();
@@ -37,30 +40,31 @@ class Training {
 
   Status Run(std::stop_token stop) {
     const Status end = RunJob(stop);
-    engine_->Close(end);
+    stages_->Close(end);
     return end;
   }
 
  private:
   Status RunJob(std::stop_token stop) {
-    MT_RETURN_IF_ERROR(engine_->Start(stop));
+    MT_RETURN_IF_ERROR(stages_->Start(stop));
     MT_RETURN_IF_ERROR(OpenData());
-    MT_RETURN_IF_ERROR(engine_->Open(stop));
+    MT_RETURN_IF_ERROR(stages_->Open(stop));
     for (;;) {
-      MT_ASSIGN_OR_RETURN(const std::optional<saving::Resumed> resumed, engine_->Begin(stop));
+      MT_ASSIGN_OR_RETURN(const std::optional<saving::Resumed> resumed, stages_->Begin(stop));
       const train::Position start = resumed ? resumed->position : train::Position{};
       resumed_from_ = resumed ? resumed->path : "";
       if (resumed) TellResumed(start);
       MT_RETURN_IF_ERROR(Report(start));
       const Result<train::FitResult> result = Fit(start, stop);
-      const JobEngine::Ending ending = engine_->End(result, stop);
+      const JobStages::Ending ending = stages_->End(result, stop);
       if (!ending.again) return Finish(result, ending, stop);
     }
   }
 
   Status OpenData() {
     const manifest::Program& program = job_.manifest.program;
-    MT_ASSIGN_OR_RETURN(job_.train, data::Pipeline::Create(recipe::TrainPipeline(program)));
+    data_.spec = recipe::TrainPipeline(program);
+    MT_ASSIGN_OR_RETURN(job_.train, data::Pipeline::Create(data_.spec));
     if (program.data.test) {
       MT_ASSIGN_OR_RETURN(job_.test, data::Pipeline::Create(recipe::TestPipeline(program)));
     }
@@ -72,7 +76,7 @@ class Training {
 
   void TellResumed(const train::Position& start) const {
     Say(fmt::format("resuming from {} at step {}", resumed_from_, start.step));
-    if (engine_->chief() && saving::IsEnd(start, job_.epochs, job_.steps_per_epoch)) {
+    if (stages_->chief() && saving::IsEnd(start, job_.epochs, job_.steps_per_epoch)) {
       TellNothingLeft(resumed_from_, job_.epochs);
     }
   }
@@ -81,7 +85,7 @@ class Training {
   Status Report(const train::Position& start) {
     if (reporter_) return reporter_->RollBack(start);
     const JobConfig& config = job_.config;
-    const JobEngine::Description what = engine_->Describe();
+    const JobStages::Description what = stages_->Describe();
     for (const nn::Parameter& p : what.parameters) weights_.insert(p.name());
     Reporter::Job job{.name = JobName(job_.manifest),
                       .mesh = what.mesh,
@@ -91,20 +95,21 @@ class Training {
                       .facts = recipe::Summary(job_.manifest.program, what.parameters),
                       .rank_step_seconds = what.rank_step_seconds,
                       .collective_bytes = what.collective_bytes,
-                      .chief = engine_->chief()};
+                      .chief = stages_->chief()};
     if (config.job.tf_config) job.task = config.job.tf_config->task;
     MT_ASSIGN_OR_RETURN(
         reporter_, Reporter::Create(
-                       config, std::move(job), [this] { return engine_->last_save(); }, start));
-    engine_->AddMetrics(reporter_->metrics());
-    if (engine_->chief()) {
+                       config, std::move(job), [this] { return stages_->saver().last(); }, start));
+    metrics_ = stages_->MakeMetrics(reporter_->metrics());
+    if (stages_->chief()) {
       MT_RETURN_IF_ERROR(
           WriteFileAtomically(config.output + "/plan.txt", what.plan_text).From(Origin::kOutput));
     }
     Say(fmt::format("training {} {}; output in {}", job_.manifest.name, what.beginning,
                     config.output));
-    if (!engine_->chief()) return OkStatus();
-    TellSaving(engine_->folder(), SaveTimesOf(job_.manifest), job_.manifest.checkpoint.keep);
+    if (!stages_->chief()) return OkStatus();
+    TellSaving(stages_->folder(), recipe::SaveTimesOf(job_.manifest),
+               job_.manifest.checkpoint.keep);
     if (reporter_->port() > 0) {
       Say(fmt::format("live page: http://{}:{}/", config.host, reporter_->port()));
     }
@@ -113,28 +118,37 @@ class Training {
 
   Result<train::FitResult> Fit(const train::Position& start, std::stop_token stop) {
     const manifest::Train& train = job_.manifest.program.train;
-    early_ = EarlyStoppingOf(job_.manifest);
-    JobEngine::Loop loop{.options = {.epochs = train.epochs,
-                                     .steps_per_epoch = train.steps_per_epoch,
-                                     .validation_steps = train.validation_steps,
-                                     .validate_every = std::max<int64_t>(train.validate_every, 1),
-                                     .end_after_bad_steps = train.end_after_bad_steps,
-                                     .start = start},
-                         .validates = job_.test && train.validate_every > 0,
-                         .callbacks = {reporter_.get()},
-                         .saves = SaveTimesOf(job_.manifest),
-                         .pinned = [this] { return Best(); }};
-    if (early_) loop.callbacks.push_back(&*early_);
+    early_ = recipe::EarlyStoppingOf(train);
+    FitWork work{.own = &data_,
+                 .here = job_.train.get(),
+                 .options = recipe::FitOptionsOf(train, start),
+                 .callbacks = {reporter_.get()},
+                 .saves = Saves{.times = recipe::SaveTimesOf(job_.manifest),
+                                .save =
+                                    [this](const train::Position& position) {
+                                      return stages_->saver().Save(position, Best());
+                                    },
+                                .last_saved = resumed_from_.empty() ? -1 : start.step}};
+    if (metrics_) work.callbacks.insert(work.callbacks.begin(), metrics_.get());
+    if (early_) work.callbacks.push_back(&*early_);
+    std::optional<strategy::PipelineBatches> validation;
+    if (job_.test && train.validate_every > 0) {
+      // A validation that a loss has cut short begins anew.
+      if (const data::Cursor at = job_.test->cursor(); at.batch != 0) {
+        MT_RETURN_IF_ERROR(job_.test->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint}));
+      }
+      work.options.validation = &validation.emplace(*job_.test);
+    }
     reporter_->Ready();
-    auto result = engine_->Fit(std::move(loop), stop);
+    auto result = stages_->Fit(std::move(work), stop);
     reporter_->EndLine();
     return result;
   }
 
-  Status Finish(const Result<train::FitResult>& result, const JobEngine::Ending& ending,
+  Status Finish(const Result<train::FitResult>& result, const JobStages::Ending& ending,
                 const std::stop_token& stop) {
-    const std::optional<int64_t> best = engine_->chief() ? KeptBest() : std::nullopt;
-    if (result.ok() && !stop.stop_requested() && engine_->chief()) {
+    const std::optional<int64_t> best = stages_->chief() ? KeptBest() : std::nullopt;
+    if (result.ok() && !stop.stop_requested() && stages_->chief()) {
       TellEarlyEnd(*result, early(), best, *reporter_);
     }
     const Status reported = reporter_->Finish();
@@ -146,7 +160,7 @@ class Training {
       return Internal(result->message).From(Origin::kNumbers);
     }
     const bool stopped = result->end == train::FitEnd::kStopped && stop.stop_requested();
-    if (engine_->chief()) {
+    if (stages_->chief()) {
       MT_RETURN_IF_ERROR(LeaveModel(best, stopped).From(Origin::kOutput));
     }
     if (!stopped) return OkStatus();
@@ -157,10 +171,10 @@ class Training {
   // The weights of step `best`, else of the last checkpoint, in one file; the last checkpoint of a
   // job that is done says that it is.
   Status LeaveModel(std::optional<int64_t> best, bool stopped) {
-    const auto save = engine_->last_save();
+    const auto save = stages_->saver().last();
     const std::string last = save ? save->path : resumed_from_;
     if (!last.empty()) {
-      const std::string from = best ? checkpoint::CheckpointFolder(engine_->folder(), *best) : last;
+      const std::string from = best ? checkpoint::CheckpointFolder(stages_->folder(), *best) : last;
       MT_ASSIGN_OR_RETURN(const auto checkpoint, checkpoint::Checkpoint::Open(from));
       MT_RETURN_IF_ERROR(checkpoint->Export(ModelPath(job_.config), [this](std::string_view name) {
         return weights_.contains(name);
@@ -172,13 +186,15 @@ class Training {
   }
 
   const train::EarlyStopping* early() const { return early_ ? &*early_ : nullptr; }
-  std::optional<int64_t> Best() const { return BestStep(job_.manifest, early()); }
+  std::optional<int64_t> Best() const {
+    return recipe::BestStep(job_.manifest.program.train, early());
+  }
   // Best() while its checkpoint is there. A run that did not ask for its best weights may have
   // removed it before this one, which goes on from there, asks for them.
   std::optional<int64_t> KeptBest() const {
     const std::optional<int64_t> best = Best();
     if (!best) return best;
-    const std::string folder = checkpoint::CheckpointFolder(engine_->folder(), *best);
+    const std::string folder = checkpoint::CheckpointFolder(stages_->folder(), *best);
     if (checkpoint::Checkpoint::Open(folder).status().code() != StatusCode::kNotFound) return best;
     LogWarning("the checkpoint of the best epoch is gone: the model is that of the last one",
                {{"best", folder}});
@@ -186,16 +202,18 @@ class Training {
   }
 
   TrainingJob job_;
-  std::unique_ptr<JobEngine> engine_;
+  NamedData data_{.name = "train", .spec = {}};
+  std::unique_ptr<JobStages> stages_;
   std::string resumed_from_;  // the checkpoint's folder; "": none
   std::set<std::string, std::less<>> weights_;
   std::optional<train::EarlyStopping> early_;
-  std::unique_ptr<Reporter> reporter_;  // last: it asks the engine
+  std::unique_ptr<Reporter> reporter_;        // it asks the stages
+  std::unique_ptr<train::Callback> metrics_;  // the stages' own, in the reporter's; null: none
 };
 
 }  // namespace
 
-Status RunTraining(const JobConfig& config, manifest::Manifest manifest, MakeEngine make,
+Status RunTraining(const JobConfig& config, manifest::Manifest manifest, MakeStages make,
                    std::stop_token stop) {
   return Training(config, std::move(manifest), make).Run(std::move(stop));
 }

@@ -40,7 +40,7 @@ inline train::Recipe GuideRecipe(double w0) {
       nn::Dense(1, {.name = "dense",
                     .kernel_initializer = nn::Initializer::Constant(w0),
                     .kernel_regularizer = nn::L2(1e-4)}));
-  recipe.loss = {.kind = train::LossKind::kBinaryCrossentropy, .from_logits = true};
+  recipe.loss = train::losses::BinaryCrossentropy({.from_logits = true});
   recipe.optimizer = train::Sgd();
   return recipe;
 }
@@ -59,9 +59,9 @@ inline train::Recipe DigitsRecipe(std::shared_ptr<train::Optimizer> optimizer,
   recipe.model = std::make_shared<nn::Sequential>(
       nn::Flatten(), nn::Dense(hidden, {.name = "hidden", .activation = nn::ActivationKind::kRelu}),
       nn::Dense(10, {.name = "logits"}));
-  recipe.loss = {.kind = train::LossKind::kSparseCategoricalCrossentropy, .from_logits = true};
+  recipe.loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = std::move(optimizer);
-  recipe.metrics = {train::MetricOf("accuracy")};
+  recipe.metrics = {train::metrics::Accuracy()};
   recipe.seed = 11;
   return recipe;
 }

@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, BadStepLoopTest, testing::ValuesIn(AllStrat
 
 TEST_P(BadStepLoopTest, AGradientThatIsNotFiniteChangesNothingAndTheLoopGoesOn) {
   for (const bool momentum : {false, true}) {
-    ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+    ForReplicas(GetParam(), [&](ReplicaStrategy& strategy) -> Status {
       const auto scope = strategy.Scope();
       const nn::Parameter w("w", {DType::kF32, {1}}, nn::Initializer::Constant(kWeight));
       const auto optimizer =
@@ -78,8 +78,8 @@ TEST_P(BadStepModelTest, FitEndsNamesTheVariableAndLeavesTheWeights) {
     const auto scope = strategy.Scope();
     trainer::Model model(std::make_shared<nn::Sequential>(
         nn::Dense(1, {.kernel_initializer = nn::Initializer::Constant(kWeight)})));
-    MT_RETURN_IF_ERROR(model.Compile(
-        {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Adam({})}));
+    MT_RETURN_IF_ERROR(
+        model.Compile({.loss = train::losses::MeanSquaredError(), .optimizer = train::Adam({})}));
     const int64_t n = 12;
     MT_ASSIGN_OR_RETURN(const trainer::History history,
                         model.Fit(trainer::Arrays{OnesButTheLast(n), Ones(n), n}, {.epochs = 2}));

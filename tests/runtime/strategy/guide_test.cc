@@ -14,7 +14,7 @@ namespace meshtrain::strategy {
 namespace {
 
 // ([1.], [1.]) x n
-Result<DistributedDataset> Ones(Strategy& strategy, int64_t n, int64_t per_replica) {
+Result<DistributedDataset> Ones(ReplicaStrategy& strategy, int64_t n, int64_t per_replica) {
   const mesh::Tensor ones = Floats({n, 1}, std::vector<float>(static_cast<size_t>(n), 1));
   return strategy.DistributeArrays({ones, ones}, per_replica * strategy.num_replicas_in_sync());
 }
@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, GuideTest, testing::ValuesIn(AllStrategies(
 TEST_P(GuideTest, Prints210Losses) {
   const Guide& guide = GuideNumbers();
   ASSERT_EQ(guide.losses.size(), 210u);
-  ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+  ForReplicas(GetParam(), [&](ReplicaStrategy& strategy) -> Status {
     const auto scope = strategy.Scope();
     const GuideLoop loop(guide.w0);
     // The guide's 1,000 examples make 200 steps with one replica; more replicas get as many more.
@@ -63,7 +63,7 @@ TEST_P(GuideTest, Prints210Losses) {
 TEST_P(GuideTest, EndsWithTensorFlowsWeights) {
   std::ifstream file(MT_TESTDATA "/guide/tf_strategies.json");
   const nlohmann::json json = nlohmann::json::parse(file);
-  ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+  ForReplicas(GetParam(), [&](ReplicaStrategy& strategy) -> Status {
     // TensorFlow was run with one replica (200 steps of 5) and with two, also as two processes (100
     // steps of 10).
     const int64_t replicas = strategy.num_replicas_in_sync();
@@ -93,7 +93,7 @@ TEST_P(GuideTest, EndsWithTensorFlowsWeights) {
 }
 
 TEST_P(GuideTest, CopiesStayEqualBitForBit) {
-  ForStrategy(GetParam(), [&](Strategy& strategy) -> Status {
+  ForReplicas(GetParam(), [&](ReplicaStrategy& strategy) -> Status {
     const auto scope = strategy.Scope();
     const GuideLoop loop(0.3);
     MT_ASSIGN_OR_RETURN(DistributedDataset dataset, Ones(strategy, 100, 3));

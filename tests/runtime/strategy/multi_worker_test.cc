@@ -27,7 +27,7 @@ using testing::HasSubstr;
 
 // Runs body in `n` workers that find each other through TF_CONFIG on the loopback.
 std::vector<Status> RunWorkers(int n, const MultiWorkerOptions& options,
-                               const std::function<Status(Strategy&)>& body) {
+                               const std::function<Status(ReplicaStrategy&)>& body) {
   std::vector<membership::ReservedPort> ports(static_cast<size_t>(n));
   std::vector<Status> ends(static_cast<size_t>(n));
   std::vector<std::jthread> threads;
@@ -52,7 +52,7 @@ TEST(MultiWorkerTest, TheGuidesLoopOverRealLinks) {
   const MultiWorkerOptions options{.devices_per_worker = 2, .communication = Communication::kRing};
   for (const int workers : {2, 3}) {
     SCOPED_TRACE(std::to_string(workers) + " workers with two devices each");
-    const auto ends = RunWorkers(workers, options, [&](Strategy& strategy) -> Status {
+    const auto ends = RunWorkers(workers, options, [&](ReplicaStrategy& strategy) -> Status {
       const int64_t replicas = strategy.num_replicas_in_sync();
       MT_WANT(replicas == 2 * workers);
       const auto scope = strategy.Scope();
@@ -76,10 +76,10 @@ TEST(MultiWorkerTest, TheGuidesLoopOverRealLinks) {
 }
 
 TEST(MultiWorkerTest, FitOverRealLinksWithUnevenBatches) {
-  const auto fit = [](Strategy& strategy) -> Result<std::vector<double>> {
+  const auto fit = [](ReplicaStrategy& strategy) -> Result<std::vector<double>> {
     trainer::Model model(std::make_shared<nn::Sequential>(nn::Dense(4), nn::Dense(1)), strategy);
-    MT_RETURN_IF_ERROR(model.Compile(
-        {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Adam()}));
+    MT_RETURN_IF_ERROR(
+        model.Compile({.loss = train::losses::MeanSquaredError(), .optimizer = train::Adam()}));
     Tensor x(mesh::TensorType{mesh::DType::kF32, {11, 2}}),
         y(mesh::TensorType{mesh::DType::kF32, {11, 1}});
     for (size_t i = 0; i < 22; ++i) x.mutable_values<float>()[i] = std::cos(static_cast<float>(i));
@@ -92,7 +92,7 @@ TEST(MultiWorkerTest, FitOverRealLinksWithUnevenBatches) {
     return out;
   };
   const std::vector<double> want = fit(*Strategy::Default().value()).value();
-  const auto ends = RunWorkers(3, {}, [&](Strategy& strategy) -> Status {
+  const auto ends = RunWorkers(3, {}, [&](ReplicaStrategy& strategy) -> Status {
     MT_ASSIGN_OR_RETURN(const std::vector<double> got, fit(strategy));
     MT_WANT(got.size() == want.size());
     for (size_t i = 0; i < got.size(); ++i) MT_WANT(std::abs(got[i] - want[i]) <= 1e-6);
@@ -102,13 +102,13 @@ TEST(MultiWorkerTest, FitOverRealLinksWithUnevenBatches) {
 }
 
 // Of four kernels of 16 floats and a loss.
-Result<int> BucketsOfFit(Strategy& strategy) {
+Result<int> BucketsOfFit(ReplicaStrategy& strategy) {
   const nn::DenseOptions plain{.use_bias = false};
   trainer::Model model(std::make_shared<nn::Sequential>(nn::Dense(4, plain), nn::Dense(4, plain),
                                                         nn::Dense(4, plain), nn::Dense(4, plain)),
                        strategy);
-  MT_RETURN_IF_ERROR(model.Compile(
-      {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+  MT_RETURN_IF_ERROR(
+      model.Compile({.loss = train::losses::MeanSquaredError(), .optimizer = train::Sgd()}));
   const Tensor x(mesh::TensorType{mesh::DType::kF32, {8, 4}});
   MT_RETURN_IF_ERROR(model.Fit(trainer::Arrays{x, x, 8}).status());
   int count = 0;
@@ -133,7 +133,7 @@ TEST(MultiWorkerTest, FitPacksGradientsAsAsked) {
                                             {{.num_packs = 0}, 4},
                                             {{.bytes_per_pack = 64}, 4},
                                             {{.bytes_per_pack = 128}, 2}}) {
-    const auto ends = RunWorkers(2, {.packing = packing}, [&](Strategy& strategy) -> Status {
+    const auto ends = RunWorkers(2, {.packing = packing}, [&](ReplicaStrategy& strategy) -> Status {
       MT_ASSIGN_OR_RETURN(const int got, BucketsOfFit(strategy));
       EXPECT_EQ(got, want) << packing.num_packs.value_or(-1) << " "
                            << packing.bytes_per_pack.value_or(-1);
@@ -144,12 +144,12 @@ TEST(MultiWorkerTest, FitPacksGradientsAsAsked) {
 }
 
 TEST(MultiWorkerTest, ModelsThatDifferAreNamedBeforeTheFirstStep) {
-  const auto ends = RunWorkers(2, {}, [](Strategy& strategy) -> Status {
+  const auto ends = RunWorkers(2, {}, [](ReplicaStrategy& strategy) -> Status {
     trainer::Model model(
         std::make_shared<nn::Sequential>(nn::Dense(strategy.chief() ? 4 : 5), nn::Dense(1)),
         strategy);
-    MT_RETURN_IF_ERROR(model.Compile(
-        {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+    MT_RETURN_IF_ERROR(
+        model.Compile({.loss = train::losses::MeanSquaredError(), .optimizer = train::Sgd()}));
     const Tensor x(mesh::TensorType{mesh::DType::kF32, {4, 2}}),
         y(mesh::TensorType{mesh::DType::kF32, {4, 1}});
     const Status fit = model.Fit(trainer::Arrays{x, y, 4}).status();
@@ -164,7 +164,7 @@ TEST(MultiWorkerTest, ModelsThatDifferAreNamedBeforeTheFirstStep) {
 }
 
 TEST(MultiWorkerTest, LoopsThatDifferAreNamedBeforeTheFirstStepAndMayGoOn) {
-  const auto ends = RunWorkers(2, {}, [](Strategy& strategy) -> Status {
+  const auto ends = RunWorkers(2, {}, [](ReplicaStrategy& strategy) -> Status {
     const auto sum_of = [](const std::string& name, int64_t elements) {
       return ReplicaFunction(name, [elements]() -> Value {
         return ReplicaContext::Current()->AllReduce(ReduceOp::kSum, program::Fill({elements}, 1));
@@ -193,13 +193,13 @@ TEST(MultiWorkerTest, LoopsThatDifferAreNamedBeforeTheFirstStepAndMayGoOn) {
 TEST(MultiWorkerTest, WorkersThatEndWithoutAWordDisturbNobodysEnd) {
   // Each ends when its body does, and hears of the other's end while it takes its own team apart.
   for (int round = 0; round < 5; ++round) {
-    const auto ends = RunWorkers(2, {}, [](Strategy&) { return Aborted("enough"); });
+    const auto ends = RunWorkers(2, {}, [](ReplicaStrategy&) { return Aborted("enough"); });
     for (const Status& end : ends) EXPECT_EQ(end.code(), StatusCode::kAborted) << end.ToString();
   }
 }
 
 TEST(MultiWorkerTest, ALostWorkerIsNamed) {
-  const auto ends = RunWorkers(2, {}, [](Strategy& strategy) -> Status {
+  const auto ends = RunWorkers(2, {}, [](ReplicaStrategy& strategy) -> Status {
     if (!strategy.chief()) return Aborted("enough");
     const ReplicaFunction sum("sum", []() -> Value {
       return ReplicaContext::Current()->AllReduce(ReduceOp::kSum, program::Fill({}, 1));
@@ -222,7 +222,7 @@ TEST(MultiWorkerTest, ALoopGoesOnFromItsCheckpointWhenALostWorkerIsBack) {
     MT_ASSIGN_OR_RETURN(
         JoinedWorker worker,
         JoinMultiWorkerMirrored({}, {}, membership::EnvironmentOfWorker(ports, index)));
-    Strategy& strategy = *worker.strategy;
+    ReplicaStrategy& strategy = *worker.strategy;
     const auto scope = strategy.Scope();
     const GuideLoop loop(GuideNumbers().w0);
     const Tensor ones = Floats({10, 1}, std::vector<float>(10, 1));

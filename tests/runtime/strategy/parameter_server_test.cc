@@ -1,6 +1,4 @@
 // Strategy::ParameterServer: Model and LinearRegressor over servers and workers behind real ports.
-#include "runtime/strategy/parameter_server.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 #include "runtime/nn/layers.h"
 #include "runtime/nn/model.h"
 #include "runtime/strategy/dataset.h"
+#include "runtime/strategy/server_strategy.h"
 #include "runtime/train/callbacks.h"
 #include "runtime/trainer/estimator.h"
 #include "runtime/trainer/model.h"
@@ -37,7 +36,7 @@ class ParameterServerStrategyTest : public testing::Test {
 };
 
 // `steps_in_flight`: ParameterServerOptions'.
-std::unique_ptr<Strategy> Connect(const TestCluster& cluster, int64_t steps_in_flight = 1) {
+std::unique_ptr<ServerStrategy> Connect(const TestCluster& cluster, int64_t steps_in_flight = 1) {
   ParameterServerOptions options{.coordinator = cluster.options(),
                                  .steps_in_flight = steps_in_flight};
   options.coordinator.partitioner = parameter::FixedShards{2};
@@ -66,7 +65,7 @@ std::unique_ptr<trainer::Model> DenseOne(Strategy& strategy, double w0 = 0) {
       strategy);
 }
 trainer::CompileOptions Mse(std::shared_ptr<train::Optimizer> optimizer) {
-  return {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = std::move(optimizer)};
+  return {.loss = train::losses::MeanSquaredError(), .optimizer = std::move(optimizer)};
 }
 std::shared_ptr<train::Optimizer> Sgd(double learning_rate) {
   return train::Sgd({.common = {.learning_rate = learning_rate}});
@@ -102,7 +101,7 @@ TEST_F(ParameterServerStrategyTest, ThreeWorkersTrainAtTheSameTime) {
   EXPECT_LT(losses[5], losses[0]);
   ASSERT_EQ(history->Of("val_loss").size(), 6u);
   EXPECT_LT(history->Of("val_loss")[5], 1e-4);
-  const parameter::DispatcherStats stats = strategy->coordinator()->stats();
+  const parameter::DispatcherStats stats = strategy->coordinator().stats();
   EXPECT_EQ(stats.steps_done, 120 + 6 * 2);  // two batches in each validation
   EXPECT_EQ(std::accumulate(stats.worker_steps.begin(), stats.worker_steps.end(), int64_t{0}),
             stats.steps_done);
@@ -209,7 +208,7 @@ TEST_F(ParameterServerStrategyTest, SavedHereAndResumedElsewhereAndBack) {
     const auto saved = model->Save(folder_ + "/ckpt");
     ASSERT_TRUE(saved.ok()) << saved.status().ToString();
     EXPECT_EQ(*saved, folder_ + "/ckpt/ckpt-00000006");
-    strategy->coordinator()->End();
+    strategy->coordinator().End();
   }
   {
     const auto mirrored = Strategy::Mirrored({.count = 2}).value();
@@ -320,14 +319,14 @@ TEST_F(ParameterServerStrategyTest, AStopLosesNoStep) {
   EXPECT_EQ(stopped->end, train::FitEnd::kStopped);
   EXPECT_GE(model->steps(), 3);
   EXPECT_LT(model->steps(), 40);
-  EXPECT_EQ(model->steps(), strategy->coordinator()->stats().steps_done);
+  EXPECT_EQ(model->steps(), strategy->coordinator().stats().steps_done);
   const auto asked = model->Fit(data, {.epochs = 2, .callbacks = {&by_callback}});
   ASSERT_TRUE(asked.ok()) << asked.status().ToString();
   EXPECT_EQ(asked->end, train::FitEnd::kStopped);
-  EXPECT_EQ(model->steps(), strategy->coordinator()->stats().steps_done);
+  EXPECT_EQ(model->steps(), strategy->coordinator().stats().steps_done);
   EXPECT_EQ(model->steps(), cluster.server(0).stats().pushes);
   ASSERT_TRUE(model->Fit(data, {.steps_per_epoch = 5}).ok());
-  EXPECT_EQ(model->steps(), strategy->coordinator()->stats().steps_done);
+  EXPECT_EQ(model->steps(), strategy->coordinator().stats().steps_done);
 }
 
 TEST_F(ParameterServerStrategyTest, ALossThatIsNotFiniteEndsFitAndTrainingCanGoOn) {
@@ -415,33 +414,30 @@ TEST_F(ParameterServerStrategyTest, TheEstimatorGoesOnFromItsModelDir) {
   }
 }
 
-TEST_F(ParameterServerStrategyTest, SaysWhatNeedsReplicas) {
-  TestCluster cluster(1, 1);
-  const auto strategy = Connect(cluster);
-  const auto scope = strategy->Scope();
-  const nn::Parameter v("v", {DType::kF32, {2}}, nn::Initializer::Ones());
-  const ReplicaFunction step("step", [&]() -> Value { return v + 0.0; });
-  const std::vector<Tensor> batch = {Ones(2)};
-  const Status refusals[] = {
-      strategy->Run(step).status(),
-      strategy->Reduce(ReduceOp::kSum, PerReplica{{Ones(2)}}).status(),
-      strategy->LocalResults(v).status(),
-      strategy->DistributeArrays({Ones(4)}, 2).status(),
-      strategy->DistributeBatch(batch).status(),
-      strategy->session().status(),
-      strategy->PrepareOnMesh({}),
-      strategy->Equalize(),
-  };
-  const char* names[] = {
-      "Run",     "Reduce",        "LocalResults", "DistributeDataset", "DistributeBatch",
-      "session", "PrepareOnMesh", "Equalize"};
-  for (size_t i = 0; i < std::size(refusals); ++i) {
-    EXPECT_EQ(refusals[i].code(), StatusCode::kUnimplemented);
-    EXPECT_THAT(refusals[i].message(), HasSubstr(std::string("ParameterServerStrategy: ") +
-                                                 names[i] + " is for replicas"));
-    EXPECT_THAT(refusals[i].message(), HasSubstr("coordinator()->Schedule"));
-  }
-  EXPECT_EQ(Strategy::Default().value()->coordinator(), nullptr);
+// What a strategy cannot do does not compile, instead of being refused.
+template <typename S>
+concept HasReplicas = requires(S& s, const ReplicaFunction& function) {
+  s.Run(function);
+  s.local_replicas();
+};
+template <typename S>
+concept HasMesh = requires(S& s) {
+  s.mesh();
+  s.session();
+};
+template <typename S>
+concept HasServers = requires(S& s) {
+  s.coordinator();
+};
+static_assert(!HasReplicas<ServerStrategy> && !HasMesh<ServerStrategy> &&
+              HasServers<ServerStrategy>);
+static_assert(!HasReplicas<MeshStrategy> && HasMesh<MeshStrategy> && !HasServers<MeshStrategy>);
+static_assert(HasReplicas<ReplicaStrategy> && HasMesh<ReplicaStrategy> &&
+              !HasServers<ReplicaStrategy>);
+static_assert(!HasReplicas<Strategy> && !HasMesh<Strategy> && !HasServers<Strategy>);
+
+TEST_F(ParameterServerStrategyTest, SaysWhatItCannotBeginWith) {
+  const TestCluster cluster(1, 1);
   const auto nobody = Strategy::ParameterServer({});
   EXPECT_EQ(nobody.status().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(nobody.status().message(), HasSubstr("ParameterServerStrategy: "));

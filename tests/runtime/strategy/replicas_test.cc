@@ -133,7 +133,7 @@ TEST(ReplicasTest, CentralStorageHasOneCopy) {
 TEST(ReplicasTest, ReduceSumsAndMeansOverReplicasAndAnAxis) {
   for (const StrategyCase& c : AllStrategies()) {
     SCOPED_TRACE(c.name);
-    ForStrategy(c, [](Strategy& s) -> Status {
+    ForReplicas(c, [](ReplicaStrategy& s) -> Status {
       const auto n = static_cast<double>(s.num_replicas_in_sync());
       // Replica r has the r + 1 numbers r, r, ...
       PerReplica own, uneven;
@@ -318,7 +318,7 @@ TEST(ReplicasTest, GradientsArePackedAsAsked) {
 }
 
 TEST(ReplicasTest, DropoutDrawsAMaskOfItsOwnOnEachReplica) {
-  const auto masks = [](Strategy& strategy) {
+  const auto masks = [](ReplicaStrategy& strategy) {
     const auto scope = strategy.Scope();
     const nn::Parameter step("step", {DType::kI64, {}}, nn::Initializer::Zeros(),
                              {.trainable = false});

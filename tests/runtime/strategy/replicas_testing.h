@@ -10,7 +10,7 @@
 
 namespace meshtrain::strategy {
 
-inline std::unique_ptr<Strategy> Mirrored(int64_t count, MirroredOptions options = {}) {
+inline std::unique_ptr<ReplicaStrategy> Mirrored(int64_t count, MirroredOptions options = {}) {
   options.count = count;
   return Strategy::Mirrored(std::move(options)).value();
 }

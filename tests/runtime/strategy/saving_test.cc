@@ -32,7 +32,7 @@ class SavingTest : public testing::Test {
 // and 2.
 class Loop {
  public:
-  explicit Loop(Strategy& strategy)
+  explicit Loop(ReplicaStrategy& strategy)
       : strategy_(strategy),
         scope_(strategy),
         model_(nn::Dense(6, {.activation = nn::ActivationKind::kTanh}), nn::Dense(1)),
@@ -61,7 +61,7 @@ class Loop {
   const std::vector<nn::Parameter>& parameters() const { return model_.parameters(); }
 
  private:
-  Strategy& strategy_;
+  ReplicaStrategy& strategy_;
   StrategyScope scope_;
   nn::Sequential model_;
   std::unique_ptr<train::Optimizer> adam_ = train::Adam({.common = {.learning_rate = 0.02}});
@@ -88,7 +88,7 @@ TEST_F(SavingTest, SavedUnderMirroredResumedUnderEveryStrategy) {
   }
   for (const StrategyCase& c : AllStrategies()) {
     SCOPED_TRACE(c.name);
-    ForStrategy(c, [&](Strategy& strategy) -> Status {
+    ForReplicas(c, [&](ReplicaStrategy& strategy) -> Status {
       Loop loop(strategy);
       MT_ASSIGN_OR_RETURN(const int64_t step,
                           strategy.Restore(folder_));  // before there is a weight
@@ -131,10 +131,9 @@ TEST_F(SavingTest, AModelGoesOnUnderAnotherStrategy) {
   const auto make = [](Strategy& strategy) {
     auto model = std::make_unique<trainer::Model>(
         std::make_shared<nn::Sequential>(nn::Dense(3), nn::Dense(1)), strategy);
-    EXPECT_TRUE(model
-                    ->Compile({.loss = {.kind = train::LossKind::kMeanSquaredError},
-                               .optimizer = train::Adam()})
-                    .ok());
+    EXPECT_TRUE(
+        model->Compile({.loss = train::losses::MeanSquaredError(), .optimizer = train::Adam()})
+            .ok());
     return model;
   };
   const auto one = Strategy::OneDevice("cpu:0").value();
@@ -148,10 +147,9 @@ TEST_F(SavingTest, AModelGoesOnUnderAnotherStrategy) {
     ASSERT_TRUE(saved.ok()) << saved.status().ToString();
     EXPECT_EQ(*saved, folder_ + "/ckpt-00000006");
     // Compiled anew, with slots of the same paths: the old ones are done and not in the way.
-    ASSERT_TRUE(model
-                    ->Compile({.loss = {.kind = train::LossKind::kMeanSquaredError},
-                               .optimizer = train::Adam()})
-                    .ok());
+    ASSERT_TRUE(
+        model->Compile({.loss = train::losses::MeanSquaredError(), .optimizer = train::Adam()})
+            .ok());
     ASSERT_TRUE(fit(*model, 1).ok());
     const auto other = mirrored->Save(folder_ + "/other", 1);
     EXPECT_TRUE(other.ok()) << other.status().ToString();

@@ -39,13 +39,14 @@ TEST(StrategyTest, HasTheReplicasItWasMadeWith) {
     const auto row = want.find(c.name);
     if (row == want.end()) continue;
     ++seen;
-    ForStrategy(c, [&](Strategy& s) -> Status {
+    ForReplicas(c, [&](ReplicaStrategy& s) -> Status {
       MT_WANT(s.name() == row->second.name);
       MT_WANT(s.num_replicas_in_sync() == row->second.replicas);
       MT_WANT(s.local_replicas() == row->second.local);
       MT_WANT(s.first_replica() == s.process() * s.local_replicas());
       MT_WANT(s.chief() == (s.process() == 0));
-      MT_WANT(s.mesh().ToString() == "batch=" + std::to_string(row->second.replicas));
+      MT_WANT(s.mesh().ToString() ==
+              (row->second.replicas == 1 ? "" : "batch=" + std::to_string(row->second.replicas)));
       return OkStatus();
     });
   }
@@ -131,7 +132,7 @@ TEST(StrategyTest, ScopesSayWhoseTheVariablesAre) {
 TEST(StrategyTest, VariablesBeginEqualInAllReplicasAndProcesses) {
   std::vector<std::vector<float>> seen(3);
   const auto one = Strategy::Default({.seed = 11}).value();
-  const auto begin = [](Strategy& s) -> Result<std::vector<float>> {
+  const auto begin = [](ReplicaStrategy& s) -> Result<std::vector<float>> {
     const auto scope = s.Scope();
     nn::Dense dense(4);
     const ReplicaFunction call("call", [&](Value x) -> Value { return dense(x); });

@@ -10,7 +10,7 @@
 #include "runtime/base/check.h"
 #include "runtime/collective/local.h"
 #include "runtime/collective/thread_parties.h"
-#include "runtime/strategy/parameter_server.h"
+#include "runtime/strategy/server_strategy.h"
 #include "runtime/train/loss.h"
 #include "tests/runtime/parameter/cluster_testing.h"
 
@@ -54,13 +54,13 @@ GuideLoop::GuideLoop(double w0)
       }) {}
 
 Value GuideLoop::Loss(const Value& x, const Value& y) {
-  const train::Loss loss{.kind = train::LossKind::kBinaryCrossentropy, .from_logits = true};
+  const train::Loss loss = train::losses::BinaryCrossentropy({.from_logits = true});
   const Value predictions = model_(x);  // the first call makes the weights, which come next
   return ComputeAverageLoss(loss.PerExample(y, predictions)) +
          ScaleRegularizationLoss(RegularizationLoss(model_.parameters()));
 }
 
-Result<double> GuideLoop::Step(Strategy& strategy, const PerReplicaBatch& batch) const {
+Result<double> GuideLoop::Step(ReplicaStrategy& strategy, const PerReplicaBatch& batch) const {
   MT_ASSIGN_OR_RETURN(const std::vector<PerReplica> losses, strategy.Run(step_, batch));
   MT_ASSIGN_OR_RETURN(const mesh::Tensor loss, strategy.Reduce(ReduceOp::kSum, losses[0]));
   return loss.Item();
@@ -91,25 +91,43 @@ std::vector<Status> RunProcesses(int processes, const std::function<Status(FakeP
   return ends;
 }
 
+namespace {
+
+// Any of them as what they have in common.
+template <typename Made>
+Result<std::unique_ptr<Strategy>> Any(Result<Made> made) {
+  MT_RETURN_IF_ERROR(made.status());
+  return std::unique_ptr<Strategy>(std::move(*made));
+}
+
+StrategyCase OnMesh(const std::string& name, const std::string& mesh) {
+  return {name, 1, [mesh](FakeProcess&) {
+            return Any(Strategy::Mesh({.mesh = mesh::Mesh::Parse(mesh).value()}));
+          }};
+}
+
+}  // namespace
+
 std::vector<StrategyCase> AllStrategies() {
   const auto mirrored = [](int64_t count, CrossDeviceOps ops) {
-    return
-        [=](FakeProcess&) { return Strategy::Mirrored({.count = count, .cross_device_ops = ops}); };
+    return [=](FakeProcess&) {
+      return Any(Strategy::Mirrored({.count = count, .cross_device_ops = ops}));
+    };
   };
   const auto central = [](int64_t count) {
-    return [=](FakeProcess&) { return Strategy::CentralStorage({.count = count}); };
+    return [=](FakeProcess&) { return Any(Strategy::CentralStorage({.count = count})); };
   };
   const auto workers = [](int64_t devices) {
     return [=](FakeProcess& self) {
-      return Strategy::MultiWorkerMirrored({.process = self.process,
-                                            .processes = self.processes,
-                                            .communicator = self.communicator,
-                                            .devices_per_worker = devices});
+      return Any(Strategy::MultiWorkerMirrored({.process = self.process,
+                                                .processes = self.processes,
+                                                .communicator = self.communicator,
+                                                .devices_per_worker = devices}));
     };
   };
   return {
-      {"Default", 1, [](FakeProcess&) { return Strategy::Default(); }},
-      {"OneDevice", 1, [](FakeProcess&) { return Strategy::OneDevice("cpu:0"); }},
+      {"Default", 1, [](FakeProcess&) { return Any(Strategy::Default()); }},
+      {"OneDevice", 1, [](FakeProcess&) { return Any(Strategy::OneDevice("cpu:0")); }},
       {"Mirrored1", 1, mirrored(1, CrossDeviceOps::kAuto)},
       {"Mirrored2", 1, mirrored(2, CrossDeviceOps::kAuto)},
       {"Mirrored2Hierarchical", 1, mirrored(2, CrossDeviceOps::kHierarchicalCopy)},
@@ -130,12 +148,15 @@ StrategyCase ParameterServers(int workers) {
             self.ground = cluster;
             ParameterServerOptions options{.coordinator = cluster->options(), .steps_in_flight = 1};
             options.coordinator.partitioner = parameter::FixedShards{2};
-            return Strategy::ParameterServer(std::move(options));
+            return Any(Strategy::ParameterServer(std::move(options)));
           }};
 }
 
 std::vector<StrategyCase> ModelStrategies() {
   std::vector<StrategyCase> all = AllStrategies();
+  all.push_back(OnMesh("MeshOfOne", ""));
+  all.push_back(OnMesh("MeshBatch2Model2", "batch=2,model=2"));
+  all.push_back(OnMesh("MeshModel2", "model=2"));
   all.push_back(ParameterServers(1));
   all.push_back(ParameterServers(3));
   return all;
@@ -149,6 +170,14 @@ void ForStrategy(const StrategyCase& c, const std::function<Status(Strategy&)>& 
   for (size_t p = 0; p < ends.size(); ++p) {
     EXPECT_TRUE(ends[p].ok()) << "process " << p << ": " << ends[p].ToString();
   }
+}
+
+void ForReplicas(const StrategyCase& c, const std::function<Status(ReplicaStrategy&)>& body) {
+  ForStrategy(c, [&](Strategy& strategy) -> Status {
+    auto* replicas = dynamic_cast<ReplicaStrategy*>(&strategy);
+    MT_WANT(replicas != nullptr);
+    return body(*replicas);
+  });
 }
 
 mesh::Tensor Floats(mesh::Dims dims, std::vector<float> values) {

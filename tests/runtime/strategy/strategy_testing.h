@@ -39,7 +39,7 @@ class GuideLoop {
  public:
   explicit GuideLoop(double w0);
   // One step over all replicas: the global loss.
-  Result<double> Step(Strategy& strategy, const PerReplicaBatch& batch) const;
+  Result<double> Step(ReplicaStrategy& strategy, const PerReplicaBatch& batch) const;
   const ReplicaFunction& step() const { return step_; }
   const std::vector<nn::Parameter>& parameters() const { return model_.parameters(); }
 
@@ -70,11 +70,14 @@ struct StrategyCase {
 };
 // Every strategy with replicas: one replica, two, one and three processes.
 std::vector<StrategyCase> AllStrategies();
-// Those, and parameter servers: two servers, `workers`, one step at a time, variables in two parts.
+// Those, and meshes, and parameter servers: two servers, `workers`, one step at a time, variables
+// in two parts.
 std::vector<StrategyCase> ModelStrategies();
 StrategyCase ParameterServers(int workers);
 // The body of a test under a strategy: in each process.
 void ForStrategy(const StrategyCase& c, const std::function<Status(Strategy&)>& body);
+// The same under one with replicas.
+void ForReplicas(const StrategyCase& c, const std::function<Status(ReplicaStrategy&)>& body);
 
 // A tensor of f32 from a list.
 mesh::Tensor Floats(mesh::Dims dims, std::vector<float> values);

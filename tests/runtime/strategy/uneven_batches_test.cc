@@ -33,7 +33,9 @@ class Classifier {
                nn::Dense(3)),
         optimizer_(std::move(optimizer)),
         step("step", [this](Value x, Value y) -> Value {
-          const Value per_example = train::Loss{.from_logits = true}.PerExample(y, model_(x));
+          const Value per_example =
+              train::losses::SparseCategoricalCrossentropy({.from_logits = true})
+                  .PerExample(y, model_(x));
           const Value loss = ComputeAverageLoss(per_example) +
                              ScaleRegularizationLoss(RegularizationLoss(model_.parameters()));
           optimizer_->Minimize(loss, model_.parameters());
@@ -65,7 +67,7 @@ struct Trained {
   std::vector<double> losses;
   std::map<std::string, std::vector<float>> weights;
 };
-Result<Trained> TrainUneven(Strategy& strategy, int64_t batch) {
+Result<Trained> TrainUneven(ReplicaStrategy& strategy, int64_t batch) {
   const auto scope = strategy.Scope();
   Classifier c(train::Adam({.common = {.learning_rate = 0.05}}));
   MT_ASSIGN_OR_RETURN(DistributedDataset dataset, strategy.DistributeArrays(Examples(11), batch));
@@ -93,7 +95,7 @@ TEST(ReplicasTest, UnevenBatchesWeighAsOnOneReplica) {
     const auto one = Strategy::OneDevice("cpu:0", {.seed = 3}).value();
     const auto want = TrainUneven(*one, batch);
     ASSERT_TRUE(want.ok()) << want.status().ToString();
-    const auto check = [&](Strategy& strategy) -> Status {
+    const auto check = [&](ReplicaStrategy& strategy) -> Status {
       MT_ASSIGN_OR_RETURN(const Trained got, TrainUneven(strategy, batch));
       MT_WANT(got.losses.size() == want->losses.size());
       for (size_t i = 0; i < got.losses.size(); ++i) {

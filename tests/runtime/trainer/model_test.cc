@@ -39,7 +39,7 @@ std::shared_ptr<nn::Layer> DenseOne(double w0, double l2) {
 }
 
 CompileOptions Mse(double learning_rate) {
-  return {.loss = {.kind = train::LossKind::kMeanSquaredError},
+  return {.loss = train::losses::MeanSquaredError(),
           .optimizer = train::Sgd({.common = {.learning_rate = learning_rate}})};
 }
 
@@ -185,9 +185,10 @@ std::shared_ptr<nn::Layer> Classifier() {
 }
 
 Result<History> FitExamples(Model& model, int64_t batch) {
-  MT_RETURN_IF_ERROR(model.Compile({.loss = {.from_logits = true},
-                                    .optimizer = train::Adam({.common = {.learning_rate = 0.05}}),
-                                    .metrics = {train::MetricOf("accuracy")}}));
+  MT_RETURN_IF_ERROR(
+      model.Compile({.loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true}),
+                     .optimizer = train::Adam({.common = {.learning_rate = 0.05}}),
+                     .metrics = {train::metrics::Accuracy()}}));
   MT_ASSIGN_OR_RETURN(const auto data, strategy::ArraysPipeline(Examples(11), batch));
   MT_ASSIGN_OR_RETURN(const auto validation, strategy::ArraysPipeline(Examples(5), 3));
   return model.Fit(*data, {.epochs = 3, .validation = validation.get()});
@@ -241,9 +242,10 @@ TEST_P(ModelTest, FiguresAreMeansOverExamplesWhateverTheBatches) {
       MT_RETURN_IF_ERROR(strategy.Assign(model.parameters()[0], same));
       // Whether the gradient is of a mean or of a sum, the figure is the mean.
       const auto reduction = batch == 6 ? train::LossReduction::kSum : train::LossReduction::kMean;
-      MT_RETURN_IF_ERROR(model.Compile({.loss = {.from_logits = true, .reduction = reduction},
+      MT_RETURN_IF_ERROR(model.Compile({.loss = train::losses::SparseCategoricalCrossentropy(
+                                            {.from_logits = true, .reduction = reduction}),
                                         .optimizer = train::Sgd({.common = {.learning_rate = 0}}),
-                                        .metrics = {train::MetricOf("accuracy")}}));
+                                        .metrics = {train::metrics::Accuracy()}}));
       MT_ASSIGN_OR_RETURN(const auto train, strategy::ArraysPipeline(data, batch));
       MT_ASSIGN_OR_RETURN(const auto validation, strategy::ArraysPipeline(data, batch));
       MT_ASSIGN_OR_RETURN(const History history,
@@ -275,8 +277,9 @@ TEST_P(ModelTest, ALabelOutsideTheClassesEndsEveryWayToFeedIt) {
     const std::string want = "example 8: label 3, but 3 classes";
     const auto model_of = [&]() -> Result<std::unique_ptr<Model>> {
       auto model = std::make_unique<Model>(Classifier(), strategy);
-      MT_RETURN_IF_ERROR(
-          model->Compile({.loss = {.from_logits = true}, .optimizer = train::Sgd()}));
+      MT_RETURN_IF_ERROR(model->Compile(
+          {.loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true}),
+           .optimizer = train::Sgd()}));
       return model;
     };
     MT_ASSIGN_OR_RETURN(const auto model, model_of());
@@ -307,7 +310,7 @@ TEST_P(ModelTest, ALabelOutsideTheClassesEndsEveryWayToFeedIt) {
 }
 
 TEST_P(ModelAndLoopTest, FitAndACustomLoopShareTheVariables) {
-  strategy::ForStrategy(GetParam(), [](strategy::Strategy& strategy) -> Status {
+  strategy::ForReplicas(GetParam(), [](strategy::ReplicaStrategy& strategy) -> Status {
     const auto scope = strategy.Scope();
     const auto layer = DenseOne(0, 0);
     Model model(layer);

@@ -40,7 +40,7 @@ TEST(StoreTest, AKilledServerComesBackAsItWas) {
   EXPECT_EQ(store->version(), 5);
   EXPECT_EQ(store->definitions(), 2);
   EXPECT_EQ(Fingerprint(*store), want);
-  EXPECT_EQ(store->snapshot()->values.size(), 3u);
+  EXPECT_EQ(store->newest()->values.size(), 3u);
   EXPECT_TRUE(ApplyOne(*store, SamplePush(3, {0, 1, 4}, 9)).repeated_push);
   EXPECT_EQ(ApplyOne(*store, SamplePush(3, {0, 1, 5}, 9)).version, 6);
 }
@@ -140,7 +140,7 @@ TEST(StoreTest, TheCheckpointHoldsWholeVariablesUnderTheirOwnNames) {
                                              "w f32[5,2]"}));
   const auto w = (*saved)->Load("w");
   ASSERT_TRUE(w.ok());
-  EXPECT_EQ(w->values<float>()[7], store->snapshot()->values.at("w/part_1").values<float>()[1]);
+  EXPECT_EQ(w->values<float>()[7], store->newest()->values.at("w/part_1").values<float>()[1]);
 
   // Another session, on another number of shards, begins with it.
   const std::string want = Fingerprint(*store);

@@ -21,32 +21,32 @@ namespace fs = std::filesystem;
 TEST(StoreTest, APushChangesWhatWorkersRead) {
   const auto store = OpenStore();
   ASSERT_TRUE(SetUpSample(*store, 1).ok());
-  const std::shared_ptr<const Snapshot> before = store->snapshot();
+  const std::shared_ptr<const StoreVersion> before = store->newest();
   ASSERT_EQ(before->values.size(), 3u);  // w/part_0, w/part_1, n; no slots
   const Push pushes[] = {SamplePush(1, {0, 1, 0}, 1.0f), SamplePush(1, {1, 1, 0}, 1.0f)};
   const auto results = store->Apply(pushes);
   EXPECT_EQ(results[0]->version, 1);
   EXPECT_EQ(results[1]->version, 2);
-  const std::shared_ptr<const Snapshot> after = store->snapshot();
+  const std::shared_ptr<const StoreVersion> after = store->newest();
   EXPECT_EQ(after->version, 2);
   EXPECT_EQ(after->values.at("n").Item(), 2);
   // Adam's first step is of the learning rate's length, whatever the gradient's.
   const float was = before->values.at("w/part_1").values<float>()[3];
   EXPECT_NEAR(after->values.at("w/part_1").values<float>()[3], was - 0.02f, 1e-5f);
-  EXPECT_EQ(before->values.at("n").Item(), 0) << "a snapshot stays as it was";
+  EXPECT_EQ(before->values.at("n").Item(), 0) << "a version stays as it was";
 }
 
 TEST(StoreTest, ShardsBeginAsRowsOfTheWhole) {
   const auto store = OpenStore();
   ASSERT_TRUE(SetUpSample(*store, 1).ok());
-  const auto cut_rows = store->snapshot()->values;
+  const auto cut_rows = store->newest()->values;
   // The same job, not cut.
   Planner planner(Whole{}, 1, 7);
   const std::vector<Parameter> variables = {
       Parameter("w", TensorType{DType::kF32, {5, 2}}, nn::Initializer::Uniform(-1, 1))};
   ASSERT_TRUE(store->SetUp({.session = 2}).ok());
   ASSERT_TRUE(store->Define({2, 0, planner.AddVariables(variables).value()[0]}).ok());
-  const Tensor& whole = store->snapshot()->values.at("w");
+  const Tensor& whole = store->newest()->values.at("w");
   for (int i = 0; i < 6; ++i) {
     EXPECT_EQ(whole.values<float>()[i], cut_rows.at("w/part_0").values<float>()[i]);
   }
@@ -103,7 +103,7 @@ TEST(StoreTest, APushThatIsNotFiniteIsRefusedAndChangesNothing) {
     const auto store = OpenStore(options);
     ASSERT_TRUE(SetUpSample(*store, 1).ok());
     ApplyOne(*store, SamplePush(1, {0, 1, 0}, 1.0f));
-    const auto before = store->snapshot()->values;
+    const auto before = store->newest()->values;
     const int64_t bytes = store->log_bytes();
     const Status refused =
         ErrorOf(*store, SamplePush(1, {0, 1, 1}, std::numeric_limits<float>::infinity()));
@@ -112,7 +112,7 @@ TEST(StoreTest, APushThatIsNotFiniteIsRefusedAndChangesNothing) {
         << refused.message();
     EXPECT_EQ(store->version(), 1);
     EXPECT_EQ(store->log_bytes(), bytes);
-    for (const auto& [name, value] : store->snapshot()->values) {
+    for (const auto& [name, value] : store->newest()->values) {
       EXPECT_TRUE(std::ranges::equal(value.bytes(), before.at(name).bytes())) << name;
     }
     ApplyOne(*store, SamplePush(1, {0, 1, 2}, 1.0f));
@@ -147,7 +147,7 @@ TEST(StoreTest, WritesReplaceStates) {
   Push write{{1, {-1, 1, 0}, 0, "", {"n"}, -1}, {Tensor::Scalar<int64_t>(41)}};
   ApplyOne(*store, write);
   ApplyOne(*store, SamplePush(1, {0, 1, 0}, 1));
-  EXPECT_EQ(store->snapshot()->values.at("n").Item(), 42);
+  EXPECT_EQ(store->newest()->values.at("n").Item(), 42);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The driver of a training job over an engine that only counts: whose rounds end as a test says,
+// The driver of a training job over stages that only count: whose rounds end as a test says,
 // and whose checkpoints hold one number, the step.
 #include "runtime/trainer/job/training.h"
 
@@ -44,7 +44,7 @@ spec:
 )";
 constexpr int64_t kStepsPerEpoch = 5;
 
-// What a test asks of the engine, and what came of it.
+// What a test asks of them, and what came of it.
 struct Script {
   std::function<double(int64_t step)> loss = [](int64_t step) {
     return 1 / static_cast<double>(step);
@@ -60,9 +60,9 @@ struct Script {
   std::optional<Status> closed;
 };
 
-class CountingEngine final : public JobEngine {
+class CountingStages final : public JobStages, Saver {
  public:
-  CountingEngine(const TrainingJob& job, Script& script) : job_(job), script_(script) {}
+  CountingStages(const TrainingJob& job, Script& script) : job_(job), script_(script) {}
 
   Status Start(std::stop_token) override { return Call("Start"); }
   Status Open(std::stop_token) override { return Call("Open"); }
@@ -72,7 +72,8 @@ class CountingEngine final : public JobEngine {
     ++round_;
     if (const auto there = checkpoint::FindLatest(folder()); there.ok()) newest_ = there->path;
     if (newest_.empty() && script_.resume_at) {
-      Save({.step = *script_.resume_at, .epoch = *script_.resume_at / kStepsPerEpoch});
+      MT_RETURN_IF_ERROR(
+          Save({.step = *script_.resume_at, .epoch = *script_.resume_at / kStepsPerEpoch}, {}));
       script_.saved.clear();
       last_.reset();
     }
@@ -92,18 +93,18 @@ class CountingEngine final : public JobEngine {
     return {.mesh = "nowhere", .beginning = "nowhere", .plan_text = "a plan", .parameters = {w}};
   }
   std::string folder() const override { return job_.config.output + "/checkpoints"; }
-  std::optional<checkpoint::SaveReport> last_save() const override { return last_; }
+  Saver& saver() override { return *this; }
 
-  Result<train::FitResult> Fit(Loop loop, std::stop_token stop) override {
+  Result<train::FitResult> Fit(FitWork work, std::stop_token stop) override {
     MT_RETURN_IF_ERROR(Call("Fit"));
-    script_.starts.push_back(loop.options.start.step);
+    script_.starts.push_back(work.options.start.step);
     class Runner final : public train::StepRunner {
      public:
-      Runner(CountingEngine& engine, const Loop& loop) : engine_(engine), loop_(loop) {
-        step_ = loop.options.start.step;
+      Runner(CountingStages& stages, const FitWork& work) : stages_(stages), work_(work) {
+        step_ = work.options.start.step;
       }
       Result<train::BatchFigures> TrainStep(const train::Batch& batch) override {
-        Script& script = engine_.script_;
+        Script& script = stages_.script_;
         ++step_;
         if (script.stop_at_three != nullptr && step_ == 3) script.stop_at_three->request_stop();
         if (const auto fails = script.fails.find(step_); fails != script.fails.end()) {
@@ -116,24 +117,22 @@ class CountingEngine final : public JobEngine {
       Result<train::BatchFigures> EvalStep(const train::Batch&) override {
         return Internal("nothing is evaluated");
       }
-      Status Save(const train::Position& position) override {
-        engine_.Save(position, loop_.pinned());
-        return OkStatus();
-      }
+      Status Save(const train::Position& position) override { return work_.saves->save(position); }
       int64_t last_saved() const override {
-        return engine_.script_.saved.empty() ? -1 : engine_.script_.saved.back();
+        return stages_.script_.saved.empty() ? -1 : stages_.script_.saved.back();
       }
 
      private:
-      CountingEngine& engine_;
-      const Loop& loop_;
+      CountingStages& stages_;
+      const FitWork& work_;
       int64_t step_ = 0;
     };
-    Runner runner(*this, loop);
-    train::CheckpointEvery save(runner, loop.saves);
-    loop.callbacks.push_back(&save);
+    EXPECT_EQ(work.here, job_.train.get());
+    Runner runner(*this, work);
+    train::CheckpointEvery save(runner, work.saves->times);
+    work.callbacks.push_back(&save);
     strategy::PipelineBatches batches(*job_.train);
-    return train::Fit(runner, batches, loop.options, loop.callbacks, stop);
+    return train::Fit(runner, batches, work.options, work.callbacks, stop);
   }
   Ending End(const Result<train::FitResult>& result, std::stop_token) override {
     script_.called.emplace_back("End");
@@ -148,7 +147,12 @@ class CountingEngine final : public JobEngine {
     script_.called.emplace_back(what);
     return OkStatus();
   }
-  void Save(const train::Position& position, std::optional<int64_t> pinned = {}) {
+  Result<std::optional<saving::Resumed>> Resume(std::stop_token) override {
+    return Unimplemented("Begin does");
+  }
+  Status Wait() override { return OkStatus(); }
+  std::optional<checkpoint::SaveReport> last() const override { return last_; }
+  Status Save(const train::Position& position, std::optional<int64_t> pinned) override {
     const auto w = mesh::Tensor::Scalar(static_cast<float>(position.step));
     const checkpoint::Snapshot snapshot{
         .step = position.step,
@@ -157,6 +161,7 @@ class CountingEngine final : public JobEngine {
     newest_ = checkpoint::Save(folder(), snapshot, {.keep = 2, .pinned = pinned}).value();
     last_ = {position.step, newest_, 0};
     script_.saved.push_back(position.step);
+    return OkStatus();
   }
 
   const TrainingJob& job_;
@@ -167,8 +172,8 @@ class CountingEngine final : public JobEngine {
 };
 
 Script* the_script = nullptr;
-std::unique_ptr<JobEngine> MakeCountingEngine(const TrainingJob& job) {
-  return std::make_unique<CountingEngine>(job, *the_script);
+std::unique_ptr<JobStages> MakeCountingStages(const TrainingJob& job) {
+  return std::make_unique<CountingStages>(job, *the_script);
 }
 
 class TrainingTest : public testing::Test {
@@ -185,7 +190,7 @@ class TrainingTest : public testing::Test {
     if (!manifest.ok()) return manifest.status();
     JobConfig config{.output = output(), .port = std::nullopt};
     config.job.termination_log = folder_.path() + "/last-words";
-    return RunTraining(config, *std::move(manifest), MakeCountingEngine, stop);
+    return RunTraining(config, *std::move(manifest), MakeCountingStages, stop);
   }
 
   std::string output() const { return folder_.path() + "/out"; }

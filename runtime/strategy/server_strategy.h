@@ -1,5 +1,17 @@
-// The variables of a strategy whose values lie on parameter servers, and the coordinator that
-// reaches them.
+// The chief's strategy of parameter servers: variables lie on the servers, steps run on the
+// workers, each in its own time.
+//
+//   MT_ASSIGN_OR_RETURN(auto options, parameter::OptionsFromEnvironment());  // TF_CONFIG
+//   MT_ASSIGN_OR_RETURN(auto strategy, Strategy::ParameterServer({.coordinator = options}));
+//   auto scope = strategy->Scope();
+//   Model model(...);  // Compile, Fit, Evaluate, Predict, as under every strategy
+//   ...
+//   strategy->coordinator().End();  // the job is done: servers and workers may go
+//
+// Batches are read here and sent with their steps; an epoch's steps have all ended when the epoch
+// does, so what is validated and saved then is the work of exactly those steps. There are no
+// replicas that go together, so it has no Run, Reduce and distributed datasets. A loop of one's own
+// schedules its steps: strategy->coordinator().Schedule.
 //
 // Kept true: a variable is on the servers from its first use, under its path, and begins with what
 // was assigned or restored before, else with its initial value. What was restored is kept for those
@@ -12,49 +24,52 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <stop_token>
 #include <string>
 
 #include "runtime/base/status.h"
 #include "runtime/checkpoint/restore.h"
 #include "runtime/nn/parameter.h"
 #include "runtime/parameter/chief/coordinator.h"
-#include "runtime/strategy/parameter_server.h"
+#include "runtime/strategy/strategy.h"
 
 namespace meshtrain::strategy {
 
-class RemoteVariables {
- public:
-  // Errors: kInvalidArgument for a number of steps below 0; Coordinator::Create's.
-  static Result<std::unique_ptr<RemoteVariables>> Create(ParameterServerOptions options,
-                                                         std::stop_token stop);
+struct ParameterServerOptions {
+  // Its cluster and identity are OptionsFromEnvironment's; its steps_in_flight is set by the next.
+  parameter::CoordinatorOptions coordinator;
+  // Steps that run at once, in the whole job. 1: each begins with what the one before it left, as
+  // in a single process. 0: one for each worker.
+  int64_t steps_in_flight = 0;
+};
 
+class ServerStrategy final : public Strategy {
+ public:
+  ~ServerStrategy() override;
+
+  // Schedules steps, says who is there, ends the job.
   parameter::Coordinator& coordinator() { return *coordinator_; }
   int64_t ahead() const { return ahead_; }  // steps to schedule (parameter::InFlight)
 
-  // A parameter was made under the strategy's scope.
-  void Add(const nn::Parameter& parameter) { by_key_.emplace(parameter.key(), parameter); }
-
   // Puts those on the servers that are not there. Errors: kFailedPrecondition for a variable of
   // another scope, kAlreadyExists for a second one of a path; the servers'.
-  Status Begin(std::span<const program::Variable> variables);
+  Status PutOnServers(std::span<const program::Variable> variables);
   // Gives those that the coordinator has made by itself what was assigned or restored. `renewed`:
   // slots, as their servers hold them, that begin anew even where they have a value.
   Status GiveNew(std::span<const nn::Parameter> renewed = {});
 
-  Result<mesh::Tensor> Read(const program::Variable& variable);
-  // Errors: also kInvalidArgument (type).
-  Status Assign(const program::Variable& variable, const mesh::Tensor& value);
-
-  // Every variable and slot; its folder. `folder` must be one that the servers reach.
-  Result<std::string> Save(const std::string& folder, int64_t step);
-  // Values by path, for variables there are and those that come to be. Errors: kInvalidArgument
-  // (type) and kDataLoss, before anything is written; the servers'.
-  Status Give(std::unique_ptr<checkpoint::Checkpoint> from);
+  Result<mesh::Tensor> Read(const program::Variable& variable) override;
+  Status Assign(const program::Variable& variable, const mesh::Tensor& value) override;
+  Result<std::string> Save(const std::string& folder, int64_t step,
+                           std::span<const program::Variable> variables = {}) override;
 
  private:
-  RemoteVariables(std::unique_ptr<parameter::Coordinator> coordinator, int64_t ahead)
-      : coordinator_(std::move(coordinator)), ahead_(ahead) {}
+  friend class Strategy;
+  ServerStrategy(std::string name, std::unique_ptr<parameter::Coordinator> coordinator,
+                 int64_t ahead);
+  void Hold(const nn::Parameter& parameter) override;
+  // Values by path, for variables there are and those that come to be. Errors: kInvalidArgument
+  // (type) and kDataLoss, before anything is written; the servers'.
+  Status Give(std::unique_ptr<checkpoint::Checkpoint> from) override;
   Result<nn::Parameter> Find(const program::Variable& variable) const;
   bool OnServers(const nn::Parameter& parameter) const;
   // What was restored under this name, if anything was. Errors: kInvalidArgument (type).

@@ -1,14 +1,14 @@
-// What runs the steps of a training job: the devices of a mesh, in one process or in many, or the
-// workers of parameter servers. A Training (training.h) drives it, in this order:
+// The stages of a training job where its kinds differ: who takes part, how they come together and
+// part, and what is told of them. A Training (training.h) goes through them, in this order:
 //
 //   Start   once, before the data is opened
-//   Open    once, with the data: plans, or what stands for them
+//   Open    once, with the data: strategy, engine and saver, as far as they can be made alone
 //   Begin   all who take part are here, with the states of the newest checkpoint or the first ones
 //   Fit     trains and saves
 //   End     what was saved last is durable; or a process was lost, and the next round Begins
 //   Close   once, with what the job ends with
 //
-// One thread.
+// Steps are the engine's (runtime/trainer/engine.h), checkpoints the saver's. One thread.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,18 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/checkpoint/async.h"
 #include "runtime/data/pipeline.h"
 #include "runtime/nn/parameter.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/saving/resume.h"
-#include "runtime/train/callbacks.h"
+#include "runtime/trainer/engine.h"
 #include "runtime/trainer/job/config.h"
 #include "runtime/trainer/job/reporter.h"
+#include "runtime/trainer/job/saver.h"
 
 namespace meshtrain::trainer {
 
-// What is to be trained. An engine borrows it.
+// What is to be trained. The stages borrow it.
 struct TrainingJob {
   JobConfig config;
   manifest::Manifest manifest;
@@ -40,9 +40,9 @@ struct TrainingJob {
   int64_t epochs = 0, steps_per_epoch = 0;
 };
 
-class JobEngine {
+class JobStages {
  public:
-  virtual ~JobEngine() = default;
+  virtual ~JobStages() = default;
 
   virtual Status Start(std::stop_token stop) = 0;
   virtual Status Open(std::stop_token stop) = 0;
@@ -66,20 +66,13 @@ class JobEngine {
   virtual bool chief() const { return true; }
   // Of the checkpoints.
   virtual std::string folder() const = 0;
-  // The newest complete one of this run. Thread-safe.
-  virtual std::optional<checkpoint::SaveReport> last_save() const = 0;
+  // From Begin on.
+  virtual Saver& saver() = 0;
 
-  struct Loop {
-    train::FitOptions options;  // but for the validation's data
-    bool validates = false;     // on the job's test data
-    std::vector<train::Callback*> callbacks;
-    train::SaveTimes saves;
-    // The step of a checkpoint that stays whatever its age; asked before each save.
-    std::function<std::optional<int64_t>()> pinned;
-  };
-  // For figures of its own.
-  virtual void AddMetrics(telemetry::Metrics&) {}
-  virtual Result<train::FitResult> Fit(Loop loop, std::stop_token stop) = 0;
+  // For figures of its own; null: none. From Begin on.
+  virtual std::unique_ptr<train::Callback> MakeMetrics(telemetry::Metrics&) { return nullptr; }
+  // Engine::Fit.
+  virtual Result<train::FitResult> Fit(FitWork work, std::stop_token stop) = 0;
 
   struct Ending {
     bool again = false;  // a process was lost or leaves: the next round Begins
@@ -100,9 +93,9 @@ class JobEngine {
 };
 
 // A mesh, of this process's devices or of several processes'.
-std::unique_ptr<JobEngine> MakeMeshJobEngine(const TrainingJob& job);
+std::unique_ptr<JobStages> MakeMeshJob(const TrainingJob& job);
 // The chief of a job with parameter servers; also worker 0 of a job without a chief, which then
 // runs steps in the same process. Needs config.job.tf_config.
-std::unique_ptr<JobEngine> MakeServerJobEngine(const TrainingJob& job);
+std::unique_ptr<JobStages> MakeServerJob(const TrainingJob& job);
 
 }  // namespace meshtrain::trainer

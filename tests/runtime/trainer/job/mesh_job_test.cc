@@ -81,7 +81,7 @@ class MeshEngineTest : public testing::Test {
       config.job.peer_return = seconds(1);
       manifest.checkpoint.path = checkpoints[p];
       running[p] = std::async(std::launch::async, [=, token = stop.get_token()] {
-        return RunTraining(config, manifest, MakeMeshJobEngine, token);
+        return RunTraining(config, manifest, MakeMeshJob, token);
       });
     }
     const Duration end = SystemClock().Monotonic() + kLongest;

@@ -1,10 +1,11 @@
-#include "runtime/strategy/remote_variables.h"
+#include "runtime/strategy/server_strategy.h"
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "runtime/checkpoint/restore.h"
 #include "runtime/execute/session.h"
 #include "runtime/parameter/chief/steps.h"
 #include "runtime/strategy/variables.h"
@@ -50,37 +51,50 @@ const TensorType& TypeOf(const std::vector<parameter::Planner::Part>& parts) {
 
 }  // namespace
 
-Result<std::unique_ptr<RemoteVariables>> RemoteVariables::Create(ParameterServerOptions options,
-                                                                 std::stop_token stop) {
+Result<std::unique_ptr<ServerStrategy>> Strategy::ParameterServer(ParameterServerOptions options,
+                                                                  std::stop_token stop) {
+  const std::string name = "ParameterServerStrategy";
   if (options.steps_in_flight < 0) {
-    return InvalidArgument("steps_in_flight: expected at least 0, got: " +
+    return InvalidArgument(name + ": steps_in_flight: expected at least 0, got: " +
                            std::to_string(options.steps_in_flight));
   }
-  MT_ASSIGN_OR_RETURN(const auto workers,
-                      parameter::AddressesOf(options.coordinator.cluster, cluster::Role::kWorker));
+  auto workers = parameter::AddressesOf(options.coordinator.cluster, cluster::Role::kWorker);
+  if (!workers.ok()) return workers.status().At(name);
   const parameter::InFlight in_flight =
-      parameter::DivideInFlight(options.steps_in_flight, static_cast<int64_t>(workers.size()));
+      parameter::DivideInFlight(options.steps_in_flight, static_cast<int64_t>(workers->size()));
   options.coordinator.steps_in_flight = in_flight.per_worker;
-  MT_ASSIGN_OR_RETURN(auto coordinator, parameter::Coordinator::Create(
-                                            std::move(options.coordinator), std::move(stop)));
-  return std::unique_ptr<RemoteVariables>(
-      new RemoteVariables(std::move(coordinator), in_flight.ahead));
+  auto coordinator =
+      parameter::Coordinator::Create(std::move(options.coordinator), std::move(stop));
+  if (!coordinator.ok()) return coordinator.status().At(name);
+  return std::unique_ptr<ServerStrategy>(
+      new ServerStrategy(name, std::move(*coordinator), in_flight.ahead));
 }
 
-Result<nn::Parameter> RemoteVariables::Find(const Variable& variable) const {
+ServerStrategy::ServerStrategy(std::string name,
+                               std::unique_ptr<parameter::Coordinator> coordinator, int64_t ahead)
+    : Strategy(std::move(name), /*process=*/0, /*replicas=*/1),
+      coordinator_(std::move(coordinator)),
+      ahead_(ahead) {}
+ServerStrategy::~ServerStrategy() = default;
+
+void ServerStrategy::Hold(const nn::Parameter& parameter) {
+  by_key_.emplace(parameter.key(), parameter);
+}
+
+Result<nn::Parameter> ServerStrategy::Find(const Variable& variable) const {
   const auto it = by_key_.find(variable.key());
   if (it == by_key_.end()) return OfAnotherScope(variable);
   return it->second;
 }
 
-bool RemoteVariables::OnServers(const nn::Parameter& parameter) const {
+bool ServerStrategy::OnServers(const nn::Parameter& parameter) const {
   const parameter::Planner& planner = coordinator_->planner();
   if (planner.Holds(parameter)) return true;
   // A slot: of the servers' states, but none of the variables.
   return planner.states().contains(parameter.name()) && planner.ShardsOf(parameter.name()).empty();
 }
 
-Status RemoteVariables::Begin(std::span<const Variable> variables) {
+Status ServerStrategy::PutOnServers(std::span<const Variable> variables) {
   std::vector<nn::Parameter> missing;
   for (const Variable& variable : variables) {
     MT_ASSIGN_OR_RETURN(nn::Parameter parameter, Find(variable));
@@ -91,8 +105,8 @@ Status RemoteVariables::Begin(std::span<const Variable> variables) {
   return GiveNew();
 }
 
-Result<std::optional<Tensor>> RemoteVariables::Given(const std::string& name,
-                                                     const TensorType& type) const {
+Result<std::optional<Tensor>> ServerStrategy::Given(const std::string& name,
+                                                    const TensorType& type) const {
   if (given_ == nullptr || !given_->index().variables.contains(name))
     return std::optional<Tensor>();
   MT_ASSIGN_OR_RETURN(Tensor value, given_->Load(name));
@@ -100,7 +114,7 @@ Result<std::optional<Tensor>> RemoteVariables::Given(const std::string& name,
   return std::optional<Tensor>(std::move(value));
 }
 
-Status RemoteVariables::GiveNew(std::span<const nn::Parameter> renewed) {
+Status ServerStrategy::GiveNew(std::span<const nn::Parameter> renewed) {
   for (const auto& [name, parts] : coordinator_->planner().states()) {
     const bool began = begun_.contains(name);
     const bool again = began && std::any_of(renewed.begin(), renewed.end(), [&](const auto& slot) {
@@ -123,12 +137,12 @@ Status RemoteVariables::GiveNew(std::span<const nn::Parameter> renewed) {
   return OkStatus();
 }
 
-Result<Tensor> RemoteVariables::Read(const Variable& variable) {
-  MT_RETURN_IF_ERROR(Begin({&variable, 1}));
+Result<Tensor> ServerStrategy::Read(const Variable& variable) {
+  MT_RETURN_IF_ERROR(PutOnServers({&variable, 1}));
   return coordinator_->Read(variable.name());
 }
 
-Status RemoteVariables::Assign(const Variable& variable, const Tensor& value) {
+Status ServerStrategy::Assign(const Variable& variable, const Tensor& value) {
   MT_ASSIGN_OR_RETURN(const nn::Parameter parameter, Find(variable));
   MT_RETURN_IF_ERROR(CheckTypeOf(parameter.name(), parameter.type(), value.type()));
   if (OnServers(parameter)) return coordinator_->Write(parameter.name(), value);
@@ -136,7 +150,8 @@ Status RemoteVariables::Assign(const Variable& variable, const Tensor& value) {
   return OkStatus();
 }
 
-Result<std::string> RemoteVariables::Save(const std::string& folder, int64_t step) {
+Result<std::string> ServerStrategy::Save(const std::string& folder, int64_t step,
+                                         std::span<const Variable> /*variables*/) {
   MT_RETURN_IF_ERROR(coordinator_->SaveTo(folder, step));
   MT_RETURN_IF_ERROR(coordinator_->WaitForSave());
   const auto saved = coordinator_->last_save();
@@ -144,7 +159,7 @@ Result<std::string> RemoteVariables::Save(const std::string& folder, int64_t ste
   return saved->path;
 }
 
-Status RemoteVariables::Give(std::unique_ptr<checkpoint::Checkpoint> from) {
+Status ServerStrategy::Give(std::unique_ptr<checkpoint::Checkpoint> from) {
   MT_RETURN_IF_ERROR(from->Verify());
   const auto& saved = from->index().variables;
   for (const auto& [name, parts] : coordinator_->planner().states()) {

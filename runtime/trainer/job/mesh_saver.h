@@ -19,14 +19,15 @@
 #include "runtime/saving/resume.h"
 #include "runtime/saving/session_checkpoints.h"
 #include "runtime/train/loop.h"
-#include "runtime/trainer/mesh_runner.h"
+#include "runtime/trainer/engine.h"
+#include "runtime/trainer/job/saver.h"
 
 namespace meshtrain::trainer {
 
 // Called by every process of a team, each with its own session. In a folder of the user's every
 // process writes and reads its own shards; in one of our own the chief alone saves, and sends what
 // it reads.
-class JobCheckpoints {
+class MeshSaver final : public Saver {
  public:
   struct Options {
     // The manifest's `checkpoint.path`, or `<output>/checkpoints` where it names none
@@ -37,41 +38,43 @@ class JobCheckpoints {
     membership::Team* team = nullptr;  // null: one process
     // How long the chief waits for the others' parts of a checkpoint in a shared folder.
     Duration parts_timeout = checkpoint::SaveOptions().parts_timeout;
+    std::string program_hash;
+    std::vector<mesh::Tensor> initial_weights;  // in the place of the weights' own first values
+    // Whether a position is the end of the job.
+    std::function<bool(const train::Position&)> finished;
   };
-  static Result<std::unique_ptr<JobCheckpoints>> Create(Options options, execute::Session& session,
-                                                        MeshRunner& runner, data::Pipeline& data);
+  // `engine`: prepared, over states that lie in `session`.
+  static Result<std::unique_ptr<MeshSaver>> Create(Options options, execute::Session& session,
+                                                   Engine& engine, data::Pipeline& data);
 
-  // Loads the newest whole checkpoint into the states and puts the data's cursor where it stood; a
-  // damaged one is logged and the one before it taken. Where there is none, or the manifest begins
-  // anew, the states get their initial values. `finished`: whether a position is the end of the
-  // job. A finished run in a folder of our own is not resumed but replaced, whatever its program
-  // was: its checkpoints go when the first one of this run is complete. With a team all processes
-  // take the same one, after Team::Join; a second call rolls back. Errors: kFailedPrecondition for
-  // a folder of the user's that holds checkpoints although the manifest asks to begin anew;
-  // SessionCheckpoints::Restore's.
-  Result<std::optional<saving::Resumed>> Resume(
-      const std::function<bool(const train::Position&)>& finished, std::stop_token stop);
+  // Where there is no checkpoint, or the manifest begins anew, the states get their first values.
+  // A finished run in a folder of our own is not resumed but replaced, whatever its program was:
+  // its checkpoints go when the first one of this run is complete. With a team all processes take
+  // the same one, after Team::Join. Errors: kFailedPrecondition for a folder of the user's that
+  // holds checkpoints although the manifest asks to begin anew; SessionCheckpoints::Restore's.
+  Result<std::optional<saving::Resumed>> Resume(std::stop_token stop) override;
+  Status Save(const train::Position& position, std::optional<int64_t> pinned) override;
+  Status Wait() override { return files_->Wait(); }
+  std::optional<checkpoint::SaveReport> last() const override { return files_->last(); }
 
-  // Called by the loop, between steps: SessionCheckpoints::Begin of the states and of where the
-  // data stands.
-  Status Save(const train::Position& position, std::optional<int64_t> pinned);
-
+  // The newest step that was resumed or saved, -1: none.
+  int64_t last_saved() const { return last_saved_; }
   saving::SessionCheckpoints& files() { return *files_; }
   const saving::SessionCheckpoints& files() const { return *files_; }
 
  private:
-  JobCheckpoints(Options options, MeshRunner& runner, data::Pipeline& data)
-      : o_(std::move(options)), runner_(runner), data_(data) {}
+  MeshSaver(Options options, Engine& engine, data::Pipeline& data)
+      : o_(std::move(options)), engine_(engine), data_(data) {}
   // Candidates that the manifest lets us go on from; notes the run, and what it replaces.
-  Result<std::vector<checkpoint::Candidate>> Candidates(
-      const std::function<bool(const train::Position&)>& finished);
+  Result<std::vector<checkpoint::Candidate>> Candidates();
   Status BeginAnew();
 
   const Options o_;
-  MeshRunner& runner_;
+  Engine& engine_;
   data::Pipeline& data_;
   std::unique_ptr<saving::SessionCheckpoints> files_;
   bool resumed_before_ = false;
+  int64_t last_saved_ = -1;
   int64_t run_ = 0;  // kRunKey, in a folder of our own
 };
 

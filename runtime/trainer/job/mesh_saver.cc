@@ -1,6 +1,4 @@
-#include "runtime/trainer/job/checkpoints.h"
-
-#include <fmt/format.h>
+#include "runtime/trainer/job/mesh_saver.h"
 
 #include <utility>
 
@@ -8,11 +6,9 @@
 
 namespace meshtrain::trainer {
 
-Result<std::unique_ptr<JobCheckpoints>> JobCheckpoints::Create(Options options,
-                                                               execute::Session& session,
-                                                               MeshRunner& runner,
-                                                               data::Pipeline& data) {
-  auto made = std::unique_ptr<JobCheckpoints>(new JobCheckpoints(std::move(options), runner, data));
+Result<std::unique_ptr<MeshSaver>> MeshSaver::Create(Options options, execute::Session& session,
+                                                     Engine& engine, data::Pipeline& data) {
+  auto made = std::unique_ptr<MeshSaver>(new MeshSaver(std::move(options), engine, data));
   const Options& o = made->o_;
   saving::SessionCheckpoints::Options files{
       .folder = o.folder,
@@ -22,21 +18,19 @@ Result<std::unique_ptr<JobCheckpoints>> JobCheckpoints::Create(Options options,
       .data = &data,
       .shared = !o.own_folder,
       .background = true,
-      .program_hash = fmt::format("{:016x}", program::HashProgram(runner.programs().train_step)),
+      .program_hash = o.program_hash,
       .advice = o.own_folder ? "give another --output, or `checkpoint.resume: Never` to begin anew"
                              : "give another `checkpoint.path`"};
-  MT_ASSIGN_OR_RETURN(made->files_, saving::SessionCheckpoints::Create(
-                                        session, {runner.states().begin(), runner.states().end()},
-                                        std::move(files)));
+  MT_ASSIGN_OR_RETURN(
+      made->files_, saving::SessionCheckpoints::Create(session, engine.states(), std::move(files)));
   return made;
 }
 
-Result<std::optional<saving::Resumed>> JobCheckpoints::Resume(
-    const std::function<bool(const train::Position&)>& finished, std::stop_token stop) {
+Result<std::optional<saving::Resumed>> MeshSaver::Resume(std::stop_token stop) {
   MT_ASSIGN_OR_RETURN(const auto restored,
-                      files_->Restore([&] { return Candidates(finished); }, std::move(stop)));
+                      files_->Restore([&] { return Candidates(); }, std::move(stop)));
   resumed_before_ = true;
-  runner_.set_last_saved(restored ? restored->position.step : -1);
+  last_saved_ = restored ? restored->position.step : -1;
   if (!restored) {
     MT_RETURN_IF_ERROR(BeginAnew());
     return std::optional<saving::Resumed>();
@@ -44,14 +38,13 @@ Result<std::optional<saving::Resumed>> JobCheckpoints::Resume(
   return std::optional<saving::Resumed>({restored->position, restored->path});
 }
 
-Result<std::vector<checkpoint::Candidate>> JobCheckpoints::Candidates(
-    const std::function<bool(const train::Position&)>& finished) {
+Result<std::vector<checkpoint::Candidate>> MeshSaver::Candidates() {
   MT_ASSIGN_OR_RETURN(
       saving::ResumeChoice choice,
       saving::ChooseCheckpoints({.folder = o_.folder,
                                  .own = o_.own_folder,
                                  .resume = o_.spec.resume || resumed_before_,
-                                 .finished = finished,
+                                 .finished = o_.finished,
                                  .run = resumed_before_ ? std::optional(run_) : std::nullopt})
           .From(Origin::kOutput));
   run_ = choice.run;
@@ -59,18 +52,20 @@ Result<std::vector<checkpoint::Candidate>> JobCheckpoints::Candidates(
   return std::move(choice.candidates);
 }
 
-Status JobCheckpoints::BeginAnew() {
-  MT_RETURN_IF_ERROR(runner_.Initialize());
+Status MeshSaver::BeginAnew() {
+  MT_RETURN_IF_ERROR(engine_.BeginAnew(o_.initial_weights));
   const data::Cursor at = data_.cursor();
   if (at.epoch == 0 && at.batch == 0) return OkStatus();  // batches made ahead stay
   return data_.Restore({.fingerprint = at.fingerprint});
 }
 
-Status JobCheckpoints::Save(const train::Position& position, std::optional<int64_t> pinned) {
+Status MeshSaver::Save(const train::Position& position, std::optional<int64_t> pinned) {
   saving::SessionCheckpoints::SaveExtras extras{.pinned = pinned, .metadata = {}};
   // By a single process: the others of a team that shares a folder do not know it.
   if (o_.own_folder) extras.metadata[std::string(saving::kRunKey)] = std::to_string(run_);
-  return files_->Begin(position, std::move(extras));
+  MT_RETURN_IF_ERROR(files_->Begin(position, std::move(extras)));
+  last_saved_ = position.step;
+  return OkStatus();
 }
 
 }  // namespace meshtrain::trainer

@@ -1,4 +1,4 @@
-#include "runtime/trainer/job/stop_vote.h"
+#include "runtime/trainer/stop_vote.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,285 @@
+// A job on a mesh: its strategy with a session and, with several processes, the team that they
+// make.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/file.h"
+#include "runtime/base/log.h"
+#include "runtime/cluster/exit_code.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/execute/session.h"
+#include "runtime/membership/arithmetic_agreement.h"
+#include "runtime/membership/membership.h"
+#include "runtime/membership/team.h"
+#include "runtime/membership/team_options.h"
+#include "runtime/saving/failure.h"
+#include "runtime/saving/resume.h"
+#include "runtime/trainer/job/choices.h"
+#include "runtime/trainer/job/mesh_saver.h"
+#include "runtime/trainer/job/say.h"
+#include "runtime/trainer/job/stages.h"
+#include "runtime/trainer/job/strategy.h"
+
+namespace meshtrain::trainer {
+namespace {
+
+// From the last part of a checkpoint to its commit by the chief.
+constexpr Duration kCommitTakes = std::chrono::seconds(5);
+
+Status CheckSupported(const manifest::Manifest& manifest, const JobConfig& config) {
+  const std::string file = SourceName(config);
+  if (manifest.program.processes > 1 && !config.job.tf_config) {
+    return InvalidArgument(file + ": its mesh lies in " +
+                           std::to_string(manifest.program.processes) +
+                           " processes: expected TF_CONFIG to say who they are, got: none");
+  }
+  if (!config.job.process()) {
+    return InvalidArgument(
+        "TF_CONFIG: expected a chief or a worker, or the strategy ParameterServer, got: " +
+        cluster::ToString(config.job.tf_config->task));
+  }
+  if (manifest.program.strict && config.isolated) {
+    return Unimplemented(file +
+                         ": program.numerics: strict holds where the devices share memory, "
+                         "not with --isolated");
+  }
+  return OkStatus();
+}
+
+class MeshJob final : public JobStages {
+ public:
+  explicit MeshJob(const TrainingJob& job) : job_(job) {}
+
+  Status Start(std::stop_token) override {
+    return CheckSupported(job_.manifest, job_.config).From(Origin::kManifest);
+  }
+
+  Status Open(std::stop_token stop) override {
+    // A prefetching pipeline decodes while the program is traced and planned.
+    job_.train->Start();
+    if (job_.manifest.program.processes > 1) {
+      MT_ASSIGN_OR_RETURN(team_, MakeTeam());  // the strategy gets it, joined
+      // Loading a step chooses its kernels: by then all have agreed on the instruction set.
+      const auto joined = team_->Join(-1, stop);
+      if (!joined.ok()) return Leave(stop, joined.status());
+      joined_ = true;
+    }
+    if (const Status prepared = Prepare(); !prepared.ok()) {
+      Depart();
+      return prepared;
+    }
+    const CheckpointFolder folder = CheckpointFolderOf(job_.config, job_.manifest);
+    MT_RETURN_IF_ERROR(MakeDirectories(folder.path).From(Origin::kOutput));
+    MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_->session());
+    MeshSaver::Options saves{.folder = folder.path,
+                             .own_folder = folder.own,
+                             .spec = job_.manifest.checkpoint,
+                             .team = team_.get(),
+                             .parts_timeout = job_.config.parts_timeout,
+                             .program_hash = program_hash_,
+                             .initial_weights = std::move(initial_weights_),
+                             .finished = [this](const train::Position& p) {
+                               return saving::IsEnd(p, job_.epochs, job_.steps_per_epoch);
+                             }};
+    MT_ASSIGN_OR_RETURN(saver_,
+                        MeshSaver::Create(std::move(saves), *session, *engine_, *job_.train));
+    return OkStatus();
+  }
+
+  Result<std::optional<saving::Resumed>> Begin(std::stop_token stop) override {
+    for (;;) {
+      if (team_) {
+        if (const Status all = Gather(stop); !all.ok()) return Leave(stop, all);
+      }
+      auto resumed = saver_->Resume(stop);
+      if (resumed.ok()) return resumed;
+      if (!Lost(resumed.status())) return Leave(stop, resumed.status());
+    }
+  }
+
+  Description Describe() const override {
+    const plan::Plan& plan = *engine_->plan();
+    const std::string mesh = strategy_->mesh().ToString();
+    Description what{
+        .mesh = mesh,
+        .beginning = fmt::format(
+            "on mesh {} ({}{})", strategy_->mesh().num_axes() == 0 ? "of one device" : mesh,
+            IsIsolated(job_.config, job_.manifest) ? "each device by itself"
+                                                   : "devices share memory",
+            team_ ? fmt::format(", process {} of {}", team_->process(), team_->processes()) : ""),
+        .plan = {.mesh = mesh,
+                 .peak_bytes_per_device = plan.peak_bytes,
+                 .collective_bytes_per_step = plan.CollectiveBytesPerStep(),
+                 .hash = fmt::format("{:016x}", plan.hash)},
+        .plan_text = plan.Report(),
+        .parameters = declared_->recipe().model->parameters(),
+        .rank_step_seconds = [this] { return engine_->RankStepSeconds(); },
+        .collective_bytes = [this] { return engine_->CollectiveBytesSent(); }};
+    return what;
+  }
+
+  bool chief() const override { return team_ == nullptr || team_->chief(); }
+  std::string folder() const override {
+    return CheckpointFolderOf(job_.config, job_.manifest).path;
+  }
+  Saver& saver() override { return *saver_; }
+
+  Result<train::FitResult> Fit(FitWork work, std::stop_token stop) override {
+    return engine_->Fit(std::move(work), std::move(stop));
+  }
+
+  Ending End(const Result<train::FitResult>& result, std::stop_token stop) override {
+    if (!result.ok() && Lost(result.status())) return {.again = true};
+    // Another process is asked to stop and leaves; what was saved together is where we go on when
+    // it is back.
+    if (team_ && result.ok() && result->end == train::FitEnd::kStopped &&
+        engine_->stopped_by_another() && !stop.stop_requested()) {
+      Say("another process stops; waiting for its return");
+      return {.again = true};
+    }
+    if (!result.ok()) saver_->files().Abandon();
+    const bool leaves = stop.stop_requested();
+    const Status saved =
+        result.ok() ? EndTogether(result->position.step, leaves) : saver_->files().Wait();
+    if (result.ok() && !leaves && Lost(saved)) return {.again = true};
+    Depart();
+    return {.training = result.status(), .saved = saved};
+  }
+
+ private:
+  Result<std::unique_ptr<membership::Team>> MakeTeam() const {
+    const JobConfig& config = job_.config;
+    MT_ASSIGN_OR_RETURN(rpc::Security security, rpc::SecurityFromEnvironment(ProcessEnvironment()));
+    return membership::Team::Create(
+        {.config = *config.job.tf_config,
+         .security = std::move(security),
+         .job = config.job.job,
+         .peer_return = config.job.peer_return,
+         .threads = config.threads,
+         .forced_instruction_set = membership::ForcedInstructionSet(ProcessEnvironment())});
+  }
+
+  // All are here and about to run the same plans.
+  Status Gather(std::stop_token stop) {
+    for (;;) {
+      if (!joined_) MT_RETURN_IF_ERROR(team_->Join(saver_->last_saved(), stop).status());
+      joined_ = false;
+      const Status agreed = engine_->Agree(stop);
+      if (agreed.ok() || !Lost(agreed)) return agreed;
+    }
+  }
+
+  // The process that a loss names first ("worker-2 lost: connection closed"), "" for none.
+  std::string Named(const Status& loss) const {
+    std::string named;
+    size_t first = std::string::npos;
+    for (int i = 0; i < team_->processes(); ++i) {
+      const std::string name = team_->name(i);
+      const size_t at = loss.message().find(name + " ");
+      if (at < first) {
+        first = at;
+        named = name;
+      }
+    }
+    return named;
+  }
+
+  // Whether the error means that a peer is gone, which the next round waits for.
+  bool Lost(const Status& status) {
+    if (team_ == nullptr || !membership::Team::IsLoss(status)) return false;
+    interrupted_(Named(status), team_->incarnation(), status);
+    return true;
+  }
+
+  // The end of a process that cannot go on with the others; where one is lost, nobody is told. (Of
+  // a "stale incarnation" ExitCodeOf makes a code that is not retried: a newer process of our task
+  // is at work, and whoever restarts us would only disturb it.)
+  Status Leave(const std::stop_token& stop, const Status& why) {
+    if (stop.stop_requested()) {
+      Depart();
+      return cluster::Stopped();
+    }
+    if (!membership::Team::IsLoss(why)) Depart();
+    return why;
+  }
+
+  void Depart() {
+    if (team_ == nullptr) return;
+    if (const Status left = team_->Leave(std::chrono::seconds(5)); !left.ok()) {
+      LogInfo("left without a word", {{"error", left.message()}});
+    }
+  }
+
+  // Strategy, steps and initial weights.
+  Status Prepare() {
+    const manifest::Program& program = job_.manifest.program;
+    // The others wait for its plan hashes.
+    const membership::Team::Busy busy(team_.get(), "planning");
+    MT_RETURN_IF_ERROR(Plan(program).From(Origin::kManifest));
+    job_.train->ExpectClasses(engine_->classes());
+    if (job_.test) job_.test->ExpectClasses(engine_->classes());
+    MT_ASSIGN_OR_RETURN(initial_weights_,
+                        InitialWeightsOf(program, declared_->recipe().model->parameters()));
+    return OkStatus();
+  }
+
+  Status Plan(const manifest::Program& program) {
+    MT_ASSIGN_OR_RETURN(declared_, recipe::Declared::Create(program));
+    MT_RETURN_IF_ERROR(CheckBatches(*declared_, *job_.train, job_.test.get()));
+    MT_ASSIGN_OR_RETURN(strategy_, MakeMeshStrategy(job_.config, job_.manifest, *declared_, team_));
+    engine_ = MakeMeshEngine(*strategy_, {.declare_only = true});
+    const std::vector<mesh::TensorType> full = job_.train->BatchTypes(job_.train->batch_size());
+    engine_->Compile(declared_->recipe(), TraceOf(*declared_));
+    MT_RETURN_IF_ERROR(engine_->Prepare(full));
+    MT_RETURN_IF_ERROR(engine_->Plan("", job_.train->batch_sizes(),
+                                     job_.test ? job_.test->batch_sizes() : std::set<int64_t>()));
+    program_hash_ = fmt::format("{:016x}", program::HashProgram(engine_->programs()->train_step));
+    return OkStatus();
+  }
+
+  // Done only when the chief has committed what was saved last, of `step`: nobody leaves before.
+  // When somebody is lost before that, kUnavailable: what the lost one did not write is computed
+  // again. Who `leaves` has written its part.
+  Status EndTogether(int64_t step, bool leaves) {
+    const Status saved = saver_->files().Wait();
+    if (!team_ || membership::Team::IsLoss(saved)) return saved;
+    const auto said = team_->Agree("end", saving::TellFailure(saved), std::chrono::minutes(10), {});
+    if (said.ok()) return saved.ok() ? saving::ToldFailure(team_->name(0), (*said)[0]) : saved;
+    // What is complete stays so, whoever is lost afterwards; the chief may be about to make it
+    // complete.
+    if (!saved.ok() || leaves || chief()) return saved;
+    const Duration end = SystemClock().Monotonic() + kCommitTakes;
+    while (!saver_->files().Holds(step)) {
+      if (SystemClock().Monotonic() >= end) return said.status();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return OkStatus();
+  }
+
+  const TrainingJob& job_;
+  // In the order in which they lean on each other.
+  std::shared_ptr<membership::Team> team_;  // null: one process
+  bool joined_ = false;                     // an incarnation whose plans are not compared yet
+  std::optional<recipe::Declared> declared_;
+  std::unique_ptr<strategy::MeshStrategy> strategy_;
+  std::unique_ptr<Engine> engine_;
+  std::string program_hash_;
+  std::vector<mesh::Tensor> initial_weights_;
+  std::unique_ptr<MeshSaver> saver_;
+};
+
+}  // namespace
+
+std::unique_ptr<JobStages> MakeMeshJob(const TrainingJob& job) {
+  return std::make_unique<MeshJob>(job);
+}
+
+}  // namespace meshtrain::trainer

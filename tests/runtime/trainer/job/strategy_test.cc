@@ -1,0 +1,82 @@
+// A manifest's strategy is the object that C++ makes.
+#include "runtime/trainer/job/strategy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace meshtrain::trainer {
+namespace {
+
+using strategy::MeshStrategy;
+using strategy::ReplicaStrategy;
+
+manifest::Manifest Job(const std::string& strategy, const std::string& program = "") {
+  const std::string text =
+      "kind: TrainingJob\nspec:\n" + (strategy.empty() ? "" : "  strategy: " + strategy + "\n") +
+      "  replicaSpecs: {worker: {replicas: 1}}\n  program:\n" + program +
+      "    data: {train: {idx: {images: a, labels: b}}, batch: 12}\n"
+      "    model: [flatten, dense: {units: 1}]\n    loss: mse\n    optimizer: sgd\n    seed: 3\n";
+  auto manifest = recipe::ParseManifest(text, "job.yaml");
+  EXPECT_TRUE(manifest.ok()) << manifest.status().message();
+  return *std::move(manifest);
+}
+
+struct Case {
+  std::string strategy;
+  std::string program;
+  std::string name;  // of what is made
+  std::string mesh;
+  bool replicas = true;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name << " " << c.mesh; }
+
+class JobStrategyTest : public testing::TestWithParam<Case> {};
+
+TEST_P(JobStrategyTest, IsWhatCppMakes) {
+  const Case& c = GetParam();
+  const manifest::Manifest manifest = Job(c.strategy, c.program);
+  const recipe::Declared declared = recipe::Declared::Create(manifest.program).value();
+  const auto made = MakeMeshStrategy({.threads = 1}, manifest, declared, nullptr);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  EXPECT_EQ((*made)->name(), c.name);
+  EXPECT_EQ((*made)->mesh().ToString(), c.mesh);
+  EXPECT_EQ((*made)->mesh(), declared.mesh());
+  EXPECT_EQ(dynamic_cast<ReplicaStrategy*>(made->get()) != nullptr, c.replicas);
+  execute::Session* const session = (*made)->session().value();
+  EXPECT_EQ(session->options().isolated, IsIsolated({}, manifest));
+  EXPECT_EQ(session->options().threads, 1);
+  EXPECT_EQ((*made)->packing().num_packs, recipe::PackingOf(manifest.program).num_packs);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, JobStrategyTest,
+    testing::Values(
+        Case{"", "", "MeshStrategy", "", false},
+        Case{"",
+             "    mesh: {batch: 2, model: 2}\n    layout: {rules: [{match: '.*kernel', spec: "
+             "[unsharded, model]}]}\n",
+             "MeshStrategy", "batch=2,model=2", false},
+        Case{"Mesh", "    mesh: {batch: 4}\n", "MeshStrategy", "batch=4", false},
+        Case{"Default", "", "DefaultStrategy", ""}, Case{"OneDevice", "", "OneDeviceStrategy", ""},
+        Case{"Mirrored", "    devices: {count: 2}\n", "MirroredStrategy", "batch=2"},
+        Case{"Mirrored", "    devices: {count: 3}\n    mirrored: {cross_device_ops: Ring}\n",
+             "MirroredStrategy", "batch=3"},
+        Case{"Mirrored", "    devices: {count: 2}\n    mirrored: {packing: {num_packs: 2}}\n",
+             "MirroredStrategy", "batch=2"},
+        Case{"CentralStorage", "    devices: {count: 4}\n", "CentralStorageStrategy", "batch=4"},
+        Case{"MultiWorkerMirrored", "    devices: {count: 2}\n", "MultiWorkerMirroredStrategy",
+             "batch=2"}));
+
+TEST(JobStrategyOnceTest, TheCommandLineMayKeepDevicesApart) {
+  const manifest::Manifest manifest = Job("Mirrored", "    devices: {count: 2}\n");
+  const JobConfig apart{.isolated = true};
+  EXPECT_FALSE(IsIsolated({}, manifest));
+  EXPECT_TRUE(IsIsolated(apart, manifest));
+  const auto made =
+      MakeMeshStrategy(apart, manifest, recipe::Declared::Create(manifest.program).value(), nullptr)
+          .value();
+  EXPECT_TRUE(made->session().value()->options().isolated);
+}
+
+}  // namespace
+}  // namespace meshtrain::trainer
