@@ -1,6 +1,6 @@
 #include "cli/manifest.h"
 
-#include <cstdio>
+#include <ostream>
 #include <utility>
 
 #include "runtime/base/file.h"
@@ -56,12 +56,12 @@ Status CheckBatches(const manifest::Manifest& manifest, const DataBatches& batch
   return declared.CheckBatches(batches.train, batches.test).From(Origin::kManifest);
 }
 
-void PrintError(const char* verb, const Status& error) {
-  std::fprintf(stderr, "meshtrain %s: %s\n", verb, Printable(error.message()).c_str());
+void PrintError(const char* verb, const Status& error, std::ostream& err) {
+  err << "meshtrain " << verb << ": " << Printable(error.message()) << "\n";
 }
 
-int End(const char* verb, const Status& status) {
-  if (!status.ok()) PrintError(verb, status);
+int End(const char* verb, const Status& status, std::ostream& err) {
+  if (!status.ok()) PrintError(verb, status, err);
   return cluster::ExitCodeOf(status);
 }
 

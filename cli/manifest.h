@@ -1,6 +1,7 @@
 // What the verbs that read a manifest share.
 #pragma once
 
+#include <iosfwd>
 #include <optional>
 #include <string>
 
@@ -26,9 +27,9 @@ Result<DataBatches> ReadBatchesHere(const manifest::Program& program, bool may_b
 // Declared::CheckBatches, with the place in the manifest; of kManifest.
 Status CheckBatches(const manifest::Manifest& manifest, const DataBatches& batches);
 
-// "meshtrain VERB: MESSAGE" on stderr, each line of the message by itself.
-void PrintError(const char* verb, const Status& error);
+// "meshtrain VERB: MESSAGE" to `err`.
+void PrintError(const char* verb, const Status& error, std::ostream& err);
 // The exit code of a verb that ended with `status`, after PrintError where it is an error.
-int End(const char* verb, const Status& status);
+int End(const char* verb, const Status& status, std::ostream& err);
 
 }  // namespace meshtrain::cli

@@ -1,8 +1,8 @@
 #include "runtime/plan/plan.h"
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -35,18 +35,17 @@ Result<plan::Plan> PlanOf(const manifest::Manifest& manifest, const DataBatches&
   return plan::MakePlan(std::move(partitioned), options);
 }
 
-Status Plan(const std::string& file) {
+Status Plan(const std::string& file, std::ostream& out) {
   MT_ASSIGN_OR_RETURN(const manifest::Manifest manifest, ReadManifest(file));
   MT_ASSIGN_OR_RETURN(const DataBatches batches, ReadBatches(manifest.program));
   MT_ASSIGN_OR_RETURN(const plan::Plan plan, PlanOf(manifest, batches).From(Origin::kManifest));
-  std::fputs(Printable(plan.Report()).c_str(), stdout);
+  out << Printable(plan.Report());
   // Devices of one process share what they can, so that they need this at most.
   const int64_t devices = plan.partitioned.mesh.size();
   const MemoryLimit limit = UsableMemory();
-  std::printf("on one host  at most %s for %lld %s; available: %s (%s)\n",
-              HumanBytes(plan.peak_bytes * devices).c_str(), static_cast<long long>(devices),
-              devices == 1 ? "device" : "devices", HumanBytes(limit.bytes).c_str(),
-              limit.whose.c_str());
+  out << "on one host  at most " << HumanBytes(plan.peak_bytes * devices) << " for " << devices
+      << (devices == 1 ? " device" : " devices") << "; available: " << HumanBytes(limit.bytes)
+      << " (" << limit.whose << ")\n";
   return OkStatus();
 }
 
@@ -58,7 +57,11 @@ void AddPlan(CLI::App& app, Action* chosen) {
                                       "Print what a training step will do: layouts, collectives "
                                       "with bytes, peak memory per device");
   verb->add_option("-f,--file", *file, "The manifest, YAML or JSON")->required();
-  verb->callback([file, chosen] { *chosen = [file] { return End("plan", Plan(*file)); }; });
+  verb->callback([file, chosen] {
+    *chosen = [file](const Console& console) {
+      return End("plan", Plan(*file, console.out), console.err);
+    };
+  });
 }
 
 }  // namespace meshtrain::cli

@@ -1,12 +1,14 @@
+#include "cli/run.h"
+
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +17,6 @@
 #include "cli/manifest.h"
 #include "cli/verbs.h"
 #include "operator/local/run_folder.h"
-#include "operator/local/runner.h"
 #include "runtime/base/cores.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/text.h"
@@ -25,14 +26,6 @@ namespace meshtrain::cli {
 namespace {
 
 constexpr char kRuns[] = "runs";
-
-struct RunFlags {
-  std::string file;
-  std::string output;  // "": a folder of the run's own in kRuns
-  std::string metrics_address;
-  bool isolated = false;
-  int threads = 0;
-};
 
 // What a container would have from its image, its node and its device plugin; all else is the
 // manifest's to give.
@@ -63,14 +56,6 @@ void AllowManyFiles() {
   ::setrlimit(RLIMIT_NOFILE, &limit);  // less room otherwise
 }
 
-bool IsAddress(const std::string& text) {
-  if (text.empty() || text == "none") return true;
-  const size_t colon = text.rfind(':');
-  const auto port = colon == std::string::npos ? std::nullopt
-                                               : ParseInt(std::string_view(text).substr(colon + 1));
-  return port && *port >= 0 && *port <= 65535;
-}
-
 // Mistakes that show only when the program meets its data are told here, once and with their place
 // in the manifest, instead of by each of its processes.
 Status CheckProgram(const Job& job) {
@@ -79,46 +64,67 @@ Status CheckProgram(const Job& job) {
   return CheckBatches(*job.program, batches);
 }
 
-int Run(const RunFlags& flags) {
-  if (!IsAddress(flags.metrics_address)) {
-    PrintError("run", InvalidArgument("--metrics-address: expected HOST:PORT or none, got: " +
-                                      flags.metrics_address));
+int Run(const RunFlags& flags, const Console& console) {
+  if (!IsMetricsAddress(flags.metrics_address)) {
+    PrintError("run",
+               InvalidArgument("--metrics-address: expected HOST:PORT or none, got: " +
+                               flags.metrics_address),
+               console.err);
     return cluster::kExitUsage;
   }
-  auto job = ReadJob(flags.file);
-  if (!job.ok()) return End("run", job.status());
-  if (const Status checked = CheckProgram(*job); !checked.ok()) return End("run", checked);
-  std::string output = flags.output;
-  if (output.empty()) {
-    const auto chosen = local::ChooseRunFolder(kRuns, job->job.metadata.name, job->text);
-    if (!chosen.ok()) return End("run", chosen.status().From(Origin::kOutput));
-    output = chosen->path;
-    if (chosen->unfinished) {
-      std::printf(
-          "going on in %s, whose run of this manifest is unfinished; --output FOLDER begins "
-          "elsewhere\n",
-          output.c_str());
-      std::fflush(stdout);
-    }
+  auto prepared = PrepareRun(flags);
+  if (!prepared.ok()) return End("run", prepared.status(), console.err);
+  if (prepared->goes_on) {
+    console.out << "going on in " << prepared->options.launch.output
+                << ", whose run of this manifest is unfinished; --output FOLDER begins elsewhere"
+                << std::endl;  // the runner writes past the stream's buffer
   }
   AllowManyFiles();
-  local::RunnerOptions options;
-  options.manifest = std::move(job->text);
-  options.launch = {.output = output,
-                    .worker = WorkerPath(),
-                    .metrics_address = flags.metrics_address,
-                    .isolated = flags.isolated,
-                    .threads = flags.threads,
-                    .cores = UsableCores(),
-                    .memory = UsableMemory().bytes};
-  for (const char* name : kFromHere) {
-    if (const char* value = std::getenv(name)) options.launch.environment.emplace_back(name, value);
-  }
   local::StopSignals signals;  // before the runner has threads
-  return local::Runner(std::move(job->job), std::move(options)).Run(signals).exit_code;
+  return local::Runner(std::move(prepared->job), std::move(prepared->options))
+      .Run(signals)
+      .exit_code;
 }
 
 }  // namespace
+
+bool IsMetricsAddress(const std::string& text) {
+  if (text.empty() || text == "none") return true;
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return false;
+  const int64_t port = ParseInt(std::string_view(text).substr(colon + 1)).value_or(-1);
+  return port >= 0 && port <= 65535;
+}
+
+Result<PreparedRun> PrepareRun(const RunFlags& flags) {
+  MT_ASSIGN_OR_RETURN(Job job, ReadJob(flags.file));
+  MT_RETURN_IF_ERROR(CheckProgram(job));
+  PreparedRun out;
+  std::string output = flags.output;
+  if (output.empty()) {
+    MT_ASSIGN_OR_RETURN(
+        const local::RunFolder chosen,
+        local::ChooseRunFolder(kRuns, job.job.metadata.name, job.text).From(Origin::kOutput));
+    output = chosen.path;
+    out.goes_on = chosen.unfinished;
+  }
+  out.job = std::move(job.job);
+  out.options.manifest = std::move(job.text);
+  out.options.manifest_name = flags.file;
+  out.options.launch = {.output = std::move(output),
+                        .worker = WorkerPath(),
+                        .metrics_address = flags.metrics_address,
+                        .isolated = flags.isolated,
+                        .threads = flags.threads,
+                        .cores = UsableCores(),
+                        .memory = UsableMemory().bytes};
+  for (const char* name : kFromHere) {
+    if (const char* value = std::getenv(name)) {
+      out.options.launch.environment.emplace_back(name, value);
+    }
+  }
+  return out;
+}
 
 void AddRun(CLI::App& app, Action* chosen) {
   auto flags = std::make_shared<RunFlags>();
@@ -139,7 +145,9 @@ void AddRun(CLI::App& app, Action* chosen) {
                    "Threads that each process computes with (default: the cores, divided among the "
                    "mesh's processes)")
       ->check(CLI::Range(0, 4096));
-  verb->callback([flags, chosen] { *chosen = [flags] { return Run(*flags); }; });
+  verb->callback([flags, chosen] {
+    *chosen = [flags](const Console& console) { return Run(*flags, console); };
+  });
 }
 
 }  // namespace meshtrain::cli

@@ -1,6 +1,6 @@
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
+#include <ostream>
 #include <string>
 
 #include "cli/job.h"
@@ -11,7 +11,7 @@
 namespace meshtrain::cli {
 namespace {
 
-Status Validate(const std::string& file) {
+Status Validate(const std::string& file, std::ostream& out) {
   MT_ASSIGN_OR_RETURN(const Job job, ReadJob(file));
   // With the data at hand, its batches too; without it the manifest is valid as far as one can see.
   if (job.program) {
@@ -19,7 +19,7 @@ Status Validate(const std::string& file) {
                         ReadBatchesHere(job.program->program, !ReadsDataHere(job)));
     MT_RETURN_IF_ERROR(CheckBatches(*job.program, batches));
   }
-  std::printf("%s: valid\n", Printable(file).c_str());
+  out << Printable(file) << ": valid\n";
   return OkStatus();
 }
 
@@ -31,7 +31,11 @@ void AddValidate(CLI::App& app, Action* chosen) {
                                       "Check a manifest as the operator and the worker would: "
                                       "every mistake with its line and column");
   verb->add_option("-f,--file", *file, "The manifest, YAML or JSON")->required();
-  verb->callback([file, chosen] { *chosen = [file] { return End("validate", Validate(*file)); }; });
+  verb->callback([file, chosen] {
+    *chosen = [file](const Console& console) {
+      return End("validate", Validate(*file, console.out), console.err);
+    };
+  });
 }
 
 }  // namespace meshtrain::cli

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <iosfwd>
 
 namespace CLI {
 class App;
@@ -10,12 +11,23 @@ class App;
 
 namespace meshtrain::cli {
 
+// Where a verb writes: its result, and what went wrong.
+struct Console {
+  std::ostream& out;
+  std::ostream& err;
+};
+
 // Set by the verb that the user chose.
-using Action = std::function<int()>;
+using Action = std::function<int(const Console& console)>;
 
 void AddRun(CLI::App& app, Action* chosen);
 void AddPlan(CLI::App& app, Action* chosen);
 void AddValidate(CLI::App& app, Action* chosen);
 void AddVersion(CLI::App& app, Action* chosen);
+
+// The command line as a function: parses the arguments, of which the first is the program's name,
+// and does what the verb says. Returns the exit code; writes nowhere but to `console`, except what
+// `run` starts.
+int RunCommand(int argc, const char* const* argv, const Console& console);
 
 }  // namespace meshtrain::cli

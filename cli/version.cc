@@ -1,5 +1,5 @@
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <ostream>
 
 #include "cli/verbs.h"
 
@@ -8,8 +8,8 @@ namespace meshtrain::cli {
 void AddVersion(CLI::App& app, Action* chosen) {
   CLI::App* verb = app.add_subcommand("version", "Print the version");
   verb->callback([chosen] {
-    *chosen = [] {
-      std::puts("meshtrain " MT_VERSION);
+    *chosen = [](const Console& console) {
+      console.out << "meshtrain " MT_VERSION "\n";
       return 0;
     };
   });

@@ -1,0 +1,40 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "cli/verbs.h"
+#include "runtime/base/text.h"
+#include "runtime/cluster/contract.h"
+
+namespace meshtrain::cli {
+
+int RunCommand(int argc, const char* const* argv, const Console& console) {
+  CLI::App app("Trains neural networks on many devices, from one manifest.", "meshtrain");
+  app.require_subcommand(1);
+  app.set_help_flag("-h,--help", "Print this help and leave");
+  app.set_version_flag("--version", MT_VERSION);
+  Action chosen;
+  AddRun(app, &chosen);
+  AddPlan(app, &chosen);
+  AddValidate(app, &chosen);
+  AddVersion(app, &chosen);
+  // CLI11 would only say that a verb is missing.
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
+  if (argc > 1 && argv[1][0] != '-' &&
+      std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end()) {
+    console.err << "meshtrain: expected one of the verbs " << Join(verbs, ", ")
+                << ", got: " << Excerpt(argv[1]) << DidYouMean(argv[1], verbs) << "\n";
+    return cluster::kExitUsage;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error, console.out, console.err) == 0 ? 0 : cluster::kExitUsage;
+  }
+  return chosen(console);
+}
+
+}  // namespace meshtrain::cli
