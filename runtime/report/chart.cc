@@ -61,7 +61,7 @@ constexpr double kBottom = 48;
 constexpr double kInside = 14;        // from the frame to the first and the last point
 constexpr int64_t kMostOnLine = 240;  // points of a line: one for each two units of its width
 constexpr size_t kMostDots = 24;      // closer ones would cover the line
-constexpr int64_t kMostPlaces = 60;
+constexpr int64_t kMostTooltips = 60;
 constexpr double kLetter = 6.6;  // the width of one in a tip, a little more than most have
 
 struct Scale {
@@ -172,43 +172,43 @@ void DrawSeries(std::string& out, const Series& s, const Frame& frame) {
   }
 }
 
-// What is said at one place of the chart: a line for where it is, and one for each series.
-struct Place {
+// What is said at one point of the x axis: a line for where it is, and one for each series.
+struct Tooltip {
   std::vector<std::string> lines;
   std::vector<std::pair<const Series*, double>> values;
 };
 
-std::map<double, Place> PlacesOf(const Chart& chart) {
-  std::map<double, Place> places;
+std::map<double, Tooltip> TooltipsOf(const Chart& chart) {
+  std::map<double, Tooltip> tooltips;
   for (const Series& s : chart.series) {
-    for (const CurvePoint& p : Thinned(s.points, kMostPlaces)) {
+    for (const CurvePoint& p : Thinned(s.points, kMostTooltips)) {
       if (p.count == 0) continue;
-      Place& place = places[p.x];
-      if (place.lines.empty()) {
-        place.lines.push_back(p.first < p.x
-                                  ? fmt::format("{}s {:.0f} to {:.0f}", chart.x_label, p.first, p.x)
-                                  : fmt::format("{} {:.0f}", chart.x_label, p.x));
+      Tooltip& tooltip = tooltips[p.x];
+      if (tooltip.lines.empty()) {
+        tooltip.lines.push_back(
+            p.first < p.x ? fmt::format("{}s {:.0f} to {:.0f}", chart.x_label, p.first, p.x)
+                          : fmt::format("{} {:.0f}", chart.x_label, p.x));
       }
       std::string text = s.name + " " + FigureText(p.value);
       if (p.largest > p.least) {
         text += " (" + FigureText(p.least) + " to " + FigureText(p.largest) + ")";
       }
-      place.lines.push_back(std::move(text));
-      place.values.emplace_back(&s, p.value);
+      tooltip.lines.push_back(std::move(text));
+      tooltip.values.emplace_back(&s, p.value);
     }
   }
-  return places;
+  return tooltips;
 }
 
-void DrawPlaces(std::string& out, const Chart& chart, const Frame& frame) {
+void DrawTooltips(std::string& out, const Chart& chart, const Frame& frame) {
   auto to = std::back_inserter(out);
-  const std::map<double, Place> places = PlacesOf(chart);
+  const std::map<double, Tooltip> tooltips = TooltipsOf(chart);
   double begin = kLeft;
   bool first = true;
-  for (auto it = places.begin(); it != places.end(); ++it) {
+  for (auto it = tooltips.begin(); it != tooltips.end(); ++it) {
     const auto next = std::next(it);
     const double x = frame.x(it->first);
-    const double end = next == places.end() ? kWidth - kRight : (x + frame.x(next->first)) / 2;
+    const double end = next == tooltips.end() ? kWidth - kRight : (x + frame.x(next->first)) / 2;
     std::string all;
     size_t longest = 0;
     for (const std::string& line : it->second.lines) {
@@ -322,7 +322,7 @@ std::string RenderChart(const Chart& chart) {
   DrawAxes(out, chart, frame, ticks, first, last);
   DrawLegend(out, chart);
   for (const Series& s : chart.series) DrawSeries(out, s, frame);
-  DrawPlaces(out, chart, frame);
+  DrawTooltips(out, chart, frame);
   return out + "</svg>";
 }
 

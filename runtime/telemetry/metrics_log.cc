@@ -12,6 +12,7 @@
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "runtime/base/log.h"
 #include "runtime/base/text.h"
@@ -205,6 +206,45 @@ Status MetricsLog::Close() {
   const Status there = CheckStillThere();
   if (file_.Close() != 0 && there.ok()) return ErrnoStatus(errno, "cannot close", path_);
   return there;
+}
+
+Status ReadSteps(const std::string& path,
+                 const std::function<void(int64_t step, std::span<const NamedValue>)>& add) {
+  MT_ASSIGN_OR_RETURN(const FileDescriptor file, OpenFile(path, O_RDONLY));
+  std::vector<NamedValue> figures;
+  const auto take = [&](std::string_view text) {
+    if (text.size() > static_cast<size_t>(kLongestLine)) return;
+    const auto line = nlohmann::ordered_json::parse(text, nullptr, false);
+    if (!line.is_object() || !line.contains("loss") || line.contains("bad")) return;
+    const auto step = line.find("step");
+    if (step == line.end() || !step->is_number_integer()) return;
+    figures.clear();
+    for (const auto& [name, value] : line.items()) {
+      if (name == "step" || name == "epoch" || name == "seconds") continue;
+      if (!value.is_number() && !value.is_null()) continue;
+      figures.emplace_back(
+          name, value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
+    }
+    add(step->get<int64_t>(), figures);
+  };
+  std::string block(size_t{1} << 16, '\0');
+  std::string line;  // so far; of one that is too long only so much that this shows
+  while (true) {
+    const ssize_t n = ::read(file.get(), block.data(), block.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, "cannot read", path);
+    if (n == 0) return OkStatus();  // what has no end yet is no line
+    std::string_view rest(block.data(), static_cast<size_t>(n));
+    while (!rest.empty()) {
+      const size_t end = rest.find('\n');
+      const std::string_view piece = rest.substr(0, end);
+      if (line.size() <= static_cast<size_t>(kLongestLine)) line += piece;
+      if (end == std::string_view::npos) break;
+      take(line);
+      line.clear();
+      rest.remove_prefix(end + 1);
+    }
+  }
 }
 
 }  // namespace meshtrain::telemetry

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,6 +40,12 @@ struct ValidationRecord {
 // With the line end. Pure.
 std::string StepLine(const StepRecord& record);
 std::string ValidationLine(const ValidationRecord& record);
+
+// Goes over the steps of such a file from its beginning: `add` takes each step's number and its
+// figures, the loss first, a null as not a number. Lines of bad steps, of validations and of others
+// are left out. Errors: base/file.h's.
+Status ReadSteps(const std::string& path,
+                 const std::function<void(int64_t step, std::span<const NamedValue>)>& add);
 
 // Each line is one write(): a killed process leaves whole lines. Not thread-safe. Errors:
 // base/file.h's; kAlreadyExists where a symbolic link lies in the file's place; kNotFound, naming

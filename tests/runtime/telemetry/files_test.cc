@@ -137,6 +137,60 @@ TEST(MetricsLogTest, AContinuedRunDropsTheStepsItDoesAgain) {
 }
 
 // A hole in front makes the file larger than memory could be asked for; nobody reads it.
+TEST(MetricsLogTest, ItsStepsCanBeGoneOver) {
+  const Folder folder;
+  const std::string path = folder.path + "/metrics.jsonl";
+  {
+    auto log = MetricsLog::Open(path).value();
+    const std::vector<NamedValue> accuracy = {{"accuracy", 0.5}};
+    ASSERT_TRUE(
+        log->Add(StepRecord{.step = 1, .epoch = 1, .loss = 2.25, .metrics = accuracy, .seconds = 1})
+            .ok());
+    ASSERT_TRUE(log->Add(StepRecord{.step = 2,
+                                    .epoch = 1,
+                                    .loss = 9,
+                                    .metrics = {},
+                                    .seconds = {},
+                                    .bad = "not finite"})
+                    .ok());
+    ASSERT_TRUE(log->Add(ValidationRecord{.step = 2, .epoch = 1, .figures = accuracy}).ok());
+    ASSERT_TRUE(log->Add(StepRecord{.step = 3,
+                                    .epoch = 2,
+                                    .loss = std::numeric_limits<double>::infinity(),
+                                    .metrics = {},
+                                    .seconds = {}})
+                    .ok());
+  }
+  std::ofstream(path, std::ios::app)
+      << "no line of ours\n{\"step\":4}\n[1]\n{\"step\":5,\"loss\":0.5}";
+  std::ostringstream seen;
+  ASSERT_TRUE(ReadSteps(path, [&seen](int64_t step, std::span<const NamedValue> figures) {
+                seen << step << ":";
+                for (const auto& [name, value] : figures) seen << " " << name << " " << value;
+                seen << "\n";
+              }).ok());
+  EXPECT_EQ(seen.str(), "1: loss 2.25 accuracy 0.5\n3: loss nan\n");
+  EXPECT_EQ(ReadSteps(folder.path + "/none", {}).code(), StatusCode::kNotFound);
+
+  // Lines across the blocks that are read, and one that is longer than any of ours.
+  {
+    std::ofstream file(path);
+    for (int step = 1; step <= 5000; ++step) {
+      file << StepLine(
+          {.step = step, .epoch = 1, .loss = 1.0 / step, .metrics = {}, .seconds = {}});
+      if (step == 2500) {
+        file << R"({"step":2500,"loss":1,"x":")" << std::string(3 << 20, 'x') << "\"}\n";
+      }
+    }
+  }
+  int64_t next = 1;
+  ASSERT_TRUE(ReadSteps(path, [&next](int64_t step, std::span<const NamedValue> figures) {
+                ASSERT_EQ(step, next++);
+                EXPECT_EQ(figures[0].second, 1.0 / static_cast<double>(step));
+              }).ok());
+  EXPECT_EQ(next, 5001);
+}
+
 TEST(MetricsLogTest, TheTailIsCutAtAnySize) {
   const Folder folder;
   const std::string path = folder.path + "/metrics.jsonl";
