@@ -64,8 +64,11 @@ using strategy::CentralStorageOptions;
 using strategy::CrossDeviceOps;
 using strategy::GetStrategy;
 using strategy::HasStrategy;
+using strategy::MeshOptions;
+using strategy::MeshStrategy;
 using strategy::MirroredOptions;
 using strategy::MultiWorkerOptions;
+using strategy::ReplicaStrategy;
 using strategy::Strategy;
 using strategy::StrategyOptions;
 using strategy::StrategyScope;
@@ -82,8 +85,9 @@ inline Result<Mesh> CreateMesh(std::vector<mesh::Axis> axes,
   return Mesh::Create(std::move(axes), std::move(devices));
 }
 
-// An axis of more than one device that is none of `used` does no work: every device along it would
-// compute the same. Errors: kInvalidArgument, of Origin::kManifest.
+// Whether `used`, the axes that the program says it lays something out over, are all axes of more
+// than one device: along any other every device would compute the same. Takes the program's word
+// and looks at no layout. Errors: kInvalidArgument, of Origin::kManifest.
 Status CheckAxesUsed(const Mesh& mesh, const std::vector<std::string>& used);
 
 // The processes of one mesh, or this one alone, with a session for this process's part of it.

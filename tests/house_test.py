@@ -19,10 +19,13 @@ MOST_LINES = 500
 # Folder: what each of its files is.
 CATALOGUES = {
     'operator/reconcile': 'a policy',
-    'runtime/data': 'a source or a stage',
-    'runtime/nn': 'a layer',
+    'runtime/data/sources': 'a source',
+    'runtime/manifest/catalogue/layers': 'the entry of a layer',
+    'runtime/nn/layers': 'a layer',
     'runtime/program/ops': 'a family of operations',
-    'runtime/train': 'an optimizer, a loss or a metric',
+    'runtime/train/losses': 'a loss',
+    'runtime/train/metrics': 'a metric',
+    'runtime/train/optimizers': 'an optimizer',
 }
 LARGEST = 8
 

@@ -19,7 +19,8 @@ set(table
   "runtime/report:"
   "runtime/telemetry: runtime/base"
   "runtime/mesh: runtime/base"
-  "runtime/manifest: runtime/mesh"
+  "runtime/choice:"
+  "runtime/manifest: runtime/mesh runtime/choice"
   "runtime/program: runtime/mesh"
   "runtime/sharding: runtime/program"
   "runtime/plan: runtime/sharding"
@@ -27,9 +28,9 @@ set(table
   "runtime/wire: runtime/base"
   "runtime/collective: runtime/mesh runtime/collective/algorithms runtime/wire"
   "runtime/device: runtime/plan runtime/collective"
-  "runtime/data: runtime/mesh"
+  "runtime/data: runtime/mesh runtime/choice"
   "runtime/checkpoint: runtime/mesh"
-  "runtime/nn: runtime/program"
+  "runtime/nn: runtime/program runtime/choice"
   "runtime/train: runtime/nn"
   "runtime/execute: runtime/plan runtime/device runtime/collective"
   "runtime/rpc: runtime/cluster"
@@ -52,7 +53,7 @@ set(table
   "operator: operator/control"
   "worker: runtime/trainer/job runtime/parameter/server"
   "cli: operator/local runtime/plan runtime/recipe")
-set(pure runtime/cluster runtime/report runtime/collective/algorithms runtime/mesh runtime/program runtime/sharding runtime/plan
+set(pure runtime/choice runtime/cluster runtime/report runtime/collective/algorithms runtime/mesh runtime/program runtime/sharding runtime/plan
   runtime/manifest runtime/recipe operator/api operator/reconcile)
 set(device_code runtime/collective runtime/device runtime/execute runtime/membership)
 

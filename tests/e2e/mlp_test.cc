@@ -9,7 +9,7 @@
 
 #include "runtime/program/ops.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/trainer/job/runner.h"
+#include "runtime/trainer/job/choices.h"
 #include "tests/e2e/core_mlp_run.h"
 
 namespace meshtrain {
@@ -138,8 +138,9 @@ std::vector<double> TrainDeclared(const std::string& optimizer, bool isolated,
   EXPECT_TRUE(manifest.ok()) << manifest.status().message();
   const auto declared = recipe::Declared::Create(manifest->program).value();
   const auto session = Session::Create({.isolated = isolated}).value();
-  const auto runner = trainer::MakeRunner(
-      *session, declared, {.types = {{dtype, {128, 28, 28}}, Batches()[0].components[1].type()}});
+  const auto runner = trainer::MeshRunner::Create(
+      *session, declared.mesh(), trainer::TraceOf(declared),
+      {.types = {{dtype, {128, 28, 28}}, Batches()[0].components[1].type()}});
   EXPECT_TRUE(runner.ok()) << runner.status().message();
   EXPECT_TRUE((*runner)->Initialize().ok());
   std::vector<double> losses;
@@ -205,8 +206,8 @@ TEST(DeclaredMlpTest, AnInfiniteInputIsNamedAndLeavesTheWeightsAlone) {
   options.plan.finite_outputs = {"loss"};
   const auto session = Session::Create(std::move(options)).value();
   const auto runner =
-      trainer::MakeRunner(
-          *session, declared,
+      trainer::MeshRunner::Create(
+          *session, declared.mesh(), trainer::TraceOf(declared),
           {.types = {Batches()[0].components[0].type(), Batches()[0].components[1].type()}})
           .value();
   ASSERT_TRUE(runner->Initialize().ok());

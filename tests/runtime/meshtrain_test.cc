@@ -92,7 +92,7 @@ std::shared_ptr<nn::Layer> DenseOne(double w0, double l2) {
 train::Recipe MseRecipe(std::shared_ptr<nn::Layer> model, double learning_rate) {
   train::Recipe recipe;
   recipe.model = std::move(model);
-  recipe.loss = {.kind = train::LossKind::kMeanSquaredError};
+  recipe.loss = train::losses::MeanSquaredError();
   recipe.optimizer = train::Sgd({.common = {.learning_rate = learning_rate}});
   return recipe;
 }
@@ -172,8 +172,8 @@ TEST_F(ParameterServersTest, TheKerasExampleAndItsCheckpointUnderMirrored) {
     MT_ASSIGN_OR_RETURN(const auto strategy, strategy::Strategy::Mirrored({.count = 2}));
     const auto scope = strategy->Scope();
     trainer::Model model(DenseOne(0, 1e-4));
-    MT_RETURN_IF_ERROR(model.Compile(
-        {.loss = {.kind = train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+    MT_RETURN_IF_ERROR(
+        model.Compile({.loss = train::losses::MeanSquaredError(), .optimizer = train::Sgd()}));
     MT_RETURN_IF_ERROR(model.Restore(folder_));
     if (model.steps() != 20)
       return Internal("expected 20 steps, got: " + std::to_string(model.steps()));
@@ -205,7 +205,7 @@ TEST_F(ParameterServersTest, AModelOverThemAndItsCheckpoint) {
     const auto scope = strategy->Scope();
     trainer::Model model(DenseOne(example.w0, 1e-4));
     MT_RETURN_IF_ERROR(
-        model.Compile({.loss = {train::LossKind::kMeanSquaredError}, .optimizer = train::Sgd()}));
+        model.Compile({.loss = train::losses::MeanSquaredError(), .optimizer = train::Sgd()}));
     const trainer::Arrays ones{Ones(100), Ones(100), 10};
     const auto fit = [&]() -> Status {
       MT_ASSIGN_OR_RETURN(const trainer::History history, model.Fit(ones, {.epochs = 2}));
@@ -220,7 +220,7 @@ TEST_F(ParameterServersTest, AModelOverThemAndItsCheckpoint) {
     MT_RETURN_IF_ERROR(model.Restore(folder_));
     if (model.steps() != 20) return Internal("steps: " + std::to_string(model.steps()));
     MT_RETURN_IF_ERROR(fit());
-    strategy->coordinator()->End();
+    strategy->coordinator().End();
     if (!cluster.worker->ended()) return Internal("expected the worker to be told of the end");
     return OkStatus();
   };

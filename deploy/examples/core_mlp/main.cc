@@ -99,6 +99,7 @@ Status Main(const Flags& flags) {
 }  // namespace core_mlp
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // each epoch's line as it ends, into a pipe too
   core_mlp::Flags flags;
   CLI::App app("Trains the core MLP example.");
   app.option_defaults()->always_capture_default();

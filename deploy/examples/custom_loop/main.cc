@@ -40,14 +40,14 @@ Result<JoinedWorker> MakeStrategy(const Flags& flags) {
 
 Status Main(const Flags& flags) {
   MT_ASSIGN_OR_RETURN(JoinedWorker worker, MakeStrategy(flags));
-  Strategy& strategy = *worker.strategy;
+  ReplicaStrategy& strategy = *worker.strategy;
   const auto scope = strategy.Scope();
 
   // Whatever is made from here on lies on every replica.
   nn::Sequential model(nn::Dense(1, {.kernel_initializer = nn::Initializer::Constant(-0.38224259),
                                      .kernel_regularizer = nn::L2(1e-4)}));
   const auto optimizer = train::Sgd({.common = {.learning_rate = 0.01}});
-  const train::Loss loss_object{.kind = train::LossKind::kBinaryCrossentropy, .from_logits = true};
+  const train::Loss loss_object = train::losses::BinaryCrossentropy({.from_logits = true});
 
   const int64_t global_batch_size = 5 * strategy.num_replicas_in_sync();
   const int64_t examples = 200 * global_batch_size;

@@ -172,8 +172,11 @@ class Resumes(Case):
         self.assertIn("resuming from", result.stdout)
         self.assertEqual([row[0] for row in self.table(result)], ["1", "2", "3", "4"])
         self.assertEqual(self.table(result), self.table(whole))
-        epochs = re.findall(r"<tr[^>]*><td>(\d+)(?: <small>best</small>)?</td>", (self.folder / "out" / "report.html").read_text())
-        self.assertEqual(epochs, ["1", "2", "3", "4"])
+        report = (self.folder / "out" / "report.html").read_text()
+        self.assertEqual(re.findall(r"<tr[^>]*><td>(\d+)(?: <small>best</small>)?</td>", report), ["1", "2", "3", "4"])
+        tips = r'aria-label="(step \d+; [^"]+)"'
+        self.assertEqual(re.findall(tips, report), re.findall(tips, (self.folder / "whole" / "report.html").read_text()))
+        self.assertEqual(len(re.findall(tips, report)), 2 * 20, "the steps of the first process too")
 
     def test_a_finished_run_is_replaced_whatever_its_model_was(self):
         self.assertEqual(self.run_job(self.manifest()).returncode, 0)
@@ -265,6 +268,17 @@ class Mistakes(Case):
                           "program.layout.rules[0]: layout [batch] has 1 entry, but `hidden.kernel` has rank 2")
         self.expect_error(self.run_job(self.manifest(edit=rule("{match: hiden.kernel, spec: [unsharded, batch]}"))), 78,
                           "program.layout.rules[0]: layout rule `hiden.kernel` matches no parameter", "near: hidden.kernel")
+
+    def test_a_mistake_that_only_the_worker_sees_has_its_place_too(self):
+        # A template says that the data may be elsewhere: only the process that opens it knows its types.
+        anchored = lambda t: t.replace("    loss:", "    # a comment, and an anchor\n    loss: &loss").replace("- flatten", "- dense: {units: 3}")
+        want = self.meshtrain("validate", "-f", self.manifest(edit=anchored))
+        self.expect_error(want, 78, "job.yaml:")
+        elsewhere = lambda t: anchored(t).replace("replicas: 1", "replicas: 1, template: {spec: {containers: [{name: t, image: any}]}}")
+        manifest = self.manifest(edit=elsewhere)
+        got = self.run_job(manifest)
+        self.expect_error(got, 78, want.stderr.replace("meshtrain validate: ", "meshtrain-worker: "))
+        self.assertEqual((self.folder / "out" / "manifest.as-run.yaml").read_text(), Path(manifest).read_text())
 
     def test_a_batch_that_the_axis_does_not_divide(self):
         self.expect_error(self.run_job(self.manifest(mesh="{batch: 3}")), 78,
