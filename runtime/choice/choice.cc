@@ -44,6 +44,9 @@ std::string Options::Text(std::string_view name, std::string_view fallback) cons
 std::optional<std::vector<int64_t>> Options::Ints(std::string_view name) const {
   return Given<std::vector<int64_t>>(*this, name);
 }
+std::optional<std::vector<double>> Options::Numbers(std::string_view name) const {
+  return Given<std::vector<double>>(*this, name);
+}
 std::optional<std::vector<std::string>> Options::Texts(std::string_view name) const {
   return Given<std::vector<std::string>>(*this, name);
 }

@@ -31,7 +31,7 @@ struct Spot {
 struct Choice;
 // A nested choice (an initializer) or group of options (a regularizer) is a vector of one.
 using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>,
-                           std::vector<std::string>, std::vector<Choice>>;
+                           std::vector<double>, std::vector<std::string>, std::vector<Choice>>;
 
 // The options that a text gives, by name. An option that is not there, or is of another type, has
 // the fallback.
@@ -48,6 +48,7 @@ class Options {
   std::optional<double> MaybeNumber(std::string_view name) const;
   std::string Text(std::string_view name, std::string_view fallback = "") const;
   std::optional<std::vector<int64_t>> Ints(std::string_view name) const;
+  std::optional<std::vector<double>> Numbers(std::string_view name) const;
   std::optional<std::vector<std::string>> Texts(std::string_view name) const;
   const Choice* Chosen(std::string_view name) const;  // null where it is not given
 

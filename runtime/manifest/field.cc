@@ -19,6 +19,8 @@ std::string TypeText(const Field& field) {
       return "one of " + Join(field.words, ", ");
     case FieldType::kInts:
       return "a list of whole numbers";
+    case FieldType::kNumbers:
+      return "a list, each " + field.bounds.ToString(false);
     case FieldType::kTexts:
       return "a list of texts";
     case FieldType::kMap:
@@ -29,6 +31,8 @@ std::string TypeText(const Field& field) {
       return "a " + std::string(field.of->noun);
     case FieldType::kChoices:
       return "a list, each a " + std::string(field.of->noun);
+    case FieldType::kNumberOrChoice:
+      return field.bounds.ToString(false) + ", or a " + std::string(field.of->noun);
     case FieldType::kOther:
       break;
   }
@@ -122,6 +126,12 @@ Node ToNode(const std::vector<int64_t>& values) {
   return Node::List(std::move(items));
 }
 
+Node ToNode(const std::vector<double>& values) {
+  std::vector<Node> items;
+  for (const double value : values) items.push_back(ToNode(value));
+  return Node::List(std::move(items));
+}
+
 }  // namespace field
 
 namespace option {
@@ -180,6 +190,13 @@ Field Ints(std::string_view name, const Says& says) {
       name, FieldType::kInts, [=](Fields& in) { return in.Ints(name); }, says);
 }
 
+Field Numbers(std::string_view name, const Bounds& bounds, const Says& says) {
+  Field field = Plain<std::vector<double>>(
+      name, FieldType::kNumbers, [=](Fields& in) { return in.Numbers(name, bounds); }, says);
+  field.bounds = bounds;
+  return field;
+}
+
 Field Texts(std::string_view name, const Says& says) {
   return Plain<std::vector<std::string>>(
       name, FieldType::kTexts, [=](Fields& in) { return in.Texts(name); }, says);
@@ -198,6 +215,27 @@ Field OneOf(std::string_view name, const Catalogue& catalogue, const Says& says)
     const Choice* choice = static_cast<const Options*>(from)->Chosen(name);
     if (choice == nullptr) return std::nullopt;
     return WriteChoice(*choice, catalogue);
+  };
+  return field;
+}
+
+Field NumberOrOneOf(std::string_view name, const Bounds& bounds, const Catalogue& catalogue,
+                    const Says& says) {
+  Field field = OneOf(name, catalogue, says);
+  field.type = FieldType::kNumberOrChoice;
+  field.bounds = bounds;
+  const auto is_map = [name](Fields& in) {
+    const Node* node = in.Get(name);
+    return node != nullptr && node->IsMap();
+  };
+  const Field number = Number(name, bounds, says);
+  field.read = [is_map, choice = field.read, plain = number.read](Fields& in, void* out) {
+    (is_map(in) ? choice : plain)(in, out);
+  };
+  field.write = [name, choice = field.write,
+                 plain = number.write](const void* from) -> std::optional<Node> {
+    const bool chosen = static_cast<const Options*>(from)->Chosen(name) != nullptr;
+    return (chosen ? choice : plain)(from);
   };
   return field;
 }

@@ -54,11 +54,13 @@ enum class FieldType : uint8_t {
   kText,
   kWord,  // one of `words`
   kInts,
+  kNumbers,
   kTexts,
   kMap,     // of `fields`
   kMaps,    // a list of maps of `fields`
   kChoice,  // one of `of`
   kChoices,
+  kNumberOrChoice,
   kOther,  // `type_text`
 };
 
@@ -117,6 +119,7 @@ inline Node ToNode(double value) { return Node::Number(value); }
 inline Node ToNode(const std::string& value) { return Node::Text(value); }
 Node ToNode(const std::vector<std::string>& values);
 Node ToNode(const std::vector<int64_t>& values);
+Node ToNode(const std::vector<double>& values);
 
 inline Field Required(Field field) {
   field.required = true;
@@ -274,8 +277,12 @@ Field Bool(std::string_view name, const Says& says);
 Field Text(std::string_view name, const Says& says);
 Field Word(std::string_view name, std::vector<std::string> words, const Says& says);
 Field Ints(std::string_view name, const Says& says);
+Field Numbers(std::string_view name, const Bounds& bounds, const Says& says);
 Field Texts(std::string_view name, const Says& says);
 Field OneOf(std::string_view name, const Catalogue& catalogue, const Says& says);
+// A number, or one of a catalogue.
+Field NumberOrOneOf(std::string_view name, const Bounds& bounds, const Catalogue& catalogue,
+                    const Says& says);
 Field Group(std::string_view name, std::vector<Field> fields, const Says& says);
 
 }  // namespace option

@@ -190,6 +190,26 @@ std::vector<int64_t> Fields::Ints(std::string_view key) {
   return numbers;
 }
 
+std::vector<double> Fields::Numbers(std::string_view key, const Bounds& bounds) {
+  std::vector<double> numbers;
+  const Node* value = Get(key);
+  if (value == nullptr) return numbers;
+  if (!value->IsList()) {
+    Wrong(key, "a list of numbers");
+    return numbers;
+  }
+  for (const Node& item : value->list) {
+    const auto number = item.AsDouble();
+    if (number && bounds.Hold(*number)) {
+      numbers.push_back(*number);
+    } else {
+      problems_.Add(item.place, Path(key),
+                    "expected " + bounds.ToString(false) + ", got: " + item.Describe());
+    }
+  }
+  return numbers;
+}
+
 void Fields::Done() {
   if (done_) return;
   done_ = true;

@@ -89,6 +89,7 @@ class Fields {
                      std::string_view fallback);
   std::vector<std::string> Texts(std::string_view key);
   std::vector<int64_t> Ints(std::string_view key);
+  std::vector<double> Numbers(std::string_view key, const Bounds& bounds);
 
   // Unknown members and missing ones become mistakes; called once, by the destructor at the latest.
   void Done();

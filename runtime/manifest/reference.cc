@@ -32,6 +32,9 @@ std::string CellType(const Field& field) {
   const std::string one = WithArticle(
       field.of->noun, "[" + std::string(field.of->noun) + "](#" + Anchor(*field.of) + ")");
   if (!field.type_text.empty()) return Cell(field.type_text) + "; each " + one;
+  if (field.type == FieldType::kNumberOrChoice) {
+    return Cell(field.bounds.ToString(false)) + ", or " + one;
+  }
   return (field.type == FieldType::kChoices ? "a list, each " : "") + one;
 }
 
@@ -79,7 +82,7 @@ std::string ReferencePage() {
   AddTable(ProgramFields(), "", &out);
   out += "\n## checkpoint\n\n";
   AddTable(CheckpointFields(), "", &out);
-  for (const Catalogue* catalogue : {&Layers(), &Initializers(), &Losses(), &Optimizers(),
+  for (const Catalogue* catalogue : {&Layers(), &Initializers(), &Losses(), &Optimizers(), &Schedules(),
                                      &Metrics(), &Sources(), &MapOps(), &Partitioners()}) {
     AddCatalogue(*catalogue, &out);
   }

@@ -1,5 +1,7 @@
 #include "runtime/train/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -25,6 +27,10 @@ thread_local GradientScope* current_scope = nullptr;
 
 }  // namespace
 
+std::string LearningRate::ToString() const {
+  return is_constant() ? fmt::format("{}", constant_) : text_;
+}
+
 GradientScope::GradientScope(Reduce reduce)
     : reduce_(std::move(reduce)), previous_(std::exchange(current_scope, this)) {}
 GradientScope::~GradientScope() { current_scope = previous_; }
@@ -48,14 +54,33 @@ void Optimizer::Apply(std::span<const Parameter> weights, std::span<const Value>
   } else if (common_.clipvalue) {
     for (Value& g : clipped) g = program::ClipByValue(g, -*common_.clipvalue, *common_.clipvalue);
   }
+  rates_.clear();
   if (common_.weight_decay) {
     for (const Parameter& w : weights) {
-      AssignSub(w, w * (*common_.weight_decay * common_.learning_rate));
+      const program::Operand rate = learning_rate(w.type().dtype);
+      AssignSub(w, rate.is_number() ? w * (*common_.weight_decay * rate.number())
+                                    : w * (*common_.weight_decay * rate));
     }
   }
   Begin();
   for (size_t i = 0; i < weights.size(); ++i) Update(weights[i], clipped[i]);
   End();
+  for (const Parameter& slot : slots_) {
+    if (slot.name() == "optimizer.iterations") AssignAdd(slot, 1);
+  }
+}
+
+program::Operand Optimizer::learning_rate(DType dtype) {
+  const LearningRate& rate = common_.learning_rate;
+  if (rate.is_constant()) return rate.constant();
+  const auto find = [this](DType type, const auto& make) {
+    const auto [it, is_new] = rates_.try_emplace(type);
+    if (is_new) it->second = make();
+    return it->second;
+  };
+  const Value whole = find(DType::kF64, [&] { return rate.Record(StepNumber() - 1.0); });
+  if (dtype == DType::kF64) return whole;
+  return find(dtype, [&] { return program::Cast(whole, dtype); });
 }
 
 void Optimizer::Minimize(const Value& loss, std::span<const Parameter> weights) {
@@ -69,12 +94,6 @@ void Optimizer::Minimize(const Value& loss, std::span<const Parameter> weights) 
   const std::vector<Value> gradients = program::Gradient(loss, variables);
   // After an error of the trace nothing more is worth recording.
   if (loss.builder()->status().ok()) Apply(trained, gradients);
-}
-
-void Optimizer::End() {
-  for (const Parameter& slot : slots_) {
-    if (slot.name() == "optimizer.iterations") AssignAdd(slot, 1);
-  }
 }
 
 Value Optimizer::StepNumber() {

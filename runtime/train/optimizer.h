@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/nn/parameter.h"
@@ -26,9 +27,36 @@ using nn::Parameter;
 using program::DType;
 using program::Value;
 
+// How far a step goes: a number, or a value of the program, which follows from the steps before.
+// Schedules have a header of their own (schedules.h); a function does as well:
+//
+//   train::Sgd({.common = {.learning_rate = {[](const Value& step) { return 0.1 / (1 + step); },
+//                                            "0.1 / (1 + step)"}}})
+class LearningRate {
+ public:
+  // `step`: an f64 scalar, how many steps the optimizer has made before this one. Records an f64
+  // scalar.
+  using Schedule = std::function<Value(const Value& step)>;
+  // Implicit: options are written with numbers.
+  LearningRate(double constant) : constant_(constant) {}  // NOLINT(google-explicit-constructor)
+  LearningRate(Schedule schedule, std::string text)
+      : schedule_(std::move(schedule)), text_(std::move(text)) {}
+
+  bool is_constant() const { return schedule_ == nullptr; }
+  double constant() const { return constant_; }  // where it is one
+  // Where it is none.
+  Value Record(const Value& step) const { return schedule_(step); }
+  std::string ToString() const;  // for people: "0.001", "exponential_decay from 0.1"
+
+ private:
+  double constant_ = 0;
+  Schedule schedule_;
+  std::string text_;
+};
+
 // What every optimizer takes.
 struct OptimizerOptions {
-  double learning_rate = 0.001;
+  LearningRate learning_rate = 0.001;
   std::optional<double> clipnorm;         // each gradient scaled down to this length
   std::optional<double> global_clipnorm;  // all of them together
   std::optional<double> clipvalue;        // each element
@@ -78,27 +106,30 @@ class Optimizer {
   const OptimizerOptions& common() const { return common_; }
 
  protected:
-  explicit Optimizer(OptimizerOptions common) : common_(common) {}
+  explicit Optimizer(OptimizerOptions common) : common_(std::move(common)) {}
 
   // Before the weights: what they share.
   virtual void Begin() {}
   virtual void Update(const Parameter& weight, const Value& gradient) = 0;
-  // After the weights: counts the step. Default: iterations += 1, where Begin used it.
-  virtual void End();
+  // After the weights: counts steps in what the optimizer counts them in itself.
+  virtual void End() {}
 
   // `optimizer.<kind>.<path of weight>`.
   Parameter Slot(std::string_view kind, const Parameter& weight,
                  nn::Initializer initial = nn::Initializer::Zeros());
   // `optimizer.<name>`, a scalar.
   Parameter Scalar(std::string_view name, DType dtype, double initial);
-  // The number of this step, from 1, as an f64 scalar: `optimizer.iterations` + 1.
+  // The number of this step, from 1, as an f64 scalar: `optimizer.iterations` + 1. What has asked
+  // for it once is counted after the weights.
   Value StepNumber();
-  double learning_rate() const { return common_.learning_rate; }
+  // Of this step, in the type of a weight; from Begin to End.
+  program::Operand learning_rate(DType dtype);
 
  private:
   Parameter Find(std::string path, program::TensorType type, nn::Initializer initial,
                  nn::ParameterOptions options);
   OptimizerOptions common_;
+  std::map<DType, Value> rates_;  // of this step, where the learning rate is no constant
   std::vector<Parameter> slots_;
   std::map<std::string, size_t> place_of_;  // in slots_, by name and type
 };

@@ -18,7 +18,7 @@ class Signum final : public train::Optimizer {
   void Update(const nn::Parameter& weight, const Value& gradient) override {
     const nn::Parameter mean = Slot("mean", weight);
     program::Assign(mean, mean * momentum_ + gradient * (1 - momentum_));
-    program::AssignSub(weight, program::Sign(mean) * learning_rate());
+    program::AssignSub(weight, program::Sign(mean) * learning_rate(weight.type().dtype));
   }
 
  private:

@@ -125,6 +125,8 @@ std::vector<RowCase> AllRows() {
              "{model: [flatten, dense: {units: 4, kernel_initializer: {KIND: {}}}]}", &rows);
   AddEntries(Losses(), "loss.KIND", "{loss: {KIND: {}}}", &rows);
   AddEntries(Optimizers(), "optimizer.KIND", "{optimizer: {KIND: {}}}", &rows);
+  AddEntries(Schedules(), "optimizer.adam.learning_rate.KIND",
+             "{optimizer: {adam: {learning_rate: {KIND: {}}}}}", &rows);
   AddEntries(Sources(), "data.train.KIND", "{}", &rows);
   AddEntries(MapOps(), "data.map[0].KIND", "{data: {map: [{KIND: {}}]}}", &rows);
   AddEntries(Partitioners(), "parameter_server.variable_partitioner.KIND",

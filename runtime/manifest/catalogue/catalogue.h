@@ -10,6 +10,7 @@ namespace meshtrain::manifest {
 const Catalogue& Layers();
 const Catalogue& Initializers();
 const Catalogue& Optimizers();
+const Catalogue& Schedules();
 const Catalogue& Losses();
 const Catalogue& Metrics();
 const Catalogue& Sources();

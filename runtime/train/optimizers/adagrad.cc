@@ -18,7 +18,7 @@ class AdagradOptimizer final : public Optimizer {
     const Parameter sum =
         Slot("accumulator", w, nn::Initializer::Constant(o_.initial_accumulator_value));
     AssignAdd(sum, program::Square(g));
-    AssignSub(w, learning_rate() * g / program::Sqrt(sum + o_.epsilon));
+    AssignSub(w, learning_rate(w.type().dtype) * g / program::Sqrt(sum + o_.epsilon));
   }
 
  private:

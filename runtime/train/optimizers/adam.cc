@@ -41,7 +41,7 @@ class AdamOptimizer final : public Optimizer {
     const auto [alpha, is_new] = alphas_.try_emplace(dtype);
     if (is_new) {
       const Value t = dtype == t_.dtype() ? t_ : program::Cast(t_, dtype);
-      alpha->second = learning_rate() * program::Sqrt(1.0 - program::Pow(o_.beta_2, t)) /
+      alpha->second = learning_rate(dtype) * program::Sqrt(1.0 - program::Pow(o_.beta_2, t)) /
                       (1.0 - program::Pow(o_.beta_1, t));
     }
     return alpha->second;

@@ -28,7 +28,7 @@ class AdamPaperOptimizer final : public Optimizer {
     Assign(v, o_.beta_2 * v + (1 - o_.beta_2) * program::Square(g));
     const Value m_hat = m / correction_1_.As(w);  // the new m and v: reading after assigning
     const Value v_hat = v / correction_2_.As(w);
-    AssignSub(w, learning_rate() * (m_hat / (program::Sqrt(v_hat) + o_.epsilon)));
+    AssignSub(w, learning_rate(w.type().dtype) * (m_hat / (program::Sqrt(v_hat) + o_.epsilon)));
   }
   void End() override { AssignAdd(Scalar("t", DType::kF64, 1), 1); }
 

@@ -17,7 +17,7 @@ class AdamaxOptimizer final : public Optimizer {
 
  protected:
   void Begin() override {
-    alpha_.Set(learning_rate() / (1.0 - program::Pow(o_.beta_1, StepNumber())));
+    alpha_.Set(learning_rate(DType::kF64) / (1.0 - program::Pow(o_.beta_1, StepNumber())));
   }
   void Update(const Parameter& w, const Value& g) override {
     const Parameter m = Slot("m", w);

@@ -19,8 +19,7 @@ class FtrlOptimizer final : public Optimizer {
     const Parameter sum =
         Slot("accumulator", w, nn::Initializer::Constant(o_.initial_accumulator_value));
     const Parameter linear = Slot("linear", w);
-    const double lr = learning_rate();
-    const double l2 = o_.l2_regularization_strength + o_.beta / (2 * lr);
+    const program::Operand lr = learning_rate(w.type().dtype);
     const double shrinkage = 2 * o_.l2_shrinkage_regularization_strength;
     const Value shrunk = shrinkage == 0 ? g : g + shrinkage * w;
     const Value before = program::Pow(sum, -o_.learning_rate_power);
@@ -28,10 +27,18 @@ class FtrlOptimizer final : public Optimizer {
     const Value after = program::Pow(sum, -o_.learning_rate_power);
     AssignAdd(linear, shrunk - (after - before) / lr * w);
     const double l1 = o_.l1_regularization_strength;
-    Assign(w, (program::ClipByValue(linear, -l1, l1) - linear) / (after / lr + 2 * l2));
+    Assign(w, (program::ClipByValue(linear, -l1, l1) - linear) / (after / lr + TwiceL2(lr)));
   }
 
  private:
+  // 2 * (l2 + beta / (2 * rate)).
+  program::Operand TwiceL2(const program::Operand& rate) const {
+    const double l2 = o_.l2_regularization_strength;
+    if (o_.beta == 0) return 2 * l2;
+    if (rate.is_number()) return 2 * (l2 + o_.beta / (2 * rate.number()));
+    return o_.beta / rate + 2 * l2;
+  }
+
   FtrlOptions o_;
 };
 

@@ -34,7 +34,7 @@ class NadamOptimizer final : public Optimizer {
     AssignAdd(v, (program::Square(g) - v) * (1 - o_.beta_2));
     const Value m_hat = momentum_.As(w) * m + gradient_.As(w) * g;
     const Value v_hat = v / correction_2_.As(w);
-    AssignSub(w, m_hat * learning_rate() / (program::Sqrt(v_hat) + o_.epsilon));
+    AssignSub(w, m_hat * learning_rate(w.type().dtype) / (program::Sqrt(v_hat) + o_.epsilon));
   }
 
  private:

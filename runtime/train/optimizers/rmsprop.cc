@@ -23,7 +23,7 @@ class RmspropOptimizer final : public Optimizer {
       Assign(mean, o_.rho * mean + (1 - o_.rho) * g);
       under = v - program::Square(mean) + o_.epsilon;
     }
-    const Value step = learning_rate() * g * program::Rsqrt(under);
+    const Value step = learning_rate(w.type().dtype) * g * program::Rsqrt(under);
     if (o_.momentum == 0) return AssignSub(w, step);
     const Parameter m = Slot("momentum", w);
     Assign(m, o_.momentum * m + step);

@@ -16,7 +16,7 @@ class SgdOptimizer final : public Optimizer {
 
  protected:
   void Update(const Parameter& w, const Value& g) override {
-    const Value step = g * learning_rate();
+    const Value step = g * learning_rate(w.type().dtype);
     if (o_.momentum == 0) return AssignSub(w, step);
     const Parameter m = Slot("momentum", w);
     Assign(m, m * o_.momentum - step);
