@@ -5,7 +5,8 @@
 // its own header beside this one:
 //   runtime/replicas.h            custom loops over the replicas of a strategy
 //   runtime/parameter_servers.h   the processes of parameter servers, and loops over them
-//   runtime/trainer/estimator.h, progress_bar.h, tensorboard.h
+//   runtime/train/schedules.h     learning rates that follow from the step
+//   runtime/trainer/label_metric.h, estimator.h, progress_bar.h, tensorboard.h
 //   runtime/execute/loaded_step.h, plan/plan.h   steps one by one, and their plans
 #pragma once
 

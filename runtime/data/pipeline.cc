@@ -43,8 +43,10 @@ struct Compiled {
 
 class Compiler {
  public:
-  explicit Compiler(const Source& source)
+  // `labels`: the component that holds them; -1: none does.
+  Compiler(const Source& source, int labels)
       : source_(source),
+        labels_(labels),
         elements_(std::make_unique<Count>(source.size())),
         count_(source.size()),
         ops_(source.element().size()) {
@@ -58,9 +60,10 @@ class Compiler {
 
   // What comes from the source itself: the labels' type.
   void AddSource() {
-    if (source_.element().size() < 2) return;
-    const mesh::DType stored = source_.element()[1].dtype, type = source_.labels_as();
-    if (type != stored) ops_[1].push_back(Cast{type});
+    if (labels_ < 0) return;
+    const mesh::DType stored = source_.element()[labels_].dtype;
+    const mesh::DType type = source_.labels_as().value_or(stored);
+    if (type != stored) ops_[labels_].push_back(Cast{type});
     if (MayCut(stored, type)) out_.labels_as = type;
   }
 
@@ -155,6 +158,7 @@ class Compiler {
   }
 
   const Source& source_;
+  const int labels_;
   std::string where_;
   std::unique_ptr<Stream<int64_t>> elements_;
   std::unique_ptr<Stream<std::vector<int64_t>>> batches_;
@@ -163,6 +167,11 @@ class Compiler {
   std::vector<std::vector<MapOp>> ops_;
   Compiled out_;
 };
+
+int PlaceOf(std::string_view name, const std::vector<std::string>& names) {
+  const auto at = std::find(names.begin(), names.end(), name);
+  return at == names.end() ? -1 : static_cast<int>(at - names.begin());
+}
 
 TensorType BatchType(const TensorType& element, mesh::DType dtype, int64_t size) {
   Dims dims{size};
@@ -174,8 +183,11 @@ TensorType BatchType(const TensorType& element, mesh::DType dtype, int64_t size)
 
 class Pipeline::Impl {
  public:
-  Impl(std::unique_ptr<Source> source, Compiled compiled)
-      : source_(std::move(source)), c_(std::move(compiled)) {
+  Impl(std::unique_ptr<Source> source, Compiled compiled, int labels)
+      : source_(std::move(source)),
+        c_(std::move(compiled)),
+        names_(std::make_shared<const std::vector<std::string>>(source_->names())),
+        cast_labels_(labels) {
     position_.fingerprint = c_.fingerprint;
     c_.order->Reset(0);
   }
@@ -187,7 +199,10 @@ class Pipeline::Impl {
     if (started.ok()) thread_ = std::move(*started);
   }
 
-  void ExpectClasses(int64_t classes) { classes_ = classes; }
+  void ExpectClasses(int64_t classes, std::string_view labels) {
+    classes_ = classes;
+    labels_ = PlaceOf(labels, *names_);
+  }
 
   Result<std::optional<Batch>> Next(std::stop_token stop, Duration timeout) {
     MT_RETURN_IF_ERROR(failed_);
@@ -243,6 +258,7 @@ class Pipeline::Impl {
 
   const Compiled& compiled() const { return c_; }
   const Source& source() const { return *source_; }
+  const std::vector<std::string>& names() const { return *names_; }
 
  private:
   Result<std::optional<Batch>> Handed(Result<std::optional<Batch>> item) {
@@ -263,10 +279,10 @@ class Pipeline::Impl {
   // Of a batch that is about to be handed out: what is expected may have been said since it was
   // made.
   Status CheckLabels(const Batch& batch) const {
-    if (classes_ <= 0 || batch.components.size() < 2) return OkStatus();
+    if (classes_ <= 0 || labels_ < 0) return OkStatus();
     std::vector<int64_t> examples = batch.elements;
     for (int64_t& example : examples) example = source_->ExampleOf(example);
-    return CheckClasses(batch.components[1], classes_, examples, source_->file());
+    return CheckClasses(batch.components[labels_], classes_, examples, source_->file());
   }
 
   // By the prefetch thread while it runs, else by the caller.
@@ -278,11 +294,13 @@ class Pipeline::Impl {
     MT_RETURN_IF_ERROR(source_->Ensure(*std::max_element(indices_.begin(), indices_.end()) + 1));
     if (c_.labels_as) {
       for (const int64_t index : indices_) {
-        MT_RETURN_IF_ERROR(CheckKept(source_->element()[1].dtype, source_->Row(1, index),
-                                     *c_.labels_as, source_->ExampleOf(index), source_->file()));
+        MT_RETURN_IF_ERROR(CheckKept(source_->element()[cast_labels_].dtype,
+                                     source_->Row(cast_labels_, index), *c_.labels_as,
+                                     source_->ExampleOf(index), source_->file()));
       }
     }
     Batch batch;
+    batch.names = names_;
     batch.size = static_cast<int64_t>(indices_.size());
     batch.elements = indices_;
     for (size_t c = 0; c < c_.maps.size(); ++c) {
@@ -347,12 +365,15 @@ class Pipeline::Impl {
   // The prefetch thread's while it runs.
   std::unique_ptr<Source> source_;
   Compiled c_;
+  const std::shared_ptr<const std::vector<std::string>> names_;
+  const int cast_labels_;  // the component that c_.labels_as is of
   std::vector<int64_t> indices_;
   int64_t pass_ = 0;
   // The caller's.
   Cursor position_;
   Status started_;  // of the thread
   int64_t classes_ = 0;
+  int labels_ = -1;  // the component that classes_ is about
   Status failed_;  // what Next gave; stays
 
   Mutex mutex_;
@@ -360,6 +381,12 @@ class Pipeline::Impl {
   std::deque<Result<std::optional<Batch>>> ready_ MT_GUARDED_BY(mutex_);
   std::jthread thread_;  // last: it uses all of the above
 };
+
+const Tensor& Batch::operator[](std::string_view name) const {
+  const int at = names == nullptr ? -1 : PlaceOf(name, *names);
+  MT_CHECK(at >= 0);
+  return components[at];
+}
 
 Pipeline::Pipeline(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Pipeline::~Pipeline() = default;
@@ -369,31 +396,48 @@ namespace {
 struct Opened {
   std::unique_ptr<Source> source;
   Compiled compiled;
+  int labels = -1;
 };
+
+Status CheckNames(const Source& source) {
+  std::vector<std::string> names = source.names();
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (names.size() == source.element().size() && twice == names.end()) return OkStatus();
+  return InvalidArgument(
+      "data: expected one name for each of " + std::to_string(source.element().size()) +
+      " components, got: " + (twice == names.end() ? std::to_string(names.size()) + " names"
+                                                   : "`" + *twice + "` twice"));
+}
 
 Result<Opened> Open(const PipelineSpec& spec) {
   MT_ASSIGN_OR_RETURN(std::unique_ptr<Source> source, OpenSource(spec.source));
-  Compiler compiler(*source);
+  MT_RETURN_IF_ERROR(CheckNames(*source));
+  const int labels = PlaceOf(spec.labels, source->names());
+  Compiler compiler(*source, labels);
   for (size_t i = 0; i < spec.stages.size(); ++i) {
     MT_RETURN_IF_ERROR(compiler.Add(spec.stages[i], "stage " + Num(static_cast<int64_t>(i) + 1)));
   }
   compiler.AddSource();
   MT_ASSIGN_OR_RETURN(Compiled compiled, compiler.Finish());
-  return Opened{std::move(source), std::move(compiled)};
+  return Opened{std::move(source), std::move(compiled), labels};
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
   MT_ASSIGN_OR_RETURN(Opened opened, Open(spec).From(Origin::kInput));
-  auto made = std::unique_ptr<Pipeline>(
-      new Pipeline(std::make_unique<Impl>(std::move(opened.source), std::move(opened.compiled))));
-  made->ExpectClasses(spec.classes);
+  auto made = std::unique_ptr<Pipeline>(new Pipeline(std::make_unique<Impl>(
+      std::move(opened.source), std::move(opened.compiled), opened.labels)));
+  made->ExpectClasses(spec.classes, spec.labels);
   return made;
 }
 
 void Pipeline::Start() { impl_->Start(); }
-void Pipeline::ExpectClasses(int64_t classes) { impl_->ExpectClasses(classes); }
+void Pipeline::ExpectClasses(int64_t classes, std::string_view labels) {
+  impl_->ExpectClasses(classes, labels);
+}
+const std::vector<std::string>& Pipeline::component_names() const { return impl_->names(); }
 Result<std::optional<Batch>> Pipeline::Next(std::stop_token stop, Duration timeout) {
   return impl_->Next(std::move(stop), timeout).From(Origin::kInput);
 }

@@ -12,6 +12,8 @@
 #include <optional>
 #include <set>
 #include <stop_token>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/clock.h"
@@ -23,11 +25,15 @@ namespace meshtrain::data {
 
 struct Cursor;  // cursor.h
 
-// components[c]: [size, ...element dims]. For IDX: images, labels.
+// components[c]: [size, ...element dims], called names[c]. For IDX: images, `x`, and labels, `y`.
 struct Batch {
   std::vector<mesh::Tensor> components;
+  std::shared_ptr<const std::vector<std::string>> names;
   int64_t size = 0;               // the last of a pass may be shorter
   std::vector<int64_t> elements;  // their numbers in the source
+
+  // A name that no component has ends the program (MT_CHECK).
+  const mesh::Tensor& operator[](std::string_view name) const;
 };
 
 // Called by one thread.
@@ -46,9 +52,9 @@ class Pipeline {
   // Else does nothing.
   void Start();
 
-  // Labels (component 1) must be numbers from 0 to classes - 1, in what Next() gives from now on;
-  // 0: any labels. Where `classes` is 2 fractions are probabilities, and allowed.
-  void ExpectClasses(int64_t classes);
+  // The component `labels` must hold numbers from 0 to classes - 1, in what Next() gives from now
+  // on; 0: any numbers. Where `classes` is 2 fractions are probabilities, and allowed.
+  void ExpectClasses(int64_t classes, std::string_view labels = "y");
 
   // The next batch; nothing at the end of a pass. Errors: the source's and labels.h's (each later
   // call gives it again), kDeadlineExceeded after `timeout` (call again), all of Origin::kInput;
@@ -65,6 +71,8 @@ class Pipeline {
 
   // Batches in one pass; with `repeat` for ever, in one run through the source.
   int64_t steps_per_epoch() const;
+  // What the components are called, each once.
+  const std::vector<std::string>& component_names() const;
   // One batch's components, for a batch of `size` elements.
   std::vector<mesh::TensorType> BatchTypes(int64_t size) const;
   // As declared by the batch stage.

@@ -1,13 +1,17 @@
 #include "runtime/data/source.h"
 
 #include <algorithm>
+#include <string>
 
 #include "runtime/data/sources/sources.h"
 
 namespace meshtrain::data {
 
-mesh::DType Source::labels_as() const {
-  return element().size() > 1 ? element()[1].dtype : mesh::DType::kF32;
+std::vector<std::string> ComponentNames(size_t count) {
+  std::vector<std::string> names = {"x", "y"};
+  names.resize(std::min(count, names.size()));
+  while (names.size() < count) names.push_back("component_" + std::to_string(names.size()));
+  return names;
 }
 
 mesh::TensorType ElementOf(const mesh::TensorType& whole) {

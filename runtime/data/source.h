@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ class Source {
   virtual int64_t size() const = 0;
   // One element's components, as stored.
   virtual const std::vector<mesh::TensorType>& element() const = 0;
+  // Their names, each once. Here: ComponentNames.
+  virtual std::vector<std::string> names() const { return ComponentNames(element().size()); }
   // Makes elements [0, end) readable. Errors: those of the file behind it; the same again on the
   // next call.
   virtual Status Ensure(int64_t end) = 0;
@@ -33,8 +36,8 @@ class Source {
   // What errors about an element call it: example `ExampleOf(element)` of `file()`.
   virtual std::string file() const { return "data"; }
   virtual int64_t ExampleOf(int64_t element) const { return element; }
-  // The type of labels (component 1) in batches. Here: as stored.
-  virtual mesh::DType labels_as() const;
+  // The type in batches of the component that holds the labels; none: as stored.
+  virtual std::optional<mesh::DType> labels_as() const { return std::nullopt; }
 };
 
 // Opens files and reads headers only. Errors: kInvalidArgument when nothing is there to read or the

@@ -28,6 +28,7 @@ struct IdxFiles {
 // Elements cut from the first dimension, which all components share.
 struct Arrays {
   std::vector<mesh::Tensor> components;
+  std::vector<std::string> names = {};  // of the components; none: ComponentNames
   // What errors about element i call it: example `first + i * every` of `file`.
   std::string file = {};
   int64_t first = 0, every = 1;
@@ -100,6 +101,10 @@ struct PipelineSpec {
   SourceSpec source;
   std::vector<Stage> stages;  // in the order in which elements pass them
   int64_t classes = 0;        // as Pipeline::ExpectClasses
+  std::string labels = "y";   // the component that holds the labels, where there is one of the name
 };
+
+// What components are called where nobody names them: x, y, component_2, component_3, ...
+std::vector<std::string> ComponentNames(size_t count);
 
 }  // namespace meshtrain::data

@@ -37,9 +37,10 @@ Result<MeanMetric> MeanMetric::Create(Session& session, const std::string& name,
   return metric;
 }
 
-void MeanMetric::Update(const Value& value) const {
-  program::AssignAdd(total_, program::Cast(value, mesh::DType::kF64));
-  program::AssignAdd(count_, 1.0);
+void MeanMetric::Update(const Value& value, double weight) const {
+  const Value wide = program::Cast(value, mesh::DType::kF64);
+  program::AssignAdd(total_, weight == 1 ? wide : wide * weight);
+  program::AssignAdd(count_, weight);
 }
 
 meshtrain::Result<double> MeanMetric::Result() const {

@@ -145,8 +145,7 @@ Result<DTensor> CallWithLayout(Session& session, const Layout& layout,
 // DTensor's fetch_layout.
 inline const Layout& FetchLayout(const DTensor& value) { return value.layout(); }
 
-// A metric of the steps since it was reset: the mean of the numbers that they gave, all of the same
-// weight.
+// A metric of the steps since it was reset: the mean of the numbers that they gave.
 //
 //   MT_ASSIGN_OR_RETURN(MeanMetric loss, MeanMetric::Create(session, "loss", mesh));
 //   loss.Update(batch_loss);                             // in a Function's body
@@ -159,8 +158,8 @@ class MeanMetric {
  public:
   static meshtrain::Result<MeanMetric> Create(Session& session, const std::string& name,
                                               const Mesh& mesh);
-  // Records that the step adds `value`, a scalar of any type.
-  void Update(const Value& value) const;
+  // Records that the step adds `value`, a scalar of any type; `weight`: as so many numbers.
+  void Update(const Value& value, double weight = 1) const;
   // NaN where there was no step since Reset.
   meshtrain::Result<double> Result() const;
   Status Reset() const;

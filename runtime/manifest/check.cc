@@ -145,8 +145,8 @@ class Checker {
 
   void UnusedAxes() {
     if (program_.layout.automatic) return;
-    for (const std::string_view input : {kInputName, kLabelName}) {
-      for (const std::string& spec : InputSpecs(program_, std::string(input), -1)) Use(spec);
+    for (const std::string& input : Components(program_)) {
+      for (const std::string& spec : InputSpecs(program_, input, -1)) Use(spec);
     }
     for (const mesh::Axis& axis : program_.mesh) {
       if (axis.size == 1 || used_.contains(axis.name)) continue;
@@ -209,7 +209,7 @@ class Checker {
 
   void BatchDivides() {
     if (program_.data.uneven.value_or(false)) return;
-    const LayoutSpecs specs = InputSpecs(program_, std::string(kInputName), -1);
+    const LayoutSpecs specs = InputSpecs(program_, Components(program_).front(), -1);
     if (specs.empty()) return;
     int64_t shards = 1;
     for (const std::string& axis : Split(specs[0], '+')) {

@@ -89,6 +89,8 @@ struct Entry {
   std::string_view about;
   std::vector<Field> options = {};
   bool several_inputs = false;  // of a layer
+  // Of a source: what the components of its examples are called, the labels `y`.
+  std::vector<std::string> components = {"x", "y"};
   // Of a layer: the weights that it will make, with their ranks.
   std::function<std::vector<std::pair<std::string, int>>(const Options&)> weights = {};
   bool direct = false;  // its one option, of the same name, is the value: `scale: 0.5`

@@ -209,6 +209,11 @@ std::vector<std::pair<std::string, int>> WeightsOf(const Layer& layer) {
   return weights;
 }
 
+std::vector<std::string> Components(const Program& program) {
+  const Entry* source = Sources().Find(program.data.train.from.kind);
+  return source == nullptr ? Entry{}.components : source->components;
+}
+
 LayoutSpecs InputSpecs(const Program& program, const std::string& input, int rank) {
   const auto given = program.layout.inputs.find(input);
   if (given != program.layout.inputs.end()) return given->second;

@@ -75,6 +75,8 @@ void CheckProgram(Problems& problems, const Program& program, const ReadOptions&
 
 // The weights that a layer will make: "hidden_1.kernel" and its rank.
 std::vector<std::pair<std::string, int>> WeightsOf(const Layer& layer);
+// What the components of the program's batches are called, in their order, as its source says.
+std::vector<std::string> Components(const Program& program);
 // The layouts that inputs have: given, or dimension 0 over the axis `batch`. `rank` < 0: not known.
 LayoutSpecs InputSpecs(const Program& program, const std::string& input, int rank);
 

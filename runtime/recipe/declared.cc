@@ -41,10 +41,14 @@ Result<Declared> Declared::Create(const Program& program) {
   for (const manifest::Layer& layer : program.model.layers)
     declared.layers_.push_back(MakeLayer(layer));
   train::Recipe& recipe = declared.recipe_;
+  recipe.components = manifest::Components(program);
   if (program.model.functional) {
     std::map<std::string, nn::Symbol> symbols;
-    const nn::Symbol x = nn::Input();
-    symbols.emplace(train::kInputName, x);
+    std::vector<nn::Symbol> model_inputs;
+    for (const std::string& component : manifest::Components(program)) {
+      if (component == recipe.labels) continue;
+      symbols.emplace(component, model_inputs.emplace_back(nn::Input()));
+    }
     for (size_t i = 0; i < program.model.layers.size(); ++i) {
       const manifest::Layer& layer = program.model.layers[i];
       std::vector<nn::Symbol> inputs;
@@ -63,7 +67,7 @@ Result<Declared> Declared::Create(const Program& program) {
       return InvalidArgument("model.output: no layer is named `" + Excerpt(program.model.output) +
                              "`");
     }
-    recipe.model = std::make_shared<nn::Functional>(std::vector<nn::Symbol>{x}, output->second);
+    recipe.model = std::make_shared<nn::Functional>(std::move(model_inputs), output->second);
   } else {
     recipe.model = std::make_shared<nn::Sequential>(declared.layers_);
   }
@@ -82,14 +86,14 @@ Result<Declared> Declared::Create(const Program& program) {
 Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types,
                                std::string_view source) const {
   const auto place = [&](std::string_view field) { return program_.Where(field); };
-  if (types.size() != 2) {
-    return InvalidArgument(place("data") + ": expected two components, features and labels, got: " +
-                           std::to_string(types.size()));
+  const std::vector<std::string>& names = recipe_.components;
+  if (types.size() != names.size()) {
+    return InvalidArgument(place("data") + ": expected components " + Join(names, ", ") +
+                           ", got: " + std::to_string(types.size()) + " components");
   }
   Traced out;
   out.mesh = mesh_;
-  const std::string names[] = {std::string(train::kInputName), std::string(train::kLabelName)};
-  for (size_t i = 0; i < 2; ++i) {
+  for (size_t i = 0; i < types.size(); ++i) {
     const manifest::LayoutSpecs specs = manifest::InputSpecs(program_, names[i], types[i].rank());
     MT_RETURN_IF_ERROR(
         mesh::CheckRank(specs, names[i], types[i].rank()).At(place("layout") + ".inputs"));
@@ -109,14 +113,15 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types,
     }
     out.layouts.inputs.emplace(names[i], std::move(*layout));
   }
-  if (const Status fits = recipe_.loss.CheckLabels(types[1]); !fits.ok()) {
+  const size_t label = std::find(names.begin(), names.end(), recipe_.labels) - names.begin();
+  if (const Status fits = recipe_.loss.CheckLabels(types[label]); !fits.ok()) {
     return InvalidArgument(place("loss") + ": " + fits.message() +
                            (source.empty() ? "" : " in " + std::string(source)) +
                            (recipe_.loss.function->name() == "sparse_categorical_crossentropy"
                                 ? " (labels_as: i32 takes whole numbers as class numbers)"
                                 : ""));
   }
-  auto programs = train::BuildPrograms(recipe_, types[0], types[1]);
+  auto programs = train::BuildPrograms(recipe_, types);
   if (!programs.ok()) {
     for (size_t i = 0; i < layers_.size(); ++i) {
       if (!layers_[i]->failed()) continue;
@@ -160,7 +165,7 @@ Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
   }
   if (chosen_->types == types) return chosen_->states;
   MT_ASSIGN_OR_RETURN(const train::Programs programs,
-                      train::BuildPrograms(recipe_, types[0], types[1]));
+                      train::BuildPrograms(recipe_, types));
   std::vector<sharding::StateGroup> groups;
   for (const nn::Parameter& weight : programs.parameters) {
     if (weight.layout() || weight.type().rank() == 0) continue;

@@ -73,9 +73,10 @@ Status BeginPass(data::Pipeline& pipeline) {
 }
 
 Result<std::unique_ptr<data::Pipeline>> ArraysPipeline(std::vector<mesh::Tensor> arrays,
-                                                       int64_t batch_size) {
+                                                       int64_t batch_size,
+                                                       std::vector<std::string> names) {
   data::PipelineSpec spec;
-  spec.source.from = data::Arrays{std::move(arrays)};
+  spec.source.from = data::Arrays{.components = std::move(arrays), .names = std::move(names)};
   spec.stages = {data::BatchStage{batch_size}};
   return data::Pipeline::Create(std::move(spec));
 }

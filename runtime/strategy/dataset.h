@@ -60,6 +60,7 @@ class PipelineBatches final : public train::BatchSource {
  public:
   explicit PipelineBatches(data::Pipeline& pipeline) : pipeline_(pipeline) {}
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override;
+  std::vector<std::string> component_names() const override { return pipeline_.component_names(); }
   int64_t steps_per_epoch() const override { return pipeline_.steps_per_epoch(); }
 
  private:
@@ -70,8 +71,9 @@ class PipelineBatches final : public train::BatchSource {
 // Errors: the pipeline's.
 Status BeginPass(data::Pipeline& pipeline);
 
-// A pipeline of arrays, in batches.
+// A pipeline of arrays, in batches. `names`: of the components; none: data::ComponentNames.
 Result<std::unique_ptr<data::Pipeline>> ArraysPipeline(std::vector<mesh::Tensor> arrays,
-                                                       int64_t batch_size);
+                                                       int64_t batch_size,
+                                                       std::vector<std::string> names = {});
 
 }  // namespace meshtrain::strategy

@@ -18,7 +18,7 @@
 
 namespace meshtrain::train {
 
-// The step's inputs in the programs' order (x, y), of `size` examples.
+// The step's inputs, in the order of their source's component_names, of `size` examples.
 struct Batch {
   std::vector<mesh::Tensor> components;
   int64_t size = 0;
@@ -30,6 +30,8 @@ class BatchSource {
   // The next batch; nothing at the end of a pass, and then the next pass begins. Errors: the
   // data's; kCancelled when `stop` was requested.
   virtual Result<std::optional<Batch>> Next(std::stop_token stop) = 0;
+  // What a batch's components are called, each once. Here: x and y.
+  virtual std::vector<std::string> component_names() const { return {"x", "y"}; }
   // Batches of one pass, -1 when unknown.
   virtual int64_t steps_per_epoch() const { return -1; }
 };

@@ -20,20 +20,39 @@ struct Forward {
   int64_t classes = 0;
 };
 
-// Records the model, the loss and the metrics on inputs x and y. Errors: the builder's; labels that
-// do not fit.
-Result<Forward> Record(const Recipe& recipe, Builder& b, const TensorType& x_type,
-                       const TensorType& y_type, bool training) {
-  const Value x = b.Input(std::string(kInputName), x_type);
-  const Value y = b.Input(std::string(kLabelName), y_type);
+Result<size_t> PlaceOf(const Recipe& recipe, std::string_view what, const std::string& name) {
+  const auto& names = recipe.components;
+  const auto at = std::find(names.begin(), names.end(), name);
+  if (at != names.end()) return static_cast<size_t>(at - names.begin());
+  return InvalidArgument(std::string(what) + ": expected one of the batch's components, " +
+                         Join(names, ", ") + ", got: " + name);
+}
+
+// Records the model, the loss and the metrics on the batch's components. Errors: the builder's;
+// labels that do not fit; a component that is not there.
+Result<Forward> Record(const Recipe& recipe, Builder& b, std::span<const TensorType> types,
+                       bool training) {
+  if (types.size() != recipe.components.size()) {
+    return InvalidArgument("expected batches of " + Join(recipe.components, ", ") +
+                           ", got: " + std::to_string(types.size()) + " components");
+  }
+  MT_ASSIGN_OR_RETURN(const size_t label, PlaceOf(recipe, "labels", recipe.labels));
+  MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, ModelInputs(recipe));
+  std::vector<Value> values;
+  for (size_t i = 0; i < types.size(); ++i) {
+    values.push_back(b.Input(recipe.components[i], types[i]));
+  }
+  const Value y = values[label];
   Value predictions;
   {
     nn::ContextScope context({.training = training, .seed = recipe.seed, .step = recipe.step});
-    predictions = (*recipe.model)(x);
+    std::vector<Value> inputs;
+    for (const size_t place : places) inputs.push_back(values[place]);
+    predictions = (*recipe.model)(inputs);
   }
   Forward out;
   MT_RETURN_IF_ERROR(b.status());
-  MT_RETURN_IF_ERROR(recipe.loss.CheckLabels(y_type, predictions.type()));
+  MT_RETURN_IF_ERROR(recipe.loss.CheckLabels(types[label], predictions.type()));
   out.classes = recipe.loss.Classes(predictions.type());
   const Value per_example = recipe.loss.PerExample(y, predictions);
   if (recipe.loss.reduction == LossReduction::kMean) {
@@ -94,7 +113,24 @@ Result<Program> BuildInit(const std::vector<Parameter>& states, int64_t seed) {
   return b.Build();
 }
 
-Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const TensorType& y) {
+Result<std::vector<size_t>> ModelInputs(const Recipe& recipe) {
+  std::vector<size_t> places;
+  for (const std::string& name : recipe.inputs) {
+    MT_ASSIGN_OR_RETURN(const size_t place, PlaceOf(recipe, "inputs", name));
+    places.push_back(place);
+  }
+  if (!recipe.inputs.empty()) return places;
+  for (size_t i = 0; i < recipe.components.size(); ++i) {
+    if (recipe.components[i] != recipe.labels) places.push_back(i);
+  }
+  if (places.empty()) {
+    return InvalidArgument("inputs: expected a component beside the labels, `" + recipe.labels +
+                           "`, got: none");
+  }
+  return places;
+}
+
+Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType> types) {
   if (recipe.model == nullptr || recipe.loss.function == nullptr || recipe.optimizer == nullptr) {
     return InvalidArgument("BuildPrograms: a recipe needs a model, a loss and an optimizer");
   }
@@ -105,11 +141,12 @@ Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const 
     }
   }
   Programs out;
+  out.components = recipe.components;
   bool counts_steps = false;
   {
     Builder b("train_step");
     Builder::Scope scope(b);
-    MT_ASSIGN_OR_RETURN(const Forward forward, Record(recipe, b, x, y, /*training=*/true));
+    MT_ASSIGN_OR_RETURN(const Forward forward, Record(recipe, b, types, /*training=*/true));
     // The first error is what helps; what follows would be about values that are not there.
     MT_RETURN_IF_ERROR(b.status());
     out.classes = forward.classes;
@@ -124,7 +161,7 @@ Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const 
   {
     Builder b("eval_step");
     Builder::Scope scope(b);
-    MT_RETURN_IF_ERROR(Record(recipe, b, x, y, /*training=*/false).status());
+    MT_RETURN_IF_ERROR(Record(recipe, b, types, /*training=*/false).status());
     MT_ASSIGN_OR_RETURN(out.eval_step, b.Build());
   }
   out.slots = recipe.optimizer->slots();

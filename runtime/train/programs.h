@@ -1,7 +1,8 @@
 // From a model, a loss and an optimizer to the programs that a session runs.
 //
 //   init        no inputs; its updates give every state its initial value
-//   train_step  inputs x, y; outputs loss and the metrics, by name; updates the states
+//   train_step  inputs: the batch's components, by name; outputs loss and the metrics, by name;
+//               updates the states
 //   eval_step   the same inputs and outputs without updates (dropout passes on), states only read
 //
 // All are for one batch size. Call BuildPrograms again with the same Recipe for another (the short
@@ -9,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,11 @@ inline constexpr std::string_view kLabelName = "y";
 inline constexpr std::string_view kLossName = "loss";
 
 struct Recipe {
+  // A batch's components, in their order.
+  std::vector<std::string> components = {std::string(kInputName), std::string(kLabelName)};
+  std::string labels = std::string(kLabelName);  // the component that the loss compares with
+  // Those that the model takes, in this order; none: all but the labels.
+  std::vector<std::string> inputs = {};
   std::shared_ptr<nn::Layer> model;
   Loss loss;
   std::shared_ptr<Optimizer> optimizer;
@@ -47,7 +54,8 @@ struct Programs {
   std::vector<Parameter>
       parameters;                // the model's, in the order of its calls, layout rules applied
   std::vector<Parameter> slots;  // the optimizer's, and `step` where it is used
-  int64_t classes = 0;           // Loss::Classes: what labels must be
+  std::vector<std::string> components;  // the recipe's: of the steps' inputs
+  int64_t classes = 0;                  // Loss::Classes: what labels must be
 
   // Parameters, then slots: every state there is.
   std::vector<Parameter> States() const;
@@ -57,7 +65,17 @@ struct Programs {
 
 // Errors: kInvalidArgument: the trace's first (with path and source line), labels that do not fit
 // the loss, or a layout rule that fits nothing.
-Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x, const TensorType& y);
+// `types`: of the components, in their order.
+Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType> types);
+// Of batches of two components.
+inline Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x,
+                                      const TensorType& y) {
+  const TensorType types[] = {x, y};
+  return BuildPrograms(recipe, types);
+}
+// The components that the model takes, as places in recipe.components. Errors: kInvalidArgument for
+// a name that no component has.
+Result<std::vector<size_t>> ModelInputs(const Recipe& recipe);
 
 // The layout of an optimizer's slot whose update is shared out over the devices that hold copies of
 // the weight: `slot`, the weight's own layout, with dimension 0 split over those axes of the

@@ -2,7 +2,7 @@
 // mesh, or the workers of parameter servers.
 //
 //   Compile   of one recipe at a time
-//   Prepare   the steps for batches of x and y
+//   Prepare   the steps for batches of the recipe's components
 //   Plan      for the batch sizes that are about to come; Agree: all processes have the same plans
 //   Fit, Evaluate, SendPrediction and TakePrediction
 //
@@ -66,7 +66,7 @@ class Engine {
   // with batches split over its batch axis.
   virtual void Compile(const train::Recipe& recipe, MeshRunner::Trace trace) = 0;
   void Compile(const train::Recipe& recipe) { Compile(recipe, nullptr); }
-  // `types`: of x and y, of a full batch. Makes the weights, the first time.
+  // `types`: of a full batch's components. Makes the weights, the first time.
   virtual Status Prepare(const std::vector<mesh::TensorType>& types) = 0;
   // Batches of these sizes come next. `what`: in front of an error.
   virtual Status Plan(std::string_view what, const std::set<int64_t>& training,
@@ -84,12 +84,12 @@ class Engine {
   virtual Result<train::Scalars> Evaluate(train::BatchSource& batches, int64_t steps,
                                           std::stop_token stop) = 0;
 
-  // A program of one input, x, and one output, that changes nothing; its number.
-  virtual Result<size_t> AddPrediction(const program::Program& program, const mesh::TensorType& x,
+  // A program of one output, that changes nothing; its number.
+  virtual Result<size_t> AddPrediction(const program::Program& program,
                                        const std::vector<program::Variable>& variables) = 0;
-  // Runs it on `x`; TakePrediction gives the oldest that was sent and not taken. An error of one
+  // Runs it on its inputs; TakePrediction gives the oldest that was sent and not taken. An error of one
   // drops the others.
-  virtual Status SendPrediction(size_t prediction, const mesh::Tensor& x) = 0;
+  virtual Status SendPrediction(size_t prediction, std::span<const mesh::Tensor> inputs) = 0;
   virtual Result<mesh::Tensor> TakePrediction(std::stop_token stop) = 0;
   virtual void DropPredictions() = 0;
   // How many to send ahead of the one that is taken.

@@ -129,22 +129,24 @@ class MeshEngine final : public Engine {
     return train::Evaluate(*runner_, batches, steps, std::move(stop));
   }
 
-  Result<size_t> AddPrediction(const program::Program& program, const TensorType& x,
+  Result<size_t> AddPrediction(const program::Program& program,
                                const std::vector<program::Variable>& variables) override {
     MT_RETURN_IF_ERROR(strategy_.PutOnMesh(variables));
-    MT_ASSIGN_OR_RETURN(mesh::Layout split, BatchLayout(x));
+    sharding::Given split;
+    for (const program::Port& input : program.inputs) {
+      MT_ASSIGN_OR_RETURN(split.inputs[input.name], BatchLayout(program.type(input.value)));
+    }
     MT_ASSIGN_OR_RETURN(execute::Session * session, strategy_.session());
     MT_ASSIGN_OR_RETURN(auto step,
-                        session->Load(program, strategy_.mesh(), variables,
-                                      {.inputs = {{std::string(train::kInputName), split}}}));
+                        session->Load(program, strategy_.mesh(), variables, std::move(split)));
     predictions_.push_back({variables, std::move(step)});
     return predictions_.size() - 1;
   }
 
-  Status SendPrediction(size_t prediction, const Tensor& x) override {
+  Status SendPrediction(size_t prediction, std::span<const Tensor> inputs) override {
     Prediction& p = predictions_[prediction];
     MT_RETURN_IF_ERROR(strategy_.PutOnMesh(p.variables));
-    MT_RETURN_IF_ERROR(p.step->Feed(0, x));
+    for (size_t i = 0; i < inputs.size(); ++i) MT_RETURN_IF_ERROR(p.step->Feed(i, inputs[i]));
     MT_RETURN_IF_ERROR(p.step->Run());
     MT_ASSIGN_OR_RETURN(Tensor made, p.step->Fetch(0));
     made_.push_back(std::move(made));
@@ -197,13 +199,11 @@ class MeshEngine final : public Engine {
 
   Result<TracedSteps> Trace(const std::vector<TensorType>& types) {
     const strategy::StrategyScope scope(strategy_);
-    MT_ASSIGN_OR_RETURN(train::Programs programs,
-                        train::BuildPrograms(*recipe_, types[0], types[1]));
+    MT_ASSIGN_OR_RETURN(train::Programs programs, train::BuildPrograms(*recipe_, types));
     TracedSteps traced{.programs = std::move(programs), .layouts = {}};
-    const std::string_view names[] = {train::kInputName, train::kLabelName};
-    for (size_t i = 0; i < 2; ++i) {
+    for (size_t i = 0; i < types.size(); ++i) {
       MT_ASSIGN_OR_RETURN(mesh::Layout split, BatchLayout(types[i]));
-      traced.layouts.inputs.emplace(names[i], std::move(split));
+      traced.layouts.inputs.emplace(recipe_->components[i], std::move(split));
     }
     return traced;
   }

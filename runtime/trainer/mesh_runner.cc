@@ -1,6 +1,9 @@
 #include "runtime/trainer/mesh_runner.h"
 
+#include <algorithm>
+
 #include "runtime/base/check.h"
+#include "runtime/base/text.h"
 #include "runtime/execute/loaded_step.h"
 
 namespace meshtrain::trainer {
@@ -10,16 +13,17 @@ using program::Program;
 
 namespace {
 
-// Feeds the batch's components, x and y, to the inputs of those names; a program may use only one
-// of them.
-Status FeedBatch(const Program& program, const train::Batch& batch, LoadedStep& step) {
+// Feeds the batch's components, which are called `names`, to the inputs of those names.
+Status FeedBatch(const Program& program, const std::vector<std::string>& names,
+                 const train::Batch& batch, LoadedStep& step) {
+  if (batch.components.size() != names.size()) {
+    return InvalidArgument(program.name + ": expected batches of " + Join(names, ", ") +
+                           ", got: " + std::to_string(batch.components.size()) + " components");
+  }
   for (size_t i = 0; i < program.inputs.size(); ++i) {
-    const size_t component = program.inputs[i].name == train::kInputName ? 0 : 1;
-    if (component >= batch.components.size()) {
-      return InvalidArgument(program.name + ": expected batches of x and y, got: " +
-                             std::to_string(batch.components.size()) + " component");
-    }
-    MT_RETURN_IF_ERROR(step.Feed(i, batch.components[component]));
+    const auto at = std::find(names.begin(), names.end(), program.inputs[i].name);
+    MT_CHECK(at != names.end());
+    MT_RETURN_IF_ERROR(step.Feed(i, batch.components[at - names.begin()]));
   }
   return OkStatus();
 }
@@ -116,7 +120,7 @@ const plan::Plan& MeshRunner::plan() const { return train_.at(full_size_).step->
 Result<train::BatchFigures> MeshRunner::Run(Steps& steps, const train::Batch& batch) {
   LoadedStep& step = *steps.step;
   const Program& program = steps.program;
-  MT_RETURN_IF_ERROR(FeedBatch(program, batch, step));
+  MT_RETURN_IF_ERROR(FeedBatch(program, programs_.components, batch, step));
   const Status run = step.Run();
   waited_ = step.waited();
   MT_RETURN_IF_ERROR(run);

@@ -30,7 +30,7 @@ struct TracedSteps {
 
 class MeshRunner final : public train::StepRunner {
  public:
-  // `types`: of one batch's components, x and y. Gives the same variables whatever the size.
+  // `types`: of one batch's components. Gives the same variables whatever the size.
   using Trace = std::function<Result<TracedSteps>(const std::vector<mesh::TensorType>& types)>;
   struct Options {
     std::vector<mesh::TensorType> types;  // of one full batch's components

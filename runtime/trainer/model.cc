@@ -1,8 +1,10 @@
 #include "runtime/trainer/model.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
+#include "runtime/base/text.h"
 #include "runtime/data/labels.h"
 #include "runtime/program/ops.h"
 #include "runtime/strategy/dataset.h"
@@ -47,10 +49,10 @@ class KerasBar final : public train::Callback {
   int64_t steps_ = 0;
 };
 
-Status CheckComponents(const std::vector<TensorType>& types) {
-  if (types.size() == 2) return OkStatus();
-  return InvalidArgument("model: expected data of x and y, got: " + std::to_string(types.size()) +
-                         " components");
+Status CheckComponents(const std::vector<std::string>& want, const std::vector<std::string>& got) {
+  if (want == got) return OkStatus();
+  return InvalidArgument("model: expected data of " + Join(want, ", ") +
+                         ", got: " + Join(got, ", "));
 }
 
 // Of a pass's batches.
@@ -61,12 +63,14 @@ std::set<int64_t> SizesOf(const data::Pipeline& data) {
 // Batches from anywhere, whose labels are looked at as a pipeline's are.
 class CheckedBatches final : public train::BatchSource {
  public:
-  CheckedBatches(train::BatchSource& source, int64_t classes)
-      : source_(source), classes_(classes) {}
+  // `labels`: the component that holds them.
+  CheckedBatches(train::BatchSource& source, size_t labels, int64_t classes)
+      : source_(source), label_(labels), classes_(classes) {}
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override {
     MT_ASSIGN_OR_RETURN(std::optional<train::Batch> batch, source_.Next(std::move(stop)));
-    if (batch && batch->components.size() > 1 && batch->components[1].type().rank() > 0) {
-      const Tensor& labels = batch->components[1];
+    if (batch && batch->components.size() > label_ &&
+        batch->components[label_].type().rank() > 0) {
+      const Tensor& labels = batch->components[label_];
       std::vector<int64_t> examples(static_cast<size_t>(labels.dims()[0]));
       std::iota(examples.begin(), examples.end(), int64_t{0});
       MT_RETURN_IF_ERROR(
@@ -79,6 +83,7 @@ class CheckedBatches final : public train::BatchSource {
 
  private:
   train::BatchSource& source_;
+  const size_t label_;
   const int64_t classes_;
   int64_t given_ = 0;
 };
@@ -108,7 +113,9 @@ Status Model::Compile(CompileOptions options) {
   const strategy::StrategyScope scope(strategy_);
   const auto* mesh = dynamic_cast<const strategy::MeshStrategy*>(&strategy_);
   auto recipe = std::make_unique<train::Recipe>(
-      train::Recipe{.model = layer_,
+      train::Recipe{.labels = std::move(options.labels),
+                    .inputs = std::move(options.inputs),
+                    .model = layer_,
                     .loss = options.loss,
                     .optimizer = std::move(options.optimizer),
                     .metrics = std::move(options.metrics),
@@ -116,20 +123,31 @@ Status Model::Compile(CompileOptions options) {
                     .seed = options.seed});
   engine_->Compile(*recipe);
   recipe_ = std::move(recipe);
+  prepared_ = false;
   return OkStatus();
 }
 
-Status Model::Prepare(const std::vector<TensorType>& types) {
+Status Model::Prepare(const std::vector<TensorType>& types, const std::vector<std::string>& names) {
   if (recipe_ == nullptr) {
     return FailedPrecondition("model: expected Compile before Fit and Evaluate");
   }
-  MT_RETURN_IF_ERROR(CheckComponents(types));
-  return engine_->Prepare(types);
+  if (prepared_) {
+    MT_RETURN_IF_ERROR(CheckComponents(recipe_->components, names));
+  } else {
+    recipe_->components = names;
+  }
+  MT_RETURN_IF_ERROR(engine_->Prepare(types));
+  prepared_ = true;
+  return OkStatus();
+}
+
+Status Model::Prepare(const data::Pipeline& data) {
+  return Prepare(data.BatchTypes(data.batch_size()), data.component_names());
 }
 
 Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
-  MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
-  data.ExpectClasses(engine_->classes());
+  MT_RETURN_IF_ERROR(Prepare(data));
+  data.ExpectClasses(engine_->classes(), recipe_->labels);
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
   strategy::PipelineBatches batches(data);
   return FitOn({.batches = &batches}, SizesOf(data), options);
@@ -137,8 +155,10 @@ Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
 
 Result<History> Model::Fit(train::BatchSource& batches, const std::vector<TensorType>& types,
                            FitOptions options) {
-  MT_RETURN_IF_ERROR(Prepare(types));
-  CheckedBatches checked(batches, engine_->classes());
+  const std::vector<std::string> names = batches.component_names();
+  MT_RETURN_IF_ERROR(Prepare(types, names));
+  const auto label = std::find(names.begin(), names.end(), recipe_->labels) - names.begin();
+  CheckedBatches checked(batches, static_cast<size_t>(label), engine_->classes());
   return FitOn({.batches = &checked}, {types[0].dims[0]}, options);
 }
 
@@ -149,8 +169,8 @@ Result<History> Model::Fit(const NamedData& data, FitOptions options) {
   if (here == nullptr) {
     MT_ASSIGN_OR_RETURN(here, data::Pipeline::Create(data.spec));
   }
-  MT_RETURN_IF_ERROR(Prepare(here->BatchTypes(here->batch_size())));
-  here->ExpectClasses(engine_->classes());
+  MT_RETURN_IF_ERROR(Prepare(*here));
+  here->ExpectClasses(engine_->classes(), recipe_->labels);
   MT_RETURN_IF_ERROR(strategy::BeginPass(*here));
   return FitOn({.own = &data, .here = here.get()}, SizesOf(*here), options);
 }
@@ -161,8 +181,9 @@ Result<History> Model::FitOn(FitWork work, const std::set<int64_t>& sizes,
   std::set<int64_t> validation_sizes;
   if (options.validation != nullptr) {
     data::Pipeline& data = *options.validation;
-    MT_RETURN_IF_ERROR(CheckComponents(data.BatchTypes(data.batch_size())).At("validation"));
-    data.ExpectClasses(engine_->classes());
+    MT_RETURN_IF_ERROR(
+        CheckComponents(recipe_->components, data.component_names()).At("validation"));
+    data.ExpectClasses(engine_->classes(), recipe_->labels);
     validation.emplace(data);
     validation_sizes = SizesOf(data);
   }
@@ -192,8 +213,8 @@ Result<History> Model::Fit(Arrays data, FitOptions options) {
 }
 
 Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std::stop_token stop) {
-  MT_RETURN_IF_ERROR(Prepare(data.BatchTypes(data.batch_size())));
-  data.ExpectClasses(engine_->classes());
+  MT_RETURN_IF_ERROR(Prepare(data));
+  data.ExpectClasses(engine_->classes(), recipe_->labels);
   MT_RETURN_IF_ERROR(engine_->Plan("evaluate", {}, SizesOf(data)));
   MT_RETURN_IF_ERROR(engine_->Agree({}));
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
@@ -208,29 +229,60 @@ Result<train::Scalars> Model::Evaluate(Arrays data) {
   return Evaluate(*pipeline);
 }
 
-Result<size_t> Model::PredictionFor(const TensorType& x) {
+Result<std::vector<size_t>> Model::InputsOf(const std::vector<std::string>& names) const {
+  train::Recipe recipe{.components = names};
+  if (recipe_ != nullptr) {
+    recipe.labels = recipe_->labels;
+    recipe.inputs = recipe_->inputs;
+  }
+  return train::ModelInputs(recipe);
+}
+
+Result<size_t> Model::PredictionFor(std::span<const TensorType> inputs) {
   if (layer_ == nullptr) return InvalidArgument("predict: expected a model, got: none");
-  if (x.rank() == 0) return InvalidArgument("predict: expected x [N, ...], got: " + x.ToString());
-  const auto known = predictions_.find(x.ToString());
+  std::string types;
+  for (const TensorType& type : inputs) {
+    if (type.rank() == 0) {
+      return InvalidArgument("predict: expected inputs [N, ...], got: " + type.ToString());
+    }
+    types += type.ToString() + " ";
+  }
+  const auto known = predictions_.find(types);
   if (known != predictions_.end()) return known->second;
   const strategy::StrategyScope scope(strategy_);
   program::Builder builder("predict");
   const program::Builder::Scope recording(builder);
   const nn::ContextScope context({.training = false});
-  builder.Output("predictions", (*layer_)(builder.Input(std::string(train::kInputName), x)));
+  std::vector<program::Value> values;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    values.push_back(
+        builder.Input(inputs.size() == 1 ? std::string(train::kInputName)
+                                         : "x" + std::to_string(i),
+                      inputs[i]));
+  }
+  builder.Output("predictions", (*layer_)(values));
   MT_ASSIGN_OR_RETURN(const program::Program program, builder.Build());
-  MT_ASSIGN_OR_RETURN(const size_t made, engine_->AddPrediction(program, x, builder.variables()));
-  predictions_.emplace(x.ToString(), made);
+  MT_ASSIGN_OR_RETURN(const size_t made, engine_->AddPrediction(program, builder.variables()));
+  predictions_.emplace(types, made);
   return made;
 }
 
-Result<Tensor> Model::PredictOnBatch(const Tensor& x) {
-  MT_ASSIGN_OR_RETURN(const size_t prediction, PredictionFor(x.type()));
-  MT_RETURN_IF_ERROR(engine_->SendPrediction(prediction, x));
+Result<Tensor> Model::PredictOnBatch(const Tensor& x) { return PredictOnBatch({&x, 1}); }
+
+Result<Tensor> Model::PredictOnBatch(std::span<const Tensor> inputs) {
+  MT_RETURN_IF_ERROR(SendPrediction(inputs));
   return engine_->TakePrediction({});
 }
 
+Status Model::SendPrediction(std::span<const Tensor> inputs) {
+  std::vector<TensorType> types;
+  for (const Tensor& input : inputs) types.push_back(input.type());
+  MT_ASSIGN_OR_RETURN(const size_t prediction, PredictionFor(types));
+  return engine_->SendPrediction(prediction, inputs);
+}
+
 Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {
+  MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, InputsOf(data.component_names()));
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
   std::vector<Tensor> parts;
   int64_t sent = 0;
@@ -240,8 +292,9 @@ Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {
       MT_ASSIGN_OR_RETURN(const std::optional<data::Batch> batch, data.Next(stop));
       pass_over = !batch;
       if (!batch) return OkStatus();
-      MT_ASSIGN_OR_RETURN(const size_t prediction, PredictionFor(batch->components[0].type()));
-      MT_RETURN_IF_ERROR(engine_->SendPrediction(prediction, batch->components[0]));
+      std::vector<Tensor> inputs;
+      for (const size_t place : places) inputs.push_back(batch->components[place]);
+      MT_RETURN_IF_ERROR(SendPrediction(inputs));
       ++sent;
       return OkStatus();
     }

@@ -44,11 +44,16 @@ namespace meshtrain::trainer {
 class Engine;
 struct FitWork;
 
+// Of several inputs: data whose components have names (data::Arrays::names, a Source's), one of them
+// the labels.
 struct CompileOptions {
   train::Loss loss;
   std::shared_ptr<train::Optimizer> optimizer;
   std::vector<train::Metric> metrics = {};  // train::metrics::Accuracy()
   int64_t seed = 0;                         // of dropout; initial values follow the strategy's
+  std::string labels = "y";                 // the data's component that the loss compares with
+  // The components that the model takes, in this order; none: all but the labels.
+  std::vector<std::string> inputs = {};
 };
 
 // x [N, ...] and y [N, ...] at hand, in batches of `batch_size`.
@@ -104,20 +109,22 @@ class Model {
   // batch goes through the chief; elsewhere it is a pipeline. A name that was given before goes on
   // where its data stands, whatever its spec.
   Result<History> Fit(const NamedData& data, FitOptions options = {});
-  // Batches from anywhere, of x and y; `types`: of a full one.
+  // Batches from anywhere; `types`: of a full one's components.
   Result<History> Fit(train::BatchSource& batches, const std::vector<mesh::TensorType>& types,
                       FitOptions options = {});
   // Means over the examples of a pass, or of `steps` batches.
   Result<train::Scalars> Evaluate(data::Pipeline& data, int64_t steps = -1,
                                   std::stop_token stop = {});
   Result<train::Scalars> Evaluate(Arrays data);
-  // The predictions for every example of a pass (of its first component), in order.
+  // The predictions for every example of a pass, in order. Components that the model does not take
+  // may be there.
   Result<mesh::Tensor> Predict(data::Pipeline& data, std::stop_token stop = {});
   Result<mesh::Tensor> Predict(mesh::Tensor x, int64_t batch_size = 32);
   // The predictions for one batch.
   Result<mesh::Tensor> PredictOnBatch(const mesh::Tensor& x);
+  Result<mesh::Tensor> PredictOnBatch(std::span<const mesh::Tensor> inputs);
   // Makes the weights, for batches of this type; else the first batch does.
-  Status Build(const mesh::TensorType& x) { return PredictionFor(x).status(); }
+  Status Build(const mesh::TensorType& x) { return PredictionFor({&x, 1}).status(); }
 
   const std::vector<nn::Parameter>& parameters() const { return layer_->parameters(); }
   int64_t steps() const { return step_; }  // trained so far, in callbacks too
@@ -129,18 +136,23 @@ class Model {
   Status Restore(const std::string& folder);
 
  private:
-  // Makes the steps for batches of these types.
-  Status Prepare(const std::vector<mesh::TensorType>& types);
+  // Makes the steps for batches of these types, whose components have these names.
+  Status Prepare(const std::vector<mesh::TensorType>& types, const std::vector<std::string>& names);
+  Status Prepare(const data::Pipeline& data);
   // Fit over what was prepared, with batches of these sizes.
   Result<History> FitOn(FitWork work, const std::set<int64_t>& sizes, const FitOptions& options);
   // The engine's number of it.
-  Result<size_t> PredictionFor(const mesh::TensorType& x);
+  Result<size_t> PredictionFor(std::span<const mesh::TensorType> inputs);
+  Status SendPrediction(std::span<const mesh::Tensor> inputs);
+  // Of data with these components, those that the model takes.
+  Result<std::vector<size_t>> InputsOf(const std::vector<std::string>& names) const;
 
   std::shared_ptr<nn::Layer> layer_;
   strategy::Strategy& strategy_;
   std::unique_ptr<train::Recipe> recipe_;
   std::unique_ptr<Engine> engine_;
-  std::map<std::string, size_t> predictions_;                    // by input type
+  bool prepared_ = false;                                        // for recipe_
+  std::map<std::string, size_t> predictions_;                    // by input types
   std::map<std::string, std::unique_ptr<data::Pipeline>> data_;  // NamedData, by name
   int64_t step_ = 0;
 };

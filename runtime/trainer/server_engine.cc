@@ -37,7 +37,7 @@ class ServerEngine final : public Engine {
   }
 
   Status Prepare(const std::vector<TensorType>& types) override {
-    types_ = {types[0], types[1]};
+    types_ = types;
     return Define(types_);
   }
 
@@ -137,7 +137,7 @@ class ServerEngine final : public Engine {
     return result;
   }
 
-  Result<size_t> AddPrediction(const program::Program& program, const TensorType&,
+  Result<size_t> AddPrediction(const program::Program& program,
                                const std::vector<program::Variable>& variables) override {
     MT_RETURN_IF_ERROR(strategy_.PutOnServers(variables));
     MT_ASSIGN_OR_RETURN(parameter::Function function, coordinator_.DefineFunction(program));
@@ -145,9 +145,10 @@ class ServerEngine final : public Engine {
     return predictions_.size() - 1;
   }
 
-  Status SendPrediction(size_t prediction, const Tensor& x) override {
+  Status SendPrediction(size_t prediction, std::span<const Tensor> inputs) override {
+    const std::vector<parameter::Arg> arguments(inputs.begin(), inputs.end());
     MT_ASSIGN_OR_RETURN(parameter::RemoteValue sent,
-                        coordinator_.Schedule(predictions_[prediction], {x}));
+                        coordinator_.Schedule(predictions_[prediction], arguments));
     sent_.push_back(std::move(sent));
     return OkStatus();
   }
@@ -180,7 +181,7 @@ class ServerEngine final : public Engine {
  private:
   parameter::BatchTypes OfSize(int64_t size) const {
     parameter::BatchTypes types = types_;
-    types.first.dims[0] = types.second.dims[0] = size;
+    for (TensorType& type : types) type.dims[0] = size;
     return types;
   }
 
@@ -194,6 +195,7 @@ class ServerEngine final : public Engine {
     if (known != own_.end()) return known->second;
     data::PipelineSpec spec = data.spec;
     spec.classes = classes();
+    spec.labels = recipe_->labels;
     MT_ASSIGN_OR_RETURN(const parameter::PerWorker made,
                         coordinator_.CreatePerWorkerDataset(data.name, std::move(spec)));
     return own_.emplace(data.name, made).first->second;
@@ -222,7 +224,9 @@ class ServerEngine final : public Engine {
                                           int64_t steps, int64_t ahead, std::stop_token stop,
                                           const std::stop_source& end) {
     const auto define = [this, &window, function](const train::Batch& batch) -> Status {
-      MT_RETURN_IF_ERROR(Define({batch.components[0].type(), batch.components[1].type()}));
+      parameter::BatchTypes types;
+      for (const Tensor& component : batch.components) types.push_back(component.type());
+      MT_RETURN_IF_ERROR(Define(types));
       window.set_function((*training_).*function);  // with what was added
       return OkStatus();
     };

@@ -7,7 +7,8 @@
   ROW(Huber, LossRow)       \
   ROW(Waves, SourceRow)     \
   ROW(Bias, MetricRow)      \
-  ROW(LossScale, FieldRow)
+  ROW(LossScale, FieldRow)  \
+  ROW(Pairs, SourceRow)
 
 namespace meshtrain::samples {
 

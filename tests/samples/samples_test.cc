@@ -98,6 +98,9 @@ class SamplesTest : public testing::Test {
         refusal(layer, [](auto& row) { row.entry.options[0].name = "inputs"; }),
         refusal(std::get<recipe::FieldRow>(rows[5]), [](auto& row) { row.field.name = "train"; }),
     };
+    const auto pairs = std::get<recipe::SourceRow>(rows[6]);
+    refusals_.push_back(refusal(pairs, [](auto& row) { row.entry.components = {"a", "b"}; }));
+    refusals_.push_back(refusal(pairs, [](auto& row) { row.entry.components = {"y", "y"}; }));
     const Status added = recipe::AddRows(Rows());
     ASSERT_TRUE(added.ok()) << added.message();
     refusals_.emplace_back(recipe::AddRows({layer}).message());
@@ -115,7 +118,9 @@ TEST_F(SamplesTest, RowsThatCannotBeAddedSayWhy) {
           "rows: layer `swish`: expected a sentence about it, got: none",
           "rows: `swish`: expected a function that makes it or lets it act, got: none",
           "rows: layer `swish`, option `inputs`: the name is taken",
-          "rows: field `train`: the name is taken", "rows: layer `swish`: the name is taken"));
+          "rows: field `train`: the name is taken",
+          "rows: source `pairs`: expected components, the labels `y` among them",
+          "rows: component `y`: the name is taken", "rows: layer `swish`: the name is taken"));
 }
 
 TEST_F(SamplesTest, OnceAManifestIsReadNoRowIsAdded) {
@@ -191,6 +196,35 @@ TEST_F(SamplesTest, TrainUnderMeshAndMirrored) {
   const auto plain = Train(With(Job("Mesh", kMesh), "loss_scale: 4", "loss_scale: 1"));
   ASSERT_TRUE(plain.ok()) << plain.status().message();
   EXPECT_NEAR(4 * plain->first, mesh->first, 1e-6 * mesh->first);
+}
+
+constexpr char kPairs[] = R"(
+  mesh: {batch: 2}
+  data: {train: {pairs: {pairs: 64}}, batch: 8}
+  model:
+    layers:
+      - dense: {name: plus, units: 1, inputs: left}
+      - dense: {name: minus, units: 1, inputs: right}
+      - add: {name: both, inputs: [plus, minus]}
+  layout: {inputs: {right: [batch, unsharded]}}
+  loss: mean_squared_error
+  optimizer: {sgd: {learning_rate: 0.05}}
+  train: {epochs: 1}
+)";
+
+TEST_F(SamplesTest, AModelTakesTheComponentsOfItsSourceByName) {
+  const std::string text = "program:" + std::string(kPairs);
+  const auto trained = Train(text);
+  ASSERT_TRUE(trained.ok()) << trained.status().message();
+  EXPECT_LT(trained->last, 0.05 * trained->first);
+  const auto mistake = [&](const std::string& from, const std::string& to) {
+    return recipe::ParseManifest(With(text, from, to), "p.yaml").status().message();
+  };
+  EXPECT_THAT(mistake("inputs: left", "inputs: lefd"),
+              HasSubstr("no layer before this one is named `lefd`, did you mean `left`?"));
+  EXPECT_THAT(mistake("{right: [", "{rihgt: ["),
+              HasSubstr("program.layout.inputs: unknown input `rihgt`, did you mean `right`?"));
+  EXPECT_THAT(mistake("name: plus", "name: left"), HasSubstr("`left` names the model's input"));
 }
 
 }  // namespace

@@ -73,8 +73,8 @@ Status Main(const Flags& flags) {
     for (;;) {
       MT_ASSIGN_OR_RETURN(const auto batch, batches.Next());
       if (!batch) break;
-      MT_ASSIGN_OR_RETURN(const DTensor x, Repack(session, batch->components[0], job.mesh));
-      MT_ASSIGN_OR_RETURN(const DTensor y, Repack(session, batch->components[1], job.mesh));
+      MT_ASSIGN_OR_RETURN(const DTensor x, Repack(session, (*batch)["x"], job.mesh));
+      MT_ASSIGN_OR_RETURN(const DTensor y, Repack(session, (*batch)["y"], job.mesh));
       MT_RETURN_IF_ERROR(step(x, y).status());
       if (&step == &train_step) ++at.step;
     }

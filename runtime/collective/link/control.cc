@@ -1,6 +1,6 @@
 #include "runtime/collective/link/control.h"
 
-#include <cstring>
+#include "runtime/wire/bytes.h"
 
 namespace meshtrain::collective {
 namespace {
@@ -9,13 +9,13 @@ constexpr uint32_t kMagic = 0x4343544d;  // "MTCC"
 
 template <typename T>
 void Append(std::string& out, T value) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+  char bytes[sizeof value];
+  wire::Put(value, bytes);
+  out.append(bytes, sizeof value);
 }
 template <typename T>
 T Get(const std::string& bytes, size_t at) {
-  T value;
-  std::memcpy(&value, bytes.data() + at, sizeof value);
-  return value;
+  return wire::Get<T>(bytes.data() + at);
 }
 
 }  // namespace

@@ -1,30 +1,23 @@
 #include "runtime/collective/link/frame.h"
 
-#include <bit>
-#include <cstring>
 #include <vector>
 
+#include "runtime/wire/bytes.h"
 #include "runtime/wire/checksum.h"
 
 namespace meshtrain::collective {
 namespace {
-
-static_assert(std::endian::native == std::endian::little,
-              "frames are written as they lie in memory");
 
 constexpr uint32_t kMagic = 0x4643544d;  // "MTCF"
 constexpr uint16_t kVersion = 1;
 
 template <typename T>
 void Put(FrameBytes& bytes, size_t at, T value) {
-  std::memcpy(bytes.data() + at, &value, sizeof value);
+  wire::Put(value, bytes.data() + at);
 }
-
 template <typename T>
 T Get(const FrameBytes& bytes, size_t at) {
-  T value;
-  std::memcpy(&value, bytes.data() + at, sizeof value);
-  return value;
+  return wire::Get<T>(bytes.data() + at);
 }
 
 uint32_t HeaderCheck(const FrameBytes& bytes) {

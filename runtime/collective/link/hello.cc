@@ -7,23 +7,17 @@
 #include <cstring>
 
 #include "runtime/base/check.h"
+#include "runtime/wire/bytes.h"
 
 namespace meshtrain::collective {
+
+using wire::Get;
+using wire::Put;
+
 namespace {
 
 constexpr uint32_t kMagic = 0x4948544d;  // "MTHI"
 constexpr uint16_t kVersion = 1;
-
-template <typename T>
-void Put(std::byte* at, T value) {
-  std::memcpy(at, &value, sizeof value);
-}
-template <typename T>
-T Get(const void* at) {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
 
 }  // namespace
 
@@ -41,13 +35,13 @@ std::string_view LinkKindName(LinkKind kind) {
 
 void EncodeHello(const Hello& hello, HelloBytes& out) {
   std::byte* at = out.data();
-  Put(at, kMagic);
-  Put(at + 4, kVersion);
-  Put<uint16_t>(at + 6, static_cast<uint16_t>(hello.kind));
-  Put(at + 8, hello.incarnation);
-  Put(at + 16, hello.from);
-  Put(at + 20, hello.to);
-  Put(at + 24, hello.group);
+  Put(kMagic, at);
+  Put(kVersion, at + 4);
+  Put(static_cast<uint16_t>(hello.kind), at + 6);
+  Put(hello.incarnation, at + 8);
+  Put(hello.from, at + 16);
+  Put(hello.to, at + 20);
+  Put(hello.group, at + 24);
   std::memcpy(at + 32, hello.nonce.data(), kNonceBytes);
 }
 
@@ -87,8 +81,8 @@ bool SameProof(const Proof& a, const Proof& b) {
 std::string EncodeVerdict(StatusCode code, std::string_view text) {
   text = text.substr(0, kVerdictMaxText);
   std::byte header[kVerdictHeaderBytes];
-  Put(header, static_cast<uint32_t>(code));
-  Put(header + 4, static_cast<uint32_t>(text.size()));
+  Put(static_cast<uint32_t>(code), header);
+  Put(static_cast<uint32_t>(text.size()), header + 4);
   return std::string(reinterpret_cast<const char*>(header), sizeof header) + std::string(text);
 }
 

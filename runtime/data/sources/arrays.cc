@@ -18,6 +18,9 @@ class ArraySource final : public Source {
   }
   int64_t size() const override { return size_; }
   const std::vector<TensorType>& element() const override { return element_; }
+  std::vector<std::string> names() const override {
+    return arrays_.names.empty() ? Source::names() : arrays_.names;
+  }
   Status Ensure(int64_t) override { return OkStatus(); }
   std::span<const std::byte> Row(int component, int64_t index) const override {
     const auto bytes = static_cast<size_t>(element_[component].num_bytes());
@@ -39,6 +42,11 @@ class ArraySource final : public Source {
 Result<std::unique_ptr<Source>> OpenArrays(const Arrays& arrays, int64_t take) {
   if (arrays.components.empty()) {
     return InvalidArgument("data: arrays: expected at least one tensor, got: none");
+  }
+  if (!arrays.names.empty() && arrays.names.size() != arrays.components.size()) {
+    return InvalidArgument("data: arrays: expected a name for each of " +
+                           std::to_string(arrays.components.size()) +
+                           " components, got: " + std::to_string(arrays.names.size()));
   }
   for (size_t c = 0; c < arrays.components.size(); ++c) {
     const TensorType& type = arrays.components[c].type();

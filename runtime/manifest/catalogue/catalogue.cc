@@ -1,5 +1,7 @@
 #include "runtime/manifest/catalogue/catalogue.h"
 
+#include <algorithm>
+
 #include "runtime/manifest/catalogue/own_rows.h"
 #include "runtime/manifest/catalogue/rows.h"
 #include "runtime/manifest/fields/fields.h"
@@ -124,6 +126,16 @@ Status AddEntries(OwnEntries entries) {
   }
   MT_RETURN_IF_ERROR(
       Append("source", BuiltInSources(), entries.sources, {}, {"take"}, &all.sources));
+  for (const Entry& source : entries.sources) {
+    std::vector<std::string_view> taken;
+    for (const std::string& component : source.components) {
+      MT_RETURN_IF_ERROR(CheckName("component", component, taken));
+      taken.push_back(component);
+    }
+    if (taken.size() > 1 && std::find(taken.begin(), taken.end(), "y") != taken.end()) continue;
+    return InvalidArgument("rows: source `" + std::string(source.name) +
+                           "`: expected components, the labels `y` among them");
+  }
   std::vector<std::string_view> fields = BuiltInProgramFieldNames();
   for (const Field& field : all.fields) fields.push_back(field.name);
   for (Field& field : entries.fields) {

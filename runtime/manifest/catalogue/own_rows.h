@@ -18,7 +18,7 @@ struct OwnEntries {
   std::vector<Entry> optimizers;
   std::vector<Entry> losses;
   std::vector<Entry> metrics;
-  std::vector<Entry> sources;
+  std::vector<Entry> sources;  // `y` is among the components of each
   // Of `program`, read into Program::own: made by option::Int and its like.
   std::vector<Field> fields;
 };

@@ -22,7 +22,6 @@ Field ModelField();                   // Program
 Field LayoutField();                  // Program
 
 // The names of a program's inputs.
-inline constexpr std::string_view kInputName = "x";
 inline constexpr std::string_view kLabelName = "y";
 
 }  // namespace meshtrain::manifest

@@ -1,5 +1,6 @@
 // `layout`: how weights and inputs lie on the mesh.
 #include "runtime/manifest/fields/fields.h"
+#include "runtime/manifest/manifest.h"
 
 namespace meshtrain::manifest {
 namespace {
@@ -23,13 +24,13 @@ const std::vector<Field>& RuleFields() {
   return kFields;
 }
 
-// With or without the inputs' names, a text for each.
+// The names that are there already are those that may be given.
 void ReadInputs(Fields& in, Layout& layout) {
   const Node* inputs = in.Get("inputs");
   if (inputs == nullptr) return;
   Fields f(in.problems(), *inputs, in.Path("inputs"), "input");
-  for (const std::string_view name : {kInputName, kLabelName}) {
-    if (f.Get(name) != nullptr) layout.inputs[std::string(name)] = f.Texts(name);
+  for (auto& [name, specs] : layout.inputs) {
+    if (f.Get(name) != nullptr) specs = f.Texts(name);
   }
 }
 std::optional<Node> WriteInputs(const Layout& layout) {
@@ -93,7 +94,10 @@ void ReadLayout(Fields& in, Program& program) {
   } else if (node->IsScalar()) {
     in.Wrong("layout", "auto, or a map with rules");
   } else {
+    auto& inputs = program.layout.inputs;
+    for (const std::string& name : Components(program)) inputs[name];
     ReadFields(in.problems(), *node, in.Path("layout"), LayoutFields(), &program.layout);
+    std::erase_if(inputs, [](const auto& input) { return input.second.empty(); });
   }
 }
 std::optional<Node> WriteLayout(const Program& program) {

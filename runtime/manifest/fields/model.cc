@@ -5,6 +5,7 @@
 #include "runtime/base/text.h"
 #include "runtime/manifest/catalogue/catalogue.h"
 #include "runtime/manifest/fields/fields.h"
+#include "runtime/manifest/manifest.h"
 
 namespace meshtrain::manifest {
 namespace {
@@ -60,7 +61,9 @@ std::optional<Layer> ReadLayer(Problems& problems, const Node& node, const std::
   return layer;
 }
 
-Model ReadModel(Problems& problems, const Node& node, const std::string& path) {
+// `inputs`: what the model's inputs are called.
+Model ReadModel(Problems& problems, const Node& node, const std::string& path,
+                const std::vector<std::string>& inputs) {
   Model model;
   const Node* list = &node;
   std::string list_path = path;
@@ -83,7 +86,7 @@ Model ReadModel(Problems& problems, const Node& node, const std::string& path) {
     return model;
   }
   // Automatic names first need all that are given: `dense` is free unless some layer claims it.
-  std::set<std::string, std::less<>> taken = {std::string(kInputName)};
+  std::set<std::string, std::less<>> taken(inputs.begin(), inputs.end());
   for (const Node& entry : list->list) {
     if (!entry.IsMap() || entry.members.size() != 1) continue;
     const Node* name = entry.members[0].value.Find("name");
@@ -92,12 +95,12 @@ Model ReadModel(Problems& problems, const Node& node, const std::string& path) {
       const size_t index = static_cast<size_t>(&entry - list->list.data());
       problems.Add(name->place,
                    list_path + "[" + std::to_string(index) + "]." + entry.members[0].key + ".name",
-                   name->scalar == "x"
-                       ? "`x` names the model's input"
+                   std::find(inputs.begin(), inputs.end(), name->scalar) != inputs.end()
+                       ? "`" + Excerpt(name->scalar) + "` names the model's input"
                        : "another layer is named `" + Excerpt(name->scalar) + "` already");
     }
   }
-  std::vector<std::string> names = {std::string(kInputName)};
+  std::vector<std::string> names = inputs;
   for (size_t i = 0; i < list->list.size(); ++i) {
     auto layer = ReadLayer(problems, list->list[i], list_path + "[" + std::to_string(i) + "]",
                            model.functional ? &names : nullptr);
@@ -114,10 +117,9 @@ Model ReadModel(Problems& problems, const Node& node, const std::string& path) {
   if (model.functional) {
     model.output = fields->Text("output", names.back());
     if (model.layers.size() != list->list.size()) return model;
-    if (std::find(names.begin() + 1, names.end(), model.output) == names.end() &&
-        names.size() > 1) {
-      fields->Wrong("output",
-                    "the name of a layer (" + Join(std::span(names).subspan(1), ", ") + ")");
+    const auto layers = std::span(names).subspan(inputs.size());
+    if (std::find(layers.begin(), layers.end(), model.output) == layers.end() && !layers.empty()) {
+      fields->Wrong("output", "the name of a layer (" + Join(layers, ", ") + ")");
       return model;
     }
     // Layers stand behind those they use, so one walk from the end finds what the output needs.
@@ -166,12 +168,14 @@ Field ModelField() {
       "model", "a list of layers, a chain; or a map, a graph",
       [](Fields& in, Program& program) {
         if (const Node* node = in.Get("model")) {
-          program.model = ReadModel(in.problems(), *node, in.Path("model"));
+          std::vector<std::string> inputs = Components(program);
+          std::erase(inputs, kLabelName);
+          program.model = ReadModel(in.problems(), *node, in.Path("model"), inputs);
         }
       },
       [](const Program& program) -> std::optional<Node> { return WriteModel(program.model); },
       {.about = "The layers. In a graph, {layers: [...], output: NAME}, a layer names its "
-                "`inputs`: x, or layers before it. Each may have a `name`.",
+                "`inputs`: x, the data's component, or layers before it. Each may have a `name`.",
        .sample = "[flatten, dense: {units: 10}, dense: {units: 3}]"});
   field.type = FieldType::kChoices;
   field.of = &Layers();

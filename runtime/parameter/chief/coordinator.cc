@@ -226,10 +226,10 @@ Result<Training> Coordinator::DefineTraining(const train::Recipe& recipe,
 
 Status Coordinator::AddBatches(Training& training, const train::Recipe& recipe,
                                std::span<const BatchTypes> types) {
-  for (const auto& [x, y] : types) {
+  for (const BatchTypes& batch : types) {
     train::Recipe tapped = recipe;
     tapped.optimizer = GradientTap(*recipe.optimizer);
-    MT_ASSIGN_OR_RETURN(const train::Programs programs, train::BuildPrograms(tapped, x, y));
+    MT_ASSIGN_OR_RETURN(const train::Programs programs, train::BuildPrograms(tapped, batch));
     if (training.parameters.empty()) {
       // The slots here: `step`, where it is used.
       std::vector<Parameter> created;
@@ -241,7 +241,7 @@ Status Coordinator::AddBatches(Training& training, const train::Recipe& recipe,
     }
     MT_ASSIGN_OR_RETURN(
         const Function step,
-        DefineFunction(CountingExamples(programs.train_step, x.rank() > 0 ? x.dims[0] : 1),
+        DefineFunction(CountingExamples(programs.train_step, batch[0].rank() > 0 ? batch[0].dims[0] : 1),
                        training.update, UpdaterOf(recipe.optimizer),
                        {std::string(train::kLossName)}));
     MT_ASSIGN_OR_RETURN(const Function evaluate, DefineFunction(programs.eval_step));

@@ -126,13 +126,14 @@ class Arg {
 };
 
 struct Training {
-  Function step;      // x, y -> loss, the metrics and kExamplesName; changes the variables
-  Function evaluate;  // x, y -> loss and the metrics
+  // A batch's components are the arguments.
+  Function step;      // -> loss, the metrics and kExamplesName; changes the variables
+  Function evaluate;  // -> loss and the metrics
   std::vector<std::string> parameters;  // the model's, in its order
   std::string update;                   // what the servers do with the step's pushes
   int64_t classes = 0;                  // train::Programs::classes
 };
-using BatchTypes = std::pair<mesh::TensorType, mesh::TensorType>;  // of x and y
+using BatchTypes = std::vector<mesh::TensorType>;  // of the recipe's components
 
 class Coordinator {
  public:

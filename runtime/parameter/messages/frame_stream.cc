@@ -9,32 +9,23 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/wire/bytes.h"
+#include "runtime/wire/front.h"
+
 namespace meshtrain::parameter {
 namespace {
 
 using rpc::CallMac;
 
 constexpr uint32_t kMagic = 0x3346544d;  // "MTF3"
-constexpr size_t kSizesBytes = 16;
+constexpr size_t kSizesBytes = wire::kFrontBytes;
 constexpr size_t kSumBytes = 8;
 constexpr size_t kFrontBytes = kSizesBytes + kSumBytes;
 constexpr size_t kMacBytes = rpc::CallMac::kBytes;
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr size_t kCopyBelow = 2048;  // a smaller piece is copied: cheaper than counting its owner
-constexpr uint64_t kMaxHeadBytes = uint64_t{1} << 30;
 
 std::atomic<int64_t> damaged_frames = 0;
-
-template <typename T>
-void Put(T value, uint8_t* to) {
-  for (size_t i = 0; i < sizeof(T); ++i) to[i] = static_cast<uint8_t>(value >> (8 * i));
-}
-template <typename T>
-T Get(const uint8_t* from) {
-  T value = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) value |= static_cast<T>(from[i]) << (8 * i);
-  return value;
-}
 
 grpc::Slice SliceOf(const Piece& piece, size_t at, size_t size) {
   const std::byte* const bytes = piece.bytes.data() + at;
@@ -61,10 +52,8 @@ grpc::ByteBuffer FrameSender::Next(CallMac& mac) {
     const size_t size = kFrontBytes + frame_.head.size();
     grpc::Slice front(size + kMacBytes);
     auto* const at = const_cast<uint8_t*>(front.begin());
-    Put(kMagic, at);
-    Put(static_cast<uint32_t>(frame_.head.size()), at + 4);
-    Put(static_cast<uint64_t>(left_), at + 8);
-    Put(wire::Checksum(at, kSizesBytes), at + kSizesBytes);
+    wire::PutFront(kMagic, {.head_bytes = frame_.head.size(), .payload_bytes = left_}, at);
+    wire::Put(wire::Checksum(at, kSizesBytes), at + kSizesBytes);
     std::memcpy(at + kFrontBytes, frame_.head.data(), frame_.head.size());
     const std::string code =
         mac.Sign(std::string(reinterpret_cast<const char*>(at), kSizesBytes) + frame_.head);
@@ -87,7 +76,7 @@ grpc::ByteBuffer FrameSender::Next(CallMac& mac) {
     }
     if (left_ == 0) {
       uint8_t sum[kSumBytes];
-      Put(sum_->value(), sum);
+      wire::Put(sum_->value(), sum);
       slices.emplace_back(sum, kSumBytes);
     }
   }
@@ -145,8 +134,8 @@ Status FrameReader::Damaged(const std::string& expected, const std::string& got)
 }
 
 Status FrameReader::CheckSum(const uint8_t* sent, uint64_t ours, const std::string& of) {
-  if (Get<uint64_t>(sent) == ours) return OkStatus();
-  return Damaged("the checksum " + wire::HexText(Get<uint64_t>(sent)) + " of its " + of,
+  if (wire::Get<uint64_t>(sent) == ours) return OkStatus();
+  return Damaged("the checksum " + wire::HexText(wire::Get<uint64_t>(sent)) + " of its " + of,
                  wire::HexText(ours));
 }
 
@@ -154,11 +143,12 @@ Status FrameReader::MaybeBegin(CallMac& mac) {
   const auto* const bytes = reinterpret_cast<const uint8_t*>(front_.data());
   if (front_.size() == kFrontBytes && !sized_) {
     sized_ = true;
-    if (Get<uint32_t>(bytes) != kMagic) return Damaged("its magic number", "another");
+    const auto front = wire::GetFront(kMagic, bytes);
+    if (!front) return Damaged("its magic number", "another");
     MT_RETURN_IF_ERROR(CheckSum(bytes + kSizesBytes, wire::Checksum(bytes, kSizesBytes), "sizes"));
-    head_bytes_ = Get<uint32_t>(bytes + 4);
-    payload_bytes_ = Get<uint64_t>(bytes + 8);
-    if (head_bytes_ > kMaxHeadBytes) {
+    head_bytes_ = front->head_bytes;
+    payload_bytes_ = front->payload_bytes;
+    if (head_bytes_ > wire::kMaxHeadBytes) {
       return InvalidArgument("frame: expected a head of at most a gigabyte, got: " +
                              std::to_string(head_bytes_) + " bytes");
     }

@@ -48,6 +48,7 @@ void Fields(auto& walk, Of<data::Arrays> auto& m) {
   walk(m.file, MT_WIRE(file));
   walk(m.first, MT_WIRE(first));
   walk(m.every, MT_WIRE(every));
+  walk(m.names, MT_WIRE(names));
 }
 void Fields(auto& walk, Of<Dataset> auto& m) {
   walk(m.name, MT_WIRE(name));
@@ -56,6 +57,7 @@ void Fields(auto& walk, Of<Dataset> auto& m) {
   walk(m.spec.source.take, MT_WIRE(take));
   walk(m.spec.stages, MT_WIRE(stages));
   walk(m.spec.classes, MT_WIRE(classes));
+  walk(m.spec.labels, MT_WIRE(labels));
   walk.Enum(m.policy, ShardPolicy::kByElement, MT_WIRE(by_element));
 }
 

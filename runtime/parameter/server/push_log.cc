@@ -1,46 +1,16 @@
 #include "runtime/parameter/server/push_log.h"
 
-#include <xxhash.h>
-
-#include <cstring>
 #include <optional>
 
-#include "runtime/base/check.h"
+#include "runtime/wire/bytes.h"
+#include "runtime/wire/checksum.h"
+#include "runtime/wire/front.h"
 
 namespace meshtrain::parameter {
 namespace {
 
 constexpr uint32_t kMagic = 0x3150544d;  // "MTP1"
-constexpr size_t kHashAt = 24;
-constexpr uint64_t kMaxHeadBytes = uint64_t{1} << 30;
-
-template <typename T>
-void Put(T value, std::byte* to) {
-  for (size_t i = 0; i < sizeof(T); ++i) to[i] = static_cast<std::byte>(value >> (8 * i));
-}
-
-template <typename T>
-T Get(const std::byte* from) {
-  T value = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) value |= static_cast<T>(from[i]) << (8 * i);
-  return value;
-}
-
-class Hash {
- public:
-  Hash() : state_(XXH3_createState()) {
-    MT_CHECK(state_ != nullptr);
-    XXH3_64bits_reset(state_);
-  }
-  ~Hash() { XXH3_freeState(state_); }
-  Hash(const Hash&) = delete;
-  Hash& operator=(const Hash&) = delete;
-  void Add(const void* bytes, size_t size) { XXH3_64bits_update(state_, bytes, size); }
-  uint64_t value() const { return XXH3_64bits_digest(state_); }
-
- private:
-  XXH3_state_t* state_;
-};
+constexpr size_t kSyncedAt = wire::kFrontBytes, kSumAt = 24;
 
 struct Found {
   Record record;
@@ -51,22 +21,22 @@ struct Found {
 std::optional<Found> RecordAt(Bytes bytes, size_t at) {
   if (bytes.size() - at < kRecordHeadBytes) return {};
   const std::byte* const begin = bytes.data() + at;
-  if (Get<uint32_t>(begin) != kMagic) return {};
-  const uint64_t head = Get<uint32_t>(begin + 4);
-  const uint64_t payload = Get<uint64_t>(begin + 8);
+  const auto front = wire::GetFront(kMagic, begin);
+  if (!front) return {};
+  const uint64_t head = front->head_bytes, payload = front->payload_bytes;
   const uint64_t left = bytes.size() - at - kRecordHeadBytes;
-  if (head > kMaxHeadBytes || head > left || payload > left - head) return {};
+  if (head > wire::kMaxHeadBytes || head > left || payload > left - head) return {};
   const size_t padding = RecordPadding(head, payload);
   if (padding > left - head - payload) return {};
-  Hash hash;
-  hash.Add(begin, kHashAt);
-  hash.Add(begin + kRecordHeadBytes, head + payload);
-  if (hash.value() != Get<uint64_t>(begin + kHashAt)) return {};
+  wire::RunningChecksum sum;
+  sum.Add(begin, kSumAt);
+  sum.Add(begin + kRecordHeadBytes, head + payload);
+  if (sum.value() != wire::Get<uint64_t>(begin + kSumAt)) return {};
   const std::byte* const body = begin + kRecordHeadBytes;
   return Found{{.head = {reinterpret_cast<const char*>(body), head},
                 .payload = {body + head, payload},
                 .end = static_cast<int64_t>(at + kRecordHeadBytes + head + payload + padding)},
-               static_cast<int64_t>(Get<uint64_t>(begin + 16))};
+               static_cast<int64_t>(wire::Get<uint64_t>(begin + kSyncedAt))};
 }
 
 }  // namespace
@@ -77,19 +47,16 @@ size_t RecordPadding(size_t head_bytes, size_t payload_bytes) {
 
 std::array<std::byte, kRecordHeadBytes> RecordHead(std::string_view head,
                                                    std::span<const Bytes> payload, int64_t synced) {
-  MT_CHECK(head.size() <= kMaxHeadBytes);
   uint64_t bytes = 0;
   for (const Bytes& piece : payload) bytes += piece.size();
   std::array<std::byte, kRecordHeadBytes> out;
-  Put(kMagic, out.data());
-  Put(static_cast<uint32_t>(head.size()), out.data() + 4);
-  Put(bytes, out.data() + 8);
-  Put(static_cast<uint64_t>(synced), out.data() + 16);
-  Hash hash;
-  hash.Add(out.data(), kHashAt);
-  hash.Add(head.data(), head.size());
-  for (const Bytes& piece : payload) hash.Add(piece.data(), piece.size());
-  Put(hash.value(), out.data() + kHashAt);
+  wire::PutFront(kMagic, {.head_bytes = head.size(), .payload_bytes = bytes}, out.data());
+  wire::Put(static_cast<uint64_t>(synced), out.data() + kSyncedAt);
+  wire::RunningChecksum sum;
+  sum.Add(out.data(), kSumAt);
+  sum.Add(head.data(), head.size());
+  for (const Bytes& piece : payload) sum.Add(piece.data(), piece.size());
+  wire::Put(sum.value(), out.data() + kSumAt);
   return out;
 }
 

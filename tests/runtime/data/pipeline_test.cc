@@ -50,6 +50,38 @@ TEST(PipelineTest, EndsEachPassOnceAndBeginsTheNext) {
   EXPECT_EQ(pipeline->cursor().batch, 1);
 }
 
+TEST(PipelineTest, ComponentsHaveNamesOneOfThemTheLabels) {
+  const Tensor left(mesh::TensorType{mesh::DType::kF32, {3, 2}});
+  const auto ids = Tensor::Of<int32_t>({3}, std::vector<int32_t>{0, 1, 2});
+  auto pipeline = Pipeline::Create(
+      {.source = {Arrays{.components = {ids, left, ids}, .names = {"kind", "left", "right"}}},
+       .stages = {BatchStage{3}},
+       .labels = "kind"});
+  ASSERT_TRUE(pipeline.ok()) << pipeline.status().ToString();
+  EXPECT_EQ((*pipeline)->component_names(), (std::vector<std::string>{"kind", "left", "right"}));
+  const auto batch = (*pipeline)->Next();
+  ASSERT_TRUE(batch.ok() && batch->has_value());
+  EXPECT_EQ((**batch)["left"].type(), left.type());
+  EXPECT_EQ((**batch)["kind"].values<int32_t>()[2], 2);
+  EXPECT_DEATH((**batch)["lefd"], "");
+  // What labels must be is asked of the component that holds them.
+  (*pipeline)->ExpectClasses(2, "kind");
+  ASSERT_TRUE((*pipeline)->Next().ok());  // the end of the pass
+  EXPECT_THAT((*pipeline)->Next().status().message(), testing::HasSubstr("label 2, but 2 classes"));
+  // Without names; and names that cannot be told apart.
+  auto unnamed = Make({Arrays{{left, ids, ids}}}, {BatchStage{3}});
+  EXPECT_EQ(unnamed->component_names(), (std::vector<std::string>{"x", "y", "component_2"}));
+  const auto twice = Pipeline::Create(
+      {.source = {Arrays{.components = {ids, left}, .names = {"a", "a"}}},
+       .stages = {BatchStage{3}}});
+  EXPECT_EQ(twice.status().message(),
+            "data: expected one name for each of 2 components, got: `a` twice");
+  const auto few = Pipeline::Create(
+      {.source = {Arrays{.components = {ids, left}, .names = {"a"}}}, .stages = {BatchStage{3}}});
+  EXPECT_EQ(few.status().message(),
+            "data: arrays: expected a name for each of 2 components, got: 1");
+}
+
 TEST(PipelineTest, StagesActInDeclaredOrder) {
   // Shuffling batches keeps their members together; batching what was shuffled does not.
   auto batches = Make(Numbers(40), {BatchStage{4}, ShuffleStage{.buffer = 100, .seed = 1}});

@@ -243,7 +243,7 @@ TEST(FaultsTest, TheGuidesLoopWithTwoWorkers) {
   CoordinatorOptions options = cluster.options();
   options.partitioner = MinSize{256, 2};
   const auto coordinator = Must(Coordinator::Create(options));
-  const std::pair<TensorType, TensorType> types[] = {{F32({5, 1}), F32({5, 1})}};
+  const BatchTypes types[] = {{F32({5, 1}), F32({5, 1})}};
   const Training training = Must(coordinator->DefineTraining(GuideRecipe(guide.w0), types));
   const PerWorker data = Must(coordinator->CreatePerWorkerDataset("ones", GuideData()));
   std::vector<RemoteValue> values;

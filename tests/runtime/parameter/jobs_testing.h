@@ -102,8 +102,7 @@ inline Result<std::vector<double>> TrainAlone(
     MT_ASSIGN_OR_RETURN(const auto batch, pipeline->Next());
     if (!batch) continue;
     for (size_t i = 0; i < programs.train_step.inputs.size(); ++i) {
-      const size_t component = programs.train_step.inputs[i].name == train::kInputName ? 0 : 1;
-      MT_RETURN_IF_ERROR(step->Feed(i, batch->components[component]));
+      MT_RETURN_IF_ERROR(step->Feed(i, (*batch)[programs.train_step.inputs[i].name]));
     }
     MT_RETURN_IF_ERROR(step->Run());
     MT_ASSIGN_OR_RETURN(const double loss, step->FetchNumber(0));

@@ -264,8 +264,11 @@ TEST(CatalogueTest, EveryNameIsKnownToItsFolder) {
       EXPECT_EQ(option.words, nn::ActivationNames());
     }
   }
-  EXPECT_EQ(manifest::kInputName, train::kInputName);
   EXPECT_EQ(manifest::kLabelName, train::kLabelName);
+  for (const auto& entry : manifest::Sources().entries) {
+    EXPECT_EQ(entry.components, (std::vector{std::string(train::kInputName),
+                                             std::string(train::kLabelName)}));
+  }
 }
 
 }  // namespace

@@ -27,10 +27,57 @@ Recipe SmallRecipe() {
   return recipe;
 }
 
+// Scores of two inputs: a model that takes `left` and `right`.
+Recipe PairRecipe() {
+  const nn::Symbol left = nn::Input(), right = nn::Input();
+  const nn::Symbol both =
+      nn::Apply(nn::Make<nn::Concatenate>(), std::vector<nn::Symbol>{left, right});
+  Recipe recipe = SmallRecipe();
+  recipe.model = std::make_shared<nn::Functional>(std::vector<nn::Symbol>{left, right},
+                                                  nn::Apply(nn::Make<nn::Dense>(2), both));
+  recipe.components = {"kind", "left", "right"};
+  recipe.labels = "kind";
+  return recipe;
+}
+
 std::vector<std::string> Names(const std::vector<Parameter>& parameters) {
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters) names.push_back(parameter.name());
   return names;
+}
+
+TEST(ProgramsTest, ABatchHasAnyNumberOfNamedComponents) {
+  const TensorType right{DType::kF64, {4, 5}};
+  const std::vector<TensorType> types = {kY, kX, right};
+  const auto programs = BuildPrograms(PairRecipe(), types);
+  ASSERT_TRUE(programs.ok()) << programs.status().message();
+  EXPECT_EQ(programs->components, (std::vector<std::string>{"kind", "left", "right"}));
+  EXPECT_EQ(programs->parameters[0].type().ToString(), "f64[8,2]");  // both, side by side
+  ASSERT_EQ(programs->train_step.inputs.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(programs->train_step.inputs[i].name, programs->components[i]);
+    EXPECT_EQ(programs->train_step.type(programs->train_step.inputs[i].value), types[i]);
+  }
+  // The model takes what `inputs` names, in that order.
+  Recipe swapped = PairRecipe();
+  swapped.inputs = {"right", "left"};
+  const auto other = BuildPrograms(swapped, types);
+  ASSERT_TRUE(other.ok());
+  EXPECT_NE(other->train_step.ToString(), programs->train_step.ToString());
+
+  const auto error = [&](auto change, std::vector<TensorType> of) {
+    Recipe recipe = PairRecipe();
+    change(recipe);
+    return std::string(BuildPrograms(recipe, of).status().message());
+  };
+  EXPECT_EQ(error([](Recipe& r) { r.labels = "kint"; }, types),
+            "labels: expected one of the batch's components, kind, left, right, got: kint");
+  EXPECT_EQ(error([](Recipe& r) { r.inputs = {"lefd"}; }, types),
+            "inputs: expected one of the batch's components, kind, left, right, got: lefd");
+  EXPECT_EQ(error([](Recipe&) {}, {kY, kX}),
+            "expected batches of kind, left, right, got: 2 components");
+  EXPECT_EQ(error([](Recipe& r) { r.components = {"kind"}; }, {kY}),
+            "inputs: expected a component beside the labels, `kind`, got: none");
 }
 
 TEST(ProgramsTest, HaveTheInputsOutputsAndUpdatesThatTheHeaderSays) {

@@ -132,6 +132,51 @@ TEST_P(ModelTest, FiveEpochsOfTenStepsDriveTheLossToZeroAndPredictGivesOne) {
   });
 }
 
+TEST_P(ModelTest, TakesSeveralInputsByTheirNames) {
+  // left - right, of data whose components stand in another order than the model takes them.
+  constexpr int64_t kExamples = 32;
+  std::vector<float> left, right, difference;
+  for (int64_t i = 0; i < kExamples; ++i) {
+    left.push_back(static_cast<float>(i % 5));
+    right.push_back(static_cast<float>(i % 3));
+    difference.push_back(left.back() - right.back());
+  }
+  const std::vector<Tensor> components = {strategy::Floats({kExamples, 1}, right),
+                                          strategy::Floats({kExamples, 1}, difference),
+                                          strategy::Floats({kExamples, 1}, left)};
+  strategy::ForStrategy(GetParam(), [&](strategy::Strategy& strategy) -> Status {
+    const auto scope = strategy.Scope();
+    const nn::Symbol a = nn::Input(), b = nn::Input();
+    const auto weight = [](double w0) {
+      return nn::Make<nn::Dense>(
+          1, nn::DenseOptions{.kernel_initializer = nn::Initializer::Constant(w0)});
+    };
+    Model model(std::make_shared<nn::Functional>(
+        std::vector<nn::Symbol>{a, b},
+        nn::Apply(nn::Make<nn::Add>(),
+                  std::vector<nn::Symbol>{nn::Apply(weight(0.5), a), nn::Apply(weight(0), b)})));
+    CompileOptions options = Mse(0.05);
+    options.labels = "difference";
+    options.inputs = {"left", "right"};
+    MT_RETURN_IF_ERROR(model.Compile(options));
+    MT_ASSIGN_OR_RETURN(const auto data,
+                        strategy::ArraysPipeline(components, 8, {"right", "difference", "left"}));
+    MT_ASSIGN_OR_RETURN(const History history, model.Fit(*data, {.epochs = 60}));
+    MT_WANT(history.Of("loss").back() < 0.01);
+    // Predictions need no labels.
+    MT_ASSIGN_OR_RETURN(const auto unlabelled,
+                        strategy::ArraysPipeline({components[2], components[0]}, 8,
+                                                 {"left", "right"}));
+    MT_ASSIGN_OR_RETURN(const Tensor predicted, model.Predict(*unlabelled));
+    for (int64_t i = 0; i < kExamples; ++i) {
+      MT_WANT(std::abs(strategy::FloatsOf(predicted)[i] - difference[i]) < 0.3);
+    }
+    const Status other = model.Fit(Arrays{components[0], components[1], 8}).status();
+    MT_WANT(other.message() == "model: expected data of right, difference, left, got: x, y");
+    return OkStatus();
+  });
+}
+
 TEST_P(ModelTest, ACallbackSavesTheStepAtHand) {
   std::string folder = (std::filesystem::temp_directory_path() / "model-callback-XXXXXX").string();
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);

@@ -64,12 +64,12 @@ TEST(CoordinatorTest, ACheckpointIsACutBetweenSteps) {
 
 TEST(CoordinatorTest, AJobGoesOnFromItsCheckpointAndAMeshWithIt) {
   const TempFolder folder;
-  const std::pair<TensorType, TensorType> types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
+  const BatchTypes types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
   const auto recipe = [] {
     return DigitsRecipe(train::Adam({.common = {.learning_rate = 0.002}}));
   };
   const std::vector<double> want =
-      Must(TrainAlone(recipe(), DigitsData(50), types[0].first, types[0].second, 20));
+      Must(TrainAlone(recipe(), DigitsData(50), types[0][0], types[0][1], 20));
   TestCluster cluster(2, 1, folder.path());
   CoordinatorOptions options = cluster.options();
   options.seed = 11;
@@ -101,7 +101,7 @@ TEST(CoordinatorTest, AJobGoesOnFromItsCheckpointAndAMeshWithIt) {
   // A mesh reads the very same names and types.
   const auto saved = Must(checkpoint::Checkpoint::Open(path));
   const train::Programs programs =
-      Must(train::BuildPrograms(recipe(), types[0].first, types[0].second));
+      Must(train::BuildPrograms(recipe(), types[0][0], types[0][1]));
   const mesh::Mesh mesh = mesh::Mesh::Parse("batch=2,model=2").value();
   for (const Parameter& p : programs.States()) {
     const auto value =
@@ -114,15 +114,15 @@ TEST(CoordinatorTest, AJobGoesOnFromItsCheckpointAndAMeshWithIt) {
 
 TEST(CoordinatorTest, AMeshsCheckpointBeginsTheServers) {
   const TempFolder folder;
-  const std::pair<TensorType, TensorType> types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
+  const BatchTypes types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
   const auto recipe = [] {
     return DigitsRecipe(train::Adam({.common = {.learning_rate = 0.002}}));
   };
   const std::vector<double> want =
-      Must(TrainAlone(recipe(), DigitsData(50, 2000, false), types[0].first, types[0].second, 12));
+      Must(TrainAlone(recipe(), DigitsData(50, 2000, false), types[0][0], types[0][1], 12));
   std::map<std::string, Tensor> states;
   ASSERT_TRUE(
-      TrainAlone(recipe(), DigitsData(50, 2000, false), types[0].first, types[0].second, 8, &states)
+      TrainAlone(recipe(), DigitsData(50, 2000, false), types[0][0], types[0][1], 8, &states)
           .ok());
   checkpoint::Snapshot snapshot{.step = 8};
   for (const auto& [name, value] : states) {

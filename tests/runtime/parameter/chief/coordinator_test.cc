@@ -30,7 +30,7 @@ TEST(CoordinatorTest, OneStepAtATimeIsTheGuidesSeries) {
   options.partitioner = FixedShards{2};
   const auto coordinator = Connect(options);
   const train::Recipe recipe = GuideRecipe(guide.w0);
-  const std::pair<TensorType, TensorType> types[] = {{F32({5, 1}), F32({5, 1})}};
+  const BatchTypes types[] = {{F32({5, 1}), F32({5, 1})}};
   const Training training = Must(coordinator->DefineTraining(recipe, types));
   const PerWorker data = Must(coordinator->CreatePerWorkerDataset("train", GuideData()));
   for (size_t i = 0; i < 210; ++i) {
@@ -50,7 +50,7 @@ TEST(CoordinatorTest, OneStepAtATimeIsTheGuidesSeriesWithThreeWorkers) {
   const GuideSeries guide = ReadGuide();
   TestCluster cluster(2, 3);
   const auto coordinator = Connect(cluster.options());
-  const std::pair<TensorType, TensorType> types[] = {{F32({5, 1}), F32({5, 1})}};
+  const BatchTypes types[] = {{F32({5, 1}), F32({5, 1})}};
   const Training training = Must(coordinator->DefineTraining(GuideRecipe(guide.w0), types));
   const PerWorker data = Must(coordinator->CreatePerWorkerDataset("train", GuideData()));
   ASSERT_TRUE(WaitForWorkers(*coordinator, 3));
@@ -68,13 +68,13 @@ TEST(CoordinatorTest, OneStepAtATimeIsTheSingleProcess) {
   options.partitioner = MinSize{4096, 3};
   options.seed = 11;
   const auto coordinator = Connect(options);
-  const std::pair<TensorType, TensorType> types[] = {{F32({100, 28, 28}), {DType::kI32, {100}}}};
+  const BatchTypes types[] = {{F32({100, 28, 28}), {DType::kI32, {100}}}};
   const auto optimizer = [] {
     return train::Adam({.common = {.learning_rate = 0.003, .clipnorm = 0.5}});
   };
   std::map<std::string, Tensor> want_states;
   const std::vector<double> want =
-      Must(TrainAlone(DigitsRecipe(optimizer()), DigitsData(100), types[0].first, types[0].second,
+      Must(TrainAlone(DigitsRecipe(optimizer()), DigitsData(100), types[0][0], types[0][1],
                       30, &want_states));
   const Training training = Must(coordinator->DefineTraining(DigitsRecipe(optimizer()), types));
   const PerWorker data = Must(coordinator->CreatePerWorkerDataset("train", DigitsData(100)));
@@ -126,7 +126,7 @@ TEST(CoordinatorTest, AsynchronousTrainingLearns) {
   options.partitioner = MinSize{16384, 2};
   options.seed = 11;
   const auto coordinator = Connect(options);
-  const std::pair<TensorType, TensorType> types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
+  const BatchTypes types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
   const Training training = Must(coordinator->DefineTraining(
       DigitsRecipe(train::Adam({.common = {.learning_rate = 0.002}})), types));
   const PerWorker data =
@@ -159,7 +159,7 @@ TEST(CoordinatorTest, AShortLastBatchHasItsOwnStep) {
   TestCluster cluster(1, 1);
   const auto coordinator = Connect(cluster.options());
   const train::Recipe recipe = GuideRecipe(-0.38);
-  const std::pair<TensorType, TensorType> types[] = {{F32({5, 1}), F32({5, 1})},
+  const BatchTypes types[] = {{F32({5, 1}), F32({5, 1})},
                                                      {F32({2, 1}), F32({2, 1})}};
   const Training training = Must(coordinator->DefineTraining(recipe, types));
   data::PipelineSpec seven = GuideData();

@@ -138,7 +138,7 @@ TEST(DamageTest, WhatMayNotBeRepeatedIsHandledOnce) {
 std::map<std::string, Tensor> Train(const CoordinatorOptions& options,
                                     std::vector<double>* losses) {
   const auto coordinator = Must(Coordinator::Create(options));
-  const std::pair<TensorType, TensorType> types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
+  const BatchTypes types[] = {{F32({50, 28, 28}), {DType::kI32, {50}}}};
   const Training training = Must(coordinator->DefineTraining(
       DigitsRecipe(train::Adam({.common = {.learning_rate = 0.003}}), 32), types));
   const PerWorker data = Must(coordinator->CreatePerWorkerDataset("train", DigitsData(50)));

@@ -1,0 +1,42 @@
+// A metric of labels and predictions as an object, for loops of one's own: what a train::Metric says
+// of each batch since it was reset, as a mean over their examples. So short batches weigh what they
+// hold, under any layout.
+//
+//   MT_ASSIGN_OR_RETURN(const LabelMetric accuracy,
+//                       LabelMetric::Create(session, mesh, train::metrics::Accuracy(), loss));
+//   accuracy.Update(y, model(x));                               // in a Function's body
+//   MT_ASSIGN_OR_RETURN(const double share, accuracy.Result()); // between steps
+//   MT_RETURN_IF_ERROR(accuracy.Reset());
+//
+// It stands on an execute::MeanMetric, whose promises it keeps. Copies are the same metric.
+#pragma once
+
+#include <utility>
+
+#include "runtime/base/status.h"
+#include "runtime/execute/function.h"
+#include "runtime/train/loss.h"
+
+namespace meshtrain::trainer {
+
+class LabelMetric {
+ public:
+  // `loss`: what says which accuracy `accuracy` is, and where a prediction says 1.
+  static meshtrain::Result<LabelMetric> Create(execute::Session& session, const mesh::Mesh& mesh,
+                                               train::Metric metric, train::Loss loss);
+  // Records that the step adds a batch: labels [N, ...], predictions [N, ...]. Labels that the loss
+  // cannot take are the builder's error.
+  void Update(const program::Value& labels, const program::Value& predictions) const;
+  // NaN where there was no batch since Reset.
+  meshtrain::Result<double> Result() const { return mean_.Result(); }
+  Status Reset() const { return mean_.Reset(); }
+
+ private:
+  LabelMetric(train::Metric metric, train::Loss loss, execute::MeanMetric mean)
+      : metric_(std::move(metric)), loss_(std::move(loss)), mean_(std::move(mean)) {}
+  train::Metric metric_;
+  train::Loss loss_;
+  execute::MeanMetric mean_;
+};
+
+}  // namespace meshtrain::trainer
