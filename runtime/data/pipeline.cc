@@ -374,7 +374,7 @@ class Pipeline::Impl {
   Status started_;  // of the thread
   int64_t classes_ = 0;
   int labels_ = -1;  // the component that classes_ is about
-  Status failed_;  // what Next gave; stays
+  Status failed_;    // what Next gave; stays
 
   Mutex mutex_;
   CondVar changed_;
@@ -406,8 +406,8 @@ Status CheckNames(const Source& source) {
   if (names.size() == source.element().size() && twice == names.end()) return OkStatus();
   return InvalidArgument(
       "data: expected one name for each of " + std::to_string(source.element().size()) +
-      " components, got: " + (twice == names.end() ? std::to_string(names.size()) + " names"
-                                                   : "`" + *twice + "` twice"));
+      " components, got: " +
+      (twice == names.end() ? std::to_string(names.size()) + " names" : "`" + *twice + "` twice"));
 }
 
 Result<Opened> Open(const PipelineSpec& spec) {
@@ -427,8 +427,8 @@ Result<Opened> Open(const PipelineSpec& spec) {
 
 Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
   MT_ASSIGN_OR_RETURN(Opened opened, Open(spec).From(Origin::kInput));
-  auto made = std::unique_ptr<Pipeline>(new Pipeline(std::make_unique<Impl>(
-      std::move(opened.source), std::move(opened.compiled), opened.labels)));
+  auto made = std::unique_ptr<Pipeline>(new Pipeline(
+      std::make_unique<Impl>(std::move(opened.source), std::move(opened.compiled), opened.labels)));
   made->ExpectClasses(spec.classes, spec.labels);
   return made;
 }

@@ -28,10 +28,10 @@ struct IdxFiles {
 // Elements cut from the first dimension, which all components share.
 struct Arrays {
   std::vector<mesh::Tensor> components;
-  std::vector<std::string> names = {};  // of the components; none: ComponentNames
   // What errors about element i call it: example `first + i * every` of `file`.
   std::string file = {};
   int64_t first = 0, every = 1;
+  std::vector<std::string> names = {};  // of the components; none: ComponentNames
 };
 
 class Source;  // source.h

@@ -82,8 +82,9 @@ std::string ReferencePage() {
   AddTable(ProgramFields(), "", &out);
   out += "\n## checkpoint\n\n";
   AddTable(CheckpointFields(), "", &out);
-  for (const Catalogue* catalogue : {&Layers(), &Initializers(), &Losses(), &Optimizers(), &Schedules(),
-                                     &Metrics(), &Sources(), &MapOps(), &Partitioners()}) {
+  for (const Catalogue* catalogue :
+       {&Layers(), &Initializers(), &Losses(), &Optimizers(), &Schedules(), &Metrics(), &Sources(),
+        &MapOps(), &Partitioners()}) {
     AddCatalogue(*catalogue, &out);
   }
   return out;

@@ -164,8 +164,7 @@ Result<std::map<std::string, mesh::Layout>> Declared::ChooseLayouts(
     if (type.rank() > 0) type.dims[0] = program_.data.batch;
   }
   if (chosen_->types == types) return chosen_->states;
-  MT_ASSIGN_OR_RETURN(const train::Programs programs,
-                      train::BuildPrograms(recipe_, types));
+  MT_ASSIGN_OR_RETURN(const train::Programs programs, train::BuildPrograms(recipe_, types));
   std::vector<sharding::StateGroup> groups;
   for (const nn::Parameter& weight : programs.parameters) {
     if (weight.layout() || weight.type().rank() == 0) continue;

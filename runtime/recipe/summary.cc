@@ -43,8 +43,9 @@ std::vector<std::pair<std::string, std::string>> Summary(
   return {
       {"model", ModelText(program.model)},
       {"parameters", fmt::format("{}", count)},
-      {"optimizer", fmt::format("{}, learning rate {}", program.optimizer.kind,
-                                MakeOptimizer(program.optimizer)->common().learning_rate.ToString())},
+      {"optimizer",
+       fmt::format("{}, learning rate {}", program.optimizer.kind,
+                   MakeOptimizer(program.optimizer)->common().learning_rate.ToString())},
       {"batch", fmt::format("{} examples", program.data.batch)},
       {"seed", fmt::format("{}", program.seed)},
   };

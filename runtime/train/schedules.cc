@@ -27,10 +27,9 @@ Value Quotient(const Value& step, const ExponentialDecayOptions& o) {
 }  // namespace
 
 LearningRate ExponentialDecay(const ExponentialDecayOptions& o) {
-  return {[o](const Value& step) {
-            return o.initial * program::Pow(o.decay_rate, Quotient(step, o));
-          },
-          fmt::format("exponential_decay from {}", o.initial)};
+  return {
+      [o](const Value& step) { return o.initial * program::Pow(o.decay_rate, Quotient(step, o)); },
+      fmt::format("exponential_decay from {}", o.initial)};
 }
 
 LearningRate InverseTimeDecay(const ExponentialDecayOptions& o) {
@@ -60,8 +59,8 @@ LearningRate PiecewiseConstant(std::vector<int64_t> boundaries, std::vector<doub
   return {[boundaries = std::move(boundaries), values = std::move(values)](const Value& step) {
             Value rate = Number(step, values.back());
             for (size_t i = boundaries.size(); i-- > 0;) {
-              rate = program::Select(
-                  program::LessEqual(step, static_cast<double>(boundaries[i])), values[i], rate);
+              rate = program::Select(program::LessEqual(step, static_cast<double>(boundaries[i])),
+                                     values[i], rate);
             }
             return rate;
           },

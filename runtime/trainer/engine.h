@@ -87,8 +87,8 @@ class Engine {
   // A program of one output, that changes nothing; its number.
   virtual Result<size_t> AddPrediction(const program::Program& program,
                                        const std::vector<program::Variable>& variables) = 0;
-  // Runs it on its inputs; TakePrediction gives the oldest that was sent and not taken. An error of one
-  // drops the others.
+  // Runs it on its inputs; TakePrediction gives the oldest that was sent and not taken. An error of
+  // one drops the others.
   virtual Status SendPrediction(size_t prediction, std::span<const mesh::Tensor> inputs) = 0;
   virtual Result<mesh::Tensor> TakePrediction(std::stop_token stop) = 0;
   virtual void DropPredictions() = 0;

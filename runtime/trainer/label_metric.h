@@ -1,6 +1,6 @@
-// A metric of labels and predictions as an object, for loops of one's own: what a train::Metric says
-// of each batch since it was reset, as a mean over their examples. So short batches weigh what they
-// hold, under any layout.
+// A metric of labels and predictions as an object, for loops of one's own: what a train::Metric
+// says of each batch since it was reset, as a mean over their examples. So short batches weigh what
+// they hold, under any layout.
 //
 //   MT_ASSIGN_OR_RETURN(const LabelMetric accuracy,
 //                       LabelMetric::Create(session, mesh, train::metrics::Accuracy(), loss));

@@ -68,8 +68,7 @@ class CheckedBatches final : public train::BatchSource {
       : source_(source), label_(labels), classes_(classes) {}
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override {
     MT_ASSIGN_OR_RETURN(std::optional<train::Batch> batch, source_.Next(std::move(stop)));
-    if (batch && batch->components.size() > label_ &&
-        batch->components[label_].type().rank() > 0) {
+    if (batch && batch->components.size() > label_ && batch->components[label_].type().rank() > 0) {
       const Tensor& labels = batch->components[label_];
       std::vector<int64_t> examples(static_cast<size_t>(labels.dims()[0]));
       std::iota(examples.begin(), examples.end(), int64_t{0});
@@ -255,10 +254,8 @@ Result<size_t> Model::PredictionFor(std::span<const TensorType> inputs) {
   const nn::ContextScope context({.training = false});
   std::vector<program::Value> values;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    values.push_back(
-        builder.Input(inputs.size() == 1 ? std::string(train::kInputName)
-                                         : "x" + std::to_string(i),
-                      inputs[i]));
+    values.push_back(builder.Input(
+        inputs.size() == 1 ? std::string(train::kInputName) : "x" + std::to_string(i), inputs[i]));
   }
   builder.Output("predictions", (*layer_)(values));
   MT_ASSIGN_OR_RETURN(const program::Program program, builder.Build());

@@ -138,7 +138,7 @@ TEST_F(ParameterServersTest, TheKerasExampleAndItsCheckpointUnderMirrored) {
         const auto coordinator,
         Connect(cluster, {.partitioner = parameter::FixedShards{2}, .checkpoint_folder = folder_}));
     const TensorType batch = Ones(10).type();
-    const std::pair<TensorType, TensorType> types[] = {{batch, batch}};
+    const parameter::BatchTypes types[] = {{batch, batch}};
     MT_ASSIGN_OR_RETURN(
         const parameter::Training training,
         coordinator->DefineTraining(MseRecipe(DenseOne(example.w0, 1e-4), 0.01), types));
@@ -240,7 +240,7 @@ TEST_F(ParameterServersTest, FiveEpochsOfTenStepsAndTheModelPredictsOne) {
     MT_ASSIGN_OR_RETURN(const auto coordinator, Connect(cluster, {}));
     const auto layer = DenseOne(0.194, 0);
     const TensorType batch = Ones(10).type();
-    const std::pair<TensorType, TensorType> types[] = {{batch, batch}};
+    const parameter::BatchTypes types[] = {{batch, batch}};
     MT_ASSIGN_OR_RETURN(const parameter::Training training,
                         coordinator->DefineTraining(MseRecipe(layer, 0.1), types));
     for (int epoch = 0; epoch < 5; ++epoch) {

@@ -74,7 +74,9 @@ Result<Loss> Train(const std::string& text) {
                       train::Fit(*runner, batches, {.epochs = 30}, {}, {}));
   const auto& epochs = result.history;
   EXPECT_EQ(epochs.size(), 30u);
-  EXPECT_TRUE(train::FindScalar(epochs.back().train, "bias").has_value());
+  for (const std::string& metric : manifest.program.metrics) {
+    EXPECT_TRUE(train::FindScalar(epochs.back().train, metric).has_value()) << metric;
+  }
   return Loss{*train::FindScalar(epochs.front().train, "loss"),
               *train::FindScalar(epochs.back().train, "loss")};
 }

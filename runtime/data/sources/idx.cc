@@ -58,7 +58,9 @@ class IdxSource final : public Source {
                                            static_cast<size_t>(column.bytes_per_item));
   }
   std::string file() const override { return files_.labels; }
-  std::optional<mesh::DType> labels_as() const override { return LabelType(files_, element_[1].dtype); }
+  std::optional<mesh::DType> labels_as() const override {
+    return LabelType(files_, element_[1].dtype);
+  }
 
  private:
   struct Column {

@@ -34,10 +34,10 @@ std::vector<Field> Decay() {
 
 // One more than boundaries.
 Field PiecewiseValues() {
-  Field field = field::Required(option::Numbers(
-      "values", {.above = 0},
-      {.about = "The rate up to each boundary, and the one after the last.",
-       .sample = "[0.5, 0.25]"}));
+  Field field = field::Required(
+      option::Numbers("values", {.above = 0},
+                      {.about = "The rate up to each boundary, and the one after the last.",
+                       .sample = "[0.5, 0.25]"}));
   const auto read = field.read;
   field.read = [read](Fields& in, void* out) {
     read(in, out);
@@ -87,20 +87,19 @@ const Catalogue& Schedules() {
            .options = Decay()},
           {.name = "polynomial_decay",
            .about = "From initial to end over decay_steps, along (1 - step / decay_steps)^power.",
-           .options = {Initial(), DecaySteps(),
-                       option::Number("end", {.least = 0},
-                                      {.about = "The rate at the end.",
-                                       .fallback = "0.0001",
-                                       .sample = "0.25"}),
-                       option::Number("power", {.above = 0},
-                                      {.about = "The exponent; 1: a straight line.",
-                                       .fallback = "1",
-                                       .sample = "2"}),
-                       option::Bool("cycle", {.about = "Whether the rate rises again after "
-                                                       "decay_steps, to a longer decay.",
-                                              .fallback = "false",
-                                              .sample = "true"}),
-                       WarmUpSteps()}},
+           .options =
+               {Initial(), DecaySteps(),
+                option::Number(
+                    "end", {.least = 0},
+                    {.about = "The rate at the end.", .fallback = "0.0001", .sample = "0.25"}),
+                option::Number(
+                    "power", {.above = 0},
+                    {.about = "The exponent; 1: a straight line.", .fallback = "1", .sample = "2"}),
+                option::Bool("cycle", {.about = "Whether the rate rises again after "
+                                                "decay_steps, to a longer decay.",
+                                       .fallback = "false",
+                                       .sample = "true"}),
+                WarmUpSteps()}},
           {.name = "piecewise_constant_decay",
            .about = "One rate up to each boundary.",
            .options = {Boundaries(), PiecewiseValues(), WarmUpSteps()}},

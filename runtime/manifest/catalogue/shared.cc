@@ -60,9 +60,8 @@ std::vector<Field> CrossentropyOptions() {
 
 std::vector<Field> OptimizerOptions(std::string_view rate, std::vector<Field> own) {
   std::vector<Field> all = {
-      option::NumberOrOneOf(
-          "learning_rate", {.above = 0}, Schedules(),
-          {.about = "The length of a step.", .fallback = rate, .sample = "0.5"}),
+      option::NumberOrOneOf("learning_rate", {.above = 0}, Schedules(),
+                            {.about = "The length of a step.", .fallback = rate, .sample = "0.5"}),
       option::Number(
           "clipnorm", {},
           {.about = "Each gradient is at most so long.", .fallback = "none", .sample = "0.5"}),

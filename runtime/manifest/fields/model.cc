@@ -174,8 +174,9 @@ Field ModelField() {
         }
       },
       [](const Program& program) -> std::optional<Node> { return WriteModel(program.model); },
-      {.about = "The layers. In a graph, {layers: [...], output: NAME}, a layer names its "
-                "`inputs`: x, the data's component, or layers before it. Each may have a `name`.",
+      {.about =
+           "The layers. In a graph, {layers: [...], output: NAME}, a layer names its "
+           "`inputs`: x (a component of the data), or layers before it. Each may have a `name`.",
        .sample = "[flatten, dense: {units: 10}, dense: {units: 3}]"});
   field.type = FieldType::kChoices;
   field.of = &Layers();

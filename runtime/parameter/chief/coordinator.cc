@@ -241,9 +241,9 @@ Status Coordinator::AddBatches(Training& training, const train::Recipe& recipe,
     }
     MT_ASSIGN_OR_RETURN(
         const Function step,
-        DefineFunction(CountingExamples(programs.train_step, batch[0].rank() > 0 ? batch[0].dims[0] : 1),
-                       training.update, UpdaterOf(recipe.optimizer),
-                       {std::string(train::kLossName)}));
+        DefineFunction(
+            CountingExamples(programs.train_step, batch[0].rank() > 0 ? batch[0].dims[0] : 1),
+            training.update, UpdaterOf(recipe.optimizer), {std::string(train::kLossName)}));
     MT_ASSIGN_OR_RETURN(const Function evaluate, DefineFunction(programs.eval_step));
     training.step.entries.insert(training.step.entries.end(), step.entries.begin(),
                                  step.entries.end());

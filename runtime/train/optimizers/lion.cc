@@ -17,7 +17,8 @@ class LionOptimizer final : public Optimizer {
  protected:
   void Update(const Parameter& w, const Value& g) override {
     const Parameter m = Slot("m", w);
-    AssignSub(w, learning_rate(w.type().dtype) * program::Sign(m * o_.beta_1 + g * (1 - o_.beta_1)));
+    AssignSub(w,
+              learning_rate(w.type().dtype) * program::Sign(m * o_.beta_1 + g * (1 - o_.beta_1)));
     Assign(m, m * o_.beta_2 + g * (1 - o_.beta_2));
   }
 

@@ -71,9 +71,9 @@ TEST(PipelineTest, ComponentsHaveNamesOneOfThemTheLabels) {
   // Without names; and names that cannot be told apart.
   auto unnamed = Make({Arrays{{left, ids, ids}}}, {BatchStage{3}});
   EXPECT_EQ(unnamed->component_names(), (std::vector<std::string>{"x", "y", "component_2"}));
-  const auto twice = Pipeline::Create(
-      {.source = {Arrays{.components = {ids, left}, .names = {"a", "a"}}},
-       .stages = {BatchStage{3}}});
+  const auto twice =
+      Pipeline::Create({.source = {Arrays{.components = {ids, left}, .names = {"a", "a"}}},
+                        .stages = {BatchStage{3}}});
   EXPECT_EQ(twice.status().message(),
             "data: expected one name for each of 2 components, got: `a` twice");
   const auto few = Pipeline::Create(

@@ -266,8 +266,8 @@ TEST(CatalogueTest, EveryNameIsKnownToItsFolder) {
   }
   EXPECT_EQ(manifest::kLabelName, train::kLabelName);
   for (const auto& entry : manifest::Sources().entries) {
-    EXPECT_EQ(entry.components, (std::vector{std::string(train::kInputName),
-                                             std::string(train::kLabelName)}));
+    EXPECT_EQ(entry.components,
+              (std::vector{std::string(train::kInputName), std::string(train::kLabelName)}));
   }
 }
 

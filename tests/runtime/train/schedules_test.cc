@@ -45,9 +45,7 @@ const std::vector<Case>& Cases() {
        [](double s) { return 0.5 / (1 + 0.8 * s / 4); }, "inverse_time_decay from 0.5"},
       {"PolynomialDecay",
        schedules::PolynomialDecay({.initial = 0.5, .decay_steps = 6, .end = 0.1, .power = 2}),
-       [](double s) {
-         return (0.5 - 0.1) * std::pow(1 - std::min(s, 6.0) / 6, 2) + 0.1;
-       },
+       [](double s) { return (0.5 - 0.1) * std::pow(1 - std::min(s, 6.0) / 6, 2) + 0.1; },
        "polynomial_decay from 0.5"},
       {"PolynomialCycle",
        schedules::PolynomialDecay({.initial = 0.5, .decay_steps = 4, .end = 0.1, .cycle = true}),
@@ -57,7 +55,9 @@ const std::vector<Case>& Cases() {
        },
        "polynomial_decay from 0.5"},
       {"PiecewiseConstant", schedules::PiecewiseConstant({3, 7}, {0.5, 0.25, 0.125}),
-       [](double s) { return s <= 3 ? 0.5 : s <= 7 ? 0.25 : 0.125; },
+       [](double s) { return s <= 3   ? 0.5
+                             : s <= 7 ? 0.25
+                                      : 0.125; },
        "piecewise_constant_decay from 0.5"},
       {"WarmUpOfAConstant", schedules::WarmUp(4, 0.5),
        [](double s) { return s < 4 ? 0.5 * (s + 1) / 4 : 0.5; }, "0.5 after 4 steps of warm-up"},
@@ -147,9 +147,8 @@ TEST(ScheduledOptimizerTest, EveryOptimizerIsScaledByItsRate) {
 TEST(ScheduledOptimizerTest, FtrlWithAConstantScheduleIsFtrl) {
   const LearningRate constant{
       [](const Value& step) { return step.builder()->Constant(0.3, DType::kF64); }, "0.3"};
-  FtrlOptions options{.l1_regularization_strength = 0.01,
-                      .l2_regularization_strength = 0.02,
-                      .beta = 0.1};
+  FtrlOptions options{
+      .l1_regularization_strength = 0.01, .l2_regularization_strength = 0.02, .beta = 0.1};
   options.common.learning_rate = 0.3;
   const std::vector<double> want = Changes(*Ftrl(options), 3);
   options.common.learning_rate = constant;

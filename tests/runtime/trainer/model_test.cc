@@ -164,9 +164,9 @@ TEST_P(ModelTest, TakesSeveralInputsByTheirNames) {
     MT_ASSIGN_OR_RETURN(const History history, model.Fit(*data, {.epochs = 60}));
     MT_WANT(history.Of("loss").back() < 0.01);
     // Predictions need no labels.
-    MT_ASSIGN_OR_RETURN(const auto unlabelled,
-                        strategy::ArraysPipeline({components[2], components[0]}, 8,
-                                                 {"left", "right"}));
+    MT_ASSIGN_OR_RETURN(
+        const auto unlabelled,
+        strategy::ArraysPipeline({components[2], components[0]}, 8, {"left", "right"}));
     MT_ASSIGN_OR_RETURN(const Tensor predicted, model.Predict(*unlabelled));
     for (int64_t i = 0; i < kExamples; ++i) {
       MT_WANT(std::abs(strategy::FloatsOf(predicted)[i] - difference[i]) < 0.3);
@@ -389,7 +389,7 @@ TEST(ModelOnceTest, RefusesWhatItCannotTrain) {
   ASSERT_TRUE(bare.Compile(Mse(0.1)).ok());
   const auto lonely = strategy::ArraysPipeline({Ones(4)}, 2).value();
   EXPECT_THAT(bare.Fit(*lonely).status().message(),
-              HasSubstr("data of x and y, got: 1 components"));
+              HasSubstr("labels: expected one of the batch's components, x, got: y"));
   // Two columns into a kernel made for one.
   ASSERT_TRUE(bare.Fit(Arrays{Ones(4), Ones(4)}).ok());
   EXPECT_EQ(bare.Predict(strategy::Floats({2, 2}, {1, 2, 3, 4})).status().code(),

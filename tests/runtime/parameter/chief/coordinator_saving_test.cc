@@ -100,8 +100,7 @@ TEST(CoordinatorTest, AJobGoesOnFromItsCheckpointAndAMeshWithIt) {
   }
   // A mesh reads the very same names and types.
   const auto saved = Must(checkpoint::Checkpoint::Open(path));
-  const train::Programs programs =
-      Must(train::BuildPrograms(recipe(), types[0][0], types[0][1]));
+  const train::Programs programs = Must(train::BuildPrograms(recipe(), types[0][0], types[0][1]));
   const mesh::Mesh mesh = mesh::Mesh::Parse("batch=2,model=2").value();
   for (const Parameter& p : programs.States()) {
     const auto value =
@@ -122,8 +121,7 @@ TEST(CoordinatorTest, AMeshsCheckpointBeginsTheServers) {
       Must(TrainAlone(recipe(), DigitsData(50, 2000, false), types[0][0], types[0][1], 12));
   std::map<std::string, Tensor> states;
   ASSERT_TRUE(
-      TrainAlone(recipe(), DigitsData(50, 2000, false), types[0][0], types[0][1], 8, &states)
-          .ok());
+      TrainAlone(recipe(), DigitsData(50, 2000, false), types[0][0], types[0][1], 8, &states).ok());
   checkpoint::Snapshot snapshot{.step = 8};
   for (const auto& [name, value] : states) {
     // Cut otherwise than the servers do.

@@ -73,9 +73,8 @@ TEST(CoordinatorTest, OneStepAtATimeIsTheSingleProcess) {
     return train::Adam({.common = {.learning_rate = 0.003, .clipnorm = 0.5}});
   };
   std::map<std::string, Tensor> want_states;
-  const std::vector<double> want =
-      Must(TrainAlone(DigitsRecipe(optimizer()), DigitsData(100), types[0][0], types[0][1],
-                      30, &want_states));
+  const std::vector<double> want = Must(TrainAlone(DigitsRecipe(optimizer()), DigitsData(100),
+                                                   types[0][0], types[0][1], 30, &want_states));
   const Training training = Must(coordinator->DefineTraining(DigitsRecipe(optimizer()), types));
   const PerWorker data = Must(coordinator->CreatePerWorkerDataset("train", DigitsData(100)));
   EXPECT_EQ(coordinator->planner().ShardsOf("hidden.kernel").size(), 3u);
@@ -159,8 +158,7 @@ TEST(CoordinatorTest, AShortLastBatchHasItsOwnStep) {
   TestCluster cluster(1, 1);
   const auto coordinator = Connect(cluster.options());
   const train::Recipe recipe = GuideRecipe(-0.38);
-  const BatchTypes types[] = {{F32({5, 1}), F32({5, 1})},
-                                                     {F32({2, 1}), F32({2, 1})}};
+  const BatchTypes types[] = {{F32({5, 1}), F32({5, 1})}, {F32({2, 1}), F32({2, 1})}};
   const Training training = Must(coordinator->DefineTraining(recipe, types));
   data::PipelineSpec seven = GuideData();
   seven.source.take = 7;
