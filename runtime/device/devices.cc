@@ -1,0 +1,44 @@
+#include "runtime/device/devices.h"
+
+
+namespace meshtrain::device {
+namespace {
+
+Result<std::unique_ptr<Backend>> Cpu(const BackendOptions& options) {
+  return MakeCpuBackend({.threads = options.threads, .isolated = options.isolated});
+}
+
+struct Row {
+  Kind kind;
+  Result<std::unique_ptr<Backend>> (*make)(const BackendOptions& options);
+};
+
+const std::vector<Row>& Rows() {
+  static const std::vector<Row> kRows = {
+      {{"cpu", "the processor; devices share its memory", true}, Cpu},
+  };
+  return kRows;
+}
+
+}  // namespace
+
+const std::vector<Kind>& Kinds() {
+  static const std::vector<Kind> kKinds = [] {
+    std::vector<Kind> kinds;
+    for (const Row& row : Rows()) kinds.push_back(row.kind);
+    return kinds;
+  }();
+  return kKinds;
+}
+
+Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
+  std::string names;
+  for (const Row& row : Rows()) {
+    if (row.kind.name == options.kind) return row.make(options);
+    names += (names.empty() ? "" : ", ") + std::string(row.kind.name);
+  }
+  return InvalidArgument("devices: expected a kind of " + names + ", got: " + options.kind)
+      .From(Origin::kManifest);
+}
+
+}  // namespace meshtrain::device
