@@ -1,11 +1,17 @@
 #include "runtime/device/devices.h"
 
 
+#include "runtime/device/discrete/discrete_backend.h"
+
 namespace meshtrain::device {
 namespace {
 
 Result<std::unique_ptr<Backend>> Cpu(const BackendOptions& options) {
   return MakeCpuBackend({.threads = options.threads, .isolated = options.isolated});
+}
+
+Result<std::unique_ptr<Backend>> Discrete(const BackendOptions& options) {
+  return MakeDiscreteBackend({.threads = options.threads});
 }
 
 struct Row {
@@ -16,6 +22,8 @@ struct Row {
 const std::vector<Row>& Rows() {
   static const std::vector<Row> kRows = {
       {{"cpu", "the processor; devices share its memory", true}, Cpu},
+      {{"discrete", "the processor, each device with memory that no other can touch", true},
+       Discrete},
   };
   return kRows;
 }

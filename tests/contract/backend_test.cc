@@ -1,5 +1,6 @@
 #include "runtime/device/backend.h"
 
+#include "runtime/device/discrete/discrete_backend.h"
 #include "runtime/device/null/null_backend.h"
 #include "tests/contract/backend_suite.h"
 
@@ -9,6 +10,11 @@ namespace {
 BackendFactory Cpu(int threads) {
   return {"cpu_" + std::to_string(threads), true,
           [threads] { return MakeCpuBackend({.threads = threads}); }};
+}
+
+BackendFactory Discrete(int threads, uint64_t seed) {
+  return {"discrete_" + std::to_string(threads), true,
+          [=] { return *MakeDiscreteBackend({.threads = threads, .seed = seed}); }};
 }
 
 std::unique_ptr<Backend> CpuIsolated() { return MakeCpuBackend({.threads = 2, .isolated = true}); }
@@ -22,6 +28,9 @@ INSTANTIATE_TEST_SUITE_P(Cpu, BackendSuite,
 INSTANTIATE_TEST_SUITE_P(Null, BackendSuite,
                          ::testing::Values(BackendFactory{"null", false,
                                                           [] { return MakeNullBackend(); }}),
+                         BackendName);
+
+INSTANTIATE_TEST_SUITE_P(Discrete, BackendSuite, ::testing::Values(Discrete(1, 1), Discrete(2, 7)),
                          BackendName);
 
 TEST(NullBackendTest, CountsBytes) {

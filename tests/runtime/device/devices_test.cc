@@ -18,12 +18,15 @@ TEST(DevicesTest, EachKindThatIsBuiltMakesItsBackend) {
 TEST(DevicesTest, AnUnknownKindIsToldTheKnownOnes) {
   const Status status = MakeBackend({.kind = "abacus"}).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "devices: expected a kind of cpu, got: abacus");
+  EXPECT_EQ(status.message(), "devices: expected a kind of cpu, discrete, got: abacus");
 }
 
 TEST(DevicesTest, MemoryIsSharedUnlessDevicesAreIsolated) {
   EXPECT_TRUE((*MakeBackend({.kind = "cpu"}))->traits().shared_memory);
   EXPECT_FALSE((*MakeBackend({.kind = "cpu", .isolated = true}))->traits().shared_memory);
+  const auto discrete = *MakeBackend({.kind = "discrete"});
+  EXPECT_FALSE(discrete->traits().shared_memory);
+  EXPECT_FALSE(discrete->traits().host_memory);
 }
 
 }  // namespace
