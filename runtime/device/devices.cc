@@ -1,10 +1,17 @@
 #include "runtime/device/devices.h"
 
+#include <cstdlib>
 
 #include "runtime/device/discrete/discrete_backend.h"
+#include "runtime/device/pjrt/pjrt_backend.h"
 
 namespace meshtrain::device {
 namespace {
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
 
 Result<std::unique_ptr<Backend>> Cpu(const BackendOptions& options) {
   return MakeCpuBackend({.threads = options.threads, .isolated = options.isolated});
@@ -12,6 +19,13 @@ Result<std::unique_ptr<Backend>> Cpu(const BackendOptions& options) {
 
 Result<std::unique_ptr<Backend>> Discrete(const BackendOptions& options) {
   return MakeDiscreteBackend({.threads = options.threads});
+}
+
+Result<std::unique_ptr<Backend>> Pjrt(const BackendOptions& options) {
+  return MakePjrtBackend({.plugin = Environment("MESHTRAIN_PJRT_PLUGIN"),
+                          .options = Environment("MESHTRAIN_PJRT_OPTIONS"),
+                          .devices = options.devices,
+                          .cache = Environment("MESHTRAIN_PJRT_CACHE")});
 }
 
 struct Row {
@@ -24,6 +38,7 @@ const std::vector<Row>& Rows() {
       {{"cpu", "the processor; devices share its memory", true}, Cpu},
       {{"discrete", "the processor, each device with memory that no other can touch", true},
        Discrete},
+      {{"pjrt", "devices of the plugin that MESHTRAIN_PJRT_PLUGIN names", HasPjrt()}, Pjrt},
   };
   return kRows;
 }

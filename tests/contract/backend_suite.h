@@ -22,6 +22,7 @@ struct BackendFactory {
   bool computes = true;  // false: shapes and bytes only
   std::function<std::unique_ptr<Backend>()> make;
   std::string missing;  // why it cannot run here; "": it can
+  bool quick = true;    // false: compiling is slow, so fewer of the programs that are drawn
   friend std::ostream& operator<<(std::ostream& out, const BackendFactory& f) {
     return out << f.name;
   }
