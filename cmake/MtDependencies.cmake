@@ -14,6 +14,15 @@ target_link_libraries(mt_dnnl INTERFACE ${DNNL_LIBRARY})
 target_include_directories(mt_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
 mt_install(mt_dnnl dnnl)
 
+# The header of PJRT's C API, for devices behind a plugin: it comes with the plugin that
+# scripts/install-pjrt fetches. Without it the kind `pjrt` is refused at run time.
+set(mt_cache "$ENV{MESHTRAIN_CACHE}")
+if(mt_cache STREQUAL "")
+  set(mt_cache "$ENV{HOME}/.cache/meshtrain")
+endif()
+file(GLOB mt_pjrt_folders "${mt_cache}/pjrt-cpu/lib/python3*/site-packages/xla_plugins/xla_cpu_pjrt/include")
+find_path(MT_PJRT_INCLUDE pjrt_c_api.h PATHS ${mt_pjrt_folders} NO_DEFAULT_PATH)
+
 if(MT_BUILD_TESTS)
   find_package(GTest REQUIRED)
   find_library(RAPIDCHECK_LIBRARY rapidcheck REQUIRED)

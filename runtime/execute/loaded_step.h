@@ -25,7 +25,8 @@ namespace meshtrain::execute {
 
 class LoadedStep {
  public:
-  // What the user asked for, on the user's mesh, and what runs. They are equal when isolated.
+  // What the user asked for, on the user's mesh, and what runs. They are equal where devices do not
+  // share memory.
   const plan::Plan& plan() const { return plan_; }
   const plan::Plan& run_plan() const { return run_plan_ ? *run_plan_ : plan_; }
 
@@ -56,8 +57,7 @@ class LoadedStep {
   // Output value as it lies on the mesh, in bytes of its own.
   Result<DTensor> FetchOnMesh(size_t output) const;
 
-  // Bytes that each device sent in collectives since the step was loaded, as the communicator
-  // counted them.
+  // Bytes that each device sent in collectives since the step was loaded.
   int64_t CollectiveBytesSent(int64_t rank) const;
   int64_t CollectiveBytesSent() const;  // by all devices of this process together
   int64_t runs() const { return runs_; }

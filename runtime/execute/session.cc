@@ -7,7 +7,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/memory.h"
-#include "runtime/collective/local.h"
+#include "runtime/device/devices.h"
 #include "runtime/execute/loaded_step.h"
 #include "runtime/program/finite.h"
 #include "runtime/program/ops.h"
@@ -19,7 +19,9 @@ Session::Session(SessionOptions options, std::unique_ptr<device::Backend> backen
       backend_(std::move(backend)),
       limit_(std::make_unique<MemoryLimit>(
           options_.memory > 0 ? MemoryLimit{options_.memory, "what this process may use"}
-                              : UsableMemory())) {}
+          : backend_->traits().memory_bytes > 0
+              ? MemoryLimit{backend_->traits().memory_bytes, "what a device has"}
+              : UsableMemory())) {}
 Session::~Session() = default;
 
 Result<Tensor> DTensor::Whole() const {
@@ -28,7 +30,10 @@ Result<Tensor> DTensor::Whole() const {
 }
 
 Result<std::unique_ptr<Session>> Session::Create(SessionOptions options) {
-  auto backend = device::MakeCpuBackend({.threads = options.threads});
+  MT_ASSIGN_OR_RETURN(auto backend, device::MakeBackend({.kind = options.device_kind,
+                                                         .threads = options.threads,
+                                                         .isolated = options.isolated,
+                                                         .devices = options.devices}));
   return Create(std::move(options), std::move(backend));
 }
 
@@ -38,8 +43,12 @@ Result<std::unique_ptr<Session>> Session::Create(SessionOptions options,
 }
 
 Result<Mesh> Session::RunMesh(const Mesh& mesh) const {
-  if (options_.isolated) return mesh;
+  if (!backend_->traits().shared_memory) return mesh;
   return sharding::CollapseLocal(mesh);
+}
+
+int Session::DeviceAt(const Mesh& mesh, int64_t rank) const {
+  return backend_->traits().shared_memory ? 0 : mesh.devices()[rank].index;
 }
 
 Result<DTensor> Session::Make(const TensorType& type, const Layout& layout) {
@@ -53,28 +62,25 @@ Result<DTensor> Session::Make(const TensorType& type, const Layout& layout) {
   tensor.type_ = type;
   tensor.layout_ = layout;
   MT_ASSIGN_OR_RETURN(const Mesh mesh, RunMesh(layout.mesh()));
-  tensor.run_layout_ = options_.isolated ? layout : sharding::OnMesh(layout, mesh);
+  tensor.run_layout_ = mesh == layout.mesh() ? layout : sharding::OnMesh(layout, mesh);
   MT_ASSIGN_OR_RETURN(mesh::Dims local, tensor.run_layout_.LocalShape(type.dims));
   const TensorType shard{type.dtype, std::move(local)};
-  const size_t count = LocalRanks(mesh).size();
-  if (count == 0) {
+  const std::vector<int64_t> ranks = LocalRanks(mesh);
+  if (ranks.empty()) {
     return InvalidArgument("mesh " + layout.mesh().ToString() + ": expected devices of process " +
                            std::to_string(options_.process) + ", got: none");
   }
-  for (size_t i = 0; i < count; ++i) {
+  for (const int64_t rank : ranks) {
     MT_ASSIGN_OR_RETURN(std::unique_ptr<device::Buffer> buffer,
-                        backend_->Allocate(shard.num_bytes()));
+                        backend_->Allocate(DeviceAt(mesh, rank), shard));
     tensor.buffers_.push_back(std::move(buffer));
   }
   return tensor;
 }
 
 Status Session::Copy(const DTensor& from, const DTensor& to) {
-  const TensorType shard{from.type_.dtype, from.run_layout_.LocalShape(from.type_.dims).value()};
-  Tensor bytes(shard);
   for (size_t i = 0; i < from.buffers_.size(); ++i) {
-    MT_RETURN_IF_ERROR(backend_->CopyOut(*from.buffers_[i], bytes.mutable_bytes()));
-    MT_RETURN_IF_ERROR(backend_->CopyIn(bytes.bytes(), *to.buffers_[i]));
+    MT_RETURN_IF_ERROR(backend_->Copy(*from.buffers_[i], *to.buffers_[i]));
   }
   return OkStatus();
 }
@@ -393,7 +399,8 @@ Status Session::Write(const program::Variable& variable, const DTensor& value) {
 Result<plan::Plan> Session::PlanOnly(const program::Program& program, const Mesh& mesh,
                                      const sharding::Given& layouts,
                                      std::optional<int64_t> bucket_bytes) const {
-  const sharding::Options sharding{.replication_limit_bytes = options_.replication_limit_bytes,
+  const sharding::Options sharding{.cost = backend_->traits().cost,
+                                   .replication_limit_bytes = options_.replication_limit_bytes,
                                    .refuse_uneven = options_.refuse_uneven,
                                    .guard_updates = options_.guard_updates};
   MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
@@ -401,7 +408,7 @@ Result<plan::Plan> Session::PlanOnly(const program::Program& program, const Mesh
   plan::Options options = options_.plan;
   if (bucket_bytes) options.bucket_bytes = options.overlap_bucket_bytes = *bucket_bytes;
   options.overlap = plan::SpansProcesses(mesh);
-  return plan::MakePlan(std::move(partitioned), options);
+  return backend_->Lower(std::move(partitioned), options);
 }
 
 Result<std::vector<Session::Stored*>> Session::StatesOf(
@@ -463,11 +470,11 @@ Result<std::unique_ptr<LoadedStep>> Session::Load(const program::Program& progra
 Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(
     const program::Program& program, const Mesh& mesh, std::span<const program::Variable> variables,
     std::optional<int64_t> bucket_bytes) {
-  if (!options_.isolated || LocalRanks(mesh).size() != 1) {
+  if (backend_->traits().shared_memory || LocalRanks(mesh).size() != 1) {
     return FailedPrecondition(
         "program " + program.name + ": a replica has an isolated session with one device of mesh " +
         mesh.ToString() + ", got: " + std::to_string(LocalRanks(mesh).size()) + " devices" +
-        (options_.isolated ? "" : ", not isolated"));
+        (backend_->traits().shared_memory ? ", not isolated" : ""));
   }
   MT_ASSIGN_OR_RETURN(const std::vector<Stored*> states, StatesOf(program, mesh, variables));
   for (const Stored* s : states) {
@@ -510,18 +517,23 @@ Result<std::unique_ptr<LoadedStep>> Session::LoadReplica(
   options.recorded_order = true;
   if (bucket_bytes) options.bucket_bytes = options.overlap_bucket_bytes = *bucket_bytes;
   auto step = std::unique_ptr<LoadedStep>(new LoadedStep(this, program, variables, true));
-  MT_ASSIGN_OR_RETURN(step->plan_, plan::MakePlan(std::move(whole), options));
+  MT_ASSIGN_OR_RETURN(step->plan_, backend_->Lower(std::move(whole), options));
   MT_RETURN_IF_ERROR(Finish(*step, states, step->plan_.CollectivesHash()));
   return step;
 }
 
 Status Session::CountMemory(LoadedStep& step, size_t places) {
   const plan::Plan& plan = step.run_plan();
-  const int64_t own =
-      static_cast<int64_t>(places) * (plan.arena_bytes + plan.input_bytes + plan.output_bytes);
+  // Devices with a limit of their own hold the same each.
+  const bool each = options_.memory == 0 && backend_->traits().memory_bytes > 0;
+  const int64_t own = (each ? 1 : static_cast<int64_t>(places)) *
+                      (plan.arena_bytes + plan.input_bytes + plan.output_bytes);
   int64_t variables = 0;
   for (const auto& [key, stored] : variables_) {
-    for (const auto& buffer : stored.value.buffers_) variables += buffer->bytes();
+    for (const auto& buffer : stored.value.buffers_) {
+      variables += buffer->bytes();
+      if (each) break;
+    }
   }
   const int64_t needed = variables + *steps_bytes_ + own;
   if (needed > limit_->bytes) {
@@ -548,8 +560,6 @@ Status Session::Finish(LoadedStep& step, std::span<Stored* const> states,
   if (static_cast<int64_t>(ranks.size()) == mesh.size()) {
     if (options_.local_communicator && mesh.size() > 1) {
       MT_ASSIGN_OR_RETURN(step.communicator_, options_.local_communicator(mesh, communicator_hash));
-    } else {
-      step.communicator_ = collective::MakeLocalCommunicator(mesh);
     }
   } else if (options_.communicator) {
     MT_ASSIGN_OR_RETURN(step.communicator_, options_.communicator(mesh, communicator_hash));
@@ -678,14 +688,12 @@ Result<DTensor> LoadedStep::FetchOnMesh(size_t output) const {
   return session_->Clone(outputs_[output]);
 }
 
-int64_t LoadedStep::CollectiveBytesSent(int64_t rank) const {
-  return communicator_->BytesSent(rank);
-}
+int64_t LoadedStep::CollectiveBytesSent(int64_t rank) const { return executable_->BytesSent(rank); }
 
 int64_t LoadedStep::CollectiveBytesSent() const {
   int64_t bytes = 0;
   for (const int64_t rank : session_->LocalRanks(run_plan().partitioned.mesh)) {
-    bytes += communicator_->BytesSent(rank);
+    bytes += executable_->BytesSent(rank);
   }
   return bytes;
 }

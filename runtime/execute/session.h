@@ -2,11 +2,11 @@
 // (loaded_step.h) is one program, planned for a mesh and ready to run again and again over those
 // variables.
 //
-// Devices of one process share memory. By default (merged) a plan for them is made on the collapsed
-// mesh (sharding::CollapseLocal): neighbouring shards are computed by one call, a replicated value
-// is one buffer, and a reduction accumulates in place. `isolated` gives every device its own
-// buffers and runs every collective. Layouts, checks, errors and the printed plan are those of the
-// user's mesh in both.
+// Where the devices of one process share memory (device::Traits), a plan for them is made on the
+// collapsed mesh (sharding::CollapseLocal): neighbouring shards are computed by one call, a
+// replicated value is one buffer, and a reduction accumulates in place. Where they do not, every
+// device has its own buffers and every collective runs. Layouts, checks, errors and the printed
+// plan are those of the user's mesh in both.
 //
 // Many processes: each has a session of its own for its devices of one mesh and runs the same
 // program. What moves bytes between them (a step, Relayout, and ToHost, Unpack or Fetch of a value
@@ -87,12 +87,14 @@ using MakeCommunicator = std::function<Result<std::unique_ptr<collective::Commun
     const Mesh& mesh, uint64_t plan_hash)>;
 
 struct SessionOptions {
-  bool isolated = false;          // see above
+  std::string device_kind = "cpu";  // a row of device::Kinds()
+  int devices = 0;                // of this process, where their number must be known at the start
+  bool isolated = false;          // CPU devices with memory of their own
   int threads = 0;                // 0: one per core
   int process = 0;                // whose devices of a mesh this session computes
   MakeCommunicator communicator;  // for meshes of several processes
   MakeCommunicator
-      local_communicator;  // for meshes of several devices of this process; none: its own
+      local_communicator;  // for meshes of several devices of this process; none: the backend's own
   // Bytes that variables and steps may take here; 0: as much as UsableMemory() allows. A step that
   // needs more is refused before its memory is taken.
   int64_t memory = 0;
@@ -108,7 +110,8 @@ struct SessionOptions {
 
 class Session {
  public:
-  // On the CPU's backend, or another.
+  // On devices of the options' kind, or on a backend that was made (then the options' kind, devices
+  // and isolated say nothing). Errors: device::MakeBackend's.
   static Result<std::unique_ptr<Session>> Create(SessionOptions options = {});
   static Result<std::unique_ptr<Session>> Create(SessionOptions options,
                                                  std::unique_ptr<device::Backend> backend);
@@ -191,6 +194,7 @@ class Session {
 
   Session(SessionOptions options, std::unique_ptr<device::Backend> backend);
   Result<Mesh> RunMesh(const Mesh& mesh) const;
+  int DeviceAt(const Mesh& mesh, int64_t rank) const;  // for Backend::Allocate
   std::vector<int64_t> LocalRanks(const Mesh& mesh) const {
     return mesh.LocalRanks(options_.process);
   }

@@ -104,13 +104,13 @@ void AdamPlanned(State& state) {
   const auto executable = *backend->Compile(*plan, {&rank, 1}, nullptr);
   std::vector<std::unique_ptr<device::Buffer>> owned;
   device::DeviceBuffers buffers;
-  const auto take = [&](int64_t bytes) {
-    owned.push_back(*backend->Allocate(bytes));
+  const auto take = [&](const mesh::TensorType& type) {
+    owned.push_back(*backend->Allocate(0, type));
     return owned.back().get();
   };
-  buffers.inputs.push_back(take(kParameters * 4));
+  buffers.inputs.push_back(take({DType::kF32, {kParameters}}));
   for (const auto& s : plan->local().states) {
-    buffers.states.push_back(take(plan->local().type(s.entry).num_bytes()));
+    buffers.states.push_back(take(plan->local().type(s.entry)));
   }
   for (auto& x : std::span(reinterpret_cast<float*>(owned[0]->host()), kParameters)) x = 0.01f;
   for (auto _ : state) MT_CHECK(executable->Run({&buffers, 1}).ok());
@@ -129,8 +129,8 @@ void ReduceSum(State& state) {
   const auto backend = device::MakeCpuBackend({.threads = static_cast<int>(state.range(0))});
   const int64_t rank = 0;
   const auto executable = *backend->Compile(*plan, {&rank, 1}, nullptr);
-  const auto in = *backend->Allocate(rows * columns * 4),
-             out = *backend->Allocate((state.range(3) == 0 ? columns : rows) * 4);
+  const auto in = *backend->Allocate(0, {DType::kF32, {rows, columns}}),
+             out = *backend->Allocate(0, {DType::kF32, {state.range(3) == 0 ? columns : rows}});
   for (auto& v : std::span(reinterpret_cast<float*>(in->host()), rows * columns)) v = 0.01f;
   const device::DeviceBuffers buffers{.inputs = {in.get()}, .states = {}, .outputs = {out.get()}};
   for (auto _ : state) MT_CHECK(executable->Run({&buffers, 1}).ok());

@@ -26,20 +26,31 @@ using sharding::Given;
 TEST_P(BackendSuite, BuffersAreZeroAndAligned) {
   const auto backend = GetParam().make();
   for (const int64_t bytes : {0, 1, 63, 64, 100003}) {
-    const auto buffer = backend->Allocate(bytes);
+    const mesh::TensorType type{DType::kU8, {bytes}};
+    const auto buffer = backend->Allocate(1, type);
     ASSERT_TRUE(buffer.ok()) << buffer.status().ToString();
     EXPECT_EQ((*buffer)->bytes(), bytes);
+    EXPECT_EQ((*buffer)->type(), type);
+    EXPECT_EQ((*buffer)->device(), 1);
+    if (!backend->traits().host_memory) {
+      EXPECT_EQ((*buffer)->host(), nullptr);
+    }
     std::vector<std::byte> out(bytes, std::byte{1});
     ASSERT_TRUE(backend->CopyOut(**buffer, out).ok());
     EXPECT_EQ(out, std::vector<std::byte>(bytes));
     EXPECT_EQ(reinterpret_cast<uintptr_t>((*buffer)->host()) % 64, 0u);
   }
-  EXPECT_FALSE(backend->Allocate(-1).ok());
+  EXPECT_EQ(backend->Allocate(0, {DType::kU8, {-1}}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(backend->Allocate(-1, {DType::kU8, {1}}).status().code(), StatusCode::kInvalidArgument);
+  if (const int devices = backend->traits().devices; devices > 0) {
+    EXPECT_EQ(backend->Allocate(devices, {DType::kU8, {1}}).status().code(),
+              StatusCode::kInvalidArgument);
+  }
 }
 
 TEST_P(BackendSuite, CopiesStayInsideBuffers) {
   const auto backend = GetParam().make();
-  const auto buffer = *backend->Allocate(8);
+  const auto buffer = *backend->Allocate(0, {DType::kU8, {8}});
   const std::vector<std::byte> in = {std::byte{1}, std::byte{2}, std::byte{3}};
   EXPECT_TRUE(backend->CopyIn(in, *buffer).ok());
   std::vector<std::byte> out(3);
@@ -94,6 +105,7 @@ TEST_P(BackendSuite, TrainingStepsUpdateStatesInPlaceAndCountBytes) {
 TEST_P(BackendSuite, CollectivesBesideTheStepChangeNothing) {
   if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
   const auto backend = GetParam().make();
+  if (!backend->traits().communicators) GTEST_SKIP() << "its collectives are its own";
   const sharding::MlpSizes sizes{.batch = 8, .widths = {6, 7, 4, 3}, .dtype = DType::kF64};
   const Program program = sharding::MlpTrainStep(sizes);
   StepInput input = InputFor(program, 17);
@@ -212,12 +224,19 @@ TEST_P(BackendSuite, RefusesBuffersThatDoNotFit) {
   const plan::Plan plan = PlanOf(*b.Build(), "", {});
   const int64_t rank = 0;
   const auto executable = *backend->Compile(plan, {&rank, 1}, nullptr);
-  const auto small = *backend->Allocate(12), fits = *backend->Allocate(16);
+  const auto small = *backend->Allocate(0, {DType::kF32, {3}}),
+             fits = *backend->Allocate(0, {DType::kF32, {4}}),
+             out_fits = *backend->Allocate(0, {DType::kF32, {4}});
   const auto run = [&](std::vector<Buffer*> in, std::vector<Buffer*> out) {
     const DeviceBuffers device{.inputs = std::move(in), .outputs = std::move(out)};
     return executable->Run({&device, 1});
   };
-  EXPECT_TRUE(run({fits.get()}, {fits.get()}).ok());
+  EXPECT_TRUE(run({fits.get()}, {out_fits.get()}).ok());
+  if (!backend->traits().shared_memory) {
+    const auto elsewhere = *backend->Allocate(1, {DType::kF32, {4}});
+    EXPECT_EQ(run({elsewhere.get()}, {out_fits.get()}).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(run({fits.get()}, {elsewhere.get()}).code(), StatusCode::kInvalidArgument);
+  }
   EXPECT_EQ(run({small.get()}, {fits.get()}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(run({fits.get()}, {small.get()}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(run({fits.get(), fits.get()}, {fits.get()}).code(), StatusCode::kInvalidArgument);
@@ -225,14 +244,86 @@ TEST_P(BackendSuite, RefusesBuffersThatDoNotFit) {
   EXPECT_EQ(executable->Run({}).code(), StatusCode::kInvalidArgument);
 }
 
-TEST_P(BackendSuite, APlanWithCollectivesNeedsACommunicator) {
+TEST_P(BackendSuite, CollectivesThatLeaveTheProcessNeedACommunicator) {
   const auto backend = GetParam().make();
   Builder b("sum");
   b.Output("y", program::ReduceSum(b.Input("x", {DType::kF32, {4}})));
   const Program program = *b.Build();
   const plan::Plan plan = PlanOf(program, "batch=2", FirstDimension(program, "batch=2"));
-  const int64_t ranks[] = {0, 1};
-  EXPECT_EQ(backend->Compile(plan, ranks, nullptr).status().code(), StatusCode::kInvalidArgument);
+  const int64_t both[] = {0, 1}, one[] = {0};
+  EXPECT_TRUE(backend->Compile(plan, both, nullptr).ok());
+  EXPECT_EQ(backend->Compile(plan, one, nullptr).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Copies and steps are enqueued, and each sees what those before it left; what was asked to go goes
+// after them.
+TEST_P(BackendSuite, WorkIsDoneInTheOrderOfTheCalls) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  Builder b("twice");
+  Builder::Scope scope(b);
+  const Variable n("n", {DType::kI64, {1000}});
+  program::Assign(n, b.Read(n) * 2.0);
+  b.Output("was", b.Input("x", {DType::kI64, {1000}}) + b.Read(n));
+  const plan::Plan plan = PlanOf(*b.Build(), "", {});
+  const int64_t rank = 0;
+  const auto executable = *backend->Compile(plan, {&rank, 1}, nullptr);
+  const mesh::TensorType type{DType::kI64, {1000}};
+  const auto state = *backend->Allocate(0, type), out = *backend->Allocate(0, type);
+  std::vector<std::unique_ptr<Buffer>> copies;
+  std::vector<int64_t> ones(1000, 1), got(1000);
+  ASSERT_TRUE(backend->CopyIn(std::as_bytes(std::span(ones)), *state).ok());
+  for (int64_t step = 0; step < 5; ++step) {
+    auto in = *backend->Allocate(0, type);  // gone before the step has ended
+    std::vector<int64_t> host(1000, 100 * step);
+    ASSERT_TRUE(backend->CopyIn(std::as_bytes(std::span(host)), *in).ok());
+    std::fill(host.begin(), host.end(), -1);  // CopyIn has taken what it needs
+    const DeviceBuffers device{
+        .inputs = {in.get()}, .states = {state.get()}, .outputs = {out.get()}};
+    ASSERT_TRUE(executable->Enqueue({&device, 1}).ok());
+    copies.push_back(*backend->Allocate(1, type));  // on another device
+    ASSERT_TRUE(backend->Copy(*out, *copies.back()).ok());
+  }
+  for (int64_t step = 0; step < 5; ++step) {
+    ASSERT_TRUE(backend->CopyOut(*copies[step], std::as_writable_bytes(std::span(got))).ok());
+    // The output reads the state after its update.
+    EXPECT_EQ(got, std::vector<int64_t>(1000, 100 * step + (int64_t{2} << step)));
+  }
+  EXPECT_TRUE(executable->Wait().ok());
+  const auto other = *backend->Allocate(0, {DType::kI64, {999}});
+  EXPECT_EQ(backend->Copy(*out, *other).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_P(BackendSuite, AStepThatFailedIsToldOnce) {
+  if (!GetParam().computes) GTEST_SKIP() << "computes nothing";
+  const auto backend = GetParam().make();
+  Builder b("guarded");
+  Builder::Scope scope(b);
+  const Variable w("w", {DType::kF32, {}});
+  const Value x = b.Input("x", {DType::kF32, {}});
+  program::Assign(w, b.Read(w) + x);
+  b.Output("y", x + 0.0);
+  const plan::Plan plan = PlanOf(*b.Build(), "", {}, {.finite_outputs = {"y"}});
+  const int64_t rank = 0;
+  const auto executable = *backend->Compile(plan, {&rank, 1}, nullptr);
+  const mesh::TensorType scalar{DType::kF32, {}};
+  const auto state = *backend->Allocate(0, scalar), in = *backend->Allocate(0, scalar),
+             out = *backend->Allocate(0, scalar);
+  const DeviceBuffers device{.inputs = {in.get()}, .states = {state.get()}, .outputs = {out.get()}};
+  const auto feed = [&](float value) {
+    return backend->CopyIn(std::as_bytes(std::span(&value, 1)), *in);
+  };
+  ASSERT_TRUE(feed(1).ok());
+  EXPECT_TRUE(executable->Run({&device, 1}).ok());
+  ASSERT_TRUE(feed(std::numeric_limits<float>::infinity()).ok());
+  ASSERT_TRUE(executable->Enqueue({&device, 1}).ok());
+  EXPECT_EQ(executable->Wait().code(), StatusCode::kAborted);
+  EXPECT_TRUE(executable->Wait().ok());
+  ASSERT_TRUE(feed(2).ok());
+  EXPECT_TRUE(executable->Run({&device, 1}).ok());
+  float value = 0;
+  ASSERT_TRUE(backend->CopyOut(*state, std::as_writable_bytes(std::span(&value, 1))).ok());
+  EXPECT_EQ(value, 3);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What every backend keeps. A new one joins by
 //   INSTANTIATE_TEST_SUITE_P(Cuda, BackendSuite, testing::Values(BackendFactory{...}),
 //                            BackendName);
+// Its devices 0 to 7 are asked for.
 // Numbers are compared with the interpreter (tests/support), which shares no code with any backend.
 #pragma once
 
@@ -20,6 +21,8 @@ struct BackendFactory {
   std::string name;
   bool computes = true;  // false: shapes and bytes only
   std::function<std::unique_ptr<Backend>()> make;
+  std::string missing;  // why it cannot run here; "": it can
+  bool quick = true;    // false: compiling is slow, so fewer of the programs that are drawn
   friend std::ostream& operator<<(std::ostream& out, const BackendFactory& f) {
     return out << f.name;
   }
@@ -29,6 +32,11 @@ inline std::string BackendName(const ::testing::TestParamInfo<BackendFactory>& i
   return info.param.name;
 }
 
-class BackendSuite : public ::testing::TestWithParam<BackendFactory> {};
+class BackendSuite : public ::testing::TestWithParam<BackendFactory> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().missing.empty()) GTEST_SKIP() << GetParam().missing;
+  }
+};
 
 }  // namespace meshtrain::device

@@ -15,13 +15,14 @@ using meshtrain::testing::Arrays;
 
 using Buffers = std::vector<std::unique_ptr<Buffer>>;
 
-// A buffer for each device, holding its part of `whole`.
+// A buffer on each device, holding its part of `whole`.
 Result<Buffers> Feed(Backend& backend, const Array& whole, const mesh::Layout& layout,
                      uint64_t seed) {
   Buffers buffers;
   for (const Array& part : meshtrain::testing::Cut(whole, layout, seed)) {
     const mesh::Tensor tensor = meshtrain::testing::ToTensor(part);
-    MT_ASSIGN_OR_RETURN(auto buffer, backend.Allocate(part.type.num_bytes()));
+    const mesh::Device& device = layout.mesh().devices()[buffers.size()];
+    MT_ASSIGN_OR_RETURN(auto buffer, backend.Allocate(device.index, part.type));
     MT_RETURN_IF_ERROR(backend.CopyIn(tensor.bytes(), *buffer));
     buffers.push_back(std::move(buffer));
   }
@@ -110,8 +111,6 @@ Result<meshtrain::testing::StepResult> RunPlan(Backend& backend, const plan::Pla
   std::unique_ptr<collective::Communicator> communicator;
   if (options.calls_beside != nullptr) {
     communicator = std::make_unique<SlowCommunicator>(p.mesh, options.seed, options.calls_beside);
-  } else {
-    communicator = collective::MakeLocalCommunicator(p.mesh);
   }
   MT_ASSIGN_OR_RETURN(auto executable, backend.Compile(plan, ranks, communicator.get()));
   std::vector<Buffers> inputs, states, outputs;
@@ -128,7 +127,8 @@ Result<meshtrain::testing::StepResult> RunPlan(Backend& backend, const plan::Pla
   for (const program::Port& port : p.local.outputs) {
     Buffers b;
     for (size_t d = 0; d < ranks.size(); ++d) {
-      MT_ASSIGN_OR_RETURN(auto buffer, backend.Allocate(p.local.type(port.value).num_bytes()));
+      MT_ASSIGN_OR_RETURN(auto buffer,
+                          backend.Allocate(p.mesh.devices()[d].index, p.local.type(port.value)));
       b.push_back(std::move(buffer));
     }
     outputs.push_back(std::move(b));
@@ -141,7 +141,7 @@ Result<meshtrain::testing::StepResult> RunPlan(Backend& backend, const plan::Pla
   }
   for (int step = 0; step < options.steps; ++step) MT_RETURN_IF_ERROR(executable->Run(devices));
   if (options.bytes_sent != nullptr) {
-    *options.bytes_sent = communicator->BytesSent(0) / options.steps;
+    *options.bytes_sent = executable->BytesSent(0) / options.steps;
   }
   meshtrain::testing::StepResult result;
   for (size_t i = 0; i < p.local.outputs.size(); ++i) {

@@ -12,7 +12,7 @@ namespace meshtrain::device {
 struct RunOptions {
   uint64_t seed = 0;              // how pending inputs are cut
   int steps = 1;                  // states go from one to the next, inputs stay
-  int64_t* bytes_sent = nullptr;  // per device and step, as the communicator counted
+  int64_t* bytes_sent = nullptr;  // per device and step, as the backend counted
   // The communicator acts as one between hosts does: calls take their time and may run beside the
   // step. Counts those that did.
   int64_t* calls_beside = nullptr;

@@ -7,20 +7,24 @@
 #include <new>
 #include <utility>
 
+#include "runtime/collective/local.h"
+#include "runtime/device/checks.h"
 #include "runtime/device/cpu/collective_step.h"
-#include "runtime/device/cpu/collective_thread.h"
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/guard.h"
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/kernels.h"
+#include "runtime/device/cpu/places.h"
+#include "runtime/device/queue.h"
+#include "runtime/plan/plan.h"
 
 namespace meshtrain::device {
 namespace cpu {
 namespace {
 
+using mesh::DType;
 using plan::Plan;
 using plan::Slot;
-using plan::SlotKind;
 using plan::StepKind;
 using program::ValueId;
 
@@ -56,19 +60,16 @@ class Memory {
 
 class CpuBuffer final : public Buffer {
  public:
-  CpuBuffer(Memory memory, int64_t bytes) : memory_(std::move(memory)), bytes_(bytes) {}
-  int64_t bytes() const override { return bytes_; }
+  CpuBuffer(Memory memory, int device, mesh::TensorType type)
+      : memory_(std::move(memory)), device_(device), type_(std::move(type)) {}
+  int device() const override { return device_; }
+  const mesh::TensorType& type() const override { return type_; }
   std::byte* host() override { return memory_.data(); }
 
  private:
   Memory memory_;
-  int64_t bytes_;
-};
-
-// Where a value's place comes from at each run.
-struct Bound {
-  ValueId value;
-  Slot slot;
+  int device_;
+  mesh::TensorType type_;
 };
 
 // A collective between its operands packed and its results unpacked.
@@ -91,17 +92,24 @@ struct RunStep {
 // One device's own memory.
 struct Device {
   Memory own_arena, scratch, unread;
-  std::byte* arena = nullptr;  // own_arena, or the communicator's
-  std::vector<std::byte*> at;  // per value
 };
 
 class CpuExecutable final : public Executable {
  public:
-  explicit CpuExecutable(std::shared_ptr<Pool> pool)
-      : shared_pool_(std::move(pool)), pool_(*shared_pool_) {}
+  CpuExecutable(std::shared_ptr<Pool> pool, const Plan& plan, size_t ranks,
+                std::vector<int> devices)
+      : shared_pool_(std::move(pool)),
+        pool_(*shared_pool_),
+        buffers_("cpu", plan, ranks, std::move(devices)),
+        places_(plan, [](Buffer& buffer) { return buffer.host(); }) {}
 
   Status Init(const Plan& plan, std::span<const int64_t> ranks,
               collective::Communicator* communicator) {
+    if (communicator == nullptr &&
+        static_cast<int64_t>(ranks.size()) == plan.partitioned.mesh.size()) {
+      own_communicator_ = collective::MakeLocalCommunicator(plan.partitioned.mesh);
+      communicator = own_communicator_.get();
+    }
     communicator_ = communicator;
     const Making making{plan, ranks, pool_.threads(),
                         std::make_shared<Bounds>(plan.local(), static_cast<int>(ranks.size()))};
@@ -121,9 +129,6 @@ class CpuExecutable final : public Executable {
           break;
         }
         case StepKind::kCollective:
-          if (communicator == nullptr) {
-            return InvalidArgument("cpu: the plan holds collectives, a communicator is needed");
-          }
           MT_RETURN_IF_ERROR(MakeCollectives(making, step, *communicator, &made));
           for (const RunCollective& c : made.collectives) {
             scratch = std::max(scratch, c.step.scratch_bytes());
@@ -140,19 +145,28 @@ class CpuExecutable final : public Executable {
     return MakeDevices(plan, ranks, scratch);
   }
 
-  Status Run(std::span<const DeviceBuffers> devices) override {
-    MT_RETURN_IF_ERROR(Bind(devices));
+  // Runs the step: the caller's thread is one of those that compute.
+  Status Enqueue(std::span<const DeviceBuffers> devices) override {
+    MT_RETURN_IF_ERROR(Wait());
+    MT_RETURN_IF_ERROR(buffers_.Check(devices));
+    for (size_t d = 0; d < devices.size(); ++d) places_.Bind(d, devices[d]);
     const OneOpenMpThread one;
     // Beside the run, where the plan has room for it and waiting is what a collective does.
     calls_beside_ = collectives_ != nullptr && communicator_->waits();
     waited_ = {};
-    const Status status = RunSteps(devices);
-    if (!calls_beside_) return status;
+    ended_ = RunSteps();
+    if (!calls_beside_) return OkStatus();
     const Status finished = Waiting([&] { return collectives_->Finish(); });
     for (RunStep& step : steps_) step.call = 0;
-    return status.ok() ? finished : status;
+    if (ended_.ok()) ended_ = finished;
+    return OkStatus();
   }
 
+  Status Wait() override { return std::exchange(ended_, OkStatus()); }
+
+  int64_t BytesSent(int64_t rank) const override {
+    return communicator_ == nullptr ? 0 : communicator_->BytesSent(rank);
+  }
   Duration waited() const override { return waited_; }
 
  private:
@@ -166,7 +180,7 @@ class CpuExecutable final : public Executable {
     return status;
   }
 
-  Status RunSteps(std::span<const DeviceBuffers> devices) {
+  Status RunSteps() {
     // Devices run alone up to a collective, a wait or the guard, where they meet.
     const auto count = static_cast<int64_t>(steps_.size());
     for (int64_t i = 0; i < count;) {
@@ -181,7 +195,7 @@ class CpuExecutable final : public Executable {
           ++end;
         }
         Each([&](int d) {
-          for (int64_t s = i; s < end; ++s) RunLocal(steps_[s], d, devices[d]);
+          for (int64_t s = i; s < end; ++s) RunLocal(steps_[s], d);
         });
         i = end;
       }
@@ -245,66 +259,35 @@ class CpuExecutable final : public Executable {
   }
 
   Status MakeDevices(const Plan& plan, std::span<const int64_t> ranks, int64_t scratch) {
-    const program::Program& local = plan.local();
-    // Results that nobody reads are still written by their ops, all to one place.
-    int64_t unread = 0;
-    for (const plan::Step& step : plan.steps) {
-      if (step.kind != StepKind::kOp) continue;
-      for (const ValueId v : local.ops[step.ops[0]].results) {
-        if (plan.slots[v].kind == SlotKind::kNone) {
-          unread = std::max(unread, local.type(v).num_bytes());
-        }
-      }
-    }
-    for (size_t v = 0; v < plan.slots.size(); ++v) {
-      const Slot& slot = plan.slots[v];
-      if (slot.kind != SlotKind::kNone && slot.kind != SlotKind::kArena) {
-        bound_.push_back({static_cast<ValueId>(v), slot});
-      }
-    }
-    for (const program::Port& p : local.inputs) {
-      input_bytes_.push_back(local.type(p.value).num_bytes());
-    }
-    for (const program::State& s : local.states) {
-      state_bytes_.push_back(local.type(s.entry).num_bytes());
-    }
-    for (const program::Port& p : local.outputs) {
-      output_bytes_.push_back(local.type(p.value).num_bytes());
-    }
-
     guard_step_ = plan.guard_step;
     guard_ = Guard(plan, ranks);
 
     one_by_one_ = static_cast<int>(ranks.size()) < pool_.threads();
     for (size_t d = 0; d < ranks.size(); ++d) {
       Device device;
+      std::byte* arena = nullptr;
       // Where gradients lie in memory that the other processes see, nothing is copied on its way to
       // them.
       if (ranks.size() == 1 && communicator_ != nullptr && communicator_->remote()) {
-        device.arena = communicator_->BucketMemory(plan.arena_bytes).data();
+        arena = communicator_->BucketMemory(plan.arena_bytes).data();
       }
-      if (device.arena == nullptr) {
+      if (arena == nullptr) {
         MT_ASSIGN_OR_RETURN(device.own_arena, Memory::Create(plan.arena_bytes));
-        device.arena = device.own_arena.data();
+        arena = device.own_arena.data();
       }
       MT_ASSIGN_OR_RETURN(device.scratch, Memory::Create(Aligned(scratch)));
-      MT_ASSIGN_OR_RETURN(device.unread, Memory::Create(unread));
-      device.at.assign(plan.slots.size(), nullptr);
-      for (size_t v = 0; v < plan.slots.size(); ++v) {
-        const Slot& slot = plan.slots[v];
-        if (slot.kind == SlotKind::kArena) device.at[v] = device.arena + slot.offset;
-        if (slot.kind == SlotKind::kNone) device.at[v] = device.unread.data();
-      }
+      MT_ASSIGN_OR_RETURN(device.unread, Memory::Create(places_.unread_bytes()));
+      places_.AddDevice(arena, device.unread.data());
       devices_.push_back(std::move(device));
     }
     for (size_t d = 0; d < devices_.size(); ++d) {
-      frames_.push_back({devices_[d].at.data(), devices_[d].scratch.data(),
+      frames_.push_back({places_.at(d).data(), devices_[d].scratch.data(),
                          one_by_one_ ? &pool_ : nullptr, static_cast<int>(d)});
     }
     const bool overlaps = std::any_of(steps_.begin(), steps_.end(),
                                       [](const RunStep& s) { return !s.waits.empty(); });
     if (overlaps && communicator_->remote()) {
-      MT_ASSIGN_OR_RETURN(collectives_, CollectiveThread::Create());
+      MT_ASSIGN_OR_RETURN(collectives_, Queue::Create("collectives"));
     }
     for (RunStep& step : steps_) {
       for (RunCollective& c : step.collectives) {
@@ -331,7 +314,7 @@ class CpuExecutable final : public Executable {
 
   Status CheckGuarded() const {
     for (size_t d = 0; d < devices_.size(); ++d) {
-      MT_RETURN_IF_ERROR(guard_.Check(static_cast<int>(d), devices_[d].at));
+      MT_RETURN_IF_ERROR(guard_.Check(static_cast<int>(d), places_.at(d)));
     }
     return OkStatus();
   }
@@ -348,66 +331,21 @@ class CpuExecutable final : public Executable {
     }
   }
 
-  void RunLocal(const RunStep& step, int d, const DeviceBuffers& buffers) {
+  void RunLocal(const RunStep& step, int d) {
     if (step.kernel != nullptr) return step.kernel->Run(frames_[d]);
-    const std::byte* from = PlaceOf(step.copy_from, d, buffers);
-    std::byte* to = PlaceOf(step.copy_to, d, buffers);
+    const std::byte* from = places_.PlaceOf(step.copy_from, d);
+    std::byte* to = places_.PlaceOf(step.copy_to, d);
     if (from == to) return;
     frames_[d].For(step.copy_to.bytes, kGrain * 8, [&](int64_t begin, int64_t end) {
       std::memcpy(to + begin, from + begin, end - begin);
     });
   }
 
-  std::byte* PlaceOf(const Slot& slot, int d, const DeviceBuffers& buffers) const {
-    switch (slot.kind) {
-      case SlotKind::kInput:
-        return buffers.inputs[slot.index]->host() + slot.offset;
-      case SlotKind::kState:
-        return buffers.states[slot.index]->host() + slot.offset;
-      case SlotKind::kOutput:
-        return buffers.outputs[slot.index]->host() + slot.offset;
-      case SlotKind::kArena:
-        return devices_[d].arena + slot.offset;
-      case SlotKind::kNone:
-        break;
-    }
-    return devices_[d].unread.data();
-  }
-
-  Status Bind(std::span<const DeviceBuffers> devices) {
-    if (devices.size() != devices_.size()) {
-      return InvalidArgument("cpu: expected buffers of " + std::to_string(devices_.size()) +
-                             " devices, got: " + std::to_string(devices.size()));
-    }
-    for (size_t d = 0; d < devices.size(); ++d) {
-      MT_RETURN_IF_ERROR(Fits("input", devices[d].inputs, input_bytes_));
-      MT_RETURN_IF_ERROR(Fits("state", devices[d].states, state_bytes_));
-      MT_RETURN_IF_ERROR(Fits("output", devices[d].outputs, output_bytes_));
-      for (const Bound& b : bound_) {
-        devices_[d].at[b.value] = PlaceOf(b.slot, static_cast<int>(d), devices[d]);
-      }
-    }
-    return OkStatus();
-  }
-
-  static Status Fits(const char* what, const std::vector<Buffer*>& buffers,
-                     const std::vector<int64_t>& bytes) {
-    if (buffers.size() != bytes.size()) {
-      return InvalidArgument(std::string("cpu: expected ") + std::to_string(bytes.size()) + " " +
-                             what + " buffers, got: " + std::to_string(buffers.size()));
-    }
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      if (buffers[i] != nullptr && buffers[i]->bytes() >= bytes[i]) continue;
-      return InvalidArgument(
-          std::string("cpu: ") + what + " " + std::to_string(i) + ": expected a buffer of " +
-          std::to_string(bytes[i]) +
-          " bytes, got: " + (buffers[i] == nullptr ? "none" : std::to_string(buffers[i]->bytes())));
-    }
-    return OkStatus();
-  }
-
   const std::shared_ptr<Pool> shared_pool_;  // may outlive the backend
   Pool& pool_;
+  const PlanBuffers buffers_;
+  Places places_;
+  std::unique_ptr<collective::Communicator> own_communicator_;
   collective::Communicator* communicator_ = nullptr;
   const collective::ParallelFor parallel_ =
       [this](int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
@@ -416,56 +354,76 @@ class CpuExecutable final : public Executable {
   std::vector<RunStep> steps_;
   std::vector<Device> devices_;
   std::vector<Frame> frames_;
-  std::vector<Bound> bound_;
-  std::vector<int64_t> input_bytes_, state_bytes_, output_bytes_;
   int guard_step_ = -1;
   std::vector<int> guard_waits_;  // collective steps that write what is guarded
   Guard guard_;
   bool one_by_one_ = true;
   bool calls_beside_ = false;
-  Duration waited_{};                              // in the last Run
-  std::unique_ptr<CollectiveThread> collectives_;  // last: its thread uses what stands above
+  Duration waited_{};                   // in the last step
+  Status ended_;                        // of the last step, until somebody waits
+  std::unique_ptr<Queue> collectives_;  // last: its thread uses what stands above
 };
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(const CpuOptions& options) : pool_(std::make_shared<Pool>(options.threads)) {}
+  explicit CpuBackend(const CpuOptions& options) : pool_(std::make_shared<Pool>(options.threads)) {
+    traits_.host_memory = true;
+    traits_.shared_memory = !options.isolated;
+    traits_.communicators = true;
+    traits_.types = {DType::kBool, DType::kU8, DType::kI32, DType::kI64, DType::kF32, DType::kF64};
+  }
 
   std::string_view name() const override { return "cpu"; }
+  const Traits& traits() const override { return traits_; }
 
-  Result<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
-    MT_ASSIGN_OR_RETURN(Memory memory, Memory::Create(bytes));
-    return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(std::move(memory), bytes));
+  Result<std::unique_ptr<Buffer>> Allocate(int device, const mesh::TensorType& type) override {
+    MT_RETURN_IF_ERROR(CheckDevice(name(), device, traits_.devices));
+    MT_ASSIGN_OR_RETURN(Memory memory, Memory::Create(type.num_bytes()));
+    return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(std::move(memory), device, type));
   }
 
   Status CopyIn(std::span<const std::byte> from, Buffer& to) override {
-    if (static_cast<int64_t>(from.size()) > to.bytes()) return TooLong(from.size(), to.bytes());
+    MT_RETURN_IF_ERROR(CheckCopy(name(), from.size(), to.bytes()));
     if (!from.empty()) std::memcpy(to.host(), from.data(), from.size());
     return OkStatus();
   }
 
   Status CopyOut(const Buffer& from, std::span<std::byte> to) override {
-    if (static_cast<int64_t>(to.size()) > from.bytes()) return TooLong(to.size(), from.bytes());
+    MT_RETURN_IF_ERROR(CheckCopy(name(), to.size(), from.bytes()));
     if (!to.empty()) std::memcpy(to.data(), const_cast<Buffer&>(from).host(), to.size());
     return OkStatus();
+  }
+
+  Status Copy(const Buffer& from, Buffer& to) override {
+    MT_RETURN_IF_ERROR(CheckSameType(name(), from, to));
+    if (&from == &to || from.bytes() == 0) return OkStatus();
+    std::memcpy(to.host(), const_cast<Buffer&>(from).host(), from.bytes());
+    return OkStatus();
+  }
+
+  Result<Plan> Lower(sharding::Partitioned partitioned,
+                     const plan::Options& options) const override {
+    return plan::MakePlan(std::move(partitioned), options);
   }
 
   Result<std::unique_ptr<Executable>> Compile(const Plan& plan,
                                               std::span<const int64_t> local_ranks,
                                               collective::Communicator* communicator) override {
     MT_RETURN_IF_ERROR(pool_->health());
-    auto made = std::make_unique<CpuExecutable>(pool_);
+    MT_RETURN_IF_ERROR(CheckCommunicator(name(), plan, local_ranks.size(), communicator));
+    std::vector<int> devices;
+    if (!traits_.shared_memory) {
+      MT_ASSIGN_OR_RETURN(devices, DevicesOf(name(), plan, local_ranks, traits_.devices));
+    }
+    auto made =
+        std::make_unique<CpuExecutable>(pool_, plan, local_ranks.size(), std::move(devices));
     MT_RETURN_IF_ERROR(made->Init(plan, local_ranks, communicator));
     return std::unique_ptr<Executable>(std::move(made));
   }
 
  private:
-  static Status TooLong(size_t want, int64_t have) {
-    return InvalidArgument("cpu: expected at most the " + std::to_string(have) +
-                           " bytes of the buffer, got: " + std::to_string(want));
-  }
-
   std::shared_ptr<Pool> pool_;
+  Traits traits_;
 };
 
 }  // namespace
@@ -479,7 +437,7 @@ Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op) {
        {MakeLinearKernel, MakeShapeKernel, MakeReduceKernel, MakeIndexKernel, MakeSourceKernel}) {
     if (KernelPtr made = make(making, op)) return made;
   }
-  return Unimplemented("cpu: no kernel for op `" + op.kind + "`");
+  return Unimplemented("cpu: no kernel for op `" + op.kind + "`").At(op.where.ToString());
 }
 
 }  // namespace cpu

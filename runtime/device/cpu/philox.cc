@@ -138,7 +138,7 @@ std::array<uint32_t, 4> PhiloxGroup(const PhiloxKey& key, uint64_t group) {
 
 PhiloxKey PhiloxFromSeed(int64_t seed0, int64_t seed1) {
   const auto s0 = static_cast<uint64_t>(seed0), s1 = static_cast<uint64_t>(seed1);
-  const PhiloxKey scramble = {{0x3EC8F720u, 0x02461E29u},
+  const PhiloxKey scramble = {kScramble.key,
                               {static_cast<uint32_t>(s0), static_cast<uint32_t>(s0 >> 32),
                                static_cast<uint32_t>(s1), static_cast<uint32_t>(s1 >> 32)}};
   const std::array<uint32_t, 4> mixed = PhiloxGroup(scramble, 0);
@@ -211,10 +211,14 @@ void FillTruncatedNormal(const PhiloxKey& key, double mean, double stddev, int64
   Truncated<DoubleNormals>(key, mean, stddev, first, out);
 }
 
-PhiloxKey DropoutKey(int64_t seed, std::string_view path, int64_t step) {
+int64_t DropoutSeed(int64_t seed, std::string_view path) {
   uint64_t hash = 0xCBF29CE484222325u;
   for (const char c : path) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-  return PhiloxFromSeed(static_cast<int64_t>(static_cast<uint64_t>(seed) ^ hash), step);
+  return static_cast<int64_t>(static_cast<uint64_t>(seed) ^ hash);
+}
+
+PhiloxKey DropoutKey(int64_t seed, std::string_view path, int64_t step) {
+  return PhiloxFromSeed(DropoutSeed(seed, path), step);
 }
 
 }  // namespace meshtrain::device::cpu

@@ -17,7 +17,9 @@ struct PhiloxKey {
   std::array<uint32_t, 4> counter{};  // 128 bits, little-endian: where the stream begins
 };
 
-// TensorFlow's StatelessRandomGetKeyCounter: one Philox call scrambles the two seeds.
+// TensorFlow's StatelessRandomGetKeyCounter: one Philox call, with this key and the seeds as its
+// counter, scrambles the two seeds. Its first two words are the key, the others counter[2], [3].
+inline constexpr PhiloxKey kScramble = {{0x3EC8F720u, 0x02461E29u}, {}};
 PhiloxKey PhiloxFromSeed(int64_t seed0, int64_t seed1);
 
 // Four words from one counter.
@@ -45,8 +47,10 @@ void FillTruncatedNormal(const PhiloxKey& key, float mean, float stddev, int64_t
 void FillTruncatedNormal(const PhiloxKey& key, double mean, double stddev, int64_t first,
                          std::span<double> out);
 
-// The key of op dropout_mask: PhiloxFromSeed(seed ^ FNV-1a-64(path), step). An element is kept
+// The key of op dropout_mask: PhiloxFromSeed(DropoutSeed(seed, path), step), the first of which is
+// seed ^ FNV-1a-64(path). An element is kept
 // where FillUniform's f32 number in [0, 1) is at least the rate, whatever the dtype of the mask.
+int64_t DropoutSeed(int64_t seed, std::string_view path);
 PhiloxKey DropoutKey(int64_t seed, std::string_view path, int64_t step);
 
 }  // namespace meshtrain::device::cpu

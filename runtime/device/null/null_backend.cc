@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.h"
+#include "runtime/device/checks.h"
 #include "runtime/plan/plan.h"
 
 namespace meshtrain::device {
@@ -29,111 +30,108 @@ class Claim {
 
 class NullBuffer final : public Buffer {
  public:
-  NullBuffer(Counts counts, int64_t bytes) : claim_(std::move(counts), bytes) {}
-  int64_t bytes() const override { return claim_.bytes(); }
+  NullBuffer(Counts counts, int device, mesh::TensorType type)
+      : claim_(std::move(counts), type.num_bytes()), device_(device), type_(std::move(type)) {}
+  int device() const override { return device_; }
+  const mesh::TensorType& type() const override { return type_; }
   std::byte* host() override { return nullptr; }
 
  private:
   Claim claim_;
+  int device_;
+  mesh::TensorType type_;
 };
 
 class NullExecutable final : public Executable {
  public:
-  NullExecutable(Counts counts, const plan::Plan& plan, size_t devices)
+  NullExecutable(Counts counts, const plan::Plan& plan, std::span<const int64_t> ranks,
+                 std::vector<int> devices)
       : counts_(counts),
-        arenas_(counts, plan.arena_bytes * static_cast<int64_t>(devices)),
-        devices_(devices),
-        collective_bytes_(plan.CollectiveBytesPerStep()) {
-    const program::Program& local = plan.local();
-    for (const program::Port& p : local.inputs) inputs_.push_back(local.type(p.value).num_bytes());
-    for (const program::State& s : local.states) states_.push_back(local.type(s.entry).num_bytes());
-    for (const program::Port& p : local.outputs) {
-      outputs_.push_back(local.type(p.value).num_bytes());
-    }
-  }
+        arenas_(counts, plan.arena_bytes * static_cast<int64_t>(ranks.size())),
+        buffers_("null", plan, ranks.size(), std::move(devices)),
+        ranks_(ranks.begin(), ranks.end()),
+        collective_bytes_(plan.CollectiveBytesPerStep()) {}
 
-  Status Run(std::span<const DeviceBuffers> devices) override {
-    if (devices.size() != devices_) {
-      return InvalidArgument("null: expected buffers of " + std::to_string(devices_) +
-                             " devices, got: " + std::to_string(devices.size()));
-    }
-    for (const DeviceBuffers& d : devices) {
-      MT_RETURN_IF_ERROR(Fits("input", d.inputs, inputs_));
-      MT_RETURN_IF_ERROR(Fits("state", d.states, states_));
-      MT_RETURN_IF_ERROR(Fits("output", d.outputs, outputs_));
-    }
+  Status Enqueue(std::span<const DeviceBuffers> devices) override {
+    MT_RETURN_IF_ERROR(buffers_.Check(devices));
     ++counts_->runs;
+    ++runs_;
     counts_->collective_bytes += collective_bytes_;
     return OkStatus();
   }
-
- private:
-  static Status Fits(const char* what, const std::vector<Buffer*>& buffers,
-                     const std::vector<int64_t>& bytes) {
-    if (buffers.size() != bytes.size()) {
-      return InvalidArgument(std::string("null: expected ") + std::to_string(bytes.size()) + " " +
-                             what + " buffers, got: " + std::to_string(buffers.size()));
-    }
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      if (buffers[i] != nullptr && buffers[i]->bytes() >= bytes[i]) continue;
-      return InvalidArgument(
-          std::string("null: ") + what + " " + std::to_string(i) + ": expected a buffer of " +
-          std::to_string(bytes[i]) +
-          " bytes, got: " + (buffers[i] == nullptr ? "none" : std::to_string(buffers[i]->bytes())));
-    }
-    return OkStatus();
+  Status Wait() override { return OkStatus(); }
+  // As the plan says.
+  int64_t BytesSent(int64_t rank) const override {
+    const bool here = std::find(ranks_.begin(), ranks_.end(), rank) != ranks_.end();
+    return here ? runs_ * collective_bytes_ : 0;
   }
 
+ private:
   Counts counts_;
   Claim arenas_;
-  size_t devices_;
+  PlanBuffers buffers_;
+  std::vector<int64_t> ranks_;
   int64_t collective_bytes_;
-  std::vector<int64_t> inputs_, states_, outputs_;
+  int64_t runs_ = 0;
 };
 
 class NullBackend final : public Backend {
  public:
+  explicit NullBackend(bool isolated) {
+    traits_.shared_memory = !isolated;
+    traits_.communicators = true;
+    traits_.types = {mesh::DType::kBool, mesh::DType::kU8,  mesh::DType::kI32,
+                     mesh::DType::kI64,  mesh::DType::kF32, mesh::DType::kF64};
+  }
   std::string_view name() const override { return "null"; }
+  const Traits& traits() const override { return traits_; }
 
-  Result<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
-    if (bytes < 0) return InvalidArgument("null: a buffer of " + std::to_string(bytes) + " bytes");
-    return std::unique_ptr<Buffer>(std::make_unique<NullBuffer>(counts_, bytes));
+  Result<std::unique_ptr<Buffer>> Allocate(int device, const mesh::TensorType& type) override {
+    MT_RETURN_IF_ERROR(CheckDevice(name(), device, traits_.devices));
+    if (type.num_bytes() < 0) {
+      return InvalidArgument("null: a buffer of " + std::to_string(type.num_bytes()) + " bytes");
+    }
+    return std::unique_ptr<Buffer>(std::make_unique<NullBuffer>(counts_, device, type));
   }
 
   Status CopyIn(std::span<const std::byte> from, Buffer& to) override {
-    MT_RETURN_IF_ERROR(Within(from.size(), to.bytes()));
+    MT_RETURN_IF_ERROR(CheckCopy(name(), from.size(), to.bytes()));
     counts_->copied_in_bytes += static_cast<int64_t>(from.size());
     return OkStatus();
   }
 
   // Gives zeros.
   Status CopyOut(const Buffer& from, std::span<std::byte> to) override {
-    MT_RETURN_IF_ERROR(Within(to.size(), from.bytes()));
+    MT_RETURN_IF_ERROR(CheckCopy(name(), to.size(), from.bytes()));
     std::fill(to.begin(), to.end(), std::byte{0});
     counts_->copied_out_bytes += static_cast<int64_t>(to.size());
     return OkStatus();
   }
 
+  Status Copy(const Buffer& from, Buffer& to) override { return CheckSameType(name(), from, to); }
+
+  Result<plan::Plan> Lower(sharding::Partitioned partitioned,
+                           const plan::Options& options) const override {
+    return plan::MakePlan(std::move(partitioned), options);
+  }
+
   Result<std::unique_ptr<Executable>> Compile(const plan::Plan& plan,
                                               std::span<const int64_t> local_ranks,
                                               collective::Communicator* communicator) override {
-    if (communicator == nullptr && plan.CollectiveBytesPerStep() > 0) {
-      return InvalidArgument("null: the plan holds collectives, a communicator is needed");
+    MT_RETURN_IF_ERROR(CheckCommunicator(name(), plan, local_ranks.size(), communicator));
+    std::vector<int> devices;
+    if (!traits_.shared_memory) {
+      MT_ASSIGN_OR_RETURN(devices, DevicesOf(name(), plan, local_ranks, traits_.devices));
     }
     return std::unique_ptr<Executable>(
-        std::make_unique<NullExecutable>(counts_, plan, local_ranks.size()));
+        std::make_unique<NullExecutable>(counts_, plan, local_ranks, std::move(devices)));
   }
 
   const NullCounts& counts() const { return *counts_; }
 
  private:
-  static Status Within(size_t want, int64_t have) {
-    if (static_cast<int64_t>(want) <= have) return OkStatus();
-    return InvalidArgument("null: expected at most the " + std::to_string(have) +
-                           " bytes of the buffer, got: " + std::to_string(want));
-  }
-
   Counts counts_ = std::make_shared<NullCounts>();
+  Traits traits_;
 };
 
 }  // namespace
@@ -143,6 +141,8 @@ const NullCounts& CountsOfNullBackend(const Backend& backend) {
   return static_cast<const NullBackend&>(backend).counts();
 }
 
-std::unique_ptr<Backend> MakeNullBackend() { return std::make_unique<NullBackend>(); }
+std::unique_ptr<Backend> MakeNullBackend(bool isolated) {
+  return std::make_unique<NullBackend>(isolated);
+}
 
 }  // namespace meshtrain::device

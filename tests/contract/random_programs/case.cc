@@ -21,7 +21,11 @@ const std::vector<std::pair<Where, std::string>> kPlaces = {
     {Where::kOne, "one"},
     {Where::kSession, "session"},
     {Where::kIsolatedSession, "isolated-session"},
-    {Where::kTwoProcesses, "two-processes"}};
+    {Where::kTwoProcesses, "two-processes"},
+    {Where::kDiscrete, "discrete"},
+    {Where::kDiscreteSession, "discrete-session"},
+    {Where::kPjrt, "pjrt"},
+    {Where::kPjrtSession, "pjrt-session"}};
 
 class Chooser {
  public:

@@ -28,6 +28,10 @@ enum class Where : uint8_t {
   kSession,   // execute::Session, merged
   kIsolatedSession,
   kTwoProcesses,  // two sessions, joined by real links
+  kDiscrete,      // devices with walls, each with a part of the work
+  kDiscreteSession,
+  kPjrt,  // devices of the plugin that MESHTRAIN_PJRT_PLUGIN names
+  kPjrtSession,
 };
 
 // One way of running a program.

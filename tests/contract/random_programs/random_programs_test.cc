@@ -112,6 +112,45 @@ TEST(RandomProgramsTest, GiveWhatTheInterpreterGives) {
   EXPECT_LT(tally.loose * 20, tally.elements);
 }
 
+// The same programs on devices that share no memory, with what was drawn for isolated ones.
+void CheckOn(Where plan, Where session, int64_t programs) {
+  Tally tally;
+  int64_t failures = 0;
+  for (int64_t i = 0; i < programs && failures < 3; ++i) {
+    const uint64_t seed = testing::FirstSeed() + static_cast<uint64_t>(i);
+    NameSeedWhereItEnds(seed);
+    Case c = CaseOf(seed);
+    c.ways.resize(2);  // isolated, plain and not
+    for (Way& way : c.ways) {
+      way.where = plan;
+      way.plan.overlap = way.plan.overlap && plan == Where::kDiscrete;
+    }
+    if (i % 4 == 0) c.ways.push_back({.where = session});
+    const auto failure = Check(c, &tally);
+    if (!failure) continue;
+    ++failures;
+    ADD_FAILURE() << "MT_TEST_SEED=" << seed << ", run " << failure->way.ToString() << ": "
+                  << failure->what << "\n"
+                  << Reduced(c, *failure);
+  }
+  std::printf("%s\n", tally.ToString().c_str());
+}
+
+TEST(RandomProgramsTest, GiveTheSameBehindWalls) {
+  CheckOn(Where::kDiscrete, Where::kDiscreteSession,
+          FromEnvironment("MT_RANDOM_PROGRAMS", std::getenv("MT_TEST_SEED") != nullptr ? 1 : 100));
+}
+
+// Fewer: each is compiled by the plugin.
+TEST(RandomProgramsPjrtTest, GiveTheSameOnAPlugin) {
+  const char* plugin = std::getenv("MESHTRAIN_PJRT_PLUGIN");
+  if (plugin == nullptr || *plugin == 0) {
+    GTEST_SKIP() << "pjrt did not run: MESHTRAIN_PJRT_PLUGIN names no plugin";
+  }
+  CheckOn(Where::kPjrt, Where::kPjrtSession,
+          FromEnvironment("MT_RANDOM_PROGRAMS", std::getenv("MT_TEST_SEED") != nullptr ? 1 : 40));
+}
+
 TEST(RandomProgramsTest, EveryRegisteredOpIsDrawn) {
   for (const program::OpDef* def : program::Registry::Standard().All()) {
     if (!testing::IsOfWholePrograms(*def)) continue;

@@ -10,6 +10,7 @@
 
 #include "runtime/collective/fabric.h"
 #include "runtime/device/backend.h"
+#include "runtime/device/devices.h"
 #include "runtime/execute/loaded_step.h"
 #include "runtime/execute/session.h"
 #include "tests/contract/run_plan.h"
@@ -34,6 +35,18 @@ device::Backend& Cpu(int threads) {
   return *backend;
 }
 
+// Devices with walls; those of a plugin. As many as a mesh here may have.
+constexpr int kMostDevices = 8;
+Result<device::Backend*> Walled(const std::string& kind, int threads) {
+  static std::map<std::pair<std::string, int>, std::unique_ptr<device::Backend>> backends;
+  auto& backend = backends[{kind, threads}];
+  if (backend == nullptr) {
+    MT_ASSIGN_OR_RETURN(
+        backend, device::MakeBackend({.kind = kind, .threads = threads, .devices = kMostDevices}));
+  }
+  return backend.get();
+}
+
 plan::Options PlanOptions(const Case& c, const Way& way) {
   plan::Options options = way.plan;
   if (way.finite) options.finite_outputs = {GuardedOutput(c.program)};
@@ -41,14 +54,15 @@ plan::Options PlanOptions(const Case& c, const Way& way) {
 }
 
 Result<StepResult> RunAsPlan(const Case& c, const Way& way, const Mesh& mesh,
-                             const sharding::Given& given) {
+                             const sharding::Given& given, device::Backend* backend = nullptr) {
+  if (backend == nullptr) backend = &Cpu(way.threads);
   MT_ASSIGN_OR_RETURN(auto partitioned, sharding::Shard(c.program, mesh, given));
   MT_ASSIGN_OR_RETURN(const plan::Plan plan,
-                      plan::MakePlan(std::move(partitioned), PlanOptions(c, way)));
+                      backend->Lower(std::move(partitioned), PlanOptions(c, way)));
   int64_t beside = 0;
   device::RunOptions options{.seed = c.feed, .steps = c.steps};
   if (way.plan.overlap) options.calls_beside = &beside;
-  return device::RunPlan(Cpu(way.threads), plan, testing::FeedFor(c.program, c.feed), options);
+  return device::RunPlan(*backend, plan, testing::FeedFor(c.program, c.feed), options);
 }
 
 // What propagation chose on the mesh is given on the collapsed one, as a session does.
@@ -229,6 +243,16 @@ Result<StepResult> Run(const Case& c, const Way& way) {
       return RunInSession(c, way, c.mesh, {.isolated = true});
     case Where::kTwoProcesses:
       return RunInTwoProcesses(c, way);
+    case Where::kDiscrete:
+    case Where::kPjrt: {
+      const char* kind = way.where == Where::kPjrt ? "pjrt" : "discrete";
+      MT_ASSIGN_OR_RETURN(device::Backend * backend, Walled(kind, way.threads));
+      return RunAsPlan(c, way, c.mesh, c.given, backend);
+    }
+    case Where::kDiscreteSession:
+      return RunInSession(c, way, c.mesh, {.device_kind = "discrete"});
+    case Where::kPjrtSession:
+      return RunInSession(c, way, c.mesh, {.device_kind = "pjrt", .devices = kMostDevices});
   }
   return Internal("no such way");
 }

@@ -110,8 +110,9 @@ std::vector<float> ProductOn(int threads) {
   const plan::Plan plan = *plan::MakePlan(*sharding::Shard(*b.Build(), mesh::Mesh(), {}));
   const int64_t rank = 0;
   const auto executable = *backend->Compile(plan, {&rank, 1}, nullptr);
-  const auto left = *backend->Allocate(4 * 33 * 3000), right = *backend->Allocate(4 * 3000 * 10),
-             product = *backend->Allocate(4 * 33 * 10);
+  const auto left = *backend->Allocate(0, {mesh::DType::kF32, {33, 3000}}),
+             right = *backend->Allocate(0, {mesh::DType::kF32, {3000, 10}}),
+             product = *backend->Allocate(0, {mesh::DType::kF32, {33, 10}});
   for (Buffer* buffer : {left.get(), right.get()}) {
     auto* values = reinterpret_cast<float*>(buffer->host());
     for (int64_t i = 0; i < buffer->bytes() / 4; ++i) {

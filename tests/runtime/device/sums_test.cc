@@ -53,9 +53,9 @@ class Summing {
     plan_ = *plan::MakePlan(*sharding::Shard(*b.Build(), mesh::Mesh(), {}));
     const int64_t rank = 0;
     executable_ = *backend_->Compile(plan_, {&rank, 1}, nullptr);
-    in_ = *backend_->Allocate(mesh::NumElements(dims) * 4);
+    in_ = *backend_->Allocate(0, {DType::kF32, dims});
     for (const program::Port& output : plan_.local().outputs) {
-      out_.push_back(*backend_->Allocate(plan_.local().type(output.value).num_bytes()));
+      out_.push_back(*backend_->Allocate(0, plan_.local().type(output.value)));
     }
   }
   float* input() { return reinterpret_cast<float*>(in_->host()); }

@@ -41,10 +41,9 @@ class MemoryTest : public testing::TestWithParam<const char*> {
     const Mesh mesh = *Mesh::Parse(GetParam());
     const program::Program program = sharding::MlpTrainStep();
     const sharding::Given given = Megatron(mesh);
-    std::unique_ptr<device::Backend> backend = device::MakeNullBackend();
+    std::unique_ptr<device::Backend> backend = device::MakeNullBackend(isolated);
     const device::NullCounts& counts = device::CountsOfNullBackend(*backend);
-    const auto session =
-        *Session::Create({.isolated = isolated, .memory = memory}, std::move(backend));
+    const auto session = *Session::Create({.memory = memory}, std::move(backend));
     const std::vector<program::Variable> variables = Declare(*session, program, mesh, given);
     std::vector<std::unique_ptr<LoadedStep>> loaded;
     Status last;
@@ -61,9 +60,9 @@ class MemoryTest : public testing::TestWithParam<const char*> {
     const Mesh mesh = *Mesh::Parse(GetParam());
     const program::Program program = sharding::MlpTrainStep();
     const sharding::Given given = Megatron(mesh);
-    std::unique_ptr<device::Backend> backend = device::MakeNullBackend();
+    std::unique_ptr<device::Backend> backend = device::MakeNullBackend(isolated);
     const device::NullCounts& counts = device::CountsOfNullBackend(*backend);
-    const auto session = *Session::Create({.isolated = isolated}, std::move(backend));
+    const auto session = *Session::Create({}, std::move(backend));
     const plan::Plan planned = *session->PlanOnly(program, mesh, given);
     EXPECT_EQ(counts.peak_bytes, 0);
 

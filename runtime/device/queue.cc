@@ -1,23 +1,22 @@
-#include "runtime/device/cpu/collective_thread.h"
+#include "runtime/device/queue.h"
 
 #include <chrono>
 #include <utility>
 
 #include "runtime/base/thread.h"
 
-namespace meshtrain::device::cpu {
+namespace meshtrain::device {
 
-Result<std::unique_ptr<CollectiveThread>> CollectiveThread::Create() {
-  std::unique_ptr<CollectiveThread> made(new CollectiveThread);
-  MT_ASSIGN_OR_RETURN(
-      made->thread_,
-      StartThread("collectives", [b = made.get()](std::stop_token stop) { b->Work(stop); }));
+Result<std::unique_ptr<Queue>> Queue::Create(std::string_view what) {
+  std::unique_ptr<Queue> made(new Queue);
+  MT_ASSIGN_OR_RETURN(made->thread_,
+                      StartThread(what, [b = made.get()](std::stop_token stop) { b->Work(stop); }));
   return made;
 }
 
-CollectiveThread::~CollectiveThread() { (void)Finish(); }
+Queue::~Queue() { (void)Finish(); }
 
-uint64_t CollectiveThread::Begin(std::function<Status()> call) {
+uint64_t Queue::Begin(std::function<Status()> call) {
   uint64_t number;
   {
     MutexLock lock(mutex_);
@@ -28,7 +27,7 @@ uint64_t CollectiveThread::Begin(std::function<Status()> call) {
   return number;
 }
 
-Status CollectiveThread::Wait(uint64_t number) {
+Status Queue::Wait(uint64_t number) {
   MutexLock lock(mutex_);
   // The hour only bounds one look: a call ends by its own deadline.
   while (!changed_.WaitFor(mutex_, {}, std::chrono::hours(1),
@@ -37,7 +36,7 @@ Status CollectiveThread::Wait(uint64_t number) {
   return error_;
 }
 
-Status CollectiveThread::Finish() {
+Status Queue::Finish() {
   uint64_t last;
   {
     MutexLock lock(mutex_);
@@ -48,7 +47,7 @@ Status CollectiveThread::Finish() {
   return std::exchange(error_, OkStatus());
 }
 
-void CollectiveThread::Work(std::stop_token stop) {
+void Queue::Work(std::stop_token stop) {
   for (;;) {
     std::function<Status()> call;
     bool skip;
@@ -73,4 +72,4 @@ void CollectiveThread::Work(std::stop_token stop) {
   }
 }
 
-}  // namespace meshtrain::device::cpu
+}  // namespace meshtrain::device

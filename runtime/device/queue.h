@@ -1,5 +1,5 @@
 // A thread that runs calls one after another beside the caller's own work: collectives that mostly
-// wait for a network, while the caller goes on computing.
+// wait for a network while the caller goes on computing, or all the work of devices of their own.
 //
 // Kept true: calls run in the order in which they were begun. One thread begins and waits; no call
 // is left when the object goes.
@@ -10,20 +10,21 @@
 #include <functional>
 #include <memory>
 #include <stop_token>
+#include <string_view>
 #include <thread>
 
 #include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
 
-namespace meshtrain::device::cpu {
+namespace meshtrain::device {
 
-class CollectiveThread {
+class Queue {
  public:
-  // Errors: kUnavailable (no thread).
-  static Result<std::unique_ptr<CollectiveThread>> Create();
-  ~CollectiveThread();  // after the last call
-  CollectiveThread(const CollectiveThread&) = delete;
-  CollectiveThread& operator=(const CollectiveThread&) = delete;
+  // `what`: for whom, in messages. Errors: kUnavailable (no thread).
+  static Result<std::unique_ptr<Queue>> Create(std::string_view what);
+  ~Queue();  // after the last call
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
 
   // Numbers count up from 1.
   uint64_t Begin(std::function<Status()> call);
@@ -34,7 +35,7 @@ class CollectiveThread {
   Status Finish();
 
  private:
-  CollectiveThread() = default;
+  Queue() = default;
   void Work(std::stop_token stop);
 
   Mutex mutex_;
@@ -46,4 +47,4 @@ class CollectiveThread {
   std::jthread thread_;  // last: it uses all of the above
 };
 
-}  // namespace meshtrain::device::cpu
+}  // namespace meshtrain::device

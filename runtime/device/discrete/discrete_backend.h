@@ -1,0 +1,37 @@
+// Devices of host memory with walls: what GPUs and TPUs ask of everything above them, where there
+// are none. Each device has an address space of its own, protected pages that only its own kernels
+// and explicit transfers can touch: the host, or another device's kernel, that follows a pointer
+// there traps (SIGSEGV). Work is done by a thread of its own, some time after it was enqueued, as a
+// seed says; devices take their turns in an order that the seed draws. Nothing is merged, and
+// collectives go through staging memory.
+//
+// Numbers are those of the CPU's kernels.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/base/clock.h"
+#include "runtime/device/backend.h"
+
+namespace meshtrain::device {
+
+struct DiscreteOptions {
+  int threads = 0;    // that a device's kernels spread over; 0: one per core
+  uint64_t seed = 0;  // of delays and turns
+  // Each piece of work begins this much later, at most.
+  Duration longest_delay = std::chrono::microseconds(20);
+  int devices = 0;           // 0: as many as a mesh asks for
+  int64_t memory_bytes = 0;  // of each device; 0: as much as the host has
+  // After so many steps the device `lost` is gone, as hardware may be: whatever needs it is
+  // kUnavailable from then on. -1: never.
+  int64_t lost_after_steps = -1;
+  int lost = 0;
+};
+// Errors: kUnavailable (no thread).
+Result<std::unique_ptr<Backend>> MakeDiscreteBackend(const DiscreteOptions& options = {});
+
+// Where the elements of a buffer of this backend are behind the wall. For tests of the wall.
+const std::byte* BehindTheWall(const Buffer& buffer);
+
+}  // namespace meshtrain::device

@@ -1,0 +1,59 @@
+// A plan as StableHLO: one program for all devices of the plan's mesh, device r of it being replica
+// r, collectives explicit. Fusion, order and memory are XLA's; what the plan fused is taken apart,
+// its buckets stay. Pure.
+//
+// The program's arguments are the plan's inputs, then its states; its results are the outputs, then
+// the states that change (their arguments are donated), then, where the plan guards something, a
+// code: 0, or 1 + which of Lowered::guards is not as it must be. Then every state has its entry
+// value again.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/device/pjrt/module.h"
+#include "runtime/plan/plan.h"
+
+namespace meshtrain::device::pjrt {
+
+// What an op's row reads and writes: the module, and for each value of the local program its node.
+class Lowering {
+ public:
+  explicit Lowering(const plan::Plan& plan) : plan_(plan), nodes_(plan.local().values.size()) {}
+
+  Module& m() { return module_; }
+  const plan::Plan& plan() const { return plan_; }
+  const mesh::Mesh& mesh() const { return plan_.partitioned.mesh; }
+  const mesh::TensorType& type(program::ValueId v) const { return plan_.local().type(v); }
+
+  const Node& Of(program::ValueId v);  // constants that no step holds are written when first used
+  Node In(const program::Op& op, size_t i) { return Of(op.operands[i]); }
+  void Set(program::ValueId v, Node node);
+
+  // The device's index along mesh axes, first axis slowest: i64[].
+  Node IndexAlong(const std::vector<int64_t>& axes);
+  // The groups of a collective over these axes.
+  Module::Groups GroupsOf(const std::vector<int64_t>& axes) const;
+  // Where the device's shard begins in dimension `d` of a value in `layout`: i64[].
+  Node OffsetIn(const mesh::Layout& layout, int d, int64_t local_size);
+
+ private:
+  const plan::Plan& plan_;
+  Module module_;
+  std::vector<Node> nodes_;
+};
+
+struct Lowered {
+  std::string text;
+  int64_t replicas = 1;
+  std::vector<int> changed;  // states, in the order of their results
+  // Names of guarded outputs; after them, "" for the count that must be 0
+  // (plan::Plan::zero_output).
+  std::vector<std::string> guards;
+};
+
+// Errors: kUnimplemented naming an op without a row, with its source line.
+Result<Lowered> Lower(const plan::Plan& plan);
+
+}  // namespace meshtrain::device::pjrt

@@ -1,0 +1,91 @@
+#include "runtime/device/pjrt/ops/rows.h"
+
+namespace meshtrain::device::pjrt {
+namespace {
+
+using program::Op;
+
+std::string Combiner(const Op& op) {
+  const std::string reduction = op.attrs.Text("reduction", "sum");
+  return reduction == "max" ? "maximum" : reduction == "min" ? "minimum" : "add";
+}
+
+// Dimension `dim` filled up with zeros to `size`.
+Node Filled(Module& m, const Node& a, int64_t dim, int64_t size) {
+  Dims before(a.dims.size(), 0), after(a.dims.size(), 0);
+  after[dim] = size - a.dims[dim];
+  return m.Pad(a, m.Splat(a.element, {}, 0), before, after);
+}
+
+// Dimension `dim` cut to `size`.
+Node Cut(Module& m, const Node& a, int64_t dim, int64_t size) {
+  Dims sizes = a.dims;
+  sizes[dim] = size;
+  return m.Slice(a, Dims(sizes.size(), 0), sizes);
+}
+
+// What has no elements moves nowhere.
+bool Empty(Lowering& l, const Op& op) {
+  const mesh::TensorType& from = l.type(op.operands[0]);
+  const mesh::TensorType& to = l.type(op.results[0]);
+  if (from.num_elements() > 0) return false;
+  l.Set(op.results[0], l.m().Splat(ElementOf(to.dtype), to.dims, 0));
+  return true;
+}
+
+void AllReduce(Lowering& l, const Op& op) {
+  const Op* one = &op;
+  LowerAllReduces(l, {&one, 1});
+}
+
+void AllGather(Lowering& l, const Op& op) {
+  if (Empty(l, op)) return;
+  const int64_t dim = op.attrs.Int("dim");
+  const Node whole = l.m().AllGather(l.In(op, 0), dim, l.GroupsOf(op.attrs.Ints("axes")));
+  l.Set(op.results[0], Cut(l.m(), whole, dim, op.attrs.Int("size")));
+}
+
+void ReduceScatter(Lowering& l, const Op& op) {
+  if (Empty(l, op)) return;
+  const int64_t dim = op.attrs.Int("dim"), group = op.attrs.Int("group", 1);
+  const int64_t chunk = l.type(op.results[0]).dims[dim];
+  const Node a = Filled(l.m(), l.In(op, 0), dim, chunk * group);
+  l.Set(op.results[0],
+        l.m().ReduceScatter(Combiner(op), a, dim, l.GroupsOf(op.attrs.Ints("axes"))));
+}
+
+void AllToAll(Lowering& l, const Op& op) {
+  if (Empty(l, op)) return;
+  const int64_t split = op.attrs.Int("split_dim"), concat = op.attrs.Int("concat_dim");
+  const int64_t chunk = l.type(op.results[0]).dims[split];
+  const Node a = Filled(l.m(), l.In(op, 0), split, chunk * op.attrs.Int("group", 1));
+  const Node moved = l.m().AllToAll(a, split, concat, l.GroupsOf(op.attrs.Ints("axes")));
+  l.Set(op.results[0], Cut(l.m(), moved, concat, op.attrs.Int("size")));
+}
+
+}  // namespace
+
+void LowerAllReduces(Lowering& l, std::span<const Op* const> ops) {
+  // Those that may be one instruction: of one element type and one reduction.
+  std::map<std::pair<std::string, std::string>, std::vector<const Op*>> alike;
+  for (const Op* op : ops) {
+    if (Empty(l, *op)) continue;
+    alike[{ElementOf(l.type(op->operands[0]).dtype), Combiner(*op)}].push_back(op);
+  }
+  for (const auto& [key, members] : alike) {
+    std::vector<Node> values;
+    for (const Op* op : members) values.push_back(l.In(*op, 0));
+    const std::vector<Node> results =
+        l.m().AllReduce(key.second, values, l.GroupsOf(members[0]->attrs.Ints("axes")));
+    for (size_t i = 0; i < members.size(); ++i) l.Set(members[i]->results[0], results[i]);
+  }
+}
+
+void AddCollective(Rows& rows) {
+  rows["all_reduce"] = AllReduce;
+  rows["all_gather"] = AllGather;
+  rows["reduce_scatter"] = ReduceScatter;
+  rows["all_to_all"] = AllToAll;
+}
+
+}  // namespace meshtrain::device::pjrt

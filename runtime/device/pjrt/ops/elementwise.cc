@@ -1,0 +1,148 @@
+#include <cmath>
+#include <numbers>
+
+#include "runtime/device/pjrt/ops/rows.h"
+
+namespace meshtrain::device::pjrt {
+namespace {
+
+using program::Op;
+
+// The operand as the result's shape.
+Node Operand(Lowering& l, const Op& op, size_t i) {
+  return l.m().Broadcast(l.In(op, i), l.type(op.results[0]).dims);
+}
+
+bool IsUnsigned(const Node& a) { return a.element.starts_with("u"); }
+bool IsFloat(const Node& a) { return a.element.starts_with("f"); }
+
+template <auto kBody>
+void Unary(Lowering& l, const Op& op) {
+  l.Set(op.results[0], kBody(l.m(), l.In(op, 0)));
+}
+
+template <auto kBody>
+void Binary(Lowering& l, const Op& op) {
+  l.Set(op.results[0], kBody(l.m(), Operand(l, op, 0), Operand(l, op, 1)));
+}
+
+// Names as template arguments.
+template <size_t N>
+struct Text {
+  char text[N];
+  constexpr Text(const char (&from)[N]) {  // NOLINT: implicit
+    for (size_t i = 0; i < N; ++i) text[i] = from[i];
+  }
+};
+template <Text kName>
+void Named1(Lowering& l, const Op& op) {
+  l.Set(op.results[0], l.m().Unary(kName.text, l.In(op, 0)));
+}
+template <Text kName>
+void Named2(Lowering& l, const Op& op) {
+  l.Set(op.results[0], l.m().Binary(kName.text, Operand(l, op, 0), Operand(l, op, 1)));
+}
+template <Text kDirection>
+void Compared(Lowering& l, const Op& op) {
+  l.Set(op.results[0], l.m().Compare(kDirection.text, Operand(l, op, 0), Operand(l, op, 1)));
+}
+
+Node Erf(Module& m, const Node& a) {
+  return m.Line("chlo.erf " + a.name + " : " + a.type() + " -> " + a.type(), a.element, a.dims);
+}
+
+Node Abs(Module& m, const Node& a) { return IsUnsigned(a) ? a : m.Unary("abs", a); }
+
+Node Sign(Module& m, const Node& a) {
+  if (!IsUnsigned(a)) return m.Unary("sign", a);
+  return m.Convert(m.Compare("GT", a, m.Like(a, 0)), a.element);
+}
+
+Node Negative(Module& m, const Node& a) {
+  return IsFloat(a) ? m.Unary("negate", a) : m.Binary("subtract", m.Like(a, 0), a);
+}
+
+Node Square(Module& m, const Node& a) { return m.Binary("multiply", a, a); }
+
+Node Relu(Module& m, const Node& a) { return m.Binary("maximum", a, m.Like(a, 0)); }
+
+void Gelu(Lowering& l, const Op& op) {
+  Module& m = l.m();
+  const Node x = l.In(op, 0), half = m.Like(x, 0.5), one = m.Like(x, 1);
+  Node p;
+  if (op.attrs.Bool("approximate")) {
+    const Node cube = m.Binary("multiply", x, Square(m, x));
+    const Node inner = m.Binary("add", x, m.Binary("multiply", m.Like(x, 0.044715), cube));
+    p = m.Unary("tanh", m.Binary("multiply", m.Like(x, std::sqrt(2 / std::numbers::pi)), inner));
+  } else {
+    p = Erf(m, m.Binary("multiply", x, m.Like(x, 1 / std::numbers::sqrt2)));
+  }
+  l.Set(op.results[0],
+        m.Binary("multiply", m.Binary("multiply", half, x), m.Binary("add", one, p)));
+}
+
+// A float becomes true where it is not 0, NaN included.
+void Cast(Lowering& l, const Op& op) {
+  Module& m = l.m();
+  const Node a = l.In(op, 0);
+  const std::string element = ElementOf(l.type(op.results[0]).dtype);
+  if (element == "i1" && a.element != "i1") {
+    return l.Set(op.results[0], m.Compare("NE", a, m.Like(a, 0)));
+  }
+  l.Set(op.results[0], m.Convert(a, element));
+}
+
+void Select(Lowering& l, const Op& op) {
+  l.Set(op.results[0], l.m().Select(Operand(l, op, 0), Operand(l, op, 1), Operand(l, op, 2)));
+}
+
+// max(x, 0) - x z + log(1 + exp(-|x|))
+Node SigmoidCrossEntropy(Module& m, const Node& x, const Node& z) {
+  const Node tail = m.Unary("log_plus_one", m.Unary("exponential", Negative(m, m.Unary("abs", x))));
+  return m.Binary("add", m.Binary("subtract", Relu(m, x), m.Binary("multiply", x, z)), tail);
+}
+
+void Same(Lowering& l, const Op& op) { l.Set(op.results[0], l.In(op, 0)); }
+
+}  // namespace
+
+void AddElementwise(Rows& rows) {
+  rows["add"] = Named2<"add">;
+  rows["sub"] = Named2<"subtract">;
+  rows["mul"] = Named2<"multiply">;
+  rows["div"] = Named2<"divide">;
+  rows["pow"] = Named2<"power">;
+  rows["maximum"] = Named2<"maximum">;
+  rows["minimum"] = Named2<"minimum">;
+  rows["neg"] = Unary<Negative>;
+  rows["abs"] = Unary<Abs>;
+  rows["sign"] = Unary<Sign>;
+  rows["floor"] = Named1<"floor">;
+  rows["square"] = Unary<Square>;
+  rows["sqrt"] = Named1<"sqrt">;
+  rows["rsqrt"] = Named1<"rsqrt">;
+  rows["exp"] = Named1<"exponential">;
+  rows["log"] = Named1<"log">;
+  rows["log1p"] = Named1<"log_plus_one">;
+  rows["erf"] = Unary<Erf>;
+  rows["tanh"] = Named1<"tanh">;
+  rows["sigmoid"] = Named1<"logistic">;
+  rows["relu"] = Unary<Relu>;
+  rows["gelu"] = Gelu;
+  rows["cast"] = Cast;
+  rows["stop_gradient"] = Same;
+  rows["relayout"] = Same;
+  rows["equal"] = Compared<"EQ">;
+  rows["not_equal"] = Compared<"NE">;
+  rows["less"] = Compared<"LT">;
+  rows["less_equal"] = Compared<"LE">;
+  rows["greater"] = Compared<"GT">;
+  rows["greater_equal"] = Compared<"GE">;
+  rows["logical_and"] = Named2<"and">;
+  rows["logical_or"] = Named2<"or">;
+  rows["logical_not"] = Named1<"not">;
+  rows["select"] = Select;
+  rows["sigmoid_cross_entropy"] = Binary<SigmoidCrossEntropy>;
+}
+
+}  // namespace meshtrain::device::pjrt

@@ -1,0 +1,256 @@
+// Random numbers: Philox 4x32-10 by an element's place in the whole tensor, as cpu/philox.h has it.
+// Each element computes the group of four words that it is in, and takes its own.
+#include <array>
+#include <numbers>
+
+#include "runtime/device/cpu/philox.h"
+#include "runtime/device/pjrt/ops/rows.h"
+
+namespace meshtrain::device::pjrt {
+namespace {
+
+using program::Op;
+using Words = std::array<Node, 4>;
+
+// Scalars of ui32: the stream's key, and the upper half of where its counter begins.
+struct Stream {
+  Node key0, key1, counter2, counter3;
+};
+
+Node U32(Module& m, uint32_t value) { return m.Whole("ui32", {}, value); }
+Node U64(Module& m, const Dims& dims, uint64_t value) { return m.Whole("ui64", dims, value); }
+
+Stream StreamOf(Module& m, const cpu::PhiloxKey& key) {
+  return {U32(m, key.key[0]), U32(m, key.key[1]), U32(m, key.counter[2]), U32(m, key.counter[3])};
+}
+
+Node Low(Module& m, const Node& a) {
+  return m.Convert(m.Binary("and", a, U64(m, a.dims, 0xFFFFFFFFu)), "ui32");
+}
+Node High(Module& m, const Node& a) {
+  return m.Convert(m.Binary("shift_right_logical", a, U64(m, a.dims, 32)), "ui32");
+}
+
+// Ten rounds (Salmon et al., SC'11, section 3.3).
+Words Philox(Module& m, Node key0, Node key1, Words c) {
+  const Dims& dims = c[0].dims;
+  const auto product = [&](const Node& a, uint32_t by) {
+    return m.Binary("multiply", m.Convert(a, "ui64"), U64(m, dims, by));
+  };
+  const auto mix = [&](const Node& a, const Node& b, const Node& key) {
+    return m.Binary("xor", m.Binary("xor", a, b), m.Broadcast(key, dims));
+  };
+  for (int round = 0; round < 10; ++round) {
+    if (round > 0) {
+      key0 = m.Binary("add", key0, U32(m, 0x9E3779B9u));
+      key1 = m.Binary("add", key1, U32(m, 0xBB67AE85u));
+    }
+    const Node p0 = product(c[0], 0xD2511F53u), p1 = product(c[2], 0xCD9E8D57u);
+    c = {mix(High(m, p1), c[1], key0), Low(m, p1), mix(High(m, p0), c[3], key1), Low(m, p0)};
+  }
+  return c;
+}
+
+// The words of group `group` (ui64) of the stream.
+Words GroupOf(Module& m, const Stream& s, const Node& group) {
+  return Philox(m, s.key0, s.key1,
+                {Low(m, group), High(m, group), m.Broadcast(s.counter2, group.dims),
+                 m.Broadcast(s.counter3, group.dims)});
+}
+
+// Each element's index in the whole tensor: ui64.
+Node Places(Lowering& l, const Op& op, const Dims& local) {
+  Module& m = l.m();
+  const bool split = op.attrs.Has("layout");
+  const Dims global = split ? op.attrs.Ints("global_dims") : local;
+  const Dims strides = mesh::Strides(global);
+  Node sum = m.Whole("i64", local, 0);
+  for (int64_t d = 0; d < static_cast<int64_t>(local.size()); ++d) {
+    Node at = m.Iota("i64", local, d);
+    if (split) {
+      const auto layout = mesh::Layout::Parse(op.attrs.Text("layout"), l.mesh());
+      at = m.Binary("add", at,
+                    m.Broadcast(l.OffsetIn(*layout, static_cast<int>(d), local[d]), local));
+    }
+    const Node stride = m.Whole("i64", local, static_cast<uint64_t>(strides[d]));
+    sum = m.Binary("add", sum, m.Binary("multiply", at, stride));
+  }
+  return m.Convert(sum, "ui64");
+}
+
+Node By(Module& m, std::string_view op, const Node& a, uint64_t value) {
+  return m.Binary(op, a, U64(m, a.dims, value));
+}
+Node Is(Module& m, const Node& lane, uint64_t value) {
+  return m.Compare("EQ", lane, U64(m, lane.dims, value));
+}
+
+Node Bits(Module& m, const Node& a, const std::string& element) {
+  const Node result{"", element, a.dims};
+  return m.Line("stablehlo.bitcast_convert " + a.name + " : (" + a.type() + ") -> " + result.type(),
+                element, a.dims);
+}
+
+// The low bits as mantissa of a number in [1, 2), less 1.
+Node ToFloat(Module& m, const Node& word) {
+  const Node mantissa = m.Binary("and", word, m.Whole("ui32", word.dims, 0x7FFFFFu));
+  const Node bits = m.Binary("or", mantissa, m.Whole("ui32", word.dims, 0x3F800000u));
+  const Node number = Bits(m, bits, "f32");
+  return m.Binary("subtract", number, m.Like(number, 1));
+}
+Node ToDouble(Module& m, const Node& high, const Node& low) {
+  const Node top = m.Convert(m.Binary("and", high, m.Whole("ui32", high.dims, 0xFFFFFu)), "ui64");
+  const Node mantissa = m.Binary("or", By(m, "shift_left", top, 32), m.Convert(low, "ui64"));
+  const Node number = Bits(m, By(m, "or", mantissa, uint64_t{1023} << 52), "f64");
+  return m.Binary("subtract", number, m.Like(number, 1));
+}
+
+// A number in [0, 1) for each place.
+Node Unit(Module& m, const Stream& s, const Node& places, const std::string& element) {
+  if (element == "f32") {
+    const Words w = GroupOf(m, s, By(m, "divide", places, 4));
+    const Node lane = By(m, "remainder", places, 4);
+    const Node low = m.Select(Is(m, lane, 0), w[0], w[1]),
+               high = m.Select(Is(m, lane, 2), w[2], w[3]);
+    const Node first = m.Compare("LT", lane, U64(m, lane.dims, 2));
+    return ToFloat(m, m.Select(first, low, high));
+  }
+  const Words w = GroupOf(m, s, By(m, "divide", places, 2));
+  const Node first = Is(m, By(m, "remainder", places, 2), 0);
+  return ToDouble(m, m.Select(first, w[0], w[2]), m.Select(first, w[1], w[3]));
+}
+
+// Box-Muller's two numbers from u1 and u2 in [0, 1).
+struct Two {
+  Node sine, cosine;
+};
+Two BoxMuller(Module& m, const Node& u1, const Node& u2) {
+  const Node radius =
+      m.Unary("sqrt", m.Binary("multiply", m.Like(u1, -2),
+                               m.Unary("log", m.Binary("maximum", u1, m.Like(u1, 1.0e-7f)))));
+  const Node wide = m.Convert(u2, "f64");
+  const Node angle =
+      m.Convert(m.Binary("multiply", wide, m.Like(wide, 2 * std::numbers::pi)), u1.element);
+  return {m.Binary("multiply", m.Unary("sine", angle), radius),
+          m.Binary("multiply", m.Unary("cosine", angle), radius)};
+}
+Two DoubleTwo(Module& m, const Words& w) {
+  Node u1 = ToDouble(m, w[0], w[1]);
+  u1 = m.Binary("maximum", u1, m.Like(u1, 1.0e-7));
+  const Node u2 = ToDouble(m, w[2], w[3]);
+  const Node radius = m.Unary("sqrt", m.Binary("multiply", m.Like(u1, -2), m.Unary("log", u1)));
+  const Node angle = m.Binary("multiply", u2, m.Like(u2, 2 * std::numbers::pi));
+  return {m.Binary("multiply", m.Unary("sine", angle), radius),
+          m.Binary("multiply", m.Unary("cosine", angle), radius)};
+}
+
+// The normal numbers of one group.
+std::vector<Node> Normals(Module& m, const Words& w, const std::string& element) {
+  if (element == "f64") {
+    const Two two = DoubleTwo(m, w);
+    return {two.sine, two.cosine};
+  }
+  const Two a = BoxMuller(m, ToFloat(m, w[0]), ToFloat(m, w[1]));
+  const Two b = BoxMuller(m, ToFloat(m, w[2]), ToFloat(m, w[3]));
+  return {a.sine, a.cosine, b.sine, b.cosine};
+}
+
+int64_t InGroup(const std::string& element) { return element == "f32" ? 4 : 2; }
+
+// numbers * scale + shift.
+Node Scaled(Module& m, const Node& numbers, double scale, double shift) {
+  return m.Binary("add", m.Binary("multiply", numbers, m.Like(numbers, scale)),
+                  m.Like(numbers, shift));
+}
+
+Stream StreamOf(Lowering& l, const Op& op) {
+  const std::vector<int64_t> seed = op.attrs.Ints("seed");
+  return StreamOf(l.m(), cpu::PhiloxFromSeed(seed[0], seed[1]));
+}
+
+void Uniform(Lowering& l, const Op& op) {
+  Module& m = l.m();
+  const mesh::TensorType& type = l.type(op.results[0]);
+  const Node unit = Unit(m, StreamOf(l, op), Places(l, op, type.dims), ElementOf(type.dtype));
+  const double low = op.attrs.Double("minval"), high = op.attrs.Double("maxval");
+  const double scale = type.dtype == mesh::DType::kF32
+                           ? static_cast<float>(high) - static_cast<float>(low)
+                           : high - low;
+  l.Set(op.results[0], Scaled(m, unit, scale, low));
+}
+
+void Normal(Lowering& l, const Op& op) {
+  Module& m = l.m();
+  const mesh::TensorType& type = l.type(op.results[0]);
+  const std::string element = ElementOf(type.dtype);
+  const auto count = static_cast<uint64_t>(InGroup(element));
+  const Node places = Places(l, op, type.dims);
+  const std::vector<Node> numbers =
+      Normals(m, GroupOf(m, StreamOf(l, op), By(m, "divide", places, count)), element);
+  const Node lane = By(m, "remainder", places, count);
+  Node chosen = numbers[count - 1];
+  for (uint64_t k = count - 1; k-- > 0;) chosen = m.Select(Is(m, lane, k), numbers[k], chosen);
+  l.Set(op.results[0], Scaled(m, chosen, op.attrs.Double("stddev"), op.attrs.Double("mean")));
+}
+
+// Draw after draw, until each place has its group's k-th number within two standard deviations.
+// TensorFlow keeps 256 samples in reserve for each number.
+void TruncatedNormal(Lowering& l, const Op& op) {
+  Module& m = l.m();
+  const mesh::TensorType& type = l.type(op.results[0]);
+  const std::string element = ElementOf(type.dtype);
+  const auto count = static_cast<uint64_t>(InGroup(element));
+  const std::vector<int64_t> seed = op.attrs.Ints("seed");
+  const cpu::PhiloxKey key = cpu::PhiloxFromSeed(seed[0], seed[1]);
+  const Node places = Places(l, op, type.dims);
+  const Node next = By(m, "multiply", By(m, "divide", places, count), count * 256 / 4);
+  const Node wanted = By(m, "remainder", places, count);
+  const std::vector<Node> end = m.While(
+      {next, wanted, U64(m, type.dims, 0), m.Splat(element, type.dims, 0)},
+      [](Module& in, const std::vector<Node>& v) {
+        std::vector<int64_t> all;
+        for (int64_t d = 0; d < v[2].rank(); ++d) all.push_back(d);
+        return in.Reduce("or", in.Compare("LE", v[2], v[1]), all, in.Splat("i1", {}, 0));
+      },
+      [&](Module& in, const std::vector<Node>& v) -> std::vector<Node> {
+        Node have = v[2], result = v[3];
+        for (const Node& x : Normals(in, GroupOf(in, StreamOf(in, key), v[0]), element)) {
+          const Node keep = in.Compare("LT", in.Unary("abs", x), in.Like(x, 2));
+          const Node take = in.Binary("and", keep, in.Compare("EQ", have, v[1]));
+          result = in.Select(take, x, result);
+          have = in.Binary("add", have, in.Convert(keep, "ui64"));
+        }
+        return {By(in, "add", v[0], 1), v[1], have, result};
+      });
+  l.Set(op.results[0], Scaled(m, end[3], op.attrs.Double("stddev"), op.attrs.Double("mean")));
+}
+
+// The stream that cpu::DropoutKey keys: its second seed is the step.
+void DropoutMask(Lowering& l, const Op& op) {
+  Module& m = l.m();
+  const mesh::TensorType& type = l.type(op.results[0]);
+  const std::string element = ElementOf(type.dtype);
+  const auto seed = static_cast<uint64_t>(cpu::DropoutSeed(op.attrs.Int("seed"), op.path));
+  const Node step = m.Convert(l.In(op, 0), "ui64");
+  const Words mixed =
+      Philox(m, U32(m, cpu::kScramble.key[0]), U32(m, cpu::kScramble.key[1]),
+             {U32(m, static_cast<uint32_t>(seed)), U32(m, static_cast<uint32_t>(seed >> 32)),
+              Low(m, step), High(m, step)});
+  const Stream stream{mixed[0], mixed[1], mixed[2], mixed[3]};
+  const Node unit = Unit(m, stream, Places(l, op, type.dims), "f32");
+  const double rate = op.attrs.Double("rate");
+  const Node kept = m.Compare("GE", unit, m.Like(unit, rate));
+  l.Set(op.results[0], m.Select(kept, m.Splat(element, type.dims, 1.0 / (1.0 - rate)),
+                                m.Splat(element, type.dims, 0)));
+}
+
+}  // namespace
+
+void AddRandom(Rows& rows) {
+  rows["stateless_uniform"] = Uniform;
+  rows["stateless_normal"] = Normal;
+  rows["stateless_truncated_normal"] = TruncatedNormal;
+  rows["dropout_mask"] = DropoutMask;
+}
+
+}  // namespace meshtrain::device::pjrt

@@ -1,0 +1,93 @@
+#include <cmath>
+#include <limits>
+
+#include "runtime/device/pjrt/ops/rows.h"
+
+namespace meshtrain::device::pjrt {
+namespace {
+
+using mesh::DType;
+using program::Op;
+
+// The least and the largest of a type: what a maximum, a minimum begins with.
+Node Extreme(Module& m, DType dtype, bool least) {
+  const std::string element = ElementOf(dtype);
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF64:
+      return m.Splat(element, {}, least ? -HUGE_VAL : HUGE_VAL);
+    case DType::kI32:
+      return m.Whole(element, {},
+                     static_cast<uint64_t>(int64_t{least ? std::numeric_limits<int32_t>::min()
+                                                         : std::numeric_limits<int32_t>::max()}));
+    case DType::kI64:
+      return m.Whole(element, {},
+                     static_cast<uint64_t>(least ? std::numeric_limits<int64_t>::min()
+                                                 : std::numeric_limits<int64_t>::max()));
+    case DType::kU8:
+      return m.Whole(element, {}, least ? 0 : 255);
+    case DType::kBool:
+      break;
+  }
+  return m.Splat(element, {}, least ? 0 : 1);
+}
+
+void ReduceSum(Lowering& l, const Op& op) {
+  Module& m = l.m();
+  const Node a = l.In(op, 0);
+  const Node sum = m.Reduce("add", a, op.attrs.Ints("axes"), m.Splat(a.element, {}, 0));
+  l.Set(op.results[0], m.Reshape(sum, l.type(op.results[0]).dims));
+}
+
+template <bool kMax>
+void ReduceExtreme(Lowering& l, const Op& op) {
+  Module& m = l.m();
+  const Node first = Extreme(m, l.type(op.operands[0]).dtype, kMax);
+  const Node found =
+      m.Reduce(kMax ? "maximum" : "minimum", l.In(op, 0), op.attrs.Ints("axes"), first);
+  l.Set(op.results[0], m.Reshape(found, l.type(op.results[0]).dims));
+}
+
+// The first of those that equal the maximum, or the first NaN.
+void ArgMax(Lowering& l, const Op& op) {
+  Module& m = l.m();
+  const Node a = l.In(op, 0);
+  const int64_t axis = op.attrs.Int("axis");
+  const Node top = m.Reduce("maximum", a, {axis}, Extreme(m, l.type(op.operands[0]).dtype, true),
+                            /*keep=*/true);
+  Node chosen = m.Compare("EQ", a, m.Broadcast(top, a.dims));
+  if (a.element.starts_with("f")) chosen = m.Binary("or", chosen, m.Compare("NE", a, a));
+  const Node at = m.Iota("i64", a.dims, axis);
+  const Node none = m.Splat("i64", a.dims, static_cast<double>(a.dims[axis]));
+  const Node last = m.Splat("i64", {}, static_cast<double>(a.dims[axis]));
+  l.Set(op.results[0], m.Reduce("minimum", m.Select(chosen, at, none), {axis}, last));
+}
+
+void CountBeyond(Lowering& l, const Op& op) {
+  Module& m = l.m();
+  const Node a = l.In(op, 0);
+  double limit = op.attrs.Double("limit");
+  if (a.element == "f32") {
+    // The largest f32 that is not above it.
+    auto near = static_cast<float>(limit);
+    if (static_cast<double>(near) > limit) near = std::nextafter(near, 0.0f);
+    limit = static_cast<double>(near);
+  }
+  const Node within = m.Compare("LE", m.Unary("abs", a), m.Like(a, limit));
+  std::vector<int64_t> all;
+  for (int64_t d = 0; d < a.rank(); ++d) all.push_back(d);
+  const Node beyond = m.Convert(m.Unary("not", within), "f32");
+  l.Set(op.results[0], m.Reduce("add", beyond, all, m.Splat("f32", {}, 0)));
+}
+
+}  // namespace
+
+void AddReduce(Rows& rows) {
+  rows["reduce_sum"] = ReduceSum;
+  rows["reduce_max"] = ReduceExtreme<true>;
+  rows["reduce_min"] = ReduceExtreme<false>;
+  rows["argmax"] = ArgMax;
+  rows["count_beyond"] = CountBeyond;
+}
+
+}  // namespace meshtrain::device::pjrt

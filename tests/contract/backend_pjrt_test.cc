@@ -1,0 +1,137 @@
+// The backend suite on devices of a PJRT plugin, and what a plugin alone can show.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/device/pjrt/pjrt_backend.h"
+#include "runtime/program/ops.h"
+#include "tests/contract/backend_programs.h"
+#include "tests/contract/backend_suite.h"
+#include "tests/support/temp_folder.h"
+
+namespace meshtrain::device {
+namespace {
+
+constexpr int kDevices = 8;
+
+std::string PluginPath() {
+  const char* path = std::getenv("MESHTRAIN_PJRT_PLUGIN");
+  return path == nullptr ? "" : path;
+}
+
+std::string Missing() {
+  if (!HasPjrt()) return "pjrt did not run: this build has no pjrt_c_api.h";
+  if (PluginPath().empty()) return "pjrt did not run: MESHTRAIN_PJRT_PLUGIN names no plugin";
+  return "";
+}
+
+std::unique_ptr<Backend> Pjrt() {
+  return *MakePjrtBackend({.plugin = PluginPath(), .devices = kDevices});
+}
+
+INSTANTIATE_TEST_SUITE_P(Pjrt, BackendSuite,
+                         ::testing::Values(BackendFactory{"cpu_plugin", true, Pjrt, Missing(), false}),
+                         BackendName);
+
+class PjrtTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!Missing().empty()) GTEST_SKIP() << Missing();
+  }
+};
+
+std::string Refused(const PjrtOptions& options) {
+  const auto made = MakePjrtBackend(options);
+  EXPECT_FALSE(made.ok());
+  return made.status().message();
+}
+
+TEST_F(PjrtTest, SaysWhatIsWrongWithAPlugin) {
+  EXPECT_NE(Refused({}).find("expected a plugin, named by MESHTRAIN_PJRT_PLUGIN, got: none"),
+            std::string::npos);
+  EXPECT_NE(Refused({.plugin = "/no/such/plugin.so"}).find("/no/such/plugin.so, got: no such file"),
+            std::string::npos);
+  const testing_folder::TempFolder folder;
+  const std::string text = folder.path() + "/text.so";
+  std::ofstream(text) << "no library";
+  EXPECT_NE(Refused({.plugin = text}).find("expected a library, got: "), std::string::npos);
+  // A library that is none of PJRT's.
+  EXPECT_NE(Refused({.plugin = MT_PLUGIN_WITHOUT_API}).find("which has GetPjrtApi"),
+            std::string::npos);
+  const std::string other = Refused({.plugin = MT_PLUGIN_OF_OTHER_VERSION});
+  EXPECT_NE(other.find("or one close to it, got: 7.1"), std::string::npos) << other;
+}
+
+TEST_F(PjrtTest, SaysWhatIsWrongWithOptionsAndDevices) {
+  EXPECT_NE(Refused({.plugin = PluginPath(), .options = "cpu_device_count"})
+                .find("expected options as name=value,name=value, got: cpu_device_count"),
+            std::string::npos);
+  const std::string few =
+      Refused({.plugin = PluginPath(), .options = "cpu_device_count=2", .devices = 3});
+  EXPECT_NE(few.find("expected at least 3 devices, got: 2 of cpu"), std::string::npos) << few;
+  const auto two = *MakePjrtBackend({.plugin = PluginPath(), .options = "cpu_device_count=2"});
+  EXPECT_EQ(two->traits().devices, 2);
+  program::Builder b("add");
+  b.Output("y", b.Input("x", {mesh::DType::kF32, {4}}) + 1.0);
+  const program::Program program = *b.Build();
+  const plan::Plan plan = PlanOf(program, "a=3", FirstDimension(program, "a=3"));
+  const int64_t ranks[] = {0, 1, 2};
+  const Status status = two->Compile(plan, ranks, nullptr).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("expected at most 2 devices"), std::string::npos);
+}
+
+TEST_F(PjrtTest, CompiledProgramsAreKeptAndFoundAgain) {
+  const testing_folder::TempFolder folder;
+  program::Builder b("add");
+  b.Output("y", b.Input("x", {mesh::DType::kF32, {4}}) + 1.0);
+  const program::Program program = *b.Build();
+  const plan::Plan plan = PlanOf(program, "a=2", FirstDimension(program, "a=2"));
+  const meshtrain::testing::StepInput input = InputFor(program, 3);
+  const auto run = [&](const PjrtCounts& want) {
+    const auto backend = *MakePjrtBackend(
+        {.plugin = PluginPath(), .devices = 2, .cache = folder.path() + "/compiled"});
+    const auto got = RunPlan(*backend, plan, input);
+    ASSERT_TRUE(got.ok()) << got.status().ToString();
+    ExpectNear(*got, *meshtrain::testing::Interpret(program, input), 1e-6);
+    const PjrtCounts counts = CountsOfPjrtBackend(*backend);
+    EXPECT_EQ(counts.compiled, want.compiled);
+    EXPECT_EQ(counts.cached, want.cached);
+  };
+  run({.compiled = 1});
+  run({.cached = 1});
+  // One that is damaged is made anew.
+  for (const auto& file : std::filesystem::directory_iterator(folder.path() + "/compiled")) {
+    std::ofstream(file.path()) << "damaged";
+  }
+  run({.compiled = 1});
+}
+
+// A value that is copied on its device is the same memory until one of the two changes.
+TEST_F(PjrtTest, ACopyOfAStateIsItsValueOfThen) {
+  const auto backend = Pjrt();
+  program::Builder b("count");
+  program::Builder::Scope scope(b);
+  const program::Variable n("n", {mesh::DType::kI64, {}});
+  program::Assign(n, b.Read(n) + 1.0);
+  const plan::Plan plan = PlanOf(*b.Build(), "", {});
+  const int64_t rank = 0;
+  const auto executable = *backend->Compile(plan, {&rank, 1}, nullptr);
+  const auto state = *backend->Allocate(0, {mesh::DType::kI64, {}}),
+             copy = *backend->Allocate(0, {mesh::DType::kI64, {}});
+  const DeviceBuffers device{.inputs = {}, .states = {state.get()}, .outputs = {}};
+  ASSERT_TRUE(executable->Run({&device, 1}).ok());
+  ASSERT_TRUE(backend->Copy(*state, *copy).ok());
+  ASSERT_TRUE(executable->Run({&device, 1}).ok());
+  ASSERT_TRUE(executable->Run({&device, 1}).ok());
+  const auto value = [&](const Buffer& buffer) {
+    int64_t number = 0;
+    EXPECT_TRUE(backend->CopyOut(buffer, std::as_writable_bytes(std::span(&number, 1))).ok());
+    return number;
+  };
+  EXPECT_EQ(value(*copy), 1);
+  EXPECT_EQ(value(*state), 3);
+}
+
+}  // namespace
+}  // namespace meshtrain::device

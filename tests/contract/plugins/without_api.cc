@@ -1,0 +1,2 @@
+// A library that is no PJRT plugin.
+extern "C" int Nothing() { return 0; }

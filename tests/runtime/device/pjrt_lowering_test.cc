@@ -1,0 +1,66 @@
+// The column of StableHLO: every op has its row, and what plans become. That plugins read it and
+// compute the same, tests/contract/backend_pjrt_test.cc shows.
+#include <gtest/gtest.h>
+
+#include "runtime/device/pjrt/lowering.h"
+#include "runtime/device/pjrt/ops/rows.h"
+#include "runtime/program/ops.h"
+#include "runtime/program/registry.h"
+
+namespace meshtrain::device::pjrt {
+namespace {
+
+TEST(PjrtRowsTest, EveryOpHasItsRow) {
+  for (const program::OpDef* def : program::Registry::Standard().All()) {
+    EXPECT_TRUE(AllRows().contains(def->kind))
+        << "op `" << def->kind << "` has no row in runtime/device/pjrt/ops";
+  }
+  for (const auto& [kind, row] : AllRows()) {
+    EXPECT_NE(program::Registry::Standard().Find(kind), nullptr) << "no op is called " << kind;
+  }
+}
+
+TEST(PjrtLoweringTest, AStepIsOneProgramWithItsStatesDonated) {
+  program::Builder b("step");
+  program::Builder::Scope scope(b);
+  const program::Variable w("w", {mesh::DType::kF32, {4}}), kept("kept", {mesh::DType::kF32, {}});
+  const program::Value x = b.Input("x", {mesh::DType::kF32, {2, 4}});
+  b.Output("loss", program::ReduceSum(x * w) + kept);
+  program::Assign(w, b.Read(w) - program::ReduceSum(x, {0}));
+  const mesh::Mesh mesh = *mesh::Mesh::Parse("batch=2");
+  sharding::Given given;
+  given.inputs.insert_or_assign("x", *mesh::Layout::BatchSharded(mesh, "batch", 2));
+  const auto plan = plan::MakePlan(*sharding::Shard(*b.Build(), mesh, given),
+                                   {.fuse = false, .finite_outputs = {"loss"}});
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  const auto lowered = Lower(*plan);
+  ASSERT_TRUE(lowered.ok()) << lowered.status().ToString();
+  const std::string& text = lowered->text;
+  EXPECT_EQ(lowered->replicas, 2);
+  EXPECT_EQ(lowered->changed, std::vector<int>{0});
+  EXPECT_EQ(lowered->guards, std::vector<std::string>{"loss"});
+  EXPECT_NE(text.find("mhlo.num_replicas = 2"), std::string::npos) << text;
+  // The output, the state that changes, the code; the state that only is read is not donated.
+  EXPECT_NE(text.find("@main(%arg0: tensor<1x4xf32>, %arg1: tensor<4xf32> {tf.aliasing_output = 1 "
+                      ": i32}, %arg2: tensor<f32>) -> (tensor<f32>, tensor<4xf32>, tensor<i32>)"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>"), std::string::npos)
+      << text;
+}
+
+TEST(PjrtLoweringTest, NumbersAreWrittenBitForBit) {
+  Module m;
+  m.Splat("f32", {2}, 0.1);
+  m.Splat("f64", {}, 0.1);
+  m.Whole("ui64", {}, ~uint64_t{0});
+  m.Splat("f32", {0, 3}, 1);
+  EXPECT_EQ(m.text(),
+            "    %0 = stablehlo.constant dense<0x3DCCCCCD> : tensor<2xf32>\n"
+            "    %1 = stablehlo.constant dense<0x3FB999999999999A> : tensor<f64>\n"
+            "    %2 = stablehlo.constant dense<18446744073709551615> : tensor<ui64>\n"
+            "    %3 = stablehlo.constant dense<> : tensor<0x3xf32>\n");
+}
+
+}  // namespace
+}  // namespace meshtrain::device::pjrt
