@@ -8,6 +8,7 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/internal.h"
 #include "runtime/program/registry.h"
+#include "runtime/sharding/windows.h"
 
 namespace meshtrain::plan {
 namespace {
@@ -56,7 +57,7 @@ std::string AxesText(const mesh::Mesh& mesh, const std::vector<int64_t>& axes) {
 
 bool Communicates(const Op& op) {
   return op.kind == "all_reduce" || op.kind == "all_gather" || op.kind == "reduce_scatter" ||
-         op.kind == "all_to_all";
+         op.kind == "all_to_all" || op.kind == "halo";
 }
 
 int64_t BytesSent(const Program& local, const Op& op) {
@@ -71,6 +72,13 @@ int64_t BytesSent(const Program& local, const Op& op) {
   if (op.kind == "all_reduce") return 2 * in.num_bytes() * (n - 1) / n;
   if (op.kind == "all_gather") return in.num_bytes() * (n - 1);
   if (op.kind == "reduce_scatter") return padded(op.attrs.Int("dim")) * (n - 1) / n;
+  if (op.kind == "halo") {
+    sharding::BlocksWanted blocks{.dim = static_cast<int>(op.attrs.Int("dim"))};
+    blocks.blocks = {op.attrs.Ints("starts"), op.attrs.Int("extent")};
+    return sharding::CostOfHalo(blocks, op.attrs.Int("size"), in.dims,
+                                mesh::DTypeBytes(in.dtype), {})
+        .bytes;
+  }
   return padded(op.attrs.Int("split_dim")) * (n - 1) / n;
 }
 

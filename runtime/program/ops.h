@@ -62,6 +62,33 @@ Value StopGradient(const Operand& a);
 Value MatMul(const Operand& a, const Operand& b, bool transpose_a = false,
              bool transpose_b = false);
 
+// --- windows (ops/window.cc) over x [N, S..., C] of 1 to 3 spatial dimensions S, an entry of each
+// list for each of them
+enum class Padding : uint8_t {
+  kValid,     // none: windows lie inside
+  kSame,      // ceil(S / stride) positions, the odd element of padding at the end
+  kExplicit,  // `low` elements before, `high` after
+};
+struct Windows {
+  Dims sizes = {};      // of sums and maxima; a convolution's are its kernel's
+  Dims strides = {};    // none: 1 each
+  Dims dilations = {};  // steps between taps; none: 1 each
+  Padding padding = Padding::kValid;
+  Dims low = {}, high = {};
+};
+// The padding of windows of `sizes` over spatial dimensions `over`: `low`, `high` and the lists
+// that were left out filled in.
+Windows WithPadding(Windows windows, const Dims& over, const Dims& sizes);
+// x with kernel [K..., C/G, F] -> [N, O..., F]: G groups of channels, each with its own features;
+// G = C is a depthwise convolution. No flipping: cross-correlation, as frameworks have it.
+//   [8,28,28,1] with [5,5,1,6] -> [8,24,24,6];  kSame -> [8,28,28,6]
+Value Conv(const Operand& x, const Operand& kernel, const Windows& windows = {});
+// The sum and the largest of each window, channel by channel; padding counts for neither.
+Value WindowSum(const Operand& x, const Windows& windows);
+Value WindowMax(const Operand& x, const Windows& windows);
+// The mean of the elements of each window that are not padding.
+Value WindowMean(const Operand& x, const Windows& windows);
+
 // --- shape (ops/shape.cc); an axis may be negative: it counts from the end
 Value Reshape(const Operand& a, Dims dims);  // one dimension may be -1
 // Result dimension d is a's dimension permutation[d], each of them once: [2, 3, 5] with {2, 0, 1}

@@ -14,6 +14,13 @@ Linearity LinearityOf(const OpDef& def, int operand) {
   return def.linearity[std::min<size_t>(operand, def.linearity.size() - 1)];
 }
 
+const WindowedDim* FactorTable::Windowed(bool result, int tensor, int dim) const {
+  for (const WindowedDim& w : windowed) {
+    if (w.result == result && w.tensor == tensor && w.dim == dim) return &w;
+  }
+  return nullptr;
+}
+
 Cost CostOf(const OpDef& def, const OpCall& call, std::span<const TensorType> results) {
   if (def.cost != nullptr) return def.cost(call, results);
   Cost cost;
@@ -31,6 +38,7 @@ const Registry& Registry::Standard() {
     RegisterReduceOps(r);
     RegisterIndexOps(r);
     RegisterRandomOps(r);
+    RegisterWindowOps(r);
     RegisterCollectiveOps(r);
     return r;
   }();

@@ -38,6 +38,29 @@ struct Factor {
 // dimension is of size 1 or is broadcast, and moves with nothing.
 using DimFactors = std::vector<int>;
 
+// A window that slides along a dimension: at position o, tap k < size lies on element
+// o * stride + k * dilation - low. What lies outside the dimension is padding.
+//   size 3, stride 2, low 1 on 6 elements: position 0 sees -1 0 1, position 1 sees 1 2 3, ...
+// Positions and elements differ in number, yet they move together: one factor stands for both.
+struct SlidingWindow {
+  int factor = 0;
+  bool counts_elements = false;  // what the factor counts; else positions
+  int64_t size = 1, stride = 1, dilation = 1, low = 0;
+  int index = 0;  // its entry in the attributes `low` and `high`
+};
+
+// A dimension that does not hold its factor's own indices: an operand's is needed wherever the
+// windows of a part reach, a result's is left as far as those reach. Its shards are chunks as ever;
+// the blocks are cut out of them (sharding/windows.h).
+struct WindowedDim {
+  int window = 0;         // in FactorTable::windows
+  bool elements = false;  // what the dimension counts; else positions
+  bool result = false;    // of a result; else of an operand
+  int tensor = 0;
+  int dim = 0;
+  double outside = 0;  // what an operand's block holds outside the dimension
+};
+
 // A factor may be split only where it comes first in every dimension that holds it (or after
 // factors that are split down to single elements), and only into equal parts where other factors
 // follow it: chunks of a dimension are contiguous. Worked example, matmul [8,4]x[4,16]->[8,16]:
@@ -47,6 +70,11 @@ struct FactorTable {
   std::vector<Factor> factors;
   std::vector<std::vector<DimFactors>> operands;  // [operand][dimension]
   std::vector<std::vector<DimFactors>> results;   // [result][dimension]
+  std::vector<SlidingWindow> windows;
+  std::vector<WindowedDim> windowed;  // their factor stands alone in `operands` or `results`
+
+  // Null where the dimension holds its factors' own indices.
+  const WindowedDim* Windowed(bool result, int tensor, int dim) const;
 };
 
 // How a pending sum may pass from an operand to the results instead of being reduced first.
@@ -130,7 +158,7 @@ class Registry {
   std::map<std::string, OpDef, std::less<>> rows_;
 };
 
-// Convention of attributes that carry result dimensions: they are named `dims`, and the partitioner
-// overwrites them with the local ones.
+// Conventions of attributes that the partitioner overwrites with the local ones: `dims` carries the
+// result's dimensions; `low` and `high` the padding of windows, an entry for each.
 
 }  // namespace meshtrain::program

@@ -10,6 +10,7 @@
 #include "runtime/program/finite.h"
 #include "runtime/sharding/lint.h"
 #include "runtime/sharding/solve.h"
+#include "runtime/sharding/windows.h"
 
 namespace meshtrain::sharding {
 namespace {
@@ -166,6 +167,117 @@ class Partitioner {
     const ValueId local = NewValue(LocalType(v, placement), -1, layout, global_.type(v).dims);
     versions_[v].push_back({placement, local});
     return local;
+  }
+
+  // Appends a local op that takes blocks of dimension `dim`, `extent` elements each; the same op on
+  // the same value is there once.
+  ValueId EmitBlock(std::string kind, Attrs attrs, ValueId operand, int dim, int64_t extent,
+                    const Op& origin) {
+    for (const int i : block_ops_) {
+      const Op& made = out_.local.ops[i];
+      if (made.kind == kind && made.operands[0] == operand && made.attrs == attrs) {
+        return made.results[0];
+      }
+    }
+    const auto index = static_cast<int32_t>(out_.local.ops.size());
+    TensorType type = out_.local.type(operand);
+    type.dims[dim] = extent;
+    // Blocks overlap: along this dimension each device has a tensor of its own.
+    program::Dims global = out_.global_dims[operand];
+    global[dim] = extent;
+    const Layout layout = out_.layouts[operand].WithDim(dim, {});
+    const ValueId result = NewValue(std::move(type), index, layout, global);
+    out_.local.ops.push_back(
+        {std::move(kind), std::move(attrs), {operand}, {result}, origin.path, origin.where});
+    block_ops_.push_back(index);
+    return result;
+  }
+
+  Attrs BlockAttrs(const AxisList& axes, int dim, std::vector<int64_t> starts, int64_t extent,
+                   double value) const {
+    return {{"axes", Ints(axes)},
+            {"group", context_.sizes.Product(axes)},
+            {"dim", int64_t{dim}},
+            {"starts", std::move(starts)},
+            {"extent", extent},
+            {"value", value}};
+  }
+
+  // `v` in blocks where the op's windows are split, from the cheapest of the layouts that it has.
+  Result<ValueId> BringBlocks(ValueId v, const Placement& placement,
+                              std::span<const BlocksWanted> wanted, const Want& want) {
+    std::vector<Placement> have;
+    for (const Version& version : versions_[v]) have.push_back(version.placement);
+    const program::Dims& dims = global_.type(v).dims;
+    const BlockRoute route = PlanBlocks(have, placement, wanted, dims,
+                                        mesh::DTypeBytes(global_.type(v).dtype), context_);
+    MT_ASSIGN_OR_RETURN(ValueId local, Bring(v, route.through, want));
+    for (size_t k = 0; k < wanted.size(); ++k) {
+      const bool whole = (route.whole >> k & 1) != 0;
+      local = whole ? CutBlocks(local, wanted[k], {}, global_.ops[want.op])
+                    : ExchangeBlocks(local, v, route.through, wanted[k], want);
+    }
+    return local;
+  }
+
+  // `bases`: where what each device has begins; none: at 0.
+  ValueId CutBlocks(ValueId local, const BlocksWanted& wanted, const std::vector<int64_t>& bases,
+                    const Op& origin) {
+    std::vector<int64_t> starts = wanted.blocks.starts;
+    for (size_t j = 0; j < bases.size(); ++j) starts[j] -= bases[j];
+    return EmitBlock("shard_window",
+                     BlockAttrs(wanted.axes, wanted.dim, std::move(starts), wanted.blocks.extent,
+                                wanted.outside),
+                     local, wanted.dim, wanted.blocks.extent, origin);
+  }
+
+  // From chunks.
+  ValueId ExchangeBlocks(ValueId local, ValueId v, const Placement& placement,
+                         const BlocksWanted& wanted, const Want& want) {
+    const Op& origin = global_.ops[want.op];
+    const int64_t size = global_.type(v).dims[wanted.dim];
+    const int64_t chunk = out_.local.type(local).dims[wanted.dim];
+    std::vector<int64_t> bases;
+    for (size_t j = 0; j < wanted.blocks.starts.size(); ++j) {
+      bases.push_back(static_cast<int64_t>(j) * chunk);
+    }
+    bool alone = true;  // nobody needs what another has
+    for (const HaloShift& shift : HaloShifts(size, wanted.blocks)) {
+      alone = alone && shift.shift == 0;
+    }
+    if (alone) {
+      if (!EvenDim(placement, wanted.dim, size, context_.sizes)) {
+        local = EmitBlock("mask_pad",
+                          {{"axes", Ints(wanted.axes)},
+                           {"dim", int64_t{wanted.dim}},
+                           {"size", size},
+                           {"value", wanted.outside}},
+                          local, wanted.dim, chunk, origin);
+      }
+      const bool same = wanted.blocks.starts == bases && wanted.blocks.extent == chunk;
+      return same ? local : CutBlocks(local, wanted, bases, origin);
+    }
+    const auto emitted = out_.local.ops.size();
+    const program::Dims before = out_.local.type(local).dims;
+    Attrs attrs = BlockAttrs(wanted.axes, wanted.dim, wanted.blocks.starts, wanted.blocks.extent,
+                             wanted.outside);
+    attrs.Set("size", size);
+    const ValueId result =
+        EmitBlock("halo", std::move(attrs), local, wanted.dim, wanted.blocks.extent, origin);
+    if (out_.local.ops.size() == emitted) return result;
+    const HaloCost cost = CostOfHalo(wanted, size, before,
+                                     mesh::DTypeBytes(global_.type(v).dtype), context_.cost);
+    const Layout layout = LayoutOf(placement, sharded_.mesh, global_.type(v).rank());
+    out_.reshards.push_back({.ops = {static_cast<int>(emitted)},
+                             .value = ValueText(v),
+                             .from = layout,
+                             .to = layout,
+                             .reason = "input " + std::to_string(want.operand) + " of " +
+                                       OpText(origin) + ": what lies around its shards in dimension " +
+                                       std::to_string(wanted.dim),
+                             .bytes_per_device = cost.bytes,
+                             .predicted_seconds = cost.seconds});
+    return result;
   }
 
   // Appends a local op with one result that stands for global value `v` at `placement`.
@@ -327,11 +439,15 @@ class Partitioner {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const ValueId v = op.operands[i];
       const Placement placement = OperandPlacement(table, split, static_cast<int>(i));
-      MT_ASSIGN_OR_RETURN(
-          ValueId local,
-          Bring(v, placement,
-                {.op = index, .operand = static_cast<int>(i), .asked = op.kind == "relayout"}));
+      const Want want{
+          .op = index, .operand = static_cast<int>(i), .asked = op.kind == "relayout"};
+      const std::vector<BlocksWanted> blocks =
+          WantedOf(table, split, static_cast<int>(i), context_.sizes);
+      MT_ASSIGN_OR_RETURN(ValueId local, blocks.empty() ? Bring(v, placement, want)
+                                                        : BringBlocks(v, placement, blocks, want));
       for (size_t d = 0; d < table.operands[i].size(); ++d) {
+        // A block holds what it should outside the dimension.
+        if (table.Windowed(false, static_cast<int>(i), static_cast<int>(d)) != nullptr) continue;
         for (const int f : table.operands[i][d]) {
           if (!Reduces(table.factors[f]) || split.factors[f].empty() ||
               table.factors[f].size % context_.sizes.Product(split.factors[f]) == 0) {
@@ -349,15 +465,28 @@ class Partitioner {
     }
 
     Op local{op.kind, op.attrs, std::move(operands), {}, op.path, op.where};
+    for (size_t w = 0; w < table.windows.size(); ++w) {
+      const AxisList& axes = split.factors[table.windows[w].factor];
+      if (axes.empty()) continue;
+      const SplitWindow of = SplitOf(table, static_cast<int>(w), context_.sizes.Product(axes));
+      const auto put = [&](const char* name, int64_t value) {
+        std::vector<int64_t> items = local.attrs.Ints(name);
+        items[table.windows[w].index] = value;
+        local.attrs.Set(name, std::move(items));
+      };
+      put("low", of.low);
+      put("high", of.high);
+    }
     for (size_t r = 0; r < op.results.size(); ++r) {
       const ValueId v = op.results[r];
       const Placement placement = ResultPlacement(table, split, static_cast<int>(r));
       const Layout layout = LayoutOf(placement, sharded_.mesh, global_.type(v).rank());
-      const ValueId result =
-          NewValue(LocalType(v, placement), static_cast<int32_t>(out_.local.ops.size()), layout,
-                   global_.type(v).dims);
+      TensorType type = LocalType(v, placement);
+      const std::vector<BlocksWanted> left = LeftBy(table, split, static_cast<int>(r), type);
+      const ValueId result = NewValue(std::move(type), static_cast<int32_t>(out_.local.ops.size()),
+                                      layout, global_.type(v).dims);
       local.results.push_back(result);
-      versions_[v].push_back({placement, result});
+      if (left.empty()) versions_[v].push_back({placement, result});
       if (r > 0) continue;
       if (local.attrs.Has("dims")) local.attrs.Set("dims", out_.local.type(result).dims);
       if (def.index_dependent && placement.AnySplit()) {
@@ -365,8 +494,37 @@ class Partitioner {
         local.attrs.Set("layout", layout.ToString());
       }
     }
+    const std::vector<ValueId> made = local.results;
     out_.local.ops.push_back(std::move(local));
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const ValueId v = op.results[r];
+      const Placement placement = ResultPlacement(table, split, static_cast<int>(r));
+      TensorType type = LocalType(v, placement);
+      const std::vector<BlocksWanted> left = LeftBy(table, split, static_cast<int>(r), type);
+      if (left.empty()) continue;
+      ValueId shard = made[r];
+      for (const BlocksWanted& blocks : left) shard = CutBlocks(shard, blocks, {}, op);
+      out_.layouts[shard] = LayoutOf(placement, sharded_.mesh, global_.type(v).rank());
+      out_.global_dims[shard] = global_.type(v).dims;
+      versions_[v].push_back({placement, shard});
+    }
     return OkStatus();
+  }
+
+  // Where split windows leave result `r` in blocks, `type` becomes that of the blocks; gives what
+  // cuts the shards out of them.
+  std::vector<BlocksWanted> LeftBy(const program::FactorTable& table, const Split& split, int r,
+                                   TensorType& type) const {
+    std::vector<BlocksWanted> cuts;
+    for (const program::WindowedDim& d : table.windowed) {
+      const AxisList& axes = split.factors[table.windows[d.window].factor];
+      if (!d.result || d.tensor != r || axes.empty()) continue;
+      const SplitWindow of = SplitOf(table, d.window, context_.sizes.Product(axes));
+      if (of.result_at.empty()) continue;
+      cuts.push_back({d.dim, axes, {of.result_at, type.dims[d.dim]}, 0});
+      type.dims[d.dim] = of.result_extent;
+    }
+    return cuts;
   }
 
   // Counts what is not finite in the watched values, and makes the sum an output.
@@ -464,6 +622,7 @@ class Partitioner {
   ReshardContext context_;
   std::vector<std::vector<Version>> versions_;  // per global value
   std::vector<Mask> masks_;
+  std::vector<int> block_ops_;  // local ops that EmitBlock made
   Partitioned out_;
 };
 

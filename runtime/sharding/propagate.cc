@@ -113,7 +113,7 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
           .At(op.where.ToString());
     }
     if (op.attrs.Has("layout") || op.attrs.Has("global_dims") || op.kind == "shard_slice" ||
-        op.kind == "mask_pad") {
+        op.kind == "shard_window" || op.kind == "mask_pad") {
       return InvalidArgument("`" + op.kind + "` says where a shard stands; only a partitioned " +
                              "program may do so")
           .At(op.where.ToString());

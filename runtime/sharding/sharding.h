@@ -117,9 +117,14 @@ struct Reshard {
 //                   ceil(D/group), padded at the end
 //   all_to_all      {axes, group, split_dim, concat_dim, size}  split along split_dim into chunks
 //                   of ceil(D/group), joined along concat_dim, cut to `size`
+//   halo            {axes, group, dim, size, starts, extent, value}  from chunks of ceil(D/group)
+//                   of a dimension of `size` to a block of `extent` from starts[member] on; `value`
+//                   outside (windows.h)
 // and local ones that read the device's coordinates:
 //   shard_slice     {axes, group, dim}           this device's chunk of ceil(D/group) of a whole
 //                   dimension; padded
+//   shard_window    {axes, group, dim, starts, extent, value}  likewise a block of the operand that
+//                   the device has
 //   mask_pad        {axes, dim, size, value}     elements past the valid extent of this device's
 //                   shard of a dimension of `size` elements, split over `axes`, become `value`
 // What pads is undefined unless a mask_pad put it there (zeros after slices and scatters).

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "runtime/base/check.h"
+#include "runtime/sharding/windows.h"
 
 namespace meshtrain::sharding {
 namespace {
@@ -212,14 +213,21 @@ class Solver {
       if (split.factors[f].count > 1) OrderAs(op, info, static_cast<int>(f), split.factors[f]);
     }
     if (!Representable(info.table, split, problem_.reshard.sizes)) return false;
-    return !problem_.refuse_uneven || IsEven(info, split);
+    return !problem_.refuse_uneven || IsEven(op, info, split);
   }
 
-  bool IsEven(const OpInfo& info, const Split& split) const {
+  bool IsEven(const Op& op, const OpInfo& info, const Split& split) const {
     for (size_t f = 0; f < split.factors.size(); ++f) {
       if (info.table.factors[f].size % problem_.reshard.sizes.Product(split.factors[f]) != 0) {
         return false;
       }
+    }
+    // The other end of a window has its own number.
+    for (const program::WindowedDim& d : info.table.windowed) {
+      const auto& values = d.result ? op.results : op.operands;
+      const int64_t size = problem_.dims(values[d.tensor])[d.dim];
+      const AxisList& axes = split.factors[info.table.windows[d.window].factor];
+      if (size % problem_.reshard.sizes.Product(axes) != 0) return false;
     }
     return true;
   }
@@ -262,7 +270,15 @@ class Solver {
       const ValueId v = op.operands[i];
       const Placement want = OperandPlacement(info.table, split, static_cast<int>(i));
       double bring = kInfinite;
+      const std::vector<BlocksWanted> blocks =
+          WantedOf(info.table, split, static_cast<int>(i), sizes);
+      if (!blocks.empty() && Reachable(v, want)) {
+        bring = PlanBlocks(available_[v], want, blocks, problem_.dims(v),
+                           problem_.element_bytes(v), problem_.reshard)
+                    .seconds;
+      }
       for (const Placement& have : available_[v]) {
+        if (!blocks.empty()) break;
         bring = std::min(bring, ReshardSeconds(have, want, problem_.dims(v),
                                                problem_.element_bytes(v), problem_.reshard));
         if (bring == 0) break;
@@ -289,6 +305,13 @@ class Solver {
     }
     return seconds + info.cost.flops * part / cost.flops_per_second +
            bytes / cost.memory_bytes_per_second;
+  }
+
+  bool Reachable(ValueId v, const Placement& want) const {
+    return std::any_of(available_[v].begin(), available_[v].end(), [&](const Placement& have) {
+      return PlanReshard(have, want, problem_.dims(v), problem_.element_bytes(v), problem_.reshard)
+          .possible;
+    });
   }
 
   // Partition would refuse to gather the value whole for this (CheckReplication).

@@ -142,6 +142,42 @@ Result<Types> InferMaskPad(const OpCall& call) {
   return Types{call.operands[0]};
 }
 
+// A block of `extent` elements of dimension `dim` for each member of the group, from `starts` on;
+// what lies outside is `value`. shard_window: of the operand, which is the member's own; halo: of a
+// dimension of `size` elements of which each member holds its chunk.
+Result<Types> InferBlock(const OpCall& call, bool halo) {
+  if (halo) {
+    MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axes", AttrKind::kInts},
+                                               {"group", AttrKind::kInt},
+                                               {"dim", AttrKind::kInt},
+                                               {"size", AttrKind::kInt},
+                                               {"starts", AttrKind::kInts},
+                                               {"extent", AttrKind::kInt},
+                                               {"value", AttrKind::kDouble}}));
+  } else {
+    MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axes", AttrKind::kInts},
+                                               {"group", AttrKind::kInt},
+                                               {"dim", AttrKind::kInt},
+                                               {"starts", AttrKind::kInts},
+                                               {"extent", AttrKind::kInt},
+                                               {"value", AttrKind::kDouble}}));
+  }
+  MT_RETURN_IF_ERROR(CheckGroup(call));
+  const int64_t dim = call.attrs.Int("dim");
+  TensorType type = call.operands[0];
+  MT_RETURN_IF_ERROR(CheckAxis(dim, type.rank()));
+  if (halo) MT_RETURN_IF_ERROR(CheckChunk(call, dim));
+  const std::vector<int64_t> starts = call.attrs.Ints("starts");
+  if (static_cast<int64_t>(starts.size()) != call.attrs.Int("group")) {
+    return InvalidArgument("expected a start for each of " +
+                           std::to_string(call.attrs.Int("group")) +
+                           " devices, got: " + IntsText(starts));
+  }
+  type.dims[dim] = call.attrs.Int("extent");
+  MT_RETURN_IF_ERROR(CheckSize(type.dims));
+  return Types{std::move(type)};
+}
+
 // Local, but what it computes depends on the device's place in every dimension: none may be split
 // again.
 FactorTable PlacedTable(const OpCall& call, std::span<const TensorType> results) {
@@ -170,7 +206,8 @@ OpDef Row(std::string kind, decltype(OpDef::infer) infer) {
 
 void RegisterCollectiveOps(Registry& registry) {
   for (OpDef row : {Row("all_reduce", InferAllReduce), Row("all_gather", InferAllGather),
-                    Row("reduce_scatter", InferReduceScatter), Row("all_to_all", InferAllToAll)}) {
+                    Row("reduce_scatter", InferReduceScatter), Row("all_to_all", InferAllToAll),
+                    Row("halo", [](const OpCall& call) { return InferBlock(call, true); })}) {
     row.collective = true;
     // The two that a program traced per replica may hold.
     if (row.kind == "all_reduce") row.gradient = AllReduceGradient;
@@ -178,7 +215,10 @@ void RegisterCollectiveOps(Registry& registry) {
     registry.Add(std::move(row));
   }
   // Between no devices, but they read the own device's place.
-  for (OpDef row : {Row("shard_slice", InferShardSlice), Row("mask_pad", InferMaskPad)}) {
+  for (OpDef row : {Row("shard_slice", InferShardSlice), Row("mask_pad", InferMaskPad),
+                    Row("shard_window", [](const OpCall& call) {
+                      return InferBlock(call, false);
+                    })}) {
     row.index_dependent = true;
     registry.Add(std::move(row));
   }

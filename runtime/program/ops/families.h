@@ -11,6 +11,7 @@ void RegisterShapeOps(Registry& registry);
 void RegisterReduceOps(Registry& registry);
 void RegisterIndexOps(Registry& registry);
 void RegisterRandomOps(Registry& registry);
+void RegisterWindowOps(Registry& registry);
 void RegisterCollectiveOps(Registry& registry);
 
 }  // namespace meshtrain::program

@@ -142,6 +142,17 @@ void TableMaker::OnResult(size_t result, size_t dim, int factor) {
   if (factor >= 0) table_.results[result][dim].push_back(factor);
 }
 
+int TableMaker::AddWindow(const SlidingWindow& window) {
+  table_.windows.push_back(window);
+  return static_cast<int>(table_.windows.size()) - 1;
+}
+
+void TableMaker::OnWindow(const WindowedDim& dim) {
+  auto& tensors = dim.result ? table_.results : table_.operands;
+  tensors[dim.tensor][dim.dim].push_back(table_.windows[dim.window].factor);
+  table_.windowed.push_back(dim);
+}
+
 FactorTable AlignedTable(const OpCall& call, std::span<const TensorType> results, int whole_last) {
   TableMaker table(call, results);
   const Dims& dims = results[0].dims;

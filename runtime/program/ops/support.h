@@ -63,6 +63,10 @@ class TableMaker {
   // Appends a factor to a dimension; -1 appends nothing.
   void OnOperand(size_t operand, size_t dim, int factor);
   void OnResult(size_t result, size_t dim, int factor);
+  // The window's number; its factor is there.
+  int AddWindow(const SlidingWindow& window);
+  // A dimension that moves with the window's factor through it.
+  void OnWindow(const WindowedDim& dim);
   FactorTable Take() { return std::move(table_); }
 
  private:
