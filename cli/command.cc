@@ -1,9 +1,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "cli/cluster/connection.h"
 #include "cli/verbs.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
@@ -11,7 +13,12 @@
 namespace meshtrain::cli {
 
 int RunCommand(int argc, const char* const* argv, const Console& console) {
-  CLI::App app("Trains neural networks on many devices, from one manifest.", "meshtrain");
+  // As a plugin of kubectl the same program is called kubectl-meshtrain.
+  const std::string_view called = argc > 0 ? argv[0] : "";
+  const bool plugin = called.ends_with("kubectl-meshtrain");
+  CLI::App app("Trains neural networks on many devices, from one manifest.",
+               plugin ? "kubectl meshtrain" : "meshtrain");
+  app.footer(ExitCodesHelp());
   app.require_subcommand(1);
   app.set_help_flag("-h,--help", "Print this help and leave");
   app.set_version_flag("--version", MT_VERSION);
@@ -19,6 +26,17 @@ int RunCommand(int argc, const char* const* argv, const Console& console) {
   AddRun(app, &chosen);
   AddPlan(app, &chosen);
   AddValidate(app, &chosen);
+  AddConvert(app, &chosen);
+  AddSubmit(app, &chosen);
+  AddList(app, &chosen);
+  AddStatus(app, &chosen);
+  AddLogs(app, &chosen);
+  AddEvents(app, &chosen);
+  AddSuspend(app, &chosen);
+  AddResume(app, &chosen);
+  AddScale(app, &chosen);
+  AddReport(app, &chosen);
+  AddCompletion(app, &chosen);
   AddVersion(app, &chosen);
   // CLI11 would only say that a verb is missing.
   std::vector<std::string> verbs;
@@ -32,7 +50,11 @@ int RunCommand(int argc, const char* const* argv, const Console& console) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error, console.out, console.err) == 0 ? 0 : cluster::kExitUsage;
+    std::ostringstream said;
+    const int code = app.exit(error, console.out, said);
+    if (code == 0) return 0;
+    console.err << "meshtrain: " << Printable(said.str());
+    return cluster::kExitUsage;
   }
   return chosen(console);
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "cli/manifest.h"
 #include "operator/api/json.h"
 #include "operator/api/rules.h"
 #include "runtime/base/clock.h"
@@ -117,8 +118,6 @@ Json JobAround(const manifest::Parts& parts, const std::string& file) {
 void AddProblems(const api::TrainingJob& job, const manifest::Parts& parts,
                  manifest::Problems* problems) {
   for (const api::FieldError& error : api::Validate(job)) {
-    const bool local = error.path == "spec.checkpoint.path" && job.spec.checkpoint &&
-                       job.spec.checkpoint->path.empty();
     std::string path = error.path;
     // A program alone has no spec around it.
     if (parts.job == nullptr && path.starts_with("spec.")) path.erase(0, 5);
@@ -126,21 +125,20 @@ void AddProblems(const api::TrainingJob& job, const manifest::Parts& parts,
     const bool known =
         error.path.starts_with("spec.program") ||
         std::any_of(told.begin(), told.end(), [&](const auto& p) { return p.path == path; });
-    if (local || known) continue;
+    if (known) continue;
     const manifest::Node& root = parts.job != nullptr ? *parts.job : *parts.holder;
     problems->Add(PlaceOf(root, path), path, error.message);
   }
 }
 
-Result<Job> Read(const std::string& file) {
-  MT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kLargestManifest));
+Result<Job> Read(const std::string& text, const std::string& file) {
   manifest::Problems problems(file);
   // Mistakes of the text itself are told by the reader below, once.
   MT_ASSIGN_OR_RETURN(const std::vector<manifest::Node> documents,
                       manifest::ParseDocuments(text, file, [](manifest::Place, std::string) {}));
   manifest::Problems unused(file);
   const auto parts = manifest::FindParts(documents, unused);
-  Job out{.text = text, .job = {}, .program = {}};
+  Job out{.text = text, .job = {}, .program = {}, .object = {}};
   // Several jobs, a text that is none, a mistake in a program: the program's reader names them all.
   if (!parts || parts->program) {
     MT_ASSIGN_OR_RETURN(out.program, recipe::ReadManifest(text, {}, problems));
@@ -149,6 +147,7 @@ Result<Job> Read(const std::string& file) {
   const Json object = parts->job != nullptr ? ToJson(*parts->job) : JobAround(*parts, file);
   auto read = api::FromJson(Text(object));
   if (!read.ok()) return read.status().At(file);
+  out.object = Text(object);
   api::TrainingJob& job = out.job = std::move(*read);
   if (out.program) job.spec.program = Text(object["spec"]["program"]);
   if (job.metadata.namespace_name.empty()) job.metadata.namespace_name = "default";
@@ -158,15 +157,23 @@ Result<Job> Read(const std::string& file) {
   job.metadata.created = SystemClock().Now();
   AddProblems(job, *parts, &problems);
   MT_RETURN_IF_ERROR(problems.ToStatus());
-  std::erase_if(job.problems, [](const api::FieldError& problem) {
-    return problem.path == "spec.checkpoint.path";
-  });
   return out;
 }
 
 }  // namespace
 
-Result<Job> ReadJob(const std::string& file) { return Read(file).From(Origin::kManifest); }
+Result<Job> ReadJob(const std::string& file) {
+  MT_ASSIGN_OR_RETURN(const std::string text,
+                      ReadFile(file, kLargestManifest).From(Origin::kManifest));
+  return Read(text, file).From(Origin::kManifest);
+}
+
+Result<Job> ReadJob(const std::string& file, const Console& console) {
+  MT_ASSIGN_OR_RETURN(const std::string text, ReadManifestText(file, console));
+  return Read(text, file).From(Origin::kManifest);
+}
+
+std::string JsonText(const manifest::Node& node) { return Text(ToJson(node)); }
 
 bool ReadsDataHere(const Job& job) {
   for (const auto& [role, replica] : job.job.spec.replica_specs) {

@@ -1,8 +1,10 @@
 #include "cli/manifest.h"
 
+#include <istream>
 #include <ostream>
 #include <utility>
 
+#include "cli/verbs.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/exit_code.h"
@@ -10,8 +12,23 @@
 
 namespace meshtrain::cli {
 
+constexpr int64_t kLargestManifest = int64_t{4} << 20;
+
+Result<std::string> ReadManifestText(const std::string& file, const Console& console) {
+  if (file != "-") return ReadFile(file, kLargestManifest).From(Origin::kManifest);
+  std::string text;
+  char buffer[4096];
+  while (console.in.read(buffer, sizeof buffer) || console.in.gcount() > 0) {
+    text.append(buffer, static_cast<size_t>(console.in.gcount()));
+    if (static_cast<int64_t>(text.size()) > kLargestManifest) {
+      return InvalidArgument("standard input: expected at most 4 MiB, got: more")
+          .From(Origin::kManifest);
+    }
+  }
+  return text;
+}
+
 Result<manifest::Manifest> ReadManifest(const std::string& file) {
-  constexpr int64_t kLargestManifest = int64_t{4} << 20;
   MT_ASSIGN_OR_RETURN(const std::string text,
                       ReadFile(file, kLargestManifest).From(Origin::kManifest));
   return recipe::ParseManifest(text, file).From(Origin::kManifest);

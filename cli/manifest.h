@@ -10,6 +10,12 @@
 
 namespace meshtrain::cli {
 
+struct Console;
+
+// The text of the file; of standard input where it is "-". Errors, of kManifest: kNotFound;
+// kInvalidArgument for one that is too large.
+Result<std::string> ReadManifestText(const std::string& file, const Console& console);
+
 // Reads and checks the file. Errors, of kManifest: kNotFound when there is none, kInvalidArgument
 // with every mistake.
 Result<manifest::Manifest> ReadManifest(const std::string& file);

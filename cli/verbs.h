@@ -3,7 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <iosfwd>
+#include <iostream>
 
 namespace CLI {
 class App;
@@ -11,10 +11,12 @@ class App;
 
 namespace meshtrain::cli {
 
-// Where a verb writes: its result, and what went wrong.
+// Where a verb writes: its result, and what went wrong; and what `-f -` reads.
 struct Console {
   std::ostream& out;
   std::ostream& err;
+  std::istream& in = std::cin;
+  bool color = false;  // `out` is a terminal whose user wants colours
 };
 
 // Set by the verb that the user chose.
@@ -23,6 +25,17 @@ using Action = std::function<int(const Console& console)>;
 void AddRun(CLI::App& app, Action* chosen);
 void AddPlan(CLI::App& app, Action* chosen);
 void AddValidate(CLI::App& app, Action* chosen);
+void AddConvert(CLI::App& app, Action* chosen);
+void AddSubmit(CLI::App& app, Action* chosen);
+void AddList(CLI::App& app, Action* chosen);
+void AddStatus(CLI::App& app, Action* chosen);
+void AddLogs(CLI::App& app, Action* chosen);
+void AddEvents(CLI::App& app, Action* chosen);
+void AddSuspend(CLI::App& app, Action* chosen);
+void AddResume(CLI::App& app, Action* chosen);
+void AddScale(CLI::App& app, Action* chosen);
+void AddReport(CLI::App& app, Action* chosen);
+void AddCompletion(CLI::App& app, Action* chosen);
 void AddVersion(CLI::App& app, Action* chosen);
 
 // The command line as a function: parses the arguments, of which the first is the program's name,

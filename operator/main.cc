@@ -29,7 +29,7 @@ namespace {
 struct Flags {
   std::string kubeconfig, context, ns, metrics_address = ":8080";
   std::string log_level = "info", log_format = "text";
-  std::string gang = "none", gang_scheduler_name, worker_image, cluster_domain;
+  std::string gang = "none", gang_scheduler_name, worker_image, cluster_domain, fs_group;
   std::string lease_namespace, lease_name = "meshtrain-operator", identity;
   bool leader_elect = true, print_crd = false;
   std::string watch_nodes = "auto";
@@ -92,6 +92,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "schedulerName of gang-scheduled pods");
   app.add_option("--worker-image", flags.worker_image,
                  "image of jobs that declare a program and no template");
+  app.add_option("--fs-group", flags.fs_group,
+                 "group of the volumes of pods that run the worker image (none: the cluster gives "
+                 "one, as OpenShift does)")
+      ->default_str(std::to_string(cluster::kPodGroup));
   app.add_option("--cluster-domain", flags.cluster_domain,
                  "DNS domain of the cluster; else $CUSTOM_CLUSTER_DOMAIN");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
@@ -108,6 +112,8 @@ reconcile::Settings MakeSettings(const Flags& flags) {
   settings.cluster_domain = !flags.cluster_domain.empty()
                                 ? flags.cluster_domain
                                 : Env(std::string(cluster::kEnvClusterDomain)).value_or("");
+  if (flags.fs_group == "none") settings.fs_group.reset();
+  if (const auto group = ParseInt(flags.fs_group)) settings.fs_group = *group;
   if (!flags.worker_image.empty()) settings.worker_image = flags.worker_image;
   if (flags.gang == "volcano") {
     settings.gang = reconcile::GangScheduler::kVolcano;
@@ -272,7 +278,17 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "meshtrain-operator " MT_VERSION);
   Flags flags;
   AddFlags(app, flags);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : cluster::kExitUsage;
+  }
+  const auto group = ParseInt(flags.fs_group);
+  if (!flags.fs_group.empty() && flags.fs_group != "none" && (!group || *group < 0)) {
+    std::cerr << "meshtrain-operator: --fs-group: expected a group's number or none, got: "
+              << flags.fs_group << "\n";
+    return cluster::kExitUsage;
+  }
   if (flags.print_crd) {
     std::cout << api::CrdYaml();
     return 0;

@@ -1,5 +1,9 @@
 #include "worker/config.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -8,6 +12,24 @@
 #include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::worker {
+
+namespace {
+
+// Of both families; of IPv4 alone where the kernel has no other.
+std::string AllAddresses() {
+  const int fd = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return "0.0.0.0";
+  sockaddr_in6 any{.sin6_family = AF_INET6,
+                   .sin6_port = 0,
+                   .sin6_flowinfo = 0,
+                   .sin6_addr = {},
+                   .sin6_scope_id = 0};
+  const bool binds = ::bind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0;
+  ::close(fd);
+  return binds ? "::" : "0.0.0.0";
+}
+
+}  // namespace
 
 Status ParseMetricsAddress(const std::string& text, trainer::JobConfig* config) {
   if (text == "none") {
@@ -41,11 +63,12 @@ std::variant<trainer::JobConfig, int> ParseArguments(int argc, char** argv) {
       ->needs(file);
   app.add_option("-o,--output", config.output,
                  "Folder for metrics, curves, checkpoints and the model")
+      ->envname(std::string(cluster::kEnvOutput))
       ->capture_default_str();
   app.add_option(
       "--metrics-address", address,
       "HOST:PORT to serve /metrics, /healthz, /readyz, /progress and a live page on; none: do not "
-      "(default: 127.0.0.1 and a free port; in a job, 0.0.0.0:2280)");
+      "(default: 127.0.0.1 and a free port; in a job, all addresses, port 2280)");
   app.add_flag("--isolated", config.isolated,
                "Give every virtual device its own memory and run every collective");
   app.add_option("--threads", config.threads, "Threads to compute with (default: one per core)")
@@ -72,7 +95,7 @@ std::variant<trainer::JobConfig, int> ParseArguments(int argc, char** argv) {
       return cluster::kExitUsage;
     }
     // The operator reads /progress from outside of the pod.
-    config.host = "0.0.0.0";
+    config.host = AllAddresses();
     config.port = cluster::kHttpPort;
   }
   if (!address.empty()) {

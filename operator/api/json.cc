@@ -165,6 +165,16 @@ void ReadSpec(const Json& json, TrainingJob* job) {
   out->program_has_mesh = !Absent(Child(json, "program"), "mesh");
   out->strategy = Str(json, "strategy");
   if (out->strategy.empty() && out->program_has_mesh) out->strategy = kStrategyMesh;
+  for (const Json& claim : Child(json, "claims")) {
+    out->claims.push_back({.name = Str(claim, "name"),
+                           .path = Str(claim, "path"),
+                           .sub_path = Str(claim, "subPath"),
+                           .read_only = Absent(claim, "readOnly") || Flag(claim, "readOnly")});
+  }
+  if (!Absent(json, "output")) {
+    const Json& output = json.at("output");
+    out->output = {.claim = Str(output, "claim"), .folder = Str(output, "folder")};
+  }
   if (!Absent(json, "checkpoint")) {
     const Json& checkpoint = json.at("checkpoint");
     out->checkpoint = {.path = Str(checkpoint, "path"),
@@ -398,9 +408,19 @@ Json WriteSpec(const Spec& spec) {
   }
   PutText(&out, "strategy", spec.strategy);
   PutOpaque(&out, "program", spec.program);
+  for (const Claim& claim : spec.claims) {
+    Json one = {{"name", claim.name}, {"path", claim.path}, {"readOnly", claim.read_only}};
+    PutText(&one, "subPath", claim.sub_path);
+    out["claims"].push_back(std::move(one));
+  }
+  if (spec.output) {
+    out["output"]["claim"] = spec.output->claim;
+    PutText(&out["output"], "folder", spec.output->folder);
+  }
   if (spec.checkpoint) {
     Json& checkpoint = out["checkpoint"];
-    checkpoint = {{"path", spec.checkpoint->path}, {"resume", spec.checkpoint->resume}};
+    checkpoint = {{"resume", spec.checkpoint->resume}};
+    PutText(&checkpoint, "path", spec.checkpoint->path);
     PutOpaque(&checkpoint, "volumeClaimTemplate", spec.checkpoint->volume_claim_template);
     Put(&checkpoint, "everySteps", spec.checkpoint->every_steps);
     Put(&checkpoint, "keep", spec.checkpoint->keep);
@@ -610,6 +630,8 @@ PodTemplate ReadPodTemplate(std::string_view text, const std::string& path,
   }
   if (training == nullptr || !training->is_object()) return out;
   out.training_container = text_of(*training, "name");
+  out.has_image = !text_of(*training, "image").empty();
+  out.working_directory = text_of(*training, "workingDir");
   for (const Json& port : Child(*training, "ports")) {
     if (!port.is_object() || !port.contains("containerPort") ||
         !port["containerPort"].is_number_integer()) {

@@ -79,6 +79,40 @@ size_t ClusterBytes(const TrainingJob& job) {
   return bytes;
 }
 
+// Kubernetes' own rule for mount paths forbids ':', and its rule for subPaths "..".
+bool CleanPath(const std::string& path) {
+  if (path.empty() || path == "/" || path.find(':') != std::string::npos) return false;
+  std::string_view rest = path;
+  if (rest.front() == '/') rest.remove_prefix(1);
+  while (true) {
+    const size_t slash = rest.find('/');
+    const std::string_view step = rest.substr(0, slash);
+    if (step.empty() || step == "." || step == "..") return false;
+    if (slash == std::string_view::npos) return true;
+    rest.remove_prefix(slash + 1);
+  }
+}
+bool Below(const std::string& path) { return path.empty() || (path[0] != '/' && CleanPath(path)); }
+const Claim* FirstClaim(const Spec& spec, bool (*is)(const Spec&, const Claim&)) {
+  for (const Claim& claim : spec.claims) {
+    if (is(spec, claim)) return &claim;
+  }
+  return nullptr;
+}
+bool OddPath(const Spec&, const Claim& claim) { return !CleanPath(claim.path); }
+bool OddSubPath(const Spec&, const Claim& claim) { return !Below(claim.sub_path); }
+bool TakenPath(const Spec&, const Claim& claim) {
+  constexpr std::string_view kTaken[] = {"output", "/tmp", "/work", "/work/output"};
+  return std::find(std::begin(kTaken), std::end(kTaken), claim.path) != std::end(kTaken) ||
+         claim.path.starts_with("/etc/meshtrain");
+}
+bool SamePath(const Spec& spec, const Claim& claim) {
+  return std::count_if(spec.claims.begin(), spec.claims.end(),
+                       [&](const Claim& other) { return other.path == claim.path; }) > 1;
+}
+#define MT_CLEAN_PATH "^/?([^/:]+/)*[^/:]+$"
+#define MT_DOT_STEP "(^|/)[.][.]?(/|$)"
+
 constexpr std::array<Role, 3> kRolesButWorker = {Role::kChief, Role::kPs, Role::kEvaluator};
 
 constexpr Rule kRules[] = {
@@ -253,6 +287,59 @@ constexpr Rule kRules[] = {
      .field = "failurePolicy.rules",
      .holds = nullptr,  // FromJson names the rule
      .got = nullptr},
+    {.at = "spec",
+     .cel = "!has(self.claims) || self.claims.all(c, c.path.matches('" MT_CLEAN_PATH
+            "') && !c.path.matches('" MT_DOT_STEP "'))",
+     .message = "must have paths without '.', '..', ':' and empty parts",
+     .field = "claims",
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob*) { return FirstClaim(job.spec, OddPath) == nullptr; },
+     .got = [](const TrainingJob& job) { return FirstClaim(job.spec, OddPath)->path; }},
+    {.at = "spec",
+     .cel = "!has(self.claims) || self.claims.all(c, !has(c.subPath) || c.subPath == '' || "
+            "(c.subPath.matches('" MT_CLEAN_PATH "') && !c.subPath.startsWith('/') && "
+            "!c.subPath.matches('" MT_DOT_STEP "')))",
+     .message = "must have subPaths below the volume, without '.', '..', ':' and empty parts",
+     .field = "claims",
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob*) { return FirstClaim(job.spec, OddSubPath) == nullptr; },
+     .got = [](const TrainingJob& job) { return FirstClaim(job.spec, OddSubPath)->sub_path; }},
+    {.at = "spec",
+     .cel = "!has(self.claims) || self.claims.all(c, !(c.path in ['output', '/tmp', '/work', "
+            "'/work/output']) && !c.path.startsWith('/etc/meshtrain'))",
+     .message = "must leave output, /tmp, /work and /etc/meshtrain to the job",
+     .field = "claims",
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob*) { return FirstClaim(job.spec, TakenPath) == nullptr; },
+     .got = [](const TrainingJob& job) { return FirstClaim(job.spec, TakenPath)->path; }},
+    {.at = "spec",
+     .cel = "!has(self.claims) || self.claims.all(c, self.claims.exists_one(d, d.path == c.path))",
+     .message = "must each have a path of its own",
+     .field = "claims",
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob*) { return FirstClaim(job.spec, SamePath) == nullptr; },
+     .got = [](const TrainingJob& job) { return FirstClaim(job.spec, SamePath)->path; }},
+    {.at = "spec",
+     .cel = "!has(self.output) || !has(self.output.folder) || self.output.folder == '' || "
+            "(self.output.folder.matches('" MT_CLEAN_PATH
+            "') && !self.output.folder.startsWith('/') && "
+            "!self.output.folder.matches('" MT_DOT_STEP "'))",
+     .message = "must be a folder below the volume, without '.', '..', ':' and empty parts",
+     .field = "output.folder",
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob*) { return !job.spec.output || Below(job.spec.output->folder); },
+     .got = [](const TrainingJob& job) { return job.spec.output->folder; }},
+    {.at = "spec",
+     .cel = "!has(self.checkpoint) || !has(self.checkpoint.volumeClaimTemplate) || "
+            "has(self.checkpoint.path)",
+     .message = "must be there with volumeClaimTemplate, whose volume is mounted at it",
+     .field = "checkpoint.path",
+     .holds =
+         [](const TrainingJob& job, const TrainingJob*) {
+           return !job.spec.checkpoint || job.spec.checkpoint->volume_claim_template.empty() ||
+                  !job.spec.checkpoint->path.empty();
+         },
+     .got = nullptr},
     {.at = "spec.runPolicy",
      .cel = "!has(self.managedBy) || self.managedBy in ['', 'meshtrain.dev/operator', "
             "'kueue.x-k8s.io/multikueue']",
@@ -412,6 +499,28 @@ constexpr Rule kRules[] = {
          },
      .got = nullptr,
      .on_change = true},
+    {.at = "spec",
+     .cel = "(has(self.runPolicy.suspend) && self.runPolicy.suspend) || "
+            "(has(oldSelf.runPolicy) && has(oldSelf.runPolicy.suspend) && "
+            "oldSelf.runPolicy.suspend) || "
+            "(has(self.claims) ? self.claims : []) == (has(oldSelf.claims) ? oldSelf.claims : [])",
+     .message = "is immutable unless the job is suspended",
+     .field = "claims",
+     .holds =
+         [](const TrainingJob& job, const TrainingJob* old) {
+           return StandsStill(job, *old) || job.spec.claims == old->spec.claims;
+         },
+     .got = nullptr,
+     .on_change = true},
+    {.at = "spec",
+     .cel = "has(self.output) == has(oldSelf.output) && "
+            "(!has(self.output) || self.output == oldSelf.output)",
+     .message = "is immutable",
+     .field = "output",
+     .holds = [](const TrainingJob& job,
+                 const TrainingJob* old) { return job.spec.output == old->spec.output; },
+     .got = nullptr,
+     .on_change = true},
     {.at = "spec.runPolicy",
      .cel = "(has(self.managedBy) ? self.managedBy : '') == (has(oldSelf.managedBy) ? "
             "oldSelf.managedBy : '')",
@@ -460,7 +569,8 @@ constexpr Rule kRules[] = {
      .on_change = true},
     {.at = "spec",
      .cel = "has(self.checkpoint) == has(oldSelf.checkpoint) && "
-            "(!has(self.checkpoint) || self.checkpoint.path == oldSelf.checkpoint.path)",
+            "(!has(self.checkpoint) || (has(self.checkpoint.path) ? self.checkpoint.path : '') == "
+            "(has(oldSelf.checkpoint.path) ? oldSelf.checkpoint.path : ''))",
      .message = "is immutable",
      .field = "checkpoint.path",
      .holds =

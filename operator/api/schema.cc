@@ -1,3 +1,4 @@
+// Long: one table of all fields, read from top to bottom.
 #include "operator/api/schema.h"
 
 #include "runtime/cluster/contract.h"
@@ -269,10 +270,45 @@ const Field& SpecField() {
                "Absent: the image brings "
                "its own program.",
                ProgramFields(manifest::ProgramFields())),
+          Array("claims",
+                "PersistentVolumeClaims that are there already, mounted in every replica. With "
+                "meshtrain run each is the folder at its path.",
+                Object("", "A claim.",
+                       {
+                           Required(NotEmpty(Text("name", "The claim's name.", 253))),
+                           Required(NotEmpty(
+                               Text("path",
+                                    "Where it is mounted: an absolute path, or one below the "
+                                    "working directory, from which the program's paths begin.",
+                                    1024))),
+                           Text("subPath", "The folder of the volume to mount. Absent: all of it.",
+                                1024),
+                           With(Field{.name = "readOnly",
+                                      .type = kBoolean,
+                                      .description = "Whether pods may only read it."},
+                                "true"),
+                       }),
+                16),
+          Object("output",
+                 "Where metrics, events, report, model and checkpoints go. Absent: they go with "
+                 "the pods. Immutable.",
+                 {
+                     Required(NotEmpty(Text("claim",
+                                            "The name of a PersistentVolumeClaim that is there "
+                                            "already.",
+                                            253))),
+                     Text("folder",
+                          "The folder in the claim's volume, made where it is absent. Absent: the "
+                          "job's name.",
+                          1024),
+                 }),
           Object(
               "checkpoint", "Where checkpoints go and how often.",
               {
-                  Required(Text("path", "The directory that every process sees.", 4096)),
+                  NotEmpty(Text("path",
+                                "The directory that every process sees. Absent: checkpoints in "
+                                "the output folder.",
+                                4096)),
                   Open("volumeClaimTemplate",
                        "A PersistentVolumeClaim to create for the job and to mount at path. It "
                        "goes with the job."),

@@ -50,10 +50,12 @@ struct PodTemplate {
   int32_t containers = 0;
   std::string training_container;  // "trainer", else "tensorflow", else the first
   int32_t port = cluster::kTrainingPort;
-  bool has_port = false;       // the container declares tfjob-port
-  int32_t http_port = 0;       // meshtrain-http, 0 where absent
-  bool has_tf_config = false;  // the user's own TF_CONFIG wins
-  std::string restart_policy;  // overridden by the replica spec's; a warning where set
+  bool has_port = false;          // the container declares tfjob-port
+  int32_t http_port = 0;          // meshtrain-http, 0 where absent
+  bool has_tf_config = false;     // the user's own TF_CONFIG wins
+  bool has_image = false;         // the container that trains names an image
+  std::string working_directory;  // of the container that trains; empty: the image's
+  std::string restart_policy;     // overridden by the replica spec's; a warning where set
   std::string scheduler_name;
   friend bool operator==(const PodTemplate&, const PodTemplate&) = default;
 };
@@ -79,8 +81,24 @@ struct ReplicaSpec {
   friend bool operator==(const ReplicaSpec&, const ReplicaSpec&) = default;
 };
 
+// A PersistentVolumeClaim that somebody made, mounted in the container that trains.
+struct Claim {
+  std::string name;
+  std::string path;      // absolute, or below the working directory
+  std::string sub_path;  // the folder of the volume to mount; empty: all of it
+  bool read_only = true;
+  friend bool operator==(const Claim&, const Claim&) = default;
+};
+
+// Where metrics, events, report, model and checkpoints outlive the pods.
+struct Output {
+  std::string claim;
+  std::string folder;  // within the claim; empty: the job's name
+  friend bool operator==(const Output&, const Output&) = default;
+};
+
 struct Checkpoint {
-  std::string path;
+  std::string path;                   // empty: the leader's output folder has a place
   std::string volume_claim_template;  // PersistentVolumeClaimTemplate as compact JSON; empty: none
   std::optional<int64_t> every_steps;
   std::optional<int32_t> keep;
@@ -151,6 +169,8 @@ struct Spec {
   std::string strategy;  // empty: the image decides
   std::string program;   // compact JSON; empty: the user's own image
   bool program_has_mesh = false;
+  std::vector<Claim> claims;
+  std::optional<Output> output;
   std::optional<Checkpoint> checkpoint;
   RunPolicy run_policy;
   std::string success_policy;  // "" or AllWorkers

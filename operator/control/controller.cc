@@ -72,6 +72,7 @@ Controller::Controller(kube::Client& client, kube::EventRecorder& events, Clock&
   if (options_.watch_nodes) watch(kube::Nodes(), "", "", store_.NodeSink(), false);
   metrics_.SetGauges({.jobs_by_phase = [this] { return store_.Phases(); },
                       .rank_steps = [this] { return store_.Ranks(); },
+                      .figures = [this] { return store_.Figures(); },
                       .pods = [this] { return store_.pods(); },
                       .queue_depth = [this] { return queue_.depth(); },
                       .unfinished = [this] { return queue_.unfinished(); },

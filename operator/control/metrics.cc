@@ -64,6 +64,18 @@ std::vector<RankSteps> Shown(std::vector<RankSteps> all) {
   return all;
 }
 
+std::vector<JobFigures> Shown(std::vector<JobFigures> all) {
+  const auto before = [](const JobFigures& a, const JobFigures& b) {
+    return std::tuple(b.runs, b.advanced, a.ns, a.job) <
+           std::tuple(a.runs, a.advanced, b.ns, b.job);
+  };
+  if (all.size() > Metrics::kMostShown) {
+    std::nth_element(all.begin(), all.begin() + Metrics::kMostShown, all.end(), before);
+    all.resize(Metrics::kMostShown);
+  }
+  return all;
+}
+
 // When the phase of `status` began: when the condition that it is named after came true, or the
 // last one that goes before it ceased to be; without any, with the job. What conditions after it
 // do, and those that no phase is named after, is no change of the phase.
@@ -157,6 +169,17 @@ struct Metrics::Impl {
       Gauge("meshtrain_job_straggler_step_seconds",
             "What a replica that is far slower than the others takes for a step. Absent where none "
             "is.");
+  // By the member of JobFigures that each shows.
+  std::map<std::string, prometheus::Family<prometheus::Gauge>*> figures = {
+      {"step", &Gauge("meshtrain_job_step", "Steps that a job has done.")},
+      {"total_steps", &Gauge("meshtrain_job_steps_wanted", "Steps of a job in all.")},
+      {"checkpoint_step",
+       &Gauge("meshtrain_job_checkpoint_step", "Step of a job's newest whole checkpoint.")},
+      {"loss", &Gauge("meshtrain_job_loss", "The last loss of a job.")},
+      {"accuracy", &Gauge("meshtrain_job_accuracy", "The last accuracy of a job.")},
+      {"examples_per_second",
+       &Gauge("meshtrain_job_examples_per_second", "Examples per second over all processes.")},
+      {"restarts", &Gauge("meshtrain_job_restarts", "Restarts of a job's processes.")}};
   prometheus::Gauge& pods = Gauge("meshtrain_pods", "Pods of jobs, as last seen.").Add({});
   prometheus::Family<prometheus::Gauge>& leader =
       Gauge("leader_election_master_status",
@@ -177,6 +200,7 @@ struct Metrics::Impl {
   // Series of a family, by their labels.
   using Series = std::map<std::map<std::string, std::string>, prometheus::Gauge*>;
   Series rank_steps_shown MT_GUARDED_BY(mutex), stragglers_shown MT_GUARDED_BY(mutex);
+  std::map<std::string, Series> figures_shown MT_GUARDED_BY(mutex);
 
   // Makes the series of `family` those of `values`: what is there no more goes.
   static void Replace(prometheus::Family<prometheus::Gauge>& family, Series& shown,
@@ -206,6 +230,29 @@ struct Metrics::Impl {
     }
     Replace(rank_steps, rank_steps_shown, steps);
     Replace(stragglers, stragglers_shown, late);
+  }
+
+  void ShowFigures(std::vector<JobFigures> all) MT_REQUIRES(mutex) {
+    std::map<std::string, std::map<std::map<std::string, std::string>, double>> values;
+    for (const JobFigures& job : Shown(std::move(all))) {
+      const std::map<std::string, std::string> labels = {{"namespace", job.ns}, {"job", job.job}};
+      const auto show = [&](const char* what, std::optional<double> value) {
+        if (value) values[what][labels] = *value;
+      };
+      const auto whole = [](std::optional<int64_t> value) {
+        return value ? std::optional<double>(static_cast<double>(*value)) : std::nullopt;
+      };
+      show("step", static_cast<double>(job.step));
+      show("total_steps", whole(job.total_steps));
+      show("checkpoint_step", whole(job.checkpoint_step));
+      show("loss", job.loss);
+      show("accuracy", job.accuracy);
+      show("examples_per_second", job.runs ? job.examples_per_second : std::nullopt);
+      show("restarts", static_cast<double>(job.restarts));
+    }
+    for (const auto& [what, family] : figures) {
+      Replace(*family, figures_shown[what], values[what]);
+    }
   }
 
   // Counters that stand at 0 from the first sight of a namespace can be alerted on.
@@ -325,6 +372,7 @@ std::string Metrics::Text() {
       }
     }
     impl.ShowRanks(impl.gauges.rank_steps ? impl.gauges.rank_steps() : std::vector<RankSteps>());
+    impl.ShowFigures(impl.gauges.figures ? impl.gauges.figures() : std::vector<JobFigures>());
     if (impl.gauges.pods) impl.pods.Set(static_cast<double>(impl.gauges.pods()));
     if (impl.gauges.queue_depth) impl.depth.Set(static_cast<double>(impl.gauges.queue_depth()));
     if (impl.gauges.unfinished) impl.unfinished.Set(Seconds(impl.gauges.unfinished()));

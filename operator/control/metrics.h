@@ -1,13 +1,14 @@
 // What /metrics shows: client-go's own names for the queue, the client and the election (so that
 // dashboards made for any Go operator fit), and counters of jobs by their namespace. No other label
-// is from an open set, but for the series that name a straggler: those are of at most kMostShown
-// jobs, three of each, and go when their job ends or is gone. docs/operator.md lists all of them.
+// is from an open set, but for the series that name a job: those are of at most kMostShown jobs, at
+// most ten of each, and go when their job ends or is gone. docs/operator.md lists all of them.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,10 +31,24 @@ struct RankSteps {
   friend bool operator==(const RankSteps&, const RankSteps&) = default;
 };
 
+// How far a job is, as its status tells it: from its first progress until the job is deleted, so
+// that one that is over before the second scrape is seen as well.
+struct JobFigures {
+  std::string ns, job;
+  bool runs = false;
+  int64_t step = 0;
+  std::optional<int64_t> total_steps, checkpoint_step;
+  std::optional<double> loss, accuracy, examples_per_second;
+  int32_t restarts = 0;
+  TimePoint advanced;  // when the step last moved
+  friend bool operator==(const JobFigures&, const JobFigures&) = default;
+};
+
 // Thread-safe.
 class Metrics {
  public:
-  // Jobs whose ranks have series; of more, those whose slowest rank is furthest behind the median.
+  // Jobs that have series with their name; of more, those whose slowest rank is furthest behind the
+  // median, and for figures those that run, then those that moved last.
   static constexpr size_t kMostShown = 500;
 
   explicit Metrics(std::string api_host);
@@ -59,6 +74,7 @@ class Metrics {
     // (namespace, phase) -> jobs
     std::function<std::map<std::pair<std::string, std::string>, int64_t>()> jobs_by_phase;
     std::function<std::vector<RankSteps>()> rank_steps;
+    std::function<std::vector<JobFigures>()> figures;
     std::function<int64_t()> pods, queue_depth;
     std::function<Duration()> unfinished, longest_running;
   };

@@ -491,6 +491,31 @@ std::vector<RankSteps> Store::Ranks() const {
   return ranks;
 }
 
+std::vector<JobFigures> Store::Figures() const {
+  MutexLock lock(mutex_);
+  std::vector<JobFigures> figures;
+  jobs_.ForEach([&](const std::string&, const Job& job) {
+    const api::JobStatus& status = job->status;
+    if (!status.progress) return;
+    const api::ProgressStatus& progress = *status.progress;
+    JobFigures one{
+        .ns = job->metadata.namespace_name,
+        .job = job->metadata.name,
+        .runs = api::IsTrue(status, api::ConditionType::kRunning) && !api::IsFinished(status),
+        .step = progress.step,
+        .total_steps = progress.total_steps,
+        .checkpoint_step = {},
+        .loss = progress.loss,
+        .accuracy = progress.accuracy,
+        .examples_per_second = progress.examples_per_second,
+        .restarts = status.restarts,
+        .advanced = progress.advanced_at};
+    if (status.checkpoint) one.checkpoint_step = status.checkpoint->step;
+    figures.push_back(std::move(one));
+  });
+  return figures;
+}
+
 std::optional<Duration> Store::TakePodEvent(const std::string& key) {
   MutexLock lock(mutex_);
   const auto it = pod_event_at_.find(key);

@@ -98,6 +98,8 @@ class Store {
   std::map<std::pair<std::string, std::string>, int64_t> Phases() const;
   // Of the jobs that run and tell, for gauges.
   std::vector<RankSteps> Ranks() const;
+  // Of the jobs that have told how far they are, ended ones too.
+  std::vector<JobFigures> Figures() const;
   // When the first pod event came that no look at this job has seen yet, by Monotonic(); it counts
   // as seen from now on.
   std::optional<Duration> TakePodEvent(const std::string& key);

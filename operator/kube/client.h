@@ -74,6 +74,14 @@ struct WatchOptions {
   Duration server_timeout = std::chrono::minutes(7);  // the server ends the stream then
 };
 
+struct LogOptions {
+  std::string container;  // "": the pod's only one
+  bool follow = false;    // until the container has ended
+  bool previous = false;  // of the container before a restart in place
+  std::optional<TimePoint> since;
+  std::optional<int64_t> tail_lines;
+};
+
 enum class PatchType { kMerge, kJson, kStrategicMerge };
 
 struct DeleteOptions {
@@ -112,6 +120,12 @@ class Client {
       const std::function<void(WatchEventType type, std::string_view resource_version,
                                std::string_view object)>& on_event,
       std::stop_token stop) = 0;
+
+  // Calls `on_text` on this thread with each piece of a container's log. OK at its end. Errors
+  // beside those above: kInvalidArgument where the container has not started.
+  virtual Status ReadLog(std::string_view ns, std::string_view pod, const LogOptions& options,
+                         const std::function<void(std::string_view text)>& on_text,
+                         std::stop_token stop) = 0;
 
   // The next three return the object as the server stored it.
   virtual Result<std::string> Create(const Resource& resource, std::string_view ns,

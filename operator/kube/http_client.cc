@@ -1,3 +1,4 @@
+// Long: one class, whose calls and streams share connections, credentials and limits.
 #include "operator/kube/http_client.h"
 
 #include <httplib.h>
@@ -14,6 +15,7 @@
 #include "operator/kube/json_slice.h"
 #include "operator/kube/pacer.h"
 #include "runtime/base/text.h"
+#include "runtime/base/time_text.h"
 
 namespace meshtrain::kube {
 namespace {
@@ -176,6 +178,10 @@ class HttpClient : public Client {
                const std::function<void(WatchEventType type, std::string_view resource_version,
                                         std::string_view object)>& on_event,
                std::stop_token stop) override;
+
+  Status ReadLog(std::string_view ns, std::string_view pod, const LogOptions& options,
+                 const std::function<void(std::string_view text)>& on_text,
+                 std::stop_token stop) override;
 
   Result<std::string> Create(const Resource& resource, std::string_view ns, std::string_view body,
                              const CallOptions& call) override {
@@ -426,6 +432,59 @@ Status HttpClient::Watch(
   if (allowance.spent) return PastLimit(what, kMaxObject);
   if (status == 401) credentials_.Refused(credential);
   if (status != 0 && status != 200) return StatusFromHttp(status, pending, what);
+  if (!result) return StatusFromTransport(result.error(), what);
+  return OkStatus();
+}
+
+// ---- Logs
+
+Status HttpClient::ReadLog(std::string_view ns, std::string_view pod, const LogOptions& options,
+                           const std::function<void(std::string_view text)>& on_text,
+                           std::stop_token stop) {
+  std::string path = PathOf(Pods(), ns, pod, "log");
+  const std::string what = "GET " + path;
+  AddParameter(path, "container", options.container);
+  if (options.follow) AddParameter(path, "follow", "true");
+  if (options.previous) AddParameter(path, "previous", "true");
+  if (options.since) AddParameter(path, "sinceTime", FormatTime(*options.since));
+  if (options.tail_lines) AddParameter(path, "tailLines", std::to_string(*options.tail_lines));
+
+  MT_ASSIGN_OR_RETURN(const Credential credential, credentials_.Current());
+  MT_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection,
+                      connections_.Connect(credential));
+  connection->http->set_keep_alive(false);
+  // A program may be silent for as long as it likes.
+  connection->http->set_read_timeout(options.follow ? 24 * 3600 : 60, 0);
+  int status = 0;
+  std::string refusal;
+  httplib::Request request = MakeRequest("GET", path, credential);
+  request.headers.erase("Accept");
+  request.headers.emplace("Accept", "*/*");
+  Allowance& allowance = connection->allowance;
+  allowance = {.left = kMaxHead, .until = Duration::max()};
+  request.response_handler = [&](const httplib::Response& response) {
+    status = response.status;
+    allowance.left = kMaxObject;
+    return !stop.stop_requested();
+  };
+  request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
+    allowance.left = kMaxObject;  // a log has no limit
+    if (status == 200) {
+      on_text(std::string_view(data, size));
+    } else if (refusal.size() < kMaxErrorBody) {
+      refusal.append(data, size);
+    }
+    return !stop.stop_requested();
+  };
+  const Duration start = clock_.Monotonic();
+  httplib::Result result = SendUntil(stop, *connection->http, request);
+  if (options_.on_request) {
+    options_.on_request("LOG", status == 0 ? "<error>" : std::to_string(status),
+                        clock_.Monotonic() - start);
+  }
+  if (stop.stop_requested()) return Cancelled(what + ": stopped");
+  if (status == 401) credentials_.Refused(credential);
+  if (status != 0 && status != 200) return StatusFromHttp(status, refusal, what);
   if (!result) return StatusFromTransport(result.error(), what);
   return OkStatus();
 }

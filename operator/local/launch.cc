@@ -149,11 +149,16 @@ bool Launcher::ReadsManifest(Container* container) const {
 std::string Launcher::LocalCheckpoint(const std::string& given) const {
   Json checkpoint = Json::parse(given.empty() ? "{}" : given, nullptr, /*allow_exceptions=*/false);
   if (!checkpoint.is_object()) return given;
+  // A folder of the output's claim: here the output is a folder of its own.
+  const bool written = job_.spec.checkpoint && !job_.spec.checkpoint->path.empty();
+  const bool in_claim = !written && job_.spec.output && checkpoint.contains("path") &&
+                        checkpoint["path"] == reconcile::CheckpointPath(job_);
+  if (in_claim) checkpoint.erase("path");
   if (job_.spec.checkpoint && !job_.spec.checkpoint->volume_claim_template.empty()) {
     checkpoint["path"] = ClaimFolder();
   } else if (api::TotalReplicas(job_.spec) > 1 && checkpoint.value("path", "").empty()) {
     checkpoint["path"] = options_.output + "/checkpoints";
-  } else {
+  } else if (!in_claim) {
     return given;
   }
   return checkpoint.dump();
@@ -169,6 +174,16 @@ Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
   auto read = ReadPod(reconcile::PodBody(job_, {}, pod));
   if (!read.ok()) return read.status().At(where);
   Container container = std::move(*read);
+  // The operator's, so that paths of the manifest begin where its claims are: here they begin where
+  // the user stands.
+  if (container.working_directory == cluster::kWorkFolder &&
+      job_.spec.replica_specs.at(pod.task.role).pod_template.working_directory.empty()) {
+    container.working_directory.clear();
+  }
+  if (job_.spec.output) {
+    Replace(&container, cluster::kEnvOutput, reconcile::OutputFolder(job_, pod.task),
+            std::filesystem::absolute(OutputFolder(pod.task)).string());
+  }
   const std::string named = where + "[" + container.name + "]";
 
   // The user's own TF_CONFIG stays as it is.

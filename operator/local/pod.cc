@@ -99,8 +99,12 @@ Status ReadVariable(const Json& pod, const Json& variable, Container* out) {
 
 // Volumes that the operator adds and the local runner has an answer for.
 bool IsOurs(const std::string& volume) {
-  return volume == "meshtrain-token" || volume == "meshtrain-cluster" ||
-         volume == "meshtrain-checkpoint";
+  // A claim is the folder at its path, and the output a folder of this machine.
+  constexpr std::string_view kOurs[] = {"meshtrain-token",      "meshtrain-cluster",
+                                        "meshtrain-checkpoint", "meshtrain-output",
+                                        "meshtrain-work",       "meshtrain-tmp"};
+  return volume.starts_with("meshtrain-claim-") ||
+         std::find(std::begin(kOurs), std::end(kOurs), volume) != std::end(kOurs);
 }
 
 void NoteLeftOut(const Json& spec, const Json& container, Container* out) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "operator/reconcile/owner.h"
+#include "operator/reconcile/pod_parts.h"
 #include "runtime/cluster/stop_grace.h"
 
 namespace meshtrain::reconcile {
@@ -81,14 +82,6 @@ void AddVariable(Json* container, std::string_view name, std::string value) {
   AddNamed(&(*container)["env"], {{"name", name}, {"value", std::move(value)}});
 }
 
-void Mount(Json* spec, Json* container, const std::string& volume, Json source,
-           std::string_view path) {
-  source["name"] = volume;
-  AddNamed(&(*spec)["volumes"], std::move(source));
-  AddNamed(&(*container)["volumeMounts"],
-           {{"name", volume}, {"mountPath", path}, {"readOnly", true}});
-}
-
 std::string ClusterMapName(const api::TrainingJob& job, const std::string& cluster_text) {
   // Equal texts share a map, others never meet.
   return job.metadata.name + "-cluster-" + cluster::ShortHash(job.metadata.uid) + "-" +
@@ -114,8 +107,9 @@ bool HasPort(const Json& container, std::string_view name) {
   return false;
 }
 
-Json CheckpointJson(const api::Checkpoint& checkpoint) {
-  Json out = {{"path", checkpoint.path}, {"resume", checkpoint.resume}};
+Json CheckpointJson(const api::Checkpoint& checkpoint, const std::string& path) {
+  Json out = {{"resume", checkpoint.resume}};
+  if (!path.empty()) out["path"] = path;
   if (checkpoint.every_steps) out["everySteps"] = *checkpoint.every_steps;
   if (checkpoint.keep) out["keep"] = *checkpoint.keep;
   return out;
@@ -180,6 +174,7 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
 
   Json* container = TrainingContainer(&spec, given.training_container);
   const bool declared = !job_.spec.program.empty();
+  const bool ours = declared && !given.has_image;
   if (!container->contains("name")) (*container)["name"] = cluster::kTrainingContainers[0];
   // Without a word from the program the last lines of its log are its last words.
   if (!container->contains("terminationMessagePolicy")) {
@@ -210,8 +205,9 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
   if (!cluster_map_name_.empty()) {
     AddVariable(container, cluster::kEnvClusterFile,
                 Text(cluster::kClusterMountPath) + "/" + Text(cluster::kClusterFileName));
-    Mount(&spec, container, "meshtrain-cluster", {{"configMap", {{"name", cluster_map_name_}}}},
-          cluster::kClusterMountPath);
+    internal::Mount({&spec}, {container}, "meshtrain-cluster",
+                    Dump({{"configMap", {{"name", cluster_map_name_}}}}),
+                    cluster::kClusterMountPath);
   }
   if (!job_.spec.strategy.empty()) {
     AddVariable(container, cluster::kEnvStrategy, job_.spec.strategy);
@@ -228,25 +224,31 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
     }
     AddVariable(container, cluster::kEnvTokenFile,
                 Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName));
-    Mount(&spec, container, "meshtrain-token",
-          {{"secret",
-            {{"secretName", cluster::TokenSecretName(job_.metadata.name, job_.metadata.uid)},
-             {"defaultMode", 0440}}}},
-          cluster::kTokenMountPath);
+    if (ours) internal::AddSecurity(settings_.fs_group, {&spec}, {container});
+    internal::Mount(
+        {&spec}, {container}, "meshtrain-token",
+        Dump({{"secret",
+               {{"secretName", cluster::TokenSecretName(job_.metadata.name, job_.metadata.uid)},
+                {"defaultMode", internal::TokenMode({&spec})}}}}),
+        cluster::kTokenMountPath);
   }
-  if (job_.spec.checkpoint) {
-    AddVariable(container, cluster::kEnvCheckpoint, Dump(CheckpointJson(*job_.spec.checkpoint)));
-    if (!job_.spec.checkpoint->volume_claim_template.empty()) {
-      Mount(
-          &spec, container, "meshtrain-checkpoint",
-          {{"persistentVolumeClaim",
-            {{"claimName", cluster::CheckpointClaimName(job_.metadata.name, job_.metadata.uid)}}}},
-          job_.spec.checkpoint->path);
-      for (Json& mount : (*container)["volumeMounts"]) {
-        if (NameOf(mount) == "meshtrain-checkpoint") mount.erase("readOnly");
-      }
+  const std::string checkpoint_path = CheckpointPath(job_);
+  if (job_.spec.checkpoint || !checkpoint_path.empty()) {
+    const api::Checkpoint checkpoint = job_.spec.checkpoint.value_or(api::Checkpoint{});
+    AddVariable(container, cluster::kEnvCheckpoint,
+                Dump(CheckpointJson(checkpoint, checkpoint_path)));
+    if (!checkpoint.volume_claim_template.empty()) {
+      internal::Mount({&spec}, {container}, "meshtrain-checkpoint",
+                      Dump({{"persistentVolumeClaim",
+                             {{"claimName", cluster::CheckpointClaimName(job_.metadata.name,
+                                                                         job_.metadata.uid)}}}}),
+                      internal::InContainer(given, checkpoint.path), /*read_only=*/false);
     }
   }
+  if (const std::string output = OutputFolder(job_, pod.task); !output.empty()) {
+    AddVariable(container, cluster::kEnvOutput, output);
+  }
+  internal::AddStorage(job_, pod.task, ours, {&spec}, {container});
   return Dump({{"apiVersion", "v1"},
                {"kind", "Pod"},
                {"metadata", std::move(meta)},

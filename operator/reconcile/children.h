@@ -38,6 +38,13 @@ bool ElasticBesideServers(const api::TrainingJob& job);
 // Whether some replica needs the cluster as a file.
 bool NeedsClusterFile(const api::TrainingJob& job, const Settings& settings);
 
+// What kEnvOutput says to a replica: "/work/output/mnist" to the leader,
+// "/work/output/mnist/worker-1" to another; empty where the job has no spec.output.
+std::string OutputFolder(const api::TrainingJob& job, cluster::TaskId task);
+// The folder of checkpoints that all replicas are told: the manifest's, else the output's where
+// several need to see it; empty: the leader's output folder has a place.
+std::string CheckpointPath(const api::TrainingJob& job);
+
 // Makes bodies of pods; keeps the cluster's text, so that 2,000 pods do not format it 2,000 times.
 // Borrows `job`.
 class PodRenderer {

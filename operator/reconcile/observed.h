@@ -145,6 +145,9 @@ struct Settings {
   std::string gang_scheduler_name;  // schedulerName of kSchedulerPlugins; "volcano" for kVolcano
   std::string worker_image =
       "meshtrain-worker:latest";  // where a job with a `program` has no template
+  // The group of a pod's volumes where the template names none; nothing: the cluster gives one, as
+  // OpenShift does.
+  std::optional<int64_t> fs_group = cluster::kPodGroup;
   int32_t max_creates =
       500;  // per Outcome, so that a big job never holds the thread; the rest follows at once
   friend bool operator==(const Settings&, const Settings&) = default;

@@ -93,6 +93,8 @@ inline constexpr std::string_view kEnvProgram =
 inline constexpr std::string_view kEnvStrategy = "MESHTRAIN_STRATEGY";  // spec.strategy
 inline constexpr std::string_view kEnvCheckpoint =
     "MESHTRAIN_CHECKPOINT";  // spec.checkpoint as compact JSON
+inline constexpr std::string_view kEnvOutput =
+    "MESHTRAIN_OUTPUT";  // the folder for metrics, events, report and model
 inline constexpr std::string_view kEnvTokenFile =
     "MESHTRAIN_TOKEN_FILE";  // the job's shared secret
 // PEM files for mutual TLS between the processes of a job: all three or none.
@@ -106,6 +108,15 @@ inline constexpr std::string_view kEnvPeerReturn =
 inline constexpr std::string_view kEnvTerminationLog = "MESHTRAIN_TERMINATION_LOG";
 inline constexpr std::string_view kEnvClusterDomain =
     "CUSTOM_CLUSTER_DOMAIN";  // read by the operator
+
+// The working directory of a job's containers, from which relative paths of a manifest begin; what
+// is written elsewhere below it goes with the pod.
+inline constexpr std::string_view kWorkFolder = "/work";
+// Below kWorkFolder: where the claim of spec.output is mounted.
+inline constexpr std::string_view kOutputMount = "output";
+// The group that a pod's volumes belong to, so that a process that is not root can read its token
+// and write to its claims. Also the user and the group of our images.
+inline constexpr int64_t kPodGroup = 65532;
 
 inline constexpr std::string_view kClusterMountPath = "/etc/meshtrain/cluster";
 inline constexpr std::string_view kClusterFileName = "cluster.json";

@@ -47,7 +47,9 @@ TEST_F(CommandTest, VersionGoesToTheOutput) {
 
 TEST_F(CommandTest, HelpNamesEveryVerbAndEachVerbItsFlags) {
   EXPECT_EQ(Command({"--help"}), 0);
-  for (const char* verb : {"run", "plan", "validate", "version"}) {
+  for (const char* verb :
+       {"run", "plan", "validate", "convert", "submit", "list", "status", "logs", "events",
+        "suspend", "resume", "scale", "report", "completion", "version"}) {
     EXPECT_THAT(out_, ContainsRegex(std::string("\n +") + verb + " "));
     EXPECT_EQ(Command({verb, "--help"}), 0) << verb;
     EXPECT_THAT(err_, IsEmpty());
@@ -77,7 +79,10 @@ INSTANTIATE_TEST_SUITE_P(
     CommandLines, UsageTest,
     testing::Values(
         Usage{"NoVerb", {}, "A subcommand is required"},
-        Usage{"UnknownVerb", {"train"}, "expected one of the verbs run, plan, validate, version"},
+        Usage{"UnknownVerb",
+              {"train"},
+              "expected one of the verbs run, plan, validate, convert, submit, list, status, logs, "
+              "events, suspend, resume, scale, report, completion, version"},
         Usage{"MisspeltVerb", {"plna"}, "got: plna, did you mean `plan`?"},
         Usage{"TwoVerbs", {"version", "plan"}, "plan"},
         Usage{"NoFile", {"validate"}, "--file is required"},

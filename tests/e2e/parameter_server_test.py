@@ -105,7 +105,7 @@ class Example(Case):
         # Each checkpoint once; the last is of the weights that the chief validated last.
         evaluated = [json.loads(line) for line in (out / "evaluator-0" / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["step"] for line in evaluated], [40, 80, 120])
-        saved = (self.folder / "checkpoints" / "digits-ps").glob("ckpt-*/index.json")
+        saved = (out / "checkpoints").glob("ckpt-*/index.json")
         self.assertEqual(sorted(int(path.parent.name.split("-")[1]) for path in saved), [40, 80, 120])
         self.assertTrue(list((out / "evaluator-0" / "events" / "evaluator").glob("events.out.tfevents.*")))
         # Curves are the chief's and the evaluator's alone.

@@ -164,6 +164,25 @@ Status FakeApi::Watch(
   return Cancelled("watch: stopped");
 }
 
+void FakeApi::SetLog(std::string_view ns, std::string_view pod, std::string_view text) {
+  MutexLock lock(mutex_);
+  logs_[std::string(ns) + "/" + std::string(pod)] = text;
+}
+
+Status FakeApi::ReadLog(std::string_view ns, std::string_view pod, const kube::LogOptions&,
+                        const std::function<void(std::string_view text)>& on_text,
+                        std::stop_token) {
+  std::string text;
+  {
+    MutexLock lock(mutex_);
+    const auto found = logs_.find(std::string(ns) + "/" + std::string(pod));
+    if (found == logs_.end()) return NotFound("pods \"" + std::string(pod) + "\": no log");
+    text = found->second;
+  }
+  on_text(text);
+  return OkStatus();
+}
+
 Result<std::string> FakeApi::Create(const Resource& resource, std::string_view ns,
                                     std::string_view body, const CallOptions& options) {
   json object = json::parse(body);

@@ -40,6 +40,10 @@ class FakeApi : public kube::Client {
       const std::function<void(kube::WatchEventType type, std::string_view resource_version,
                                std::string_view object)>& on_event,
       std::stop_token stop) override;
+  // What SetLog gave, as one piece.
+  Status ReadLog(std::string_view ns, std::string_view pod, const kube::LogOptions& options,
+                 const std::function<void(std::string_view text)>& on_text,
+                 std::stop_token stop) override;
   Result<std::string> Create(const kube::Resource& resource, std::string_view ns,
                              std::string_view body, const kube::CallOptions& call) override;
   Result<std::string> Update(const kube::Resource& resource, std::string_view ns,
@@ -54,6 +58,7 @@ class FakeApi : public kube::Client {
                              const kube::CallOptions& call) override;
 
   // --- the world's side (not recorded as calls, never faulted)
+  void SetLog(std::string_view ns, std::string_view pod, std::string_view text);
   void Put(const kube::Resource& resource, std::string_view object);  // creates or replaces
   void Remove(const kube::Resource& resource, std::string_view ns, std::string_view name);
   // "" where there is none.
@@ -96,6 +101,7 @@ class FakeApi : public kube::Client {
   std::map<Key, std::string> objects_ MT_GUARDED_BY(mutex_), snapshot_ MT_GUARDED_BY(mutex_);
   int64_t snapshot_version_ MT_GUARDED_BY(mutex_) = 0;
   std::deque<Change> history_ MT_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> logs_ MT_GUARDED_BY(mutex_);  // by NAMESPACE/POD
   std::vector<Call> calls_ MT_GUARDED_BY(mutex_);
   Fault fault_ MT_GUARDED_BY(mutex_);
   int64_t version_ MT_GUARDED_BY(mutex_) = 1000;

@@ -251,15 +251,16 @@ void Deadlines(std::vector<LifecycleCase>* cases) {
                     .attempt = 1});
   cases->push_back(
       {.name = "AStartupDeadlineEndsAJobThatNeverRan",
-       .job = MakeJob("mnist")
-                  .Chief()
-                  .Workers(1)
-                  .With([](api::TrainingJob& job) {
-                    job.spec.run_policy.startup_deadline_seconds = 1;
-                    job.spec.checkpoint.emplace().volume_claim_template =
-                        R"({"accessModes":["ReadWriteMany"]})";
-                  })
-                  .Build(),
+       .job =
+           MakeJob("mnist")
+               .Chief()
+               .Workers(1)
+               .With([](api::TrainingJob& job) {
+                 job.spec.run_policy.startup_deadline_seconds = 1;
+                 job.spec.checkpoint.emplace(api::Checkpoint{.path = "/c"}).volume_claim_template =
+                     R"({"accessModes":["ReadWriteMany"]})";
+               })
+               .Build(),
        .refused = true,
        .phase = "Failed",
        .reason = "StartupDeadlineExceeded",

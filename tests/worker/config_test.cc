@@ -92,7 +92,7 @@ TEST_F(ConfigTest, AProgramInTheEnvironmentIsServedAtTheContractsPort) {
   const auto config = Parse({});
   ASSERT_TRUE(config) << said_;
   EXPECT_THAT(config->job.manifest, HasSubstr("seed"));
-  EXPECT_EQ(config->host, "0.0.0.0");
+  EXPECT_THAT(config->host, testing::AnyOf("::", "0.0.0.0")) << "as the kernel has it";
   EXPECT_EQ(config->port, cluster::kHttpPort);
   EXPECT_EQ(Parse({"--metrics-address", "none"})->port, std::nullopt);
 }

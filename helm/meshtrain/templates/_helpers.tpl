@@ -58,3 +58,19 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
 {{- end }}
+
+{{- /* Without openShift the images' own user; there the namespace gives one, which must not be named here. */}}
+{{- define "meshtrain.podSecurity" -}}
+runAsNonRoot: true
+{{- if not .Values.openShift }}
+runAsUser: 65532
+runAsGroup: 65532
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "meshtrain.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}

@@ -111,7 +111,9 @@ class Training {
     TellSaving(stages_->folder(), recipe::SaveTimesOf(job_.manifest),
                job_.manifest.checkpoint.keep);
     if (reporter_->port() > 0) {
-      Say(fmt::format("live page: http://{}:{}/", config.host, reporter_->port()));
+      const bool six = config.host.find(':') != std::string::npos;
+      Say(fmt::format("live page: http://{}:{}/", six ? "[" + config.host + "]" : config.host,
+                      reporter_->port()));
     }
     return OkStatus();
   }

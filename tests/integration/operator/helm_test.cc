@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+
 #include "runtime/base/text.h"
 #include "tests/integration/operator/operator_fixture.h"
 
@@ -148,6 +150,52 @@ TEST_F(HelmTest, InOneNamespaceItNeedsNoRightsInOthers) {
   EXPECT_EQ(
       api().Kubectl({"get", "validatingadmissionpolicy", "meshtrain-" + ns_ + "-pods"}).exit_code,
       0);
+  StopPod();
+}
+
+// Dashboards, policies, two replicas, OpenShift's way, and what `helm test` makes: a job whose pods
+// a strict namespace takes. What needs the Prometheus operator's kinds is only rendered.
+TEST_F(HelmTest, WhatIsOptionalIsTakenByTheServerAndTheTestsJobGetsItsPod) {
+  for (const char* mode : {"enforce", "warn"}) {
+    Kubectl({"label", "namespace", ns_,
+             std::string("pod-security.kubernetes.io/") + mode + "=restricted"});
+  }
+  const std::string optional =
+      "scope=namespace,logFormat=text,dashboards.enabled=true,networkPolicies.enabled=true,"
+      "networkPolicies.jobNamespaces={" +
+      ns_ + "},replicas=2,openShift=true,workerImage=meshtrain-worker:1";
+  const CommandResult installed =
+      Helm({"install", kRelease, Chart(), "--take-ownership", "--set", optional});
+  ASSERT_EQ(installed.exit_code, 0) << installed.out;
+  EXPECT_THAT(installed.out, HasSubstr("helm -n " + ns_ + " test " + kRelease));
+  Kubectl(
+      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  const std::string boards =
+      Kubectl({"get", "configmaps", "-l", "grafana_dashboard=1", "-o", "name"});
+  EXPECT_EQ(std::count(boards.begin(), boards.end(), '\n'), 4) << boards;
+  const std::string policies = Kubectl({"get", "networkpolicies", "-o", "name"});
+  EXPECT_EQ(std::count(policies.begin(), policies.end(), '\n'), 2) << policies;
+  EXPECT_FALSE(Deployment()["spec"]["template"]["spec"]["securityContext"].contains("runAsUser"));
+  const CommandResult monitored =
+      Helm({"template", kRelease, Chart(), "--kube-version", "v1.34.0", "--set",
+            "metrics.podMonitor.enabled=true,metrics.serviceMonitor.enabled=true,"
+            "prometheusRule.enabled=true"});
+  EXPECT_EQ(monitored.exit_code, 0) << monitored.out;
+  for (const char* kind : {"kind: PodMonitor", "kind: ServiceMonitor", "kind: PrometheusRule"}) {
+    EXPECT_THAT(monitored.out, HasSubstr(kind));
+  }
+
+  const CommandResult test = Helm({"template", kRelease, Chart(), "--kube-version", "v1.34.0",
+                                   "--set", optional, "--show-only", "templates/tests/job.yaml"});
+  ASSERT_EQ(test.exit_code, 0) << test.out;
+  EXPECT_THAT(Kubectl({"apply", "-f", "-"}, test.out), Not(HasSubstr("Warning")));
+  const json data = Get({"", "v1", "configmaps"}, "meshtrain-test");
+  RunPod();
+  const std::string made =
+      Kubectl({"create", "--as=system:serviceaccount:" + ns_ + ":meshtrain-test", "-f", "-"},
+              data["data"]["job.yaml"].get<std::string>());
+  const std::string job = made.substr(made.find('/') + 1, made.find(' ') - made.find('/') - 1);
+  EXPECT_TRUE(WaitForPods(job, 1)) << Message(job, "Waiting") << Message(job, "Failed");
   StopPod();
 }
 

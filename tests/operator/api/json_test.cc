@@ -58,8 +58,13 @@ spec:
           - {name: sidecar, image: s}
           - name: trainer
             image: t
+            workingDir: /src
             ports: [{name: tfjob-port, containerPort: 9000}, {name: meshtrain-http, containerPort: 80}]
   strategy: MultiWorkerMirrored
+  claims:
+  - {name: digits, path: data}
+  - {name: scratch, path: /scratch, subPath: mnist, readOnly: false}
+  output: {claim: runs, folder: vision/mnist}
   checkpoint: {path: /ckpt, everySteps: 100, keep: 3, volumeClaimTemplate: {spec: {accessModes: [ReadWriteMany]}}}
   runPolicy:
     cleanPodPolicy: Running
@@ -104,6 +109,14 @@ TEST(JsonTest, ReadsEveryField) {
   EXPECT_EQ(worker.pod_template.http_port, 80);
   EXPECT_EQ(worker.pod_template.restart_policy, "Always");
   EXPECT_EQ(worker.restart_budget, (RestartBudget{.limit = 2, .window_seconds = 60}));
+  EXPECT_TRUE(worker.pod_template.has_image);
+  EXPECT_EQ(worker.pod_template.working_directory, "/src");
+  EXPECT_THAT(
+      spec.claims,
+      ElementsAre(
+          Claim{.name = "digits", .path = "data"},
+          Claim{.name = "scratch", .path = "/scratch", .sub_path = "mnist", .read_only = false}));
+  EXPECT_EQ(spec.output, (Output{.claim = "runs", .folder = "vision/mnist"}));
   EXPECT_EQ(spec.checkpoint->every_steps, 100);
   EXPECT_EQ(spec.checkpoint->volume_claim_template,
             R"({"spec":{"accessModes":["ReadWriteMany"]}})");

@@ -146,6 +146,40 @@ inline const Case kCases[] = {
      Roles(One("worker", 10000)),
      {"spec.replicaSpecs: must keep the list of all hosts within 1,000,000 bytes, got: 1460000"},
      "a-job-with-a-name-of-forty-letters-or-so"},
+    {"ClaimsAndOutput",
+     Roles("worker: {}") +
+         ", program: {seed: 1}, claims: [{name: digits, path: data}, {name: digits, path: "
+         "/mnt/all, subPath: a/b, readOnly: false}], output: {claim: runs, folder: team/mnist}",
+     {}},
+    {"AClaimsPathWithDots",
+     Roles("worker: {}") + ", program: {seed: 1}, claims: [{name: a, path: ../data}]",
+     {"spec.claims: must have paths without '.', '..', ':' and empty parts, got: ../data"}},
+    {"AClaimsPathWithAnEmptyPart",
+     Roles("worker: {}") + ", program: {seed: 1}, claims: [{name: a, path: data//x}]",
+     {"spec.claims: must have paths without '.', '..', ':' and empty parts, got: data//x"}},
+    {"AClaimsSubPathOutside",
+     Roles("worker: {}") + ", program: {seed: 1}, claims: [{name: a, path: data, subPath: /x}]",
+     {"spec.claims: must have subPaths below the volume, without '.', '..', ':' and empty parts, "
+      "got: /x"}},
+    {"AClaimWhereTheJobWrites",
+     Roles("worker: {}") + ", program: {seed: 1}, claims: [{name: a, path: /work/output}]",
+     {"spec.claims: must leave output, /tmp, /work and /etc/meshtrain to the job, got: "
+      "/work/output"}},
+    {"TwoClaimsAtOnePath",
+     Roles("worker: {}") +
+         ", program: {seed: 1}, claims: [{name: a, path: data}, {name: b, path: data}]",
+     {"spec.claims: must each have a path of its own, got: data"}},
+    {"AnOutputOutsideItsClaim",
+     Roles("worker: {}") + ", program: {seed: 1}, output: {claim: runs, folder: a/../../b}",
+     {"spec.output.folder: must be a folder below the volume, without '.', '..', ':' and empty "
+      "parts, got: a/../../b"}},
+    {"AClaimToMakeWithoutAPlace",
+     Roles("worker: {}") + ", program: {seed: 1}, checkpoint: {volumeClaimTemplate: {spec: {}}}",
+     {"spec.checkpoint.path: must be there with volumeClaimTemplate, whose volume is mounted at "
+      "it"}},
+    {"CheckpointsWithoutAPath",
+     Roles("worker: {}") + ", program: {seed: 1}, checkpoint: {everySteps: 5}",
+     {}},
     {"UnknownFieldAndRule",
      Roles(One("chief", 2)) + ", stategy: Mesh",
      {"spec.stategy: is not a field, did you mean `strategy`?",

@@ -119,6 +119,19 @@ TEST(UpdateTest, ARunningJobKeepsItsProgram) {
               ElementsAre("spec.program: is immutable unless the job is suspended"));
 }
 
+TEST(UpdateTest, ARunningJobKeepsItsClaimsAndItsOutput) {
+  const auto with = [](const std::string& claim, const std::string& output, bool suspend) {
+    return Job("replicaSpecs: {worker: {}}, program: {seed: 1}, claims: [{name: " + claim +
+               ", path: data}], output: {claim: " + output +
+               "}, runPolicy: {suspend: " + (suspend ? "true" : "false") + "}");
+  };
+  EXPECT_THAT(ValidateUpdate(with("a", "o", true), with("b", "o", false)), ElementsAre());
+  EXPECT_THAT(Text(ValidateUpdate(with("a", "o", false), with("b", "o", false))),
+              ElementsAre("spec.claims: is immutable unless the job is suspended"));
+  EXPECT_THAT(Text(ValidateUpdate(with("a", "o", true), with("a", "p", true))),
+              ElementsAre("spec.output: is immutable"));
+}
+
 TEST(UpdateTest, WorkersOfAJobThatIsNotElasticStayAsManyUnlessItStands) {
   const auto with = [](int workers, const std::string& more) {
     return Job(Roles(One("worker", workers)) + more);

@@ -116,6 +116,51 @@ TEST(MetricsTest, NoMoreJobsAreNamedThanTheLimitAndTheWorstOnesAre) {
   }
 }
 
+TEST(MetricsTest, FiguresOfAJobStayUntilItIsDeleted) {
+  Metrics metrics("api:6443");
+  std::vector<JobFigures> jobs = {{.ns = "ml",
+                                   .job = "mnist",
+                                   .runs = true,
+                                   .step = 120,
+                                   .total_steps = 200,
+                                   .checkpoint_step = 80,
+                                   .loss = 0.25,
+                                   .accuracy = 0.9,
+                                   .examples_per_second = 5000,
+                                   .restarts = 1}};
+  metrics.SetGauges({.figures = [&] { return jobs; }});
+  const std::string of = R"({job="mnist",namespace="ml"} )";
+  for (const char* line : {"step", "steps_wanted", "checkpoint_step", "loss", "accuracy",
+                           "examples_per_second", "restarts"}) {
+    EXPECT_THAT(Lines(metrics, "meshtrain_job_" + std::string(line) + "{"), testing::SizeIs(1))
+        << line;
+  }
+  EXPECT_THAT(metrics.Text(), HasSubstr("meshtrain_job_loss" + of + "0.25\n"));
+  EXPECT_THAT(metrics.Text(), HasSubstr("meshtrain_job_step" + of + "120\n"));
+  // Ended: it trains no examples, and its last loss is still told.
+  jobs[0].runs = false;
+  EXPECT_THAT(metrics.Text(), HasSubstr("meshtrain_job_loss" + of));
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("meshtrain_job_examples_per_second" + of)));
+  jobs.clear();
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("job=\"mnist\"")));
+}
+
+TEST(MetricsTest, FiguresAreOfNoMoreJobsThanTheLimitAndOfThoseThatRunFirst) {
+  Metrics metrics("api:6443");
+  std::vector<JobFigures> jobs;
+  for (size_t i = 0; i < 3 * Metrics::kMostShown; ++i) {
+    jobs.push_back({.ns = "ml",
+                    .job = "job-" + std::to_string(i),
+                    .runs = i == 7,
+                    .advanced = TimePoint(std::chrono::seconds(1000 + i))});
+  }
+  metrics.SetGauges({.figures = [&] { return jobs; }});
+  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{"), testing::SizeIs(Metrics::kMostShown));
+  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{job=\"job-7\""), testing::SizeIs(1));
+  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{job=\"job-1499\""), testing::SizeIs(1));
+  EXPECT_THAT(Lines(metrics, "meshtrain_job_step{job=\"job-8\""), testing::IsEmpty());
+}
+
 TEST(MetricsTest, APhaseLastsFromItsOwnBeginning) {
   Metrics metrics("api:6443");
   api::TrainingJob job;

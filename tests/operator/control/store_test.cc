@@ -318,5 +318,33 @@ TEST_F(StoreTest, TellsTheRanksOfJobsThatRun) {
   EXPECT_THAT(store_.Ranks(), IsEmpty());
 }
 
+TEST_F(StoreTest, TellsTheFiguresOfJobsThatHaveToldThemUntilTheyAreDeleted) {
+  json text = JobJson("mnist", 2);
+  const auto condition = [](const char* type) {
+    return json{{"type", type}, {"status", "True"}, {"reason", "r"}, {"message", "m"}};
+  };
+  text["status"] = {{"conditions", {condition("Succeeded")}},
+                    {"restarts", 2},
+                    {"checkpoint", {{"step", 100}}},
+                    {"progress",
+                     {{"step", 120},
+                      {"totalSteps", 120},
+                      {"loss", 0.25},
+                      {"advancedAt", "1970-01-01T00:00:09Z"}}}};
+  jobs_.watched(WatchEventType::kModified, 2, text.dump());
+  jobs_.watched(WatchEventType::kAdded, 3, JobJson("silent", 3).dump());
+  EXPECT_THAT(store_.Figures(),
+              ElementsAre(JobFigures{.ns = "ml",
+                                     .job = "mnist",
+                                     .step = 120,
+                                     .total_steps = 120,
+                                     .checkpoint_step = 100,
+                                     .loss = 0.25,
+                                     .restarts = 2,
+                                     .advanced = TimePoint(std::chrono::seconds(9))}));
+  jobs_.watched(WatchEventType::kDeleted, 4, text.dump());
+  EXPECT_THAT(store_.Figures(), IsEmpty());
+}
+
 }  // namespace
 }  // namespace meshtrain::control

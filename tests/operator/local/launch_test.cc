@@ -110,6 +110,25 @@ TEST(LauncherTest, ALargeClusterLiesInAFileOfThisMachine) {
   EXPECT_THAT(in_file->host({Role::kWorker, 1}), testing::StartsWith("127.0.0.1:"));
 }
 
+TEST(LauncherTest, ClaimsAreFoldersAndTheOutputIsOurs) {
+  auto job = MakeJob("mnist").Workers(2).Evaluator().Program(testing_support::kProgram).Build();
+  for (auto& [role, replica] : job.spec.replica_specs) replica.pod_template = {};
+  job.spec.claims = {{.name = "digits", .path = "data"}};
+  job.spec.output = api::Output{.claim = "runs"};
+  const auto launcher = Launcher::Create(job, {.output = "out", .worker = "worker"});
+  ASSERT_TRUE(launcher.ok()) << launcher.status().message();
+  std::vector<std::string> notes;
+  EXPECT_TRUE((*launcher)->Check(&notes).ok());
+  EXPECT_THAT(notes, testing::IsEmpty()) << "nothing is left out";
+  const auto launch = (*launcher)->Prepare(Pod({Role::kWorker, 1}));
+  ASSERT_TRUE(launch.ok()) << launch.status().message();
+  EXPECT_EQ(launch->command.directory, "") << "paths begin where the user stands";
+  EXPECT_EQ(Variable(*launch, "MESHTRAIN_CHECKPOINT"),
+            R"({"path":"out/checkpoints","resume":"Latest"})");
+  EXPECT_EQ(Variable(*launch, "MESHTRAIN_OUTPUT"),
+            std::filesystem::absolute("out/worker-1").string());
+}
+
 TEST(LauncherTest, SecretsAreNobodyElsesAndGoWithIt) {
   const auto job = MakeJob("mnist").Workers(1).Program(testing_support::kProgram).Build();
   std::string path;

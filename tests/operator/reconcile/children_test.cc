@@ -204,6 +204,123 @@ TEST(ChildrenTest, AProgramNeedsNoTemplate) {
   EXPECT_EQ(claim["spec"]["x"], 1);
 }
 
+JobBuilder Declared(int workers) {
+  return MakeJob("mnist")
+      .Workers(workers)
+      .Program(testing_support::kProgram)
+      .With([](api::TrainingJob& job) { job.spec.replica_specs[Role::kWorker].pod_template = {}; });
+}
+
+// By name of the volume: PATH, then what else the mount says.
+std::map<std::string, std::string> Mounts(const Json& pod) {
+  std::map<std::string, std::string> out;
+  for (const Json& mount : pod["spec"]["containers"][0]["volumeMounts"]) {
+    std::string& text = out[mount["name"]];
+    text = mount["mountPath"].get<std::string>();
+    if (mount.value("readOnly", false)) text += " ro";
+    if (mount.contains("subPath")) text += " " + mount["subPath"].get<std::string>();
+  }
+  return out;
+}
+
+TEST(ChildrenTest, PodsOfAProgramAreThoseOfAStrictCluster) {
+  const Json pod = Pod(Declared(1).Build(), kWorker0);
+  EXPECT_EQ(pod["spec"]["securityContext"], Json::parse(R"({"runAsNonRoot":true,"fsGroup":65532,
+    "fsGroupChangePolicy":"OnRootMismatch","seccompProfile":{"type":"RuntimeDefault"}})"));
+  const Json& container = pod["spec"]["containers"][0];
+  EXPECT_EQ(container["securityContext"], Json::parse(R"({"allowPrivilegeEscalation":false,
+    "readOnlyRootFilesystem":true,"capabilities":{"drop":["ALL"]}})"));
+  EXPECT_EQ(pod["spec"]["automountServiceAccountToken"], false);
+  EXPECT_EQ(container["workingDir"], "/work");
+  EXPECT_THAT(Mounts(pod),
+              testing::ElementsAre(testing::Pair("meshtrain-tmp", "/tmp"),
+                                   testing::Pair("meshtrain-token", "/etc/meshtrain/token ro"),
+                                   testing::Pair("meshtrain-work", "/work")));
+  EXPECT_EQ(pod["spec"]["volumes"][0]["secret"]["defaultMode"], 0440);
+  // Where the cluster gives a group itself, the token is for it too, but we cannot know that.
+  Settings open_shift;
+  open_shift.fs_group.reset();
+  const Json given = Pod(Declared(1).Build(), kWorker0, open_shift);
+  EXPECT_FALSE(given["spec"]["securityContext"].contains("fsGroup"));
+  EXPECT_EQ(given["spec"]["volumes"][0]["secret"]["defaultMode"], 0444);
+}
+
+TEST(ChildrenTest, TheTemplateWinsOverWhatAStrictClusterAsksFor) {
+  const auto with = [](const std::string& spec) {
+    return Pod(Declared(1).Template(Role::kWorker, R"({"spec":)" + spec + "}").Build(),
+               kWorker0)["spec"];
+  };
+  const Json root = with(R"({"securityContext":{"runAsUser":0,"fsGroup":7},
+    "serviceAccountName":"reader","containers":[{"name":"trainer","securityContext":
+    {"readOnlyRootFilesystem":false,"capabilities":{"add":["SYS_ADMIN"],"drop":[]}},
+    "volumeMounts":[{"name":"big","mountPath":"/tmp"}]}]})");
+  EXPECT_EQ(root["securityContext"], Json::parse(R"({"runAsUser":0,"fsGroup":7,
+    "seccompProfile":{"type":"RuntimeDefault"}})"));
+  EXPECT_EQ(root["containers"][0]["securityContext"], Json::parse(R"({
+    "readOnlyRootFilesystem":false,"capabilities":{"add":["SYS_ADMIN"],"drop":[]}})"));
+  EXPECT_FALSE(root.contains("automountServiceAccountToken"));
+  EXPECT_EQ(Mounts({{"spec", root}}).count("meshtrain-tmp"), 0u);
+  EXPECT_EQ(with(R"({"containers":[{"name":"trainer","securityContext":{"runAsNonRoot":false}}]})")
+                ["securityContext"]
+                    .count("runAsNonRoot"),
+            0u);
+  // Of another image nobody but its owner knows what it needs.
+  const Json own = with(R"({"containers":[{"name":"trainer","image":"mine"}]})");
+  EXPECT_FALSE(own.contains("securityContext"));
+  EXPECT_FALSE(own["containers"][0].contains("securityContext"));
+  EXPECT_FALSE(own["containers"][0].contains("workingDir"));
+  EXPECT_EQ(Mounts({{"spec", own}}).size(), 1u) << "the token";
+  EXPECT_EQ(own["volumes"][0]["secret"]["defaultMode"], 0444) << "whoever the image runs as";
+}
+
+TEST(ChildrenTest, ClaimsAreMountedAndTheOutputOutlivesThePod) {
+  auto builder = Declared(2).With([](api::TrainingJob& job) {
+    job.spec.claims = {{.name = "digits", .path = "data"},
+                       {.name = "big", .path = "/mnt/a", .sub_path = "x/y", .read_only = false}};
+    job.spec.output = api::Output{.claim = "runs"};
+  });
+  Json pod = Pod(builder.Build(), kWorker1);
+  EXPECT_THAT(Mounts(pod),
+              testing::IsSupersetOf({testing::Pair("meshtrain-claim-0", "/work/data ro"),
+                                     testing::Pair("meshtrain-claim-1", "/mnt/a x/y"),
+                                     testing::Pair("meshtrain-output", "/work/output"),
+                                     testing::Pair("meshtrain-work", "/work")}));
+  std::map<std::string, std::string> claims;
+  for (const Json& volume : pod["spec"]["volumes"]) {
+    if (!volume.contains("persistentVolumeClaim")) continue;
+    claims[volume["name"]] = volume["persistentVolumeClaim"]["claimName"];
+  }
+  EXPECT_THAT(claims, testing::ElementsAre(testing::Pair("meshtrain-claim-0", "digits"),
+                                           testing::Pair("meshtrain-claim-1", "big"),
+                                           testing::Pair("meshtrain-output", "runs")));
+  EXPECT_EQ(Env(pod, "MESHTRAIN_OUTPUT"), "/work/output/mnist/worker-1");
+  EXPECT_EQ(Env(Pod(builder.Build(), kWorker0), "MESHTRAIN_OUTPUT"), "/work/output/mnist");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_CHECKPOINT"), "") << "the leader saves for all, beside its output";
+
+  // An evaluator has to see the checkpoints.
+  const auto evaluated =
+      builder.Evaluator()
+          .With([](api::TrainingJob& job) { job.spec.output->folder = "team/one"; })
+          .Build();
+  EXPECT_EQ(Env(Pod(evaluated, kWorker0), "MESHTRAIN_CHECKPOINT"),
+            R"({"path":"/work/output/team/one/checkpoints","resume":"Latest"})");
+  EXPECT_EQ(Env(Pod(evaluated, {Role::kEvaluator, 0}), "MESHTRAIN_OUTPUT"),
+            "/work/output/team/one/evaluator-0");
+
+  // A template's folder is where relative paths begin, and its own mounts stay.
+  pod = Pod(builder
+                .Template(Role::kWorker, R"({"spec":{"containers":[{"name":"t","image":"i",
+    "workingDir":"/src","volumeMounts":[{"name":"mine","mountPath":"/src/data"}]}]}})")
+                .Build(),
+            kWorker1);
+  EXPECT_THAT(Mounts(pod),
+              testing::ElementsAre(testing::Pair("meshtrain-claim-1", "/mnt/a x/y"),
+                                   testing::Pair("meshtrain-output", "/work/output"),
+                                   testing::Pair("meshtrain-token", "/etc/meshtrain/token ro"),
+                                   testing::Pair("mine", "/src/data")));
+  EXPECT_EQ(pod["spec"]["containers"][0]["workingDir"], "/src");
+}
+
 // So that servers and workers know for how long they may go on serving a chief that saves.
 TEST(ChildrenTest, ADeclaredProgramIsToldTheGracePeriodOfItsTemplate) {
   const auto env = [](const char* spec, const char* program) {

@@ -1,0 +1,103 @@
+#include "cli/cluster/archive.h"
+
+#include <zlib.h>
+
+#include <cstdio>
+#include <cstring>
+#include <regex>
+
+namespace meshtrain::cli {
+namespace {
+
+constexpr size_t kBlock = 512;
+
+void PutOctal(char* field, size_t size, int64_t value) {
+  std::snprintf(field, size, "%0*llo", static_cast<int>(size - 1),
+                static_cast<unsigned long long>(value));
+}
+
+std::string Header(const std::string& name, size_t bytes, int64_t time) {
+  std::string header(kBlock, '\0');
+  char* h = header.data();
+  std::memcpy(h, name.data(), name.size());
+  PutOctal(h + 100, 8, 0644);
+  PutOctal(h + 108, 8, 0);
+  PutOctal(h + 116, 8, 0);
+  PutOctal(h + 124, 12, static_cast<int64_t>(bytes));
+  PutOctal(h + 136, 12, time);
+  std::memset(h + 148, ' ', 8);
+  h[156] = '0';
+  std::memcpy(h + 257,
+              "ustar\0"
+              "00",
+              8);
+  unsigned sum = 0;
+  for (const char c : header) sum += static_cast<unsigned char>(c);
+  std::snprintf(h + 148, 8, "%06o", sum);
+  return header;
+}
+
+}  // namespace
+
+Result<std::string> TarGz(const std::vector<std::pair<std::string, std::string>>& files,
+                          int64_t seconds_since_1970) {
+  std::string tar;
+  for (const auto& [name, text] : files) {
+    if (name.size() > 100) {
+      return InvalidArgument(name + ": expected a name of at most 100 bytes in an archive");
+    }
+    tar += Header(name, text.size(), seconds_since_1970);
+    tar += text;
+    tar.append((kBlock - text.size() % kBlock) % kBlock, '\0');
+  }
+  tar.append(2 * kBlock, '\0');
+  z_stream stream{};
+  if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) !=
+      Z_OK) {
+    return Internal("zlib: it does not begin");
+  }
+  std::string out(deflateBound(&stream, tar.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(tar.data());
+  stream.avail_in = static_cast<uInt>(tar.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  const int end = deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  if (end != Z_STREAM_END) return Internal("zlib: it does not come to its end");
+  return out;
+}
+
+std::string Redacted(std::string_view text) {
+  static const char* const kName =
+      "[A-Za-z0-9_.-]*(?:token(?!s\\b|iz)|passw(?:or)?d|secret|credential|api[_-]?key|access[_-]?"
+      "key)"
+      "[A-Za-z0-9_.-]*";
+  static const auto kFlags = std::regex::icase | std::regex::optimize | std::regex::ECMAScript;
+  // {"name":"X_TOKEN","value":"abc"}, as variables of a container are written.
+  static const std::regex variable("(\"name\"\\s*:\\s*\"" + std::string(kName) +
+                                       "\"\\s*,\\s*\"value\"\\s*:\\s*\")(?:[^\"\\\\]|\\\\.)*(\")",
+                                   kFlags);
+  static const std::regex member(
+      "(\"" + std::string(kName) + "\"\\s*:\\s*\")(?:[^\"\\\\]|\\\\.)*(\")", kFlags);
+  static const std::regex assigned("(\\b" + std::string(kName) + "\\s*[=:]\\s*)[^\\s\"',;}]+",
+                                   kFlags);
+  static const std::regex bearer("(bearer\\s+)[A-Za-z0-9._~+/=-]+", kFlags);
+  static const std::regex url("(://[^/\\s:@]+:)[^/\\s@]+(@)", kFlags);
+  std::string out;
+  // Line by line: a regular expression over megabytes would run out of stack.
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string line(text.substr(0, end));
+    line = std::regex_replace(line, variable, "$1REDACTED$2");
+    line = std::regex_replace(line, member, "$1REDACTED$2");
+    line = std::regex_replace(line, assigned, "$1REDACTED");
+    line = std::regex_replace(line, bearer, "$1REDACTED");
+    out += std::regex_replace(line, url, "$1REDACTED$2");
+    if (end < text.size()) out += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+}  // namespace meshtrain::cli

@@ -1,0 +1,105 @@
+#include "cli/cluster/connection.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <mutex>
+#include <ostream>
+
+#include "cli/manifest.h"
+#include "operator/api/json.h"
+#include "operator/kube/config.h"
+#include "operator/kube/http_client.h"
+#include "runtime/base/clock.h"
+#include "runtime/cluster/contract.h"
+
+namespace meshtrain::cli {
+namespace {
+
+std::optional<std::string> Env(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+int ExitCodeOfCall(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return cluster::kExitDone;
+    case StatusCode::kNotFound:
+      return cluster::kExitNoInput;
+    case StatusCode::kInternal:
+      return cluster::kExitInternal;
+    case StatusCode::kUnavailable:
+    case StatusCode::kDeadlineExceeded:
+    case StatusCode::kDataLoss:
+    case StatusCode::kOutOfRange:
+      return cluster::kExitIo;
+    case StatusCode::kCancelled:
+      return cluster::kExitInterrupted;
+    default:
+      return cluster::kExitBadConfig;
+  }
+}
+
+}  // namespace
+
+void AddClusterFlags(CLI::App* verb, ClusterFlags* flags) {
+  verb->add_option("--kubeconfig", flags->kubeconfig,
+                   "kubeconfig file(s); else $KUBECONFIG, the pod's account, ~/.kube/config");
+  verb->add_option("--context", flags->context, "Context of the kubeconfig");
+  verb->add_option("-n,--namespace", flags->ns, "Namespace (default: the context's)");
+  verb->add_flag("-q,--quiet", flags->quiet, "Print results and errors only");
+  verb->add_flag("-v,--verbose", flags->verbose, "Tell every request on stderr");
+}
+
+Result<Cluster> Connect(const ClusterFlags& flags, const Console& console) {
+  MT_ASSIGN_OR_RETURN(const kube::ClientConfig config,
+                      kube::FindConfig(flags.kubeconfig, flags.context, Env));
+  kube::HttpClientOptions options;
+  options.user_agent = "meshtrain";
+  if (flags.verbose) {
+    auto mutex = std::make_shared<std::mutex>();
+    options.on_request = [mutex, &err = console.err](std::string_view verb, std::string_view code,
+                                                     Duration took) {
+      const std::lock_guard lock(*mutex);
+      err << "meshtrain: " << verb << " " << code << " in "
+          << std::chrono::duration_cast<std::chrono::milliseconds>(took).count() << " ms\n";
+    };
+  }
+  Cluster out;
+  out.ns = !flags.ns.empty() ? flags.ns : !config.ns.empty() ? config.ns : "default";
+  MT_ASSIGN_OR_RETURN(out.client, kube::NewHttpClient(config, options, SystemClock()));
+  return out;
+}
+
+Result<std::string> GetJobText(Cluster& cluster, const std::string& name) {
+  auto text = cluster.client->Get(TrainingJobs(), cluster.ns, name, {});
+  if (!text.ok() && text.status().code() == StatusCode::kNotFound) {
+    // Also where the kind is not known at all: then the server's words say it.
+    return NotFound("trainingjob \"" + name + "\" in namespace " + cluster.ns + ": " +
+                    text.status().message());
+  }
+  return text;
+}
+
+Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name) {
+  MT_ASSIGN_OR_RETURN(const std::string text, GetJobText(cluster, name));
+  return api::FromJson(text);
+}
+
+int EndOfCall(const char* verb, const Status& status, const Console& console) {
+  if (!status.ok()) PrintError(verb, status, console.err);
+  return ExitCodeOfCall(status);
+}
+
+std::string ExitCodesHelp() {
+  return "Exit codes: 0 done; 64 wrong usage; 65 bad data; 66 no such file, job or pod; 70 an "
+         "error "
+         "of ours;\n73 a file that cannot be made; 74 reading or writing failed, or the API server "
+         "did not answer;\n78 a manifest or a change that is refused; 79 a loss that is not "
+         "finite; "
+         "130, 143 stopped by a signal.\n`run` and `submit --wait` end with the exit code of the "
+         "job's "
+         "first failed process.";
+}
+
+}  // namespace meshtrain::cli
