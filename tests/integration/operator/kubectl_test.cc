@@ -50,7 +50,7 @@ TEST_F(KubectlTest, ShowsWaitsForAndScalesAJob) {
   // Also where an expectation ends the test.
   const std::shared_ptr<void> stops(nullptr, [&](void*) { chief.stop(); });
 
-  StartOperator();
+  OperatorProcess& process = StartOperator();
   const json pod = {{"spec",
                      {{"containers",
                        {{{"name", "trainer"},
@@ -82,6 +82,8 @@ TEST_F(KubectlTest, ShowsWaitsForAndScalesAJob) {
 
   EXPECT_THAT(Shown("get tj"), AllOf(ContainsRegex("NAME +PHASE +READY +STEP"),
                                      ContainsRegex("mnist +Running +3/3 +1200 .*0.0412 +0.9871")));
+  // The same for Prometheus, also when the job has ended.
+  EXPECT_DOUBLE_EQ(process.Metric("meshtrain_job_loss{job=\"mnist\",namespace=\"" + ns_), 0.0412);
   Shown("get pods -l meshtrain.dev/job-name=mnist -L meshtrain.dev/replica-type");
   EXPECT_THAT(Shown("scale tj mnist --replicas=4"), HasSubstr("scaled"));
   ASSERT_TRUE(WaitForPods("mnist", 5));
@@ -93,6 +95,7 @@ TEST_F(KubectlTest, ShowsWaitsForAndScalesAJob) {
   SetEnded("mnist-chief-0", 0);
   EXPECT_THAT(Shown("wait --for=condition=Succeeded tj/mnist --timeout=60s"),
               HasSubstr("trainingjob.meshtrain.dev/mnist condition met"));
+  EXPECT_DOUBLE_EQ(process.Metric("meshtrain_job_step{job=\"mnist\",namespace=\"" + ns_), 1200);
   ASSERT_TRUE(Eventually([&] {
     const std::string out = TryKubectl({"describe", "tj", "mnist"}).out;
     return out.find("JobSucceeded  ") != std::string::npos &&

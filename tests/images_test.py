@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""images_test.py ROOT BIN: scripts/images makes both images without docker from the programs of this build; their archives
+are whole, small and say what Kubernetes must know; as root, the worker trains in its image as uid 65532 with nothing else of
+this machine, on a file system that it cannot write, and its model is in the output folder."""
+import gzip
+import hashlib
+import io
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+
+ROOT, BIN = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+del sys.argv[1:3]
+MOST = {'operator': 40e6, 'worker': 120e6}
+MANIFEST = {
+    'seed': 1,
+    'data': {'train': {'idx': {'images': 'data/digits5120-images-idx3-ubyte.gz',
+                               'labels': 'data/digits5120-labels-idx1-ubyte.gz'}, 'take': 640},
+             'map': [{'scale': 0.00392156862745098}], 'batch': 64},
+    'model': ['flatten', {'dense': {'name': 'logits', 'units': 10}}],
+    'loss': {'sparse_categorical_crossentropy': {'from_logits': True}},
+    'optimizer': {'adam': {'learning_rate': 0.01}}, 'train': {'epochs': 2},
+}
+
+
+class ImagesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp())
+        run = subprocess.run([ROOT / 'scripts/images', '--with', 'nothing', '--build', BIN, '--output', cls.folder,
+                              '--tag', 'test'], capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr
+        cls.said = run.stdout
+        cls.images = {name: cls.read(cls.folder / f'meshtrain-{name}-test.tar') for name in MOST}
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    @staticmethod
+    def read(path):
+        with tarfile.open(path) as tar:
+            return {member.name: tar.extractfile(member).read() for member in tar if member.isreg()}
+
+    def blob(self, image, descriptor):
+        data = self.images[image]['blobs/' + descriptor['digest'].replace(':', '/')]
+        self.assertEqual('sha256:' + hashlib.sha256(data).hexdigest(), descriptor['digest'])
+        self.assertEqual(len(data), descriptor['size'])
+        return data
+
+    def parts(self, image):
+        """(config, layer as tar bytes, bytes in a registry)"""
+        index = json.loads(self.images[image]['index.json'])
+        self.assertEqual(len(index['manifests']), 1)
+        text = self.blob(image, index['manifests'][0])
+        manifest = json.loads(text)
+        config = self.blob(image, manifest['config'])
+        layer = self.blob(image, manifest['layers'][0])
+        tar = gzip.decompress(layer)
+        self.assertEqual(json.loads(config)['rootfs']['diff_ids'], ['sha256:' + hashlib.sha256(tar).hexdigest()])
+        docker = json.loads(self.images[image]['manifest.json'])[0]
+        self.assertEqual(docker['RepoTags'], [f'meshtrain-{image}:test'])
+        for name in [docker['Config'], *docker['Layers']]:
+            self.assertIn(name, self.images[image])
+        return json.loads(config), tar, len(text) + len(config) + len(layer)
+
+    def test_they_are_whole_small_and_run_as_nobody(self):
+        for image, most in MOST.items():
+            config, tar, size = self.parts(image)
+            print(f'meshtrain-{image}: {size / 1e6:.1f} MB')
+            self.assertLess(size, most)
+            self.assertIn(f'meshtrain-{image}:test', self.said)
+            self.assertEqual(config['config']['User'], '65532:65532')
+            self.assertEqual(config['config']['Entrypoint'], [f'/usr/bin/meshtrain-{image}'])
+            self.assertEqual(config['config']['WorkingDir'], '/work')
+            with tarfile.open(fileobj=io.BytesIO(tar)) as files:
+                names = files.getnames()
+                self.assertEqual(files.getmember('work').uid, 65532)
+                self.assertEqual([n for n in names if n.startswith('usr/bin/')],
+                                 ['usr/bin/meshtrain', 'usr/bin/meshtrain-operator'] if image == 'operator'
+                                 else ['usr/bin/meshtrain-worker'], 'no shell')
+                for member in files:
+                    self.assertFalse(member.mode & 0o6000, f'{member.name}: setuid')
+                bill = json.loads(files.extractfile('usr/share/sbom/meshtrain.spdx.json').read())
+                packages = {p['name'] for p in bill['packages']}
+                self.assertLessEqual({'libc6', 'libssl3', 'ca-certificates'}, packages)
+                for package in packages:
+                    self.assertIn(f'usr/share/doc/{package}/copyright', names)
+
+    def test_the_same_files_give_the_same_image(self):
+        before = hashlib.sha256((self.folder / 'meshtrain-operator-test.tar').read_bytes()).hexdigest()
+        again = self.folder / 'again'
+        subprocess.run([ROOT / 'scripts/images', '--with', 'nothing', '--build', BIN, '--output', again, '--tag', 'test',
+                        'operator'], check=True, capture_output=True)
+        self.assertEqual(hashlib.sha256((again / 'meshtrain-operator-test.tar').read_bytes()).hexdigest(), before)
+
+    def test_dockerfiles_say_the_same(self):
+        for image in MOST:
+            text = (ROOT / f'deploy/docker/{image}.Dockerfile').read_text()
+            config, _, _ = self.parts(image)
+            self.assertIn(f'USER {config["config"]["User"]}\n', text)
+            self.assertIn(f'ENTRYPOINT {json.dumps(config["config"]["Entrypoint"])}\n', text)
+            self.assertIn(f'WORKDIR {config["config"]["WorkingDir"]}\n', text)
+            self.assertIn('scripts/image-root /image build/release/bin/meshtrain-' + image, text)
+
+    def unpack(self, image):
+        root = self.folder / image
+        if not root.exists():
+            _, tar, _ = self.parts(image)
+            with tarfile.open(fileobj=io.BytesIO(tar)) as files:
+                files.extractall(root)
+        return root
+
+    @unittest.skipIf(os.geteuid() != 0, 'needs root, for chroot')
+    def test_programs_start_with_nothing_else_of_this_machine(self):
+        for image, program in (('operator', 'meshtrain-operator'), ('operator', 'meshtrain'), ('worker', 'meshtrain-worker')):
+            run = subprocess.run(['chroot', '--userspec=65532:65532', self.unpack(image), f'/usr/bin/{program}', '--version'],
+                                 capture_output=True, text=True, check=False, env={'PATH': os.environ['PATH']})
+            self.assertEqual(run.returncode, 0, run.stderr)
+
+    @unittest.skipIf(os.geteuid() != 0, 'needs root, for mounts and chroot')
+    def test_the_worker_trains_as_nobody_on_a_file_system_it_cannot_write(self):
+        root = self.unpack('worker')
+        claim = self.folder / 'claim'
+        claim.mkdir()
+        os.chown(claim, 0, 65532)
+        os.chmod(claim, 0o2770)  # as fsGroup leaves a volume
+        script = f'''
+set -e
+mount --make-rprivate /
+mount --bind {root} {root}
+mount -o remount,ro,bind {root}
+mount -t tmpfs -o mode=1777 tmpfs {root}/tmp
+mount -t tmpfs -o mode=0777 tmpfs {root}/work
+mkdir {root}/work/data {root}/work/output
+mount --bind -o ro {ROOT}/tests/testdata/mlp {root}/work/data
+mount --bind {claim} {root}/work/output
+mount -t proc proc {root}/proc
+cd {root}/work
+exec chroot --userspec=65532:65532 --groups=65532 {root} /bin/meshtrain-worker --metrics-address none
+'''
+        environment = {'MESHTRAIN_PROGRAM': json.dumps(MANIFEST), 'MESHTRAIN_JOB': 'ml/mnist',
+                       'MESHTRAIN_OUTPUT': '/work/output/mnist', 'PATH': os.environ['PATH']}
+        # The program's relative paths begin at the working directory, which chroot(1) sets to /.
+        environment['MESHTRAIN_PROGRAM'] = environment['MESHTRAIN_PROGRAM'].replace('data/digits', '/work/data/digits')
+        run = subprocess.run(['unshare', '--mount', 'bash', '-c', script], capture_output=True, text=True, check=False,
+                             env=environment, timeout=120)
+        if run.returncode != 0 and 'mount' in run.stderr and 'permitted' in run.stderr:
+            self.skipTest('mounts are not permitted here')
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        for name in ('model.safetensors', 'report.html', 'metrics.jsonl', 'events/train'):
+            path = claim / 'mnist' / name
+            self.assertTrue(path.exists(), name)
+            self.assertEqual(path.stat().st_uid, 65532, name)
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
