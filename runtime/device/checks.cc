@@ -1,5 +1,7 @@
 #include "runtime/device/checks.h"
 
+#include <algorithm>
+
 namespace meshtrain::device {
 namespace {
 
@@ -97,6 +99,19 @@ Status CheckCommunicator(std::string_view backend, const plan::Plan& plan, size_
     return InvalidArgument(Name(backend) + "mesh " + plan.partitioned.mesh.ToString() +
                            ": the plan's collectives leave the " + std::to_string(ranks) +
                            " devices of this process, a communicator is needed");
+  }
+  return OkStatus();
+}
+
+Status CheckTypes(std::string_view backend, const plan::Plan& plan,
+                  std::span<const mesh::DType> types) {
+  for (const program::ValueInfo& value : plan.local().values) {
+    if (std::find(types.begin(), types.end(), value.type.dtype) != types.end()) continue;
+    const program::Op* op = value.op < 0 ? nullptr : &plan.local().ops[value.op];
+    return Unimplemented(Name(backend) +
+                         "expected a type that its devices have, got: " + value.type.ToString() +
+                         (op == nullptr ? " of an input" : " of op `" + op->kind + "`"))
+        .At(op == nullptr ? "" : op->where.ToString());
   }
   return OkStatus();
 }

@@ -45,4 +45,9 @@ Status CheckSameType(std::string_view backend, const Buffer& from, const Buffer&
 Status CheckCommunicator(std::string_view backend, const plan::Plan& plan, size_t ranks,
                          const collective::Communicator* communicator);
 
+// Errors: kUnimplemented naming a type that is not among `types`, the op that makes it, and its
+// source line.
+Status CheckTypes(std::string_view backend, const plan::Plan& plan,
+                  std::span<const mesh::DType> types);
+
 }  // namespace meshtrain::device

@@ -162,9 +162,10 @@ class Checker {
 
   void Kind() {
     const mesh::DeviceKind kind = program_.devices.kind;
-    if (kind == mesh::DeviceKind::kCpu || !Clean({"devices.kind"})) return;
+    const bool runs = kind == mesh::DeviceKind::kCpu || kind == mesh::DeviceKind::kPjrt;
+    if (runs || !Clean({"devices.kind"})) return;
     problems_.Add(At("devices.kind"), Path("devices.kind"),
-                  "expected cpu, the only kind that runs yet, got: " +
+                  "expected cpu or pjrt, the kinds that run yet, got: " +
                       std::string(mesh::DeviceKindName(kind)) +
                       (program_.devices.kind_given ? "" : " (of the strategy TPU)"));
   }

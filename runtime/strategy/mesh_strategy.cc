@@ -66,7 +66,8 @@ Result<std::unique_ptr<MeshStrategy>> Strategy::Mesh(MeshOptions options) {
                                   .layouts = options.layouts,
                                   .packing = options.packing,
                                   .team = std::move(options.team),
-                                  .session = {.isolated = options.common.isolated,
+                                  .session = {.device_kind = options.common.device_kind,
+                                              .isolated = options.common.isolated,
                                               .threads = options.common.threads,
                                               .memory = options.common.memory},
                                   .seed = options.common.seed,
@@ -79,6 +80,7 @@ Result<std::unique_ptr<MeshStrategy>> Strategy::Mesh(MeshOptions options) {
     process = setup.session.process = setup.team->process();
     setup.session.communicator = setup.team->communicators();
   }
+  setup.session.devices = static_cast<int>(options.mesh.LocalRanks(process).size());
   setup.layout = [mesh = options.mesh, rules = std::move(options.layouts)](
                      const nn::Parameter& weight) -> Result<mesh::Layout> {
     std::optional<nn::LayoutSpecs> specs = weight.layout();

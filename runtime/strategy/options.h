@@ -40,6 +40,7 @@ struct StrategyOptions {
   // As execute::SessionOptions, of steps over the mesh.
   bool isolated = false;
   int64_t memory = 0;
+  std::string device_kind = "cpu";
 };
 
 struct MeshOptions {

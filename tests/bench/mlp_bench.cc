@@ -100,12 +100,10 @@ struct Training {
   std::optional<Function> function;
 };
 
-Mode TrainingStep(const char* name, const char* mesh_text, bool isolated,
-                  bool guard_updates = true) {
+Mode TrainingStepIn(const char* name, const char* mesh_text, SessionOptions options) {
   const Mesh mesh = Mesh::Parse(mesh_text).value();
   const auto training = std::make_shared<Training>();
-  training->session =
-      Session::Create({.isolated = isolated, .guard_updates = guard_updates}).value();
+  training->session = Session::Create(std::move(options)).value();
   Session& session = *training->session;
   training->model = core_mlp::MakeMlp(session, core_mlp::WeightLayouts(mesh)).value();
   training->adam = core_mlp::Adam::Create(session, training->model.variables()).value();
@@ -123,6 +121,11 @@ Mode TrainingStep(const char* name, const char* mesh_text, bool isolated,
   MT_CHECK(step->Feed(0, batch.first).ok() && step->Feed(1, batch.second).ok());
   return {name, [training, step] { MT_CHECK(step->Run().ok()); },
           [step] { MT_CHECK(std::isfinite(step->FetchNumber(0).value())); }};
+}
+
+Mode TrainingStep(const char* name, const char* mesh_text, bool isolated,
+                  bool guard_updates = true) {
+  return TrainingStepIn(name, mesh_text, {.isolated = isolated, .guard_updates = guard_updates});
 }
 
 // The step's eight products, through oneDNN on the pool.
@@ -247,6 +250,16 @@ int main(int argc, char** argv) {
     const double seconds = argc > 2 ? std::atof(argv[2]) : 10;
     CompareFiniteCheck("one_device", "batch=1", false, seconds);
     CompareFiniteCheck("isolated8", "batch=8", true, seconds);
+    return 0;
+  }
+  if (argc > 1 && std::string_view(argv[1]) == "--kinds") {
+    std::vector<Mode> kinds = {TrainingStep("isolated8", "batch=8", true),
+                               TrainingStepIn("discrete8", "batch=8", {.device_kind = "discrete"})};
+    if (std::getenv("MESHTRAIN_PJRT_PLUGIN") != nullptr) {
+      kinds.push_back(TrainingStepIn("pjrt8", "batch=8", {.device_kind = "pjrt", .devices = 8}));
+    }
+    Measure(kinds, argc > 2 ? std::atof(argv[2]) : 0.2);
+    for (const Mode& mode : kinds) Print(mode);
     return 0;
   }
   const double seconds = argc > 1 ? std::atof(argv[1]) : 0.2;

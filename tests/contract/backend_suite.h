@@ -1,7 +1,7 @@
 // What every backend keeps. A new one joins by
 //   INSTANTIATE_TEST_SUITE_P(Cuda, BackendSuite, testing::Values(BackendFactory{...}),
 //                            BackendName);
-// Its devices 0 to 7 are asked for.
+// It has 15 devices or more.
 // Numbers are compared with the interpreter (tests/support), which shares no code with any backend.
 #pragma once
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,34 @@ TEST_P(MeshTest, InDoublePrecisionAHundredAndTwentyStepsAgree) {
   static const Trained one = TrainCoreMlp("batch=1", false, kSteps, DType::kF64);
   ExpectClose(TrainCoreMlp(GetParam(), /*isolated=*/true, kSteps, DType::kF64).losses, one.losses,
               kSteps, 1e-9);
+}
+
+// Devices that share no memory at all: the numbers are those of the isolated ones.
+TEST_P(MeshTest, DevicesBehindWallsGiveTheSameLosses) {
+  const Mesh mesh = Mesh::Parse(GetParam()).value();
+  const Trained run =
+      meshtrain::TrainCoreMlp(mesh, {.device_kind = "discrete"}, kGoldenSteps, DType::kF32);
+  static const Trained one = TrainCoreMlp("batch=1", false, kGoldenSteps);
+  ExpectClose(run.losses, one.losses, kGoldenSteps, 1e-5);
+  ExpectClose(run.losses, TrainCoreMlp(GetParam(), /*isolated=*/true, kGoldenSteps).losses,
+              kGoldenSteps, 1e-6);
+  EXPECT_EQ(run.counted_bytes, run.planned_bytes * kGoldenSteps);
+}
+
+// 8 devices of a PJRT plugin, within 1e-5 of the CPU's losses.
+TEST_P(MeshTest, PjrtDevicesGiveTheSameLosses) {
+  const char* plugin = std::getenv("MESHTRAIN_PJRT_PLUGIN");
+  if (plugin == nullptr || *plugin == 0) {
+    GTEST_SKIP() << "pjrt did not run: MESHTRAIN_PJRT_PLUGIN names no plugin";
+  }
+  const Mesh mesh = Mesh::Parse(GetParam()).value();
+  const Trained run = meshtrain::TrainCoreMlp(
+      mesh, {.device_kind = "pjrt", .devices = static_cast<int>(mesh.size())}, kGoldenSteps,
+      DType::kF32);
+  static const Trained one = TrainCoreMlp("batch=1", false, kGoldenSteps);
+  ExpectClose(run.losses, one.losses, kGoldenSteps, 1e-5);
+  ExpectClose(run.losses, Golden("text_adam_t_counts_f32"), kGoldenSteps, 1e-4);
+  EXPECT_EQ(run.counted_bytes, run.planned_bytes * kGoldenSteps);
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, MeshTest,

@@ -411,6 +411,7 @@ class CpuBackend final : public Backend {
                                               collective::Communicator* communicator) override {
     MT_RETURN_IF_ERROR(pool_->health());
     MT_RETURN_IF_ERROR(CheckCommunicator(name(), plan, local_ranks.size(), communicator));
+    MT_RETURN_IF_ERROR(CheckTypes(name(), plan, traits_.types));
     std::vector<int> devices;
     if (!traits_.shared_memory) {
       MT_ASSIGN_OR_RETURN(devices, DevicesOf(name(), plan, local_ranks, traits_.devices));

@@ -56,9 +56,12 @@ class Work {
 
   uint64_t Enqueue(std::function<Status()> body) {
     return queue_->Begin([this, body = std::move(body)] {
-      const int64_t most = std::max<int64_t>(1, longest_delay_.count());
-      const auto delay = static_cast<int64_t>(random() % static_cast<uint64_t>(most));
-      if (longest_delay_.count() > 0) std::this_thread::sleep_for(Duration(delay));
+      // A sleep is never short, so that not every piece has one.
+      constexpr uint64_t kOneIn = 8;
+      if (longest_delay_.count() > 0 && random() % kOneIn == 0) {
+        const auto most = static_cast<uint64_t>(longest_delay_.count());
+        std::this_thread::sleep_for(Duration(static_cast<int64_t>(random() % most)));
+      }
       return body();
     });
   }
@@ -102,7 +105,9 @@ class DiscreteExecutable final : public Executable {
       if (options_.lost_after_steps >= 0 && work_->steps++ >= options_.lost_after_steps) {
         for (const int device : devices_) {
           if (device != options_.lost) continue;
-          return Unavailable("discrete: device " + std::to_string(device) + " is lost");
+          // As a peer that is lost: who starts again may find it.
+          return Unavailable("discrete: device " + std::to_string(device) + " is lost")
+              .From(Origin::kPeers);
         }
       }
       return step_->Run(work_->random);
@@ -198,6 +203,7 @@ class DiscreteBackend final : public Backend {
                                               collective::Communicator* communicator) override {
     MT_RETURN_IF_ERROR(work_->pool->health());
     MT_RETURN_IF_ERROR(CheckCommunicator(name(), plan, local_ranks.size(), communicator));
+    MT_RETURN_IF_ERROR(CheckTypes(name(), plan, traits_.types));
     MT_ASSIGN_OR_RETURN(std::vector<int> devices,
                         DevicesOf(name(), plan, local_ranks, traits_.devices));
     std::vector<std::shared_ptr<Region>> regions;

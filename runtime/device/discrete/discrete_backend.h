@@ -19,7 +19,7 @@ namespace meshtrain::device {
 struct DiscreteOptions {
   int threads = 0;    // that a device's kernels spread over; 0: one per core
   uint64_t seed = 0;  // of delays and turns
-  // Each piece of work begins this much later, at most.
+  // Some pieces of work, as the seed says, begin this much later, at most.
   Duration longest_delay = std::chrono::microseconds(20);
   int devices = 0;           // 0: as many as a mesh asks for
   int64_t memory_bytes = 0;  // of each device; 0: as much as the host has

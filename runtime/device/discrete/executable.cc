@@ -97,51 +97,56 @@ void DiscreteStep::Bind(std::span<const DeviceBuffers> devices) {
 Status DiscreteStep::Run(std::mt19937_64& random) {
   const cpu::OneOpenMpThread one;
   const auto count = static_cast<int64_t>(steps_.size());
-  for (int64_t i = 0; i < count;) {
-    if (steps_[i].kind == StepKind::kCollective) {
-      for (Collective& c : steps_[i].collectives) MT_RETURN_IF_ERROR(RunCollective(c));
-      ++i;
-    } else {
-      int64_t end = i + 1;
-      while (end < count && steps_[end].kind != StepKind::kCollective && end != guard_step_ + 1) {
-        ++end;
-      }
-      for (const size_t d : Turns(random)) {
-        const Opened open(*devices_[d].region);
-        for (int64_t s = i; s < end; ++s) RunLocal(steps_[s], d);
-      }
-      i = end;
+  // What its collectives gave lies in staging memory until each device's turn.
+  Step* given = nullptr;
+  bool guard_is_due = false;  // it was what `given` was waited for
+  for (int64_t i = 0; i < count || given != nullptr;) {
+    int64_t end = i;
+    while (!guard_is_due && end < count && steps_[end].kind != StepKind::kCollective &&
+           (end == i || end != guard_step_ + 1)) {
+      ++end;
     }
-    if (i != guard_step_ + 1) continue;
-    for (size_t d = 0; d < devices_.size(); ++d) {
+    const bool look = guard_is_due || (end > i && end == guard_step_ + 1);
+    Step* next = !guard_is_due && end < count && steps_[end].kind == StepKind::kCollective
+                     ? &steps_[end]
+                     : nullptr;
+    for (const size_t d : Turns(random)) {
       const Opened open(*devices_[d].region);
-      MT_RETURN_IF_ERROR(guard_.Check(static_cast<int>(d), places_.at(d)));
+      if (given != nullptr) Move(*given, d, /*to_device=*/true);
+      for (int64_t s = i; s < end; ++s) RunLocal(steps_[s], d);
+      if (look) MT_RETURN_IF_ERROR(guard_.Check(static_cast<int>(d), places_.at(d)));
+      if (next != nullptr) Move(*next, d, /*to_device=*/false);
     }
+    given = next;
+    guard_is_due = false;
+    i = end;
+    if (next == nullptr) continue;
+    for (Collective& c : next->collectives) MT_RETURN_IF_ERROR(RunCollective(c));
+    guard_is_due = end == guard_step_;
+    i = end + 1;
   }
   return OkStatus();
 }
 
-Status DiscreteStep::RunCollective(Collective& c) {
-  for (size_t d = 0; d < devices_.size(); ++d) {
-    const Opened open(*devices_[d].region);
-    for (const auto& [v, bytes] : c.sends) {
-      if (bytes > 0) std::memcpy(c.at[d][v], places_.at(d)[v], static_cast<size_t>(bytes));
+void DiscreteStep::Move(Step& step, size_t d, bool to_device) {
+  for (Collective& c : step.collectives) {
+    for (const auto& [v, bytes] : to_device ? c.receives : c.sends) {
+      if (bytes == 0) continue;
+      std::byte* const here = places_.at(d)[v];
+      std::byte* const staged = c.at[d][v];
+      std::memcpy(to_device ? here : staged, to_device ? staged : here, static_cast<size_t>(bytes));
     }
   }
+}
+
+Status DiscreteStep::RunCollective(Collective& c) {
   const collective::ParallelFor parallel =
       [this](int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
         pool_->For(n, grain, body);
       };
-  MT_RETURN_IF_ERROR(c.step.Run(*communicator_, &parallel, c.frames, [&](const auto& body) {
+  return c.step.Run(*communicator_, &parallel, c.frames, [&](const auto& body) {
     for (size_t d = 0; d < devices_.size(); ++d) body(static_cast<int>(d));
-  }));
-  for (size_t d = 0; d < devices_.size(); ++d) {
-    const Opened open(*devices_[d].region);
-    for (const auto& [v, bytes] : c.receives) {
-      if (bytes > 0) std::memcpy(places_.at(d)[v], c.at[d][v], static_cast<size_t>(bytes));
-    }
-  }
-  return OkStatus();
+  });
 }
 
 void DiscreteStep::RunLocal(const Step& step, size_t d) {

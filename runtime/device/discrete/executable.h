@@ -60,7 +60,11 @@ class DiscreteStep {
                std::span<const int64_t> ranks)
       : pool_(std::move(pool)), places_(plan, AddressOf), guard_(plan, ranks) {}
   Status AddCollectives(const cpu::Making& making, const plan::Step& step, Step& made);
+  // Between staging copies.
   Status RunCollective(Collective& collective);
+  // Operands of the step's collectives to staging memory, or results from there, while the device's
+  // memory is open.
+  void Move(Step& step, size_t device, bool to_device);
   void RunLocal(const Step& step, size_t device);
   // The devices in the order of their turns.
   std::vector<size_t> Turns(std::mt19937_64& random) const;

@@ -14,6 +14,7 @@ namespace meshtrain::device {
 namespace {
 
 constexpr int64_t kPage = 4096;
+constexpr int64_t kHuge = int64_t{2} << 20;
 constexpr int64_t kAddresses = int64_t{64} << 30;
 
 int64_t Pages(int64_t bytes) { return std::max<int64_t>(1, (bytes + kPage - 1) / kPage) * kPage; }
@@ -22,20 +23,23 @@ int64_t Pages(int64_t bytes) { return std::max<int64_t>(1, (bytes + kPage - 1) /
 
 Result<std::shared_ptr<Region>> Region::Create(int device, int64_t limit) {
   std::shared_ptr<Region> made(new Region(device, limit));
-  void* at =
-      mmap(nullptr, kAddresses, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // One huge page more, to begin at one.
+  void* at = mmap(nullptr, kAddresses + kHuge, PROT_NONE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
     return FailedPrecondition("discrete: device " + std::to_string(device) +
                               ": expected addresses for its memory, got: " + std::strerror(errno));
   }
-  made->base_ = static_cast<std::byte*>(at);
+  made->mapped_ = at;
+  const auto address = reinterpret_cast<uintptr_t>(at);
+  made->base_ = static_cast<std::byte*>(at) + (kHuge - address % kHuge) % kHuge;
   // Few pages to protect; that the system has none so large does not matter.
-  (void)madvise(at, kAddresses, MADV_HUGEPAGE);
+  (void)madvise(made->base_, kAddresses, MADV_HUGEPAGE);
   return made;
 }
 
 Region::~Region() {
-  if (base_ != nullptr) (void)munmap(base_, kAddresses);
+  if (mapped_ != nullptr) (void)munmap(mapped_, kAddresses + kHuge);
 }
 
 Result<std::byte*> Region::Take(int64_t bytes) {
@@ -90,7 +94,7 @@ void Region::Give(std::byte* at, int64_t bytes) {
 void Region::Protect(bool open) {
   if (open) {
     MutexLock lock(mutex_);
-    opened_ = high_;
+    opened_ = (high_ + kHuge - 1) / kHuge * kHuge;  // no huge page is cut in two
   }
   if (opened_ == 0) return;
   MT_CHECK(mprotect(base_, static_cast<size_t>(opened_),

@@ -34,8 +34,9 @@ class Region {
 
   const int device_;
   const int64_t limit_;
-  std::byte* base_ = nullptr;
-  int64_t opened_ = 0;  // bytes from base_ on; 0: closed
+  void* mapped_ = nullptr;
+  std::byte* base_ = nullptr;  // in it, where a huge page begins
+  int64_t opened_ = 0;         // bytes from base_ on; 0: closed
   Mutex mutex_;
   int64_t used_ MT_GUARDED_BY(mutex_) = 0;                 // bytes that are taken
   int64_t high_ MT_GUARDED_BY(mutex_) = 0;                 // none beyond was ever taken

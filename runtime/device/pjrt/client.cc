@@ -29,7 +29,11 @@ void Field(std::string& out, int number, const std::string& bytes) {
 }
 
 // One program, a replica on each device.
-std::string CompileOptions(const std::vector<int>& ids) {
+//
+// On the CPU without XNNPACK: XLA's products keep the right operand in XNNPACK's packed form as
+// long as it stays at its address, and a state that is donated changes there. Steps after the first
+// would multiply by its old value (seen with XLA of API 0.81: mlp_test on `batch=1`).
+std::string CompileOptions(const std::vector<int>& ids, bool cpu) {
   std::string replicas, computation, assignment, build, options;
   for (const int id : ids) Varint(replicas, static_cast<uint64_t>(id));
   Field(computation, 1, replicas);    // replica_device_ids
@@ -41,6 +45,13 @@ std::string CompileOptions(const std::vector<int>& ids) {
   Field(build, 5, 1);                 // num_partitions
   Field(build, 9, assignment);        // device_assignment
   Field(options, 3, build);           // executable_build_options
+  if (cpu) {
+    std::string off, entry;
+    Field(off, 2, 0);                                     // bool_field
+    Field(entry, 1, std::string("xla_cpu_use_xnnpack"));  // key
+    Field(entry, 2, off);                                 // value
+    Field(options, 7, entry);                             // env_option_overrides
+  }
   return options;
 }
 
@@ -227,7 +238,7 @@ Result<ExecutableHandle> Client::Compile(const std::string& text, std::span<cons
                                          const std::string& cache, bool* cached) const {
   std::vector<int> ids;
   for (const int device : devices) ids.push_back(ids_[device]);
-  const std::string options = CompileOptions(ids);
+  const std::string options = CompileOptions(ids, platform_ == "cpu");
   std::string path;
   if (!cache.empty()) {
     const std::string key = platform_ + "\n" + platform_version_ + "\n" + plugin_->version() +

@@ -89,7 +89,8 @@ std::vector<Field> DeviceFields() {
         if (!devices.kind_given) return std::nullopt;
         return Node::Word(mesh::DeviceKindName(*devices.kind_given));
       },
-      {.about = "What computes. cpu runs; the other kinds are refused until they do.",
+      {.about = "What computes: cpu, or pjrt, the devices of the plugin that MESHTRAIN_PJRT_PLUGIN "
+                "names. The other kinds are refused until they run.",
        .fallback = "cpu; tpu under the strategy TPU",
        .sample = "cuda"});
   kind.type = FieldType::kWord;

@@ -57,10 +57,12 @@ Result<std::unique_ptr<MeshStrategy>> MakeNamed(const JobConfig& config,
                                                 const mesh::Mesh& mesh,
                                                 std::shared_ptr<membership::Team> team) {
   const manifest::Program& program = manifest.program;
-  const strategy::StrategyOptions common{.seed = program.seed,
-                                         .threads = config.threads,
-                                         .isolated = config.isolated,
-                                         .memory = config.memory};
+  const strategy::StrategyOptions common{
+      .seed = program.seed,
+      .threads = config.threads,
+      .isolated = config.isolated,
+      .memory = config.memory,
+      .device_kind = std::string(mesh::DeviceKindName(program.devices.kind))};
   const strategy::Packing packing = recipe::PackingOf(program);
   const int64_t devices = program.devices.count.value_or(1);
   const std::string& name = manifest.strategy;

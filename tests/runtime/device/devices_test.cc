@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/device/checks.h"
+#include "runtime/plan/plan.h"
+#include "runtime/program/builder.h"
+#include "runtime/program/ops.h"
+
 namespace meshtrain::device {
 namespace {
 
@@ -27,6 +32,21 @@ TEST(DevicesTest, MemoryIsSharedUnlessDevicesAreIsolated) {
   const auto discrete = *MakeBackend({.kind = "discrete"});
   EXPECT_FALSE(discrete->traits().shared_memory);
   EXPECT_FALSE(discrete->traits().host_memory);
+}
+
+TEST(DevicesTest, ATypeThatABackendLacksIsNamedWithItsOpAndLine) {
+  program::Builder b("wide");
+  const program::Value x = b.Input("x", {mesh::DType::kF32, {4}});
+  const int line = __LINE__ + 1;
+  b.Output("y", program::Cast(x, mesh::DType::kF64));
+  const plan::Plan plan = *plan::MakePlan(*sharding::Shard(*b.Build(), mesh::Mesh(), {}));
+  const mesh::DType known[] = {mesh::DType::kF32};
+  const Status status = CheckTypes("small", plan, known);
+  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(status.message(), "devices_test.cc:" + std::to_string(line) +
+                                  ": small: expected a type that its devices have, got: f64[4] of "
+                                  "op `cast`");
+  EXPECT_TRUE(CheckTypes("cpu", plan, (*MakeBackend({}))->traits().types).ok());
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // The walls, the delays and the losses of devices of host memory.
 #include <gtest/gtest.h>
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -119,6 +118,7 @@ TEST(DiscreteTest, ALostDeviceIsNamed) {
   const Status lost = executable->Run(devices);
   EXPECT_EQ(lost.code(), StatusCode::kUnavailable);
   EXPECT_EQ(lost.message(), "discrete: device 1 is lost");
+  EXPECT_EQ(lost.origin(), Origin::kPeers);  // exit code 138
 }
 
 TEST(DiscreteTest, MoreDevicesThanThereAreAreRefused) {

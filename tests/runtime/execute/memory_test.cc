@@ -2,6 +2,7 @@
 // null backend over the training step of the main job.
 #include <gtest/gtest.h>
 
+#include "runtime/device/discrete/discrete_backend.h"
 #include "runtime/device/null/null_backend.h"
 #include "runtime/execute/loaded_step.h"
 #include "runtime/execute/session.h"
@@ -130,6 +131,29 @@ TEST_P(MemoryTest, AStepThatIsGoneCountsNoMore) {
     const auto step = session->Load(program, mesh, variables, {.inputs = given.inputs});
     EXPECT_TRUE(step.ok()) << step.status().ToString();
   }
+}
+
+// Devices with memory of their own are counted one by one: each holds the same.
+TEST_P(MemoryTest, WhatADeviceDoesNotHoldIsRefused) {
+  const Mesh mesh = *Mesh::Parse(GetParam());
+  const program::Program program = sharding::MlpTrainStep();
+  const sharding::Given given = Megatron(mesh);
+  int64_t peak = 0;
+  const auto load = [&](int64_t bytes) {
+    const auto session =
+        *Session::Create({}, *device::MakeDiscreteBackend({.threads = 1, .memory_bytes = bytes}));
+    const std::vector<program::Variable> variables = Declare(*session, program, mesh, given);
+    auto step = session->Load(program, mesh, variables, {.inputs = given.inputs});
+    if (step.ok()) peak = (*step)->run_plan().peak_bytes;
+    return step.status();
+  };
+  // Buffers take whole pages, so the limit is not the peak to the byte.
+  EXPECT_TRUE(load(int64_t{1} << 30).ok());
+  const Status refused = load(peak - 1);
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("(what a device has), got: " + std::to_string(peak)),
+            std::string::npos)
+      << refused.message();
 }
 
 }  // namespace

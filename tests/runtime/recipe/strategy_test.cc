@@ -261,10 +261,12 @@ INSTANTIATE_TEST_SUITE_P(
               "job.yaml:3:3: spec.strategy: `TPU` trains on devices of kind tpu, got: "
               "devices.kind: cpu"},
         Wrong{"Tpu", Job("TPU", "worker: {replicas: 2}", "    devices: {count: 4}\n"),
-              "job.yaml:6:5: program.devices.kind: expected cpu, the only kind that runs yet, got: "
+              "job.yaml:6:5: program.devices.kind: expected cpu or pjrt, the kinds that "
+              "run yet, got: "
               "tpu (of the strategy TPU)"},
         Wrong{"Cuda", Job("Mirrored", "chief: {replicas: 1}", "    devices: {kind: cuda}\n"),
-              "job.yaml:6:21: program.devices.kind: expected cpu, the only kind that runs yet, "
+              "job.yaml:6:21: program.devices.kind: expected cpu or pjrt, the kinds that "
+              "run yet, "
               "got: cuda"},
         Wrong{"MeshWithoutOne", Job("Mesh", "chief: {replicas: 1}"),
               "job.yaml:3:3: spec.strategy: the strategy Mesh needs program.mesh, got: none"},

@@ -1,0 +1,229 @@
+// docs/ops.md: every operation, made of the registry, of the table of op cases that the contract
+// suites run, of what the backends compile, and of the rows of StableHLO. MT_WRITE_REFERENCE=1
+// writes it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "runtime/base/file.h"
+#include "runtime/device/devices.h"
+#include "runtime/device/pjrt/ops/rows.h"
+#include "runtime/program/ops.h"
+#include "runtime/program/registry.h"
+#include "tests/contract/backend_programs.h"
+#include "tests/support/op_cases.h"
+#include "tests/support/random/program.h"
+
+namespace meshtrain::device {
+namespace {
+
+using program::OpCase;
+using program::OpDef;
+using sharding::Given;
+
+// The rows of the table, those with floating-point numbers in both types: as backend_ops.cc runs.
+std::vector<OpCase> Cases() {
+  std::vector<OpCase> cases;
+  for (const OpCase& row : program::OpCases()) {
+    const OpDef& def = *program::Registry::Standard().Find(row.kind);
+    cases.push_back(row);
+    OpCase twin = row;
+    for (std::string& operand : twin.operands) {
+      if (operand.starts_with("f32") || operand.starts_with("f64")) {
+        operand.replace(0, 3, operand.starts_with("f32") ? "f64" : "f32");
+      }
+    }
+    if (twin.operands != row.operands && def.infer({twin.types(), twin.attrs}).ok()) {
+      cases.push_back(std::move(twin));
+    }
+  }
+  return cases;
+}
+
+std::string Joined(const std::set<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text.empty() ? "-" : text;
+}
+
+const char* FactorName(program::FactorKind kind) {
+  switch (kind) {
+    case program::FactorKind::kMap:
+      return "map";
+    case program::FactorKind::kSum:
+      return "sum";
+    case program::FactorKind::kMax:
+      return "max";
+    case program::FactorKind::kMin:
+      return "min";
+    case program::FactorKind::kWhole:
+      return "whole";
+  }
+  return "";
+}
+
+struct Known {
+  std::set<std::string> types, factors;
+  std::map<std::string, bool> runs;  // by backend
+};
+
+// Compiles what the suites run, and notes for each op whether a backend took it.
+class Notes {
+ public:
+  Notes() {
+    for (const char* kind : {"cpu", "discrete"}) {
+      backends_[kind] = *MakeBackend({.kind = kind, .threads = 1});
+    }
+  }
+
+  void Add(const program::Program& program, const std::string& mesh, const Given& given) {
+    const plan::Plan plan = PlanOf(program, mesh, given, {.fuse = false});
+    std::vector<int64_t> ranks;
+    for (int64_t r = 0; r < plan.partitioned.mesh.size(); ++r) ranks.push_back(r);
+    for (const auto& [kind, backend] : backends_) {
+      const bool ok = backend->Compile(plan, ranks, nullptr).ok();
+      for (const program::Op& op : plan.local().ops) {
+        const auto [it, first] = known_[op.kind].runs.try_emplace(kind, ok);
+        if (!first) it->second = it->second && ok;
+      }
+    }
+    for (const program::Op& op : plan.local().ops) {
+      for (const program::ValueId v : op.results) {
+        known_[op.kind].types.insert(std::string(mesh::DTypeName(plan.local().type(v).dtype)));
+      }
+    }
+  }
+
+  std::map<std::string, Known>& known() { return known_; }
+  std::vector<std::string> backends() const {
+    std::vector<std::string> names;
+    for (const auto& [kind, backend] : backends_) names.push_back(kind);
+    return names;
+  }
+
+ private:
+  std::map<std::string, std::unique_ptr<Backend>> backends_;
+  std::map<std::string, Known> known_;
+};
+
+// From layout to layout by every collective, and a sum of shards that are uneven.
+void AddMoves(Notes& notes) {
+  const mesh::Mesh mesh = *mesh::Mesh::Parse("a=2,b=2");
+  for (const char* from : {"{a, *}", "{*, b}", "{*, *}", "{*, *} sum(a)"}) {
+    for (const char* to : {"{*, a}", "{b, *}", "{*, *}", "{a, *}"}) {
+      program::Builder b("move");
+      const program::Value x = b.Input("x", {mesh::DType::kF32, {5, 6}});
+      b.Output("y", x + 1.0);
+      b.Output("sum", program::ReduceSum(x, {0}));
+      Given given;
+      given.inputs.insert_or_assign("x", *mesh::Layout::Parse(from, mesh));
+      given.outputs.insert_or_assign("y", *mesh::Layout::Parse(to, mesh));
+      notes.Add(*b.Build(), "a=2,b=2", given);
+    }
+  }
+}
+
+std::string Page() {
+  Notes notes;
+  for (const OpCase& c : Cases()) {
+    const OpDef& def = *program::Registry::Standard().Find(c.kind);
+    const auto results = def.infer({c.types(), c.attrs});
+    EXPECT_TRUE(results.ok()) << c.kind;
+    for (const program::Factor& f : def.factors({c.types(), c.attrs}, *results).factors) {
+      notes.known()[c.kind].factors.insert(FactorName(f.kind));
+    }
+    if (!testing::IsOfWholePrograms(def)) continue;
+    program::Builder b("case");
+    std::vector<program::Value> inputs;
+    b.Output("y", program::RecordCase(c, b, &inputs));
+    const auto program = b.Build();
+    EXPECT_TRUE(program.ok()) << c.kind << ": " << program.status().ToString();
+    if (c.kind != "relayout") notes.Add(*program, "", {});
+    notes.Add(*program, "a=2", FirstDimension(*program, "a=2"));
+  }
+  AddMoves(notes);
+  // The partitioner makes it disappear.
+  for (const std::string& backend : notes.backends()) {
+    notes.known()["relayout"].runs.emplace(backend, true);
+  }
+
+  std::string page =
+      "<!-- Made of the registry, the table of op cases and the backends by\n"
+      "tests/contract/ops_page/ops_page_test.cc: change those, not this. -->\n"
+      "# Operations\n\n"
+      "| | |\n|---|---|\n"
+      "| operands | how many it takes |\n"
+      "| factors | how its dimensions move together: `map` is split freely, `sum`, `max` and `min` "
+      "leave a pending reduction, `whole` is not split ([sharding](sharding.md)) |\n"
+      "| gradient | whether one is defined |\n"
+      "| a backend | whether it compiles what the contract suite runs of the operation |\n"
+      "| pjrt | whether it has a row of StableHLO; that plugins compute the same, the label `pjrt` "
+      "shows ([testing](testing.md)) |\n"
+      "| proved in | element types of the results that the contract suite compares with a "
+      "reference, on every mesh |\n\n"
+      "`between devices`: only partitioned programs, and programs of a replica, hold it.\n\n"
+      "| operation | operands | factors | gradient | ";
+  for (const std::string& backend : notes.backends()) page += backend + " | ";
+  page += "pjrt | proved in |\n|---|---|---|---|";
+  for (size_t i = 0; i < notes.backends().size() + 2; ++i) page += "---|";
+  page += "\n";
+  const auto yes = [](bool is) { return is ? "yes" : "no"; };
+  for (const OpDef* def : program::Registry::Standard().All()) {
+    Known& known = notes.known()[def->kind];
+    std::string operands = std::to_string(def->min_operands);
+    if (def->max_operands < 0) {
+      operands += " or more";
+    } else if (def->max_operands != def->min_operands) {
+      operands += " to " + std::to_string(def->max_operands);
+    }
+    page += "| `" + def->kind + "` | " + operands + (def->collective ? ", between devices" : "") +
+            " | " + Joined(known.factors) + " | " + yes(def->gradient != nullptr) + " | ";
+    for (const std::string& backend : notes.backends()) {
+      const auto runs = known.runs.find(backend);
+      page += std::string(yes(runs != known.runs.end() && runs->second)) + " | ";
+    }
+    page += std::string(yes(pjrt::AllRows().contains(def->kind))) + " | " + Joined(known.types) +
+            " |\n";
+  }
+  return page;
+}
+
+TEST(OpsPageTest, ThePageIsWhatTheRowsSay) {
+  const std::string path = std::string(MT_SOURCE_DIR) + "/docs/ops.md";
+  const std::string want = Page();
+  if (std::getenv("MT_WRITE_REFERENCE") != nullptr) {
+    ASSERT_TRUE(WriteFileAtomically(path, want).ok());
+  }
+  const auto page = ReadFile(path);
+  ASSERT_TRUE(page.ok()) << page.status().message();
+  EXPECT_EQ(*page, want)
+      << "the rows have changed: MT_WRITE_REFERENCE=1 build/dev/tests/ops_page_test";
+}
+
+// Every operation runs on every backend and is proved in some type.
+TEST(OpsPageTest, NoOperationIsWithoutABackendOrAProof) {
+  const std::string page = Page();
+  size_t at = page.find("| `");
+  while (at != std::string::npos) {
+    const std::string line = page.substr(at, page.find('\n', at) - at);
+    std::vector<std::string> cells;
+    for (size_t i = 0; i < line.size();) {
+      const size_t end = std::min(line.find(" | ", i), line.size());
+      cells.push_back(line.substr(i, end - i));
+      i = end + 3;
+    }
+    ASSERT_EQ(cells.size(), 8u) << line;
+    for (const size_t backend : {4, 5, 6}) EXPECT_EQ(cells[backend], "yes") << line;
+    if (cells[0] != "| `relayout`") {
+      EXPECT_NE(cells[7], "- |") << line;
+    }
+    at = page.find("\n| `", at);
+    if (at != std::string::npos) ++at;
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::device
