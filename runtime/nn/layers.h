@@ -52,6 +52,101 @@ class Dense final : public Layer {
   Parameter bias_;
 };
 
+using Sizes = std::vector<int64_t>;  // an entry for each spatial dimension, or one for all
+
+struct ConvOptions {
+  std::string name;
+  Sizes strides = {1};
+  Sizes dilations = {1};
+  bool same = false;  // pad to ceil(size / stride) positions; else windows lie inside
+  int64_t groups = 1;
+  ActivationKind activation = ActivationKind::kLinear;
+  bool use_bias = true;
+  Initializer kernel_initializer = Initializer::GlorotUniform();
+  Initializer bias_initializer = Initializer::Zeros();
+  std::optional<Regularizer> kernel_regularizer;
+  std::optional<Regularizer> bias_regularizer;
+  std::optional<LayoutSpecs> kernel_layout;
+  std::optional<LayoutSpecs> bias_layout;
+};
+
+// activation(conv(x, kernel) + bias) over `spatial` dimensions, 1 to 3: [N, S..., C] ->
+// [N, O..., filters]; kernel [sizes..., C / groups, filters], bias [filters].
+class Conv final : public Layer {
+ public:
+  Conv(int spatial, int64_t filters, Sizes kernel_size, ConvOptions options = {})
+      : Layer(options.name),
+        spatial_(spatial),
+        filters_(filters),
+        kernel_size_(std::move(kernel_size)),
+        options_(std::move(options)) {}
+  Conv(Conv&&) = default;
+  std::string_view kind() const override;
+  const Parameter& kernel() const { return kernel_; }
+  const Parameter& bias() const { return bias_; }
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  int spatial_;
+  int64_t filters_;
+  Sizes kernel_size_;
+  ConvOptions options_;
+  Parameter kernel_;
+  Parameter bias_;
+};
+
+enum class PoolingKind : uint8_t { kMax, kAverage };
+
+struct PoolingOptions {
+  std::string name;
+  Sizes strides = {};  // none: the pool's size
+  bool same = false;
+};
+
+// The largest or the mean of each window of `pool_size` over `spatial` dimensions, channel by
+// channel: [N, S..., C] -> [N, O..., C]. Padding counts for neither.
+class Pooling final : public Layer {
+ public:
+  Pooling(PoolingKind pooling, int spatial, Sizes pool_size, PoolingOptions options = {})
+      : Layer(options.name),
+        pooling_(pooling),
+        spatial_(spatial),
+        pool_size_(std::move(pool_size)),
+        options_(std::move(options)) {}
+  Pooling(Pooling&&) = default;
+  std::string_view kind() const override;
+
+ protected:
+  Value Call(const Value& x) override;
+
+ private:
+  PoolingKind pooling_;
+  int spatial_;
+  Sizes pool_size_;
+  PoolingOptions options_;
+};
+
+// The largest or the mean over all spatial dimensions: [N, S..., C] -> [N, C], or with
+// `keep_dims` [N, 1..., C].
+class GlobalPooling final : public Layer {
+ public:
+  GlobalPooling(PoolingKind pooling, int spatial, bool keep_dims = false, std::string name = "")
+      : Layer(std::move(name)), pooling_(pooling), spatial_(spatial), keep_dims_(keep_dims) {}
+  GlobalPooling(GlobalPooling&&) = default;
+  std::string_view kind() const override;
+
+ protected:
+  Value Call(const Value& x) override;
+
+ private:
+  PoolingKind pooling_;
+  int spatial_;
+  bool keep_dims_;
+};
+
 // [N, ...] -> [N, product of the others]; [N] -> [N, 1].
 class Flatten final : public Layer {
  public:

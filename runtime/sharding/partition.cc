@@ -195,12 +195,9 @@ class Partitioner {
 
   Attrs BlockAttrs(const AxisList& axes, int dim, std::vector<int64_t> starts, int64_t extent,
                    double value) const {
-    return {{"axes", Ints(axes)},
-            {"group", context_.sizes.Product(axes)},
-            {"dim", int64_t{dim}},
-            {"starts", std::move(starts)},
-            {"extent", extent},
-            {"value", value}};
+    return {{"axes", Ints(axes)},  {"group", context_.sizes.Product(axes)},
+            {"dim", int64_t{dim}}, {"starts", std::move(starts)},
+            {"extent", extent},    {"value", value}};
   }
 
   // `v` in blocks where the op's windows are split, from the cheapest of the layouts that it has.
@@ -265,18 +262,18 @@ class Partitioner {
     const ValueId result =
         EmitBlock("halo", std::move(attrs), local, wanted.dim, wanted.blocks.extent, origin);
     if (out_.local.ops.size() == emitted) return result;
-    const HaloCost cost = CostOfHalo(wanted, size, before,
-                                     mesh::DTypeBytes(global_.type(v).dtype), context_.cost);
+    const HaloCost cost =
+        CostOfHalo(wanted, size, before, mesh::DTypeBytes(global_.type(v).dtype), context_.cost);
     const Layout layout = LayoutOf(placement, sharded_.mesh, global_.type(v).rank());
-    out_.reshards.push_back({.ops = {static_cast<int>(emitted)},
-                             .value = ValueText(v),
-                             .from = layout,
-                             .to = layout,
-                             .reason = "input " + std::to_string(want.operand) + " of " +
-                                       OpText(origin) + ": what lies around its shards in dimension " +
-                                       std::to_string(wanted.dim),
-                             .bytes_per_device = cost.bytes,
-                             .predicted_seconds = cost.seconds});
+    out_.reshards.push_back(
+        {.ops = {static_cast<int>(emitted)},
+         .value = ValueText(v),
+         .from = layout,
+         .to = layout,
+         .reason = "input " + std::to_string(want.operand) + " of " + OpText(origin) +
+                   ": what lies around its shards in dimension " + std::to_string(wanted.dim),
+         .bytes_per_device = cost.bytes,
+         .predicted_seconds = cost.seconds});
     return result;
   }
 
@@ -425,6 +422,10 @@ class Partitioner {
                                  {"size", global_.type(v).dims[dim]},
                                  {"value", value}},
                                 local, v, placement, &origin);
+    // As it was, in blocks perhaps.
+    out_.local.values[masked].type = TensorType(out_.local.type(local));
+    out_.layouts[masked] = Layout(out_.layouts[local]);
+    out_.global_dims[masked] = program::Dims(out_.global_dims[local]);
     masks_.push_back({local, dim, value, masked});
     return masked;
   }
@@ -439,8 +440,7 @@ class Partitioner {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const ValueId v = op.operands[i];
       const Placement placement = OperandPlacement(table, split, static_cast<int>(i));
-      const Want want{
-          .op = index, .operand = static_cast<int>(i), .asked = op.kind == "relayout"};
+      const Want want{.op = index, .operand = static_cast<int>(i), .asked = op.kind == "relayout"};
       const std::vector<BlocksWanted> blocks =
           WantedOf(table, split, static_cast<int>(i), context_.sizes);
       MT_ASSIGN_OR_RETURN(ValueId local, blocks.empty() ? Bring(v, placement, want)

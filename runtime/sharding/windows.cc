@@ -16,9 +16,9 @@ using program::WindowedDim;
 int64_t FloorDiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -CeilDiv(-a, b); }
 
 bool NeedsElements(const FactorTable& table, int window) {
-  return std::any_of(
-      table.windowed.begin(), table.windowed.end(),
-      [&](const WindowedDim& d) { return d.window == window && d.elements && !d.result; });
+  return std::any_of(table.windowed.begin(), table.windowed.end(), [&](const WindowedDim& d) {
+    return d.window == window && d.elements && !d.result;
+  });
 }
 
 }  // namespace
@@ -43,8 +43,7 @@ SplitWindow SplitOf(const FactorTable& table, int window, int64_t parts) {
     // Padding cuts off what the windows see before the chunk and after it.
     split.low = reach;
     split.result_extent = chunk + w.stride - 1;
-    split.high =
-        std::max<int64_t>(0, (positions - 1) * w.stride + 1 - split.result_extent);
+    split.high = std::max<int64_t>(0, (positions - 1) * w.stride + 1 - split.result_extent);
   } else {
     split.result_extent = (positions - 1) * w.stride + reach + 1;
   }
@@ -129,8 +128,8 @@ BlockRoute PlanBlocks(std::span<const Placement> have, const Placement& placemen
     }
     route.seconds = std::numeric_limits<double>::infinity();
     for (const Placement& from : have) {
-      route.seconds = std::min(
-          route.seconds, ReshardSeconds(from, route.through, dims, element_bytes, context));
+      route.seconds = std::min(route.seconds,
+                               ReshardSeconds(from, route.through, dims, element_bytes, context));
     }
     std::vector<int64_t> local(dims.begin(), dims.end());
     for (size_t d = 0; d < local.size(); ++d) {
@@ -144,9 +143,8 @@ BlockRoute PlanBlocks(std::span<const Placement> have, const Placement& placemen
         }
         route.seconds += 2 * static_cast<double>(bytes) / context.cost.memory_bytes_per_second;
       } else {
-        route.seconds += CostOfHalo(wanted[k], dims[wanted[k].dim], local, element_bytes,
-                                    context.cost)
-                             .seconds;
+        route.seconds +=
+            CostOfHalo(wanted[k], dims[wanted[k].dim], local, element_bytes, context.cost).seconds;
       }
       local[wanted[k].dim] = wanted[k].blocks.extent;
     }

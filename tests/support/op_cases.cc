@@ -302,6 +302,21 @@ void AddCollectives(std::vector<OpCase>& cases) {
                    attrs({{"split_dim", n(1)}, {"concat_dim", n(0)}, {"size", n(10)}}),
                    "f32[10,2]",
                    ""});
+  cases.push_back({"halo",
+                   {"f32[3,4]"},
+                   attrs({{"dim", n(0)},
+                          {"size", n(10)},
+                          {"starts", Ints{-1, 2, 5, 8}},
+                          {"extent", n(5)},
+                          {"value", 0.0}}),
+                   "f32[5,4]",
+                   ""});
+  cases.push_back(
+      {"shard_window",
+       {"f32[10,4]"},
+       attrs({{"dim", n(0)}, {"starts", Ints{-1, 2, 5, 8}}, {"extent", n(5)}, {"value", 0.0}}),
+       "f32[5,4]",
+       ""});
   cases.push_back({"shard_slice", {"f32[10,4]"}, attrs({{"dim", n(0)}}), "f32[3,4]", ""});
   cases.push_back({"mask_pad",
                    {"f32[3,4]"},
@@ -327,8 +342,9 @@ std::vector<OpCase> OpCases() {
   AddIndex(cases);
   AddSources(cases);
   AddCollectives(cases);
-  std::vector<OpCase> uneven = UnevenOpCases();
-  cases.insert(cases.end(), uneven.begin(), uneven.end());
+  for (const std::vector<OpCase>& more : {UnevenOpCases(), WindowOpCases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
   for (OpCase& c : cases) {
     if (!c.result.empty()) continue;
     const OpDef* def = Registry::Standard().Find(c.kind);

@@ -37,6 +37,7 @@ struct OpCase {
 
 std::vector<OpCase> OpCases();        // of every op
 std::vector<OpCase> UnevenOpCases();  // some of them: those of op_cases_uneven.cc
+std::vector<OpCase> WindowOpCases();  // likewise: those of op_cases_windows.cc
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name(); }
 
 // Operands for a case: numbers in its range, bools, labels below 3. On the grid: multiples of 1/64

@@ -434,8 +434,8 @@ Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op) {
     const int index = static_cast<int>(&op - making.local().ops.data());
     return MakeFusedKernel(making, {&index, 1});
   }
-  for (const auto make :
-       {MakeLinearKernel, MakeShapeKernel, MakeReduceKernel, MakeIndexKernel, MakeSourceKernel}) {
+  for (const auto make : {MakeLinearKernel, MakeShapeKernel, MakeReduceKernel, MakeIndexKernel,
+                          MakeSourceKernel, MakeWindowKernel}) {
     if (KernelPtr made = make(making, op)) return made;
   }
   return Unimplemented("cpu: no kernel for op `" + op.kind + "`").At(op.where.ToString());

@@ -106,6 +106,8 @@ Result<CollectiveStep> CollectiveStep::Create(const Making& making, const progra
       unpack(Blocks(to.dims, concat, from.dims[concat], group, width, false));
       s.unpack_bytes_ = Aligned(group * s.count_ * width);
     }
+  } else if (op.kind == "halo") {
+    s.halo_ = std::make_unique<HaloStep>(making, op);
   } else {
     return Unimplemented("cpu: no kernel for op `" + op.kind + "`");
   }
@@ -138,17 +140,23 @@ CollectiveStep CollectiveStep::Joined(const Making& making, std::span<const int>
 }
 
 void CollectiveStep::PackOne(const Frame& frame) const {
+  if (halo_ != nullptr) return halo_->Pack(frame);
   if (short_blocks_) std::memset(frame.scratch, 0, pack_bytes_);  // and end in zeros
   for (const Piece& p : packs_) p.copy.Run(frame, frame.at[p.value], frame.scratch);
 }
 
 void CollectiveStep::UnpackOne(const Frame& frame) const {
+  if (halo_ != nullptr) return halo_->Unpack(frame);
   for (const Piece& p : unpacks_) p.copy.Run(frame, frame.scratch + pack_bytes_, frame.at[p.value]);
 }
 
 Status CollectiveStep::Call(collective::Communicator& communicator,
                             const collective::ParallelFor* parallel,
                             std::span<const Frame> frames) {
+  if (halo_ != nullptr) {
+    call_.parallel = parallel;
+    return halo_->Call(communicator, call_, frames);
+  }
   for (size_t d = 0; d < frames.size(); ++d) {
     const Frame& f = frames[d];
     participants_[d].send = packs_.empty() ? f.at[from_] : f.scratch;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/collective/communicator.h"
+#include "runtime/device/cpu/halo_step.h"
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/strided.h"
 
@@ -20,7 +21,9 @@ class CollectiveStep {
   // All-reduces of one group, reduction and type as one call.
   static CollectiveStep Joined(const Making& making, std::span<const int> ops);
 
-  int64_t scratch_bytes() const { return pack_bytes_ + unpack_bytes_; }
+  int64_t scratch_bytes() const {
+    return halo_ != nullptr ? halo_->scratch_bytes() : pack_bytes_ + unpack_bytes_;
+  }
 
   // Pack, Call, Unpack. `frames`: one per local device, with scratch. `each(body)` calls
   // body(device) for all, in parallel where it may.
@@ -35,13 +38,13 @@ class CollectiveStep {
 
   template <typename Each>
   void Pack(std::span<const Frame> frames, const Each& each) const {
-    if (!packs_.empty()) each([&](int d) { PackOne(frames[d]); });
+    if (!packs_.empty() || halo_ != nullptr) each([&](int d) { PackOne(frames[d]); });
   }
   Status Call(collective::Communicator& communicator, const collective::ParallelFor* parallel,
               std::span<const Frame> frames);
   template <typename Each>
   void Unpack(std::span<const Frame> frames, const Each& each) const {
-    if (!unpacks_.empty()) each([&](int d) { UnpackOne(frames[d]); });
+    if (!unpacks_.empty() || halo_ != nullptr) each([&](int d) { UnpackOne(frames[d]); });
   }
 
  private:
@@ -55,6 +58,7 @@ class CollectiveStep {
   void UnpackOne(const Frame& frame) const;
 
   Kind kind_ = Kind::kAllReduce;
+  std::unique_ptr<HaloStep> halo_;  // of a halo; else null
   collective::GroupCall call_;
   mesh::Reduction reduction_ = mesh::Reduction::kSum;
   int64_t count_ = 0;  // elements, as the communicator's call takes them

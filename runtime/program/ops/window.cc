@@ -1,15 +1,15 @@
 // Ops of windows that slide over spatial dimensions: convolutions, sums and maxima of windows, and
 // their gradients, of 1 to 3 spatial dimensions alike.
 //
-// Three kinds of tensors meet in them, and a row is no more than which of its operands and result is
-// which. Types, factors and costs follow from that:
+// Three kinds of tensors meet in them, and a row is no more than which of its operands and result
+// is which. Types, factors and costs follow from that:
 //   elements   [N, S..., C]     what windows slide over
 //   positions  [N, O..., F]     one for each place of the window, O from S (registry.h)
 //   kernel     [K..., C/G, F]   of G groups; group g takes channels g C/G .. to channels g F/G ..
 // Ops without a kernel take each channel for itself: F = C, and `sizes` says K.
 //
-// Attributes, an entry for each spatial dimension: strides, dilations, low, high (the padding before
-// and after). `dims` are the result's dimensions, where operands leave them open.
+// Attributes, an entry for each spatial dimension: strides, dilations, low, high (the padding
+// before and after). `dims` are the result's dimensions, where operands leave them open.
 #include <algorithm>
 #include <limits>
 
@@ -29,9 +29,9 @@ struct WindowRow {
   int operands = 1;
   Role operand[2] = {};
   Role result = Role::kPositions;
-  bool kernel = false;                   // one of them is a kernel
-  double outside[2] = {};                // what an operand holds outside its dimensions
-  double flops = 1;                      // for each tap of each position
+  bool kernel = false;     // one of them is a kernel
+  double outside[2] = {};  // what an operand holds outside its dimensions
+  double flops = 1;        // for each tap of each position
 
   // The operand of that role; -1: none.
   constexpr int Of(Role role) const {
@@ -97,10 +97,10 @@ Result<Dims> Positions(const Attrs& attrs, const Dims& elements, std::span<const
     const int64_t reach = (sizes[d] - 1) * dilations[d] + 1;
     const int64_t room = elements[d + 1] + low[d] + high[d] - reach;
     if (room < 0) {
-      return InvalidArgument("expected a window that fits into the padded dimension, got: " +
-                             std::to_string(reach) + " elements in " +
-                             std::to_string(room + reach) + " of spatial dimension " +
-                             std::to_string(d));
+      return InvalidArgument(
+          "expected a window that fits into the padded dimension, got: " + std::to_string(reach) +
+          " elements in " + std::to_string(room + reach) + " of spatial dimension " +
+          std::to_string(d));
     }
     positions.push_back(room / strides[d] + 1);
   }
@@ -249,12 +249,10 @@ FactorTable TableOf(const WindowRow& row, const OpCall& call, std::span<const Te
     const int f = table.Add(counts_elements ? of_elements : of_positions,
                             kind({Role::kElements, Role::kPositions}));
     if (f < 0) {
-      on(other, d + 1,
-         table.Add(counts_elements ? of_positions : of_elements, FactorKind::kWhole));
+      on(other, d + 1, table.Add(counts_elements ? of_positions : of_elements, FactorKind::kWhole));
       continue;
     }
-    const bool plain =
-        shapes.kernel[d] == 1 && strides[d] == 1 && low[d] == 0 && high[d] == 0;
+    const bool plain = shapes.kernel[d] == 1 && strides[d] == 1 && low[d] == 0 && high[d] == 0;
     if (plain) {
       on(own, d + 1, f);
       on(other, d + 1, f);

@@ -106,12 +106,15 @@ TEST_P(FactorsTest, SizesMultiplyToDimensions) {
   for (size_t r = 0; r < results_.size(); ++r) {
     ASSERT_EQ(table_.results[r].size(), results_[r].dims.size());
     for (size_t d = 0; d < results_[r].dims.size(); ++d) {
-      EXPECT_EQ(product(table_.results[r][d]), results_[r].dims[d]);
+      if (table_.Windowed(true, static_cast<int>(r), static_cast<int>(d)) == nullptr) {
+        EXPECT_EQ(product(table_.results[r][d]), results_[r].dims[d]);
+      }
     }
   }
   for (size_t i = 0; i < types_.size(); ++i) {
     ASSERT_EQ(table_.operands[i].size(), types_[i].dims.size());
     for (size_t d = 0; d < types_[i].dims.size(); ++d) {
+      if (table_.Windowed(false, static_cast<int>(i), static_cast<int>(d)) != nullptr) continue;
       EXPECT_EQ(product(table_.operands[i][d]), types_[i].dims[d])
           << "operand " << i << " dimension " << d;
     }
@@ -129,6 +132,11 @@ TEST_P(FactorsTest, PiecesMakeTheWhole) {
     const Factor& factor = table_.factors[f];
     const int id = static_cast<int>(f);
     if (factor.kind == FactorKind::kWhole || !FirstEverywhere(id)) continue;
+    // Windows need more than their piece: the prover cuts them.
+    if (std::any_of(table_.windows.begin(), table_.windows.end(),
+                    [&](const SlidingWindow& w) { return w.factor == id; })) {
+      continue;
+    }
     const int result_dim = DimOf(table_.results[0], id);
     ASSERT_EQ(result_dim >= 0, factor.kind == FactorKind::kMap);
     for (int64_t pieces = 2; pieces <= 4; ++pieces) {

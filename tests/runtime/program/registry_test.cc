@@ -114,6 +114,9 @@ TEST(RegistryTest, LinearityIsAsListed) {
       {"add", {kJoint}},
       {"broadcast_to", {kAlone}},
       {"concat", {kJoint}},
+      {"conv", {kAlone}},
+      {"conv_filter_grad", {kAlone}},
+      {"conv_input_grad", {kAlone}},
       {"div", {kAlone, kNone}},
       {"matmul", {kAlone}},
       {"mul", {kAlone}},
@@ -127,6 +130,10 @@ TEST(RegistryTest, LinearityIsAsListed) {
       {"stop_gradient", {kAlone}},
       {"sub", {kJoint}},
       {"transpose", {kAlone}},
+      {"window_max_grad", {kNone, kAlone}},
+      {"window_max_pick", {kNone, kAlone}},
+      {"window_sum", {kAlone}},
+      {"window_sum_grad", {kAlone}},
   };
   std::map<std::string, std::vector<Linearity>> got;
   for (const OpDef* def : Registry::Standard().All()) {
@@ -149,11 +156,11 @@ TEST(RegistryTest, FlagsAreAsListed) {
         << def->kind;
   }
   EXPECT_EQ(indexed, (std::set<std::string>{"dropout_mask", "iota", "mask_pad", "shard_slice",
-                                            "stateless_normal", "stateless_truncated_normal",
-                                            "stateless_uniform"}));
+                                            "shard_window", "stateless_normal",
+                                            "stateless_truncated_normal", "stateless_uniform"}));
   EXPECT_EQ(pathed, (std::set<std::string>{"dropout_mask"}));
-  EXPECT_EQ(collective,
-            (std::set<std::string>{"all_gather", "all_reduce", "all_to_all", "reduce_scatter"}));
+  EXPECT_EQ(collective, (std::set<std::string>{"all_gather", "all_reduce", "all_to_all", "halo",
+                                               "reduce_scatter"}));
 }
 
 TEST(RegistryTest, CostOfMatMulCountsMultiplyAdds) {

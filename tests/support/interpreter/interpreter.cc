@@ -124,6 +124,18 @@ Result<std::vector<Array>> EvaluateCollective(const Op& op, const Mesh& mesh,
       std::vector<Array> parts;
       for (const Array* part : sent) parts.push_back(*part);
       out[rank] = Joined(parts, op.attrs.Int("dim"), op.attrs.Int("size"));
+    } else if (op.kind == "halo") {
+      // The whole dimension, then a window of it.
+      std::vector<Array> parts;
+      for (const Array* part : sent) parts.push_back(*part);
+      const int64_t dim = op.attrs.Int("dim");
+      const Array whole = Joined(parts, dim, op.attrs.Int("size"));
+      TensorType type = whole.type;
+      type.dims[dim] = op.attrs.Int("extent");
+      Dims shift(type.dims.size(), 0);
+      shift[dim] = op.attrs.Ints("starts")[place];
+      out[rank] = Window(whole, type, shift, op.attrs.Double("value"));
+      RoundAll(out[rank]);
     } else if (op.kind == "all_to_all") {
       std::vector<Array> parts;
       for (const Array* part : sent) {

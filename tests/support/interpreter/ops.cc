@@ -317,12 +317,19 @@ Array ShardSlice(const Op& op, const Array& x, const TensorType& type, const Sta
   return Window(x, type, shift, kNaN);
 }
 
+Array ShardWindow(const Op& op, const Array& x, const TensorType& type, const Standpoint& here) {
+  Dims shift(type.dims.size(), 0);
+  shift[op.attrs.Int("dim")] = op.attrs.Ints("starts")[ShardOf(op, here)];
+  return Window(x, type, shift, op.attrs.Double("value"));
+}
+
 Result<Array> Evaluate(const Op& op, const Operands& x, const TensorType& type,
                        const Standpoint& here) {
   const Keep keep = here.keep;
   if (auto out = Elementwise(op, x, type, keep)) return *std::move(out);
   if (auto out = Classes(op, x, type, keep)) return *std::move(out);
   if (auto out = Sources(op, x, type, here)) return *std::move(out);
+  if (auto out = OfWindows(op, x, type, keep)) return *std::move(out);
   if (op.kind == "reshape") {
     Array out = *x[0];
     out.type = type;
@@ -344,6 +351,7 @@ Result<Array> Evaluate(const Op& op, const Operands& x, const TensorType& type,
     return Shifted(*x[0], type, shift, RoundTo(type.dtype, op.attrs.Double("value")), keep);
   }
   if (op.kind == "mask_pad") return MaskPad(op, *x[0], type, here);
+  if (op.kind == "shard_window") return ShardWindow(op, *x[0], type, here);
   if (op.kind == "shard_slice") return ShardSlice(op, *x[0], type, here);
   return Unimplemented("interpreter: expected an op that it knows, got: `" + op.kind + "`");
 }

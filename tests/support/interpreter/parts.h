@@ -95,4 +95,6 @@ std::optional<Array> Classes(const Op& op, const Operands& x, const TensorType& 
 std::optional<Array> Sources(const Op& op, const Operands& x, const TensorType& type,
                              const Standpoint& here);
 
+std::optional<Array> OfWindows(const Op& op, const Operands& x, const TensorType& type, Keep keep);
+
 }  // namespace meshtrain::testing::interpreter

@@ -125,5 +125,7 @@ class Drawer {
 // broadcast.
 using Recipe = std::optional<Call> (*)(Drawer& d);
 Recipe RecipeOf(const std::string& kind);
+// Those of windows (windows.cc); null for other ops.
+Recipe WindowRecipeOf(const std::string& kind);
 
 }  // namespace meshtrain::testing::random

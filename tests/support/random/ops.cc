@@ -439,7 +439,7 @@ Recipe RecipeOf(const std::string& kind) {
       {"transpose", Transpose},
   };
   const auto it = recipes.find(kind);
-  return it == recipes.end() ? nullptr : it->second;
+  return it == recipes.end() ? WindowRecipeOf(kind) : it->second;
 }
 
 }  // namespace meshtrain::testing::random

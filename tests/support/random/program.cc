@@ -10,7 +10,8 @@
 namespace meshtrain::testing {
 
 bool IsOfWholePrograms(const program::OpDef& def) {
-  return !def.collective && def.kind != "shard_slice" && def.kind != "mask_pad";
+  return !def.collective && def.kind != "shard_slice" && def.kind != "shard_window" &&
+         def.kind != "mask_pad";
 }
 
 Result<program::Program> DrawProgram(uint64_t seed, const DrawOptions& options) {

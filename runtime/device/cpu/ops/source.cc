@@ -218,6 +218,33 @@ KernelPtr ShardSlice(const Making& making, const TensorType& to, const Op& op) {
   });
 }
 
+// This device's block of what it has, `value` outside.
+KernelPtr ShardWindow(const Making& making, const TensorType& to, const Op& op) {
+  const TensorType& from = making.local().type(op.operands[0]);
+  const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
+  const std::vector<int64_t> starts = op.attrs.Ints("starts");
+  const Dims strides = mesh::Strides(from.dims), to_strides = mesh::Strides(to.dims);
+  std::vector<StridedCopy> copies;
+  std::vector<bool> fills;
+  for (const int64_t index : IndicesAlong(making, op)) {
+    const int64_t begin = std::max<int64_t>(0, starts[index]);
+    const int64_t end = std::min(from.dims[dim], starts[index] + to.dims[dim]);
+    Dims sizes = to.dims;
+    sizes[dim] = std::max<int64_t>(0, end - begin);
+    fills.push_back(sizes[dim] < to.dims[dim]);
+    copies.emplace_back(sizes, strides, sizes[dim] == 0 ? 0 : begin * strides[dim], to_strides,
+                        sizes[dim] == 0 ? 0 : (begin - starts[index]) * to_strides[dim],
+                        DTypeBytes(to.dtype));
+  }
+  const Element value = ElementOf(to.dtype, op.attrs.Double("value"));
+  const int64_t width = DTypeBytes(to.dtype), n = to.num_elements();
+  const ValueId in = op.operands[0], out = op.results[0];
+  return MakeKernel([=, copies = std::move(copies), fills = std::move(fills)](const Frame& f) {
+    if (fills[f.device]) ActiveKernels().fill(f.at[out], value.bytes, width, n);
+    copies[f.device].Run(f, f.at[in], f.at[out]);
+  });
+}
+
 // The operand with the elements past the device's valid extent replaced.
 KernelPtr MaskPad(const Making& making, const TensorType& type, const Op& op) {
   const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
@@ -296,6 +323,7 @@ KernelPtr MakeSourceKernel(const Making& making, const Op& op) {
     return f32 ? DropoutMask<float>(making, type, op) : DropoutMask<double>(making, type, op);
   }
   if (op.kind == "shard_slice") return ShardSlice(making, type, op);
+  if (op.kind == "shard_window") return ShardWindow(making, type, op);
   if (op.kind == "mask_pad") return MaskPad(making, type, op);
   return nullptr;
 }
