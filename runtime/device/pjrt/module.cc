@@ -1,5 +1,6 @@
 #include "runtime/device/pjrt/module.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstring>
@@ -198,15 +199,35 @@ Node Module::Slice(const Node& a, const Dims& starts, const Dims& sizes) {
       a.element, sizes);
 }
 
+Node Module::StridedSlice(const Node& a, const Dims& starts, const Dims& steps, const Dims& dims) {
+  const Node result{"", a.element, dims};
+  std::string text;
+  for (size_t d = 0; d < starts.size(); ++d) {
+    const int64_t limit = dims[d] == 0 ? starts[d] : starts[d] + (dims[d] - 1) * steps[d] + 1;
+    text += (d == 0 ? "" : ", ") + std::to_string(starts[d]) + ":" + std::to_string(limit) + ":" +
+            std::to_string(steps[d]);
+  }
+  return Line(
+      "stablehlo.slice " + a.name + " [" + text + "] : (" + a.type() + ") -> " + result.type(),
+      a.element, dims);
+}
+
 Node Module::Pad(const Node& a, const Node& value, const Dims& before, const Dims& after) {
+  return PadBetween(a, value, before, after, Dims(a.dims.size(), 0));
+}
+
+Node Module::PadBetween(const Node& a, const Node& value, const Dims& before, const Dims& after,
+                        const Dims& between) {
   Dims dims = a.dims;
-  for (size_t d = 0; d < dims.size(); ++d) dims[d] += before[d] + after[d];
+  for (size_t d = 0; d < dims.size(); ++d) {
+    dims[d] += before[d] + after[d] + std::max<int64_t>(0, a.dims[d] - 1) * between[d];
+  }
   if (dims == a.dims) return a;
   const Node result{"", a.element, dims};
   return Line("stablehlo.pad " + a.name + ", " + value.name + ", low = " + List(before) +
                   ", high = " + List(after) +
-                  ", interior = " + List(std::vector<int64_t>(dims.size(), 0)) + " : (" + a.type() +
-                  ", " + value.type() + ") -> " + result.type(),
+                  ", interior = " + List(between) + " : (" + a.type() + ", " + value.type() +
+                  ") -> " + result.type(),
               a.element, dims);
 }
 
@@ -278,6 +299,30 @@ Node Module::Dot(const Node& a, const Node& b, int batch, bool transpose_a, bool
           ", precision = [HIGHEST, HIGHEST] : (" + a.type() + ", " + b.type() + ") -> " +
           result.type();
   return Line(text, a.element, dims);
+}
+
+Node Module::Convolve(const Node& a, const Node& b, const Convolution& c, const Dims& result) {
+  std::string spatial, pads, reversed;
+  for (size_t d = 0; d < c.pads.size(); ++d) {
+    const std::string comma = d == 0 ? "" : ", ";
+    spatial += (d == 0 ? "" : ", ") + std::to_string(d);
+    pads += comma + List({c.pads[d].first, c.pads[d].second});
+    reversed += comma + (c.reversed ? "true" : "false");
+  }
+  const Node type{"", a.element, result};
+  const std::string numbers =
+      c.of_filter ? "[f, " + spatial + ", b]x[i, " + spatial + ", o]->[" + spatial + ", b, f]"
+                  : "[b, " + spatial + ", f]x[" + spatial + ", i, o]->[b, " + spatial + ", f]";
+  return Line("stablehlo.convolution(" + a.name + ", " + b.name + ") dim_numbers = " + numbers +
+                  ", window = {stride = " + List(c.strides) + ", pad = [" + pads +
+                  "], lhs_dilate = " + List(c.left_dilations) +
+                  ", rhs_dilate = " + List(c.right_dilations) + ", reverse = [" + reversed +
+                  "]} {batch_group_count = " + std::to_string(c.batch_groups) +
+                  " : i64, feature_group_count = " + std::to_string(c.feature_groups) +
+                  " : i64, precision_config = [#stablehlo<precision HIGHEST>, "
+                  "#stablehlo<precision HIGHEST>]} : (" +
+                  a.type() + ", " + b.type() + ") -> " + type.type(),
+              a.element, result);
 }
 
 std::vector<Node> Module::While(
@@ -366,6 +411,15 @@ Node Module::AllToAll(const Node& a, int64_t split, int64_t concat, const Groups
                   " : i64, split_count = " + std::to_string(n) + " : i64, " + GroupsText(groups) +
                   "} : (" + a.type() + ") -> " + result.type(),
               a.element, dims);
+}
+
+Node Module::Permute(const Node& a, const Groups& pairs) {
+  std::string text;
+  for (const auto& pair : pairs) text += (text.empty() ? "" : ", ") + List(pair);
+  return Line("\"stablehlo.collective_permute\"(" + a.name + ") {source_target_pairs = dense<[" +
+                  text + "]> : tensor<" + std::to_string(pairs.size()) + "x2xi64>} : (" +
+                  a.type() + ") -> " + a.type(),
+              a.element, a.dims);
 }
 
 }  // namespace meshtrain::device::pjrt

@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/mesh/shape.h"
@@ -54,7 +55,12 @@ class Module {
   Node Reshape(const Node& a, const Dims& dims);
   Node Transpose(const Node& a, const std::vector<int64_t>& permutation);
   Node Slice(const Node& a, const Dims& starts, const Dims& sizes);
+  // `dims` elements from `starts` on, every `steps`-th.
+  Node StridedSlice(const Node& a, const Dims& starts, const Dims& steps, const Dims& dims);
   Node Pad(const Node& a, const Node& value, const Dims& before, const Dims& after);
+  // With so many between two elements, too.
+  Node PadBetween(const Node& a, const Node& value, const Dims& before, const Dims& after,
+                  const Dims& between);
   Node Concat(const std::vector<Node>& parts, int64_t axis);
   Node Iota(const std::string& element, const Dims& dims, int64_t axis);
   // `start` is a scalar; what would reach beyond the end is moved inside.
@@ -66,6 +72,16 @@ class Module {
               const Node& first, bool keep = false);
   // [batch.., m, k] x [batch.., k, n], either operand's last two dimensions the other way round.
   Node Dot(const Node& a, const Node& b, int batch, bool transpose_a, bool transpose_b);
+  // [N, S..., C] under a kernel [K..., C/groups, F]. of_filter: [N, S..., C] under [N, O..., F], the
+  // first dimensions summed over and C the batch, to [K..., C/groups, F].
+  struct Convolution {
+    std::vector<int64_t> strides, left_dilations, right_dilations;
+    std::vector<std::pair<int64_t, int64_t>> pads;
+    int64_t feature_groups = 1, batch_groups = 1;
+    bool reversed = false;  // the kernel, in every spatial dimension
+    bool of_filter = false;
+  };
+  Node Convolve(const Node& a, const Node& b, const Convolution& c, const Dims& result);
   // Runs `body` while `condition` gives true; both get the loop's values, and use no others.
   std::vector<Node> While(
       const std::vector<Node>& initial,
@@ -80,6 +96,8 @@ class Module {
   Node AllGather(const Node& a, int64_t dim, const Groups& groups);
   Node ReduceScatter(std::string_view op, const Node& a, int64_t dim, const Groups& groups);
   Node AllToAll(const Node& a, int64_t split, int64_t concat, const Groups& groups);
+  // pairs: {sender, receiver}; who receives nothing gets zeros.
+  Node Permute(const Node& a, const Groups& pairs);
 
   // A line of any kind that makes a value: "%7 = " + text.
   Node Line(const std::string& text, std::string element, Dims dims);
