@@ -10,14 +10,29 @@
 
 #include "runtime/manifest/field.h"
 
-#define MT_LAYERS(ROW)        \
-  ROW(Dense, Dense)           \
-  ROW(Flatten, Flatten)       \
-  ROW(Reshape, Reshape)       \
-  ROW(Activation, Activation) \
-  ROW(Dropout, Dropout)       \
-  ROW(Add, Add)               \
-  ROW(Concatenate, Concatenate)
+#define MT_LAYERS(ROW)                                \
+  ROW(Dense, Dense)                                   \
+  ROW(Flatten, Flatten)                               \
+  ROW(Reshape, Reshape)                               \
+  ROW(Activation, Activation)                         \
+  ROW(Dropout, Dropout)                               \
+  ROW(Add, Add)                                       \
+  ROW(Concatenate, Concatenate)                       \
+  ROW(Conv1d, Conv1d)                                 \
+  ROW(Conv2d, Conv2d)                                 \
+  ROW(Conv3d, Conv3d)                                 \
+  ROW(MaxPooling1d, MaxPooling1d)                     \
+  ROW(MaxPooling2d, MaxPooling2d)                     \
+  ROW(MaxPooling3d, MaxPooling3d)                     \
+  ROW(AveragePooling1d, AveragePooling1d)             \
+  ROW(AveragePooling2d, AveragePooling2d)             \
+  ROW(AveragePooling3d, AveragePooling3d)             \
+  ROW(GlobalMaxPooling1d, GlobalMaxPooling1d)         \
+  ROW(GlobalMaxPooling2d, GlobalMaxPooling2d)         \
+  ROW(GlobalMaxPooling3d, GlobalMaxPooling3d)         \
+  ROW(GlobalAveragePooling1d, GlobalAveragePooling1d) \
+  ROW(GlobalAveragePooling2d, GlobalAveragePooling2d) \
+  ROW(GlobalAveragePooling3d, GlobalAveragePooling3d)
 
 #define MT_OPTIMIZERS(ROW)  \
   ROW(Adam, Adam)           \
