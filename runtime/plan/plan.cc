@@ -75,8 +75,8 @@ int64_t BytesSent(const Program& local, const Op& op) {
   if (op.kind == "halo") {
     sharding::BlocksWanted blocks{.dim = static_cast<int>(op.attrs.Int("dim"))};
     blocks.blocks = {op.attrs.Ints("starts"), op.attrs.Int("extent")};
-    return sharding::CostOfHalo(blocks, op.attrs.Int("size"), in.dims,
-                                mesh::DTypeBytes(in.dtype), {})
+    return sharding::CostOfHalo(blocks, op.attrs.Int("size"), in.dims, mesh::DTypeBytes(in.dtype),
+                                {})
         .bytes;
   }
   return padded(op.attrs.Int("split_dim")) * (n - 1) / n;

@@ -1,8 +1,8 @@
 // Partition: the program of one device. Walks the ops once; every value keeps the list of layouts
 // it exists in, so that two users of one layout share one reshard, and a third layout starts from
 // the nearest one there is.
-// Long: one walk, whose steps (reshards, masks, blocks of windows, the guard) share the local program
-// that they write.
+// Long: one walk, whose steps (reshards, masks, blocks of windows, the guard) share the local
+// program that they write.
 #include <algorithm>
 #include <limits>
 #include <map>

@@ -273,8 +273,8 @@ class Solver {
       const std::vector<BlocksWanted> blocks =
           WantedOf(info.table, split, static_cast<int>(i), sizes);
       if (!blocks.empty() && Reachable(v, want)) {
-        bring = PlanBlocks(available_[v], want, blocks, problem_.dims(v),
-                           problem_.element_bytes(v), problem_.reshard)
+        bring = PlanBlocks(available_[v], want, blocks, problem_.dims(v), problem_.element_bytes(v),
+                           problem_.reshard)
                     .seconds;
       }
       for (const Placement& have : available_[v]) {

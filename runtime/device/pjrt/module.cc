@@ -225,9 +225,8 @@ Node Module::PadBetween(const Node& a, const Node& value, const Dims& before, co
   if (dims == a.dims) return a;
   const Node result{"", a.element, dims};
   return Line("stablehlo.pad " + a.name + ", " + value.name + ", low = " + List(before) +
-                  ", high = " + List(after) +
-                  ", interior = " + List(between) + " : (" + a.type() + ", " + value.type() +
-                  ") -> " + result.type(),
+                  ", high = " + List(after) + ", interior = " + List(between) + " : (" + a.type() +
+                  ", " + value.type() + ") -> " + result.type(),
               a.element, dims);
 }
 
@@ -417,8 +416,8 @@ Node Module::Permute(const Node& a, const Groups& pairs) {
   std::string text;
   for (const auto& pair : pairs) text += (text.empty() ? "" : ", ") + List(pair);
   return Line("\"stablehlo.collective_permute\"(" + a.name + ") {source_target_pairs = dense<[" +
-                  text + "]> : tensor<" + std::to_string(pairs.size()) + "x2xi64>} : (" +
-                  a.type() + ") -> " + a.type(),
+                  text + "]> : tensor<" + std::to_string(pairs.size()) + "x2xi64>} : (" + a.type() +
+                  ") -> " + a.type(),
               a.element, a.dims);
 }
 

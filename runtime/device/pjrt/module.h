@@ -72,8 +72,8 @@ class Module {
               const Node& first, bool keep = false);
   // [batch.., m, k] x [batch.., k, n], either operand's last two dimensions the other way round.
   Node Dot(const Node& a, const Node& b, int batch, bool transpose_a, bool transpose_b);
-  // [N, S..., C] under a kernel [K..., C/groups, F]. of_filter: [N, S..., C] under [N, O..., F], the
-  // first dimensions summed over and C the batch, to [K..., C/groups, F].
+  // [N, S..., C] under a kernel [K..., C/groups, F]. of_filter: [N, S..., C] under [N, O..., F],
+  // the first dimensions summed over and C the batch, to [K..., C/groups, F].
   struct Convolution {
     std::vector<int64_t> strides, left_dilations, right_dilations;
     std::vector<std::pair<int64_t, int64_t>> pads;

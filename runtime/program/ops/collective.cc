@@ -215,10 +215,9 @@ void RegisterCollectiveOps(Registry& registry) {
     registry.Add(std::move(row));
   }
   // Between no devices, but they read the own device's place.
-  for (OpDef row : {Row("shard_slice", InferShardSlice), Row("mask_pad", InferMaskPad),
-                    Row("shard_window", [](const OpCall& call) {
-                      return InferBlock(call, false);
-                    })}) {
+  for (OpDef row :
+       {Row("shard_slice", InferShardSlice), Row("mask_pad", InferMaskPad),
+        Row("shard_window", [](const OpCall& call) { return InferBlock(call, false); })}) {
     row.index_dependent = true;
     registry.Add(std::move(row));
   }

@@ -72,9 +72,8 @@ void Halo(Lowering& l, const Op& op) {
         m.Binary("subtract", m.Whole("i64", {}, static_cast<uint64_t>(extent)), begin);
     const Node placed =
         m.DynamicSlice(Around(m, rows, dim, extent, extent, 0), dim, offset, extent);
-    const Node taken = m.Binary(
-        "and", m.Compare("GE", at, m.Broadcast(begin, dims)),
-        m.Compare("LT", at, m.Broadcast(Own(m, end, place), dims)));
+    const Node taken = m.Binary("and", m.Compare("GE", at, m.Broadcast(begin, dims)),
+                                m.Compare("LT", at, m.Broadcast(Own(m, end, place), dims)));
     block = m.Select(taken, placed, block);
   }
   l.Set(op.results[0], block);

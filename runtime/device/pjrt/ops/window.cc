@@ -150,8 +150,8 @@ class TapByTap {
       after[d + 1] = w_.low[d] + w_.elements[d] + w_.high[d] - before[d + 1] - w_.covered(d) - 1;
       cut[d + 1] = w_.low[d];
     }
-    const Node spread = m_.PadBetween(values, m_.Splat(values.element, {}, 0), before, after,
-                                      between);
+    const Node spread =
+        m_.PadBetween(values, m_.Splat(values.element, {}, 0), before, after, between);
     return m_.Slice(spread, cut, elements_);
   }
   // For each position the tap of its largest element: the first of equals, a NaN before all; -1
@@ -164,8 +164,7 @@ class TapByTap {
     for (int64_t tap = 0; tap < taps(); ++tap) {
       const Node v = Seen(padded, tap);
       const Node none = m_.Compare("LT", chosen, m_.Like(chosen, 0));
-      const Node first_nan =
-          m_.Binary("and", m_.Compare("NE", v, v), m_.Compare("EQ", top, top));
+      const Node first_nan = m_.Binary("and", m_.Compare("NE", v, v), m_.Compare("EQ", top, top));
       Node better = m_.Binary("or", m_.Compare("GT", v, top), m_.Binary("or", none, first_nan));
       better = m_.Binary("and", better, m_.Compare("GT", Seen(inside, tap), m_.Like(v, 0)));
       top = m_.Select(better, v, top);
