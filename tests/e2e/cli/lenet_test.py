@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""LeNet of deploy/examples/lenet.yaml: twenty steps are the same whatever the mesh splits, the batch, the filters or the
+images themselves; and the example learns.   lenet_test.py BIN_FOLDER"""
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+BIN = Path(sys.argv.pop(1)).resolve()
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "tests" / "support"))
+from metrics_file import steps_of  # noqa: E402
+
+TIMEOUT = 300
+EXAMPLE = (ROOT / "deploy" / "examples" / "lenet.yaml").read_text()
+MESH = "mesh: {batch: 2, h: 2, w: 2}"
+LAYOUT = "layout:\n      inputs: {x: [batch, h, w]}"
+FILTERS = ("layout: {rules: [{match: 'conv_2.*kernel', spec: [unsharded, unsharded, unsharded, model]}, "
+           "{match: 'hidden_1.*kernel', spec: [unsharded, model]}]}")
+
+
+class LeNet(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = Path(tempfile.mkdtemp())
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        subprocess.run([ROOT / "scripts" / "make-data", "--first", "5000", "--out", cls.folder / "data"], check=True,
+                       timeout=TIMEOUT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def run_job(self, text, name, *more):
+        (self.folder / f"{name}.yaml").write_text(text)
+        return subprocess.run([BIN / "meshtrain", "run", "-f", f"{name}.yaml", "--output", f"runs/{name}", *more],
+                              cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+
+    def losses(self, mesh, layout, name, *more):
+        """Of twenty steps in double precision."""
+        text = EXAMPLE
+        for old, new in ((MESH, mesh), (LAYOUT, layout), ("take: 5000", "take: 320"), ("take: 1000", "take: 16"),
+                         ("batch: 100", "batch: 16"), ("epochs: 3", "epochs: 1"),
+                         ("- scale: 0.00392156862745098", "- {cast: f64}\n        - {scale: 0.00392156862745098}")):
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        result = self.run_job(text, name, *more)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        losses = [line["loss"] for line in steps_of(self.folder / "runs" / name / "metrics.jsonl")]
+        self.assertEqual(len(losses), 20)
+        return losses
+
+    def test_twenty_steps_are_the_same_in_every_layout(self):
+        want = self.losses("mesh: {batch: 1}", "", "alone")
+        self.assertLess(want[-1], want[0])
+        for name, mesh, layout in (
+                ("batch", "mesh: {batch: 8}", ""),
+                ("filters", "mesh: {batch: 4, model: 2}", FILTERS),
+                ("space", MESH, LAYOUT),
+                # Seven rows a device, then three and a half.
+                ("uneven", "mesh: {batch: 2, h: 4}", "layout: {inputs: {x: [batch, h, unsharded]}}")):
+            for more in ([], ["--isolated"]):
+                with self.subTest(name, more=more):
+                    got = self.losses(mesh, layout, name + "".join(more), *more)
+                    for step, (ours, reference) in enumerate(zip(got, want)):
+                        self.assertAlmostEqual(ours, reference, delta=1e-9 * max(1, abs(reference)), msg=f"step {step}")
+
+    def test_the_example_learns(self):
+        result = self.run_job(EXAMPLE, "example")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        last = [line for line in result.stdout.splitlines() if line.startswith("    3 ")]
+        self.assertEqual(len(last), 1, result.stdout)
+        self.assertGreater(float(last[0].split()[4]), 0.9, result.stdout)
+
+    def test_the_plan_lists_exchanges(self):
+        (self.folder / "plan.yaml").write_text(EXAMPLE)
+        plan = subprocess.run([BIN / "meshtrain", "plan", "-f", "plan.yaml"], cwd=self.folder, capture_output=True,
+                              text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        self.assertEqual(plan.returncode, 0, plan.stderr)
+        self.assertIn("halo", plan.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
