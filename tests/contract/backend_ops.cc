@@ -256,35 +256,15 @@ TEST_P(BackendSuite, ReshardsAgreeWithTheInterpreter) {
       ExpectNear(*got, *testing::Interpret(program, input), 1e-5);
     }
   }
-  // Windows over images split in space, where links are slow: rows and columns are exchanged.
-  Builder windows("windows");
-  const Builder::Scope scope(windows);
-  const Value image = windows.Input("x", {DType::kF32, {2, 13, 12, 2}});
-  const Value kernel = windows.Input("kernel", {DType::kF32, {3, 3, 2, 3}});
-  Value y = program::Conv(image, kernel, {.strides = {2, 1}, .padding = program::Padding::kSame});
-  y = program::WindowMax(y, {.sizes = {3, 2}, .strides = {1, 2}});
-  const std::vector<Value> wrt = {image, kernel};
-  const auto gradients = windows.Gradient(program::ReduceSum(y * y), std::span<const Value>(wrt));
-  windows.Output("y", y);
-  windows.Output("dx", gradients[0]);
-  windows.Output("dk", gradients[1]);
-  const Program program = *windows.Build();
-  const StepInput input = InputFor(program, 9);
-  for (const char* axes : {"h=2", "h=3", "h=2,w=2", "h=3,w=4"}) {
+  const Program windows = WindowsInSpace();
+  const StepInput images = InputFor(windows, 9);
+  for (const char* axes : kSpaceMeshes) {
     SCOPED_TRACE(axes);
-    const Mesh mesh = *Mesh::Parse(axes);
-    const auto layout = Layout::Parse(mesh.FindAxis("w") ? "{*, h, w, *}" : "{*, h, *, *}", mesh);
-    Given given;
-    given.inputs.insert_or_assign("x", *layout);
-    given.outputs.insert_or_assign("dx", *layout);
-    const sharding::Options slow{
-        .cost = {.link_bytes_per_second = 1e6, .collective_latency_seconds = 0}};
-    const auto plan = plan::MakePlan(*sharding::Shard(program, mesh, given, slow));
-    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-    const auto got = RunPlan(*backend, *plan, input);
+    const plan::Plan plan = PlanInSpace(windows, axes);
+    const auto got = RunPlan(*backend, plan, images);
     ASSERT_TRUE(got.ok()) << got.status().ToString();
-    ExpectNear(*got, *testing::Interpret(program, input), 1e-4);
-    for (const auto& op : plan->local().ops) ran.insert(op.kind);
+    ExpectNear(*got, *testing::Interpret(windows, images), 1e-4);
+    for (const auto& op : plan.local().ops) ran.insert(op.kind);
   }
   for (const program::OpDef* def : program::Registry::Standard().All()) {
     if (!def->collective && def->kind != "shard_slice" && def->kind != "shard_window") continue;

@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <span>
+#include <vector>
+
+#include "runtime/program/ops.h"
 
 namespace meshtrain::device {
 namespace {
@@ -93,6 +97,40 @@ Given EveryAxis(const Program& program, const std::string& mesh_text) {
     if (layout.rank() == 2) layout = layout.WithDim(1, others);
   }
   return given;
+}
+
+Program WindowsInSpace() {
+  program::Builder b("windows");
+  const program::Builder::Scope scope(b);
+  const program::Value image = b.Input("x", {mesh::DType::kF32, {2, 13, 12, 2}});
+  const program::Value kernel = b.Input("kernel", {mesh::DType::kF32, {3, 3, 2, 3}});
+  program::Value y =
+      program::Conv(image, kernel, {.strides = {2, 1}, .padding = program::Padding::kSame});
+  y = program::WindowMax(y, {.sizes = {3, 2}, .strides = {1, 2}});
+  const std::vector<program::Value> wrt = {image, kernel};
+  const auto gradients =
+      b.Gradient(program::ReduceSum(y * y), std::span<const program::Value>(wrt));
+  b.Output("y", y);
+  b.Output("dx", gradients[0]);
+  b.Output("dk", gradients[1]);
+  return *b.Build();
+}
+
+plan::Plan PlanInSpace(const Program& windows, const std::string& mesh_text,
+                       plan::Options options) {
+  const Mesh mesh = *Mesh::Parse(mesh_text);
+  const auto layout =
+      mesh::Layout::Parse(mesh.FindAxis("w") ? "{*, h, w, *}" : "{*, h, *, *}", mesh);
+  Given given;
+  given.inputs.insert_or_assign("x", *layout);
+  given.outputs.insert_or_assign("dx", *layout);
+  const sharding::Options slow{
+      .cost = {.link_bytes_per_second = 1e6, .collective_latency_seconds = 0}};
+  auto partitioned = sharding::Shard(windows, mesh, given, slow);
+  EXPECT_TRUE(partitioned.ok()) << partitioned.status().ToString();
+  auto plan = plan::MakePlan(std::move(*partitioned), options);
+  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+  return std::move(*plan);
 }
 
 }  // namespace meshtrain::device

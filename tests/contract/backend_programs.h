@@ -30,4 +30,11 @@ sharding::Given FirstDimension(const program::Program& program, const std::strin
 // together.
 sharding::Given EveryAxis(const program::Program& program, const std::string& mesh_text);
 
+// A convolution and a maximum, with gradients, over images that are split in space where links are
+// slow: rows and columns are exchanged between neighbours.
+program::Program WindowsInSpace();
+inline constexpr const char* kSpaceMeshes[] = {"h=2", "h=3", "h=2,w=2", "h=3,w=4"};
+plan::Plan PlanInSpace(const program::Program& windows, const std::string& mesh_text,
+                       plan::Options options = {});
+
 }  // namespace meshtrain::device

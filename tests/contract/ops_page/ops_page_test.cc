@@ -80,7 +80,9 @@ class Notes {
   }
 
   void Add(const program::Program& program, const std::string& mesh, const Given& given) {
-    const plan::Plan plan = PlanOf(program, mesh, given, {.fuse = false});
+    Add(PlanOf(program, mesh, given, {.fuse = false}));
+  }
+  void Add(const plan::Plan& plan) {
     std::vector<int64_t> ranks;
     for (int64_t r = 0; r < plan.partitioned.mesh.size(); ++r) ranks.push_back(r);
     for (const auto& [kind, backend] : backends_) {
@@ -109,7 +111,8 @@ class Notes {
   std::map<std::string, Known> known_;
 };
 
-// From layout to layout by every collective, and a sum of shards that are uneven.
+// From layout to layout by every collective, a sum of shards that are uneven, and windows over
+// images split in space.
 void AddMoves(Notes& notes) {
   const mesh::Mesh mesh = *mesh::Mesh::Parse("a=2,b=2");
   for (const char* from : {"{a, *}", "{*, b}", "{*, *}", "{*, *} sum(a)"}) {
@@ -124,6 +127,8 @@ void AddMoves(Notes& notes) {
       notes.Add(*b.Build(), "a=2,b=2", given);
     }
   }
+  const program::Program windows = WindowsInSpace();
+  for (const char* axes : kSpaceMeshes) notes.Add(PlanInSpace(windows, axes, {.fuse = false}));
 }
 
 std::string Page() {

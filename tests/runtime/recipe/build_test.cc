@@ -243,7 +243,7 @@ TEST(BuildTest, TheShortLastBatchGoesOnWithTheSameStates) {
   EXPECT_EQ(declared->Trace({TensorType{DType::kF32, {5, 28, 28}}, TensorType{DType::kI32, {5}}})
                 .status()
                 .message(),
-            "mnist-mlp.yaml:31:14: program.data.batch: x f32[5,28,28], the short last batch, does "
+            "mnist-mlp.yaml:35:14: program.data.batch: x f32[5,28,28], the short last batch, does "
             "not divide over "
             "{batch, *, *} of mesh batch=8 (data.drop_remainder: true leaves it out of training, "
             "data.uneven: true takes it)");
