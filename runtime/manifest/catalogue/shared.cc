@@ -1,5 +1,7 @@
 #include "runtime/manifest/catalogue/shared.h"
 
+#include <utility>
+
 #include "runtime/manifest/catalogue/catalogue.h"
 
 namespace meshtrain::manifest {
@@ -42,6 +44,35 @@ Field RegularizerOption(std::string_view name, std::string_view about) {
        option::Number(
            "l2", {}, {.about = "Factor of the sum of squares.", .fallback = "0", .sample = "0.1"})},
       {.about = about, .fallback = "none"});
+}
+
+std::vector<Field> WithKernelAndBias(std::vector<Field> own, std::string_view kernel_layout) {
+  for (Field& field : std::vector<Field>{
+           ActivationOption(
+               {.about = "What is done to each output.", .fallback = "linear", .sample = "gelu"}),
+           option::Bool(
+               "use_bias",
+               {.about = "Whether there is a bias.", .fallback = "true", .sample = "false"}),
+           option::OneOf("kernel_initializer", Initializers(),
+                         {.about = "The kernel's first values.",
+                         .fallback = "glorot_uniform",
+                         .sample = "he_normal"}),
+           option::OneOf(
+               "bias_initializer", Initializers(),
+               {.about = "The bias's first values.", .fallback = "zeros", .sample = "ones"}),
+           RegularizerOption("kernel_regularizer", "Added to the loss for the kernel."),
+           RegularizerOption("bias_regularizer", "Added to the loss for the bias."),
+           option::Texts("kernel_layout",
+                         {.about = "The kernel's layout: an axis of the mesh, or unsharded, for "
+                                   "each dimension. It goes before `layout.rules`.",
+                         .fallback = "the rules'",
+                         .sample = kernel_layout}),
+           option::Texts(
+               "bias_layout",
+               {.about = "The bias's layout.", .fallback = "the rules'", .sample = "[batch]"})}) {
+    own.push_back(std::move(field));
+  }
+  return own;
 }
 
 Field Reduction() {

@@ -1,7 +1,9 @@
 // Options that several entries of the catalogue have.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/manifest/field.h"
@@ -11,6 +13,16 @@ namespace meshtrain::manifest {
 // Of layers.
 Field ActivationOption(const Says& says);
 Field RegularizerOption(std::string_view name, std::string_view about);  // l1, l2
+
+// `own`, and then what every layer with a kernel and a bias takes. `kernel_layout`: a sample.
+std::vector<Field> WithKernelAndBias(std::vector<Field> own, std::string_view kernel_layout);
+// Entry::weights of such a layer.
+template <int kKernelRank>
+std::vector<std::pair<std::string, int>> KernelAndBias(const Options& options) {
+  std::vector<std::pair<std::string, int>> weights = {{"kernel", kKernelRank}};
+  if (options.Bool("use_bias", true)) weights.emplace_back("bias", 1);
+  return weights;
+}
 
 // Of losses.
 Field Reduction();
