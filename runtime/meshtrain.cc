@@ -30,6 +30,9 @@ Result<Job> Job::Join(const Mesh& mesh, SessionOptions options) {
     options.process = job.team->process();
     options.communicator = job.team->communicators();
   }
+  if (options.devices == 0) {
+    options.devices = static_cast<int>(job.mesh.LocalRanks(options.process).size());
+  }
   MT_ASSIGN_OR_RETURN(job.session, Session::Create(std::move(options)));
   return job;
 }

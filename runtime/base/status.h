@@ -47,6 +47,7 @@ enum class Origin : uint8_t {
   kPeers,     // another process: lost, standing still, refusing us, or at the port that is ours
   kStop,      // nothing is wrong: the process was asked to stop
   kNumbers,   // a loss, a gradient or a new value that is not finite
+  kDevice,    // a device of this process that is lost: who starts anew may find it, or another
 };
 
 // "manifest"; how an origin is written where it travels between processes.

@@ -90,6 +90,7 @@ int ExitCodeOf(const Status& status, int signal) {
     case Origin::kInput:
       return OfInput(status.code());
     case Origin::kPeers:
+    case Origin::kDevice:
       return OfPeers(status.code());
     case Origin::kStop:
       return 128 + signal;

@@ -20,6 +20,7 @@ namespace meshtrain::cluster {
 //                         memory, 70 a bug, 74 the rest
 //   kPeers                138 lost, late, or all have to start again; 78 a token that they refuse;
 //                         the rest as kOutput
+//   kDevice               as kPeers
 //   kStop                 128 + `signal`, which asked for it
 //   kNumbers              79
 // OK is 0.

@@ -18,7 +18,16 @@ Result<std::unique_ptr<Backend>> Cpu(const BackendOptions& options) {
 }
 
 Result<std::unique_ptr<Backend>> Discrete(const BackendOptions& options) {
-  return MakeDiscreteBackend({.threads = options.threads});
+  MT_ASSIGN_OR_RETURN(DiscreteOptions own,
+                      ParseDiscreteOptions(Environment("MESHTRAIN_DISCRETE_OPTIONS")));
+  own.threads = options.threads;
+  if (own.devices > 0 && own.devices < options.devices) {
+    return InvalidArgument("discrete: expected at least " + std::to_string(options.devices) +
+                           " devices, got: " + std::to_string(own.devices) +
+                           " (MESHTRAIN_DISCRETE_OPTIONS)")
+        .From(Origin::kManifest);
+  }
+  return MakeDiscreteBackend(own);
 }
 
 Result<std::unique_ptr<Backend>> Pjrt(const BackendOptions& options) {

@@ -162,12 +162,30 @@ class Checker {
 
   void Kind() {
     const mesh::DeviceKind kind = program_.devices.kind;
-    const bool runs = kind == mesh::DeviceKind::kCpu || kind == mesh::DeviceKind::kPjrt;
-    if (runs || !Clean({"devices.kind"})) return;
-    problems_.Add(At("devices.kind"), Path("devices.kind"),
-                  "expected cpu or pjrt, the kinds that run yet, got: " +
-                      std::string(mesh::DeviceKindName(kind)) +
-                      (program_.devices.kind_given ? "" : " (of the strategy TPU)"));
+    if (!Clean({"devices.kind"})) return;
+    const bool runs = kind == mesh::DeviceKind::kCpu || kind == mesh::DeviceKind::kDiscrete ||
+                      kind == mesh::DeviceKind::kPjrt;
+    if (!runs) {
+      problems_.Add(At("devices.kind"), Path("devices.kind"),
+                    "expected cpu, discrete or pjrt, the kinds that run yet, got: " +
+                        std::string(mesh::DeviceKindName(kind)) +
+                        (program_.devices.kind_given ? "" : " (of the strategy TPU)"));
+    }
+    if (kind != mesh::DeviceKind::kPjrt) return;
+    if (!program_.mesh.empty() && options_.processes > 1) {
+      problems_.Add(At("devices.kind"), Path("devices.kind"),
+                    "expected cpu or discrete in " + Count(options_.processes, "process") +
+                        ": collectives of pjrt's devices do not leave their process, got: pjrt");
+    }
+    // Packs are the program's; who adds what first is the plugin's.
+    constexpr std::string_view kOps = "mirrored.cross_device_ops";
+    if (program_.mirrored && program_.mirrored->cross_device_ops != CrossDeviceOps::kAuto &&
+        program_.mirrored->cross_device_ops != CrossDeviceOps::kNccl) {
+      problems_.Add(
+          At(kOps), Path(kOps),
+          "expected Auto on devices of kind pjrt, whose plugin makes their sums, got: " +
+              CrossDeviceOpsNames()[static_cast<size_t>(program_.mirrored->cross_device_ops)]);
+    }
   }
 
   void Epochs() {

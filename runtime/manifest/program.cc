@@ -34,4 +34,10 @@ std::string Program::Where(std::string_view field) const {
   return At(file, PlaceOf(field), "") + path + "." + std::string(field);
 }
 
+const std::vector<std::string>& CrossDeviceOpsNames() {
+  static const std::vector<std::string> kNames = {"Auto", "NCCL", "HierarchicalCopy",
+                                                  "ReductionToOneDevice", "Ring"};
+  return kNames;
+}
+
 }  // namespace meshtrain::manifest

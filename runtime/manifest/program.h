@@ -165,6 +165,7 @@ enum class CrossDeviceOps : uint8_t {
   kReductionToOneDevice,
   kRing
 };
+const std::vector<std::string>& CrossDeviceOpsNames();  // in their order
 struct Mirrored {
   CrossDeviceOps cross_device_ops = CrossDeviceOps::kAuto;
   Packing packing;

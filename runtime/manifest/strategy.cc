@@ -88,6 +88,12 @@ void CheckStrict(Problems& problems, const Program& program, int64_t processes) 
                  "strict holds where the devices share memory: expected fast between processes, "
                  "got: strict in " +
                      std::to_string(processes) + " processes");
+  } else if (program.devices.kind_given.value_or(mesh::DeviceKind::kCpu) !=
+             mesh::DeviceKind::kCpu) {
+    problems.Add(program.PlaceOf("numerics"), program.path + ".numerics",
+                 "strict holds where the devices share memory: expected fast on devices of kind " +
+                     std::string(mesh::DeviceKindName(*program.devices.kind_given)) +
+                     ", got: strict");
   }
 }
 

@@ -11,7 +11,6 @@
 namespace meshtrain::mesh {
 namespace {
 
-constexpr std::string_view kKindNames[] = {"cpu", "cuda", "tpu", "pjrt"};
 constexpr int64_t kMaxDevices = 1 << 20;
 constexpr int kMaxAxes = 8;
 constexpr int64_t kMaxNumber = std::numeric_limits<int>::max();  // of a process or device
@@ -24,7 +23,21 @@ bool IsName(std::string_view text) {
 
 }  // namespace
 
-std::string_view DeviceKindName(DeviceKind kind) { return kKindNames[static_cast<int>(kind)]; }
+const std::vector<std::string>& DeviceKindNames() {
+  static const std::vector<std::string> kNames = {"cpu", "discrete", "cuda", "tpu", "pjrt"};
+  return kNames;
+}
+
+std::string_view DeviceKindName(DeviceKind kind) {
+  return DeviceKindNames()[static_cast<size_t>(kind)];
+}
+
+std::optional<DeviceKind> FindDeviceKind(std::string_view name) {
+  const std::vector<std::string>& names = DeviceKindNames();
+  const auto at = std::find(names.begin(), names.end(), name);
+  if (at == names.end()) return std::nullopt;
+  return static_cast<DeviceKind>(at - names.begin());
+}
 
 std::string Device::ToString() const {
   std::string text = process == 0 ? "" : std::to_string(process) + "/";
@@ -52,9 +65,9 @@ Result<Device> Device::Parse(std::string_view text) {
   std::string kind(rest.substr(0, colon));
   for (char& c : kind) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (kind == "gpu") kind = "cuda";
-  const auto at = std::find(std::begin(kKindNames), std::end(kKindNames), kind);
-  if (at == std::end(kKindNames)) return bad();
-  device.kind = static_cast<DeviceKind>(at - std::begin(kKindNames));
+  const auto known = FindDeviceKind(kind);
+  if (!known) return bad();
+  device.kind = *known;
   return device;
 }
 

@@ -18,8 +18,11 @@
 
 namespace meshtrain::mesh {
 
-enum class DeviceKind : uint8_t { kCpu, kCuda, kTpu, kPjrt };
-std::string_view DeviceKindName(DeviceKind kind);  // "cpu", "cuda", "tpu", "pjrt"
+enum class DeviceKind : uint8_t { kCpu, kDiscrete, kCuda, kTpu, kPjrt };
+std::string_view DeviceKindName(DeviceKind kind);  // "cpu", "discrete", "cuda", "tpu", "pjrt"
+std::optional<DeviceKind> FindDeviceKind(std::string_view name);
+// Their names, in their order.
+const std::vector<std::string>& DeviceKindNames();
 
 // One device of one process. Text: "cpu:3" in process 0, "1/cpu:3" in process 1.
 struct Device {

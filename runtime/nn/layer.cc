@@ -67,6 +67,8 @@ Value Layer::Run(std::span<const Value> inputs, const Where& where) {
   if (built_) frame.path = path_;  // a layer that is shared keeps the path it got first
   std::optional<Builder::NameScope> scope;
   if (!name_.empty()) scope.emplace(*builder, name_);
+  std::optional<Builder::LineScope> line;
+  if (line_.line > 0) line.emplace(*builder, line_);
   top = &frame;
   if (!built_) {
     path_ = frame.path;

@@ -75,6 +75,9 @@ class Layer {
   // Its weights and those of the layers it has called, in the order in which they were made; empty
   // before the first call.
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  // Where a manifest declares the layer: the line of the ops that it records. Without one it is
+  // that of the code.
+  void set_line(program::SourceLine line) { line_ = std::move(line); }
   // The first error of a trace arose in this layer.
   bool failed() const { return failed_; }
 
@@ -103,6 +106,7 @@ class Layer {
   std::string path_;  // once built
   bool built_ = false;
   bool failed_ = false;
+  program::SourceLine line_;
   std::vector<Parameter> parameters_;
 };
 

@@ -52,6 +52,14 @@ Builder::NameScope::NameScope(Builder& builder, std::string_view name)
 }
 Builder::NameScope::~NameScope() { builder_.path_.resize(length_); }
 
+Builder::LineScope::LineScope(Builder& builder, const SourceLine& line)
+    : builder_(builder), outermost_(builder.scope_line_ == nullptr) {
+  if (outermost_) builder_.scope_line_ = &line;
+}
+Builder::LineScope::~LineScope() {
+  if (outermost_) builder_.scope_line_ = nullptr;
+}
+
 ValueId Builder::NewValue(TensorType type, int32_t op) {
   program_.values.push_back({std::move(type), op});
   return static_cast<ValueId>(program_.values.size()) - 1;
@@ -171,7 +179,9 @@ std::vector<Value> Builder::Append(std::string_view kind, std::vector<Operand> o
                                                 : DType::kF32;
     if (number_type != DType::kBool) break;
   }
-  Op op{std::string(kind), std::move(attrs), {}, {}, path_, LineOf(where)};
+  const bool in_layer = scope_line_ != nullptr && forward_line_ == nullptr;
+  Op op{
+      std::string(kind), std::move(attrs), {}, {}, path_, in_layer ? *scope_line_ : LineOf(where)};
   std::vector<TensorType> types;
   for (const Operand& operand : operands) {
     const Value v = Resolve(operand, number_type);

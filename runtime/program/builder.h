@@ -135,6 +135,20 @@ class Builder {
     size_t length_;
   };
 
+  // Ops recorded while it lives are of this line, whatever code records them: those of a manifest's
+  // layer, of the line that declares it. Of several scopes the outermost counts.
+  class LineScope {
+   public:
+    LineScope(Builder& builder, const SourceLine& line);
+    ~LineScope();
+    LineScope(const LineScope&) = delete;
+    LineScope& operator=(const LineScope&) = delete;
+
+   private:
+    Builder& builder_;
+    const bool outermost_;
+  };
+
   Value Input(std::string name, TensorType type);
   void Output(std::string name, const Operand& value);
   // The newest version of the variable; its first use makes it a state of the program. Two
@@ -192,6 +206,7 @@ class Builder {
       constants_;  // by the number's bits: NaN and -0.0 differ
   const SourceLine* forward_line_ =
       nullptr;  // while a gradient is made: the line of the op it belongs to
+  const SourceLine* scope_line_ = nullptr;  // of the LineScope
 
   friend class Value;
 };

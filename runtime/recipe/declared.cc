@@ -38,8 +38,10 @@ Result<Declared> Declared::Create(const Program& program) {
     }
     MT_ASSIGN_OR_RETURN(declared.mesh_, mesh::Mesh::Create(program.mesh, std::move(devices)));
   }
-  for (const manifest::Layer& layer : program.model.layers)
+  for (const manifest::Layer& layer : program.model.layers) {
     declared.layers_.push_back(MakeLayer(layer));
+    declared.layers_.back()->set_line({program.file, layer.spot.place.line});
+  }
   train::Recipe& recipe = declared.recipe_;
   recipe.components = manifest::Components(program);
   if (program.model.functional) {

@@ -15,6 +15,7 @@ Status FromPeer(const Status& error) {
     case Origin::kOurs:
     case Origin::kPeers:
     case Origin::kStop:
+    case Origin::kDevice:  // theirs
       break;
   }
   return Status(error.code(), error.message()).From(Origin::kPeers);

@@ -37,7 +37,8 @@ struct StrategyOptions {
   int64_t seed = 0;                              // of initial values
   int threads = 0;                               // of this process; 0: one per core
   Duration deadline = std::chrono::seconds(60);  // how long a replica waits for another one
-  // As execute::SessionOptions, of steps over the mesh.
+  // As execute::SessionOptions, of steps over the mesh. The kind is of replicas too; where devices
+  // are named, it is theirs.
   bool isolated = false;
   int64_t memory = 0;
   std::string device_kind = "cpu";
@@ -55,7 +56,7 @@ struct MeshOptions {
 };
 
 struct MirroredOptions {
-  std::vector<std::string> devices;  // "cpu:0", "cpu:1"; none: `count` of them
+  std::vector<std::string> devices;  // "cpu:0", "cpu:1"; none: `count` of common.device_kind
   int64_t count = 0;                 // 0: those that are found, which without GPUs is one CPU
   CrossDeviceOps cross_device_ops = CrossDeviceOps::kAuto;
   Packing packing;
@@ -63,7 +64,7 @@ struct MirroredOptions {
 };
 
 struct CentralStorageOptions {
-  std::vector<std::string> compute_devices;  // none: `count` of them
+  std::vector<std::string> compute_devices;  // none: `count` of common.device_kind
   int64_t count = 0;
   StrategyOptions common;
 };
@@ -88,7 +89,8 @@ struct MultiWorkerOptions {
 // tf.distribute's TPUClusterResolver: which TPU. tpu.h says what each form means.
 struct TpuClusterResolver {
   std::string tpu;  // "local": this host's; "HOST:PORT" or "grpc://HOST:PORT", several with commas;
-                    // "": the environment's
+                    // "": the environment's, or this host's where the kind of devices is pjrt
+  int64_t chips = 0;  // of this host, to use; 0: all
 };
 
 }  // namespace meshtrain::strategy

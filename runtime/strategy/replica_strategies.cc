@@ -5,6 +5,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/collective/communicator.h"
+#include "runtime/device/devices.h"
 #include "runtime/membership/environment.h"
 #include "runtime/membership/join_team.h"
 #include "runtime/strategy/cross_device.h"
@@ -15,19 +16,36 @@
 namespace meshtrain::strategy {
 namespace {
 
-// How many devices `names` are, or `count` CPUs; each must be one that this build can use.
-Result<int64_t> CountDevices(const std::vector<std::string>& names, int64_t count) {
+struct Devices {
+  int64_t count = 1;
+  std::vector<int> indices;  // empty: from 0 on
+  std::string kind;
+};
+
+std::string KindsOfThisBuild() {
+  std::string names;
+  for (const device::Kind& kind : device::Kinds()) {
+    if (kind.built) names += (names.empty() ? "" : ", ") + std::string(kind.name);
+  }
+  return names;
+}
+
+// The devices that `names` are, of one kind that this build can use; or `count` of `kind`, which is
+// the options'.
+Result<Devices> FindDevices(const std::vector<std::string>& names, int64_t count,
+                            const std::string& kind) {
   if (names.empty()) {
     if (count < 0) {
       return InvalidArgument("devices: expected a count of at least 1, got: " +
                              std::to_string(count));
     }
-    return std::max<int64_t>(1, count);  // found: one CPU
+    return Devices{.count = std::max<int64_t>(1, count), .indices = {}, .kind = kind};
   }
   if (count != 0 && count != static_cast<int64_t>(names.size())) {
     return InvalidArgument("devices: expected as many names as the count of " +
                            std::to_string(count) + ", got: " + std::to_string(names.size()));
   }
+  Devices found{.count = static_cast<int64_t>(names.size()), .indices = {}, .kind = ""};
   std::set<mesh::Device> seen;
   for (const std::string& name : names) {
     MT_ASSIGN_OR_RETURN(const mesh::Device device, mesh::Device::Parse(name));
@@ -37,13 +55,26 @@ Result<int64_t> CountDevices(const std::vector<std::string>& names, int64_t coun
     if (!seen.insert(device).second) {
       return InvalidArgument("devices: expected each device once, got twice: " + name);
     }
-    if (device.kind != mesh::DeviceKind::kCpu) {
+    const std::string_view its = mesh::DeviceKindName(device.kind);
+    const std::vector<device::Kind>& kinds = device::Kinds();
+    if (std::none_of(kinds.begin(), kinds.end(),
+                     [&](const device::Kind& known) { return known.built && known.name == its; })) {
       return Unimplemented("device " + name + ": this build has no backend for " +
-                           std::string(mesh::DeviceKindName(device.kind)) +
-                           " devices, expected: cpu:N");
+                           std::string(its) + " devices, expected one of the kinds " +
+                           KindsOfThisBuild());
     }
+    if (found.kind.empty()) found.kind = its;
+    if (found.kind != its) {
+      return InvalidArgument("devices: expected devices of one kind, got: " + names[0] + " and " +
+                             name);
+    }
+    found.indices.push_back(device.index);
   }
-  return static_cast<int64_t>(names.size());
+  // What says nothing has the kind "cpu".
+  if (kind != "cpu" && kind != found.kind) {
+    return InvalidArgument("devices: expected devices of the kind " + kind + ", got: " + names[0]);
+  }
+  return found;
 }
 
 void WarnOfNccl(std::string_view strategy, std::string_view instead) {
@@ -53,11 +84,29 @@ void WarnOfNccl(std::string_view strategy, std::string_view instead) {
 
 }  // namespace
 
+int ReplicaStrategy::OwnSetup::DevicesNeeded() const {
+  int most = 0;
+  for (int64_t d = 0; d < devices; ++d) most = std::max(most, IndexOf(d) + 1);
+  return most;
+}
+
+Status ReplicaStrategy::OwnSetup::UseDevices(const std::vector<std::string>& names, int64_t count) {
+  auto found = FindDevices(names, count, common.device_kind);
+  MT_RETURN_IF_ERROR(found.status().At(name));
+  devices = found->count;
+  indices = std::move(found->indices);
+  common.device_kind = std::move(found->kind);
+  return OkStatus();
+}
+
 std::vector<mesh::Device> ReplicaStrategy::OwnSetup::AllDevices() const {
   std::vector<mesh::Device> all;
   for (int p = 0; p < processes; ++p) {
     for (int64_t d = 0; d < devices; ++d) {
-      all.push_back({.process = p, .index = static_cast<int>(d)});
+      all.push_back(
+          {.kind = mesh::FindDeviceKind(common.device_kind).value_or(mesh::DeviceKind::kCpu),
+           .process = p,
+           .index = IndexOf(d)});
     }
   }
   return all;
@@ -82,7 +131,7 @@ Result<std::unique_ptr<ReplicaStrategy>> ReplicaStrategy::Make(OwnSetup setup) {
                                     .packing = setup.packing,
                                     .team = setup.team,
                                     .session = {.device_kind = setup.common.device_kind,
-                                                .devices = static_cast<int>(setup.devices),
+                                                .devices = setup.DevicesNeeded(),
                                                 .isolated = setup.common.isolated,
                                                 .threads = setup.common.threads,
                                                 .process = setup.process,
@@ -93,12 +142,18 @@ Result<std::unique_ptr<ReplicaStrategy>> ReplicaStrategy::Make(OwnSetup setup) {
                                     .layout = {}};
   if (setup.replicas_in_sync() == 1) {
     on_mesh.batch_axis.clear();  // the mesh of one device, whose programs hold no collective
+    if (setup.IndexOf(0) != 0) {
+      MT_ASSIGN_OR_RETURN(on_mesh.mesh, mesh::Mesh::Create({}, setup.AllDevices()));
+    }
   } else {
     MT_ASSIGN_OR_RETURN(on_mesh.mesh, mesh::Mesh::Create({{"batch", setup.replicas_in_sync()}},
                                                          setup.AllDevices()));
   }
   if (setup.described) {
     on_mesh.session.isolated = true;
+  }
+  // kAuto is the backend's own way.
+  if (setup.ops != CrossDeviceOps::kAuto) {
     on_mesh.session.local_communicator =
         [ops = setup.ops](const mesh::Mesh& mesh,
                           uint64_t) -> Result<std::unique_ptr<collective::Communicator>> {
@@ -117,9 +172,9 @@ Result<std::unique_ptr<ReplicaStrategy>> Strategy::Default(StrategyOptions optio
 
 Result<std::unique_ptr<ReplicaStrategy>> Strategy::OneDevice(std::string_view device,
                                                              StrategyOptions options) {
-  const auto count = CountDevices({std::string(device)}, 1);
-  MT_RETURN_IF_ERROR(count.status().At("OneDeviceStrategy"));
-  return ReplicaStrategy::Make({.name = "OneDeviceStrategy", .common = options});
+  ReplicaStrategy::OwnSetup setup{.name = "OneDeviceStrategy", .common = std::move(options)};
+  MT_RETURN_IF_ERROR(setup.UseDevices({std::string(device)}, 1));
+  return ReplicaStrategy::Make(std::move(setup));
 }
 
 Result<std::unique_ptr<ReplicaStrategy>> Strategy::Mirrored(MirroredOptions options) {
@@ -127,9 +182,7 @@ Result<std::unique_ptr<ReplicaStrategy>> Strategy::Mirrored(MirroredOptions opti
                                   .ops = options.cross_device_ops,
                                   .packing = options.packing,
                                   .common = options.common};
-  const auto count = CountDevices(options.devices, options.count);
-  MT_RETURN_IF_ERROR(count.status().At(setup.name));
-  setup.devices = *count;
+  MT_RETURN_IF_ERROR(setup.UseDevices(options.devices, options.count));
   if (setup.ops == CrossDeviceOps::kNccl) {
     WarnOfNccl(setup.name, "AUTO");
     setup.ops = CrossDeviceOps::kAuto;
@@ -141,9 +194,7 @@ Result<std::unique_ptr<ReplicaStrategy>> Strategy::Mirrored(MirroredOptions opti
 Result<std::unique_ptr<ReplicaStrategy>> Strategy::CentralStorage(CentralStorageOptions options) {
   ReplicaStrategy::OwnSetup setup{
       .name = "CentralStorageStrategy", .central = true, .common = options.common};
-  const auto count = CountDevices(options.compute_devices, options.count);
-  MT_RETURN_IF_ERROR(count.status().At(setup.name));
-  setup.devices = *count;
+  MT_RETURN_IF_ERROR(setup.UseDevices(options.compute_devices, options.count));
   return ReplicaStrategy::Make(std::move(setup));
 }
 
@@ -171,13 +222,31 @@ Result<std::unique_ptr<ReplicaStrategy>> Strategy::Tpu(const TpuClusterResolver&
 }
 
 Result<std::unique_ptr<ReplicaStrategy>> Strategy::Tpu(const TpuClusterResolver& resolver,
-                                                       StrategyOptions,
+                                                       StrategyOptions options,
                                                        const membership::Environment& environment) {
-  MT_ASSIGN_OR_RETURN(const TpuCluster tpu, ResolveTpu(resolver, environment));
-  return Unimplemented("TPUStrategy on " + tpu.ToString() +
-                       ": expected a build with the PJRT backend and a plugin for TPUs "
-                       "(libtpu.so), got: a build for "
-                       "CPUs; everything else of this strategy is MirroredStrategy");
+  ReplicaStrategy::OwnSetup setup{.name = "TPUStrategy", .common = std::move(options)};
+  std::string& kind = setup.common.device_kind;
+  if (kind != "cpu" && kind != "pjrt") {
+    return InvalidArgument(setup.name + ": expected devices of the kind pjrt, got: " + kind);
+  }
+  // Who names the kind has a plugin, and that drives this host's own devices.
+  TpuClusterResolver asked = resolver;
+  if (kind == "pjrt" && asked.tpu.empty()) asked.tpu = "local";
+  MT_ASSIGN_OR_RETURN(const TpuCluster tpu, ResolveTpu(asked, environment));
+  if (!tpu.local || tpu.hosts.size() > 1) {
+    return Unimplemented(
+        setup.name + " on " + tpu.ToString() +
+        ": expected the chips of this host alone, which a PJRT plugin (libtpu.so) "
+        "drives, got: " +
+        (tpu.local ? std::to_string(tpu.hosts.size()) + " hosts" : "a server at " + tpu.hosts[0]));
+  }
+  kind = "pjrt";
+  setup.devices = resolver.chips > 0 ? resolver.chips : tpu.chips_per_host;
+  if (setup.devices == 0) {
+    MT_ASSIGN_OR_RETURN(const auto plugin, device::MakeBackend({.kind = kind}));
+    setup.devices = plugin->traits().devices;
+  }
+  return ReplicaStrategy::Make(std::move(setup));
 }
 
 Status JoinedWorker::Leave(Duration timeout) {

@@ -32,6 +32,8 @@ Result<Replicas*> ReplicaStrategy::Own::Get() {
                             .first = setup.first(),
                             .count = setup.devices,
                             .threads = setup.common.threads,
+                            .device_kind = setup.common.device_kind,
+                            .indices = setup.indices,
                             .deadline = setup.common.deadline,
                             .communicator = setup.communicator};
   options.packing = setup.packing;

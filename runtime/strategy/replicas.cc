@@ -86,7 +86,11 @@ Result<std::unique_ptr<Replicas>> Replicas::Create(Options options) {
   auto made = std::unique_ptr<Replicas>(new Replicas(std::move(options)));
   const Options& o = made->o_;
   std::vector<mesh::Device> devices;
-  for (int64_t r = 0; r < o.replicas; ++r) devices.push_back({.process = static_cast<int>(r)});
+  for (int64_t r = 0; r < o.replicas; ++r) {
+    const bool here = r >= o.first && r < o.first + static_cast<int64_t>(o.indices.size());
+    devices.push_back({.process = static_cast<int>(r),
+                       .index = here ? o.indices[static_cast<size_t>(r - o.first)] : 0});
+  }
   MT_ASSIGN_OR_RETURN(made->mesh_,
                       mesh::Mesh::Create({{"replica", o.replicas}}, std::move(devices)));
   std::vector<std::string> names;
@@ -94,11 +98,15 @@ Result<std::unique_ptr<Replicas>> Replicas::Create(Options options) {
   made->parties_ = std::make_unique<collective::ThreadParties>(
       names, collective::ThreadPartiesOptions{.deadline = o.deadline});
   const int cores = o.threads > 0 ? o.threads : UsableCores();
+  const int devices_needed =
+      o.indices.empty() ? 1 : 1 + *std::max_element(o.indices.begin(), o.indices.end());
   for (int64_t i = 0; i < o.count; ++i) {
     auto replica = std::make_unique<Replica>();
     replica->name = names[static_cast<size_t>(i)];
     replica->rank = o.first + i;
-    execute::SessionOptions session{.isolated = true,
+    execute::SessionOptions session{.device_kind = o.device_kind,
+                                    .devices = devices_needed,
+                                    .isolated = true,
                                     .threads = std::max(1, cores / static_cast<int>(o.count)),
                                     .process = static_cast<int>(replica->rank),
                                     .plan = o.plan};

@@ -35,10 +35,12 @@ struct TracedReplica {
 class Replicas {
  public:
   struct Options {
-    int64_t replicas = 1;                          // in all processes
-    int64_t first = 0;                             // rank of this process's first
-    int64_t count = 1;                             // in this process
-    int threads = 0;                               // of all replicas here together; 0: one per core
+    int64_t replicas = 1;  // in all processes
+    int64_t first = 0;     // rank of this process's first
+    int64_t count = 1;     // in this process
+    int threads = 0;       // of all replicas here together; 0: one per core
+    std::string device_kind = "cpu";
+    std::vector<int> indices;  // of the devices of those here, among their kind; empty: 0
     Duration deadline = std::chrono::seconds(60);  // how long one replica waits for another
     plan::Options plan;
     train::Packing packing;  // of a program's all-reduces

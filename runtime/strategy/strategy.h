@@ -101,8 +101,9 @@ class Strategy {
   // Coordinator::Create's.
   static Result<std::unique_ptr<ServerStrategy>> ParameterServer(ParameterServerOptions options,
                                                                  std::stop_token stop = {});
-  // Finds the TPU (tpu.h). Errors: ResolveTpu's; kUnimplemented saying what is missing, until there
-  // is a backend for it.
+  // Finds the TPU (tpu.h), whose chips on this host a PJRT plugin drives; the kind of devices is
+  // pjrt, whether the options say so or nothing. Errors: ResolveTpu's; kUnimplemented for chips of
+  // other hosts; where nobody says how many chips there are, device::MakeBackend's.
   static Result<std::unique_ptr<ReplicaStrategy>> Tpu(const TpuClusterResolver& resolver = {},
                                                       StrategyOptions options = {});
   // `environment`: the value of a variable, nothing where it is not set (membership::Environment).

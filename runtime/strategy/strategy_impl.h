@@ -46,7 +46,8 @@ struct MeshStrategy::Impl {
 
 struct ReplicaStrategy::OwnSetup {
   std::string name;
-  int64_t devices = 1;  // of this process
+  int64_t devices = 1;       // of this process
+  std::vector<int> indices;  // theirs, where they were named; empty: from 0 on
   int process = 0, processes = 1;
   bool central = false;
   // Its sums were described: each device has its own copies, and gradients go that way.
@@ -59,6 +60,13 @@ struct ReplicaStrategy::OwnSetup {
 
   int64_t replicas_in_sync() const { return devices * processes; }
   int64_t first() const { return devices * process; }
+  // Of local device `d`, among those of its kind.
+  int IndexOf(int64_t d) const {
+    return indices.empty() ? static_cast<int>(d) : indices[static_cast<size_t>(d)];
+  }
+  int DevicesNeeded() const;  // how many of the kind there must be
+  // The devices of these names, or `count` of the options' kind. Errors: Strategy::Mirrored's.
+  Status UseDevices(const std::vector<std::string>& names, int64_t count);
   // Of all processes, one after the other.
   std::vector<mesh::Device> AllDevices() const;
 };

@@ -12,7 +12,7 @@
 
 namespace core_mlp {
 struct Flags {
-  std::string data = "data", mesh = "batch=8", checkpoint, curves;
+  std::string data = "data", mesh = "batch=8", device = "cpu", checkpoint, curves;
   int64_t take = 5000, batch = 128, epochs = 3;
   bool isolated = false;
 };
@@ -31,7 +31,8 @@ Status Main(const Flags& flags) {
   MT_ASSIGN_OR_RETURN(const auto train, Open(flags.data + "/train", flags));
   MT_ASSIGN_OR_RETURN(const auto test, Open(flags.data + "/t10k", flags));
   // This process, or those that TF_CONFIG names, each with its part of the mesh.
-  MT_ASSIGN_OR_RETURN(const Job job, Job::Join(asked, {.isolated = flags.isolated}));
+  MT_ASSIGN_OR_RETURN(const Job job,
+                      Job::Join(asked, {.device_kind = flags.device, .isolated = flags.isolated}));
   Session& session = *job.session;
   MT_ASSIGN_OR_RETURN(const Mlp model, MakeMlp(session, WeightLayouts(job.mesh)));
   MT_ASSIGN_OR_RETURN(const Adam optimizer, Adam::Create(session, model.variables()));
@@ -105,6 +106,7 @@ int main(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.add_option("--data", flags.data, "Folder with the four IDX files, named as MNIST's are");
   app.add_option("--mesh", flags.mesh, "Mesh, as batch=8");
+  app.add_option("--device", flags.device, "Kind of devices: cpu, discrete or pjrt");
   app.add_option("--take", flags.take, "Images of each set");
   app.add_option("--batch", flags.batch, "Global batch size");
   app.add_option("--epochs", flags.epochs, "Passes over the data");

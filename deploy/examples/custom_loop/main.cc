@@ -3,6 +3,7 @@
 //
 //   custom_loop                                    one device: 0.9024367, 0.8953863, 0.8884038, ...
 //   custom_loop --strategy mirrored --devices 2    the same losses, from batches twice as large
+//   custom_loop --strategy mirrored --devices 2 --device discrete    on devices that share no memory
 //   TF_CONFIG=... custom_loop --strategy multi-worker
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -18,22 +19,26 @@ using namespace meshtrain;  // NOLINT: an example reads like a user's program
 struct Flags {
   std::string strategy = "default";
   int64_t devices = 1;
+  std::string device = "cpu";
 };
 
 // The team, where there is one, lives as long as the strategy.
 Result<JoinedWorker> MakeStrategy(const Flags& flags) {
+  const StrategyOptions common{.device_kind = flags.device};
   if (flags.strategy == "multi-worker") {
-    return JoinMultiWorkerMirrored({.devices_per_worker = flags.devices});
+    return JoinMultiWorkerMirrored({.devices_per_worker = flags.devices, .common = common});
   }
   JoinedWorker alone;
   if (flags.strategy == "default") {
-    MT_ASSIGN_OR_RETURN(alone.strategy, Strategy::Default());
+    MT_ASSIGN_OR_RETURN(alone.strategy, Strategy::Default(common));
   } else if (flags.strategy == "one-device") {
-    MT_ASSIGN_OR_RETURN(alone.strategy, Strategy::OneDevice("cpu:0"));
+    MT_ASSIGN_OR_RETURN(alone.strategy, Strategy::OneDevice(flags.device + ":0"));
   } else if (flags.strategy == "mirrored") {
-    MT_ASSIGN_OR_RETURN(alone.strategy, Strategy::Mirrored({.count = flags.devices}));
+    MT_ASSIGN_OR_RETURN(alone.strategy,
+                        Strategy::Mirrored({.count = flags.devices, .common = common}));
   } else {
-    MT_ASSIGN_OR_RETURN(alone.strategy, Strategy::CentralStorage({.count = flags.devices}));
+    MT_ASSIGN_OR_RETURN(alone.strategy,
+                        Strategy::CentralStorage({.count = flags.devices, .common = common}));
   }
   return alone;
 }
@@ -101,6 +106,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--devices", flags.devices,
                  "Replicas of this process, where the strategy has more than one")
+      ->capture_default_str();
+  app.add_option("--device", flags.device, "Kind of devices: cpu, discrete or pjrt")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   return RunMain("custom_loop", Main(flags));

@@ -52,7 +52,9 @@ class Work {
   explicit Work(const DiscreteOptions& options)
       : pool(std::make_shared<cpu::Pool>(options.threads)),
         random(options.seed),
-        longest_delay_(options.longest_delay) {}
+        longest_delay_(options.longest_delay),
+        lost_(options.lost),
+        lost_after_steps_(options.lost_after_steps) {}
 
   uint64_t Enqueue(std::function<Status()> body) {
     return queue_->Begin([this, body = std::move(body)] {
@@ -68,22 +70,30 @@ class Work {
   Status Wait(uint64_t number) { return queue_->Wait(number); }
   Status Finish() { return queue_->Finish(); }
 
+  // On the thread.
+  void CountStep() { ++steps_; }
+  Status CheckThere(int device) const {
+    if (lost_after_steps_ < 0 || steps_ <= lost_after_steps_ || device != lost_) return OkStatus();
+    return Unavailable("discrete: device " + std::to_string(device) + " is lost")
+        .From(Origin::kDevice);
+  }
+
   const std::shared_ptr<cpu::Pool> pool;
   std::mt19937_64 random;  // the thread's
-  int64_t steps = 0;       // the thread's: that were begun
 
  private:
+  int64_t steps_ = 0;  // the thread's: that were begun
   const Duration longest_delay_;
+  const int lost_;
+  const int64_t lost_after_steps_;
   std::unique_ptr<Queue> queue_;  // last: its thread uses what stands above
 };
 
 class DiscreteExecutable final : public Executable {
  public:
-  DiscreteExecutable(std::shared_ptr<Work> work, const DiscreteOptions& options,
-                     std::unique_ptr<DiscreteStep> step, PlanBuffers buffers,
-                     std::vector<int> devices)
+  DiscreteExecutable(std::shared_ptr<Work> work, std::unique_ptr<DiscreteStep> step,
+                     PlanBuffers buffers, std::vector<int> devices)
       : work_(std::move(work)),
-        options_(options),
         step_(std::move(step)),
         buffers_(std::move(buffers)),
         devices_(std::move(devices)) {}
@@ -102,14 +112,8 @@ class DiscreteExecutable final : public Executable {
     // Addresses, not bytes: those of the step before are no more in use.
     step_->Bind(devices);
     last_ = work_->Enqueue([this, held = std::move(held)] {
-      if (options_.lost_after_steps >= 0 && work_->steps++ >= options_.lost_after_steps) {
-        for (const int device : devices_) {
-          if (device != options_.lost) continue;
-          // As a peer that is lost: who starts again may find it.
-          return Unavailable("discrete: device " + std::to_string(device) + " is lost")
-              .From(Origin::kPeers);
-        }
-      }
+      work_->CountStep();
+      for (const int device : devices_) MT_RETURN_IF_ERROR(work_->CheckThere(device));
       return step_->Run(work_->random);
     });
     return OkStatus();
@@ -122,7 +126,6 @@ class DiscreteExecutable final : public Executable {
 
  private:
   std::shared_ptr<Work> work_;
-  const DiscreteOptions options_;
   std::unique_ptr<DiscreteStep> step_;
   PlanBuffers buffers_;
   std::vector<int> devices_;
@@ -158,7 +161,9 @@ class DiscreteBackend final : public Backend {
   Status CopyIn(std::span<const std::byte> from, Buffer& to) override {
     MT_RETURN_IF_ERROR(CheckCopy(name(), from.size(), to.bytes()));
     if (from.empty()) return OkStatus();
-    work_->Enqueue([bytes = std::vector<std::byte>(from.begin(), from.end()), to = BlockOf(to)] {
+    work_->Enqueue([work = work_.get(), bytes = std::vector<std::byte>(from.begin(), from.end()),
+                    to = BlockOf(to)] {
+      MT_RETURN_IF_ERROR(work->CheckThere(to->region->device()));
       const Opened open(*to->region);
       std::memcpy(to->bytes.data(), bytes.data(), bytes.size());
       return OkStatus();
@@ -168,7 +173,8 @@ class DiscreteBackend final : public Backend {
 
   Status CopyOut(const Buffer& from, std::span<std::byte> to) override {
     MT_RETURN_IF_ERROR(CheckCopy(name(), to.size(), from.bytes()));
-    return work_->Wait(work_->Enqueue([from = BlockOf(from), to] {
+    return work_->Wait(work_->Enqueue([work = work_.get(), from = BlockOf(from), to] {
+      MT_RETURN_IF_ERROR(work->CheckThere(from->region->device()));
       const Opened open(*from->region);
       if (!to.empty()) std::memcpy(to.data(), from->bytes.data(), to.size());
       return OkStatus();
@@ -179,7 +185,9 @@ class DiscreteBackend final : public Backend {
   Status Copy(const Buffer& from, Buffer& to) override {
     MT_RETURN_IF_ERROR(CheckSameType(name(), from, to));
     const auto bytes = static_cast<size_t>(from.bytes());
-    work_->Enqueue([from = BlockOf(from), to = BlockOf(to), bytes] {
+    work_->Enqueue([work = work_.get(), from = BlockOf(from), to = BlockOf(to), bytes] {
+      MT_RETURN_IF_ERROR(work->CheckThere(from->region->device()));
+      MT_RETURN_IF_ERROR(work->CheckThere(to->region->device()));
       std::vector<std::byte> staging(bytes);
       if (bytes == 0) return OkStatus();
       {
@@ -214,8 +222,7 @@ class DiscreteBackend final : public Backend {
     MT_ASSIGN_OR_RETURN(auto step, DiscreteStep::Create(work_->pool, plan, local_ranks,
                                                         std::move(regions), communicator));
     return std::unique_ptr<Executable>(std::make_unique<DiscreteExecutable>(
-        work_, options_, std::move(step), PlanBuffers(name(), plan, local_ranks.size(), devices),
-        devices));
+        work_, std::move(step), PlanBuffers(name(), plan, local_ranks.size(), devices), devices));
   }
 
  private:

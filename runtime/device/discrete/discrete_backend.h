@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "runtime/base/clock.h"
 #include "runtime/device/backend.h"
@@ -24,10 +25,14 @@ struct DiscreteOptions {
   int devices = 0;           // 0: as many as a mesh asks for
   int64_t memory_bytes = 0;  // of each device; 0: as much as the host has
   // After so many steps the device `lost` is gone, as hardware may be: whatever needs it is
-  // kUnavailable from then on. -1: never.
+  // kUnavailable, of Origin::kDevice, from then on. -1: never.
   int64_t lost_after_steps = -1;
   int lost = 0;
 };
+// Of a text as "seed=3,devices=4,lost=1,lost_after_steps=20": the fields above by their names, but
+// for threads; the delay is `longest_delay_us`. "": none. Errors: kInvalidArgument.
+Result<DiscreteOptions> ParseDiscreteOptions(std::string_view text);
+
 // Errors: kUnavailable (no thread).
 Result<std::unique_ptr<Backend>> MakeDiscreteBackend(const DiscreteOptions& options = {});
 

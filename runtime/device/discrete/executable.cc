@@ -13,6 +13,24 @@ namespace meshtrain::device {
 using plan::StepKind;
 using plan::ValueId;
 
+namespace {
+
+// Bytes of which a second thread copies some.
+constexpr int64_t kCopied = int64_t{64} << 10;
+
+// The local device, at most `device`, that is the first member of its group. All ranks are local.
+size_t FirstOfGroup(const cpu::Making& making, const program::Op& op, size_t device) {
+  std::vector<int> axes;
+  for (const int64_t axis : op.attrs.Ints("axes")) axes.push_back(static_cast<int>(axis));
+  const std::vector<int64_t> group = making.mesh().Group(making.ranks[device], axes);
+  for (size_t d = 0; d < device; ++d) {
+    if (std::find(group.begin(), group.end(), making.ranks[d]) != group.end()) return d;
+  }
+  return device;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<DiscreteStep>> DiscreteStep::Create(
     std::shared_ptr<cpu::Pool> pool, const plan::Plan& plan, std::span<const int64_t> ranks,
     std::vector<std::shared_ptr<Region>> regions, collective::Communicator* communicator) {
@@ -72,13 +90,23 @@ Status DiscreteStep::AddCollectives(const cpu::Making& making, const plan::Step&
     };
     values(op.operands, c.sends);
     values(op.results, c.receives);
+    // Members of a group get the same of an all-reduce. Our own communicator reads a block of all
+    // before it writes it: it may leave the sum where the first member's part was, for all.
+    const bool one_for_all = own_communicator_ != nullptr && op.kind == "all_reduce";
     for (size_t d = 0; d < making.ranks.size(); ++d) {
       auto& memory = c.memory.emplace_back();
       auto& at = c.at.emplace_back(making.local().values.size(), nullptr);
-      for (const auto* list : {&c.sends, &c.receives}) {
-        for (const auto& [v, bytes] : *list) {
+      const auto take = [&](const auto& list) {
+        for (const auto& [v, bytes] : list) {
           at[v] = memory.emplace_back(static_cast<size_t>(bytes) + 1).data();
         }
+      };
+      take(c.sends);
+      if (one_for_all) {
+        const size_t first = FirstOfGroup(making, op, d);
+        at[op.results[0]] = c.at[first][op.operands[0]];
+      } else {
+        take(c.receives);
       }
       c.scratch.emplace_back(static_cast<size_t>(c.step.scratch_bytes()) + 1);
     }
@@ -134,7 +162,11 @@ void DiscreteStep::Move(Step& step, size_t d, bool to_device) {
       if (bytes == 0) continue;
       std::byte* const here = places_.at(d)[v];
       std::byte* const staged = c.at[d][v];
-      std::memcpy(to_device ? here : staged, to_device ? staged : here, static_cast<size_t>(bytes));
+      std::byte* const to = to_device ? here : staged;
+      const std::byte* const from = to_device ? staged : here;
+      pool_->For(bytes, kCopied, [&](int64_t begin, int64_t end) {
+        std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
+      });
     }
   }
 }

@@ -39,7 +39,8 @@ class DiscreteStep {
   struct Collective {
     cpu::CollectiveStep step;
     std::vector<std::pair<plan::ValueId, int64_t>> sends, receives;  // values and their bytes
-    // Per device: the values' copies on the host, where the collective sees them.
+    // Per device: the values' copies on the host, where the collective sees them; those of one that
+    // gives every member the same may be one copy.
     std::vector<std::vector<std::vector<std::byte>>> memory;
     std::vector<std::vector<std::byte>> scratch;
     std::vector<std::vector<std::byte*>> at;

@@ -25,6 +25,7 @@ class Region {
   Result<std::byte*> Take(int64_t bytes);
   void Give(std::byte* at, int64_t bytes);
 
+  int device() const { return device_; }
   void Open() { Protect(true); }
   void Close() { Protect(false); }
 

@@ -35,20 +35,6 @@ class PjrtBuffer final : public Buffer {
 PjrtBuffer& Ours(Buffer& buffer) { return static_cast<PjrtBuffer&>(buffer); }
 const PjrtBuffer& Ours(const Buffer& buffer) { return static_cast<const PjrtBuffer&>(buffer); }
 
-// kAborted is ours, for numbers that are not finite: a plugin whose step was aborted has lost it. A
-// device that is lost is as a peer that is: who starts again may find it.
-Status OfAStep(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kAborted:
-    case StatusCode::kCancelled:
-    case StatusCode::kDeadlineExceeded:
-    case StatusCode::kUnavailable:
-      return status.WithCode(StatusCode::kUnavailable).From(Origin::kPeers);
-    default:
-      return status;
-  }
-}
-
 std::shared_ptr<BufferHandle> Share(BufferHandle handle) {
   return std::make_shared<BufferHandle>(std::move(handle));
 }
@@ -98,7 +84,7 @@ class PjrtExecutable final : public Executable {
     std::vector<std::vector<BufferHandle>> results(devices.size());
     for (auto& list : results) list.resize(outputs_ + states + codes);
     auto ends = client_->Execute(*executable_, arguments, kept, results);
-    MT_RETURN_IF_ERROR(OfAStep(ends.status()));
+    MT_RETURN_IF_ERROR(ends.status());
     ends_ = std::move(*ends);
     for (size_t d = 0; d < devices.size(); ++d) {
       for (size_t o = 0; o < outputs_; ++o) {
@@ -121,7 +107,7 @@ class PjrtExecutable final : public Executable {
       const Status one = Await(*client_->plugin(), end, "pjrt: a step");
       if (status.ok()) status = one;
     }
-    MT_RETURN_IF_ERROR(OfAStep(status));
+    MT_RETURN_IF_ERROR(status);
     ++steps_;
     return CheckGuards();
   }

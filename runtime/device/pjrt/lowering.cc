@@ -159,7 +159,9 @@ Result<Lowered> Lower(const plan::Plan& plan) {
       const Op& op = local.ops[i];
       const auto row = AllRows().find(op.kind);
       if (row == AllRows().end()) {
-        return Unimplemented("pjrt: no StableHLO for op `" + op.kind + "`").At(op.where.ToString());
+        return Unimplemented("pjrt: no StableHLO for op `" + op.kind + "`" +
+                             (op.path.empty() ? "" : " of " + op.path))
+            .At(op.where.ToString());
       }
       row->second(l, op);
     }

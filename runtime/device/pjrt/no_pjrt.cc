@@ -8,8 +8,9 @@ bool HasPjrt() { return false; }
 
 Result<std::unique_ptr<Backend>> MakePjrtBackend(const PjrtOptions&) {
   return Unimplemented(
-      "pjrt: this build cannot load plugins: it was configured without pjrt_c_api.h "
-      "(MT_PJRT_INCLUDE)");
+             "pjrt: this build cannot load plugins: it was configured without pjrt_c_api.h "
+             "(MT_PJRT_INCLUDE)")
+      .From(Origin::kManifest);
 }
 
 PjrtCounts CountsOfPjrtBackend(const Backend&) {

@@ -19,6 +19,13 @@ StatusCode CodeOf(PJRT_Error_Code code) {
   return StatusCode::kUnknown;
 }
 
+// What a plugin says of a device that it cannot reach, or of work that a lost device had. kAborted
+// is ours, for numbers that are not finite.
+bool IsLoss(StatusCode code) {
+  return code == StatusCode::kAborted || code == StatusCode::kCancelled ||
+         code == StatusCode::kDeadlineExceeded || code == StatusCode::kUnavailable;
+}
+
 // The functions that we call: the API's struct must be long enough to hold the last of them.
 constexpr size_t kLeastApi = offsetof(PJRT_Api, PJRT_Client_TopologyDescription);
 
@@ -88,6 +95,7 @@ Status Plugin::ToStatus(PJRT_Error* error, std::string_view what) const {
   MT_PJRT_ARGS(PJRT_Error_Destroy_Args, destroy);
   destroy.error = error;
   api_->PJRT_Error_Destroy(&destroy);
+  if (IsLoss(known)) return status.WithCode(StatusCode::kUnavailable).From(Origin::kDevice);
   return status;
 }
 

@@ -28,7 +28,8 @@ class Plugin {
   const std::string& path() const { return path_; }
   std::string version() const;  // "0.81"
 
-  // Frees `error`. `what`: who asked, for the message.
+  // Frees `error`. `what`: who asked, for the message. A device that is lost is kUnavailable of
+  // Origin::kDevice.
   Status ToStatus(PJRT_Error* error, std::string_view what) const;
 
  private:

@@ -72,29 +72,25 @@ std::optional<Node> WriteMeshOrder(const Program& program) {
   return field::ToNode(names);
 }
 
-const std::vector<std::string>& DeviceKinds() {
-  static const std::vector<std::string> kKinds = {"cpu", "cuda", "tpu", "pjrt"};  // DeviceKind
-  return kKinds;
-}
-
 std::vector<Field> DeviceFields() {
   Field kind = field::Own<Devices>(
       "kind", "",
       [](Fields& in, Devices& devices) {
         if (in.Get("kind") == nullptr) return;
-        devices.kind = field::ReadWord(in, "kind", DeviceKinds(), mesh::DeviceKind::kCpu);
+        devices.kind = field::ReadWord(in, "kind", mesh::DeviceKindNames(), mesh::DeviceKind::kCpu);
         devices.kind_given = devices.kind;
       },
       [](const Devices& devices) -> std::optional<Node> {
         if (!devices.kind_given) return std::nullopt;
         return Node::Word(mesh::DeviceKindName(*devices.kind_given));
       },
-      {.about = "What computes: cpu, or pjrt, the devices of the plugin that MESHTRAIN_PJRT_PLUGIN "
+      {.about = "What computes: cpu; discrete, the processor with memory for each device that no "
+                "other can touch; or pjrt, the devices of the plugin that MESHTRAIN_PJRT_PLUGIN "
                 "names. The other kinds are refused until they run.",
        .fallback = "cpu; tpu under the strategy TPU",
        .sample = "cuda"});
   kind.type = FieldType::kWord;
-  kind.words = DeviceKinds();
+  kind.words = mesh::DeviceKindNames();
   return {kind, field::Int("count", &Devices::count, {.least = 1},
                            {.about = "Devices of each process.",
                             .fallback = "the mesh's size over the processes",

@@ -109,16 +109,16 @@ std::vector<Field> StrategyFields() {
   return {
       field::Map("parameter_server", &Program::parameter_server, ServerFields(),
                  {.about = "Of the strategy ParameterServer.", .fallback = "none"}),
-      field::Map("mirrored", &Program::mirrored,
-                 {field::Word("cross_device_ops", &Mirrored::cross_device_ops,
-                              {"Auto", "NCCL", "HierarchicalCopy", "ReductionToOneDevice", "Ring"},
-                              {.about = "How devices sum gradients. NCCL needs GPUs; without them "
-                                        "a warning says that it is Auto.",
-                               .fallback = "Auto",
-                               .shows = Shows::kSums,
-                               .sample = "Ring"}),
-                  PackingField(&Mirrored::packing)},
-                 {.about = "Of the strategy Mirrored.", .fallback = "none"}),
+      field::Map(
+          "mirrored", &Program::mirrored,
+          {field::Word("cross_device_ops", &Mirrored::cross_device_ops, CrossDeviceOpsNames(),
+                       {.about = "How devices sum gradients. NCCL needs GPUs; without them "
+                                 "a warning says that it is Auto.",
+                        .fallback = "Auto",
+                        .shows = Shows::kSums,
+                        .sample = "Ring"}),
+           PackingField(&Mirrored::packing)},
+          {.about = "Of the strategy Mirrored.", .fallback = "none"}),
       field::Map(
           "multi_worker_mirrored", &Program::multi_worker_mirrored,
           {field::Word("communication", &MultiWorkerMirrored::communication,

@@ -67,7 +67,7 @@ Result<std::unique_ptr<MeshStrategy>> MakeNamed(const JobConfig& config,
   const int64_t devices = program.devices.count.value_or(1);
   const std::string& name = manifest.strategy;
   if (name == "Default") return Up(Strategy::Default(common));
-  if (name == "OneDevice") return Up(Strategy::OneDevice("cpu:0", common));
+  if (name == "OneDevice") return Up(Strategy::OneDevice(common.device_kind + ":0", common));
   if (name == "Mirrored") {
     const manifest::Mirrored spec = program.mirrored.value_or(manifest::Mirrored{});
     return Up(Strategy::Mirrored({.devices = {},
@@ -88,7 +88,7 @@ Result<std::unique_ptr<MeshStrategy>> MakeNamed(const JobConfig& config,
                                              .common = common}));
   }
   if (name == "TPU") {
-    return Up(Strategy::Tpu({}, common));
+    return Up(Strategy::Tpu({.chips = devices}, common));
   }
   // Mesh; and without a name, what the program says.
   return Strategy::Mesh({.mesh = mesh,
@@ -102,7 +102,8 @@ Result<std::unique_ptr<MeshStrategy>> MakeNamed(const JobConfig& config,
 
 bool IsIsolated(const JobConfig& config, const manifest::Manifest& manifest) {
   const auto& mirrored = manifest.program.mirrored;
-  return config.isolated || (mirrored && mirrored->isolated());
+  return config.isolated || (mirrored && mirrored->isolated()) ||
+         manifest.program.devices.kind != mesh::DeviceKind::kCpu;
 }
 
 Result<std::unique_ptr<MeshStrategy>> MakeMeshStrategy(const JobConfig& config,

@@ -32,8 +32,13 @@ Result<std::unique_ptr<parameter::WorkerServer>> ServeWorker(const JobConfig& co
   MT_ASSIGN_OR_RETURN(options.port, cluster::ListenPort(*config.job.tf_config));
   options.address = cluster::ListenAddress(*config.job.tf_config);
   MT_ASSIGN_OR_RETURN(options.executor.identity, parameter::IdentityOf(ProcessEnvironment()));
-  options.executor.session = {.isolated = config.isolated, .threads = config.threads};
-  if (const int64_t devices = manifest.program.devices.count.value_or(1); devices > 1) {
+  const manifest::Devices& own = manifest.program.devices;
+  const int64_t devices = own.count.value_or(1);
+  options.executor.session = {.device_kind = std::string(mesh::DeviceKindName(own.kind)),
+                              .devices = static_cast<int>(devices),
+                              .isolated = config.isolated,
+                              .threads = config.threads};
+  if (devices > 1) {
     MT_ASSIGN_OR_RETURN(options.executor.mesh, mesh::Mesh::Create({{"batch", devices}}));
   }
   return parameter::WorkerServer::Serve(std::move(options));

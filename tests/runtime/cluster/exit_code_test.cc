@@ -104,6 +104,7 @@ TEST(ExitCodeTest, EveryOriginAndCode) {
         {Origin::kManifest, row.manifest},
         {Origin::kInput, row.input},
         {Origin::kPeers, row.peers},
+        {Origin::kDevice, row.peers},
         {Origin::kStop, {kExitTerminated, "asked to stop, whatever was under way"}},
         {Origin::kNumbers, {kExitNotFinite, "numbers that are not finite"}},
     };
@@ -135,7 +136,8 @@ TEST(ExitCodeTest, WhatCannotHealIsNeverTriedAgain) {
   for (const std::optional<Origin> origin :
        {std::optional<Origin>(), std::optional(Origin::kOurs), std::optional(Origin::kManifest),
         std::optional(Origin::kInput), std::optional(Origin::kOutput),
-        std::optional(Origin::kPeers), std::optional(Origin::kNumbers)}) {
+        std::optional(Origin::kPeers), std::optional(Origin::kNumbers),
+        std::optional(Origin::kDevice)}) {
     for (const StatusCode code :
          {StatusCode::kUnimplemented, StatusCode::kFailedPrecondition, StatusCode::kInvalidArgument,
           StatusCode::kNotFound, StatusCode::kAlreadyExists, StatusCode::kInternal}) {
@@ -149,7 +151,7 @@ TEST(ExitCodeTest, WhatMayHealIsTriedAgain) {
   EXPECT_EQ(ClassifyExit(ExitCodeOf(ResourceExhausted("the disk is full").From(Origin::kOutput))),
             ExitClass::kRetryable);
   for (const Origin origin : {Origin::kOurs, Origin::kManifest, Origin::kInput, Origin::kOutput,
-                              Origin::kPeers, Origin::kStop}) {
+                              Origin::kPeers, Origin::kStop, Origin::kDevice}) {
     EXPECT_EQ(ClassifyExit(ExitCodeOf(Unavailable("x").From(origin))), ExitClass::kRetryable)
         << OriginName(origin);
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/device/checks.h"
+#include "runtime/device/discrete/discrete_backend.h"
 #include "runtime/plan/plan.h"
 #include "runtime/program/builder.h"
 #include "runtime/program/ops.h"
@@ -24,6 +25,26 @@ TEST(DevicesTest, AnUnknownKindIsToldTheKnownOnes) {
   const Status status = MakeBackend({.kind = "abacus"}).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "devices: expected a kind of cpu, discrete, pjrt, got: abacus");
+}
+
+TEST(DevicesTest, WhatTheEnvironmentSaysOfDevicesWithWalls) {
+  const DiscreteOptions all = ParseDiscreteOptions(
+                                  "seed=7, longest_delay_us=5,devices=4,memory_bytes=100,lost=1,"
+                                  "lost_after_steps=20")
+                                  .value();
+  EXPECT_EQ(all.seed, 7);
+  EXPECT_EQ(all.longest_delay, std::chrono::microseconds(5));
+  EXPECT_EQ(all.devices, 4);
+  EXPECT_EQ(all.memory_bytes, 100);
+  EXPECT_EQ(all.lost, 1);
+  EXPECT_EQ(all.lost_after_steps, 20);
+  EXPECT_EQ(ParseDiscreteOptions("").value().lost_after_steps, -1);
+  for (const char* bad : {"seed", "seed=", "seed=x", "=3", "devices=-1", "colour=3", "seed=1,,",
+                          "longest_delay_us=99999999", "devices=99999999999"}) {
+    const Status status = ParseDiscreteOptions(bad).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << bad;
+    EXPECT_EQ(status.origin(), Origin::kManifest) << bad;
+  }
 }
 
 TEST(DevicesTest, MemoryIsSharedUnlessDevicesAreIsolated) {

@@ -118,7 +118,13 @@ TEST(DiscreteTest, ALostDeviceIsNamed) {
   const Status lost = executable->Run(devices);
   EXPECT_EQ(lost.code(), StatusCode::kUnavailable);
   EXPECT_EQ(lost.message(), "discrete: device 1 is lost");
-  EXPECT_EQ(lost.origin(), Origin::kPeers);  // exit code 138
+  EXPECT_EQ(lost.origin(), Origin::kDevice);  // exit code 138
+  // It stays so, for copies too; the other device is there.
+  EXPECT_EQ(executable->Run(devices).message(), lost.message());
+  std::vector<float> out(2);
+  const auto bytes = std::as_writable_bytes(std::span(out));
+  EXPECT_TRUE(backend->CopyOut(*owned[1], bytes).ok());
+  EXPECT_EQ(backend->CopyOut(*owned[3], bytes).message(), lost.message());
 }
 
 TEST(DiscreteTest, MoreDevicesThanThereAreAreRefused) {

@@ -49,6 +49,24 @@ TEST(PjrtLoweringTest, AStepIsOneProgramWithItsStatesDonated) {
       << text;
 }
 
+TEST(PjrtLoweringTest, AnOpWithoutARowIsNamedWithItsLine) {
+  program::Builder b("step");
+  const program::Builder::Scope scope(b);
+  const program::SourceLine line{"deploy/job.yaml", 12};
+  {
+    const program::Builder::NameScope name(b, "hidden_1");
+    const program::Builder::LineScope declared(b, line);
+    b.Output("y", program::Exp(b.Input("x", {mesh::DType::kF32, {2}})));
+  }
+  plan::Plan plan = *plan::MakePlan(*sharding::Shard(*b.Build(), mesh::Mesh(), {}));
+  for (program::Op& op : plan.partitioned.local.ops) {
+    if (op.kind == "exp") op.kind = "exponential";
+  }
+  const Status status = Lower(plan).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(status.message(), "job.yaml:12: pjrt: no StableHLO for op `exponential` of hidden_1");
+}
+
 TEST(PjrtLoweringTest, NumbersAreWrittenBitForBit) {
   Module m;
   m.Splat("f32", {2}, 0.1);

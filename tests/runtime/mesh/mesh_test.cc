@@ -42,7 +42,7 @@ TEST(MeshTest, RefusesWithTheReason) {
 }
 
 TEST(MeshTest, DevicesHaveTexts) {
-  for (const std::string text : {"cpu:0", "cuda:7", "1/tpu:3", "12/pjrt:0"}) {
+  for (const std::string text : {"cpu:0", "discrete:1", "cuda:7", "1/tpu:3", "12/pjrt:0"}) {
     const auto device = Device::Parse(text);
     ASSERT_TRUE(device.ok());
     EXPECT_EQ(device->ToString(), text);

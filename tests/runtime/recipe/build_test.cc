@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <set>
+#include <string>
 
 #include "runtime/base/file.h"
 #include "runtime/program/ops.h"
@@ -393,6 +395,24 @@ TEST(BuildTest, ALayerThatDoesNotFitItsInputNamesItsLineInTheManifest) {
   EXPECT_TRUE(built.status().message().ends_with(
       "dense: dense takes floats [..., features], got: u8[4,5] (scale or cast the input)"))
       << built.status().message();
+}
+
+TEST(BuildTest, AnOpOfALayerIsOfTheLineThatDeclaresIt) {
+  const Program program = ReadExample("mnist-mlp.yaml");
+  const auto built = Build(program, {kImages, kLabels});
+  ASSERT_TRUE(built.ok()) << built.status().message();
+  std::set<std::string> lines;
+  for (const program::Op& op : built->programs.train_step.ops) {
+    if (op.kind == "matmul") lines.insert(op.where.ToString());
+  }
+  std::set<std::string> want;  // forward and backward
+  for (const manifest::Layer& layer : program.model.layers) {
+    if (layer.kind == "dense") {
+      want.insert("mnist-mlp.yaml:" + std::to_string(layer.spot.place.line));
+    }
+  }
+  EXPECT_EQ(want.size(), 3u);
+  EXPECT_EQ(lines, want);
 }
 
 TEST(BuildTest, InputLayoutsMustFitTheData) {

@@ -66,6 +66,14 @@ const Case kCases[] = {
     {"OldNames", Job("MultiWorkerMirrored", "Master: {replicas: 1}, Worker: {replicas: 1}"),
      "batch=2", 2},
     {"ManyWorkersAndNothingSaid", Job("", "worker: {replicas: 2}"), "batch=2", 2},
+    {"MirroredBehindWalls",
+     Job("Mirrored", "chief: {replicas: 1}", "    devices: {kind: discrete, count: 2}\n"),
+     "batch=2", 1, mesh::DeviceKind::kDiscrete},
+    {"ManyWorkersBehindWalls",
+     Job("MultiWorkerMirrored", "worker: {replicas: 2}", "    devices: {kind: discrete}\n"),
+     "batch=2", 2, mesh::DeviceKind::kDiscrete},
+    {"TpuOfAPlugin", Job("TPU", "chief: {replicas: 1}", "    devices: {kind: pjrt, count: 8}\n"),
+     "batch=8", 1, mesh::DeviceKind::kPjrt},
     {"EvaluatorStandsOutside",
      Job("MultiWorkerMirrored", "worker: {replicas: 2}, evaluator: {replicas: 1}"), "batch=2", 2},
     {"ParameterServers",
@@ -261,13 +269,25 @@ INSTANTIATE_TEST_SUITE_P(
               "job.yaml:3:3: spec.strategy: `TPU` trains on devices of kind tpu, got: "
               "devices.kind: cpu"},
         Wrong{"Tpu", Job("TPU", "worker: {replicas: 2}", "    devices: {count: 4}\n"),
-              "job.yaml:6:5: program.devices.kind: expected cpu or pjrt, the kinds that "
-              "run yet, got: "
-              "tpu (of the strategy TPU)"},
+              "job.yaml:6:5: program.devices.kind: expected cpu, discrete or pjrt, the kinds that "
+              "run yet, got: tpu (of the strategy TPU)"},
         Wrong{"Cuda", Job("Mirrored", "chief: {replicas: 1}", "    devices: {kind: cuda}\n"),
-              "job.yaml:6:21: program.devices.kind: expected cpu or pjrt, the kinds that "
-              "run yet, "
-              "got: cuda"},
+              "job.yaml:6:21: program.devices.kind: expected cpu, discrete or pjrt, the kinds that "
+              "run yet, got: cuda"},
+        Wrong{"PjrtInManyProcesses",
+              Job("MultiWorkerMirrored", "worker: {replicas: 2}", "    devices: {kind: pjrt}\n"),
+              "job.yaml:6:21: program.devices.kind: expected cpu or discrete in 2 processes: "
+              "collectives of pjrt's devices do not leave their process, got: pjrt"},
+        Wrong{"AnOrderOfSumsOnPjrt",
+              Job("Mirrored", "chief: {replicas: 1}",
+                  "    devices: {kind: pjrt, count: 2}\n    mirrored: {cross_device_ops: Ring}\n"),
+              "job.yaml:7:34: program.mirrored.cross_device_ops: expected Auto on devices of kind "
+              "pjrt, whose plugin makes their sums, got: Ring"},
+        Wrong{"StrictOnDevicesThatShareNothing",
+              Job("Mirrored", "chief: {replicas: 1}",
+                  "    devices: {kind: discrete, count: 2}\n    numerics: strict\n"),
+              "job.yaml:7:15: program.numerics: strict holds where the devices share memory: "
+              "expected fast on devices of kind discrete, got: strict"},
         Wrong{"MeshWithoutOne", Job("Mesh", "chief: {replicas: 1}"),
               "job.yaml:3:3: spec.strategy: the strategy Mesh needs program.mesh, got: none"},
         Wrong{"StrategyAndMesh", Job("Mirrored", "chief: {replicas: 1}", "    mesh: {batch: 2}\n"),

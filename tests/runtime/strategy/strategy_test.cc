@@ -69,7 +69,17 @@ TEST(StrategyTest, DevicesAreChecked) {
   const Status cuda = Strategy::OneDevice("cuda:0").status();
   EXPECT_EQ(cuda.code(), StatusCode::kUnimplemented);
   EXPECT_THAT(cuda.message(),
-              HasSubstr("OneDeviceStrategy: device cuda:0: this build has no backend for cuda"));
+              HasSubstr("OneDeviceStrategy: device cuda:0: this build has no backend for cuda "
+                        "devices, expected one of the kinds cpu, discrete"));
+  const auto walls = Strategy::Mirrored({.devices = {"discrete:1", "discrete:0"}}).value();
+  EXPECT_EQ(walls->mesh().devices(),
+            (std::vector<mesh::Device>{{mesh::DeviceKind::kDiscrete, 0, 1},
+                                       {mesh::DeviceKind::kDiscrete, 0, 0}}));
+  EXPECT_EQ(walls->session().value()->options().device_kind, "discrete");
+  EXPECT_THAT(Strategy::Mirrored({.devices = {"cpu:0", "discrete:0"}}).status().message(),
+              HasSubstr("expected devices of one kind, got: cpu:0 and discrete:0"));
+  EXPECT_THAT(Strategy::OneDevice("cpu:0", {.device_kind = "discrete"}).status().message(),
+              HasSubstr("expected devices of the kind discrete, got: cpu:0"));
 }
 
 TEST(StrategyTest, AskingForNcclWithoutGpusWarns) {

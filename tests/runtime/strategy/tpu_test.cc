@@ -111,14 +111,32 @@ TEST(TpuTest, SaysWhatIsWrong) {
   }
 }
 
-TEST(TpuTest, TheStrategyFindsTheTpuAndSaysThatItsBackendIsMissing) {
-  const Status there =
-      Strategy::Tpu({.tpu = "local"}, {}, membership::EnvironmentOf(kGke)).status();
-  EXPECT_EQ(there.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(
-      there.message(),
-      HasSubstr("TPUStrategy on 2 hosts with 4 chips each (v5litepod-8): expected a build with "
-                "the PJRT backend"));
+TEST(TpuTest, TheStrategyIsOverTheChipsOfThisHost) {
+  const auto of = [](const TpuClusterResolver& resolver, const std::string& kind,
+                     std::map<std::string, std::string> variables) {
+    return Strategy::Tpu(resolver, {.device_kind = kind},
+                         membership::EnvironmentOf(std::move(variables)));
+  };
+  std::map<std::string, std::string> one_host = kGke;
+  one_host["TPU_WORKER_HOSTNAMES"] = "job-0.tpu";
+  one_host["TPU_WORKER_ID"] = "0";
+  const auto found = of({}, "cpu", one_host).value();
+  EXPECT_EQ(found->name(), "TPUStrategy");
+  EXPECT_EQ(found->num_replicas_in_sync(), 4);
+  EXPECT_EQ(found->mesh().devices()[3], (mesh::Device{mesh::DeviceKind::kPjrt, 0, 3}));
+  EXPECT_EQ(of({.chips = 2}, "pjrt", one_host).value()->num_replicas_in_sync(), 2);
+  // A plugin may have devices where no variable tells of a TPU.
+  EXPECT_EQ(of({.chips = 8}, "pjrt", {}).value()->mesh().ToString(), "batch=8");
+  EXPECT_THAT(of({.chips = 8}, "discrete", {}).status().message(),
+              HasSubstr("TPUStrategy: expected devices of the kind pjrt, got: discrete"));
+  const Status far = of({.tpu = "grpc://10.0.0.2"}, "pjrt", {}).status();
+  EXPECT_EQ(far.code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(far.message(), HasSubstr("got: a server at 10.0.0.2:8470"));
+  const Status many = of({}, "pjrt", kGke).status();
+  EXPECT_EQ(many.code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(many.message(),
+              HasSubstr("TPUStrategy on 2 hosts with 4 chips each (v5litepod-8): expected the "
+                        "chips of this host alone"));
   EXPECT_EQ(Strategy::Tpu({}, {}, membership::EnvironmentOf({})).status().code(),
             StatusCode::kInvalidArgument);
 }

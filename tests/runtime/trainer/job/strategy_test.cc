@@ -43,7 +43,9 @@ TEST_P(JobStrategyTest, IsWhatCppMakes) {
   EXPECT_EQ((*made)->mesh(), declared.mesh());
   EXPECT_EQ(dynamic_cast<ReplicaStrategy*>(made->get()) != nullptr, c.replicas);
   execute::Session* const session = (*made)->session().value();
-  EXPECT_EQ(session->options().isolated, IsIsolated({}, manifest));
+  const std::string& kind = session->options().device_kind;
+  EXPECT_EQ(kind, mesh::DeviceKindName(manifest.program.devices.kind));
+  EXPECT_EQ(session->options().isolated || kind != "cpu", IsIsolated({}, manifest));
   EXPECT_EQ(session->options().threads, 1);
   EXPECT_EQ((*made)->packing().num_packs, recipe::PackingOf(manifest.program).num_packs);
 }
@@ -63,9 +65,25 @@ INSTANTIATE_TEST_SUITE_P(
              "MirroredStrategy", "batch=3"},
         Case{"Mirrored", "    devices: {count: 2}\n    mirrored: {packing: {num_packs: 2}}\n",
              "MirroredStrategy", "batch=2"},
+        Case{"OneDevice", "    devices: {kind: discrete}\n", "OneDeviceStrategy", ""},
+        Case{"Mirrored", "    devices: {kind: discrete, count: 2}\n", "MirroredStrategy",
+             "batch=2"},
+        Case{"Mesh", "    devices: {kind: discrete}\n    mesh: {batch: 4}\n", "MeshStrategy",
+             "batch=4", false},
         Case{"CentralStorage", "    devices: {count: 4}\n", "CentralStorageStrategy", "batch=4"},
         Case{"MultiWorkerMirrored", "    devices: {count: 2}\n", "MultiWorkerMirroredStrategy",
              "batch=2"}));
+
+// Its session needs a plugin.
+TEST(JobStrategyOnceTest, ATpuIsThePluginsDevices) {
+  const manifest::Manifest manifest = Job("TPU", "    devices: {kind: pjrt, count: 4}\n");
+  const recipe::Declared declared = recipe::Declared::Create(manifest.program).value();
+  const auto made = MakeMeshStrategy({}, manifest, declared, nullptr);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  EXPECT_EQ((*made)->name(), "TPUStrategy");
+  EXPECT_EQ((*made)->mesh(), declared.mesh());
+  EXPECT_EQ((*made)->mesh().devices()[3], (mesh::Device{mesh::DeviceKind::kPjrt, 0, 3}));
+}
 
 TEST(JobStrategyOnceTest, TheCommandLineMayKeepDevicesApart) {
   const manifest::Manifest manifest = Job("Mirrored", "    devices: {count: 2}\n");

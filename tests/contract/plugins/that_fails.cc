@@ -1,0 +1,69 @@
+// A plugin that hands every call on to the one that MT_REAL_PLUGIN names, but for steps: after
+// MT_FAIL_AFTER of them each fails with the code MT_FAIL_WITH (of PJRT_Error_Code), as when a
+// device is lost or has no memory left.
+#include <dlfcn.h>
+#include <pjrt_c_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+namespace {
+
+const PJRT_Api* real = nullptr;
+PJRT_Api ours;
+std::atomic<int> steps = 0;
+char failure;  // its address is the error
+
+long Number(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? 0 : std::atol(text);
+}
+
+bool IsOurs(const PJRT_Error* error) {
+  return static_cast<const void*>(error) == static_cast<const void*>(&failure);
+}
+
+PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
+  if (steps++ < Number("MT_FAIL_AFTER")) return real->PJRT_LoadedExecutable_Execute(args);
+  return reinterpret_cast<PJRT_Error*>(&failure);
+}
+
+void Message(PJRT_Error_Message_Args* args) {
+  if (!IsOurs(args->error)) return real->PJRT_Error_Message(args);
+  const std::string_view text = Number("MT_FAIL_WITH") == PJRT_Error_Code_RESOURCE_EXHAUSTED
+                                    ? "the device is full"
+                                    : "the device went away";
+  args->message = text.data();
+  args->message_size = text.size();
+}
+
+PJRT_Error* Code(PJRT_Error_GetCode_Args* args) {
+  if (!IsOurs(args->error)) return real->PJRT_Error_GetCode(args);
+  args->code = static_cast<PJRT_Error_Code>(Number("MT_FAIL_WITH"));
+  return nullptr;
+}
+
+void Destroy(PJRT_Error_Destroy_Args* args) {
+  if (!IsOurs(args->error)) real->PJRT_Error_Destroy(args);
+}
+
+}  // namespace
+
+extern "C" const PJRT_Api* GetPjrtApi() {
+  if (real != nullptr) return &ours;
+  const char* path = std::getenv("MT_REAL_PLUGIN");
+  void* library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return nullptr;
+  real = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
+  const size_t size = std::min(sizeof ours, real->struct_size);
+  std::memcpy(&ours, real, size);
+  ours.struct_size = size;
+  ours.PJRT_LoadedExecutable_Execute = Execute;
+  ours.PJRT_Error_Message = Message;
+  ours.PJRT_Error_GetCode = Code;
+  ours.PJRT_Error_Destroy = Destroy;
+  return &ours;
+}
