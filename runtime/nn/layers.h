@@ -147,6 +147,38 @@ class GlobalPooling final : public Layer {
   bool keep_dims_;
 };
 
+struct EmbeddingOptions {
+  std::string name;
+  Initializer embeddings_initializer = Initializer::Uniform(-0.05, 0.05);
+  std::optional<Regularizer> embeddings_regularizer;
+  std::optional<LayoutSpecs> embeddings_layout;
+  program::DType dtype = program::DType::kF32;  // of the table: ids say nothing of it
+};
+
+// The rows of `embeddings` [input_dim, output_dim] that ids (i32, i64 or u8) name: [...] ->
+// [..., output_dim]. An id outside gives NaN. Split over its rows, the table is not gathered.
+class Embedding final : public Layer {
+ public:
+  Embedding(int64_t input_dim, int64_t output_dim, EmbeddingOptions options = {})
+      : Layer(options.name),
+        input_dim_(input_dim),
+        output_dim_(output_dim),
+        options_(std::move(options)) {}
+  Embedding(Embedding&&) = default;
+  std::string_view kind() const override { return "embedding"; }
+  const Parameter& embeddings() const { return embeddings_; }
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  int64_t input_dim_;
+  int64_t output_dim_;
+  EmbeddingOptions options_;
+  Parameter embeddings_;
+};
+
 // [N, ...] -> [N, product of the others]; [N] -> [N, 1].
 class Flatten final : public Layer {
  public:

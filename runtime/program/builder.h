@@ -178,6 +178,11 @@ class Builder {
   // operand has (zeros), are not.
   void WatchGradient(const Variable& variable, const Value& value);
 
+  // `program` with the ops of which `chosen[i]` is true replaced by what their rows expand them to
+  // (OpDef::expand). Inputs, states, outputs and watches stand where they stood. Errors: an
+  // expansion's own.
+  static Result<Program> Expanded(const Program& program, const std::vector<bool>& chosen);
+
   // Keeps the first error only.
   void Fail(Status error, const std::source_location& where = std::source_location::current());
   const Status& status() const { return status_; }

@@ -36,6 +36,10 @@ Value Rsqrt(const Operand& a);
 Value Exp(const Operand& a);
 Value Log(const Operand& a);
 Value Log1p(const Operand& a);
+Value Expm1(const Operand& a);  // e^a - 1, exact where a is small
+Value Sin(const Operand& a);
+Value Cos(const Operand& a);
+Value Softplus(const Operand& a);  // log(1 + e^a)
 Value Erf(const Operand& a);
 Value Tanh(const Operand& a);
 Value Sigmoid(const Operand& a);
@@ -54,6 +58,13 @@ Value LogicalNot(const Operand& a);
 Value Select(const Operand& condition, const Operand& a, const Operand& b);
 Value Cast(const Operand& a, DType dtype);
 Value ClipByValue(const Operand& a, const Operand& low, const Operand& high);
+Value SquaredDifference(const Operand& a, const Operand& b);
+Value Ceil(const Operand& a);
+Value Silu(const Operand& a);                           // a sigmoid(a)
+Value Elu(const Operand& a, double alpha = 1);          // a where a > 0, else alpha (e^a - 1)
+Value LeakyRelu(const Operand& a, double slope = 0.2);  // a where a > 0, else slope a
+Value IsFinite(const Operand& a);                       // bool; of floats
+Value IsNan(const Operand& a);
 Value StopGradient(const Operand& a);
 
 // --- linear algebra (ops/linear.cc)
@@ -89,7 +100,12 @@ Value WindowMax(const Operand& x, const Windows& windows);
 // The mean of the elements of each window that are not padding.
 Value WindowMean(const Operand& x, const Windows& windows);
 
-// --- shape (ops/shape.cc); an axis may be negative: it counts from the end
+// Sums of products, by letters for dimensions: what the result lacks is summed. One or two
+// operands.
+//   Einsum("bij,bjk->bik", {a, b}) is MatMul(a, b); Einsum("ij->ji", {a}) is its transpose
+Value Einsum(const std::string& equation, const std::vector<Operand>& operands);
+
+// --- shape (ops/shape.cc, ops/cut.cc); an axis may be negative: it counts from the end
 Value Reshape(const Operand& a, Dims dims);  // one dimension may be -1
 // Result dimension d is a's dimension permutation[d], each of them once: [2, 3, 5] with {2, 0, 1}
 // -> [5, 2, 3].
@@ -108,6 +124,32 @@ Value Slice(const Operand& a, Dims starts, Dims sizes);
 // [before + D + after].
 Value Pad(const Operand& a, Dims before, Dims after, double value = 0);
 
+// --- made of those (ops/arrange.cc), reverse apart
+// Parts of `sizes`, which make up the axis, in order.
+std::vector<Value> Split(const Operand& a, const std::vector<int64_t>& sizes, int64_t axis);
+// Values of one type along a new dimension at `axis` of the result.
+Value Stack(const std::vector<Operand>& parts, int64_t axis);
+// Each dimension repeats[d] times after itself: [2, 3] with {2, 1} -> [4, 3].
+Value Tile(const Operand& a, const std::vector<int64_t>& repeats);
+// Element i goes to i + shift, around the end.
+Value Roll(const Operand& a, int64_t shift, int64_t axis);
+Value Reverse(const Operand& a, std::vector<int64_t> axes);
+// `count` elements of `axis`, every `step`-th from `start` on.
+Value StridedSlice(const Operand& a, int64_t start, int64_t step, int64_t count, int64_t axis);
+// Each element and those before it (after it, with `reverse`) along `axis`; with `exclusive`
+// without the element itself.
+Value CumSum(const Operand& a, int64_t axis, bool exclusive = false, bool reverse = false);
+
+// --- by numbers (ops/gather.cc): ids i32 or i64, counted from 0; a number outside gives NaN, of
+// scatters everywhere
+// table [P..., V, S...] and ids [N...] -> [P..., N..., S...]: the table's elements ids along
+// `axis`. A table that is split along `axis` stays where it is.
+Value Gather(const Operand& table, const Operand& ids, int64_t axis = 0);
+// a with updates[P..., N..., S...] added where ids [N...] say along `axis`; equal ids add up.
+Value ScatterAdd(const Operand& a, const Operand& ids, const Operand& updates, int64_t axis = 0);
+// updates [N..., S...] with ids [N...] -> [segments, S...]: the sum of each id's updates.
+Value SegmentSum(const Operand& updates, const Operand& ids, int64_t segments);
+
 // --- reductions (ops/reduce.cc); no axes: all of them; negative axes count from the end, each at
 // most once. The result has a's dtype and the other dimensions, with `keep_dims` the reduced ones
 // too, of size 1: [2, 3, 5] over {0, 2} -> [3], or [1, 3, 1]. No bool; the mean of floats alone.
@@ -115,10 +157,18 @@ Value ReduceSum(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims
 Value ReduceMean(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
 Value ReduceMax(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
 Value ReduceMin(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
+// Made of others (ops/arrange.cc). Products are not of nothing; any and all are of bools;
+// log sum e^a does not overflow.
+Value ReduceProd(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
+Value ReduceAny(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
+Value ReduceAll(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
+Value LogSumExp(const Operand& a, std::vector<int64_t> axes = {}, bool keep_dims = false);
 // How many elements of `a` (floats) are not within [-limit, limit], as f32[]; a NaN is not.
 Value CountBeyond(const Operand& a, double limit);
 // The index along `axis`, i64, the first of equals; that dimension, not empty, is gone.
+// The largest, or the least; a NaN before either.
 Value ArgMax(const Operand& a, int64_t axis);
+Value ArgMin(const Operand& a, int64_t axis);
 
 // --- losses and indices (ops/index.cc)
 Value Softmax(const Operand& logits);  // over the last dimension

@@ -35,6 +35,8 @@ const Registry& Registry::Standard() {
     RegisterElementwiseOps(r);
     RegisterLinearOps(r);
     RegisterShapeOps(r);
+    RegisterCutOps(r);
+    RegisterGatherOps(r);
     RegisterReduceOps(r);
     RegisterIndexOps(r);
     RegisterRandomOps(r);

@@ -61,6 +61,16 @@ struct WindowedDim {
   double outside = 0;  // what an operand's block holds outside the dimension
 };
 
+// A dimension along which the op counts by itself, by numbers that an operand carries: where its
+// factor is split, an op on shards must know where its own begins. The partitioner then records the
+// mesh axes that split the dimension in `axes`, and in `size` its elements on all devices together.
+// What pads such an operand is never read.
+struct PlacedDim {
+  bool result = false;  // of a result; else of an operand
+  int tensor = 0;
+  int dim = 0;
+};
+
 // A factor may be split only where it comes first in every dimension that holds it (or after
 // factors that are split down to single elements), and only into equal parts where other factors
 // follow it: chunks of a dimension are contiguous. Worked example, matmul [8,4]x[4,16]->[8,16]:
@@ -72,6 +82,7 @@ struct FactorTable {
   std::vector<std::vector<DimFactors>> results;   // [result][dimension]
   std::vector<SlidingWindow> windows;
   std::vector<WindowedDim> windowed;  // their factor stands alone in `operands` or `results`
+  std::vector<PlacedDim> placed;      // likewise; of one factor
 
   // Null where the dimension holds its factors' own indices.
   const WindowedDim* Windowed(bool result, int tensor, int dim) const;
@@ -129,6 +140,18 @@ struct OpDef {
 
   Cost (*cost)(const OpCall& call,
                std::span<const TensorType> results) = nullptr;  // null: bytes only
+
+  // Of a row with windows: what its attributes become on blocks of entry `index` of them
+  // (SlidingWindow::index). Null: `low` and `high` take the blocks' padding.
+  void (*on_blocks)(Attrs& attrs, int index) = nullptr;
+
+  // The same results by ops that may be split along the dimensions that this one needs whole;
+  // recorded in its stead where a layout splits one of them (Builder::Expanded). Null: there are
+  // none, and such a dimension is gathered.
+  std::vector<Value> (*expand)(Builder& b, const Op& op, std::span<const Value> operands) = nullptr;
+
+  // Of an element-wise op: what each element is, for the page of operations.
+  std::string formula;
 
   // True for ops between devices, which only partitioned programs hold.
   bool collective = false;

@@ -77,6 +77,12 @@ std::string OpText(const Op& op) {
   return text;
 }
 
+bool IsPlaced(const program::FactorTable& table, int operand, int dim) {
+  return std::any_of(table.placed.begin(), table.placed.end(), [&](const program::PlacedDim& d) {
+    return !d.result && d.tensor == operand && d.dim == dim;
+  });
+}
+
 std::vector<int64_t> Ints(const AxisList& axes) { return {axes.begin(), axes.end()}; }
 
 class Partitioner {
@@ -448,8 +454,11 @@ class Partitioner {
       MT_ASSIGN_OR_RETURN(ValueId local, blocks.empty() ? Bring(v, placement, want)
                                                         : BringBlocks(v, placement, blocks, want));
       for (size_t d = 0; d < table.operands[i].size(); ++d) {
-        // A block holds what it should outside the dimension.
-        if (table.Windowed(false, static_cast<int>(i), static_cast<int>(d)) != nullptr) continue;
+        // A block holds what it should outside the dimension; by indices nothing outside is read.
+        if (table.Windowed(false, static_cast<int>(i), static_cast<int>(d)) != nullptr ||
+            IsPlaced(table, static_cast<int>(i), static_cast<int>(d))) {
+          continue;
+        }
         for (const int f : table.operands[i][d]) {
           if (!Reduces(table.factors[f]) || split.factors[f].empty() ||
               table.factors[f].size % context_.sizes.Product(split.factors[f]) == 0) {
@@ -470,6 +479,10 @@ class Partitioner {
     for (size_t w = 0; w < table.windows.size(); ++w) {
       const AxisList& axes = split.factors[table.windows[w].factor];
       if (axes.empty()) continue;
+      if (def.on_blocks != nullptr) {
+        def.on_blocks(local.attrs, table.windows[w].index);
+        continue;
+      }
       const SplitWindow of = SplitOf(table, static_cast<int>(w), context_.sizes.Product(axes));
       const auto put = [&](const char* name, int64_t value) {
         std::vector<int64_t> items = local.attrs.Ints(name);
@@ -478,6 +491,14 @@ class Partitioner {
       };
       put("low", of.low);
       put("high", of.high);
+    }
+    for (const program::PlacedDim& d : table.placed) {
+      const ValueId v = d.result ? op.results[d.tensor] : op.operands[d.tensor];
+      const Placement placement = d.result ? ResultPlacement(table, split, d.tensor)
+                                           : OperandPlacement(table, split, d.tensor);
+      if (placement.AxesOf(d.dim).empty()) continue;
+      local.attrs.Set("axes", Ints(placement.AxesOf(d.dim)));
+      local.attrs.Set("size", global_.type(v).dims[d.dim]);
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
       const ValueId v = op.results[r];

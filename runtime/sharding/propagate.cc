@@ -3,6 +3,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
+#include "runtime/program/builder.h"
 #include "runtime/sharding/lint.h"
 #include "runtime/sharding/sharding.h"
 #include "runtime/sharding/solve.h"
@@ -126,6 +127,11 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
     OpInfo info{.def = *def,
                 .table = (*def)->factors(call, results),
                 .cost = program::CostOf(**def, call, results)};
+    if (!info.table.placed.empty() && op.attrs.Has("axes")) {
+      return InvalidArgument("`" + op.kind + "` says where a shard stands; only a partitioned " +
+                             "program may do so")
+          .At(op.where.ToString());
+    }
     MT_CHECK(info.table.operands.size() == operands.size() &&
              info.table.results.size() == results.size());
     problem.ops.push_back(std::move(info));
@@ -141,16 +147,11 @@ Result<Problem> MakeProblem(const Program& program, const Mesh& mesh, const Opti
   return problem;
 }
 
-Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given& given,
-                          const Options& options) {
-  std::vector<std::string> inputs, states, outputs;
-  for (const program::Port& p : program.inputs) inputs.push_back(p.name);
-  for (const program::State& s : program.states) states.push_back(s.name);
-  for (const program::Port& p : program.outputs) outputs.push_back(p.name);
-  MT_RETURN_IF_ERROR(CheckNames("input", given.inputs, inputs));
-  MT_RETURN_IF_ERROR(CheckNames("state", given.states, states));
-  MT_RETURN_IF_ERROR(CheckNames("output", given.outputs, outputs));
+namespace {
 
+// The problem with its hints: given layouts, spread as far as they go.
+Result<Problem> Spread(const Program& program, const Mesh& mesh, const Given& given,
+                       const Options& options) {
   MT_ASSIGN_OR_RETURN(Problem problem, MakeProblem(program, mesh, options));
   for (const program::Port& p : program.inputs) {
     const Layout* layout = Find(given.inputs, p.name);
@@ -188,6 +189,55 @@ Result<Sharded> Propagate(const Program& program, const Mesh& mesh, const Given&
   }
 
   SpreadHints(problem);
+  return problem;
+}
+
+// Per op: a layout splits a dimension that the op needs whole, and its row has an expansion.
+std::vector<bool> ToExpand(const Problem& problem) {
+  const Program& program = *problem.program;
+  std::vector<bool> chosen(program.ops.size(), false);
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const OpInfo& info = problem.ops[i];
+    if (info.def->expand == nullptr) continue;
+    const auto splits = [&](const std::vector<ValueId>& values,
+                            const std::vector<std::vector<program::DimFactors>>& tensors) {
+      for (size_t t = 0; t < values.size(); ++t) {
+        for (size_t d = 0; d < tensors[t].size(); ++d) {
+          const bool whole = std::any_of(tensors[t][d].begin(), tensors[t][d].end(),
+                                         [&](int f) { return !Splittable(info.table.factors[f]); });
+          if (whole && !problem.hints[values[t]].AxesOf(static_cast<int>(d)).empty()) return true;
+        }
+      }
+      return false;
+    };
+    chosen[i] = splits(program.ops[i].operands, info.table.operands) ||
+                splits(program.ops[i].results, info.table.results);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+Result<Sharded> Propagate(const Program& given_program, const Mesh& mesh, const Given& given,
+                          const Options& options) {
+  std::vector<std::string> inputs, states, outputs;
+  for (const program::Port& p : given_program.inputs) inputs.push_back(p.name);
+  for (const program::State& s : given_program.states) states.push_back(s.name);
+  for (const program::Port& p : given_program.outputs) outputs.push_back(p.name);
+  MT_RETURN_IF_ERROR(CheckNames("input", given.inputs, inputs));
+  MT_RETURN_IF_ERROR(CheckNames("state", given.states, states));
+  MT_RETURN_IF_ERROR(CheckNames("output", given.outputs, outputs));
+
+  // Where a layout splits what an op needs whole, the op's expansion takes its place; that may lead
+  // layouts further, so to a fixpoint. Expansions expand to nothing that has one.
+  Program program = given_program;
+  MT_ASSIGN_OR_RETURN(Problem problem, Spread(program, mesh, given, options));
+  for (;;) {
+    const std::vector<bool> chosen = ToExpand(problem);
+    if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) break;
+    MT_ASSIGN_OR_RETURN(program, program::Builder::Expanded(program, chosen));
+    MT_ASSIGN_OR_RETURN(problem, Spread(program, mesh, given, options));
+  }
   Solution solution = Solve(problem);
 
   Sharded sharded{.program = program, .mesh = mesh};

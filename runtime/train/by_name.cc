@@ -36,6 +36,12 @@ constexpr ScheduleRow kSchedules[] = {
     {"inverse_time_decay",
      [](const Options& o) { return schedules::InverseTimeDecay(DecayOf(o)); }},
     {"polynomial_decay", PolynomialOf},
+    {"cosine_decay",
+     [](const Options& o) {
+       return schedules::CosineDecay({.initial = o.Number("initial", 0),
+                                      .decay_steps = o.Number("decay_steps", 1),
+                                      .alpha = o.Number("alpha", 0)});
+     }},
     {"piecewise_constant_decay",
      [](const Options& o) {
        return schedules::PiecewiseConstant(*o.Ints("boundaries"), *o.Numbers("values"));

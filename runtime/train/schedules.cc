@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <numbers>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -51,6 +52,15 @@ LearningRate PolynomialDecay(const PolynomialDecayOptions& o) {
             return (o.initial - o.end) * program::Pow(1 - share, o.power) + o.end;
           },
           fmt::format("polynomial_decay from {}", o.initial)};
+}
+
+LearningRate CosineDecay(const CosineDecayOptions& o) {
+  return {[o](const Value& step) {
+            const Value share = program::Minimum(step, o.decay_steps) / o.decay_steps;
+            const Value wave = 0.5 * (1.0 + program::Cos(std::numbers::pi * share));
+            return o.initial * ((1 - o.alpha) * wave + o.alpha);
+          },
+          fmt::format("cosine_decay from {}", o.initial)};
 }
 
 LearningRate PiecewiseConstant(std::vector<int64_t> boundaries, std::vector<double> values) {

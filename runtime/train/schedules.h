@@ -36,6 +36,15 @@ struct PolynomialDecayOptions {
 };
 LearningRate PolynomialDecay(const PolynomialDecayOptions& options);
 
+// initial * ((1 - alpha) * (1 + cos(pi * min(s, decay_steps) / decay_steps)) / 2 + alpha): half a
+// wave from `initial` to alpha * initial, where it stays. Keras' warm-up within it is WarmUp's.
+struct CosineDecayOptions {
+  double initial = 0;
+  double decay_steps = 1;
+  double alpha = 0;
+};
+LearningRate CosineDecay(const CosineDecayOptions& options);
+
 // values[0] while s <= boundaries[0], values[1] while s <= boundaries[1], ..., then the last value.
 // One value more than boundaries, which rise.
 LearningRate PiecewiseConstant(std::vector<int64_t> boundaries, std::vector<double> values);

@@ -48,6 +48,12 @@ std::vector<SmallProgram> SmallPrograms() {
          return std::vector<Value>{SparseSoftmaxCrossEntropy(v["x"], v["labels"] + 4.0),
                                    SparseSoftmaxCrossEntropy(v["x"], v["labels"] - 1.0)};
        }},
+      {"bad_ids",
+       [](In& v) {
+         return std::vector<Value>{
+             Gather(v["x"], v["labels"] + 4.0), Gather(v["x"], v["labels"] - 1.0, 1),
+             SegmentSum(v["x"], v["labels"], 2), SegmentSum(v["x"], v["labels"], 3)};
+       }},
       {"dropout",
        [](In& v) {
          return std::vector<Value>{Dropout(v["x"], 0.4, 7, v["step"]),

@@ -29,8 +29,8 @@ void AddElementwise(std::vector<OpCase>& cases) {
   cases.push_back({"pow", {"f64[2,3]", "f64[2,3]"}, {}, "f64[2,3]", same, Draw::kPositive});
   cases.push_back(
       {"pow", {"f64[3]", "f64[]"}, {}, "f64[3]", "3map: [0] [] -> [0]", Draw::kPositive});
-  for (const char* kind : {"neg", "abs", "sign", "square", "floor", "exp", "erf", "tanh", "sigmoid",
-                           "relu", "stop_gradient"}) {
+  for (const char* kind : {"neg", "abs", "sign", "square", "floor", "exp", "expm1", "sin", "cos",
+                           "softplus", "erf", "tanh", "sigmoid", "relu", "stop_gradient"}) {
     cases.push_back({kind, {"f32[2,3]"}, {}, "f32[2,3]", alone});
   }
   for (const char* kind : {"sqrt", "rsqrt", "log", "log1p"}) {
@@ -152,27 +152,34 @@ void AddShape(std::vector<OpCase>& cases) {
                    {"f32[2,4]", "f32[3,4]"},
                    {{"axis", int64_t{0}}},
                    "f32[5,4]",
-                   "5whole 2whole 3whole 4map: [1,3] [2,3] -> [0,3]"});
+                   "5map 4map: [0,1] [0,1] -> [0,1]"});
   cases.push_back({"concat",
                    {"f64[2]", "f64[1]", "f64[2]"},
                    {{"axis", int64_t{0}}},
                    "f64[5]",
-                   "5whole 2whole 2whole: [1] [-] [2] -> [0]"});
+                   "5map: [0] [0] [0] -> [0]"});
   cases.push_back({"slice",
                    {"f32[4,6]"},
                    {{"starts", Ints{0, 2}}, {"sizes", Ints{-1, 3}}},
                    "f32[4,3]",
-                   "4map 6whole 3whole: [0,1] -> [0,2]"});
+                   "4map 3map: [0,1] -> [0,1]"});
   cases.push_back({"slice",
                    {"f32[4,6]"},
                    {{"starts", Ints{0, 2}}, {"sizes", Ints{4, -1}}},
                    "f32[4,4]",
-                   "4whole 4whole 6whole 4whole: [0,2] -> [1,3]"});
+                   "4map 4map: [0,1] -> [0,1]"});
   cases.push_back({"pad",
                    {"f32[4,6]"},
                    {{"before", Ints{0, 1}}, {"after", Ints{0, 2}}, {"value", 7.0}},
                    "f32[4,9]",
-                   "4map 6whole 9whole: [0,1] -> [0,2]"});
+                   "4map 9map: [0,1] -> [0,1]"});
+  cases.push_back({"slice",
+                   {"f32[4,6]"},
+                   {{"starts", Ints{0, 2}}, {"sizes", Ints{-1, 1}}},
+                   "f32[4,1]",
+                   "4map 6whole: [0,1] -> [0,-]"});
+  cases.push_back(
+      {"reverse", {"f32[4,3]"}, {{"axes", Ints{1}}}, "f32[4,3]", "4map 3whole: [0,1] -> [0,1]"});
   cases.push_back(
       {"relayout", {"f32[4,6]"}, {{"specs", "{a, *}"s}}, "f32[4,6]", "4map 6map: [0,1] -> [0,1]"});
 }
@@ -235,6 +242,29 @@ void AddIndex(std::vector<OpCase>& cases) {
                    {{"depth", int64_t{3}}, {"dtype", "f64"s}},
                    "f64[4,3]",
                    "4map 3whole: [0] -> [0,1]"});
+}
+
+void AddGather(std::vector<OpCase>& cases) {
+  cases.push_back({"gather",
+                   {"f32[5,4]", "i64[3]"},
+                   {{"axis", int64_t{0}}},
+                   "f32[3,4]",
+                   "5sum 4map 3map: [0,1] [2] -> [2,1]"});
+  cases.push_back({"gather",
+                   {"f32[2,3,4]", "i32[5,2]"},
+                   {{"axis", int64_t{1}}},
+                   "f32[2,5,2,4]",
+                   "2map 3sum 4map 5map 2map: [0,1,2] [3,4] -> [0,3,4,2]"});
+  cases.push_back({"scatter_add",
+                   {"i64[3]", "f32[3,4]"},
+                   {{"axis", int64_t{0}}, {"dims", Ints{5, 4}}},
+                   "f32[5,4]",
+                   "5map 4map 3sum: [2] [2,1] -> [0,1]"});
+  cases.push_back({"scatter_add",
+                   {"i32[5,2]", "f32[2,5,2,4]"},
+                   {{"axis", int64_t{1}}, {"dims", Ints{2, 3, 4}}},
+                   "f32[2,3,4]",
+                   "2map 3map 4map 5sum 2sum: [3,4] [0,3,4,2] -> [0,1,2]"});
 }
 
 void AddSources(std::vector<OpCase>& cases) {
@@ -340,6 +370,7 @@ std::vector<OpCase> OpCases() {
   AddShape(cases);
   AddReduce(cases);
   AddIndex(cases);
+  AddGather(cases);
   AddSources(cases);
   AddCollectives(cases);
   for (const std::vector<OpCase>& more : {UnevenOpCases(), WindowOpCases()}) {

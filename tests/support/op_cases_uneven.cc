@@ -50,8 +50,8 @@ void AddElementwise(Rows& rows) {
     Add(rows, kind, "one value twice", {"f64[5]", "f64[5]"});
     rows.back().twice = true;
   }
-  for (const char* kind : {"neg", "abs", "sign", "floor", "square", "exp", "erf", "tanh", "sigmoid",
-                           "relu", "stop_gradient"}) {
+  for (const char* kind : {"neg", "abs", "sign", "floor", "square", "exp", "expm1", "sin", "cos",
+                           "softplus", "erf", "tanh", "sigmoid", "relu", "stop_gradient"}) {
     Add(rows, kind, "", {"f64[5,4]"});
   }
   for (const char* kind : {"sqrt", "rsqrt", "log", "log1p"}) {
@@ -115,6 +115,14 @@ void AddShape(Rows& rows) {
       {{"before", Ints{0, 1}}, {"after", Ints{0, 2}}, {"value", 7.0}});
   Add(rows, "pad", "of both", {"f64[5,3]"},
       {{"before", Ints{1, 0}}, {"after", Ints{0, 2}}, {"value", 3.5}});
+  Add(rows, "concat", "of integers", {"i32[5,1]", "i32[5,4]"}, {{"axis", int64_t{1}}});
+  Add(rows, "concat", "of bools", {"bool[3]", "bool[4]"}, {{"axis", int64_t{0}}});
+  Add(rows, "slice", "far away", {"f64[9,2]"}, {{"starts", Ints{7, 0}}, {"sizes", Ints{2, -1}}});
+  Add(rows, "slice", "of one", {"f64[5,4]"}, {{"starts", Ints{4, 0}}, {"sizes", Ints{1, 3}}});
+  Add(rows, "pad", "of one", {"i32[1,4]"},
+      {{"before", Ints{3, 0}}, {"after", Ints{1, 0}}, {"value", 7.0}});
+  Add(rows, "reverse", "", {"f64[5,4]"}, {{"axes", Ints{0}}});
+  Add(rows, "reverse", "of both", {"i32[5,3]"}, {{"axes", Ints{0, 1}}});
   // A wish about places cannot name an axis that every mesh of the prover has not; `a` is on all
   // of them.
   Add(rows, "relayout", "", {"f64[5,4]"}, {{"specs", "{a, *}"s}});
@@ -155,9 +163,24 @@ void AddIndex(Rows& rows) {
   Add(rows, "sparse_softmax_cross_entropy", "sequences", {"f64[3,2,3]", "i32[3,2]"});
   Add(rows, "sparse_softmax_cross_entropy_grad", "", {"f64[5,3]", "i64[5]", "f64[5]"});
   Add(rows, "softmax_cross_entropy", "", {"f64[5,3]", "f64[5,3]"});
+  Add(rows, "softmax", "of many classes", {"f64[2,7]"});
+  Add(rows, "sparse_softmax_cross_entropy", "of many classes", {"f64[3,7]", "i32[3]"});
   Add(rows, "one_hot", "", {"i64[5]"}, {{"depth", int64_t{3}}, {"dtype", "f64"s}});
   Add(rows, "one_hot", "beyond its depth", {"i32[5,4]"},
       {{"depth", int64_t{2}}, {"dtype", "i32"s}});
+}
+
+void AddGather(Rows& rows) {
+  Add(rows, "gather", "", {"f64[5,3]", "i64[4]"}, {{"axis", int64_t{0}}});
+  Add(rows, "gather", "of columns", {"f64[4,5]", "i32[3]"}, {{"axis", int64_t{1}}});
+  Add(rows, "gather", "sequences", {"f64[7,2]", "i32[3,2]"}, {{"axis", int64_t{0}}});
+  Add(rows, "gather", "of one", {"f64[5]", "i64[]"}, {{"axis", int64_t{0}}});
+  Add(rows, "scatter_add", "", {"i64[4]", "f64[4,3]"},
+      {{"axis", int64_t{0}}, {"dims", Ints{5, 3}}});
+  Add(rows, "scatter_add", "of columns", {"i32[3]", "f64[4,3]"},
+      {{"axis", int64_t{1}}, {"dims", Ints{4, 5}}});
+  Add(rows, "scatter_add", "sequences", {"i32[3,5]", "f64[3,5,2]"},
+      {{"axis", int64_t{0}}, {"dims", Ints{7, 2}}});
 }
 
 void AddSources(Rows& rows) {
@@ -198,6 +221,7 @@ std::vector<OpCase> UnevenOpCases() {
   AddShape(rows);
   AddReduce(rows);
   AddIndex(rows);
+  AddGather(rows);
   AddSources(rows);
   return rows;
 }

@@ -435,7 +435,7 @@ Result<KernelPtr> MakeOpKernel(const Making& making, const program::Op& op) {
     return MakeFusedKernel(making, {&index, 1});
   }
   for (const auto make : {MakeLinearKernel, MakeShapeKernel, MakeReduceKernel, MakeIndexKernel,
-                          MakeSourceKernel, MakeWindowKernel}) {
+                          MakeSourceKernel, MakeGatherKernel, MakeWindowKernel}) {
     if (KernelPtr made = make(making, op)) return made;
   }
   return Unimplemented("cpu: no kernel for op `" + op.kind + "`").At(op.where.ToString());

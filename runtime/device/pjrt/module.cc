@@ -282,6 +282,50 @@ Node Module::Reduce(std::string_view op, const Node& a, const std::vector<int64_
   return keep ? Reshape(result, kept) : result;
 }
 
+Node Module::Gather(const Node& a, const Node& ids, int64_t axis) {
+  Dims dims(a.dims.begin(), a.dims.begin() + axis);
+  dims.insert(dims.end(), ids.dims.begin(), ids.dims.end());
+  dims.insert(dims.end(), a.dims.begin() + axis + 1, a.dims.end());
+  std::vector<int64_t> offsets;  // the result's dimensions that are not of the ids
+  for (int64_t d = 0; d < static_cast<int64_t>(dims.size()); ++d) {
+    if (d < axis || d >= axis + ids.rank()) offsets.push_back(d);
+  }
+  std::string sizes;
+  for (int64_t d = 0; d < a.rank(); ++d) {
+    sizes += (d == 0 ? " " : ", ") + std::to_string(d == axis ? 1 : a.dims[d]);
+  }
+  const Node result{"", a.element, dims};
+  return Line("\"stablehlo.gather\"(" + a.name + ", " + ids.name +
+                  ") {dimension_numbers = #stablehlo.gather<offset_dims = " + List(offsets) +
+                  ", collapsed_slice_dims = " + List({axis}) + ", start_index_map = " +
+                  List({axis}) + ", index_vector_dim = " + std::to_string(ids.rank()) +
+                  ">, indices_are_sorted = false, slice_sizes = array<i64:" + sizes + ">} : (" +
+                  a.type() + ", " + ids.type() + ") -> " + result.type(),
+              a.element, dims);
+}
+
+Node Module::ScatterAdd(const Node& a, const Node& ids, const Node& updates, int64_t axis) {
+  std::vector<int64_t> windows;  // the updates' dimensions that are not of the ids
+  for (int64_t d = 0; d < updates.rank(); ++d) {
+    if (d < axis || d >= axis + ids.rank()) windows.push_back(d);
+  }
+  return Line("\"stablehlo.scatter\"(" + a.name + ", " + ids.name + ", " + updates.name + ") " +
+                  Region("add", "tensor<" + a.element + ">") +
+                  " {indices_are_sorted = false, scatter_dimension_numbers = "
+                  "#stablehlo.scatter<update_window_dims = " +
+                  List(windows) + ", inserted_window_dims = " + List({axis}) +
+                  ", scatter_dims_to_operand_dims = " + List({axis}) + ", index_vector_dim = " +
+                  std::to_string(ids.rank()) + ">, unique_indices = false} : (" + a.type() + ", " +
+                  ids.type() + ", " + updates.type() + ") -> " + a.type(),
+              a.element, a.dims);
+}
+
+Node Module::Reverse(const Node& a, const std::vector<int64_t>& axes) {
+  if (axes.empty()) return a;
+  return Line("stablehlo.reverse " + a.name + ", dims = " + List(axes) + " : " + a.type(),
+              a.element, a.dims);
+}
+
 Node Module::Dot(const Node& a, const Node& b, int batch, bool transpose_a, bool transpose_b) {
   const int64_t rows = batch + (transpose_a ? 1 : 0), left = batch + (transpose_a ? 0 : 1);
   const int64_t right = batch + (transpose_b ? 1 : 0), columns = batch + (transpose_b ? 0 : 1);

@@ -66,6 +66,13 @@ class Module {
   // `start` is a scalar; what would reach beyond the end is moved inside.
   Node DynamicSlice(const Node& a, int64_t dim, const Node& start, int64_t size);
 
+  // [P..., V, S...] by ids [N...] (i64) along `axis`: [P..., N..., S...]. A number outside is moved
+  // inside.
+  Node Gather(const Node& a, const Node& ids, int64_t axis);
+  // `a` with updates [P..., N..., S...] added where the ids say; those outside are left out.
+  Node ScatterAdd(const Node& a, const Node& ids, const Node& updates, int64_t axis);
+  Node Reverse(const Node& a, const std::vector<int64_t>& axes);
+
   // `op` is add, maximum, minimum, and, or; `first` its neutral element. keep: reduced dimensions
   // stay, as 1.
   Node Reduce(std::string_view op, const Node& a, const std::vector<int64_t>& axes,

@@ -18,6 +18,7 @@
   ROW(Dropout, Dropout)                               \
   ROW(Add, Add)                                       \
   ROW(Concatenate, Concatenate)                       \
+  ROW(Embedding, Embedding)                           \
   ROW(Conv1d, Conv1d)                                 \
   ROW(Conv2d, Conv2d)                                 \
   ROW(Conv3d, Conv3d)                                 \

@@ -1,5 +1,8 @@
-// Element-wise ops: result element i of operand elements i, after broadcasting.
+// Element-wise ops: result element i of operand elements i, after broadcasting. All of them are
+// lines of one table; what can be said by others with the same numbers is not one of them, but a
+// function that records those, which the CPU runs as one loop.
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "runtime/program/ops.h"
@@ -90,119 +93,158 @@ std::vector<Value> GeluGradient(Builder&, const Op& op, Span operands, Span, Spa
 
 // --- rows
 
-OpDef Row(std::string kind, int operands, decltype(OpDef::infer) infer,
-          std::vector<Linearity> linearity, decltype(OpDef::gradient) gradient,
-          decltype(OpDef::cost) cost = CostPerElement<1>) {
-  OpDef row;
-  row.kind = std::move(kind);
-  row.min_operands = row.max_operands = operands;
-  row.infer = infer;
-  row.factors = BroadcastTable;
-  row.linearity = std::move(linearity);
-  row.elementwise = true;
-  row.gradient = gradient;
-  row.cost = cost;
-  return row;
-}
+using Infer = decltype(OpDef::infer);
+using Gradient = decltype(OpDef::gradient);
+using CostFn = decltype(OpDef::cost);
 
-void RegisterArithmetic(Registry& registry) {
-  constexpr auto kInfer = InferElementwise<Accepts::kNumber>;
-  constexpr auto kInferFloat = InferElementwise<Accepts::kFloat>;
+// The table: kind, formula, operands and types (infer), where it is linear, gradient, operations
+// for an element. What the CPU does stands in device/cpu/fused/chain.cc, StableHLO in
+// device/pjrt/ops/elementwise.cc, how exact a result is in tests/support/interpreter.
+struct Line {
+  const char* kind;
+  const char* formula;
+  int operands;
+  Infer infer;
+  std::vector<Linearity> linearity;
+  Gradient gradient;
+  CostFn cost = CostPerElement<1>;
+};
+
+constexpr Infer kNumbers = InferElementwise<Accepts::kNumber>;
+constexpr Infer kFloats = InferElementwise<Accepts::kFloat>;
+constexpr Infer kOrders = InferElementwise<Accepts::kNumber, true>;
+constexpr Infer kEquals = InferElementwise<Accepts::kAny, true>;
+constexpr Infer kLogic = InferElementwise<Accepts::kBool, true>;
+constexpr CostFn kRoot = CostPerElement<4>;
+constexpr CostFn kCurve = CostPerElement<10>;
+constexpr CostFn kTwoCurves = CostPerElement<20>;
+
+template <auto kFunction>
+constexpr Gradient kOf1 = UnaryGradient<kFunction>;
+template <auto kFunction>
+constexpr Gradient kOf2 = BinaryGradient<kFunction>;
+
+// Of a float; from x, the result y and the cotangent g.
+using V = Value;
+
+std::vector<Line> Lines() {
   using enum Linearity;
-  registry.Add(Row("add", 2, kInfer, {kJoint}, BinaryGradient<[](Value, Value, Value, Value g) {
-                     return Pair{g, g};
-                   }>));
-  registry.Add(Row("sub", 2, kInfer, {kJoint}, BinaryGradient<[](Value, Value, Value, Value g) {
-                     return Pair{g, -g};
-                   }>));
-  registry.Add(Row("mul", 2, kInfer, {kAlone}, BinaryGradient<[](Value a, Value b, Value, Value g) {
-                     return Pair{g * b, g * a};
-                   }>));
-  registry.Add(Row("div", 2, kInferFloat, {kAlone, kNone},
-                   BinaryGradient<[](Value, Value b, Value y, Value g) {
-                     const Value per_b = g / b;
-                     return Pair{per_b, -(per_b * y)};
-                   }>));
-  registry.Add(Row("pow", 2, kInferFloat, {}, BinaryGradient<PowGradient>, CostPerElement<20>));
-  registry.Add(Row("maximum", 2, kInfer, {}, BinaryGradient<ExtremeGradient<GreaterEqual>>));
-  registry.Add(Row("minimum", 2, kInfer, {}, BinaryGradient<ExtremeGradient<LessEqual>>));
-}
-
-void RegisterUnary(Registry& registry) {
-  constexpr auto kInfer = InferElementwise<Accepts::kNumber>;
-  constexpr auto kInferFloat = InferElementwise<Accepts::kFloat>;
-  using enum Linearity;
-  registry.Add(
-      Row("neg", 1, kInfer, {kAlone}, UnaryGradient<[](Value, Value, Value g) { return -g; }>));
-  registry.Add(Row("abs", 1, kInfer, {},
-                   UnaryGradient<[](Value x, Value, Value g) { return g * Sign(x); }>));
-  registry.Add(Row("sign", 1, kInfer, {}, nullptr));
-  registry.Add(Row("floor", 1, kInferFloat, {}, nullptr));
-  registry.Add(Row("square", 1, kInfer, {},
-                   UnaryGradient<[](Value x, Value, Value g) { return g * (2.0 * x); }>));
-  registry.Add(Row("sqrt", 1, kInferFloat, {},
-                   UnaryGradient<[](Value, Value y, Value g) { return 0.5 * g / y; }>,
-                   CostPerElement<4>));
-  registry.Add(
-      Row("rsqrt", 1, kInferFloat, {},
-          UnaryGradient<[](Value, Value y, Value g) { return (-0.5 * g) * (y * Square(y)); }>,
-          CostPerElement<4>));
-  registry.Add(Row("exp", 1, kInferFloat, {},
-                   UnaryGradient<[](Value, Value y, Value g) { return g * y; }>,
-                   CostPerElement<10>));
-  registry.Add(Row("log", 1, kInferFloat, {},
-                   UnaryGradient<[](Value x, Value, Value g) { return g / x; }>,
-                   CostPerElement<10>));
-  registry.Add(Row("log1p", 1, kInferFloat, {},
-                   UnaryGradient<[](Value x, Value, Value g) { return g / (1.0 + x); }>,
-                   CostPerElement<10>));
-  registry.Add(Row("erf", 1, kInferFloat, {}, UnaryGradient<[](Value x, Value, Value g) {
-                     return g * ((2.0 * std::numbers::inv_sqrtpi) * Exp(-Square(x)));
-                   }>,
-                   CostPerElement<10>));
-  registry.Add(Row("tanh", 1, kInferFloat, {},
-                   UnaryGradient<[](Value, Value y, Value g) { return g * (1.0 - Square(y)); }>,
-                   CostPerElement<10>));
-  registry.Add(Row("sigmoid", 1, kInferFloat, {},
-                   UnaryGradient<[](Value, Value y, Value g) { return g * (y * (1.0 - y)); }>,
-                   CostPerElement<10>));
-  // 0 at 0, as TensorFlow has it. By the result, so that the operand need not be kept.
-  registry.Add(Row(
-      "relu", 1, kInferFloat, {},
-      UnaryGradient<[](Value, Value y, Value g) { return g * Cast(Greater(y, 0.0), y.dtype()); }>));
-  registry.Add(Row("gelu", 1, InferGelu, {}, GeluGradient, CostPerElement<20>));
-  // From float to float it is linear too, but a row's list cannot tell types apart: a pending sum
-  // is reduced first.
-  registry.Add(Row("cast", 1, InferCast, {}, CastGradient));
-  OpDef stop = Row("stop_gradient", 1, InferElementwise<Accepts::kAny>, {kAlone}, nullptr);
-  stop.moves_data = true;
-  registry.Add(std::move(stop));
-}
-
-void RegisterLogic(Registry& registry) {
-  constexpr auto kInferAny = InferElementwise<Accepts::kAny, true>;
-  constexpr auto kInferNumber = InferElementwise<Accepts::kNumber, true>;
-  constexpr auto kInferBool = InferElementwise<Accepts::kBool, true>;
-  for (const char* kind : {"equal", "not_equal"}) {
-    registry.Add(Row(kind, 2, kInferAny, {}, nullptr));
-  }
-  for (const char* kind : {"less", "less_equal", "greater", "greater_equal"}) {
-    registry.Add(Row(kind, 2, kInferNumber, {}, nullptr));
-  }
-  for (const char* kind : {"logical_and", "logical_or"}) {
-    registry.Add(Row(kind, 2, kInferBool, {}, nullptr));
-  }
-  registry.Add(Row("logical_not", 1, kInferBool, {}, nullptr));
-  registry.Add(
-      Row("select", 3, InferSelect, {Linearity::kNone, Linearity::kJoint}, SelectGradient));
+  return {
+      // --- arithmetic
+      {"add", "a + b", 2, kNumbers, {kJoint}, kOf2<[](V, V, V, V g) {
+         return Pair{g, g};
+       }>},
+      {"sub", "a - b", 2, kNumbers, {kJoint}, kOf2<[](V, V, V, V g) {
+         return Pair{g, -g};
+       }>},
+      {"mul", "a b", 2, kNumbers, {kAlone}, kOf2<[](V a, V b, V, V g) {
+         return Pair{g * b, g * a};
+       }>},
+      {"div", "a / b", 2, kFloats, {kAlone, kNone}, kOf2<[](V, V b, V y, V g) {
+         const V per_b = g / b;
+         return Pair{per_b, -(per_b * y)};
+       }>},
+      {"pow", "a^b", 2, kFloats, {}, kOf2<PowGradient>, kTwoCurves},
+      {"maximum", "max(a, b)", 2, kNumbers, {}, kOf2<ExtremeGradient<GreaterEqual>>},
+      {"minimum", "min(a, b)", 2, kNumbers, {}, kOf2<ExtremeGradient<LessEqual>>},
+      // --- of one operand
+      {"neg", "-x", 1, kNumbers, {kAlone}, kOf1<[](V, V, V g) { return -g; }>},
+      {"abs", "abs x", 1, kNumbers, {}, kOf1<[](V x, V, V g) { return g * Sign(x); }>},
+      {"sign", "-1, 0 or 1", 1, kNumbers, {}, nullptr},
+      {"floor", "the largest whole number <= x", 1, kFloats, {}, nullptr},
+      {"square", "x x", 1, kNumbers, {}, kOf1<[](V x, V, V g) { return g * (2.0 * x); }>},
+      {"sqrt", "x^(1/2)", 1, kFloats, {}, kOf1<[](V, V y, V g) { return 0.5 * g / y; }>, kRoot},
+      {"rsqrt",
+       "x^(-1/2)",
+       1,
+       kFloats,
+       {},
+       kOf1<[](V, V y, V g) { return (-0.5 * g) * (y * Square(y)); }>,
+       kRoot},
+      {"exp", "e^x", 1, kFloats, {}, kOf1<[](V, V y, V g) { return g * y; }>, kCurve},
+      {"expm1", "e^x - 1", 1, kFloats, {}, kOf1<[](V x, V, V g) { return g * Exp(x); }>, kCurve},
+      {"log", "log x", 1, kFloats, {}, kOf1<[](V x, V, V g) { return g / x; }>, kCurve},
+      {"log1p",
+       "log(1 + x)",
+       1,
+       kFloats,
+       {},
+       kOf1<[](V x, V, V g) { return g / (1.0 + x); }>,
+       kCurve},
+      {"sin", "sin x", 1, kFloats, {}, kOf1<[](V x, V, V g) { return g * Cos(x); }>, kCurve},
+      {"cos", "cos x", 1, kFloats, {}, kOf1<[](V x, V, V g) { return -(g * Sin(x)); }>, kCurve},
+      {"erf",
+       "erf x",
+       1,
+       kFloats,
+       {},
+       kOf1<[](V x, V, V g) { return g * ((2.0 * std::numbers::inv_sqrtpi) * Exp(-Square(x))); }>,
+       kCurve},
+      {"tanh",
+       "tanh x",
+       1,
+       kFloats,
+       {},
+       kOf1<[](V, V y, V g) { return g * (1.0 - Square(y)); }>,
+       kCurve},
+      {"sigmoid",
+       "1 / (1 + e^-x)",
+       1,
+       kFloats,
+       {},
+       kOf1<[](V, V y, V g) { return g * (y * (1.0 - y)); }>,
+       kCurve},
+      {"softplus",
+       "log(1 + e^x)",
+       1,
+       kFloats,
+       {},
+       kOf1<[](V x, V, V g) { return g * Sigmoid(x); }>,
+       kTwoCurves},
+      // 0 at 0, as TensorFlow has it. By the result, so that the operand need not be kept.
+      {"relu",
+       "max(x, 0)",
+       1,
+       kFloats,
+       {},
+       kOf1<[](V, V y, V g) { return g * Cast(Greater(y, 0.0), y.dtype()); }>},
+      {"gelu", "x P(X <= x), X normal", 1, InferGelu, {}, GeluGradient, kTwoCurves},
+      // From float to float it is linear too, but a row's list cannot tell types apart: a pending
+      // sum is reduced first.
+      {"cast", "x as a `dtype`", 1, InferCast, {}, CastGradient},
+      {"stop_gradient", "x", 1, InferElementwise<Accepts::kAny>, {kAlone}, nullptr},
+      // --- what gives a bool, and what takes one
+      {"equal", "a = b", 2, kEquals, {}, nullptr},
+      {"not_equal", "a != b", 2, kEquals, {}, nullptr},
+      {"less", "a < b", 2, kOrders, {}, nullptr},
+      {"less_equal", "a <= b", 2, kOrders, {}, nullptr},
+      {"greater", "a > b", 2, kOrders, {}, nullptr},
+      {"greater_equal", "a >= b", 2, kOrders, {}, nullptr},
+      {"logical_and", "a and b", 2, kLogic, {}, nullptr},
+      {"logical_or", "a or b", 2, kLogic, {}, nullptr},
+      {"logical_not", "not x", 1, kLogic, {}, nullptr},
+      {"select", "a where c, else b", 3, InferSelect, {kNone, kJoint}, SelectGradient},
+  };
 }
 
 }  // namespace
 
 void RegisterElementwiseOps(Registry& registry) {
-  RegisterArithmetic(registry);
-  RegisterUnary(registry);
-  RegisterLogic(registry);
+  std::vector<Line> lines = Lines();
+  for (Line& line : lines) {
+    OpDef row;
+    row.kind = line.kind;
+    row.formula = line.formula;
+    row.min_operands = row.max_operands = line.operands;
+    row.infer = line.infer;
+    row.factors = BroadcastTable;
+    row.linearity = std::move(line.linearity);
+    row.elementwise = true;
+    row.moves_data = row.kind == "stop_gradient";
+    row.gradient = line.gradient;
+    row.cost = line.cost;
+    registry.Add(std::move(row));
+  }
 }
 
 Value operator+(const Operand& a, const Operand& b) { return Add(a, b); }
@@ -237,6 +279,10 @@ Value Rsqrt(const Operand& a) { return Record("rsqrt", {a}); }
 Value Exp(const Operand& a) { return Record("exp", {a}); }
 Value Log(const Operand& a) { return Record("log", {a}); }
 Value Log1p(const Operand& a) { return Record("log1p", {a}); }
+Value Expm1(const Operand& a) { return Record("expm1", {a}); }
+Value Sin(const Operand& a) { return Record("sin", {a}); }
+Value Cos(const Operand& a) { return Record("cos", {a}); }
+Value Softplus(const Operand& a) { return Record("softplus", {a}); }
 Value Erf(const Operand& a) { return Record("erf", {a}); }
 Value Tanh(const Operand& a) { return Record("tanh", {a}); }
 Value Sigmoid(const Operand& a) { return Record("sigmoid", {a}); }
@@ -254,6 +300,39 @@ Value Cast(const Operand& a, DType dtype) {
 Value Select(const Operand& condition, const Operand& a, const Operand& b) {
   return Record("select", {condition, a, b});
 }
+
+Value SquaredDifference(const Operand& a, const Operand& b) {
+  return Square(Operand(Sub(a, b), a.where()));
+}
+
+Value Ceil(const Operand& a) {
+  const auto at = [&](Value v) { return Operand(v, a.where()); };
+  return Neg(at(Floor(at(Neg(a)))));
+}
+
+Value Silu(const Operand& a) { return Mul(a, Operand(Sigmoid(a), a.where())); }
+
+// By min(x, 0) and not by a choice of the two: e^x may be infinite where it is not chosen, and its
+// gradient would be 0 times that.
+Value Elu(const Operand& a, double alpha) {
+  const auto at = [&](Value v) { return Operand(v, a.where()); };
+  const Value below = Expm1(at(Minimum(a, Operand(0.0, a.where()))));
+  return Add(at(Relu(a)), at(Mul(Operand(alpha, a.where()), at(below))));
+}
+
+Value LeakyRelu(const Operand& a, double slope) {
+  const auto at = [&](Value v) { return Operand(v, a.where()); };
+  return Select(at(Greater(a, Operand(0.0, a.where()))), a, at(Mul(a, Operand(slope, a.where()))));
+}
+
+Value IsFinite(const Operand& a) {
+  const double largest = TypeOf(a).dtype == DType::kF32
+                             ? static_cast<double>(std::numeric_limits<float>::max())
+                             : std::numeric_limits<double>::max();
+  return LessEqual(Operand(Abs(a), a.where()), Operand(largest, a.where()));
+}
+
+Value IsNan(const Operand& a) { return NotEqual(a, a); }
 
 Value ClipByValue(const Operand& a, const Operand& low, const Operand& high) {
   return Minimum(Operand(Maximum(a, low), a.where()), high);

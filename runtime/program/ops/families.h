@@ -8,6 +8,8 @@ class Registry;
 void RegisterElementwiseOps(Registry& registry);
 void RegisterLinearOps(Registry& registry);
 void RegisterShapeOps(Registry& registry);
+void RegisterCutOps(Registry& registry);
+void RegisterGatherOps(Registry& registry);
 void RegisterReduceOps(Registry& registry);
 void RegisterIndexOps(Registry& registry);
 void RegisterRandomOps(Registry& registry);

@@ -1,5 +1,6 @@
 // Classes and labels: softmax, cross-entropies, one-hot.
 #include <cmath>
+#include <limits>
 
 #include "runtime/program/ops.h"
 #include "runtime/program/ops/families.h"
@@ -164,8 +165,62 @@ FactorTable OneHotTable(const OpCall& call, std::span<const TensorType> results)
   return table.Take();
 }
 
+// --- the same where the classes are split: the largest and the sum of the exponentials of a row
+// are a number for each row, which the devices reduce among themselves
+
+// x less the row's largest, its exponentials, and the sum of them.
+struct Shifted {
+  Value x, exp, sum;
+  explicit Shifted(Value logits) {
+    x = logits - ReduceMax(logits, {-1}, true);
+    exp = Exp(x);
+    sum = SumLast(exp);
+  }
+};
+Value Hot(Value labels, int64_t classes) {
+  return Equal(Iota({classes}, 0, labels.dtype()), LastOnes(labels));
+}
+// `v` where the label, of a row or a class of it, is a class.
+Value WhereInside(Value v, Value labels, int64_t classes) {
+  const Value inside =
+      LogicalAnd(GreaterEqual(labels, 0.0), Less(labels, static_cast<double>(classes)));
+  return Select(inside, v, std::numeric_limits<double>::quiet_NaN());
+}
+
+std::vector<Value> ExpandSoftmax(Builder&, const Op&, Span operands) {
+  const Shifted s(operands[0]);
+  return {s.exp / s.sum};
+}
+std::vector<Value> ExpandLogSoftmax(Builder&, const Op&, Span operands) {
+  const Shifted s(operands[0]);
+  return {s.x - Log(s.sum)};
+}
+std::vector<Value> ExpandSparse(Builder&, const Op&, Span operands) {
+  const Value logits = operands[0], labels = operands[1];
+  const int64_t classes = logits.dims().back();
+  const Shifted s(logits);
+  // Chosen, not multiplied: a class of -infinity has no part in it.
+  const Value at_label = ReduceSum(Select(Hot(labels, classes), s.x, 0.0), {-1});
+  return {WhereInside(Log(Squeeze(s.sum, {-1})) - at_label, labels, classes)};
+}
+std::vector<Value> ExpandSparseGrad(Builder&, const Op&, Span operands) {
+  const Value logits = operands[0], labels = operands[1], dloss = operands[2];
+  const int64_t classes = logits.dims().back();
+  const Shifted s(logits);
+  const Value off = s.exp / s.sum - Cast(Hot(labels, classes), logits.dtype());
+  return {WhereInside(off * LastOnes(dloss), LastOnes(labels), classes)};
+}
+std::vector<Value> ExpandDense(Builder&, const Op&, Span operands) {
+  const Shifted s(operands[0]);
+  return {-ReduceSum((s.x - Log(s.sum)) * operands[1], {-1})};
+}
+std::vector<Value> ExpandOneHot(Builder&, const Op& op, Span operands) {
+  return {Cast(Hot(operands[0], op.attrs.Int("depth")), *DTypeAttr(op.attrs))};
+}
+
 OpDef Row(std::string kind, int operands, decltype(OpDef::infer) infer,
-          std::vector<Linearity> linearity, decltype(OpDef::gradient) gradient) {
+          std::vector<Linearity> linearity, decltype(OpDef::gradient) gradient,
+          decltype(OpDef::expand) expand) {
   OpDef row;
   row.kind = std::move(kind);
   row.min_operands = row.max_operands = operands;
@@ -173,6 +228,7 @@ OpDef Row(std::string kind, int operands, decltype(OpDef::infer) infer,
   row.factors = ClassesTable;
   row.linearity = std::move(linearity);
   row.gradient = gradient;
+  row.expand = expand;
   row.cost = CostPerElement<15>;
   return row;
 }
@@ -181,20 +237,24 @@ OpDef Row(std::string kind, int operands, decltype(OpDef::infer) infer,
 
 void RegisterIndexOps(Registry& registry) {
   using enum Linearity;
-  registry.Add(
-      Row("softmax", 1, InferSoftmax, {},
-          UnaryGradient<[](Value, Value y, Value g) { return y * (g - SumLast(g * y)); }>));
+  registry.Add(Row("softmax", 1, InferSoftmax, {},
+                   UnaryGradient<[](Value, Value y, Value g) { return y * (g - SumLast(g * y)); }>,
+                   ExpandSoftmax));
   registry.Add(Row("log_softmax", 1, InferSoftmax, {},
-                   UnaryGradient<[](Value, Value y, Value g) { return g - Exp(y) * SumLast(g); }>));
-  registry.Add(Row("sparse_softmax_cross_entropy", 2, InferSparse, {}, SparseGradient));
+                   UnaryGradient<[](Value, Value y, Value g) { return g - Exp(y) * SumLast(g); }>,
+                   ExpandLogSoftmax));
+  registry.Add(
+      Row("sparse_softmax_cross_entropy", 2, InferSparse, {}, SparseGradient, ExpandSparse));
   registry.Add(Row("sparse_softmax_cross_entropy_grad", 3, InferSparseGrad, {kNone, kNone, kAlone},
-                   SparseGradGradient));
-  registry.Add(Row("softmax_cross_entropy", 2, InferDense, {kNone, kAlone}, DenseGradient));
-  OpDef sigmoid = Row("sigmoid_cross_entropy", 2, InferSigmoid, {}, SigmoidGradient);
+                   SparseGradGradient, ExpandSparseGrad));
+  registry.Add(
+      Row("softmax_cross_entropy", 2, InferDense, {kNone, kAlone}, DenseGradient, ExpandDense));
+  OpDef sigmoid = Row("sigmoid_cross_entropy", 2, InferSigmoid, {}, SigmoidGradient, nullptr);
   sigmoid.factors = BroadcastTable;
   sigmoid.elementwise = true;
+  sigmoid.formula = "max(x, 0) - x z + log(1 + e^-abs x)";
   registry.Add(std::move(sigmoid));
-  OpDef one_hot = Row("one_hot", 1, InferOneHot, {}, nullptr);
+  OpDef one_hot = Row("one_hot", 1, InferOneHot, {}, nullptr, ExpandOneHot);
   one_hot.factors = OneHotTable;
   one_hot.cost = nullptr;
   registry.Add(std::move(one_hot));

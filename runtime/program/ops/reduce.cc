@@ -114,6 +114,23 @@ FactorTable ArgMaxTable(const OpCall& call, std::span<const TensorType> results)
   return table.Take();
 }
 
+// The first of those that equal `extreme`, the axis' largest or least, or the first NaN. By
+// reductions, so that the axis may be split.
+Value FirstOf(Value a, Value extreme, int64_t axis) {
+  Value chosen = Equal(a, extreme);
+  if (mesh::IsFloat(a.dtype())) chosen = LogicalOr(chosen, NotEqual(a, a));
+  Dims dims(a.dims().size(), 1);
+  const int64_t n = a.dims()[axis];
+  dims[axis] = n;
+  const Value index = Iota(dims, axis, DType::kI64);
+  return ReduceMin(Select(chosen, index, static_cast<double>(n)), {axis});
+}
+
+std::vector<Value> ExpandArgMax(Builder&, const Op& op, Span operands) {
+  const int64_t axis = op.attrs.Int("axis");
+  return {FirstOf(operands[0], ReduceMax(operands[0], {axis}, true), axis)};
+}
+
 // --- count_beyond {limit}: f32[], how many elements are not within [-limit, limit]; NaN is not
 
 Result<Types> InferCountBeyond(const OpCall& call) {
@@ -169,7 +186,9 @@ void RegisterReduceOps(Registry& registry) {
                    ReduceSumGradient));
   registry.Add(Row("reduce_max", InferReduce, ReduceTable<FactorKind::kMax>, {}, ExtremeGradient));
   registry.Add(Row("reduce_min", InferReduce, ReduceTable<FactorKind::kMin>, {}, ExtremeGradient));
-  registry.Add(Row("argmax", InferArgMax, ArgMaxTable, {}, nullptr));
+  OpDef argmax = Row("argmax", InferArgMax, ArgMaxTable, {}, nullptr);
+  argmax.expand = ExpandArgMax;
+  registry.Add(std::move(argmax));
   registry.Add(Row("count_beyond", InferCountBeyond, CountBeyondTable, {}, nullptr));
 }
 
@@ -203,6 +222,22 @@ Value CountBeyond(const Operand& a, double limit) {
 
 Value ArgMax(const Operand& a, int64_t axis) {
   return Record("argmax", {a}, {{"axis", FromStart(axis, TypeOf(a).rank())}});
+}
+
+Value ArgMin(const Operand& a, int64_t axis) {
+  const TensorType type = TypeOf(a);
+  const int64_t at = FromStart(axis, type.rank());
+  const Value least = ReduceMin(a, {at}, true);
+  if (!least.builder()->status().ok()) return least;
+  if (type.dims[at] == 0) {
+    least.builder()->Fail(
+        InvalidArgument("argmin: expected at least one element along the axis, got: " +
+                        type.ToString()),
+        a.where());
+    return least;
+  }
+  const Value x = a.value() != nullptr ? *a.value() : least.builder()->Read(*a.variable());
+  return FirstOf(x, least, at);
 }
 
 }  // namespace meshtrain::program

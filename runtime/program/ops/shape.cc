@@ -1,7 +1,6 @@
-// Ops that move elements. What they say of a dimension must stay right when the partitioner shrinks
-// it: result shapes come from the attribute `dims`, which it overwrites, or from the operands;
-// slices and pads say "all of it" (start 0 and size -1, pad 0 and 0) of every dimension that they
-// leave whole.
+// Ops that give elements another shape. What they say of a dimension must stay right when the
+// partitioner shrinks it: result shapes come from the attribute `dims`, which it overwrites, or
+// from the operands.
 #include <algorithm>
 #include <numeric>
 
@@ -167,133 +166,6 @@ std::vector<Value> BroadcastToGradient(Builder&, const Op&, Span operands, Span,
   return {SumTo(cotangents[0], operands[0].dims())};
 }
 
-// --- concat {axis}
-
-Result<Types> InferConcat(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"axis", AttrKind::kInt}}));
-  MT_RETURN_IF_ERROR(CheckOneDType(call.operands));
-  TensorType type = call.operands[0];
-  const int64_t axis = call.attrs.Int("axis");
-  MT_RETURN_IF_ERROR(CheckAxis(axis, type.rank()));
-  for (const TensorType& t : call.operands.subspan(1)) {
-    bool fits = t.rank() == type.rank();
-    for (int d = 0; fits && d < t.rank(); ++d) fits = d == axis || t.dims[d] == type.dims[d];
-    if (!fits) {
-      return InvalidArgument("expected shapes that differ in dimension " + std::to_string(axis) +
-                             " only, got: " + TypesText(call.operands));
-    }
-    type.dims[axis] += t.dims[axis];
-    MT_RETURN_IF_ERROR(CheckSize(type.dims));
-  }
-  return Types{std::move(type)};
-}
-
-FactorTable ConcatTable(const OpCall& call, std::span<const TensorType> results) {
-  TableMaker table(call, results);
-  const auto axis = static_cast<size_t>(call.attrs.Int("axis"));
-  for (size_t d = 0; d < results[0].dims.size(); ++d) {
-    const int f = table.Add(results[0].dims[d], d == axis ? FactorKind::kWhole : FactorKind::kMap);
-    table.OnResult(0, d, f);
-    for (size_t i = 0; i < call.operands.size(); ++i) {
-      table.OnOperand(i, d,
-                      d == axis ? table.Add(call.operands[i].dims[d], FactorKind::kWhole) : f);
-    }
-  }
-  return table.Take();
-}
-
-std::vector<Value> ConcatGradient(Builder&, const Op& op, Span operands, Span, Span cotangents) {
-  const int64_t axis = op.attrs.Int("axis");
-  std::vector<Value> gradients;
-  Dims starts(operands[0].dims().size(), 0);
-  for (const Value& part : operands) {
-    gradients.push_back(Slice(cotangents[0], starts, part.dims()));
-    starts[axis] += part.dims()[axis];
-  }
-  return gradients;
-}
-
-// --- slice {starts, sizes}: size -1 takes everything from the start on
-
-Result<Types> InferSlice(const OpCall& call) {
-  MT_RETURN_IF_ERROR(
-      CheckAttrs(call.attrs, {{"starts", AttrKind::kInts}, {"sizes", AttrKind::kInts}}));
-  const TensorType& a = call.operands[0];
-  const Dims starts = call.attrs.Ints("starts"), sizes = call.attrs.Ints("sizes");
-  bool fits = starts.size() == a.dims.size() && sizes.size() == a.dims.size();
-  Dims dims = sizes;
-  for (size_t d = 0; fits && d < dims.size(); ++d) {
-    if (dims[d] == -1 && starts[d] >= 0) dims[d] = a.dims[d] - starts[d];
-    fits = starts[d] >= 0 && starts[d] <= a.dims[d] && dims[d] >= 0 &&
-           dims[d] <= a.dims[d] - starts[d];
-  }
-  if (!fits) {
-    return InvalidArgument("expected starts and sizes inside " + a.ToString() + ", got: starts " +
-                           IntsText(starts) + " sizes " + IntsText(sizes));
-  }
-  return Types{{a.dtype, std::move(dims)}};
-}
-
-FactorTable SliceTable(const OpCall& call, std::span<const TensorType> results) {
-  TableMaker table(call, results);
-  const Dims starts = call.attrs.Ints("starts"), sizes = call.attrs.Ints("sizes");
-  for (size_t d = 0; d < starts.size(); ++d) {
-    const bool all = starts[d] == 0 && sizes[d] == -1;
-    const int f = table.Add(call.operands[0].dims[d], all ? FactorKind::kMap : FactorKind::kWhole);
-    table.OnOperand(0, d, f);
-    table.OnResult(0, d, all ? f : table.Add(results[0].dims[d], FactorKind::kWhole));
-  }
-  return table.Take();
-}
-
-std::vector<Value> SliceGradient(Builder&, const Op& op, Span operands, Span results,
-                                 Span cotangents) {
-  const Dims before = op.attrs.Ints("starts");
-  Dims after = operands[0].dims();
-  for (size_t d = 0; d < after.size(); ++d) after[d] -= before[d] + results[0].dims()[d];
-  return {Pad(cotangents[0], before, after)};
-}
-
-// --- pad {before, after, value}
-
-Result<Types> InferPad(const OpCall& call) {
-  MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"before", AttrKind::kInts},
-                                             {"after", AttrKind::kInts},
-                                             {"value", AttrKind::kDouble, false}}));
-  const TensorType& a = call.operands[0];
-  const Dims before = call.attrs.Ints("before"), after = call.attrs.Ints("after");
-  bool fits = before.size() == a.dims.size() && after.size() == a.dims.size();
-  Dims dims = a.dims;
-  for (size_t d = 0; fits && d < dims.size(); ++d) {
-    constexpr int64_t kMost = int64_t{1} << 60;
-    fits = before[d] >= 0 && after[d] >= 0 && before[d] < kMost && after[d] < kMost;
-    if (fits) dims[d] += before[d] + after[d];
-  }
-  if (!fits) {
-    return InvalidArgument("expected for each dimension of " + a.ToString() +
-                           " at least 0 before and after, got: before " + IntsText(before) +
-                           " after " + IntsText(after));
-  }
-  MT_RETURN_IF_ERROR(CheckSize(dims));
-  return Types{{a.dtype, std::move(dims)}};
-}
-
-FactorTable PadTable(const OpCall& call, std::span<const TensorType> results) {
-  TableMaker table(call, results);
-  const Dims before = call.attrs.Ints("before"), after = call.attrs.Ints("after");
-  for (size_t d = 0; d < before.size(); ++d) {
-    const bool all = before[d] == 0 && after[d] == 0;
-    const int f = table.Add(call.operands[0].dims[d], all ? FactorKind::kMap : FactorKind::kWhole);
-    table.OnOperand(0, d, f);
-    table.OnResult(0, d, all ? f : table.Add(results[0].dims[d], FactorKind::kWhole));
-  }
-  return table.Take();
-}
-
-std::vector<Value> PadGradient(Builder&, const Op& op, Span operands, Span, Span cotangents) {
-  return {Slice(cotangents[0], op.attrs.Ints("before"), operands[0].dims())};
-}
-
 // --- relayout {specs}: the identity; `specs` is a layout's text, "{batch, *}"
 
 Result<Types> InferRelayout(const OpCall& call) {
@@ -338,13 +210,6 @@ void RegisterShapeOps(Registry& registry) {
   registry.Add(Moves(Row("transpose", InferTranspose, TransposeTable, TransposeGradient), kAlone));
   registry.Add(
       Moves(Row("broadcast_to", InferBroadcastTo, BroadcastTable, BroadcastToGradient), kAlone));
-  registry.Add(Moves(Row("slice", InferSlice, SliceTable, SliceGradient), kAlone));
-  OpDef concat = Moves(Row("concat", InferConcat, ConcatTable, ConcatGradient), Linearity::kJoint);
-  concat.max_operands = -1;
-  registry.Add(std::move(concat));
-  // Not linear unless the value is 0, which a row's list cannot tell: a pending sum is reduced
-  // first.
-  registry.Add(Row("pad", InferPad, PadTable, PadGradient));
   // The specs hold no pending reduction, so none passes.
   registry.Add(Row("relayout", InferRelayout, BroadcastTable, RelayoutGradient));
 }
@@ -405,24 +270,6 @@ Value Squeeze(const Operand& a, std::vector<int64_t> axes) {
     if (!drop[d]) kept.push_back(dims[d]);
   }
   return Reshape(a, std::move(kept));
-}
-
-Value Concat(const std::vector<Operand>& parts, int64_t axis) {
-  const int rank = parts.empty() ? 0 : TypeOf(parts[0]).rank();
-  return Record("concat", parts, {{"axis", FromStart(axis, rank)}});
-}
-
-Value Slice(const Operand& a, Dims starts, Dims sizes) {
-  const Dims dims = TypeOf(a).dims;
-  for (size_t d = 0; d < dims.size() && d < starts.size() && d < sizes.size(); ++d) {
-    if (starts[d] == 0 && sizes[d] == dims[d]) sizes[d] = -1;
-  }
-  return Record("slice", {a}, {{"starts", std::move(starts)}, {"sizes", std::move(sizes)}});
-}
-
-Value Pad(const Operand& a, Dims before, Dims after, double value) {
-  return Record("pad", {a},
-                {{"before", std::move(before)}, {"after", std::move(after)}, {"value", value}});
 }
 
 Value Relayout(const Operand& a, std::vector<std::string> specs) {

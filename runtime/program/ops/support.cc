@@ -153,6 +153,11 @@ void TableMaker::OnWindow(const WindowedDim& dim) {
   table_.windowed.push_back(dim);
 }
 
+void TableMaker::OnPlace(const PlacedDim& dim) {
+  const auto& tensors = dim.result ? table_.results : table_.operands;
+  if (!tensors[dim.tensor][dim.dim].empty()) table_.placed.push_back(dim);
+}
+
 FactorTable AlignedTable(const OpCall& call, std::span<const TensorType> results, int whole_last) {
   TableMaker table(call, results);
   const Dims& dims = results[0].dims;

@@ -67,6 +67,8 @@ class TableMaker {
   int AddWindow(const SlidingWindow& window);
   // A dimension that moves with the window's factor through it.
   void OnWindow(const WindowedDim& dim);
+  // A dimension, of one factor, that numbers count along; of size 1 it is nowhere else.
+  void OnPlace(const PlacedDim& dim);
   FactorTable Take() { return std::move(table_); }
 
  private:

@@ -137,6 +137,12 @@ TEST_P(FactorsTest, PiecesMakeTheWhole) {
                     [&](const SlidingWindow& w) { return w.factor == id; })) {
       continue;
     }
+    // Numbers that count along it mean others in a piece: the prover cuts it.
+    if (std::any_of(table_.placed.begin(), table_.placed.end(), [&](const PlacedDim& d) {
+          return (d.result ? table_.results : table_.operands)[d.tensor][d.dim][0] == id;
+        })) {
+      continue;
+    }
     const int result_dim = DimOf(table_.results[0], id);
     ASSERT_EQ(result_dim >= 0, factor.kind == FactorKind::kMap);
     for (int64_t pieces = 2; pieces <= 4; ++pieces) {

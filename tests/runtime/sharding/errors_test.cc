@@ -116,14 +116,14 @@ TEST(ErrorsTest, SilentReplicationNamesTheAlternatives) {
   EXPECT_EQ(Message(Step(1024), mesh, given, {.replication_limit_bytes = 8192}), "accepted");
 }
 
-// The probabilities of one vector, of which every device has a part: the classes are needed whole.
+// One vector backwards, of which every device has a part: it is needed whole.
 program::Program Vector(int64_t classes) {
   Builder b("step");
   Builder::Scope scope(b);
   const Value x = b.Input("x", {DType::kF32, {classes}});
   Builder::NameScope layer(b, "logits");
   const Variable bias("logits.bias", {DType::kF32, {classes}});
-  b.Output("y", ReduceSum(Softmax(Softmax(x) + Softmax(bias))));
+  b.Output("y", ReduceSum(Reverse(Reverse(x, {0}) + Reverse(bias, {0}), {0})));
   return *b.Build();
 }
 
@@ -142,7 +142,7 @@ TEST(ErrorsTest, SilentReplicationForAnOpNamesItsLineAndWhatTheUserCanChange) {
       Message(Vector(4096), mesh, given, options),
       ::testing::MatchesRegex(
           "silent replication: %0 f32.4096. of input x, split as \\{batch\\}, would be "
-          "gathered .* for input 0 of softmax \\(logits\\) at errors_test.cc:[0-9]+; expected: a "
+          "gathered .* for input 0 of reverse \\(logits\\) at errors_test.cc:[0-9]+; expected: a "
           "layout that keeps it split \\(another layout of input `x`, in a manifest layout.inputs, "
           "or a Relayout of it before that op\\), .*"));
   // Asked for whole, it is no mistake; then the next one shows.
@@ -166,7 +166,7 @@ TEST(ErrorsTest, SilentReplicationOfAnActivationNamesTheLayer) {
   {
     Builder::NameScope layer(b, "wide");
     const Variable kernel("wide.kernel", {DType::kF32, {4096}});
-    b.Output("y", ReduceSum(Softmax(ReduceSum(x) * kernel)));
+    b.Output("y", ReduceSum(Reverse(ReduceSum(x) * kernel, {0})));
   }
   Given given;
   given.states.insert_or_assign("wide.kernel", *Layout::Parse("{model}", mesh));

@@ -54,6 +54,19 @@ const std::vector<Case>& Cases() {
          return (0.5 - 0.1) * (1 - s / length) + 0.1;
        },
        "polynomial_decay from 0.5"},
+      {"CosineDecay", schedules::CosineDecay({.initial = 0.5, .decay_steps = 6, .alpha = 0.1}),
+       [](double s) {
+         const double wave = 0.5 * (1 + std::cos(M_PI * std::min(s, 6.0) / 6));
+         return 0.5 * ((1 - 0.1) * wave + 0.1);
+       },
+       "cosine_decay from 0.5"},
+      {"WarmUpOfACosine",
+       schedules::WarmUp(4, schedules::CosineDecay({.initial = 0.5, .decay_steps = 4})),
+       [](double s) {
+         const double wave = 0.5 * (1 + std::cos(M_PI * std::min(s - 4, 4.0) / 4));
+         return s < 4 ? 0.5 * (s + 1) / 4 : 0.5 * wave;
+       },
+       "cosine_decay from 0.5 after 4 steps of warm-up"},
       {"PiecewiseConstant", schedules::PiecewiseConstant({3, 7}, {0.5, 0.25, 0.125}),
        [](double s) { return s <= 3   ? 0.5
                              : s <= 7 ? 0.25

@@ -40,6 +40,7 @@ double Min(double a, double b) { return std::isnan(a) || std::isnan(b) ? kNaN : 
 double Sigmoid(double x) {
   return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x));
 }
+double Softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 double Gelu(double x) { return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2)); }
 double GeluTanh(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
@@ -134,6 +135,19 @@ std::map<std::string, Rule> MakeRules() {
   curve("exp", 5, [](Reals x) { return std::exp(x[0]); });
   curve("log", 5, [](Reals x) { return std::log(x[0]); });
   curve("log1p", 5, [](Reals x) { return std::log1p(x[0]); });
+  curve("expm1", 5, [](Reals x) { return std::expm1(x[0]); });
+  curve("softplus", 7, [](Reals x) { return Softplus(x[0]); });
+  // Their slopes are at most 1; near their zeros what is rounded is a part of the argument.
+  const SpreadFn wave_spread = [](Reals, Reals e) { return e[0]; };
+  const SizeFn wave_size = [](Reals x, Reals e) { return 1 + 0.01 * (std::abs(x[0]) + e[0]); };
+  rules["sin"] = {.real = [](Reals x) { return std::sin(x[0]); },
+                  .units = 5,
+                  .spread = wave_spread,
+                  .size = wave_size};
+  rules["cos"] = {.real = [](Reals x) { return std::cos(x[0]); },
+                  .units = 5,
+                  .spread = wave_spread,
+                  .size = wave_size};
   curve("erf", 5, [](Reals x) { return std::erf(x[0]); });
   curve("tanh", 7, [](Reals x) { return std::tanh(x[0]); });
   curve("sigmoid", 9, [](Reals x) { return Sigmoid(x[0]); });

@@ -287,22 +287,32 @@ Array Shifted(const Array& x, const TensorType& type, const Dims& shift, Number 
   return Moved(x, type, from, fill, keep);
 }
 
+Array Reverse(const Op& op, const Array& x, const TensorType& type, Keep keep) {
+  std::vector<int64_t> from(type.num_elements());
+  ForEach(type.dims, [&](const Dims& index, int64_t at) {
+    Dims source = index;
+    for (const int64_t axis : op.attrs.Ints("axes")) {
+      source[axis] = type.dims[axis] - 1 - index[axis];
+    }
+    from[at] = Position(source, type.dims);
+  });
+  return Moved(x, type, from, 0, keep);
+}
+
 // --- what the partitioner writes
 
-// The place of the device among the shards along `axes`.
-int64_t ShardOf(const Op& op, const Standpoint& here) {
-  MT_CHECK(here.mesh != nullptr);
-  const std::vector<int64_t> coordinates = here.mesh->Coordinates(here.rank);
-  int64_t shard = 0;
-  for (const int64_t a : op.attrs.Ints("axes")) {
-    shard = shard * here.mesh->axis(static_cast<int>(a)).size + coordinates[a];
+// Parts in their places: at most one says anything of an element, the others say 0.
+Array Overlaid(const Operands& x, const TensorType& type) {
+  Array out(type);
+  for (const Array* part : x) {
+    for (size_t i = 0; i < out.at.size(); ++i) out.at[i] += part->at[i];
   }
-  return shard;
+  return out;
 }
 
 Array MaskPad(const Op& op, const Array& x, const TensorType& type, const Standpoint& here) {
   const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
-  const int64_t start = ShardOf(op, here) * type.dims[dim];
+  const int64_t start = ShardAlong(op, here) * type.dims[dim];
   Array out = x;
   ForEach(type.dims, [&](const Dims& index, int64_t at) {
     if (start + index[dim] >= op.attrs.Int("size")) out.at[at] = op.attrs.Double("value");
@@ -313,13 +323,13 @@ Array MaskPad(const Op& op, const Array& x, const TensorType& type, const Standp
 Array ShardSlice(const Op& op, const Array& x, const TensorType& type, const Standpoint& here) {
   Dims shift(type.dims.size(), 0);
   const auto dim = static_cast<size_t>(op.attrs.Int("dim"));
-  shift[dim] = ShardOf(op, here) * type.dims[dim];
+  shift[dim] = ShardAlong(op, here) * type.dims[dim];
   return Window(x, type, shift, kNaN);
 }
 
 Array ShardWindow(const Op& op, const Array& x, const TensorType& type, const Standpoint& here) {
   Dims shift(type.dims.size(), 0);
-  shift[op.attrs.Int("dim")] = op.attrs.Ints("starts")[ShardOf(op, here)];
+  shift[op.attrs.Int("dim")] = op.attrs.Ints("starts")[ShardAlong(op, here)];
   return Window(x, type, shift, op.attrs.Double("value"));
 }
 
@@ -330,6 +340,7 @@ Result<Array> Evaluate(const Op& op, const Operands& x, const TensorType& type,
   if (auto out = Classes(op, x, type, keep)) return *std::move(out);
   if (auto out = Sources(op, x, type, here)) return *std::move(out);
   if (auto out = OfWindows(op, x, type, keep)) return *std::move(out);
+  if (auto out = ByNumbers(op, x, type, here)) return *std::move(out);
   if (op.kind == "reshape") {
     Array out = *x[0];
     out.type = type;
@@ -343,7 +354,9 @@ Result<Array> Evaluate(const Op& op, const Operands& x, const TensorType& type,
   if (op.kind == "count_beyond") return CountBeyond(op, *x[0], type, keep);
   if (op.kind == "one_hot") return OneHot(*x[0], type, keep);
   if (op.kind == "transpose") return Transpose(op, *x[0], type, keep);
+  if (op.kind == "concat" && op.attrs.Bool("overlaid")) return Overlaid(x, type);
   if (op.kind == "concat") return Concat(op, x, type, keep);
+  if (op.kind == "reverse") return Reverse(op, *x[0], type, keep);
   if (op.kind == "slice") return Shifted(*x[0], type, op.attrs.Ints("starts"), 0, keep);
   if (op.kind == "pad") {
     Dims shift = op.attrs.Ints("before");
@@ -357,6 +370,17 @@ Result<Array> Evaluate(const Op& op, const Operands& x, const TensorType& type,
 }
 
 }  // namespace
+
+int64_t ShardAlong(const Op& op, const Standpoint& here) {
+  MT_CHECK(here.mesh != nullptr);
+  const std::vector<int64_t> coordinates = here.mesh->Coordinates(here.rank);
+  int64_t shard = 0;
+  for (const int64_t a : op.attrs.Ints("axes")) {
+    shard = shard * here.mesh->axis(static_cast<int>(a)).size + coordinates[a];
+  }
+  return shard;
+}
+
 }  // namespace interpreter
 
 Array Window(const Array& x, const mesh::TensorType& type, const mesh::Dims& shift, Number fill) {

@@ -87,6 +87,9 @@ void AddRounding(Array& out, size_t i, double units, double size, bool operands_
 Array Moved(const Array& x, const TensorType& type, const std::vector<int64_t>& from, Number fill,
             Keep keep);
 
+// The place of the device among the shards along the op's `axes`.
+int64_t ShardAlong(const Op& op, const Standpoint& here);
+
 // --- families; nullopt: the op is of another one
 
 std::optional<Array> Elementwise(const Op& op, const Operands& x, const TensorType& type,
@@ -95,6 +98,8 @@ std::optional<Array> Classes(const Op& op, const Operands& x, const TensorType& 
 std::optional<Array> Sources(const Op& op, const Operands& x, const TensorType& type,
                              const Standpoint& here);
 
+std::optional<Array> ByNumbers(const Op& op, const Operands& x, const TensorType& type,
+                               const Standpoint& here);
 std::optional<Array> OfWindows(const Op& op, const Operands& x, const TensorType& type, Keep keep);
 
 }  // namespace meshtrain::testing::interpreter

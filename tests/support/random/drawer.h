@@ -127,5 +127,7 @@ using Recipe = std::optional<Call> (*)(Drawer& d);
 Recipe RecipeOf(const std::string& kind);
 // Those of windows (windows.cc); null for other ops.
 Recipe WindowRecipeOf(const std::string& kind);
+// Those that take numbers of elements (gather.cc); null for other ops.
+Recipe GatherRecipeOf(const std::string& kind);
 
 }  // namespace meshtrain::testing::random

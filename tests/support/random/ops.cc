@@ -224,6 +224,15 @@ MaybeCall Slice(Drawer& d) {
   return Call{{a}, {{"starts", starts}, {"sizes", sizes}}};
 }
 
+MaybeCall Reverse(Drawer& d) {
+  const Value a = SomeOfRank(d, 1);
+  Ints axes;
+  for (int i = 0; i < a.rank(); ++i) {
+    if (d.Chance(0.5)) axes.push_back(i);
+  }
+  return Call{{a}, {{"axes", axes}}};
+}
+
 MaybeCall Pad(Drawer& d) {
   const Value a = SomeOfRank(d, 1);
   Ints before, after;
@@ -407,6 +416,7 @@ Recipe RecipeOf(const std::string& kind) {
       {"div", Div},
       {"dropout_mask", DropoutMask},
       {"exp", Exp},
+      {"expm1", Exp},
       {"fill", Fill},
       {"gelu", Gelu},
       {"iota", Iota},
@@ -424,6 +434,7 @@ Recipe RecipeOf(const std::string& kind) {
       {"reduce_sum", Reduce<0>},
       {"relayout", Relayout},
       {"reshape", Reshape},
+      {"reverse", Reverse},
       {"rsqrt", Positive<1>},
       {"select", Select},
       {"sigmoid_cross_entropy", Alike},
@@ -439,7 +450,9 @@ Recipe RecipeOf(const std::string& kind) {
       {"transpose", Transpose},
   };
   const auto it = recipes.find(kind);
-  return it == recipes.end() ? WindowRecipeOf(kind) : it->second;
+  if (it != recipes.end()) return it->second;
+  const Recipe by_numbers = GatherRecipeOf(kind);
+  return by_numbers != nullptr ? by_numbers : WindowRecipeOf(kind);
 }
 
 }  // namespace meshtrain::testing::random

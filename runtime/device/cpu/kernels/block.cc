@@ -128,6 +128,11 @@ MT_FUNCTION1(Rsqrt, T, T(1) / Sqrt(a))
 MT_FUNCTION1(ExpOf, T, Exp(a))
 MT_FUNCTION1(LogOf, T, Log(a))
 MT_FUNCTION1(Log1pOf, T, Log1p(a))
+MT_FUNCTION1(Expm1Of, T, Expm1(a))
+MT_FUNCTION1(SinOf, T, Sin(a))
+MT_FUNCTION1(CosOf, T, Cos(a))
+// e^-|x| cannot overflow; NaN stays.
+MT_FUNCTION1(Softplus, T, (a > T(0) ? a : T(0)) + Log1p(Exp(a > T(0) ? -a : a)))
 MT_FUNCTION1(ErfOf, T, Erf(a))
 MT_FUNCTION1(TanhOf, T, Tanh(a))
 MT_FUNCTION1(Sigmoid, T, Logistic(a))
@@ -272,6 +277,14 @@ BlockFn ForFloat(BlockOp op, ScalarMask s) {
       return Unary<LogOf, T, T>;
     case BlockOp::kLog1p:
       return Unary<Log1pOf, T, T>;
+    case BlockOp::kExpm1:
+      return Unary<Expm1Of, T, T>;
+    case BlockOp::kSin:
+      return Unary<SinOf, T, T>;
+    case BlockOp::kCos:
+      return Unary<CosOf, T, T>;
+    case BlockOp::kSoftplus:
+      return Unary<Softplus, T, T>;
     case BlockOp::kErf:
       return Unary<ErfOf, T, T>;
     case BlockOp::kTanh:

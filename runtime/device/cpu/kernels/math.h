@@ -94,6 +94,12 @@ inline T Logistic(T x) {
   return (x < T(0) ? e : T(1)) / (T(1) + e);
 }
 
+inline float Expm1(float x) { return __builtin_expm1f(x); }
+inline double Expm1(double x) { return __builtin_expm1(x); }
+inline float Sin(float x) { return __builtin_sinf(x); }
+inline double Sin(double x) { return __builtin_sin(x); }
+inline float Cos(float x) { return __builtin_cosf(x); }
+inline double Cos(double x) { return __builtin_cos(x); }
 inline float Log1p(float x) { return __builtin_log1pf(x); }
 inline double Log1p(double x) { return __builtin_log1p(x); }
 inline float Erf(float x) { return __builtin_erff(x); }

@@ -1,4 +1,5 @@
 // Ops that move elements.
+#include <algorithm>
 #include <numeric>
 
 #include "runtime/device/cpu/kernel.h"
@@ -70,6 +71,37 @@ KernelPtr Padded(const TensorType& from, const TensorType& to, const Op& op) {
   });
 }
 
+// Parts that stand in their places, between zeros: their bits together.
+KernelPtr Overlaid(const TensorType& to, const Op& op) {
+  const int64_t bytes = to.num_bytes();
+  const std::vector<ValueId> parts = op.operands;
+  const ValueId out = op.results[0];
+  return MakeKernel([=](const Frame& f) {
+    f.For(bytes, kGrain * 4, [&](int64_t begin, int64_t end) {
+      std::byte* whole = f.at[out];
+      if (f.at[parts[0]] != whole) {
+        std::copy(f.at[parts[0]] + begin, f.at[parts[0]] + end, whole + begin);
+      }
+      for (size_t p = 1; p < parts.size(); ++p) {
+        const std::byte* part = f.at[parts[p]];
+        for (int64_t i = begin; i < end; ++i) whole[i] |= part[i];
+      }
+    });
+  });
+}
+
+KernelPtr Reversed(const TensorType& type, const Op& op) {
+  const Dims strides = mesh::Strides(type.dims);
+  Dims back = strides;
+  int64_t last = 0;
+  for (const int64_t axis : op.attrs.Ints("axes")) {
+    back[axis] = -strides[axis];
+    last += std::max<int64_t>(0, type.dims[axis] - 1) * strides[axis];
+  }
+  return Copying({type.dims, back, last, strides, 0, DTypeBytes(type.dtype)}, op.operands[0],
+                 op.results[0]);
+}
+
 KernelPtr Joined(const Making& making, const TensorType& to, const Op& op) {
   const int64_t axis = op.attrs.Int("axis");
   const Dims strides = mesh::Strides(to.dims);
@@ -91,13 +123,16 @@ KernelPtr Joined(const Making& making, const TensorType& to, const Op& op) {
 
 KernelPtr MakeShapeKernel(const Making& making, const Op& op) {
   const TensorType& to = making.local().type(op.results[0]);
-  if (op.kind == "concat") return Joined(making, to, op);
+  if (op.kind == "concat") {
+    return op.attrs.Bool("overlaid") ? Overlaid(to, op) : Joined(making, to, op);
+  }
   if (op.operands.empty()) return nullptr;
   const TensorType& from = making.local().type(op.operands[0]);
   if (op.kind == "reshape") return SameElements(from, op);
   if (op.kind == "transpose") return Transposed(from, to, op);
   if (op.kind == "broadcast_to") return Stretched(from, to, op);
   if (op.kind == "slice") return Sliced(from, to, op);
+  if (op.kind == "reverse") return Reversed(to, op);
   if (op.kind == "pad") return Padded(from, to, op);
   return nullptr;
 }

@@ -62,6 +62,12 @@ Node Negative(Module& m, const Node& a) {
   return IsFloat(a) ? m.Unary("negate", a) : m.Binary("subtract", m.Like(a, 0), a);
 }
 
+// max(x, 0) + log(1 + e^-|x|)
+Node Softplus(Module& m, const Node& x) {
+  const Node tail = m.Unary("log_plus_one", m.Unary("exponential", Negative(m, m.Unary("abs", x))));
+  return m.Binary("add", m.Binary("maximum", x, m.Like(x, 0)), tail);
+}
+
 Node Square(Module& m, const Node& a) { return m.Binary("multiply", a, a); }
 
 Node Relu(Module& m, const Node& a) { return m.Binary("maximum", a, m.Like(a, 0)); }
@@ -124,6 +130,10 @@ void AddElementwise(Rows& rows) {
   rows["exp"] = Named1<"exponential">;
   rows["log"] = Named1<"log">;
   rows["log1p"] = Named1<"log_plus_one">;
+  rows["expm1"] = Named1<"exponential_minus_one">;
+  rows["sin"] = Named1<"sine">;
+  rows["cos"] = Named1<"cosine">;
+  rows["softplus"] = Unary<Softplus>;
   rows["erf"] = Unary<Erf>;
   rows["tanh"] = Named1<"tanh">;
   rows["sigmoid"] = Named1<"logistic">;

@@ -20,7 +20,19 @@ void BroadcastTo(Lowering& l, const Op& op) {
 void Concat(Lowering& l, const Op& op) {
   std::vector<Node> parts;
   for (size_t i = 0; i < op.operands.size(); ++i) parts.push_back(l.In(op, i));
-  l.Set(op.results[0], l.m().Concat(parts, op.attrs.Int("axis")));
+  if (!op.attrs.Bool("overlaid")) {
+    return l.Set(op.results[0], l.m().Concat(parts, op.attrs.Int("axis")));
+  }
+  // Each part stands in its place, between zeros.
+  Node whole = parts[0];
+  for (size_t i = 1; i < parts.size(); ++i) {
+    whole = l.m().Binary(whole.element == "i1" ? "or" : "add", whole, parts[i]);
+  }
+  l.Set(op.results[0], whole);
+}
+
+void Reverse(Lowering& l, const Op& op) {
+  l.Set(op.results[0], l.m().Reverse(l.In(op, 0), op.attrs.Ints("axes")));
 }
 
 void Slice(Lowering& l, const Op& op) {
@@ -41,6 +53,7 @@ void AddShape(Rows& rows) {
   rows["transpose"] = Transpose;
   rows["broadcast_to"] = BroadcastTo;
   rows["concat"] = Concat;
+  rows["reverse"] = Reverse;
   rows["slice"] = Slice;
   rows["pad"] = Pad;
 }

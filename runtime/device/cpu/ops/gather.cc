@@ -1,0 +1,126 @@
+// Elements by numbers that another operand carries, and back: along the axis that the numbers count
+// on, a device has its own part alone (registry.h, PlacedDim).
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "runtime/device/cpu/kernel.h"
+#include "runtime/device/cpu/kernels.h"
+
+namespace meshtrain::device::cpu {
+namespace {
+
+using mesh::Dims;
+using mesh::DType;
+using mesh::TensorType;
+using program::Op;
+using program::ValueId;
+
+// [outer, rows, inner] of which the rows are numbered, this device's from starts[device] on of
+// `size` on all devices, and [outer, ids, inner].
+struct Numbered {
+  int64_t outer = 1, rows = 1, inner = 1, ids = 1, size = 1;
+  std::vector<int64_t> starts;
+  int64_t width = 4;
+  bool wide_ids = false;
+
+  Numbered(const Making& making, const Op& op, const TensorType& table, const TensorType& of_ids)
+      : ids(of_ids.num_elements()),
+        width(DTypeBytes(table.dtype)),
+        wide_ids(of_ids.dtype == DType::kI64) {
+    const auto axis = static_cast<size_t>(op.attrs.Int("axis"));
+    for (size_t d = 0; d < table.dims.size(); ++d) {
+      (d < axis ? outer : d == axis ? rows : inner) *= table.dims[d];
+    }
+    size = op.attrs.Int("size", rows);
+    for (const int64_t rank : making.ranks) {
+      const std::vector<int64_t> at = making.mesh().Coordinates(rank);
+      int64_t index = 0;
+      for (const int64_t a : op.attrs.Ints("axes")) {
+        index = index * making.mesh().axis(static_cast<int>(a)).size + at[a];
+      }
+      starts.push_back(index * rows);
+    }
+  }
+
+  int64_t Id(const std::byte* from, int64_t i) const {
+    return wide_ids ? reinterpret_cast<const int64_t*>(from)[i]
+                    : reinterpret_cast<const int32_t*>(from)[i];
+  }
+  bool Inside(int64_t id) const { return id >= 0 && id < size; }
+};
+
+KernelPtr Gather(const Making& making, const Op& op) {
+  const TensorType& table = making.local().type(op.operands[0]);
+  const Numbered n(making, op, table, making.local().type(op.operands[1]));
+  const Element none = ElementOf(table.dtype, 0);
+  const Element wrong = ElementOf(table.dtype, std::numeric_limits<double>::quiet_NaN());
+  const ValueId in = op.operands[0], of_ids = op.operands[1], out = op.results[0];
+  return MakeKernel([=](const Frame& f) {
+    const int64_t start = n.starts[f.device], bytes = n.inner * n.width;
+    const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n.inner));
+    f.For(n.outer * n.ids, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        std::byte* to = f.at[out] + r * bytes;
+        const int64_t id = n.Id(f.at[of_ids], r % n.ids), row = id - start;
+        if (!n.Inside(id)) {
+          ActiveKernels().fill(to, wrong.bytes, n.width, n.inner);
+        } else if (row >= 0 && row < n.rows) {
+          if (bytes > 0) std::memcpy(to, f.at[in] + (r / n.ids * n.rows + row) * bytes, bytes);
+        } else {
+          ActiveKernels().fill(to, none.bytes, n.width, n.inner);
+        }
+      }
+    });
+  });
+}
+
+// Threads share columns, so that each element is added to in the order of the ids.
+template <typename T>
+KernelPtr ScatterAdd(const Making& making, const Op& op) {
+  const Numbered n(making, op, making.local().type(op.results[0]),
+                   making.local().type(op.operands[0]));
+  const ValueId of_ids = op.operands[0], in = op.operands[1], out = op.results[0];
+  return MakeKernel([=](const Frame& f) {
+    const int64_t start = n.starts[f.device];
+    const std::byte* ids = f.at[of_ids];
+    bool good = true;
+    for (int64_t i = 0; i < n.ids; ++i) good = good && n.Inside(n.Id(ids, i));
+    const T first = good ? T{0} : std::numeric_limits<T>::quiet_NaN();
+    T* to = f.As<T>(out);
+    const T* from = f.As<const T>(in);
+    f.For(n.outer * n.rows * n.inner, kGrain,
+          [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, first); });
+    if (!good) return;
+    // Columns in pieces of a cache line at least.
+    constexpr int64_t kLeast = 16;
+    const int64_t work = std::max<int64_t>(1, n.ids);
+    const int64_t grain = std::max(kLeast, (kGrain / work + kLeast - 1) / kLeast * kLeast);
+    for (int64_t o = 0; o < n.outer; ++o) {
+      T* rows = to + o * n.rows * n.inner;
+      const T* updates = from + o * n.ids * n.inner;
+      f.For(n.inner, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = 0; i < n.ids; ++i) {
+          const int64_t row = n.Id(ids, i) - start;
+          if (row < 0 || row >= n.rows) continue;
+          T* sum = rows + row * n.inner;
+          const T* more = updates + i * n.inner;
+          for (int64_t c = begin; c < end; ++c) sum[c] += more[c];
+        }
+      });
+    }
+  });
+}
+
+}  // namespace
+
+KernelPtr MakeGatherKernel(const Making& making, const Op& op) {
+  if (op.kind == "gather") return Gather(making, op);
+  if (op.kind != "scatter_add") return nullptr;
+  return making.local().type(op.results[0]).dtype == DType::kF32 ? ScatterAdd<float>(making, op)
+                                                                 : ScatterAdd<double>(making, op);
+}
+
+}  // namespace meshtrain::device::cpu
