@@ -237,6 +237,99 @@ class Dropout final : public Layer {
   std::optional<int64_t> seed_;
 };
 
+// What the layers that normalise have in common; the formulas and defaults are Keras'.
+struct NormalizationOptions {
+  std::string name;
+  std::optional<double> epsilon;  // none: 1e-3, RmsNormalization's 1e-6
+  bool center = true;             // adds beta
+  bool scale = true;              // multiplies by gamma
+  Initializer beta_initializer = Initializer::Zeros();
+  Initializer gamma_initializer = Initializer::Ones();
+  std::optional<Regularizer> beta_regularizer;
+  std::optional<Regularizer> gamma_regularizer;
+};
+struct BatchNormalizationOptions : NormalizationOptions {
+  int64_t axis = -1;  // of the channels
+  double momentum = 0.99;
+  Initializer moving_mean_initializer = Initializer::Zeros();
+  Initializer moving_variance_initializer = Initializer::Ones();
+};
+
+// (x - mean) / sqrt(variance + epsilon) * gamma + beta, channel by channel. In training the mean
+// and the (biased) variance are the batch's, all of it, whatever devices hold it; the step moves
+// moving_mean and moving_variance towards them, `moving * momentum + batch * (1 - momentum)`.
+// Outside training those are used. gamma, beta and both are of [channels].
+class BatchNormalization final : public Layer {
+ public:
+  explicit BatchNormalization(BatchNormalizationOptions options = {})
+      : Layer(options.name), options_(std::move(options)) {}
+  BatchNormalization(BatchNormalization&&) = default;
+  std::string_view kind() const override { return "batch_normalization"; }
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  BatchNormalizationOptions options_;
+  Parameter gamma_, beta_, moving_mean_, moving_variance_;
+};
+
+// The same over the dimensions `axes` of each example; gamma and beta have those dimensions.
+class LayerNormalization final : public Layer {
+ public:
+  explicit LayerNormalization(std::vector<int64_t> axes = {-1}, NormalizationOptions options = {})
+      : Layer(options.name), axes_(std::move(axes)), options_(std::move(options)) {}
+  LayerNormalization(LayerNormalization&&) = default;
+  std::string_view kind() const override { return "layer_normalization"; }
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  std::vector<int64_t> axes_;
+  NormalizationOptions options_;
+  Parameter gamma_, beta_;
+};
+
+// The same over each of `groups` groups of neighbouring channels, the last dimension, and all that
+// lies between it and the examples: [N, ..., C]. groups = -1: each channel for itself.
+class GroupNormalization final : public Layer {
+ public:
+  explicit GroupNormalization(int64_t groups = 32, NormalizationOptions options = {})
+      : Layer(options.name), groups_(groups), options_(std::move(options)) {}
+  GroupNormalization(GroupNormalization&&) = default;
+  std::string_view kind() const override { return "group_normalization"; }
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  int64_t groups_;
+  NormalizationOptions options_;
+  Parameter gamma_, beta_;
+};
+
+// x / sqrt(mean of x^2 + epsilon) * scale over the dimensions `axes` of each example.
+class RmsNormalization final : public Layer {
+ public:
+  explicit RmsNormalization(std::vector<int64_t> axes = {-1}, NormalizationOptions options = {})
+      : Layer(options.name), axes_(std::move(axes)), options_(std::move(options)) {}
+  RmsNormalization(RmsNormalization&&) = default;
+  std::string_view kind() const override { return "rms_normalization"; }
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  std::vector<int64_t> axes_;
+  NormalizationOptions options_;  // of these the epsilon, the name and gamma's count
+  Parameter scale_;
+};
+
 // The sum of its inputs, of equal dimensions.
 class Add final : public Layer {
  public:

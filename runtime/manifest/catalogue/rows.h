@@ -33,7 +33,11 @@
   ROW(GlobalMaxPooling3d, GlobalMaxPooling3d)         \
   ROW(GlobalAveragePooling1d, GlobalAveragePooling1d) \
   ROW(GlobalAveragePooling2d, GlobalAveragePooling2d) \
-  ROW(GlobalAveragePooling3d, GlobalAveragePooling3d)
+  ROW(GlobalAveragePooling3d, GlobalAveragePooling3d) \
+  ROW(BatchNormalization, BatchNormalization)         \
+  ROW(LayerNormalization, LayerNormalization)         \
+  ROW(GroupNormalization, GroupNormalization)         \
+  ROW(RmsNormalization, RmsNormalization)
 
 #define MT_OPTIMIZERS(ROW)  \
   ROW(Adam, Adam)           \
