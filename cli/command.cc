@@ -24,6 +24,8 @@ int RunCommand(int argc, const char* const* argv, const Console& console) {
   app.set_version_flag("--version", MT_VERSION);
   Action chosen;
   AddRun(app, &chosen);
+  AddEvaluate(app, &chosen);
+  AddPredict(app, &chosen);
   AddPlan(app, &chosen);
   AddValidate(app, &chosen);
   AddConvert(app, &chosen);

@@ -54,6 +54,14 @@ std::string Spellings(const Verb& verb) {
   return Join(names, " ");
 }
 
+// Whether the value of a flag is a file or a folder.
+bool TakesPath(const std::string& flag) {
+  for (const char* path : {"file", "f", "from", "input", "i", "data"}) {
+    if (flag == path) return true;
+  }
+  return false;
+}
+
 constexpr const char* kJobs = "meshtrain list -q -o name 2>/dev/null | sed 's,.*/,,'";
 
 std::string Bash(const std::vector<Verb>& verbs) {
@@ -69,7 +77,8 @@ std::string Bash(const std::vector<Verb>& verbs) {
       "    return\n"
       "  fi\n"
       "  case $before in\n"
-      "    -f|--file|--kubeconfig) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
+      "    -f|--file|--kubeconfig|--from|-i|--input|--data) COMPREPLY=($(compgen -f -- "
+      "\"$word\")); return ;;\n"
       "  esac\n"
       "  local flags= jobs=\n"
       "  case ${COMP_WORDS[1]} in\n";
@@ -154,8 +163,8 @@ std::string Fish(const std::vector<Verb>& verbs) {
     for (const Flag& flag : verb.flags) {
       const bool is_long = flag.spelling.starts_with("--");
       const std::string word = flag.spelling.substr(is_long ? 2 : 1);
-      out += when + (is_long ? " -l " : " -s ") + word +
-             (word == "file" || word == "f" ? " -r -F" : "") + " -d '" + Quoted(flag.about) + "'\n";
+      out += when + (is_long ? " -l " : " -s ") + word + (TakesPath(word) ? " -r -F" : "") +
+             " -d '" + Quoted(flag.about) + "'\n";
     }
     if (verb.takes_job) out += when + " -a \"(" + kJobs + ")\"\n";
   }

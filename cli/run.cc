@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -16,6 +15,7 @@
 #include "cli/job.h"
 #include "cli/manifest.h"
 #include "cli/verbs.h"
+#include "cli/worker_process.h"
 #include "operator/local/run_folder.h"
 #include "runtime/base/cores.h"
 #include "runtime/base/memory.h"
@@ -39,13 +39,6 @@ constexpr std::array kFromHere = {"PATH",
                                   "LD_LIBRARY_PATH",
                                   "CUDA_VISIBLE_DEVICES",
                                   "TERM"};
-
-// The worker that was built with this command line stands beside it.
-std::string WorkerPath() {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "meshtrain-worker" : (self.parent_path() / "meshtrain-worker").string();
-}
 
 // A replica takes a handful of descriptors; the usual limit of 1,024 is made for programs that
 // select(2).

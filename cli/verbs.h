@@ -24,6 +24,8 @@ using Action = std::function<int(const Console& console)>;
 
 void AddRun(CLI::App& app, Action* chosen);
 void AddPlan(CLI::App& app, Action* chosen);
+void AddEvaluate(CLI::App& app, Action* chosen);
+void AddPredict(CLI::App& app, Action* chosen);
 void AddValidate(CLI::App& app, Action* chosen);
 void AddConvert(CLI::App& app, Action* chosen);
 void AddSubmit(CLI::App& app, Action* chosen);
@@ -40,7 +42,7 @@ void AddVersion(CLI::App& app, Action* chosen);
 
 // The command line as a function: parses the arguments, of which the first is the program's name,
 // and does what the verb says. Returns the exit code; writes nowhere but to `console`, except what
-// `run` starts.
+// `run`, `evaluate` and `predict` start.
 int RunCommand(int argc, const char* const* argv, const Console& console);
 
 }  // namespace meshtrain::cli

@@ -22,6 +22,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/text.h"
+#include "runtime/cluster/contract.h"
 
 namespace meshtrain {
 namespace {
@@ -30,6 +31,7 @@ struct Flags {
   std::string kubeconfig, context, ns, metrics_address = ":8080";
   std::string log_level = "info", log_format = "text";
   std::string gang = "none", gang_scheduler_name, worker_image, cluster_domain, fs_group;
+  std::string security = std::string(api::kMutualTls);
   std::string lease_namespace, lease_name = "meshtrain-operator", identity;
   bool leader_elect = true, print_crd = false;
   std::string watch_nodes = "auto";
@@ -96,6 +98,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "group of the volumes of pods that run the worker image (none: the cluster gives "
                  "one, as OpenShift does)")
       ->default_str(std::to_string(cluster::kPodGroup));
+  app.add_option("--security", flags.security,
+                 "how processes of jobs that begin from now on speak to each other where the "
+                 "manifest does not say: mutualTLS or none")
+      ->check(CLI::IsMember({"mutualTLS", "none"}))
+      ->capture_default_str();
   app.add_option("--cluster-domain", flags.cluster_domain,
                  "DNS domain of the cluster; else $CUSTOM_CLUSTER_DOMAIN");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
@@ -109,6 +116,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
 
 reconcile::Settings MakeSettings(const Flags& flags) {
   reconcile::Settings settings;
+  settings.seals = flags.security == api::kMutualTls;
   settings.cluster_domain = !flags.cluster_domain.empty()
                                 ? flags.cluster_domain
                                 : Env(std::string(cluster::kEnvClusterDomain)).value_or("");
@@ -154,6 +162,26 @@ void StopOnSignal(std::stop_source& stop, const sigset_t& signals) {
   }
 }
 
+// Whether the API server keeps all that this operator writes. One whose CRD is older cuts off what
+// it does not know, silently: a decision that was recorded would be gone at the next look.
+Status CheckCrd(kube::Client& client, const std::stop_token& stop) {
+  const std::string name = std::string(cluster::kPlural) + "." + std::string(cluster::kGroup);
+  const auto crd = client.Get({"apiextensions.k8s.io", "v1", "customresourcedefinitions"}, "", name,
+                              {.stop = stop});
+  if (!crd.ok()) {
+    // In one namespace nobody may read it, without it there is nothing to do yet, and who does not
+    // answer now is asked again by all that follows.
+    LogWarning("the CRD was not looked at", {{"error", crd.status().ToString()}});
+    return OkStatus();
+  }
+  const auto missing = api::MissingInCrd(*crd);
+  if (!missing.ok()) return missing.status().At(name);
+  if (missing->empty()) return OkStatus();
+  return FailedPrecondition(
+      name + ": expected the CRD of this operator or a newer one, got: one without " +
+      Join(*missing, ", ") + " (apply the chart's, or `meshtrain-operator --print-crd`)");
+}
+
 Status RunOperator(const Flags& flags, std::stop_source& stop) {
   Clock& clock = SystemClock();
   MT_ASSIGN_OR_RETURN(const kube::ClientConfig config,
@@ -167,6 +195,7 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
   MT_ASSIGN_OR_RETURN(
       std::unique_ptr<kube::Client> lease_client,
       kube::NewHttpClient(config, {.connections = 2, .on_request = on_request}, clock));
+  MT_RETURN_IF_ERROR(CheckCrd(*lease_client, stop.get_token()));
   const std::string lease_ns = !flags.lease_namespace.empty() ? flags.lease_namespace
                                : !config.ns.empty()           ? config.ns
                                                               : "default";

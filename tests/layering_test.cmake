@@ -47,9 +47,10 @@ set(table
   "runtime: runtime/trainer runtime/parameter/server runtime/parameter/worker runtime/report"
   "operator/api: runtime/cluster runtime/manifest"
   "operator/reconcile: operator/api"
+  "operator/certificates: runtime/base"
   "operator/kube: runtime/base"
-  "operator/control: operator/reconcile operator/kube runtime/telemetry"
-  "operator/local: operator/reconcile runtime/telemetry"
+  "operator/control: operator/reconcile operator/certificates operator/kube runtime/telemetry"
+  "operator/local: operator/reconcile operator/certificates runtime/telemetry"
   "operator: operator/control"
   "worker: runtime/trainer/job runtime/parameter/server"
   "cli: operator/local operator/kube runtime/plan runtime/recipe")

@@ -13,14 +13,12 @@
 #include "runtime/data/pipeline.h"
 #include "runtime/saving/position.h"
 #include "runtime/saving/resume.h"
-#include "runtime/strategy/dataset.h"
 #include "runtime/telemetry/event_file.h"
 #include "runtime/telemetry/metrics_log.h"
-#include "runtime/trainer/engine.h"
 #include "runtime/trainer/evaluate_loop.h"
 #include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/say.h"
-#include "runtime/trainer/job/strategy.h"
+#include "worker/trained.h"
 #include "worker/presence.h"
 
 namespace meshtrain::worker {
@@ -30,43 +28,38 @@ namespace {
 class Evaluator {
  public:
   Evaluator(const trainer::JobConfig& config, manifest::Manifest manifest)
-      : config_(config), manifest_(std::move(manifest)) {}
+      : config_(config), model_(config, std::move(manifest)) {}
 
   Status Run(std::stop_token stop) {
-    manifest::Program& program = manifest_.program;
+    const manifest::Manifest& manifest = model_.manifest();
+    const manifest::Program& program = manifest.program;
     const std::string file = trainer::SourceName(config_);
     if (!program.data.test) {
       return InvalidArgument(
                  file + ": program.data.test: the evaluator expects data to evaluate on, got: none")
           .From(Origin::kManifest);
     }
-    if (manifest_.checkpoint.path.empty()) {
+    if (manifest.checkpoint.path.empty()) {
       return InvalidArgument(file +
                              ": spec.checkpoint.path: the evaluator expects the folder that the "
                              "job saves to, got: none")
           .From(Origin::kManifest);
     }
-    // The mesh of the job, all of it in this process, so that its layouts hold.
-    int64_t devices = 1;
-    for (const mesh::Axis& axis : program.mesh) devices *= axis.size;
-    program.processes = 1;
-    program.devices.count = devices;
     MT_ASSIGN_OR_RETURN(data_, data::Pipeline::Create(recipe::TestPipeline(program)));
-    MT_RETURN_IF_ERROR(Plan().From(Origin::kManifest));
-    data_->ExpectClasses(engine_->classes());
+    MT_RETURN_IF_ERROR(model_.PlanEvaluation(*data_));
 
     const std::string log_path = config_.output + "/metrics.jsonl";
     MT_RETURN_IF_ERROR(OpenFiles(log_path).From(Origin::kOutput));
     const int64_t before = log_->resumed_at().value_or(-1);
-    MT_ASSIGN_OR_RETURN(presence_, Presence::Create(config_, trainer::JobName(manifest_)));
+    MT_ASSIGN_OR_RETURN(presence_, Presence::Create(config_, trainer::JobName(manifest)));
     loss_ = presence_->metrics().AddGauge(
         "meshtrain_loss", "Loss of the newest step or evaluation.", {{"split", "test"}});
     accuracy_ = presence_->metrics().AddGauge(
         "meshtrain_accuracy", "Accuracy of the newest step or evaluation.", {{"split", "test"}});
     count_ = presence_->metrics().AddCounter("meshtrain_evaluations_total",
                                              "Checkpoints that were evaluated.");
-    trainer::Say(fmt::format("evaluating checkpoints in {}; output in {}",
-                             manifest_.checkpoint.path, config_.output));
+    trainer::Say(fmt::format("evaluating checkpoints in {}; output in {}", manifest.checkpoint.path,
+                             config_.output));
     presence_->Ready();
 
     const int64_t epochs = program.train.epochs;
@@ -81,7 +74,7 @@ class Evaluator {
       return may_end_early || (at.ok() && at->epoch >= epochs - 1);
     };
     const auto count = trainer::EvaluateLoop(
-        manifest_.checkpoint.path,
+        manifest.checkpoint.path,
         [&](const checkpoint::Checkpoint& c) { return Evaluate(c, stop); }, options, stop);
     const Status events = events_->Close().From(Origin::kOutput);
     const Status log = log_->Close().From(Origin::kOutput);
@@ -95,17 +88,6 @@ class Evaluator {
   }
 
  private:
-  // Strategy and steps.
-  Status Plan() {
-    MT_ASSIGN_OR_RETURN(declared_, recipe::Declared::Create(manifest_.program));
-    MT_ASSIGN_OR_RETURN(strategy_,
-                        trainer::MakeMeshStrategy(config_, manifest_, *declared_, nullptr));
-    engine_ = trainer::MakeMeshEngine(*strategy_, {.declare_only = true});
-    engine_->Compile(declared_->recipe(), trainer::TraceOf(*declared_));
-    MT_RETURN_IF_ERROR(engine_->Prepare(data_->BatchTypes(data_->batch_size())));
-    return engine_->Plan("", {}, data_->batch_sizes());
-  }
-
   Status OpenFiles(const std::string& log_path) {
     MT_RETURN_IF_ERROR(MakeDirectories(config_.output));
     MT_ASSIGN_OR_RETURN(log_, telemetry::MetricsLog::Open(
@@ -119,8 +101,7 @@ class Evaluator {
     const Duration begin = SystemClock().Monotonic();
     // All are read before one is written: a checkpoint that is damaged leaves nothing behind.
     std::vector<mesh::Tensor> values;
-    const std::vector<nn::Parameter>& weights = declared_->recipe().model->parameters();
-    for (const nn::Parameter& p : weights) {
+    for (const nn::Parameter& p : model_.parameters()) {
       MT_ASSIGN_OR_RETURN(mesh::Tensor value, checkpoint.Load(p.name()));
       if (value.type() != p.type()) {
         return InvalidArgument(checkpoint.path() + ": `" + p.name() + "`: expected " +
@@ -128,13 +109,8 @@ class Evaluator {
       }
       values.push_back(std::move(value));
     }
-    for (size_t i = 0; i < values.size(); ++i) {
-      MT_RETURN_IF_ERROR(strategy_->Assign(weights[i], values[i]));
-    }
-    strategy::PipelineBatches batches(*data_);
-    MT_RETURN_IF_ERROR(strategy::BeginPass(*data_));
-    MT_ASSIGN_OR_RETURN(const train::Scalars scalars,
-                        engine_->Evaluate(batches, manifest_.program.train.validation_steps, stop));
+    MT_RETURN_IF_ERROR(model_.SetWeights(values));
+    MT_ASSIGN_OR_RETURN(const train::Scalars scalars, model_.Evaluate(*data_, stop));
     const int64_t step = checkpoint.index().step;
     MT_ASSIGN_OR_RETURN(const train::Position position,
                         saving::PositionOf(checkpoint.index(), checkpoint.path()));
@@ -169,11 +145,8 @@ class Evaluator {
   }
 
   const trainer::JobConfig& config_;
-  manifest::Manifest manifest_;
+  TrainedModel model_;
   std::unique_ptr<data::Pipeline> data_;
-  std::optional<recipe::Declared> declared_;
-  std::unique_ptr<strategy::MeshStrategy> strategy_;
-  std::unique_ptr<trainer::Engine> engine_;
   std::unique_ptr<telemetry::MetricsLog> log_;
   std::unique_ptr<telemetry::EventFileWriter> events_;
   telemetry::Gauge loss_, accuracy_;

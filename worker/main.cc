@@ -12,6 +12,7 @@
 #include "runtime/base/thread.h"
 #include "runtime/cluster/contract.h"
 #include "runtime/cluster/exit_code.h"
+#include "worker/apply.h"
 #include "worker/config.h"
 #include "worker/service.h"
 
@@ -57,10 +58,10 @@ class Signals {
   std::jthread thread_;  // last: it uses the members above
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const auto parsed = meshtrain::worker::ParseArguments(argc, argv);
+// What the arguments ask for: one process of a job, or a trained model that is applied.
+template <typename Config>
+int Run(const std::variant<Config, int>& parsed,
+        meshtrain::Status (*run)(const Config& config, std::stop_token stop)) {
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
   meshtrain::ExitWhereMemoryEnds("meshtrain-worker", meshtrain::cluster::kExitBadConfig);
   Signals signals;
@@ -68,7 +69,14 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "meshtrain-worker: %s\n", started.message().c_str());
     return meshtrain::cluster::ExitCodeOf(started);
   }
-  const meshtrain::Status end =
-      meshtrain::worker::Serve(std::get<meshtrain::trainer::JobConfig>(parsed), signals.token());
+  const meshtrain::Status end = run(std::get<Config>(parsed), signals.token());
   return meshtrain::cluster::ExitCodeOf(end, signals.signal());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  namespace worker = meshtrain::worker;
+  if (worker::AsksToApply(argc, argv)) return Run(worker::ParseApply(argc, argv), worker::Apply);
+  return Run(worker::ParseArguments(argc, argv), worker::Serve);
 }

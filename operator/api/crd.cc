@@ -151,6 +151,44 @@ Json Crd() {
             {"versions", Json::array({std::move(version)})}}}};
 }
 
+// Adds the paths of what `ours` declares and `theirs` does not.
+void AddMissing(const Json& ours, const Json& theirs, const std::string& path,
+                std::vector<std::string>* missing) {
+  if (theirs.value("x-kubernetes-preserve-unknown-fields", false)) return;
+  const auto inner = [&](const char* name, const std::string& below) {
+    if (!ours.contains(name) || !ours[name].is_object()) return;
+    if (theirs.contains(name) && theirs[name].is_object()) {
+      AddMissing(ours[name], theirs[name], below, missing);
+    } else {
+      missing->push_back(below);
+    }
+  };
+  inner("items", path + "[]");
+  inner("additionalProperties", path + ".*");
+  if (!ours.contains("properties")) return;
+  const Json none = Json::object();
+  const Json& known = theirs.contains("properties") ? theirs["properties"] : none;
+  for (const auto& [name, property] : ours["properties"].items()) {
+    if (known.is_object() && known.contains(name) && known[name].is_object()) {
+      AddMissing(property, known[name], Path(path, name), missing);
+    } else {
+      missing->push_back(Path(path, name));
+    }
+  }
+}
+
+// Null where the CRD has no such version, or is none.
+const Json* SchemaOf(const Json& crd, const std::string& version) {
+  const Json::json_pointer versions("/spec/versions"), schema("/schema/openAPIV3Schema");
+  if (!crd.is_object() || !crd.contains(versions)) return nullptr;
+  for (const Json& one : crd[versions]) {
+    if (one.is_object() && one.contains("name") && one["name"] == version && one.contains(schema)) {
+      return &one[schema];
+    }
+  }
+  return nullptr;
+}
+
 void EmitYaml(const Json& value, YAML::Emitter* out) {
   if (value.is_object()) {
     if (value.empty()) *out << YAML::Flow;
@@ -187,6 +225,19 @@ void EmitYaml(const Json& value, YAML::Emitter* out) {
 }  // namespace
 
 std::string CrdJson() { return Crd().dump(2) + "\n"; }
+
+Result<std::vector<std::string>> MissingInCrd(std::string_view text) {
+  const Json ours = Crd(), theirs = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const std::string version = ours["spec"]["versions"][0]["name"];
+  const Json* const schema = SchemaOf(theirs, version);
+  if (schema == nullptr || !schema->is_object()) {
+    return InvalidArgument("expected a CustomResourceDefinition with a schema of " + version +
+                           ", got: none");
+  }
+  std::vector<std::string> missing;
+  AddMissing(*SchemaOf(ours, version), *schema, "", &missing);
+  return missing;
+}
 
 std::string CrdYaml() {
   YAML::Emitter out;

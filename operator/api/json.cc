@@ -213,6 +213,7 @@ void ReadSpec(const Json& json, TrainingJob* job) {
                     .max_replicas = Or<int32_t>(elastic, "maxReplicas", 1)};
   }
   out->tf_config_compat = Str(Child(json, "tfConfig"), "compat");
+  out->security = Str(json, "security");
 }
 
 constexpr ConditionType kConditions[] = {
@@ -310,6 +311,7 @@ void ReadStatus(const Json& json, JobStatus* out) {
     }
   }
   out->label_selector = Str(json, "labelSelector");
+  out->security = Str(json, "security");
   out->observed_generation = Or<int64_t>(json, "observedGeneration", 0);
   out->start_time = When(json, "startTime");
   out->completion_time = When(json, "completionTime");
@@ -440,6 +442,7 @@ Json WriteSpec(const Spec& spec) {
                       {"maxReplicas", spec.elastic->max_replicas}};
   }
   if (!spec.tf_config_compat.empty()) out["tfConfig"]["compat"] = spec.tf_config_compat;
+  if (!spec.security.empty()) out["security"] = spec.security;
   return out;
 }
 
@@ -538,6 +541,7 @@ Json WriteStatus(const JobStatus& status) {
         {"restarts", replica.restarts}};
   }
   PutText(&out, "labelSelector", status.label_selector);
+  PutText(&out, "security", status.security);
   if (status.observed_generation != 0) out["observedGeneration"] = status.observed_generation;
   Put(&out, "startTime", status.start_time);
   Put(&out, "completionTime", status.completion_time);

@@ -327,6 +327,11 @@ const Field& SpecField() {
                 "chief, where there "
                 "is one, and all workers have succeeded.",
                 {"", "AllWorkers"}, "\"\""),
+          OneOf("security",
+                "How processes that run a program speak to each other, for control as for tensors. "
+                "mutualTLS: sealed, with certificates of the job's own. none: anybody on the way "
+                "can read them. Empty: mutualTLS in a cluster, none with `meshtrain run`.",
+                {"", "mutualTLS", "none"}, ""),
           With(Field{.name = "waitForEvaluator",
                      .type = kBoolean,
                      .description = "Whether success also waits for the evaluator to succeed."},
@@ -399,6 +404,7 @@ const Field& StatusField() {
                      }),
               8),
           Text("labelSelector", "Selects the job's pods.", 1024),
+          Text("security", "What an empty spec.security meant when the job began.", 16),
           Int64("observedGeneration", "The metadata.generation that this status is about."),
           Time("startTime", "When the job started, or was last resumed."),
           Time("completionTime", "When the job ended."),

@@ -160,6 +160,8 @@ struct Elastic {
 };
 
 inline constexpr std::string_view kSuccessAllWorkers = "AllWorkers";
+// How a job's processes speak to each other: sealed, both sides with certificates; or as bytes go.
+inline constexpr std::string_view kMutualTls = "mutualTLS", kPlain = "none";
 inline constexpr std::string_view kCompatKubeflowV1 = "kubeflow-v1";
 inline constexpr std::string_view kStrategyMesh = "Mesh";
 inline constexpr std::string_view kStrategyParameterServer = "ParameterServer";
@@ -178,6 +180,7 @@ struct Spec {
   std::vector<FailureRule> failure_rules;
   std::optional<Elastic> elastic;  // of the role worker
   std::string tf_config_compat;    // "" or kubeflow-v1
+  std::string security;            // "", kMutualTls or kPlain
   friend bool operator==(const Spec&, const Spec&) = default;
 };
 
@@ -337,6 +340,8 @@ struct JobStatus {
   int32_t restarts = 0;
   std::map<Role, ReplicaStatus> replica_statuses;
   std::string label_selector;  // for the scale subresource
+  // What `spec.security` meant when the job began, where it says nothing; "": not decided.
+  std::string security;
   int64_t observed_generation = 0;
   std::optional<TimePoint> start_time;
   std::optional<TimePoint> completion_time;

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "operator/api/json.h"
+#include "operator/certificates/certificates.h"
 #include "operator/control/refusal.h"
 #include "operator/kube/json_slice.h"
 #include "operator/reconcile/children.h"
@@ -253,7 +254,17 @@ struct Applier::Run {
   Status Write(const reconcile::CreateSecret& write) {
     json body = json::parse(write.body, nullptr, /*allow_exceptions=*/false);
     MT_CHECK(body.is_object());
-    body["stringData"][write.key] = RandomHex32();
+    json& values = body["stringData"];
+    if (write.hosts.empty()) {
+      values[write.key] = RandomHex32();
+    } else {
+      MT_ASSIGN_OR_RETURN(const auto made,
+                          certificates::MakeJobCertificates(ns() + "/" + job.metadata.name,
+                                                            write.hosts, applier.clock_.Now()));
+      values[cluster::kTlsCaFileName] = made.ca;
+      values[cluster::kTlsCertificateFileName] = made.certificate;
+      values[cluster::kTlsKeyFileName] = made.key;
+    }
     CallOptions options = call();
     options.dry_run = write.probe;
     const Status status = client().Create(Secrets(), ns(), body.dump(), options).status();

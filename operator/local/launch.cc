@@ -9,8 +9,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "operator/certificates/certificates.h"
 #include "operator/local/pod.h"
 #include "operator/reconcile/children.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
 
@@ -195,6 +197,13 @@ Result<Launch> Launcher::Prepare(const reconcile::CreatePod& pod) const {
   Replace(&container, cluster::kEnvTokenFile,
           Text(cluster::kTokenMountPath) + "/" + Text(cluster::kTokenFileName),
           private_folder_->path() + "/" + Text(cluster::kTokenFileName));
+  for (const auto& [variable, file] :
+       {std::pair(cluster::kEnvTlsCa, cluster::kTlsCaFileName),
+        std::pair(cluster::kEnvTlsCertificate, cluster::kTlsCertificateFileName),
+        std::pair(cluster::kEnvTlsKey, cluster::kTlsKeyFileName)}) {
+    Replace(&container, variable, Text(cluster::kTlsMountPath) + "/" + Text(file),
+            private_folder_->path() + "/" + Text(file));
+  }
   Replace(&container, cluster::kEnvClusterFile,
           Text(cluster::kClusterMountPath) + "/" + Text(cluster::kClusterFileName),
           private_folder_->path() + "/" + Text(cluster::kClusterFileName));
@@ -271,8 +280,20 @@ Status Launcher::Check(std::vector<std::string>* notes) const {
 }
 
 Status Launcher::Make(const reconcile::CreateSecret& secret) {
-  const std::string path = private_folder_->path() + "/" + secret.key;
+  const std::string folder = private_folder_->path() + "/";
+  const std::string last =
+      secret.hosts.empty() ? secret.key : std::string(cluster::kTlsKeyFileName);
+  const std::string path = folder + last;
   if (::access(path.c_str(), F_OK) == 0) return OkStatus();
+  if (!secret.hosts.empty()) {
+    // Hosts of the cluster are ports of this machine.
+    MT_ASSIGN_OR_RETURN(const auto made, certificates::MakeJobCertificates(
+                                             job_.metadata.name, {kLoopback}, SystemClock().Now()));
+    MT_RETURN_IF_ERROR(WriteFileAtomically(folder + Text(cluster::kTlsCaFileName), made.ca));
+    MT_RETURN_IF_ERROR(
+        WriteFileAtomically(folder + Text(cluster::kTlsCertificateFileName), made.certificate));
+    return WriteFileAtomically(path, made.key);
+  }
   // The folder is nobody else's.
   return WriteFileAtomically(path, RandomHex32());
 }

@@ -18,19 +18,23 @@ std::string Numbered(const std::string& base, const std::string& name, int numbe
   return base + "/" + name + (number == 1 ? "" : "-" + std::to_string(number));
 }
 
-bool HasSucceeded(const std::string& folder) {
+}  // namespace
+
+RunEnd EndOf(const std::string& folder) {
   const auto text = ReadFile(folder + "/" + std::string(kStatusName), kLargestFile);
-  if (!text.ok()) return false;
+  if (!text.ok()) return RunEnd::kUnknown;
   const auto status = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!status.is_object() || !status.contains("conditions")) return false;
+  if (!status.is_object() || !status.contains("conditions")) return RunEnd::kNotSucceeded;
   for (const auto& condition : status["conditions"]) {
     if (condition.is_object() && condition.value("type", "") == "Succeeded" &&
         condition.value("status", "") == "True") {
-      return true;
+      return RunEnd::kSucceeded;
     }
   }
-  return false;
+  return RunEnd::kNotSucceeded;
 }
+
+namespace {
 
 bool IsOf(const std::string& folder, std::string_view manifest) {
   const auto text = ReadFile(folder + "/" + std::string(kManifestName), kLargestFile);
@@ -50,7 +54,7 @@ Result<RunFolder> ChooseRunFolder(const std::string& base, const std::string& na
   for (int number = next - 1; number >= 1; --number) {
     const std::string folder = Numbered(base, name, number);
     if (!IsOf(folder, manifest)) continue;
-    if (HasSucceeded(folder)) break;
+    if (EndOf(folder) == RunEnd::kSucceeded) break;
     // Taken and let go at once: the run takes it for itself.
     if (FolderLock::Take(folder, patience).ok()) return RunFolder{folder, true};
   }

@@ -1,6 +1,7 @@
 // Where a run writes to that was not told where: BASE/NAME, BASE/NAME-2, BASE/NAME-3, ...
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,11 @@ struct RunFolder {
   std::string path;
   bool unfinished = false;  // it holds a run of this manifest that has not succeeded: go on with it
 };
+
+// How the run in `folder` ended, by its status; of a folder that holds no run's status nothing is
+// known.
+enum class RunEnd : uint8_t { kUnknown, kSucceeded, kNotSucceeded };
+RunEnd EndOf(const std::string& folder);
 
 // The newest of these folders that a run of the same manifest wrote to, where that run has not
 // succeeded and nobody writes to it now (`patience`: for a writer that is just ending); else the

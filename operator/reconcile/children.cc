@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "operator/reconcile/owner.h"
 #include "operator/reconcile/pod_parts.h"
@@ -231,6 +233,20 @@ std::string PodRenderer::Body(const CreatePod& pod) const {
                {{"secretName", cluster::TokenSecretName(job_.metadata.name, job_.metadata.uid)},
                 {"defaultMode", internal::TokenMode({&spec})}}}}),
         cluster::kTokenMountPath);
+    if (Sealed(job_, settings_)) {
+      for (const auto& [variable, file] :
+           {std::pair(cluster::kEnvTlsCa, cluster::kTlsCaFileName),
+            std::pair(cluster::kEnvTlsCertificate, cluster::kTlsCertificateFileName),
+            std::pair(cluster::kEnvTlsKey, cluster::kTlsKeyFileName)}) {
+        AddVariable(container, variable, Text(cluster::kTlsMountPath) + "/" + Text(file));
+      }
+      internal::Mount(
+          {&spec}, {container}, "meshtrain-tls",
+          Dump({{"secret",
+                 {{"secretName", cluster::TlsSecretName(job_.metadata.name, job_.metadata.uid)},
+                  {"defaultMode", internal::TokenMode({&spec})}}}}),
+          cluster::kTlsMountPath);
+    }
   }
   const std::string checkpoint_path = CheckpointPath(job_);
   if (job_.spec.checkpoint || !checkpoint_path.empty()) {
@@ -287,16 +303,42 @@ std::vector<CreateService> WantedServices(const api::TrainingJob& job) {
   return out;
 }
 
+namespace {
+
+std::string SecretBody(const api::TrainingJob& job, const std::string& name, const char* type) {
+  return Dump({{"apiVersion", "v1"},
+               {"kind", "Secret"},
+               {"metadata", Meta(job, name)},
+               {"type", type},
+               {"immutable", true},
+               {"stringData", Json::object()}});
+}
+
+}  // namespace
+
 CreateSecret TokenSecret(const api::TrainingJob& job, bool probe) {
   const std::string name = cluster::TokenSecretName(job.metadata.name, job.metadata.uid);
   return {.name = name,
           .key = Text(cluster::kTokenFileName),
-          .body = Dump({{"apiVersion", "v1"},
-                        {"kind", "Secret"},
-                        {"metadata", Meta(job, name)},
-                        {"type", "Opaque"},
-                        {"immutable", true},
-                        {"stringData", Json::object()}}),
+          .body = SecretBody(job, name, "Opaque"),
+          .hosts = {},
+          .probe = probe};
+}
+
+CreateSecret TlsSecret(const api::TrainingJob& job, const Settings& settings, bool probe) {
+  const std::string name = cluster::TlsSecretName(job.metadata.name, job.metadata.uid);
+  // One certificate for all processes, whatever their number becomes: they share the token as well.
+  std::set<std::string> hosts;
+  for (const auto& [role, of_role] : JobCluster(job, settings).hosts) {
+    for (const auto& [index, host] : of_role) {
+      const std::string address = host.substr(0, host.rfind(':'));
+      hosts.insert("*" + address.substr(std::min(address.find('.'), address.size())));
+    }
+  }
+  return {.name = name,
+          .key = {},
+          .body = SecretBody(job, name, "kubernetes.io/tls"),
+          .hosts = {hosts.begin(), hosts.end()},
           .probe = probe};
 }
 

@@ -66,6 +66,11 @@ class PodRenderer {
 std::string PodBody(const api::TrainingJob& job, const Settings& settings, const CreatePod& pod);
 
 std::vector<CreateService> WantedServices(const api::TrainingJob& job);
+// Whether the job's processes speak mutual TLS: a program of several processes, and its manifest
+// says so, or says nothing and the job began under an operator that seals (JobStatus::security).
+bool Sealed(const api::TrainingJob& job, const Settings& settings);
+// The certificates of such a job.
+CreateSecret TlsSecret(const api::TrainingJob& job, const Settings& settings, bool probe = false);
 CreateSecret TokenSecret(const api::TrainingJob& job, bool probe = false);
 CreateClaim CheckpointClaim(const api::TrainingJob& job);
 CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings,

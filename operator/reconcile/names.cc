@@ -45,7 +45,19 @@ cluster::ClusterSpec JobCluster(const api::TrainingJob& job, const Settings& set
 std::string ClusterStamp(const api::TrainingJob& job, const Settings& settings) {
   cluster::ClusterSpec all = JobCluster(job, settings);
   if (ElasticBesideServers(job)) all.hosts.erase(Role::kWorker);
-  return cluster::ShortHash(cluster::ClusterText(all));
+  // Processes that are sealed and those that are not cannot speak to each other.
+  return cluster::ShortHash(cluster::ClusterText(all) + (Sealed(job, settings) ? " sealed" : ""));
+}
+
+bool Sealed(const api::TrainingJob& job, const Settings& settings) {
+  if (job.spec.program.empty() || api::TotalReplicas(job.spec) < 2) return false;
+  if (!job.spec.security.empty()) return job.spec.security == api::kMutualTls;
+  if (!job.status.security.empty()) return job.status.security == api::kMutualTls;
+  // A job that began under an operator that sealed nothing stays as it is: its processes could not
+  // be replaced one by one.
+  const bool fresh =
+      !job.status.start_time && !job.status.conditions.contains(api::ConditionType::kRunning);
+  return settings.seals && fresh;
 }
 
 namespace internal {

@@ -148,6 +148,8 @@ struct Settings {
   // The group of a pod's volumes where the template names none; nothing: the cluster gives one, as
   // OpenShift does.
   std::optional<int64_t> fs_group = cluster::kPodGroup;
+  // Whether a job whose manifest says nothing of `security` is sealed, if it begins now.
+  bool seals = false;
   int32_t max_creates =
       500;  // per Outcome, so that a big job never holds the thread; the rest follows at once
   friend bool operator==(const Settings&, const Settings&) = default;

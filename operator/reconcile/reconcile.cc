@@ -256,6 +256,10 @@ Outcome ReconcilePolicyByPolicy(const api::TrainingJob& job, const Observed& see
     did(Policy::kCounts);
     return Finish(after, &draft);
   }
+  // Decided once, where the job begins; before it is recorded each look decides alike.
+  if (job.spec.security.empty() && Sealed(job, view.seen.settings)) {
+    draft.next.security = api::kMutualTls;
+  }
   if (!draft.next.start_time) draft.next.start_time = view.stamp;
   if (!job.status.conditions.contains(ConditionType::kCreated)) {
     draft.Set(ConditionType::kCreated, true, Reason::kJobCreated, "the job was accepted");

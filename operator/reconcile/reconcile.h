@@ -58,12 +58,14 @@ struct CreateConfigMap {
   bool probe = false;  // as CreateSecret::probe
   friend bool operator==(const CreateConfigMap&, const CreateConfigMap&) = default;
 };
-// The job's shared secret. `body` lacks the value: put 32 random bytes, hexadecimal, into
-// stringData[key].
+// What the job's processes share and nobody else knows. `body` lacks the value, for stringData: 32
+// random bytes, hexadecimal, under `key`; or, where there are hosts, certificates for these under
+// the names of cluster/contract.h (certificates/certificates.h).
 struct CreateSecret {
   std::string name;
   std::string key;
   std::string body;
+  std::vector<std::string> hosts;
   // Pods that hold it are there. It is asked for with dryRun=All: "already exists" is done; an
   // answer that it could be made is a LostChild, since another value would split the job.
   bool probe = false;

@@ -98,6 +98,11 @@ void Mounted(const View& view, const char* why, bool repeat, Draft* draft) {
     });
   };
   if (!spec.program.empty()) ask(TokenSecret(view.job, /*probe=*/held(std::nullopt)));
+  if (Sealed(view.job, view.seen.settings)) {
+    // Only pods of this cluster's stamp hold it.
+    const bool probe = held(ClusterStamp(view.job, view.seen.settings));
+    ask(TlsSecret(view.job, view.seen.settings, probe));
+  }
   if (spec.checkpoint && !spec.checkpoint->volume_claim_template.empty()) {
     ask(CheckpointClaim(view.job));
   }

@@ -48,6 +48,9 @@ std::string ShortHash(std::string_view text) {
 std::string TokenSecretName(std::string_view job, std::string_view uid) {
   return std::string(job) + "-token-" + ShortHash(uid);
 }
+std::string TlsSecretName(std::string_view job, std::string_view uid) {
+  return std::string(job) + "-tls-" + ShortHash(uid);
+}
 std::string CheckpointClaimName(std::string_view job, std::string_view uid) {
   return std::string(job) + "-checkpoint-" + ShortHash(uid);
 }

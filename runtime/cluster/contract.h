@@ -52,6 +52,7 @@ std::string ShortHash(std::string_view text);
 // Names of objects that only this job's pods mount. They end in ShortHash of the job's uid, so that
 // no object of another, nor of a former job of the same name, is ever taken for this job's.
 std::string TokenSecretName(std::string_view job, std::string_view uid);  // "mnist-token-811c9dc5"
+std::string TlsSecretName(std::string_view job, std::string_view uid);    // "mnist-tls-811c9dc5"
 std::string CheckpointClaimName(std::string_view job,
                                 std::string_view uid);  // "mnist-checkpoint-811c9dc5"
 
@@ -122,6 +123,10 @@ inline constexpr std::string_view kClusterMountPath = "/etc/meshtrain/cluster";
 inline constexpr std::string_view kClusterFileName = "cluster.json";
 inline constexpr std::string_view kTokenMountPath = "/etc/meshtrain/token";
 inline constexpr std::string_view kTokenFileName = "token";
+inline constexpr std::string_view kTlsMountPath = "/etc/meshtrain/tls";
+// As Secrets of the type kubernetes.io/tls have them.
+inline constexpr std::string_view kTlsCaFileName = "ca.crt", kTlsCertificateFileName = "tls.crt",
+                                  kTlsKeyFileName = "tls.key";
 
 // Linux's MAX_ARG_STRLEN: NAME=VALUE and its terminator must fit (execve(2)).
 inline constexpr size_t kMaxEnvironmentBytes = 131072;

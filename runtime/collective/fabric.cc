@@ -71,7 +71,7 @@ Result<std::unique_ptr<Fabric>> Fabric::Create(FabricOptions options) {
   }
   impl->transport.emplace(impl->network, impl->shared ? &*impl->shared : nullptr);
   AcceptorOptions acceptor{options.bind, options.port, options.token,
-                           impl->segment ? impl->segment->fd() : -1};
+                           impl->segment ? impl->segment->fd() : -1, options.tls};
   MT_ASSIGN_OR_RETURN(impl->acceptor, Acceptor::Create(std::move(acceptor), impl->health));
   impl->options = std::move(options);
   return std::unique_ptr<Fabric>(new Fabric(std::move(impl)));
@@ -160,8 +160,8 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
     }
   }
   const auto wanted_links = expected.links;
-  ConnectOptions options_out{options.token, wanted.incarnation, expected.process, expected.group,
-                             segment ? segment->fd() : -1};
+  ConnectOptions options_out{options.token,  wanted.incarnation,           expected.process,
+                             expected.group, segment ? segment->fd() : -1, options.tls};
   acceptor->Expect(std::move(expected));
 
   std::vector<ConnectTarget> targets;
@@ -204,7 +204,7 @@ Status Fabric::Impl::Join(const FabricGroup& wanted, Duration timeout, std::stop
 
 // Also what there is of links after an error: through the control links the peers hear of it.
 Status Fabric::Impl::Attach(Acceptor::Arrivals links) {
-  std::vector<std::pair<int, Socket>> controls;
+  std::vector<std::pair<int, Stream>> controls;
   Status status;
   for (auto& [which, arrival] : links) {
     const auto [process, kind] = which;

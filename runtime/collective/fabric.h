@@ -19,6 +19,7 @@
 #include "runtime/base/status.h"
 #include "runtime/collective/communicator.h"
 #include "runtime/mesh/mesh.h"
+#include "runtime/wire/tls.h"
 
 namespace meshtrain::collective {
 
@@ -27,6 +28,9 @@ struct FabricOptions {
   std::string bind;
   int port = 0;       // 0: any free one
   std::string token;  // the job's secret: a peer that does not prove it knows it is refused
+  // Seals the links that leave this process' memory, both ways; null: they are plain. The same in
+  // every process. Who connects asks for a certificate of the host in the peer's address.
+  std::shared_ptr<const wire::TlsContext> tls = nullptr;
   // Of one collective: how long it may go without a byte from those it waits for.
   Duration deadline = std::chrono::seconds(60);
   bool shared_memory = true;  // between processes of one host; the same in every process
@@ -67,8 +71,8 @@ class Fabric {
 
   // Links to every peer, at the latest at `timeout`. Not while a collective runs.
   // Errors: kDeadlineExceeded naming the peers that are missing; kUnauthenticated (a peer does not
-  // know the token); kFailedPrecondition (a peer is past this incarnation, or joined another
-  // group); kInvalidArgument; kCancelled.
+  // know the token, or its certificate is not trusted, or ours is not by it); kFailedPrecondition
+  // (a peer is past this incarnation, or joined another group); kInvalidArgument; kCancelled.
   Status Connect(const FabricGroup& group, Duration timeout, std::stop_token stop);
   // From any thread: every blocked and every later call ends in kUnavailable with this message,
   // until the next Connect. The peers are told, so that theirs end too.

@@ -52,10 +52,19 @@ class Team::Impl {
       : options_(std::move(options)), tasks_(std::move(tasks)), process_(process) {}
 
   Status Start() {
+    const rpc::Security& security = options_.security;
+    std::shared_ptr<const wire::TlsContext> tls;
+    if (security.tls()) {
+      MT_ASSIGN_OR_RETURN(tls, wire::TlsContext::Create({.ca = security.ca_file,
+                                                         .certificate = security.certificate_file,
+                                                         .key = security.key_file})
+                                   .From(Origin::kManifest));
+    }
     MT_ASSIGN_OR_RETURN(fabric_,
                         collective::Fabric::Create({.bind = cluster::ListenAddress(options_.config),
                                                     .port = options_.data_port,
                                                     .token = options_.security.token,
+                                                    .tls = std::move(tls),
                                                     .deadline = options_.collective_deadline,
                                                     .shared_memory = options_.shared_memory}));
     const std::string host = HostOf(options_.config.cluster.host(options_.config.task));

@@ -28,6 +28,9 @@ constexpr MapRow kMapOps[] = {
      }},
 };
 
+// Options that name a file, of any source.
+constexpr std::string_view kFileOptions[] = {"images", "labels"};
+
 void AddCommonStages(const Data& from, data::PipelineSpec* out) {
   std::vector<data::MapOp> ops;
   for (const Choice& choice : from.map) {
@@ -66,6 +69,30 @@ data::PipelineSpec TestPipeline(const manifest::Program& program) {
   out.stages.emplace_back(data::BatchStage{from.batch, /*drop_remainder=*/false});
   if (from.prefetch != 0) out.stages.emplace_back(data::PrefetchStage{from.prefetch});
   return out;
+}
+
+data::PipelineSpec PredictPipeline(const manifest::Program& program, data::Arrays features) {
+  data::PipelineSpec out{.source = {.from = std::move(features)}};
+  AddCommonStages(program.data, &out);
+  out.stages.emplace_back(data::BatchStage{program.data.batch, /*drop_remainder=*/false});
+  return out;
+}
+
+Status MoveTestData(const std::string& folder, manifest::Program* program) {
+  if (!program->data.test) {
+    return InvalidArgument(program->Where("data.test") + ": expected test data, got: none");
+  }
+  Choice& source = program->data.test->from;
+  bool moved = false;
+  for (const std::string_view option : kFileOptions) {
+    const std::string file = source.options.Text(option);
+    if (file.empty()) continue;
+    source.options.Set(option, folder + "/" + file.substr(file.rfind('/') + 1));
+    moved = true;
+  }
+  if (moved) return OkStatus();
+  return InvalidArgument(program->Where("data.test") +
+                         ": expected a source of files (idx), got: " + source.kind);
 }
 
 }  // namespace meshtrain::recipe

@@ -124,31 +124,12 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types,
                                 : ""));
   }
   auto programs = train::BuildPrograms(recipe_, types);
-  if (!programs.ok()) {
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      if (!layers_[i]->failed()) continue;
-      const manifest::Layer& layer = program_.model.layers[i];
-      std::string where = manifest::At(program_.file, layer.spot.place, layer.spot.path);
-      where.resize(where.size() - 2);  // At of Status adds its own ": "
-      return programs.status().At(where);
-    }
-    return programs.status().At(place("model"));
-  }
+  if (!programs.ok()) return AtLayer(programs.status());
   out.programs = std::move(*programs);
   if (program_.layout.automatic) {
     MT_ASSIGN_OR_RETURN(out.layouts.states, ChooseLayouts(types, out.layouts));
   }
-  for (const nn::Parameter& state : out.programs.States()) {
-    if (out.layouts.states.contains(state.name())) continue;
-    if (!state.layout()) {
-      out.layouts.states.emplace(state.name(),
-                                 mesh::Layout::Replicated(mesh_, state.type().rank()));
-      continue;
-    }
-    auto layout = mesh::Layout::FromSpecs(*state.layout(), mesh_);
-    if (!layout.ok()) return layout.status().At(place("layout") + ": " + state.name());
-    out.layouts.states.emplace(state.name(), std::move(*layout));
-  }
+  MT_RETURN_IF_ERROR(AddStateLayouts(out.programs.States(), &out.layouts.states));
   if (SharesUpdate(program_)) {
     const mesh::Layout& batch = out.layouts.inputs.at(names[0]);
     for (const nn::Parameter& slot : out.programs.slots) {
@@ -157,6 +138,50 @@ Result<Traced> Declared::Trace(const std::vector<mesh::TensorType>& types,
       layout->second = train::SharedUpdateLayout(layout->second, slot.type(), batch);
     }
   }
+  return out;
+}
+
+Status Declared::AtLayer(const Status& error) const {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (!layers_[i]->failed()) continue;
+    const manifest::Layer& layer = program_.model.layers[i];
+    std::string where = manifest::At(program_.file, layer.spot.place, layer.spot.path);
+    where.resize(where.size() - 2);  // At of Status adds its own ": "
+    return error.At(where);
+  }
+  return error.At(program_.Where("model"));
+}
+
+Status Declared::AddStateLayouts(std::span<const nn::Parameter> states,
+                                 std::map<std::string, mesh::Layout>* layouts) const {
+  for (const nn::Parameter& state : states) {
+    if (layouts->contains(state.name())) continue;
+    if (!state.layout()) {
+      layouts->emplace(state.name(), mesh::Layout::Replicated(mesh_, state.type().rank()));
+      continue;
+    }
+    auto layout = mesh::Layout::FromSpecs(*state.layout(), mesh_);
+    if (!layout.ok()) return layout.status().At(program_.Where("layout") + ": " + state.name());
+    layouts->emplace(state.name(), std::move(*layout));
+  }
+  return OkStatus();
+}
+
+Result<TracedPrediction> Declared::TracePrediction(const mesh::TensorType& x) const {
+  MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, train::ModelInputs(recipe_));
+  if (places.size() != 1) {
+    std::vector<std::string> names;
+    for (const size_t place : places) names.push_back(recipe_.components[place]);
+    return InvalidArgument(program_.Where("model") +
+                           ": expected a model of one input, got: " + Join(names, ", "));
+  }
+  const train::NamedInput input{recipe_.components[places[0]], x};
+  auto prediction = train::BuildPrediction(*recipe_.model, {&input, 1}, recipe_.seed);
+  if (!prediction.ok()) return AtLayer(prediction.status());
+  TracedPrediction out{.prediction = std::move(*prediction),
+                       .parameters = recipe_.model->parameters()};
+  MT_RETURN_IF_ERROR(recipe_.layouts.Apply(out.parameters));
+  MT_RETURN_IF_ERROR(AddStateLayouts(out.parameters, &out.states));
   return out;
 }
 

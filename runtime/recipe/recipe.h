@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,12 @@ data::PipelineSpec TrainPipeline(const manifest::Program& program);
 // map, cache, batch, prefetch. `data.test` must be there.
 data::PipelineSpec TestPipeline(const manifest::Program& program);
 
+// The stages of TestPipeline over features that are at hand.
+data::PipelineSpec PredictPipeline(const manifest::Program& program, data::Arrays features);
+// The same program, the files of whose `data.test` lie in another folder, under their names.
+// Errors: kInvalidArgument where there is no `data.test`, or where it names no files.
+Status MoveTestData(const std::string& folder, manifest::Program* program);
+
 // --- what is chosen by name: a row of the catalogue, or one that this program has added
 
 nn::LayerPtr MakeLayer(const manifest::Layer& layer);
@@ -64,6 +71,13 @@ struct Traced {
   mesh::Mesh mesh;
   Layouts layouts;
 };
+// The model alone, for one size of batches, and its weights with the manifest's layouts; with
+// `layout: auto`, which is chosen for a training step, every device has all of them.
+struct TracedPrediction {
+  train::Prediction prediction;
+  std::vector<nn::Parameter> parameters;  // of the whole model, in the order of its calls
+  std::map<std::string, mesh::Layout> states;
+};
 train::Packing PackingOf(const manifest::Program& program);
 // Bytes of a pack of a traced program's gradients; nothing: as the plan has it.
 std::optional<int64_t> BytesPerPack(const manifest::Program& program, const Traced& traced);
@@ -86,6 +100,9 @@ class Declared {
   // axis does not divide.
   Result<Traced> Trace(const std::vector<mesh::TensorType>& types,
                        std::string_view source = "") const;
+  // `x`: of a batch of the features. Errors: kInvalidArgument with the place in the manifest: a
+  // layer that does not fit its input, a model of several inputs.
+  Result<TracedPrediction> TracePrediction(const mesh::TensorType& x) const;
   // Whether the program takes every batch of its data, the short last ones too; of data that is
   // not known nothing is said. Errors: Trace's; kInvalidArgument where the test data's batches are
   // of other types than the training data's.
@@ -99,6 +116,11 @@ class Declared {
   // `types` have, so that all batches find the same.
   Result<std::map<std::string, mesh::Layout>> ChooseLayouts(std::vector<mesh::TensorType> types,
                                                             const Layouts& given) const;
+  // A trace's error, with the layer that it began in.
+  Status AtLayer(const Status& error) const;
+  // Of the states that `layouts` does not have yet.
+  Status AddStateLayouts(std::span<const nn::Parameter> states,
+                         std::map<std::string, mesh::Layout>* layouts) const;
   // What it found last, for which types: each batch size asks again. Of all copies.
   struct Chosen {
     std::vector<mesh::TensorType> types;

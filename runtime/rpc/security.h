@@ -12,7 +12,7 @@
 //     be repeated, nor change its place among those of its call. That holds for what a server answers
 //     too. Beside the messages stand, under a checksum alone, the tensors of parameter servers.
 // Nothing of it hides what is sent. Where the network itself is not trusted, use certificates: with
-// them every byte of a call is sealed (TLS). The collectives' own links are not encrypted.
+// them every byte of a call is sealed (TLS), and so are the collectives' links (wire/tls.h).
 #pragma once
 
 #include <cstdint>

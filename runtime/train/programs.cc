@@ -170,6 +170,21 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
   return out;
 }
 
+Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput> inputs,
+                                   int64_t seed) {
+  Builder b("predict");
+  const Builder::Scope recording(b);
+  const nn::ContextScope context({.training = false, .seed = seed});
+  std::vector<Value> values;
+  for (const NamedInput& input : inputs) values.push_back(b.Input(input.name, input.type));
+  b.Output("predictions", model(values));
+  MT_RETURN_IF_ERROR(b.status());
+  Prediction out;
+  MT_ASSIGN_OR_RETURN(out.program, b.Build());
+  out.variables = b.variables();
+  return out;
+}
+
 mesh::Layout SharedUpdateLayout(const mesh::Layout& slot, const TensorType& type,
                                 const mesh::Layout& batch) {
   if (type.rank() == 0 || batch.rank() == 0 || type.num_bytes() < kSharedUpdateBytes) return slot;

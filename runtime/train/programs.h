@@ -67,6 +67,19 @@ struct Programs {
 // the loss, or a layout rule that fits nothing.
 // `types`: of the components, in their order.
 Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType> types);
+// A model alone, on inputs of these names and types: what it predicts is the output `predictions`.
+// Dropout passes on; the variables are only read. Errors: the trace's first.
+struct NamedInput {
+  std::string name;
+  TensorType type;
+};
+struct Prediction {
+  Program program;
+  std::vector<program::Variable> variables;  // those of its states
+};
+Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput> inputs,
+                                   int64_t seed);
+
 // Of batches of two components.
 inline Result<Programs> BuildPrograms(const Recipe& recipe, const TensorType& x,
                                       const TensorType& y) {

@@ -10,6 +10,7 @@
 #include "runtime/strategy/dataset.h"
 #include "runtime/train/programs.h"
 #include "runtime/trainer/engine.h"
+#include "runtime/trainer/predict.h"
 
 namespace meshtrain::trainer {
 
@@ -249,17 +250,15 @@ Result<size_t> Model::PredictionFor(std::span<const TensorType> inputs) {
   const auto known = predictions_.find(types);
   if (known != predictions_.end()) return known->second;
   const strategy::StrategyScope scope(strategy_);
-  program::Builder builder("predict");
-  const program::Builder::Scope recording(builder);
-  const nn::ContextScope context({.training = false});
-  std::vector<program::Value> values;
+  std::vector<train::NamedInput> named;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    values.push_back(builder.Input(
-        inputs.size() == 1 ? std::string(train::kInputName) : "x" + std::to_string(i), inputs[i]));
+    named.push_back(
+        {inputs.size() == 1 ? std::string(train::kInputName) : "x" + std::to_string(i), inputs[i]});
   }
-  builder.Output("predictions", (*layer_)(values));
-  MT_ASSIGN_OR_RETURN(const program::Program program, builder.Build());
-  MT_ASSIGN_OR_RETURN(const size_t made, engine_->AddPrediction(program, builder.variables()));
+  MT_ASSIGN_OR_RETURN(const train::Prediction made_of,
+                      train::BuildPrediction(*layer_, named, /*seed=*/0));
+  MT_ASSIGN_OR_RETURN(const size_t made,
+                      engine_->AddPrediction(made_of.program, made_of.variables));
   predictions_.emplace(types, made);
   return made;
 }
@@ -281,44 +280,14 @@ Status Model::SendPrediction(std::span<const Tensor> inputs) {
 Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {
   MT_ASSIGN_OR_RETURN(const std::vector<size_t> places, InputsOf(data.component_names()));
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
-  std::vector<Tensor> parts;
-  int64_t sent = 0;
-  bool pass_over = false;
-  const auto next = [&]() -> Status {  // sends one more batch, or takes one
-    if (!pass_over && sent - static_cast<int64_t>(parts.size()) < engine_->ahead()) {
-      MT_ASSIGN_OR_RETURN(const std::optional<data::Batch> batch, data.Next(stop));
-      pass_over = !batch;
-      if (!batch) return OkStatus();
-      std::vector<Tensor> inputs;
-      for (const size_t place : places) inputs.push_back(batch->components[place]);
-      MT_RETURN_IF_ERROR(SendPrediction(inputs));
-      ++sent;
-      return OkStatus();
-    }
-    MT_ASSIGN_OR_RETURN(Tensor part, engine_->TakePrediction(stop));
-    parts.push_back(std::move(part));
-    return OkStatus();
-  };
-  while (!pass_over || static_cast<int64_t>(parts.size()) < sent) {
-    if (const Status status = next(); !status.ok()) {
-      engine_->DropPredictions();
-      return status;
-    }
-  }
-  if (parts.empty()) return InvalidArgument("predict: expected at least one batch, got: none");
-  TensorType type = parts[0].type();
-  if (type.rank() == 0) {
-    return InvalidArgument("predict: expected predictions [N, ...], got: " + type.ToString());
-  }
-  type.dims[0] = 0;
-  for (const Tensor& part : parts) type.dims[0] += part.dims()[0];
-  Tensor all(type);
-  mesh::Dims at(type.dims.size(), 0);
-  for (const Tensor& part : parts) {
-    all.Paste(part, at);
-    at[0] += part.dims()[0];
-  }
-  return all;
+  return PredictPass(
+      *engine_, data,
+      [&](const data::Batch& batch) {
+        std::vector<Tensor> inputs;
+        for (const size_t place : places) inputs.push_back(batch.components[place]);
+        return SendPrediction(inputs);
+      },
+      stop);
 }
 
 Result<Tensor> Model::Predict(Tensor x, int64_t batch_size) {

@@ -48,8 +48,8 @@ TEST_F(CommandTest, VersionGoesToTheOutput) {
 TEST_F(CommandTest, HelpNamesEveryVerbAndEachVerbItsFlags) {
   EXPECT_EQ(Command({"--help"}), 0);
   for (const char* verb :
-       {"run", "plan", "validate", "convert", "submit", "list", "status", "logs", "events",
-        "suspend", "resume", "scale", "report", "completion", "version"}) {
+       {"run", "evaluate", "predict", "plan", "validate", "convert", "submit", "list", "status",
+        "logs", "events", "suspend", "resume", "scale", "report", "completion", "version"}) {
     EXPECT_THAT(out_, ContainsRegex(std::string("\n +") + verb + " "));
     EXPECT_EQ(Command({verb, "--help"}), 0) << verb;
     EXPECT_THAT(err_, IsEmpty());
@@ -81,8 +81,9 @@ INSTANTIATE_TEST_SUITE_P(
         Usage{"NoVerb", {}, "A subcommand is required"},
         Usage{"UnknownVerb",
               {"train"},
-              "expected one of the verbs run, plan, validate, convert, submit, list, status, logs, "
-              "events, suspend, resume, scale, report, completion, version"},
+              "expected one of the verbs run, evaluate, predict, plan, validate, convert, submit, "
+              "list, "
+              "status, logs, events, suspend, resume, scale, report, completion, version"},
         Usage{"MisspeltVerb", {"plna"}, "got: plna, did you mean `plan`?"},
         Usage{"TwoVerbs", {"version", "plan"}, "plan"},
         Usage{"NoFile", {"validate"}, "--file is required"},
@@ -104,6 +105,30 @@ TEST_F(CommandTest, AMissingFileIsNamedByEveryVerb) {
     EXPECT_EQ(Command({verb, "-f", file}), cluster::kExitNoInput) << verb;
     EXPECT_THAT(err_, StartsWith("meshtrain " + std::string(verb) + ": " + file + ": "));
     EXPECT_THAT(out_, IsEmpty());
+  }
+}
+
+// What is asked of a trained model before the worker is started.
+TEST_F(CommandTest, EvaluateAndPredictLookAtTheManifestAndTheRunFirst) {
+  const std::string from = folder_.path();
+  const std::vector<std::vector<std::string>> verbs = {
+      {"evaluate"}, {"predict", "--input", "x.npy", "--output", "y.npy"}};
+  for (std::vector<std::string> verb : verbs) {
+    verb.insert(verb.end(), {"--from", from, "none.yaml"});
+    EXPECT_EQ(Command(verb), cluster::kExitNoInput);
+    EXPECT_THAT(err_, StartsWith("meshtrain " + verb[0] + ": none.yaml: "));
+    verb.back() = Write("bad.yaml", Replaced(JobText(), "units: 12", "unit: 12"));
+    EXPECT_EQ(Command(verb), cluster::kExitBadConfig);
+    EXPECT_THAT(err_, HasSubstr("unknown option `unit`"));
+    // A run that has not succeeded.
+    verb.back() = Write("job.yaml", JobText());
+    Write("status.json", R"({"conditions": [{"type": "Running", "status": "True"}]})");
+    EXPECT_EQ(Command(verb), cluster::kExitBadConfig);
+    EXPECT_THAT(err_, HasSubstr(from + ": expected the folder of a run that has succeeded"));
+    EXPECT_THAT(out_, IsEmpty());
+    verb.pop_back();
+    EXPECT_EQ(Command(verb), cluster::kExitUsage);
+    EXPECT_THAT(err_, HasSubstr("--file is required"));
   }
 }
 

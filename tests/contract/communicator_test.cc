@@ -5,6 +5,7 @@
 #include "runtime/collective/local.h"
 #include "runtime/collective/thread_parties.h"
 #include "tests/contract/communicator_suite.h"
+#include "tests/support/tls_contexts.h"
 
 namespace meshtrain::collective {
 namespace {
@@ -22,7 +23,7 @@ CommunicatorFactory Local() {
 
 // `host_of`: the hosts of up to four processes, as digits.
 CommunicatorFactory Processes(const std::string& name, bool forked, bool shared_memory,
-                              const std::string& host_of) {
+                              const std::string& host_of, bool sealed = false) {
   return {name, 4, [=](int processes, const Body& body) {
             ProcessesOptions options;
             options.processes = processes;
@@ -30,6 +31,10 @@ CommunicatorFactory Processes(const std::string& name, bool forked, bool shared_
             options.shared_memory = shared_memory;
             for (int p = 0; p < processes; ++p) {
               options.hosts.push_back(std::string("host-") + host_of[p]);
+            }
+            if (sealed) {
+              options.adjust_options = [tls = testing_support::NewTlsContext()](
+                                           int, FabricOptions& o) { o.tls = tls; };
             }
             return RunProcesses(options, body);
           }};
@@ -72,6 +77,10 @@ INSTANTIATE_TEST_SUITE_P(Shared, CommunicatorSuite,
 INSTANTIATE_TEST_SUITE_P(Tcp, CommunicatorSuite,
                          testing::Values(Processes("threads", false, false, "0000"),
                                          Processes("children", true, true, "0123")),
+                         FactoryName);
+INSTANTIATE_TEST_SUITE_P(Sealed, CommunicatorSuite,
+                         testing::Values(Processes("threads", false, false, "0000",
+                                                   /*sealed=*/true)),
                          FactoryName);
 INSTANTIATE_TEST_SUITE_P(Hierarchical, CommunicatorSuite,
                          testing::Values(Processes("pairs", false, true, "0011"),

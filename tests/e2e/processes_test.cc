@@ -6,13 +6,14 @@
 
 #include "runtime/collective/fabric.h"
 #include "tests/e2e/core_mlp_run.h"
+#include "tests/support/tls_contexts.h"
 
 namespace meshtrain {
 namespace {
 
 constexpr Duration kConnect = std::chrono::seconds(60);
 
-enum class Links { kMemory, kNetwork, kBoth };  // kBoth: two processes a host
+enum class Links { kMemory, kNetwork, kSealed, kBoth };  // kBoth: two processes a host
 
 struct Case {
   std::string mesh;
@@ -25,6 +26,7 @@ std::string Name(const testing::TestParamInfo<Case>& info) {
   std::string name = info.param.mesh + "_in_" + std::to_string(info.param.processes) +
                      (info.param.links == Links::kMemory    ? "_memory"
                       : info.param.links == Links::kNetwork ? "_network"
+                      : info.param.links == Links::kSealed  ? "_sealed"
                                                             : "_both") +
                      (info.param.isolated ? "_isolated" : "");
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
@@ -36,9 +38,11 @@ std::vector<Trained> TrainInProcesses(const Case& c, int steps, DType dtype) {
   const Mesh mesh = Mesh::Parse(c.mesh).value().OverProcesses(c.processes).value();
   std::vector<std::unique_ptr<collective::Fabric>> fabrics;
   collective::FabricGroup group{.incarnation = 1};
+  const auto tls = c.links == Links::kSealed ? testing_support::NewTlsContext() : nullptr;
   for (int p = 0; p < c.processes; ++p) {
-    fabrics.push_back(collective::Fabric::Create({.bind = "127.0.0.1", .token = "secret"}).value());
-    const int host = c.links == Links::kMemory ? 0 : c.links == Links::kNetwork ? p : p / 2;
+    fabrics.push_back(
+        collective::Fabric::Create({.bind = "127.0.0.1", .token = "secret", .tls = tls}).value());
+    const int host = c.links == Links::kMemory ? 0 : c.links == Links::kBoth ? p / 2 : p;
     group.processes.push_back({"worker-" + std::to_string(p),
                                "127.0.0.1:" + std::to_string(fabrics[p]->port()),
                                collective::Fabric::HostId() + std::to_string(host)});
@@ -78,6 +82,17 @@ TEST_P(ProcessesTest, GiveTheLossesOfOne) {
       EXPECT_EQ(t.counted_bytes, t.planned_bytes * kGoldenSteps);
     }
   }
+}
+
+// What seals the links changes no bit.
+TEST(SealedLinksTest, GiveTheSameLossesBitForBit) {
+  constexpr int kSteps = 10;
+  const auto of = [](Links links) {
+    return TrainInProcesses({"batch=4,model=2", 2, links, false}, kSteps, DType::kF32)[0].losses;
+  };
+  const auto sealed = of(Links::kSealed);
+  EXPECT_EQ(sealed.size(), static_cast<size_t>(kSteps));
+  EXPECT_EQ(sealed, of(Links::kNetwork));
 }
 
 class DoublePrecisionTest : public testing::TestWithParam<Case> {};

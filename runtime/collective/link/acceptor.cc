@@ -51,18 +51,23 @@ Nonce FreshNonce() {
 
 struct Acceptor::Connection {
   uint64_t id = 0;
-  Socket socket;
+  Stream link;
   bool local = false;  // came through the memory socket
   std::string from;    // its address, for messages
   Stage stage = Stage::kHello;
   steady_clock::time_point deadline;
   std::string bytes;  // of the message that is being heard
   HelloBytes hello_bytes{};
-  Hello hello;
+  std::optional<Hello> hello;
   Nonce nonce{};
   Socket memory;
   int process = -1;  // kControl
   bool goodbye = false;
+
+  // Nothing is proven yet.
+  bool half_open() const {
+    return stage == Stage::kSeal || stage == Stage::kHello || stage == Stage::kAnswer;
+  }
 };
 
 Acceptor::Acceptor(AcceptorOptions options, Health& health)
@@ -195,19 +200,20 @@ int64_t Acceptor::half_open_ended() const {
   return half_open_ended_;
 }
 
-void Acceptor::Adopt(std::vector<std::pair<int, Socket>> controls) {
+void Acceptor::Adopt(std::vector<std::pair<int, Stream>> controls) {
   // A std::function is copied: what it holds must be too.
-  auto held = std::make_shared<std::vector<std::pair<int, Socket>>>(std::move(controls));
+  auto held = std::make_shared<std::vector<std::pair<int, Stream>>>(std::move(controls));
   Do([this, held] {
-    for (auto& [process, socket] : *held) {
+    for (auto& [process, link] : *held) {
       auto c = std::make_unique<Connection>();
-      c->id = next_id_++;
-      c->socket = std::move(socket);
+      const uint64_t id = c->id = next_id_++;
+      c->link = std::move(link);
       c->stage = Stage::kControl;
       c->process = process;
-      controls_[process] = c->id;
-      Watch(c->socket, c->id, EPOLLIN | EPOLLRDHUP);
-      connections_.emplace(c->id, std::move(c));
+      controls_[process] = id;
+      Watch(c->link.socket(), id, EPOLLIN | EPOLLRDHUP);
+      connections_.emplace(id, std::move(c));
+      Ready(id);  // a sealed stream may hold what epoll will not tell of
     }
   });
 }
@@ -315,13 +321,18 @@ void Acceptor::Accept(const Socket& listener, bool local) {
     if (!local) TuneLink(socket);
     auto c = std::make_unique<Connection>();
     c->id = next_id_++;
-    c->socket = std::move(socket);
+    std::unique_ptr<wire::TlsStream> tls;
+    if (options_.tls != nullptr && !local) {
+      tls = wire::TlsStream::Accept(options_.tls, socket.fd());
+      c->stage = Stage::kSeal;
+    }
+    c->link = Stream(std::move(socket), std::move(tls));
     c->local = local;
     c->from = AddressText(from, length);
     c->deadline = steady_clock::now() + kHelloTimeout;
     half_open_.push_back(c->id);
     ++half_open_count_;
-    Watch(c->socket, c->id, EPOLLIN | EPOLLRDHUP);
+    Watch(c->link.socket(), c->id, EPOLLIN | EPOLLRDHUP);
     connections_.emplace(c->id, std::move(c));
   }
 }
@@ -346,9 +357,7 @@ void Acceptor::EndHalfOpen(bool all_expired) {
   const auto now = steady_clock::now();
   while (!half_open_.empty()) {
     const auto at = connections_.find(half_open_.front());
-    const bool open = at != connections_.end() &&
-                      (at->second->stage == Stage::kHello || at->second->stage == Stage::kAnswer);
-    if (!open) {
+    if (at == connections_.end() || !at->second->half_open()) {
       half_open_.pop_front();
       continue;
     }
@@ -362,7 +371,7 @@ void Acceptor::EndHalfOpen(bool all_expired) {
 void Acceptor::Close(uint64_t id) {
   const auto at = connections_.find(id);
   if (at == connections_.end()) return;
-  if (at->second->stage == Stage::kHello || at->second->stage == Stage::kAnswer) {
+  if (at->second->half_open()) {
     --half_open_count_;
     MutexLock lock(mutex_);
     ++half_open_ended_;
@@ -380,6 +389,9 @@ void Acceptor::Ready(uint64_t id) {
   Connection& c = *at->second;
   bool keep = true;
   switch (c.stage) {
+    case Stage::kSeal:
+      keep = HearSeal(c);
+      break;
     case Stage::kHello:
       keep = HearHello(c);
       break;
@@ -396,9 +408,23 @@ void Acceptor::Ready(uint64_t id) {
   if (!keep) Close(id);
 }
 
+bool Acceptor::HearSeal(Connection& c) {
+  const auto progress = c.link.tls()->Handshake();
+  if (!progress.ok()) {
+    // A scanner's bytes, or a peer that went away, are no peer that was refused.
+    if (progress.status().code() == StatusCode::kUnauthenticated) {
+      NoteRefusal(c, progress.status().message());
+    }
+    return false;
+  }
+  if (*progress != wire::TlsStream::Progress::kDone) return true;
+  c.stage = Stage::kHello;
+  return HearHello(c);  // it may have come with the last of the handshake
+}
+
 bool Acceptor::HearHello(Connection& c) {
   std::byte buffer[kHelloBytes];
-  const int64_t n = ReceiveSome(c.socket.fd(), buffer, kHelloBytes - c.bytes.size());
+  const int64_t n = c.link.Receive(buffer, kHelloBytes - c.bytes.size());
   if (n < 0) return false;
   c.bytes.append(reinterpret_cast<const char*>(buffer), static_cast<size_t>(n));
   if (c.bytes.size() < kHelloBytes) return true;
@@ -413,13 +439,14 @@ bool Acceptor::HearHello(Connection& c) {
   std::memcpy(challenge, c.nonce.data(), kNonceBytes);
   std::memcpy(challenge + kNonceBytes, proof.data(), kProofBytes);
   c.stage = Stage::kAnswer;
-  return SendSome(c.socket.fd(), challenge, kChallengeBytes) ==
-         static_cast<int64_t>(kChallengeBytes);
+  return c.link.SendWhole(challenge, kChallengeBytes);
 }
 
 bool Acceptor::HearAnswer(Connection& c) {
   std::byte buffer[kProofBytes];
-  const int64_t n = ReceiveWithFd(c.socket.fd(), buffer, kProofBytes - c.bytes.size(), c.memory);
+  const size_t room = kProofBytes - c.bytes.size();
+  const int64_t n =
+      c.local ? ReceiveWithFd(c.link.fd(), buffer, room, c.memory) : c.link.Receive(buffer, room);
   if (n < 0) return false;
   c.bytes.append(reinterpret_cast<const char*>(buffer), static_cast<size_t>(n));
   if (c.bytes.size() < kProofBytes) return true;
@@ -429,15 +456,15 @@ bool Acceptor::HearAnswer(Connection& c) {
   if (!SameProof(proof, Prove(options_.token, Role::kConnector, c.hello_bytes, c.nonce))) {
     return Refuse(c, StatusCode::kUnauthenticated, "it does not know this job's token");
   }
-  if (c.hello.kind == LinkKind::kMemory && !c.memory) {
+  if (c.hello->kind == LinkKind::kMemory && !c.memory) {
     return Refuse(c, StatusCode::kInvalidArgument, "it gave no memory on a memory connection");
   }
   --half_open_count_;
   c.stage = Stage::kParked;
   // A peer that tries again has given up its last try.
   for (const auto& [id, other] : connections_) {
-    if (other->stage == Stage::kParked && id != c.id && other->hello.from == c.hello.from &&
-        other->hello.kind == c.hello.kind) {
+    if (other->stage == Stage::kParked && id != c.id && other->hello->from == c.hello->from &&
+        other->hello->kind == c.hello->kind) {
       Close(id);
       break;
     }
@@ -447,7 +474,7 @@ bool Acceptor::HearAnswer(Connection& c) {
 
 // What becomes of a peer that has proved itself. False: it is closed.
 bool Acceptor::Decide(Connection& c) {
-  const Hello& hello = c.hello;
+  const Hello& hello = *c.hello;
   if (!expected_ || hello.incarnation > expected_->incarnation) return true;  // until we are there
   if (hello.incarnation < expected_->incarnation) {
     return Refuse(c, StatusCode::kFailedPrecondition,
@@ -463,36 +490,41 @@ bool Acceptor::Decide(Connection& c) {
             ": names, hosts or the use of shared memory differ, or the order of the processes");
   }
   const std::string verdict = EncodeVerdict(StatusCode::kOk, memory_name_);
-  const int passed = hello.kind == LinkKind::kMemory ? options_.memory_fd : -1;
-  if (SendWithFd(c.socket.fd(), verdict.data(), verdict.size(), passed) !=
-      static_cast<int64_t>(verdict.size())) {
-    return false;
-  }
-  epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, c.socket.fd(), nullptr);
+  const bool sent = c.local
+                        ? SendWithFd(c.link.fd(), verdict.data(), verdict.size(),
+                                     hello.kind == LinkKind::kMemory ? options_.memory_fd : -1) ==
+                              static_cast<int64_t>(verdict.size())
+                        : c.link.SendWhole(verdict.data(), verdict.size());
+  if (!sent) return false;
+  epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, c.link.fd(), nullptr);
   MutexLock lock(mutex_);
-  arrivals_[link] = Arrival{std::move(c.socket), std::move(c.memory)};
+  arrivals_[link] = Arrival{std::move(c.link), std::move(c.memory)};
   changed_.NotifyAll();
   return false;  // the rest of it
 }
 
 bool Acceptor::Refuse(Connection& c, StatusCode code, const std::string& text) {
   const std::string verdict = EncodeVerdict(code, text);
-  static_cast<void>(SendSome(c.socket.fd(), verdict.data(), verdict.size()));
-  const std::string line =
-      "process " + std::to_string(c.hello.from) + " from " + c.from + ": " + text;
+  static_cast<void>(c.link.SendWhole(verdict.data(), verdict.size()));
+  NoteRefusal(c, text);
+  return false;
+}
+
+void Acceptor::NoteRefusal(const Connection& c, const std::string& text) {
+  const std::string who = c.hello ? "process " + std::to_string(c.hello->from) : "a process";
+  const std::string line = who + " from " + c.from + ": " + text;
   LogWarning("a connection was turned away", {{"who", line}});
   MutexLock lock(mutex_);
   ++turned_away_[line];
-  return false;
 }
 
 bool Acceptor::HearControl(Connection& c) {
   char buffer[4096];
   while (true) {
-    const int64_t n = ReceiveSome(c.socket.fd(), buffer, sizeof buffer);
+    const int64_t n = c.link.Receive(buffer, sizeof buffer);
     if (n == 0) return true;
     if (n < 0) {
-      if (!c.goodbye) Lost(c.process, n == -2 ? "its connection closed" : std::strerror(errno));
+      if (!c.goodbye) Lost(c.process, n == -2 ? "its connection closed" : c.link.Why());
       return false;
     }
     c.bytes.append(buffer, static_cast<size_t>(n));
@@ -550,9 +582,7 @@ void Acceptor::Handle(int process, const ControlMessage& message) {
 // A message is small: one that does not fit means a peer that has not read for very long.
 void Acceptor::Send(Connection& c, const ControlMessage& message) {
   const std::string bytes = EncodeControl(message);
-  if (SendSome(c.socket.fd(), bytes.data(), bytes.size()) == static_cast<int64_t>(bytes.size())) {
-    return;
-  }
+  if (c.link.SendWhole(bytes.data(), bytes.size())) return;
   if (!c.goodbye) Lost(c.process, "its connection takes no more");
   Close(c.id);
 }

@@ -30,6 +30,8 @@
 #include "runtime/collective/link/control.h"
 #include "runtime/collective/link/hello.h"
 #include "runtime/collective/link/socket.h"
+#include "runtime/collective/link/stream.h"
+#include "runtime/wire/tls.h"
 
 namespace meshtrain::collective {
 
@@ -37,7 +39,8 @@ struct AcceptorOptions {
   std::string bind;  // as FabricOptions'
   int port = 0;
   std::string token;
-  int memory_fd = -1;  // our segment; -1: no memory is shared
+  int memory_fd = -1;                                     // our segment; -1: no memory is shared
+  std::shared_ptr<const wire::TlsContext> tls = nullptr;  // null: links are plain
 };
 
 class Acceptor {
@@ -61,7 +64,7 @@ class Acceptor {
     std::vector<std::pair<int, LinkKind>> links;
   };
   struct Arrival {
-    Socket link;
+    Stream link;
     Socket memory;  // the peer's segment, for kMemory
   };
   using Arrivals = std::map<std::pair<int, LinkKind>, Arrival>;
@@ -73,7 +76,7 @@ class Acceptor {
   int64_t half_open_ended() const;  // since creation: connections ended before they proved anything
 
   // The control connections, by process.
-  void Adopt(std::vector<std::pair<int, Socket>> controls);
+  void Adopt(std::vector<std::pair<int, Stream>> controls);
   // To every peer.
   void Tell(ControlMessage message);
   // Tells every peer and closes the control connections, before returning. Nobody is expected then.
@@ -85,7 +88,7 @@ class Acceptor {
 
  private:
   struct Connection;
-  enum class Stage : uint8_t { kHello, kAnswer, kParked, kControl };
+  enum class Stage : uint8_t { kSeal, kHello, kAnswer, kParked, kControl };
 
   Acceptor(AcceptorOptions options, Health& health);
   Status Open();
@@ -97,11 +100,13 @@ class Acceptor {
   void EndHalfOpen(bool all_expired);
   void Ready(uint64_t id);
   // Each gives false when the connection is to be closed.
+  bool HearSeal(Connection& c);
   bool HearHello(Connection& c);
   bool HearAnswer(Connection& c);
   bool HearControl(Connection& c);
   bool Decide(Connection& c);
   bool Refuse(Connection& c, StatusCode code, const std::string& text);
+  void NoteRefusal(const Connection& c, const std::string& text);
   void Handle(int process, const ControlMessage& message);
   void Send(Connection& c, const ControlMessage& message);
   void Lost(int process, const std::string& how);

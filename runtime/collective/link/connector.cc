@@ -24,7 +24,7 @@ constexpr auto kAnswerTime = std::chrono::seconds(5);
 // One target: connects, speaks hello, waits for the verdict; after a failure again, later.
 class Attempt {
  public:
-  enum class State : uint8_t { kPausing, kConnecting, kChallenge, kVerdict, kDone };
+  enum class State : uint8_t { kPausing, kConnecting, kSeal, kChallenge, kVerdict, kDone };
 
   Attempt(const ConnectOptions& options, ConnectTarget target)
       : options_(options), target_(std::move(target)) {}
@@ -32,11 +32,12 @@ class Attempt {
   const ConnectTarget& target() const { return target_; }
   State state() const { return state_; }
   const std::string& reason() const { return reason_; }
-  Acceptor::Arrival Take() { return {std::move(socket_), std::move(memory_)}; }
+  Acceptor::Arrival Take() { return {std::move(link_), std::move(memory_)}; }
   const std::string& memory_name() const { return memory_name_; }
   pollfd Poll() const {
-    if (!socket_) return {-1, 0, 0};
-    return {socket_.fd(), static_cast<short>(state_ == State::kConnecting ? POLLOUT : POLLIN), 0};
+    if (!link_) return {-1, 0, 0};
+    const bool writes = state_ == State::kConnecting || (state_ == State::kSeal && seal_writes_);
+    return {link_.fd(), static_cast<short>(writes ? POLLOUT : POLLIN), 0};
   }
 
   // Errors end the whole Connect.
@@ -44,17 +45,23 @@ class Attempt {
     const auto now = steady_clock::now();
     if (state_ == State::kPausing && now >= next_) Begin(resolver);
     if (state_ == State::kConnecting && ready) {
-      if (const int error = ConnectError(socket_); error != 0) {
+      if (const int error = ConnectError(link_.socket()); error != 0) {
         Fail(std::strerror(error));
+      } else if (link_.tls() != nullptr) {
+        state_ = State::kSeal;
+        return Seal();
       } else {
         SayHello();
       }
+    } else if (state_ == State::kSeal && ready) {
+      return Seal();
     } else if (state_ == State::kChallenge && ready) {
       return HearChallenge();
     } else if (state_ == State::kVerdict && ready) {
       return HearVerdict();
     }
-    if ((state_ == State::kConnecting || state_ == State::kChallenge) && now >= deadline_) {
+    if (state_ != State::kPausing && state_ != State::kVerdict && state_ != State::kDone &&
+        now >= deadline_) {
       Fail("no answer");
     }
     return OkStatus();
@@ -63,7 +70,7 @@ class Attempt {
  private:
   void Fail(const std::string& reason) {
     reason_ = reason;
-    socket_.Close();
+    link_.Close();
     state_ = State::kPausing;
     pause_ = std::clamp<Duration>(pause_ * 2, kFirstPause, kLongestPause);
     next_ = steady_clock::now() + pause_;
@@ -71,19 +78,46 @@ class Attempt {
 
   void Begin(const Resolver& resolver) {
     Result<SocketAddress> address = AbstractAddress(target_.address);
+    std::string host;
     if (target_.kind != LinkKind::kMemory) {
       const Result<HostPort> place = ParseHostPort(target_.address);
       if (!place.ok()) return Fail(place.status().message());
+      host = place->host;
       address = resolver.Find(place->host, place->port);
     }
     if (!address.ok()) return Fail(address.status().message());
     Result<Socket> socket = StartConnect(*address);
     if (!socket.ok()) return Fail(socket.status().message());
-    socket_ = std::move(*socket);
+    std::unique_ptr<wire::TlsStream> tls;
+    if (options_.tls != nullptr && target_.kind != LinkKind::kMemory) {
+      tls = wire::TlsStream::Connect(options_.tls, socket->fd(), host);
+    }
+    link_ = Stream(std::move(*socket), std::move(tls));
     memory_.Close();
     bytes_.clear();
     state_ = State::kConnecting;
     deadline_ = steady_clock::now() + kAnswerTime;
+  }
+
+  Status Seal() {
+    const auto progress = link_.tls()->Handshake();
+    if (!progress.ok()) return Refused(progress.status());
+    if (*progress == wire::TlsStream::Progress::kDone) {
+      SayHello();
+    } else {
+      seal_writes_ = *progress == wire::TlsStream::Progress::kWantsWrite;
+    }
+    return OkStatus();
+  }
+
+  // A certificate that is not trusted ends the whole Connect; all else is tried again.
+  Status Refused(const Status& why) {
+    if (why.code() == StatusCode::kUnauthenticated) {
+      return Status(why.code(), target_.name + " at " + target_.address + ": " + why.message())
+          .From(Origin::kPeers);
+    }
+    Fail(why.message());
+    return OkStatus();
   }
 
   void SayHello() {
@@ -96,19 +130,21 @@ class Attempt {
     hello.nonce = FreshNonce();
     EncodeHello(hello, hello_);
     state_ = State::kChallenge;
-    if (SendSome(socket_.fd(), hello_.data(), hello_.size()) !=
-        static_cast<int64_t>(hello_.size())) {
-      Fail("closed");
-    }
+    if (!link_.SendWhole(hello_.data(), hello_.size())) Fail("closed");
   }
 
-  // Adds to bytes_ up to `wanted`; false: not all there yet, or failed.
+  // Adds to bytes_ up to `wanted`; false: not all there yet, or failed, for good where refused_.
   bool Hear(size_t wanted) {
     char buffer[kVerdictHeaderBytes + kVerdictMaxText];
     const size_t room = std::min(wanted - bytes_.size(), sizeof buffer);
-    const int64_t n = ReceiveWithFd(socket_.fd(), buffer, room, memory_);
+    const bool local = target_.kind == LinkKind::kMemory;
+    const int64_t n =
+        local ? ReceiveWithFd(link_.fd(), buffer, room, memory_) : link_.Receive(buffer, room);
     if (n < 0) {
-      Fail(n == -2 ? "it closed the connection" : std::strerror(errno));
+      const std::string why = n == -2 ? "it closed the connection"
+                              : local ? std::strerror(errno)
+                                      : link_.Why();
+      refused_ = Refused(link_.refused() ? link_.tls()->error() : Unavailable(why));
       return false;
     }
     bytes_.append(buffer, static_cast<size_t>(n));
@@ -116,7 +152,7 @@ class Attempt {
   }
 
   Status HearChallenge() {
-    if (!Hear(kChallengeBytes)) return OkStatus();
+    if (!Hear(kChallengeBytes)) return refused_;
     Nonce nonce;
     Proof proof;
     std::memcpy(nonce.data(), bytes_.data(), kNonceBytes);
@@ -125,8 +161,11 @@ class Attempt {
     const bool known = SameProof(proof, Prove(options_.token, Role::kAcceptor, hello_, nonce));
     Proof answer{};
     if (known) answer = Prove(options_.token, Role::kConnector, hello_, nonce);
-    const int passed = known && target_.kind == LinkKind::kMemory ? options_.memory_fd : -1;
-    const int64_t sent = SendWithFd(socket_.fd(), answer.data(), answer.size(), passed);
+    const bool sent =
+        target_.kind == LinkKind::kMemory
+            ? SendWithFd(link_.fd(), answer.data(), answer.size(),
+                         known ? options_.memory_fd : -1) == static_cast<int64_t>(answer.size())
+            : link_.SendWhole(answer.data(), answer.size());
     if (!known) {
       return Status(StatusCode::kUnauthenticated,
                     target_.name + " at " + target_.address +
@@ -135,17 +174,17 @@ class Attempt {
           .From(Origin::kPeers);
     }
     state_ = State::kVerdict;
-    if (sent != static_cast<int64_t>(answer.size())) Fail("closed");
+    if (!sent) Fail("closed");
     return OkStatus();
   }
 
   Status HearVerdict() {
-    if (bytes_.size() < kVerdictHeaderBytes && !Hear(kVerdictHeaderBytes)) return OkStatus();
+    if (bytes_.size() < kVerdictHeaderBytes && !Hear(kVerdictHeaderBytes)) return refused_;
     const Result<VerdictHeader> header = DecodeVerdictHeader(bytes_);
     if (!header.ok()) return header.status().At(target_.name);
     if (bytes_.size() < kVerdictHeaderBytes + header->length &&
         !Hear(kVerdictHeaderBytes + header->length)) {
-      return OkStatus();
+      return refused_;
     }
     const std::string text = bytes_.substr(kVerdictHeaderBytes);
     if (header->code != StatusCode::kOk) {
@@ -173,7 +212,10 @@ class Attempt {
   steady_clock::time_point next_{}, deadline_;
   Duration pause_{};
   std::string reason_ = "not tried yet";
-  Socket socket_, memory_;
+  Stream link_;
+  bool seal_writes_ = false;  // the handshake waits for room to write
+  Status refused_;            // by a certificate; OK: not
+  Socket memory_;
   HelloBytes hello_{};
   std::string bytes_, memory_name_;
 };

@@ -17,6 +17,8 @@
 #include "runtime/collective/link/acceptor.h"
 #include "runtime/collective/link/hello.h"
 #include "runtime/collective/link/socket.h"
+#include "runtime/collective/link/stream.h"
+#include "runtime/wire/tls.h"
 
 namespace meshtrain::collective {
 
@@ -50,12 +52,14 @@ struct ConnectOptions {
   uint32_t process = 0;  // us
   uint64_t group = 0;    // Hello::group
   int memory_fd = -1;
+  std::shared_ptr<const wire::TlsContext> tls = nullptr;  // null: links are plain
 };
 
 // Connects to all targets; tries again where nobody answers yet. `made` holds what was reached,
 // also on error. `missing` gets a line for each target that was not, with the last reason. Errors:
 // kDeadlineExceeded, kCancelled, kUnavailable (the incarnation failed); at once kUnauthenticated
-// (the target does not know the token, or says that we do not) and kFailedPrecondition (it refuses
+// (the target does not know the token, or says that we do not; the
+// certificate of one is not trusted by the other) and kFailedPrecondition (it refuses
 // our incarnation or group).
 Status ConnectAll(const ConnectOptions& options, std::vector<ConnectTarget> targets,
                   Resolver& resolver, const Health& health, Duration timeout, std::stop_token stop,

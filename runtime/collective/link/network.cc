@@ -4,8 +4,8 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "runtime/base/check.h"
 #include "runtime/wire/checksum.h"
@@ -80,7 +80,8 @@ class Network::Running {
   Bytes All(const Part& part) const { return {At(part), part.count * operands_.width}; }
   bool Sends(const Round& round) const { return round.to >= 0 && round.send.count > 0; }
   bool Receives(const Round& round) const { return round.from >= 0 && round.receive.count > 0; }
-  int Fd(int member) const { return network_.links_[members_[member]].fd(); }
+  Stream& Link(int member) const { return network_.links_[members_[member]]; }
+  int Fd(int member) const { return Link(member).fd(); }
 
   // --- sending
 
@@ -133,30 +134,27 @@ class Network::Running {
         frame_sent_ = 0;
       }
       const int64_t headers = kFrameHeaderBytes;
-      iovec io[2];
-      int parts = 0;
-      if (frame_sent_ < headers) {
-        io[parts++] = {send_header_.data() + frame_sent_,
-                       static_cast<size_t>(headers - frame_sent_)};
-      }
-      const int64_t payload = std::max<int64_t>(0, frame_sent_ - headers);
-      io[parts++] = {const_cast<std::byte*>(frame_.begin + payload),
-                     static_cast<size_t>(frame_.count - payload)};
-      msghdr message{};
-      message.msg_iov = io;
-      message.msg_iovlen = parts;
-      const ssize_t n = sendmsg(Fd(round.to), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (n < 0) {
-        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
-          send_blocked_ = true;
-          return OkStatus();
+      Stream& link = Link(round.to);
+      if (frame_sent_ < headers + frame_.count) {
+        iovec io[2];
+        size_t parts = 0;
+        if (frame_sent_ < headers) {
+          io[parts++] = {send_header_.data() + frame_sent_,
+                         static_cast<size_t>(headers - frame_sent_)};
         }
-        return Gone(round.to, errno);
+        const int64_t payload = std::max<int64_t>(0, frame_sent_ - headers);
+        io[parts++] = {const_cast<std::byte*>(frame_.begin + payload),
+                       static_cast<size_t>(frame_.count - payload)};
+        const int64_t n = link.Send({io, parts});
+        if (n < 0) return Gone(round.to, link.Why());
+        moved = n > 0 || moved;
+        frame_sent_ += n;
       }
-      moved = true;
-      frame_sent_ += n;
-      send_blocked_ = frame_sent_ < headers + frame_.count;
+      const int gone = link.Flush();
+      if (gone < 0) return Gone(round.to, link.Why());
+      send_blocked_ = frame_sent_ < headers + frame_.count || gone == 0;
       if (send_blocked_) return OkStatus();
+      moved = true;
       sending_ = false;
       sent_ += frame_.count;
       network_.bytes_sent_ += frame_.count;
@@ -213,22 +211,17 @@ class Network::Running {
       if (received_ < headers + length) {
         if (!round.reduce && !MayWrite({target, length})) return OkStatus();
         iovec io[2];
-        int parts = 0;
+        size_t parts = 0;
         if (received_ < headers) {
           io[parts++] = {receive_header_.data() + received_,
                          static_cast<size_t>(headers - received_)};
         }
         const int64_t payload = std::max<int64_t>(0, received_ - headers);
         io[parts++] = {into + payload, static_cast<size_t>(length - payload)};
-        msghdr message{};
-        message.msg_iov = io;
-        message.msg_iovlen = parts;
-        const ssize_t n = recvmsg(Fd(round.from), &message, MSG_DONTWAIT);
-        if (n == 0) return Gone(round.from, 0);
-        if (n < 0) {
-          if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
-            return Gone(round.from, errno);
-          }
+        Stream& link = Link(round.from);
+        const int64_t n = link.Receive({io, parts});
+        if (n < 0) return Gone(round.from, link.Why());
+        if (n == 0) {
           receive_waits_ = true;
           return OkStatus();
         }
@@ -288,7 +281,7 @@ class Network::Running {
   }
 
   // A link that broke. Its process may have said why, on its other connection.
-  Status Gone(int member, int error) const {
+  Status Gone(int member, const std::string& how) const {
     pollfd event = {call_.health->event(), POLLIN, 0};
     poll(&event, 1, static_cast<int>(kLookUp.count()));
     MT_RETURN_IF_ERROR(call_.health->Check());
@@ -296,8 +289,7 @@ class Network::Running {
     if (call_.health->HasLeft(process)) {
       return Unavailable(call_.health->Name(process) + " has left the job").From(Origin::kPeers);
     }
-    return Unavailable("the connection to " + call_.health->Name(process) +
-                       " broke: " + (error == 0 ? "closed" : std::strerror(error)))
+    return Unavailable("the connection to " + call_.health->Name(process) + " broke: " + how)
         .From(Origin::kPeers);
   }
 

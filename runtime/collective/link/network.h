@@ -15,7 +15,7 @@
 #include "runtime/base/status.h"
 #include "runtime/collective/algorithms/schedule.h"
 #include "runtime/collective/call.h"
-#include "runtime/collective/link/socket.h"
+#include "runtime/collective/link/stream.h"
 #include "runtime/collective/reduce.h"
 #include "runtime/collective/yield.h"
 
@@ -35,7 +35,7 @@ class Network {
 
   // A new incarnation of so many processes, without links.
   void Start(int processes);
-  void Attach(int process, Socket link) { links_[process] = std::move(link); }
+  void Attach(int process, Stream link) { links_[process] = std::move(link); }
 
   // `members`: the processes that the schedule's numbers stand for.
   // Errors: kUnavailable (a peer closed its end; a checksum), what call.diagnosis says.
@@ -48,7 +48,7 @@ class Network {
  private:
   class Running;
 
-  std::vector<Socket> links_;  // by process
+  std::vector<Stream> links_;  // by process
   std::vector<std::byte> scratch_, staging_;
   int64_t bytes_sent_ = 0;
   Yielder yielder_;

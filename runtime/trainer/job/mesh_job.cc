@@ -110,11 +110,13 @@ class MeshJob final : public JobStages {
     const std::string mesh = strategy_->mesh().ToString();
     Description what{
         .mesh = mesh,
-        .beginning = fmt::format(
-            "on mesh {} ({}{})", strategy_->mesh().num_axes() == 0 ? "of one device" : mesh,
-            IsIsolated(job_.config, job_.manifest) ? "each device by itself"
-                                                   : "devices share memory",
-            team_ ? fmt::format(", process {} of {}", team_->process(), team_->processes()) : ""),
+        .beginning = fmt::format("on mesh {} ({}{})",
+                                 strategy_->mesh().num_axes() == 0 ? "of one device" : mesh,
+                                 IsIsolated(job_.config, job_.manifest) ? "each device by itself"
+                                                                        : "devices share memory",
+                                 team_ ? fmt::format(", process {} of {}{}", team_->process(),
+                                                     team_->processes(), sealed_ ? ", sealed" : "")
+                                       : ""),
         .plan = {.mesh = mesh,
                  .peak_bytes_per_device = plan.peak_bytes,
                  .collective_bytes_per_step = plan.CollectiveBytesPerStep(),
@@ -155,9 +157,10 @@ class MeshJob final : public JobStages {
   }
 
  private:
-  Result<std::unique_ptr<membership::Team>> MakeTeam() const {
+  Result<std::unique_ptr<membership::Team>> MakeTeam() {
     const JobConfig& config = job_.config;
     MT_ASSIGN_OR_RETURN(rpc::Security security, rpc::SecurityFromEnvironment(ProcessEnvironment()));
+    sealed_ = security.tls();
     return membership::Team::Create(
         {.config = *config.job.tf_config,
          .security = std::move(security),
@@ -267,6 +270,7 @@ class MeshJob final : public JobStages {
   const TrainingJob& job_;
   // In the order in which they lean on each other.
   std::shared_ptr<membership::Team> team_;  // null: one process
+  bool sealed_ = false;                     // what goes between its processes
   bool joined_ = false;                     // an incarnation whose plans are not compared yet
   std::optional<recipe::Declared> declared_;
   std::unique_ptr<strategy::MeshStrategy> strategy_;

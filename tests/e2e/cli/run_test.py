@@ -51,6 +51,19 @@ class RunCase(RunningCase):
         return [(line["step"], line["loss"]) for line in steps_of(self.folder / output / "metrics.jsonl")]
 
 
+class SealedJobs(RunCase):
+    def test_what_seals_a_job_changes_no_loss(self):
+        runs = {}
+        for security in ("none", "mutualTLS"):
+            result = self.run_job(self.manifest(epochs=1, edit=lambda t: t.replace("replicas: 1", "replicas: 2").replace(
+                "  program:", f"  security: {security}\n  program:", 1)), output=security)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual("process 0 of 2, sealed)" in result.stdout, security == "mutualTLS", result.stdout)
+            runs[security] = self.losses(security)
+        self.assertEqual(len(runs["none"]), 5)
+        self.assertEqual(runs["mutualTLS"], runs["none"], "to the last bit")
+
+
 class OtherPrograms(RunCase):
     def test_each_is_told_its_place_and_heard(self):
         say = "echo $MESHTRAIN_ROLE-$MESHTRAIN_INDEX: $TF_CONFIG; echo to stderr >&2"

@@ -192,6 +192,65 @@ TEST_F(PoliciesTest, LabelsThatSomebodyTookAwayAreGivenBackAndNothingIsAskedForI
   EXPECT_NE(Condition("mnist", "Failed"), "True");
 }
 
+TEST_F(PoliciesTest, DoesNotStartOnACrdOlderThanItself) {
+  const std::string crd = "trainingjobs.meshtrain.dev";
+  const std::string field =
+      "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/security";
+  api().Kubectl({"patch", "crd", crd, "--type=json",
+                 "-p=" + json({{{"op", "remove"}, {"path", field}}}).dump()});
+  OperatorProcess& refused = StartOperator(/*wait_until_leading=*/false);
+  EXPECT_EQ(refused.Wait(std::chrono::seconds(30)), 1) << refused.Log();
+  EXPECT_THAT(refused.Log(), HasSubstr("got: one without status.security"));
+  EXPECT_THAT(refused.Log(), Not(HasSubstr("watching")));
+  api().Kubectl({"apply", "--server-side", "--force-conflicts", "-f", "-"}, api::CrdJson());
+  StartOperator();
+}
+
+TEST_F(PoliciesTest, MakesCertificatesOnceAndMountsThem) {
+  StartOperator();
+  const json program = nlohmann::json::parse(testing_support::kProgram);
+  ApplyJob("mnist", 0, 2, {{"program", program}});
+  ApplyJob("plain", 0, 2, {{"program", program}, {"security", "none"}});
+  ApplyJob("tf", 0, 2);
+  for (const char* name : {"mnist", "plain", "tf"}) ASSERT_TRUE(WaitForPods(name, 2));
+  const kube::Resource secrets{"", "v1", "secrets"};
+  const auto secret_of = [&](const char* name) {
+    return cluster::TlsSecretName(name, UidOf(control::TrainingJobs(), name));
+  };
+  const std::string tls = secret_of("mnist");
+  const json secret = Get(secrets, tls);
+  ASSERT_TRUE(secret.is_object());
+  EXPECT_EQ(secret["type"], "kubernetes.io/tls");
+  EXPECT_EQ(secret["immutable"], true);
+  EXPECT_EQ(Owners(secrets, tls), "TrainingJob ") << "it goes with the job";
+  for (const char* file : {"ca.crt", "tls.crt", "tls.key"}) {
+    EXPECT_GT(secret["data"][file].get<std::string>().size(), 200u) << file;
+  }
+  EXPECT_EQ(secret["data"].size(), 3u) << "not the authority's own key";
+  EXPECT_FALSE(Get(secrets, secret_of("plain")).is_object());
+  EXPECT_FALSE(Get(secrets, secret_of("tf")).is_object());
+  for (const char* pod : {"mnist-worker-0", "mnist-worker-1"}) {
+    const std::string spec = Get(kube::Pods(), pod)["spec"].dump();
+    EXPECT_THAT(spec, HasSubstr("\"secretName\":\"" + tls + "\""));
+    EXPECT_THAT(spec, HasSubstr("/etc/meshtrain/tls/tls.key"));
+  }
+  EXPECT_THAT(Get(kube::Pods(), "plain-worker-0")["spec"].dump(), Not(HasSubstr("meshtrain-tls")));
+  EXPECT_EQ(Get(control::TrainingJobs(), "mnist")["status"]["security"], "mutualTLS");
+
+  // Pods that are made again, by another operator too, mount the same.
+  const std::string made = UidOf(secrets, tls), one = UidOf(kube::Pods(), "mnist-worker-1");
+  StopOperators();
+  StartOperator();
+  SetRunning("mnist-worker-0");
+  SetEnded("mnist-worker-1", 138);
+  ASSERT_TRUE(Eventually([&] {
+    const std::string now = UidOf(kube::Pods(), "mnist-worker-1");
+    return !now.empty() && now != one;
+  }));
+  EXPECT_EQ(UidOf(secrets, tls), made);
+  EXPECT_EQ(Get(secrets, tls)["data"], secret["data"]);
+}
+
 TEST_F(PoliciesTest, MakesTheTokenTheClaimAndTheClusterFile) {
   StartOperator();
   ApplyJob("mnist", 0, 2,

@@ -1,5 +1,6 @@
 #include "operator/api/crd.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -91,6 +92,29 @@ TEST(CrdTest, YamlSaysTheSameAsJson) {
 
 TEST(CrdTest, FitsAnAnnotation) {
   EXPECT_LT(CrdJson().size(), 262144u) << "kubectl apply keeps a copy of it";
+}
+
+TEST(CrdTest, OneThatLacksFieldsIsTold) {
+  const auto missing = [](const Json& crd) { return MissingInCrd(crd.dump()).value(); };
+  const Json ours = Json::parse(CrdJson());
+  EXPECT_THAT(missing(ours), testing::IsEmpty());
+  Json other = ours;
+  const Json::json_pointer fields("/spec/versions/0/schema/openAPIV3Schema/properties");
+  other[fields]["status"]["properties"].erase("security");
+  other[fields]["spec"]["properties"]["claims"]["items"]["properties"].erase("subPath");
+  other[fields]["status"]["properties"]["replicaStatuses"]["additionalProperties"]["properties"]
+      .erase("failed");
+  EXPECT_THAT(missing(other),
+              testing::UnorderedElementsAre("status.security", "spec.claims[].subPath",
+                                            "status.replicaStatuses.*.failed"));
+  // A newer one has more.
+  other = ours;
+  other[fields]["spec"]["properties"]["tomorrow"] = {{"type", "string"}};
+  EXPECT_THAT(missing(other), testing::IsEmpty());
+  other[fields]["spec"] = {{"type", "object"}, {"x-kubernetes-preserve-unknown-fields", true}};
+  EXPECT_THAT(missing(other), testing::IsEmpty());
+  EXPECT_FALSE(MissingInCrd("{}").ok());
+  EXPECT_FALSE(MissingInCrd("no JSON").ok());
 }
 
 }  // namespace

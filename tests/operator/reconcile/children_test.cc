@@ -245,6 +245,74 @@ TEST(ChildrenTest, PodsOfAProgramAreThoseOfAStrictCluster) {
   EXPECT_EQ(given["spec"]["volumes"][0]["secret"]["defaultMode"], 0444);
 }
 
+TEST(ChildrenTest, ASealedJobsPodsMountItsCertificates) {
+  Settings sealing;
+  sealing.seals = true;
+  const api::TrainingJob job = Declared(2).Build();
+  const Json pod = Pod(job, kWorker1, sealing);
+  EXPECT_EQ(Env(pod, "MESHTRAIN_TLS_CA"), "/etc/meshtrain/tls/ca.crt");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_TLS_CERT"), "/etc/meshtrain/tls/tls.crt");
+  EXPECT_EQ(Env(pod, "MESHTRAIN_TLS_KEY"), "/etc/meshtrain/tls/tls.key");
+  EXPECT_EQ(Mounts(pod)["meshtrain-tls"], "/etc/meshtrain/tls ro");
+  const CreateSecret secret = TlsSecret(job, sealing);
+  EXPECT_THAT(secret.name, testing::MatchesRegex("mnist-tls-[0-9a-f]{8}"));
+  EXPECT_EQ(secret.hosts, std::vector<std::string>{"*.mnist.ml.svc"});
+  const Json body = Json::parse(secret.body);
+  EXPECT_EQ(body["type"], "kubernetes.io/tls");
+  EXPECT_EQ(body["immutable"], true);
+  EXPECT_EQ(body["metadata"]["ownerReferences"][0]["uid"], job.metadata.uid);
+  for (const Json& volume : pod["spec"]["volumes"]) {
+    if (volume["name"] != "meshtrain-tls") continue;
+    EXPECT_EQ(volume["secret"]["secretName"], secret.name);
+    EXPECT_EQ(volume["secret"]["defaultMode"], 0440);
+  }
+  // Hosts of their own Services, and a cluster with a domain.
+  Settings domain = sealing;
+  domain.cluster_domain = "cluster.local";
+  EXPECT_EQ(TlsSecret(job, domain).hosts, std::vector<std::string>{"*.mnist.ml.svc.cluster.local"});
+  const api::TrainingJob legacy =
+      Declared(2)
+          .With([](api::TrainingJob& j) { j.spec.tf_config_compat = api::kCompatKubeflowV1; })
+          .Build();
+  EXPECT_EQ(TlsSecret(legacy, sealing).hosts, std::vector<std::string>{"*.ml.svc"});
+}
+
+TEST(ChildrenTest, WhatIsSealedIsDecidedWhereTheJobBegins) {
+  Settings sealing;
+  sealing.seals = true;
+  const auto with = [](const std::string& security) {
+    return Declared(2).With([&](api::TrainingJob& job) { job.spec.security = security; }).Build();
+  };
+  EXPECT_TRUE(Sealed(with(""), sealing));
+  EXPECT_FALSE(Sealed(with(""), {})) << "as with `meshtrain run`";
+  EXPECT_TRUE(Sealed(with("mutualTLS"), {}));
+  EXPECT_FALSE(Sealed(with("none"), sealing));
+  EXPECT_FALSE(Sealed(Declared(1).Build(), sealing)) << "nobody to speak to";
+  EXPECT_FALSE(Sealed(MakeJob("tf").Workers(2).Build(), sealing)) << "not our program";
+  EXPECT_NE(ClusterStamp(with(""), sealing), ClusterStamp(with("none"), sealing));
+
+  // One that began under an operator that sealed nothing stays as it is.
+  api::TrainingJob begun = with("");
+  begun.status.start_time = testing_support::At(0);
+  EXPECT_FALSE(Sealed(begun, sealing));
+  EXPECT_EQ(ClusterStamp(begun, sealing), ClusterStamp(with("none"), sealing));
+  // And one that began sealed stays so under an operator that would not.
+  Scene scene(Declared(2));
+  scene.seen.settings.seals = true;
+  EXPECT_THAT(scene.Look(0), testing::HasSubstr("create secret mnist-tls-"));
+  EXPECT_EQ(scene.status().security, "mutualTLS");
+  scene.Obey();
+  scene.seen.settings.seals = false;
+  EXPECT_TRUE(Sealed(scene.job, scene.seen.settings));
+  scene.Look(2);
+  scene.Pod(EndedPod(scene.job, kWorker1, 138));
+  scene.Look(10);
+  scene.Obey();
+  const std::string did = scene.Look(11);
+  EXPECT_THAT(did, testing::HasSubstr("probe secret mnist-tls-")) << "worker-0 holds it";
+  EXPECT_THAT(did, testing::Not(testing::HasSubstr("create secret")));
+}
+
 TEST(ChildrenTest, TheTemplateWinsOverWhatAStrictClusterAsksFor) {
   const auto with = [](const std::string& spec) {
     return Pod(Declared(1).Template(Role::kWorker, R"({"spec":)" + spec + "}").Build(),

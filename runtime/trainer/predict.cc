@@ -1,0 +1,54 @@
+#include "runtime/trainer/predict.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace meshtrain::trainer {
+
+using mesh::Tensor;
+using mesh::TensorType;
+
+Result<Tensor> PredictPass(Engine& engine, data::Pipeline& data,
+                           const std::function<Status(const data::Batch& batch)>& send,
+                           std::stop_token stop) {
+  std::vector<Tensor> parts;
+  int64_t sent = 0;
+  bool pass_over = false;
+  const auto next = [&]() -> Status {  // sends one more batch, or takes one
+    if (!pass_over && sent - static_cast<int64_t>(parts.size()) < engine.ahead()) {
+      MT_ASSIGN_OR_RETURN(const std::optional<data::Batch> batch, data.Next(stop));
+      pass_over = !batch;
+      if (!batch) return OkStatus();
+      MT_RETURN_IF_ERROR(send(*batch));
+      ++sent;
+      return OkStatus();
+    }
+    MT_ASSIGN_OR_RETURN(Tensor part, engine.TakePrediction(stop));
+    parts.push_back(std::move(part));
+    return OkStatus();
+  };
+  while (!pass_over || static_cast<int64_t>(parts.size()) < sent) {
+    if (const Status status = next(); !status.ok()) {
+      engine.DropPredictions();
+      return status;
+    }
+  }
+  if (parts.empty()) return InvalidArgument("predict: expected at least one batch, got: none");
+  TensorType type = parts[0].type();
+  if (type.rank() == 0) {
+    return InvalidArgument("predict: expected predictions [N, ...], got: " + type.ToString());
+  }
+  type.dims[0] = 0;
+  for (const Tensor& part : parts) type.dims[0] += part.dims()[0];
+  Tensor all(type);
+  mesh::Dims at(type.dims.size(), 0);
+  for (const Tensor& part : parts) {
+    all.Paste(part, at);
+    at[0] += part.dims()[0];
+  }
+  return all;
+}
+
+}  // namespace meshtrain::trainer

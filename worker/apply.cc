@@ -1,0 +1,232 @@
+#include "worker/apply.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "runtime/base/file.h"
+#include "runtime/base/text.h"
+#include "runtime/cluster/contract.h"
+#include "runtime/data/idx.h"
+#include "runtime/data/npy.h"
+#include "runtime/data/pipeline.h"
+#include "runtime/membership/arithmetic_agreement.h"
+#include "runtime/trainer/job/choices.h"
+#include "worker/trained.h"
+
+namespace meshtrain::worker {
+namespace {
+
+// The features of a file: an IDX file, gzipped or not, or numpy's. Errors: the readers'; of kInput.
+Result<mesh::Tensor> ReadFeatures(const std::string& path) {
+  mesh::Tensor features;
+  if (path.ends_with(".npy")) {
+    MT_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, int64_t{16} << 30));
+    MT_ASSIGN_OR_RETURN(features, data::ParseNpy(bytes, path));
+  } else {
+    MT_ASSIGN_OR_RETURN(const auto reader, data::IdxReader::Open(path));
+    features = mesh::Tensor(reader->type());
+    MT_RETURN_IF_ERROR(reader->Read(features.mutable_bytes()));
+    MT_RETURN_IF_ERROR(reader->Finish());
+  }
+  if (features.dims().empty() || features.dims()[0] == 0) {
+    return InvalidArgument(path +
+                           ": expected at least one example, got: " + features.type().ToString());
+  }
+  return features;
+}
+
+Status CheckFree(const std::string& output) {
+  if (output == "-") return OkStatus();
+  struct stat found {};
+  if (::lstat(output.c_str(), &found) != 0) return OkStatus();
+  return AlreadyExists(output + ": expected no file of this name, got: one that is there already")
+      .From(Origin::kOutput);
+}
+
+Status WriteAll(const std::string& bytes) {
+  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
+  if (written && std::fflush(stdout) == 0) return OkStatus();
+  return Unavailable("standard output: cannot be written to").From(Origin::kOutput);
+}
+
+Result<manifest::Manifest> ReadManifest(const trainer::JobConfig& config) {
+  MT_ASSIGN_OR_RETURN(const std::string text,
+                      ReadFile(config.file, int64_t{4} << 20).From(Origin::kManifest));
+  return recipe::ParseManifest(text, trainer::SourceName(config)).From(Origin::kManifest);
+}
+
+// Weights that do not fit say of which data the model was made.
+Status Load(TrainedModel& model, const std::string& weights, const std::string& what,
+            const mesh::TensorType& type) {
+  const Status loaded = model.LoadWeights(weights);
+  if (loaded.ok() || loaded.code() != StatusCode::kInvalidArgument) return loaded;
+  mesh::TensorType example = type;
+  example.dims.erase(example.dims.begin());
+  return InvalidArgument(loaded.message() + " (the manifest's model on examples of " +
+                         example.ToString() + ", those of " + what + ")")
+      .From(Origin::kInput);
+}
+
+Status Evaluate(const ApplyConfig& config, manifest::Manifest manifest, std::stop_token stop) {
+  manifest::Program& program = manifest.program;
+  if (!program.data.test) {
+    return InvalidArgument(program.Where("data.test") + ": expected data to evaluate on, got: none")
+        .From(Origin::kManifest);
+  }
+  if (!config.data.empty()) {
+    MT_RETURN_IF_ERROR(recipe::MoveTestData(config.data, &program).From(Origin::kManifest));
+  }
+  MT_ASSIGN_OR_RETURN(const std::string weights, WeightsAt(config.from));
+  MT_ASSIGN_OR_RETURN(const auto data, data::Pipeline::Create(recipe::TestPipeline(program)));
+  const int64_t steps = program.train.validation_steps;
+  int64_t examples = (data->steps_per_epoch() - 1) * data->batch_size() + data->last_batch_size();
+  if (steps > 0) examples = std::min(examples, steps * data->batch_size());
+  TrainedModel model(config.job, std::move(manifest), config.one_device);
+  MT_RETURN_IF_ERROR(model.PlanEvaluation(*data));
+  MT_RETURN_IF_ERROR(Load(model, weights, "data.test", data->BatchTypes(1)[0]));
+  MT_ASSIGN_OR_RETURN(const train::Scalars figures, model.Evaluate(*data, stop));
+  return WriteAll(FormatFigures(weights, examples, figures, config.report));
+}
+
+Status Predict(const ApplyConfig& config, manifest::Manifest manifest, std::stop_token stop) {
+  MT_RETURN_IF_ERROR(CheckFree(config.output));
+  MT_ASSIGN_OR_RETURN(const std::string weights, WeightsAt(config.from));
+  MT_ASSIGN_OR_RETURN(mesh::Tensor features, ReadFeatures(config.input).From(Origin::kInput));
+  MT_ASSIGN_OR_RETURN(
+      const auto data,
+      data::Pipeline::Create(recipe::PredictPipeline(
+          manifest.program, {.components = {std::move(features)}, .file = config.input})));
+  TrainedModel model(config.job, std::move(manifest), config.one_device);
+  MT_RETURN_IF_ERROR(model.PlanPrediction(*data));
+  MT_RETURN_IF_ERROR(Load(model, weights, config.input, data->BatchTypes(1)[0]));
+  MT_ASSIGN_OR_RETURN(const mesh::Tensor predictions, model.Predict(*data, stop));
+  const std::string bytes = FormatOutputs(predictions, config.format);
+  if (config.output == "-") return WriteAll(bytes);
+  MT_RETURN_IF_ERROR(CheckFree(config.output));
+  return WriteFileAtomically(config.output, bytes).From(Origin::kOutput);
+}
+
+Status Run(const ApplyConfig& config, std::stop_token stop) {
+  MT_RETURN_IF_ERROR(
+      membership::LimitInstructionSetBy(trainer::ProcessEnvironment()).From(Origin::kManifest));
+  MT_ASSIGN_OR_RETURN(manifest::Manifest manifest, ReadManifest(config.job));
+  return config.input.empty() ? Evaluate(config, std::move(manifest), stop)
+                              : Predict(config, std::move(manifest), stop);
+}
+
+void AddCommon(CLI::App* verb, ApplyConfig* config) {
+  verb->add_option("-f,--file", config->job.file, "The manifest, YAML or JSON")->required();
+  verb->add_option("--manifest-name", config->job.manifest_name,
+                   "What errors call the manifest (default: the file's name)");
+  verb->add_option("--from", config->from,
+                   "The trained weights: a run's folder, a checkpoint or a .safetensors file")
+      ->required();
+  verb->add_flag("--one-device", config->one_device, "Compute on one device, whatever the mesh is");
+  verb->add_option("--threads", config->job.threads,
+                   "Threads to compute with (default: one per core)")
+      ->check(CLI::Range(0, 4096));
+  verb->add_option("--caller", config->caller, "What errors begin with");
+}
+
+}  // namespace
+
+bool AsksToApply(int argc, char** argv) {
+  const std::string_view verb = argc > 1 ? argv[1] : "";
+  return verb == "evaluate" || verb == "predict";
+}
+
+std::variant<ApplyConfig, int> ParseApply(int argc, char** argv) {
+  ApplyConfig config{.caller = std::string("meshtrain-worker ") + argv[1]};
+  std::string format;
+  CLI::App app("Applies a trained model.", "meshtrain-worker");
+  app.require_subcommand(1);
+  CLI::App* evaluate =
+      app.add_subcommand("evaluate", "Print loss and metrics of the manifest's test data");
+  AddCommon(evaluate, &config);
+  evaluate->add_option("--data", config.data, "Folder of the test data's files");
+  evaluate->add_option("-o,--output", config.report, "table, json or yaml")
+      ->check(CLI::IsMember({"table", "json", "yaml"}));
+  CLI::App* predict = app.add_subcommand("predict", "Write what the model predicts");
+  AddCommon(predict, &config);
+  predict->add_option("--input", config.input, "The features: an IDX file, gzipped or not, or .npy")
+      ->required();
+  predict->add_option("--output", config.output, "A file that is not there yet; -: stdout")
+      ->required();
+  predict->add_option("--format", format, "npy, csv or jsonl")
+      ->check(CLI::IsMember({"npy", "csv", "jsonl"}));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : cluster::kExitUsage;
+  }
+  if (!config.input.empty()) {
+    const auto chosen = format.empty() ? config.output == "-" ? std::optional(OutputFormat::kCsv)
+                                                              : OutputFormatOf(config.output)
+                                       : ParseOutputFormat(format);
+    if (!chosen) {
+      std::fprintf(
+          stderr, "%s: --output: expected a name with .npy, .csv or .jsonl, or --format, got: %s\n",
+          config.caller.c_str(), Excerpt(config.output).c_str());
+      return cluster::kExitUsage;
+    }
+    config.format = *chosen;
+  }
+  return config;
+}
+
+Status Apply(const ApplyConfig& config, std::stop_token stop) {
+  const Status end = Run(config, std::move(stop));
+  if (!end.ok() && end.origin() != Origin::kStop) {
+    std::fprintf(stderr, "%s: %s\n", config.caller.c_str(), Printable(end.message()).c_str());
+  }
+  return end;
+}
+
+std::string FormatFigures(const std::string& weights, int64_t examples,
+                          const train::Scalars& figures, const std::string& report) {
+  const auto number = [](double value) {
+    return std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
+  };
+  // What stands between quotes, in JSON as in YAML.
+  const auto quoted = [](const std::string& text) {
+    std::string out = "\"";
+    for (const char c : text) {
+      if (c == '"' || c == '\\') out += '\\';
+      if (static_cast<unsigned char>(c) < 0x20) {
+        out += fmt::format("\\u{:04x}", static_cast<int>(c));
+      } else {
+        out += c;
+      }
+    }
+    return out + "\"";
+  };
+  std::string out;
+  if (report == "table") {
+    size_t width = std::string_view("examples").size();
+    for (const auto& [name, value] : figures) width = std::max(width, name.size());
+    for (const auto& [name, value] : figures)
+      out += fmt::format("{:<{}}   {:.4f}\n", name, width, value);
+    return out + fmt::format("{:<{}}   {}\n", "examples", width, examples);
+  }
+  const bool json = report == "json";
+  out = json ? "{\n" : "";
+  const std::string_view indent = json ? "  " : "", quote = json ? "\"" : "",
+                         comma = json ? "," : "";
+  out += fmt::format("{0}{1}from{1}: {2}{3}\n", indent, quote, quoted(weights), comma);
+  out += fmt::format("{0}{1}examples{1}: {2}{3}\n", indent, quote, examples, comma);
+  out += fmt::format("{0}{1}figures{1}:{2}\n", indent, quote, json ? " {" : "");
+  for (size_t i = 0; i < figures.size(); ++i) {
+    out += fmt::format("  {0}{1}{2}{1}: {3}{4}\n", indent, quote, figures[i].first,
+                       number(figures[i].second), i + 1 < figures.size() ? comma : "");
+  }
+  return json ? out + "  }\n}\n" : out;
+}
+
+}  // namespace meshtrain::worker
