@@ -1,6 +1,7 @@
 # mt_library(NAME SRCS ... DEPS ... [PRIVATE_DEPS ...])   one folder, one target: meshtrain::NAME
 # mt_binary(NAME SRCS ... DEPS ...)
 # mt_test(NAME SRCS ... DEPS ... [LABELS ...] [TIMEOUT seconds])
+# mt_computes(TEST...)   tests that compute throughout; the others mostly wait
 # Includes are from the repository root. Libraries of runtime/, and programs but for the examples, are installed:
 # mt_install(TARGET EXPORT_NAME)   a library that a program outside may link as meshtrain::EXPORT_NAME
 include(GNUInstallDirs)
@@ -58,6 +59,12 @@ function(mt_binary name)
   if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/deploy/examples")
     install(TARGETS ${name} RUNTIME COMPONENT Runtime)
   endif()
+endfunction()
+
+# scripts/test gives two places per core, since most of the long tests wait (for deadlines, elections, kills) more than
+# they compute. A test that computes throughout takes two of them.
+function(mt_computes)
+  set_tests_properties(${ARGN} PROPERTIES PROCESSORS 2)
 endfunction()
 
 function(mt_test name)

@@ -163,8 +163,7 @@ void BeginMlp(Running& r, int batch) {
       nn::Dense(500, {.activation = nn::ActivationKind::kRelu}), nn::Dense(10));
   recipe.loss = train::losses::SparseCategoricalCrossentropy({.from_logits = true});
   recipe.optimizer = train::Adam();
-  const std::pair<TensorType, TensorType> types[] = {
-      {{DType::kF32, {batch, 28, 28}}, {DType::kI32, {batch}}}};
+  const BatchTypes types[] = {{{DType::kF32, {batch, 28, 28}}, {DType::kI32, {batch}}}};
   r.step = Must(r.coordinator->DefineTraining(recipe, types)).step;
   Tensor x(TensorType{DType::kF32, {10 * batch, 28, 28}}), y(TensorType{DType::kI32, {10 * batch}});
   uint32_t state = 1;

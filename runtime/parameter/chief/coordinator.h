@@ -2,7 +2,7 @@
 //
 //   MT_ASSIGN_OR_RETURN(auto options, OptionsFromEnvironment({.partitioner = FixedShards{2}}));
 //   MT_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create(std::move(options)));
-//   const std::pair<TensorType, TensorType> types[] = {{x_type, y_type}};  // of a batch
+//   const BatchTypes types[] = {{x_type, y_type}};  // of a batch
 //   MT_ASSIGN_OR_RETURN(const Training training, coordinator->DefineTraining(recipe, types));
 //   MT_ASSIGN_OR_RETURN(const PerWorker data,
 //                       coordinator->CreatePerWorkerDataset("train", pipeline));
