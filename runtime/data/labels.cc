@@ -27,7 +27,8 @@ double Limit(DType type) {  // the first whole number past its last
   return type == DType::kU8 ? 256 : std::ldexp(1, type == DType::kI32 ? 31 : 63);
 }
 
-// The place of the first element that is no number from 0 to `last`; labels.size() if all are.
+// The place of the first element that is no number from 0 to `classes` - 1; labels.size() if all
+// are.
 template <typename T>
 size_t FirstOutside(std::span<const T> labels, int64_t classes) {
   size_t i = 0;
@@ -101,6 +102,29 @@ Status CheckClasses(const mesh::Tensor& labels, int64_t classes, std::span<const
       return CheckAll(labels.values<double>(), classes, examples, file);
   }
   return OkStatus();
+}
+
+Status CheckIds(const mesh::Tensor& ids, int64_t rows, std::span<const int64_t> examples,
+                std::string_view file) {
+  if (examples.empty() || ids.type().num_elements() == 0) return OkStatus();
+  const auto check = [&](auto numbers) -> Status {
+    const size_t i = FirstOutside(numbers, rows);
+    if (i == numbers.size()) return OkStatus();
+    return InvalidArgument(std::string(file) + ": example " +
+                           std::to_string(examples[i / (numbers.size() / examples.size())]) +
+                           ": id " + std::to_string(numbers[i]) + ", but " + std::to_string(rows) +
+                           " rows");
+  };
+  switch (ids.type().dtype) {
+    case DType::kU8:
+      return check(ids.values<uint8_t>());
+    case DType::kI32:
+      return check(ids.values<int32_t>());
+    case DType::kI64:
+      return check(ids.values<int64_t>());
+    default:
+      return OkStatus();
+  }
 }
 
 }  // namespace meshtrain::data

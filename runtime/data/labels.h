@@ -33,4 +33,8 @@ Status CheckKept(mesh::DType from, std::span<const std::byte> label, mesh::DType
 Status CheckClasses(const mesh::Tensor& labels, int64_t classes, std::span<const int64_t> examples,
                     std::string_view file);
 
+// Error: one of `ids` [N, ...], whole numbers, is none of the `rows` of the table that they number.
+Status CheckIds(const mesh::Tensor& ids, int64_t rows, std::span<const int64_t> examples,
+                std::string_view file);
+
 }  // namespace meshtrain::data

@@ -203,6 +203,7 @@ class Pipeline::Impl {
     classes_ = classes;
     labels_ = PlaceOf(labels, *names_);
   }
+  void ExpectIds(std::map<std::string, int64_t> rows) { rows_ = std::move(rows); }
 
   Result<std::optional<Batch>> Next(std::stop_token stop, Duration timeout) {
     MT_RETURN_IF_ERROR(failed_);
@@ -279,10 +280,20 @@ class Pipeline::Impl {
   // Of a batch that is about to be handed out: what is expected may have been said since it was
   // made.
   Status CheckLabels(const Batch& batch) const {
-    if (classes_ <= 0 || labels_ < 0) return OkStatus();
+    const bool classes = classes_ > 0 && labels_ >= 0;
+    if (!classes && rows_.empty()) return OkStatus();
     std::vector<int64_t> examples = batch.elements;
     for (int64_t& example : examples) example = source_->ExampleOf(example);
-    return CheckClasses(batch.components[labels_], classes_, examples, source_->file());
+    if (classes) {
+      MT_RETURN_IF_ERROR(
+          CheckClasses(batch.components[labels_], classes_, examples, source_->file()));
+    }
+    for (const auto& [name, rows] : rows_) {
+      const int place = PlaceOf(name, *names_);
+      if (place < 0) continue;
+      MT_RETURN_IF_ERROR(CheckIds(batch.components[place], rows, examples, source_->file()));
+    }
+    return OkStatus();
   }
 
   // By the prefetch thread while it runs, else by the caller.
@@ -373,8 +384,9 @@ class Pipeline::Impl {
   Cursor position_;
   Status started_;  // of the thread
   int64_t classes_ = 0;
-  int labels_ = -1;  // the component that classes_ is about
-  Status failed_;    // what Next gave; stays
+  int labels_ = -1;                      // the component that classes_ is about
+  std::map<std::string, int64_t> rows_;  // what ids must be, by component
+  Status failed_;                        // what Next gave; stays
 
   Mutex mutex_;
   CondVar changed_;
@@ -437,6 +449,7 @@ void Pipeline::Start() { impl_->Start(); }
 void Pipeline::ExpectClasses(int64_t classes, std::string_view labels) {
   impl_->ExpectClasses(classes, labels);
 }
+void Pipeline::ExpectIds(std::map<std::string, int64_t> rows) { impl_->ExpectIds(std::move(rows)); }
 const std::vector<std::string>& Pipeline::component_names() const { return impl_->names(); }
 Result<std::optional<Batch>> Pipeline::Next(std::stop_token stop, Duration timeout) {
   return impl_->Next(std::move(stop), timeout).From(Origin::kInput);

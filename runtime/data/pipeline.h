@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -55,6 +56,10 @@ class Pipeline {
   // The component `labels` must hold numbers from 0 to classes - 1, in what Next() gives from now
   // on; 0: any numbers. Where `classes` is 2 fractions are probabilities, and allowed.
   void ExpectClasses(int64_t classes, std::string_view labels = "y");
+
+  // Each of these components must hold numbers from 0 to what stands beside it, less 1: ids of rows
+  // (labels.h).
+  void ExpectIds(std::map<std::string, int64_t> rows);
 
   // The next batch; nothing at the end of a pass. Errors: the source's and labels.h's (each later
   // call gives it again), kDeadlineExceeded after `timeout` (call again), all of Origin::kInput;

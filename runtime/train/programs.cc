@@ -20,6 +20,30 @@ struct Forward {
   int64_t classes = 0;
 };
 
+// Of each input of which every element is an id, the rows of the smallest table: what `gather`
+// takes from an input by way of ops that leave all elements there and their numbers as they are.
+std::map<std::string, int64_t> RowsOf(const Program& program) {
+  std::map<std::string, int64_t> rows;
+  for (const program::Op& op : program.ops) {
+    if (op.kind != "gather") continue;
+    program::ValueId v = op.operands[1];
+    while (program.values[v].op >= 0) {
+      const program::Op& from = program.ops[program.values[v].op];
+      const bool same = from.kind == "cast" || from.kind == "reshape" || from.kind == "transpose" ||
+                        from.kind == "relayout";
+      if (!same) break;
+      v = from.operands[0];
+    }
+    for (const program::Port& p : program.inputs) {
+      if (p.value != v) continue;
+      const int64_t size = program.type(op.operands[0]).dims[op.attrs.Int("axis")];
+      const auto [it, is_new] = rows.emplace(p.name, size);
+      if (!is_new) it->second = std::min(it->second, size);
+    }
+  }
+  return rows;
+}
+
 Result<size_t> PlaceOf(const Recipe& recipe, std::string_view what, const std::string& name) {
   const auto& names = recipe.components;
   const auto at = std::find(names.begin(), names.end(), name);
@@ -163,6 +187,7 @@ Result<Programs> BuildPrograms(const Recipe& recipe, std::span<const TensorType>
     Builder::Scope scope(b);
     MT_RETURN_IF_ERROR(Record(recipe, b, types, /*training=*/false).status());
     MT_ASSIGN_OR_RETURN(out.eval_step, b.Build());
+    out.rows = RowsOf(out.eval_step);
   }
   out.slots = recipe.optimizer->slots();
   if (counts_steps) out.slots.push_back(recipe.step);

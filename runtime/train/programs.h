@@ -9,6 +9,7 @@
 // last batch): weights and slots are the same variables, and init is the same program.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -56,6 +57,8 @@ struct Programs {
   std::vector<Parameter> slots;  // the optimizer's, and `step` where it is used
   std::vector<std::string> components;  // the recipe's: of the steps' inputs
   int64_t classes = 0;                  // Loss::Classes: what labels must be
+  // Components that are ids as they stand, and the rows of the smallest table that they number.
+  std::map<std::string, int64_t> rows;
 
   // Parameters, then slots: every state there is.
   std::vector<Parameter> States() const;

@@ -1,6 +1,7 @@
 #include "runtime/trainer/model.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -61,12 +62,19 @@ std::set<int64_t> SizesOf(const data::Pipeline& data) {
   return {data.batch_size(), data.last_batch_size()};
 }
 
-// Batches from anywhere, whose labels are looked at as a pipeline's are.
+// What the steps ask of labels and ids, asked of a pipeline.
+void Expect(const Engine& engine, const train::Recipe& recipe, data::Pipeline& data) {
+  data.ExpectClasses(engine.classes(), recipe.labels);
+  if (const train::Programs* programs = engine.programs()) data.ExpectIds(programs->rows);
+}
+
+// Batches from anywhere, whose labels and ids are looked at as a pipeline's are.
 class CheckedBatches final : public train::BatchSource {
  public:
-  // `labels`: the component that holds them.
-  CheckedBatches(train::BatchSource& source, size_t labels, int64_t classes)
-      : source_(source), label_(labels), classes_(classes) {}
+  // `labels`: the component that holds them. `rows`: of the tables that components number.
+  CheckedBatches(train::BatchSource& source, size_t labels, int64_t classes,
+                 std::map<std::string, int64_t> rows)
+      : source_(source), label_(labels), classes_(classes), rows_(std::move(rows)) {}
   Result<std::optional<train::Batch>> Next(std::stop_token stop) override {
     MT_ASSIGN_OR_RETURN(std::optional<train::Batch> batch, source_.Next(std::move(stop)));
     if (batch && batch->components.size() > label_ && batch->components[label_].type().rank() > 0) {
@@ -75,6 +83,16 @@ class CheckedBatches final : public train::BatchSource {
       std::iota(examples.begin(), examples.end(), int64_t{0});
       MT_RETURN_IF_ERROR(
           data::CheckClasses(labels, classes_, examples, "batch " + std::to_string(given_)));
+    }
+    const std::vector<std::string> names = source_.component_names();
+    for (size_t i = 0; batch && i < std::min(names.size(), batch->components.size()); ++i) {
+      const Tensor& ids = batch->components[i];
+      const auto rows = rows_.find(names[i]);
+      if (rows == rows_.end() || ids.type().rank() == 0) continue;
+      std::vector<int64_t> examples(static_cast<size_t>(ids.dims()[0]));
+      std::iota(examples.begin(), examples.end(), int64_t{0});
+      MT_RETURN_IF_ERROR(
+          data::CheckIds(ids, rows->second, examples, "batch " + std::to_string(given_)));
     }
     ++given_;
     return batch;
@@ -85,6 +103,7 @@ class CheckedBatches final : public train::BatchSource {
   train::BatchSource& source_;
   const size_t label_;
   const int64_t classes_;
+  const std::map<std::string, int64_t> rows_;
   int64_t given_ = 0;
 };
 
@@ -147,7 +166,7 @@ Status Model::Prepare(const data::Pipeline& data) {
 
 Result<History> Model::Fit(data::Pipeline& data, FitOptions options) {
   MT_RETURN_IF_ERROR(Prepare(data));
-  data.ExpectClasses(engine_->classes(), recipe_->labels);
+  Expect(*engine_, *recipe_, data);
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));
   strategy::PipelineBatches batches(data);
   return FitOn({.batches = &batches}, SizesOf(data), options);
@@ -158,7 +177,9 @@ Result<History> Model::Fit(train::BatchSource& batches, const std::vector<Tensor
   const std::vector<std::string> names = batches.component_names();
   MT_RETURN_IF_ERROR(Prepare(types, names));
   const auto label = std::find(names.begin(), names.end(), recipe_->labels) - names.begin();
-  CheckedBatches checked(batches, static_cast<size_t>(label), engine_->classes());
+  const train::Programs* programs = engine_->programs();
+  CheckedBatches checked(batches, static_cast<size_t>(label), engine_->classes(),
+                         programs == nullptr ? std::map<std::string, int64_t>() : programs->rows);
   return FitOn({.batches = &checked}, {types[0].dims[0]}, options);
 }
 
@@ -170,7 +191,7 @@ Result<History> Model::Fit(const NamedData& data, FitOptions options) {
     MT_ASSIGN_OR_RETURN(here, data::Pipeline::Create(data.spec));
   }
   MT_RETURN_IF_ERROR(Prepare(*here));
-  here->ExpectClasses(engine_->classes(), recipe_->labels);
+  Expect(*engine_, *recipe_, *here);
   MT_RETURN_IF_ERROR(strategy::BeginPass(*here));
   return FitOn({.own = &data, .here = here.get()}, SizesOf(*here), options);
 }
@@ -183,7 +204,7 @@ Result<History> Model::FitOn(FitWork work, const std::set<int64_t>& sizes,
     data::Pipeline& data = *options.validation;
     MT_RETURN_IF_ERROR(
         CheckComponents(recipe_->components, data.component_names()).At("validation"));
-    data.ExpectClasses(engine_->classes(), recipe_->labels);
+    Expect(*engine_, *recipe_, data);
     validation.emplace(data);
     validation_sizes = SizesOf(data);
   }
@@ -214,7 +235,7 @@ Result<History> Model::Fit(Arrays data, FitOptions options) {
 
 Result<train::Scalars> Model::Evaluate(data::Pipeline& data, int64_t steps, std::stop_token stop) {
   MT_RETURN_IF_ERROR(Prepare(data));
-  data.ExpectClasses(engine_->classes(), recipe_->labels);
+  Expect(*engine_, *recipe_, data);
   MT_RETURN_IF_ERROR(engine_->Plan("evaluate", {}, SizesOf(data)));
   MT_RETURN_IF_ERROR(engine_->Agree({}));
   MT_RETURN_IF_ERROR(strategy::BeginPass(data));

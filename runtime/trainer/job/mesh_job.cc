@@ -227,6 +227,10 @@ class MeshJob final : public JobStages {
     // The others wait for its plan hashes.
     const membership::Team::Busy busy(team_.get(), "planning");
     MT_RETURN_IF_ERROR(Plan(program).From(Origin::kManifest));
+    if (const train::Programs* programs = engine_->programs()) {
+      job_.train->ExpectIds(programs->rows);
+      if (job_.test) job_.test->ExpectIds(programs->rows);
+    }
     job_.train->ExpectClasses(engine_->classes());
     if (job_.test) job_.test->ExpectClasses(engine_->classes());
     MT_ASSIGN_OR_RETURN(initial_weights_,

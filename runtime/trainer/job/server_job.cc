@@ -155,6 +155,8 @@ class ServerJob final : public JobStages, Saver {
     MT_ASSIGN_OR_RETURN(const recipe::Traced traced, declared.Trace(job_.train->BatchTypes(full)));
     program_hash_ = fmt::format("{:016x}", program::HashProgram(traced.programs.train_step));
     parameters_ = traced.programs.parameters;
+    job_.train->ExpectIds(traced.programs.rows);
+    if (job_.test) job_.test->ExpectIds(traced.programs.rows);
     job_.train->ExpectClasses(traced.programs.classes);
     if (job_.test) job_.test->ExpectClasses(traced.programs.classes);
     return OkStatus();

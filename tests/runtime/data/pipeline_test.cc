@@ -266,6 +266,13 @@ TEST(PipelineTest, ALabelOutsideTheClassesIsNamedByItsPlaceInTheFile) {
     EXPECT_EQ(pipeline->Next().status(), error);
     EXPECT_EQ(pipeline->cursor().batch, given - 1);
   }
+  // Ids likewise, of the rows of a table.
+  auto ids = Make({.from = files}, {BatchStage{30}});
+  ids->ExpectIds({{"y", 6}});
+  ASSERT_TRUE(ids->Next().ok());
+  ids = Make({.from = files}, {BatchStage{30}});
+  ids->ExpectIds({{"y", 5}});
+  EXPECT_EQ(ids->Next().status(), InvalidArgument(files.labels + ": example 23: id 5, but 5 rows"));
   // A spec may say it, and arrays may say where they come from.
   PipelineSpec spec{
       .source = {.from = Arrays{{mesh::Tensor::Of<float>({2}, std::vector<float>{0, 0}),
