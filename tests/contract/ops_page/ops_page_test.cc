@@ -131,6 +131,47 @@ void AddMoves(Notes& notes) {
   for (const char* axes : kSpaceMeshes) notes.Add(PlanInSpace(windows, axes, {.fuse = false}));
 }
 
+// The formulas, and the types of operands that rows take.
+std::string ElementwiseTable() {
+  std::string table =
+      "\n## Element-wise\n\n"
+      "Operands are broadcast as NumPy does. How far results may be off, and in which type they "
+      "are "
+      "computed, [numbers](numerics.md) says.\n\n"
+      "| operation | each element | of |\n|---|---|---|\n";
+  using mesh::DType;
+  for (const OpDef* def : program::Registry::Standard().All()) {
+    if (def->formula.empty()) continue;
+    std::string types;
+    for (const DType dtype :
+         {DType::kBool, DType::kU8, DType::kI32, DType::kI64, DType::kF32, DType::kF64}) {
+      std::vector<program::TensorType> operands(def->min_operands, {dtype, {2}});
+      if (def->kind == "select") operands[0].dtype = DType::kBool;
+      program::Attrs attrs;
+      if (def->kind == "cast") attrs.Set("dtype", std::string("f32"));
+      if (!def->infer({operands, attrs}).ok()) continue;
+      types += (types.empty() ? "" : ", ") + std::string(mesh::DTypeName(dtype));
+    }
+    table += "| `" + def->kind + "` | " + def->formula + " | " + types + " |\n";
+  }
+  return table;
+}
+
+constexpr const char* kMadeOfThem =
+    "\n## Made of them\n\n"
+    "Functions of `runtime/program/ops.h` that record others. They are as exact as those, have "
+    "their "
+    "gradients, run as one loop where they are element-wise, and stay split as they do.\n\n"
+    "| function | made of |\n|---|---|\n"
+    "| `Silu` `Elu` `LeakyRelu` `SquaredDifference` `Ceil` `IsFinite` `IsNan` `ClipByValue` | "
+    "element-wise ops |\n"
+    "| `Split` `Stack` `Tile` `Roll` `StridedSlice` | slices, pads, concats: blocks of split "
+    "dimensions are exchanged |\n"
+    "| `CumSum` `ReduceProd` | log2(n) shifted sums, products of halves |\n"
+    "| `ReduceAny` `ReduceAll` `ReduceMean` `LogSumExp` `ArgMin` | reductions |\n"
+    "| `Einsum` | transposes and one `matmul` |\n"
+    "| `SegmentSum` `ScatterAdd` | `scatter_add` |\n";
+
 std::string Page() {
   Notes notes;
   for (const OpCase& c : Cases()) {
@@ -193,7 +234,7 @@ std::string Page() {
     page += std::string(yes(pjrt::AllRows().contains(def->kind))) + " | " + Joined(known.types) +
             " |\n";
   }
-  return page;
+  return page + ElementwiseTable() + kMadeOfThem;
 }
 
 TEST(OpsPageTest, ThePageIsWhatTheRowsSay) {
@@ -210,7 +251,8 @@ TEST(OpsPageTest, ThePageIsWhatTheRowsSay) {
 
 // Every operation runs on every backend and is proved in some type.
 TEST(OpsPageTest, NoOperationIsWithoutABackendOrAProof) {
-  const std::string page = Page();
+  std::string page = Page();
+  page.resize(page.find("\n## "));
   size_t at = page.find("| `");
   while (at != std::string::npos) {
     const std::string line = page.substr(at, page.find('\n', at) - at);

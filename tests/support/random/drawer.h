@@ -45,6 +45,8 @@ class Drawer {
   // A sum over a dimension that is split, one op of one operand that reads it, and the sum of
   // that. Where nothing else asks for them whole, they stay pending as far as the rules let them.
   void TryPendingWay();
+  // A function that records several ops (composed.cc).
+  void TryComposed();
   // The gradient of some number of the program by some of its inputs and variables.
   void TryGradient();
   void AssignSome();
