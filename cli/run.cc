@@ -38,6 +38,10 @@ constexpr std::array kFromHere = {"PATH",
                                   "TMPDIR",
                                   "LD_LIBRARY_PATH",
                                   "CUDA_VISIBLE_DEVICES",
+                                  "MESHTRAIN_PJRT_PLUGIN",
+                                  "MESHTRAIN_PJRT_OPTIONS",
+                                  "MESHTRAIN_PJRT_CACHE",
+                                  "MESHTRAIN_DISCRETE_OPTIONS",
                                   "TERM"};
 
 // A replica takes a handful of descriptors; the usual limit of 1,024 is made for programs that

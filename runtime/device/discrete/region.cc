@@ -57,6 +57,7 @@ Result<std::byte*> Region::Take(int64_t bytes) {
     if (size < want) continue;
     free_.erase(it);
     if (size > want) free_.emplace(offset + want, size - want);
+    again_.emplace_back(offset, want);
     used_ += want;
     return base_ + offset;
   }
@@ -70,7 +71,13 @@ Result<std::byte*> Region::Take(int64_t bytes) {
 
 void Region::Give(std::byte* at, int64_t bytes) {
   const int64_t size = Pages(bytes);
-  MT_CHECK(madvise(at, static_cast<size_t>(size), MADV_DONTNEED) == 0);  // zeros when touched again
+  // Whole huge pages go back to the system. A part of one would break it into small ones, and
+  // changing the protection of these takes a hundred times as long.
+  const int64_t begin = (at - base_ + kHuge - 1) / kHuge * kHuge;
+  const int64_t end = (at - base_ + size) / kHuge * kHuge;
+  if (begin < end) {
+    MT_CHECK(madvise(base_ + begin, static_cast<size_t>(end - begin), MADV_DONTNEED) == 0);
+  }
   MutexLock lock(mutex_);
   used_ -= size;
   int64_t offset = at - base_, length = size;
@@ -92,13 +99,18 @@ void Region::Give(std::byte* at, int64_t bytes) {
 }
 
 void Region::Protect(bool open) {
+  std::vector<std::pair<int64_t, int64_t>> again;
   if (open) {
     MutexLock lock(mutex_);
     opened_ = (high_ + kHuge - 1) / kHuge * kHuge;  // no huge page is cut in two
+    again.swap(again_);
   }
   if (opened_ == 0) return;
   MT_CHECK(mprotect(base_, static_cast<size_t>(opened_),
                     open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0);
+  for (const auto& [offset, bytes] : again) {
+    std::memset(base_ + offset, 0, static_cast<size_t>(bytes));
+  }
 }
 
 Result<Taken> Taken::Create(std::shared_ptr<Region> region, int64_t bytes) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/mutex.h"
 #include "runtime/base/status.h"
@@ -21,7 +23,7 @@ class Region {
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
-  // Zeros, aligned to a page. Errors: kFailedPrecondition (more than there is).
+  // Zeros once it is open, aligned to a page. Errors: kFailedPrecondition (more than there is).
   Result<std::byte*> Take(int64_t bytes);
   void Give(std::byte* at, int64_t bytes);
 
@@ -42,6 +44,8 @@ class Region {
   int64_t used_ MT_GUARDED_BY(mutex_) = 0;                 // bytes that are taken
   int64_t high_ MT_GUARDED_BY(mutex_) = 0;                 // none beyond was ever taken
   std::map<int64_t, int64_t> free_ MT_GUARDED_BY(mutex_);  // offset: bytes, below high_
+  // Taken again since the region was open last: what was there before is still to be zeroed.
+  std::vector<std::pair<int64_t, int64_t>> again_ MT_GUARDED_BY(mutex_);  // offset, bytes
 };
 
 // Bytes of a region, given back with the object.

@@ -240,7 +240,9 @@ class PjrtBackend final : public Backend {
     if (static_cast<int64_t>(local_ranks.size()) != mesh.size()) {
       return Unimplemented("pjrt: mesh " + mesh.ToString() + ": expected all of its " +
                            std::to_string(mesh.size()) +
-                           " devices in this process, got: " + std::to_string(local_ranks.size()));
+                           " devices in this session (a loop over replicas has one replica on a "
+                           "plugin's devices), got: " +
+                           std::to_string(local_ranks.size()));
     }
     MT_RETURN_IF_ERROR(CheckTypes(name(), plan, traits_.types));
     MT_ASSIGN_OR_RETURN(std::vector<int> devices,
