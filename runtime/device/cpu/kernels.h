@@ -111,6 +111,17 @@ struct Kernels {
   void (*sparse_xent_grad)(Type type, Type labels, void* d, const void* g, const void* a,
                            const void* label, int64_t rows, int64_t n);
 
+  // One window of f32 or f64 elements of n channels: the taps' channels begin at a + taps[t], t <
+  // count. d[j] = their sum; or the largest, a NaN before all, -infinity where count = 0, and its t
+  // in at[j] (the first of equals; i32 for f32, i64 for f64; null: not asked for). window_spread:
+  // d[taps[at[j]] + j] += g[j].
+  void (*window_sum)(Type type, void* d, const void* a, const int64_t* taps, int64_t count,
+                     int64_t n);
+  void (*window_max)(Type type, void* d, void* at, const void* a, const int64_t* taps,
+                     int64_t count, int64_t n);
+  void (*window_spread)(Type type, void* d, const void* at, const void* g, const int64_t* taps,
+                        int64_t count, int64_t n);
+
   void (*gemm_f64)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda,
                    const double* b, int64_t ldb, double* c, int64_t ldc);
 
