@@ -92,10 +92,12 @@ const Case kCases[] = {
     {"LayerLikeNothing", 10, "    - transformer",
      "job.yaml:10:7: program.model[2]: unknown layer `transformer`; known: dense, flatten, "
      "reshape, activation, "
-     "dropout, add, concatenate, conv_1d, conv_2d, conv_3d, max_pooling_1d, max_pooling_2d, "
+     "dropout, add, concatenate, embedding, conv_1d, conv_2d, conv_3d, max_pooling_1d, "
+     "max_pooling_2d, "
      "max_pooling_3d, average_pooling_1d, average_pooling_2d, average_pooling_3d, "
      "global_max_pooling_1d, global_max_pooling_2d, global_max_pooling_3d, "
-     "global_average_pooling_1d, global_average_pooling_2d, global_average_pooling_3d"},
+     "global_average_pooling_1d, global_average_pooling_2d, global_average_pooling_3d, "
+     "batch_normalization, layer_normalization, group_normalization, rms_normalization"},
     {"OptionsNotIndented", 10, "    - dense:\n      units: 10",
      "job.yaml:10:7: program.model[2]: expected one layer, got: a map of 2 keys (options of "
      "`dense` are indented below "
