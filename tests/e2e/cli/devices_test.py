@@ -31,8 +31,8 @@ def on_kind(text, kind, count=None):
 
 def small(text):
     """An example over few images, once."""
-    for pattern, new in ((r"take: \d+", "take: 80"), (r"batch: \d+$", "batch: 32"), (r"epochs: 3", "epochs: 1"),
-                         (r"buffer: \d+", "buffer: 80")):
+    for pattern, new in ((r"take: \d+", "take: 64"), (r"batch: \d+$", "batch: 32"), (r"epochs: 3", "epochs: 1"),
+                         (r"buffer: \d+", "buffer: 64")):
         text = re.sub(pattern, new, text, flags=re.MULTILINE)
     return text
 
@@ -75,7 +75,7 @@ class DevicesCase(Case):
                 self.assertAlmostEqual(ours[key], value, delta=tolerance * max(1, abs(value)), msg=f"{what}: {key}")
 
     def strategy(self, strategy, count, batch, epochs=1, processes=1, options="", more="[]"):
-        """A small job whose batches of 40, 40 and 20 need not divide."""
+        """A small job whose batches need not divide: of 40, 40 and 20, or twice of 50."""
         text = Path(self.manifest(mesh="", batch=batch, epochs=epochs)).read_text()
         text = text.replace("    mesh: \n", options).replace("replicas: 1", f"replicas: {processes}")
         text = text.replace("  replicaSpecs:", f"  strategy: {strategy}\n  replicaSpecs:")
@@ -99,14 +99,14 @@ class SameNumbers:
     def test_strategies(self):
         for number, (strategy, count, more) in enumerate(self.STRATEGIES):
             with self.subTest(strategy, **more):
-                on = self.strategy(strategy, count, 40, **more)
+                on = self.strategy(strategy, count, self.BATCH, **more)
                 # No CPU is a TPU: what it is otherwise is Mirrored.
                 self.both(lambda kind: on(kind).replace("TPU", "Mirrored") if kind == "cpu" else on(kind), f"strategy{number}")
 
     def test_what_one_kind_saves_another_takes_up(self):
         def at(kind, epochs):
-            return on_kind(Path(self.manifest(mesh="{batch: 8}", batch=40, epochs=epochs, edit=lambda t: t.replace(
-                "      batch: 40", "      batch: 40\n      uneven: true"))).read_text(), kind)
+            return on_kind(Path(self.manifest(mesh="{batch: 8}", batch=50, epochs=epochs, edit=lambda t: t.replace(
+                "      batch: 50", "      batch: 50\n      uneven: true"))).read_text(), kind)
         self.job(at("cpu", 2), "whole")
         whole = self.figures("whole")
         for first, second in (("cpu", self.KIND), (self.KIND, "cpu")):
@@ -114,7 +114,7 @@ class SameNumbers:
                 name = f"{first}-{second}"
                 self.job(at(first, 1), name)
                 result = self.job(at(second, 2), name)
-                self.assertIn("at step 3", result.stdout)
+                self.assertIn("at step 2", result.stdout)
                 self.assert_same(self.figures(name), whole, self.TOLERANCE, name)
         for kind in ("cpu", self.KIND):
             self.assertIn("devices share memory" if kind == "cpu" else "each device by itself",
@@ -145,6 +145,7 @@ class SameNumbers:
 class Discrete(SameNumbers, DevicesCase):
     KIND = "discrete"
     TOLERANCE = 1e-6
+    BATCH = 40
     STRATEGIES = [("Default", 1, {}), ("OneDevice", 1, {}), ("Mirrored", 3, {}),
                   ("Mirrored", 2, {"options": "    mirrored: {cross_device_ops: Ring, packing: {num_packs: 2}}\n"}),
                   ("CentralStorage", 2, {}), ("MultiWorkerMirrored", 2, {"processes": 2})]
@@ -189,13 +190,15 @@ class Discrete(SameNumbers, DevicesCase):
         self.job(text, "alone", tool="meshtrain-worker")
         self.assert_same(self.figures("alone"), want, 1e-6, "gone on")
         # A job does that by itself.
-        self.job(text, "job", environment=lost)
+        result = self.job(text, "job", environment=lost)
+        self.assertIn("exit code 138", result.stdout + result.stderr)
         self.assert_same(self.figures("job"), want, 1e-6, "job")
 
 
 class Pjrt(SameNumbers, DevicesCase):
     KIND = "pjrt"
     TOLERANCE = 1e-5
+    BATCH = 50  # a program less to compile
     STRATEGIES = [("Mirrored", 8, {"options": "    mirrored: {packing: {num_packs: 2}}\n"}), ("TPU", 8, {})]
     LOOPS = [("one-device", 1)]
 
@@ -226,7 +229,7 @@ class Pjrt(SameNumbers, DevicesCase):
         self.wrong(text, 138, "the device went away", environment=failing | {"MT_FAIL_WITH": "14"})
         left = sorted(p.name for p in (self.folder / "out-wrong" / "checkpoints").iterdir())
         self.assertTrue(left)
-        self.wrong(text, 78, "the device is full", environment=failing | {"MT_FAIL_WITH": "8"})
+        self.wrong(text, 78, "the device is full", environment=failing | {"MT_FAIL_WITH": "8", "MT_FAIL_AFTER": "2"})
 
 
 if __name__ == "__main__":

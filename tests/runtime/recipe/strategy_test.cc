@@ -286,7 +286,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"StrictOnDevicesThatShareNothing",
               Job("Mirrored", "chief: {replicas: 1}",
                   "    devices: {kind: discrete, count: 2}\n    numerics: strict\n"),
-              "job.yaml:7:15: program.numerics: strict holds where the devices share memory: "
+              "job.yaml:7:5: program.numerics: strict holds where the devices share memory: "
               "expected fast on devices of kind discrete, got: strict"},
         Wrong{"MeshWithoutOne", Job("Mesh", "chief: {replicas: 1}"),
               "job.yaml:3:3: spec.strategy: the strategy Mesh needs program.mesh, got: none"},
