@@ -5,17 +5,19 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/check.h"
 #include "runtime/base/file.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
 #include "runtime/data/idx.h"
 #include "runtime/data/npy.h"
 #include "runtime/data/pipeline.h"
+#include "runtime/manifest/node.h"
 #include "runtime/membership/arithmetic_agreement.h"
 #include "runtime/trainer/job/choices.h"
 #include "worker/trained.h"
@@ -191,42 +193,24 @@ Status Apply(const ApplyConfig& config, std::stop_token stop) {
 
 std::string FormatFigures(const std::string& weights, int64_t examples,
                           const train::Scalars& figures, const std::string& report) {
-  const auto number = [](double value) {
-    return std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
-  };
-  // What stands between quotes, in JSON as in YAML.
-  const auto quoted = [](const std::string& text) {
-    std::string out = "\"";
-    for (const char c : text) {
-      if (c == '"' || c == '\\') out += '\\';
-      if (static_cast<unsigned char>(c) < 0x20) {
-        out += fmt::format("\\u{:04x}", static_cast<int>(c));
-      } else {
-        out += c;
-      }
-    }
-    return out + "\"";
-  };
-  std::string out;
   if (report == "table") {
+    std::string out;
     size_t width = std::string_view("examples").size();
     for (const auto& [name, value] : figures) width = std::max(width, name.size());
-    for (const auto& [name, value] : figures)
+    for (const auto& [name, value] : figures) {
       out += fmt::format("{:<{}}   {:.4f}\n", name, width, value);
+    }
     return out + fmt::format("{:<{}}   {}\n", "examples", width, examples);
   }
-  const bool json = report == "json";
-  out = json ? "{\n" : "";
-  const std::string_view indent = json ? "  " : "", quote = json ? "\"" : "",
-                         comma = json ? "," : "";
-  out += fmt::format("{0}{1}from{1}: {2}{3}\n", indent, quote, quoted(weights), comma);
-  out += fmt::format("{0}{1}examples{1}: {2}{3}\n", indent, quote, examples, comma);
-  out += fmt::format("{0}{1}figures{1}:{2}\n", indent, quote, json ? " {" : "");
-  for (size_t i = 0; i < figures.size(); ++i) {
-    out += fmt::format("  {0}{1}{2}{1}: {3}{4}\n", indent, quote, figures[i].first,
-                       number(figures[i].second), i + 1 < figures.size() ? comma : "");
-  }
-  return json ? out + "  }\n}\n" : out;
+  // What is not finite is null.
+  nlohmann::ordered_json root = {{"from", weights}, {"examples", examples}};
+  for (const auto& [name, value] : figures) root["figures"][name] = value;
+  const std::string json =
+      root.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  if (report == "json") return json;
+  const auto tree = manifest::ParseDocuments(json, "figures", [](manifest::Place, std::string) {});
+  MT_CHECK(tree.ok() && tree->size() == 1);
+  return manifest::ToYaml(tree->front());
 }
 
 }  // namespace meshtrain::worker

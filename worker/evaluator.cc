@@ -18,8 +18,8 @@
 #include "runtime/trainer/evaluate_loop.h"
 #include "runtime/trainer/job/choices.h"
 #include "runtime/trainer/job/say.h"
-#include "worker/trained.h"
 #include "worker/presence.h"
+#include "worker/trained.h"
 
 namespace meshtrain::worker {
 

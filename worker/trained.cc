@@ -15,7 +15,8 @@ namespace meshtrain::worker {
 
 using mesh::Tensor;
 
-TrainedModel::TrainedModel(const trainer::JobConfig& config, manifest::Manifest manifest, bool one_device)
+TrainedModel::TrainedModel(const trainer::JobConfig& config, manifest::Manifest manifest,
+                           bool one_device)
     : config_(config), manifest_(std::move(manifest)) {
   manifest::Program& program = manifest_.program;
   int64_t devices = 1;
@@ -30,7 +31,8 @@ TrainedModel::TrainedModel(const trainer::JobConfig& config, manifest::Manifest 
 
 Status TrainedModel::MakeEngine() {
   MT_ASSIGN_OR_RETURN(declared_, recipe::Declared::Create(manifest_.program));
-  MT_ASSIGN_OR_RETURN(strategy_, trainer::MakeMeshStrategy(config_, manifest_, *declared_, nullptr));
+  MT_ASSIGN_OR_RETURN(strategy_,
+                      trainer::MakeMeshStrategy(config_, manifest_, *declared_, nullptr));
   engine_ = trainer::MakeMeshEngine(*strategy_, {.declare_only = true});
   return OkStatus();
 }

@@ -27,7 +27,8 @@ class TrainedModel {
  public:
   // `one_device`: every axis of the mesh has one device, and nothing is split. `config` outlives
   // it.
-  TrainedModel(const trainer::JobConfig& config, manifest::Manifest manifest, bool one_device = false);
+  TrainedModel(const trainer::JobConfig& config, manifest::Manifest manifest,
+               bool one_device = false);
 
   // Before the rest, one of these: the steps for all batches of `data`. Errors: of kManifest, with
   // the place: a layer that does not fit the data, a mesh that cannot be made.

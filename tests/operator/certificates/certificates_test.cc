@@ -11,6 +11,7 @@
 namespace meshtrain::certificates {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -34,10 +35,10 @@ TEST(CertificatesTest, AJobHasAnAuthorityOfItsOwnAndOneCertificateForItsHosts) {
   ASSERT_TRUE(made.ok()) << made.status().ToString();
   const std::string ca = Text(made->ca), certificate = Text(made->certificate);
   EXPECT_THAT(ca, HasSubstr("CA:TRUE, pathlen:0"));
-  EXPECT_THAT(ca, HasSubstr("Subject: CN = authority of ml/mnist"));
+  EXPECT_THAT(ca, ContainsRegex("Subject: CN ?= ?authority of ml"));
   EXPECT_THAT(ca, HasSubstr("Certificate Sign"));
   EXPECT_THAT(certificate, HasSubstr("CA:FALSE"));
-  EXPECT_THAT(certificate, HasSubstr("Issuer: CN = authority of ml/mnist"));
+  EXPECT_THAT(certificate, ContainsRegex("Issuer: CN ?= ?authority of ml"));
   EXPECT_THAT(certificate, HasSubstr("DNS:*.mnist.ml.svc, IP Address:127.0.0.1"));
   EXPECT_THAT(certificate,
               HasSubstr("TLS Web Server Authentication, TLS Web Client Authentication"));
@@ -55,7 +56,7 @@ TEST(CertificatesTest, AJobHasAnAuthorityOfItsOwnAndOneCertificateForItsHosts) {
 TEST(CertificatesTest, ALongNameIsCutAndNotRefused) {
   const auto made = MakeJobCertificates(std::string(300, 'n'), {"h"}, SystemClock().Now());
   ASSERT_TRUE(made.ok()) << made.status().ToString();
-  EXPECT_THAT(Text(made->certificate), HasSubstr("CN = " + std::string(64, 'n') + "\n"));
+  EXPECT_THAT(Text(made->certificate), ContainsRegex("Subject: CN ?= ?n{64}\n"));
 }
 
 }  // namespace

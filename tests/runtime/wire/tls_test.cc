@@ -42,6 +42,10 @@ std::pair<FileDescriptor, FileDescriptor> Connected() {
   EXPECT_EQ(::listen(listener.get(), 1), 0);
   EXPECT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
   FileDescriptor one(::socket(AF_INET, SOCK_STREAM, 0));
+  // Small, so that what is sent soon finds no room.
+  const int bytes = 16 << 10;
+  ::setsockopt(one.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  ::setsockopt(one.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
   EXPECT_EQ(::connect(one.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
   return {std::move(one), FileDescriptor(::accept(listener.get(), nullptr, nullptr))};
 }
