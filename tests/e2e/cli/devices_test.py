@@ -190,7 +190,9 @@ class Discrete(SameNumbers, DevicesCase):
         self.job(text, "alone", tool="meshtrain-worker")
         self.assert_same(self.figures("alone"), want, 1e-6, "gone on")
         # A job does that by itself.
-        result = self.job(text, "job", environment=lost)
+        again = text.replace("replicas: 1}", "replicas: 1, restartPolicy: ExitCode}")
+        self.assertNotEqual(again, text)
+        result = self.job(again, "job", environment=lost)
         self.assertIn("exit code 138", result.stdout + result.stderr)
         self.assert_same(self.figures("job"), want, 1e-6, "job")
 
