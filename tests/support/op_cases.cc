@@ -107,6 +107,11 @@ void AddLinear(std::vector<OpCase>& cases) {
                    {},
                    "f64[3,2,2]",
                    "3map 2map 4sum 2map: [1,2] [0,2,3] -> [0,1,3]"});
+  cases.push_back({"matmul",
+                   {"f64[3,4,2]", "f64[3,4,5]"},
+                   {{"transpose_a", true}, {"transpose_b", false}, {"sum_batch", true}},
+                   "f64[2,5]",
+                   "3sum 2map 4sum 5map: [0,2,1] [0,2,3] -> [1,3]"});
   cases.push_back(
       {"matmul", {"f64[1,4]", "f64[4,1]"}, {}, "f64[1,1]", "4sum: [-,0] [0,-] -> [-,-]"});
 }

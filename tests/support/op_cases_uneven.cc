@@ -82,6 +82,8 @@ void AddLinear(Rows& rows) {
   Add(rows, "matmul", "batched", {"f64[3,2,5]", "f64[3,5,4]"});
   Add(rows, "matmul", "batched left", {"f64[3,2,5]", "f64[5,4]"});
   Add(rows, "matmul", "batched right", {"f64[2,5]", "f64[3,4,5]"}, {{"transpose_b", true}});
+  Add(rows, "matmul", "of all rows", {"f64[3,5,2]", "f64[3,5,4]"},
+      {{"transpose_a", true}, {"sum_batch", true}});
   Add(rows, "matmul", "of columns and rows", {"f64[5,1,4]", "f64[5,4,1]"});
   Add(rows, "matmul", "of rows and columns", {"f64[5,4,1]", "f64[5,1,4]"});
   Add(rows, "matmul", "one value twice", {"f64[4,4]", "f64[4,4]"});

@@ -35,7 +35,8 @@ Bounds::Bounds(const program::Program& local, int devices) {
     if (producer < 0 || local.ops[producer].kind != "matmul") continue;
     const Op& op = local.ops[producer];
     const mesh::TensorType &a = local.type(op.operands[0]), &b = local.type(op.operands[1]);
-    const int64_t k = a.dims[a.dims.size() - (op.attrs.Bool("transpose_a") ? 2 : 1)];
+    int64_t k = a.dims[a.dims.size() - (op.attrs.Bool("transpose_a") ? 2 : 1)];
+    if (op.attrs.Bool("sum_batch")) k = a.num_elements() / std::max<int64_t>(1, a.dims.back());
     if (k < 1 || k > kMostSummands || limit < kLeastLimit) continue;
     if (2 * (a.num_elements() + b.num_elements()) > local.type(v).num_elements()) continue;
     const double factor_limit = std::sqrt(limit / (4 * static_cast<double>(k)));

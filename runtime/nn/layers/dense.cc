@@ -21,17 +21,8 @@ void Dense::Build(std::span<const TensorType> inputs) {
 }
 
 Value Dense::Call(const Value& x) {
-  // A product of matrices, whatever comes before the features: [N, T, in] -> [N * T, in] -> [N, T,
-  // units].
-  const program::Dims dims = x.dims();
-  const bool flat = dims.size() > 2;
-  Value y = program::MatMul(flat ? program::Reshape(x, {-1, dims.back()}) : x, kernel_);
+  Value y = program::MatMul(x, kernel_);
   if (options_.use_bias) y = y + bias_;
-  if (flat) {
-    program::Dims out = dims;
-    out.back() = units_;
-    y = program::Reshape(y, out);
-  }
   return Activate(y, options_.activation);
 }
 

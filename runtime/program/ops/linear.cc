@@ -1,4 +1,6 @@
 // Linear algebra.
+#include <algorithm>
+
 #include "runtime/program/ops.h"
 #include "runtime/program/ops/families.h"
 #include "runtime/program/ops/support.h"
@@ -8,17 +10,21 @@ namespace {
 
 using namespace ops;  // NOLINT: the families' own helpers
 
-// The matrices' dimensions of one call: [..., m, k] x [..., k, n].
+// The matrices' dimensions of one call: [..., m, k] x [..., k, n]. With `sum_batch`, which goes
+// with transpose_a alone, the products of the leading dimensions are added up: [..., k, m] x [...,
+// k, n]
+// -> [m, n]. That is a kernel's gradient, in which a split batch or sequence leaves a pending sum.
 struct MatMulDims {
   int64_t m = 0, k = 0, n = 0;
   size_t batch_a = 0, batch_b = 0;  // leading dimensions
-  bool transpose_a = false, transpose_b = false;
+  bool transpose_a = false, transpose_b = false, sum_batch = false;
 
   explicit MatMulDims(const OpCall& call)
       : batch_a(call.operands[0].dims.size() - 2),
         batch_b(call.operands[1].dims.size() - 2),
         transpose_a(call.attrs.Bool("transpose_a")),
-        transpose_b(call.attrs.Bool("transpose_b")) {
+        transpose_b(call.attrs.Bool("transpose_b")),
+        sum_batch(call.attrs.Bool("sum_batch")) {
     const Dims& a = call.operands[0].dims;
     const Dims& b = call.operands[1].dims;
     m = a[batch_a + (transpose_a ? 1 : 0)];
@@ -29,7 +35,8 @@ struct MatMulDims {
 
 Result<Types> InferMatMul(const OpCall& call) {
   MT_RETURN_IF_ERROR(CheckAttrs(call.attrs, {{"transpose_a", AttrKind::kBool, false},
-                                             {"transpose_b", AttrKind::kBool, false}}));
+                                             {"transpose_b", AttrKind::kBool, false},
+                                             {"sum_batch", AttrKind::kBool, false}}));
   const TensorType& a = call.operands[0];
   const TensorType& b = call.operands[1];
   MT_RETURN_IF_ERROR(CheckOneDType(call.operands));
@@ -52,7 +59,13 @@ Result<Types> InferMatMul(const OpCall& call) {
     return InvalidArgument("expected equal leading dimensions, or none on one side, got: " +
                            TypesText(call.operands));
   }
-  Dims dims = batch_a.empty() ? batch_b : batch_a;
+  if (d.sum_batch && (!d.transpose_a || d.transpose_b || batch_a != batch_b)) {
+    return InvalidArgument(
+        "expected with sum_batch equal leading dimensions, transpose_a and no "
+        "transpose_b, got: " +
+        TypesText(call.operands));
+  }
+  Dims dims = d.sum_batch ? Dims() : batch_a.empty() ? batch_b : batch_a;
   dims.push_back(d.m);
   dims.push_back(d.n);
   MT_RETURN_IF_ERROR(CheckSize(dims));
@@ -63,11 +76,12 @@ FactorTable MatMulTable(const OpCall& call, std::span<const TensorType> results)
   TableMaker table(call, results);
   const MatMulDims d(call);
   const size_t batch = results[0].dims.size() - 2;
-  for (size_t i = 0; i < batch; ++i) {
-    const int f = table.Add(results[0].dims[i], FactorKind::kMap);
+  for (size_t i = 0; i < std::max(d.batch_a, d.batch_b); ++i) {
+    const int64_t size = call.operands[d.batch_a > 0 ? 0 : 1].dims[i];
+    const int f = table.Add(size, d.sum_batch ? FactorKind::kSum : FactorKind::kMap);
     if (d.batch_a > 0) table.OnOperand(0, i, f);
     if (d.batch_b > 0) table.OnOperand(1, i, f);
-    table.OnResult(0, i, f);
+    if (!d.sum_batch) table.OnResult(0, i, f);
   }
   const int m = table.Add(d.m, FactorKind::kMap);
   const int k = table.Add(d.k, FactorKind::kSum);
@@ -83,15 +97,13 @@ FactorTable MatMulTable(const OpCall& call, std::span<const TensorType> results)
 
 Cost MatMulCost(const OpCall& call, std::span<const TensorType> results) {
   Cost cost = ElementCost(call, results, 0);
-  cost.flops = 2.0 * static_cast<double>(results[0].num_elements()) *
-               static_cast<double>(MatMulDims(call).k);
+  const MatMulDims d(call);
+  double summed = static_cast<double>(d.k);
+  for (size_t i = 0; d.sum_batch && i < d.batch_a; ++i) {
+    summed *= static_cast<double>(call.operands[0].dims[i]);
+  }
+  cost.flops = 2.0 * static_cast<double>(results[0].num_elements()) * summed;
   return cost;
-}
-
-// All leading dimensions and the rows as rows.
-Value AsMatrix(Value a) {
-  if (a.rank() == 2) return a;
-  return Reshape(a, {-1, a.dims().back()});
 }
 
 // With a' and b' the operands as multiplied: d a' = g b'^T, d b' = a'^T g; an operand that was
@@ -100,11 +112,12 @@ Value AsMatrix(Value a) {
 std::vector<Value> MatMulGradient(Builder&, const Op& op, Span operands, Span, Span cotangents) {
   const Value a = operands[0], b = operands[1], g = cotangents[0];
   const bool ta = op.attrs.Bool("transpose_a"), tb = op.attrs.Bool("transpose_b");
+  if (op.attrs.Bool("sum_batch")) return {MatMul(b, g, false, true), MatMul(a, g)};
   const Value da = ta ? MatMul(b, g, tb, true) : MatMul(g, b, false, !tb);
   if (!ta && b.rank() == 2 && a.rank() > 2) {
     // One product over all rows instead of a sum over products.
-    const Value rows = AsMatrix(a), g_rows = AsMatrix(g);
-    return {da, tb ? MatMul(g_rows, rows, true, false) : MatMul(rows, g_rows, true, false)};
+    return {da, Record("matmul", {tb ? g : a, tb ? a : g},
+                       {{"transpose_a", true}, {"transpose_b", false}, {"sum_batch", true}})};
   }
   const Value db = tb ? MatMul(g, a, true, ta) : MatMul(a, g, !ta, false);
   return {SumTo(da, a.dims()), SumTo(db, b.dims())};

@@ -14,6 +14,19 @@ namespace {
 double ProductUnits(int64_t n) { return static_cast<double>(n); }
 
 Array MatMul(const Attrs& attrs, const Operands& x, const TensorType& type, Keep keep) {
+  if (attrs.Bool("sum_batch")) {
+    // All rows of all matrices are rows of one.
+    Array a = *x[0], b = *x[1];
+    for (Array* of : {&a, &b}) {
+      Dims& dims = of->type.dims;
+      int64_t rows = 1;
+      for (size_t d = 0; d + 1 < dims.size(); ++d) rows *= dims[d];
+      dims = {rows, dims.back()};
+    }
+    Attrs rest = attrs;
+    rest.Erase("sum_batch");
+    return MatMul(rest, {&a, &b}, type, keep);
+  }
   const Dims& a = x[0]->type.dims;
   const Dims& b = x[1]->type.dims;
   const bool ta = attrs.Bool("transpose_a"), tb = attrs.Bool("transpose_b");

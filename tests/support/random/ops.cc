@@ -102,7 +102,29 @@ MaybeCall Logic2(Drawer& d) {
 
 // --- products
 
+// [..., k, m] and [..., k, n] -> [m, n].
+MaybeCall MatMulOfAllRows(Drawer& d) {
+  const Value a =
+      d.SomeOr([](const Known& v) { return IsFloat(v) && v.value.rank() == 3; },
+               {d.FloatDType(),
+                {static_cast<int64_t>(1 + d.Pick(4)), static_cast<int64_t>(1 + d.Pick(8)), 3}},
+               "x");
+  Dims dims = a.dims();
+  dims.back() = static_cast<int64_t>(1 + d.Pick(8));
+  const Value b = d.SomeOr(
+      [&](const Known& v) {
+        Dims other = v.value.dims();
+        if (v.value.dtype() != a.dtype() || other.size() != 3) return false;
+        other.back() = dims.back();
+        return other == dims;
+      },
+      {a.dtype(), dims}, "x");
+  if (mesh::NumElements(a.dims()) * b.dims().back() > 2'000'000) return {};
+  return Call{{a, b}, {{"transpose_a", true}, {"sum_batch", true}}};
+}
+
 MaybeCall MatMul(Drawer& d) {
+  if (d.Chance(0.12)) return MatMulOfAllRows(d);
   const auto matrix = [](const Known& v) {
     return IsFloat(v) && v.value.rank() >= 2 && v.value.rank() <= 3;
   };

@@ -77,6 +77,10 @@ KernelPtr MakeLinearKernel(const Making& making, const Op& op) {
   s.lda = a.dims.back();
   s.ldb = b.dims.back();
   s.ldc = c.dims.back();
+  if (op.attrs.Bool("sum_batch")) {
+    // The leading dimensions and the rows as rows.
+    for (size_t d = 0; d + 2 < a.dims.size(); ++d) s.k *= a.dims[d];
+  }
   for (size_t d = 0; d + 2 < rank; ++d) p.batch *= c.dims[d];
   p.a_step = a.dims.size() > 2 ? s.m * s.k : 0;
   p.b_step = b.dims.size() > 2 ? s.k * s.n : 0;
