@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""The ResNet of deploy/examples/resnet.yaml in double precision: from the reference's weights its twenty losses are those
+of the reference (tests/testdata/resnet), and the first are the same whatever the mesh splits: the batch, the filters or
+the images themselves.   resnet_test.py BIN_FOLDER, by a Python with numpy and safetensors"""
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+BIN = Path(sys.argv.pop(1)).resolve()
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "tests" / "support"))
+from metrics_file import steps_of  # noqa: E402
+
+TIMEOUT = 300
+BATCH = 64
+EXAMPLE = (ROOT / "deploy" / "examples" / "resnet.yaml").read_text()
+GOLDEN = json.loads((ROOT / "tests" / "testdata" / "resnet" / "golden.json").read_text())
+MESH = "mesh: {batch: 2, h: 2, w: 2}"
+LAYOUT = "layout:\n      inputs: {x: [batch, h, w, unsharded]}"
+FILTERS = "layout: {rules: [{match: 'stage.*kernel', spec: [unsharded, unsharded, unsharded, model]}]}"
+
+
+def initial_weights():
+    """The reference's, by the example's paths, and the moving averages as they begin."""
+    weights, payload = {}, hashlib.sha256()
+    for i, tensor in enumerate(GOLDEN["tensors"]):
+        if tensor["init"] == "normal":
+            drawn = np.random.RandomState(2000 + i).randn(*tensor["shape"]) * tensor["scale"]
+        else:
+            drawn = np.full(tensor["shape"], {"zeros": 0, "ones": 1}.get(tensor["init"], tensor.get("scale")))
+        drawn = drawn.astype(np.float32)
+        payload.update(drawn.tobytes())
+        layer, weight = tensor["name"].rsplit(".", 1)
+        path = layer.replace(".", "_") + "."
+        weights[path + weight] = drawn.astype(np.float64)
+        if weight == "gamma":
+            weights[path + "moving_mean"] = np.zeros(tensor["shape"])
+            weights[path + "moving_variance"] = np.ones(tensor["shape"])
+    assert payload.hexdigest() == GOLDEN["payload_sha256"]
+    return weights
+
+
+class ResNet(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = Path(tempfile.mkdtemp())
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        subprocess.run([ROOT / "scripts" / "make-images", "--first", "1280", "--out", cls.folder / "data"], check=True,
+                       timeout=TIMEOUT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        save_file(initial_weights(), cls.folder / "initial.safetensors")
+
+    def losses(self, mesh, layout, name, steps, *more):
+        text = EXAMPLE
+        for old, new in ((MESH, mesh + "\n    initial_weights: initial.safetensors"), (LAYOUT, layout),
+                         ("train-labels32.idx.gz}", f"train-labels32.idx.gz}}\n        take: {steps * BATCH}"),
+                         ("test-labels32.idx.gz}", "test-labels32.idx.gz}\n        take: 64"),
+                         ("- normalize:", "- cast: f64\n        - normalize:"), ("epochs: 3", "epochs: 1")):
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        (self.folder / f"{name}.yaml").write_text(text)
+        result = subprocess.run([BIN / "meshtrain", "run", "-f", f"{name}.yaml", "--output", f"runs/{name}", *more],
+                                cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT,
+                                stdin=subprocess.DEVNULL)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        losses = [line["loss"] for line in steps_of(self.folder / "runs" / name / "metrics.jsonl")]
+        self.assertEqual(len(losses), steps)
+        return losses
+
+    def expect(self, got, within):
+        for step, (ours, reference) in enumerate(zip(got, GOLDEN["losses_f64"])):
+            self.assertLess(abs(ours / reference - 1), within, f"step {step}: {ours} and {reference}")
+
+    def test_its_losses_are_the_reference_s(self):
+        got = self.losses("mesh: {batch: 1}", "", "alone", 20)
+        self.assertEqual(len(GOLDEN["losses_f64"]), 20)
+        self.expect(got, 1e-9)
+
+    def test_the_first_steps_are_the_same_in_every_layout(self):
+        for name, mesh, layout, *more in (("batch", "mesh: {batch: 8}", ""),
+                                          ("filters", "mesh: {batch: 4, model: 2}", FILTERS),
+                                          ("space", MESH, LAYOUT), ("space_isolated", MESH, LAYOUT, "--isolated")):
+            with self.subTest(name):
+                self.expect(self.losses(mesh, layout, name, 2, *more), 1e-9)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
