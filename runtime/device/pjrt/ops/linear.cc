@@ -27,8 +27,7 @@ void MatMul(Lowering& l, const Op& op) {
     dims.insert(dims.end(), of.dims.end() - 2, of.dims.end());
     return m.Broadcast(of, dims);
   };
-  l.Set(op.results[0],
-        m.Dot(with_batch(a), with_batch(b), static_cast<int>(batch.size()), ta, tb));
+  l.Set(op.results[0], m.Dot(with_batch(a), with_batch(b), static_cast<int>(batch.size()), ta, tb));
 }
 
 }  // namespace
