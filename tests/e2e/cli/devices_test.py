@@ -2,8 +2,10 @@
 """Kinds of devices under the command line: the repository's examples and strategies give the numbers of the CPU on devices
 with walls (`discrete`) and on a plugin's (`pjrt`), what one kind saves another takes up, and what is wrong is said.
     devices_test.py BIN_FOLDER PLUGINS_FOLDER [CLASS ...]"""
+import functools
 import gzip
 import json
+import math
 import os
 import re
 import subprocess
@@ -37,15 +39,26 @@ def small(text):
     return text
 
 
+@functools.cache
+def data_files():
+    """What the examples read: name to content."""
+    files = {}
+    for images, labels, dims in (("train-images-idx3-ubyte", "train-labels-idx1-ubyte", (80, 28, 28)),
+                                 ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", (80, 28, 28)),
+                                 ("train-images32.idx", "train-labels32.idx", (64, 32, 32, 3)),
+                                 ("test-images32.idx", "test-labels32.idx", (32, 32, 32, 3))):
+        pixels = bytes((i * i // 7 + i * 31) % 256 if i % 3 else 0 for i in range(math.prod(dims)))
+        files[f"{images}.gz"] = gzip.compress(idx(pixels, dims), 1)
+        files[f"{labels}.gz"] = gzip.compress(idx([i * 7 % 10 for i in range(dims[0])], dims[:1]), 1)
+    return files
+
+
 class DevicesCase(Case):
     def setUp(self):
         super().setUp()
-        data = self.folder / "data"
-        data.mkdir()
-        for name, count in (("train", 80), ("t10k", 80)):
-            pixels = bytes((i * i // 7 + i * 31) % 256 if i % 3 else 0 for i in range(count * 28 * 28))
-            (data / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels, (count, 28, 28)), 1))
-            (data / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx([i * 7 % 10 for i in range(count)], (count,)), 1))
+        (self.folder / "data").mkdir()
+        for name, content in data_files().items():
+            (self.folder / "data" / name).write_bytes(content)
 
     def run_here(self, *command, environment=None, code=0):
         own = {k: v for k, v in os.environ.items() if not k.startswith(("MESHTRAIN_PJRT_OPTIONS", "MESHTRAIN_DISCRETE"))}
@@ -91,7 +104,7 @@ class SameNumbers:
         self.assert_same(self.figures(f"{name}-{self.KIND}"), self.figures(f"{name}-cpu"), self.TOLERANCE, name)
 
     def test_examples(self):
-        for name in ("mnist-mlp", "mnist-mlp-model-parallel", "lenet"):
+        for name in self.EXAMPLES:
             with self.subTest(name):
                 text = small((EXAMPLES / f"{name}.yaml").read_text())
                 self.both(lambda kind, text=text: on_kind(text, kind), name)
@@ -145,6 +158,7 @@ class SameNumbers:
 class Discrete(SameNumbers, DevicesCase):
     KIND = "discrete"
     TOLERANCE = 1e-6
+    EXAMPLES = ("mnist-mlp", "mnist-mlp-model-parallel", "lenet", "resnet")
     BATCH = 40
     STRATEGIES = [("Default", 1, {}), ("OneDevice", 1, {}), ("Mirrored", 3, {}),
                   ("Mirrored", 2, {"options": "    mirrored: {cross_device_ops: Ring, packing: {num_packs: 2}}\n"}),
@@ -200,6 +214,7 @@ class Discrete(SameNumbers, DevicesCase):
 class Pjrt(SameNumbers, DevicesCase):
     KIND = "pjrt"
     TOLERANCE = 1e-5
+    EXAMPLES = ("mnist-mlp", "mnist-mlp-model-parallel", "lenet")  # XLA takes half a minute for resnet's programs
     BATCH = 50  # a program less to compile
     STRATEGIES = [("Mirrored", 8, {"options": "    mirrored: {packing: {num_packs: 2}}\n"}), ("TPU", 8, {})]
     LOOPS = [("one-device", 1)]
