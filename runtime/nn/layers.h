@@ -98,6 +98,59 @@ class Conv final : public Layer {
   Parameter bias_;
 };
 
+// The transpose of the convolution from its output's size to its input's, as a layer of its own:
+// [N, S..., C] -> [N, O..., filters] with O = S * stride where `same`, else S * stride + max(reach
+// of the kernel - stride, 0). kernel [sizes..., filters, C], bias [filters]; no groups.
+class ConvTranspose final : public Layer {
+ public:
+  ConvTranspose(int spatial, int64_t filters, Sizes kernel_size, ConvOptions options = {})
+      : Layer(options.name),
+        spatial_(spatial),
+        filters_(filters),
+        kernel_size_(std::move(kernel_size)),
+        options_(std::move(options)) {}
+  ConvTranspose(ConvTranspose&&) = default;
+  std::string_view kind() const override;
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  int spatial_;
+  int64_t filters_;
+  Sizes kernel_size_;
+  ConvOptions options_;
+  Parameter kernel_;
+  Parameter bias_;
+};
+
+// Each channel with `multiplier` filters of its own: [N, S..., C] -> [N, O..., C * multiplier];
+// kernel [sizes..., C, multiplier], bias [C * multiplier]. The options' groups mean nothing here.
+class DepthwiseConv final : public Layer {
+ public:
+  DepthwiseConv(int spatial, Sizes kernel_size, int64_t multiplier = 1, ConvOptions options = {})
+      : Layer(options.name),
+        spatial_(spatial),
+        multiplier_(multiplier),
+        kernel_size_(std::move(kernel_size)),
+        options_(std::move(options)) {}
+  DepthwiseConv(DepthwiseConv&&) = default;
+  std::string_view kind() const override;
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  int spatial_;
+  int64_t multiplier_;
+  Sizes kernel_size_;
+  ConvOptions options_;
+  Parameter kernel_;
+  Parameter bias_;
+};
+
 enum class PoolingKind : uint8_t { kMax, kAverage };
 
 struct PoolingOptions {

@@ -37,7 +37,12 @@
   ROW(BatchNormalization, BatchNormalization)         \
   ROW(LayerNormalization, LayerNormalization)         \
   ROW(GroupNormalization, GroupNormalization)         \
-  ROW(RmsNormalization, RmsNormalization)
+  ROW(RmsNormalization, RmsNormalization)             \
+  ROW(Conv1dTranspose, Conv1dTranspose)               \
+  ROW(Conv2dTranspose, Conv2dTranspose)               \
+  ROW(Conv3dTranspose, Conv3dTranspose)               \
+  ROW(DepthwiseConv1d, DepthwiseConv1d)               \
+  ROW(DepthwiseConv2d, DepthwiseConv2d)
 
 #define MT_OPTIMIZERS(ROW)  \
   ROW(Adam, Adam)           \

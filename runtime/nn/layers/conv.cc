@@ -10,14 +10,8 @@ std::string_view Conv::kind() const {
 
 void Conv::Build(std::span<const TensorType> inputs) {
   const TensorType& x = inputs[0];
-  if (Status fits = CheckSpatialInput(kind(), x, spatial_); !fits.ok()) return Fail(fits);
-  for (const auto& [name, sizes] : {std::pair{"kernel_size", &kernel_size_},
-                                    {"strides", &options_.strides},
-                                    {"dilation_rate", &options_.dilations}}) {
-    if (Status fits = CheckSizes(name, *sizes, spatial_); !fits.ok()) return Fail(fits);
-  }
-  if (filters_ <= 0) {
-    return Fail(InvalidArgument("filters must be at least 1, got: " + std::to_string(filters_)));
+  if (Status fits = CheckConv(kind(), x, spatial_, kernel_size_, options_, filters_); !fits.ok()) {
+    return Fail(fits);
   }
   const int64_t channels = x.dims.back();
   if (options_.groups <= 0 || channels % options_.groups != 0 || filters_ % options_.groups != 0) {
@@ -37,19 +31,12 @@ void Conv::Build(std::span<const TensorType> inputs) {
 }
 
 Value Conv::Call(const Value& x) {
-  const program::Windows windows{
-      .strides = ForEachSpatial(options_.strides, spatial_),
-      .dilations = ForEachSpatial(options_.dilations, spatial_),
-      .padding = options_.same ? program::Padding::kSame : program::Padding::kValid};
-  Value y = program::Conv(x, kernel_, windows);
+  Value y = program::Conv(x, kernel_, WindowsOf(options_, spatial_));
   if (options_.use_bias) y = y + bias_;
   return Activate(y, options_.activation);
 }
 
-namespace by_name {
-namespace {
-
-LayerPtr ConvOf(int spatial, const std::string& name, const Options& given) {
+ConvOptions ReadConvOptions(const std::string& name, const Options& given) {
   ConvOptions options{.name = name};
   options.strides = given.Ints("strides").value_or(options.strides);
   options.dilations = given.Ints("dilation_rate").value_or(options.dilations);
@@ -64,8 +51,15 @@ LayerPtr ConvOf(int spatial, const std::string& name, const Options& given) {
   options.bias_regularizer = RegularizerOf(given, "bias_regularizer");
   options.kernel_layout = given.Texts("kernel_layout");
   options.bias_layout = given.Texts("bias_layout");
+  return options;
+}
+
+namespace by_name {
+namespace {
+
+LayerPtr ConvOf(int spatial, const std::string& name, const Options& given) {
   return Make<nn::Conv>(spatial, given.Int("filters", 1),
-                        given.Ints("kernel_size").value_or(Sizes{1}), std::move(options));
+                        given.Ints("kernel_size").value_or(Sizes{1}), ReadConvOptions(name, given));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "runtime/choice/choice.h"
 #include "runtime/nn/layers.h"
 
 namespace meshtrain::nn {
@@ -27,8 +28,28 @@ inline Status CheckSizes(std::string_view name, const Sizes& sizes, int spatial)
                          " numbers of at least 1, got: [" + text + "]");
 }
 
+// Of a convolution: its input, its lists and how many filters it has.
+inline Status CheckConv(std::string_view kind, const TensorType& x, int spatial,
+                        const Sizes& kernel_size, const ConvOptions& options, int64_t filters) {
+  MT_RETURN_IF_ERROR(CheckSpatialInput(kind, x, spatial));
+  MT_RETURN_IF_ERROR(CheckSizes("kernel_size", kernel_size, spatial));
+  MT_RETURN_IF_ERROR(CheckSizes("strides", options.strides, spatial));
+  MT_RETURN_IF_ERROR(CheckSizes("dilation_rate", options.dilations, spatial));
+  if (filters > 0) return OkStatus();
+  return InvalidArgument("filters must be at least 1, got: " + std::to_string(filters));
+}
+
 inline program::Dims ForEachSpatial(const Sizes& sizes, int spatial) {
   return sizes.size() == 1 ? program::Dims(spatial, sizes[0]) : sizes;
 }
+
+inline program::Windows WindowsOf(const ConvOptions& options, int spatial) {
+  return {.strides = ForEachSpatial(options.strides, spatial),
+          .dilations = ForEachSpatial(options.dilations, spatial),
+          .padding = options.same ? program::Padding::kSame : program::Padding::kValid};
+}
+
+// What a text gives of a convolution.
+ConvOptions ReadConvOptions(const std::string& name, const choice::Options& given);
 
 }  // namespace meshtrain::nn

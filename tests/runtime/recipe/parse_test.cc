@@ -97,7 +97,9 @@ const Case kCases[] = {
      "max_pooling_3d, average_pooling_1d, average_pooling_2d, average_pooling_3d, "
      "global_max_pooling_1d, global_max_pooling_2d, global_max_pooling_3d, "
      "global_average_pooling_1d, global_average_pooling_2d, global_average_pooling_3d, "
-     "batch_normalization, layer_normalization, group_normalization, rms_normalization"},
+     "batch_normalization, layer_normalization, group_normalization, rms_normalization, "
+     "conv_1d_transpose, conv_2d_transpose, conv_3d_transpose, depthwise_conv_1d, "
+     "depthwise_conv_2d"},
     {"OptionsNotIndented", 10, "    - dense:\n      units: 10",
      "job.yaml:10:7: program.model[2]: expected one layer, got: a map of 2 keys (options of "
      "`dense` are indented below "
