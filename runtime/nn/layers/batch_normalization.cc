@@ -14,8 +14,8 @@ void BatchNormalization::Build(std::span<const TensorType> inputs) {
     return Fail(fits);
   }
   if (!(options_.momentum >= 0 && options_.momentum <= 1)) {
-    return Fail(InvalidArgument("momentum must be in [0, 1], got: " +
-                                std::to_string(options_.momentum)));
+    return Fail(
+        InvalidArgument("momentum must be in [0, 1], got: " + std::to_string(options_.momentum)));
   }
   const auto axes = NormalizedAxes({options_.axis}, x);
   if (!axes.ok()) return Fail(axes.status());
@@ -28,10 +28,10 @@ void BatchNormalization::Build(std::span<const TensorType> inputs) {
     beta_ = AddParameter("beta", channels, options_.beta_initializer,
                          {.regularizer = options_.beta_regularizer});
   }
-  moving_mean_ = AddParameter("moving_mean", channels, options_.moving_mean_initializer,
-                              {.trainable = false});
-  moving_variance_ = AddParameter("moving_variance", channels,
-                                  options_.moving_variance_initializer, {.trainable = false});
+  moving_mean_ =
+      AddParameter("moving_mean", channels, options_.moving_mean_initializer, {.trainable = false});
+  moving_variance_ = AddParameter("moving_variance", channels, options_.moving_variance_initializer,
+                                  {.trainable = false});
 }
 
 Value BatchNormalization::Call(const Value& x) {

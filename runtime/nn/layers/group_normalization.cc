@@ -15,9 +15,9 @@ void GroupNormalization::Build(std::span<const TensorType> inputs) {
   }
   const int64_t channels = x.dims.back();
   if (groups_ != -1 && (groups_ < 1 || channels % groups_ != 0)) {
-    return Fail(InvalidArgument("groups must divide the " + std::to_string(channels) +
-                                " channels of the input, or be -1, got: " +
-                                std::to_string(groups_)));
+    return Fail(
+        InvalidArgument("groups must divide the " + std::to_string(channels) +
+                        " channels of the input, or be -1, got: " + std::to_string(groups_)));
   }
   if (options_.scale) {
     gamma_ = AddParameter("gamma", {x.dtype, {channels}}, options_.gamma_initializer,

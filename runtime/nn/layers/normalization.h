@@ -21,7 +21,8 @@ inline Status CheckEpsilon(double epsilon) {
   return InvalidArgument("epsilon must be above 0, got: " + std::to_string(epsilon));
 }
 
-// `axes` counted from the front, in order. Errors: none, one that x lacks, one twice, the examples'.
+// `axes` counted from the front, in order. Errors: none, one that x lacks, one twice, the
+// examples'.
 inline Result<std::vector<int64_t>> NormalizedAxes(std::vector<int64_t> axes, const TensorType& x) {
   const auto wrong = [&](int64_t axis) {
     return InvalidArgument("axis must name dimensions of " + x.ToString() +

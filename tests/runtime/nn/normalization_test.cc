@@ -152,11 +152,10 @@ TEST(NormalizationTest, LayoutsDoNotChangeItsNumbers) {
   for (const Case& c : Cases()) {
     const auto layer = c.make();
     const Program program = Trace(*layer, true);
-    for (const auto& [mesh_text, layout] :
-         {std::pair{"batch=4", "{batch, *, *, *}"},
-          {"batch=2,h=3", "{batch, h, *, *}"},
-          {"batch=2,model=3", "{batch, *, *, model}"},
-          {"h=2,w=2", "{*, h, w, *}"}}) {  // uneven
+    for (const auto& [mesh_text, layout] : {std::pair{"batch=4", "{batch, *, *, *}"},
+                                            {"batch=2,h=3", "{batch, h, *, *}"},
+                                            {"batch=2,model=3", "{batch, *, *, model}"},
+                                            {"h=2,w=2", "{*, h, w, *}"}}) {  // uneven
       SCOPED_TRACE(c.name + " on " + mesh_text);
       const Mesh mesh = *Mesh::Parse(mesh_text);
       sharding::Given given;

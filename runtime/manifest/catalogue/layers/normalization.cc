@@ -8,10 +8,9 @@ namespace meshtrain::manifest::layers {
 namespace {
 
 Field NormEpsilon(std::string_view fallback) {
-  return option::Number("epsilon", {.above = 0},
-                        {.about = "Added to what the root is taken of.",
-                         .fallback = fallback,
-                         .sample = "0.5"});
+  return option::Number(
+      "epsilon", {.above = 0},
+      {.about = "Added to what the root is taken of.", .fallback = fallback, .sample = "0.5"});
 }
 Field Axes() {
   return option::Ints("axis", {.about = "The dimensions that are normalised together.",
@@ -25,14 +24,13 @@ std::vector<Field> WithCenterAndScale(std::vector<Field> own) {
            NormEpsilon("1e-3"),
            option::Bool("center",
                         {.about = "Whether beta is added.", .fallback = "true", .sample = "false"}),
-           option::Bool("scale", {.about = "Whether gamma multiplies.",
-                                  .fallback = "true",
-                                  .sample = "false"}),
+           option::Bool(
+               "scale",
+               {.about = "Whether gamma multiplies.", .fallback = "true", .sample = "false"}),
            option::OneOf("beta_initializer", Initializers(),
                          {.about = "Beta's first values.", .fallback = "zeros", .sample = "ones"}),
-           option::OneOf(
-               "gamma_initializer", Initializers(),
-               {.about = "Gamma's first values.", .fallback = "ones", .sample = "zeros"}),
+           option::OneOf("gamma_initializer", Initializers(),
+                         {.about = "Gamma's first values.", .fallback = "ones", .sample = "zeros"}),
            RegularizerOption("beta_regularizer", "Added to the loss for beta."),
            RegularizerOption("gamma_regularizer", "Added to the loss for gamma.")}) {
     own.push_back(std::move(field));
@@ -58,19 +56,20 @@ int RankOf(const Options& options) {
 Entry BatchNormalization() {
   return {
       .name = "batch_normalization",
-      .about = "Each channel less the batch's mean, over its deviation, times gamma plus beta; "
-               "outside training by moving averages of both.",
+      .about =
+          "Each channel less the batch's mean, over its deviation, times gamma plus beta; "
+          "outside training by moving averages of both.",
       .options = WithCenterAndScale(
-          {option::Int("axis", {},
-                       {.about = "The dimension of the channels.", .fallback = "-1", .sample = "1"}),
+          {option::Int(
+               "axis", {},
+               {.about = "The dimension of the channels.", .fallback = "-1", .sample = "1"}),
            option::Number("momentum", {.least = 0, .most = 1},
                           {.about = "How much of the moving averages a step keeps.",
                            .fallback = "0.99",
                            .sample = "0.5"}),
-           option::OneOf("moving_mean_initializer", Initializers(),
-                         {.about = "The moving mean's first values.",
-                          .fallback = "zeros",
-                          .sample = "ones"}),
+           option::OneOf(
+               "moving_mean_initializer", Initializers(),
+               {.about = "The moving mean's first values.", .fallback = "zeros", .sample = "ones"}),
            option::OneOf("moving_variance_initializer", Initializers(),
                          {.about = "The moving variance's first values.",
                           .fallback = "ones",
@@ -92,8 +91,9 @@ Entry LayerNormalization() {
 
 Entry GroupNormalization() {
   return {.name = "group_normalization",
-          .about = "Groups of an example's channels, each less its mean, over its deviation, times "
-                   "gamma plus beta.",
+          .about =
+              "Groups of an example's channels, each less its mean, over its deviation, times "
+              "gamma plus beta.",
           .options = WithCenterAndScale({field::Required(
               option::Int("groups", {.least = -1, .not_zero = true},
                           {.about = "How many groups; -1: each channel is one.", .sample = "4"}))}),
@@ -104,7 +104,9 @@ Entry RmsNormalization() {
   return {.name = "rms_normalization",
           .about = "Each example over the root of the mean of its squares, times `scale`.",
           .options = {Axes(), NormEpsilon("1e-6")},
-          .weights = [](const Options& options) { return Weights{{"scale", RankOf(options)}}; }};
+          .weights = [](const Options& options) {
+            return Weights{{"scale", RankOf(options)}};
+          }};
 }
 
 }  // namespace meshtrain::manifest::layers
