@@ -1,9 +1,10 @@
 // The CPU backend's parts: products against one thread of oneDNN, the fused Adam update against a
-// loop written by hand, random numbers, what a fork and a join cost. `items` are multiplications
-// and additions, elements or loops.
+// loop written by hand, convolutions, random numbers, what a fork and a join cost. `items` are
+// multiplications and additions, elements or loops.
 //   cpu_bench --benchmark_filter=Gemm
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "runtime/base/check.h"
 #include "runtime/device/backend.h"
 #include "runtime/device/cpu/gemm.h"
+#include "runtime/device/cpu/ops/window.h"
 #include "runtime/device/cpu/philox.h"
 #include "runtime/device/cpu/pool.h"
 #include "runtime/plan/plan.h"
@@ -148,6 +150,62 @@ void ReduceShapes(benchmark::internal::Benchmark* b) {
   }
 }
 BENCHMARK(ReduceSum)->Apply(ReduceShapes)->UseRealTime();
+
+// --- convolutions 3x3 of equal padding: threads, way (0: what a program takes, 1: matrix products,
+// 2: plain loops), product (0: forward, 1: gradient of the input, 2: of the kernel), examples,
+// height and width, channels, features
+
+void Convolution(State& state) {
+  using device::cpu::ConvCall;
+  device::cpu::WindowShape w;
+  w.n = state.range(3);
+  w.channels = state.range(5);
+  w.features = state.range(6);
+  w.elements = w.positions = {1, state.range(4), state.range(4)};
+  w.size = {1, 3, 3};
+  w.low = w.high = {0, 1, 1};
+  const ConvCall call{.shape = w,
+                      .kind = static_cast<device::cpu::ConvKind>(state.range(2)),
+                      .a = 0,
+                      .b = 1,
+                      .out = 2,
+                      .threads = static_cast<int>(state.range(0))};
+  const auto kernel = state.range(1) == 0   ? device::cpu::MakeConvKernel<float>(call)
+                      : state.range(1) == 1 ? device::cpu::MakeConvProducts<float>(call)
+                                            : device::cpu::MakeConvLoops<float>(call);
+  const int64_t elements = w.n * w.elements_of_one() * w.channels;
+  const int64_t positions = w.n * w.positions_of_one() * w.features;
+  const int64_t most = std::max({elements, positions, 9 * w.channels * w.features});
+  std::vector<float> a(most, 0.5f), b(most, 0.25f), out(most);
+  std::vector<float> scratch(kernel->scratch_bytes() / 4 + 16);
+  std::byte* at[] = {reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<std::byte*>(b.data()),
+                     reinterpret_cast<std::byte*>(out.data())};
+  auto* begin = reinterpret_cast<std::byte*>(scratch.data());
+  begin += (64 - reinterpret_cast<uintptr_t>(begin) % 64) % 64;
+  Pool pool(call.threads);
+  const device::cpu::OneOpenMpThread one;
+  for (auto _ : state) kernel->Run({.at = at, .scratch = begin, .pool = &pool});
+  state.counters["flops"] = benchmark::Counter(2.0 * static_cast<double>(w.n * w.products_of_one()),
+                                               benchmark::Counter::kIsIterationInvariantRate);
+}
+void ConvShapes(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"threads", "way", "product", "n", "size", "channels", "features"});
+  const int64_t layers[][4] = {{128, 28, 1, 16},
+                               {128, 14, 16, 32},  // the peers' CNN
+                               {64, 32, 16, 16},
+                               {64, 16, 32, 32},
+                               {64, 8, 64, 64}};  // ResNet
+  for (const int64_t threads : {1, 2}) {
+    for (const auto& [n, size, channels, features] : layers) {
+      for (const int64_t product : {0, 1, 2}) {
+        for (const int64_t way : {0, 1, 2}) {
+          b->Args({threads, way, product, n, size, channels, features});
+        }
+      }
+    }
+  }
+}
+BENCHMARK(Convolution)->Apply(ConvShapes)->UseRealTime();
 
 // --- random numbers, fork and join
 
