@@ -18,7 +18,7 @@ std::vector<std::string> ConnectWith(std::shared_ptr<const wire::TlsContext> zer
                                      std::shared_ptr<const wire::TlsContext> one) {
   ProcessesOptions options;
   options.processes = 2;
-  options.connect = seconds(3);
+  options.connect = seconds(2);
   options.adjust_options = [&](int process, FabricOptions& o) {
     o.tls = process == 0 ? zero : one;
   };
@@ -56,9 +56,7 @@ TEST(SealedFabricTest, WithAndWithoutCertificatesNobodyGetsIn) {
   EXPECT_TRUE(Has(plain_connects[1], "it closed the connection")) << plain_connects[1];
   EXPECT_TRUE(Has(plain_connects[0], "worker-1: has not connected")) << plain_connects[0];
   const auto sealed_connects = ConnectWith(nullptr, tls);
-  EXPECT_TRUE(
-      Has(sealed_connects[1], "the other side closed the connection during the TLS handshake"))
-      << sealed_connects[1];
+  EXPECT_TRUE(Has(sealed_connects[1], " during the TLS handshake")) << sealed_connects[1];
 }
 
 // A bit that flips is found by TLS before a frame's checksum is looked at.
