@@ -14,6 +14,7 @@ void SumOf(T* __restrict d, const T* a, const int64_t* taps, int64_t count, int6
   }
 }
 
+// Selects alone, no branches: a NaN is not <= anything, so it comes in; and once there it stays.
 // I: as wide as T, so that a vector of the one is compared for a vector of the other.
 template <typename T, typename I>
 void MaxOf(T* __restrict d, I* __restrict at, const T* a, const int64_t* taps, int64_t count,
@@ -32,7 +33,8 @@ void MaxOf(T* __restrict d, I* __restrict at, const T* a, const int64_t* taps, i
       const T* __restrict from = a + taps[t];
       for (int64_t j = 0; j < n; ++j) {
         const T v = from[j], top = d[j];
-        d[j] = (v > top) | ((v != v) & (top == top)) ? v : top;
+        const T best = v <= top ? top : v;
+        d[j] = top != top ? top : best;
       }
     }
     return;
@@ -43,9 +45,10 @@ void MaxOf(T* __restrict d, I* __restrict at, const T* a, const int64_t* taps, i
     const I index = static_cast<I>(t);
     for (int64_t j = 0; j < n; ++j) {
       const T v = from[j], top = d[j];
-      const bool more = (v > top) | ((v != v) & (top == top));
-      d[j] = more ? v : top;
-      at[j] = more ? index : at[j];
+      const T best = v <= top ? top : v;
+      const I where = v <= top ? at[j] : index;
+      d[j] = top != top ? top : best;
+      at[j] = top != top ? at[j] : where;
     }
   }
 }
