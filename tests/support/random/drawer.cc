@@ -55,6 +55,11 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
     if (!def->elementwise) continue;
     readers_.push_back(def);
     if (def->max_operands == 1) lone_readers_.push_back(def);
+    const TensorType wholes[] = {{DType::kI32, {}}, {DType::kI32, {}}};
+    if (const auto of_two = def->infer({wholes, {}});
+        def->min_operands == 2 && of_two.ok() && (*of_two)[0] == wholes[0]) {
+      arithmetic_.push_back(def);
+    }
     const TensorType types[] = {{DType::kF32, {}}, {DType::kF32, {}}};
     const auto results = def->infer({std::span(types, def->min_operands == 1 ? 1 : 2), {}});
     if (def->kind == "cast" || (results.ok() && (*results)[0] != types[0])) turns_.push_back(def);
@@ -80,6 +85,8 @@ Drawer::Drawer(uint64_t seed, const DrawOptions& options)
 const OpDef& Drawer::NextKind(const std::vector<const OpDef*>& kinds) {
   for (;;) {
     if (Chance(0.15)) return *OneOf(reductions_);
+    // Few among many, of more types than any other.
+    if (Chance(0.05)) return *OneOf(arithmetic_);
     // One op among many, with more ways to be run than any other.
     if (!chains_ && Chance(0.05)) return *product_;
     if (chains_ && Chance(0.16)) return *OneOf(between_);
@@ -262,7 +269,9 @@ std::optional<Call> Drawer::DrawCall(const OpDef& def, int attempt) {
     const auto whole = [](const Known& v) {
       return !mesh::IsFloat(v.value.dtype()) && v.value.dtype() != DType::kBool;
     };
-    if (const auto some = Some(whole); i == 0 && attempt == 0 && some && Chance(0.4)) {
+    const auto narrow = [](const Known& v) { return v.value.dtype() == DType::kU8; };
+    const auto some = Chance(0.3) ? Some(narrow) : Some(whole);
+    if (i == 0 && attempt == 0 && some && Chance(0.4)) {
       call.operands.push_back(some->value);
     } else if (i == 0) {
       call.operands.push_back(attempt < kAttempts / 2 ? Any()

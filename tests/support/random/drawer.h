@@ -108,6 +108,7 @@ class Drawer {
   Dims chain_dims_;
   std::vector<const OpDef*> between_;       // give an operand's type back, and are in no chain
   std::vector<const OpDef*> turns_;         // make another type of an operand: cast, comparisons
+  std::vector<const OpDef*> arithmetic_;    // of two operands, integers too
   std::vector<const OpDef*> reductions_;    // over a dimension: what layouts leave pending
   const OpDef* product_ = nullptr;          // matmul
   std::vector<const OpDef*> readers_;       // elementwise
