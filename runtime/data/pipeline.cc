@@ -291,7 +291,8 @@ class Pipeline::Impl {
     for (const auto& [name, rows] : rows_) {
       const int place = PlaceOf(name, *names_);
       if (place < 0) continue;
-      MT_RETURN_IF_ERROR(CheckIds(batch.components[place], rows, examples, source_->file()));
+      MT_RETURN_IF_ERROR(CheckIds(batch.components[place], rows, examples,
+                                  source_->file() + ", component `" + name + "`"));
     }
     return OkStatus();
   }

@@ -272,7 +272,8 @@ TEST(PipelineTest, ALabelOutsideTheClassesIsNamedByItsPlaceInTheFile) {
   ASSERT_TRUE(ids->Next().ok());
   ids = Make({.from = files}, {BatchStage{30}});
   ids->ExpectIds({{"y", 5}});
-  EXPECT_EQ(ids->Next().status(), InvalidArgument(files.labels + ": example 23: id 5, but 5 rows"));
+  EXPECT_EQ(ids->Next().status(),
+            InvalidArgument(files.labels + ", component `y`: example 23: id 5, but 5 rows"));
   // A spec may say it, and arrays may say where they come from.
   PipelineSpec spec{
       .source = {.from = Arrays{{mesh::Tensor::Of<float>({2}, std::vector<float>{0, 0}),
