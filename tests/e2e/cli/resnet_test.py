@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The ResNet of deploy/examples/resnet.yaml in double precision: from the reference's weights its twenty losses are those
+"""The ResNet of deploy/examples/resnet.yaml: from the reference's weights its twenty losses are those
 of the reference (tests/testdata/resnet), and the first are the same whatever the mesh splits: the batch, the filters or
 the images themselves.   resnet_test.py BIN_FOLDER, by a Python with numpy and safetensors"""
 import hashlib
@@ -28,7 +28,7 @@ LAYOUT = "layout:\n      inputs: {x: [batch, h, w, unsharded]}"
 FILTERS = "layout: {rules: [{match: 'stage.*kernel', spec: [unsharded, unsharded, unsharded, model]}]}"
 
 
-def initial_weights():
+def initial_weights(dtype):
     """The reference's, by the example's paths, and the moving averages as they begin."""
     weights, payload = {}, hashlib.sha256()
     for i, tensor in enumerate(GOLDEN["tensors"]):
@@ -40,10 +40,10 @@ def initial_weights():
         payload.update(drawn.tobytes())
         layer, weight = tensor["name"].rsplit(".", 1)
         path = layer.replace(".", "_") + "."
-        weights[path + weight] = drawn.astype(np.float64)
+        weights[path + weight] = drawn.astype(dtype)
         if weight == "gamma":
-            weights[path + "moving_mean"] = np.zeros(tensor["shape"])
-            weights[path + "moving_variance"] = np.ones(tensor["shape"])
+            weights[path + "moving_mean"] = np.zeros(tensor["shape"], dtype)
+            weights[path + "moving_variance"] = np.ones(tensor["shape"], dtype)
     assert payload.hexdigest() == GOLDEN["payload_sha256"]
     return weights
 
@@ -55,14 +55,15 @@ class ResNet(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder)
         subprocess.run([ROOT / "scripts" / "make-images", "--first", "1280", "--out", cls.folder / "data"], check=True,
                        timeout=TIMEOUT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        save_file(initial_weights(), cls.folder / "initial.safetensors")
+        for name, dtype in (("f64", np.float64), ("f32", np.float32)):
+            save_file(initial_weights(dtype), cls.folder / f"initial-{name}.safetensors")
 
-    def losses(self, mesh, layout, name, steps, *more):
+    def losses(self, mesh, layout, name, steps, *more, dtype="f64"):
         text = EXAMPLE
-        for old, new in ((MESH, mesh + "\n    initial_weights: initial.safetensors"), (LAYOUT, layout),
+        for old, new in ((MESH, mesh + f"\n    initial_weights: initial-{dtype}.safetensors"), (LAYOUT, layout),
                          ("train-labels32.idx.gz}", f"train-labels32.idx.gz}}\n        take: {steps * BATCH}"),
                          ("test-labels32.idx.gz}", "test-labels32.idx.gz}\n        take: 64"),
-                         ("- normalize:", "- cast: f64\n        - normalize:"), ("epochs: 3", "epochs: 1")):
+                         ("- normalize:", f"- cast: {dtype}\n        - normalize:"), ("epochs: 3", "epochs: 1")):
             self.assertIn(old, text)
             text = text.replace(old, new)
         (self.folder / f"{name}.yaml").write_text(text)
@@ -82,6 +83,9 @@ class ResNet(unittest.TestCase):
         got = self.losses("mesh: {batch: 1}", "", "alone", 20)
         self.assertEqual(len(GOLDEN["losses_f64"]), 20)
         self.expect(got, 1e-9)
+
+    def test_in_single_precision_they_are_so_to_1e_4(self):
+        self.expect(self.losses("mesh: {batch: 1}", "", "single", 20, dtype="f32"), 1e-4)
 
     def test_the_first_steps_are_the_same_in_every_layout(self):
         for name, mesh, layout, *more in (("batch", "mesh: {batch: 8}", ""),
