@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "operator/api/crd.h"
 #include "tests/integration/operator/operator_fixture.h"
 #include "tests/support/small_program.h"
 
@@ -33,6 +34,11 @@ class PoliciesTest : public OperatorTest {
     ASSERT_TRUE(WaitForPods(job, replicas.size())) << job;
     for (const std::string& replica : replicas) SetRunning(job + "-" + replica);
     ASSERT_TRUE(WaitForCondition(job, "Running")) << job;
+  }
+  // "": it is not there.
+  std::string UidOf(const kube::Resource& resource, const std::string& name) {
+    const json object = Get(resource, name);
+    return object.is_object() ? object["metadata"].value("uid", "") : std::string();
   }
   // The uids of those that own the object, without the job's.
   std::string Owners(const kube::Resource& resource, const std::string& name) {
