@@ -169,7 +169,7 @@ Status CheckCrd(kube::Client& client, const std::stop_token& stop) {
   const auto crd = client.Get({"apiextensions.k8s.io", "v1", "customresourcedefinitions"}, "", name,
                               {.stop = stop});
   if (!crd.ok()) {
-    // In one namespace nobody may read it, without it there is nothing to do yet, and who does not
+    // Without it, or without the right to read it, there is nothing to do here, and who does not
     // answer now is asked again by all that follows.
     LogWarning("the CRD was not looked at", {{"error", crd.status().ToString()}});
     return OkStatus();

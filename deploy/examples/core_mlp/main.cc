@@ -12,9 +12,9 @@
 
 namespace core_mlp {
 struct Flags {
-  std::string data = "data", mesh = "batch=8", device = "cpu", checkpoint, curves;
+  std::string data = "data", mesh = "batch=8", checkpoint, curves;
   int64_t take = 5000, batch = 128, epochs = 3;
-  bool isolated = false;
+  SessionOptions session;
 };
 
 Result<std::unique_ptr<data::Pipeline>> Open(const std::string& prefix, const Flags& flags) {
@@ -31,8 +31,7 @@ Status Main(const Flags& flags) {
   MT_ASSIGN_OR_RETURN(const auto train, Open(flags.data + "/train", flags));
   MT_ASSIGN_OR_RETURN(const auto test, Open(flags.data + "/t10k", flags));
   // This process, or those that TF_CONFIG names, each with its part of the mesh.
-  MT_ASSIGN_OR_RETURN(const Job job,
-                      Job::Join(asked, {.device_kind = flags.device, .isolated = flags.isolated}));
+  MT_ASSIGN_OR_RETURN(const Job job, Job::Join(asked, flags.session));
   Session& session = *job.session;
   MT_ASSIGN_OR_RETURN(const Mlp model, MakeMlp(session, WeightLayouts(job.mesh)));
   MT_ASSIGN_OR_RETURN(const Adam optimizer, Adam::Create(session, model.variables()));
@@ -96,7 +95,6 @@ Status Main(const Flags& flags) {
   }
   return job.Leave();
 }
-
 }  // namespace core_mlp
 
 int main(int argc, char** argv) {
@@ -106,13 +104,13 @@ int main(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.add_option("--data", flags.data, "Folder with the four IDX files, named as MNIST's are");
   app.add_option("--mesh", flags.mesh, "Mesh, as batch=8");
-  app.add_option("--device", flags.device, "Kind of devices: cpu, discrete or pjrt");
+  app.add_option("--device", flags.session.device_kind, "Kind of devices: cpu, discrete or pjrt");
   app.add_option("--take", flags.take, "Images of each set");
   app.add_option("--batch", flags.batch, "Global batch size");
   app.add_option("--epochs", flags.epochs, "Passes over the data");
   app.add_option("--checkpoint", flags.checkpoint, "Save here after each epoch, and go on from it");
   app.add_option("--curves", flags.curves, "Write the curves to this HTML file");
-  app.add_flag("--isolated", flags.isolated, "Every device with its own memory");
+  app.add_flag("--isolated", flags.session.isolated, "Every device with its own memory");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -2,9 +2,13 @@
 {{- if contains "meshtrain" .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-meshtrain" .Release.Name | trunc 52 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
-{{- /* Policies belong to no namespace: those of releases for one namespace carry its name. */}}
+{{- /* What belongs to no namespace carries the name of the namespace that a release is for. */}}
+{{- define "meshtrain.global" -}}
+{{ include "meshtrain.name" . }}{{ if eq .Values.scope "namespace" }}-{{ .Release.Namespace }}{{ end }}
+{{- end }}
+
 {{- define "meshtrain.policy" -}}
-{{ include "meshtrain.name" . }}{{ if eq .Values.scope "namespace" }}-{{ .Release.Namespace }}{{ end }}-pods
+{{ include "meshtrain.global" . }}-pods
 {{- end }}
 
 {{- define "meshtrain.selector" -}}
