@@ -8,6 +8,7 @@ Prints, as ratios within one run:
   batches of 128 and 1,024;
   as root, 4 hosts (network namespaces) with a link of 1 Gbit each against what the link's measured goodput allows: the
   larger of computing and of sending the plan's bytes;
+  as root, 2 hosts whose links are sealed by mutual TLS against the same two with plain links (no target);
 and in seconds, of a job of three processes (tests/e2e/process_job.py, with the digits of tests/testdata/mlp):
   from kill -9 or SIGSTOP of a rank until the last of the others has named it;
   from its return (its start, or SIGCONT) until the chief has written a step again.
@@ -55,7 +56,7 @@ DEADLINE = 600
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
-def train(options, processes, batch, steps, hosts=None, prefix=lambda index: []):
+def train(options, processes, batch, steps, hosts=None, prefix=lambda index: [], more=None):
     """Median seconds of a step, the first fifth left out, and the plan's collective bytes a step."""
     with tempfile.TemporaryDirectory() as folder:
         manifest = pathlib.Path(folder) / "job.yaml"
@@ -65,7 +66,7 @@ def train(options, processes, batch, steps, hosts=None, prefix=lambda index: [])
         hosts = hosts or [f"127.0.0.1:{port}" for port in free_ports(processes)]
         running = []
         for index in range(processes):
-            environment = dict(os.environ)
+            environment = {**os.environ, **(more or {})}
             if processes > 1:
                 config = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}}
                 environment["TF_CONFIG"] = json.dumps(config)
@@ -155,6 +156,37 @@ def network(options):
                 "share": allowed / statistics.median(measured)}
 
 
+def certificates(folder, addresses):
+    """An authority and a certificate for these addresses, as the operator makes them for a job: what processes are told."""
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    for name in ("ca", "tls"):
+        openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{name}.key")
+    openssl("req", "-x509", "-new", "-key", "ca.key", "-subj", "/CN=bench", "-days", "2", "-out", "ca.crt")
+    openssl("req", "-new", "-key", "tls.key", "-subj", "/CN=bench", "-out", "tls.csr")
+    (folder / "names").write_text("subjectAltName=" + ",".join(f"IP:{address}" for address in addresses) +
+                                  "\nextendedKeyUsage=serverAuth,clientAuth\nkeyUsage=digitalSignature\n")
+    openssl("x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+            "-extfile", "names", "-out", "tls.crt")
+    return {"MESHTRAIN_TLS_CA": f"{folder}/ca.crt", "MESHTRAIN_TLS_CERT": f"{folder}/tls.crt",
+            "MESHTRAIN_TLS_KEY": f"{folder}/tls.key"}
+
+
+def sealed(options):
+    """What sealing adds to a step of the MLP over two hosts whose link is as fast as the machine."""
+    with Hosts("ms", "10.79.0", 2) as hosts, tempfile.TemporaryDirectory() as folder:
+        addresses = [hosts.address(i) for i in range(2)]
+        variables = certificates(pathlib.Path(folder), addresses)
+        times = {"plain": [], "sealed": []}
+        for _ in range(options.rounds):
+            for name, more in (("plain", None), ("sealed", variables)):
+                times[name].append(train(options, 2, 128, options.steps, [f"{address}:2222" for address in addresses],
+                                         hosts.prefix, more)[0])
+        plain, under_seal = (statistics.median(times[name]) for name in ("plain", "sealed"))
+        return {"what": "2 hosts, sealed links", "plain_ms": plain * 1e3, "sealed_ms": under_seal * 1e3,
+                "times": under_seal / plain}
+
+
 NAMED_WITHIN = 2.0  # seconds
 BACK_WITHIN = 5.0
 SPEED_UP = {128: 1.45, 1024: 1.7}
@@ -205,7 +237,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=96)
     parser.add_argument("--update", default="auto", choices=("auto", "shared", "copied"), help="layout.update of the job")
-    parser.add_argument("--only", choices=("speed-up", "network", "detection"))
+    parser.add_argument("--only", choices=("speed-up", "network", "sealed", "detection"))
     parser.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     parser.add_argument("--out")
     options = parser.parse_args()
@@ -238,6 +270,10 @@ def main():
         target(row, row["share"] >= LINK_SHARE, f"{row['share']:.2f} of what the link allows, {LINK_SHARE} wanted")
         print(f"{row['what']:<28} link {row['goodput_MBps']:.1f} MB/s, {row['bytes_per_step']} bytes a step: at least "
               f"{row['allowed_ms']:.2f} ms; measured {row['measured_ms']:.2f} ms: {row['share']:.2f} of what it allows")
+    if os.geteuid() == 0 and options.only in (None, "sealed"):
+        row = sealed(options)
+        rows.append(row)
+        print(f"{row['what']:<28} plain {row['plain_ms']:.2f} ms a step, sealed {row['sealed_ms']:.2f} ms: {row['times']:.2f} x")
     print(f"load when it began: {load:.1f}")
     if options.out:
         pathlib.Path(options.out).write_text(json.dumps(rows, indent=1))
