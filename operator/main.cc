@@ -18,6 +18,7 @@
 #include "operator/kube/events.h"
 #include "operator/kube/http_client.h"
 #include "operator/kube/lease.h"
+#include "operator/reconcile/children.h"
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
@@ -32,6 +33,7 @@ struct Flags {
   std::string log_level = "info", log_format = "text";
   std::string gang = "none", gang_scheduler_name, worker_image, cluster_domain, fs_group;
   std::string security = std::string(api::kMutualTls);
+  std::optional<std::string> http_peers;
   std::string lease_namespace, lease_name = "meshtrain-operator", identity;
   bool leader_elect = true, print_crd = false;
   std::string watch_nodes = "auto";
@@ -103,6 +105,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "manifest does not say: mutualTLS or none")
       ->check(CLI::IsMember({"mutualTLS", "none"}))
       ->capture_default_str();
+  app.add_option("--network-policy-peers", flags.http_peers,
+                 "make a NetworkPolicy for each job: its pods are reached by each other and, at "
+                 "meshtrain-http, by these (a JSON list, as a policy's `from`); else none is made");
   app.add_option("--cluster-domain", flags.cluster_domain,
                  "DNS domain of the cluster; else $CUSTOM_CLUSTER_DOMAIN");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
@@ -120,6 +125,7 @@ reconcile::Settings MakeSettings(const Flags& flags) {
   settings.cluster_domain = !flags.cluster_domain.empty()
                                 ? flags.cluster_domain
                                 : Env(std::string(cluster::kEnvClusterDomain)).value_or("");
+  settings.http_peers = flags.http_peers;
   if (flags.fs_group == "none") settings.fs_group.reset();
   if (const auto group = ParseInt(flags.fs_group)) settings.fs_group = *group;
   if (!flags.worker_image.empty()) settings.worker_image = flags.worker_image;
@@ -317,6 +323,12 @@ int Main(int argc, char** argv) {
     std::cerr << "meshtrain-operator: --fs-group: expected a group's number or none, got: "
               << flags.fs_group << "\n";
     return cluster::kExitUsage;
+  }
+  if (flags.http_peers) {
+    if (const Status peers = reconcile::CheckHttpPeers(*flags.http_peers); !peers.ok()) {
+      std::cerr << "meshtrain-operator: --network-policy-peers: " << peers.message() << "\n";
+      return cluster::kExitUsage;
+    }
   }
   if (flags.print_crd) {
     std::cout << api::CrdYaml();

@@ -3,13 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
 
-#include "runtime/base/clock.h"
 #include "runtime/base/file.h"
-#include "runtime/base/log.h"
 #include "runtime/cluster/exit_code.h"
 #include "runtime/parameter/chief/environment.h"
 #include "runtime/parameter/server/server.h"
@@ -18,13 +15,12 @@
 #include "runtime/trainer/job/server_metrics.h"
 #include "runtime/trainer/job/stop_times.h"
 #include "runtime/trainer/job/worker_server.h"
+#include "worker/chief_news.h"
 #include "worker/presence.h"
 
 namespace meshtrain::worker {
 
 namespace {
-
-constexpr Duration kLook = std::chrono::milliseconds(100);
 
 // Counts what a total has grown by.
 class Grown {
@@ -38,82 +34,6 @@ class Grown {
  private:
   telemetry::Counter counter_;
   int64_t seen_ = 0;
-};
-
-// What a server or a worker makes of its chief, look by look: it says who is lost, and when there
-// is nobody left to serve.
-class ChiefNews {
- public:
-  ChiefNews(const cluster::TfConfig& tf_config, Duration peer_return)
-      : chief_(cluster::ToString({tf_config.cluster.hosts.contains(cluster::Role::kChief)
-                                      ? cluster::Role::kChief
-                                      : cluster::Role::kWorker,
-                                  0})),
-        self_(cluster::ToString(tf_config.task)),
-        peer_return_(peer_return) {}
-
-  // trainer::ChiefStays (stop_times.h).
-  Status Look(parameter::ChiefSeen seen) {
-    const Duration now = SystemClock().Monotonic();
-    // Who stood still itself has heard nothing meanwhile.
-    if (now - looked_ > kStoodStill) woke_ = now;
-    looked_ = now;
-    if (seen.heard) seen.heard = std::max(*seen.heard, woke_);
-    const bool silent = seen.heard && !seen.left && now - *seen.heard >= trainer::kChiefLost;
-    if (silent && !silent_) LogWarning("the chief is lost", {{"task", chief_}});
-    if (!silent && silent_) LogInfo("the chief is back", {{"task", chief_}});
-    silent_ = silent;
-    std::set<std::string> lost(seen.lost.begin(), seen.lost.end());
-    lost.erase(self_);
-    for (const std::string& task : lost) {
-      if (!lost_.contains(task)) LogWarning("lost, says the chief", {{"task", task}});
-    }
-    lost_ = std::move(lost);
-    return trainer::ChiefStays(chief_, seen, began_, now, peer_return_);
-  }
-
- private:
-  static constexpr Duration kStoodStill = 10 * kLook;
-
-  const std::string chief_, self_;
-  const Duration peer_return_;
-  const Duration began_ = SystemClock().Monotonic();
-  Duration looked_ = began_;
-  Duration woke_ = began_;
-  bool silent_ = false;
-  std::set<std::string> lost_;
-};
-
-// What is left of a server's or a worker's life once it was asked to stop (stop_times.h).
-class Serving {
- public:
-  // `serve`: for at most so long.
-  Serving(Duration serve, std::stop_token stop) : serve_(serve), stop_(std::move(stop)) {}
-  bool MayEnd(const parameter::ChiefSeen& chief) {
-    if (!stop_.stop_requested()) return false;
-    const Duration now = SystemClock().Monotonic();
-    const bool first = !asked_;
-    if (first) asked_at_ = now;
-    asked_ = true;
-    if (trainer::MayLeave(chief, asked_at_, now, serve_)) {
-      if (now - asked_at_ >= serve_) {
-        LogWarning("asked to stop, and the chief has not come to its end in time", {});
-      }
-      return true;
-    }
-    if (first) {
-      trainer::Say(fmt::format("asked to stop: serving until the chief has saved, for {} s at most",
-                               std::chrono::ceil<std::chrono::seconds>(serve_).count()));
-    }
-    return false;
-  }
-  void Pause() const { SystemClock().SleepFor(kLook, asked_ ? std::stop_token{} : stop_); }
-
- private:
-  const Duration serve_;
-  const std::stop_token stop_;
-  bool asked_ = false;
-  Duration asked_at_{};  // when we first saw that, monotonic
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "worker/presence.h"
 
+#include "runtime/trainer/job/choices.h"
+
 namespace meshtrain::worker {
 
 Presence::Presence(const telemetry::ReplicaLabels& labels)
@@ -18,14 +20,15 @@ Result<std::unique_ptr<Presence>> Presence::Create(const trainer::JobConfig& con
                     .replica_index = task.index}));
   if (!config.port) return presence;
   Presence* p = presence.get();
-  MT_ASSIGN_OR_RETURN(presence->endpoints_,
-                      telemetry::Endpoints::Start(
-                          {.host = config.host, .port = *config.port},
-                          {.metrics = [p] { return p->metrics_.Text(); },
-                           .progress = [p] { return telemetry::ProgressJson(p->board_.Get()); },
-                           .healthy = std::move(healthy),
-                           .ready = [p] { return p->ready_.load(); },
-                           .page = {}}));
+  MT_ASSIGN_OR_RETURN(
+      presence->endpoints_,
+      telemetry::Endpoints::Start(
+          {.host = config.host, .port = *config.port, .names = trainer::OwnHostNames(config)},
+          {.metrics = [p] { return p->metrics_.Text(); },
+           .progress = [p] { return telemetry::ProgressJson(p->board_.Get()); },
+           .healthy = std::move(healthy),
+           .ready = [p] { return p->ready_.load(); },
+           .page = {}}));
   return presence;
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/base/status.h"
@@ -27,6 +28,10 @@ class Presence {
   telemetry::Metrics& metrics() { return metrics_; }
   telemetry::ProgressBoard& board() { return board_; }
   void Ready();
+  // Where it answers; nothing where `config` gives no address.
+  std::optional<int> port() const {
+    return endpoints_ == nullptr ? std::nullopt : std::optional(endpoints_->port());
+  }
 
  private:
   explicit Presence(const telemetry::ReplicaLabels& labels);

@@ -85,6 +85,7 @@ std::string Told(const api::TrainingJob& job, TimePoint now, const Console& cons
     }
     out += "\n" + Table(rows);
   }
+  if (!s.what_to_do.empty()) out += "\nWhat to do: " + Printable(s.what_to_do) + "\n";
   return out;
 }
 

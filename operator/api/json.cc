@@ -335,6 +335,7 @@ void ReadStatus(const Json& json, JobStatus* out) {
                           .reason = Str(item, "reason"),
                           .last_line = Str(item, "lastLine")});
   }
+  out->what_to_do = Str(json, "whatToDo");
   ReadRecovery(Child(json, "recovery"), &out->recovery);
   const Json& goodput = Child(json, "goodput");
   out->goodput = {.waiting_seconds = Or<double>(goodput, "waitingSeconds", 0),
@@ -566,6 +567,7 @@ Json WriteStatus(const JobStatus& status) {
     PutText(&one, "lastLine", trouble.last_line);
     out["worst"].push_back(std::move(one));
   }
+  PutText(&out, "whatToDo", status.what_to_do);
   if (Json recovery = WriteRecovery(status.recovery); !recovery.empty()) {
     out["recovery"] = std::move(recovery);
   }

@@ -63,6 +63,7 @@ struct ReasonInfo {
   Reason reason;
   std::string_view name;     // "QuotaExceeded"
   std::string_view meaning;  // one sentence
+  std::string_view advice;   // what the user can do, in one line; empty where there is nothing to
 };
 // All of them, in the enum's order.
 std::span<const ReasonInfo> Reasons();

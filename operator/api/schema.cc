@@ -452,6 +452,7 @@ const Field& StatusField() {
                            Text("lastLine", "The last line it had to say.", 512),
                        }),
                 10),
+          Text("whatToDo", "What the user can do about what holds the job up.", 512),
           Object(
               "recovery", "The operator's memory of restarts.",
               {

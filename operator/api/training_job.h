@@ -352,6 +352,7 @@ struct JobStatus {
   std::optional<PlanStatus> plan;
   std::optional<CheckpointStatus> checkpoint;
   std::vector<Trouble> worst;
+  std::string what_to_do;  // about what holds the job up, in one line; empty: nothing does
   Recovery recovery;
   Goodput goodput;
   friend bool operator==(const JobStatus&, const JobStatus&) = default;

@@ -26,6 +26,7 @@ using nlohmann::json;
 Resource Secrets() { return {"", "v1", "secrets"}; }
 Resource ConfigMaps() { return {"", "v1", "configmaps"}; }
 Resource Claims() { return {"", "v1", "persistentvolumeclaims"}; }
+Resource NetworkPolicies() { return {"networking.k8s.io", "v1", "networkpolicies"}; }
 
 // A JobView::change that no view has.
 constexpr int64_t kNoChange = -1;
@@ -250,6 +251,9 @@ struct Applier::Run {
   }
   Status Write(const reconcile::CreateClaim& write) {
     return Create(Claims(), write.name, write.body, {});
+  }
+  Status Write(const reconcile::CreateNetworkPolicy& write) {
+    return Create(NetworkPolicies(), write.name, write.body, {});
   }
   Status Write(const reconcile::CreateSecret& write) {
     json body = json::parse(write.body, nullptr, /*allow_exceptions=*/false);

@@ -128,14 +128,9 @@ void Controller::Run(std::stop_token stop) {
 }
 
 void Controller::Rest(std::stop_token stop) {
-  int64_t seen = 0, rested = 0;
+  RestWatch watch;
   while (clock_.SleepFor(std::chrono::seconds(1), stop)) {
-    const int64_t looks = looks_;
-    if (looks == seen && looks != rested && queue_.idle()) {
-      rested = looks;
-      if (options_.on_rest) options_.on_rest();
-    }
-    seen = looks;
+    if (watch.RestsNow(looks_, queue_.idle()) && options_.on_rest) options_.on_rest();
   }
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "operator/control/apply.h"
@@ -34,6 +35,22 @@ struct ControllerOptions {
   // Called when a second has passed without a look, once after each time there were some: the
   // moment to give back what they needed.
   std::function<void()> on_rest;
+};
+
+// When a controller rests. Counts looks and no time: whoever asks says what a while is.
+class RestWatch {
+ public:
+  // Asked once in a while with the number of looks so far, and whether none is due. True: none came
+  // since the last time, so it rests now; once after each time of work.
+  bool RestsNow(int64_t looks, bool idle) {
+    const bool still = looks == std::exchange(seen_, looks);
+    if (!still || !idle || looks == rested_) return false;
+    rested_ = looks;
+    return true;
+  }
+
+ private:
+  int64_t seen_ = 0, rested_ = 0;
 };
 
 class Controller {

@@ -179,7 +179,8 @@ struct Metrics::Impl {
       {"accuracy", &Gauge("meshtrain_job_accuracy", "The last accuracy of a job.")},
       {"examples_per_second",
        &Gauge("meshtrain_job_examples_per_second", "Examples per second over all processes.")},
-      {"restarts", &Gauge("meshtrain_job_restarts", "Restarts of a job's processes.")}};
+      {"restarts", &Gauge("meshtrain_job_restarts", "Restarts of a job's processes.")},
+      {"processes", &Gauge("meshtrain_job_processes", "Processes that a job wants.")}};
   prometheus::Gauge& pods = Gauge("meshtrain_pods", "Pods of jobs, as last seen.").Add({});
   prometheus::Family<prometheus::Gauge>& leader =
       Gauge("leader_election_master_status",
@@ -242,13 +243,14 @@ struct Metrics::Impl {
       const auto whole = [](std::optional<int64_t> value) {
         return value ? std::optional<double>(static_cast<double>(*value)) : std::nullopt;
       };
-      show("step", static_cast<double>(job.step));
+      show("step", whole(job.step));
       show("total_steps", whole(job.total_steps));
       show("checkpoint_step", whole(job.checkpoint_step));
       show("loss", job.loss);
       show("accuracy", job.accuracy);
       show("examples_per_second", job.runs ? job.examples_per_second : std::nullopt);
       show("restarts", static_cast<double>(job.restarts));
+      show("processes", static_cast<double>(job.processes));
     }
     for (const auto& [what, family] : figures) {
       Replace(*family, figures_shown[what], values[what]);
@@ -262,6 +264,14 @@ struct Metrics::Impl {
       transitions.Add({{"condition", std::string(api::ConditionName(type))}, {"namespace", ns}});
     }
     restarts.Add({{"namespace", ns}});
+    for (const api::ReasonInfo& info : api::Reasons()) {
+      if (info.reason < api::Reason::kNameTaken || info.reason > api::Reason::kOtherScheduler) {
+        continue;  // nothing that a job waits for
+      }
+      reasons.Add({{"condition", std::string(api::ConditionName(api::ConditionType::kWaiting))},
+                   {"reason", std::string(info.name)},
+                   {"namespace", ns}});
+    }
   }
 };
 

@@ -1,7 +1,7 @@
 // What /metrics shows: client-go's own names for the queue, the client and the election (so that
 // dashboards made for any Go operator fit), and counters of jobs by their namespace. No other label
 // is from an open set, but for the series that name a job: those are of at most kMostShown jobs, at
-// most ten of each, and go when their job ends or is gone. docs/operator.md lists all of them.
+// most eleven of each, and go when their job ends or is gone. docs/operator.md lists all of them.
 #pragma once
 
 #include <cstdint>
@@ -31,16 +31,17 @@ struct RankSteps {
   friend bool operator==(const RankSteps&, const RankSteps&) = default;
 };
 
-// How far a job is, as its status tells it: from its first progress until the job is deleted, so
-// that one that is over before the second scrape is seen as well.
+// How far a job is, as its status tells it, until the job is deleted: so one that is over before
+// the second scrape is seen as well. The step and what comes with it are absent until they are
+// told.
 struct JobFigures {
   std::string ns, job;
   bool runs = false;
-  int64_t step = 0;
-  std::optional<int64_t> total_steps, checkpoint_step;
+  std::optional<int64_t> step, total_steps, checkpoint_step;
   std::optional<double> loss, accuracy, examples_per_second;
   int32_t restarts = 0;
-  TimePoint advanced;  // when the step last moved
+  int64_t processes = 0;  // that its spec wants
+  TimePoint advanced;     // when the step last moved
   friend bool operator==(const JobFigures&, const JobFigures&) = default;
 };
 

@@ -73,6 +73,7 @@ std::optional<reconcile::RefusedWrite> RefusalOf(const reconcile::Write& write,
         if constexpr (std::is_same_v<W, reconcile::CreateConfigMap>) return "configmaps";
         if constexpr (std::is_same_v<W, reconcile::CreateSecret>) return "secrets";
         if constexpr (std::is_same_v<W, reconcile::CreateClaim>) return "persistentvolumeclaims";
+        if constexpr (std::is_same_v<W, reconcile::CreateNetworkPolicy>) return "networkpolicies";
         if constexpr (std::is_same_v<W, reconcile::CreatePod>) return "pods";
         if constexpr (std::is_same_v<W, reconcile::CreatePodGroup> ||
                       std::is_same_v<W, reconcile::PatchPodGroup>) {

@@ -496,20 +496,21 @@ std::vector<JobFigures> Store::Figures() const {
   std::vector<JobFigures> figures;
   jobs_.ForEach([&](const std::string&, const Job& job) {
     const api::JobStatus& status = job->status;
-    if (!status.progress) return;
-    const api::ProgressStatus& progress = *status.progress;
     JobFigures one{
         .ns = job->metadata.namespace_name,
         .job = job->metadata.name,
         .runs = api::IsTrue(status, api::ConditionType::kRunning) && !api::IsFinished(status),
-        .step = progress.step,
-        .total_steps = progress.total_steps,
-        .checkpoint_step = {},
-        .loss = progress.loss,
-        .accuracy = progress.accuracy,
-        .examples_per_second = progress.examples_per_second,
         .restarts = status.restarts,
-        .advanced = progress.advanced_at};
+        .processes = api::TotalReplicas(job->spec)};
+    if (status.progress) {
+      const api::ProgressStatus& progress = *status.progress;
+      one.step = progress.step;
+      one.total_steps = progress.total_steps;
+      one.loss = progress.loss;
+      one.accuracy = progress.accuracy;
+      one.examples_per_second = progress.examples_per_second;
+      one.advanced = progress.advanced_at;
+    }
     if (status.checkpoint) one.checkpoint_step = status.checkpoint->step;
     figures.push_back(std::move(one));
   });

@@ -10,6 +10,7 @@
 #include "operator/api/training_job.h"
 #include "operator/reconcile/observed.h"
 #include "operator/reconcile/reconcile.h"
+#include "runtime/base/status.h"
 #include "runtime/cluster/tf_config.h"
 
 namespace meshtrain::reconcile {
@@ -75,6 +76,13 @@ CreateSecret TokenSecret(const api::TrainingJob& job, bool probe = false);
 CreateClaim CheckpointClaim(const api::TrainingJob& job);
 CreateConfigMap ClusterMap(const api::TrainingJob& job, const Settings& settings,
                            bool probe = false);
+// Keeps a job's ports for its own processes, but for meshtrain-http, which Settings::http_peers may
+// reach too.
+// Its name, "mnist-network-811c9dc5", ends in the hash of the job's uid, as those of what pods
+// mount.
+CreateNetworkPolicy JobNetworkPolicy(const api::TrainingJob& job, const Settings& settings);
+// Whether a text may be Settings::http_peers. Errors: kInvalidArgument.
+Status CheckHttpPeers(const std::string& peers);
 // {"metadata":{"uid":…,"ownerReferences":[…]}}: the strategic merge patches of AdoptPod and
 // ReleasePod, which leave other owners in place.
 std::string AdoptBody(const api::TrainingJob& job, const AdoptPod& pod);

@@ -150,6 +150,10 @@ struct Settings {
   std::optional<int64_t> fs_group = cluster::kPodGroup;
   // Whether a job whose manifest says nothing of `security` is sealed, if it begins now.
   bool seals = false;
+  // Who may reach the processes of jobs at meshtrain-http, as a JSON list of NetworkPolicyPeers
+  // (CheckHttpPeers); each job then gets a policy that keeps all but those and its own processes
+  // out. Nothing: no policy is made.
+  std::optional<std::string> http_peers;
   int32_t max_creates =
       500;  // per Outcome, so that a big job never holds the thread; the rest follows at once
   friend bool operator==(const Settings&, const Settings&) = default;

@@ -196,6 +196,8 @@ struct PodTrouble {
 std::optional<PodTrouble> TroubleOf(const View& view, const PodSeen& pod);
 // From when on a pod that has its node and does not start is slow; nothing: it is not on that way.
 std::optional<TimePoint> SlowFrom(const PodSeen& pod);
+// advice.cc: what the user can do about what holds the job up, in one line; empty: nothing does.
+std::string WhatToDo(const api::TrainingJob& job, const api::JobStatus& status);
 // status.cc: whether the job has run since it was started, or resumed.
 bool HasRun(const api::JobStatus& status);
 // status.cc: seconds since the start, or the resumption, where the job has not run since; else 0.

@@ -312,6 +312,9 @@ struct Printer {
     return (w.probe ? "probe secret " : "create secret ") + w.name;
   }
   std::string operator()(const CreateClaim& w) const { return "create claim " + w.name; }
+  std::string operator()(const CreateNetworkPolicy& w) const {
+    return "create network policy " + w.name;
+  }
   std::string operator()(const CreatePodGroup& w) const { return "create pod group " + w.name; }
   std::string operator()(const PatchPodGroup& w) const { return "patch pod group " + w.name; }
   std::string operator()(const DeletePodGroup& w) const { return "delete pod group " + w.name; }

@@ -76,6 +76,11 @@ struct CreateClaim {  // PersistentVolumeClaim of spec.checkpoint
   std::string body;
   friend bool operator==(const CreateClaim&, const CreateClaim&) = default;
 };
+struct CreateNetworkPolicy {  // Settings::http_peers
+  std::string name;
+  std::string body;
+  friend bool operator==(const CreateNetworkPolicy&, const CreateNetworkPolicy&) = default;
+};
 struct CreatePodGroup {
   std::string name;
   std::string body;
@@ -133,15 +138,17 @@ struct RecordEvent {
   friend bool operator==(const RecordEvent&, const RecordEvent&) = default;
 };
 
-using Write = std::variant<CreateService, DeleteService, CreateConfigMap, CreateSecret, CreateClaim,
-                           CreatePodGroup, PatchPodGroup, DeletePodGroup, CreatePod, DeletePod,
-                           AdoptPod, ReleasePod, PatchStatus, DeleteJob, RecordEvent>;
+using Write =
+    std::variant<CreateService, DeleteService, CreateConfigMap, CreateSecret, CreateClaim,
+                 CreateNetworkPolicy, CreatePodGroup, PatchPodGroup, DeletePodGroup, CreatePod,
+                 DeletePod, AdoptPod, ReleasePod, PatchStatus, DeleteJob, RecordEvent>;
 
 // In ascending order, these are the phases.
 enum class Phase : uint8_t {
   kDecide,   // PatchStatus that later phases rely on
   kRemove,   // DeletePod, AdoptPod, ReleasePod, DeleteService, DeletePodGroup
-  kPrepare,  // CreateService, CreateSecret, CreateConfigMap, CreateClaim, pod group
+  kPrepare,  // CreateService, CreateSecret, CreateConfigMap, CreateClaim, CreateNetworkPolicy, pod
+             // group
   kCreate,   // CreatePod
   kReport,   // PatchStatus that only tells; DeleteJob
   kTell,     // RecordEvent

@@ -175,6 +175,12 @@ void Children(const View& view, bool may_create, Draft* draft) {
     return;
   }
   Mounted(view, "pods mount it", /*repeat=*/false, draft);
+  // Before the pods, so that no port of theirs is ever open to others. What is there stays as it
+  // is.
+  if (view.seen.settings.http_peers) {
+    draft->Add(Phase::kPrepare, JobNetworkPolicy(view.job, view.seen.settings),
+               "its ports are for its own processes");
+  }
   const size_t most = static_cast<size_t>(std::max(1, view.seen.settings.max_creates));
   if (missing.size() > most) {
     missing.resize(most);

@@ -248,6 +248,7 @@ void Publish(const View& view, Draft* draft) {
   next.phase = PhaseWord(next);
   next.label_selector = LabelSelector(view.job);
   next.observed_generation = view.job.metadata.generation;
+  next.what_to_do = WhatToDo(view.job, next);
   FitStatus(&next);
 
   if (next == before) return;

@@ -23,7 +23,7 @@ constexpr Cut kCuts[] = {{500, 80, 128, api::kMaxWorst, 512},
 
 // At most so large as JSON, without making it: texts at double length, for what must be escaped.
 size_t UpperBound(const api::JobStatus& status) {
-  size_t bytes = 2000;  // figures, times, counts by role
+  size_t bytes = 2000 + 2 * status.what_to_do.size();  // figures, times, counts by role
   for (const auto& [type, condition] : status.conditions) {
     bytes += 140 + condition.reason.size() + 2 * condition.message.size();
   }

@@ -25,6 +25,21 @@ struct IdxFiles {
   std::optional<mesh::DType> labels_as = {};
 };
 
+// Elements (x, y) u8[length], windows of a plain text: x the numbers of its characters (bytes), y
+// those of the characters that follow each. y becomes i32 in batches.
+//   "hello", length 2 -> "he" "el", "ll" "lo"; with stride 1 also "el" "ll"
+struct TextFile {
+  std::string file;
+  int64_t length = 0;
+  int64_t stride = 0;  // from the start of a window to that of the next; 0: length
+  // Character i has the number i, and another one is an error; "": a byte is its own number.
+  std::string alphabet = {};
+  // The share of the text, at its end, that is the part for validation; and which part this is. No
+  // window lies in both.
+  double validation_split = 0;
+  bool validation = false;
+};
+
 // Elements cut from the first dimension, which all components share.
 struct Arrays {
   std::vector<mesh::Tensor> components;
@@ -44,7 +59,7 @@ struct OwnSource {
   std::function<Result<std::unique_ptr<Source>>(int64_t take)> open;
 };
 
-using SourceOptions = std::variant<IdxFiles, Arrays, OwnSource>;
+using SourceOptions = std::variant<IdxFiles, Arrays, TextFile, OwnSource>;
 struct SourceSpec {
   SourceOptions from;
   int64_t take =

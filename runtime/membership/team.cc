@@ -18,7 +18,6 @@
 namespace meshtrain::membership {
 namespace {
 
-constexpr Duration kConnectTimeout = std::chrono::seconds(30);
 constexpr Duration kArithmeticTimeout = std::chrono::seconds(60);
 constexpr Duration kWatchEvery = std::chrono::milliseconds(100);
 // When our links failed first: how long the word of who was lost may take to come. More than
@@ -125,7 +124,7 @@ class Team::Impl {
     for (const Member& m : now.members) {
       group.processes.push_back({cluster::ToString(m.task), m.data_address, m.host});
     }
-    const Status linked = fabric_->Connect(group, kConnectTimeout, either.get_token());
+    const Status linked = fabric_->Connect(group, options_.link_timeout, either.get_token());
     if (!loss->told.stop_requested()) return linked;
     Status why;
     {

@@ -18,6 +18,8 @@ struct TeamOptions {
   Duration peer_return = std::chrono::seconds(120);
   Duration collective_deadline = std::chrono::seconds(60);  // how long one may stand still
   Duration stuck_after = std::chrono::seconds(60);
+  // Of one attempt to link to all members; news of a loss ends it sooner.
+  Duration link_timeout = std::chrono::seconds(30);
   int data_port = 0;                   // 0: any free one
   bool shared_memory = true;           // between processes of one host
   int threads = 0;                     // that the session computes with; 0: one per core

@@ -11,7 +11,16 @@
 
 namespace meshtrain::nn {
 
-enum class ActivationKind : uint8_t { kLinear, kRelu, kGelu, kSigmoid, kTanh, kSoftmax };
+enum class ActivationKind : uint8_t {
+  kLinear,
+  kRelu,
+  kGelu,
+  kSigmoid,
+  kTanh,
+  kSoftmax,
+  kGeluTanh,  // gelu by its tanh approximation
+  kSilu
+};
 std::string_view ActivationName(ActivationKind kind);  // "linear", "relu", ...
 // Every name that ParseActivation knows.
 const std::vector<std::string>& ActivationNames();
@@ -230,6 +239,85 @@ class Embedding final : public Layer {
   int64_t output_dim_;
   EmbeddingOptions options_;
   Parameter embeddings_;
+};
+
+struct PositionEmbeddingOptions {
+  std::string name;
+  Initializer embeddings_initializer = Initializer::GlorotUniform();
+  std::optional<Regularizer> embeddings_regularizer;
+  std::optional<LayoutSpecs> embeddings_layout;
+};
+
+// x [N, T, D] plus a row of `embeddings` [sequence_length, D] for each position: element t of every
+// example gets row t. T is at most sequence_length.
+class PositionEmbedding final : public Layer {
+ public:
+  explicit PositionEmbedding(int64_t sequence_length, PositionEmbeddingOptions options = {})
+      : Layer(options.name), sequence_length_(sequence_length), options_(std::move(options)) {}
+  PositionEmbedding(PositionEmbedding&&) = default;
+  std::string_view kind() const override { return "position_embedding"; }
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  int64_t sequence_length_;
+  PositionEmbeddingOptions options_;
+  Parameter embeddings_;
+};
+
+struct AttentionOptions {
+  std::string name;
+  int64_t key_value_heads = 0;  // 0: as many as heads; else each serves heads / so many of them
+  int64_t key_dim = 0;          // the size of a head; 0: features / heads
+  bool causal = false;          // a position looks at itself and at those before it
+  // Rotary positions (RoFormer, arXiv:2104.09864): the longest wavelength, about. None: queries and
+  // keys know nothing of positions.
+  std::optional<double> rope_max_wavelength;
+  double dropout = 0;           // of the weights that values are summed with, in training
+  std::optional<int64_t> seed;  // of dropout; none: the program's
+  bool use_bias = true;
+  Initializer kernel_initializer = Initializer::GlorotUniform();
+  Initializer bias_initializer = Initializer::Zeros();
+  std::optional<Regularizer> kernel_regularizer;
+  std::optional<Regularizer> bias_regularizer;
+};
+
+// Attention of a sequence to itself, x [N, T, D] -> [N, T, D]: for each head
+//   softmax(query key^T / sqrt(key_dim)) value
+// over the sequence, and the heads' results side by side through `output`. Weights query.kernel [D,
+// heads * key_dim], key.kernel and value.kernel [D, key_value_heads * key_dim], output.kernel
+// [heads * key_dim, D], and a bias of each: head h has the columns h * key_dim and those after it.
+//
+// Layouts decide what is split: the batch, the heads (query, key and value by columns, output by
+// rows; the axes must divide the key/value heads, Parameter::LayoutOn), the sequence (of keys and
+// values each device then takes all).
+class MultiHeadAttention final : public Layer {
+ public:
+  explicit MultiHeadAttention(int64_t heads, AttentionOptions options = {})
+      : Layer(options.name), heads_(heads), options_(std::move(options)) {}
+  MultiHeadAttention(MultiHeadAttention&&) = default;
+  std::string_view kind() const override { return "multi_head_attention"; }
+
+ protected:
+  void Build(std::span<const TensorType> inputs) override;
+  Value Call(const Value& x) override;
+
+ private:
+  struct Projection {
+    Parameter kernel, bias;
+  };
+  Projection MakeProjection(std::string_view name, program::DType dtype, int64_t in, int64_t out,
+                            bool heads_first);
+  Value Project(const Value& x, const Projection& projection) const;
+  Value Weigh(const Value& scores, int64_t length) const;
+
+  int64_t heads_;
+  int64_t groups_ = 0;  // key/value heads
+  int64_t key_dim_ = 0;
+  AttentionOptions options_;
+  Projection query_, key_, value_, output_;
 };
 
 // [N, ...] -> [N, product of the others]; [N] -> [N, 1].

@@ -18,6 +18,19 @@ void ParameterScope::Tell(const Parameter& parameter) {
   if (current_scope != nullptr) current_scope->made_(parameter);
 }
 
+Result<mesh::Layout> Parameter::LayoutOn(const mesh::Mesh& mesh, const LayoutSpecs& specs) const {
+  MT_ASSIGN_OR_RETURN(mesh::Layout layout, mesh::Layout::FromSpecs(specs, mesh));
+  const Blocks& blocks = options_.blocks;
+  for (size_t d = 0; d < blocks.counts.size() && d < layout.dims().size(); ++d) {
+    const int64_t count = blocks.counts[d];
+    if (count == 0 || count % layout.NumShards(static_cast<int>(d)) == 0) continue;
+    return InvalidArgument("expected axes that divide its " + std::to_string(count) + " " +
+                           blocks.what + ", got: " + layout.ToString() + " of mesh " +
+                           mesh.ToString());
+  }
+  return layout;
+}
+
 Value Regularizer::Record(const program::Variable& weight) const {
   Value loss;
   if (l1 != 0) loss = program::ReduceSum(program::Abs(weight)) * l1;

@@ -27,10 +27,17 @@ struct Regularizer {
 };
 inline Regularizer L2(double l2) { return {.l2 = l2}; }
 
+// Parts of a weight that no layout may cut, so that what is computed of each stays on one device.
+struct Blocks {
+  std::string what;             // "heads"
+  std::vector<int64_t> counts;  // per dimension, equal blocks of it; 0: it may be cut anywhere
+};
+
 struct ParameterOptions {
   std::optional<LayoutSpecs> layout;  // none: a LayoutMap may give one, else replicated
   std::optional<Regularizer> regularizer;
   bool trainable = true;
+  Blocks blocks = {};
 };
 
 class Parameter;
@@ -73,6 +80,9 @@ class Parameter : public program::Variable {
   const std::optional<LayoutSpecs>& layout() const { return options_.layout; }
   void set_layout(LayoutSpecs specs) { options_.layout = std::move(specs); }
   const std::optional<Regularizer>& regularizer() const { return options_.regularizer; }
+  // `specs` on a mesh. Errors: Layout::FromSpecs', and kInvalidArgument where they cut a block:
+  // "expected axes that divide its 4 heads, got: {*, model} of mesh model=8".
+  Result<mesh::Layout> LayoutOn(const mesh::Mesh& mesh, const LayoutSpecs& specs) const;
 
   // Records its initial value in the current builder.
   Value RecordInitial(int64_t program_seed) const {

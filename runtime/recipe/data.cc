@@ -29,7 +29,7 @@ constexpr MapRow kMapOps[] = {
 };
 
 // Options that name a file, of any source.
-constexpr std::string_view kFileOptions[] = {"images", "labels"};
+constexpr std::string_view kFileOptions[] = {"images", "labels", "file"};
 
 void AddCommonStages(const Data& from, data::PipelineSpec* out) {
   std::vector<data::MapOp> ops;
@@ -92,7 +92,7 @@ Status MoveTestData(const std::string& folder, manifest::Program* program) {
   }
   if (moved) return OkStatus();
   return InvalidArgument(program->Where("data.test") +
-                         ": expected a source of files (idx), got: " + source.kind);
+                         ": expected a source of files (idx, text), got: " + source.kind);
 }
 
 }  // namespace meshtrain::recipe

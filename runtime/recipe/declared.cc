@@ -160,7 +160,7 @@ Status Declared::AddStateLayouts(std::span<const nn::Parameter> states,
       layouts->emplace(state.name(), mesh::Layout::Replicated(mesh_, state.type().rank()));
       continue;
     }
-    auto layout = mesh::Layout::FromSpecs(*state.layout(), mesh_);
+    auto layout = state.LayoutOn(mesh_, *state.layout());
     if (!layout.ok()) return layout.status().At(program_.Where("layout") + ": " + state.name());
     layouts->emplace(state.name(), std::move(*layout));
   }

@@ -1,7 +1,9 @@
 // A manifest as the worker and the command line read it: what manifest says, and layout rules
 // against the weights that the model will have.
+#include <algorithm>
 #include <set>
 
+#include "runtime/base/text.h"
 #include "runtime/nn/layout_map.h"
 #include "runtime/recipe/recipe.h"
 
@@ -9,6 +11,8 @@ namespace meshtrain::recipe {
 namespace {
 
 using manifest::Problems;
+
+constexpr std::string_view kExclusions = "exclude_from_weight_decay";
 
 void CheckRules(Problems& problems, const manifest::Program& program) {
   if (!problems.Clean(program.path + ".model")) return;
@@ -44,6 +48,17 @@ void CheckRules(Problems& problems, const manifest::Program& program) {
   for (size_t i = 0; i < map.size(); ++i) {
     const Status used = map.CheckUsed(i, paths);
     if (!used.ok()) problems.Add(rules[i]->spot.place, rules[i]->spot.path, used.message());
+  }
+  for (const std::string& part : program.optimizer.options.Texts(kExclusions)
+                                     .value_or(std::vector<std::string>{})) {
+    const bool known = std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
+      return path.find(part) != std::string::npos;
+    });
+    if (known) continue;
+    problems.Add(program.optimizer.spot.place,
+                 program.optimizer.spot.path + "." + std::string(kExclusions),
+                 "expected parts of the weights' paths, got: `" + Excerpt(part) +
+                     "`, which none contains");
   }
 }
 

@@ -86,7 +86,7 @@ Result<std::unique_ptr<MeshStrategy>> Strategy::Mesh(MeshOptions options) {
     std::optional<nn::LayoutSpecs> specs = weight.layout();
     if (const auto rule = rules.Find(weight.name()); !specs && rule) specs = rules.specs(*rule);
     if (!specs) return mesh::Layout::Replicated(mesh, weight.type().rank());
-    auto layout = mesh::Layout::FromSpecs(*specs, mesh);
+    auto layout = weight.LayoutOn(mesh, *specs);
     if (!layout.ok()) return layout.status().At("variable `" + weight.name() + "`");
     return layout;
   };

@@ -1,6 +1,9 @@
 #include "runtime/telemetry/endpoints.h"
 
+#include <string_view>
 #include <utility>
+
+#include "runtime/telemetry/host_names.h"
 
 namespace meshtrain::telemetry {
 namespace {
@@ -34,8 +37,12 @@ Result<std::unique_ptr<Endpoints>> Endpoints::Start(const EndpointsOptions& opti
   text("/", std::move(handlers.page), "text/html; charset=utf-8");
   pages["/healthz"] = Check(std::move(handlers.healthy));
   pages["/readyz"] = Check(std::move(handlers.ready));
-  MT_ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
-                      HttpServer::Start(options.host, options.port, std::move(pages)));
+  const auto gate = [names = options.names](std::string_view path, std::string_view host) {
+    return path == "/healthz" || path == "/readyz" || IsOwnHost(host, names);
+  };
+  MT_ASSIGN_OR_RETURN(
+      std::unique_ptr<HttpServer> server,
+      HttpServer::Start(options.host, options.port, std::move(pages), SystemClock(), gate));
   return std::unique_ptr<Endpoints>(new Endpoints(std::move(server)));
 }
 

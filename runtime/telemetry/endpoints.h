@@ -1,10 +1,12 @@
 // A worker's pages: /metrics, /healthz, /readyz, /progress and, where there is one, a page at /.
 // What a probe or a scrape may rely on whatever else connects: runtime/telemetry/http_server.h.
+// Who asks for anything but a probe under a host name that is not the process's own gets 421.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "runtime/base/clock.h"
@@ -16,6 +18,8 @@ namespace meshtrain::telemetry {
 struct EndpointsOptions {
   std::string host = "127.0.0.1";  // "0.0.0.0" in a pod
   int port = 0;                    // 0: any free one
+  // Host names by which the process is asked, in lower case (host_names.h). Probes may use any.
+  std::set<std::string, std::less<>> names = {};
 };
 
 // Called by the server's thread, one at a time; none may block. An absent one answers 404,

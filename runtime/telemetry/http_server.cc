@@ -98,9 +98,19 @@ class Memory final : public httplib::Stream {
 // From a request to its answer; what is HTTP in it is the library's.
 class Http final : public httplib::Server {
  public:
-  explicit Http(const HttpServer::Pages& pages) {
+  Http(const HttpServer::Pages& pages, const HttpServer::Gate& gate) {
     set_payload_max_length(0);  // nobody has anything to send
     set_default_headers({{"Cache-Control", "no-store"}});
+    set_pre_routing_handler([&gate](const httplib::Request& request, httplib::Response& response) {
+      const bool two = request.get_header_value_count("Host") > 1;
+      if (!two && (!gate || gate(request.path, request.get_header_value("Host")))) {
+        return HandlerResponse::Unhandled;
+      }
+      response.status = two ? 400 : 421;
+      response.set_content("Host: expected one address, or one host name of this process\n",
+                           "text/plain");
+      return HandlerResponse::Handled;
+    });
     for (const auto& [path, page] : pages) {
       Get(path, [&page](const httplib::Request&, httplib::Response& response) {
         const HttpAnswer answer = page();
@@ -165,10 +175,11 @@ int PortOf(const Fd& listener) {
 
 class HttpServer::Impl {
  public:
-  Impl(Fd listener, Pages pages, Clock& clock)
+  Impl(Fd listener, Pages pages, Clock& clock, Gate gate)
       : clock_(clock),
         pages_(std::move(pages)),
-        http_(pages_),
+        gate_(std::move(gate)),
+        http_(pages_, gate_),
         port_(PortOf(listener)),
         wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         listener_(std::move(listener)) {}
@@ -358,6 +369,7 @@ class HttpServer::Impl {
 
   Clock& clock_;
   const Pages pages_;
+  const Gate gate_;
   Http http_;
   const int port_;
   const Fd wake_;
@@ -376,10 +388,11 @@ HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& host, int port,
-                                                      Pages pages, Clock& clock) {
+                                                      Pages pages, Clock& clock, Gate gate) {
   Result<Fd> listener = Listen(host, port);
   if (!listener.ok()) return listener.status();
-  auto impl = std::make_unique<Impl>(*std::move(listener), std::move(pages), clock);
+  auto impl =
+      std::make_unique<Impl>(*std::move(listener), std::move(pages), clock, std::move(gate));
   MT_RETURN_IF_ERROR(impl->Begin());
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

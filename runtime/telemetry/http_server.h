@@ -14,14 +14,15 @@
 //
 // HTTP itself is cpp-httplib's, whose own server has a thread wait for each connection. One request
 // per connection: every answer says "Connection: close", so a scraper that would keep its
-// connection opens the next one. GET and HEAD; what is no page is 404, what is no HTTP 400, a
-// body 413; a head over 8 KiB resets the connection.
+// connection opens the next one. GET and HEAD; what is no page is 404, what is no HTTP or names two
+// hosts 400, a body 413, a host that is not ours 421; a head over 8 KiB resets the connection.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
@@ -39,12 +40,15 @@ class HttpServer {
   // By path ("/metrics"); a query is ignored. Called by the server's thread, one at a time, so none
   // may block. One that throws is answered 500.
   using Pages = std::map<std::string, std::function<HttpAnswer()>, std::less<>>;
+  // Whether a request of this path and Host is answered ("": it has none); else it gets 421. Null:
+  // every one is.
+  using Gate = std::function<bool(std::string_view path, std::string_view host)>;
 
   // `host` is a name or an address, "0.0.0.0" or "::" for all; port 0 takes a free one.
   // Errors: kUnavailable when the address cannot be bound (of
   // Origin::kPeers where the port is taken).
   static Result<std::unique_ptr<HttpServer>> Start(const std::string& host, int port, Pages pages,
-                                                   Clock& clock = SystemClock());
+                                                   Clock& clock = SystemClock(), Gate gate = {});
   // Stops; waits for answers in progress, each of which ends within seconds.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

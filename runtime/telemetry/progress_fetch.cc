@@ -29,9 +29,9 @@ constexpr std::chrono::milliseconds kLongest{2000};
 // One request and its answer, as far as they are. Nothing in it waits.
 class ProgressFetches::Exchange {
  public:
-  Exchange(int64_t id, const std::string& ip, int port)
+  Exchange(int64_t id, const std::string& ip, int port, Duration until)
       : id_(id),
-        until_(SystemClock().Monotonic() + kLongest),
+        until_(until),
         host_(ip.find(':') == std::string::npos ? ip : "[" + ip + "]"),
         where_("http://" + host_ + ":" + std::to_string(port) + "/progress"),
         request_("GET /progress HTTP/1.0\r\nHost: " + host_ + ":" + std::to_string(port) +
@@ -154,14 +154,15 @@ class ProgressFetches::Exchange {
   std::optional<Result<std::string>> ended_;
 };
 
-ProgressFetches::ProgressFetches() : wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+ProgressFetches::ProgressFetches(Clock& clock)
+    : clock_(clock), wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 ProgressFetches::~ProgressFetches() {
   if (wake_ >= 0) ::close(wake_);
 }
 
 void ProgressFetches::Start(int64_t id, const std::string& ip, int port) {
-  exchanges_.emplace_back(id, ip, port);
+  exchanges_.emplace_back(id, ip, port, clock_.Monotonic() + kLongest);
 }
 
 void ProgressFetches::Interrupt() {
@@ -171,10 +172,10 @@ void ProgressFetches::Interrupt() {
 
 std::vector<ProgressFetches::Answer> ProgressFetches::Wait(Duration most, std::stop_token stop) {
   const std::stop_callback on_stop(stop, [this] { Interrupt(); });
-  const Duration end = SystemClock().Monotonic() + std::min<Duration>(most, std::chrono::hours(1));
+  const Duration end = clock_.Monotonic() + std::min<Duration>(most, std::chrono::hours(1));
   std::vector<Answer> answers;
   while (true) {
-    const Duration now = SystemClock().Monotonic();
+    const Duration now = clock_.Monotonic();
     for (auto at = exchanges_.begin(); at != exchanges_.end();) {
       if (now >= at->until()) at->TimeIsUp();
       if (at->ended()) {
@@ -208,8 +209,9 @@ std::vector<ProgressFetches::Answer> ProgressFetches::Wait(Duration most, std::s
   }
 }
 
-Result<std::string> FetchProgress(const std::string& ip, int port, std::stop_token stop) {
-  ProgressFetches fetches;
+Result<std::string> FetchProgress(const std::string& ip, int port, std::stop_token stop,
+                                  Clock& clock) {
+  ProgressFetches fetches(clock);
   fetches.Start(0, ip, port);
   while (!stop.stop_requested()) {
     std::vector<ProgressFetches::Answer> answers = fetches.Wait(kLongest, stop);

@@ -19,7 +19,8 @@ namespace meshtrain::telemetry {
 // kDataLoss for an answer past its limits, with the address). Ends within 2 s, and within 0.1 s of
 // `stop` (kCancelled). Asked as HTTP/1.0, so that the answer is not chunked and ends with the
 // connection; follows no redirect. `ip`: an IPv4 or IPv6 address; names are not looked up.
-Result<std::string> FetchProgress(const std::string& ip, int port, std::stop_token stop);
+Result<std::string> FetchProgress(const std::string& ip, int port, std::stop_token stop,
+                                  Clock& clock = SystemClock());
 
 // Many such reads at once on the caller's thread. One that gets no answer costs a socket for 2 s
 // and holds up no other. For one thread; Interrupt is for any.
@@ -29,7 +30,7 @@ class ProgressFetches {
     int64_t id = 0;
     Result<std::string> body;
   };
-  ProgressFetches();
+  explicit ProgressFetches(Clock& clock = SystemClock());
   ~ProgressFetches();
   ProgressFetches(const ProgressFetches&) = delete;
   ProgressFetches& operator=(const ProgressFetches&) = delete;
@@ -44,6 +45,7 @@ class ProgressFetches {
 
  private:
   class Exchange;
+  Clock& clock_;
   std::list<Exchange> exchanges_;
   int wake_ = -1;  // an eventfd
 };

@@ -1,14 +1,20 @@
 #include "runtime/telemetry/training_metrics.h"
 
+#include <unistd.h>
+
 #include <vector>
+
+#include "runtime/base/file.h"
+#include "runtime/base/text.h"
 
 namespace meshtrain::telemetry {
 namespace {
 
 // From a step of a small net on a CPU to one of a large one on many devices.
-const std::vector<double> kStepBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
-                                         0.25,   0.5,   1,      2.5,   5,    10,    30,   60};
-const std::vector<double> kSaveBounds = {0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600};
+const std::vector<double> kStepBounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                         0.1,   0.25,   1,     2.5,  10,    60};
+const std::vector<double> kWaitBounds = {0.001, 0.01, 0.1, 1, 10};
+const std::vector<double> kSaveBounds = {0.1, 1, 5, 30, 120, 600};
 
 }  // namespace
 
@@ -22,7 +28,7 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
       step_seconds(
           m.AddHistogram("meshtrain_step_seconds", "Time of a training step.", kStepBounds)),
       input_wait_seconds(m.AddHistogram("meshtrain_input_wait_seconds",
-                                        "Time a step waited for its batch.", kStepBounds)),
+                                        "Time a step waited for its batch.", kWaitBounds)),
       step(m.AddGauge("meshtrain_step", "The job's current step, across restarts.")),
       epoch(m.AddGauge("meshtrain_epoch", "The current pass over the data, from 1.")),
       examples_per_second(
@@ -38,6 +44,8 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
                                     "Bytes that collectives moved, by this process's devices.")),
       planned_bytes(m.AddGauge("meshtrain_planned_memory_bytes",
                                "Peak memory per device that the plan needs.")),
+      resident_bytes(m.AddGauge("meshtrain_resident_memory_bytes",
+                                "Memory of this process that lies in the machine's.")),
       checkpoint_saves(
           m.AddCounter("meshtrain_checkpoint_saves_total", "Checkpoints made complete.")),
       checkpoint_failures(m.AddCounter("meshtrain_checkpoint_failures_total",
@@ -48,5 +56,13 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
       checkpoint_step(
           m.AddGauge("meshtrain_checkpoint_step", "Step of the newest complete checkpoint.")),
       ready(m.AddGauge("meshtrain_ready", "1 when training, 0 before and after.")) {}
+
+void TrainingMetrics::Look() {
+  const auto statm = ReadFile("/proc/self/statm", 4096);
+  if (!statm.ok()) return;
+  const auto fields = Split(*statm, ' ');
+  const auto pages = fields.size() > 1 ? ParseInt(fields[1]) : std::nullopt;
+  if (pages) resident_bytes.Set(static_cast<double>(*pages * sysconf(_SC_PAGESIZE)));
+}
 
 }  // namespace meshtrain::telemetry

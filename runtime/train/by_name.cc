@@ -71,6 +71,8 @@ OptimizerOptions CommonOf(const Options& options, OptimizerOptions common) {
   common.global_clipnorm = options.MaybeNumber("global_clipnorm");
   common.clipvalue = options.MaybeNumber("clipvalue");
   common.weight_decay = options.MaybeNumber("weight_decay");
+  common.exclude_from_weight_decay =
+      options.Texts("exclude_from_weight_decay").value_or(std::vector<std::string>{});
   return common;
 }
 

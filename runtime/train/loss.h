@@ -104,6 +104,10 @@ namespace metrics {
 Metric Accuracy(std::string name = "accuracy");
 Metric SparseCategoricalAccuracy(std::string name = "sparse_categorical_accuracy");
 Metric CategoricalAccuracy(std::string name = "categorical_accuracy");
+// Whether the label is among the five classes with the largest predictions.
+Metric SparseTopKCategoricalAccuracy(std::string name = "sparse_top_k_categorical_accuracy",
+                                     int64_t k = 5);
+Metric TopKCategoricalAccuracy(std::string name = "top_k_categorical_accuracy", int64_t k = 5);
 // Predictions above the loss's `decision` say 1.
 Metric BinaryAccuracy(std::string name = "binary_accuracy");
 Metric MeanSquaredError(std::string name = "mean_squared_error");

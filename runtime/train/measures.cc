@@ -36,6 +36,26 @@ Value CategoricalAccuracy(const Value& labels, const Value& predictions) {
       program::Equal(program::ArgMax(predictions, -1), program::ArgMax(labels, -1)), DType::kF32));
 }
 
+// Classes are counted instead of sorted: where a layout splits them, only the counts travel. As in
+// Keras a class with the label's own prediction is not above it, and a prediction that is not
+// finite is not right.
+Value SparseTopKCategoricalAccuracy(const Value& labels, const Value& predictions, int64_t k) {
+  const int64_t classes = predictions.dims().back();
+  const Value is_label =
+      program::Greater(program::OneHot(As(labels, DType::kI64), classes, DType::kF32), 0.5);
+  const Value own = program::ReduceSum(program::Select(is_label, predictions, 0.0), {-1},
+                                       /*keep_dims=*/true);
+  const Value above =
+      program::ReduceSum(As(program::Greater(predictions, own), DType::kF32), {-1}, true);
+  const Value right = program::LogicalAnd(program::Less(above, static_cast<double>(k)),
+                                          program::IsFinite(own));
+  return program::ReduceMean(As(right, DType::kF32));
+}
+
+Value TopKCategoricalAccuracy(const Value& labels, const Value& predictions, int64_t k) {
+  return SparseTopKCategoricalAccuracy(program::ArgMax(labels, -1), predictions, k);
+}
+
 Value BinaryAccuracy(const Value& labels, const Value& predictions, double decision) {
   const Value said = As(program::Greater(predictions, decision), predictions.dtype());
   return program::ReduceMean(

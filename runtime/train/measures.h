@@ -18,6 +18,9 @@ Value CutProbabilities(const Value& p);
 // Shares of a batch that are right, f32 scalars.
 Value SparseCategoricalAccuracy(const Value& labels, const Value& predictions);
 Value CategoricalAccuracy(const Value& labels, const Value& predictions);
+// The share of labels with fewer than k other classes predicted above theirs.
+Value SparseTopKCategoricalAccuracy(const Value& labels, const Value& predictions, int64_t k);
+Value TopKCategoricalAccuracy(const Value& labels, const Value& predictions, int64_t k);
 // A prediction above `decision` says 1.
 Value BinaryAccuracy(const Value& labels, const Value& predictions, double decision);
 

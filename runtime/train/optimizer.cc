@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -31,6 +32,13 @@ std::string LearningRate::ToString() const {
   return is_constant() ? fmt::format("{}", constant_) : text_;
 }
 
+bool OptimizerOptions::Decays(std::string_view path) const {
+  return weight_decay && std::none_of(exclude_from_weight_decay.begin(),
+                                      exclude_from_weight_decay.end(), [&](const std::string& part) {
+                                        return path.find(part) != std::string_view::npos;
+                                      });
+}
+
 GradientScope::GradientScope(Reduce reduce)
     : reduce_(std::move(reduce)), previous_(std::exchange(current_scope, this)) {}
 GradientScope::~GradientScope() { current_scope = previous_; }
@@ -57,6 +65,7 @@ void Optimizer::Apply(std::span<const Parameter> weights, std::span<const Value>
   rates_.clear();
   if (common_.weight_decay) {
     for (const Parameter& w : weights) {
+      if (!common_.Decays(w.name())) continue;
       const program::Operand rate = learning_rate(w.type().dtype);
       AssignSub(w, rate.is_number() ? w * (*common_.weight_decay * rate.number())
                                     : w * (*common_.weight_decay * rate));

@@ -61,6 +61,10 @@ struct OptimizerOptions {
   std::optional<double> global_clipnorm;  // all of them together
   std::optional<double> clipvalue;        // each element
   std::optional<double> weight_decay;  // w -= w * weight_decay * learning_rate, before the update
+  // Weights whose path contains one of these do not: "bias", "ln1.gamma".
+  std::vector<std::string> exclude_from_weight_decay = {};
+
+  bool Decays(std::string_view path) const;
 };
 
 // How gradients go together on their way between devices: in so many packs of about the same size,

@@ -6,9 +6,18 @@ KUBERNETES_SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 : "${HELM_VERSION:=v3.19.5}"
 : "${KWOK_VERSION:=v0.7.0}"
 : "${TRAINING_OPERATOR_VERSION:=v1.9.3}"
+# What charts are checked with: the validator, and the kinds of the Prometheus operator with what makes CRDs of them.
+: "${KUBECONFORM_VERSION:=v0.7.0}"
+: "${MONITORING_VERSION:=v0.86.0}"
+: "${CONTROLLER_GEN_VERSION:=v0.19.0}"
+: "${PROMETHEUS_VERSION:=2.42.0}"   # Debian 12's
 : "${MESHTRAIN_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/meshtrain}"
 # Keyed by every version that goes in: another set of versions is another folder.
 : "${KUBE_PREFIX:=$MESHTRAIN_CACHE/kubernetes-$KUBE_VERSION-etcd-$ETCD_VERSION-helm-$HELM_VERSION}"
 KUBE_BIN=$KUBE_PREFIX/bin
 KWOK_PREFIX=$MESHTRAIN_CACHE/kwok-$KWOK_VERSION
+KUBECONFORM_PREFIX=$MESHTRAIN_CACHE/kubeconform-$KUBECONFORM_VERSION
+MONITORING_PREFIX=$MESHTRAIN_CACHE/monitoring-$MONITORING_VERSION-controller-gen-$CONTROLLER_GEN_VERSION
+PROMETHEUS_PREFIX=$MESHTRAIN_CACHE/prometheus-$PROMETHEUS_VERSION
+PROMETHEUS_BIN=$PROMETHEUS_PREFIX/bin
 TRAINING_OPERATOR_PREFIX=$MESHTRAIN_CACHE/training-operator-$TRAINING_OPERATOR_VERSION

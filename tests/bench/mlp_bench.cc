@@ -23,6 +23,7 @@
 #include "runtime/base/check.h"
 #include "runtime/device/cpu/gemm.h"
 #include "runtime/device/cpu/pool.h"
+#include "runtime/device/pjrt/lowering.h"
 #include "runtime/execute/loaded_step.h"
 #include "tests/bench/hand_loops.h"
 
@@ -180,7 +181,8 @@ Mode OptimizerLoop() {
           }};
 }
 
-Mode TraceToPlan() {
+// From trace to plan, on eight devices.
+std::function<plan::Plan()> Planning() {
   const Mesh mesh = Mesh::Parse("batch=8").value();
   const auto training = std::make_shared<Training>();
   training->session = Session::Create().value();
@@ -189,17 +191,26 @@ Mode TraceToPlan() {
   sharding::Given given;
   given.inputs = {{"x", Layout::BatchSharded(mesh, "batch", 2).value()},
                   {"y", Layout::BatchSharded(mesh, "batch", 1).value()}};
-  return {.name = "plan", .step = [training, mesh, given] {
-            const std::vector<TensorType> types = {{DType::kF32, {kBatch, 784}},
-                                                   {DType::kI32, {kBatch}}};
-            const Function train(
-                *training->session, "train_step", {"x", "y"}, [&](const Value& x, const Value& y) {
-                  return core_mlp::TrainStep(training->model, training->adam, x, y);
-                });
-            std::vector<Variable> variables;
-            const auto program = train.Trace(types, &variables).value();
-            MT_CHECK(training->session->PlanOnly(program, mesh, given).ok());
-          }};
+  return [training, mesh, given] {
+    const std::vector<TensorType> types = {{DType::kF32, {kBatch, 784}}, {DType::kI32, {kBatch}}};
+    const Function train(*training->session, "train_step", {"x", "y"},
+                         [&](const Value& x, const Value& y) {
+                           return core_mlp::TrainStep(training->model, training->adam, x, y);
+                         });
+    std::vector<Variable> variables;
+    const auto program = train.Trace(types, &variables).value();
+    return training->session->PlanOnly(program, mesh, given).value();
+  };
+}
+
+Mode TraceToPlan() {
+  return {.name = "plan", .step = [plan = Planning()] { plan(); }};
+}
+
+// The plan as the text that a plugin gets.
+Mode PlanToStableHlo() {
+  return {.name = "pjrt_text",
+          .step = [plan = Planning()()] { MT_CHECK(device::pjrt::Lower(plan).ok()); }};
 }
 
 // Of all threads of this process; what other processes do moves it less than it moves the clock.
@@ -254,7 +265,8 @@ int main(int argc, char** argv) {
   }
   if (argc > 1 && std::string_view(argv[1]) == "--kinds") {
     std::vector<Mode> kinds = {TrainingStep("isolated8", "batch=8", true),
-                               TrainingStepIn("discrete8", "batch=8", {.device_kind = "discrete"})};
+                               TrainingStepIn("discrete8", "batch=8", {.device_kind = "discrete"}),
+                               PlanToStableHlo()};
     if (std::getenv("MESHTRAIN_PJRT_PLUGIN") != nullptr) {
       kinds.push_back(TrainingStepIn("pjrt8", "batch=8", {.device_kind = "pjrt", .devices = 8}));
     }

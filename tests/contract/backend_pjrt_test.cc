@@ -111,8 +111,9 @@ TEST_F(PjrtTest, CompiledProgramsAreKeptAndFoundAgain) {
   run({.compiled = 1});
 }
 
-// The main job's step on 8 devices: written in under 100 ms, whatever the plugin then takes.
-TEST_F(PjrtTest, WritingTheMlpTakesLittleTime) {
+// The main job's step on 8 devices. How long writing it takes, whatever the plugin then takes, is
+// printed; `mlp_bench --kinds` measures it (pjrt_text).
+TEST_F(PjrtTest, WhatIsWrittenAndCompiledIsCounted) {
   const auto backend = Pjrt();
   const program::Program program = sharding::MlpTrainStep();
   const mesh::Mesh mesh = *mesh::Mesh::Parse("batch=8");
@@ -123,7 +124,10 @@ TEST_F(PjrtTest, WritingTheMlpTakesLittleTime) {
   const auto executable = backend->Compile(plan, ranks, nullptr);
   ASSERT_TRUE(executable.ok()) << executable.status().ToString();
   const PjrtCounts counts = CountsOfPjrtBackend(*backend);
-  EXPECT_LT(counts.lowering_seconds, 0.1);
+  EXPECT_EQ(counts.compiled, 1);
+  EXPECT_EQ(counts.cached, 0);
+  EXPECT_GT(counts.lowering_seconds, 0);
+  EXPECT_GT(counts.compile_seconds, 0);
   std::printf("written in %.1f ms, compiled in %.0f ms\n", counts.lowering_seconds * 1e3,
               counts.compile_seconds * 1e3);
 }

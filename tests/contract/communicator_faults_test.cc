@@ -293,20 +293,18 @@ TEST_P(FaultsOnEveryWay, AnotherOrderOfCollectivesIsAnErrorThatNamesBoth) {
 
 // --- abort, and leaving
 
-TEST_P(FaultsOnEveryWay, AbortWakesEverybodySoonAndTheNextConnectMendsIt) {
+TEST_P(FaultsOnEveryWay, AbortWakesEverybodyAndTheNextConnectMendsIt) {
   const auto texts = RunProcesses(Three(GetParam(), false), [&](Member& member) -> std::string {
     if (!member.connected.ok()) return member.connected.ToString();
     const auto c = member.make(Line(3));
     Status status = SumOnes(*c, member.process);
     if (!status.ok()) return status.ToString();
-    steady_clock::time_point begin;
     std::string text;
     if (member.process == 2) {
       // The others are in a collective that we never begin.
       if (!WaitUntil([&] { return member.board->flags[0].load() == 2; })) {
         return "the others did not wait";
       }
-      begin = steady_clock::now();
       member.fabric->Abort(Unavailable("the watcher says so"));
       text = SumOnes(*c, member.process).ToString();
     } else {
@@ -315,11 +313,10 @@ TEST_P(FaultsOnEveryWay, AbortWakesEverybodySoonAndTheNextConnectMendsIt) {
         member.board->flags[0].fetch_add(1);
       });
       text = SumOnes(*c, member.process).ToString();
-      begin = steady_clock::now();
       const std::string later = SumOnes(*c, member.process).ToString();
       if (!Has(later, "UNAVAILABLE")) return "later: " + later;
     }
-    if (steady_clock::now() - begin > seconds(10)) return "late";
+    // Of the abort, and of no deadline.
     if (!Has(text, "UNAVAILABLE") || !Has(text, "the watcher says so")) return text;
     FabricGroup next = member.group;
     next.incarnation = 2;
@@ -330,9 +327,8 @@ TEST_P(FaultsOnEveryWay, AbortWakesEverybodySoonAndTheNextConnectMendsIt) {
   for (const std::string& text : texts) EXPECT_EQ(text, "OK");
 }
 
-// How long it takes, on a machine that has nothing else to do, is printed; asserted is only that
-// nobody waits for a deadline.
-TEST_P(FaultsOnEveryWay, AbortTakesMilliseconds) {
+// What wakes a call is the abort and no deadline. How long that takes is printed.
+TEST_P(FaultsOnEveryWay, AbortEndsACallThatWaits) {
   std::atomic<int64_t> begun{0}, ended{0};
   ProcessesOptions options = Three(GetParam(), false);
   options.processes = 2;
@@ -347,16 +343,17 @@ TEST_P(FaultsOnEveryWay, AbortTakesMilliseconds) {
     std::jthread aborter([&] {
       WaitUntil([&] { return !member.fabric->waiting().peers.empty(); });
       begun.store(steady_clock::now().time_since_epoch().count());
-      member.fabric->Abort(Unavailable("now"));
+      member.fabric->Abort(Unavailable("the watcher says so"));
     });
     const Status status = SumOnes(*c, member.process);
     ended.store(steady_clock::now().time_since_epoch().count());
     member.board->flags[0].store(1);
-    return status.code() == StatusCode::kUnavailable ? "" : status.ToString();
+    const bool aborted =
+        status.code() == StatusCode::kUnavailable && Has(status.ToString(), "the watcher says so");
+    return aborted ? "" : status.ToString();
   });
   for (const std::string& text : texts) EXPECT_EQ(text, "");
   std::cout << "abort took " << static_cast<double>(ended.load() - begun.load()) * 1e-6 << " ms\n";
-  EXPECT_LT(ended.load() - begun.load(), 10'000'000'000);
 }
 
 TEST_P(FaultsOnEveryWay, AProcessThatLeavesIsNotLostUntilItIsNeeded) {

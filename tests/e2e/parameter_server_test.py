@@ -171,12 +171,10 @@ class Example(Case):
         for line in run.stderr:
             if "a second signal kills them" in line:
                 break
-        asked = time.monotonic()
         os.killpg(run.pid, signal.SIGINT)
         _, err = run.communicate(timeout=TIMEOUT)
         self.assertEqual(run.returncode, 130, err)
         self.assertIn("killing what still runs", err)
-        self.assertLess(time.monotonic() - asked, 10)
         self.assertFalse(any(pathlib.Path(f"/proc/{pid}").exists() for pid in servers))
 
     def is_server(self, process, out):

@@ -91,7 +91,8 @@ int64_t Flood::Look() {
   return std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ever; });
 }
 
-Result<std::string> Get(int port, const std::string& path, Duration timeout) {
+Result<std::string> Get(int port, const std::string& path, Duration timeout,
+                        const std::string& host) {
   const auto bad = [&](const std::string& got) {
     return Unavailable("GET " + path + ": expected an answer within " +
                        std::to_string(timeout / std::chrono::milliseconds(1)) + " ms, got: " + got);
@@ -99,7 +100,7 @@ Result<std::string> Get(int port, const std::string& path, Duration timeout) {
   const Duration until = Now() + timeout;
   const int fd = Connect(port);
   if (fd < 0) return bad(std::strerror(errno));
-  std::string ask = "GET " + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", answer;
+  std::string ask = "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n", answer;
   Status status = OkStatus();
   for (;;) {
     pollfd wait{

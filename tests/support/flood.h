@@ -41,8 +41,9 @@ class Flood {
   std::jthread thread_;  // last
 };
 
-// GETs http://127.0.0.1:port/path over a connection of its own. Errors: kUnavailable for no answer
-// within `timeout`, all told.
-Result<std::string> Get(int port, const std::string& path, Duration timeout);
+// GETs http://127.0.0.1:port/path over a connection of its own, asking for `host`. Errors:
+// kUnavailable for no answer within `timeout`, all told.
+Result<std::string> Get(int port, const std::string& path, Duration timeout,
+                        const std::string& host = "127.0.0.1");
 
 }  // namespace meshtrain::test

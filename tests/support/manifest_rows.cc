@@ -78,7 +78,10 @@ void Merge(Node* into, const Node& more) {
       if (known.key == member.key) found = &known.value;
     }
     // A program has one of each.
-    const bool one = member.key == "model" || member.key == "loss" || member.key == "optimizer";
+    bool one = member.key == "model" || member.key == "loss" || member.key == "optimizer";
+    for (const Entry& source : Sources().entries) {
+      one = one || member.value.Find(source.name) != nullptr;
+    }
     if (found != nullptr && one) {
       *found = member.value;
     } else if (found != nullptr) {

@@ -52,6 +52,11 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+{{- if .Values.networkPolicies.enabled }}
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, create]
+{{- end }}
 {{- if eq .Values.gangScheduler "volcano" }}
 - apiGroups: [scheduling.volcano.sh]
   resources: [podgroups]
@@ -61,6 +66,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
   resources: [podgroups]
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
+{{- end }}
+
+{{- /* Who may reach the processes of jobs at meshtrain-http, as a JSON list: the operator, for /progress, and scrapers. */}}
+{{- define "meshtrain.httpPeers" -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) }}
+{{- $pods := dict "matchLabels" (fromYaml (include "meshtrain.selector" .)) }}
+{{- concat (list (dict "namespaceSelector" $namespace "podSelector" $pods)) .Values.networkPolicies.scrapers | toJson }}
 {{- end }}
 
 {{- /* Without openShift the images' own user; there the namespace gives one, which must not be named here. */}}

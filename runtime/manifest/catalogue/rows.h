@@ -19,6 +19,8 @@
   ROW(Add, Add)                                       \
   ROW(Concatenate, Concatenate)                       \
   ROW(Embedding, Embedding)                           \
+  ROW(PositionEmbedding, PositionEmbedding)           \
+  ROW(MultiHeadAttention, MultiHeadAttention)         \
   ROW(Conv1d, Conv1d)                                 \
   ROW(Conv2d, Conv2d)                                 \
   ROW(Conv3d, Conv3d)                                 \
@@ -65,17 +67,21 @@
   ROW(Mse, MeanSquaredError)                                        \
   ROW(Mae, MeanAbsoluteError)
 
-#define MT_METRICS(ROW)                                     \
-  ROW(Accuracy, Accuracy)                                   \
-  ROW(SparseCategoricalAccuracy, SparseCategoricalAccuracy) \
-  ROW(CategoricalAccuracy, CategoricalAccuracy)             \
-  ROW(BinaryAccuracy, BinaryAccuracy)                       \
-  ROW(MeanSquaredError, MeanSquaredError)                   \
-  ROW(MeanAbsoluteError, MeanAbsoluteError)                 \
-  ROW(Mse, MeanSquaredError)                                \
+#define MT_METRICS(ROW)                                             \
+  ROW(Accuracy, Accuracy)                                           \
+  ROW(SparseCategoricalAccuracy, SparseCategoricalAccuracy)         \
+  ROW(CategoricalAccuracy, CategoricalAccuracy)                     \
+  ROW(SparseTopKCategoricalAccuracy, SparseTopKCategoricalAccuracy) \
+  ROW(TopKCategoricalAccuracy, TopKCategoricalAccuracy)             \
+  ROW(BinaryAccuracy, BinaryAccuracy)                               \
+  ROW(MeanSquaredError, MeanSquaredError)                           \
+  ROW(MeanAbsoluteError, MeanAbsoluteError)                         \
+  ROW(Mse, MeanSquaredError)                                        \
   ROW(Mae, MeanAbsoluteError)
 
-#define MT_SOURCES(ROW) ROW(Idx, Idx)
+#define MT_SOURCES(ROW) \
+  ROW(Idx, Idx)         \
+  ROW(Text, Text)
 
 namespace meshtrain::manifest {
 

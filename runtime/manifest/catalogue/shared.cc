@@ -32,7 +32,9 @@ Field ClipValue() {
 }  // namespace
 
 Field ActivationOption(const Says& says) {
-  return option::Word("activation", {"linear", "relu", "gelu", "sigmoid", "tanh", "softmax"}, says);
+  return option::Word(
+      "activation",
+      {"linear", "relu", "gelu", "sigmoid", "tanh", "softmax", "gelu_tanh", "silu"}, says);
 }
 
 Field RegularizerOption(std::string_view name, std::string_view about) {
@@ -105,6 +107,11 @@ std::vector<Field> OptimizerOptions(std::string_view rate, std::vector<Field> ow
                      {.about = "Weights shrink by this share of the learning rate in each step.",
                       .fallback = "none (adamw: 0.004)",
                       .sample = "0.5"}),
+      option::Texts("exclude_from_weight_decay",
+                    {.about = "Not those whose path contains one of these.",
+                     .fallback = "[]",
+                     .sample = "[bias]",
+                     .beside = "{weight_decay: 0.5}"}),
   };
   for (Field& field : own) all.push_back(std::move(field));
   return all;

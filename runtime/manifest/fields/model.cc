@@ -1,6 +1,8 @@
 // `model`: a chain of layers, or a graph.
 #include <algorithm>
+#include <map>
 #include <set>
+#include <span>
 
 #include "runtime/base/text.h"
 #include "runtime/manifest/catalogue/catalogue.h"
@@ -10,56 +12,220 @@
 namespace meshtrain::manifest {
 namespace {
 
+// Letters, digits and _, not a digit first. With dots: several of those, of which all but the first
+// may be numbers, as a weight's path has them: "blocks.0.attention".
 bool IsName(std::string_view text) {
-  if (text.empty() || (text[0] >= '0' && text[0] <= '9')) return false;
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  });
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  bool first = true;
+  for (const std::string& part : Split(text, '.')) {
+    const bool word = !part.empty() && std::all_of(part.begin(), part.end(), [&](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || digit(c) || c == '_';
+    });
+    const bool number = word && std::all_of(part.begin(), part.end(), digit);
+    if (!word || (digit(part[0]) && (first || !number))) return false;
+    first = false;
+  }
+  return true;
 }
+constexpr std::string_view kNameRule =
+    "letters, digits and _, not a digit first, or several of those with dots between";
 
-// Reads one entry. `names`: the layers before it; null where inputs are not spoken of (a list).
-std::optional<Layer> ReadLayer(Problems& problems, const Node& node, const std::string& path,
-                               const std::vector<std::string>* names) {
-  const auto named = ReadNamed(problems, node, path, Layers().noun);
-  if (!named) return std::nullopt;
-  const Entry* row = Layers().Find(named->name);
-  if (row == nullptr) {
-    problems.Add(
-        named->place, path,
-        "unknown layer `" + Excerpt(named->name) + "`" + Suggest(named->name, Layers().names()));
-    return std::nullopt;
+// Layers that stand in the text several times: `repeat`, in the place of a layer.
+constexpr std::string_view kRepeat = "repeat";
+// What its layers call what it is given.
+constexpr std::string_view kBlockInput = "input";
+// A mistake in a number must not fill the memory.
+constexpr size_t kMostLayers = 20000;
+
+// Reads a list of layers, with those that it repeats written out: layer `ln` of `repeat: {name:
+// blocks, times: 2, ...}` becomes blocks.0.ln and blocks.1.ln.
+class LayerList {
+ public:
+  // `graph`: whether layers name their inputs. `outer`: what may be named besides them, and what
+  // errors say of such a name.
+  LayerList(Problems& problems, bool graph, std::vector<std::string> outer,
+            std::string_view outer_is)
+      : problems_(problems), graph_(graph), outer_is_(outer_is), names_(std::move(outer)) {
+    taken_.insert(names_.begin(), names_.end());
   }
-  Layer layer{.kind = named->name, .spot = {named->place, path + "." + named->name}};
-  Fields fields(problems, named->options, layer.spot.path, "option");
-  layer.name = fields.Text("name");
-  if (fields.Get("name") != nullptr && !IsName(layer.name)) {
-    fields.Wrong("name", "letters, digits and _, not a digit first");
-  }
-  ReadFields(fields, row->options, &layer.options);
-  if (names == nullptr) {
-    if (row->several_inputs) {
-      problems.Add(named->place, layer.spot.path,
-                   "takes several inputs: write the model as `layers:` with `inputs:`");
+
+  void Read(const Node& list, const std::string& path) {
+    ClaimNames(list, path);
+    for (size_t i = 0; i < list.list.size(); ++i) {
+      const std::string at = path + "[" + std::to_string(i) + "]";
+      const Node& entry = list.list[i];
+      if (entry.IsMap() && entry.members.size() == 1 && entry.members[0].key == kRepeat) {
+        Repeat(entry.members[0], at + "." + std::string(kRepeat));
+      } else if (entry.IsScalar() && entry.scalar == kRepeat) {
+        problems_.Add(entry.place, at, "expected `repeat: {times: N, layers: [...]}`, got: repeat");
+        whole = false;
+      } else {
+        One(entry, at);
+      }
     }
-    return layer;
   }
-  if (const Node* inputs = fields.Get("inputs")) {
-    layer.inputs =
-        inputs->IsScalar() ? std::vector<std::string>{inputs->scalar} : fields.Texts("inputs");
-  } else {
-    layer.inputs = {names->back()};
+
+  // In order, with what each takes.
+  std::vector<Layer> layers;
+  bool whole = true;  // no entry was left out because of a mistake
+
+  // What may be named at the end of the list: layers and what was there before, the last one last.
+  const std::vector<std::string>& names() const { return names_; }
+  // The layer that `name` stands for: itself, or the last one of a repetition.
+  std::string Resolved(const std::string& name) const {
+    const auto alias = aliases_.find(name);
+    return alias == aliases_.end() ? name : alias->second;
   }
-  for (const std::string& input : layer.inputs) {
-    if (std::find(names->begin(), names->end(), input) != names->end()) continue;
-    problems.Add(
-        fields.PlaceOf("inputs"), fields.Path("inputs"),
-        "no layer before this one is named `" + Excerpt(input) + "`" + Suggest(input, *names));
+
+ private:
+  // Automatic names first need all that are given: `dense` is free unless some layer claims it.
+  void ClaimNames(const Node& list, const std::string& path) {
+    const std::set<std::string, std::less<>> outer = taken_;
+    for (const Node& entry : list.list) {
+      if (!entry.IsMap() || entry.members.size() != 1) continue;
+      const Node* name = entry.members[0].value.Find("name");
+      if (name == nullptr || !name->IsScalar()) continue;
+      if (taken_.insert(name->scalar).second) continue;
+      const size_t index = static_cast<size_t>(&entry - list.list.data());
+      problems_.Add(name->place,
+                    path + "[" + std::to_string(index) + "]." + entry.members[0].key + ".name",
+                    outer.contains(name->scalar)
+                        ? "`" + Excerpt(name->scalar) + "` " + std::string(outer_is_)
+                        : "another layer is named `" + Excerpt(name->scalar) + "` already");
+    }
   }
-  if (layer.inputs.empty() || (!row->several_inputs && layer.inputs.size() > 1)) {
-    fields.Wrong("inputs", row->several_inputs ? "at least one name" : "one name");
+
+  std::string NameOf(Fields& fields, std::string_view kind) {
+    std::string name = fields.Text("name");
+    if (fields.Get("name") != nullptr) {
+      if (!IsName(name)) fields.Wrong("name", kNameRule);
+      return name;
+    }
+    name = kind;
+    for (int n = 1; !taken_.insert(name).second; ++n) {
+      name = std::string(kind) + "_" + std::to_string(n);
+    }
+    return name;
   }
-  return layer;
-}
+
+  // What an entry's `inputs` name, as layers; the one before where it has none.
+  std::vector<std::string> InputsOf(Fields& fields, bool several) {
+    std::vector<std::string> inputs;
+    if (const Node* given = fields.Get("inputs")) {
+      inputs = given->IsScalar() ? std::vector<std::string>{given->scalar} : fields.Texts("inputs");
+    } else {
+      inputs = {names_.back()};
+    }
+    for (std::string& input : inputs) {
+      if (std::find(names_.begin(), names_.end(), input) == names_.end()) {
+        problems_.Add(
+            fields.PlaceOf("inputs"), fields.Path("inputs"),
+            "no layer before this one is named `" + Excerpt(input) + "`" + Suggest(input, names_));
+      }
+      input = Resolved(input);
+    }
+    if (inputs.empty() || (!several && inputs.size() > 1)) {
+      fields.Wrong("inputs", several ? "at least one name" : "one name");
+    }
+    return inputs;
+  }
+
+  void One(const Node& node, const std::string& path) {
+    const auto named = ReadNamed(problems_, node, path, Layers().noun);
+    const Entry* row = named ? Layers().Find(named->name) : nullptr;
+    if (row == nullptr) {
+      whole = false;
+      if (!named) return;
+      std::vector<std::string> known = Layers().names();
+      known.emplace_back(kRepeat);
+      problems_.Add(named->place, path,
+                    "unknown layer `" + Excerpt(named->name) + "`" + Suggest(named->name, known));
+      return;
+    }
+    Layer layer{.kind = named->name, .spot = {named->place, path + "." + named->name}};
+    Fields fields(problems_, named->options, layer.spot.path, "option");
+    ReadFields(fields, row->options, &layer.options);
+    if (graph_) {
+      layer.inputs = InputsOf(fields, row->several_inputs);
+    } else if (row->several_inputs) {
+      problems_.Add(named->place, layer.spot.path,
+                    "takes several inputs: write the model as `layers:` with `inputs:`");
+    }
+    layer.name = NameOf(fields, layer.kind);
+    names_.push_back(layer.name);
+    layers.push_back(std::move(layer));
+  }
+
+  void Repeat(const Node::Member& entry, const std::string& path) {
+    Fields fields(problems_, entry.value, path, "option");
+    fields.Need("times");
+    const int64_t times = fields.Int("times", 1, {.least = 1});
+    const Node* list = fields.Need("layers");
+    std::vector<std::string> visible = names_;
+    std::vector<std::string> inputs;
+    if (graph_) {
+      inputs = InputsOf(fields, /*several=*/false);
+      visible.emplace_back(kBlockInput);
+    }
+    const std::string name = NameOf(fields, kRepeat);
+    LayerList block(problems_, graph_, std::move(visible), "is a name from before the block");
+    block.aliases_ = aliases_;
+    if (!graph_) block.taken_.clear();  // nothing is named, so nothing can be confused
+    if (list != nullptr && (!list->IsList() || list->list.empty())) {
+      fields.Wrong("layers", "a list of layers");
+      list = nullptr;
+    }
+    if (list != nullptr) block.Read(*list, path + ".layers");
+    std::string output = block.layers.empty() ? "" : block.names_.back();
+    if (graph_) {
+      output = fields.Text("output", output);
+      const bool known = std::any_of(block.layers.begin(), block.layers.end(), [&](const Layer& l) {
+        return l.name == block.Resolved(output);
+      });
+      if (!known && !block.layers.empty()) fields.Wrong("output", "the name of a layer of `layers`");
+      output = block.Resolved(output);
+    }
+    const auto copies = static_cast<size_t>(std::min<int64_t>(times, kMostLayers));
+    if (layers.size() + block.layers.size() * copies > kMostLayers) {
+      fields.Wrong("times", "at most " + std::to_string(kMostLayers) + " layers in all");
+      names_.push_back(name);
+      whole = false;
+      return;
+    }
+    if (!block.whole || block.layers.empty()) {
+      whole = false;
+      names_.push_back(name);
+      return;
+    }
+    std::set<std::string, std::less<>> own;
+    for (const Layer& layer : block.layers) own.insert(layer.name);
+    std::string given = inputs.empty() ? "" : inputs[0];
+    for (int64_t copy = 0; copy < times; ++copy) {
+      const std::string prefix = name + "." + std::to_string(copy) + ".";
+      for (Layer layer : block.layers) {
+        layer.name = prefix + layer.name;
+        for (std::string& input : layer.inputs) {
+          if (own.contains(input)) {
+            input = prefix + input;
+          } else if (input == kBlockInput) {
+            input = given;
+          }
+        }
+        layers.push_back(std::move(layer));
+      }
+      if (graph_) given = prefix + output;
+    }
+    names_.push_back(name);
+    aliases_[name] = given;
+  }
+
+  Problems& problems_;
+  const bool graph_;
+  const std::string_view outer_is_;
+  std::vector<std::string> names_;
+  std::set<std::string, std::less<>> taken_;
+  std::map<std::string, std::string> aliases_;  // of repetitions, what they give
+};
 
 // `inputs`: what the model's inputs are called.
 Model ReadModel(Problems& problems, const Node& node, const std::string& path,
@@ -85,50 +251,26 @@ Model ReadModel(Problems& problems, const Node& node, const std::string& path,
                      ", got: " + (list->IsList() ? "an empty list" : list->Describe()));
     return model;
   }
-  // Automatic names first need all that are given: `dense` is free unless some layer claims it.
-  std::set<std::string, std::less<>> taken(inputs.begin(), inputs.end());
-  for (const Node& entry : list->list) {
-    if (!entry.IsMap() || entry.members.size() != 1) continue;
-    const Node* name = entry.members[0].value.Find("name");
-    if (name == nullptr || !name->IsScalar()) continue;
-    if (!taken.insert(name->scalar).second) {
-      const size_t index = static_cast<size_t>(&entry - list->list.data());
-      problems.Add(name->place,
-                   list_path + "[" + std::to_string(index) + "]." + entry.members[0].key + ".name",
-                   std::find(inputs.begin(), inputs.end(), name->scalar) != inputs.end()
-                       ? "`" + Excerpt(name->scalar) + "` names the model's input"
-                       : "another layer is named `" + Excerpt(name->scalar) + "` already");
-    }
-  }
-  std::vector<std::string> names = inputs;
-  for (size_t i = 0; i < list->list.size(); ++i) {
-    auto layer = ReadLayer(problems, list->list[i], list_path + "[" + std::to_string(i) + "]",
-                           model.functional ? &names : nullptr);
-    if (!layer) continue;
-    if (layer->name.empty()) {
-      layer->name = layer->kind;
-      for (int n = 1; !taken.insert(layer->name).second; ++n) {
-        layer->name = layer->kind + "_" + std::to_string(n);
-      }
-    }
-    names.push_back(layer->name);
-    model.layers.push_back(std::move(*layer));
-  }
+  LayerList read(problems, model.functional, inputs, "names the model's input");
+  read.Read(*list, list_path);
+  model.layers = std::move(read.layers);
   if (model.functional) {
-    model.output = fields->Text("output", names.back());
-    if (model.layers.size() != list->list.size()) return model;
-    const auto layers = std::span(names).subspan(inputs.size());
-    if (std::find(layers.begin(), layers.end(), model.output) == layers.end() && !layers.empty()) {
+    const std::string output = fields->Text("output", read.names().back());
+    model.output = read.Resolved(output);
+    if (!read.whole) return model;
+    const auto layers = std::span(read.names()).subspan(inputs.size());
+    if (std::find(layers.begin(), layers.end(), output) == layers.end() && !layers.empty()) {
       fields->Wrong("output", "the name of a layer (" + Join(layers, ", ") + ")");
       return model;
     }
     // Layers stand behind those they use, so one walk from the end finds what the output needs.
     std::set<std::string, std::less<>> needed = {model.output};
+    std::set<std::string> told;  // of copies that are repeated, once
     for (size_t i = model.layers.size(); i-- > 0;) {
       const Layer& layer = model.layers[i];
       if (needed.contains(layer.name)) {
         needed.insert(layer.inputs.begin(), layer.inputs.end());
-      } else {
+      } else if (told.insert(layer.spot.path).second) {
         problems.Add(layer.spot.place, layer.spot.path,
                      "layer `" + Excerpt(layer.name) + "` does not reach the output `" +
                          Excerpt(model.output) + "`");
@@ -176,7 +318,8 @@ Field ModelField() {
       [](const Program& program) -> std::optional<Node> { return WriteModel(program.model); },
       {.about =
            "The layers. In a graph, {layers: [...], output: NAME}, a layer names its "
-           "`inputs`: x (a component of the data), or layers before it. Each may have a `name`.",
+           "`inputs`: x (a component of the data), or layers before it. Each may have a `name`. "
+           "`repeat: {name, times, layers}` in the place of a layer: those layers, so many times.",
        .sample = "[flatten, dense: {units: 10}, dense: {units: 3}]"});
   field.type = FieldType::kChoices;
   field.of = &Layers();

@@ -7,13 +7,15 @@
 namespace meshtrain::nn {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, ActivationKind>, 6> kActivations = {{
+constexpr std::array<std::pair<std::string_view, ActivationKind>, 8> kActivations = {{
     {"linear", ActivationKind::kLinear},
     {"relu", ActivationKind::kRelu},
     {"gelu", ActivationKind::kGelu},
     {"sigmoid", ActivationKind::kSigmoid},
     {"tanh", ActivationKind::kTanh},
     {"softmax", ActivationKind::kSoftmax},
+    {"gelu_tanh", ActivationKind::kGeluTanh},
+    {"silu", ActivationKind::kSilu},
 }};
 
 }  // namespace
@@ -52,6 +54,10 @@ Value Activate(const Value& x, ActivationKind kind) {
       return program::Tanh(x);
     case ActivationKind::kSoftmax:
       return program::Softmax(x);
+    case ActivationKind::kGeluTanh:
+      return program::Gelu(x, /*approximate=*/true);
+    case ActivationKind::kSilu:
+      return program::Silu(x);
   }
   return x;
 }

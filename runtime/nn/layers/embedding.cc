@@ -34,6 +34,7 @@ LayerPtr Embedding(const std::string& name, const Options& given) {
       InitializerOf(given, "embeddings_initializer", options.embeddings_initializer);
   options.embeddings_regularizer = RegularizerOf(given, "embeddings_regularizer");
   options.embeddings_layout = given.Texts("embeddings_layout");
+  if (given.Text("dtype") == "f64") options.dtype = program::DType::kF64;
   return Make<nn::Embedding>(given.Int("input_dim", 1), given.Int("output_dim", 1),
                              std::move(options));
 }

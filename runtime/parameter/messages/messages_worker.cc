@@ -43,6 +43,14 @@ void Fields(auto& walk, Of<data::IdxFiles> auto& m) {
   walk(m.labels, MT_WIRE(labels));
   walk(m.labels_as, MT_WIRE(labels_as));
 }
+void Fields(auto& walk, Of<data::TextFile> auto& m) {
+  walk(m.file, MT_WIRE(file));
+  walk(m.length, MT_WIRE(length));
+  walk(m.stride, MT_WIRE(stride));
+  walk(m.alphabet, MT_WIRE(alphabet));
+  walk(m.validation_split, MT_WIRE(validation_split));
+  walk(m.validation, MT_WIRE(validation));
+}
 void Fields(auto& walk, Of<data::Arrays> auto& m) {
   walk(m.components, MT_WIRE(types));
   walk(m.file, MT_WIRE(file));
@@ -53,7 +61,8 @@ void Fields(auto& walk, Of<data::Arrays> auto& m) {
 void Fields(auto& walk, Of<Dataset> auto& m) {
   walk(m.name, MT_WIRE(name));
   walk.OneOf(m.spec.source.from, "expected a known source of a dataset",
-             As<data::IdxFiles>(MT_WIRE(idx)), As<data::Arrays>(MT_WIRE(arrays)));
+             As<data::IdxFiles>(MT_WIRE(idx)), As<data::Arrays>(MT_WIRE(arrays)),
+             As<data::TextFile>(MT_WIRE(text)));
   walk(m.spec.source.take, MT_WIRE(take));
   walk(m.spec.stages, MT_WIRE(stages));
   walk(m.spec.classes, MT_WIRE(classes));

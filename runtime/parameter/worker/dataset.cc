@@ -73,6 +73,10 @@ Result<data::PipelineSpec> SpecOf(const Dataset& dataset, int worker, int worker
       spec.stages.insert(spec.stages.begin(), data::MapStage{{data::Cast{type}}, 1});
     }
   }
+  if (const auto* text = std::get_if<data::TextFile>(&spec.source.from)) {
+    arrays.file = text->file;
+    spec.stages.insert(spec.stages.begin(), data::MapStage{{data::Cast{mesh::DType::kI32}}, 1});
+  }
   spec.source = {.from = std::move(arrays)};
   return spec;
 }

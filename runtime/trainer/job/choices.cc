@@ -1,5 +1,7 @@
 #include "runtime/trainer/job/choices.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "runtime/checkpoint/weights.h"
@@ -46,6 +48,24 @@ Result<std::vector<mesh::Tensor>> InitialWeightsOf(const manifest::Program& prog
   std::vector<checkpoint::NamedType> wanted;
   for (const nn::Parameter& p : parameters) wanted.push_back({p.name(), p.type()});
   return checkpoint::LoadWeights(program.initial_weights, wanted);
+}
+
+std::set<std::string, std::less<>> OwnHostNames(const JobConfig& config) {
+  std::set<std::string, std::less<>> names;
+  const auto add = [&](std::string name) {
+    for (char& c : name) {
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    }
+    if (!name.empty()) names.insert(std::move(name));
+  };
+  add(config.host);
+  char machine[256] = "";
+  if (::gethostname(machine, sizeof machine - 1) == 0) add(machine);
+  if (config.job.tf_config) {
+    const std::string address = config.job.tf_config->cluster.host(config.job.tf_config->task);
+    add(address.substr(0, address.rfind(':')));
+  }
+  return names;
 }
 
 std::string ModelPath(const JobConfig& config) { return config.output + "/model.safetensors"; }

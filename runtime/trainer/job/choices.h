@@ -2,6 +2,7 @@
 // where it saves, and what its errors call the manifest.
 #pragma once
 
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,6 +38,10 @@ MeshRunner::Trace TraceOf(const recipe::Declared& program);
 // Errors: LoadWeights'.
 Result<std::vector<mesh::Tensor>> InitialWeightsOf(const manifest::Program& program,
                                                    std::span<const nn::Parameter> parameters);
+
+// Names by which the process's web server is asked, in lower case: the host of --metrics-address,
+// the machine's own, and in a cluster the one that its peers are told.
+std::set<std::string, std::less<>> OwnHostNames(const JobConfig& config);
 
 // Where the trained weights go.
 std::string ModelPath(const JobConfig& config);

@@ -13,6 +13,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
+#include "runtime/trainer/job/choices.h"
 
 namespace meshtrain::trainer {
 namespace {
@@ -106,16 +107,21 @@ Result<std::unique_ptr<Reporter>> Reporter::Create(const JobConfig& config, Job 
     Reporter* r = reporter.get();
     MT_ASSIGN_OR_RETURN(
         reporter->endpoints_,
-        telemetry::Endpoints::Start({.host = config.host, .port = *config.port},
-                                    {.metrics = [r] { return r->metrics_->Text(); },
-                                     .progress = [r] { return telemetry::ProgressJson(r->Now()); },
-                                     .healthy = {},
-                                     .ready =
-                                         [r] {
-                                           MutexLock lock(r->mutex_);
-                                           return r->ready_;
-                                         },
-                                     .page = [r] { return r->Page(/*live=*/true); }}));
+        telemetry::Endpoints::Start(
+            {.host = config.host, .port = *config.port, .names = OwnHostNames(config)},
+            {.metrics =
+                 [r] {
+                   r->training_->Look();
+                   return r->metrics_->Text();
+                 },
+             .progress = [r] { return telemetry::ProgressJson(r->Now()); },
+             .healthy = {},
+             .ready =
+                 [r] {
+                   MutexLock lock(r->mutex_);
+                   return r->ready_;
+                 },
+             .page = [r] { return r->Page(/*live=*/true); }}));
   }
   return reporter;
 }

@@ -1,8 +1,23 @@
 #include "runtime/trainer/job/server_metrics.h"
 
-#include <string>
+#include <algorithm>
 
 namespace meshtrain::trainer {
+namespace {
+
+constexpr char kWorkerSteps[] = "meshtrain_parameter_worker_steps_total";
+constexpr char kWorkerStepsHelp[] =
+    "Steps of the worker that has done the fewest, and of the one that has done the most.";
+
+// No worker has undone a step, so neither of the two falls.
+int64_t Least(const std::vector<int64_t>& steps) {
+  return steps.empty() ? 0 : *std::min_element(steps.begin(), steps.end());
+}
+int64_t Most(const std::vector<int64_t>& steps) {
+  return steps.empty() ? 0 : *std::max_element(steps.begin(), steps.end());
+}
+
+}  // namespace
 
 ServerMetrics::ServerMetrics(telemetry::Metrics& metrics, const parameter::Coordinator& coordinator)
     : coordinator_(coordinator),
@@ -16,14 +31,9 @@ ServerMetrics::ServerMetrics(telemetry::Metrics& metrics, const parameter::Coord
       servers_lost_(
           metrics.AddCounter("meshtrain_parameter_servers_lost_total", "Parameter servers lost.")),
       damaged_(metrics.AddCounter(kDamagedFrames, kDamagedFramesHelp)),
-      ready_(metrics.AddGauge("meshtrain_parameter_workers_ready", "Workers that take steps.")) {
-  for (int w = 0; w < coordinator.num_workers(); ++w) {
-    worker_steps_.push_back(metrics.AddCounter("meshtrain_parameter_worker_steps_total",
-                                               "Steps that a worker has done.",
-                                               {{"worker", std::to_string(w)}}));
-  }
-  seen_.worker_steps.resize(worker_steps_.size());
-}
+      least_steps_(metrics.AddCounter(kWorkerSteps, kWorkerStepsHelp, {{"worker", "least"}})),
+      most_steps_(metrics.AddCounter(kWorkerSteps, kWorkerStepsHelp, {{"worker", "most"}})),
+      ready_(metrics.AddGauge("meshtrain_parameter_workers_ready", "Workers that take steps.")) {}
 
 Status ServerMetrics::OnStepEnd(const train::StepInfo&) {
   const parameter::DispatcherStats now = coordinator_.stats();
@@ -38,9 +48,8 @@ Status ServerMetrics::OnStepEnd(const train::StepInfo&) {
   const int64_t damaged = parameter::DamagedFrames();
   add(damaged_, damaged, seen_damaged_);
   seen_damaged_ = damaged;
-  for (size_t w = 0; w < worker_steps_.size(); ++w) {
-    add(worker_steps_[w], now.worker_steps[w], seen_.worker_steps[w]);
-  }
+  add(least_steps_, Least(now.worker_steps), Least(seen_.worker_steps));
+  add(most_steps_, Most(now.worker_steps), Most(seen_.worker_steps));
   ready_.Set(now.workers_ready);
   seen_ = now;
   return OkStatus();

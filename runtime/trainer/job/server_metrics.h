@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "runtime/base/status.h"
 #include "runtime/parameter/chief/coordinator.h"
@@ -25,7 +24,9 @@ class ServerMetrics final : public train::Callback {
  private:
   const parameter::Coordinator& coordinator_;
   telemetry::Counter pulled_, pushed_, rerun_, workers_lost_, servers_lost_, damaged_;
-  std::vector<telemetry::Counter> worker_steps_;
+  // Of the worker that has done the fewest, and the most; a series each would be as many as
+  // workers.
+  telemetry::Counter least_steps_, most_steps_;
   telemetry::Gauge ready_;
   parameter::DispatcherStats seen_;
   int64_t seen_damaged_ = 0;

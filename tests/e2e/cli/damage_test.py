@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 from pathlib import Path
 
@@ -135,9 +134,7 @@ class BadData(Case):
             bomb.write(struct.pack(">HBB", 0, 8, 3) + struct.pack(">III", 100, 10, 10))
             for _ in range(200):
                 bomb.write(bytes(size // 200))
-        began = time.monotonic()
         bombed = peak_bytes(65, "images.gz: byte 10016: expected the end after u8[100,10,10], got: more bytes")
-        self.assertLess(time.monotonic() - began, 60)
         self.assertLess(bombed, usual + size // 4)
 
 

@@ -31,7 +31,8 @@ class TensorBoardTest(unittest.TestCase):
             self.assertEqual([e.step for e in loss], list(range(1, 301)))
             self.assertEqual([e.value for e in loss], [np.float32(2 / math.sqrt(s)) for s in range(1, 301)])
             for event in loss:
-                self.assertTrue(begin - 1 <= event.wall_time <= time.time() + 1)
+                self.assertGreaterEqual(event.wall_time, begin - 1)
+                self.assertLessEqual(event.wall_time, time.time() + 1)
 
     def test_finds_train_and_test_as_two_runs(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -22,6 +22,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The conditions and events that `kubectl describe` prints, as far as they are the same in every
 // run: without times and ages, events in the order of their types and reasons, and without the
@@ -30,10 +31,14 @@ std::string WhatWentWrong(const std::string& described) {
   std::istringstream lines(described);
   std::string out;
   std::vector<std::string> conditions, events;
+  std::string advice;
   enum class Part { kNone, kConditions, kEvents } part = Part::kNone;
   for (std::string line; std::getline(lines, line);) {
     const std::string_view word = Trim(line);
-    if (word == "Conditions:") {
+    if (word.starts_with("What To Do:")) {
+      advice = "  What To Do:  " + std::string(Trim(word.substr(11))) + "\n";
+      part = Part::kNone;
+    } else if (word == "Conditions:") {
       part = Part::kConditions;
     } else if (line == "Events:") {
       part = Part::kEvents;
@@ -69,7 +74,8 @@ std::string WhatWentWrong(const std::string& described) {
   std::sort(events.begin(), events.end());
   out += "Conditions:\n";
   for (const std::string& condition : conditions) out += condition;
-  out += "Events:\n";
+  EXPECT_THAT(advice, Not(::testing::IsEmpty())) << described;
+  out += advice + "Events:\n";
   for (const std::string& event : events) out += event;
   return out;
 }

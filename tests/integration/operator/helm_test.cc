@@ -5,9 +5,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/text.h"
 #include "tests/integration/operator/operator_fixture.h"
+#include "tests/support/small_program.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -38,21 +40,27 @@ class HelmTest : public OperatorTest {
   json Deployment() { return Get({"apps", "v1", "deployments"}, kRelease); }
 
   // The operator's pod as the Deployment's controller made it; null while there is none.
-  json OperatorPod() {
+  json OperatorPod(const std::string& argument = "--threads=4") {
     json found;
     const auto version = api().client().List(
         kube::Pods(), {.ns = ns_, .label_selector = "app.kubernetes.io/component=operator"},
-        [&](std::string_view item) { found = json::parse(item); }, [] {}, {});
+        [&](std::string_view item) {
+          const json pod = json::parse(item);
+          const json& args = pod["spec"]["containers"][0]["args"];
+          if (std::find(args.begin(), args.end(), argument) != args.end()) found = pod;
+        },
+        [] {}, {});
     EXPECT_TRUE(version.ok());
     return found;
   }
 
   // What a kubelet would start, but for the port, which this machine gives: the pod's arguments and
-  // account.
-  void RunPod() {
+  // account. Of several pods, of which an old one stays until a new one is ready, it is one with
+  // this argument.
+  void RunPod(const std::string& argument = "--threads=4") {
     json pod;
     ASSERT_TRUE(Eventually([&] {
-      pod = OperatorPod();
+      pod = OperatorPod(argument);
       return pod.is_object();
     })) << Kubectl({"describe", "replicasets"});
     const std::string account = pod["spec"]["serviceAccountName"];
@@ -123,6 +131,95 @@ TEST_F(HelmTest, InstallsUpgradesAndUninstallsLeavingTheJobs) {
   api().Kubectl({"delete", "namespace", elsewhere, "--wait=false"});
 }
 
+// Fifty jobs run, ten of them sealed; the operator that follows would seal none and has another
+// worker image. The versions are the server's own count of writes.
+TEST_F(HelmTest, AnUpgradeAndARollbackRestartNoPodAndChangeNoStatus) {
+  constexpr int kJobs = 50, kSealed = 10;
+  const CommandResult installed =
+      Helm({"install", kRelease, Chart(), "--take-ownership", "--set", "logFormat=text"});
+  ASSERT_EQ(installed.exit_code, 0) << installed.out;
+  Kubectl(
+      {"wait", "--for=condition=Established", "crd/trainingjobs.meshtrain.dev", "--timeout=30s"});
+  RunPod();
+  const json pod = {{"spec", {{"containers", {{{"name", "trainer"}, {"image", "i"}}}}}}};
+  for (int i = 0; i < kJobs; ++i) {
+    const bool sealed = i < kSealed;
+    json worker = {{"replicas", sealed ? 2 : 1}, {"restartPolicy", "ExitCode"}};
+    if (!sealed) worker["template"] = pod;
+    json job = {{"apiVersion", "meshtrain.dev/v1"},
+                {"kind", "TrainingJob"},
+                {"metadata", {{"name", "job-" + std::to_string(i)}, {"namespace", ns_}}},
+                {"spec", {{"replicaSpecs", {{"worker", worker}}}}}};
+    if (sealed) job["spec"]["program"] = json::parse(testing_support::kProgram);
+    const auto made = api().client().Create(control::TrainingJobs(), ns_, job.dump(), {});
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+  }
+  const auto all = [&](const kube::Resource& resource, const std::string& selector) {
+    std::map<std::string, json> found;
+    const auto version = api().client().List(
+        resource, {.ns = ns_, .label_selector = selector},
+        [&](std::string_view item) {
+          json object = json::parse(item);
+          const std::string name = object["metadata"]["name"];
+          found[name] = std::move(object);
+        },
+        [&] { found.clear(); }, {});
+    EXPECT_TRUE(version.ok()) << version.status().ToString();
+    return found;
+  };
+  const auto pods = [&] { return all(kube::Pods(), "meshtrain.dev/job-name"); };
+  const auto jobs = [&] { return all(control::TrainingJobs(), ""); };
+  ASSERT_TRUE(Eventually([&] { return pods().size() == kJobs + kSealed; }));
+  for (const auto& [name, made] : pods()) SetRunning(name);
+  ASSERT_TRUE(Eventually([&] {
+    const auto now = jobs();
+    return std::count_if(now.begin(), now.end(), [](const auto& job) {
+             return job.second["status"].value("phase", "") == "Running";
+           }) == kJobs;
+  }));
+  // The last events are told, and then nothing is written any more.
+  const auto versions = [&] {
+    std::map<std::string, std::string> out;
+    for (const auto& objects : {jobs(), pods()}) {
+      for (const auto& [name, object] : objects) {
+        out[object["metadata"]["uid"]] = object["metadata"]["resourceVersion"];
+      }
+    }
+    return out;
+  };
+  std::map<std::string, std::string> before = versions();
+  ASSERT_TRUE(Eventually([&] {
+    SystemClock().SleepFor(std::chrono::seconds(1), {});
+    return std::exchange(before, versions()) == before;
+  }));
+  const auto was = jobs();
+  EXPECT_EQ(was.at("job-0")["status"]["security"], "mutualTLS");
+  StopPod();
+
+  const auto expect_nothing_changed = [&](const char* after) {
+    // It has looked at every job, and a moment more.
+    EXPECT_TRUE(Eventually([&] {
+      return process_->Metric("meshtrain_operator_reconcile_total{result=\"success\"") >= kJobs;
+    })) << after;
+    SystemClock().SleepFor(std::chrono::seconds(1), {});
+    EXPECT_EQ(versions(), before) << after << ": objects that were written, made or deleted";
+    const auto now = jobs();
+    for (const auto& [name, job] : was) EXPECT_EQ(now.at(name)["status"], job["status"]) << after;
+    EXPECT_THAT(process_->Log(), Not(HasSubstr("msg=done "))) << after;
+    StopPod();
+  };
+  const CommandResult upgraded =
+      Helm({"upgrade", kRelease, Chart(), "--reuse-values", "--set",
+            "threads=8,security=none,workerImage=registry.example/worker:2"});
+  ASSERT_EQ(upgraded.exit_code, 0) << upgraded.out;
+  RunPod("--threads=8");
+  expect_nothing_changed("upgrade");
+  const CommandResult back = Helm({"rollback", kRelease, "1"});
+  ASSERT_EQ(back.exit_code, 0) << back.out;
+  RunPod();
+  expect_nothing_changed("rollback");
+}
+
 TEST_F(HelmTest, InOneNamespaceItNeedsNoRightsInOthers) {
   // A CRD that an uninstalled release of another namespace left behind is taken over.
   const CommandResult installed = Helm({"install", kRelease, Chart(), "--take-ownership", "--set",
@@ -162,8 +259,8 @@ TEST_F(HelmTest, WhatIsOptionalIsTakenByTheServerAndTheTestsJobGetsItsPod) {
   }
   const std::string optional =
       "scope=namespace,logFormat=text,dashboards.enabled=true,networkPolicies.enabled=true,"
-      "networkPolicies.jobNamespaces={" +
-      ns_ + "},replicas=2,openShift=true,workerImage=meshtrain-worker:1";
+      "networkPolicies.scrapers[0].namespaceSelector.matchLabels.team=metrics,replicas=2,"
+      "openShift=true,workerImage=meshtrain-worker:1";
   const CommandResult installed =
       Helm({"install", kRelease, Chart(), "--take-ownership", "--set", optional});
   ASSERT_EQ(installed.exit_code, 0) << installed.out;
@@ -174,7 +271,7 @@ TEST_F(HelmTest, WhatIsOptionalIsTakenByTheServerAndTheTestsJobGetsItsPod) {
       Kubectl({"get", "configmaps", "-l", "grafana_dashboard=1", "-o", "name"});
   EXPECT_EQ(std::count(boards.begin(), boards.end(), '\n'), 4) << boards;
   const std::string policies = Kubectl({"get", "networkpolicies", "-o", "name"});
-  EXPECT_EQ(std::count(policies.begin(), policies.end(), '\n'), 2) << policies;
+  EXPECT_EQ(std::count(policies.begin(), policies.end(), '\n'), 1) << policies;
   EXPECT_FALSE(Deployment()["spec"]["template"]["spec"]["securityContext"].contains("runAsUser"));
   const CommandResult monitored =
       Helm({"template", kRelease, Chart(), "--kube-version", "v1.34.0", "--set",
@@ -196,6 +293,23 @@ TEST_F(HelmTest, WhatIsOptionalIsTakenByTheServerAndTheTestsJobGetsItsPod) {
               data["data"]["job.yaml"].get<std::string>());
   const std::string job = made.substr(made.find('/') + 1, made.find(' ') - made.find('/') - 1);
   EXPECT_TRUE(WaitForPods(job, 1)) << Message(job, "Waiting") << Message(job, "Failed");
+  // The job's own policy, as the server has it: its pods, and at one port whoever may ask them.
+  const std::string uid = Get(control::TrainingJobs(), job)["metadata"]["uid"];
+  const json policy = Get({"networking.k8s.io", "v1", "networkpolicies"},
+                          job + "-network-" + cluster::ShortHash(uid));
+  ASSERT_TRUE(policy.is_object());
+  EXPECT_EQ(policy["metadata"]["ownerReferences"][0]["uid"], uid);
+  const json& rules = policy["spec"]["ingress"];
+  ASSERT_EQ(rules.size(), 2u) << policy;
+  EXPECT_EQ(rules[0]["from"][0]["podSelector"], policy["spec"]["podSelector"]);
+  EXPECT_FALSE(rules[0]["from"][0].contains("namespaceSelector"));
+  EXPECT_EQ(rules[1]["ports"][0]["port"], "meshtrain-http");
+  ASSERT_EQ(rules[1]["from"].size(), 2u);
+  const json labels = OperatorPod()["metadata"]["labels"];
+  for (const auto& [key, value] : rules[1]["from"][0]["podSelector"]["matchLabels"].items()) {
+    EXPECT_EQ(labels[key], value) << "the operator itself asks for progress";
+  }
+  EXPECT_EQ(rules[1]["from"][1]["namespaceSelector"]["matchLabels"]["team"], "metrics");
   StopPod();
 }
 

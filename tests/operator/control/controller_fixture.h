@@ -81,7 +81,7 @@ class ControllerTest : public ::testing::Test {
 
   template <typename Predicate>
   bool Eventually(Predicate predicate) {
-    for (int i = 0; i < 5000; ++i) {
+    for (int i = 0; i < 60000; ++i) {  // a minute and more
       if (predicate()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

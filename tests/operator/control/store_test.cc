@@ -318,7 +318,7 @@ TEST_F(StoreTest, TellsTheRanksOfJobsThatRun) {
   EXPECT_THAT(store_.Ranks(), IsEmpty());
 }
 
-TEST_F(StoreTest, TellsTheFiguresOfJobsThatHaveToldThemUntilTheyAreDeleted) {
+TEST_F(StoreTest, TellsTheFiguresOfJobsUntilTheyAreDeleted) {
   json text = JobJson("mnist", 2);
   const auto condition = [](const char* type) {
     return json{{"type", type}, {"status", "True"}, {"reason", "r"}, {"message", "m"}};
@@ -341,9 +341,12 @@ TEST_F(StoreTest, TellsTheFiguresOfJobsThatHaveToldThemUntilTheyAreDeleted) {
                                      .checkpoint_step = 100,
                                      .loss = 0.25,
                                      .restarts = 2,
-                                     .advanced = TimePoint(std::chrono::seconds(9))}));
+                                     .processes = 2,
+                                     .advanced = TimePoint(std::chrono::seconds(9))},
+                          JobFigures{.ns = "ml", .job = "silent", .processes = 3}));
   jobs_.watched(WatchEventType::kDeleted, 4, text.dump());
-  EXPECT_THAT(store_.Figures(), IsEmpty());
+  EXPECT_THAT(store_.Figures(),
+              ElementsAre(JobFigures{.ns = "ml", .job = "silent", .processes = 3}));
 }
 
 }  // namespace

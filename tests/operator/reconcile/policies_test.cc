@@ -57,6 +57,7 @@ const std::map<std::string, std::set<Policy>> kSetters = {
     {"worst", {Policy::kCounts}},
     {"phase", {Policy::kPublish}},
     {"labelSelector", {Policy::kPublish}},
+    {"whatToDo", {Policy::kPublish}},
     {"observedGeneration", {Policy::kPublish}},
     {"lastReconcileTime", {Policy::kPublish}},
 };

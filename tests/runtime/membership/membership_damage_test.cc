@@ -179,10 +179,8 @@ TEST(MembershipDamageTest, ALineThatChangesEverythingIsOneThatDoesNotAnswer) {
     members.push_back(std::move(*made));
   }
   const int64_t before = DamagedMessages();
-  const auto began = SystemClock().Monotonic();
   const Status status = members[1]->Join(0, {}).status();
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.ToString();
-  EXPECT_LT(SystemClock().Monotonic() - began, seconds(30));
   EXPECT_GT(DamagedMessages(), before);
   EXPECT_GT(line.flipped(), 0);
 }

@@ -1,6 +1,6 @@
 // One process of a job, for the tests that kill and stop processes. Reads TF_CONFIG and the other
-// variables of runtime/cluster/contract.h, and PEER_SERVE_PORT, PEER_RETURN_MS, PEER_MAX_FILES
-// (open at a time). Joins; after every loss joins again.
+// variables of runtime/cluster/contract.h, and PEER_SERVE_PORT, PEER_RETURN_MS, PEER_LOST_AFTER_MS,
+// PEER_MAX_FILES (open at a time). Joins; after every loss joins again.
 //
 // Says, a line each, on stdout:
 //   joined ID PROCESS
@@ -96,6 +96,9 @@ int Main() {
   options.join_timeout = seconds(60);
   options.peer_return =
       milliseconds(ParseInt(Variable("PEER_RETURN_MS").value_or("60000")).value_or(0));
+  if (const auto lost_after = ParseInt(Variable("PEER_LOST_AFTER_MS").value_or(""))) {
+    options.lost_after = milliseconds(*lost_after);
+  }
   auto membership = Membership::Create(std::move(options));
   if (!membership.ok()) {
     Say("failed " + membership.status().ToString());

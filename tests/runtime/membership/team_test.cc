@@ -16,9 +16,6 @@ using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Linking alone waits 30 s for a peer that does not come.
-constexpr Duration kSoon = seconds(10);
-
 class TeamTest : public testing::Test {
  protected:
   std::unique_ptr<Team> Make(cluster::TaskId task, Duration peer_return = seconds(60)) {
@@ -26,7 +23,9 @@ class TeamTest : public testing::Test {
                               .security = {.token = "s3cret"},
                               .job = "ml/test",
                               .join_timeout = seconds(60),
-                              .peer_return = peer_return});
+                              .peer_return = peer_return,
+                              // Longer than any test: only news of a loss can end it.
+                              .link_timeout = std::chrono::hours(1)});
     EXPECT_TRUE(team.ok()) << team.status().ToString();
     return team.ok() ? std::move(*team) : nullptr;
   }
@@ -49,12 +48,11 @@ class TeamTest : public testing::Test {
   }();
 };
 
-TEST_F(TeamTest, AMemberThatIsLostWhileTheFirstLinksAreMadeIsNamedAtOnce) {
+TEST_F(TeamTest, AMemberThatIsLostWhileTheFirstLinksAreMadeIsNamed) {
   const auto chief = Make(Chief(), seconds(2)), worker = Make(Worker(0), seconds(2));
   auto chiefs = Join(*chief), workers = Join(*worker);
   auto lost = MakeUnlinked(Worker(1));
   ASSERT_TRUE(lost->Join(-1, {}).ok());  // all are here, and begin to link
-  const Duration since = SystemClock().Monotonic();
   lost.reset();
   for (auto* joining : {&chiefs, &workers}) {
     const auto joined = joining->get();
@@ -63,7 +61,6 @@ TEST_F(TeamTest, AMemberThatIsLostWhileTheFirstLinksAreMadeIsNamedAtOnce) {
     EXPECT_THAT(joined.status().message(),
                 AllOf(HasSubstr("missing: "), HasSubstr("worker-1 (lost: connection closed)")));
   }
-  EXPECT_LT(SystemClock().Monotonic() - since, kSoon);
 }
 
 TEST_F(TeamTest, AMemberThatIsLostWhileLaterLinksAreMadeIsNamedAndWaitedFor) {
@@ -75,7 +72,6 @@ TEST_F(TeamTest, AMemberThatIsLostWhileLaterLinksAreMadeIsNamedAndWaitedFor) {
   ASSERT_TRUE(workers.get().ok());
   ASSERT_TRUE(others.get().ok());
 
-  const Duration since = SystemClock().Monotonic();
   other.reset();
   chiefs = Join(*chief);
   workers = Join(*worker);
@@ -94,7 +90,6 @@ TEST_F(TeamTest, AMemberThatIsLostWhileLaterLinksAreMadeIsNamedAndWaitedFor) {
     ASSERT_TRUE(joined.ok()) << joined.status().ToString();
     EXPECT_EQ(joined->id, last->id);
   }
-  EXPECT_LT(SystemClock().Monotonic() - since, kSoon);
   // The links hold: a small collective over them.
   std::vector<std::future<Result<float>>> largest;
   for (Team* team : {chief.get(), worker.get(), other.get()}) {

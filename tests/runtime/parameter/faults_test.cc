@@ -133,16 +133,12 @@ TEST(FaultsTest, WorkersKilledEveryTwoSecondsAndAServerOnce) {
       ++workers_killed;
     }
   });
-  const Duration begin = SystemClock().Monotonic();
-  const Duration all = seconds(MT_FAULT_SECONDS);
   bool server_killed = false;
   int64_t submitted = 20;
   while (!server_killed || workers_killed < kKills) {
-    ASSERT_LT(SystemClock().Monotonic() - begin, 10 * all + seconds(60))
-        << workers_killed << " workers killed";
     job.Submit(30);
     submitted += 30;
-    if (!server_killed && SystemClock().Monotonic() - begin > all / 2) {
+    if (!server_killed && workers_killed >= kKills / 2) {
       // A short log to come back from; and one that was cut, but whose checkpoint the kill may
       // prevent.
       ASSERT_TRUE(job.coordinator->Save(submitted).ok());
@@ -216,10 +212,10 @@ TEST(FaultsTest, AStoppedWorkerIsLostAndItsLateAnswerIgnored) {
     SystemClock().SleepFor(milliseconds(50), {});
   }
   cluster.worker(0).Signal(SIGSTOP);
-  const Duration stopped = SystemClock().Monotonic();
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(coordinator->Schedule(count, {}).ok());
+  const Duration end = SystemClock().Monotonic() + seconds(60);
   while (coordinator->stats().workers_lost < 1) {
-    ASSERT_LT(SystemClock().Monotonic() - stopped, seconds(30));
+    ASSERT_LT(SystemClock().Monotonic(), end) << "it is not missed";
     SystemClock().SleepFor(milliseconds(10), {});
   }
   const Status joined = coordinator->Join({}, seconds(60));

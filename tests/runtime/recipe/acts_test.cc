@@ -44,6 +44,10 @@ std::string Text(const data::PipelineSpec& spec) {
                          f.labels_as ? mesh::DTypeName(*f.labels_as) : "");
     }
     std::string operator()(const data::Arrays&) const { return "arrays"; }
+    std::string operator()(const data::TextFile& t) const {
+      return fmt::format("text {} {} {} {} {} {}", t.file, t.length, t.stride, t.alphabet,
+                         t.validation_split, t.validation);
+    }
     std::string operator()(const data::OwnSource& s) const { return s.name; }
     std::string operator()(const data::Scale& s) const { return fmt::format("scale {}", s.factor); }
     std::string operator()(const data::Normalize& n) const {
@@ -253,7 +257,9 @@ TEST(CatalogueTest, EveryNameIsKnownToItsFolder) {
     EXPECT_EQ(made.name, entry.name);
   }
   for (const auto& entry : manifest::Sources().entries) {
-    EXPECT_EQ(SourceOf({.kind = std::string(entry.name)}).index(), 0u) << entry.name;
+    const data::SourceOptions made = SourceOf({.kind = std::string(entry.name)});
+    EXPECT_EQ(std::holds_alternative<data::TextFile>(made), entry.name == "text");
+    EXPECT_EQ(std::holds_alternative<data::IdxFiles>(made), entry.name == "idx");
   }
   std::vector<std::string_view> fields = {"program", "strategy", "checkpoint"};
   for (const auto& field : manifest::ProgramFields()) fields.push_back(field.name);

@@ -144,7 +144,11 @@ const Case kCases[] = {
     {"OptionOfAnotherOptimizer", 12, "  optimizer: {sgd: {beta_1: 0.9}}",
      "job.yaml:12:21: program.optimizer.sgd: unknown option `beta_1`; known: learning_rate, "
      "clipnorm, "
-     "global_clipnorm, clipvalue, weight_decay, momentum, nesterov"},
+     "global_clipnorm, clipvalue, weight_decay, exclude_from_weight_decay, momentum, nesterov"},
+    {"ExclusionOfNothing", 12,
+     "  optimizer: {sgd: {weight_decay: 0.1, exclude_from_weight_decay: [bais]}}",
+     "job.yaml:12:15: program.optimizer.sgd.exclude_from_weight_decay: expected parts of the "
+     "weights' paths, got: `bais`, which none contains"},
     {"UnknownMetric", 13, "  metrics: [acuracy]",
      "job.yaml:13:13: program.metrics[0]: unknown metric `acuracy`, did you mean `accuracy`?"},
     {"AxisOfSizeZero", 2, "  mesh: {batch: 0, model: 2}",

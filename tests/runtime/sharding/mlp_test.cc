@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "runtime/program/registry.h"
 #include "tests/runtime/sharding/models.h"
 
@@ -149,24 +147,6 @@ INSTANTIATE_TEST_SUITE_P(
         {"batch=2,model=2,extra=2", 6, "{extra, model}", "{model, extra+batch}"},
     }),
     [](const auto& info) { return "Case" + std::to_string(info.index); });
-
-TEST(MlpTest, PlansInTime) {
-  const Mesh mesh = *Mesh::Parse("batch=4,model=2");
-  Given given = BatchGiven(mesh);
-  GiveLayer(given, "hidden_1", *Layout::Parse("{*, model}", mesh));
-  GiveLayer(given, "hidden_2", *Layout::Parse("{model, *}", mesh));
-  const program::Program program = MlpTrainStep();
-  double best = 1;
-  for (int i = 0; i < 20; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    ASSERT_TRUE(Shard(program, mesh, given).ok());
-    best = std::min(
-        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(best, 8e-3);
-#endif
-}
 
 TEST(MlpTest, SameArgumentsGiveTheSameBytes) {
   const Mesh mesh = *Mesh::Parse("batch=4,model=2");

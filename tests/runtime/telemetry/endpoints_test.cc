@@ -59,6 +59,30 @@ TEST(EndpointsTest, AnswersEachPath) {
   EXPECT_EQ(server.endpoints->Stop(), OkStatus());
 }
 
+// A page of somebody else's whose name was resolved to our address learns nothing.
+TEST(EndpointsTest, AnswersForItsOwnHostNamesAlone) {
+  const auto endpoints =
+      Endpoints::Start({.names = {"mnist-chief-0.mnist.ml.svc"}},
+                       {.metrics = [] { return std::string("meshtrain_steps_total 1\n"); },
+                        .progress = [] { return std::string("{}"); },
+                        .page = [] { return std::string("<p>loss"); }});
+  ASSERT_TRUE(endpoints.ok());
+  const int port = (*endpoints)->port();
+  const auto of = [&](const std::string& path, const std::string& host) {
+    const auto answer = test::Get(port, path, std::chrono::seconds(2), host);
+    return answer.ok() ? answer->substr(9, 3) : answer.status().ToString();
+  };
+  for (const char* path : {"/", "/progress", "/metrics"}) {
+    EXPECT_EQ(of(path, "mnist-chief-0.mnist.ml.svc:2280"), "200") << path;
+    EXPECT_EQ(of(path, "localhost:2280"), "200") << path;
+    EXPECT_EQ(of(path, "127.0.0.1"), "200") << path;
+    EXPECT_EQ(of(path, "rebound.example:2280"), "421") << path;
+    EXPECT_EQ(of(path, "localhost\r\nHost: rebound.example"), "400") << path;
+  }
+  EXPECT_EQ(of("/healthz", "rebound.example"), "200") << "a probe may have any";
+  EXPECT_EQ(of("/nowhere", "rebound.example"), "421") << "not even which pages there are";
+}
+
 TEST(EndpointsTest, StopsAtOnceEvenRightAfterTheStart) {
   for (int i = 0; i < 20; ++i) {
     Server server;

@@ -74,5 +74,21 @@ TEST(MetricsTest, TheTrainingMetricsHaveNeitherStepNorLossAsALabel) {
   EXPECT_THAT(text, HasSubstr("meshtrain_checkpoint_saves_total"));
 }
 
+// Of 60 that a replica may have: its role's own come beside them, nine where it leads parameter
+// servers.
+TEST(MetricsTest, TheTrainingMetricsAreFortyNineSeries) {
+  Metrics metrics({"j", "chief", 0});
+  TrainingMetrics training(metrics);
+  training.Look();
+  std::istringstream lines(metrics.Text());
+  int series = 0;
+  for (std::string line; std::getline(lines, line);) {
+    series += line.starts_with("meshtrain_") ? 1 : 0;
+    if (!line.starts_with("meshtrain_resident_memory_bytes{")) continue;
+    EXPECT_GT(std::stod(line.substr(line.rfind(' '))), 1e6);
+  }
+  EXPECT_EQ(series, 49);
+}
+
 }  // namespace
 }  // namespace meshtrain::telemetry

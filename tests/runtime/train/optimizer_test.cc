@@ -87,6 +87,24 @@ const std::vector<Case>& Cases() {
        [] { return Sgd({.common = {.learning_rate = 0.05}}); },
        [] { return Formula([](int, int, double w, double g) { return w - 0.05 * g; }); },
        {}},
+      {"sgd_decay",
+       [] {
+         return Sgd({.common = {.learning_rate = 0.05,
+                                .weight_decay = 0.1,
+                                .exclude_from_weight_decay = {"bias", "gamma"}}});
+       },
+       [] {
+         return Formula([](int, int, double w, double g) { return w - w * 0.1 * 0.05 - 0.05 * g; });
+       },
+       {}},
+      {"sgd_excluded_from_decay",
+       [] {
+         return Sgd({.common = {.learning_rate = 0.05,
+                                .weight_decay = 0.1,
+                                .exclude_from_weight_decay = {"bias", "w"}}});
+       },
+       [] { return Formula([](int, int, double w, double g) { return w - 0.05 * g; }); },
+       {}},
       {"sgd_momentum",
        [] { return Sgd({.common = {.learning_rate = 0.05}, .momentum = 0.9}); },
        [] {

@@ -73,7 +73,7 @@ class DispatcherTest : public testing::Test {
     }
     return true;
   }
-  static bool WaitForReady(Dispatcher& dispatcher, int workers, Duration timeout = seconds(10)) {
+  static bool WaitForReady(Dispatcher& dispatcher, int workers, Duration timeout = seconds(60)) {
     return WaitUntil([&] { return dispatcher.stats().workers_ready == workers; }, timeout);
   }
 
@@ -95,17 +95,17 @@ TEST_F(DispatcherTest, AWorkerThatComesWhileAnotherGoesIsThere) {
     ASSERT_TRUE(comes.EndSetUp());
     WaitForReady(*dispatcher, 2, seconds(1));
     goes.reset();
-    ASSERT_TRUE(WaitUntil([&] { return dispatcher->stats().workers_lost == 1; }, seconds(10)));
+    ASSERT_TRUE(WaitUntil([&] { return dispatcher->stats().workers_lost == 1; }, seconds(60)));
   }
   ASSERT_TRUE(WaitForReady(*dispatcher, 1));
-  const auto step = Must(dispatcher->Submit({entry_}, {}, seconds(10), {}));
+  const auto step = Must(dispatcher->Submit({entry_}, {}, seconds(60), {}));
   ASSERT_TRUE(comes.WaitForRun());
   SystemClock().SleepFor(seconds(1), {});  // longer than a worker is waited for
   ASSERT_TRUE(comes.EndRun());
-  const auto outcome = dispatcher->Wait(*step, seconds(10), {});
+  const auto outcome = dispatcher->Wait(*step, seconds(60), {});
   ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
   EXPECT_EQ(outcome->worker, 0);
-  EXPECT_TRUE(dispatcher->Join(seconds(10), {}).ok());
+  EXPECT_TRUE(dispatcher->Join(seconds(60), {}).ok());
 }
 
 // It went without having been lost, so nobody was missed, and the steps waited for ever.
@@ -115,12 +115,12 @@ TEST_F(DispatcherTest, AWorkerThatRefusedAnEntryAndWentIsMissed) {
   ASSERT_TRUE(WaitForReady(*dispatcher, 1));
   worker->Refuse(InvalidArgument("no kernel"));
   entry_ = dispatcher->AddEntry(WorkerValue{"w", Tensor::Scalar<int64_t>(2)});
-  const auto step = Must(dispatcher->Submit({entry_}, {}, seconds(10), {}));
-  EXPECT_EQ(dispatcher->Wait(*step, seconds(10), {}).status().code(), StatusCode::kCancelled);
+  const auto step = Must(dispatcher->Submit({entry_}, {}, seconds(60), {}));
+  EXPECT_EQ(dispatcher->Wait(*step, seconds(60), {}).status().code(), StatusCode::kCancelled);
   worker.reset();
-  EXPECT_EQ(dispatcher->Join(seconds(10), {}).code(), StatusCode::kInvalidArgument);
-  ASSERT_TRUE(dispatcher->Submit({entry_}, {}, seconds(10), {}).ok());
-  const Status missed = dispatcher->Join(seconds(10), {});
+  EXPECT_EQ(dispatcher->Join(seconds(60), {}).code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(dispatcher->Submit({entry_}, {}, seconds(60), {}).ok());
+  const Status missed = dispatcher->Join(seconds(60), {});
   EXPECT_EQ(missed.code(), StatusCode::kUnavailable) << missed.ToString();
   EXPECT_NE(missed.message().find("expected a worker within 1 s, got: worker-0: "),
             std::string::npos)

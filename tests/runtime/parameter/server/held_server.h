@@ -85,10 +85,10 @@ class HeldServer {
     MutexLock lock(mutex_);
     hold_ = true;
   }
-  // False after ten seconds without one.
+  // False after a minute without one.
   bool WaitForHeldPush() {
     MutexLock lock(mutex_);
-    return changed_.WaitFor(mutex_, {}, std::chrono::seconds(10),
+    return changed_.WaitFor(mutex_, {}, std::chrono::seconds(60),
                             [&] { return held_.has_value(); });
   }
   // As one that is killed and comes back before it has written what it cut next.

@@ -78,7 +78,7 @@ class HeldWorker {
     MutexLock lock(mutex_);
     refusal_ = why;
   }
-  // Each waits ten seconds for one; false: there was none.
+  // Each waits a minute for one; false: there was none.
   bool WaitForRun() {
     MutexLock lock(mutex_);
     return Wait(runs_);
@@ -102,7 +102,7 @@ class HeldWorker {
   }
   static Frame SetUpAnswer() { return Frame{Encode(WorkerSetUpReply{.boot = 1}), {}}; }
   bool Wait(const std::deque<Reply>& replies) MT_REQUIRES(mutex_) {
-    return changed_.WaitFor(mutex_, {}, std::chrono::seconds(10), [&] { return !replies.empty(); });
+    return changed_.WaitFor(mutex_, {}, std::chrono::seconds(60), [&] { return !replies.empty(); });
   }
   bool Answer(std::deque<Reply>* replies, Frame frame) {
     std::optional<Reply> reply;

@@ -1,0 +1,67 @@
+#include "runtime/manifest/catalogue/catalogue.h"
+#include "runtime/manifest/catalogue/rows.h"
+#include "runtime/manifest/catalogue/shared.h"
+
+namespace meshtrain::manifest::layers {
+
+Entry MultiHeadAttention() {
+  return {
+      .name = "multi_head_attention",
+      .about = "Each position of a sequence [N, T, D] takes what it wants of the others, by "
+               "several heads; its weights are query, key, value and output.",
+      .options =
+          {field::Required(
+               option::Int("num_heads", {.least = 1}, {.about = "How many.", .sample = "4"})),
+           option::Int("num_key_value_heads", {.least = 1},
+                       {.about = "Heads of keys and values; each serves as many of the others.",
+                        .fallback = "num_heads",
+                        .sample = "2",
+                        .beside = "{num_heads: 4}"}),
+           option::Int("key_dim", {.least = 1},
+                       {.about = "The size of a head.",
+                        .fallback = "D / num_heads",
+                        .sample = "3"}),
+           option::Bool("use_causal_mask",
+                        {.about = "Whether a position takes nothing of those after it.",
+                         .fallback = "false",
+                         .sample = "true"}),
+           option::Number("rope_max_wavelength", {.above = 0},
+                          {.about = "Queries and keys are turned by their position, the slowest "
+                                    "pair with about this wavelength; 10000 is usual.",
+                           .fallback = "they are not turned",
+                           .sample = "10000",
+                           .beside = "{key_dim: 2}"}),
+           option::Number("dropout", {.least = 0, .below = 1},
+                          {.about = "The share of a position's wishes that are dropped in "
+                                    "training, drawn anew in each step.",
+                           .fallback = "0",
+                           .sample = "0.25"}),
+           option::Int("seed", {},
+                       {.about = "What the draws of `dropout` follow from.",
+                        .fallback = "the program's seed and the layer's path",
+                        .sample = "9",
+                        .beside = "{dropout: 0.25}"}),
+           option::Bool("use_bias", {.about = "Whether the four have a bias.",
+                                     .fallback = "true",
+                                     .sample = "false"}),
+           option::OneOf("kernel_initializer", Initializers(),
+                         {.about = "The kernels' first values.",
+                          .fallback = "glorot_uniform",
+                          .sample = "he_normal"}),
+           option::OneOf(
+               "bias_initializer", Initializers(),
+               {.about = "The biases' first values.", .fallback = "zeros", .sample = "ones"}),
+           RegularizerOption("kernel_regularizer", "Added to the loss for each kernel."),
+           RegularizerOption("bias_regularizer", "Added to the loss for each bias.")},
+      .weights = [](const Options& options) {
+        std::vector<std::pair<std::string, int>> weights;
+        for (const char* projection : {"query", "key", "value", "output"}) {
+          weights.emplace_back(std::string(projection) + ".kernel", 2);
+          if (!options.Bool("use_bias", true)) continue;
+          weights.emplace_back(std::string(projection) + ".bias", 1);
+        }
+        return weights;
+      }};
+}
+
+}  // namespace meshtrain::manifest::layers

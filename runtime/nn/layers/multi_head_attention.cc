@@ -1,0 +1,177 @@
+#include <cmath>
+
+#include "runtime/nn/by_name.h"
+#include "runtime/nn/layers.h"
+
+namespace meshtrain::nn {
+namespace {
+
+// What a score becomes that a mask hides: e to it is 0 beside any other, and no difference of two
+// scores is infinite, so a row of hidden scores alone is no NaN either.
+constexpr double kHidden = -1e30;
+
+// x [N, T, ..., K], element i of the first half of K and element i of the second turned together by
+// position * wavelength^(-2 i / K).
+Value Turned(const Value& x, double wavelength) {
+  const int64_t length = x.dims()[1], half = x.dims().back() / 2;
+  const Value positions = program::Iota({length, 1}, 0, x.dtype());
+  const Value pairs = program::Iota({1, half}, 1, x.dtype());
+  const double step = -std::log(wavelength) / static_cast<double>(half);
+  program::Dims dims(static_cast<size_t>(x.rank()) - 1, 1);  // without N
+  dims.front() = length;
+  dims.back() = half;
+  const Value angles = program::Reshape(positions * program::Exp(pairs * step), dims);
+  const Value cosines = program::Cos(angles), sines = program::Sin(angles);
+  const std::vector<Value> parts = program::Split(x, {half, half}, -1);
+  return program::Concat(
+      {parts[0] * cosines - parts[1] * sines, parts[1] * cosines + parts[0] * sines}, -1);
+}
+
+}  // namespace
+
+MultiHeadAttention::Projection MultiHeadAttention::MakeProjection(std::string_view name,
+                                                                  program::DType dtype, int64_t in,
+                                                                  int64_t out, bool heads_first) {
+  // Between a key/value head and the heads that it serves nothing may be cut.
+  const std::string what = groups_ == heads_ ? "heads" : "key/value heads";
+  const int64_t rows = heads_first ? groups_ : 0, columns = heads_first ? 0 : groups_;
+  Projection made;
+  made.kernel = AddParameter(
+      std::string(name) + ".kernel", {dtype, {in, out}}, options_.kernel_initializer,
+      {.regularizer = options_.kernel_regularizer, .blocks = {what, {rows, columns}}});
+  if (!options_.use_bias) return made;
+  made.bias =
+      AddParameter(std::string(name) + ".bias", {dtype, {out}}, options_.bias_initializer,
+                   {.regularizer = options_.bias_regularizer, .blocks = {what, {columns}}});
+  return made;
+}
+
+void MultiHeadAttention::Build(std::span<const TensorType> inputs) {
+  const TensorType& x = inputs[0];
+  const auto wrong = [this](std::string what) { Fail(InvalidArgument(std::move(what))); };
+  if (x.rank() != 3 || !mesh::IsFloat(x.dtype)) {
+    return wrong("multi_head_attention takes floats [N, T, D], got: " + x.ToString());
+  }
+  const int64_t features = x.dims[2];
+  if (heads_ < 1) return wrong("num_heads must be at least 1, got: " + std::to_string(heads_));
+  groups_ = options_.key_value_heads == 0 ? heads_ : options_.key_value_heads;
+  if (groups_ < 1 || heads_ % groups_ != 0) {
+    return wrong("num_key_value_heads must divide num_heads, " + std::to_string(heads_) +
+                 ", got: " + std::to_string(groups_));
+  }
+  key_dim_ = options_.key_dim;
+  if (key_dim_ == 0 && features % heads_ != 0) {
+    return wrong("without key_dim num_heads must divide the " + std::to_string(features) +
+                 " features, got: " + std::to_string(heads_));
+  }
+  if (key_dim_ == 0) key_dim_ = features / heads_;
+  if (key_dim_ < 1) return wrong("key_dim must be at least 1, got: " + std::to_string(key_dim_));
+  if (options_.rope_max_wavelength) {
+    if (key_dim_ % 2 != 0) {
+      return wrong("rotary positions turn pairs: expected an even key_dim, got: " +
+                   std::to_string(key_dim_));
+    }
+    if (!(*options_.rope_max_wavelength > 0)) {
+      return wrong("rope_max_wavelength must be above 0, got: " +
+                   std::to_string(*options_.rope_max_wavelength));
+    }
+  }
+  if (!(options_.dropout >= 0 && options_.dropout < 1)) {
+    return wrong("dropout must be in [0, 1), got: " + std::to_string(options_.dropout));
+  }
+  const int64_t wide = heads_ * key_dim_, narrow = groups_ * key_dim_;
+  query_ = MakeProjection("query", x.dtype, features, wide, false);
+  key_ = MakeProjection("key", x.dtype, features, narrow, false);
+  value_ = MakeProjection("value", x.dtype, features, narrow, false);
+  output_ = MakeProjection("output", x.dtype, wide, features, true);
+}
+
+Value MultiHeadAttention::Project(const Value& x, const Projection& projection) const {
+  const Value y = program::MatMul(x, projection.kernel);
+  return options_.use_bias ? y + projection.bias : y;
+}
+
+// Scores [N, groups, T * heads of a group, T] as weights: masked, each row's sum 1, dropped out.
+Value MultiHeadAttention::Weigh(const Value& scores, int64_t length) const {
+  const int64_t share = heads_ / groups_;
+  Value y = scores;
+  if (options_.causal) {
+    const Value mask =
+        program::GreaterEqual(program::Iota({length, length}, 0, program::DType::kI32),
+                              program::Iota({length, length}, 1, program::DType::kI32));
+    if (share == 1) {
+      y = program::Select(mask, y, kHidden);
+    } else {
+      const program::Dims apart = {y.dims()[0], groups_, length, share, length};
+      y = program::Select(program::Reshape(mask, {length, 1, length}), program::Reshape(y, apart),
+                          kHidden);
+      y = program::Reshape(y, scores.dims());
+    }
+  }
+  y = program::Softmax(y);
+  if (!context().training || options_.dropout == 0) return y;
+  return program::Dropout(y, options_.dropout, options_.seed.value_or(context().seed),
+                          *context().step);
+}
+
+Value MultiHeadAttention::Call(const Value& x) {
+  if (context().training && options_.dropout > 0 && !context().step) {
+    Fail(InvalidArgument("dropout in training needs a step counter (CallContext::step)"));
+    return x;
+  }
+  if (x.rank() != 3) {
+    Fail(InvalidArgument("multi_head_attention takes floats [N, T, D], got: " +
+                         x.type().ToString()));
+    return x;
+  }
+  const int64_t batch = x.dims()[0], length = x.dims()[1];
+  const int64_t share = heads_ / groups_;
+  const auto turned = [this](const Value& v) {
+    return options_.rope_max_wavelength ? Turned(v, *options_.rope_max_wavelength) : v;
+  };
+  // [N, T, heads * K] -> [N, groups, T * share, K]: the heads that a group's keys serve, position
+  // by position, are rows of one product. T stands before them, so it may be split.
+  const auto rows = [&](const Value& v, int64_t each) {
+    if (each == 1) return program::Transpose(v, {0, 2, 1, 3});
+    return program::Reshape(program::Transpose(v, {0, 2, 1, 3, 4}),
+                            {batch, groups_, length * each, key_dim_});
+  };
+  const program::Dims of_keys = {batch, length, groups_, key_dim_};
+  const program::Dims of_queries =
+      share == 1 ? of_keys : program::Dims{batch, length, groups_, share, key_dim_};
+  const Value query = turned(program::Reshape(Project(x, query_), of_queries));
+  const Value key = turned(program::Reshape(Project(x, key_), of_keys));
+  const Value value = program::Reshape(Project(x, value_), of_keys);
+  const Value scaled = query * (1 / std::sqrt(static_cast<double>(key_dim_)));
+  const Value scores = program::MatMul(rows(scaled, share), rows(key, 1), false, true);
+  const Value sums = program::MatMul(Weigh(scores, length), rows(value, 1));
+  // ... and back.
+  const Value apart =
+      share == 1 ? program::Transpose(sums, {0, 2, 1, 3})
+                 : program::Transpose(
+                       program::Reshape(sums, {batch, groups_, length, share, key_dim_}),
+                       {0, 2, 1, 3, 4});
+  return Project(program::Reshape(apart, {batch, length, heads_ * key_dim_}), output_);
+}
+
+namespace by_name {
+
+LayerPtr MultiHeadAttention(const std::string& name, const Options& given) {
+  AttentionOptions options{.name = name};
+  options.key_value_heads = given.Int("num_key_value_heads", 0);
+  options.key_dim = given.Int("key_dim", 0);
+  options.causal = given.Bool("use_causal_mask", options.causal);
+  options.rope_max_wavelength = given.MaybeNumber("rope_max_wavelength");
+  options.dropout = given.Number("dropout", options.dropout);
+  options.seed = given.MaybeInt("seed");
+  options.use_bias = given.Bool("use_bias", options.use_bias);
+  options.kernel_initializer =
+      InitializerOf(given, "kernel_initializer", options.kernel_initializer);
+  options.bias_initializer = InitializerOf(given, "bias_initializer", options.bias_initializer);
+  options.kernel_regularizer = RegularizerOf(given, "kernel_regularizer");
+  options.bias_regularizer = RegularizerOf(given, "bias_regularizer");
+  return Make<nn::MultiHeadAttention>(given.Int("num_heads", 1), std::move(options));
+}
+
+}  // namespace by_name
+}  // namespace meshtrain::nn

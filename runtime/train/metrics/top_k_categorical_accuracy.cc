@@ -1,0 +1,20 @@
+#include "runtime/train/by_name.h"
+#include "runtime/train/loss.h"
+#include "runtime/train/measures.h"
+
+namespace meshtrain::train::metrics {
+
+Metric TopKCategoricalAccuracy(std::string name, int64_t k) {
+  return {std::move(name), [k](const Value& labels, const Value& predictions, const Loss&) {
+            return train::TopKCategoricalAccuracy(labels, predictions, k);
+          }};
+}
+
+namespace by_name {
+
+Metric TopKCategoricalAccuracy(const std::string& name) {
+  return metrics::TopKCategoricalAccuracy(name);
+}
+
+}  // namespace by_name
+}  // namespace meshtrain::train::metrics

@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""chart_test.py ROOT: what the chart renders, held against the schemas of a real API server by kubeconform, with the kinds
+of the Prometheus operator; and its alerts, by promtool. Leaves with 77 where the tools were not built or unpacked
+(scripts/test does)."""
+import itertools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
+HERE = pathlib.Path(__file__).resolve().parent
+
+# Each option off and on.
+OPTIONS = {
+    'scope': ('cluster', 'namespace'),
+    'crds.enabled': ('true', 'false'),
+    'admissionPolicy.enabled': ('true', 'false'),
+    'dashboards.enabled': ('false', 'true'),
+    'prometheusRule.enabled': ('false', 'true'),
+    'metrics.podMonitor.enabled': ('false', 'true'),
+    'metrics.serviceMonitor.enabled': ('false', 'true'),
+    'networkPolicies.enabled': ('false', 'true'),
+    'openShift': ('false', 'true'),
+    'replicas': ('1', '3'),
+    'gangScheduler': ('none', 'volcano'),
+}
+# Values that stand beside: what people add to objects.
+MORE = """
+imagePullSecrets: [{name: registry}]
+workerImage: registry.example/meshtrain-worker:1
+clusterDomain: cluster.local
+security: none
+priorityClassName: high
+nodeSelector: {pool: system}
+tolerations: [{key: dedicated, operator: Exists}]
+affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+  {matchExpressions: [{key: arch, operator: In, values: [amd64]}]}]}}}
+topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule,
+  labelSelector: {matchLabels: {app.kubernetes.io/name: meshtrain}}}]
+podAnnotations: {a: b}
+podLabels: {team: ml}
+serviceAccount: {name: runner, annotations: {a: b}}
+dashboards: {namespace: monitoring, labels: {grafana_dashboard: "1"}, annotations: {folder: ml}}
+metrics: {podMonitor: {labels: {release: prometheus}}, serviceMonitor: {labels: {release: prometheus}, interval: 15s}}
+prometheusRule: {labels: {release: prometheus}}
+networkPolicies: {scrapers: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]}
+"""
+
+
+def settings(*names):
+    script = '. "$1/scripts/kubernetes/env.sh"; shift; for name; do printf "%s\\n" "${!name}"; done'
+    said = subprocess.run(['bash', '-c', script, '_', ROOT, *names], capture_output=True, text=True, check=True)
+    return dict(zip(names, said.stdout.splitlines()))
+
+
+ENV = settings('KUBE_BIN', 'KUBE_VERSION', 'KUBECONFORM_PREFIX', 'MONITORING_PREFIX', 'PROMETHEUS_BIN')
+KUBECONFORM = pathlib.Path(ENV['KUBECONFORM_PREFIX'], 'bin/kubeconform')
+MONITORING = pathlib.Path(ENV['MONITORING_PREFIX'], 'crds')
+PROMTOOL = pathlib.Path(ENV['PROMETHEUS_BIN'], 'promtool')
+
+
+def run(*command, text=None, check=True):
+    done = subprocess.run([str(word) for word in command], input=text, capture_output=True, text=True, timeout=120, check=False)
+    if check and done.returncode != 0:
+        raise AssertionError(f'{command[:3]}: left with {done.returncode}: {done.stdout[-3000:]}{done.stderr[-3000:]}')
+    return done
+
+
+def render(values, *more):
+    flags = [word for pair in values.items() for word in ('--set', '='.join(pair))]
+    return run(f'{ENV["KUBE_BIN"]}/helm', 'template', 'meshtrain', ROOT / 'helm/meshtrain', '--namespace', 'meshtrain-system',
+               '--kube-version', ENV['KUBE_VERSION'], *flags, *more).stdout
+
+
+def combinations():
+    """Plackett and Burman's twelve: any two of eleven options meet in all their four combinations, three times each."""
+    row = [0, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1]
+    rows = [row[-i:] + row[:-i] for i in range(11)] + [[1] * 11]
+    return [{name: OPTIONS[name][bit] for name, bit in zip(OPTIONS, bits)} for bits in rows]
+
+
+def below(schema):
+    """A schema and every one in it."""
+    yield schema
+    inner = [schema.get('items'), schema.get('additionalProperties'), *schema.get('properties', {}).values()]
+    for part in inner + schema.get('allOf', []):
+        if isinstance(part, dict):
+            yield from below(part)
+
+
+def strict(definitions):
+    """The server's definitions as a validator reads them: what they do not know is refused."""
+    for name, definition in definitions.items():
+        for part in list(below(definition)):
+            number = part.get('format') == 'int-or-string'
+            if number or (part is definition and name.endswith('.Quantity')):
+                part.pop('type', None)
+                part['anyOf'] = [{'type': 'string'}, {'type': 'integer' if number else 'number'}]
+            keeps = part.get('x-kubernetes-preserve-unknown-fields')
+            if 'properties' in part and 'additionalProperties' not in part and not keeps:
+                part['additionalProperties'] = False
+
+
+def write_schemas(definitions, folder):
+    strict(definitions)
+    needs = {name: {part['$ref'].rsplit('/', 1)[1] for part in below(definition) if '$ref' in part}
+             for name, definition in definitions.items()}
+    for name, definition in definitions.items():
+        kinds = definition.get('x-kubernetes-group-version-kind', [])
+        if len(kinds) != 1:
+            continue
+        used, more = set(), {name}
+        while more:
+            used |= more
+            more = set().union(*(needs[other] for other in more)) - used
+        kind = kinds[0]
+        group = [kind['group'].split('.')[0]] if kind['group'] else []
+        file = '-'.join([kind['kind'].lower(), *group, kind['version']]) + '.json'
+        (folder / file).write_text(json.dumps({'$ref': f'#/definitions/{name}',
+                                               'definitions': {other: definitions[other] for other in used}}))
+
+
+class SchemasTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        scratch = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(scratch.cleanup)
+        cls.folder = pathlib.Path(scratch.name)
+        for file in [*MONITORING.glob('*.yaml'), ROOT / 'helm/meshtrain/files/crd.yaml']:
+            run('kubectl', 'apply', '--server-side', '-f', file)
+        # A kind is in the server's description a moment after it was made.
+        for _ in range(100):
+            definitions = json.loads(run('kubectl', 'get', '--raw', '/openapi/v2').stdout)['definitions']
+            kinds = {kind['kind'] for d in definitions.values() for kind in d.get('x-kubernetes-group-version-kind', [])}
+            if {'PodMonitor', 'ServiceMonitor', 'PrometheusRule', 'TrainingJob'} <= kinds:
+                break
+            time.sleep(0.3)
+        else:
+            raise AssertionError(f'kinds that never came: {sorted(kinds)}')
+        (cls.folder / 'schemas').mkdir()
+        write_schemas(definitions, cls.folder / 'schemas')
+
+    def conform(self, text):
+        location = f'{self.folder}/schemas/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json'
+        return run(KUBECONFORM, '-strict', '-summary', '-output', 'json', '-schema-location', location, '-', text=text,
+                   check=False)
+
+    def test_every_combination_of_two_options(self):
+        pairs = set()
+        kinds = set()
+        (self.folder / 'more.yaml').write_text(MORE)
+        for i, values in enumerate(combinations()):
+            pairs |= set(itertools.combinations(values.items(), 2))
+            text = render(values, *(['-f', str(self.folder / 'more.yaml')] if i % 2 else []))
+            done = self.conform(text)
+            self.assertEqual(done.returncode, 0, f'{values}: {done.stdout}{done.stderr}')
+            said = json.loads(done.stdout)['summary']
+            self.assertEqual((said['invalid'], said['errors'], said['skipped']), (0, 0, 0), said)
+            self.assertGreater(said['valid'], 5)
+            kinds |= set(re.findall(r'^kind: (\w+)', text, re.M))
+        self.assertEqual(len(pairs), 11 * 10 // 2 * 4, 'any two options, in all their four ways')
+        self.assertLessEqual({'Deployment', 'ClusterRole', 'Role', 'CustomResourceDefinition', 'ValidatingAdmissionPolicy',
+                              'ConfigMap', 'NetworkPolicy', 'PodMonitor', 'ServiceMonitor', 'PrometheusRule',
+                              'PodDisruptionBudget'}, kinds)
+
+    def test_all_at_once_is_taken_by_the_server(self):
+        run('kubectl', 'create', 'namespace', 'meshtrain-system')
+        run('kubectl', 'create', 'namespace', 'monitoring')
+        (self.folder / 'all.yaml').write_text(MORE)
+        every = {name: values[1] for name, values in OPTIONS.items()} | {'scope': 'cluster'}
+        text = render(every, '--no-hooks', '-f', str(self.folder / 'all.yaml'))
+        said = run('kubectl', 'apply', '--server-side', '--dry-run=server', '-f', '-', text=text)
+        self.assertNotIn('Warning', said.stderr)
+        for kind in ('prometheusrule', 'podmonitor', 'servicemonitor'):
+            self.assertIn(f'{kind}.monitoring.coreos.com/', said.stdout)
+
+    def test_examples_and_the_job_of_helm_test(self):
+        shown = render({'workerImage': 'w:1'}, '--show-only', 'templates/tests/job.yaml')
+        test_job = re.search(r'^  job\.yaml: \|-?\n((?:    .*\n|\n)+)', shown, re.M).group(1)
+        jobs = [re.sub('^    ', '', test_job, flags=re.M)]
+        jobs += [file.read_text() for file in sorted((ROOT / 'deploy/examples').glob('*.yaml'))]
+        self.assertGreater(len(jobs), 5)
+        for text in jobs:
+            done = self.conform(text)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(json.loads(done.stdout)['summary']['valid'], 1)
+
+    def test_of_the_test(self):
+        """What is wrong in one place is found."""
+        good = render({}, '--no-hooks')
+        for wrong in (good.replace('serviceAccountName:', 'serviceAcountName:'), good.replace('replicas: 1', 'replicas: one'),
+                      render({'metrics.podMonitor.enabled': 'true'}, '--no-hooks').replace('podMetricsEndpoints:', 'endpoints:')):
+            self.assertNotEqual(wrong, good)
+            done = self.conform(wrong)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertEqual(json.loads(done.stdout)['summary']['invalid'], 1)
+
+
+class AlertsTest(unittest.TestCase):
+    def test_each_fires_when_it_should_and_not_before(self):
+        rule = render({'prometheusRule.enabled': 'true'}, '--show-only', 'templates/prometheus-rule.yaml')
+        groups = rule[rule.index('\nspec:\n') + len('\nspec:\n'):]
+        tests = (HERE / 'alerts_test.yaml').read_text()
+        for alert in re.findall(r'- alert: (\w+)', groups):
+            self.assertRegex(tests, rf'alertname: {alert}\n    exp_alerts:\n    - exp_labels', f'{alert} is seen to fire')
+            self.assertIn(f'alertname: {alert}, exp_alerts: []', tests, f'{alert} is seen not to fire')
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, 'rules.yaml').write_text(groups)
+            pathlib.Path(folder, 'alerts_test.yaml').write_text(tests)
+            run(PROMTOOL, 'check', 'rules', f'{folder}/rules.yaml')
+            run(PROMTOOL, 'test', 'rules', f'{folder}/alerts_test.yaml')
+            # Of the test: an alert that never fires fails it.
+            pathlib.Path(folder, 'rules.yaml').write_text(groups.replace('> 0\n', '> 1e9\n'))
+            self.assertNotEqual(run(PROMTOOL, 'test', 'rules', f'{folder}/alerts_test.yaml', check=False).returncode, 0)
+
+
+def main():
+    needed = {pathlib.Path(ENV['KUBE_BIN'], 'kube'): 'scripts/kubernetes/build',
+              KUBECONFORM: 'scripts/kubernetes/build-peers kubeconform',
+              MONITORING: 'scripts/kubernetes/build-peers monitoring',
+              PROMTOOL: 'scripts/install-prometheus'}
+    missing = [f'{path} ({how} makes it)' for path, how in needed.items() if not path.exists()]
+    if missing:
+        print('not run, since these are not there:', *missing, sep='\n  ')
+        return 77
+    if 'MESHTRAIN_CLUSTER_DIR' not in os.environ:
+        cluster = ROOT / 'scripts/kubernetes/cluster'
+        os.execv(cluster, [str(cluster), 'run', '--', sys.executable, __file__, str(ROOT)])
+    return 0 if unittest.main(exit=False, verbosity=2).result.wasSuccessful() else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,69 @@
+// What the user is told to do, by what holds the job up.
+#include <gtest/gtest.h>
+
+#include "operator/reconcile/policy.h"
+#include "tests/operator/reconcile/scene.h"
+#include "tests/support/small_program.h"
+
+namespace meshtrain::reconcile {
+namespace {
+
+JobBuilder Declared() {
+  return MakeJob("mnist")
+      .Workers(1)
+      .Program(testing_support::kProgram)
+      .With([](api::TrainingJob& job) {
+        job.spec.replica_specs[cluster::Role::kWorker].pod_template = {};
+      });
+}
+
+api::JobStatus Holds(ConditionType type, Reason reason) {
+  api::JobStatus status;
+  status.conditions[type] = {.status = true, .reason = std::string(api::ReasonName(reason))};
+  return status;
+}
+
+std::string OfExit(const api::TrainingJob& job, int code, const std::string& reason = "Error") {
+  api::JobStatus status = Holds(ConditionType::kFailed, Reason::kPodFailed);
+  status.worst = {{.pod = "mnist-worker-1", .reason = "ContainerCreating"},
+                  {.pod = "mnist-worker-0", .exit_code = code, .reason = reason}};
+  return WhatToDo(job, status);
+}
+
+TEST(AdviceTest, IsThatOfTheReason) {
+  const api::TrainingJob job = Declared().Build();
+  EXPECT_EQ(WhatToDo(job, Holds(ConditionType::kWaiting, Reason::kQuotaExceeded)),
+            "Free or raise the quota, or ask for less.");
+  EXPECT_EQ(WhatToDo(job, Holds(ConditionType::kStraggling, Reason::kSlowReplica)).substr(0, 16),
+            "Look at its node");
+  EXPECT_EQ(WhatToDo(job, {}), "") << "nothing holds it up";
+  EXPECT_EQ(WhatToDo(job, Holds(ConditionType::kSucceeded, Reason::kJobSucceeded)), "");
+  api::JobStatus former = Holds(ConditionType::kWaiting, Reason::kImagePull);
+  former.conditions[ConditionType::kWaiting].status = false;
+  EXPECT_EQ(WhatToDo(job, former), "");
+  api::JobStatus both = Holds(ConditionType::kStalled, Reason::kNoProgress);
+  both.conditions[ConditionType::kWaiting] = {.status = true, .reason = "NodeNotReady"};
+  EXPECT_EQ(WhatToDo(job, both).substr(0, 14), "Bring the node") << "the most telling";
+  both.conditions[ConditionType::kWaiting].reason = "AWordOfAnotherOperator";
+  EXPECT_EQ(WhatToDo(job, both), "");
+}
+
+TEST(AdviceTest, OfAProcessItGoesByTheExitCode) {
+  const api::TrainingJob job = Declared().Build();
+  EXPECT_EQ(OfExit(job, 78), "Mend the manifest as the last line says.");
+  EXPECT_EQ(OfExit(job, 79).substr(0, 25), "Lower the learning rate o");
+  EXPECT_EQ(OfExit(job, 137, "OOMKilled").substr(0, 32), "Raise the container's memory lim");
+  EXPECT_EQ(OfExit(job, 127).substr(0, 31), "Correct the container's command");
+  EXPECT_EQ(OfExit(job, 1), api::Reasons()[static_cast<size_t>(Reason::kPodFailed)].advice);
+  // Another image means other things by our codes.
+  const api::TrainingJob foreign = MakeJob("tf").Workers(1).Build();
+  EXPECT_EQ(OfExit(foreign, 78), OfExit(foreign, 1));
+  EXPECT_EQ(OfExit(foreign, 127), OfExit(job, 127));
+  // A deadline is not mended by what a process left with.
+  api::JobStatus late = Holds(ConditionType::kFailed, Reason::kDeadlineExceeded);
+  late.worst = {{.pod = "mnist-worker-0", .exit_code = 78}};
+  EXPECT_EQ(WhatToDo(job, late).substr(0, 5), "Raise");
+}
+
+}  // namespace
+}  // namespace meshtrain::reconcile

@@ -1,0 +1,88 @@
+// The evaluator beside a job, over checkpoints that the test saves.
+#include "worker/evaluator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/worker/small_job.h"
+#include "worker/service.h"
+
+namespace meshtrain::worker {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class EvaluatorTest : public SmallJobTest {
+ protected:
+  Status Run() {
+    trainer::JobConfig config = Config(Text());
+    config.job.tf_config = cluster::TfConfig{.cluster = {}, .task = {cluster::Role::kEvaluator, 0}};
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    const Status end = Serve(config, {});
+    out_ = ::testing::internal::GetCapturedStdout();
+    err_ = ::testing::internal::GetCapturedStderr();
+    return end;
+  }
+  // Of metrics.jsonl; every loss must be that of ten classes that are all as likely.
+  std::vector<int64_t> Steps() const {
+    std::vector<int64_t> steps;
+    std::istringstream lines(ReadFile(folder_.path() + "/out/metrics.jsonl").value_or(""));
+    for (std::string line; std::getline(lines, line);) {
+      const json record = json::parse(line);
+      steps.push_back(record["step"]);
+      EXPECT_NEAR(record["loss"].get<double>(), std::log(10.0), 1e-5) << line;
+      EXPECT_TRUE(record.contains("accuracy")) << line;
+    }
+    return steps;
+  }
+
+  const std::string checkpoints_ = folder_.path() + "/checkpoints";
+  std::string out_, err_;
+};
+
+TEST_F(EvaluatorTest, EvaluatesEachCheckpointUpToTheLastAndEachOnce) {
+  Save(checkpoints_, EvenModel(10, 0), /*final=*/false);
+  Save(checkpoints_, EvenModel(20, 5), /*final=*/true);
+  const Status end = Run();
+  ASSERT_TRUE(end.ok()) << end.ToString();
+  EXPECT_THAT(Steps(), ElementsAre(10, 20));
+  EXPECT_THAT(out_, HasSubstr("step 20  loss 2.3026  accuracy "));
+  EXPECT_THAT(out_, HasSubstr("evaluated 2 checkpoints"));
+  // Started again it has nothing left to do.
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(Steps(), ElementsAre(10, 20));
+  EXPECT_THAT(out_, HasSubstr("evaluated 0 checkpoints"));
+}
+
+TEST_F(EvaluatorTest, PassesOverADamagedCheckpointUnlessItIsTheLast) {
+  Damage(Save(checkpoints_, EvenModel(10, 0), /*final=*/false));
+  const std::string last = Save(checkpoints_, EvenModel(20, 0), /*final=*/true);
+  ASSERT_TRUE(Run().ok());
+  EXPECT_THAT(Steps(), ElementsAre(20));
+  EXPECT_THAT(err_, HasSubstr("ckpt-00000010"));
+  Damage(last);
+  std::filesystem::remove_all(folder_.path() + "/out");
+  EXPECT_EQ(Run().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(Steps(), ElementsAre());
+}
+
+TEST_F(EvaluatorTest, WeightsOfAnotherModelAreRefused) {
+  checkpoint::Snapshot other = EvenModel(10, 0);
+  const mesh::Tensor five = Filled({5}, 0);
+  other.variables[1] = {"logits.bias", five.type(), "", {{{0}, five}}};
+  Save(checkpoints_, other, /*final=*/true);
+  const Status end = Run();
+  EXPECT_EQ(end.code(), StatusCode::kInvalidArgument) << end.ToString();
+  EXPECT_THAT(end.message(), HasSubstr("`logits.bias`: expected f32[10], got: f32[5]"));
+  EXPECT_THAT(Steps(), ElementsAre());
+}
+
+}  // namespace
+}  // namespace meshtrain::worker
