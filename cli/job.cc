@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kLargestManifest = int64_t{4} << 20;
+constexpr int64_t kLargestManifest = manifest::DocumentLimits().bytes;
 
 Json ToJson(const manifest::Node& node) {
   switch (node.kind) {

@@ -12,7 +12,7 @@
 
 namespace meshtrain::cli {
 
-constexpr int64_t kLargestManifest = int64_t{4} << 20;
+constexpr int64_t kLargestManifest = manifest::DocumentLimits().bytes;
 
 Result<std::string> ReadManifestText(const std::string& file, const Console& console) {
   if (file != "-") return ReadFile(file, kLargestManifest).From(Origin::kManifest);

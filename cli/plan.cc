@@ -10,7 +10,7 @@
 #include "cli/verbs.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/text.h"
-#include "runtime/recipe/plan_options.h"
+#include "runtime/recipe/step_plan.h"
 
 namespace meshtrain::cli {
 namespace {
@@ -18,21 +18,7 @@ namespace {
 Result<plan::Plan> PlanOf(const manifest::Manifest& manifest, const DataBatches& batches) {
   MT_ASSIGN_OR_RETURN(const recipe::Declared declared, recipe::Declared::Create(manifest.program));
   MT_RETURN_IF_ERROR(declared.CheckBatches(batches.train, batches.test));
-  const std::vector<mesh::TensorType>& types = batches.train->types;
-  MT_ASSIGN_OR_RETURN(const recipe::Traced traced, declared.Trace(types));
-  const program::Program& step = traced.programs.train_step;
-  sharding::Given given;
-  given.inputs = traced.layouts.inputs;
-  for (const program::State& s : step.states) {
-    if (const auto it = traced.layouts.states.find(s.name); it != traced.layouts.states.end()) {
-      given.states.insert(*it);
-    }
-  }
-  MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
-                      sharding::Shard(step, traced.mesh, given, {.guard_updates = true}));
-  MT_ASSIGN_OR_RETURN(const plan::Options options,
-                      recipe::PlanOptionsOf(manifest.program, declared, types));
-  return plan::MakePlan(std::move(partitioned), options);
+  return recipe::StepPlanOf(manifest.program, declared, batches.train->types);
 }
 
 Status Plan(const std::string& file, std::ostream& out) {

@@ -24,6 +24,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/text.h"
 #include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 
 namespace meshtrain {
 namespace {
@@ -190,8 +191,9 @@ Status CheckCrd(kube::Client& client, const std::stop_token& stop) {
 
 Status RunOperator(const Flags& flags, std::stop_source& stop) {
   Clock& clock = SystemClock();
-  MT_ASSIGN_OR_RETURN(const kube::ClientConfig config,
-                      kube::FindConfig(flags.kubeconfig, flags.context, Env));
+  MT_ASSIGN_OR_RETURN(
+      const kube::ClientConfig config,
+      kube::FindConfig(flags.kubeconfig, flags.context, Env).From(Origin::kManifest));
   control::Metrics metrics(HostOf(config.server));
 
   const auto on_request = [&](std::string_view verb, std::string_view code, Duration took) {
@@ -296,7 +298,8 @@ Status RunOperator(const Flags& flags, std::stop_source& stop) {
     leading = false;
   }
   metrics.SetLeader(flags.lease_name, false);
-  if (!lost.ok()) return lost;  // the process ends and starts anew; nothing it knows may be trusted
+  // The process ends and is started anew: nothing that it knows may be trusted.
+  if (!lost.ok()) return lost.WithCode(StatusCode::kUnavailable);
   events.Flush(std::chrono::seconds(2));
   // All writes have ended: whoever stands by may begin at once.
   if (flags.leader_elect) {
@@ -351,7 +354,7 @@ int Main(int argc, char** argv) {
   stop.request_stop();
   if (!status.ok()) {
     LogError("ended", {{"error", status.ToString()}});
-    return status.code() == StatusCode::kInvalidArgument ? cluster::kExitUsage : 1;
+    return cluster::ExitCodeOf(status.From(Origin::kApiServer));
   }
   return 0;
 }

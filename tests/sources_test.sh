@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # sources_test.sh ROOT: every source is built. One that no CMakeLists.txt names is a test that never runs.
-# And files are opened by runtime/base/file.cc alone, which waits for none and looks at their kind. The others open folders
+# Files are opened by runtime/base/file.cc alone, which waits for none and looks at their kind. The others open folders
 # and what the system itself provides.
 set -u
 cd "$1" || exit 1
@@ -20,4 +20,10 @@ echo "$count sources, $forgotten forgotten"
 others=$(grep -rnE '::open(at)?\(|\bfopen\(|\bgzopen\(|\b[io]?fstream\b' runtime operator worker cli deploy --include='*.cc' --include='*.h' |
   grep -vE '^(runtime/base/file|operator/local/(process|private_folder))\.cc:')
 [ -z "$others" ] || printf 'expected OpenFile of runtime/base/file.h, got:\n%s\n' "$others"
-[ "$forgotten" = 0 ] && [ -z "$others" ]
+# A file that a comment or a page names is there, so that nobody looks for what has moved. NAME and FAMILY stand for any.
+missing=$(grep -rhoE '\b(runtime|operator|worker|cli|tests)/[A-Za-z0-9_/]+\.(h|cc|py|sh|cmake|proto)\b' \
+  runtime operator worker cli tests docs proto cmake README.md CONTRIBUTING.md --include='*.h' --include='*.cc' \
+  --include='*.proto' --include='*.md' --include='*.cmake' --exclude-dir=testdata | sort -u | grep -vE 'NAME|FAMILY' |
+  while read -r file; do [ -e "$file" ] || [ -n "$(find runtime operator worker cli tests -path "*/$file" | head -1)" ] || echo "$file"; done)
+[ -z "$missing" ] || printf 'named and not there:\n%s\n' "$missing"
+[ "$forgotten" = 0 ] && [ -z "$others" ] && [ -z "$missing" ]

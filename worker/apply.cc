@@ -20,6 +20,7 @@
 #include "runtime/manifest/node.h"
 #include "runtime/membership/arithmetic_agreement.h"
 #include "runtime/trainer/job/choices.h"
+#include "worker/read_manifest.h"
 #include "worker/trained.h"
 
 namespace meshtrain::worker {
@@ -56,12 +57,6 @@ Status WriteAll(const std::string& bytes) {
   const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
   if (written && std::fflush(stdout) == 0) return OkStatus();
   return Unavailable("standard output: cannot be written to").From(Origin::kOutput);
-}
-
-Result<manifest::Manifest> ReadManifest(const trainer::JobConfig& config) {
-  MT_ASSIGN_OR_RETURN(const std::string text,
-                      ReadFile(config.file, int64_t{4} << 20).From(Origin::kManifest));
-  return recipe::ParseManifest(text, trainer::SourceName(config)).From(Origin::kManifest);
 }
 
 // Weights that do not fit say of which data the model was made.

@@ -34,7 +34,7 @@ Status ChiefNews::Look(parameter::ChiefSeen seen) {
   if (now - looked_ > kStoodStill) woke_ = now;
   looked_ = now;
   if (seen.heard) seen.heard = std::max(*seen.heard, woke_);
-  const bool silent = seen.heard && !seen.left && now - *seen.heard >= trainer::kChiefLost;
+  const bool silent = seen.heard && !seen.left && now - *seen.heard >= cluster::kLostAfter;
   if (silent && !silent_) LogWarning("the chief is lost", {{"task", chief_}});
   if (!silent && silent_) LogInfo("the chief is back", {{"task", chief_}});
   silent_ = silent;

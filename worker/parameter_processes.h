@@ -1,8 +1,8 @@
 // The roles that serve under the strategy ParameterServer: a ps holds variables, a worker runs the
-// steps it is sent. Both learn everything from the chief (engine.h) and live until it says
-// that the job is done (OK), until it does not come or come back in time (kPeers), until they are
-// asked to stop and the chief, which may have been asked at the same time, has come to its end
-// (cluster::Stopped(); stop_times.h), or, a ps, until its disk fails (kOutput).
+// steps it is sent. Both learn everything from the chief (trainer/job/server_job.cc) and live until
+// it says that the job is done (OK), until it does not come or come back in time (kPeers), until
+// they are asked to stop and the chief, which may have been asked at the same time, has come to its
+// end (cluster::Stopped(); stop_times.h), or, a ps, until its disk fails (kOutput).
 #pragma once
 
 #include <stop_token>

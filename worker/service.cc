@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "runtime/base/file.h"
 #include "runtime/base/text.h"
 #include "runtime/membership/arithmetic_agreement.h"
 #include "runtime/trainer/job/choices.h"
@@ -10,30 +9,12 @@
 #include "runtime/trainer/job/training.h"
 #include "worker/evaluator.h"
 #include "worker/parameter_processes.h"
+#include "worker/read_manifest.h"
 
 namespace meshtrain::worker {
 namespace {
 
 using cluster::Role;
-
-// From the file, or from what the environment holds. Errors: ParseManifest's, ReadFile's, all of
-// kManifest.
-Result<manifest::Manifest> ReadManifest(const trainer::JobConfig& config) {
-  const manifest::ReadOptions options{.processes = config.job.mesh_processes()};
-  if (config.file.empty()) {
-    return recipe::ParseManifest(config.job.manifest, trainer::SourceName(config), options)
-        .From(Origin::kManifest);
-  }
-  MT_ASSIGN_OR_RETURN(const std::string text,
-                      ReadFile(config.file, int64_t{4} << 20).From(Origin::kManifest));
-  MT_ASSIGN_OR_RETURN(
-      manifest::Manifest manifest,
-      recipe::ParseManifest(text, trainer::SourceName(config), options).From(Origin::kManifest));
-  if (!config.checkpoint_path.empty()) manifest.checkpoint.path = config.checkpoint_path;
-  // A program alone has no name; the job that was made of it has.
-  if (manifest.name.empty()) manifest.name = config.job.job.substr(config.job.job.find('/') + 1);
-  return manifest;
-}
 
 Status Run(const trainer::JobConfig& config, std::stop_token stop) {
   MT_RETURN_IF_ERROR(

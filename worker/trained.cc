@@ -46,11 +46,11 @@ Status TrainedModel::PlanEvaluation(data::Pipeline& data) {
   };
   MT_RETURN_IF_ERROR(plan().From(Origin::kManifest));
   parameters_ = declared_->recipe().model->parameters();
-  data.ExpectClasses(engine_->classes());
+  trainer::Expect(*engine_, declared_->recipe(), data);
   return OkStatus();
 }
 
-Status TrainedModel::PlanPrediction(const data::Pipeline& data) {
+Status TrainedModel::PlanPrediction(data::Pipeline& data) {
   const auto plan = [&]() -> Status {
     MT_RETURN_IF_ERROR(MakeEngine());
     for (const int64_t size : data.batch_sizes()) {
@@ -58,6 +58,9 @@ Status TrainedModel::PlanPrediction(const data::Pipeline& data) {
                           declared_->TracePrediction(data.BatchTypes(size)[0]));
       if (predictions_.empty()) {
         parameters_ = traced.parameters;
+        for (const auto& [input, rows] : traced.prediction.rows) {
+          data.ExpectIds({{data.component_names()[0], rows}});
+        }
         MT_RETURN_IF_ERROR(strategy_->DeclareOnMesh(parameters_, traced.states));
       }
       MT_ASSIGN_OR_RETURN(predictions_[size], engine_->AddPrediction(traced.prediction.program,

@@ -33,7 +33,7 @@ class TrainedModel {
   // Before the rest, one of these: the steps for all batches of `data`. Errors: of kManifest, with
   // the place: a layer that does not fit the data, a mesh that cannot be made.
   Status PlanEvaluation(data::Pipeline& data);
-  Status PlanPrediction(const data::Pipeline& data);
+  Status PlanPrediction(data::Pipeline& data);
 
   // Of the model's weights, in the order in which SetWeights takes their values.
   const std::vector<nn::Parameter>& parameters() const { return parameters_; }

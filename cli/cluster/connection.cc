@@ -1,6 +1,7 @@
 #include "cli/cluster/connection.h"
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <mutex>
 #include <ostream>
@@ -10,7 +11,7 @@
 #include "operator/kube/config.h"
 #include "operator/kube/http_client.h"
 #include "runtime/base/clock.h"
-#include "runtime/cluster/contract.h"
+#include "runtime/cluster/exit_code.h"
 
 namespace meshtrain::cli {
 namespace {
@@ -18,26 +19,6 @@ namespace {
 std::optional<std::string> Env(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
-int ExitCodeOfCall(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kOk:
-      return cluster::kExitDone;
-    case StatusCode::kNotFound:
-      return cluster::kExitNoInput;
-    case StatusCode::kInternal:
-      return cluster::kExitInternal;
-    case StatusCode::kUnavailable:
-    case StatusCode::kDeadlineExceeded:
-    case StatusCode::kDataLoss:
-    case StatusCode::kOutOfRange:
-      return cluster::kExitIo;
-    case StatusCode::kCancelled:
-      return cluster::kExitInterrupted;
-    default:
-      return cluster::kExitBadConfig;
-  }
 }
 
 }  // namespace
@@ -52,8 +33,9 @@ void AddClusterFlags(CLI::App* verb, ClusterFlags* flags) {
 }
 
 Result<Cluster> Connect(const ClusterFlags& flags, const Console& console) {
-  MT_ASSIGN_OR_RETURN(const kube::ClientConfig config,
-                      kube::FindConfig(flags.kubeconfig, flags.context, Env));
+  MT_ASSIGN_OR_RETURN(
+      const kube::ClientConfig config,
+      kube::FindConfig(flags.kubeconfig, flags.context, Env).From(Origin::kManifest));
   kube::HttpClientOptions options;
   options.user_agent = "meshtrain";
   if (flags.verbose) {
@@ -88,7 +70,7 @@ Result<api::TrainingJob> GetJob(Cluster& cluster, const std::string& name) {
 
 int EndOfCall(const char* verb, const Status& status, const Console& console) {
   if (!status.ok()) PrintError(verb, status, console.err);
-  return ExitCodeOfCall(status);
+  return cluster::ExitCodeOf(status.From(Origin::kApiServer), SIGINT);
 }
 
 std::string ExitCodesHelp() {

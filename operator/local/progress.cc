@@ -45,21 +45,21 @@ std::vector<Target> LookUp(const std::string& address) {
 
 }  // namespace
 
-ProgressPuller::ProgressPuller(Duration period)
+LoopbackPuller::LoopbackPuller(Duration period)
     : period_(period), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-Status ProgressPuller::Start() {
+Status LoopbackPuller::Start() {
   MT_ASSIGN_OR_RETURN(thread_, StartThread("progress", [this](std::stop_token s) { Work(s); }));
   return OkStatus();
 }
 
-ProgressPuller::~ProgressPuller() {
+LoopbackPuller::~LoopbackPuller() {
   thread_.request_stop();
   if (thread_.joinable()) thread_.join();
   if (event_ >= 0) ::close(event_);
 }
 
-void ProgressPuller::Ask(std::vector<std::string> addresses) {
+void LoopbackPuller::Ask(std::vector<std::string> addresses) {
   MutexLock lock(mutex_);
   if (addresses == addresses_) return;
   addresses_ = std::move(addresses);
@@ -68,14 +68,14 @@ void ProgressPuller::Ask(std::vector<std::string> addresses) {
   changed_.NotifyAll();
 }
 
-std::optional<reconcile::ProgressSeen> ProgressPuller::Take() {
+std::optional<reconcile::ProgressSeen> LoopbackPuller::Take() {
   uint64_t count = 0;
   if (::read(event_, &count, sizeof count) < 0) count = 0;  // EAGAIN: nothing new
   MutexLock lock(mutex_);
   return std::exchange(answer_, std::nullopt);
 }
 
-void ProgressPuller::Work(std::stop_token stop) {
+void LoopbackPuller::Work(std::stop_token stop) {
   int64_t version = -1;
   std::vector<Target> targets;
   while (!stop.stop_requested()) {

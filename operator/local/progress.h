@@ -15,15 +15,15 @@
 namespace meshtrain::local {
 
 // Thread-safe.
-class ProgressPuller {
+class LoopbackPuller {
  public:
   // `period`: between two questions.
-  explicit ProgressPuller(Duration period);
+  explicit LoopbackPuller(Duration period);
   // Begins to ask; once. Errors: kUnavailable (no thread).
   Status Start();
-  ~ProgressPuller();
-  ProgressPuller(const ProgressPuller&) = delete;
-  ProgressPuller& operator=(const ProgressPuller&) = delete;
+  ~LoopbackPuller();
+  LoopbackPuller(const LoopbackPuller&) = delete;
+  LoopbackPuller& operator=(const LoopbackPuller&) = delete;
 
   // Whom to ask from now on: "HOST:PORT", the first that answers; none: nobody. An answer to an
   // earlier list is dropped.

@@ -65,11 +65,11 @@ Runner::Runner(api::TrainingJob job, RunnerOptions options)
 
 Runner::~Runner() = default;
 
-Ending Runner::Run(StopSignals& signals) {
+JobEnd Runner::Run(StopSignals& signals) {
   const auto refuse = [&](const Status& status) {
     Tell(status.message());
     stderr_.FlushFor(kLastWordsMs);
-    return Ending{.exit_code = cluster::ExitCodeOf(status), .status = job_.status};
+    return JobEnd{.exit_code = cluster::ExitCodeOf(status), .status = job_.status};
   };
   if (const Status made = MakeDirectories(options_.launch.output); !made.ok()) {
     return refuse(made.From(Origin::kOutput));
@@ -92,7 +92,7 @@ Ending Runner::Run(StopSignals& signals) {
     return refuse(fit.From(Origin::kManifest));
   }
   for (const std::string& note : notes) Tell("warning: LeftOut: " + note);
-  puller_ = std::make_unique<ProgressPuller>(options_.progress_period);
+  puller_ = std::make_unique<LoopbackPuller>(options_.progress_period);
   if (const Status started = puller_->Start(); !started.ok()) {
     return refuse(started);
   }

@@ -49,7 +49,7 @@ struct RunnerOptions {
   std::function<void(const api::TrainingJob& job, const reconcile::Observed& seen)> on_settled;
 };
 
-struct Ending {
+struct JobEnd {
   // 0 when the job succeeded; of a job that failed, what the replica left with that failed it, else
   // 70; 130, 143 or 129 after a signal; 78 for a job that cannot run here or is suspended; 73
   // without an output folder.
@@ -66,7 +66,7 @@ class Runner {
   Runner& operator=(const Runner&) = delete;
 
   // Once. The thread that calls it must be the one that made `signals`.
-  Ending Run(StopSignals& signals);
+  JobEnd Run(StopSignals& signals);
 
  private:
   // A pod's process and where its output goes.
@@ -131,7 +131,7 @@ class Runner {
   bool gone_ = false;                       // its TTL is over
   bool hurried_ = false;                    // a signal came after the end
   bool status_lost_ = false;                // status.json could not be written, which was told
-  std::unique_ptr<ProgressPuller> puller_;  // last: its thread starts when the rest is there
+  std::unique_ptr<LoopbackPuller> puller_;  // last: its thread starts when the rest is there
 };
 
 }  // namespace meshtrain::local

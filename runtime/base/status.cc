@@ -8,9 +8,9 @@ namespace meshtrain {
 namespace {
 
 // In the order of Origin.
-constexpr std::array<std::string_view, 8> kOriginNames = {"ours",  "manifest", "input",   "output",
-                                                          "peers", "stop",     "numbers", "device"};
-static_assert(static_cast<size_t>(Origin::kDevice) == kOriginNames.size() - 1);
+constexpr std::array<std::string_view, 9> kOriginNames = {
+    "ours", "manifest", "input", "output", "peers", "stop", "numbers", "device", "api_server"};
+static_assert(static_cast<size_t>(Origin::kApiServer) == kOriginNames.size() - 1);
 
 }  // namespace
 

@@ -40,14 +40,15 @@ enum class StatusCode : int {
 std::string_view StatusCodeName(StatusCode code);
 
 enum class Origin : uint8_t {
-  kOurs,      // this program: a bug, or what its machine has not
-  kManifest,  // what the user asked for: the manifest, the environment, a token
-  kInput,     // data and weights that are read
-  kOutput,    // checkpoints, logs and other files of the job's own, whether written or read again
-  kPeers,     // another process: lost, standing still, refusing us, or at the port that is ours
-  kStop,      // nothing is wrong: the process was asked to stop
-  kNumbers,   // a loss, a gradient or a new value that is not finite
-  kDevice,    // a device of this process that is lost: who starts anew may find it, or another
+  kOurs,       // this program: a bug, or what its machine has not
+  kManifest,   // what the user asked for: the manifest, the environment, a token
+  kInput,      // data and weights that are read
+  kOutput,     // checkpoints, logs and other files of the job's own, whether written or read again
+  kPeers,      // another process: lost, standing still, refusing us, or at the port that is ours
+  kStop,       // nothing is wrong: the process was asked to stop
+  kNumbers,    // a loss, a gradient or a new value that is not finite
+  kDevice,     // a device of this process that is lost: who starts anew may find it, or another
+  kApiServer,  // what Kubernetes' API server answered, or that it did not
 };
 
 // "manifest"; how an origin is written where it travels between processes.

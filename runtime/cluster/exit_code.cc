@@ -80,6 +80,24 @@ int OfPeers(StatusCode code) {
   }
 }
 
+int OfApiServer(StatusCode code, int signal) {
+  switch (code) {
+    case StatusCode::kNotFound:
+      return kExitNoInput;
+    case StatusCode::kInternal:
+      return kExitInternal;
+    case StatusCode::kUnavailable:
+    case StatusCode::kDeadlineExceeded:
+    case StatusCode::kDataLoss:
+    case StatusCode::kOutOfRange:
+      return kExitIo;
+    case StatusCode::kCancelled:
+      return 128 + signal;
+    default:
+      return kExitBadConfig;
+  }
+}
+
 }  // namespace
 
 int ExitCodeOf(const Status& status, int signal) {
@@ -92,6 +110,8 @@ int ExitCodeOf(const Status& status, int signal) {
     case Origin::kPeers:
     case Origin::kDevice:
       return OfPeers(status.code());
+    case Origin::kApiServer:
+      return OfApiServer(status.code(), signal);
     case Origin::kStop:
       return 128 + signal;
     case Origin::kNumbers:

@@ -19,6 +19,10 @@ namespace meshtrain::cluster {
 inline constexpr std::string_view kEnvStopGrace = "MESHTRAIN_STOP_GRACE_SECONDS";
 inline constexpr Duration kDefaultStopGrace = std::chrono::seconds(30);
 
+// Silence of another process that counts as its loss, in the mesh and beside parameter servers
+// alike; a connection that breaks counts at once.
+inline constexpr Duration kLostAfter = std::chrono::milliseconds(1500);
+
 // Counted from the request to stop. Kept true: steps <= save <= serve <= the grace period.
 struct StopTimes {
   Duration steps{};  // the chief: for steps that are under way

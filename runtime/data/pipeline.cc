@@ -443,6 +443,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Create(PipelineSpec spec) {
   auto made = std::unique_ptr<Pipeline>(new Pipeline(
       std::make_unique<Impl>(std::move(opened.source), std::move(opened.compiled), opened.labels)));
   made->ExpectClasses(spec.classes, spec.labels);
+  made->ExpectIds(std::move(spec.rows));
   return made;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -117,6 +118,7 @@ struct PipelineSpec {
   std::vector<Stage> stages;  // in the order in which elements pass them
   int64_t classes = 0;        // as Pipeline::ExpectClasses
   std::string labels = "y";   // the component that holds the labels, where there is one of the name
+  std::map<std::string, int64_t> rows = {};  // as Pipeline::ExpectIds
 };
 
 // What components are called where nobody names them: x, y, component_2, component_3, ...

@@ -405,10 +405,8 @@ Result<plan::Plan> Session::PlanOnly(const program::Program& program, const Mesh
                                    .guard_updates = options_.guard_updates};
   MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
                       sharding::Shard(program, mesh, layouts, sharding));
-  plan::Options options = options_.plan;
-  if (bucket_bytes) options.bucket_bytes = options.overlap_bucket_bytes = *bucket_bytes;
-  options.overlap = plan::SpansProcesses(mesh);
-  return backend_->Lower(std::move(partitioned), options);
+  return backend_->Lower(std::move(partitioned),
+                         plan::OptionsOn(mesh, options_.plan, bucket_bytes));
 }
 
 Result<std::vector<Session::Stored*>> Session::StatesOf(

@@ -179,12 +179,11 @@ class Checker {
     }
     // Packs are the program's; who adds what first is the plugin's.
     constexpr std::string_view kOps = "mirrored.cross_device_ops";
-    if (program_.mirrored && program_.mirrored->cross_device_ops != CrossDeviceOps::kAuto &&
-        program_.mirrored->cross_device_ops != CrossDeviceOps::kNccl) {
-      problems_.Add(
-          At(kOps), Path(kOps),
-          "expected Auto on devices of kind pjrt, whose plugin makes their sums, got: " +
-              CrossDeviceOpsNames()[static_cast<size_t>(program_.mirrored->cross_device_ops)]);
+    if (program_.mirrored && program_.mirrored->cross_device_ops != "Auto" &&
+        program_.mirrored->cross_device_ops != "NCCL") {
+      problems_.Add(At(kOps), Path(kOps),
+                    "expected Auto on devices of kind pjrt, whose plugin makes their sums, got: " +
+                        program_.mirrored->cross_device_ops);
     }
   }
 

@@ -1,6 +1,6 @@
 // One row per field of the manifest. From a row come the field's reader and writer, its check, its
 // text in the CRD and its line of the reference page; and it names what shows that the field acts,
-// which tests/runtime/recipe/acts_test.cc looks at under every strategy.
+// which tests/runtime/trainer/job/acts_test.cc looks at under every strategy.
 //
 //   field::Int("seed", &Program::seed, {}, {.about = "...", .sample = "7"})
 #pragma once
@@ -220,6 +220,22 @@ Field Word(std::string_view name, E S::*member, const std::vector<std::string>& 
     const E value = static_cast<const S*>(from)->*member;
     if (value == S{}.*member) return std::nullopt;
     return Node::Word(words[static_cast<size_t>(value)]);
+  };
+  return field;
+}
+// The word itself.
+template <typename S>
+Field Word(std::string_view name, std::string S::*member, const std::vector<std::string>& words,
+           const Says& says) {
+  Field field{.name = name, .type = FieldType::kWord, .says = says, .words = words};
+  field.read = [=](Fields& in, void* out) {
+    std::string& value = static_cast<S*>(out)->*member;
+    value = in.Choice(name, words, value);
+  };
+  field.write = [=](const void* from) -> std::optional<Node> {
+    const std::string& value = static_cast<const S*>(from)->*member;
+    if (value == S{}.*member) return std::nullopt;
+    return Node::Word(value);
   };
   return field;
 }

@@ -121,28 +121,11 @@ struct Devices {
   friend bool operator==(const Devices&, const Devices&) = default;
 };
 
-// How the variables of parameter servers are cut: TensorFlow's partitioners, by their names and
-// arguments.
-struct WholeVariables {
-  friend bool operator==(const WholeVariables&, const WholeVariables&) = default;
-};
-struct FixedShards {
-  int64_t num_shards = 1;
-  friend bool operator==(const FixedShards&, const FixedShards&) = default;
-};
-struct MinSize {
-  int64_t min_shard_bytes = int64_t{256} << 10;
-  int64_t max_shards = 1;
-  friend bool operator==(const MinSize&, const MinSize&) = default;
-};
-struct MaxSize {
-  int64_t max_shard_bytes = 0;
-  int64_t max_shards = 0;  // 0: any number
-  friend bool operator==(const MaxSize&, const MaxSize&) = default;
-};
 // Of the strategy ParameterServer.
 struct ParameterServer {
-  std::variant<WholeVariables, FixedShards, MinSize, MaxSize> partitioner;
+  // How variables are cut, of Partitioners(): TensorFlow's, by their names and arguments. None:
+  // each is whole on one server.
+  std::optional<Choice> partitioner;
   int64_t staleness_bound = -1;            // -1: none
   std::optional<int64_t> steps_in_flight;  // of the whole job; none: one for each worker
   friend bool operator==(const ParameterServer&, const ParameterServer&) = default;
@@ -157,30 +140,22 @@ struct Packing {
   friend bool operator==(const Packing&, const Packing&) = default;
 };
 
-// Of the strategy Mirrored: tf.distribute's CrossDeviceOps, by their names.
-enum class CrossDeviceOps : uint8_t {
-  kAuto,
-  kNccl,
-  kHierarchicalCopy,
-  kReductionToOneDevice,
-  kRing
-};
-const std::vector<std::string>& CrossDeviceOpsNames();  // in their order
+// Of the strategy Mirrored.
+const std::vector<std::string>& CrossDeviceOpsNames();  // tf.distribute's CrossDeviceOps
 struct Mirrored {
-  CrossDeviceOps cross_device_ops = CrossDeviceOps::kAuto;
+  std::string cross_device_ops = "Auto";  // one of CrossDeviceOpsNames()
   Packing packing;
   // Devices share memory, where nothing has to be summed between them, unless the sums were
   // described. NCCL without GPUs describes none.
   bool isolated() const {
-    return packing.given() ||
-           (cross_device_ops != CrossDeviceOps::kAuto && cross_device_ops != CrossDeviceOps::kNccl);
+    return packing.given() || (cross_device_ops != "Auto" && cross_device_ops != "NCCL");
   }
   friend bool operator==(const Mirrored&, const Mirrored&) = default;
 };
-// Of the strategy MultiWorkerMirrored: tf.distribute's CommunicationImplementation.
-enum class Communication : uint8_t { kAuto, kRing, kNccl };
+// Of the strategy MultiWorkerMirrored.
 struct MultiWorkerMirrored {
-  Communication communication = Communication::kAuto;
+  // AUTO, RING or NCCL: tf.distribute's CommunicationImplementation.
+  std::string communication = "AUTO";
   Packing packing;
   friend bool operator==(const MultiWorkerMirrored&, const MultiWorkerMirrored&) = default;
 };

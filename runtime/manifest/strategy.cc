@@ -65,11 +65,10 @@ void CheckOnOneDevice(Problems& problems, const Program& program) {
 
 // Sums between processes go by doubling, by halving or around a ring, as their bytes are fastest.
 void CheckCommunication(Problems& problems, const Program& program) {
-  if (!program.multi_worker_mirrored ||
-      program.multi_worker_mirrored->communication == Communication::kAuto) {
+  if (!program.multi_worker_mirrored || program.multi_worker_mirrored->communication == "AUTO") {
     return;
   }
-  const bool nccl = program.multi_worker_mirrored->communication == Communication::kNccl;
+  const bool nccl = program.multi_worker_mirrored->communication == "NCCL";
   constexpr std::string_view kField = "multi_worker_mirrored.communication";
   problems.Add(program.PlaceOf(kField), program.path + "." + std::string(kField),
                nccl ? "expected AUTO where there are no GPUs, got: NCCL"

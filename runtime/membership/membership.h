@@ -26,6 +26,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
+#include "runtime/cluster/stop_grace.h"
 #include "runtime/cluster/tf_config.h"
 #include "runtime/rpc/security.h"
 
@@ -42,8 +43,7 @@ struct MembershipOptions {
   Duration peer_return = std::chrono::seconds(
       120);  // peerReturnSeconds: how long Join waits after a loss; 0: not at all
   Duration heartbeat = std::chrono::milliseconds(100);
-  Duration lost_after = std::chrono::milliseconds(
-      1500);  // silence that counts as lost (a closed connection does at once)
+  Duration lost_after = cluster::kLostAfter;
   Duration stuck_after =
       std::chrono::seconds(60);  // alive, but its progress stands still while others wait for it
 };

@@ -88,6 +88,13 @@ bool SpansProcesses(const mesh::Mesh& mesh) {
                      [&](const mesh::Device& d) { return d.process != devices[0].process; });
 }
 
+Options OptionsOn(const mesh::Mesh& mesh, Options options, std::optional<int64_t> bucket_bytes) {
+  options.overlap = SpansProcesses(mesh);
+  if (mesh.devices()[0].kind == mesh::DeviceKind::kPjrt) options.fuse = false;
+  if (bucket_bytes) options.bucket_bytes = options.overlap_bucket_bytes = *bucket_bytes;
+  return options;
+}
+
 std::vector<CollectiveBytes> Plan::Collectives() const {
   std::vector<CollectiveBytes> rows;
   for (const Step& step : steps) {

@@ -66,6 +66,11 @@ bool Communicates(const program::Op& op);
 
 // Whether collectives leave the process: what Options::overlap is for.
 bool SpansProcesses(const mesh::Mesh& mesh);
+// `options` as every step over `mesh` has them, whoever plans it: collectives overlap where they
+// leave the process; loops stay as they are for devices whose compiler joins them (kPjrt); packs of
+// `bucket_bytes`, where given.
+Options OptionsOn(const mesh::Mesh& mesh, Options options,
+                  std::optional<int64_t> bucket_bytes = std::nullopt);
 
 // Where a group of 3, 5, 6, 7 does not divide the bytes, the fraction of one is cut off: here for
 // each op, by a communicator for each call, which may hold several ops.

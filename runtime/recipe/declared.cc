@@ -255,8 +255,4 @@ train::Packing PackingOf(const manifest::Program& program) {
   return {.num_packs = packing.num_packs, .bytes_per_pack = packing.bytes_per_pack};
 }
 
-std::optional<int64_t> BytesPerPack(const manifest::Program& program, const Traced& traced) {
-  return train::BytesPerPack(PackingOf(program), traced.programs);
-}
-
 }  // namespace meshtrain::recipe

@@ -1,14 +1,12 @@
 #include "runtime/recipe/loop.h"
 
-#include <algorithm>
-
 namespace meshtrain::recipe {
 
 train::FitOptions FitOptionsOf(const manifest::Train& train, const train::Position& start) {
   return {.epochs = train.epochs,
           .steps_per_epoch = train.steps_per_epoch,
           .validation_steps = train.validation_steps,
-          .validate_every = std::max<int64_t>(train.validate_every, 1),
+          .validate_every = train.validate_every,
           .end_after_bad_steps = train.end_after_bad_steps,
           .start = start};
 }

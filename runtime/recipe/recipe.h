@@ -79,8 +79,6 @@ struct TracedPrediction {
   std::map<std::string, mesh::Layout> states;
 };
 train::Packing PackingOf(const manifest::Program& program);
-// Bytes of a pack of a traced program's gradients; nothing: as the plan has it.
-std::optional<int64_t> BytesPerPack(const manifest::Program& program, const Traced& traced);
 
 // The batches of one source: the types of a full one's components, and the sizes that there are.
 struct Batches {

@@ -16,6 +16,7 @@ Status FromPeer(const Status& error) {
     case Origin::kPeers:
     case Origin::kStop:
     case Origin::kDevice:  // theirs
+    case Origin::kApiServer:
       break;
   }
   return Status(error.code(), error.message()).From(Origin::kPeers);

@@ -39,10 +39,8 @@ MeshStrategy::Impl::Impl(Setup from)
 Result<execute::Session*> MeshStrategy::Impl::Session() {
   if (session == nullptr) {
     execute::SessionOptions options = setup.session;
-    // As a manifest's steps are planned (recipe/plan_options.h): a step whose loss is not finite
-    // leaves the variables as they were.
-    options.plan = {.overlap = plan::SpansProcesses(setup.mesh),
-                    .finite_outputs = {std::string(train::kLossName)}};
+    // A step whose loss is not finite leaves the variables as they were.
+    options.plan = {.finite_outputs = {std::string(train::kLossName)}};
     MT_ASSIGN_OR_RETURN(session, execute::Session::Create(std::move(options)));
   }
   return session.get();

@@ -103,7 +103,8 @@ class Replicas {
   Status LoadStep(Replica& replica, const TracedReplica& traced);
   static Status RunStep(Replica& replica, const TracedReplica& traced,
                         std::span<const mesh::Tensor> inputs, std::vector<mesh::Tensor>* outputs);
-  // body(i) for every replica, on its thread; the error that came first by its nature.
+  // body(i) for every replica, on its thread. Of several errors the cause: not that of a replica
+  // that another one left waiting.
   Status Each(const std::function<Status(int64_t i)>& body);
 
   Options o_;

@@ -23,7 +23,7 @@ namespace meshtrain::telemetry {
 
 class Counter {
  public:
-  Counter() = default;      // counts for nobody
+  Counter() = default;      // counts nothing
   void Add(double by = 1);  // by >= 0
 
  private:

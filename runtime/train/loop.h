@@ -136,7 +136,7 @@ struct FitOptions {
   int64_t steps_per_epoch = -1;  // -1: a pass of the data; else passes are joined end to end
   BatchSource* validation = nullptr;
   int64_t validation_steps = -1;    // -1: a pass
-  int64_t validate_every = 1;       // epochs
+  int64_t validate_every = 1;       // epochs; 0: never
   int64_t end_after_bad_steps = 1;  // in a row; those before are counted, and training goes on
   Position start;
 };

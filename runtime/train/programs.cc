@@ -207,6 +207,7 @@ Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput>
   Prediction out;
   MT_ASSIGN_OR_RETURN(out.program, b.Build());
   out.variables = b.variables();
+  out.rows = RowsOf(out.program);
   return out;
 }
 

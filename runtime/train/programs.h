@@ -79,6 +79,7 @@ struct NamedInput {
 struct Prediction {
   Program program;
   std::vector<program::Variable> variables;  // those of its states
+  std::map<std::string, int64_t> rows;       // as Programs::rows, of the inputs
 };
 Result<Prediction> BuildPrediction(nn::Layer& model, std::span<const NamedInput> inputs,
                                    int64_t seed);

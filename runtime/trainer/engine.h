@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -95,8 +96,9 @@ class Engine {
   // How many to send ahead of the one that is taken.
   virtual int64_t ahead() const { return 1; }
 
-  // What labels must be (train::Programs); 0 before Prepare.
+  // What labels and ids must be (train::Programs); 0 and empty before Prepare.
   virtual int64_t classes() const = 0;
+  virtual std::map<std::string, int64_t> rows() const = 0;
   // Weights and slots of the steps there are; empty before Prepare.
   virtual std::vector<program::Variable> states() const = 0;
   // As traced, and as planned, for full batches; null before Prepare, and where that is not done
@@ -111,6 +113,12 @@ class Engine {
   // That this process's devices sent in collectives so far.
   virtual int64_t CollectiveBytesSent() const { return 0; }
 };
+
+// What the engine's steps ask of labels and ids is asked of the batches that `data` hands out.
+inline void Expect(const Engine& engine, const train::Recipe& recipe, data::Pipeline& data) {
+  data.ExpectClasses(engine.classes(), recipe.labels);
+  data.ExpectIds(engine.rows());
+}
 
 // Each `strategy` outlives its engine.
 struct MeshEngineOptions {

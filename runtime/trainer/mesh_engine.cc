@@ -2,6 +2,7 @@
 #include <chrono>
 #include <deque>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -161,6 +162,9 @@ class MeshEngine final : public Engine {
   void DropPredictions() override { made_.clear(); }
 
   int64_t classes() const override { return runner_ ? runner_->programs().classes : 0; }
+  std::map<std::string, int64_t> rows() const override {
+    return runner_ ? runner_->programs().rows : std::map<std::string, int64_t>();
+  }
   std::vector<program::Variable> states() const override {
     if (runner_ == nullptr) return {};
     return {runner_->states().begin(), runner_->states().end()};

@@ -62,12 +62,6 @@ std::set<int64_t> SizesOf(const data::Pipeline& data) {
   return {data.batch_size(), data.last_batch_size()};
 }
 
-// What the steps ask of labels and ids, asked of a pipeline.
-void Expect(const Engine& engine, const train::Recipe& recipe, data::Pipeline& data) {
-  data.ExpectClasses(engine.classes(), recipe.labels);
-  if (const train::Programs* programs = engine.programs()) data.ExpectIds(programs->rows);
-}
-
 // Batches from anywhere, whose labels and ids are looked at as a pipeline's are.
 class CheckedBatches final : public train::BatchSource {
  public:
@@ -259,7 +253,7 @@ Result<std::vector<size_t>> Model::InputsOf(const std::vector<std::string>& name
   return train::ModelInputs(recipe);
 }
 
-Result<size_t> Model::PredictionFor(std::span<const TensorType> inputs) {
+Result<const Model::Prediction*> Model::PredictionFor(std::span<const TensorType> inputs) {
   if (layer_ == nullptr) return InvalidArgument("predict: expected a model, got: none");
   std::string types;
   for (const TensorType& type : inputs) {
@@ -269,7 +263,7 @@ Result<size_t> Model::PredictionFor(std::span<const TensorType> inputs) {
     types += type.ToString() + " ";
   }
   const auto known = predictions_.find(types);
-  if (known != predictions_.end()) return known->second;
+  if (known != predictions_.end()) return &known->second;
   const strategy::StrategyScope scope(strategy_);
   std::vector<train::NamedInput> named;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -278,10 +272,13 @@ Result<size_t> Model::PredictionFor(std::span<const TensorType> inputs) {
   }
   MT_ASSIGN_OR_RETURN(const train::Prediction made_of,
                       train::BuildPrediction(*layer_, named, /*seed=*/0));
-  MT_ASSIGN_OR_RETURN(const size_t made,
-                      engine_->AddPrediction(made_of.program, made_of.variables));
-  predictions_.emplace(types, made);
-  return made;
+  Prediction made;
+  for (const train::NamedInput& input : named) {
+    const auto rows = made_of.rows.find(input.name);
+    made.rows.push_back(rows == made_of.rows.end() ? 0 : rows->second);
+  }
+  MT_ASSIGN_OR_RETURN(made.number, engine_->AddPrediction(made_of.program, made_of.variables));
+  return &predictions_.emplace(types, std::move(made)).first->second;
 }
 
 Result<Tensor> Model::PredictOnBatch(const Tensor& x) { return PredictOnBatch({&x, 1}); }
@@ -294,8 +291,14 @@ Result<Tensor> Model::PredictOnBatch(std::span<const Tensor> inputs) {
 Status Model::SendPrediction(std::span<const Tensor> inputs) {
   std::vector<TensorType> types;
   for (const Tensor& input : inputs) types.push_back(input.type());
-  MT_ASSIGN_OR_RETURN(const size_t prediction, PredictionFor(types));
-  return engine_->SendPrediction(prediction, inputs);
+  MT_ASSIGN_OR_RETURN(const Prediction* const prediction, PredictionFor(types));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (prediction->rows[i] == 0) continue;
+    std::vector<int64_t> examples(static_cast<size_t>(inputs[i].dims()[0]));
+    std::iota(examples.begin(), examples.end(), int64_t{0});
+    MT_RETURN_IF_ERROR(data::CheckIds(inputs[i], prediction->rows[i], examples, "predict"));
+  }
+  return engine_->SendPrediction(prediction->number, inputs);
 }
 
 Result<Tensor> Model::Predict(data::Pipeline& data, std::stop_token stop) {

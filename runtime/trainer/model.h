@@ -12,7 +12,7 @@
 // batches; Keras' progress bar shows another figure (History::keras_bar). One thread; with several
 // processes each calls the same with the same data; where a team joins them, Fit and Evaluate begin
 // by comparing what they are about to run. With parameter servers a step is one program on one
-// worker, and several run at once (parameter_server.h).
+// worker, and several run at once (strategy/server_strategy.h).
 #pragma once
 
 #include <cstdint>
@@ -136,13 +136,16 @@ class Model {
   Status Restore(const std::string& folder);
 
  private:
+  struct Prediction {
+    size_t number;              // the engine's
+    std::vector<int64_t> rows;  // of the table that an input numbers; 0: it numbers none
+  };
   // Makes the steps for batches of these types, whose components have these names.
   Status Prepare(const std::vector<mesh::TensorType>& types, const std::vector<std::string>& names);
   Status Prepare(const data::Pipeline& data);
   // Fit over what was prepared, with batches of these sizes.
   Result<History> FitOn(FitWork work, const std::set<int64_t>& sizes, const FitOptions& options);
-  // The engine's number of it.
-  Result<size_t> PredictionFor(std::span<const mesh::TensorType> inputs);
+  Result<const Prediction*> PredictionFor(std::span<const mesh::TensorType> inputs);
   Status SendPrediction(std::span<const mesh::Tensor> inputs);
   // Of data with these components, those that the model takes.
   Result<std::vector<size_t>> InputsOf(const std::vector<std::string>& names) const;
@@ -152,7 +155,7 @@ class Model {
   std::unique_ptr<train::Recipe> recipe_;
   std::unique_ptr<Engine> engine_;
   bool prepared_ = false;                                        // for recipe_
-  std::map<std::string, size_t> predictions_;                    // by input types
+  std::map<std::string, Prediction> predictions_;                // by input types
   std::map<std::string, std::unique_ptr<data::Pipeline>> data_;  // NamedData, by name
   int64_t step_ = 0;
 };

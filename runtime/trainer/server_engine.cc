@@ -171,6 +171,9 @@ class ServerEngine final : public Engine {
   int64_t ahead() const override { return strategy_.ahead(); }
 
   int64_t classes() const override { return training_ ? training_->classes : 0; }
+  std::map<std::string, int64_t> rows() const override {
+    return training_ ? training_->rows : std::map<std::string, int64_t>();
+  }
   // Slots are the servers'.
   std::vector<program::Variable> states() const override {
     if (!training_) return {};
@@ -195,6 +198,7 @@ class ServerEngine final : public Engine {
     if (known != own_.end()) return known->second;
     data::PipelineSpec spec = data.spec;
     spec.classes = classes();
+    spec.rows = rows();
     spec.labels = recipe_->labels;
     MT_ASSIGN_OR_RETURN(const parameter::PerWorker made,
                         coordinator_.CreatePerWorkerDataset(data.name, std::move(spec)));

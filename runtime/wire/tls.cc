@@ -316,7 +316,7 @@ Status TlsStream::Failure(int result, bool handshake) {
                      ")");
 }
 
-Result<TlsStream::Progress> TlsStream::Handshake() {
+Result<TlsStream::Advance> TlsStream::Handshake() {
   if (!impl_->shaken) {
     ERR_clear_error();
     const int result = SSL_do_handshake(impl_->ssl.get());
@@ -329,8 +329,8 @@ Result<TlsStream::Progress> TlsStream::Handshake() {
     impl_->shaken = result == 1;
   }
   if (!impl_->Push()) return Failure(-1, /*handshake=*/true);
-  if (unsent()) return Progress::kWantsWrite;
-  return impl_->shaken ? Progress::kDone : Progress::kWantsRead;
+  if (unsent()) return Advance::kWantsWrite;
+  return impl_->shaken ? Advance::kDone : Advance::kWantsRead;
 }
 
 bool TlsStream::unsent() const { return impl_->held() > 0; }

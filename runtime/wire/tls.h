@@ -58,11 +58,11 @@ class TlsStream {
   TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
 
-  enum class Progress : uint8_t { kDone, kWantsRead, kWantsWrite };
+  enum class Advance : uint8_t { kDone, kWantsRead, kWantsWrite };
   // Errors: kUnauthenticated (a certificate that is not trusted, has expired or bears another name,
   // the peer's or, by the peer's word, ours; the message says which), kUnavailable (the connection
   // ended, or the other side speaks no TLS).
-  Result<Progress> Handshake();
+  Result<Advance> Handshake();
 
   // Takes what there is room for; the bytes that were taken, 0: none now. -1: error().
   // What was taken is on its way only when unsent() is false: Flush until then.

@@ -414,11 +414,12 @@ std::vector<testing::Array> DrawOperands(const OpCase& c, uint64_t seed, bool on
   return arrays;
 }
 
-Value RecordCase(const OpCase& c, Builder& b, std::vector<Value>* inputs) {
+Value RecordCase(const OpCase& c, Builder& b, std::vector<Value>* inputs,
+                 const std::string& prefix) {
   std::vector<Operand> operands;
   for (const TensorType& type : c.types()) {
     const bool again = c.twice && !inputs->empty();
-    if (!again) inputs->push_back(b.Input("x" + std::to_string(inputs->size()), type));
+    if (!again) inputs->push_back(b.Input(prefix + std::to_string(inputs->size()), type));
     operands.emplace_back(inputs->back());
   }
   return b.Append1(c.kind, std::move(operands), c.attrs);

@@ -44,8 +44,10 @@ inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name(); }
 // up to 2, so that sums of them are exact.
 std::vector<testing::Array> DrawOperands(const OpCase& c, uint64_t seed, bool on_grid = false);
 
-// Records inputs x0, x1, ... and the case's op on them, and gives its result; `inputs` gets them.
-Value RecordCase(const OpCase& c, Builder& b, std::vector<Value>* inputs);
+// Records inputs `prefix`0, `prefix`1, ... and the case's op on them, and gives its result;
+// `inputs` gets them.
+Value RecordCase(const OpCase& c, Builder& b, std::vector<Value>* inputs,
+                 const std::string& prefix = "x");
 
 // The case's op on such operands, in real numbers; `attrs` and `result` may be a shard's. An op
 // that the interpreter cannot compute on one device (collectives) ends the program.

@@ -1,7 +1,6 @@
 // A folder of its own for a test, gone after it.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,7 +11,7 @@ namespace meshtrain::testing_folder {
 
 class TempFolder {
  public:
-  TempFolder() : path_(::testing::TempDir() + "/meshtrain-XXXXXX") {
+  TempFolder() : path_(std::filesystem::temp_directory_path() / "meshtrain-XXXXXX") {
     if (::mkdtemp(path_.data()) == nullptr) std::abort();
   }
   ~TempFolder() {
@@ -22,6 +21,7 @@ class TempFolder {
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;
   const std::string& path() const { return path_; }
+  std::string At(const std::string& name) const { return path_ + "/" + name; }
 
  private:
   std::string path_;

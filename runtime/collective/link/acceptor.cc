@@ -417,7 +417,7 @@ bool Acceptor::HearSeal(Connection& c) {
     }
     return false;
   }
-  if (*progress != wire::TlsStream::Progress::kDone) return true;
+  if (*progress != wire::TlsStream::Advance::kDone) return true;
   c.stage = Stage::kHello;
   return HearHello(c);  // it may have come with the last of the handshake
 }

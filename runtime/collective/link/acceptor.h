@@ -1,4 +1,5 @@
-// The one thread of a fabric: it lets peers in and keeps company with those that are in.
+// The one thread of a fabric: it lets peers in, and holds the control connections of those that are
+// in.
 //
 // It listens on the data port and on a Unix socket for memory, hears hellos, and holds the control
 // connections: through them it learns at once that a peer died, left or gave up, says the same of

@@ -102,10 +102,10 @@ class Attempt {
   Status Seal() {
     const auto progress = link_.tls()->Handshake();
     if (!progress.ok()) return Refused(progress.status());
-    if (*progress == wire::TlsStream::Progress::kDone) {
+    if (*progress == wire::TlsStream::Advance::kDone) {
       SayHello();
     } else {
-      seal_writes_ = *progress == wire::TlsStream::Progress::kWantsWrite;
+      seal_writes_ = *progress == wire::TlsStream::Advance::kWantsWrite;
     }
     return OkStatus();
   }

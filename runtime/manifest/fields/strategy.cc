@@ -38,47 +38,15 @@ Field PackingField(Packing S::*member) {
 }
 
 void ReadPartitioner(Fields& in, ParameterServer& servers) {
-  const Node* node = in.Get("variable_partitioner");
-  if (node == nullptr) return;
-  const auto choice =
-      ReadChoice(in.problems(), *node, in.Path("variable_partitioner"), Partitioners());
-  if (!choice) return;
-  const Options& options = choice->options;
-  if (choice->kind == "fixed_shards") {
-    servers.partitioner = FixedShards{options.Int("num_shards", 1)};
-  } else if (choice->kind == "min_size") {
-    const MinSize fallback;
-    servers.partitioner = MinSize{options.Int("min_shard_bytes", fallback.min_shard_bytes),
-                                  options.Int("max_shards", fallback.max_shards)};
-  } else {
-    servers.partitioner = MaxSize{options.Int("max_shard_bytes", 1), options.Int("max_shards", 0)};
+  if (const Node* node = in.Get("variable_partitioner")) {
+    servers.partitioner =
+        ReadChoice(in.problems(), *node, in.Path("variable_partitioner"), Partitioners());
   }
 }
 
 std::optional<Node> WritePartitioner(const ParameterServer& servers) {
-  struct {
-    std::optional<Choice> operator()(const WholeVariables&) const { return std::nullopt; }
-    std::optional<Choice> operator()(const FixedShards& s) const {
-      Choice choice{.kind = "fixed_shards"};
-      choice.options.Set("num_shards", s.num_shards);
-      return choice;
-    }
-    std::optional<Choice> operator()(const MinSize& s) const {
-      Choice choice{.kind = "min_size"};
-      choice.options.Set("min_shard_bytes", s.min_shard_bytes);
-      choice.options.Set("max_shards", s.max_shards);
-      return choice;
-    }
-    std::optional<Choice> operator()(const MaxSize& s) const {
-      Choice choice{.kind = "max_size"};
-      choice.options.Set("max_shard_bytes", s.max_shard_bytes);
-      if (s.max_shards > 0) choice.options.Set("max_shards", s.max_shards);
-      return choice;
-    }
-  } const as_choice;
-  const auto choice = std::visit(as_choice, servers.partitioner);
-  if (!choice) return std::nullopt;
-  return WriteChoice(*choice, Partitioners());
+  if (!servers.partitioner) return std::nullopt;
+  return WriteChoice(*servers.partitioner, Partitioners());
 }
 
 std::vector<Field> ServerFields() {

@@ -42,11 +42,11 @@ Result<std::vector<std::string>> AddressesOf(const cluster::ClusterSpec& cluster
 }
 
 // Writes a checkpoint behind the training's back, one at a time.
-class Coordinator::Saver {
+class Coordinator::CheckpointWriter {
  public:
-  Saver(ServerGroup& servers, int keep, Duration timeout)
+  CheckpointWriter(ServerGroup& servers, int keep, Duration timeout)
       : servers_(servers), keep_(keep), timeout_(timeout) {}
-  ~Saver() {
+  ~CheckpointWriter() {
     thread_.request_stop();
     if (thread_.joinable()) thread_.join();
   }
@@ -171,7 +171,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions opti
                                           .ping = o.ping,
                                           .lost_after = o.lost_after},
                                          coordinator->servers_.get()));
-  coordinator->saver_ = std::make_unique<Saver>(*coordinator->servers_, o.keep, o.save_timeout);
+  coordinator->saver_ =
+      std::make_unique<CheckpointWriter>(*coordinator->servers_, o.keep, o.save_timeout);
   return coordinator;
 }
 
@@ -248,6 +249,7 @@ Status Coordinator::AddBatches(Training& training, const train::Recipe& recipe,
     training.step.entries.insert(training.step.entries.end(), step.entries.begin(),
                                  step.entries.end());
     training.classes = programs.classes;
+    training.rows = programs.rows;
     training.evaluate.entries.insert(training.evaluate.entries.end(), evaluate.entries.begin(),
                                      evaluate.entries.end());
   }

@@ -28,6 +28,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,6 +41,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/checkpoint/async.h"
+#include "runtime/cluster/stop_grace.h"
 #include "runtime/cluster/tf_config.h"
 #include "runtime/data/spec.h"
 #include "runtime/mesh/tensor.h"
@@ -80,7 +82,7 @@ struct CoordinatorOptions {
   Duration return_timeout = std::chrono::seconds(120);
   Duration save_timeout = std::chrono::minutes(10);
   Duration ping = std::chrono::milliseconds(100);  // see dispatcher.h
-  Duration lost_after = std::chrono::milliseconds(1500);
+  Duration lost_after = cluster::kLostAfter;
 };
 
 // The addresses, by index. Errors: kInvalidArgument for a gap, or for none.
@@ -132,6 +134,7 @@ struct Training {
   std::vector<std::string> parameters;  // the model's, in its order
   std::string update;                   // what the servers do with the step's pushes
   int64_t classes = 0;                  // train::Programs::classes
+  std::map<std::string, int64_t> rows;  // train::Programs::rows
 };
 using BatchTypes = std::vector<mesh::TensorType>;  // of the recipe's components
 
@@ -221,7 +224,7 @@ class Coordinator {
   DispatcherStats stats() const { return dispatcher_->stats(); }
 
  private:
-  class Saver;
+  class CheckpointWriter;
   explicit Coordinator(CoordinatorOptions options);
   Status Define(const std::vector<Definition>& definitions);
   Result<std::vector<Planner::Part>> PartsOf(std::string_view name) const;
@@ -243,7 +246,7 @@ class Coordinator {
   std::unique_ptr<ServerGroup> servers_;
   std::unique_ptr<Dispatcher> dispatcher_;
   std::optional<int64_t> pinned_;
-  std::unique_ptr<Saver> saver_;
+  std::unique_ptr<CheckpointWriter> saver_;
 };
 
 }  // namespace meshtrain::parameter

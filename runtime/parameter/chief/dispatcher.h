@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/cluster/stop_grace.h"
 #include "runtime/mesh/tensor.h"
 #include "runtime/parameter/chief/server_group.h"
 #include "runtime/parameter/messages/messages.h"
@@ -38,7 +39,7 @@ struct DispatcherOptions {
   Duration ping = std::chrono::milliseconds(100);
   // Of silence; a connection that breaks counts at once. With `ping` twice, for the others to hear
   // of it, whoever stands still is named by all within two seconds.
-  Duration lost_after = std::chrono::milliseconds(1500);
+  Duration lost_after = cluster::kLostAfter;
 };
 
 // What a step gave. Set once.

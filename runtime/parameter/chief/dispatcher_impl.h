@@ -161,7 +161,8 @@ class Dispatcher::Impl {
     for (int w = 0; w < workers(); ++w) live.push_back(schedule_.live_incarnation(w));
     return live;
   }
-  // Whether an answer that did not come in time says nothing: nobody hears while he stands still.
+  // Whether an answer that did not come in time says nothing: a process that stands still hears
+  // nobody.
   bool StoodStillSince(Duration asked) {
     MutexLock lock(mutex_);
     return woke_ >= asked || SystemClock().Monotonic() - looked_ > kStoodStill;

@@ -101,6 +101,10 @@ auto Where(Kind kind, Value& value, Field field) {
 }
 
 template <typename T>
+inline constexpr bool kIsMap = false;
+template <typename T>
+inline constexpr bool kIsMap<std::map<std::string, T>> = true;
+template <typename T>
 inline constexpr bool kIsVector = false;
 template <typename T>
 inline constexpr bool kIsVector<std::vector<T>> = true;
@@ -121,7 +125,7 @@ class Writer {
       if (value) at.set(to_, ToWire(*value));
     } else if constexpr (std::is_empty_v<T>) {
       at.set(to_, true);
-    } else if constexpr (std::is_same_v<T, std::map<std::string, std::string>>) {
+    } else if constexpr (kIsMap<T>) {
       at.edit(to_)->insert(value.begin(), value.end());
     } else if constexpr (kIsVector<T>) {
       WriteList(value, at.edit(to_));
@@ -215,7 +219,7 @@ class Reader {
       if (at.get(from_) != 0) Take(DTypeFromWire(at.get(from_)), &value);
     } else if constexpr (std::is_empty_v<T>) {
       // That it is there says all.
-    } else if constexpr (std::is_same_v<T, std::map<std::string, std::string>>) {
+    } else if constexpr (kIsMap<T>) {
       value.insert(at.get(from_).begin(), at.get(from_).end());
     } else if constexpr (kIsVector<T>) {
       ReadList(at.get(from_), &value);

@@ -67,6 +67,7 @@ void Fields(auto& walk, Of<Dataset> auto& m) {
   walk(m.spec.stages, MT_WIRE(stages));
   walk(m.spec.classes, MT_WIRE(classes));
   walk(m.spec.labels, MT_WIRE(labels));
+  walk(m.spec.rows, MT_WIRE(rows));
   walk.Enum(m.policy, ShardPolicy::kByElement, MT_WIRE(by_element));
 }
 

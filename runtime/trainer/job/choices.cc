@@ -32,6 +32,26 @@ Status CheckBatches(const recipe::Declared& program, const data::Pipeline& train
                               test == nullptr ? std::nullopt : std::optional(batches(*test)));
 }
 
+Status CheckMeshJob(const manifest::Manifest& manifest, const JobConfig& config) {
+  const std::string file = SourceName(config);
+  if (manifest.program.processes > 1 && !config.job.tf_config) {
+    return InvalidArgument(file + ": its mesh lies in " +
+                           std::to_string(manifest.program.processes) +
+                           " processes: expected TF_CONFIG to say who they are, got: none");
+  }
+  if (!config.job.process()) {
+    return InvalidArgument(
+        "TF_CONFIG: expected a chief or a worker, or the strategy ParameterServer, got: " +
+        cluster::ToString(config.job.tf_config->task));
+  }
+  if (manifest.program.strict && config.isolated) {
+    return Unimplemented(file +
+                         ": program.numerics: strict holds where the devices share memory, "
+                         "not with --isolated");
+  }
+  return OkStatus();
+}
+
 MeshRunner::Trace TraceOf(const recipe::Declared& program) {
   return [program](const std::vector<mesh::TensorType>& types) -> Result<TracedSteps> {
     MT_ASSIGN_OR_RETURN(recipe::Traced traced, program.Trace(types));

@@ -30,6 +30,10 @@ CheckpointFolder CheckpointFolderOf(const JobConfig& config, const manifest::Man
 Status CheckBatches(const recipe::Declared& program, const data::Pipeline& train,
                     const data::Pipeline* test);
 
+// Whether this process can take its part in a job over a mesh. Errors: kInvalidArgument, of who it
+// is; kUnimplemented, of what the command line does not go with.
+Status CheckMeshJob(const manifest::Manifest& manifest, const JobConfig& config);
+
 // What Engine::Compile takes for the program: traced as the manifest lays it out. Errors: the
 // trace's, with the place in the manifest.
 MeshRunner::Trace TraceOf(const recipe::Declared& program);

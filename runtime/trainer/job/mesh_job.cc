@@ -34,32 +34,12 @@ namespace {
 // From the last part of a checkpoint to its commit by the chief.
 constexpr Duration kCommitTakes = std::chrono::seconds(5);
 
-Status CheckSupported(const manifest::Manifest& manifest, const JobConfig& config) {
-  const std::string file = SourceName(config);
-  if (manifest.program.processes > 1 && !config.job.tf_config) {
-    return InvalidArgument(file + ": its mesh lies in " +
-                           std::to_string(manifest.program.processes) +
-                           " processes: expected TF_CONFIG to say who they are, got: none");
-  }
-  if (!config.job.process()) {
-    return InvalidArgument(
-        "TF_CONFIG: expected a chief or a worker, or the strategy ParameterServer, got: " +
-        cluster::ToString(config.job.tf_config->task));
-  }
-  if (manifest.program.strict && config.isolated) {
-    return Unimplemented(file +
-                         ": program.numerics: strict holds where the devices share memory, "
-                         "not with --isolated");
-  }
-  return OkStatus();
-}
-
 class MeshJob final : public JobStages {
  public:
-  explicit MeshJob(const TrainingJob& job) : job_(job) {}
+  explicit MeshJob(const JobParts& job) : job_(job) {}
 
   Status Start(std::stop_token) override {
-    return CheckSupported(job_.manifest, job_.config).From(Origin::kManifest);
+    return CheckMeshJob(job_.manifest, job_.config).From(Origin::kManifest);
   }
 
   Status Open(std::stop_token stop) override {
@@ -227,12 +207,8 @@ class MeshJob final : public JobStages {
     // The others wait for its plan hashes.
     const membership::Team::Busy busy(team_.get(), "planning");
     MT_RETURN_IF_ERROR(Plan(program).From(Origin::kManifest));
-    if (const train::Programs* programs = engine_->programs()) {
-      job_.train->ExpectIds(programs->rows);
-      if (job_.test) job_.test->ExpectIds(programs->rows);
-    }
-    job_.train->ExpectClasses(engine_->classes());
-    if (job_.test) job_.test->ExpectClasses(engine_->classes());
+    Expect(*engine_, declared_->recipe(), *job_.train);
+    if (job_.test) Expect(*engine_, declared_->recipe(), *job_.test);
     MT_ASSIGN_OR_RETURN(initial_weights_,
                         InitialWeightsOf(program, declared_->recipe().model->parameters()));
     return OkStatus();
@@ -254,7 +230,8 @@ class MeshJob final : public JobStages {
 
   // Done only when the chief has committed what was saved last, of `step`: nobody leaves before.
   // When somebody is lost before that, kUnavailable: what the lost one did not write is computed
-  // again. Who `leaves` has written its part.
+  // again. A process that `leaves` was asked to
+  // stop, and has written its part.
   Status EndTogether(int64_t step, bool leaves) {
     const Status saved = saver_->files().Wait();
     if (!team_ || membership::Team::IsLoss(saved)) return saved;
@@ -271,7 +248,7 @@ class MeshJob final : public JobStages {
     return OkStatus();
   }
 
-  const TrainingJob& job_;
+  const JobParts& job_;
   // In the order in which they lean on each other.
   std::shared_ptr<membership::Team> team_;  // null: one process
   bool sealed_ = false;                     // what goes between its processes
@@ -286,7 +263,7 @@ class MeshJob final : public JobStages {
 
 }  // namespace
 
-std::unique_ptr<JobStages> MakeMeshJob(const TrainingJob& job) {
+std::unique_ptr<JobStages> MakeMeshJob(const JobParts& job) {
   return std::make_unique<MeshJob>(job);
 }
 

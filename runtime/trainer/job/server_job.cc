@@ -49,7 +49,7 @@ std::string PlacementText(const parameter::Planner& planner,
 
 class ServerJob final : public JobStages, Saver {
  public:
-  explicit ServerJob(const TrainingJob& job) : job_(job) {}
+  explicit ServerJob(const JobParts& job) : job_(job) {}
 
   Status Start(std::stop_token stop) override {
     MT_ASSIGN_OR_RETURN(const cluster::StopTimes times, StopTimesIn(ProcessEnvironment()));
@@ -155,10 +155,11 @@ class ServerJob final : public JobStages, Saver {
     MT_ASSIGN_OR_RETURN(const recipe::Traced traced, declared.Trace(job_.train->BatchTypes(full)));
     program_hash_ = fmt::format("{:016x}", program::HashProgram(traced.programs.train_step));
     parameters_ = traced.programs.parameters;
-    job_.train->ExpectIds(traced.programs.rows);
-    if (job_.test) job_.test->ExpectIds(traced.programs.rows);
-    job_.train->ExpectClasses(traced.programs.classes);
-    if (job_.test) job_.test->ExpectClasses(traced.programs.classes);
+    for (data::Pipeline* data : {job_.train.get(), job_.test.get()}) {
+      if (data == nullptr) continue;
+      data->ExpectClasses(traced.programs.classes, declared.recipe().labels);
+      data->ExpectIds(traced.programs.rows);
+    }
     return OkStatus();
   }
 
@@ -195,7 +196,7 @@ class ServerJob final : public JobStages, Saver {
     return cluster::Stopped();
   }
 
-  const TrainingJob& job_;
+  const JobParts& job_;
   LateStop end_steps_;  // when steps that are under way have no time left
   LateStop give_up_;    // when a checkpoint has none
   std::string folder_;
@@ -213,7 +214,7 @@ class ServerJob final : public JobStages, Saver {
 
 }  // namespace
 
-std::unique_ptr<JobStages> MakeServerJob(const TrainingJob& job) {
+std::unique_ptr<JobStages> MakeServerJob(const JobParts& job) {
   return std::make_unique<ServerJob>(job);
 }
 

@@ -33,7 +33,7 @@
 namespace meshtrain::trainer {
 
 // What is to be trained. The stages borrow it.
-struct TrainingJob {
+struct JobParts {
   JobConfig config;
   manifest::Manifest manifest;
   std::unique_ptr<data::Pipeline> train, test;  // from Open on; test: null without `data.test`
@@ -93,9 +93,9 @@ class JobStages {
 };
 
 // A mesh, of this process's devices or of several processes'.
-std::unique_ptr<JobStages> MakeMeshJob(const TrainingJob& job);
+std::unique_ptr<JobStages> MakeMeshJob(const JobParts& job);
 // The chief of a job with parameter servers; also worker 0 of a job without a chief, which then
 // runs steps in the same process. Needs config.job.tf_config.
-std::unique_ptr<JobStages> MakeServerJob(const TrainingJob& job);
+std::unique_ptr<JobStages> MakeServerJob(const JobParts& job);
 
 }  // namespace meshtrain::trainer

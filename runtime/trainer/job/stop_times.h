@@ -23,8 +23,6 @@ inline Result<cluster::StopTimes> StopTimesIn(const membership::Environment& env
   return cluster::StopTimesOf(grace);
 }
 
-// Then a chief is lost: as long as it gives the others (parameter/dispatcher.h).
-inline constexpr Duration kChiefLost = std::chrono::milliseconds(1500);
 // As long as processes of a mesh wait for each other at first (team.h): pods come up one by one.
 inline constexpr Duration kChiefComes = std::chrono::minutes(10);
 
@@ -42,7 +40,7 @@ inline Status ChiefStays(const std::string& chief, const parameter::ChiefSeen& s
         .From(Origin::kPeers);
   }
   const Duration silent = now - *seen.heard;
-  if ((!seen.left && silent < kChiefLost) || silent < peer_return) return OkStatus();
+  if ((!seen.left && silent < cluster::kLostAfter) || silent < peer_return) return OkStatus();
   return Unavailable(chief + ": expected it back within " + text(peer_return) +
                      ", got: " + (seen.left ? "it left " : "nothing for ") + text(silent) +
                      (seen.left ? " ago" : ""))

@@ -1,7 +1,9 @@
 #include "runtime/trainer/job/strategy.h"
 
+#include <map>
 #include <utility>
 
+#include "runtime/base/check.h"
 #include "runtime/parameter/chief/coordinator.h"
 #include "runtime/parameter/chief/environment.h"
 
@@ -11,38 +13,29 @@ namespace {
 using strategy::MeshStrategy;
 using strategy::Strategy;
 
-strategy::CrossDeviceOps OpsOf(manifest::CrossDeviceOps ops) {
-  switch (ops) {
-    case manifest::CrossDeviceOps::kAuto:
-      return strategy::CrossDeviceOps::kAuto;
-    case manifest::CrossDeviceOps::kNccl:
-      return strategy::CrossDeviceOps::kNccl;
-    case manifest::CrossDeviceOps::kHierarchicalCopy:
-      return strategy::CrossDeviceOps::kHierarchicalCopy;
-    case manifest::CrossDeviceOps::kReductionToOneDevice:
-      return strategy::CrossDeviceOps::kReductionToOneDevice;
-    case manifest::CrossDeviceOps::kRing:
-      return strategy::CrossDeviceOps::kRing;
-  }
-  return strategy::CrossDeviceOps::kAuto;
+// By the name that manifests have for it (manifest::CrossDeviceOpsNames).
+strategy::CrossDeviceOps OpsOf(const std::string& name) {
+  using strategy::CrossDeviceOps;
+  static const std::map<std::string, CrossDeviceOps> kOps = {
+      {"Auto", CrossDeviceOps::kAuto},
+      {"NCCL", CrossDeviceOps::kNccl},
+      {"HierarchicalCopy", CrossDeviceOps::kHierarchicalCopy},
+      {"ReductionToOneDevice", CrossDeviceOps::kReductionToOneDevice},
+      {"Ring", CrossDeviceOps::kRing}};
+  return kOps.at(name);
 }
 
-parameter::Partitioner PartitionerOf(const manifest::ParameterServer& spec) {
-  struct Visitor {
-    parameter::Partitioner operator()(const manifest::WholeVariables&) const {
-      return parameter::Whole{};
-    }
-    parameter::Partitioner operator()(const manifest::FixedShards& s) const {
-      return parameter::FixedShards{s.num_shards};
-    }
-    parameter::Partitioner operator()(const manifest::MinSize& s) const {
-      return parameter::MinSize{s.min_shard_bytes, s.max_shards};
-    }
-    parameter::Partitioner operator()(const manifest::MaxSize& s) const {
-      return parameter::MaxSize{s.max_shard_bytes, s.max_shards};
-    }
-  };
-  return std::visit(Visitor{}, spec.partitioner);
+// Of manifest::Partitioners().
+parameter::Partitioner PartitionerOf(const choice::Choice& choice) {
+  const choice::Options& options = choice.options;
+  if (choice.kind == "fixed_shards") return parameter::FixedShards{options.Int("num_shards", 1)};
+  if (choice.kind == "min_size") {
+    const parameter::MinSize fallback;
+    return parameter::MinSize{options.Int("min_shard_bytes", fallback.min_shard_bytes),
+                              options.Int("max_shards", fallback.max_shards)};
+  }
+  MT_CHECK(choice.kind == "max_size");
+  return parameter::MaxSize{options.Int("max_shard_bytes", 1), options.Int("max_shards", 0)};
 }
 
 // Any of them as what they have in common.
@@ -52,53 +45,77 @@ Result<std::unique_ptr<MeshStrategy>> Up(Result<Made> made) {
   return std::unique_ptr<MeshStrategy>(std::move(*made));
 }
 
+strategy::StrategyOptions CommonOptionsOf(const JobConfig& config,
+                                          const manifest::Program& program) {
+  return {.seed = program.seed,
+          .threads = config.threads,
+          .isolated = config.isolated,
+          .memory = config.memory,
+          .device_kind = std::string(mesh::DeviceKindName(program.devices.kind))};
+}
+
 Result<std::unique_ptr<MeshStrategy>> MakeNamed(const JobConfig& config,
                                                 const manifest::Manifest& manifest,
                                                 const mesh::Mesh& mesh,
                                                 std::shared_ptr<membership::Team> team) {
   const manifest::Program& program = manifest.program;
-  const strategy::StrategyOptions common{
-      .seed = program.seed,
-      .threads = config.threads,
-      .isolated = config.isolated,
-      .memory = config.memory,
-      .device_kind = std::string(mesh::DeviceKindName(program.devices.kind))};
-  const strategy::Packing packing = recipe::PackingOf(program);
+  const strategy::StrategyOptions common = CommonOptionsOf(config, program);
   const int64_t devices = program.devices.count.value_or(1);
   const std::string& name = manifest.strategy;
   if (name == "Default") return Up(Strategy::Default(common));
   if (name == "OneDevice") return Up(Strategy::OneDevice(common.device_kind + ":0", common));
-  if (name == "Mirrored") {
-    const manifest::Mirrored spec = program.mirrored.value_or(manifest::Mirrored{});
-    return Up(Strategy::Mirrored({.devices = {},
-                                  .count = devices,
-                                  .cross_device_ops = OpsOf(spec.cross_device_ops),
-                                  .packing = packing,
-                                  .common = common}));
-  }
+  if (name == "Mirrored") return Up(Strategy::Mirrored(MirroredOptionsOf(config, program)));
   if (name == "CentralStorage") {
     return Up(
         Strategy::CentralStorage({.compute_devices = {}, .count = devices, .common = common}));
   }
   if (name == "MultiWorkerMirrored") {
-    return Up(Strategy::MultiWorkerMirrored({.team = std::move(team),
-                                             .communicator = nullptr,
-                                             .devices_per_worker = devices,
-                                             .packing = packing,
-                                             .common = common}));
+    strategy::MultiWorkerOptions options = MultiWorkerOptionsOf(config, program);
+    options.team = std::move(team);
+    return Up(Strategy::MultiWorkerMirrored(std::move(options)));
   }
-  if (name == "TPU") {
-    return Up(Strategy::Tpu({.chips = devices}, common));
-  }
+  if (name == "TPU") return Up(Strategy::Tpu({.chips = devices}, common));
   // Mesh; and without a name, what the program says.
   return Strategy::Mesh({.mesh = mesh,
                          .layouts = {},  // the program's rules are in its trace
                          .team = std::move(team),
-                         .packing = packing,
+                         .packing = recipe::PackingOf(program),
                          .common = common});
 }
 
 }  // namespace
+
+strategy::MirroredOptions MirroredOptionsOf(const JobConfig& config,
+                                            const manifest::Program& program) {
+  const manifest::Mirrored spec = program.mirrored.value_or(manifest::Mirrored{});
+  return {.devices = {},
+          .count = program.devices.count.value_or(1),
+          .cross_device_ops = OpsOf(spec.cross_device_ops),
+          .packing = recipe::PackingOf(program),
+          .common = CommonOptionsOf(config, program)};
+}
+
+strategy::MultiWorkerOptions MultiWorkerOptionsOf(const JobConfig& config,
+                                                  const manifest::Program& program) {
+  return {.team = nullptr,
+          .communicator = nullptr,
+          .devices_per_worker = program.devices.count.value_or(1),
+          .packing = recipe::PackingOf(program),
+          .common = CommonOptionsOf(config, program)};
+}
+
+strategy::ParameterServerOptions ServerOptionsOf(const manifest::Manifest& manifest) {
+  const manifest::ParameterServer spec =
+      manifest.program.parameter_server.value_or(manifest::ParameterServer{});
+  strategy::ParameterServerOptions options{.coordinator = {},
+                                           .steps_in_flight = spec.steps_in_flight.value_or(0)};
+  parameter::CoordinatorOptions& o = options.coordinator;
+  if (spec.partitioner) o.partitioner = PartitionerOf(*spec.partitioner);
+  o.seed = manifest.program.seed;
+  o.staleness_bound = spec.staleness_bound;
+  o.keep = static_cast<int>(manifest.checkpoint.keep);
+  return options;
+}
 
 bool IsIsolated(const JobConfig& config, const manifest::Manifest& manifest) {
   const auto& mirrored = manifest.program.mirrored;
@@ -121,19 +138,12 @@ Result<std::unique_ptr<MeshStrategy>> MakeMeshStrategy(const JobConfig& config,
 Result<std::unique_ptr<strategy::ServerStrategy>> MakeServerStrategy(
     const JobConfig& config, const manifest::Manifest& manifest, const std::string& folder,
     const std::string& restore, std::stop_token stop) {
-  const manifest::ParameterServer spec =
-      manifest.program.parameter_server.value_or(manifest::ParameterServer{});
-  strategy::ParameterServerOptions options{.coordinator = {},
-                                           .steps_in_flight = spec.steps_in_flight.value_or(0)};
+  strategy::ParameterServerOptions options = ServerOptionsOf(manifest);
   parameter::CoordinatorOptions& o = options.coordinator;
   o.cluster = config.job.tf_config->cluster;
   MT_ASSIGN_OR_RETURN(o.identity, parameter::IdentityOf(ProcessEnvironment()));
-  o.partitioner = PartitionerOf(spec);
-  o.seed = manifest.program.seed;
   o.restore = restore;
-  o.staleness_bound = spec.staleness_bound;
   o.checkpoint_folder = folder;
-  o.keep = static_cast<int>(manifest.checkpoint.keep);
   o.return_timeout = config.job.peer_return;
   return Strategy::ParameterServer(std::move(options), std::move(stop));
 }

@@ -16,6 +16,13 @@
 
 namespace meshtrain::trainer {
 
+// What the makers take of a manifest; processes, folders and addresses are not in it. Pure.
+strategy::MirroredOptions MirroredOptionsOf(const JobConfig& config,
+                                            const manifest::Program& program);
+strategy::MultiWorkerOptions MultiWorkerOptionsOf(const JobConfig& config,
+                                                  const manifest::Program& program);
+strategy::ParameterServerOptions ServerOptionsOf(const manifest::Manifest& manifest);
+
 // Any but ParameterServer. `declared`: the manifest's program; `team`: joined, null for one
 // process. Kept true: its mesh is that of the declared program. Errors: the maker's.
 Result<std::unique_ptr<strategy::MeshStrategy>> MakeMeshStrategy(

@@ -134,7 +134,7 @@ class Training {
     if (metrics_) work.callbacks.insert(work.callbacks.begin(), metrics_.get());
     if (early_) work.callbacks.push_back(&*early_);
     std::optional<strategy::PipelineBatches> validation;
-    if (job_.test && train.validate_every > 0) {
+    if (job_.test && work.options.validate_every > 0) {
       // A validation that a loss has cut short begins anew.
       if (const data::Cursor at = job_.test->cursor(); at.batch != 0) {
         MT_RETURN_IF_ERROR(job_.test->Restore({.epoch = at.epoch, .fingerprint = at.fingerprint}));
@@ -203,7 +203,7 @@ class Training {
     return std::nullopt;
   }
 
-  TrainingJob job_;
+  JobParts job_;
   NamedData data_{.name = "train", .spec = {}};
   std::unique_ptr<JobStages> stages_;
   std::string resumed_from_;  // the checkpoint's folder; "": none

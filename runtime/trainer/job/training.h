@@ -11,7 +11,7 @@
 
 namespace meshtrain::trainer {
 
-using MakeStages = std::unique_ptr<JobStages> (*)(const TrainingJob& job);
+using MakeStages = std::unique_ptr<JobStages> (*)(const JobParts& job);
 
 // OK when the job is done, cluster::Stopped() when it was asked to stop and has saved; else why it
 // cannot go on.

@@ -122,6 +122,29 @@ class Trained(Case):
         self.expect_error(predict("forty.npy", "d.txt"), 64, "meshtrain predict: --output: expected a name with .npy")
         self.assertFalse((self.folder / "d.npy").exists())
 
+    def test_an_id_outside_its_table_is_named(self):
+        pixels_as_ids = """model:
+      - embedding: {input_dim: 202, output_dim: 2}
+      - flatten"""
+        job = self.manifest(epochs=1, edit=lambda t: t.replace("      map: [{scale: 0.00392156862745098}]\n", "").replace(
+            "model:\n      - flatten", pixels_as_ids))
+        result = self.run_job(job, output="ids")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        use = lambda verb, *more: self.meshtrain(verb, job, "--from", str(self.folder / "ids"), *more)
+        self.assertEqual(use("evaluate").returncode, 0)
+        ids = bytearray(3 * 100)
+        ids[199] = 202
+        (self.folder / "ids.npy").write_bytes(npy(ids, (3, 10, 10)))
+        result = use("predict", "--input", str(self.folder / "ids.npy"), "--output", str(self.folder / "e.npy"))
+        self.expect_error(result, 65, "ids.npy", "example 1: id 202, but 202 rows")
+        self.assertFalse((self.folder / "e.npy").exists())
+        images = gzip.decompress((self.folder / "images.gz").read_bytes())
+        away = self.folder / "away"
+        away.mkdir()
+        (away / "images.gz").write_bytes(gzip.compress(images.replace(b"\xc8", b"\xff")))
+        shutil.copy(self.folder / "labels.gz", away / "labels.gz")
+        self.expect_error(use("evaluate", "--data", str(away)), 65, "images.gz", "example 0: id 255, but 202 rows")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

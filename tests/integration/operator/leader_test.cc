@@ -39,7 +39,7 @@ TEST_F(LeaderTest, AStoppedLeaderIsFollowedAndWritesNothingAfter) {
   ApplyJob("late", 0, 1);
   Kubectl({"delete", "pod", "mnist-worker-1"});
   first.Signal(SIGCONT);
-  EXPECT_EQ(first.Wait(std::chrono::seconds(15)), 1)
+  EXPECT_EQ(first.Wait(std::chrono::seconds(15)), 74)
       << "it ends when it sees that the lease is lost";
   EXPECT_THAT(first.Log(), HasSubstr("lease"));
   EXPECT_EQ(Pods("late").size(), 0u);

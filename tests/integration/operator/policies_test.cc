@@ -205,7 +205,7 @@ TEST_F(PoliciesTest, DoesNotStartOnACrdOlderThanItself) {
   api().Kubectl({"patch", "crd", crd, "--type=json",
                  "-p=" + json({{{"op", "remove"}, {"path", field}}}).dump()});
   OperatorProcess& refused = StartOperator(/*wait_until_leading=*/false);
-  EXPECT_EQ(refused.Wait(std::chrono::seconds(30)), 1) << refused.Log();
+  EXPECT_EQ(refused.Wait(std::chrono::seconds(30)), 78) << refused.Log();
   EXPECT_THAT(refused.Log(), HasSubstr("got: one without status.security"));
   EXPECT_THAT(refused.Log(), Not(HasSubstr("watching")));
   api().Kubectl({"apply", "--server-side", "--force-conflicts", "-f", "-"}, api::CrdJson());

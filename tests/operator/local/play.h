@@ -18,7 +18,7 @@ std::string ShellTemplate(const std::string& script, const std::string& more_of_
                           const std::string& more_of_pod = "");
 
 struct Played {
-  Ending ending;
+  JobEnd ending;
   std::string out;  // what the run wrote to its stdout and stderr
   std::string err;
   const api::Condition& condition(

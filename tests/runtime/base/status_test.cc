@@ -66,7 +66,7 @@ TEST(StatusTest, EqualityIsOfCodeAndMessage) {
 }
 
 TEST(StatusTest, AnOriginsNameReadsBack) {
-  for (int i = 0; i <= static_cast<int>(Origin::kDevice); ++i) {
+  for (int i = 0; i <= static_cast<int>(Origin::kApiServer); ++i) {
     const auto origin = static_cast<Origin>(i);
     EXPECT_EQ(ParseOrigin(OriginName(origin)), origin);
   }

@@ -2,32 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
 
-#include "runtime/base/check.h"
 #include "runtime/checkpoint/collect.h"
 #include "runtime/mesh/layout.h"
 #include "runtime/mesh/tensor.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::checkpoint {
 
-class TempFolder {
- public:
-  TempFolder() {
-    char name[] = "/tmp/mt_ckpt_XXXXXX";
-    MT_CHECK(::mkdtemp(name) != nullptr);
-    path_ = name;
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  std::string At(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
+using testing_folder::TempFolder;
 
 inline std::string Slurp(const std::string& path) {
   std::ostringstream out;

@@ -116,6 +116,21 @@ TEST(ExitCodeTest, EveryOriginAndCode) {
   }
 }
 
+TEST(ExitCodeTest, AnApiServersAnswer) {
+  for (int i = 1; i < kCodes + 1; ++i) {
+    const auto code = static_cast<StatusCode>(i);
+    int want = kExitBadConfig;
+    if (code == StatusCode::kNotFound) want = kExitNoInput;
+    if (code == StatusCode::kInternal) want = kExitInternal;
+    if (code == StatusCode::kCancelled) want = kExitInterrupted;
+    for (const StatusCode io : {StatusCode::kUnavailable, StatusCode::kDeadlineExceeded,
+                                StatusCode::kDataLoss, StatusCode::kOutOfRange}) {
+      if (code == io) want = kExitIo;
+    }
+    EXPECT_EQ(ExitCodeOf(Of(code, Origin::kApiServer), SIGINT), want) << StatusCodeName(code);
+  }
+}
+
 TEST(ExitCodeTest, OkIsDoneWhateverSignalCame) {
   EXPECT_EQ(ExitCodeOf(OkStatus()), kExitDone);
   EXPECT_EQ(ExitCodeOf(OkStatus(), SIGINT), kExitDone);
@@ -137,7 +152,7 @@ TEST(ExitCodeTest, WhatCannotHealIsNeverTriedAgain) {
        {std::optional<Origin>(), std::optional(Origin::kOurs), std::optional(Origin::kManifest),
         std::optional(Origin::kInput), std::optional(Origin::kOutput),
         std::optional(Origin::kPeers), std::optional(Origin::kNumbers),
-        std::optional(Origin::kDevice)}) {
+        std::optional(Origin::kDevice), std::optional(Origin::kApiServer)}) {
     for (const StatusCode code :
          {StatusCode::kUnimplemented, StatusCode::kFailedPrecondition, StatusCode::kInvalidArgument,
           StatusCode::kNotFound, StatusCode::kAlreadyExists, StatusCode::kInternal}) {
@@ -151,7 +166,7 @@ TEST(ExitCodeTest, WhatMayHealIsTriedAgain) {
   EXPECT_EQ(ClassifyExit(ExitCodeOf(ResourceExhausted("the disk is full").From(Origin::kOutput))),
             ExitClass::kRetryable);
   for (const Origin origin : {Origin::kOurs, Origin::kManifest, Origin::kInput, Origin::kOutput,
-                              Origin::kPeers, Origin::kStop, Origin::kDevice}) {
+                              Origin::kPeers, Origin::kStop, Origin::kDevice, Origin::kApiServer}) {
     EXPECT_EQ(ClassifyExit(ExitCodeOf(Unavailable("x").From(origin))), ExitClass::kRetryable)
         << OriginName(origin);
   }

@@ -6,31 +6,21 @@
 #include <bit>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "runtime/base/check.h"
+#include "tests/support/temp_folder.h"
 
 namespace meshtrain::data {
 
-class TempFolder {
+class TempFolder : public testing_folder::TempFolder {
  public:
-  TempFolder() {
-    char name[] = "/tmp/mt_data_XXXXXX";
-    MT_CHECK(::mkdtemp(name) != nullptr);
-    path_ = name;
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  std::string At(const std::string& name) const { return path_ + "/" + name; }
   std::string Write(const std::string& name, const std::string& bytes) const {
     std::ofstream(At(name), std::ios::binary) << bytes;
     return At(name);
   }
-
- private:
-  std::string path_;
 };
 
 inline std::string IdxHeader(const std::vector<uint32_t>& dims, char type = 0x08) {

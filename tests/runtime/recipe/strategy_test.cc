@@ -7,15 +7,9 @@
 namespace meshtrain::recipe {
 namespace {
 
-using manifest::Communication;
-using manifest::CrossDeviceOps;
-using manifest::FixedShards;
 using manifest::Manifest;
-using manifest::MaxSize;
-using manifest::MinSize;
 using manifest::ParameterServer;
 using manifest::UpdateSharing;
-using manifest::WholeVariables;
 
 std::string Job(const std::string& strategy, const std::string& replicas,
                 const std::string& program = "") {
@@ -97,20 +91,20 @@ TEST(ParameterServerFieldsTest, ReadsThePartitionersOfTensorFlowByTheirNames) {
     EXPECT_TRUE(manifest.ok()) << manifest.status().ToString();
     return manifest.ok() ? manifest->program.parameter_server.value() : ParameterServer{};
   };
-  EXPECT_EQ(std::get<FixedShards>(
-                read("{variable_partitioner: {fixed_shards: {num_shards: 4}}}").partitioner)
-                .num_shards,
-            4);
-  const auto min_size =
-      std::get<MinSize>(read("{variable_partitioner: {min_size: {max_shards: 2}}}").partitioner);
-  EXPECT_EQ(min_size.min_shard_bytes, 256 << 10);
-  EXPECT_EQ(min_size.max_shards, 2);
-  const auto max_size = std::get<MaxSize>(
-      read("{variable_partitioner: {max_size: {max_shard_bytes: 100}}}").partitioner);
-  EXPECT_EQ(max_size.max_shard_bytes, 100);
-  EXPECT_EQ(max_size.max_shards, 0);
+  const choice::Choice fixed =
+      read("{variable_partitioner: {fixed_shards: {num_shards: 4}}}").partitioner.value();
+  EXPECT_EQ(fixed.kind, "fixed_shards");
+  EXPECT_EQ(fixed.options.Int("num_shards", 0), 4);
+  const choice::Choice min_size =
+      read("{variable_partitioner: {min_size: {max_shards: 2}}}").partitioner.value();
+  EXPECT_EQ(min_size.kind, "min_size");
+  EXPECT_EQ(min_size.options.Int("max_shards", 0), 2);
+  const choice::Choice max_size =
+      read("{variable_partitioner: {max_size: {max_shard_bytes: 100}}}").partitioner.value();
+  EXPECT_EQ(max_size.kind, "max_size");
+  EXPECT_EQ(max_size.options.Int("max_shard_bytes", 0), 100);
   const ParameterServer other = read("{staleness_bound: 3, steps_in_flight: 2}");
-  EXPECT_TRUE(std::holds_alternative<WholeVariables>(other.partitioner));
+  EXPECT_EQ(other.partitioner, std::nullopt);
   EXPECT_EQ(other.staleness_bound, 3);
   EXPECT_EQ(other.steps_in_flight, 2);
   const ParameterServer none = read("{}");
@@ -152,19 +146,11 @@ Result<Manifest> WithOptions(const std::string& strategy, const std::string& opt
 }
 
 TEST(StrategyOptionsTest, AreTensorFlowsByTheirNames) {
-  const std::pair<const char*, CrossDeviceOps> kOps[] = {
-      {"Auto", CrossDeviceOps::kAuto},
-      {"NCCL", CrossDeviceOps::kNccl},
-      {"HierarchicalCopy", CrossDeviceOps::kHierarchicalCopy},
-      {"ReductionToOneDevice", CrossDeviceOps::kReductionToOneDevice},
-      {"Ring", CrossDeviceOps::kRing}};
-  for (const auto& [name, want] : kOps) {
-    const auto manifest =
-        WithOptions("Mirrored", std::string("mirrored: {cross_device_ops: ") + name + "}");
+  for (const std::string& name : manifest::CrossDeviceOpsNames()) {
+    const auto manifest = WithOptions("Mirrored", "mirrored: {cross_device_ops: " + name + "}");
     ASSERT_TRUE(manifest.ok()) << manifest.status().message();
-    EXPECT_EQ(manifest->program.mirrored.value().cross_device_ops, want);
-    EXPECT_EQ(manifest->program.mirrored->isolated(),
-              want != CrossDeviceOps::kAuto && want != CrossDeviceOps::kNccl);
+    EXPECT_EQ(manifest->program.mirrored.value().cross_device_ops, name);
+    EXPECT_EQ(manifest->program.mirrored->isolated(), name != "Auto" && name != "NCCL");
     EXPECT_FALSE(manifest->program.packing().given());
   }
   const auto way = [](const char* name) {
@@ -172,7 +158,7 @@ TEST(StrategyOptionsTest, AreTensorFlowsByTheirNames) {
                        std::string("multi_worker_mirrored: {communication: ") + name + "}");
   };
   ASSERT_TRUE(way("AUTO").ok());
-  EXPECT_EQ(way("AUTO")->program.multi_worker_mirrored.value().communication, Communication::kAuto);
+  EXPECT_EQ(way("AUTO")->program.multi_worker_mirrored.value().communication, "AUTO");
   EXPECT_EQ(way("AUTO")->program.layout.update, UpdateSharing::kAuto);
   EXPECT_EQ(way("RING").status().message(),
             "job.yaml:7:44: program.multi_worker_mirrored.communication: expected AUTO, which "
@@ -180,8 +166,7 @@ TEST(StrategyOptionsTest, AreTensorFlowsByTheirNames) {
   EXPECT_EQ(way("NCCL").status().message(),
             "job.yaml:7:44: program.multi_worker_mirrored.communication: expected AUTO where there "
             "are no GPUs, got: NCCL");
-  EXPECT_EQ(WithOptions("Mirrored", "mirrored: {}")->program.mirrored->cross_device_ops,
-            CrossDeviceOps::kAuto);
+  EXPECT_EQ(WithOptions("Mirrored", "mirrored: {}")->program.mirrored->cross_device_ops, "Auto");
   EXPECT_FALSE(WithOptions("Mirrored", "")->program.mirrored);
 }
 

@@ -11,8 +11,9 @@
 namespace meshtrain::rpc {
 namespace {
 
-constexpr Origin kAll[] = {Origin::kOurs,  Origin::kManifest, Origin::kInput,   Origin::kOutput,
-                           Origin::kPeers, Origin::kStop,     Origin::kNumbers, Origin::kDevice};
+constexpr Origin kAll[] = {Origin::kOurs,    Origin::kManifest, Origin::kInput,
+                           Origin::kOutput,  Origin::kPeers,    Origin::kStop,
+                           Origin::kNumbers, Origin::kDevice,   Origin::kApiServer};
 
 // What the origin of a peer's error is to us.
 Origin ForUs(std::optional<Origin> theirs) {

@@ -354,6 +354,34 @@ TEST_P(ModelTest, ALabelOutsideTheClassesEndsEveryWayToFeedIt) {
   });
 }
 
+TEST_P(ModelTest, AnIdOutsideItsTableEndsEveryWayToFeedIt) {
+  strategy::ForStrategy(GetParam(), [](strategy::Strategy& strategy) -> Status {
+    const auto of = [](int64_t id) {
+      Tensor ids = Tensor::Of<int64_t>({11, 2}, std::vector<int64_t>(22, 4));
+      ids.mutable_values<int64_t>()[17] = id;
+      return std::vector<Tensor>{ids, Ones(11)};
+    };
+    Model model(std::make_shared<nn::Sequential>(nn::Embedding(5, 3), nn::Flatten(), nn::Dense(1)),
+                strategy);
+    MT_RETURN_IF_ERROR(model.Compile(Mse(0.01)));
+    const std::string want = "example 8: id 5, but 5 rows";
+    MT_WANT(model.Predict(of(5)[0], 4).status() ==
+            InvalidArgument("predict: example 0: id 5, but 5 rows"));  // of the batch's
+    MT_WANT(model.Predict(of(4)[0], 4).ok());
+    MT_ASSIGN_OR_RETURN(const auto data, strategy::ArraysPipeline(of(5), 4));
+    const Status evaluated = model.Evaluate(*data).status();
+    MT_WANT(evaluated == InvalidArgument("data, component `x`: " + want));
+    const Status fitted = model.Fit(Arrays{of(5)[0], of(5)[1], 4}).status();
+    MT_WANT(fitted == InvalidArgument("data, component `x`: " + want));
+    NamedData own{"own", {.source = {.from = data::Arrays{of(5), "own.idx"}}}};
+    own.spec.stages = {data::BatchStage{4}};
+    const Status read = model.Fit(own, {.epochs = 9}).status();
+    MT_WANT(read.message().ends_with("own.idx, component `x`: " + want));
+    MT_WANT(read.origin() == Origin::kInput);
+    return OkStatus();
+  });
+}
+
 TEST_P(ModelAndLoopTest, FitAndACustomLoopShareTheVariables) {
   strategy::ForReplicas(GetParam(), [](strategy::ReplicaStrategy& strategy) -> Status {
     const auto scope = strategy.Scope();

@@ -86,7 +86,7 @@ class TlsTest : public testing::Test {
         if (done[side]) continue;
         const auto progress = (side == 0 ? one_ : other_)->Handshake();
         out[side] = progress.status();
-        done[side] = !progress.ok() || *progress == TlsStream::Progress::kDone;
+        done[side] = !progress.ok() || *progress == TlsStream::Advance::kDone;
       }
       std::this_thread::yield();
     }
@@ -174,7 +174,7 @@ TEST_F(TlsTest, WhoSpeaksNoTlsIsToldApart) {
         EXPECT_GT(::send(theirs.get(), "GET / HTTP/1.1\r\n\r\n", 18, 0), 0);
       }
       ::shutdown(theirs.get(), SHUT_WR);
-      Result<TlsStream::Progress> progress = stream->Handshake();
+      Result<TlsStream::Advance> progress = stream->Handshake();
       for (int i = 0; i < 1000 && progress.ok(); ++i) progress = stream->Handshake();
       ASSERT_FALSE(progress.ok());
       EXPECT_EQ(progress.status().code(), StatusCode::kUnavailable);

@@ -112,7 +112,7 @@ Array Given(Array array, int64_t pending_parts = 1);
 Array Window(const Array& x, const mesh::TensorType& type, const mesh::Dims& shift, Number fill);
 
 // Element `index` of the stream that stateless_uniform, stateless_normal,
-// stateless_truncated_normal or dropout_mask draw, before scaling (interpreter_random.cc).
+// stateless_truncated_normal or dropout_mask draw, before scaling (random.cc).
 struct RandomKey {
   uint32_t key[2];
   uint32_t counter[4];

@@ -81,7 +81,7 @@ class Drawer {
   std::optional<Known> Some(const std::function<bool(const Known&)>& fits);
   Value Any();
   // A value that `fits` the first wish, else a new one of that type, fed with numbers of a kind
-  // (random_program.h).
+  // (program.h).
   Value SomeOr(const std::function<bool(const Known&)>& fits, const TensorType& type,
                const std::string& numbers);
   // A second operand: of a's type, broadcast against it.

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -71,7 +72,7 @@ MEMBERS(data::ShuffleStage, a, b, c)
 MEMBERS(data::BatchStage, a, b)
 MEMBERS(data::RepeatStage, a)
 MEMBERS(data::PrefetchStage, a)
-MEMBERS(data::PipelineSpec, a, b, c, d)
+MEMBERS(data::PipelineSpec, a, b, c, d, e)
 MEMBERS(Dataset, a, b, c)
 MEMBERS(WorkerValue, a, b)
 MEMBERS(CursorAt, a, b)
@@ -92,6 +93,10 @@ Program SampleProgram(int64_t rows) {
   return b.Build().value();
 }
 
+template <typename T>
+inline constexpr bool kIsMap = false;
+template <typename T>
+inline constexpr bool kIsMap<std::map<std::string, T>> = true;
 template <typename T>
 inline constexpr bool kIsVector = false;
 template <typename T>
@@ -134,7 +139,7 @@ class Filler {
     } else if constexpr (std::is_same_v<T, std::optional<DType>>) {
       value.reset();
       if (Below(2) == 0) (*this)(value.emplace());
-    } else if constexpr (std::is_same_v<T, std::map<std::string, std::string>>) {
+    } else if constexpr (kIsMap<T>) {
       value.clear();
       for (uint64_t n = Below(4); n > 0; --n) {
         std::string key;

@@ -47,7 +47,7 @@ program:
 )";
 constexpr int64_t kStepsPerEpoch = 10;
 
-class MeshEngineTest : public testing::Test {
+class MeshJobTest : public testing::Test {
  protected:
   // A folder of that name, for a process or for both.
   std::string Folder(const std::string& name) const {
@@ -101,7 +101,7 @@ void MakeUnreadable(const std::string& path) {
   ASSERT_EQ(::symlink("/proc/self/mem", path.c_str()), 0) << std::strerror(errno);
 }
 
-TEST_F(MeshEngineTest, AFolderThatIsNotSharedEndsTheJobNamingTheMissingPart) {
+TEST_F(MeshJobTest, AFolderThatIsNotSharedEndsTheJobNamingTheMissingPart) {
   const auto [chief, other] =
       Train({Folder("a"), Folder("b")}, /*every=*/5, /*epochs=*/100000, seconds(1));
   EXPECT_EQ(cluster::ExitCodeOf(chief), cluster::kExitIo) << chief.ToString();
@@ -118,7 +118,7 @@ TEST_F(MeshEngineTest, AFolderThatIsNotSharedEndsTheJobNamingTheMissingPart) {
   EXPECT_THAT(other.message(), HasSubstr("worker-0"));
 }
 
-TEST_F(MeshEngineTest, ALastCheckpointThatStaysIncompleteEndsBothAlike) {
+TEST_F(MeshJobTest, ALastCheckpointThatStaysIncompleteEndsBothAlike) {
   const auto [chief, other] =
       Train({Folder("a"), Folder("b")}, /*every=*/0, /*epochs=*/1, seconds(1));
   EXPECT_EQ(cluster::ExitCodeOf(chief), cluster::kExitIo) << chief.ToString();
@@ -128,7 +128,7 @@ TEST_F(MeshEngineTest, ALastCheckpointThatStaysIncompleteEndsBothAlike) {
   EXPECT_THAT(other.message(), HasSubstr("expected the part of process 1 of 2"));
 }
 
-TEST_F(MeshEngineTest, AFolderThatCannotBeWrittenEndsTheJob) {
+TEST_F(MeshJobTest, AFolderThatCannotBeWrittenEndsTheJob) {
   const std::string shared = Folder("shared");
   const std::string fifth = checkpoint::CheckpointFolder(shared, 5);
   fs::create_symlink(fifth, fifth);
@@ -144,7 +144,7 @@ TEST_F(MeshEngineTest, AFolderThatCannotBeWrittenEndsTheJob) {
   EXPECT_GT(said, 0);
 }
 
-TEST_F(MeshEngineTest, ACheckpointThatOneCannotReadEndsBoth) {
+TEST_F(MeshJobTest, ACheckpointThatOneCannotReadEndsBoth) {
   const std::string shared = Folder("shared"), mine = Folder("mine");
   for (const Status& ending : Train({shared, shared}, /*every=*/0, /*epochs=*/1)) {
     ASSERT_EQ(cluster::ExitCodeOf(ending), cluster::kExitDone) << ending.ToString();

@@ -74,7 +74,7 @@ TEST(StopTimesTest, AChiefIsWaitedForSoLongAndNotLonger) {
   // At once: as soon as it is lost.
   EXPECT_TRUE(stays(heard, seconds(1001), Duration{}));
   EXPECT_TRUE(stays(heard, seconds(1001), seconds(1)));
-  EXPECT_FALSE(stays(heard, seconds(1000) + kChiefLost, Duration{}));
+  EXPECT_FALSE(stays(heard, seconds(1000) + cluster::kLostAfter, Duration{}));
   // One that has left is waited for too, but not missed first.
   const parameter::ChiefSeen left{.heard = seconds(1000), .left = true};
   EXPECT_TRUE(stays(left, seconds(1119), seconds(120)));

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/recipe/step_plan.h"
+#include "runtime/trainer/engine.h"
+#include "runtime/trainer/job/choices.h"
+
 namespace meshtrain::trainer {
 namespace {
 
@@ -48,6 +52,23 @@ TEST_P(JobStrategyTest, IsWhatCppMakes) {
   EXPECT_EQ(session->options().isolated || kind != "cpu", IsIsolated({}, manifest));
   EXPECT_EQ(session->options().threads, 1);
   EXPECT_EQ((*made)->packing().num_packs, recipe::PackingOf(manifest.program).num_packs);
+}
+
+// What `meshtrain plan` prints.
+TEST_P(JobStrategyTest, RunsTheStepThatIsPlanned) {
+  const manifest::Manifest manifest = Job(GetParam().strategy, GetParam().program);
+  const recipe::Declared declared = recipe::Declared::Create(manifest.program).value();
+  const std::vector<mesh::TensorType> types = {{mesh::DType::kF32, {12, 4, 4}},
+                                               {mesh::DType::kF32, {12, 1}}};
+  const plan::Plan want = recipe::StepPlanOf(manifest.program, declared, types).value();
+  const auto strategy = MakeMeshStrategy({.threads = 1}, manifest, declared, nullptr).value();
+  const auto engine = MakeMeshEngine(*strategy, {.declare_only = true});
+  engine->Compile(declared.recipe(), TraceOf(declared));
+  const Status prepared = engine->Prepare(types);
+  ASSERT_TRUE(prepared.ok()) << prepared.ToString();
+  ASSERT_NE(engine->plan(), nullptr);
+  EXPECT_EQ(engine->plan()->hash, want.hash);
+  EXPECT_EQ(engine->plan()->peak_bytes, want.peak_bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(

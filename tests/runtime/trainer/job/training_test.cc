@@ -62,7 +62,7 @@ struct Script {
 
 class CountingStages final : public JobStages, Saver {
  public:
-  CountingStages(const TrainingJob& job, Script& script) : job_(job), script_(script) {}
+  CountingStages(const JobParts& job, Script& script) : job_(job), script_(script) {}
 
   Status Start(std::stop_token) override { return Call("Start"); }
   Status Open(std::stop_token) override { return Call("Open"); }
@@ -164,7 +164,7 @@ class CountingStages final : public JobStages, Saver {
     return OkStatus();
   }
 
-  const TrainingJob& job_;
+  const JobParts& job_;
   Script& script_;
   int round_ = 0;
   std::string newest_;
@@ -172,7 +172,7 @@ class CountingStages final : public JobStages, Saver {
 };
 
 Script* the_script = nullptr;
-std::unique_ptr<JobStages> MakeCountingStages(const TrainingJob& job) {
+std::unique_ptr<JobStages> MakeCountingStages(const JobParts& job) {
   return std::make_unique<CountingStages>(job, *the_script);
 }
 

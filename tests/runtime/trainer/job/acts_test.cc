@@ -4,25 +4,30 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/manifest/catalogue/catalogue.h"
-#include "runtime/manifest/fields/fields.h"
+#include "runtime/parameter/chief/coordinator.h"
 #include "runtime/program/program.h"
-#include "runtime/recipe/plan_options.h"
+#include "runtime/recipe/loop.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/sharding/sharding.h"
+#include "runtime/recipe/step_plan.h"
+#include "runtime/strategy/server_strategy.h"
+#include "runtime/trainer/job/choices.h"
+#include "runtime/trainer/job/strategy.h"
 #include "tests/support/manifest_rows.h"
 
-namespace meshtrain::recipe {
+namespace meshtrain::trainer {
 namespace {
 
 using manifest::Node;
 using manifest::RowCase;
 using manifest::Shows;
+using recipe::Declared;
+using recipe::Traced;
 
 struct Strategy {
   std::string name;
   std::string replicas;
   std::string program = "{}";  // what it needs of the program, as YAML
+  std::string devices = "";    // in the test's name
 };
 void PrintTo(const Strategy& s, std::ostream* out) { *out << s.name; }
 
@@ -35,6 +40,8 @@ const Strategy kStrategies[] = {
     {"MultiWorkerMirrored", "worker: {replicas: 2}"},
     {"ParameterServer", "chief: {replicas: 1}, worker: {replicas: 2}, ps: {replicas: 2}"},
     {"TPU", "worker: {replicas: 1}", "{devices: {count: 2}}"},
+    {"Mesh", "worker: {replicas: 1}", "{mesh: {batch: 2}, devices: {kind: pjrt}}", "Pjrt"},
+    {"Mirrored", "worker: {replicas: 1}", "{devices: {kind: pjrt, count: 2}}", "Pjrt"},
 };
 
 std::string Text(const data::PipelineSpec& spec) {
@@ -92,22 +99,47 @@ Result<std::string> PlanText(const manifest::Manifest& manifest) {
       classes ? mesh::TensorType{mesh::DType::kI32, {batch}}
               : mesh::TensorType{mesh::DType::kF32, {batch, 4}}};
   MT_ASSIGN_OR_RETURN(const Traced traced, declared.Trace(types));
-  const program::Program& step = traced.programs.train_step;
-  const std::string text = fmt::format("{} {} {}", program::HashProgram(step),
+  const std::string text = fmt::format("{} {} {}", program::HashProgram(traced.programs.train_step),
                                        program::HashProgram(traced.programs.eval_step),
                                        program::HashProgram(traced.programs.init));
-  sharding::Given given;
-  given.inputs = traced.layouts.inputs;
-  for (const program::State& s : step.states) {
-    if (const auto it = traced.layouts.states.find(s.name); it != traced.layouts.states.end()) {
-      given.states.insert(*it);
-    }
-  }
-  MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
-                      sharding::Shard(step, traced.mesh, given, {.guard_updates = true}));
-  MT_ASSIGN_OR_RETURN(const plan::Options options, PlanOptionsOf(program, declared, types));
-  MT_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(std::move(partitioned), options));
+  MT_ASSIGN_OR_RETURN(const plan::Plan plan, recipe::StepPlanOf(program, declared, types));
   return fmt::format("{} {} {}", text, plan.hash, traced.mesh.ToString());
+}
+
+// After which epochs a run of falling and rising figures ends, and what it leaves.
+std::string LoopText(const manifest::Train& train) {
+  const train::FitOptions options = recipe::FitOptionsOf(train, {});
+  std::string text =
+      fmt::format("{} {} {} {} {}", options.epochs, options.steps_per_epoch,
+                  options.validation_steps, options.validate_every, options.end_after_bad_steps);
+  auto early = recipe::EarlyStoppingOf(train);
+  if (!early) return text;
+  const double losses[] = {1.0, 0.9, 0.8, 0.85, 0.3, 0.31, 0.32, 0.33, 0.34, 0.35};
+  int64_t epoch = 0;
+  for (const double loss : losses) {
+    if (early->WantsStop()) break;
+    ++epoch;
+    const train::Scalars figures = {{"loss", loss}, {"accuracy", loss}};
+    const train::EpochInfo info{
+        .epoch = epoch, .epochs = 10, .step = epoch, .train = figures, .validation = figures};
+    EXPECT_TRUE(early->OnEpochEnd(info, {.step = epoch, .epoch = epoch}).ok());
+  }
+  return text + fmt::format("; {} epochs, the model of step {}", epoch,
+                            recipe::BestStep(train, &*early).value_or(-1));
+}
+
+std::string Text(const train::Packing& packing) {
+  return fmt::format("{}/{}", packing.num_packs.value_or(-1), packing.bytes_per_pack.value_or(-1));
+}
+
+std::string ServersText(const strategy::ParameterServerOptions& options) {
+  const parameter::CoordinatorOptions& o = options.coordinator;
+  std::string text =
+      fmt::format("{} in flight, bound {}", options.steps_in_flight, o.staleness_bound);
+  for (const int64_t rows : {1, 2, 4, 8, 1 << 18}) {
+    text += fmt::format(" {}", parameter::CountShards(o.partitioner, {mesh::DType::kF32, {rows}}));
+  }
+  return text;
 }
 
 struct Observed {
@@ -125,7 +157,7 @@ Observed Observe(const Strategy& strategy, const Node& program, const Node& chec
   job.Put("kind", Node::Word("TrainingJob"));
   job.Put("spec", std::move(spec));
   Observed seen;
-  const auto manifest = ParseManifest(manifest::ToYaml(job), "job.yaml");
+  const auto manifest = recipe::ParseManifest(manifest::ToYaml(job), "job.yaml");
   if (!manifest.ok()) {
     seen.refused = manifest.status().message();
     return seen;
@@ -141,20 +173,24 @@ Observed Observe(const Strategy& strategy, const Node& program, const Node& chec
   if (strategy.name == "ParameterServer") {
     seen.shows[Shows::kPlan] += fmt::format(" on {} devices", read.devices.count.value_or(1));
   }
-  seen.shows[Shows::kData] = Text(TrainPipeline(read)) + "\n" + Text(TestPipeline(read));
-  // The driver of the loop, the engines and the savers are handed these values themselves.
-  const Node written = manifest::WriteProgram(read);
-  const auto part = [&](std::string_view key) {
-    const Node* node = written.Find(key);
-    return node == nullptr ? std::string() : manifest::ToYaml(*node);
-  };
-  seen.shows[Shows::kLoop] = part("train");
-  seen.shows[Shows::kSums] = part("mirrored") + part("multi_worker_mirrored");
-  seen.shows[Shows::kServers] = part("parameter_server");
-  seen.shows[Shows::kWeights] = read.initial_weights;
+  seen.shows[Shows::kData] =
+      Text(recipe::TrainPipeline(read)) + "\n" + Text(recipe::TestPipeline(read));
+  const JobConfig config{.output = "out"};
+  seen.shows[Shows::kLoop] = LoopText(read.train);
+  const strategy::MirroredOptions mirrored = MirroredOptionsOf(config, read);
+  seen.shows[Shows::kSums] =
+      fmt::format("{} {} {} {}", mirrored.cross_device_ops, Text(mirrored.packing),
+                  Text(MultiWorkerOptionsOf(config, read).packing), IsIsolated(config, *manifest));
+  seen.shows[Shows::kServers] = ServersText(ServerOptionsOf(*manifest));
+  seen.shows[Shows::kWeights] = InitialWeightsOf(read, {}).status().message();
+  const train::SaveTimes times = recipe::SaveTimesOf(*manifest);
   seen.shows[Shows::kSaving] =
-      manifest::ToYaml(manifest::WriteFields(manifest::CheckpointFields(), &manifest->checkpoint));
-  seen.shows[Shows::kNumbers] = read.strict ? "strict" : "fast";
+      fmt::format("{} {} {} in {}, {} stay, resume {}", times.every_steps, times.each_epoch,
+                  times.at_latest.count(), CheckpointFolderOf(config, *manifest).path,
+                  ServerOptionsOf(*manifest).coordinator.keep, manifest->checkpoint.resume);
+  JobConfig apart = config;
+  apart.isolated = true;
+  seen.shows[Shows::kNumbers] = CheckMeshJob(*manifest, apart).message();
   return seen;
 }
 
@@ -167,7 +203,7 @@ TEST_P(ActsTest, EveryFieldActsOrIsRefused) {
   Node plain = manifest::Parse(manifest::kRowProgram);
   manifest::Merge(&plain, manifest::Parse(strategy.program));
   const bool nothing_runs = !Observe(strategy, plain, Node::Map()).refused.empty();
-  EXPECT_EQ(nothing_runs, strategy.name == "TPU");
+  EXPECT_EQ(nothing_runs, strategy.name == "TPU") << "TPUs need a plugin's devices";
   for (const RowCase& row : manifest::AllRows()) {
     SCOPED_TRACE(strategy.name + ": " + row.path);
     Node program = manifest::Parse(manifest::kRowProgram);
@@ -229,53 +265,7 @@ TEST_P(ActsTest, EveryFieldActsOrIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, ActsTest, testing::ValuesIn(kStrategies),
-                         [](const auto& info) { return info.param.name; });
-
-// What can be chosen by name can be made.
-TEST(CatalogueTest, EveryNameIsKnownToItsFolder) {
-  for (const auto& entry : manifest::Optimizers().entries) {
-    const auto made = MakeOptimizer({.kind = std::string(entry.name)});
-    ASSERT_NE(made, nullptr);
-    EXPECT_EQ(made->kind(), entry.name);
-  }
-  for (const auto& entry : manifest::Layers().entries) {
-    manifest::Layer layer{.kind = std::string(entry.name), .name = "it"};
-    const auto made = MakeLayer(layer);
-    ASSERT_NE(made, nullptr);
-    EXPECT_EQ(made->kind(), entry.name);
-  }
-  for (const auto& entry : manifest::Losses().entries) {
-    const train::Loss made = LossOf({.kind = std::string(entry.name)});
-    ASSERT_NE(made.function, nullptr);
-    // Some have a short name beside their own.
-    const bool same = made.function->name() == entry.name;
-    EXPECT_TRUE(same || entry.about == fmt::format("As {}.", made.function->name())) << entry.name;
-  }
-  for (const auto& entry : manifest::Metrics().entries) {
-    const train::Metric made = MetricOf(std::string(entry.name));
-    EXPECT_NE(made.of_batch, nullptr);
-    EXPECT_EQ(made.name, entry.name);
-  }
-  for (const auto& entry : manifest::Sources().entries) {
-    const data::SourceOptions made = SourceOf({.kind = std::string(entry.name)});
-    EXPECT_EQ(std::holds_alternative<data::TextFile>(made), entry.name == "text");
-    EXPECT_EQ(std::holds_alternative<data::IdxFiles>(made), entry.name == "idx");
-  }
-  std::vector<std::string_view> fields = {"program", "strategy", "checkpoint"};
-  for (const auto& field : manifest::ProgramFields()) fields.push_back(field.name);
-  EXPECT_THAT(manifest::BuiltInProgramFieldNames(), testing::UnorderedElementsAreArray(fields));
-  for (const auto& entry : manifest::Layers().entries) {
-    for (const auto& option : entry.options) {
-      if (option.name != "activation") continue;
-      EXPECT_EQ(option.words, nn::ActivationNames());
-    }
-  }
-  EXPECT_EQ(manifest::kLabelName, train::kLabelName);
-  for (const auto& entry : manifest::Sources().entries) {
-    EXPECT_EQ(entry.components,
-              (std::vector{std::string(train::kInputName), std::string(train::kLabelName)}));
-  }
-}
+                         [](const auto& info) { return info.param.name + info.param.devices; });
 
 }  // namespace
-}  // namespace meshtrain::recipe
+}  // namespace meshtrain::trainer

@@ -1,0 +1,31 @@
+#include "runtime/recipe/step_plan.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/sharding/sharding.h"
+#include "runtime/train/programs.h"
+
+namespace meshtrain::recipe {
+
+Result<plan::Plan> StepPlanOf(const manifest::Program& program, const Declared& declared,
+                              const std::vector<mesh::TensorType>& types) {
+  MT_ASSIGN_OR_RETURN(const Traced traced, declared.Trace(types));
+  const program::Program& step = traced.programs.train_step;
+  sharding::Given given;
+  given.inputs = traced.layouts.inputs;
+  for (const program::State& s : step.states) {
+    if (const auto it = traced.layouts.states.find(s.name); it != traced.layouts.states.end()) {
+      given.states.insert(*it);
+    }
+  }
+  MT_ASSIGN_OR_RETURN(sharding::Partitioned partitioned,
+                      sharding::Shard(step, traced.mesh, given, {.guard_updates = true}));
+  const plan::Options options =
+      plan::OptionsOn(traced.mesh, {.finite_outputs = {std::string(train::kLossName)}},
+                      train::BytesPerPack(PackingOf(program), traced.programs));
+  return plan::MakePlan(std::move(partitioned), options);
+}
+
+}  // namespace meshtrain::recipe
