@@ -10,7 +10,9 @@
 #include "runtime/recipe/recipe.h"
 #include "runtime/strategy/dataset.h"
 #include "runtime/train/loop.h"
+#include "runtime/trainer/engine.h"
 #include "runtime/trainer/job/choices.h"
+#include "runtime/trainer/job/strategy.h"
 #include "tests/samples/rows.h"
 
 namespace meshtrain::samples {
@@ -59,19 +61,21 @@ std::string MistakeOf(const std::string& from, const std::string& to) {
 struct Loss {
   double first = 0, last = 0;
 };
-// Thirty epochs of 8 steps.
+// Thirty epochs of 8 steps, by the strategy and the engine of a job.
 Result<Loss> Train(const std::string& text) {
   MT_ASSIGN_OR_RETURN(const manifest::Manifest manifest, recipe::ParseManifest(text, "job.yaml"));
   MT_ASSIGN_OR_RETURN(const recipe::Declared declared, recipe::Declared::Create(manifest.program));
   MT_ASSIGN_OR_RETURN(auto data, data::Pipeline::Create(recipe::TrainPipeline(manifest.program)));
-  MT_ASSIGN_OR_RETURN(auto session, execute::Session::Create({}));
-  MT_ASSIGN_OR_RETURN(auto runner, trainer::MeshRunner::Create(
-                                       *session, declared.mesh(), trainer::TraceOf(declared),
-                                       {.types = data->BatchTypes(data->batch_size())}));
-  MT_RETURN_IF_ERROR(runner->Initialize());
+  MT_ASSIGN_OR_RETURN(const auto strategy,
+                      trainer::MakeMeshStrategy({.threads = 1}, manifest, declared, nullptr));
+  const auto engine = trainer::MakeMeshEngine(*strategy, {.declare_only = true});
+  engine->Compile(declared.recipe(), trainer::TraceOf(declared));
+  MT_RETURN_IF_ERROR(engine->Prepare(data->BatchTypes(data->batch_size())));
+  MT_RETURN_IF_ERROR(engine->Plan("", data->batch_sizes(), {}));
+  MT_RETURN_IF_ERROR(engine->BeginAnew({}));
   strategy::PipelineBatches batches(*data);
   MT_ASSIGN_OR_RETURN(const train::FitResult result,
-                      train::Fit(*runner, batches, {.epochs = 30}, {}, {}));
+                      engine->Fit({.batches = &batches, .options = {.epochs = 30}}, {}));
   const auto& epochs = result.history;
   EXPECT_EQ(epochs.size(), 30u);
   for (const std::string& metric : manifest.program.metrics) {
