@@ -1,4 +1,6 @@
 // Windows of a plain text.
+#include "runtime/base/text.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,7 +15,6 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/file.h"
-#include "runtime/base/text.h"
 #include "runtime/data/sources/sources.h"
 
 namespace meshtrain::data {
@@ -138,9 +139,10 @@ Status Check(const TextFile& text) {
                            std::to_string(text.stride));
   }
   if (!(text.validation_split >= 0 && text.validation_split < 1)) {
-    return InvalidArgument("data: text: expected a validation_split of at least 0 and below 1, "
-                           "got: " +
-                           std::to_string(text.validation_split));
+    return InvalidArgument(
+        "data: text: expected a validation_split of at least 0 and below 1, "
+        "got: " +
+        std::to_string(text.validation_split));
   }
   if (text.validation && text.validation_split == 0) {
     return InvalidArgument(
@@ -174,20 +176,19 @@ Result<std::unique_ptr<Source>> OpenText(const TextFile& given, int64_t take) {
       static_cast<int64_t>(std::floor(static_cast<double>(bytes) * text.validation_split));
   const Part part = text.validation ? Part{bytes - kept, bytes} : Part{0, bytes - kept};
   // One more than a window: the character that follows its last.
-  const int64_t there =
-      part.end - part.begin <= text.length
-          ? 0
-          : (part.end - part.begin - 1 - text.length) / text.stride + 1;
+  const int64_t there = part.end - part.begin <= text.length
+                            ? 0
+                            : (part.end - part.begin - 1 - text.length) / text.stride + 1;
   const int64_t size = Taken(there, take);
   if (size == 0) {
-    return InvalidArgument(text.file + ": byte " + std::to_string(part.begin) +
-                           ": expected at least " + std::to_string(text.length + 1) +
-                           " characters, a window and one more, got: " +
-                           std::to_string(part.end - part.begin) +
-                           (take == 0 ? ", of which 0 windows are taken" : ""));
+    return InvalidArgument(
+        text.file + ": byte " + std::to_string(part.begin) + ": expected at least " +
+        std::to_string(text.length + 1) +
+        " characters, a window and one more, got: " + std::to_string(part.end - part.begin) +
+        (take == 0 ? ", of which 0 windows are taken" : ""));
   }
-  return std::unique_ptr<Source>(std::make_unique<TextSource>(
-      std::move(text), std::move(file), numbers, part.begin, size));
+  return std::unique_ptr<Source>(
+      std::make_unique<TextSource>(std::move(text), std::move(file), numbers, part.begin, size));
 }
 
 namespace by_name {

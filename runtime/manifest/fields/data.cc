@@ -49,7 +49,7 @@ std::vector<Field> SourceFields() {
   for (const Entry& entry : Sources().entries) {
     Field from{.name = entry.name, .type = FieldType::kChoice, .of = &Sources()};
     from.says = {.about = "Where the examples are, by the name of the kind of source.",
-                 .fallback = "required"};
+                 .fallback = "one source is required"};
     from.read = [](Fields&, void*) {};
     if (fields.size() == 1) {
       from.read = [](Fields& in, void* out) { ReadFrom(in, *static_cast<Source*>(out)); };

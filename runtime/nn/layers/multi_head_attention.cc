@@ -36,13 +36,12 @@ MultiHeadAttention::Projection MultiHeadAttention::MakeProjection(std::string_vi
   const std::string what = groups_ == heads_ ? "heads" : "key/value heads";
   const int64_t rows = heads_first ? groups_ : 0, columns = heads_first ? 0 : groups_;
   Projection made;
-  made.kernel = AddParameter(
-      std::string(name) + ".kernel", {dtype, {in, out}}, options_.kernel_initializer,
-      {.regularizer = options_.kernel_regularizer, .blocks = {what, {rows, columns}}});
+  made.kernel =
+      AddParameter(std::string(name) + ".kernel", {dtype, {in, out}}, options_.kernel_initializer,
+                   {.regularizer = options_.kernel_regularizer, .blocks = {what, {rows, columns}}});
   if (!options_.use_bias) return made;
-  made.bias =
-      AddParameter(std::string(name) + ".bias", {dtype, {out}}, options_.bias_initializer,
-                   {.regularizer = options_.bias_regularizer, .blocks = {what, {columns}}});
+  made.bias = AddParameter(std::string(name) + ".bias", {dtype, {out}}, options_.bias_initializer,
+                           {.regularizer = options_.bias_regularizer, .blocks = {what, {columns}}});
   return made;
 }
 
@@ -147,10 +146,10 @@ Value MultiHeadAttention::Call(const Value& x) {
   const Value sums = program::MatMul(Weigh(scores, length), rows(value, 1));
   // ... and back.
   const Value apart =
-      share == 1 ? program::Transpose(sums, {0, 2, 1, 3})
-                 : program::Transpose(
-                       program::Reshape(sums, {batch, groups_, length, share, key_dim_}),
-                       {0, 2, 1, 3, 4});
+      share == 1
+          ? program::Transpose(sums, {0, 2, 1, 3})
+          : program::Transpose(program::Reshape(sums, {batch, groups_, length, share, key_dim_}),
+                               {0, 2, 1, 3, 4});
   return Project(program::Reshape(apart, {batch, length, heads_ * key_dim_}), output_);
 }
 

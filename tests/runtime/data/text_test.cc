@@ -100,8 +100,8 @@ TEST(TextTest, BatchesAreOfBytesAndClassNumbersInAnOrderThatFollowsFromTheSeed) 
     }
   };
   auto first = make(1), again = make(1), other = make(2);
-  EXPECT_EQ(first->BatchTypes(8),
-            (std::vector<mesh::TensorType>{{mesh::DType::kU8, {8, 4}}, {mesh::DType::kI32, {8, 4}}}));
+  EXPECT_EQ(first->BatchTypes(8), (std::vector<mesh::TensorType>{{mesh::DType::kU8, {8, 4}},
+                                                                 {mesh::DType::kI32, {8, 4}}}));
   EXPECT_EQ(first->steps_per_epoch(), 12);
   const auto order = elements(*first);
   EXPECT_EQ(order, elements(*again));
@@ -122,7 +122,8 @@ TEST(TextTest, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(Windows({.file = file, .length = 3}),
             (Texts{file + ": byte 0: expected at least 4 characters, a window and one more, "
                           "got: 3"}));
-  EXPECT_THAT(Windows({.file = folder.Write("empty.txt", ""), .length = 1})[0], HasSubstr("got: 0"));
+  EXPECT_THAT(Windows({.file = folder.Write("empty.txt", ""), .length = 1})[0],
+              HasSubstr("got: 0"));
   EXPECT_THAT(Windows({.file = folder.At("none.txt"), .length = 1})[0], HasSubstr("cannot open"));
   EXPECT_THAT(Windows({.file = folder.Write("a.gz", Gzip("abc")), .length = 1})[0],
               HasSubstr("a.gz: byte 0: expected a plain text, got: a gzip file"));

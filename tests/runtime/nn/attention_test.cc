@@ -16,13 +16,13 @@
 namespace meshtrain::nn {
 namespace {
 
-using ::testing::HasSubstr;
 using mesh::Layout;
 using mesh::Mesh;
 using program::Builder;
 using program::DType;
 using program::Program;
 using testing::Array;
+using ::testing::HasSubstr;
 
 constexpr int64_t kBatch = 2, kLength = 4, kFeatures = 6;
 const TensorType kX{DType::kF64, {kBatch, kLength, kFeatures}};
@@ -255,10 +255,12 @@ TEST_P(AttentionTest, LayoutsDoNotChangeItsNumbers) {
         sharding::Shard(program, mesh, given,
                         {.cost = {.link_bytes_per_second = 1e4, .collective_latency_seconds = 0}});
     ASSERT_TRUE(partitioned.ok()) << partitioned.status().ToString();
-    // Heads and batches stay where they are: what travels is a pending sum.
+    // Of heads and batches nothing is gathered (the weights of so few features may be): what
+    // travels is a pending sum.
     if (placing.mesh.find("sequence") == std::string::npos) {
       for (const program::Op& op : partitioned->local.ops) {
-        EXPECT_TRUE(op.kind != "all_gather" && op.kind != "all_to_all")
+        if (op.kind != "all_gather" && op.kind != "all_to_all") continue;
+        EXPECT_LT(partitioned->local.type(op.results[0]).rank(), 4)
             << partitioned->local.ToString();
       }
     }
@@ -287,7 +289,9 @@ TEST(AttentionMaskTest, WhatIsHiddenHasNoPartHoweverLargeItsScore) {
   for (int64_t i = 0; i < kLength * kFeatures; ++i) {
     const auto now = after->outputs.at("y").at[i];
     EXPECT_TRUE(std::isfinite(now));
-    if (i < (kLength - 1) * kFeatures) EXPECT_EQ(now, before->outputs.at("y").at[i]);
+    if (i < (kLength - 1) * kFeatures) {
+      EXPECT_EQ(now, before->outputs.at("y").at[i]);
+    }
   }
   for (const auto v : after->outputs.at("grad it.key.kernel").at) EXPECT_TRUE(std::isfinite(v));
 }
@@ -365,12 +369,13 @@ TEST(PositionEmbeddingTest, AddsARowForEachPosition) {
     Array gradient(table.type);
     for (int64_t i = 0; i < kX.num_elements(); ++i) {
       const int64_t at = i % (kLength * kFeatures);
-      EXPECT_EQ(whole->outputs.at("y").at[i], x.at[i] + table.at[at]) << i;
+      EXPECT_NEAR(static_cast<double>(whole->outputs.at("y").at[i] - x.at[i] - table.at[at]), 0,
+                  1e-15);
       gradient.at[at] += feed.inputs.at("pull").at[i];
     }
     EXPECT_LT(Difference(whole->outputs.at("grad it.embeddings"), gradient), 1e-12);
-    for (const auto& [axes, layout] : {std::pair{"sequence=2,batch=2", "{batch, sequence, *}"},
-                                       {"model=2", "{*, *, model}"}}) {
+    for (const auto& [axes, layout] :
+         {std::pair{"sequence=2,batch=2", "{batch, sequence, *}"}, {"model=2", "{*, *, model}"}}) {
       const Mesh mesh = *Mesh::Parse(axes);
       sharding::Given given;
       given.inputs.insert_or_assign("x", *Layout::Parse(layout, mesh));

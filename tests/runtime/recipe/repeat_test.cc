@@ -63,8 +63,8 @@ TEST(RepeatTest, EachCopyHasItsOwnWeightsAndTakesWhatTheOneBeforeGives) {
   EXPECT_THAT(paths, ::testing::Contains("blocks.2.attention.query.kernel"));
   // What it writes reads as the same.
   manifest::Problems problems("again");
-  const auto documents =
-      manifest::ParseDocuments(manifest::ToYaml(manifest::WriteProgram(manifest->program)), "again");
+  const auto documents = manifest::ParseDocuments(
+      manifest::ToYaml(manifest::WriteProgram(manifest->program)), "again");
   ASSERT_TRUE(documents.ok());
   EXPECT_TRUE(manifest::ReadProgram(problems, documents->front(), "program") == manifest->program);
   EXPECT_TRUE(problems.empty()) << problems.ToStatus().message();

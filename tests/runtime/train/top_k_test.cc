@@ -48,8 +48,7 @@ TEST(TopKTest, CountsLabelsAmongTheLargestWhateverIsSplit) {
     shares.at[i * kClasses + label] = 1;
     if (i == 0) p.at[label] = std::numeric_limits<double>::infinity();  // not right
     const auto row = p.at.begin() + i * kClasses;
-    const auto above =
-        std::count_if(row, row + kClasses, [&](auto v) { return v > row[label]; });
+    const auto above = std::count_if(row, row + kClasses, [&](auto v) { return v > row[label]; });
     right += i > 0 && above < kBest;
   }
   ASSERT_GT(right, 5);
@@ -60,8 +59,8 @@ TEST(TopKTest, CountsLabelsAmongTheLargestWhateverIsSplit) {
   for (const char* name : {"sparse", "dense"}) {
     EXPECT_NEAR(static_cast<double>(whole->outputs.at(name).at[0]), want, 1e-6) << name;
   }
-  for (const auto& [axes, layout] : {std::pair{"model=4", "{*, model}"},
-                                     {"batch=3", "{batch, *}"}}) {  // uneven
+  for (const auto& [axes, layout] :
+       {std::pair{"model=4", "{*, model}"}, {"batch=3", "{batch, *}"}}) {  // uneven
     const mesh::Mesh mesh = *mesh::Mesh::Parse(axes);
     sharding::Given given;
     given.inputs.insert_or_assign("p", *mesh::Layout::Parse(layout, mesh));

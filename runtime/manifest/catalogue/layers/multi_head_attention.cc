@@ -7,22 +7,22 @@ namespace meshtrain::manifest::layers {
 Entry MultiHeadAttention() {
   return {
       .name = "multi_head_attention",
-      .about = "Each position of a sequence [N, T, D] takes what it wants of the others, by "
-               "several heads; its weights are query, key, value and output.",
+      .about =
+          "Each position of a sequence [N, T, D] takes what it wants of the others, by "
+          "several heads; its weights are query, key, value and output.",
       .options =
-          {field::Required(
-               option::Int("num_heads", {.least = 1}, {.about = "How many.", .sample = "4"})),
+          {field::Required(option::Int("num_heads", {.least = 1},
+                                       {.about = "The number of heads.", .sample = "4"})),
            option::Int("num_key_value_heads", {.least = 1},
                        {.about = "Heads of keys and values; each serves as many of the others.",
                         .fallback = "num_heads",
                         .sample = "2",
                         .beside = "{num_heads: 4}"}),
-           option::Int("key_dim", {.least = 1},
-                       {.about = "The size of a head.",
-                        .fallback = "D / num_heads",
-                        .sample = "3"}),
+           option::Int(
+               "key_dim", {.least = 1},
+               {.about = "The size of a head.", .fallback = "D / num_heads", .sample = "3"}),
            option::Bool("use_causal_mask",
-                        {.about = "Whether a position takes nothing of those after it.",
+                        {.about = "Whether positions after a position have no weight for it.",
                          .fallback = "false",
                          .sample = "true"}),
            option::Number("rope_max_wavelength", {.above = 0},
@@ -32,8 +32,8 @@ Entry MultiHeadAttention() {
                            .sample = "10000",
                            .beside = "{key_dim: 2}"}),
            option::Number("dropout", {.least = 0, .below = 1},
-                          {.about = "The share of a position's wishes that are dropped in "
-                                    "training, drawn anew in each step.",
+                          {.about = "The share of the weights that are dropped in training, drawn "
+                                    "anew in each step.",
                            .fallback = "0",
                            .sample = "0.25"}),
            option::Int("seed", {},
@@ -41,9 +41,9 @@ Entry MultiHeadAttention() {
                         .fallback = "the program's seed and the layer's path",
                         .sample = "9",
                         .beside = "{dropout: 0.25}"}),
-           option::Bool("use_bias", {.about = "Whether the four have a bias.",
-                                     .fallback = "true",
-                                     .sample = "false"}),
+           option::Bool(
+               "use_bias",
+               {.about = "Whether the four have a bias.", .fallback = "true", .sample = "false"}),
            option::OneOf("kernel_initializer", Initializers(),
                          {.about = "The kernels' first values.",
                           .fallback = "glorot_uniform",

@@ -4,7 +4,9 @@ namespace meshtrain::manifest::metrics {
 
 Entry TopKCategoricalAccuracy() {
   return {.name = "top_k_categorical_accuracy",
-          .about = "Labels are shares of the classes; the largest is right among the five largest predictions."};
+          .about =
+              "Labels are shares of the classes; the largest is right among the five largest "
+              "predictions."};
 }
 
 }  // namespace meshtrain::manifest::metrics

@@ -5,8 +5,9 @@ namespace meshtrain::manifest::sources {
 Entry Text() {
   return {
       .name = "text",
-      .about = "Windows of a plain text: x, the numbers of its characters, and y, those of the "
-               "characters that follow each.",
+      .about =
+          "Windows of a plain text: x, the numbers of its characters, and y, those of the "
+          "characters that follow each.",
       .options = {
           field::Required(option::Text(
               "file", {.about = "The text.", .shows = Shows::kData, .sample = "other.txt"})),
