@@ -67,7 +67,8 @@ class LayerList {
 
   // In order, with what each takes.
   std::vector<Layer> layers;
-  bool whole = true;  // no entry was left out because of a mistake
+  bool whole = true;   // no entry was left out because of a mistake
+  bool linked = true;  // every input that is named is there
 
   // What may be named at the end of the list: layers and what was there before, the last one last.
   const std::vector<std::string>& names() const { return names_; }
@@ -118,6 +119,7 @@ class LayerList {
     }
     for (std::string& input : inputs) {
       if (std::find(names_.begin(), names_.end(), input) == names_.end()) {
+        linked = false;
         problems_.Add(
             fields.PlaceOf("inputs"), fields.Path("inputs"),
             "no layer before this one is named `" + Excerpt(input) + "`" + Suggest(input, names_));
@@ -176,13 +178,15 @@ class LayerList {
       list = nullptr;
     }
     if (list != nullptr) block.Read(*list, path + ".layers");
+    linked = linked && block.linked;
     std::string output = block.layers.empty() ? "" : block.names_.back();
     if (graph_) {
       output = fields.Text("output", output);
       const bool known = std::any_of(block.layers.begin(), block.layers.end(), [&](const Layer& l) {
         return l.name == block.Resolved(output);
       });
-      if (!known && !block.layers.empty()) fields.Wrong("output", "the name of a layer of `layers`");
+      if (!known && !block.layers.empty())
+        fields.Wrong("output", "the name of a layer of `layers`");
       output = block.Resolved(output);
     }
     const auto copies = static_cast<size_t>(std::min<int64_t>(times, kMostLayers));
@@ -263,6 +267,7 @@ Model ReadModel(Problems& problems, const Node& node, const std::string& path,
       fields->Wrong("output", "the name of a layer (" + Join(layers, ", ") + ")");
       return model;
     }
+    if (!read.linked) return model;
     // Layers stand behind those they use, so one walk from the end finds what the output needs.
     std::set<std::string, std::less<>> needed = {model.output};
     std::set<std::string> told;  // of copies that are repeated, once

@@ -92,21 +92,22 @@ const Case kCases[] = {
     {"LayerLikeNothing", 10, "    - transformer",
      "job.yaml:10:7: program.model[2]: unknown layer `transformer`; known: dense, flatten, "
      "reshape, activation, "
-     "dropout, add, concatenate, embedding, conv_1d, conv_2d, conv_3d, max_pooling_1d, "
+     "dropout, add, concatenate, embedding, position_embedding, multi_head_attention, "
+     "conv_1d, conv_2d, conv_3d, max_pooling_1d, "
      "max_pooling_2d, "
      "max_pooling_3d, average_pooling_1d, average_pooling_2d, average_pooling_3d, "
      "global_max_pooling_1d, global_max_pooling_2d, global_max_pooling_3d, "
      "global_average_pooling_1d, global_average_pooling_2d, global_average_pooling_3d, "
      "batch_normalization, layer_normalization, group_normalization, rms_normalization, "
      "conv_1d_transpose, conv_2d_transpose, conv_3d_transpose, depthwise_conv_1d, "
-     "depthwise_conv_2d"},
+     "depthwise_conv_2d, repeat"},
     {"OptionsNotIndented", 10, "    - dense:\n      units: 10",
      "job.yaml:10:7: program.model[2]: expected one layer, got: a map of 2 keys (options of "
      "`dense` are indented below "
      "it)"},
     {"UnknownActivation", 10, "    - dense: {units: 10, activation: rleu}",
      "job.yaml:10:38: program.model[2].dense.activation: expected one of linear, relu, gelu, "
-     "sigmoid, tanh, softmax, "
+     "sigmoid, tanh, softmax, gelu_tanh, silu, "
      "got: rleu, did you mean `relu`?"},
     {"UnitsOfZero", 10, "    - dense: {units: 0}",
      "job.yaml:10:22: program.model[2].dense.units: expected a whole number of at least 1, got: 0"},
@@ -115,9 +116,12 @@ const Case kCases[] = {
      "\"10\""},
     {"NameTwice", 10, "    - dense: {name: hidden_1, units: 10}",
      "job.yaml:10:21: program.model[2].dense.name: another layer is named `hidden_1` already"},
-    {"NameWithADot", 10, "    - dense: {name: a.b, units: 10}",
+    {"NameWithAnEmptyPart", 10, "    - dense: {name: a..b, units: 10}",
      "job.yaml:10:21: program.model[2].dense.name: expected letters, digits and _, not a digit "
-     "first, got: a.b"},
+     "first, or several of those with dots between, got: a..b"},
+    {"NameThatBeginsWithANumber", 10, "    - dense: {name: 0.b, units: 10}",
+     "job.yaml:10:21: program.model[2].dense.name: expected letters, digits and _, not a digit "
+     "first, or several of those with dots between, got: 0.b"},
     {"DropoutOfOne", 10, "    - dropout: {rate: 1.0}",
      "job.yaml:10:23: program.model[2].dropout.rate: expected a number of at least 0 and below 1, "
      "got: 1.0"},

@@ -8,8 +8,8 @@ Entry MultiHeadAttention() {
   return {
       .name = "multi_head_attention",
       .about =
-          "Each position of a sequence [N, T, D] takes what it wants of the others, by "
-          "several heads; its weights are query, key, value and output.",
+          "Self-attention over a sequence [N, T, D]: for each position a weighted sum of values of "
+          "all positions, in several heads. Its weights are query, key, value and output.",
       .options =
           {field::Required(option::Int("num_heads", {.least = 1},
                                        {.about = "The number of heads.", .sample = "4"})),
