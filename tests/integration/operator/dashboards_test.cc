@@ -124,7 +124,8 @@ class DashboardsTest : public OperatorTest {
            "  replicaSpecs: {worker: {replicas: 2}}\n  checkpoint: {everySteps: 400}\n  program:\n"
            "    mesh: {batch: 2}\n    data:\n      train: {idx: {images: " +
            data + "images-idx3-ubyte.gz, labels: " + data +
-           "labels-idx1-ubyte.gz}, take: 4096}\n      batch: 64\n    model: [flatten, dense: "
+           "labels-idx1-ubyte.gz}, take: 4096}\n      map: [{scale: 0.00392156862745098}]\n      "
+           "batch: 64\n    model: [flatten, dense: "
            "{units: 10}]\n    loss: {sparse_categorical_crossentropy: {from_logits: true}}\n"
            "    optimizer: {adam: {learning_rate: 0.0001}}\n    metrics: [accuracy]\n"
            "    train: {epochs: 1000000}\n";

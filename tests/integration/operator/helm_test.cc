@@ -174,7 +174,10 @@ TEST_F(HelmTest, AnUpgradeAndARollbackRestartNoPodAndChangeNoStatus) {
   ASSERT_TRUE(Eventually([&] {
     const auto now = jobs();
     return std::count_if(now.begin(), now.end(), [](const auto& job) {
-             return job.second["status"].value("phase", "") == "Running";
+             // Each is told a while after its last pod runs.
+             const std::string ready = job.second["status"].value("ready", "");
+             return job.second["status"].value("phase", "") == "Running" &&
+                    (ready == "1/1" || ready == "2/2");
            }) == kJobs;
   }));
   // The last events are told, and then nothing is written any more.
