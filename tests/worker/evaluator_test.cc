@@ -33,7 +33,8 @@ class EvaluatorTest : public SmallJobTest {
   // Of metrics.jsonl; every loss must be that of ten classes that are all as likely.
   std::vector<int64_t> Steps() const {
     std::vector<int64_t> steps;
-    std::istringstream lines(ReadFile(folder_.path() + "/out/metrics.jsonl").value_or(""));
+    const auto text = ReadFile(folder_.path() + "/out/metrics.jsonl");
+    std::istringstream lines(text.ok() ? *text : "");
     for (std::string line; std::getline(lines, line);) {
       const json record = json::parse(line);
       steps.push_back(record["step"]);

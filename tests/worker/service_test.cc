@@ -122,7 +122,8 @@ TEST_F(ServiceTest, TheChiefLeadsAndWithoutOneTheFirstWorker) {
     EXPECT_EQ(end.origin(), Origin::kInput);
     EXPECT_THAT(err_, HasSubstr("/away-images-idx3-ubyte.gz"));
   }
-  Run(As({Role::kWorker, 1}, {Role::kWorker, Role::kPs}, text), /*stopped=*/true);
+  EXPECT_EQ(Run(As({Role::kWorker, 1}, {Role::kWorker, Role::kPs}, text), /*stopped=*/true),
+            cluster::Stopped());
   EXPECT_THAT(out_, HasSubstr("worker 1 at port "));
 }
 

@@ -31,6 +31,7 @@ spec:
     data:
       train: {idx: {images: DATA-images-idx3-ubyte.gz, labels: DATA-labels-idx1-ubyte.gz}}
       test: {idx: {images: DATA-images-idx3-ubyte.gz, labels: DATA-labels-idx1-ubyte.gz}, take: 200}
+      map: [{scale: 0.00392156862745098}]
       batch: 64
     model: [flatten, dense: {name: logits, units: 10}]
     loss: {sparse_categorical_crossentropy: {from_logits: true}}
