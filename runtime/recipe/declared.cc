@@ -1,8 +1,10 @@
 // From the declared program to traced ones: the same layers, optimizers and trace as the C++
 // interface.
 #include <algorithm>
+#include <set>
 
 #include "runtime/base/text.h"
+#include "runtime/nn/whole_blocks.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/sharding/choose.h"
 
@@ -13,6 +15,17 @@ constexpr std::string_view kTrainSource = "data.train", kTestSource = "data.test
 
 using manifest::Program;
 using manifest::UpdateSharing;
+
+// Those that split an input.
+std::set<std::string, std::less<>> InputAxes(const Program& program) {
+  std::set<std::string, std::less<>> axes;
+  for (const std::string& input : manifest::Components(program)) {
+    for (const std::string& spec : manifest::InputSpecs(program, input, -1)) {
+      for (const std::string& axis : Split(spec, '+')) axes.insert(axis);
+    }
+  }
+  return axes;
+}
 
 bool SharesUpdate(const Program& program) {
   if (program.layout.update == UpdateSharing::kAuto) {
@@ -154,13 +167,14 @@ Status Declared::AtLayer(const Status& error) const {
 
 Status Declared::AddStateLayouts(std::span<const nn::Parameter> states,
                                  std::map<std::string, mesh::Layout>* layouts) const {
+  const std::set<std::string, std::less<>> gathered = InputAxes(program_);
   for (const nn::Parameter& state : states) {
     if (layouts->contains(state.name())) continue;
     if (!state.layout()) {
       layouts->emplace(state.name(), mesh::Layout::Replicated(mesh_, state.type().rank()));
       continue;
     }
-    auto layout = state.LayoutOn(mesh_, *state.layout());
+    auto layout = nn::LayoutOfWeight(state, mesh_, *state.layout(), gathered);
     if (!layout.ok()) return layout.status().At(program_.Where("layout") + ": " + state.name());
     layouts->emplace(state.name(), std::move(*layout));
   }

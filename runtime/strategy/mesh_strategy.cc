@@ -7,6 +7,7 @@
 
 #include "runtime/checkpoint/restore.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/nn/whole_blocks.h"
 #include "runtime/plan/plan.h"
 #include "runtime/saving/session_checkpoints.h"
 #include "runtime/strategy/strategy_impl.h"
@@ -79,12 +80,12 @@ Result<std::unique_ptr<MeshStrategy>> Strategy::Mesh(MeshOptions options) {
     setup.session.communicator = setup.team->communicators();
   }
   setup.session.devices = static_cast<int>(options.mesh.LocalRanks(process).size());
-  setup.layout = [mesh = options.mesh, rules = std::move(options.layouts)](
-                     const nn::Parameter& weight) -> Result<mesh::Layout> {
+  setup.layout = [mesh = options.mesh, rules = std::move(options.layouts),
+                  batch = setup.batch_axis](const nn::Parameter& weight) -> Result<mesh::Layout> {
     std::optional<nn::LayoutSpecs> specs = weight.layout();
     if (const auto rule = rules.Find(weight.name()); !specs && rule) specs = rules.specs(*rule);
     if (!specs) return mesh::Layout::Replicated(mesh, weight.type().rank());
-    auto layout = weight.LayoutOn(mesh, *specs);
+    auto layout = nn::LayoutOfWeight(weight, mesh, *specs, {batch});
     if (!layout.ok()) return layout.status().At("variable `" + weight.name() + "`");
     return layout;
   };

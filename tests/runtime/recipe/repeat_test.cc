@@ -148,5 +148,16 @@ TEST(RepeatTest, HeadsThatTheirAxisDoesNotDivideAreRefusedWithTheWeight) {
                         "got: {*, model} of mesh batch=1,model=8"));
 }
 
+// Where the examples are split over it, an axis only stores a weight in parts.
+TEST(RepeatTest, WeightsMayBeStoredInPartsThatCutHeads) {
+  const auto manifest = ParseManifest(
+      WithModel(With("num_heads: 4", "num_heads: 2"),
+                "{rules: [{match: 'blocks.*kernel', spec: [unsharded, batch]}]}", "batch: 4"),
+      "f");
+  ASSERT_TRUE(manifest.ok()) << manifest.status().message();
+  const auto built = Build(manifest->program, kBatch);
+  EXPECT_TRUE(built.ok()) << built.status().message();
+}
+
 }  // namespace
 }  // namespace meshtrain::recipe
