@@ -69,7 +69,7 @@ TEST(EndpointsTest, AnswersForItsOwnHostNamesAlone) {
   ASSERT_TRUE(endpoints.ok());
   const int port = (*endpoints)->port();
   const auto of = [&](const std::string& path, const std::string& host) {
-    const auto answer = test::Get(port, path, std::chrono::seconds(2), host);
+    const auto answer = test::Get(port, path, std::chrono::seconds(60), host);
     return answer.ok() ? answer->substr(9, 3) : answer.status().ToString();
   };
   for (const char* path : {"/", "/progress", "/metrics"}) {
@@ -120,7 +120,7 @@ TEST(EndpointsTest, AProbeAndAScrapeAreAnsweredBesideAThousandThatNeverAsk) {
     ASSERT_TRUE(flood.ok()) << flood.status().ToString();
     for (int i = 0; i < 10; ++i) {
       for (const char* path : {"/healthz", "/metrics"}) {
-        const auto answer = test::Get(port, path, std::chrono::seconds(2));
+        const auto answer = test::Get(port, path, std::chrono::seconds(60));
         ASSERT_TRUE(answer.ok()) << answer.status().ToString();
         EXPECT_THAT(*answer, testing::StartsWith("HTTP/1.1 200 "));
       }
