@@ -194,7 +194,8 @@ TEST_F(ClusterVerbsTest, ListIsATableOrTheObjects) {
   EXPECT_EQ(Verb({"list"}), 0) << err_;
   EXPECT_EQ(out_, head + row);
   EXPECT_EQ(Verb({"list", "-q"}), 0);
-  EXPECT_EQ(out_, "mnist   Running   2/3   120   30%   0.25   0.875   1   0s\n") << "without a head";
+  EXPECT_EQ(out_, "mnist   Running   2/3   120   30%   0.25   0.875   1   0s\n")
+      << "without a head";
   EXPECT_EQ(Verb({"list", "-o", "name"}), 0);
   EXPECT_EQ(out_, "trainingjob.meshtrain.dev/mnist\n");
   EXPECT_EQ(Verb({"list", "-o", "json"}), 0);
