@@ -78,6 +78,24 @@ TEST(DatasetTest, FilesAreDealtOutWithTheirLabels) {
   }
 }
 
+TEST(DatasetTest, TextsAreDealtOutByWindows) {
+  Dataset dataset{"text",
+                  {{data::TextFile{.file = MT_TESTDATA "/charlm/golden.json", .length = 16}, 9},
+                   {data::BatchStage{9}}},
+                  ShardPolicy::kWhole};
+  const auto all = (*MakePipeline(dataset, 0, 1))->Next().value();
+  dataset.policy = ShardPolicy::kByElement;
+  for (int w = 0; w < 2; ++w) {
+    const auto part = (*MakePipeline(dataset, w, 2))->Next().value();
+    ASSERT_EQ(part->size, w == 0 ? 5 : 4);
+    for (int64_t i = 0; i < part->size * 16; ++i) {
+      const int64_t whole = (w + 2 * (i / 16)) * 16 + i % 16;
+      ASSERT_EQ((*part)["x"].values<uint8_t>()[i], (*all)["x"].values<uint8_t>()[whole]);
+      ASSERT_EQ((*part)["y"].values<int32_t>()[i], (*all)["y"].values<int32_t>()[whole]);
+    }
+  }
+}
+
 TEST(DatasetTest, AWrongLabelHasItsNumberInTheFileWhoeverReadsIt) {
   Dataset dataset{"digits",
                   {{data::IdxFiles{MT_TESTDATA "/mlp/digits5120-images-idx3-ubyte.gz",
