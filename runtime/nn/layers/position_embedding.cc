@@ -5,13 +5,14 @@ namespace meshtrain::nn {
 
 void PositionEmbedding::Build(std::span<const TensorType> inputs) {
   const TensorType& x = inputs[0];
-  if (sequence_length_ <= 0) {
+  if (sequence_length_ < 0) {
     return Fail(InvalidArgument("sequence_length must be at least 1, got: " +
                                 std::to_string(sequence_length_)));
   }
   if (x.rank() != 3 || !mesh::IsFloat(x.dtype)) {
     return Fail(InvalidArgument("position_embedding takes floats [N, T, D], got: " + x.ToString()));
   }
+  if (sequence_length_ == 0) sequence_length_ = x.dims[1];  // none was given
   embeddings_ = AddParameter(
       "embeddings", {x.dtype, {sequence_length_, x.dims[2]}}, options_.embeddings_initializer,
       {.layout = options_.embeddings_layout, .regularizer = options_.embeddings_regularizer});
@@ -36,7 +37,7 @@ LayerPtr PositionEmbedding(const std::string& name, const Options& given) {
       InitializerOf(given, "embeddings_initializer", options.embeddings_initializer);
   options.embeddings_regularizer = RegularizerOf(given, "embeddings_regularizer");
   options.embeddings_layout = given.Texts("embeddings_layout");
-  return Make<nn::PositionEmbedding>(given.Int("sequence_length", 1), std::move(options));
+  return Make<nn::PositionEmbedding>(given.Int("sequence_length", 0), std::move(options));
 }
 
 }  // namespace by_name
