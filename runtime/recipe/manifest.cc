@@ -49,16 +49,15 @@ void CheckRules(Problems& problems, const manifest::Program& program) {
     const Status used = map.CheckUsed(i, paths);
     if (!used.ok()) problems.Add(rules[i]->spot.place, rules[i]->spot.path, used.message());
   }
-  for (const std::string& part : program.optimizer.options.Texts(kExclusions)
-                                     .value_or(std::vector<std::string>{})) {
+  for (const std::string& part :
+       program.optimizer.options.Texts(kExclusions).value_or(std::vector<std::string>{})) {
     const bool known = std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
       return path.find(part) != std::string::npos;
     });
     if (known) continue;
-    problems.Add(program.optimizer.spot.place,
-                 program.optimizer.spot.path + "." + std::string(kExclusions),
-                 "expected parts of the weights' paths, got: `" + Excerpt(part) +
-                     "`, which none contains");
+    problems.Add(
+        program.optimizer.spot.place, program.optimizer.spot.path + "." + std::string(kExclusions),
+        "expected parts of the weights' paths, got: `" + Excerpt(part) + "`, which none contains");
   }
 }
 

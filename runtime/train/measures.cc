@@ -47,8 +47,8 @@ Value SparseTopKCategoricalAccuracy(const Value& labels, const Value& prediction
                                        /*keep_dims=*/true);
   const Value above =
       program::ReduceSum(As(program::Greater(predictions, own), DType::kF32), {-1}, true);
-  const Value right = program::LogicalAnd(program::Less(above, static_cast<double>(k)),
-                                          program::IsFinite(own));
+  const Value right =
+      program::LogicalAnd(program::Less(above, static_cast<double>(k)), program::IsFinite(own));
   return program::ReduceMean(As(right, DType::kF32));
 }
 

@@ -33,10 +33,10 @@ std::string LearningRate::ToString() const {
 }
 
 bool OptimizerOptions::Decays(std::string_view path) const {
-  return weight_decay && std::none_of(exclude_from_weight_decay.begin(),
-                                      exclude_from_weight_decay.end(), [&](const std::string& part) {
-                                        return path.find(part) != std::string_view::npos;
-                                      });
+  return weight_decay &&
+         std::none_of(
+             exclude_from_weight_decay.begin(), exclude_from_weight_decay.end(),
+             [&](const std::string& part) { return path.find(part) != std::string_view::npos; });
 }
 
 GradientScope::GradientScope(Reduce reduce)

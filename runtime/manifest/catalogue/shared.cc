@@ -32,9 +32,9 @@ Field ClipValue() {
 }  // namespace
 
 Field ActivationOption(const Says& says) {
-  return option::Word(
-      "activation",
-      {"linear", "relu", "gelu", "sigmoid", "tanh", "softmax", "gelu_tanh", "silu"}, says);
+  return option::Word("activation",
+                      {"linear", "relu", "gelu", "sigmoid", "tanh", "softmax", "gelu_tanh", "silu"},
+                      says);
 }
 
 Field RegularizerOption(std::string_view name, std::string_view about) {
