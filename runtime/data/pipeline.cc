@@ -286,13 +286,13 @@ class Pipeline::Impl {
     for (int64_t& example : examples) example = source_->ExampleOf(example);
     if (classes) {
       MT_RETURN_IF_ERROR(
-          CheckClasses(batch.components[labels_], classes_, examples, source_->file()));
+          CheckClasses(batch.components[labels_], classes_, examples, source_->file(labels_)));
     }
     for (const auto& [name, rows] : rows_) {
       const int place = PlaceOf(name, *names_);
       if (place < 0) continue;
       MT_RETURN_IF_ERROR(CheckIds(batch.components[place], rows, examples,
-                                  source_->file() + ", component `" + name + "`"));
+                                  source_->file(place) + ", component `" + name + "`"));
     }
     return OkStatus();
   }
@@ -308,7 +308,7 @@ class Pipeline::Impl {
       for (const int64_t index : indices_) {
         MT_RETURN_IF_ERROR(CheckKept(source_->element()[cast_labels_].dtype,
                                      source_->Row(cast_labels_, index), *c_.labels_as,
-                                     source_->ExampleOf(index), source_->file()));
+                                     source_->ExampleOf(index), source_->file(cast_labels_)));
       }
     }
     Batch batch;

@@ -33,8 +33,9 @@ class Source {
   // lives.
   virtual std::span<const std::byte> Row(int component, int64_t index) const = 0;
 
-  // What errors about an element call it: example `ExampleOf(element)` of `file()`.
-  virtual std::string file() const { return "data"; }
+  // What errors about a component of an element call it: example `ExampleOf(element)` of
+  // `file(component)`.
+  virtual std::string file(int /*component*/) const { return "data"; }
   virtual int64_t ExampleOf(int64_t element) const { return element; }
   // The type in batches of the component that holds the labels; none: as stored.
   virtual std::optional<mesh::DType> labels_as() const { return std::nullopt; }

@@ -28,7 +28,7 @@ class Waves final : public data::Source {
     if (component == 0) return std::as_bytes(std::span(points_).subspan(2 * i, 2));
     return std::as_bytes(std::span(heights_).subspan(i, 1));
   }
-  std::string file() const override { return "waves"; }
+  std::string file(int /*component*/) const override { return "waves"; }
 
  private:
   const int64_t size_;

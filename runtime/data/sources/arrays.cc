@@ -26,7 +26,9 @@ class ArraySource final : public Source {
     const auto bytes = static_cast<size_t>(element_[component].num_bytes());
     return arrays_.components[component].bytes().subspan(static_cast<size_t>(index) * bytes, bytes);
   }
-  std::string file() const override { return arrays_.file.empty() ? "data" : arrays_.file; }
+  std::string file(int /*component*/) const override {
+    return arrays_.file.empty() ? "data" : arrays_.file;
+  }
   int64_t ExampleOf(int64_t element) const override {
     return arrays_.first + element * arrays_.every;
   }

@@ -57,7 +57,9 @@ class IdxSource final : public Source {
     return column.elements.bytes().subspan(static_cast<size_t>(index * column.bytes_per_item),
                                            static_cast<size_t>(column.bytes_per_item));
   }
-  std::string file() const override { return files_.labels; }
+  std::string file(int component) const override {
+    return component == 0 ? files_.images : files_.labels;
+  }
   std::optional<mesh::DType> labels_as() const override {
     return LabelType(files_, element_[1].dtype);
   }

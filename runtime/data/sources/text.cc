@@ -86,7 +86,7 @@ class TextSource final : public Source {
     return ids_.bytes().subspan(static_cast<size_t>(index * text_.stride + component),
                                 static_cast<size_t>(text_.length));
   }
-  std::string file() const override { return text_.file; }
+  std::string file(int /*component*/) const override { return text_.file; }
   std::optional<mesh::DType> labels_as() const override { return mesh::DType::kI32; }
 
  private:

@@ -18,8 +18,7 @@ const Catalogue& Partitioners() {
                                     .fallback = "262144",
                                     .shows = Shows::kServers,
                                     .sample = "5",
-                                    .beside = "{parameter_server: {variable_partitioner: "
-                                              "{min_size: {max_shards: 3}}}}"}),
+                                    .beside = "{max_shards: 3}"}),
                        option::Int("max_shards", {.least = 1},
                                    {.about = "The most parts.",
                                     .fallback = "1",
