@@ -18,7 +18,6 @@ MOST_IN_FOLDER = 25
 MOST_LINES = 500
 # Folder: what each of its files is.
 CATALOGUES = {
-    'operator/reconcile': 'a policy',
     'runtime/data/sources': 'a source',
     'runtime/manifest/catalogue/layers': 'the entry of a layer',
     'runtime/nn/layers': 'a layer',

@@ -117,11 +117,12 @@ struct Failure {
   std::string message;  // "mnist-worker-1 ended with exit code 1 (Error)"
 };
 
-// failure.cc: what to do with each pod of `ours` that failed, in the order of tasks.
+// policies/failure.cc: what to do with each pod of `ours` that failed, in the order of tasks.
 std::vector<Failure> JudgeFailures(const View& view, Draft* draft);
 bool IsDisruption(const PodSeen& pod);
-// dead_node.cc: whether the processes of that pod are gone for certain, or the user said that this
-// may be taken for granted (deadNodeSeconds). May ask to be woken, and says what it waits for.
+// policies/dead_node.cc: whether the processes of that pod are gone for certain, or the user said
+// that this may be taken for granted (deadNodeSeconds). May ask to be woken, and says what it waits
+// for.
 bool OnDeadNode(const View& view, const PodSeen& pod, Draft* draft);
 // Its deletion by force was asked for already.
 bool Forced(const PodSeen& pod);
@@ -129,11 +130,11 @@ bool Forced(const PodSeen& pod);
 // already.
 void Remove(const View& view, const PodSeen& pod, std::string why, Draft* draft);
 
-// success.cc: whether the job has succeeded, and why.
+// policies/success.cc: whether the job has succeeded, and why.
 std::optional<std::string> Success(const View& view, const std::vector<Failure>& failures);
 bool EndedWell(const PodSeen& pod);
 
-// restart.cc: opens or joins an incident; fails the job past its budget.
+// policies/restart.cc: opens or joins an incident; fails the job past its budget.
 // `may_make`: pods may be made, as they may not of a manifest that breaks a rule.
 void OpenIncident(const View& view, const std::vector<Failure>& failures, bool may_make,
                   Draft* draft);
@@ -157,28 +158,28 @@ const PodSeen* KnowsAFormerCluster(const View& view);
 // or knows another cluster than the wanted one. None is made before it has ended.
 const PodSeen* MayRunStill(const View& view, int32_t restart_all_below, const std::string& cluster);
 
-// in_place.cc: what pods tell of containers restarted in place, into draft->next.recovery.
+// policies/in_place.cc: what pods tell of containers restarted in place, into draft->next.recovery.
 void RecordInPlace(const View& view, Draft* draft);
 // Of a role, or of the job.
 int32_t RestartsInPlace(const api::Recovery& recovery, std::optional<Role> role);
 // The incarnation that a process which left with 138 names as lost; empty: it names none.
 std::string LostIncarnation(const PodSeen& pod);
 
-// deadlines.cc
+// policies/deadlines.cc
 void Deadlines(const View& view, Draft* draft);
-// suspend.cc: true when the job is to stand still.
+// policies/suspend.cc: true when the job is to stand still.
 bool Suspend(const View& view, Draft* draft);
-// cleanup.cc: pods and the job itself after the end.
+// policies/cleanup.cc: pods and the job itself after the end.
 void CleanUp(const View& view, Draft* draft);
 void DeleteOurs(const View& view, Draft* draft, const char* why, bool (*which)(const PodSeen&));
-// gang.cc: true when pods may be made.
+// policies/gang.cc: true when pods may be made.
 bool Gang(const View& view, Draft* draft);
 void DeleteGang(const View& view, const char* why, Draft* draft);
-// refusal.cc: says what was refused, with the path in the job's manifest.
+// policies/refusal.cc: says what was refused, with the path in the job's manifest.
 void TellRefusal(const View& view, Draft* draft);
 // Whether objects may be asked for now; after a refusal only when its time has come.
 bool MayAsk(const View& view, Draft* draft);
-// scale.cc: services and pods that are missing or too many, adoption and release.
+// policies/scale.cc: services and pods that are missing or too many, adoption and release.
 void Children(const View& view, bool may_create, Draft* draft);
 // progress.cc
 void ObserveProgress(const View& view, Draft* draft);
@@ -198,13 +199,15 @@ std::optional<PodTrouble> TroubleOf(const View& view, const PodSeen& pod);
 std::optional<TimePoint> SlowFrom(const PodSeen& pod);
 // advice.cc: what the user can do about what holds the job up, in one line; empty: nothing does.
 std::string WhatToDo(const api::TrainingJob& job, const api::JobStatus& status);
-// status.cc: whether the job has run since it was started, or resumed.
+// policies/status.cc: whether the job has run since it was started, or resumed.
 bool HasRun(const api::JobStatus& status);
-// status.cc: seconds since the start, or the resumption, where the job has not run since; else 0.
+// policies/status.cc: seconds since the start, or the resumption, where the job has not run since;
+// else 0.
 double OngoingWait(const api::JobStatus& status, TimePoint now);
 // The wait ends, and its time goes on record. Before Running is set, to whatever.
 void EndWait(Draft* draft);
-// status.cc: counts, conditions that only tell, and the PatchStatus itself where there is news.
+// policies/status.cc: counts, conditions that only tell, and the PatchStatus itself where there is
+// news.
 void Counts(const View& view, const std::vector<Failure>& failures, Draft* draft);
 void Tell(const View& view, Draft* draft);
 void Publish(const View& view, Draft* draft);
