@@ -18,8 +18,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kLargestManifest = manifest::DocumentLimits().bytes;
-
 Json ToJson(const manifest::Node& node) {
   switch (node.kind) {
     case manifest::Node::Kind::kNull:

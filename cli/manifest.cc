@@ -12,8 +12,6 @@
 
 namespace meshtrain::cli {
 
-constexpr int64_t kLargestManifest = manifest::DocumentLimits().bytes;
-
 Result<std::string> ReadManifestText(const std::string& file, const Console& console) {
   if (file != "-") return ReadFile(file, kLargestManifest).From(Origin::kManifest);
   std::string text;

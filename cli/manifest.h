@@ -1,16 +1,20 @@
 // What the verbs that read a manifest share.
 #pragma once
 
+#include <cstdint>
 #include <iosfwd>
 #include <optional>
 #include <string>
 
 #include "runtime/base/status.h"
+#include "runtime/manifest/node.h"
 #include "runtime/recipe/recipe.h"
 
 namespace meshtrain::cli {
 
 struct Console;
+
+inline constexpr int64_t kLargestManifest = manifest::DocumentLimits().bytes;  // of its text
 
 // The text of the file; of standard input where it is "-". Errors, of kManifest: kNotFound;
 // kInvalidArgument for one that is too large.

@@ -6,7 +6,6 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -15,7 +14,7 @@
 
 #include "operator/api/phase.h"
 #include "operator/api/reason.h"
-#include "runtime/base/file.h"
+#include "runtime/base/memory.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/text.h"
 
@@ -388,13 +387,7 @@ std::string Metrics::Text() {
     if (impl.gauges.unfinished) impl.unfinished.Set(Seconds(impl.gauges.unfinished()));
     if (impl.gauges.longest_running) impl.longest.Set(Seconds(impl.gauges.longest_running()));
   }
-  if (const auto statm = ReadFile("/proc/self/statm", 4096); statm.ok()) {
-    const auto fields = Split(*statm, ' ');
-    if (fields.size() > 1) {
-      impl_->resident.Set(
-          static_cast<double>(ParseInt(fields[1]).value_or(0) * sysconf(_SC_PAGESIZE)));
-    }
-  }
+  if (const auto bytes = ResidentBytes()) impl_->resident.Set(static_cast<double>(*bytes));
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   const auto seconds = [](const timeval& t) {

@@ -1,6 +1,7 @@
 #include "runtime/base/memory.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <limits>
 #include <sstream>
@@ -76,6 +77,15 @@ MemoryLimit UsableMemory(const MemorySources& sources) {
     Lower(limit, static_cast<int64_t>(space.rlim_cur), "the process's limit (ulimit -v)");
   }
   return limit;
+}
+
+std::optional<int64_t> ResidentBytes() {
+  const auto statm = ReadFile("/proc/self/statm", 4096);
+  if (!statm.ok()) return std::nullopt;
+  const auto fields = Split(*statm, ' ');
+  const auto pages = fields.size() > 1 ? ParseInt(fields[1]) : std::nullopt;
+  if (!pages) return std::nullopt;
+  return *pages * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace meshtrain

@@ -1,7 +1,8 @@
-// The memory that this process may use.
+// The memory that this process may use, and that it has.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace meshtrain {
@@ -21,5 +22,9 @@ struct MemorySources {
 // (memory.max of v2, memory.limit_in_bytes of v1), and of its address space (ulimit -v). What other
 // processes use is not taken off. Where nothing can be read, the largest number. Any thread.
 MemoryLimit UsableMemory(const MemorySources& sources = {});
+
+// Of this process, what lies in the machine's memory; nothing where the system does not say. Any
+// thread.
+std::optional<int64_t> ResidentBytes();
 
 }  // namespace meshtrain

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "runtime/base/text.h"
+
 namespace meshtrain::telemetry {
 namespace {
 
@@ -32,12 +34,9 @@ std::optional<std::string> WithoutPort(std::string_view text) {
 
 bool IsOwnHost(std::string_view host, const std::set<std::string, std::less<>>& names) {
   if (host.empty()) return true;
-  std::optional<std::string> name = WithoutPort(host);
+  std::optional<std::string> name = WithoutPort(ToLower(host));
   if (!name) return false;
   if (name->starts_with('[')) return IsAddress(AF_INET6, name->substr(1, name->size() - 2));
-  for (char& c : *name) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
   if (name->ends_with('.')) name->pop_back();
   return IsAddress(AF_INET, *name) || *name == "localhost" || name->ends_with(".localhost") ||
          names.contains(*name);

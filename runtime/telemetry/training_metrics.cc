@@ -1,11 +1,8 @@
 #include "runtime/telemetry/training_metrics.h"
 
-#include <unistd.h>
-
 #include <vector>
 
-#include "runtime/base/file.h"
-#include "runtime/base/text.h"
+#include "runtime/base/memory.h"
 
 namespace meshtrain::telemetry {
 namespace {
@@ -58,11 +55,7 @@ TrainingMetrics::TrainingMetrics(Metrics& m)
       ready(m.AddGauge("meshtrain_ready", "1 when training, 0 before and after.")) {}
 
 void TrainingMetrics::Look() {
-  const auto statm = ReadFile("/proc/self/statm", 4096);
-  if (!statm.ok()) return;
-  const auto fields = Split(*statm, ' ');
-  const auto pages = fields.size() > 1 ? ParseInt(fields[1]) : std::nullopt;
-  if (pages) resident_bytes.Set(static_cast<double>(*pages * sysconf(_SC_PAGESIZE)));
+  if (const auto bytes = ResidentBytes()) resident_bytes.Set(static_cast<double>(*bytes));
 }
 
 }  // namespace meshtrain::telemetry

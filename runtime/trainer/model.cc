@@ -62,6 +62,13 @@ std::set<int64_t> SizesOf(const data::Pipeline& data) {
   return {data.batch_size(), data.last_batch_size()};
 }
 
+// The numbers of a batch's examples within it: those that errors name where there is no file.
+std::vector<int64_t> ExamplesOf(const Tensor& component) {
+  std::vector<int64_t> examples(static_cast<size_t>(component.dims()[0]));
+  std::iota(examples.begin(), examples.end(), int64_t{0});
+  return examples;
+}
+
 // Batches from anywhere, whose labels and ids are looked at as a pipeline's are.
 class CheckedBatches final : public train::BatchSource {
  public:
@@ -73,20 +80,16 @@ class CheckedBatches final : public train::BatchSource {
     MT_ASSIGN_OR_RETURN(std::optional<train::Batch> batch, source_.Next(std::move(stop)));
     if (batch && batch->components.size() > label_ && batch->components[label_].type().rank() > 0) {
       const Tensor& labels = batch->components[label_];
-      std::vector<int64_t> examples(static_cast<size_t>(labels.dims()[0]));
-      std::iota(examples.begin(), examples.end(), int64_t{0});
-      MT_RETURN_IF_ERROR(
-          data::CheckClasses(labels, classes_, examples, "batch " + std::to_string(given_)));
+      MT_RETURN_IF_ERROR(data::CheckClasses(labels, classes_, ExamplesOf(labels),
+                                            "batch " + std::to_string(given_)));
     }
     const std::vector<std::string> names = source_.component_names();
     for (size_t i = 0; batch && i < std::min(names.size(), batch->components.size()); ++i) {
       const Tensor& ids = batch->components[i];
       const auto rows = rows_.find(names[i]);
       if (rows == rows_.end() || ids.type().rank() == 0) continue;
-      std::vector<int64_t> examples(static_cast<size_t>(ids.dims()[0]));
-      std::iota(examples.begin(), examples.end(), int64_t{0});
       MT_RETURN_IF_ERROR(
-          data::CheckIds(ids, rows->second, examples, "batch " + std::to_string(given_)));
+          data::CheckIds(ids, rows->second, ExamplesOf(ids), "batch " + std::to_string(given_)));
     }
     ++given_;
     return batch;
@@ -294,9 +297,8 @@ Status Model::SendPrediction(std::span<const Tensor> inputs) {
   MT_ASSIGN_OR_RETURN(const Prediction* const prediction, PredictionFor(types));
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (prediction->rows[i] == 0) continue;
-    std::vector<int64_t> examples(static_cast<size_t>(inputs[i].dims()[0]));
-    std::iota(examples.begin(), examples.end(), int64_t{0});
-    MT_RETURN_IF_ERROR(data::CheckIds(inputs[i], prediction->rows[i], examples, "predict"));
+    MT_RETURN_IF_ERROR(
+        data::CheckIds(inputs[i], prediction->rows[i], ExamplesOf(inputs[i]), "predict"));
   }
   return engine_->SendPrediction(prediction->number, inputs);
 }

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/cluster/contract.h"
 
@@ -72,11 +73,8 @@ Result<std::vector<mesh::Tensor>> InitialWeightsOf(const manifest::Program& prog
 
 std::set<std::string, std::less<>> OwnHostNames(const JobConfig& config) {
   std::set<std::string, std::less<>> names;
-  const auto add = [&](std::string name) {
-    for (char& c : name) {
-      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    }
-    if (!name.empty()) names.insert(std::move(name));
+  const auto add = [&](std::string_view name) {
+    if (!name.empty()) names.insert(ToLower(name));
   };
   add(config.host);
   char machine[256] = "";
